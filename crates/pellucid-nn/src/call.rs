@@ -59,7 +59,7 @@ pub(crate) fn call<M: Module + ?Sized>(
         None => compute.take().expect("a call must compute its output only once")(),
         Some(_) => Err(Error::invalid("hook", "a hook cannot replace an input of a layer with several inputs")),
     };
-    call_observed(CalledModule::of(&module), false, inputs, &mut compute)
+    call_observed(CalledModule::of(&module), inputs, &mut compute)
 }
 
 /// Calls a module that returns a second result, such as a state, in addition to its output.
@@ -84,7 +84,7 @@ pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Ten
         return layer.compute(x).map_err(|error| with_failed_path(layer, error));
     }
     let mut compute = |replaced: Option<&Tensor>| layer.compute(replaced.unwrap_or(x));
-    call_observed(CalledModule::of(&layer), layer.is_activation(), &[x], &mut compute)
+    call_observed(CalledModule::of(&layer), &[x], &mut compute)
 }
 
 /// Returns the result of operations that are steps of the layer `op`; an error of one of them names the layer.
@@ -127,14 +127,9 @@ impl<'a> CalledModule<'a> {
 /// Calls a module while calls are observed.
 #[cold]
 #[inline(never)]
-fn call_observed(
-    module: CalledModule<'_>,
-    is_activation: bool,
-    inputs: &[&Tensor],
-    compute: CallComputation<'_>,
-) -> Result<Tensor> {
+fn call_observed(module: CalledModule<'_>, inputs: &[&Tensor], compute: CallComputation<'_>) -> Result<Tensor> {
     if MODEL_TRACE.with_borrow(|trace| trace.is_some()) {
-        return ModelTrace::record_call(module.id, module.class(), is_activation, inputs, compute);
+        return ModelTrace::record_call(module.id, module.class(), inputs, compute);
     }
     call_and_notify(module.id, inputs, compute).map_err(|error| add_failed_path(module.id, module.module, error))
 }
@@ -254,7 +249,6 @@ pub(crate) struct TracedCall {
     pub(crate) row: SummaryRow,
     /// Whether the model itself is called, not a part of it.
     pub(crate) is_model: bool,
-    pub(crate) is_activation: bool,
     pub(crate) input: Meta,
     /// Whether the input requires a gradient.
     pub(crate) tracked: bool,
@@ -267,7 +261,6 @@ impl ModelTrace {
     fn record_call(
         id: Option<ModuleId>,
         type_name: &'static str,
-        is_activation: bool,
         inputs: &[&Tensor],
         compute: CallComputation<'_>,
     ) -> Result<Tensor> {
@@ -286,7 +279,7 @@ impl ModelTrace {
             };
             let input = Meta { shape: x.shape().clone(), dtype: x.dtype() };
             let (tracked, dtype) = (x.requires_grad(), x.dtype());
-            trace.calls.push(TracedCall { row, is_model, is_activation, input, tracked, dtype });
+            trace.calls.push(TracedCall { row, is_model, input, tracked, dtype });
             trace.depth += 1;
             (trace.calls.len() - 1, trace.runs_hooks)
         });

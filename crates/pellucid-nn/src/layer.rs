@@ -66,12 +66,6 @@ pub trait Layer: Module {
         first_dtype(as_dyn(&self))
     }
 
-    /// Whether this is an activation. A [plan](crate::graph::mirror::CapturePlan) then lists the pre-activation of the
-    /// layer before it, which the gradient of the activation reads.
-    fn is_activation(&self) -> bool {
-        false
-    }
-
     /// Returns the shape of the output for an input of this shape, without running a kernel. Only layers that learn
     /// their widths from their first input ([`Lazy`](crate::Lazy)) change.
     ///
@@ -122,7 +116,6 @@ macro_rules! pointers {
                 [**self]
                 fn compute(self: &Self, x: &Tensor) -> Result<Tensor>;
                 fn input_dtype(self: &Self) -> DType;
-                fn is_activation(self: &Self) -> bool;
             }
 
             fn try_forward(&self, x: &Tensor) -> Result<Tensor> {

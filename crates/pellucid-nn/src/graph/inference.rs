@@ -270,7 +270,7 @@ impl<'f> ForwardPasses<'f> {
         // Each listed shape may be recorded for several paths and hooks.
         let max_recordings = CaptureOptions::default().max_recordings * sizes.len() * lengths.len().max(1);
         let options = CaptureOptions { pack_weights: true, max_recordings, ..CaptureOptions::default() };
-        let launcher = Launcher::new(None, options, Box::new(forward));
+        let launcher = Launcher::new(false, options, Box::new(forward));
         let (expected, axes, inputs) = (Vec::new(), PerRecording::default(), Vec::new());
         ForwardPasses { model, sizes, lengths, expected, launcher, state: None, axes, inputs }
     }

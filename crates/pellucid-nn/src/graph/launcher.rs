@@ -1,6 +1,5 @@
 //! A closure that is captured, or runs eagerly on a device without capture.
 
-use super::stream::Stream;
 use pellucid_tensor::{
     CacheStats, CaptureOptions, Captured, DType, Error, IntoOutputs, Result, Shape, Tensor, enable_grad, lock,
 };
@@ -18,10 +17,10 @@ pub(super) enum Launcher<'f> {
 
 impl<'f> Launcher<'f> {
     /// Creates a launcher of a closure. Nothing is recorded.
-    pub(super) fn new(stream: Option<&Stream>, options: CaptureOptions, step: StepFn<'f>) -> Launcher<'f> {
+    pub(super) fn new(is_eager: bool, options: CaptureOptions, step: StepFn<'f>) -> Launcher<'f> {
         let eager = EagerStep::of(step, options.max_recordings);
-        if stream.is_some_and(Stream::is_eager) {
-            return Launcher::Eager(eager.with_reason("its stream is eager".into()));
+        if is_eager {
+            return Launcher::Eager(eager.with_reason("its options set `eager`".into()));
         }
         let step = eager.step.clone();
         let recorded = move |inputs: &[Tensor]| lock(&step)(inputs);
@@ -156,7 +155,7 @@ fn with_references<R>(inputs: &[Tensor], f: &mut dyn FnMut(&[&Tensor]) -> R) -> 
     }
 }
 
-/// A step that runs eagerly: on a device without capture, on an eager stream ([`Stream::eager`]), or because it was
+/// A step that runs eagerly: on a device without capture, because its options set `eager`, or because it was
 /// created from a closure.
 ///
 /// ```

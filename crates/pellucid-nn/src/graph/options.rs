@@ -1,6 +1,5 @@
 //! The options of a training step.
 
-use super::stream::Stream;
 use crate::optim::GradScaler;
 use crate::parameter::Parameter;
 use pellucid_tensor::Result;
@@ -13,8 +12,9 @@ pub type BeforeUpdate<'f> = Arc<dyn Fn(&[Parameter]) -> Result<()> + Send + Sync
 /// Options for recording a step.
 #[derive(Clone)]
 pub struct StepOptions<'f> {
-    /// The stream of the launches. `None` means the default stream of the model's device.
-    pub stream: Option<Stream>,
+    /// Whether the step runs eagerly, operation by operation, as on a device without capture; default false. Results
+    /// are the same, and a debugger can step through the operations.
+    pub eager: bool,
     /// The number k of launches whose gradients are accumulated, each weighted by 1/k. The k-th launch updates the
     /// parameters with the mean over the k batches and zeroes the gradients. A parameter on which none of the k losses
     /// depends is not updated. With 1, the default, each launch starts without gradients. Launches with batches of all
@@ -33,7 +33,7 @@ pub struct StepOptions<'f> {
 impl Default for StepOptions<'_> {
     fn default() -> Self {
         StepOptions {
-            stream: None,
+            eager: false,
             accumulate: 1,
             scaler: None,
             before_update: None,

@@ -261,7 +261,7 @@ impl<'f> StepCore<'f> {
     }
 
     fn create_launchers(&mut self) -> Result<()> {
-        let StepOptions { stream, accumulate, scaler, before_update, .. } = self.options.clone();
+        let StepOptions { eager, accumulate, scaler, before_update, .. } = self.options.clone();
         let has_gradient = |p: &Parameter| !p.requires_grad() || p.grad().is_some();
         if accumulate == 0 {
             return Err(Error::invalid(RECORD_STEP, "accumulate must be at least 1"));
@@ -286,7 +286,7 @@ impl<'f> StepCore<'f> {
             Ok(results.iter().map(Tensor::detach).collect())
         });
         let options = CaptureOptions { max_recordings: self.max_recordings, ..CaptureOptions::default() };
-        self.pass = Some(Launcher::new(stream.as_ref(), options, pass));
+        self.pass = Some(Launcher::new(eager, options, pass));
         if accumulate > 1 {
             let update: StepFn<'f> = Box::new(move |_| {
                 let _off = no_grad();
@@ -294,7 +294,7 @@ impl<'f> StepCore<'f> {
                 accumulated.zero()?;
                 Ok(Vec::new())
             });
-            self.update = Some(Launcher::new(stream.as_ref(), CaptureOptions::default(), update));
+            self.update = Some(Launcher::new(eager, CaptureOptions::default(), update));
         }
         Ok(())
     }

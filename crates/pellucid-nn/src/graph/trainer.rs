@@ -9,7 +9,6 @@ use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{CacheStats, Captured, Result, Tensor, unwrap};
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// A trainer: a model, a loss, an optimizer, and recorded training steps. The first [`step`](GraphTrainer::step) with a
@@ -43,25 +42,23 @@ use std::sync::Arc;
 /// ```
 #[doc(alias = "make_graphed_callables")]
 #[doc(alias = "CUDAGraph")]
-pub struct GraphTrainer<'f, M, L, O, X = Tensor> {
+pub struct GraphTrainer<'f, M, O, X = Tensor> {
     model: Arc<BoundModel<Arc<M>, X>>,
     optimizer: Arc<O>,
     core: TrainerCore<'f>,
-    types: PhantomData<fn(X) -> L>,
 }
 
-impl<'f, M, L, O, X> GraphTrainer<'f, M, L, O, X>
+impl<'f, M, O, X> GraphTrainer<'f, M, O, X>
 where
     M: Model<X> + 'f,
-    L: Loss + 'f,
     O: Optimizer + 'f,
     X: Batch + 'f,
 {
     /// Creates a trainer without recordings.
-    pub fn new(model: M, loss: L, optimizer: O) -> Self {
+    pub fn new(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
         let (model, optimizer) = (Arc::new(BoundModel::new(Arc::new(model))), Arc::new(optimizer));
         let core = TrainerCore::new(model.clone(), Arc::new(Box::new(loss)), optimizer.clone());
-        GraphTrainer { model, optimizer, core, types: PhantomData }
+        GraphTrainer { model, optimizer, core }
     }
 
     /// Sets the maximum number of recordings of the step, and of the evaluation, 8 by default; earlier recordings are

@@ -7,7 +7,6 @@ use super::launcher::Launcher;
 use super::options::StepOptions;
 use super::state::ModelState;
 use super::step::{StepComputation, StepCore};
-use super::stream::Stream;
 use crate::call::{module_device, trace_calls, trace_hooked_calls};
 use crate::module::DynModule;
 use crate::optim::Optimizer;
@@ -223,7 +222,7 @@ impl<'f> TrainerCore<'f> {
             self.model.output(&inputs)
         };
         let input_dtype = inputs.first().map(Tensor::dtype);
-        if self.step.options.stream.as_ref().is_some_and(Stream::is_eager) {
+        if self.step.options.eager {
             // Hooks of an eager step may read values.
             let unhooked =
                 trace_calls(model, &mut { output }).and_then(|(logits, _)| self.targets(&logits, input_dtype, y));
@@ -308,7 +307,7 @@ fn evaluation_of<'f>(compute: StepComputation<'f>, step: &StepCore<'f>) -> Launc
         in_evaluation_mode(|| compute(inputs))
     };
     let options = CaptureOptions { max_recordings: step.max_recordings, ..CaptureOptions::default() };
-    Launcher::new(step.options.stream.as_ref(), options, Box::new(evaluate))
+    Launcher::new(step.options.eager, options, Box::new(evaluate))
 }
 
 /// Returns an error unless the targets have the expected shape, and both have integers, floats or booleans.

@@ -19,9 +19,6 @@ macro_rules! plain {
             fn compute(&self, x: &Tensor) -> Result<Tensor> {
                 ops::$operation(x)
             }
-            fn is_activation(&self) -> bool {
-                true
-            }
         }
     )*};
 }
@@ -84,9 +81,6 @@ macro_rules! with_numbers {
         impl Layer for $name {
             fn compute(&self, x: &Tensor) -> Result<Tensor> {
                 ops::$operation(x, $(self.$field),*)
-            }
-            fn is_activation(&self) -> bool {
-                true
             }
         }
     )*};
@@ -174,10 +168,6 @@ impl Layer for Softmax2d {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         ops::softmax(x, -3)
     }
-
-    fn is_activation(&self) -> bool {
-        true
-    }
 }
 
 /// The parametric ReLU: x where x > 0, else w·x with a trained slope w (He et al. 2015). There is one slope, or one per
@@ -222,10 +212,6 @@ impl Layer for Prelu {
         check_input_dtype("prelu", x, &self.weight)?;
         ops::prelu(x, &self.weight)
     }
-
-    fn is_activation(&self) -> bool {
-        true
-    }
 }
 
 /// The randomized leaky ReLU: x where x > 0, else a·x (Xu et al. 2015). In training a is drawn for every element from
@@ -259,9 +245,5 @@ impl Layer for Rrelu {
             true => ops::rrelu(x, self.lower, self.upper),
             false => ops::leaky_relu(x, (self.lower + self.upper) / 2.0),
         }
-    }
-
-    fn is_activation(&self) -> bool {
-        true
     }
 }

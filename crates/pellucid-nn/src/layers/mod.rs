@@ -37,13 +37,18 @@ pub(crate) use repeated::make_layers;
 pub use spatial::PerAxis;
 
 crate::exports::exports! {
-    /// The names of all layers of this module; `tests/reference` has a row for each.
-    LAYERS:
+    /// The names of all activations; `tests/reference` has a row for each.
+    ACTIVATIONS:
     activation::{
         Celu, Elu, Gelu, GeluTanh, Glu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyRelu, LogSigmoid, LogSoftmax,
         Mish, Prelu, Relu, Relu6, Rrelu, Selu, Sigmoid, Silu, Softmax, Softmax2d, Softmin, Softplus, SoftplusBeta,
         Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
     };
+}
+
+crate::exports::exports! {
+    /// The names of all other layers of this module; `tests/reference` has a row for each.
+    LAYERS:
     batch_norm::{BatchNorm1d, BatchNorm2d, BatchNorm3d} and {BatchNorm};
     conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d} and {Conv, ConvTranspose, Padding};
     distance::{CosineSimilarity, PairwiseDistance};

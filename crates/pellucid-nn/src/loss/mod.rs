@@ -27,7 +27,6 @@ mod compare;
 mod ctc;
 mod projected;
 mod regression;
-mod scale;
 mod targets;
 mod with_targets;
 
@@ -53,7 +52,6 @@ crate::exports::exports! {
 }
 pub use batch_weight::BatchWeight;
 pub use pellucid_tensor::ops::{CrossEntropyOptions, Reduction};
-pub use scale::{GradKind, infer_grad_scale};
 use targets::Targets;
 pub(crate) use targets::{class_indices, values};
 pub use with_targets::WithTargets;

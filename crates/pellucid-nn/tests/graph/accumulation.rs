@@ -15,8 +15,8 @@ fn decaying(parameters: Vec<Parameter>) -> Sgd {
     Sgd::new(parameters, SgdOptions { lr: 0.1, weight_decay: 0.5, ..Default::default() })
 }
 
-fn accumulating<'f>(stream: &Option<Stream>, accumulate: u64) -> StepOptions<'f> {
-    StepOptions { stream: stream.clone(), accumulate, ..Default::default() }
+fn accumulating<'f>(eager: bool, accumulate: u64) -> StepOptions<'f> {
+    StepOptions { eager, accumulate, ..Default::default() }
 }
 
 fn mean_square(model: &impl Layer, inputs: &[Tensor]) -> Result<Tensor> {
@@ -54,14 +54,14 @@ fn assert_close(state: &[(String, Vec<u8>)], expected: &[(String, Vec<u8>)]) {
 fn a_change_of_the_options_begins_a_new_accumulation() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = inputs(3);
-    for stream in streams() {
+    for eager in [false, true] {
         let model = built(&KINDS[0]);
         let before = bits(model.state_dict());
         let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
-        let mut step = step.with_options(accumulating(&stream, 3));
+        let mut step = step.with_options(accumulating(eager, 3));
         step.launch(&[&x[0]]).unwrap();
         step.launch(&[&x[0]]).unwrap();
-        let mut step = step.with_options(accumulating(&stream, 2));
+        let mut step = step.with_options(accumulating(eager, 2));
         step.launch(&[&x[1]]).unwrap();
         assert_eq!(bits(model.state_dict()), before);
         step.launch(&[&x[2]]).unwrap();
@@ -74,13 +74,13 @@ fn a_change_of_the_options_begins_a_new_accumulation() {
 fn steps_of_the_same_parameters_have_gradients_of_their_own() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = inputs(4);
-    for stream in streams() {
+    for eager in [false, true] {
         let model = built(&KINDS[0]);
         let compute = |inputs: &[Tensor]| mean_square(&model, inputs);
         let step = TrainingStep::new(decaying(model.parameters()), compute);
-        let mut step = step.with_options(accumulating(&stream, 2));
+        let mut step = step.with_options(accumulating(eager, 2));
         let still = Sgd::new(model.parameters(), SgdOptions { lr: 0.0, ..Default::default() });
-        let mut other = TrainingStep::new(still, compute).with_options(accumulating(&stream, 1));
+        let mut other = TrainingStep::new(still, compute).with_options(accumulating(eager, 1));
         other.launch(&[&x[3]]).unwrap();
         step.launch(&[&x[0]]).unwrap();
         other.launch(&[&x[3]]).unwrap();
@@ -109,7 +109,7 @@ fn a_refused_update_changes_nothing() {
             true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
             false => Ok(()),
         })),
-        ..accumulating(&None, 2)
+        ..accumulating(false, 2)
     };
     let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
     let mut step = step.with_options(options);
@@ -128,7 +128,7 @@ fn a_refused_update_changes_nothing() {
 fn parameters_that_no_loss_reaches_are_not_updated() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = inputs(2);
-    for (stream, accumulate) in streams().into_iter().flat_map(|stream| [(stream.clone(), 1), (stream, 2)]) {
+    for (eager, accumulate) in [false, true].into_iter().flat_map(|eager| [(eager, 1), (eager, 2)]) {
         manual_seed(1);
         let model = If::new(Linear::new(6, 4), Linear::new(6, 4));
         let mut parameters = model.parameters();
@@ -137,7 +137,7 @@ fn parameters_that_no_loss_reaches_are_not_updated() {
         frozen.set_grad(Some(Tensor::ones([3], x[0].dtype())));
         parameters.push(frozen.clone());
         let step = TrainingStep::new(decaying(parameters), |inputs| mean_square(&model, inputs));
-        let mut step = step.with_options(accumulating(&stream, accumulate));
+        let mut step = step.with_options(accumulating(eager, accumulate));
         let mut changed = |ways: [bool; 2]| {
             let before: Vec<Vec<f32>> = model.parameters().iter().map(|p| p.to_vec()).collect();
             for (way, x) in ways.iter().zip(&x) {
@@ -163,11 +163,11 @@ fn parameters_that_no_loss_reaches_are_not_updated() {
 fn a_frozen_parameter_keeps_no_accumulated_gradient() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let one = Tensor::from([1.0f32]);
-    for stream in streams() {
+    for eager in [false, true] {
         let [p, q] = [(); 2].map(|()| Parameter::new(Tensor::from([0.0f32])));
         let sgd = Sgd::new(vec![p.clone(), q.clone()], SgdOptions { lr: 1.0, ..Default::default() });
         let compute = |i: &[Tensor]| ops::sum(&((&p + &q) * &i[0]), ..);
-        let mut step = TrainingStep::new(sgd, compute).with_options(accumulating(&stream, 2));
+        let mut step = TrainingStep::new(sgd, compute).with_options(accumulating(eager, 2));
         step.launch(&[&Tensor::from([1000.0f32])]).unwrap();
         p.freeze();
         step.launch(&[&one]).unwrap();
@@ -183,11 +183,11 @@ fn a_frozen_parameter_keeps_no_accumulated_gradient() {
 fn parameters_off_the_path_may_be_frozen_and_unfrozen() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = inputs(1).remove(0);
-    for (stream, accumulate) in streams().into_iter().flat_map(|stream| [(stream.clone(), 1), (stream, 2)]) {
+    for (eager, accumulate) in [false, true].into_iter().flat_map(|eager| [(eager, 1), (eager, 2)]) {
         manual_seed(1);
         let model = If::new(Linear::new(6, 3), Linear::new(6, 3));
         let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
-        let mut step = step.with_options(accumulating(&stream, accumulate));
+        let mut step = step.with_options(accumulating(eager, accumulate));
         for launch in 0..12 {
             model.choose(launch / 3 % 2 == 0);
             let other = &model.parameters()[if launch / 3 % 2 == 0 { 2 } else { 0 }];
@@ -208,7 +208,7 @@ fn parameters_off_the_path_may_be_frozen_and_unfrozen() {
 fn a_failed_update_beside_a_new_buffer_is_an_error() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = Tensor::from([1.0f32]);
-    for stream in streams() {
+    for eager in [false, true] {
         let [p, q] = [(); 2].map(|()| Parameter::new(Tensor::from([0.5f32])));
         let fails = Arc::new(AtomicBool::new(false));
         let failing = fails.clone();
@@ -217,7 +217,7 @@ fn a_failed_update_beside_a_new_buffer_is_an_error() {
                 true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
                 false => Ok(()),
             })),
-            ..accumulating(&stream, 2)
+            ..accumulating(eager, 2)
         };
         let compute = |i: &[Tensor]| ops::sum(&((&p + &q) * &i[0]), ..);
         let mut step = TrainingStep::new(decaying(vec![p.clone(), q.clone()]), compute).with_options(options);
@@ -236,7 +236,7 @@ fn a_failed_update_beside_a_new_buffer_is_an_error() {
 fn a_failed_update_with_a_scaler_can_be_repeated() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = inputs(1).remove(0);
-    for (stream, accumulate) in streams().into_iter().flat_map(|stream| [(stream.clone(), 1), (stream, 3)]) {
+    for (eager, accumulate) in [false, true].into_iter().flat_map(|eager| [(eager, 1), (eager, 3)]) {
         for panics in [false, true] {
             let model = built(&KINDS[0]);
             let fails = Arc::new(AtomicBool::new(true));
@@ -248,7 +248,7 @@ fn a_failed_update_with_a_scaler_can_be_repeated() {
                     true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
                     false => Ok(()),
                 })),
-                ..accumulating(&stream, accumulate)
+                ..accumulating(eager, accumulate)
             };
             let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
             let mut step = step.with_options(options);

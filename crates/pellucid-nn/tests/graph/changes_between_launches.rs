@@ -110,7 +110,7 @@ fn accumulated_gradients_that_are_removed_or_rebound() {
         let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
         try_rebind_grads(&model, &optimizer, &plan).unwrap();
         let (x_buf, y_buf) = (Tensor::zeros([BATCH, 6], DType::F32), Tensor::zeros([BATCH], DType::I64));
-        let options = StepOptions { stream, accumulate: 2, ..Default::default() };
+        let options = StepOptions { eager: stream.is_some(), accumulate: 2, ..Default::default() };
         let mut exec = record_step_graph_with(&model, &loss, &optimizer, &plan, &x_buf, &y_buf, options).unwrap();
         let mut go = |seed: u64| {
             let (x, y) = batch(&[BATCH, 6], seed);
@@ -220,7 +220,7 @@ fn a_replaced_parameter_is_refused_by_name() {
         let model = Changing(RwLock::new(Linear::new(6, CLASSES)));
         let optimizer = pellucid_nn::optim::Sgd::try_new(model.parameters(), Default::default()).unwrap();
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer)
-            .with_options(StepOptions { stream, ..Default::default() });
+            .with_options(StepOptions { eager: stream.is_some(), ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         let (x, y) = batch(&[BATCH, 6], 1);
         trainer.step_and_evaluate(&x, &y).unwrap();

@@ -38,7 +38,7 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
         empty.set_lr(0.02);
         hand.set_lr(0.02);
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
-            .with_options(StepOptions { stream, ..Default::default() });
+            .with_options(StepOptions { eager: stream.is_some(), ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         assert_eq!(empty.parameters().len(), model.parameters().len());
         other.load_state_dict(&model.state_dict()).unwrap();
@@ -112,7 +112,7 @@ fn an_optimizer_of_another_model_is_refused() {
         assert_eq!(untrained(model.compile(&[BATCH, 6], options)), all);
         let trainer = || {
             GraphTrainer::new(&model, &loss, &optimizer)
-                .with_options(StepOptions { stream: stream.clone(), ..Default::default() })
+                .with_options(StepOptions { eager: stream.is_some(), ..Default::default() })
         };
         assert_eq!(untrained(trainer().compile(&[BATCH, 6])), all);
         let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
@@ -174,7 +174,7 @@ fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
         model.layers()[0].freeze();
         let optimizer = adamw(vec![]);
         let mut trainer = GraphTrainer::new(&model, &loss, &optimizer)
-            .with_options(StepOptions { stream: stream.clone(), ..Default::default() });
+            .with_options(StepOptions { eager: stream.is_some(), ..Default::default() });
         trainer.compile(&[BATCH, 6]).unwrap();
         assert_eq!(optimizer.parameters().len(), 2, "the optimizer must not contain the frozen parameters");
         let (x, y) = batch(&[BATCH, 6], 1);

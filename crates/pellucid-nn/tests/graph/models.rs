@@ -1,6 +1,6 @@
 //! Models of four kinds, with batches for them.
 
-use pellucid_nn::graph::Stream;
+use pellucid_nn::graph::mirror::Stream;
 use pellucid_nn::optim::{Sgd, SgdOptions};
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Device, Result, Tensor, manual_seed, ops};
@@ -80,7 +80,7 @@ pub(crate) fn sgd(model: &Sequential, lr: f64, momentum: f64) -> Sgd {
     Sgd::try_new(model.parameters(), SgdOptions { lr, momentum, ..Default::default() }).unwrap()
 }
 
-/// Both streams of a step: recorded and eager.
+/// Both streams of a step of the mirror: recorded and eager.
 pub(crate) fn streams() -> [Option<Stream>; 2] {
     [None, Some(Stream::eager(Device::cpu()))]
 }

@@ -243,7 +243,7 @@ fn gradients_accumulate_over_launches() {
         let (optimizer, other) = (sgd(&model, 0.1, 0.9), sgd(&other_model, 0.1, 0.9));
         let plan = make_plan_for_sequential(&model, &shape, LossKind::SoftmaxCrossEntropy, 0).unwrap();
         let (x_buf, y_buf) = (Tensor::zeros(shape, DType::F32), Tensor::zeros([BATCH / 2], DType::I64));
-        let options = StepOptions { stream, accumulate: 2, ..Default::default() };
+        let options = StepOptions { eager: stream.is_some(), accumulate: 2, ..Default::default() };
         let record = || record_step_graph_with(&model, &loss, &optimizer, &plan, &x_buf, &y_buf, options.clone());
         assert!(
             matches!(record(), Err(Error::InvalidArgument { .. })),

@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 fn step_and_evaluate_returns_the_loss_of_the_new_parameters() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
-        for stream in streams() {
+        for eager in [false, true] {
             let model = built(kind);
             let optimizer = sgd(&model, 0.05, 0.9);
             let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer)
-                .with_options(StepOptions { stream, ..Default::default() });
+                .with_options(StepOptions { eager, ..Default::default() });
             trainer.compile(kind.2).unwrap();
             for seed in 0..3 {
                 let (x, y) = batch(kind.2, seed);
@@ -88,12 +88,12 @@ fn evaluating_restores_the_modes() {
 #[test]
 fn the_first_step_of_each_shape_records() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    for stream in streams() {
+    for eager in [false, true] {
         let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
         let empty = Sgd::try_new(vec![], SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() }).unwrap();
         let hand = sgd(&other, 0.1, 0.9);
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
-            .with_options(StepOptions { stream, ..Default::default() });
+            .with_options(StepOptions { eager, ..Default::default() });
         assert!(trainer.captured().is_none());
         for refused in [trainer.loss().err(), trainer.loss_tensor().err(), trainer.logits().err()] {
             assert!(refused.unwrap().to_string().contains("call step() first"));
@@ -146,11 +146,11 @@ fn recordings_for_modes_are_counted() {
 #[test]
 fn an_evaluation_needs_no_training_step() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    for stream in streams() {
+    for eager in [false, true] {
         let model = built(&("norm", || sequential![Linear::new(6, 4), BatchNorm1d::new(4)], &[BATCH, 6]));
         let empty = Sgd::try_new(vec![], SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
-            .with_options(StepOptions { stream, ..Default::default() });
+            .with_options(StepOptions { eager, ..Default::default() });
         let (x, y) = batch(&[BATCH, 6], 1);
         let (one, label) = (x.narrow(0, 0, 1), y.narrow(0, 0, 1));
         let expected = |x: &Tensor, y: &Tensor| {
@@ -246,7 +246,7 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
     let optimizer = sgd(&model, 0.1, 0.9);
-    let trainer: GraphTrainer<'_, _, _, _> = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer);
+    let trainer: GraphTrainer<'_, _, _> = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer);
     assert!(matches!(trainer.try_max_recordings(0).err(), Some(Error::InvalidArgument { .. })));
     let trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9));
     let mut trainer = trainer.max_recordings(2);
@@ -313,13 +313,14 @@ fn gradients_are_clipped_before_the_update() {
 #[test]
 fn mixed_precision_with_a_scaled_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    for (stream, accumulate) in streams().into_iter().flat_map(|s| [(s.clone(), 1), (s, 2)]) {
+    for (eager, accumulate) in [false, true].into_iter().flat_map(|eager| [(eager, 1), (eager, 2)]) {
         let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
         let adam = |model: &Sequential| Adam::try_new(model.parameters(), AdamOptions::default()).unwrap();
         let options = GradScalerOptions { init_scale: 256.0, growth_interval: 2, ..Default::default() };
-        let (scaler, eager) = (Arc::new(GradScaler::try_new(options).unwrap()), GradScaler::try_new(options).unwrap());
-        let (hand, is_captured) = (adam(&other), stream.is_none());
-        let options = StepOptions { stream, accumulate, scaler: Some(scaler.clone()), ..Default::default() };
+        let (scaler, by_hand) =
+            (Arc::new(GradScaler::try_new(options).unwrap()), GradScaler::try_new(options).unwrap());
+        let (hand, is_captured) = (adam(&other), !eager);
+        let options = StepOptions { eager, accumulate, scaler: Some(scaler.clone()), ..Default::default() };
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), adam(&model))
             .with_options(options)
             .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
@@ -331,15 +332,15 @@ fn mixed_precision_with_a_scaled_loss() {
             let x = if seed % 5 == 3 { x * f64::INFINITY } else { x };
             trainer.step(&x, &y).unwrap();
             let value = loss::cross_entropy(&other.forward(&x), &y);
-            (eager.scale(&value) * (1.0 / accumulate as f64)).backward();
+            (by_hand.scale(&value) * (1.0 / accumulate as f64)).backward();
             if (seed + 1) % accumulate == 0 {
-                let unscaled = eager.unscale(&hand).unwrap();
+                let unscaled = by_hand.unscale(&hand).unwrap();
                 clip_grad_norm(hand.parameters(), 1.0).unwrap();
                 unscaled.step(&hand).unwrap();
-                eager.update().unwrap();
+                by_hand.update().unwrap();
                 hand.zero_grad();
             }
-            scales.push(eager.scale_tensor().item::<f32>());
+            scales.push(by_hand.scale_tensor().item::<f32>());
             assert_eq!(scaler.scale_tensor().item::<f32>(), scales[scales.len() - 1]);
             assert!(
                 bits(model.state_dict()) == bits(other.state_dict()),
@@ -447,11 +448,11 @@ fn a_timer_measures_a_closed_interval() {
 fn gradients_accumulate_over_batches_of_different_sizes() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let ones = |rows: usize| (Tensor::ones([rows, 1], DType::F32), Tensor::zeros([rows, 1], DType::F32));
-    for (stream, limit) in streams().into_iter().flat_map(|s| [(s.clone(), 8), (s, 1)]) {
+    for (eager, limit) in [false, true].into_iter().flat_map(|eager| [(eager, 8), (eager, 1)]) {
         let model = Linear::new(1, 1).without_bias();
         init::ones_(&model.weight);
         let optimizer = Sgd::try_new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
-        let options = StepOptions { stream, accumulate: 3, ..Default::default() };
+        let options = StepOptions { eager, accumulate: 3, ..Default::default() };
         let trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer).with_options(options);
         let mut trainer = trainer.max_recordings(limit);
         let mut weights = Vec::new();

@@ -2,6 +2,7 @@
 
 use crate::file::{Reference, nearer, references};
 use crate::own::own_losses;
+use pellucid_nn::graph::mirror::{GradKind, infer_grad_scale};
 use pellucid_nn::loss::{self, *};
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::{BatchNorm1d, Dropout, Embedding, Flatten, Layer, Linear, Module, Relu, init, sequential};

@@ -264,14 +264,14 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 /// Steps and evaluations are captured. If the first step cannot be captured, for example because the model reads
 /// values of tensors, it and all later ones run eagerly.
 pub struct Supervised<'f, M, L, O, X = Tensor> {
-    captured: GraphTrainer<'f, M, FiniteCheckedLoss<Arc<L>>, O, X>,
+    captured: GraphTrainer<'f, M, O, X>,
     loss: FiniteCheckedLoss<Arc<L>>,
     state: SupervisedState<'f>,
 }
 
 /// The parts of a task, with a batch if there is one.
 struct StepParts<'a, 'f, M, L, O, X> {
-    captured: &'a mut GraphTrainer<'f, M, FiniteCheckedLoss<Arc<L>>, O, X>,
+    captured: &'a mut GraphTrainer<'f, M, O, X>,
     loss: &'a FiniteCheckedLoss<Arc<L>>,
     batch: Option<&'a (X, Tensor)>,
 }

@@ -198,7 +198,7 @@ impl TrainingRun for CnnRun {
 
 /// A captured training step with dropout.
 pub(crate) struct CapturedRun {
-    trainer: GraphTrainer<'static, Sequential, CrossEntropyLoss, AdamW>,
+    trainer: GraphTrainer<'static, Sequential, AdamW>,
     schedule: Scheduler<OneCycleLr>,
     batches: Batches,
     steps: u64,

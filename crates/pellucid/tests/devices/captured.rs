@@ -1,7 +1,8 @@
 //! Captured steps on other devices: tensors that the host provides, gradient scaling, models that are only traced.
 
 use crate::{pinned, toy};
-use pellucid::nn::graph::{GraphTrainer, StepOptions, Stream, Timer};
+use pellucid::nn::graph::mirror::{Stream, Timer};
+use pellucid::nn::graph::{GraphTrainer, StepOptions};
 use pellucid::nn::init;
 use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::nn::optim::{Adam, AdamOptions, GradScaler, GradScalerOptions};

@@ -9,7 +9,7 @@ use pellucid::{Generator, ops};
 
 /// A model with dropout, trained by a captured step on a device.
 struct DeviceRun {
-    trainer: GraphTrainer<'static, Sequential, CrossEntropyLoss, AdamW>,
+    trainer: GraphTrainer<'static, Sequential, AdamW>,
 }
 
 impl DeviceRun {

@@ -10,7 +10,7 @@ use pellucid::{Generator, capture, manual_seed};
 use std::sync::Mutex;
 use std::thread;
 
-type Trainer = GraphTrainer<'static, Sequential, CrossEntropyLoss, Sgd>;
+type Trainer = GraphTrainer<'static, Sequential, Sgd>;
 
 /// Runs `f` on a new thread, and returns its result when the thread has ended.
 fn elsewhere<R: Send>(is_moved: bool, f: impl FnOnce() -> R + Send) -> R {

@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-type Trainer = GraphTrainer<'static, Sequential, CrossEntropyLoss, Sgd>;
+type Trainer = GraphTrainer<'static, Sequential, Sgd>;
 
 fn model() -> Sequential {
     sequential![Linear::new(16, 32), Relu, Linear::new(32, 4)]

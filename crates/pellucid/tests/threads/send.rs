@@ -14,10 +14,10 @@ use pellucid::data::{
 };
 use pellucid::engine::*;
 use pellucid::nn::graph::mirror::{GraphExecLike as EagerStep, *};
-use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepCheck, StepOptions, Stream, Timer, TrainingStep};
+use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepCheck, StepOptions, TrainingStep};
 use pellucid::nn::hook::HookGuard;
 use pellucid::nn::init::{Fan, Nonlinearity};
-use pellucid::nn::loss::{BatchWeight, CrossEntropyLoss, GradKind, Loss, WithTargets};
+use pellucid::nn::loss::{BatchWeight, CrossEntropyLoss, Loss, WithTargets};
 use pellucid::nn::optim::{schedule::*, *};
 use pellucid::nn::*;
 use pellucid::ops::*;
@@ -241,8 +241,8 @@ fn event_files_are_send_and_sync() {
 #[test]
 fn steps_and_trainers_are_send_and_sync() {
     both![Captured<'_>, GraphExec<'_>, EagerStep<'_>, TrainGraph<'_>, InferenceModel<'_, Sequential>, TrainingStep<'_>];
-    both![GraphTrainer<'_, Sequential, CrossEntropyLoss, Muon>];
-    both![GraphTrainer<'_, Sequential, Box<dyn Loss>, Box<dyn Optimizer>, (Tensor, Tensor)>];
+    both![GraphTrainer<'_, Sequential, Muon>];
+    both![GraphTrainer<'_, Sequential, Box<dyn Optimizer>, (Tensor, Tensor)>];
 }
 
 /// Returns true if a type is `Send`: the inherent constant has precedence over the constant of the trait.

@@ -3,6 +3,7 @@
 use super::forward::{ForwardPass, ModelAndLoss};
 use super::observer::BufferObserver;
 use super::plan::{BufferRole, CapturePlan, NamedTensors, Rebound};
+use super::stream::Stream;
 use crate::graph::batch::{Batch, BatchTensors};
 use crate::graph::check::StepCheck;
 use crate::graph::coverage::FrozenParameters;
@@ -10,7 +11,6 @@ use crate::graph::launcher::{EagerStep, Launcher};
 use crate::graph::options::StepOptions;
 use crate::graph::state::ModelState;
 use crate::graph::step::{GradientListener, StepCore};
-use crate::graph::stream::Stream;
 use crate::graph::trainer_core::check_targets;
 use crate::module::DynModule;
 use crate::optim::Optimizer;
@@ -65,7 +65,7 @@ impl<'f> GraphExec<'f> {
         let mut step = StepCore::new(optimizer.clone(), Arc::new(move |_| Ok(vec![pass.run()?])))
             .with_present_gradients()
             .with_listener(others, gradient_listener(&forward.observer, model));
-        let stream = options.stream.clone();
+        let stream = Stream::of_steps(plan.device(), options.eager);
         step.options = options;
         step.prepare(&[])?;
         let names = state_names(model, &*optimizer);
@@ -77,7 +77,7 @@ impl<'f> GraphExec<'f> {
         pair: ModelAndLoss<'f>,
         plan: &CapturePlan,
         buffers: (&NamedTensors, &Tensor),
-        stream: Option<Stream>,
+        eager: bool,
     ) -> Result<GraphExec<'f>> {
         let forward = in_evaluation_mode(|| ForwardPass::new("record_evaluation", pair, plan, buffers))?;
         let forward = Arc::new(forward);
@@ -86,9 +86,10 @@ impl<'f> GraphExec<'f> {
             let _off = no_grad();
             in_evaluation_mode(|| pass.run()).map(|_| Vec::new())
         };
-        let mut launcher = Launcher::new(stream.as_ref(), CaptureOptions::default(), Box::new(evaluate));
+        let mut launcher = Launcher::new(eager, CaptureOptions::default(), Box::new(evaluate));
         let _off = no_grad();
         launcher.prepare(&[])?;
+        let stream = Stream::of_steps(plan.device(), eager);
         Ok(GraphExec::new(ExecKind::Evaluation(launcher), forward, plan, stream, Vec::new()))
     }
 
@@ -97,12 +98,11 @@ impl<'f> GraphExec<'f> {
         kind: ExecKind<'f>,
         forward: Arc<ForwardPass<'f>>,
         plan: &CapturePlan,
-        stream: Option<Stream>,
+        stream: Stream,
         mut names: NamedTensors,
     ) -> GraphExec<'f> {
         let (logits, loss) = (forward.logits.clone(), forward.loss.clone());
         let state = ModelState::of(forward.pair.0.clone());
-        let stream = stream.unwrap_or_else(|| Stream::new(plan.device()));
         let inputs = plan.inputs.iter().map(|(name, ..)| name.clone()).zip(forward.inputs.iter().cloned());
         names.extend(inputs.chain([("y".to_string(), forward.targets.clone())]));
         state.each(&mut |name, tensor| names.push((name.to_string(), tensor.clone())));

@@ -21,11 +21,15 @@ mod exec;
 mod forward;
 mod observer;
 mod plan;
+mod scale;
+mod stream;
 mod trainer;
 mod update;
 
 pub use exec::{GraphExec, TrainGraph};
 pub use plan::{ArenaSlot, Buf, CapturePlan, DEFAULT_MAX_SCRATCH, LossBufs, PerLayerBufs, Rebound};
+pub use scale::{GradKind, infer_grad_scale};
+pub use stream::{Stream, Timer};
 pub use update::ParameterUpdate;
 
 pub use super::launcher::EagerStep as GraphExecLike;
@@ -34,7 +38,6 @@ pub use plan::LossKind;
 use super::batch::{Batch, BoundModel, Model};
 use super::coverage::{FrozenParameters, fill_optimizer, trained_parameters};
 use super::options::StepOptions;
-use super::stream::Stream;
 use crate::layer::Layer;
 use crate::loss::Loss;
 use crate::module::{DynModule, Module, as_dyn};
@@ -176,7 +179,7 @@ where
     L: Loss + ?Sized,
     Kind: ?Sized,
 {
-    let options = StepOptions { stream, ..Default::default() };
+    let options = StepOptions { eager: is_eager(stream.as_ref()), ..Default::default() };
     record_step_graph_with(model, loss, optimizer_step, plan, x_buf, y_buf, options)
 }
 
@@ -214,7 +217,12 @@ pub fn record_eval_graph<'f, X: Batch + 'f>(
     stream: Option<Stream>,
 ) -> Result<GraphExec<'f>> {
     let pair = model_and_loss(model, loss, x_buf)?;
-    GraphExec::evaluation(pair, plan, (&named_tensors(x_buf), y_buf), stream)
+    GraphExec::evaluation(pair, plan, (&named_tensors(x_buf), y_buf), is_eager(stream.as_ref()))
+}
+
+/// Returns true if the steps of a stream run eagerly.
+fn is_eager(stream: Option<&Stream>) -> bool {
+    stream.is_some_and(Stream::is_eager)
 }
 
 /// Returns a model with the structure of its batch.
@@ -319,7 +327,8 @@ impl Sequential {
             plan.bind(model, updated)?;
             let (shape, dtype) = &plan.loss.target;
             let buffers = (named_tensors(&inputs), ops::zeros(shape, *dtype)?);
-            let options = StepOptions { stream, allow_untrained_parameters, ..Default::default() };
+            let options =
+                StepOptions { eager: is_eager(stream.as_ref()), allow_untrained_parameters, ..Default::default() };
             GraphExec::training(pair.clone(), (optimizer.clone(), false), &plan, (&buffers.0, &buffers.1), options)
         };
         let recorded = record().inspect_err(|_| {

@@ -3,6 +3,7 @@
 use crate::call::{TracedCall, trace_calls};
 use crate::graph::batch::{ModelOfInputs, check_batch_count, check_batch_dtype, check_batch_name};
 use crate::graph::trainer_core::{check_target_shape, of_loss};
+use crate::layers::ACTIVATIONS;
 use crate::loss::{class_indices, values};
 use crate::module::{DynModule, identity};
 use crate::parameter::Parameter;
@@ -292,11 +293,13 @@ fn layer_buffers(
         let device = logits.device;
         let output = Buf::new(&row.output, *dtype, device);
         let scratch = (row.work.allocated_bytes as usize).saturating_sub(row.bytes);
+        // The gradient of an activation may read its input, the pre-activation.
+        let is_activated = calls.get(i + 1).is_some_and(|(_, next)| ACTIVATIONS.contains(&next.row.class));
         layers.push(PerLayerBufs {
             name: format!("L{i}:{}", row.class),
             path: row.name.clone(),
             call: Some(*number),
-            z: calls.get(i + 1).is_some_and(|(_, next)| next.is_activation).then(|| output.clone()),
+            z: is_activated.then(|| output.clone()),
             g_a: tracked.then(|| Buf::new(&input.shape, input.dtype, device)),
             y: output,
             gradients: Vec::new(),

@@ -2,12 +2,11 @@
 
 use super::super::trainer::GraphTrainer;
 use crate::layer::Layer;
-use crate::loss::Loss;
 use crate::optim::Optimizer;
 use pellucid_tensor::{Result, Tensor, ops};
 
 /// The names of an earlier framework.
-impl<'f, M: Layer + 'f, L: Loss + 'f, O: Optimizer + 'f> GraphTrainer<'f, M, L, O> {
+impl<'f, M: Layer + 'f, O: Optimizer + 'f> GraphTrainer<'f, M, O> {
     /// Calls [`prepare`](GraphTrainer::prepare) for inputs of this shape, for example `[B, K]`, and of the model's
     /// [input dtype](Layer::input_dtype).
     ///

@@ -1,7 +1,7 @@
 //! A test whether a loss sums its samples or takes their mean.
 
-use super::Loss;
 use crate::layer::Layer;
+use crate::loss::Loss;
 use crate::module::state_of;
 use pellucid_tensor::{DType, Error, Generator, Result, Tensor, no_grad, ops};
 
@@ -26,7 +26,8 @@ pub enum GradKind {
 ///
 /// ```
 /// use pellucid::nn::Linear;
-/// use pellucid::nn::loss::{CrossEntropyLoss, GradKind, Reduction, infer_grad_scale};
+/// use pellucid::nn::graph::mirror::{GradKind, infer_grad_scale};
+/// use pellucid::nn::loss::{CrossEntropyLoss, Reduction};
 /// use pellucid::{DType, Tensor};
 ///
 /// let (model, x, y) = (Linear::new(4, 3), Tensor::randn([8, 4], DType::F32), Tensor::randint(0, 3, [8]));

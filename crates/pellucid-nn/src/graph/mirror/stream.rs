@@ -22,6 +22,11 @@ impl Stream {
         Stream { device, eager: true }
     }
 
+    /// Creates the stream of a step.
+    pub(super) fn of_steps(device: Device, eager: bool) -> Stream {
+        Stream { device, eager }
+    }
+
     /// Returns the device.
     pub fn device(&self) -> Device {
         self.device
@@ -52,7 +57,7 @@ impl Default for Stream {
 /// [`stop`](Timer::stop).
 ///
 /// ```
-/// use pellucid::nn::graph::Timer;
+/// use pellucid::nn::graph::mirror::Timer;
 /// let mut timer = Timer::new(None);
 /// timer.start()?;
 /// // Launches on the stream are measured.
