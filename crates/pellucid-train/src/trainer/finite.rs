@@ -13,17 +13,17 @@ use std::sync::{Arc, Mutex};
 /// A captured step cannot branch on values, but an index out of bounds stops its launch. The loss therefore passes
 /// through a selection from one element, with index 0 if it is finite, otherwise [`NOT_FINITE`].
 #[derive(Clone)]
-pub(super) struct FiniteCheckedLoss<L> {
-    loss: L,
+pub(super) struct FiniteCheckedLoss<'f> {
+    loss: Arc<dyn Loss + 'f>,
     is_checked: Arc<AtomicBool>,
 }
 
 /// The index that marks a loss that is not finite. No other selection from one element has it.
 const NOT_FINITE: i64 = 0x6e61_6e21;
 
-impl<L: Loss> FiniteCheckedLoss<L> {
-    pub(super) fn new(loss: L) -> FiniteCheckedLoss<L> {
-        FiniteCheckedLoss { loss, is_checked: Arc::new(AtomicBool::new(true)) }
+impl<'f> FiniteCheckedLoss<'f> {
+    pub(super) fn new(loss: impl Loss + 'f) -> FiniteCheckedLoss<'f> {
+        FiniteCheckedLoss { loss: Arc::new(loss), is_checked: Arc::new(AtomicBool::new(true)) }
     }
 
     pub(super) fn set_checked(&self, is_checked: bool) {
@@ -31,8 +31,8 @@ impl<L: Loss> FiniteCheckedLoss<L> {
     }
 
     /// Returns the loss without a check.
-    pub(super) fn unchecked(&self) -> &L {
-        &self.loss
+    pub(super) fn unchecked(&self) -> &(dyn Loss + 'f) {
+        &*self.loss
     }
 }
 
@@ -52,7 +52,7 @@ fn checked(loss: Tensor) -> Result<Tensor> {
     ops::reshape(&one, ())
 }
 
-impl<L: Loss> Loss for FiniteCheckedLoss<L> {
+impl Loss for FiniteCheckedLoss<'_> {
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
         let loss = self.loss.try_forward(logits, y)?;
         if self.is_checked.load(Ordering::Relaxed) { checked(loss) } else { Ok(loss) }

@@ -133,23 +133,21 @@ pub struct Trainer<'f, T> {
     run: Box<RunCore<'f>>,
 }
 
-impl<'f, M, L, O> Trainer<'f, Supervised<'f, M, L, O>>
+impl<'f, M, O> Trainer<'f, Supervised<'f, M, O>>
 where
     M: Layer + 'f,
-    L: Loss + 'f,
     O: Optimizer + 'f,
 {
     /// Creates a trainer of a model, a loss and an optimizer, which may be owned, borrowed, boxed or shared (`Arc`).
     /// The batches are pairs (inputs, targets).
-    pub fn new(model: M, loss: L, optimizer: O) -> Self {
+    pub fn new(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
         Trainer::of_task(Supervised::new(model, loss, optimizer))
     }
 }
 
-impl<'f, M, L, O, X> Trainer<'f, Supervised<'f, M, L, O, X>>
+impl<'f, M, O, X> Trainer<'f, Supervised<'f, M, O, X>>
 where
     M: Model<X> + 'f,
-    L: Loss + 'f,
     O: Optimizer + 'f,
     X: Batch + 'static,
 {
@@ -177,7 +175,7 @@ where
     /// trainer.fit(&mut Batches::<3>::new(&tensors, 4), None)?;
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn with_inputs(model: M, loss: L, optimizer: O) -> Self {
+    pub fn with_inputs(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
         Trainer::of_task(Supervised::new(model, loss, optimizer))
     }
 

@@ -263,29 +263,28 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 ///
 /// Steps and evaluations are captured. If the first step cannot be captured, for example because the model reads
 /// values of tensors, it and all later ones run eagerly.
-pub struct Supervised<'f, M, L, O, X = Tensor> {
+pub struct Supervised<'f, M, O, X = Tensor> {
     captured: GraphTrainer<'f, M, O, X>,
-    loss: FiniteCheckedLoss<Arc<L>>,
+    loss: FiniteCheckedLoss<'f>,
     state: SupervisedState<'f>,
 }
 
 /// The parts of a task, with a batch if there is one.
-struct StepParts<'a, 'f, M, L, O, X> {
+struct StepParts<'a, 'f, M, O, X> {
     captured: &'a mut GraphTrainer<'f, M, O, X>,
-    loss: &'a FiniteCheckedLoss<Arc<L>>,
+    loss: &'a FiniteCheckedLoss<'f>,
     batch: Option<&'a (X, Tensor)>,
 }
 
-impl<'f, M, L, O, X> StepParts<'_, 'f, M, L, O, X> {
+impl<'f, M, O, X> StepParts<'_, 'f, M, O, X> {
     fn batch(&self) -> Result<&(X, Tensor)> {
         self.batch.ok_or_else(|| Error::invalid("step", "there is no batch"))
     }
 }
 
-impl<'f, M, L, O, X> SupervisedStep for StepParts<'_, 'f, M, L, O, X>
+impl<'f, M, O, X> SupervisedStep for StepParts<'_, 'f, M, O, X>
 where
     M: Model<X> + 'f,
-    L: Loss + 'f,
     O: Optimizer + 'f,
     X: Batch + 'static,
 {
@@ -325,15 +324,14 @@ where
     }
 }
 
-impl<'f, M, L, O, X> Supervised<'f, M, L, O, X>
+impl<'f, M, O, X> Supervised<'f, M, O, X>
 where
     M: Model<X> + 'f,
-    L: Loss + 'f,
     O: Optimizer + 'f,
     X: Batch + 'static,
 {
-    pub(super) fn new(model: M, loss: L, optimizer: O) -> Self {
-        let loss = FiniteCheckedLoss::new(Arc::new(loss));
+    pub(super) fn new(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
+        let loss = FiniteCheckedLoss::new(loss);
         let state = SupervisedState {
             settings: StepSettings { accumulate: 1, ..Default::default() },
             is_decided: false,
@@ -401,10 +399,9 @@ where
     }
 }
 
-impl<'f, M, L, O, X> TrainingTask for Supervised<'f, M, L, O, X>
+impl<'f, M, O, X> TrainingTask for Supervised<'f, M, O, X>
 where
     M: Model<X> + 'f,
-    L: Loss + 'f,
     O: Optimizer + 'f,
     X: Batch + 'static,
 {

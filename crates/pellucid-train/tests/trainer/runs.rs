@@ -6,7 +6,7 @@ use pellucid::train::{Supervised, Trainer};
 use pellucid::{Generator, GeneratorScope};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-pub(crate) type SmallTrainer = Trainer<'static, Supervised<'static, Sequential, CrossEntropyLoss, AdamW>>;
+pub(crate) type SmallTrainer = Trainer<'static, Supervised<'static, Sequential, AdamW>>;
 
 /// Returns a guard of random numbers of the thread alone: [`manual_seed`] in another test does not restart them.
 pub(crate) fn alone() -> GeneratorScope {

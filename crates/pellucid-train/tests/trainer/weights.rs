@@ -11,7 +11,7 @@ fn samples() -> [Tensor; 2] {
     [x, Tensor::from([0i64, 1, 2, -1, 1, -1, 0, 2, 1, 0, -1, -1])]
 }
 
-fn trainer(loss: CrossEntropyLoss) -> Trainer<'static, Supervised<'static, Linear, CrossEntropyLoss, Sgd>> {
+fn trainer(loss: CrossEntropyLoss) -> Trainer<'static, Supervised<'static, Linear, Sgd>> {
     manual_seed(2);
     let model = Linear::new(4, 3);
     let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.0, ..Default::default() });

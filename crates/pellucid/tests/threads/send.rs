@@ -223,9 +223,9 @@ fn metrics_and_logs_are_send_and_sync() {
     both![Mean, MeanLoss<CrossEntropyLoss>, ClassAverage, ClassOptions, LikelihoodOptions, ScoreKind, Goal];
     both![CsvLogger, JsonLinesLogger, History];
     both![BatchScores, EarlyStopping, FindLrOptions, FitControl, LrCurve, Scores, StopReason, TrainingEvent<'_>];
-    both![Supervised<'_, Sequential, CrossEntropyLoss, Muon>];
+    both![Supervised<'_, Sequential, Muon>];
     // A trainer runs on one thread at a time, to which it may move.
-    is_send::<Trainer<'_, Supervised<'_, Sequential, CrossEntropyLoss, Muon>>>();
+    is_send::<Trainer<'_, Supervised<'_, Sequential, Muon>>>();
     is_send::<Vec<Box<dyn Metric>>>();
     is_send::<Vec<Box<dyn Logger>>>();
 }
