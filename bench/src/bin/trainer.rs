@@ -53,7 +53,7 @@ fn main() -> Result<()> {
             assert!(sum.is_finite());
             Ok(())
         })?;
-        trainer = trainer.epochs(round as u64 + 1);
+        trainer = trainer.epochs(round + 1);
         let trained = step_time(|| trainer.fit(&mut same, None).map(drop))?;
         // The first round records the step.
         if round > 0 {

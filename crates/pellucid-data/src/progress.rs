@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchPosition {
     /// The number of the epoch, from 0.
-    pub epoch: u64,
+    pub epoch: usize,
     /// The index of the batch in the epoch, from 0.
     pub batch: usize,
 }
@@ -48,9 +48,9 @@ struct ProgressState {
     seed: Option<u64>,
     position: BatchPosition,
     /// The number of iterators so far.
-    iterators: u64,
+    iterators: usize,
     /// The number of the iterator that advances the position; `None` between epochs and after a load.
-    current: Option<u64>,
+    current: Option<usize>,
 }
 
 impl ProgressState {
@@ -71,7 +71,7 @@ impl ProgressState {
 #[derive(Debug)]
 pub(crate) struct EpochProgress {
     progress: LoaderProgress,
-    number: u64,
+    number: usize,
 }
 
 impl LoaderProgress {
@@ -167,7 +167,7 @@ impl LoaderProgress {
                 format!("batch {batch} of epoch {epoch} does not exist; an epoch has {} batches", sizes.batches);
             return Err(invalid(reason));
         }
-        let position = BatchPosition { epoch: epoch as u64, batch: batch as usize };
+        let position = BatchPosition { epoch: epoch as usize, batch: batch as usize };
         let seed = if state.contains_key("seed") { Some(read_i64("seed")? as u64) } else { None };
         Ok(load.then(move || {
             let mut own = self.lock();

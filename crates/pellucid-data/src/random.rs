@@ -9,13 +9,13 @@ pub struct EpochSeed {
     /// The seed of the loader.
     pub seed: u64,
     /// The number of the epoch, from 0.
-    pub epoch: u64,
+    pub epoch: usize,
 }
 
 impl EpochSeed {
     /// Returns a generator of this epoch, at its start.
     pub fn rng(self) -> SplitMix64 {
-        SplitMix64 { state: mix(self.seed) ^ mix(self.epoch.wrapping_add(0x5851_f42d_4c95_7f2d)) }
+        SplitMix64 { state: mix(self.seed) ^ mix((self.epoch as u64).wrapping_add(0x5851_f42d_4c95_7f2d)) }
     }
 
     /// Returns a random permutation of 0..n (Fisher & Yates 1938, in Durstenfeld's form).

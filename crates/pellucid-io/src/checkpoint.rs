@@ -70,7 +70,7 @@ pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
 /// [`Error::File`](pellucid_tensor::Error::File) for a file that is not a checkpoint, or that [`load`](crate::load)
 /// rejects; the errors of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error
 /// nothing is changed.
-pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<u64> {
+pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<usize> {
     checkpoint.borrow().load_state_dict(&read("load_checkpoint", path.as_ref(), check_mark)?)
 }
 

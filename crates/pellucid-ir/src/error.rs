@@ -299,9 +299,9 @@ pub enum Error {
     #[error("step {step} (batch {batch} of epoch {epoch}{}): {source}", help::samples(*samples))]
     Step {
         /// The number of the step, from 1.
-        step: u64,
+        step: usize,
         /// The number of the epoch, from 1.
-        epoch: u64,
+        epoch: usize,
         /// The number of the batch in the epoch, from 1.
         batch: usize,
         /// The number of samples of the batch; 0 if the batch could not be read.

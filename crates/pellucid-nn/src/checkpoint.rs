@@ -39,7 +39,7 @@ const STEP: &str = "step";
 #[derive(Default)]
 pub struct Checkpoint<'a> {
     parts: Vec<(String, Box<dyn Stateful + 'a>)>,
-    step: u64,
+    step: usize,
 }
 
 impl<'a> Checkpoint<'a> {
@@ -97,7 +97,7 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Sets the number of steps so far, which loading returns.
-    pub fn step(self, step: u64) -> Checkpoint<'a> {
+    pub fn step(self, step: usize) -> Checkpoint<'a> {
         Checkpoint { step, ..self }
     }
 
@@ -129,7 +129,7 @@ impl<'a> Checkpoint<'a> {
     /// [`Error::Checkpoint`] names a part that only this checkpoint or only the state has, or that does not fit, with
     /// the error of the part; dtypes must be equal. [`Error::InvalidArgument`] while a step is captured. On error
     /// nothing is changed.
-    pub fn load_state_dict(&self, state: &StateDict) -> Result<u64> {
+    pub fn load_state_dict(&self, state: &StateDict) -> Result<usize> {
         self.check_loadable()?;
         let mut given = by_part(state);
         let step = read_step(given.remove(STEP))?;
@@ -260,11 +260,11 @@ fn by_part(state: &StateDict) -> BTreeMap<&str, StateDict> {
     parts
 }
 
-fn read_step(state: Option<StateDict>) -> Result<u64> {
+fn read_step(state: Option<StateDict>) -> Result<usize> {
     let step = state.unwrap_or_default();
     let number = step.get("").filter(|number| step.len() == 1 && number.rank() == 0 && number.dtype() == DType::I64);
     let number = number.map(|number| number.try_item::<i64>()).transpose()?;
-    number.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
+    number.and_then(|number| usize::try_from(number).ok()).ok_or_else(|| {
         let reason = "the saved state must have the number of steps as a 0-d i64 tensor `step`, at least 0";
         part_error(STEP, Error::invalid("load_checkpoint", reason))
     })

@@ -81,7 +81,7 @@ fn train_model(model: &CharGpt, sizes: &Sizes, train: &[i64], validation: &[i64]
     let optimizer = AdamW::new(model.parameters(), options);
     let schedule = CosineSchedule::new(lr, steps).warmup(steps / 20).floor(lr / 50.0);
     let mut trainer = Trainer::new(model, cross_entropy_of_characters, optimizer)
-        .epochs(EPOCHS as u64)
+        .epochs(EPOCHS)
         .clip_grad_norm(1.0)
         .schedule_steps(schedule);
     let history = trainer.fit(&mut train, Some(&mut validation))?;

@@ -75,7 +75,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     // The rate of each group rises for a tenth of the steps, and falls to 0.
     let rate = move |step: usize| ((step + 1) as f64 / (steps as f64 / 10.0)).min(1.0 - step as f64 / steps as f64);
     let mut trainer = Trainer::with_inputs(&model, CrossEntropyLoss::default(), AdamW::with_groups(groups))
-        .epochs(epochs as u64)
+        .epochs(epochs)
         .clip_grad_norm(1.0)
         .schedule_steps(LambdaLr::new(rate))
         .metric(Accuracy::new());

@@ -38,8 +38,8 @@ fn main() -> Result<()> {
 
     let lr = 3e-3;
     let mut trainer = Trainer::of_task(Gan::new(lr))
-        .epochs(steps.div_ceil(points.len()) as u64)
-        .steps(steps as u64)
+        .epochs(steps.div_ceil(points.len()))
+        .steps(steps)
         .schedule_steps_of("generator", CosineSchedule::new(lr, steps))
         .schedule_steps_of("critic", CosineSchedule::new(lr, steps))
         .quiet();

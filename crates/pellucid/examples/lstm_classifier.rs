@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr, ..Default::default() });
     let steps = epochs * train.len();
     let mut trainer = Trainer::with_inputs(&model, BceWithLogitsLoss::default(), optimizer)
-        .epochs(epochs as u64)
+        .epochs(epochs)
         .clip_grad_norm(1.0)
         .schedule_steps(CosineSchedule::new(lr, steps).warmup(steps / 20))
         .metric(Accuracy::new());

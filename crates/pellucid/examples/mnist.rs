@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     // The trainer captures a step once, and replays it. After each epoch it validates the model and saves the best one.
     let folder = env::temp_dir().join(format!("pellucid-mnist-{}", process::id()));
     let mut trainer = Trainer::new(&model, CrossEntropyLoss::default(), optimizer)
-        .epochs(epochs as u64)
+        .epochs(epochs)
         .schedule_steps(schedule)
         .metric(Accuracy::new())
         .checkpoints(&folder);

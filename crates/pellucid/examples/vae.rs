@@ -34,7 +34,7 @@ fn main() -> Result<()> {
     let task = VaeTask::new(Vae::new());
     let steps = epochs * train.len();
     let mut trainer = Trainer::of_task(task)
-        .epochs(epochs as u64)
+        .epochs(epochs)
         .schedule_steps(CosineSchedule::new(2e-3, steps).warmup(steps / 20));
     trainer.fit(&mut train, Some(&mut test))?;
 

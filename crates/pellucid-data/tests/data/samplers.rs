@@ -6,7 +6,7 @@ use pellucid::data::{
 };
 use pellucid::{DType, Tensor};
 
-fn epoch(epoch: u64) -> EpochSeed {
+fn epoch(epoch: usize) -> EpochSeed {
     EpochSeed { seed: 3, epoch }
 }
 

@@ -19,7 +19,7 @@ pub struct StepOptions<'f> {
     /// parameters with the mean over the k batches and zeroes the gradients. A parameter on which none of the k losses
     /// depends is not updated. With 1, the default, each launch starts without gradients. Launches with batches of all
     /// shapes count together.
-    pub accumulate: u64,
+    pub accumulate: usize,
     /// Scales the loss, for gradients in half precision, and skips updates with non-finite gradients. Gradients are
     /// divided by the scale before `before_update` runs.
     pub scaler: Option<Arc<GradScaler>>,

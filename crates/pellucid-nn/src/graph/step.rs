@@ -37,7 +37,7 @@ pub(super) struct StepCore<'f> {
     /// The separate update of a step that accumulates gradients. It has no inputs, so it has one recording.
     update: Option<Launcher<'f>>,
     /// The number of launches since the last update.
-    launches_since_update: u64,
+    launches_since_update: usize,
     /// The random numbers of the thread that recorded the step first.
     random: Option<ThreadStream>,
 }
@@ -438,7 +438,7 @@ struct StepUpdate<'f> {
     optimizer: Arc<dyn Optimizer + 'f>,
     scaler: Option<Arc<GradScaler>>,
     before_update: Option<BeforeUpdate<'f>>,
-    accumulate: u64,
+    accumulate: usize,
     /// The parameters that the last pass has reached.
     reached: Arc<Mutex<Flags>>,
 }

@@ -15,7 +15,7 @@ fn decaying(parameters: Vec<Parameter>) -> Sgd {
     Sgd::new(parameters, SgdOptions { lr: 0.1, weight_decay: 0.5, ..Default::default() })
 }
 
-fn accumulating<'f>(eager: bool, accumulate: u64) -> StepOptions<'f> {
+fn accumulating<'f>(eager: bool, accumulate: usize) -> StepOptions<'f> {
     StepOptions { eager, accumulate, ..Default::default() }
 }
 

@@ -328,7 +328,7 @@ fn mixed_precision_with_a_scaled_loss() {
         trainer.compile(&[BATCH, 6]).unwrap();
         let mut scales = Vec::new();
         for seed in 0..12 {
-            let (x, y) = batch(&[BATCH, 6], seed);
+            let (x, y) = batch(&[BATCH, 6], seed as u64);
             let x = if seed % 5 == 3 { x * f64::INFINITY } else { x };
             trainer.step(&x, &y).unwrap();
             let value = loss::cross_entropy(&other.forward(&x), &y);

@@ -90,25 +90,25 @@ impl AppendFile {
 /// and before it saved its state, logs this epoch again.
 #[derive(Debug, Default)]
 pub(super) struct ResumedRecords {
-    step: u64,
+    step: usize,
     /// The sorted names of the values of each record.
     names: Vec<Vec<String>>,
 }
 
 impl ResumedRecords {
-    pub(super) fn new(step: u64) -> ResumedRecords {
+    pub(super) fn new(step: usize) -> ResumedRecords {
         ResumedRecords { step, names: Vec::new() }
     }
 
     /// Notes a record that the log has.
-    pub(super) fn note(&mut self, step: u64, names: impl Iterator<Item = String>) {
+    pub(super) fn note(&mut self, step: usize, names: impl Iterator<Item = String>) {
         if step == self.step {
             self.names.push(sorted(names));
         }
     }
 
     /// Returns true if the log has the record already.
-    pub(super) fn contains(&self, step: u64, names: impl Iterator<Item = String>) -> bool {
+    pub(super) fn contains(&self, step: usize, names: impl Iterator<Item = String>) -> bool {
         step == self.step && !self.names.is_empty() && self.names.contains(&sorted(names))
     }
 }

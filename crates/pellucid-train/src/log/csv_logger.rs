@@ -62,7 +62,7 @@ impl CsvLogger {
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.
-    pub fn resume(path: impl AsRef<Path>, step: u64) -> Result<CsvLogger> {
+    pub fn resume(path: impl AsRef<Path>, step: usize) -> Result<CsvLogger> {
         let (op, path) = ("csv_logger", path.as_ref());
         let refuse = |reason: String| Error::file(op, path, format!("not a log of CsvLogger: {reason}"));
         let mut columns: Vec<String> = Vec::new();
@@ -71,7 +71,7 @@ impl CsvLogger {
             let rows = csv::parse(text).map_err(refuse)?;
             let mut kept = String::new();
             for (index, row) in rows.iter().enumerate() {
-                let is_kept = match row[0].parse::<u64>() {
+                let is_kept = match row[0].parse::<usize>() {
                     _ if index == 0 && row[0] == STEP => {
                         columns = row.clone();
                         true
@@ -118,7 +118,7 @@ impl CsvLogger {
 }
 
 impl Logger for CsvLogger {
-    fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> Result<()> {
+    fn scalars(&mut self, step: usize, values: &[(&str, f64)]) -> Result<()> {
         check_names("csv_logger", STEP, values)?;
         if self.resumed.contains(step, values.iter().map(|(name, _)| name.to_string())) {
             return Ok(());

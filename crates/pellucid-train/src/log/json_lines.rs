@@ -53,7 +53,7 @@ impl JsonLinesLogger {
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.
-    pub fn resume(path: impl AsRef<Path>, step: u64) -> Result<JsonLinesLogger> {
+    pub fn resume(path: impl AsRef<Path>, step: usize) -> Result<JsonLinesLogger> {
         let (op, path) = ("json_lines_logger", path.as_ref());
         let mut resumed = ResumedRecords::new(step);
         let file = resume(op, path, |text| {
@@ -78,7 +78,7 @@ impl JsonLinesLogger {
 }
 
 /// Returns the step of a line.
-fn step_of(line: &str) -> Option<u64> {
+fn step_of(line: &str) -> Option<usize> {
     let rest = line.strip_prefix(START)?;
     rest[..rest.find([',', '}'])?].parse().ok()
 }
@@ -117,7 +117,7 @@ fn quoted(text: &str) -> String {
 }
 
 impl Logger for JsonLinesLogger {
-    fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> Result<()> {
+    fn scalars(&mut self, step: usize, values: &[(&str, f64)]) -> Result<()> {
         check_names("json_lines_logger", "step", values)?;
         if self.resumed.contains(step, values.iter().map(|(name, _)| quoted(name))) {
             return Ok(());

@@ -39,7 +39,7 @@ pub trait Logger: Send {
     ///
     /// # Errors
     /// If the destination cannot be written. The log then has none of the numbers.
-    fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> Result<()>;
+    fn scalars(&mut self, step: usize, values: &[(&str, f64)]) -> Result<()>;
 
     /// Writes all numbers that the logger still buffers.
     ///
@@ -49,7 +49,7 @@ pub trait Logger: Send {
 }
 
 impl<L: Logger + ?Sized> Logger for Box<L> {
-    fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> Result<()> {
+    fn scalars(&mut self, step: usize, values: &[(&str, f64)]) -> Result<()> {
         (**self).scalars(step, values)
     }
 
@@ -60,7 +60,7 @@ impl<L: Logger + ?Sized> Logger for Box<L> {
 
 /// Every logger gets the numbers, even if another logger returns an error. The first error is returned.
 impl<L: Logger> Logger for Vec<L> {
-    fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> Result<()> {
+    fn scalars(&mut self, step: usize, values: &[(&str, f64)]) -> Result<()> {
         self.iter_mut().map(|logger| logger.scalars(step, values)).fold(Ok(()), Result::and)
     }
 

@@ -14,12 +14,12 @@ use pellucid_tensor::Result;
 pub(super) const STEP: &str = "step";
 
 /// Opens a logger, for a run that begins after this number of steps.
-type OpenLogger<'f> = Box<dyn FnOnce(u64) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
+type OpenLogger<'f> = Box<dyn FnOnce(usize) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
 
 /// A run without the types of its task and its batches. It is compiled once, in this crate.
 pub(super) struct RunCore<'f> {
-    pub(super) epochs: Option<u64>,
-    pub(super) max_steps: Option<u64>,
+    pub(super) epochs: Option<usize>,
+    pub(super) max_steps: Option<usize>,
     pub(super) metrics: Vec<Box<dyn Metric + 'f>>,
     pub(super) callbacks: Vec<Box<dyn Callback + 'f>>,
     pub(super) loggers: Vec<Box<dyn Logger + 'f>>,
@@ -30,7 +30,7 @@ pub(super) struct RunCore<'f> {
     /// The name of the value that decides which epoch is the best, and its direction.
     pub(super) monitor: Option<(String, Goal)>,
     pub(super) files: RunFiles,
-    pub(super) log_every: u64,
+    pub(super) log_every: usize,
     pub(super) is_quiet: bool,
     pub(super) state: RunState,
     pub(super) history: History,

@@ -16,17 +16,17 @@ pub enum TrainingEvent<'a> {
     /// The run begins, or is resumed after this number of steps.
     FitBegan {
         /// The number of steps before the first one of this run.
-        step: u64,
+        step: usize,
     },
     /// An epoch begins. The rest of an epoch in which a run was stopped does not begin again.
     EpochBegan {
         /// The number of the epoch, from 1.
-        epoch: u64,
+        epoch: usize,
     },
     /// A step has trained on a batch.
     StepEnded {
         /// The number of the step, from 1.
-        step: u64,
+        step: usize,
         /// The losses of the step by name. Empty on a device whose values are read only at the steps that are logged.
         scalars: &'a [(&'static str, f64)],
     },
@@ -35,7 +35,7 @@ pub enum TrainingEvent<'a> {
     /// event, because a run of more steps continues the epoch.
     EpochEnded {
         /// The number of the epoch, from 1.
-        epoch: u64,
+        epoch: usize,
         /// The values of the epoch: means of losses, metrics, learning rates.
         scores: &'a Scores,
     },

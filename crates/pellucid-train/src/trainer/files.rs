@@ -18,7 +18,7 @@ const LOCK: &str = "run.lock";
 pub(super) struct RunFiles {
     pub(super) folder: Option<PathBuf>,
     /// The number of steps between two files within an epoch.
-    pub(super) every: Option<u64>,
+    pub(super) every: Option<usize>,
     /// The file or directory that the next run continues from, and whether it must exist.
     pub(super) resume: Option<(PathBuf, bool)>,
     /// Whether this trainer has written files.

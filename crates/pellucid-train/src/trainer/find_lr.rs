@@ -145,7 +145,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
 
     fn of_search(&self, curve: &LrCurve, position: BatchPosition, source: Error) -> Error {
         Error::Step {
-            step: curve.rates.len() as u64 + 1,
+            step: curve.rates.len() + 1,
             epoch: position.epoch + 1,
             batch: position.batch + 1,
             samples: 0,

@@ -65,7 +65,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EarlyStopping {
     /// The number of epochs without improvement, after which the run ends. Default: 3.
-    pub patience: u64,
+    pub patience: usize,
     /// The smallest change that counts as an improvement. Default: 0.
     pub min_delta: f64,
 }
@@ -189,7 +189,7 @@ where
     /// # Errors
     /// [`Error::InvalidArgument`] if `steps` is 0.
     #[panicking_form]
-    pub fn try_accumulate(self, steps: u64) -> Result<Self> {
+    pub fn try_accumulate(self, steps: usize) -> Result<Self> {
         if steps == 0 {
             return Err(Error::invalid("accumulate", "`steps` must be at least 1, got 0"));
         }
@@ -283,7 +283,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Sets the number of epochs; without this and [`steps`](Trainer::steps), a run has one.
-    pub fn epochs(mut self, epochs: u64) -> Self {
+    pub fn epochs(mut self, epochs: usize) -> Self {
         self.run.epochs = Some(epochs);
         self
     }
@@ -291,7 +291,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Sets the maximum number of steps. The last epoch may end after a part of its batches. With
     /// [`accumulate`](Trainer::accumulate), the run ends at the first update at or after this number of steps, so that
     /// a run of more steps equals an uninterrupted one.
-    pub fn steps(mut self, steps: u64) -> Self {
+    pub fn steps(mut self, steps: usize) -> Self {
         self.run.max_steps = Some(steps);
         self
     }
@@ -351,7 +351,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// # std::fs::remove_dir_all(&folder).unwrap();
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn logger_from<G: Logger + 'f>(mut self, open: impl FnOnce(u64) -> Result<G> + Send + 'f) -> Self {
+    pub fn logger_from<G: Logger + 'f>(mut self, open: impl FnOnce(usize) -> Result<G> + Send + 'f) -> Self {
         self.run.opened_loggers.push(Box::new(|step| Ok(Box::new(open(step)?))));
         self
     }
@@ -361,7 +361,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// # Errors
     /// [`Error::InvalidArgument`] if `steps` is 0.
     #[panicking_form]
-    pub fn try_log_every(mut self, steps: u64) -> Result<Self> {
+    pub fn try_log_every(mut self, steps: usize) -> Result<Self> {
         if steps == 0 {
             return Err(Error::invalid("log_every", "`steps` must be at least 1, got 0"));
         }
@@ -462,7 +462,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// # Errors
     /// [`Error::InvalidArgument`] if `steps` is 0.
     #[panicking_form]
-    pub fn try_checkpoint_every(mut self, steps: u64) -> Result<Self> {
+    pub fn try_checkpoint_every(mut self, steps: usize) -> Result<Self> {
         if steps == 0 {
             return Err(Error::invalid("checkpoint_every", "`steps` must be at least 1, got 0"));
         }
@@ -558,12 +558,12 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Returns the number of steps so far.
-    pub fn step(&self) -> u64 {
+    pub fn step(&self) -> usize {
         self.run.step()
     }
 
     /// Returns the number of completed epochs.
-    pub fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> usize {
         self.run.epoch()
     }
 }

@@ -31,7 +31,7 @@ impl RunReport {
     }
 
     /// Begins an epoch, of which `done` steps were done before. Its number of steps may be unknown.
-    pub(super) fn begin_epoch(&mut self, epoch: u64, steps: Option<usize>, done: usize) {
+    pub(super) fn begin_epoch(&mut self, epoch: usize, steps: Option<usize>, done: usize) {
         #[cfg(feature = "progress")]
         if !self.is_quiet {
             self.bar = Some(crate::Progress::of_length(format!("epoch {epoch}"), steps).at(done));
@@ -61,7 +61,7 @@ impl RunReport {
     }
 
     /// Prints the values of an epoch.
-    pub(super) fn end_epoch(&self, epoch: u64, epochs: Option<u64>, scores: &Scores) {
+    pub(super) fn end_epoch(&self, epoch: usize, epochs: Option<usize>, scores: &Scores) {
         match epochs {
             Some(epochs) => self.line(format_args!("epoch {epoch}/{epochs}: {scores}")),
             None => self.line(format_args!("epoch {epoch}: {scores}")),

@@ -29,17 +29,17 @@ enum StepsEnd {
 }
 
 /// The number of successive losses that are not finite, after which a run with a scaler ends.
-const MAX_SKIPPED: u64 = 100;
+const MAX_SKIPPED: usize = 100;
 
 /// The maximum number of samples that an error lists.
 const LISTED_SAMPLES: usize = 64;
 
 impl RunCore<'_> {
-    pub(super) fn step(&self) -> u64 {
+    pub(super) fn step(&self) -> usize {
         self.state.0.borrow().step
     }
 
-    pub(super) fn epoch(&self) -> u64 {
+    pub(super) fn epoch(&self) -> usize {
         self.state.0.borrow().epoch
     }
 
@@ -281,7 +281,7 @@ impl RunCore<'_> {
     }
 
     /// Logs the losses of a step and the learning rates.
-    fn log_step(&mut self, step: u64, values: &[(&'static str, f64)], parts: &dyn RunParts) -> Result<()> {
+    fn log_step(&mut self, step: usize, values: &[(&'static str, f64)], parts: &dyn RunParts) -> Result<()> {
         let mut scores = Scores::default();
         values.iter().for_each(|(name, value)| scores.push(*name, *value));
         push_rates(parts, &mut scores);

@@ -8,9 +8,9 @@ use std::cell::RefCell;
 #[derive(Clone, Debug)]
 pub(super) struct RunProgress {
     /// The number of completed epochs.
-    pub(super) epoch: u64,
+    pub(super) epoch: usize,
     /// The number of completed steps.
-    pub(super) step: u64,
+    pub(super) step: usize,
     /// The sums of the losses of the current epoch, weighted by the samples of the batches.
     pub(super) sums: Vec<(String, f64)>,
     /// The sum of the weights of the batches: the number of samples, unless the loss weights them.
@@ -20,11 +20,11 @@ pub(super) struct RunProgress {
     /// The value that an improvement is compared with; NaN before the first.
     pub(super) reference: f64,
     /// The epoch of the best value, from 1.
-    pub(super) best_epoch: u64,
+    pub(super) best_epoch: usize,
     /// The number of epochs since the monitored value improved.
-    pub(super) epochs_without_improvement: u64,
+    pub(super) epochs_without_improvement: usize,
     /// The number of successive steps whose loss was not finite and that the scaler skipped.
-    pub(super) skipped: u64,
+    pub(super) skipped: usize,
 }
 
 impl Default for RunProgress {
@@ -51,7 +51,7 @@ const SUM: &str = "sum_";
 pub(super) struct RunState(pub(super) RefCell<RunProgress>);
 
 impl RunState {
-    fn counts(progress: &RunProgress) -> [(&'static str, u64); 5] {
+    fn counts(progress: &RunProgress) -> [(&'static str, usize); 5] {
         let RunProgress { epoch, step, best_epoch, epochs_without_improvement, skipped, .. } = *progress;
         [
             ("epoch", epoch),
@@ -83,7 +83,7 @@ impl Stateful for RunState {
         let load = StateLoad::new(&own, &fixed)?;
         let count = |name: &str| {
             let count = fixed[name].try_item::<i64>()?;
-            u64::try_from(count)
+            usize::try_from(count)
                 .map_err(|_| Error::invalid("load_checkpoint", format!("`{name}` must be at least 0, got {count}")))
         };
         let mut loaded = RunProgress {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(super) struct StepSettings<'f> {
     /// The half-precision dtype of the forward pass, if precision is mixed.
     pub(super) half: Option<DType>,
-    pub(super) accumulate: u64,
+    pub(super) accumulate: usize,
     pub(super) scaler: Option<Arc<GradScaler>>,
     /// The largest norm of all gradients together.
     pub(super) max_norm: Option<f64>,
@@ -87,7 +87,7 @@ struct SupervisedState<'f> {
     is_decided: bool,
     eager_reason: Option<String>,
     /// The number of steps since the last update.
-    accumulated: u64,
+    accumulated: usize,
     averages: Option<AveragedModel>,
     /// Whether the model contains the averages.
     holds_averages: bool,

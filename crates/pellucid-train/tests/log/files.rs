@@ -42,10 +42,10 @@ fn is_same(a: f64, b: f64) -> bool {
 fn numbers_are_read_from_csv_as_written() {
     let (scratch, named) = (Scratch::new(), named());
     let path = scratch.join("log.csv");
-    CsvLogger::new(&path).unwrap().scalars(u64::MAX, &borrowed(&named)).unwrap();
+    CsvLogger::new(&path).unwrap().scalars(usize::MAX, &borrowed(&named)).unwrap();
     let text = text(&path);
     let row: Vec<&str> = text.lines().nth(1).unwrap().split(',').collect();
-    assert_eq!(row[0], u64::MAX.to_string());
+    assert_eq!(row[0], usize::MAX.to_string());
     assert!(row[1..].iter().zip(NUMBERS).all(|(cell, number)| is_same(cell.parse().unwrap(), number)), "{text}");
 }
 
@@ -185,7 +185,7 @@ fn a_full_disk_is_an_error() {
 struct Failing(usize);
 
 impl Logger for Failing {
-    fn scalars(&mut self, _: u64, _: &[(&str, f64)]) -> Result<()> {
+    fn scalars(&mut self, _: usize, _: &[(&str, f64)]) -> Result<()> {
         self.0 += 1;
         Err(Error::InvalidArgument { op: "failing", reason: format!("call {}", self.0) })
     }

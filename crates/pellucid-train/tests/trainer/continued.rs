@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A callback that ends the run after a step.
 fn stop_after(
-    stopped_at: u64,
+    stopped_at: usize,
 ) -> impl FnMut(&TrainingEvent<'_>, &mut FitControl) -> pellucid::Result<()> + Send + 'static {
     move |event, control| {
         if matches!(event, TrainingEvent::StepEnded { step, .. } if *step == stopped_at) {
@@ -186,13 +186,13 @@ impl Metric for Given {
 }
 
 /// Returns a run whose monitored metric has these values, and the epochs whose weights were saved as the best.
-fn given(values: &[f64], options: EarlyStopping) -> (StopReason, Vec<u64>) {
+fn given(values: &[f64], options: EarlyStopping) -> (StopReason, Vec<usize>) {
     let scratch = Scratch::new(&format!("trainer-given-{}-{}", values.len(), options.min_delta));
-    let saved: Arc<std::sync::Mutex<Vec<u64>>> = Arc::default();
+    let saved: Arc<std::sync::Mutex<Vec<usize>>> = Arc::default();
     let (kept, epoch) = (saved.clone(), AtomicUsize::new(0));
     let (mut train, mut validation) = points();
     let mut run = trainer()
-        .epochs(values.len() as u64)
+        .epochs(values.len())
         .metric(Given(values.to_vec(), 0))
         .monitor("validation_given", Goal::Maximize)
         .early_stopping(options)
@@ -201,7 +201,7 @@ fn given(values: &[f64], options: EarlyStopping) -> (StopReason, Vec<u64>) {
             match event {
                 TrainingEvent::EpochBegan { epoch: begun } => epoch.store(*begun as usize, Ordering::Relaxed),
                 TrainingEvent::Saved { path } if path.ends_with("best.safetensors") => {
-                    kept.lock().unwrap().push(epoch.load(Ordering::Relaxed) as u64);
+                    kept.lock().unwrap().push(epoch.load(Ordering::Relaxed));
                 }
                 _ => {}
             }

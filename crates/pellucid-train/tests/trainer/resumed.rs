@@ -179,7 +179,7 @@ fn a_run_that_a_callback_has_stopped_continues_within_its_epoch() {
 #[test]
 fn changes_of_callbacks_are_resumed() {
     let _alone = alone();
-    let run = |stopped_at: Option<(u64, u64)>| {
+    let run = |stopped_at: Option<(usize, usize)>| {
         let model = model();
         let adamw = Arc::new(AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }));
         let changed = adamw.clone();

@@ -26,11 +26,11 @@ impl Counting {
         Counting { parameter, optimizer }
     }
 
-    fn checkpoint(&self, step: u64) -> Checkpoint<'_> {
+    fn checkpoint(&self, step: usize) -> Checkpoint<'_> {
         Checkpoint::new().model(&self.parameter).optimizer(&self.optimizer).step(step)
     }
 
-    fn set(&self, step: u64) {
+    fn set(&self, step: usize) {
         let _guard = no_grad();
         let value = Tensor::from(step as f32);
         self.optimizer.state().iter().for_each(|(_, state)| state.copy_(&value));
@@ -38,7 +38,7 @@ impl Counting {
     }
 
     /// Loads the file, and checks that all values belong to one step.
-    fn check(&self, path: &Path) -> u64 {
+    fn check(&self, path: &Path) -> usize {
         let step = io::load_checkpoint(path, self.checkpoint(0)).unwrap();
         let state = self.optimizer.state().into_iter().map(|(_, state)| state).chain([self.parameter.detach()]);
         for values in state.filter(|values| values.dtype() == DType::F32) {

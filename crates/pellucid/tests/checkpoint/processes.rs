@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const DIRECTORY: &str = "PELLUCID_TEST_CHECKPOINT_DIRECTORY";
-const END: u64 = 9;
+const END: usize = 9;
 
 /// A process of the test below; it does nothing when run alone. It continues at the checkpoint `state`, if there is
 /// one, trains four more steps, and saves.

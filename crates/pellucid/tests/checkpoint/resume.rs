@@ -7,13 +7,13 @@ use pellucid::nn::optim::{Lbfgs, LbfgsOptions, Muon, MuonOptions};
 use pellucid::prelude::*;
 use pellucid::{Generator, io};
 
-const END: u64 = 11;
+const END: usize = 11;
 
 /// Stops and resumes a run after every step, including the last of an epoch. A run that has trained already also goes
 /// back to an earlier step.
 fn resumes_exactly<R: TrainingRun>(name: &str) {
     let scratch = Scratch::new(name);
-    let path = |step: u64| scratch.0.join(format!("{step}.safetensors"));
+    let path = |step: usize| scratch.0.join(format!("{step}.safetensors"));
     let _random = Generator::new(1).scope();
     let mut uninterrupted = R::new();
     let mut expected = vec![bits(&uninterrupted.checkpoint())];
@@ -23,7 +23,7 @@ fn resumes_exactly<R: TrainingRun>(name: &str) {
         expected.push(bits(&run.checkpoint()));
     });
     assert!(expected[0] != expected[END as usize]);
-    let check = |run: &mut R, step: u64| {
+    let check = |run: &mut R, step: usize| {
         let steps = io::load_checkpoint(path(step), run.checkpoint()).unwrap();
         run.set_steps(steps);
         assert_equal(&bits(&run.checkpoint()), &expected[step as usize], &format!("{name}: step {step} is loaded"));
@@ -34,7 +34,7 @@ fn resumes_exactly<R: TrainingRun>(name: &str) {
     };
     for step in (0..=END).rev() {
         {
-            let _other = Generator::new(100 + step).scope();
+            let _other = Generator::new(100 + step as u64).scope();
             let mut fresh = R::new();
             // A batch of the fresh run and numbers of its generator are used before it is resumed.
             fresh.train(step % 3, &mut |_| {});

@@ -21,12 +21,12 @@ pub(crate) trait TrainingRun {
     fn checkpoint(&self) -> Checkpoint<'_>;
 
     /// Sets the number of steps, which a restored run continues.
-    fn set_steps(&mut self, steps: u64);
+    fn set_steps(&mut self, steps: usize);
 
     /// Trains until `end` steps are done. After every step it calls `after`.
-    fn train(&mut self, end: u64, after: &mut dyn FnMut(&Self));
+    fn train(&mut self, end: usize, after: &mut dyn FnMut(&Self));
 
-    fn steps(&self) -> u64;
+    fn steps(&self) -> usize;
 }
 
 /// Returns the bytes of all values of a checkpoint by name.
@@ -59,7 +59,7 @@ pub(crate) struct MlpRun {
     averaged: AveragedModel,
     pub(crate) noise: Generator,
     pub(crate) batches: Batches,
-    steps: u64,
+    steps: usize,
 }
 
 impl TrainingRun for MlpRun {
@@ -94,11 +94,11 @@ impl TrainingRun for MlpRun {
             .step(self.steps)
     }
 
-    fn set_steps(&mut self, steps: u64) {
+    fn set_steps(&mut self, steps: usize) {
         self.steps = steps;
     }
 
-    fn train(&mut self, end: u64, after: &mut dyn FnMut(&MlpRun)) {
+    fn train(&mut self, end: usize, after: &mut dyn FnMut(&MlpRun)) {
         while self.steps < end {
             for [x, y] in self.batches.epoch() {
                 let noise = ops::randn_with(x.shape(), DType::F32, &self.noise).unwrap();
@@ -120,7 +120,7 @@ impl TrainingRun for MlpRun {
         }
     }
 
-    fn steps(&self) -> u64 {
+    fn steps(&self) -> usize {
         self.steps
     }
 }
@@ -132,7 +132,7 @@ pub(crate) struct CnnRun {
     pub(crate) scaler: GradScaler,
     schedule: Scheduler<ExponentialLr>,
     batches: Batches,
-    steps: u64,
+    steps: usize,
 }
 
 impl TrainingRun for CnnRun {
@@ -166,11 +166,11 @@ impl TrainingRun for CnnRun {
         checkpoint.schedule(schedule).batches(batches).step(*steps)
     }
 
-    fn set_steps(&mut self, steps: u64) {
+    fn set_steps(&mut self, steps: usize) {
         self.steps = steps;
     }
 
-    fn train(&mut self, end: u64, after: &mut dyn FnMut(&CnnRun)) {
+    fn train(&mut self, end: usize, after: &mut dyn FnMut(&CnnRun)) {
         while self.steps < end {
             for [x, y] in self.batches.epoch() {
                 self.optimizer.zero_grad();
@@ -191,7 +191,7 @@ impl TrainingRun for CnnRun {
         }
     }
 
-    fn steps(&self) -> u64 {
+    fn steps(&self) -> usize {
         self.steps
     }
 }
@@ -201,7 +201,7 @@ pub(crate) struct CapturedRun {
     trainer: GraphTrainer<'static, Sequential, AdamW>,
     schedule: Scheduler<OneCycleLr>,
     batches: Batches,
-    steps: u64,
+    steps: usize,
 }
 
 impl TrainingRun for CapturedRun {
@@ -223,11 +223,11 @@ impl TrainingRun for CapturedRun {
         checkpoint.schedule(schedule).batches(batches).step(*steps)
     }
 
-    fn set_steps(&mut self, steps: u64) {
+    fn set_steps(&mut self, steps: usize) {
         self.steps = steps;
     }
 
-    fn train(&mut self, end: u64, after: &mut dyn FnMut(&CapturedRun)) {
+    fn train(&mut self, end: usize, after: &mut dyn FnMut(&CapturedRun)) {
         while self.steps < end {
             for [x, y] in self.batches.epoch() {
                 self.trainer.step(&x, &y).unwrap();
@@ -241,7 +241,7 @@ impl TrainingRun for CapturedRun {
         }
     }
 
-    fn steps(&self) -> u64 {
+    fn steps(&self) -> usize {
         self.steps
     }
 }

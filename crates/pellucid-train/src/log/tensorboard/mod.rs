@@ -77,7 +77,7 @@ impl TensorBoard {
     ///
     /// # Errors
     /// [`Error::File`] if the directory or the file cannot be written.
-    pub fn resume(directory: impl AsRef<Path>, step: u64) -> Result<TensorBoard> {
+    pub fn resume(directory: impl AsRef<Path>, step: usize) -> Result<TensorBoard> {
         let mut log = TensorBoard::new(directory)?;
         // A `SessionLog` with the status START hides the values of earlier files from its step on.
         log.event(step.saturating_add(1), |event| event.message(7, &ProtoMessage::new().int(1, 1)))?;
@@ -88,7 +88,7 @@ impl TensorBoard {
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
-    pub fn scalar(&mut self, tag: &str, step: u64, value: f64) -> Result<()> {
+    pub fn scalar(&mut self, tag: &str, step: usize, value: f64) -> Result<()> {
         self.scalars(step, &[(tag, value)])
     }
 
@@ -97,7 +97,7 @@ impl TensorBoard {
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written; the errors of reading the tensor.
-    pub fn histogram(&mut self, tag: &str, step: u64, tensor: &Tensor) -> Result<()> {
+    pub fn histogram(&mut self, tag: &str, step: usize, tensor: &Tensor) -> Result<()> {
         self.summary(step, [summary::histogram(tag, tensor)?])
     }
 
@@ -107,7 +107,7 @@ impl TensorBoard {
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for an image without pixels;
     /// [`Error::File`] if the file cannot be written.
-    pub fn image(&mut self, tag: &str, step: u64, image: &Tensor) -> Result<()> {
+    pub fn image(&mut self, tag: &str, step: usize, image: &Tensor) -> Result<()> {
         self.summary(step, [summary::image(tag, image)?])
     }
 
@@ -115,7 +115,7 @@ impl TensorBoard {
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
-    pub fn text(&mut self, tag: &str, step: u64, text: &str) -> Result<()> {
+    pub fn text(&mut self, tag: &str, step: usize, text: &str) -> Result<()> {
         self.summary(step, [summary::text(tag, text)])
     }
 
@@ -134,12 +134,12 @@ impl TensorBoard {
     }
 
     /// Writes an event with a summary.
-    fn summary(&mut self, step: u64, values: impl IntoIterator<Item = ProtoMessage>) -> Result<()> {
+    fn summary(&mut self, step: usize, values: impl IntoIterator<Item = ProtoMessage>) -> Result<()> {
         self.event(step, |event| event.message(5, &summary(values)))
     }
 
     /// Writes an event: its time, its step, and the field that `content` adds.
-    fn event(&mut self, step: u64, content: impl FnOnce(ProtoMessage) -> ProtoMessage) -> Result<()> {
+    fn event(&mut self, step: usize, content: impl FnOnce(ProtoMessage) -> ProtoMessage) -> Result<()> {
         let step = i64::try_from(step).unwrap_or(i64::MAX);
         let event = ProtoMessage::new().double(1, time().as_secs_f64()).int(2, step);
         self.file.append(&record::encode_record(content(event).as_bytes()))
@@ -152,7 +152,7 @@ fn time() -> Duration {
 }
 
 impl Logger for TensorBoard {
-    fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> Result<()> {
+    fn scalars(&mut self, step: usize, values: &[(&str, f64)]) -> Result<()> {
         self.summary(step, values.iter().map(|(tag, value)| summary::scalar(tag, *value)))
     }
 
