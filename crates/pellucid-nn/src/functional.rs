@@ -27,13 +27,13 @@ use std::collections::HashMap;
 ///
 /// let own = model.named_parameters().into_iter().map(|(name, parameter)| (name, parameter.tensor().clone()));
 /// let own: StateDict = own.collect();
-/// let inner = functional_call(&model, &own, |model| loss::mse(&model.forward(&x), &y))?;
+/// let inner = functional_call(&model, &own, |model| loss::mse_loss(&model.forward(&x), &y))?;
 /// let options = GradOptions { create_graph: true, ..Default::default() };
 /// let gradients = grad(&[&inner], &own.values().collect::<Vec<_>>(), options)?;
 /// let steps = own.iter().zip(&gradients);
 /// let adapted: StateDict = steps.map(|((name, tensor), g)| (name.clone(), tensor - g * 0.1)).collect();
 ///
-/// let outer = functional_call(&model, &adapted, |model| loss::mse(&model.forward(&x), &y))?;
+/// let outer = functional_call(&model, &adapted, |model| loss::mse_loss(&model.forward(&x), &y))?;
 /// outer.backward();
 /// assert!(model.parameters().iter().all(|parameter| parameter.grad().is_some()));
 /// # Ok::<(), pellucid::Error>(())

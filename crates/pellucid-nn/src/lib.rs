@@ -58,13 +58,13 @@
 //! let model = sequential![Linear::new(2, 8), Relu, Linear::new(8, 1)];
 //! let optimizer = optim::Sgd::new(model.parameters(), optim::SgdOptions { lr: 0.1, ..Default::default() });
 //! let (x, y) = (Tensor::from([[0.0f32, 1.0], [1.0, 0.0]]), Tensor::from([[1.0f32], [-1.0]]));
-//! let before = loss::mse(&model.forward(&x), &y).item::<f32>();
+//! let before = loss::mse_loss(&model.forward(&x), &y).item::<f32>();
 //! for _ in 0..20 {
 //!     optimizer.zero_grad();
-//!     loss::mse(&model.forward(&x), &y).backward();
+//!     loss::mse_loss(&model.forward(&x), &y).backward();
 //!     optimizer.step();
 //! }
-//! assert!(loss::mse(&model.forward(&x), &y).item::<f32>() < before);
+//! assert!(loss::mse_loss(&model.forward(&x), &y).item::<f32>() < before);
 //! # Ok::<(), pellucid::Error>(())
 //! ```
 #![forbid(unsafe_code)]

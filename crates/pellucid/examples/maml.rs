@@ -96,7 +96,7 @@ fn loss_after_adaptation(model: &Sequential, tasks: &Tasks, steps: usize, create
         let [x, y] = tasks.known.each_ref().map(|points| points.i(task));
         let weights = adapted(model, &x, &y, steps, create_graph)?;
         let [x, y] = tasks.further.each_ref().map(|points| points.i(task));
-        functional_call(model, &weights, |model| mse(&model.forward(&x), &y))
+        functional_call(model, &weights, |model| mse_loss(&model.forward(&x), &y))
     });
     ops::mean(&ops::stack(&losses.collect::<Result<Vec<_>>>()?, 0)?, ..)
 }
@@ -106,7 +106,7 @@ fn adapted(model: &Sequential, x: &Tensor, y: &Tensor, steps: usize, create_grap
     let own = model.named_parameters().into_iter();
     let mut weights: StateDict = own.map(|(name, parameter)| (name, parameter.tensor().clone())).collect();
     for _ in 0..steps {
-        let loss = functional_call(model, &weights, |model| mse(&model.forward(x), y))?;
+        let loss = functional_call(model, &weights, |model| mse_loss(&model.forward(x), y))?;
         let options = GradOptions { create_graph, ..Default::default() };
         let gradients = grad(&[&loss], &weights.values().collect::<Vec<_>>(), options)?;
         weights = weights.into_iter().zip(gradients).map(|((name, w), g)| (name, w - g * ALPHA)).collect();

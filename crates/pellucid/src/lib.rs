@@ -20,10 +20,10 @@
 //! let targets = Tensor::from([[0.0f32], [1.0], [1.0], [0.0]]);
 //! for _ in 0..200 {
 //!     optimizer.zero_grad();
-//!     mse(&model.forward(&inputs), &targets).backward();
+//!     mse_loss(&model.forward(&inputs), &targets).backward();
 //!     optimizer.step();
 //! }
-//! assert!(mse(&model.forward(&inputs), &targets).item::<f32>() < 0.05);
+//! assert!(mse_loss(&model.forward(&inputs), &targets).item::<f32>() < 0.05);
 //! # Ok::<(), Error>(())
 //! ```
 //!
@@ -96,7 +96,7 @@ pub mod prelude {
     pub use crate::data::{Batches, DataLoader, Dataset, LoaderOptions};
     pub use crate::io;
     pub use crate::nn;
-    pub use crate::nn::loss::{BceWithLogitsLoss, CrossEntropyLoss, Loss, MseLoss, Reduction, cross_entropy, mse};
+    pub use crate::nn::loss::{BceWithLogitsLoss, CrossEntropyLoss, Loss, MseLoss, Reduction, cross_entropy, mse_loss};
     pub use crate::nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
     pub use crate::nn::{
         AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Buffer, Conv1d, Conv2d, ConvTranspose2d, Dropout,

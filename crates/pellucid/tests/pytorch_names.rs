@@ -502,7 +502,7 @@ rows! {
         let loss = CrossEntropyLoss::default();
     }
     "F.cross_entropy(logits, y)" => [cross_entropy(&logits, &y)];
-    "F.mse_loss(p, t)" => [mse(&p, &t)];
+    "F.mse_loss(p, t)" => [mse_loss(&p, &t)];
     "nn.CrossEntropyLoss(label_smoothing=0.1)" => [CrossEntropyLoss { label_smoothing: 0.1, ..Default::default() }];
     "nn.CrossEntropyLoss(weight=w, ignore_index=-100)" => [CrossEntropyLoss { weight: Some(w.clone()), ignore_index: Some(-100), ..Default::default() }];
     "loss(logits, y)" => [loss.forward(&logits, &y)];

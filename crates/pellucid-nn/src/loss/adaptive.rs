@@ -1,6 +1,6 @@
 //! The adaptive softmax, a loss for very many classes, few of them frequent.
 
-use super::{Loss, Targets, class_indices, loss_pointer};
+use super::{Loss, TargetForm, Targets, loss_pointer};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
@@ -118,7 +118,7 @@ impl Loss for AdaptiveLogSoftmaxWithLoss {
     }
 
     fn expected_targets(&self, x: &Shape, dtype: DType) -> Result<Option<(Shape, DType)>> {
-        class_indices(&self.score_shape(x), dtype).map(Some)
+        TargetForm::ClassIndices.expected(&self.score_shape(x), dtype)
     }
 
     fn check_targets(&self, x: &Shape, y: &Tensor) -> Result<()> {

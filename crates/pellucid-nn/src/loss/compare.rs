@@ -9,30 +9,30 @@ use std::fmt;
 
 losses_of_many! {
     /// The margin ranking loss max(0, −y·(a − b) + margin): y = 1 if a should be larger, −1 if b should.
-    MarginRankingLoss, margin_ranking {
+    MarginRankingLoss, margin_ranking_loss {
         /// The required difference; default 0.
         margin: f64 = 0.0,
     } |loss, a, b, y| by [a, b] {
-        Targets::Signs.check_if_readable("margin_ranking", a.shape(), y)?;
+        Targets::Signs.check_if_readable("margin_ranking_loss", a.shape(), y)?;
         let y = &Targets::Signs.nan_unless_valid(y, Some(a.dtype()))?;
         ops::margin_ranking_loss(a, b, y, loss.margin, loss.reduction)
     };
 
     /// The cosine embedding loss 1 − cos(a, b) where y = 1, max(0, cos(a, b) − margin) where y = −1, for vectors
     /// `[N, D]` or `[D]` and labels `[N]` or `[]`.
-    CosineEmbeddingLoss, cosine_embedding {
+    CosineEmbeddingLoss, cosine_embedding_loss {
         /// The cosine below which the loss of a dissimilar pair is 0; default 0.
         margin: f64 = 0.0,
     } |loss, a, b, y| by [a, b] {
         let labels: Shape = a.shape().split_last().map_or(a.shape().clone(), |(_, rows)| rows.into());
-        Targets::Signs.check_if_readable("cosine_embedding", &labels, y)?;
+        Targets::Signs.check_if_readable("cosine_embedding_loss", &labels, y)?;
         let y = &Targets::Signs.nan_unless_valid(y, Some(a.dtype()))?;
         ops::cosine_embedding_loss(a, b, y, loss.margin, loss.reduction)
     };
 
     /// The triplet margin loss max(0, d(x, positive) − d(x, negative) + margin), d the p-norm distance along the last
     /// axis (Schroff et al. 2015).
-    TripletMarginLoss, triplet_margin {
+    TripletMarginLoss, triplet_margin_loss {
         /// The required difference of both distances; default 1.
         margin: f64 = 1.0,
         /// The order of the norm; default 2.

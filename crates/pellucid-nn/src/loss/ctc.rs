@@ -11,7 +11,7 @@ losses_of_many! {
     /// Log-probabilities are `[T, N, C]`, or `[T, C]` for one sample. Labels are `[N, S]` or concatenated, lengths are
     /// `i64 [N]`. The mean is over the samples, each divided by its number of labels.
     #[doc(alias = "CTCLoss")]
-    CtcLoss, ctc {
+    CtcLoss, ctc_loss {
         /// The blank class; default 0.
         blank: usize = 0,
         /// Whether a labelling without an alignment costs 0 without a gradient, instead of ∞; default false.

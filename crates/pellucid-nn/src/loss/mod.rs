@@ -38,26 +38,26 @@ crate::exports::exports! {
         BceLoss, BceWithLogitsLoss, CrossEntropyLoss, HingeEmbeddingLoss, MultiLabelMarginLoss,
         MultiLabelSoftMarginLoss, MultiMarginLoss, NllLoss, SoftMarginLoss,
     } and {
-        binary_cross_entropy, binary_cross_entropy_with_logits, cross_entropy, hinge_embedding, multi_margin,
-        multilabel_margin, multilabel_soft_margin, nll, soft_margin,
+        binary_cross_entropy, binary_cross_entropy_with_logits, cross_entropy, hinge_embedding_loss, multi_margin_loss,
+        multilabel_margin_loss, multilabel_soft_margin_loss, nll_loss, soft_margin_loss,
     };
     compare::{CosineEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, TripletMarginWithDistanceLoss} and {
-        cosine_embedding, margin_ranking, triplet_margin,
+        cosine_embedding_loss, margin_ranking_loss, triplet_margin_loss,
     };
-    ctc::{CtcLoss} and {ctc};
+    ctc::{CtcLoss} and {ctc_loss};
     projected::{LinearCrossEntropyLoss};
     regression::{GaussianNllLoss, HuberLoss, KlDivLoss, L1Loss, MseLoss, PoissonNllLoss, SmoothL1Loss} and {
-        gaussian_nll, huber, kl_div, l1, mse, poisson_nll, smooth_l1,
+        gaussian_nll_loss, huber_loss, kl_div, l1_loss, mse_loss, poisson_nll_loss, smooth_l1_loss,
     };
 }
 pub use batch_weight::BatchWeight;
 pub use pellucid_tensor::ops::{CrossEntropyOptions, Reduction};
+pub(crate) use targets::TargetForm;
 use targets::Targets;
-pub(crate) use targets::{class_indices, values};
 pub use with_targets::WithTargets;
 
 use crate::parameter::Parameter;
-use pellucid_tensor::{DType, Error, GradOptions, Result, Shape, Tensor, enable_grad, grad, unwrap};
+use pellucid_tensor::{DType, GradOptions, Result, Shape, Tensor, enable_grad, grad, unwrap};
 use std::sync::Arc;
 
 /// A loss of a model's output and its target.
@@ -83,7 +83,7 @@ pub trait Loss: Send + Sync {
     /// them, see [`with_targets`](Loss::with_targets).
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for logits that no targets fit.
+    /// [`Error::ShapeMismatch`] for logits without a class axis if the loss needs one.
     fn expected_targets(&self, _logits: &Shape, _dtype: DType) -> Result<Option<(Shape, DType)>> {
         Ok(None)
     }
@@ -217,11 +217,11 @@ macro_rules! declared {
     };
 }
 
-/// Defines losses of two inputs. `for` names the function in `targets` that returns shape and dtype of the targets.
-/// `where` names the operation of errors and the values that targets may have.
+/// Defines losses of two inputs: `TargetForm` states the shapes and dtypes of targets, and `where` the values that they
+/// may have. Errors name the function.
 macro_rules! losses {
-    ($($(#[$doc:meta])* $name:ident, $function:ident $(for $targets_of:ident)? { $($fields:tt)* }
-        |$loss:ident, $x:ident, $y:ident| $(where [$op:literal, $targets:expr $(, weighs $weight:expr)?])? $body:expr;
+    ($($(#[$doc:meta])* $name:ident, $function:ident of $form:ident { $($fields:tt)* }
+        |$loss:ident, $x:ident, $y:ident| $(where [$targets:expr $(, weighs $weight:expr)?])? $body:expr;
     )*) => {$(
         declared! { $(#[$doc])* $name, $function { $($fields)* } ($x, $y) }
 
@@ -229,7 +229,8 @@ macro_rules! losses {
             fn try_forward(&self, $x: &Tensor, $y: &Tensor) -> Result<Tensor> {
                 let $loss = self;
                 crate::call::call($loss, &[$x, $y], || {
-                    $($targets.check_if_readable($op, $x.shape(), $y)?;)?
+                    TargetForm::$form.check(stringify!($function), $x, $y)?;
+                    $($targets.check_if_readable(stringify!($function), $x.shape(), $y)?;)?
                     $body
                 })
             }
@@ -239,17 +240,17 @@ macro_rules! losses {
                 $($(return $weight;)?)?
                 Ok(crate::loss::BatchWeight::of_reduction(self.reduction))
             }
-            $(fn expected_targets(
+            fn expected_targets(
                 &self,
                 logits: &pellucid_tensor::Shape,
                 dtype: pellucid_tensor::DType,
             ) -> Result<Option<(pellucid_tensor::Shape, pellucid_tensor::DType)>> {
-                crate::loss::targets::$targets_of(logits, dtype).map(Some)
-            })?
+                TargetForm::$form.expected(logits, dtype)
+            }
             $(#[allow(unused_variables, reason = "only some losses have options for targets")]
             fn check_targets(&self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()> {
                 let $loss = self;
-                $targets.check_if_readable($op, logits, y)
+                $targets.check_if_readable(stringify!($function), logits, y)
             })?
         }
         crate::loss::loss_pointer! { [] &$name }
@@ -343,11 +344,3 @@ macro_rules! methods_of_many {
 }
 
 use {declared, loss_pointer, losses, losses_of_many, methods_of_many};
-
-/// Returns an error unless shapes are equal: broadcasting would usually hide a mistake.
-fn same_shape(op: &'static str, x: &Tensor, y: &Tensor) -> Result<()> {
-    if x.shape() == y.shape() {
-        return Ok(());
-    }
-    Err(Error::shapes(op, [x.shape(), y.shape()], "both shapes must be equal; reshape or expand one tensor"))
-}

@@ -2,27 +2,54 @@
 
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops};
 
-/// Returns shape and dtype of class indices: the logits' shape without the class axis, `[B]` for logits `[B, C]`, `[]`
-/// for `[C]`, `[B, d..]` for `[B, C, d..]`.
-///
-/// # Errors
-/// [`Error::ShapeMismatch`] for logits without a class axis.
-pub(crate) fn class_indices(logits: &Shape, _dtype: DType) -> Result<(Shape, DType)> {
+/// The shapes and dtypes of the targets of a loss.
+#[derive(Clone, Copy)]
+pub(crate) enum TargetForm {
+    /// Class indices, `i64`: the logits' shape without the class axis, `[B]` for logits `[B, C]`, `[]` for `[C]`,
+    /// `[B, d..]` for `[B, C, d..]`.
+    ClassIndices,
+    /// One list of class indices for each row of the logits, padded to the number of classes.
+    ClassLists,
+    /// A value for each logit, of its dtype.
+    Values,
+    /// A label for each logit, of its dtype or an integer.
+    Labels,
+}
+
+impl TargetForm {
+    /// Returns shape and dtype of the targets for logits of this shape and dtype; `None` if several dtypes are possible.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for logits without a class axis if the loss needs one.
+    pub(crate) fn expected(self, logits: &Shape, dtype: DType) -> Result<Option<(Shape, DType)>> {
+        Ok(match self {
+            TargetForm::ClassIndices => Some((class_index_shape(logits)?, DType::I64)),
+            TargetForm::ClassLists => Some((logits.clone(), DType::I64)),
+            TargetForm::Values => Some((logits.clone(), dtype)),
+            TargetForm::Labels => None,
+        })
+    }
+
+    /// Returns an error unless values and labels have the shape of the logits: broadcasting would usually hide a
+    /// mistake. The operations check the shapes of classes.
+    pub(super) fn check(self, op: &'static str, logits: &Tensor, y: &Tensor) -> Result<()> {
+        match self {
+            TargetForm::Values | TargetForm::Labels if logits.shape() != y.shape() => {
+                let help = "both shapes must be equal; reshape or expand one tensor";
+                Err(Error::shapes(op, [logits.shape(), y.shape()], help))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the shape of class indices for logits of this shape.
+fn class_index_shape(logits: &Shape) -> Result<Shape> {
     if logits.rank() == 0 {
         return Err(Error::shapes("cross_entropy", [logits], "the logits must have a class axis: [B, C]"));
     }
     let others = logits.iter().enumerate().filter(|(axis, _)| *axis != class_axis(logits));
-    Ok((others.map(|(_, len)| *len).collect(), DType::I64))
-}
-
-/// Returns shape and dtype of one class list for each row of the logits, padded to the number of classes.
-pub(super) fn class_lists(logits: &Shape, _dtype: DType) -> Result<(Shape, DType)> {
-    Ok((logits.clone(), DType::I64))
-}
-
-/// Returns shape and dtype of one value for each logit.
-pub(crate) fn values(logits: &Shape, dtype: DType) -> Result<(Shape, DType)> {
-    Ok((logits.clone(), dtype))
+    Ok(others.map(|(_, len)| *len).collect())
 }
 
 /// The values that the targets of a loss may have.
@@ -41,7 +68,7 @@ impl Targets {
     /// Returns true if targets of this shape belong to the logits.
     fn fits(&self, logits: &Shape, targets: &Shape) -> bool {
         match self {
-            Targets::Classes { .. } => class_indices(logits, DType::F32).is_ok_and(|(shape, _)| shape == *targets),
+            Targets::Classes { .. } => class_index_shape(logits).is_ok_and(|shape| shape == *targets),
             Targets::RowClasses => {
                 targets.rank() <= 1
                     && logits.split_last().is_some_and(|(_, rows)| targets.size() == rows.iter().product::<usize>())

@@ -38,7 +38,7 @@ fn a_copy_has_the_same_values_and_is_independent() {
     // Neither values nor modes of one change the other.
     let before = copy.state_dict();
     let optimizer = Sgd::try_new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
-    loss::mse(&model.forward(&x), &Tensor::ones([8, 2], DType::F32)).backward();
+    loss::mse_loss(&model.forward(&x), &Tensor::ones([8, 2], DType::F32)).backward();
     optimizer.step();
     copy.state_dict().iter().for_each(|(name, value)| assert_eq!(bytes(value), bytes(&before[name]), "{name}"));
     copy.eval();
@@ -104,7 +104,7 @@ fn a_teacher_is_an_exponential_average_of_its_student() {
         let target = teacher.forward(&x);
         assert!(!target.requires_grad());
         optimizer.zero_grad();
-        loss::mse(&student.forward(&x), &(target + 1.0)).backward();
+        loss::mse_loss(&student.forward(&x), &(target + 1.0)).backward();
         optimizer.step();
         let _off = no_grad();
         for ((old, new), expected) in teacher.parameters().iter().zip(student.parameters()).zip(&mut expected) {

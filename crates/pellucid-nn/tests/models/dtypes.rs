@@ -227,7 +227,7 @@ fn optimizers_refuse_converted_parameters() {
 fn losses_promote_their_inputs() {
     let x = Tensor::from([0.5f32, 2.0]).requires_grad_(true);
     let y = Tensor::from([0.1, 0.2]);
-    let found = loss::mse(&x, &y);
+    let found = loss::mse_loss(&x, &y);
     assert_eq!(found.dtype(), DType::F64);
     found.backward();
     assert_eq!(x.grad().unwrap().dtype(), DType::F32);

@@ -41,7 +41,7 @@ impl Task {
     /// Returns the loss on the query set after steps of gradient descent on the support set.
     fn adapted_loss(&self, model: &Sequential, start: &StateDict, create_graph: bool) -> Tensor {
         let loss = |tensors: &StateDict, [x, y]: &[Tensor; 2]| {
-            functional_call(model, tensors, |model| loss::mse(&model.forward(x), y)).unwrap()
+            functional_call(model, tensors, |model| loss::mse_loss(&model.forward(x), y)).unwrap()
         };
         let mut tensors = start.clone();
         for _ in 0..INNER_STEPS {

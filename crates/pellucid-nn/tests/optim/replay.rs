@@ -97,7 +97,7 @@ fn all_kinds_train_a_model_bit_equal() {
             }
             trainer.step(x, y).unwrap();
             hand.zero_grad();
-            let value = loss::mse(&other.forward(x), y);
+            let value = loss::mse_loss(&other.forward(x), y);
             value.backward();
             hand.step();
             assert_eq!(trainer.loss().unwrap(), value.item::<f32>(), "{kind}: the losses differ");

@@ -277,21 +277,21 @@ fn a_function_equals_its_loss_with_defaults() {
     let references = references();
     type Function = fn(&Tensor, &Tensor) -> Tensor;
     let functions: [(&str, Function); 15] = [
-        ("l1", loss::l1),
-        ("mse", loss::mse),
-        ("smooth_l1", loss::smooth_l1),
-        ("huber", loss::huber),
+        ("l1", loss::l1_loss),
+        ("mse", loss::mse_loss),
+        ("smooth_l1", loss::smooth_l1_loss),
+        ("huber", loss::huber_loss),
         ("kl_div", loss::kl_div),
-        ("poisson_nll", loss::poisson_nll),
+        ("poisson_nll", loss::poisson_nll_loss),
         ("cross_entropy", loss::cross_entropy),
-        ("nll", loss::nll),
+        ("nll", loss::nll_loss),
         ("binary_cross_entropy", loss::binary_cross_entropy),
         ("binary_cross_entropy_with_logits", loss::binary_cross_entropy_with_logits),
-        ("hinge_embedding", loss::hinge_embedding),
-        ("soft_margin", loss::soft_margin),
-        ("multi_margin", loss::multi_margin),
-        ("multilabel_margin", loss::multilabel_margin),
-        ("multilabel_soft_margin", loss::multilabel_soft_margin),
+        ("hinge_embedding", loss::hinge_embedding_loss),
+        ("soft_margin", loss::soft_margin_loss),
+        ("multi_margin", loss::multi_margin_loss),
+        ("multilabel_margin", loss::multilabel_margin_loss),
+        ("multilabel_soft_margin", loss::multilabel_soft_margin_loss),
     ];
     for (name, function) in functions {
         let group = format!("loss/{name}");
@@ -301,10 +301,10 @@ fn a_function_equals_its_loss_with_defaults() {
     }
     type OfThree = fn(&Tensor, &Tensor, &Tensor) -> Tensor;
     let three: [(&str, [&str; 3], OfThree); 4] = [
-        ("gaussian_nll", ["x", "y", "variance"], loss::gaussian_nll),
-        ("margin_ranking", ["a", "b", "y"], loss::margin_ranking),
-        ("cosine_embedding", ["a", "b", "y"], loss::cosine_embedding),
-        ("triplet_margin", ["x", "positive", "negative"], loss::triplet_margin),
+        ("gaussian_nll", ["x", "y", "variance"], loss::gaussian_nll_loss),
+        ("margin_ranking", ["a", "b", "y"], loss::margin_ranking_loss),
+        ("cosine_embedding", ["a", "b", "y"], loss::cosine_embedding_loss),
+        ("triplet_margin", ["x", "positive", "negative"], loss::triplet_margin_loss),
     ];
     for (name, keys, function) in three {
         let group = format!("loss/{name}");
@@ -315,7 +315,7 @@ fn a_function_equals_its_loss_with_defaults() {
     let reference = Reference::new(&references, "loss/ctc");
     let [logits, labels, steps, counts] =
         ["logits", "labels", "input_lengths", "label_lengths"].map(|key| reference.get(key));
-    nearer("ctc", &loss::ctc(&logits.log_softmax(-1), labels, steps, counts), reference.get("plain/mean"), 1e-9);
+    nearer("ctc", &loss::ctc_loss(&logits.log_softmax(-1), labels, steps, counts), reference.get("plain/mean"), 1e-9);
 }
 
 #[test]

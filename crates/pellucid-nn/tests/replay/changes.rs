@@ -211,7 +211,7 @@ fn loaded_state_dicts() {
     };
     let train = |(model, optimizer): &(Linear, AdamW), x: &Tensor| {
         optimizer.zero_grad();
-        let loss = loss::mse(&model.forward(x), &x.i((.., ..2)));
+        let loss = loss::mse_loss(&model.forward(x), &x.i((.., ..2)));
         loss.backward();
         optimizer.step();
         loss.detach()

@@ -154,7 +154,7 @@ fn lstm(dtype: DType) -> TrainingCase {
     let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() });
     let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
         let (outputs, _) = lstm.run(x, None);
-        loss::mse(&head.forward(&outputs.mean(0)), y)
+        loss::mse_loss(&head.forward(&outputs.mean(0)), y)
     };
     let batch = |dtype, i| (0, vec![wave(&[4, 3, 3], i, dtype), wave(&[3, 2], 2 * i, dtype)]);
     plain(model, optimizer, loss, batch)
@@ -275,7 +275,7 @@ fn wide(dtype: DType) -> TrainingCase {
         init::in_dtype(dtype, || sequential![Linear::new(64, 192), Relu, Dropout::new(0.2), Linear::new(192, 64)]);
     let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
     let batch = |dtype, i| (0, vec![wave(&[128, 64], i, dtype), wave(&[128, 64], i + 1, dtype)]);
-    plain(model, optimizer, |model, x, y| loss::mse(&model.forward(x), y), batch)
+    plain(model, optimizer, |model, x, y| loss::mse_loss(&model.forward(x), y), batch)
 }
 
 #[test]

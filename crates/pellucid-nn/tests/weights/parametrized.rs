@@ -102,18 +102,18 @@ fn training_keeps_the_weight_orthogonal() {
         let model = sequential![first.clone(), Tanh, last.clone()];
         let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.05, ..Default::default() });
         let (x, y) = (Tensor::randn([5, 6], DType::F32), Tensor::randn([5, 3], DType::F32));
-        let before = loss::mse(&model.forward(&x), &y).item::<f32>();
+        let before = loss::mse_loss(&model.forward(&x), &y).item::<f32>();
         let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer);
         for _ in 0..8 {
             if captured {
                 trainer.step(&x, &y).unwrap();
             } else {
                 optimizer.zero_grad();
-                loss::mse(&model.forward(&x), &y).backward();
+                loss::mse_loss(&model.forward(&x), &y).backward();
                 optimizer.step();
             }
         }
-        assert!(loss::mse(&model.forward(&x), &y).item::<f32>() < before);
+        assert!(loss::mse_loss(&model.forward(&x), &y).item::<f32>() < before);
         for layer in [&first, &last] {
             assert_orthonormal(&layer.weight().detach(), 1e-5);
         }

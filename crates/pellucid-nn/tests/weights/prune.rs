@@ -106,7 +106,7 @@ fn masks_stay_in_eager_and_captured_training() {
                     trainer.step(&x, &y).unwrap();
                 } else {
                     optimizer.zero_grad();
-                    loss::mse(&model.forward(&x), &y).backward();
+                    loss::mse_loss(&model.forward(&x), &y).backward();
                     optimizer.step();
                 }
             }

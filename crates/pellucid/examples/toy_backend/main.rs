@@ -18,7 +18,7 @@ fn main() -> Result<()> {
     let x = Tensor::rand([64, 2], DType::F32);
     let y = x.select(1, 0) * x.select(1, 1);
     for step in 0..200 {
-        let loss = mse(&model.forward(&x), &y.unsqueeze(1));
+        let loss = mse_loss(&model.forward(&x), &y.unsqueeze(1));
         optimizer.zero_grad();
         loss.backward();
         optimizer.step();

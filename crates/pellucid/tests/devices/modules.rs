@@ -17,7 +17,7 @@ fn train(model: &Sequential, optimizer: &dyn Optimizer, steps: usize) -> Vec<f32
     let y = Tensor::from([[1.0f32], [0.0], [0.5], [-1.0]]);
     let step = |_| {
         optimizer.zero_grad();
-        let loss = mse(&model.forward(&x), &y);
+        let loss = mse_loss(&model.forward(&x), &y);
         loss.backward();
         optimizer.step();
         loss.item::<f32>()
@@ -184,7 +184,7 @@ fn a_captured_training_step_equals_the_eager_one_on_a_gpu() {
     };
     let step = |(model, optimizer): &(Sequential, AdamW), x: &Tensor, y: &Tensor| {
         optimizer.zero_grad();
-        let loss = mse(&model.forward(x), y);
+        let loss = mse_loss(&model.forward(x), y);
         loss.backward();
         optimizer.step();
         loss.detach()

@@ -4,7 +4,7 @@ use crate::call::{TracedCall, trace_calls};
 use crate::graph::batch::{ModelOfInputs, check_batch_count, check_batch_dtype, check_batch_name};
 use crate::graph::trainer_core::{check_target_shape, of_loss};
 use crate::layers::ACTIVATIONS;
-use crate::loss::{class_indices, values};
+use crate::loss::TargetForm;
 use crate::module::{DynModule, identity};
 use crate::parameter::Parameter;
 use crate::visit::is_inside;
@@ -234,11 +234,12 @@ impl LossKind {
     /// # Errors
     /// [`Error::ShapeMismatch`] for logits without a class axis if the loss needs one.
     pub fn target(&self, logits: &Shape, dtype: DType) -> Result<(Shape, DType)> {
-        match self {
-            LossKind::SoftmaxCrossEntropy => class_indices(logits, dtype),
-            LossKind::Mse | LossKind::Bce => values(logits, dtype),
-            LossKind::Custom { target, dtype } => Ok((target.clone(), *dtype)),
-        }
+        let form = match self {
+            LossKind::SoftmaxCrossEntropy => TargetForm::ClassIndices,
+            LossKind::Mse | LossKind::Bce => TargetForm::Values,
+            LossKind::Custom { target, dtype } => return Ok((target.clone(), *dtype)),
+        };
+        Ok(form.expected(logits, dtype)?.unwrap_or_else(|| (logits.clone(), dtype)))
     }
 }
 
