@@ -51,10 +51,13 @@ struct HistoryColumns {
     /// The number of epochs, which is the length of every column.
     rows: usize,
     columns: Vec<(String, Vec<f64>)>,
+    /// The number of columns before the last epoch.
+    earlier_columns: usize,
 }
 
 impl HistoryColumns {
     fn push(&mut self, row: &[(&str, f64)]) {
+        self.earlier_columns = self.columns.len();
         for (name, _) in row {
             if self.find(name).is_none() {
                 self.columns.push((name.to_string(), vec![f64::NAN; self.rows]));
@@ -104,8 +107,8 @@ impl History {
     pub(crate) fn remove_last(&self) {
         let columns = &mut *lock(&self.0);
         columns.rows = columns.rows.saturating_sub(1);
+        columns.columns.truncate(columns.earlier_columns);
         columns.columns.iter_mut().for_each(|(_, values)| values.truncate(columns.rows));
-        columns.columns.retain(|(_, values)| values.iter().any(|value| !value.is_nan()));
     }
 
     /// Returns the number of epochs.
@@ -228,7 +231,7 @@ fn short_text(value: f64) -> String {
 /// The state is `rows`, and each column under its position and name, such as `columns.0.train_loss`.
 impl Stateful for History {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        let HistoryColumns { rows, columns } = lock(&self.0).clone();
+        let HistoryColumns { rows, columns, .. } = lock(&self.0).clone();
         let mut state = vec![(ROWS.to_string(), Tensor::scalar(rows as i64, DType::I64))];
         for (position, (name, values)) in columns.into_iter().enumerate() {
             state.push((format!("{COLUMNS}{position}.{name}"), Tensor::try_new(values, [rows])?));
@@ -273,5 +276,22 @@ fn read_state(state: &StateDict) -> Result<HistoryColumns> {
         }
         *slot = Some((name.to_string(), values.try_to_vec::<f64>()?));
     }
-    Ok(HistoryColumns { rows, columns: columns.into_iter().flatten().collect() })
+    let columns: Vec<_> = columns.into_iter().flatten().collect();
+    Ok(HistoryColumns { rows, earlier_columns: columns.len(), columns })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removing_an_epoch_removes_the_columns_that_began_with_it() {
+        let history = History::new();
+        history.push(&[("auc", f64::NAN), ("loss", 1.0)]);
+        history.push(&[("loss", 0.5), ("late", 2.0)]);
+        history.remove_last();
+        assert_eq!((history.names(), history.len()), (vec!["auc".to_string(), "loss".to_string()], 1));
+        history.push(&[("auc", 0.75), ("loss", 0.5)]);
+        assert_eq!(history.names(), ["auc", "loss"]);
+    }
 }

@@ -48,7 +48,7 @@ pub(super) trait RunParts {
     fn next_validation(&mut self) -> Option<Result<usize>>;
     fn evaluate_step(&mut self) -> Result<BatchScores>;
 
-    /// Ends the batches of an evaluation, also before the last one.
+    /// Ends the batches of an evaluation. Before the last one, the loader returns to its state before the evaluation.
     fn end_validation(&mut self) -> Result<()>;
 
     /// Returns the parts of the task and of the loaders.
@@ -75,8 +75,11 @@ pub(super) struct BoundRun<'t, 'v, 'm, T: TrainingTask> {
     validated: Option<EpochBatchIter<T::Batch>>,
     /// The current batch.
     batch: Option<T::Batch>,
-    /// The position of a loader that is evaluated in the middle of an epoch.
-    interrupted: Option<StateDict>,
+    /// The state to which the loader of an evaluation returns: the state before an evaluation that is not complete, or
+    /// the position within an epoch.
+    before_validation: Option<StateDict>,
+    /// Whether the loader of an evaluation was within an epoch before it.
+    is_within_epoch: bool,
 }
 
 impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
@@ -92,7 +95,8 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
             batches: None,
             validated: None,
             batch: None,
-            interrupted: None,
+            before_validation: None,
+            is_within_epoch: false,
         }
     }
 
@@ -104,7 +108,8 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
             batches: None,
             validated: None,
             batch: None,
-            interrupted: None,
+            before_validation: None,
+            is_within_epoch: false,
         }
     }
 
@@ -193,10 +198,10 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
 
     fn begin_validation(&mut self) -> Result<BatchPosition> {
         let validation = self.validation.as_mut().ok_or_else(no_batch)?;
-        if validation.position().batch > 0 {
-            // The loader is within an epoch, for example of a training that was stopped: an evaluation reads a whole
-            // epoch, and the loader continues where it was.
-            self.interrupted = Some(validation.as_stateful().state()?.into_iter().collect());
+        self.before_validation = Some(validation.as_stateful().state()?.into_iter().collect());
+        self.is_within_epoch = validation.position().batch > 0;
+        if self.is_within_epoch {
+            // An evaluation reads a whole epoch, and the loader of a training that was stopped continues where it was.
             drop(validation.begin_epoch()?);
         }
         let position = validation.position();
@@ -207,7 +212,12 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
     fn next_validation(&mut self) -> Option<Result<usize>> {
         match self.validated.as_mut()?.next() {
             Some(batch) => Some(self.keep(batch)),
-            None => self.end_validation().err().map(Err),
+            None => {
+                if !self.is_within_epoch {
+                    self.before_validation = None;
+                }
+                self.end_validation().err().map(Err)
+            }
         }
     }
 
@@ -217,7 +227,7 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
 
     fn end_validation(&mut self) -> Result<()> {
         (self.validated, self.batch) = (None, None);
-        match (self.interrupted.take(), &self.validation) {
+        match (self.before_validation.take(), &self.validation) {
             (Some(state), Some(validation)) => validation.as_stateful().prepare_load(&state)?.commit(),
             _ => Ok(()),
         }

@@ -71,7 +71,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Smith 2015). A good rate is below the one at which the loss grows again, see [`LrCurve::steepest`]. All groups
     /// of all optimizers get the rate.
     ///
-    /// The search ends early when the loss diverges. Parameters, optimizers, random numbers and the position of the
+    /// A model in evaluation mode is set to training mode, as by [`fit`](Trainer::fit). The search ends early when the
+    /// loss diverges. Parameters, optimizers, random numbers and the position of the
     /// loader are restored.
     ///
     /// ```
@@ -97,6 +98,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     pub fn find_lr(&mut self, batches: &mut dyn EpochLoader<T::Batch>, options: FindLrOptions) -> Result<LrCurve> {
         options.check()?;
         self.task.prepare_load()?;
+        self.task.begin_fit()?;
         let saved = self.search_state(batches)?;
         let found = self.search(batches, options);
         // Gradients that were accumulated would otherwise be added to those of the next step.

@@ -266,13 +266,13 @@ impl RunCore<'_> {
                 return Err(self.not_finite(samples, position, parts));
             }
         }
-        let optimizers = parts.optimizers();
-        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step, &optimizers))?;
         report.step(values);
         let values = values.to_vec();
         if is_logged && !self.loggers.is_empty() {
             self.log_step(step, &values, parts)?;
         }
+        let optimizers = parts.optimizers();
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step, &optimizers))?;
         let stops = self.emit(TrainingEvent::StepEnded { step, scalars: &values })?;
         if !self.callbacks.is_empty() {
             store_rates(parts, false)?;
@@ -280,7 +280,7 @@ impl RunCore<'_> {
         Ok(stops)
     }
 
-    /// Logs the losses of a step and the learning rates.
+    /// Logs the losses of a step and its learning rates.
     fn log_step(&mut self, step: usize, values: &[(&'static str, f64)], parts: &dyn RunParts) -> Result<()> {
         let mut scores = Scores::default();
         values.iter().for_each(|(name, value)| scores.push(*name, *value));

@@ -46,6 +46,9 @@ impl Default for RunProgress {
 /// The prefix of the names of sums.
 const SUM: &str = "sum_";
 
+/// The number of digits of the index in the name of a sum.
+const INDEX_DIGITS: usize = 4;
+
 /// The progress as a part of a checkpoint.
 #[derive(Default)]
 pub(super) struct RunState(pub(super) RefCell<RunProgress>);
@@ -70,7 +73,8 @@ impl Stateful for RunState {
         let counts = counts.map(|(name, count)| (name.to_string(), Tensor::scalar(count as i64, DType::I64)));
         let numbers = [("best", progress.best), ("reference", progress.reference), ("weight", progress.weight)];
         let numbers = numbers.into_iter().map(|(name, number)| (name.to_string(), Tensor::from(number)));
-        let sums = progress.sums.iter().map(|(name, sum)| (format!("{SUM}{name}"), Tensor::from(*sum)));
+        let sums = progress.sums.iter().enumerate();
+        let sums = sums.map(|(k, (name, sum))| (format!("{SUM}{k:0INDEX_DIGITS$}_{name}"), Tensor::from(*sum)));
         Ok(counts.chain(numbers).chain(sums).collect())
     }
 
@@ -97,12 +101,30 @@ impl Stateful for RunState {
             weight: fixed["weight"].try_item()?,
             sums: Vec::with_capacity(sums.len()),
         };
+        // A state dict is ordered by name, so the order of the sums is that of their indices.
         for (name, sum) in &sums {
-            loaded.sums.push((name[SUM.len()..].to_string(), sum.try_item()?));
+            let name = name.get(SUM.len() + INDEX_DIGITS + 1..).unwrap_or_default();
+            loaded.sums.push((name.to_string(), sum.try_item()?));
         }
         Ok(load.then(move || {
             *self.0.borrow_mut() = loaded;
             Ok(())
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_keep_their_order() {
+        let names = ["loss", "adversarial", "reconstruction", "0"];
+        let state = RunState::default();
+        state.0.borrow_mut().sums = names.map(|name| (name.to_string(), 1.5)).into();
+        let saved: StateDict = state.state().unwrap().into_iter().collect();
+        let loaded = RunState::default();
+        loaded.prepare_load(&saved).unwrap().commit().unwrap();
+        assert_eq!(loaded.0.borrow().sums, state.0.borrow().sums);
     }
 }

@@ -213,3 +213,19 @@ fn the_search_for_a_rate_changes_nothing() {
     run.fit(&mut train, Some(&mut validation)).unwrap();
     assert_eq!(bits(run.model()), bits(expected.model()));
 }
+
+/// The search trains in the mode of `fit`, with dropout and the statistics of batches.
+#[test]
+fn the_search_for_a_rate_does_not_depend_on_the_mode_of_the_model() {
+    let _alone = alone();
+    let search = |evaluates: bool| {
+        let (mut train, _) = points();
+        let mut run = trainer();
+        if evaluates {
+            run.model().eval();
+        }
+        manual_seed(6);
+        run.find_lr(&mut train, FindLrOptions::default()).unwrap().losses
+    };
+    assert_eq!(search(true), search(false));
+}

@@ -64,6 +64,7 @@ fn a_run_of_more_steps_continues_within_the_epoch() {
     let mut run = run.steps(21);
     let history = run.fit(&mut train, Some(&mut validation)).unwrap();
     assert_eq!(history.column("step").unwrap(), [8.0, 16.0, 21.0]);
+    assert_eq!(history.names(), uninterrupted.names());
     assert_eq!(bits(run.model()), bits(expected.model()));
 
     let scratch = Scratch::new("trainer-more-steps-resumed");
@@ -271,6 +272,40 @@ fn the_steps_before_an_error_of_a_validation_are_not_lost() {
     run.fit(&mut train, Some(&mut failing)).unwrap();
     assert_eq!(bits(run.model()), bits(expected.model()));
     assert_eq!(run.history().column("step").unwrap(), [8.0, 16.0, 24.0]);
+}
+
+/// A loader that shuffles and draws numbers continues at the epoch of the validation that was not completed.
+#[test]
+fn a_validation_that_failed_is_repeated_with_the_same_random_numbers() {
+    let _alone = alone();
+    let noisy = |fails_at: Option<usize>| {
+        let calls = AtomicUsize::new(0);
+        let samples = from_fn(20, move |index| {
+            if Some(calls.fetch_add(1, Ordering::Relaxed)) == fails_at {
+                return Err(Error::InvalidArgument { op: "disk", reason: "the sample is gone".into() });
+            }
+            Ok((Tensor::randn([4], DType::F32), (index % 2) as i64))
+        });
+        DataLoader::new(samples, LoaderOptions { batch_size: 7, shuffle: true, seed: 3, ..Default::default() })
+    };
+    let column = |history: pellucid::train::History| {
+        history.column("validation_loss").unwrap().into_iter().map(f64::to_bits).collect::<Vec<_>>()
+    };
+    let (mut train, _) = points();
+    let expected = column(trainer().epochs(3).fit(&mut train, Some(&mut noisy(None))).unwrap());
+
+    for (call, resumes) in [(25, false), (25, true), (39, true), (3, true)] {
+        let scratch = Scratch::new(&format!("trainer-repeated-validation-{call}-{resumes}"));
+        let ((mut train, _), mut validation) = (points(), noisy(Some(call)));
+        let mut run = trainer().epochs(3).checkpoints(&scratch.0);
+        run.fit(&mut train, Some(&mut validation)).unwrap_err();
+        if resumes {
+            drop(run);
+            ((train, _), validation) = (points(), noisy(None));
+            run = trainer().epochs(3).resume(&scratch.0);
+        }
+        assert_eq!(column(run.fit(&mut train, Some(&mut validation)).unwrap()), expected, "{call} {resumes}");
+    }
 }
 
 #[test]

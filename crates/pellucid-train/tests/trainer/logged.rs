@@ -2,6 +2,7 @@
 
 use crate::runs::{alone, points, trainer};
 use crate::scratch::Scratch;
+use pellucid::nn::optim::schedule::StepLr;
 use pellucid::prelude::*;
 use pellucid::train::metrics::{Accuracy, Goal};
 use pellucid::train::{CsvLogger, FitControl, History, TrainingEvent};
@@ -19,6 +20,24 @@ fn a_metric_has_its_value_over_the_whole_validation() {
     }
     assert_eq!(history.last("validation_accuracy"), Some(correct / samples));
     assert_eq!(run.evaluate(&mut validation).unwrap()["accuracy"], correct / samples);
+}
+
+/// The learning rate of a step is the one of its update.
+#[test]
+fn a_log_has_the_rate_of_each_step() {
+    let _alone = alone();
+    let scratch = Scratch::new("trainer-log-rates");
+    let path = scratch.0.join("steps.csv");
+    let (mut train, _) = points();
+    let mut run = trainer().steps(4).log_every(1).logger(CsvLogger::new(&path).unwrap());
+    run = run.schedule_steps(StepLr { step_size: 1, gamma: 0.5 });
+    run.fit(&mut train, None).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let header: Vec<&str> = text.lines().next().unwrap().split(',').collect();
+    let column = header.iter().position(|name| *name == "lr").unwrap();
+    let rates: Vec<f64> =
+        text.lines().skip(1).take(4).map(|line| line.split(',').nth(column).unwrap().parse().unwrap()).collect();
+    assert_eq!(rates, [0.02, 0.01, 0.005, 0.0025]);
 }
 
 #[test]
