@@ -33,6 +33,11 @@ impl EpochSeed {
     fn sample_key(self, position: usize) -> u64 {
         mix(self.rng().state ^ mix(position as u64 ^ 0x2545_f491_4f6c_dd1d))
     }
+
+    /// Returns the key of the generator of the batch that begins at this position. No sample has it.
+    fn batch_key(self, first: usize) -> u64 {
+        mix(self.sample_key(first))
+    }
 }
 
 /// Returns an empty vector with memory for `n` elements.
@@ -209,7 +214,12 @@ pub fn with_rng<R>(f: impl FnOnce(&mut SplitMix64) -> R) -> Result<R> {
     let found = BATCH.with_borrow(|batch| {
         let batch = batch.as_ref()?;
         let stream = batch.current.unwrap_or(batch.generators.len());
-        let start = || SplitMix64 { state: !batch.seed.sample_key(batch.first + stream) };
+        let start = || SplitMix64 {
+            state: match batch.current {
+                Some(sample) => !batch.seed.sample_key(batch.first + sample),
+                None => !batch.seed.batch_key(batch.first),
+            },
+        };
         Some((stream, batch.streams.get(stream).cloned().flatten().unwrap_or_else(start)))
     });
     let Some((stream, mut rng)) = found else {
@@ -251,7 +261,10 @@ pub(crate) fn with_batch<R>(seed: EpochSeed, first: usize, len: usize, f: impl F
     let batch = BatchRandom { seed, first, generators, streams, current: None, failed: None };
     // A data set may read another loader.
     let outer = BATCH.replace(Some(batch));
+    // What is drawn outside of a sample, for example while the batch is collated.
+    let scope = Generator::new(seed.batch_key(first)).scope();
     let result = f();
+    drop(scope);
     let batch = BATCH.replace(outer);
     (result, batch.and_then(|batch| batch.failed))
 }

@@ -11,7 +11,10 @@ use std::sync::Arc;
 /// The maximum number of bytes of a file of text.
 const MAX_BYTES: u64 = 8 << 30;
 
-/// Reads a file of text in UTF-8.
+/// The byte order mark of UTF-8, with which some programs begin a file.
+pub(crate) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// Reads a file of text in UTF-8, without a byte order mark at its beginning.
 ///
 /// # Errors
 /// [`Error::File`] if the file cannot be read, or with the line that is not UTF-8.
@@ -22,6 +25,9 @@ pub fn read_text(path: impl AsRef<Path>) -> Result<String> {
     read.map_err(|error| Error::unreadable_file(op, path, &error))?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(Error::file(op, path, format!("the file has more than {MAX_BYTES} bytes; split it")));
+    }
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();

@@ -2,6 +2,7 @@
 
 use super::{IterableDataset, RecordIter};
 use crate::random::EpochSeed;
+use crate::text::BYTE_ORDER_MARK;
 use pellucid_tensor::{Error, Result};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -94,6 +95,9 @@ impl FileLines {
         let read = (&mut file).take(MAX_LINE_BYTES + 2).read_until(b'\n', &mut line);
         if read.map_err(|error| line_error(&format!("the file cannot be read ({error})")))? == 0 {
             return Ok(None);
+        }
+        if before == 0 && line.starts_with(BYTE_ORDER_MARK) {
+            line.drain(..BYTE_ORDER_MARK.len());
         }
         if line.pop_if(|byte| *byte == b'\n').is_some() {
             line.pop_if(|byte| *byte == b'\r');

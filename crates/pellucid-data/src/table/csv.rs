@@ -2,6 +2,7 @@
 
 use super::column::{TextColumn, WrongValue};
 use super::{Column, ColumnType, Table, list_names};
+use crate::text::BYTE_ORDER_MARK;
 use ::csv::{ReaderBuilder, StringRecord, Trim};
 use pellucid_tensor::{Error, Result};
 use std::fs::File;
@@ -261,7 +262,7 @@ impl SpacedField {
 /// after a closing quote. The parser accepts both. Returns the quoted fields that begin or end with white space.
 fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result::Result<Vec<SpacedField>, String> {
     let (mut spaced, mut index) = (Vec::new(), 0);
-    let (mut line, mut at) = (1, bytes.strip_prefix("\u{feff}".as_bytes()).map_or(0, |_| 3));
+    let (mut line, mut at) = (1, bytes.strip_prefix(BYTE_ORDER_MARK).map_or(0, |_| BYTE_ORDER_MARK.len()));
     let (mut is_line_start, mut is_field_start) = (true, true);
     while let Some(&byte) = bytes.get(at) {
         at += 1;
@@ -321,18 +322,24 @@ fn column(lines: &CsvLines<'_>, index: usize, options: CsvOptions<'_>) -> std::r
         let text = record.get(index).unwrap_or_default();
         !options.missing.contains(&text)
     };
+    let missing = |row: usize| {
+        format!("line {}, column {name:?}: the value is missing; `allow_missing: true` permits it", lines.line(row))
+    };
     if let Some(row) = lines.records.iter().position(|record| !options.allow_missing && !present(record)) {
-        return Err(format!(
-            "line {}, column {name:?}: the value is missing; `allow_missing: true` permits it",
-            lines.line(row)
-        ));
+        return Err(missing(row));
     }
     let text = |record| if present(record) { record.get(index) } else { None };
     let strings = TextColumn { strings: lines.records.iter().map(text).collect() };
-    match options.types.iter().find(|(other, _)| other == name) {
-        None => Ok(strings.infer()),
+    let column = match options.types.iter().find(|(other, _)| other == name) {
+        None => strings.infer(),
         Some((_, column_type)) => strings.typed(*column_type).map_err(|WrongValue { row, text, needed }| {
             format!("line {}, column {name:?}: {text:?} is not {needed}", lines.line(row))
-        }),
-    }
+        })?,
+    };
+    // Other spellings of NaN are numbers.
+    let nan = match &column {
+        Column::Float(values) if !options.allow_missing => values.iter().position(|value| value.is_nan()),
+        _ => None,
+    };
+    nan.map_or(Ok(column), |row| Err(missing(row)))
 }

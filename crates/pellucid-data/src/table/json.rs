@@ -3,6 +3,7 @@
 use super::column::is_exact;
 use super::{Categories, Column, Table};
 use crate::random::vec_with_capacity;
+use crate::text::BYTE_ORDER_MARK;
 use pellucid_tensor::{Error, Result};
 use serde_json::Value;
 use std::fs::File;
@@ -13,9 +14,6 @@ use std::path::Path;
 pub use serde_json::Value as JsonValue;
 
 const OP: &str = "read_json_lines";
-
-/// The UTF-8 byte order mark, with which some programs begin a file.
-const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// The maximum number of bytes of a line. All values of a line are in memory together.
 const MAX_LINE: u64 = 256 << 20;

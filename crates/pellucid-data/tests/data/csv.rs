@@ -82,6 +82,11 @@ fn errors_name_the_line_and_the_column() {
         ("a,b\n1,2.5\n", typed(ColumnType::Integer), r#"line 2, column "b": "2.5" is not an integer"#),
         ("a,b\n1,2\n", typed(ColumnType::Category), r#"no column "z"; the columns are a, b"#),
         ("a,b\n1,2\n", CsvOptions { columns: &["c"], ..default() }, r#"no column "c""#),
+        (
+            "a,b\n1,2\n1,NAN\n",
+            CsvOptions { allow_missing: false, ..default() },
+            r#"line 3, column "b": the value is missing"#,
+        ),
         ("a,b\n1,\n", CsvOptions { allow_missing: false, ..default() }, r#"line 2, column "b": the value is missing"#),
         ("", default(), "the file is empty"),
         ("a\n1\n", CsvOptions { delimiter: 'é', ..default() }, "delimiter"),

@@ -2,7 +2,7 @@
 
 use pellucid::data::{
     BatchPosition, BucketBatchSampler, Collate, DataLoader, Dataset, LoaderOptions, RandomSampler, TensorDataset,
-    from_fn, pad_sequences,
+    from_fn, pad_sequences, with_rng,
 };
 use pellucid::nn::{Checkpoint, StateDict};
 use pellucid::{DType, Device, Error, Generator, Result, Tensor, autocast, no_grad};
@@ -39,6 +39,27 @@ fn batches_are_equal_for_any_number_of_workers() {
     for (workers, prefetch_factor) in [(1, 1), (1, 3), (2, 2), (7, 1), (7, 4)] {
         assert_eq!(epochs(workers, prefetch_factor), expected, "{workers} workers");
     }
+}
+
+/// What is drawn while a batch is collated depends on the batch alone, and differs from what samples draw.
+#[test]
+fn collating_draws_from_the_generator_of_the_batch() {
+    let draw = || Ok((with_rng(|rng| rng.next_u64())?, Tensor::rand([1], DType::F64).item::<f64>().to_bits()));
+    let epoch = |workers| {
+        let samples = from_fn(SAMPLES, move |_| draw());
+        let collate = move |samples: Vec<(u64, u64)>| Ok((samples, draw()?));
+        let mut loader = DataLoader::with_collate(samples, options(workers), collate);
+        loader.epoch().map(|batch| batch.unwrap()).collect::<Vec<_>>()
+    };
+    let expected = epoch(0);
+    assert_eq!(epoch(1), expected);
+    assert_eq!(epoch(3), expected);
+    let draws = expected.iter().flat_map(|(samples, batch)| samples.iter().chain([batch]));
+    let mut numbers: Vec<u64> = draws.flat_map(|(host, tensor)| [*host, *tensor]).collect();
+    numbers.sort_unstable();
+    let count = numbers.len();
+    numbers.dedup();
+    assert_eq!(numbers.len(), count, "each draw must be of another stream");
 }
 
 /// The thread's modes and random numbers neither change the samples nor are changed by them.

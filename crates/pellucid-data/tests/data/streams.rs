@@ -197,7 +197,7 @@ fn lines_of_files_are_records() {
         path
     };
     let paths = [
-        write("a.txt", b"one\r\ntwo\n\nfour"),
+        write("a.txt", b"\xef\xbb\xbfone\r\ntwo\n\nfour"),
         write("empty.txt", b""),
         write("b.txt", b"five\nsi\xffx\nseven\n"),
         folder.join("absent.txt"),

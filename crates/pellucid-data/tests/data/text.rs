@@ -42,6 +42,7 @@ fn text_is_read_from_files() {
         read_text(&path)
     };
     assert_eq!(read("a\nß".as_bytes()).unwrap(), "a\nß");
+    assert_eq!(read("\u{feff}a\u{feff}".as_bytes()).unwrap(), "a\u{feff}");
     assert!(read(b"a\nb\n\xff").unwrap_err().to_string().contains("line 3: the text is not UTF-8"));
     std::fs::remove_file(&path).unwrap();
     assert!(read_text(&path).unwrap_err().to_string().contains("does not exist"));
