@@ -62,7 +62,7 @@ impl Distribution for Bernoulli {
         Ok(self.success.probs.clone())
     }
     fn try_variance(&self) -> Result<Tensor> {
-        elementwise!(bernoulli_variance(p = &self.success.probs) => p * (1.0 - p))
+        self.success.variance()
     }
 }
 

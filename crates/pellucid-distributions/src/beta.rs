@@ -170,7 +170,9 @@ impl Distribution for Dirichlet {
                 let large = (c / at).ln() - deviance(c, n * at) - log_factorial_excess(c);
                 let (c, at) = (is_large.select(1.0, a), is_large.select(1.0, x));
                 let small = xlogy(c - 1.0, at) - c.lgamma() + c * n.ln() - n * at;
-                is_large.select(large, small).row_sum() + log_factorial_excess(n) - n.ln()
+                // The terms contain −n·xₖ, which stands for −n also if the sum of x is not 1.
+                let slack = n * (x.row_sum() - 1.0);
+                is_large.select(large, small).row_sum() + slack + log_factorial_excess(n) - n.ln()
             };
         };
         let inside = self.support().try_contains(x)?;

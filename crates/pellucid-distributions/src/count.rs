@@ -77,8 +77,7 @@ impl Distribution for Binomial {
         ops::mul(&self.success.probs, self.total_count as f64)
     }
     fn try_variance(&self) -> Result<Tensor> {
-        let variance = elementwise!(binomial_variance(p = &self.success.probs) => p * (1.0 - p))?;
-        ops::mul(&variance, self.total_count as f64)
+        ops::mul(&self.success.variance()?, self.total_count as f64)
     }
 }
 
@@ -129,10 +128,10 @@ impl Distribution for Geometric {
         ops::div(&self.success.entropy()?, &self.success.probs)
     }
     fn try_mean(&self) -> Result<Tensor> {
-        elementwise!(geometric_mean(p = &self.success.probs) => (1.0 - p) / p)
+        ops::div(&self.success.failure()?, &self.success.probs)
     }
     fn try_variance(&self) -> Result<Tensor> {
-        elementwise!(geometric_variance(p = &self.success.probs) => (1.0 - p) / (p * p))
+        elementwise!(geometric_variance(p = &self.success.probs, q = &self.success.failure()?) => q / (p * p))
     }
 }
 
@@ -222,13 +221,12 @@ impl Distribution for NegativeBinomial {
         })
     }
     fn try_mean(&self) -> Result<Tensor> {
-        elementwise!(negative_binomial_mean(r = &self.total_count, p = &self.success.probs) => r * p / (1.0 - p))
+        let (r, p, q) = (&self.total_count, &self.success.probs, &self.success.failure()?);
+        elementwise!(negative_binomial_mean(r = r, p = p, q = q) => r * p / q)
     }
     fn try_variance(&self) -> Result<Tensor> {
-        elementwise!(negative_binomial_variance(r = &self.total_count, p = &self.success.probs) => {
-            let q = 1.0 - p;
-            r * p / (q * q)
-        })
+        let (r, p, q) = (&self.total_count, &self.success.probs, &self.success.failure()?);
+        elementwise!(negative_binomial_variance(r = r, p = p, q = q) => r * p / (q * q))
     }
 }
 

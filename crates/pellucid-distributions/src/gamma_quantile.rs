@@ -62,6 +62,10 @@ impl Operation for LogGammaQuantile {
     }
 }
 
+/// The concentration above which the approximation of Wilson & Hilferty has the accuracy of `f64`: its relative error
+/// is of the order of a^(−3/2).
+const MAX_ITERATED: f64 = 1e9;
+
 /// Halley steps from the first guess. They reach the accuracy of `f64` for concentrations from 1e-4 to 1e5.
 const HALLEY_STEPS: usize = 6;
 
@@ -81,8 +85,8 @@ fn first_guess(a: &Tensor, p: &Tensor) -> Result<Tensor> {
 /// Improves y by Halley's method for ln P(a, eʸ) = ln p, or for ln Q(a, eʸ) = ln(1 − p) if p > ½.
 fn halley_step(y: &Tensor, a: &Tensor, p: &Tensor) -> Result<Tensor> {
     elementwise!(gamma_quantile_step(y = y, a = a, p = p) => {
-        // Below, the leading term of the series is exact.
-        let is_exact = y.lt(-40.0);
+        // There, the leading term of the series is exact, or the approximation of Wilson & Hilferty.
+        let is_exact = y.lt(-40.0) | a.gt(MAX_ITERATED);
         let x = y.exp();
         let (lower, upper) = x.igamma(a);
         let is_left = p.lt(0.5);
@@ -101,6 +105,19 @@ fn halley_step(y: &Tensor, a: &Tensor, p: &Tensor) -> Result<Tensor> {
 
 /// Returns dy/da = −(∂P/∂a) / (x·p(x)) at x = eʸ, in differentiable operations.
 fn slope(a: &Tensor, y: &Tensor) -> Result<Tensor> {
+    let is_large = ops::gt(a.detach(), MAX_ITERATED)?;
+    let large = elementwise!(gamma_slope_of_large(a = &ops::where_(&is_large, a, 2.0 * MAX_ITERATED)?, y = y) => {
+        // y = ln a + 3·ln r with r = 1 − 1/9a + z/3√a.
+        let r = ((y - a.ln()) / 3.0).exp();
+        let r = a.le(MAX_ITERATED).select(1.0, r);
+        a.recip() * (1.0 + 3.0 * ((9.0 * a).recip() - 0.5 * (r - 1.0 + (9.0 * a).recip())) / r)
+    })?;
+    let (a, y) = (&ops::where_(&is_large, 1.0, a)?, &ops::where_(&is_large, 0.0, y)?);
+    ops::where_(&is_large, &large, &slope_of_iterated(a, y)?)
+}
+
+/// Returns dy/da for concentrations up to [`MAX_ITERATED`].
+fn slope_of_iterated(a: &Tensor, y: &Tensor) -> Result<Tensor> {
     let near = elementwise!(gamma_slope_series(a = a, y = y) => slope_near_0(a, y.min(SERIES_END)))?;
     let distant = slope_by_quadrature(a, &ops::maximum(y, SERIES_END)?)?;
     let is_near = ops::le(y.detach(), SERIES_END)?;

@@ -113,8 +113,11 @@ family! {
 /// Returns ln(1 − xᵃ) for 0 ≤ x ≤ 1.
 fn log_1m_power(x: Expr, a: Expr) -> Expr {
     let is_inner = x.gt(0.0) & x.lt(1.0);
-    let inner = is_inner.select(x, 0.5);
-    is_inner.select((-(a * inner.ln()).exp_m1()).ln(), x.le(0.0).select(0.0, f64::NEG_INFINITY))
+    let log_power = a * is_inner.select(x, 0.5).ln();
+    let is_small = log_power.lt(-std::f64::consts::LN_2);
+    let small = (-is_small.select(log_power, -1.0).exp()).ln_1p();
+    let large = (-is_small.select(-0.5, log_power).exp_m1()).ln();
+    is_inner.select(is_small.select(small, large), x.le(0.0).select(0.0, f64::NEG_INFINITY))
 }
 
 /// Returns E[xⁿ] = b·B(1 + n/a, b).

@@ -60,6 +60,11 @@ impl SuccessProbability {
         })
     }
 
+    /// Returns the variance of one trial.
+    pub(crate) fn variance(&self) -> Result<Tensor> {
+        ops::mul(&self.probs, &self.failure()?)
+    }
+
     /// Returns the probability of failure.
     pub(crate) fn failure(&self) -> Result<Tensor> {
         if self.is_from_probs { ops::sub(1.0, &self.probs) } else { ops::exp(&self.log_failure) }
@@ -85,8 +90,8 @@ impl SuccessProbability {
             };
                 d p = g * ((-p).ln_1p() - p.ln()););
         }
-        elementwise!(bernoulli_entropy(p = p, log_success = log_success, log_failure = log_failure) => {
-            -zero_times(p, log_success) - zero_times(1.0 - p, log_failure)
+        elementwise!(bernoulli_entropy(log_success = log_success, log_failure = log_failure) => {
+            -zero_times(log_success.exp(), log_success) - zero_times(log_failure.exp(), log_failure)
         })
     }
 
@@ -99,9 +104,9 @@ impl SuccessProbability {
                 d p = g * (log_ratio(p, q) - log_ratio_of_failures(p, q));
                 d q = g * (quotient(1.0 - p, 1.0 - q) - quotient(p, q)););
         }
-        let (entropy, other, rest) = (self.entropy()?, &q.log_success, &q.log_failure);
-        elementwise!(kl_of_trials(h = &entropy, p = &self.probs, other = other, rest = rest) => {
-            -h - zero_times(p, other) - zero_times(1.0 - p, rest)
+        let (entropy, failure, other, rest) = (self.entropy()?, self.failure()?, &q.log_success, &q.log_failure);
+        elementwise!(kl_of_trials(h = &entropy, p = &self.probs, f = &failure, other = other, rest = rest) => {
+            -h - zero_times(p, other) - zero_times(f, rest)
         })
     }
 

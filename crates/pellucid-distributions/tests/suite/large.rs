@@ -115,3 +115,76 @@ fn gamma_and_beta_approach_the_normal_distribution() {
         assert_value("dirichlet entropy", entropy, |d| dirichlet(d).entropy());
     }
 }
+
+/// Compares a value with one that is far from 1, to a relative error of 1e-12.
+fn assert_near(what: &str, found: &Tensor, expected: f64) {
+    let found = found.item::<f64>();
+    assert!((found - expected).abs() <= 1e-12 * expected.abs(), "{what}: {found}, not {expected}");
+}
+
+/// Probabilities near 1 that are given as log odds keep their distance from 1.
+#[test]
+fn large_log_odds_keep_small_probabilities_of_failure() {
+    let failure = 1.9287498479639178e-22; // e⁻⁵⁰
+    for logits in [50.0, -50.0] {
+        let logits = &Tensor::from(logits);
+        let trial = Bernoulli::from_logits(logits);
+        assert_near("variance", &trial.variance(), failure);
+        assert_near("entropy", &trial.entropy(), 51.0 * failure);
+        assert_near("binomial variance", &Binomial::from_logits(3, logits).variance(), 3.0 * failure);
+        let other = Bernoulli::from_logits(&(logits * 0.9));
+        // p·ln(p/q) + f·ln(f/g) ≈ g − f + f·ln(f/g) for the small f and g.
+        let small = (-45f64).exp();
+        assert_near("divergence", &kl_divergence(&trial, &other).unwrap(), small - failure - 5.0 * failure);
+    }
+    let large = Tensor::from(50.0);
+    assert_near("geometric mean", &Geometric::from_logits(&large).mean(), failure);
+    assert_near("geometric variance", &Geometric::from_logits(&large).variance(), failure);
+    assert_near("negative binomial mean", &NegativeBinomial::from_logits(2.0, &large).mean(), 2.0 / failure);
+    assert_near(
+        "negative binomial variance",
+        &NegativeBinomial::from_logits(2.0, &large).variance(),
+        2.0 / failure / failure,
+    );
+}
+
+#[test]
+fn kumaraswamy_has_small_probabilities_near_0() {
+    let share = Kumaraswamy::new(&Tensor::from(2.0), 3.0);
+    assert_near("cdf", &share.cdf(&Tensor::from(1e-10)), 3e-20);
+    assert_near("cdf", &share.cdf(&Tensor::from(0.5)), 1.0 - 0.75f64.powi(3));
+    assert_near("cdf", &share.cdf(&Tensor::from(1.0)), 1.0);
+    assert_slope("cdf", 1e-10, 6e-10, |x| share.cdf(x));
+}
+
+#[test]
+fn samples_of_large_concentrations_are_finite_and_differentiable() {
+    let _random = pellucid::Generator::new(0).scope();
+    for concentration in [1e8, 1e10, 1e15, 1e25, 1e30] {
+        let a = Tensor::from(concentration).requires_grad_(true);
+        let x = Gamma::new(&a, 1.0).rsample([64]);
+        let z = ((&x - concentration) / concentration.sqrt()).detach();
+        assert!(z.abs().max(..).item::<f64>() < 5.0, "{concentration}");
+        x.mean(..).backward();
+        // x ≈ a + z·√a.
+        let expected = 1.0 + 0.5 * z.mean(..).item::<f64>() / concentration.sqrt();
+        let slope = a.grad().unwrap().item::<f64>();
+        assert!((slope - expected).abs() < 1e-7, "{concentration}: {slope}, not {expected}");
+        let t = StudentT::new(concentration, 0.0, 1.0).sample([64]);
+        assert!(t.abs().max(..).item::<f64>() < 5.0, "{concentration}");
+    }
+}
+
+/// The density of a Dirichlet distribution is Π xₖ^(αₖ−1) / B(α), whatever the sum of x is.
+#[test]
+fn gradients_of_a_dirichlet_density() {
+    let a = Tensor::from([2.0, 0.5, 7.0]).requires_grad_(true);
+    let x = Tensor::from([0.25, 0.25, 0.5]).requires_grad_(true);
+    let value = Dirichlet::new(&a).log_prob(&x);
+    let options = pellucid::GradOptions { create_graph: true, ..Default::default() };
+    let by_x = pellucid::grad(&[&value], &[&x], options).unwrap().remove(0);
+    let expected = (&a - 1.0) / &x;
+    assert!((&by_x - &expected).abs().max(..).item::<f64>() < 1e-12);
+    let mixed = pellucid::grad(&[&by_x.sum(..)], &[&a], Default::default()).unwrap().remove(0);
+    assert!((&mixed - x.reciprocal()).abs().max(..).item::<f64>() < 1e-12);
+}
