@@ -26,7 +26,7 @@
 //!
 //! | metric | output | target | goal |
 //! | --- | --- | --- | --- |
-//! | [`Accuracy`], [`Precision`], [`Recall`], [`F1Score`], [`IntersectionOverUnion`], [`ConfusionMatrix`] | scores or classes | labels | maximize |
+//! | [`Accuracy`], [`Precision`], [`Recall`], [`F1Score`], [`IntersectionOverUnion`] | scores or classes | labels | maximize |
 //! | [`MultiLabelAccuracy`], [`MultiLabelF1Score`] | scores of labels `[N, L]` | labels 0 and 1 `[N, L]` | maximize |
 //! | [`TopKAccuracy`] | scores of classes | labels | maximize |
 //! | [`RocAuc`], [`AveragePrecision`] | scores | labels | maximize |
@@ -34,6 +34,8 @@
 //! | [`MeanSquaredError`], [`RootMeanSquaredError`], [`MeanAbsoluteError`] | numbers | numbers | minimize |
 //! | [`R2Score`] | numbers | numbers | maximize |
 //! | [`MeanLoss`] | the loss's | the loss's | minimize |
+//!
+//! A [`ConfusionMatrix`] has one number for each pair of classes, and is updated like a metric.
 //!
 //! # Outputs and targets of classification
 //!

@@ -55,7 +55,7 @@ use pellucid_nn::loss::Loss;
 use pellucid_nn::optim::schedule::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule};
 use pellucid_nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer};
 use pellucid_nn::{Layer, Parameter, Stateful};
-use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
+use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use schedules::{RunSchedule, ScheduleUnit};
 use std::path::Path;
 use std::sync::Arc;
@@ -273,6 +273,34 @@ where
     /// The errors of the model.
     pub fn predict(&self, x: &X) -> Result<Tensor> {
         self.task.predict(x)
+    }
+
+    /// Returns the outputs of the model for all samples of an epoch, concatenated along the first axis in the order of
+    /// the loader, in evaluation mode. The targets are not used.
+    ///
+    /// ```
+    /// use pellucid::prelude::*;
+    ///
+    /// let (x, y) = (Tensor::randn([10, 4], DType::F32), Tensor::zeros([10, 1], DType::F32));
+    /// let model = Linear::new(4, 1);
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions::default());
+    /// let trainer = Trainer::new(model, MseLoss::default(), sgd);
+    /// let outputs = trainer.predict_batches(&mut Batches::new(&[&x, &y], 4))?;
+    /// assert_eq!(outputs.to_vec::<f32>(), trainer.predict(&x)?.to_vec::<f32>());
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Evaluation`] names the batch of an error; the errors of the loader.
+    pub fn predict_batches(&self, batches: &mut dyn EpochLoader<(X, Tensor)>) -> Result<Tensor> {
+        let mut outputs = Vec::new();
+        for batch in batches.begin_epoch()? {
+            let output = batch.and_then(|(x, _)| self.task.predict(&x));
+            let of_batch =
+                |error| Error::Evaluation { batch: outputs.len() + 1, samples: 0, source: Box::new(error) };
+            outputs.push(output.map_err(of_batch)?);
+        }
+        ops::concatenate(&outputs, 0)
     }
 }
 
