@@ -20,9 +20,9 @@ const CIFAR10_CLASSES: [&str; 10] =
 pub struct CifarImages {
     /// The pixels, 0 to 255: `u8` `[N, 3, 32, 32]`. `images.to_dtype(DType::F32) / 255.0` converts a part of them.
     pub images: Tensor,
-    /// The numbers of the classes: `i64` `[N]`.
+    /// The class indices: `i64` `[N]`.
     pub labels: Tensor,
-    /// The numbers of the superclasses of CIFAR-100: `i64` `[N]`.
+    /// The superclass indices of CIFAR-100: `i64` `[N]`.
     pub coarse_labels: Option<Tensor>,
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn read(path: &Path, rank: usize) -> Result<Idx> {
     parsed.map_err(|reason| Error::file(op, path, reason))
 }
 
-/// Parses an IDX array from a stream. The error text describes the defect of the file.
+/// Parses an IDX array from a stream. The error message describes the defect of the file.
 pub(crate) fn parse(mut stream: impl Read, rank: usize) -> std::result::Result<Idx, String> {
     let mut magic = [0; 4];
     stream.read_exact(&mut magic).map_err(|e| format!("no IDX header: {e}"))?;

@@ -43,7 +43,7 @@ impl ClassProbabilities {
         if weights.is_readable() && weights.size() > 0 {
             let min_row_max = ops::min(&ops::max(&weights, -1)?, ..)?.try_item::<f64>()?;
             if min_row_max <= 0.0 {
-                return Err(Error::invalid(op, "`probs` must have a sum above 0 along the last axis"));
+                return Err(Error::invalid(op, "`probs` must have a positive sum along the last axis"));
             }
         }
         let normalized = formula! { static class_probs(p) = p / p.row_sum(); };
@@ -78,7 +78,7 @@ impl ClassProbabilities {
         self.event_shape()[0]
     }
 
-    /// Returns −Σ p·ln p. Its derivative by a weight of 0 is infinite. It is 0 by a logarithm of −∞.
+    /// Returns −Σ p·ln p. Its derivative with respect to a weight of 0 is infinite. It is 0 with respect to a logarithm of −∞.
     pub(crate) fn entropy(&self) -> Result<Tensor> {
         if let Some(weights) = &self.weights {
             let entropy = formula! {

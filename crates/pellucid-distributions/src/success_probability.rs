@@ -81,7 +81,7 @@ impl SuccessProbability {
         })
     }
 
-    /// Returns the entropy of one trial. Its derivative by a probability of 0 or 1 is infinite.
+    /// Returns the entropy of one trial. Its derivative with respect to a probability of 0 or 1 is infinite.
     pub(crate) fn entropy(&self) -> Result<Tensor> {
         let (p, log_success, log_failure) = (&self.probs, &self.log_success, &self.log_failure);
         if self.is_from_probs {

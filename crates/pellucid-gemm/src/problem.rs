@@ -200,7 +200,7 @@ impl<T: Element> GemmProblem<'_, T> {
     }
 }
 
-/// The numbers of tasks along the rows and the columns of C.
+/// The task counts along the rows and the columns of C.
 struct TaskGrid {
     rows: usize,
     cols: usize,

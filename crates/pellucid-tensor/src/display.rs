@@ -175,8 +175,7 @@ struct PrintedElements {
     text: Vec<String>,
 }
 
-/// Returns the printed part of a tensor: the ends of each axis, starting at `axis`, concatenated. Each axis is sliced
-/// before anything is copied.
+/// Returns the edge items of a tensor along `axis` and all later axes. Each axis is sliced before anything is copied.
 fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> Result<Tensor> {
     let Some(indices) = shown.get(axis) else { return Ok(tensor.clone()) };
     let Some(edge) = indices.iter().position(Option::is_none) else { return ends_of(tensor, shown, axis + 1) };

@@ -1,10 +1,10 @@
-//! Panics for failed calls, at the caller's line and with the error's text.
+//! Panics for failed calls, at the caller's line and with the error message.
 
 use crate::execution_mode::is_capturing;
 use pellucid_ir::{Error, Result};
 use std::panic;
 
-/// Returns the value, or panics at the caller's line with the error's text.
+/// Returns the value, or panics at the caller's line with the error message.
 #[track_caller]
 pub fn unwrap<T>(result: Result<T>) -> T {
     match result {

@@ -148,10 +148,10 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The ends of the names of images that are read.
+/// The file name extensions of images that are read.
 const READ: [&str; 3] = ["png", "jpg", "jpeg"];
 
-/// The ends of the names of images that are not read.
+/// The file name extensions of known image formats that are not supported.
 const UNREAD: [&str; 11] = ["avif", "bmp", "gif", "heic", "jfif", "jxl", "pgm", "ppm", "tif", "tiff", "webp"];
 
 /// Calls `add` with the paths of all images in a directory and its subdirectories. Adds images of other formats to

@@ -210,7 +210,7 @@ impl<B: Send + 'static> DataLoader<B> {
         match self.pipeline.options.shuffle {
             true => Err(Error::invalid(
                 OP,
-                format!("the option `shuffle` has no effect with {sampler}, which is the order; remove one of them"),
+                format!("`shuffle` cannot be combined with {sampler}, which determines the order; remove one of them"),
             )),
             false => Ok(()),
         }

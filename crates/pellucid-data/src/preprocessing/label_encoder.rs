@@ -61,7 +61,7 @@ impl LabelEncoder {
         Ok(())
     }
 
-    /// Returns the numbers of the classes of a column, as [`Table::labels_with`] does: `i64` `[rows]`.
+    /// Returns the class indices of a column, as [`Table::labels_with`] does: `i64` `[rows]`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] before [`fit`](Self::fit); the errors of [`Table::labels_with`], for a class that the

@@ -1,4 +1,4 @@
-//! Strings in the state of a part of a checkpoint.
+//! Encodes strings as tensors of a checkpoint part.
 
 use pellucid_nn::StateDict;
 use pellucid_tensor::{Error, Result, Tensor};

@@ -158,7 +158,7 @@ impl<B> StreamLoader<B> {
         Ok((end - size..end).collect())
     }
 
-    /// The numbers of samples and batches of an epoch are unknown.
+    /// Returns 0 samples and `i64::MAX` batches: the length of a stream is unknown.
     fn sizes(&self) -> LoaderSizes {
         LoaderSizes { samples: 0, size: self.options.batch_size, batches: i64::MAX as usize }
     }

@@ -151,7 +151,7 @@ fn line_of(position: &::csv::Position, bytes: &[u8], comment: Option<u8>) -> u64
     line
 }
 
-/// Parses comma-separated values. The error text has the line and the column.
+/// Parses comma-separated values. The error message has the line and the column.
 fn parse(bytes: &[u8], options: CsvOptions<'_>) -> std::result::Result<Table, String> {
     let lines = read_lines(bytes, options)?;
     let known = || list_names(lines.names.iter().map(String::as_str));

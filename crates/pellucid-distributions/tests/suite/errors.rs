@@ -37,7 +37,7 @@ fn parameters_outside_of_their_range_are_named() {
         "uniform: `low` must be below `high`, got 1.0 and 1.0",
         "dirichlet: `concentration` must be finite and above 0, got -1.0",
         "categorical: `probs` must be finite and at least 0, got -1.0",
-        "categorical: `probs` must have a sum above 0 along the last axis",
+        "categorical: `probs` must have a positive sum along the last axis",
         "categorical: `logits` must be finite, got inf",
         "multivariate_normal: `scale_tril` must be lower triangular with a positive diagonal",
         "relaxed_bernoulli: `temperature` must be finite and above 0, got 0.0",

@@ -14,7 +14,7 @@ fn assert_value(what: &str, expected: f64, f: impl Fn(DType) -> Tensor) {
     }
 }
 
-/// Compares the derivative by one number in `f64`.
+/// Compares the derivative with respect to one number in `f64`.
 fn assert_slope(what: &str, at: f64, expected: f64, f: impl Fn(&Tensor) -> Tensor) {
     let leaf = Tensor::from(at).requires_grad_(true);
     f(&leaf).backward();

@@ -1,4 +1,4 @@
-//! The error text for a state dict that does not match.
+//! The error message for a state dict that does not match.
 
 use super::WrongShape;
 use super::help::list;

@@ -95,7 +95,7 @@ impl Builder {
         Expr::at(self.serial, id)
     }
 
-    /// Returns the node of an expression, or an error text if the expression does not belong to this builder.
+    /// Returns the node of an expression, or an error message if the expression does not belong to this builder.
     pub(super) fn id(&self, expr: Expr) -> Result<NodeId, String> {
         let expr = match expr.role() {
             None => expr,

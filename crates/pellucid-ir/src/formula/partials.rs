@@ -18,7 +18,7 @@
 //! chapter 13). A saved output is a leaf whose tangent is known: ∂yⱼ/∂xᵢ is written in terms of the
 //! point as well.
 //!
-//! A declared derivative may differ from the symbolic one, for example at a bound. Mixed derivatives by such a
+//! A declared derivative may differ from the symbolic one, for example at a bound. Mixed derivatives with respect to such a
 //! variable and others are therefore derived from the declared one.
 
 use super::Formula;
@@ -134,7 +134,7 @@ struct PartialTable {
     builder: Builder,
     /// The variable of each input.
     variable_of: Vec<Option<usize>>,
-    /// Whether the derivative by each variable is declared.
+    /// Whether the derivative with respect to each variable is declared.
     is_declared: Vec<bool>,
     /// The number of inputs of the formula; leaves beyond it are outputs.
     inputs: usize,

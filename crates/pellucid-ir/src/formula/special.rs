@@ -145,7 +145,7 @@ fn bool_to_f64(b: bool) -> f64 {
     b as u8 as f64
 }
 
-/// Returns the y with erf(y) = x: Giles' single-precision polynomial (2010), then two steps of Halley's method on erfc,
+/// Returns y such that erf(y) = x: Giles' single-precision polynomial (2010), then two steps of Halley's method on erfc,
 /// whose argument 1 − |x| is exact where erf is flat.
 fn erfinv(x: f64) -> f64 {
     let q = 1.0 - x.abs();
@@ -220,7 +220,7 @@ fn ndtr(x: f64) -> f64 {
     if (-40.0..-1.0).contains(&x) { corrected } else { 0.5 * libm::erfc(t) }
 }
 
-/// Returns the y with Φ(y) = x: Newton's method on ln Φ, which is concave, from the left.
+/// Returns y such that Φ(y) = x, by Newton's method on ln Φ from the left, because ln Φ is concave.
 fn ndtri(x: f64) -> f64 {
     match x {
         0.0 => return f64::NEG_INFINITY,

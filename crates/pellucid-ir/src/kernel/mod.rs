@@ -206,7 +206,7 @@ impl Kernel {
         with_family!(self, family => family.program())
     }
 
-    /// Returns how the index tensors select elements, and the operand in which they do: see [`Family::index`].
+    /// Returns the index of the kernel and the operand that it selects from: see [`Family::index`].
     pub fn index(&self) -> Option<(&Index, IndexedOperand)> {
         with_family!(self, family => family.index())
     }

@@ -1,7 +1,7 @@
 //! Function transforms: `grad`, `grad_one`, `vjp`, `jvp`, `hvp`. They do not change `.grad`.
 //!
 //! `grad` rejects an input that the graph does not reach, because it is usually a mistake. A transform of a function
-//! returns zeros instead: the derivative of a function by an input that it does not use is zero.
+//! returns zeros instead: the derivative of a function with respect to an input that it does not use is zero.
 //!
 //! `jvp` and `hvp` differentiate a gradient. They need its graph, but only the values that the second pass reads. So
 //! they run in deferred mode, which skips all other kernels.

@@ -325,7 +325,7 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         Outputs { tensors: latest.map_or(&[], CompiledStep::outputs) }
     }
 
-    /// Returns the numbers of the kept recordings; the recording that was launched or prepared last is last. Recordings
+    /// Returns the identifiers of the kept recordings; the recording that was launched or prepared last is last. Recordings
     /// are numbered in the order in which they are made, and no number is used again.
     pub fn recordings(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
         self.recordings.kept.iter().map(CompiledStep::number)
@@ -369,7 +369,7 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         }
     }
 
-    /// Returns where a tensor is stored, by the plan of the latest recording. `id` is the [`Tensor::storage_id`] of a
+    /// Returns the placement of a tensor in the plan of the latest recording. `id` is the [`Tensor::storage_id`] of a
     /// tensor that the closure creates, uses or receives.
     pub fn placement(&self, id: StorageId) -> Placement {
         self.recordings.kept.last().map_or(Placement::Unknown, |latest| latest.placement(id))

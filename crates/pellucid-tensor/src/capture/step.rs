@@ -91,7 +91,7 @@ pub(super) struct CompiledStep {
     last_reads: Vec<Option<usize>>,
     /// The writes to tensors from outside, in the order of the recording.
     writes: Vec<StateWrite>,
-    /// The outputs, as other code may hold them.
+    /// The outputs that other code may hold.
     outputs: Vec<Tensor>,
     /// The gradient slots that the step uses, with their gradients before the step.
     slots: EntryGradients,

@@ -74,7 +74,7 @@ impl HistoryColumns {
         self.columns.iter().find(|(own, _)| own == name).map(|(_, values)| values)
     }
 
-    /// Returns the cells of a table with a header and the numbers of the epochs.
+    /// Returns the cells of a table with a header and the epoch numbers.
     fn cells(&self, format: fn(&[f64], f64) -> String) -> Vec<Vec<String>> {
         let header = std::iter::once(EPOCH.to_string()).chain(self.columns.iter().map(|(name, _)| name.clone()));
         let row = |row: usize| {

@@ -296,8 +296,7 @@ where
         let mut outputs = Vec::new();
         for batch in batches.begin_epoch()? {
             let output = batch.and_then(|(x, _)| self.task.predict(&x));
-            let of_batch =
-                |error| Error::Evaluation { batch: outputs.len() + 1, samples: 0, source: Box::new(error) };
+            let of_batch = |error| Error::Evaluation { batch: outputs.len() + 1, samples: 0, source: Box::new(error) };
             outputs.push(output.map_err(of_batch)?);
         }
         ops::concatenate(&outputs, 0)

@@ -222,7 +222,7 @@ impl RunCore<'_> {
                     return Ok(StepsEnd::Stopped(reason));
                 }
             }
-            // With gradients that accumulate, the run ends at an update: an earlier one, of fewer steps, would make a
+            // With gradient accumulation, the run ends at an update: an earlier one, of fewer steps, would make a
             // run of more steps differ from an uninterrupted one.
             if self.max_steps.is_some_and(|steps| step >= steps) && parts.is_between_updates() {
                 let is_last_batch = parts.batch_count() == Some(position.batch);

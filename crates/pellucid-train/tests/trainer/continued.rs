@@ -77,7 +77,7 @@ fn a_run_of_more_steps_continues_within_the_epoch() {
     assert_eq!(bits(resumed.model()), bits(expected.model()));
 }
 
-/// With gradients that accumulate, a run of a number of steps ends at an update, so that a run of more steps has the
+/// With gradient accumulation, a run of a number of steps ends at an update, so that a run of more steps has the
 /// bits of an uninterrupted one.
 #[test]
 fn a_run_of_steps_ends_at_an_update() {

@@ -9,7 +9,7 @@ use pellucid::prelude::*;
 use pellucid::{Generator, io};
 use std::path::PathBuf;
 
-/// Returns the part that an error of a checkpoint names, and the text of the error.
+/// Returns the part that an error of a checkpoint names, and the error message.
 fn part<T: std::fmt::Debug>(result: Result<T>) -> (String, String) {
     match result {
         Err(Error::Checkpoint { part, source }) => (part.clone(), Error::Checkpoint { part, source }.to_string()),

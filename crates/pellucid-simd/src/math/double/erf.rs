@@ -136,7 +136,7 @@ pub fn erfcx(x: f64) -> f64 {
 /// 1/√π.
 const FRAC_1_SQRT_PI: f64 = 0.564_189_583_547_756_286_9;
 
-/// Returns the y with Φ(y) = ½ + q for |q| ≤ 0.425.
+/// Returns y such that Φ(y) = ½ + q, for |q| ≤ 0.425.
 #[inline(always)]
 fn middle_quantile(q: f64) -> f64 {
     let r = q.mul_add(-q, 0.180625);
@@ -167,7 +167,7 @@ fn middle_quantile(q: f64) -> f64 {
     )
 }
 
-/// Returns the y with Φ(y) = ½ + q, where `tail` = min(Φ(y), 1 − Φ(y)).
+/// Returns y such that Φ(y) = ½ + q, where `tail` = min(Φ(y), 1 − Φ(y)).
 ///
 /// Evaluates the rational functions of Wichura (AS 241, 1988), whose error is 10⁻¹⁶.
 #[inline(always)]

@@ -136,7 +136,7 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
 }
 
 /// Returns a/√(a² + b²), and 0 at the origin, as a function of the ratio of the smaller to the larger side. Its
-/// derivative by a, b²/√(a² + b²)³, then has no difference that cancels.
+/// derivative with respect to a, b²/√(a² + b²)³, then has no difference that cancels.
 fn hypotenuse_slope(a: Expr, b: Expr) -> Expr {
     let a_is_larger = a.abs().ge(b.abs());
     let (large, small) = (a_is_larger.select(a, b), a_is_larger.select(b, a));

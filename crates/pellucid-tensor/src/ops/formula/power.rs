@@ -115,7 +115,7 @@ pub(in crate::ops) fn relative_difference_power(p: f64) -> &'static Formula {
     }
 }
 
-/// Returns the derivative of |x|ᵖ by x, and 0 at 0.
+/// Returns the derivative of |x|ᵖ with respect to x. It is 0 at x = 0.
 fn absolute_power_slope(x: Expr, p: Expr) -> Expr {
     away_from_zero(x, |u| p * (u.abs().pow(p - 1.0) * u.signum()))
 }

@@ -37,7 +37,7 @@ impl From<i32> for MatrixNorm {
 /// Computes the norm of the matrices of two axes (rows, columns). With `keepdims` they stay with length 1.
 ///
 /// Equal column or row sums share the gradient, and so do equal extreme singular values. The gradient of the nuclear
-/// norm exists at equal nonzero singular values. Second derivatives of norms by singular values require distinct ones.
+/// norm exists at equal nonzero singular values. Second derivatives of norms with respect to singular values require distinct ones.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order, for equal axes,
@@ -86,7 +86,7 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
 /// For order ±2 it is the largest (smallest) singular value over the smallest (largest), and A may have any shape;
 /// other norms require square matrices. It is infinite if A is singular, and 0 if A has no elements.
 ///
-/// Second derivatives by singular values require distinct ones.
+/// Second derivatives with respect to singular values require distinct ones.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order.

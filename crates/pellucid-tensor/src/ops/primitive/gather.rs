@@ -199,7 +199,9 @@ pub(in crate::ops) fn gather_along(op: &'static str, x: &Tensor, index: &Tensor,
 
 pub(in crate::ops) fn check_index_shape(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
     let fits = shape.rank() == index.rank() && (0..shape.rank()).all(|k| k == axis || index[k] <= shape[k]);
-    let help = format!("the index must have the tensor's rank, and no longer axes except axis {axis}");
+    let help = format!(
+        "the index must have the tensor's rank, and must not be longer than the tensor along any axis except {axis}"
+    );
     if fits { Ok(()) } else { Err(Error::shapes(op, [shape, index], help)) }
 }
 

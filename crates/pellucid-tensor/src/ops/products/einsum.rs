@@ -192,8 +192,7 @@ fn contract_pairwise(
 fn cheapest_pair(terms: &[LabelledFactor], result: &[Label], length: &BTreeMap<Label, usize>) -> (usize, usize) {
     let n = terms.len();
     let cost = |labels: &[Label]| labels.iter().map(|l| length[l] as f64).product::<f64>();
-    // The labels of the product of the terms for which `inside` is true: their labels that are also in the result or in
-    // another term.
+    // The product of the selected terms keeps the labels that the result or another term contains.
     let labels_of = |inside: &dyn Fn(&usize) -> bool| -> Vec<Label> {
         let mut labels: Vec<Label> = (0..n).filter(inside).flat_map(|k| terms[k].labels.clone()).collect();
         labels.sort_unstable();

@@ -231,7 +231,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     in_policy_dtype!("linear", [x, weight; bias] => linear(x, weight, bias));
     let mismatch = |help: &str| Err(Error::shapes("linear", [x.shape(), weight.shape()], help));
     match (x.shape().last(), weight.shape().last()) {
-        (None, _) => mismatch("the input has no axis of features; unsqueeze() it"),
+        (None, _) => mismatch("a 0-d input has no feature axis; add one with unsqueeze(0)"),
         (Some(given), Some(wanted)) if given != wanted => mismatch(&format!(
             "the last axis of the input has length {given}, but the weight [out, in] requires {wanted}; reshape the input, \
                  or transpose the weight if it is [in, out]"

@@ -90,7 +90,7 @@ impl<A: Integer> WidthPair for [A; 2] {
     }
 }
 
-/// A number or a pair, an entry of a [`PadWidth`] that is written as a tuple.
+/// An entry of a tuple that converts to [`PadWidth`]: a number, or a pair `(before, after)`.
 pub trait WidthEntry {
     /// Returns the width of this entry alone.
     fn width(self) -> PadWidth;

@@ -15,7 +15,7 @@ fn assert_gradients<const N: usize>(y: &Tensor, weights: Tensor, leaves: [&Tenso
 
 #[test]
 fn norms_of_an_element_of_zero() {
-    // ‖(0, 3)‖ of order ½ is 3, and its derivative by the second element is 1.
+    // ‖(0, 3)‖ of order ½ is 3, and its derivative with respect to the second element is 1.
     for (p, slope) in [(0.5, 1.0), (0.9, 1.0), (1.5, 1.0), (3.0, 1.0), (4.0, 1.0), (-0.5, 0.0), (-2.0, 0.0)] {
         let x = leaf([0.0, 3.0]);
         assert_gradients(&x.norm(p, ..), Tensor::from(1.0), [&x], [&[0.0, slope]]);

@@ -177,7 +177,7 @@ impl ConvOperands {
     }
 
     /// Returns an error unless the input has as many channels as the weight takes, and the number of groups divides the
-    /// number of the channels `divided`, which has a kind for the error text. `axes` are the axes of the weight.
+    /// number of the channels `divided`, which has a kind for the error message. `axes` are the axes of the weight.
     fn check_channels(
         &self,
         op: &'static str,

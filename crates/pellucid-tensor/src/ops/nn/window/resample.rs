@@ -45,12 +45,12 @@ pub enum InterpolationMode {
     NearestExact,
     /// Linear interpolation of the two neighbours along each axis: linear, bilinear, trilinear.
     Linear {
-        /// Whether the centers of the corner elements are fixed.
+        /// Whether the centers of the corner elements of input and output are aligned.
         align_corners: bool,
     },
     /// Cubic interpolation of four neighbours along each axis (Keys 1981, with a = −0.75).
     Cubic {
-        /// Whether the centers of the corner elements are fixed.
+        /// Whether the centers of the corner elements of input and output are aligned.
         align_corners: bool,
     },
     /// Linear interpolation with a filter that widens with the scale when it shrinks: PyTorch's `bilinear` with
@@ -166,8 +166,8 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpola
     apply_taps(x, axis, &taps)
 }
 
-/// Returns the weights of a filter of distances below `radius`, which is stretched by the scale if the axis shrinks.
-/// The weights of an output have the sum 1.
+/// Returns the taps of a resampling filter with support `radius`. If the axis shrinks, the support is stretched by the
+/// scale. The weights of each output sum to 1.
 fn filter_taps(len: usize, to: usize, scale: f64, radius: f64, filter: impl Fn(f64) -> f64) -> Result<ResampleTaps> {
     let stretch = scale.max(1.0);
     let support = radius * stretch;
