@@ -5,7 +5,7 @@ use crate::image::Image;
 use crate::random::{vec_with_capacity, with_rng};
 use pellucid_tensor::{Error, Result};
 
-/// Convolves an image with a Gaussian of `kernel_size` pixels, with mirror images beyond its edges.
+/// Convolves an image with a Gaussian kernel of `kernel_size` pixels, with reflection padding.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] unless the size is odd and at most twice the shorter side minus 1, and the standard
@@ -29,7 +29,7 @@ pub fn gaussian_blur(image: &Image, kernel_size: usize, sigma: f64) -> Result<Im
     let sum: f64 = weights.iter().sum();
     let weights: Vec<f32> = weights.iter().map(|weight| (weight / sum) as f32).collect();
 
-    // Both axes in succession: rows to floats, columns to bytes.
+    // The horizontal pass writes floats; the vertical pass writes bytes.
     let mut blurred: Vec<f32> = vec_with_capacity(image.pixels().len())?;
     for row in image.pixels().chunks_exact(width * channels) {
         for x in 0..width {
@@ -55,13 +55,13 @@ pub fn gaussian_blur(image: &Image, kernel_size: usize, sigma: f64) -> Result<Im
     Image::try_new(pixels, [height, width, channels])
 }
 
-/// Returns the index of the position `shifted` − `radius`, mirrored at both ends.
+/// Returns the index of the position `shifted` − `radius`, reflected at both ends.
 fn mirrored(shifted: usize, radius: usize, len: usize) -> usize {
     let index = shifted.abs_diff(radius);
     if index < len { index } else { 2 * (len - 1) - index }
 }
 
-/// Blurs an image by a Gaussian of a random standard deviation, by default from 0.1 to 2 pixels.
+/// Blurs an image with a Gaussian kernel of random standard deviation, by default from 0.1 to 2 pixels.
 #[derive(Clone, Copy, Debug)]
 pub struct GaussianBlur {
     kernel_size: usize,
@@ -69,12 +69,12 @@ pub struct GaussianBlur {
 }
 
 impl GaussianBlur {
-    /// Creates a blur with a kernel of this odd number of pixels.
+    /// Creates a blur with a kernel of `kernel_size` pixels, an odd number.
     pub fn new(kernel_size: usize) -> GaussianBlur {
         GaussianBlur { kernel_size, sigma: (0.1, 2.0) }
     }
 
-    /// Sets the least and the largest standard deviation.
+    /// Sets the range of the standard deviation.
     #[must_use]
     pub fn sigma(self, min: f64, max: f64) -> Self {
         GaussianBlur { sigma: (min, max), ..self }

@@ -25,8 +25,8 @@ pub fn erase(mut image: Image, [top, left]: [usize; 2], [rows, columns]: [usize;
     Ok(image)
 }
 
-/// Erases a random rectangle with a probability, by default 0.5: of 2 % to 33 % of the area, and with an aspect ratio
-/// from 0.3 to 3.3.
+/// Erases a random rectangle with a given probability, by default 0.5. The rectangle covers 2 % to 33 % of the area,
+/// with an aspect ratio from 0.3 to 3.3.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomErasing {
     probability: f64,
@@ -36,18 +36,18 @@ pub struct RandomErasing {
 }
 
 impl RandomErasing {
-    /// Creates a transform with this probability.
+    /// Creates a transform that is applied with this probability.
     pub fn new(probability: f64) -> RandomErasing {
         RandomErasing { probability, scale: (0.02, 0.33), ratio: (0.3, 3.3), value: 0 }
     }
 
-    /// Sets the least and the largest share of the area.
+    /// Sets the range of the fraction of the area.
     #[must_use]
     pub fn scale(self, min: f64, max: f64) -> Self {
         RandomErasing { scale: (min, max), ..self }
     }
 
-    /// Sets the least and the largest ratio of width and height.
+    /// Sets the range of the aspect ratio, width / height.
     #[must_use]
     pub fn ratio(self, min: f64, max: f64) -> Self {
         RandomErasing { ratio: (min, max), ..self }
@@ -74,7 +74,7 @@ impl ImageTransform for RandomErasing {
         }
         let [height, width, _] = image.shape();
         let found = with_rng(|rng| {
-            // As in torchvision, an image without a fitting rectangle after ten tries is kept.
+            // As in torchvision, the image is unchanged if no rectangle fits after ten tries.
             (0..10).find_map(|_| {
                 let (rows, columns) = draw_rectangle(rng, height as f64 * width as f64, self.scale, self.ratio);
                 let fits = rows < height && columns < width;

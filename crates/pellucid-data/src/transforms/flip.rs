@@ -32,7 +32,7 @@ macro_rules! random_flip {
         }
 
         impl $flip {
-            /// Creates a flip with this probability.
+            /// Creates a flip that is applied with this probability.
             pub fn new(probability: f64) -> $flip {
                 $flip { probability }
             }

@@ -100,8 +100,7 @@ pub fn try_parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) 
 
 /// Runs `work` over `0..total`, split into ranges of at least `grain` indices.
 ///
-/// Panics if there is only one range, it runs on the calling thread. The result must not depend on how the indices are
-/// split.
+/// If there is only one range, it runs on the calling thread. The result must not depend on how the indices are split.
 #[inline]
 pub fn parallel_ranges(total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
     let tasks = total / grain.max(1);

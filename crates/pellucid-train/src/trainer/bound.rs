@@ -1,4 +1,4 @@
-//! The task and the loaders of a run, without their types.
+//! Type erasure of the task and the loaders of a run.
 
 use super::loader::{EpochBatchIter, EpochLoader};
 use super::task::{BatchScores, NamedScalars, TrainingTask};
@@ -8,7 +8,7 @@ use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{Checkpoint, StateDict, Stateful};
 use pellucid_tensor::{Error, Result};
 
-/// What the loop of a run does with a task and its loaders. Most methods call a method of [`TrainingTask`], with the
+/// The operations of a training loop on a task and its loaders. Most methods call a method of [`TrainingTask`] with the
 /// current batch.
 pub(super) trait RunParts {
     fn batch_count(&self) -> Option<usize>;
@@ -18,10 +18,10 @@ pub(super) trait RunParts {
     /// Returns the position of the loader as a state dict.
     fn batches_state(&self) -> Result<StateDict>;
 
-    /// Returns to a position of the loader.
+    /// Restores a position of the loader.
     fn load_batches_state(&self, state: &StateDict) -> Result<()>;
 
-    /// Begins the next epoch, or the rest of one.
+    /// Begins the next epoch, or the rest of an epoch.
     fn begin_batches(&mut self) -> Result<()>;
 
     /// Reads the next batch, and returns its number of samples.
@@ -30,12 +30,12 @@ pub(super) trait RunParts {
     /// Ends the epoch of the loader.
     fn end_batches(&mut self);
 
-    /// Leaves the epoch of the loader, which continues there later.
+    /// Pauses the epoch of the loader, so that the loader continues at this position.
     fn pause_batches(&mut self) -> Result<()>;
 
     fn train_step(&mut self) -> Result<NamedScalars>;
 
-    /// Returns the weight of the current batch in means of its losses.
+    /// Returns the weight of the current batch in the mean losses of the epoch.
     fn batch_weight(&self) -> Result<BatchWeight>;
     fn first_non_finite(&mut self) -> Option<String>;
 
@@ -48,7 +48,8 @@ pub(super) trait RunParts {
     fn next_validation(&mut self) -> Option<Result<usize>>;
     fn evaluate_step(&mut self) -> Result<BatchScores>;
 
-    /// Ends the batches of an evaluation. Before the last one, the loader returns to its state before the evaluation.
+    /// Ends the batches of an evaluation. If the evaluation is incomplete, the loader returns to its state before the
+    /// evaluation.
     fn end_validation(&mut self) -> Result<()>;
 
     /// Returns the parts of the task and of the loaders.
@@ -68,17 +69,17 @@ pub(super) trait RunParts {
 /// The task and the loaders of a run.
 pub(super) struct BoundRun<'t, 'v, 'm, T: TrainingTask> {
     task: &'m mut T,
-    /// The loader of the training; `None` for an evaluation.
+    /// The training loader; `None` for an evaluation.
     train: Option<&'t mut dyn EpochLoader<T::Batch>>,
     validation: Option<&'v mut dyn EpochLoader<T::Batch>>,
     batches: Option<EpochBatchIter<T::Batch>>,
     validated: Option<EpochBatchIter<T::Batch>>,
     /// The current batch.
     batch: Option<T::Batch>,
-    /// The state to which the loader of an evaluation returns: the state before an evaluation that is not complete, or
-    /// the position within an epoch.
+    /// The state to which the validation loader returns: the state before an incomplete evaluation, or the position
+    /// within an epoch.
     before_validation: Option<StateDict>,
-    /// Whether the loader of an evaluation was within an epoch before it.
+    /// Whether the validation loader was within an epoch before the evaluation.
     is_within_epoch: bool,
 }
 
@@ -113,7 +114,7 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
         }
     }
 
-    /// Keeps a batch, and returns its number of samples.
+    /// Stores a batch, and returns its number of samples.
     fn keep(&mut self, batch: Result<T::Batch>) -> Result<usize> {
         let batch = batch?;
         let samples = self.task.batch_size(&batch);
@@ -122,12 +123,12 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
     }
 }
 
-/// Returns the error of a loop that does not read a batch before it uses it.
+/// Returns the error for a call before the first batch was read.
 fn no_batch() -> Error {
     Error::invalid("fit", "there is no batch")
 }
 
-/// Calls `change`, and restores the state that a loader has before.
+/// Calls `change`, then restores the earlier state of the loader.
 fn keep_state(loader: &dyn Stateful, change: &mut dyn FnMut()) -> Result<()> {
     let state: StateDict = loader.state()?.into_iter().collect();
     change();
@@ -201,7 +202,8 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
         self.before_validation = Some(validation.as_stateful().state()?.into_iter().collect());
         self.is_within_epoch = validation.position().batch > 0;
         if self.is_within_epoch {
-            // An evaluation reads a whole epoch, and the loader of a training that was stopped continues where it was.
+            // An evaluation reads an entire epoch. The loader of a stopped training then continues at its earlier
+            // position.
             drop(validation.begin_epoch()?);
         }
         let position = validation.position();
