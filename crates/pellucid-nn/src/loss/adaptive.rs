@@ -122,7 +122,7 @@ impl Loss for AdaptiveLogSoftmaxWithLoss {
     }
 
     fn check_targets(&self, x: &Shape, y: &Tensor) -> Result<()> {
-        Targets::Classes { ignored: None }.check_if_readable("nll_loss", &self.score_shape(x), y)
+        Targets::Classes { ignored: None, weight: None }.check_if_readable("nll_loss", &self.score_shape(x), y)
     }
 
     fn trainable(&self) -> Vec<(String, Parameter)> {
