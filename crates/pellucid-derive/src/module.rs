@@ -71,7 +71,10 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     });
     Ok(quote! {
         #[automatically_derived]
-        impl #generics #module::Module for #name #parameters #conditions {
+        impl #generics #module::Module for #name #parameters #conditions {}
+
+        #[automatically_derived]
+        impl #generics #module::Visit for #name #parameters #conditions {
             fn visit(&self, visitor: &mut #module::Visitor<'_>) {
                 visitor.module_as(self, #class, #refusal);
                 #body
@@ -106,7 +109,7 @@ fn visits(
     Ok(visits)
 }
 
-/// Adds the bound `T: Module` for every type parameter that is used in a visited field, and `Send + Sync` for the
+/// Adds the bound `T: Visit` for every type parameter that is used in a visited field, and `Send + Sync` for the
 /// other type parameters, since every module must be `Send + Sync`.
 fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     let fields: Vec<&Fields> = match &input.data {
@@ -124,7 +127,7 @@ fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     }
     for parameter in input.generics.type_params_mut() {
         if words.contains(&parameter.ident.to_string()) {
-            parameter.bounds.push(parse_quote!(#module::Module));
+            parameter.bounds.push(parse_quote!(#module::Visit));
         } else {
             parameter.bounds.push(parse_quote!(Send));
             parameter.bounds.push(parse_quote!(Sync));

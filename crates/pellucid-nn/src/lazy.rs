@@ -5,7 +5,7 @@ use crate::init;
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::TrainingMode;
-use crate::visit::{ModulePart, Visitor};
+use crate::visit::{ModulePart, Visit, Visitor};
 use pellucid_tensor::{DType, Result, Shape, Tensor, eager};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -103,7 +103,9 @@ display_as_tree! {
     [L: Module] Lazy<L>;
 }
 
-impl<L: Module> Module for Lazy<L> {
+impl<L: Module> Module for Lazy<L> {}
+
+impl<L: Module> Visit for Lazy<L> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         match self.layer.get() {
             Some(layer) => layer.visit(visitor),

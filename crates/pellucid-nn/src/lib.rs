@@ -48,7 +48,7 @@
 //! | `tree` | [`ModelTree`]: the text of a model |
 //! | `unwind` | unwind safety of models |
 //! | `vector` | [`parameters_to_vector`] and [`vector_to_parameters`]: all parameters as one vector |
-//! | `visit` | [`Visitor`]: the traversal of the parts of a module |
+//! | `visit` | [`Visit`], [`Visitor`]: the traversal of the parts of a module |
 //!
 //! ```
 //! use pellucid::nn::{loss, optim, sequential, Layer, Linear, Module, Relu};
@@ -121,7 +121,7 @@ pub use state_flag::StateFlag;
 pub use summary::{Summary, SummaryRow};
 pub use tree::ModelTree;
 pub use vector::{parameters_to_vector, vector_to_parameters};
-pub use visit::{ModuleInfo, ModulePart, Visitor};
+pub use visit::{ModuleInfo, ModulePart, Visit, Visitor};
 
 exports::exports! {
     /// The names of all layers of sequences; `pellucid/tests/sequence_models` has a test for each.
@@ -141,5 +141,5 @@ exports::exports! {
 }
 
 mod nn {
-    pub(crate) use crate::{Module, Visitor};
+    pub(crate) use crate::{Module, Visit, Visitor};
 }

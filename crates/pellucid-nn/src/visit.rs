@@ -7,6 +7,18 @@ use std::any::type_name;
 use std::cell::Cell;
 use std::fmt::{Debug, Display, Write};
 
+/// A value that a module may have as a field: a [`Parameter`], a [`Buffer`], a mode, a plain value, a module, and a
+/// collection, tuple or pointer of these. `#[derive(Module)]` implements it by a visit of all fields.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a field of a module",
+    note = "a field is a `Parameter`, a `Buffer`, a module, a `Vec`, `Option`, array, tuple, map or `Box` of these, or a plain number",
+    note = "derive `Module` for your own types, and mark fields without parameters `#[module(skip)]`"
+)]
+pub trait Visit: Send + Sync {
+    /// Calls the visitor with every module, parameter, buffer and training mode, each with its name.
+    fn visit(&self, visitor: &mut Visitor<'_>);
+}
+
 /// Returns true if the part of this name belongs to the module `module` of the same model.
 pub(crate) fn is_inside(name: &str, module: &str) -> bool {
     name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
@@ -147,7 +159,7 @@ impl<'a> Visitor<'a> {
     }
 
     /// Visits a field of the current module, under this name.
-    pub fn field(&mut self, name: impl Display, part: &(impl Module + ?Sized)) {
+    pub fn field(&mut self, name: impl Display, part: &(impl Visit + ?Sized)) {
         self.visit_field(&name, ModuleId::of(part), &part);
     }
 

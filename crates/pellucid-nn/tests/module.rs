@@ -3,7 +3,7 @@
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{
     BatchNorm1d, Buffer, Dropout, Flatten, Gelu, IncompatibleKeys, Layer, Linear, Module, ModulePart, Parameter, Relu,
-    Sequential, TrainingMode, TransformerEncoderLayer, TransformerOptions, Visitor, hook, optim, sequential,
+    Sequential, TrainingMode, TransformerEncoderLayer, TransformerOptions, Visit, Visitor, hook, optim, sequential,
 };
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, WrongShape, capture, manual_seed, ops};
 use std::collections::{BTreeMap, HashMap};
@@ -269,7 +269,10 @@ fn a_shared_value_loads_under_any_of_its_names() {
 #[test]
 fn views_of_one_tensor_load_by_their_layout() {
     let weight = Tensor::from([[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]]);
-    let model = (Parameter::new(weight.clone()), Parameter::new(weight.t()));
+    #[derive(Module)]
+    struct Tied(Parameter, Parameter);
+
+    let model = Tied(Parameter::new(weight.clone()), Parameter::new(weight.t()));
     let state = model.state_dict();
     assert_eq!(state["1"].shape().dims(), [3, 2]);
     weight.copy_(&Tensor::zeros([2, 3], DType::F32));

@@ -10,7 +10,7 @@ use crate::layer::Layer;
 use crate::layers::Linear;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Parameter, TrainingMode};
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype, unwrap};
 
@@ -89,7 +89,9 @@ pub struct MultiheadAttention {
     training: TrainingMode,
 }
 
-impl Module for MultiheadAttention {
+impl Module for MultiheadAttention {}
+
+impl Visit for MultiheadAttention {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         match &self.in_proj {

@@ -6,9 +6,8 @@ use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
-use crate::module::Module;
 use crate::parameter::Parameter;
-use crate::visit::{ModulePart, Visitor};
+use crate::visit::{ModulePart, Visit, Visitor};
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::{PaddingMode, Spatial};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
@@ -71,7 +70,7 @@ struct ConvSettings<const N: usize> {
     groups: usize,
 }
 
-impl<const N: usize> Module for ConvSettings<N> {
+impl<const N: usize> Visit for ConvSettings<N> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.setting("kernel", &self.kernel);
         visitor.setting("stride", &self.stride);
@@ -84,7 +83,7 @@ impl<const N: usize> Module for ConvSettings<N> {
     }
 }
 
-impl<const N: usize> Module for Padding<N> {
+impl<const N: usize> Visit for Padding<N> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         match self {
             Padding::Both(both) => visitor.part(ModulePart::Setting(both)),

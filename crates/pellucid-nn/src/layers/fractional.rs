@@ -4,7 +4,7 @@ use super::spatial::{PerAxis, channels, positive};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::Buffer;
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::Spatial;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
@@ -37,7 +37,9 @@ pub struct FractionalMaxPool<const N: usize> {
     samples: Option<Buffer>,
 }
 
-impl<const N: usize> Module for FractionalMaxPool<N> {
+impl<const N: usize> Module for FractionalMaxPool<N> {}
+
+impl<const N: usize> Visit for FractionalMaxPool<N> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module_as(self, if N == 2 { "FractionalMaxPool2d" } else { "FractionalMaxPool3d" }, None);
         visitor.setting("size", &self.size);

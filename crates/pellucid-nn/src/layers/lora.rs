@@ -10,7 +10,7 @@ use crate::option_range::OptionRange;
 use crate::parameter::{Parameter, TrainingMode};
 use crate::state::{StateDict, snapshot};
 use crate::state_flag::StateFlag;
-use crate::visit::{ModulePart, Visitor};
+use crate::visit::{ModulePart, Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, is_capturing, no_grad, ops, unwrap};
 
@@ -168,8 +168,8 @@ impl<L: LoraTarget> Lora<L> {
         let weight = layer.adapted_weight();
         let parameters = init::in_dtype(weight.dtype(), || layer.low_rank_parameters(rank));
         let [lora_a, lora_b] = init::of_layer("lora", parameters)?;
-        lora_a.to_(weight.device())?;
-        lora_b.to_(weight.device())?;
+        lora_a.try_to_(weight.device())?;
+        lora_b.try_to_(weight.device())?;
         layer.try_freeze()?;
         Ok(Lora {
             lora_a,
@@ -283,7 +283,9 @@ impl<L: LoraTarget> Lora<L> {
     }
 }
 
-impl<L: LoraTarget> Module for Lora<L> {
+impl<L: LoraTarget> Module for Lora<L> {}
+
+impl<L: LoraTarget> Visit for Lora<L> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         visit_others(&self.layer, "weight", visitor);

@@ -4,7 +4,7 @@ use super::Parametrization;
 use crate::init;
 use crate::module::Module;
 use crate::parameter::Buffer;
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_tensor::ops::QrMode;
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 use std::sync::OnceLock;
@@ -64,7 +64,9 @@ impl Orthogonal {
     }
 }
 
-impl Module for Orthogonal {
+impl Module for Orthogonal {}
+
+impl Visit for Orthogonal {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         if let Some(map) = &self.map {

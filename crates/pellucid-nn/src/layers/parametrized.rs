@@ -4,7 +4,7 @@ use super::weighted::{Weighted, visit_others};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::Parameter;
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 
@@ -140,7 +140,9 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
     }
 }
 
-impl<L: Weighted, P: Parametrization> Module for Parametrized<L, P> {
+impl<L: Weighted, P: Parametrization> Module for Parametrized<L, P> {}
+
+impl<L: Weighted, P: Parametrization> Visit for Parametrized<L, P> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         visit_others(&self.layer, "parametrizations.weight.original", visitor);

@@ -4,7 +4,7 @@ use super::weighted::{Weighted, visit_others};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Buffer, Parameter};
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Result, Tensor, no_grad, ops, unwrap};
 
@@ -72,7 +72,9 @@ impl<L: Weighted> Pruned<L> {
 /// The names of a pruned weight and of its mask.
 pub(crate) const PRUNED_NAMES: [&str; 2] = ["weight_orig", "weight_mask"];
 
-impl<L: Weighted> Module for Pruned<L> {
+impl<L: Weighted> Module for Pruned<L> {}
+
+impl<L: Weighted> Visit for Pruned<L> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         visit_others(&self.layer, PRUNED_NAMES[0], visitor);

@@ -5,7 +5,7 @@ use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Buffer, Parameter, TrainingMode};
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 
@@ -110,7 +110,9 @@ fn weight_matrix<L: Weighted>(weight: &Tensor) -> Result<Tensor> {
     ops::flatten(&ops::movedim(weight, [L::OUTPUTS as isize], [0])?, 1, -1)
 }
 
-impl<L: Weighted> Module for SpectralNorm<L> {
+impl<L: Weighted> Module for SpectralNorm<L> {}
+
+impl<L: Weighted> Visit for SpectralNorm<L> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         visit_others(&self.layer, "parametrizations.weight.original", visitor);

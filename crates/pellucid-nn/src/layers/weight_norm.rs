@@ -4,7 +4,7 @@ use super::weighted::{Weighted, visit_others};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::Parameter;
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{Result, Tensor, formula, ops, unwrap};
@@ -66,7 +66,9 @@ fn axes_but_first(weight: &Tensor) -> Vec<isize> {
     (1..weight.rank() as isize).collect()
 }
 
-impl<L: Weighted> Module for WeightNorm<L> {
+impl<L: Weighted> Module for WeightNorm<L> {}
+
+impl<L: Weighted> Visit for WeightNorm<L> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         visitor.field("parametrizations.weight.original0", &self.length);

@@ -200,7 +200,9 @@ macro_rules! declared {
             }
         }
 
-        impl crate::Module for $name {
+        impl crate::Module for $name {}
+
+impl crate::Visit for $name {
             fn visit(&self, visitor: &mut crate::Visitor<'_>) {
                 visitor.module(self, None);
             }

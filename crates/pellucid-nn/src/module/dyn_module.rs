@@ -5,7 +5,7 @@ use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
 use crate::state_flag::{FlagLoad, NamedFlag};
 use crate::tree::ModelTree;
-use crate::visit::{ModuleInfo, ModulePart, Visitor, is_inside};
+use crate::visit::{ModuleInfo, ModulePart, Visit, Visitor, is_inside};
 use pellucid_tensor::{DType, Device, Error, Layout, Result, Tensor};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 /// The methods of [`Module`] forward to the methods of `dyn DynModule`, which are compiled once. A program compiles
 /// one small function for each type of module instead of all methods.
 pub(crate) trait DynModule {
-    /// Visits the module; see [`Module::visit`].
+    /// Visits the module; see [`Visit::visit`].
     fn visit_dyn(&self, visitor: &mut Visitor<'_>);
 }
 
-impl<M: Module + ?Sized> DynModule for M {
+impl<M: Visit + ?Sized> DynModule for M {
     fn visit_dyn(&self, visitor: &mut Visitor<'_>) {
         self.visit(visitor);
     }
@@ -27,7 +27,7 @@ impl<M: Module + ?Sized> DynModule for M {
 
 /// Returns a module without its type. The second reference makes an unsized module a trait object too.
 #[inline]
-pub(crate) fn as_dyn<'a, M: Module + ?Sized>(module: &'a &'a M) -> &'a (dyn DynModule + 'a) {
+pub(crate) fn as_dyn<'a, M: Visit + ?Sized>(module: &'a &'a M) -> &'a (dyn DynModule + 'a) {
     module
 }
 
@@ -51,7 +51,7 @@ impl dyn DynModule + '_ {
     }
 
     /// Returns the named parameters, or an error if a layer is not built.
-    pub(super) fn built_parameters(&self) -> Result<Vec<(String, Parameter)>> {
+    pub(crate) fn built_parameters(&self) -> Result<Vec<(String, Parameter)>> {
         self.check_built("parameters")?;
         Ok(self.parameters())
     }

@@ -7,7 +7,7 @@ use super::kind::{CellKind, Elman, GatedRecurrentUnit, LongShortTermMemory, Recu
 use super::weights::LayerWeights;
 use crate::call;
 use crate::module::{Module, display_as_tree};
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::{RecurrenceOptions, RnnNonlinearity};
 use pellucid_tensor::{Error, Result, Tensor, note_call_location, ops, unwrap};
@@ -117,7 +117,9 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     }
 }
 
-impl<K: RecurrentKind> Module for RecurrentCell<K> {
+impl<K: RecurrentKind> Module for RecurrentCell<K> {}
+
+impl<K: RecurrentKind> Visit for RecurrentCell<K> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module_as(self, K::CELL.classes()[1], None);
         self.weights.visit(visitor, "");

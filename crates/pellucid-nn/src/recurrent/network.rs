@@ -7,7 +7,7 @@ use super::sequence::PackedSequence;
 use super::stack::{RecurrentOptions, RecurrentStack};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::RnnNonlinearity;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
@@ -197,7 +197,9 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     }
 }
 
-impl<K: RecurrentKind> Module for RecurrentNetwork<K> {
+impl<K: RecurrentKind> Module for RecurrentNetwork<K> {}
+
+impl<K: RecurrentKind> Visit for RecurrentNetwork<K> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module_as(self, K::CELL.classes()[0], None);
         self.stack.visit(visitor);

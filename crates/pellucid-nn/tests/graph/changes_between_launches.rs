@@ -199,7 +199,9 @@ impl Changing {
     }
 }
 
-impl Module for Changing {
+impl Module for Changing {}
+
+impl Visit for Changing {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         visitor.field("layer", &*self.0.read().unwrap());

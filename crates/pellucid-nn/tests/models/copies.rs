@@ -135,14 +135,17 @@ fn lazy_layers_are_copied_before_and_after_the_build() {
     assert_eq!(model.parameters()[0].shape().dims(), [3, 4]);
 }
 
+#[derive(Clone, Module)]
+struct Pair(Parameter, Parameter);
+
 #[test]
 fn views_of_one_storage_and_captured_steps_are_refused() {
     let values = Tensor::ones([4], DType::F32);
     let (full, part) = (Parameter::new(values.clone()), Parameter::new(values.narrow(0, 0, 2)));
-    let text = error_text((full.clone(), part).deep_copy().map(|_| ()));
+    let text = error_text(Pair(full.clone(), part).deep_copy().map(|_| ()));
     assert!(text.contains("deep_copy") && text.contains("view"), "{text}");
     // Two parameters of the same elements share them in the copy too.
-    let (a, b) = (full, Parameter::new(values)).deep_copy().unwrap();
+    let Pair(a, b) = Pair(full, Parameter::new(values)).deep_copy().unwrap();
     assert_ne!(a.id(), b.id());
     assert_eq!(a.storage_id(), b.storage_id());
     let model = Linear::new(1, 1);

@@ -258,7 +258,7 @@ fn frozen_parameters_with_old_gradients_are_unchanged() {
     let optimizer = Sgd::new(vec![p.clone(), q.clone()], options);
     (&*p * &*q).sum(..).backward();
     optimizer.step();
-    p.freeze();
+    p.requires_grad_(false);
     let (before, state) = (p.item::<f64>(), optimizer.state_dict());
     optimizer.step();
     assert_eq!(p.item::<f64>(), before);
@@ -277,7 +277,7 @@ fn frozen_parameters_with_old_gradients_are_unchanged() {
     assert!(p.grad().is_some());
     assert_eq!(p.item::<f64>(), before);
     assert_ne!(q.item::<f64>(), moved);
-    p.unfreeze();
+    p.requires_grad_(true);
     optimizer.step();
     assert_ne!(p.item::<f64>(), before);
 }
