@@ -33,7 +33,6 @@
 //! | [`loss`] | loss functions |
 //! | `module` | the trait [`Module`] |
 //! | [`optim`] | optimizers, learning rate schedules, clipping, loss scaling, weight averaging |
-//! | `option_range` | checks of numeric options, whose errors name an example value |
 //! | `state_flag` | [`StateFlag`]: a host flag that describes the values of parameters |
 //! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
 //! | [`paths`] | layers with several paths, such as [`If`](paths::If), of which the program selects one before each step |
@@ -89,7 +88,6 @@ mod lazy;
 pub mod loss;
 mod module;
 pub mod optim;
-mod option_range;
 mod parameter;
 pub mod paths;
 pub mod prune;
@@ -127,8 +125,8 @@ exports::exports! {
     /// The names of all layers of sequences; `pellucid/tests/sequence_models` has a test for each.
     SEQUENCE_LAYERS:
     attention::{LearnedPositions, MultiheadAttention, SinusoidalPositions} and {
-        AttentionForwardOptions, AttentionMasks, AttentionWeights, InProj, KvCache, MultiheadAttentionOptions, Rotary,
-        RotaryPairing, causal_mask, multi_head_attention_forward, sinusoidal_positions, try_causal_mask,
+        AttentionMasks, InProj, KvCache, MultiheadAttentionOptions, Rotary, RotaryPairing, causal_mask,
+        sinusoidal_positions, try_causal_mask,
     };
     recurrent::{Gru, GruCell, Lstm, LstmCell, Rnn, RnnCell} and {
         Elman, GatedRecurrentUnit, LongShortTermMemory, LstmState, PackedSequence, RecurrentCell, RecurrentKind,

@@ -16,9 +16,9 @@
 
 use crate::layers::{PRUNED_NAMES, Pruned, Weighted};
 use crate::module::{Module, walk};
-use crate::option_range::OptionRange;
 use crate::parameter::{Buffer, Parameter};
 use crate::visit::ModulePart;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 use std::collections::HashSet;

@@ -6,12 +6,12 @@ use super::{Conv, Embedding, Linear};
 use crate::init::{self, uniform_bound};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree, walk};
-use crate::option_range::OptionRange;
 use crate::parameter::{Parameter, TrainingMode};
 use crate::state::{StateDict, snapshot};
 use crate::state_flag::StateFlag;
 use crate::visit::{ModulePart, Visitor};
 use pellucid_derive::panicking_form;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, is_capturing, no_grad, ops, unwrap};
 
 /// A layer to which [`Lora`] adds a low-rank update. Its output is linear in its weight.
@@ -147,8 +147,10 @@ pub struct Lora<L> {
     pub lora_b: Parameter,
     layer: L,
     rank: usize,
-    alpha: f64,
-    dropout: f64,
+    /// α, the scale of the update, which is divided by the rank.
+    pub alpha: f64,
+    /// The probability of dropout on the input of the update in training.
+    pub dropout: f64,
     training: TrainingMode,
     /// Whether W includes the update. It selects the path, so a captured step has one recording for each of the two.
     /// Clones share it, since they share W.

@@ -100,7 +100,7 @@ pub struct PackedSequence {
 /// use pellucid::{DType, Tensor};
 /// let gru = Gru::new(3, 4);
 /// let (short, long) = (Tensor::randn([2, 3], DType::F32), Tensor::randn([5, 3], DType::F32));
-/// let (y, h) = gru.run_packed(&pack_sequence(&[&short, &long])?, None);
+/// let (y, h) = gru.forward_packed(&pack_sequence(&[&short, &long])?, None);
 /// let (padded, lengths) = pad_packed_sequence(&y, true, 0.0)?;
 /// assert_eq!((padded.shape().dims(), h.shape().dims()), ([2, 5, 4].as_slice(), [1, 2, 4].as_slice()));
 /// assert_eq!(lengths.to_vec::<i64>(), [2, 5]);

@@ -448,7 +448,7 @@ fn gradients_accumulate_over_batches_of_different_sizes() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let ones = |rows: usize| (Tensor::ones([rows, 1], DType::F32), Tensor::zeros([rows, 1], DType::F32));
     for (stream, limit) in streams().into_iter().flat_map(|s| [(s.clone(), 8), (s, 1)]) {
-        let model = Linear::new(1, 1).without_bias();
+        let model = Linear::new(1, 1).bias(false);
         init::ones_(&model.weight);
         let optimizer = Sgd::try_new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
         let options = StepOptions { stream, accumulate: 3, ..Default::default() };

@@ -59,11 +59,11 @@ fn the_update_equals_a_layer_with_the_sum_of_weights() {
     let randn = |shape: &[usize]| Tensor::randn(shape, DType::F64);
     init::in_dtype(DType::F64, || {
         check_adapted(Linear::new(5, 4), &randn(&[3, 5]));
-        check_adapted(Linear::new(5, 4).without_bias(), &randn(&[2, 3, 5]));
+        check_adapted(Linear::new(5, 4).bias(false), &randn(&[2, 3, 5]));
         check_adapted(Conv1d::new(4, 6, 3).stride(2).padding(1), &randn(&[2, 4, 9]));
         check_adapted(Conv2d::new(4, 6, [3, 2]).dilation(2).groups(2), &randn(&[2, 4, 7, 6]));
         check_adapted(Conv2d::new(4, 8, 3).padding(Padding::Same).groups(4), &randn(&[2, 4, 5, 5]));
-        check_adapted(Conv3d::new(2, 3, 2).without_bias(), &randn(&[1, 2, 4, 3, 5]));
+        check_adapted(Conv3d::new(2, 3, 2).bias(false), &randn(&[1, 2, 4, 3, 5]));
         check_adapted(Embedding::new(7, 3), &Tensor::from([[1i64, 0, 6], [6, 2, 2]]));
     });
 }

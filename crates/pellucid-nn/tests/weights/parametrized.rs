@@ -33,7 +33,7 @@ impl Parametrization for Doubled {
 
 #[test]
 fn a_parametrization_of_the_user_is_applied_and_removed() {
-    let layer = Linear::new(2, 1).without_bias();
+    let layer = Linear::new(2, 1).bias(false);
     init::constant_(&layer.weight, 2.0);
     let layer = Parametrized::new(layer, Positive);
     assert_near(layer.original(), &Tensor::full([1, 2], 2.0f64.ln(), DType::F32), 1e-6);
@@ -86,7 +86,7 @@ fn weights_are_orthogonal_in_every_map() {
             let conv = Parametrized::new(Conv2d::new(2, 3, [3, 2]), Orthogonal::new().map(map));
             assert_orthonormal(&conv.weight(), 1e-12);
         }
-        let layer = Parametrized::new(Linear::new(4, 6), Orthogonal::new().without_base());
+        let layer = Parametrized::new(Linear::new(4, 6), Orthogonal::new().use_trivialization(false));
         assert_orthonormal(&layer.weight(), 1e-12);
         let names: Vec<String> = layer.state_dict().into_keys().collect();
         assert_eq!(names, ["bias", "parametrizations.weight.original"]);
@@ -125,7 +125,8 @@ fn training_keeps_the_weight_orthogonal() {
 #[test]
 fn maps_without_a_right_inverse_are_refused() {
     for map in [OrthogonalMap::MatrixExp, OrthogonalMap::Cayley] {
-        let refused = Parametrized::try_new(Linear::new(3, 3), Orthogonal::new().map(map).without_base()).map(drop);
+        let refused =
+            Parametrized::try_new(Linear::new(3, 3), Orthogonal::new().map(map).use_trivialization(false)).map(drop);
         assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{refused:?}");
     }
 }
