@@ -3,7 +3,8 @@
 //! - [`Module`]: a type with parameters. `#[derive(Module)]` finds them.
 //! - [`Layer`]: a module that maps one tensor to one tensor. Layers: [`Linear`], [`Conv2d`], [`BatchNorm2d`],
 //!   [`LayerNorm`], [`Embedding`], [`Dropout`], pooling, padding, activations; [`Sequential`] and tuples of layers.
-//! - Layers with a changed weight: [`Lora`], [`Pruned`], [`Parametrized`], [`WeightNorm`], [`SpectralNorm`];
+//! - Layers with a changed weight: [`Lora`], [`Pruned`], [`Parametrized`], with [`WeightNorm`],
+//!   [`SpectralNorm`] or [`Orthogonal`];
 //!   [`fuse_conv_bn`].
 //! - Layers with several paths: [`paths::If`], [`paths::Repeat`], [`paths::EarlyExit`].
 //! - Sequence models: [`MultiheadAttention`], [`Transformer`], [`Rnn`], [`Gru`] and [`Lstm`].
@@ -119,7 +120,7 @@ pub use state_flag::StateFlag;
 pub use summary::{Summary, SummaryRow};
 pub use tree::ModelTree;
 pub use vector::{parameters_to_vector, vector_to_parameters};
-pub use visit::{ModuleInfo, ModulePart, Visitor};
+pub use visit::{ModuleInfo, ModulePart, ModuleRole, Visitor};
 
 exports::exports! {
     /// The names of all layers of sequences; `pellucid/tests/sequence_models` has a test for each.
@@ -139,5 +140,5 @@ exports::exports! {
 }
 
 mod nn {
-    pub(crate) use crate::{Module, Visitor};
+    pub(crate) use crate::{Module, ModuleRole, Visitor};
 }

@@ -420,8 +420,8 @@ rows! {
     "nn.Tanh()" => [Tanh];
     "nn.Sigmoid()" => [Sigmoid];
     "nn.Softmax(dim=-1)" => [Softmax { axis: -1 }];
-    "nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))" => [WeightNorm::new(Linear::new(8, 4))];
-    "nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))" => [SpectralNorm::new(Linear::new(8, 4))];
+    "nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))" => [Parametrized::new(Linear::new(8, 4), WeightNorm::new())];
+    "nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))" => [Parametrized::new(Linear::new(8, 4), SpectralNorm::new())];
     "nn.utils.parametrizations.orthogonal(nn.Linear(8, 4))" => [Parametrized::new(Linear::new(8, 4), Orthogonal::new())];
     "parametrize.remove_parametrizations(layer, 'weight')" => [Parametrized::new(Linear::new(8, 4), Orthogonal::new()).remove()];
     "prune.l1_unstructured(layer, 'weight', 0.3)" => [prune::l1_unstructured(&layer, 0.3)?];

@@ -6,10 +6,10 @@ use crate::init;
 use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
-use crate::module::{Module, walk};
+use crate::module::{Module, RoleModule, modules_in_role};
 use crate::parameter::{Buffer, Parameter, TrainingMode};
 use crate::temporary::with_temporary;
-use crate::visit::ModulePart;
+use crate::visit::ModuleRole;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::RunningStatistics;
 use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, formula, no_grad, ops, unwrap};
@@ -38,6 +38,7 @@ use std::cell::Cell;
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 #[module(class = BatchNorm::<N>::CLASS)]
+#[module(role = BatchNorm)]
 pub struct BatchNorm<const N: usize> {
     /// The scale of each channel, `[C]`.
     pub weight: Option<Parameter>,
@@ -258,16 +259,9 @@ pub(crate) fn with_plain_averages<R>(f: impl FnOnce() -> R) -> R {
 
 /// Returns mean, variance and count of every batch normalization of a module that has running statistics.
 pub(crate) fn batch_norms(module: &(impl Module + ?Sized)) -> Vec<[Buffer; 3]> {
-    let mut found: Vec<(String, Vec<Buffer>)> = Vec::new();
-    walk(module, |name, part| match part {
-        ModulePart::Module(info) if info.class().starts_with("BatchNorm") => found.push((name.to_string(), Vec::new())),
-        ModulePart::Buffer(buffer) => {
-            let outer = name.rsplit_once('.').map_or("", |(outer, _)| outer);
-            if let Some((_, own)) = found.last_mut().filter(|(name, _)| name == outer) {
-                own.push(buffer.clone());
-            }
-        }
-        _ => {}
-    });
-    found.into_iter().filter_map(|(_, buffers)| buffers.try_into().ok()).collect()
+    let buffers = |norm: RoleModule| norm.buffers.into_iter().map(|(_, buffer)| buffer).collect::<Vec<_>>();
+    modules_in_role(module, ModuleRole::BatchNorm)
+        .into_iter()
+        .filter_map(|norm| buffers(norm).try_into().ok())
+        .collect()
 }

@@ -82,8 +82,8 @@ crate::exports::exports! {
     pruned::{Pruned};
     resize::{ChannelShuffle, PixelShuffle, PixelUnshuffle, Upsample};
     shape::{Flatten, Fold, Identity, Unflatten, Unfold};
-    spectral_norm::{SpectralNorm};
+    spectral_norm::{} and {SpectralNorm};
     unpool::{MaxUnpool1d, MaxUnpool2d, MaxUnpool3d} and {MaxUnpool};
-    weight_norm::{WeightNorm};
-    weighted::{} and {Weighted};
+    weight_norm::{} and {WeightNorm};
+    weighted::{} and {Reparametrized, Weighted};
 }

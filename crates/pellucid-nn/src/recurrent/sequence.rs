@@ -79,7 +79,7 @@ pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> 
 }
 
 /// Sequences of different lengths that a recurrent layer runs to their own ends
-/// ([`run_packed`](crate::RecurrentNetwork::try_run_packed)).
+/// ([`forward_packed`](crate::RecurrentNetwork::try_forward_packed)).
 ///
 /// Unlike PyTorch's type, it stores the padding: kernels run all sequences for T steps and ignore the padding. An
 /// elementwise function or a layer of the features applies to `padded`:

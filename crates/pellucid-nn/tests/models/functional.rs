@@ -55,8 +55,8 @@ fn layers_of_every_kind_use_the_given_tensors() {
     check_functional_call(&sequential![Linear::new(6, 6), BatchNorm1d::new(6), Prelu::new(), LayerNorm::new(6)], |m| {
         m.forward(&x)
     });
-    check_functional_call(&WeightNorm::new(Linear::new(6, 3)), |layer| layer.forward(&x));
-    check_functional_call(&SpectralNorm::new(Linear::new(6, 3)), |layer| layer.forward(&x));
+    check_functional_call(&Parametrized::new(Linear::new(6, 3), WeightNorm::new()), |layer| layer.forward(&x));
+    check_functional_call(&Parametrized::new(Linear::new(6, 3), SpectralNorm::new()), |layer| layer.forward(&x));
     check_functional_call(&RnnCell::new(6, 5), |cell| cell.forward(&x, None));
     check_functional_call(&If::new(Linear::new(6, 3), Linear::new(6, 3)), |layer| layer.forward(&x));
     let sequence = Tensor::randn([5, 2, 6], DType::F32);

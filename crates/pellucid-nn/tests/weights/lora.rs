@@ -20,7 +20,7 @@ fn check_adapted<L: LoraTarget + Clone>(plain: L, x: &Tensor) {
     let layer = Lora::new(plain.deep_copy().unwrap(), 2).alpha(3.0);
     assert_eq!(layer.forward(x).to_bytes(), before.to_bytes(), "the initial update must be 0");
     let layer = randomize(layer);
-    let original = layer.layer().adapted_weight().copy();
+    let original = layer.original().copy();
     let y = layer.forward(x);
 
     // The layer with the sum as its weight, which is differentiable in A and B.
@@ -46,9 +46,9 @@ fn check_adapted<L: LoraTarget + Clone>(plain: L, x: &Tensor) {
     assert!(layer.is_merged());
     assert_near(&layer.forward(x), &y, 1e-12);
     layer.unmerge();
-    assert_near(layer.layer().adapted_weight(), &original, 1e-14);
+    assert_near(layer.original(), &original, 1e-14);
     assert_near(&layer.forward(x), &y, 1e-12);
-    let merged = layer.into_merged();
+    let merged = layer.remove();
     assert_near(&merged.forward(x), &y, 1e-12);
     assert!(merged.parameters().iter().all(|parameter| parameter.requires_grad()));
 }
@@ -185,7 +185,7 @@ fn clones_share_a_merge() {
     let tied = sequential![layer.clone(), layer.clone().alpha(2.0)].deep_copy().unwrap();
     assert!(!copy.state_dict().contains_key("0.lora_merged"));
     assert_eq!(tied.state_dict().keys().filter(|name| name.ends_with("lora_merged")).count(), 1);
-    drop(layer.clone().into_merged());
+    drop(layer.clone().remove());
     assert!(layer.is_merged());
 }
 
