@@ -19,6 +19,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         None => quote!(::core::any::type_name::<Self>()),
     };
     let module = arguments.module_path();
+    let role = arguments.role.as_ref().map(|role| quote!(visitor.role(#module::ModuleRole::#role);));
     let body = match &input.data {
         Data::Struct(data) => {
             let visits = visits(&module, &data.fields, |name, index| match name {
@@ -76,6 +77,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         #[automatically_derived]
         impl #generics #module::Visit for #name #parameters #conditions {
             fn visit(&self, visitor: &mut #module::Visitor<'_>) {
+                #role
                 visitor.module_as(self, #class, #refusal);
                 #body
             }
@@ -150,6 +152,7 @@ struct ModuleAttribute {
     path: Option<Path>,
     no_capture: Option<LitStr>,
     class: Option<Expr>,
+    role: Option<Ident>,
 }
 
 impl ModuleAttribute {
@@ -175,9 +178,12 @@ impl ModuleAttribute {
                 } else if meta.path.is_ident("class") {
                     arguments.class = Some(meta.value()?.parse()?);
                     Ok(())
+                } else if meta.path.is_ident("role") {
+                    arguments.role = Some(meta.value()?.parse()?);
+                    Ok(())
                 } else {
-                    let known = "`skip` or `setting` on a field, or `display`, `crate = path`, `class = name` or \
-                                 `no_capture = \"why\"` on the type";
+                    let known = "`skip` or `setting` on a field, or `display`, `crate = path`, `class = name`, \
+                                 `role = variant` or `no_capture = \"why\"` on the type";
                     Err(meta.error(format!("expected {known}")))
                 }
             })?;

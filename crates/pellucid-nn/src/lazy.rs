@@ -53,7 +53,7 @@ impl<L> Lazy<L> {
     ///
     /// ```
     /// use pellucid::nn::{Conv2d, Layer};
-    /// let conv = Conv2d::lazy(16, 3).with(|conv| conv.stride(2).padding(1).without_bias());
+    /// let conv = Conv2d::lazy(16, 3).with(|conv| conv.stride(2).padding(1).bias(false));
     /// assert_eq!(conv.output_shape(&[1, 8, 32, 32])?.dims(), [1, 16, 16, 16]);
     /// # Ok::<(), pellucid::Error>(())
     /// ```

@@ -2,7 +2,9 @@
 
 mod dyn_module;
 
-pub(crate) use dyn_module::{DynModule, as_dyn, identity, in_value, parameters_so_far, state_of, view, walk};
+pub(crate) use dyn_module::{
+    DynModule, RoleModule, as_dyn, identity, in_value, modules_in_role, parameters_so_far, state_of, view, walk,
+};
 
 use crate::cloning::CloneScope;
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};

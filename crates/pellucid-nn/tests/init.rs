@@ -116,7 +116,7 @@ fn deterministic_schemes_are_exact() {
     assert_eq!(init::ones(2).to_vec::<f32>(), [1.0; 2]);
     assert_eq!(init::eye([2, 3]).to_vec::<f32>(), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
     // A convolution with this weight copies channels, group by group; output channels without an input channel are 0.
-    let conv = Conv2d::new(4, 6, 3).groups(2).padding(1).without_bias();
+    let conv = Conv2d::new(4, 6, 3).groups(2).padding(1).bias(false);
     init::dirac_(&conv.weight, 2);
     let x = Tensor::randn([1, 4, 5, 5], DType::F32);
     let y = conv.forward(&x);
@@ -128,7 +128,7 @@ fn deterministic_schemes_are_exact() {
             "output channel {output} is wrong"
         );
     }
-    let even = Conv2d::new(1, 1, [4, 1]).padding(Padding::Same).without_bias();
+    let even = Conv2d::new(1, 1, [4, 1]).padding(Padding::Same).bias(false);
     init::dirac_(&even.weight, 1);
     assert_eq!(even.weight.to_vec::<f32>(), [0.0, 0.0, 1.0, 0.0]);
 }

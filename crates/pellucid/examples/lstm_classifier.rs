@@ -143,7 +143,7 @@ impl Classifier {
         let options = RecurrentOptions { batch_first: true, ..Default::default() };
         Classifier {
             embedding: Embedding::new(SYMBOLS.len(), width).padding_index(0),
-            lstm: Lstm::with(width, hidden, options),
+            lstm: Lstm::with_options(width, hidden, options),
             head: Linear::new(hidden, 1),
         }
     }
@@ -154,7 +154,7 @@ impl Model<(Tensor, Tensor)> for Classifier {
     fn run(&self, (symbols, lengths): &(Tensor, Tensor)) -> Result<Tensor> {
         let x = self.embedding.try_forward(symbols)?;
         // The last state of a word is the state at its own end: padding changes nothing.
-        let (_, (h, _)) = self.lstm.try_run_padded(&x, lengths, None)?;
+        let (_, (h, _)) = self.lstm.try_forward_padded(&x, lengths, None)?;
         ops::squeeze(&self.head.try_forward(&h.i(-1))?, -1)
     }
 }

@@ -113,5 +113,5 @@ impl Layer for ResidualBlock {
 
 /// A convolution that keeps the size of the image at stride 1. The norm after it has the bias.
 fn convolution(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Conv2d {
-    Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).without_bias()
+    Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false)
 }

@@ -61,7 +61,7 @@ impl AdaptiveLogSoftmaxWithLoss {
             );
             return Err(Error::invalid(op, reason));
         }
-        let plain = |inputs, outputs| Linear::try_new(inputs, outputs).map(Linear::without_bias);
+        let plain = |inputs, outputs| Linear::try_new(inputs, outputs)?.try_bias(false);
         let mut tail = Vec::new();
         for (k, pair) in ends.windows(2).enumerate() {
             let width = (inputs as f64 / div_value.powi(k as i32 + 1)).floor();

@@ -4,11 +4,11 @@ use super::free_buffer::free_buffer;
 use crate::layer::Layer;
 use crate::layers::{batch_norms, with_plain_averages};
 use crate::module::{Module, as_dyn, walk};
-use crate::option_range::OptionRange;
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use crate::visit::{ModulePart, Visit};
 use pellucid_derive::panicking_form;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::{DType, Error, Result, Tensor, eager, formula, no_grad, ops, unwrap};
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! [`Rule`]: options, state and formula of one optimizer. [`RuleOptimizer`](super::RuleOptimizer) does everything else.
 
 use super::step_modifiers::{StepModifiers, with_modifiers};
-use crate::option_range::OptionRange;
 use crate::parameter::Buffer;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
 use std::any::Any;
 use std::cell::RefCell;

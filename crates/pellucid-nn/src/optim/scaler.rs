@@ -5,10 +5,10 @@ use super::free_buffer::{free_buffer, move_free};
 use super::hyperparameter::Hyperparameter;
 use super::options::options;
 use super::{Optimizer, Parameter};
-use crate::option_range::OptionRange;
 use crate::parameter::Buffer;
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_derive::panicking_form;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, is_capturing, lock, no_grad, ops, unwrap};
 use std::sync::{Mutex, MutexGuard};
 

@@ -246,7 +246,7 @@ fn an_optimizer_that_cannot_be_filled_returns_an_error() {
 #[test]
 fn parameters_of_a_loss_are_trained_or_named() {
     let model = sequential![Linear::new(6, 8)];
-    let loss = LinearCrossEntropyLoss::new(8, CLASSES, &[]).with_bias();
+    let loss = LinearCrossEntropyLoss::new(8, CLASSES, &[]).bias(true);
     let custom = |loss| Loss::with_targets(loss, [BATCH], DType::I64);
     let refused = GraphTrainer::new(&model, custom(loss.clone()), sgd(&model, 0.1, 0.0)).compile(&[BATCH, 6]).map(drop);
     assert_eq!(untrained(refused), ["loss.linear.weight", "loss.linear.bias"]);

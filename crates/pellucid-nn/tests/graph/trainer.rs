@@ -449,7 +449,7 @@ fn gradients_accumulate_over_batches_of_different_sizes() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let ones = |rows: usize| (Tensor::ones([rows, 1], DType::F32), Tensor::zeros([rows, 1], DType::F32));
     for (eager, limit) in [false, true].into_iter().flat_map(|eager| [(eager, 8), (eager, 1)]) {
-        let model = Linear::new(1, 1).without_bias();
+        let model = Linear::new(1, 1).bias(false);
         init::ones_(&model.weight);
         let optimizer = Sgd::try_new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
         let options = StepOptions { eager, accumulate: 3, ..Default::default() };

@@ -52,7 +52,7 @@ struct Agent {
     body: ModuleList,
     heads: ModuleDict<Linear>,
     recurrent: Option<Gru>,
-    norms: HashMap<String, SpectralNorm<Linear>>,
+    norms: HashMap<String, Parametrized<Linear, SpectralNorm>>,
     scale: Parameter,
     table: Buffer,
     tied: Linear,
@@ -66,7 +66,7 @@ fn derived_models_and_all_containers_are_copied() {
     let mut heads = ModuleDict::new();
     heads.insert("value", Linear::new(2, 1));
     let tied = heads["value"].clone();
-    let norms = HashMap::from([("norm".to_string(), SpectralNorm::new(Linear::new(2, 2)))]);
+    let norms = HashMap::from([("norm".to_string(), Parametrized::new(Linear::new(2, 2), SpectralNorm::new()))]);
     let scale = Parameter::new(Tensor::ones([2], DType::F64));
     let table = Buffer::non_persistent(Tensor::from([1i64, 2]));
     let agent = Agent { body, heads, recurrent: Some(Gru::new(2, 2)), norms, scale, table, tied, name: "a".into() };

@@ -296,7 +296,7 @@ fn an_infinite_gradient_of_a_frozen_parameter_skips_no_step() {
 #[test]
 fn update_bn_recomputes_statistics() {
     let norm = |momentum: f64| BatchNorm1d::new(2).momentum(momentum);
-    let model = sequential![norm(0.1), Dropout::new(0.5), norm(0.7), InstanceNorm1d::new(2).running_statistics()];
+    let model = sequential![norm(0.1), Dropout::new(0.5), norm(0.7), InstanceNorm1d::new(2).running_statistics(true)];
     model.forward(&Tensor::full([4, 2, 3], 7.0, DType::F32));
     model.eval();
     let batches = [[[1.0f32, 5.0], [3.0, 5.0]], [[6.0, 5.0], [-2.0, 1.0]]];

@@ -75,7 +75,7 @@ fn all_kinds_train_a_model_bit_equal() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let make_model = || {
         pellucid_tensor::manual_seed(3);
-        sequential![Linear::new(6, 5).without_bias(), Tanh, Linear::new(5, 2).without_bias()]
+        sequential![Linear::new(6, 5).bias(false), Tanh, Linear::new(5, 2).bias(false)]
     };
     let batches: Vec<_> = (0..8)
         .map(|i| (Tensor::arange(0.0f32, 24.0, 1.0) * 0.3 + i as f64).sin().reshape([4, 6]))

@@ -104,12 +104,13 @@ const MICRO: usize = 3;
 /// A transformer whose gradients accumulate over several launches before another captured step updates.
 fn transformer(dtype: DType) -> TrainingCase {
     let model = init::in_dtype(dtype, || {
-        let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
+        let options =
+            TransformerOptions { hidden: 16, norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
         Gpt {
             words: Embedding::new(7, 8),
             positions: LearnedPositions::new(5, 8),
-            body: TransformerEncoder::new(1, 8, 2, 16, options).with_norm(),
-            head: Linear::new(8, 7).without_bias(),
+            body: TransformerEncoder::with_options(8, 2, 1, options).norm(true),
+            head: Linear::new(8, 7).bias(false),
         }
     });
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() });
@@ -153,7 +154,7 @@ fn lstm(dtype: DType) -> TrainingCase {
     let model = init::in_dtype(dtype, || (Lstm::new(3, 5), Linear::new(5, 2)));
     let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() });
     let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
-        let (outputs, _) = lstm.run(x, None);
+        let (outputs, _) = lstm.forward_sequence(x, None);
         loss::mse_loss(&head.forward(&outputs.mean(0)), y)
     };
     let batch = |dtype, i| (0, vec![wave(&[4, 3, 3], i, dtype), wave(&[3, 2], 2 * i, dtype)]);

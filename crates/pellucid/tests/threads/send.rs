@@ -111,8 +111,6 @@ fn public_types_are_send_and_sync() {
         MultiheadAttentionOptions,
         TransformerOptions,
         RecurrentOptions,
-        pellucid::nn::AttentionForwardOptions<'_>,
-        pellucid::nn::AttentionWeights<'_>,
         pellucid::nn::PackedSequence,
         pellucid::ops::InterpOptions,
         LstmState,

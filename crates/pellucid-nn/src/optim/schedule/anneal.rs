@@ -1,7 +1,7 @@
 //! Schedules that change the learning rate along a curve.
 
 use super::{AnnealStrategy, PerGroup, Schedule, SchedulePoint};
-use crate::option_range::OptionRange;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 

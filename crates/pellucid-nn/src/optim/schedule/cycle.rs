@@ -1,7 +1,7 @@
 //! Cyclical schedules, which change the momentum inversely.
 
 use super::{PerGroup, Schedule, SchedulePoint};
-use crate::option_range::OptionRange;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 

@@ -1,7 +1,7 @@
 //! Schedules that multiply the rate by factors.
 
 use super::{Schedule, SchedulePoint};
-use crate::option_range::OptionRange;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::Result;
 
 /// A function of group and epoch.

@@ -27,7 +27,7 @@
 //! ```
 
 use crate::delegate::delegate;
-use crate::option_range::OptionRange;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::Result;
 
 mod anneal;

@@ -4,9 +4,9 @@ use super::PerGroup;
 use super::restorable::Restorable;
 use super::scheduler::check_optimizer;
 use crate::optim::{Hyperparameter, Optimizer};
-use crate::option_range::OptionRange;
 use crate::state::{StateDict, StateLoad, Stateful, whole_number};
 use pellucid_derive::panicking_form;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// The direction in which a metric improves.

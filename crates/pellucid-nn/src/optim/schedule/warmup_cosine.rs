@@ -2,8 +2,8 @@
 
 use super::{Schedule, SchedulePoint};
 use crate::optim::Optimizer;
-use crate::option_range::OptionRange;
 use pellucid_derive::panicking_form;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::{Result, unwrap};
 use std::f64::consts::PI;
 
