@@ -549,12 +549,12 @@ rows! {
     "lr_scheduler.StepLR(optimizer, 30)" => [Scheduler::new(StepLr { step_size: 30, gamma: 0.1 }, &optimizer)];
     "lr_scheduler.MultiStepLR(optimizer, [30, 80])" => [Scheduler::new(MultiStepLr { milestones: vec![30, 80], gamma: 0.1 }, &optimizer)];
     "lr_scheduler.ExponentialLR(optimizer, 0.99)" => [Scheduler::new(ExponentialLr { gamma: 0.99 }, &optimizer)];
-    "lr_scheduler.CosineAnnealingLR(optimizer, 100)" => [Scheduler::new(CosineAnnealingLr { period: 100, floor: 0.0 }, &optimizer)];
-    "lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)" => [Scheduler::new(CosineAnnealingWarmRestarts { first: 10, multiple: 1, floor: 0.0 }, &optimizer)];
+    "lr_scheduler.CosineAnnealingLR(optimizer, 100)" => [Scheduler::new(CosineAnnealingLr { t_max: 100, eta_min: 0.0 }, &optimizer)];
+    "lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)" => [Scheduler::new(CosineAnnealingWarmRestarts { t_0: 10, t_mult: 1, eta_min: 0.0 }, &optimizer)];
     "lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)" => [Scheduler::new(OneCycleLr::new(0.1, 100), &optimizer)];
     "lr_scheduler.LambdaLR(optimizer, lambda e: 0.9 ** e)" => [Scheduler::new(LambdaLr::new(|e| 0.9f64.powi(e as i32)), &optimizer)];
-    "lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 5)" => [Scheduler::new(LinearLr { start_factor: 0.1, end_factor: 1.0, total: 5 }, &optimizer)];
-    "lr_scheduler.SequentialLR(optimizer, [a, b], [5])" => [Scheduler::new(SequentialLr::new(ConstantLr { factor: 0.1, total: 5 }, vec![(5, Box::new(ExponentialLr { gamma: 0.9 }))]), &optimizer)];
+    "lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 5)" => [Scheduler::new(LinearLr { start_factor: 0.1, end_factor: 1.0, total_iters: 5 }, &optimizer)];
+    "lr_scheduler.SequentialLR(optimizer, [a, b], [5])" => [Scheduler::new(SequentialLr::new(ConstantLr { factor: 0.1, total_iters: 5 }, vec![(5, Box::new(ExponentialLr { gamma: 0.9 }))]), &optimizer)];
     "lr_scheduler.ReduceLROnPlateau(optimizer)" => [ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default())];
     "plateau.step(loss)" => [plateau.step(0.5, &optimizer)];
     "scheduler.step()" => [scheduler.step(&optimizer)];

@@ -79,7 +79,6 @@ pub use hyperparameter::Hyperparameter;
 pub use rule::{Momentum, Rule, RuleState, UpdateContext};
 pub use rule_optimizer::RuleOptimizer;
 pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
-pub use schedule::CosineSchedule;
 
 use crate::delegate::delegate;
 use crate::parameter::Parameter;

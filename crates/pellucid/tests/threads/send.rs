@@ -120,8 +120,8 @@ fn public_types_are_send_and_sync() {
     ];
     // Schedules, and the parts of optimizers.
     both![ConstantLr, ExponentialLr, LambdaLr, LinearLr, MultiStepLr, MultiplicativeLr, NoamLr, PolynomialLr, StepLr];
-    both![SwaLr, WarmupLr, CosineSchedule, CosineAnnealingLr, CosineAnnealingWarmRestarts, OneCycleLr, CyclicLr];
-    both![ChainedScheduler, SequentialLr, ReduceLrOnPlateau, Scheduler<StepLr>, AnnealStrategy, CyclicScale];
+    both![SwaLr, WarmupLr, CosineWithWarmupLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, OneCycleLr, CyclicLr];
+    both![ChainedScheduler, SequentialLr, ReduceLrOnPlateau, Scheduler<StepLr>, AnnealStrategy, CyclicMode];
     both![PlateauMode, ThresholdMode, ReduceLrOnPlateauOptions, SchedulePoint, PerGroup];
     both![ClipGradNormOptions, GradScalerOptions, LbfgsOptions, Hyperparameter, MuonLr, Momentum, Unscaled];
     both![AdadeltaOptions, AdafactorOptions, AdagradOptions, AdamOptions, AdamWOptions, AdamaxOptions];
