@@ -562,8 +562,8 @@ rows! {
     "with torch.autocast('cpu', dtype=torch.bfloat16):" => [let _guard = autocast(DType::BF16)];
     "scaler.scale(loss).backward()" => [scaler.scale(&model.forward(&x).sum(..)).backward()];
     "scaler.get_scale()" => [scaler.get_scale()];
-    "scaler.step(optimizer); scaler.update()" => [scaler.step(&optimizer)?; scaler.update()?];
-    "scaler.scale(loss).backward(); scaler.unscale_(optimizer)" => [scaler.scale(&model.forward(&x).sum(..)).backward(); scaler.unscale(&optimizer)?.step(&optimizer)?];
+    "scaler.step(optimizer); scaler.update()" => [scaler.step(&optimizer); scaler.update()];
+    "scaler.scale(loss).backward(); scaler.unscale_(optimizer)" => [scaler.scale(&model.forward(&x).sum(..)).backward(); scaler.unscale(&optimizer).step()];
     "optim.swa_utils.AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))" => [AveragedModel::new(&model, Average::Exponential(0.999))];
     "averaged.update_parameters(model)" => [averaged.update()?];
     "optimizer.add_param_group({'params': head.parameters(), 'lr': 0.1})" => [optimizer.try_add_group(head.parameters(), SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() })?];

@@ -5,7 +5,10 @@ use pellucid_nn::optim::schedule::{
     ExponentialLr, LinearLr, NoamLr, OneCycleLr, PerGroup, PolynomialLr, ReduceLrOnPlateau, ReduceLrOnPlateauOptions,
     Schedule, Scheduler, SequentialLr, StepLr, ThresholdMode, WarmupLr,
 };
-use pellucid_nn::optim::{Adafactor, AdafactorOptions, Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
+use pellucid_nn::optim::{
+    Adafactor, AdafactorOptions, Adam, AdamOptions, Optimizer, Rule, RuleOptimizer, RuleState, Sgd, SgdOptions,
+    UpdateContext,
+};
 use pellucid_nn::{Dropout, Parameter, StateDict};
 use pellucid_tensor::{Result, Tensor};
 use std::panic::catch_unwind;
@@ -168,6 +171,45 @@ fn a_state_with_an_invalid_learning_rate_is_refused() {
 
 #[test]
 fn gradients_of_another_dtype_are_named() {
-    let found = message(sgd().rebind_grads(&[Tensor::from([1.0f64])]));
+    let found = message(sgd().try_rebind_grads(&[Tensor::from([1.0f64])]));
     assert!(found.contains("f64") && found.contains("f32"), "{found}");
+}
+
+/// A rule whose update reads more states than it has.
+#[derive(Debug)]
+struct Misread;
+
+impl Rule for Misread {
+    fn name(&self) -> &'static str {
+        "misread"
+    }
+
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn lr(&self) -> f64 {
+        0.1
+    }
+
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
+        Ok(vec![("velocity", like.copy())])
+    }
+
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
+        let ([_lr], [_velocity]) = (context.rates()?, context.states()?);
+        let [_mean, _square] = context.states()?;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_rule_reads_the_states_that_it_has() {
+    let parameter = Parameter::new(Tensor::from([1.0f32]));
+    let optimizer = RuleOptimizer::new(vec![parameter.clone()], Misread);
+    parameter.sum(..).backward();
+    let found = message(optimizer.try_step());
+    assert!(found.contains("the rule has 1 states, but its update reads 2"), "{found}");
+    let none: Vec<(Vec<Parameter>, Misread)> = Vec::new();
+    assert!(message(RuleOptimizer::try_with_groups(none)).contains("at least one group"));
 }
