@@ -73,9 +73,9 @@ pub use capture::{
 pub use capture::{placeholder, storages_written_since, trace, traced};
 pub use device::{Device, IntoDevice};
 pub use display::{PrintOptions, get_printoptions, set_printoptions};
-#[doc(hidden)]
-pub use engine::HookList;
 pub use engine::{DeferredStats, HostFlag, deferred_stats, eager, flush, is_capturing, lazy, submit};
+#[doc(hidden)]
+pub use engine::{HookList, recording_number};
 pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
 pub use ops::call::registry::AutocastPolicy;
 pub use ops::call::registry::OperationInfo;

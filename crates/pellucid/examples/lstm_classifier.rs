@@ -36,13 +36,12 @@ fn main() -> Result<()> {
     let mut test = batches(random_words(2_000, &mut rng));
 
     let model = Classifier::new(32, 128);
-    let lr = 3e-3;
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr, ..Default::default() });
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 3e-3, ..Default::default() });
     let steps = epochs * train.len();
     let mut trainer = Trainer::with_inputs(&model, BceWithLogitsLoss::default(), optimizer)
         .epochs(epochs)
         .clip_grad_norm(1.0)
-        .schedule_steps(CosineSchedule::new(lr, steps).warmup(steps / 20))
+        .schedule_steps(CosineWithWarmupLr { warmup_steps: steps / 20, total_steps: steps, eta_min: 0.0 })
         .metric(Accuracy::new());
     let history = trainer.fit(&mut train, Some(&mut test))?;
 

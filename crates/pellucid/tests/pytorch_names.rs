@@ -543,12 +543,12 @@ rows! {
     "lr_scheduler.StepLR(optimizer, 30)" => [Scheduler::new(StepLr { step_size: 30, gamma: 0.1 }, &optimizer)];
     "lr_scheduler.MultiStepLR(optimizer, [30, 80])" => [Scheduler::new(MultiStepLr { milestones: vec![30, 80], gamma: 0.1 }, &optimizer)];
     "lr_scheduler.ExponentialLR(optimizer, 0.99)" => [Scheduler::new(ExponentialLr { gamma: 0.99 }, &optimizer)];
-    "lr_scheduler.CosineAnnealingLR(optimizer, 100)" => [Scheduler::new(CosineAnnealingLr { period: 100, floor: 0.0 }, &optimizer)];
-    "lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)" => [Scheduler::new(CosineAnnealingWarmRestarts { first: 10, multiple: 1, floor: 0.0 }, &optimizer)];
+    "lr_scheduler.CosineAnnealingLR(optimizer, 100)" => [Scheduler::new(CosineAnnealingLr { t_max: 100, eta_min: 0.0 }, &optimizer)];
+    "lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)" => [Scheduler::new(CosineAnnealingWarmRestarts { t_0: 10, t_mult: 1, eta_min: 0.0 }, &optimizer)];
     "lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)" => [Scheduler::new(OneCycleLr::new(0.1, 100), &optimizer)];
     "lr_scheduler.LambdaLR(optimizer, lambda e: 0.9 ** e)" => [Scheduler::new(LambdaLr::new(|e| 0.9f64.powi(e as i32)), &optimizer)];
-    "lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 5)" => [Scheduler::new(LinearLr { start_factor: 0.1, end_factor: 1.0, total: 5 }, &optimizer)];
-    "lr_scheduler.SequentialLR(optimizer, [a, b], [5])" => [Scheduler::new(SequentialLr::new(ConstantLr { factor: 0.1, total: 5 }, vec![(5, Box::new(ExponentialLr { gamma: 0.9 }))]), &optimizer)];
+    "lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 5)" => [Scheduler::new(LinearLr { start_factor: 0.1, end_factor: 1.0, total_iters: 5 }, &optimizer)];
+    "lr_scheduler.SequentialLR(optimizer, [a, b], [5])" => [Scheduler::new(SequentialLr::new(ConstantLr { factor: 0.1, total_iters: 5 }, vec![(5, Box::new(ExponentialLr { gamma: 0.9 }))]), &optimizer)];
     "lr_scheduler.ReduceLROnPlateau(optimizer)" => [ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default())];
     "plateau.step(loss)" => [plateau.step(0.5, &optimizer)];
     "scheduler.step()" => [scheduler.step(&optimizer)];
@@ -556,8 +556,8 @@ rows! {
     "with torch.autocast('cpu', dtype=torch.bfloat16):" => [let _guard = autocast(DType::BF16)];
     "scaler.scale(loss).backward()" => [scaler.scale(&model.forward(&x).sum(..)).backward()];
     "scaler.get_scale()" => [scaler.get_scale()];
-    "scaler.step(optimizer); scaler.update()" => [scaler.step(&optimizer)?; scaler.update()?];
-    "scaler.scale(loss).backward(); scaler.unscale_(optimizer)" => [scaler.scale(&model.forward(&x).sum(..)).backward(); scaler.unscale(&optimizer)?.step(&optimizer)?];
+    "scaler.step(optimizer); scaler.update()" => [scaler.step(&optimizer); scaler.update()];
+    "scaler.scale(loss).backward(); scaler.unscale_(optimizer)" => [scaler.scale(&model.forward(&x).sum(..)).backward(); scaler.unscale(&optimizer).step()];
     "optim.swa_utils.AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))" => [AveragedModel::new(&model, Average::Exponential(0.999))];
     "averaged.update_parameters(model)" => [averaged.update()?];
     "optimizer.add_param_group({'params': head.parameters(), 'lr': 0.1})" => [optimizer.try_add_group(head.parameters(), SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() })?];

@@ -58,13 +58,18 @@ macro_rules! check_option {
 }
 pub(super) use check_option;
 
-/// Implements the listed methods of [`Rule`](super::Rule) from the options of the same names. `check` checks the ranges
+/// Implements the name and the listed methods of [`Rule`](super::Rule) from the options of the same names. `check` checks the ranges
 /// of the table only, `betas` implements `momentum`, whose value is β₁, and `step_clock` a clock that counts the steps.
 macro_rules! rule_methods {
-    ($($method:ident),+) => { $($crate::optim::options::rule_methods!(@ $method);)+ };
+    ($name:literal: $($method:ident),+) => {
+        fn name(&self) -> &'static str {
+            $name
+        }
+        $($crate::optim::options::rule_methods!(@ $method);)+
+    };
     (@ check) => {
         fn check(&self) -> pellucid_tensor::Result<()> {
-            self.check_ranges(Self::NAME)
+            self.check_ranges(self.name())
         }
     };
     (@ lr) => {

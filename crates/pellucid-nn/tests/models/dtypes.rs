@@ -200,7 +200,7 @@ fn results_and_views_are_not_converted_in_place() {
 fn optimizers_refuse_converted_parameters() {
     let model = Linear::new(2, 1);
     let x = |dtype| Tensor::ones([1, 2], dtype);
-    let adam = Adam::try_from_named(model.named_parameters(), AdamOptions::default()).unwrap();
+    let adam = Adam::try_new(model.named_parameters(), AdamOptions::default()).unwrap();
     let averages = AveragedModel::try_new(&model, Average::Equal).unwrap();
     let options = LbfgsOptions { max_iter: 2, ..Default::default() };
     let lbfgs = Lbfgs::try_new(model.parameters(), options).unwrap();
@@ -224,7 +224,7 @@ fn optimizers_refuse_converted_parameters() {
     }
     assert!(error_text(adam.try_step()).contains("`weight`"));
     model.state_dict().iter().for_each(|(name, value)| assert_eq!(bytes(value), bytes(&before[name]), "{name}"));
-    let again = Adam::try_from_named(model.named_parameters(), AdamOptions::default()).unwrap();
+    let again = Adam::try_new(model.named_parameters(), AdamOptions::default()).unwrap();
     again.step();
     assert_ne!(bytes(&model.weight), bytes(&before["weight"]));
 }

@@ -120,10 +120,18 @@ fn public_types_are_send_and_sync() {
     ];
     // Schedules, and the parts of optimizers.
     both![ConstantLr, ExponentialLr, LambdaLr, LinearLr, MultiStepLr, MultiplicativeLr, NoamLr, PolynomialLr, StepLr];
-    both![SwaLr, WarmupLr, CosineSchedule, CosineAnnealingLr, CosineAnnealingWarmRestarts, OneCycleLr, CyclicLr];
-    both![ChainedScheduler, SequentialLr, ReduceLrOnPlateau, Scheduler<StepLr>, AnnealStrategy, CyclicScale];
+    both![SwaLr, WarmupLr, CosineWithWarmupLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, OneCycleLr, CyclicLr];
+    both![ChainedScheduler, SequentialLr, ReduceLrOnPlateau, Scheduler<StepLr>, AnnealStrategy, CyclicMode];
     both![PlateauMode, ThresholdMode, ReduceLrOnPlateauOptions, SchedulePoint, PerGroup];
-    both![ClipGradNormOptions, GradScalerOptions, LbfgsOptions, Hyperparameter, MuonLr, Momentum, Unscaled];
+    both![
+        ClipGradNormOptions,
+        GradScalerOptions,
+        LbfgsOptions,
+        Hyperparameter,
+        MuonLr,
+        Momentum,
+        Unscaled<'static, Sgd>
+    ];
     both![AdadeltaOptions, AdafactorOptions, AdagradOptions, AdamOptions, AdamWOptions, AdamaxOptions];
     both![AsgdOptions, LambOptions, LionOptions, MuonOptions, NAdamOptions, RAdamOptions, RmsPropOptions, RpropOptions];
     both![SgdOptions];

@@ -1,6 +1,7 @@
 //! A schedule that depends on a metric.
 
 use super::PerGroup;
+use super::checked_option::CheckedOption;
 use super::restorable::Restorable;
 use super::scheduler::check_optimizer;
 use crate::optim::{Hyperparameter, Optimizer};
@@ -92,7 +93,7 @@ impl ReduceLrOnPlateau {
         let (ThresholdMode::Relative(threshold) | ThresholdMode::Absolute(threshold)) = options.threshold;
         OptionRange::NONNEGATIVE.check(op, "threshold", threshold, 1e-4)?;
         OptionRange::NONNEGATIVE.check(op, "eps", options.eps, 1e-8)?;
-        options.min_lr.check(op, "min_lr", 0.0)?;
+        options.min_lr.check_range(OptionRange::NONNEGATIVE, op, "min_lr", 0.0)?;
         let best = match options.mode {
             PlateauMode::Min => f64::INFINITY,
             PlateauMode::Max => f64::NEG_INFINITY,
