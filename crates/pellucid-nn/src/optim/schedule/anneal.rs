@@ -21,8 +21,8 @@ pub struct LinearLr {
 
 impl Factor for LinearLr {
     fn factor(&self, epoch: usize) -> f64 {
-        let done = epoch.min(self.total_iters) as f64 / self.total_iters as f64;
-        self.start_factor + (self.end_factor - self.start_factor) * done
+        let (t, total) = (epoch.min(self.total_iters), self.total_iters);
+        (self.start_factor * (total - t) as f64 + self.end_factor * t as f64) / total as f64
     }
 }
 
@@ -38,7 +38,8 @@ pub struct PolynomialLr {
 
 impl Factor for PolynomialLr {
     fn factor(&self, epoch: usize) -> f64 {
-        (1.0 - epoch.min(self.total_iters) as f64 / self.total_iters as f64).powf(self.power)
+        // The numerator is exact: 1 − t/T would have a rounding error that grows as t approaches T.
+        (self.total_iters.saturating_sub(epoch) as f64 / self.total_iters as f64).powf(self.power)
     }
 }
 
@@ -55,7 +56,7 @@ pub struct CosineAnnealingLr {
 
 impl Factor for CosineAnnealingLr {
     fn factor(&self, epoch: usize) -> f64 {
-        half_cosine(epoch as f64 / self.t_max as f64)
+        half_cosine(epoch as f64, self.t_max as f64)
     }
 
     fn eta_min(&self) -> f64 {
@@ -69,9 +70,9 @@ factor_schedules! {
     CosineAnnealingLr { COUNT t_max = 100.0, NONNEGATIVE eta_min = 0.0 }
 }
 
-/// Returns ½(1 + cos π·done), which is 1 at 0 and 0 at 1.
-fn half_cosine(done: f64) -> f64 {
-    (1.0 + (PI * done).cos()) / 2.0
+/// Returns ½(1 + cos π·t/T), which is 1 at 0 and 0 at T.
+fn half_cosine(t: f64, period: f64) -> f64 {
+    (1.0 + (PI * t / period).cos()) / 2.0
 }
 
 /// A linear warm-up over `warmup_steps` steps, then half a cosine down to `eta_min` in step `total_steps`, which stays.
@@ -119,8 +120,8 @@ impl Schedule for CosineWithWarmupLr {
         if step >= self.total_steps {
             return self.eta_min;
         }
-        let done = (step - warmup) as f64 / (self.total_steps - warmup) as f64;
-        self.eta_min + (point.base - self.eta_min) * half_cosine(done)
+        let height = half_cosine((step - warmup) as f64, (self.total_steps - warmup) as f64);
+        self.eta_min + (point.base - self.eta_min) * height
     }
 
     fn check(&self) -> Result<()> {
@@ -169,7 +170,7 @@ impl CosineAnnealingWarmRestarts {
             t -= period;
             period *= self.t_mult as f64;
         }
-        self.eta_min + (base - self.eta_min) * half_cosine(t / period)
+        self.eta_min + (base - self.eta_min) * half_cosine(t, period)
     }
 }
 
