@@ -21,7 +21,8 @@
 //! [0, 1]. Samples that would round to an end at which the density is not finite are the nearest number inside.
 //!
 //! Gradients at a probability of 0 or 1 are the limits from inside. A class or an outcome that x does not contain adds
-//! nothing, even if its probability is 0. Entropies and divergences have an infinite derivative with respect to a probability of 0.
+//! nothing, even if its probability is 0. Entropies and divergences have an infinite derivative with respect to a
+//! probability of 0.
 //!
 //! | module | contents |
 //! | --- | --- |
