@@ -26,7 +26,7 @@ pub(crate) fn uniform_bias(
     inputs: usize,
 ) -> Result<Option<Parameter>> {
     let bound = uniform_bound(inputs);
-    switched(enabled, current, || beside(layer, weight, || init::try_uniform(len, -bound, bound)))
+    switched(enabled, current, || parameter_like(layer, weight, || init::try_uniform(len, -bound, bound)))
 }
 
 /// Returns the weight of ones and the bias of zeros of a norm after its switches are set.
@@ -44,7 +44,7 @@ pub(crate) fn switched_affine(
 }
 
 /// Creates a parameter with the dtype and on the device of another one of the same layer.
-pub(crate) fn beside(
+pub(crate) fn parameter_like(
     layer: &'static str,
     other: &Parameter,
     make: impl FnOnce() -> Result<Parameter>,
