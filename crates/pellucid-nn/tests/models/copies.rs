@@ -3,8 +3,8 @@
 use crate::{bytes, error_text};
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::{
-    BatchNorm1d, BoxedLayer, Buffer, Dropout, Gru, Layer, Linear, Module, ModuleDict, ModuleList, Parameter, Relu,
-    Sequential, SpectralNorm, loss, sequential,
+    BatchNorm1d, BoxedLayer, Buffer, Dropout, Gru, Layer, Linear, Module, ModuleDict, ModuleList, Parameter,
+    Parametrized, Relu, Sequential, SpectralNorm, loss, sequential,
 };
 use pellucid_tensor::{DType, Tensor, capture, manual_seed, no_grad, ops};
 use std::collections::HashMap;

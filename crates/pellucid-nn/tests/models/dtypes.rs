@@ -6,8 +6,8 @@ use pellucid_nn::optim::{Adam, AdamOptions, Average, AveragedModel, Lbfgs, Lbfgs
 use pellucid_nn::{
     BatchNorm1d, BatchNorm2d, Bilinear, BoxedLayer, Conv1d, Conv2d, ConvTranspose1d, Embedding, EmbeddingBag,
     GroupNorm, Gru, GruCell, InstanceNorm1d, Layer, LayerNorm, LearnedPositions, Linear, Lstm, Module,
-    MultiheadAttention, Prelu, Relu, RmsNorm, Rnn, SpectralNorm, TransformerEncoderLayer, TransformerOptions,
-    WeightNorm, loss, sequential,
+    MultiheadAttention, Parametrized, Prelu, Relu, RmsNorm, Rnn, SpectralNorm, TransformerEncoderLayer,
+    TransformerOptions, WeightNorm, loss, sequential,
 };
 use pellucid_tensor::{DType, Error, Tensor, autocast, capture, manual_seed, no_grad, ops};
 

@@ -4,7 +4,7 @@ use crate::{bytes, error_text, own_tensors};
 use pellucid_nn::paths::If;
 use pellucid_nn::{
     AttentionMasks, BatchNorm1d, Conv1d, Dropout, Embedding, Gru, Identity, Layer, LayerNorm, Linear, Lstm, Module,
-    MultiheadAttention, Prelu, Relu, RnnCell, Sequential, SpectralNorm, StateDict, Tanh, Transformer,
+    MultiheadAttention, Parametrized, Prelu, Relu, RnnCell, Sequential, SpectralNorm, StateDict, Tanh, Transformer,
     TransformerOptions, WeightNorm, functional_call, hook, sequential,
 };
 use pellucid_tensor::{
