@@ -58,8 +58,9 @@ macro_rules! check_option {
 }
 pub(super) use check_option;
 
-/// Implements the name and the listed methods of [`Rule`](super::Rule) from the options of the same names. `check` checks the ranges
-/// of the table only, `betas` implements `momentum`, whose value is β₁, and `step_clock` a clock that counts the steps.
+/// Implements the name and the listed methods of [`Rule`](super::Rule) from the options of the same names. `check`
+/// checks the ranges of the table only, `betas` implements `momentum`, whose value is β₁, and `step_clock` a clock that
+/// counts the steps.
 macro_rules! rule_methods {
     ($name:literal: $($method:ident),+) => {
         fn name(&self) -> &'static str {

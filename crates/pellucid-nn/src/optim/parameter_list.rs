@@ -10,10 +10,10 @@ pub(super) type NamedParameters = Vec<(String, Parameter)>;
 /// A parameter without a name has the name of its index in the optimizer. `ParameterList::default()` has no
 /// parameters.
 #[derive(Clone, Debug)]
-pub struct ParameterList(Entries);
+pub struct ParameterList(ListedParameters);
 
 #[derive(Clone, Debug)]
-enum Entries {
+enum ListedParameters {
     Named(NamedParameters),
     Unnamed(Vec<Parameter>),
 }
@@ -22,26 +22,28 @@ impl ParameterList {
     /// Returns the parameters with their names; the index of the first one is `first`.
     pub(super) fn into_named(self, first: usize) -> NamedParameters {
         match self.0 {
-            Entries::Named(named) => named,
-            Entries::Unnamed(all) => all.into_iter().enumerate().map(|(i, p)| ((first + i).to_string(), p)).collect(),
+            ListedParameters::Named(named) => named,
+            ListedParameters::Unnamed(all) => {
+                all.into_iter().enumerate().map(|(i, p)| ((first + i).to_string(), p)).collect()
+            }
         }
     }
 }
 
 impl Default for ParameterList {
     fn default() -> ParameterList {
-        ParameterList(Entries::Named(Vec::new()))
+        ParameterList(ListedParameters::Named(Vec::new()))
     }
 }
 
 impl From<Vec<Parameter>> for ParameterList {
     fn from(parameters: Vec<Parameter>) -> ParameterList {
-        ParameterList(Entries::Unnamed(parameters))
+        ParameterList(ListedParameters::Unnamed(parameters))
     }
 }
 
 impl From<Vec<(String, Parameter)>> for ParameterList {
     fn from(parameters: Vec<(String, Parameter)>) -> ParameterList {
-        ParameterList(Entries::Named(parameters))
+        ParameterList(ListedParameters::Named(parameters))
     }
 }

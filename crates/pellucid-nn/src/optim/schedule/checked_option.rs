@@ -1,6 +1,6 @@
 //! Checks of the options of schedules.
 
-use super::{CyclicMode, PerGroup};
+use super::PerGroup;
 use pellucid_tensor::OptionRange;
 use pellucid_tensor::Result;
 
@@ -30,15 +30,6 @@ impl CheckedOption for PerGroup {
         };
         OptionRange::COUNT.check(schedule, &format!("the number of values of {option}"), values.len() as f64, 1.0)?;
         values.iter().try_for_each(|value| range.check(schedule, option, *value, usual))
-    }
-}
-
-impl CheckedOption for CyclicMode {
-    fn check_range(&self, range: OptionRange, schedule: &'static str, option: &str, usual: f64) -> Result<()> {
-        match self {
-            CyclicMode::ExpRange(gamma) => range.check(schedule, &format!("the factor of {option}"), *gamma, usual),
-            _ => Ok(()),
-        }
     }
 }
 

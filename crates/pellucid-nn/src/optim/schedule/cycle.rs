@@ -1,7 +1,9 @@
 //! Cyclical schedules, which change the momentum inversely.
 
-use super::checked_option::name_and_check;
+use super::checked_option::{CheckedOption, name_and_check};
 use super::{PerGroup, Schedule, SchedulePoint};
+use crate::option_range::OptionRange;
+use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
 /// The curve between two rates.
@@ -131,6 +133,15 @@ pub enum CyclicMode {
     OfCycle(fn(f64) -> f64),
     /// A function of the epoch, from 0.
     OfEpoch(fn(f64) -> f64),
+}
+
+impl CheckedOption for CyclicMode {
+    fn check_range(&self, range: OptionRange, schedule: &'static str, option: &str, usual: f64) -> Result<()> {
+        match self {
+            CyclicMode::ExpRange(gamma) => range.check(schedule, &format!("the factor of {option}"), *gamma, usual),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The cyclical schedule (Smith 2017): up and down repeatedly; the momentum goes down and up. The optimizer's own rate

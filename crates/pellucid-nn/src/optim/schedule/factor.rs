@@ -30,7 +30,7 @@ pub(super) trait Factor {
     }
 }
 
-/// Implements [`Schedule`](super::Schedule) for types that are a [`Factor`]; the checks are those of `name_and_check!`.
+/// Implements [`Schedule`](super::Schedule) for types that are a [`Factor`]. `name_and_check!` has the checks.
 macro_rules! factor_schedules {
     ($($schedule:ident { $($check:tt)+ })+) => {$(
         impl $crate::optim::schedule::Schedule for $schedule {

@@ -93,8 +93,8 @@ impl<S: Schedule> Scheduler<S> {
         self.advance_to(epoch, optimizer, Schedule::rate)
     }
 
-    /// Moves to any epoch. The rates are those of as many calls of [`Scheduler::step`], unless the schedule depends on
-    /// the previous rate ([`MultiplicativeLr`](super::MultiplicativeLr), [`SwaLr`](super::SwaLr),
+    /// Moves to any epoch. The rates equal the rates after as many calls of [`Scheduler::step`], unless the schedule
+    /// depends on the previous rate ([`MultiplicativeLr`](super::MultiplicativeLr), [`SwaLr`](super::SwaLr),
     /// [`ChainedScheduler`](super::ChainedScheduler)).
     ///
     /// # Errors
