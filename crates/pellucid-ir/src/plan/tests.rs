@@ -5,7 +5,7 @@ use crate::formula;
 use crate::formula::{Formula, Program};
 use crate::kernel::{
     AxisSet, Distribution, Index, Map, MatMul, Params, Pool, PoolPart, Random, Reduce, ReduceOp, Row, Scatter,
-    ScatterReduction, Window,
+    ScatterOp, Window,
 };
 use crate::shape::Shape;
 use std::sync::Arc;
@@ -379,8 +379,7 @@ fn positions_of_a_pool_are_checked_indices() {
         w.launch(Kernel::Pool(Pool { window, part: PoolPart::Maximum }), &[&x], &[&values, &found]);
         let spread = w.slot(SlotRole::Own, [2, length]);
         let flat = |o: &SlotView| SlotView { layout: Layout::contiguous([2, 9].into()), ..o.clone() };
-        let scatter =
-            Scatter { op: "scatter", from_end: true, index: Index::Along(1), reduction: ScatterReduction::Add };
+        let scatter = Scatter { op: "scatter", from_end: true, index: Index::Along(1), reduction: ScatterOp::Add };
         w.launch(Kernel::Scatter(scatter), &[&flat(&values), &flat(&found)], &[&spread]);
         w.plan.mark_refusals();
         assert_eq!(w.plan.launches[1].can_fail, can_fail, "{length}");

@@ -113,8 +113,9 @@ struct WrittenMemory {
 
 impl WrittenMemory {
     fn at_start(plan: &Plan) -> WrittenMemory {
-        let of_slot = |slot| matches!(plan.role(slot), SlotRole::Own | SlotRole::Result).then(ByteRanges::default);
-        let mut slots: Vec<_> = (0..plan.slots.len()).map(of_slot).collect();
+        let written_ranges =
+            |slot| matches!(plan.role(slot), SlotRole::Own | SlotRole::Result).then(ByteRanges::default);
+        let mut slots: Vec<_> = (0..plan.slots.len()).map(written_ranges).collect();
         if let Some(arena) = &plan.arena
             && let Some(Some(written)) = slots.get_mut(arena.slot)
         {

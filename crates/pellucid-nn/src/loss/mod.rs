@@ -54,8 +54,8 @@ crate::exports::exports! {
 pub use batch_weight::BatchWeight;
 pub use pellucid_tensor::ops::{CrossEntropyOptions, Reduction};
 pub use scale::{GradKind, infer_grad_scale};
-pub(crate) use targets::{class_indices, values};
 use targets::Targets;
+pub(crate) use targets::{class_indices, values};
 pub use with_targets::WithTargets;
 
 use crate::parameter::Parameter;

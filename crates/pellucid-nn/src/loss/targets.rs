@@ -41,9 +41,7 @@ impl Targets {
     /// Returns true if targets of this shape belong to the logits.
     fn fits(&self, logits: &Shape, targets: &Shape) -> bool {
         match self {
-            Targets::Classes { .. } => {
-                class_indices(logits, DType::F32).is_ok_and(|(shape, _)| shape == *targets)
-            }
+            Targets::Classes { .. } => class_indices(logits, DType::F32).is_ok_and(|(shape, _)| shape == *targets),
             Targets::RowClasses => {
                 targets.rank() <= 1
                     && logits.split_last().is_some_and(|(_, rows)| targets.size() == rows.iter().product::<usize>())

@@ -5,8 +5,8 @@ use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::access::{self, MergedAxes};
 use crate::shader::parameters::Parameters;
-use crate::shader::program::{binary_text, precedes_text};
-use crate::shader::types::type_text;
+use crate::shader::program::{binary_expr, precedes_expr};
+use crate::shader::types::wgsl_type;
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
@@ -80,8 +80,8 @@ fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &Dev
         shader.line(format!("let window{a} = ({rest} % {}) * {};", outputs[a], strides[a]));
         rest = shader.define(format!("{rest} / {}", outputs[a]));
     }
-    let base = lead_axes.positions(&mut shader, &rest, &starts[..1]).remove(0);
-    shader.line(format!("var best: {};", type_text(compute)));
+    let base = lead_axes.offsets(&mut shader, &rest, &starts[..1]).remove(0);
+    shader.line(format!("var best: {};", wgsl_type(compute)));
     shader.line("var best_index = 0xffffffffu;");
     for a in 0..3 {
         shader.line(format!("for (var tap{a} = 0u; tap{a} < {}; tap{a} = tap{a} + 1u) {{", taps[a]));
@@ -91,7 +91,7 @@ fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &Dev
     }
     let at = shader.define(format!("{base} + at0 * {} + at1 * {} + at2 * {}", steps[0], steps[1], steps[2]));
     let value = shader.define(access::load(&shader, bindings.input(0), x.dtype, compute, &at));
-    let is_larger = precedes_text(compute, true, &value, "best");
+    let is_larger = precedes_expr(compute, true, &value, "best");
     shader.line(format!("if (best_index == 0xffffffffu || {is_larger}) {{"));
     shader.line(format!("    best = {value};"));
     shader.line(format!("    best_index = (at0 * {} + at1) * {} + at2;", lengths[1], lengths[2]));
@@ -143,9 +143,9 @@ fn describe_gradient(window: &Window, list: &mut DispatchList<'_>, operands: &De
         shader.line(format!("let end{a} = min(at{a} / {} + 1u, {});", strides[a], windows[a]));
         rest = shader.define(format!("{rest} / {}", lengths[a]));
     }
-    let bases = lead_axes.positions(&mut shader, &rest, &starts[..2]);
+    let bases = lead_axes.offsets(&mut shader, &rest, &starts[..2]);
     // A variable starts at zero.
-    shader.line(format!("var sum: {};", type_text(compute)));
+    shader.line(format!("var sum: {};", wgsl_type(compute)));
     for (a, (reach, stride)) in reaches.iter().zip(&strides).enumerate() {
         let first = format!("(max(at{a}, {reach}) - {reach} + {stride} - 1u) / {stride}");
         shader.line(format!("for (var window{a} = {first}; window{a} < end{a}; window{a} = window{a} + 1u) {{"));
@@ -159,7 +159,7 @@ fn describe_gradient(window: &Window, list: &mut DispatchList<'_>, operands: &De
     shader.line(format!("if (all({index} == vec2<u32>(element, 0u))) {{"));
     let at = shader.define(of_g);
     let value = shader.define(access::load(&shader, bindings.input(0), g.dtype, compute, &at));
-    let sum = binary_text(Binary::Add, compute, "sum", &value).expect("every number has a sum");
+    let sum = binary_expr(Binary::Add, compute, "sum", &value);
     shader.line(format!("sum = {sum};"));
     shader.line("}");
     for _ in 0..3 {
