@@ -103,7 +103,7 @@ pub(super) fn describe_map(
 
     let compute_element = shader.collect_lines(|shader| {
         let offsets = axes.offsets(shader, "flat", &starts);
-        values.load_inputs(shader, program, 0, |k| (bindings.input(k), &offsets[k]));
+        access::load_inputs(shader, &mut values, program, 0, |k| (bindings.input(k), &offsets[k]));
         values.compute_steps(shader, program);
         for (k, store) in program.outputs.iter().enumerate() {
             let (binding, offset) = (bindings.output(k), &offsets[inputs.len() + k]);

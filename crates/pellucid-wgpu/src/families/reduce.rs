@@ -292,7 +292,7 @@ impl ReductionLaunch<'_> {
             shader.collect_result(|shader| ReductionVariables::declare(shader, self.reduction));
         let reduce_element = shader.collect_lines(|shader| {
             let offsets = reduced.offsets(shader, "index", &bases[..inputs.len()]);
-            values.load_inputs(shader, program, 0, |k| (bindings.input(k), &offsets[k]));
+            access::load_inputs(shader, &mut values, program, 0, |k| (bindings.input(k), &offsets[k]));
             values.compute_steps(shader, program);
             let stored = program.outputs[0];
             let value = convert_expr(stored.compute, self.reduction.compute, values.value(stored.value));
@@ -406,7 +406,7 @@ impl ReductionLaunch<'_> {
             return access::store(shader, binding, self.reduction.result(), self.kernel.output, result, offset);
         };
         values.inputs[0] = shader.define(convert_expr(self.reduction.result(), finish.inputs[0].compute, result));
-        values.load_inputs(shader, finish, 1, |k| (bindings.input(first + k - 1), &offsets[k - 1]));
+        access::load_inputs(shader, &mut values, finish, 1, |k| (bindings.input(first + k - 1), &offsets[k - 1]));
         values.compute_steps(shader, finish);
         let outputs = &offsets[finish.inputs.len() - 1..];
         for (k, (stored, dtype)) in finish.outputs.iter().zip(self.kernel.output_dtypes()).enumerate() {

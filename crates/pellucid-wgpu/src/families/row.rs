@@ -192,8 +192,8 @@ const FIRST_INVOCATION: &str = "
 ";
 
 impl RowShader<'_> {
-    /// Adds a loop over the elements of the row, with the lines of the given inputs and steps. `lines` receives the names
-    /// of the results of the steps and of the offsets of all operands.
+    /// Adds a loop over the elements of the row, with the lines of the given inputs and steps. `lines` receives the
+    /// names of the results of the steps and of the offsets of all operands.
     fn loop_over_elements(
         &mut self,
         needed: &(BTreeSet<usize>, BTreeSet<usize>),

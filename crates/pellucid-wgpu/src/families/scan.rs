@@ -108,9 +108,10 @@ impl ScanLaunch<'_> {
         let (compute_bases, bases) = shader.collect_result(|shader| axes.offsets(shader, "line", &starts));
         let (declare_variables, running) =
             shader.collect_result(|shader| RunningScan::declare(shader, kernel.op, compute));
-        let combine_chunk = shader.collect_lines(|shader| match (pass, results) {
-            (ScanPass::Outputs(_), Some((_, binding))) => running.combine(shader, binding, "variables"),
-            _ => {}
+        let combine_chunk = shader.collect_lines(|shader| {
+            if let (ScanPass::Outputs(_), Some((_, binding))) = (pass, results) {
+                running.combine(shader, binding, "variables");
+            }
         });
         let combine_earlier = if matches!(pass, ScanPass::Outputs(_)) { COMBINE_EARLIER } else { "" };
         let scan_element = shader.collect_lines(|shader| {
@@ -126,12 +127,11 @@ impl ScanLaunch<'_> {
                 access::store(shader, bindings.output(1), Compute::I64, DType::I64, index, &offsets[2]);
             }
         });
-        let store_chunk = shader.collect_lines(|shader| match (pass, results) {
-            (ScanPass::Chunks(_), Some((_, binding))) => {
+        let store_chunk = shader.collect_lines(|shader| {
+            if let (ScanPass::Chunks(_), Some((_, binding))) = (pass, results) {
                 let offset = shader.define(format!("thread * {words}u"));
                 running.store(shader, binding, &offset);
             }
-            _ => {}
         });
         let (words, index) = (format!("{words}u"), if kernel.reverse { "$length - 1u - i" } else { "i" });
         let sizes = values![length, chunks, chunk_length, words, index];
@@ -193,8 +193,7 @@ const LOG_SUM_EXP: &str = "
     let log_sum = $add(largest, $ln(rounded));
 ";
 
-/// Adds the effect of the rounding of the sum: ln s = ln w + r/w, where r is the rounding error of w. r matters only for
-/// w near 1.
+/// Corrects the rounding of the sum: ln s = ln w + r/w with the rounding error r of w. r matters only for w near 1.
 const CORRECT_LOG_SUM: &str = "
     let wide_rounded = $wide_rounded;
     let rounding_error = $rounding_error;

@@ -2,8 +2,9 @@
 
 use super::ShaderBuilder;
 use super::parameters::Parameters;
-use super::program::convert_expr;
+use super::program::{ProgramValues, convert_expr};
 use super::template::values;
+use pellucid_ir::formula::Program;
 use pellucid_ir::{Compute, DType, are_one_axis};
 
 /// Returns an integer dtype whose elements have the size of `dtype`.
@@ -30,9 +31,26 @@ fn element_bits(shader: &ShaderBuilder, binding: usize, size: usize, offset: &st
     }
 }
 
-/// Returns the expression that loads an element of dtype `storage` as type `compute`. `offset` is the name of its offset.
+/// Returns the expression that loads an element of dtype `storage` as type `compute`. `offset` is the name of its
+/// offset.
 pub(crate) fn load(shader: &ShaderBuilder, binding: usize, storage: DType, compute: Compute, offset: &str) -> String {
     value_expr(storage, compute, &element_bits(shader, binding, storage.size(), offset))
+}
+
+/// Adds the lines that load the inputs of a program from input `first` on. `operand` returns the binding and the offset
+/// of an input.
+pub(crate) fn load_inputs<'o>(
+    shader: &mut ShaderBuilder,
+    values: &mut ProgramValues,
+    program: &Program,
+    first: usize,
+    operand: impl Fn(usize) -> (usize, &'o String),
+) {
+    for (k, input) in program.inputs.iter().enumerate().skip(first) {
+        let (binding, offset) = operand(k);
+        let element = load(shader, binding, input.storage, input.compute, offset);
+        values.inputs[k] = shader.define(element);
+    }
 }
 
 /// Adds the lines that load four neighbouring elements, and returns them as values of type `compute`. `offset` is

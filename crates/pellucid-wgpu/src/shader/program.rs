@@ -1,6 +1,5 @@
 //! The instructions of a program as WGSL.
 
-use super::access;
 use super::iterations::iterations;
 use super::parameters::Parameters;
 use super::special_functions::has_two_floats;
@@ -122,22 +121,6 @@ impl ProgramValues {
             InstructionOperand::Row(r) => self.rows[r as usize] = value,
             InstructionOperand::Input(i) => self.inputs[i as usize] = value,
             InstructionOperand::Uniform(u) => self.uniforms[u as usize] = value,
-        }
-    }
-
-    /// Adds the lines that load the inputs of a program from input `first` on. `operand` returns the binding and the
-    /// offset of an input.
-    pub(crate) fn load_inputs<'o>(
-        &mut self,
-        shader: &mut ShaderBuilder,
-        program: &Program,
-        first: usize,
-        operand: impl Fn(usize) -> (usize, &'o String),
-    ) {
-        for (k, load) in program.inputs.iter().enumerate().skip(first) {
-            let (binding, offset) = operand(k);
-            let element = access::load(shader, binding, load.storage, load.compute, offset);
-            self.inputs[k] = shader.define(element);
         }
     }
 

@@ -95,9 +95,10 @@ pub(crate) fn combine_values(
     };
     let combine_in_subgroup = if subgroups { COMBINE_IN_SUBGROUP } else { "" };
     let subgroup_size = if subgroups { shader.subgroup_size() } else { "" };
-    let combine_shuffled = shader.collect_lines(|shader| match subgroups {
-        true => combine_with(shader, &|k| format!("subgroupShuffleXor({}, {stride})", current[k])),
-        false => {}
+    let combine_shuffled = shader.collect_lines(|shader| {
+        if subgroups {
+            combine_with(shader, &|k| format!("subgroupShuffleXor({}, {stride})", current[k]));
+        }
     });
     let combine_stored =
         shader.collect_lines(|shader| combine_with(shader, &|k| format!("{}[local + {stride}]", memory[k])));

@@ -2,8 +2,8 @@
 //! layers.
 //!
 //! A workgroup of 64 invocations computes a tile of the product; each invocation computes blocks of 4 × 4 elements in
-//! registers. Tiles of both factors pass through shared memory. A factor is an array whose offsets are sums of a part of
-//! the index and a part of k, so the windows of a convolution are loaded from the image itself.
+//! registers. Tiles of both factors pass through shared memory. A factor is an array whose offsets are sums of a part
+//! of the index and a part of k, so the windows of a convolution are loaded from the image itself.
 //!
 //! | file | contents |
 //! | --- | --- |

@@ -270,7 +270,7 @@ impl TiledProduct<'_, '_> {
             return;
         };
         values.inputs[0] = shader.define(convert_expr(compute, program.inputs[0].compute, &product));
-        values.load_inputs(shader, program, 1, |k| (arrays[k - 1].binding, &offsets[k - 1]));
+        access::load_inputs(shader, &mut values, program, 1, |k| (arrays[k - 1].binding, &offsets[k - 1]));
         values.compute_steps(shader, program);
         let others = program.inputs.len() - 1;
         for (k, store) in program.outputs.iter().enumerate() {

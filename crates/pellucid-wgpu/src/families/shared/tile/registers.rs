@@ -290,8 +290,8 @@ impl WorkgroupTile {
         shader.line(format!("let first_column = {tile} % {columns} * {}u;", self.width()));
     }
 
-    /// Declares the row and column of the invocation in the grid, the shared tiles of both factors with the k extent `tile_k`,
-    /// and the sums `sum`.
+    /// Declares the row and column of the invocation in the grid, the shared tiles of both factors with the k extent
+    /// `tile_k`, and the sums `sum`.
     pub(crate) fn declare_product(&self, shader: &mut ShaderBuilder, tile_k: usize) -> [SharedTile; 2] {
         self.declare_grid(shader);
         let tiles = [("tile_a", self.height()), ("tile_b", self.width())]
@@ -434,7 +434,7 @@ mod tests {
     use crate::shader::iterations::iterations;
 
     #[test]
-    fn the_iterations_of_wide_products_are_those_of_their_loops() {
+    fn the_loops_of_a_wide_product_have_the_stated_iterations() {
         for compute in [Compute::F64, Compute::I64] {
             let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, 1] };
             let mut shader = ShaderBuilder::default();
