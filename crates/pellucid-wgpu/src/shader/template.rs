@@ -9,7 +9,14 @@ macro_rules! values {
     };
 }
 
-pub(crate) use values;
+/// Returns the values of a template for each of three axes: variables with the text of their names.
+macro_rules! axis_values {
+    ($($name:ident),+ $(,)?) => {
+        &[$((stringify!($name), &$name)),+]
+    };
+}
+
+pub(crate) use {axis_values, values};
 
 /// Adds `source` to `to`, with every name replaced by its value. Values may contain names.
 fn fill(to: &mut String, source: &str, value: &dyn Fn(&str) -> Option<String>) {
@@ -61,6 +68,18 @@ impl ShaderBuilder {
         self.fill_template(source, |name| named_value(values, name));
     }
 
+    /// Adds the lines of a template with values for each of three axes: `$stride1` is the value of `stride` for axis 1.
+    pub(crate) fn axis_template(&mut self, source: &str, axes: &[(&str, &[String; 3])], values: &[(&str, &str)]) {
+        self.fill_template(source, |name| {
+            let axis_value = || {
+                let (name, axis) = name.split_at_checked(name.len().checked_sub(1)?)?;
+                let (_, values) = axes.iter().find(|(other, _)| *other == name)?;
+                values.get(axis.parse::<usize>().ok()?).cloned()
+            };
+            named_value(values, name).or_else(axis_value)
+        });
+    }
+
     /// Adds the lines of a template, without comments. `value` returns the value of a name.
     pub(crate) fn fill_template(&mut self, source: &str, value: impl Fn(&str) -> Option<String>) {
         let mut filled = String::new();
@@ -84,12 +103,13 @@ mod tests {
     }
 
     /// The files with templates.
-    const SOURCES: [(&str, &str); 14] = [
+    const SOURCES: [(&str, &str); 15] = [
         (
             "attention",
             concat!(include_str!("../families/attention/template.rs"), include_str!("../families/attention/pass.rs")),
         ),
         ("map", include_str!("../families/map.rs")),
+        ("max_pool", include_str!("../families/max_pool.rs")),
         ("random", include_str!("../families/random.rs")),
         ("recurrent", include_str!("../families/recurrent/step.rs")),
         ("reduce", include_str!("../families/reduce.rs")),
@@ -122,7 +142,8 @@ mod tests {
             let is_function = |name: &str| ["f", "d"].iter().all(|prefix| has_function(&format!("{prefix}_{name}")));
             let mut count = 0;
             for name in names {
-                let is_known = values.contains(&name) || constants.contains(&name) || is_function(name);
+                let is_value = values.contains(&name) || values.contains(&name.trim_end_matches(['0', '1', '2']));
+                let is_known = is_value || constants.contains(&name) || is_function(name);
                 assert!(is_known, "`${name}` in a template of `{file}` has no value");
                 count += 1;
             }
