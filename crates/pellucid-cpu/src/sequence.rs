@@ -300,7 +300,7 @@ mod tests {
             )
         };
         let prepare = |packs_weights| {
-            let roles = vec![SlotRole::Input, SlotRole::State, SlotRole::Own];
+            let roles = vec![SlotRole::Input, SlotRole::State, SlotRole::Scratch];
             let slots = vec![m * k * 4, k * n * 4, m * n * 4];
             prepare_plan(Plan { slots, roles, launches: vec![launch()], packs_weights, ..Plan::default() }).unwrap()
         };
