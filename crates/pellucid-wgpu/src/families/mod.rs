@@ -110,8 +110,8 @@ pub(crate) fn describe_kernel(
     operands: &DeviceOperands<'_>,
 ) -> Result<Arc<KernelDescription>> {
     let digest = DescriptionCache::digest(kernel, operands);
-    if let Some(known) = lock(&gpu.descriptions).get(digest, kernel, operands) {
-        return Ok(known);
+    if let Some(cached) = lock(&gpu.descriptions).get(digest, kernel, operands) {
+        return Ok(cached);
     }
     let description = Arc::new(describe_new(gpu, kernel, operands)?);
     lock(&gpu.descriptions).insert(digest, kernel, operands, description.clone());

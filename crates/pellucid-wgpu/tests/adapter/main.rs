@@ -6,23 +6,23 @@
 #![allow(clippy::print_stdout)]
 
 mod accuracy;
-mod attentions;
-mod convs;
-mod copies;
+mod attention;
+mod conv;
+mod copy;
 mod devices;
 mod errors;
 mod features;
-mod gathers;
+mod gather;
 mod harness;
-mod maps;
+mod map;
+mod matmul;
+mod max_pool;
 mod plans;
-mod pools;
-mod products;
-mod randoms;
-mod recurrents;
-mod reductions;
-mod rows;
-mod scans;
-mod scatters;
-mod sorts;
+mod random;
+mod recurrent;
+mod reduce;
+mod row;
+mod scan;
+mod scatter;
+mod sort;
 mod timings;

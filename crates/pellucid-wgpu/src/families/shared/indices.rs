@@ -1,14 +1,40 @@
 //! Index arrays of `Gather`, `Scatter` and `Recurrent`: their checks, which set the [status word](crate::status), and
-//! the positions that they select.
+//! the offsets of the elements that they select.
 
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, BufferRef, DeviceArray};
-use crate::shader::access::{self, AxesText, MergedAxes};
+use crate::operand::{Bindings, DeviceArray};
+use crate::shader::access::{self, MergedAxes};
 use crate::shader::parameters::Parameters;
+use crate::shader::template::{CollectLines, values};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use crate::status::{AXIS, INDEX, LENGTH, OPERATION, PASSED, POSITION};
 use pellucid_ir::kernel::Index;
 use pellucid_ir::{Compute, DType, Result};
+
+/// Finds the first index out of bounds.
+const FIND_INVALID: &str = "
+    if (thread >= $item_count) { return; }
+    $load_index
+    if (l_le(vec2<u32>($len, 0u), $value) || l_lt($value, $low)) {
+        atomicMin(&status[$position], thread);
+    }
+";
+
+/// Sets the status word if there is an index out of bounds.
+const REPORT: &str = "
+    let first = atomicLoad(&status[$position]);
+    if (thread > 0u) { return; }
+    if (first == 0xffffffffu) {
+        atomicAdd(&status[$passed], 1u);
+        return;
+    }
+    $load_index
+    atomicStore(&status[$low_word], $value.x);
+    atomicStore(&status[$high_word], $value.y);
+    atomicStore(&status[$axis_word], $axis);
+    atomicStore(&status[$len_word], $len);
+    atomicStore(&status[$operation_word], $operation);
+";
 
 /// Adds the dispatches that set the status word if an index is out of bounds. If `from_end`, negative indices count
 /// from the end.
@@ -53,54 +79,37 @@ fn check_range(
     let mut parameters = Parameters::for_items(count);
     let [len, start, axis, operation] =
         [len, index.layout.offset(), axis, list.count_check(op) as usize].map(|v| parameters.declare_len(v));
-    let place = (space.declare(&mut parameters), [start]);
+    let space = space.declare(&mut parameters);
     let low = if from_end { format!("l_neg(vec2<u32>({len}, 0u))") } else { "vec2<u32>(0u, 0u)".into() };
-
-    // The first dispatch finds the first index out of bounds.
-    let (mut shader, buffers) = check_shader(index);
-    shader.line("if (thread >= params[0]) { return; }");
-    let value = index_value(&mut shader, &place, "thread");
-    shader.line(format!("if (l_le(vec2<u32>({len}, 0u), {value}) || l_lt({value}, {low})) {{"));
-    shader.line(format!("    atomicMin(&status[{POSITION}], thread);"));
-    shader.line("}");
-    list.dispatch(op, shader, parameters.clone(), &buffers, count.div_ceil(WORKGROUP as usize))?;
-
-    // The second one reports it. It has one invocation, because all others return.
-    let (mut shader, buffers) = check_shader(index);
-    shader.line(format!("let first = atomicLoad(&status[{POSITION}]);"));
-    shader.line("if (thread > 0u) { return; }");
-    shader.line("if (first == 0xffffffffu) {");
-    shader.line(format!("    atomicAdd(&status[{PASSED}], 1u);"));
-    shader.line("    return;");
-    shader.line("}");
-    let value = index_value(&mut shader, &place, "first");
-    for (word, text) in [
-        (INDEX, format!("{value}.x")),
-        (INDEX + 1, format!("{value}.y")),
-        (AXIS, axis),
-        (LENGTH, len),
-        (OPERATION, operation),
-    ] {
-        shader.line(format!("atomicStore(&status[{word}], {text});"));
+    // Two dispatches: one invocation of the second one reports the index that the first one found.
+    for (source, flat, groups) in [(FIND_INVALID, "thread", count.div_ceil(WORKGROUP as usize)), (REPORT, "first", 1)] {
+        let mut shader = ShaderBuilder::default();
+        shader.is_check = true;
+        let bindings = Bindings::new(&mut shader, std::slice::from_ref(index), &[]);
+        let (load_index, value) = shader.collect_result(|shader| {
+            let offset = space.offsets(shader, flat, std::slice::from_ref(&start)).remove(0);
+            shader.define(access::load(shader, bindings.input(0), DType::I64, Compute::I64, &offset))
+        });
+        let range = values![load_index, value, len, low, axis, operation];
+        let [position, passed, low_word, high_word, axis_word, len_word, operation_word] =
+            [POSITION, PASSED, INDEX, INDEX + 1, AXIS, LENGTH, OPERATION].map(|word| word.to_string());
+        let words = values![position, passed, low_word, high_word, axis_word, len_word, operation_word];
+        shader.template(source, &[&range[..], words].concat());
+        list.dispatch(op, shader, parameters.clone(), &bindings.buffers, groups)?;
     }
-    list.dispatch(op, shader, parameters, &buffers, 1)
+    Ok(())
 }
 
-/// Returns a shader that reads an index array and may change the status, and the buffers of its bindings.
-fn check_shader(index: &DeviceArray<'_>) -> (ShaderBuilder, Vec<BufferRef>) {
-    let mut shader = ShaderBuilder::default();
-    shader.is_check = true;
-    let bindings = Bindings::new(&mut shader, std::slice::from_ref(index), &[]);
-    (shader, bindings.buffers)
+/// Returns the strides of an indexed array over the axes of the index arrays, of rank `rank`. Strides along an indexed
+/// axis are 0.
+pub(in crate::families) fn unindexed_strides(index: &Index, array: &DeviceArray<'_>, rank: usize) -> Vec<isize> {
+    match index {
+        Index::Axes(_) => vec![0; rank],
+        Index::Along(axis) => (0..rank).map(|a| if a == *axis { 0 } else { array.layout.strides()[a] }).collect(),
+    }
 }
 
-/// Adds the lines that load the index with the flat position `flat`, and returns its name.
-fn index_value(shader: &mut ShaderBuilder, (space, start): &(AxesText, [String; 1]), flat: &str) -> String {
-    let at = space.positions(shader, flat, start).remove(0);
-    shader.define(access::load(shader, 1, DType::I64, Compute::I64, &at))
-}
-
-/// The text of the lengths and strides of the indexed axes of an array.
+/// The expressions of the lengths and strides of the indexed axes of an array.
 pub(in crate::families) struct IndexedAxes(Vec<[String; 2]>);
 
 impl IndexedAxes {
@@ -115,22 +124,22 @@ impl IndexedAxes {
         IndexedAxes(index.axes().iter().map(axis).collect())
     }
 
-    /// Adds the lines that compute the position of the element that indices select, and returns its name. `start` is
-    /// the position for indices 0. `indices` has the binding of every index array and the position of the index. All
-    /// indices are in bounds.
-    pub(in crate::families) fn position(
+    /// Adds the lines that compute the offset of the element that indices select, and returns its name. `start` is the
+    /// offset for indices 0. `indices` has the binding of every index array and the offset of the index. All indices
+    /// are in bounds.
+    pub(in crate::families) fn offset(
         &self,
         shader: &mut ShaderBuilder,
         start: &str,
         indices: &[(usize, &str)],
     ) -> String {
-        let mut position = start.to_string();
-        for ((binding, index_at), [len, stride]) in indices.iter().zip(&self.0) {
+        let mut offset = start.to_string();
+        for ((binding, index_offset), [len, stride]) in indices.iter().zip(&self.0) {
             // The lower word determines an index in bounds.
-            let value = shader.define(shader.word(*binding, &format!("2u * {index_at}")));
+            let value = shader.define(shader.word(*binding, &format!("2u * {index_offset}")));
             let wrapped = shader.define(format!("select({value}, {value} + {len}, {value} >= 0x80000000u)"));
-            position = shader.define(format!("{position} + {wrapped} * {stride}"));
+            offset = shader.define(format!("{offset} + {wrapped} * {stride}"));
         }
-        position
+        offset
     }
 }
