@@ -2,7 +2,7 @@
 
 use super::checked_option::{CheckedOption, name_and_check};
 use super::{PerGroup, Schedule, SchedulePoint};
-use crate::option_range::OptionRange;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
