@@ -10,33 +10,42 @@ use crate::shader::types::type_text;
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
-use pellucid_ir::kernel::{Pool, PoolPart, Window};
-use pellucid_ir::{Compute, DType, Result};
+use pellucid_ir::kernel::{Pool, PoolPart, PoolWindows, Window};
+use pellucid_ir::{Compute, DType, Error, Result};
 
 impl GpuFamily for Pool {
-    /// Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
+    /// The CPU pools adaptive windows. Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let ([input, ..], [output, ..]) = (inputs, outputs) else { return true };
+        let PoolWindows::Sliding(window) = &self.windows else { return false };
         let (x, y) = if self.part == PoolPart::Maximum { (input, output) } else { (output, input) };
         let spatial = |array: &OperandMeta<'_>, a: usize| {
             let shape = array.layout.shape();
             (shape.rank() + a).checked_sub(3).map_or(0, |axis| shape[axis])
         };
         // The rule of the family rejects larger coordinates.
-        let is_within = |a, limit| self.window.has_coordinates(a, spatial(x, a), spatial(y, a), limit);
+        let is_within = |a, limit| window.has_coordinates(a, spatial(x, a), spatial(y, a), limit);
         let is_small = |a| is_within(a, i32::MAX as usize) || !is_within(a, Window::MAX_COORDINATE);
         output.layout.is_contiguous() && (0..3).all(is_small)
     }
 
     fn iterations(&self, _: &[OperandMeta<'_>]) -> usize {
         // One invocation visits all taps of a window, or all windows of an element, by three nested loops.
-        self.window.size.iter().fold(3usize, |iterations, &taps| iterations.saturating_mul(taps))
+        match &self.windows {
+            PoolWindows::Sliding(window) => {
+                window.size.iter().fold(3, |count: usize, &taps| count.saturating_mul(taps))
+            }
+            PoolWindows::Adaptive => 0,
+        }
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        match self.part {
-            PoolPart::Maximum => describe_maximum(&self.window, list, operands),
-            PoolPart::Gradient => describe_gradient(&self.window, list, operands),
+        match (&self.windows, self.part) {
+            (PoolWindows::Sliding(window), PoolPart::Maximum) => describe_maximum(window, list, operands),
+            (PoolWindows::Sliding(window), PoolPart::Gradient) => describe_gradient(window, list, operands),
+            (PoolWindows::Adaptive, _) => {
+                Err(Error::invalid("pool", "the device has no kernel for adaptive windows; run it on the CPU"))
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::dispatch_list::DispatchList;
 use crate::gpu::Gpu;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::backend::{OperandMeta, Support};
-use pellucid_ir::kernel::{Factorization, Kernel};
+use pellucid_ir::kernel::{Factorization, Kernel, SparseProduct};
 use pellucid_ir::{Error, Result, lock, with_family};
 use std::sync::Arc;
 
@@ -54,6 +54,17 @@ pub(crate) trait GpuFamily {
 
 /// The CPU computes all factorizations.
 impl GpuFamily for Factorization {
+    fn is_supported(&self) -> bool {
+        false
+    }
+
+    fn describe(&self, _: &mut DispatchList<'_>, _: &DeviceOperands<'_>) -> Result<()> {
+        Err(Error::invalid(self.name(), "the device has no kernel for it; run it on the CPU"))
+    }
+}
+
+/// The CPU computes all products of sparse matrices.
+impl GpuFamily for SparseProduct {
     fn is_supported(&self) -> bool {
         false
     }

@@ -29,15 +29,22 @@ fn pools_match_the_cpu() {
             let to: Vec<usize> = shape[..shape.len() - 3].iter().copied().chain(outputs).collect();
             let y = PairedArray::new(gpu, to.clone(), dtype, TestLayout::Offset, || rng.value());
             let at = PairedArray::new(gpu, to.clone(), DType::I64, TestLayout::Plain, || rng.value());
-            if run_both(gpu, &Kernel::Pool(Pool { window, part: PoolPart::Maximum }), &[&x], &[&y, &at]).is_ok() {
+            if run_both(gpu, &Kernel::Pool(Pool { windows: window.into(), part: PoolPart::Maximum }), &[&x], &[&y, &at])
+                .is_ok()
+            {
                 let context = format!("{window:?} over {shape:?} of {dtype}");
                 at.assert_same(gpu, Tolerance::Bits, &context);
                 y.assert_same(gpu, Tolerance::Bits, &context);
                 if dtype.is_float() {
                     let g = PairedArray::new(gpu, to, dtype, TestLayout::ALL[rng.below(5)], || rng.value());
                     let sums = PairedArray::new(gpu, shape, dtype, TestLayout::Offset, || rng.value());
-                    run_both(gpu, &Kernel::Pool(Pool { window, part: PoolPart::Gradient }), &[&g, &at], &[&sums])
-                        .unwrap();
+                    run_both(
+                        gpu,
+                        &Kernel::Pool(Pool { windows: window.into(), part: PoolPart::Gradient }),
+                        &[&g, &at],
+                        &[&sums],
+                    )
+                    .unwrap();
                     sums.assert_same(gpu, Tolerance::Bits, &format!("gradient of {context}"));
                 }
             }
