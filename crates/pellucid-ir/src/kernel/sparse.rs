@@ -15,9 +15,9 @@ use smallvec::smallvec;
 /// It is a family of its own because gathers and products of whole arrays would write and read every term: resampling,
 /// padding, adaptive means and sums over windows have few terms for each element.
 ///
-/// Products and sums are rounded separately. The terms of an element are added in order, in groups of
-/// [`GROUP`](SparseProduct::GROUP): each group is summed from its first term, then added to the total of the earlier
-/// groups. An element without terms is 0. Columns out of bounds and starts that do not ascend within the terms are
+/// Products and sums are rounded separately. The terms of an element are added in order, in groups of n =
+/// [`GROUP`](SparseProduct::GROUP) terms, of n² and of n³ terms: each group is summed from its first term or group, then
+/// added to the total of the earlier groups of its size. An element without terms is 0. Columns out of bounds and starts that do not ascend within the terms are
 /// rejected before any write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SparseProduct {
@@ -28,8 +28,8 @@ pub struct SparseProduct {
 }
 
 impl SparseProduct {
-    /// The number of terms that are added before their sum is added to the total. The rounding errors of n terms then
-    /// grow with n/16 + 16.
+    /// The number of terms that are added before their sum is added to a total, and of groups that are added before
+    /// their sum is. Rounding errors grow more slowly than the number of terms.
     pub const GROUP: usize = 16;
 }
 

@@ -225,23 +225,33 @@ impl WindowTaps {
         let (count, step) = (self.counts[2], self.steps[2]);
         for line in self.line_offsets() {
             let start = first + line;
-            // A chunk without a larger element, as most of them are, needs no branch for each element.
-            let chunks = if step == 1 { count / CHUNK } else { 0 };
-            for chunk in (0..chunks).map(|chunk| start + chunk * CHUNK) {
-                let elements = &x[chunk..chunk + CHUNK];
-                if elements.iter().fold(false, |any, &new| any | is_larger(new, best)) {
-                    (best, position) = first_largest(x, (best, position), chunk..chunk + CHUNK);
-                }
-            }
-            let rest = (chunks * CHUNK..count).map(|c| start + c * step);
-            (best, position) = first_largest(x, (best, position), rest);
+            (best, position) = match step {
+                1 if count >= 16 => largest_by_chunks::<T, 16>(x, (best, position), start..start + count),
+                1 if count >= 8 => largest_by_chunks::<T, 8>(x, (best, position), start..start + count),
+                _ => first_largest(x, (best, position), (0..count).map(|c| start + c * step)),
+            };
         }
         (best, position as i64)
     }
 }
 
-/// The number of adjacent taps that are compared with the maximum together.
-const CHUNK: usize = 16;
+/// Computes [`first_largest`] of the elements of a range, at least N. A chunk of N without a larger element, as most of
+/// them are, needs no branch for each element. The last chunk may overlap the one before: its elements do not replace the
+/// maximum twice.
+#[inline(always)]
+fn largest_by_chunks<T: StorageElement, const N: usize>(
+    x: &[T],
+    earlier: (T, usize),
+    taps: Range<usize>,
+) -> (T, usize) {
+    let last = taps.end - N;
+    taps.step_by(N).map(|chunk| chunk.min(last)).fold(earlier, |best, chunk| {
+        match x[chunk..chunk + N].iter().fold(false, |any, &new| any | is_larger(new, best.0)) {
+            true => first_largest(x, best, chunk..chunk + N),
+            false => best,
+        }
+    })
+}
 
 /// Returns the maximum of the earlier taps, with its index, and of the elements at the indices `taps`.
 #[inline(always)]

@@ -91,23 +91,24 @@ unsafe fn elements<'a, T>(first: SharedPtr<T>, count: usize) -> &'a [T] {
 }
 
 /// A sparse matrix in compressed rows. The starts ascend and are at most the number of terms, and every column is less
-/// than the width that was checked.
+/// than the width.
 struct CsrRows<'a, T> {
-    starts: List<usize, 64>,
-    columns: List<usize, 256>,
+    starts: &'a [i64],
+    columns: &'a [i64],
     weights: &'a [T],
+    width: usize,
 }
 
 impl<'a, T> CsrRows<'a, T> {
     /// Checks the values of a matrix.
     fn new(
         kernel: &SparseProduct,
-        starts: &[i64],
-        columns: &[i64],
+        starts: &'a [i64],
+        columns: &'a [i64],
         weights: &'a [T],
         width: usize,
     ) -> Result<CsrRows<'a, T>> {
-        if let Some(&index) = columns.iter().find(|&&column| column < 0 || column as u64 >= width as u64) {
+        if let Some(&index) = columns.iter().find(|&&column| column as u64 >= width as u64) {
             return Err(Error::IndexOutOfBounds { op: kernel.op, index, axis: kernel.axis, len: width });
         }
         let is_within = |start: &i64| (0..=columns.len() as i64).contains(start);
@@ -116,9 +117,7 @@ impl<'a, T> CsrRows<'a, T> {
                 format!("the starts of rows must ascend from 0 to at most {}, the number of terms", columns.len());
             return Err(Error::invalid(kernel.op, reason));
         }
-        let lengths = |values: &[i64]| values.iter().map(|&value| value as usize).collect::<Vec<_>>();
-        let (starts, columns) = (lengths(starts).into_iter().collect(), lengths(columns).into_iter().collect());
-        Ok(CsrRows { starts, columns, weights })
+        Ok(CsrRows { starts, columns, weights, width })
     }
 
     /// Returns the number of rows.
@@ -128,16 +127,23 @@ impl<'a, T> CsrRows<'a, T> {
 
     /// Returns the columns and weights of a row.
     #[inline(always)]
-    fn terms(&self, row: usize) -> (&[usize], &[T]) {
-        let terms = self.starts[row]..self.starts[row + 1];
+    fn terms(&self, row: usize) -> (&[i64], &[T]) {
+        let terms = self.starts[row] as usize..self.starts[row + 1] as usize;
         (&self.columns[terms.clone()], &self.weights[terms])
     }
 
-    /// Returns the range of the columns of some rows.
-    fn columns_of(&self, rows: Range<usize>) -> Range<usize> {
-        let columns = &self.columns[self.starts[rows.start]..self.starts[rows.end]];
-        let first = columns.iter().copied().min().unwrap_or(0);
-        first..columns.iter().map(|column| column + 1).max().unwrap_or(first)
+    /// Returns a column as an index. The columns have been checked. Clamping keeps the access in bounds even if the
+    /// columns have been modified since.
+    #[inline(always)]
+    fn index(&self, column: i64) -> usize {
+        (column as u64).min(self.width as u64 - 1) as usize
+    }
+
+    /// Returns the range of the columns of a row.
+    fn columns_of(&self, row: usize) -> Range<usize> {
+        let columns = || self.terms(row).0.iter().map(|&column| self.index(column));
+        let first = columns().min().unwrap_or(0);
+        first..columns().max().map_or(first, |last| last + 1)
     }
 
     /// Divides the rows into blocks that, with the inputs of their columns, have at most `budget` lines. A block has at
@@ -146,9 +152,9 @@ impl<'a, T> CsrRows<'a, T> {
         let mut blocks = List::new();
         let mut start = 0;
         while start < self.rows() {
-            let (mut end, mut columns) = (start + 1, self.columns_of(start..start + 1));
+            let (mut end, mut columns) = (start + 1, self.columns_of(start));
             while end < self.rows() {
-                let more = self.columns_of(end..end + 1);
+                let more = self.columns_of(end);
                 let all = match more.is_empty() {
                     true => columns.clone(),
                     false if columns.is_empty() => more,

@@ -59,6 +59,9 @@ impl<T: Float> VectorWork<T> for SparseRows<'_, T> {
     }
 }
 
+/// The columns and weights of some terms.
+type Terms<'a, T> = (&'a [i64], &'a [T]);
+
 impl<T: Float> SparseRows<'_, T> {
     /// Returns the sums of weighted vectors of the input rows. `load(row, r)` loads vector r of an input row.
     ///
@@ -67,30 +70,66 @@ impl<T: Float> SparseRows<'_, T> {
     #[inline(always)]
     unsafe fn sums<V: FloatVector<Scalar = T>, const R: usize>(
         &self,
-        (columns, weights): (&[usize], &[T]),
+        terms: Terms<'_, T>,
+        load: impl Fn(*const T, usize) -> V + Copy,
+    ) -> [V; R] {
+        const GROUP: usize = SparseProduct::GROUP;
+        // SAFETY: the caller guarantees the instruction set and the calls of `load`.
+        unsafe {
+            match terms.0.len() {
+                0 => [V::zero(); R],
+                // A single group needs no totals.
+                1..=GROUP => self.group_sum(terms, load),
+                _ => total(terms, GROUP.pow(3), |terms| {
+                    total(terms, GROUP.pow(2), |terms| total(terms, GROUP, |terms| self.group_sum(terms, load)))
+                }),
+            }
+        }
+    }
+
+    /// Returns the sums of at least one term, in order.
+    ///
+    /// # Safety
+    /// The contract of [`sums`](Self::sums) holds.
+    #[inline(always)]
+    unsafe fn group_sum<V: FloatVector<Scalar = T>, const R: usize>(
+        &self,
+        (columns, weights): Terms<'_, T>,
         load: impl Fn(*const T, usize) -> V,
     ) -> [V; R] {
-        let inner = self.inner;
-        let groups = columns.chunks(SparseProduct::GROUP).zip(weights.chunks(SparseProduct::GROUP));
-        let mut total: Option<[V; R]> = None;
-        for (columns, weights) in groups {
-            let mut sum: Option<[V; R]> = None;
-            for (&column, weight) in columns.iter().zip(weights) {
-                let row = self.x.wrapping_add(column * inner);
-                // SAFETY: `weight` is a reference, and the caller guarantees the instruction set.
-                let terms: [V; R] = std::array::from_fn(|r| unsafe { load(row, r).mul(V::splat(weight)) });
-                // SAFETY: the caller guarantees the instruction set.
-                sum = Some(sum.map_or(terms, |sum| std::array::from_fn(|r| unsafe { sum[r].add(terms[r]) })));
-            }
-            total = match (total, sum) {
-                // SAFETY: the caller guarantees the instruction set.
-                (Some(total), Some(sum)) => Some(std::array::from_fn(|r| unsafe { total[r].add(sum[r]) })),
-                (total, sum) => total.or(sum),
-            };
+        let term = |column: i64, weight: &T| -> [V; R] {
+            let row = self.x.wrapping_add(self.matrix.index(column) * self.inner);
+            // SAFETY: `weight` is a reference, and the caller guarantees the instruction set.
+            std::array::from_fn(|r| unsafe { load(row, r).mul(V::splat(weight)) })
+        };
+        let mut sum = term(columns[0], &weights[0]);
+        for (&column, weight) in columns[1..].iter().zip(&weights[1..]) {
+            let term = term(column, weight);
+            // SAFETY: the caller guarantees the instruction set.
+            sum = std::array::from_fn(|r| unsafe { sum[r].add(term[r]) });
         }
-        // SAFETY: the caller guarantees the instruction set.
-        total.unwrap_or([unsafe { V::zero() }; R])
+        sum
     }
+}
+
+/// Returns the total of the sums of groups of `size` terms, in order. There is at least one term.
+///
+/// # Safety
+/// The instruction set of `V` is enabled.
+#[inline(always)]
+unsafe fn total<V: FloatVector, const R: usize>(
+    (columns, weights): Terms<'_, V::Scalar>,
+    size: usize,
+    sum: impl Fn(Terms<'_, V::Scalar>) -> [V; R],
+) -> [V; R] {
+    let mut groups = columns.chunks(size).zip(weights.chunks(size));
+    let mut total = sum(groups.next().expect("a row must have a term"));
+    for group in groups {
+        let sum = sum(group);
+        // SAFETY: the caller guarantees the instruction set.
+        total = std::array::from_fn(|r| unsafe { total[r].add(sum[r]) });
+    }
+    total
 }
 
 /// The transposition of a block: `to[j·to_row + i] = from[i·from_row + j]` for `rows` indices i and `columns` indices j.

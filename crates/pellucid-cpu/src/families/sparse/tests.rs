@@ -5,10 +5,10 @@ use pellucid_ir::Shape;
 use pellucid_ir::kernel::Kernel;
 
 /// A sparse matrix as lists of the columns and weights of each row.
-type MatrixRows = Vec<Vec<(usize, f64)>>;
+type TermLists = Vec<Vec<(usize, f64)>>;
 
 /// The operands `starts`, `columns` and `weights`.
-fn operands(rows: &MatrixRows, dtype: DType) -> [TestArray; 3] {
+fn operands(rows: &TermLists, dtype: DType) -> [TestArray; 3] {
     let ends = rows.iter().scan(0, |end, row| {
         *end += row.len() as i64;
         Some(*end)
@@ -24,13 +24,13 @@ fn operands(rows: &MatrixRows, dtype: DType) -> [TestArray; 3] {
 }
 
 /// Returns a matrix of small integers, with up to `most` terms in each row.
-fn random_rows(choices: &Choices, rows: usize, width: usize, most: usize) -> MatrixRows {
+fn random_rows(choices: &Choices, rows: usize, width: usize, most: usize) -> TermLists {
     let term = |_| (choices.below(width), choices.below(7) as f64 - 3.0);
     (0..rows).map(|_| (0..choices.below(most + 1)).map(term).collect()).collect()
 }
 
 /// Computes the product by its definition.
-fn naive(rows: &MatrixRows, x: &[f64], [outer, len, inner]: [usize; 3]) -> Vec<f64> {
+fn naive(rows: &TermLists, x: &[f64], [outer, len, inner]: [usize; 3]) -> Vec<f64> {
     let element = |o: usize, row: &[(usize, f64)], j: usize| {
         row.iter().map(|&(column, weight)| weight * x[(o * len + column) * inner + j]).sum::<f64>() + 0.0
     };

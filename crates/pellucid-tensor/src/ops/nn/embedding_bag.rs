@@ -178,7 +178,8 @@ fn plain_bags(
         Some(weights) => view::ravel(weights)?,
         None => fill::ones([rows.size()], table.dtype())?,
     })?;
-    let result = row_sums(op, table, &RowTerms { starts, sums, rows, weights: &weights })?;
+    let each = if options.offsets.is_none() { rows.size().checked_div(starts.size() - 1) } else { None };
+    let result = row_sums(op, table, &RowTerms { starts, sums, rows, weights: &weights, each })?;
     if options.mode == ScatterReduceOp::Sum {
         return unless_invalid(result);
     }

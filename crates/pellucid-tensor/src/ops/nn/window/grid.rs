@@ -136,7 +136,8 @@ fn tap_sums(op: &'static str, x: &Tensor, taps: &[Tap]) -> Result<Tensor> {
     let starts = create::from_host(&starts[..], [starts.len()])?;
     let numbers = view::unsqueeze(&create::indices(points)?, 1)?;
     let sums = view::ravel(&broadcast::broadcast_to(&numbers, [points, taps.len()])?)?;
-    let y = row_sums(op, &table, &RowTerms { starts: &starts, sums: &sums, rows: &rows, weights: &weights })?;
+    let each = Some(taps.len());
+    let y = row_sums(op, &table, &RowTerms { starts: &starts, sums: &sums, rows: &rows, weights: &weights, each })?;
     view::transpose(&reshape_to(&y, &[n, places, channels].into())?, 1, 2)
 }
 
