@@ -14,7 +14,8 @@ use pellucid_ir::kernel::{Pool, PoolPart, PoolWindows, Window};
 use pellucid_ir::{Compute, DType, Error, Result};
 
 impl GpuFamily for Pool {
-    /// The CPU pools adaptive windows. Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
+    /// The CPU pools adaptive windows. Shaders compute coordinates in 31 bits, and write the gradient to a
+    /// contiguous array.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let ([input, ..], [output, ..]) = (inputs, outputs) else { return true };
         let PoolWindows::Sliding(window) = &self.windows else { return false };

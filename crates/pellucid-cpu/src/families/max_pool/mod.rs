@@ -236,8 +236,8 @@ impl WindowTaps {
 }
 
 /// Computes [`first_largest`] of the elements of a range, at least N. A chunk of N without a larger element, as most of
-/// them are, needs no branch for each element. The last chunk may overlap the one before: its elements do not replace the
-/// maximum twice.
+/// them are, needs no branch for each element. The last chunk may overlap the one before: its elements do not replace
+/// the maximum twice.
 #[inline(always)]
 fn largest_by_chunks<T: StorageElement, const N: usize>(
     x: &[T],

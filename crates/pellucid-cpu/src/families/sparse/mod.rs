@@ -1,7 +1,7 @@
 //! `SparseProduct`: products of a sparse matrix and the lines of an array along an axis.
 //!
-//! The arrays are `[outer, axis, inner]`. The elements of an output row with the same outer index are computed together,
-//! as a sum of weighted rows of the input. If `inner` is small, the arrays of several outer indices are transposed to
+//! The arrays are `[outer, axis, inner]`. The elements of an output row with the same outer index are computed
+//! together, as a sum of weighted rows of the input. If `inner` is small, the arrays of several outer indices are transposed to
 //! scratch memory, block by block, so that they are adjacent.
 
 mod rows;
@@ -81,7 +81,8 @@ fn multiply<T: Float>(isa: Isa, kernel: &SparseProduct, inputs: &[Operand<'_>], 
 /// Returns the elements of a contiguous array.
 ///
 /// # Safety
-/// `first` is valid for reads of `count` elements if `count` is not 0, and no thread writes them while the slice exists.
+/// `first` is valid for reads of `count` elements if `count` is not 0, and no thread writes them while the slice
+/// exists.
 unsafe fn elements<'a, T>(first: SharedPtr<T>, count: usize) -> &'a [T] {
     match count {
         0 => &[],

@@ -132,7 +132,8 @@ unsafe fn total<V: FloatVector, const R: usize>(
     total
 }
 
-/// The transposition of a block: `to[j·to_row + i] = from[i·from_row + j]` for `rows` indices i and `columns` indices j.
+/// The transposition of a block: `to[j·to_row + i] = from[i·from_row + j]` for `rows` indices i and `columns` indices
+/// j.
 ///
 /// # Contract of the work
 /// - *source*: `from` is valid for reads of the elements of the block;

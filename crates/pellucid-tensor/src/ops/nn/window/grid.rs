@@ -2,17 +2,14 @@
 
 use super::check_lengths;
 use super::resample::cubic_at;
-use crate::array::{host_values, host_vec};
+use crate::array::host_vec;
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::{broadcast, map};
-use crate::ops::nn::row_sums::{RowTerms, row_sums};
-use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::view::reshape_to;
-use crate::ops::primitive::{copy, create, fill, view};
+use crate::ops::primitive::{copy, create, fill, gather, view};
 use crate::ops::products::matmul::matmul;
-use crate::ops::shape::join::stack;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape, formula};
@@ -91,54 +88,26 @@ pub fn grid_sample(
         .map(|(a, axis)| axis.to_elements(&view::select(&flat, 2, (spatial - 1 - a) as isize)?))
         .collect::<Result<_>>()?;
     let taps: Vec<Vec<Tap>> = axes.iter().zip(&at).map(|(axis, at)| axis.taps(at, mode)).collect::<Result<_>>()?;
-    let joint: Vec<Tap> = (0..taps.iter().map(Vec::len).product())
-        .map(|number| joint_tap(&axes, &taps, number))
-        .collect::<Result<_>>()?;
-    let sums = tap_sums(op, x, &joint)?;
-    let y = match (mode, &joint[..]) {
-        // Elements outside the image are 0, or NaN for a point that is NaN. The grid gets its gradient of 0 through
-        // this value.
-        (GridSampleMode::Nearest, [tap]) => {
-            let held = |at: &Tensor| arithmetic::clamp(&arithmetic::round(&view::unsqueeze(at, 1)?)?, 0.0, 0.0);
-            let zero = fill::zeros((), x.dtype())?;
-            let beyond = at.iter().try_fold(zero, |sum, at| arithmetic::add(&sum, &held(at)?))?;
-            arithmetic::where_(&view::unsqueeze(&tap.is_inside, 1)?, &sums, &beyond)?
-        }
-        _ => sums,
+    // The value of elements outside the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
+    // gets its gradient of 0 through this value.
+    let zero = fill::zeros((), x.dtype())?;
+    let held = |at: &Tensor| arithmetic::clamp(&arithmetic::round(&view::unsqueeze(at, 1)?)?, 0.0, 0.0);
+    let beyond = match mode {
+        GridSampleMode::Nearest => at.iter().try_fold(zero, |sum, at| arithmetic::add(&sum, &held(at)?))?,
+        GridSampleMode::Linear | GridSampleMode::Cubic => zero,
     };
+    let image = reshape_to(x, &[n, channels, dims.iter().product()].into())?;
+    let mut sum: Option<Tensor> = None;
+    for number in 0..taps.iter().map(Vec::len).product() {
+        let Tap { element, weight, is_inside } = joint_tap(&axes, &taps, number)?;
+        let each = broadcast::broadcast_to(&view::unsqueeze(&element, 1)?, [n, channels, places])?;
+        let found = gather::take_along_axis(&image, &each, 2)?;
+        let found = arithmetic::where_(&view::unsqueeze(&is_inside, 1)?, &found, &beyond)?;
+        let part = weight.map_or(Ok(found.clone()), |w| arithmetic::mul(&found, &view::unsqueeze(&w, 1)?))?;
+        sum = Some(sum.map_or(Ok(part.clone()), |sum| arithmetic::add(&sum, &part))?);
+    }
     let shape: Shape = [n, channels].iter().chain(&grid.shape()[1..=spatial]).copied().collect();
-    reshape_to(&y, &shape)
-}
-
-/// Computes the weighted sums of the elements of taps, `[N, C, P]`.
-///
-/// The image becomes a table with one row of channels for each element. Taps outside the image read a last row of zeros,
-/// so that elements which are NaN or ∞ only reach points that use them.
-fn tap_sums(op: &'static str, x: &Tensor, taps: &[Tap]) -> Result<Tensor> {
-    let (n, channels) = (x.shape()[0], x.shape()[1]);
-    let elements: usize = x.shape()[2..].iter().product();
-    let places = taps[0].element.shape()[1];
-    let image = view::transpose(&reshape_to(x, &[n, channels, elements].into())?, 1, 2)?;
-    let rows = reshape_to(&image, &[n * elements, channels].into())?;
-    let table = concatenate(&[&rows, &fill::zeros([1, channels], x.dtype())?], 0)?;
-    let first = arithmetic::mul(&view::unsqueeze(&create::indices(n)?, 1)?, elements as i64)?;
-    let row =
-        |tap: &Tap| arithmetic::where_(&tap.is_inside, &arithmetic::add(&tap.element, &first)?, (n * elements) as i64);
-    let weight = |tap: &Tap| match &tap.weight {
-        Some(weight) => Ok(weight.clone()),
-        None => fill::ones([n, places], x.dtype()),
-    };
-    let flat = |each: Vec<Tensor>| view::ravel(&stack(&each.iter().collect::<Vec<_>>(), 2)?);
-    let rows = flat(taps.iter().map(row).collect::<Result<_>>()?)?;
-    let weights = flat(taps.iter().map(weight).collect::<Result<_>>()?)?;
-    let points = n * places;
-    let starts = host_values(points.saturating_add(1), (0..=points as i64).map(|point| point * taps.len() as i64))?;
-    let starts = create::from_host(&starts[..], [starts.len()])?;
-    let numbers = view::unsqueeze(&create::indices(points)?, 1)?;
-    let sums = view::ravel(&broadcast::broadcast_to(&numbers, [points, taps.len()])?)?;
-    let each = Some(taps.len());
-    let y = row_sums(op, &table, &RowTerms { starts: &starts, sums: &sums, rows: &rows, weights: &weights, each })?;
-    view::transpose(&reshape_to(&y, &[n, places, channels].into())?, 1, 2)
+    reshape_to(&sum.expect("an output must read at least one element"), &shape)
 }
 
 /// An element that is read for each point.
