@@ -11,44 +11,132 @@ use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Pool, PoolPart, PoolWindows, Window};
-use pellucid_ir::{Compute, DType, Error, Result};
+use pellucid_ir::{Compute, DType, Result};
 
 impl GpuFamily for Pool {
-    /// The CPU pools adaptive windows. Shaders compute coordinates in 31 bits, and write the gradient to a
-    /// contiguous array.
+    /// Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
-        let ([input, ..], [output, ..]) = (inputs, outputs) else { return true };
-        let PoolWindows::Sliding(window) = &self.windows else { return false };
-        let (x, y) = if self.part == PoolPart::Maximum { (input, output) } else { (output, input) };
-        let spatial = |array: &OperandMeta<'_>, a: usize| {
-            let shape = array.layout.shape();
-            (shape.rank() + a).checked_sub(3).map_or(0, |axis| shape[axis])
+        let ([_, ..], [output, ..]) = (inputs, outputs) else { return true };
+        let is_small = |a| {
+            let (len, count) = axis_lengths(self.part, inputs, outputs, a);
+            match &self.windows {
+                // The rule of the family rejects larger coordinates.
+                PoolWindows::Sliding(window) => {
+                    let is_within = |limit| window.has_coordinates(a, len, count, limit);
+                    is_within(i32::MAX as usize) || !is_within(Window::MAX_COORDINATE)
+                }
+                PoolWindows::Adaptive => (len + 1).saturating_mul(count + 1) <= i32::MAX as usize,
+            }
         };
-        // The rule of the family rejects larger coordinates.
-        let is_within = |a, limit| window.has_coordinates(a, spatial(x, a), spatial(y, a), limit);
-        let is_small = |a| is_within(a, i32::MAX as usize) || !is_within(a, Window::MAX_COORDINATE);
         output.layout.is_contiguous() && (0..3).all(is_small)
     }
 
-    fn iterations(&self, _: &[OperandMeta<'_>]) -> usize {
+    fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
         // One invocation visits all taps of a window, or all windows of an element, by three nested loops.
-        match &self.windows {
-            PoolWindows::Sliding(window) => {
-                window.size.iter().fold(3, |count: usize, &taps| count.saturating_mul(taps))
+        let of_axis = |a: usize| {
+            let (len, count) = axis_lengths(self.part, inputs, outputs, a);
+            match (&self.windows, self.part) {
+                (PoolWindows::Sliding(window), _) => window.size[a],
+                (PoolWindows::Adaptive, PoolPart::Maximum) => len.div_ceil(count.max(1)) + 1,
+                (PoolWindows::Adaptive, PoolPart::Gradient) => count.div_ceil(len.max(1)) + 1,
             }
-            PoolWindows::Adaptive => 0,
-        }
+        };
+        (0..3).map(of_axis).fold(3, usize::saturating_mul)
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        match (&self.windows, self.part) {
-            (PoolWindows::Sliding(window), PoolPart::Maximum) => describe_maximum(window, list, operands),
-            (PoolWindows::Sliding(window), PoolPart::Gradient) => describe_gradient(window, list, operands),
-            (PoolWindows::Adaptive, _) => {
-                Err(Error::invalid("pool", "the device has no kernel for adaptive windows; run it on the CPU"))
-            }
+        match self.part {
+            PoolPart::Maximum => describe_maximum(&self.windows, list, operands),
+            PoolPart::Gradient => describe_gradient(&self.windows, list, operands),
         }
     }
+}
+
+/// Returns the length of x and the number of windows along spatial axis `a`.
+fn axis_lengths(part: PoolPart, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>], a: usize) -> (usize, usize) {
+    let length = |array: &OperandMeta<'_>| {
+        let shape = array.layout.shape();
+        (shape.rank() + a).checked_sub(3).map_or(0, |axis| shape[axis])
+    };
+    match part {
+        PoolPart::Maximum => (length(&inputs[0]), length(&outputs[0])),
+        PoolPart::Gradient => (length(&outputs[0]), length(&inputs[0])),
+    }
+}
+
+/// The windows along a spatial axis, as texts of parameters.
+struct AxisText {
+    /// The length of x.
+    len: String,
+    /// The number of windows.
+    count: String,
+    /// The sliding window, or `None` for adaptive windows.
+    sliding: Option<SlidingText>,
+}
+
+/// A sliding window along a spatial axis.
+struct SlidingText {
+    taps: String,
+    stride: String,
+    dilation: String,
+    padding: String,
+    /// The distance from the first tap to the last.
+    reach: String,
+}
+
+impl AxisText {
+    /// Adds the windows along the spatial axes to the parameters.
+    fn declare(
+        parameters: &mut Parameters,
+        windows: &PoolWindows,
+        x: &DeviceArray<'_>,
+        y: &DeviceArray<'_>,
+    ) -> [AxisText; 3] {
+        [0, 1, 2].map(|a| AxisText {
+            len: parameters.declare_len(spatial(x)[a]),
+            count: parameters.declare_len(spatial(y)[a]),
+            sliding: match windows {
+                PoolWindows::Sliding(window) => Some(SlidingText {
+                    taps: parameters.declare_len(window.size[a]),
+                    stride: parameters.declare_len(window.stride[a]),
+                    dilation: parameters.declare_len(window.dilation[a]),
+                    padding: parameters.declare_len(window.before[a]),
+                    reach: parameters.declare_len(window.reach(a)),
+                }),
+                PoolWindows::Adaptive => None,
+            },
+        })
+    }
+
+    /// Begins the loop over the positions `at{a}` of x in window `window{a}`.
+    fn begin_taps(&self, shader: &mut ShaderBuilder, a: usize) {
+        let Some(SlidingText { taps, stride, dilation, padding, .. }) = &self.sliding else {
+            return begin_adaptive(shader, &format!("at{a}"), (&self.len, &self.count), &format!("window{a}"));
+        };
+        shader.line(format!("for (var tap{a} = 0u; tap{a} < {taps}; tap{a} = tap{a} + 1u) {{"));
+        // Positions before the input wrap to large numbers.
+        shader.line(format!("let at{a} = window{a} * {stride} + tap{a} * {dilation} - {padding};"));
+        shader.line(format!("if (at{a} >= {}) {{ continue; }}", self.len));
+    }
+
+    /// Begins the loop over all windows `window{a}` that contain position `at{a}` of x, and over windows between them.
+    fn begin_windows(&self, shader: &mut ShaderBuilder, a: usize) {
+        let Some(SlidingText { stride, padding, reach, .. }) = &self.sliding else {
+            // Window o contains element i if and only if o is in adaptive window i over the windows.
+            return begin_adaptive(shader, &format!("window{a}"), (&self.count, &self.len), &format!("at{a}"));
+        };
+        // The windows that contain the element start at most `reach` elements before it, in the padded axis.
+        let at = shader.define(format!("at{a} + {padding}"));
+        let first = format!("(max({at}, {reach}) - {reach} + {stride} - 1u) / {stride}");
+        let end = shader.define(format!("min({at} / {stride} + 1u, {})", self.count));
+        shader.line(format!("for (var window{a} = {first}; window{a} < {end}; window{a} = window{a} + 1u) {{"));
+    }
+}
+
+/// Begins the loop with index `name` over the elements of adaptive window `o` of `outputs` windows over `len` elements.
+fn begin_adaptive(shader: &mut ShaderBuilder, name: &str, (len, outputs): (&str, &str), o: &str) {
+    let end = shader.define(format!("(({o} + 1u) * {len} + {outputs} - 1u) / {outputs}"));
+    shader.line(format!("for (var {name} = {o} * {len} / {outputs}; {name} < {end}; {name} = {name} + 1u) {{"));
 }
 
 /// Returns the lengths of the spatial axes.
@@ -63,7 +151,7 @@ fn spatial_steps(parameters: &mut Parameters, array: &DeviceArray<'_>) -> [Strin
 }
 
 /// Adds the dispatch that computes the maxima and their indices. One invocation computes one window.
-fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+fn describe_maximum(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
     let (x, values, indices) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
     let (shape, rank) = (values.shape(), values.shape().rank());
     let count = shape.size();
@@ -77,34 +165,26 @@ fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &Dev
     let bindings = Bindings::new(&mut shader, &operands.inputs[..1], &operands.outputs[..2]);
     let mut parameters = Parameters::for_items(count);
     let starts = declare_starts(&mut parameters, [x, values, indices]);
-    let [outputs, lengths, taps] =
-        [spatial(values), spatial(x), window.size].map(|axes| axes.map(|v| parameters.declare_len(v)));
-    let [strides, dilations, paddings] =
-        [window.stride, window.dilation, window.before].map(|axes| axes.map(|v| parameters.declare_len(v)));
+    let axes = AxisText::declare(&mut parameters, windows, x, values);
     let steps = spatial_steps(&mut parameters, x);
     let lead_axes = lead_axes.declare(&mut parameters);
 
     shader.line("if (thread >= params[0]) { return; }");
     let mut rest = String::from("thread");
     for a in (0..3).rev() {
-        shader.line(format!("let window{a} = ({rest} % {}) * {};", outputs[a], strides[a]));
-        rest = shader.define(format!("{rest} / {}", outputs[a]));
+        shader.line(format!("let window{a} = {rest} % {};", axes[a].count));
+        rest = shader.define(format!("{rest} / {}", axes[a].count));
     }
     let base = lead_axes.positions(&mut shader, &rest, &starts[..1]).remove(0);
     shader.line(format!("var best: {};", type_text(compute)));
     shader.line("var best_index = 0xffffffffu;");
-    for a in 0..3 {
-        shader.line(format!("for (var tap{a} = 0u; tap{a} < {}; tap{a} = tap{a} + 1u) {{", taps[a]));
-        // Positions before the input wrap to large numbers.
-        shader.line(format!("let at{a} = window{a} + tap{a} * {} - {};", dilations[a], paddings[a]));
-        shader.line(format!("if (at{a} >= {}) {{ continue; }}", lengths[a]));
-    }
+    (0..3).for_each(|a| axes[a].begin_taps(&mut shader, a));
     let at = shader.define(format!("{base} + at0 * {} + at1 * {} + at2 * {}", steps[0], steps[1], steps[2]));
     let value = shader.define(access::load(&shader, bindings.input(0), x.dtype, compute, &at));
     let is_larger = precedes_text(compute, true, &value, "best");
     shader.line(format!("if (best_index == 0xffffffffu || {is_larger}) {{"));
     shader.line(format!("    best = {value};"));
-    shader.line(format!("    best_index = (at0 * {} + at1) * {} + at2;", lengths[1], lengths[2]));
+    shader.line(format!("    best_index = (at0 * {} + at1) * {} + at2;", axes[1].len, axes[2].len));
     shader.line("}");
     for _ in 0..3 {
         shader.line("}");
@@ -121,7 +201,7 @@ fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &Dev
 /// Adds the dispatch that computes the gradient. One invocation computes one element of the output: it adds the
 /// gradients of those windows around the element that selected it. The gradients are added in the order of the windows,
 /// as on the CPU.
-fn describe_gradient(window: &Window, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+fn describe_gradient(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
     let (g, indices, out) = (&operands.inputs[0], &operands.inputs[1], &operands.outputs[0]);
     let (shape, lead) = (out.shape(), out.shape().rank() - 3);
     let count = shape.size();
@@ -137,10 +217,7 @@ fn describe_gradient(window: &Window, list: &mut DispatchList<'_>, operands: &De
     let mut parameters = Parameters::for_items(count);
     let plane = parameters.declare_len(plane);
     let starts = declare_starts(&mut parameters, [g, indices, out]);
-    let reach = [0, 1, 2].map(|a| window.reach(a));
-    let [lengths, windows, strides, paddings, reaches] =
-        [spatial(out), spatial(g), window.stride, window.before, reach]
-            .map(|axes| axes.map(|v| parameters.declare_len(v)));
+    let axes = AxisText::declare(&mut parameters, windows, out, g);
     let steps = arrays.map(|array| spatial_steps(&mut parameters, array));
     let lead_axes = lead_axes.declare(&mut parameters);
 
@@ -148,18 +225,13 @@ fn describe_gradient(window: &Window, list: &mut DispatchList<'_>, operands: &De
     shader.line(format!("let element = thread % {plane};"));
     let mut rest = String::from("thread");
     for a in (0..3).rev() {
-        // The windows that contain the element start at most `reach` elements before it, in the padded axis.
-        shader.line(format!("let at{a} = {rest} % {} + {};", lengths[a], paddings[a]));
-        shader.line(format!("let end{a} = min(at{a} / {} + 1u, {});", strides[a], windows[a]));
-        rest = shader.define(format!("{rest} / {}", lengths[a]));
+        shader.line(format!("let at{a} = {rest} % {};", axes[a].len));
+        rest = shader.define(format!("{rest} / {}", axes[a].len));
     }
     let bases = lead_axes.positions(&mut shader, &rest, &starts[..2]);
     // A variable starts at zero.
     shader.line(format!("var sum: {};", type_text(compute)));
-    for (a, (reach, stride)) in reaches.iter().zip(&strides).enumerate() {
-        let first = format!("(max(at{a}, {reach}) - {reach} + {stride} - 1u) / {stride}");
-        shader.line(format!("for (var window{a} = {first}; window{a} < end{a}; window{a} = window{a} + 1u) {{"));
-    }
+    (0..3).for_each(|a| axes[a].begin_windows(&mut shader, a));
     let [of_g, of_index] = [0, 1].map(|k| {
         let steps: Vec<String> = (0..3).map(|a| format!("window{a} * {}", steps[k][a])).collect();
         format!("{} + {}", bases[k], steps.join(" + "))

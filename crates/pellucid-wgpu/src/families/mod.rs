@@ -16,13 +16,14 @@ mod scan;
 mod scatter;
 mod shared;
 mod sort;
+mod sparse;
 
 use crate::description::{DescriptionCache, KernelDescription};
 use crate::dispatch_list::DispatchList;
 use crate::gpu::Gpu;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::backend::{OperandMeta, Support};
-use pellucid_ir::kernel::{Factorization, Kernel, SparseProduct};
+use pellucid_ir::kernel::{Factorization, Kernel};
 use pellucid_ir::{Error, Result, lock, with_family};
 use std::sync::Arc;
 
@@ -41,8 +42,8 @@ pub(crate) trait GpuFamily {
 
     /// Returns an estimate of the iterations of the loops of one invocation, for families that do not divide all long
     /// loops. Zero means that no loop is long.
-    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
-        let _ = inputs;
+    fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
+        let _ = (inputs, outputs);
         0
     }
 
@@ -54,17 +55,6 @@ pub(crate) trait GpuFamily {
 
 /// The CPU computes all factorizations.
 impl GpuFamily for Factorization {
-    fn is_supported(&self) -> bool {
-        false
-    }
-
-    fn describe(&self, _: &mut DispatchList<'_>, _: &DeviceOperands<'_>) -> Result<()> {
-        Err(Error::invalid(self.name(), "the device has no kernel for it; run it on the CPU"))
-    }
-}
-
-/// The CPU computes all products of sparse matrices.
-impl GpuFamily for SparseProduct {
     fn is_supported(&self) -> bool {
         false
     }
@@ -87,7 +77,7 @@ pub(crate) fn support(gpu: &Gpu, kernel: &Kernel, inputs: &[OperandMeta<'_>], ou
     let is_native = |family: &dyn GpuFamily| {
         family.is_supported()
             && family.supports_operands(inputs, outputs)
-            && family.iterations(inputs) <= gpu.max_iterations()
+            && family.iterations(inputs, outputs) <= gpu.max_iterations()
     };
     if fits && is_native(implementation(kernel)) { Support::Native } else { Support::Fallback }
 }

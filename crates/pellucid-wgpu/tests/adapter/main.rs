@@ -25,4 +25,5 @@ mod rows;
 mod scans;
 mod scatters;
 mod sorts;
+mod sparse_products;
 mod timings;

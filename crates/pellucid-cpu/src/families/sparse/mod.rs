@@ -112,11 +112,12 @@ impl<'a, T> CsrRows<'a, T> {
         if let Some(&index) = columns.iter().find(|&&column| column as u64 >= width as u64) {
             return Err(Error::IndexOutOfBounds { op: kernel.op, index, axis: kernel.axis, len: width });
         }
-        let is_within = |start: &i64| (0..=columns.len() as i64).contains(start);
-        if !starts.is_sorted() || !starts.iter().all(is_within) {
-            let reason =
-                format!("the starts of rows must ascend from 0 to at most {}, the number of terms", columns.len());
-            return Err(Error::invalid(kernel.op, reason));
+        let mut previous = 0;
+        for &start in starts {
+            if !(previous..=columns.len() as i64).contains(&start) {
+                return Err(Error::IndexOutOfBounds { op: kernel.op, index: start, axis: 0, len: columns.len() + 1 });
+            }
+            previous = start;
         }
         Ok(CsrRows { starts, columns, weights, width })
     }

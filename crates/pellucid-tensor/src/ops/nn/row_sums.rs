@@ -43,7 +43,11 @@ impl Operation for RowSums {
         "row_sums"
     }
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
-        [0, 2, 3, 4].into_iter().for_each(|i| saves.input(i));
+        [2, 3, 4].into_iter().for_each(|i| saves.input(i));
+        // Only the gradient of the weights reads the table.
+        if saves.needs(3) {
+            saves.input(0);
+        }
         let (table, starts) = (inputs[0], inputs[1]);
         let shape: Shape = [starts.shape()[0] - 1, table.shape()[1]].into();
         let out = Array::new(table.device(), table.dtype(), shape)?;
@@ -53,7 +57,8 @@ impl Operation for RowSums {
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let [rows, weights, sums] = [saved.input(2)?, saved.input(3)?, saved.input(4)?];
-        let (g, width, count) = (grads.get(0)?, saved.input_shape(0)[1], rows.size());
+        let g = grads.get(0)?;
+        let (width, count) = (g.shape()[1], rows.size());
         // The gradient of the sum of each term: [sums, each, D], a view, or [terms, 1, D].
         let (of_terms, [sums, each]) = match self.each {
             Some(each) => (view::unsqueeze(&g, 1)?, [g.shape()[0], each]),

@@ -30,7 +30,7 @@ use pellucid_ir::kernel::{Attention, AttentionPart, metas};
 use pellucid_ir::{Result, Shape};
 
 impl GpuFamily for Attention {
-    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
+    fn iterations(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
         let [queries, keys, values] = [0, 1, 2].map(|k| inputs[k].layout.shape());
         let length = |shape: &Shape, back: usize| shape.rank().checked_sub(back).map_or(1, |axis| shape[axis]);
         // All query heads that share a key contribute to its gradient.

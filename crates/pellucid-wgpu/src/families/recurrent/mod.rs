@@ -33,7 +33,7 @@ use pellucid_ir::{Layout, Result};
 use step::{StepArray, StepDispatch, StepFactors, StepShader, StepTimes, TimeIndex};
 
 impl GpuFamily for Recurrent {
-    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
+    fn iterations(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
         let shapes: Vec<Meta> =
             inputs.iter().map(|o| Meta { shape: o.layout.shape().clone(), dtype: o.dtype }).collect();
         let Some(sizes) = self.sizes(&shapes) else { return 0 };

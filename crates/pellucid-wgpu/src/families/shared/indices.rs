@@ -1,4 +1,4 @@
-//! Index arrays of `Gather`, `Scatter` and `Recurrent`: their checks, which set the [status word](crate::status), and
+//! Index arrays of `Gather`, `Scatter`, `Recurrent` and `SparseProduct`: their checks, which set the [status word](crate::status), and
 //! the positions that they select.
 
 use crate::dispatch_list::DispatchList;
@@ -20,8 +20,9 @@ pub(in crate::families) fn check_indices(
     array: &DeviceArray<'_>,
     indices: &[DeviceArray<'_>],
 ) -> Result<()> {
+    let low = if from_end { LowerBound::FromEnd } else { LowerBound::Zero };
     let mut checked = indices.iter().zip(index.axes());
-    checked.try_for_each(|(index, &axis)| check_range(list, op, index, axis, array.shape()[axis], from_end))
+    checked.try_for_each(|(index, &axis)| check_range(list, op, index, axis, (low, array.shape()[axis])))
 }
 
 /// Adds the dispatches that set the status word if a length is not in `0..=steps`.
@@ -31,18 +32,27 @@ pub(in crate::families) fn check_lengths(
     lengths: &DeviceArray<'_>,
     steps: usize,
 ) -> Result<()> {
-    check_range(list, op, lengths, 0, steps + 1, false)
+    check_range(list, op, lengths, 0, (LowerBound::Zero, steps + 1))
 }
 
-/// Adds the dispatches that set the status word if an index is not in `0..len`, or if `from_end` in `-len..len`. `axis`
-/// is the axis of the indexed array, for the error.
-fn check_range(
+/// The smallest valid index.
+#[derive(Clone, Copy, PartialEq)]
+pub(in crate::families) enum LowerBound {
+    Zero,
+    /// Negative indices count from the end.
+    FromEnd,
+    /// The indices ascend: the previous index is the bound, and 0 is the bound of the first one.
+    Previous,
+}
+
+/// Adds the dispatches that set the status word if an index is below `low` or at least `len`. `axis` is the axis of the
+/// indexed array, for the error.
+pub(in crate::families) fn check_range(
     list: &mut DispatchList<'_>,
     op: &'static str,
     index: &DeviceArray<'_>,
     axis: usize,
-    len: usize,
-    from_end: bool,
+    (low, len): (LowerBound, usize),
 ) -> Result<()> {
     let count = index.shape().size();
     if count == 0 {
@@ -54,12 +64,20 @@ fn check_range(
     let [len, start, axis, operation] =
         [len, index.layout.offset(), axis, list.count_check(op) as usize].map(|v| parameters.declare_len(v));
     let place = (space.declare(&mut parameters), [start]);
-    let low = if from_end { format!("l_neg(vec2<u32>({len}, 0u))") } else { "vec2<u32>(0u, 0u)".into() };
 
     // The first dispatch finds the first index out of bounds.
     let (mut shader, buffers) = check_shader(index);
     shader.line("if (thread >= params[0]) { return; }");
     let value = index_value(&mut shader, &place, "thread");
+    let low = match low {
+        LowerBound::Zero => "vec2<u32>(0u, 0u)".into(),
+        LowerBound::FromEnd => format!("l_neg(vec2<u32>({len}, 0u))"),
+        LowerBound::Previous => {
+            let before = shader.define("max(thread, 1u) - 1u");
+            let previous = index_value(&mut shader, &place, &before);
+            format!("select({previous}, vec2<u32>(0u, 0u), thread == 0u)")
+        }
+    };
     shader.line(format!("if (l_le(vec2<u32>({len}, 0u), {value}) || l_lt({value}, {low})) {{"));
     shader.line(format!("    atomicMin(&status[{POSITION}], thread);"));
     shader.line("}");
