@@ -76,7 +76,7 @@ fn an_invalid_matrix_is_the_error_of_the_cpu_and_writes_nothing() {
     for (starts, columns) in [
         ([0, 1, 2], [0, 3]),
         ([0, 1, 2], [-1, 0]),
-        ([0, 1, 2], [0, 1 << 32]),
+        ([0, 1, 2], [0, 1_i64 << 32]),
         ([0, 2, 1], [0, 1]),
         ([0, 1, 3], [0, 1]),
         ([-1, 1, 2], [0, 1]),
