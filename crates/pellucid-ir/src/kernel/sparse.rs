@@ -16,8 +16,8 @@ use smallvec::smallvec;
 /// padding, adaptive means and sums over windows have few terms for each element.
 ///
 /// Products and sums are rounded separately. The terms of an element are added in order, in groups of n =
-/// [`GROUP`](SparseProduct::GROUP) terms, of n² and of n³ terms: each group is summed from its first term or group,
-/// then added to the total of the earlier groups of its size. An element without terms is 0. Columns out of bounds are
+/// [`GROUP`](SparseProduct::GROUP) terms, of n², n³, n⁴ and n⁵ terms: each group is summed from its first term or
+/// group, then added to the total of the earlier groups of its size. An element without terms is 0. Columns out of bounds are
 /// rejected before any write, and then starts that are not in order from 0 to at most the number of terms:
 /// [`Error::IndexOutOfBounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,7 +31,9 @@ pub struct SparseProduct {
 impl SparseProduct {
     /// The number of terms that are added before their sum is added to a total, and of groups that are added before
     /// their sum is. Rounding errors grow more slowly than the number of terms.
-    pub const GROUP: usize = 16;
+    pub const GROUP: usize = 8;
+    /// The number of terms of the largest groups, whose sums are added in order.
+    pub const LARGEST_GROUP: usize = SparseProduct::GROUP.pow(5);
 }
 
 impl Family for SparseProduct {

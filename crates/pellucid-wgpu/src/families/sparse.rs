@@ -14,11 +14,8 @@ use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::SparseProduct;
 
-/// The largest number of terms that nested groups contain.
-const LARGEST_GROUP: usize = SparseProduct::GROUP.pow(3);
-/// The terms of a row that a dispatch adds.
-const CHUNK: usize = 1 << 15;
-const _: () = assert!(CHUNK.is_multiple_of(LARGEST_GROUP), "chunks must consist of entire groups");
+/// The terms of a row that a dispatch adds: one of the largest groups.
+const CHUNK: usize = SparseProduct::LARGEST_GROUP;
 
 impl GpuFamily for SparseProduct {
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
@@ -72,7 +69,7 @@ impl GpuFamily for SparseProduct {
         shader.line(format!("var total = {};", float.zero()));
         let earlier = access::load(&shader, bindings.output(0), y.dtype, compute, &at[0]);
         shader.line(format!("if ({begin} > 0u) {{ total = {earlier}; }}"));
-        add_terms(&mut shader, float, ("total", &row_start), LARGEST_GROUP, [&first, &end], &term);
+        add_terms(&mut shader, float, ("total", &row_start), CHUNK, [&first, &end], &term);
         access::store(&mut shader, bindings.output(0), compute, y.dtype, "total", &at[0]);
         let dispatch = list.len();
         list.dispatch(

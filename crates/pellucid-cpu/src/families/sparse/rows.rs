@@ -3,7 +3,7 @@
 use super::CsrRows;
 use pellucid_ir::kernel::SparseProduct;
 use pellucid_simd::vector::FloatVector;
-use pellucid_simd::{Float, VectorWork};
+use pellucid_simd::{Element, Float, VectorWork};
 use std::ops::Range;
 
 /// Output rows that are sums of weighted rows of `inner` elements.
@@ -80,8 +80,12 @@ impl<T: Float> SparseRows<'_, T> {
                 0 => [V::zero(); R],
                 // A single group needs no totals.
                 1..=GROUP => self.group_sum(terms, load),
-                _ => total(terms, GROUP.pow(3), |terms| {
-                    total(terms, GROUP.pow(2), |terms| total(terms, GROUP, |terms| self.group_sum(terms, load)))
+                _ => total(terms, SparseProduct::LARGEST_GROUP, |terms| {
+                    total(terms, GROUP.pow(4), |terms| {
+                        total(terms, GROUP.pow(3), |terms| {
+                            total(terms, GROUP.pow(2), |terms| total(terms, GROUP, |terms| self.group_sum(terms, load)))
+                        })
+                    })
                 }),
             }
         }
@@ -122,9 +126,10 @@ unsafe fn total<V: FloatVector, const R: usize>(
     size: usize,
     sum: impl Fn(Terms<'_, V::Scalar>) -> [V; R],
 ) -> [V; R] {
-    let mut groups = columns.chunks(size).zip(weights.chunks(size));
-    let mut total = sum(groups.next().expect("a row must have a term"));
-    for group in groups {
+    // `sum` is called at one place, because it contains the loops of all smaller groups. −0 + s is s.
+    // SAFETY: the constant is a valid scalar, and the caller guarantees the instruction set.
+    let mut total = [unsafe { V::splat(&V::Scalar::NEGATIVE_ZERO) }; R];
+    for group in columns.chunks(size).zip(weights.chunks(size)) {
         let sum = sum(group);
         // SAFETY: the caller guarantees the instruction set.
         total = std::array::from_fn(|r| unsafe { total[r].add(sum[r]) });

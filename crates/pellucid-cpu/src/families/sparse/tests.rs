@@ -103,6 +103,44 @@ fn instruction_sets_threads_and_axes_change_no_bit() {
     }
 }
 
+/// Returns the sum of terms in groups of `size` terms, which have groups of their own.
+fn nested_sum(terms: &[f32], size: usize) -> f32 {
+    match size {
+        1 => terms.iter().copied().reduce(|a, b| a + b).unwrap_or(0.0),
+        _ => terms.chunks(size).map(|group| nested_sum(group, size / SparseProduct::GROUP)).fold(-0.0, |a, b| a + b),
+    }
+}
+
+#[test]
+fn long_sums_are_sums_of_nested_groups() {
+    let choices = &Choices::new(7);
+    let width = 300;
+    let around = |n: usize| [n - 1, n, n + 1];
+    let lengths = [8, 64, 512, 4096, 32_768].into_iter().flat_map(around).chain([66_000, 200_000]);
+    let rows: TermLists = lengths
+        .map(|terms| (0..terms).map(|_| (choices.below(width), (choices.below(1 << 20) as f64 + 1.0) / 3e6)).collect())
+        .collect();
+    // Whole vectors and parts of them, in place and in transposed blocks.
+    for (outer, inner) in [(1, 1), (1, 19), (17, 1)] {
+        let x: Vec<f64> = numbers(outer * width * inner, 1000, 4).iter().map(|v| (v.abs() + 1.0) / 777.0).collect();
+        let [starts, columns, weights] = &operands(&rows, DType::F32);
+        let x = &TestArray::cast([outer, width, inner], TestLayout::Plain, DType::F32, &x);
+        let y = TestArray::new([outer, rows.len(), inner], DType::F32, TestLayout::Plain);
+        let kernel = Kernel::SparseProduct(SparseProduct { op: "test", axis: 1 });
+        run_kernel(kernel, &[x, starts, columns, weights], &[&y]).unwrap();
+        let (x, found) = (x.values::<f32>(), y.values::<f32>());
+        for (at, &found) in found.iter().enumerate() {
+            let (o, row, j) = (at / inner / rows.len(), &rows[at / inner % rows.len()], at % inner);
+            let factor = |column: usize| x[(o * width + column) * inner + j];
+            let terms: Vec<f32> = row.iter().map(|&(column, weight)| factor(column) * weight as f32).collect();
+            assert_eq!(found.to_bits(), nested_sum(&terms, SparseProduct::LARGEST_GROUP).to_bits(), "{}", row.len());
+            // All terms are positive. An addition in order has errors of up to 1e-3 for the longest rows.
+            let exact: f64 = terms.iter().map(|&term| f64::from(term)).sum();
+            assert!((f64::from(found) / exact - 1.0).abs() < 4e-7, "{found} instead of {exact}, {} terms", row.len());
+        }
+    }
+}
+
 #[test]
 fn invalid_matrices_are_rejected_before_a_write() {
     let x = TestArray::of([3, 2], TestLayout::Plain, &[1f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
