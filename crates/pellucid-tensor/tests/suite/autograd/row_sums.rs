@@ -37,7 +37,7 @@ fn weighted_bags_of_a_table_that_is_a_result_have_gradients() {
     let weights = Tensor::from([0.25, -2.0, 1.5, 0.75]).requires_grad_(true);
     let table = Tensor::from([[0.5, -1.25], [2.0, 0.75], [-0.5, 1.5]]);
     // Neither input of the sums is a leaf. The table is not tracked.
-    weighted_bags(&table.mul(2.0), &weights.mul(1.0), None).unwrap().sum(..).backward();
+    weighted_bags(&(&table * 2.0), &(&weights * 1.0), None).unwrap().sum(..).backward();
     assert_eq!(weights.grad().unwrap().to_vec::<f64>(), [2.0, -1.5, 2.0, 5.5]);
 }
 
@@ -53,8 +53,8 @@ fn long_sums_are_as_accurate_as_reductions() {
         let index = Tensor::from((0..terms).map(|k| (k * 31 % rows) as i64).collect::<Vec<_>>());
         let exact = exact_table.index_select(0, &index).sum(0);
         let error = |sum: &Tensor| {
-            let relative = sum.to_dtype(DType::F64).div(&exact).sub(1.0).square().mean(..);
-            relative.item::<f64>().sqrt()
+            let relative = sum.to_dtype(DType::F64) / &exact - 1.0;
+            relative.square().mean(..).item::<f64>().sqrt()
         };
         let options = EmbeddingBagOptions { mode: ScatterReduceOp::Sum, ..Default::default() };
         let bag = error(&ops::embedding_bag(&table, &index.unsqueeze(0), options).unwrap().squeeze(0));
