@@ -21,6 +21,7 @@ mod reduce;
 mod row;
 mod scan;
 mod sort;
+mod sparse;
 mod window;
 
 pub use attention::{Attention, AttentionPart, AttentionSizes};
@@ -34,7 +35,7 @@ pub use index::{Index, IndexedOperand};
 pub use map::Map;
 pub use matmul::MatMul;
 pub use operand::{KernelOperand, common_shape, metas};
-pub use pool::{Pool, PoolPart};
+pub use pool::{Pool, PoolPart, PoolWindows};
 pub use random::{Distribution, Random};
 pub use recurrent::{
     GateBlock, Recurrent, RecurrentGradientOperands, RecurrentPart, RecurrentSizes, RecurrentStateOperands, RnnMode,
@@ -43,7 +44,8 @@ pub use reduce::{Reduce, ReduceOp};
 pub use row::Row;
 pub use scan::{Scan, ScanOp};
 pub use sort::Sort;
-pub use window::Window;
+pub use sparse::SparseProduct;
+pub use window::{Window, adaptive_window};
 
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
@@ -79,6 +81,8 @@ pub enum Kernel {
     Scatter(Scatter),
     /// The sorted elements of an axis, and their original indices.
     Sort(Sort),
+    /// A product of a sparse matrix and the lines along an axis.
+    SparseProduct(SparseProduct),
     /// A matrix factorization, or the solution of equations with one.
     Factorization(Factorization),
     /// A recurrent layer over time, or its gradient.
@@ -123,6 +127,7 @@ macro_rules! with_family {
             $crate::kernel::Kernel::Gather($family) => $e,
             $crate::kernel::Kernel::Scatter($family) => $e,
             $crate::kernel::Kernel::Sort($family) => $e,
+            $crate::kernel::Kernel::SparseProduct($family) => $e,
             $crate::kernel::Kernel::Factorization($family) => $e,
             $crate::kernel::Kernel::Recurrent($family) => $e,
             $crate::kernel::Kernel::Attention($family) => $e,

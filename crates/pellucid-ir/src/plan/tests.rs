@@ -376,7 +376,7 @@ fn positions_of_a_pool_are_checked_indices() {
         let layout = Layout::contiguous([2, 1, 3, 3].into());
         let found = SlotView { layout, dtype: DType::I64, ..found };
         let window = Window { size: [1, 2, 2], stride: [1, 2, 2], dilation: [1; 3], before: [0; 3] };
-        w.launch(Kernel::Pool(Pool { window, part: PoolPart::Maximum }), &[&x], &[&values, &found]);
+        w.launch(Kernel::Pool(Pool { windows: window.into(), part: PoolPart::Maximum }), &[&x], &[&values, &found]);
         let spread = w.slot(SlotRole::Scratch, [2, length]);
         let flat = |o: &SlotView| SlotView { layout: Layout::contiguous([2, 9].into()), ..o.clone() };
         let scatter = Scatter { op: "scatter", from_end: true, index: Index::Along(1), reduction: ScatterOp::Add };

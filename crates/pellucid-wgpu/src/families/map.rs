@@ -22,7 +22,7 @@ impl GpuFamily for Map {
         !self.program.is_row() && is_supported(&self.program)
     }
 
-    fn iterations(&self, _: &[OperandMeta<'_>]) -> usize {
+    fn iterations(&self, _: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
         // An invocation computes up to four elements.
         program_iterations(&self.program).saturating_mul(4)
     }

@@ -30,7 +30,7 @@ fn chunk_length(length: usize, iterations: usize) -> usize {
 }
 
 impl GpuFamily for Scan {
-    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
+    fn iterations(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
         let length = inputs[0].layout.shape()[self.axis];
         let element_iterations = RunningScan::iterations(self.op, inputs[0].dtype.compute());
         let chunk = chunk_length(length, element_iterations).max(1);

@@ -25,4 +25,5 @@ mod row;
 mod scan;
 mod scatter;
 mod sort;
+mod sparse_product;
 mod timings;

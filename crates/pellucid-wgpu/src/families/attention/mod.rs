@@ -30,7 +30,7 @@ use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{Attention, AttentionPart, AttentionSizes, metas};
 
 impl GpuFamily for Attention {
-    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
+    fn iterations(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
         let Some(sizes) = self.sizes(&metas(&inputs[..3])) else { return 0 };
         let AttentionSizes { heads, kv_heads, queries, keys, qk_width, v_width, .. } = sizes;
         // All query heads that share a key contribute to its gradient.

@@ -35,7 +35,7 @@ use pellucid_ir::{Layout, Result};
 use step::{SequenceLengths, StepDispatch, StepFactors, StepShader, StepTimes, TimeIndex};
 
 impl GpuFamily for Recurrent {
-    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
+    fn iterations(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
         let Some(sizes) = self.sizes(&metas(inputs)) else { return 0 };
         let compute = inputs[0].dtype.compute();
         // The products of a step are over units, or over the gradients of all gates.

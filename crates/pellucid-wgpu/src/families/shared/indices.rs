@@ -1,5 +1,5 @@
-//! Index arrays of `Gather`, `Scatter` and `Recurrent`: their checks, which set the [status word](crate::status), and
-//! the offsets of the elements that they select.
+//! Index arrays of `Gather`, `Scatter`, `Recurrent` and `SparseProduct`: their checks, which set the
+//! [status word](crate::status), and the offsets of the elements that they select.
 
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray};
@@ -46,8 +46,9 @@ pub(in crate::families) fn check_indices(
     array: &DeviceArray<'_>,
     indices: &[DeviceArray<'_>],
 ) -> Result<()> {
+    let low = if from_end { LowerBound::FromEnd } else { LowerBound::Zero };
     let mut checked = indices.iter().zip(index.axes());
-    checked.try_for_each(|(index, &axis)| check_range(list, op, index, axis, array.shape()[axis], from_end))
+    checked.try_for_each(|(index, &axis)| check_range(list, op, index, axis, (low, array.shape()[axis])))
 }
 
 /// Adds the dispatches that set the status word if a length is not in `0..=steps`.
@@ -57,18 +58,27 @@ pub(in crate::families) fn check_lengths(
     lengths: &DeviceArray<'_>,
     steps: usize,
 ) -> Result<()> {
-    check_range(list, op, lengths, 0, steps + 1, false)
+    check_range(list, op, lengths, 0, (LowerBound::Zero, steps + 1))
 }
 
-/// Adds the dispatches that set the status word if an index is not in `0..len`, or if `from_end` in `-len..len`. `axis`
-/// is the axis of the indexed array, for the error.
-fn check_range(
+/// The smallest valid index.
+#[derive(Clone, Copy, PartialEq)]
+pub(in crate::families) enum LowerBound {
+    Zero,
+    /// Negative indices count from the end.
+    FromEnd,
+    /// The indices ascend: the previous index is the bound, and 0 is the bound of the first one.
+    Previous,
+}
+
+/// Adds the dispatches that set the status word if an index is below `low` or at least `len`. `axis` is the axis of the
+/// indexed array, for the error.
+pub(in crate::families) fn check_range(
     list: &mut DispatchList<'_>,
     op: &'static str,
     index: &DeviceArray<'_>,
     axis: usize,
-    len: usize,
-    from_end: bool,
+    (low, len): (LowerBound, usize),
 ) -> Result<()> {
     let count = index.shape().size();
     if count == 0 {
@@ -80,15 +90,27 @@ fn check_range(
     let [len, start, axis, operation] =
         [len, index.layout.offset(), axis, list.count_check(op) as usize].map(|v| parameters.declare_len(v));
     let space = space.declare(&mut parameters);
-    let low = if from_end { format!("l_neg(vec2<u32>({len}, 0u))") } else { "vec2<u32>(0u, 0u)".into() };
     // Two dispatches: one invocation of the second one reports the index that the first one found.
     for (source, flat, groups) in [(FIND_INVALID, "thread", count.div_ceil(WORKGROUP as usize)), (REPORT, "first", 1)] {
         let mut shader = ShaderBuilder::default();
         shader.is_check = true;
         let bindings = Bindings::new(&mut shader, std::slice::from_ref(index), &[]);
-        let (load_index, value) = shader.collect_result(|shader| {
+        let load = |shader: &mut ShaderBuilder, flat: &str| {
             let offset = space.offsets(shader, flat, std::slice::from_ref(&start)).remove(0);
             shader.define(access::load(shader, bindings.input(0), DType::I64, Compute::I64, &offset))
+        };
+        let (load_index, (value, low)) = shader.collect_result(|shader| {
+            let value = load(shader, flat);
+            let low = match low {
+                LowerBound::Zero => "vec2<u32>(0u, 0u)".into(),
+                LowerBound::FromEnd => format!("l_neg(vec2<u32>({len}, 0u))"),
+                LowerBound::Previous => {
+                    let before = shader.define(format!("max({flat}, 1u) - 1u"));
+                    let previous = load(shader, &before);
+                    format!("select({previous}, vec2<u32>(0u, 0u), {flat} == 0u)")
+                }
+            };
+            (value, low)
         });
         let range = values![load_index, value, len, low, axis, operation];
         let [position, passed, low_word, high_word, axis_word, len_word, operation_word] =
