@@ -1,8 +1,8 @@
 //! `SparseProduct`: products of a sparse matrix and the lines of an array along an axis.
 //!
 //! The arrays are `[outer, axis, inner]`. The elements of an output row with the same outer index are computed
-//! together, as a sum of weighted rows of the input. If `inner` is small, the arrays of several outer indices are transposed to
-//! scratch memory, block by block, so that they are adjacent.
+//! together, as a sum of weighted rows of the input. If `inner` is small, the arrays of several outer indices are
+//! transposed to scratch memory, block by block, so that they are adjacent.
 
 mod rows;
 #[cfg(test)]
