@@ -1,4 +1,4 @@
-//! Tensors and gradients without modules: a program whose compile time is measured.
+//! Measures compile time: tensors and gradients without modules.
 
 use pellucid::prelude::*;
 

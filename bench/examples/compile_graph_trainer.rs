@@ -1,4 +1,4 @@
-//! A classifier that is trained by captured steps: a program whose compile time is measured.
+//! Measures compile time: a classifier that is trained with captured steps.
 
 use pellucid::nn::graph::GraphTrainer;
 use pellucid::nn::loss::CrossEntropyLoss;

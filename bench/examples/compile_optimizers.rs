@@ -1,4 +1,4 @@
-//! A program that names several optimizers, whose compile time is measured.
+//! Measures compile time: a program that uses several optimizers.
 
 use pellucid::nn::optim::{Adam, AdamOptions, Lion, LionOptions, RmsProp, RmsPropOptions};
 use pellucid::prelude::*;

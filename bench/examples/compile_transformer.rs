@@ -1,4 +1,4 @@
-//! A transformer encoder of a user's own module: a program whose compile time is measured.
+//! Measures compile time: a transformer encoder in a custom module.
 
 use pellucid::nn::{Embedding, TransformerEncoder, TransformerOptions};
 use pellucid::prelude::*;

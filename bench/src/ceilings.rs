@@ -1,6 +1,6 @@
 //! The peak performance of this machine, measured at the start of a run: arithmetic and bandwidth.
 //!
-//! A workload that is limited by one of them reports the fraction of that peak that it reaches.
+//! A workload that is bound by a peak reports the fraction of this peak that it reaches.
 
 use crate::harness::{Work, rounded};
 use serde_json::json;
@@ -31,7 +31,7 @@ impl Ceilings {
         }
     }
 
-    /// Returns the bytes per second that are read and written in a copy.
+    /// Returns the bandwidth of a copy: bytes per second, read and written.
     pub(crate) fn copy_bandwidth(self) -> f64 {
         self.copy
     }
@@ -46,7 +46,8 @@ impl Ceilings {
         Some(Ceilings { fma: rates.next()??, read: rates.next()??, copy: rates.next()?? })
     }
 
-    /// Returns the name of the peak that limits this work, and the fraction of the peak that work in `seconds` reaches.
+    /// Returns the name of the peak that bounds this work, and the fraction of the peak that the work reaches in
+    /// `seconds`.
     pub(crate) fn share(self, work: Work, seconds: f64) -> Option<(&'static str, f64)> {
         match work {
             Work::Overhead => None,
@@ -84,7 +85,7 @@ fn best_total_rate(threads: usize, rate: fn(&mut dyn FnMut()) -> f64) -> f64 {
     (0..3).map(|_| attempt()).fold(0.0, f64::max)
 }
 
-/// Returns the work per second of the fastest of many short runs, measured after all threads are ready.
+/// Returns the maximum work per second over many short runs, which start when all threads are ready.
 fn peak_rate(work: f64, ready: &mut dyn FnMut(), mut body: impl FnMut()) -> f64 {
     body();
     ready();
@@ -157,7 +158,7 @@ fn fma_kernel() -> (usize, fn(f32, f32) -> f32) {
     (4, portable)
 }
 
-/// Executes the multiply-adds with four lanes, which compilers vectorize, as a multiplication and an addition.
+/// Executes the multiply-adds as multiplications and additions with four lanes, which the compiler vectorizes.
 fn portable(a: f32, b: f32) -> f32 {
     let mut sums = [[b; 4]; CHAINS];
     for _ in 0..ROUNDS {

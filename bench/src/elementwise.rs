@@ -1,4 +1,4 @@
-//! W6 and W10: long chains of elementwise operations, as separate operations and as one formula.
+//! W6 and W10: chains of elementwise operations, as separate operations and as one formula.
 
 use crate::harness::{Run, Work, Workload};
 use crate::training::captured;

@@ -1,4 +1,4 @@
-//! Timing of workloads, and the output line.
+//! Timing of workloads, and their output lines.
 
 use crate::ceilings::Ceilings;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Workload {
     /// The name of the workload: `W3`.
     pub(crate) id: &'static str,
-    /// The variant: "" for plain eager operations.
+    /// The variant, or "" for eager operations.
     pub(crate) variant: &'static str,
     /// Prepares a run.
     pub(crate) build: fn() -> Run,
@@ -23,7 +23,7 @@ pub(crate) struct Run {
     work: Work,
 }
 
-/// The necessary work of a run, from which the fraction of the peak is computed.
+/// The minimum work of a run, from which the fraction of the peak is computed.
 #[derive(Clone, Copy)]
 pub(crate) enum Work {
     /// The work is unknown, for example for many small kernels.
@@ -58,7 +58,7 @@ impl Workload {
     }
 }
 
-/// Builds, warms up and times a workload; returns its line.
+/// Builds, warms up and times a workload, and returns its output line.
 pub(crate) fn run_workload(workload: &Workload, threads: usize, ceilings: Option<Ceilings>) -> String {
     let Run { mut body, inner, work } = (workload.build)();
     let first = timed(&mut body);
@@ -79,7 +79,7 @@ pub(crate) fn run_workload(workload: &Workload, threads: usize, ceilings: Option
     line.to_string()
 }
 
-/// Returns the line of a workload that failed.
+/// Returns the output line of a failed workload.
 pub(crate) fn unsupported(workload: &Workload, why: &str) -> String {
     json!({ "peer": "pellucid", "workload": workload.id, "variant": workload.variant, "unsupported": why }).to_string()
 }
@@ -90,7 +90,7 @@ fn timed(body: &mut dyn FnMut()) -> Duration {
     start.elapsed()
 }
 
-/// Runs at least two calls, and until 0.3 s or 500 calls are reached.
+/// Makes at least two calls, then continues until 0.3 s or 500 calls are reached.
 fn warm(body: &mut dyn FnMut()) {
     let start = Instant::now();
     let mut calls = 0;
@@ -100,7 +100,7 @@ fn warm(body: &mut dyn FnMut()) {
     }
 }
 
-/// Returns microseconds for each run: at least 5 calls, then until the budget or 3000 calls are reached.
+/// Returns the microseconds per run. Makes at least 5 calls, then continues until the budget or 3000 calls are reached.
 fn measure(body: &mut dyn FnMut(), inner: usize) -> Vec<f64> {
     let budget = budget();
     let mut times = Vec::new();
@@ -133,7 +133,7 @@ pub(crate) fn rounded(value: f64, digits: i32) -> Value {
     json!((value * scale).round() / scale)
 }
 
-/// Returns the peak memory of the process as reported by Linux; null elsewhere.
+/// Returns the peak memory of the process as reported by Linux, or null on other systems.
 fn peak_rss_mb() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));

@@ -1,5 +1,5 @@
-//! What several programs share: a catalogue of differentiable operations with a check of derivatives of any order, and
-//! a network.
+//! Code that several benchmark programs share: a catalogue of differentiable operations, a check of derivatives of any
+//! order, a network, and the sweep.
 //!
 //! `fuzz_gradients` checks random expressions of these operations; `derivative_orders` measures each operation.
 //!
@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | [`derivatives`] | the catalogue, and the check by differences |
 //! | [`resnet`] | ResNet-18 |
-//! | [`sweep`] | every operation beside PyTorch |
+//! | [`sweep`] | every operation, compared with PyTorch |
 #![forbid(unsafe_code)]
 
 pub mod derivatives;

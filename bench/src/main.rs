@@ -1,4 +1,4 @@
-//! Benchmarks of Pellucid: runs workloads and prints one JSON line for each.
+//! Benchmarks of Pellucid: runs workloads and prints one JSON line per workload.
 //!
 //! ```text
 //! pellucid-bench [--threads N] [--only W3,W6]
@@ -11,15 +11,15 @@
 //! `hvp`), `median_us`, `min_us`, `p25_us`, `p75_us`, `n`, `first_call_s`, `threads`, `peak_rss_mb`, and `share`: the
 //! fraction of the machine's peak that the lower quartile reaches. `ceiling` names the peak: "fma" (arithmetic), "copy"
 //! or "read" (bandwidth), measured at the start of the run. Every workload runs in a new process. The environment
-//! variable `BUDGET_S` (default 2) is the time for each, in seconds.
+//! variable `BUDGET_S` (default 2) is the time per workload in seconds.
 //!
-//! With `--vs`, Pellucid and another program run alternately, workload by workload. The program is called with the name
-//! of the workload in place of `{}` (or as the last argument) and prints lines of the same form. The output is the
-//! ratio of the lower quartiles, Pellucid's to the other program's, as the median over the rounds.
+//! With `--vs`, Pellucid and another program run alternately, workload by workload. The name of the workload replaces
+//! `{}` in the command (or is the last argument), and the program prints lines of the same form. The output is the
+//! median over the rounds of the ratio of lower quartiles, Pellucid / other program.
 //!
-//! With `--sweep`, every operation runs at three sizes (`--largest` is the last of 0, 1 and 2), in several layouts,
-//! axes and dtypes, forward and with its gradient, in turn with one process of PyTorch. A line has microseconds and the
-//! ratio of each case; a summary in Markdown follows.
+//! With `--sweep`, every operation runs at three sizes (`--largest` is the largest, 0, 1 or 2), in several layouts,
+//! axes and dtypes, forward and with its gradient, alternating with a PyTorch process. Each case prints a line with
+//! microseconds and the ratio; a Markdown summary follows.
 #![deny(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 
@@ -48,7 +48,7 @@ struct Arguments {
     child: Option<String>,
     vs: Option<String>,
     rounds: usize,
-    /// Whether single operations are swept; up to this size, 0 to 2.
+    /// Whether single operations are swept.
     sweep: bool,
     largest: usize,
 }
@@ -139,7 +139,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Times every operation beside the program of `--vs`, in a process with this number of threads.
+/// Times every operation, compared with the program of `--vs`, in a process with the given number of threads.
 fn sweep(arguments: Arguments) -> ExitCode {
     let Arguments { threads, only, vs: peer, rounds, largest, .. } = arguments;
     const VARIABLE: &str = "PELLUCID_NUM_THREADS";

@@ -35,7 +35,7 @@ fn square(n: usize, layout: OperandLayout) -> Run {
     product([n; 3], layout)
 }
 
-/// C[m × n] = A[m × k]·B[k × n].
+/// Times C[m × n] = A[m × k]·B[k × n].
 fn product([m, k, n]: [usize; 3], layout: OperandLayout) -> Run {
     let matrix = |rows, columns, is_transposed| match is_transposed {
         true => Tensor::randn([columns, rows], DType::F32).t(),
@@ -48,7 +48,7 @@ fn product([m, k, n]: [usize; 3], layout: OperandLayout) -> Run {
     })
 }
 
-/// 64 products `[128, 64]` by `[64, 128]`.
+/// Times a batch of 64 products of `[128, 64]` and `[64, 128]`.
 fn batched() -> Run {
     let a = Tensor::randn([64, 128, 64], DType::F32);
     let b = Tensor::randn([64, 64, 128], DType::F32);

@@ -1,6 +1,6 @@
 //! Single operations with their gradients: convolutions, attention, embeddings, sorting, sums.
 //!
-//! PyTorch's version is `torch_operations.py` in the directory of this crate.
+//! `torch_operations.py` in the directory of this crate is the same benchmark in PyTorch.
 
 use crate::harness::{Run, Work, Workload};
 use pellucid::ops::{AttentionOptions, ConvOptions, RecurrenceOptions, RecurrentWeights};
@@ -27,7 +27,8 @@ pub(crate) fn workloads() -> Vec<Workload> {
     ]
 }
 
-/// Convolution, forward and the gradients of input and weight: 64 images of 64 channels, 14 × 14, windows of 3 × 3.
+/// Times a convolution, forward and with the gradients of input and weight: 64 images of 64 channels, 14 × 14, windows
+/// of 3 × 3.
 fn conv(each: usize, groups: usize) -> Run {
     let x = Tensor::randn([64, 64, 14, 14], DType::F32).requires_grad_(true);
     let w = Tensor::randn([64, each, 3, 3], DType::F32).requires_grad_(true);
@@ -46,7 +47,7 @@ fn conv_forward() -> Run {
     })
 }
 
-/// Attention, forward and all gradients, with heads of width 64 that are adjacent in a row, as after a projection.
+/// Times attention, forward and with all gradients. Heads of width 64 are adjacent in memory, as after a projection.
 fn attention([batch, heads, tokens]: [usize; 3], causal: bool) -> Run {
     let rows = || Tensor::randn([batch, tokens, heads, 64], DType::F32).transpose(1, 2).detach();
     let [q, k, v] = [(); 3].map(|()| rows().requires_grad_(true));
@@ -59,13 +60,15 @@ fn attention([batch, heads, tokens]: [usize; 3], causal: bool) -> Run {
     })
 }
 
-/// A recurrent layer from 128 to 256, forward and the gradients of its weights: 32 sequences of 64 steps.
+/// Times a recurrent layer with 128 inputs and 256 units, forward and with the gradients of its weights: 32 sequences
+/// of 64 steps.
 fn recurrent(gates: usize, layer: impl Fn(&Tensor, RecurrentWeights<'_>) -> Tensor + 'static) -> Run {
     let x = Tensor::randn([64, 32, 128], DType::F32);
     let weight = |shape: &[usize]| (Tensor::randn(shape, DType::F32) / 16.0).detach().requires_grad_(true);
     let rows = gates * 256;
     let weights = [weight(&[rows, 128]), weight(&[rows, 256]), weight(&[rows]), weight(&[rows])];
-    // Forward: products with inputs and states. Backward: gradients of states and of both weights.
+    // The forward pass has products with inputs and states; the backward pass has gradients of states and of both
+    // weights.
     let flops = 2.0 * (64 * 32 * rows) as f64 * (2 * 128 + 3 * 256) as f64;
     Run::new(Work::Flops(flops), move || {
         weights.iter().for_each(Tensor::zero_grad);

@@ -35,7 +35,7 @@ impl Layer for Block {
     }
 }
 
-/// Returns the network for images `[N, 3, 32, 32]` in 10 classes. The first convolution has stride 1.
+/// Returns a ResNet-18 for images `[N, 3, 32, 32]` and 10 classes. The first convolution has stride 1.
 pub fn resnet18() -> Sequential {
     let stages = [(64, 1), (128, 2), (256, 2), (512, 2)];
     let mut model = sequential![Conv2d::new(3, 64, 3).padding(1).bias(false), BatchNorm2d::new(64), Relu];

@@ -60,7 +60,8 @@ fn gpt() -> Training {
     };
     let optimizer = adamw(&model, 3e-4, 0.01);
     let tokens = BATCH * LENGTH;
-    // The products with weights and the two of attention: forward once, backward twice.
+    // The work consists of the products with weights and the two products of attention, once forward and twice
+    // backward.
     let weights = LAYERS * 12 * WIDTH * WIDTH + WIDTH * WORDS;
     let attention = LAYERS * 2 * LENGTH * WIDTH;
     let data = (Tensor::randint(0, WORDS as i64, [BATCH, LENGTH]), Tensor::randint(0, WORDS as i64, [tokens]));

@@ -35,7 +35,8 @@ fn adamw(parameters: Vec<Parameter>) -> Box<dyn Optimizer> {
     Box::new(AdamW::new(parameters, options))
 }
 
-/// The operations of the forward pass, of all weight gradients, and of all input gradients except the first layer's.
+/// Returns the work of the forward pass, of all weight gradients, and of all input gradients except the gradient of the
+/// first layer's input.
 fn work(batch: usize) -> Work {
     let (first, others) = (784 * 256, 256 * 128 + 128 * 10);
     Work::Flops((2 * batch * (2 * first + 3 * others)) as f64)
@@ -51,8 +52,8 @@ fn training(size: usize, make: Make) -> Training {
     Training::new(work(size), batch(size), optimizer, move |x, target| cross_entropy(&model.forward(x), target))
 }
 
-/// Computes a Hessian-vector product in two reverse passes, as the compared programs do: the gradient of the inner
-/// product of the gradient and the vector.
+/// Computes a Hessian-vector product by two reverse passes, as the compared programs do: it is the gradient of the
+/// inner product of gradient and vector.
 fn product_of_gradients() -> Run {
     let model = mlp();
     let (x, target) = batch(64);
@@ -64,13 +65,13 @@ fn product_of_gradients() -> Run {
             .expect("the tensor has a gradient");
         let products = first.iter().zip(&vectors).map(|(g, v)| (g * v).sum(..));
         let product = products.reduce(|sum, p| sum + p).expect("the model has parameters");
-        // The gradient by the bias of a last layer may not depend on this bias.
+        // The gradient with respect to the bias of the last layer may not depend on this bias.
         let options = GradOptions { allow_unused: true, ..Default::default() };
         grad(&[&product], &inputs, options).expect("the gradient is differentiable");
     })
 }
 
-/// Computes the Hessian-vector product by `hvp`.
+/// Computes the Hessian-vector product with `hvp`.
 fn hessian_product() -> Run {
     let product = product();
     Run::new(Work::Overhead, move || {

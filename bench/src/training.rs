@@ -5,7 +5,7 @@ use pellucid::IntoOutputs;
 use pellucid::capture_local;
 use pellucid::prelude::*;
 
-/// The loss of a batch and its targets.
+/// A loss function of outputs and targets.
 type LossFn = Box<dyn Fn(&Tensor, &Tensor) -> Tensor>;
 
 /// The model, loss, optimizer and data of a training step.

@@ -26,7 +26,7 @@ pub(crate) fn compare_programs(
                 let line = crate::in_fresh_process(workload, threads, ceilings);
                 take(&line, "variant", &mut ours, &mut refused);
             }
-            match theirs_for(command, id, threads) {
+            match run_other(command, id, threads) {
                 Ok(lines) => lines.lines().for_each(|line| take(line, "peer", &mut theirs, &mut refused)),
                 Err(error) => refused = Some(error.to_string()),
             }
@@ -43,7 +43,7 @@ pub(crate) fn compare_programs(
     }
 }
 
-/// Returns the median over the rounds of Pellucid's time ÷ the other program's.
+/// Returns a line with the median over the rounds of the ratio of times, Pellucid / other program.
 fn compared(id: &str, variant: &str, peer: &str, own: &[f64], other: &[f64]) -> Value {
     let mut ratios: Vec<f64> = own.iter().zip(other).map(|(a, b)| a / b).collect();
     ratios.sort_by(f64::total_cmp);
@@ -60,7 +60,7 @@ fn compared(id: &str, variant: &str, peer: &str, own: &[f64], other: &[f64]) -> 
     })
 }
 
-/// Adds the lower quartile of a line to the entry of its `key`, or stores in `refused` why the line has none.
+/// Adds the lower quartile of a line to the entry of its `key`. If the line has none, stores the reason in `refused`.
 fn take(line: &str, key: &str, into: &mut Quartiles, refused: &mut Option<String>) {
     let Ok(line) = serde_json::from_str::<Value>(line) else { return };
     let name = line[key].as_str().unwrap_or_default().to_string();
@@ -70,8 +70,8 @@ fn take(line: &str, key: &str, into: &mut Quartiles, refused: &mut Option<String
     }
 }
 
-/// Returns the lines that the other program prints for a workload.
-fn theirs_for(command: &str, id: &str, threads: usize) -> std::io::Result<String> {
+/// Runs the other program for a workload, and returns its output lines.
+fn run_other(command: &str, id: &str, threads: usize) -> std::io::Result<String> {
     let placed = if command.contains("{}") { command.replace("{}", id) } else { format!("{command} {id}") };
     let mut words = placed.split_whitespace();
     let program = words.next().ok_or(std::io::ErrorKind::InvalidInput)?;

@@ -16,7 +16,7 @@ pub(crate) fn workloads() -> Vec<Workload> {
     ]
 }
 
-/// A network of two convolutions with pools and two linear layers.
+/// Returns the training of a network with two convolutions, pooling and two linear layers.
 fn digits() -> Training {
     let batch = 64;
     let model = sequential![
@@ -33,7 +33,7 @@ fn digits() -> Training {
     ];
     let options = AdamOptions { lr: 1e-3, ..Default::default() };
     let optimizer = Adam::new(model.parameters(), options);
-    // Forward, weight gradients, and input gradients except for the first layer.
+    // The work of the forward pass, of weight gradients, and of input gradients except for the first layer.
     let (first, others) = (28 * 28 * 32 * 9, 14 * 14 * 64 * 32 * 9 + 64 * 7 * 7 * 128 + 128 * 10);
     let work = Work::Flops((2 * batch * (2 * first + 3 * others)) as f64);
     let x = Tensor::randn([batch, 1, 28, 28], DType::F32);
@@ -46,7 +46,7 @@ fn resnet() -> Training {
     let model = resnet18();
     let options = SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() };
     let optimizer = Sgd::new(model.parameters(), options);
-    // The forward pass, and as much for each kind of gradient; the first layer needs no input gradient.
+    // Each kind of gradient costs as much as the forward pass; the first layer needs no input gradient.
     let shape = [batch, 3, side, side];
     let forward = model.summary(&shape).expect("the images have the expected shape").work.flops;
     let first = 2 * batch * side * side * 64 * 3 * 9;

@@ -1,8 +1,7 @@
-//! The augmentation of small images: crops with padding, flips, colour jitter, and normalized tensors of 32×32×3
-//! pixels.
+//! Augmentation of images of 32×32×3 pixels: crops with padding, flips, colour jitter, and normalization.
 //!
 //! `taskset -c 0 cargo run --release -p pellucid-bench --features image --bin augmentation` prints images per second,
-//! the largest of ten rounds. `bench/augmentation.py` is the same in torchvision.
+//! the maximum of ten rounds. `bench/augmentation.py` is the same benchmark with torchvision.
 #![allow(clippy::print_stdout, reason = "the program prints its results")]
 
 use pellucid::data::transforms::{ColorJitter, ImageTransform, Normalize, RandomCrop, RandomHorizontalFlip};

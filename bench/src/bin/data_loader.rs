@@ -1,7 +1,6 @@
-//! The cost of a sample in a data loader: tensors in memory, batches of 64 samples of 16 numbers.
+//! The time per sample of a data loader: tensors in memory, batches of 64 samples of 16 numbers.
 //!
-//! `cargo run --release -p pellucid-bench --bin data_loader` prints nanoseconds for each sample, the least of ten
-//! epochs.
+//! `cargo run --release -p pellucid-bench --bin data_loader` prints nanoseconds per sample, the minimum of ten epochs.
 #![allow(clippy::print_stdout, reason = "the program prints its results")]
 
 use pellucid::data::{Batches, DataLoader, LoaderOptions, TensorDataset, from_fn};
@@ -11,7 +10,7 @@ use std::time::Instant;
 const SAMPLES: usize = 1 << 16;
 const BATCH: usize = 64;
 
-/// Prints the time of an epoch for each sample.
+/// Prints the time per sample of the fastest epoch.
 fn measure(name: &str, mut epoch: impl FnMut() -> Result<()>) -> Result<()> {
     let mut min_nanoseconds = f64::INFINITY;
     for _ in 0..10 {

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Elementwise operations are tested on 8 elements to order 12, within 2 s and 500 MB. All others, and formulas of more
-//! than three variables, are tested on `[2, 3]` or the smallest sensible shape to order 8, within 5 s. All have general
-//! incoming gradients. Values are compared with finite differences of the order below. The time covers the function and
-//! all orders; the size is the length of the longest formula, in instructions. FILE contains the output of
+//! than three variables, are tested on `[2, 3]` or the smallest sensible shape to order 8, within 5 s. All incoming
+//! gradients are random. Values are compared with finite differences of the next lower order. The time covers the
+//! function and all orders; the size is the length of the longest formula, in instructions. FILE contains the output of
 //! `derivative_orders.py`. Every operation runs in a new process. The exit status is 1 if an operation exceeds its
 //! limits or disagrees.
 #![forbid(unsafe_code)]
@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 const KILL_AFTER: Duration = Duration::from_secs(120);
 const KILL_BYTES: u64 = 8 << 30;
 
-/// Returns the requirement for an operation: order, seconds and megabytes. In six variables there are 6,188 different
-/// derivatives of order 12, so such a formula is tested to order 8.
+/// Returns the requirement for an operation: order, seconds and megabytes. A formula of six variables has 6,188
+/// different derivatives of order 12, so it is tested to order 8.
 fn limits(operation: &CatalogueOperation) -> (usize, f64, f64) {
     match operation.family {
         OperationFamily::Elementwise if operation.inputs.len() > 3 => (8, 5.0, 1024.0),
@@ -63,7 +63,7 @@ fn formula_size(problem: &DerivativeProblem<'_>, leaves: &[Tensor], order: usize
     sizes.max()
 }
 
-/// Differentiates an operation to the highest order that succeeds; returns its line.
+/// Differentiates an operation to the highest order that succeeds, and returns its output line.
 fn measure(operation: &CatalogueOperation) -> Value {
     let (limit, ..) = limits(operation);
     let mut random = SplitMix64::new(operation.name.bytes().map(u64::from).sum());
@@ -78,7 +78,7 @@ fn measure(operation: &CatalogueOperation) -> Value {
             let problem = DerivativeProblem::new(&function, &leaves, order, &mut directions);
             let problem = problem.map_err(|error| DerivativeFailure { order: 0, error })?;
             let points: Vec<Tensor> = leaves.iter().map(|(shape, v)| Tensor::new(&v[..], &shape[..])).collect();
-            // The first run compiles formulas: this is the time that a program observes.
+            // The first run compiles formulas, so it measures the time that a program observes.
             let mut timed = DerivativeReport::default();
             problem.gradients(&points, order, &mut timed)?;
             let peak = (memory::resident().1.saturating_sub(before) >> 10) as f64 / 1024.0;
@@ -115,7 +115,7 @@ fn measure(operation: &CatalogueOperation) -> Value {
 }
 
 /// Runs [`measure`] in a new process.
-fn measure_apart(number: usize) -> Value {
+fn measure_in_process(number: usize) -> Value {
     let failed = |reason: &str| json!({ "operation": operations()[number].name, "order": 0, "reason": reason });
     let program = std::env::current_exe().expect("the operating system reports the path of this program");
     let process = Command::new(program)
@@ -144,7 +144,7 @@ fn measure_apart(number: usize) -> Value {
     serde_json::from_slice(&output).unwrap_or_else(|_| failed("the process ended"))
 }
 
-/// Reads the seconds and orders that `derivative_orders.py` printed, by operation.
+/// Reads the orders and seconds per operation that `derivative_orders.py` printed.
 fn torch_times(path: &str) -> Result<HashMap<String, (u64, f64)>, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -200,7 +200,7 @@ fn main() -> ExitCode {
     println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     let mut failed = Vec::new();
     for (number, operation) in operations().iter().enumerate().filter(|(_, o)| o.name.contains(&only)) {
-        let (row, fits) = row(operation, &measure_apart(number), &torch);
+        let (row, fits) = row(operation, &measure_in_process(number), &torch);
         println!("{row}");
         if !fits {
             failed.push(operation.name);

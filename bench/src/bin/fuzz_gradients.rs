@@ -1,14 +1,15 @@
-//! Checks derivatives of random expressions: values against finite differences of the order below, time and memory.
+//! Checks derivatives of random expressions: values against finite differences of the next lower order, time and
+//! memory.
 //!
 //! ```text
 //! fuzz_gradients [--seed 1] [--count 1000] [--start 0] [--depth 4] [--order 4] [--jobs 1]
 //! fuzz_gradients --seed 1 --only 123 --depth 4 --order 4
 //! ```
 //!
-//! Seed, number and depth determine an expression. Expressions run in child processes, which are killed if an
-//! expression exceeds a minute or 4 GiB. The summary groups failures by message, each with minimized examples. An
-//! operation without a derivative of some order is listed, and is not a failure if its error says so. The exit status
-//! is 1 if there is any failure.
+//! Seed, index and depth determine an expression. Expressions run in child processes, which are killed if an expression
+//! exceeds a minute or 4 GiB. The summary groups failures by message, each with minimized examples. An operation
+//! without a derivative of some order is listed. It is not a failure if its error states this. The exit status is 1 if
+//! there is any failure.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 
@@ -26,7 +27,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// The limits of time and memory of one expression: all orders together, without differences.
+/// The time and memory limits of one expression, for all orders together without differences.
 const MAX_SECONDS: f64 = 10.0;
 const MAX_BYTES: u64 = 1 << 30;
 
@@ -34,7 +35,7 @@ const MAX_BYTES: u64 = 1 << 30;
 const KILL_AFTER: Duration = Duration::from_secs(60);
 const KILL_BYTES: u64 = 4 << 30;
 
-/// The number of examples that are printed of each failure.
+/// The number of printed examples per failure.
 const EXAMPLES: usize = 6;
 
 /// The options of the command line.
@@ -85,7 +86,7 @@ thread_local! {
 /// The result of checking an expression.
 enum Outcome {
     Fine(DerivativeReport),
-    /// A derivative that the operation does not have, as its error says.
+    /// The operation has no derivative of this order, as its error states.
     Missing(String),
     Failed {
         /// Failures of one kind have equal keys.
@@ -94,7 +95,7 @@ enum Outcome {
     },
 }
 
-/// Replaces digits by `#`, so that messages that differ only in numbers are equal.
+/// Replaces digits by `#`, so that messages that differ only in numbers become equal.
 fn without_numbers(message: &str) -> String {
     let mut short = String::new();
     for c in message.chars().take(160) {
@@ -145,7 +146,7 @@ fn check_derivatives(
     }
 }
 
-/// Returns a smaller expression that fails with the same key, found by trying changes one at a time.
+/// Minimizes an expression that fails: applies single changes as long as it fails with the same key.
 fn shrink(case: &Case, key: &str, options: &Options, number: u64) -> Expression {
     let mut smallest = case.expression.clone();
     let start = Instant::now();
@@ -166,8 +167,8 @@ fn shrink(case: &Case, key: &str, options: &Options, number: u64) -> Expression 
     }
 }
 
-/// Checks the expression with this number and returns its line.
-fn line(options: &Options, number: u64, seen: &mut BTreeMap<String, usize>) -> Value {
+/// Checks the expression with this index, and returns its output line.
+fn line(options: &Options, number: u64, counts: &mut BTreeMap<String, usize>) -> Value {
     memory::reset_peak();
     let before = memory::resident().0;
     let start = Instant::now();
@@ -195,7 +196,7 @@ fn line(options: &Options, number: u64, seen: &mut BTreeMap<String, usize>) -> V
         }
         Outcome::Missing(op) => line["missing"] = op.into(),
         Outcome::Failed { key, detail } => {
-            let times = seen.entry(key.clone()).or_default();
+            let times = counts.entry(key.clone()).or_default();
             *times += 1;
             if *times <= EXAMPLES {
                 let small = shrink(&case, &key, options, number);
@@ -216,11 +217,11 @@ fn child(options: &Options) {
         let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default();
         LAST_PANIC.set(format!("{place}: {text}"));
     }));
-    let mut seen = BTreeMap::new();
+    let mut counts = BTreeMap::new();
     for number in options.start..options.start + options.count {
         println!("begin {number}");
         std::io::stdout().flush().expect("standard output can be written");
-        println!("end {}", line(options, number, &mut seen));
+        println!("end {}", line(options, number, &mut counts));
     }
     println!("done");
 }
@@ -235,7 +236,7 @@ struct FuzzSummary {
     failures: BTreeMap<String, (u64, Vec<String>)>,
     missing: BTreeMap<String, u64>,
     refused: BTreeMap<String, u64>,
-    /// The largest seconds and bytes, with the numbers of their expressions.
+    /// The maximum seconds and bytes, with the indices of their expressions.
     slowest: (f64, u64),
     slowest_with_differences: (f64, u64),
     largest: (u64, u64),
@@ -419,8 +420,8 @@ mod tests {
         let arguments = ["--seed", "7", "--count", "100", "--depth", "3", "--order", "3"].map(String::from);
         let options = Options::parse(arguments.into_iter()).expect("the options are valid");
         let mut summary = FuzzSummary::default();
-        let mut seen = BTreeMap::new();
-        (0..options.count).for_each(|number| summary.add(&line(&options, number, &mut seen)));
+        let mut counts = BTreeMap::new();
+        (0..options.count).for_each(|number| summary.add(&line(&options, number, &mut counts)));
         assert!(summary.failures.is_empty(), "{:#?}", summary.failures);
         assert!(summary.agreed > 200, "only {} derivatives were compared", summary.agreed);
     }

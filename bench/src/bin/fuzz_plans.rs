@@ -1,14 +1,14 @@
-//! Compares random programs in all modes of execution: eager, lazy and captured, with the fusion rules of the CPU and
-//! of launch-bound devices. Results, state and inputs must be bitwise equal.
+//! Compares random programs in all execution modes: eager, lazy and captured, with the fusion rules of the CPU and of
+//! launch-bound devices. Results, state and inputs must be bitwise equal.
 //!
 //! ```text
 //! fuzz_plans [--start 0] [--count 1000] [--jobs 1]
 //! fuzz_plans --only 123
 //! ```
 //!
-//! The number of a program is its seed. A debug build also verifies every plan after every pass. The summary groups
-//! failures by message; the exit status is 1 if there is any. The test suite of `pellucid-tensor` runs the first
-//! programs.
+//! The index of a program is its seed. A debug build also verifies every plan after every pass. The summary groups
+//! failures by message; the exit status is 1 if there is any failure. The test suite of `pellucid-tensor` runs the
+//! first programs.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 #![allow(unreachable_pub, reason = "the test suite of `pellucid-tensor` shares the module")]
@@ -25,7 +25,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The number of examples that are printed of each failure.
+/// The number of printed examples per failure.
 const EXAMPLES: usize = 3;
 
 thread_local! {
@@ -58,7 +58,7 @@ impl PlanFuzzOptions {
     }
 }
 
-/// The results of all programs so far.
+/// The accumulated results of all programs.
 #[derive(Default)]
 struct FuzzedPlans {
     programs: u64,
@@ -104,7 +104,7 @@ impl FuzzedPlans {
     }
 }
 
-/// Replaces digits by `#`, so that messages that differ only in numbers are equal.
+/// Replaces digits by `#`, so that messages that differ only in numbers become equal.
 fn without_numbers(message: &str) -> String {
     let mut short = String::new();
     for c in message.lines().next().unwrap_or_default().chars().take(160) {

@@ -1,10 +1,9 @@
-//! The processor time of the host for each dispatch of training steps on a GPU, deferred and captured:
-//! `cargo run --release -p pellucid-bench --features wgpu --bin host_time -- wgpu:0`.
+//! The host CPU time per dispatch of training steps on a GPU, deferred and captured: `cargo run --release -p
+//! pellucid-bench --features wgpu --bin host_time -- wgpu:0`.
 //!
-//! A step reads no value. Only the time of the calling thread counts, by the kernel's accounting of Linux: a wait for
-//! the device does not count, and neither do the threads of a software adapter. The models are small: a software
-//! adapter that computes large products between two steps removes the program and its data from the caches of the
-//! processor.
+//! A step reads no value. Only the CPU time of the calling thread counts, as reported by Linux: waits for the device
+//! and the threads of a software adapter do not count. The models are small, because a software adapter that computes
+//! large products evicts the program and its data from the CPU caches.
 
 #![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 
@@ -16,7 +15,7 @@ use pellucid::{capture, flush, ops};
 /// The number of measured steps of a round.
 const STEPS: u32 = 50;
 
-/// Returns the nanoseconds that the calling thread has run on a processor.
+/// Returns the CPU time of the calling thread in nanoseconds.
 fn thread_time() -> u64 {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the measurement requires Linux");
     statistics.split(' ').next().and_then(|time| time.parse().ok()).expect("the first number is the time")
@@ -26,7 +25,7 @@ fn dispatches(device: Device) -> u64 {
     device.counters().iter().find(|(name, _)| *name == "dispatches").map_or(0, |(_, count)| *count)
 }
 
-/// Prints the least time of a step over rounds, and its dispatches.
+/// Prints the minimum time of a step over all rounds, and its dispatches.
 fn measure(name: &str, device: Device, mut step: impl FnMut()) {
     (0..5).for_each(|_| step());
     let mut round = || {

@@ -1,8 +1,8 @@
-//! Training of ResNet-18 on batches of a loader, against batches that are ready: colour images of 32×32 pixels with
+//! Training of ResNet-18 on batches of a loader, compared with precomputed batches: colour images of 32×32 pixels with
 //! crops, flips and colour jitter, batches of 64, one thread that trains and one worker.
 //!
-//! `PELLUCID_NUM_THREADS=1 cargo run --release -p pellucid-bench --features image --bin resnet_loader` prints the
-//! seconds of the fastest of several epochs of both, in turn, and their ratio.
+//! `PELLUCID_NUM_THREADS=1 cargo run --release -p pellucid-bench --features image --bin resnet_loader` alternates both,
+//! and prints the seconds of their fastest epochs and the ratio.
 #![allow(clippy::print_stdout, reason = "the program prints its results")]
 
 use pellucid::data::transforms::{ColorJitter, ImageTransform, Normalize, RandomCrop, RandomHorizontalFlip};

@@ -1,6 +1,6 @@
-//! The rate of a trainer whose model other threads read: alone, and together with 1 to 8 readers, eager and captured.
-//! Then the rate of a reader together with a trainer that pauses between its steps. `cargo run --release -p
-//! pellucid-bench --bin shared_model`.
+//! The step rate of a trainer whose model other threads read: alone, and with 1 to 8 readers, eager and captured. Then
+//! the rate of a reader, with a trainer that pauses between its steps. `cargo run --release -p pellucid-bench --bin
+//! shared_model`.
 
 #![allow(clippy::print_stdout, reason = "this program prints its results to standard output")]
 
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The time for which a trainer runs.
+/// The duration of each run.
 const TIME: Duration = Duration::from_secs(2);
 
 /// The number of readers of each run, and the pause of the trainer after each step in microseconds.
 const RUNS: [(usize, u64); 8] = [(0, 0), (1, 0), (2, 0), (4, 0), (8, 0), (1, 200), (1, 500), (1, 10_000)];
 
-/// Prints the steps of a trainer, and the passes of the readers, in each run.
+/// Prints the number of steps of the trainer and the number of passes of the readers in each run.
 fn measure(name: &str, step: &mut dyn FnMut(), reader: &(dyn Fn() -> Box<dyn FnMut()> + Sync)) {
     let mut alone = None;
     for (readers, pause) in RUNS {

@@ -1,8 +1,8 @@
-//! The cost of `Trainer` against a captured loop written by hand: an MLP of 784, 512 and 10 features, AdamW, batches of
+//! The overhead of `Trainer` over a hand-written captured loop: an MLP of 784, 512 and 10 features, AdamW, batches of
 //! 64 on one thread.
 //!
-//! `cargo run --release -p pellucid-bench --bin trainer` prints microseconds for each step of both, the lower quartile
-//! of 21 epochs in turn, and their ratio.
+//! `cargo run --release -p pellucid-bench --bin trainer` alternates both for 21 epochs, and prints the lower quartile
+//! of the microseconds per step of each, and the ratio.
 #![allow(clippy::print_stdout, reason = "the program prints its results")]
 
 use pellucid::nn::graph::GraphTrainer;
@@ -23,7 +23,7 @@ fn adamw(model: &Sequential) -> AdamW {
     AdamW::new(model.parameters(), AdamWOptions::default())
 }
 
-/// Returns the microseconds of a step of an epoch.
+/// Returns the microseconds per step of an epoch.
 fn step_time(epoch: impl FnOnce() -> Result<()>) -> Result<f64> {
     let start = Instant::now();
     epoch()?;

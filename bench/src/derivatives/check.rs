@@ -1,7 +1,8 @@
-//! Derivatives of an order, compared with finite differences of the order below.
+//! Compares derivatives with finite differences of the next lower order.
 //!
-//! With directions c₁, c₂, .. the scalars F₀ = ⟨c₀, f⟩ and Fₖ = ⟨cₖ, ∇Fₖ₋₁⟩ are derivatives along directions: Fₖ(x) is
-//! the derivative of Fₖ₋₁(x + h·cₖ) by h at 0. So Fₖ from gradients of gradients must agree with differences of Fₖ₋₁.
+//! For directions c₁, c₂, .., the scalars F₀ = ⟨c₀, f⟩ and Fₖ = ⟨cₖ, ∇Fₖ₋₁⟩ are directional derivatives: Fₖ(x) is the
+//! derivative of Fₖ₋₁(x + h·cₖ) with respect to h at 0. Therefore, Fₖ from repeated gradients must agree with
+//! differences of Fₖ₋₁.
 
 use super::catalogue::Domain;
 use super::random::SplitMix64;
@@ -15,15 +16,15 @@ pub type TestedFn<'a> = &'a dyn Fn(&[Tensor]) -> Result<Tensor>;
 pub struct DerivativeProblem<'a> {
     function: TestedFn<'a>,
     leaves: &'a [(Vec<usize>, Vec<f64>)],
-    /// c₀, of the shape of f's value.
+    /// c₀, with the shape of the result of f.
     first: Vec<f64>,
-    /// cₖ₊₁ for every leaf.
+    /// cₖ₊₁ for every order k and every leaf.
     directions: Vec<Vec<Vec<f64>>>,
-    /// True if Fₖ is computed as a tensor; otherwise cₖ are the incoming gradients of ∇Fₖ₋₁.
+    /// True if Fₖ is computed as a tensor. Otherwise, the cₖ are the incoming gradients of ∇Fₖ₋₁.
     is_summed: bool,
 }
 
-/// Fₖ, and the sum of the absolute values of its terms.
+/// Fₖ and the sum of the absolute values of its terms.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectionalDerivative {
     /// Fₖ.
@@ -59,7 +60,7 @@ pub struct DerivativeFailure {
 }
 
 impl<'a> DerivativeProblem<'a> {
-    /// Creates a problem with random directions for this order.
+    /// Creates a problem with random directions up to an order.
     ///
     /// # Errors
     /// The errors of the function.
@@ -75,7 +76,7 @@ impl<'a> DerivativeProblem<'a> {
         Ok(DerivativeProblem { function, leaves, first, directions, is_summed: false })
     }
 
-    /// Returns the same problem with every Fₖ as a tensor of one element that is differentiated.
+    /// Sets whether every Fₖ is computed as a tensor of one element, which is then differentiated.
     #[must_use]
     pub fn summed(self, is_summed: bool) -> DerivativeProblem<'a> {
         DerivativeProblem { is_summed, ..self }
@@ -108,7 +109,7 @@ impl<'a> DerivativeProblem<'a> {
         checked: &mut DerivativeReport,
         others: &mut DerivativeReport,
     ) -> Result<(), DerivativeFailure> {
-        // Two steps must give the same error: a kink may be within the first one, or the step may be too large.
+        // Two step sizes must agree on the error: the first one may contain a kink or be too large.
         let (mut wrong, mut before): (Option<String>, Option<f64>) = (None, None);
         for step in [1e-3, 1e-4, 2e-5] {
             let mut at =
@@ -142,7 +143,7 @@ impl<'a> DerivativeProblem<'a> {
         Ok(())
     }
 
-    /// Returns F₀ .. F_order at the point `h` along the direction of order `along`.
+    /// Returns F₀ .. F_order at the point that is displaced by `h` in the direction of order `along`.
     fn derivatives(
         &self,
         h: f64,
@@ -159,8 +160,8 @@ impl<'a> DerivativeProblem<'a> {
         gradients.iter().enumerate().map(product).collect()
     }
 
-    /// Returns the value of the function at the leaves, and for every order the gradients of the order below, weighted
-    /// with its directions.
+    /// Returns the value of the function at the leaves, and for every order the gradients of the next lower order,
+    /// weighted by the directions.
     ///
     /// # Errors
     /// Errors of the function and of its gradients, with the order.
@@ -182,7 +183,7 @@ impl<'a> DerivativeProblem<'a> {
             let outputs = &all[k - 1];
             let weights = if k == 1 { std::slice::from_ref(&self.first) } else { &self.directions[k - 2] };
             let seeds = outputs.iter().zip(weights).map(|(y, w)| Some(Tensor::new(&w[..], y.shape().clone())));
-            // A function may be constant, or not depend on a leaf; its gradients can still be differentiated.
+            // A function may be constant or independent of a leaf; its gradients can still be differentiated.
             let options = GradOptions { create_graph: k < order, allow_unused: true, ..GradOptions::default() };
             let mut tracked = outputs.iter().map(Tensor::requires_grad);
             let is_constant = if self.is_summed { !tracked.any(|t| t) } else { !tracked.all(|t| t) };
@@ -213,12 +214,12 @@ fn total(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<Tensor> {
     Ok(sum)
 }
 
-/// Returns numbers from ±[0.3, 1].
+/// Returns random numbers in ±[0.3, 1].
 fn cotangent(n: usize, random: &mut SplitMix64) -> Vec<f64> {
     (0..n).map(|_| if random.coin() { 1.0 } else { -1.0 } * random.between(0.3, 1.0)).collect()
 }
 
-/// Returns the leaves, moved by `h` along a direction.
+/// Returns the leaves, displaced by `h` in a direction.
 fn tensors(leaves: &[(Vec<usize>, Vec<f64>)], h: f64, direction: &[Vec<f64>]) -> Vec<Tensor> {
     let moved = |(k, (shape, values)): (usize, &(Vec<usize>, Vec<f64>))| {
         let step = |i: usize| direction.get(k).map_or(0.0, |d| h * d[i]);
@@ -240,7 +241,7 @@ fn product(tensors: &[Tensor], weights: &[Vec<f64>]) -> Result<DirectionalDeriva
     Ok(DirectionalDerivative { value, terms })
 }
 
-/// Returns leaves with values from these domains.
+/// Returns leaves with random values in these domains.
 pub fn leaves_in(shape: &[usize], domains: &[Domain], random: &mut SplitMix64) -> Vec<(Vec<usize>, Vec<f64>)> {
     domains.iter().map(|&d| (shape.to_vec(), super::catalogue::values(shape, d, random))).collect()
 }

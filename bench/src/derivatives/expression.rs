@@ -1,11 +1,11 @@
-//! Random expressions over the catalogue, determined by their seed and number.
+//! Random expressions over the catalogue, which are determined by seed and index.
 
 use super::catalogue::{self, CatalogueOperation, Domain, operations};
 use super::random::SplitMix64;
 use pellucid::{Result, Tensor, no_grad, ops};
 use std::fmt;
 
-/// The largest size of an intermediate result; larger ones are truncated.
+/// The maximum size of an intermediate result. Larger results are truncated.
 const MAX_ELEMENTS: usize = 24;
 
 /// Shapes of leaves.
@@ -22,7 +22,7 @@ pub enum Expression {
     Node {
         /// The operation.
         operation: &'static CatalogueOperation,
-        /// Determines the guards of the inputs and the arguments.
+        /// The seed of the input guards and of the arguments.
         seed: u64,
         /// The factor of the result, which keeps values moderate.
         scale: f64,
@@ -75,8 +75,8 @@ impl Expression {
         }
     }
 
-    /// Returns smaller expressions: every subexpression, and this one with a subexpression replaced by its input or a
-    /// leaf.
+    /// Returns smaller expressions: every subexpression, and this expression with a subexpression replaced by its input
+    /// or a leaf.
     pub fn smaller(&self) -> Vec<Expression> {
         let Expression::Node { operation, seed, scale, inputs } = self else { return Vec::new() };
         let mut all = inputs.clone();
@@ -96,8 +96,7 @@ impl Expression {
     }
 }
 
-/// Computes the operation at inputs that are first mapped into its domains. The result has at most [`MAX_ELEMENTS`]
-/// elements.
+/// Maps the inputs into the domains of an operation, and computes it. The result has at most [`MAX_ELEMENTS`] elements.
 fn apply(operation: &CatalogueOperation, seed: u64, inputs: &[Tensor]) -> Result<Tensor> {
     let mut random = SplitMix64::new(seed);
     let guarded = inputs.iter().zip(&operation.inputs).map(|(x, &domain)| catalogue::guarded(x, domain, &mut random));
@@ -111,12 +110,12 @@ pub struct Case {
     pub expression: Expression,
     /// The shapes of the leaves and their values.
     pub leaves: Vec<(Vec<usize>, Vec<f64>)>,
-    /// Errors of operations that were tried and replaced: the name and the message.
+    /// The names and error messages of operations that failed and were replaced.
     pub refused: Vec<(&'static str, String)>,
 }
 
 impl Case {
-    /// Returns the expression with this number in the sequence of the seed, of at most this depth.
+    /// Returns the expression with index `number` in the sequence of `seed`, of at most the given depth.
     pub fn new(seed: u64, number: u64, depth: usize) -> Case {
         let mut random = SplitMix64::new(SplitMix64::new(seed).bits() ^ number.wrapping_mul(0xd134_2543_de82_ef95));
         let leaves: Vec<(Vec<usize>, Vec<f64>)> = (0..1 + random.below(2))

@@ -1,4 +1,4 @@
-//! The peak memory of this process, as reported by Linux.
+//! The memory of this process, as reported by Linux.
 
 /// Resets the peak to the memory in use. Has no effect on other systems.
 pub fn reset_peak() {

@@ -1,4 +1,4 @@
-//! Derivatives of any order of random expressions, compared with finite differences of the order below.
+//! Derivatives of random expressions to any order, compared with finite differences of the next lower order.
 
 pub mod catalogue;
 pub mod check;

@@ -12,18 +12,19 @@ impl SplitMix64 {
         self.below(2) == 0
     }
 
-    /// Returns a number from `[low, high)`.
+    /// Returns a uniformly distributed number in `[low, high)`.
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * (self.bits() >> 11) as f64 * 2f64.powi(-53)
     }
 
-    /// Returns a constant `f64` tensor of numbers from `[low, high)`.
+    /// Returns an `f64` tensor of uniformly distributed numbers in `[low, high)`, without gradient.
     pub fn tensor(&mut self, shape: &[usize], low: f64, high: f64) -> Tensor {
         let values: Vec<f64> = (0..shape.iter().product()).map(|_| self.between(low, high)).collect();
         Tensor::new(values, shape)
     }
 
-    /// Returns numbers from -1.5 to 1.5 in random order, at least 0.6 / n apart from each other and from 0.
+    /// Returns numbers from -1.5 to 1.5 in random order, whose distances from each other and from 0 are at least 0.6 /
+    /// n.
     pub fn separated(&mut self, n: usize) -> Vec<f64> {
         let order = self.permutation(n);
         let step = 3.0 / n as f64;

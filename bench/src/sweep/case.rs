@@ -1,4 +1,4 @@
-//! Cases of a row, their operands and their times.
+//! The cases of a row: operands and timing.
 
 use super::peer::PeerProcess;
 use super::{OperandValues, Size, SweepOptions, SweepRow};
@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::io::Result;
 use std::time::{Duration, Instant};
 
-/// How the elements of the operands lie in memory.
+/// The memory layout of the operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum SweepLayout {
     Contiguous,
@@ -29,7 +29,7 @@ pub(super) struct SweepCase<'a> {
     with_gradient: bool,
 }
 
-/// The seconds of a turn.
+/// The duration of a turn in seconds.
 const TURN: f64 = 0.01;
 
 impl<'a> SweepCase<'a> {
@@ -99,7 +99,7 @@ impl<'a> SweepCase<'a> {
         operands.map(tensor).collect()
     }
 
-    /// Returns the function that is timed.
+    /// Returns the timed function.
     fn body(&self) -> impl Fn() + use<> {
         let (tensors, run, size, with_gradient) = (self.tensors(), self.row.run, self.size, self.with_gradient);
         let leaves: Vec<Tensor> = tensors.iter().filter(|tensor| tensor.requires_grad()).cloned().collect();
@@ -135,8 +135,8 @@ impl<'a> SweepCase<'a> {
         json!({ "operands": operands, "expression": expression, "gradient": self.with_gradient, "seconds": TURN })
     }
 
-    /// Times the case in turn with the peer. The line has the lower quartile of each program in microseconds, the
-    /// median of their ratios, and the share of the bandwidth of a copy.
+    /// Times the case, alternating with the peer. The line contains the lower quartile of each program in microseconds,
+    /// the median of the ratios, and the fraction of the copy bandwidth.
     pub(super) fn time(&self, options: &SweepOptions, mut peer: Option<&mut PeerProcess>) -> Result<Value> {
         let body = self.body();
         let description = self.for_peer();
@@ -197,7 +197,7 @@ fn calls_in(body: &impl Fn(), seconds: f64) -> usize {
     }
 }
 
-/// Returns the lower quartile of microseconds of a call, over groups of `calls`.
+/// Returns the lower quartile of the microseconds per call, over groups of `calls` calls.
 fn turn(body: &impl Fn(), calls: usize) -> f64 {
     let mut times = Vec::new();
     let start = Instant::now();
@@ -220,7 +220,7 @@ fn torch_dtype(dtype: DType) -> &'static str {
     }
 }
 
-/// Returns the name of the values for the peer, and their numbers.
+/// Returns the kind of the values as a name for the peer, and its parameters.
 fn kind_of(values: OperandValues, step: usize) -> (&'static str, [f64; 2]) {
     match values {
         OperandValues::Normal => ("normal", [0.0; 2]),
@@ -239,7 +239,7 @@ fn kind_of(values: OperandValues, step: usize) -> (&'static str, [f64; 2]) {
     }
 }
 
-/// Returns random values of a kind; of integers for an integer dtype.
+/// Returns random values of a kind, which are integers for an integer dtype.
 fn random(shape: &[usize], values: OperandValues, dtype: DType, step: usize) -> Tensor {
     let _random = Generator::new(1).scope();
     let normal = || Tensor::randn(shape, DType::F32);

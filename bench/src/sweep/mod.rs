@@ -1,11 +1,11 @@
-//! The sweep: every operation of the registry at three sizes, forward and with its gradient, beside PyTorch.
+//! The sweep: every operation of the registry at three sizes, forward and with its gradient, compared with PyTorch.
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `rows` | the operations with their operands, and the expressions of PyTorch |
-//! | `case` | a row at one size, layout, axis and dtype, and its time |
+//! | `rows` | the operations with their operands, and the PyTorch expressions |
+//! | `case` | a row at one size, layout, axis and dtype, and its timing |
 //! | `peer` | the process that times the expressions of PyTorch |
-//! | `report` | ratios, sorted, and their summary |
+//! | `report` | output lines and the summary of ratios |
 
 mod case;
 mod peer;
@@ -17,32 +17,32 @@ use peer::PeerProcess;
 use pellucid::{DType, Tensor};
 use std::io::Result;
 
-/// What a case of a row depends on.
+/// The size parameters of a case.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     /// 0, 1 or 2: about 64, 64 Ki and 1 Mi elements.
     step: usize,
-    /// The axis of an operation along one.
+    /// The axis, for an operation along an axis.
     axis: isize,
 }
 
 /// The values of an operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum OperandValues {
-    /// Standard normal.
+    /// Standard normal values.
     Normal,
-    /// Uniform on [½, 3/2].
+    /// Uniformly distributed values in [½, 3/2].
     Positive,
-    /// Uniform on [1/20, 19/20].
+    /// Uniformly distributed values in [1/20, 19/20].
     Unit,
     Uniform(f64, f64),
     /// Logarithms of probabilities over the last axis.
     LogProbabilities,
-    /// 1 and −1.
+    /// Random signs, 1 and −1.
     Signs,
-    /// `i64` from the first to below the second number.
+    /// `i64` values from the first number to below the second.
     Integers(i64, i64),
-    /// Indices below a number for each size.
+    /// Indices below the given bound for each size.
     Below([i64; 3]),
     /// A permutation of the positions of the axis.
     Permutation,
@@ -71,7 +71,7 @@ fn squares(step: usize) -> Vec<Vec<usize>> {
     vec![vec![[8, 256, 1024][step]; 2]]
 }
 
-/// Arrays of three equal axes.
+/// Arrays with three axes of equal length.
 fn cubes(step: usize) -> Vec<Vec<usize>> {
     vec![vec![[4, 40, 100][step]; 3]]
 }
@@ -86,18 +86,18 @@ type RunCase = fn(&[Tensor], Size) -> Tensor;
 /// The name of an operation, its expression in PyTorch, the values of its operands, and its function.
 type NamedCase = (&'static str, &'static str, OperandValues, RunCase);
 
-/// An operation with its operands. A function of shapes returns a shape for each operand, or one for all.
+/// An operation with its operands. The function `shapes` returns one shape per operand, or one shape for all operands.
 #[derive(Clone)]
 struct SweepRow {
     op: &'static str,
     torch: &'static str,
     run: RunCase,
     values: Vec<OperandValues>,
-    /// All operands have these values.
+    /// Whether all operands have the same kind of values.
     is_uniform: bool,
     shapes: fn(usize) -> Vec<Vec<usize>>,
     axes: usize,
-    /// The number of operands, from the first on, whose gradient is computed.
+    /// The number of leading operands whose gradient is computed.
     leaves: usize,
     /// The largest size at which the gradient is computed.
     gradient_steps: usize,
@@ -106,8 +106,8 @@ struct SweepRow {
 }
 
 impl SweepRow {
-    /// Creates a row from an expression of the operands `a`, `b`, .. in Python, in which `{d}` is the axis; "" if
-    /// PyTorch has no such operation.
+    /// Creates a row from a Python expression of the operands `a`, `b`, .., in which `{d}` is the axis. The expression
+    /// is "" if PyTorch has no such operation.
     fn new(op: &'static str, torch: &'static str, run: RunCase) -> SweepRow {
         SweepRow {
             op,
@@ -128,7 +128,7 @@ impl SweepRow {
         SweepRow { values: values.into(), ..self }
     }
 
-    /// Gives the values to as many operands as there are shapes.
+    /// Sets the same kind of values for all operands.
     fn of_all(self, values: OperandValues) -> SweepRow {
         SweepRow { values: vec![values], is_uniform: true, ..self }
     }
@@ -137,7 +137,7 @@ impl SweepRow {
         SweepRow { shapes, ..self }
     }
 
-    /// The operation runs along each of this number of axes.
+    /// Runs the operation along each of the first `axes` axes.
     fn axes(self, axes: usize) -> SweepRow {
         SweepRow { axes, ..self }
     }
@@ -156,12 +156,12 @@ impl SweepRow {
         SweepRow { gradient_steps: steps, ..self }
     }
 
-    /// The operands are also transposed, and a second operand is also broadcast along each axis.
+    /// Also runs with transposed operands, and with a second operand that is broadcast along each axis.
     fn layouts(self) -> SweepRow {
         SweepRow { has_layouts: true, ..self }
     }
 
-    /// The operation also runs on these dtypes.
+    /// Also runs with these dtypes.
     fn dtypes(self, dtypes: &'static [DType]) -> SweepRow {
         SweepRow { dtypes, ..self }
     }
@@ -170,22 +170,22 @@ impl SweepRow {
 /// The settings of a sweep.
 #[derive(Clone, Debug)]
 pub struct SweepOptions {
-    /// Names of operations, or parts of them; all operations if there is none.
+    /// Substrings of operation names. An empty list selects all operations.
     pub only: Vec<String>,
-    /// The command of `sweep.py`, without which only Pellucid is timed.
+    /// The command of `sweep.py`. Without it, only Pellucid is timed.
     pub peer: Option<String>,
     /// The number of turns of both programs for each case.
     pub rounds: usize,
-    /// The bytes per second of a copy, for the share of this ceiling.
+    /// The copy bandwidth in bytes per second, to which cases are compared.
     pub copy_bandwidth: f64,
     /// The largest size, 0 to 2.
     pub largest: usize,
 }
 
-/// Times all cases, prints a line of JSON for each, and then the report.
+/// Times all cases, prints a JSON line for each, and then the summary.
 ///
 /// # Errors
-/// Errors of the process of the peer.
+/// The errors of the peer process.
 pub fn run_sweep(options: &SweepOptions) -> Result<()> {
     let mut peer = options.peer.as_deref().map(PeerProcess::start).transpose()?;
     let is_wanted = |row: &SweepRow| options.only.is_empty() || options.only.iter().any(|name| row.op == name);
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Operations that compute nothing themselves, or are timed as workloads.
+    /// Operations without a row: they compute nothing themselves, or are timed as workloads.
     const WITHOUT_ROW: [&str; 0] = [];
 
     #[test]

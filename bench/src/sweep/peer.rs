@@ -1,4 +1,4 @@
-//! The process that times the expressions of PyTorch, one line for each turn.
+//! The process that times PyTorch expressions, one line per turn.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Result, Write};
@@ -23,7 +23,7 @@ impl PeerProcess {
         Ok(PeerProcess { process, requests, replies })
     }
 
-    /// Returns the microseconds of a call, or why the expression cannot be computed.
+    /// Returns the microseconds per call, or the reason why the expression cannot be computed.
     pub(super) fn time(&mut self, description: &Value) -> Result<std::result::Result<f64, String>> {
         writeln!(self.requests, "{description}")?;
         self.requests.flush()?;
@@ -39,7 +39,7 @@ impl PeerProcess {
 
 impl Drop for PeerProcess {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! The lines of a sweep, and their summary.
+//! The output lines of a sweep, and their summary.
 #![allow(clippy::print_stdout, reason = "the report is the output of the program")]
 
 use serde_json::Value;
@@ -18,8 +18,7 @@ pub(super) fn print_line(line: &Value) {
     println!("{rounded}");
 }
 
-/// Prints a table in Markdown: the summary of all ratios and of each pass and size, and the slow cases, the slowest
-/// first.
+/// Prints Markdown tables: a summary of all ratios and of each pass and size, and the slow cases, slowest first.
 pub(super) fn print_summary(lines: &[Value]) {
     let with_ratio: Vec<&Value> = lines.iter().filter(|line| line["ratio"].is_number()).collect();
     let refused = lines.iter().filter(|line| line["refused"].is_string()).count();

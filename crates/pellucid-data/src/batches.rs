@@ -1,4 +1,4 @@
-//! Batches: a data set in small parts, shuffled in every epoch.
+//! [`Batches`]: mini-batches of tensors in memory, shuffled in every epoch.
 
 use crate::dataset::{select_samples, shared_samples};
 use crate::progress::{BatchPosition, EpochProgress, LoaderProgress, LoaderSizes, check_not_empty, positioned_loader};
@@ -6,8 +6,9 @@ use crate::random::EpochSeed;
 use crate::sampler::batch_count;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
-/// Splits K tensors that share their first axis, the samples, into batches, which are copies. A batch is an array of K
-/// tensors. K is the length of the list of [`new`](Batches::new); a type without it, `Batches`, has inputs and targets.
+/// Splits K tensors along their first axis, the sample axis, into batches. A batch is an array of K tensors, which are
+/// copies. K is the number of tensors that are passed to [`new`](Batches::new); the default, `Batches`, is 2: inputs
+/// and targets.
 ///
 /// ```
 /// use pellucid::data::Batches;
@@ -25,8 +26,8 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// The order of the samples in an epoch depends only on the seed and the number of the epoch. A state dict therefore
-/// consists of a few numbers, and a loader that loads it returns the same batches as one that was not stopped:
+/// The order of the samples in an epoch depends only on the seed and the epoch number. A state dict therefore contains
+/// only a few numbers. A loader that loads it returns the same batches as an uninterrupted one:
 ///
 /// ```
 /// use pellucid::data::{BatchPosition, Batches};
@@ -60,8 +61,8 @@ pub struct Batches<const K: usize = 2> {
 const OP: &str = "batches";
 
 impl<const K: usize> Batches<K> {
-    /// Creates batches of `size` samples (the last may be smaller) of tensors `[N, ..]`, in the order of the data set.
-    /// The list contains tensors or references.
+    /// Creates batches of `size` samples of tensors `[N, ..]`, in the order of the data set. The last batch may be
+    /// smaller. `tensors` contains tensors or references to tensors.
     ///
     /// # Panics
     /// Panics if [`try_new`](Batches::try_new) returns an error.
@@ -95,7 +96,8 @@ impl<const K: usize> Batches<K> {
         self
     }
 
-    /// Drops a last batch that is not full. All batches then have the same shape, which a captured step needs.
+    /// Drops the last batch if it is not full. All batches then have the same shape, so a captured step needs one
+    /// recording.
     #[must_use]
     pub fn drop_last(self) -> Self {
         Batches { drop_last: true, ..self }
@@ -106,7 +108,7 @@ impl<const K: usize> Batches<K> {
         batch_count(self.samples, self.size, self.drop_last)
     }
 
-    /// Returns true if an epoch has no batch, in which case [`epoch`](Batches::epoch) panics.
+    /// Returns true if an epoch has no batches, in which case [`epoch`](Batches::epoch) panics.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -116,9 +118,9 @@ impl<const K: usize> Batches<K> {
         self.samples
     }
 
-    /// Returns an iterator over the batches of the next epoch. A batch contains `[size, ..]` of every tensor. After
-    /// [`load_state_dict`](Batches::load_state_dict), the first iterator returns the rest of the saved epoch, which is
-    /// empty if all its batches had been returned.
+    /// Returns an iterator over the batches of the next epoch. A batch contains a slice `[size, ..]` of every tensor.
+    /// After [`load_state_dict`](Batches::load_state_dict), the first iterator returns the rest of the saved epoch,
+    /// which is empty if all its batches had been returned.
     ///
     /// # Panics
     /// Panics if [`try_epoch`](Batches::try_epoch) returns an error.
@@ -131,8 +133,8 @@ impl<const K: usize> Batches<K> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an epoch [has no batch](Batches::is_empty), because a loop over it would train
-    /// nothing: the data set has no samples, or with [`drop_last`](Batches::drop_last) fewer than a batch;
-    /// [`Error::OutOfMemory`] for the order of the samples.
+    /// nothing: the data set has no samples, or with [`drop_last`](Batches::drop_last) fewer samples than one batch;
+    /// [`Error::OutOfMemory`] if the order of the samples does not fit into memory.
     pub fn try_epoch(&mut self) -> Result<impl ExactSizeIterator<Item = [Tensor; K]> + use<K>> {
         check_not_empty(OP, self.sizes())?;
         let BatchPosition { epoch, batch } = self.progress.next_position();
@@ -148,13 +150,14 @@ impl<const K: usize> Batches<K> {
     /// Returns the indices of the samples of a batch.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an epoch has no such batch; [`Error::OutOfMemory`] for the order of the samples.
+    /// [`Error::InvalidArgument`] if the epoch does not contain the batch; [`Error::OutOfMemory`] if the order of the
+    /// samples does not fit into memory.
     pub fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
         samples_of_batch(position, self.sizes(), self.progress.seed())
     }
 }
 
-/// Returns the indices of the samples of a batch, which are shuffled if there is a seed.
+/// Returns the sample indices of a batch, shuffled if there is a seed.
 fn samples_of_batch(position: BatchPosition, sizes: LoaderSizes, seed: Option<u64>) -> Result<Vec<usize>> {
     position.check(OP, sizes)?;
     let (BatchPosition { epoch, batch }, LoaderSizes { samples, size, .. }) = (position, sizes);
@@ -165,7 +168,7 @@ fn samples_of_batch(position: BatchPosition, sizes: LoaderSizes, seed: Option<u6
     })
 }
 
-/// A clone continues at the same position, with progress of its own.
+/// A clone continues at the same position. Afterwards the two advance independently.
 impl<const K: usize> Clone for Batches<K> {
     fn clone(&self) -> Self {
         Batches { tensors: self.tensors.clone(), progress: self.progress.fork(), ..*self }
@@ -174,7 +177,7 @@ impl<const K: usize> Clone for Batches<K> {
 
 positioned_loader!((OP) [const K: usize] Batches<K>);
 
-/// The iterator over the batches of an epoch, which advances the position of its loader.
+/// The iterator over the batches of an epoch. It advances the position of its loader.
 struct EpochBatches<const K: usize> {
     tensors: [Tensor; K],
     /// The order of the samples, if it is shuffled.

@@ -1,4 +1,4 @@
-//! Small data sets that are a part of the program. `data/README.md` has their sources and licences.
+//! Small data sets that are compiled into the program. `data/README.md` lists their sources and licences.
 
 use crate::digits::Digits;
 use crate::table::{CsvOptions, Table};
@@ -7,7 +7,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 use std::io::Read;
 
 /// Returns the iris flowers of Fisher (1936): 150 rows with `sepal_length`, `sepal_width`, `petal_length` and
-/// `petal_width` in centimetres, and the `species`, of which there are three.
+/// `petal_width` in centimetres, and `species`, which has three values.
 ///
 /// ```
 /// use pellucid::data::iris;
@@ -26,8 +26,8 @@ pub fn iris() -> Result<Table> {
     Table::from_csv(include_str!("../data/iris.csv"), CsvOptions::default())
 }
 
-/// Returns chemical properties of 178 Italian wines (Aeberhard & Forina 1992): 13 columns of numbers, such as
-/// `alcohol`, and the `class`, of which there are three.
+/// Returns chemical properties of 178 Italian wines (Aeberhard & Forina 1992): 13 numeric columns, such as `alcohol`,
+/// and `class`, which has three values.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -36,7 +36,7 @@ pub fn wine() -> Result<Table> {
     Table::from_csv(include_str!("../data/wine.csv"), CsvOptions::default())
 }
 
-/// Returns 1,797 handwritten digits of 8 × 8 pixels (Alpaydin & Kaynak 1998). Their 17 grey values are in [0, 1].
+/// Returns 1,797 handwritten digits of 8 × 8 pixels (Alpaydin & Kaynak 1998). The pixels have 17 grey levels in [0, 1].
 ///
 /// ```
 /// use pellucid::data::digits;

@@ -15,10 +15,11 @@ const IMAGE_BYTES: usize = 3 * 32 * 32;
 const CIFAR10_CLASSES: [&str; 10] =
     ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
-/// Labelled photographs. With the feature `image` they are a data set of images and class numbers.
+/// Labelled photographs. With the feature `image`, the type implements `Dataset`: a sample is an image and its class
+/// index.
 #[derive(Clone, Debug)]
 pub struct CifarImages {
-    /// The pixels, 0 to 255: `u8` `[N, 3, 32, 32]`. `images.to_dtype(DType::F32) / 255.0` converts a part of them.
+    /// The pixels, 0 to 255: `u8` `[N, 3, 32, 32]`. `images.to_dtype(DType::F32) / 255.0` scales them to [0, 1].
     pub images: Tensor,
     /// The class indices: `i64` `[N]`.
     pub labels: Tensor,
@@ -60,7 +61,7 @@ impl Cifar10 {
     /// Reads the files `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin` of a directory.
     ///
     /// # Errors
-    /// [`Error::File`] if a file is missing, or has another size or an invalid label; [`Error::OutOfMemory`].
+    /// [`Error::File`] if a file is missing, or has an unexpected size or an invalid label; [`Error::OutOfMemory`].
     pub fn load(directory: impl AsRef<Path>) -> Result<Cifar10> {
         let directory = directory.as_ref();
         let batches: Vec<PathBuf> = (1..=5).map(|i| directory.join(format!("data_batch_{i}.bin"))).collect();
@@ -78,7 +79,7 @@ impl Cifar100 {
     /// Reads the files `train.bin` and `test.bin` of a directory.
     ///
     /// # Errors
-    /// [`Error::File`] if a file is missing, or has another size or an invalid label; [`Error::OutOfMemory`].
+    /// [`Error::File`] if a file is missing, or has an unexpected size or an invalid label; [`Error::OutOfMemory`].
     pub fn load(directory: impl AsRef<Path>) -> Result<Cifar100> {
         let directory = directory.as_ref();
         let read = |name: &str, images| CifarImages::read(&[directory.join(name)], images, &[20, 100]);
@@ -87,8 +88,8 @@ impl Cifar100 {
 }
 
 impl CifarImages {
-    /// Reads files of `images` records each: a byte for each kind of label, the last for the class, and the pixels.
-    /// `classes` has the number of classes of each kind.
+    /// Reads files of `images` records each. A record has one byte for each kind of label, the last of which is the
+    /// class, followed by the pixels. `classes` is the number of classes of each kind.
     fn read(paths: &[PathBuf], images: usize, classes: &[u8]) -> Result<CifarImages> {
         let n = paths.len() * images;
         let record = classes.len() + IMAGE_BYTES;
@@ -97,7 +98,7 @@ impl CifarImages {
         for path in paths {
             let refuse = |reason: String| Error::file(OP, path, reason);
             let mut bytes = vec_with_capacity(images * record + 1)?;
-            // One byte beyond the size reveals surplus data.
+            // Reading one byte beyond the expected size detects surplus data.
             let read =
                 File::open(path).and_then(|file| file.take((images * record) as u64 + 1).read_to_end(&mut bytes));
             read.map_err(|error| Error::unreadable_file(OP, path, &error))?;

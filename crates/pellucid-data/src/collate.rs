@@ -1,9 +1,9 @@
-//! From samples to a batch: stacking, and padding of sequences.
+//! Collation of samples into batches: stacking, and padding of sequences.
 
 use crate::random::vec_with_capacity;
 use pellucid_tensor::{DType, Device, Element, Error, Result, Shape, Tensor, bf16, f16, ops};
 
-/// A sample that can be collated into a batch with others.
+/// A type of samples that can be collated into a batch.
 ///
 /// | sample | batch |
 /// | --- | --- |
@@ -36,20 +36,20 @@ use pellucid_tensor::{DType, Device, Element, Error, Result, Shape, Tensor, bf16
     note = "derive `Collate` for a struct, map the samples to tensors, or pass a function to `DataLoader::with_collate`"
 )]
 pub trait Collate: Sized {
-    /// A batch of samples.
+    /// The type of a batch of these samples.
     type Batch: BatchToDevice + Send + 'static;
 
     /// Collates samples into a batch.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for samples that differ; [`Error::InvalidArgument`] for an
-    /// empty list; [`Error::OutOfMemory`].
+    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] if the shapes or dtypes of the samples differ;
+    /// [`Error::InvalidArgument`] for an empty list; [`Error::OutOfMemory`].
     fn collate(samples: Vec<Self>) -> Result<Self::Batch>;
 }
 
 /// A batch that can be copied to a device.
 pub trait BatchToDevice: Sized {
-    /// Returns the batch with its tensors on a device.
+    /// Copies the tensors of the batch to a device.
     ///
     /// # Errors
     /// The errors of the device.
@@ -68,7 +68,7 @@ impl<const K: usize> BatchToDevice for [Tensor; K] {
     }
 }
 
-/// Returns `f` of each element, or the first error.
+/// Applies `f` to each element. Returns the first error.
 pub(crate) fn try_each<T, R, const K: usize>(values: &[T; K], f: impl FnMut(&T) -> Result<R>) -> Result<[R; K]> {
     let results = values.iter().map(f).collect::<Result<Vec<R>>>()?;
     Ok(results.try_into().unwrap_or_else(|_| unreachable!("an array of K elements has K results")))
@@ -122,7 +122,7 @@ impl Collate for String {
     }
 }
 
-/// Returns `[N, K]` of lists of K numbers.
+/// Returns a tensor `[N, K]` from N lists of K numbers.
 fn collate_rows<E: Element>(rows: &[impl AsRef<[E]>]) -> Result<Tensor> {
     let len = rows.first().ok_or_else(no_samples)?.as_ref().len();
     if let Some(other) = rows.iter().find(|row| row.as_ref().len() != len) {
@@ -205,7 +205,7 @@ collate_tuples!(
     (A a 0, B b 1, C c 2, D d 3, E e 4)
 );
 
-/// Sequences of different lengths in one tensor; see [`pad_sequences`].
+/// Sequences of different lengths, padded to one tensor; see [`pad_sequences`].
 #[derive(Clone, Debug)]
 pub struct PaddedSequences {
     /// The sequences, padded to the longest: `[N, L, ..]`.
@@ -223,7 +223,8 @@ impl BatchToDevice for PaddedSequences {
     }
 }
 
-/// Collates sequences `[Lᵢ, ..]` into one tensor `[N, max Lᵢ, ..]`, in which `padding` follows the shorter ones.
+/// Collates sequences `[Lᵢ, ..]` into one tensor `[N, max Lᵢ, ..]`. Shorter sequences are padded with `padding` at the
+/// end.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -236,7 +237,7 @@ impl BatchToDevice for PaddedSequences {
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an empty list; [`Error::ShapeMismatch`] if a sequence has no axis, or the other axes
+/// [`Error::InvalidArgument`] for an empty list; [`Error::ShapeMismatch`] if a sequence has no axes, or its other axes
 /// differ; [`Error::DTypeMismatch`] if the dtypes differ; [`Error::OutOfMemory`].
 #[doc(alias = "pad_sequence")]
 pub fn pad_sequences(sequences: &[Tensor], padding: impl Into<pellucid_tensor::Scalar>) -> Result<PaddedSequences> {

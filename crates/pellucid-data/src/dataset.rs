@@ -1,4 +1,4 @@
-//! Data sets: samples by index.
+//! Map-style data sets: samples by index.
 
 use crate::collate::{Collate, try_each};
 use crate::random::{EpochSeed, for_sample, vec_with_capacity};
@@ -7,7 +7,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-/// Samples by index, such as the rows of a table or the images of a directory. Worker threads of a
+/// A data set with samples by index, such as the rows of a table or the images of a directory. The worker threads of a
 /// [`DataLoader`](crate::DataLoader) share it.
 ///
 /// ```
@@ -35,13 +35,13 @@ use std::sync::{Arc, OnceLock};
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait Dataset: Send + Sync {
-    /// A sample.
+    /// The type of a sample.
     type Item: Send;
 
     /// Returns the number of samples.
     fn len(&self) -> usize;
 
-    /// Returns true if there is no sample.
+    /// Returns true if the data set has no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -49,11 +49,11 @@ pub trait Dataset: Send + Sync {
     /// Returns a sample.
     ///
     /// # Errors
-    /// [`Error::IndexOutOfBounds`] if there is no such sample; the errors of its source, such as [`Error::File`].
+    /// [`Error::IndexOutOfBounds`] if the index is out of bounds; the errors of the source, such as [`Error::File`].
     fn get(&self, index: usize) -> Result<Self::Item>;
 
-    /// Returns several samples, in the order of the indices. Implement it if one call can read several samples faster,
-    /// and compute each sample in [`for_sample`].
+    /// Returns several samples, in the order of the indices. Implement this method if one call can read several samples
+    /// faster. Compute each sample inside [`for_sample`].
     ///
     /// # Errors
     /// The errors of [`get`](Dataset::get).
@@ -62,7 +62,8 @@ pub trait Dataset: Send + Sync {
         samples.map(|(i, &index)| for_sample(i, || self.get(index))).collect()
     }
 
-    /// Returns several samples as a batch. Implement it if the data set can create a batch without its samples.
+    /// Returns several samples as a batch. Implement this method if the data set can create a batch without separate
+    /// samples.
     ///
     /// # Errors
     /// The errors of [`get`](Dataset::get) and of [`Collate::collate`].
@@ -73,7 +74,7 @@ pub trait Dataset: Send + Sync {
         Self::Item::collate(self.get_many(indices)?)
     }
 
-    /// Returns a data set with `f(sample)` for each sample, computed at each access.
+    /// Returns a data set whose samples are `f(sample)`, computed at each access.
     fn map<T: Send, F: Fn(Self::Item) -> Result<T> + Send + Sync>(self, f: F) -> MapDataset<Self, F>
     where
         Self: Sized,
@@ -81,7 +82,7 @@ pub trait Dataset: Send + Sync {
         MapDataset { dataset: self, f }
     }
 
-    /// Returns the samples of these indices, in this order.
+    /// Returns a data set of the samples with these indices, in this order.
     ///
     /// # Errors
     /// [`Error::IndexOutOfBounds`] if an index does not exist.
@@ -92,7 +93,7 @@ pub trait Dataset: Send + Sync {
         Subset::new(self, indices)
     }
 
-    /// Returns the samples of this data set followed by those of another one.
+    /// Returns a data set of the samples of this data set, followed by the samples of `other`.
     fn concat<D: Dataset<Item = Self::Item>>(self, other: D) -> ConcatDataset<Self, D>
     where
         Self: Sized,
@@ -100,8 +101,8 @@ pub trait Dataset: Send + Sync {
         ConcatDataset { first: self, second: other }
     }
 
-    /// Returns a data set that computes each sample once and keeps it in memory. Random transforms belong after the
-    /// cache, not before it.
+    /// Returns a data set that computes each sample once and caches it in memory. Apply random transforms after the
+    /// cache.
     fn cached(self) -> CachedDataset<Self>
     where
         Self: Sized,
@@ -112,7 +113,7 @@ pub trait Dataset: Send + Sync {
     }
 }
 
-/// Returns an error for a sample that does not exist.
+/// Returns an error if a sample index is out of bounds.
 pub(crate) fn check_index(index: usize, len: usize) -> Result<()> {
     if index < len {
         return Ok(());
@@ -180,7 +181,7 @@ impl<T: Clone + Send + Sync> Dataset for VecDataset<T> {
     }
 }
 
-/// Tensors that share their first axis, the samples. A sample is an array of K tensors, and so is a batch.
+/// A data set of K tensors whose first axis is the sample axis. A sample and a batch are arrays of K tensors.
 ///
 /// ```
 /// use pellucid::data::{Dataset, TensorDataset};
@@ -198,11 +199,11 @@ pub struct TensorDataset<const K: usize = 2> {
 }
 
 impl<const K: usize> TensorDataset<K> {
-    /// Creates a data set of tensors `[N, ..]`. The list contains tensors or references.
+    /// Creates a data set of tensors `[N, ..]`. `tensors` contains tensors or references to tensors.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples; [`Error::InvalidArgument`] if there
-    /// is no tensor.
+    /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples; [`Error::InvalidArgument`] if
+    /// `tensors` is empty.
     #[panicking_form]
     pub fn try_new<T: AsRef<Tensor>>(tensors: &[T; K]) -> Result<Self> {
         let tensors = tensors.each_ref().map(|tensor| tensor.as_ref().detach());
@@ -238,7 +239,7 @@ pub(crate) fn shared_samples(op: &'static str, tensors: &[Tensor]) -> Result<usi
     Err(Error::shapes(op, tensors.iter().map(|tensor| tensor.shape()), help))
 }
 
-/// Returns `[indices.len(), ..]`: the samples of these indices, which exist.
+/// Returns the samples with these indices, which are in bounds: `[indices.len(), ..]`.
 pub(crate) fn select_samples(tensor: &Tensor, indices: &[usize]) -> Result<Tensor> {
     let is_range = indices.windows(2).all(|pair| pair[0] + 1 == pair[1]);
     if let (true, Some(&first)) = (is_range, indices.first()) {
@@ -268,7 +269,7 @@ impl<const K: usize> Dataset for TensorDataset<K> {
     {
         indices.iter().try_for_each(|&index| check_index(index, self.samples))?;
         let batch = try_each(&self.tensors, |tensor| select_samples(tensor, indices))?;
-        // Under the bound of this method, the compiler does not see that both types are equal.
+        // The compiler cannot derive from the bound of this method that both types are equal.
         let batch: Box<dyn Any> = Box::new(batch);
         Ok(*batch.downcast().unwrap_or_else(|_| unreachable!("a batch of arrays of K tensors is such an array")))
     }
@@ -306,7 +307,7 @@ impl<T: Send, F: Fn(usize) -> Result<T> + Send + Sync> Dataset for FnDataset<F> 
     }
 }
 
-/// A data set with a function of each sample; see [`Dataset::map`].
+/// A data set that applies a function to each sample; see [`Dataset::map`].
 #[derive(Clone, Debug)]
 pub struct MapDataset<D, F> {
     dataset: D,
@@ -344,12 +345,12 @@ impl<D: Dataset> Subset<D> {
         Ok(Subset { dataset, indices })
     }
 
-    /// Returns the index in the entire data set of each sample.
+    /// Returns the index of each sample in the underlying data set.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
 
-    /// Returns the entire data set.
+    /// Returns the underlying data set.
     pub fn dataset(&self) -> &D {
         &self.dataset
     }
@@ -407,7 +408,7 @@ impl<D: Dataset, E: Dataset<Item = D::Item>> Dataset for ConcatDataset<D, E> {
     }
 }
 
-/// A data set that keeps its samples in memory; see [`Dataset::cached`].
+/// A data set that caches its samples in memory; see [`Dataset::cached`].
 #[derive(Clone, Debug)]
 pub struct CachedDataset<D: Dataset> {
     dataset: D,
@@ -452,8 +453,9 @@ impl SplitLength for usize {
     }
 }
 
-/// Each part has ⌊fraction · N⌋ samples. The samples that remain are added to the first parts, one to each. Fractions
-/// whose sum differs from 1 by at most 10⁻⁶ are divided by it, so that every sample is in one part.
+/// Each part has ⌊fraction · N⌋ samples. The remaining samples are distributed to the first parts, one each. If the sum
+/// of the fractions differs from 1 by at most 10⁻⁶, the fractions are divided by the sum, so that every sample is in
+/// one part.
 impl SplitLength for f64 {
     fn counts(parts: &[f64], samples: usize) -> Result<Vec<usize>> {
         let sum: f64 = parts.iter().sum();
@@ -461,7 +463,7 @@ impl SplitLength for f64 {
             let reason = format!("the fractions {parts:?} must be in [0, 1] and sum to 1");
             return Err(Error::invalid("random_split", reason));
         }
-        // Rounding alone, as of 0.7 + 0.2 + 0.1, does not change the fractions.
+        // A sum that differs from 1 only by rounding, such as 0.7 + 0.2 + 0.1, does not change the fractions.
         let is_rounded = (sum - 1.0).abs() <= parts.len() as f64 * f64::EPSILON;
         let share = |part: &f64| if is_rounded { *part } else { part / sum };
         let mut counts: Vec<usize> = parts.iter().map(|part| (share(part) * samples as f64).floor() as usize).collect();
@@ -479,8 +481,8 @@ impl SplitLength for f64 {
     }
 }
 
-/// Splits a data set at random into parts without common samples. The sizes are fractions that sum to 1, or numbers of
-/// samples. The split depends only on the seed and the number of samples.
+/// Splits a data set at random into disjoint parts. The sizes are fractions that sum to 1, or sample counts. The split
+/// depends only on the seed and the number of samples.
 ///
 /// ```
 /// use pellucid::data::{Dataset, from_fn, random_split};
@@ -502,8 +504,8 @@ pub fn random_split<D: Dataset, S: SplitLength, const N: usize>(
     Ok(parts.try_into().unwrap_or_else(|_| unreachable!("N sizes give N parts")))
 }
 
-/// Splits a data set at random into `folds` parts of nearly equal size, and returns for each part the other samples,
-/// for training, and the part itself, for validation. The split depends only on the seed and the number of samples.
+/// Splits a data set at random into `folds` folds of nearly equal size. Returns a pair for each fold: the other samples
+/// for training, and the fold for validation. The split depends only on the seed and the number of samples.
 ///
 /// ```
 /// use pellucid::data::{Dataset, from_fn, k_fold};
@@ -525,7 +527,7 @@ pub fn k_fold<D: Dataset>(dataset: D, folds: usize, seed: u64) -> Result<Vec<[Su
     }
     let order = EpochSeed { seed, epoch: 0 }.permutation(samples)?;
     let dataset = Arc::new(dataset);
-    // The first parts have one sample more.
+    // The first folds have one sample more.
     let start = |fold: usize| fold * (samples / folds) + fold.min(samples % folds);
     let part = |indices: &[&[usize]]| {
         let mut list = vec_with_capacity(indices.iter().map(|part| part.len()).sum())?;
@@ -558,11 +560,12 @@ pub(crate) fn split_indices<S: SplitLength>(samples: usize, sizes: &[S], seed: u
     parts.collect()
 }
 
-/// Returns the classes of samples as a vector, from an integer tensor `[N]`.
+/// Reads class labels from an integer tensor `[N]`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the tensor does not have one axis; [`Error::DTypeMismatch`] if it has no integers.
-pub(crate) fn classes_of(op: &'static str, labels: &Tensor) -> Result<Vec<i64>> {
+/// [`Error::ShapeMismatch`] if the tensor does not have one axis; [`Error::DTypeMismatch`] if its dtype is not an
+/// integer dtype.
+pub(crate) fn read_labels(op: &'static str, labels: &Tensor) -> Result<Vec<i64>> {
     if labels.shape().rank() != 1 {
         return Err(Error::shapes(op, [labels.shape()], "the labels must have one axis, the samples"));
     }

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-/// The maximum number of bytes of elements in a file: four times the largest file of the MNIST family.
+/// The maximum size of the elements in bytes: four times the largest file of the MNIST family.
 const LIMIT: usize = 256 << 20;
 
 /// An array of unsigned bytes.
@@ -56,7 +56,7 @@ pub(crate) fn parse(mut stream: impl Read, rank: usize) -> std::result::Result<I
     }
     let size = dims.iter().try_fold(1usize, |size, &d| size.checked_mul(d)).filter(|&size| size <= LIMIT);
     let size = size.ok_or_else(|| format!("the header declares more than {LIMIT} elements, {dims:?}"))?;
-    // The vector grows with the bytes that are read. One byte beyond the size reveals surplus data.
+    // The vector grows with the bytes that are read. Reading one byte beyond the expected size detects surplus data.
     let mut bytes = Vec::new();
     stream
         .take(size as u64 + 1)

@@ -26,17 +26,17 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `dataset` | [`Dataset`], and data sets that are made of others: subsets, concatenations, maps, caches |
-//! | `collate` | [`Collate`]: from samples to a batch; padding of sequences |
+//! | `dataset` | [`Dataset`], and data sets that are derived from others: subsets, concatenations, maps, caches |
+//! | `collate` | [`Collate`]: collation of samples into a batch; padding of sequences |
 //! | `sampler` | [`Sampler`] and [`BatchSampler`]: the order of the samples in an epoch |
 //! | `random` | the random numbers of an epoch and of a sample |
 //! | `loader` | [`DataLoader`]: batches from worker threads |
 //! | `stream` | [`IterableDataset`] and [`StreamLoader`]: records that are read in order |
 //! | `progress` | the position in an epoch, which a checkpoint contains |
 //! | `batches` | [`Batches`]: batches of tensors in memory |
-//! | `table` | [`Table`]: named columns of numbers and strings; files of CSV (feature `csv`) and JSON (feature `json`) |
+//! | `table` | [`Table`]: named columns of numbers and strings; CSV files (feature `csv`) and JSON files (feature `json`) |
 //! | `preprocessing` | scalers and one-hot codes, which are fitted on training data and saved with the model |
-//! | `image` | `Image`, `ImageFolder`: files of PNG and JPEG (feature `image`) |
+//! | `image` | `Image`, `ImageFolder`: PNG and JPEG files (feature `image`) |
 //! | `transforms` | augmentation of images (feature `image`) |
 //! | `mix` | [`MixUp`] and [`CutMix`] of batches |
 //! | `cifar` | [`Cifar10`] and [`Cifar100`] |
@@ -109,7 +109,7 @@ pub use table::{Categories, Column, ColumnType, FillValue, Table, TableTensorOpt
 pub use table::{JsonValue, read_json_lines};
 pub use text::{CharTokenizer, TokenWindows, read_text};
 
-/// Items that the code of derive macros names.
+/// Items to which the generated code of derive macros refers.
 #[doc(hidden)]
 pub mod derive {
     pub use pellucid_tensor::{Device, Error};

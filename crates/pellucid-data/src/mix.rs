@@ -1,9 +1,9 @@
-//! Mixtures of the samples of a batch.
+//! MixUp and CutMix: mixing the samples of a batch.
 
 use crate::random::{SplitMix64, with_rng};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
-/// Returns a number of the distribution Γ(α, 1) (Marsaglia & Tsang 2000).
+/// Draws from the gamma distribution Γ(α, 1) (Marsaglia & Tsang 2000).
 fn draw_gamma(rng: &mut SplitMix64, alpha: f64) -> f64 {
     if alpha < 1.0 {
         let boost = (1.0 - rng.uniform()).powf(1.0 / alpha);
@@ -20,10 +20,10 @@ fn draw_gamma(rng: &mut SplitMix64, alpha: f64) -> f64 {
     }
 }
 
-/// Returns a number of the distribution Beta(α, α).
+/// Draws from the distribution Beta(α, α).
 fn draw_beta(rng: &mut SplitMix64, alpha: f64) -> f64 {
     let (a, b) = (draw_gamma(rng, alpha), draw_gamma(rng, alpha));
-    // Both can be rounded to 0 for a small α, whose distribution is near 0 and 1.
+    // For small α both may round to 0. The distribution then is concentrated at 0 and 1.
     if a + b > 0.0 { a / (a + b) } else { f64::from(u8::from(rng.uniform() < 0.5)) }
 }
 
@@ -56,14 +56,14 @@ fn one_hot_labels(op: &'static str, alpha: f64, classes: usize, inputs: &Tensor,
     }
 }
 
-/// Returns λ x + (1 − λ) y, where y has the samples of x, each at the next position.
+/// Returns λ x + (1 − λ) y, where y is x rolled by one sample.
 fn mix_samples(x: &Tensor, fraction: f64) -> Result<Tensor> {
     let next = ops::roll(x, 1, 0)?;
     ops::add(&ops::mul(x, fraction)?, &ops::mul(&next, 1.0 - fraction)?)
 }
 
-/// Mixes each sample of a batch with the one before it, and its label accordingly: λ x + (1 − λ) y with
-/// λ ~ Beta(α, α), one for each batch (Zhang et al. 2018).
+/// Mixes each sample of a batch, and its label, with the previous sample: λ x + (1 − λ) y with one λ ~ Beta(α, α) per
+/// batch (Zhang et al. 2018).
 ///
 /// ```
 /// use pellucid::data::MixUp;
@@ -83,17 +83,17 @@ pub struct MixUp {
 }
 
 impl MixUp {
-    /// Creates a transform with the parameter α of the distribution of λ, and the number of classes.
+    /// Creates a transform from the parameter α of the distribution of λ and the number of classes.
     pub fn new(alpha: f64, classes: usize) -> MixUp {
         MixUp { alpha, classes }
     }
 
-    /// Returns the mixed inputs `[N, ..]` and the probabilities of the classes `[N, classes]`. Labels are class numbers
+    /// Returns the mixed inputs `[N, ..]` and the probabilities of the classes `[N, classes]`. Labels are class indices
     /// `i64` `[N]` or probabilities `[N, classes]`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] if the batch has another form; [`Error::InvalidArgument`] for
-    /// an α that is not positive, and a class beyond the number of classes.
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for invalid shapes and dtypes; [`Error::InvalidArgument`] if
+    /// α is not positive, or a class index is out of range.
     pub fn apply(&self, inputs: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
         let labels = one_hot_labels("mix_up", self.alpha, self.classes, inputs, labels)?;
         let fraction = with_rng(|rng| draw_beta(rng, self.alpha))?;
@@ -101,8 +101,8 @@ impl MixUp {
     }
 }
 
-/// Replaces a rectangle of each image of a batch by that of the image before it, and mixes its label in proportion to
-/// the areas (Yun et al. 2019). The fraction of the area that is kept has the distribution Beta(α, α).
+/// Replaces a rectangle of each image of a batch by the same rectangle of the previous image, and mixes the labels in
+/// proportion to the areas (Yun et al. 2019). The fraction of the unchanged area has the distribution Beta(α, α).
 #[derive(Clone, Copy, Debug)]
 pub struct CutMix {
     alpha: f64,
@@ -110,13 +110,13 @@ pub struct CutMix {
 }
 
 impl CutMix {
-    /// Creates a transform with the parameter α of the distribution of the area, and the number of classes.
+    /// Creates a transform from the parameter α of the distribution of the area and the number of classes.
     pub fn new(alpha: f64, classes: usize) -> CutMix {
         CutMix { alpha, classes }
     }
 
     /// Returns the mixed images `[N, C, H, W]` and the probabilities of the classes `[N, classes]`. Labels are class
-    /// numbers `i64` `[N]` or probabilities `[N, classes]`.
+    /// indices `i64` `[N]` or probabilities `[N, classes]`.
     ///
     /// # Errors
     /// The errors of [`MixUp::apply`]; [`Error::ShapeMismatch`] for images without four axes.
@@ -128,7 +128,7 @@ impl CutMix {
         let labels = one_hot_labels(op, self.alpha, self.classes, images, labels)?;
         let [rows, columns] = with_rng(|rng| {
             let half = 0.5 * (1.0 - draw_beta(rng, self.alpha)).sqrt();
-            // The rectangle is cut off at the edges of the image.
+            // The rectangle is clipped at the edges of the image.
             [height, width].map(|len| {
                 let (center, half) = (rng.below(len.max(1)), (half * len as f64) as usize);
                 center.saturating_sub(half)..(center + half).min(len)

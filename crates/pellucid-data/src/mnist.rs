@@ -20,7 +20,7 @@ impl Mnist {
     /// `t10k`, each gzip-compressed (`.gz`) or not.
     ///
     /// # Errors
-    /// [`Error::File`] if a file is missing or damaged, or has other contents.
+    /// [`Error::File`] if a file is missing, damaged, or of an unexpected kind.
     pub fn load(directory: impl AsRef<Path>) -> Result<Mnist> {
         let directory = directory.as_ref();
         Ok(Mnist { train: Digits::load(directory, "train")?, test: Digits::load(directory, "t10k")? })

@@ -4,20 +4,20 @@ use pellucid_nn::{StateDict, StateLoad};
 use pellucid_tensor::{DType, Error, Result, Tensor, lock};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The next batch of a loader, as an epoch and an index in the epoch.
+/// The position of a batch: the epoch, and the index in the epoch.
 ///
-/// An epoch ends when its iterator has returned `None` or is dropped, for example after a `break`. A position after the
-/// last batch of an epoch therefore exists only in the body of the loop over it.
+/// An epoch ends when its iterator has returned `None` or is dropped, for example after a `break`. Only the loop over
+/// an epoch therefore observes the position after its last batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchPosition {
-    /// The number of the epoch, from 0.
+    /// The epoch number, from 0.
     pub epoch: usize,
     /// The index of the batch in the epoch, from 0.
     pub batch: usize,
 }
 
 impl BatchPosition {
-    /// Returns an error if an epoch has no such batch.
+    /// Returns an error if the epoch does not contain the batch.
     pub(crate) fn check(self, op: &'static str, sizes: LoaderSizes) -> Result<()> {
         if self.batch < sizes.batches {
             return Ok(());
@@ -27,7 +27,7 @@ impl BatchPosition {
     }
 }
 
-/// The sizes of a loader, which a snapshot and the loader that continues it share.
+/// The sizes of a loader. A loader can only load a snapshot with equal sizes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoaderSizes {
     /// The number of samples of an epoch.
@@ -47,14 +47,14 @@ struct ProgressState {
     /// The seed of the order of the samples; `None` if they are not shuffled.
     seed: Option<u64>,
     position: BatchPosition,
-    /// The number of iterators so far.
+    /// The number of iterators that were created.
     iterators: usize,
-    /// The number of the iterator that advances the position; `None` between epochs and after a load.
+    /// The id of the iterator that advances the position; `None` between epochs and after a load.
     current: Option<usize>,
 }
 
 impl ProgressState {
-    /// Ends the epoch of an iterator that still exists.
+    /// Ends the epoch of the current iterator, if there is one.
     fn end_current(&mut self) {
         if self.current.is_some() {
             self.end_epoch();
@@ -67,7 +67,7 @@ impl ProgressState {
     }
 }
 
-/// The right of an iterator to advance the position of its loader.
+/// The handle with which an iterator advances the position of its loader.
 #[derive(Debug)]
 pub(crate) struct EpochProgress {
     progress: LoaderProgress,
@@ -96,7 +96,7 @@ impl LoaderProgress {
         self.lock().position
     }
 
-    /// Returns an equal position with progress of its own.
+    /// Returns an independent copy of the progress.
     pub(crate) fn fork(&self) -> LoaderProgress {
         let state = ProgressState { iterators: 0, current: None, ..*self.lock() };
         LoaderProgress(Arc::new(Mutex::new(state)))
@@ -109,7 +109,7 @@ impl LoaderProgress {
         state.position
     }
 
-    /// Begins the iterator of an epoch, which ends the epoch of an earlier iterator.
+    /// Begins an epoch, and ends the epoch of the earlier iterator.
     pub(crate) fn begin_epoch(&self) -> EpochProgress {
         let mut state = self.lock();
         state.end_current();
@@ -118,7 +118,7 @@ impl LoaderProgress {
         EpochProgress { progress: self.clone(), number: state.iterators }
     }
 
-    /// Returns the state by name: `epoch`, `batch`, `samples`, `size`, and the `seed` of shuffled samples.
+    /// Returns the state by name: `epoch`, `batch`, `samples`, `size`, and, if the samples are shuffled, `seed`.
     pub(crate) fn values(&self, sizes: LoaderSizes) -> Vec<(String, Tensor)> {
         let ProgressState { seed, position, .. } = *self.lock();
         let named = [
@@ -132,7 +132,7 @@ impl LoaderProgress {
         named.map(|(name, number)| (name.to_string(), Tensor::scalar(number, DType::I64))).collect()
     }
 
-    /// Checks a state of [`values`](Self::values). The commit of the result continues there.
+    /// Checks a state from [`values`](Self::values). `commit` of the result sets the position.
     pub(crate) fn prepare_load(
         &self,
         op: &'static str,
@@ -178,7 +178,7 @@ impl LoaderProgress {
 }
 
 impl EpochProgress {
-    /// Changes the progress of the loader, unless it belongs to a later iterator or was loaded.
+    /// Changes the progress of the loader, unless a later iterator or a load has replaced it.
     fn update(&self, change: impl FnOnce(&mut ProgressState)) {
         let mut state = self.progress.lock();
         if state.current == Some(self.number) {
@@ -197,7 +197,7 @@ impl EpochProgress {
     }
 }
 
-/// Defines what a loader with a field `progress` and a method `sizes` does with its position.
+/// Implements the position methods and `Stateful` for a loader with a field `progress` and a method `sizes`.
 macro_rules! positioned_loader {
     (($op:expr) [$($generics:tt)*] $loader:ty) => {
         impl<$($generics)*> $loader {
@@ -209,19 +209,19 @@ macro_rules! positioned_loader {
             /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, the `seed` if the loader has one, and the
             /// `samples` and batch `size` that a loader of the snapshot must have.
             ///
-            /// A batch counts as used when the iterator has returned it. Save after the step that trains on it.
+            /// A batch counts as consumed when the iterator has returned it. Save after the step that trains on it.
             pub fn state_dict(&self) -> pellucid_nn::StateDict {
                 self.progress.values(self.sizes()).into_iter().collect()
             }
 
             /// Continues at a snapshot, including its seed. The next call of `epoch` returns the rest of the saved
-            /// epoch, with bitwise equal batches. An existing iterator is unchanged, and no longer changes the
+            /// epoch, with bitwise equal batches. An existing iterator continues unchanged, but no longer advances the
             /// position.
             ///
             /// # Errors
             /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if the state dict is not from a loader;
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if only one of the two loaders
-            /// shuffles, the data set or the batches have another size, or the position does not exist. On error
+            /// shuffles, the sizes of the data set or the batches differ, or the position does not exist. On error
             /// nothing is changed.
             pub fn load_state_dict(&self, state: &pellucid_nn::StateDict) -> pellucid_tensor::Result<()> {
                 pellucid_nn::Stateful::prepare_load(self, state)?.commit()
@@ -245,7 +245,7 @@ macro_rules! positioned_loader {
 }
 pub(crate) use positioned_loader;
 
-/// Returns an error for a loader whose epoch has no batch: a loop over it would train nothing.
+/// Returns an error for a loader whose epoch has no batches: a loop over it would train nothing.
 pub(crate) fn check_not_empty(op: &'static str, sizes: LoaderSizes) -> Result<()> {
     if sizes.batches > 0 {
         return Ok(());

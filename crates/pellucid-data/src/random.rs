@@ -1,19 +1,19 @@
-//! The random numbers of an epoch and of a sample, which depend on seeds and positions only.
+//! Random numbers of epochs and samples, which depend on seeds and positions only.
 
 use pellucid_tensor::{Error, Generator, Result, ops};
 use std::cell::RefCell;
 
-/// The seed of a loader and the number of an epoch, which determine the order of the samples.
+/// The loader's seed and an epoch number, which determine the order of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochSeed {
     /// The seed of the loader.
     pub seed: u64,
-    /// The number of the epoch, from 0.
+    /// The epoch number, from 0.
     pub epoch: usize,
 }
 
 impl EpochSeed {
-    /// Returns a generator of this epoch, at its start.
+    /// Returns the generator of this epoch.
     pub fn rng(self) -> SplitMix64 {
         SplitMix64 { state: mix(self.seed) ^ mix((self.epoch as u64).wrapping_add(0x5851_f42d_4c95_7f2d)) }
     }
@@ -29,12 +29,12 @@ impl EpochSeed {
         Ok(order)
     }
 
-    /// Returns the key of the generator of the sample at this position in the epoch.
+    /// Returns the generator key of the sample at this position in the epoch.
     fn sample_key(self, position: usize) -> u64 {
         mix(self.rng().state ^ mix(position as u64 ^ 0x2545_f491_4f6c_dd1d))
     }
 
-    /// Returns the key of the generator of the batch that begins at this position. No sample has it.
+    /// Returns the generator key of the batch that begins at this position. It differs from the keys of all samples.
     fn batch_key(self, first: usize) -> u64 {
         mix(self.sample_key(first))
     }
@@ -55,7 +55,7 @@ pub struct SplitMix64 {
 }
 
 impl SplitMix64 {
-    /// Creates a generator with a seed. Different seeds give unrelated numbers.
+    /// Creates a generator with a seed. Different seeds give uncorrelated sequences.
     pub fn new(seed: u64) -> SplitMix64 {
         SplitMix64 { state: mix(seed) }
     }
@@ -66,27 +66,27 @@ impl SplitMix64 {
         mix(self.state)
     }
 
-    /// Returns an integer that is uniform on 0..n up to a bias below n/2⁶⁴.
+    /// Returns a uniformly distributed integer in 0..n, with a bias below n/2⁶⁴.
     ///
     /// # Panics
-    /// If `n` is 0.
+    /// Panics if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         assert!(n > 0, "below: the range 0..n must not be empty, got n = 0");
         // The high half of a 64×64-bit product.
         ((u128::from(self.next_u64()) * n as u128) >> 64) as usize
     }
 
-    /// Returns a number that is uniform on the multiples of 2⁻⁵³ in [0, 1).
+    /// Returns a uniformly distributed multiple of 2⁻⁵³ in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns a number that is uniform between two bounds.
+    /// Returns a uniformly distributed number between two bounds.
     pub fn uniform_in(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.uniform()
     }
 
-    /// Returns a number of the standard normal distribution (Box & Muller 1958).
+    /// Draws from the standard normal distribution (Box & Muller 1958).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
@@ -112,7 +112,7 @@ fn mix(x: u64) -> u64 {
 }
 
 thread_local! {
-    /// The batch that this thread computes for a loader.
+    /// The random numbers of the batch that this thread computes for a loader.
     static BATCH: RefCell<Option<BatchRandom>> = const { RefCell::new(None) };
 }
 
@@ -121,19 +121,19 @@ struct BatchRandom {
     seed: EpochSeed,
     /// The position of the first sample in the epoch.
     first: usize,
-    /// The generator of each sample, once the sample was computed.
+    /// The generator of each sample, after its first use.
     generators: Vec<Option<Generator>>,
-    /// The host's stream of each sample, once it was drawn from, and last the stream of the batch.
+    /// The host stream of each sample, after its first use. The last entry is the stream of the batch.
     streams: Vec<Option<SplitMix64>>,
-    /// The index in the batch of the sample that is computed.
+    /// The index in the batch of the current sample.
     current: Option<usize>,
     /// The index in the batch of the sample whose computation failed.
     failed: Option<usize>,
 }
 
-/// Computes the sample at `index` of the list of [`get_many`](crate::Dataset::get_many): random numbers that `f` draws
-/// from the generator of the thread come from the generator of this sample. Several calls for one sample, for example
-/// of nested data sets, continue its stream. Inside `f`, and outside a loader, the call only runs `f`.
+/// Runs `f` with the generator of the sample at `index` of the list of [`get_many`](crate::Dataset::get_many). Several
+/// calls for one sample, for example of nested data sets, continue its stream. A nested call inside `f`, and a call
+/// outside a loader, only run `f`.
 ///
 /// An implementation of `get_many` calls it for each sample whose computation may draw random numbers or fail.
 ///
@@ -182,11 +182,11 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
     result
 }
 
-/// Draws random numbers on the host: calls `f` with a generator. A transform of a sample calls it, because a few
-/// numbers are drawn faster than as a tensor.
+/// Draws random numbers on the host: calls `f` with a generator. For transforms of samples, this is faster than drawing
+/// a tensor of a few elements.
 ///
 /// Inside a loader, the numbers depend only on the seed, the epoch and the position of the sample, or of the batch
-/// while it is collated. Elsewhere they follow the generator of the thread, and so [`manual_seed`].
+/// while it is collated. Elsewhere they depend on the generator of the thread, and therefore on [`manual_seed`].
 ///
 /// ```
 /// use pellucid::data::{DataLoader, Dataset, LoaderOptions, from_vec, with_rng};
@@ -210,7 +210,7 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
 /// # Errors
 /// [`Error::ReadInCapture`](pellucid_tensor::Error::ReadInCapture) outside a loader while a step is captured.
 pub fn with_rng<R>(f: impl FnOnce(&mut SplitMix64) -> R) -> Result<R> {
-    // `f` gets a copy, because it may draw from the thread again.
+    // `f` gets a copy, because it may call `with_rng` again.
     let found = BATCH.with_borrow(|batch| {
         let batch = batch.as_ref()?;
         let stream = batch.current.unwrap_or(batch.generators.len());
@@ -235,7 +235,7 @@ pub fn with_rng<R>(f: impl FnOnce(&mut SplitMix64) -> R) -> Result<R> {
     Ok(result)
 }
 
-/// Ends the computation of a sample, also after a panic.
+/// Ends the computation of a sample when it is dropped, even after a panic.
 struct SampleGuard {
     succeeded: bool,
 }
@@ -253,15 +253,15 @@ impl Drop for SampleGuard {
     }
 }
 
-/// Runs `f`, which computes `len` samples of an epoch from the position `first` on. Returns its result, and the index
-/// in the batch of the sample that failed, if one is known.
+/// Runs `f`, which computes the `len` samples of an epoch that start at position `first`. Returns the result, and the
+/// index in the batch of the failed sample, if it is known.
 pub(crate) fn with_batch<R>(seed: EpochSeed, first: usize, len: usize, f: impl FnOnce() -> R) -> (R, Option<usize>) {
     let generators = std::iter::repeat_with(|| None).take(len).collect();
     let streams = vec![None; len + 1];
     let batch = BatchRandom { seed, first, generators, streams, current: None, failed: None };
-    // A data set may read another loader.
+    // A data set may read from another loader on the same thread.
     let outer = BATCH.replace(Some(batch));
-    // What is drawn outside of a sample, for example while the batch is collated.
+    // The generator for draws outside of a sample, for example during collation.
     let scope = Generator::new(seed.batch_key(first)).scope();
     let result = f();
     drop(scope);

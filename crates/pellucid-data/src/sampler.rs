@@ -1,39 +1,39 @@
-//! The order of the samples in an epoch.
+//! Samplers: the order of the samples in an epoch.
 
-use crate::dataset::classes_of;
+use crate::dataset::read_labels;
 use crate::random::{EpochSeed, vec_with_capacity};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 use std::collections::BTreeMap;
 
-/// The order of the samples in each epoch, which is a function of the seed of the loader and the number of the epoch.
+/// The order of the samples in each epoch, as a function of the loader's seed and the epoch number.
 pub trait Sampler: Send + Sync {
     /// Returns the number of samples of an epoch.
     fn len(&self) -> usize;
 
-    /// Returns true if an epoch has no sample.
+    /// Returns true if an epoch has no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the indices of the samples of an epoch: [`len`](Sampler::len) indices.
+    /// Returns the [`len`](Sampler::len) sample indices of an epoch.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; the errors of the sampler.
     fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>>;
 }
 
-/// The batches of each epoch, for batches whose samples belong together.
+/// A sampler of entire batches, for samples that must be in the same batch.
 pub trait BatchSampler: Send + Sync {
     /// Returns the number of batches of an epoch.
     fn len(&self) -> usize;
 
-    /// Returns true if an epoch has no batch.
+    /// Returns true if an epoch has no batches.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the indices of the samples of each batch of an epoch: [`len`](BatchSampler::len) lists.
+    /// Returns the sample indices of each batch of an epoch: [`len`](BatchSampler::len) lists.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; the errors of the sampler.
@@ -50,7 +50,7 @@ impl<S: Sampler + ?Sized> Sampler for Box<S> {
     }
 }
 
-/// All samples of a data set in order.
+/// Visits all samples of a data set in order.
 #[derive(Clone, Copy, Debug)]
 pub struct SequentialSampler {
     /// The number of samples.
@@ -69,7 +69,7 @@ impl Sampler for SequentialSampler {
     }
 }
 
-/// All samples of a data set in a random order, which differs in each epoch.
+/// Visits all samples of a data set in a random order, which differs in each epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomSampler {
     /// The number of samples.
@@ -86,7 +86,7 @@ impl Sampler for RandomSampler {
     }
 }
 
-/// Samples that are drawn with probabilities proportional to weights, for example to balance classes.
+/// Draws samples with probabilities proportional to weights, for example to balance classes.
 ///
 /// ```
 /// use pellucid::data::{EpochSeed, Sampler, WeightedRandomSampler};
@@ -163,7 +163,7 @@ impl Sampler for WeightedRandomSampler {
             indices.extend(std::iter::repeat_with(draw).take(self.count));
             return Ok(indices);
         }
-        // The samples with the largest keys u^(1/w), whose logarithms are compared.
+        // Selects the samples with the largest keys u^(1/w), by comparing the logarithms.
         let mut keys: Vec<(f64, usize)> = vec_with_capacity(self.weights.len())?;
         for (index, &weight) in self.weights.iter().enumerate() {
             let logarithm = (1.0 - rng.uniform()).ln();
@@ -177,8 +177,8 @@ impl Sampler for WeightedRandomSampler {
     }
 }
 
-/// The part of the samples of another sampler that one of several processes reads. All processes have the same number
-/// of samples: the first samples follow the last ones until it divides.
+/// The shard of another sampler's samples for one of several processes. All shards have the same size: the first
+/// samples are repeated at the end if necessary.
 ///
 /// ```
 /// use pellucid::data::{DistributedSampler, EpochSeed, Sampler, SequentialSampler};
@@ -196,7 +196,7 @@ pub struct DistributedSampler<S> {
 }
 
 impl<S: Sampler> DistributedSampler<S> {
-    /// Creates the sampler of process `rank` of `world` processes. The seed of the loader must be equal in all of them.
+    /// Creates the sampler of process `rank` of `world` processes. All processes must use the same loader seed.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `rank` is not less than `world`.
@@ -223,8 +223,8 @@ impl<S: Sampler> Sampler for DistributedSampler<S> {
     }
 }
 
-/// All samples in a random order in which every class is spread evenly, so that batches have nearly equal numbers of
-/// samples of each class.
+/// Visits all samples in a random order in which each class is spread evenly, so that all batches have nearly the same
+/// class counts.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -242,14 +242,15 @@ pub struct StratifiedSampler {
 }
 
 impl StratifiedSampler {
-    /// Creates a sampler for samples of these classes: integers `[N]`.
+    /// Creates a sampler from the class labels of the samples: integers `[N]`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if `labels` does not have one axis; [`Error::DTypeMismatch`] if it has no integers.
+    /// [`Error::ShapeMismatch`] if `labels` does not have one axis; [`Error::DTypeMismatch`] if its dtype is not an
+    /// integer dtype.
     #[panicking_form]
     pub fn try_new(labels: &Tensor) -> Result<StratifiedSampler> {
         let mut classes: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
-        for (index, class) in classes_of("stratified_sampler", labels)?.into_iter().enumerate() {
+        for (index, class) in read_labels("stratified_sampler", labels)?.into_iter().enumerate() {
             classes.entry(class).or_default().push(index);
         }
         Ok(StratifiedSampler { classes: classes.into_values().collect() })
@@ -267,7 +268,8 @@ impl Sampler for StratifiedSampler {
         for class in &self.classes {
             let mut class = class.clone();
             rng.shuffle(&mut class);
-            // Sample i of a class of n is at (i + u) / n of the epoch, with one random u for the class.
+            // Sample i of the n samples of a class has the position (i + u)/n in the epoch, with one random u per
+            // class.
             let (offset, n) = (rng.uniform(), class.len() as f64);
             placed.extend(class.into_iter().enumerate().map(|(i, index)| ((i as f64 + offset) / n, index)));
         }
@@ -276,7 +278,7 @@ impl Sampler for StratifiedSampler {
     }
 }
 
-/// Batches of sequences of similar lengths, which need little padding. The samples are shuffled, groups of
+/// Batches of sequences with similar lengths, which need little padding. The samples are shuffled, groups of
 /// [`GROUP`](Self::GROUP) batches are sorted by length, and the batches are shuffled.
 #[derive(Clone, Debug)]
 pub struct BucketBatchSampler {
@@ -289,7 +291,7 @@ impl BucketBatchSampler {
     /// The number of batches whose samples are sorted together.
     pub const GROUP: usize = 50;
 
-    /// Creates batches of `batch_size` samples with these lengths; the last batch may be smaller.
+    /// Creates a sampler of batches of `batch_size` samples with these lengths. The last batch may be smaller.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `batch_size` is 0.
@@ -301,7 +303,7 @@ impl BucketBatchSampler {
         Ok(BucketBatchSampler { lengths: lengths.to_vec(), batch_size, drop_last: false })
     }
 
-    /// Drops a last batch that is not full.
+    /// Drops the last batch if it is not full.
     #[must_use]
     pub fn drop_last(self) -> Self {
         BucketBatchSampler { drop_last: true, ..self }

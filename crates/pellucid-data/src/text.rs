@@ -1,4 +1,4 @@
-//! Text for language models: files, characters as tokens, and windows of tokens.
+//! Text for language models: files, character tokens, and token windows.
 
 use crate::dataset::{Dataset, check_index};
 use pellucid_tensor::{Error, Result};
@@ -8,16 +8,16 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The maximum number of bytes of a file of text.
+/// The maximum size of a text file in bytes.
 const MAX_BYTES: u64 = 8 << 30;
 
-/// The byte order mark of UTF-8, with which some programs begin a file.
+/// The UTF-8 byte order mark, which some programs write at the beginning of a file.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Reads a file of text in UTF-8, without a byte order mark at its beginning.
+/// Reads a UTF-8 text file. A byte order mark at the beginning is removed.
 ///
 /// # Errors
-/// [`Error::File`] if the file cannot be read, or with the line that is not UTF-8.
+/// [`Error::File`] if the file cannot be read, or is not UTF-8 (the error contains the line number).
 pub fn read_text(path: impl AsRef<Path>) -> Result<String> {
     let (op, path) = ("read_text", path.as_ref());
     let mut bytes = Vec::new();
@@ -53,7 +53,8 @@ pub struct CharTokenizer {
 }
 
 impl CharTokenizer {
-    /// Creates a vocabulary of the characters of a text. A string of [`characters`](Self::characters) restores it.
+    /// Creates a vocabulary of the characters of a text. A string of its [`characters`](Self::characters) creates the
+    /// same vocabulary.
     pub fn from_text(text: &str) -> CharTokenizer {
         CharTokenizer { characters: text.chars().collect::<BTreeSet<char>>().into_iter().collect() }
     }
@@ -64,7 +65,7 @@ impl CharTokenizer {
         self.characters.len()
     }
 
-    /// Returns true if there is no character.
+    /// Returns true if the vocabulary has no characters.
     pub fn is_empty(&self) -> bool {
         self.characters.is_empty()
     }
@@ -74,10 +75,10 @@ impl CharTokenizer {
         &self.characters
     }
 
-    /// Returns the tokens of a text.
+    /// Encodes a string as tokens.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a character that the vocabulary does not have.
+    /// [`Error::InvalidArgument`] for a character that is not in the vocabulary.
     pub fn encode(&self, text: &str) -> Result<Vec<i64>> {
         let token = |(position, character): (usize, char)| {
             self.characters.binary_search(&character).map(|token| token as i64).map_err(|_| {
@@ -89,10 +90,10 @@ impl CharTokenizer {
         text.chars().enumerate().map(token).collect()
     }
 
-    /// Returns the text of tokens.
+    /// Decodes tokens to a string.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a token that does not exist.
+    /// [`Error::InvalidArgument`] for a token that is not in the vocabulary.
     pub fn decode(&self, tokens: &[i64]) -> Result<String> {
         let character = |token: &i64| {
             let character = usize::try_from(*token).ok().and_then(|token| self.characters.get(token).copied());
@@ -103,7 +104,8 @@ impl CharTokenizer {
     }
 }
 
-/// The windows of a list of tokens, for language models: x are `context` tokens, and y the tokens that follow each.
+/// Windows of a token list, for language models: x is a window of `context` tokens, and y is the same window shifted by
+/// one.
 ///
 /// ```
 /// use pellucid::data::{DataLoader, Dataset, LoaderOptions, TokenWindows};
@@ -125,13 +127,13 @@ pub struct TokenWindows {
 }
 
 impl TokenWindows {
-    /// Creates the windows that begin at each token. A list of at most `context` tokens has no window.
+    /// Creates windows that begin at each token. A list of at most `context` tokens has no windows.
     pub fn new(tokens: impl Into<Arc<[i64]>>, context: usize) -> TokenWindows {
         TokenWindows { tokens: tokens.into(), context, stride: 1 }
     }
 
-    /// Sets the distance between the first tokens of two windows; 0 means 1. With a stride of `context`, no two windows
-    /// have a common x.
+    /// Sets the stride between the starts of two windows; 0 means 1. With a stride of `context`, the windows do not
+    /// overlap.
     #[must_use]
     pub fn stride(self, stride: usize) -> Self {
         TokenWindows { stride: stride.max(1), ..self }

@@ -86,11 +86,11 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// Generates one visit for each field that is not skipped. `place` is the expression that accesses a field.
+/// Generates one visit for each field that is not skipped. `access` returns the expression that accesses a field.
 fn visits(
     module: &Path,
     fields: &Fields,
-    place: impl Fn(Option<&Ident>, &Index) -> TokenStream,
+    access: impl Fn(Option<&Ident>, &Index) -> TokenStream,
 ) -> Result<Vec<TokenStream>> {
     let mut visits = Vec::new();
     for (index, field) in fields.iter().enumerate() {
@@ -104,9 +104,9 @@ fn visits(
             Some(name) => name.to_string().trim_start_matches("r#").to_string(),
             None => index.index.to_string(),
         };
-        let place = place(field.ident.as_ref(), &index);
+        let value = access(field.ident.as_ref(), &index);
         let method = if attribute.setting { quote!(setting) } else { quote!(field) };
-        visits.push(quote!(#module::Visitor::#method(visitor, #name, #place);));
+        visits.push(quote!(#module::Visitor::#method(visitor, #name, #value);));
     }
     Ok(visits)
 }

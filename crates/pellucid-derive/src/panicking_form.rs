@@ -41,7 +41,7 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
     let (docs, errors) = (docs.iter().filter(|a| text(a).is_some()), errors.iter().filter(|a| text(a).is_some()));
     let shared: Vec<_> = others.iter().filter(|a| !a.path().is_ident("track_caller")).collect();
     // `Result` itself must be used.
-    let of_fallible = shared.iter().filter(|a| !a.path().is_ident("must_use"));
+    let fallible_attributes = shared.iter().filter(|a| !a.path().is_ident("must_use"));
     let panics = format!("# Panics\nPanics if [`{try_name}`](Self::{try_name}) returns an error.");
     let summary = format!("Returns the result of [`{name}`](Self::{name}), or its error.");
 
@@ -67,7 +67,7 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
         #[doc = #summary]
         #[doc = ""]
         #(#errors)*
-        #(#of_fallible)*
+        #(#fallible_attributes)*
         #[track_caller]
         #vis fn #fallible #generics (#inputs) #result #where_clause #block
     })

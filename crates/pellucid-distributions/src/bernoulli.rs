@@ -1,4 +1,4 @@
-//! One trial and its continuous form: [`Bernoulli`], [`ContinuousBernoulli`].
+//! Distributions of one trial: [`Bernoulli`], [`ContinuousBernoulli`].
 
 use crate::constraint::Constraint;
 use crate::distribution::Distribution;
@@ -30,7 +30,7 @@ impl Bernoulli {
     }
 }
 
-/// Returns a mask of the numbers 0 and 1.
+/// Returns a mask that is true where x is 0 or 1.
 fn is_outcome(x: Expr) -> Expr {
     x.eq(0.0) | x.eq(1.0)
 }
@@ -91,7 +91,7 @@ impl ContinuousBernoulli {
 /// Below this |l|, functions of the log odds are computed by their series at 0.
 const SMALL_LOGIT: f64 = 1e-2;
 
-/// Returns a function of l that has a removable singularity at 0: `f` elsewhere, and the polynomial in l² near 0.
+/// Returns f(l) for a function with a removable singularity at 0. Near 0, a polynomial in l² replaces `f`.
 fn with_series(l: Expr, f: impl Fn(Expr) -> Expr, coefficients: &[f64]) -> Expr {
     let is_small = l.abs().lt(SMALL_LOGIT);
     let small = is_small.select(l, 0.0);

@@ -53,7 +53,8 @@ fn log_beta_density(a: Expr, b: Expr, x: Expr) -> Expr {
     is_large.select(series, xlogy(c - 1.0, at) + xlog1py(d - 1.0, -at) - log_beta(c, d))
 }
 
-/// Returns the entropy of Beta(a, b), from those of gamma distributions, which do not cancel for large a and b.
+/// Returns the entropy of Beta(a, b), computed from entropies of gamma distributions, which do not cancel for large a
+/// and b.
 pub(crate) fn beta_entropy(a: Expr, b: Expr) -> Expr {
     let n = a + b;
     standard_gamma_entropy(a) + standard_gamma_entropy(b) - standard_gamma_entropy(n) - n.digamma()
@@ -93,7 +94,8 @@ impl Distribution for Beta {
     }
 }
 
-/// The Dirichlet distribution with density Π xₖ^(αₖ−1) / B(α) for vectors of nonnegative elements with the sum 1.
+/// The Dirichlet distribution with density Π xₖ^(αₖ−1) / B(α) on the simplex: vectors of nonnegative elements that sum
+/// to 1.
 ///
 /// A sample is the softmax of the logarithms of gamma samples. Gradients are computed as for
 /// [`Gamma`](crate::Gamma).
@@ -112,10 +114,10 @@ pub struct Dirichlet {
 }
 
 impl Dirichlet {
-    /// Creates the distribution with α `[batch.., K]`.
+    /// Creates the distribution from the concentrations α `[batch.., K]`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] unless `concentration` is above 0, if values can be read; [`Error::ShapeMismatch`]
+    /// [`Error::InvalidArgument`] unless `concentration` is positive, if values can be read; [`Error::ShapeMismatch`]
     /// for a 0-d tensor; [`Error::DTypeMismatch`] for integers.
     #[panicking_form]
     pub fn try_new<'a>(concentration: impl Into<TensorOrScalar<'a>>) -> Result<Dirichlet> {
@@ -134,7 +136,7 @@ impl Dirichlet {
     }
 }
 
-/// Splits the shape of a parameter of vectors into the batch shape and the event shape.
+/// Splits the shape of a vector parameter into the batch shape and the event shape.
 pub(crate) fn batch_and_event(shape: &Shape) -> (Shape, Shape) {
     let (batch, event) = shape.split_at(shape.rank() - 1);
     (batch.iter().copied().collect(), event.iter().copied().collect())
@@ -163,7 +165,7 @@ impl Distribution for Dirichlet {
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let density = formula! {
             static dirichlet_log_prob(x, a) = {
-                // n·ln n − n, a part of ln Γ(n) for n = Σ aₖ, is distributed over the terms.
+                // The term n·ln n − n of ln Γ(n), n = Σ aₖ, is distributed over the other terms.
                 let n = a.row_sum();
                 let is_large = a.ge(SERIES_BEGIN) & x.gt(0.0);
                 let (c, at) = (is_large.select(a, SERIES_BEGIN), is_large.select(x, 1.0));

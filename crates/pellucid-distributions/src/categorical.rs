@@ -12,22 +12,22 @@ use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops, unwrap};
 
-/// The probabilities of classes along the last axis, and their logarithms.
+/// Class probabilities along the last axis, and their logarithms.
 #[derive(Clone, Debug)]
 pub(crate) struct ClassProbabilities {
     pub(crate) probs: Tensor,
     pub(crate) logs: Tensor,
-    /// The given weights, unless logarithms are given.
+    /// The weights, if the distribution was created from weights and not from logits.
     weights: Option<Tensor>,
 }
 
-/// Returns x, and 0 for a class whose logarithm of the probability is −∞.
+/// Returns x, or 0 for a class whose log probability is −∞.
 fn unmasked(log: Expr, x: Expr) -> Expr {
     log.gt(f64::NEG_INFINITY).select(x, 0.0)
 }
 
 impl ClassProbabilities {
-    /// Returns an error of `op` unless the parameter has a last axis of at least one class.
+    /// Returns an error of `op` unless the last axis of the parameter has at least one class.
     fn check_classes(op: &'static str, name: &str, x: &Tensor) -> Result<()> {
         match x.shape().last() {
             Some(&classes) if classes > 0 => Ok(()),
@@ -60,7 +60,7 @@ impl ClassProbabilities {
     pub(crate) fn from_logits(op: &'static str, logits: TensorOrScalar<'_>) -> Result<ClassProbabilities> {
         let [logits] = float_tensors(op, [("logits", logits)])?;
         ClassProbabilities::check_classes(op, "logits", &logits)?;
-        // −∞ masks a class. The maximum is finite if another class has a finite logit, and none is ∞ or NaN.
+        // −∞ masks a class. The maximum is finite if at least one logit is finite and no logit is ∞ or NaN.
         Constraint::Real.check(op, "logits", &ops::max(&logits, -1)?)?;
         let (probs, logs) = (ops::softmax(&logits, -1)?, ops::log_softmax(&logits, -1)?);
         Ok(ClassProbabilities { probs, logs, weights: None })
@@ -124,9 +124,9 @@ impl ClassProbabilities {
         ops::squeeze(&ops::map_rows(sum, &[x, &self.logs], &[], -1)?, -1)
     }
 
-    /// Returns ln p of the class of each row, for an index `[.., 1]` and the shape of rows `[.., K]`. Only the sum
-    /// depends on weights that are not chosen.
-    fn chosen_log(&self, index: &Tensor, rows: Shape) -> Result<Tensor> {
+    /// Returns the log probability of the selected class of each row, for an index `[.., 1]` and the shape of rows
+    /// `[.., K]`. Weights that are not selected affect only the normalization.
+    fn selected_log_prob(&self, index: &Tensor, rows: Shape) -> Result<Tensor> {
         let choose = |x: &Tensor| {
             let rows = ops::broadcast_to(x, rows.clone())?;
             ops::squeeze(&ops::take_along_axis(&rows, index, -1)?, -1)
@@ -140,7 +140,7 @@ impl ClassProbabilities {
         }
     }
 
-    /// Returns Σ ln xₖ! − xₖ·ln pₖ over the classes for counts x, less n·ln n − n.
+    /// Returns Σ (ln xₖ! − xₖ·ln pₖ) − (n·ln n − n) over the classes, for counts x.
     fn deviance_and_excess(&self, x: &Tensor) -> Result<Tensor> {
         let sum = match &self.weights {
             Some(weights) => {
@@ -171,15 +171,15 @@ impl ClassProbabilities {
     }
 }
 
-/// Defines the constructors and methods of a distribution over classes.
+/// Defines the constructors and parameter methods of a distribution over classes.
 macro_rules! class_parameters {
     ($family:ident($op:literal $(, $extra:ident: $extra_type:ty)?)) => {
         impl $family {
             /// Creates the distribution from nonnegative weights `[batch.., K]`, which are normalized.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`] for a weight that is negative or not finite and for a sum of 0, if values can
-            /// be read; [`Error::ShapeMismatch`] without a class; [`Error::DTypeMismatch`] for integers.
+            /// [`Error::InvalidArgument`] for a weight that is negative or not finite, and for a sum of 0, if values
+            /// can be read; [`Error::ShapeMismatch`] for 0 classes; [`Error::DTypeMismatch`] for integers.
             #[panicking_form]
             pub fn try_new<'a>(
                 $($extra: $extra_type,)?
@@ -193,8 +193,8 @@ macro_rules! class_parameters {
             /// A class of logit −∞ has probability 0.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`] for ∞, NaN, and a row of −∞ only, if values can be read;
-            /// [`Error::ShapeMismatch`] without a class; [`Error::DTypeMismatch`] for integers.
+            /// [`Error::InvalidArgument`] for ∞, NaN, and a row in which all logits are −∞, if values can be read;
+            /// [`Error::ShapeMismatch`] for 0 classes; [`Error::DTypeMismatch`] for integers.
             #[panicking_form]
             pub fn try_from_logits<'a>(
                 $($extra: $extra_type,)?
@@ -256,7 +256,7 @@ impl Distribution for Categorical {
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
         ops::squeeze(&self.classes.draw(shape, 1)?, -1)
     }
-    /// Returns ln p of the classes x, of any dtype.
+    /// Returns the log probabilities of the classes x, which may have any dtype.
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let Some(shape) = x.shape().broadcast(&self.batch_shape()) else {
             let help = "x must broadcast with the batch shape";
@@ -266,14 +266,14 @@ impl Distribution for Categorical {
         let index = ops::where_(&inside, &ops::to_dtype(&x.detach(), DType::I64)?, 0)?;
         let index = ops::unsqueeze(&ops::broadcast_to(&index, shape.clone())?, -1)?;
         let rows = joined(&shape, &[self.classes.classes()]);
-        masked_log_density(x, 0, &inside, &self.classes.chosen_log(&index, rows)?)
+        masked_log_density(x, 0, &inside, &self.classes.selected_log_prob(&index, rows)?)
     }
     fn try_entropy(&self) -> Result<Tensor> {
         self.classes.entropy()
     }
 }
 
-/// The categorical distribution whose values are one-hot vectors.
+/// The categorical distribution over one-hot vectors.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -374,7 +374,7 @@ impl Distribution for Multinomial {
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let inside = self.support().try_contains(x)?;
         let safe = &ops::where_(&ops::unsqueeze(&inside, -1)?, x, 0.0)?;
-        // ln n! − Σ ln xₖ! + Σ xₖ·ln pₖ, in terms that do not cancel for large n.
+        // Computes ln n! − Σ ln xₖ! + Σ xₖ·ln pₖ from terms that do not cancel for large n.
         let n = ops::full(Shape::scalar(), self.total_count as f64, self.classes.probs.dtype())?;
         let excess = elementwise!(log_factorial_excess_of_total(n = &n) => log_factorial_excess(n))?;
         masked_log_density(x, 1, &inside, &ops::sub(&excess, &self.classes.deviance_and_excess(safe)?)?)

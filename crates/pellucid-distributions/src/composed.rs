@@ -1,4 +1,4 @@
-//! Distributions made of others: [`Independent`], [`MixtureSameFamily`], [`TransformedDistribution`].
+//! Distributions that are derived from others: [`Independent`], [`MixtureSameFamily`], [`TransformedDistribution`].
 
 use crate::categorical::Categorical;
 use crate::constraint::Constraint;
@@ -14,16 +14,16 @@ fn sum_last(x: &Tensor, axes: usize) -> Result<Tensor> {
     if axes.is_empty() { Ok(x.clone()) } else { ops::sum(x, &axes[..]) }
 }
 
-/// Returns a mask that is true where all elements along the last axes are true.
+/// Reduces a mask over the last axes: true if all elements are true.
 fn all_last(mask: &Tensor, axes: usize) -> Result<Tensor> {
     let axes: Vec<isize> = (1..=axes as isize).map(|k| -k).collect();
     if axes.is_empty() { Ok(mask.clone()) } else { ops::all(mask, &axes[..]) }
 }
 
-/// The argument of the density of a base that replaces arguments outside its support.
+/// The argument of the base density that replaces arguments outside its support.
 const REPLACEMENT: f64 = 0.4;
 
-/// A distribution whose last batch axes are axes of the event: `log_prob` and `entropy` are summed over them.
+/// A distribution whose last batch axes are reinterpreted as event axes: `log_prob` and `entropy` are summed over them.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -40,10 +40,10 @@ pub struct Independent<D> {
 }
 
 impl<D: Distribution> Independent<D> {
-    /// Makes the last `axes` axes of the batch axes of the event.
+    /// Creates the distribution. The last `axes` batch axes of `base` become event axes.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more axes than the batch has.
+    /// [`Error::InvalidArgument`] if the batch has fewer axes.
     #[panicking_form]
     pub fn try_new(base: D, axes: usize) -> Result<Independent<D>> {
         let batch = base.batch_shape();
@@ -55,17 +55,17 @@ impl<D: Distribution> Independent<D> {
         Ok(Independent { base, axes })
     }
 
-    /// Returns the distribution with the axes in its batch.
+    /// Returns the base distribution.
     pub fn base(&self) -> &D {
         &self.base
     }
 
-    /// Returns the number of batch axes that belong to the event.
+    /// Returns the number of batch axes of the base that are event axes.
     pub(crate) fn axes(&self) -> usize {
         self.axes
     }
 
-    /// Sums over the axes that belong to the event.
+    /// Sums over the batch axes of the base that are event axes.
     pub(crate) fn summed(&self, x: &Tensor) -> Result<Tensor> {
         sum_last(x, self.axes)
     }
@@ -111,7 +111,7 @@ impl<D: Distribution> Distribution for Independent<D> {
     }
 }
 
-/// A mixture Σ pₖ·fₖ(x) of components of one family, which are the last batch axis of one distribution.
+/// A mixture Σ pₖ·fₖ(x) of components of one family. The components are the last batch axis of one distribution.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -128,10 +128,10 @@ pub struct MixtureSameFamily<D> {
 }
 
 impl<D: Distribution> MixtureSameFamily<D> {
-    /// Creates the mixture of K components `[batch.., K]` with weights `[batch.., K]`.
+    /// Creates a mixture of K components `[batch.., K]` with weights `[batch.., K]`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] unless the shapes of weights and components agree.
+    /// [`Error::ShapeMismatch`] unless the shapes of weights and components are equal.
     #[panicking_form]
     pub fn try_new(mixture: Categorical, components: D) -> Result<MixtureSameFamily<D>> {
         let (weights, batch) = (mixture.probs().shape(), components.batch_shape());
@@ -144,17 +144,17 @@ impl<D: Distribution> MixtureSameFamily<D> {
         Ok(MixtureSameFamily { mixture, components })
     }
 
-    /// Returns the distribution of the component.
+    /// Returns the distribution of the component index.
     pub fn mixture(&self) -> &Categorical {
         &self.mixture
     }
 
-    /// Returns the components, the last axis of the batch.
+    /// Returns the components, which are the last batch axis.
     pub fn components(&self) -> &D {
         &self.components
     }
 
-    /// Returns the position from the end of the axis of the components in `[.., K, event..]`.
+    /// Returns the negative index of the component axis in `[.., K, event..]`.
     fn axis(&self) -> isize {
         -1 - self.components.event_shape().rank() as isize
     }
@@ -218,7 +218,7 @@ impl<D: Distribution> Distribution for MixtureSameFamily<D> {
 /// The distribution of y = f(x) for an invertible, differentiable f and x of a base distribution, with the density
 /// p(f⁻¹(y)) / |f'(f⁻¹(y))|.
 ///
-/// The batch of the base is expanded to the shape of the parameters of f: the samples of its elements are independent.
+/// The batch of the base is broadcast with the parameters of f, and the elements are sampled independently.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -236,7 +236,8 @@ pub struct TransformedDistribution<D, T> {
 }
 
 impl<D: Distribution, T: Transform> TransformedDistribution<D, T> {
-    /// Creates the distribution of f(x). Several functions are one [`ComposeTransform`](crate::ComposeTransform).
+    /// Creates the distribution of f(x). To apply several functions, use a
+    /// [`ComposeTransform`](crate::ComposeTransform).
     pub fn new(base: D, transform: T) -> TransformedDistribution<D, T> {
         TransformedDistribution { base, transform }
     }
@@ -256,7 +257,7 @@ impl<D: Distribution, T: Transform> Distribution for TransformedDistribution<D, 
     fn name(&self) -> &'static str {
         "transformed_distribution"
     }
-    /// Returns the batch shape of the base, expanded to that of the parameters of f.
+    /// Returns the broadcast shape of the base batch and the parameters of f.
     fn batch_shape(&self) -> Shape {
         let (batch, event) = (self.base.batch_shape(), self.base.event_shape());
         let parameters = self.transform.parameter_shape();
@@ -277,8 +278,8 @@ impl<D: Distribution, T: Transform> Distribution for TransformedDistribution<D, 
     }
     fn try_log_prob(&self, y: &Tensor) -> Result<Tensor> {
         let x = self.transform.try_extended_inverse(y)?;
-        // x is infinite where y is outside the support. Its replacement is inside the common supports of bases, which
-        // keeps their derivatives finite.
+        // x is infinite where y is outside the support. The replacement is inside the support of all usual bases, so
+        // derivatives are finite.
         let is_inside = ops::isfinite(&x.detach())?;
         let safe_x = ops::where_(&is_inside, &x, REPLACEMENT)?;
         let safe_y = ops::where_(&is_inside, y, &self.transform.try_forward(&safe_x.detach())?)?;

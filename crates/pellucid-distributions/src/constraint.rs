@@ -9,9 +9,9 @@ use std::fmt;
 pub enum Constraint {
     /// All finite numbers.
     Real,
-    /// Numbers above 0.
+    /// Positive numbers.
     Positive,
-    /// Numbers of at least 0.
+    /// Nonnegative numbers.
     NonNegative,
     /// The interval [0, 1].
     UnitInterval,
@@ -25,25 +25,25 @@ pub enum Constraint {
     Boolean,
     /// The integers 0, 1, 2, ..
     NonNegativeInteger,
-    /// The integers from 0 to the bound.
+    /// The integers from 0 to the bound, inclusive.
     IntegerUpTo(Tensor),
     /// The interval [low, high].
     Interval(Tensor, Tensor),
     /// The interval (low, high).
     OpenInterval(Tensor, Tensor),
-    /// Numbers of at least the bound.
+    /// Numbers that are at least the bound.
     AtLeast(Tensor),
-    /// Vectors along the last axis with nonnegative elements whose sum is 1, up to 1e-5 or 16 rounding errors.
+    /// Vectors along the last axis of nonnegative elements that sum to 1, within 1e-5 or 16 rounding errors.
     Simplex,
-    /// Vectors along the last axis with one element 1 and all others 0.
+    /// One-hot vectors along the last axis.
     OneHot,
-    /// Vectors along the last axis with nonnegative integers whose sum is the bound.
+    /// Vectors along the last axis of nonnegative integers that sum to the bound.
     Counts(usize),
-    /// Vectors along the last axis with finite elements.
+    /// Vectors of finite elements along the last axis.
     RealVector,
     /// Lower triangular matrices with a positive diagonal.
     LowerCholesky,
-    /// Square matrices that are symmetric, up to 1e-5 or 16 rounding errors of the largest element.
+    /// Symmetric matrices, within 1e-5 or 16 rounding errors of the largest element.
     Symmetric,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Constraint {
 }
 
 impl Constraint {
-    /// Returns the number of trailing axes that one value of the set occupies: 1 for vectors and 2 for matrices.
+    /// Returns the number of event axes: 0 for numbers, 1 for vectors and 2 for matrices.
     pub fn event_rank(&self) -> usize {
         match self {
             Constraint::Simplex | Constraint::OneHot | Constraint::Counts(_) | Constraint::RealVector => 1,
@@ -83,7 +83,7 @@ impl Constraint {
         }
     }
 
-    /// Returns a mask of the values that are in the set, with one element for each value. NaN is in no set.
+    /// Returns a mask of the values in the set, with one element per value. NaN is in no set.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if x does not broadcast to a bound or has too few axes.

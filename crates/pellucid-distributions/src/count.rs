@@ -13,7 +13,7 @@ use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{DType, Result, Shape, Tensor, ops, unwrap};
 
-/// Returns a mask of the integers of at least 0.
+/// Returns a mask that is true where x is a nonnegative integer.
 fn is_count(x: Expr) -> Expr {
     x.ge(0.0) & x.lt(f64::INFINITY) & x.eq(x.floor())
 }
@@ -69,7 +69,7 @@ impl Distribution for Binomial {
         let column = Binomial { total_count: self.total_count, success: self.success.column(&is_certain)? };
         let log_prob = column.try_log_prob(&counts)?;
         let sum = ops::sum(&elementwise!(binomial_entropy(l = &log_prob) => -zero_times(l.exp(), l))?, -1)?;
-        // At a probability of 0 or 1, the entropy is 0 and its derivative is infinite, as of one trial.
+        // At a probability of 0 or 1, the entropy is 0 and its derivative is infinite, as for one trial.
         let trials = ops::mul(&self.success.entropy()?, self.total_count as f64)?;
         ops::where_(&is_certain, &trials, &sum)
     }
@@ -156,7 +156,7 @@ impl NegativeBinomial {
     /// Creates the distribution from the number of failures r and the probability of success, which broadcast.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) unless `total_count` is above 0 and `probs`
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) unless `total_count` is positive and `probs`
     /// in [0, 1), if values can be read; [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch),
     /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
     #[panicking_form]
@@ -173,8 +173,8 @@ impl NegativeBinomial {
     /// Creates the distribution from the number of failures r and the log odds of success, which broadcast.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) unless `total_count` is above 0 and `logits`
-    /// finite, if values can be read; [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch),
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) unless `total_count` is positive and
+    /// `logits` finite, if values can be read; [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch),
     /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
     #[panicking_form]
     pub fn try_from_logits<'a>(
@@ -247,8 +247,9 @@ family! {
     }
 }
 
-/// Candidates for a Poisson quantile. For rates below 2 they begin at 0, and the last has an upper tail below 1e-17.
-/// For other rates they begin 8 below the approximation of Cornish & Fisher, whose error is at most 8.
+/// The number of candidates for a Poisson quantile. For rates below 2, the first candidate is 0, and the upper tail of
+/// the last one is below 1e-17. For larger rates, the first candidate is 8 below the approximation of Cornish & Fisher,
+/// whose error is at most 8.
 const CANDIDATES: i64 = 24;
 
 /// Draws Poisson samples in `f64`, by inversion of the distribution function Q(k + 1, λ). The quantile is the first

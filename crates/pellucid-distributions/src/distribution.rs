@@ -13,10 +13,10 @@ use pellucid_tensor::{Error, Result, Shape, Tensor, no_grad, ops, unwrap};
 /// All results are differentiable to any order with respect to the parameters and to x. Random numbers come from the
 /// generator of the thread, so a captured step draws new numbers in every launch.
 ///
-/// A user's distribution implements `name`, `batch_shape`, `support`, `draw` and `try_log_prob`, and the other `try_`
-/// methods if they are defined.
+/// A custom distribution implements `name`, `batch_shape`, `support`, `has_rsample`, `try_draw` and `try_log_prob`. The
+/// other `try_` methods are optional.
 pub trait Distribution {
-    /// Returns the name that errors show.
+    /// Returns the name in error messages.
     fn name(&self) -> &'static str;
 
     /// Returns the shape of the batch of distributions.
@@ -27,15 +27,15 @@ pub trait Distribution {
         Shape::scalar()
     }
 
-    /// Returns the set of the values with a positive density.
+    /// Returns the support: the set of values with a positive density.
     fn support(&self) -> Constraint;
 
     /// Returns true if samples are differentiable with respect to the parameters.
     fn has_rsample(&self) -> bool;
 
-    /// Draws samples of the shape `[shape.., event..]`, to whose end the batch shape broadcasts. If
-    /// [`has_rsample`](Self::has_rsample) is true, the samples are differentiable. [`sample`](Self::sample) and
-    /// [`rsample`](Self::rsample) call it.
+    /// Draws samples of the shape `[shape.., event..]`; `shape` ends with the batch shape or a shape to which it
+    /// broadcasts. If [`has_rsample`](Self::has_rsample) is true, the samples are differentiable.
+    /// [`sample`](Self::sample) and [`rsample`](Self::rsample) call it.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], and the errors of operations.
@@ -70,7 +70,7 @@ pub trait Distribution {
         self.try_draw(&joined(&shape.into(), &self.batch_shape()))
     }
 
-    /// Returns the logarithm of the density or of the probability at x: −∞ outside the support, NaN for NaN. At an end
+    /// Returns the logarithm of the density or of the probability at x: −∞ outside the support, NaN for NaN. At a bound
     /// of the support, it is the limit from inside, which can be ∞.
     ///
     /// # Panics
@@ -86,7 +86,7 @@ pub trait Distribution {
     /// [`Error::ShapeMismatch`] if x does not broadcast with the batch and event shapes.
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor>;
 
-    /// Returns the distribution function: the probability of values of at most x, and NaN for NaN.
+    /// Returns the cumulative distribution function at x; NaN for NaN.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the family does not define it; [`Error::ShapeMismatch`].
@@ -96,8 +96,8 @@ pub trait Distribution {
         Err(undefined(self.name(), "cdf"))
     }
 
-    /// Returns the quantile function, the inverse of [`cdf`](Self::cdf), for p in [0, 1]. At 0 and 1 it is the end of
-    /// the support, and it is NaN for another p.
+    /// Returns the quantile function, the inverse of [`cdf`](Self::cdf), for p in [0, 1]. At 0 and 1 it returns the
+    /// bounds of the support. For other p it is NaN.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the family does not define it; [`Error::ShapeMismatch`].
@@ -107,7 +107,7 @@ pub trait Distribution {
         Err(undefined(self.name(), "icdf"))
     }
 
-    /// Returns the entropy −E[ln p(x)] in nats, of the batch shape.
+    /// Returns the entropy −E[ln p(x)] in nats, `[batch..]`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the family does not define it.

@@ -122,7 +122,7 @@ impl Distribution for Weibull {
     }
     fn try_variance(&self) -> Result<Tensor> {
         elementwise!(weibull_variance(scale = &self.scale, k = &self.concentration) => {
-            // Γ(1 + 2/k) − Γ(1 + 1/k)², as a difference that does not cancel for large k.
+            // Computes Γ(1 + 2/k) − Γ(1 + 1/k)² without cancellation for large k.
             let twice_log_mean = 2.0 * (1.0 + k.recip()).lgamma();
             let ratio = (1.0 + 2.0 * k.recip()).lgamma() - twice_log_mean;
             scale * scale * twice_log_mean.exp() * ratio.exp_m1()
@@ -141,7 +141,7 @@ family! {
     /// assert_eq!(wealth.mean().to_vec::<f64>(), [1.5, f64::INFINITY]);
     /// ```
     Pareto("pareto") {
-        /// Returns m, the least value.
+        /// Returns m, the minimum of the support.
         scale: Positive,
         /// Returns α, the shape.
         alpha: Positive,

@@ -1,4 +1,4 @@
-//! The gamma distribution and its relatives: [`Gamma`], [`Chi2`], [`StudentT`].
+//! The gamma distribution and related families: [`Gamma`], [`Chi2`], [`StudentT`].
 
 use crate::constraint::Constraint;
 use crate::distribution::Distribution;
@@ -38,12 +38,12 @@ family! {
 }
 
 /// Converts ln x to x/rate in the dtype of the rate.
-fn gamma_of_log(log: &Tensor, rate: &Tensor) -> Result<Tensor> {
-    let x = elementwise!(gamma_of_log(y = log, rate = rate) => y.exp() / rate)?;
+fn gamma_from_log(log: &Tensor, rate: &Tensor) -> Result<Tensor> {
+    let x = elementwise!(gamma_from_log(y = log, rate = rate) => y.exp() / rate)?;
     ops::to_dtype(&x, rate.dtype())
 }
 
-/// Returns ln of the density of Gamma(a, 1) at y times y. For large a, all terms are small near the mode.
+/// Returns ln(y·p(y)) for the density p of Gamma(a, 1). For large a, all terms are small near the mode.
 fn log_gamma_density(a: Expr, y: Expr) -> Expr {
     let is_large = a.ge(SERIES_BEGIN) & y.gt(0.0);
     let (large, at) = (is_large.select(a, 1.0), is_large.select(y, 1.0));
@@ -76,7 +76,7 @@ impl Distribution for Gamma {
         Constraint::NonNegative
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        clamp_inside(&gamma_of_log(&sample_log_gamma(&self.concentration, shape)?, &self.rate)?, &self.support())
+        clamp_inside(&gamma_from_log(&sample_log_gamma(&self.concentration, shape)?, &self.rate)?, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(gamma_log_prob(x = x, a = &self.concentration, b = &self.rate) => {
@@ -98,7 +98,7 @@ impl Distribution for Gamma {
             let p = probability(p);
             p.is_nan().select(p, p.eq(1.0).select(f64::INFINITY, 0.0))
         })?;
-        let inner = clamp_inside(&gamma_of_log(&log, &self.rate)?, &self.support())?;
+        let inner = clamp_inside(&gamma_from_log(&log, &self.rate)?, &self.support())?;
         ops::where_(&is_inside, &inner, &ops::to_dtype(&ends, self.rate.dtype())?)
     }
     fn try_entropy(&self) -> Result<Tensor> {
@@ -114,7 +114,8 @@ impl Distribution for Gamma {
     }
 }
 
-/// The χ² distribution of the sum of ν squares of standard normal numbers: [`Gamma`] with a = ν/2 and b = ½.
+/// The χ² distribution: the distribution of the sum of ν squared standard normal variables, [`Gamma`] with a = ν/2 and
+/// b = ½.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -129,10 +130,10 @@ pub struct Chi2 {
 }
 
 impl Chi2 {
-    /// Creates the distribution with these degrees of freedom, a tensor or a number.
+    /// Creates the distribution from the degrees of freedom, a tensor or a number.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) unless `df` is above 0, if values can be
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) unless `df` is positive, if values can be
     /// read; [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
     #[panicking_form]
     pub fn try_new<'a>(df: impl Into<TensorOrScalar<'a>>) -> Result<Chi2> {
@@ -149,7 +150,7 @@ impl Chi2 {
         ops::mul(&self.gamma.concentration, 2.0)
     }
 
-    /// Returns the distribution as a gamma distribution.
+    /// Returns the equivalent gamma distribution.
     pub fn as_gamma(&self) -> &Gamma {
         &self.gamma
     }

@@ -1,4 +1,4 @@
-//! Quantiles of the gamma distribution with their derivatives: samples by inversion.
+//! Quantiles of the gamma distribution and their derivatives, for sampling by inversion.
 //!
 //! A sample of Gamma(a, 1) is the quantile of a uniform u. With y = ln x, P(a, eʸ) = u defines y as a smooth function
 //! of a. Its derivative is −(∂P/∂a) / (x·p(x)) (implicit reparametrization; Figurnov et al. 2018). It is the integral
@@ -15,8 +15,8 @@ use pellucid_tensor::{
 use std::f64::consts::PI;
 use std::sync::LazyLock;
 
-/// Draws ln x for x of Gamma(concentration, 1), in `f64`, differentiable with respect to the concentration. ln x is
-/// accurate even if x underflows.
+/// Draws ln x for x ~ Gamma(concentration, 1), in `f64`. The result is differentiable with respect to the
+/// concentration, and accurate even if x underflows.
 pub(crate) fn sample_log_gamma(concentration: &Tensor, shape: &Shape) -> Result<Tensor> {
     let u = open_uniform_f64(concentration, shape)?;
     log_gamma_quantile(concentration, &u)
@@ -29,7 +29,7 @@ pub(crate) fn log_gamma_quantile(concentration: &Tensor, p: &Tensor) -> Result<T
     apply_one(LogGammaQuantile, &[&operands[0], &operands[1]])
 }
 
-/// y = ln x with P(a, x) = p.
+/// The operation that computes y = ln x such that P(a, x) = p.
 struct LogGammaQuantile;
 
 impl Operation for LogGammaQuantile {
@@ -66,7 +66,8 @@ impl Operation for LogGammaQuantile {
 /// is of the order of a^(−3/2).
 const MAX_ITERATED: f64 = 1e9;
 
-/// Halley steps from the first guess. They reach the accuracy of `f64` for concentrations from 1e-4 to 1e5.
+/// The number of Halley steps from the first guess. The result has the accuracy of `f64` for concentrations from 1e-4
+/// to 1e5.
 const HALLEY_STEPS: usize = 6;
 
 /// Returns the leading term of the series for small x, ln x = (ln p + ln Γ(a + 1))/a, or the approximation of Wilson &
@@ -85,7 +86,7 @@ fn first_guess(a: &Tensor, p: &Tensor) -> Result<Tensor> {
 /// Improves y by Halley's method for ln P(a, eʸ) = ln p, or for ln Q(a, eʸ) = ln(1 − p) if p > ½.
 fn halley_step(y: &Tensor, a: &Tensor, p: &Tensor) -> Result<Tensor> {
     elementwise!(gamma_quantile_step(y = y, a = a, p = p) => {
-        // There, the leading term of the series is exact, or the approximation of Wilson & Hilferty.
+        // In these ranges, the leading term of the series or the approximation of Wilson & Hilferty is exact.
         let is_exact = y.lt(-40.0) | a.gt(MAX_ITERATED);
         let x = y.exp();
         let (lower, upper) = x.igamma(a);
@@ -103,7 +104,7 @@ fn halley_step(y: &Tensor, a: &Tensor, p: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// Returns dy/da = −(∂P/∂a) / (x·p(x)) at x = eʸ, in differentiable operations.
+/// Returns dy/da = −(∂P/∂a) / (x·p(x)) at x = eʸ, computed by differentiable operations.
 fn slope(a: &Tensor, y: &Tensor) -> Result<Tensor> {
     let is_large = ops::gt(a.detach(), MAX_ITERATED)?;
     let large = elementwise!(gamma_slope_of_large(a = &ops::where_(&is_large, a, 2.0 * MAX_ITERATED)?, y = y) => {
@@ -124,14 +125,14 @@ fn slope_of_iterated(a: &Tensor, y: &Tensor) -> Result<Tensor> {
     ops::where_(&is_near, &near, &distant)
 }
 
-/// The ln x up to which the slope is a power series.
+/// The upper bound of ln x for the power series of the slope.
 const SERIES_END: f64 = 0.4;
 
-/// Σ eˣ·(−x)ᵏ/k!·((ln x − ψ(a))/(a + k) − 1/(a + k)²), negated.
+/// Returns −Σ eˣ·(−x)ᵏ/k!·((ln x − ψ(a))/(a + k) − 1/(a + k)²).
 fn slope_near_0(a: Expr, y: Expr) -> Expr {
     let x = y.exp();
     let c = y - a.digamma();
-    // The term k = 0 is (ln x − ψ(a + 1))/a: its parts 1/a² cancel.
+    // The term k = 0 is (ln x − ψ(a + 1))/a, because its terms 1/a² cancel.
     let mut sum = (y - (a + 1.0).digamma()) / a;
     let mut factor = -x;
     for k in 1..28 {
@@ -142,8 +143,8 @@ fn slope_near_0(a: Expr, y: Expr) -> Expr {
     -(x.exp() * sum)
 }
 
-/// T·Σ wₖ·(ln x − ψ(a) + tₖ)·exp(a·tₖ − x(e^tₖ − 1)) with tₖ = T·ξₖ, the Gauss-Legendre quadrature over [0, T]. T has
-/// the sign of x − a, and the integrand is negligible there.
+/// Returns T·Σ wₖ·(ln x − ψ(a) + tₖ)·exp(a·tₖ − x(e^tₖ − 1)) with tₖ = T·ξₖ, the Gauss-Legendre quadrature over [0, T].
+/// T has the sign of x − a, and the integrand is negligible beyond T.
 fn slope_by_quadrature(a: &Tensor, y: &Tensor) -> Result<Tensor> {
     let end = elementwise!(gamma_slope_end(a = &a.detach(), y = &y.detach()) => {
         let x = y.exp();
@@ -170,7 +171,8 @@ fn slope_by_quadrature(a: &Tensor, y: &Tensor) -> Result<Tensor> {
 /// The nodes and weights of the Gauss-Legendre quadrature on [0, 1].
 static NODES: LazyLock<Vec<(f64, f64)>> = LazyLock::new(|| gauss_legendre(56));
 
-/// Returns the nodes and weights of `count` points on [0, 1]: the zeros of the Legendre polynomial, by Newton's method.
+/// Returns the `count` nodes and weights on [0, 1]. The nodes are zeros of a Legendre polynomial, computed by Newton's
+/// method.
 fn gauss_legendre(count: usize) -> Vec<(f64, f64)> {
     let n = count as f64;
     let node = |i: usize| {

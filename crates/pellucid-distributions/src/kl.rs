@@ -1,4 +1,4 @@
-//! The Kullback-Leibler divergence KL(p ‖ q) = E[ln p(x) − ln q(x)] over x of p, in closed form for pairs of families.
+//! The Kullback-Leibler divergence KL(p ‖ q) = E[ln p(x) − ln q(x)] for x ~ p, in closed form for pairs of families.
 
 use crate::bernoulli::{centred_mean, log_normalizer, variance};
 use crate::beta::{beta_entropy, log_beta};
@@ -18,16 +18,15 @@ use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Error, Result, Tensor, formula, ops, unwrap};
 use std::f64::consts::PI;
 
-/// A family with a divergence from itself to the family `Q` in closed form. A pair without this trait is a compile
-/// error.
+/// A family with a closed-form divergence to the family `Q`. A pair without an implementation is a compile error.
 pub trait KlDivergence<Q> {
-    /// Returns KL(self ‖ q), of the broadcast batch shape.
+    /// Returns KL(self ‖ q). The result has the broadcast batch shape.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if the batch shapes do not broadcast.
     fn try_kl_divergence(&self, q: &Q) -> Result<Tensor>;
 
-    /// Returns KL(self ‖ q), of the broadcast batch shape.
+    /// Returns KL(self ‖ q). The result has the broadcast batch shape.
     ///
     /// # Panics
     /// Panics if [`try_kl_divergence`](Self::try_kl_divergence) returns an error.
@@ -37,7 +36,7 @@ pub trait KlDivergence<Q> {
     }
 }
 
-/// Returns KL(p ‖ q), of the broadcast batch shape.
+/// Returns KL(p ‖ q). The result has the broadcast batch shape.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -54,7 +53,7 @@ pub fn kl_divergence<P: KlDivergence<Q>, Q>(p: &P, q: &Q) -> Result<Tensor> {
     p.try_kl_divergence(q)
 }
 
-/// Implements the divergences of pairs by formulas of the parameters of p and q.
+/// Implements the divergences of pairs as formulas in the parameters of p and q.
 macro_rules! divergences {
     ($($name:ident: $p:ident => $q:ident, |$($x:ident = $side:ident.$parameter:ident),+| $body:expr;)*) => {$(
         impl KlDivergence<$q> for $p {
@@ -68,7 +67,7 @@ macro_rules! divergences {
     (@tensor $p:ident, $q:ident, q.$parameter:ident) => { $q.$parameter() };
 }
 
-/// Implements infinite divergences: the support of p is not a part of the support of q.
+/// Implements infinite divergences, for pairs in which the support of p is not contained in the support of q.
 macro_rules! infinite {
     ($($p:ident => $($q:ident),+;)*) => {$($(
         impl KlDivergence<$q> for $p {
@@ -370,11 +369,11 @@ impl<Q: Distribution, P: Distribution + KlDivergence<Q>> KlDivergence<Independen
     }
 }
 
-/// The divergence of the bases: an invertible function of both variables does not change it.
+/// The result is the divergence of the bases, because an invertible function of both variables does not change it.
 impl<Q: Distribution, P: Distribution + KlDivergence<Q>, T: Transform> KlDivergence<TransformedDistribution<Q, T>>
     for TransformedDistribution<P, T>
 {
-    /// Returns an error unless the functions are equal, see [`Transform::try_is_equal`].
+    /// Returns an error unless the transforms are equal; see [`Transform::try_is_equal`].
     fn try_kl_divergence(&self, q: &TransformedDistribution<Q, T>) -> Result<Tensor> {
         if !self.transform().try_is_equal(q.transform())? {
             let reason = "the transforms must have a signature and be equal; estimate the divergence from sample()";

@@ -13,12 +13,13 @@
 //! # Ok::<(), pellucid::Error>(())
 //! ```
 //!
-//! Names and parameters are PyTorch's. Parameters are tensors or numbers, and broadcast. Their values are checked where
-//! they can be read without waiting: not in captured steps and on devices that defer their kernels.
+//! Names and parameters are PyTorch's. Parameters are tensors or numbers, and broadcast. Their values are checked if
+//! they can be read without waiting, which excludes captured steps and devices that defer their kernels.
 //!
-//! `log_prob` is −∞ outside the support, where PyTorch raises an error. At an end of the support it is the limit from
-//! inside, which can be ∞. `cdf` is 0 and 1 outside. `log_prob` and `cdf` of NaN are NaN, and `icdf` is NaN outside of
-//! [0, 1]. Samples that would round to an end at which the density is not finite are the nearest number inside.
+//! `log_prob` is −∞ outside the support, where PyTorch raises an error. At a bound of the support it is the limit from
+//! inside, which can be ∞. `cdf` is 0 below and 1 above the support. `log_prob` and `cdf` of NaN are NaN, and `icdf` is
+//! NaN outside of [0, 1]. If a sample would round to a bound at which the density is not finite, it is replaced by the
+//! nearest number inside the support.
 //!
 //! Gradients at a probability of 0 or 1 are the limits from inside. A class or an outcome that x does not contain adds
 //! nothing, even if its probability is 0. Entropies and divergences have an infinite derivative with respect to a
@@ -29,10 +30,10 @@
 //! | `constraint` | [`Constraint`]: ranges of parameters, supports |
 //! | `distribution` | the trait [`Distribution`] |
 //! | `parameters` | conversion and checks of parameters; macros that define families |
-//! | `noise` | random numbers of the shapes of samples |
+//! | `noise` | base random numbers of samples |
 //! | `gamma_quantile` | quantiles of the gamma distribution, with their derivatives |
-//! | `support` | the ends of a support: values outside, clamped samples |
-//! | `stirling` | parts of logarithms of gamma functions that do not cancel |
+//! | `support` | bounds of supports: values outside, clamped samples |
+//! | `stirling` | remainders of Stirling's formula, without cancellation |
 //! | `success_probability` | the probability of success of one trial |
 //! | `normal` | [`Normal`], [`LogNormal`], [`HalfNormal`] |
 //! | `location_scale` | [`Laplace`], [`Logistic`], [`Gumbel`], [`Cauchy`], [`HalfCauchy`] |

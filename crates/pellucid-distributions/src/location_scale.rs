@@ -1,4 +1,4 @@
-//! Families of a location and a scale: [`Laplace`], [`Logistic`], [`Gumbel`], [`Cauchy`], [`HalfCauchy`].
+//! Families with a location and a scale: [`Laplace`], [`Logistic`], [`Gumbel`], [`Cauchy`], [`HalfCauchy`].
 
 use crate::constraint::Constraint;
 use crate::distribution::Distribution;

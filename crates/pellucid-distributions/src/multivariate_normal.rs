@@ -12,7 +12,7 @@ use std::f64::consts::PI;
 
 /// The multivariate normal distribution with density e^(−½(x − μ)ᵀΣ⁻¹(x − μ)) / √((2π)ᵈ·det Σ), where Σ = L·Lᵀ.
 ///
-/// Needs the feature `linalg`.
+/// Requires the feature `linalg`.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -25,9 +25,9 @@ use std::f64::consts::PI;
 /// ```
 #[derive(Clone, Debug)]
 pub struct MultivariateNormal {
-    /// `[batch.., d]`.
+    /// The mean, `[batch.., d]`.
     loc: Tensor,
-    /// `[batch.., d, d]`.
+    /// The lower triangular factor L, `[batch.., d, d]`.
     scale_tril: Tensor,
 }
 

@@ -1,4 +1,4 @@
-//! The normal distribution and its relatives: [`Normal`], [`LogNormal`], [`HalfNormal`].
+//! The normal distribution and related families: [`Normal`], [`LogNormal`], [`HalfNormal`].
 
 use crate::constraint::Constraint;
 use crate::distribution::Distribution;

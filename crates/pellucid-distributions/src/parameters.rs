@@ -1,11 +1,11 @@
-//! Parameters of distributions: conversion, broadcasting and checks; the macros that define families.
+//! Parameters of distributions: conversion, broadcasting and checks. Macros that define families.
 
 use crate::constraint::Constraint;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops};
 
-/// Returns the parameters as float tensors of the same dtype, without broadcasting. Numbers have the dtype of the
-/// tensors; without a tensor, `f32`.
+/// Returns the parameters as float tensors of the same dtype, without broadcasting. Numbers take the dtype of the
+/// tensors, or `f32` if there are none.
 pub(crate) fn float_tensors<const N: usize>(
     op: &'static str,
     parameters: [(&str, TensorOrScalar<'_>); N],
@@ -33,7 +33,7 @@ pub(crate) fn float_tensors<const N: usize>(
     Ok(tensors.try_into().unwrap_or_else(|_| unreachable!("one tensor is created for each parameter")))
 }
 
-/// Returns the parameters as float tensors of the same dtype and of their broadcast shape, whose values are checked.
+/// Returns the parameters as float tensors of the same dtype, broadcast to one shape, and checks their values.
 pub(crate) fn broadcast_parameters<const N: usize>(
     op: &'static str,
     parameters: [(&str, TensorOrScalar<'_>, Constraint); N],
@@ -56,7 +56,7 @@ pub(crate) fn broadcast_parameters<const N: usize>(
     Ok(expanded.try_into().unwrap_or_else(|_| unreachable!("one tensor is created for each parameter")))
 }
 
-/// Defines a family with parameters that broadcast: the struct, its constructors, and a method for each parameter.
+/// Defines a family with broadcasting parameters: the struct, its constructors, and a method for each parameter.
 macro_rules! family {
     (
         $(#[$doc:meta])*

@@ -12,8 +12,8 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{Error, Result, Shape, Tensor, formula, ops, unwrap};
 
-/// The relaxed Bernoulli distribution of σ((l + L)/τ) for log odds l and a logistic L (Maddison et al. 2017; Jang et
-/// al. 2017), whose samples are differentiable and approach 0 and 1 for small temperatures τ.
+/// The relaxed Bernoulli distribution of σ((l + L)/τ) for log odds l and a logistic variable L (Maddison et al. 2017;
+/// Jang et al. 2017). Samples are differentiable and approach 0 or 1 for small temperatures τ.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -55,7 +55,7 @@ impl RelaxedBernoulli {
     /// Creates the distribution from the temperature and the probability of success, which broadcast.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] unless `temperature` is above 0 and `probs` in (0, 1), if values can be read;
+    /// [`Error::InvalidArgument`] unless `temperature` is positive and `probs` in (0, 1), if values can be read;
     /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers.
     #[panicking_form]
     pub fn try_new<'a>(
@@ -68,7 +68,7 @@ impl RelaxedBernoulli {
     /// Creates the distribution from the temperature and the log odds, which broadcast.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] unless `temperature` is above 0 and `logits` is finite, if values can be read;
+    /// [`Error::InvalidArgument`] unless `temperature` is positive and `logits` is finite, if values can be read;
     /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers.
     #[panicking_form]
     pub fn try_from_logits<'a>(
@@ -122,10 +122,10 @@ impl Distribution for RelaxedBernoulli {
     }
 }
 
-/// The concrete distribution of softmax((l + G)/τ) for log weights l and Gumbel G (Maddison et al. 2017; Jang et al.
-/// 2017), whose samples are differentiable and approach one-hot vectors for small temperatures τ.
+/// The concrete distribution of softmax((l + G)/τ) for log weights l and Gumbel variables G (Maddison et al. 2017; Jang
+/// et al. 2017). Samples are differentiable and approach one-hot vectors for small temperatures τ.
 ///
-/// The density is (K − 1)!·τ^(K−1)·Π pₖxₖ^(−τ−1) / (Σ pₖxₖ^(−τ))ᴷ for positive elements xₖ with the sum 1.
+/// The density is (K − 1)!·τ^(K−1)·Π pₖxₖ^(−τ−1) / (Σ pₖxₖ^(−τ))ᴷ for positive elements xₖ that sum to 1.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -137,7 +137,7 @@ impl Distribution for RelaxedBernoulli {
 /// ```
 #[derive(Clone, Debug)]
 pub struct RelaxedOneHotCategorical {
-    /// τ, of the shape of the logarithms with one class, or 0-d.
+    /// The temperature τ: `[batch.., 1]` or 0-d.
     temperature: Tensor,
     classes: ClassProbabilities,
 }
@@ -158,7 +158,7 @@ impl RelaxedOneHotCategorical {
     /// Creates the distribution from the temperature and nonnegative weights `[batch.., K]`, which are normalized.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] unless `temperature` is above 0, and for weights that are negative, not finite or
+    /// [`Error::InvalidArgument`] unless `temperature` is positive, and for weights that are negative, not finite or
     /// without a positive sum, if values can be read; [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers.
     #[panicking_form]
     pub fn try_new<'a>(
@@ -172,7 +172,7 @@ impl RelaxedOneHotCategorical {
     /// Creates the distribution from the temperature and the logarithms of weights `[batch.., K]`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] unless `temperature` is above 0 and `logits` finite, if values can be read;
+    /// [`Error::InvalidArgument`] unless `temperature` is positive and `logits` finite, if values can be read;
     /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers.
     #[panicking_form]
     pub fn try_from_logits<'a>(
@@ -217,7 +217,7 @@ impl Distribution for RelaxedOneHotCategorical {
         clamp_inside(&ops::softmax(&scores, -1)?, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        // The density is not defined where an element is 0.
+        // The density is undefined if an element is 0.
         let positive = ops::all(&ops::gt(x.detach(), 0)?, -1)?;
         let inside = ops::logical_and(&self.support().try_contains(x)?, &positive)?;
         let (given, x) = (x, &ops::where_(&ops::unsqueeze(&inside, -1)?, x, 0.5)?);

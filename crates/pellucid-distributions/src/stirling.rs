@@ -1,8 +1,8 @@
-//! Parts of logarithms of gamma functions that do not cancel for large arguments (Loader 2000).
+//! Remainders of Stirling's formula, which avoid cancellation in log probabilities for large arguments (Loader 2000).
 //!
-//! ln Γ(x + 1) is x·ln x − x plus [`log_factorial_excess`], which is about ½·ln(2πx). In a logarithm of a probability,
-//! the terms x·ln x and those of the parameters combine to a [`deviance`]. Both are small near the mode, where the
-//! logarithms of gamma functions cancel.
+//! ln Γ(x + 1) is x·ln x − x plus [`log_factorial_excess`], which is about ½·ln(2πx). In a log probability, the terms
+//! x·ln x and the terms of the parameters combine to a [`deviance`]. Near the mode, both are small, whereas the
+//! logarithms of gamma functions are large and cancel.
 
 use pellucid_tensor::formula::Expr;
 
@@ -13,7 +13,7 @@ pub(crate) const HALF_LN_2PI: f64 = 0.918_938_533_204_672_7;
 const BERNOULLI: [f64; 8] =
     [1.0 / 6.0, -1.0 / 30.0, 1.0 / 42.0, -1.0 / 30.0, 5.0 / 66.0, -691.0 / 2730.0, 7.0 / 6.0, -3617.0 / 510.0];
 
-/// The argument from which the asymptotic series are exact to the precision of `f64`.
+/// The smallest argument for which the asymptotic series have the precision of `f64`.
 pub(crate) const SERIES_BEGIN: f64 = 10.0;
 
 /// Returns the polynomial Σ cₖ·zᵏ.
@@ -64,13 +64,13 @@ pub(crate) fn half_step(h: Expr) -> (Expr, Expr) {
     (value, slope)
 }
 
-/// Returns a mask of x close to m, for which [`deviance`] is a series.
+/// Returns a mask that is true where x is close to m and [`deviance`] uses a series.
 fn is_near(x: Expr, m: Expr) -> Expr {
     (x - m).abs().lt(0.1 * (x + m))
 }
 
-/// Returns x·ln(x/m) + m − x for x, m ≥ 0: half of the deviance of a count x with the mean m, which is about
-/// (x − m)²/(2m) near m. It is m for x = 0, and ∞ for m = 0 and another x.
+/// Returns x·ln(x/m) + m − x for x, m ≥ 0: half of the deviance of a count x with the mean m, which is about (x −
+/// m)²/(2m) near m. It is m for x = 0, and ∞ for m = 0 and x > 0.
 pub(crate) fn deviance(x: Expr, m: Expr) -> Expr {
     let skips = is_near(x, m) | x.eq(0.0);
     let (a, b) = (skips.select(1.0, x), skips.select(1.0, m));
@@ -80,7 +80,7 @@ pub(crate) fn deviance(x: Expr, m: Expr) -> Expr {
     deviance_with(x, m, log_ratio)
 }
 
-/// Returns [`deviance`] with a given ln(x/m), which is read where x is neither 0 nor close to m.
+/// Computes [`deviance`] from a precomputed ln(x/m), which is used where x is neither 0 nor close to m.
 pub(crate) fn deviance_with(x: Expr, m: Expr, log_ratio: Expr) -> Expr {
     let near = is_near(x, m);
     let (a, b) = (near.select(x, 1.0), near.select(m, 1.0));

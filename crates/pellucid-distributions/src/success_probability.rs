@@ -7,9 +7,9 @@ use crate::support::{log_ratio, quotient, xlog1py, xlogy, zero_times};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Result, Tensor, ops};
 
-/// A success probability p with ln p and ln(1 − p), each computed from the given parameter without cancellation.
+/// A success probability p with ln p and ln(1 − p), both computed from the parameter without cancellation.
 ///
-/// p can be 0 or 1 if it is the given parameter. The logarithms have an infinite derivative there, and a gradient of 0
+/// If the parameter is p, it can be 0 or 1. There, the derivatives of the logarithms are infinite, and a gradient of 0
 /// stays 0.
 #[derive(Clone, Debug)]
 pub(crate) struct SuccessProbability {
@@ -39,14 +39,14 @@ impl SuccessProbability {
         ops::sub(&self.log_success, &self.log_failure)
     }
 
-    /// Returns a mask of the probabilities 0 and 1 that are given, which have derivatives of their own.
+    /// Returns a mask of parameters p that are 0 or 1, which need special derivatives.
     pub(crate) fn is_certain(&self) -> Result<Tensor> {
         let p = self.probs.detach();
         let is_end = ops::logical_or(&ops::eq(&p, 0)?, &ops::eq(&p, 1)?)?;
         if self.is_from_probs { Ok(is_end) } else { ops::zeros_like(&is_end) }
     }
 
-    /// Returns the probability with a last axis of length 1, and ½ for those of a mask.
+    /// Appends an axis of length 1, and replaces the masked probabilities by ½.
     pub(crate) fn column(&self, replaced: &Tensor) -> Result<SuccessProbability> {
         let column = |x: &Tensor| ops::unsqueeze(x, -1);
         if self.is_from_probs {
@@ -95,7 +95,7 @@ impl SuccessProbability {
         })
     }
 
-    /// Returns p·ln(p/q) + (1 − p)·ln((1 − p)/(1 − q)), the divergence of one trial.
+    /// Returns the divergence of one trial, p·ln(p/q) + (1 − p)·ln((1 − p)/(1 − q)).
     pub(crate) fn divergence(&self, q: &SuccessProbability) -> Result<Tensor> {
         if self.is_from_probs && q.is_from_probs {
             return elementwise!(kl_of_probs(p = &self.probs, q = &q.probs) => {
@@ -129,7 +129,7 @@ impl SuccessProbability {
     }
 }
 
-/// Returns ln((1 − p)/(1 − q)), and 0 for two probabilities of 1.
+/// Returns ln((1 − p)/(1 − q)), and 0 if both probabilities are 1.
 fn log_ratio_of_failures(p: Expr, q: Expr) -> Expr {
     let skips = p.eq(1.0) & q.eq(1.0);
     (-skips.select(0.0, p)).ln_1p() - (-skips.select(0.0, q)).ln_1p()
@@ -138,7 +138,7 @@ fn log_ratio_of_failures(p: Expr, q: Expr) -> Expr {
 /// The constraint of log odds: infinite odds have no finite derivative.
 pub(crate) const LOGITS: Constraint = Constraint::Real;
 
-/// Defines a family of trials: the struct, its constructors from probabilities and from log odds, and their methods.
+/// Defines a family of trials: the struct, constructors from probabilities and from log odds, and parameter methods.
 /// `extra` is a parameter before the probability.
 macro_rules! trials {
     (
@@ -209,7 +209,7 @@ macro_rules! trials {
     };
 }
 
-/// Defines the methods of [`Distribution`](crate::Distribution) that only name a property of a family of trials.
+/// Defines the constant properties of a family of trials: methods of [`Distribution`](crate::Distribution).
 macro_rules! trial_properties {
     ($op:literal, rsample: $has_rsample:literal) => {
         fn name(&self) -> &'static str {

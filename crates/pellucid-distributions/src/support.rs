@@ -1,16 +1,16 @@
-//! The ends of a support: values outside, probabilities outside of [0, 1], samples that round to an end.
+//! Bounds of supports: values outside, probabilities outside of [0, 1], and samples that round to a bound.
 
 use crate::constraint::Constraint;
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{DType, Result, Tensor, formula, ops};
 
-/// Returns `value` for an x inside the support, `outside` for another x, and NaN for NaN. `value` must be computed from
-/// an x that is replaced outside, so that its derivatives are finite.
+/// Returns `value` if `inside` is true, otherwise `outside`; NaN for NaN. To keep derivatives finite, `value` must be
+/// computed from an x that is replaced where `inside` is false.
 pub(crate) fn within(x: Expr, inside: Expr, value: Expr, outside: f64) -> Expr {
     inside.select(value, x.is_nan().select(x, outside))
 }
 
-/// Returns the logarithm of a density for an x inside the support, and −∞ outside; NaN for NaN.
+/// Returns the log density `value` if `inside` is true, otherwise −∞; NaN for NaN.
 pub(crate) fn log_density(x: Expr, inside: Expr, value: Expr) -> Expr {
     within(x, inside, value, f64::NEG_INFINITY)
 }
@@ -33,7 +33,7 @@ pub(crate) fn xlog1py(a: Expr, b: Expr) -> Expr {
     a * skips.select(0.0, b).ln_1p()
 }
 
-/// Returns ln(p/q), and 0 for two probabilities of 0.
+/// Returns ln(p/q), and 0 if both probabilities are 0.
 pub(crate) fn log_ratio(p: Expr, q: Expr) -> Expr {
     let skips = p.eq(0.0) & q.eq(0.0);
     (skips.select(1.0, p) / skips.select(1.0, q)).ln()
@@ -45,13 +45,13 @@ pub(crate) fn quotient(a: Expr, b: Expr) -> Expr {
     skips.select(0.0, a / skips.select(1.0, b))
 }
 
-/// Returns p, and NaN outside of [0, 1], where no quantile exists.
+/// Returns p, or NaN outside of [0, 1], where quantiles are undefined.
 pub(crate) fn probability(p: Expr) -> Expr {
     (p.ge(0.0) & p.le(1.0)).select(p, f64::NAN)
 }
 
-/// Returns the logarithms of densities where `inside` is true, and −∞ elsewhere; NaN if a value of x is NaN. `axes` is
-/// the number of axes of a value.
+/// Returns the log densities where `inside` is true, and −∞ elsewhere; NaN if x contains NaN. `axes` is the number of
+/// event axes.
 pub(crate) fn masked_log_density(x: &Tensor, axes: usize, inside: &Tensor, value: &Tensor) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return ops::where_(inside, value, f64::NEG_INFINITY);
@@ -64,14 +64,15 @@ pub(crate) fn masked_log_density(x: &Tensor, axes: usize, inside: &Tensor, value
     ops::where_(inside, value, &ops::where_(&is_nan, &ops::full_like(&value.detach(), f64::NAN)?, f64::NEG_INFINITY)?)
 }
 
-/// The smallest normal number and the largest finite number of a dtype, and the distance from 1 to the number below it.
+/// Returns the smallest normal number and the largest finite number of a dtype, and the distance from 1 to the next
+/// smaller number.
 fn limits(dtype: DType) -> (f64, f64, f64) {
     let (tiny, epsilon) = (dtype.min_positive().unwrap_or(f64::MIN_POSITIVE), dtype.epsilon().unwrap_or(f64::EPSILON));
     (tiny, dtype.range().1.to_f64(), 0.5 * epsilon)
 }
 
-/// Moves samples that round to an end of the support to the nearest number inside, where the density is finite. The
-/// gradient of a moved sample is 0.
+/// Clamps samples that round to a bound of the support to the nearest number inside, where the density is finite. The
+/// gradient of a clamped sample is 0.
 pub(crate) fn clamp_inside(x: &Tensor, support: &Constraint) -> Result<Tensor> {
     let (tiny, max, below_one) = limits(x.dtype());
     match support {
@@ -92,7 +93,8 @@ pub(crate) fn clamp_inside(x: &Tensor, support: &Constraint) -> Result<Tensor> {
     }
 }
 
-/// Returns masks of the values that are below and above a support of numbers, or at an end that is not a part of it.
+/// Returns masks of the values below and above a scalar support. A bound that does not belong to the support counts as
+/// outside.
 pub(crate) fn beyond(x: &Tensor, support: &Constraint) -> Result<(Tensor, Tensor)> {
     let x = &x.detach();
     let never = || ops::zeros_like(&ops::isnan(x)?);

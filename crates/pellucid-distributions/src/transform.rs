@@ -20,7 +20,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
         unwrap(self.try_forward(x))
     }
 
-    /// Returns f(x), or the error.
+    /// Returns f(x).
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if x does not broadcast with the parameters.
@@ -35,7 +35,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
         unwrap(self.try_inverse(y))
     }
 
-    /// Returns f⁻¹(y), or the error.
+    /// Returns f⁻¹(y).
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if y does not broadcast with the parameters.
@@ -50,13 +50,13 @@ pub trait Transform: fmt::Debug + Send + Sync {
         unwrap(self.try_log_abs_det_jacobian(x, y))
     }
 
-    /// Returns ln |f'(x)|, where y is f(x), or the error.
+    /// Returns ln |f'(x)|, where y is f(x).
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if x does not broadcast with the parameters.
     fn try_log_abs_det_jacobian(&self, x: &Tensor, y: &Tensor) -> Result<Tensor>;
 
-    /// Returns a mask of the parameters with which f is increasing.
+    /// Returns a mask of the parameters for which f is increasing.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -65,13 +65,13 @@ pub trait Transform: fmt::Debug + Send + Sync {
         Tensor::try_from_nested(true)
     }
 
-    /// Returns the set of the values of f.
+    /// Returns the codomain of f.
     fn codomain(&self) -> Constraint {
         Constraint::Real
     }
 
-    /// Returns f(x), and the nearest number inside the codomain where f(x) rounds to an end of it. Samples are values
-    /// of this function.
+    /// Returns f(x), clamped to the nearest number inside the codomain if it rounds to a bound. Sampling calls this
+    /// method.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if x does not broadcast with the parameters.
@@ -80,7 +80,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
         clamp_inside(&self.try_forward(x)?, &self.codomain())
     }
 
-    /// Returns f⁻¹(y); for a y outside the codomain, −∞ or ∞: the end at which f is closest to y.
+    /// Returns f⁻¹(y). Outside the codomain, returns −∞ or ∞, whichever limit of f is closer to y.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if y does not broadcast with the parameters.
@@ -95,7 +95,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
         ops::where_(&is_outside, &end, &x)
     }
 
-    /// Returns a and b if f(x) is a + b·x, with which the mean and the variance are transformed.
+    /// Returns a and b if f(x) = a + b·x, so that the mean and the variance can be transformed.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -104,19 +104,19 @@ pub trait Transform: fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Returns the shape of the parameters, with which x broadcasts.
+    /// Returns the broadcast shape of the parameters.
     fn parameter_shape(&self) -> Shape {
         Shape::scalar()
     }
 
-    /// Returns the functions that f applies, each as a name and its parameters, by which f is compared with another
-    /// function; `None` if f cannot be compared.
+    /// Returns the names and the parameters of the functions that f applies, for comparison with other transforms;
+    /// `None` if f cannot be compared.
     fn signature(&self) -> Option<Vec<(&'static str, Vec<Tensor>)>> {
         None
     }
 
     /// Returns true if f and g apply the same functions with equal parameters. Parameters that cannot be read without
-    /// waiting are taken to be equal.
+    /// waiting are assumed to be equal.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -151,7 +151,7 @@ fn is_equal_parameter(x: &Tensor, y: &Tensor) -> Result<bool> {
     }
 }
 
-/// y = a + b·x.
+/// The transform y = a + b·x.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -167,7 +167,7 @@ pub struct AffineTransform {
 }
 
 impl AffineTransform {
-    /// Creates the function from a and b, tensors or numbers, which broadcast with each other and with x.
+    /// Creates the transform from a and b, tensors or numbers, which broadcast with each other and with x.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch);
@@ -210,7 +210,7 @@ impl Transform for AffineTransform {
     }
 }
 
-/// y = eˣ.
+/// The transform y = eˣ.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExpTransform;
 
@@ -232,7 +232,7 @@ impl Transform for ExpTransform {
     }
 }
 
-/// y = 1/(1 + e⁻ˣ).
+/// The transform y = 1/(1 + e⁻ˣ).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SigmoidTransform;
 
@@ -254,7 +254,7 @@ impl Transform for SigmoidTransform {
     }
 }
 
-/// y = tanh x.
+/// The transform y = tanh x.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TanhTransform;
 
@@ -277,7 +277,7 @@ impl Transform for TanhTransform {
     }
 }
 
-/// y = ln(1 + eˣ).
+/// The transform y = ln(1 + eˣ).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SoftplusTransform;
 
@@ -299,14 +299,14 @@ impl Transform for SoftplusTransform {
     }
 }
 
-/// y = xᵖ for x > 0 and p ≠ 0.
+/// The transform y = xᵖ for x > 0 and p ≠ 0.
 #[derive(Clone, Debug)]
 pub struct PowerTransform {
     exponent: Tensor,
 }
 
 impl PowerTransform {
-    /// Creates the function from p, a tensor or a number, which broadcasts with x.
+    /// Creates the transform from p, a tensor or a number, which broadcasts with x.
     ///
     /// # Errors
     /// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) for integers.
@@ -341,7 +341,7 @@ impl Transform for PowerTransform {
     }
 }
 
-/// Several functions, applied from first to last.
+/// A composition of transforms, applied from first to last.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -357,12 +357,12 @@ pub struct ComposeTransform {
 }
 
 impl ComposeTransform {
-    /// Creates the composition, in which the first function is applied first.
+    /// Creates the composition. The first transform is applied first.
     pub fn new(parts: impl IntoIterator<Item = Arc<dyn Transform>>) -> ComposeTransform {
         ComposeTransform { parts: parts.into_iter().collect() }
     }
 
-    /// Returns a function as a part of a composition.
+    /// Converts a transform to a part of a composition.
     pub fn part(transform: impl Transform + 'static) -> Arc<dyn Transform> {
         Arc::new(transform)
     }
@@ -385,9 +385,11 @@ impl Transform for ComposeTransform {
         Ok(sum)
     }
     fn try_is_increasing(&self) -> Result<Tensor> {
-        // A composition rises if an even number of its parts falls.
-        let rises = Tensor::try_from_nested(true)?;
-        self.parts.iter().try_fold(rises, |rises, part| ops::eq(&rises, &part.try_is_increasing()?))
+        // A composition is increasing if the number of decreasing parts is even.
+        let is_increasing = Tensor::try_from_nested(true)?;
+        self.parts
+            .iter()
+            .try_fold(is_increasing, |is_increasing, part| ops::eq(&is_increasing, &part.try_is_increasing()?))
     }
     fn codomain(&self) -> Constraint {
         self.parts.last().map_or(Constraint::Real, |part| part.codomain())

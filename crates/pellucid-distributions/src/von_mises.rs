@@ -10,8 +10,8 @@ use std::f64::consts::PI;
 family! {
     /// The von Mises distribution of an angle with density e^(κ cos(x − μ)) / (2π·I₀(κ)) for −π ≤ x < π.
     ///
-    /// Samples have no gradient. They are drawn by 33 rounds of the rejection method of Best & Fisher (1979); all
-    /// rounds fail with a probability below 4e-16.
+    /// Samples have no gradient. They are drawn by 33 rounds of the rejection method of Best & Fisher (1979); the
+    /// probability that all rounds fail is below 4e-16.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -29,7 +29,7 @@ family! {
     }
 }
 
-/// Rounds of the rejection method. One round accepts with a probability of at least 0.657.
+/// The number of rounds of the rejection method. One round accepts with a probability of at least 0.657.
 const ROUNDS: usize = 33;
 
 /// Draws cos(x − μ) for samples of this shape, in `f64`.
@@ -41,7 +41,7 @@ fn sample_cosine(concentration: &Tensor, shape: &Shape) -> Result<Tensor> {
         let rho = (tau - (2.0 * tau).sqrt()) / (2.0 * k);
         k.lt(1e-5).select(k.recip() + k, (1.0 + rho * rho) / (2.0 * rho))
     })?;
-    // 2 marks samples that no round has accepted yet.
+    // The value 2 marks samples that were not yet accepted.
     let round = formula! {
         static von_mises_round(accepted, u, v, k, r) = {
             let z = (u * PI).cos();

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 /// this size, 14 rows of A (`f32`) fill half of a 32 KiB L1, and a pass over C costs about 2 %.
 pub(crate) const MAX_DEPTH_BLOCK: usize = 272;
 
-/// The number of columns of a block with the most k indices: half a megabyte of `f32` in a 1 MiB L2. Larger caches have
-/// more.
+/// The number of columns of a block with the maximum k extent: half a megabyte of `f32` in a 1 MiB L2. With a larger
+/// L2, a block has more columns.
 const BLOCK_COLUMNS: usize = 512;
 
 /// Returns the blocks of k, which have equal sizes except for the last. They are a function of k alone.

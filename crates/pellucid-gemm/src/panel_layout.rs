@@ -26,7 +26,7 @@ pub(crate) fn a_panel_len<T>(kernels: &Kernels<T>) -> usize {
     PACKED_ROW_STRIDE * a_panel_width(kernels)
 }
 
-/// Returns the number of elements for each index k of a panel of A that is packed by columns.
+/// Returns the number of elements per k index of a panel of A that is packed by columns.
 pub(crate) fn a_panel_width<T>(kernels: &Kernels<T>) -> usize {
     kernels.rows.next_multiple_of(kernels.lanes)
 }

@@ -207,7 +207,8 @@ struct TaskGrid {
 }
 
 impl TaskGrid {
-    /// Returns a grid of at least `tasks` parts that are as square as possible: these read the least of A and B.
+    /// Returns a grid of at least `tasks` parts that are as square as possible. Square parts read the fewest elements
+    /// of A and B.
     fn new(m: usize, n: usize, tasks: usize) -> Self {
         let shape = |rows: usize| Self { rows, cols: tasks.div_ceil(rows) };
         let reads = |grid: &Self| m.div_ceil(grid.rows) + n.div_ceil(grid.cols);

@@ -6,7 +6,7 @@ use pellucid_tensor::Result;
 use std::borrow::Borrow;
 use std::path::Path;
 
-/// The text that marks a file as a checkpoint, and the version of its names.
+/// The metadata key that marks a file as a checkpoint. Its value is the version of the naming scheme.
 const MARK: &str = "pellucid_checkpoint";
 const VERSION: &str = "1";
 
@@ -68,15 +68,15 @@ pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
 ///
 /// # Errors
 /// [`Error::File`](pellucid_tensor::Error::File) for a file that is not a checkpoint, or that [`load`](crate::load)
-/// rejects; the errors of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not fit. On error
-/// nothing is changed.
+/// rejects; the errors of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not match. On
+/// error nothing is changed.
 pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<usize> {
     checkpoint.borrow().load_state_dict(&read("load_checkpoint", path.as_ref(), check_mark)?)
 }
 
 /// Restores some parts of a checkpoint from a file of [`save_checkpoint`] in place, as [`Checkpoint::load_parts`] does:
-/// the file may have further parts. A program that predicts reads the scaler of the inputs before it creates the model,
-/// for example.
+/// the file may have further parts. For example, an inference program loads the input scaler before it creates the
+/// model.
 ///
 /// # Errors
 /// [`Error::File`](pellucid_tensor::Error::File) as for [`load_checkpoint`]; the errors of [`Checkpoint::load_parts`].

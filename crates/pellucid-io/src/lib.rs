@@ -6,8 +6,8 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `checkpoint` | [`save_checkpoint`] and [`load_checkpoint`]: training runs |
-//! | `recognize` | the format of a file that is not safetensors, for errors |
-//! | `replace` | files that are replaced atomically |
+//! | `recognize` | recognition of other file formats, for error messages |
+//! | `replace` | atomic replacement of files |
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The entry of a header that describes the file; no tensor can have this name.
+/// The header entry for the metadata of the file. No tensor can have this name.
 const RESERVED_NAME: &str = "__metadata__";
 
 /// Writes named tensors to a safetensors file. An existing file is replaced.
@@ -81,7 +81,7 @@ pub fn to_bytes(tensors: &StateDict) -> Result<Vec<u8>> {
     serialize(tensors, None, |reason| Error::invalid("to_bytes", reason))
 }
 
-/// Writes named tensors, and a named text that describes the file.
+/// Writes named tensors, and optionally a metadata entry (key, value).
 fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option<(&str, &str)>) -> Result<()> {
     let bytes = serialize(tensors, description, |reason| Error::file(op, path, reason))?;
     replace_file(path, &bytes).map_err(|error| Error::unwritable_file(op, path, &error))?;
@@ -89,7 +89,7 @@ fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option
     Ok(())
 }
 
-/// Returns the bytes of a file. `refuse` returns the error for a reason.
+/// Returns the bytes of a file. `refuse` converts a reason to an error.
 fn serialize(
     tensors: &StateDict,
     description: Option<(&str, &str)>,
@@ -134,10 +134,10 @@ pub fn from_bytes(bytes: &[u8]) -> Result<StateDict> {
     parse(bytes, |_| Ok(())).map_err(|reason| Error::invalid("from_bytes", reason))
 }
 
-/// The named texts that describe a file.
+/// The metadata of a file: strings by key.
 type Description<'a> = BTreeMap<&'a str, &'a str>;
 
-/// Reads all tensors of a file. `check` returns a reason to reject the description of the file.
+/// Reads all tensors of a file. `check` returns a reason to reject the metadata of the file.
 fn read(
     op: &'static str,
     path: &Path,
@@ -222,8 +222,8 @@ fn format_dtype(dtype: DType) -> Dtype {
     }
 }
 
-/// Returns why a dtype cannot be loaded and what to do. No float of 8 bits or fewer and no unsigned integer of more
-/// than 8 bits exists here.
+/// Returns why a dtype cannot be loaded, and a remedy. Pellucid has no floats of 8 bits or fewer and no unsigned
+/// integers of more than 8 bits.
 fn remedy_for(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::U16 | Dtype::U32 | Dtype::U64 => {

@@ -17,7 +17,7 @@ pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
     Some(format!("this is {what}, not a safetensors file; {help}"))
 }
 
-/// For state dicts and for entire models. PyTorch loads an entire model only without `weights_only`, and safetensors
+/// Converts state dicts and entire models. PyTorch loads an entire model only without `weights_only`, and safetensors
 /// rejects tensors that share memory or are not contiguous.
 const TORCH: &str = "this Python code converts its state dict to safetensors: import torch, safetensors.torch; \
                      m = torch.load(path, map_location='cpu', weights_only=False); \
@@ -35,7 +35,7 @@ const UNPACK: &str = "unpack it first";
 const CONVERT: &str = "read its arrays in Python and write them with safetensors.numpy.save_file";
 const PUBLISHED: &str = "most publishers of such models also provide safetensors files";
 
-/// Offset, magic bytes, description, and how to obtain a safetensors file.
+/// Entries of (offset, magic bytes, format, how to obtain a safetensors file).
 const MAGIC: [(usize, &[u8], &str, &str); 21] = [
     (0, b"PK\x03\x04", "", ""),
     (0, b"PK\x05\x06", "", ""),
@@ -60,7 +60,7 @@ const MAGIC: [(usize, &[u8], &str, &str); 21] = [
     (0, b"\x7fELF", "a program", "weights are in another file"),
 ];
 
-/// Classifies a zip archive by the names in it, which are stored before each entry and at the end.
+/// Classifies a zip archive by its entry names, which are stored before each entry and at the end.
 fn classify_zip(bytes: &[u8]) -> (&'static str, &'static str) {
     const SPAN: usize = 1 << 16;
     let ends = [&bytes[..bytes.len().min(SPAN)], &bytes[bytes.len().saturating_sub(SPAN)..]];

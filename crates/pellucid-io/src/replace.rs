@@ -47,8 +47,8 @@ fn directory_of(target: &Path) -> &Path {
     target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes the new name of a file to the disk. Errors are ignored: the file is replaced already, and some file systems
-/// do not support it.
+/// Writes the new name of a file to the disk. Errors are ignored, because the file is already replaced and some file
+/// systems do not support this call.
 #[cfg(unix)]
 fn sync_directory(target: &Path) {
     let _ = File::open(directory_of(target)).and_then(|directory| directory.sync_all());
@@ -89,7 +89,7 @@ impl TemporaryFile {
             own.push(format!("{}-{}{SUFFIX}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
             let path = target.with_file_name(own);
             let file = match create_private(&path, old) {
-                // A process with the same id left a file of this name, which is common in containers.
+                // A process with the same id left a file with this name. In containers, process ids often repeat.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 other => other?,
             };

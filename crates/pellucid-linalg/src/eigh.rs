@@ -10,7 +10,7 @@ use faer::linalg::evd::{ComputeEigenvectors, self_adjoint_evd, self_adjoint_evd_
 /// Returns the eigenvalues of a symmetric matrix, ascending, and the matrix of eigenvectors as columns.
 ///
 /// Only the lower triangle is read. Without `vectors` the second matrix has no columns. If the iteration does not
-/// converge, everything is NaN.
+/// converge, all results are NaN.
 pub fn eigh(a: &Matrix, vectors: bool) -> (Vec<f64>, Matrix) {
     let n = a.rows();
     let (mut w, mut v) = (vec![f64::NAN; n], Matrix::full(n, if vectors { n } else { 0 }, f64::NAN));

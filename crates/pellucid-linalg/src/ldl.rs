@@ -11,8 +11,8 @@ pub enum Pivot {
     Two(usize),
 }
 
-/// Replaces a symmetric matrix by L and D. Returns the pivots, and the position, counted from 1, of the first zero
-/// block of D, or 0.
+/// Replaces a symmetric matrix by L and D. Returns the pivots, and the 1-based position of the first zero block of D,
+/// or 0.
 ///
 /// Only the lower triangle is read; the upper one is set to zero. L is stored below the blocks of D; its diagonal
 /// blocks are identities. The pivoting is the partial pivoting of Bunch and Kaufman (1977), as in LAPACK's `sytf2`.

@@ -28,7 +28,7 @@ pub struct Svd {
     pub v: Matrix,
 }
 
-/// Computes the singular value decomposition. If the iteration does not converge, everything is NaN.
+/// Computes the singular value decomposition. If the iteration does not converge, all results are NaN.
 pub fn svd(a: &Matrix, basis: Basis) -> Svd {
     let (m, n) = (a.rows(), a.columns());
     let k = m.min(n);
@@ -41,7 +41,7 @@ pub fn svd(a: &Matrix, basis: Basis) -> Svd {
     if !a.is_finite() {
         return all(f64::NAN);
     }
-    // faer does not write all elements of complete bases, so they must be zero before.
+    // faer does not write all elements of complete bases, so they are initialized with zeros.
     let mut svd = all(0.0);
     // The largest element is scaled to [1, 2), so that no square overflows or underflows; a power of two is exact.
     let scale = scale_to_one(a);

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 /// A growable list that stores up to `N` values inline.
 pub struct List<T, const N: usize> {
     len: usize,
-    /// The number of values that fit. The values are inline if it is at most `N`.
+    /// The capacity in values. The values are inline if it is at most `N`.
     capacity: usize,
     storage: ListStorage<T, N>,
 }

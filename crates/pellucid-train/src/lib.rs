@@ -1,12 +1,12 @@
-//! The training loop: progress, metrics, logs.
+//! The training loop: trainer, metrics, logs and progress bars.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | `trainer` | [`Trainer`]: epochs of training and validation, checkpoints, early stopping |
-//! | `log` | [`Logger`] and its files, and [`History`] |
+//! | `log` | [`Logger`] and its file formats, and [`History`] |
 //! | [`metrics`] | accuracy, F1, ROC AUC, R², .. over batches |
 //! | `progress` | `Progress`, a progress bar (feature `progress`) |
-//! | `text_table` | aligned tables of text |
+//! | `text_table` | aligned text tables |
 #![forbid(unsafe_code)]
 
 mod log;

@@ -21,18 +21,18 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates a bar of `steps` steps, labelled `name`. It shows the time left.
+    /// Creates a bar of `steps` steps, labelled `name`. It shows the remaining time.
     pub fn new(name: impl Into<String>, steps: usize) -> Progress {
-        Progress::of_length(name, Some(steps))
+        Progress::with_length(name, Some(steps))
     }
 
-    /// Creates a bar of a number of steps that is unknown. It shows the rate.
+    /// Creates a bar for an unknown number of steps. It shows the rate.
     pub fn endless(name: impl Into<String>) -> Progress {
-        Progress::of_length(name, None)
+        Progress::with_length(name, None)
     }
 
-    /// Creates a bar whose number of steps may be unknown.
-    pub(crate) fn of_length(name: impl Into<String>, steps: Option<usize>) -> Progress {
+    /// Creates a bar with a known or unknown number of steps.
+    pub(crate) fn with_length(name: impl Into<String>, steps: Option<usize>) -> Progress {
         let template = match steps {
             Some(_) => "{prefix} [{bar:30}] {pos}/{len} {msg} ({per_sec}, {eta} left)",
             None => "{prefix} {pos} {msg} ({per_sec})",
@@ -47,14 +47,14 @@ impl Progress {
         Progress { bar, start: Instant::now() }
     }
 
-    /// Returns this bar after `steps` of its steps, for an epoch that is continued.
+    /// Returns this bar, advanced by `steps` steps, for an epoch that continues.
     pub fn at(self, steps: usize) -> Progress {
         self.bar.set_position(steps as u64);
         self.bar.reset_eta();
         self
     }
 
-    /// Advances the bar by one step and shows a message after it.
+    /// Advances the bar by one step and sets its message.
     pub fn advance(&self, message: impl std::fmt::Display) {
         // The message is formatted only if the bar is visible.
         if !self.bar.is_hidden() {
@@ -63,7 +63,7 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// Advances the bar by one step; the last message stays.
+    /// Advances the bar by one step without changing the message.
     pub fn advance_silently(&self) {
         self.bar.inc(1);
     }

@@ -22,7 +22,7 @@ use pellucid::prelude::*;
 use std::sync::Arc;
 
 const SEED: u64 = 0;
-/// The discount γ of later rewards.
+/// The discount factor γ.
 const GAMMA: f64 = 0.99;
 /// The reward of a step in both methods. The discounted return Σ γᵗ·(1 − γ) of an endless episode is 1.
 const REWARD: f64 = 1.0 - GAMMA;
@@ -53,7 +53,7 @@ fn mlp(outputs: usize) -> Sequential {
     sequential![Linear::new(4, 64), Tanh, Linear::new(64, 64), Tanh, Linear::new(64, outputs)]
 }
 
-/// Returns the mean return of episodes in which each action has the highest score.
+/// Returns the mean return of episodes in which the policy always takes the action with the highest score.
 fn mean_return(policy: &Sequential, episodes: usize) -> f64 {
     let mut rng = SplitMix64::new(SEED + 1);
     let mut total = 0;
@@ -84,12 +84,12 @@ struct CartPole {
 }
 
 impl CartPole {
-    /// Begins an episode near the upright equilibrium.
+    /// Starts an episode near the upright equilibrium.
     fn new(rng: &mut SplitMix64) -> CartPole {
         CartPole { state: std::array::from_fn(|_| (rng.uniform() * 0.1 - 0.05) as f32), steps: 0 }
     }
 
-    /// Pushes the cart to the left (0) or to the right (1), by the equations of motion of Florian (2007).
+    /// Pushes the cart to the left (0) or to the right (1), with the equations of motion of Florian (2007).
     fn step(&mut self, action: usize) {
         const GRAVITY: f32 = 9.8;
         const POLE_MASS: f32 = 0.1;
@@ -106,7 +106,7 @@ impl CartPole {
         self.steps += 1;
     }
 
-    /// Whether the cart has left its track or the pole has fallen, so that no reward follows.
+    /// Returns true if the cart has left its track or the pole has fallen, which ends the rewards.
     fn has_failed(&self) -> bool {
         self.state[0].abs() > 2.4 || self.state[2].abs() > 12f32.to_radians()
     }
@@ -144,7 +144,7 @@ fn deep_q_learning(steps: usize) -> Result<Sequential> {
     let mut memory: Vec<Transition> = Vec::new();
     let mut cart = CartPole::new(&mut rng);
     for step in 0..steps {
-        // The share of random actions falls from 1 to 0.05 in the first quarter.
+        // The exploration rate falls from 1 to 0.05 in the first quarter of the steps.
         let exploration = (1.0 - 4.0 * step as f64 / steps as f64).max(0.05);
         let state = cart.state;
         let action = if rng.uniform() < exploration { rng.below(2) } else { best_action(&network, &state) };
@@ -202,8 +202,8 @@ const ROLLOUT: usize = 32;
 
 /// Returns a network of the logits of a policy π(a|s).
 ///
-/// A critic V(s) estimates the return G. The loss is −ln π(a|s)·(G − V(s)) + ½·(G − V(s))² − β·H(π), whose last term,
-/// the entropy, keeps the policy from deciding too early.
+/// A critic V(s) estimates the return G. The loss is −ln π(a|s)·(G − V(s)) + ½·(G − V(s))² − β·H(π), where the entropy
+/// term H prevents the policy from becoming deterministic too early.
 fn actor_critic(updates: usize) -> Result<Sequential> {
     let (actor, critic) = (mlp(2), mlp(1));
     let mut rng = SplitMix64::new(SEED);
@@ -248,7 +248,7 @@ struct Rollout {
 }
 
 impl Rollout {
-    /// Plays steps with actions of the policy. A cart whose episode has ended begins a new one.
+    /// Runs steps with actions of the policy. A cart whose episode has ended starts a new episode.
     fn play(actor: &Sequential, carts: &mut [CartPole], rng: &mut SplitMix64) -> Rollout {
         let _off = no_grad();
         let mut rollout = Rollout::default();
@@ -275,8 +275,8 @@ impl Rollout {
         Tensor::from(self.actions.concat())
     }
 
-    /// Returns the discounted returns G = r + γ·G′ of all steps. The critic estimates what follows the last step, and
-    /// what would follow a step that ended an episode without failure.
+    /// Returns the discounted returns G = r + γ·G′ of all steps. The critic estimates the return after the last step,
+    /// and after a step at which an episode was truncated without failure.
     fn returns(&self, critic: &Sequential) -> Tensor {
         let _off = no_grad();
         let next: Vec<State> = self.after.concat().iter().map(|cart| cart.state).collect();

@@ -1,4 +1,4 @@
-//! A character-level GPT (Radford et al. 2019): it reads Shakespeare, then continues a line in his manner.
+//! A character-level GPT (Radford et al. 2019): trains on Shakespeare, then continues a line in his style.
 //!
 //! ```text
 //! cargo run --release --example char_gpt -- path/to/tinyshakespeare.txt.gz
@@ -35,7 +35,7 @@ struct Sizes {
     heads: usize,
     batch: usize,
     steps: usize,
-    /// The peak of the learning rate.
+    /// The peak learning rate.
     lr: f64,
 }
 
@@ -88,8 +88,8 @@ fn train_model(model: &CharGpt, sizes: &Sizes, train: &[i64], validation: &[i64]
     Ok(history.last("validation_loss").expect("the run has a validation"))
 }
 
-/// The mean of −ln p(yᵢ) over all characters yᵢ: logits `[N, L, V]`, targets `[N, L]`.
-fn cross_entropy_of_characters(logits: &Tensor, y: &Tensor) -> Result<Tensor> {
+/// Returns the mean of −ln p(yᵢ) over all characters yᵢ, for logits `[N, L, V]` and targets `[N, L]`.
+fn character_cross_entropy(logits: &Tensor, y: &Tensor) -> Result<Tensor> {
     let (logits, y) = (ops::flatten(logits, 0, 1)?, ops::flatten(y, 0, 1)?);
     ops::cross_entropy(&logits, &y, ops::CrossEntropyOptions::default())
 }
@@ -113,7 +113,7 @@ struct GptBlock {
 
 impl GptBlock {
     fn new(width: usize, heads: usize) -> GptBlock {
-        // Rotary embeddings encode positions in the angles of queries and keys, so no table of positions is needed.
+        // Rotary embeddings encode positions in the angles of queries and keys, so no position embeddings are needed.
         let rotary = Some(Rotary { pairs: RotaryPairing::Halves, ..Default::default() });
         let options = MultiheadAttentionOptions { bias: false, rotary, ..Default::default() };
         GptBlock {
@@ -159,7 +159,7 @@ impl CharGpt {
         }
     }
 
-    /// Returns the logits after the last of the next characters `[n]`; the caches contain the earlier ones.
+    /// Returns the logits after the last of the characters `[n]`. The caches contain the earlier characters.
     fn next_logits(&self, characters: &[i64], caches: &[KvCache]) -> Result<Tensor> {
         let x = self.embedding.try_forward(&Tensor::new(characters, [1, characters.len()]))?;
         let x = self
@@ -170,7 +170,7 @@ impl CharGpt {
         self.head.try_forward(&self.norm.try_forward(&x.i((0, -1)))?)
     }
 
-    /// Continues a text by `count` characters, each drawn from the distribution of the model.
+    /// Continues a text by `count` characters, which are sampled from the distribution of the model.
     fn write(&self, mut text: Vec<i64>, count: usize) -> Result<Vec<i64>> {
         let _off = no_grad();
         self.eval();
@@ -179,7 +179,7 @@ impl CharGpt {
         while text.len() < end {
             let mut new = text.len() - cached;
             if new + caches[0].length().item::<i64>() as usize > CONTEXT {
-                // The caches are full: the second half of the context becomes the first.
+                // The caches are full. The second half of the context becomes the first half.
                 caches.iter().for_each(KvCache::clear);
                 new = CONTEXT / 2;
             }
@@ -191,9 +191,9 @@ impl CharGpt {
     }
 }
 
-/// A text as numbers of characters.
+/// A text, encoded as character indices.
 struct Text {
-    /// The characters that occur, in order.
+    /// The distinct characters, sorted.
     alphabet: Vec<char>,
     characters: Vec<i64>,
 }
@@ -225,16 +225,16 @@ impl Text {
         characters.iter().map(|&c| self.alphabet[c as usize]).collect()
     }
 
-    /// Returns the first nine tenths and the last tenth.
+    /// Splits the text into the first nine tenths and the last tenth.
     fn split(&self) -> (&[i64], &[i64]) {
         self.characters.split_at(self.characters.len() * 9 / 10)
     }
 }
 
-/// Characters and the characters that follow them, `[N, L]` each.
+/// Characters and their successors, `[N, L]` each.
 type Pair = (Tensor, Tensor);
 
-/// Returns batches of random windows, `count` in each epoch. A window is a pair of characters and their successors.
+/// Returns batches of random windows, `count` per epoch. A window is a pair of characters and their successors.
 fn random_windows(text: Vec<i64>, count: usize, batch: usize) -> DataLoader<Pair> {
     let windows = from_fn(count, move |_| {
         let start = Tensor::randint(0, (text.len() - CONTEXT) as i64, ()).item::<i64>() as usize;
@@ -244,7 +244,7 @@ fn random_windows(text: Vec<i64>, count: usize, batch: usize) -> DataLoader<Pair
     DataLoader::new(windows, LoaderOptions { batch_size: batch, seed: SEED, ..Default::default() })
 }
 
-/// Returns batches of the windows that cover the text one after another.
+/// Returns batches of consecutive windows that cover the text.
 fn all_windows(text: &[i64], batch: usize) -> Batches {
     let count = (text.len() - 1) / CONTEXT;
     let windows = |start: usize| Tensor::new(&text[start..start + count * CONTEXT], [count, CONTEXT]);

@@ -1,11 +1,11 @@
-//! A regression from a file of comma-separated values: the prices of houses.
+//! Regression on a CSV file: predicts the prices of houses.
 //!
 //! ```text
 //! cargo run --release --features csv --example csv_regression
 //! ```
 //!
 //! The program writes the file itself: 2,000 rows with numbers, a category and missing values. It prints the table, the
-//! history, and R² on rows that were not trained on: 0.996, in less than a second on an AMD EPYC.
+//! history, and R² on the test rows: 0.996, in less than a second on an AMD EPYC.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::{CsvOptions, FillValue, OneHotEncoder, StandardScaler, Table};
@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     println!("{table}");
     let [train, test] = table.split([0.8, 0.2], 0)?;
 
-    // The transforms are fitted on the training rows alone. Prices are also scaled.
+    // The transforms are fitted on the training rows only. Prices are also scaled.
     let (scaler, cities, prices) = (StandardScaler::new(), OneHotEncoder::new(), StandardScaler::new());
     scaler.fit(&train.tensor(&["area", "floors", "year"])?)?;
     cities.fit(&train, &["city"])?;
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     let r2 = history.last("validation_r2").expect("the metric must be in the history");
     println!("result: R² {r2:.3} on {} rows that were not trained on", test.len());
 
-    // A prediction in the unit of the file.
+    // A prediction in the original unit.
     let first = test.rows(&[0])?;
     let price = prices.inverse_transform(&trainer.predict(&inputs(&first)?)?)?;
     println!("first row: {:.0} predicted, {:.0} in the file", price.item::<f64>(), first.floats("price")?[0]);
@@ -72,7 +72,7 @@ fn write_houses(path: &Path) {
         let (city, factor) = [("Bern", 9.0), ("Oslo", 7.0), ("Rome, centre", 6.0), ("Porto", 3.0)][row % 4];
         let floors = 1 + (area / 35.0) as u32;
         let price = area * factor + 0.02 * (year - 1950.0).powi(2) + 10.0 * f64::from(floors) + 25.0 * noise[row];
-        // Some years are not known.
+        // Some years are missing.
         let year = if row % 17 == 0 { String::new() } else { format!("{year:.0}") };
         // Quotes protect the comma in a name.
         writeln!(text, "{area:.1},{floors},{year},\"{city}\",{price:.1}").expect("writing to a string must succeed");

@@ -1,4 +1,4 @@
-//! Fine-tuning of a published BERT encoder: which animal of a sentence is the subject, the cat or the dog?
+//! Fine-tuning of a published BERT encoder: classifies whether the subject of a sentence is the cat or the dog.
 //!
 //! ```text
 //! cargo run --release --example fine_tuning
@@ -7,16 +7,16 @@
 //! ```
 //!
 //! The directory contains `model.safetensors`, `config.json` and `vocab.txt` of a model like `all-MiniLM-L6-v2`, as for
-//! the example `sentence_embeddings`; by default, a small encoder with random weights is read. FILE has a class, a tab
-//! and a sentence in each line; by default, sentences with a cat and a dog are generated. A fifth of the sentences is
-//! kept for the test.
+//! the example `sentence_embeddings`. The default is a small encoder with random weights. Each line of FILE contains a
+//! class, a tab and a sentence. By default, sentences with a cat and a dog are generated. A fifth of the sentences is
+//! the test set.
 //!
-//! First only a linear classifier of the embeddings is trained. Then the encoder is trained too, with a lower learning
+//! First, only a linear classifier of the embeddings is trained. Then the encoder is trained too, with a lower learning
 //! rate than the classifier.
 //!
-//! Result of the first command, on an AMD EPYC with 2 cores: 54.3 % of the sentences of the test are classified
-//! correctly with the frozen encoder, and 100 % after fine-tuning, which takes 7 CPU seconds. (The frozen weights are
-//! random here; the embeddings of a published encoder know more.)
+//! Result of the first command, on an AMD EPYC with 2 cores: The accuracy on the test sentences is 54.3 % with the
+//! frozen encoder, and 100 % after fine-tuning, which takes 7 CPU seconds. (The frozen weights are random here; the
+//! embeddings of a published encoder contain more information.)
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 mod bert;
@@ -72,7 +72,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         (model.encoder.parameters(), AdamWOptions { lr, ..Default::default() }),
         (model.head.parameters(), AdamWOptions { lr: 1e-3, ..Default::default() }),
     ];
-    // The rate of each group rises for a tenth of the steps, and falls to 0.
+    // The rate of each group rises during a tenth of the steps, then falls to 0.
     let rate = move |step: usize| ((step + 1) as f64 / (steps as f64 / 10.0)).min(1.0 - step as f64 / steps as f64);
     let mut trainer = Trainer::with_inputs(&model, CrossEntropyLoss::default(), AdamW::with_groups(groups))
         .epochs(epochs)
@@ -103,7 +103,7 @@ fn read_labelled(path: &String) -> Result<Vec<(String, String)>> {
     read_text(path)?.lines().enumerate().map(line).collect()
 }
 
-/// Returns all sentences of a small grammar with a cat and a dog. The class is the animal that does something.
+/// Returns all sentences of a small grammar with a cat and a dog. The class is the subject.
 fn cats_and_dogs() -> Vec<(String, String)> {
     let mut labelled = Vec::new();
     for place in ["", "on the mat , ", "on a cafe , "] {
@@ -127,7 +127,7 @@ fn cats_and_dogs() -> Vec<(String, String)> {
 /// The token ids and the mask of sentences, `[N, L]`, and their classes `[N]`.
 type SentenceBatch = ((Tensor, Tensor), Tensor);
 
-/// Pads sentences to a multiple of 8 tokens, so that a few captured steps serve all lengths.
+/// Pads sentences to a multiple of 8 tokens, so that a few captured steps cover all lengths.
 fn collate(samples: Vec<(Vec<i64>, i64)>, longest: usize) -> SentenceBatch {
     let (sentences, classes): (Vec<Vec<i64>>, Vec<i64>) = samples.into_iter().unzip();
     let (ids, mask) = padded(&sentences, longest);
@@ -137,7 +137,7 @@ fn collate(samples: Vec<(Vec<i64>, i64)>, longest: usize) -> SentenceBatch {
     ((ids, mask), Tensor::from(classes))
 }
 
-/// A linear classifier of the embeddings of an encoder.
+/// An encoder with a linear classifier of its embeddings.
 #[derive(Module)]
 struct SentenceClassifier {
     encoder: Bert,

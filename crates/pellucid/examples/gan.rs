@@ -9,8 +9,8 @@
 //! generator G minimizes it. The penalty (‖∇D‖₂ − 1)² at points between real and generated ones keeps the slope near 1,
 //! so the loss of the critic contains a gradient, and its own gradient contains second derivatives.
 //!
-//! Result, on 2 cores of an AMD EPYC (Zen 5): all of 8 modes, and 93.8 % of the samples within four standard deviations
-//! of a mode, after 4 s.
+//! Result, on 2 cores of an AMD EPYC (Zen 5): all 8 modes, and 93.8 % of the samples within four standard deviations of
+//! a mode, after 4 s.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::nn::Checkpoint;
@@ -58,13 +58,13 @@ fn centres() -> Tensor {
     ops::stack(&[angles.cos(), angles.sin()], 1).expect("both have the same shape") * RADIUS
 }
 
-/// Returns `n` points of the distribution, `[n, 2]`.
+/// Draws `n` points of the distribution, `[n, 2]`.
 fn ring(n: usize) -> Tensor {
     centres().i(Tensor::randint(0, MODES, [n])) + Tensor::randn([n, 2], DType::F32) * DEVIATION
 }
 
-/// Returns how many modes have at least 1 % of the points, and the fraction of points within four standard deviations
-/// of a mode.
+/// Returns the number of modes that have at least 1 % of the points, and the fraction of points within four standard
+/// deviations of a mode.
 fn modes_and_quality(points: &Tensor) -> (i64, f64) {
     let distances = (points.unsqueeze(1) - centres()).norm(2.0, -1);
     let is_good = distances.min(1).lt(4.0 * DEVIATION);
@@ -87,7 +87,7 @@ impl Gan {
             sequential![Linear::new(inputs, 64), Relu, Linear::new(64, 64), Relu, Linear::new(64, outputs)]
         };
         let (generator, critic) = (mlp(LATENT, 2), mlp(2, 1));
-        // No momentum: each loss changes while the other network learns.
+        // Adam without momentum, because each loss changes while the other network learns.
         let adam = |model: &Sequential| {
             Adam::new(model.parameters(), AdamOptions { lr, betas: (0.0, 0.9), ..Default::default() })
         };
@@ -111,7 +111,7 @@ impl Gan {
     }
 }
 
-/// The mean of (‖∇D(x)‖₂ − 1)² at random points x between pairs of points.
+/// Returns the mean of (‖∇D(x)‖₂ − 1)² at random points x between pairs of points.
 fn gradient_penalty(critic: &Sequential, real: &Tensor, fake: &Tensor) -> Result<Tensor> {
     let share = Tensor::rand([BATCH, 1], DType::F32);
     let x = (real * &share + fake * (1.0 - share)).requires_grad_(true);

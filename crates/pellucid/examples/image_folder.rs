@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The program writes its own images: 600 PNG files of circles, squares and triangles. The directory has one
-//! subdirectory per class. It prints the accuracy on images that were not trained on: 1.0, in a second on an AMD EPYC.
+//! subdirectory per class. It prints the accuracy on test images: 1.0, in a second on an AMD EPYC.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::transforms::{ColorJitter, ImageTransform, Normalize, RandomCrop, RandomHorizontalFlip};
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
     let folder = env::temp_dir().join(format!("pellucid-shapes-{}", process::id()));
     write_images(&folder)?;
 
-    // The images of the training part are augmented; all become tensors [3, 32, 32] with mean about 0.
+    // The training images are augmented; all images become tensors [3, 32, 32] with a mean of about 0.
     let images = ImageFolder::new(&folder)?;
     println!("classes {:?}, {} images", images.classes(), images.len());
     let [train, test] = random_split(images, [0.8, 0.2], 0)?;
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the model: two convolutions with pools, the mean of each feature over the image, and 3 scores.
+/// Returns the model: two convolutions with pooling, the mean of each feature over the image, and 3 scores.
 fn classifier() -> Sequential {
     sequential![
         Conv2d::new(3, 16, 5), // [N, 16, 28, 28]
@@ -69,7 +69,7 @@ fn classifier() -> Sequential {
     ]
 }
 
-/// Writes 200 images of each shape, with random colours, places and sizes.
+/// Writes 200 images of each shape, with random colours, positions and sizes.
 fn write_images(folder: &Path) -> Result<()> {
     for (class, name) in SHAPES.iter().enumerate() {
         fs::create_dir_all(folder.join(name)).expect("the directory of temporary files must be writable");
@@ -81,7 +81,7 @@ fn write_images(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Draws a shape of a random colour on a background of another one.
+/// Draws a shape of a random colour on a background of a different colour.
 fn draw(class: usize, random: &[f32]) -> Result<Image> {
     let [x0, y0, size] = [10.0 + 12.0 * random[0], 10.0 + 12.0 * random[1], 5.0 + 5.0 * random[2]];
     let is_inside = |x: f32, y: f32| match class {

@@ -5,12 +5,12 @@
 //! cargo run --release --example maml -- --quick
 //! ```
 //!
-//! A task is a sinusoid y = a·sin(x − φ) with random a and φ, of which ten points are known. Meta-learning minimizes
+//! A task is a sinusoid y = a·sin(x − φ) with random a and φ, of which ten points are given. Meta-learning minimizes
 //! the loss after a step of gradient descent, Σ L(θ − α·∇L(θ)), so its gradient contains second derivatives of L. The
-//! network to compare with minimizes Σ L(θ).
+//! baseline network minimizes Σ L(θ).
 //!
 //! Result, on 2 cores of an AMD EPYC (Zen 5): the loss 2.95 of new tasks falls to 0.53 after one step and 0.21 after
-//! five; the loss of the other network falls from 2.96 to 2.36 and 1.84. The run takes 5 s.
+//! five; the loss of the baseline falls from 2.96 to 2.36 and 1.84. The run takes 5 s.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::nn::functional_call;
@@ -19,7 +19,7 @@ use pellucid::prelude::*;
 use std::f64::consts::PI;
 
 const SEED: u64 = 0;
-/// The number of known points of a task.
+/// The number of support points of a task.
 const SHOTS: usize = 10;
 /// The number of tasks of a meta-learning step.
 const TASKS: usize = 25;
@@ -31,8 +31,8 @@ fn main() -> Result<()> {
     let steps = if quick { 200 } else { 5000 };
     manual_seed(SEED);
     let (meta, joint) = (network(), network());
-    minimise(&meta, steps, |model, tasks| loss_after_adaptation(model, tasks, 1, true))?;
-    minimise(&joint, steps, |model, tasks| loss_after_adaptation(model, tasks, 0, false))?;
+    minimize(&meta, steps, |model, tasks| loss_after_adaptation(model, tasks, 1, true))?;
+    minimize(&joint, steps, |model, tasks| loss_after_adaptation(model, tasks, 0, false))?;
 
     let new = Tasks::random(if quick { 50 } else { 500 });
     let losses_of = |model| -> Result<[f64; 3]> {
@@ -50,7 +50,7 @@ fn network() -> Sequential {
     sequential![Linear::new(1, 40), Relu, Linear::new(40, 40), Relu, Linear::new(40, 1)]
 }
 
-/// Tasks: known points `[T, K, 1]`, from which a model learns, and further points, which it must predict.
+/// Tasks with support points `[T, K, 1]`, to which the model adapts, and query points, on which it is evaluated.
 struct Tasks {
     known: [Tensor; 2],
     further: [Tensor; 2],
@@ -73,8 +73,8 @@ impl Tasks {
     }
 }
 
-/// Minimizes a loss of random tasks by Adam. Every step draws new tasks.
-fn minimise(
+/// Minimizes a loss of random tasks with Adam. Every step draws new tasks.
+fn minimize(
     model: &Sequential,
     steps: usize,
     loss: impl Fn(&Sequential, &Tasks) -> Result<Tensor> + Send + Sync,
@@ -90,7 +90,8 @@ fn minimise(
     Ok(())
 }
 
-/// The mean over tasks of the loss at further points, after `steps` of adaptation to the known points.
+/// Returns the mean over tasks of the loss at the query points, after `steps` steps of adaptation to the support
+/// points.
 fn loss_after_adaptation(model: &Sequential, tasks: &Tasks, steps: usize, create_graph: bool) -> Result<Tensor> {
     let losses = (0..tasks.len()).map(|task| {
         let [x, y] = tasks.known.each_ref().map(|points| points.i(task));
@@ -101,7 +102,8 @@ fn loss_after_adaptation(model: &Sequential, tasks: &Tasks, steps: usize, create
     ops::mean(&ops::stack(&losses.collect::<Result<Vec<_>>>()?, 0)?, ..)
 }
 
-/// Returns the weights after steps of gradient descent, θ ← θ − α·∇L(θ), as functions of the weights of the model.
+/// Returns the weights after `steps` steps of gradient descent, θ ← θ − α·∇L(θ), as functions of the weights of the
+/// model.
 fn adapted(model: &Sequential, x: &Tensor, y: &Tensor, steps: usize, create_graph: bool) -> Result<StateDict> {
     let own = model.named_parameters().into_iter();
     let mut weights: StateDict = own.map(|(name, parameter)| (name, parameter.tensor().clone())).collect();

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! It trains on 8,000 digits and is validated on 2,000 others. At the end it loads the weights of the best epoch, and
-//! prints how often each digit is taken for another one.
+//! prints the confusion matrix.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::Mnist;
@@ -28,11 +28,11 @@ fn main() -> Result<()> {
     let mut train = Batches::new(&[&train.0, &train.1], BATCH).shuffled(seed).drop_last();
     let mut test = Batches::new(&[&test.0, &test.1], 200);
 
-    // The parameters are moved to the device; the batches, which are host values, follow them.
+    // The parameters are moved to the device; operations copy the batches, which are host values, to the same device.
     let model = classifier().to(device)?;
     println!("{} weights, {} digits to learn from, on {device}", model.parameter_count(), train.samples());
 
-    // The optimizer: AdamW, with a learning rate that rises in the first twentieth of the steps and then decreases.
+    // The optimizer is AdamW. Its learning rate rises during the first twentieth of the steps, then decreases.
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { weight_decay: 0.01, ..Default::default() });
     let steps = epochs * train.len();
     let schedule = CosineWithWarmupLr { warmup_steps: steps / 20, total_steps: steps, eta_min: 0.0 };
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the model: two convolutions, each of which is followed by a pool over 2×2 pixels, then 10 scores.
+/// Returns the model: two convolutions, each followed by 2×2 max pooling, then 10 scores.
 ///
 /// Dropout zeroes some features in training, so that the model does not rely on single features.
 fn classifier() -> Sequential {

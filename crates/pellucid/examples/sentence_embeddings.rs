@@ -7,8 +7,8 @@
 //!
 //! The directory contains `model.safetensors`, `config.json` and `vocab.txt` (uncased), as published for models like
 //! `all-MiniLM-L6-v2`. With `--ids`, a JSON file contains the token ids of each sentence, and no vocabulary is needed.
-//! The program prints one embedding for each line as JSON: the mean over its tokens, scaled to length 1 if
-//! `--normalize` or the model's `modules.json` says so.
+//! The program prints one embedding per line as JSON. An embedding is the mean over the tokens, normalized to length 1
+//! with `--normalize` or if `modules.json` of the model specifies it.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 mod bert;
@@ -41,7 +41,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Returns the embedding of each sentence, given by its token ids: `[N, E]`.
+/// Returns the embeddings of sentences, which are given as token ids: `[N, E]`.
 fn embed(bert: &Bert, sentences: &[Vec<i64>]) -> Result<Tensor> {
     let _off = no_grad();
     bert.run(&padded(sentences, bert.max_length()))
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// The directory of the test model and its embeddings by PyTorch, which `make.py` creates.
+    /// Returns the directory with the test model and its PyTorch embeddings, which `make.py` creates.
     fn directory() -> &'static Path {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny_bert"))
     }

@@ -1,4 +1,5 @@
-//! A variational autoencoder (Kingma & Welling 2014) learns a distribution of handwritten digits, and draws new ones.
+//! A variational autoencoder (Kingma & Welling 2014) learns a distribution of handwritten digits, and samples new
+//! digits.
 //!
 //! ```text
 //! cargo run --release --example vae --features distributions
@@ -52,7 +53,8 @@ fn binary_pixels(images: &Tensor) -> Tensor {
     images.flatten(1, -1).gt(0.5).to_dtype(DType::F32)
 }
 
-/// The encoder computes mean and logarithm of the standard deviation of q(z|x), the decoder the logits of pixels.
+/// A variational autoencoder. The encoder computes the mean and the log standard deviation of q(z|x); the decoder
+/// computes the logits of the pixels.
 #[derive(Clone, Module)]
 struct Vae {
     encoder: Sequential,
@@ -73,19 +75,19 @@ impl Vae {
         }
     }
 
-    /// q(z|x)
+    /// Returns q(z|x).
     fn posterior(&self, x: &Tensor) -> Result<Independent<Normal>> {
         let parameters = self.encoder.try_forward(x)?.chunk(2, -1);
         Independent::try_new(Normal::try_new(&parameters[0], parameters[1].exp())?, 1)
     }
 
-    /// p(x|z)
+    /// Returns p(x|z).
     fn likelihood(&self, z: &Tensor) -> Result<Independent<Bernoulli>> {
         Independent::try_new(Bernoulli::try_from_logits(self.decoder.try_forward(z)?)?, 1)
     }
 
-    /// Returns the means of −ELBO and of the divergence over x `[N, 784]`. One sample of z for each x suffices: its
-    /// gradient flows to mean and standard deviation of q.
+    /// Returns the means of −ELBO and of the divergence over x `[N, 784]`. One reparametrized sample of z per x
+    /// suffices: its gradient flows to the mean and the standard deviation of q.
     fn loss(&self, x: &Tensor) -> Result<[Tensor; 2]> {
         let posterior = self.posterior(x)?;
         let log_likelihood = self.likelihood(&posterior.try_rsample(())?)?.try_log_prob(x)?;
@@ -93,13 +95,13 @@ impl Vae {
         Ok([(&divergence - log_likelihood).mean(..), divergence.mean(..)])
     }
 
-    /// p(z)
+    /// Returns p(z).
     fn prior() -> Result<Independent<Normal>> {
         let zeros = Tensor::zeros([LATENT], DType::F32);
         Independent::try_new(Normal::try_new(&zeros, zeros.ones_like())?, 1)
     }
 
-    /// Returns probabilities of the pixels of new images, `[n, 28, 28]`.
+    /// Samples new images and returns the probabilities of their pixels, `[n, 28, 28]`.
     fn sample(&self, n: usize) -> Result<Tensor> {
         let _off = no_grad();
         let z = Self::prior()?.try_sample([n])?;
@@ -107,7 +109,7 @@ impl Vae {
     }
 }
 
-/// What a trainer does with a batch of images.
+/// The training task of the autoencoder.
 struct VaeTask {
     vae: Vae,
     step: TrainingStep<'static>,
@@ -148,7 +150,7 @@ impl TrainingTask for VaeTask {
     }
 }
 
-/// Prints images `[n, 28, 28]` with values in [0, 1] next to each other. A character is two pixels high.
+/// Prints images `[n, 28, 28]` with values in [0, 1] side by side. A character represents two vertical pixels.
 fn print_images(images: &Tensor) {
     let shades = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
     let n = images.shape()[0];

@@ -30,14 +30,14 @@
 //! | module | contents |
 //! | --- | --- |
 //! | the root, [`ops`] | tensors, operations and gradients |
-//! | [`autograd`] | operations with gradients of their own |
+//! | [`autograd`] | custom operations with gradients |
 //! | [`nn`] | modules, layers, losses, optimizers |
 //! | [`data`] | data sets, samplers and loaders |
 //! | `distributions` | probability distributions: samples with gradients, densities, divergences (feature `distributions`) |
 //! | [`io`] | weights and checkpoints in files |
 //! | `train` | the training loop: trainer, metrics, logs (feature `train`) |
 //! | [`prelude`] | the items that most programs use |
-//! | [`engine`] | arrays, kernels, plans and backends, for those who extend Pellucid |
+//! | [`engine`] | arrays, kernels, plans and backends, for extensions of Pellucid |
 //!
 //! | feature | default | contents |
 //! | --- | --- | --- |
@@ -75,7 +75,7 @@ pub use pellucid_tensor::{
 #[cfg(feature = "train")]
 pub use pellucid_train as train;
 
-/// Operations with gradients of their own, and the graph that records operations.
+/// Custom operations with gradients, and the autograd graph.
 pub mod autograd {
     pub use pellucid_tensor::{
         Arrays, InputGradients, NeedsInputGrad, Node, NodeInput, Operation, OutputGradients, SaveForBackward,
@@ -83,7 +83,7 @@ pub mod autograd {
     };
 }
 
-/// The engine below tensors: arrays, kernels, plans of captured functions, and backends.
+/// The engine on which tensors are built: arrays, kernels, plans of captured functions, and backends.
 pub mod engine {
     pub use pellucid_tensor::{
         Array, HostFlag, KernelWork, Layout, Passes, Placement, Plan, StorageId, ThreadStreamGuard, backend, kernel,

@@ -1,4 +1,4 @@
-//! The forms that return errors, as the page on errors lists them.
+//! The fallible forms that `docs/errors.md` lists.
 
 use pellucid::data::Batches;
 use pellucid::nn::optim::{AdamW, AdamWOptions, Optimizer};
@@ -8,7 +8,7 @@ use pellucid::{Result, nn};
 
 const PAGE: &str = include_str!("../../../docs/errors.md");
 
-/// Runs each form, and fails if the page does not contain its text.
+/// Runs each form, and fails if the page does not contain its source text.
 macro_rules! forms {
     ($($text:literal => $form:expr;)*) => {$(
         assert!(PAGE.contains($text), "docs/errors.md must list `{}`", $text);

@@ -48,7 +48,7 @@ fn every_dtype_round_trips_bit_for_bit() {
         assert_eq!((back.shape(), back.dtype()), (tensor.shape(), tensor.dtype()), "{name}: shape or dtype differs");
         assert_eq!(back.to_bytes(), tensor.to_bytes(), "{name}: the elements differ");
     }
-    // Saving again gives the same file and leaves no temporary file.
+    // Saving again writes the same file and leaves no temporary file.
     let bytes = fs::read(&path).unwrap();
     assert_eq!(io::to_bytes(&loaded).unwrap(), bytes);
     let in_memory = io::from_bytes(&bytes).unwrap();
@@ -66,7 +66,7 @@ fn a_failed_save_keeps_the_old_file() {
     let missing = scratch.0.join("no such directory").join("a.safetensors");
     let text = io::save(&missing, &tensors).unwrap_err().to_string();
     assert!(text.starts_with("save: ") && text.ends_with("the directory does not exist: create it"), "{text}");
-    // A directory has the name of the file.
+    // The path is a directory.
     assert!(matches!(io::save(&scratch.0, &tensors), Err(Error::File { .. })));
     assert!(matches!(io::save(Path::new("/"), &tensors), Err(Error::File { .. })));
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
@@ -223,7 +223,7 @@ fn links_and_permissions_are_preserved() {
         (names(&scratch.0), names(&inner)),
         (vec!["first".into(), "inner".into()], vec!["second".into(), "weights".into()])
     );
-    // A link to a missing file creates its target; a circular link is rejected.
+    // Saving to a link to a missing file creates the target; a circular link is rejected.
     symlink("inner/new", scratch.0.join("third")).unwrap();
     io::save(scratch.0.join("third"), &saved(3.0, 3)).unwrap();
     assert_eq!((io::load(inner.join("new")).unwrap().len(), mode(&inner.join("new"))), (1, fresh));
@@ -279,7 +279,7 @@ fn several_writers_of_one_file() {
 
 const SAVE_LOOP: &str = "PELLUCID_TEST_SAVE_LOOP";
 
-/// The process that `a_killed_save_leaves_a_complete_file` kills; it does nothing when run alone.
+/// The process that `a_killed_save_leaves_a_complete_file` kills. As a test of its own, it does nothing.
 #[test]
 fn saves_until_it_is_killed() {
     let Some(path) = std::env::var_os(SAVE_LOOP) else { return };
@@ -345,7 +345,7 @@ fn batches_cover_the_data_set() {
         assert_eq!(seen, (0..10).collect::<Vec<_>>());
     }
 
-    // An epoch ends with its iterator, wherever it stops. An iterator that still exists does not change a later epoch.
+    // An epoch ends when its iterator is dropped at any position. An older iterator does not affect a later epoch.
     let position = |batches: &Batches| (batches.position().epoch, batches.position().batch);
     let mut broken = shuffled.clone();
     assert_eq!(position(&broken), (2, 0));
@@ -360,7 +360,7 @@ fn batches_cover_the_data_set() {
     assert_eq!((position(&broken), second.len()), ((4, 1), 2));
     let refused = batches.load_state_dict(&shuffled.state_dict()).unwrap_err().to_string();
     assert!(refused.contains("not shuffled; load the state into batches with shuffled(seed)"), "{refused}");
-    // A loaded position applies to the next epoch, even if an iterator still exists.
+    // A loaded position applies to the next epoch, even if an older iterator exists.
     shuffled.load_state_dict(&broken.state_dict()).unwrap();
     broken.load_state_dict(&shuffled.state_dict()).unwrap();
     let rest: Vec<Vec<i64>> = second.map(|[x, _]| x.to_vec()).collect();
@@ -370,7 +370,7 @@ fn batches_cover_the_data_set() {
         assert_eq!(position(batches), (5, 0));
     }
 
-    // An epoch without a batch would train nothing.
+    // An epoch without batches would train nothing.
     let short = Batches::new(&[&x], 11).drop_last();
     assert!(short.is_empty() && matches!(short.clone().try_epoch().err(), Some(Error::InvalidArgument { .. })));
     assert!(std::panic::catch_unwind(move || drop({ short }.epoch())).is_err());

@@ -1,4 +1,4 @@
-//! Orthogonal initialization, which needs the factorizations.
+//! Orthogonal initialization, which requires the feature `linalg`.
 #![cfg(feature = "linalg")]
 
 use pellucid::nn::init;

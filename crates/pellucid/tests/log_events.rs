@@ -1,5 +1,5 @@
-//! Log events of files and of devices, in a process of their own, since `tracing` caches for all threads whether an
-//! event is enabled.
+//! Log events of files and devices, in a separate process, because `tracing` caches for all threads whether an event is
+//! enabled.
 
 #[path = "../examples/toy_backend/backend.rs"]
 mod backend;

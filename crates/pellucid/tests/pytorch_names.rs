@@ -3,7 +3,7 @@
 //! Every form is compiled and run, so a row cannot name a call that does not exist. A test compares these rows with the
 //! tables of the page.
 
-// A group declares variables that not all of its rows use. A row may have any type, `()` too.
+// A group declares variables that not all of its rows use. A row may have any type, including `()`.
 #![allow(unused, clippy::all)]
 
 mod scratch;
@@ -625,7 +625,7 @@ rows! {
     "clip_grad_norm_ in a captured step" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer).before_update(|parameters| pellucid::nn::optim::clip_grad_norm(parameters, 1.0).map(drop)); trainer.step(&x, &y)?];
 }
 
-/// Returns the text without white space, which `stringify!` does not keep.
+/// Removes white space, which `stringify!` does not preserve.
 fn compact(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
@@ -680,7 +680,7 @@ fn search_finds_the_classes() {
     assert!(missing.is_empty(), "no item has these names, nor an alias `#[doc(alias = \"..\")]`: {missing:?}");
 }
 
-/// Returns the text of all source files of a directory, whose path begins at this crate.
+/// Returns the contents of all source files of a directory, relative to this crate.
 fn read_sources(folder: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let entries = fs::read_dir(&folder).expect("the directory must be readable").map(|e| e.expect("an entry").path());

@@ -23,7 +23,7 @@ macro_rules! several {
     )*};
 }
 
-/// The shape of the first operand that has more than one element.
+/// Returns the shape of the first operand that has more than one element.
 fn common(x: &[Tensor]) -> Vec<usize> {
     x.iter().find(|t| t.size() > 1).unwrap_or(&x[0]).shape()[..].to_vec()
 }

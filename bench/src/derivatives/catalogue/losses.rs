@@ -17,7 +17,7 @@ fn pair(x: &[Tensor]) -> Result<(Tensor, Tensor)> {
     Ok((fit(&x[0], &[2, 3])?, fit(&x[1], &[2, 3])?))
 }
 
-/// Ones with random signs.
+/// Returns ±1 with random signs.
 fn signs(random: &mut SplitMix64, shape: &[usize]) -> Tensor {
     let values: Vec<f64> = (0..shape.iter().product()).map(|_| if random.coin() { 1.0 } else { -1.0 }).collect();
     Tensor::new(values, shape)

@@ -1,6 +1,6 @@
 //! Differentiable operations, with the domains of their inputs.
 
-/// A list of operations of one kind, each with the domains of its inputs and its body.
+/// Defines a list of operations of one family, each with the domains of its inputs and its body.
 macro_rules! entries {
     ($kind:ident; $($name:literal [$($domain:ident),+] ($x:ident, $random:pat) => $body:expr;)*) => {
         vec![$(CatalogueOperation::new(OperationFamily::$kind, $name, &[$($domain),+], |$x, $random| $body)),*]
@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 pub enum Domain {
     /// All numbers.
     Any,
-    /// Numbers above 0.
+    /// Positive numbers.
     Positive,
     /// Numbers between -1 and 1.
     Unit,
@@ -32,11 +32,11 @@ pub enum Domain {
     Share,
     /// Numbers above 1.
     AboveOne,
-    /// Numbers that differ from one another and from 0.
+    /// Numbers that are distinct and different from 0.
     Apart,
 }
 
-/// A family of operations that are measured alike.
+/// The family of an operation, which determines how it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationFamily {
     /// Elementwise operations.
@@ -57,7 +57,7 @@ pub enum OperationFamily {
 
 type Apply = fn(&[Tensor], &mut SplitMix64) -> Result<Tensor>;
 
-/// An operation on tensors of any shape: its body reshapes inputs of unsuitable shapes.
+/// An operation on tensors of any shape. Its body reshapes unsuitable inputs.
 pub struct CatalogueOperation {
     /// The name. If several entries share a name, a suffix distinguishes them.
     pub name: &'static str,
@@ -73,7 +73,7 @@ impl CatalogueOperation {
         CatalogueOperation { name, family, inputs: inputs.to_vec(), apply }
     }
 
-    /// Computes the result at inputs in the domains. The seed determines axes, indices and other arguments.
+    /// Computes the result for inputs in the domains. The seed determines axes, indices and other arguments.
     ///
     /// # Errors
     /// The errors of the operation.
@@ -128,8 +128,8 @@ pub fn values(shape: &[usize], domain: Domain, random: &mut SplitMix64) -> Vec<f
     (0..n).map(|_| random.between(low, high)).collect()
 }
 
-/// Returns the elements of x in another shape. A larger x is truncated; a smaller x is repeated, and each repetition is
-/// the previous one times 0.9.
+/// Returns the elements of x in a given shape. A larger x is truncated. A smaller x is repeated, and each repetition is
+/// scaled by 0.9.
 ///
 /// # Errors
 /// The errors of the operations that it calls.
@@ -141,7 +141,7 @@ pub fn fit(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let mut flat = ops::ravel(x)?;
     if flat.size() < wanted {
         let (own, times) = (flat.size(), wanted.div_ceil(flat.size()));
-        // Equal elements would cause ties, and rows without variance.
+        // Equal elements would cause ties and rows without variance.
         let factors: Vec<f64> = (0..own * times).map(|i| 0.9f64.powi((i / own) as i32)).collect();
         flat = ops::mul(&ops::tile(&flat, [times])?, Tensor::new(factors, [own * times]))?;
     }
@@ -153,7 +153,7 @@ fn ranked(x: &Tensor) -> Result<Tensor> {
     if x.rank() == 0 { ops::reshape(x, 1) } else { Ok(x.clone()) }
 }
 
-/// Returns x as a matrix of its own elements; the last axis of a tensor of rank 2 or more is preserved.
+/// Returns x as a matrix. The last axis of a tensor of rank 2 or more is preserved.
 fn matrix(x: &Tensor) -> Result<Tensor> {
     let last = if x.rank() == 0 { 1 } else { x.shape()[x.rank() - 1] };
     ops::reshape(x, [-1, last as isize])

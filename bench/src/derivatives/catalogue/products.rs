@@ -7,7 +7,7 @@ use pellucid::ops::{
 };
 use pellucid::{Result, Tensor, ops};
 
-/// Query, key and value of these shapes.
+/// Returns query, key and value of these shapes.
 fn heads(x: &[Tensor], shapes: [&[usize]; 3]) -> Result<[Tensor; 3]> {
     Ok([fit(&x[0], shapes[0])?, fit(&x[1], shapes[1])?, fit(&x[2], shapes[2])?])
 }
@@ -152,7 +152,7 @@ fn networks() -> Vec<CatalogueOperation> {
     }
 }
 
-/// A recurrent layer from 2 to 1, of two steps.
+/// Applies a recurrent layer with 2 inputs and 1 unit for two steps.
 fn recurrent(x: &[Tensor], gates: usize, layer: fn(&Tensor, RecurrentWeights<'_>) -> Result<Tensor>) -> Result<Tensor> {
     let (steps, weight_ih) = (fit(&x[0], &[2, 1, 2])?, fit(&x[1], &[gates, 2])?);
     let (weight_hh, bias) = (fit(&x[2], &[gates, 1])?, fit(&x[2], &[gates])?);

@@ -13,7 +13,7 @@ fn axes(x: &Tensor, random: &mut super::SplitMix64) -> Axes {
     if random.coin() { axes.keepdims() } else { axes }
 }
 
-/// Weight and bias of the same shape, from two tensors.
+/// Returns weight and bias of the same shape, from two tensors.
 fn affine(x: &[Tensor], shape: &[usize]) -> Result<(Tensor, Tensor)> {
     Ok((fit(&x[1], shape)?, fit(&x[2], shape)?))
 }
@@ -154,7 +154,7 @@ fn masked_reductions() -> Vec<CatalogueOperation> {
         "masked_max" [Apart] (x, random) => ops::masked_max(&x[0], &random.mask(&dims(&x[0])), ..);
         "masked_min" [Apart] (x, random) => ops::masked_min(&x[0], &random.mask(&dims(&x[0])), ..);
         "masked_log_softmax" [Any] (x, random) => {
-            // Minus infinity where the mask is false.
+            // The mask is −∞ where the random mask is false.
             let mask = random.mask(&dims(&x[0]));
             ops::masked_select(&ops::masked_log_softmax(&x[0], &mask, ..)?, &mask)
         };

@@ -7,14 +7,14 @@ use pellucid::{DType, Tensor, ops};
 const NUMBERS: &[DType] = &[DType::F32, DType::F64, DType::BF16, DType::I64];
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::BF16];
 
-/// Rows of functions of one tensor with the names of PyTorch.
+/// Defines rows of unary functions with PyTorch's names.
 macro_rules! unary {
     ($values:expr, $module:literal: $($name:ident)+) => {
         [$((stringify!($name), concat!($module, stringify!($name), "(a)"), $values, (|t, _| t[0].$name()) as RunCase)),+]
     };
 }
 
-/// Rows of functions of two tensors with the names of PyTorch.
+/// Defines rows of binary functions with PyTorch's names.
 macro_rules! binary {
     ($values:expr, $module:literal: $($name:ident)+) => {
         [$((stringify!($name), concat!($module, stringify!($name), "(a, b)"), $values, (|t, _| t[0].$name(&t[1])) as RunCase)),+]
@@ -113,7 +113,7 @@ fn two_operands() -> Vec<NamedCase> {
     groups.concat()
 }
 
-/// Functions without a gradient.
+/// Returns the rows of functions without a gradient.
 fn predicates() -> Vec<SweepRow> {
     let one = unary!(Normal, "torch.": isnan isfinite isinf isposinf isneginf signbit logical_not);
     let two = binary!(Normal, "torch.": ne le gt ge logical_and logical_or logical_xor heaviside nextafter);

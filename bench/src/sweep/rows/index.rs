@@ -10,18 +10,18 @@ const ALONG: OperandValues = Below([4, 40, 100]);
 /// Indices below the length of a vector of [`vectors`].
 const POSITIONS: OperandValues = Below([64, 1 << 16, 1 << 20]);
 
-/// A cube, and half as many indices as an axis has elements.
+/// Returns the shapes of a cube, and of indices for half of the elements of an axis.
 fn cube_and_half(n: usize) -> Vec<Vec<usize>> {
     let side = [4, 40, 100][n];
     vec![vec![side; 3], vec![side / 2]]
 }
 
-/// A cube, an index and a source of its shape.
+/// Returns the shapes of a cube, and of an index and a source with the shape of the cube.
 fn cube_index_source(n: usize) -> Vec<Vec<usize>> {
     vec![vec![[4, 40, 100][n]; 3]; 3]
 }
 
-/// A cube, an index of an axis, and a source of the shape of the cube.
+/// Returns the shapes of a cube, an index along an axis, and a source with the shape of the cube.
 fn cube_line_source(n: usize) -> Vec<Vec<usize>> {
     let side = [4, 40, 100][n];
     vec![vec![side; 3], vec![side], vec![side; 3]]

@@ -1,4 +1,4 @@
-//! Factorisations and solutions of linear systems: one matrix, and a batch of small ones.
+//! Factorizations and solutions of linear systems: one matrix, and a batch of small matrices.
 
 use crate::sweep::OperandValues::{Lower, Normal, Spd};
 use crate::sweep::{OperandValues, SweepRow};
@@ -19,7 +19,7 @@ fn tall(n: usize) -> Vec<Vec<usize>> {
     vec![vec![rows, columns], vec![rows, 4]]
 }
 
-/// Rows of one matrix, and of a batch of small ones.
+/// Returns the rows of one matrix, and of a batch of small matrices.
 fn both(row: impl Fn() -> SweepRow, values: OperandValues) -> [SweepRow; 2] {
     [row().of([values]).shapes(one::<1>), row().of([values]).shapes(small::<1>)]
 }

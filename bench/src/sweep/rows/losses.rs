@@ -5,7 +5,7 @@ use crate::sweep::SweepRow;
 use pellucid::ops;
 use pellucid::ops::Reduction::Mean;
 
-/// Logits `[N, C]`, and a class for each row.
+/// Returns the shapes of logits `[N, C]` and of one class per row.
 fn classes(n: usize) -> Vec<Vec<usize>> {
     let (rows, classes) = [(8, 8), (512, 128), (1024, 1024)][n];
     vec![vec![rows, classes], vec![rows]]
@@ -13,7 +13,7 @@ fn classes(n: usize) -> Vec<Vec<usize>> {
 
 const CLASS: OperandValues = Below([8, 128, 1024]);
 
-/// Three matrices of one shape, or two with a value for each row.
+/// Returns the shapes of two matrices and of one label per row.
 fn rows_and_labels(n: usize) -> Vec<Vec<usize>> {
     let (rows, width) = [(8, 8), (512, 128), (4096, 256)][n];
     vec![vec![rows, width], vec![rows, width], vec![rows]]

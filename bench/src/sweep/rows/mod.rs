@@ -1,4 +1,4 @@
-//! The rows of the sweep, by the folders of `ops`.
+//! The rows of the sweep, grouped like the folders of `ops`.
 
 mod elementwise;
 mod index;

@@ -1,4 +1,4 @@
-//! Layers of networks: normalisations, windows, recurrences, attention.
+//! Operations of network layers: normalization, windows, recurrent layers, attention.
 
 use super::shape::images;
 use crate::sweep::OperandValues::{Normal, Uniform};
@@ -10,13 +10,13 @@ fn valid(result: Result<Tensor>) -> Tensor {
     result.expect("the shapes of the sweep are valid")
 }
 
-/// A batch of rows, and a weight and a bias for each feature.
+/// Returns the shapes of a batch of rows, and of a weight and a bias per feature.
 fn rows_and_features(n: usize) -> Vec<Vec<usize>> {
     let (rows, features) = [(4, 16), (128, 512), (1024, 1024)][n];
     vec![vec![rows, features], vec![features], vec![features]]
 }
 
-/// Images with a weight and a bias for each channel.
+/// Returns the shapes of images, and of a weight and a bias per channel.
 fn images_and_channels(n: usize) -> Vec<Vec<usize>> {
     let channels = images(n)[0][1];
     vec![images(n).remove(0), vec![channels], vec![channels]]
@@ -32,7 +32,7 @@ fn volumes(n: usize) -> Vec<Vec<usize>> {
     vec![[vec![1, 4, 4, 4, 4], vec![2, 8, 16, 16, 16], vec![4, 16, 24, 24, 24]][n].clone()]
 }
 
-/// An input and a kernel with as many channels, of 3 taps in each axis.
+/// Returns the shapes of an input, and of a kernel with the same number of channels and 3 taps per axis.
 fn with_kernel(input: Vec<usize>) -> Vec<Vec<usize>> {
     let channels = input[1];
     let kernel = [vec![channels; 2], vec![3; input.len() - 2]].concat();
@@ -223,7 +223,7 @@ fn resampling() -> Vec<SweepRow> {
     ]
 }
 
-/// Operands with values between two bounds.
+/// Returns the rows whose operands have bounded values.
 fn between() -> Vec<SweepRow> {
     vec![
         SweepRow::new("grid_sample", "F.grid_sample(a, b, align_corners=False)", |t, _| {
@@ -253,12 +253,12 @@ fn between() -> Vec<SweepRow> {
     ]
 }
 
-/// Queries, keys and values `[N, H, L, E]`.
+/// Returns the shapes of queries, keys and values, `[N, H, L, E]`.
 fn heads(n: usize) -> Vec<Vec<usize>> {
     vec![[vec![1, 2, 4, 8], vec![2, 4, 64, 64], vec![2, 8, 256, 64]][n].clone(); 3]
 }
 
-/// Inputs `[L, N, I]` and the weights of a layer with `gates` gates.
+/// Returns the shapes of inputs `[L, N, I]` and of the weights of a layer with `gates` gates.
 fn sequence(n: usize, gates: usize) -> Vec<Vec<usize>> {
     let (steps, batch, width) = [(4, 2, 8), (16, 16, 64), (32, 32, 256)][n];
     let rows = gates * width;

@@ -4,7 +4,7 @@ use crate::sweep::OperandValues::{Normal, Unit};
 use crate::sweep::{Size, SweepRow, vectors};
 use pellucid::{Tensor, ops};
 
-/// Rows of families of orthogonal polynomials of degree 5, with the names of PyTorch.
+/// Defines rows of orthogonal polynomials of degree 5, with PyTorch's names.
 macro_rules! polynomials {
     ($($op:ident $torch:literal),+ $(,)?) => {
         [$((

@@ -4,7 +4,7 @@ use crate::sweep::OperandValues::Normal;
 use crate::sweep::SweepRow;
 use pellucid::{DType, Tensor, ops};
 
-/// The sides of matrices.
+/// The side lengths of matrices.
 const SIDES: [usize; 3] = [8, 128, 512];
 
 fn matrices<const K: usize>(n: usize) -> Vec<Vec<usize>> {

@@ -32,7 +32,7 @@ pub(super) fn rows() -> Vec<SweepRow> {
             .axes(3)
             .forward_only(),
     );
-    rows.extend(of_all());
+    rows.extend(full_reductions());
     rows
 }
 
@@ -134,8 +134,8 @@ fn masked() -> Vec<(&'static str, RunCase)> {
     ]
 }
 
-/// Reductions of all elements.
-fn of_all() -> Vec<SweepRow> {
+/// Returns the rows of reductions over all elements.
+fn full_reductions() -> Vec<SweepRow> {
     vec![
         SweepRow::new("sum", "a.sum()", |t, _| t[0].sum(..)).of([Normal]).layouts(),
         SweepRow::new("max", "a.max()", |t, _| t[0].max(..)).of([Normal]).layouts(),

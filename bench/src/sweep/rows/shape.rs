@@ -1,4 +1,4 @@
-//! Creation, views, and changes of the shape.
+//! Creation, views and shape changes.
 
 use crate::sweep::OperandValues::{Mask, Normal};
 use crate::sweep::{SweepRow, cubes, squares, vectors};
@@ -16,7 +16,7 @@ pub(super) fn rows() -> Vec<SweepRow> {
     [creation(), views(), joins(), rearrangements()].into_iter().flatten().collect()
 }
 
-/// Tensors of the shape of the operand, which is not read.
+/// Returns the rows of operations that create a tensor with the shape of the operand.
 fn creation() -> Vec<SweepRow> {
     let rows: Vec<SweepRow> = vec![
         SweepRow::new("zeros", "torch.zeros(a.shape)", |t, _| Tensor::zeros(t[0].shape().dims(), DType::F32)),
@@ -56,7 +56,7 @@ fn creation() -> Vec<SweepRow> {
     rows.into_iter().map(|row| row.of([Normal]).forward_only()).collect()
 }
 
-/// Operations that return views.
+/// Returns the rows of operations that return views.
 fn views() -> Vec<SweepRow> {
     let rows: Vec<SweepRow> = vec![
         SweepRow::new("reshape", "a.reshape(-1)", |t, _| t[0].reshape([-1])).of([Normal]).layouts(),
@@ -129,7 +129,7 @@ fn joins() -> Vec<SweepRow> {
     rows
 }
 
-/// Operations that copy elements to other places.
+/// Returns the rows of operations that rearrange elements.
 fn rearrangements() -> Vec<SweepRow> {
     let rows: Vec<SweepRow> = vec![
         SweepRow::new("flip", "a.flip({d})", |t, s| t[0].flip(s.axis)).shapes(cubes).axes(3),
@@ -176,7 +176,7 @@ fn rearrangements() -> Vec<SweepRow> {
     rows
 }
 
-/// Images `[N, C, H, W]` with an even number of pixels, and a number of channels that 4 divides.
+/// Returns the shape of images `[N, C, H, W]` with an even number of pixels and a multiple of 4 channels.
 pub(super) fn images(n: usize) -> Vec<Vec<usize>> {
     vec![[vec![1, 4, 4, 4], vec![4, 16, 32, 32], vec![16, 16, 64, 64]][n].clone()]
 }

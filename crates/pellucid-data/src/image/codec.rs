@@ -1,4 +1,4 @@
-//! Files of PNG and JPEG. Files are untrusted: sizes in headers are compared with limits before memory is allocated.
+//! PNG and JPEG files. Files are untrusted: sizes in headers are compared with limits before memory is allocated.
 
 use super::Image;
 use crate::random::vec_with_capacity;
@@ -34,7 +34,7 @@ type DecodeResult = std::result::Result<Image, DecodeFailure>;
 enum DecodeFailure {
     /// The bytes are not a valid image, or the image exceeds the limits.
     Invalid(String),
-    /// There is no memory for the image.
+    /// The memory for the image cannot be allocated.
     Memory(Error),
 }
 
@@ -54,7 +54,7 @@ impl DecodeFailure {
 }
 
 impl DecodeOptions {
-    /// Returns the number of pixels, if the limits permit it.
+    /// Returns the number of pixels, or an error if it exceeds the limits.
     fn check_size(self, width: usize, height: usize) -> std::result::Result<usize, DecodeFailure> {
         let pixels = width.checked_mul(height).filter(|pixels| (1..=self.max_pixels).contains(pixels));
         pixels.ok_or_else(|| {
@@ -65,7 +65,7 @@ impl DecodeOptions {
         })
     }
 
-    /// Returns memory for an image, if the limits permit its size.
+    /// Allocates memory for an image whose size is within the limits.
     fn allocate(self, width: usize, height: usize, channels: usize) -> std::result::Result<Vec<u8>, DecodeFailure> {
         let pixels = self.check_size(width, height)?;
         let mut bytes = vec_with_capacity(pixels * channels).map_err(DecodeFailure::Memory)?;
@@ -75,8 +75,8 @@ impl DecodeOptions {
 }
 
 impl Image {
-    /// Reads a PNG or JPEG file. Samples of 16 bits are reduced to 8, palettes are expanded. The orientation in EXIF
-    /// data is ignored, as in Pillow.
+    /// Reads a PNG or JPEG file. Samples of 16 bits are reduced to 8 bits, and palettes are expanded. The orientation
+    /// in EXIF data is ignored, as in Pillow.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read, is damaged or truncated, has another format, or is larger than the
@@ -93,7 +93,7 @@ impl Image {
     pub fn read_with(path: impl AsRef<Path>, options: DecodeOptions) -> Result<Image> {
         let (op, path) = ("read_image", path.as_ref());
         let mut bytes = Vec::new();
-        // One byte beyond the limit reveals a larger file.
+        // Reading one byte beyond the limit detects a larger file.
         let read = File::open(path).and_then(|file| file.take(options.max_bytes as u64 + 1).read_to_end(&mut bytes));
         read.map_err(|error| Error::unreadable_file(op, path, &error))?;
         decode(&bytes, options).map_err(|failure| failure.into_error(|reason| Error::file(op, path, reason)))
@@ -144,7 +144,7 @@ impl Image {
     }
 
     fn write_png(&self, mut target: impl Write) -> std::result::Result<(), png::EncodingError> {
-        // A length beyond `u32` is rejected by the encoder, as is the largest `u32`.
+        // The encoder rejects `u32::MAX`, which replaces larger lengths.
         let len = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let mut encoder = png::Encoder::new(&mut target, len(self.width()), len(self.height()));
         encoder.set_depth(png::BitDepth::Eight);
@@ -160,7 +160,7 @@ impl Image {
     }
 }
 
-/// Decodes an image of the format that the first bytes indicate.
+/// Decodes an image. The first bytes determine the format.
 fn decode(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
     if bytes.len() > options.max_bytes {
         let reason = format!("the file has more bytes than the limit `max_bytes`, {}", options.max_bytes);
@@ -181,13 +181,13 @@ fn decode(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
 
 fn decode_png(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
     let invalid = |error: png::DecodingError| format!("the PNG image is damaged: {error}");
-    // The limit is for metadata; the pixels have one of their own.
+    // This limit applies to metadata; the pixels have a separate limit.
     let limits = png::Limits { bytes: options.max_bytes };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
     decoder.set_transformations(png::Transformations::normalize_to_color8());
     decoder.set_ignore_text_chunk(true);
     let header = decoder.read_header_info().map_err(invalid)?;
-    // The limit of the decoder would not name the size.
+    // The error of the decoder would not contain the size.
     options.check_size(header.width as usize, header.height as usize)?;
     let mut reader = decoder.read_info().map_err(invalid)?;
     let [width, height] = [reader.info().width, reader.info().height].map(|len| len as usize);
@@ -227,7 +227,7 @@ fn decode_jpeg(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
     Ok(Image { pixels, height, width, channels })
 }
 
-/// Returns true if the marker of the end follows the last scan. The decoder does not notice a few missing bytes.
+/// Returns true if the end-of-image marker follows the last scan. The decoder does not detect a few missing bytes.
 fn has_end_of_image(bytes: &[u8]) -> bool {
     let is_marker = |marker: u8| move |pair: &[u8]| pair == [0xff, marker];
     let scan = bytes.windows(2).rposition(is_marker(0xda)).unwrap_or(0);

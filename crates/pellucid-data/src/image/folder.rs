@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 const OP: &str = "image_folder";
 
 /// The images of a directory with one subdirectory per class, whose name is the class: `root/cat/1.png`,
-/// `root/dog/2.jpg`. A sample is an RGB image and the number of its class, in the sorted order of the names.
+/// `root/dog/2.jpg`. A sample is an RGB image and its class index in the sorted list of names.
 ///
-/// Folders of a class are searched too. Hidden files are ignored, and so are files that are not images by the ends of
-/// their names. Images that are not read, such as `.webp` and `.gif`, are an error: without them, the data set would be
+/// Subdirectories of a class are searched recursively. Hidden files and files without an image extension are ignored.
+/// Images of unsupported formats, such as `.webp` and `.gif`, return an error, because the data set would silently be
 /// smaller than the directory.
 ///
 /// ```no_run
@@ -39,7 +39,7 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Lists the images of a directory. They are read when they are needed.
+    /// Lists the images of a directory. An image is read when its sample is accessed.
     ///
     /// # Errors
     /// [`Error::File`] if the directory cannot be read or has no subdirectories, a subdirectory contains no image, or
@@ -51,34 +51,34 @@ impl ImageFolder {
             let reason = "the directory contains no subdirectories; create one per class";
             return Err(Error::file(OP, root, reason));
         }
-        let (mut classes, mut samples, mut unread) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut classes, mut samples, mut unsupported) = (Vec::new(), Vec::new(), Vec::new());
         for folder in folders {
             let before = samples.len();
             let class = classes.len() as i64;
-            list_images(&folder, &mut |path| samples.push((path, class)), &mut unread)?;
-            if samples.len() == before && unread.is_empty() {
+            list_images(&folder, &mut |path| samples.push((path, class)), &mut unsupported)?;
+            if samples.len() == before && unsupported.is_empty() {
                 let reason = "the directory of a class contains no image (.png, .jpg or .jpeg); remove it, or add \
                               images";
                 return Err(Error::file(OP, &folder, reason));
             }
             classes.push(folder.file_name().unwrap_or_default().to_string_lossy().into_owned());
         }
-        if let Some(first) = unread.first() {
+        if let Some(first) = unsupported.first() {
             let reason = format!(
                 "the directory has {} images that are neither PNG nor JPEG, such as this one; convert them, or move them \
                  to another directory",
-                unread.len()
+                unsupported.len()
             );
             return Err(Error::file(OP, first, reason));
         }
         Ok(ImageFolder { classes, samples, is_grayscale: false })
     }
 
-    /// Numbers the classes by this list, such as the [`classes`](ImageFolder::classes) of the training images. Without
-    /// it, a folder that lacks a class numbers the later ones differently.
+    /// Uses the class indices of this list, such as the [`classes`](ImageFolder::classes) of the training images.
+    /// Otherwise, the indices change if a class is missing in the directory.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the list does not have a class of this folder, or has a name twice.
+    /// [`Error::InvalidArgument`] if a class of this directory is not in the list, or a name is repeated.
     #[panicking_form]
     pub fn try_with_classes<S: AsRef<str>>(self, classes: &[S]) -> Result<Self> {
         let classes: Vec<String> = classes.iter().map(|class| class.as_ref().to_string()).collect();
@@ -134,7 +134,7 @@ impl Dataset for ImageFolder {
     }
 }
 
-/// Returns the paths in a directory in sorted order, without hidden ones.
+/// Returns the paths in a directory in sorted order, without hidden files.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let unreadable = |error| Error::unreadable_file(OP, folder, &error);
     let mut paths = Vec::new();
@@ -148,24 +148,25 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The file name extensions of images that are read.
-const READ: [&str; 3] = ["png", "jpg", "jpeg"];
+/// The file name extensions of supported image formats.
+const SUPPORTED_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 
 /// The file name extensions of known image formats that are not supported.
-const UNREAD: [&str; 11] = ["avif", "bmp", "gif", "heic", "jfif", "jxl", "pgm", "ppm", "tif", "tiff", "webp"];
+const UNSUPPORTED_EXTENSIONS: [&str; 11] =
+    ["avif", "bmp", "gif", "heic", "jfif", "jxl", "pgm", "ppm", "tif", "tiff", "webp"];
 
 /// Calls `add` with the paths of all images in a directory and its subdirectories. Adds images of other formats to
-/// `unread`.
-fn list_images(folder: &Path, add: &mut impl FnMut(PathBuf), unread: &mut Vec<PathBuf>) -> Result<()> {
+/// `unsupported`.
+fn list_images(folder: &Path, add: &mut impl FnMut(PathBuf), unsupported: &mut Vec<PathBuf>) -> Result<()> {
     for path in entries(folder)? {
         let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
         let has_one_of = |known: &[&str]| extension.as_deref().is_some_and(|extension| known.contains(&extension));
         // A link to a directory is not followed, because links can form a cycle.
         match path.is_dir() {
             true if path.is_symlink() => {}
-            true => list_images(&path, add, unread)?,
-            false if has_one_of(&READ) => add(path),
-            false if has_one_of(&UNREAD) => unread.push(path),
+            true => list_images(&path, add, unsupported)?,
+            false if has_one_of(&SUPPORTED_EXTENSIONS) => add(path),
+            false if has_one_of(&UNSUPPORTED_EXTENSIONS) => unsupported.push(path),
             false => {}
         }
     }

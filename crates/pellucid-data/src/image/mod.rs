@@ -1,4 +1,4 @@
-//! [`Image`]: pixels of 8 bits, from files and tensors.
+//! [`Image`]: images with 8 bits per channel, from files and tensors.
 
 mod codec;
 mod folder;
@@ -33,7 +33,7 @@ const OP: &str = "image";
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Image {
-    /// The pixels in row-major order, with all channels of a pixel together.
+    /// The pixels in row-major order, with interleaved channels.
     pixels: Vec<u8>,
     height: usize,
     width: usize,
@@ -58,7 +58,7 @@ macro_rules! for_channels {
 }
 pub(crate) use for_channels;
 
-/// Returns the table of `f(byte)` for all bytes. (The compiler unrolls `std::array::from_fn`, at great length.)
+/// Returns the table of `f(byte)` for all bytes. (The compiler would unroll `std::array::from_fn` into very long code.)
 pub(crate) fn byte_table<T: Copy + Default>(mut f: impl FnMut(u8) -> T) -> [T; 256] {
     let mut table = [T::default(); 256];
     (0..=u8::MAX).zip(&mut table).for_each(|(byte, entry)| *entry = f(byte));
@@ -70,7 +70,7 @@ impl Image {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless there are 1, 3 or 4 channels, at least one pixel, and as many bytes as the
-    /// shape has.
+    /// shape requires.
     #[panicking_form]
     pub fn try_new(pixels: Vec<u8>, shape: [usize; 3]) -> Result<Image> {
         let [height, width, channels] = shape;
@@ -110,7 +110,7 @@ impl Image {
         &self.pixels
     }
 
-    /// Returns the bytes of all pixels, for writes in place.
+    /// Returns the bytes of all pixels as a mutable slice.
     pub fn pixels_mut(&mut self) -> &mut [u8] {
         &mut self.pixels
     }
@@ -123,7 +123,7 @@ impl Image {
     /// Returns the channels of a pixel.
     ///
     /// # Panics
-    /// If there is no such row or column.
+    /// Panics if the row or the column is out of bounds.
     pub fn pixel(&self, row: usize, column: usize) -> &[u8] {
         assert!(column < self.width, "the column must be below the width {}, got {column}", self.width);
         let start = (row * self.width + column) * self.channels;
@@ -163,7 +163,7 @@ impl Image {
         self.map_to_tensor(&[byte_table(|byte| f32::from(byte) / 255.0); 4])
     }
 
-    /// Returns a value of a table for each byte, which has a table for each channel.
+    /// Maps each byte by the table of its channel and returns an `f32` tensor.
     pub(crate) fn map_to_tensor(&self, tables: &[[f32; 256]; 4]) -> Result<Tensor> {
         fn planes<const C: usize>(image: &Image, tables: &[[f32; 256]; 4], values: &mut Vec<f32>) {
             let (pixels, _) = image.pixels.as_chunks::<C>();
@@ -177,8 +177,8 @@ impl Image {
         Tensor::try_new(values, [self.channels, self.height, self.width])
     }
 
-    /// Creates an image from a tensor `[channels, height, width]`: of floats in [0, 1], which are rounded to multiples
-    /// of 1/255, or of `u8`. Floats outside [0, 1] become 0 or 255.
+    /// Creates an image from a tensor `[channels, height, width]` of `u8`, or of floats in [0, 1], which are rounded to
+    /// multiples of 1/255. Floats outside [0, 1] become 0 or 255.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] unless the tensor has three axes with 1, 3 or 4 channels and at least one pixel;

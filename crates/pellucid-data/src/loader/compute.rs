@@ -1,4 +1,4 @@
-//! The computation of a batch, independently of the thread that computes it.
+//! The computation of a batch, independent of the thread that computes it.
 
 use super::OP;
 use crate::random::{EpochSeed, with_batch};
@@ -16,8 +16,8 @@ pub(crate) struct BatchRange {
     pub(crate) len: usize,
 }
 
-/// Computes a batch, independently of the modes and the random numbers of the thread. A panic becomes an error.
-/// `index(i)` is the number by which an error names the sample i of the batch.
+/// Computes a batch, independent of the modes and the random numbers of the thread. A panic becomes an error.
+/// `index(i)` is the index of sample i of the batch in error messages.
 pub(crate) fn compute_batch<B>(
     range: BatchRange,
     index: impl FnOnce(usize) -> usize,

@@ -33,19 +33,19 @@ impl<B> LoaderPipeline<B> {
     }
 }
 
-/// A batch that a worker computes.
+/// The job of a worker: a batch to compute.
 struct BatchJob {
     plan: Arc<EpochPlan>,
     batch: usize,
 }
 
-/// Batches that workers compute ahead, in the order of the epochs.
+/// The queue of batches that workers compute ahead, in the order of the epochs.
 pub(super) struct BatchQueue<B> {
     workers: OrderedWorkers<BatchJob, Result<B>>,
     seed: u64,
     /// The oldest batch in the queue.
     front: BatchPosition,
-    /// The next batch in the epoch of `plan` that is submitted.
+    /// The index of the next batch to submit, in the epoch of `plan`.
     back: usize,
     plan: Arc<EpochPlan>,
     /// The number of batches of an epoch.
@@ -53,7 +53,7 @@ pub(super) struct BatchQueue<B> {
 }
 
 impl<B: Send + 'static> BatchQueue<B> {
-    /// Starts the workers with this batch.
+    /// Starts the workers, beginning with the batch `front`.
     fn start(pipeline: &Arc<LoaderPipeline<B>>, plan: EpochPlan, front: BatchPosition, batches: usize) -> Result<Self> {
         let LoaderOptions { workers, prefetch_factor, .. } = pipeline.options;
         let shared = pipeline.clone();
@@ -67,7 +67,7 @@ impl<B: Send + 'static> BatchQueue<B> {
         while self.workers.waiting() < self.workers.capacity() {
             if self.back == self.batches {
                 let EpochSeed { seed, epoch } = self.plan.seed;
-                // The beginning of the next epoch returns the error.
+                // The call that begins the next epoch returns the error.
                 let Ok(plan) = pipeline.plan(EpochSeed { seed, epoch: epoch + 1 }) else { return };
                 (self.plan, self.back) = (Arc::new(plan), 0);
             }
@@ -113,7 +113,7 @@ pub struct EpochIter<B: Send + 'static> {
 }
 
 impl<B: Send + 'static> EpochIter<B> {
-    /// Begins the next epoch. `queue` are the workers of the previous one.
+    /// Begins the next epoch. `queue` contains the workers of the previous epoch.
     pub(super) fn begin(
         pipeline: &Arc<LoaderPipeline<B>>,
         progress: &LoaderProgress,
@@ -144,7 +144,7 @@ impl<B: Send + 'static> EpochIter<B> {
         })
     }
 
-    /// Keeps the workers of a completed epoch for the next one.
+    /// Stores the workers of a completed epoch for the next epoch.
     fn keep_workers(&mut self) {
         if let Some(BatchSource::Workers(queue)) = self.source.take() {
             *lock(&self.idle) = Some(queue);

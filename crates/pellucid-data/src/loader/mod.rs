@@ -30,11 +30,11 @@ pub struct LoaderOptions {
     pub shuffle: bool,
     /// The seed of the order and of the random numbers that samples draw. Default: 0.
     pub seed: u64,
-    /// The number of threads that compute batches; with 0, the thread of the caller does. Default: 0.
+    /// The number of worker threads. With 0, the calling thread computes the batches. Default: 0.
     pub workers: usize,
     /// The number of batches that each worker prepares ahead. Default: 2.
     pub prefetch_factor: usize,
-    /// Whether a last batch that is not full is dropped. All batches then have the same shape. Default: false.
+    /// Whether the last batch is dropped if it is not full. All batches then have the same shape. Default: false.
     pub drop_last: bool,
 }
 
@@ -65,12 +65,12 @@ impl LoaderOptions {
     }
 }
 
-/// Batches of a data set. Worker threads compute samples and collate them ahead of the loop that reads them; the
+/// A loader of batches of a data set. Worker threads compute and collate samples ahead of the training loop; the
 /// batches arrive in order.
 ///
-/// Every sample draws its random numbers from a generator of its own, which depends on the seed, the epoch and the
-/// position of the sample in the epoch. The batches are therefore bit-identical for any number of workers, and when an
-/// epoch is [resumed](DataLoader::load_state_dict).
+/// Every sample draws its random numbers from a separate generator, which depends on the seed, the epoch and the
+/// position of the sample in the epoch. The batches are therefore bit-identical for any number of workers and after
+/// [resuming](DataLoader::load_state_dict) an epoch.
 ///
 /// ```
 /// use pellucid::data::{DataLoader, LoaderOptions, TensorDataset};
@@ -89,21 +89,21 @@ impl LoaderOptions {
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// The threads start with the first epoch. At the end of an epoch they begin with the next one. Dropping the iterator
-/// of an epoch before its end, or the loader, ends them.
+/// The threads start with the first epoch. At the end of an epoch they start to compute the next one. They end when the
+/// loader, or the iterator of an unfinished epoch, is dropped.
 ///
-/// An error or a panic in the computation of a sample is the item of its batch, with the index of the sample
-/// ([`Error::Sample`]). The iterator continues with the next batch.
+/// If the computation of a sample fails or panics, the item of its batch is [`Error::Sample`], with the index of the
+/// sample. The iterator continues with the next batch.
 pub struct DataLoader<B> {
     pipeline: Arc<LoaderPipeline<B>>,
     progress: LoaderProgress,
-    /// The workers between two epochs, with the first batches of the next one.
+    /// The workers between two epochs, with the first batches of the next epoch.
     idle: IdleQueue<B>,
 }
 
 const OP: &str = "data_loader";
 
-/// The maximum number of batches that a worker prepares ahead, for which memory is allocated.
+/// The maximum of [`LoaderOptions::prefetch_factor`]. Memory is allocated for all prepared batches.
 const MAX_PREFETCHED: usize = 1 << 16;
 
 /// The maximum number of worker threads.
@@ -113,7 +113,7 @@ impl<B: Send + 'static> DataLoader<B> {
     /// Creates a loader whose batches are collated by [`Collate`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `batch_size` or `prefetch_factor` is 0, or an option is absurdly large.
+    /// [`Error::InvalidArgument`] if `batch_size` or `prefetch_factor` is 0, or an option exceeds its maximum.
     #[panicking_form]
     pub fn try_new<D>(dataset: D, options: LoaderOptions) -> Result<DataLoader<B>>
     where
@@ -169,7 +169,7 @@ impl<B: Send + 'static> DataLoader<B> {
         DataLoader { pipeline: Arc::new(pipeline), progress, idle: Arc::default() }
     }
 
-    /// Returns this loader with batches in another order.
+    /// Returns this loader with a different order of batches.
     fn in_order(self, order: BatchOrder) -> DataLoader<B> {
         let LoaderPipeline { samples, options, ref batch, .. } = *self.pipeline;
         let pipeline = LoaderPipeline { samples, order: Arc::new(order), options, batch: batch.clone() };
@@ -179,8 +179,8 @@ impl<B: Send + 'static> DataLoader<B> {
     /// Reads the samples in the order of a sampler.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the option [`shuffle`](LoaderOptions::shuffle) is set, because the sampler is the
-    /// order.
+    /// [`Error::InvalidArgument`] if the option [`shuffle`](LoaderOptions::shuffle) is set, because the sampler
+    /// determines the order.
     #[panicking_form]
     pub fn try_sampler(self, sampler: impl Sampler + 'static) -> Result<Self> {
         self.check_unshuffled("a sampler")?;
@@ -216,7 +216,7 @@ impl<B: Send + 'static> DataLoader<B> {
         }
     }
 
-    /// Copies every batch to a device. Workers do so ahead of the loop, while the device computes.
+    /// Copies every batch to a device. Workers copy ahead of the training loop, while the device computes.
     #[must_use]
     pub fn to(self, device: Device) -> Self
     where
@@ -235,7 +235,7 @@ impl<B> DataLoader<B> {
         self.sizes().batches
     }
 
-    /// Returns true if an epoch has no batch, in which case [`epoch`](DataLoader::epoch) panics.
+    /// Returns true if an epoch has no batches, in which case [`epoch`](DataLoader::epoch) panics.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -252,7 +252,7 @@ impl<B> DataLoader<B> {
     /// Returns the indices of the samples of a batch.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an epoch has no such batch; the errors of the sampler.
+    /// [`Error::InvalidArgument`] if the epoch does not contain the batch; the errors of the sampler.
     pub fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
         position.check(OP, self.sizes())?;
         let seed = EpochSeed { seed: self.progress.seed().unwrap_or(0), epoch: position.epoch };
@@ -266,8 +266,8 @@ impl<B: Send + 'static> DataLoader<B> {
     /// [`load_state_dict`](DataLoader::load_state_dict), the first iterator returns the rest of the saved epoch.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an epoch has no batch, or the sampler returns invalid indices;
-    /// [`Error::OutOfMemory`] for the order of the samples.
+    /// [`Error::InvalidArgument`] if an epoch has no batches, or the sampler returns invalid indices;
+    /// [`Error::OutOfMemory`] if the order of the samples does not fit into memory.
     #[panicking_form]
     pub fn try_epoch(&mut self) -> Result<EpochIter<B>> {
         check_not_empty(OP, self.sizes())?;

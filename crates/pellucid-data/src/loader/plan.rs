@@ -9,9 +9,9 @@ use pellucid_tensor::{Error, Result};
 
 /// The samples of each batch in each epoch.
 pub(super) enum BatchOrder {
-    /// Successive samples of a sampler.
+    /// Batches of consecutive samples of a sampler.
     Samples { sampler: Box<dyn Sampler>, size: usize, drop_last: bool },
-    /// The lists of a batch sampler.
+    /// The batches of a batch sampler.
     Batches(Box<dyn BatchSampler>),
 }
 
@@ -22,11 +22,11 @@ pub(super) struct EpochPlan {
     bounds: BatchBounds,
 }
 
-/// The parts of a list of indices that are batches.
+/// The division of a list of indices into batches.
 enum BatchBounds {
-    /// Parts of this size; the last may be smaller.
+    /// Batches of this size; the last may be smaller.
     Equal(usize),
-    /// The ends of the parts.
+    /// The end of each batch.
     Ends(Vec<usize>),
 }
 
@@ -42,12 +42,12 @@ impl EpochPlan {
 }
 
 impl BatchOrder {
-    /// Returns batches of successive samples of a sampler.
+    /// Returns batches of consecutive samples of a sampler.
     pub(super) fn samples(sampler: Box<dyn Sampler>, options: &LoaderOptions) -> BatchOrder {
         BatchOrder::Samples { sampler, size: options.batch_size, drop_last: options.drop_last }
     }
 
-    /// Returns the sizes of an epoch of a data set of `samples` samples. Batches of different sizes have size 0.
+    /// Returns the sizes of an epoch of a data set of `samples` samples. For batches of different sizes, `size` is 0.
     pub(super) fn sizes(&self, samples: usize) -> LoaderSizes {
         match self {
             BatchOrder::Samples { sampler, size, drop_last } => {
@@ -60,8 +60,8 @@ impl BatchOrder {
     /// Returns the batches of an epoch of a data set of `samples` samples.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a sampler returns indices that do not exist, an empty batch, or another number of
-    /// indices than it has stated; the errors of the sampler.
+    /// [`Error::InvalidArgument`] if a sampler returns indices out of bounds, an empty batch, or a number of indices
+    /// that differs from its `len`; the errors of the sampler.
     pub(super) fn plan(&self, seed: EpochSeed, samples: usize) -> Result<EpochPlan> {
         let invalid = |reason: String| Err(Error::invalid("data_loader", reason));
         let plan = match self {

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// Threads that process jobs. Job i runs on thread i mod n, whose results arrive in order, so the results of all jobs
-/// are read in order without a buffer. Dropping it discards the jobs that wait, and joins the threads.
+/// Threads that process jobs. Job i runs on thread i mod n. The results of a thread arrive in order, so the results of
+/// all jobs are read in order without a buffer. Dropping the value discards pending jobs and joins the threads.
 pub(crate) struct OrderedWorkers<J, R> {
     threads: Vec<WorkerThread<J, R>>,
-    /// The jobs that have no result yet, at most [`capacity`](Self::capacity).
+    /// The threads of the pending jobs, at most [`capacity`](Self::capacity).
     waiting: VecDeque<usize>,
     /// The thread of the next job.
     next: usize,
-    /// The maximum number of jobs of a thread that wait.
+    /// The maximum number of pending jobs per thread.
     depth: usize,
     stop: Arc<AtomicBool>,
 }
@@ -42,7 +42,7 @@ impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
             OrderedWorkers { threads: Vec::new(), waiting: VecDeque::new(), next: 0, depth, stop: stop.clone() };
         for index in 0..n {
             let (jobs, received) = sync_channel::<J>(depth);
-            // No more than `depth` jobs of a thread wait, so a result never blocks its thread.
+            // A thread has at most `depth` pending jobs, so sending a result never blocks.
             let (finished, results) = sync_channel(depth);
             let (process, stop) = (process.clone(), stop.clone());
             let work = move || {
@@ -61,17 +61,17 @@ impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
         Ok(workers)
     }
 
-    /// Returns the maximum number of jobs that can wait.
+    /// Returns the maximum number of pending jobs.
     pub(crate) fn capacity(&self) -> usize {
         self.threads.len() * self.depth
     }
 
-    /// Returns the number of jobs whose results were not received.
+    /// Returns the number of pending jobs, whose results were not received.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Appends a job. There must be [capacity](Self::capacity) for it.
+    /// Appends a job. The number of pending jobs must be below [`capacity`](Self::capacity).
     pub(crate) fn submit(&mut self, job: J) {
         debug_assert!(self.waiting() < self.capacity(), "the queue of the workers is full");
         let thread = self.next;
@@ -81,7 +81,7 @@ impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
         self.next = (thread + 1) % self.threads.len();
     }
 
-    /// Waits for the result of the oldest job. Returns `None` if no job waits, or its thread has ended.
+    /// Waits for the result of the oldest job. Returns `None` if no job is pending, or its thread has ended.
     pub(crate) fn receive(&mut self) -> Option<R> {
         let thread = self.waiting.pop_front()?;
         self.threads[thread].results.recv().ok()
@@ -100,7 +100,8 @@ impl<J, R> Drop for OrderedWorkers<J, R> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.iter_mut().for_each(|thread| thread.jobs = None);
         for handle in self.threads.iter_mut().filter_map(|thread| thread.handle.take()) {
-            // The data set of a job may own a loader. Its last clone then drops in a worker, which cannot join itself.
+            // The data set of a job may own this loader. Its last clone is then dropped on a worker thread, which
+            // cannot join itself.
             if handle.thread().id() != std::thread::current().id() {
                 // `process` catches panics, and a panic here would abort.
                 let _ = handle.join();

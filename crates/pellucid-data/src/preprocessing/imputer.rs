@@ -1,4 +1,4 @@
-//! Values in place of missing ones, from the training rows.
+//! [`Imputer`]: replaces missing values by statistics of the training rows.
 
 use super::strings::{check_names, strings_from_state, strings_to_state};
 use crate::table::{FillValue, Table, filled_with, statistic};
@@ -6,14 +6,14 @@ use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{DType, Error, Result, Tensor, lock, ops};
 use std::sync::Mutex;
 
-/// A column and the number or text that fills its missing values.
+/// A column name and the number or string that replaces missing values.
 #[derive(Clone, Debug, PartialEq)]
 struct FilledColumn {
     name: String,
     value: FillValue,
 }
 
-/// Fills the missing values of columns by statistics of the training rows, which are saved with the model.
+/// Replaces the missing values of columns by statistics of the training rows, which are saved with the model.
 ///
 /// ```
 /// use pellucid::data::{Column, FillValue, Imputer, Table};
@@ -33,7 +33,7 @@ pub struct Imputer {
 
 const OP: &str = "imputer";
 
-// The names of the state.
+// The keys of the state.
 const COLUMNS: &str = "columns";
 const TEXTS: &str = "texts";
 const NUMBERS: &str = "numbers";
@@ -46,16 +46,16 @@ impl Clone for Imputer {
 }
 
 impl Imputer {
-    /// Creates an imputer without statistics. `value` is the statistic, or the value itself.
+    /// Creates an imputer that is not fitted. `value` is a statistic or a constant.
     pub fn new(value: FillValue) -> Imputer {
         Imputer { value, columns: Mutex::new(None) }
     }
 
-    /// Computes the statistics of these columns, and replaces earlier ones.
+    /// Computes the statistics of these columns. Earlier statistics are replaced.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no column of a name, all its values are missing, or the value cannot fill
-    /// the column, as in [`Table::fill_missing`].
+    /// [`Error::InvalidArgument`] if a column does not exist, all its values are missing, or the value cannot fill the
+    /// column, as in [`Table::fill_missing`].
     pub fn fit(&self, table: &Table, names: &[impl AsRef<str>]) -> Result<()> {
         let fitted = |name: &str| {
             let value = statistic(name, table.column(name)?, &self.value)?;
@@ -66,11 +66,11 @@ impl Imputer {
         Ok(())
     }
 
-    /// Returns the table with the statistics in place of the missing values of the fitted columns.
+    /// Returns the table with the missing values of the fitted columns replaced by the statistics.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] before [`fit`](Self::fit), if the table does not have a column, or a column has
-    /// strings in place of numbers or the reverse.
+    /// [`Error::InvalidArgument`] before [`fit`](Self::fit), if a fitted column is missing, or has strings instead of
+    /// numbers or the reverse.
     pub fn transform(&self, table: &Table) -> Result<Table> {
         self.fitted()?.iter().try_fold(table.clone(), |table, FilledColumn { name, value }| {
             let filled = filled_with(name, table.column(name)?, value)?;
@@ -87,7 +87,7 @@ impl Imputer {
         self.transform(table)
     }
 
-    /// Returns the columns with the number or the text that fills each.
+    /// Returns the name of each fitted column and the value that replaces missing ones.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] before [`fit`](Self::fit).
@@ -103,7 +103,7 @@ impl Imputer {
     }
 }
 
-/// The names of the columns, and their numbers and texts. An imputer that is not fitted has no state.
+/// The state consists of the column names and their numbers or strings. An imputer that is not fitted has no state.
 impl Stateful for Imputer {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         let Some(columns) = lock(&self.columns).clone() else { return Ok(Vec::new()) };

@@ -1,4 +1,4 @@
-//! Numbers of classes.
+//! [`LabelEncoder`]: class labels to class indices.
 
 use super::strings::{check_names, strings_from_state, strings_to_state};
 use crate::table::{Column, Table};
@@ -6,8 +6,8 @@ use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{Error, Result, Tensor, lock};
 use std::sync::Mutex;
 
-/// Numbers the classes of a column of strings or integers, by the sorted list of those of the training rows. The list
-/// is saved with the model, so other rows get the same numbers.
+/// Maps the classes of a column of strings or integers to their indices in the sorted list of the training classes. The
+/// list is saved with the model, so other rows get the same indices.
 ///
 /// ```
 /// use pellucid::data::{Column, LabelEncoder, Table};
@@ -28,7 +28,7 @@ pub struct LabelEncoder {
 
 const OP: &str = "label_encoder";
 
-/// The name of the list in the state.
+/// The key of the list in the state.
 const CLASSES: &str = "classes";
 
 impl Clone for LabelEncoder {
@@ -43,11 +43,11 @@ impl LabelEncoder {
         LabelEncoder::default()
     }
 
-    /// Stores the classes of a column, and replaces earlier ones: strings in sorted order, integers in numeric order.
-    /// The parts of a split have the classes of the entire table.
+    /// Stores the classes of a column: strings in sorted order, integers in numeric order. Earlier classes are
+    /// replaced. The parts of a split have the classes of the entire table.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no such column, or it has floats.
+    /// [`Error::InvalidArgument`] if the column does not exist or contains floats.
     pub fn fit(&self, table: &Table, name: &str) -> Result<()> {
         let column = table.column(name)?;
         if matches!(column, Column::Float(_)) {
@@ -64,8 +64,8 @@ impl LabelEncoder {
     /// Returns the class indices of a column, as [`Table::labels_with`] does: `i64` `[rows]`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] before [`fit`](Self::fit); the errors of [`Table::labels_with`], for a class that the
-    /// training rows do not have for example.
+    /// [`Error::InvalidArgument`] before [`fit`](Self::fit); the errors of [`Table::labels_with`], for example for a
+    /// class that is not in the training rows.
     pub fn transform(&self, table: &Table, name: &str) -> Result<Tensor> {
         table.labels_with(name, &self.classes()?)
     }
@@ -79,7 +79,7 @@ impl LabelEncoder {
         self.transform(table, name)
     }
 
-    /// Returns the classes. The number of a class is its index.
+    /// Returns the list of classes in the order of their indices.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] before [`fit`](Self::fit).
@@ -91,7 +91,7 @@ impl LabelEncoder {
     }
 }
 
-/// The classes, as bytes of UTF-8. An encoder that is not fitted has no state.
+/// The state consists of the classes as UTF-8 bytes. An encoder that is not fitted has no state.
 impl Stateful for LabelEncoder {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         match &*lock(&self.classes) {

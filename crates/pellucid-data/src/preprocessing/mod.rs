@@ -1,4 +1,4 @@
-//! Transforms of features that are fitted on the training data: scalers, imputers and codes of categories.
+//! Feature transforms that are fitted on the training data: scalers, imputers and encoders.
 
 mod imputer;
 mod label_encoder;

@@ -1,4 +1,4 @@
-//! One-hot codes of categories.
+//! [`OneHotEncoder`]: one-hot codes of categories.
 
 use super::strings::{strings_from_state, strings_to_state};
 use crate::random::vec_with_capacity;
@@ -7,24 +7,24 @@ use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{Error, Result, Tensor, lock};
 use std::sync::Mutex;
 
-/// What [`OneHotEncoder::transform`] does with a category that the training rows do not have.
+/// How [`OneHotEncoder::transform`] treats a category that is not in the training rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownCategory {
-    /// It returns an error.
+    /// Return an error.
     #[default]
     Refuse,
-    /// The code consists of zeros.
+    /// Encode the category as zeros.
     Ignore,
 }
 
-/// The names of the categories of a column.
+/// The name and the categories of a column.
 #[derive(Clone, Debug, PartialEq)]
 struct EncodedColumn {
     name: String,
     categories: Vec<String>,
 }
 
-/// Encodes columns of strings or integers: a category with the index i of K becomes K numbers, 1 at i and 0 elsewhere.
+/// Encodes columns of strings or integers: category i of K becomes K numbers, 1 at index i and 0 elsewhere.
 ///
 /// ```
 /// use pellucid::data::{Column, OneHotEncoder, Table};
@@ -52,7 +52,7 @@ impl Clone for OneHotEncoder {
 }
 
 /// Returns the categories of a column of strings or integers.
-fn categories_of(name: &str, column: &Column) -> Result<Categories> {
+fn column_categories(name: &str, column: &Column) -> Result<Categories> {
     if matches!(column, Column::Float(_)) {
         let help = format!("to_categories({name:?}) makes each distinct number a category");
         return Err(Error::invalid(
@@ -73,26 +73,26 @@ fn categories_of(name: &str, column: &Column) -> Result<Categories> {
 }
 
 impl OneHotEncoder {
-    /// Creates an encoder without categories.
+    /// Creates an encoder that is not fitted.
     pub fn new() -> OneHotEncoder {
         OneHotEncoder::default()
     }
 
-    /// Sets the treatment of categories that the training rows do not have. Default: [`UnknownCategory::Refuse`].
+    /// Sets the treatment of categories that are not in the training rows. Default: [`UnknownCategory::Refuse`].
     #[doc(alias = "handle_unknown")]
     #[must_use]
     pub fn unknown(self, unknown: UnknownCategory) -> Self {
         OneHotEncoder { unknown, ..self }
     }
 
-    /// Stores the categories of these columns, and replaces earlier ones. The parts of a split have the categories of
-    /// the entire table.
+    /// Stores the categories of these columns. Earlier categories are replaced. The parts of a split have the
+    /// categories of the entire table.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no column of a name, it has floats, or a value is missing.
+    /// [`Error::InvalidArgument`] if a column does not exist or contains floats, or a value is missing.
     pub fn fit(&self, table: &Table, names: &[impl AsRef<str>]) -> Result<()> {
         let encoded = |name: &str| {
-            let categories = categories_of(name, table.column(name)?)?.names().to_vec();
+            let categories = column_categories(name, table.column(name)?)?.names().to_vec();
             Ok(EncodedColumn { name: name.to_string(), categories })
         };
         let columns = names.iter().map(|name| encoded(name.as_ref())).collect::<Result<Vec<_>>>()?;
@@ -100,11 +100,11 @@ impl OneHotEncoder {
         Ok(())
     }
 
-    /// Returns the codes of the fitted columns: `f32` `[rows, K]`, where K is the number of all categories.
+    /// Returns the codes of the fitted columns: `f32` `[rows, K]`, where K is the total number of categories.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] before [`fit`](Self::fit), if the table does not have the columns or a value is
-    /// missing, and for an [unknown category](Self::unknown); [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] before [`fit`](Self::fit), if a fitted column or a value is missing, and for an
+    /// [unknown category](Self::unknown); [`Error::OutOfMemory`].
     pub fn transform(&self, table: &Table) -> Result<Tensor> {
         let columns = self.fitted()?;
         let width: usize = columns.iter().map(|column| column.categories.len()).sum();
@@ -112,7 +112,7 @@ impl OneHotEncoder {
         codes.resize(table.len() * width, 0.0f32);
         let mut first = 0;
         for EncodedColumn { name, categories } in &columns {
-            let values = categories_of(name, table.column(name)?)?;
+            let values = column_categories(name, table.column(name)?)?;
             for row in 0..table.len() {
                 let text = values.text(row).unwrap_or_default();
                 match categories.iter().position(|category| category == text) {
@@ -141,7 +141,7 @@ impl OneHotEncoder {
         self.transform(table)
     }
 
-    /// Returns the name of each number of a code: the name of the column and of the category.
+    /// Returns the name of each element of a code, which consists of the column name and the category.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] before [`fit`](Self::fit).
@@ -161,7 +161,7 @@ impl OneHotEncoder {
     }
 }
 
-/// The names of the columns and categories, as bytes of UTF-8.
+/// The state consists of the names of the columns and categories as UTF-8 bytes.
 impl Stateful for OneHotEncoder {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         // An encoder that is not fitted has no state.

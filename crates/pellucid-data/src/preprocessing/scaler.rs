@@ -1,11 +1,11 @@
-//! Scalers, which map every feature by x·scale + offset, with scikit-learn's statistics.
+//! Scalers: linear maps of features with scikit-learn's statistics.
 
 use crate::random::vec_with_capacity;
 use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{DType, Error, Result, Tensor, lock, ops};
 use std::sync::Mutex;
 
-/// Statistics of features by name, each with one value for a feature.
+/// Statistics by name, each with one value per feature.
 #[derive(Clone, Debug)]
 struct FeatureStatistics<const K: usize> {
     values: [Vec<f64>; K],
@@ -47,7 +47,7 @@ impl<const K: usize> FittedStatistics<K> {
         Tensor::try_new(values, [len])
     }
 
-    /// Returns the statistics by name. A scaler that is not fitted has none.
+    /// Returns the statistics by name, or an empty list for a scaler that is not fitted.
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         if lock(&self.fitted).is_none() {
             return Ok(Vec::new());
@@ -55,7 +55,7 @@ impl<const K: usize> FittedStatistics<K> {
         self.names.iter().enumerate().map(|(i, name)| Ok((name.to_string(), self.tensor(i)?))).collect()
     }
 
-    /// Checks a state. The number of features follows from it, so a new scaler can load it.
+    /// Checks a state. The state determines the number of features, so a new scaler can load it.
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         if state.is_empty() && lock(&self.fitted).is_none() {
             return Ok(StateLoad::default());
@@ -74,7 +74,7 @@ impl<const K: usize> FittedStatistics<K> {
         }))
     }
 
-    /// Returns x with `f(value, feature)` in place of each value, computed in `f64` and rounded once.
+    /// Replaces each value of x by `f(value, feature)`, computed in `f64` and rounded once.
     fn map_features(&self, x: &Tensor, f: impl Fn(f64, usize, &[Vec<f64>; K]) -> f64) -> Result<Tensor> {
         let FeatureStatistics { values } = self.get()?;
         let (rows, features) = matrix_shape(self.op, x)?;
@@ -131,12 +131,12 @@ fn features_without_nan(op: &'static str, x: &Tensor) -> Result<Vec<Vec<f64>>> {
 macro_rules! scaler_methods {
     ($scaler:ident) => {
         impl $scaler {
-            /// Computes the statistics of the features of x `[samples, features]`, and replaces earlier ones. NaNs are
-            /// missing values: they are ignored.
+            /// Computes the statistics of the features of x `[samples, features]`. Earlier statistics are replaced.
+            /// NaNs are missing values and are ignored.
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] if x is not a matrix of floats;
-            /// [`Error::InvalidArgument`] if it has no row, or an infinite value.
+            /// [`Error::InvalidArgument`] if it has no rows, or contains an infinite value.
             pub fn fit(&self, x: &Tensor) -> Result<()> {
                 self.statistics.set(self.compute_statistics(x)?);
                 Ok(())
@@ -158,7 +158,7 @@ macro_rules! scaler_methods {
             }
         }
 
-        /// The statistics, in `f64`.
+        /// The state consists of the statistics in `f64`.
         impl Stateful for $scaler {
             fn state(&self) -> Result<Vec<(String, Tensor)>> {
                 self.statistics.state()
@@ -171,7 +171,8 @@ macro_rules! scaler_methods {
     };
 }
 
-/// Scales every feature to mean 0 and variance 1: (x − mean)/√variance, with the variance of N, not N − 1.
+/// Scales every feature to mean 0 and variance 1: (x − mean)/√variance, where the variance has the divisor N, not N −
+/// 1.
 ///
 /// Statistics are computed in `f64`. A constant feature is only shifted, and NaNs stay NaNs, both as in scikit-learn.
 ///
@@ -202,7 +203,7 @@ pub struct StandardScaler {
 scaler_methods!(StandardScaler);
 
 impl StandardScaler {
-    /// Creates a scaler without statistics.
+    /// Creates a scaler that is not fitted.
     pub fn new() -> StandardScaler {
         StandardScaler { statistics: FittedStatistics::new("standard_scaler", ["mean", "var", "scale"]) }
     }
@@ -218,7 +219,7 @@ impl StandardScaler {
             let deviations = values.iter().map(|value| value - mean);
             let (sum, squares) = deviations.fold((0.0, 0.0), |(sum, squares), d| (sum + d, squares + d * d));
             let variance = (squares - sum * sum / n) / n;
-            // A variance that rounding alone can explain belongs to a constant feature, as in scikit-learn.
+            // As in scikit-learn, a feature whose variance is within the rounding error is constant.
             let bound = n * f64::EPSILON * variance + (n * mean * f64::EPSILON).powi(2);
             let scale = if variance <= bound { 1.0 } else { variance.sqrt() };
             statistics.iter_mut().zip([mean, variance, scale]).for_each(|(list, value)| list.push(value));
@@ -235,7 +236,7 @@ impl StandardScaler {
         self.statistics.map_features(x, |value, i, [mean, _, scale]| (value - mean[i]) / scale[i])
     }
 
-    /// Returns the features of which [`transform`](Self::transform) returns x.
+    /// Inverts [`transform`](Self::transform): returns the original features of the scaled features x.
     ///
     /// # Errors
     /// The errors of [`transform`](Self::transform).
@@ -262,8 +263,8 @@ impl StandardScaler {
     }
 }
 
-/// Scales every feature linearly so that its least and largest training values become the ends of a range, [0, 1] by
-/// default. A constant feature becomes the lower end, and NaNs stay NaNs, both as in scikit-learn.
+/// Scales every feature linearly so that its training minimum and maximum become the bounds of a range, by default [0,
+/// 1]. A constant feature becomes the lower bound, and NaNs stay NaNs, both as in scikit-learn.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -282,7 +283,7 @@ pub struct MinMaxScaler {
 scaler_methods!(MinMaxScaler);
 
 impl MinMaxScaler {
-    /// Creates a scaler without statistics.
+    /// Creates a scaler that is not fitted.
     pub fn new() -> MinMaxScaler {
         let names = ["data_min", "data_max", "scale", "min"];
         MinMaxScaler { statistics: FittedStatistics::new("min_max_scaler", names), range: (0.0, 1.0) }
@@ -294,7 +295,7 @@ impl MinMaxScaler {
         MinMaxScaler { range: (low, high), ..self }
     }
 
-    /// Returns the least and the largest value, the scale and the offset of each feature.
+    /// Returns the minimum, the maximum, the scale and the offset of each feature.
     fn compute_statistics(&self, x: &Tensor) -> Result<[Vec<f64>; 4]> {
         let (op, (low, high)) = (self.statistics.op, self.range);
         if !(low < high && low.is_finite() && high.is_finite()) {
@@ -323,7 +324,7 @@ impl MinMaxScaler {
         self.statistics.map_features(x, |value, i, [_, _, scale, offset]| value * scale[i] + offset[i])
     }
 
-    /// Returns the features of which [`transform`](Self::transform) returns x.
+    /// Inverts [`transform`](Self::transform): returns the original features of the scaled features x.
     ///
     /// # Errors
     /// The errors of [`transform`](Self::transform).

@@ -3,7 +3,7 @@
 use pellucid_nn::StateDict;
 use pellucid_tensor::{Error, Result, Tensor};
 
-/// Returns strings as two values of a state: their bytes `u8`, and the number of bytes of each `i64`.
+/// Encodes strings as two tensors of a state: their bytes (`u8`), and the length of each in bytes (`i64`).
 pub(super) fn strings_to_state(name: &str, strings: &[String]) -> Result<[(String, Tensor); 2]> {
     let bytes = strings.concat().into_bytes();
     let lengths: Vec<i64> = strings.iter().map(|text| text.len() as i64).collect();
@@ -14,7 +14,7 @@ pub(super) fn strings_to_state(name: &str, strings: &[String]) -> Result<[(Strin
     ])
 }
 
-/// Returns the strings of [`strings_to_state`].
+/// Decodes the strings that [`strings_to_state`] encoded.
 pub(super) fn strings_from_state(op: &'static str, state: &StateDict, name: &str) -> Result<Vec<String>> {
     let entry = |part: &str| {
         let key = format!("{name}.{part}");
@@ -33,7 +33,7 @@ pub(super) fn strings_from_state(op: &'static str, state: &StateDict, name: &str
     if rest.is_empty() { Ok(strings) } else { Err(damaged()) }
 }
 
-/// Returns an error for a name of a state that is not a list of strings of these names or one of `others`.
+/// Returns an error for a key of a state that belongs neither to one of these lists of strings nor to `others`.
 pub(super) fn check_names(op: &'static str, state: &StateDict, lists: &[&str], others: &[&str]) -> Result<()> {
     let is_known = |key: &str| {
         let list = key.strip_suffix(".bytes").or_else(|| key.strip_suffix(".lengths"));

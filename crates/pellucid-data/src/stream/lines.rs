@@ -1,4 +1,4 @@
-//! The lines of files of text.
+//! [`TextLines`]: the lines of text files.
 
 use super::{IterableDataset, RecordIter};
 use crate::random::EpochSeed;
@@ -13,8 +13,8 @@ const OP: &str = "text_lines";
 /// The maximum number of bytes of a line. A longer line is rejected before memory is allocated for it.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
-/// The lines of files in UTF-8, file after file, without their ends (`\n` or `\r\n`). A line is in memory only while it
-/// is used, so the files can be larger than the memory.
+/// The lines of UTF-8 files in order, without line endings (`\n` or `\r\n`). A line is in memory only while it is used,
+/// so the files can be larger than the memory.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -33,15 +33,15 @@ const MAX_LINE_BYTES: u64 = 64 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// An error ([`Error::File`]) names the file and the line. The epoch continues with the next line if one is not UTF-8,
-/// and with the next file after other errors.
+/// An error ([`Error::File`]) names the file and the line. The epoch continues with the next line after a line that is
+/// not UTF-8, and with the next file after other errors.
 #[derive(Clone, Debug)]
 pub struct TextLines {
     paths: Vec<PathBuf>,
 }
 
 impl TextLines {
-    /// Creates a data set of the lines of these files, which are opened when they are read.
+    /// Creates a data set of the lines of these files. A file is opened when its lines are read.
     pub fn new<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> TextLines {
         TextLines { paths: paths.into_iter().map(|path| path.as_ref().to_path_buf()).collect() }
     }
@@ -72,7 +72,7 @@ struct FileLines {
 
 enum LinesState {
     Unopened,
-    /// The reader, and the number of lines so far.
+    /// The reader, and the number of lines that were read.
     Open(BufReader<File>, u64),
     Ended,
 }
@@ -91,7 +91,7 @@ impl FileLines {
         let number = before + 1;
         let line_error = |reason: &str| Error::file(OP, &self.path, format!("line {number}: {reason}"));
         let mut line = Vec::new();
-        // The limit includes the end of the line.
+        // The limit includes the line ending.
         let read = (&mut file).take(MAX_LINE_BYTES + 2).read_until(b'\n', &mut line);
         if read.map_err(|error| line_error(&format!("the file cannot be read ({error})")))? == 0 {
             return Ok(None);

@@ -12,18 +12,18 @@ use std::sync::{Arc, Mutex};
 
 const OP: &str = "stream_loader";
 
-/// The computation of a batch from records that were read.
+/// The computation of a batch from its records.
 type BatchTask<B> = Box<dyn FnOnce() -> Result<B> + Send>;
 
-/// The batches of an epoch, in order. An item is `Err` if the source itself fails.
+/// The batches of an epoch, in order. An item is `Err` if the source fails.
 type TaskIter<B> = Box<dyn Iterator<Item = Result<BatchTask<B>>> + Send>;
 
-/// Begins the epoch of a seed at a batch.
+/// Begins an epoch at a batch.
 type BeginFn<B> = Arc<dyn Fn(EpochSeed, usize) -> Result<TaskIter<B>> + Send + Sync>;
 
-/// Batches of an [`IterableDataset`]. A thread reads the records in order, and
-/// [`workers`](LoaderOptions::workers) compute samples and collate them ahead of the loop; the batches arrive in order.
-/// With 0 workers, the thread of the caller does both.
+/// A loader of batches of an [`IterableDataset`]. One thread reads the records in order.
+/// [`workers`](LoaderOptions::workers) compute and collate samples ahead of the training loop; the batches arrive in
+/// order. With 0 workers, the calling thread does both.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -38,16 +38,16 @@ type BeginFn<B> = Arc<dyn Fn(EpochSeed, usize) -> Result<TaskIter<B>> + Send + S
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// As in a [`DataLoader`](crate::DataLoader), every sample draws its random numbers from a generator of its own, which
-/// depends on the seed, the epoch and the position of its record: the batches are bit-identical for any number of
-/// workers. To [resume](StreamLoader::load_state_dict) inside an epoch, the loader reads the records of the earlier
-/// batches again without computing samples of them.
+/// As in a [`DataLoader`](crate::DataLoader), every sample draws its random numbers from a separate generator, which
+/// depends on the seed, the epoch and the position of its record. The batches are therefore bit-identical for any
+/// number of workers. To [resume](StreamLoader::load_state_dict) inside an epoch, the loader reads the records of the
+/// earlier batches again without computing samples of them.
 ///
-/// The number of batches of an epoch is unknown before its end. An epoch without a batch yields one item, an error. An
-/// error or a panic of a sample is the item of its batch, with the position of the record ([`Error::Sample`]); the
-/// epoch continues with the next batch. A panic of the iterator ends the epoch with an error.
+/// The number of batches of an epoch is unknown before its end. An epoch without batches yields one item, an error. If
+/// a sample fails or panics, the item of its batch is [`Error::Sample`], with the position of the record; the epoch
+/// continues with the next batch. A panic of the iterator ends the epoch with an error.
 ///
-/// The threads end with the iterator of the epoch, which waits for the record that is read.
+/// The threads end when the iterator of the epoch is dropped, which waits for the current record.
 pub struct StreamLoader<B> {
     options: LoaderOptions,
     begin: BeginFn<B>,
@@ -114,7 +114,7 @@ impl<B: Send + 'static> StreamLoader<B> {
         Ok(StreamLoader { options, begin: Arc::new(begin), progress: LoaderProgress::new(Some(options.seed)) })
     }
 
-    /// Copies every batch to a device. Workers do so ahead of the loop, while the device computes.
+    /// Copies every batch to a device. Workers copy ahead of the training loop, while the device computes.
     #[must_use]
     pub fn to(self, device: Device) -> Self
     where
@@ -147,7 +147,7 @@ impl<B: Send + 'static> StreamLoader<B> {
 }
 
 impl<B> StreamLoader<B> {
-    /// Returns the positions in the epoch of the samples of a batch. The last batch may have fewer.
+    /// Returns the positions of the samples of a batch in the epoch. The last batch may have fewer samples.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a position is beyond `usize`.
@@ -175,7 +175,7 @@ impl<B> fmt::Debug for StreamLoader<B> {
     }
 }
 
-/// Reads the records of a batch. Each may be an error.
+/// Reads the records of a batch. Each record may be an error.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the iterator panics; [`Error::OutOfMemory`].
@@ -187,7 +187,7 @@ fn read_records<R>(records: &mut impl Iterator<Item = Result<R>>, n: usize) -> R
     })
 }
 
-/// Batches that workers compute ahead.
+/// The queue of batches that workers compute ahead.
 struct StreamQueue<B> {
     /// One thread, which reads the records of a batch for each job. `None` is the end of the epoch.
     reader: OrderedWorkers<(), Option<Result<BatchTask<B>>>>,
@@ -205,7 +205,7 @@ impl<B: Send + 'static> StreamQueue<B> {
     }
 
     /// Moves batches from the reader to the workers until their queues are full. Waits for the reader only if no batch
-    /// is computed.
+    /// is being computed.
     fn fill(&mut self, may_wait: bool) {
         while !self.is_read && self.workers.waiting() < self.workers.capacity() {
             while self.reader.waiting() < self.reader.capacity() {
@@ -220,7 +220,7 @@ impl<B: Send + 'static> StreamQueue<B> {
             };
             match task.flatten() {
                 Some(task) => {
-                    // After an error of the source, its iterator may be in any state.
+                    // After an error of the source, the state of its iterator is undefined.
                     self.is_read = task.is_err();
                     self.workers.submit(task);
                 }
@@ -274,7 +274,7 @@ impl<B: Send + 'static> Iterator for StreamIter<B> {
         }
         self.source = None;
         self.progress.end();
-        // A loop over nothing would train nothing.
+        // A loop over an empty epoch would train nothing.
         (self.next == 0).then(|| {
             let reason = "the epoch has no batch: the source has no record, or with drop_last fewer than a batch";
             Err(Error::invalid(OP, reason))

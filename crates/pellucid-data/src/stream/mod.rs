@@ -12,8 +12,8 @@ use pellucid_tensor::{Error, Result};
 /// The records of an epoch, in order.
 pub type RecordIter<R> = Box<dyn Iterator<Item = Result<R>> + Send>;
 
-/// Samples without indices, which are read in order: the lines of large files, the results of a simulation. A
-/// [`StreamLoader`] returns their batches.
+/// A data set without indices, whose samples are read in order: the lines of large files, the results of a simulation.
+/// A [`StreamLoader`] returns its batches.
 ///
 /// One thread reads the records of an epoch, for example lines of text, in order. The workers of the loader compute
 /// samples from them, for example tensors: [`map`](IterableDataset::map) and [`sample`](IterableDataset::sample) run
@@ -31,13 +31,13 @@ pub type RecordIter<R> = Box<dyn Iterator<Item = Result<R>> + Send>;
 /// assert_eq!(sizes, [4, 4, 2]);
 /// ```
 pub trait IterableDataset: Send + Sync {
-    /// What the reading thread reads.
+    /// The type of the records that the reading thread reads.
     type Record: Send + 'static;
 
-    /// What a worker computes from a record.
+    /// The type of the samples that workers compute from records.
     type Item: 'static;
 
-    /// Begins to read an epoch. Equal seeds must give equal records, so that a loader can resume.
+    /// Begins to read an epoch. Equal seeds must return equal records, so that a loader can resume.
     ///
     /// # Errors
     /// The errors of the source, such as [`Error::File`].
@@ -46,10 +46,10 @@ pub trait IterableDataset: Send + Sync {
     /// Computes a sample.
     ///
     /// # Errors
-    /// The errors of a record that is invalid.
+    /// An error for an invalid record.
     fn sample(&self, record: Self::Record) -> Result<Self::Item>;
 
-    /// Returns a data set with `f(sample)` for each sample. The workers compute it, with random numbers that depend on
+    /// Returns a data set whose samples are `f(sample)`, computed by the workers. The random numbers of `f` depend on
     /// the seed, the epoch and the position of the record only.
     fn map<T: 'static, F: Fn(Self::Item) -> Result<T> + Send + Sync>(self, f: F) -> MapRecords<Self, F>
     where
@@ -58,11 +58,11 @@ pub trait IterableDataset: Send + Sync {
         MapRecords { records: self, f }
     }
 
-    /// Returns a data set in an approximately random order: each record is drawn uniformly from the next `n` ones,
-    /// which are kept in memory. With n = 1 the order does not change.
+    /// Returns a data set in an approximately random order: each record is drawn uniformly from a buffer of the next
+    /// `n` records. With n = 1 the order does not change.
     ///
     /// # Errors
-    /// An epoch begins with [`Error::InvalidArgument`] if `n` is 0.
+    /// The first item of an epoch is [`Error::InvalidArgument`] if `n` is 0.
     fn shuffle_buffer(self, n: usize) -> ShuffledRecords<Self>
     where
         Self: Sized,
@@ -70,11 +70,11 @@ pub trait IterableDataset: Send + Sync {
         ShuffledRecords { records: self, n }
     }
 
-    /// Returns every `world`-th record from the record `rank` on: the part of one of `world` processes that train
-    /// together. It belongs before [`shuffle_buffer`](IterableDataset::shuffle_buffer).
+    /// Returns every `world`-th record, starting with record `rank`: the shard of process `rank` of `world` processes
+    /// that train together. Call it before [`shuffle_buffer`](IterableDataset::shuffle_buffer).
     ///
     /// # Errors
-    /// An epoch begins with [`Error::InvalidArgument`] if `rank` is not below `world`.
+    /// The first item of an epoch is [`Error::InvalidArgument`] if `rank` is not below `world`.
     fn shard(self, rank: usize, world: usize) -> RecordShard<Self>
     where
         Self: Sized,
@@ -82,7 +82,7 @@ pub trait IterableDataset: Send + Sync {
         RecordShard { records: self, rank, world }
     }
 
-    /// Returns the first `n` records of each epoch. An epoch of an endless source needs it.
+    /// Returns the first `n` records of each epoch. Use it to bound an infinite source.
     fn take(self, n: usize) -> FirstRecords<Self>
     where
         Self: Sized,
@@ -97,7 +97,7 @@ pub struct FnRecords<F> {
     f: F,
 }
 
-/// Returns a data set whose epochs are the iterators `f(seed)`. The samples are the records.
+/// Returns a data set from a function that returns the record iterator of an epoch. The samples are the records.
 ///
 /// ```
 /// use pellucid::data::{IterableDataset, from_records};
@@ -143,7 +143,7 @@ where
     }
 }
 
-/// A data set with a function of each sample; see [`IterableDataset::map`].
+/// A data set that applies a function to each sample; see [`IterableDataset::map`].
 #[derive(Clone, Debug)]
 pub struct MapRecords<D, F> {
     records: D,
@@ -163,7 +163,7 @@ impl<D: IterableDataset, T: 'static, F: Fn(D::Item) -> Result<T> + Send + Sync> 
     }
 }
 
-/// A data set whose records are selected or reordered; the samples are computed as before.
+/// Defines a data set that selects or reorders records; the samples are computed as before.
 macro_rules! reordered_records {
     ($(#[$doc:meta] $name:ident { $($field:ident),+ }, |$own:ident, $records:ident, $seed:ident| $body:expr;)+) => {$(
         #[$doc]
@@ -207,7 +207,7 @@ reordered_records! {
     FirstRecords { n }, |own, records, _seed| Ok(Box::new(records.take(own.n)));
 }
 
-/// An iterator that returns each record from a random place of a buffer, which the next record then takes.
+/// An iterator that returns a random record of a buffer, and replaces it by the next record of the source.
 struct ShuffleBuffer<R> {
     records: RecordIter<R>,
     buffer: Vec<R>,

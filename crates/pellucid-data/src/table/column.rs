@@ -12,7 +12,7 @@ pub enum Column {
     Float(Vec<f64>),
     /// Integers without missing values. A column with missing integers is stored as floats.
     Integer(Vec<i64>),
-    /// Categorical strings: codes into a sorted list of distinct strings.
+    /// Strings as codes: indices into a sorted list of distinct strings.
     Category(Categories),
 }
 
@@ -29,7 +29,7 @@ pub enum ColumnType {
 
 /// Strings, each stored as its index in the sorted list of all distinct strings.
 ///
-/// The rows that are selected from a table keep the list, so the parts of a split have the same codes.
+/// Row selections share the list, so the parts of a split have the same codes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Categories {
     names: Arc<[String]>,
@@ -48,7 +48,7 @@ impl Categories {
         Categories { names, codes }
     }
 
-    /// Creates categories from integers, whose strings are in the order of the integers.
+    /// Creates categories from integers. The strings are sorted numerically.
     fn from_integers(values: &[i64]) -> Categories {
         let sorted: Vec<i64> = values.iter().copied().collect::<BTreeSet<i64>>().into_iter().collect();
         let code = |value: &i64| sorted.binary_search(value).map_or(-1, |code| code as i64);
@@ -65,13 +65,13 @@ impl Categories {
         &self.codes
     }
 
-    /// Returns the string of a row, `None` if it is missing or the row does not exist.
+    /// Returns the string of a row, or `None` if it is missing or the row does not exist.
     pub fn text(&self, row: usize) -> Option<&str> {
         let code = usize::try_from(*self.codes.get(row)?).ok()?;
         self.names.get(code).map(String::as_str)
     }
 
-    /// Returns the code of a string, which is added to the names if no row has it.
+    /// Returns the code of a string. A string that is not in the names is added to them.
     fn with_name(&self, text: &str) -> (Categories, i64) {
         if let Ok(code) = self.names.binary_search_by(|name| name.as_str().cmp(text)) {
             return (self.clone(), code as i64);
@@ -83,7 +83,7 @@ impl Categories {
         (categories, code)
     }
 
-    /// Returns these categories with `text` in place of missing strings.
+    /// Returns these categories with missing strings replaced by `text`.
     pub(super) fn with_missing_as(&self, text: &str) -> Categories {
         let (mut categories, code) = self.with_name(text);
         categories.codes.iter_mut().filter(|code| **code < 0).for_each(|missing| *missing = code);
@@ -101,7 +101,7 @@ impl Column {
         }
     }
 
-    /// Returns true if there is no value.
+    /// Returns true if the column has no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -135,7 +135,7 @@ impl Column {
         text.unwrap_or_default()
     }
 
-    /// Returns the values of these rows, which exist.
+    /// Returns the values of these rows, which must exist.
     pub(super) fn take_rows(&self, rows: &[usize]) -> Result<Column> {
         fn taken<T: Copy>(values: &[T], rows: &[usize]) -> Result<Vec<T>> {
             let mut result = vec_with_capacity(rows.len())?;
@@ -151,7 +151,7 @@ impl Column {
         })
     }
 
-    /// Returns the values as categories: floats by their strings, integers in numeric order.
+    /// Returns the values as categories: floats sorted as strings, integers sorted numerically.
     pub(crate) fn to_categories(&self) -> Categories {
         match self {
             Column::Float(values) => {
@@ -164,14 +164,14 @@ impl Column {
     }
 }
 
-/// Strings that become a column: numbers if all are, otherwise categories.
+/// Strings that become a column: of numbers if all strings are numbers, otherwise of categories.
 #[cfg(any(feature = "csv", feature = "json"))]
 pub(super) struct TextColumn<'a> {
     /// The strings; `None` is a missing value.
     pub(super) strings: Vec<Option<&'a str>>,
 }
 
-/// The row and the string of a value that does not have the type of its column.
+/// A value whose type differs from the column's: its row and string.
 #[cfg(any(feature = "csv", feature = "json"))]
 pub(super) struct WrongValue<'a> {
     pub(super) row: usize,
@@ -181,13 +181,13 @@ pub(super) struct WrongValue<'a> {
 
 #[cfg(any(feature = "csv", feature = "json"))]
 impl<'a> TextColumn<'a> {
-    /// Returns a column of the narrowest type that contains all values exactly. Integers that floats would round,
-    /// beyond 64 bits or beyond 2⁵³ in a column of floats, make the column one of categories.
+    /// Returns a column of the narrowest type that represents all values exactly. If floats would round an integer
+    /// (beyond 64 bits, or beyond 2⁵³ in a column of floats), the column has categories.
     pub(super) fn infer(&self) -> Column {
         let numbers = [ColumnType::Integer, ColumnType::Float];
         let found = numbers.into_iter().find_map(|column_type| self.typed(column_type).ok());
         match found {
-            // A column without any value has no type; floats can represent it.
+            // A column without values has no type and becomes a column of floats.
             Some(Column::Float(_)) if self.strings.iter().flatten().any(|text| is_inexact_integer(text)) => {
                 Column::Category(Categories::new(&self.strings))
             }
@@ -196,8 +196,8 @@ impl<'a> TextColumn<'a> {
         }
     }
 
-    /// Returns a column of a type, or the earliest value of another type. A column of integers with missing values
-    /// has floats, which must represent all of them.
+    /// Returns a column of a type, or the first value of a different type. A column of integers with missing values is
+    /// stored as floats, which must represent all values exactly.
     pub(super) fn typed(&self, column_type: ColumnType) -> std::result::Result<Column, WrongValue<'a>> {
         match column_type {
             ColumnType::Category => Ok(Column::Category(Categories::new(&self.strings))),
@@ -235,7 +235,7 @@ impl<'a> TextColumn<'a> {
     }
 }
 
-/// Returns true for the string of an integer that a float rounds, or that is not an `i64`.
+/// Returns true for the string of an integer that a float would round, or that exceeds `i64`.
 #[cfg(any(feature = "csv", feature = "json"))]
 fn is_inexact_integer(text: &str) -> bool {
     let text = text.trim();
@@ -244,7 +244,7 @@ fn is_inexact_integer(text: &str) -> bool {
     is_integer && !text.parse::<i64>().is_ok_and(is_exact)
 }
 
-/// Returns true if a float represents the integer.
+/// Returns true if a float represents the integer exactly.
 #[cfg(any(feature = "csv", feature = "json"))]
 pub(super) fn is_exact(value: i64) -> bool {
     value as f64 as i128 == i128::from(value)
@@ -283,8 +283,8 @@ impl From<Categories> for Column {
 /// Returns the values of a column as floats.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for text.
-pub(super) fn floats_of(op: &'static str, name: &str, column: &Column) -> Result<Vec<f64>> {
+/// [`Error::InvalidArgument`] if the column contains strings.
+pub(super) fn column_floats(op: &'static str, name: &str, column: &Column) -> Result<Vec<f64>> {
     match column {
         Column::Float(values) => Ok(values.clone()),
         Column::Integer(values) => Ok(values.iter().map(|&value| value as f64).collect()),
@@ -292,7 +292,7 @@ pub(super) fn floats_of(op: &'static str, name: &str, column: &Column) -> Result
     }
 }
 
-/// Returns an error for strings in place of numbers, with the first string that is not a number.
+/// Returns the error for strings in a column of numbers. It names the first string that is not a number.
 pub(super) fn text_error(op: &'static str, name: &str, categories: &Categories) -> Error {
     let is_text = |row: &usize| categories.text(*row).is_some_and(|text| text.parse::<f64>().is_err());
     let example = match (0..categories.codes.len()).find(is_text) {

@@ -1,4 +1,4 @@
-//! Files of comma-separated values (RFC 4180), with a delimiter of choice.
+//! CSV files (RFC 4180), with a configurable delimiter.
 
 use super::column::{TextColumn, WrongValue};
 use super::{Column, ColumnType, Table, list_names};
@@ -9,10 +9,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The maximum number of bytes of a file: a larger one, such as a device, would fill the memory.
+/// The maximum file size in bytes. A larger file, or an unlimited device, would exhaust the memory.
 const MAX_BYTES: u64 = 8 << 30;
 
-/// The maximum number of columns. A file with more has another delimiter or is not a table.
+/// The maximum number of columns. A file with more columns has a different delimiter or is not a table.
 const MAX_COLUMNS: usize = 1 << 16;
 
 /// The options of [`Table::read_csv`].
@@ -36,27 +36,27 @@ const MAX_COLUMNS: usize = 1 << 16;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct CsvOptions<'a> {
-    /// Whether the first line has the names of the columns. Default: true.
+    /// Whether the first line contains the column names. Default: true.
     pub header: bool,
-    /// The names of the columns, in place of those of the header. Default: none.
+    /// Column names that replace the header. Default: none.
     pub names: &'a [&'a str],
-    /// The columns that are read, in the order of this list. Default: all, by an empty list.
+    /// The columns to read, in the order of this list. An empty list selects all columns. Default: empty.
     #[doc(alias = "usecols")]
     pub columns: &'a [&'a str],
-    /// The character between two fields, of ASCII. Default: a comma.
+    /// The ASCII character between fields. Default: a comma.
     #[doc(alias = "sep")]
     pub delimiter: char,
-    /// The character with which lines of comments begin, of ASCII. Default: none.
+    /// The ASCII character with which comment lines begin. Default: none.
     pub comment: Option<char>,
-    /// The strings that mark missing values. Default: the empty string, `NA`, `N/A`, `NaN`, `null`, and their variants
-    /// of pandas.
+    /// The strings that mark missing values. Default: the empty string, `NA`, `N/A`, `NaN`, `null`, and the variants
+    /// that pandas recognizes.
     #[doc(alias = "na_values")]
     pub missing: &'a [&'a str],
-    /// Whether values may be missing: a missing number becomes NaN, and a column of integers then has floats. Default:
-    /// true.
+    /// Whether values may be missing: a missing number becomes NaN, and a column of integers is then stored as floats.
+    /// Default: true.
     pub allow_missing: bool,
-    /// The types of columns. Other columns have integers if all values are, otherwise floats if all are numbers,
-    /// otherwise strings. Default: none.
+    /// The types of columns. All other columns have integers if all values are integers, otherwise floats if all are
+    /// numbers, otherwise strings. Default: none.
     #[doc(alias = "dtype")]
     pub types: &'a [(&'a str, ColumnType)],
 }
@@ -77,8 +77,8 @@ impl Default for CsvOptions<'_> {
 }
 
 impl Table {
-    /// Reads a file of comma-separated values. Fields may be quoted by `"`. White space around a field is dropped, but
-    /// not inside quotes. Empty lines are dropped.
+    /// Reads a CSV file. Fields may be quoted by `"`. White space around a field is removed, but kept inside quotes.
+    /// Empty lines are skipped.
     ///
     /// ```no_run
     /// use pellucid::data::{CsvOptions, Table};
@@ -89,9 +89,9 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// [`Error::File`] if the file cannot be read, with the line and the column: for a line with another number of
-    /// fields, a value that does not have the type of its column, a missing value that is not allowed, two columns of
-    /// one name, or a name of the options that does not exist; [`Error::OutOfMemory`].
+    /// [`Error::File`] if the file cannot be read, or, with the line and the column, for a line with a wrong number of
+    /// fields, a value of the wrong type, a missing value that is not allowed, a repeated column name, or an unknown
+    /// column name in the options; [`Error::OutOfMemory`].
     pub fn read_csv(path: impl AsRef<Path>, options: CsvOptions<'_>) -> Result<Table> {
         let (op, path) = ("read_csv", path.as_ref());
         let file = File::open(path).map_err(|error| Error::unreadable_file(op, path, &error))?;
@@ -100,7 +100,7 @@ impl Table {
             return Err(Error::file(op, path, "the path is a directory: add a file name"));
         }
         let mut bytes = Vec::new();
-        // One byte beyond the limit reveals a larger file.
+        // Reading one byte beyond the limit detects a larger file.
         let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
         read.map_err(|error| Error::unreadable_file(op, path, &error))?;
         if bytes.len() as u64 > MAX_BYTES {
@@ -109,7 +109,7 @@ impl Table {
         parse(&bytes, options).map_err(|reason| Error::file(op, path, reason))
     }
 
-    /// Parses text of comma-separated values, as [`read_csv`](Table::read_csv) does.
+    /// Parses a string in CSV format, as [`read_csv`](Table::read_csv) does.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] with the line and the column, in the cases of [`read_csv`](Table::read_csv).
@@ -127,14 +127,14 @@ struct CsvLines<'a> {
 }
 
 impl CsvLines<'_> {
-    /// Returns the number of the line of a row, from 1.
+    /// Returns the 1-based line number of a row.
     fn line(&self, row: usize) -> u64 {
         self.records[row].position().map_or(0, |position| line_of(position, self.bytes, self.comment))
     }
 }
 
-/// Returns the number of the line of a record, from 1. The position of the parser is before the empty lines and
-/// comments that it skips.
+/// Returns the 1-based line number of a record. The position of the parser is before the empty lines and comments that
+/// it skips.
 fn line_of(position: &::csv::Position, bytes: &[u8], comment: Option<u8>) -> u64 {
     let mut line = position.line();
     let mut rest = &bytes[bytes.len().min(position.byte() as usize)..];
@@ -151,7 +151,7 @@ fn line_of(position: &::csv::Position, bytes: &[u8], comment: Option<u8>) -> u64
     line
 }
 
-/// Parses comma-separated values. The error message has the line and the column.
+/// Parses a CSV file. The error message contains the line and the column.
 fn parse(bytes: &[u8], options: CsvOptions<'_>) -> std::result::Result<Table, String> {
     let lines = read_lines(bytes, options)?;
     let known = || list_names(lines.names.iter().map(String::as_str));
@@ -171,7 +171,7 @@ fn parse(bytes: &[u8], options: CsvOptions<'_>) -> std::result::Result<Table, St
     Table::from_columns(columns).map_err(|error| error.to_string())
 }
 
-/// Reads all lines, and checks their numbers of fields and the names.
+/// Reads all lines, and checks the field counts and the column names.
 fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Result<CsvLines<'a>, String> {
     let ascii = |what: &str, character: char| {
         u8::try_from(character)
@@ -221,7 +221,7 @@ fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Resu
     Ok(lines)
 }
 
-/// Returns an error for a delimiter or a comment character that has another meaning.
+/// Returns an error if the delimiter or the comment character has a special meaning in CSV.
 fn check_special_characters(options: CsvOptions<'_>) -> std::result::Result<(), String> {
     let reserved = |character: char| matches!(character, '"' | '\n' | '\r');
     if reserved(options.delimiter) {
@@ -235,7 +235,7 @@ fn check_special_characters(options: CsvOptions<'_>) -> std::result::Result<(), 
     }
 }
 
-/// A quoted field that begins or ends with white space, which the parser drops.
+/// A quoted field that begins or ends with white space, which the parser removes.
 struct SpacedField {
     /// The offset of the quote in the file.
     at: usize,
@@ -245,7 +245,7 @@ struct SpacedField {
 }
 
 impl SpacedField {
-    /// Puts the text back into its record.
+    /// Restores the original field in its record.
     fn restore_in(self, records: &mut [StringRecord]) {
         let starts_before = |record: &StringRecord| record.position().is_some_and(|p| p.byte() <= self.at as u64);
         let Some(row) = records.partition_point(starts_before).checked_sub(1) else { return };
@@ -258,8 +258,8 @@ impl SpacedField {
     }
 }
 
-/// Returns an error for a quote that is never closed, which would turn all later lines into one field, and for text
-/// after a closing quote. The parser accepts both. Returns the quoted fields that begin or end with white space.
+/// Returns the quoted fields that begin or end with white space. Returns an error for an unclosed quote, which would
+/// merge all later lines into one field, and for characters after a closing quote. The parser accepts both.
 fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result::Result<Vec<SpacedField>, String> {
     let (mut spaced, mut index) = (Vec::new(), 0);
     let (mut line, mut at) = (1, bytes.strip_prefix(BYTE_ORDER_MARK).map_or(0, |_| BYTE_ORDER_MARK.len()));
@@ -278,7 +278,7 @@ fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result
                 };
                 line += bytes[at..at + end].iter().filter(|byte| **byte == b'\n').count();
                 at += end + 1;
-                // Two quotes stand for one.
+                // Two quotes represent one.
                 if bytes.get(at) != Some(&b'"') {
                     break;
                 }
@@ -306,7 +306,7 @@ fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result
     Ok(spaced)
 }
 
-/// Describes an error of the parser, with its line.
+/// Describes an error of the parser with its line number.
 fn describe(error: &::csv::Error, line: impl Fn(&::csv::Position) -> u64) -> String {
     let line = error.position().map_or_else(String::new, |position| format!("line {}: ", line(position)));
     match error.kind() {

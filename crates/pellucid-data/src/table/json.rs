@@ -1,4 +1,4 @@
-//! Files with a value of JSON on each line.
+//! JSON Lines files: one JSON value per line.
 
 use super::column::is_exact;
 use super::{Categories, Column, Table};
@@ -10,15 +10,15 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-/// A value of JSON (`serde_json::Value`).
+/// A JSON value (`serde_json::Value`).
 pub use serde_json::Value as JsonValue;
 
 const OP: &str = "read_json_lines";
 
-/// The maximum number of bytes of a line. All values of a line are in memory together.
+/// The maximum size of a line in bytes. A line is parsed as one value in memory.
 const MAX_LINE: u64 = 256 << 20;
 
-/// Reads the values of a file with one on each line. Empty lines and a byte order mark are skipped.
+/// Reads the JSON values of a file with one value per line. Empty lines and a byte order mark are skipped.
 ///
 /// ```no_run
 /// use pellucid::data::read_json_lines;
@@ -28,12 +28,12 @@ const MAX_LINE: u64 = 256 << 20;
 /// ```
 ///
 /// # Errors
-/// [`Error::File`] if the file cannot be read, or with the line that is not a value of JSON.
+/// [`Error::File`] if the file cannot be read, or a line is not a JSON value (the error contains the line number).
 pub fn read_json_lines(path: impl AsRef<Path>) -> Result<Vec<JsonValue>> {
     Ok(numbered_values(path.as_ref())?.into_iter().map(|(_, value)| value).collect())
 }
 
-/// Reads the values of a file, with the number of the line of each.
+/// Reads the values of a file with their line numbers.
 fn numbered_values(path: &Path) -> Result<Vec<(usize, Value)>> {
     let unreadable = |error| Error::unreadable_file(OP, path, &error);
     let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
@@ -54,7 +54,7 @@ fn numbered_values(path: &Path) -> Result<Vec<(usize, Value)>> {
             continue;
         }
         let value = serde_json::from_slice(&bytes).map_err(|error| {
-            let reason = format!("line {line}, byte {}: {}", error.column(), text_of(&error));
+            let reason = format!("line {line}, byte {}: {}", error.column(), error_message(&error));
             Error::file(OP, path, reason)
         })?;
         values.push((line, value));
@@ -62,21 +62,20 @@ fn numbered_values(path: &Path) -> Result<Vec<(usize, Value)>> {
     Ok(values)
 }
 
-/// Returns the text of an error without its position, which counts from the start of the line.
-fn text_of(error: &serde_json::Error) -> String {
+/// Returns the message of an error without its position, which is relative to the line.
+fn error_message(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or_default().to_string()
 }
 
 impl Table {
-    /// Reads a file with an object of JSON on each line. A name of the objects is a column: of integers if all its
-    /// values are, otherwise of floats if all are numbers, otherwise of strings, as are booleans. `null` and a name
-    /// that an object does not have are missing values. A column of numbers in which a float would round an integer
-    /// beyond 2⁵³ has strings.
+    /// Reads a file with one JSON object per line. Each key is a column: of integers if all values are integers,
+    /// otherwise of floats if all are numbers, otherwise of strings. Booleans become strings. `null` and an absent key
+    /// are missing values. If floats would round an integer beyond 2⁵³, the column has strings.
     ///
     /// # Errors
-    /// [`Error::File`] if the file cannot be read, or with the line that is not an object, or in which a value is an
-    /// array, an object, or a string in a column of numbers.
+    /// [`Error::File`] if the file cannot be read, or a line is not an object, or contains an array, an object, or a
+    /// string in a column of numbers (the error contains the line number).
     pub fn read_json_lines(path: impl AsRef<Path>) -> Result<Table> {
         let path = path.as_ref();
         let rows = numbered_values(path)?;
@@ -108,7 +107,7 @@ impl Table {
                 }
                 cells.push((*line, value));
             }
-            let column = column_of(&cells).map_err(|line| {
+            let column = column_from_values(&cells).map_err(|line| {
                 refuse(
                     line,
                     format!(
@@ -123,8 +122,8 @@ impl Table {
     }
 }
 
-/// Returns a column of values, or the line of a number in a column of strings or of a string in a column of numbers.
-fn column_of(cells: &[(usize, &Value)]) -> std::result::Result<Column, usize> {
+/// Returns a column of values. If strings and numbers are mixed, returns the line of the first value of the other type.
+fn column_from_values(cells: &[(usize, &Value)]) -> std::result::Result<Column, usize> {
     let values = || cells.iter().map(|(_, value)| *value);
     if let Some(integers) = values().map(Value::as_i64).collect::<Option<Vec<i64>>>() {
         return Ok(Column::Integer(integers));

@@ -4,14 +4,14 @@ use super::column::floats_of;
 use super::{Column, OP, Table, invalid};
 use pellucid_tensor::{Error, Result};
 
-/// The value in place of missing ones; see [`Table::fill_missing`].
+/// The replacement of missing values; see [`Table::fill_missing`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum FillValue {
-    /// The mean of the values that exist.
+    /// The mean of the existing values.
     Mean,
-    /// Their median.
+    /// The median of the existing values.
     Median,
-    /// The most frequent of them, the least of several.
+    /// The most frequent value, or the smallest of several.
     Mode,
     /// A number.
     Number(f64),
@@ -20,10 +20,10 @@ pub enum FillValue {
 }
 
 impl Table {
-    /// Returns the number of missing values of a column.
+    /// Counts the missing values of a column.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no such column.
+    /// [`Error::InvalidArgument`] if the column does not exist.
     #[doc(alias = "isna")]
     pub fn missing(&self, name: &str) -> Result<usize> {
         let column = self.column(name)?;
@@ -40,8 +40,8 @@ impl Table {
         self.rows(&(0..self.rows).filter(is_complete).collect::<Vec<_>>())
     }
 
-    /// Returns the table with another value in place of the missing values of these columns. Statistics are computed
-    /// from this table; [`Imputer`](crate::Imputer) fills other tables by the statistics of the training rows.
+    /// Returns the table with the missing values of these columns replaced. Statistics are computed from this table;
+    /// [`Imputer`](crate::Imputer) uses the statistics of the training rows for other tables.
     ///
     /// ```
     /// use pellucid::data::{Column, FillValue, Table};
@@ -53,9 +53,8 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no column of a name, all values
-    /// of a column are missing, or the value cannot fill the column: strings cannot fill a column of numbers, and
-    /// numbers and the mean cannot fill a column of strings.
+    /// [`Error::InvalidArgument`] if a column does not exist, all its values are missing, or the value cannot fill the
+    /// column: strings cannot fill a column of numbers, and numbers and the mean cannot fill a column of strings.
     #[doc(alias = "fillna")]
     #[doc(alias = "SimpleImputer")]
     pub fn fill_missing(&self, names: &[impl AsRef<str>], value: FillValue) -> Result<Table> {
@@ -67,7 +66,7 @@ impl Table {
     }
 }
 
-/// Returns a column with `value` in place of missing values.
+/// Returns a column with missing values replaced by `value`.
 fn fill_missing_in(name: &str, column: &Column, value: &FillValue) -> Result<Column> {
     match (column, value) {
         // Integers are never missing.
@@ -77,7 +76,7 @@ fn fill_missing_in(name: &str, column: &Column, value: &FillValue) -> Result<Col
     }
 }
 
-/// Returns the number or the text that `value` is for a column.
+/// Returns the number or the string to which `value` evaluates for a column.
 pub(crate) fn statistic(name: &str, column: &Column, value: &FillValue) -> Result<FillValue> {
     let all_missing = || invalid(format!("all values of column {name:?} are missing, so its {value:?} is undefined"));
     if let Column::Category(categories) = column {
@@ -105,14 +104,14 @@ pub(crate) fn statistic(name: &str, column: &Column, value: &FillValue) -> Resul
     }))
 }
 
-/// Returns a column with a number or a text in place of missing values.
+/// Returns a column with missing values replaced by a number or a string.
 pub(crate) fn filled_with(name: &str, column: &Column, value: &FillValue) -> Result<Column> {
     match (column, value) {
         (Column::Integer(_), FillValue::Number(_)) => Ok(column.clone()),
         (Column::Float(values), FillValue::Number(fill)) => {
             Ok(Column::Float(values.iter().map(|value| if value.is_nan() { *fill } else { *value }).collect()))
         }
-        // A column without any value has no type.
+        // A column without values has no type.
         (Column::Float(values), FillValue::Text(text)) if values.iter().all(|value| value.is_nan()) => {
             Ok(Column::from(vec![text.clone(); values.len()]))
         }
@@ -127,9 +126,9 @@ fn mismatch(name: &str, column: &Column, value: &FillValue) -> Error {
     invalid(format!("{value:?} cannot fill the column {name:?}, which contains {kind}"))
 }
 
-/// Returns the most frequent value of a sorted list, the first of several.
+/// Returns the most frequent value of a sorted list, or the first of several.
 fn most_frequent<T: Copy + PartialEq>(sorted: &[T]) -> Option<T> {
     let groups = sorted.chunk_by(|a, b| a == b);
-    // `max_by_key` returns the last of several.
+    // `max_by_key` returns the last maximum.
     groups.rev().max_by_key(|group| group.len()).map(|group| group[0])
 }

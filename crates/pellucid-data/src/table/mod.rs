@@ -43,8 +43,8 @@ const OP: &str = "table";
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// With the feature `csv`, `Table::read_csv` reads a file of comma-separated values. The names of columns usually come
-/// from a file, so all methods return errors, which list the names that exist.
+/// With the feature `csv`, `Table::read_csv` reads a CSV file. Column names usually come from a file, so all methods
+/// return errors, which list the existing names.
 #[doc(alias = "DataFrame")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
@@ -57,7 +57,7 @@ pub struct Table {
 pub struct TableTensorOptions {
     /// The dtype of the tensor. Default: `f32`.
     pub dtype: DType,
-    /// Whether missing values become NaN. They are rejected otherwise, because one NaN makes every loss NaN. Default:
+    /// Whether missing values become NaN. Otherwise they are rejected, because one NaN makes the loss NaN. Default:
     /// false.
     pub allow_missing: bool,
 }
@@ -72,7 +72,7 @@ fn invalid(reason: String) -> Error {
     Error::invalid(OP, reason)
 }
 
-/// Returns an error for floats in place of classes.
+/// Returns the error for a column of floats that is used as classes.
 fn float_labels(name: &str) -> Error {
     invalid(format!(
         "the column {name:?} must have text or integers, but has floats; to_categories({name:?}) makes each distinct \
@@ -80,7 +80,7 @@ fn float_labels(name: &str) -> Error {
     ))
 }
 
-/// Returns a list of names as text, without the end of a long list.
+/// Formats a list of names. A long list is truncated.
 fn list_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 24;
     let more = names.len().saturating_sub(SHOWN);
@@ -111,10 +111,10 @@ impl Table {
         Ok(Table { columns, rows })
     }
 
-    /// Returns the table with one more column, or with a column of this name replaced.
+    /// Returns the table with an added column. An existing column of this name is replaced.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the column has another number of rows.
+    /// [`Error::InvalidArgument`] if the number of rows differs.
     #[doc(alias = "assign")]
     pub fn with_column(&self, name: &str, column: impl Into<Column>) -> Result<Table> {
         let mut columns = self.columns.clone();
@@ -131,7 +131,7 @@ impl Table {
         self.rows
     }
 
-    /// Returns true if there is no row.
+    /// Returns true if the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows == 0
     }
@@ -158,24 +158,24 @@ impl Table {
     /// Returns a column.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no column of this name.
+    /// [`Error::InvalidArgument`] if the column does not exist.
     pub fn column(&self, name: &str) -> Result<&Column> {
         Ok(&self.columns[self.index_of(name)?].1)
     }
 
-    /// Returns the values of a column of numbers. A missing value is NaN.
+    /// Returns the values of a numeric column. A missing value is NaN.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no such column, or it contains strings.
+    /// [`Error::InvalidArgument`] if the column does not exist or contains strings.
     pub fn floats(&self, name: &str) -> Result<Vec<f64>> {
         floats_of(OP, name, self.column(name)?)
     }
 
-    /// Returns the distinct strings of a column in sorted order. The code of a string, as in [`labels`](Table::labels),
-    /// is its index.
+    /// Returns the distinct strings of a column in sorted order. The index of a string is its code in
+    /// [`labels`](Table::labels).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no such column, or it has numbers.
+    /// [`Error::InvalidArgument`] if the column does not exist or contains numbers.
     #[doc(alias = "classes_")]
     pub fn categories(&self, name: &str) -> Result<&[String]> {
         match self.column(name)? {
@@ -186,7 +186,7 @@ impl Table {
         }
     }
 
-    /// Returns the table with the values of a column as categories: numbers become strings, in numeric order.
+    /// Converts a column to categories. Numbers become strings, which are sorted numerically.
     ///
     /// ```
     /// use pellucid::data::{Column, Table};
@@ -197,7 +197,7 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no such column.
+    /// [`Error::InvalidArgument`] if the column does not exist.
     #[doc(alias = "astype")]
     pub fn to_categories(&self, name: &str) -> Result<Table> {
         self.with_column(name, self.column(name)?.to_categories())
@@ -206,7 +206,7 @@ impl Table {
     /// Returns the table with these columns only, in this order.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no column of a name, or a name is repeated.
+    /// [`Error::InvalidArgument`] if a column does not exist, or a name is repeated.
     pub fn select(&self, names: &[impl AsRef<str>]) -> Result<Table> {
         let column = |name: &str| Ok((name.to_string(), self.column(name)?.clone()));
         let columns = names.iter().map(|name| column(name.as_ref())).collect::<Result<Vec<_>>>()?;
@@ -216,7 +216,7 @@ impl Table {
     /// Returns the table without these columns.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no column of a name.
+    /// [`Error::InvalidArgument`] if a column does not exist.
     #[doc(alias = "drop")]
     pub fn drop_columns(&self, names: &[impl AsRef<str>]) -> Result<Table> {
         let dropped = names.iter().map(|name| self.index_of(name.as_ref())).collect::<Result<Vec<_>>>()?;
@@ -224,7 +224,7 @@ impl Table {
         Ok(Table { columns: kept.map(|(_, column)| column.clone()).collect(), rows: self.rows })
     }
 
-    /// Returns the rows of these indices, in this order.
+    /// Returns the rows with these indices, in this order.
     ///
     /// # Errors
     /// [`Error::IndexOutOfBounds`] if a row does not exist; [`Error::OutOfMemory`].
@@ -237,11 +237,11 @@ impl Table {
         Ok(Table { columns: self.columns.iter().map(taken).collect::<Result<_>>()?, rows: indices.len() })
     }
 
-    /// Splits the rows at random into tables without common rows, by the rule of [`random_split`](crate::random_split).
-    /// The sizes are fractions that sum to 1, or numbers of rows.
+    /// Splits the rows at random into disjoint tables, as [`random_split`](crate::random_split) does. The sizes are
+    /// fractions that sum to 1, or row counts.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the sizes do not sum to all rows; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if the sizes do not sum to the number of rows; [`Error::OutOfMemory`].
     #[doc(alias = "train_test_split")]
     pub fn split<S: SplitLength, const N: usize>(&self, sizes: [S; N], seed: u64) -> Result<[Table; N]> {
         let parts = split_indices(self.rows, &sizes, seed)?;
@@ -249,7 +249,7 @@ impl Table {
         Ok(tables.try_into().unwrap_or_else(|_| unreachable!("N sizes have N parts")))
     }
 
-    /// Returns columns of numbers as an `f32` tensor `[rows, columns]`.
+    /// Returns numeric columns as an `f32` tensor `[rows, columns]`.
     ///
     /// # Errors
     /// The errors of [`tensor_with`](Table::tensor_with).
@@ -258,11 +258,11 @@ impl Table {
         self.tensor_with(names, TableTensorOptions::default())
     }
 
-    /// Returns columns of numbers as a tensor `[rows, columns]`, with options.
+    /// Returns numeric columns as a tensor `[rows, columns]`, with options.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no column of a name, a column contains strings, a value is missing and
-    /// not allowed, or the dtype cannot represent a value; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if a column does not exist or contains strings, a value is missing and not allowed,
+    /// or the dtype cannot represent a value; [`Error::OutOfMemory`].
     pub fn tensor_with(&self, names: &[impl AsRef<str>], options: TableTensorOptions) -> Result<Tensor> {
         let TableTensorOptions { dtype, allow_missing } = options;
         let columns = names.iter().map(|name| {
@@ -277,7 +277,7 @@ impl Table {
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
         let shape = [self.rows, columns.len()];
-        // Integers are exact in i64, beyond 2⁵³ too.
+        // `i64` represents integers beyond 2⁵³ exactly.
         if columns.iter().all(|(_, column)| matches!(column, Column::Integer(_))) && !dtype.is_float() {
             let lists: Vec<&Vec<i64>> = columns
                 .iter()
@@ -297,13 +297,13 @@ impl Table {
         ops::to_dtype(&Tensor::try_new(interleave(&lists, self.rows)?, shape)?, dtype)
     }
 
-    /// Returns a column as class numbers, an `i64` tensor `[rows]`: the codes of its [categories](Table::categories),
-    /// or its integers. The codes of strings depend on the strings of the table: another file with other strings has
-    /// other codes. [`labels_with`](Table::labels_with) and [`LabelEncoder`](crate::LabelEncoder) number them by the
-    /// classes of the training rows.
+    /// Returns a column as class indices, an `i64` tensor `[rows]`: the codes of its [categories](Table::categories),
+    /// or its integers. The codes depend on the strings of the table, so a file with different strings has different
+    /// codes. [`labels_with`](Table::labels_with) and [`LabelEncoder`](crate::LabelEncoder) use the classes of the
+    /// training rows.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no such column, it has floats, or a value is missing.
+    /// [`Error::InvalidArgument`] if the column does not exist or contains floats, or a value is missing.
     #[doc(alias = "LabelEncoder")]
     pub fn labels(&self, name: &str) -> Result<Tensor> {
         let column = self.column(name)?;
@@ -316,7 +316,7 @@ impl Table {
         Tensor::try_new(codes, [self.rows])
     }
 
-    /// Returns a column as class numbers, an `i64` tensor `[rows]`: the index of each string in a list of classes, such
+    /// Returns a column as class indices, an `i64` tensor `[rows]`: the index of each string in a list of classes, such
     /// as the [categories](Table::categories) of the training rows. Integers are compared as strings.
     ///
     /// ```
@@ -328,8 +328,8 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no such column, it has floats, a value is missing or is not in the list,
-    /// or the list has a class twice.
+    /// [`Error::InvalidArgument`] if the column does not exist or contains floats, a value is missing or is not in the
+    /// list, or a class is repeated in the list.
     pub fn labels_with(&self, name: &str, classes: &[impl AsRef<str>]) -> Result<Tensor> {
         let column = self.column(name)?;
         if matches!(column, Column::Float(_)) {
@@ -343,7 +343,7 @@ impl Table {
             }
         }
         let values = column.to_categories();
-        // The class of each distinct string, if it has one.
+        // The class index of each distinct string, if it is in the list.
         let codes: Vec<Option<i64>> = values.names().iter().map(|text| known.get(text.as_str()).copied()).collect();
         let mut labels = vec_with_capacity(self.rows)?;
         for (row, &code) in values.codes().iter().enumerate() {
@@ -381,7 +381,7 @@ fn interleave<T: Copy>(columns: &[&Vec<T>], rows: usize) -> Result<Vec<T>> {
     Ok(values)
 }
 
-/// Shows the names and the values of the rows, at most ten.
+/// Formats the column names and the values of at most ten rows.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 10;

@@ -7,14 +7,14 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::InterpolationMode;
 use pellucid_tensor::{Error, OptionRange, Result, unwrap};
 
-/// The map from a pixel of the result to a position in the image, both with the centre of the image as the origin, x to
-/// the right and y down: (a x + b y + c, d x + e y + f).
+/// The map from a pixel of the result to a position in the image: (a x + b y + c, d x + e y + f). The origin is the
+/// centre of the image; x points right and y points down.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AffineMatrix(pub [f64; 6]);
 
 impl AffineMatrix {
-    /// Returns the map of a rotation by `degrees` clockwise, shears by angles in degrees along x and y, and a
-    /// translation, around a centre. These are torchvision's definitions.
+    /// Returns the map of a clockwise rotation by `degrees`, shears by angles in degrees along x and y, and a
+    /// translation, around a centre. The definitions are torchvision's.
     pub fn new(degrees: f64, translate: [f64; 2], shear: [f64; 2], center: [f64; 2]) -> AffineMatrix {
         let (rotation, [shear_x, shear_y]) = (degrees.to_radians(), shear.map(f64::to_radians));
         let difference = rotation - shear_y;
@@ -28,7 +28,7 @@ impl AffineMatrix {
     }
 }
 
-/// Maps an image by an affine map. The interpolation is `NearestExact` or `Linear`. Outside the image, all channels
+/// Applies an affine map to an image. The interpolation is `NearestExact` or `Linear`. Outside the image, all channels
 /// have the value `fill`.
 ///
 /// # Errors
@@ -97,8 +97,8 @@ fn append_linear(image: &Image, x: f64, y: f64, fill: u8, pixels: &mut Vec<u8>) 
     pixels.extend(sums[..image.channels()].iter().map(|sum| sum.round_ties_even() as u8));
 }
 
-/// Rotates an image counterclockwise around its centre, by bilinear interpolation. The size is kept, and pixels from
-/// outside the image have the value `fill`.
+/// Rotates an image counterclockwise around its centre, with bilinear interpolation. The size is unchanged, and pixels
+/// from outside the image have the value `fill`.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the angle is not finite; [`Error::OutOfMemory`].
@@ -107,7 +107,7 @@ pub fn rotate(image: &Image, degrees: f64, fill: u8) -> Result<Image> {
     affine(image, matrix, InterpolationMode::Linear { align_corners: false }, fill)
 }
 
-/// Rotates an image by a random angle, by bilinear interpolation.
+/// Rotates an image by a random angle, with bilinear interpolation.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomRotation {
     degrees: f64,

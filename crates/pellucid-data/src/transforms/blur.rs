@@ -6,7 +6,7 @@ use crate::random::{vec_with_capacity, with_rng};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, OptionRange, Result, unwrap};
 
-/// Convolves an image with a Gaussian of `kernel_size` pixels, with mirror images beyond its edges.
+/// Convolves an image with a Gaussian kernel of `kernel_size` pixels, with reflection padding.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] unless the size is odd and at most twice the shorter side minus 1, and the standard
@@ -30,7 +30,7 @@ pub fn gaussian_blur(image: &Image, kernel_size: usize, sigma: f64) -> Result<Im
     let sum: f64 = weights.iter().sum();
     let weights: Vec<f32> = weights.iter().map(|weight| (weight / sum) as f32).collect();
 
-    // Both axes in succession: rows to floats, columns to bytes.
+    // The horizontal pass writes floats; the vertical pass writes bytes.
     let mut blurred: Vec<f32> = vec_with_capacity(image.pixels().len())?;
     for row in image.pixels().chunks_exact(width * channels) {
         for x in 0..width {
@@ -56,13 +56,13 @@ pub fn gaussian_blur(image: &Image, kernel_size: usize, sigma: f64) -> Result<Im
     Image::try_new(pixels, [height, width, channels])
 }
 
-/// Returns the index of the position `shifted` − `radius`, mirrored at both ends.
+/// Returns the index of the position `shifted` − `radius`, reflected at both ends.
 fn mirrored(shifted: usize, radius: usize, len: usize) -> usize {
     let index = shifted.abs_diff(radius);
     if index < len { index } else { 2 * (len - 1) - index }
 }
 
-/// Blurs an image by a Gaussian of a random standard deviation, by default from 0.1 to 2 pixels.
+/// Blurs an image with a Gaussian kernel of random standard deviation, by default from 0.1 to 2 pixels.
 #[derive(Clone, Copy, Debug)]
 pub struct GaussianBlur {
     kernel_size: usize,

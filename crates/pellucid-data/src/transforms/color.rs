@@ -1,4 +1,4 @@
-//! Colours: brightness, contrast, saturation and hue. The alpha channel is kept.
+//! Colour transforms: brightness, contrast, saturation and hue. The alpha channel is unchanged.
 
 use super::{ImageTransform, color_channels, map_bytes};
 use crate::image::{Image, byte_table};
@@ -9,7 +9,7 @@ use pellucid_tensor::{Error, OptionRange, Result, unwrap};
 /// The number of pixels that are computed together, so that the compiler uses vector instructions.
 const BLOCK: usize = 32;
 
-/// Returns the value of f32 as a byte: limited to [0, 255] and truncated, as in torchvision.
+/// Converts an `f32` to a byte: clamped to [0, 255] and truncated, as in torchvision.
 fn truncate_to_byte(value: f32) -> u8 {
     value as u8
 }
@@ -22,7 +22,7 @@ fn check_factor(op: &'static str, factor: f64) -> Result<f32> {
     Err(Error::invalid(op, format!("the factor must be finite and not negative, got {factor}")))
 }
 
-/// Replaces the bytes x of colours by `f(x)`.
+/// Replaces each byte x of the colour channels by `f(x)`.
 fn map_colors(image: &mut Image, f: impl Fn(f32) -> f32) {
     let table = byte_table(|byte| truncate_to_byte(f(byte.into())));
     if image.channels() == 4 {
@@ -66,7 +66,8 @@ pub fn adjust_brightness(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Interpolates between the mean of the grayscale image (factor 0) and the image (1), or beyond it, in place.
+/// Interpolates in place between the mean of the grayscale image (factor 0) and the image (factor 1); larger factors
+/// extrapolate.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the factor is negative or not finite.
@@ -86,8 +87,8 @@ pub fn adjust_contrast(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Interpolates between the grayscale image (factor 0) and the image (1), or beyond it, in place. A grayscale image is
-/// not changed.
+/// Interpolates in place between the grayscale image (factor 0) and the image (factor 1); larger factors extrapolate. A
+/// grayscale image is unchanged.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the factor is negative or not finite.
@@ -107,7 +108,7 @@ pub fn adjust_saturation(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Rotates the hue by a part of a full circle, in place. A grayscale image is not changed.
+/// Rotates the hue by a fraction of a full circle, in place. A grayscale image is unchanged.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] unless the factor is in [-0.5, 0.5].
@@ -133,7 +134,7 @@ pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
 /// M − Δ·clamp(min(k, 4 − k), 0, 1) for k = (n + h) mod 6 and n = 5, 3, 1 for red, green and blue.
 #[inline(always)]
 fn shift_hue([r, g, b]: [f32; 3], shift: f32) -> [f32; 3] {
-    // Selections instead of `f32::max`, whose rule for NaN costs instructions.
+    // Selections replace `f32::max`, whose NaN rule costs instructions.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let smaller = |a: f32, b: f32| if a < b { a } else { b };
     let largest = larger(larger(r, g), b);
@@ -170,7 +171,7 @@ fn check_gray_channels(channels: usize) -> Result<()> {
 /// Returns the grayscale image, with 1 or 3 equal channels.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for other numbers of channels.
+/// [`Error::InvalidArgument`] if `channels` is neither 1 nor 3.
 pub fn grayscale(image: &Image, channels: usize) -> Result<Image> {
     check_gray_channels(channels)?;
     let [height, width, from] = image.shape();
@@ -218,7 +219,8 @@ impl ImageTransform for Grayscale {
 
 /// Changes brightness, contrast, saturation and hue by random factors, in a random order.
 ///
-/// A strength s of the first three means a factor that is uniform in [max(0, 1 − s), 1 + s]; of the hue, in [−s, s].
+/// For a strength s, the factor of brightness, contrast and saturation is uniform in [max(0, 1 − s), 1 + s], and the
+/// hue shift is uniform in [−s, s].
 ///
 /// ```
 /// use pellucid::data::Image;
@@ -283,7 +285,7 @@ impl ImageTransform for ColorJitter {
     }
 }
 
-/// Returns the count of bytes with each value in a channel.
+/// Returns the histogram of the bytes of a channel.
 pub(super) fn histogram(image: &Image, channel: usize) -> [usize; 256] {
     let mut counts = [0; 256];
     debug_assert!(channel < color_channels(image));

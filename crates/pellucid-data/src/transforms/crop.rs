@@ -1,4 +1,4 @@
-//! Crops and padding, which are one computation: a window of an image that is continued beyond its edges.
+//! Crops and padding. Both read a window of an image that is extended beyond its edges.
 
 use super::ImageTransform;
 use crate::image::Image;
@@ -6,7 +6,7 @@ use crate::random::{vec_with_capacity, with_rng};
 use pellucid_tensor::{Error, Result, Scalar, ops::PaddingMode};
 use std::ops::Range;
 
-/// Returns the index in 0..len from which a position beyond the ends is read; `None` for a constant.
+/// Returns the source index in 0..len of a position, or `None` if the position has the padding constant.
 fn source_index(position: isize, len: usize, mode: PaddingMode) -> Option<usize> {
     let last = len as isize - 1;
     if (0..=last).contains(&position) {
@@ -16,7 +16,7 @@ fn source_index(position: isize, len: usize, mode: PaddingMode) -> Option<usize>
         PaddingMode::Constant(_) => None,
         PaddingMode::Replicate => Some(position.clamp(0, last) as usize),
         PaddingMode::Circular => Some(position.rem_euclid(len as isize) as usize),
-        // The period of mirror images, each without the edge of the one before it.
+        // The reflection is periodic and does not repeat the edges.
         PaddingMode::Reflect if last == 0 => Some(0),
         PaddingMode::Reflect => {
             let offset = position.rem_euclid(2 * last);
@@ -25,11 +25,12 @@ fn source_index(position: isize, len: usize, mode: PaddingMode) -> Option<usize>
     }
 }
 
-/// Returns the window of `size` (height, width) whose upper left corner is in this row and column. They may be outside
-/// the image, which `mode` continues.
+/// Returns the window of `size` (height, width) whose upper left corner is at [`top`, `left`]. The window may exceed
+/// the image, which is padded by `mode`.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the window has no pixel, or the constant is not a byte; [`Error::OutOfMemory`].
+/// [`Error::InvalidArgument`] if the window has no pixels, or the padding constant is not a byte;
+/// [`Error::OutOfMemory`].
 pub fn crop(image: &Image, [top, left]: [isize; 2], size: [usize; 2], mode: PaddingMode) -> Result<Image> {
     let op = "crop";
     let [height, width] = size;
@@ -61,7 +62,7 @@ pub fn crop(image: &Image, [top, left]: [isize; 2], size: [usize; 2], mode: Padd
     Image::try_new(pixels, [height, width, channels])
 }
 
-/// Appends the pixels of these columns of a row, which `mode` continues.
+/// Appends the pixels of these columns of a row, which is padded by `mode`.
 fn append_columns(
     pixels: &mut Vec<u8>,
     row: &[u8],
@@ -88,10 +89,10 @@ fn append_columns(
     append_outside(pixels, left.max(end)..right);
 }
 
-/// Pads an image by these numbers of pixels: left, top, right, bottom.
+/// Pads an image by this many pixels: left, top, right, bottom.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the constant is not a byte; [`Error::OutOfMemory`].
+/// [`Error::InvalidArgument`] if the padding constant is not a byte; [`Error::OutOfMemory`].
 pub fn pad(image: &Image, [left, top, right, bottom]: [usize; 4], mode: PaddingMode) -> Result<Image> {
     let padded = |len: usize, before: usize, after: usize| {
         let sum =
@@ -102,13 +103,13 @@ pub fn pad(image: &Image, [left, top, right, bottom]: [usize; 4], mode: PaddingM
     crop(image, [-(top as isize), -(left as isize)], size, mode)
 }
 
-/// Returns the part of `size` (height, width) in the middle of an image. A smaller image is padded with zeros.
+/// Crops an image to `size` (height, width) around its centre. A smaller image is padded with zeros.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the part has no pixel; [`Error::OutOfMemory`].
+/// [`Error::InvalidArgument`] if `size` has no pixels; [`Error::OutOfMemory`].
 pub fn center_crop(image: &Image, size: [usize; 2]) -> Result<Image> {
     let [top, left] = [(image.height(), size[0]), (image.width(), size[1])].map(|(len, part)| {
-        // torchvision rounds a half to even where it crops, and down where it pads.
+        // torchvision rounds a half to even for crops, and down for padding.
         match len.checked_sub(part) {
             Some(rest) => (rest as f64 / 2.0).round_ties_even() as isize,
             None => -((part - len) as isize / 2),
@@ -117,7 +118,7 @@ pub fn center_crop(image: &Image, size: [usize; 2]) -> Result<Image> {
     crop(image, [top, left], size, PaddingMode::Constant(Scalar::Int(0)))
 }
 
-/// Returns the part of a size in the middle of an image. A smaller image is padded with zeros.
+/// Crops an image around its centre. A smaller image is padded with zeros.
 #[derive(Clone, Copy, Debug)]
 pub struct CenterCrop {
     size: [usize; 2],
@@ -154,7 +155,7 @@ impl Pad {
         Pad { sides, mode: PaddingMode::Constant(Scalar::Int(0)) }
     }
 
-    /// Sets the values of padding pixels.
+    /// Sets the padding mode.
     #[must_use]
     pub fn mode(self, mode: PaddingMode) -> Self {
         Pad { mode, ..self }
@@ -167,7 +168,7 @@ impl ImageTransform for Pad {
     }
 }
 
-/// Returns a part of a size at a random position, after optional padding.
+/// Crops an image at a random position, after optional padding.
 ///
 /// ```
 /// use pellucid::data::Image;
@@ -196,7 +197,7 @@ impl RandomCrop {
         RandomCrop { padding, ..self }
     }
 
-    /// Sets the values of padding pixels. Default: 0.
+    /// Sets the padding mode. Default: 0.
     #[must_use]
     pub fn mode(self, mode: PaddingMode) -> Self {
         RandomCrop { mode, ..self }

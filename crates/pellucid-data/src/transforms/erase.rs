@@ -26,8 +26,8 @@ pub fn erase(mut image: Image, [top, left]: [usize; 2], [rows, columns]: [usize;
     Ok(image)
 }
 
-/// Erases a random rectangle with a probability, by default 0.5: of 2 % to 33 % of the area, and with an aspect ratio
-/// from 0.3 to 3.3.
+/// Erases a random rectangle with a given probability, by default 0.5. The rectangle covers 2 % to 33 % of the area,
+/// with an aspect ratio from 0.3 to 3.3.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomErasing {
     probability: f64,
@@ -89,7 +89,7 @@ impl ImageTransform for RandomErasing {
         }
         let [height, width, _] = image.shape();
         let found = with_rng(|rng| {
-            // As in torchvision, an image without a fitting rectangle after ten tries is kept.
+            // As in torchvision, the image is unchanged if no rectangle fits after ten tries.
             (0..10).find_map(|_| {
                 let (rows, columns) = draw_rectangle(rng, height as f64 * width as f64, self.scale, self.ratio);
                 let fits = rows < height && columns < width;

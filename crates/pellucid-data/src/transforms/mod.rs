@@ -1,4 +1,4 @@
-//! Transforms of images, for augmentation and for the input of a model.
+//! Image transforms for augmentation and preprocessing.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -11,9 +11,9 @@
 //! | `blur` | [`GaussianBlur`] |
 //! | `erase` | [`RandomErasing`] |
 //! | `policy` | [`RandAugment`], [`TrivialAugmentWide`], [`AutoAugment`] |
-//! | `normalize` | [`Normalize`]: from images to tensors |
+//! | `normalize` | [`Normalize`]: conversion of images to normalized tensors |
 //!
-//! [`functional`] has the computations without random numbers. All definitions are torchvision's.
+//! [`functional`] contains the deterministic computations. All definitions are torchvision's.
 //!
 //! ```
 //! use pellucid::data::transforms::{ColorJitter, ImageTransform, Normalize, RandomCrop, RandomHorizontalFlip};
@@ -74,7 +74,7 @@ pub trait ImageTransform: Send + Sync {
     /// Returns the transformed image. Most transforms reuse its memory.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the image does not fit, for example because it is smaller than the crop.
+    /// [`Error::InvalidArgument`] if the image is not suitable, for example smaller than the crop.
     fn apply(&self, image: Image) -> Result<Image>;
 }
 
@@ -106,7 +106,7 @@ tuple_transforms!(
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
 );
 
-/// Transforms in order, whose list is not known when the program is compiled. A tuple is a transform as well.
+/// Applies a list of transforms that is built at run time. For a fixed list, use a tuple.
 ///
 /// ```
 /// use pellucid::data::Image;
@@ -136,7 +136,7 @@ impl Compose {
         Compose::default()
     }
 
-    /// Adds a transform at the end.
+    /// Appends a transform.
     #[must_use]
     pub fn then(mut self, transform: impl ImageTransform + 'static) -> Self {
         self.transforms.push(Box::new(transform));
@@ -150,7 +150,7 @@ impl ImageTransform for Compose {
     }
 }
 
-/// A transform that is applied with a probability.
+/// Applies a transform with a given probability.
 ///
 /// ```
 /// use pellucid::data::transforms::{GaussianBlur, RandomApply};
@@ -185,7 +185,7 @@ fn is_drawn(probability: f64) -> Result<bool> {
     with_rng(|rng| rng.uniform() < probability)
 }
 
-/// Replaces each byte by its entry in a table of its channel.
+/// Replaces each byte by its entry in the table of its channel.
 fn map_bytes(image: &mut Image, tables: &[[u8; 256]]) {
     let channels = image.channels();
     for channel in 0..channels {
@@ -199,7 +199,7 @@ fn map_bytes(image: &mut Image, tables: &[[u8; 256]]) {
     }
 }
 
-/// Returns the number of channels that have colours: not alpha.
+/// Returns the number of channels without alpha.
 fn color_channels(image: &Image) -> usize {
     image.channels().min(3)
 }

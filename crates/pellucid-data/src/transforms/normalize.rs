@@ -1,12 +1,12 @@
-//! From images to normalized tensors.
+//! [`Normalize`]: conversion of images to normalized tensors.
 
 use crate::image::{Image, byte_table};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, OptionRange, Result, Tensor, ops, unwrap};
 
-/// Subtracts the mean of each channel and divides by its standard deviation. They are of values in [0, 1].
+/// Subtracts the mean of each channel and divides by the standard deviation. Both refer to pixel values in [0, 1].
 ///
-/// [`to_tensor`](Normalize::to_tensor) converts an image and normalizes it in one pass, with the values of
+/// [`to_tensor`](Normalize::to_tensor) converts an image and normalizes it in one pass. The result equals
 /// `normalize.apply_to(&image.to_tensor())`.
 ///
 /// ```
@@ -57,7 +57,7 @@ impl Normalize {
         Normalize::new(&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225])
     }
 
-    /// Returns an error unless there are values for this number of channels.
+    /// Returns an error if the number of values does not match the number of channels.
     fn check(&self, channels: usize) -> Result<()> {
         let lengths = [self.mean.len(), self.std.len()];
         if lengths.iter().any(|len| *len != 1 && *len != channels) {
@@ -69,7 +69,7 @@ impl Normalize {
         Ok(())
     }
 
-    /// Returns an image as a normalized `f32` tensor `[channels, height, width]`.
+    /// Converts an image to a normalized `f32` tensor `[channels, height, width]`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the channel counts differ; [`Error::OutOfMemory`].
@@ -78,7 +78,7 @@ impl Normalize {
         image.map_to_tensor(&self.tables)
     }
 
-    /// Returns a normalized tensor of images `[.., channels, height, width]`.
+    /// Normalizes a tensor of images `[.., channels, height, width]`.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for fewer than three axes; [`Error::InvalidArgument`] if the channel counts differ;

@@ -1,4 +1,4 @@
-//! Changes of the size.
+//! Resizing.
 
 use super::ImageTransform;
 use super::crop::crop;
@@ -11,8 +11,8 @@ use pellucid_tensor::{Error, OptionRange, Result, Scalar, unwrap};
 /// The maximum number of pixels of a resized image.
 const MAX_PIXELS: usize = 1 << 28;
 
-/// Resizes an image to a height and a width. The interpolations are `LinearAntialias` and `CubicAntialias`, which have
-/// the bytes of Pillow's `BILINEAR` and `BICUBIC`, and `NearestExact`.
+/// Resizes an image to a height and a width. The supported interpolations are `NearestExact`, and `LinearAntialias` and
+/// `CubicAntialias`, whose results equal Pillow's `BILINEAR` and `BICUBIC`.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for other interpolations, a size of 0 and a size of more than 2²⁸ pixels;
@@ -33,7 +33,7 @@ pub fn resize(image: &Image, size: [usize; 2], interpolation: InterpolationMode)
             return Err(Error::invalid(op, format!("the interpolation {other:?} is for tensors; {help}")));
         }
     };
-    // As in Pillow, an axis of the same length is not resampled, and the image between the passes has bytes.
+    // As in Pillow, an axis of the same length is not resampled, and the image between the passes is rounded to bytes.
     let mut result = image.clone();
     if width != image.width() {
         let weights = AxisWeights::new(image.width(), width, kernel, support)?;
@@ -71,23 +71,23 @@ fn resize_nearest(image: &Image, [height, width]: [usize; 2]) -> Result<Image> {
     Image::try_new(pixels, [height, width, image.channels()])
 }
 
-/// The number of bits after the binary point of a weight.
+/// The number of fraction bits of a weight.
 const WEIGHT_BITS: u32 = 22;
 
-/// The weights of the pixels of an axis for each pixel of the resized axis.
+/// The filter weights for each pixel of a resized axis.
 struct AxisWeights {
     /// The first pixel of each sum.
     first: Vec<usize>,
     /// The weights of each sum, in fixed point.
     weights: Vec<i32>,
-    /// The number of weights of each sum; those beyond the end of the axis are 0.
+    /// The number of weights of each sum. Weights beyond the end of the axis are 0.
     taps: usize,
 }
 
 impl AxisWeights {
     fn new(from: usize, to: usize, kernel: fn(f64) -> f64, support: f64) -> Result<AxisWeights> {
         let scale = from as f64 / to as f64;
-        // The filter is widened where the image shrinks.
+        // For downsampling, the support of the filter is scaled.
         let width = scale.max(1.0);
         let support = support * width;
         let taps = (2 * support.ceil() as usize + 1).min(from);
@@ -96,7 +96,7 @@ impl AxisWeights {
             let center = (index as f64 + 0.5) * scale;
             let start = (center - support + 0.5).max(0.0) as usize;
             let end = ((center + support + 0.5) as usize).min(from);
-            // All sums have the same number of terms, so the last ones begin earlier.
+            // All sums have the same number of terms, so the last sums begin earlier.
             let begin = start.min(from - taps);
             let weight = |pixel: usize| match (start..end).contains(&pixel) {
                 true => kernel((pixel as f64 - center + 0.5) / width),
@@ -116,10 +116,10 @@ impl AxisWeights {
     }
 }
 
-/// Half of the last place, with which a sum of weighted bytes begins.
+/// Half a unit in the last place, the initial value of a sum of weighted bytes.
 const ROUNDING: i32 = 1 << (WEIGHT_BITS - 1);
 
-/// Returns a sum of weighted bytes as a byte.
+/// Converts a sum of weighted bytes to a byte.
 fn to_byte(sum: i32) -> u8 {
     (sum >> WEIGHT_BITS).clamp(0, 255) as u8
 }
@@ -173,7 +173,7 @@ fn resample_columns(image: &Image, weights: &AxisWeights) -> Result<Image> {
 pub struct ResizeImage {
     /// The height and the width.
     size: Option<[usize; 2]>,
-    /// The length of the shorter side without a size.
+    /// The length of the shorter side, if `size` is `None`.
     shorter: usize,
     interpolation: InterpolationMode,
 }
@@ -184,7 +184,7 @@ impl ResizeImage {
         ResizeImage { size: Some(size), shorter: 0, interpolation: InterpolationMode::LinearAntialias }
     }
 
-    /// Resizes the shorter side to a length, and the other one in proportion.
+    /// Resizes the shorter side to a length, and the longer side in proportion.
     pub fn shorter_side(length: usize) -> ResizeImage {
         ResizeImage { size: None, shorter: length, interpolation: InterpolationMode::LinearAntialias }
     }
@@ -209,8 +209,8 @@ impl ImageTransform for ResizeImage {
     }
 }
 
-/// Returns a random part of an image, of 8 % to 100 % of its area and an aspect ratio from 3/4 to 4/3, resized to a
-/// size (Szegedy et al. 2015).
+/// Crops a random part of an image and resizes it (Szegedy et al. 2015). By default the part has 8 % to 100 % of the
+/// area and an aspect ratio from 3/4 to 4/3.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomResizedCrop {
     size: [usize; 2],
@@ -220,7 +220,7 @@ pub struct RandomResizedCrop {
 }
 
 impl RandomResizedCrop {
-    /// Creates a crop with this height and width.
+    /// Creates a transform with this output height and width.
     pub fn new(size: [usize; 2]) -> RandomResizedCrop {
         let interpolation = InterpolationMode::LinearAntialias;
         RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), interpolation }
@@ -254,7 +254,7 @@ impl RandomResizedCrop {
         RandomResizedCrop { interpolation, ..self }
     }
 
-    /// Draws the corner and the size of a part. After ten tries that do not fit, it is the central part.
+    /// Draws the corner and the size of a crop. If no crop fits after ten tries, returns the central crop.
     fn draw(&self, rng: &mut SplitMix64, [height, width]: [usize; 2]) -> ([usize; 2], [usize; 2]) {
         for _ in 0..10 {
             let (rows, columns) = draw_rectangle(rng, height as f64 * width as f64, self.scale, self.ratio);
@@ -273,8 +273,8 @@ impl RandomResizedCrop {
     }
 }
 
-/// Draws the height and the width of a rectangle with a fraction of an area and a ratio of width and height, whose
-/// logarithm is uniform.
+/// Draws the height and the width of a rectangle. The fraction of the area is uniform, and the logarithm of the aspect
+/// ratio is uniform.
 pub(super) fn draw_rectangle(rng: &mut SplitMix64, area: f64, scale: (f64, f64), ratio: (f64, f64)) -> (usize, usize) {
     let area = area * rng.uniform_in(scale.0, scale.1);
     let ratio = rng.uniform_in(ratio.0.ln(), ratio.1.ln()).exp();

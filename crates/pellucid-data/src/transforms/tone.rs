@@ -1,17 +1,17 @@
-//! The operations of automatic augmentation (Cubuk et al. 2019): tables of bytes, and sharpness. The alpha channel is
-//! kept.
+//! The operations of automatic augmentation (Cubuk et al. 2019): lookup tables, and sharpness. The alpha channel is
+//! unchanged.
 
 use super::color::histogram;
 use super::{color_channels, map_bytes};
 use crate::image::{Image, byte_table};
 use pellucid_tensor::{Error, Result};
 
-/// Returns the table that changes nothing.
+/// Returns the identity table.
 fn identity() -> [u8; 256] {
     byte_table(|byte| byte)
 }
 
-/// Replaces the bytes of colours by `table(channel)[byte]`, in place.
+/// Replaces the bytes of the colour channels by `table(channel)[byte]`, in place.
 fn map_color_tables(mut image: Image, table: impl Fn(&Image, usize) -> [u8; 256]) -> Image {
     let mut tables = [identity(); 4];
     for channel in 0..color_channels(&image) {
@@ -27,7 +27,7 @@ pub fn invert(image: Image) -> Image {
     map_color_tables(image, |_, _| byte_table(|byte| 255 - byte))
 }
 
-/// Keeps the highest bits of each byte.
+/// Keeps the highest `bits` bits of each byte.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for more than 8 bits.
@@ -45,7 +45,7 @@ pub fn solarize(image: Image, threshold: f64) -> Image {
     map_color_tables(image, |_, _| byte_table(solarized))
 }
 
-/// Stretches each channel linearly so that its least byte becomes 0 and its largest 255.
+/// Stretches each channel linearly so that its minimum becomes 0 and its maximum 255.
 pub fn autocontrast(image: Image) -> Image {
     map_color_tables(image, |image, channel| {
         let counts = histogram(image, channel);
@@ -67,7 +67,7 @@ pub fn equalize(image: Image) -> Image {
         if step == 0 {
             return identity();
         }
-        // The entry of a byte counts the smaller bytes.
+        // The entry of a byte depends on the number of smaller bytes.
         let mut below = 0;
         byte_table(|byte| {
             let entry = ((below + step / 2) / step).min(255) as u8;
@@ -77,7 +77,8 @@ pub fn equalize(image: Image) -> Image {
     })
 }
 
-/// Interpolates between a smoothed image (factor 0) and the image (1), or beyond it. The pixels at the edges are kept.
+/// Interpolates between a smoothed image (factor 0) and the image (factor 1); larger factors extrapolate. The edge
+/// pixels are unchanged.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the factor is negative or not finite.
@@ -98,7 +99,7 @@ pub fn adjust_sharpness(mut image: Image, factor: f64) -> Result<Image> {
                 let sum: u32 =
                     rows.flat_map(|row| (column - 1..=column + 1).map(move |column| u32::from(at(row, column)))).sum();
                 let center = at(row, column);
-                // The kernel has the weights 1 and, in the middle, 5.
+                // The 3 × 3 kernel has the weight 5 in the centre and 1 elsewhere.
                 let smooth = ((sum + 4 * u32::from(center)) as f32 / 13.0).round_ties_even();
                 let value = f32::from(center) * factor + smooth * (1.0 - factor);
                 image.pixels_mut()[(row * width + column) * channels + channel] = value as u8;

@@ -58,7 +58,7 @@ fn options_select_names_columns_and_types() {
     // Without a header and names, the columns are numbered.
     let numbered = CsvOptions { header: false, ..Default::default() };
     assert_eq!(Table::from_csv("1,2\n", numbered).unwrap().column_names(), ["0", "1"]);
-    // Names replace those of the header.
+    // The names of the options replace the header.
     let renamed = CsvOptions { names: &["x", "y"], ..Default::default() };
     assert_eq!(Table::from_csv("a,b\n1,2\n", renamed).unwrap().floats("y").unwrap(), [2.0]);
 }
@@ -118,7 +118,7 @@ fn files_are_read_and_errors_name_them() {
     }
 }
 
-/// White space around a field is dropped, inside quotes it is kept.
+/// White space around a field is removed; white space inside quotes is kept.
 #[test]
 fn white_space_in_quotes_is_kept() {
     let text =

@@ -1,4 +1,4 @@
-//! Data sets that are made of others.
+//! Data sets that are derived from others.
 
 use pellucid::data::{Dataset, SplitLength, TensorDataset, from_fn, from_vec, k_fold, random_split};
 use pellucid::{DType, Error, Result, Tensor};
@@ -95,7 +95,7 @@ fn random_splits_have_all_samples_once() {
         let exact = parts.iter().zip(sizes).all(|(part, size)| (part.len() as f64 - 103.0 * size).abs() <= 1.0);
         assert!(exact, "{sizes:?}");
     }
-    // Fractions whose sum is not quite 1 lose no sample, and do not panic.
+    // Fractions whose sum is not exactly 1 lose no sample, and do not panic.
     for (samples, sizes) in [
         (10_000_000, [0.333_333_4; 3]),
         (10_000_000, [0.333_333, 0.333_333, 0.333_333_5]),

@@ -1,4 +1,4 @@
-//! The images of torchvision and the files of Pillow that `reference/images.py` has written.
+//! The reference images of torchvision and files of Pillow, written by `reference/images.py`.
 
 use pellucid::data::Image;
 use std::collections::BTreeMap;
@@ -27,10 +27,10 @@ pub(crate) fn files() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Asserts that two images have the same shape and that no byte differs by more than `tolerance`.
 #[track_caller]
-pub(crate) fn assert_near(name: &str, found: &Image, expected: &Image, tolerance: u8) {
-    assert_eq!(found.shape(), expected.shape(), "{name}");
-    for (i, (a, b)) in found.pixels().iter().zip(expected.pixels()).enumerate() {
-        let message = format!("{name}: byte {i} is {a}, expected {b}\n{:?}\n{:?}", found.pixels(), expected.pixels());
+pub(crate) fn assert_near(name: &str, actual: &Image, expected: &Image, tolerance: u8) {
+    assert_eq!(actual.shape(), expected.shape(), "{name}");
+    for (i, (a, b)) in actual.pixels().iter().zip(expected.pixels()).enumerate() {
+        let message = format!("{name}: byte {i} is {a}, expected {b}\n{:?}\n{:?}", actual.pixels(), expected.pixels());
         assert!(a.abs_diff(*b) <= tolerance, "{message}");
     }
 }

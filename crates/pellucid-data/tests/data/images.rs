@@ -10,7 +10,7 @@ use std::fs;
 fn files_have_the_pixels_of_pillow() {
     let images = images();
     for (name, bytes) in files() {
-        // The inverse cosine transforms of two decoders differ by 1. Chroma of half the size is interpolated.
+        // The inverse cosine transforms of two decoders differ by 1. Subsampled chroma is interpolated.
         let tolerance = match name {
             "rgb.jpg" | "grey.jpg" => 3,
             "half.jpg" | "progressive.jpg" => 12,
@@ -24,7 +24,7 @@ fn files_have_the_pixels_of_pillow() {
 #[test]
 fn every_cut_off_file_is_an_error() {
     for (name, bytes) in files() {
-        // The last bytes of a JPEG file are the marker of its end.
+        // The last bytes of a JPEG file are the end-of-image marker.
         for len in 0..bytes.len() - 2 {
             assert!(Image::decode(&bytes[..len]).is_err(), "{name} of {} bytes is decoded from {len}", bytes.len());
         }
@@ -127,7 +127,7 @@ fn a_folder_has_a_class_for_each_folder() {
     assert_eq!(classes.to_vec::<i64>(), [0, 0, 1, 1]);
     assert_eq!(data.clone().grayscale().get(1).unwrap().0.channels(), 1);
 
-    // The numbers of another list of classes, which has more.
+    // Class indices follow a longer list of classes.
     let numbered = data.clone().with_classes(&["ant", "dog", "cat"]);
     assert_eq!(numbered.classes(), ["ant", "dog", "cat"]);
     assert_eq!(numbered.samples().iter().map(|(_, class)| *class).collect::<Vec<_>>(), [2, 2, 1, 1]);
@@ -148,7 +148,7 @@ fn errors_of_folders_name_the_path() {
     assert!(matches!(error, Error::File { .. }));
     assert!(error.to_string().contains("c.png") && error.to_string().contains("neither PNG nor JPEG"), "{error}");
     assert!(matches!(data.get(99), Err(Error::IndexOutOfBounds { .. })));
-    // Images of other formats are not left out silently.
+    // Images of other formats are not ignored silently.
     fs::write(root.join("cat/d.WebP"), "webp").unwrap();
     fs::write(root.join("dog/e.gif"), "gif").unwrap();
     let error = ImageFolder::new(&root).unwrap_err().to_string();

@@ -41,7 +41,7 @@ fn batches_are_equal_for_any_number_of_workers() {
     }
 }
 
-/// What is drawn while a batch is collated depends on the batch alone, and differs from what samples draw.
+/// Random numbers during collation depend on the batch only, and differ from the random numbers of samples.
 #[test]
 fn collating_draws_from_the_generator_of_the_batch() {
     let draw = || Ok((with_rng(|rng| rng.next_u64())?, Tensor::rand([1], DType::F64).item::<f64>().to_bits()));
@@ -62,7 +62,7 @@ fn collating_draws_from_the_generator_of_the_batch() {
     assert_eq!(numbers.len(), count, "each draw must be of another stream");
 }
 
-/// The thread's modes and random numbers neither change the samples nor are changed by them.
+/// The modes and random numbers of the calling thread do not affect the samples, and the samples do not affect them.
 #[test]
 fn samples_do_not_depend_on_the_thread_of_the_caller() {
     let _random = Generator::new(3).scope();
@@ -78,7 +78,7 @@ fn samples_do_not_depend_on_the_thread_of_the_caller() {
     assert!(!batch.requires_grad());
 }
 
-/// One call for all samples, and one call for each, draw the same numbers.
+/// One call for all samples draws the same numbers as one call for each sample.
 #[test]
 fn maps_of_several_samples_equal_maps_of_one() {
     struct OneByOne<D>(D);
@@ -109,7 +109,7 @@ fn a_loader_resumes_inside_an_epoch() {
         let mut rest: Vec<_> = epoch.map(bytes).collect();
         rest.extend(loader.epoch().map(bytes));
         let mut resumed = DataLoader::new(noisy(), LoaderOptions { seed: 9, ..options(1) });
-        // The workers have begun with another epoch, which the load discards.
+        // The workers have started the next epoch, which the load discards.
         resumed.epoch().for_each(drop);
         resumed.load_state_dict(&state).unwrap();
         assert_eq!(resumed.position(), BatchPosition { epoch: 1, batch: after });
@@ -151,7 +151,7 @@ fn errors_and_panics_name_the_sample_and_do_not_end_the_epoch() {
     }
 }
 
-/// Counts the objects of a data set that exist.
+/// A data set that counts its existing clones.
 #[derive(Clone)]
 struct Counted(#[allow(dead_code, reason = "its count is read")] Arc<()>);
 
@@ -195,7 +195,7 @@ fn workers_continue_with_the_next_epoch() {
     let options = LoaderOptions { batch_size: 2, workers: 2, prefetch_factor: 1, ..Default::default() };
     let mut loader = DataLoader::new(data, options);
     assert_eq!(loader.epoch().count(), 4);
-    // Two batches of the next epoch are computed without a request.
+    // Two batches of the next epoch are computed ahead.
     while read.load(Ordering::SeqCst) < 12 {
         std::thread::yield_now();
     }
@@ -236,7 +236,7 @@ fn invalid_options_and_orders_are_errors() {
         let error = DataLoader::try_new(data(), options).unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
     }
-    // A sampler is the order, so `shuffle` would be ignored.
+    // A sampler determines the order, so `shuffle` would be ignored.
     let shuffled = DataLoader::new(data(), LoaderOptions { shuffle: true, ..Default::default() });
     let error = shuffled.try_sampler(RandomSampler { samples: 4 }).unwrap_err().to_string();
     assert!(error.contains("`shuffle` cannot be combined with a sampler"), "{error}");

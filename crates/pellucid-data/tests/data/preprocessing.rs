@@ -60,7 +60,7 @@ fn scalers_keep_the_dtype_and_refuse_other_features() {
     assert!(text(scaler.transform(&Tensor::from([[1i64, 2]]))).contains("to_dtype"));
     assert!(text(scaler.fit_transform(&Tensor::zeros([0, 2], DType::F32))).contains("at least one sample"));
     assert!(text(scaler.fit_transform(&Tensor::from([[f32::INFINITY]]))).contains("finite or NaN"));
-    // A failed fit keeps the statistics.
+    // A failed fit leaves the statistics unchanged.
     assert_eq!(scaler.mean().unwrap().to_vec::<f64>(), [2.0, 3.5]);
     let empty = MinMaxScaler::new().feature_range(1.0, 1.0);
     assert!(text(empty.fit_transform(&x)).contains("range"));
@@ -90,7 +90,7 @@ fn checkpoints_contain_scalers_and_encoders() {
     assert_eq!(bytes(other_range.inverse_transform(&x)), bytes(min_max.inverse_transform(&x)));
     assert_eq!(bytes(other_encoder.transform(&table)), bytes(encoder.transform(&table)));
     assert_eq!(other_encoder.feature_names().unwrap(), ["city_", "city_Rome", "city_São Paulo", "zone_9", "zone_10"]);
-    // A damaged state changes nothing.
+    // Loading a damaged state changes nothing.
     let refused: Vec<StateDict> = saved
         .keys()
         .filter(|key| !key.contains("step"))
@@ -122,7 +122,7 @@ fn one_hot_codes_follow_the_fitted_categories() {
     assert!(OneHotEncoder::new().transform(&unknown).unwrap_err().to_string().contains("fit("));
 }
 
-/// Classes of the training rows number the classes of other tables, also after a load.
+/// Other tables use the class indices of the training rows, even after a load.
 #[test]
 fn labels_are_numbered_by_the_classes_of_the_training_rows() {
     let table = |pets: Vec<&str>| Table::from_columns([("pet", Column::from(pets))]).unwrap();
@@ -170,7 +170,7 @@ fn an_imputer_keeps_the_statistics_of_the_training_rows() {
     }
     let mean = Imputer::new(FillValue::Mean);
     assert_eq!(mean.fit_transform(&train, &["age"]).unwrap().floats("age").unwrap(), [1.0, 2.5, 4.0]);
-    // A column of integers has statistics for tables in which values are missing.
+    // The statistics of a column of integers fill tables with missing values.
     mean.fit(&train, &["n"]).unwrap();
     assert_eq!(mean.values().unwrap(), [("n".to_string(), FillValue::Number(3.0))]);
     let gaps = Table::from_columns([("n", Column::from(vec![f64::NAN, 2.0]))]).unwrap();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const RECORDS: usize = 23;
 
-/// Returns numbers in an order of each epoch, and samples that draw random numbers.
+/// Returns records in an order that differs in each epoch, and samples that draw random numbers.
 fn noisy() -> impl IterableDataset<Item = (Tensor, i64)> {
     from_records(|_seed| Ok((0..RECORDS as i64).map(Ok)))
         .shuffle_buffer(8)
@@ -162,7 +162,7 @@ fn records_are_selected_and_reordered() {
     assert!(counts.values().all(|n| (n - 1000).abs() < 150), "{counts:?}");
 }
 
-/// An endless source is read only as far as the queues have capacity, and the threads end with the iterator.
+/// An infinite source is read only up to the capacity of the queues, and the threads end with the iterator.
 #[test]
 fn threads_end_with_the_iterator() {
     let read = Arc::new(AtomicUsize::new(0));
@@ -174,7 +174,7 @@ fn threads_end_with_the_iterator() {
     let mut loader = StreamLoader::new(data, options(2));
     let batches: Vec<Result<Tensor>> = loader.epoch().take(10).collect();
     assert_eq!(batches.len(), 10);
-    // 10 batches, 2 for each of the 3 threads, and the ones in work.
+    // The 10 batches of the loop, 2 for each of the 3 threads, and the batches in progress.
     assert!(read.load(Ordering::Relaxed) <= 4 * (10 + 6 + 3));
     drop(loader);
     assert_eq!(Arc::strong_count(&read), 1, "a thread still reads");

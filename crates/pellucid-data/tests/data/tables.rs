@@ -5,7 +5,7 @@ use pellucid::data::{
 };
 use pellucid::{DType, Error, Result};
 
-/// A table of numbers and text with missing values.
+/// A table of numbers and strings with missing values.
 fn animals() -> Table {
     Table::from_columns([
         ("legs", Column::from(vec![4, 2, 4, 0, 4])),
@@ -32,7 +32,7 @@ fn columns_and_rows_are_selected_by_name_and_index() {
     let replaced = table.with_column("legs", vec![1.5; 5]).unwrap().with_column("id", vec![0, 1, 2, 3, 4]).unwrap();
     assert_eq!(replaced.column_names(), ["legs", "weight", "kind", "id"]);
     assert_eq!(replaced.column("legs").unwrap().column_type(), ColumnType::Float);
-    // No column is selected from rows that exist.
+    // A selection without columns keeps the number of rows.
     assert_eq!(table.select(&[""; 0]).unwrap().shape(), (5, 0));
 }
 

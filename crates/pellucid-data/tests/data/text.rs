@@ -1,4 +1,4 @@
-//! Text, its characters and windows of tokens.
+//! Text files, character tokens and token windows.
 
 use pellucid::data::{CharTokenizer, Dataset, TokenWindows, read_text};
 use pellucid::{Error, Result};

@@ -1,4 +1,4 @@
-//! Transforms of images: the values of torchvision, and random transforms.
+//! Image transforms: comparison with torchvision, and random transforms.
 
 use crate::image_reference::{assert_near, images};
 use pellucid::data::transforms::functional::*;
@@ -103,7 +103,7 @@ fn the_alpha_channel_keeps_its_colours() {
     }
 }
 
-/// A rotation with a fill has the values of a rotation of the padded image.
+/// A rotation with a fill value equals a rotation of the padded image.
 #[test]
 fn pixels_outside_of_an_image_have_the_value_of_the_fill() {
     let image = &images()["rgb"];
@@ -112,7 +112,7 @@ fn pixels_outside_of_an_image_have_the_value_of_the_fill() {
     assert_near("fill", &rotate(image, 33.0, 200).unwrap(), &expected, 0);
     let circular = crop(image, [0, -3], [9, 8], PaddingMode::Circular).unwrap();
     assert_eq!(circular.pixel(4, 0), image.pixel(4, 5));
-    // Reflections of more than the image alternate.
+    // Reflections beyond the length of the image alternate.
     let line = Image::new(vec![1, 2, 3], [1, 3, 1]);
     let reflected = crop(&line, [0, -5], [1, 13], PaddingMode::Reflect).unwrap();
     assert_eq!(reflected.pixels(), [2, 1, 2, 3, 2, 1, 2, 3, 2, 1, 2, 3, 2]);
@@ -178,7 +178,7 @@ fn normalisation_of_images_and_tensors_has_equal_bits() {
     assert!(Normalize::new(&[0.5], &[0.5]).to_tensor(image).is_ok());
 }
 
-/// Every random transform, with all kinds of draws.
+/// A composition of all random transforms.
 fn augmentation() -> impl ImageTransform + Clone + 'static {
     let spatial = (
         RandomCrop::new([9, 8]).padding(2),
@@ -260,7 +260,7 @@ fn batches_are_mixed_with_the_sample_before() {
     assert_eq!(probabilities.sum([1]).to_vec::<f32>(), [1.0; 4]);
     for _ in 0..20 {
         let (mixed, probabilities) = CutMix::new(1.0, 4).apply(&images, &labels).unwrap();
-        // The share of the pixels that come from the sample before is the probability of its class.
+        // The fraction of pixels from the previous sample is the probability of its class.
         let replaced = mixed.i((2, 0)).eq(1.0).to_dtype(DType::F32).mean(..).item::<f32>();
         assert!((probabilities.i((2, 1)).item::<f32>() - replaced).abs() < 1e-6);
     }

@@ -1,4 +1,4 @@
-//! Captured steps with samples and densities are bit-identical to eager ones.
+//! Captured steps with samples and densities are bit-identical to eager steps.
 
 use pellucid::distributions::*;
 use pellucid::nn::Parameter;

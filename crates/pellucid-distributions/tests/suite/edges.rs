@@ -1,4 +1,4 @@
-//! Ends of supports and of parameters: values and gradients at probabilities of 0 and 1, at the ends of intervals,
+//! Bounds of supports and parameters: values and gradients at probabilities of 0 and 1, at the bounds of intervals,
 //! outside the support, and at NaN.
 
 use crate::families::distribution;
@@ -15,19 +15,19 @@ fn with_gradient(at: &[f64], f: impl Fn(&Tensor) -> Tensor) -> (Vec<f64>, Vec<f6
     (y.to_vec::<f64>(), leaf.grad().unwrap().to_vec::<f64>())
 }
 
-fn assert_close(what: &str, actual: &[f64], expected: &[f64]) {
-    assert_eq!(actual.len(), expected.len(), "{what}: {actual:?}");
+fn assert_close(label: &str, actual: &[f64], expected: &[f64]) {
+    assert_eq!(actual.len(), expected.len(), "{label}: {actual:?}");
     for (a, b) in actual.iter().zip(expected) {
         let close = a == b || (a - b).abs() <= 1e-12 * (1.0 + b.abs()) || a.is_nan() && b.is_nan();
-        assert!(close, "{what}: {actual:?} instead of {expected:?}");
+        assert!(close, "{label}: {actual:?} instead of {expected:?}");
     }
 }
 
 /// Compares the values of a function and the gradient of their sum.
-fn assert_gradient(what: &str, at: &[f64], f: impl Fn(&Tensor) -> Tensor, values: &[f64], gradient: &[f64]) {
+fn assert_gradient(label: &str, at: &[f64], f: impl Fn(&Tensor) -> Tensor, values: &[f64], gradient: &[f64]) {
     let (y, g) = with_gradient(at, f);
-    assert_close(what, &y, values);
-    assert_close(&format!("the gradient of {what}"), &g, gradient);
+    assert_close(label, &y, values);
+    assert_close(&format!("the gradient of {label}"), &g, gradient);
 }
 
 /// Returns the first and second derivatives of the sum of a function of independent elements. The first is recorded.
@@ -69,7 +69,7 @@ fn trials_have_gradients_at_probabilities_of_0_and_1() {
         &[INF, -INF],
     );
     assert_gradient("poisson, other", &[0.0], |r| Poisson::new(r).log_prob(&x(&[2.0])), &[-INF], &[INF]);
-    // Second derivatives: those of ln(1 − p) and ln p.
+    // Second derivatives of ln(1 − p) and ln p.
     type Density = fn(&Tensor) -> Tensor;
     let rows: [(Density, f64); 3] = [
         (|p| Bernoulli::new(p).log_prob(&x(&[0.0, 1.0])), 1.0),
@@ -136,7 +136,7 @@ fn classes_of_probability_0_keep_the_gradients_of_the_others() {
     assert_gradient("q equal to p", &weights, |q| kl(&p, q), &[0.0], &[0.0, 1.0, 0.0]);
     let logits = |p: &Tensor| kl_divergence(&Categorical::new(p), &Categorical::from_logits(x(&[0.0; 3]))).unwrap();
     assert_gradient("q from logits", &weights, logits, &[1.5f64.ln()], &[0.0, -INF, 0.0]);
-    // Batches: the row without a class of probability 0 is not changed.
+    // In a batch, the row without a class of probability 0 is unchanged.
     let rows = Tensor::from([[0.5, 0.0, 0.5], [0.25, 0.25, 0.5]]).requires_grad_(true);
     Categorical::new(&rows).log_prob(&Tensor::from(0i64)).sum(..).backward();
     assert_close("rows", &rows.grad().unwrap().to_vec::<f64>(), &[1.0, -1.0, -1.0, 3.0, -1.0, -1.0]);
@@ -235,7 +235,7 @@ fn quantiles_exist_on_the_closed_unit_interval() {
 /// A family and its parameters.
 type Row = (&'static str, &'static [(&'static str, &'static [f64])]);
 
-/// Every family with parameters of its range.
+/// Every family with valid parameters.
 const FAMILIES: &[Row] = &[
     ("normal", &[("loc", &[0.5]), ("scale", &[2.0])]),
     ("log_normal", &[("loc", &[0.5]), ("scale", &[2.0])]),
@@ -282,7 +282,7 @@ fn nan_has_no_density_and_no_probability() {
         if let Ok(p) = d.try_cdf(&nan) {
             assert!(p.to_vec::<f64>().iter().all(|p| p.is_nan()), "cdf of {family}");
         }
-        // Values far outside have a density without NaN, and do not disturb gradients.
+        // Values far outside the support do not produce NaN in densities or gradients.
         for end in [-INF, INF] {
             let x = if d.event_shape().rank() == 1 { self::x(&[end, 1.0]) } else { Tensor::from(end) };
             assert!(d.log_prob(&x).to_vec::<f64>().iter().all(|&l| l == -INF) || *family == "von_mises", "{family}");
@@ -316,7 +316,7 @@ fn transformed_distributions_end_with_the_transform() -> Result<()> {
     check(&TransformedDistribution::new(normal(), ComposeTransform::new(parts)), &[1.0, 0.0], &[1.0; 2]);
     let parts = [ComposeTransform::part(ExpTransform), ComposeTransform::part(SigmoidTransform)];
     check(&TransformedDistribution::new(normal(), ComposeTransform::new(parts)), &[0.4, 1.5], &[0.0, 1.0]);
-    // Gradients of the parameters do not see values outside.
+    // Values outside the support do not affect the gradients of the parameters.
     let gradient = with_gradient(&[1.5], |a| {
         TransformedDistribution::new(Gamma::new(a, 1.0), ExpTransform).log_prob(&x(&[-1.0, 0.0, 0.5, 2.0]))
     });
@@ -385,7 +385,7 @@ fn affine_transforms_have_moments() {
     assert!(TransformedDistribution::new(base(), ExpTransform).try_mean().is_err());
 }
 
-/// Samples in `f32` that would round to an end of the support.
+/// Checks samples in `f32` that would round to a bound of the support.
 #[test]
 fn samples_have_a_finite_density() {
     let _seed = Generator::new(9).scope();
@@ -413,7 +413,7 @@ fn samples_have_a_finite_density() {
     check(&TransformedDistribution::new(Normal::new(f(0.0), 90.0), ExpTransform));
     let parts = [ComposeTransform::part(TanhTransform), ComposeTransform::part(AffineTransform::new(0.0, 2.0))];
     check(&TransformedDistribution::new(Normal::new(f(0.0), 30.0), ComposeTransform::new(parts)));
-    // The gradient of a clamped sample is 0, and that of the others is not changed.
+    // The gradient of a clamped sample is 0; other gradients are unchanged.
     let temperature = f(0.02).requires_grad_(true);
     RelaxedBernoulli::new(&temperature, 0.7).rsample([n]).sum(..).backward();
     assert!(temperature.grad().unwrap().item::<f32>().is_finite());

@@ -1,4 +1,4 @@
-//! Rejected parameters and properties that are not defined.
+//! Rejected parameters and undefined properties.
 
 use pellucid::distributions::*;
 use pellucid::{DType, Error, Tensor};
@@ -49,7 +49,7 @@ fn parameters_outside_of_their_range_are_named() {
     assert!(texts[14].contains("`loc` must be a float"), "{}", texts[14]);
 }
 
-/// A class of logit −∞ is masked: values and gradients are those without it.
+/// A class with logit −∞ is masked: values and gradients equal the results without the class.
 #[test]
 fn classes_can_be_masked() {
     let free = Tensor::from([0.5, -1.0, 2.0]).requires_grad_(true);

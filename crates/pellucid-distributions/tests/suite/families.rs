@@ -3,7 +3,7 @@
 use pellucid::Tensor;
 use pellucid::distributions::*;
 
-/// Returns the distribution of a family with these parameters.
+/// Creates a distribution of a family with these parameters.
 pub(crate) fn distribution(family: &str, parameter: &dyn Fn(&str) -> Tensor) -> Box<dyn Distribution> {
     macro_rules! create {
         ($family:ident($($name:literal),+)) => { Box::new($family::new($(&parameter($name)),+)) };

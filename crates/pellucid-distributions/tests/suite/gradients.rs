@@ -5,10 +5,10 @@ use pellucid::distributions::*;
 use pellucid::{Generator, GradCheckOptions, Result, Shape, Tensor, gradcheck, gradgradcheck};
 use std::collections::BTreeMap;
 
-/// A family, its parameters, and a value of its support.
+/// A family, its parameters, and a value in its support.
 type Row = (&'static str, &'static [(&'static str, Value)], Value);
 
-/// A tensor of a row: a scalar, a vector or a matrix.
+/// A parameter or value: a scalar, a vector or a matrix.
 #[derive(Clone, Copy)]
 enum Value {
     Vector(&'static [f64]),
@@ -66,7 +66,7 @@ const DISCRETE: &[Row] = &[
     ("von_mises", &[("loc", V(&[0.2, -1.0])), ("concentration", V(&[0.7, 9.0]))], V(&[0.0, 1.0])),
 ];
 
-/// Checks a function of the parameters of a row and of x, which are the leaves.
+/// Checks the gradients of a function with respect to the parameters of a row and to x.
 fn check_gradients(row: &Row, with_x: bool, f: impl Fn(&dyn Distribution, Option<&Tensor>) -> Result<Tensor>) {
     let (family, parameters, x) = row;
     let names: Vec<&str> = parameters.iter().map(|(name, _)| *name).collect();
@@ -119,7 +119,7 @@ fn parameter(row: &Row, name: &str) -> Tensor {
     row.1.iter().find(|(of, _)| *of == name).expect("the row has the parameter").1.tensor()
 }
 
-/// The slope of ln x in the concentration, against central differences of the quantile over the entire range.
+/// Compares the slope of ln x in the concentration with central differences of the quantile, over the entire range.
 #[test]
 fn gamma_samples_have_accurate_gradients_for_all_concentrations() {
     for a in [1e-3, 0.05, 0.4, 1.0, 1.7, 6.0, 40.0, 1e3, 1e5] {

@@ -1,25 +1,25 @@
-//! Large parameters, whose gamma functions cancel in textbook formulas: values of mpmath in 60 digits.
+//! Large parameters, for which the gamma functions in textbook formulas cancel: comparison with mpmath at 60 digits.
 
 use pellucid::distributions::*;
 use pellucid::{DType, Tensor};
 
-/// Compares a result in `f64` and `f32` with a value, to a relative error of 1e-12 and 1e-5.
-fn assert_value(what: &str, expected: f64, f: impl Fn(DType) -> Tensor) {
+/// Compares a result with a value, within a relative error of 1e-12 in `f64` and 1e-5 in `f32`.
+fn assert_value(label: &str, expected: f64, f: impl Fn(DType) -> Tensor) {
     for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 1e-5)] {
         let value = f(dtype).to_dtype(DType::F64).item::<f64>();
         assert!(
             (value - expected).abs() <= tolerance * expected.abs().max(0.1),
-            "{what} in {dtype}: {value}, not {expected}"
+            "{label} in {dtype}: {value}, not {expected}"
         );
     }
 }
 
-/// Compares the derivative with respect to one number in `f64`.
-fn assert_slope(what: &str, at: f64, expected: f64, f: impl Fn(&Tensor) -> Tensor) {
+/// Compares the derivative with respect to a scalar in `f64`.
+fn assert_slope(label: &str, at: f64, expected: f64, f: impl Fn(&Tensor) -> Tensor) {
     let leaf = Tensor::from(at).requires_grad_(true);
     f(&leaf).backward();
     let slope = leaf.grad().unwrap().item::<f64>();
-    assert!((slope - expected).abs() <= 1e-9 * expected.abs() + 1e-9, "{what}: {slope}, not {expected}");
+    assert!((slope - expected).abs() <= 1e-9 * expected.abs() + 1e-9, "{label}: {slope}, not {expected}");
 }
 
 fn t(x: f64, dtype: DType) -> Tensor {
@@ -85,7 +85,7 @@ fn counts_near_the_mode() {
     let logits = Tensor::from([0.25f64, 0.25, 0.5]).log();
     let from_logits = |d| Multinomial::from_logits(1_000_000, logits.to_dtype(d));
     assert_value("multinomial from logits", -13.920520422973757, |d| from_logits(d).log_prob(&counts.to_dtype(d)));
-    // Log odds whose probability underflows.
+    // The probability of these log odds underflows.
     let rare = Binomial::from_logits(2, -200f32).log_prob(&Tensor::from([0f32, 1.0])).to_vec::<f32>();
     assert!(rare[0] == 0.0 && (rare[1] + 199.306_85).abs() < 1e-3, "{rare:?}");
 }
@@ -116,13 +116,13 @@ fn gamma_and_beta_approach_the_normal_distribution() {
     }
 }
 
-/// Compares a value with one that is far from 1, to a relative error of 1e-12.
-fn assert_near(what: &str, found: &Tensor, expected: f64) {
-    let found = found.item::<f64>();
-    assert!((found - expected).abs() <= 1e-12 * expected.abs(), "{what}: {found}, not {expected}");
+/// Compares a value that is far from 1, within a relative error of 1e-12.
+fn assert_near(label: &str, actual: &Tensor, expected: f64) {
+    let actual = actual.item::<f64>();
+    assert!((actual - expected).abs() <= 1e-12 * expected.abs(), "{label}: {actual}, not {expected}");
 }
 
-/// Probabilities near 1 that are given as log odds keep their distance from 1.
+/// Large log odds preserve the small probability of failure 1 − p.
 #[test]
 fn large_log_odds_keep_small_probabilities_of_failure() {
     let failure = 1.9287498479639178e-22; // e⁻⁵⁰
@@ -175,7 +175,7 @@ fn samples_of_large_concentrations_are_finite_and_differentiable() {
     }
 }
 
-/// The density of a Dirichlet distribution is Π xₖ^(αₖ−1) / B(α), whatever the sum of x is.
+/// The density of a Dirichlet distribution is Π xₖ^(αₖ−1) / B(α) for any sum of x.
 #[test]
 fn gradients_of_a_dirichlet_density() {
     let a = Tensor::from([2.0, 0.5, 7.0]).requires_grad_(true);

@@ -1,4 +1,4 @@
-//! Tests of distributions: values against PyTorch and SciPy, gradients, samples, shapes, errors, captured steps.
+//! Tests of distributions: comparison with PyTorch and SciPy, gradients, samples, shapes, errors, captured steps.
 
 mod captured;
 mod edges;

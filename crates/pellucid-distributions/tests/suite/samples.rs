@@ -35,8 +35,8 @@ const ROWS: &[Row] = &[
     ("multinomial", &[("total_count", &[7.0]), ("probs", &[0.2, 0.3, 0.5])]),
 ];
 
-/// Samples of each family: the standard error of the mean is σ/√n, that of the variance σ²·√(κ/n) with a kurtosis κ of
-/// at most that of the sample.
+/// Compares the mean and the variance of samples. The standard error of the mean is σ/√n, and the standard error of the
+/// variance is at most σ²·√(κ/n) with the kurtosis κ of the sample.
 #[test]
 fn means_and_variances_of_samples_match_the_family() {
     let n = 4000;
@@ -68,7 +68,7 @@ fn means_and_variances_of_samples_match_the_family() {
     }
 }
 
-/// Families without a variance, or whose variance is not that of the numbers: medians and quartiles.
+/// Compares medians and quartiles for families without a variance, or with a circular variance.
 #[test]
 fn quartiles_of_samples_match_the_family() -> Result<()> {
     let _seed = Generator::new(3).scope();
@@ -101,7 +101,7 @@ fn quartiles_of_samples_match_the_family() -> Result<()> {
     Ok(())
 }
 
-/// Covariances of samples, which the moments of the elements do not show.
+/// Compares the covariance of samples, which the moments of single elements do not determine.
 #[test]
 fn multivariate_samples_have_the_covariance() {
     let _seed = Generator::new(8).scope();
@@ -143,7 +143,7 @@ fn shapes_are_sample_batch_event() -> Result<()> {
     Ok(())
 }
 
-/// Mixtures and transformed distributions agree with distributions of another name.
+/// Mixtures and transformed distributions equal known closed-form families.
 #[test]
 fn composed_distributions_are_equal_to_simple_ones() {
     let close = |a: &Tensor, b: &Tensor| assert!((a - b).abs().max(..).item::<f64>() < 1e-12, "{a}\n{b}");

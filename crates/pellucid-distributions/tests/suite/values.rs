@@ -1,11 +1,11 @@
-//! Values against PyTorch and SciPy: the fixture is written by `fixtures/distributions.py`.
+//! Comparison with PyTorch and SciPy. `fixtures/distributions.py` writes the fixture.
 
 use crate::families::{distribution, divergence_of_pair};
 use pellucid::distributions::*;
 use pellucid::{Result, Shape, Tensor};
 use std::collections::BTreeMap;
 
-/// One case of the fixture: its first line and its tensors by name.
+/// A case of the fixture: its first line and its named tensors.
 struct Case {
     head: String,
     tensors: BTreeMap<String, Tensor>,
@@ -28,13 +28,13 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Compares values with a relative tolerance, of at least 1e-14 absolutely.
-fn assert_equal(what: &str, actual: Result<Tensor>, expected: &Tensor, tolerance: f64) {
-    let actual = actual.unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!(actual.shape(), expected.shape(), "{what}");
+/// Compares values with a relative tolerance and an absolute tolerance of 1e-14.
+fn assert_equal(label: &str, actual: Result<Tensor>, expected: &Tensor, tolerance: f64) {
+    let actual = actual.unwrap_or_else(|error| panic!("{label}: {error}"));
+    assert_eq!(actual.shape(), expected.shape(), "{label}");
     for (a, b) in actual.to_vec::<f64>().into_iter().zip(expected.to_vec::<f64>()) {
         let close = (a - b).abs() <= tolerance * b.abs() + 1e-14;
-        assert!(close || a == b || a.is_nan() && b.is_nan(), "{what}: {a} instead of {b}\n{actual}\n{expected}");
+        assert!(close || a == b || a.is_nan() && b.is_nan(), "{label}: {a} instead of {b}\n{actual}\n{expected}");
     }
 }
 

@@ -30,12 +30,12 @@ pub fn with_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
             SELECTED.set(self.0);
         }
     }
-    let _restore = RestorePool(SELECTED.replace(Some(pool_of(n))));
+    let _restore = RestorePool(SELECTED.replace(Some(pool_with(n))));
     f()
 }
 
 /// Returns the pool of `n` threads, which is created at the first call.
-fn pool_of(n: usize) -> &'static ThreadPool {
+fn pool_with(n: usize) -> &'static ThreadPool {
     static POOLS: Mutex<BTreeMap<usize, &'static ThreadPool>> = Mutex::new(BTreeMap::new());
     let machine = std::thread::available_parallelism().map_or(1, NonZero::get);
     // A larger number is a configuration mistake: the stacks of the threads would exhaust the memory.
@@ -49,7 +49,7 @@ fn pool_of(n: usize) -> &'static ThreadPool {
 fn pool() -> &'static ThreadPool {
     static DEFAULT: OnceLock<&'static ThreadPool> = OnceLock::new();
     let setting = || std::env::var("PELLUCID_NUM_THREADS").ok().and_then(|n| n.parse().ok());
-    SELECTED.get().unwrap_or_else(|| DEFAULT.get_or_init(|| pool_of(setting().unwrap_or(0))))
+    SELECTED.get().unwrap_or_else(|| DEFAULT.get_or_init(|| pool_with(setting().unwrap_or(0))))
 }
 
 /// Returns the number of threads that run a kernel of this thread.
@@ -100,8 +100,7 @@ pub fn try_parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) 
 
 /// Runs `work` over `0..total`, split into ranges of at least `grain` indices.
 ///
-/// Panics if there is only one range, it runs on the calling thread. The result must not depend on how the indices are
-/// split.
+/// If there is only one range, it runs on the calling thread. The result must not depend on how the indices are split.
 #[inline]
 pub fn parallel_ranges(total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
     let tasks = total / grain.max(1);

@@ -122,8 +122,8 @@ pub fn bessel_y(n: f64, x: f64) -> f64 {
     sign * y
 }
 
-/// Coefficients in ascending powers of 1/x² (fdlibm, Sun Microsystems 1993): a line has one coefficient of each of the
-/// numerators and denominators R, S, U and V of P = 1 + R/S and Q = (U/V − 1/8)/x, or (U/V + 3/8)/x for the order 1.
+/// The coefficients of R, S, U and V in ascending powers of 1/x², one of each per line (fdlibm, Sun Microsystems 1993).
+/// P is 1 + R/S. Q is (U/V − 1/8)/x for order 0, and (U/V + 3/8)/x for order 1.
 #[rustfmt::skip]
 const QUOTIENTS: [[f64; 4]; 56] = [
     // Order 0, x ≥ 8.
@@ -198,7 +198,7 @@ fn is_odd(order: f64) -> bool {
     if order < 2.0 { order == 1.0 } else { order * 0.5 != (order * 0.5).floor() }
 }
 
-/// Returns J_n(x) or, for kind 2, Y_n(x) for n = 0 or 1 and finite x > 0; J_n even at 0.
+/// Returns J_n(x) or, for kind 2, Y_n(x) for n = 0 or 1 and finite x > 0. J_n is also defined at x = 0.
 #[inline(always)]
 fn low_order(order: f64, x: f64, kind: f64) -> f64 {
     if x >= 2.0 {
@@ -209,7 +209,7 @@ fn low_order(order: f64, x: f64, kind: f64) -> f64 {
     if kind == 1.0 {
         return first;
     }
-    // The even functions that remain without the logarithm, and for n = 1 without the pole.
+    // Without the logarithm, and for n = 1 without the pole, even functions remain.
     let product = first * libm::log(x);
     if order == 0.0 {
         let u = horner(

@@ -108,8 +108,8 @@ fn stirling_series(z: f64) -> f64 {
     )
 }
 
-/// Returns the number whose logarithm ln Γ(x) contains: x, or Γ(x)/Γ(y + 2) = (y + 2)·(y + 3)···(x − 1) for x in
-/// [2, 8), where y is the fraction of x.
+/// Returns the argument of the logarithm in ln Γ(x): x, or Γ(x)/Γ(y + 2) = (y + 2)·(y + 3)···(x − 1) for x in [2, 8),
+/// where y is the fraction of x.
 #[inline(always)]
 fn logarithm_in_lgamma(x: f64) -> f64 {
     if x < 2.0 {
@@ -312,8 +312,8 @@ pub fn polygamma(n: f64, x: f64) -> f64 {
     if x <= 0.0 && x == x.floor() {
         return if odd { f64::INFINITY } else { f64::NAN };
     }
-    // n! = factorial·2^shift, and the sum of the powers has the factor 2^shift: n! leaves the range of `f32`, in which
-    // shaders compute.
+    // n! is factorial·2^shift, and the sum of the powers has the factor 2^shift, because n! exceeds the range of `f32`,
+    // in which shaders compute.
     let (mut factorial, mut shift, mut k) = (1.0, 0.0, 2.0);
     while k <= n {
         factorial *= k;

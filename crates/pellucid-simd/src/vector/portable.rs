@@ -162,7 +162,7 @@ fn mul_add_out_of_line<T: Element, const N: usize>(a: &[T; N], b: &[T; N], sum: 
     mul_add_lanes(a, b, sum);
 }
 
-/// Computes a function of an element, which is not inlined.
+/// Calls a function of an element without inlining it.
 #[inline(never)]
 fn call<T: Real>(x: T, f: impl Fn(T) -> T) -> T {
     f(x)

@@ -1,4 +1,4 @@
-//! Files to which records are appended.
+//! Append-only files of records.
 
 use pellucid_io::replace_file;
 use pellucid_tensor::{Error, Result};
@@ -6,8 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// A file to which records are appended, each by one write, so that the file has all records even if the process is
-/// killed later.
+/// A file to which records are appended. Each record is one write, so a killed process loses no completed record.
 #[derive(Debug)]
 pub(super) struct AppendFile {
     op: &'static str,
@@ -18,7 +17,7 @@ pub(super) struct AppendFile {
 }
 
 impl AppendFile {
-    /// Creates an empty file, or empties an existing one.
+    /// Creates an empty file, or truncates an existing one.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
@@ -30,7 +29,7 @@ impl AppendFile {
         Ok(AppendFile { len: file.len.map(|_| 0), ..file })
     }
 
-    /// Opens a file for records after its current contents. A missing file is created.
+    /// Opens a file for appending. A missing file is created.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
@@ -41,7 +40,7 @@ impl AppendFile {
         Ok(AppendFile { op, path: path.to_path_buf(), file, len: kind.is_file().then_some(kind.len()) })
     }
 
-    /// Creates a file that does not exist yet; `None` if it exists.
+    /// Creates a new file. Returns `None` if the file exists.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
@@ -54,14 +53,14 @@ impl AppendFile {
         }
     }
 
-    /// Appends one record. On error the file does not contain a part of it.
+    /// Appends one record. On error the file does not contain a partial record.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written, for example because the disk is full.
     pub(super) fn append(&mut self, record: &[u8]) -> Result<()> {
         if let Err(error) = self.file.write_all(record) {
             if let Some(len) = self.len {
-                // The write has failed already; a file that cannot be shortened either keeps a part of the record.
+                // The write has already failed. If truncation fails too, the file keeps a partial record.
                 let _ = self.file.set_len(len);
             }
             return Err(Error::unwritable_file(self.op, &self.path, &error));
@@ -70,7 +69,7 @@ impl AppendFile {
         Ok(())
     }
 
-    /// Replaces the contents atomically by those that `change` computes from them.
+    /// Replaces the contents atomically by `change(contents)`.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a regular file.
@@ -86,8 +85,8 @@ impl AppendFile {
     }
 }
 
-/// The records of the step after which a log continues. A run that was killed after it had logged the end of an epoch,
-/// and before it saved its state, logs this epoch again.
+/// The records of the step after which a log continues. If a run is killed after it logs the end of an epoch and before
+/// it saves its state, the resumed run logs the epoch again. The repeated records are dropped.
 #[derive(Debug, Default)]
 pub(super) struct ResumedRecords {
     step: usize,
@@ -100,14 +99,14 @@ impl ResumedRecords {
         ResumedRecords { step, names: Vec::new() }
     }
 
-    /// Notes a record that the log has.
+    /// Adds a record of the log.
     pub(super) fn note(&mut self, step: usize, names: impl Iterator<Item = String>) {
         if step == self.step {
             self.names.push(sorted(names));
         }
     }
 
-    /// Returns true if the log has the record already.
+    /// Returns true if the log already contains the record.
     pub(super) fn contains(&self, step: usize, names: impl Iterator<Item = String>) -> bool {
         step == self.step && !self.names.is_empty() && self.names.contains(&sorted(names))
     }
@@ -119,7 +118,7 @@ fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
     names
 }
 
-/// Returns the text of a file; `None` if it does not exist.
+/// Reads a text file. Returns `None` if it does not exist.
 ///
 /// # Errors
 /// [`Error::File`] if the file cannot be read or is not UTF-8.
@@ -141,8 +140,8 @@ pub(super) fn replace(op: &'static str, path: &Path, text: &str) -> Result<()> {
     replace_file(path, text.as_bytes()).map_err(|error| Error::unwritable_file(op, path, &error))
 }
 
-/// Opens a log of lines to continue it. `kept` returns the part of its text that is kept. A last line without an end,
-/// which a killed process left behind, is removed before. A missing file is created.
+/// Opens a log of lines to continue it. `kept` returns the part of the contents to keep. An incomplete last line of a
+/// killed process is removed first. A missing file is created.
 ///
 /// # Errors
 /// [`Error::File`] if the file cannot be read or written; the errors of `kept`.

@@ -1,6 +1,6 @@
-//! Comma-separated text (RFC 4180), with lines that end with `\n`.
+//! CSV format (RFC 4180), with `\n` as line ending.
 
-/// Appends a row. A cell with a comma, a quote or the end of a line is quoted.
+/// Appends a row. A cell with a comma, a quote or a line ending is quoted.
 pub(super) fn push_row(text: &mut String, cells: impl IntoIterator<Item = impl AsRef<str>>) {
     for (column, cell) in cells.into_iter().enumerate() {
         if column > 0 {
@@ -18,10 +18,10 @@ pub(super) fn push_row(text: &mut String, cells: impl IntoIterator<Item = impl A
     text.push('\n');
 }
 
-/// Returns the rows of a text. Lines may end with `\r\n`, and empty lines are skipped.
+/// Parses the rows of a CSV string. Lines may end with `\r\n`, and empty lines are skipped.
 ///
 /// # Errors
-/// The reason why the text is not a table.
+/// The reason why the string is not a table.
 pub(super) fn parse(text: &str) -> Result<Vec<Vec<String>>, String> {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut rest = text;
@@ -51,7 +51,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Vec<String>>, String> {
     Ok(rows)
 }
 
-/// Returns the first cell, and the text after it, which begins with a comma or the end of a line.
+/// Returns the first cell, and the rest of the string, which begins with a comma or a line ending.
 fn split_cell(text: &str) -> Result<(String, &str), &'static str> {
     let Some(mut quoted) = text.strip_prefix('"') else {
         let end = text.find([',', '\n']).unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! A log as comma-separated text.
+//! [`CsvLogger`]: a log in CSV format.
 
 use super::append::{AppendFile, ResumedRecords, resume};
 use super::names::{check_names, number_text};
@@ -9,12 +9,12 @@ use std::path::Path;
 /// The name of the first column.
 const STEP: &str = "step";
 
-/// Writes the values of each step to a row of a CSV file.
+/// Writes the values of each step as a row of a CSV file.
 ///
-/// The first column is `step`. The other columns have the names of the numbers, in the order of their first use. A cell
-/// is empty if the row does not have the number. If a name is new, the column is added at the end, and the file is
-/// replaced atomically by one with the longer header. Numbers are written so that reading them gives the same `f64`;
-/// the others are `NaN`, `inf` and `-inf`, which pandas and NumPy read.
+/// The first column is `step`. The other columns are the names of the values, in the order of their first use. A cell
+/// is empty if the row has no value for the column. For a new name, a column is added at the end, and the file is
+/// replaced atomically. Numbers are written such that parsing returns the same `f64`. Other values are `NaN`, `inf` and
+/// `-inf`, which pandas and NumPy read.
 ///
 /// Each row is written immediately, without a buffer.
 ///
@@ -37,13 +37,13 @@ const STEP: &str = "step";
 #[derive(Debug)]
 pub struct CsvLogger {
     file: AppendFile,
-    /// The names of the columns, with `step`; empty if the file has no header yet.
+    /// The column names, including `step`; empty if the file has no header.
     columns: Vec<String>,
     resumed: ResumedRecords,
 }
 
 impl CsvLogger {
-    /// Creates a log. An existing file is emptied.
+    /// Creates a log. An existing file is truncated.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
@@ -55,10 +55,10 @@ impl CsvLogger {
         })
     }
 
-    /// Continues a log after step `step`: rows of later steps are removed, and new rows are appended. A last row that
-    /// is incomplete because the process was killed is removed. A missing file is created. If the log has a row of step
-    /// `step` with the same names as a new row, the new one is dropped: the earlier process was killed before it saved
-    /// its state.
+    /// Continues a log after step `step`: rows of later steps are removed, and new rows are appended. An incomplete
+    /// last row of a killed process is removed. A missing file is created. If the log contains a row of step `step`
+    /// with the same names as a new row, the new row is dropped: the earlier process was killed before it saved its
+    /// state.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.
@@ -104,7 +104,7 @@ impl CsvLogger {
         self.file.rewrite(|text| {
             let mut longer = String::new();
             csv::push_row(&mut longer, new);
-            // Only the header has quoted cells, which may contain ends of lines.
+            // Only the header has quoted cells, which may contain line endings.
             let mut header = String::new();
             csv::push_row(&mut header, &self.columns);
             for line in text.strip_prefix(header.as_str()).unwrap_or(text).lines() {

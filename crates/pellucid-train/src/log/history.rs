@@ -1,4 +1,4 @@
-//! The history of a training run: named values of each epoch.
+//! [`History`]: named values of each epoch of a training run.
 
 use super::append::{read_text, replace};
 use super::csv;
@@ -12,17 +12,16 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// The name of the first column of tables, the number of the epoch from 1.
+/// The name of the first column of tables: the epoch number, from 1.
 const EPOCH: &str = "epoch";
-/// The names of the state: the number of rows, and the start of the name of a column.
+/// Keys of the state: the number of rows, and the prefix of the columns.
 const ROWS: &str = "rows";
 const COLUMNS: &str = "columns.";
 
 /// The named values of each epoch of a training run, such as losses, metrics and learning rates.
 ///
-/// A row belongs to an epoch, and the columns are in the order of their first use. A value that a row does not have is
-/// NaN. `Display` prints a table. As a part of a [`Checkpoint`](pellucid_nn::Checkpoint), the history continues with a
-/// run that is resumed.
+/// Each row is an epoch, and the columns are in the order of their first use. A missing value is NaN. `Display` prints
+/// a table. As a part of a [`Checkpoint`](pellucid_nn::Checkpoint), the history continues in a resumed run.
 ///
 /// ```
 /// use pellucid::train::History;
@@ -94,8 +93,7 @@ impl History {
     /// Adds the values of an epoch.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for the name `epoch`, which tables have for the number of the row, and for a name
-    /// that occurs twice.
+    /// [`Error::InvalidArgument`] for the reserved name `epoch`, and for a repeated name.
     #[panicking_form]
     pub fn try_push(&self, row: &[(&str, f64)]) -> Result<()> {
         check_names("history", EPOCH, row)?;
@@ -116,7 +114,7 @@ impl History {
         lock(&self.0).rows
     }
 
-    /// Returns true if there is no epoch.
+    /// Returns true if the history has no epochs.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -126,18 +124,18 @@ impl History {
         lock(&self.0).columns.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns the values of all epochs under a name; `None` if no epoch has the name.
+    /// Returns the values of all epochs for a name, or `None` if no epoch has the name.
     pub fn column(&self, name: &str) -> Option<Vec<f64>> {
         lock(&self.0).find(name).cloned()
     }
 
-    /// Returns the value of the last epoch under a name; `None` if no epoch has the name.
+    /// Returns the value of the last epoch for a name, or `None` if no epoch has the name.
     pub fn last(&self, name: &str) -> Option<f64> {
         lock(&self.0).find(name)?.last().copied()
     }
 
-    /// Returns the index of the best epoch in the [column](History::column), and its value. Of equal values, the first
-    /// is the best. NaN is skipped; `None` if there is no other value.
+    /// Returns the index and the value of the best epoch in the [column](History::column). The first of equal values is
+    /// the best. NaN is skipped; if all values are NaN, returns `None`.
     pub fn best(&self, name: &str, goal: Goal) -> Option<(usize, f64)> {
         let columns = lock(&self.0);
         let mut best = (0, f64::NAN);
@@ -149,7 +147,7 @@ impl History {
         (!best.1.is_nan()).then_some(best)
     }
 
-    /// Writes a CSV file with the columns `epoch`, from 1, and those of the history. An existing file is replaced
+    /// Writes a CSV file with the column `epoch`, from 1, and the columns of the history. An existing file is replaced
     /// atomically. NaN is written as `NaN`.
     ///
     /// # Errors
@@ -163,7 +161,7 @@ impl History {
     /// Reads a file of [`save_csv`](History::save_csv). An empty cell is NaN.
     ///
     /// # Errors
-    /// [`Error::File`] if the file cannot be read, or has other contents.
+    /// [`Error::File`] if the file cannot be read, or is not a history.
     pub fn load_csv(path: impl AsRef<Path>) -> Result<History> {
         let path = path.as_ref();
         let refuse = |reason: String| Error::file("history", path, reason);
@@ -214,12 +212,12 @@ impl fmt::Display for History {
     }
 }
 
-/// Returns true for a number such as a count of steps.
+/// Returns true for a non-negative integer, such as a step count.
 fn is_count(value: f64) -> bool {
     value >= 0.0 && value.fract() == 0.0 && value < 1e15
 }
 
-/// Formats a number for a table: with four decimals if these show it, otherwise in scientific notation.
+/// Formats a number for a table: with four decimals, or in scientific notation if four decimals lose precision.
 fn short_text(value: f64) -> String {
     match value.abs() {
         0.0 | 1e-3..1e6 => format!("{value:.4}"),
@@ -228,7 +226,7 @@ fn short_text(value: f64) -> String {
     }
 }
 
-/// The state is `rows`, and each column under its position and name, such as `columns.0.train_loss`.
+/// The state consists of `rows` and of each column under its position and name, such as `columns.0.train_loss`.
 impl Stateful for History {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         let HistoryColumns { rows, columns, .. } = lock(&self.0).clone();
@@ -248,10 +246,10 @@ impl Stateful for History {
     }
 }
 
-/// Reads the values of [`History::state`].
+/// Decodes a state from [`History::state`].
 ///
 /// # Errors
-/// [`Error::StateDict`] for other names or shapes; [`Error::InvalidArgument`] for an invalid number of rows.
+/// [`Error::StateDict`] for unexpected names or shapes; [`Error::InvalidArgument`] for an invalid number of rows.
 fn read_state(state: &StateDict) -> Result<HistoryColumns> {
     let op = "load_state_dict";
     let mismatch = |missing: Vec<String>, unexpected: Vec<String>, wrong_shapes: Vec<WrongShape>| {
@@ -265,7 +263,7 @@ fn read_state(state: &StateDict) -> Result<HistoryColumns> {
     for (key, values) in state.iter().filter(|(key, _)| *key != ROWS) {
         let column = key.strip_prefix(COLUMNS).and_then(|rest| rest.split_once('.'));
         let slot = column.and_then(|(position, _)| columns.get_mut(position.parse::<usize>().ok()?));
-        // Positions are below the number of columns, and differ.
+        // The positions must be distinct and below the number of columns.
         let (Some(slot @ None), Some((_, name))) = (slot, column) else {
             return mismatch(vec![], vec![key.clone()], vec![]);
         };

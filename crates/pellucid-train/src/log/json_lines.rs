@@ -1,4 +1,4 @@
-//! A log as JSON objects, one on each line.
+//! [`JsonLinesLogger`]: a log in JSON Lines format.
 
 use super::Logger;
 use super::append::{AppendFile, ResumedRecords, resume};
@@ -7,13 +7,14 @@ use pellucid_tensor::{Error, Result};
 use std::fmt::Write;
 use std::path::Path;
 
-/// The text before the step, with which every line begins.
+/// The prefix of every line, before the step.
 const START: &str = "{\"step\":";
 
-/// Writes the values of each step to a line of a file, as a JSON object (JSON Lines).
+/// Writes the values of each step as a JSON object on one line of a file (JSON Lines).
 ///
-/// The first member is `step`. Numbers are written so that reading them gives the same `f64`. JSON has no other
-/// numbers: they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, as in the JSON format of Protocol Buffers.
+/// The first member is `step`. Numbers are written such that parsing returns the same `f64`. JSON has no NaN or
+/// infinity, which are written as the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, as in the JSON format of
+/// Protocol Buffers.
 ///
 /// Each line is written immediately, without a buffer.
 ///
@@ -35,7 +36,7 @@ pub struct JsonLinesLogger {
 }
 
 impl JsonLinesLogger {
-    /// Creates a log. An existing file is emptied.
+    /// Creates a log. An existing file is truncated.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
@@ -46,10 +47,10 @@ impl JsonLinesLogger {
         })
     }
 
-    /// Continues a log after step `step`: lines of later steps are removed, and new lines are appended. A last line
-    /// that is incomplete because the process was killed is removed. A missing file is created. If the log has a line
-    /// of step `step` with the same names as a new line, the new one is dropped: the earlier process was killed before
-    /// it saved its state.
+    /// Continues a log after step `step`: lines of later steps are removed, and new lines are appended. An incomplete
+    /// last line of a killed process is removed. A missing file is created. If the log contains a line of step `step`
+    /// with the same names as a new line, the new line is dropped: the earlier process was killed before it saved its
+    /// state.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.
@@ -59,14 +60,14 @@ impl JsonLinesLogger {
         let file = resume(op, path, |text| {
             let mut kept = String::new();
             for (index, line) in text.split_inclusive('\n').enumerate() {
-                let own = step_of(line).ok_or_else(|| {
+                let own = parse_step(line).ok_or_else(|| {
                     let reason = format!(
                         "not a log of JsonLinesLogger: line {} does not begin with {START} and a number",
                         index + 1
                     );
                     Error::file(op, path, reason)
                 })?;
-                resumed.note(own, names_of(line).into_iter());
+                resumed.note(own, parse_names(line).into_iter());
                 if own <= step {
                     kept.push_str(line);
                 }
@@ -77,19 +78,19 @@ impl JsonLinesLogger {
     }
 }
 
-/// Returns the step of a line.
-fn step_of(line: &str) -> Option<usize> {
+/// Parses the step of a line.
+fn parse_step(line: &str) -> Option<usize> {
     let rest = line.strip_prefix(START)?;
     rest[..rest.find([',', '}'])?].parse().ok()
 }
 
-/// Returns the quoted names of the values of a line.
-fn names_of(line: &str) -> Vec<String> {
+/// Parses the quoted names of the values of a line.
+fn parse_names(line: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut rest = line.strip_prefix(START).unwrap_or_default();
     // A name follows each comma outside of a string.
     while let Some((_, member)) = rest.split_once(',') {
-        let Some(end) = end_of_string(member) else { break };
+        let Some(end) = string_len(member) else { break };
         names.push(member[..end].to_string());
         rest = &member[end..];
         if let Some(value) = rest.strip_prefix(":\"") {
@@ -99,8 +100,8 @@ fn names_of(line: &str) -> Vec<String> {
     names
 }
 
-/// Returns the number of bytes of the quoted string with which a text begins.
-fn end_of_string(text: &str) -> Option<usize> {
+/// Returns the length in bytes of the quoted string at the start of `text`.
+fn string_len(text: &str) -> Option<usize> {
     let mut escaped = false;
     text.char_indices().skip(1).find_map(|(at, c)| {
         let ends = c == '"' && !escaped;
@@ -139,7 +140,7 @@ impl Logger for JsonLinesLogger {
     }
 }
 
-/// Formats a number, as a string if JSON has no such number.
+/// Formats a number. NaN and infinity become strings.
 fn json_number(value: f64) -> String {
     match value {
         value if value.is_nan() => "\"NaN\"".into(),

@@ -1,4 +1,4 @@
-//! Logs of a training run: numbers of each step in files, and the history of its epochs.
+//! Logs of a training run: values of each step in files, and the history of its epochs.
 
 mod append;
 mod csv;
@@ -17,9 +17,9 @@ pub use tensorboard::{HyperparameterValue, TensorBoard};
 
 use pellucid_tensor::Result;
 
-/// A destination of numbers that a training run logs, such as a file.
+/// A destination of the values that a training run logs, such as a file.
 ///
-/// Several loggers are one: `Vec<Box<dyn Logger>>` is a `Logger`.
+/// A list of loggers is a logger: `Vec<Box<dyn Logger>>` implements `Logger`.
 ///
 /// ```
 /// # let directory = std::env::temp_dir().join(format!("pellucid-doc-loggers-{}", std::process::id()));
@@ -35,16 +35,16 @@ use pellucid_tensor::Result;
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait Logger: Send {
-    /// Logs named numbers of a step. The loggers of this crate accept NaN and infinite numbers.
+    /// Logs named values of a step. The loggers of this crate accept NaN and infinite values.
     ///
     /// # Errors
-    /// If the destination cannot be written. The log then has none of the numbers.
+    /// Returns an error if the destination cannot be written. The log then contains none of the values.
     fn scalars(&mut self, step: usize, values: &[(&str, f64)]) -> Result<()>;
 
-    /// Writes all numbers that the logger still buffers.
+    /// Writes all buffered values.
     ///
     /// # Errors
-    /// If the destination cannot be written.
+    /// Returns an error if the destination cannot be written.
     fn flush(&mut self) -> Result<()>;
 }
 
@@ -58,7 +58,7 @@ impl<L: Logger + ?Sized> Logger for Box<L> {
     }
 }
 
-/// Every logger gets the numbers, even if another logger returns an error. The first error is returned.
+/// Calls every logger, even if another logger returns an error. Returns the first error.
 impl<L: Logger> Logger for Vec<L> {
     fn scalars(&mut self, step: usize, values: &[(&str, f64)]) -> Result<()> {
         self.iter_mut().map(|logger| logger.scalars(step, values)).fold(Ok(()), Result::and)

@@ -1,11 +1,11 @@
-//! Names of logged numbers.
+//! Names and formatting of logged values.
 
 use pellucid_tensor::{Error, Result};
 
-/// Checks the names of numbers of one row, for a log that has the number of the row under the name `reserved`.
+/// Checks the names of the values of one row. `reserved` is the name of the row number.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for the reserved name and for a name that occurs twice.
+/// [`Error::InvalidArgument`] for the reserved name and for a repeated name.
 pub(super) fn check_names(op: &'static str, reserved: &str, values: &[(&str, f64)]) -> Result<()> {
     for (index, (name, _)) in values.iter().enumerate() {
         if *name == reserved {
@@ -18,7 +18,7 @@ pub(super) fn check_names(op: &'static str, reserved: &str, values: &[(&str, f64
     Ok(())
 }
 
-/// Formats a number such that reading the text gives the same number: `3`, `0.1`, `1e-7`, `NaN`, `inf`.
+/// Formats a number such that parsing the string returns the same number: `3`, `0.1`, `1e-7`, `NaN`, `inf`.
 pub(super) fn number_text(value: f64) -> String {
     // `Display` writes all digits of large integers, and `Debug` writes `3.0`.
     if value.fract() == 0.0 && value.abs() < 1e15 { value.to_string() } else { format!("{value:?}") }

@@ -1,21 +1,21 @@
-//! The parts of samples whose predicted classes are correct.
+//! Accuracy: the fraction of samples whose predicted class is correct.
 
 use super::input::{ClassBatch, ClassOptions, OutputForm, read_labels, read_scores};
 use super::{Goal, Metric};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 
-/// Correct and all samples.
+/// The counts of correct samples and of all samples.
 #[derive(Clone, Copy, Debug, Default)]
 struct CorrectCount {
     correct: u64,
     samples: u64,
-    /// Whether a sample has a score of NaN.
+    /// Whether a sample has a NaN score.
     has_nan: bool,
 }
 
 impl CorrectCount {
-    /// Returns the part of correct samples: NaN if there are none, or if a score is NaN.
+    /// Returns the fraction of correct samples: NaN without samples, or if a score is NaN.
     fn ratio(self) -> f64 {
         if self.has_nan {
             return f64::NAN;
@@ -24,8 +24,8 @@ impl CorrectCount {
     }
 }
 
-/// The part of samples whose predicted class is the label, for all
-/// [forms of outputs](super#outputs-and-targets-of-classification). It is NaN if a score of a sample is NaN.
+/// The fraction of samples whose predicted class is the label, for all [forms of
+/// outputs](super#outputs-and-targets-of-classification). It is NaN if a score of a sample is NaN.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -80,9 +80,9 @@ impl Metric for Accuracy {
     }
 }
 
-/// The part of samples whose label is one of the `k` classes with the largest scores.
+/// The fraction of samples whose label is among the `k` classes with the largest scores.
 ///
-/// Outputs are scores `[N, C]` or `[N, C, d..]`. Of equal scores, the class with the larger index is the first, as in
+/// Outputs are scores `[N, C]` or `[N, C, d..]`. For equal scores, the class with the larger index ranks first, as in
 /// scikit-learn. The value is 1 if `k` is at least the number of classes, and NaN if a score is NaN.
 ///
 /// ```
@@ -102,7 +102,7 @@ pub struct TopKAccuracy {
 }
 
 impl TopKAccuracy {
-    /// Creates the metric of the `k` largest scores.
+    /// Creates the metric for the `k` largest scores.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `k` is 0.

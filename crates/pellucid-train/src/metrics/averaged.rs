@@ -1,4 +1,4 @@
-//! Precision, recall, F1 and intersection over union: ratios of counts of each class, averaged over classes.
+//! Precision, recall, F1 and intersection over union: per-class ratios of counts, averaged over classes.
 
 use super::class_counts::{ClassAverage, ClassCount, ClassCounts};
 use super::input::{ClassBatch, ClassOptions};
@@ -6,7 +6,7 @@ use super::{Goal, Metric};
 use pellucid_tensor::{Result, Tensor};
 
 /// Returns 2·TP and 2·TP + FP + FN, the numerator and the denominator of F1.
-pub(super) fn f1_of(count: ClassCount) -> (u64, u64) {
+pub(super) fn f1_ratio(count: ClassCount) -> (u64, u64) {
     (2 * count.true_positives, count.predicted + count.actual)
 }
 
@@ -33,7 +33,7 @@ macro_rules! averaged {
             }
 
             /// Returns the value of each class; NaN for a class that occurs neither as a label nor as a prediction.
-            /// `Macro` is the mean of the others.
+            /// `Macro` is the mean of the other classes.
             pub fn per_class(&self) -> Vec<f64> {
                 self.counts.per_class(Self::ratio)
             }
@@ -69,7 +69,7 @@ macro_rules! averaged {
 }
 
 averaged! {
-    /// The part of the predictions of a class that are correct: TP/(TP + FP). It is 0 for a class that is never
+    /// The fraction of the predictions of a class that are correct: TP/(TP + FP). It is 0 for a class that is never
     /// predicted. It accepts all [forms of outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
@@ -83,8 +83,8 @@ averaged! {
     #[doc(alias = "precision_score")]
     Precision("precision") = |count| (count.true_positives, count.predicted);
 
-    /// The part of the samples of a class that are predicted as this class: TP/(TP + FN). It is 0 for a class without
-    /// samples. It accepts all [forms of outputs](super#outputs-and-targets-of-classification).
+    /// The fraction of the samples of a class that are predicted as this class: TP/(TP + FN). It is 0 for a class
+    /// without samples. It accepts all [forms of outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -110,7 +110,7 @@ averaged! {
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     #[doc(alias = "f1_score")]
-    F1Score("f1") = |count| f1_of(count);
+    F1Score("f1") = |count| f1_ratio(count);
 
     /// The Jaccard index of the samples with a label and the samples with this prediction: TP/(TP + FP + FN). In
     /// semantic segmentation, samples are pixels. It accepts all

@@ -1,15 +1,15 @@
-//! Counts of predicted and true classes, from which ratios of classes and their averages follow.
+//! Counts of predicted and true classes, and the per-class ratios and averages that are computed from them.
 
 use super::input::ClassBatch;
 use super::sum::CompensatedSum;
 use pellucid_tensor::{Error, Result, Tensor};
 
-/// The average over classes of a metric that is defined for one class.
+/// How a per-class metric is averaged over classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClassAverage {
     /// The value of class 1, if there are two classes.
     Binary,
-    /// The value of the counts of all classes together.
+    /// The value for the counts summed over all classes.
     Micro,
     /// The mean over the classes that occur as a label or as a prediction.
     Macro,
@@ -47,7 +47,7 @@ pub(super) type ClassRatio = fn(ClassCount) -> (u64, u64);
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClassCounts {
     counts: Vec<ClassCount>,
-    /// Whether a sample has a score of NaN: all values are NaN then.
+    /// Whether a sample has a NaN score. All values are then NaN.
     has_nan: bool,
 }
 
@@ -55,7 +55,7 @@ impl ClassCounts {
     /// Adds a batch.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the average requires two classes, but the batch has more.
+    /// [`Error::InvalidArgument`] if the average requires two classes and the batch has more.
     pub(super) fn add(
         &mut self,
         op: &'static str,
@@ -83,8 +83,8 @@ impl ClassCounts {
         Ok(())
     }
 
-    /// Returns the ratio of each class. A denominator of 0 gives 0 for a class that occurs, and NaN for one that does
-    /// not. All are NaN if a score is NaN.
+    /// Returns the ratio of each class. For a denominator of 0, the ratio is 0 if the class occurs, otherwise NaN. All
+    /// ratios are NaN if a score is NaN.
     pub(super) fn per_class(&self, ratio: ClassRatio) -> Vec<f64> {
         let value = |&count: &ClassCount| match count.actual + count.predicted {
             0 => f64::NAN,
@@ -125,7 +125,7 @@ impl ClassCounts {
     }
 }
 
-/// Returns a quotient, 0 if the denominator is 0.
+/// Returns the quotient, or 0 if the denominator is 0.
 pub(super) fn quotient((numerator, denominator): (u64, u64)) -> f64 {
     if denominator == 0 { 0.0 } else { numerator as f64 / denominator as f64 }
 }

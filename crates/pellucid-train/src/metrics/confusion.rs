@@ -35,20 +35,20 @@ pub struct ConfusionMatrix {
 }
 
 impl ConfusionMatrix {
-    /// Creates the matrix of `classes` classes, with the default options: binary scores are logits, and no label is
+    /// Creates a matrix for `classes` classes, with the default options: binary scores are logits, and no label is
     /// ignored.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for no class, or more than 16,384.
+    /// [`Error::InvalidArgument`] for 0 or more than 16,384 classes.
     #[panicking_form]
     pub fn try_new(classes: usize) -> Result<ConfusionMatrix> {
         ConfusionMatrix::try_with(classes, ClassOptions::default())
     }
 
-    /// Creates the matrix of `classes` classes with options.
+    /// Creates a matrix for `classes` classes with options.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for no class, or more than 16,384.
+    /// [`Error::InvalidArgument`] for 0 or more than 16,384 classes.
     #[panicking_form]
     pub fn try_with(classes: usize, options: ClassOptions) -> Result<ConfusionMatrix> {
         if !(1..=MAX_CLASSES).contains(&classes) {
@@ -75,8 +75,8 @@ impl ConfusionMatrix {
     /// Adds the samples of a batch.
     ///
     /// # Errors
-    /// The errors of [`Metric::update`](super::Metric::update); [`Error::InvalidArgument`] for a score of NaN. The
-    /// matrix is then unchanged.
+    /// The errors of [`Metric::update`](super::Metric::update); [`Error::InvalidArgument`] for a NaN score. The matrix
+    /// is then unchanged.
     pub fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
         let batch = ClassBatch::read("confusion_matrix", output, target, self.options)?;
         if batch.classes > self.counts.len() {
@@ -94,7 +94,7 @@ impl ConfusionMatrix {
         Ok(())
     }
 
-    /// Returns the counts: a row for each label, with a number for each predicted class.
+    /// Returns the counts: a row for each label, with one count for each predicted class.
     pub fn counts(&self) -> &[Vec<u64>] {
         &self.counts
     }

@@ -1,11 +1,11 @@
-//! Outputs and targets of a batch, checked and read by the host. Every check is before the first change of a metric.
+//! Checks and reads the outputs and targets of a batch. All checks run before a metric changes.
 
 use pellucid_tensor::{DType, Error, ReadElement, Result, Shape, Tensor, no_grad, ops};
 
 /// Options of metrics that compare predicted classes with labels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClassOptions {
-    /// The bound of binary scores: a sample with a greater score is predicted as class 1. The default 0 is the bound of
+    /// The threshold of binary scores: a sample with a greater score is predicted as class 1. The default 0 is for
     /// logits; use 0.5 for probabilities. It is rounded to the dtype of the scores.
     pub threshold: f64,
     /// A label whose samples are skipped, such as PyTorch's −100 or the 255 of unlabelled pixels.
@@ -18,32 +18,32 @@ impl Default for ClassOptions {
     }
 }
 
-/// The meaning of scores.
+/// Whether scores are logits or probabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ScoreKind {
     /// Unnormalized log-probabilities, the outputs of a model that is trained with cross-entropy.
     #[default]
     Logits,
-    /// Probabilities in [0, 1]. Those of several classes have the sum 1.
+    /// Probabilities in [0, 1]. The probabilities of several classes sum to 1.
     Probabilities,
 }
 
-/// The form in which an output states the classes of its samples.
+/// The form of the outputs of a classifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputForm {
     /// One score for each sample, which is large for class 1.
     BinaryScores,
-    /// The scores of this many classes on axis 1.
+    /// The scores of the given number of classes, on axis 1.
     ClassScores(usize),
     /// The predicted classes.
     Classes,
 }
 
 impl OutputForm {
-    /// Returns the form of an output with labels of this shape.
+    /// Returns the form of an output.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if the shapes do not fit.
+    /// [`Error::ShapeMismatch`] if the shapes of output and target do not match.
     pub(super) fn new(op: &'static str, output: &Tensor, target: &Tensor) -> Result<OutputForm> {
         let (scores, labels) = (output.shape(), target.shape());
         // One output for each sample: [N], [N, 1] or a mask [N, 1, d..].
@@ -85,24 +85,25 @@ fn shape_help(output: &Tensor, target: &Tensor) -> String {
         .to_string()
 }
 
-/// The predicted class and the label of each sample of a batch that is not ignored.
+/// The predicted class and the label of each sample of a batch, without ignored samples.
 pub(super) struct ClassBatch {
-    /// The number of classes of scores. Of predicted classes, the number that the largest class or label requires.
+    /// The number of classes of the scores. If the outputs are classes, the number that the largest class or label
+    /// requires.
     pub(super) classes: usize,
     /// (predicted class, label), both below `classes`.
     pub(super) pairs: Vec<(usize, usize)>,
-    /// The first sample with a score of NaN, which predicts no class and is not in `pairs`.
+    /// The first sample with a NaN score. It predicts no class and is not in `pairs`.
     pub(super) nan_sample: Option<usize>,
 }
 
-/// The maximal number of classes if the output does not state it: metrics allocate memory for each class.
+/// The maximum number of classes if the outputs are classes: metrics allocate memory for each class.
 const MAX_CLASSES: i64 = 1 << 20;
 
 impl ClassBatch {
     /// Reads a batch.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a label that is not a class.
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for an invalid label.
     pub(super) fn read(
         op: &'static str,
         output: &Tensor,
@@ -156,11 +157,11 @@ pub(super) fn read<T: ReadElement>(op: &'static str, result: Result<Tensor>) -> 
     })
 }
 
-/// Returns the label of each sample, `None` for ignored samples.
+/// Returns the label of each sample, or `None` for ignored samples.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless the labels are integers or `bool`, or floats for binary scores;
-/// [`Error::InvalidArgument`] for a label that is not a class.
+/// [`Error::InvalidArgument`] for an invalid label.
 pub(super) fn read_labels(
     op: &'static str,
     form: OutputForm,
@@ -192,7 +193,7 @@ pub(super) fn read_labels(
     };
     match (target.dtype(), form) {
         (dtype, OutputForm::BinaryScores) if dtype.is_float() => {
-            // Losses of binary scores have float targets.
+            // Binary losses have float targets, so float labels are accepted.
             let labels = read::<f64>(op, Ok(target.clone()))?.into_iter().enumerate();
             labels
                 .map(|(sample, label)| match label as i64 {
@@ -208,10 +209,10 @@ pub(super) fn read_labels(
     }
 }
 
-/// Returns the scores of a float output in row-major order, with the classes of a sample side by side.
+/// Returns the scores of a float output in row-major order, with contiguous classes.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] if the output is not a float.
+/// [`Error::DTypeMismatch`] if the output does not have a float dtype.
 pub(super) fn read_scores(op: &'static str, form: OutputForm, output: &Tensor) -> Result<Vec<f64>> {
     let _guard = no_grad();
     check_float(op, output)?;
@@ -221,7 +222,7 @@ pub(super) fn read_scores(op: &'static str, form: OutputForm, output: &Tensor) -
     }
 }
 
-/// Returns an error unless the output is a float.
+/// Returns an error unless the output has a float dtype.
 pub(super) fn check_float(op: &'static str, output: &Tensor) -> Result<()> {
     match output.dtype() {
         dtype if dtype.is_float() => Ok(()),
@@ -229,14 +230,15 @@ pub(super) fn check_float(op: &'static str, output: &Tensor) -> Result<()> {
     }
 }
 
-/// Checks that the rows of `width` scores are probabilities: that they are in [0, 1], and that rows of several have the
-/// sum 1. NaN is accepted.
+/// Checks that rows of `width` scores are probabilities: they must be in [0, 1], and rows of several scores must sum to
+/// 1. NaN is accepted.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] names the row.
 pub(super) fn check_probabilities(op: &'static str, scores: &[f64], width: usize, dtype: DType) -> Result<()> {
     let help = "pass probabilities, or set ScoreKind::Logits";
-    // The bound of scikit-learn. The sum of rounded probabilities is closer to 1, unless there are very many classes.
+    // This is the tolerance of scikit-learn. Sums of rounded probabilities are closer to 1, except for very large
+    // numbers of classes.
     let tolerance = dtype.epsilon().map_or(0.0, f64::sqrt);
     for (row, scores) in scores.chunks_exact(width).enumerate() {
         if let Some(score) = scores.iter().find(|&&score| !score.is_nan() && !(0.0..=1.0).contains(&score)) {

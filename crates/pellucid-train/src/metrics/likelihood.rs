@@ -1,4 +1,4 @@
-//! The likelihood of the labels: log loss and perplexity.
+//! Metrics of the likelihood of the labels: log loss and perplexity.
 
 use super::input::{OutputForm, ScoreKind, check_float, check_probabilities, read, read_labels, read_scores};
 use super::sum::CompensatedSum;
@@ -9,7 +9,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, no_grad};
 /// Options of [`LogLoss`] and [`Perplexity`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LikelihoodOptions {
-    /// The meaning of the outputs, logits by default.
+    /// Whether the outputs are logits or probabilities. Default: logits.
     pub scores: ScoreKind,
     /// A label whose samples are skipped, such as −100 or the index of padding.
     pub ignore_index: Option<i64>,
@@ -56,8 +56,8 @@ fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
-/// Returns the cross-entropy of each sample, for logits of several classes. It is computed in the dtype of the logits,
-/// half precision in `f32`.
+/// Returns the cross-entropy of each sample for logits of several classes, computed in the dtype of the logits (half
+/// precision in `f32`).
 fn class_losses(op: &'static str, output: &Tensor, target: &Tensor, ignore_index: Option<i64>) -> Result<Vec<f64>> {
     let logits = match output.dtype() {
         DType::F16 | DType::BF16 => ops::to_dtype(output, DType::F32)?,
@@ -67,7 +67,7 @@ fn class_losses(op: &'static str, output: &Tensor, target: &Tensor, ignore_index
     read(op, ops::to_dtype(target, DType::I64).and_then(|target| ops::cross_entropy(&logits, &target, options)))
 }
 
-/// Returns −log p(label) of each sample, for probabilities, which are clipped to [ε, 1 − ε] of their dtype.
+/// Returns −log p(label) of each sample for probabilities, which are clipped to [ε, 1 − ε]; ε depends on the dtype.
 fn probability_losses(
     op: &'static str,
     form: OutputForm,
@@ -91,7 +91,7 @@ fn probability_losses(
 
 /// The mean of −log p(label), the cross-entropy.
 ///
-/// Outputs are logits or probabilities of classes, or binary ones: see the
+/// Outputs are logits or probabilities, of several classes or binary: see the
 /// [forms](super#outputs-and-targets-of-classification). The losses of logits are computed in their dtype and summed in
 /// `f64`. Probabilities p are clipped to [ε, 1 − ε], as in scikit-learn, where ε is the distance from 1 to the next
 /// number of the dtype.
@@ -112,7 +112,7 @@ pub struct LogLoss {
 }
 
 impl LogLoss {
-    /// Creates the metric of logits.
+    /// Creates the metric for logits.
     pub fn new() -> LogLoss {
         LogLoss::default()
     }
@@ -165,7 +165,7 @@ pub struct Perplexity {
 }
 
 impl Perplexity {
-    /// Creates the metric of logits, without ignored tokens.
+    /// Creates the metric for logits, without ignored tokens.
     pub fn new() -> Perplexity {
         Perplexity::default()
     }

@@ -5,7 +5,7 @@ use super::{Goal, Metric};
 use pellucid_nn::loss::{BatchWeight, Loss};
 use pellucid_tensor::{Error, Result, Tensor, no_grad};
 
-/// The weighted mean of values: Σ w·x/Σ w. It is NaN without values.
+/// The weighted mean of values, Σ w·x/Σ w. It is NaN without values.
 ///
 /// ```
 /// use pellucid::train::metrics::Mean;
@@ -21,7 +21,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Creates the mean of no values.
+    /// Creates an empty mean.
     pub fn new() -> Mean {
         Mean::default()
     }
@@ -54,11 +54,11 @@ impl Mean {
 
 /// The mean of a loss over samples.
 ///
-/// The loss of a batch is the mean or the sum over its samples, or has one value for each of them (`Reduction::None`).
-/// [`Loss::batch_weight`] weights the batches, so the value does not depend on the split into batches: a mean counts by
-/// the number of samples (the length of axis 0) or by the sum of the weights of classes that are not ignored, and sums
-/// are divided by the number of samples. The loss of a batch is computed in the dtype of the loss, so the last bits
-/// depend on the split.
+/// The loss of a batch is a mean or a sum over its samples, or one value per sample (`Reduction::None`).
+/// [`Loss::batch_weight`] weights the batches, so the value does not depend on the split into batches. The weight of a
+/// mean is the number of samples (the length of axis 0), or the sum of the class weights of labels that are not
+/// ignored. Sums are divided by the number of samples. The loss of a batch is computed in the dtype of the loss, so the
+/// last bits depend on the split.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -77,7 +77,7 @@ pub struct MeanLoss<L> {
 }
 
 impl<L: Loss> MeanLoss<L> {
-    /// Creates the metric of a loss.
+    /// Creates the metric for a loss.
     pub fn new(loss: L) -> MeanLoss<L> {
         MeanLoss { loss, mean: Mean::new() }
     }
@@ -103,7 +103,7 @@ impl<L: Loss> Metric for MeanLoss<L> {
         let weight = self.loss.batch_weight(target)?;
         let (factor, sum_of_weights) = weight.factor_and_weight(samples)?;
         match values[..] {
-            // The mean of a batch without targets that count is 0/0.
+            // The mean of a batch in which all targets are ignored is 0/0.
             _ if weight.is_zero() => {}
             [loss_of_batch] if loss.rank() == 0 || samples != 1 => {
                 self.mean.push_sum(factor * loss_of_batch, sum_of_weights)

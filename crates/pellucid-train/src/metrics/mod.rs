@@ -1,7 +1,7 @@
 //! Metrics of a model's outputs, accumulated over batches.
 //!
 //! A [`Metric`] reads the outputs and targets of each batch ([`update`](Metric::update)) and returns its value over all
-//! samples so far ([`compute`](Metric::compute)). The value is computed from all samples, so it does not depend on the
+//! added samples ([`compute`](Metric::compute)). The value is computed from all samples, so it does not depend on the
 //! split into batches; it is not a mean of batch values.
 //!
 //! ```
@@ -33,9 +33,9 @@
 //! | [`LogLoss`], [`Perplexity`] | logits or probabilities | labels | minimize |
 //! | [`MeanSquaredError`], [`RootMeanSquaredError`], [`MeanAbsoluteError`] | numbers | numbers | minimize |
 //! | [`R2Score`] | numbers | numbers | maximize |
-//! | [`MeanLoss`] | the loss's | the loss's | minimize |
+//! | [`MeanLoss`] | as for the loss | as for the loss | minimize |
 //!
-//! A [`ConfusionMatrix`] has one number for each pair of classes, and is updated like a metric.
+//! A [`ConfusionMatrix`] has one count for each pair of classes, and is updated like a metric.
 //!
 //! # Outputs and targets of classification
 //!
@@ -48,9 +48,9 @@
 //!
 //! # Special cases
 //!
-//! Without samples, or if all samples are ignored, every value is NaN. A score of NaN makes every value NaN, and is an
-//! error of [`ConfusionMatrix`]. A batch without samples changes nothing. In the
-//! other degenerate cases the metrics have scikit-learn's values, which the documentation of each metric states.
+//! Without samples, or if all samples are ignored, every value is NaN. A NaN score makes every value NaN;
+//! [`ConfusionMatrix`] returns an error. A batch without samples changes nothing. In the other degenerate cases the
+//! metrics have scikit-learn's values, which the documentation of each metric states.
 
 mod accuracy;
 mod averaged;
@@ -80,15 +80,14 @@ use pellucid_tensor::{Result, Tensor};
 /// The direction in which a metric improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Goal {
-    /// Larger values are better, as of an accuracy.
+    /// Larger values are better, for example for an accuracy.
     Maximize,
-    /// Smaller values are better, as of a loss.
+    /// Smaller values are better, for example for a loss.
     Minimize,
 }
 
 impl Goal {
-    /// Returns true if `value` is better than `other`. No value is better than an equal one. Every number is better
-    /// than NaN.
+    /// Returns true if `value` is better than `other`. Equal values are not better. Every number is better than NaN.
     ///
     /// ```
     /// use pellucid::train::metrics::Goal;
@@ -104,7 +103,7 @@ impl Goal {
     }
 }
 
-/// A value that measures a model's outputs, accumulated over batches.
+/// A metric of a model's outputs, accumulated over batches.
 ///
 /// ```
 /// use pellucid::train::metrics::{Goal, Metric};
@@ -145,7 +144,7 @@ impl Goal {
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait Metric: Send {
-    /// Returns the name under which the value is logged, such as `accuracy`. It follows scikit-learn's names of scores.
+    /// Returns the name under which the value is logged, such as `accuracy`. Names follow scikit-learn's score names.
     fn name(&self) -> String;
 
     /// Returns the direction in which the value improves.
@@ -155,14 +154,15 @@ pub trait Metric: Send {
     /// waits for the kernels that compute them. Gradients are not tracked.
     ///
     /// # Errors
-    /// If shapes or dtypes do not fit, or a target has an invalid value. The metric is then unchanged.
+    /// Returns an error if shapes or dtypes do not match, or a target has an invalid value. The metric is then
+    /// unchanged.
     fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()>;
 
-    /// Returns the value over all samples since the creation or the last [`reset`](Metric::reset). Later updates may
-    /// follow.
+    /// Returns the value over all samples since the creation or the last [`reset`](Metric::reset). Further updates are
+    /// allowed.
     ///
     /// # Errors
-    /// The metrics of this module return none. A metric of the user may.
+    /// The metrics of this module return no errors. Custom metrics may.
     fn compute(&self) -> Result<f64>;
 
     /// Removes all samples.

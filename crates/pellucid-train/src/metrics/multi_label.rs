@@ -1,4 +1,4 @@
-//! Metrics of several independent labels of a sample.
+//! Metrics of samples with several independent labels.
 
 use super::averaged::f1_of;
 use super::class_counts::{ClassAverage, ClassCount, quotient};
@@ -9,7 +9,7 @@ use pellucid_tensor::{Error, Result, Tensor, no_grad, ops};
 /// The average over labels of [`MultiLabelF1Score`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LabelAverage {
-    /// The value of the counts of all labels together.
+    /// The value for the counts summed over all labels.
     Micro,
     /// The mean over the labels.
     Macro,
@@ -51,8 +51,9 @@ impl LabelBatch {
     }
 }
 
-/// The part of labels that are predicted correctly, over all samples and labels `[N, L]`. A label is predicted if its
-/// score is greater than the threshold of the options, 0 by default, for logits. It is NaN if a score is NaN.
+/// The fraction of labels that are predicted correctly, over all samples and labels `[N, L]`. A label is predicted if
+/// its score is greater than the threshold of the options; the default 0 is for logits. The value is NaN if a score is
+/// NaN.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -84,7 +85,7 @@ impl MultiLabelAccuracy {
         MultiLabelAccuracy { options, ..Default::default() }
     }
 
-    /// Counts samples instead of labels: a sample is correct if all its labels are, as in scikit-learn's
+    /// Counts samples instead of labels: a sample is correct if all its labels are correct, as in scikit-learn's
     /// `accuracy_score`.
     #[doc(alias = "subset_accuracy")]
     pub fn exact(self) -> MultiLabelAccuracy {
@@ -125,8 +126,8 @@ impl Metric for MultiLabelAccuracy {
 }
 
 /// The F1 score of independent labels `[N, L]`: 2·TP/(2·TP + FP + FN) of each label, or its average. A label is
-/// predicted if its score is greater than the threshold of the options, 0 by default, for logits. The score of a label
-/// that neither occurs nor is predicted is 0, as in scikit-learn. The values are NaN if a score is NaN.
+/// predicted if its score is greater than the threshold of the options; the default 0 is for logits. The F1 score of a
+/// label that neither occurs nor is predicted is 0, as in scikit-learn. The values are NaN if a score is NaN.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -142,8 +143,8 @@ pub struct MultiLabelF1Score {
     average: LabelAverage,
     options: ClassOptions,
     counts: Vec<ClassCount>,
-    /// The number of labels of all samples that are not ignored.
-    seen: u64,
+    /// The number of labels that are not ignored, over all samples.
+    label_count: u64,
     has_nan: bool,
 }
 
@@ -155,7 +156,7 @@ impl MultiLabelF1Score {
 
     /// Creates the metric with options.
     pub fn with(average: LabelAverage, options: ClassOptions) -> MultiLabelF1Score {
-        MultiLabelF1Score { average, options, counts: Vec::new(), seen: 0, has_nan: false }
+        MultiLabelF1Score { average, options, counts: Vec::new(), label_count: 0, has_nan: false }
     }
 
     /// Returns the F1 score of each label.
@@ -195,14 +196,14 @@ impl Metric for MultiLabelF1Score {
                 count.predicted += u64::from(predicted);
                 count.actual += u64::from(label);
                 count.true_positives += u64::from(predicted && label);
-                self.seen += 1;
+                self.label_count += 1;
             }
         }
         Ok(())
     }
 
     fn compute(&self) -> Result<f64> {
-        if self.seen == 0 || self.has_nan {
+        if self.label_count == 0 || self.has_nan {
             return Ok(f64::NAN);
         }
         Ok(match self.average {

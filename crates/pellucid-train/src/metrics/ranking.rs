@@ -1,19 +1,18 @@
-//! Metrics of the order of samples by their scores. All scores and labels are kept, so the values are exact.
+//! Metrics of the ranking of samples by score. All scores and labels are stored, so the values are exact.
 
 use super::input::{OutputForm, ScoreKind, check_probabilities, read_labels, read_scores};
 use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor};
 
-/// The positive and negative samples of equal score.
+/// The numbers of positive and negative samples with equal scores.
 #[derive(Clone, Copy, Debug, Default)]
 struct TiedSamples {
     positives: u64,
     negatives: u64,
 }
 
-/// Groups samples by their score, in descending order. Returns `None` if a score is NaN, since the order is then
-/// undefined.
+/// Groups samples by score, in descending order. Returns `None` if a score is NaN, because the order is then undefined.
 fn tied_samples(samples: impl Iterator<Item = (f64, bool)>) -> Option<Vec<TiedSamples>> {
     let mut samples: Vec<(f64, bool)> = samples.collect();
     if samples.iter().any(|(score, _)| score.is_nan()) {
@@ -24,7 +23,7 @@ fn tied_samples(samples: impl Iterator<Item = (f64, bool)>) -> Option<Vec<TiedSa
         let positives = group.iter().filter(|(_, is_positive)| *is_positive).count() as u64;
         TiedSamples { positives, negatives: group.len() as u64 - positives }
     };
-    // 0 and −0 are neighbours in the order, and equal here.
+    // 0 and −0 are adjacent in the total order, and belong to one group.
     Some(samples.chunk_by(|(a, _), (b, _)| a == b).map(group).collect())
 }
 
@@ -45,12 +44,11 @@ fn area_under_roc(samples: impl Iterator<Item = (f64, bool)>) -> f64 {
 
 /// The area under the receiver operating characteristic curve, exact with ties.
 ///
-/// - Binary: scores `[N]` or `[N, 1]`, of which only the order matters.
-/// - Several classes: logits or probabilities `[N, C]`. The value is the mean over the classes of the area of this
-///   class against all others, by its probability (one-vs-rest, macro; Provost & Domingos 2000). Logits are converted
-///   to probabilities by a softmax in `f64`.
+/// - Binary: scores `[N]` or `[N, 1]`. Only their order matters.
+/// - Several classes: logits or probabilities `[N, C]`. The value is the mean over the classes of the one-vs-rest area
+///   (macro average; Provost & Domingos 2000). Logits are converted to probabilities by a softmax in `f64`.
 ///
-/// The value is NaN if a class has no samples or all samples, or if a score is NaN. The metric keeps all scores and
+/// The value is NaN if a class has no samples or all samples, or if a score is NaN. The metric stores all scores and
 /// labels, 8 bytes each, until [`reset`](Metric::reset).
 ///
 /// ```
@@ -65,25 +63,25 @@ fn area_under_roc(samples: impl Iterator<Item = (f64, bool)>) -> f64 {
 #[derive(Clone, Debug, Default)]
 pub struct RocAuc {
     kind: ScoreKind,
-    /// The scores of a sample; 1 if they are binary, 0 before the first batch.
+    /// The number of scores per sample: 1 for binary scores, 0 before the first batch.
     width: usize,
-    /// Rows of `width` scores; of several classes, their probabilities.
+    /// Rows of `width` scores. For several classes, these are probabilities.
     scores: Vec<f64>,
     labels: Vec<usize>,
 }
 
 impl RocAuc {
-    /// Creates the metric of logits.
+    /// Creates the metric for logits.
     pub fn new() -> RocAuc {
         RocAuc::default()
     }
 
-    /// Creates the metric of logits or probabilities, a difference only for several classes.
+    /// Creates the metric for logits or probabilities. The kind matters only for several classes.
     pub fn with(kind: ScoreKind) -> RocAuc {
         RocAuc { kind, ..Default::default() }
     }
 
-    /// Returns the area of each class against all others; of binary scores, only that of class 1.
+    /// Returns the one-vs-rest area of each class. For binary scores, returns only the area of class 1.
     pub fn per_class(&self) -> Vec<f64> {
         let area = |column: usize| {
             let positive = if self.width == 1 { 1 } else { column };
@@ -138,7 +136,7 @@ impl Metric for RocAuc {
     }
 }
 
-/// Replaces logits by their probabilities.
+/// Replaces logits by probabilities.
 fn softmax(row: &mut [f64]) {
     let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     row.iter_mut().for_each(|score| *score = (*score - largest).exp());
@@ -149,8 +147,8 @@ fn softmax(row: &mut [f64]) {
 /// The average precision of binary scores: the area Σₙ (Rₙ − Rₙ₋₁)·Pₙ under the precision-recall curve, without
 /// interpolation, over the distinct scores n in descending order.
 ///
-/// Scores are `[N]` or `[N, 1]`, of which only the order matters. The value is 0 if there are no positive samples, as
-/// in scikit-learn, and NaN if a score is NaN. The metric keeps all samples, 16 bytes each, until
+/// Scores are `[N]` or `[N, 1]`. Only their order matters. The value is 0 if there are no positive samples, as in
+/// scikit-learn, and NaN if a score is NaN. The metric stores all samples, 16 bytes each, until
 /// [`reset`](Metric::reset).
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! Metrics of numbers: squared and absolute errors, and the coefficient of determination.
+//! Regression metrics: squared and absolute errors, and the coefficient of determination.
 
 use super::input::{check_float, read, same_but_for_unit_axis};
 use super::sum::CompensatedSum;
@@ -8,7 +8,7 @@ use pellucid_tensor::{Error, Result, Tensor};
 /// Reads outputs and targets of the same shape, as pairs in row-major order.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] if the output is not a float.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] if the output does not have a float dtype.
 fn read_numbers(op: &'static str, output: &Tensor, target: &Tensor) -> Result<Vec<(f64, f64)>> {
     let (outputs, targets) = (output.shape(), target.shape());
     if outputs != targets && !same_but_for_unit_axis(outputs, targets) {
@@ -80,8 +80,8 @@ macro_rules! error_means {
 }
 
 error_means! {
-    /// The mean of the squared errors of all elements. The output and the target have the same shape; `[N, 1]` fits
-    /// `[N]`.
+    /// The mean of the squared errors of all elements. The output and the target must have the same shape; `[N, 1]`
+    /// matches `[N]`.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -94,21 +94,21 @@ error_means! {
     #[doc(alias("mean_squared_error", "mse"))]
     MeanSquaredError("mean_squared_error") = |error| error * error, |mean| mean;
 
-    /// The square root of the [`MeanSquaredError`] of all elements. (For several columns, scikit-learn has the mean of
-    /// the roots of the columns.)
+    /// The square root of the [`MeanSquaredError`] of all elements. (For several columns, scikit-learn returns the mean
+    /// of the roots of the columns.)
     #[doc(alias("root_mean_squared_error", "rmse"))]
     RootMeanSquaredError("root_mean_squared_error") = |error| error * error, |mean| mean.sqrt();
 
-    /// The mean of the absolute errors of all elements. The output and the target have the same shape; `[N, 1]` fits
-    /// `[N]`.
+    /// The mean of the absolute errors of all elements. The output and the target must have the same shape; `[N, 1]`
+    /// matches `[N]`.
     #[doc(alias("mean_absolute_error", "mae"))]
     MeanAbsoluteError("mean_absolute_error") = |error| error.abs(), |mean| mean;
 }
 
-/// The sums of one column from which its R² follows.
+/// The sums from which the R² of one column is computed.
 #[derive(Clone, Copy, Debug, Default)]
 struct ColumnSums {
-    /// The first target: differences to it do not cancel as the targets themselves would.
+    /// The first target. Sums use differences from it, which avoids cancellation.
     origin: f64,
     offsets: CompensatedSum,
     /// Σ(y − ȳ)² of the targets so far (Welford 1962).
@@ -130,7 +130,7 @@ impl ColumnSums {
     fn r2(self) -> f64 {
         let (total, residual) = (self.squared_deviations.value(), self.squared_errors.value());
         match total {
-            // Only the errors of constant targets decide.
+            // For constant targets, the value depends on the errors only.
             0.0 if residual == 0.0 => 1.0,
             0.0 if !residual.is_nan() => 0.0,
             _ => 1.0 - residual / total,
@@ -140,8 +140,8 @@ impl ColumnSums {
 
 /// The coefficient of determination R² = 1 − Σ(y − ŷ)²/Σ(y − ȳ)², where ȳ is the mean of the targets.
 ///
-/// Outputs and targets are `[N]` or `[N, D]`. Of several columns, the value is the mean of their R². Constant targets
-/// have the value 1 if all outputs are equal to them, otherwise 0. The value of fewer than 2 samples is NaN.
+/// Outputs and targets are `[N]` or `[N, D]`. For several columns, the value is the mean of their R². For constant
+/// targets, the value is 1 if all outputs equal the targets, otherwise 0. The value for fewer than 2 samples is NaN.
 ///
 /// ```
 /// use pellucid::Tensor;

@@ -19,7 +19,7 @@ impl CompensatedSum {
     }
 
     pub(super) fn value(self) -> f64 {
-        // The compensation of an infinite sum is NaN.
+        // For an infinite sum, the compensation is NaN.
         if self.sum.is_finite() { self.sum + self.compensation } else { self.sum }
     }
 }

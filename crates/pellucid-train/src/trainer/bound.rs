@@ -1,4 +1,4 @@
-//! The task and the loaders of a run, without their types.
+//! Type erasure of the task and the loaders of a run.
 
 use super::loader::{EpochBatchIter, EpochLoader};
 use super::task::{BatchScores, NamedScalars, TrainingTask};
@@ -8,7 +8,7 @@ use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{Checkpoint, StateDict, Stateful};
 use pellucid_tensor::{Error, Result};
 
-/// What the loop of a run does with a task and its loaders. Most methods call a method of [`TrainingTask`], with the
+/// The operations of a training loop on a task and its loaders. Most methods call a method of [`TrainingTask`] with the
 /// current batch.
 pub(super) trait RunParts {
     fn batch_count(&self) -> Option<usize>;
@@ -21,7 +21,7 @@ pub(super) trait RunParts {
     /// Returns to positions of the loaders.
     fn load_batches_state(&self, states: &[StateDict; 2]) -> Result<()>;
 
-    /// Begins the next epoch, or the rest of one.
+    /// Begins the next epoch, or the rest of an epoch.
     fn begin_batches(&mut self) -> Result<()>;
 
     /// Reads the next batch, and returns its number of samples.
@@ -30,12 +30,12 @@ pub(super) trait RunParts {
     /// Ends the epoch of the loader.
     fn end_batches(&mut self);
 
-    /// Leaves the epoch of the loader, which continues there later.
+    /// Pauses the epoch of the loader, so that the loader continues at this position.
     fn pause_batches(&mut self) -> Result<()>;
 
     fn train_step(&mut self) -> Result<NamedScalars>;
 
-    /// Returns the weight of the current batch in means of its losses.
+    /// Returns the weight of the current batch in the mean losses of the epoch.
     fn batch_weight(&self) -> Result<BatchWeight>;
     fn first_non_finite(&mut self) -> Option<String>;
 
@@ -68,7 +68,7 @@ pub(super) trait RunParts {
 /// The task and the loaders of a run.
 pub(super) struct BoundRun<'t, 'v, 'm, T: TrainingTask> {
     task: &'m mut T,
-    /// The loader of the training; `None` for an evaluation.
+    /// The training loader; `None` for an evaluation.
     train: Option<&'t mut dyn EpochLoader<T::Batch>>,
     validation: Option<&'v mut dyn EpochLoader<T::Batch>>,
     batches: Option<EpochBatchIter<T::Batch>>,
@@ -108,7 +108,7 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
         }
     }
 
-    /// Keeps a batch, and returns its number of samples.
+    /// Stores a batch, and returns its number of samples.
     fn keep(&mut self, batch: Result<T::Batch>) -> Result<usize> {
         let batch = batch?;
         let samples = self.task.batch_size(&batch);
@@ -117,7 +117,7 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
     }
 }
 
-/// Returns the error of a loop that does not read a batch before it uses it.
+/// Returns the error for a call before the first batch was read.
 fn no_batch() -> Error {
     Error::invalid("fit", "there is no batch")
 }

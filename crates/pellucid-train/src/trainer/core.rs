@@ -10,13 +10,13 @@ use crate::metrics::{Goal, Metric};
 use pellucid_nn::Stateful;
 use pellucid_tensor::Result;
 
-/// The number of steps in the values of an epoch. Loggers have it as an argument.
+/// The name of the step count in the values of an epoch. Loggers receive it as an argument.
 pub(super) const STEP: &str = "step";
 
-/// Opens a logger, for a run that begins after this number of steps.
+/// A function that opens a logger for a run that begins after the given number of steps.
 type OpenLogger<'f> = Box<dyn FnOnce(usize) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
 
-/// A run without the types of its task and its batches. It is compiled once, in this crate.
+/// A run without the types of its task and its batches, so that it is compiled once, in this crate.
 pub(super) struct RunCore<'f> {
     pub(super) epochs: Option<usize>,
     pub(super) max_steps: Option<usize>,
@@ -27,7 +27,7 @@ pub(super) struct RunCore<'f> {
     pub(super) opened_loggers: Vec<OpenLogger<'f>>,
     pub(super) schedules: Vec<RunSchedule<'f>>,
     pub(super) early_stopping: Option<EarlyStopping>,
-    /// The name of the value that decides which epoch is the best, and its direction.
+    /// The name of the value that determines the best epoch, and its direction.
     pub(super) monitor: Option<(String, Goal)>,
     pub(super) files: RunFiles,
     /// Whether a file of the state was due between two updates.
@@ -36,9 +36,9 @@ pub(super) struct RunCore<'f> {
     pub(super) is_quiet: bool,
     pub(super) state: RunState,
     pub(super) history: History,
-    /// Whether the last row of the history is of an epoch that continues.
+    /// Whether the last row of the history belongs to an incomplete epoch.
     pub(super) has_partial_row: bool,
-    /// Parts of the program that the state of the run contains.
+    /// Additional parts of the saved state.
     pub(super) parts: Vec<(String, Box<dyn Stateful + Send + 'f>)>,
     pub(super) stop_reason: Option<StopReason>,
 }

@@ -4,37 +4,36 @@ use super::scores::Scores;
 use pellucid_tensor::Result;
 use std::path::Path;
 
-/// An event of a run, in the order of their occurrence.
+/// An event of a run. The variants are in the order in which they occur.
 ///
-/// A change that a callback makes in `EpochBegan`, `StepEnded` or `EpochEnded`, for example of a learning rate, is part
-/// of the state that the run saves after the event, so a resumed run is bit-identical. `FitBegan`, `Saved` and
-/// `FitEnded` occur in each call of `fit`, or after a file was written: the files do not contain changes that are made
-/// there.
+/// A callback may change the run in `EpochBegan`, `StepEnded` or `EpochEnded`, for example a learning rate. The run
+/// saves its state after the event, so a resumed run is bit-identical. `FitBegan`, `Saved` and `FitEnded` occur in each
+/// call of `fit`, or after a file was written. Files do not contain changes that are made in these events.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum TrainingEvent<'a> {
-    /// The run begins, or is resumed after this number of steps.
+    /// The run begins or is resumed.
     FitBegan {
-        /// The number of steps before the first one of this run.
+        /// The number of steps before this call of `fit`.
         step: usize,
     },
-    /// An epoch begins. The rest of an epoch in which a run was stopped does not begin again.
+    /// An epoch begins. The event does not occur again when a run resumes within an epoch.
     EpochBegan {
-        /// The number of the epoch, from 1.
+        /// The epoch number, from 1.
         epoch: usize,
     },
     /// A step has trained on a batch.
     StepEnded {
-        /// The number of the step, from 1.
+        /// The step number, from 1.
         step: usize,
-        /// The losses of the step by name. Empty on a device whose values are read only at the steps that are logged.
+        /// The losses of the step by name. On a device other than the CPU, the list is empty except at logged steps.
         scalars: &'a [(&'static str, f64)],
     },
-    /// An epoch has ended, and its model was validated. The weights of a best epoch are already saved, the state of the
-    /// run is not. In a run that [`steps`](super::Trainer::steps) ends within an epoch, the state is saved before this
-    /// event, because a run of more steps continues the epoch.
+    /// An epoch has ended, and the model was validated. The weights of a best epoch are already saved; the state of the
+    /// run is not. If [`steps`](super::Trainer::steps) ends the run within an epoch, the state is saved before this
+    /// event, because a run with more steps continues the epoch.
     EpochEnded {
-        /// The number of the epoch, from 1.
+        /// The epoch number, from 1.
         epoch: usize,
         /// The values of the epoch: means of losses, metrics, learning rates.
         scores: &'a Scores,
@@ -56,7 +55,7 @@ pub enum TrainingEvent<'a> {
 pub enum StopReason {
     /// All epochs or steps were completed.
     Completed,
-    /// The monitored value has not improved for too long.
+    /// Early stopping: the monitored value has stopped improving.
     NotImproving,
     /// A callback has called [`FitControl::stop`].
     Requested,
@@ -64,14 +63,14 @@ pub enum StopReason {
     Interrupted,
 }
 
-/// The means by which a callback controls the run.
+/// Lets a callback control the run.
 #[derive(Debug, Default)]
 pub struct FitControl {
     pub(super) stops: bool,
 }
 
 impl FitControl {
-    /// Ends the run after the current step, or after the current epoch at its end. The state is saved.
+    /// Ends the run after the current step, or, at the end of an epoch, after the epoch. The state is saved.
     pub fn stop(&mut self) {
         self.stops = true;
     }
@@ -105,7 +104,7 @@ pub trait Callback: Send {
     /// Observes an event.
     ///
     /// # Errors
-    /// An error ends the run, which returns it. The files then have the state before the event.
+    /// An error ends the run, and `fit` returns it. The files then contain the state before the event.
     fn on_event(&mut self, event: &TrainingEvent<'_>, control: &mut FitControl) -> Result<()>;
 }
 

@@ -1,38 +1,38 @@
-//! The files of a run: the state after the last epoch, and the weights of the best one.
+//! The files of a run: the state after the last epoch, and the weights of the best epoch.
 
 use pellucid_tensor::{Error, Result};
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-/// The file of the state of the run.
+/// The file name of the state of the run.
 const LAST: &str = "last.safetensors";
 
-/// The file of the weights of the best epoch.
+/// The file name of the weights of the best epoch.
 const BEST: &str = "best.safetensors";
 
-/// The file that a run locks while it uses its directory.
+/// The name of the file that a run locks while it uses its directory.
 const LOCK: &str = "run.lock";
 
-/// Where a run reads and writes its state.
+/// The paths from which a run reads, and to which it writes, its state.
 #[derive(Default)]
 pub(super) struct RunFiles {
     pub(super) folder: Option<PathBuf>,
-    /// The number of steps between two files within an epoch.
+    /// The number of steps between two saves within an epoch.
     pub(super) every: Option<usize>,
-    /// The file or directory that the next run continues from, and whether it must exist.
+    /// The file or directory from which the next run resumes, and whether it must exist.
     pub(super) resume: Option<(PathBuf, bool)>,
     /// Whether this trainer has written files.
     pub(super) has_written: bool,
 }
 
-/// The lock of a directory of files. Dropping it, or the end of the process, releases it.
+/// The lock of a run directory. It is released when it is dropped or the process ends.
 pub(super) struct DirectoryLock {
     path: PathBuf,
     _file: File,
 }
 
 impl DirectoryLock {
-    /// Locks a directory, which proves that it is writable.
+    /// Locks a directory. Success implies that the directory is writable.
     fn acquire(directory: &Path) -> Result<DirectoryLock> {
         let path = directory.join(LOCK);
         let file = File::create(&path).map_err(|error| Error::unwritable_file("fit", &path, &error))?;
@@ -49,7 +49,7 @@ impl DirectoryLock {
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        // The lock is released with the file; a file that remains is locked by the next run.
+        // The lock is released when the file is closed. The next run can lock a remaining file.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -65,13 +65,13 @@ impl RunFiles {
         DirectoryLock::acquire(directory).map(Some)
     }
 
-    /// Returns the directory if it has the state of a run that this one does not continue.
+    /// Returns the directory if it contains the state of a run that this run does not continue.
     pub(super) fn replaced_directory(&self) -> Option<&Path> {
         let last = self.last()?;
         (!self.has_written && self.resume.is_none() && last.exists()).then_some(self.folder.as_deref()?)
     }
 
-    /// Returns the file from which the run continues. It stays set until it is loaded.
+    /// Returns the file from which the run resumes. It remains set until it is loaded.
     pub(super) fn resumed_file(&self) -> Option<PathBuf> {
         let (path, must_exist) = self.resume.as_ref()?;
         let file = if path.is_dir() { path.join(LAST) } else { path.clone() };

@@ -18,7 +18,7 @@ pub struct FindLrOptions {
     pub last: f64,
     /// The number of steps from the first to the last rate. Default: 100.
     pub steps: usize,
-    /// The loss, as a multiple of the smallest one, at which the search ends. Default: 4.
+    /// The search ends at a loss above this multiple of the smallest loss. Default: 4.
     pub divergence: f64,
 }
 
@@ -28,19 +28,18 @@ impl Default for FindLrOptions {
     }
 }
 
-/// The losses of a search for a learning rate. `Display` prints a table.
+/// The losses of a learning-rate search. `Display` prints a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LrCurve {
     /// The learning rates, ascending.
     pub rates: Vec<f64>,
-    /// The losses at these rates, smoothed: the exponential average of the losses so far with decay 0.9, divided by the
-    /// sum of its weights.
+    /// The smoothed losses at these rates: the exponential moving average with decay 0.9 and bias correction.
     pub losses: Vec<f64>,
 }
 
 impl LrCurve {
-    /// Returns the rate at which the loss falls fastest with the logarithm of the rate; `None` if it never falls. The
-    /// first tenth of the rates, where the average begins, is not considered.
+    /// Returns the rate with the steepest descent of the loss over the logarithm of the rate; `None` if the loss never
+    /// decreases. The first tenth of the rates, where the moving average starts, is ignored.
     pub fn steepest(&self) -> Option<f64> {
         let slopes = self.losses.windows(2).map(|pair| pair[1] - pair[0]).enumerate().skip(self.losses.len() / 10);
         let (index, slope) = slopes.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
@@ -67,9 +66,9 @@ impl fmt::Display for LrCurve {
 const DECAY: f64 = 0.9;
 
 impl<'f, T: TrainingTask> Trainer<'f, T> {
-    /// Trains for a few steps with exponentially growing learning rates, and returns the losses (the range test of
-    /// Smith 2015). A good rate is below the one at which the loss grows again, see [`LrCurve::steepest`]. All groups
-    /// of all optimizers get the rate.
+    /// Trains for a few steps with exponentially increasing learning rates, and returns the losses (the range test of
+    /// Smith 2015). A good rate is below the rate at which the loss increases again; see [`LrCurve::steepest`]. The
+    /// rate applies to all groups of all optimizers.
     ///
     /// A model in evaluation mode is set to training mode, as by [`fit`](Trainer::fit). The search ends early when the
     /// loss diverges. Parameters, optimizers, random numbers and the position of the
@@ -101,13 +100,13 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self.task.begin_fit()?;
         let saved = self.search_state(batches)?;
         let found = self.search(batches, options);
-        // Gradients that were accumulated would otherwise be added to those of the next step.
+        // Otherwise, the accumulated gradients would be added to the gradients of the next step.
         self.task.end_epoch()?;
         self.task.checkpoint().batches(batches.as_stateful()).load_state_dict(&saved)?;
         found
     }
 
-    /// Returns copies of all that a search changes.
+    /// Returns copies of all state that a search changes.
     fn search_state(&self, batches: &dyn EpochLoader<T::Batch>) -> Result<StateDict> {
         let state = self.task.checkpoint().batches(batches.as_stateful()).state()?;
         state.into_iter().map(|(name, tensor)| Ok((name, ops::copy(&tensor.detach())?))).collect()

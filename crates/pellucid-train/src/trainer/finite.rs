@@ -1,4 +1,4 @@
-//! Losses that are not finite: a check before the update, and the search for their origin.
+//! Non-finite losses: a check before the update, and the search for the origin.
 
 use pellucid_nn::hook::HookGuard;
 use pellucid_nn::loss::{BatchWeight, Loss};
@@ -7,18 +7,19 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_grad_enabled, lock
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A loss that rejects a value that is not finite, before the backward pass and the update of a step. Parameters and
-/// optimizer then stay as they were.
+/// A loss that rejects non-finite values before the backward pass and the update of a step. Parameters and optimizer
+/// are then unchanged.
 ///
 /// A captured step cannot branch on values, but an index out of bounds stops its launch. The loss therefore passes
-/// through a selection from one element, with index 0 if it is finite, otherwise [`NOT_FINITE`].
+/// through an index selection from a tensor of one element. The index is 0 if the loss is finite, otherwise
+/// [`NOT_FINITE`].
 #[derive(Clone)]
 pub(super) struct FiniteCheckedLoss<'f> {
     loss: Arc<dyn Loss + 'f>,
     is_checked: Arc<AtomicBool>,
 }
 
-/// The index that marks a loss that is not finite. No other selection from one element has it.
+/// The index that marks a non-finite loss. No other selection uses this index.
 const NOT_FINITE: i64 = 0x6e61_6e21;
 
 impl<'f> FiniteCheckedLoss<'f> {
@@ -36,12 +37,12 @@ impl<'f> FiniteCheckedLoss<'f> {
     }
 }
 
-/// Returns true for the error of a loss that is not finite.
+/// Returns true for the error of a non-finite loss.
 pub(super) fn is_non_finite_loss(error: &Error) -> bool {
     matches!(error.root(), Error::IndexOutOfBounds { index: NOT_FINITE, len: 1, .. })
 }
 
-/// Returns the loss of a step. A launch fails if the loss is not finite.
+/// Adds the check to the loss of a step. A launch fails if the loss is not finite.
 fn checked(loss: Tensor) -> Result<Tensor> {
     if !is_grad_enabled() || loss.rank() > 0 {
         return Ok(loss);
@@ -75,13 +76,13 @@ impl Loss for FiniteCheckedLoss<'_> {
     }
 }
 
-/// A function that observes the output of a module, until its guard is dropped.
+/// A function that registers a hook for the output of a module, until the guard is dropped.
 type ObserveOutput<'a> = &'a dyn Fn(&str, OutputHook) -> Option<HookGuard<'a>>;
 
-/// A hook of a module: called with its inputs and its output.
+/// A forward hook of a module, called with its inputs and its output.
 type OutputHook = Box<dyn Fn(&[&Tensor], &Tensor) -> Option<Tensor> + Send + Sync>;
 
-/// The search for the first tensor that is not finite in the computation of a loss.
+/// The search for the first non-finite tensor in the computation of a loss.
 pub(super) struct NonFiniteSearch<'a> {
     pub(super) inputs: Vec<(String, Tensor)>,
     pub(super) targets: Tensor,
@@ -93,8 +94,8 @@ pub(super) struct NonFiniteSearch<'a> {
 }
 
 impl NonFiniteSearch<'_> {
-    /// Returns the name of the first tensor that is not finite: an input, the targets, a parameter, the output of a
-    /// module in the order of the computation, or the loss. Random numbers are drawn anew.
+    /// Returns the name of the first non-finite tensor: an input, the targets, a parameter, the output of a module in
+    /// the order of the computation, or the loss. Random numbers are drawn again.
     pub(super) fn first(self) -> Option<String> {
         let _off = no_grad();
         let inputs = self.inputs.iter().map(|(name, x)| (format!("the input `{name}`"), x));
@@ -114,7 +115,7 @@ impl NonFiniteSearch<'_> {
                 }
                 None
             };
-            // A layer without an address of its own is observed through the module around it.
+            // A zero-sized layer has no unique address and is observed through its enclosing module.
             guards.extend((self.observe)(name, Box::new(observe)));
         }
         let output = (self.output)().ok()?;

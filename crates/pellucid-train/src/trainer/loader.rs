@@ -1,43 +1,43 @@
-//! [`EpochLoader`]: the batches that a trainer reads.
+//! [`EpochLoader`]: loaders from which a trainer reads batches.
 
 use pellucid_data::{BatchPosition, Batches, DataLoader, StreamLoader};
 use pellucid_nn::Stateful;
 use pellucid_tensor::{Result, Tensor};
 
-/// The batches of an epoch, each of which may be an error.
+/// The batches of an epoch. Each item may be an error.
 pub type EpochBatchIter<B> = Box<dyn Iterator<Item = Result<B>>>;
 
-/// A loader whose batches a [`Trainer`](super::Trainer) reads, epoch by epoch. [`Batches`],
-/// [`DataLoader`] and [`StreamLoader`] are such loaders if [`IntoBatch`] is implemented for their batches.
+/// A loader from which a [`Trainer`](super::Trainer) reads batches, epoch by epoch. [`Batches`], [`DataLoader`] and
+/// [`StreamLoader`] implement it if their batches implement [`IntoBatch`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a loader of batches `{B}`",
     note = "a trainer of a model and a loss reads `Batches` of two tensors, or a `DataLoader` or `StreamLoader` of pairs (inputs, targets)",
     note = "implement `IntoBatch<{B}>` for the batches of your loader, or map its samples to pairs"
 )]
 pub trait EpochLoader<B> {
-    /// Returns the number of batches of an epoch, if it is known before its end.
+    /// Returns the number of batches of an epoch, or `None` if it is unknown.
     fn batch_count(&self) -> Option<usize>;
 
     /// Returns the position of the next batch.
     fn position(&self) -> BatchPosition;
 
-    /// Begins the next epoch, or the rest of an epoch after its state was loaded. The iterator advances the position.
+    /// Begins the next epoch, or the rest of an epoch after a load. The iterator advances the position.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an epoch without batches.
     fn begin_epoch(&mut self) -> Result<EpochBatchIter<B>>;
 
-    /// Returns the indices of the samples of a batch.
+    /// Returns the sample indices of a batch.
     ///
     /// # Errors
     /// The errors of the sampler.
     fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>>;
 
-    /// Returns the position as a part of a checkpoint.
+    /// Returns the loader as a part of a checkpoint.
     fn as_stateful(&self) -> &dyn Stateful;
 }
 
-/// A batch of a loader that converts to a batch `B` of a training task.
+/// Conversion of a batch of a loader to a batch `B` of a training task.
 ///
 /// | batch of a loader | batch of a task |
 /// | --- | --- |
@@ -67,7 +67,7 @@ pub trait EpochLoader<B> {
     note = "implement `IntoBatch<{B}>` for it, or map the samples of the data set to pairs (inputs, targets)"
 )]
 pub trait IntoBatch<B> {
-    /// Returns the batch of the task.
+    /// Converts the batch.
     fn into_batch(self) -> B;
 }
 

@@ -1,4 +1,4 @@
-//! The sums of the losses of an epoch.
+//! [`LossMeter`]: sums the losses of an epoch.
 
 use super::state::RunProgress;
 use super::task::NamedScalars;
@@ -6,20 +6,20 @@ use pellucid_nn::loss::BatchWeight;
 use pellucid_tensor::{Result, Tensor, no_grad, ops};
 
 /// Adds scalars to the sums of an epoch. On a device other than the CPU, reading a value waits for the device, so sums
-/// stay there until they are read.
+/// remain on the device until they are read.
 #[derive(Default)]
 pub(super) struct LossMeter {
-    /// The values of the last step that were read.
+    /// The values of the last step whose values were read.
     values: Vec<(&'static str, f64)>,
-    /// Sums on the device that have not been added to the progress.
+    /// Sums on the device that were not yet added to the progress.
     pending: NamedScalars,
-    /// The sum of weights on the device that has not been added to the progress.
+    /// The sum of weights on the device that was not yet added to the progress.
     pending_weight: Option<Tensor>,
 }
 
 impl LossMeter {
-    /// Adds the scalars of a batch with its weight and its number of samples. Returns their values, which are empty on
-    /// a device other than the CPU unless they `must_be_read`.
+    /// Adds the scalars of a batch with its weight and its number of samples. Returns their values. On a device other
+    /// than the CPU, the result is empty unless `must_be_read` is true.
     pub(super) fn add(
         &mut self,
         progress: &mut RunProgress,
@@ -39,7 +39,7 @@ impl LossMeter {
         progress.weight += weight;
         for (name, scalar) in scalars {
             let value = scalar.try_item::<f64>()?;
-            // The mean of a batch without targets that count is 0/0.
+            // The mean of a batch in which all targets are ignored is 0/0.
             add_to_sum(progress, name, if factor == 0.0 { 0.0 } else { value * factor });
             self.values.push((name, value));
         }

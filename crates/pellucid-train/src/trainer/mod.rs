@@ -2,13 +2,13 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `task` | [`TrainingTask`]: what a batch trains |
+//! | `task` | [`TrainingTask`]: the steps and the state of a training |
 //! | `supervised` | [`Supervised`]: the task of a model and a loss |
-//! | `loader` | [`EpochLoader`]: the batches |
+//! | `loader` | [`EpochLoader`]: the loaders of batches |
 //! | `core` | the settings and the state of a run |
 //! | `run` | the loop over epochs and steps, which is compiled once for all tasks |
 //! | `validation` | losses and metrics of an epoch, and the choice of the best one |
-//! | `bound` | the task and the loaders of a run, without their types |
+//! | `bound` | type erasure of the task and the loaders |
 //! | `files` | the files of the best and the last epoch |
 //! | `find_lr` | the learning-rate finder |
 //! | `event` | [`Callback`]s and their events |
@@ -16,9 +16,9 @@
 //! | `state` | the progress, which a checkpoint contains |
 //! | `meter` | means of losses over an epoch |
 //! | `scores` | [`Scores`]: named values |
-//! | `finite` | losses that are not finite |
+//! | `finite` | detection of non-finite losses |
 //! | `signals` | Ctrl-C |
-//! | `report` | what is shown on the terminal |
+//! | `report` | terminal output |
 
 mod bound;
 mod core;
@@ -60,11 +60,11 @@ use schedules::{RunSchedule, ScheduleUnit};
 use std::path::Path;
 use std::sync::Arc;
 
-/// When a run ends early: after `patience` epochs in which the monitored value has not improved by more than
-/// `min_delta`.
+/// Options of early stopping: a run ends after `patience` epochs in which the monitored value has not improved by more
+/// than `min_delta`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EarlyStopping {
-    /// The number of epochs without improvement, after which the run ends. Default: 3.
+    /// The number of epochs without improvement after which the run ends. Default: 3.
     pub patience: usize,
     /// The smallest change that counts as an improvement. Default: 0.
     pub min_delta: f64,
@@ -107,25 +107,25 @@ impl Default for EarlyStopping {
 /// ```
 ///
 /// A trainer of a model and a loss runs captured steps. If the model cannot be captured, for example because it reads
-/// values of tensors, the steps run eagerly, and a line on standard error says why.
+/// values of tensors, the steps run eagerly, and a line on standard error states the reason.
 ///
 /// # Values
-/// [`fit`](Trainer::fit) returns a [`History`] with a row for each epoch: `step`, `train_loss`, and with
-/// validation `validation_loss` and the metrics, `validation_accuracy` for example; `lr`, and `seconds`. Losses are
-/// means over samples, so they do not depend on the sizes of batches: batches are weighted by
-/// [`Loss::batch_weight`], for example by the class weights of the labels that count. A sum
-/// ([`Reduction::Sum`](pellucid_nn::loss::Reduction::Sum)) is divided by the number of samples. The training loss of an
-/// epoch is the mean over its steps, each before its update.
+/// [`fit`](Trainer::fit) returns a [`History`] with a row for each epoch: `step`, `train_loss`, `lr` and `seconds`;
+/// with validation also `validation_loss` and the metrics, for example `validation_accuracy`. Losses are means over
+/// samples and do not depend on the batch size: batches are weighted by [`Loss::batch_weight`], for example by the
+/// class weights of labels that are not ignored. A sum ([`Reduction::Sum`](pellucid_nn::loss::Reduction::Sum)) is
+/// divided by the number of samples. The training loss of an epoch is the mean over its steps, computed before each
+/// update.
 ///
 /// # Resuming
 /// With [`checkpoints`](Trainer::checkpoints), `last.safetensors` contains the state of the run after each epoch, and
-/// after an interrupt. A program that is started again with [`resume`](Trainer::resume) continues there, bit-identical
-/// to an uninterrupted run. The program creates model, optimizer, loaders and trainer as before.
+/// after an interrupt. A program that is restarted with [`resume`](Trainer::resume) continues from this state,
+/// bit-identical to an uninterrupted run. It must create model, optimizer, loaders and trainer in the same way.
 ///
 /// # Errors of a step
 /// A failed step returns [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or
-/// infinite stops the run before the update; the error lists the samples of the batch and names the first tensor that
-/// is not finite. On the CPU this is checked in every step, on other devices when the loss is logged.
+/// infinite stops the run before the update; the error lists the samples of the batch and names the first non-finite
+/// tensor. On the CPU this is checked in every step, on other devices when the loss is logged.
 #[doc(alias = "Learner")]
 #[doc(alias = "fit")]
 pub struct Trainer<'f, T> {
@@ -138,7 +138,7 @@ where
     M: Layer + 'f,
     O: Optimizer + 'f,
 {
-    /// Creates a trainer of a model, a loss and an optimizer, which may be owned, borrowed, boxed or shared (`Arc`).
+    /// Creates a trainer from a model, a loss and an optimizer, which may be owned, borrowed, boxed or shared (`Arc`).
     /// The batches are pairs (inputs, targets).
     pub fn new(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
         Trainer::of_task(Supervised::new(model, loss, optimizer))
@@ -151,8 +151,8 @@ where
     O: Optimizer + 'f,
     X: Batch + 'static,
 {
-    /// Creates a trainer of a model of several inputs X: `Trainer::with_inputs::<(Tensor, Tensor)>` is written as the
-    /// type of the trainer. The batches are pairs (X, targets).
+    /// Creates a trainer of a model with several inputs X. The type of the trainer states X, as in the example. The
+    /// batches are pairs (X, targets).
     ///
     /// ```
     /// use pellucid::nn::{graph::Model, loss::MseLoss};
@@ -183,8 +183,8 @@ where
         Trainer { task: self.task.with_settings(&mut change), ..self }
     }
 
-    /// Updates the parameters once in k steps, with the mean of k gradients. The last update of an epoch may be of
-    /// fewer steps.
+    /// Updates the parameters once per `steps` steps, with the mean of the gradients. The last update of an epoch may
+    /// use fewer steps.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `steps` is 0.
@@ -201,12 +201,12 @@ where
         self.with_settings(|settings| settings.max_norm = Some(max_norm))
     }
 
-    /// Limits the elements of gradients before each update to \[−`max_value`, `max_value`\].
+    /// Clamps the elements of gradients before each update to \[−`max_value`, `max_value`\].
     pub fn clip_grad_value(self, max_value: f64) -> Self {
         self.with_settings(|settings| settings.max_value = Some(max_value))
     }
 
-    /// Sets a function that changes the gradients before each update. Clipping follows it.
+    /// Sets a function that changes the gradients before each update. It runs before clipping.
     pub fn before_update(self, f: impl Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f) -> Self {
         let f: BeforeUpdate<'f> = Arc::new(f);
         self.with_settings(|settings| settings.before_update = Some(f.clone()))
@@ -234,8 +234,8 @@ where
         self.with_settings(|settings| settings.eager = true)
     }
 
-    /// Averages the weights over the steps, exponentially with this decay. The validations of [`fit`](Trainer::fit) use
-    /// the averages, and `best.safetensors` contains them; the model itself keeps its own weights, which
+    /// Computes an exponential moving average of the weights with this decay. The validations of [`fit`](Trainer::fit)
+    /// use the averages, and `best.safetensors` contains them. The model keeps the trained weights, which
     /// [`evaluate`](Trainer::evaluate) and [`predict`](Trainer::predict) use. Running statistics of normalizations are
     /// not averaged.
     ///
@@ -248,7 +248,7 @@ where
         Ok(self)
     }
 
-    /// Copies the [averages](Trainer::ema) of the weights into the model. Does nothing without averages, and before the
+    /// Copies the [averages](Trainer::ema) of the weights into the model. Does nothing without averages or before the
     /// first step.
     ///
     /// # Errors
@@ -267,7 +267,7 @@ where
         self.task.optimizer()
     }
 
-    /// Returns the outputs of the model for inputs, in evaluation mode.
+    /// Returns the outputs of the model for the inputs `x`, in evaluation mode.
     ///
     /// # Errors
     /// The errors of the model.
@@ -291,7 +291,7 @@ where
     /// ```
     ///
     /// # Errors
-    /// [`Error::Evaluation`] names the batch of an error; the errors of the loader.
+    /// [`Error::Evaluation`] with the failed batch; the errors of the loader.
     pub fn predict_batches(&self, batches: &mut dyn EpochLoader<(X, Tensor)>) -> Result<Tensor> {
         let mut outputs = Vec::new();
         for batch in batches.begin_epoch()? {
@@ -304,20 +304,20 @@ where
 }
 
 impl<'f, T: TrainingTask> Trainer<'f, T> {
-    /// Creates a trainer of a [task](TrainingTask) of your own.
+    /// Creates a trainer from a custom [task](TrainingTask).
     pub fn of_task(task: T) -> Self {
         Trainer { task, run: RunCore::boxed() }
     }
 
-    /// Sets the number of epochs; without this and [`steps`](Trainer::steps), a run has one.
+    /// Sets the number of epochs. The default is 1, or no limit if [`steps`](Trainer::steps) is set.
     pub fn epochs(mut self, epochs: usize) -> Self {
         self.run.epochs = Some(epochs);
         self
     }
 
-    /// Sets the maximum number of steps. The last epoch may end after a part of its batches. With
-    /// [`accumulate`](Trainer::accumulate), the run ends at the first update at or after this number of steps, so that
-    /// a run of more steps equals an uninterrupted one.
+    /// Sets the maximum number of steps. The run may end within an epoch. With [`accumulate`](Trainer::accumulate), the
+    /// run ends at the first update at or after this number of steps, so that a run with more steps equals an
+    /// uninterrupted run.
     pub fn steps(mut self, steps: usize) -> Self {
         self.run.max_steps = Some(steps);
         self
@@ -357,8 +357,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Adds a logger that `open` opens when the run begins, with the number of steps before it. A log that continues in
-    /// a file of an earlier run drops the records of later steps:
+    /// Adds a logger that `open` creates when the run begins. Its argument is the number of earlier steps, so that a
+    /// resumed log can drop the records of later steps:
     ///
     /// ```
     /// # let folder = std::env::temp_dir().join(format!("pellucid-doc-logger-{}", std::process::id()));
@@ -383,7 +383,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Sets the number of steps after which the loss is logged; default 50.
+    /// Sets the number of steps between two logged losses. Default: 50.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `steps` is 0.
@@ -402,7 +402,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Sets the learning rate of each step by a schedule, whose epochs are the steps. A step is a batch: with
-    /// [`accumulate(k)`](Trainer::accumulate), an update has k steps.
+    /// [`accumulate(k)`](Trainer::accumulate), an update consists of k steps.
     pub fn schedule_steps(self, schedule: impl Schedule + 'f) -> Self {
         self.with_schedule(RunSchedule::new(None, ScheduleUnit::Step, schedule))
     }
@@ -418,8 +418,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Multiplies the learning rate by a factor after epochs in which the [monitored](Trainer::monitor) value has not
-    /// improved ([`ReduceLrOnPlateau`]). The direction of the value replaces `mode` of the options. The state of the
-    /// run contains the state of the schedule.
+    /// improved ([`ReduceLrOnPlateau`]). The direction of the monitored value replaces the option `mode`. The state of
+    /// the run contains the state of the schedule.
     ///
     /// ```
     /// use pellucid::nn::optim::schedule::ReduceLrOnPlateauOptions;
@@ -453,7 +453,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     fn with_plateau(self, optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> Result<Self> {
-        // The schedule is created when the direction of the value is known.
+        // Only checks the options. The schedule is created when the direction of the value is known.
         ReduceLrOnPlateau::try_new(options.clone())?;
         Ok(self.with_schedule(RunSchedule::of_plateau(optimizer, options)))
     }
@@ -463,8 +463,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Sets the value that decides which epoch is the best, and its direction. By default this is `validation_loss`, or
-    /// `train_loss` without validation, which are minimized.
+    /// Sets the value that determines the best epoch, and its direction. By default, `validation_loss` is minimized, or
+    /// `train_loss` without validation.
     pub fn monitor(mut self, name: &str, goal: Goal) -> Self {
         self.run.monitor = Some((name.to_string(), goal));
         self
@@ -476,15 +476,15 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Writes files into a directory, which is created: after each epoch `last.safetensors`, the state of the run, and
-    /// after each epoch that is the best so far `best.safetensors`, the weights of the model. Each file is replaced
-    /// atomically: a run that is killed at any moment leaves the old or the new one.
+    /// Writes checkpoint files into a directory, which is created if necessary. `last.safetensors` contains the state
+    /// of the run after each epoch. `best.safetensors` contains the weights of the best epoch. Each file is replaced
+    /// atomically: after a kill at any moment, the old or the new file exists.
     pub fn checkpoints(mut self, folder: impl AsRef<Path>) -> Self {
         self.run.files.folder = Some(folder.as_ref().to_path_buf());
         self
     }
 
-    /// Also writes `last.safetensors` after this number of steps, again and again.
+    /// Also writes `last.safetensors` each time this number of steps was completed.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `steps` is 0.
@@ -497,48 +497,48 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         Ok(self)
     }
 
-    /// Continues a run from its file `last.safetensors`, or from the directory of the files. [`fit`](Trainer::fit)
-    /// loads it, and returns the errors of a file that is missing or does not fit.
+    /// Resumes a run from its file `last.safetensors`, or from the directory of the files. [`fit`](Trainer::fit) loads
+    /// the file, and returns an error if it is missing or does not match.
     pub fn resume(mut self, path: impl AsRef<Path>) -> Self {
         self.run.files.resume = Some((path.as_ref().to_path_buf(), true));
         self
     }
 
-    /// Continues a run as [`resume`](Trainer::resume) does, or begins one if the file does not exist. A program with
-    /// this line may be killed and started again at any time.
+    /// Resumes a run as [`resume`](Trainer::resume) does, or begins a new run if the file does not exist. A program
+    /// that calls this method may be killed and restarted at any time.
     pub fn resume_if_exists(mut self, path: impl AsRef<Path>) -> Self {
         self.run.files.resume = Some((path.as_ref().to_path_buf(), false));
         self
     }
 
-    /// Adds a part of the program to the state of the run in `last.safetensors`, such as the scaler of the inputs. The
-    /// names of the other parts are reserved: those of the task (`model`, `optimizer`), `batches`,
-    /// `validation_batches`, `run`, `history` and `schedule_0` and so on.
+    /// Adds a part to the state of the run in `last.safetensors`, such as an input scaler. Reserved names are the parts
+    /// of the task (`model`, `optimizer`), `batches`, `validation_batches`, `run`, `history`, `schedule_0` and so on.
     pub fn part(mut self, name: &str, part: impl Stateful + Send + 'f) -> Self {
         self.run.parts.push((name.to_string(), Box::new(part)));
         self
     }
 
-    /// Shows nothing on standard error.
+    /// Disables output on standard error.
     pub fn quiet(mut self) -> Self {
         self.run.is_quiet = true;
         self
     }
 
-    /// Trains over all epochs, and validates after each one. Returns the values of the epochs.
+    /// Trains for all epochs, and validates after each epoch. Returns the values of the epochs.
     ///
-    /// A second call continues the run: after [`epochs`](Trainer::epochs) with a larger number, it trains the rest.
+    /// A second call continues the run: after [`epochs`](Trainer::epochs) with a larger number, it trains the remaining
+    /// epochs.
     ///
     /// With the feature `signals`, Ctrl-C and a termination signal end the run after the current step: its state is
     /// saved, and `fit` returns with the [reason](Trainer::stop_reason) `Interrupted`. A second signal ends the process
     /// immediately.
     ///
     /// # Errors
-    /// [`Error::Step`] for an error of a batch or a step; [`Error::Evaluation`] for one of a validation, after which
-    /// the state is saved, so that the run continues with this validation; [`Error::File`] for files that cannot be
-    /// read or written, and for a directory that another run uses; [`Error::Checkpoint`] for a resumed state that does
-    /// not fit; the errors of callbacks and loggers. If the monitored value does not exist, [`Error::InvalidArgument`]
-    /// with the names of all values.
+    /// [`Error::Step`] for a failed batch or step; [`Error::Evaluation`] for a failed validation, after which the state
+    /// is saved, so that the run resumes with this validation; [`Error::File`] for files that cannot be read or
+    /// written, and for a directory that another run uses; [`Error::Checkpoint`] for a resumed state that does not
+    /// match; [`Error::InvalidArgument`] with the names of all values if the monitored value does not exist; the errors
+    /// of callbacks and loggers.
     pub fn fit(
         &mut self,
         train: &mut dyn EpochLoader<T::Batch>,
@@ -547,14 +547,14 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self.run.fit(&mut BoundRun::new(&mut self.task, train, validation))
     }
 
-    /// Returns the mean losses and the metrics of the batches, in evaluation mode: `loss`, and `accuracy` for example.
-    /// The weights are those in the model. After a run with [`ema`](Trainer::ema) these are not the averages, which
-    /// `best.safetensors` contains and [`use_averages`](Trainer::use_averages) copies into the model.
+    /// Returns the mean losses and the metrics of the batches, in evaluation mode: `loss`, and for example `accuracy`.
+    /// It uses the weights of the model. After a run with [`ema`](Trainer::ema), these are not the averages, which
+    /// [`use_averages`](Trainer::use_averages) copies into the model.
     ///
-    /// A loader in the middle of an epoch is evaluated over a whole epoch, and continues where it was.
+    /// A loader in the middle of an epoch is evaluated over an entire epoch, and then returns to its position.
     ///
     /// # Errors
-    /// [`Error::Evaluation`] for an error of a batch or a metric; [`Error::InvalidArgument`] before the `fit` that
+    /// [`Error::Evaluation`] for a failed batch or metric; [`Error::InvalidArgument`] before the `fit` that
     /// [resumes](Trainer::resume) a run.
     pub fn evaluate(&mut self, batches: &mut dyn EpochLoader<T::Batch>) -> Result<Scores> {
         if let Some(path) = self.run.files.resumed_file() {
@@ -574,17 +574,17 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         &self.task
     }
 
-    /// Returns the values of all epochs so far.
+    /// Returns the values of all completed epochs.
     pub fn history(&self) -> &History {
         &self.run.history
     }
 
-    /// Returns why the last run ended; `None` before a run, and after an error.
+    /// Returns the reason why the last run ended; `None` before a run and after an error.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.run.stop_reason
     }
 
-    /// Returns the number of steps so far.
+    /// Returns the number of completed steps.
     pub fn step(&self) -> usize {
         self.run.step()
     }

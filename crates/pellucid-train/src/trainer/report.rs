@@ -1,8 +1,8 @@
-//! The lines and the progress bar that show a run on standard error.
+//! Terminal output of a run: lines and a progress bar on standard error.
 
 use super::scores::Scores;
 
-/// Shows a run: a progress bar where standard error is a terminal, and a line for each epoch.
+/// Reports a run: a progress bar if standard error is a terminal, and a line for each epoch.
 pub(super) struct RunReport {
     is_quiet: bool,
     #[cfg(feature = "progress")]
@@ -30,7 +30,7 @@ impl RunReport {
         eprintln!("{text}");
     }
 
-    /// Begins an epoch, of which `done` steps were done before. Its number of steps may be unknown.
+    /// Begins an epoch of which `done` steps are already complete. `steps` is `None` if the number is unknown.
     pub(super) fn begin_epoch(&mut self, epoch: usize, steps: Option<usize>, done: usize) {
         #[cfg(feature = "progress")]
         if !self.is_quiet {
@@ -43,7 +43,7 @@ impl RunReport {
     pub(super) fn step(&self, scalars: &[(&'static str, f64)]) {
         #[cfg(feature = "progress")]
         if let Some(bar) = &self.bar {
-            // A step whose values were not read leaves those of an earlier step.
+            // If the values of the step were not read, the earlier values remain.
             if scalars.is_empty() {
                 return bar.advance_silently();
             }

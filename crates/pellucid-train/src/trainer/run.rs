@@ -18,17 +18,17 @@ use pellucid_nn::{Checkpoint, StateDict};
 use pellucid_tensor::{Error, Result};
 use std::time::Instant;
 
-/// Why the steps of an epoch have ended.
+/// The reason why the steps of an epoch have ended.
 enum StepsEnd {
-    /// All batches were used. The run may have been asked to stop when an update needed further batches.
+    /// All batches were used. If a stop was requested before the last update was complete, contains its reason.
     Exhausted(Option<StopReason>),
     /// The run was stopped within the epoch, and its state is saved.
     Stopped(StopReason),
-    /// The run has its number of steps.
+    /// The run has reached its maximum number of steps.
     Limit,
 }
 
-/// The number of successive losses that are not finite, after which a run with a scaler ends.
+/// The number of consecutive non-finite losses after which a run with a scaler ends.
 const MAX_SKIPPED: usize = 100;
 
 /// The maximum number of samples that an error lists.
@@ -54,7 +54,7 @@ impl RunCore<'_> {
             if self.is_complete() {
                 break StopReason::Completed;
             }
-            // A run that is resumed may have ended for this reason.
+            // The resumed run may already have ended for this reason.
             if self.is_stuck() {
                 break StopReason::NotImproving;
             }
@@ -68,7 +68,7 @@ impl RunCore<'_> {
         Ok(self.history.clone())
     }
 
-    /// Sets the first learning rates and loads a state.
+    /// Sets the initial learning rates and loads a state.
     fn begin(&mut self, parts: &mut dyn RunParts, report: &RunReport) -> Result<()> {
         let optimizers = parts.optimizers();
         let (_, goal) = self.monitored(parts.is_validated());
@@ -79,7 +79,7 @@ impl RunCore<'_> {
         if let Some(path) = self.files.resumed_file() {
             parts.prepare_load()?;
             let names = self.schedule_names();
-            let checkpoint = self.whole_checkpoint(parts.checkpoint(), &names);
+            let checkpoint = self.full_checkpoint(parts.checkpoint(), &names);
             pellucid_io::load_checkpoint(&path, checkpoint)?;
             let (epoch, step) = (self.epoch(), self.step());
             report.line(format_args!("resumed {} after epoch {epoch}, step {step}", path.display()));
@@ -105,13 +105,13 @@ impl RunCore<'_> {
             || self.max_steps.is_some_and(|steps| progress.step >= steps)
     }
 
-    /// Returns true if the monitored value has not improved for too long.
+    /// Returns true if early stopping ends the run.
     fn is_stuck(&self) -> bool {
         let epochs_without_improvement = self.state.0.borrow().epochs_without_improvement;
         self.early_stopping.is_some_and(|options| epochs_without_improvement >= options.patience.max(1))
     }
 
-    /// Runs an epoch, or the rest of one. Returns the reason if the run ends.
+    /// Runs an epoch, or the rest of an epoch. Returns the reason if the run ends.
     fn run_epoch(
         &mut self,
         parts: &mut dyn RunParts,
@@ -121,7 +121,7 @@ impl RunCore<'_> {
         let start = Instant::now();
         let epoch = self.epoch() + 1;
         let _span = tracing::info_span!("epoch", epoch).entered();
-        // The rest of an epoch does not begin again: a callback that changes the run would change it twice.
+        // A resumed epoch does not emit the event again: a callback that changes the run would change it twice.
         if parts.position().batch == 0 {
             self.emit(TrainingEvent::EpochBegan { epoch })?;
             store_rates(parts, true)?;
@@ -170,7 +170,7 @@ impl RunCore<'_> {
                 }
                 Ok(stopped)
             }
-            // The steps of the epoch are not lost: a run that continues begins with its validation.
+            // The steps of the epoch are not lost: the resumed run begins with the validation.
             Ok(None) => {
                 parts.load_batches_state(&at_end)?;
                 self.save_last(parts)?;
@@ -178,7 +178,7 @@ impl RunCore<'_> {
             }
             Err(error) => {
                 parts.load_batches_state(&at_end)?;
-                // The error of the validation is the one to report.
+                // The error of the validation is reported instead.
                 let _ = self.save_last(parts);
                 Err(error)
             }
@@ -191,7 +191,7 @@ impl RunCore<'_> {
         reason
     }
 
-    /// Trains on the batches of an epoch, until they end or the run does. `at_end` becomes the state of a loader of
+    /// Trains on the batches of an epoch until the epoch or the run ends. Sets `at_end` to the state of a loader of
     /// unknown length after its last batch.
     fn run_steps(
         &mut self,
@@ -231,8 +231,8 @@ impl RunCore<'_> {
                     return Ok(StepsEnd::Stopped(reason));
                 }
             }
-            // With gradient accumulation, the run ends at an update: an earlier one, of fewer steps, would make a
-            // run of more steps differ from an uninterrupted one.
+            // With gradient accumulation, the run ends at an update. An earlier update with fewer steps would make a
+            // run with more steps differ from an uninterrupted run.
             if self.max_steps.is_some_and(|steps| step >= steps) && parts.is_between_updates() {
                 let is_last_batch = parts.batch_count() == Some(position.batch);
                 self.check_sums(meter, position, parts)?;
@@ -298,7 +298,7 @@ impl RunCore<'_> {
         self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &values))
     }
 
-    /// Reads the sums that are still on the device, and returns an error if one is not finite.
+    /// Reads the sums from the device, and returns an error if one is not finite.
     fn check_sums(&mut self, meter: &mut LossMeter, position: BatchPosition, parts: &dyn RunParts) -> Result<()> {
         let all_finite = meter.read(&mut self.state.0.borrow_mut())?;
         if all_finite || parts.skips_updates() {
@@ -331,7 +331,7 @@ impl RunCore<'_> {
         if improvement.is_best {
             self.save_best(parts)?;
         }
-        // The state of the run contains what callbacks change.
+        // The state is saved after the event, so it contains the changes of callbacks.
         let requested = self.emit(TrainingEvent::EpochEnded { epoch, scores })?;
         store_rates(parts, true)?;
         self.save_last(parts)?;
@@ -342,8 +342,8 @@ impl RunCore<'_> {
         })
     }
 
-    /// Ends a run within an epoch, which a run of more steps continues: validates and logs, without a change of the
-    /// progress other than the best value.
+    /// Ends a run within an epoch: validates and logs. The progress is unchanged except for the best value, so that a
+    /// run with more steps continues the epoch.
     fn end_partial_epoch(
         &mut self,
         parts: &mut dyn RunParts,
@@ -379,7 +379,7 @@ impl RunCore<'_> {
         self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &logged))
     }
 
-    /// Returns an error for settings that contradict each other.
+    /// Returns an error for contradictory settings.
     fn check_settings(&self, optimizers: &[(&'static str, &dyn Optimizer)]) -> Result<()> {
         check_schedules(&self.schedules, optimizers)?;
         if let Some(EarlyStopping { min_delta, .. }) = self.early_stopping
@@ -394,8 +394,8 @@ impl RunCore<'_> {
         }
     }
 
-    /// Adds the parts of the run to those of its task and its loaders.
-    fn whole_checkpoint<'a>(&'a self, parts: Checkpoint<'a>, schedule_names: &'a [String]) -> Checkpoint<'a> {
+    /// Adds the parts of the run to the checkpoint of the task and the loaders.
+    fn full_checkpoint<'a>(&'a self, parts: Checkpoint<'a>, schedule_names: &'a [String]) -> Checkpoint<'a> {
         let mut checkpoint = parts.part("run", &self.state).part("history", &self.history);
         for (name, part) in &self.parts {
             checkpoint = checkpoint.part(name, &**part);
@@ -416,7 +416,7 @@ impl RunCore<'_> {
     fn save_last(&mut self, parts: &dyn RunParts) -> Result<()> {
         let Some(path) = self.files.last() else { return Ok(()) };
         let names = self.schedule_names();
-        pellucid_io::save_checkpoint(&path, self.whole_checkpoint(parts.checkpoint(), &names))?;
+        pellucid_io::save_checkpoint(&path, self.full_checkpoint(parts.checkpoint(), &names))?;
         self.files.has_written = true;
         self.emit(TrainingEvent::Saved { path: &path }).map(drop)
     }
@@ -445,7 +445,7 @@ impl RunCore<'_> {
         }
     }
 
-    /// Returns the error of a loss that is not finite.
+    /// Returns the error for a non-finite loss.
     fn not_finite(&mut self, samples: usize, position: BatchPosition, parts: &mut dyn RunParts) -> Error {
         if parts.batch_weight().is_ok_and(|weight| weight.is_zero()) {
             let reason = "the loss ignores all targets of the batch (`ignore_index`, or classes of weight 0), so that its \
@@ -458,7 +458,7 @@ impl RunCore<'_> {
         };
         let indices = match parts.sample_indices(position) {
             Ok(mut indices) => {
-                // The last batch of a stream may have fewer.
+                // The last batch of a stream may have fewer samples.
                 indices.truncate(samples.max(1));
                 let others = indices.len().saturating_sub(LISTED_SAMPLES);
                 indices.truncate(LISTED_SAMPLES);

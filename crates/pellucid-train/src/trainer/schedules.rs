@@ -15,19 +15,19 @@ pub(super) enum ScheduleUnit {
 
 /// The rule that sets the rates of an optimizer.
 enum RateRule<'f> {
-    /// A schedule that has not begun.
+    /// A schedule that has not started.
     New(ScheduleUnit, Option<Box<dyn Schedule + 'f>>),
-    /// A schedule by steps or epochs.
+    /// A schedule that advances by steps or epochs.
     Timed(ScheduleUnit, Scheduler<Box<dyn Schedule + 'f>>),
-    /// The options of a schedule by the monitored value that has not begun.
+    /// The options of a plateau schedule that has not started.
     NewPlateau(ReduceLrOnPlateauOptions),
-    /// A schedule by the monitored value.
+    /// A plateau schedule, which depends on the monitored value.
     Plateau(ReduceLrOnPlateau),
 }
 
 /// A schedule of an optimizer of the task.
 pub(super) struct RunSchedule<'f> {
-    /// The name of the optimizer; `None` for the first one.
+    /// The name of the optimizer; `None` for the first optimizer.
     optimizer: Option<String>,
     rule: RateRule<'f>,
 }
@@ -41,7 +41,7 @@ impl<'f> RunSchedule<'f> {
         RunSchedule { optimizer: optimizer.map(str::to_string), rule: RateRule::NewPlateau(options) }
     }
 
-    /// Sets the rates of the beginning, once. `goal` is the direction of the monitored value.
+    /// Sets the initial rates, once. `goal` is the direction of the monitored value.
     pub(super) fn begin(&mut self, goal: Goal, optimizers: &[(&'static str, &dyn Optimizer)]) -> Result<()> {
         let optimizer = find(optimizers, self.optimizer.as_deref())?;
         match &mut self.rule {
@@ -81,7 +81,7 @@ impl<'f> RunSchedule<'f> {
         }
     }
 
-    /// Returns the state of a schedule that has begun.
+    /// Returns the schedule as a part of a checkpoint, if it has started.
     pub(super) fn as_stateful(&self) -> Option<&dyn Stateful> {
         match &self.rule {
             RateRule::Timed(_, scheduler) => Some(scheduler),
@@ -91,7 +91,7 @@ impl<'f> RunSchedule<'f> {
     }
 }
 
-/// Returns an error for schedules that would overwrite each other's rates, or whose optimizer is ambiguous.
+/// Returns an error if schedules would overwrite each other's rates, or an optimizer is ambiguous.
 pub(super) fn check_schedules(
     schedules: &[RunSchedule<'_>],
     optimizers: &[(&'static str, &dyn Optimizer)],

@@ -8,7 +8,7 @@ use std::ops::Index;
 pub struct Scores(pub(super) Vec<(String, f64)>);
 
 impl Scores {
-    /// Returns a value, if there is one of this name.
+    /// Returns the value of a name, if it exists.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
     }
@@ -24,7 +24,7 @@ impl Scores {
 }
 
 /// # Panics
-/// Panics if there is no value of this name; the message lists the names.
+/// Panics if the name does not exist; the message lists the names.
 impl Index<&str> for Scores {
     type Output = f64;
 
@@ -51,8 +51,8 @@ impl fmt::Display for Scores {
     }
 }
 
-/// Formats a number for a line: integers as such, others with four decimals or, if these do not show it, in scientific
-/// notation.
+/// Formats a number for a line: integers without decimals, others with four decimals, or in scientific notation if four
+/// decimals lose precision.
 pub(super) fn short_number(value: f64) -> String {
     match value.abs() {
         size if size < 1e9 && value.fract() == 0.0 => format!("{value:.0}"),

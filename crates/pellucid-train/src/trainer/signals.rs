@@ -10,13 +10,13 @@ mod watched {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-    /// The state of the handlers of the process.
+    /// The process-wide signal handlers.
     struct Handlers {
-        /// Whether a signal has arrived since the first of the current runs began.
+        /// Whether a signal has arrived since the oldest active run began.
         arrived: Arc<AtomicBool>,
         /// Whether the next signal ends the process immediately.
         exits: Arc<AtomicBool>,
-        /// The number of current runs.
+        /// The number of active runs.
         runs: Mutex<usize>,
     }
 
@@ -24,7 +24,8 @@ mod watched {
         let handlers =
             Handlers { arrived: Arc::default(), exits: Arc::new(AtomicBool::new(true)), runs: Mutex::new(0) };
         for signal in [SIGINT, SIGTERM] {
-            // In the order of registration: the first signal of a run sets the condition that the second one reads.
+            // Handlers run in the order of registration: the first signal sets the condition that the second signal
+            // reads.
             flag::register_conditional_shutdown(signal, 128 + signal, handlers.exits.clone())
                 .and_then(|_| flag::register(signal, handlers.exits.clone()))
                 .and_then(|_| flag::register(signal, handlers.arrived.clone()))

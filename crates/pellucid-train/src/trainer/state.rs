@@ -15,15 +15,15 @@ pub(super) struct RunProgress {
     pub(super) sums: Vec<(String, f64)>,
     /// The sum of the weights of the batches: the number of samples, unless the loss weights them.
     pub(super) weight: f64,
-    /// The best monitored value; NaN before the first.
+    /// The best monitored value; NaN before the first value.
     pub(super) best: f64,
-    /// The value that an improvement is compared with; NaN before the first.
+    /// The reference value for `min_delta`; NaN before the first value.
     pub(super) reference: f64,
     /// The epoch of the best value, from 1.
     pub(super) best_epoch: usize,
     /// The number of epochs since the monitored value improved.
     pub(super) epochs_without_improvement: usize,
-    /// The number of successive steps whose loss was not finite and that the scaler skipped.
+    /// The number of consecutive steps that the scaler skipped because of a non-finite loss.
     pub(super) skipped: usize,
 }
 
@@ -101,7 +101,7 @@ impl Stateful for RunState {
             weight: fixed["weight"].try_item()?,
             sums: Vec::with_capacity(sums.len()),
         };
-        // A state dict is ordered by name, so the order of the sums is that of their indices.
+        // A state dict is sorted by name, so the indices in the names determine the order of the sums.
         for (name, sum) in &sums {
             let name = name.get(SUM.len() + INDEX_DIGITS + 1..).unwrap_or_default();
             loaded.sums.push((name.to_string(), sum.try_item()?));

@@ -16,16 +16,16 @@ use std::sync::Arc;
 /// The settings of a supervised step.
 #[derive(Clone, Default)]
 pub(super) struct StepSettings<'f> {
-    /// The half-precision dtype of the forward pass, if precision is mixed.
+    /// The half-precision dtype of the forward pass with mixed precision.
     pub(super) half: Option<DType>,
     pub(super) accumulate: usize,
     pub(super) scaler: Option<Arc<GradScaler>>,
-    /// The largest norm of all gradients together.
+    /// The maximum norm of all gradients together.
     pub(super) max_norm: Option<f64>,
-    /// The largest magnitude of an element of a gradient.
+    /// The maximum magnitude of a gradient element.
     pub(super) max_value: Option<f64>,
     pub(super) before_update: Option<BeforeUpdate<'f>>,
-    /// Whether steps run eagerly from the beginning.
+    /// Whether all steps run eagerly.
     pub(super) eager: bool,
 }
 
@@ -42,7 +42,7 @@ impl<'f> StepSettings<'f> {
         }
     }
 
-    /// Clips the gradients, after the function of the user has changed them.
+    /// Applies the user's function to the gradients, then clips them.
     fn change_gradients(&self, parameters: &[Parameter]) -> Result<()> {
         if let Some(f) = &self.before_update {
             f(parameters)?;
@@ -62,12 +62,13 @@ impl<'f> StepSettings<'f> {
     }
 }
 
-/// A batch, and what a step of it needs of the task. The functions that use it are compiled once, in this crate.
+/// A batch, and the operations of the task on it. Functions that use this trait object are compiled once, in this
+/// crate.
 trait SupervisedStep {
     fn captured_step(&mut self) -> Result<()>;
     fn captured_loss(&self) -> Result<Tensor>;
 
-    /// Updates the parameters with the gradients of fewer steps than usual.
+    /// Updates the parameters with the gradients that were accumulated so far.
     fn update_early(&mut self) -> Result<()>;
 
     /// Returns the output of the model.
@@ -80,10 +81,10 @@ trait SupervisedStep {
     fn supports_capture(&self) -> bool;
 }
 
-/// The state of a supervised task, without its types.
+/// The state of a supervised task that does not depend on its types.
 struct SupervisedState<'f> {
     settings: StepSettings<'f>,
-    /// Whether a step has run, which decides between captured and eager steps.
+    /// Whether the first step has run, which selects captured or eager steps.
     is_decided: bool,
     eager_reason: Option<String>,
     /// The number of steps since the last update.
@@ -118,18 +119,19 @@ impl SupervisedState<'_> {
         if self.settings.eager {
             return self.eager_step(step);
         }
-        // A capture that failed may have drawn random numbers.
+        // A failed capture may have drawn random numbers.
         let generator = Generator::default();
         let states = generator.states().into_iter().map(|(device, state)| Ok((device, ops::copy(&state)?)));
         let states = states.collect::<Result<Vec<_>>>()?;
         let captured = {
             let _precision = self.settings.precision();
-            // A model may read values by a method that panics. The eager step repeats a panic of another cause.
+            // A model may read values with a method that panics. If the panic has a different cause, the eager step
+            // repeats it.
             catch_unwind(AssertUnwindSafe(|| step.captured_step()))
         };
         let reason = match captured {
             Ok(Ok(())) => return step.captured_loss(),
-            Ok(Err(error)) if !is_of_capture(&error, step) => return Err(error),
+            Ok(Err(error)) if !is_capture_error(&error, step) => return Err(error),
             Ok(Err(error)) => error.to_string(),
             Err(panic) => panic_message(&*panic).to_string(),
         };
@@ -186,7 +188,7 @@ impl SupervisedState<'_> {
         self.count_update()
     }
 
-    /// Notes that the parameters were updated.
+    /// Counts an update of the parameters.
     fn count_update(&mut self) -> Result<()> {
         self.accumulated = 0;
         self.averages.as_ref().map_or(Ok(()), AveragedModel::update)
@@ -204,7 +206,7 @@ impl SupervisedState<'_> {
 
     fn apply_averages(&mut self) -> Result<()> {
         match &mut self.averages {
-            // Before the first update there are no averages.
+            // Before the first update, the averages do not exist.
             Some(averages) if averages.count_tensor().try_item::<f64>()? > 0.0 => {
                 averages.apply()?;
                 self.holds_averages = true;
@@ -233,8 +235,8 @@ impl SupervisedState<'_> {
     }
 }
 
-/// Returns true if a step failed only because it was captured.
-fn is_of_capture(error: &Error, step: &dyn SupervisedStep) -> bool {
+/// Returns true if a step failed because it cannot be captured.
+fn is_capture_error(error: &Error, step: &dyn SupervisedStep) -> bool {
     matches!(error.root(), Error::ReadInCapture { .. } | Error::CaptureChanged { .. }) || !step.supports_capture()
 }
 
@@ -247,13 +249,13 @@ fn fill_optimizer(step: &dyn SupervisedStep) -> Result<()> {
     optimizer.fill(step.parameters()?.into_iter().filter(|(_, p)| p.requires_grad()).collect())
 }
 
-/// Returns the parameters of a model and of a loss.
-fn with_loss(mut own: Vec<(String, Parameter)>, of_loss: Vec<(String, Parameter)>) -> Vec<(String, Parameter)> {
-    own.extend(of_loss.into_iter().map(|(name, p)| (format!("loss.{name}"), p)));
+/// Concatenates the parameters of a model and of a loss.
+fn with_loss(mut own: Vec<(String, Parameter)>, loss_parameters: Vec<(String, Parameter)>) -> Vec<(String, Parameter)> {
+    own.extend(loss_parameters.into_iter().map(|(name, p)| (format!("loss.{name}"), p)));
     own
 }
 
-/// Returns the text of a panic.
+/// Returns the message of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown panic payload")
@@ -261,15 +263,15 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 
 /// The task of a [`Trainer`](super::Trainer) that minimizes the loss of a model on batches (inputs, targets).
 ///
-/// Steps and evaluations are captured. If the first step cannot be captured, for example because the model reads
-/// values of tensors, it and all later ones run eagerly.
+/// Steps and evaluations are captured. If the first step cannot be captured, for example because the model reads values
+/// of tensors, all steps run eagerly.
 pub struct Supervised<'f, M, O, X = Tensor> {
     captured: GraphTrainer<'f, M, O, X>,
     loss: FiniteCheckedLoss<'f>,
     state: SupervisedState<'f>,
 }
 
-/// The parts of a task, with a batch if there is one.
+/// The parts of a task, with an optional batch.
 struct StepParts<'a, 'f, M, O, X> {
     captured: &'a mut GraphTrainer<'f, M, O, X>,
     loss: &'a FiniteCheckedLoss<'f>,
@@ -344,10 +346,10 @@ where
         Supervised { captured, loss, state }
     }
 
-    /// Changes the settings. Earlier recordings are dropped.
+    /// Changes the settings and drops earlier recordings.
     pub(super) fn with_settings(mut self, change: &mut dyn FnMut(&mut StepSettings<'f>)) -> Self {
         change(&mut self.state.settings);
-        // The scaler recognizes losses that are not finite, and skips their updates.
+        // The scaler detects non-finite gradients and skips their updates.
         self.loss.set_checked(self.state.settings.scaler.is_none());
         let captured = self.captured.with_options(self.state.settings.step_options());
         Supervised { captured, ..self }
@@ -367,7 +369,7 @@ where
         self.captured.optimizer()
     }
 
-    /// Copies the averaged weights into the model, if the trainer averages them.
+    /// Copies the averaged weights into the model, if averaging is enabled.
     pub(super) fn use_averages(&mut self) -> Result<()> {
         self.state.apply_averages()?;
         let averages = self.model().try_state_dict();
@@ -375,12 +377,12 @@ where
         self.model().load_state_dict(&averages?)
     }
 
-    /// Returns the averaged weights, if the trainer [averages](super::Trainer::ema) them.
+    /// Returns the averaged weights, if [averaging](super::Trainer::ema) is enabled.
     pub fn averages(&self) -> Option<&AveragedModel> {
         self.state.averages.as_ref()
     }
 
-    /// Returns the outputs of the model for inputs, in evaluation mode.
+    /// Returns the outputs of the model for the inputs `x`, in evaluation mode.
     ///
     /// # Errors
     /// The errors of the model.
@@ -412,7 +414,7 @@ where
     }
 
     fn begin_fit(&mut self) -> Result<()> {
-        // Parts of a model that are in evaluation mode, such as frozen statistics, stay so.
+        // Modules in evaluation mode, such as frozen normalizations, remain in evaluation mode.
         if is_in_evaluation_mode(self.model()) {
             self.model().train();
         }

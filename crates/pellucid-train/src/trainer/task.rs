@@ -1,15 +1,16 @@
-//! [`TrainingTask`]: what a trainer does with a batch.
+//! [`TrainingTask`]: the steps and the state of a training.
 
 use pellucid_nn::loss::BatchWeight;
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{Checkpoint, StateDict};
 use pellucid_tensor::{Result, Tensor};
 
-/// Named scalars that a step has computed, such as losses: 0-d tensors.
+/// Named 0-d tensors that a step computes, such as losses.
 pub type NamedScalars = Vec<(&'static str, Tensor)>;
 
-/// What a [`Trainer`](super::Trainer) does with a batch. [`Supervised`](super::Supervised) is the task of a model and a
-/// loss. A task of your own trains several models with several optimizers, for example the networks of a GAN:
+/// The steps and the state of a training that a [`Trainer`](super::Trainer) runs. [`Supervised`](super::Supervised) is
+/// the task of a model and a loss. A custom task can train several models with several optimizers, for example the
+/// networks of a GAN:
 ///
 /// ```
 /// use pellucid::nn::graph::TrainingStep;
@@ -75,11 +76,11 @@ pub type NamedScalars = Vec<(&'static str, Tensor)>;
 /// # Ok::<(), Error>(())
 /// ```
 pub trait TrainingTask {
-    /// The batches of the task.
+    /// The type of a batch.
     type Batch: 'static;
 
-    /// Trains on a batch, and returns its losses and other scalars. The first one is *the* loss, which must be finite.
-    /// A tensor may be overwritten by the next step.
+    /// Trains on a batch, and returns losses and other scalars. The first scalar is the training loss, which must be
+    /// finite. The next step may overwrite the tensors.
     ///
     /// # Errors
     /// The errors of the computation.
@@ -88,21 +89,22 @@ pub trait TrainingTask {
     /// Evaluates a batch in evaluation mode, without training.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) by default, for a task without evaluation.
+    /// The default implementation returns [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument): the task
+    /// has no evaluation.
     fn evaluate_step(&mut self, batch: &Self::Batch) -> Result<BatchScores> {
         let _ = batch;
         let reason = "the task does not define evaluate_step(); define it, or train without validation";
         Err(pellucid_tensor::Error::invalid("evaluate", reason))
     }
 
-    /// Returns the number of samples of a batch, by which means over an epoch are weighted unless
-    /// [`batch_weight`](TrainingTask::batch_weight) returns something else. By default all batches count equally.
+    /// Returns the number of samples of a batch, which is the default of [`batch_weight`](TrainingTask::batch_weight).
+    /// By default all batches have equal weights.
     fn batch_size(&self, batch: &Self::Batch) -> usize {
         let _ = batch;
         1
     }
 
-    /// Returns the weight of a batch in the means of its losses over an epoch, by default its number of samples.
+    /// Returns the weight of a batch in the mean losses of an epoch, by default its number of samples.
     ///
     /// # Errors
     /// The errors of the computation.
@@ -111,20 +113,20 @@ pub trait TrainingTask {
         Ok(BatchWeight::Samples)
     }
 
-    /// Returns the models, optimizers and other parts that a resumed run needs. The trainer adds its own parts.
+    /// Returns the models, optimizers and other parts that a resumed run needs. The trainer adds further parts.
     fn checkpoint(&self) -> Checkpoint<'_>;
 
     /// Returns the weights that the file of the best epoch contains.
     ///
     /// # Errors
-    /// Those of [`Module::try_state_dict`](pellucid_nn::Module::try_state_dict).
+    /// The errors of [`Module::try_state_dict`](pellucid_nn::Module::try_state_dict).
     fn weights(&self) -> Result<StateDict>;
 
     /// Returns the optimizers with their names, whose learning rates the trainer schedules and logs.
     fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)>;
 
-    /// Prepares a run, before its first step or after an interruption. A [`Supervised`](super::Supervised) task sets
-    /// its model to training mode, unless a part of the model has it already.
+    /// Prepares a run before its first step or after an interruption. A [`Supervised`](super::Supervised) task sets its
+    /// model to training mode if all modules are in evaluation mode.
     ///
     /// # Errors
     /// The errors of the preparation.
@@ -132,7 +134,7 @@ pub trait TrainingTask {
         Ok(())
     }
 
-    /// Ends an epoch, for example by an update with gradients that were accumulated over fewer steps than usual.
+    /// Ends an epoch, for example by an update with the gradients that were accumulated so far.
     ///
     /// # Errors
     /// The errors of the update.
@@ -140,17 +142,17 @@ pub trait TrainingTask {
         Ok(())
     }
 
-    /// Returns true if all gradients so far are in the parameters, so that the state may be saved.
+    /// Returns true if no accumulated gradients are pending, so that the state can be saved.
     fn is_between_updates(&self) -> bool {
         true
     }
 
-    /// Returns true if an update with gradients that are not finite is skipped, so that a run continues.
+    /// Returns true if updates with non-finite gradients are skipped, so that the run continues.
     fn skips_updates(&self) -> bool {
         false
     }
 
-    /// Creates what a loaded state is copied into, if the first step does so otherwise.
+    /// Creates the state into which a load copies, if otherwise the first step creates it.
     ///
     /// # Errors
     /// The errors of the optimizer.
@@ -158,7 +160,7 @@ pub trait TrainingTask {
         Ok(())
     }
 
-    /// Returns why the steps run eagerly, if they do and a captured step was tried.
+    /// Returns the reason why the steps run eagerly, if capturing a step failed.
     fn eager_reason(&self) -> Option<&str> {
         None
     }
@@ -180,7 +182,7 @@ pub trait TrainingTask {
         Ok(())
     }
 
-    /// Returns the name of the first tensor that is not finite in the computation of a batch, after its loss was not.
+    /// Returns the name of the first non-finite tensor in the computation of a batch whose loss is not finite.
     fn first_non_finite(&mut self, batch: &Self::Batch) -> Option<String> {
         let _ = batch;
         None

@@ -1,4 +1,4 @@
-//! The validation of a run: losses and metrics of an epoch, and the choice of the best one.
+//! The validation of a run: losses and metrics of an epoch, and the choice of the best epoch.
 
 use super::bound::RunParts;
 use super::core::{RunCore, STEP};
@@ -12,7 +12,7 @@ use pellucid_tensor::{DType, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
-/// How the monitored value of an epoch compares with those of the earlier epochs.
+/// How the monitored value of an epoch compares with earlier epochs.
 #[derive(Clone, Copy)]
 pub(super) struct Improvement {
     pub(super) value: f64,
@@ -22,7 +22,7 @@ pub(super) struct Improvement {
 }
 
 impl Improvement {
-    /// Changes the best value, and what early stopping counts if `ends_epoch` is set.
+    /// Updates the best value, and, if `ends_epoch` is true, the counters of early stopping.
     pub(super) fn note(self, progress: &mut RunProgress, ends_epoch: bool) {
         if self.is_best {
             (progress.best, progress.best_epoch) = (self.value, progress.epoch + 1);
@@ -35,8 +35,8 @@ impl Improvement {
     }
 }
 
-/// Calls `f` while the model contains the averages of its weights, if the task averages them. The weights return also
-/// after a panic.
+/// Calls `f` while the model contains the averages of its weights, if averaging is enabled. The weights are restored
+/// even after a panic.
 pub(super) fn with_averages<R>(parts: &mut dyn RunParts, f: impl FnOnce(&mut dyn RunParts) -> Result<R>) -> Result<R> {
     parts.apply_averages()?;
     let result = catch_unwind(AssertUnwindSafe(|| f(parts)));
@@ -45,7 +45,7 @@ pub(super) fn with_averages<R>(parts: &mut dyn RunParts, f: impl FnOnce(&mut dyn
 }
 
 impl RunCore<'_> {
-    /// Returns the losses and the metrics of the weights in the model; `None` after a signal.
+    /// Returns the losses and the metrics of the model; `None` after a signal.
     pub(super) fn evaluate(
         &mut self,
         parts: &mut dyn RunParts,
@@ -89,7 +89,7 @@ impl RunCore<'_> {
         Ok(Some(scores))
     }
 
-    /// Returns the values of an epoch after its validation, and how they compare with earlier ones; `None` after a
+    /// Returns the values of an epoch after its validation, and how they compare with earlier epochs; `None` after a
     /// signal.
     pub(super) fn validated_scores(
         &mut self,
@@ -123,12 +123,12 @@ impl RunCore<'_> {
         }
     }
 
-    /// Compares the monitored value with the earlier ones.
+    /// Compares the monitored value with its earlier values.
     fn compare(&self, scores: &Scores, is_validated: bool) -> Result<Improvement> {
         let (name, goal) = self.monitored(is_validated);
         let value = match scores.get(name) {
             Some(value) => value,
-            // A task of its own need not have a loss of this name: the first one decides.
+            // A custom task need not have a loss of this name. Its first loss is used.
             None if self.monitor.is_none() => scores.iter().nth(1).map_or(f64::NAN, |(_, value)| value),
             None => {
                 let names = scores.iter().map(|(own, _)| format!("`{own}`")).collect::<Vec<_>>().join(", ");
@@ -141,12 +141,12 @@ impl RunCore<'_> {
             Goal::Maximize => progress.reference + min_delta,
             Goal::Minimize => progress.reference - min_delta,
         };
-        // The first epoch is the best so far, whatever its value.
+        // The first epoch is always the best so far.
         let is_best = progress.best_epoch == 0 || goal.is_better(value, progress.best);
         Ok(Improvement { value, is_best, exceeds_min_delta: goal.is_better(value, least) })
     }
 
-    /// Returns why a run has stopped early.
+    /// Returns the reason for early stopping as a message.
     pub(super) fn stagnation(&self, is_validated: bool) -> String {
         let (name, _) = self.monitored(is_validated);
         let progress = self.state.0.borrow();
@@ -166,15 +166,15 @@ fn means(progress: &RunProgress, prefix: &str) -> Scores {
     Scores(progress.sums.iter().map(mean).collect())
 }
 
-/// Returns the learning rate of a group. A checkpoint contains it in `f32`, so it is the shortest decimal number that
-/// rounds to this value, before and after a resumption.
+/// Returns the learning rate of a group. A checkpoint stores it in `f32`. The result is the shortest decimal number
+/// that rounds to this `f32`, so it is equal in a resumed run.
 fn rate(optimizer: &dyn Optimizer, group: usize) -> f64 {
     let rate = optimizer.group_lr(group);
     (rate as f32).to_string().parse().unwrap_or(rate)
 }
 
-/// Replaces the learning rates, which the program sets in `f64`, by the numbers that a checkpoint restores: a callback
-/// or a schedule that multiplies them then has the same results in a resumed run. Unless `waits` is set, rates on a
+/// Rounds the learning rates, which the program sets in `f64`, to the values that a checkpoint restores. A callback or
+/// a schedule that multiplies them then has the same results in a resumed run. Unless `waits` is true, rates on a
 /// device other than the CPU are not read.
 pub(super) fn store_rates(parts: &dyn RunParts, waits: bool) -> Result<()> {
     for (_, optimizer) in parts.optimizers() {
@@ -192,8 +192,8 @@ pub(super) fn store_rates(parts: &dyn RunParts, waits: bool) -> Result<()> {
     Ok(())
 }
 
-/// Adds the learning rates: `lr` is the one of the first group, `lr_1` that of the second; the rates of one of several
-/// optimizers begin with `lr_` and its name.
+/// Adds the learning rates: `lr` for the first group, `lr_1` for the second. With several optimizers, the names begin
+/// with `lr_` and the name of the optimizer.
 pub(super) fn push_rates(parts: &dyn RunParts, scores: &mut Scores) {
     let optimizers = parts.optimizers();
     for (name, optimizer) in &optimizers {

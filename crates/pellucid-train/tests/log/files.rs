@@ -1,4 +1,4 @@
-//! Files of rows: CSV and JSON Lines.
+//! Log files: CSV and JSON Lines.
 
 use crate::scratch::Scratch;
 use pellucid::train::{CsvLogger, JsonLinesLogger, Logger};
@@ -10,7 +10,7 @@ fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// Numbers that a text must keep bit for bit.
+/// Numbers that must round-trip through text bit for bit.
 const NUMBERS: [f64; 12] = [
     0.1,
     -0.0,
@@ -73,7 +73,7 @@ fn names_may_contain_any_character() {
     JsonLinesLogger::new(&json).unwrap().scalars(1, &row).unwrap();
     let line: serde_json::Value = serde_json::from_str(&text(&json)).unwrap();
     assert!(names.iter().all(|name| line[name] == 1.0));
-    // A logger that continues the file knows its columns, and adds one.
+    // A logger that continues the file reads its columns, and adds one.
     let mut log = CsvLogger::resume(&csv, 1).unwrap();
     log.scalars(2, &row[..1]).unwrap();
     log.scalars(3, &[("new", 2.0)]).unwrap();
@@ -106,7 +106,7 @@ fn a_new_log_empties_the_file_and_a_resumed_one_continues_it() {
             second.scalars(step, &[("loss", step as f64)]).unwrap();
         }
     }
-    // Processes that were killed while they wrote a row.
+    // The last rows of processes that were killed during a write.
     for path in [&csv, &json] {
         fs::write(path, text(path) + "5,").unwrap();
     }
@@ -114,7 +114,7 @@ fn a_new_log_empties_the_file_and_a_resumed_one_continues_it() {
     assert_eq!(text(&csv), "step,loss,lr\n1,1,\n2,2,\n3,0.5,1\n");
     JsonLinesLogger::resume(&json, 2).unwrap().scalars(3, &[]).unwrap();
     assert_eq!(text(&json), "{\"step\":1,\"loss\":1}\n{\"step\":2,\"loss\":2}\n{\"step\":3}\n");
-    // Nothing to remove, and files that do not exist.
+    // Nothing is removed, and missing files are created.
     JsonLinesLogger::resume(&json, 100).unwrap();
     assert_eq!(text(&json).lines().count(), 3);
     CsvLogger::resume(scratch.join("new.csv"), 5).unwrap().scalars(6, &[("x", 1.0)]).unwrap();
@@ -209,7 +209,7 @@ fn several_loggers_are_one() {
     none.scalars(1, &[("loss", 0.5)]).unwrap();
 }
 
-/// A process that is killed after it has logged an epoch, and before it has saved its state, logs the epoch again.
+/// A process that is killed between logging an epoch and saving its state logs the epoch again after a resume.
 #[test]
 fn a_record_that_the_log_has_is_not_repeated() {
     let scratch = Scratch::new();

@@ -122,7 +122,7 @@ fn a_checkpoint_restores_the_history() {
         assert_eq!(io::load_checkpoint(&path, Checkpoint::new().part("history", &resumed)).unwrap(), 3);
         assert_same(&resumed, &saved);
     }
-    // The order of more than ten columns, which is not the order of their texts.
+    // The order of more than ten columns differs from the order of their names.
     let many = History::new();
     let names: Vec<String> = (0..12).map(|index| format!("column {index}")).collect();
     many.push(&names.iter().map(|name| (name.as_str(), 1.0)).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Logs: files of numbers, event files of TensorBoard, and the history of epochs.
+//! Logs: CSV and JSON Lines, event files of TensorBoard, and the history of epochs.
 
 mod files;
 mod history;

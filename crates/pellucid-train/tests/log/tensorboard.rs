@@ -1,4 +1,4 @@
-//! Event files, read by a reader of their own: records with checksums, and fields of Protocol Buffers.
+//! Event files, decoded by an independent reader: records with checksums, and fields of Protocol Buffers.
 //!
 //! `read_back.py` reads a run with TensorBoard itself.
 
@@ -34,7 +34,7 @@ fn records(bytes: &[u8]) -> Vec<Vec<u8>> {
     records
 }
 
-/// The fields of a message: the bytes of each value, by the number of the field.
+/// The fields of a message: the bytes of each value, by field number.
 #[derive(Debug)]
 struct Message(BTreeMap<u64, Vec<Vec<u8>>>);
 
@@ -66,7 +66,7 @@ impl Message {
         self.0.get(&field).into_iter().flatten().map(|bytes| Message::parse(bytes)).collect()
     }
 
-    /// Returns the message in nested fields, of which each occurs once.
+    /// Returns the message at a path of nested fields, each of which occurs once.
     fn at(&self, path: &[u64]) -> Message {
         match path {
             [] => Message(self.0.clone()),
@@ -108,14 +108,14 @@ fn varint(bytes: &[u8]) -> (u64, &[u8]) {
     (value, &bytes[len..])
 }
 
-/// Returns the event files of a directory, in the order of their names.
+/// Returns the event files of a directory, sorted by name.
 fn event_files(directory: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files
 }
 
-/// Returns the events of the only file of a directory, without the first, which has the version.
+/// Returns the events of the only file of a directory, without the first event, which contains the version.
 fn events(directory: &Path) -> Vec<Message> {
     let files = event_files(directory);
     assert_eq!(files.len(), 1);

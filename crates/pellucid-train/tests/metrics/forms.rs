@@ -135,7 +135,7 @@ fn nan_scores_make_the_value_nan() {
         assert!(value(Recall::new(average), &class_scores, &class_labels).is_nan(), "{average:?}");
     }
     assert!(ConfusionMatrix::new(3).update(&class_scores, &class_labels).is_err());
-    // The NaN of an ignored sample does not count.
+    // A NaN score of an ignored sample has no effect.
     let ignored = ClassOptions { ignore_index: Some(0), ..Default::default() };
     assert_eq!(value(Accuracy::with(ignored), &class_scores, &class_labels), 1.0);
     let labels = Tensor::from([1i64, 0]);

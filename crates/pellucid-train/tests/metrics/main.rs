@@ -1,4 +1,4 @@
-//! Metrics: values of scikit-learn, splits into batches, forms of inputs, and failed calls.
+//! Metrics: comparison with scikit-learn, splits into batches, forms of inputs, and failed calls.
 
 mod forms;
 mod references;

@@ -1,4 +1,5 @@
-//! Values of scikit-learn (`make_references.py`), for one batch and for other splits, which must not change any bit.
+//! Comparison with scikit-learn (`make_references.py`), for one batch and for other splits, which must be
+//! bit-identical.
 
 use pellucid::train::metrics::*;
 use pellucid::{DType, Tensor};
@@ -16,7 +17,7 @@ fn tensor(entry: &Value) -> Tensor {
     if entry["float"].as_bool().unwrap() { values } else { values.to_dtype(DType::I64) }
 }
 
-/// Returns the metric of a name in the file. Label 255 is ignored.
+/// Returns the metric for a name in the reference file. Label 255 is ignored.
 fn metric(name: &str) -> Box<dyn Metric> {
     let options = ClassOptions { ignore_index: Some(255), ..Default::default() };
     let likelihood = |scores| LikelihoodOptions { scores, ignore_index: Some(255) };
@@ -53,7 +54,7 @@ fn metric(name: &str) -> Box<dyn Metric> {
     }
 }
 
-/// Adds the samples in batches of these sizes, repeated to the end, after a batch of no samples.
+/// Adds an empty batch, then all samples in batches of these sizes, which repeat cyclically.
 fn value_in_batches(metric: &mut dyn Metric, output: &Tensor, target: &Tensor, sizes: &[usize]) -> f64 {
     metric.reset();
     metric.update(&output.narrow(0, 0, 0), &target.narrow(0, 0, 0)).unwrap();

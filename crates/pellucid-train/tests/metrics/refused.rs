@@ -1,4 +1,4 @@
-//! Rejected calls: typed errors that name the metric, after which the metric is unchanged.
+//! Rejected calls: typed errors that name the metric and leave it unchanged.
 
 use pellucid::train::metrics::*;
 use pellucid::{DType, Error, Tensor};

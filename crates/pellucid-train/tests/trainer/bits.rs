@@ -1,6 +1,6 @@
-//! A trainer computes what a loop written by hand computes.
+//! A trainer is bit-identical to a hand-written loop.
 
-use crate::runs::{alone, bits, model, points, trainer};
+use crate::runs::{bits, isolated_generator, model, points, trainer};
 use pellucid::nn::graph::{GraphTrainer, StepOptions};
 use pellucid::nn::in_evaluation_mode;
 use pellucid::nn::loss::{CrossEntropyLoss, Loss};
@@ -12,7 +12,7 @@ use pellucid::train::{FindLrOptions, TrainingTask};
 
 #[test]
 fn a_run_has_the_bits_of_a_captured_loop() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let mut run = trainer().epochs(3);
     let history = run.fit(&mut train, Some(&mut validation)).unwrap();
@@ -41,7 +41,7 @@ fn a_run_has_the_bits_of_a_captured_loop() {
 
 #[test]
 fn eager_and_captured_runs_have_equal_bits() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let run = |is_eager: bool| {
         let (mut train, mut validation) = points();
         let settings = trainer().epochs(3).accumulate(3).clip_grad_norm(0.5).ema(0.9);
@@ -55,7 +55,7 @@ fn eager_and_captured_runs_have_equal_bits() {
 
 #[test]
 fn accumulation_ends_with_the_epoch() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, _) = points();
     let mut run = trainer().epochs(2).accumulate(3).ema(0.9);
     run.fit(&mut train, None).unwrap();
@@ -75,7 +75,7 @@ fn accumulation_ends_with_the_epoch() {
                 averages.update().unwrap();
             }
         }
-        // 8 batches: two updates of three steps, and one of two.
+        // 8 batches: two updates with three steps, and one update with two.
         assert!(captured.update_early().unwrap());
         averages.update().unwrap();
     }
@@ -85,7 +85,7 @@ fn accumulation_ends_with_the_epoch() {
 
 #[test]
 fn schedules_by_step_and_by_epoch_have_their_values() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, _) = points();
     let mut run = trainer().epochs(3).schedule_epochs(ExponentialLr { gamma: 0.5 });
     let history = run.fit(&mut train, None).unwrap();
@@ -110,7 +110,7 @@ fn schedules_by_step_and_by_epoch_have_their_values() {
 
 #[test]
 fn mixed_precision_is_the_autocast_of_a_loop() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, _) = points();
     let mut run = trainer().epochs(2).mixed_precision(DType::BF16).before_update(|p| clip_grad_norm(p, 0.1).map(drop));
     run.fit(&mut train, None).unwrap();
@@ -132,7 +132,7 @@ fn mixed_precision_is_the_autocast_of_a_loop() {
 
 #[test]
 fn half_precision_with_a_scaler_trains() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let mut run = trainer().epochs(12).mixed_precision(DType::F16);
     let history = run.fit(&mut train, Some(&mut validation)).unwrap();
@@ -140,7 +140,7 @@ fn half_precision_with_a_scaler_trains() {
     assert!(losses[11] < 0.6 * losses[0], "{losses:?}");
 }
 
-/// A model that reads values, by a method that returns errors or one that panics. It cannot be captured.
+/// A model that reads values, with a method that returns errors or a method that panics. It cannot be captured.
 #[derive(Module)]
 struct Reading(Linear, #[module(skip)] bool);
 
@@ -155,7 +155,7 @@ impl Layer for Reading {
 #[test]
 fn a_model_that_reads_values_runs_eagerly() {
     for panics in [false, true] {
-        let _alone = alone();
+        let _generator = isolated_generator();
         let (mut train, mut validation) = points();
         let new_model = || {
             manual_seed(1);
@@ -182,7 +182,7 @@ fn a_model_that_reads_values_runs_eagerly() {
 
 #[test]
 fn evaluation_and_prediction_are_in_evaluation_mode() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let mut run = trainer().epochs(1);
     run.fit(&mut train, None).unwrap();
@@ -200,7 +200,7 @@ fn evaluation_and_prediction_are_in_evaluation_mode() {
 
 #[test]
 fn the_search_for_a_rate_changes_nothing() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let mut expected = trainer().epochs(2).ema(0.9).accumulate(3);
     expected.fit(&mut train, Some(&mut validation)).unwrap();
@@ -214,10 +214,10 @@ fn the_search_for_a_rate_changes_nothing() {
     assert_eq!(bits(run.model()), bits(expected.model()));
 }
 
-/// The search trains in the mode of `fit`, with dropout and the statistics of batches.
+/// The search trains in the mode of `fit`, with dropout and batch statistics.
 #[test]
 fn the_search_for_a_rate_does_not_depend_on_the_mode_of_the_model() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let search = |evaluates: bool| {
         let (mut train, _) = points();
         let mut run = trainer();

@@ -1,6 +1,6 @@
-//! Runs that are stopped, evaluated, continued or started at moments that are not the end of an epoch.
+//! Runs that are stopped, evaluated, continued or started within an epoch.
 
-use crate::runs::{SmallTrainer, alone, bits, model, points, trainer};
+use crate::runs::{SmallTrainer, bits, isolated_generator, model, points, trainer};
 use crate::scratch::{Scratch, names};
 use pellucid::data::{DataLoader, StandardScaler, from_fn};
 use pellucid::nn::optim::schedule::ExponentialLr;
@@ -27,7 +27,7 @@ fn stop_after(
 
 #[test]
 fn a_stop_between_updates_ends_the_run_at_the_next_update_or_the_end_of_the_epoch() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     for (accumulate, stopped_at, ends_at) in [(3, 7, 8), (3, 8, 8), (3, 4, 6), (100, 3, 8), (100, 12, 16)] {
         let scratch = Scratch::new(&format!("trainer-between-{accumulate}-{stopped_at}"));
         let run = || trainer().epochs(4).accumulate(accumulate);
@@ -49,7 +49,7 @@ fn a_stop_between_updates_ends_the_run_at_the_next_update_or_the_end_of_the_epoc
 
 #[test]
 fn a_run_of_more_steps_continues_within_the_epoch() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let mut expected = trainer().steps(21);
     let uninterrupted = expected.fit(&mut train, Some(&mut validation)).unwrap();
@@ -77,11 +77,11 @@ fn a_run_of_more_steps_continues_within_the_epoch() {
     assert_eq!(bits(resumed.model()), bits(expected.model()));
 }
 
-/// With gradient accumulation, a run of a number of steps ends at an update, so that a run of more steps has the
-/// bits of an uninterrupted one.
+/// With gradient accumulation, a run with a maximum number of steps ends at an update, so that a run with more steps is
+/// bit-identical to an uninterrupted run.
 #[test]
 fn a_run_of_steps_ends_at_an_update() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let run = || trainer().accumulate(3);
     let (mut train, mut validation) = points();
     let mut expected = run().epochs(3);
@@ -104,7 +104,7 @@ fn a_run_of_steps_ends_at_an_update() {
 
 #[test]
 fn an_evaluation_in_the_middle_of_an_epoch_reads_all_samples_and_changes_no_run() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, _) = points();
     let mut expected = trainer().epochs(3);
     expected.fit(&mut train, None).unwrap();
@@ -123,7 +123,7 @@ fn an_evaluation_in_the_middle_of_an_epoch_reads_all_samples_and_changes_no_run(
 
 #[test]
 fn evaluations_use_the_weights_in_the_model() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-weights");
     let (mut train, mut validation) = points();
     let mut run = trainer().epochs(2).ema(0.9).checkpoints(&scratch.0);
@@ -140,7 +140,7 @@ fn evaluations_use_the_weights_in_the_model() {
 
 #[test]
 fn a_model_in_evaluation_mode_is_trained_in_training_mode() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, _) = points();
     let mut expected = trainer();
     expected.fit(&mut train, None).unwrap();
@@ -150,7 +150,7 @@ fn a_model_in_evaluation_mode_is_trained_in_training_mode() {
     run.fit(&mut train, None).unwrap();
     assert_eq!(bits(run.model()), bits(expected.model()));
 
-    // A part in evaluation mode stays there.
+    // A module in evaluation mode remains in evaluation mode.
     let frozen = Dropout::new(0.9);
     let model = sequential![Linear::new(4, 4), frozen.clone(), Dropout::new(0.1), Linear::new(4, 2)];
     model[1].eval();
@@ -161,7 +161,7 @@ fn a_model_in_evaluation_mode_is_trained_in_training_mode() {
     assert_eq!(model[1].forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
 }
 
-/// A metric with given values, one for each epoch.
+/// A metric with predefined values, one per epoch.
 struct Given(Vec<f64>, usize);
 
 impl Metric for Given {
@@ -215,11 +215,11 @@ fn given(values: &[f64], options: EarlyStopping) -> (StopReason, Vec<usize>) {
 
 #[test]
 fn the_best_weights_do_not_depend_on_min_delta() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let options = EarlyStopping { patience: 3, min_delta: 0.1 };
     let (reason, saved) = given(&[0.50, 0.55, 0.58, 0.52, 0.9], options);
     assert_eq!((reason, saved), (StopReason::NotImproving, vec![1, 2, 3]));
-    // Weights are saved although no epoch has a value.
+    // Weights are saved although all values are NaN.
     let (reason, saved) = given(&[f64::NAN; 5], EarlyStopping { patience: 2, min_delta: 0.0 });
     assert_eq!((reason, saved), (StopReason::NotImproving, vec![1]));
     let (_, saved) = given(&[f64::NAN, 0.3, 0.2, 0.4], EarlyStopping { patience: 9, min_delta: 0.0 });
@@ -228,7 +228,7 @@ fn the_best_weights_do_not_depend_on_min_delta() {
 
 #[test]
 fn contradicting_settings_are_errors() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let error = |run: SmallTrainer| {
         let (mut train, _) = points();
         let mut run = run;
@@ -247,7 +247,7 @@ fn contradicting_settings_are_errors() {
 
 #[test]
 fn the_steps_before_an_error_of_a_validation_are_not_lost() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-validation-error");
     let (mut train, mut validation) = points();
     let mut expected = trainer().epochs(3);
@@ -268,16 +268,16 @@ fn the_steps_before_an_error_of_a_validation_are_not_lost() {
     let text = error.to_string();
     assert!(text.starts_with("evaluation (batch 1): sample 5: disk:"), "{text}");
     assert_eq!(run.step(), 16);
-    // The same run continues with the validation, and so does another one.
+    // The same run continues with the validation, and so does a new run that resumes.
     run.fit(&mut train, Some(&mut failing)).unwrap();
     assert_eq!(bits(run.model()), bits(expected.model()));
     assert_eq!(run.history().column("step").unwrap(), [8.0, 16.0, 24.0]);
 }
 
-/// A loader that shuffles and draws numbers continues at the epoch of the validation that was not completed.
+/// A loader that shuffles and draws random numbers repeats the epoch of the incomplete validation.
 #[test]
 fn a_validation_that_failed_is_repeated_with_the_same_random_numbers() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let noisy = |fails_at: Option<usize>| {
         let calls = AtomicUsize::new(0);
         let samples = from_fn(20, move |index| {
@@ -310,7 +310,7 @@ fn a_validation_that_failed_is_repeated_with_the_same_random_numbers() {
 
 #[test]
 fn a_failed_resumption_is_not_forgotten() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-failed-resumption");
     let (mut train, _) = points();
     let mut run = trainer().resume(&scratch.0).checkpoints(&scratch.0);
@@ -327,7 +327,7 @@ fn a_failed_resumption_is_not_forgotten() {
 
 #[test]
 fn two_runs_do_not_share_a_directory() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-directory");
     let directory = scratch.0.clone();
     let tried = Arc::new(AtomicUsize::new(0));
@@ -378,7 +378,7 @@ fn a_panic_of_a_metric_leaves_the_weights_of_the_model() {
             Ok(0.0)
         }
     }
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let mut expected = trainer().epochs(2).ema(0.9);
     expected.fit(&mut train, Some(&mut validation)).unwrap();
@@ -390,7 +390,7 @@ fn a_panic_of_a_metric_leaves_the_weights_of_the_model() {
 
 #[test]
 fn the_state_of_a_run_has_parts_of_the_program() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-parts");
     let scaler = StandardScaler::new();
     scaler.fit(&Tensor::from([[1.0f32, 2.0], [3.0, 6.0]])).unwrap();

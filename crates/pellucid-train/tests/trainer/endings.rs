@@ -1,6 +1,6 @@
-//! How runs end, and what callbacks see.
+//! How runs end, and the events that callbacks receive.
 
-use crate::runs::{alone, points, trainer};
+use crate::runs::{isolated_generator, points, trainer};
 use pellucid::Error;
 use pellucid::train::metrics::Goal;
 use pellucid::train::{FitControl, StopReason, TrainingEvent};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 #[test]
 fn a_run_ends_after_its_steps_or_epochs() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, _) = points();
     let mut run = trainer();
     run.fit(&mut train, None).unwrap();
@@ -23,7 +23,7 @@ fn a_run_ends_after_its_steps_or_epochs() {
 
 #[test]
 fn callbacks_see_the_events_in_order() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let kept = seen.clone();
     let callback = move |event: &TrainingEvent<'_>, _: &mut FitControl| {
@@ -67,7 +67,7 @@ fn callbacks_see_the_events_in_order() {
 
 #[test]
 fn an_error_of_a_callback_ends_the_run() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, _) = points();
     let fails = |_: &TrainingEvent<'_>, _: &mut FitControl| Err(Error::invalid("callback", "refused"));
     let error = trainer().callback(fails).fit(&mut train, None).unwrap_err();
@@ -76,7 +76,7 @@ fn an_error_of_a_callback_ends_the_run() {
 
 #[test]
 fn an_unknown_monitored_value_lists_the_values() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, _) = points();
     let error = trainer().monitor("accuracy", Goal::Maximize).fit(&mut train, None).unwrap_err();
     let names = "`step`, `train_loss`, `lr`, `seconds`";

@@ -1,13 +1,13 @@
 //! Errors of steps name the step, the batch and the cause, and change no parameters.
 
-use crate::runs::{alone, bits, model, points, trainer};
+use crate::runs::{bits, isolated_generator, model, points, trainer};
 use pellucid::data::{DataLoader, LoaderOptions, from_fn};
 use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::prelude::*;
 use pellucid::train::Trainer;
 
-/// The text of the error of a run in which the features of sample 5 have this value.
-fn error_of(value: f32) -> String {
+/// Returns the error message of a run in which the features of sample 5 have this value.
+fn error_for_feature(value: f32) -> String {
     let x = Tensor::ones([12, 4], DType::F32);
     x.narrow(0, 5, 1).copy_(&Tensor::from(value));
     let y = Tensor::zeros([12], DType::I64);
@@ -26,19 +26,19 @@ fn error_of(value: f32) -> String {
 
 #[test]
 fn a_loss_that_is_not_finite_names_samples_and_the_first_tensor() {
-    let _alone = alone();
-    let text = error_of(f32::NAN);
+    let _generator = isolated_generator();
+    let text = error_for_feature(f32::NAN);
     assert!(text.contains("the loss is not finite: the first tensor that is not finite is the input `x`"), "{text}");
     assert!(text.starts_with("step ") && text.contains("of epoch 1, 4 samples): fit: "), "{text}");
     let samples = text.split("the samples are [").nth(1).unwrap().split(']').next().unwrap();
     assert!(samples.split(", ").any(|index| index == "5"), "{text}");
-    let text = error_of(3e38);
+    let text = error_for_feature(3e38);
     assert!(text.contains("is the output of `0` (Linear)") || text.contains("`1` (BatchNorm1d)"), "{text}");
 }
 
 #[test]
 fn a_learning_rate_that_is_too_large_ends_the_run_with_finite_weights() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, _) = points();
     let model = sequential![Linear::new(4, 16), Linear::new(16, 2)];
     let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 1e30, ..Default::default() });
@@ -51,7 +51,7 @@ fn a_learning_rate_that_is_too_large_ends_the_run_with_finite_weights() {
 
 #[test]
 fn an_error_of_a_sample_names_it() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let data = from_fn(10, |index| match index {
         7 => Err(Error::invalid("decode", "the image is truncated")),
         _ => Ok((Tensor::ones([4], DType::F32), 1i64)),
@@ -66,7 +66,7 @@ fn an_error_of_a_sample_names_it() {
 
 #[test]
 fn targets_that_do_not_fit_change_nothing() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let mut run = trainer();
     let before = bits(run.model());
     let (x, y) = (Tensor::ones([6, 4], DType::F32), Tensor::full([6], 2i64, DType::I64));
@@ -79,7 +79,7 @@ fn targets_that_do_not_fit_change_nothing() {
 
 #[test]
 fn options_outside_of_their_range_are_errors() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     assert!(trainer().try_accumulate(0).is_err());
     assert!(trainer().try_log_every(0).is_err());
     assert!(trainer().try_checkpoint_every(0).is_err());

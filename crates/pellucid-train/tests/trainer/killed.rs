@@ -1,6 +1,6 @@
 //! Processes that are killed or interrupted while they train.
 
-use crate::runs::{alone, bits, points, trainer};
+use crate::runs::{bits, isolated_generator, points, trainer};
 use crate::scratch::Scratch;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const FOLDER: &str = "PELLUCID_TEST_TRAINER_FOLDER";
 
-/// The process that the tests below kill; it does nothing when run alone.
+/// The process that the tests below kill. As a test of its own, it does nothing.
 #[test]
 fn trains_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
@@ -18,7 +18,7 @@ fn trains_until_it_is_killed() {
 /// Runs or resumes the training, and returns the bits of its model.
 fn train(folder: &Path, is_slow: bool) -> Vec<(String, u64)> {
     use pellucid::train::{FitControl, TrainingEvent};
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let waits = move |_: &TrainingEvent<'_>, _: &mut FitControl| {
         if is_slow {
@@ -41,7 +41,7 @@ fn process(folder: &Path) -> Child {
         .unwrap()
 }
 
-/// Kills a run again and again, at other moments each time, and resumes it. `PELLUCID_TEST_KILLS` sets how often.
+/// Kills a run repeatedly at different times, and resumes it. `PELLUCID_TEST_KILLS` sets the number of kills.
 #[test]
 fn a_run_that_is_killed_many_times_has_the_bits_of_one_that_was_not() {
     let kills: u64 = std::env::var("PELLUCID_TEST_KILLS").map_or(6, |count| count.parse().unwrap());
@@ -49,7 +49,7 @@ fn a_run_that_is_killed_many_times_has_the_bits_of_one_that_was_not() {
     let (folder, uninterrupted) = (scratch.0.join("killed"), scratch.0.join("uninterrupted"));
     for kill in 0..kills {
         let mut child = process(&folder);
-        // The process needs some milliseconds to start; no moment of a step or a save is left out for long.
+        // The process needs some milliseconds to start. The delays cover all phases of a step and a save.
         std::thread::sleep(Duration::from_micros(20_000 + (kill * 7919) % 60_000));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -57,7 +57,7 @@ fn a_run_that_is_killed_many_times_has_the_bits_of_one_that_was_not() {
     assert_eq!(train(&folder, false), train(&uninterrupted, false));
 }
 
-/// An interrupt ends a run after its step, with its state saved.
+/// An interrupt ends a run after the current step, and its state is saved.
 #[cfg(all(unix, feature = "signals"))]
 #[test]
 fn an_interrupt_saves_the_state() {

@@ -1,4 +1,4 @@
-//! Runs of `Trainer`: their bits, their files, and their errors.
+//! Runs of `Trainer`: bit equality, files and errors.
 
 #[path = "../../../pellucid/tests/scratch/mod.rs"]
 #[allow(dead_code, reason = "other test programs use all of it")]

@@ -1,6 +1,6 @@
 //! Runs that are stopped and resumed are bit-identical to uninterrupted runs.
 
-use crate::runs::{SmallTrainer, alone, bits, model, points, trainer};
+use crate::runs::{SmallTrainer, bits, isolated_generator, model, points, trainer};
 use crate::scratch::{Scratch, names};
 use pellucid::data::{IterableDataset, StreamLoader, from_records};
 use pellucid::nn::optim::schedule::{CosineAnnealingLr, ExponentialLr, ReduceLrOnPlateauOptions, ThresholdMode};
@@ -10,7 +10,7 @@ use pellucid::train::{EarlyStopping, FitControl, History, StopReason, TrainingEv
 use pellucid::{Error, io};
 use std::sync::Arc;
 
-/// A run with every part that a checkpoint contains.
+/// A run with every part that a checkpoint can contain.
 fn trainer_with_all_parts() -> SmallTrainer {
     let schedule = CosineAnnealingLr { t_max: 40, eta_min: 0.0 };
     trainer().epochs(4).ema(0.9).accumulate(2).schedule_steps(schedule)
@@ -25,7 +25,7 @@ fn values(run: &SmallTrainer) -> Vec<Vec<u64>> {
 
 #[test]
 fn a_run_resumed_between_epochs_or_within_one_has_equal_bits() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let mut expected = trainer_with_all_parts();
     expected.fit(&mut train, Some(&mut validation)).unwrap();
@@ -55,7 +55,7 @@ fn a_run_resumed_between_epochs_or_within_one_has_equal_bits() {
 
 #[test]
 fn a_run_on_a_stream_is_resumed_within_an_epoch() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let stream = || {
         let samples = from_records(|_epoch| Ok((0..46i64).map(Ok))).shuffle_buffer(10).map(|n| {
             let x = Tensor::rand([4], DType::F32) + (n % 2) as f64;
@@ -87,7 +87,7 @@ fn a_run_on_a_stream_is_resumed_within_an_epoch() {
 
 #[test]
 fn a_run_may_be_continued_by_more_epochs() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let mut expected = trainer_with_all_parts();
     expected.fit(&mut train, Some(&mut validation)).unwrap();
@@ -102,7 +102,7 @@ fn a_run_may_be_continued_by_more_epochs() {
 
 #[test]
 fn the_files_are_the_best_weights_and_the_last_state() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-files");
     let folder = scratch.0.join("runs/first");
     let (mut train, mut validation) = points();
@@ -114,7 +114,7 @@ fn the_files_are_the_best_weights_and_the_last_state() {
     run.model().load_state_dict(&io::load(folder.join("best.safetensors")).unwrap()).unwrap();
     assert!((run.evaluate(&mut validation).unwrap()["loss"] - best).abs() < 1e-12);
 
-    // The completed run is resumed: nothing is left to do.
+    // A resumed run that was complete does nothing.
     let (mut train, mut validation) = points();
     let mut again = trainer().epochs(3).checkpoints(&folder).resume_if_exists(&folder);
     let history = again.fit(&mut train, Some(&mut validation)).unwrap();
@@ -123,7 +123,7 @@ fn the_files_are_the_best_weights_and_the_last_state() {
 
 #[test]
 fn early_stopping_counts_across_a_resumption() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let stopping = EarlyStopping { patience: 2, min_delta: 10.0 };
     let scratch = Scratch::new("trainer-patience");
     let (mut train, mut validation) = points();
@@ -139,7 +139,7 @@ fn early_stopping_counts_across_a_resumption() {
 
 #[test]
 fn a_state_that_is_missing_or_does_not_fit_is_an_error() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-refused");
     let (mut train, mut validation) = points();
     let missing = trainer().resume(scratch.0.join("none.safetensors")).fit(&mut train, None);
@@ -156,7 +156,7 @@ fn a_state_that_is_missing_or_does_not_fit_is_an_error() {
 
 #[test]
 fn a_run_that_a_callback_has_stopped_continues_within_its_epoch() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let mut expected = trainer_with_all_parts();
     expected.fit(&mut train, Some(&mut validation)).unwrap();
@@ -175,10 +175,10 @@ fn a_run_that_a_callback_has_stopped_continues_within_its_epoch() {
     assert_eq!(values(&run), values(&expected));
 }
 
-/// What a callback changes is part of the state of a run: it is resumed after the event in which it stopped.
+/// Changes by callbacks are part of the saved state: the run resumes after the event in which it stopped.
 #[test]
 fn changes_of_callbacks_are_resumed() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let run = |stopped_at: Option<(usize, usize)>| {
         let model = model();
         let adamw = Arc::new(AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() }));
@@ -220,17 +220,17 @@ fn changes_of_callbacks_are_resumed() {
     }
 }
 
-/// A schedule by the monitored value continues in a resumed run, with the direction of the value.
+/// A plateau schedule continues in a resumed run, with the direction of the monitored value.
 #[test]
 fn a_plateau_reduces_the_rate_and_is_resumed() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let options = ReduceLrOnPlateauOptions {
         factor: 0.5,
         patience: 1,
         threshold: ThresholdMode::Absolute(0.5),
         ..Default::default()
     };
-    // After the first epoch no value is better by 0.5.
+    // After the first epoch, no value improves by 0.5.
     let run = || trainer().epochs(8).reduce_lr_on_plateau(options.clone());
     let (mut train, mut validation) = points();
     let mut expected = run();

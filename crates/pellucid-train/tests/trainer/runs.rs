@@ -8,8 +8,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 pub(crate) type SmallTrainer = Trainer<'static, Supervised<'static, Sequential, AdamW>>;
 
-/// Returns a guard of random numbers of the thread alone: [`manual_seed`] in another test does not restart them.
-pub(crate) fn alone() -> GeneratorScope {
+/// Returns a scope with a separate random stream, which [`manual_seed`] in other tests does not restart.
+pub(crate) fn isolated_generator() -> GeneratorScope {
     Generator::new(0).scope()
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn points() -> (Batches, Batches) {
     (Batches::new(&part(0, 60), 8).shuffled(3), Batches::new(&part(60, 20), 7))
 }
 
-/// A model with random numbers and running statistics.
+/// A model with dropout and running statistics.
 pub(crate) fn model() -> Sequential {
     manual_seed(5);
     sequential![Linear::new(4, 16), BatchNorm1d::new(16), Relu, Dropout::new(0.3), Linear::new(16, 2)]
@@ -34,7 +34,7 @@ pub(crate) fn trainer() -> SmallTrainer {
     Trainer::new(model, CrossEntropyLoss::default(), adamw).quiet()
 }
 
-/// Hashes of the bytes of all parameters and buffers of a model.
+/// Returns hashes of the bytes of all parameters and buffers of a model.
 pub(crate) fn bits(model: &impl Module) -> Vec<(String, u64)> {
     let hash = |tensor: Tensor| {
         let mut hasher = DefaultHasher::new();

@@ -1,11 +1,11 @@
 //! Means of losses that weight or ignore targets.
 
-use crate::runs::alone;
+use crate::runs::isolated_generator;
 use pellucid::Generator;
 use pellucid::prelude::*;
 use pellucid::train::Supervised;
 
-/// 12 samples of 3 classes, of which some labels are ignored: all of the last two samples.
+/// 12 samples of 3 classes with some ignored labels. The labels of the last two samples are all ignored.
 fn samples() -> [Tensor; 2] {
     let x = ops::randn_with([12, 4], DType::F32, &Generator::new(1)).unwrap();
     [x, Tensor::from([0i64, 1, 2, -1, 1, -1, 0, 2, 1, 0, -1, -1])]
@@ -20,7 +20,7 @@ fn trainer(loss: CrossEntropyLoss) -> Trainer<'static, Supervised<'static, Linea
 
 #[test]
 fn losses_of_a_run_do_not_depend_on_the_split_into_batches() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let weight = Some(Tensor::from([1.0f32, 3.0, 0.5]));
     for (weight, reduction) in [(None, Reduction::Mean), (weight, Reduction::Mean), (None, Reduction::Sum)] {
         let loss = CrossEntropyLoss { ignore_index: Some(-1), weight, reduction, ..Default::default() };
@@ -33,7 +33,7 @@ fn losses_of_a_run_do_not_depend_on_the_split_into_batches() {
             let found = run.evaluate(&mut batches).unwrap()["loss"];
             assert!((found - expected).abs() < 1e-6, "batches of {size}: {found}, not {expected}");
         }
-        // A run has the same means, without the samples of which no batch counts.
+        // A run without the samples of ignored batches has the same means.
         let parts = [x.narrow(0, 0, 10), y.narrow(0, 0, 10)];
         for size in [4, 5, 10] {
             let mut run = trainer(loss.clone());
@@ -47,10 +47,10 @@ fn losses_of_a_run_do_not_depend_on_the_split_into_batches() {
     }
 }
 
-/// A batch without targets that count ends a run with an error that says so.
+/// If all targets of a batch are ignored, the run ends with an error that states this.
 #[test]
 fn a_batch_without_targets_that_count_is_named() {
-    let _alone = alone();
+    let _generator = isolated_generator();
     let loss = CrossEntropyLoss { ignore_index: Some(-1), ..Default::default() };
     for eager in [false, true] {
         let mut run = trainer(loss.clone());

@@ -26,19 +26,19 @@ pub(crate) struct Bert {
     types: Embedding,
     norm: LayerNorm,
     encoder: TransformerEncoder,
-    /// Whether embeddings are scaled to length 1.
+    /// Whether embeddings are normalized to length 1.
     pub(crate) normalize: bool,
 }
 
 impl Bert {
-    /// Loads the weights, whose shapes give most sizes of the model, and the other options from `config.json` and
-    /// `modules.json`, if it exists.
+    /// Loads a model. The shapes of the weights determine most sizes; `config.json` and, if it exists, `modules.json`
+    /// contain the other options.
     pub(crate) fn load(directory: &Path) -> std::result::Result<Bert, Box<dyn std::error::Error>> {
         let config: Value = serde_json::from_str(&fs::read_to_string(directory.join("config.json"))?)?;
         let heads = config["num_attention_heads"].as_u64().ok_or("config.json has no num_attention_heads")? as usize;
         let eps = config["layer_norm_eps"].as_f64().unwrap_or(1e-12);
 
-        let theirs = rename_keys(&io::load(directory.join("model.safetensors"))?, own_name);
+        let theirs = rename_keys(&io::load(directory.join("model.safetensors"))?, map_name);
         let parts = ["self_attn.query.", "self_attn.key.", "self_attn.value."];
         let state = concatenate_entries(&theirs, &parts, "self_attn.in_proj_")?;
         let get = |name: &str| state.get(name).cloned().ok_or(format!("model.safetensors has no {name}"));
@@ -62,7 +62,7 @@ impl Bert {
         Ok(model)
     }
 
-    /// Returns the largest number of tokens of a sentence.
+    /// Returns the maximum number of tokens of a sentence.
     pub(crate) fn max_length(&self) -> usize {
         self.positions.weight.shape()[0]
     }
@@ -81,7 +81,8 @@ impl Model<(Tensor, Tensor)> for Bert {
     }
 }
 
-/// Returns token ids and mask, `[N, L]`, of sentences that are padded to the longest, or cut to `longest` tokens.
+/// Returns the token ids and the mask of sentences, `[N, L]`, padded to the longest sentence or truncated to `longest`
+/// tokens.
 pub(crate) fn padded(sentences: &[Vec<i64>], longest: usize) -> (Tensor, Tensor) {
     let longest = sentences.iter().map(Vec::len).max().unwrap_or(0).min(longest);
     let all = sentences.iter().flat_map(|sentence| (0..longest).map(|k| sentence.get(k).copied()));
@@ -90,8 +91,8 @@ pub(crate) fn padded(sentences: &[Vec<i64>], longest: usize) -> (Tensor, Tensor)
     (Tensor::new(&ids[..], shape), Tensor::new(&visible[..], shape))
 }
 
-/// Translates the name of a tensor of the published file; `None` if an embedding does not need the tensor.
-fn own_name(name: &str) -> Option<String> {
+/// Maps a tensor name of the published file to a name of this model; `None` if the tensor is not needed.
+fn map_name(name: &str) -> Option<String> {
     let name = name.strip_prefix("bert.").unwrap_or(name);
     if !name.ends_with("weight") && !name.ends_with("bias") || !name.starts_with("em") && !name.starts_with("en") {
         return None;
@@ -118,10 +119,10 @@ mod tests {
 
     #[test]
     fn everything_but_the_pooler_of_a_published_file_is_used() {
-        let name = own_name("bert.encoder.layer.3.attention.output.dense.bias");
+        let name = map_name("bert.encoder.layer.3.attention.output.dense.bias");
         assert_eq!(name.as_deref(), Some("encoder.layers.3.self_attn.out_proj.bias"));
-        assert_eq!(own_name("encoder.layer.0.output.dense.weight").as_deref(), Some("encoder.layers.0.linear2.weight"));
-        assert_eq!(own_name("pooler.dense.weight"), None);
-        assert_eq!(own_name("embeddings.position_ids"), None);
+        assert_eq!(map_name("encoder.layer.0.output.dense.weight").as_deref(), Some("encoder.layers.0.linear2.weight"));
+        assert_eq!(map_name("pooler.dense.weight"), None);
+        assert_eq!(map_name("embeddings.position_ids"), None);
     }
 }

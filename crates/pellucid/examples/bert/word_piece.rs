@@ -13,7 +13,7 @@ pub(crate) struct WordPiece {
 }
 
 impl WordPiece {
-    /// Creates a tokenizer from a vocabulary with one piece in each line; pieces that continue a word begin with `##`.
+    /// Creates a tokenizer from a vocabulary with one piece per line; pieces that continue a word begin with `##`.
     pub(crate) fn new(vocabulary: &str) -> std::result::Result<WordPiece, String> {
         let numbers: HashMap<String, i64> = vocabulary.lines().map(String::from).zip(0..).collect();
         let [unknown, begin, end] = ["[UNK]", "[CLS]", "[SEP]"]

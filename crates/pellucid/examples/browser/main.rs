@@ -6,8 +6,8 @@
 //! cargo run --release --example browser -- $page digits.html
 //! ```
 //!
-//! The page needs no server: the program, the weights and 200 digits are part of it. It compares its scores with those
-//! of this native program bit by bit, and recognizes digits that are drawn with the mouse.
+//! The page needs no server: the program, the weights and 200 digits are part of it. It compares its scores bit by bit
+//! with the scores of this native program, and recognizes digits that are drawn with the mouse.
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 mod model;
@@ -61,7 +61,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns bytes as text (RFC 4648), which a page can contain.
+/// Encodes bytes in Base64 (RFC 4648).
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let group = |group: &[u8]| {

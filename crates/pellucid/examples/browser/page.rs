@@ -1,7 +1,7 @@
-//! The part of the program that runs in a browser: scores of digits by a trained model.
+//! The part of the program that runs in a browser: computes the scores of digits with a trained model.
 //!
-//! The page calls these functions. It writes bytes and pixels into the memory of this program, and reads scores and
-//! messages from it.
+//! The page calls these functions. It writes weights and pixels into the memory of this program, and reads scores and
+//! messages.
 
 #[path = "model.rs"]
 mod model;
@@ -12,11 +12,11 @@ use std::cell::RefCell;
 
 thread_local! {
     static RECOGNIZER: RefCell<Option<InferenceModel<'static, Sequential>>> = const { RefCell::new(None) };
-    /// The bytes that pass from the page to the program, or back.
+    /// The buffer for bytes that the page and the program exchange.
     static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Reserves memory for bytes of the page, and returns its address, which is valid until the next call.
+/// Reserves memory for bytes of the page. Returns its address, which is valid until the next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn reserve(bytes: usize) -> *mut u8 {
     BYTES.with_borrow_mut(|own| {
@@ -26,7 +26,7 @@ pub extern "C" fn reserve(bytes: usize) -> *mut u8 {
     })
 }
 
-/// Loads the weights in the bytes of the page. Returns 0, or else the length of a message, which begins at [`result`].
+/// Loads the weights from the bytes of the page. Returns 0, or the length of an error message at [`result`].
 #[unsafe(no_mangle)]
 pub extern "C" fn load() -> usize {
     respond(|bytes| {
@@ -39,8 +39,9 @@ pub extern "C" fn load() -> usize {
     })
 }
 
-/// Computes the scores of the digit in the bytes of the page: 28 · 28 pixels as `f32`, with values in [0, 1]. Returns 0
-/// after success, where 10 scores as `f32` begin at [`result`], or else the length of a message.
+/// Computes the scores of the digit in the bytes of the page: 28 · 28 pixels as `f32`, with values in [0, 1]. On
+/// success, returns 0, and 10 scores as `f32` are at [`result`]. Otherwise returns the length of an error message at
+/// [`result`].
 #[unsafe(no_mangle)]
 pub extern "C" fn recognize() -> usize {
     respond(|bytes| {
@@ -58,7 +59,7 @@ pub extern "C" fn result() -> *const u8 {
     BYTES.with_borrow(|own| own.as_ptr())
 }
 
-/// Replaces the bytes of the page by a result or a message. Returns the length of the message, or 0.
+/// Replaces the bytes of the page by a result or an error message. Returns the length of the message, or 0.
 fn respond(run: impl FnOnce(&[u8]) -> Result<Vec<u8>>) -> usize {
     let bytes = BYTES.take();
     let (response, length) = match run(&bytes) {

@@ -3,13 +3,13 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Waits for a job and returns it with those that follow, in the order of arrival: at most `max_batch`, and for at most
-/// `max_wait` after the first. Returns `None` when all senders are dropped and no job is left.
+/// Waits for a job, collects further jobs for at most `max_wait`, and returns at most `max_batch` jobs in the order of
+/// arrival. Returns `None` when all senders are dropped and no job is left.
 pub(crate) fn next_batch<T>(jobs: &Receiver<T>, max_batch: usize, max_wait: Duration) -> Option<Vec<T>> {
     let mut batch = vec![jobs.recv().ok()?];
     let end = Instant::now() + max_wait;
     while batch.len() < max_batch {
-        // Jobs that wait in the queue join the batch even if `max_wait` has passed.
+        // Queued jobs join the batch even if `max_wait` has passed.
         match jobs.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(job) => batch.push(job),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
@@ -32,7 +32,7 @@ mod tests {
         (0..5).for_each(|job| sender.send(job).unwrap());
         let start = Instant::now();
         assert_eq!(next_batch(&jobs, 3, LONG), Some(vec![0, 1, 2]));
-        // The rest comes without a wait too, because no further job can arrive.
+        // The remaining jobs are returned without waiting, because no further job can arrive.
         drop(sender);
         assert_eq!(next_batch(&jobs, 3, LONG), Some(vec![3, 4]));
         assert_eq!(next_batch(&jobs, 3, LONG), None);

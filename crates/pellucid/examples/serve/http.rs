@@ -18,13 +18,13 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// The largest body of a request, in bytes.
+/// The maximum body size of a request in bytes.
 const MAX_BODY: usize = 1 << 20;
 
-/// The largest number of texts of a request.
+/// The maximum number of texts per request.
 const MAX_TEXTS: usize = 256;
 
-/// What a request needs.
+/// The state that request handlers share.
 pub(crate) struct Service {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) jobs: SyncSender<Job>,
@@ -32,7 +32,7 @@ pub(crate) struct Service {
     pub(crate) latencies: Arc<Latencies>,
 }
 
-/// Answers requests until `stop` is ready, and then those that have been received.
+/// Answers requests until `stop` is ready, then the remaining received requests.
 pub(crate) async fn serve(
     listener: TcpListener,
     service: Service,
@@ -61,7 +61,7 @@ pub(crate) async fn stop_signal() {
     let _ = interrupt.await;
 }
 
-/// The status and the text of a refusal.
+/// The status and the message of a rejected request.
 type Refusal = (StatusCode, String);
 
 fn reply(value: Value) -> Response {
@@ -70,7 +70,7 @@ fn reply(value: Value) -> Response {
 
 async fn embed(State(service): State<Arc<Service>>, request: Request) -> Response {
     let start = Instant::now();
-    // The limit of time includes a slow client.
+    // The timeout includes the time of a slow client.
     let answered = match timeout(service.timeout, embeddings(&service, request.into_body())).await {
         Ok(answered) => answered,
         Err(_) => Err((StatusCode::GATEWAY_TIMEOUT, format!("no answer within {:?}", service.timeout))),
@@ -147,7 +147,7 @@ mod tests {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny_bert"))
     }
 
-    /// Sends a request and returns status and body of the answer.
+    /// Sends a request and returns the status and the body of the response.
     fn send(to: SocketAddr, method: &str, path: &str, body: &str) -> (u16, Value) {
         let mut stream = TcpStream::connect(to).unwrap();
         let length = body.len();
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_request_times_out_and_a_full_queue_refuses() {
-        // The worker answers nothing until the server has stopped.
+        // The worker sends no answer until the server has stopped.
         let work = |jobs: Receiver<Job>| {
             let waiting: Vec<Job> = jobs.iter().collect();
             assert!(waiting.iter().all(|job| job.reply.is_closed()));

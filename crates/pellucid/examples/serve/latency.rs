@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// The number of latest requests from which percentiles are computed.
-const KEPT: usize = 100_000;
+/// The number of most recent requests from which percentiles are computed.
+const WINDOW: usize = 100_000;
 
 /// The latencies of answered requests.
 #[derive(Default)]
@@ -15,13 +15,13 @@ pub(crate) struct Latencies(Mutex<VecDeque<Duration>>);
 impl Latencies {
     pub(crate) fn add(&self, latency: Duration) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() == KEPT {
+        if kept.len() == WINDOW {
             kept.pop_front();
         }
         kept.push_back(latency);
     }
 
-    /// Returns the number of requests with the median and the 99th percentile in milliseconds.
+    /// Returns the number of requests, and the median and the 99th percentile in milliseconds.
     pub(crate) fn summary(&self) -> Value {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut times: Vec<f64> = kept.iter().map(|time| time.as_secs_f64() * 1e3).collect();
@@ -31,7 +31,8 @@ impl Latencies {
     }
 }
 
-/// Returns the smallest of the sorted values that is not exceeded by p % of them; `None` without values.
+/// Returns the p-th percentile of sorted values: the smallest value that at least p % of the values do not exceed.
+/// Returns `None` without values.
 pub(crate) fn percentile(sorted: &[f64], p: usize) -> Option<f64> {
     sorted.get((sorted.len() * p).div_ceil(100).saturating_sub(1)).copied()
 }

@@ -15,11 +15,11 @@
 //! | `POST /embed`, `{"texts": [..], "truncate": true}` | `{"embeddings": [[..], ..], "tokens": [..]}` |
 //! | `GET /latency` | `{"requests": n, "p50_ms": .., "p99_ms": ..}` |
 //!
-//! A text of more tokens than the model accepts is cut, or rejected with status 400 if `truncate` is false. Invalid
-//! JSON gives status 400, a full queue 503, and a request that takes longer than `--timeout-ms` 504. Ctrl-C or SIGTERM
-//! stops the server: it answers the requests that it has received, and prints the latencies.
+//! A text that exceeds the token limit of the model is truncated, or rejected with status 400 if `truncate` is false.
+//! Invalid JSON returns status 400, a full queue 503, and a request that takes longer than `--timeout-ms` 504. Ctrl-C
+//! or SIGTERM stops the server: it answers the requests that it has received, and prints the latencies.
 //!
-//! With `--bench COMMAND`, the program times the encoder instead, in alternation with another program that speaks the
+//! With `--bench COMMAND`, the program times the encoder instead, alternating with another program that implements the
 //! protocol of `bench/onnx_encoder.py`:
 //!
 //! ```text
@@ -47,10 +47,10 @@ use std::time::Duration;
 /// A result with any error.
 type AnyResult<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// The listed batch sizes; a larger batch is split.
+/// The recorded batch sizes. A larger batch is split.
 const BATCH_SIZES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
-/// The number of texts that wait for a batch, at most.
+/// The maximum number of queued texts.
 const QUEUE: usize = 1024;
 
 /// The command line.
@@ -92,7 +92,7 @@ impl ServerOptions {
     }
 }
 
-/// The tokenizer of the published files, with the largest number of tokens of a text.
+/// The tokenizer of the published files, and the maximum number of tokens per text.
 struct Tokenizer {
     pieces: WordPiece,
     max_length: usize,
@@ -107,8 +107,8 @@ impl Tokenizer {
         Ok(Tokenizer { pieces, max_length: positions.min(longest as usize) })
     }
 
-    /// Returns the token ids of a text. If it is too long, it is cut if `truncate` is true, keeping the token at its
-    /// end; else its number of tokens is returned as an error.
+    /// Returns the token ids of a text. A text that is too long is truncated before its final token if `truncate` is
+    /// true; otherwise the error is its number of tokens.
     fn ids(&self, text: &str, truncate: bool) -> Result<Vec<i64>, usize> {
         let mut ids = self.pieces.ids(text);
         if ids.len() > self.max_length {
@@ -121,13 +121,13 @@ impl Tokenizer {
     }
 }
 
-/// Returns the listed lengths: powers of two from 16, and the largest number of tokens.
+/// Returns the recorded sequence lengths: powers of two from 16, and the maximum number of tokens.
 fn sequence_lengths(longest: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(16), |length| Some(2 * length));
     powers.take_while(|&length| length < longest).chain([longest]).collect()
 }
 
-/// Returns the encoder for inference.
+/// Creates the inference model of the encoder.
 fn inference_model(bert: Bert, longest: usize) -> pellucid::Result<worker::Encoder> {
     InferenceModel::new(bert, &BATCH_SIZES)?.with_lengths(&sequence_lengths(longest))
 }

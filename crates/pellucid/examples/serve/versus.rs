@@ -1,4 +1,4 @@
-//! Alternating timing of the encoder and of another program that runs the same model.
+//! Alternating timing of the encoder and another program that runs the same model.
 
 use crate::AnyResult;
 use crate::latency::percentile;
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 /// The shapes that are timed: batch size and length.
 const SHAPES: [(usize, usize); 4] = [(1, 16), (1, 128), (32, 16), (32, 128)];
 
-/// The time for which one of the programs runs before the other's turn.
+/// The duration of a turn, after which the other program runs.
 const TURN: Duration = Duration::from_millis(400);
 
-/// Prints, for each shape, the times of both programs in microseconds, and Pellucid's time divided by the other's as
-/// the median over the rounds: of the medians (`p50`) and of the lower quartiles (`p25`).
+/// Prints for each shape the times of both programs in microseconds, and the median over the rounds of the ratio
+/// Pellucid / other, for the medians (`p50`) and the lower quartiles (`p25`).
 pub(crate) fn run(mut encoder: Encoder, command: &str, rounds: usize) -> AnyResult<()> {
     let mut peer = Peer::start(command)?;
     println!("{}", peer.ask(&json!({}))?);
@@ -25,7 +25,7 @@ pub(crate) fn run(mut encoder: Encoder, command: &str, rounds: usize) -> AnyResu
         let x = (ids, Tensor::ones([rows, length], DType::Bool));
         let list = |x: &Tensor| x.unbind(0).iter().map(|row| row.to_vec::<i64>()).collect::<Vec<_>>();
         let request = json!({ "ids": list(&x.0), "mask": list(&x.1) });
-        // The first runs record and allocate, and show how many calls a turn has.
+        // The first runs record and allocate, and determine the number of calls per turn.
         let own = encoder.run(&x)?;
         let difference = largest_difference(&own, &peer.ask(&request)?["embeddings"])?;
         let calls = (TURN.as_secs_f64() * 1e6 / time(&mut encoder, &x, 3)?[1]).clamp(1.0, 1000.0) as usize;
@@ -83,7 +83,7 @@ fn largest_difference(own: &Tensor, theirs: &Value) -> AnyResult<f32> {
     Ok(own.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max))
 }
 
-/// The other program. It answers each line with a line.
+/// The other program, which answers each line with a line.
 struct Peer {
     process: Child,
     requests: ChildStdin,

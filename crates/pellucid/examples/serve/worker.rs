@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 /// The encoder with its recordings.
 pub(crate) type Encoder = InferenceModel<'static, Bert, (Tensor, Tensor)>;
 
-/// The embedding of a text, or the text of an error.
+/// The embedding of a text, or an error message.
 pub(crate) type Answer = std::result::Result<Vec<f32>, String>;
 
 /// A text to embed.
@@ -40,7 +40,7 @@ fn answer(encoder: &mut Encoder, batch: Vec<Job>) {
             Ok(all) => Ok(all.select(0, row as isize).to_vec()),
             Err(error) => Err(error.to_string()),
         };
-        // An error means that the request has timed out meanwhile.
+        // An error means that the request has timed out.
         let _ = reply.send(own);
     }
 }

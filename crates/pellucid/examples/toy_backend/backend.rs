@@ -11,7 +11,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Opens the devices `toy:0`, `toy:1`, and so on. Kernels of devices of odd index are deferred.
+/// Opens the devices `toy:0`, `toy:1`, and so on. Devices with an odd index defer their kernels.
 pub(crate) struct ToyDriver;
 
 impl Driver for ToyDriver {
@@ -38,9 +38,9 @@ struct Toy {
 
 /// The memory of a device.
 struct Memory {
-    /// The bytes of all buffers that have memory.
+    /// The bytes of all allocated buffers.
     in_use: AtomicUsize,
-    /// The limit of these bytes.
+    /// The limit of `in_use`.
     cap: AtomicUsize,
 }
 
@@ -50,7 +50,7 @@ impl Default for Memory {
     }
 }
 
-/// Memory of the device, which is allocated at the first write.
+/// A buffer of the device. Its memory is allocated at the first write.
 struct ToyBuffer {
     bytes: usize,
     contents: Mutex<Option<Vec<u8>>>,
@@ -82,7 +82,7 @@ impl ToyBuffer {
         self.contents.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Returns the contents of a storage of this backend, and allocates them if there are none.
+    /// Calls `access` with the bytes of a storage of this backend, which are allocated if necessary.
     fn of<R>(storage: &Storage, access: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         let buffer: &dyn Any = storage.buffer().as_any();
         let foreign = || Error::invalid("toy", "a storage belongs to another backend");

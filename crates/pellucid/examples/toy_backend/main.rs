@@ -14,7 +14,7 @@ fn main() -> Result<()> {
     Device::register(backend::ToyDriver)?;
     let model = sequential![Linear::new(2, 16), Relu, Linear::new(16, 1)].to("toy:0")?;
     let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..SgdOptions::default() });
-    // Host values are free: the operations of the model copy them to its device.
+    // Host values are free tensors: the operations of the model copy them to its device.
     let x = Tensor::rand([64, 2], DType::F32);
     let y = x.select(1, 0) * x.select(1, 1);
     for step in 0..200 {

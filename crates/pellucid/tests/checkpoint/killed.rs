@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const SAVE_LOOP: &str = "PELLUCID_TEST_CHECKPOINT_LOOP";
 const SIZE: &str = "PELLUCID_TEST_CHECKPOINT_SIZE";
 
-/// A parameter and an optimizer whose values are all equal to the number of the step.
+/// A parameter and an optimizer whose values all equal the step number.
 struct Counting {
     parameter: Parameter,
     optimizer: AdamW,
@@ -49,7 +49,7 @@ impl Counting {
     }
 }
 
-/// The process that the tests below kill; it does nothing when run alone.
+/// The process that the tests below kill. As a test of its own, it does nothing.
 #[test]
 fn saves_until_it_is_killed() {
     let Some(path) = std::env::var_os(SAVE_LOOP).map(PathBuf::from) else { return };
@@ -83,15 +83,15 @@ struct Kills {
     complete: u32,
     /// The number of kills that left a temporary file.
     interrupted: u32,
-    /// The number of different steps that were found.
+    /// The number of distinct steps in the files.
     steps: usize,
-    /// The number of temporary files after the next save, which must be 0.
+    /// The number of temporary files that remain after the next save, which must be 0.
     left: usize,
 }
 
 /// Kills a process `kills` times while it saves. Each kill is at a random time within two saves.
 fn kill_saves(name: &str, kills: u32, size: usize) -> Kills {
-    // A load restores the generator of the thread, so the times of the kills need another one.
+    // A load restores the generator of the thread, so the times of the kills are drawn from a separate generator.
     let delays = Generator::new(u64::from(kills));
     let _random = Generator::new(0).scope();
     let scratch = Scratch::new(name);
@@ -140,8 +140,8 @@ fn a_killed_save_leaves_a_complete_checkpoint() {
     assert!(steps >= 6, "every process must save a later step, found {steps}");
 }
 
-/// 200 kills while 50 MB are written, which takes minutes:
-/// `cargo test --release -p pellucid --test checkpoint -- --ignored --nocapture killed`
+/// Kills 200 processes that save 50 MB, which takes minutes: `cargo test --release -p pellucid --test checkpoint --
+/// --ignored --nocapture killed`
 #[test]
 #[ignore = "takes minutes; run it with --ignored --nocapture"]
 fn saves_of_50_mb_200_killed() {

@@ -1,4 +1,4 @@
-//! Checkpoints: a resumed run continues bit for bit, and a checkpoint that does not fit changes nothing.
+//! Checkpoints: a resumed run continues bit-identically, and a checkpoint that does not match changes nothing.
 
 mod killed;
 mod processes;

@@ -9,8 +9,8 @@ use std::process::Command;
 const DIRECTORY: &str = "PELLUCID_TEST_CHECKPOINT_DIRECTORY";
 const END: usize = 9;
 
-/// A process of the test below; it does nothing when run alone. It continues at the checkpoint `state`, if there is
-/// one, trains four more steps, and saves.
+/// The process of the test below. It loads the checkpoint `state`, if it exists, trains four more steps, and saves. As
+/// a test of its own, it does nothing.
 #[test]
 fn trains_four_steps() {
     let Some(directory) = std::env::var_os(DIRECTORY).map(PathBuf::from) else { return };

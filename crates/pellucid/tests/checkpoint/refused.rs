@@ -1,4 +1,4 @@
-//! Files and states that do not fit are typed errors and change nothing.
+//! Files and states that do not match return typed errors and change nothing.
 
 use crate::runs::{CnnRun, MlpRun, TrainingRun, assert_equal, bits, data};
 use crate::scratch::Scratch;
@@ -17,7 +17,7 @@ fn part<T: std::fmt::Debug>(result: Result<T>) -> (String, String) {
     }
 }
 
-/// A state of a trained run, and a fresh run that rejects changes of it.
+/// The state of a trained run, and a fresh run that must reject modified states.
 struct Refusing {
     state: StateDict,
     run: MlpRun,
@@ -36,7 +36,8 @@ impl Refusing {
         Refusing { state, run, scratch }
     }
 
-    /// Loads a changed state. It must be rejected by this part, with a text that contains `names`, and change nothing.
+    /// Loads a modified state. The part `expected` must reject it with a message that contains `names`, and nothing may
+    /// change.
     fn refuses(&self, expected: &str, names: &[&str], change: impl FnOnce(&mut StateDict)) {
         let before = bits(&self.run.checkpoint());
         let mut state = self.state.clone();
@@ -50,7 +51,7 @@ impl Refusing {
     /// Replaces a value.
     fn refuses_value(&self, name: &str, value: Tensor) {
         let (part, inner) = name.split_once('.').unwrap_or((name, name));
-        // The error of a generator with three numbers names no value.
+        // The error of a generator does not name the value.
         let inner = if inner == "cpu" { "i64" } else { inner };
         assert!(self.state.contains_key(name), "{name} must be in {:?}", self.state.keys());
         self.refuses(part, &[inner], |state| _ = state.insert(name.to_string(), value));
@@ -63,7 +64,7 @@ fn states_that_do_not_fit_change_nothing() {
     let refusing = Refusing::new("refused-states");
     let f64s = |value: f64| Tensor::from(value);
     let i64s = |value: i64| Tensor::from(value);
-    // The last part in the order of the checkpoint is the generator, so all others were accepted before it.
+    // The generators are the last parts of the checkpoint, so all other parts were accepted before.
     for part in ["generator", "noise"] {
         refusing.refuses_value(&format!("{part}.cpu"), Tensor::from([1i64, 2, 3]));
         refusing.refuses_value(&format!("{part}.cpu"), Tensor::from([1.0f32, 2.0]));
@@ -115,7 +116,7 @@ fn states_that_do_not_fit_change_nothing() {
             state.insert(name.into(), f64s(0.0));
         });
     }
-    // The state that was not changed is loaded.
+    // The unmodified state can be loaded.
     assert_eq!(refusing.run.checkpoint().load_state_dict(&refusing.state).unwrap(), 5);
 }
 
@@ -132,7 +133,7 @@ fn runs_of_other_parts_are_refused() {
     let fits = |checkpoint: Checkpoint<'_>| part(io::load_checkpoint(&good, checkpoint)).0;
     assert_eq!(fits(plain()), "averaged");
     assert_eq!(fits(run.checkpoint().scaler(&scaler)), "scaler");
-    // Another model or optimizer, with all other parts.
+    // A different model or optimizer, with all other parts.
     let state = |change: &dyn Fn(&str) -> bool| -> StateDict {
         refusing
             .state
@@ -153,7 +154,7 @@ fn runs_of_other_parts_are_refused() {
         assert_eq!(part(checkpoint.load_state_dict(&two)).0, name);
     }
     assert_eq!(bits(&Checkpoint::new().model(&other).optimizer(&adam)), before);
-    // Names.
+    // Invalid names.
     for name in ["", "a.b", "generator", "step", "model"] {
         let refused = |result| {
             let (part, text) = part(result);
@@ -162,7 +163,7 @@ fn runs_of_other_parts_are_refused() {
         refused(io::save_checkpoint(&good, plain().part(name, &run.noise)).map(|()| 0));
         refused(io::load_checkpoint(&good, plain().part(name, &run.noise)));
     }
-    // Parts whose state does not exist.
+    // Parts without a state.
     let lazy = sequential![Lazy::new(|_: &_| Ok(Linear::new(2, 2)))];
     assert_eq!(part(io::save_checkpoint(&good, Checkpoint::new().model(&lazy))).0, "model");
     let mut averaged = AveragedModel::new(&run.model, Average::Equal);
@@ -189,7 +190,7 @@ fn a_scaler_refuses_invalid_scales() {
         assert!(part == "scaler" && text.contains(name), "{text}");
         assert_equal(&bits(&run.checkpoint()), &before, &text);
     }
-    // Single state dicts are also checked.
+    // The state dict of a single part is also checked.
     let plateau = ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default());
     let mut state = plateau.state_dict();
     state.insert("bad".into(), Tensor::from(-3.0));
@@ -278,7 +279,7 @@ fn foreign_and_damaged_files_change_nothing() {
             Err(Error::File { .. } | Error::Checkpoint { .. }) => {
                 assert_equal(&bits(&run.checkpoint()), &before, &format!("byte {at} of the header"));
             }
-            // The bit is in white space, or in the name of a device of a generator.
+            // The flipped bit is in white space, or in the device name of a generator.
             Ok(_) => before = bits(&run.checkpoint()),
             Err(other) => panic!("byte {at} of the header: {other:?}"),
         }

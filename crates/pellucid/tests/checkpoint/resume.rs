@@ -9,8 +9,8 @@ use pellucid::{Generator, io};
 
 const END: usize = 11;
 
-/// Stops and resumes a run after every step, including the last of an epoch. A run that has trained already also goes
-/// back to an earlier step.
+/// Stops and resumes a run after every step, including the last step of an epoch. A run that has already trained also
+/// returns to an earlier step.
 fn resumes_exactly<R: TrainingRun>(name: &str) {
     let scratch = Scratch::new(name);
     let path = |step: usize| scratch.0.join(format!("{step}.safetensors"));
@@ -36,7 +36,7 @@ fn resumes_exactly<R: TrainingRun>(name: &str) {
         {
             let _other = Generator::new(100 + step as u64).scope();
             let mut fresh = R::new();
-            // A batch of the fresh run and numbers of its generator are used before it is resumed.
+            // The fresh run consumes a batch and random numbers before it is resumed.
             fresh.train(step % 3, &mut |_| {});
             check(&mut fresh, step);
         }
@@ -53,7 +53,7 @@ fn an_mlp_with_dropout_and_shuffled_batches() {
 #[test]
 fn a_cnn_with_batch_norm_and_loss_scaling() {
     resumes_exactly::<CnnRun>("cnn");
-    // The run has skipped steps and has accepted others.
+    // The scaler has skipped some steps and accepted others.
     let _random = Generator::new(1).scope();
     let mut run = CnnRun::new();
     let mut scales = vec![];
@@ -66,7 +66,7 @@ fn a_captured_step() {
     resumes_exactly::<CapturedRun>("captured");
 }
 
-/// Two models and two optimizers of a GAN, by name.
+/// Resumes a GAN with two named models and two named optimizers.
 #[test]
 fn several_models_and_optimizers() {
     let scratch = Scratch::new("gan");
@@ -81,12 +81,12 @@ fn several_models_and_optimizers() {
     assert!(bits(&resumed.checkpoint()) != bits(&run.checkpoint()));
     resumed.step();
     assert_equal(&bits(&resumed.checkpoint()), &bits(&run.checkpoint()), "the second step");
-    // Every model finds its own values, even in a file without the prefixes of their names.
+    // Every model loads its values, even from a state dict without the prefixes.
     let weights = io::load(&path).unwrap();
     assert!(weights.contains_key("generating.weight") && weights.contains_key("judging.weight"));
 }
 
-/// A network that generates and one that judges, each with an optimizer.
+/// A generator and a discriminator, each with an optimizer.
 struct Gan {
     generating: Linear,
     judging: Linear,
@@ -124,7 +124,7 @@ impl Gan {
     }
 }
 
-/// L-BFGS creates its history in the first step, so a fresh optimizer has fewer values than the file.
+/// L-BFGS creates its history in the first step, so a fresh optimizer has fewer values than the checkpoint.
 #[test]
 fn an_optimizer_without_history_yet() {
     let scratch = Scratch::new("lbfgs");

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// A training run with a checkpoint.
 pub(crate) trait TrainingRun {
-    /// Creates a run; initial values are drawn from the thread's generator.
+    /// Creates a run. Initial values are drawn from the thread's generator.
     fn new() -> Self;
 
     /// Returns all parts of the run.
@@ -34,12 +34,12 @@ pub(crate) fn bits(checkpoint: &Checkpoint<'_>) -> BTreeMap<String, Vec<u8>> {
     checkpoint.state().unwrap().into_iter().map(|(name, value)| (name, value.to_bytes())).collect()
 }
 
-/// Compares the values of two checkpoints, and names one that differs.
+/// Asserts that the values of two checkpoints are equal.
 #[track_caller]
-pub(crate) fn assert_equal(found: &BTreeMap<String, Vec<u8>>, expected: &BTreeMap<String, Vec<u8>>, what: &str) {
-    let differs = found.iter().find(|(name, bytes)| expected.get(*name) != Some(bytes));
-    assert!(differs.is_none(), "{what}: {} differs", differs.map_or("", |(name, _)| name));
-    assert_eq!(found.len(), expected.len(), "{what}: a value is missing");
+pub(crate) fn assert_equal(actual: &BTreeMap<String, Vec<u8>>, expected: &BTreeMap<String, Vec<u8>>, label: &str) {
+    let differs = actual.iter().find(|(name, bytes)| expected.get(*name) != Some(bytes));
+    assert!(differs.is_none(), "{label}: {} differs", differs.map_or("", |(name, _)| name));
+    assert_eq!(actual.len(), expected.len(), "{label}: a value is missing");
 }
 
 /// Returns inputs `[n, ..]` and class indices `[n]`.

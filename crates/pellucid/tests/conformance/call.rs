@@ -13,7 +13,7 @@ pub(crate) struct Call<'a> {
     pub(crate) arguments: &'a Arguments,
     /// The tensors, by the paths that the arguments name.
     pub(crate) tensors: &'a BTreeMap<String, Tensor>,
-    /// The dtype of the run, which replaces `float64` in the arguments if the samples were converted.
+    /// The dtype of the run. It replaces `float64` in the arguments if the samples were converted.
     pub(crate) float: DType,
 }
 
@@ -52,7 +52,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns all tensor arguments from position `at` on, or the elements of the list at that position.
+    /// Returns all tensor arguments starting at position `at`, or the elements of the list at that position.
     pub(crate) fn tensors(&self, at: usize) -> Result<Vec<&Tensor>> {
         let arguments = match self.arguments.positional.get(at) {
             Some(Argument::List(items)) => items,
@@ -101,7 +101,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns a number with the kind in which it is written.
+    /// Returns a number as the scalar kind in which it is written.
     pub(crate) fn scalar(&self, at: usize, name: &str) -> Option<Scalar> {
         match self.get(at, name)? {
             Argument::Int(number) => Some((*number).into()),
@@ -161,7 +161,7 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the integer arguments (usually lengths) from position `at` on, or the elements of the list at that
+    /// Returns the integer arguments (usually lengths) starting at position `at`, or the elements of the list at that
     /// position.
     pub(crate) fn lengths(&self, at: usize, name: &str) -> Result<Vec<isize>> {
         let spread = || self.arguments.positional.get(at..)?.iter().map(integer).collect();
@@ -171,8 +171,8 @@ impl Call<'_> {
             .ok_or_else(|| Error::invalid("call", format!("{name} is not a list of integers")))
     }
 
-    /// Returns the axes of a reduction: all, if none are named. The test data allows axes 0 and −1 of a 0-d tensor,
-    /// which Pellucid does not allow; these axes are dropped.
+    /// Returns the axes of a reduction; the default is all axes. The test data uses axes 0 and −1 of a 0-d tensor,
+    /// which Pellucid rejects; these axes are dropped.
     pub(crate) fn axes(&self, at: usize, name: &str) -> Axes {
         let mut axes = self.ints(at, name).unwrap_or_default();
         if self.x().is_ok_and(|x| x.rank() == 0) {

@@ -1,4 +1,4 @@
-//! Compares one sample with the reference data: outputs, then the derivatives of three orders.
+//! Compares one sample with the reference data: outputs, then derivatives of three orders.
 //!
 //! With cotangents c and directions v and w: L1 = Σ ⟨c, out⟩, whose gradient is `grad`; L2 = Σ ⟨grad, v⟩, whose
 //! gradient with respect to the inputs is `ggrad`, and with respect to the cotangents J·v (`jvp`); L3 = Σ ⟨ggrad, w⟩,
@@ -158,7 +158,7 @@ struct Computed<'a> {
     value: Tensor,
     expected: Option<&'a Tensor>,
     tolerance: f64,
-    /// A lower bound, in `f64`, on the norm of the tensor to which differences are relative.
+    /// A lower bound, in `f64`, of the norm to which differences are relative.
     least: f64,
 }
 
@@ -169,7 +169,7 @@ fn refuse(e: Error) -> String {
 }
 
 impl<'a> SampleCheck<'a> {
-    /// Computes and compares everything eagerly; returns all computed tensors.
+    /// Computes and compares all outputs and derivatives eagerly. Returns all computed tensors.
     fn eager(&self) -> Result<Vec<Tensor>, String> {
         let leaves = self.inputs()?;
         let computed = self.all(&leaves)?;
@@ -177,7 +177,7 @@ impl<'a> SampleCheck<'a> {
         Ok(computed.into_iter().map(|computed| computed.value).collect())
     }
 
-    /// Computes everything as one captured step of the inputs, launched twice.
+    /// Computes all outputs and derivatives in one captured step, which is launched twice.
     fn captured(&self) -> Result<Vec<Tensor>, String> {
         let leaves = self.inputs()?;
         let (last, values) = (RefCell::new(Ok(Vec::new())), leaves.values().map(Tensor::detach).collect::<Vec<_>>());
@@ -235,12 +235,13 @@ impl<'a> SampleCheck<'a> {
     }
 
     fn output(&self, what: String, value: &Tensor, expected: &'a Tensor) -> Computed<'a> {
-        // Expected values in single precision are accurate only to that precision.
+        // Expected values in single precision are accurate only to single precision.
         let tolerance = if expected.dtype() == DType::F32 { SINGLE.outputs } else { self.run.outputs };
         Computed { what, value: value.clone(), expected: Some(expected), tolerance, least: 0.0 }
     }
 
-    /// Returns the tensors of the call in the precision of the run. Those with gradients are leaves that require them.
+    /// Returns the tensors of the call in the precision of the run. Tensors with gradients are leaves that require a
+    /// gradient.
     fn inputs(&self) -> Result<Leaves, String> {
         let prefix = format!("{}.in.", self.sample.key);
         let mut leaves = Leaves::new();
@@ -275,7 +276,7 @@ impl<'a> SampleCheck<'a> {
         steps::post(self.sample, outputs).map_err(refuse)
     }
 
-    /// Returns the expected tensor of this sample under `kind` at a path or an output.
+    /// Returns the expected tensor of this sample for `kind` and a path or an output index.
     fn stored(&self, kind: &str, at: impl std::fmt::Display) -> Option<&'a Tensor> {
         self.case.tensors.get(&format!("{}.{kind}.{at}", self.sample.key))
     }
@@ -368,8 +369,8 @@ impl<'a> SampleCheck<'a> {
             None => vec![0.0; value.size()],
         };
         let size = wanted.iter().filter(|e| e.is_finite()).fold(0.0, |m: f64, e| m.max(e.abs()));
-        // Gradients are sums of larger terms, and so are all results in the smaller precision: where the terms cancel,
-        // the remainder is rounding error.
+        // Gradients, and all results in the smaller precision, may be sums of larger terms. If the terms cancel, the
+        // remainder is a rounding error.
         let floor = match self.run.float {
             DType::F64 => size.clamp(*least, 1.0),
             _ if *least > 0.0 => size.max(1.0),

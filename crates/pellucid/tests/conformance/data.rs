@@ -1,5 +1,5 @@
-//! The source of the reference data: a directory of safetensors files that an environment variable names, or the
-//! archive in the repository, which contains these files in one compressed file.
+//! Loads the reference data from a directory of safetensors files, which an environment variable names, or from the
+//! compressed archive in the repository.
 
 use crate::index::{self, Operation};
 use flate2::Compression;

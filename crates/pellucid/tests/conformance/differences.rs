@@ -1,4 +1,4 @@
-//! Test cases that are not run, because Pellucid differs from PyTorch on purpose or the result of PyTorch is wrong.
+//! Test cases that are skipped, because Pellucid differs from PyTorch deliberately or the result of PyTorch is wrong.
 
 /// An operation, the key of its case (`g3` for the third order of every case, `s0.g3` for the third order of one), and
 /// the reason.
@@ -26,12 +26,12 @@ const DELIBERATE: &[Difference] = &[
     ("neg", "e0", "PyTorch rejects booleans; in Pellucid, booleans count as integers in arithmetic"),
 ];
 
-/// Returns true for a case that is not run, or an order that is not compared.
+/// Returns true for a skipped case, or for an order that is not compared.
 pub(crate) fn is_deliberate(operation: &str, key: &str) -> bool {
     DELIBERATE.iter().any(|&(name, case, _)| name == operation && case == key)
 }
 
-/// Operations that read values, in themselves or in their bindings, and are errors in a captured step.
+/// Operations that read values, directly or in their bindings, and therefore fail in a captured step.
 const READERS: &[&str] = &[
     "argwhere",
     "bincount",
@@ -50,11 +50,11 @@ const READERS: &[&str] = &[
 ];
 
 /// Operations that read the values of a boolean mask index.
-const READERS_OF_MASKS: &[&str] = &["__getitem__", "index_put"];
+const MASK_READERS: &[&str] = &["__getitem__", "index_put"];
 
 /// Returns true for an operation that reads values, for arguments with or without a mask.
 pub(crate) fn reads(operation: &str, with_mask: bool) -> bool {
     READERS.contains(&operation)
         || operation.contains("_polynomial_")
-        || (with_mask && READERS_OF_MASKS.contains(&operation))
+        || (with_mask && MASK_READERS.contains(&operation))
 }

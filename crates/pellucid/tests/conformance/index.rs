@@ -37,7 +37,7 @@ pub(crate) enum Level {
     Absent,
 }
 
-/// A call with known outputs and derivatives.
+/// A call with reference outputs and derivatives.
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) key: String,

@@ -3,7 +3,7 @@
 //!
 //! `data/README.md` describes the data. A binding maps an operation name of the data (or of other data of this kind) to
 //! an operation of Pellucid; a name without a binding is missing. `expected.txt` lists the operations that pass every
-//! case: the test fails if one of them fails a case, or if another one passes.
+//! case. The test fails if a listed operation fails, or an unlisted operation passes.
 //!
 //! The table: `cargo test -p pellucid --test conformance -- --nocapture`.
 
@@ -65,8 +65,8 @@ fn operations_agree_with_the_data() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// The same samples in single precision on the first GPU, deferred. An operation without an error here may also have
-/// run on the CPU in part; `docs/wgpu.md` lists what does.
+/// Runs the same samples in single precision on the first GPU, deferred. Some operations run partly on the CPU;
+/// `docs/wgpu.md` lists them.
 #[cfg(feature = "wgpu")]
 #[test]
 #[ignore = "compiles several thousand shaders"]

@@ -37,7 +37,7 @@ pub(crate) fn print(lines: &[Line]) {
     println!("{out}");
 }
 
-/// Returns the operations of the list `expected` that do not pass, and those that pass and are not in the list.
+/// Returns the operations in `expected` that do not pass, and the passing operations that are not in `expected`.
 pub(crate) fn differences(lines: &[Line], expected: &str) -> Vec<String> {
     let expected: BTreeSet<&str> = expected.lines().filter(|line| !line.is_empty()).collect();
     let passing: BTreeSet<&str> = lines.iter().filter(|line| line.passes()).map(|line| line.name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Tests of the check itself: an error in one order is found in that order.
+//! Tests of the check itself: an error in one order is reported for that order.
 
 use crate::bindings::Binding;
 use crate::cases;

@@ -52,7 +52,7 @@ fn a_tensor_that_a_step_computes_elsewhere_is_refused() {
     capture(|inputs: &[Tensor]| &inputs[0] + ops::ones_like(&inputs[0]).unwrap(), &[&x]).unwrap();
 }
 
-/// What a step computes from host values alone is a constant, bit-identical to eager execution.
+/// Values that a step computes from host values only are constants, bit-identical to eager execution.
 #[test]
 fn computations_with_host_values_are_constants_of_a_step() {
     for index in 0..2 {
@@ -77,10 +77,13 @@ fn computations_with_host_values_are_constants_of_a_step() {
         let expected = step(std::slice::from_ref(&x)).to_vec::<f32>();
         assert_eq!(captured.launch(&[&x]).unwrap().to_vec::<f32>(0), expected, "toy:{index}");
         assert_eq!(captured.cache_stats().misses, 1, "a changed tensor must be read again");
-        // The step is computed from host values alone, and its result is on the CPU.
-        let alone = |_: &[Tensor]| Tensor::arange(0.0f32, 3.0, 1.0).exp();
-        let mut alone = capture_local(alone, &[]).unwrap();
-        assert_eq!(alone.launch(&[]).unwrap().to_vec::<f32>(0), Tensor::arange(0.0f32, 3.0, 1.0).exp().to_vec::<f32>());
+        // The step is computed from host values host_only, and its result is on the CPU.
+        let host_only = |_: &[Tensor]| Tensor::arange(0.0f32, 3.0, 1.0).exp();
+        let mut host_only = capture_local(host_only, &[]).unwrap();
+        assert_eq!(
+            host_only.launch(&[]).unwrap().to_vec::<f32>(0),
+            Tensor::arange(0.0f32, 3.0, 1.0).exp().to_vec::<f32>()
+        );
         // No kernel runs on the device of the results, an input and a constant.
         let moved = |inputs: &[Tensor]| (inputs[0].clone(), Tensor::arange(0.0f32, 3.0, 1.0).exp().to(toy(index)));
         let mut moved = capture_local(moved, &[&x]).unwrap();
@@ -110,10 +113,10 @@ fn an_input_on_another_device_is_refused_at_launch() {
         let error = step.launch(&[&free]).map(drop).unwrap_err();
         assert!(error.to_string().contains("move the input with to(device)"), "{error}");
         assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), expected);
-        // A step of its inputs alone runs on the device of the input.
-        let mut alone = capture(|inputs: &[Tensor]| inputs[0].exp(), &[&x]).unwrap();
+        // A step that uses only its inputs runs on the device of the inputs.
+        let mut host_only = capture(|inputs: &[Tensor]| inputs[0].exp(), &[&x]).unwrap();
         assert_eq!(
-            alone.launch(&[&free]).unwrap().to_vec::<f32>(0),
+            host_only.launch(&[&free]).unwrap().to_vec::<f32>(0),
             free.exp().to_vec::<f32>(),
             "a step without other tensors must follow its input"
         );
@@ -214,7 +217,7 @@ fn a_batch_that_is_pinned_to_another_device_is_refused() {
     let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer);
     let (x, y) = (Tensor::ones([2, 4], DType::F32), Tensor::from([0i64, 1]));
     let other = |t: &Tensor| t.to(toy(1));
-    // Before and after the first step.
+    // The state before and after the first step.
     for held in 0..2 {
         for error in [trainer.step(&other(&x), &y).unwrap_err(), trainer.step(&x, &other(&y)).unwrap_err()] {
             assert!(matches!(error, Error::DeviceMismatch { op: "set_batch", .. }), "{error}");

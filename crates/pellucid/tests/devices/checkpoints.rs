@@ -54,7 +54,8 @@ fn a_captured_step_resumes_on_its_device() {
         assert!(middle.contains_key(&format!("generator.{device}")), "{:?}", middle.keys());
         run.train(3);
         let end = run.snapshot();
-        // The same run goes back, and a fresh one continues. Its generator has not drawn on the device.
+        // The same run returns to the state, and a fresh run continues. The generator of the fresh run has not drawn on
+        // the device.
         let _other = Generator::new(4).scope();
         let mut fresh = DeviceRun::new(device);
         for run in [&mut run, &mut fresh] {
@@ -104,7 +105,7 @@ fn states_of_a_generator_on_a_device() {
         let next = draw();
         generator.set_states(&states).unwrap();
         assert_eq!(draw(), next, "{device}");
-        // Without a state there, the stream starts again with the key.
+        // Without a state on the device, the stream starts at its beginning.
         let first = {
             generator.reseed(6);
             draw()
@@ -113,7 +114,7 @@ fn states_of_a_generator_on_a_device() {
         generator.set_state(&Tensor::from([6i64, 40])).unwrap();
         assert_eq!(generator.state().to_vec::<i64>(), [6, 40]);
         assert_eq!(draw(), first, "{device}");
-        // A state may be on any device; without one on the CPU nothing changes.
+        // A state tensor may be on any device. Without a state for the CPU, nothing changes.
         let error = generator.set_states(&[states[1].clone()]).unwrap_err();
         assert!(error.to_string().contains("CPU"), "{error}");
         generator.set_state(&states[1].1).unwrap();

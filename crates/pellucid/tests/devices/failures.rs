@@ -1,4 +1,4 @@
-//! What a program may rely on after a deferred kernel failed, on every device that defers its kernels.
+//! Guarantees after the failure of a deferred kernel, on every device that defers its kernels.
 
 use crate::gpus;
 use pellucid::nn::optim::{Adam, AdamOptions, Optimizer};
@@ -42,7 +42,7 @@ impl RandomProgram {
         RandomProgram { device, states: (0..3).map(state).collect(), results: Vec::new() }
     }
 
-    /// Runs one random operation. The index of one that indexes is `index`.
+    /// Runs one random operation. If it is an indexing operation, its index is `index`.
     fn step(&mut self, random: &mut Xorshift, index: Option<i64>) -> Result<(), Error> {
         let [a, b] = [0; 2].map(|_| self.states[random.below(3)].clone());
         let rows = Tensor::from([random.below(4) as i64, index.unwrap_or(1)]).try_to(self.device)?;
@@ -75,7 +75,7 @@ fn assert_near(found: &Tensor, expected: &Tensor, what: &str) {
     assert!(near, "{what}: {found:?} instead of {expected:?}");
 }
 
-/// All writes before the failed kernel happen and none after it, as in eager mode, where the program stops there.
+/// All writes before the failed kernel happen, and no writes after it, as in eager mode.
 #[test]
 fn a_failed_kernel_ends_its_list_where_eager_mode_ends_the_program() {
     each_device(20, |device| {
@@ -102,7 +102,7 @@ fn a_failed_kernel_ends_its_list_where_eager_mode_ends_the_program() {
             for (k, (found, expected)) in deferred.results.iter().zip(&eager.results).take(complete).enumerate() {
                 assert_near(found, expected, &format!("{what}: result {k}"));
             }
-            // The device goes on as if nothing had happened.
+            // The device remains usable.
             eager.results.clear();
             deferred.results.clear();
             for program in [&mut eager, &mut deferred] {
@@ -116,7 +116,7 @@ fn a_failed_kernel_ends_its_list_where_eager_mode_ends_the_program() {
     });
 }
 
-/// Embeds rows and trains them, so that a bad row is an index out of bounds.
+/// A model that trains embedding rows, so that a bad row is an index out of bounds.
 struct Rows {
     layer: Embedding,
     optimizer: Box<dyn Optimizer>,
@@ -124,7 +124,7 @@ struct Rows {
 
 type NewOptimizer = fn(Vec<Parameter>) -> Box<dyn Optimizer>;
 
-/// The constructors of optimizers without and with a state.
+/// Constructors of an optimizer without a state and an optimizer with a state.
 const OPTIMIZERS: [NewOptimizer; 2] = [
     |parameters| Box::new(Sgd::new(parameters, SgdOptions { lr: 0.1, ..Default::default() })),
     |parameters| Box::new(Adam::new(parameters, AdamOptions::default())),
@@ -153,7 +153,7 @@ impl Rows {
     }
 }
 
-/// The step with the bad row returns the error, even when its plan has run before; all others train.
+/// The step with the bad row returns the error, even if its plan has run before. All other steps train.
 #[test]
 fn the_step_with_a_bad_index_returns_the_error_and_changes_nothing() {
     each_device(21, |device| {
@@ -174,7 +174,7 @@ fn the_step_with_a_bad_index_returns_the_error_and_changes_nothing() {
     });
 }
 
-/// A failed launch neither skips nor reports to the work of another thread.
+/// A failed launch neither skips work of another thread nor returns its error there.
 #[test]
 fn a_bad_index_on_one_thread_does_not_reach_another_thread() {
     each_device(22, |device| {

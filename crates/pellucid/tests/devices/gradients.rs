@@ -50,13 +50,13 @@ fn gradients_of_a_parameter_that_moves_are_added() {
         weight.to_(device);
         on_cpu.backward_with(again.clone());
         assert_eq!(gradient(&weight), (device, vec![4.0, 8.0]));
-        // One pass with contributions from both devices.
+        // One backward pass with contributions from both devices.
         let on_device = (&*weight * 3.0).sum(..);
         (on_cpu.to(device) + on_device).backward_with(again.clone());
         assert_eq!(gradient(&weight), (device, vec![9.0, 15.0]));
         weight.to_(Device::cpu());
         assert_eq!(gradient(&weight), (Device::cpu(), vec![9.0, 15.0]));
-        // The parameter was on this device in the forward computation, and is there again.
+        // The parameter is again on the device of the forward computation.
         on_cpu.backward();
         assert_eq!(gradient(&weight), (Device::cpu(), vec![11.0, 19.0]));
     }
@@ -118,7 +118,7 @@ fn a_gradient_of_a_hook_is_on_the_device_of_its_tensor() {
     }
 }
 
-/// An operation whose backward computation returns a tensor of its own.
+/// An operation whose `backward` returns a stored tensor.
 struct WithGradient(Tensor);
 
 impl Operation for WithGradient {

@@ -4,7 +4,7 @@ use crate::{pinned, toy};
 use pellucid::prelude::*;
 use pellucid::{IntoIndex, slice};
 
-/// Returns x `[3, 4]` with the elements 0 to 11 on the toy device, and the same on the CPU.
+/// Returns x `[3, 4]` with the elements 0 to 11, on the toy device and on the CPU.
 fn both() -> [Tensor; 2] {
     let x = Tensor::arange(0.0f32, 12.0, 1.0).reshape([3, 4]);
     [x.to(toy(0)), x]

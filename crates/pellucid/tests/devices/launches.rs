@@ -1,5 +1,4 @@
-//! The numbers of launches of deferred work, compared with the numbers of burn 0.22.1 (wgpu, with fusion) for the same
-//! work.
+//! Launch counts of deferred work, compared with burn 0.22.1 (wgpu, with fusion).
 
 use crate::toy;
 use pellucid::nn::optim::{Adam, AdamOptions, Optimizer};
@@ -7,13 +6,13 @@ use pellucid::nn::{Conv2d, Flatten, LayerNorm, MaxPool2d};
 use pellucid::prelude::*;
 use pellucid::{capture_local, deferred_stats, eval, ops};
 
-/// A counter of a device, and how the counted work runs.
+/// A counter of a device, and the way to run the counted work.
 struct WorkCounter<'a> {
     count: &'a dyn Fn() -> u64,
     is_captured: bool,
 }
 
-/// Returns how much the counter grows in the third run of `step`, on a device that defers its kernels.
+/// Returns the increase of the counter in the third run of `step`, on a device that defers its kernels.
 fn counted(counter: &WorkCounter<'_>, step: &dyn Fn() -> Vec<Tensor>) -> u64 {
     let third = |run: &mut dyn FnMut()| {
         (0..2).for_each(|_| run());
@@ -43,8 +42,8 @@ fn training_step(counter: &WorkCounter<'_>, model: &Sequential, optimizer: &dyn 
     })
 }
 
-/// The launches, dispatches on a GPU, and launches of burn for the same work. The bounds are the measured numbers: a
-/// change that needs more fails.
+/// Workloads with their launches, GPU dispatches, and launches of burn. The bounds are the measured counts: an increase
+/// fails.
 const WORK: [(&str, u64, u64, u64); 6] = [
     ("MLP", 15, 16, 37),
     ("CNN", 30, 36, 76),
@@ -54,7 +53,7 @@ const WORK: [(&str, u64, u64, u64); 6] = [
     ("layer norm", 1, 1, 3),
 ];
 
-/// Returns how much the counter grows in one run of each workload on a device.
+/// Returns the increase of the counter in one run of each workload on a device.
 fn count_work(device: Device, counter: &WorkCounter<'_>) -> [u64; 6] {
     let wave = |shape: &[usize]| {
         let values: Vec<f32> = (0..shape.iter().product()).map(|i| (i as f32 * 0.37).sin()).collect();
@@ -105,11 +104,11 @@ fn deferred_steps_need_few_launches() {
     }
 }
 
-/// A launch may be several dispatches, which may read an operand more than once and keep intermediate values.
+/// A launch may consist of several dispatches, which may read an operand more than once and store intermediate values.
 #[cfg(feature = "wgpu")]
 #[test]
 fn deferred_steps_need_few_dispatches_and_bytes_on_a_gpu() {
-    // A device of its own, because other tests dispatch too.
+    // A separate device, because other tests dispatch concurrently.
     let Ok(device) = "wgpu:3".parse::<Device>() else { return };
     let counter = |name: &str| device.counters().iter().find(|(n, _)| *n == name).expect("a counter of the device").1;
     let deferred = |count: &dyn Fn() -> u64| count_work(device, &WorkCounter { count, is_captured: false });

@@ -1,4 +1,4 @@
-//! The line that the error of a read inside a captured step names: the caller's line, not one of the library.
+//! The error of a read inside a captured step names the line of the caller, not a line of the library.
 
 use crate::gpus;
 use pellucid::nn::optim::{Lbfgs, LbfgsOptions, Optimizer};
@@ -9,7 +9,7 @@ use std::cell::Cell;
 /// A read, with the line of its call.
 type Read = (u32, fn(&Tensor) -> Result<()>);
 
-/// Returns random numbers that a step draws on the CPU for a step on another device.
+/// Draws random numbers on the CPU, inside a step on another device.
 fn on_cpu(x: &Tensor) -> Tensor {
     let row = Tensor::from([1.0f32, 2.0]);
     (&row * 2.0 + Tensor::rand([2], DType::F32)).exp() + x.shape()[0] as f64

@@ -1,4 +1,4 @@
-//! The rules of devices, on a backend of another crate: the one of `examples/toy_backend`, which counts as a GPU.
+//! The rules of devices, on the backend of `examples/toy_backend`, which counts as a GPU.
 
 #[path = "../../examples/toy_backend/backend.rs"]
 mod backend;
@@ -34,7 +34,7 @@ fn pinned(values: &[f32], device: Device) -> Tensor {
 }
 
 /// Returns the GPUs of this index: two toy devices, one of which defers its kernels, and a device of `wgpu`. Without an
-/// adapter that one is missing, unless `PELLUCID_REQUIRE_GPU` is 1.
+/// adapter, the `wgpu` device is omitted, unless `PELLUCID_REQUIRE_GPU` is 1.
 fn gpus(index: usize) -> Vec<Device> {
     let gpu = format!("wgpu:{index}").parse::<Device>();
     if let Err(error) = &gpu {

@@ -1,7 +1,7 @@
-//! The memory of tensors that move between devices: a move releases it where the tensor was.
+//! The memory of tensors that move between devices: a move releases the memory on the source device.
 //!
-//! The other tests of this program run at the same time. The device indices here are used by these tests only, and
-//! sizes on the CPU, which all tests share, are compared in a process of its own.
+//! Other tests run concurrently. The device indices are used only by these tests. Sizes on the CPU, which all tests
+//! share, are compared in a separate process.
 
 use crate::gpus;
 use pellucid::Generator;
@@ -16,8 +16,8 @@ fn in_use(device: Device) -> [usize; 2] {
     [Device::cpu(), device].map(|device| device.memory_stats().in_use)
 }
 
-/// Runs a test in a process of its own, in which no other test uses the CPU.
-fn alone(name: &str, test: impl FnOnce()) {
+/// Runs a test in a separate process, in which no other test uses the CPU.
+fn in_separate_process(name: &str, test: impl FnOnce()) {
     const IS_ALONE: &str = "PELLUCID_TEST_IS_ALONE";
     if std::env::var_os(IS_ALONE).is_some() {
         return test();
@@ -66,23 +66,23 @@ fn check_constant(device: Device, trip: &dyn Fn()) {
 
 #[test]
 fn round_trips_of_a_model_use_constant_memory() {
-    alone("round_trips_of_a_model_use_constant_memory", || {
+    in_separate_process("round_trips_of_a_model_use_constant_memory", || {
         for device in gpus(10) {
             let training = Training::new();
             training.step();
-            // With gradients and states of the optimizer.
+            // With gradients and optimizer state.
             check_constant(device, &|| {
                 training.model.to_(device).unwrap();
                 training.step();
                 training.model.to_(Device::cpu()).unwrap();
                 training.step();
             });
-            // Without use of the model between the moves.
+            // The model is not used between the moves.
             check_constant(device, &|| {
                 training.model.to_(device).unwrap();
                 training.model.to_(Device::cpu()).unwrap();
             });
-            // A graph from before the move uses the elements on both devices.
+            // A graph that was recorded before the move uses the elements on both devices.
             check_constant(device, &|| {
                 let on_cpu = training.loss();
                 training.model.to_(device).unwrap();
@@ -96,7 +96,7 @@ fn round_trips_of_a_model_use_constant_memory() {
 
 #[test]
 fn a_move_releases_all_memory_of_the_old_place() {
-    alone("a_move_releases_all_memory_of_the_old_place", || {
+    in_separate_process("a_move_releases_all_memory_of_the_old_place", || {
         for device in gpus(11) {
             let [cpu_before, before] = in_use(device);
             let x = Tensor::zeros([1024], DType::F32);
@@ -106,7 +106,7 @@ fn a_move_releases_all_memory_of_the_old_place() {
             let moved = in_use(device)[1] - before;
             assert!(moved >= 4096, "{device}");
             assert_eq!(in_use(device)[0], cpu_before, "{device}");
-            // A view keeps the elements on the device until it is dropped.
+            // A view keeps the elements on the source device alive until it is dropped.
             let view = x.i(2..4);
             x.to_(Device::cpu());
             assert_eq!(in_use(device), [cpu_before + one, before + moved], "{device}");
@@ -121,7 +121,7 @@ fn a_move_releases_all_memory_of_the_old_place() {
 
 #[test]
 fn a_dropped_model_that_moved_releases_its_memory() {
-    alone("a_dropped_model_that_moved_releases_its_memory", || {
+    in_separate_process("a_dropped_model_that_moved_releases_its_memory", || {
         for device in gpus(12) {
             let run = || {
                 let training = Training::new();
@@ -129,7 +129,7 @@ fn a_dropped_model_that_moved_releases_its_memory() {
                 training.model.to_(device).unwrap();
                 training.step();
             };
-            // The first runs compile plans, which keep scratch memory.
+            // The first runs compile plans, which own scratch memory.
             (0..2).for_each(|_| run());
             let before = in_use(device);
             run();
@@ -140,7 +140,7 @@ fn a_dropped_model_that_moved_releases_its_memory() {
 
 #[test]
 fn a_trainer_from_before_the_moves_uses_constant_memory() {
-    alone("a_trainer_from_before_the_moves_uses_constant_memory", || {
+    in_separate_process("a_trainer_from_before_the_moves_uses_constant_memory", || {
         for device in gpus(13) {
             let training = Training::new();
             let (x, y) = (Tensor::zeros([4, 64], DType::F32), Tensor::ones([4, 1], DType::F32));

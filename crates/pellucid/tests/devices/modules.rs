@@ -25,7 +25,7 @@ fn train(model: &Sequential, optimizer: &dyn Optimizer, steps: usize) -> Vec<f32
     (0..steps).map(step).collect()
 }
 
-/// Returns the largest difference of two lists.
+/// Returns the maximum absolute difference of two lists.
 fn difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
@@ -79,7 +79,7 @@ fn copies_functional_calls_and_conversions_stay_on_the_device() {
     let pinned = given.iter().map(|(name, value)| (name.clone(), value.to(Device::cpu())));
     let refused = functional_call(&model, &pinned.collect(), |_| ()).unwrap_err().to_string();
     assert!(refused.contains("`0.weight`") && refused.contains("toy"), "{refused}");
-    // A conversion and a move in any order.
+    // Conversions and moves in any order.
     for (device, dtype) in [(toy(0), DType::F64), (Device::cpu(), DType::F32), (toy(0), DType::F64)] {
         copy.to_dtype_(dtype).unwrap();
         copy.to_(device).unwrap();
@@ -134,7 +134,7 @@ fn a_view_or_a_result_is_not_moved_in_place() {
 
 #[test]
 fn the_memory_of_a_moved_model_is_released() {
-    // 32 MiB: other tests of this process allocate less meanwhile.
+    // The model has 32 MiB; concurrent tests of this process allocate less.
     let model = Linear::new(2048, 4096);
     let before = Device::cpu().memory_stats().in_use;
     model.to_(toy(0)).unwrap();

@@ -19,7 +19,7 @@ fn check_printing(device: Device) {
     assert!(matches!(y.try_to_vec::<f32>(), Err(Error::NotComputed { .. })), "{device}");
     assert!(format!("{y}").contains("no values yet"), "{device}");
     assert_eq!(other.to_vec::<f32>(), [2.0, 4.0, 6.0, 8.0], "{device}");
-    // A flush returns it too, and printing of other tensors shows their values.
+    // A flush also returns the error, and printing other tensors shows their values.
     let y = failing().unwrap();
     assert!(format!("{y}").contains("index 7"), "{device}");
     assert_eq!(format!("{table}"), "[[1. 2.]\n [3. 4.]]", "{device}");

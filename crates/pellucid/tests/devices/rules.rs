@@ -75,7 +75,7 @@ fn a_model_moves_and_is_returned() {
     assert!(model.parameters().iter().all(|p| p.device() == "cpu"));
 }
 
-/// An operation of the user that reads its input on the host.
+/// A custom operation that reads its input on the host.
 struct SortedOnHost;
 
 impl Operation for SortedOnHost {

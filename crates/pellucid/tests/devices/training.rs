@@ -1,4 +1,4 @@
-//! Training on other devices: deferred, and by captured steps.
+//! Training on other devices: deferred, and with captured steps.
 
 use crate::toy;
 use pellucid::nn::graph::GraphTrainer;
@@ -23,7 +23,7 @@ fn batch(step: usize) -> (Tensor, Tensor) {
     (Tensor::new(x, [8, 6]), Tensor::new(y, [8]))
 }
 
-/// Returns the bits of all state of a model, and the losses.
+/// Returns the bits of the model state and of the losses.
 fn bits(model: &Sequential, losses: Vec<f32>) -> Vec<u32> {
     let state = model.state_dict().into_iter().filter(|(_, t)| t.dtype() == DType::F32);
     let values = state.flat_map(|(_, t)| t.to_vec::<f32>()).collect::<Vec<_>>();
@@ -80,12 +80,12 @@ fn training_has_the_same_bits_deferred_and_replayed() {
     }
 }
 
-/// No step needs `eval()`: an optimizer step runs the deferred kernels, by a plan that is compiled once.
+/// No step needs `eval()`: an optimizer step runs the deferred kernels with a plan that is compiled once.
 #[test]
 fn a_deferred_training_loop_compiles_one_plan() {
     // `manual_seed` in another test restarts the streams of all threads, which adds a copy to the next step.
     let _stream = Generator::new(6).scope();
-    // No other test uses the device, because its plan cache has a limit.
+    // No other test uses this device, because its plan cache is bounded.
     let model = classifier(toy(31));
     let optimizer = adam(&model);
     let step = |step: usize| {

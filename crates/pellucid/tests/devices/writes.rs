@@ -32,7 +32,7 @@ fn a_write_of_no_elements_does_not_count() {
         x.copy_(&Tensor::from(1.0f32));
         y.try_backward_with(BackwardOptions::default())
             .unwrap_or_else(|error| panic!("no elements, {device}: {error}"));
-        // A write of one element counts.
+        // A write of one element counts as a modification.
         let x = Tensor::from([1.0f32, 2.0]).to(device).detach();
         let weight = Tensor::ones([2], DType::F32).to(device).detach().requires_grad_(true);
         let y = (&x * &weight).sum(..);
@@ -42,7 +42,7 @@ fn a_write_of_no_elements_does_not_count() {
     }
 }
 
-/// Views stay on the device that their tensor leaves, so a recorded write into it would not reach them.
+/// Views remain on the source device of a move, so a recorded write into the moved tensor would not reach them.
 #[test]
 fn a_recorded_write_into_a_moved_tensor_with_views_is_refused() {
     for device in gpus(17) {
@@ -60,7 +60,7 @@ fn a_recorded_write_into_a_moved_tensor_with_views_is_refused() {
             x.set(.., &source);
         }
         assert_eq!([x.to_vec::<f32>(), view.to_vec::<f32>()], [[3.0, 4.0], [1.0, 2.0]]);
-        // A tensor without views takes recorded writes after a move.
+        // A tensor without views accepts recorded writes after a move.
         let x = Tensor::from([1.0f32, 2.0]);
         x.to_(device);
         x.set(.., &source);

@@ -1,8 +1,8 @@
-//! A subscriber of `tracing` that keeps the events of this project, for test programs about them.
+//! A `tracing` subscriber that stores the events of this project, for tests.
 
 use std::sync::{Arc, Mutex};
 
-/// Keeps the fields of every event as text.
+/// Stores the fields of every event as a string.
 struct Log(Arc<Mutex<Vec<String>>>);
 
 impl tracing::Subscriber for Log {
@@ -37,7 +37,7 @@ pub(crate) fn events(f: impl FnOnce()) -> Vec<String> {
     std::mem::take(&mut *log.lock().unwrap())
 }
 
-/// Asserts that the events are these, in order: parts of each.
+/// Asserts that each event, in order, contains the expected substrings.
 #[track_caller]
 pub(crate) fn assert_events(log: &[String], expected: &[&[&str]]) {
     let fits = |(event, parts): (&String, &&[&str])| parts.iter().all(|part| event.contains(part));

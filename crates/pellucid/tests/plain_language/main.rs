@@ -1,5 +1,5 @@
-//! The language of the repository: words that the field does not use, names of several types, names of variables and
-//! functions that say nothing, and long lines of text.
+//! The language of the repository: denied words, types that share a name, vague names of variables and functions, and
+//! long lines of text.
 //!
 //! Each check has a list of exceptions, whose counts may only decrease. If the number of findings is below its count,
 //! the list must be updated: `UPDATE_EXCEPTIONS=1 cargo test -p pellucid --test plain_language` writes the lists.
@@ -35,10 +35,10 @@ const DENIED: [&str; 20] = [
     "other (axis|axes|device|devices|dtype|dtypes|input|inputs|shape|tensors|value|values) than",
 ];
 
-/// Names of variables, parameters, fields and functions that say nothing about the value.
+/// Names of variables, parameters, fields and functions that do not describe the value.
 const VAGUE_NAMES: [&str; 7] = ["act", "apart", "copy_turned", "far", "linked", "made", "whole"];
 
-/// Names of free functions that say neither what the function does nor its operand.
+/// Names of free functions that describe neither the action nor the operand.
 const VAGUE_FUNCTIONS: [&str; 3] = ["check", "of", "run"];
 
 /// Longest line of a Markdown document or of a comment, in characters. Rows of tables may be longer.
@@ -52,7 +52,7 @@ struct Word {
     follows: bool,
 }
 
-/// The words of a text. An identifier is several words: `first_values` and `FirstValues` are two.
+/// Splits a text into words. An identifier is split too: `first_values` and `FirstValues` are two words.
 fn words(text: &str) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     let (mut line, mut follows, mut before) = (1, true, ' ');
@@ -75,7 +75,7 @@ fn words(text: &str) -> Vec<Word> {
     words
 }
 
-/// The lines on which a denied phrase begins, with the phrase.
+/// Returns the lines on which a denied phrase begins, with the phrase.
 fn denied(text: &str) -> Vec<(usize, String)> {
     let words = words(text);
     let mut found = Vec::new();
@@ -93,7 +93,7 @@ fn denied(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The names of the types that a source file defines, with aliases.
+/// Returns the names of the types that a source file defines, including aliases.
 fn types(text: &str) -> Vec<&str> {
     let definition = |line: &'_ str| -> Option<usize> {
         let code = line.trim_start();
@@ -119,7 +119,8 @@ fn types(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The lines on which a variable, parameter, field, constant or free function gets a vague name, with the name.
+/// Returns the lines that define a variable, parameter, field, constant or free function with a vague name, with the
+/// name.
 fn vague_names(text: &str) -> Vec<(usize, &str)> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let mut found = Vec::new();
@@ -197,7 +198,7 @@ fn no_new_types_of_one_name() {
     });
 }
 
-/// Returns the numbers of the lines of text that are too long: of a document, or of the comments of a source file.
+/// Returns the line numbers of text lines that are too long, in a document or in the comments of a source file.
 fn long_lines(name: &str, text: &str) -> Vec<usize> {
     let is_text = |line: &str| match name.ends_with(".rs") {
         true => line.trim_start().starts_with("//") && !line.trim_start_matches(['/', '!', ' ']).starts_with('|'),

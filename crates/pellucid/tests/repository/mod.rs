@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace directory must exist")
 }
 
-/// The files of the repository with one of these extensions, by their paths from the root.
+/// Returns the files of the repository with one of these extensions, with paths relative to the root.
 pub(crate) fn files(extensions: &[&str]) -> Vec<(String, String)> {
     fn visit(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder)
@@ -43,10 +43,10 @@ pub(crate) fn files(extensions: &[&str]) -> Vec<(String, String)> {
     paths.into_iter().map(read).collect()
 }
 
-/// Compares counts by name with the list of exceptions in `file` of `tests/`, or writes the list. `places` returns the
-/// locations of the findings of one name.
+/// Compares counts by name with the list of exceptions in `file` of `tests/`, or writes the list. `locations` returns
+/// the locations of the findings of one name.
 #[track_caller]
-pub(crate) fn compare(file: &str, counts: BTreeMap<String, usize>, places: impl Fn(&str) -> String) {
+pub(crate) fn compare(file: &str, counts: BTreeMap<String, usize>, locations: impl Fn(&str) -> String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
     if env::var_os("UPDATE_EXCEPTIONS").is_some() {
         let mut list = String::new();
@@ -65,7 +65,7 @@ pub(crate) fn compare(file: &str, counts: BTreeMap<String, usize>, places: impl 
     for (name, &count) in &counts {
         let most = allowed.get(name.as_str()).copied().unwrap_or(0);
         if count > most {
-            writeln!(wrong, "{name}: {count} findings, expected at most {most}\n{}", places(name))
+            writeln!(wrong, "{name}: {count} findings, expected at most {most}\n{}", locations(name))
                 .expect("writing to a String cannot fail");
         }
     }

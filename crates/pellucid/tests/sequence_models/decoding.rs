@@ -13,7 +13,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f32 {
     (a - b).abs().max(..).item()
 }
 
-/// Returns an encoder with grouped queries, rotary positions, and normalization first.
+/// Returns a pre-norm encoder with grouped-query attention and rotary embeddings.
 fn body() -> TransformerEncoder {
     let options = TransformerOptions {
         hidden: 32,
@@ -283,7 +283,7 @@ fn packed_sequences_run_to_their_own_ends() {
         );
         padded.sum(..).backward();
         assert!(all.iter().all(|x| x.grad().unwrap().shape() == x.shape()));
-        // A padded tensor with other values in its padding packs to the same sequences.
+        // A tensor with arbitrary values in its padding packs to the same sequences.
         let (junk, lengths) = pad_sequence(&all, batch_first, f64::NAN).unwrap();
         let (again, _) = lstm.forward_packed(&pack_padded_sequence(&junk, &lengths, batch_first).unwrap(), None);
         let again = pad_packed_sequence(&again, true, 7.0).unwrap().0;

@@ -33,7 +33,7 @@ fn every_layer_of_sequences_has_a_test() {
     assert_eq!(tested, pellucid::nn::SEQUENCE_LAYERS, "every layer in SEQUENCE_LAYERS must have a test");
 }
 
-/// A layer of PyTorch with its inputs, outputs and gradients.
+/// The weights, inputs, outputs and gradients of a PyTorch layer.
 struct Case {
     name: &'static str,
     tensors: StateDict,

@@ -1,4 +1,4 @@
-//! Replayed training steps are bitwise equal to eager ones.
+//! Replayed training steps are bit-identical to eager steps.
 
 use pellucid::capture_local;
 use pellucid::nn::{
@@ -8,7 +8,7 @@ use pellucid::prelude::*;
 
 const STEPS: usize = 6;
 
-/// Runs the training steps of a model, each on other data. Returns the bits of all losses and of the final parameters.
+/// Runs training steps of a model, each on different data. Returns the bits of all losses and of the final parameters.
 fn train<M: Module>(
     make: impl Fn() -> M,
     loss: impl Fn(&M, &Tensor, &Tensor) -> Tensor,

@@ -3,7 +3,7 @@
 use crate::modules::Crate;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The uses of one file by another, each with the line of one use.
+/// Dependencies between files (user, used file), each with the line of one use.
 type Edges = BTreeMap<(usize, usize), usize>;
 
 /// The source files of a crate and their dependencies.
@@ -19,7 +19,7 @@ impl FileGraph {
         FileGraph { names, edges: Crate::new(files).dependencies() }
     }
 
-    /// Returns the strongly connected components, with more than one file each, of the dependencies among `files`.
+    /// Returns the strongly connected components with more than one file, for the dependencies among `files`.
     fn components(&self, files: &BTreeSet<usize>) -> Vec<BTreeSet<usize>> {
         let reach = |start: usize| {
             let mut found = BTreeSet::new();
@@ -45,7 +45,7 @@ impl FileGraph {
         components
     }
 
-    /// Returns the uses of files by files: the user, the line of one use, and the used file.
+    /// Returns the dependencies between files: the user, the line of one use, and the used file.
     pub(crate) fn uses_of_files(&self) -> impl Iterator<Item = (&str, usize, &str)> {
         self.edges.iter().map(|(&(from, to), &line)| (&*self.names[from], line, &*self.names[to]))
     }
@@ -86,7 +86,7 @@ impl FileGraph {
         roots.next().filter(|_| roots.next().is_none())
     }
 
-    /// Returns a shortest cycle of a component as text: `a.rs:12 -> b.rs:3 -> a.rs`.
+    /// Formats a shortest cycle of a component: `a.rs:12 -> b.rs:3 -> a.rs`.
     pub(crate) fn cycle(&self, component: &BTreeSet<usize>) -> String {
         let shortest = component.iter().filter_map(|&start| self.shortest_cycle(start, component)).min_by_key(Vec::len);
         let path = shortest.expect("every file of a component must be in a cycle");

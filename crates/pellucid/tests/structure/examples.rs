@@ -5,8 +5,8 @@ use crate::repository::files;
 /// Crates below `pellucid`. Programs depend on `pellucid`, so their paths do not compile in a program.
 const INNER: [&str; 4] = ["pellucid_derive", "pellucid_ir", "pellucid_nn", "pellucid_tensor"];
 
-/// Returns the visible lines of examples that name an inner crate, with their numbers. An example is a code block of a
-/// Markdown document or, if `is_source`, of documentation comments, that rustdoc compiles.
+/// Returns the visible lines of examples that name an inner crate, with their line numbers. An example is a code block
+/// that rustdoc compiles, in a Markdown document or, if `is_source`, in documentation comments.
 fn lines_with_inner_crates(text: &str, is_source: bool) -> Vec<(usize, &str)> {
     let mut example: Option<bool> = None;
     let mut found = Vec::new();

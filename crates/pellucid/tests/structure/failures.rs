@@ -1,17 +1,16 @@
 //! The rule of failures: a method or constructor that can fail panics, and its `try_` form returns the error.
 //! `failures.txt` lists the exceptions with their reasons.
 
-/// A public function: the type or trait that it belongs to (empty for a free function), its name, and what it does on
-/// failure.
+/// A public function: its owner (a type or trait; empty for a free function), its name, and its behaviour on failure.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PublicFn {
     pub(crate) owner: String,
     pub(crate) name: String,
-    /// The documentation has a section `# Panics`.
+    /// Whether the documentation has a section `# Panics`.
     pub(crate) panics: bool,
-    /// The return type is a `Result`.
+    /// Whether the return type is a `Result`.
     pub(crate) returns_result: bool,
-    /// The first parameter is `self` by value.
+    /// Whether the first parameter is `self` by value.
     pub(crate) consumes: bool,
 }
 
@@ -79,7 +78,7 @@ fn opened_owner(code: &str) -> Option<String> {
     Some(path.trim_end_matches(':').rsplit("::").next().unwrap_or_default().to_string())
 }
 
-/// Returns the text after the generic parameters at its start.
+/// Skips the generic parameters at the start of `text`.
 fn skip_generics(text: &str) -> &str {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -95,8 +94,9 @@ fn skip_generics(text: &str) -> &str {
     text
 }
 
-/// Returns the functions that break the rule, as `returns Owner::name` and `panics Owner::name`. `ops` has the names of
-/// the functions of `ops` that return a `Result`: they are the other form of methods and constructors of `Tensor`.
+/// Returns the functions that break the rule, as `returns Owner::name` and `panics Owner::name`. `ops` contains the
+/// names of the functions of `ops` that return a `Result`, which are the fallible forms of methods and constructors of
+/// `Tensor`.
 pub(crate) fn exceptions(functions: &[PublicFn], ops: &[String]) -> Vec<String> {
     let has_try = |of: &PublicFn| {
         let name = format!("try_{}", of.name);

@@ -4,7 +4,7 @@
 use crate::cycles::FileGraph;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The uses of one folder by another, by their names, each with one use by a file.
+/// Dependencies between folders (user, used folder), each with the use by one file.
 type FolderUses<'a> = BTreeMap<(&'a str, &'a str), String>;
 
 /// Returns the errors in the dependencies between the folders of `root`, a module whose documentation is `text`. A
@@ -53,7 +53,7 @@ fn cycle(uses: &FolderUses) -> Option<String> {
     Some(shortest.windows(2).map(step).collect())
 }
 
-/// Returns the folders of a shortest cycle through `start`, which is the first and the last of them.
+/// Returns the folders of a shortest cycle through `start`, which is the first and the last element.
 fn shortest_cycle<'a>(uses: &FolderUses<'a>, start: &'a str) -> Option<Vec<&'a str>> {
     let mut paths = vec![vec![start]];
     let mut seen = BTreeSet::new();
@@ -75,8 +75,8 @@ fn shortest_cycle<'a>(uses: &FolderUses<'a>, start: &'a str) -> Option<Vec<&'a s
     None
 }
 
-/// Compares the table `number | folder | contents | may use` with the folders and their uses. The last column has the
-/// numbers of rows, as `1–3, 5`, which must be smaller than the number of the row.
+/// Compares the table `number | folder | contents | may use` with the folders and their uses. The last column lists the
+/// numbers of allowed rows, such as `1–3, 5`, which must precede the row.
 fn table_errors(uses: &FolderUses, folders: &BTreeSet<&str>, module: &str, text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let mut rows: Vec<&str> = Vec::new();
@@ -105,7 +105,7 @@ fn table_errors(uses: &FolderUses, folders: &BTreeSet<&str>, module: &str, text:
     errors
 }
 
-/// Returns the numbers of a list such as `1–3, 5`.
+/// Parses a list of numbers such as `1–3, 5`.
 fn numbers(list: &str) -> BTreeSet<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('–').unwrap_or((part, part));

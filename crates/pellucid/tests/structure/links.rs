@@ -13,7 +13,7 @@ pub(crate) fn links(text: &str) -> Vec<(usize, &str)> {
         .collect()
 }
 
-/// Returns the line and the text of every path in backquotes: `folder/file.rs` or `folder/`.
+/// Returns the line and the contents of every path in backquotes: `folder/file.rs` or `folder/`.
 pub(crate) fn quoted_paths(text: &str) -> Vec<(usize, &str)> {
     let is_path = |quoted: &&str| {
         let plain = quoted.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-./".contains(&b));

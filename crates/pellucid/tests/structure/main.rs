@@ -23,7 +23,7 @@ use std::fs;
 /// Crates in which a cycle of dependencies must stay within one folder: every crate with `unsafe` code.
 const ONE_FOLDER: [&str; 4] = ["pellucid-cpu", "pellucid-gemm", "pellucid-runtime", "pellucid-simd"];
 
-/// Crates whose public items users name.
+/// Crates whose public items are used by programs.
 const LIBRARY_CRATES: [&str; 7] = [
     "pellucid-tensor",
     "pellucid-nn",
@@ -54,7 +54,7 @@ const INTENDED: [(&str, &[&str], &str); 4] = [
     ),
 ];
 
-/// Returns the source files of every crate, by their paths from `src/`.
+/// Returns the source files of every crate, with paths relative to `src/`.
 fn sources() -> BTreeMap<String, Vec<(String, String)>> {
     let mut crates: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
     for (name, text) in files(&["rs"]) {
@@ -129,7 +129,7 @@ fn failures_follow_one_rule() {
     );
 }
 
-/// Options have one style: a struct of public fields, which is written `Options { field, ..Default::default() }`.
+/// All options are structs of public fields, which are written `Options { field, ..Default::default() }`.
 #[test]
 fn options_are_structs_without_setters() {
     let mut setters = Vec::new();
@@ -141,7 +141,7 @@ fn options_are_structs_without_setters() {
     assert!(setters.is_empty(), "options have public fields and no methods that set them: {setters:#?}");
 }
 
-/// Public types that users cannot name or that only macros use.
+/// Public types that programs cannot name or that only macros use.
 const NOT_SHARED: [&str; 7] = [
     "CallLocationGuard",
     "CellKind",
@@ -177,7 +177,7 @@ fn links_and_paths_in_documents_exist() {
         for (line, target) in links::links(text).into_iter().filter(|(_, target)| !links::exists(&root, name, target)) {
             wrong += &format!("{name}:{line}: the target {target} of the link does not exist\n");
         }
-        // The changelog names files of the past.
+        // The changelog names files that no longer exist.
         let paths = if name.ends_with("CHANGELOG.md") { Vec::new() } else { links::quoted_paths(text) };
         for (line, path) in paths.into_iter().filter(|(_, path)| !known.contains(path) && !root.join(path).exists()) {
             wrong += &format!("{name}:{line}: there is no `{path}`\n");
@@ -225,8 +225,8 @@ fn planted_faults_still_apply() {
     }
 }
 
-/// Returns the forbidden cycles of files with these names and texts.
-fn cycles_of(files: &[(&str, &str)], one_folder: bool) -> Vec<String> {
+/// Returns the forbidden cycles of source files with these names and contents.
+fn forbidden_cycles(files: &[(&str, &str)], one_folder: bool) -> Vec<String> {
     let files: Vec<(String, String)> = files.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect();
     let graph = FileGraph::new(&files);
     graph.forbidden(one_folder).iter().map(|cycle| graph.cycle(cycle)).collect()
@@ -270,33 +270,33 @@ fn the_checks_find_what_they_look_for() {
         ("a.rs", "// use crate::c::No;\nuse super::Beta;\npub struct Alpha<'a>(&'a Beta, char);"),
         ("b.rs", "pub struct Beta;\n\nfn f(_: crate::Alpha) {}\n"),
     ];
-    assert_eq!(cycles_of(&siblings, false), ["a.rs:2 -> b.rs:3 -> a.rs"]);
+    assert_eq!(forbidden_cycles(&siblings, false), ["a.rs:2 -> b.rs:3 -> a.rs"]);
     let family = [
         ("lib.rs", "mod a;\nfn f() { a::g() }"),
         ("a/mod.rs", "mod x;\npub fn g() { x::h() }\npub const N: usize = 1;"),
         ("a/x.rs", "use super::*;\npub fn h() -> usize { super::N }"),
     ];
-    assert!(cycles_of(&family, true).is_empty());
+    assert!(forbidden_cycles(&family, true).is_empty());
     let across = [
         ("lib.rs", "mod a;\nmod b;"),
         ("a/mod.rs", "mod x;\npub use x::X;\nuse crate::b;\nfn f() { b::g() }"),
         ("a/x.rs", "pub struct X;\nuse super::f;"),
         ("b.rs", "use crate::a::X;\npub fn g() {}"),
     ];
-    assert_eq!(cycles_of(&across, false).len(), 1);
+    assert_eq!(forbidden_cycles(&across, false).len(), 1);
     let tests = [
         ("lib.rs", "mod a;\nmod b;"),
         ("a.rs", "pub struct A;\n#[cfg(test)]\nmod tests { use crate::b::B; }"),
         ("b.rs", "use crate::a::{A as C};\npub struct B(C);"),
     ];
-    assert!(cycles_of(&tests, true).is_empty());
+    assert!(forbidden_cycles(&tests, true).is_empty());
     let macros = [
         ("lib.rs", "mod a;\nmod b;"),
         ("a/mod.rs", "mod m;\nuse crate::b::B;"),
         ("a/m.rs", "macro_rules! m { () => { mod t { pub use super::{X}; fn f() { super::g() } } } }\npub struct M;"),
         ("b.rs", "use crate::a::m::M;\npub struct B;"),
     ];
-    assert!(cycles_of(&macros, true).is_empty());
+    assert!(forbidden_cycles(&macros, true).is_empty());
     let source = "impl<T: Into<f64>> Layer<T> {\n    /// # Panics\n    pub fn wide(&self) {}\n    pub fn run(\n        &self,\n    \
                   ) -> Result<()> {\n    }\n    /// # Errors\n    #[panicking_form]\n    pub fn try_new() -> Result<T> {\n    }\n}\n\
                   pub trait Step {\n    fn launch(&self) -> Result<()>;\n}\n/// # Panics\npub fn seed() {}\n";

@@ -36,7 +36,7 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Returns the length of the comment, string or character with which the text begins.
+/// Returns the length of the comment, string or character literal at the start of `text`.
 fn literal_or_comment(text: &str) -> Option<usize> {
     let find = |from: usize, end: &str| text[from..].find(end).map_or(text.len(), |at| from + at + end.len());
     if text.starts_with("//") {
@@ -77,13 +77,13 @@ pub(crate) struct PathUse {
     pub(crate) line: usize,
 }
 
-/// An import: the name that it introduces, `*` for all, and the path.
+/// An import: the name that it introduces (`*` for a glob import), and the path.
 struct Import {
     name: String,
     path: PathUse,
 }
 
-/// A module of a crate: a file, or an inline module of one.
+/// A module of a crate: a file, or an inline module of a file.
 #[derive(Default)]
 struct Module {
     file: usize,
@@ -94,12 +94,12 @@ struct Module {
     paths: Vec<PathUse>,
 }
 
-/// The modules of a crate, by their paths from the root.
+/// The modules of a crate, by their paths relative to the crate root.
 pub(crate) struct Crate {
     modules: BTreeMap<Vec<String>, Module>,
 }
 
-/// The meaning of a path.
+/// The resolved target of a path.
 enum Target {
     Module(Vec<String>),
     /// An item, by the index of the file that defines it.
@@ -107,10 +107,10 @@ enum Target {
 }
 
 /// The names that are being resolved, each with the path of its module.
-type Seen<'a> = BTreeSet<(Vec<String>, &'a str)>;
+type VisitedNames<'a> = BTreeSet<(Vec<String>, &'a str)>;
 
 impl Crate {
-    /// Reads the files of a crate, by their paths from `src/`. Modules for tests alone are omitted.
+    /// Reads the files of a crate, with paths relative to `src/`. Test modules are omitted.
     pub(crate) fn new(files: &[(String, String)]) -> Crate {
         let mut modules = BTreeMap::new();
         let mut tests: Vec<Vec<String>> = Vec::new();
@@ -129,10 +129,10 @@ impl Crate {
         for (path, module) in &self.modules {
             let imports = module.imports.iter().map(|import| (&import.path, import.name == "*"));
             for (used, is_glob) in imports.chain(module.paths.iter().map(|p| (p, false))) {
-                let to = match self.resolve(path, &used.segments, &mut Seen::new()) {
+                let to = match self.resolve(path, &used.segments, &mut VisitedNames::new()) {
                     Some(Target::Item(file)) => file,
                     Some(Target::Module(target)) if is_glob => self.modules[&target].file,
-                    // The paths that begin with the name of an imported module are uses of their own.
+                    // Paths that begin with the name of an imported module are counted separately.
                     _ => continue,
                 };
                 if to != module.file {
@@ -143,16 +143,21 @@ impl Crate {
         found
     }
 
-    /// Returns the meaning of a path in module `from`; `None` if it begins with the name of another crate. Names in
-    /// `seen` are being resolved already.
-    fn resolve<'a>(&'a self, from: &[String], segments: &'a [String], seen: &mut Seen<'a>) -> Option<Target> {
+    /// Resolves a path in module `from`. Returns `None` if it begins with the name of another crate. `visited` contains
+    /// the names that are being resolved.
+    fn resolve<'a>(
+        &'a self,
+        from: &[String],
+        segments: &'a [String],
+        visited: &mut VisitedNames<'a>,
+    ) -> Option<Target> {
         let mut module = from.to_vec();
         let mut rest = segments;
         match rest.first()?.as_str() {
             "crate" => module.clear(),
             "self" => {}
             "super" => drop(module.pop()),
-            first => match self.member(&module, first, seen)? {
+            first => match self.member(&module, first, visited)? {
                 Target::Module(target) => module = target,
                 item => return Some(item),
             },
@@ -162,7 +167,7 @@ impl Crate {
             if name == "super" {
                 module.pop();
             } else {
-                match self.member(&module, name, seen) {
+                match self.member(&module, name, visited) {
                     Some(Target::Module(target)) => module = target,
                     Some(item) => return Some(item),
                     None => return Some(Target::Item(self.modules.get(&module)?.file)),
@@ -173,8 +178,8 @@ impl Crate {
         Some(Target::Module(module))
     }
 
-    /// Returns the meaning of a name in a module.
-    fn member<'a>(&'a self, path: &[String], name: &'a str, seen: &mut Seen<'a>) -> Option<Target> {
+    /// Resolves a name in a module.
+    fn member<'a>(&'a self, path: &[String], name: &'a str, visited: &mut VisitedNames<'a>) -> Option<Target> {
         let module = self.modules.get(path)?;
         let child: Vec<String> = path.iter().cloned().chain([name.to_string()]).collect();
         if self.modules.contains_key(&child) {
@@ -183,16 +188,16 @@ impl Crate {
         if module.items.contains(name) {
             return Some(Target::Item(module.file));
         }
-        // Imports may form circles.
-        if !seen.insert((path.to_vec(), name)) {
+        // Imports may be circular.
+        if !visited.insert((path.to_vec(), name)) {
             return None;
         }
         if let Some(import) = module.imports.iter().find(|import| import.name == name) {
-            return self.resolve(path, &import.path.segments, seen);
+            return self.resolve(path, &import.path.segments, visited);
         }
         for import in module.imports.iter().filter(|import| import.name == "*") {
-            if let Some(Target::Module(target)) = self.resolve(path, &import.path.segments, seen)
-                && let Some(found) = self.member(&target, name, seen)
+            if let Some(Target::Module(target)) = self.resolve(path, &import.path.segments, visited)
+                && let Some(found) = self.member(&target, name, visited)
             {
                 return Some(found);
             }
@@ -201,13 +206,13 @@ impl Crate {
     }
 }
 
-/// Returns the path of the module of a file, from the path of the file in `src/`.
+/// Returns the module path of a file, given its path in `src/`.
 fn module_path(file: &str) -> Vec<String> {
     let path = file.trim_end_matches(".rs").trim_end_matches("/mod");
     if path == "lib" || path == "main" { Vec::new() } else { path.split('/').map(String::from).collect() }
 }
 
-/// Reads the tokens of one file.
+/// A parser of the tokens of one file.
 struct Reader<'a> {
     tokens: &'a [Token<'a>],
     at: usize,
@@ -221,7 +226,7 @@ impl Reader<'_> {
         self.tokens.get(self.at + ahead).map_or("", |token| token.text)
     }
 
-    /// Returns true if the next tokens are these.
+    /// Returns true if the next tokens equal `tokens`.
     fn is_next(&self, tokens: &[&str]) -> bool {
         tokens.iter().enumerate().all(|(k, token)| self.text(k) == *token)
     }
@@ -230,10 +235,9 @@ impl Reader<'_> {
     fn module(&mut self, path: &[String], is_inline: bool) {
         let mut module = Module { file: self.file, ..Module::default() };
         let mut depth = 0;
-        // The depth inside a macro call at the level of the module, if the reader is in one.
+        // The nesting depth inside a macro call at module level, if any.
         let mut call = None;
-        // The depth inside a macro definition, if the reader is in one. There, `self` and `super` are modules of the
-        // caller.
+        // The nesting depth inside a macro definition, if any. There, `self` and `super` are modules of the caller.
         let mut definition = None;
         while self.at < self.tokens.len() {
             match self.text(0) {
@@ -344,7 +348,7 @@ impl Reader<'_> {
         words.starts_with(&["#", "[", "cfg", "("]) && words.contains(&"test") && !words.contains(&"not")
     }
 
-    /// Skips an item for tests with its attributes. A module with a file is recorded.
+    /// Skips a test item with its attributes. A module with a file is recorded.
     fn skip_test_item(&mut self, path: &[String]) {
         while self.text(0) == "#" {
             self.skip_to("]");
@@ -368,7 +372,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Moves to the next token of this text.
+    /// Moves to the next token that equals `text`.
     fn skip_to(&mut self, text: &str) {
         while self.at < self.tokens.len() && self.text(0) != text {
             self.at += 1;

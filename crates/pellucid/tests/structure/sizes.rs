@@ -2,12 +2,12 @@
 
 use std::iter;
 
-/// The maximal number of lines of a source file.
+/// The maximum number of lines of a source file.
 const MAX_FILE_LINES: usize = 600;
-/// The maximal number of lines of a function, with its signature.
+/// The maximum number of lines of a function, including its signature.
 const MAX_FUNCTION_LINES: usize = 80;
 
-/// Returns an error for a source file that is too long, and for each function in it that is.
+/// Returns an error for a source file that is too long, and for each function that is too long.
 pub(crate) fn size_errors(name: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let file = (lines.len() > MAX_FILE_LINES)
@@ -33,8 +33,8 @@ fn function_name(line: &str) -> Option<&str> {
     words.next()?.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()
 }
 
-/// Returns the number of lines of a function; `None` for a declaration without a body. The formatter puts the last
-/// brace below the first character of the signature.
+/// Returns the number of lines of a function; `None` for a declaration without a body. rustfmt aligns the closing brace
+/// with the first character of the signature.
 fn function_len(lines: &[&str]) -> Option<usize> {
     let opens = lines.iter().position(|line| line.ends_with(['{', ';', '}']))?;
     if !lines[opens].ends_with('{') {

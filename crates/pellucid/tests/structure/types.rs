@@ -3,8 +3,8 @@
 /// The traits that require `Send` and `Sync`.
 const THREAD_SAFE: [&str; 4] = ["Module", "Layer", "Loss", "Optimizer"];
 
-/// Returns the names of the structs and enums of a file that are `pub`, at the outermost level and before its tests,
-/// and the names of the types that implement a trait which requires `Send` and `Sync`.
+/// Returns the names of the top-level `pub` structs and enums of a file, without its tests, and the names of the types
+/// that implement a trait of [`THREAD_SAFE`].
 pub(crate) fn public_types(text: &str) -> (Vec<&str>, Vec<&str>) {
     let (mut types, mut thread_safe, mut derives) = (Vec::new(), Vec::new(), false);
     for line in text.lines().take_while(|line| *line != "mod tests {") {

@@ -1,4 +1,4 @@
-//! A model that one thread trains while others read it: none of them starves.
+//! Trains a model on one thread while other threads read it: no thread starves.
 
 use crate::{alone, sgd};
 use pellucid::nn::graph::{GraphTrainer, InferenceModel};
@@ -12,16 +12,17 @@ use std::thread;
 
 const READERS: usize = 8;
 
-/// The number of steps that the trainer takes.
+/// The number of training steps.
 const STEPS: usize = 1000;
 
-/// The most passes of all readers together for each step, on average. A reader gives up after as many, so that the test
-/// ends although the trainer starves. On an idle machine there are two; the bound allows for time slices in which
-/// another process has the core of the trainer. The rule itself is tested by `borrow/waiting/tests.rs`.
+/// The maximum average number of passes per step, over all readers. A reader stops after this number of passes, so that
+/// the test ends even if the trainer starves. On an idle machine, the number is 2; the bound allows for time slices in
+/// which another process occupies the trainer's core. `borrow/waiting/tests.rs` tests the rule itself.
 const PASSES: usize = 64;
 
-/// Runs `STEPS` steps beside readers and bounds the passes of all readers for each step, on average. No clock is read.
-fn train_beside_readers(mut step: impl FnMut(), reader: impl Fn() -> Box<dyn FnMut()> + Sync) {
+/// Runs `STEPS` steps concurrently with readers, and checks the average number of passes per step. The check reads no
+/// clock.
+fn train_with_readers(mut step: impl FnMut(), reader: impl Fn() -> Box<dyn FnMut()> + Sync) {
     let (has_ended, begin) = (AtomicBool::new(false), Barrier::new(READERS + 1));
     let passes: [AtomicUsize; READERS] = Default::default();
     thread::scope(|scope| {
@@ -38,7 +39,7 @@ fn train_beside_readers(mut step: impl FnMut(), reader: impl Fn() -> Box<dyn FnM
         }
         begin.wait();
         (0..STEPS).for_each(|_| step());
-        // The readers get on while the trainer works, and not only after it.
+        // The readers make progress during training, not only afterwards.
         let counts = passes.each_ref().map(|passes| passes.load(Ordering::Relaxed));
         has_ended.store(true, Ordering::Relaxed);
         let all: usize = counts.iter().sum();
@@ -68,7 +69,7 @@ fn an_eager_trainer_and_eight_readers_progress() {
             model.forward(&x);
         }) as Box<dyn FnMut()>
     };
-    train_beside_readers(step, reader);
+    train_with_readers(step, reader);
 }
 
 #[test]
@@ -82,5 +83,5 @@ fn a_captured_trainer_and_eight_readers_progress() {
         let (mut fork, x) = (inference.fork(), x.clone());
         Box::new(move || drop(fork.run(&x).unwrap())) as Box<dyn FnMut()>
     };
-    train_beside_readers(|| trainer.step(&x, &y).unwrap(), reader);
+    train_with_readers(|| trainer.step(&x, &y).unwrap(), reader);
 }

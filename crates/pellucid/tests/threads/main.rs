@@ -11,8 +11,9 @@ use pellucid::nn::{Dropout, Linear, Relu, Sequential, sequential};
 use pellucid::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Runs one test of this process at a time: some set the seed of the process, others read its memory.
-fn alone() -> MutexGuard<'static, ()> {
+/// Locks a mutex, so that tests of this process run one at a time: some set the global seed, others read memory
+/// statistics.
+fn exclusive() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

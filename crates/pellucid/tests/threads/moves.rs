@@ -1,4 +1,4 @@
-//! Steps and trainers that move to another thread are bit-identical to those that stay.
+//! Steps and trainers that move to another thread are bit-identical to steps and trainers that do not move.
 
 use crate::{alone, batch, network, sgd};
 use pellucid::nn::Sequential;
@@ -12,13 +12,13 @@ use std::thread;
 
 type Trainer = GraphTrainer<'static, Sequential, Sgd>;
 
-/// Runs `f` on a new thread, and returns its result when the thread has ended.
+/// Runs `f` on a new thread if `is_moved` is true, and returns its result.
 fn elsewhere<R: Send>(is_moved: bool, f: impl FnOnce() -> R + Send) -> R {
     if is_moved { thread::scope(|scope| scope.spawn(f).join().unwrap()) } else { f() }
 }
 
-/// Returns the losses and all parameters of a training in three parts, each on its own thread if `is_moved` is true.
-/// The second part has batches of new shapes, which are recorded on its thread.
+/// Trains in three parts, each on a new thread if `is_moved` is true. Returns the losses and all parameters. The second
+/// part has batches with new shapes, which are recorded on its thread.
 fn trained(is_moved: bool) -> Vec<u32> {
     let model = {
         let _scope = Generator::new(3).scope();
@@ -35,7 +35,7 @@ fn trained(is_moved: bool) -> Vec<u32> {
         };
         rows.iter().map(step).collect()
     };
-    // The first part's thread draws from its own stream, and may end before the second begins.
+    // The thread of the first part has its own random stream, and may end before the second part begins.
     thread::scope(|scope| {
         let first = scope.spawn(|| {
             manual_seed(7);
@@ -49,7 +49,7 @@ fn trained(is_moved: bool) -> Vec<u32> {
     });
     if is_moved {
         found.extend(elsewhere(true, || steps(&mut trainer, &[4, 5, 6, 5])));
-        // An own draw of this thread does not change the numbers of the trainer.
+        // A draw by this thread does not affect the random numbers of the trainer.
         Tensor::rand([3], DType::F32);
         let trainer = Mutex::new(trainer);
         found.extend(elsewhere(true, || steps(&mut trainer.lock().unwrap(), &[4, 7])));

@@ -1,4 +1,4 @@
-//! Trainers that record steps over one model while other threads use it.
+//! Trainers that record steps of a model while other threads use it.
 
 use crate::alone;
 use pellucid::nn::graph::GraphTrainer;

@@ -1,4 +1,4 @@
-//! Which public types move between threads (`Send`) and are shared by threads (`Sync`).
+//! Checks which public types are `Send` and `Sync`.
 
 use pellucid::autograd::*;
 use pellucid::data::{
@@ -37,7 +37,7 @@ fn public_types_are_send_and_sync() {
         both![M, L, O, X, WithTargets<L>, Box<dyn Loss>, Box<dyn Optimizer>, Box<dyn Layer>];
     }
     supertraits::<Linear, CrossEntropyLoss, Muon, Tensor>();
-    // Tensors, and what operations use.
+    // Tensors, and types that operations use.
     both![
         Tensor,
         Array,
@@ -174,7 +174,7 @@ fn public_types_are_send_and_sync() {
     both![DataLoader<Tensor>, LoaderOptions];
     both![FirstRecords<TextLines>, FnRecords<fn(EpochSeed)>, MapRecords<TextLines, fn(String)>, RecordShard<TextLines>];
     both![ShuffledRecords<TextLines>, StreamLoader<Tensor>, TextLines];
-    // Only the thread that reads the batches has the iterator.
+    // Only the thread that reads the batches owns the iterator.
     is_send::<EpochIter<Tensor>>();
     is_send::<StreamIter<Tensor>>();
     both![Categories, CharTokenizer, Cifar10, Cifar100, CifarImages, Column, ColumnType, CutMix, FillValue, MixUp];
@@ -230,7 +230,7 @@ fn metrics_and_logs_are_send_and_sync() {
     both![CsvLogger, JsonLinesLogger, History];
     both![BatchScores, EarlyStopping, FindLrOptions, FitControl, LrCurve, Scores, StopReason, TrainingEvent<'_>];
     both![Supervised<'_, Sequential, Muon>];
-    // A trainer runs on one thread at a time, to which it may move.
+    // A trainer runs on one thread at a time, and may move between threads.
     is_send::<Trainer<'_, Supervised<'_, Sequential, Muon>>>();
     is_send::<Vec<Box<dyn Metric>>>();
     is_send::<Vec<Box<dyn Logger>>>();
@@ -268,7 +268,7 @@ macro_rules! can_be_sent {
     }};
 }
 
-/// Guards end a mode of their thread, so they stay on it. A local step has a closure that is bound to its thread. A
+/// Guards end a mode of their thread, so they are not `Send`. A local step has a closure that is bound to its thread. A
 /// checkpoint borrows its parts for one call, and a part may be a user's type that is not `Sync`.
 #[test]
 fn guards_local_steps_and_checkpoints_stay_on_their_thread() {

@@ -52,7 +52,8 @@ fn forks_share_the_memory_of_weights() {
     assert!(more < weights / 8, "four forks take {more} bytes more than one model with weights of {weights} bytes");
 }
 
-/// A fork that records a forward pass while the model trains must not see its layers in training mode, nor change it.
+/// A fork that records a forward pass while the model trains must neither use training mode nor change the mode of the
+/// model.
 #[test]
 fn a_fork_does_not_change_the_mode_of_a_model_that_trains() {
     let _alone = alone();
@@ -79,7 +80,7 @@ fn a_fork_does_not_change_the_mode_of_a_model_that_trains() {
         }
         begin.wait();
         for _ in 0..200 {
-            // In evaluation mode, dropout of ones returns them.
+            // In evaluation mode, dropout returns its input unchanged.
             assert!(dropout.forward(&ones).min(..).item::<f32>() == 0.0, "the model must stay in training mode");
         }
     });

@@ -1,10 +1,10 @@
-//! The learned policies of AutoAugment (Cubuk et al. 2019): pairs of an operation, its probability and its magnitude in
-//! ten steps.
+//! The learned policies of AutoAugment (Cubuk et al. 2019). A sub-policy is a pair of operations, each with a
+//! probability and one of ten magnitudes.
 
 use super::AugmentOp;
 use AugmentOp::*;
 
-/// Two operations in succession, each with its probability and the step of its magnitude.
+/// Two consecutive operations, each with its probability and the index of its magnitude.
 pub(super) type SubPolicy = [(AugmentOp, f64, usize); 2];
 
 /// The policy of ImageNet.

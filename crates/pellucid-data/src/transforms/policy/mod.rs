@@ -56,16 +56,16 @@ const OPERATIONS: [AugmentOp; 14] = [
 #[derive(Clone, Copy)]
 struct MagnitudeLimits {
     shear: f64,
-    /// The translation of an image of this length, in pixels.
+    /// The translation in pixels for an image of this length.
     translation: fn(usize) -> f64,
     degrees: f64,
-    /// The difference of a factor of colour and 1.
+    /// The maximum difference between a colour factor and 1.
     color: f64,
     /// The number of bits that posterization removes.
     bits: f64,
 }
 
-/// The limits of AutoAugment and RandAugment, which were found for images of 331 pixels.
+/// The limits of AutoAugment and RandAugment, which were tuned for images of 331 pixels.
 const LEARNED_LIMITS: MagnitudeLimits =
     MagnitudeLimits { shear: 0.3, translation: |len| 150.0 / 331.0 * len as f64, degrees: 30.0, color: 0.9, bits: 4.0 };
 
@@ -79,7 +79,7 @@ impl AugmentOp {
         !matches!(self, Identity | Posterize | Solarize | AutoContrast | Equalize | Invert)
     }
 
-    /// Applies the operation with a magnitude in [0, 1], negative for the other direction.
+    /// Applies the operation with a magnitude in [−1, 1]. The sign is the direction.
     fn apply(self, image: Image, magnitude: f64, limits: MagnitudeLimits) -> Result<Image> {
         let [half_height, half_width] = [image.height(), image.width()].map(|len| len as f64 / 2.0);
         let mapped = |degrees: f64, translate: [f64; 2], shear: [f64; 2], center: [f64; 2]| {
@@ -89,7 +89,7 @@ impl AugmentOp {
         };
         // The translation is an integer number of pixels.
         let pixels = |len: usize| ((limits.translation)(len) * magnitude).trunc();
-        // Shears keep the upper left corner.
+        // The upper left corner is a fixed point of shears.
         let corner = [-half_width, -half_height];
         match self {
             Identity => Ok(image),
@@ -111,12 +111,12 @@ impl AugmentOp {
     }
 }
 
-/// Returns the magnitude of a step, negative with probability 1/2 if the operation has directions.
+/// Negates the magnitude of a signed operation with probability 1/2.
 fn draw_sign(rng: &mut SplitMix64, operation: AugmentOp, magnitude: f64) -> f64 {
     if operation.is_signed() && rng.uniform() < 0.5 { -magnitude } else { magnitude }
 }
 
-/// Applies several random operations of one magnitude (Cubuk et al. 2020).
+/// Applies several random operations with the same magnitude (Cubuk et al. 2020).
 #[derive(Clone, Copy, Debug)]
 pub struct RandAugment {
     operations: usize,
@@ -156,7 +156,7 @@ impl ImageTransform for RandAugment {
     }
 }
 
-/// Applies one random operation of a random magnitude (Müller & Hutter 2021).
+/// Applies one random operation with a random magnitude (Müller & Hutter 2021).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TrivialAugmentWide;
 
@@ -183,7 +183,7 @@ pub enum AutoAugmentPolicy {
     Svhn,
 }
 
-/// Applies a random one of 25 learned pairs of operations (Cubuk et al. 2019).
+/// Applies a random sub-policy: one of 25 learned pairs of operations (Cubuk et al. 2019).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AutoAugment {
     policy: AutoAugmentPolicy,

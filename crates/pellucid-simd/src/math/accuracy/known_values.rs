@@ -1,4 +1,4 @@
-//! Functions that `libm` does not have, at values that were computed with more digits.
+//! Functions that `libm` lacks, compared with reference values of higher precision.
 
 use super::ulps64;
 use crate::math::{bessel, double, gamma, single};
@@ -37,10 +37,10 @@ fn functions_of_half_turns() {
 }
 
 /// Compares with a value that mpmath computed to 17 digits.
-fn assert_close(what: &str, actual: f64, expected: f64, limit: f64) {
+fn assert_close(label: &str, actual: f64, expected: f64, limit: f64) {
     let error = ulps64(actual, expected);
-    println!("f64 {what:10} {expected:25} {error} ULP");
-    assert!(error <= limit, "{what} is {actual}, expected {expected}");
+    println!("f64 {label:10} {expected:25} {error} ULP");
+    assert!(error <= limit, "{label} is {actual}, expected {expected}");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn ndtri() {
     }
 }
 
-/// Compares with known values (order, x, value), computed with 40 digits.
+/// Compares with reference values (order, x, value), computed with 40 digits.
 fn assert_known_values(name: &str, f: fn(f64, f64) -> f64, values: &[(f64, f64, f64)]) {
     for &(n, x, expected) in values {
         let actual = f(n, x);

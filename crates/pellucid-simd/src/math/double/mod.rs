@@ -21,7 +21,7 @@ pub use trig::{TRIG_LIMIT, cos, cos_fast, cos_pi, sin, sin_fast, sin_pi, tan, ta
 pub(in crate::math) use trig::{cos_reduced, sin_reduced};
 
 /// The source text of the functions of this module, of the gamma family and of the Bessel functions. GPU backends
-/// translate the functions that do not call `libm` to their shader language. No two functions have one name.
+/// translate the functions that do not call `libm` to their shader language. All function names are distinct.
 pub const SOURCES: [&str; 9] = [
     include_str!("erf.rs"),
     include_str!("exp.rs"),

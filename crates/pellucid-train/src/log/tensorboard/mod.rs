@@ -1,4 +1,4 @@
-//! Event files of TensorBoard.
+//! [`TensorBoard`]: event files of TensorBoard.
 
 mod proto;
 mod record;
@@ -15,14 +15,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use summary::summary;
 
-/// The name of the logger in errors.
+/// The name of the logger in error messages.
 const OP: &str = "tensorboard";
 
-/// Writes numbers, histograms, images, texts and hyperparameters to an event file, which TensorBoard displays:
+/// Writes scalars, histograms, images, text and hyperparameters to an event file, which TensorBoard displays:
 /// `tensorboard --logdir runs`.
 ///
 /// A directory is a run. Each event is written immediately, without a buffer, so TensorBoard shows it while the program
-/// runs. Numbers are stored as `f32`, as by PyTorch's `SummaryWriter`.
+/// runs. Scalars are stored as `f32`, as in PyTorch's `SummaryWriter`.
 ///
 /// ```
 /// # let runs = std::env::temp_dir().join(format!("pellucid-doc-runs-{}", std::process::id()));
@@ -58,7 +58,7 @@ impl TensorBoard {
             return Err(Error::file(OP, directory, reason));
         }
         fs::create_dir_all(directory).map_err(|error| Error::unwritable_file(OP, directory, &error))?;
-        // TensorBoard reads the files of a directory in the order of their names.
+        // TensorBoard reads the files of a directory sorted by name.
         let start = format!("events.out.tfevents.{:010}.{}", time().as_secs(), std::process::id());
         let mut number = 0;
         let file = loop {
@@ -79,12 +79,12 @@ impl TensorBoard {
     /// [`Error::File`] if the directory or the file cannot be written.
     pub fn resume(directory: impl AsRef<Path>, step: usize) -> Result<TensorBoard> {
         let mut log = TensorBoard::new(directory)?;
-        // A `SessionLog` with the status START hides the values of earlier files from its step on.
+        // A `SessionLog` with the status START hides the values of earlier files at its step and later steps.
         log.event(step.saturating_add(1), |event| event.message(7, &ProtoMessage::new().int(1, 1)))?;
         Ok(log)
     }
 
-    /// Logs a number.
+    /// Logs a scalar.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
@@ -111,7 +111,7 @@ impl TensorBoard {
         self.summary(step, [summary::image(tag, image)?])
     }
 
-    /// Logs a text, which TensorBoard displays as Markdown.
+    /// Logs a string, which TensorBoard displays as Markdown.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
@@ -119,7 +119,7 @@ impl TensorBoard {
         self.summary(step, [summary::text(tag, text)])
     }
 
-    /// Logs the hyperparameters of the run, and its final metrics, by which TensorBoard compares the runs of a parent
+    /// Logs the hyperparameters and the final metrics of the run. TensorBoard compares them for all runs of a parent
     /// directory. Call it once, at the end of the run.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ impl TensorBoard {
     }
 }
 
-/// Returns the time since 1970.
+/// Returns the time since the Unix epoch.
 fn time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -19,7 +19,7 @@ impl ProtoMessage {
         &self.0
     }
 
-    /// Adds a field of type `int32`, `int64`, `bool` or of an enumeration.
+    /// Adds a field of type `int32`, `int64`, `bool` or an enumeration.
     pub(super) fn int(mut self, field: u64, value: i64) -> ProtoMessage {
         self.varint(field << 3 | VARINT);
         self.varint(value as u64);

@@ -1,5 +1,5 @@
 //! Summaries: the values of an event. TensorBoard's `summary.proto`, `tensor.proto` and `plugin_data.proto` define the
-//! numbers of the fields.
+//! field numbers.
 
 use super::OP;
 use super::proto::ProtoMessage;
@@ -46,7 +46,7 @@ pub(super) fn histogram(tag: &str, tensor: &Tensor) -> Result<ProtoMessage> {
     Ok(tagged(tag).message(5, &histogram.double(5, squares).doubles(6, &limits).doubles(7, &counts)))
 }
 
-/// Returns an image as PNG, of a tensor `[C, H, W]` of `u8` or of floats in [0, 1].
+/// Encodes a tensor `[C, H, W]` of `u8`, or of floats in [0, 1], as a PNG image.
 pub(super) fn image(tag: &str, tensor: &Tensor) -> Result<ProtoMessage> {
     let color = match tensor.shape()[..] {
         [1, _, _] => png::ColorType::Grayscale,
@@ -114,9 +114,9 @@ fn metadata(plugin: &str, content: &ProtoMessage) -> ProtoMessage {
 pub enum HyperparameterValue {
     /// A number.
     Number(f64),
-    /// A text, such as the name of an optimizer.
+    /// A string, such as the name of an optimizer.
     Text(String),
-    /// A switch.
+    /// A boolean.
     Bool(bool),
 }
 
@@ -165,8 +165,8 @@ impl HyperparameterValue {
 /// The status of a session that has ended without an error.
 const STATUS_SUCCESS: i64 = 1;
 
-/// Returns the values that describe a run to the plugin of hyperparameters: the names in the experiment, the
-/// hyperparameters of the session, and its end.
+/// Returns the summary values of the hyperparameter plugin: the names of the experiment, and the start and the end of
+/// the session.
 pub(super) fn hyperparameters(
     time: f64,
     parameters: &[(&str, HyperparameterValue)],

@@ -51,7 +51,7 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("triu_indices", |c| indices(c, |rows, columns| ops::ge(columns, rows)));
 }
 
-/// Returns numbers at equal distances; for an integer dtype, the numbers are truncated.
+/// Returns equally spaced numbers, which are truncated for an integer dtype.
 fn spaced(c: &Call, start: f64, end: f64) -> Result<Tensor> {
     let dtype = dtype(c);
     let float = if dtype.is_float() { dtype } else { DType::F64 };

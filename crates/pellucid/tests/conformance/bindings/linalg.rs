@@ -157,7 +157,7 @@ fn is_upper(c: &Call) -> bool {
     c.text(1, "UPLO").is_some_and(|triangle| triangle.eq_ignore_ascii_case("u"))
 }
 
-/// Computes least squares. In PyTorch the driver determines which outputs have elements.
+/// Solves a least-squares problem. In PyTorch, the driver determines which outputs are empty.
 fn least_squares(c: &Call) -> Result<Vec<Tensor>> {
     let found = ops::lstsq(c.x()?, c.y()?, c.float(2, "rcond"))?;
     let driver = c.text(KEY, "driver").unwrap_or("gelsy");
@@ -176,7 +176,7 @@ fn cutoff(c: &Call) -> Result<Cutoff> {
     Ok(Cutoff { atol: bound("atol"), rtol: bound("rtol"), hermitian: c.flag(KEY, "hermitian") })
 }
 
-/// Returns the norm that an argument names, if any.
+/// Returns the kind of norm that an argument names, if any.
 fn matrix_order(c: &Call, at: usize, name: &str) -> Option<Result<MatrixNorm>> {
     c.get(at, name)?;
     Some(match (c.text(at, name), c.float(at, name)) {

@@ -112,7 +112,8 @@ fn classes(table: &mut Binder) {
     });
 }
 
-/// Computes the loss for a weight `[C, outputs.., inputs]`, with logits of C classes for every other output position.
+/// Computes the loss for a weight `[C, outputs.., inputs]`, which produces logits of C classes at every output
+/// position.
 fn linear_cross_entropy(c: &Call, ignore_index: Option<i64>) -> Result<Tensor> {
     let (x, weight, target) = (c.x()?, c.tensor(1, "linear_weight")?, c.tensor(2, "target")?);
     let (Some((&inputs, outputs)), true) = (weight.shape().split_last(), matches!(x.rank(), 1 | 2)) else {

@@ -5,15 +5,15 @@ use crate::call::{Call, KEY};
 use pellucid::{Error, Result, Tensor, ops};
 
 pub(super) fn bind(table: &mut Binder) {
-    table.one("sum", |c| ops::sum(&wanted(c)?, c.reduced(1, "dim")));
+    table.one("sum", |c| ops::sum(&cast_input(c)?, c.reduced(1, "dim")));
     table.one("mean", |c| match c.dtype(KEY, "dtype") {
         Some(dtype) if !dtype.is_float() => Err(Error::dtypes("mean", [dtype], "the dtype of a mean must be a float")),
-        _ => ops::mean(&wanted(c)?, c.reduced(1, "dim")),
+        _ => ops::mean(&cast_input(c)?, c.reduced(1, "dim")),
     });
-    table.one("nansum", |c| ops::nansum(&wanted(c)?, c.reduced(1, "dim")));
-    table.one("nanmean", |c| ops::nanmean(&wanted(c)?, c.reduced(1, "dim")));
+    table.one("nansum", |c| ops::nansum(&cast_input(c)?, c.reduced(1, "dim")));
+    table.one("nanmean", |c| ops::nanmean(&cast_input(c)?, c.reduced(1, "dim")));
     table.one("prod", |c| {
-        let y = ops::prod(&wanted(c)?, c.reduced(1, "dim"))?;
+        let y = ops::prod(&cast_input(c)?, c.reduced(1, "dim"))?;
         c.dtype(KEY, "dtype").map_or(Ok(y.clone()), |dtype| ops::to_dtype(&y, dtype))
     });
     table.one("amax", |c| ops::max(c.x()?, c.reduced(1, "dim")));
@@ -33,8 +33,8 @@ pub(super) fn bind(table: &mut Binder) {
     table.one("norm.inf", |c| ops::norm(c.x()?, c.float(1, "p").unwrap_or(2.0), c.axes(2, "dim")));
     table.one("dist", |c| ops::norm(&ops::sub(c.x()?, c.y()?)?, c.float(2, "p").unwrap_or(2.0), ..));
     moments(table);
-    table.one("cumsum", |c| along(&wanted(c)?, |x| ops::cumsum(x, c.int(1, "dim").unwrap_or(0))));
-    table.one("cumprod", |c| along(&wanted(c)?, |x| ops::cumprod(x, c.int(1, "dim").unwrap_or(0))));
+    table.one("cumsum", |c| along(&cast_input(c)?, |x| ops::cumsum(x, c.int(1, "dim").unwrap_or(0))));
+    table.one("cumprod", |c| along(&cast_input(c)?, |x| ops::cumprod(x, c.int(1, "dim").unwrap_or(0))));
     table.one("logcumsumexp", |c| along(c.x()?, |x| ops::logcumsumexp(x, c.int(1, "dim").unwrap_or(0))));
     table.two("cummax", |c| along_both(c.x()?, |x| ops::cummax(x, c.int(1, "dim").unwrap_or(0))));
     table.two("cummin", |c| along_both(c.x()?, |x| ops::cummin(x, c.int(1, "dim").unwrap_or(0))));
@@ -48,11 +48,11 @@ pub(super) fn bind(table: &mut Binder) {
 }
 
 /// Returns the input in the requested dtype.
-fn wanted(c: &Call) -> Result<Tensor> {
+fn cast_input(c: &Call) -> Result<Tensor> {
     c.dtype(KEY, "dtype").map_or_else(|| c.x().cloned(), |dtype| ops::to_dtype(c.x()?, dtype))
 }
 
-/// Returns the axes (all, if none are named) with `keepdim` after them.
+/// Returns the axes argument (default: all axes), with `keepdim` as the following argument.
 fn kept(c: &Call, at: usize) -> ops::Axes {
     let axes = c.axes(at, "dim");
     if c.flag(at.saturating_add(1), "keepdim") { axes.keepdims() } else { axes }
@@ -105,7 +105,7 @@ pub(super) fn correction(c: &Call) -> f64 {
     c.float(KEY, "correction").unwrap_or(if biased { 0.0 } else { 1.0 })
 }
 
-/// Returns the axes if the correction is an integer: the corrections in the test data are arbitrary numbers, the
+/// Returns the axes if the correction is an integer. The corrections in the test data are arbitrary numbers; the
 /// corrections of Pellucid are counts.
 fn full_axes(c: &Call) -> Option<ops::Axes> {
     let correction = correction(c);

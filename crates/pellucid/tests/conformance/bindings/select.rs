@@ -140,11 +140,14 @@ pub(super) fn bind(table: &mut Binder) {
     });
     table.one("nonzero_static", |c| {
         // The result has `size` rows: the indices of the first nonzero elements, then rows of the fill value.
-        let (found, count) = (rows(c.x()?, &ops::nonzero(c.x()?)?)?, c.count(KEY, "size")?);
-        let there = found.shape()[0].min(count);
-        let others =
-            ops::full([count - there, found.shape()[1]], c.int(KEY, "fill_value").unwrap_or(-1) as i64, DType::I64)?;
-        ops::concatenate(&[&ops::narrow(&found, 0, 0, there)?, &others], 0)
+        let (positions, count) = (rows(c.x()?, &ops::nonzero(c.x()?)?)?, c.count(KEY, "size")?);
+        let there = positions.shape()[0].min(count);
+        let others = ops::full(
+            [count - there, positions.shape()[1]],
+            c.int(KEY, "fill_value").unwrap_or(-1) as i64,
+            DType::I64,
+        )?;
+        ops::concatenate(&[&ops::narrow(&positions, 0, 0, there)?, &others], 0)
     });
     table.unary("argwhere", |x| rows(x, &ops::nonzero(x)?));
     table.one("nn.functional.embedding", |c| {

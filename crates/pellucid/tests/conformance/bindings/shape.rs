@@ -74,13 +74,13 @@ fn strided(c: &Call, at: usize) -> Result<Tensor> {
     };
     let (lengths, steps) = (numbers(at, "size")?, numbers(at + 1, "stride")?);
     let start = c.int(at + 2, "storage_offset").unwrap_or(0) as i64;
-    lengths.iter().zip(&steps).try_fold(ops::full((), start, pellucid::DType::I64)?, |places, (&len, &step)| {
+    lengths.iter().zip(&steps).try_fold(ops::full((), start, pellucid::DType::I64)?, |indices, (&len, &step)| {
         let own = ops::mul(Tensor::arange(0, len as i64, 1), step as i64)?;
-        ops::add(&ops::unsqueeze(&places, -1)?, &own)
+        ops::add(&ops::unsqueeze(&indices, -1)?, &own)
     })
 }
 
-/// Removes the named axes that have length 1, or all axes of length 1.
+/// Removes the given axes that have length 1, or all axes of length 1.
 fn squeezed(x: &Tensor, axes: Option<Vec<isize>>) -> Result<Tensor> {
     let axes: Vec<usize> = match axes {
         // The test data allows axis 0 of a 0-d tensor.
@@ -91,7 +91,7 @@ fn squeezed(x: &Tensor, axes: Option<Vec<isize>>) -> Result<Tensor> {
     ops::squeeze(x, axes.into_iter().filter(|&axis| x.shape()[axis] == 1).collect::<Vec<_>>())
 }
 
-/// Adds axes of length 1 up to this rank: the first two axes in front, the third one at the end.
+/// Adds axes of length 1 up to this rank. The first two axes are added in front, the third at the end.
 pub(super) fn at_least(x: &Tensor, rank: usize) -> Result<Tensor> {
     let mut x = x.clone();
     while x.rank() < rank {
@@ -135,7 +135,7 @@ fn orders(table: &mut Binder) {
 
 fn joins(table: &mut Binder) {
     table.one("cat", |c| {
-        // PyTorch allows an exception: an empty vector can be concatenated with any tensor.
+        // PyTorch allows concatenating an empty vector with any tensor.
         let tensors = c.tensors(0)?;
         let rank = tensors.iter().map(|t| t.rank()).max().unwrap_or(0);
         let kept: Vec<&Tensor> = tensors.into_iter().filter(|t| t.rank() == rank || t.shape()[..] != [0]).collect();
@@ -222,9 +222,9 @@ fn cuts(table: &mut Binder) {
             if !start.dtype().is_int() {
                 return Err(Error::dtypes("narrow", [start.dtype()], "the start must be an integer"));
             }
-            // The start is a tensor; this computes the indices without reading its value.
-            let places = ops::add(start, Tensor::arange(0, c.count(3, "length")? as i64, 1))?;
-            return ops::index_select(c.x()?, c.int(1, "dim").unwrap_or(0), &places);
+            // The start is a tensor, so the indices are computed without reading its value.
+            let indices = ops::add(start, Tensor::arange(0, c.count(3, "length")? as i64, 1))?;
+            return ops::index_select(c.x()?, c.int(1, "dim").unwrap_or(0), &indices);
         }
         ops::narrow(c.x()?, c.int(1, "dim").unwrap_or(0), c.count(2, "start")?, c.count(3, "length")?)
     });
@@ -289,7 +289,7 @@ fn triangles(table: &mut Binder) {
         let (k, axis) = (c.count(1, "k")?, c.int(2, "dim").unwrap_or(-1));
         along_both(c.x()?, |x| {
             let (values, positions) = ops::kthvalue(x, k, axis)?;
-            // For a 0-d tensor, `along_both` added an axis; without the axis here, it is removed.
+            // For a 0-d tensor, `along_both` has added an axis, which is removed without `keepdim`.
             if !c.flag(3, "keepdim") && c.x()?.rank() > 0 {
                 return Ok((values, positions));
             }

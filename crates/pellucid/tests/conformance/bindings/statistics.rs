@@ -1,4 +1,4 @@
-//! Order, counts, covariances and integrals.
+//! Order statistics, counts, covariances and integrals.
 
 use super::Binder;
 use super::reduce::{along, along_both};
@@ -51,7 +51,7 @@ pub(super) fn bind(table: &mut Binder) {
         .one("cumulative_trapezoid", |c| ops::cumulative_trapezoid(c.x()?, c.spacing(), c.int(2, "dim").unwrap_or(-1)));
 }
 
-/// Computes a reduction to one element; returns the index of the element only if an axis is named.
+/// Computes a reduction that selects an element. Returns its index only if an axis is given.
 fn middle(c: &Call, f: impl Fn(&Tensor, ops::Axes) -> Result<(Tensor, Tensor)>) -> Result<Vec<Tensor>> {
     let (value, position) = f(c.x()?, c.reduced(1, "dim"))?;
     Ok(if c.get(1, "dim").is_some() { vec![value, position] } else { vec![value] })
@@ -76,12 +76,12 @@ fn order(table: &mut Binder) {
         along_both(c.x()?, |x| ops::topk(x, k, axis, largest))
     });
     table.many("unique", |c| {
-        let found = ops::unique(c.x()?, c.int(KEY, "dim"))?;
-        Ok(c.asked(found))
+        let unique = ops::unique(c.x()?, c.int(KEY, "dim"))?;
+        Ok(c.requested_outputs(unique))
     });
     table.many("unique_consecutive", |c| {
-        let found = ops::unique_consecutive(c.x()?, c.int(KEY, "dim"))?;
-        Ok(c.asked(found))
+        let unique = ops::unique_consecutive(c.x()?, c.int(KEY, "dim"))?;
+        Ok(c.requested_outputs(unique))
     });
 }
 
@@ -154,7 +154,7 @@ impl Call<'_> {
             .collect()
     }
 
-    /// Returns a tensor; a number is converted to one.
+    /// Returns a tensor argument. A number is converted to a tensor.
     fn values(&self, at: usize, name: &str) -> Result<Tensor> {
         match self.float(at, name).filter(|_| self.optional(at, name).is_none()) {
             Some(number) => ops::full((), number, self.float),
@@ -168,10 +168,10 @@ impl Call<'_> {
     }
 
     /// Returns the requested outputs of `unique`.
-    fn asked(&self, found: ops::Unique) -> Vec<Tensor> {
-        let mut outputs = vec![found.values];
-        outputs.extend(self.flag(KEY, "return_inverse").then_some(found.inverse));
-        outputs.extend(self.flag(KEY, "return_counts").then_some(found.counts));
+    fn requested_outputs(&self, unique: ops::Unique) -> Vec<Tensor> {
+        let mut outputs = vec![unique.values];
+        outputs.extend(self.flag(KEY, "return_inverse").then_some(unique.inverse));
+        outputs.extend(self.flag(KEY, "return_counts").then_some(unique.counts));
         outputs
     }
 

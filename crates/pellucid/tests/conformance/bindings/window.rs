@@ -41,7 +41,7 @@ fn numbers(list: Vec<isize>) -> Result<Vec<usize>> {
     list.iter().map(number).collect()
 }
 
-/// Returns one number for each spatial axis, or one for all.
+/// Returns one number per spatial axis, or a single number for all axes.
 fn spatial(c: &Call, at: usize, name: &str) -> Result<Option<Spatial>> {
     Ok(match c.ints(at, name) {
         Some(list) if !list.is_empty() => Some(numbers(list)?.into()),
