@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     manual_seed(0);
     let model = Tagger {
         embedding: Embedding::new(100, 16),
-        encoder: TransformerEncoder::new(2, 16, 2, 32, TransformerOptions::default()),
+        encoder: TransformerEncoder::with_options(16, 2, 2, TransformerOptions { hidden: 32, ..Default::default() }),
         head: Linear::new(16, 5),
     };
     let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());

@@ -16,11 +16,11 @@ struct Block {
 impl Block {
     fn new(inputs: usize, outputs: usize, stride: usize) -> Block {
         let same = stride == 1 && inputs == outputs;
-        let shortcut = || (Conv2d::new(inputs, outputs, 1).stride(stride).without_bias(), BatchNorm2d::new(outputs));
+        let shortcut = || (Conv2d::new(inputs, outputs, 1).stride(stride).bias(false), BatchNorm2d::new(outputs));
         Block {
-            conv1: Conv2d::new(inputs, outputs, 3).stride(stride).padding(1).without_bias(),
+            conv1: Conv2d::new(inputs, outputs, 3).stride(stride).padding(1).bias(false),
             norm1: BatchNorm2d::new(outputs),
-            conv2: Conv2d::new(outputs, outputs, 3).padding(1).without_bias(),
+            conv2: Conv2d::new(outputs, outputs, 3).padding(1).bias(false),
             norm2: BatchNorm2d::new(outputs),
             shortcut: (!same).then(shortcut),
         }
@@ -38,7 +38,7 @@ impl Layer for Block {
 /// Returns a ResNet-18 for images `[N, 3, 32, 32]` and 10 classes. The first convolution has stride 1.
 pub fn resnet18() -> Sequential {
     let stages = [(64, 1), (128, 2), (256, 2), (512, 2)];
-    let mut model = sequential![Conv2d::new(3, 64, 3).padding(1).without_bias(), BatchNorm2d::new(64), Relu];
+    let mut model = sequential![Conv2d::new(3, 64, 3).padding(1).bias(false), BatchNorm2d::new(64), Relu];
     let mut inputs = 64;
     for (outputs, stride) in stages {
         model.push(Block::new(inputs, outputs, stride));

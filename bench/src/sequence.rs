@@ -44,14 +44,19 @@ impl Gpt {
 }
 
 fn gpt() -> Training {
-    let options =
-        TransformerOptions { dropout: 0.0, activation: ops::gelu_tanh, norm_first: true, ..Default::default() };
-    let body = TransformerEncoder::new(LAYERS, WIDTH, 4, 4 * WIDTH, options).with_norm();
+    let options = TransformerOptions {
+        hidden: 4 * WIDTH,
+        dropout: 0.0,
+        activation: ops::gelu_tanh,
+        norm_first: true,
+        ..Default::default()
+    };
+    let body = TransformerEncoder::with_options(WIDTH, 4, LAYERS, options).norm(true);
     let model = Gpt {
         words: Embedding::new(WORDS, WIDTH),
         positions: LearnedPositions::new(LENGTH, WIDTH),
         body,
-        head: Linear::new(WIDTH, WORDS).without_bias(),
+        head: Linear::new(WIDTH, WORDS).bias(false),
     };
     let optimizer = adamw(&model, 3e-4, 0.01);
     let tokens = BATCH * LENGTH;
@@ -67,12 +72,12 @@ fn gpt() -> Training {
 fn classifier() -> Training {
     let (batch, steps, input, hidden) = (32, 64, 128, 256);
     let options = RecurrentOptions { batch_first: true, ..Default::default() };
-    let model = (Lstm::with(input, hidden, options), Linear::new(hidden, 10));
+    let model = (Lstm::with_options(input, hidden, options), Linear::new(hidden, 10));
     let optimizer = Box::new(adamw(&model, 1e-3, 0.0));
     let data = (Tensor::randn([batch, steps, input], DType::F32), Tensor::randint(0, 10, [batch]));
     let work = Work::Flops((3 * 2 * batch * steps * 4 * hidden * (input + hidden)) as f64);
     Training::new(work, data, optimizer, move |x, target| {
-        let (y, _) = model.0.run(x, None);
+        let (y, _) = model.0.forward_sequence(x, None);
         cross_entropy(&model.1.forward(&y.select(1, -1)), target)
     })
 }

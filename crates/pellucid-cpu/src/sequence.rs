@@ -62,7 +62,7 @@ impl PreparedPlan {
     /// # Errors
     /// Returns an error if an operand exceeds its slot.
     pub(crate) fn new(plan: CheckedPlan<'_>) -> Result<PreparedPlan> {
-        let slots = SlotUse::of_plan(&plan)?;
+        let slots = SlotUse::from_plan(&plan)?;
         let mut launches = Vec::with_capacity(plan.launches.len());
         for launch in &plan.launches {
             let fits = |o: &SlotView| operand::fits_buffer(&o.layout, o.dtype.size(), slots[o.slot].bytes);
@@ -300,7 +300,7 @@ mod tests {
             )
         };
         let prepare = |packs_weights| {
-            let roles = vec![SlotRole::Input, SlotRole::State, SlotRole::Own];
+            let roles = vec![SlotRole::Input, SlotRole::State, SlotRole::Scratch];
             let slots = vec![m * k * 4, k * n * 4, m * n * 4];
             prepare_plan(Plan { slots, roles, launches: vec![launch()], packs_weights, ..Plan::default() }).unwrap()
         };

@@ -66,6 +66,7 @@ pub fn panicking_form(arguments: TokenStream, item: TokenStream) -> TokenStream 
 /// - `#[module(no_capture = "why")]` declares that steps with this module cannot be captured: `supports_capture` of
 ///   every model that contains it returns the reason.
 /// - `#[module(class = name)]`, where `name` is an expression of type `&'static str`, replaces the name of the class.
+/// - `#[module(role = BatchNorm)]` declares a role, a variant of `ModuleRole`.
 #[proc_macro_derive(Module, attributes(module))]
 pub fn derive_module(item: TokenStream) -> TokenStream {
     module::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()

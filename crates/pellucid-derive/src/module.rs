@@ -19,6 +19,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         None => quote!(::core::any::type_name::<Self>()),
     };
     let module = arguments.module_path();
+    let role = arguments.role.as_ref().map(|role| quote!(visitor.role(#module::ModuleRole::#role);));
     let body = match &input.data {
         Data::Struct(data) => {
             let visits = visits(&module, &data.fields, |name, index| match name {
@@ -71,8 +72,12 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     });
     Ok(quote! {
         #[automatically_derived]
-        impl #generics #module::Module for #name #parameters #conditions {
+        impl #generics #module::Module for #name #parameters #conditions {}
+
+        #[automatically_derived]
+        impl #generics #module::Visit for #name #parameters #conditions {
             fn visit(&self, visitor: &mut #module::Visitor<'_>) {
+                #role
                 visitor.module_as(self, #class, #refusal);
                 #body
             }
@@ -106,7 +111,7 @@ fn visits(
     Ok(visits)
 }
 
-/// Adds the bound `T: Module` for every type parameter that is used in a visited field, and `Send + Sync` for the
+/// Adds the bound `T: Visit` for every type parameter that is used in a visited field, and `Send + Sync` for the
 /// other type parameters, since every module must be `Send + Sync`.
 fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     let fields: Vec<&Fields> = match &input.data {
@@ -124,7 +129,7 @@ fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     }
     for parameter in input.generics.type_params_mut() {
         if words.contains(&parameter.ident.to_string()) {
-            parameter.bounds.push(parse_quote!(#module::Module));
+            parameter.bounds.push(parse_quote!(#module::Visit));
         } else {
             parameter.bounds.push(parse_quote!(Send));
             parameter.bounds.push(parse_quote!(Sync));
@@ -147,6 +152,7 @@ struct ModuleAttribute {
     path: Option<Path>,
     no_capture: Option<LitStr>,
     class: Option<Expr>,
+    role: Option<Ident>,
 }
 
 impl ModuleAttribute {
@@ -172,9 +178,12 @@ impl ModuleAttribute {
                 } else if meta.path.is_ident("class") {
                     arguments.class = Some(meta.value()?.parse()?);
                     Ok(())
+                } else if meta.path.is_ident("role") {
+                    arguments.role = Some(meta.value()?.parse()?);
+                    Ok(())
                 } else {
-                    let known = "`skip` or `setting` on a field, or `display`, `crate = path`, `class = name` or \
-                                 `no_capture = \"why\"` on the type";
+                    let known = "`skip` or `setting` on a field, or `display`, `crate = path`, `class = name`, \
+                                 `role = variant` or `no_capture = \"why\"` on the type";
                     Err(meta.error(format!("expected {known}")))
                 }
             })?;

@@ -2,8 +2,11 @@
 
 use crate::tensor_method::{plain_name, value_type};
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
-use syn::{Attribute, Error, Expr, ExprLit, FnArg, ImplItemFn, Lit, Meta, Result, parse2, spanned::Spanned};
+use quote::{ToTokens, format_ident, quote};
+use syn::{
+    Attribute, Error, Expr, ExprLit, FnArg, ImplItemFn, Lit, Meta, Result, Signature, TraitItemFn, Visibility, parse2,
+    spanned::Spanned,
+};
 
 /// Expands `#[panicking_form]`: the function `try_name`, and before it the function `name`.
 pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<TokenStream> {
@@ -12,8 +15,7 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
         "located" => Some(quote!(let _call = note_call_location();)),
         _ => return Err(Error::new(arguments.span(), "the argument is `located`")),
     };
-    let fallible: ImplItemFn = parse2(item)?;
-    let ImplItemFn { attrs, vis, sig, block, .. } = &fallible;
+    let (attrs, vis, sig, block) = parse_function(item)?;
     let try_name = sig.ident.to_string();
     let Some(name) = try_name.strip_prefix("try_") else {
         let help = "the function name must begin with `try_`; the generated function is named without this prefix";
@@ -71,7 +73,16 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
     })
 }
 
-/// Returns the string of a documentation attribute; `None` for other attributes, such as `#[doc(alias = "..")]`.
+/// Returns attributes, visibility, signature and body of a function. A required method of a trait has no body.
+fn parse_function(item: TokenStream) -> Result<(Vec<Attribute>, Visibility, Signature, TokenStream)> {
+    if let Ok(TraitItemFn { attrs, sig, default: None, .. }) = parse2(item.clone()) {
+        return Ok((attrs, Visibility::Inherited, sig, quote!(;)));
+    }
+    let ImplItemFn { attrs, vis, sig, block, .. } = parse2(item)?;
+    Ok((attrs, vis, sig, block.to_token_stream()))
+}
+
+/// Returns the text of a documentation attribute; `None` for other attributes, such as `#[doc(alias = "..")]`.
 fn text(attribute: &Attribute) -> Option<String> {
     match &attribute.meta {
         Meta::NameValue(pair) => match &pair.value {

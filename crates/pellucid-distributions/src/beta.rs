@@ -172,7 +172,7 @@ impl Distribution for Dirichlet {
                 let large = (c / at).ln() - deviance(c, n * at) - log_factorial_excess(c);
                 let (c, at) = (is_large.select(1.0, a), is_large.select(1.0, x));
                 let small = xlogy(c - 1.0, at) - c.lgamma() + c * n.ln() - n * at;
-                // The terms contain −n·Σ xₖ instead of −n. This term corrects the difference if the sum of x is not 1.
+                // The terms contain −n·xₖ, which stands for −n. The sum of x is 1 up to rounding.
                 let slack = n * (x.row_sum() - 1.0);
                 is_large.select(large, small).row_sum() + slack + log_factorial_excess(n) - n.ln()
             };

@@ -78,8 +78,8 @@ impl ClassProbabilities {
         self.event_shape()[0]
     }
 
-    /// Returns −Σ p·ln p. The derivative with respect to a weight of 0 is infinite; with respect to a logit of −∞ it is
-    /// 0.
+    /// Returns −Σ p·ln p. Its derivative with respect to a weight of 0 is infinite. It is 0 with respect to a logarithm
+    /// of −∞.
     pub(crate) fn entropy(&self) -> Result<Tensor> {
         if let Some(weights) = &self.weights {
             let entropy = formula! {

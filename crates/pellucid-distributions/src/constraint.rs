@@ -103,7 +103,7 @@ impl Constraint {
             Constraint::PositiveProbability => both(ops::gt(x, 0), ops::le(x, 1)),
             Constraint::ProbabilityBelowOne => both(ops::ge(x, 0), ops::lt(x, 1)),
             Constraint::Boolean => ops::logical_or(&ops::eq(x, 0)?, &ops::eq(x, 1)?),
-            Constraint::NonNegativeInteger => both(ops::ge(x, 0), is_integer()),
+            Constraint::NonNegativeInteger => both(both(ops::ge(x, 0), ops::isfinite(x)), is_integer()),
             Constraint::IntegerUpTo(high) => both(both(ops::ge(x, 0), ops::le(x, high.detach())), is_integer()),
             Constraint::Interval(low, high) => both(ops::ge(x, low.detach()), ops::le(x, high.detach())),
             Constraint::OpenInterval(low, high) => both(ops::gt(x, low.detach()), ops::lt(x, high.detach())),

@@ -21,9 +21,9 @@
 //! NaN outside of [0, 1]. If a sample would round to a bound at which the density is not finite, it is replaced by the
 //! nearest number inside the support.
 //!
-//! Gradients at a probability of 0 or 1 are the limits from inside. A class or an outcome that x does not contain
-//! contributes no gradient, even if its probability is 0. Entropies and divergences have an infinite derivative with
-//! respect to a probability of 0.
+//! Gradients at a probability of 0 or 1 are the limits from inside. A class or an outcome that x does not contain adds
+//! nothing, even if its probability is 0. Entropies and divergences have an infinite derivative with respect to a
+//! probability of 0.
 //!
 //! | module | contents |
 //! | --- | --- |

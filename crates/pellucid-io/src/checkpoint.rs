@@ -37,7 +37,7 @@ const VERSION: &str = "1";
 ///         Ok(Run { model, optimizer, batches })
 ///     }
 ///
-///     fn checkpoint(&self, step: u64) -> Checkpoint<'_> {
+///     fn checkpoint(&self, step: usize) -> Checkpoint<'_> {
 ///         Checkpoint::new().model(&self.model).optimizer(&self.optimizer).batches(&self.batches).step(step)
 ///     }
 /// }

@@ -1,8 +1,9 @@
 //! Checkpoints of a training run: all parts whose state the next step depends on.
 
-use crate::module::{DynModule, Module};
+use crate::module::DynModule;
 use crate::optim::{GradScaler, Optimizer};
 use crate::state::{StateDict, Stateful};
+use crate::visit::Visit;
 use pellucid_tensor::{DType, Error, Generator, Result, Tensor, is_capturing};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,12 +50,12 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Adds the parameters and persistent buffers of a model, as the part `model`.
-    pub fn model(self, model: &'a impl Module) -> Checkpoint<'a> {
+    pub fn model(self, model: &'a impl Visit) -> Checkpoint<'a> {
         self.named_model("model", model)
     }
 
     /// Adds the parameters and persistent buffers of one of several models, such as the discriminator of a GAN.
-    pub fn named_model(self, name: &str, model: &'a impl Module) -> Checkpoint<'a> {
+    pub fn named_model(self, name: &str, model: &'a impl Visit) -> Checkpoint<'a> {
         let model: &'a dyn DynModule = model;
         self.with(name, Box::new(model))
     }

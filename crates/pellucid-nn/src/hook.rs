@@ -125,7 +125,7 @@ pub fn on_forward<'m, M: Module + ?Sized>(
 /// use pellucid::{DType, Tensor};
 /// use std::sync::{Arc, Mutex};
 ///
-/// let layer = TransformerDecoderLayer::new(8, 2, 16, TransformerOptions::default());
+/// let layer = TransformerDecoderLayer::with_options(8, 2, TransformerOptions { hidden: 16, ..Default::default() });
 /// let lengths = Arc::new(Mutex::new(Vec::new()));
 /// let kept = lengths.clone();
 /// let _guard = hook::on_call(&layer, "multihead_attn", move |inputs, _| {

@@ -5,7 +5,7 @@ use crate::init;
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::TrainingMode;
-use crate::visit::{ModulePart, Visitor};
+use crate::visit::{ModulePart, Visit, Visitor};
 use pellucid_tensor::{DType, Result, Shape, Tensor, eager};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -53,7 +53,7 @@ impl<L> Lazy<L> {
     ///
     /// ```
     /// use pellucid::nn::{Conv2d, Layer};
-    /// let conv = Conv2d::lazy(16, 3).with(|conv| conv.stride(2).padding(1).without_bias());
+    /// let conv = Conv2d::lazy(16, 3).with(|conv| conv.stride(2).padding(1).bias(false));
     /// assert_eq!(conv.output_shape(&[1, 8, 32, 32])?.dims(), [1, 16, 16, 16]);
     /// # Ok::<(), pellucid::Error>(())
     /// ```
@@ -103,7 +103,9 @@ display_as_tree! {
     [L: Module] Lazy<L>;
 }
 
-impl<L: Module> Module for Lazy<L> {
+impl<L: Module> Module for Lazy<L> {}
+
+impl<L: Module> Visit for Lazy<L> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         match self.layer.get() {
             Some(layer) => layer.visit(visitor),

@@ -3,7 +3,8 @@
 //! - [`Module`]: a type with parameters. `#[derive(Module)]` finds them.
 //! - [`Layer`]: a module that maps one tensor to one tensor. Layers: [`Linear`], [`Conv2d`], [`BatchNorm2d`],
 //!   [`LayerNorm`], [`Embedding`], [`Dropout`], pooling, padding, activations; [`Sequential`] and tuples of layers.
-//! - Layers with a changed weight: [`Lora`], [`Pruned`], [`Parametrized`], [`WeightNorm`], [`SpectralNorm`];
+//! - Layers with a changed weight: [`Lora`], [`Pruned`], [`Parametrized`], with [`WeightNorm`],
+//!   [`SpectralNorm`] or [`Orthogonal`];
 //!   [`fuse_conv_bn`].
 //! - Layers with several paths: [`paths::If`], [`paths::Repeat`], [`paths::EarlyExit`].
 //! - Sequence models: [`MultiheadAttention`], [`Transformer`], [`Rnn`], [`Gru`] and [`Lstm`].
@@ -33,7 +34,6 @@
 //! | [`loss`] | loss functions |
 //! | `module` | the trait [`Module`] |
 //! | [`optim`] | optimizers, learning rate schedules, clipping, loss scaling, weight averaging |
-//! | `option_range` | checks of numeric options, whose errors name an example value |
 //! | `state_flag` | [`StateFlag`]: a host flag that describes the values of parameters |
 //! | `parameter` | [`Parameter`], [`Buffer`], [`TrainingMode`] and [`PathChoice`] |
 //! | [`paths`] | layers with several paths, such as [`If`](paths::If), of which the program selects one before each step |
@@ -48,7 +48,7 @@
 //! | `tree` | [`ModelTree`]: the text of a model |
 //! | `unwind` | unwind safety of models |
 //! | `vector` | [`parameters_to_vector`] and [`vector_to_parameters`]: all parameters as one vector |
-//! | `visit` | [`Visitor`]: the traversal of the parts of a module |
+//! | `visit` | [`Visit`], [`Visitor`]: the traversal of the parts of a module |
 //!
 //! ```
 //! use pellucid::nn::{loss, optim, sequential, Layer, Linear, Module, Relu};
@@ -89,7 +89,6 @@ mod lazy;
 pub mod loss;
 mod module;
 pub mod optim;
-mod option_range;
 mod parameter;
 pub mod paths;
 pub mod prune;
@@ -121,14 +120,14 @@ pub use state_flag::StateFlag;
 pub use summary::{Summary, SummaryRow};
 pub use tree::ModelTree;
 pub use vector::{parameters_to_vector, vector_to_parameters};
-pub use visit::{ModuleInfo, ModulePart, Visitor};
+pub use visit::{ModuleInfo, ModulePart, ModuleRole, Visit, Visitor};
 
 exports::exports! {
     /// The names of all layers of sequences; `pellucid/tests/sequence_models` has a test for each.
     SEQUENCE_LAYERS:
     attention::{LearnedPositions, MultiheadAttention, SinusoidalPositions} and {
-        AttentionForwardOptions, AttentionMasks, AttentionWeights, InProj, KvCache, MultiheadAttentionOptions, Rotary,
-        RotaryPairing, causal_mask, multi_head_attention_forward, sinusoidal_positions, try_causal_mask,
+        AttentionMasks, InProj, KvCache, MultiheadAttentionOptions, Rotary, RotaryPairing, causal_mask,
+        sinusoidal_positions, try_causal_mask,
     };
     recurrent::{Gru, GruCell, Lstm, LstmCell, Rnn, RnnCell} and {
         Elman, GatedRecurrentUnit, LongShortTermMemory, LstmState, PackedSequence, RecurrentCell, RecurrentKind,
@@ -141,5 +140,5 @@ exports::exports! {
 }
 
 mod nn {
-    pub(crate) use crate::{Module, Visitor};
+    pub(crate) use crate::{Module, ModuleRole, Visit, Visitor};
 }

@@ -2,14 +2,16 @@
 
 mod dyn_module;
 
-pub(crate) use dyn_module::{DynModule, as_dyn, identity, in_value, parameters_so_far, state_of, view, walk};
+pub(crate) use dyn_module::{
+    DynModule, RoleModule, as_dyn, identity, in_value, modules_in_role, parameters_so_far, state_of, view, walk,
+};
 
 use crate::cloning::CloneScope;
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 use crate::state::{IncompatibleKeys, StateDict};
 use crate::state_flag::StateFlag;
 use crate::tree::ModelTree;
-use crate::visit::{ModuleInfo, ModulePart, Visitor, short_type_name};
+use crate::visit::{ModuleInfo, ModulePart, Visit, Visitor, short_type_name};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Device, IntoDevice, Result, unwrap};
 use std::any::type_name;
@@ -43,13 +45,9 @@ use std::any::type_name;
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a module",
-    note = "a field of a module is a `Parameter`, a `Buffer`, a module, a `Vec`, `Option`, array, tuple, map or `Box` of these, or a plain number",
-    note = "derive `Module` for your own types, and mark fields without parameters `#[module(skip)]`"
+    note = "derive `Module` for your own types; a `Vec`, `Option`, array, tuple, map or `Box` of modules is a module"
 )]
-pub trait Module: Send + Sync {
-    /// Calls the visitor with every module, parameter, buffer and training mode, each with its name.
-    fn visit(&self, visitor: &mut Visitor<'_>);
-
+pub trait Module: Visit {
     /// Returns every parameter with its name (`layers.0.weight`), in the order of the fields; a shared
     /// parameter once, under its first name.
     ///
@@ -349,13 +347,13 @@ pub trait Module: Send + Sync {
     }
 }
 
-impl Module for Parameter {
+impl Visit for Parameter {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.part(ModulePart::Parameter(self));
     }
 }
 
-impl Module for Buffer {
+impl Visit for Buffer {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.part(ModulePart::Buffer(self));
     }
@@ -381,19 +379,19 @@ pub fn is_in_evaluation_mode(model: &(impl Module + ?Sized)) -> bool {
     evaluating && !training
 }
 
-impl Module for TrainingMode {
+impl Visit for TrainingMode {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.part(ModulePart::TrainingMode(self));
     }
 }
 
-impl Module for PathChoice {
+impl Visit for PathChoice {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.part(ModulePart::PathChoice(self));
     }
 }
 
-impl Module for StateFlag {
+impl Visit for StateFlag {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.part(ModulePart::StateFlag(self));
     }

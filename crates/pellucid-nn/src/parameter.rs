@@ -4,7 +4,7 @@ use crate::cloning::{clone_flag, clone_tensor};
 use crate::temporary::with_temporary;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
-use pellucid_tensor::{DType, Device, HostFlag, Result, Tensor, unwrap};
+use pellucid_tensor::{Device, HostFlag, Result, Tensor, unwrap};
 use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
@@ -25,16 +25,16 @@ use std::ops::Deref;
 /// assert_eq!((1.0 + &scale).to_vec::<f32>(), [3.0, 4.0]);
 /// ```
 ///
-/// A parameter is a module of one part: [`to`](crate::Module::to) and [`with_dtype`](crate::Module::with_dtype) change
-/// it in place and return it. `tensor().to(device)` returns a tensor on the device, with its history.
+/// [`Tensor::to`] and [`Tensor::to_dtype`] return tensors with the history of the parameter. [`Tensor::to_`] moves it in
+/// place, as [`Module::to_`](crate::Module::to_) of its model does.
 ///
 /// ```
-/// use pellucid::nn::{Module, Parameter};
+/// use pellucid::nn::Parameter;
 /// use pellucid::{DType, Device, Tensor};
-/// let scale = Parameter::new(Tensor::from([2.0f32])).to("cpu")?.with_dtype(DType::F64)?;
-/// assert_eq!(scale.dtype(), DType::F64);
-/// let elsewhere: Tensor = scale.tensor().to(Device::best());
-/// # Ok::<(), pellucid::Error>(())
+/// let scale = Parameter::new(Tensor::from([2.0f32]));
+/// let half: Tensor = scale.to_dtype(DType::F16);
+/// scale.to_(Device::best());
+/// assert!(half.requires_grad() && scale.device() == Device::best());
 /// ```
 #[derive(Debug)]
 pub struct Parameter(Tensor);
@@ -75,16 +75,6 @@ impl Parameter {
         unwrap(self.0.set_requires_grad(required));
         self
     }
-
-    /// Returns the values in another dtype, with their history, as [`Tensor::to_dtype`] does. The parameter does not
-    /// change; [`Module::to_dtype_`](crate::Module::to_dtype_) of the model converts it in place.
-    ///
-    /// # Panics
-    /// Panics with [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[track_caller]
-    pub fn to_dtype(&self, dtype: DType) -> Tensor {
-        self.tensor().to_dtype(dtype)
-    }
 }
 
 impl Clone for Parameter {
@@ -116,9 +106,7 @@ impl<'a> From<&'a Parameter> for TensorOrScalar<'a> {
 /// table, an optimizer's momentum. It requires no gradient and is written in place.
 ///
 /// It dereferences to its [`Tensor`], and `&buffer` is an operand of `+ - * / %`. Clones are handles of the same
-/// buffer, except in [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call). As a
-/// module of one part, [`Buffer::new(values).to(device)?`](crate::Module::to) moves it in place; `tensor().to(device)`
-/// returns a tensor.
+/// buffer, except in [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call).
 #[doc(alias = "register_buffer")]
 #[derive(Debug)]
 pub struct Buffer {
@@ -159,16 +147,6 @@ impl Buffer {
     /// Returns the tensor.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
-    }
-
-    /// Returns the values in another dtype, with their history, as [`Tensor::to_dtype`] does. The buffer does not
-    /// change; [`Module::to_dtype_`](crate::Module::to_dtype_) of the model converts it in place.
-    ///
-    /// # Panics
-    /// Panics with [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[track_caller]
-    pub fn to_dtype(&self, dtype: DType) -> Tensor {
-        self.tensor().to_dtype(dtype)
     }
 }
 

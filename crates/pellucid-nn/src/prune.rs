@@ -15,10 +15,10 @@
 //! ```
 
 use crate::layers::{PRUNED_NAMES, Pruned, Weighted};
-use crate::module::{Module, walk};
-use crate::option_range::OptionRange;
+use crate::module::{Module, modules_in_role};
 use crate::parameter::{Buffer, Parameter};
-use crate::visit::ModulePart;
+use crate::visit::ModuleRole;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 use std::collections::HashSet;
@@ -149,7 +149,7 @@ pub fn global_unstructured(module: &(impl Module + ?Sized), amount: impl Into<Pr
 ///
 /// ```
 /// use pellucid::Tensor;
-/// use pellucid::nn::{Linear, Pruned, prune};
+/// use pellucid::nn::{Linear, Pruned, Reparametrized, prune};
 /// let layer = Pruned::new(Linear::new(2, 2));
 /// prune::custom_from_mask(&layer, &Tensor::from([[1.0f32, 0.0], [0.0, 1.0]]))?;
 /// assert_eq!(layer.weight().to_vec::<f32>()[1..3], [0.0, 0.0]);
@@ -250,22 +250,14 @@ struct MaskedWeight {
 /// Returns the weights of all [`Pruned`] layers; a shared weight once.
 fn masked_weights(op: &'static str, module: &(impl Module + ?Sized)) -> Result<Vec<MaskedWeight>> {
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
-    let (mut layer, mut original) = (None, None);
-    walk(module, |name, part| {
-        let (owner, own) = name.rsplit_once('.').unwrap_or(("", name));
-        match part {
-            ModulePart::Module(info) => layer = (info.class() == "Pruned").then(|| name.to_string()),
-            ModulePart::Parameter(parameter) if layer.as_deref() == Some(owner) && own == PRUNED_NAMES[0] => {
-                original = Some(parameter.clone());
-            }
-            ModulePart::Buffer(mask) if layer.as_deref() == Some(owner) && own == PRUNED_NAMES[1] => {
-                let unseen = original.take().filter(|original| seen.insert(original.id()));
-                let weight = |original| MaskedWeight { name: owner.to_string(), original, mask: mask.clone() };
-                found.extend(unseen.map(weight));
-            }
-            _ => {}
+    for layer in modules_in_role(module, ModuleRole::Pruned) {
+        if let (Some(original), Some(mask)) = (layer.parameter(PRUNED_NAMES[0]), layer.buffer(PRUNED_NAMES[1]))
+            && seen.insert(original.id())
+        {
+            let (original, mask) = (original.clone(), mask.clone());
+            found.push(MaskedWeight { name: layer.name, original, mask });
         }
-    });
+    }
     if found.is_empty() {
         let reason = "the module has no Pruned layer; wrap the layers to be pruned by Pruned::new(layer)";
         return Err(Error::invalid(op, reason));

@@ -2,7 +2,7 @@
 
 use crate::layer::{Layer, dtype_for};
 use crate::module::{Module, display_as_tree};
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_tensor::{DType, Result, Tensor};
 use std::any::Any;
 use std::fmt;
@@ -178,7 +178,9 @@ display_as_tree! {
     [M: Module] ModuleDict<M>;
 }
 
-impl Module for Sequential {
+impl Module for Sequential {}
+
+impl Visit for Sequential {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         self.layers.visit(visitor);
@@ -323,7 +325,9 @@ impl<M> std::ops::Index<&str> for ModuleDict<M> {
     }
 }
 
-impl<M: Module> Module for ModuleDict<M> {
+impl<M: Module> Module for ModuleDict<M> {}
+
+impl<M: Module> Visit for ModuleDict<M> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         for (name, module) in self.iter() {
             visitor.field(name, module);

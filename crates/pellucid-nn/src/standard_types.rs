@@ -1,7 +1,7 @@
-//! Implementations of [`Module`] for collections, pointers, tuples, plain values and options of operations.
+//! Implementations of [`Module`] and [`Visit`] for collections, pointers, tuples, plain values and options of operations.
 
 use crate::module::Module;
-use crate::visit::{ModulePart, Visitor};
+use crate::visit::{ModulePart, Visit, Visitor};
 use pellucid_tensor::ops::{AvgPoolDivisor, InterpolationMode, PaddingMode, PoolOptions, Resize, ScatterReduceOp};
 use pellucid_tensor::{DType, Device, Scalar, Shape};
 use std::collections::{BTreeMap, HashMap};
@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-impl<M: Module> Module for [M] {
+impl<M: Visit> Visit for [M] {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         for (index, part) in self.iter().enumerate() {
             visitor.field(index, part);
@@ -17,19 +17,19 @@ impl<M: Module> Module for [M] {
     }
 }
 
-impl<M: Module> Module for Vec<M> {
+impl<M: Visit> Visit for Vec<M> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         self.as_slice().visit(visitor);
     }
 }
 
-impl<M: Module, const N: usize> Module for [M; N] {
+impl<M: Visit, const N: usize> Visit for [M; N] {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         self.as_slice().visit(visitor);
     }
 }
 
-impl<M: Module> Module for Option<M> {
+impl<M: Visit> Visit for Option<M> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         if let Some(part) = self {
             part.visit(visitor);
@@ -37,7 +37,7 @@ impl<M: Module> Module for Option<M> {
     }
 }
 
-impl<M: Module> Module for OnceLock<M> {
+impl<M: Visit> Visit for OnceLock<M> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         if let Some(part) = self.get() {
             part.visit(visitor);
@@ -46,7 +46,7 @@ impl<M: Module> Module for OnceLock<M> {
 }
 
 /// Modules by name; [`ModuleDict`](crate::ModuleDict) keeps the order of insertion instead.
-impl<K: Display + Send + Sync, M: Module> Module for BTreeMap<K, M> {
+impl<K: Display + Send + Sync, M: Visit> Visit for BTreeMap<K, M> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         for (name, part) in self {
             visitor.field(name, part);
@@ -55,7 +55,7 @@ impl<K: Display + Send + Sync, M: Module> Module for BTreeMap<K, M> {
 }
 
 /// Modules by name, in sorted order, since the order of a `HashMap` differs from run to run.
-impl<K: Display + Ord + Send + Sync, M: Module, S: Send + Sync> Module for HashMap<K, M, S> {
+impl<K: Display + Ord + Send + Sync, M: Visit, S: Send + Sync> Visit for HashMap<K, M, S> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         let mut parts: Vec<(&K, &M)> = self.iter().collect();
         parts.sort_unstable_by_key(|(name, _)| *name);
@@ -68,7 +68,7 @@ impl<K: Display + Ord + Send + Sync, M: Module, S: Send + Sync> Module for HashM
 // A pointer to a module adds no part to the names of parameters.
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
-        impl<M: Module + ?Sized> Module for $pointer {
+        impl<M: Visit + ?Sized> Visit for $pointer {
             fn visit(&self, visitor: &mut Visitor<'_>) {
                 (**self).visit(visitor);
             }
@@ -77,10 +77,31 @@ macro_rules! pointers {
 }
 pointers!(Box<M>, Arc<M>, &M, &mut M);
 
+/// Collections and pointers of modules are modules.
+macro_rules! modules {
+    ($([$($generics:tt)*] $module:ty;)*) => {$(
+        impl<$($generics)*> Module for $module {}
+    )*};
+}
+modules! {
+    [M: Module] [M];
+    [M: Module] Vec<M>;
+    [M: Module, const N: usize] [M; N];
+    [M: Module] Option<M>;
+    [M: Module] OnceLock<M>;
+    [K: Display + Send + Sync, M: Module] BTreeMap<K, M>;
+    [K: Display + Ord + Send + Sync, M: Module, S: Send + Sync] HashMap<K, M, S>;
+    [M: Module + ?Sized] Box<M>;
+    [M: Module + ?Sized] Arc<M>;
+    [M: Module + ?Sized] &M;
+    [M: Module + ?Sized] &mut M;
+    [] ();
+}
+
 // Plain values have no parameters; they are shown in the text of a model.
 macro_rules! plain {
     ($($t:ty),*) => {$(
-        impl Module for $t {
+        impl Visit for $t {
             fn visit(&self, visitor: &mut Visitor<'_>) {
                 visitor.part(ModulePart::Setting(self));
             }
@@ -91,7 +112,7 @@ plain!(bool, char, u8, u16, u32, u64, usize, i8, i16, i32, i64, isize, f32, f64)
 plain!(String, &'static str, DType, Device, Shape, Scalar);
 plain!(AvgPoolDivisor, PaddingMode, Resize, InterpolationMode, ScatterReduceOp);
 
-impl Module for PoolOptions {
+impl Visit for PoolOptions {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.setting("size", &self.size);
         if let Some(stride) = &self.stride {
@@ -105,17 +126,19 @@ impl Module for PoolOptions {
     }
 }
 
-impl Module for () {
+impl Visit for () {
     fn visit(&self, _: &mut Visitor<'_>) {}
 }
 
-impl<T: ?Sized + Send + Sync> Module for PhantomData<T> {
+impl<T: ?Sized + Send + Sync> Visit for PhantomData<T> {
     fn visit(&self, _: &mut Visitor<'_>) {}
 }
 
 macro_rules! tuples {
     ($($name:ident $index:tt),*) => {
-        impl<$($name: Module),*> Module for ($($name,)*) {
+        impl<$($name: Module),*> Module for ($($name,)*) {}
+
+        impl<$($name: Visit),*> Visit for ($($name,)*) {
             fn visit(&self, visitor: &mut Visitor<'_>) {
                 $(visitor.field($index, &self.$index);)*
             }

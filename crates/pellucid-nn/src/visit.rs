@@ -7,6 +7,18 @@ use std::any::type_name;
 use std::cell::Cell;
 use std::fmt::{Debug, Display, Write};
 
+/// A value that a module may have as a field: a [`Parameter`], a [`Buffer`], a mode, a plain value, a module, and a
+/// collection, tuple or pointer of these. `#[derive(Module)]` implements it by a visit of all fields.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a field of a module",
+    note = "a field is a `Parameter`, a `Buffer`, a module, a `Vec`, `Option`, array, tuple, map or `Box` of these, or a plain number",
+    note = "derive `Module` for your own types, and mark fields without parameters `#[module(skip)]`"
+)]
+pub trait Visit: Send + Sync {
+    /// Calls the visitor with every module, parameter, buffer and training mode, each with its name.
+    fn visit(&self, visitor: &mut Visitor<'_>);
+}
+
 /// Returns true if the part of this name belongs to the module `module` of the same model.
 pub(crate) fn is_inside(name: &str, module: &str) -> bool {
     name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
@@ -46,10 +58,27 @@ impl ModulePart<'_> {
     }
 }
 
+/// The role of a module, by which functions for entire models find the layers that they change. A layer of the user
+/// that declares a role takes part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ModuleRole {
+    /// Batch normalization, which [`update_bn`](crate::optim::update_bn) updates. Its buffers are the running mean, the
+    /// running variance and the count of batches, in this order, or there are none.
+    BatchNorm,
+    /// A layer with a pruned weight, for the functions of [`prune`](crate::prune): the parameter `weight_orig` and the
+    /// buffer `weight_mask`, whose product is the weight.
+    Pruned,
+    /// A layer with a low-rank update, for [`lora_parameters`](crate::lora_parameters) and its kin: the parameters
+    /// `lora_A` and `lora_B`.
+    Lora,
+}
+
 /// Information about a module in a visit.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleInfo {
     class: &'static str,
+    role: Option<ModuleRole>,
     /// The id of the module, or of its enclosing box if the module has size 0.
     id: Option<ModuleId>,
     /// Why a step with this module cannot be captured.
@@ -62,6 +91,11 @@ impl ModuleInfo {
     /// Returns the name of the type, without path and type arguments: `Linear`.
     pub fn class(&self) -> &'static str {
         short_type_name(self.class)
+    }
+
+    /// Returns the role of the module, if it declares one.
+    pub fn role(&self) -> Option<ModuleRole> {
+        self.role
     }
 
     /// Returns the id of the module, if it has a unique one.
@@ -114,6 +148,8 @@ pub struct Visitor<'a> {
     path: String,
     /// The id of the current field.
     field: Option<ModuleId>,
+    /// The role of the module that is reported next.
+    role: Option<ModuleRole>,
     on_part: &'a mut dyn FnMut(&str, ModulePart<'_>),
 }
 
@@ -121,7 +157,12 @@ pub struct Visitor<'a> {
 impl<'a> Visitor<'a> {
     /// Creates a visitor that calls `on_part` with each part.
     pub fn new(on_part: &'a mut dyn FnMut(&str, ModulePart<'_>)) -> Visitor<'a> {
-        Visitor { path: PATH.take(), field: None, on_part }
+        Visitor { path: PATH.take(), field: None, role: None, on_part }
+    }
+
+    /// Declares the role of the module that is reported next.
+    pub fn role(&mut self, role: ModuleRole) {
+        self.role = Some(role);
     }
 
     /// Reports the current field as this module, and then its parts. If `refuses_capture` contains a reason, a step
@@ -147,13 +188,18 @@ impl<'a> Visitor<'a> {
     }
 
     /// Visits a field of the current module, under this name.
-    pub fn field(&mut self, name: impl Display, part: &(impl Module + ?Sized)) {
+    pub fn field(&mut self, name: impl Display, part: &(impl Visit + ?Sized)) {
         self.visit_field(&name, ModuleId::of(part), &part);
     }
 
     /// Reports a plain value of the current module, under this name, which [`tree`](Module::tree) shows.
     pub fn setting(&mut self, name: impl Display, value: &dyn Debug) {
-        self.visit_field(&name, None, &SettingPart(value));
+        self.visit_field(&name, None, &ForwardedPart(ModulePart::Setting(value)));
+    }
+
+    /// Reports a part of another module as a part of the current one, under this name.
+    pub(crate) fn part_as(&mut self, name: &str, part: ModulePart<'_>) {
+        self.visit_field(&name, None, &ForwardedPart(part));
     }
 
     /// Reports a part under the name of the current field.
@@ -168,7 +214,8 @@ impl<'a> Visitor<'a> {
         refuses_capture: Option<&'static str>,
         unbuilt: bool,
     ) {
-        self.part(ModulePart::Module(ModuleInfo { class, id: id.or(self.field), refuses_capture, unbuilt }));
+        let (id, role) = (id.or(self.field), self.role.take());
+        self.part(ModulePart::Module(ModuleInfo { class, role, id, refuses_capture, unbuilt }));
     }
 
     fn visit_field(&mut self, name: &dyn Display, id: Option<ModuleId>, field: &dyn DynModule) {
@@ -182,12 +229,12 @@ impl<'a> Visitor<'a> {
     }
 }
 
-/// A plain value as a part of a module.
-struct SettingPart<'a>(&'a dyn Debug);
+/// A part that is reported as it is.
+struct ForwardedPart<'a>(ModulePart<'a>);
 
-impl DynModule for SettingPart<'_> {
+impl DynModule for ForwardedPart<'_> {
     fn visit_dyn(&self, visitor: &mut Visitor<'_>) {
-        visitor.part(ModulePart::Setting(self.0));
+        visitor.part(self.0);
     }
 }
 

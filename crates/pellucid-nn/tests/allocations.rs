@@ -111,7 +111,7 @@ fn cnn(found: &mut Vec<String>) {
 
 fn transformer(found: &mut Vec<String>) {
     let words = Embedding::new(100, 64);
-    let model = TransformerEncoder::new(2, 64, 4, 128, TransformerOptions::default());
+    let model = TransformerEncoder::with_options(64, 4, 2, TransformerOptions { hidden: 128, ..Default::default() });
     let head = Linear::new(64, 100);
     let parameters = [words.parameters(), model.parameters(), head.parameters()].concat();
     let optimizer = AdamW::new(parameters, AdamWOptions::default());
@@ -128,7 +128,7 @@ fn recurrent(found: &mut Vec<String>) {
     let optimizer = Adam::new(model.parameters(), AdamOptions::default());
     for batch in [2, 16] {
         let x = randn([batch, 30, 32]);
-        let loss = |i: &[Tensor]| model.run(&i[0], None).0.square().mean(..);
+        let loss = |i: &[Tensor]| model.forward_sequence(&i[0], None).0.square().mean(..);
         launches("lstm", found, training(&optimizer, loss), &[&x]);
     }
 }

@@ -3,7 +3,7 @@
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{
     BatchNorm1d, Buffer, Dropout, Flatten, Gelu, IncompatibleKeys, Layer, Linear, Module, ModulePart, Parameter, Relu,
-    Sequential, TrainingMode, TransformerEncoderLayer, TransformerOptions, Visitor, hook, optim, sequential,
+    Sequential, TrainingMode, TransformerEncoderLayer, TransformerOptions, Visit, Visitor, hook, optim, sequential,
 };
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, WrongShape, capture, manual_seed, ops};
 use std::collections::{BTreeMap, HashMap};
@@ -67,7 +67,7 @@ fn names(module: &dyn Module) -> Vec<String> {
 #[test]
 fn the_derive_walks_every_field_in_order() {
     let model = Model {
-        layers: vec![Linear::new(2, 3), Linear::new(3, 1).without_bias()],
+        layers: vec![Linear::new(2, 3), Linear::new(3, 1).bias(false)],
         pair: (Norm::new(), Relu),
         boxed: Box::new(sequential![Linear::new(1, 1), Gelu]),
         r#type: Some(Norm::new()),
@@ -121,7 +121,7 @@ struct Tied {
 }
 
 fn tied() -> Tied {
-    let encoder = Linear::new(2, 2).without_bias();
+    let encoder = Linear::new(2, 2).bias(false);
     let constant = Buffer::new(vector(&[1.0]));
     Tied { decoder: encoder.weight.clone(), again: constant.clone(), encoder, constant }
 }
@@ -269,7 +269,10 @@ fn a_shared_value_loads_under_any_of_its_names() {
 #[test]
 fn views_of_one_tensor_load_by_their_layout() {
     let weight = Tensor::from([[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]]);
-    let model = (Parameter::new(weight.clone()), Parameter::new(weight.t()));
+    #[derive(Module)]
+    struct Tied(Parameter, Parameter);
+
+    let model = Tied(Parameter::new(weight.clone()), Parameter::new(weight.t()));
     let state = model.state_dict();
     assert_eq!(state["1"].shape().dims(), [3, 2]);
     weight.copy_(&Tensor::zeros([2, 3], DType::F32));
@@ -314,7 +317,7 @@ struct Named<T> {
 
 #[test]
 fn maps_are_walked_in_the_order_of_their_names() {
-    let linear = || Linear::new(1, 1).without_bias();
+    let linear = || Linear::new(1, 1).bias(false);
     let model: Named<NoModule> = Named {
         sorted: [(10, linear()), (9, linear())].into(),
         hashed: ["c", "a", "d", "b"].map(|name| (name.to_string(), (name != "d").then(linear))).into(),
@@ -398,7 +401,7 @@ fn an_error_names_the_path_of_its_layer() {
     let lazy = sequential![Relu, Linear::lazy(3)];
     assert_eq!(named(lazy.try_forward(&Tensor::from(1.0f32))).0, "1 (Lazy)");
     // Modules of several inputs.
-    let layer = TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default());
+    let layer = TransformerEncoderLayer::with_options(8, 2, TransformerOptions { hidden: 16, ..Default::default() });
     let (path, _) = named(sequential![Linear::new(3, 6), layer].try_forward(&Tensor::ones([1, 2, 3], DType::F32)));
     assert!(path.starts_with('1'), "the path must start with 1, but is {path}");
 }

@@ -34,6 +34,7 @@
 //! | [`ops`] | every operation with its gradient and its errors; indexing, operators; [`Generator`] |
 //! | `display` | printing of tensors |
 //! | `capture` | [`capture`](capture()): the kernels of a function, recorded as a plan and replayed |
+//! | `option_range` | checks of numeric options, whose errors name an example value |
 //! | `panic` | panics for failed calls, at the caller's line |
 //! | `warning` | warnings for the users of a program |
 //! | `scope_stack` | settings of a thread that guards change and restore |
@@ -50,6 +51,7 @@ mod execution_mode;
 mod grad_mode;
 mod idle;
 pub mod ops;
+mod option_range;
 mod panic;
 mod scope_stack;
 mod tensor;
@@ -71,9 +73,9 @@ pub use capture::{
 pub use capture::{placeholder, storages_written_since, trace, traced};
 pub use device::{Device, IntoDevice};
 pub use display::{PrintOptions, get_printoptions, set_printoptions};
-#[doc(hidden)]
-pub use engine::HookList;
 pub use engine::{DeferredStats, HostFlag, deferred_stats, eager, flush, is_capturing, lazy, submit};
+#[doc(hidden)]
+pub use engine::{HookList, recording_number};
 pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
 pub use ops::call::registry::AutocastPolicy;
 pub use ops::call::registry::OperationInfo;
@@ -94,6 +96,8 @@ pub use ops::random::GeneratorScope;
 pub use ops::random::ThreadStream;
 pub use ops::random::ThreadStreamGuard;
 pub use ops::random::manual_seed;
+#[doc(hidden)]
+pub use option_range::OptionRange;
 #[doc(hidden)]
 pub use panic::unwrap;
 pub use pellucid_ir::backend::{self, MemoryStats};

@@ -106,34 +106,34 @@ impl ShaderCompiler {
         features: ShaderFeatures,
     ) -> Result<Arc<CompiledShader>> {
         let (uses, is_check) = (shader.binding_uses(), shader.is_check);
-        let text = shader.finish(features);
-        if let Some(known) = lock(&self.shaders).get(&text) {
-            return Ok(known.clone());
+        let source = shader.finish(features);
+        if let Some(cached) = lock(&self.shaders).get(&source) {
+            return Ok(cached.clone());
         }
         #[cfg(feature = "check-translations")]
-        crate::shader::languages::check_translations(op, &text)?;
+        crate::shader::languages::check_translations(op, &source)?;
         let compiled = graphics.scoped(op, || {
             let layouts = [self.headers[usize::from(is_check)].clone(), self.operand_layout(graphics, &uses)];
-            CompiledShader::new(&graphics.device, op, &text, layouts, is_check)
+            CompiledShader::new(&graphics.device, op, &source, layouts, is_check)
         })?;
         graphics.counters.pipelines.add(1);
         let compiled = Arc::new(compiled);
-        lock(&self.shaders).insert(text, compiled.clone());
+        lock(&self.shaders).insert(source, compiled.clone());
         Ok(compiled)
     }
 
     /// Returns the layout of group 1 of a shader. Shaders with the same uses of buffers share a layout.
     fn operand_layout(&self, graphics: &GraphicsDevice, uses: &[BindingUse]) -> wgpu::BindGroupLayout {
         let read_only: Vec<bool> = uses.iter().map(|usage| usage.is_read_only()).collect();
-        let mut known = lock(&self.operands);
-        if let Some(layout) = known.get(&read_only) {
+        let mut cached = lock(&self.operands);
+        if let Some(layout) = cached.get(&read_only) {
             return layout.clone();
         }
         let entries: Vec<wgpu::BindGroupLayoutEntry> =
             read_only.iter().enumerate().map(|(k, &read_only)| storage_entry(k, read_only, false)).collect();
         let descriptor = wgpu::BindGroupLayoutDescriptor { label: Some("operands"), entries: &entries };
         let layout = graphics.device.create_bind_group_layout(&descriptor);
-        known.insert(read_only, layout.clone());
+        cached.insert(read_only, layout.clone());
         layout
     }
 }
@@ -158,13 +158,13 @@ impl CompiledShader {
     fn new(
         device: &wgpu::Device,
         op: &'static str,
-        text: &str,
+        source: &str,
         [header, operands]: [wgpu::BindGroupLayout; 2],
         is_check: bool,
     ) -> CompiledShader {
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some(op),
-            source: wgpu::ShaderSource::Wgsl(text.into()),
+            source: wgpu::ShaderSource::Wgsl(source.into()),
         });
         let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: Some(op),

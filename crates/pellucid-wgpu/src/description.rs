@@ -8,7 +8,6 @@ use crate::cache::GenerationalCache;
 use crate::compiler::CompiledShader;
 use crate::operand::{BufferRef, DeviceArray, DeviceOperands};
 use crate::shader::parameters::Parameters;
-use crate::shader::program::program_digest;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Error, Layout, Result, Scalar};
 use std::collections::hash_map::DefaultHasher;
@@ -43,64 +42,21 @@ pub(crate) struct KernelDescription {
     pub(crate) checks: u32,
 }
 
-/// Returns the run-time parameters of the programs of a kernel.
-fn kernel_scalars(kernel: &Kernel) -> [&[Scalar]; 2] {
-    match kernel {
-        Kernel::Map(map) => [&map.params, &[]],
-        Kernel::Row(row) => [&row.params, &[]],
-        Kernel::MatMul(matmul) => [&matmul.params, &[]],
-        Kernel::Reduce(reduce) => [&reduce.params, &reduce.finish_params],
-        _ => [&[], &[]],
-    }
-}
-
 /// Returns the run-time parameter of a kernel with this index, or 0 if the kernel has fewer.
 pub(crate) fn kernel_scalar(kernel: &Kernel, index: usize) -> Scalar {
-    let [first, second] = kernel_scalars(kernel);
+    let [first, second] = kernel.params();
     first.get(index).or_else(|| second.get(index - first.len())).copied().unwrap_or_default()
 }
 
 /// Returns an error if a kernel has fewer run-time parameters than its programs read.
 pub(crate) fn check_scalars(kernel: &Kernel, description: &KernelDescription) -> Result<()> {
     let required = description.dispatches.iter().map(|d| d.parameters.required_scalars()).max().unwrap_or(0);
-    let passed: usize = kernel_scalars(kernel).iter().map(|list| list.len()).sum();
+    let passed: usize = kernel.params().iter().map(|list| list.len()).sum();
     if required <= passed {
         return Ok(());
     }
     let reason = format!("the programs of the kernel read {required} run-time parameters, got {passed}");
     Err(Error::invalid(kernel.name(), reason))
-}
-
-/// Hashes a kernel without the values of its run-time parameters.
-fn hash_kernel(kernel: &Kernel, state: &mut impl Hasher) {
-    std::mem::discriminant(kernel).hash(state);
-    match kernel {
-        Kernel::Map(map) => program_digest(&map.program).hash(state),
-        Kernel::Row(row) => (row.axes, program_digest(&row.program)).hash(state),
-        Kernel::MatMul(matmul) => matmul.epilogue.as_deref().map(program_digest).hash(state),
-        Kernel::Reduce(reduce) => {
-            let finish = reduce.finish.as_deref().map(program_digest);
-            (reduce.op, reduce.axes, program_digest(&reduce.program), finish, reduce.output).hash(state);
-        }
-        other => other.hash(state),
-    }
-}
-
-/// Returns true if two kernels are equal except for the values of their run-time parameters.
-fn is_same_code(a: &Kernel, b: &Kernel) -> bool {
-    let same_parameters = || kernel_scalars(a).map(<[Scalar]>::len) == kernel_scalars(b).map(<[Scalar]>::len);
-    match (a, b) {
-        (Kernel::Map(a), Kernel::Map(b)) => same_parameters() && a.program == b.program,
-        (Kernel::Row(a), Kernel::Row(b)) => same_parameters() && a.axes == b.axes && a.program == b.program,
-        (Kernel::MatMul(a), Kernel::MatMul(b)) => same_parameters() && a.epilogue == b.epilogue,
-        (Kernel::Reduce(a), Kernel::Reduce(b)) => {
-            same_parameters()
-                && (a.op, a.axes, a.output) == (b.op, b.axes, b.output)
-                && a.program == b.program
-                && a.finish == b.finish
-        }
-        _ => a == b,
-    }
 }
 
 /// A described kernel with the operands for which it was described.
@@ -113,13 +69,13 @@ struct CachedDescription {
 
 impl CachedDescription {
     fn matches(&self, kernel: &Kernel, operands: &DeviceOperands<'_>) -> bool {
-        let same = |((buffer, layout, dtype), array): (&(BufferRef, Layout, DType), &DeviceArray<'_>)| {
+        let is_equal = |((buffer, layout, dtype), array): (&(BufferRef, Layout, DType), &DeviceArray<'_>)| {
             *buffer == array.buffer && *dtype == array.dtype && layout == array.layout
         };
         self.inputs == operands.inputs.len()
             && self.operands.len() == operands.inputs.len() + operands.outputs.len()
-            && self.operands.iter().zip(operands.all()).all(same)
-            && is_same_code(&self.kernel, kernel)
+            && self.operands.iter().zip(operands.all()).all(is_equal)
+            && self.kernel.structure_eq(kernel)
     }
 }
 
@@ -135,7 +91,7 @@ impl DescriptionCache {
     /// Returns the digest of a kernel and its operands.
     pub(crate) fn digest(kernel: &Kernel, operands: &DeviceOperands<'_>) -> u64 {
         let mut state = DefaultHasher::new();
-        hash_kernel(kernel, &mut state);
+        kernel.hash_structure(&mut state);
         operands.inputs.len().hash(&mut state);
         for array in operands.all() {
             (array.buffer, array.layout, array.dtype).hash(&mut state);

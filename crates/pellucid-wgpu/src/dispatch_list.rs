@@ -46,7 +46,7 @@ impl<'a> DispatchList<'a> {
     ) -> Result<()> {
         let axis = self.gpu.graphics.max_groups();
         let [x, y] = [groups.min(axis), groups.div_ceil(axis)];
-        let bytes = parameters.len() * 4;
+        let bytes = parameters.bytes();
         if y > axis || bytes > PARAMETER_BYTES {
             let reason =
                 format!("{groups} workgroups with {bytes} bytes of parameters exceed the limits of the adapter");
@@ -65,8 +65,8 @@ impl<'a> DispatchList<'a> {
 
     /// Adds dispatch `index` again with other parameters.
     pub(crate) fn repeat(&mut self, index: usize, parameters: Parameters) {
-        let known = &self.description.dispatches[index];
-        let (shader, buffers, groups) = (known.shader.clone(), known.buffers.clone(), known.groups);
+        let dispatch = &self.description.dispatches[index];
+        let (shader, buffers, groups) = (dispatch.shader.clone(), dispatch.buffers.clone(), dispatch.groups);
         self.description.dispatches.push(DispatchDescription { shader, parameters, buffers, groups });
     }
 

@@ -22,12 +22,12 @@ const APIS: [wgpu::Backends; 3] = [wgpu::Backends::VULKAN, wgpu::Backends::METAL
 fn adapters() -> &'static [wgpu::Adapter] {
     static ADAPTERS: OnceLock<Vec<wgpu::Adapter>> = OnceLock::new();
     ADAPTERS.get_or_init(|| {
-        let of_api = |api| {
+        let api_adapters = |api| {
             let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
             descriptor.backends = api;
             block_on(wgpu::Instance::new(descriptor).enumerate_adapters(api))
         };
-        let mut adapters = APIS.into_iter().map(of_api).find(|adapters| !adapters.is_empty()).unwrap_or_default();
+        let mut adapters = APIS.into_iter().map(api_adapters).find(|adapters| !adapters.is_empty()).unwrap_or_default();
         adapters.sort_by_key(|adapter| match adapter.get_info().device_type {
             wgpu::DeviceType::DiscreteGpu => 0,
             wgpu::DeviceType::IntegratedGpu => 1,

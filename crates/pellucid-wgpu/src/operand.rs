@@ -47,7 +47,7 @@ impl<'a> DeviceArray<'a> {
     }
 }
 
-/// Adds the position of the first element of every array to the parameters, and returns their texts.
+/// Adds the offset of the first element of every array to the parameters, and returns the expressions.
 pub(crate) fn declare_starts<'a>(
     parameters: &mut Parameters,
     arrays: impl IntoIterator<Item = &'a DeviceArray<'a>>,
@@ -109,7 +109,7 @@ impl<I> UncheckedOperand<'_, I> {
     fn check_extent(&self, op: &'static str) -> Result<()> {
         let UncheckedOperand { layout, bytes, dtype, .. } = self;
         let capacity = (bytes / dtype.size()) as isize;
-        // Shaders compute element counts and positions in 32 bits.
+        // Shaders compute element counts and offsets in 32 bits.
         let is_countable = layout.shape().checked_size().is_some_and(|size| size <= u32::MAX as usize / 2);
         let extent = if is_countable { layout.extent() } else { 0..isize::MAX };
         if extent.is_empty() || extent.start >= 0 && extent.end <= capacity && capacity <= u32::MAX as isize {
@@ -153,7 +153,7 @@ impl Bindings {
         let mut bindings = Bindings::default();
         for array in inputs.iter().chain(outputs) {
             let binding = match bindings.buffers.iter().position(|&buffer| buffer == array.buffer) {
-                Some(at) => at + 1,
+                Some(index) => index + 1,
                 None => {
                     let written: Vec<DType> =
                         outputs.iter().filter(|o| o.buffer == array.buffer).map(|o| o.dtype).collect();
@@ -176,7 +176,7 @@ impl Bindings {
 
     /// Returns the binding of a buffer that is bound.
     pub(crate) fn binding_of(&self, buffer: BufferRef) -> usize {
-        self.buffers.iter().position(|&own| own == buffer).map_or(0, |at| at + 1)
+        self.buffers.iter().position(|&bound| bound == buffer).map_or(0, |index| index + 1)
     }
 
     /// Returns the binding of input `k`.

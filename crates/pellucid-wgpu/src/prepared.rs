@@ -2,7 +2,7 @@
 //!
 //! All operands are checked, all shaders compiled and all parameters written once. A launch uses the buffers of the
 //! slots and the scratch memory of the plan. A launch binds them, records all dispatches and submits them together.
-//! Bind groups are kept for the last storages, so a launch with known storages creates nothing.
+//! Bind groups are cached for the last storages, so a launch with these storages creates nothing.
 //!
 //! A launch of a plan with checks of indices is two submissions: the dispatches up to the last check, and the rest. The
 //! host waits for the first one, while the device computes the second one.
@@ -20,11 +20,12 @@ use pellucid_ir::backend::{Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Sto
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, SlotUse};
 use pellucid_ir::{Error, Result, lock};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// The number of bind groups that a plan keeps for each list of its buffers. The pool of a training loop that runs
+/// The number of bind groups that a plan caches for each list of its buffers. The pool of a training loop that runs
 /// eager code between its plans returns to the same buffers after a few steps.
-const KEPT_GROUPS: usize = 8;
+const CACHED_BIND_GROUPS: usize = 8;
 
 /// A plan whose operands have been checked and whose shaders are compiled.
 pub(crate) struct WgpuPlan {
@@ -51,7 +52,7 @@ struct PlanDispatch {
 }
 
 /// A buffer of a dispatch.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum PlanBuffer {
     Slot(usize),
     Scratch(usize),
@@ -62,7 +63,7 @@ struct PlanGroup {
     layout: wgpu::BindGroupLayout,
     buffers: Vec<PlanBuffer>,
     /// The oldest comes first.
-    kept: Vec<(Vec<wgpu::Buffer>, wgpu::BindGroup)>,
+    cached: Vec<(Vec<wgpu::Buffer>, wgpu::BindGroup)>,
 }
 
 /// A plan under construction.
@@ -71,6 +72,8 @@ struct PlanBuilder {
     slots: Vec<SlotUse>,
     dispatches: Vec<PlanDispatch>,
     groups: Vec<PlanGroup>,
+    /// The group of each list of buffers with its layout.
+    group_indices: HashMap<(wgpu::BindGroupLayout, Vec<PlanBuffer>), usize>,
     parameters: Vec<u8>,
     /// The bytes that all kernels read and write.
     bytes: usize,
@@ -136,9 +139,9 @@ impl PlanBuilder {
             BufferRef::Scratch(k) => PlanBuffer::Scratch(k),
         };
         let buffers: Vec<PlanBuffer> = buffers.iter().map(buffer).collect();
-        let known = self.groups.iter().position(|g| g.layout == shader.operands && g.buffers == buffers);
-        let group = known.unwrap_or_else(|| {
-            self.groups.push(PlanGroup { layout: shader.operands.clone(), buffers, kept: Vec::new() });
+        let group = *self.group_indices.entry((shader.operands.clone(), buffers)).or_insert_with_key(|key| {
+            let (layout, buffers) = key.clone();
+            self.groups.push(PlanGroup { layout, buffers, cached: Vec::new() });
             self.groups.len() - 1
         });
         let too_many = |_| {
@@ -172,7 +175,7 @@ impl WgpuPlan {
     /// # Errors
     /// If an operand exceeds its slot, a shader does not compile, or an allocation fails.
     pub(crate) fn new(gpu: &Arc<Gpu>, plan: CheckedPlan<'_>) -> Result<WgpuPlan> {
-        let mut builder = PlanBuilder { slots: SlotUse::of_plan(&plan)?, window: 4, ..Default::default() };
+        let mut builder = PlanBuilder { slots: SlotUse::from_plan(&plan)?, window: 4, ..Default::default() };
         plan.launches.iter().try_for_each(|launch| builder.add(gpu, launch))?;
         builder.finish(gpu)
     }
@@ -244,7 +247,7 @@ impl WgpuPlan {
 }
 
 impl PlanGroup {
-    /// Returns the bind group for the memory of the buffers, which is created if it is not kept.
+    /// Returns the bind group for the memory of the buffers, which is created if it is not cached.
     fn bind(
         &mut self,
         graphics: &GraphicsDevice,
@@ -255,20 +258,20 @@ impl PlanGroup {
             PlanBuffer::Slot(slot) => slots[slot].as_ref(),
             PlanBuffer::Scratch(k) => Some(scratch[k].raw()),
         };
-        let PlanGroup { layout, buffers, kept } = self;
-        let now = || buffers.iter().map(memory);
-        let is_bound = |kept: &[wgpu::Buffer]| kept.iter().zip(now()).all(|(a, b)| b.is_some_and(|b| b == a));
-        let known = kept.iter().position(|(kept, _)| is_bound(kept));
-        let at = known.unwrap_or_else(|| {
-            let buffers: Vec<wgpu::Buffer> = now().flatten().cloned().collect();
+        let PlanGroup { layout, buffers, cached } = self;
+        let current = || buffers.iter().map(memory);
+        let is_bound = |bound: &[wgpu::Buffer]| bound.iter().zip(current()).all(|(a, b)| b.is_some_and(|b| b == a));
+        let existing = cached.iter().position(|(bound, _)| is_bound(bound));
+        let index = existing.unwrap_or_else(|| {
+            let buffers: Vec<wgpu::Buffer> = current().flatten().cloned().collect();
             let group = operand_group(graphics, layout, &buffers);
-            if kept.len() == KEPT_GROUPS {
-                kept.remove(0);
+            if cached.len() == CACHED_BIND_GROUPS {
+                cached.remove(0);
             }
-            kept.push((buffers, group));
-            kept.len() - 1
+            cached.push((buffers, group));
+            cached.len() - 1
         });
-        &kept[at].1
+        &cached[index].1
     }
 }
 

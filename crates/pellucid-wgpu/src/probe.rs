@@ -24,13 +24,13 @@ impl Gpu {
         let mut parameters = Parameters::for_items(1);
         let iterations = parameters.declare_len(ITERATIONS);
         // A compiler cannot replace the loop by a formula.
-        let text = "
-            if (thread >= params[0]) { return; }
+        let source = "
+            if (thread >= $item_count) { return; }
             var x = params[1];
             for (var i = 0u; i < $iterations; i = i + 1u) {
                 x = (x ^ (x >> 7u)) * 1664525u + 1013904223u;
             }";
-        shader.template(text, values![iterations]);
+        shader.template(source, values![iterations]);
         shader.store_word(output, "thread", "x");
         let expected =
             (0..ITERATIONS).fold(0u32, |x, _| (x ^ (x >> 7)).wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
@@ -72,13 +72,15 @@ impl Gpu {
             .map(|(a, b, c)| [a as f32 / 4096.0, b as f32 / 4096.0, c as f32 / 4096.0]);
         let mut shader = ShaderBuilder::default();
         let output = shader.binding(BindingUse::Write);
-        shader.line("if (thread >= params[0]) { return; }");
+        shader.return_unless_item("thread");
         // The operands follow the first two words.
         let value = |k: usize| format!("bitcast<f32>(params[3u * thread + {}u])", k + 2);
         shader.line(format!("let y = fma({}, {}, {});", value(0), value(1), value(2)));
         shader.store_word(output, "thread", "bitcast<u32>(y)");
         let mut parameters = Parameters::for_items(cases.len());
-        parameters.extend(cases.iter().flatten().map(|x| x.to_bits()));
+        for x in cases.iter().flatten() {
+            parameters.declare_slot(x.to_bits() as usize);
+        }
         let expected = cases.map(|[a, b, c]| a.mul_add(b, c).to_bits());
         Ok(self.run_probe(shader, parameters, cases.len())? == expected)
     }
@@ -93,13 +95,13 @@ impl Gpu {
         let output = shader.binding(BindingUse::Write);
         let size = shader.subgroup_size();
         let workgroup = format!("{WORKGROUP}u");
-        let text = "
+        let source = "
             var is_expected = countOneBits($size) == 1u;
             for (var stride = 1u; stride < min($size, $workgroup); stride = stride << 1u) {
                 let other = subgroupShuffleXor(local, stride);
                 is_expected = is_expected && other == (local ^ stride);
             }";
-        shader.template(text, values![size, workgroup]);
+        shader.template(source, values![size, workgroup]);
         shader.store_word(output, "local", "select(0u, 1u, is_expected)");
         let words = self.run_probe(shader, Parameters::for_items(WORKGROUP as usize), WORKGROUP as usize)?;
         Ok(words.iter().all(|&is_expected| is_expected == 1))
@@ -117,7 +119,7 @@ impl Gpu {
         let mut shader = ShaderBuilder::default();
         let output = shader.binding(BindingUse::Write);
         let (workgroup, round_f16) = (format!("{WORKGROUP}u"), ROUND_F16);
-        let text = "
+        let source = "
             var is_expected = true;
             for (var h = local; h < 65536u; h = h + $workgroup) {
                 let value = h_to_f32_by_bits(h);
@@ -139,7 +141,7 @@ impl Gpu {
                     is_expected = is_expected && (is_nan || is_value) && is_stored;
                 }
             }";
-        shader.template(text, values![workgroup, round_f16]);
+        shader.template(source, values![workgroup, round_f16]);
         shader.store_word(output, "local", "select(0u, 1u, is_expected)");
         let words = self.run_probe(shader, Parameters::for_items(WORKGROUP as usize), WORKGROUP as usize)?;
         Ok(words.iter().all(|&is_expected| is_expected == 1))

@@ -133,12 +133,12 @@ struct CheckedOperations(Vec<&'static str>);
 impl CheckedOperations {
     /// Returns the number of an operation.
     fn number(&mut self, op: &'static str) -> u32 {
-        let known = self.0.iter().position(|&known| known == op);
-        let at = known.unwrap_or_else(|| {
+        let existing = self.0.iter().position(|&other| other == op);
+        let index = existing.unwrap_or_else(|| {
             self.0.push(op);
             self.0.len() - 1
         });
-        at as u32 + 1
+        index as u32 + 1
     }
 
     /// Returns the error that the contents of a status buffer describe, if a check failed.

@@ -68,7 +68,7 @@ impl RecordedDispatches {
         graphics.counters.bytes.add(description.bytes);
         let operands = memory.len() - description.scratch.len();
         for dispatch in &description.dispatches {
-            let size = 4 * dispatch.parameters.len();
+            let size = dispatch.parameters.bytes();
             let mut offset = self.bytes.len().next_multiple_of(graphics.parameter_alignment());
             if self.dispatches.len() >= MAX_RECORDED || offset + size > PARAMETER_BYTES {
                 self.submit(graphics)?;

@@ -138,7 +138,8 @@ fn deep_q_learning(steps: usize) -> Result<Sequential> {
     let target = network.deep_copy()?;
     // A clone of a network shares its parameters.
     let mut learn = q_step(network.clone(), target.clone());
-    let schedule = CosineSchedule::new(1e-3, steps);
+    let schedule = CosineWithWarmupLr { warmup_steps: 0, total_steps: steps, eta_min: 0.0 };
+    let mut scheduler = Scheduler::new(schedule, learn.optimizer());
 
     let mut memory: Vec<Transition> = Vec::new();
     let mut cart = CartPole::new(&mut rng);
@@ -159,7 +160,7 @@ fn deep_q_learning(steps: usize) -> Result<Sequential> {
         }
         if step >= BEGIN {
             let batch: Vec<Transition> = (0..BATCH).map(|_| memory[rng.below(memory.len())]).collect();
-            schedule.set(learn.optimizer(), step);
+            scheduler.set_epoch(step, learn.optimizer());
             learn.launch(&transition_tensors(&batch).each_ref())?;
             if step % 200 == 0 {
                 target.load_state_dict(&network.state_dict())?;
@@ -207,13 +208,14 @@ fn actor_critic(updates: usize) -> Result<Sequential> {
     let (actor, critic) = (mlp(2), mlp(1));
     let mut rng = SplitMix64::new(SEED);
     let mut learn = policy_step(actor.clone(), critic.clone());
-    let schedule = CosineSchedule::new(3e-3, updates);
+    let schedule = CosineWithWarmupLr { warmup_steps: 0, total_steps: updates, eta_min: 0.0 };
+    let mut scheduler = Scheduler::new(schedule, learn.optimizer());
     let mut carts: Vec<CartPole> = (0..CARTS).map(|_| CartPole::new(&mut rng)).collect();
-    for update in 0..updates {
+    for _ in 0..updates {
         let rollout = Rollout::play(&actor, &mut carts, &mut rng);
         let returns = rollout.returns(&critic);
-        schedule.set(learn.optimizer(), update);
         learn.launch(&[&rollout.states(), &rollout.actions(), &returns])?;
+        scheduler.step(learn.optimizer());
     }
     Ok(actor)
 }

@@ -79,8 +79,8 @@ fn train_model(model: &CharGpt, sizes: &Sizes, train: &[i64], validation: &[i64]
 
     let options = AdamWOptions { lr, betas: (0.9, 0.99), weight_decay: 0.1, ..Default::default() };
     let optimizer = AdamW::new(model.parameters(), options);
-    let schedule = CosineSchedule::new(lr, steps).warmup(steps / 20).floor(lr / 50.0);
-    let mut trainer = Trainer::new(model, character_cross_entropy, optimizer)
+    let schedule = CosineWithWarmupLr { warmup_steps: steps / 20, total_steps: steps, eta_min: lr / 50.0 };
+    let mut trainer = Trainer::new(model, cross_entropy_of_characters, optimizer)
         .epochs(EPOCHS)
         .clip_grad_norm(1.0)
         .schedule_steps(schedule);
@@ -118,12 +118,12 @@ impl GptBlock {
         let options = MultiheadAttentionOptions { bias: false, rotary, ..Default::default() };
         GptBlock {
             norm1: RmsNorm::new(width),
-            attention: MultiheadAttention::with(width, heads, options),
+            attention: MultiheadAttention::with_options(width, heads, options),
             norm2: RmsNorm::new(width),
             mlp: sequential![
-                Linear::new(width, 4 * width).without_bias(),
+                Linear::new(width, 4 * width).bias(false),
                 Gelu,
-                Linear::new(4 * width, width).without_bias()
+                Linear::new(4 * width, width).bias(false)
             ],
         }
     }
@@ -143,7 +143,7 @@ impl Layer for CharGpt {
         let x = self
             .blocks
             .iter()
-            .try_fold(x, |x, block| block.run(&x, |x| block.attention.try_attend(x, x, x, causal)))?;
+            .try_fold(x, |x, block| block.run(&x, |x| block.attention.try_forward_qkv(x, x, x, causal)))?;
         self.head.try_forward(&self.norm.try_forward(&x)?)
     }
 }

@@ -36,12 +36,12 @@ fn main() -> Result<()> {
     manual_seed(SEED);
     let mut points = Batches::new(&[ring(100_000)], CRITIC_STEPS * BATCH).shuffled(SEED).drop_last();
 
-    let lr = 3e-3;
-    let mut trainer = Trainer::from_task(Gan::new(lr))
+    let schedule = CosineWithWarmupLr { warmup_steps: 0, total_steps: steps, eta_min: 0.0 };
+    let mut trainer = Trainer::from_task(Gan::new(3e-3))
         .epochs(steps.div_ceil(points.len()))
         .steps(steps)
-        .schedule_steps_of("generator", CosineSchedule::new(lr, steps))
-        .schedule_steps_of("critic", CosineSchedule::new(lr, steps))
+        .schedule_steps_of("generator", schedule)
+        .schedule_steps_of("critic", schedule)
         .quiet();
     let history = trainer.fit(&mut points, None)?;
     println!("distance {:.3}", history.last("train_distance").expect("a task logs its scalars"));

@@ -38,13 +38,12 @@ fn main() -> Result<()> {
     let mut test = batches(random_words(2_000, &mut rng));
 
     let model = Classifier::new(32, 128);
-    let lr = 3e-3;
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr, ..Default::default() });
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 3e-3, ..Default::default() });
     let steps = epochs * train.len();
     let mut trainer = Trainer::with_inputs(&model, BceWithLogitsLoss::default(), optimizer)
         .epochs(epochs)
         .clip_grad_norm(1.0)
-        .schedule_steps(CosineSchedule::new(lr, steps).warmup(steps / 20))
+        .schedule_steps(CosineWithWarmupLr { warmup_steps: steps / 20, total_steps: steps, eta_min: 0.0 })
         .metric(Accuracy::new());
     let history = trainer.fit(&mut train, Some(&mut test))?;
 
@@ -145,7 +144,7 @@ impl Classifier {
         let options = RecurrentOptions { batch_first: true, ..Default::default() };
         Classifier {
             embedding: Embedding::new(SYMBOLS.len(), width).padding_index(0),
-            lstm: Lstm::with(width, hidden, options),
+            lstm: Lstm::with_options(width, hidden, options),
             head: Linear::new(hidden, 1),
         }
     }
@@ -155,8 +154,8 @@ impl Model<(Tensor, Tensor)> for Classifier {
     /// Returns a logit for each word, `[N]`.
     fn run(&self, (symbols, lengths): &(Tensor, Tensor)) -> Result<Tensor> {
         let x = self.embedding.try_forward(symbols)?;
-        // The final state of a word is the state at its last symbol: padding has no effect.
-        let (_, (h, _)) = self.lstm.try_run_padded(&x, lengths, None)?;
+        // The last state of a word is the state at its own end: padding changes nothing.
+        let (_, (h, _)) = self.lstm.try_forward_padded(&x, lengths, None)?;
         ops::squeeze(&self.head.try_forward(&h.i(-1))?, -1)
     }
 }

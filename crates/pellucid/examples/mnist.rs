@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     // The optimizer is AdamW. Its learning rate rises during the first twentieth of the steps, then decreases.
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { weight_decay: 0.01, ..Default::default() });
     let steps = epochs * train.len();
-    let schedule = CosineSchedule::new(3e-3, steps).warmup(steps / 20);
+    let schedule = CosineWithWarmupLr { warmup_steps: steps / 20, total_steps: steps, eta_min: 0.0 };
 
     // The trainer captures a step once, and replays it. After each epoch it validates the model and saves the best one.
     let folder = env::temp_dir().join(format!("pellucid-mnist-{}", process::id()));

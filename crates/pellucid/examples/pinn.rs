@@ -49,16 +49,16 @@ fn main() -> Result<()> {
 
 /// Minimizes the mean squared residual at random points, which are drawn in every step.
 fn train(network: &Sequential, steps: usize, points: usize) -> Result<()> {
-    let lr = 3e-3;
-    let adam = Adam::new(network.parameters(), AdamOptions { lr, ..Default::default() });
-    let schedule = CosineSchedule::new(lr, steps).warmup(steps / 50);
+    let adam = Adam::new(network.parameters(), AdamOptions { lr: 3e-3, ..Default::default() });
     let mut step = TrainingStep::new(adam, |_| {
         let (t, x) = random_points(points);
         Ok(residual(network, &t, &x)?.square().mean(..))
     });
+    let schedule = CosineWithWarmupLr { warmup_steps: steps / 50, total_steps: steps, eta_min: 0.0 };
+    let mut scheduler = Scheduler::new(schedule, step.optimizer());
     for at in 0..steps {
-        schedule.set(step.optimizer(), at);
-        let loss = &step.launch(&[])?[0];
+        let loss = step.launch(&[])?[0].clone();
+        scheduler.step(step.optimizer());
         if at % (steps / 8) == 0 {
             println!("step {at}: mean square of the residual {:.2e}", loss.item::<f64>());
         }

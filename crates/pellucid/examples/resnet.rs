@@ -30,11 +30,10 @@ fn main() -> Result<()> {
 
     let model = resnet18(width);
     println!("{} weights", model.parameter_count());
-    let lr = 0.05;
-    let options = SgdOptions { lr, momentum: 0.9, nesterov: true, weight_decay: 5e-4, ..Default::default() };
+    let options = SgdOptions { lr: 0.05, momentum: 0.9, nesterov: true, weight_decay: 5e-4, ..Default::default() };
     let sgd = Sgd::new(model.parameters(), options);
     let mut trainer = Trainer::new(&model, CrossEntropyLoss::default(), sgd)
-        .schedule_steps(CosineSchedule::new(lr, steps).warmup(steps / 5))
+        .schedule_steps(CosineWithWarmupLr { warmup_steps: steps / 5, total_steps: steps, eta_min: 0.0 })
         .metric(Accuracy::new());
     let history = trainer.fit(&mut train, Some(&mut test))?;
 
@@ -114,5 +113,5 @@ impl Layer for ResidualBlock {
 
 /// Returns a convolution that preserves the image size at stride 1. It has no bias, because a normalization follows.
 fn convolution(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Conv2d {
-    Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).without_bias()
+    Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false)
 }

@@ -34,8 +34,11 @@ fn main() -> Result<()> {
 
     let task = VaeTask::new(Vae::new());
     let steps = epochs * train.len();
-    let mut trainer =
-        Trainer::from_task(task).epochs(epochs).schedule_steps(CosineSchedule::new(2e-3, steps).warmup(steps / 20));
+    let mut trainer = Trainer::from_task(task).epochs(epochs).schedule_steps(CosineWithWarmupLr {
+        warmup_steps: steps / 20,
+        total_steps: steps,
+        eta_min: 0.0,
+    });
     trainer.fit(&mut train, Some(&mut test))?;
 
     let elbo = -trainer.evaluate(&mut test)?["negative_elbo"];

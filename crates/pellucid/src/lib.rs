@@ -97,7 +97,8 @@ pub mod prelude {
     pub use crate::io;
     pub use crate::nn;
     pub use crate::nn::loss::{BceWithLogitsLoss, CrossEntropyLoss, Loss, MseLoss, Reduction, cross_entropy, mse_loss};
-    pub use crate::nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
+    pub use crate::nn::optim::schedule::{CosineWithWarmupLr, Scheduler};
+    pub use crate::nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
     pub use crate::nn::{
         AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Buffer, Conv1d, Conv2d, ConvTranspose2d, Dropout,
         Embedding, Flatten, Gelu, GroupNorm, Identity, Layer, LayerNorm, Linear, MaxPool2d, Module, Parameter, Relu,

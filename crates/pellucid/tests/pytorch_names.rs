@@ -386,25 +386,19 @@ rows! {
         let (layer, mask) = (Pruned::new(Linear::new(8, 4)), Tensor::ones([4, 8], DType::F32));
         let conv = Conv2d::new(4, 8, 3);
         let (s, packed) = (Tensor::randn([3, 8], DType::F32), pack_padded_sequence(&x, &lengths, false)?);
-        let weights = AttentionWeights {
-            in_proj: attention.in_proj.as_tensors(),
-            in_proj_bias: attention.in_proj_bias.as_deref(),
-            out_proj_weight: &attention.out_proj.weight,
-            out_proj_bias: attention.out_proj.bias.as_deref(),
-            bias_kv: None,
-        };
+        let weights = attention.state_dict();
     }
     "nn.Linear(8, 4)" => [Linear::new(8, 4)];
-    "nn.Linear(8, 4, bias=False)" => [Linear::new(8, 4).without_bias()];
+    "nn.Linear(8, 4, bias=False)" => [Linear::new(8, 4).bias(false)];
     "nn.LazyLinear(4)" => [Linear::lazy(4)];
     "nn.Bilinear(8, 8, 4)" => [Bilinear::new(8, 8, 4)];
     "nn.Conv2d(4, 8, 3, stride=2, padding=1)" => [Conv2d::new(4, 8, 3).stride(2).padding(1)];
-    "nn.Conv2d(4, 4, 3, groups=4, bias=False)" => [Conv2d::new(4, 4, 3).groups(4).without_bias()];
+    "nn.Conv2d(4, 4, 3, groups=4, bias=False)" => [Conv2d::new(4, 4, 3).groups(4).bias(false)];
     "nn.ConvTranspose2d(4, 8, 2, stride=2)" => [ConvTranspose2d::new(4, 8, 2).stride(2)];
     "nn.BatchNorm2d(4)" => [BatchNorm2d::new(4)];
     "nn.LayerNorm(8)" => [LayerNorm::new(8)];
     "nn.GroupNorm(2, 4)" => [GroupNorm::new(2, 4)];
-    "nn.InstanceNorm2d(4, affine=True)" => [InstanceNorm2d::new(4).affine()];
+    "nn.InstanceNorm2d(4, affine=True)" => [InstanceNorm2d::new(4).affine(true)];
     "nn.RMSNorm(8)" => [RmsNorm::new(8)];
     "nn.Dropout(0.1)" => [Dropout::new(0.1)];
     "nn.Dropout2d(0.1)" => [Dropout2d::new(0.1)];
@@ -426,8 +420,8 @@ rows! {
     "nn.Tanh()" => [Tanh];
     "nn.Sigmoid()" => [Sigmoid];
     "nn.Softmax(dim=-1)" => [Softmax { axis: -1 }];
-    "nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))" => [WeightNorm::new(Linear::new(8, 4))];
-    "nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))" => [SpectralNorm::new(Linear::new(8, 4))];
+    "nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))" => [Parametrized::new(Linear::new(8, 4), WeightNorm::new())];
+    "nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))" => [Parametrized::new(Linear::new(8, 4), SpectralNorm::new())];
     "nn.utils.parametrizations.orthogonal(nn.Linear(8, 4))" => [Parametrized::new(Linear::new(8, 4), Orthogonal::new())];
     "parametrize.remove_parametrizations(layer, 'weight')" => [Parametrized::new(Linear::new(8, 4), Orthogonal::new()).remove()];
     "prune.l1_unstructured(layer, 'weight', 0.3)" => [prune::l1_unstructured(&layer, 0.3)?];
@@ -437,29 +431,29 @@ rows! {
     "prune.remove(layer, 'weight')" => [layer.remove()];
     "nn.utils.fuse_conv_bn_eval(conv, bn)" => [fuse_conv_bn(&conv, &BatchNorm2d::new(8))?];
     "nn.RNN(8, 6)" => [Rnn::new(8, 6)];
-    "nn.GRU(8, 6, num_layers=2)" => [Gru::with(8, 6, RecurrentOptions { layers: 2, ..Default::default() })];
-    "nn.LSTM(8, 6, batch_first=True)" => [Lstm::with(8, 6, RecurrentOptions { batch_first: true, ..Default::default() })];
-    "out, (h, c) = lstm(x)" => [let (out, (h, c)) = lstm.run(&x, None)];
-    "out, (h, c) = lstm(x, (h, c))" => [let (out, (h, c)) = lstm.run(&x, Some(&(h, c)))];
+    "nn.GRU(8, 6, num_layers=2)" => [Gru::with_options(8, 6, RecurrentOptions { layers: 2, ..Default::default() })];
+    "nn.LSTM(8, 6, batch_first=True)" => [Lstm::with_options(8, 6, RecurrentOptions { batch_first: true, ..Default::default() })];
+    "out, (h, c) = lstm(x)" => [let (out, (h, c)) = lstm.forward_sequence(&x, None)];
+    "out, (h, c) = lstm(x, (h, c))" => [let (out, (h, c)) = lstm.forward_sequence(&x, Some(&(h, c)))];
     "packed = nn.utils.rnn.pack_padded_sequence(x, lengths)" => [let packed = pack_padded_sequence(&x, &lengths, false)?];
     "packed = nn.utils.rnn.pack_sequence([s, s])" => [let packed = pack_sequence(&[&s, &s])?];
-    "out, (h, c) = lstm(packed)" => [let (out, (h, c)) = lstm.run_packed(&packed, None)];
+    "out, (h, c) = lstm(packed)" => [let (out, (h, c)) = lstm.forward_packed(&packed, None)];
     "x, lengths = nn.utils.rnn.pad_packed_sequence(out)" => [let (x, lengths) = pad_packed_sequence(&packed, false, 0.0)?];
     "nn.utils.rnn.unpack_sequence(out)" => [unpack_sequence(&packed)?];
     "nn.LSTMCell(8, 6)" => [LstmCell::new(8, 6)];
     "nn.LSTMCell(8, 6)(s)" => [LstmCell::new(8, 6).forward(&s, None)];
     "nn.MultiheadAttention(8, 2, batch_first=True)" => [MultiheadAttention::new(8, 2)];
-    "attention(x, x, x, need_weights=False)" => [attention.attend(&x, &x, &x, none)];
-    "attention(x, x, x, key_padding_mask=~visible)" => [attention.attend(&x, &x, &x, AttentionMasks::padding(&visible))];
-    "attention(x, x, x)" => [attention.attend_weighted(&x, &x, &x, none, true)];
-    "F.multi_head_attention_forward(x, x, x, 8, 2, ..)" => [multi_head_attention_forward(&x, &x, &x, 2, weights, AttentionForwardOptions::default())?];
-    "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)" => [TransformerEncoderLayer::new(8, 2, 16, TransformerOptions::default())];
-    "nn.TransformerEncoder(layer, 3)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default())];
-    "encoder(x, src_key_padding_mask=~visible)" => [TransformerEncoder::new(3, 8, 2, 16, TransformerOptions::default()).forward_masked(&x, AttentionMasks::padding(&visible))];
-    "nn.TransformerDecoder(layer, 3)" => [TransformerDecoder::new(3, 8, 2, 16, TransformerOptions::default())];
-    "decoder(x, memory)" => [TransformerDecoder::new(3, 8, 2, 16, TransformerOptions::default()).forward(&x, &x, none, none)];
-    "nn.Transformer(8, 2, 1, 2, 16, batch_first=True)" => [Transformer::new(8, 2, [1, 2], 16, TransformerOptions::default())];
-    "model(x, x)" => [Transformer::new(8, 2, [1, 2], 16, TransformerOptions::default()).forward(&x, &x, none, none, none)];
+    "attention(x, x, x, need_weights=False)" => [attention.forward_qkv(&x, &x, &x, none)];
+    "attention(x, x, x, key_padding_mask=~visible)" => [attention.forward_qkv(&x, &x, &x, AttentionMasks::padding(&visible))];
+    "attention(x, x, x)" => [attention.forward_with_weights(&x, &x, &x, none, true)];
+    "F.multi_head_attention_forward(x, x, x, 8, 2, ..)" => [functional_call(&attention, &weights, |attention| attention.forward_qkv(&x, &x, &x, none))?];
+    "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)" => [TransformerEncoderLayer::with_options(8, 2, TransformerOptions { hidden: 16, ..Default::default() })];
+    "nn.TransformerEncoder(layer, 3)" => [TransformerEncoder::new(8, 2, 3)];
+    "encoder(x, src_key_padding_mask=~visible)" => [TransformerEncoder::new(8, 2, 3).forward_masked(&x, AttentionMasks::padding(&visible))];
+    "nn.TransformerDecoder(layer, 3)" => [TransformerDecoder::new(8, 2, 3)];
+    "decoder(x, memory)" => [TransformerDecoder::new(8, 2, 3).forward(&x, &x, none, none)];
+    "nn.Transformer(8, 2, 1, 2, 16, batch_first=True)" => [Transformer::with_options(8, 2, [1, 2], TransformerOptions { hidden: 16, ..Default::default() })];
+    "model(x, x)" => [Transformer::new(8, 2, [1, 2]).forward(&x, &x, none, none, none)];
     "nn.Transformer.generate_square_subsequent_mask(5)" => [AttentionMasks::causal()];
 
     functional [] {
@@ -549,12 +543,12 @@ rows! {
     "lr_scheduler.StepLR(optimizer, 30)" => [Scheduler::new(StepLr { step_size: 30, gamma: 0.1 }, &optimizer)];
     "lr_scheduler.MultiStepLR(optimizer, [30, 80])" => [Scheduler::new(MultiStepLr { milestones: vec![30, 80], gamma: 0.1 }, &optimizer)];
     "lr_scheduler.ExponentialLR(optimizer, 0.99)" => [Scheduler::new(ExponentialLr { gamma: 0.99 }, &optimizer)];
-    "lr_scheduler.CosineAnnealingLR(optimizer, 100)" => [Scheduler::new(CosineAnnealingLr { period: 100, floor: 0.0 }, &optimizer)];
-    "lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)" => [Scheduler::new(CosineAnnealingWarmRestarts { first: 10, multiple: 1, floor: 0.0 }, &optimizer)];
+    "lr_scheduler.CosineAnnealingLR(optimizer, 100)" => [Scheduler::new(CosineAnnealingLr { t_max: 100, eta_min: 0.0 }, &optimizer)];
+    "lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)" => [Scheduler::new(CosineAnnealingWarmRestarts { t_0: 10, t_mult: 1, eta_min: 0.0 }, &optimizer)];
     "lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)" => [Scheduler::new(OneCycleLr::new(0.1, 100), &optimizer)];
     "lr_scheduler.LambdaLR(optimizer, lambda e: 0.9 ** e)" => [Scheduler::new(LambdaLr::new(|e| 0.9f64.powi(e as i32)), &optimizer)];
-    "lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 5)" => [Scheduler::new(LinearLr { start_factor: 0.1, end_factor: 1.0, total: 5 }, &optimizer)];
-    "lr_scheduler.SequentialLR(optimizer, [a, b], [5])" => [Scheduler::new(SequentialLr::new(ConstantLr { factor: 0.1, total: 5 }, vec![(5, Box::new(ExponentialLr { gamma: 0.9 }))]), &optimizer)];
+    "lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 5)" => [Scheduler::new(LinearLr { start_factor: 0.1, end_factor: 1.0, total_iters: 5 }, &optimizer)];
+    "lr_scheduler.SequentialLR(optimizer, [a, b], [5])" => [Scheduler::new(SequentialLr::new(ConstantLr { factor: 0.1, total_iters: 5 }, vec![(5, Box::new(ExponentialLr { gamma: 0.9 }))]), &optimizer)];
     "lr_scheduler.ReduceLROnPlateau(optimizer)" => [ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default())];
     "plateau.step(loss)" => [plateau.step(0.5, &optimizer)];
     "scheduler.step()" => [scheduler.step(&optimizer)];
@@ -562,8 +556,8 @@ rows! {
     "with torch.autocast('cpu', dtype=torch.bfloat16):" => [let _guard = autocast(DType::BF16)];
     "scaler.scale(loss).backward()" => [scaler.scale(&model.forward(&x).sum(..)).backward()];
     "scaler.get_scale()" => [scaler.get_scale()];
-    "scaler.step(optimizer); scaler.update()" => [scaler.step(&optimizer)?; scaler.update()?];
-    "scaler.scale(loss).backward(); scaler.unscale_(optimizer)" => [scaler.scale(&model.forward(&x).sum(..)).backward(); scaler.unscale(&optimizer)?.step(&optimizer)?];
+    "scaler.step(optimizer); scaler.update()" => [scaler.step(&optimizer); scaler.update()];
+    "scaler.scale(loss).backward(); scaler.unscale_(optimizer)" => [scaler.scale(&model.forward(&x).sum(..)).backward(); scaler.unscale(&optimizer).step()];
     "optim.swa_utils.AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))" => [AveragedModel::new(&model, Average::Exponential(0.999))];
     "averaged.update_parameters(model)" => [averaged.update()?];
     "optimizer.add_param_group({'params': head.parameters(), 'lr': 0.1})" => [optimizer.try_add_group(head.parameters(), SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() })?];

@@ -13,6 +13,7 @@ pub(crate) mod random;
 pub(crate) mod recurrent;
 pub(crate) mod scan;
 pub(crate) mod sort;
+pub(crate) mod sparse;
 
 pub(crate) use matmul::{WeightOfProduct, run_matmul};
 

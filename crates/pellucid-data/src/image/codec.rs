@@ -133,9 +133,13 @@ impl Image {
     pub fn save_png(&self, path: impl AsRef<Path>) -> Result<()> {
         let (op, path) = ("save_png", path.as_ref());
         let file = File::create(path).map_err(|error| Error::unwritable_file(op, path, &error))?;
-        self.write_png(BufWriter::new(file)).map_err(|error| match error {
-            png::EncodingError::IoError(error) => Error::unwritable_file(op, path, &error),
-            error => Error::file(op, path, error.to_string()),
+        self.write_png(BufWriter::new(file)).map_err(|error| {
+            // A part of an image is of no use.
+            let _ = std::fs::remove_file(path);
+            match error {
+                png::EncodingError::IoError(error) => Error::unwritable_file(op, path, &error),
+                error => Error::file(op, path, error.to_string()),
+            }
         })
     }
 

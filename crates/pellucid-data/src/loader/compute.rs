@@ -25,7 +25,7 @@ pub(crate) fn compute_batch<B>(
 ) -> Result<B> {
     let (result, failed) = with_batch(range.seed, range.first, range.len, || {
         let _modes = (no_grad(), autocast_off());
-        catch_panic("the computation of a sample", f)
+        catch_panic("the computation", f)
     });
     result.map_err(|error| match failed {
         Some(sample) => Error::Sample { index: index(sample), source: Box::new(error) },

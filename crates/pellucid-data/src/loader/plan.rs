@@ -1,6 +1,7 @@
 //! The batches of an epoch, as lists of indices.
 
 use super::LoaderOptions;
+use super::compute::catch_panic;
 use crate::progress::LoaderSizes;
 use crate::random::EpochSeed;
 use crate::sampler::{BatchSampler, Sampler, batch_count};
@@ -65,7 +66,7 @@ impl BatchOrder {
         let invalid = |reason: String| Err(Error::invalid("data_loader", reason));
         let plan = match self {
             BatchOrder::Samples { sampler, size, .. } => {
-                let indices = sampler.indices(seed)?;
+                let indices = catch_panic("the sampler", || sampler.indices(seed))?;
                 if indices.len() != sampler.len() {
                     let (actual, stated) = (indices.len(), sampler.len());
                     return invalid(format!("the sampler has returned {actual} indices, but its len() is {stated}"));
@@ -73,7 +74,7 @@ impl BatchOrder {
                 EpochPlan { seed, indices, bounds: BatchBounds::Equal(*size) }
             }
             BatchOrder::Batches(sampler) => {
-                let batches = sampler.batches(seed)?;
+                let batches = catch_panic("the batch sampler", || sampler.batches(seed))?;
                 if batches.len() != sampler.len() {
                     let (actual, stated) = (batches.len(), sampler.len());
                     return invalid(format!(

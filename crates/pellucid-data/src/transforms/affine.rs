@@ -3,8 +3,9 @@
 use super::ImageTransform;
 use crate::image::Image;
 use crate::random::{vec_with_capacity, with_rng};
+use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::InterpolationMode;
-use pellucid_tensor::{Error, Result};
+use pellucid_tensor::{Error, OptionRange, Result, unwrap};
 
 /// The map from a pixel of the result to a position in the image: (a x + b y + c, d x + e y + f). The origin is the
 /// centre of the image; x points right and y points down.
@@ -114,9 +115,14 @@ pub struct RandomRotation {
 }
 
 impl RandomRotation {
-    /// Creates a rotation by a random angle in [−`degrees`, `degrees`].
-    pub fn new(degrees: f64) -> RandomRotation {
-        RandomRotation { degrees, fill: 0 }
+    /// Creates a rotation by up to `degrees` in both directions.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the number is negative or not finite.
+    #[panicking_form]
+    pub fn try_new(degrees: f64) -> Result<RandomRotation> {
+        OptionRange::NONNEGATIVE.check("random_rotation", "degrees", degrees, 10.0)?;
+        Ok(RandomRotation { degrees, fill: 0 })
     }
 
     /// Sets the value of pixels from outside the image. Default: 0.

@@ -3,7 +3,8 @@
 use super::ImageTransform;
 use crate::image::Image;
 use crate::random::{vec_with_capacity, with_rng};
-use pellucid_tensor::{Error, Result};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, OptionRange, Result, unwrap};
 
 /// Convolves an image with a Gaussian kernel of `kernel_size` pixels, with reflection padding.
 ///
@@ -69,15 +70,28 @@ pub struct GaussianBlur {
 }
 
 impl GaussianBlur {
-    /// Creates a blur with a kernel of `kernel_size` pixels, an odd number.
-    pub fn new(kernel_size: usize) -> GaussianBlur {
-        GaussianBlur { kernel_size, sigma: (0.1, 2.0) }
+    /// Creates a blur with a kernel of this odd number of pixels.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the number is even.
+    #[panicking_form]
+    pub fn try_new(kernel_size: usize) -> Result<GaussianBlur> {
+        if kernel_size.is_multiple_of(2) {
+            let reason = format!("kernel_size must be odd, got {kernel_size}; for example 5");
+            return Err(Error::invalid("gaussian_blur", reason));
+        }
+        Ok(GaussianBlur { kernel_size, sigma: (0.1, 2.0) })
     }
 
-    /// Sets the range of the standard deviation.
+    /// Sets the least and the largest standard deviation.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless 0 < min ≤ max, both finite.
+    #[panicking_form]
     #[must_use]
-    pub fn sigma(self, min: f64, max: f64) -> Self {
-        GaussianBlur { sigma: (min, max), ..self }
+    pub fn try_sigma(self, min: f64, max: f64) -> Result<Self> {
+        OptionRange::POSITIVE.check_interval("gaussian_blur", "sigma", [min, max], [0.1, 2.0])?;
+        Ok(GaussianBlur { sigma: (min, max), ..self })
     }
 }
 

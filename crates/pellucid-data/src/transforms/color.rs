@@ -3,7 +3,8 @@
 use super::{ImageTransform, color_channels, map_bytes};
 use crate::image::{Image, byte_table};
 use crate::random::{SplitMix64, with_rng};
-use pellucid_tensor::{Error, Result};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, OptionRange, Result, unwrap};
 
 /// The number of pixels that are computed together, so that the compiler uses vector instructions.
 const BLOCK: usize = 32;
@@ -159,15 +160,20 @@ fn shift_hue([r, g, b]: [f32; 3], shift: f32) -> [f32; 3] {
     [channel(5.0), channel(3.0), channel(1.0)]
 }
 
+/// Returns an error unless a grayscale image can have this number of channels.
+fn check_gray_channels(channels: usize) -> Result<()> {
+    match channels {
+        1 | 3 => Ok(()),
+        _ => Err(Error::invalid("grayscale", format!("a grayscale image must have 1 or 3 channels, got {channels}"))),
+    }
+}
+
 /// Returns the grayscale image, with 1 or 3 equal channels.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if `channels` is neither 1 nor 3.
 pub fn grayscale(image: &Image, channels: usize) -> Result<Image> {
-    if !matches!(channels, 1 | 3) {
-        let reason = format!("a grayscale image must have 1 or 3 channels, got {channels}");
-        return Err(Error::invalid("grayscale", reason));
-    }
+    check_gray_channels(channels)?;
     let [height, width, from] = image.shape();
     let luma = |pixel: &[u8]| truncate_to_byte(luma(pixel[0].into(), pixel[1].into(), pixel[2].into()));
     let grey = image.pixels().chunks_exact(from).map(|pixel| if from == 1 { pixel[0] } else { luma(pixel) });
@@ -188,9 +194,14 @@ impl Grayscale {
     }
 
     /// Sets the number of channels, 1 or 3.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for other numbers.
+    #[panicking_form]
     #[must_use]
-    pub fn channels(self, channels: usize) -> Self {
-        Grayscale { channels }
+    pub fn try_channels(self, channels: usize) -> Result<Self> {
+        check_gray_channels(channels)?;
+        Ok(Grayscale { channels })
     }
 }
 
@@ -229,9 +240,21 @@ pub struct ColorJitter {
 
 impl ColorJitter {
     /// Creates a transform with the strengths of brightness, contrast, saturation and hue. A strength of 0 changes
-    /// nothing. The strength of the hue must be at most 0.5.
-    pub fn new(brightness: f64, contrast: f64, saturation: f64, hue: f64) -> ColorJitter {
-        ColorJitter { brightness, contrast, saturation, hue }
+    /// nothing. The hue's must be at most 0.5.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for strengths that are negative or not finite, or a hue above 0.5.
+    #[panicking_form]
+    pub fn try_new(brightness: f64, contrast: f64, saturation: f64, hue: f64) -> Result<ColorJitter> {
+        let strengths = [("brightness", brightness), ("contrast", contrast), ("saturation", saturation), ("hue", hue)];
+        for (name, strength) in strengths {
+            OptionRange::NONNEGATIVE.check("color_jitter", &format!("the strength of {name}"), strength, 0.1)?;
+        }
+        if hue > 0.5 {
+            let reason = format!("the strength of hue must be at most 0.5, got {hue}; for example 0.1");
+            return Err(Error::invalid("color_jitter", reason));
+        }
+        Ok(ColorJitter { brightness, contrast, saturation, hue })
     }
 
     /// Draws the order of the four changes, and their factors.
@@ -248,10 +271,6 @@ impl ColorJitter {
 impl ImageTransform for ColorJitter {
     fn apply(&self, mut image: Image) -> Result<Image> {
         let strengths = [self.brightness, self.contrast, self.saturation, self.hue];
-        if let Some(strength) = strengths.iter().find(|strength| !(strength.is_finite() && **strength >= 0.0)) {
-            let reason = format!("the strengths must be finite and not negative, got {strength}");
-            return Err(Error::invalid("color_jitter", reason));
-        }
         let (order, factors) = with_rng(|rng| self.draw(rng))?;
         for change in order.into_iter().filter(|change| strengths[*change] > 0.0) {
             let factor = factors[change];

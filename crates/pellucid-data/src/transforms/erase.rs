@@ -1,10 +1,11 @@
 //! Random erasing (Zhong et al. 2020).
 
-use super::resize::{check_rectangle, draw_rectangle};
+use super::resize::draw_rectangle;
 use super::{ImageTransform, is_drawn};
 use crate::image::Image;
 use crate::random::with_rng;
-use pellucid_tensor::{Error, Result};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, OptionRange, Result, unwrap};
 
 /// Sets the pixels of a rectangle to a value, in place.
 ///
@@ -36,21 +37,36 @@ pub struct RandomErasing {
 }
 
 impl RandomErasing {
-    /// Creates a transform that is applied with this probability.
-    pub fn new(probability: f64) -> RandomErasing {
-        RandomErasing { probability, scale: (0.02, 0.33), ratio: (0.3, 3.3), value: 0 }
+    /// Creates a transform with this probability.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is not in [0, 1].
+    #[panicking_form]
+    pub fn try_new(probability: f64) -> Result<RandomErasing> {
+        OptionRange::PROBABILITY.check("random_erasing", "the probability", probability, 0.5)?;
+        Ok(RandomErasing { probability, scale: (0.02, 0.33), ratio: (0.3, 3.3), value: 0 })
     }
 
-    /// Sets the range of the fraction of the area.
+    /// Sets the least and the largest share of the area.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless 0 < min ≤ max, both finite.
+    #[panicking_form]
     #[must_use]
-    pub fn scale(self, min: f64, max: f64) -> Self {
-        RandomErasing { scale: (min, max), ..self }
+    pub fn try_scale(self, min: f64, max: f64) -> Result<Self> {
+        OptionRange::POSITIVE.check_interval("random_erasing", "scale", [min, max], [0.02, 0.33])?;
+        Ok(RandomErasing { scale: (min, max), ..self })
     }
 
-    /// Sets the range of the aspect ratio, width / height.
+    /// Sets the least and the largest ratio of width and height.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless 0 < min ≤ max, both finite.
+    #[panicking_form]
     #[must_use]
-    pub fn ratio(self, min: f64, max: f64) -> Self {
-        RandomErasing { ratio: (min, max), ..self }
+    pub fn try_ratio(self, min: f64, max: f64) -> Result<Self> {
+        OptionRange::POSITIVE.check_interval("random_erasing", "ratio", [min, max], [0.3, 3.3])?;
+        Ok(RandomErasing { ratio: (min, max), ..self })
     }
 
     /// Sets the value of erased pixels. Default: 0.
@@ -68,8 +84,7 @@ impl Default for RandomErasing {
 
 impl ImageTransform for RandomErasing {
     fn apply(&self, image: Image) -> Result<Image> {
-        check_rectangle("random_erasing", self.scale, self.ratio)?;
-        if !is_drawn("random_erasing", self.probability)? {
+        if !is_drawn(self.probability)? {
             return Ok(image);
         }
         let [height, width, _] = image.shape();

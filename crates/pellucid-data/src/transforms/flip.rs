@@ -2,7 +2,8 @@
 
 use super::{ImageTransform, is_drawn};
 use crate::image::{Image, for_channels};
-use pellucid_tensor::Result;
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{OptionRange, Result, unwrap};
 
 /// Mirrors an image at its vertical axis, in place.
 pub fn horizontal_flip(mut image: Image) -> Image {
@@ -32,9 +33,14 @@ macro_rules! random_flip {
         }
 
         impl $flip {
-            /// Creates a flip that is applied with this probability.
-            pub fn new(probability: f64) -> $flip {
-                $flip { probability }
+            /// Creates a flip with this probability.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if it is not in [0, 1].
+            #[panicking_form]
+            pub fn try_new(probability: f64) -> Result<$flip> {
+                OptionRange::PROBABILITY.check($op, "the probability", probability, 0.5)?;
+                Ok($flip { probability })
             }
         }
 
@@ -46,7 +52,7 @@ macro_rules! random_flip {
 
         impl ImageTransform for $flip {
             fn apply(&self, image: Image) -> Result<Image> {
-                Ok(if is_drawn($op, self.probability)? { $function(image) } else { image })
+                Ok(if is_drawn(self.probability)? { $function(image) } else { image })
             }
         }
     };

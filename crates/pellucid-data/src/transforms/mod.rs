@@ -66,7 +66,8 @@ pub mod functional {
 
 use crate::image::Image;
 use crate::random::with_rng;
-use pellucid_tensor::{Error, Result};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{OptionRange, Result, unwrap};
 
 /// A transform of an image. Closures and tuples of transforms are also transforms.
 pub trait ImageTransform: Send + Sync {
@@ -163,22 +164,24 @@ pub struct RandomApply<T> {
 
 impl<T: ImageTransform> RandomApply<T> {
     /// Creates a transform that is applied with this probability.
-    pub fn new(probability: f64, transform: T) -> RandomApply<T> {
-        RandomApply { probability, transform }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if it is not in [0, 1].
+    #[panicking_form]
+    pub fn try_new(probability: f64, transform: T) -> Result<RandomApply<T>> {
+        OptionRange::PROBABILITY.check("random_apply", "the probability", probability, 0.5)?;
+        Ok(RandomApply { probability, transform })
     }
 }
 
 impl<T: ImageTransform> ImageTransform for RandomApply<T> {
     fn apply(&self, image: Image) -> Result<Image> {
-        if is_drawn("random_apply", self.probability)? { self.transform.apply(image) } else { Ok(image) }
+        if is_drawn(self.probability)? { self.transform.apply(image) } else { Ok(image) }
     }
 }
 
 /// Returns true with this probability.
-fn is_drawn(op: &'static str, probability: f64) -> Result<bool> {
-    if !(0.0..=1.0).contains(&probability) {
-        return Err(Error::invalid(op, format!("the probability must be in [0, 1], got {probability}")));
-    }
+fn is_drawn(probability: f64) -> Result<bool> {
     with_rng(|rng| rng.uniform() < probability)
 }
 

@@ -1,7 +1,8 @@
 //! [`Normalize`]: conversion of images to normalized tensors.
 
 use crate::image::{Image, byte_table};
-use pellucid_tensor::{Error, Result, Tensor, ops};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, OptionRange, Result, Tensor, ops, unwrap};
 
 /// Subtracts the mean of each channel and divides by the standard deviation. Both refer to pixel values in [0, 1].
 ///
@@ -27,10 +28,19 @@ pub struct Normalize {
 const OP: &str = "normalize";
 
 impl Normalize {
-    /// Creates a transform with the means and standard deviations of the channels. A single mean or deviation applies
-    /// to all channels. [`to_tensor`](Normalize::to_tensor) rejects an image with a different number of channels, and
-    /// values that are not finite.
-    pub fn new(mean: &[f64], std: &[f64]) -> Normalize {
+    /// Creates a transform with the means and standard deviations of the channels. One of each is used for all
+    /// channels. [`to_tensor`](Normalize::to_tensor) rejects an image with other channels.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an empty list, means that are not finite, and standard deviations that are not
+    /// finite and above 0.
+    #[panicking_form]
+    pub fn try_new(mean: &[f64], std: &[f64]) -> Result<Normalize> {
+        for (name, values) in [("means", mean), ("standard deviations", std)] {
+            OptionRange::COUNT.check(OP, &format!("the number of {name}"), values.len() as f64, 3.0)?;
+        }
+        mean.iter().try_for_each(|&mean| OptionRange::FINITE.check(OP, "a mean", mean, 0.5))?;
+        std.iter().try_for_each(|&std| OptionRange::POSITIVE.check(OP, "a standard deviation", std, 0.25))?;
         let [mean, std] = [mean, std].map(|values| values.iter().map(|value| *value as f32).collect::<Vec<f32>>());
         let channel_value =
             |values: &[f32], channel: usize| values.get(channel).or(values.last()).copied().unwrap_or(f32::NAN);
@@ -39,7 +49,7 @@ impl Normalize {
             byte_table(|byte| (f32::from(byte) / 255.0 - mean) / std)
         };
         let tables = Box::new([table(0), table(1), table(2), table(3)]);
-        Normalize { mean, std, tables }
+        Ok(Normalize { mean, std, tables })
     }
 
     /// Creates a transform with the means and standard deviations of ImageNet.
@@ -54,11 +64,6 @@ impl Normalize {
             let [means, deviations] = lengths;
             let reason =
                 format!("the image has {channels} channels, but there are {means} means and {deviations} deviations");
-            return Err(Error::invalid(OP, reason));
-        }
-        let is_valid = self.mean.iter().all(|mean| mean.is_finite()) && self.std.iter().all(|std| *std > 0.0);
-        if !is_valid {
-            let reason = "the means must be finite, and the standard deviations positive";
             return Err(Error::invalid(OP, reason));
         }
         Ok(())

@@ -4,8 +4,9 @@ use super::ImageTransform;
 use super::crop::crop;
 use crate::image::{Image, for_channels};
 use crate::random::{SplitMix64, vec_with_capacity, with_rng};
+use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::{InterpolationMode, PaddingMode};
-use pellucid_tensor::{Error, Result, Scalar};
+use pellucid_tensor::{Error, OptionRange, Result, Scalar, unwrap};
 
 /// The maximum number of pixels of a resized image.
 const MAX_PIXELS: usize = 1 << 28;
@@ -225,16 +226,26 @@ impl RandomResizedCrop {
         RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), interpolation }
     }
 
-    /// Sets the range of the fraction of the area.
+    /// Sets the least and the largest share of the area.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless 0 < min ≤ max, both finite.
+    #[panicking_form]
     #[must_use]
-    pub fn scale(self, min: f64, max: f64) -> Self {
-        RandomResizedCrop { scale: (min, max), ..self }
+    pub fn try_scale(self, min: f64, max: f64) -> Result<Self> {
+        OptionRange::POSITIVE.check_interval("random_resized_crop", "scale", [min, max], [0.08, 1.0])?;
+        Ok(RandomResizedCrop { scale: (min, max), ..self })
     }
 
-    /// Sets the range of the aspect ratio, width / height.
+    /// Sets the least and the largest ratio of width and height.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless 0 < min ≤ max, both finite.
+    #[panicking_form]
     #[must_use]
-    pub fn ratio(self, min: f64, max: f64) -> Self {
-        RandomResizedCrop { ratio: (min, max), ..self }
+    pub fn try_ratio(self, min: f64, max: f64) -> Result<Self> {
+        OptionRange::POSITIVE.check_interval("random_resized_crop", "ratio", [min, max], [0.75, 1.33])?;
+        Ok(RandomResizedCrop { ratio: (min, max), ..self })
     }
 
     /// Sets the interpolation. Default: `LinearAntialias`.
@@ -270,20 +281,8 @@ pub(super) fn draw_rectangle(rng: &mut SplitMix64, area: f64, scale: (f64, f64),
     ((area / ratio).sqrt().round_ties_even() as usize, (area * ratio).sqrt().round_ties_even() as usize)
 }
 
-/// Checks the ranges of [`draw_rectangle`].
-pub(super) fn check_rectangle(op: &'static str, scale: (f64, f64), ratio: (f64, f64)) -> Result<()> {
-    for (name, (min, max)) in [("scale", scale), ("ratio", ratio)] {
-        if !(min > 0.0 && min <= max && max.is_finite()) {
-            let reason = format!("the {name} must be a range of positive numbers, got {min} to {max}");
-            return Err(Error::invalid(op, reason));
-        }
-    }
-    Ok(())
-}
-
 impl ImageTransform for RandomResizedCrop {
     fn apply(&self, image: Image) -> Result<Image> {
-        check_rectangle("random_resized_crop", self.scale, self.ratio)?;
         let (corner, part) = with_rng(|rng| self.draw(rng, [image.height(), image.width()]))?;
         let corner = corner.map(|offset| offset as isize);
         let part = crop(&image, corner, part, PaddingMode::Constant(Scalar::Int(0)))?;

@@ -239,7 +239,7 @@ fn invalid_options_and_orders_are_errors() {
     // A sampler determines the order, so `shuffle` would be ignored.
     let shuffled = DataLoader::new(data(), LoaderOptions { shuffle: true, ..Default::default() });
     let error = shuffled.try_sampler(RandomSampler { samples: 4 }).unwrap_err().to_string();
-    assert!(error.contains("`shuffle` has no effect"), "{error}");
+    assert!(error.contains("`shuffle` cannot be combined with a sampler"), "{error}");
     for options in [
         LoaderOptions { shuffle: true, ..Default::default() },
         LoaderOptions { batch_size: 2, ..Default::default() },
@@ -247,7 +247,7 @@ fn invalid_options_and_orders_are_errors() {
     ] {
         let batches = BucketBatchSampler::new(&[1, 5, 2, 9], 3);
         let error = DataLoader::new(data(), options).try_batch_sampler(batches).unwrap_err().to_string();
-        assert!(error.contains("no effect"), "{error}");
+        assert!(error.contains("cannot be combined with a batch sampler"), "{error}");
     }
     let mut beyond = DataLoader::new(data(), LoaderOptions::default()).sampler(RandomSampler { samples: 5 });
     let error = beyond.try_epoch().map(drop).unwrap_err().to_string();
@@ -307,4 +307,21 @@ fn sequences_are_padded() {
 /// Returns 1 where the mask `[N, L]` is true and -1 elsewhere, for 3 features.
 fn ones_where(mask: &Tensor) -> Vec<f32> {
     mask.to_vec::<bool>().into_iter().flat_map(|is_set| [if is_set { 1.0 } else { -1.0 }; 3]).collect()
+}
+
+#[test]
+fn a_panic_of_a_sampler_is_an_error() {
+    struct Broken;
+    impl pellucid::data::Sampler for Broken {
+        fn len(&self) -> usize {
+            4
+        }
+        fn indices(&self, _: pellucid::data::EpochSeed) -> Result<Vec<usize>> {
+            panic!("no order")
+        }
+    }
+    let samples = from_fn(4, |index| Ok(Tensor::from(index as f64)));
+    let mut loader = DataLoader::new(samples, LoaderOptions::default()).sampler(Broken);
+    let error = loader.try_epoch().map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("the sampler panicked: no order"), "{error}");
 }

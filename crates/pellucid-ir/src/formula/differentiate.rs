@@ -101,7 +101,8 @@ fn is_refined() -> bool {
     Builder::with(|b| b.refined)
 }
 
-/// Returns the derivative of a product with respect to u, where the product rule would cancel near u = 0; `None` for other products.
+/// Returns the derivative of a product with respect to u, where the product rule would cancel near u = 0; `None` for
+/// other products.
 ///
 /// (c − u)·(c + u) has the derivative −2u, and s(u)·s(−u), the derivative of the sigmoid s, −s(u)·s(−u)·tanh(u/2).
 pub(super) fn symmetric_product(node: FormulaNode, y: Expr) -> Option<(NodeId, Expr)> {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
 
 /// A formula compiled for given dtypes.
@@ -30,6 +30,8 @@ pub struct Program {
     /// The outputs and their conversions.
     pub outputs: Vec<Store>,
     is_row: bool,
+    /// The hash of everything that equality compares.
+    digest: OnceLock<u64>,
     prepared: [OnceLock<Box<dyn Any + Send + Sync>>; BACKENDS],
 }
 
@@ -156,8 +158,8 @@ impl Program {
             || outputs.iter().any(|o| o.per_row)
             || steps.iter().any(|s| s.op == Op::RowIndex)
             || uniforms.iter().any(|u| u.source == UniformSource::RowLength);
-        let prepared = Default::default();
-        Program { name, inputs, uniforms, steps, registers, row_registers, outputs, is_row, prepared }
+        let (digest, prepared) = Default::default();
+        Program { name, inputs, uniforms, steps, registers, row_registers, outputs, is_row, digest, prepared }
     }
 
     /// Returns true if the program reduces over rows or uses positions within a row, and must run as `Row`.
@@ -198,7 +200,11 @@ impl Eq for Program {}
 
 impl Hash for Program {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.inputs, &self.uniforms, &self.steps, &self.outputs).hash(state);
+        state.write_u64(*self.digest.get_or_init(|| {
+            let mut state = DefaultHasher::new();
+            (&self.inputs, &self.uniforms, &self.steps, &self.outputs).hash(&mut state);
+            state.finish()
+        }));
     }
 }
 

@@ -54,15 +54,15 @@ pub struct AttentionSizes {
     /// The number of heads.
     pub heads: usize,
     /// The number of heads of keys and values.
-    pub groups: usize,
+    pub kv_heads: usize,
     /// The number of queries.
     pub queries: usize,
     /// The number of keys.
     pub keys: usize,
     /// The width of queries and keys.
-    pub width: usize,
+    pub qk_width: usize,
     /// The width of values.
-    pub depth: usize,
+    pub v_width: usize,
 }
 
 impl Hash for Attention {
@@ -73,13 +73,31 @@ impl Hash for Attention {
 }
 
 impl Attention {
+    /// The index of the input Q.
+    pub const Q: usize = 0;
+    /// The index of the input K.
+    pub const K: usize = 1;
+    /// The index of the input V.
+    pub const V: usize = 2;
+    /// The index of the input Ω, the gradient of O.
+    pub const GRADIENT: usize = 3;
+    /// The index of the input O of the gradient.
+    pub const RESULT: usize = 4;
+    /// The index of the input λ.
+    pub const LOG_SUMS: usize = 5;
+
     /// Returns the number of inputs.
     pub fn inputs(&self) -> usize {
-        let own = match self.part {
-            AttentionPart::Result => 3,
-            AttentionPart::Gradient => 6,
+        let arrays = match self.part {
+            AttentionPart::Result => Attention::V + 1,
+            AttentionPart::Gradient => Attention::LOG_SUMS + 1,
         };
-        own + usize::from(self.masked)
+        arrays + usize::from(self.masked)
+    }
+
+    /// Returns the mask, the last input.
+    pub fn mask<'o, O>(&self, inputs: &'o [O]) -> Option<&'o O> {
+        inputs.last().filter(|_| self.masked)
     }
 
     /// Returns the number of outputs.
@@ -93,13 +111,13 @@ impl Attention {
     /// Returns all sizes, read from queries, keys and values; `None` if these have wrong ranks or G does not divide H.
     pub fn sizes(&self, inputs: &[Meta]) -> Option<AttentionSizes> {
         let [q, k, v, ..] = inputs else { return None };
-        let (&[batch, heads, queries, width], &[_, groups, keys, _], &[.., depth]) =
+        let (&[batch, heads, queries, qk_width], &[_, kv_heads, keys, _], &[.., v_width]) =
             (q.shape.dims(), k.shape.dims(), v.shape.dims())
         else {
             return None;
         };
-        let fits = if groups == 0 { heads == 0 } else { heads.is_multiple_of(groups) };
-        fits.then_some(AttentionSizes { batch, heads, groups, queries, keys, width, depth })
+        let fits = if kv_heads == 0 { heads == 0 } else { heads.is_multiple_of(kv_heads) };
+        fits.then_some(AttentionSizes { batch, heads, kv_heads, queries, keys, qk_width, v_width })
     }
 
     /// Returns the number of pairs of a query and a key that it may attend to.
@@ -124,15 +142,16 @@ impl Attention {
             )
         };
         let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(misfit)?;
-        let AttentionSizes { batch, heads, groups, queries, keys, width, depth } = sizes;
+        let AttentionSizes { batch, heads, kv_heads, queries, keys, qk_width, v_width } = sizes;
         let mut wanted: Vec<Shape> = vec![
-            [batch, heads, queries, width].into(),
-            [batch, groups, keys, width].into(),
-            [batch, groups, keys, depth].into(),
+            [batch, heads, queries, qk_width].into(),
+            [batch, kv_heads, keys, qk_width].into(),
+            [batch, kv_heads, keys, v_width].into(),
         ];
-        let (found, log): (Shape, Shape) = ([batch, heads, queries, depth].into(), [batch, heads, queries].into());
+        let (output, log_sums): (Shape, Shape) =
+            ([batch, heads, queries, v_width].into(), [batch, heads, queries].into());
         if self.part == AttentionPart::Gradient {
-            wanted.extend([found.clone(), found.clone(), log.clone()]);
+            wanted.extend([output.clone(), output.clone(), log_sums.clone()]);
         }
         if self.masked {
             wanted.push([batch, heads, queries, keys].into());
@@ -141,17 +160,17 @@ impl Attention {
             return Err(misfit());
         }
         let dtype = inputs[0].dtype;
-        let (own, mask) = inputs.split_at(inputs.len() - usize::from(self.masked));
+        let (arrays, mask) = inputs.split_at(inputs.len() - usize::from(self.masked));
         let typed = matches!(dtype, DType::F32 | DType::F64)
-            && own.iter().all(|m| m.dtype == dtype)
+            && arrays.iter().all(|m| m.dtype == dtype)
             && mask.iter().all(|m| m.dtype == dtype || m.dtype == DType::Bool);
         if !typed {
             let help = "operands must be f32 or f64, and the mask must have the same dtype or bool; use to_dtype()";
             return Err(Error::dtypes("attention", inputs.iter().map(|m| m.dtype), help));
         }
-        let of = |shape: Shape| Meta { shape, dtype };
+        let meta = |shape: Shape| Meta { shape, dtype };
         Ok(match self.part {
-            AttentionPart::Result => smallvec![of(found), of(log)],
+            AttentionPart::Result => smallvec![meta(output), meta(log_sums)],
             AttentionPart::Gradient => inputs[..3].iter().cloned().collect(),
         })
     }
@@ -183,7 +202,7 @@ impl Family for Attention {
                 AttentionPart::Result => (1, 1),
                 AttentionPart::Gradient => (3, 2),
             };
-            2 * self.pairs(&s) * (queries * s.width + values * s.depth) as u64
+            2 * self.pairs(&s) * (queries * s.qk_width + values * s.v_width) as u64
         })
     }
 }

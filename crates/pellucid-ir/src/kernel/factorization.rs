@@ -138,7 +138,7 @@ impl Factorization {
         };
         let (m, n, k) = (*m, *n, *m.min(n));
         let shaped = |last: &[usize]| batch.iter().chain(last).copied().collect::<Shape>();
-        let of = |last: &[usize]| Meta { shape: shaped(last), dtype: a.dtype };
+        let meta = |last: &[usize]| Meta { shape: shaped(last), dtype: a.dtype };
         let counts = |last: &[usize]| Meta { shape: shaped(last), dtype: DType::I32 };
         if !matches!(self, Factorization::Lu | Factorization::Qr | Factorization::Svd(_)) && m != n {
             return Err(Error::shapes(op, [&a.shape], "the matrices must be square"));
@@ -146,12 +146,12 @@ impl Factorization {
         Ok(match self {
             Factorization::Cholesky => smallvec![a.clone(), counts(&[])],
             Factorization::Lu | Factorization::Ldl => smallvec![a.clone(), counts(&[k]), counts(&[])],
-            Factorization::Qr => smallvec![a.clone(), of(&[k])],
-            Factorization::Svd(SvdVectors::Without) => smallvec![of(&[k])],
-            Factorization::Svd(SvdVectors::Thin) => smallvec![of(&[m, k]), of(&[k]), of(&[k, n])],
-            Factorization::Svd(SvdVectors::Full) => smallvec![of(&[m, m]), of(&[k]), of(&[n, n])],
-            Factorization::Eigh { vectors: false } => smallvec![of(&[n])],
-            Factorization::Eigh { vectors: true } => smallvec![of(&[n]), a.clone()],
+            Factorization::Qr => smallvec![a.clone(), meta(&[k])],
+            Factorization::Svd(SvdVectors::Without) => smallvec![meta(&[k])],
+            Factorization::Svd(SvdVectors::Thin) => smallvec![meta(&[m, k]), meta(&[k]), meta(&[k, n])],
+            Factorization::Svd(SvdVectors::Full) => smallvec![meta(&[m, m]), meta(&[k]), meta(&[n, n])],
+            Factorization::Eigh { vectors: false } => smallvec![meta(&[n])],
+            Factorization::Eigh { vectors: true } => smallvec![meta(&[n]), a.clone()],
             Factorization::TriangularSolve { .. } => match inputs[1].shape.dims() {
                 [own @ .., rows, _] if own == batch && *rows == n => smallvec![inputs[1].clone()],
                 _ => {

@@ -1,6 +1,7 @@
 //! The kernel families that index: [`Gather`] and [`Scatter`].
 
 use super::{Family, FamilyInfo, Index, IndexedOperand, KernelOperand, Meta, Metas};
+use crate::dtype::DType;
 use crate::error::Result;
 use smallvec::smallvec;
 
@@ -19,7 +20,7 @@ pub struct Gather {
 
 /// The operator with which a [`Scatter`] combines a value and the existing element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ScatterReduction {
+pub enum ScatterOp {
     /// Replaces the element; for repeated indices the last value in row-major order stays.
     Set,
     /// Adds the value.
@@ -30,6 +31,18 @@ pub enum ScatterReduction {
     Max,
     /// Stores the minimum.
     Min,
+}
+
+impl ScatterOp {
+    /// Returns the operator that computes this one for elements of type `dtype`: the sum of booleans is "or", the
+    /// maximum, and their product is "and", the minimum.
+    pub fn for_dtype(self, dtype: DType) -> ScatterOp {
+        match (self, dtype) {
+            (ScatterOp::Add, DType::Bool) => ScatterOp::Max,
+            (ScatterOp::Mul, DType::Bool) => ScatterOp::Min,
+            _ => self,
+        }
+    }
 }
 
 /// `y[index] = reduction(y[index], values)` in place: inputs are the values (of the shape that [`Gather`] returns) and
@@ -45,7 +58,7 @@ pub struct Scatter {
     /// The selected elements.
     pub index: Index,
     /// The operator.
-    pub reduction: ScatterReduction,
+    pub reduction: ScatterOp,
 }
 
 impl Family for Gather {

@@ -30,12 +30,15 @@ impl Index {
     /// Returns the shape of `x[index]` for x of shape `array` and index tensors of shape `index`.
     pub fn shape(&self, array: &Shape, index: &Shape) -> Shape {
         match self {
-            Index::Axes(axes) => {
-                let rest = (0..array.rank()).filter(|a| !axes.contains(a)).map(|a| array[a]);
-                index.iter().copied().chain(rest).collect()
-            }
+            Index::Axes(_) => index.iter().copied().chain(self.slice_axes(array.rank()).map(|a| array[a])).collect(),
             Index::Along(_) => index.clone(),
         }
+    }
+
+    /// Returns the axes of an indexed array of rank `rank` that follow the axes of the index tensors in the result: a
+    /// tuple of indices selects a slice along them.
+    pub fn slice_axes(&self, rank: usize) -> impl Iterator<Item = usize> {
+        (0..rank).filter(move |axis| matches!(self, Index::Axes(axes) if !axes.contains(axis)))
     }
 
     /// Returns the number of index tensors.

@@ -5,6 +5,7 @@ use super::operand::{check_broadcast, check_dtypes};
 use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, Params, ReadOrder};
 use crate::error::Result;
 use crate::formula::Program;
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// `outputs = program(inputs; params)`, element by element.
@@ -17,6 +18,14 @@ pub struct Map {
     pub program: Arc<Program>,
     /// The run-time parameters of the program.
     pub params: Params,
+}
+
+impl Map {
+    /// Returns everything except the values of the run-time parameters.
+    pub(super) fn structure(&self) -> impl PartialEq + Hash + '_ {
+        let Map { program, params } = self;
+        (program, params.len())
+    }
 }
 
 impl Family for Map {

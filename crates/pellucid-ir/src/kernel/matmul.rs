@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::formula::Program;
 use crate::shape::Shape;
 use smallvec::smallvec;
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, then the epilogue.
@@ -25,6 +26,12 @@ pub struct MatMul {
 }
 
 impl MatMul {
+    /// Returns everything except the values of the run-time parameters.
+    pub(super) fn structure(&self) -> impl PartialEq + Hash + '_ {
+        let MatMul { epilogue, params } = self;
+        (epilogue, params.len())
+    }
+
     /// Returns the dtype to which the product is rounded before the epilogue: the dtype of the factors. An epilogue
     /// whose first input is `f32` reads the product of `f16` or `bf16` factors as it was accumulated, in `f32`.
     pub fn product_dtype(&self, factors: DType) -> DType {

@@ -21,6 +21,7 @@ mod reduce;
 mod row;
 mod scan;
 mod sort;
+mod sparse;
 mod window;
 
 pub use attention::{Attention, AttentionPart, AttentionSizes};
@@ -29,25 +30,29 @@ pub use conv::{Conv, ConvPart};
 pub use copy::CopyValues;
 pub use factorization::{Factorization, SvdVectors};
 pub use family::{Family, FamilyInfo, Metas, ReadOrder};
-pub use gather_scatter::{Gather, Scatter, ScatterReduction};
+pub use gather_scatter::{Gather, Scatter, ScatterOp};
 pub use index::{Index, IndexedOperand};
 pub use map::Map;
 pub use matmul::MatMul;
 pub use operand::{KernelOperand, common_shape, metas};
-pub use pool::{Pool, PoolPart};
+pub use pool::{Pool, PoolPart, PoolWindows};
 pub use random::{Distribution, Random};
-pub use recurrent::{Recurrent, RecurrentPart, RecurrentSizes, RnnMode};
+pub use recurrent::{
+    GateBlock, Recurrent, RecurrentGradientOperands, RecurrentPart, RecurrentSizes, RecurrentStateOperands, RnnMode,
+};
 pub use reduce::{Reduce, ReduceOp};
 pub use row::Row;
 pub use scan::{Scan, ScanOp};
 pub use sort::Sort;
-pub use window::Window;
+pub use sparse::SparseProduct;
+pub use window::{Window, adaptive_window};
 
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::formula::Program;
 use crate::inline_vec::InlineVec;
 use crate::shape::Shape;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// Run-time parameters of a program. They are arguments, so a new value needs no new program.
@@ -76,6 +81,8 @@ pub enum Kernel {
     Scatter(Scatter),
     /// The sorted elements of an axis, and their original indices.
     Sort(Sort),
+    /// A product of a sparse matrix and the lines along an axis.
+    SparseProduct(SparseProduct),
     /// A matrix factorization, or the solution of equations with one.
     Factorization(Factorization),
     /// A recurrent layer over time, or its gradient.
@@ -120,6 +127,7 @@ macro_rules! with_family {
             $crate::kernel::Kernel::Gather($family) => $e,
             $crate::kernel::Kernel::Scatter($family) => $e,
             $crate::kernel::Kernel::Sort($family) => $e,
+            $crate::kernel::Kernel::SparseProduct($family) => $e,
             $crate::kernel::Kernel::Factorization($family) => $e,
             $crate::kernel::Kernel::Recurrent($family) => $e,
             $crate::kernel::Kernel::Attention($family) => $e,
@@ -143,6 +151,40 @@ impl Kernel {
             _ => return,
         };
         first.iter_mut().chain(second.into_iter().flat_map(|params| params.iter_mut())).for_each(f);
+    }
+
+    /// Returns the run-time parameters of the kernel's programs, in the order of [`each_param`](Kernel::each_param).
+    pub fn params(&self) -> [&[Scalar]; 2] {
+        match self {
+            Kernel::Map(map) => [&map.params, &[]],
+            Kernel::Row(row) => [&row.params, &[]],
+            Kernel::MatMul(matmul) => [&matmul.params, &[]],
+            Kernel::Reduce(reduce) => [&reduce.params, &reduce.finish_params],
+            _ => [&[], &[]],
+        }
+    }
+
+    /// Returns true if two kernels are equal except for the values of their run-time parameters.
+    pub fn structure_eq(&self, other: &Kernel) -> bool {
+        match (self, other) {
+            (Kernel::Map(a), Kernel::Map(b)) => a.structure() == b.structure(),
+            (Kernel::Row(a), Kernel::Row(b)) => a.structure() == b.structure(),
+            (Kernel::MatMul(a), Kernel::MatMul(b)) => a.structure() == b.structure(),
+            (Kernel::Reduce(a), Kernel::Reduce(b)) => a.structure() == b.structure(),
+            _ => self == other,
+        }
+    }
+
+    /// Hashes everything that [`structure_eq`](Kernel::structure_eq) compares.
+    pub fn hash_structure(&self, state: &mut impl Hasher) {
+        std::mem::discriminant(self).hash(state);
+        match self {
+            Kernel::Map(map) => map.structure().hash(state),
+            Kernel::Row(row) => row.structure().hash(state),
+            Kernel::MatMul(matmul) => matmul.structure().hash(state),
+            Kernel::Reduce(reduce) => reduce.structure().hash(state),
+            other => other.hash(state),
+        }
     }
 
     /// Returns the name of the family.
@@ -209,5 +251,85 @@ impl Kernel {
     /// Returns the index of the kernel and the operand that it selects from: see [`Family::index`].
     pub fn index(&self) -> Option<(&Index, IndexedOperand)> {
         with_family!(self, family => family.index())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formula::{InstructionOperand, Load, Store};
+    use std::hash::DefaultHasher;
+
+    /// Returns a program that copies elements of type `dtype`.
+    fn program(dtype: DType) -> Arc<Program> {
+        let compute = dtype.compute();
+        let inputs = vec![Load { storage: dtype, compute, per_row: false }];
+        let store = Store { value: InstructionOperand::Input(0), compute, storage: dtype, per_row: false };
+        Arc::new(Program::new("test", inputs, vec![], vec![], Default::default(), vec![store]))
+    }
+
+    fn params(values: &[f64]) -> Params {
+        values.iter().map(|&value| Scalar::Float(value)).collect()
+    }
+
+    /// Asserts that the structures of two kernels are equal or not, with their hashes.
+    #[track_caller]
+    fn check(a: &Kernel, b: &Kernel, is_equal: bool) {
+        let digest = |kernel: &Kernel| {
+            let mut state = DefaultHasher::new();
+            kernel.hash_structure(&mut state);
+            state.finish()
+        };
+        assert_eq!(a.structure_eq(b), is_equal, "{a:?} and {b:?}");
+        assert_eq!(digest(a) == digest(b), is_equal, "{a:?} and {b:?}");
+    }
+
+    #[test]
+    fn the_structure_of_a_kernel_is_everything_except_the_values_of_its_parameters() {
+        let (x, other, axes) = (program(DType::F32), program(DType::F16), AxisSet::all(1));
+        let map = Map { program: x.clone(), params: params(&[1.0]) };
+        let row = Row { axes, program: x.clone(), params: params(&[1.0]) };
+        let matmul = MatMul { epilogue: Some(x.clone()), params: params(&[1.0]) };
+        let reduce = Reduce {
+            op: ReduceOp::Sum,
+            axes,
+            program: x.clone(),
+            params: params(&[1.0]),
+            finish: Some(x.clone()),
+            finish_params: params(&[2.0]),
+            output: DType::F32,
+        };
+        let two = params(&[1.0, 2.0]);
+        let (map, row) = (Kernel::Map(map), Kernel::Row(row));
+        let (matmul, reduce) = (Kernel::MatMul(matmul), Kernel::Reduce(reduce));
+        // Each list has a kernel that differs in one field.
+        macro_rules! check_fields {
+            ($kernel:ident: $family:ident { $($field:ident: $value:expr),+ }) => {
+                let mut same = $kernel.clone();
+                same.each_param(&mut |param| *param = Scalar::Float(7.0));
+                check(&$kernel, &same, true);
+                assert!($kernel != same && $kernel.params().concat().len() == same.params().concat().len());
+                $(
+                    let mut changed = $kernel.clone();
+                    let Kernel::$family(family) = &mut changed else { unreachable!() };
+                    family.$field = $value;
+                    check(&$kernel, &changed, false);
+                )+
+            };
+        }
+        check_fields!(map: Map { program: other.clone(), params: two.clone() });
+        check_fields!(row: Row { axes: AxisSet::all(2), program: other.clone(), params: two.clone() });
+        check_fields!(matmul: MatMul { epilogue: None, params: two.clone() });
+        check_fields!(reduce: Reduce {
+            op: ReduceOp::Prod,
+            axes: AxisSet::all(2),
+            program: other.clone(),
+            params: two.clone(),
+            finish: Some(other.clone()),
+            finish_params: two.clone(),
+            output: DType::F64
+        });
+        check(&map, &row, false);
+        check(&Kernel::Copy, &Kernel::Copy, true);
     }
 }

@@ -14,21 +14,36 @@ pub enum PoolPart {
     Gradient,
 }
 
+/// The windows of a [`Pool`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PoolWindows {
+    /// A sliding window.
+    Sliding(Window),
+    /// [Adaptive windows](super::adaptive_window) along each axis. The shape of the outputs determines their number.
+    Adaptive,
+}
+
+impl From<Window> for PoolWindows {
+    fn from(window: Window) -> PoolWindows {
+        PoolWindows::Sliding(window)
+    }
+}
+
 /// The largest element of each window over the last three axes of x, and its position.
 ///
 /// x is `[.., z, y, x]`. A position is an `i64` index, row-major over the three axes of x. The first of equal elements
-/// is selected; NaN is the largest. Padding is never selected: every window has at least one tap inside x.
+/// is selected; NaN is the largest. Padding is never selected: every window has at least one element inside x.
 ///
 /// [`PoolPart::Maximum`] has the input x; its outputs are the largest elements, in x's dtype, and their positions.
 ///
 /// [`PoolPart::Gradient`] has the inputs g, of a float dtype, and the positions, both of the shape of the windows.
 /// Every element of its output is the sum of g over the windows that selected it, in row-major order from 0; `f16` and
-/// `bf16` accumulate in `f32`. The positions must be those that [`PoolPart::Maximum`] found for the same window and
+/// `bf16` accumulate in `f32`. The positions must be those that [`PoolPart::Maximum`] found for the same windows and
 /// shape. For other positions the sums are unspecified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pool {
-    /// The geometry of the window over x.
-    pub window: Window,
+    /// The windows over x.
+    pub windows: PoolWindows,
     /// The arrays that are computed.
     pub part: PoolPart,
 }
@@ -76,11 +91,16 @@ impl Family for Pool {
                 (out.shape(), g.shape())
             }
         };
-        let (window, maximum) = (&self.window, self.part == PoolPart::Maximum);
+        let maximum = self.part == PoolPart::Maximum;
         let is_valid = |a: usize| {
             let (len, outputs) = (spatial(x, a), spatial(y, a));
-            window.has_coordinates(a, len, outputs, Window::MAX_COORDINATE)
-                && (!maximum || window.has_taps(a, len, outputs))
+            match &self.windows {
+                PoolWindows::Sliding(window) => {
+                    window.has_coordinates(a, len, outputs, Window::MAX_COORDINATE)
+                        && (!maximum || window.has_taps(a, len, outputs))
+                }
+                PoolWindows::Adaptive => len > 0,
+            }
         };
         if y.size() == 0 || (0..3).all(is_valid) {
             return Ok(());
@@ -90,7 +110,10 @@ impl Family for Pool {
 
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
         match self.part {
-            PoolPart::Maximum => outputs.first().map_or(0, Meta::elements) * self.window.taps() as u64,
+            PoolPart::Maximum => match &self.windows {
+                PoolWindows::Sliding(window) => outputs.first().map_or(0, Meta::elements) * window.taps() as u64,
+                PoolWindows::Adaptive => inputs.first().map_or(0, Meta::elements),
+            },
             PoolPart::Gradient => inputs.first().map_or(0, Meta::elements),
         }
     }

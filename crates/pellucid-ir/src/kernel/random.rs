@@ -7,13 +7,31 @@ use crate::error::{Error, Result};
 /// The distribution of a [`Random`] kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Distribution {
-    /// Uniform on [0, 1): the upper 24 bits of a draw (f64: 53, f16: 11, bf16: 8), scaled. The dtype represents these
-    /// exactly, so no number rounds to 1.
+    /// Uniform on [0, 1): the upper [`unit_bits`](Distribution::unit_bits) of the words of an element, scaled. The
+    /// dtype represents these exactly.
     Uniform,
     /// Standard normal, by the Box–Muller transform (1958).
     Normal,
     /// Uniform over all values of an integer dtype, or over both booleans.
     Bits,
+}
+
+impl Distribution {
+    /// Returns the number of random bits of a uniform value: the precision of the significand, so that no value is
+    /// rounded up to 1. Normal values of half precision are computed from `f32`.
+    pub const fn unit_bits(dtype: DType) -> u32 {
+        match dtype {
+            DType::F16 => 11,
+            DType::BF16 => 8,
+            DType::F64 => 53,
+            _ => 24,
+        }
+    }
+
+    /// Returns the number of random words of an element; a draw has four words.
+    pub const fn words_per_element(dtype: DType) -> usize {
+        if dtype.size() == 8 { 2 } else { 1 }
+    }
 }
 
 /// Random numbers from Philox 4×32-10 (Salmon et al. 2011): the same on every device and for every

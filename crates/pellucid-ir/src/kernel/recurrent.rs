@@ -42,6 +42,30 @@ impl RnnMode {
             RnnMode::Gru | RnnMode::Lstm => 4,
         }
     }
+
+    /// Returns the gates of the weights with their blocks of the gate activations. The third gate of
+    /// [`RnnMode::Gru`], u, is stored in the last block.
+    pub fn weight_blocks(self) -> &'static [GateBlock] {
+        const fn block(first_gate: usize, first_block: usize, gates: usize) -> GateBlock {
+            GateBlock { first_gate, first_block, gates }
+        }
+        match self {
+            RnnMode::Tanh | RnnMode::Relu => const { &[block(0, 0, 1)] },
+            RnnMode::Gru => const { &[block(0, 0, 2), block(2, 3, 1)] },
+            RnnMode::Lstm => const { &[block(0, 0, 4)] },
+        }
+    }
+}
+
+/// Neighbouring gates of the weights whose products W·h are neighbouring blocks of the gate activations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GateBlock {
+    /// The first gate in the weights.
+    pub first_gate: usize,
+    /// The first block of the gate activations.
+    pub first_block: usize,
+    /// The number of gates.
+    pub gates: usize,
 }
 
 /// The part of a recurrent layer that a [`Recurrent`] kernel computes.
@@ -106,16 +130,134 @@ pub struct RecurrentSizes {
     pub state: usize,
 }
 
+/// The operands of a [`Recurrent`] kernel with the part [`RecurrentPart::States`].
+#[derive(Clone, Copy, Debug)]
+pub struct RecurrentStateOperands<'o, I, O> {
+    /// The input contribution to the gates.
+    pub x: &'o I,
+    /// W.
+    pub weights: &'o I,
+    /// β.
+    pub bias: &'o I,
+    /// The initial state.
+    pub initial_state: &'o I,
+    /// The initial c.
+    pub initial_cell: Option<&'o I>,
+    /// V.
+    pub projection: Option<&'o I>,
+    /// The lengths.
+    pub lengths: Option<&'o I>,
+    /// The gate activations.
+    pub gates: &'o O,
+    /// All states.
+    pub states: &'o O,
+    /// All c.
+    pub cells: Option<&'o O>,
+}
+
+/// The operands of a [`Recurrent`] kernel with the part [`RecurrentPart::Gradient`].
+#[derive(Clone, Copy, Debug)]
+pub struct RecurrentGradientOperands<'o, I, O> {
+    /// The gate activations.
+    pub gates: &'o I,
+    /// All states.
+    pub states: &'o I,
+    /// W.
+    pub weights: &'o I,
+    /// The gradients of the states that the steps compute.
+    pub state_grads: &'o I,
+    /// The additional gradient of the final state.
+    pub final_state_grad: &'o I,
+    /// All c.
+    pub cells: Option<&'o I>,
+    /// The gradient of the final c.
+    pub final_cell_grad: Option<&'o I>,
+    /// V.
+    pub projection: Option<&'o I>,
+    /// The lengths.
+    pub lengths: Option<&'o I>,
+    /// The gradients of x + β.
+    pub gate_grads: &'o O,
+    /// The gradient of the initial state.
+    pub initial_state_grad: &'o O,
+    /// The gradient of the initial c.
+    pub initial_cell_grad: Option<&'o O>,
+    /// The total gradient of every projected state.
+    pub total_grads: Option<&'o O>,
+}
+
+/// Removes the first operand of a list.
+fn next_operand<'o, O>(operands: &mut std::slice::Iter<'o, O>) -> &'o O {
+    operands.next().expect("the kernel must have all of its operands")
+}
+
+/// Removes the first operand of a list if the kernel has it.
+fn optional_operand<'o, O>(operands: &mut std::slice::Iter<'o, O>, is_present: bool) -> Option<&'o O> {
+    is_present.then(|| next_operand(operands))
+}
+
 impl Recurrent {
+    /// Returns the operands of a kernel with the part [`RecurrentPart::States`] by name.
+    ///
+    /// # Panics
+    /// If there are too few operands.
+    pub fn state_operands<'o, I, O>(&self, inputs: &'o [I], outputs: &'o [O]) -> RecurrentStateOperands<'o, I, O> {
+        let (inputs, outputs, is_lstm) = (&mut inputs.iter(), &mut outputs.iter(), self.cell == RnnMode::Lstm);
+        RecurrentStateOperands {
+            x: next_operand(inputs),
+            weights: next_operand(inputs),
+            bias: next_operand(inputs),
+            initial_state: next_operand(inputs),
+            initial_cell: optional_operand(inputs, is_lstm),
+            projection: optional_operand(inputs, self.projected),
+            lengths: optional_operand(inputs, self.lengths),
+            gates: next_operand(outputs),
+            states: next_operand(outputs),
+            cells: optional_operand(outputs, is_lstm),
+        }
+    }
+
+    /// Returns the operands of a kernel with the part [`RecurrentPart::Gradient`] by name.
+    ///
+    /// # Panics
+    /// If there are too few operands.
+    pub fn gradient_operands<'o, I, O>(
+        &self,
+        inputs: &'o [I],
+        outputs: &'o [O],
+    ) -> RecurrentGradientOperands<'o, I, O> {
+        let (inputs, outputs, is_lstm) = (&mut inputs.iter(), &mut outputs.iter(), self.cell == RnnMode::Lstm);
+        RecurrentGradientOperands {
+            gates: next_operand(inputs),
+            states: next_operand(inputs),
+            weights: next_operand(inputs),
+            state_grads: next_operand(inputs),
+            final_state_grad: next_operand(inputs),
+            cells: optional_operand(inputs, is_lstm),
+            final_cell_grad: optional_operand(inputs, is_lstm),
+            projection: optional_operand(inputs, self.projected),
+            lengths: optional_operand(inputs, self.lengths),
+            gate_grads: next_operand(outputs),
+            initial_state_grad: next_operand(outputs),
+            initial_cell_grad: optional_operand(outputs, is_lstm),
+            total_grads: optional_operand(outputs, self.projected),
+        }
+    }
+
+    /// Returns the lengths, the last input.
+    pub fn lengths<'o, O>(&self, inputs: &'o [O]) -> Option<&'o O> {
+        inputs.last().filter(|_| self.lengths)
+    }
+
     /// Returns the number of inputs.
     pub fn inputs(&self) -> usize {
-        let own = match (self.part, self.cell) {
+        let arrays = match (self.part, self.cell) {
             (RecurrentPart::States, RnnMode::Lstm) => 5,
             (RecurrentPart::States, _) => 4,
             (RecurrentPart::Gradient, RnnMode::Lstm) => 7,
             (RecurrentPart::Gradient, _) => 5,
         };
-        own + usize::from(self.projected) + usize::from(self.lengths)
+        arrays + usize::from(self.projected) + usize::from(self.lengths)
     }
 
     /// Returns the number of outputs.
@@ -186,20 +328,20 @@ impl Recurrent {
             let help = "operands must be f32 or f64, and lengths must be i64; use to_dtype()";
             return Err(Error::dtypes(self.op, inputs.iter().map(|m| m.dtype), help));
         }
-        let of = |shape: Shape| Meta { shape, dtype };
+        let meta = |shape: Shape| Meta { shape, dtype };
         let mut outputs: Metas = match self.part {
             RecurrentPart::States => {
-                smallvec![inputs[0].clone(), of([all, batch, state].into())]
+                smallvec![inputs[0].clone(), meta([all, batch, state].into())]
             }
-            RecurrentPart::Gradient => smallvec![inputs[0].clone(), of([batch, state].into())],
+            RecurrentPart::Gradient => smallvec![inputs[0].clone(), meta([batch, state].into())],
         };
         match self.part {
-            RecurrentPart::States if lstm => outputs.push(of([all, batch, hidden].into())),
-            RecurrentPart::Gradient if lstm => outputs.push(of([batch, hidden].into())),
+            RecurrentPart::States if lstm => outputs.push(meta([all, batch, hidden].into())),
+            RecurrentPart::Gradient if lstm => outputs.push(meta([batch, hidden].into())),
             _ => {}
         }
         if self.projected && self.part == RecurrentPart::Gradient {
-            outputs.push(of([steps, batch, state].into()));
+            outputs.push(meta([steps, batch, state].into()));
         }
         Ok(outputs)
     }

@@ -3,10 +3,11 @@
 use super::family::{broadcast, flops_per_element};
 use super::operand::{common_shape, dtype_error, shape_error};
 use super::{AxisSet, Family, FamilyInfo, KernelOperand, Meta, Metas, Params, ReadOrder};
-use crate::dtype::DType;
+use crate::dtype::{Compute, DType};
 use crate::error::{Error, Result};
 use crate::formula::Program;
 use crate::shape::Shape;
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// The reduction operator of a [`Reduce`].
@@ -44,6 +45,27 @@ impl ReduceOp {
             ReduceOp::All => "all",
         }
     }
+
+    /// Returns the compute type of the accumulator for values of type `value` and a consumer of the result of type
+    /// `result`; `None` if the operator is not defined for the values.
+    pub fn accumulator(self, value: Compute, result: Compute) -> Option<Compute> {
+        use ReduceOp::*;
+        match (self, value, result) {
+            (ArgMax | ArgMin, Compute::Mask, _) => Some(Compute::I32),
+            // Sums and products of integers with a wider result type accumulate in the wider type.
+            (Sum | Prod, Compute::Mask, Compute::Mask) => Some(Compute::I32),
+            (Sum | Prod, Compute::Mask, wider) => Some(wider),
+            (Sum | Prod, Compute::I32, Compute::I64) => Some(Compute::I64),
+            (Any | All, Compute::Mask, _) => Some(Compute::Mask),
+            (Any | All, ..) => None,
+            _ => Some(value),
+        }
+    }
+
+    /// Returns the compute type of the result for an accumulator of type `accumulator`.
+    pub fn result(self, accumulator: Compute) -> Compute {
+        if matches!(self, ReduceOp::ArgMax | ReduceOp::ArgMin) { Compute::I64 } else { accumulator }
+    }
 }
 
 /// `outputs = finish(op over axes of program(inputs; params), finish inputs; finish_params)`.
@@ -72,6 +94,12 @@ pub struct Reduce {
 }
 
 impl Reduce {
+    /// Returns everything except the values of the run-time parameters.
+    pub(super) fn structure(&self) -> impl PartialEq + Hash + '_ {
+        let Reduce { op, axes, program, params, finish, finish_params, output } = self;
+        (op, axes, program, params.len(), finish, finish_params.len(), output)
+    }
+
     /// Returns the finishing program if it has inputs other than the result of the reduction, or several outputs.
     pub fn wide_finish(&self) -> Option<&Arc<Program>> {
         self.finish.as_ref().filter(|program| program.inputs.len() > 1 || program.outputs.len() > 1)

@@ -5,6 +5,7 @@ use super::operand::{check_dtypes, common_shape, shape_error};
 use super::{AxisSet, Family, FamilyInfo, KernelOperand, Meta, Metas, Params, ReadOrder};
 use crate::error::Result;
 use crate::formula::Program;
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// A program with row reductions; the rows run over `axes`.
@@ -19,6 +20,14 @@ pub struct Row {
     pub program: Arc<Program>,
     /// The run-time parameters of the program.
     pub params: Params,
+}
+
+impl Row {
+    /// Returns everything except the values of the run-time parameters.
+    pub(super) fn structure(&self) -> impl PartialEq + Hash + '_ {
+        let Row { axes, program, params } = self;
+        (axes, program, params.len())
+    }
 }
 
 impl Family for Row {
@@ -36,8 +45,8 @@ impl Family for Row {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         let shape = broadcast(self.name(), inputs)?;
-        let of = |per_row| if per_row { self.axes.keepdims(&shape) } else { shape.clone() };
-        Ok(self.program.outputs.iter().map(|o| Meta { shape: of(o.per_row), dtype: o.storage }).collect())
+        let output_shape = |per_row| if per_row { self.axes.keepdims(&shape) } else { shape.clone() };
+        Ok(self.program.outputs.iter().map(|o| Meta { shape: output_shape(o.per_row), dtype: o.storage }).collect())
     }
 
     /// Inputs with one value per element broadcast to the common shape of all operands, and outputs with one value per

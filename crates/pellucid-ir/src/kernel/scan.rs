@@ -1,7 +1,7 @@
 //! The kernel family [`Scan`]: cumulative reductions along one axis.
 
 use super::{Family, FamilyInfo, KernelOperand, Meta, Metas};
-use crate::dtype::DType;
+use crate::dtype::{Compute, DType};
 use crate::error::{Error, Result};
 use smallvec::smallvec;
 
@@ -20,6 +20,19 @@ pub enum ScanOp {
     LogSumExp,
 }
 
+impl ScanOp {
+    /// Returns the compute type in which sums and products of values of type `value` accumulate.
+    ///
+    /// `f32` accumulates in `f64`, whose 29 additional bits hold the sum of 2²⁹ equal elements exactly. An `f32` sum of
+    /// ones would stop at 2²⁴.
+    pub const fn accumulator(value: Compute) -> Compute {
+        match value {
+            Compute::F32 => Compute::F64,
+            other => other,
+        }
+    }
+}
+
 /// `y[i] = op(x[0], .., x[i])` along one axis, strictly in order; with `reverse` from the last element to the first.
 /// Sums and products accumulate with more bits than `f32` has; each element is rounded once.
 ///
@@ -36,7 +49,7 @@ pub struct Scan {
 }
 
 impl Scan {
-    fn has_positions(&self) -> bool {
+    fn has_indices(&self) -> bool {
         matches!(self.op, ScanOp::Max | ScanOp::Min)
     }
 }
@@ -45,26 +58,32 @@ impl Family for Scan {
     const FAMILY: &'static str = "scan";
 
     fn info(&self) -> FamilyInfo {
-        let outputs = 1 + usize::from(self.has_positions());
+        let outputs = 1 + usize::from(self.has_indices());
         FamilyInfo::new(1, outputs)
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         let x = inputs[0].clone();
-        let positions = Meta { shape: x.shape.clone(), dtype: DType::I64 };
-        Ok(if self.has_positions() { smallvec![x, positions] } else { smallvec![x] })
+        let indices = Meta { shape: x.shape.clone(), dtype: DType::I64 };
+        Ok(if self.has_indices() { smallvec![x, indices] } else { smallvec![x] })
     }
 
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
         let (x, y) = (&inputs[0], &outputs[0]);
-        let fits = outputs.len() == 1 + usize::from(self.has_positions())
-            && outputs.iter().all(|o| o.shape() == x.shape())
-            && self.axis < x.shape().rank()
-            && y.dtype() == x.dtype()
-            && outputs.get(1).is_none_or(|positions| positions.dtype() == DType::I64);
-        if !fits {
-            let rule = "values and positions must have the shape of the input";
-            return Err(Error::shapes("scan", [x.shape(), y.shape()], rule));
+        let required = 1 + usize::from(self.has_indices());
+        if outputs.len() != required {
+            return Err(Error::invalid("scan", format!("expected {required} outputs, got {}", outputs.len())));
+        }
+        if self.axis >= x.shape().rank() {
+            return Err(Error::invalid("scan", format!("axis {} is outside shape {}", self.axis, x.shape())));
+        }
+        if outputs.iter().any(|o| o.shape() != x.shape()) {
+            let shapes = [x].into_iter().chain(outputs).map(|o| o.shape());
+            return Err(Error::shapes("scan", shapes, "values and indices must have the shape of the input"));
+        }
+        if y.dtype() != x.dtype() || outputs[1..].iter().any(|indices| indices.dtype() != DType::I64) {
+            let dtypes = [x].into_iter().chain(outputs).map(|o| o.dtype());
+            return Err(Error::dtypes("scan", dtypes, "values must have the input's dtype, and indices must be i64"));
         }
         let dtype_error = |help: &str| Err(Error::dtypes("scan", [x.dtype()], help));
         match (self.op, x.dtype()) {

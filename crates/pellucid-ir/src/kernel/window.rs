@@ -76,6 +76,17 @@ impl Window {
     }
 }
 
+/// Returns the elements of window o of `outputs` adaptive windows over an axis of length `len`: ⌊o·len/outputs⌋ ..
+/// ⌈(o + 1)·len/outputs⌉. Neighbouring windows may overlap.
+pub fn adaptive_window(len: usize, outputs: usize, o: usize) -> Range<usize> {
+    // Divisions of 128 bits are slow.
+    if let Some(end) = (o + 1).checked_mul(len) {
+        return (end - len) / outputs..end.div_ceil(outputs);
+    }
+    let (start, end) = (o as u128 * len as u128, (o + 1) as u128 * len as u128);
+    (start / outputs as u128) as usize..end.div_ceil(outputs as u128) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

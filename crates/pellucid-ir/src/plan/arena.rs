@@ -79,7 +79,7 @@ pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
     let mut allocations: Vec<BufferAllocation> = Vec::new();
     let mut at: HashMap<Slot, usize> = HashMap::new();
     let touch = |slot: Slot, launch: usize| {
-        if !matches!(plan.role(slot), SlotRole::Own | SlotRole::Input) {
+        if !matches!(plan.role(slot), SlotRole::Scratch | SlotRole::Input) {
             return;
         }
         let index = *at.entry(slot).or_insert_with(|| {

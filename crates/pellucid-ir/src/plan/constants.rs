@@ -9,7 +9,7 @@ use super::{Launch, Plan, Slot, SlotRole};
 /// with its consumer needs no memory.
 pub(super) fn fold(mut plan: Plan) -> Plan {
     let launches = &plan.launches;
-    let own = |slot| plan.role(slot) == SlotRole::Own;
+    let own = |slot| plan.role(slot) == SlotRole::Scratch;
     let mut constant: Vec<bool> =
         launches.iter().map(|l| !l.inputs.is_empty() && l.outputs.iter().all(|o| own(o.slot))).collect();
     // The launches that write each slot, and the launches that read or write it.
@@ -23,8 +23,8 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
     let stays = |constant: &[bool], launch: &Launch| {
         let lasts = |slot: Slot| match plan.role(slot) {
             SlotRole::Constant => true,
-            SlotRole::Own => !writers[slot].is_empty() && writers[slot].iter().all(|&k| constant[k] || is_fill(k)),
-            SlotRole::Input | SlotRole::Given | SlotRole::Result | SlotRole::State => false,
+            SlotRole::Scratch => !writers[slot].is_empty() && writers[slot].iter().all(|&k| constant[k] || is_fill(k)),
+            SlotRole::Input | SlotRole::ExternalRead | SlotRole::ExternalWrite | SlotRole::State => false,
         };
         // A launch that is not constant may touch the slot only after its last writer.
         let is_complete = |slot: Slot| touching[slot].iter().all(|k| constant[*k] || Some(k) > writers[slot].last());

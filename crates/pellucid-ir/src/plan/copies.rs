@@ -28,7 +28,7 @@ fn is_whole(plan: &Plan, operand: &SlotView) -> bool {
 /// with the plan unchanged, if that is not possible.
 fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
     let (from, to) = (plan.launches[k].inputs[0].clone(), plan.launches[k].outputs[0].clone());
-    let fits = plan.role(from.slot) == SlotRole::Own
+    let fits = plan.role(from.slot) == SlotRole::Scratch
         && !plan.is_wanted(from.slot)
         && is_whole(plan, &from)
         && to.layout.is_contiguous()
@@ -77,7 +77,7 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
 /// false, with the plan unchanged, if that is not possible.
 fn read_from_source(plan: &mut Plan, k: usize) -> bool {
     let (from, to) = (plan.launches[k].inputs[0].clone(), plan.launches[k].outputs[0].clone());
-    if plan.role(to.slot) != SlotRole::Own || plan.is_wanted(to.slot) || !is_whole(plan, &to) {
+    if plan.role(to.slot) != SlotRole::Scratch || plan.is_wanted(to.slot) || !is_whole(plan, &to) {
         return false;
     }
     let users: Vec<usize> = plan.users(to.slot).filter(|&u| u != k).collect();

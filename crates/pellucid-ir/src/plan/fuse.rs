@@ -190,11 +190,11 @@ impl LifetimeCosts {
         let mut ends = |o: &&SlotView| {
             let new = !seen.contains(&o.slot);
             seen.push(o.slot);
-            let own = matches!(plan.role(o.slot), SlotRole::Own | SlotRole::Input) && !plan.is_wanted(o.slot);
+            let own = matches!(plan.role(o.slot), SlotRole::Scratch | SlotRole::Input) && !plan.is_wanted(o.slot);
             new && own && plan.users(o.slot).next_back().is_some_and(|last| last < j)
         };
         let at_consumer = a.inputs.iter().filter(&mut ends).map(|o| plan.slots[o.slot]).sum();
-        let is_new = |o: &&SlotView| plan.role(o.slot) == SlotRole::Own && plan.users(o.slot).next() == Some(j);
+        let is_new = |o: &&SlotView| plan.role(o.slot) == SlotRole::Scratch && plan.users(o.slot).next() == Some(j);
         let at_producer = b.outputs.iter().filter(is_new).map(|o| plan.slots[o.slot]).sum();
         let freed = a.outputs.iter().zip(stored).filter(|(_, s)| !**s).map(|(o, _)| plan.slots[o.slot]).sum();
         LifetimeCosts { at_producer, at_consumer, freed }

@@ -85,14 +85,14 @@ impl Launch {
 pub enum SlotRole {
     /// Written by the plan and not visible outside.
     #[default]
-    Own,
+    Scratch,
     /// Filled before every run; the plan may overwrite it.
     Input,
     /// Memory that the caller passes to every run; the plan only reads it.
-    Given,
+    ExternalRead,
     /// Memory that the caller passes to every run and reads after it. The plan writes it; its contents before a run are
     /// not defined.
-    Result,
+    ExternalWrite,
     /// Never written.
     Constant,
     /// A tensor that exists outside the plan; the plan may read and write it.
@@ -104,7 +104,7 @@ pub enum SlotRole {
 pub struct Plan {
     /// The size of every slot in bytes.
     pub slots: Vec<usize>,
-    /// The role of every slot; slots beyond the list are [`SlotRole::Own`].
+    /// The role of every slot; slots beyond the list are [`SlotRole::Scratch`].
     pub roles: Vec<SlotRole>,
     /// The launches that run once before the first run: they depend on constants alone.
     pub setup: Vec<Launch>,
@@ -308,7 +308,8 @@ impl Plan {
 
     /// Returns true if the final value of `slot` is needed: it is an output, or visible outside the plan.
     fn is_wanted(&self, slot: Slot) -> bool {
-        matches!(self.role(slot), SlotRole::State | SlotRole::Result) || self.outputs.iter().any(|o| o.slot == slot)
+        matches!(self.role(slot), SlotRole::State | SlotRole::ExternalWrite)
+            || self.outputs.iter().any(|o| o.slot == slot)
     }
 
     /// Iterates over the launches that touch `slot`.
@@ -320,7 +321,10 @@ impl Plan {
     fn elide(&mut self, before: impl IntoIterator<Item = Slot>, why: &Elision) {
         for slot in before {
             let known = self.report.elided.iter().any(|(s, _)| *s == slot);
-            if self.role(slot) == SlotRole::Own && !known && self.users(slot).next().is_none() && !self.is_wanted(slot)
+            if self.role(slot) == SlotRole::Scratch
+                && !known
+                && self.users(slot).next().is_none()
+                && !self.is_wanted(slot)
             {
                 self.report.elided.push((slot, why.clone()));
             }

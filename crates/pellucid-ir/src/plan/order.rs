@@ -15,7 +15,7 @@ impl Plan {
     }
 
     fn writes_visible(&self, launch: &Launch) -> bool {
-        launch.outputs.iter().any(|o| matches!(self.role(o.slot), SlotRole::State | SlotRole::Result))
+        launch.outputs.iter().any(|o| matches!(self.role(o.slot), SlotRole::State | SlotRole::ExternalWrite))
     }
 
     /// Marks the launches that may fail because of their values. An index cannot fail if an earlier launch has checked
@@ -34,7 +34,7 @@ impl Plan {
             positions.retain(|(slot, _)| !launch.writes(*slot));
             if let (Kernel::Pool(_), [x], [_, found]) = (&launch.kernel, &launch.inputs[..], &launch.outputs[..])
                 && found.bytes() == self.slots[found.slot]
-                && matches!(self.roles.get(found.slot).copied().unwrap_or_default(), SlotRole::Own)
+                && matches!(self.roles.get(found.slot).copied().unwrap_or_default(), SlotRole::Scratch)
             {
                 positions.push((found.slot, x.layout.shape().iter().rev().take(3).product()));
             }

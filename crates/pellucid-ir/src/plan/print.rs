@@ -31,8 +31,8 @@ impl fmt::Display for Plan {
             None => writeln!(
                 f,
                 "buffers: {}, {}",
-                many(SlotRole::Own) + many(SlotRole::Input),
-                bytes(size(SlotRole::Own) + size(SlotRole::Input))
+                many(SlotRole::Scratch) + many(SlotRole::Input),
+                bytes(size(SlotRole::Scratch) + size(SlotRole::Input))
             )?,
         }
         for launch in &self.setup {
@@ -77,9 +77,9 @@ impl Plan {
             (Some(arena), _) if operand.slot == arena.slot => {
                 format!("@{}", operand.layout.offset() * operand.dtype.size())
             }
-            (_, SlotRole::Own) => format!("%{}", operand.slot),
-            (_, SlotRole::Input | SlotRole::Given) => format!("input{}", operand.slot),
-            (_, SlotRole::Result) => format!("result{}", operand.slot),
+            (_, SlotRole::Scratch) => format!("%{}", operand.slot),
+            (_, SlotRole::Input | SlotRole::ExternalRead) => format!("input{}", operand.slot),
+            (_, SlotRole::ExternalWrite) => format!("result{}", operand.slot),
             (_, SlotRole::Constant) => format!("constant{}", operand.slot),
             (_, SlotRole::State) => format!("state{}", operand.slot),
         };

@@ -19,7 +19,7 @@ impl SlotUse {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an operand in a slot that does not exist.
-    pub fn of_plan(plan: &Plan) -> Result<Vec<SlotUse>> {
+    pub fn from_plan(plan: &Plan) -> Result<Vec<SlotUse>> {
         let mut uses: Vec<SlotUse> = plan.slots.iter().map(|&bytes| SlotUse { bytes, ..SlotUse::default() }).collect();
         for launch in &plan.launches {
             let state_outputs = launch.kernel.info().state_outputs;

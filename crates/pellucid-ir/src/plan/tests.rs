@@ -5,7 +5,7 @@ use crate::formula;
 use crate::formula::{Formula, Program};
 use crate::kernel::{
     AxisSet, Distribution, Index, Map, MatMul, Params, Pool, PoolPart, Random, Reduce, ReduceOp, Row, Scatter,
-    ScatterReduction, Window,
+    ScatterOp, Window,
 };
 use crate::shape::Shape;
 use std::sync::Arc;
@@ -32,19 +32,19 @@ impl PlanBuilder {
     /// Appends a map of `f` over the inputs into a new buffer of the broadcast shape.
     fn map(&mut self, f: &Formula, inputs: &[&SlotView]) -> SlotView {
         let shape = inputs.iter().fold(Shape::scalar(), |s, o| s.broadcast(o.layout.shape()).unwrap());
-        let out = self.slot(SlotRole::Own, shape);
+        let out = self.slot(SlotRole::Scratch, shape);
         self.launch(map(f), inputs, &[&out]);
         out
     }
 
     fn matmul(&mut self, a: &SlotView, b: &SlotView) -> SlotView {
-        let out = self.slot(SlotRole::Own, [a.layout.shape()[0], b.layout.shape()[1]]);
+        let out = self.slot(SlotRole::Scratch, [a.layout.shape()[0], b.layout.shape()[1]]);
         self.launch(Kernel::MatMul(MatMul::default()), &[a, b], &[&out]);
         out
     }
 
     fn copy(&mut self, from: &SlotView) -> SlotView {
-        let out = self.slot(SlotRole::Own, from.layout.shape().clone());
+        let out = self.slot(SlotRole::Scratch, from.layout.shape().clone());
         self.launch(Kernel::Copy, &[from], &[&out]);
         out
     }
@@ -100,11 +100,11 @@ fn dead_removes_unused_launches_and_outputs() {
     w.map(exp(), &[&unread]);
     w.launch(map(add()), &[&state, &y], &[&state]);
     // A generator advances even if its numbers are unused.
-    let (state, numbers) = (w.slot(SlotRole::State, [4]), w.slot(SlotRole::Own, [4]));
+    let (state, numbers) = (w.slot(SlotRole::State, [4]), w.slot(SlotRole::Scratch, [4]));
     let generator = SlotView { layout: Layout::contiguous([2].into()), dtype: DType::I64, ..state };
     w.launch(Kernel::Random(Random { distribution: Distribution::Uniform }), &[], &[&generator, &numbers]);
     // A map with two outputs, one of which is read.
-    let [both, other] = [(); 2].map(|()| w.slot(SlotRole::Own, [4]));
+    let [both, other] = [(); 2].map(|()| w.slot(SlotRole::Scratch, [4]));
     let two = Formula::new("two", &[crate::formula::Input::NUMBER], 0, |x, _| vec![x[0].exp(), x[0].sin()]);
     w.launch(map(&two), &[&x], &[&both, &other]);
     w.plan.outputs.push(other.clone());
@@ -185,7 +185,7 @@ fn copies_removes_the_copy_of_a_value_that_several_kernels_write() {
     let write = |late: bool| {
         let mut w = PlanBuilder::default();
         let (x, grad) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [8]));
-        let buffer = w.slot(SlotRole::Own, [8]);
+        let buffer = w.slot(SlotRole::Scratch, [8]);
         let part = |offset| SlotView { layout: Layout::contiguous_from([4].into(), offset), ..buffer.clone() };
         w.launch(map(exp()), &[&x], &[&part(0)]);
         w.launch(map(formula!(|x| x.sin())), &[&x], &[&part(4)]);
@@ -242,7 +242,7 @@ fn fuse_stores_values_of_a_map_chain_that_others_read() {
     let (x, b) = (w.slot(SlotRole::Input, [3, 4]), w.slot(SlotRole::State, [4]));
     let y = w.map(add(), &[&x, &b]);
     let z = w.map(exp(), &[&y]);
-    let total = w.slot(SlotRole::Own, [1, 4]);
+    let total = w.slot(SlotRole::Scratch, [1, 4]);
     w.launch(sum(0), &[&y], &[&total]);
     w.plan.outputs = vec![z, total];
     let plan = w.after(&["fuse"]);
@@ -263,13 +263,13 @@ fn fuse_merges_maps_into_rows_reductions_and_products() {
         e / e.row_sum()
     });
     // The epilogue of the product ends before the row kernel.
-    let soft = w.slot(SlotRole::Own, [3, 5]);
+    let soft = w.slot(SlotRole::Scratch, [3, 5]);
     let row = Kernel::Row(Row { axes: AxisSet::from_iter([1]), program: program(softmax), params: Params::new() });
     w.launch(row, &[&y], &[&soft]);
     let soft = w.map(exp(), &[&soft]);
     let soft = w.map(add(), &[&soft, &y]);
     let squares = w.map(formula!(|x| x * x), &[&x]);
-    let total = w.slot(SlotRole::Own, [3, 1]);
+    let total = w.slot(SlotRole::Scratch, [3, 1]);
     w.launch(sum(1), &[&squares], &[&total]);
     let mean = w.map(formula!(|x| x / 4.0), &[&total]);
     w.plan.outputs = vec![soft, mean];
@@ -285,7 +285,7 @@ fn fuse_merges_maps_into_rows_reductions_and_products() {
 fn reduction_with_update() -> PlanBuilder {
     let mut w = PlanBuilder::default();
     let (x, state) = (w.slot(SlotRole::Input, [8, 4]), w.slot(SlotRole::State, [4]));
-    let (step, total) = (w.slot(SlotRole::Input, ()), w.slot(SlotRole::Result, [1, 4]));
+    let (step, total) = (w.slot(SlotRole::Input, ()), w.slot(SlotRole::ExternalWrite, [1, 4]));
     let rate = w.map(exp(), &[&step]);
     w.launch(sum(0), &[&x], &[&total]);
     let gradient = SlotView { layout: Layout::contiguous([4].into()), ..total };
@@ -314,7 +314,7 @@ fn fuse_stores_a_map_that_a_reduction_and_its_finish_read() {
         let mut w = PlanBuilder::default();
         w.plan.is_launch_bound = true;
         let x = w.slot(SlotRole::Input, [8, length]);
-        let (y, total) = (w.map(exp(), &[&x]), w.slot(SlotRole::Own, [8, 1]));
+        let (y, total) = (w.map(exp(), &[&x]), w.slot(SlotRole::Scratch, [8, 1]));
         w.launch(sum(1), &[&y], &[&total]);
         let ratio = w.map(formula!(|x, y| x / y), &[&y, &total]);
         w.plan.outputs.push(ratio);
@@ -335,7 +335,7 @@ fn fuse_bounds_the_functions_of_a_kernel_where_launches_are_expensive() {
         for _ in 0..40 {
             x = w.map(f, &[&x]);
         }
-        w.plan.roles[x.slot] = SlotRole::Result;
+        w.plan.roles[x.slot] = SlotRole::ExternalWrite;
         let plan = w.after(&["fuse"]);
         assert_eq!(plan.launches.len(), launches, "{plan}");
     }
@@ -355,13 +355,13 @@ fn fuse_bounds_the_functions_of_the_passes_of_a_row() {
         w.plan.is_launch_bound = is_launch_bound;
         let mut x = w.slot(SlotRole::Input, [4, 8]);
         for _ in 0..10 {
-            let y = w.slot(SlotRole::Own, [4, 8]);
+            let y = w.slot(SlotRole::Scratch, [4, 8]);
             let axes = AxisSet::from_iter([1]);
             let row = Row { axes, program: program(softmax), params: Params::new() };
             w.launch(Kernel::Row(row), &[&x], &[&y]);
             x = y;
         }
-        w.plan.roles[x.slot] = SlotRole::Result;
+        w.plan.roles[x.slot] = SlotRole::ExternalWrite;
         let plan = w.after(&["fuse"]);
         assert_eq!(plan.launches.len(), launches, "{plan}");
     }
@@ -371,16 +371,15 @@ fn fuse_bounds_the_functions_of_the_passes_of_a_row() {
 fn positions_of_a_pool_are_checked_indices() {
     for (length, can_fail) in [(36, false), (35, true)] {
         let mut w = PlanBuilder::default();
-        let (x, values) = (w.slot(SlotRole::Input, [2, 1, 6, 6]), w.slot(SlotRole::Own, [2, 1, 3, 3]));
-        let found = w.slot(SlotRole::Own, [2, 1, 3, 6]);
+        let (x, values) = (w.slot(SlotRole::Input, [2, 1, 6, 6]), w.slot(SlotRole::Scratch, [2, 1, 3, 3]));
+        let found = w.slot(SlotRole::Scratch, [2, 1, 3, 6]);
         let layout = Layout::contiguous([2, 1, 3, 3].into());
         let found = SlotView { layout, dtype: DType::I64, ..found };
         let window = Window { size: [1, 2, 2], stride: [1, 2, 2], dilation: [1; 3], before: [0; 3] };
-        w.launch(Kernel::Pool(Pool { window, part: PoolPart::Maximum }), &[&x], &[&values, &found]);
-        let spread = w.slot(SlotRole::Own, [2, length]);
+        w.launch(Kernel::Pool(Pool { windows: window.into(), part: PoolPart::Maximum }), &[&x], &[&values, &found]);
+        let spread = w.slot(SlotRole::Scratch, [2, length]);
         let flat = |o: &SlotView| SlotView { layout: Layout::contiguous([2, 9].into()), ..o.clone() };
-        let scatter =
-            Scatter { op: "scatter", from_end: true, index: Index::Along(1), reduction: ScatterReduction::Add };
+        let scatter = Scatter { op: "scatter", from_end: true, index: Index::Along(1), reduction: ScatterOp::Add };
         w.launch(Kernel::Scatter(scatter), &[&flat(&values), &flat(&found)], &[&spread]);
         w.plan.mark_refusals();
         assert_eq!(w.plan.launches[1].can_fail, can_fail, "{length}");
@@ -426,7 +425,7 @@ fn fuse_respects_a_dependency_in_between() {
     let mut w = PlanBuilder::default();
     let x = w.slot(SlotRole::Input, [4]);
     let y = w.map(exp(), &[&x]);
-    let total = w.slot(SlotRole::Own, [1]);
+    let total = w.slot(SlotRole::Scratch, [1]);
     w.launch(sum(0), &[&y], &[&total]);
     let z = w.map(add(), &[&y, &total]);
     w.plan.outputs.push(z);
@@ -460,7 +459,7 @@ fn fuse_and_early_keep_the_order_of_writes() {
 fn fuse_recomputes_a_fill_for_each_reader() {
     let mut w = PlanBuilder::default();
     let x = w.slot(SlotRole::Input, [4]);
-    let ones = w.slot(SlotRole::Own, [4]);
+    let ones = w.slot(SlotRole::Scratch, [4]);
     w.launch(map(&Formula::new("fill", &[], 1, |_, p| vec![p[0]])), &[], &[&ones]);
     let (y, z) = (w.map(add(), &[&x, &ones]), w.map(formula!(|x, y| x * y), &[&x, &ones]));
     w.plan.outputs = vec![y, z];

@@ -54,7 +54,7 @@ impl Plan {
                 return Some(format!("uses byte {end} of slot {slot}, which has {bytes} bytes"));
             }
         }
-        let read_only = |o: &&SlotView| matches!(self.role(o.slot), SlotRole::Given | SlotRole::Constant);
+        let read_only = |o: &&SlotView| matches!(self.role(o.slot), SlotRole::ExternalRead | SlotRole::Constant);
         if let Some(o) = launch.outputs.iter().find(read_only) {
             return Some(format!("writes slot {}, which the plan may only read", o.slot));
         }
@@ -70,7 +70,7 @@ impl Plan {
         let writes = |plan: &Plan, slot| plan.setup.iter().chain(&plan.launches).any(|launch| launch.writes(slot));
         let is_lost = |&slot: &Slot| before.is_wanted(slot) && writes(before, slot) && !writes(self, slot);
         // The arena pass gives outputs another slot, and rule `order` covers them.
-        let own = |slot: &Slot| self.arena.is_none() || before.role(*slot) != SlotRole::Own;
+        let own = |slot: &Slot| self.arena.is_none() || before.role(*slot) != SlotRole::Scratch;
         (0..before.slots.len()).filter(own).find(is_lost).map(|slot| format!("no launch writes slot {slot} now"))
     }
 
@@ -113,8 +113,9 @@ struct WrittenMemory {
 
 impl WrittenMemory {
     fn at_start(plan: &Plan) -> WrittenMemory {
-        let of_slot = |slot| matches!(plan.role(slot), SlotRole::Own | SlotRole::Result).then(ByteRanges::default);
-        let mut slots: Vec<_> = (0..plan.slots.len()).map(of_slot).collect();
+        let written_ranges =
+            |slot| matches!(plan.role(slot), SlotRole::Scratch | SlotRole::ExternalWrite).then(ByteRanges::default);
+        let mut slots: Vec<_> = (0..plan.slots.len()).map(written_ranges).collect();
         if let Some(arena) = &plan.arena
             && let Some(Some(written)) = slots.get_mut(arena.slot)
         {
@@ -252,7 +253,7 @@ mod tests {
 
     /// Returns a plan over an input, slot 0, and three own slots of four elements each.
     fn plan(launches: Vec<Launch>, output: SlotView) -> Plan {
-        let roles = vec![SlotRole::Given, SlotRole::Own, SlotRole::Own, SlotRole::Own];
+        let roles = vec![SlotRole::ExternalRead, SlotRole::Scratch, SlotRole::Scratch, SlotRole::Scratch];
         Plan { slots: vec![16; 4], roles, launches, outputs: vec![output], ..Plan::default() }
     }
 

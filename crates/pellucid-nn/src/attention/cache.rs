@@ -14,7 +14,7 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, 
 /// let _off = no_grad();
 /// let attention = MultiheadAttention::new(8, 2);
 /// let x = Tensor::randn([1, 5, 8], DType::F32);
-/// let whole = attention.attend(&x, &x, &x, AttentionMasks::causal());
+/// let whole = attention.forward_qkv(&x, &x, &x, AttentionMasks::causal());
 /// let cache = attention.cache(1, 16);
 /// attention.forward_cached(&x.narrow(1, 0, 4), &cache);
 /// let last = attention.forward_cached(&x.narrow(1, 4, 1), &cache);

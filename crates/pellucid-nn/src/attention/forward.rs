@@ -1,143 +1,21 @@
-//! The computation of multi-head attention with given weights, which the layer and the functional form share.
+//! The computation of multi-head attention, up to the output projection.
 
 use super::mask::{AttentionMasks, MULTIHEAD_ATTENTION, extend_mask};
 use super::rotary::Rotary;
 use crate::call;
 use crate::input_dtype::check_input_dtype;
-use crate::option_range::OptionRange;
 use crate::parameter::Parameter;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::ops::AttentionOptions;
 use pellucid_tensor::{Error, Result, Tensor, ops};
 
-/// The projections of queries, keys and values in [`MultiheadAttention`](crate::MultiheadAttention), as parameters or
-/// tensors.
-#[derive(Clone, Copy, Debug)]
-pub enum InProj<T = Parameter> {
+/// The projections of queries, keys and values in [`MultiheadAttention`](crate::MultiheadAttention).
+#[derive(Clone, Debug)]
+pub enum InProj {
     /// One matrix for equal widths, `[E + 2·G·D, E]`.
-    Joint(T),
+    Joint(Parameter),
     /// Matrices for queries `[E, E]`, keys `[G·D, kdim]` and values `[G·D, vdim]`.
-    Separate([T; 3]),
-}
-
-impl InProj {
-    /// Returns the projections as tensors, for
-    /// [`multi_head_attention_forward`](crate::multi_head_attention_forward).
-    pub fn as_tensors(&self) -> InProj<&Tensor> {
-        match self {
-            InProj::Joint(weight) => InProj::Joint(weight.tensor()),
-            InProj::Separate(weights) => InProj::Separate(weights.each_ref().map(|weight| weight.tensor())),
-        }
-    }
-}
-
-/// The weights of [`multi_head_attention_forward`], with PyTorch's layouts. E is the width of queries, D = E/H the
-/// width of a head, and G the number of key-value heads.
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionWeights<'a> {
-    /// The projections of queries, keys and values.
-    pub in_proj: InProj<&'a Tensor>,
-    /// The biases of these projections, concatenated, `[E + 2·G·D]`.
-    pub in_proj_bias: Option<&'a Tensor>,
-    /// The projection of the joined heads, `[.., E]`.
-    pub out_proj_weight: &'a Tensor,
-    /// The bias of the output.
-    pub out_proj_bias: Option<&'a Tensor>,
-    /// The appended key and value, `[1, 1, G·D]`, visible to every query.
-    pub bias_kv: Option<[&'a Tensor; 2]>,
-}
-
-/// Options of [`multi_head_attention_forward`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AttentionForwardOptions<'a> {
-    /// The masks; in boolean masks true means visible.
-    pub masks: AttentionMasks<'a>,
-    /// The probability of dropping an attention weight. Unlike PyTorch's `dropout_p` with `training`, it is always
-    /// applied.
-    pub dropout: f64,
-    /// The number of key-value heads; `None` means the number of heads.
-    pub kv_heads: Option<usize>,
-    /// The rotary position embedding of queries and keys.
-    pub rotary: Option<Rotary>,
-    /// Whether to append a key of zeros with a value of zeros, visible to every query.
-    pub zero_attn: bool,
-    /// Whether to return the attention weights.
-    pub need_weights: bool,
-    /// Whether to return the weights of each head instead of their mean.
-    pub per_head_weights: bool,
-}
-
-/// Computes multi-head attention with the given weights (Vaswani et al. 2017): the computation of
-/// [`MultiheadAttention`](crate::MultiheadAttention), as a function of all tensors. Gradients flow to all of them.
-///
-/// Queries are `[.., L, E]`, keys `[.., S, kdim]`, values `[.., S, vdim]`: unlike in PyTorch's function, the batch
-/// comes first. Returns the result `[.., L, E]`, and, if they are needed, the weights: their mean over the heads, `[..,
-/// L, S]`, or `[.., H, L, S]`; S includes appended keys.
-///
-/// | argument of `torch.nn.functional.multi_head_attention_forward` | here |
-/// | --- | --- |
-/// | `query`, `key`, `value`, `num_heads` | the arguments |
-/// | `embed_dim_to_check` | none: widths are checked against the weights |
-/// | `in_proj_weight`, `q_proj_weight`, `k_proj_weight`, `v_proj_weight`, `use_separate_proj_weight` | `weights.in_proj` |
-/// | `in_proj_bias`, `out_proj_weight`, `out_proj_bias` | the fields of `weights` |
-/// | `bias_k`, `bias_v` | `weights.bias_kv` |
-/// | `add_zero_attn` | `options.zero_attn` |
-/// | `dropout_p`, `training` | `options.dropout`; 0 outside training |
-/// | `key_padding_mask`, `attn_mask`, `is_causal` | `options.masks`; true means visible |
-/// | `need_weights`, `average_attn_weights` | `options.need_weights`, and the negation of `options.per_head_weights` |
-/// | `static_k`, `static_v` | none: [`ops::scaled_dot_product_attention`] computes heads of projected keys and values |
-///
-/// ```
-/// use pellucid::nn::{AttentionForwardOptions, AttentionWeights, InProj, multi_head_attention_forward};
-/// use pellucid::{DType, Tensor};
-/// let (joint, out) = (Tensor::randn([24, 8], DType::F32), Tensor::randn([8, 8], DType::F32));
-/// let weights = AttentionWeights {
-///     in_proj: InProj::Joint(&joint),
-///     in_proj_bias: None,
-///     out_proj_weight: &out,
-///     out_proj_bias: None,
-///     bias_kv: None,
-/// };
-/// let x = Tensor::randn([2, 5, 8], DType::F32);
-/// let options = AttentionForwardOptions { need_weights: true, ..Default::default() };
-/// let (y, seen) = multi_head_attention_forward(&x, &x, &x, 2, weights, options)?;
-/// assert_eq!(y.shape().dims(), [2, 5, 8]);
-/// assert_eq!(seen.unwrap().shape().dims(), [2, 5, 5]);
-/// # Ok::<(), pellucid::Error>(())
-/// ```
-///
-/// # Errors
-/// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs, weights and masks that do not match;
-/// [`Error::InvalidArgument`] if the heads do not divide the width, the key-value heads do not divide the heads, the
-/// head width is odd with rotary positions, or dropout is not in [0, 1).
-pub fn multi_head_attention_forward(
-    query: &Tensor,
-    key: &Tensor,
-    value: &Tensor,
-    heads: usize,
-    weights: AttentionWeights<'_>,
-    options: AttentionForwardOptions<'_>,
-) -> Result<(Tensor, Option<Tensor>)> {
-    let AttentionForwardOptions { masks, dropout, kv_heads, rotary, zero_attn, need_weights, per_head_weights } =
-        options;
-    let AttentionWeights { in_proj, in_proj_bias, out_proj_weight, out_proj_bias, bias_kv } = weights;
-    let width = match in_proj {
-        InProj::Joint(weight) => weight.shape().last(),
-        InProj::Separate([query, ..]) => query.shape().first(),
-    };
-    let width = width.copied().unwrap_or(0);
-    let kv_heads = kv_heads.unwrap_or(heads);
-    check_heads(width, heads, kv_heads, rotary.is_some(), dropout)?;
-    let attention =
-        HeadAttention { in_proj, in_proj_bias, bias_kv, width, heads, kv_heads, rotary, zero_attn, dropout };
-    attention.check_weights(out_proj_weight, out_proj_bias)?;
-    let (found, seen) = match need_weights {
-        true => {
-            let (found, seen) = attention.attend_weighted([query, key, value], masks, !per_head_weights)?;
-            (found, Some(seen))
-        }
-        false => (attention.attend([query, key, value], masks)?, None),
-    };
-    Ok((ops::linear(&found, out_proj_weight, out_proj_bias)?, seen))
+    Separate([Parameter; 3]),
 }
 
 /// Returns an error for numbers of heads that do not divide the width or each other, and for an invalid dropout.
@@ -161,9 +39,9 @@ pub(super) fn check_heads(width: usize, heads: usize, kv_heads: usize, rotary: b
 
 /// Multi-head attention up to the joined heads, which the output projection reads.
 pub(super) struct HeadAttention<'a> {
-    pub(super) in_proj: InProj<&'a Tensor>,
+    pub(super) in_proj: &'a InProj,
     pub(super) in_proj_bias: Option<&'a Tensor>,
-    pub(super) bias_kv: Option<[&'a Tensor; 2]>,
+    pub(super) bias_kv: Option<&'a [Parameter; 2]>,
     pub(super) width: usize,
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
@@ -187,7 +65,7 @@ impl HeadAttention<'_> {
     }
 
     /// Returns the joined heads of queries, keys and values, and the weights of all heads or their mean.
-    pub(super) fn attend_weighted(
+    pub(super) fn attend_with_weights(
         &self,
         inputs: [&Tensor; 3],
         masks: AttentionMasks<'_>,
@@ -236,52 +114,11 @@ impl HeadAttention<'_> {
         [self.width, shared, shared]
     }
 
-    /// Returns an error for weights whose shapes do not fit the width and the heads.
-    fn check_weights(&self, out_proj_weight: &Tensor, out_proj_bias: Option<&Tensor>) -> Result<()> {
-        let [width, shared, _] = self.projected_widths();
-        let all = width + 2 * shared;
-        let check = |name: &str, weight: &Tensor, expected: &[Option<usize>]| -> Result<()> {
-            let fits = weight.rank() == expected.len()
-                && weight.shape().iter().zip(expected).all(|(length, expected)| expected.is_none_or(|e| e == *length));
-            if fits {
-                return Ok(());
-            }
-            let axes: Vec<String> = expected.iter().map(|e| e.map_or("any".into(), |e| e.to_string())).collect();
-            let help = format!(
-                "{name} must have shape [{}] for the width {width}, {} heads and {} key-value heads",
-                axes.join(", "),
-                self.heads,
-                self.kv_heads
-            );
-            Err(Error::shapes(MULTIHEAD_ATTENTION, [weight.shape()], help))
-        };
-        match self.in_proj {
-            InProj::Joint(weight) => check("in_proj", weight, &[Some(all), Some(width)])?,
-            InProj::Separate(weights) => {
-                for ((name, weight), rows) in ["query", "key", "value"].iter().zip(weights).zip(self.projected_widths())
-                {
-                    check(&format!("the projection of the {name}"), weight, &[Some(rows), None])?;
-                }
-            }
-        }
-        if let Some(bias) = self.in_proj_bias {
-            check("in_proj_bias", bias, &[Some(all)])?;
-        }
-        for appended in self.bias_kv.iter().flatten() {
-            check("bias_kv", appended, &[Some(1), Some(1), Some(shared)])?;
-        }
-        check("out_proj_weight", out_proj_weight, &[None, Some(width)])?;
-        match out_proj_bias {
-            Some(bias) => check("out_proj_bias", bias, &[Some(out_proj_weight.shape()[0])]),
-            None => Ok(()),
-        }
-    }
-
     /// Projects to queries `[.., H, L, D]`, keys and values `[.., G, S, D]`.
     pub(super) fn project_heads(&self, [query, key, value]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
         let weights = match self.in_proj {
             InProj::Joint(weight) => [weight; 3],
-            InProj::Separate(weights) => weights,
+            InProj::Separate(weights) => weights.each_ref(),
         };
         for ((name, x), weight) in [("query", query), ("key", key), ("value", value)].into_iter().zip(weights) {
             check_input_dtype(MULTIHEAD_ATTENTION, x, weight)?;
@@ -297,7 +134,7 @@ impl HeadAttention<'_> {
             in_proj => {
                 let weights = match in_proj {
                     InProj::Joint(weight) => three(ops::split(weight, lengths, 0)?),
-                    InProj::Separate(weights) => weights.map(Tensor::clone),
+                    InProj::Separate(weights) => weights.each_ref().map(|weight| weight.tensor().clone()),
                 };
                 let biases = match self.in_proj_bias {
                     Some(bias) => three(ops::split(bias, lengths, 0)?).map(Some),
@@ -359,7 +196,7 @@ impl HeadAttention<'_> {
             one[x.rank() - 2] = 1;
             let mut all = vec![x.clone()];
             if let Some(learnt) = self.bias_kv {
-                let heads = ops::reshape(learnt[i], [self.kv_heads, 1, self.head_width()])?;
+                let heads = ops::reshape(&learnt[i], [self.kv_heads, 1, self.head_width()])?;
                 all.push(ops::broadcast_to(&heads, one.clone())?);
             }
             if self.zero_attn {

@@ -11,7 +11,7 @@ mod positions;
 mod rotary;
 
 pub use cache::KvCache;
-pub use forward::{AttentionForwardOptions, AttentionWeights, InProj, multi_head_attention_forward};
+pub use forward::InProj;
 pub use mask::{AttentionMasks, causal_mask, try_causal_mask};
 pub use multihead::{MultiheadAttention, MultiheadAttentionOptions};
 pub use positions::{LearnedPositions, SinusoidalPositions, sinusoidal_positions};

@@ -10,7 +10,7 @@ use crate::layer::Layer;
 use crate::layers::Linear;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Parameter, TrainingMode};
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype, unwrap};
 
@@ -69,7 +69,7 @@ impl Default for MultiheadAttentionOptions {
 /// let attention = MultiheadAttention::new(16, 4);
 /// let (x, memory) = (Tensor::randn([2, 5, 16], DType::F32), Tensor::randn([2, 7, 16], DType::F32));
 /// assert_eq!(attention.forward(&x).shape().dims(), [2, 5, 16]);
-/// assert_eq!(attention.attend(&x, &memory, &memory, AttentionMasks::default()).shape().dims(), [2, 5, 16]);
+/// assert_eq!(attention.forward_qkv(&x, &memory, &memory, AttentionMasks::default()).shape().dims(), [2, 5, 16]);
 /// ```
 #[derive(Clone, Debug)]
 pub struct MultiheadAttention {
@@ -89,7 +89,9 @@ pub struct MultiheadAttention {
     training: TrainingMode,
 }
 
-impl Module for MultiheadAttention {
+impl Module for MultiheadAttention {}
+
+impl Visit for MultiheadAttention {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         match &self.in_proj {
@@ -122,7 +124,7 @@ impl MultiheadAttention {
     /// [`Error::InvalidArgument`] if the number of heads does not divide the width; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(width: usize, heads: usize) -> Result<MultiheadAttention> {
-        MultiheadAttention::try_with(width, heads, MultiheadAttentionOptions::default())
+        MultiheadAttention::try_with_options(width, heads, MultiheadAttentionOptions::default())
     }
 
     /// Creates an attention with options. Input projections and the appended key and value are initialized after Glorot
@@ -132,7 +134,11 @@ impl MultiheadAttention {
     /// [`Error::InvalidArgument`] if the heads do not divide the width, the key-value heads do not divide the heads,
     /// the head width is odd with rotary positions, or dropout is not in [0, 1).
     #[panicking_form]
-    pub fn try_with(width: usize, heads: usize, options: MultiheadAttentionOptions) -> Result<MultiheadAttention> {
+    pub fn try_with_options(
+        width: usize,
+        heads: usize,
+        options: MultiheadAttentionOptions,
+    ) -> Result<MultiheadAttention> {
         let MultiheadAttentionOptions { dropout, bias, kv_heads, kdim, vdim, rotary, bias_kv, zero_attn } = options;
         let kv_heads = kv_heads.unwrap_or(heads);
         check_heads(width, heads, kv_heads, rotary.is_some(), dropout)?;
@@ -145,7 +151,7 @@ impl MultiheadAttention {
             let [query, key, value] = [[width, width], [shared, kdim], [shared, vdim]];
             InProj::Separate([weight(query)?, weight(key)?, weight(value)?])
         };
-        let mut out_proj = init::of_layer(MULTIHEAD_ATTENTION, Linear::try_new(width, width))?.without_bias();
+        let mut out_proj = init::of_layer(MULTIHEAD_ATTENTION, Linear::try_new(width, width))?;
         let zeros = |length: usize| bias.then(|| init::try_zeros([length])).transpose();
         out_proj.bias = zeros(width)?;
         let in_proj_bias = zeros(rows)?;
@@ -169,12 +175,30 @@ impl MultiheadAttention {
         self.heads
     }
 
+    /// Returns the options, with the widths of keys and values.
+    pub fn options(&self) -> MultiheadAttentionOptions {
+        let [kdim, vdim] = match &self.in_proj {
+            InProj::Joint(weight) => [weight.shape()[1]; 2],
+            InProj::Separate([_, key, value]) => [key.shape()[1], value.shape()[1]],
+        };
+        MultiheadAttentionOptions {
+            dropout: self.dropout,
+            bias: self.in_proj_bias.is_some(),
+            kv_heads: Some(self.kv_heads),
+            kdim: Some(kdim),
+            vdim: Some(vdim),
+            rotary: self.rotary,
+            bias_kv: self.bias_kv.is_some(),
+            zero_attn: self.zero_attn,
+        }
+    }
+
     /// Computes multi-head attention of queries, keys and values.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] for inputs that do not match.
     #[panicking_form]
-    pub fn try_attend(
+    pub fn try_forward_qkv(
         &self,
         query: &Tensor,
         key: &Tensor,
@@ -187,13 +211,13 @@ impl MultiheadAttention {
     }
 
     /// Computes attention and its weights softmax(Q·Kᵀ/√D + mask), `[.., H, L, S]`, or their mean over the heads,
-    /// `[.., L, S]`. Unlike in [`try_attend`](MultiheadAttention::try_attend), all weights are stored in memory.
+    /// `[.., L, S]`. Unlike in [`try_forward_qkv`](MultiheadAttention::try_forward_qkv), all weights are stored in memory.
     ///
     /// # Errors
-    /// The errors of [`try_attend`](MultiheadAttention::try_attend).
+    /// The errors of [`try_forward_qkv`](MultiheadAttention::try_forward_qkv).
     #[doc(alias = "need_weights")]
     #[panicking_form]
-    pub fn try_attend_weighted(
+    pub fn try_forward_with_weights(
         &self,
         query: &Tensor,
         key: &Tensor,
@@ -202,7 +226,7 @@ impl MultiheadAttention {
         average: bool,
     ) -> Result<(Tensor, Tensor)> {
         call::call_with_extra(self, &[query, key, value], || {
-            let (found, weights) = self.heads_attention().attend_weighted([query, key, value], masks, average)?;
+            let (found, weights) = self.heads_attention().attend_with_weights([query, key, value], masks, average)?;
             Ok((self.out_proj.try_forward(&found)?, weights))
         })
     }
@@ -246,9 +270,9 @@ impl MultiheadAttention {
     /// Returns the computation with the weights of this layer, up to the output projection.
     fn heads_attention(&self) -> HeadAttention<'_> {
         HeadAttention {
-            in_proj: self.in_proj.as_tensors(),
+            in_proj: &self.in_proj,
             in_proj_bias: self.in_proj_bias.as_deref(),
-            bias_kv: self.bias_kv.as_ref().map(|both| both.each_ref().map(|parameter| parameter.tensor())),
+            bias_kv: self.bias_kv.as_ref(),
             width: self.out_proj.weight.shape()[1],
             heads: self.heads,
             kv_heads: self.kv_heads,

@@ -78,7 +78,7 @@ impl LearnedPositions {
     /// # Errors
     /// [`Error::IndexOutOfBounds`] for a position beyond the table.
     #[panicking_form]
-    pub fn try_rows(&self, positions: &Tensor) -> Result<Tensor> {
+    pub fn try_forward_rows(&self, positions: &Tensor) -> Result<Tensor> {
         ops::embedding(&self.weight, positions, ops::EmbeddingOptions::default())
     }
 }

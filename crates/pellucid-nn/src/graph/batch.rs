@@ -4,7 +4,7 @@ use crate::layer::Layer;
 use crate::loss::Loss;
 use crate::module::{DynModule, Module};
 use crate::parameter::Parameter;
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, ops};
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -223,7 +223,7 @@ impl<X: Batch, P: Deref<Target: Model<X>>> BoundModel<P, X> {
 
 impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> DynModule for BoundModel<P, X> {
     fn visit_dyn(&self, visitor: &mut Visitor<'_>) {
-        Module::visit(&*self.model, visitor);
+        Visit::visit(&*self.model, visitor);
     }
 }
 

@@ -102,7 +102,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///     }
     /// }
     ///
-    /// let layers = TransformerEncoder::new(1, 8, 2, 16, TransformerOptions::default());
+    /// let layers = TransformerEncoder::with_options(8, 2, 1, TransformerOptions { hidden: 16, ..Default::default() });
     /// let encoder = Encoder(Embedding::new(50, 8), layers);
     /// let mut inference = InferenceModel::new(encoder, &[1, 4])?.with_lengths(&[8, 16])?;
     /// let (ids, mask) = (Tensor::randint(0, 50, [3, 10]), Tensor::ones([3, 10], DType::Bool));

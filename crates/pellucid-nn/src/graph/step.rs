@@ -519,8 +519,8 @@ impl<'f> StepUpdate<'f> {
         match &self.scaler {
             Some(scaler) => scaler.with_unscaled(&*self.optimizer, |unscaled| {
                 before_update()?;
-                unscaled.step(&*self.optimizer)?;
-                scaler.update()
+                unscaled.try_step()?;
+                scaler.try_update()
             }),
             None => before_update().and_then(|()| self.optimizer.try_step()),
         }

@@ -227,10 +227,11 @@ where
     /// random generator and the results of the last step are restored, so nothing is trained.
     ///
     /// ```
-    /// use pellucid::nn::{Linear, graph::GraphTrainer, loss::MseLoss, optim::{AdamW, AdamWOptions}};
+    /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss, optim::{AdamW, AdamWOptions}};
     /// use pellucid::{DType, Tensor};
-    /// let adamw = AdamW::new(vec![], AdamWOptions { lr: 1e-3, weight_decay: 0.0, ..Default::default() });
-    /// let mut trainer = GraphTrainer::new(Linear::new(3, 1), MseLoss::default(), adamw);
+    /// let model = Linear::new(3, 1);
+    /// let adamw = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-3, weight_decay: 0.0, ..Default::default() });
+    /// let mut trainer = GraphTrainer::new(model, MseLoss::default(), adamw);
     /// let (x, y) = (Tensor::randn([8, 3], DType::F32), Tensor::ones([8, 1], DType::F32));
     /// trainer.check_step(&x, &y)?.ensure()?;
     /// # Ok::<(), pellucid::Error>(())

@@ -1,7 +1,7 @@
 //! The initialization schemes: values for a shape and a dtype, named as in [`init`](super).
 
 use super::{Fan, Nonlinearity, generator};
-use crate::option_range::OptionRange;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::ops::QrMode;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops};
 use std::f64::consts::SQRT_2;

@@ -5,7 +5,7 @@ use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::parameter::{Parameter, TrainingMode};
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Result, Tensor, ops, unwrap};
+use pellucid_tensor::{OptionRange, Result, Tensor, ops, unwrap};
 
 /// Defines activations without options.
 macro_rules! plain {
@@ -220,20 +220,28 @@ impl Layer for Prelu {
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct Rrelu {
-    lower: f64,
-    upper: f64,
+    /// The least slope.
+    pub lower: f64,
+    /// The upper bound of slopes.
+    pub upper: f64,
     training: TrainingMode,
 }
 
 impl Rrelu {
     /// Creates a layer with slopes in [lower, upper).
-    pub fn new(lower: f64, upper: f64) -> Rrelu {
-        Rrelu { lower, upper, training: TrainingMode::new() }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) unless both are finite and lower ≤ upper.
+    #[panicking_form]
+    pub fn try_new(lower: f64, upper: f64) -> Result<Rrelu> {
+        OptionRange::FINITE.check_interval("rrelu", "the slopes", [lower, upper], [0.125, 0.333])?;
+        Ok(Rrelu { lower, upper, training: TrainingMode::new() })
     }
 }
 
 impl Default for Rrelu {
     /// Creates a layer with slopes in [1/8, 1/3).
+    #[track_caller]
     fn default() -> Rrelu {
         Rrelu::new(1.0 / 8.0, 1.0 / 3.0)
     }

@@ -1,17 +1,18 @@
 //! Batch normalization.
 
 use super::spatial::{by_axes, channels, check_channels};
+use super::switch::switched_affine;
 use crate::init;
 use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
-use crate::module::{Module, walk};
+use crate::module::{Module, RoleModule, modules_in_role};
 use crate::parameter::{Buffer, Parameter, TrainingMode};
 use crate::temporary::with_temporary;
-use crate::visit::ModulePart;
+use crate::visit::ModuleRole;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::RunningStatistics;
-use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, formula, no_grad, ops, unwrap};
 use std::cell::Cell;
 
 /// Batch normalization (Ioffe & Szegedy 2015) of x `[B, C, spatial..]` with N spatial axes; see [`BatchNorm1d`] (which
@@ -36,7 +37,8 @@ use std::cell::Cell;
 /// ```
 #[derive(Clone, Debug, Module)]
 #[module(display)]
-#[module(class = by_axes::<_, N>(["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]))]
+#[module(class = BatchNorm::<N>::CLASS)]
+#[module(role = BatchNorm)]
 pub struct BatchNorm<const N: usize> {
     /// The scale of each channel, `[C]`.
     pub weight: Option<Parameter>,
@@ -48,8 +50,12 @@ pub struct BatchNorm<const N: usize> {
     pub running_var: Option<Buffer>,
     /// The number of training batches so far, an `i64` scalar.
     pub num_batches_tracked: Option<Buffer>,
-    eps: f64,
-    momentum: Option<f64>,
+    /// The constant added to the variance.
+    pub eps: f64,
+    /// The weight of a new batch in the running statistics; `None` averages all batches.
+    pub momentum: Option<f64>,
+    #[module(skip)]
+    channels: usize,
     training: TrainingMode,
 }
 
@@ -61,6 +67,9 @@ pub type BatchNorm2d = BatchNorm<2>;
 pub type BatchNorm3d = BatchNorm<3>;
 
 impl<const N: usize> BatchNorm<N> {
+    /// The name of the layer.
+    const CLASS: &'static str = by_axes::<_, N>(["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]);
+
     /// Creates a layer for this number of channels.
     ///
     /// # Errors
@@ -77,6 +86,7 @@ impl<const N: usize> BatchNorm<N> {
             num_batches_tracked: Some(count),
             eps: 1e-5,
             momentum: Some(0.1),
+            channels,
             training: TrainingMode::new(),
         })
     }
@@ -90,28 +100,47 @@ impl<const N: usize> BatchNorm<N> {
     }
 
     /// Sets eps, which is added to the variance.
-    pub fn eps(self, eps: f64) -> BatchNorm<N> {
-        BatchNorm { eps, ..self }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is negative or not finite.
+    #[panicking_form]
+    pub fn try_eps(self, eps: f64) -> Result<BatchNorm<N>> {
+        OptionRange::NONNEGATIVE.check("batch_norm", "eps", eps, 1e-5)?;
+        Ok(BatchNorm { eps, ..self })
     }
 
-    /// Sets the momentum, the weight of a new batch in the running statistics.
-    pub fn momentum(self, momentum: f64) -> BatchNorm<N> {
-        BatchNorm { momentum: Some(momentum), ..self }
+    /// Sets the momentum, the weight of a new batch in the running statistics. With `None` they are plain averages over
+    /// all batches.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is not in [0, 1].
+    #[panicking_form]
+    pub fn try_momentum(self, momentum: impl Into<Option<f64>>) -> Result<BatchNorm<N>> {
+        let momentum = momentum.into();
+        momentum.map_or(Ok(()), |m| OptionRange::PROBABILITY.check("batch_norm", "momentum", m, 0.1))?;
+        Ok(BatchNorm { momentum, ..self })
     }
 
-    /// Makes the running statistics plain averages over all batches: PyTorch's momentum `None`.
-    pub fn cumulative(self) -> BatchNorm<N> {
-        BatchNorm { momentum: None, ..self }
+    /// Sets whether the layer has a weight and a bias.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_affine(self, affine: bool) -> Result<BatchNorm<N>> {
+        let [weight, bias] = switched_affine("batch_norm", affine, [self.weight, self.bias], self.channels)?;
+        Ok(BatchNorm { weight, bias, ..self })
     }
 
-    /// Removes weight and bias.
-    pub fn without_affine(self) -> BatchNorm<N> {
-        BatchNorm { weight: None, bias: None, ..self }
-    }
-
-    /// Removes the running statistics: evaluation then also uses the statistics of the batch.
-    pub fn without_running_statistics(self) -> BatchNorm<N> {
-        BatchNorm { running_mean: None, running_var: None, num_batches_tracked: None, ..self }
+    /// Sets whether the layer has running statistics. Without them, evaluation also uses the statistics of the batch.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[doc(alias = "track_running_stats")]
+    #[panicking_form]
+    pub fn try_running_statistics(self, running: bool) -> Result<BatchNorm<N>> {
+        let current = [self.running_mean, self.running_var, self.num_batches_tracked];
+        let [mean, var, count] = switched_statistics("batch_norm", running, current, self.channels)?;
+        Ok(BatchNorm { running_mean: mean, running_var: var, num_batches_tracked: count, ..self })
     }
 
     /// Returns s and t of the map y = s·x + t of each channel in evaluation mode, `[C]`, at least in `f32`:
@@ -144,8 +173,22 @@ impl<const N: usize> BatchNorm<N> {
     }
 }
 
+/// Returns the running statistics of a layer after their switch is set.
+pub(super) fn switched_statistics(
+    layer: &'static str,
+    running: bool,
+    current: [Option<Buffer>; 3],
+    channels: usize,
+) -> Result<[Option<Buffer>; 3]> {
+    match (running, &current[0]) {
+        (false, _) => Ok([None, None, None]),
+        (true, Some(_)) => Ok(current),
+        (true, None) => running_statistics(layer, channels).map(|all| all.map(Some)),
+    }
+}
+
 /// Returns buffers for a mean of 0, a variance of 1, and a count of 0.
-pub(super) fn running_statistics(layer: &'static str, channels: usize) -> Result<[Buffer; 3]> {
+fn running_statistics(layer: &'static str, channels: usize) -> Result<[Buffer; 3]> {
     let dtype = init::default_dtype();
     let [mean, var] = [ops::zeros(channels, dtype), ops::ones(channels, dtype)].map(|t| init::of_layer(layer, t));
     Ok([mean?, var?, ops::zeros((), DType::I64)?].map(Buffer::new))
@@ -163,11 +206,10 @@ impl<const N: usize> Layer for BatchNorm<N> {
             let help = format!("the input must have shape [B, C, ..] with {axes}{remedy}");
             return Err(Error::shapes("batch_norm", [x.shape()], help));
         }
-        let layer = by_axes::<_, N>(["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]);
         let per_channel = [self.weight.as_deref(), self.running_mean.as_deref()];
         check_optional_dtype("batch_norm", x, per_channel)?;
         let values = per_channel.into_iter().flatten().next();
-        check_channels("batch_norm", x, values, |channels| format!("{layer}::new({channels})"))?;
+        check_channels("batch_norm", x, values, |channels| format!("{}::new({channels})", Self::CLASS))?;
         let (Some(mean), Some(var), Some(count)) = (&self.running_mean, &self.running_var, &self.num_batches_tracked)
         else {
             return self.normalized(x, None, true, 0.0);
@@ -210,23 +252,16 @@ thread_local! {
     static PLAIN_AVERAGES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `f`, in which the layers that this thread calls behave as [`cumulative`](BatchNorm::cumulative) ones.
+/// Calls `f`, in which the layers that this thread calls behave as if their [`momentum`](BatchNorm::momentum) were `None`.
 pub(crate) fn with_plain_averages<R>(f: impl FnOnce() -> R) -> R {
     with_temporary(true, |value| PLAIN_AVERAGES.replace(value), f)
 }
 
 /// Returns mean, variance and count of every batch normalization of a module that has running statistics.
 pub(crate) fn batch_norms(module: &(impl Module + ?Sized)) -> Vec<[Buffer; 3]> {
-    let mut found: Vec<(String, Vec<Buffer>)> = Vec::new();
-    walk(module, |name, part| match part {
-        ModulePart::Module(info) if info.class().starts_with("BatchNorm") => found.push((name.to_string(), Vec::new())),
-        ModulePart::Buffer(buffer) => {
-            let outer = name.rsplit_once('.').map_or("", |(outer, _)| outer);
-            if let Some((_, own)) = found.last_mut().filter(|(name, _)| name == outer) {
-                own.push(buffer.clone());
-            }
-        }
-        _ => {}
-    });
-    found.into_iter().filter_map(|(_, buffers)| buffers.try_into().ok()).collect()
+    let buffers = |norm: RoleModule| norm.buffers.into_iter().map(|(_, buffer)| buffer).collect::<Vec<_>>();
+    modules_in_role(module, ModuleRole::BatchNorm)
+        .into_iter()
+        .filter_map(|norm| buffers(norm).try_into().ok())
+        .collect()
 }

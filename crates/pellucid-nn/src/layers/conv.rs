@@ -2,16 +2,16 @@
 
 use super::pad::pad_last;
 use super::spatial::{PerAxis, by_axes, channels, positive};
+use super::switch::uniform_bias;
 use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
-use crate::module::Module;
 use crate::parameter::Parameter;
-use crate::visit::{ModulePart, Visitor};
+use crate::visit::{ModulePart, Visit, Visitor};
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::{PaddingMode, Spatial};
-use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 
 /// The padding of a convolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +36,7 @@ impl<const N: usize, T: Into<PerAxis<N>>> From<T> for Padding<N> {
 ///
 /// ```
 /// use pellucid::nn::{Conv2d, Layer, Padding};
-/// let stem = Conv2d::new(3, 64, 7).stride(2).padding(3).without_bias();
+/// let stem = Conv2d::new(3, 64, 7).stride(2).padding(3).bias(false);
 /// assert_eq!(stem.output_shape(&[1, 3, 224, 224])?.dims(), [1, 64, 112, 112]);
 /// let depthwise = Conv2d::new(64, 64, [3, 5]).groups(64).padding(Padding::Same);
 /// assert_eq!(depthwise.output_shape(&[1, 64, 9, 9])?.dims(), [1, 64, 9, 9]);
@@ -51,8 +51,10 @@ pub struct Conv<const N: usize> {
     /// The bias, `[out]`.
     pub bias: Option<Parameter>,
     sliding: ConvSettings<N>,
-    padding: Padding<N>,
-    padding_mode: Option<PaddingMode>,
+    /// The padding.
+    pub padding: Padding<N>,
+    /// The values of the padding; `None` means zeros.
+    pub padding_mode: Option<PaddingMode>,
 }
 
 /// A convolution over one axis: x is `[B, in, L]`.
@@ -71,7 +73,7 @@ struct ConvSettings<const N: usize> {
     groups: usize,
 }
 
-impl<const N: usize> Module for ConvSettings<N> {
+impl<const N: usize> Visit for ConvSettings<N> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.setting("kernel", &self.kernel);
         visitor.setting("stride", &self.stride);
@@ -84,7 +86,7 @@ impl<const N: usize> Module for ConvSettings<N> {
     }
 }
 
-impl<const N: usize> Module for Padding<N> {
+impl<const N: usize> Visit for Padding<N> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         match self {
             Padding::Both(both) => visitor.part(ModulePart::Setting(both)),
@@ -123,6 +125,45 @@ impl<const N: usize> ConvSettings<N> {
         channels: [usize; 2],
         bias: Option<usize>,
     ) -> Result<(Parameter, Option<Parameter>)> {
+        self.check_groups(layer, kinds, channels)?;
+        let [first, second] = [channels[0], channels[1] / self.groups];
+        let bound = init::uniform_bound(self.kernel.iter().fold(second, |seen, &taps| seen.saturating_mul(taps)));
+        let shape: Vec<usize> = [first, second].into_iter().chain(self.kernel).collect();
+        let weight = init::of_layer(layer, init::try_uniform(shape, -bound, bound))?;
+        let bias = bias.map(|count| init::of_layer(layer, init::try_uniform(count, -bound, bound))).transpose()?;
+        Ok((weight, bias))
+    }
+
+    /// Returns the weight and the bias for the number of groups: the given ones, reduced to the channels of a group and
+    /// scaled to the range of [`draw`](ConvSettings::draw). If the weight has too few channels, both are drawn.
+    ///
+    /// # Errors
+    /// The errors of [`draw`](ConvSettings::draw).
+    #[track_caller]
+    fn regroup(
+        &self,
+        layer: &'static str,
+        kinds: [&str; 2],
+        channels: [usize; 2],
+        weight: Parameter,
+        bias: Option<Parameter>,
+    ) -> Result<(Parameter, Option<Parameter>)> {
+        self.check_groups(layer, kinds, channels)?;
+        let (given, kept) = (weight.shape()[1], channels[1] / self.groups);
+        if given == kept {
+            return Ok((weight, bias));
+        }
+        if given < kept {
+            return init::in_dtype(weight.dtype(), || self.draw(layer, kinds, channels, bias.map(|bias| bias.size())));
+        }
+        let _off = no_grad();
+        let scale = init::uniform_bound(kept) / init::uniform_bound(given);
+        let scaled = |values: &Tensor| ops::mul(values, scale).and_then(Parameter::try_new);
+        let weight = ops::narrow(&weight, 1, 0, kept).and_then(|weight| scaled(&weight));
+        Ok((init::of_layer(layer, weight)?, bias.map(|bias| init::of_layer(layer, scaled(&bias))).transpose()?))
+    }
+
+    fn check_groups(&self, layer: &'static str, kinds: [&str; 2], channels: [usize; 2]) -> Result<()> {
         let ([first, second], groups) = (channels, self.groups);
         if groups == 0 || channels.iter().any(|count| !count.is_multiple_of(groups)) {
             let reason = format!(
@@ -132,19 +173,15 @@ impl<const N: usize> ConvSettings<N> {
             );
             return Err(Error::invalid(layer, reason));
         }
-        let second = second / groups;
-        let bound = init::uniform_bound(self.kernel.iter().fold(second, |seen, &taps| seen.saturating_mul(taps)));
-        let shape: Vec<usize> = [first, second].into_iter().chain(self.kernel).collect();
-        let weight = init::of_layer(layer, init::try_uniform(shape, -bound, bound))?;
-        let bias = bias.map(|count| init::of_layer(layer, init::try_uniform(count, -bound, bound))).transpose()?;
-        Ok((weight, bias))
+        Ok(())
     }
 }
 
 /// Implements the options that convolutions and transposed convolutions share. `$names` are their names in errors for
-/// one, two and three axes, and `$kinds` the channels on the first two axes of the weight.
+/// one, two and three axes, `$kinds` the channels on the first two axes of the weight, and `$output_axis` the axis
+/// of its output channels.
 macro_rules! convolution_options {
-    ($layer:ident, $names:expr, $kinds:expr) => {
+    ($layer:ident, $names:expr, $kinds:expr, $output_axis:literal) => {
         impl<const N: usize> $layer<N> {
             /// The name of the layer in errors.
             const NAME: &'static str = by_axes::<_, N>($names);
@@ -159,6 +196,12 @@ macro_rules! convolution_options {
                 Ok($layer { sliding: ConvSettings { stride, ..self.sliding }, ..self })
             }
 
+            /// Returns the kernel size.
+            #[doc(alias = "kernel_size")]
+            pub fn kernel(&self) -> [usize; N] {
+                self.sliding.kernel
+            }
+
             /// Sets the dilation, the distance between taps of the kernel.
             ///
             /// # Errors
@@ -170,7 +213,8 @@ macro_rules! convolution_options {
             }
 
             /// Splits the channels into groups: the output channels of a group depend on its input channels only.
-            /// Weight and bias are drawn again, since the shape of the weight changes.
+            /// The weight keeps the drawn values of as many channels as its new shape has, and weight and bias are
+            /// scaled to their new range. With fewer groups than before, both are drawn again.
             ///
             /// # Errors
             /// [`Error::InvalidArgument`] if `groups` does not divide both numbers of channels;
@@ -179,19 +223,32 @@ macro_rules! convolution_options {
             pub fn try_groups(self, groups: usize) -> Result<$layer<N>> {
                 let channels = [self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups];
                 let sliding = ConvSettings { groups, ..self.sliding };
-                let (weight, bias) = sliding.draw(Self::NAME, $kinds, channels, self.bias.map(|bias| bias.size()))?;
+                let (weight, bias) = sliding.regroup(Self::NAME, $kinds, channels, self.weight, self.bias)?;
                 Ok($layer { weight, bias, sliding, ..self })
             }
 
-            /// Removes the bias.
-            pub fn without_bias(self) -> $layer<N> {
-                $layer { bias: None, ..self }
+            /// Sets whether the layer has a bias. A bias that is added is drawn as in `new`.
+            ///
+            /// # Errors
+            /// [`Error::OutOfMemory`].
+            #[panicking_form]
+            pub fn try_bias(self, bias: bool) -> Result<$layer<N>> {
+                let shape = self.weight.shape();
+                let outputs = [shape[0], shape[1] * self.sliding.groups][$output_axis];
+                let inputs = shape[1..].iter().product();
+                let bias = uniform_bias(Self::NAME, bias, self.bias, &self.weight, outputs, inputs)?;
+                Ok($layer { bias, ..self })
             }
         }
     };
 }
-convolution_options!(Conv, ["conv1d", "conv2d", "conv3d"], ["output", "input"]);
-convolution_options!(ConvTranspose, ["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"], ["input", "output"]);
+convolution_options!(Conv, ["conv1d", "conv2d", "conv3d"], ["output", "input"], 0);
+convolution_options!(
+    ConvTranspose,
+    ["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"],
+    ["input", "output"],
+    1
+);
 
 impl<const N: usize> Conv<N> {
     /// Creates a layer from `inputs` to `outputs` channels with this kernel size; stride 1, no padding, dilation 1, one
@@ -221,6 +278,15 @@ impl<const N: usize> Conv<N> {
     /// Sets the values of the padding; zeros by default.
     pub fn padding_mode(self, mode: PaddingMode) -> Conv<N> {
         Conv { padding_mode: Some(mode), ..self }
+    }
+
+    /// Returns the options, with the padding also if its values are not zeros.
+    pub fn options(&self) -> ops::ConvOptions {
+        let padding = match self.padding {
+            Padding::Both(both) => both.into(),
+            Padding::Same => ops::ConvPadding::Same,
+        };
+        ops::ConvOptions { padding, ..self.sliding.options() }
     }
 
     /// Returns the padding (before, after) of every axis.
@@ -258,17 +324,11 @@ impl<const N: usize> Conv<N> {
     pub(super) fn output_with(&self, weight: &Tensor, bias: Option<&Tensor>, x: &Tensor) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv1d, ops::conv2d, ops::conv3d]);
         check_input_dtype(Self::NAME, x, weight)?;
-        let options = self.sliding.options();
-        match (self.padding_mode, self.padding) {
-            (None, Padding::Both(both)) => conv(x, weight, bias, ops::ConvOptions { padding: both.into(), ..options }),
-            (None, Padding::Same) => {
-                conv(x, weight, bias, ops::ConvOptions { padding: ops::ConvPadding::Same, ..options })
-            }
-            (Some(_), Padding::Same) if self.sliding.stride != [1; N] => {
-                Err(Error::invalid(Self::NAME, "padding \"same\" requires stride 1"))
-            }
-            (Some(mode), _) => conv(&pad_last(x, self.pad_widths(), mode)?, weight, bias, options),
+        let Some(mode) = self.padding_mode else { return conv(x, weight, bias, self.options()) };
+        if self.padding == Padding::Same && self.sliding.stride != [1; N] {
+            return Err(Error::invalid(Self::NAME, "padding \"same\" requires stride 1"));
         }
+        conv(&pad_last(x, self.pad_widths(), mode)?, weight, bias, self.sliding.options())
     }
 }
 
@@ -293,8 +353,10 @@ pub struct ConvTranspose<const N: usize> {
     /// The bias, `[out]`.
     pub bias: Option<Parameter>,
     sliding: ConvSettings<N>,
-    padding: [usize; N],
-    output_padding: [usize; N],
+    /// The padding, which is cut off at both ends of the output.
+    pub padding: [usize; N],
+    /// The number of additional outputs at the end of every axis.
+    pub output_padding: [usize; N],
 }
 
 /// A transposed convolution over one axis: x is `[B, in, L]`.
@@ -358,11 +420,16 @@ impl<const N: usize> ConvTranspose<N> {
         self.transposed(&self.weight, x, more)
     }
 
+    /// Returns the options.
+    pub fn options(&self) -> ops::ConvOptions {
+        let (padding, output_padding) = (self.padding.into(), self.output_padding.into());
+        ops::ConvOptions { padding, output_padding, ..self.sliding.options() }
+    }
+
     fn transposed(&self, weight: &Tensor, x: &Tensor, more: [usize; N]) -> Result<Tensor> {
         let conv = by_axes::<_, N>([ops::conv_transpose1d, ops::conv_transpose2d, ops::conv_transpose3d]);
         check_input_dtype(Self::NAME, x, weight)?;
-        let (padding, output_padding) = (self.padding.into(), more.into());
-        let options = ops::ConvOptions { padding, output_padding, ..self.sliding.options() };
+        let options = ops::ConvOptions { output_padding: more.into(), ..self.options() };
         conv(x, weight, self.bias.as_deref(), options)
     }
 

@@ -5,9 +5,9 @@
 
 use super::spatial::{batched, by_axes};
 use crate::layer::Layer;
-use crate::option_range::OptionRange;
 use crate::parameter::TrainingMode;
 use pellucid_derive::{Module, panicking_form};
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 /// Defines dropout layers: a probability p, the training mode, and the operation in training.

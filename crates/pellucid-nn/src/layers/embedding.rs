@@ -6,7 +6,7 @@ use crate::layer::Layer;
 use crate::parameter::Parameter;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::ScatterReduceOp;
-use pellucid_tensor::{DType, Error, Integer, Result, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Error, Integer, OptionRange, Result, Tensor, no_grad, ops, unwrap};
 
 /// An embedding: integers x of any shape select rows of a table, giving `[x.., width]`.
 ///
@@ -40,6 +40,12 @@ fn clear(layer: &'static str, table: &Parameter, row: isize) -> Result<()> {
     ops::copy_(&ops::select(&table.detach(), 0, row)?, &ops::zeros((), table.dtype())?)
 }
 
+/// Returns an error if the limit of the p-norm is not valid.
+fn check_max_norm(layer: &'static str, length: f64, p: f64) -> Result<()> {
+    OptionRange::NONNEGATIVE.check(layer, "max_norm", length, 1.0)?;
+    OptionRange::NONZERO.check(layer, "p", p, 2.0)
+}
+
 impl Embedding {
     /// Creates a table of this many vectors of this width.
     ///
@@ -71,22 +77,33 @@ impl Embedding {
 
     /// Limits the p-norm of vectors: a longer one is scaled down in the table when it is looked up. PyTorch's default
     /// is p = 2.
-    pub fn max_norm(mut self, length: f64, p: f64) -> Embedding {
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the length is negative or not finite, or if p is 0 or NaN.
+    #[panicking_form]
+    pub fn try_max_norm(mut self, length: f64, p: f64) -> Result<Embedding> {
+        check_max_norm("embedding", length, p)?;
         self.options.max_norm = Some((length, p));
+        Ok(self)
+    }
+
+    /// Sets whether the gradient of a vector is divided by the number of its look-ups in a batch.
+    #[doc(alias = "scale_grad_by_freq")]
+    pub fn scale_by_frequency(mut self, scale: bool) -> Embedding {
+        self.options.scale_by_frequency = scale;
         self
     }
 
-    /// Divides the gradient of a vector by the number of its look-ups in a batch.
-    pub fn scale_by_frequency(mut self) -> Embedding {
-        self.options.scale_by_frequency = true;
-        self
+    /// Returns the options.
+    pub fn options(&self) -> ops::EmbeddingOptions {
+        self.options
     }
 }
 
 impl Embedding {
     /// Returns rows of a table that is not the layer's own, with the options of gradients. The maximal norm is a
     /// property of the layer's table.
-    pub(super) fn selected_rows(&self, table: &Tensor, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn output(&self, table: &Tensor, x: &Tensor) -> Result<Tensor> {
         ops::embedding(table, x, ops::EmbeddingOptions { max_norm: None, ..self.options })
     }
 }
@@ -159,18 +176,37 @@ impl EmbeddingBag {
     }
 
     /// Limits the p-norm of vectors: one longer than `length` is scaled down in the table when it is looked up.
-    pub fn max_norm(self, length: f64, p: f64) -> EmbeddingBag {
-        EmbeddingBag { max_norm: Some((length, p)), ..self }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the length is negative or not finite, or if p is 0 or NaN.
+    #[panicking_form]
+    pub fn try_max_norm(self, length: f64, p: f64) -> Result<EmbeddingBag> {
+        check_max_norm("embedding_bag", length, p)?;
+        Ok(EmbeddingBag { max_norm: Some((length, p)), ..self })
     }
 
-    /// Divides the gradient of a vector by the number of its look-ups in a batch; for sums and means.
-    pub fn scale_by_frequency(self) -> EmbeddingBag {
-        EmbeddingBag { scale_by_frequency: true, ..self }
+    /// Sets whether the gradient of a vector is divided by the number of its look-ups in a batch; for sums and means.
+    #[doc(alias = "scale_grad_by_freq")]
+    pub fn scale_by_frequency(self, scale: bool) -> EmbeddingBag {
+        EmbeddingBag { scale_by_frequency: scale, ..self }
     }
 
-    /// Makes the last offset the end of the last bag, as in compressed sparse rows.
-    pub fn include_last_offset(self) -> EmbeddingBag {
-        EmbeddingBag { include_last_offset: true, ..self }
+    /// Sets whether the last offset is the end of the last bag, as in compressed sparse rows.
+    pub fn include_last_offset(self, include: bool) -> EmbeddingBag {
+        EmbeddingBag { include_last_offset: include, ..self }
+    }
+
+    /// Returns the options, without offsets and weights of a call.
+    pub fn options(&self) -> ops::EmbeddingBagOptions<'static> {
+        ops::EmbeddingBagOptions {
+            offsets: None,
+            weights: None,
+            mode: self.mode,
+            padding_index: self.padding,
+            max_norm: self.max_norm,
+            scale_by_frequency: self.scale_by_frequency,
+            include_last_offset: self.include_last_offset,
+        }
     }
 
     /// Returns the reductions of bags. A vector `index` is split at the `offsets`, which are the bags' starts; each row
@@ -179,24 +215,20 @@ impl EmbeddingBag {
     /// # Errors
     /// The errors of [`ops::embedding_bag`].
     #[panicking_form]
-    pub fn try_bags(&self, index: &Tensor, offsets: Option<&Tensor>, weights: Option<&Tensor>) -> Result<Tensor> {
+    pub fn try_forward_bags(
+        &self,
+        index: &Tensor,
+        offsets: Option<&Tensor>,
+        weights: Option<&Tensor>,
+    ) -> Result<Tensor> {
         weights.map_or(Ok(()), |weights| check_input_dtype("embedding_bag", weights, &self.weight))?;
-        let options = ops::EmbeddingBagOptions {
-            offsets,
-            weights,
-            mode: self.mode,
-            padding_index: self.padding,
-            max_norm: self.max_norm,
-            scale_by_frequency: self.scale_by_frequency,
-            include_last_offset: self.include_last_offset,
-        };
-        ops::embedding_bag(&self.weight, index, options)
+        ops::embedding_bag(&self.weight, index, ops::EmbeddingBagOptions { offsets, weights, ..self.options() })
     }
 }
 
 impl Layer for EmbeddingBag {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.try_bags(x, None, None)
+        self.try_forward_bags(x, None, None)
     }
 
     fn input_dtype(&self) -> DType {

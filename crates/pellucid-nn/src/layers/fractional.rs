@@ -4,7 +4,7 @@ use super::spatial::{PerAxis, channels, positive};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::Buffer;
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::Spatial;
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
@@ -37,7 +37,9 @@ pub struct FractionalMaxPool<const N: usize> {
     samples: Option<Buffer>,
 }
 
-impl<const N: usize> Module for FractionalMaxPool<N> {
+impl<const N: usize> Module for FractionalMaxPool<N> {}
+
+impl<const N: usize> Visit for FractionalMaxPool<N> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module_as(self, if N == 2 { "FractionalMaxPool2d" } else { "FractionalMaxPool3d" }, None);
         visitor.setting("size", &self.size);
@@ -82,6 +84,27 @@ impl<const N: usize> FractionalMaxPool<N> {
         Ok(FractionalMaxPool { size: positive(FRACTIONAL, "size", size, Spatial::ONE_ELEMENT)?, count, samples: None })
     }
 
+    /// Returns the size of the windows.
+    pub fn size(&self) -> [usize; N] {
+        self.size
+    }
+
+    /// Returns the number of windows along each axis, unless it is a fraction of each length.
+    pub fn outputs(&self) -> Option<[usize; N]> {
+        match self.count {
+            WindowCount::Outputs(outputs) => Some(outputs),
+            WindowCount::Ratio(_) => None,
+        }
+    }
+
+    /// Returns the number of windows as a fraction of each length, unless it is given.
+    pub fn ratio(&self) -> Option<[f64; N]> {
+        match self.count {
+            WindowCount::Outputs(_) => None,
+            WindowCount::Ratio(ratio) => Some(ratio),
+        }
+    }
+
     /// Uses the samples `[B, C, N]` in [0, 1) instead of random numbers; see [`ops::fractional_max_pool2d`]. The
     /// samples are a buffer, `_random_samples`, as in PyTorch.
     pub fn samples(self, samples: Tensor) -> FractionalMaxPool<N> {
@@ -93,7 +116,7 @@ impl<const N: usize> FractionalMaxPool<N> {
     /// # Errors
     /// The errors of [`ops::fractional_max_pool2d`].
     #[panicking_form]
-    pub fn try_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    pub fn try_forward_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         const { assert!(N == 2 || N == 3, "the number of spatial axes must be 2 or 3") };
         let outputs = match self.count {
             WindowCount::Outputs(outputs) => outputs,
@@ -116,6 +139,6 @@ impl<const N: usize> FractionalMaxPool<N> {
 
 impl<const N: usize> Layer for FractionalMaxPool<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.try_with_indices(x)?.0)
+        Ok(self.try_forward_with_indices(x)?.0)
     }
 }

@@ -13,7 +13,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 /// ```
 /// use pellucid::nn::{BatchNorm2d, Conv2d, Layer, Module, fuse_conv_bn, in_evaluation_mode};
 /// use pellucid::{DType, Tensor};
-/// let (conv, norm) = (Conv2d::new(3, 8, 3).padding(1).without_bias(), BatchNorm2d::new(8));
+/// let (conv, norm) = (Conv2d::new(3, 8, 3).padding(1).bias(false), BatchNorm2d::new(8));
 /// let x = Tensor::randn([2, 3, 5, 5], DType::F32);
 /// norm.forward(&conv.forward(&x));
 /// let fused = fuse_conv_bn(&conv, &norm)?;

@@ -1,15 +1,15 @@
 //! Instance normalization.
 
-use super::batch_norm::running_statistics;
+use super::batch_norm::switched_statistics;
 use super::spatial::{batched, by_axes, channels};
-use crate::init;
+use super::switch::switched_affine;
 use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::{Buffer, Parameter, TrainingMode};
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::RunningStatistics;
-use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{Error, OptionRange, Result, Tensor, ops, unwrap};
 
 /// Instance normalization (Ulyanov, Vedaldi & Lempitsky 2016) of x `[B, C, spatial..]` or `[C, spatial..]` with N
 /// spatial axes: every channel of every image gets mean 0 and variance 1 over its spatial axes. See [`InstanceNorm1d`],
@@ -18,7 +18,7 @@ use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 /// Defaults are PyTorch's: eps 1e-5, momentum 0.1, no weight, no bias, no running statistics.
 #[derive(Clone, Debug, Module)]
 #[module(display)]
-#[module(class = by_axes::<_, N>(["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]))]
+#[module(class = InstanceNorm::<N>::CLASS)]
 pub struct InstanceNorm<const N: usize> {
     /// The scale of each channel, `[C]`.
     pub weight: Option<Parameter>,
@@ -31,8 +31,10 @@ pub struct InstanceNorm<const N: usize> {
     /// The count `num_batches_tracked`, which PyTorch's files contain. It stays 0, as in PyTorch.
     pub num_batches_tracked: Option<Buffer>,
     channels: usize,
-    eps: f64,
-    momentum: f64,
+    /// The constant added to the variance.
+    pub eps: f64,
+    /// The weight of a new batch in the running statistics.
+    pub momentum: f64,
     training: TrainingMode,
 }
 
@@ -44,6 +46,9 @@ pub type InstanceNorm2d = InstanceNorm<2>;
 pub type InstanceNorm3d = InstanceNorm<3>;
 
 impl<const N: usize> InstanceNorm<N> {
+    /// The name of the layer.
+    const CLASS: &'static str = by_axes::<_, N>(["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]);
+
     /// Creates a layer for this number of channels, without parameters.
     pub fn new(channels: usize) -> InstanceNorm<N> {
         InstanceNorm {
@@ -65,32 +70,44 @@ impl<const N: usize> InstanceNorm<N> {
     }
 
     /// Sets eps, which is added to the variance.
-    pub fn eps(self, eps: f64) -> InstanceNorm<N> {
-        InstanceNorm { eps, ..self }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is negative or not finite.
+    #[panicking_form]
+    pub fn try_eps(self, eps: f64) -> Result<InstanceNorm<N>> {
+        OptionRange::NONNEGATIVE.check("instance_norm", "eps", eps, 1e-5)?;
+        Ok(InstanceNorm { eps, ..self })
     }
 
     /// Sets the momentum, the weight of a new batch in the running statistics.
-    pub fn momentum(self, momentum: f64) -> InstanceNorm<N> {
-        InstanceNorm { momentum, ..self }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is not in [0, 1].
+    #[panicking_form]
+    pub fn try_momentum(self, momentum: f64) -> Result<InstanceNorm<N>> {
+        OptionRange::PROBABILITY.check("instance_norm", "momentum", momentum, 0.1)?;
+        Ok(InstanceNorm { momentum, ..self })
     }
 
-    /// Adds a trained weight, initially 1, and bias, initially 0, for each channel.
+    /// Sets whether the layer has a trained weight, initially 1, and a bias, initially 0, for each channel.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     #[panicking_form]
-    pub fn try_affine(self) -> Result<InstanceNorm<N>> {
-        let [weight, bias] = init::try_affine("instance_norm", self.channels)?;
-        Ok(InstanceNorm { weight: Some(weight), bias: Some(bias), ..self })
+    pub fn try_affine(self, affine: bool) -> Result<InstanceNorm<N>> {
+        let [weight, bias] = switched_affine("instance_norm", affine, [self.weight, self.bias], self.channels)?;
+        Ok(InstanceNorm { weight, bias, ..self })
     }
 
-    /// Adds running statistics, which evaluation uses.
+    /// Sets whether the layer has running statistics, which evaluation uses.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
+    #[doc(alias = "track_running_stats")]
     #[panicking_form]
-    pub fn try_running_statistics(self) -> Result<InstanceNorm<N>> {
-        let [mean, var, count] = running_statistics("instance_norm", self.channels)?.map(Some);
+    pub fn try_running_statistics(self, running: bool) -> Result<InstanceNorm<N>> {
+        let current = [self.running_mean, self.running_var, self.num_batches_tracked];
+        let [mean, var, count] = switched_statistics("instance_norm", running, current, self.channels)?;
         Ok(InstanceNorm { running_mean: mean, running_var: var, num_batches_tracked: count, ..self })
     }
 }
@@ -98,12 +115,11 @@ impl<const N: usize> InstanceNorm<N> {
 impl<const N: usize> Layer for InstanceNorm<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let op = "instance_norm";
-        let layer = by_axes::<_, N>(["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]);
         let given = channels::<N>(op, x.shape())?;
         if given != self.channels {
-            let expected = self.channels;
+            let (expected, class) = (self.channels, Self::CLASS);
             let help =
-                format!("the input has {given} channels, but the layer expects {expected}: {layer}::new({given})");
+                format!("the input has {given} channels, but the layer expects {expected}: {class}::new({given})");
             return Err(Error::shapes(op, [x.shape()], help));
         }
         check_optional_dtype(op, x, [self.weight.as_deref(), self.running_mean.as_deref()])?;

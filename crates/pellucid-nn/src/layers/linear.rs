@@ -1,5 +1,6 @@
 //! Linear and bilinear layers.
 
+use super::switch::uniform_bias;
 use crate::call;
 use crate::init::{self, uniform_bound};
 use crate::input_dtype::check_input_dtype;
@@ -35,9 +36,15 @@ impl Linear {
         Ok(Linear { weight: uniform(&[outputs, inputs])?, bias: Some(uniform(&[outputs])?) })
     }
 
-    /// Removes the bias.
-    pub fn without_bias(self) -> Linear {
-        Linear { bias: None, ..self }
+    /// Sets whether the layer has a bias. A bias that is added is drawn as in [`new`](Linear::new).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_bias(self, bias: bool) -> Result<Linear> {
+        let (outputs, inputs) = (self.weight.shape()[0], self.weight.shape()[1]);
+        let bias = uniform_bias("linear", bias, self.bias, &self.weight, outputs, inputs)?;
+        Ok(Linear { bias, ..self })
     }
 
     /// Creates a layer to `outputs` features, with bias, from the length of the last axis of its first input.
@@ -128,9 +135,15 @@ impl Bilinear {
         Ok(Bilinear { weight: uniform(&[outputs, first, second])?, bias: Some(uniform(&[outputs])?) })
     }
 
-    /// Removes the bias.
-    pub fn without_bias(self) -> Bilinear {
-        Bilinear { bias: None, ..self }
+    /// Sets whether the layer has a bias. A bias that is added is drawn as in [`new`](Bilinear::new).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_bias(self, bias: bool) -> Result<Bilinear> {
+        let (outputs, first) = (self.weight.shape()[0], self.weight.shape()[1]);
+        let bias = uniform_bias("bilinear", bias, self.bias, &self.weight, outputs, first)?;
+        Ok(Bilinear { bias, ..self })
     }
 
     /// Returns the output for two inputs, whose leading axes broadcast.

@@ -1,24 +1,21 @@
 //! Low-rank adaptation: frozen layers with small trained updates.
 
 use super::spatial::by_axes;
-use super::weighted::visit_others;
+use super::weighted::{Reparametrized, Weighted, check_new_weight, visit_others};
 use super::{Conv, Embedding, Linear};
 use crate::init::{self, uniform_bound};
 use crate::layer::Layer;
-use crate::module::{Module, display_as_tree, walk};
-use crate::option_range::OptionRange;
+use crate::module::{Module, display_as_tree, modules_in_role};
 use crate::parameter::{Parameter, TrainingMode};
 use crate::state::{StateDict, snapshot};
 use crate::state_flag::StateFlag;
-use crate::visit::{ModulePart, Visitor};
+use crate::visit::{ModuleRole, Visit, Visitor};
 use pellucid_derive::panicking_form;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, is_capturing, no_grad, ops, unwrap};
 
 /// A layer to which [`Lora`] adds a low-rank update. Its output is linear in its weight.
-pub trait LoraTarget: Layer {
-    /// Returns the weight W, which the layer visits under the name `weight`.
-    fn adapted_weight(&self) -> &Parameter;
-
+pub trait LoraTarget: Weighted {
     /// Creates A and B of this rank, with B·A = 0.
     ///
     /// # Errors
@@ -39,10 +36,6 @@ pub trait LoraTarget: Layer {
 }
 
 impl LoraTarget for Linear {
-    fn adapted_weight(&self) -> &Parameter {
-        &self.weight
-    }
-
     /// A `[r, in]`, uniform on ±1/√in, and B `[out, r]` of zeros.
     fn low_rank_parameters(&self, rank: usize) -> Result<[Parameter; 2]> {
         let (outputs, inputs) = (self.weight.shape()[0], self.weight.shape()[1]);
@@ -62,10 +55,6 @@ impl LoraTarget for Linear {
 /// A is a convolution to r channels with the settings of the layer, and B one with one tap. In a layer with groups, the
 /// groups share A.
 impl<const N: usize> LoraTarget for Conv<N> {
-    fn adapted_weight(&self) -> &Parameter {
-        &self.weight
-    }
-
     /// A `[r, in / groups, taps..]`, uniform on ±1/√(in / groups · taps), and B `[out, r, 1, ..]` of zeros.
     fn low_rank_parameters(&self, rank: usize) -> Result<[Parameter; 2]> {
         let (mut a, mut b) = (self.weight.shape().to_vec(), vec![1; 2 + N]);
@@ -92,10 +81,6 @@ impl<const N: usize> LoraTarget for Conv<N> {
 }
 
 impl LoraTarget for Embedding {
-    fn adapted_weight(&self) -> &Parameter {
-        &self.weight
-    }
-
     /// A `[r, rows]` of zeros, and B `[width, r]`, standard normal. The product (B·A)ᵀ has the shape of the table.
     fn low_rank_parameters(&self, rank: usize) -> Result<[Parameter; 2]> {
         let (rows, width) = (self.weight.shape()[0], self.weight.shape()[1]);
@@ -103,7 +88,7 @@ impl LoraTarget for Embedding {
     }
 
     fn compute_low_rank(&self, a: &Tensor, b: &Tensor, x: &Tensor) -> Result<Tensor> {
-        ops::linear(&self.selected_rows(&ops::transpose(a, 0, 1)?, x)?, b, None)
+        ops::linear(&self.output(&ops::transpose(a, 0, 1)?, x)?, b, None)
     }
 
     fn low_rank_product(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
@@ -147,8 +132,10 @@ pub struct Lora<L> {
     pub lora_b: Parameter,
     layer: L,
     rank: usize,
-    alpha: f64,
-    dropout: f64,
+    /// α, the scale of the update, which is divided by the rank.
+    pub alpha: f64,
+    /// The probability of dropout on the input of the update in training.
+    pub dropout: f64,
     training: TrainingMode,
     /// Whether W includes the update. It selects the path, so a captured step has one recording for each of the two.
     /// Clones share it, since they share W.
@@ -165,11 +152,11 @@ impl<L: LoraTarget> Lora<L> {
         if rank == 0 {
             return Err(Error::invalid("lora", "the rank must be at least 1; for example 8"));
         }
-        let weight = layer.adapted_weight();
+        let weight = layer.weight();
         let parameters = init::in_dtype(weight.dtype(), || layer.low_rank_parameters(rank));
         let [lora_a, lora_b] = init::of_layer("lora", parameters)?;
-        lora_a.to_(weight.device())?;
-        lora_b.to_(weight.device())?;
+        lora_a.try_to_(weight.device())?;
+        lora_b.try_to_(weight.device())?;
         layer.try_freeze()?;
         Ok(Lora {
             lora_a,
@@ -251,17 +238,6 @@ impl<L: LoraTarget> Lora<L> {
         self.set_merged(false)
     }
 
-    /// Merges the update, and returns the layer, whose parameters are trainable again.
-    ///
-    /// # Errors
-    /// The errors of [`merge`](Lora::merge).
-    #[panicking_form]
-    pub fn try_into_merged(self) -> Result<L> {
-        self.try_merge()?;
-        self.layer.unfreeze();
-        Ok(self.layer)
-    }
-
     fn set_merged(&self, merged: bool) -> Result<()> {
         if is_capturing() {
             return Err(Error::invalid("lora", "a captured step cannot merge or unmerge; do so before the step"));
@@ -270,7 +246,7 @@ impl<L: LoraTarget> Lora<L> {
             return Ok(());
         }
         let _off = no_grad();
-        let (weight, delta) = (self.layer.adapted_weight(), self.try_delta_weight()?);
+        let (weight, delta) = (self.layer.weight(), self.try_delta_weight()?);
         let changed = if merged { ops::add(weight, &delta)? } else { ops::sub(weight, &delta)? };
         ops::copy_(weight, &changed)?;
         self.merged.set(merged);
@@ -283,8 +259,11 @@ impl<L: LoraTarget> Lora<L> {
     }
 }
 
-impl<L: LoraTarget> Module for Lora<L> {
+impl<L: LoraTarget> Module for Lora<L> {}
+
+impl<L: LoraTarget> Visit for Lora<L> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.role(ModuleRole::Lora);
         visitor.module(self, None);
         visit_others(&self.layer, "weight", visitor);
         visitor.field(LORA_NAMES[0], &self.lora_a);
@@ -295,6 +274,34 @@ impl<L: LoraTarget> Module for Lora<L> {
             visitor.setting("dropout", &self.dropout);
         }
         visitor.field("training", &self.training);
+    }
+}
+
+/// The original is the frozen W, and the weight is the sum of W and the update.
+impl<L: LoraTarget> Reparametrized for Lora<L> {
+    type Layer = L;
+
+    fn original(&self) -> &Parameter {
+        self.layer.weight()
+    }
+
+    fn try_weight(&self) -> Result<Tensor> {
+        if self.is_merged() { ops::copy(self.original()) } else { ops::add(self.original(), &self.try_delta_weight()?) }
+    }
+
+    fn try_set_weight(&self, weight: &Tensor) -> Result<()> {
+        let _off = no_grad();
+        check_new_weight("lora", self.original(), weight)?;
+        let weight = weight.detach();
+        let original = if self.is_merged() { weight } else { ops::sub(&weight, &self.try_delta_weight()?)? };
+        ops::copy_(self.original(), &original)
+    }
+
+    /// Merges the update, and returns the layer, whose parameters are trainable again.
+    fn try_remove(self) -> Result<L> {
+        self.try_merge()?;
+        self.layer.unfreeze();
+        Ok(self.layer)
     }
 }
 
@@ -329,18 +336,15 @@ const MERGED_NAMES: [&str; 3] = ["weight", LORA_NAMES[0], LORA_NAMES[1]];
 
 /// Returns A and B of all [`Lora`] layers of a model by name.
 fn named_lora_parameters(model: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
-    let (mut found, mut layer) = (Vec::<(String, Parameter)>::new(), None);
-    walk(model, |name, part| match part {
-        ModulePart::Module(info) => layer = (info.class() == "Lora").then(|| name.to_string()),
-        ModulePart::Parameter(parameter) => {
-            let (owner, own) = name.rsplit_once('.').unwrap_or(("", name));
-            let is_first = || found.iter().all(|(_, known)| known.id() != parameter.id());
-            if layer.as_deref() == Some(owner) && LORA_NAMES.contains(&own) && is_first() {
-                found.push((name.to_string(), parameter.clone()));
+    let mut found = Vec::<(String, Parameter)>::new();
+    for layer in modules_in_role(model, ModuleRole::Lora) {
+        for (own, parameter) in layer.parameters.iter().filter(|(own, _)| LORA_NAMES.contains(&own.as_str())) {
+            if found.iter().all(|(_, known)| known.id() != parameter.id()) {
+                let name = if layer.name.is_empty() { own.clone() } else { format!("{}.{own}", layer.name) };
+                found.push((name, parameter.clone()));
             }
         }
-        _ => {}
-    });
+    }
     found
 }
 

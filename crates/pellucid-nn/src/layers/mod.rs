@@ -1,8 +1,19 @@
 //! Layers, by kind. They hold parameters and settings; the mathematics is in `pellucid_tensor::ops`.
 //!
-//! A constructor has the required arguments; builder methods set the options:
-//! `Conv2d::new(3, 64, 7).stride(2).padding(3).without_bias()`. Defaults, parameter names and shapes are PyTorch's, so
-//! its files load unchanged.
+//! Rules of construction, for all layers of this crate:
+//!
+//! - `new` has the required arguments, and builder methods set the options:
+//!   `Conv2d::new(3, 64, 7).stride(2).padding(3).bias(false)`. A layer with many options has a struct of them and
+//!   `with_options(required arguments, options)`; `new` uses its defaults.
+//! - A switch is a method with PyTorch's name and a `bool`: `bias(false)`, `affine(true)`.
+//! - A constructor draws the random values of the default layer: the weight, then the bias. Options keep the values
+//!   that are drawn, so their order does not matter, and values that an option removes were drawn nevertheless. Only a
+//!   parameter that an option adds is drawn then. A struct of options draws only what the layer contains.
+//! - A number with a range is checked where it is set. Settings can be read: they are public fields, or `options`
+//!   returns them.
+//! - A call is `forward`, or `forward_` with a suffix: `forward_masked`, `forward_with_indices`.
+//!
+//! Defaults, parameter names and shapes are PyTorch's, so its files load unchanged.
 
 mod activation;
 mod batch_norm;
@@ -26,6 +37,7 @@ mod resize;
 mod shape;
 mod spatial;
 mod spectral_norm;
+mod switch;
 mod unpool;
 mod weight_norm;
 mod weighted;
@@ -35,6 +47,7 @@ pub use fusion::{fuse_conv_bn, fuse_linear_bn};
 pub(crate) use pruned::PRUNED_NAMES;
 pub(crate) use repeated::make_layers;
 pub use spatial::PerAxis;
+pub(crate) use switch::{switched, uniform_bias};
 
 crate::exports::exports! {
     /// The names of all activations; `tests/reference` has a row for each.
@@ -74,8 +87,8 @@ crate::exports::exports! {
     pruned::{Pruned};
     resize::{ChannelShuffle, PixelShuffle, PixelUnshuffle, Upsample};
     shape::{Flatten, Fold, Identity, Unflatten, Unfold};
-    spectral_norm::{SpectralNorm};
+    spectral_norm::{} and {SpectralNorm};
     unpool::{MaxUnpool1d, MaxUnpool2d, MaxUnpool3d} and {MaxUnpool};
-    weight_norm::{WeightNorm};
-    weighted::{} and {Weighted};
+    weight_norm::{} and {WeightNorm};
+    weighted::{} and {Reparametrized, Weighted};
 }

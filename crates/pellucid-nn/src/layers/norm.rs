@@ -1,13 +1,14 @@
 //! Normalization within a sample: over its last axes, groups of channels, or neighbouring channels.
 
 use super::spatial::check_channels;
+use super::switch::{switched, switched_affine};
 use crate::init;
 use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::Parameter;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Error, Result, Shape, Tensor, ops, unwrap};
+use pellucid_tensor::{Error, OptionRange, Result, Shape, Tensor, ops, unwrap};
 
 /// Layer normalization (Ba, Kiros & Hinton 2016): over the last axes, (x − mean) / √(var + eps)·weight + bias, with the
 /// biased variance.
@@ -21,7 +22,8 @@ pub struct LayerNorm {
     /// The bias, of the shape of the last axes.
     pub bias: Option<Parameter>,
     shape: Shape,
-    eps: f64,
+    /// The constant added to the variance.
+    pub eps: f64,
 }
 
 impl LayerNorm {
@@ -42,18 +44,40 @@ impl LayerNorm {
     }
 
     /// Sets eps, which is added to the variance.
-    pub fn eps(self, eps: f64) -> LayerNorm {
-        LayerNorm { eps, ..self }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is negative or not finite.
+    #[panicking_form]
+    pub fn try_eps(self, eps: f64) -> Result<LayerNorm> {
+        OptionRange::NONNEGATIVE.check("layer_norm", "eps", eps, 1e-5)?;
+        Ok(LayerNorm { eps, ..self })
     }
 
-    /// Removes the bias.
-    pub fn without_bias(self) -> LayerNorm {
-        LayerNorm { bias: None, ..self }
+    /// Sets whether the layer has a bias.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_bias(self, bias: bool) -> Result<LayerNorm> {
+        let zeros = || init::of_layer("layer_norm", init::try_zeros(&self.shape));
+        Ok(LayerNorm { bias: switched(bias, self.bias, zeros)?, ..self })
     }
 
-    /// Removes weight and bias.
-    pub fn without_affine(self) -> LayerNorm {
-        LayerNorm { weight: None, bias: None, ..self }
+    /// Sets whether the layer has a weight and a bias. A layer with a weight keeps its bias as it is.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[doc(alias = "elementwise_affine")]
+    #[panicking_form]
+    pub fn try_affine(self, affine: bool) -> Result<LayerNorm> {
+        let [weight, bias] = switched_affine("layer_norm", affine, [self.weight, self.bias], &self.shape)?;
+        Ok(LayerNorm { weight, bias, ..self })
+    }
+
+    /// Returns the shape of the last axes.
+    #[doc(alias = "normalized_shape")]
+    pub fn shape(&self) -> &Shape {
+        &self.shape
     }
 }
 
@@ -98,7 +122,8 @@ pub struct RmsNorm {
     /// The scale, of the shape of the last axes.
     pub weight: Option<Parameter>,
     shape: Shape,
-    eps: Option<f64>,
+    /// The constant added to the mean square; `None` means the machine epsilon of x's dtype.
+    pub eps: Option<f64>,
 }
 
 impl RmsNorm {
@@ -118,13 +143,30 @@ impl RmsNorm {
     }
 
     /// Sets eps, which is added to the mean square.
-    pub fn eps(self, eps: f64) -> RmsNorm {
-        RmsNorm { eps: Some(eps), ..self }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is negative or not finite.
+    #[panicking_form]
+    pub fn try_eps(self, eps: f64) -> Result<RmsNorm> {
+        OptionRange::NONNEGATIVE.check("rms_norm", "eps", eps, 1e-6)?;
+        Ok(RmsNorm { eps: Some(eps), ..self })
     }
 
-    /// Removes the weight.
-    pub fn without_affine(self) -> RmsNorm {
-        RmsNorm { weight: None, ..self }
+    /// Sets whether the layer has a weight.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[doc(alias = "elementwise_affine")]
+    #[panicking_form]
+    pub fn try_affine(self, affine: bool) -> Result<RmsNorm> {
+        let ones = || init::of_layer("rms_norm", init::try_ones(&self.shape));
+        Ok(RmsNorm { weight: switched(affine, self.weight, ones)?, ..self })
+    }
+
+    /// Returns the shape of the last axes.
+    #[doc(alias = "normalized_shape")]
+    pub fn shape(&self) -> &Shape {
+        &self.shape
     }
 }
 
@@ -149,7 +191,10 @@ pub struct GroupNorm {
     /// The bias of each channel, `[C]`.
     pub bias: Option<Parameter>,
     groups: usize,
-    eps: f64,
+    /// The constant added to the variance.
+    pub eps: f64,
+    #[module(skip)]
+    channels: usize,
 }
 
 impl GroupNorm {
@@ -170,7 +215,7 @@ impl GroupNorm {
             return Err(Error::invalid("group_norm", reason));
         }
         let [weight, bias] = init::try_affine("group_norm", channels)?;
-        Ok(GroupNorm { weight: Some(weight), bias: Some(bias), groups, eps: 1e-5 })
+        Ok(GroupNorm { weight: Some(weight), bias: Some(bias), groups, eps: 1e-5, channels })
     }
 
     /// Creates a layer for the length of axis 1 of its first input.
@@ -182,13 +227,34 @@ impl GroupNorm {
     }
 
     /// Sets eps, which is added to the variance.
-    pub fn eps(self, eps: f64) -> GroupNorm {
-        GroupNorm { eps, ..self }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is negative or not finite.
+    #[panicking_form]
+    pub fn try_eps(self, eps: f64) -> Result<GroupNorm> {
+        OptionRange::NONNEGATIVE.check("group_norm", "eps", eps, 1e-5)?;
+        Ok(GroupNorm { eps, ..self })
     }
 
-    /// Removes weight and bias.
-    pub fn without_affine(self) -> GroupNorm {
-        GroupNorm { weight: None, bias: None, ..self }
+    /// Sets whether the layer has a weight and a bias.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_affine(self, affine: bool) -> Result<GroupNorm> {
+        let [weight, bias] = switched_affine("group_norm", affine, [self.weight, self.bias], self.channels)?;
+        Ok(GroupNorm { weight, bias, ..self })
+    }
+
+    /// Returns the number of groups.
+    #[doc(alias = "num_groups")]
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+
+    /// Returns the number of channels.
+    pub fn channels(&self) -> usize {
+        self.channels
     }
 }
 

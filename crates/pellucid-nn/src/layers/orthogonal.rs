@@ -4,7 +4,7 @@ use super::Parametrization;
 use crate::init;
 use crate::module::Module;
 use crate::parameter::Buffer;
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_tensor::ops::QrMode;
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 use std::sync::OnceLock;
@@ -51,10 +51,10 @@ impl Orthogonal {
         Orthogonal { map: Some(map), ..self }
     }
 
-    /// Leaves out B: the weight is Q. Of the maps, only the Householder reflections then have a right inverse.
-    #[doc(alias = "use_trivialization")]
-    pub fn without_base(self) -> Orthogonal {
-        Orthogonal { without_base: true, ..self }
+    /// Sets whether there is a B. Without it the weight is Q, and of the maps only the Householder reflections have a
+    /// right inverse.
+    pub fn use_trivialization(self, trivialize: bool) -> Orthogonal {
+        Orthogonal { without_base: !trivialize, ..self }
     }
 
     /// Returns the map for matrices of this size.
@@ -64,7 +64,9 @@ impl Orthogonal {
     }
 }
 
-impl Module for Orthogonal {
+impl Module for Orthogonal {}
+
+impl Visit for Orthogonal {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         if let Some(map) = &self.map {
@@ -103,7 +105,7 @@ impl Parametrization for Orthogonal {
             return TallMatrix { x: original, is_transposed }.restored(weight.dtype());
         }
         if self.map_for(rows, columns) != OrthogonalMap::Householder {
-            let reason = "this map has no right inverse without a base; leave out without_base(), or use \
+            let reason = "this map has no right inverse without a base; leave out use_trivialization(false), or use \
                           map(OrthogonalMap::Householder)";
             return Err(Error::invalid(OP, reason));
         }

@@ -35,8 +35,9 @@ macro_rules! pads {
         #[module(display)]
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
         pub struct $name<const N: usize> {
+            /// The padding (before, after) of each axis.
             #[module(setting)]
-            width: [(isize, isize); N],
+            pub width: [(isize, isize); N],
         }
 
         #[doc = concat!("[`", stringify!($name), "`] of the last axis.")]
@@ -88,9 +89,11 @@ pads! {
 #[module(display)]
 #[module(class = by_axes::<_, N>(["ConstantPad1d", "ConstantPad2d", "ConstantPad3d"]))]
 pub struct ConstantPad<const N: usize> {
+    /// The padding (before, after) of each axis.
     #[module(setting)]
-    width: [(isize, isize); N],
-    value: Scalar,
+    pub width: [(isize, isize); N],
+    /// The value of padding.
+    pub value: Scalar,
 }
 
 /// [`ConstantPad`] of the last axis.

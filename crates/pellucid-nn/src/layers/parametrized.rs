@@ -1,17 +1,18 @@
 //! Layers whose weight is a function of the trained parameter.
 
-use super::weighted::{Weighted, visit_others};
+use super::weighted::{Reparametrized, Weighted, check_new_weight, visit_others};
+use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::Parameter;
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
 
 /// A map from a trained parameter, the original, to a weight of the same shape and dtype; see [`Parametrized`].
 ///
 /// ```
-/// use pellucid::nn::{Layer, Linear, Module, Parametrization, Parametrized};
+/// use pellucid::nn::{Layer, Linear, Module, Parametrization, Parametrized, Reparametrized};
 /// use pellucid::{DType, Result, Tensor, ops};
 ///
 /// /// Symmetric matrices: the upper triangle, and its transpose below.
@@ -30,6 +31,12 @@ use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait Parametrization: Module {
+    /// The name of the original, under which a state dict has it.
+    const ORIGINAL: &'static str = "parametrizations.weight.original";
+
+    /// The name of the parametrization, under which a state dict has its parameters and buffers.
+    const NAME: &'static str = "parametrizations.weight.0";
+
     /// Returns the weight for an original, by differentiable operations.
     ///
     /// # Errors
@@ -44,17 +51,37 @@ pub trait Parametrization: Module {
     fn right_inverse(&self, weight: &Tensor) -> Result<Tensor> {
         Ok(weight.clone())
     }
+
+    /// Returns the original for the weight of a layer that is wrapped, as [`right_inverse`](Self::right_inverse) does
+    /// by default. The axis `outputs` of the weight counts outputs.
+    ///
+    /// # Errors
+    /// The errors of the operations.
+    fn initialize(&self, weight: &Tensor, outputs: usize) -> Result<Tensor> {
+        let _ = outputs;
+        self.right_inverse(weight)
+    }
+
+    /// Changes the buffers of the parametrization before a forward pass of the layer. By default it does nothing.
+    ///
+    /// # Errors
+    /// The errors of the operations.
+    fn update(&self, original: &Tensor) -> Result<()> {
+        let _ = original;
+        Ok(())
+    }
 }
 
 /// A layer whose weight is a function of the trained parameter: PyTorch's `nn.utils.parametrize`.
 ///
 /// The layer's own parameter becomes the original, so an optimizer that has it stays attached. Names follow PyTorch:
 /// the original is `parametrizations.weight.original`, and the parts of the parametrization are under
-/// `parametrizations.weight.0`. [`WeightNorm`](crate::WeightNorm) has two originals, and
-/// [`SpectralNorm`](crate::SpectralNorm) updates its vectors in training; they are types of their own.
+/// `parametrizations.weight.0`. The methods of [`Reparametrized`] return the weight and the original, set the weight and
+/// remove the parametrization. Parametrizations are [`WeightNorm`](crate::WeightNorm),
+/// [`SpectralNorm`](crate::SpectralNorm), [`Orthogonal`](crate::Orthogonal) and types of the user.
 ///
 /// ```
-/// use pellucid::nn::{Linear, Module, Orthogonal, Parametrized};
+/// use pellucid::nn::{Linear, Module, Orthogonal, Parametrized, Reparametrized};
 /// use pellucid::Tensor;
 /// let layer = Parametrized::new(Linear::new(4, 4), Orthogonal::new());
 /// let weight = layer.weight();
@@ -73,13 +100,13 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
     /// Wraps this layer, whose parameter becomes the original of its weight.
     ///
     /// # Errors
-    /// The errors of [`Parametrization::right_inverse`]; [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] if the
+    /// The errors of [`Parametrization::initialize`]; [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] if the
     /// original or its weight does not have the shape and dtype of the layer's weight. Then the layer is not changed.
     #[panicking_form]
     pub fn try_new(layer: L, parametrization: P) -> Result<Parametrized<L, P>> {
         let _off = no_grad();
         let own = layer.weight();
-        let original = parametrization.right_inverse(&own.detach())?;
+        let original = parametrization.initialize(&own.detach(), L::OUTPUTS)?;
         for found in [&original, &parametrization.forward(&original)?] {
             if found.shape() != own.shape() {
                 let help = "the original and its weight must have the shape of the layer's weight";
@@ -94,63 +121,57 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
         Ok(Parametrized { layer, parametrization })
     }
 
-    /// Returns the trained parameter.
-    pub fn original(&self) -> &Parameter {
-        self.layer.weight()
-    }
-
     /// Returns the parametrization.
     pub fn parametrization(&self) -> &P {
         &self.parametrization
     }
+}
 
-    /// Returns the weight.
-    ///
-    /// # Errors
-    /// The errors of [`Parametrization::forward`].
-    #[panicking_form]
-    pub fn try_weight(&self) -> Result<Tensor> {
+impl<L: Weighted, P: Parametrization> Reparametrized for Parametrized<L, P> {
+    type Layer = L;
+
+    fn original(&self) -> &Parameter {
+        self.layer.weight()
+    }
+
+    fn try_weight(&self) -> Result<Tensor> {
         self.parametrization.forward(self.original())
     }
 
-    /// Sets the original so that the weight is this one, or a near one: see [`Parametrization::right_inverse`].
-    ///
-    /// # Errors
-    /// The errors of [`Parametrization::right_inverse`]; [`Error::ShapeMismatch`] for another shape.
-    #[panicking_form]
-    pub fn try_set_weight(&self, weight: &Tensor) -> Result<()> {
+    fn try_set_weight(&self, weight: &Tensor) -> Result<()> {
         let _off = no_grad();
-        if weight.shape() != self.original().shape() {
-            let help = "the weight must have the shape of the layer's weight";
-            return Err(Error::shapes("parametrized", [self.original().shape(), weight.shape()], help));
-        }
+        check_new_weight("parametrized", self.original(), weight)?;
         ops::copy_(self.original(), &self.parametrization.right_inverse(&weight.detach())?)
     }
 
-    /// Removes the parametrization: returns the layer, whose parameter becomes the current weight.
-    ///
-    /// # Errors
-    /// The errors of [`Parametrization::forward`].
-    #[doc(alias = "remove_parametrizations")]
-    #[panicking_form]
-    pub fn try_remove(self) -> Result<L> {
+    fn try_remove(self) -> Result<L> {
         let _off = no_grad();
         ops::copy_(self.original(), &self.try_weight()?)?;
         Ok(self.layer)
     }
 }
 
-impl<L: Weighted, P: Parametrization> Module for Parametrized<L, P> {
+impl<L: Weighted, P: Parametrization> Module for Parametrized<L, P> {}
+
+impl<L: Weighted, P: Parametrization> Visit for Parametrized<L, P> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
-        visit_others(&self.layer, "parametrizations.weight.original", visitor);
-        visitor.field("parametrizations.weight.0", &self.parametrization);
+        visit_others(&self.layer, P::ORIGINAL, visitor);
+        visitor.field(P::NAME, &self.parametrization);
     }
 }
 
 impl<L: Weighted, P: Parametrization> Layer for Parametrized<L, P> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        if self.input_dtype().is_float() {
+            check_input_dtype("parametrized", x, self.original())?;
+        }
+        self.parametrization.update(self.original())?;
         self.layer.compute_with(&self.try_weight()?, x)
+    }
+
+    fn input_dtype(&self) -> DType {
+        self.layer.input_dtype()
     }
 }
 

@@ -4,7 +4,7 @@ use super::spatial::{PerAxis, by_axes, positive};
 use crate::layer::Layer;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::{AvgPoolDivisor, PoolOptions, Spatial};
-use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{Error, OptionRange, Result, Tensor, ops, unwrap};
 
 /// Defines pooling layers with a window size, and their common options.
 macro_rules! windows {
@@ -15,7 +15,7 @@ macro_rules! windows {
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
         pub struct $name<const N: usize> {
             pool: PoolOptions,
-            $($(#[$field_doc])* $field: $type,)*
+            $($(#[$field_doc])* pub $field: $type,)*
         }
 
         #[doc = concat!("[`", stringify!($name), "`] over one axis: x is `[B, C, L]` or `[C, L]`.")]
@@ -39,10 +39,16 @@ macro_rules! windows {
                 Ok(self)
             }
 
-            /// Rounds output lengths up: a last window that exceeds the input counts if it starts inside.
-            pub fn ceil(mut self) -> $name<N> {
-                self.pool.ceil = true;
+            /// Sets whether output lengths are rounded up: a last window that exceeds the input counts if it starts
+            /// inside.
+            pub fn ceil_mode(mut self, ceil: bool) -> $name<N> {
+                self.pool.ceil = ceil;
                 self
+            }
+
+            /// Returns the size of the windows and their options. Without a stride, it is the size.
+            pub fn options(&self) -> &PoolOptions {
+                &self.pool
             }
         }
     )*};
@@ -51,7 +57,7 @@ macro_rules! windows {
 windows! {
     /// Max pooling: the maximum of every window.
     ///
-    /// An axis of L becomes `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`; with [`ceil`](MaxPool::ceil),
+    /// An axis of L becomes `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`; with [`ceil_mode`](MaxPool::ceil_mode),
     /// the quotient is rounded up.
     ///
     /// ```
@@ -63,9 +69,15 @@ windows! {
     MaxPool: MaxPool1d, MaxPool2d, MaxPool3d {}
     /// Average pooling: the mean of every window. Padding counts as zeros. Output lengths are computed as for
     /// [`MaxPool`].
-    AvgPool: AvgPool1d, AvgPool2d, AvgPool3d { divisor: AvgPoolDivisor }
+    AvgPool: AvgPool1d, AvgPool2d, AvgPool3d {
+        /// The divisor of sums.
+        divisor: AvgPoolDivisor
+    }
     /// Power-average pooling: (Σ xᵖ)^(1/p) over every window. Output lengths are computed as for [`MaxPool`].
-    LpPool: LpPool1d, LpPool2d, LpPool3d { p: f64 }
+    LpPool: LpPool1d, LpPool2d, LpPool3d {
+        /// The order of the norms.
+        p: f64
+    }
 }
 
 /// Returns adjacent windows of this size.
@@ -105,14 +117,14 @@ impl<const N: usize> MaxPool<N> {
     /// # Errors
     /// The errors of [`ops::max_pool2d`].
     #[panicking_form]
-    pub fn try_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    pub fn try_forward_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         by_axes::<_, N>([ops::max_pool1d, ops::max_pool2d, ops::max_pool3d])(x, self.pool.clone())
     }
 }
 
 impl<const N: usize> Layer for MaxPool<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.try_with_indices(x)?.0)
+        Ok(self.try_forward_with_indices(x)?.0)
     }
 }
 
@@ -161,9 +173,7 @@ impl<const N: usize> LpPool<N> {
     /// [`Error::InvalidArgument`] for a size of 0, and for p = 0 or NaN.
     #[panicking_form]
     pub fn try_new(p: f64, size: impl Into<PerAxis<N>>) -> Result<LpPool<N>> {
-        if p == 0.0 || p.is_nan() {
-            return Err(Error::invalid(Self::NAME, format!("p must be a nonzero number, got {p}; for example 2")));
-        }
+        OptionRange::NONZERO.check(Self::NAME, "p", p, 2.0)?;
         Ok(LpPool { pool: windows(Self::NAME, size)?, p })
     }
 }
@@ -204,8 +214,9 @@ macro_rules! adaptive {
         #[module(display)]
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]
         pub struct $name<const N: usize> {
+            /// The number of windows along each axis; `None` keeps its length.
             #[module(setting)]
-            windows: [Option<usize>; N],
+            pub windows: [Option<usize>; N],
         }
 
         #[doc = concat!("[`", stringify!($name), "`] over one axis: x is `[B, C, L]` or `[C, L]`.")]
@@ -245,7 +256,7 @@ impl<const N: usize> AdaptiveMaxPool<N> {
     /// # Errors
     /// The errors of [`ops::adaptive_max_pool2d`].
     #[panicking_form]
-    pub fn try_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    pub fn try_forward_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let pool = by_axes::<_, N>([ops::adaptive_max_pool1d, ops::adaptive_max_pool2d, ops::adaptive_max_pool3d]);
         pool(x, &self.windows)
     }
@@ -253,6 +264,6 @@ impl<const N: usize> AdaptiveMaxPool<N> {
 
 impl<const N: usize> Layer for AdaptiveMaxPool<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.try_with_indices(x)?.0)
+        Ok(self.try_forward_with_indices(x)?.0)
     }
 }

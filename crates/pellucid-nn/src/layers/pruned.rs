@@ -1,12 +1,12 @@
 //! Layers with a mask on their weight.
 
-use super::weighted::{Weighted, visit_others};
+use super::weighted::{Reparametrized, Weighted, check_new_weight, visit_others};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Buffer, Parameter};
-use crate::visit::Visitor;
+use crate::visit::{ModuleRole, Visit, Visitor};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{Result, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Result, Tensor, no_grad, ops, unwrap};
 
 /// A layer whose weight is multiplied by a mask of zeros and ones, which the functions of [`prune`](crate::prune) set
 /// (Han et al. 2015).
@@ -17,7 +17,7 @@ use pellucid_tensor::{Result, Tensor, no_grad, ops, unwrap};
 /// `weight_mask`.
 ///
 /// ```
-/// use pellucid::nn::{Linear, Pruned, prune};
+/// use pellucid::nn::{Linear, Pruned, Reparametrized, prune};
 /// let layer = Pruned::new(Linear::new(8, 4));
 /// prune::l1_unstructured(&layer, 0.75)?;
 /// let zeros = layer.weight().to_vec::<f32>().iter().filter(|w| **w == 0.0).count();
@@ -41,28 +41,28 @@ impl<L: Weighted> Pruned<L> {
     pub fn try_new(layer: L) -> Result<Pruned<L>> {
         Ok(Pruned { weight_mask: Buffer::new(ops::ones_like(&layer.weight().detach())?), layer })
     }
+}
 
-    /// Returns the weight before the product with the mask.
-    pub fn original(&self) -> &Parameter {
+/// The weight is original·mask. Removing the mask makes the pruning permanent.
+impl<L: Weighted> Reparametrized for Pruned<L> {
+    type Layer = L;
+
+    fn original(&self) -> &Parameter {
         self.layer.weight()
     }
 
-    /// Returns the weight original·mask.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[panicking_form]
-    pub fn try_weight(&self) -> Result<Tensor> {
+    fn try_weight(&self) -> Result<Tensor> {
         ops::mul(self.original().tensor(), self.weight_mask.tensor())
     }
 
-    /// Makes the pruning permanent: returns the layer, whose weight is original·mask. It is the same parameter, so
-    /// optimizers stay attached.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
-    #[panicking_form]
-    pub fn try_remove(self) -> Result<L> {
+    /// Changes the original. Pruned elements of the weight stay 0.
+    fn try_set_weight(&self, weight: &Tensor) -> Result<()> {
+        let _off = no_grad();
+        check_new_weight("pruned", self.original(), weight)?;
+        ops::copy_(self.original(), &weight.detach())
+    }
+
+    fn try_remove(self) -> Result<L> {
         let _off = no_grad();
         ops::copy_(self.original(), &self.try_weight()?)?;
         Ok(self.layer)
@@ -72,8 +72,11 @@ impl<L: Weighted> Pruned<L> {
 /// The names of a pruned weight and of its mask.
 pub(crate) const PRUNED_NAMES: [&str; 2] = ["weight_orig", "weight_mask"];
 
-impl<L: Weighted> Module for Pruned<L> {
+impl<L: Weighted> Module for Pruned<L> {}
+
+impl<L: Weighted> Visit for Pruned<L> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.role(ModuleRole::Pruned);
         visitor.module(self, None);
         visit_others(&self.layer, PRUNED_NAMES[0], visitor);
         visitor.field(PRUNED_NAMES[1], &self.weight_mask);
@@ -83,6 +86,10 @@ impl<L: Weighted> Module for Pruned<L> {
 impl<L: Weighted> Layer for Pruned<L> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         self.layer.compute_with(&self.try_weight()?, x)
+    }
+
+    fn input_dtype(&self) -> DType {
+        self.layer.input_dtype()
     }
 }
 

@@ -20,8 +20,10 @@ use pellucid_tensor::{Result, Tensor, ops};
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct Upsample {
-    size: Resize,
-    mode: InterpolationMode,
+    /// The lengths or factors, one for all spatial axes or one each.
+    pub size: Resize,
+    /// The interpolation mode.
+    pub mode: InterpolationMode,
 }
 
 impl Upsample {

@@ -76,11 +76,15 @@ macro_rules! windows {
         #[derive(Clone, Copy, Debug, Module)]
         #[module(display)]
         pub struct $name {
-            $($(#[$field_doc])* $field: [usize; 2],)*
-            size: [usize; 2],
-            stride: [usize; 2],
-            padding: [usize; 2],
-            dilation: [usize; 2],
+            $($(#[$field_doc])* pub $field: [usize; 2],)*
+            /// The size of the windows.
+            pub size: [usize; 2],
+            /// The distance between windows.
+            pub stride: [usize; 2],
+            /// The padding before and after each axis.
+            pub padding: [usize; 2],
+            /// The distance between elements of a window.
+            pub dilation: [usize; 2],
         }
 
         impl $name {

@@ -1,25 +1,24 @@
 //! Spectral normalization.
 
-use super::weighted::{Weighted, visit_others};
-use crate::input_dtype::check_input_dtype;
-use crate::layer::Layer;
-use crate::module::{Module, display_as_tree};
-use crate::parameter::{Buffer, Parameter, TrainingMode};
-use crate::visit::Visitor;
+use super::Parametrization;
+use crate::module::Module;
+use crate::parameter::{Buffer, TrainingMode};
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{Error, OptionRange, Result, Tensor, no_grad, ops, unwrap};
+use std::sync::OnceLock;
 
-/// Spectral normalization (Miyato et al. 2018): the weight of the layer, as a matrix with one row per output, is
-/// divided by an estimate of its largest singular value σ. The map then has Lipschitz constant about 1.
+/// The parametrization that divides a weight, as a matrix with one row per output, by an estimate of its largest
+/// singular value σ: spectral normalization (Miyato et al. 2018). The map then has Lipschitz constant about 1.
 ///
 /// σ = uᵀ·W·v. Every forward pass in training improves u ← W·v/‖W·v‖ and v ← Wᵀ·u/‖Wᵀ·u‖ by iterations of the power
-/// method; gradients treat both as constants. Names follow PyTorch's `parametrizations.spectral_norm`:
-/// `parametrizations.weight.original`, and the buffers `parametrizations.weight.0._u` and
-/// `parametrizations.weight.0._v`.
+/// method, by default one; gradients treat both as constants. The first vectors are random, improved by 15 iterations.
+/// Names follow PyTorch's `parametrizations.spectral_norm`: `parametrizations.weight.original`, and the buffers
+/// `parametrizations.weight.0._u` and `parametrizations.weight.0._v`.
 ///
 /// ```
-/// use pellucid::nn::{Linear, SpectralNorm};
-/// let layer = SpectralNorm::new(Linear::new(3, 2));
+/// use pellucid::nn::{Linear, Parametrized, Reparametrized, SpectralNorm};
+/// let layer = Parametrized::new(Linear::new(3, 2), SpectralNorm::new());
 /// let weight = layer.weight();
 /// // σ³² is the largest eigenvalue of (W·Wᵀ)¹⁶, and nearly its norm.
 /// let power = (0..4).fold(weight.matmul(&weight.t()), |power, _| power.matmul(&power));
@@ -29,30 +28,39 @@ use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 /// ```
 #[doc(alias = "spectral_norm")]
 #[derive(Clone, Debug)]
-pub struct SpectralNorm<L> {
-    /// The left singular vector, `[outputs]`.
-    pub u: Buffer,
-    /// The right singular vector.
-    pub v: Buffer,
-    layer: L,
-    iterations: usize,
-    eps: f64,
+pub struct SpectralNorm {
+    vectors: OnceLock<SingularVectors>,
+    /// The number of iterations in every forward pass in training.
+    #[doc(alias = "n_power_iterations")]
+    pub iterations: usize,
+    /// The lower bound of the norms in divisions.
+    pub eps: f64,
     training: TrainingMode,
 }
 
-impl<L: Weighted> SpectralNorm<L> {
-    /// Wraps this layer, with one iteration in every forward pass, after 15 initial ones from random vectors.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    #[panicking_form]
-    pub fn try_new(layer: L) -> Result<SpectralNorm<L>> {
-        let w = weight_matrix::<L>(&layer.weight().detach())?;
-        let random = |length: usize| ops::normalize(&ops::randn(length, w.dtype())?, 2.0, 0, 1e-12).map(Buffer::new);
-        let (u, v) = (random(w.shape()[0])?, random(w.shape()[1])?);
-        let norm = SpectralNorm { u, v, layer, iterations: 1, eps: 1e-12, training: TrainingMode::new() };
-        norm.run_power_iterations(15)?;
-        Ok(norm)
+/// The estimated singular vectors of a weight.
+#[derive(Clone, Debug)]
+struct SingularVectors {
+    /// The left singular vector, `[outputs]`.
+    u: Buffer,
+    /// The right singular vector.
+    v: Buffer,
+    /// The axis of the weight that counts outputs.
+    outputs: usize,
+}
+
+impl Default for SpectralNorm {
+    fn default() -> SpectralNorm {
+        SpectralNorm { vectors: OnceLock::new(), iterations: 1, eps: 1e-12, training: TrainingMode::new() }
+    }
+}
+
+const OP: &str = "spectral_norm";
+
+impl SpectralNorm {
+    /// Creates the parametrization, with one iteration in every forward pass and eps 10⁻¹².
+    pub fn new() -> SpectralNorm {
+        SpectralNorm::default()
     }
 
     /// Sets the number of iterations in every forward pass, at least 1.
@@ -60,41 +68,53 @@ impl<L: Weighted> SpectralNorm<L> {
     /// # Errors
     /// [`Error::InvalidArgument`] if it is 0.
     #[panicking_form]
-    pub fn try_iterations(self, iterations: usize) -> Result<SpectralNorm<L>> {
-        if iterations == 0 {
-            return Err(Error::invalid("spectral_norm", "the number of iterations must be at least 1"));
-        }
+    pub fn try_iterations(self, iterations: usize) -> Result<SpectralNorm> {
+        OptionRange::COUNT.check(OP, "the number of iterations", iterations as f64, 1.0)?;
         Ok(SpectralNorm { iterations, ..self })
     }
 
     /// Sets the lower bound of the norms in divisions, 10⁻¹² by default.
-    pub fn eps(self, eps: f64) -> SpectralNorm<L> {
-        SpectralNorm { eps, ..self }
-    }
-
-    /// Returns the weight before the division.
-    pub fn original(&self) -> &Parameter {
-        self.layer.weight()
-    }
-
-    /// Returns the weight for the current singular vectors.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if it is negative or not finite.
     #[panicking_form]
-    pub fn try_weight(&self) -> Result<Tensor> {
-        let original = self.original();
-        // Copies, since an iteration before the backward pass overwrites the vectors.
-        let (u, v) = (ops::copy(&self.u)?, ops::copy(&self.v)?);
-        let sigma = ops::dot(&u, &ops::matmul(&weight_matrix::<L>(original)?, &v)?)?;
-        ops::div(original.tensor(), &sigma)
+    pub fn try_eps(self, eps: f64) -> Result<SpectralNorm> {
+        OptionRange::NONNEGATIVE.check(OP, "eps", eps, 1e-12)?;
+        Ok(SpectralNorm { eps, ..self })
+    }
+
+    /// Returns the left singular vector, `[outputs]`, once a layer is wrapped.
+    pub fn u(&self) -> Option<&Buffer> {
+        self.vectors.get().map(|vectors| &vectors.u)
+    }
+
+    /// Returns the right singular vector, once a layer is wrapped.
+    pub fn v(&self) -> Option<&Buffer> {
+        self.vectors.get().map(|vectors| &vectors.v)
+    }
+
+    fn vectors(&self) -> Result<&SingularVectors> {
+        let help = "the singular vectors are not set; wrap a layer by Parametrized::new()";
+        self.vectors.get().ok_or_else(|| Error::invalid(OP, help))
+    }
+}
+
+impl SingularVectors {
+    /// Returns random vectors for a weight.
+    fn random(weight: &Tensor, outputs: usize) -> Result<SingularVectors> {
+        let w = weight_matrix(weight, outputs)?;
+        let random = |length: usize| {
+            let values = ops::randn(length, w.dtype())?.try_to(w.device())?;
+            ops::normalize(&values, 2.0, 0, 1e-12).map(Buffer::new)
+        };
+        Ok(SingularVectors { u: random(w.shape()[0])?, v: random(w.shape()[1])?, outputs })
     }
 
     /// Runs iterations of the power method.
-    fn run_power_iterations(&self, iterations: usize) -> Result<()> {
+    fn iterate(&self, original: &Tensor, iterations: usize, eps: f64) -> Result<()> {
         let _off = no_grad();
-        let w = weight_matrix::<L>(&self.original().detach())?;
-        let onto = |w: &Tensor, x: &Tensor| ops::normalize(&ops::matmul(w, x)?, 2.0, 0, self.eps);
+        let w = weight_matrix(&original.detach(), self.outputs)?;
+        let onto = |w: &Tensor, x: &Tensor| ops::normalize(&ops::matmul(w, x)?, 2.0, 0, eps);
         for _ in 0..iterations {
             let u = onto(&w, &self.v)?;
             let v = onto(&ops::transpose(&w, 0, 1)?, &u)?;
@@ -106,30 +126,44 @@ impl<L: Weighted> SpectralNorm<L> {
 }
 
 /// Returns a weight as a matrix with one row per output.
-fn weight_matrix<L: Weighted>(weight: &Tensor) -> Result<Tensor> {
-    ops::flatten(&ops::movedim(weight, [L::OUTPUTS as isize], [0])?, 1, -1)
+fn weight_matrix(weight: &Tensor, outputs: usize) -> Result<Tensor> {
+    ops::flatten(&ops::movedim(weight, [outputs as isize], [0])?, 1, -1)
 }
 
-impl<L: Weighted> Module for SpectralNorm<L> {
+impl Module for SpectralNorm {}
+
+impl Visit for SpectralNorm {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
-        visit_others(&self.layer, "parametrizations.weight.original", visitor);
-        visitor.field("parametrizations.weight.0._u", &self.u);
-        visitor.field("parametrizations.weight.0._v", &self.v);
+        if let Some(SingularVectors { u, v, .. }) = self.vectors.get() {
+            visitor.field("_u", u);
+            visitor.field("_v", v);
+        }
         visitor.field("training", &self.training);
     }
 }
 
-impl<L: Weighted> Layer for SpectralNorm<L> {
-    fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        check_input_dtype("spectral_norm", x, self.original())?;
-        if self.training.get() {
-            self.run_power_iterations(self.iterations)?;
-        }
-        self.layer.compute_with(&self.try_weight()?, x)
+impl Parametrization for SpectralNorm {
+    fn forward(&self, original: &Tensor) -> Result<Tensor> {
+        let SingularVectors { u, v, outputs } = self.vectors()?;
+        // Copies, since an iteration before the backward pass overwrites the vectors.
+        let (u, v) = (ops::copy(u)?, ops::copy(v)?);
+        let sigma = ops::dot(&u, &ops::matmul(&weight_matrix(original, *outputs)?, &v)?)?;
+        ops::div(original, &sigma)
     }
-}
 
-display_as_tree! {
-    [L: Weighted] SpectralNorm<L>;
+    fn initialize(&self, weight: &Tensor, outputs: usize) -> Result<Tensor> {
+        if self.vectors.get().is_some() {
+            return Err(Error::invalid(OP, "the parametrization belongs to a layer already; create another one"));
+        }
+        let vectors = SingularVectors::random(weight, outputs)?;
+        vectors.iterate(weight, 15, self.eps)?;
+        self.vectors.get_or_init(|| vectors);
+        Ok(weight.clone())
+    }
+
+    fn update(&self, original: &Tensor) -> Result<()> {
+        let iterations = if self.training.get() { self.iterations } else { 0 };
+        self.vectors()?.iterate(original, iterations, self.eps)
+    }
 }

@@ -13,7 +13,7 @@ use pellucid_tensor::{Error, Result, Tensor, note_call_location, ops, unwrap};
 /// use pellucid::nn::{MaxPool2d, MaxUnpool2d};
 /// use pellucid::Tensor;
 /// let x = Tensor::from([[[[1.0f32, 2.0], [4.0, 3.0]]]]);
-/// let (y, indices) = MaxPool2d::new(2).with_indices(&x);
+/// let (y, indices) = MaxPool2d::new(2).forward_with_indices(&x);
 /// assert_eq!(MaxUnpool2d::new(2).forward(&y, &indices).to_vec::<f32>(), [0.0, 0.0, 4.0, 0.0]);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
@@ -21,9 +21,12 @@ use pellucid_tensor::{Error, Result, Tensor, note_call_location, ops, unwrap};
 #[module(display)]
 #[module(class = by_axes::<_, N>(["MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d"]))]
 pub struct MaxUnpool<const N: usize> {
-    size: [usize; N],
-    stride: [usize; N],
-    padding: [usize; N],
+    /// The size of the windows.
+    pub size: [usize; N],
+    /// The distance between windows.
+    pub stride: [usize; N],
+    /// The padding of the pooling.
+    pub padding: [usize; N],
 }
 
 /// [`MaxUnpool`] over one axis: x is `[B, C, L]` or `[C, L]`.

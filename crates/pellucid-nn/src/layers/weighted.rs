@@ -1,14 +1,14 @@
 //! Layers whose weight can be replaced in a call.
 
-use super::{Conv, ConvTranspose, Linear};
+use super::{Conv, ConvTranspose, Embedding, Linear};
 use crate::layer::Layer;
 use crate::module::Module;
 use crate::parameter::Parameter;
 use crate::visit::{ModulePart, Visitor};
-use pellucid_tensor::{Result, Tensor};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, Result, Tensor, unwrap};
 
-/// A layer whose weight can be replaced in a call, so that [`Parametrized`](crate::Parametrized) and similar layers can
-/// wrap it.
+/// A layer whose weight can be replaced in a call, so that [`Reparametrized`] layers can wrap it.
 pub trait Weighted: Layer {
     /// The axis of the weight that counts outputs.
     const OUTPUTS: usize;
@@ -41,16 +41,63 @@ macro_rules! weighted {
 weighted!([] Linear: 0);
 weighted!([<const N: usize>] Conv<N>: 0);
 weighted!([<const N: usize>] ConvTranspose<N>: 1);
+weighted!([] Embedding: 0);
+
+/// A layer that computes its weight from a trained parameter and other values: [`Parametrized`](crate::Parametrized),
+/// [`Pruned`](crate::Pruned) and [`Lora`](crate::Lora).
+///
+/// ```
+/// use pellucid::nn::{Linear, Parametrized, Reparametrized, WeightNorm};
+/// let layer = Parametrized::new(Linear::new(3, 2), WeightNorm::new());
+/// assert_eq!(layer.weight().shape(), layer.original().shape());
+/// let plain: Linear = layer.remove();
+/// ```
+pub trait Reparametrized: Layer {
+    /// The layer whose weight is computed.
+    type Layer: Weighted;
+
+    /// Returns the parameter from which the weight is computed. It is the layer's own parameter, so optimizers that
+    /// have it stay attached.
+    fn original(&self) -> &Parameter;
+
+    /// Returns the weight.
+    ///
+    /// # Errors
+    /// The errors of the operations; [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    fn try_weight(&self) -> Result<Tensor>;
+
+    /// Changes the original so that the weight is this one, or the nearest one that is possible.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) for another shape; the errors of the operations.
+    #[panicking_form]
+    fn try_set_weight(&self, weight: &Tensor) -> Result<()>;
+
+    /// Returns the layer, whose parameter becomes the current weight.
+    ///
+    /// # Errors
+    /// The errors of [`try_weight`](Reparametrized::try_weight).
+    #[doc(alias = "remove_parametrizations")]
+    #[panicking_form]
+    fn try_remove(self) -> Result<Self::Layer>
+    where
+        Self: Sized;
+}
+
+/// Returns an error unless a new weight has the shape of the layer's weight.
+pub(super) fn check_new_weight(op: &'static str, own: &Parameter, weight: &Tensor) -> Result<()> {
+    if weight.shape() == own.shape() {
+        return Ok(());
+    }
+    let help = "the weight must have the shape of the layer's weight";
+    Err(Error::shapes(op, [own.shape(), weight.shape()], help))
+}
 
 /// Visits the parts of a layer, its weight under another name.
 pub(super) fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
     layer.visit(&mut Visitor::new(&mut |name, part| match part {
         ModulePart::Module(_) => {}
-        ModulePart::Parameter(own) => visitor.field(if name == "weight" { weight } else { name }, own),
-        ModulePart::Buffer(own) => visitor.field(name, own),
-        ModulePart::TrainingMode(own) => visitor.field(name, own),
-        ModulePart::PathChoice(own) => visitor.field(name, own),
-        ModulePart::StateFlag(own) => visitor.field(name, own),
-        ModulePart::Setting(own) => visitor.setting(name, own),
+        part => visitor.part_as(if name == "weight" { weight } else { name }, part),
     }));
 }

@@ -61,7 +61,7 @@ impl AdaptiveLogSoftmaxWithLoss {
             );
             return Err(Error::invalid(op, reason));
         }
-        let plain = |inputs, outputs| Linear::try_new(inputs, outputs).map(Linear::without_bias);
+        let plain = |inputs, outputs| Linear::try_new(inputs, outputs)?.try_bias(false);
         let mut tail = Vec::new();
         for (k, pair) in ends.windows(2).enumerate() {
             let width = (inputs as f64 / div_value.powi(k as i32 + 1)).floor();
@@ -122,7 +122,7 @@ impl Loss for AdaptiveLogSoftmaxWithLoss {
     }
 
     fn check_targets(&self, x: &Shape, y: &Tensor) -> Result<()> {
-        Targets::Classes { ignored: None }.check_if_readable("nll_loss", &self.score_shape(x), y)
+        Targets::Classes { ignored: None, weight: None }.check_if_readable("nll_loss", &self.score_shape(x), y)
     }
 
     fn trainable(&self) -> Vec<(String, Parameter)> {

@@ -1,6 +1,6 @@
 //! Losses of class scores and of binary predictions.
 
-use super::{BatchWeight, Loss, Reduction, TargetForm, Targets, declared, losses};
+use super::{Loss, Reduction, TargetForm, Targets, declared, losses};
 use pellucid_tensor::ops::{CrossEntropyOptions, MultiMarginLossOptions};
 use pellucid_tensor::{Result, Tensor, ops};
 
@@ -16,9 +16,7 @@ losses! {
         label_smoothing: f64 = 0.0,
         /// A class whose samples are excluded from the sum and from the mean; PyTorch's default is −100.
         ignore_index: Option<i64> = None,
-    } |loss, logits, y| where [Targets::Classes { ignored: loss.ignore_index },
-        weighs BatchWeight::of_classes(loss.reduction, y, loss.weight.as_ref(), loss.ignore_index)
-    ] {
+    } |loss, logits, y| where Targets::Classes { ignored: loss.ignore_index, weight: loss.weight.as_ref() } => {
         let CrossEntropyLoss { weight, label_smoothing, ignore_index, reduction } = loss;
         let options = CrossEntropyOptions {
             weight: weight.as_ref(),
@@ -36,9 +34,7 @@ losses! {
         weight: Option<Tensor> = None,
         /// A class whose samples are excluded from the sum and from the mean; PyTorch's default is −100.
         ignore_index: Option<i64> = None,
-    } |loss, x, y| where [Targets::Classes { ignored: loss.ignore_index },
-        weighs BatchWeight::of_classes(loss.reduction, y, loss.weight.as_ref(), loss.ignore_index)
-    ] {
+    } |loss, x, y| where Targets::Classes { ignored: loss.ignore_index, weight: loss.weight.as_ref() } => {
         let (weight, ignore_index, reduction) = (loss.weight.as_ref(), loss.ignore_index, loss.reduction);
         ops::nll_loss(x, y, ops::NllLossOptions { weight, ignore_index, reduction })
     };
@@ -49,7 +45,7 @@ losses! {
     BceLoss, binary_cross_entropy of Values {
         /// A factor of each element; it broadcasts.
         weight: Option<Tensor> = None,
-    } |loss, x, y| where [Targets::Shares] ops::binary_cross_entropy(x, y, loss.weight.as_ref(), loss.reduction);
+    } |loss, x, y| where Targets::Shares => ops::binary_cross_entropy(x, y, loss.weight.as_ref(), loss.reduction);
 
     /// [`BceLoss`] of the probabilities sigmoid(x), numerically stable for every x. Targets y are in [0, 1].
     #[doc(alias = "BCEWithLogitsLoss")]
@@ -58,7 +54,7 @@ losses! {
         weight: Option<Tensor> = None,
         /// The weight of positive targets; it broadcasts.
         pos_weight: Option<Tensor> = None,
-    } |loss, x, y| where [Targets::Shares] {
+    } |loss, x, y| where Targets::Shares => {
         let (weight, positive) = (loss.weight.as_ref(), loss.pos_weight.as_ref());
         let y = &Targets::Shares.nan_unless_valid(y, None)?;
         ops::binary_cross_entropy_with_logits(x, y, weight, positive, loss.reduction)
@@ -68,13 +64,13 @@ losses! {
     HingeEmbeddingLoss, hinge_embedding_loss of Labels {
         /// The distance above which the loss of a dissimilar pair is 0; default 1.
         margin: f64 = 1.0,
-    } |loss, x, y| where [Targets::Signs] {
+    } |loss, x, y| where Targets::Signs => {
         let y = &Targets::Signs.nan_unless_valid(y, Some(x.dtype()))?;
         ops::hinge_embedding_loss(x, y, loss.margin, loss.reduction)
     };
 
     /// The soft margin loss ln(1 + e^(−y·x)) of a score x and a label y of 1 or −1.
-    SoftMarginLoss, soft_margin_loss of Values {} |loss, x, y| where [Targets::Signs] {
+    SoftMarginLoss, soft_margin_loss of Values {} |loss, x, y| where Targets::Signs => {
         let y = &Targets::Signs.nan_unless_valid(y, None)?;
         ops::soft_margin_loss(x, y, loss.reduction)
     };
@@ -88,7 +84,7 @@ losses! {
         margin: f64 = 1.0,
         /// The weight of each class, `[C]`.
         weight: Option<Tensor> = None,
-    } |loss, x, y| where [Targets::RowClasses] {
+    } |loss, x, y| where Targets::RowClasses => {
         let MultiMarginLoss { p, margin, weight, reduction } = loss;
         let options = MultiMarginLossOptions { p: *p, margin: *margin, weight: weight.as_ref(), reduction: *reduction };
         ops::multi_margin_loss(x, y, options)
@@ -96,13 +92,13 @@ losses! {
 
     /// The multi-label margin loss Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over the classes j of a sample and the other
     /// classes i. y has the shape of x and lists class indices up to the first −1.
-    MultiLabelMarginLoss, multilabel_margin_loss of ClassLists {} |loss, x, y| ops::multilabel_margin_loss(x, y, loss.reduction);
+    MultiLabelMarginLoss, multilabel_margin_loss of ClassLists {} |loss, x, y| where Targets::Any => ops::multilabel_margin_loss(x, y, loss.reduction);
 
     /// The mean of [`BceWithLogitsLoss`] over the classes, the last axis.
     MultiLabelSoftMarginLoss, multilabel_soft_margin_loss of Values {
         /// The weight of each class, `[C]`.
         weight: Option<Tensor> = None,
-    } |loss, x, y| where [Targets::Shares] {
+    } |loss, x, y| where Targets::Shares => {
         let y = &Targets::Shares.nan_unless_valid(y, None)?;
         ops::multilabel_soft_margin_loss(x, y, loss.weight.as_ref(), loss.reduction)
     };

@@ -2,7 +2,7 @@
 
 use super::{Reduction, Targets, declared, losses_of_many, methods_of_many, tracked_leaf, with_gradients};
 use crate::module::Module;
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_tensor::ops::TripletMarginLossOptions;
 use pellucid_tensor::{Result, Shape, Tensor, ops, unwrap};
 use std::fmt;
@@ -67,7 +67,9 @@ impl<D: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> TripletMarginWithD
     }
 }
 
-impl<D: Send + Sync> Module for TripletMarginWithDistanceLoss<D> {
+impl<D: Send + Sync> Module for TripletMarginWithDistanceLoss<D> {}
+
+impl<D: Send + Sync> Visit for TripletMarginWithDistanceLoss<D> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
     }

@@ -200,7 +200,9 @@ macro_rules! declared {
             }
         }
 
-        impl crate::Module for $name {
+        impl crate::Module for $name {}
+
+impl crate::Visit for $name {
             fn visit(&self, visitor: &mut crate::Visitor<'_>) {
                 visitor.module(self, None);
             }
@@ -217,28 +219,33 @@ macro_rules! declared {
     };
 }
 
-/// Defines losses of two inputs: `TargetForm` states the shapes and dtypes of targets, and `where` the values that they
-/// may have. Errors name the function.
+/// Defines losses of two inputs. `of` states the form of the targets, a [`TargetForm`], and `where` their values. Errors
+/// name the function.
 macro_rules! losses {
     ($($(#[$doc:meta])* $name:ident, $function:ident of $form:ident { $($fields:tt)* }
-        |$loss:ident, $x:ident, $y:ident| $(where [$targets:expr $(, weighs $weight:expr)?])? $body:expr;
+        |$loss:ident, $x:ident, $y:ident| where $targets:expr => $body:expr;
     )*) => {$(
         declared! { $(#[$doc])* $name, $function { $($fields)* } ($x, $y) }
+
+        impl $name {
+            fn targets(&self) -> Targets<'_> {
+                let $loss = self;
+                _ = $loss;
+                $targets
+            }
+        }
 
         impl Loss for $name {
             fn try_forward(&self, $x: &Tensor, $y: &Tensor) -> Result<Tensor> {
                 let $loss = self;
                 crate::call::call($loss, &[$x, $y], || {
                     TargetForm::$form.check(stringify!($function), $x, $y)?;
-                    $($targets.check_if_readable(stringify!($function), $x.shape(), $y)?;)?
+                    $loss.targets().check_if_readable(stringify!($function), $x.shape(), $y)?;
                     $body
                 })
             }
-            #[allow(unreachable_code, unused_variables, reason = "only some losses weight their targets")]
-            fn batch_weight(&self, $y: &Tensor) -> Result<crate::loss::BatchWeight> {
-                let $loss = self;
-                $($(return $weight;)?)?
-                Ok(crate::loss::BatchWeight::of_reduction(self.reduction))
+            fn batch_weight(&self, y: &Tensor) -> Result<crate::loss::BatchWeight> {
+                self.targets().batch_weight(self.reduction, y)
             }
             fn expected_targets(
                 &self,
@@ -247,11 +254,9 @@ macro_rules! losses {
             ) -> Result<Option<(pellucid_tensor::Shape, pellucid_tensor::DType)>> {
                 TargetForm::$form.expected(logits, dtype)
             }
-            $(#[allow(unused_variables, reason = "only some losses have options for targets")]
             fn check_targets(&self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()> {
-                let $loss = self;
-                $targets.check_if_readable(stringify!($function), logits, y)
-            })?
+                self.targets().check_if_readable(stringify!($function), logits, y)
+            }
         }
         crate::loss::loss_pointer! { [] &$name }
     )*};

@@ -6,8 +6,8 @@ use crate::layer::Layer;
 use crate::layers::Linear;
 use crate::module::parameters_so_far;
 use crate::parameter::Parameter;
-use pellucid_derive::Module;
-use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops};
+use pellucid_derive::{Module, panicking_form};
+use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 
 /// [`CrossEntropyLoss`] of the scores `W·x` of features x `[N, in]` (or `[in]`). Targets y are class indices
 /// `[N, d..]`, or probabilities `[N, C, d..]`.
@@ -40,15 +40,17 @@ impl LinearCrossEntropyLoss {
     #[track_caller]
     pub fn new(inputs: usize, classes: usize, places: &[usize]) -> LinearCrossEntropyLoss {
         let scores: Shape = [classes].iter().chain(places).copied().collect();
-        let linear = Linear::new(inputs, scores.size()).without_bias();
+        let linear = Linear::new(inputs, scores.size()).bias(false);
         LinearCrossEntropyLoss { linear, loss: CrossEntropyLoss::default(), scores }
     }
 
-    /// Adds a bias, initialized as in [`Linear`].
-    #[track_caller]
-    pub fn with_bias(self) -> LinearCrossEntropyLoss {
-        let inputs = self.linear.weight.shape()[1];
-        LinearCrossEntropyLoss { linear: Linear::new(inputs, self.scores.size()), ..self }
+    /// Sets whether the scores have a bias, by default not. A bias that is added is drawn as in [`Linear`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_bias(self, bias: bool) -> Result<LinearCrossEntropyLoss> {
+        Ok(LinearCrossEntropyLoss { linear: self.linear.try_bias(bias)?, ..self })
     }
 
     /// Returns the shape of the scores of features of this shape.

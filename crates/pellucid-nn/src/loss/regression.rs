@@ -1,30 +1,31 @@
 //! Regression losses, of predictions and targets of the same shape.
 
 use super::{
-    Loss, Reduction, TargetForm, declared, losses, losses_of_many, methods_of_many, tracked_leaf, with_gradients,
+    Loss, Reduction, TargetForm, Targets, declared, losses, losses_of_many, methods_of_many, tracked_leaf,
+    with_gradients,
 };
 use pellucid_tensor::ops::PoissonNllLossOptions;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 losses! {
     /// The absolute error |x − y|.
-    L1Loss, l1_loss of Values {} |loss, x, y| ops::l1_loss(x, y, loss.reduction);
+    L1Loss, l1_loss of Values {} |loss, x, y| where Targets::Any => ops::l1_loss(x, y, loss.reduction);
 
     /// The squared error (x − y)².
     #[doc(alias = "MSELoss")]
-    MseLoss, mse_loss of Values {} |loss, x, y| ops::mse_loss(x, y, loss.reduction);
+    MseLoss, mse_loss of Values {} |loss, x, y| where Targets::Any => ops::mse_loss(x, y, loss.reduction);
 
     /// The smooth L1 loss ½(x − y)²/β where |x − y| < β, else |x − y| − ½β (Girshick 2015).
     SmoothL1Loss, smooth_l1_loss of Values {
         /// The error β above which the loss is linear; default 1.
         beta: f64 = 1.0,
-    } |loss, x, y| ops::smooth_l1_loss(x, y, loss.beta, loss.reduction);
+    } |loss, x, y| where Targets::Any => ops::smooth_l1_loss(x, y, loss.beta, loss.reduction);
 
     /// The Huber loss ½(x − y)² where |x − y| < δ, else δ·(|x − y| − ½δ) (Huber 1964).
     HuberLoss, huber_loss of Values {
         /// The error δ above which the loss is linear; default 1.
         delta: f64 = 1.0,
-    } |loss, x, y| ops::huber_loss(x, y, loss.delta, loss.reduction);
+    } |loss, x, y| where Targets::Any => ops::huber_loss(x, y, loss.delta, loss.reduction);
 
     /// The Kullback-Leibler divergence y·(ln y − x) of a distribution y from the distribution with log-probabilities x.
     #[doc(alias = "KLDivLoss")]
@@ -34,7 +35,7 @@ losses! {
         /// Whether to divide the sum by the number of samples (PyTorch's `batchmean`); `reduction` is then ignored.
         /// Default false.
         batch_mean: bool = false,
-    } |loss, x, y| {
+    } |loss, x, y| where Targets::Any => {
         if !loss.batch_mean {
             return ops::kl_div(x, y, loss.log_target, loss.reduction);
         }
@@ -52,7 +53,7 @@ losses! {
         full: bool = false,
         /// ε, added to a rate before the logarithm; default 1e-8.
         eps: f64 = 1e-8,
-    } |loss, x, y| {
+    } |loss, x, y| where Targets::Any => {
         let PoissonNllLoss { log_input, full, eps, reduction } = *loss;
         ops::poisson_nll_loss(x, y, PoissonNllLossOptions { log_input, full, eps, reduction })
     };

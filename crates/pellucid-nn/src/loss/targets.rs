@@ -1,5 +1,7 @@
 //! Shapes, dtypes and values of targets.
 
+use super::batch_weight::BatchWeight;
+use pellucid_tensor::ops::Reduction;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops};
 
 /// The shapes and dtypes of the targets of a loss.
@@ -53,9 +55,11 @@ fn class_index_shape(logits: &Shape) -> Result<Shape> {
 }
 
 /// The values that the targets of a loss may have.
-pub(super) enum Targets {
-    /// Integers are class indices, or this one.
-    Classes { ignored: Option<i64> },
+pub(super) enum Targets<'a> {
+    /// All values.
+    Any,
+    /// Integers are class indices, or this one. Each class has a weight.
+    Classes { ignored: Option<i64>, weight: Option<&'a Tensor> },
     /// Integers are class indices, one for each row of a matrix or for a vector of scores.
     RowClasses,
     /// Probabilities of one of two classes.
@@ -64,10 +68,11 @@ pub(super) enum Targets {
     Signs,
 }
 
-impl Targets {
+impl Targets<'_> {
     /// Returns true if targets of this shape belong to the logits.
     fn fits(&self, logits: &Shape, targets: &Shape) -> bool {
         match self {
+            Targets::Any => true,
             Targets::Classes { .. } => class_index_shape(logits).is_ok_and(|shape| shape == *targets),
             Targets::RowClasses => {
                 targets.rank() <= 1
@@ -81,10 +86,10 @@ impl Targets {
     /// captured steps the values are not read, because the host would wait for them.
     pub(super) fn check_if_readable(&self, op: &'static str, logits: &Shape, y: &Tensor) -> Result<()> {
         // The loss itself rejects targets of another shape. This error precedes an error about values.
-        if !self.fits(logits, y.shape()) || !y.is_readable() {
+        if matches!(self, Targets::Any) || !self.fits(logits, y.shape()) || !y.is_readable() {
             return Ok(());
         }
-        let ignored = if let Targets::Classes { ignored } = *self { ignored } else { None };
+        let ignored = if let Targets::Classes { ignored, .. } = *self { ignored } else { None };
         match self {
             Targets::Classes { .. } | Targets::RowClasses if y.dtype().is_int() => {
                 let (axis, len) = (class_axis(logits), logits[class_axis(logits)]);
@@ -93,7 +98,7 @@ impl Targets {
                     None => Ok(()),
                 }
             }
-            Targets::Classes { .. } | Targets::RowClasses => Ok(()),
+            Targets::Any | Targets::Classes { .. } | Targets::RowClasses => Ok(()),
             Targets::Shares => {
                 let outside = find_number(y, |value| !(0.0..=1.0).contains(&value) && !value.is_nan())?;
                 refused(op, outside, "targets must be from 0 to 1", "class indices are the targets of CrossEntropyLoss")
@@ -105,6 +110,14 @@ impl Targets {
         }
     }
 
+    /// Returns the weight of the loss of a batch with these targets in the mean over several batches.
+    pub(super) fn batch_weight(&self, reduction: Reduction, y: &Tensor) -> Result<BatchWeight> {
+        match *self {
+            Targets::Classes { ignored, weight } => BatchWeight::of_classes(reduction, y, weight, ignored),
+            _ => Ok(BatchWeight::of_reduction(reduction)),
+        }
+    }
+
     /// Returns the targets, with NaN for each value that [`check_if_readable`](Self::check_if_readable) rejects if the
     /// host cannot read the values: the loss and its gradient are then NaN. Integers are converted to `of_integers`; if
     /// it is `None`, the loss rejects them.
@@ -112,7 +125,7 @@ impl Targets {
         let formula = match self {
             Targets::Shares => formula! { static checked_share(y) = (y.ge(0.0) & y.le(1.0)).select(y, f64::NAN); },
             Targets::Signs => formula! { static checked_sign(y) = y.abs().eq(1.0).select(y, f64::NAN); },
-            Targets::Classes { .. } | Targets::RowClasses => return Ok(y.clone()),
+            Targets::Any | Targets::Classes { .. } | Targets::RowClasses => return Ok(y.clone()),
         };
         match (y.dtype().is_float(), of_integers) {
             _ if y.is_readable() => Ok(y.clone()),

@@ -5,7 +5,7 @@ use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, IncompatibleKeys, StateDict, StateLoad, Stateful};
 use crate::state_flag::{FlagLoad, NamedFlag};
 use crate::tree::ModelTree;
-use crate::visit::{ModuleInfo, ModulePart, Visitor, is_inside};
+use crate::visit::{ModuleInfo, ModulePart, ModuleRole, Visit, Visitor, is_inside};
 use pellucid_tensor::{DType, Device, Error, Layout, Result, Tensor};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,11 +15,33 @@ use std::sync::Arc;
 /// The methods of [`Module`] forward to the methods of `dyn DynModule`, which are compiled once. A program compiles
 /// one small function for each type of module instead of all methods.
 pub(crate) trait DynModule {
-    /// Visits the module; see [`Module::visit`].
+    /// Visits the module; see [`Visit::visit`].
     fn visit_dyn(&self, visitor: &mut Visitor<'_>);
 }
 
-impl<M: Module + ?Sized> DynModule for M {
+/// A module with a role, and the parameters and buffers that are its own fields.
+pub(crate) struct RoleModule {
+    /// The name of the module.
+    pub(crate) name: String,
+    /// The parameters, with their names in the module.
+    pub(crate) parameters: Vec<(String, Parameter)>,
+    /// The buffers, with their names in the module.
+    pub(crate) buffers: Vec<(String, Buffer)>,
+}
+
+impl RoleModule {
+    /// Returns the parameter of this name in the module.
+    pub(crate) fn parameter(&self, name: &str) -> Option<&Parameter> {
+        self.parameters.iter().find(|(own, _)| own == name).map(|(_, parameter)| parameter)
+    }
+
+    /// Returns the buffer of this name in the module.
+    pub(crate) fn buffer(&self, name: &str) -> Option<&Buffer> {
+        self.buffers.iter().find(|(own, _)| own == name).map(|(_, buffer)| buffer)
+    }
+}
+
+impl<M: Visit + ?Sized> DynModule for M {
     fn visit_dyn(&self, visitor: &mut Visitor<'_>) {
         self.visit(visitor);
     }
@@ -27,7 +49,7 @@ impl<M: Module + ?Sized> DynModule for M {
 
 /// Returns a module without its type. The second reference makes an unsized module a trait object too.
 #[inline]
-pub(crate) fn as_dyn<'a, M: Module + ?Sized>(module: &'a &'a M) -> &'a (dyn DynModule + 'a) {
+pub(crate) fn as_dyn<'a, M: Visit + ?Sized>(module: &'a &'a M) -> &'a (dyn DynModule + 'a) {
     module
 }
 
@@ -51,7 +73,7 @@ impl dyn DynModule + '_ {
     }
 
     /// Returns the named parameters, or an error if a layer is not built.
-    pub(super) fn built_parameters(&self) -> Result<Vec<(String, Parameter)>> {
+    pub(crate) fn built_parameters(&self) -> Result<Vec<(String, Parameter)>> {
         self.check_built("parameters")?;
         Ok(self.parameters())
     }
@@ -87,6 +109,26 @@ impl dyn DynModule + '_ {
         self.walk(&mut |name, part| {
             if let ModulePart::Module(info) = part {
                 found.push((name.to_string(), info));
+            }
+        });
+        found
+    }
+
+    /// Returns the modules with this role, each with the parameters and buffers that are its own fields.
+    pub(crate) fn modules_in_role(&self, role: ModuleRole) -> Vec<RoleModule> {
+        let mut found: Vec<RoleModule> = Vec::new();
+        self.walk(&mut |name, part| {
+            let (owner, own) = name.rsplit_once('.').unwrap_or(("", name));
+            let mut owner = found.iter_mut().rev().find(|module| module.name == owner);
+            match (part, &mut owner) {
+                (ModulePart::Module(info), _) if info.role() == Some(role) => {
+                    found.push(RoleModule { name: name.to_string(), parameters: Vec::new(), buffers: Vec::new() });
+                }
+                (ModulePart::Parameter(parameter), Some(module)) => {
+                    module.parameters.push((own.to_string(), parameter.clone()));
+                }
+                (ModulePart::Buffer(buffer), Some(module)) => module.buffers.push((own.to_string(), buffer.clone())),
+                _ => {}
             }
         });
         found
@@ -300,6 +342,11 @@ impl Stateful for dyn DynModule + '_ {
 /// Calls `on_part` with every part of a module and its name.
 pub(crate) fn walk(module: &(impl Module + ?Sized), mut on_part: impl FnMut(&str, ModulePart<'_>)) {
     as_dyn(&module).walk(&mut on_part);
+}
+
+/// Returns the modules with this role, each with its own parameters and buffers.
+pub(crate) fn modules_in_role(module: &(impl Module + ?Sized), role: ModuleRole) -> Vec<RoleModule> {
+    as_dyn(&module).modules_in_role(role)
 }
 
 /// Returns the named parameters that exist, whether or not all layers are built.

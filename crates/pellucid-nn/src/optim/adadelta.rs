@@ -26,9 +26,7 @@ options! {
 }
 
 impl Rule for AdadeltaOptions {
-    const NAME: &'static str = "adadelta";
-
-    rule_methods!(check, lr, maximize, weight_decay);
+    rule_methods!("adadelta": check, lr, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["square", "change"])

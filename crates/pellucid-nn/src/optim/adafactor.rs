@@ -2,7 +2,7 @@
 
 use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext, zeros};
-use crate::option_range::OptionRange;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::ops::over;
 use pellucid_tensor::{DType, Formula, Result, Scalar, Tensor, formula, ops};
 
@@ -35,13 +35,11 @@ options! {
 }
 
 impl Rule for AdafactorOptions {
-    const NAME: &'static str = "adafactor";
-
-    rule_methods!(lr, maximize, weight_decay, step_clock);
+    rule_methods!("adafactor": lr, maximize, weight_decay, step_clock);
 
     fn check(&self) -> Result<()> {
-        self.check_ranges(Self::NAME)?;
-        self.eps.0.map_or(Ok(()), |eps| OptionRange::NONNEGATIVE.check(Self::NAME, "eps.0", eps, 1e-7))
+        self.check_ranges(self.name())?;
+        self.eps.0.map_or(Ok(()), |eps| OptionRange::NONNEGATIVE.check(self.name(), "eps.0", eps, 1e-7))
     }
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
@@ -74,17 +72,18 @@ impl Rule for AdafactorOptions {
         let rate = formula!(rate |of_p, of_u, rho; eps, root, d| {
             (of_p / root).max(eps) * rho / (of_u / (root * d)).max(1.0)
         });
-        let (rest, rho, shrink) = (context.rate(0), context.rate(1), context.rate(2));
+        let [rest, rho, shrink] = context.rates()?;
         let (p, g) = (context.parameter()?, context.gradient()?);
         let eps = self.eps.0.or_else(|| p.dtype().promote(DType::F32).epsilon()).unwrap_or_default();
         let square = ops::square(&g)?;
         let u = if p.rank() < 2 {
-            context.update_states(mix, &[0], &[&square, rest], &[])?;
-            ops::map(vector, &[&g, context.state(0)], &[eps.into()])?
+            let [mean] = context.states()?;
+            context.update_states(mix, &[mean], &[&square, rest], &[])?;
+            ops::map(vector, &[&g, mean], &[eps.into()])?
         } else {
-            context.update_states(mix, &[0], &[&ops::mean(&square, over(-1).keepdims())?, rest], &[])?;
-            context.update_states(mix, &[1], &[&ops::mean(&square, over(-2).keepdims())?, rest], &[])?;
-            let (row, column) = (context.state(0), context.state(1));
+            let [row, column] = context.states()?;
+            context.update_states(mix, &[row], &[&ops::mean(&square, over(-1).keepdims())?, rest], &[])?;
+            context.update_states(mix, &[column], &[&ops::mean(&square, over(-2).keepdims())?, rest], &[])?;
             let mean = ops::mean(row, over(-2).keepdims())?;
             ops::map(matrix, &[&g, row, column, &mean], &[eps.into()])?
         };

@@ -28,9 +28,7 @@ options! {
 }
 
 impl Rule for AdagradOptions {
-    const NAME: &'static str = "adagrad";
-
-    rule_methods!(check, lr, maximize, weight_decay, step_clock);
+    rule_methods!("adagrad": check, lr, maximize, weight_decay, step_clock);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         Ok(vec![("sum", ops::full_like(like, self.initial_accumulator)?)])

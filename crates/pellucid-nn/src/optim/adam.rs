@@ -52,9 +52,7 @@ pub(super) fn adam_state(like: &Tensor, amsgrad: bool) -> Result<RuleState> {
 }
 
 impl Rule for AdamOptions {
-    const NAME: &'static str = "adam";
-
-    rule_methods!(check, lr, betas, maximize, weight_decay, step_clock);
+    rule_methods!("adam": check, lr, betas, maximize, weight_decay, step_clock);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, self.amsgrad)

@@ -27,9 +27,7 @@ options! {
 }
 
 impl Rule for AdamaxOptions {
-    const NAME: &'static str = "adamax";
-
-    rule_methods!(check, lr, betas, maximize, weight_decay, step_clock);
+    rule_methods!("adamax": check, lr, betas, maximize, weight_decay, step_clock);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["mean", "largest"])

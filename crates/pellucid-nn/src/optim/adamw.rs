@@ -32,9 +32,7 @@ options! {
 }
 
 impl Rule for AdamWOptions {
-    const NAME: &'static str = "adamw";
-
-    rule_methods!(check, lr, betas, maximize, weight_decay, step_clock);
+    rule_methods!("adamw": check, lr, betas, maximize, weight_decay, step_clock);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, self.amsgrad)

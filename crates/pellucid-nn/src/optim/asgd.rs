@@ -32,9 +32,7 @@ options! {
 }
 
 impl Rule for AsgdOptions {
-    const NAME: &'static str = "asgd";
-
-    rule_methods!(check, lr, maximize, weight_decay);
+    rule_methods!("asgd": check, lr, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["average"])

@@ -3,12 +3,12 @@
 use super::free_buffer::free_buffer;
 use crate::layer::Layer;
 use crate::layers::{batch_norms, with_plain_averages};
-use crate::module::{Module, walk};
-use crate::option_range::OptionRange;
+use crate::module::{Module, as_dyn, walk};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{self, StateDict, StateLoad, Stateful};
-use crate::visit::ModulePart;
+use crate::visit::{ModulePart, Visit};
 use pellucid_derive::panicking_form;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::{DType, Error, Result, Tensor, eager, formula, no_grad, ops, unwrap};
 use std::collections::BTreeMap;
 
@@ -53,11 +53,11 @@ impl AveragedModel {
     /// [`Error::InvalidArgument`] for a decay outside [0, 1]; those of
     /// [`try_named_parameters`](Module::try_named_parameters).
     #[panicking_form]
-    pub fn try_new(module: &(impl Module + ?Sized), average: Average) -> Result<AveragedModel> {
+    pub fn try_new(module: &(impl Visit + ?Sized), average: Average) -> Result<AveragedModel> {
         if let Average::Exponential(decay) = average {
             OptionRange::PROBABILITY.check("averaged_model", "the decay", decay, 0.999)?;
         }
-        let parameters = module.try_named_parameters()?;
+        let parameters = as_dyn(&module).built_parameters()?;
         let zeros = |p: &Parameter| ops::zeros(p.shape(), average_dtype(p)).map(Buffer::new);
         Ok(AveragedModel {
             averages: parameters.iter().map(|(_, p)| zeros(p)).collect::<Result<_>>()?,

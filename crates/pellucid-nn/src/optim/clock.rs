@@ -1,7 +1,7 @@
 //! Clocks: per-parameter counters of a rule, such as the step count, and rates derived from them.
 
 use super::free_buffer::{free_buffer, move_free};
-use super::rule::DynRule;
+use super::rule::Rule;
 use super::step_modifiers::clock_update;
 use crate::parameter::Buffer;
 use pellucid_tensor::{DType, Device, Result, Tensor, ops};
@@ -18,7 +18,7 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    pub(super) fn new(rule: &dyn DynRule, dtype: DType, members: Range<usize>) -> Result<Clocks> {
+    pub(super) fn new(rule: &dyn Rule, dtype: DType, members: Range<usize>) -> Result<Clocks> {
         // The parameters may be on several devices, so the counters and rates are free.
         let all = |value: f64| ops::full(members.len(), value, dtype).map(free_buffer);
         let numbers = rule.clock().into_iter().map(|(name, value)| Ok((name, all(value)?)));
@@ -59,7 +59,7 @@ impl Clocks {
     /// Advances the clocks of the parameters that have a gradient, unless the step is skipped.
     pub(super) fn tick(
         &self,
-        rule: &dyn DynRule,
+        rule: &dyn Rule,
         drives: &[&Tensor],
         gradients: &[Option<Tensor>],
         skip: Option<&Tensor>,

@@ -31,9 +31,7 @@ options! {
 }
 
 impl Rule for LambOptions {
-    const NAME: &'static str = "lamb";
-
-    rule_methods!(check, lr, betas, maximize, weight_decay, step_clock);
+    rule_methods!("lamb": check, lr, betas, maximize, weight_decay, step_clock);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, false)
@@ -61,9 +59,9 @@ impl Rule for LambOptions {
                 lr * both.select(of_p / of_r, 1.0)
             }
         );
-        let (lr, unbias, scale, rest1) = (context.rate(0), context.rate(1), context.rate(2), context.rate(3));
-        let (p, m, v, b2) = (context.parameter()?, context.state(0), context.state(1), self.betas.1);
-        context.update_states(track, &[0, 1], &[&context.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
+        let ([lr, unbias, scale, rest1], [m, v]) = (context.rates()?, context.states()?);
+        let (p, b2) = (context.parameter()?, self.betas.1);
+        context.update_states(track, &[m, v], &[&context.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
         let params = [self.eps.into(), self.weight_decay.into()];
         let r = ops::map(direction, &[p, m, v, unbias, scale], &params)?;
         let norms = (ops::norm(p, 2.0, ..)?, ops::norm(&r, 2.0, ..)?);

@@ -4,6 +4,7 @@ use super::hyperparameter::Hyperparameter;
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::optimizer_core::listed_twice;
 use super::options::options;
+use super::parameter_list::ParameterList;
 use super::{Optimizer, check_closure};
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad, StateMismatch};
@@ -96,16 +97,17 @@ impl Lbfgs {
     /// [`Error::InvalidArgument`] for options out of range, no parameter, or one listed twice;
     /// [`Error::DTypeMismatch`].
     #[panicking_form]
-    pub fn try_new(parameters: Vec<Parameter>, options: LbfgsOptions) -> Result<Lbfgs> {
+    pub fn try_new(parameters: impl Into<ParameterList>, options: LbfgsOptions) -> Result<Lbfgs> {
         let op = "lbfgs";
         options.check_ranges(op)?;
+        let (names, parameters): (Vec<String>, Vec<Parameter>) = parameters.into().into_named(0).into_iter().unzip();
         let Some(dtype) = parameters.first().map(|p| p.dtype()) else {
             return Err(Error::invalid(op, "the list of parameters must not be empty"));
         };
         let mut seen = HashMap::new();
-        for (i, parameter) in parameters.iter().enumerate() {
-            if let Some(first) = seen.insert(parameter.id(), i) {
-                return Err(Error::invalid(op, listed_twice(&first.to_string(), &i.to_string())));
+        for (name, parameter) in names.iter().zip(&parameters) {
+            if let Some(first) = seen.insert(parameter.id(), name) {
+                return Err(Error::invalid(op, listed_twice(first, name)));
             }
         }
         if !matches!(dtype, DType::F32 | DType::F64) || parameters.iter().any(|p| p.dtype() != dtype) {
@@ -306,29 +308,6 @@ impl Optimizer for Lbfgs {
             }
         }
         state
-    }
-
-    /// Returns an error, since the history belongs to the existing parameters.
-    fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
-        Err(Error::invalid(
-            "lbfgs",
-            "L-BFGS cannot add parameters, because its history depends on the existing ones; create another optimizer",
-        ))
-    }
-
-    fn ensure_initialized(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Returns an error for a scale, since the closure computes the gradients.
-    fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
-        match scale {
-            Some(_) => Err(Error::invalid(
-                "lbfgs",
-                "L-BFGS does not scale gradients, because its closure computes them; scale the loss in the closure",
-            )),
-            None => Ok(()),
-        }
     }
 
     fn try_step_scaled(&self, _: Option<&Tensor>, _: Option<&Tensor>) -> Result<()> {

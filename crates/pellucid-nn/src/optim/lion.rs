@@ -26,9 +26,7 @@ options! {
 }
 
 impl Rule for LionOptions {
-    const NAME: &'static str = "lion";
-
-    rule_methods!(check, lr, betas, maximize, weight_decay);
+    rule_methods!("lion": check, lr, betas, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(like, &["mean"])

@@ -11,6 +11,7 @@
 //! | `rule` | [`Rule`]: options, state and formula of one optimizer |
 //! | `rule_optimizer` | [`RuleOptimizer`]: an optimizer from a rule and groups of parameters |
 //! | `optimizer_core` | groups, names, state dicts and half precision for all rules |
+//! | `parameter_list` | [`ParameterList`]: parameters with or without names |
 //! | `hyperparameter` | [`Hyperparameter`]: learning rates and momenta, set by the host and read by kernels |
 //! | `clock` | per-parameter step counts and rates derived from them |
 //! | `step_modifiers` | scaled gradients and skipped updates, added to a rule's formula |
@@ -20,7 +21,7 @@
 //! | `clip`, `scaler`, `average` | gradient clipping, loss scaling, averaging of weights |
 //!
 //! Gradients accumulate over several backward passes until [`Optimizer::zero_grad`]. With
-//! [`Optimizer::set_grad_scale`] of 1/k, k passes give the mean over k batches.
+//! [`RuleOptimizer::set_grad_scale`] of 1/k, k passes give the mean over k batches.
 
 mod adadelta;
 mod adafactor;
@@ -42,6 +43,7 @@ mod muon;
 mod nadam;
 mod optimizer_core;
 mod options;
+mod parameter_list;
 mod radam;
 mod replaceable;
 mod rmsprop;
@@ -76,10 +78,10 @@ crate::exports::exports! {
 pub use average::{Average, AveragedModel, update_bn};
 pub use clip::{ClipGradNormOptions, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
 pub use hyperparameter::Hyperparameter;
+pub use parameter_list::ParameterList;
 pub use rule::{Momentum, Rule, RuleState, UpdateContext};
 pub use rule_optimizer::RuleOptimizer;
 pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
-pub use schedule::CosineSchedule;
 
 use crate::delegate::delegate;
 use crate::parameter::Parameter;
@@ -124,12 +126,6 @@ pub trait Optimizer: Send + Sync {
     /// belongs to the first parameter if it has no name.
     fn state(&self) -> Vec<(String, Tensor)>;
 
-    /// Adds parameters to the last group.
-    ///
-    /// # Errors
-    /// The errors of the constructor; then no parameter is added.
-    fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()>;
-
     /// Adds parameters with these names to an optimizer without parameters. A [recorded](crate::graph) step calls it.
     ///
     /// # Errors
@@ -144,21 +140,6 @@ pub trait Optimizer: Send + Sync {
     /// Undoes [`Optimizer::fill`]; has no effect on an optimizer that was not filled.
     fn unfill(&self) {}
 
-    /// Creates the missing state of parameters that required no gradient when they were added. Call it
-    /// after they are unfrozen, and before a step is captured.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    fn ensure_initialized(&mut self) -> Result<()>;
-
-    /// Multiplies every gradient by a 0-d tensor within the update; `None` removes the factor. The tensor is
-    /// read in every step, so replayed steps use its new values.
-    ///
-    /// # Errors
-    /// [`Error::ShapeMismatch`] if it is not 0-d,
-    /// [`Error::DTypeMismatch`] if its dtype is not a float.
-    fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()>;
-
     /// Runs one step with gradients multiplied by `scale`, a 0-d tensor. If `skip`, a 0-d boolean tensor, is true,
     /// nothing changes; the device decides this.
     ///
@@ -170,18 +151,10 @@ pub trait Optimizer: Send + Sync {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the optimizer has no parameter, if no parameter has a gradient, or if a parameter
-    /// has a gradient but no state, see [`Optimizer::ensure_initialized`]. On error nothing is changed.
+    /// has a gradient but no state, see [`RuleOptimizer::ensure_initialized`]. On error nothing is changed.
+    #[panicking_form]
     fn try_step(&self) -> Result<()> {
         self.try_step_scaled(None, None)
-    }
-
-    /// Runs [`Optimizer::try_step`].
-    ///
-    /// # Panics
-    /// Panics if [`Optimizer::try_step`] returns an error.
-    #[track_caller]
-    fn step(&self) {
-        unwrap(self.try_step());
     }
 
     /// Runs one step with a closure, which computes the loss, calls `backward` on it and returns it. The gradients are
@@ -193,22 +166,13 @@ pub trait Optimizer: Send + Sync {
     /// # Errors
     /// The errors of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`], [`Error::NotAScalar`];
     /// [`Error::InvalidArgument`] if no parameter has a gradient after the closure.
-    #[track_caller]
+    #[panicking_form]
     fn try_step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         self.zero_grad();
         let loss = closure().try_item::<f64>()?;
         check_closure("step_with", self.parameters())?;
         self.try_step()?;
         Ok(loss)
-    }
-
-    /// Runs [`Optimizer::try_step_with`].
-    ///
-    /// # Panics
-    /// Panics if [`Optimizer::try_step_with`] returns an error.
-    #[track_caller]
-    fn step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> f64 {
-        unwrap(self.try_step_with(closure))
     }
 
     /// Removes the gradient of every parameter.
@@ -248,7 +212,8 @@ pub trait Optimizer: Send + Sync {
     /// [`Error::InvalidArgument`] if the number of buffers is wrong,
     /// [`Error::ShapeMismatch`] if one differs from its parameter in
     /// shape or dtype; on error nothing is changed.
-    fn rebind_grads(&self, gradients: &[Tensor]) -> Result<()> {
+    #[panicking_form]
+    fn try_rebind_grads(&self, gradients: &[Tensor]) -> Result<()> {
         let op = "rebind_grads";
         let parameters = self.parameters();
         if gradients.len() != parameters.len() {
@@ -267,20 +232,6 @@ pub trait Optimizer: Send + Sync {
         }
         parameters.iter().zip(gradients).for_each(|(p, g)| p.set_grad(Some(g.clone())));
         Ok(())
-    }
-
-    /// Returns the learning rate of the first group, a 0-d tensor.
-    fn lr_tensor(&self) -> &Tensor {
-        self.group_lr_tensor(0)
-    }
-
-    /// Returns the learning rate of a group, a 0-d tensor of the dtype of its state.
-    ///
-    /// # Panics
-    /// Panics if there is no such group.
-    #[track_caller]
-    fn group_lr_tensor(&self, group: usize) -> &Tensor {
-        self.group_lr_hyperparameter(group).tensor()
     }
 
     /// Returns the learning rate of the first group as it was set. If the tensor was written since, the result is the
@@ -396,79 +347,36 @@ fn check_rates(groups: usize, state: &StateDict) -> Result<()> {
     Ok(())
 }
 
-/// Implements the methods that both exclusive and shared pointers to an optimizer forward.
-macro_rules! forward_shared {
-    () => {
-        delegate! {
-            [**self]
-            fn parameters(self: &Self) -> &[Parameter];
-            fn group_count(self: &Self) -> usize;
-            fn group_lr_hyperparameter(self: &Self, group: usize) -> &Hyperparameter;
-            fn group_momentum(self: &Self, group: usize) -> Option<f64>;
-            fn try_set_group_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
-            fn state(self: &Self) -> Vec<(String, Tensor)>;
-            fn fill(self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
-            fn unfill(self: &Self);
-            fn try_step_scaled(self: &Self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
-            #[track_caller]
-            fn try_step_with(self: &Self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
-            fn prepare_load(self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;
-        }
-    };
-}
-
-/// Implements `Optimizer` for pointers with exclusive access.
-macro_rules! exclusive {
+/// Implements `Optimizer` for pointers.
+macro_rules! pointers {
     ($($(#[$doc:meta])* $pointer:ty;)*) => {$(
         $(#[$doc])*
         impl<O: Optimizer + ?Sized> Optimizer for $pointer {
-            forward_shared!();
             delegate! {
                 [**self]
-                fn add_params(self: &mut Self, parameters: Vec<Parameter>) -> Result<()>;
-                fn ensure_initialized(self: &mut Self) -> Result<()>;
-                fn set_grad_scale(self: &mut Self, scale: Option<Tensor>) -> Result<()>;
+                fn parameters(self: &Self) -> &[Parameter];
+                fn group_count(self: &Self) -> usize;
+                fn group_lr_hyperparameter(self: &Self, group: usize) -> &Hyperparameter;
+                fn group_momentum(self: &Self, group: usize) -> Option<f64>;
+                fn try_set_group_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
+                fn state(self: &Self) -> Vec<(String, Tensor)>;
+                fn fill(self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
+                fn unfill(self: &Self);
+                fn try_step_scaled(self: &Self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
+                #[track_caller]
+                fn try_step_with(self: &Self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
+                fn prepare_load(self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;
             }
         }
     )*};
 }
-exclusive! {
+pointers! {
     /// An optimizer of a type that is chosen at run time: `Box<dyn Optimizer>`.
     Box<O>;
     /// A mutably borrowed optimizer.
     &mut O;
-}
-
-/// Implements `Optimizer` for shared pointers; methods that need exclusive access return an error.
-macro_rules! shared {
-    ($($pointer:ty, $name:literal;)*) => {$(
-        #[doc = concat!($name, " optimizer can step and be filled. `add_params`, `ensure_initialized` and")]
-        /// `set_grad_scale` need exclusive access and return an error.
-        impl<O: Optimizer + ?Sized> Optimizer for $pointer {
-            forward_shared!();
-
-            fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
-                Err(needs_exclusive_access("add_params"))
-            }
-
-            fn ensure_initialized(&mut self) -> Result<()> {
-                Err(needs_exclusive_access("ensure_initialized"))
-            }
-
-            fn set_grad_scale(&mut self, _: Option<Tensor>) -> Result<()> {
-                Err(needs_exclusive_access("set_grad_scale"))
-            }
-        }
-    )*};
-}
-shared! {
-    &O, "A borrowed";
-    Arc<O>, "A shared";
-}
-
-fn needs_exclusive_access(op: &'static str) -> Error {
-    Error::invalid(
-        op,
-        "the optimizer is borrowed or shared; call this method on the optimizer before it is borrowed or shared",
-    )
+    /// A borrowed optimizer.
+    &O;
+    /// A shared optimizer.
+    Arc<O>;
 }

@@ -90,14 +90,12 @@ impl MuonOptions {
 }
 
 impl Rule for MuonOptions {
-    const NAME: &'static str = "muon";
-
-    rule_methods!(lr, weight_decay);
+    rule_methods!("muon": lr, weight_decay);
 
     fn check(&self) -> Result<()> {
-        self.check_ranges(Self::NAME)?;
+        self.check_ranges(self.name())?;
         if let Some(dtype) = self.ns_dtype.filter(|dtype| !dtype.is_float()) {
-            return Err(Error::dtype_argument(Self::NAME, dtype, "ns_dtype must be a float dtype"));
+            return Err(Error::dtype_argument(self.name(), dtype, "ns_dtype must be a float dtype"));
         }
         Ok(())
     }
@@ -109,7 +107,7 @@ impl Rule for MuonOptions {
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         if like.rank() != 2 {
             let help = "muon updates matrices only; give other parameters to another optimizer";
-            return Err(Error::shapes(Self::NAME, [like.shape()], help));
+            return Err(Error::shapes(self.name(), [like.shape()], help));
         }
         zeros(like, &["velocity"])
     }
@@ -117,9 +115,8 @@ impl Rule for MuonOptions {
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
         let mix = formula!(mix | b, g, momentum | b + (1.0 - momentum) * (g - b));
         let ahead = formula!(ahead | b, g, momentum | g + momentum * (b - g));
-        let (lr, momentum, g) = (context.rate(0), context.rate(1), context.gradient()?);
-        context.update_states(mix, &[0], &[&g, momentum], &[])?;
-        let velocity = context.state(0);
+        let ([lr, momentum], [velocity], g) = (context.rates()?, context.states()?, context.gradient()?);
+        context.update_states(mix, &[velocity], &[&g, momentum], &[])?;
         let u = if self.nesterov { ops::map(ahead, &[velocity, &g, momentum], &[])? } else { velocity.clone() };
         let shrunk = formula!(shrunk |p, x, lr; decay, s| p * (1.0 - lr * decay) - lr * s * x);
         let s = self.adjust_lr.factor(u.shape().dims());

@@ -33,9 +33,7 @@ options! {
 }
 
 impl Rule for NAdamOptions {
-    const NAME: &'static str = "nadam";
-
-    rule_methods!(check, lr, betas, maximize, weight_decay);
+    rule_methods!("nadam": check, lr, betas, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, false)

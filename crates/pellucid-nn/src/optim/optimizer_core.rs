@@ -4,17 +4,17 @@ use super::Optimizer;
 use super::clock::Clocks;
 use super::free_buffer::move_free;
 use super::hyperparameter::Hyperparameter;
+use super::parameter_list::{NamedParameters, ParameterList};
 use super::replaceable::Replaceable;
-use super::rule::{DynRule, Momentum, QueuedUpdates, UpdateContext, check_lr};
-use crate::option_range::OptionRange;
+use super::rule::{Momentum, QueuedUpdates, Rule, UpdateContext, check_lr};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{StateDict, StateLoad};
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, eager, flush, is_capturing, no_grad, ops, unwrap};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::panic::{RefUnwindSafe, UnwindSafe};
-
-pub(super) type NamedParameters = Vec<(String, Parameter)>;
+use std::sync::Arc;
 
 /// An optimizer of any rule. It is not generic, so programs that name several optimizers compile it once.
 pub(super) struct OptimizerCore {
@@ -57,7 +57,7 @@ struct ParameterState {
 
 /// Parameters with the same options.
 struct ParameterGroup {
-    rule: Box<dyn DynRule>,
+    rule: Arc<dyn Rule>,
     /// The dtype of the state.
     dtype: DType,
     lr: Hyperparameter,
@@ -74,26 +74,42 @@ impl OptimizerCore {
         OptimizerCore { contents: Replaceable::new(contents) }
     }
 
-    /// Adds parameters to group 0.
-    pub(super) fn add_named(&mut self, parameters: NamedParameters) -> Result<()> {
-        self.contents.get_mut().add_named(parameters)
+    /// Adds parameters to the last group.
+    pub(super) fn add_params(&mut self, parameters: ParameterList) -> Result<()> {
+        let first = self.parameters().len();
+        self.contents.get_mut().add_named(parameters.into_named(first))
     }
 
-    /// Creates an optimizer of one group. `checked` is the result of [`Rule::check`](super::rule::Rule::check).
-    pub(super) fn of_group(
-        name: &'static str,
-        parameters: NamedParameters,
-        checked: Result<()>,
-        rule: Box<dyn DynRule>,
-    ) -> Result<OptimizerCore> {
-        let mut core = OptimizerCore::new(name);
-        core.add_named_group(parameters, checked, rule)?;
-        Ok(core)
+    /// Creates the missing state of parameters that were frozen when they were added.
+    pub(super) fn ensure_initialized(&mut self) -> Result<()> {
+        let OptimizerContents { parameters, members, groups, .. } = self.contents.get_mut();
+        for (member, parameter) in members.iter_mut().zip(parameters) {
+            if member.kept.is_none() {
+                let ParameterGroup { rule, dtype, .. } = &groups[member.group];
+                member.kept = Some(ParameterState::new(&**rule, parameter, *dtype)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the factor of all gradients.
+    pub(super) fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
+        let op = "set_grad_scale";
+        if let Some(scale) = &scale {
+            if *scale.shape() != Shape::scalar() {
+                return Err(Error::shapes(op, [scale.shape()], "the scale must be a 0-d tensor"));
+            }
+            if !scale.dtype().is_float() {
+                return Err(Error::dtypes(op, [scale.dtype()], "the scale must have a float dtype; use to_dtype()"));
+            }
+        }
+        self.contents.get_mut().scale = scale.map(|s| s.detach());
+        Ok(())
     }
 
     /// Returns the rule of a group.
     #[track_caller]
-    pub(super) fn rule(&self, group: usize) -> &dyn DynRule {
+    pub(super) fn rule(&self, group: usize) -> &dyn Rule {
         &*unwrap(self.group("options", group)).rule
     }
 
@@ -107,14 +123,10 @@ impl OptimizerCore {
         self.contents.original().name
     }
 
-    /// Adds a group. `checked` is the result of [`Rule::check`].
-    pub(super) fn add_named_group(
-        &mut self,
-        parameters: NamedParameters,
-        checked: Result<()>,
-        rule: Box<dyn DynRule>,
-    ) -> Result<()> {
-        checked?;
+    /// Adds a group.
+    pub(super) fn add_group(&mut self, parameters: ParameterList, rule: Arc<dyn Rule>) -> Result<()> {
+        rule.check()?;
+        let parameters = parameters.into_named(self.parameters().len());
         check_lr(self.name(), rule.lr())?;
         // The rates of a group without parameters are stored in f64.
         let group = ParameterGroup::new(rule, state_dtype(&parameters).unwrap_or(DType::F64))?;
@@ -199,7 +211,7 @@ impl OptimizerCore {
 }
 
 impl OptimizerContents {
-    fn add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+    fn add_named(&mut self, parameters: NamedParameters) -> Result<()> {
         self.refuse_doubles(&parameters)?;
         let last = self.groups.len() - 1;
         let is_empty = self.members.iter().all(|m| m.group != last);
@@ -332,7 +344,7 @@ impl OptimizerContents {
 }
 
 impl ParameterState {
-    fn new(rule: &dyn DynRule, parameter: &Parameter, dtype: DType) -> Result<ParameterState> {
+    fn new(rule: &dyn Rule, parameter: &Parameter, dtype: DType) -> Result<ParameterState> {
         let _guard = no_grad();
         let own = parameter.detach();
         let is_half = parameter.dtype() != dtype;
@@ -343,7 +355,7 @@ impl ParameterState {
 }
 
 impl ParameterGroup {
-    fn new(rule: Box<dyn DynRule>, dtype: DType) -> Result<ParameterGroup> {
+    fn new(rule: Arc<dyn Rule>, dtype: DType) -> Result<ParameterGroup> {
         let held = |m: Momentum| Hyperparameter::stored_as(m.value(), dtype, m.conversion());
         let (lr, momentum) = (Hyperparameter::try_new(rule.lr(), dtype)?, rule.momentum().map(held).transpose()?);
         Ok(ParameterGroup { dtype, lr, momentum, clocks: Vec::new(), rule })
@@ -353,7 +365,7 @@ impl ParameterGroup {
     fn without_clocks(&self) -> ParameterGroup {
         let ParameterGroup { rule, dtype, lr, momentum, .. } = self;
         ParameterGroup {
-            rule: rule.clone_box(),
+            rule: rule.clone(),
             dtype: *dtype,
             lr: lr.clone(),
             momentum: momentum.clone(),
@@ -363,7 +375,7 @@ impl ParameterGroup {
 
     /// Returns this group, which has no parameters, with another dtype of the state.
     fn converted(&self, dtype: DType) -> Result<ParameterGroup> {
-        let new = ParameterGroup::new(self.rule.clone_box(), dtype)?;
+        let new = ParameterGroup::new(self.rule.clone(), dtype)?;
         new.copy_hyperparameters(self)?;
         Ok(new)
     }
@@ -438,11 +450,6 @@ impl Optimizer for OptimizerCore {
         all
     }
 
-    fn add_params(&mut self, parameters: Vec<Parameter>) -> Result<()> {
-        let contents = self.contents.get_mut();
-        contents.add_named(name_by_position(contents.parameters.len(), parameters))
-    }
-
     fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         if !self.parameters().is_empty() {
             let reason = "the optimizer already has parameters; add other parameters with add_params()";
@@ -476,49 +483,11 @@ impl Optimizer for OptimizerCore {
         StateLoad::new(&self.state(), state)
     }
 
-    fn ensure_initialized(&mut self) -> Result<()> {
-        let OptimizerContents { parameters, members, groups, .. } = self.contents.get_mut();
-        for (member, parameter) in members.iter_mut().zip(parameters) {
-            if member.kept.is_none() {
-                let ParameterGroup { rule, dtype, .. } = &groups[member.group];
-                member.kept = Some(ParameterState::new(&**rule, parameter, *dtype)?);
-            }
-        }
-        Ok(())
-    }
-
-    fn set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
-        let op = "set_grad_scale";
-        if let Some(scale) = &scale {
-            if *scale.shape() != Shape::scalar() {
-                return Err(Error::shapes(op, [scale.shape()], "the scale must be a 0-d tensor"));
-            }
-            if !scale.dtype().is_float() {
-                return Err(Error::dtypes(op, [scale.dtype()], "the scale must have a float dtype; use to_dtype()"));
-            }
-        }
-        self.contents.get_mut().scale = scale.map(|s| s.detach());
-        Ok(())
-    }
-
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
         self.update(scale, skip)?;
         // Deferred kernels run once in every step, so that the next step can reuse the plan.
         flush()
     }
-}
-
-/// Returns the parameters for which `is_exempt` is true, and the others.
-pub(super) fn partition(
-    parameters: NamedParameters,
-    is_exempt: &dyn Fn(&str, &Parameter) -> bool,
-) -> (NamedParameters, NamedParameters) {
-    parameters.into_iter().partition(|(name, parameter)| is_exempt(name, parameter))
-}
-
-/// Names parameters by their index; the name of the first one is `first`.
-pub(super) fn name_by_position(first: usize, parameters: Vec<Parameter>) -> NamedParameters {
-    parameters.into_iter().enumerate().map(|(i, p)| ((first + i).to_string(), p)).collect()
 }
 
 /// Returns the dtype of the state of parameters of this dtype; `None` if they cannot be trained.

@@ -3,7 +3,7 @@
 /// Defines a struct of options from a table with one row for each option: its documentation, type, default and range.
 ///
 /// The documentation of an option ends with its default. The range is the name of an
-/// [`OptionRange`](crate::option_range::OptionRange); of a tuple, the numbers of the checked parts follow. The macro
+/// [`OptionRange`](pellucid_tensor::OptionRange); of a tuple, the numbers of the checked parts follow. The macro
 /// implements `Default`, and the method `check_ranges(op)`, whose errors name the optimizer `op`, the option and its
 /// default.
 macro_rules! options {
@@ -45,10 +45,10 @@ pub(super) use options;
 /// Returns an error from the calling function unless an option, or each listed part of it, is in a range.
 macro_rules! check_option {
     ($op:expr, $options:expr, $defaults:expr, $option:ident, $range:ident) => {
-        $crate::option_range::OptionRange::$range.check($op, stringify!($option), $options.$option, $defaults.$option)?
+        ::pellucid_tensor::OptionRange::$range.check($op, stringify!($option), $options.$option, $defaults.$option)?
     };
     ($op:expr, $options:expr, $defaults:expr, $option:ident, $range:ident, $($part:tt),+) => {
-        $($crate::option_range::OptionRange::$range.check(
+        $(::pellucid_tensor::OptionRange::$range.check(
             $op,
             concat!(stringify!($option), ".", stringify!($part)),
             $options.$option.$part,
@@ -58,13 +58,19 @@ macro_rules! check_option {
 }
 pub(super) use check_option;
 
-/// Implements the listed methods of [`Rule`](super::Rule) from the options of the same names. `check` checks the ranges
-/// of the table only, `betas` implements `momentum`, whose value is β₁, and `step_clock` a clock that counts the steps.
+/// Implements the name and the listed methods of [`Rule`](super::Rule) from the options of the same names. `check`
+/// checks the ranges of the table only, `betas` implements `momentum`, whose value is β₁, and `step_clock` a clock that
+/// counts the steps.
 macro_rules! rule_methods {
-    ($($method:ident),+) => { $($crate::optim::options::rule_methods!(@ $method);)+ };
+    ($name:literal: $($method:ident),+) => {
+        fn name(&self) -> &'static str {
+            $name
+        }
+        $($crate::optim::options::rule_methods!(@ $method);)+
+    };
     (@ check) => {
         fn check(&self) -> pellucid_tensor::Result<()> {
-            self.check_ranges(Self::NAME)
+            self.check_ranges(self.name())
         }
     };
     (@ lr) => {

@@ -32,9 +32,7 @@ options! {
 }
 
 impl Rule for RAdamOptions {
-    const NAME: &'static str = "radam";
-
-    rule_methods!(check, lr, betas, maximize, weight_decay, step_clock);
+    rule_methods!("radam": check, lr, betas, maximize, weight_decay, step_clock);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         adam_state(like, false)

@@ -34,9 +34,7 @@ options! {
 }
 
 impl Rule for RmsPropOptions {
-    const NAME: &'static str = "rmsprop";
-
-    rule_methods!(check, lr, momentum, maximize, weight_decay);
+    rule_methods!("rmsprop": check, lr, momentum, maximize, weight_decay);
 
     fn state(&self, like: &Tensor) -> Result<RuleState> {
         zeros(

@@ -27,24 +27,22 @@ options! {
 }
 
 impl Rule for RpropOptions {
-    const NAME: &'static str = "rprop";
-
-    rule_methods!(lr, maximize, step_clock);
+    rule_methods!("rprop": lr, maximize, step_clock);
 
     fn check(&self) -> Result<()> {
         let ((down, up), (min_step, max_step)) = (self.etas, self.step_sizes);
         if !(down > 0.0 && down < 1.0 && up > 1.0 && up.is_finite()) {
             return Err(Error::invalid(
-                Self::NAME,
+                self.name(),
                 format!(
                     "etas.0 must be in (0, 1), and etas.1 finite and above 1, got ({down}, {up}); the defaults are \
                      (0.5, 1.2)"
                 ),
             ));
         }
-        self.check_ranges(Self::NAME)?;
+        self.check_ranges(self.name())?;
         if max_step < min_step {
-            return Err(Error::invalid(Self::NAME, format!("step_sizes must ascend, got ({min_step}, {max_step})")));
+            return Err(Error::invalid(self.name(), format!("step_sizes must ascend, got ({min_step}, {max_step})")));
         }
         Ok(())
     }

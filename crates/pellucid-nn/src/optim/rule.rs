@@ -1,9 +1,9 @@
 //! [`Rule`]: options, state and formula of one optimizer. [`RuleOptimizer`](super::RuleOptimizer) does everything else.
 
 use super::step_modifiers::{StepModifiers, with_modifiers};
-use crate::option_range::OptionRange;
 use crate::parameter::Buffer;
-use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula, ops};
+use pellucid_tensor::OptionRange;
+use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula, ops};
 use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
@@ -55,13 +55,15 @@ impl Momentum {
 /// use pellucid::{formula, Result, Tensor};
 ///
 /// /// Sign descent: p ← p − η·sign(g).
-/// #[derive(Clone, Debug)]
+/// #[derive(Debug)]
 /// struct Signs {
 ///     lr: f64,
 /// }
 ///
 /// impl Rule for Signs {
-///     const NAME: &'static str = "signs";
+///     fn name(&self) -> &'static str {
+///         "signs"
+///     }
 ///     fn check(&self) -> Result<()> {
 ///         Ok(())
 ///     }
@@ -83,9 +85,9 @@ impl Momentum {
 /// assert_eq!(p.to_vec::<f64>(), [0.75, -0.75]);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
-pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
-    /// The optimizer's name in errors.
-    const NAME: &'static str;
+pub trait Rule: Any + fmt::Debug + Send + Sync {
+    /// Returns the optimizer's name in errors.
+    fn name(&self) -> &'static str;
 
     /// Checks the options.
     ///
@@ -108,7 +110,10 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
 
     /// Returns this rule without weight decay, for parameters that are exempt from it.
     #[must_use]
-    fn without_decay(&self) -> Self {
+    fn without_decay(&self) -> Self
+    where
+        Self: Clone + Sized,
+    {
         self.clone()
     }
 
@@ -136,51 +141,6 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// The errors of the kernels.
     fn update(&self, context: &UpdateContext<'_>) -> Result<()>;
-}
-
-/// A [`Rule`] as a trait object: the core of an optimizer is compiled once for all rules. It has the
-/// methods of the rule.
-pub(super) trait DynRule: Send + Sync {
-    fn lr(&self) -> f64;
-    fn momentum(&self) -> Option<Momentum>;
-    fn maximize(&self) -> bool;
-    fn state(&self, like: &Tensor) -> Result<RuleState>;
-    fn clock(&self) -> Vec<(&'static str, f64)>;
-    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)>;
-    fn update(&self, context: &UpdateContext<'_>) -> Result<()>;
-    fn clone_box(&self) -> Box<dyn DynRule>;
-    /// Returns the options of the optimizer, whose type implements [`Rule`].
-    fn options(&self) -> &dyn Any;
-}
-
-impl<R: Rule> DynRule for R {
-    fn lr(&self) -> f64 {
-        Rule::lr(self)
-    }
-    fn momentum(&self) -> Option<Momentum> {
-        Rule::momentum(self)
-    }
-    fn maximize(&self) -> bool {
-        Rule::maximize(self)
-    }
-    fn state(&self, like: &Tensor) -> Result<RuleState> {
-        Rule::state(self, like)
-    }
-    fn clock(&self) -> Vec<(&'static str, f64)> {
-        Rule::clock(self)
-    }
-    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        Rule::tick(self)
-    }
-    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        Rule::update(self, context)
-    }
-    fn clone_box(&self) -> Box<dyn DynRule> {
-        Box::new(self.clone())
-    }
-    fn options(&self) -> &dyn Any {
-        self
-    }
 }
 
 /// The arguments of an update: one parameter in one step.
@@ -252,14 +212,30 @@ impl<'a> UpdateContext<'a> {
         Ok(self.parameter)
     }
 
-    /// Returns the state with the index `i` in the list of [`Rule::state`].
-    pub fn state(&self, i: usize) -> &Tensor {
-        &self.state[i].1
+    /// Returns the tensors of the parameter's state, in the order of [`Rule::state`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there are not `N`.
+    pub fn states<const N: usize>(&self) -> Result<[&Tensor; N]> {
+        numbered("states", self.state.iter().map(|(_, buffer)| buffer.tensor()))
     }
 
-    /// Returns the rate with the index `i` in the results of [`Rule::tick`]; the momentum's tensor comes last.
-    pub fn rate(&self, i: usize) -> &Tensor {
-        &self.rates[i]
+    /// Returns the rates, in the order of the results of [`Rule::tick`]; the momentum's tensor comes last.
+    ///
+    /// ```
+    /// use pellucid::nn::optim::UpdateContext;
+    /// use pellucid::{Result, Tensor};
+    /// fn learning_rate<'a>(context: &'a UpdateContext<'_>) -> Result<&'a Tensor> {
+    ///     let [lr, _momentum] = context.rates()?;
+    ///     Ok(lr)
+    /// }
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there are not `N`.
+    pub fn rates<const N: usize>(&self) -> Result<[&Tensor; N]> {
+        numbered("rates", self.rates.iter())
     }
 
     /// Returns the gradient in the dtype of the state, scaled and negated as the step requires.
@@ -309,22 +285,31 @@ impl<'a> UpdateContext<'a> {
         ops::update(with_modifiers(formula, 1, modifiers), &targets, &inputs, params)
     }
 
-    /// Overwrites states with a formula of (states.., inputs..; params).
+    /// Overwrites [`states`](UpdateContext::states) with a formula of (states.., inputs..; params).
     ///
     /// # Errors
     /// The errors of [`ops::update`].
     pub fn update_states(
         &self,
         formula: &'static Formula,
-        states: &[usize],
+        states: &[&Tensor],
         inputs: &[&Tensor],
         params: &[Scalar],
     ) -> Result<()> {
         let modifiers = StepModifiers { can_skip: self.skip.is_some(), ..Default::default() };
-        let targets: Vec<&Tensor> = states.iter().map(|&i| self.state(i)).collect();
         let inputs: Vec<&Tensor> = inputs.iter().copied().chain(self.skip).collect();
-        ops::update(with_modifiers(formula, targets.len(), modifiers), &targets, &inputs, params)
+        ops::update(with_modifiers(formula, states.len(), modifiers), states, &inputs, params)
     }
+}
+
+/// Returns `N` tensors as an array, or an error if there are more or less.
+fn numbered<'t, const N: usize>(
+    what: &'static str,
+    tensors: impl Iterator<Item = &'t Tensor>,
+) -> Result<[&'t Tensor; N]> {
+    tensors.collect::<Vec<_>>().try_into().map_err(|all: Vec<&Tensor>| {
+        Error::invalid(what, format!("the rule has {} {what}, but its update reads {N}", all.len()))
+    })
 }
 
 /// Returns states of zeros with the shape of a parameter, with these names.

@@ -2,14 +2,17 @@
 
 use super::Optimizer;
 use super::hyperparameter::Hyperparameter;
-use super::optimizer_core::{OptimizerCore, name_by_position, partition};
+use super::optimizer_core::OptimizerCore;
+use super::parameter_list::ParameterList;
 use super::rule::Rule;
 use crate::delegate::delegate;
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
+use std::any::Any;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// An optimizer: parameters in groups, and a rule for each group.
 ///
@@ -26,9 +29,9 @@ use std::marker::PhantomData;
 ///
 /// ```
 /// use pellucid::nn::graph::GraphTrainer;
-/// use pellucid::nn::{Linear, Relu, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
+/// use pellucid::nn::{Linear, Relu, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer, ParameterList}, sequential};
 /// let model = sequential![Linear::lazy(8), Relu, Linear::lazy(1)];
-/// let optimizer = AdamW::new(vec![], AdamWOptions::default());
+/// let optimizer = AdamW::new(ParameterList::default(), AdamWOptions::default());
 /// let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer);
 /// trainer.compile(&[16, 3])?;
 /// assert_eq!(trainer.optimizer().parameters().len(), 4);
@@ -40,35 +43,25 @@ pub struct RuleOptimizer<R: Rule> {
 }
 
 impl<R: Rule> RuleOptimizer<R> {
-    /// Creates an optimizer of these parameters; there may be none.
+    /// Creates an optimizer of these parameters, with or without names; there may be none.
+    ///
+    /// ```
+    /// use pellucid::nn::{Linear, Module, optim::{AdamW, AdamWOptions, Optimizer}};
+    /// let model = Linear::new(4, 2);
+    /// let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
+    /// assert!(optimizer.state_dict().contains_key("state.0.mean"));
+    /// let optimizer = AdamW::new(model.named_parameters(), AdamWOptions::default());
+    /// assert!(optimizer.state_dict().contains_key("state.weight.mean"));
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for options out of range or a parameter listed twice,
+    /// [`Error::InvalidArgument`] for options out of range, a duplicate name or a parameter listed twice,
     /// [`Error::DTypeMismatch`] for `f64` mixed with other dtypes, [`Error::ShapeMismatch`] for a parameter
     /// for which the rule is not defined.
     #[panicking_form]
-    pub fn try_new(parameters: Vec<Parameter>, options: R) -> Result<RuleOptimizer<R>> {
-        RuleOptimizer::of_group(name_by_position(0, parameters), options)
-    }
-
-    /// Creates an optimizer of named parameters, as [`Module::named_parameters`](crate::Module::named_parameters)
-    /// returns them; its state dict uses the names.
-    ///
-    /// # Errors
-    /// The errors of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] for a duplicate name.
-    #[panicking_form]
-    pub fn try_from_named(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
-        RuleOptimizer::of_group(parameters, options)
-    }
-
-    /// Creates an optimizer of one group, without code that is compiled for each rule: most programs need no other.
-    fn of_group(parameters: Vec<(String, Parameter)>, options: R) -> Result<RuleOptimizer<R>> {
-        let checked = options.check();
-        OptimizerCore::of_group(R::NAME, parameters, checked, Box::new(options)).map(RuleOptimizer::of_core)
-    }
-
-    fn of_core(core: OptimizerCore) -> RuleOptimizer<R> {
-        RuleOptimizer { core, rule: PhantomData }
+    pub fn try_new(parameters: impl Into<ParameterList>, options: R) -> Result<RuleOptimizer<R>> {
+        RuleOptimizer::try_with_groups(vec![(parameters, options)])
     }
 
     /// Creates an optimizer of several groups of parameters, each with its own options.
@@ -86,31 +79,18 @@ impl<R: Rule> RuleOptimizer<R> {
     /// # Errors
     /// The errors of [`RuleOptimizer::new`], and [`Error::InvalidArgument`] if there is no group.
     #[panicking_form]
-    pub fn try_with_groups(groups: Vec<(Vec<Parameter>, R)>) -> Result<RuleOptimizer<R>> {
-        let mut first = 0;
-        let named = groups.into_iter().map(|(parameters, options)| {
-            let named = name_by_position(first, parameters);
-            first += named.len();
-            (named, options)
-        });
-        RuleOptimizer::try_with_named_groups(named.collect())
-    }
-
-    /// Creates an optimizer of several groups of named parameters, as [`with_groups`](RuleOptimizer::with_groups) does.
-    ///
-    /// # Errors
-    /// The errors of [`RuleOptimizer::from_named`], and [`Error::InvalidArgument`] if there is no group.
-    #[panicking_form]
-    pub fn try_with_named_groups(groups: Vec<(Vec<(String, Parameter)>, R)>) -> Result<RuleOptimizer<R>> {
-        if groups.is_empty() {
-            return Err(Error::invalid(R::NAME, "the list of groups must contain at least one group"));
+    pub fn try_with_groups(groups: Vec<(impl Into<ParameterList>, R)>) -> Result<RuleOptimizer<R>> {
+        let Some((_, first)) = groups.first() else {
+            return Err(Error::invalid("with_groups", "the list of groups must contain at least one group"));
+        };
+        let mut core = OptimizerCore::new(first.name());
+        for (parameters, options) in groups {
+            core.add_group(parameters.into(), Arc::new(options))?;
         }
-        let mut optimizer = RuleOptimizer::of_core(OptimizerCore::new(R::NAME));
-        groups.into_iter().try_for_each(|(parameters, options)| optimizer.try_add_named_group(parameters, options))?;
-        Ok(optimizer)
+        Ok(RuleOptimizer { core, rule: PhantomData })
     }
 
-    /// Creates an optimizer of named parameters, some of which are exempt from weight decay: they are the
+    /// Creates an optimizer of parameters, some of which are exempt from weight decay: they are the
     /// last group, with otherwise equal options. [`biases_and_norms`](RuleOptimizer::biases_and_norms)
     /// is the usual choice.
     ///
@@ -124,20 +104,24 @@ impl<R: Rule> RuleOptimizer<R> {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`RuleOptimizer::from_named`].
+    /// The errors of [`RuleOptimizer::new`].
     #[panicking_form]
     pub fn try_exempting(
-        parameters: Vec<(String, Parameter)>,
+        parameters: impl Into<ParameterList>,
         options: R,
         exempt: impl Fn(&str, &Parameter) -> bool,
-    ) -> Result<RuleOptimizer<R>> {
-        let (exempt, others) = partition(parameters, &exempt);
+    ) -> Result<RuleOptimizer<R>>
+    where
+        R: Clone,
+    {
+        let named = parameters.into().into_named(0);
+        let (exempt, others): (Vec<_>, Vec<_>) = named.into_iter().partition(|(name, p)| exempt(name, p));
         let mut groups = vec![(others, options.clone()), (exempt, options.without_decay())];
         groups.retain(|(parameters, _)| !parameters.is_empty());
         if groups.is_empty() {
             groups.push((Vec::new(), options));
         }
-        RuleOptimizer::try_with_named_groups(groups)
+        RuleOptimizer::try_with_groups(groups)
     }
 
     /// Whether a parameter has at most one axis, as biases and the weights of normalizations do.
@@ -151,28 +135,38 @@ impl<R: Rule> RuleOptimizer<R> {
     /// The errors of [`RuleOptimizer::new`]; then no parameter is added.
     #[doc(alias = "add_param_group")]
     #[panicking_form]
-    pub fn try_add_group(&mut self, parameters: Vec<Parameter>, options: R) -> Result<()> {
-        let named = name_by_position(self.core.parameters().len(), parameters);
-        self.try_add_named_group(named, options)
+    pub fn try_add_group(&mut self, parameters: impl Into<ParameterList>, options: R) -> Result<()> {
+        self.core.add_group(parameters.into(), Arc::new(options))
     }
 
-    /// Adds a group of named parameters with its own options.
+    /// Adds parameters to the last group.
     ///
     /// # Errors
-    /// The errors of [`RuleOptimizer::from_named`]; then no parameter is added.
+    /// The errors of [`RuleOptimizer::new`]; then no parameter is added.
     #[panicking_form]
-    pub fn try_add_named_group(&mut self, parameters: Vec<(String, Parameter)>, options: R) -> Result<()> {
-        let checked = options.check();
-        self.core.add_named_group(parameters, checked, Box::new(options))
+    pub fn try_add_params(&mut self, parameters: impl Into<ParameterList>) -> Result<()> {
+        self.core.add_params(parameters.into())
     }
 
-    /// Adds named parameters to the last group.
+    /// Creates the missing state of parameters that required no gradient when they were added. Call it
+    /// after they are unfrozen, and before a step is captured.
     ///
     /// # Errors
-    /// The errors of [`RuleOptimizer::from_named`]; then no parameter is added.
+    /// [`Error::OutOfMemory`].
     #[panicking_form]
-    pub fn try_add_named(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
-        self.core.add_named(parameters)
+    pub fn try_ensure_initialized(&mut self) -> Result<()> {
+        self.core.ensure_initialized()
+    }
+
+    /// Multiplies every gradient by a 0-d tensor within the update; `None` removes the factor. The tensor is
+    /// read in every step, so replayed steps use its new values.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] if it is not 0-d,
+    /// [`Error::DTypeMismatch`] if its dtype is not a float.
+    #[panicking_form]
+    pub fn try_set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
+        self.core.set_grad_scale(scale)
     }
 
     /// Returns the options of a group.
@@ -181,7 +175,8 @@ impl<R: Rule> RuleOptimizer<R> {
     /// Panics if there is no such group.
     #[track_caller]
     pub fn options(&self, group: usize) -> &R {
-        self.core.rule(group).options().downcast_ref().expect("every group must have the rule of the optimizer")
+        let rule: &dyn Any = self.core.rule(group);
+        rule.downcast_ref().expect("every group must have the rule of the optimizer")
     }
 
     /// Returns a counter of a parameter's clock, a 0-d tensor: `step` for most rules. `parameter` is the index in
@@ -203,11 +198,8 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         fn group_momentum(self: &Self, group: usize) -> Option<f64>;
         fn try_set_group_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
         fn state(self: &Self) -> Vec<(String, Tensor)>;
-        fn add_params(self: &mut Self, parameters: Vec<Parameter>) -> Result<()>;
         fn fill(self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
         fn unfill(self: &Self);
-        fn ensure_initialized(self: &mut Self) -> Result<()>;
-        fn set_grad_scale(self: &mut Self, scale: Option<Tensor>) -> Result<()>;
         fn try_step_scaled(self: &Self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
         fn try_step(self: &Self) -> Result<()>;
         #[track_caller]
@@ -219,10 +211,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         fn zero_grad(self: &Self);
         #[track_caller]
         fn zero_grad_with(self: &Self, set_to_none: bool);
-        fn rebind_grads(self: &Self, gradients: &[Tensor]) -> Result<()>;
-        fn lr_tensor(self: &Self) -> &Tensor;
-        #[track_caller]
-        fn group_lr_tensor(self: &Self, group: usize) -> &Tensor;
+        fn try_rebind_grads(self: &Self, gradients: &[Tensor]) -> Result<()>;
         #[track_caller]
         fn lr(self: &Self) -> f64;
         #[track_caller]

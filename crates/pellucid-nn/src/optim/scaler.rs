@@ -5,12 +5,14 @@ use super::free_buffer::{free_buffer, move_free};
 use super::hyperparameter::Hyperparameter;
 use super::options::options;
 use super::{Optimizer, Parameter};
-use crate::option_range::OptionRange;
 use crate::parameter::Buffer;
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, is_capturing, lock, no_grad, ops, unwrap};
-use std::sync::{Mutex, MutexGuard};
+use pellucid_tensor::OptionRange;
+use pellucid_tensor::{
+    DType, Device, Error, Result, Tensor, eager, formula, lock, no_grad, ops, recording_number, unwrap,
+};
+use std::sync::Mutex;
 
 /// Operation name in errors.
 const OP: &str = "grad_scaler";
@@ -35,8 +37,8 @@ options! {
 ///
 /// A step of training calls [`scale`](GradScaler::scale), then [`step`](GradScaler::step) or
 /// [`unscale`](GradScaler::unscale) once for each optimizer, and then [`update`](GradScaler::update). Another order is
-/// rejected. The order is no longer checked once a captured step has used the scaler, because launches do not call
-/// these methods.
+/// rejected. The order is not checked if a captured step contains only some of these calls, because its launches do not
+/// call these methods.
 ///
 /// ```
 /// use pellucid::nn::Parameter;
@@ -49,8 +51,8 @@ options! {
 /// // A gradient of 1e-8 underflows in f16; 65536 times as much does not.
 /// scaler.scale(&w.to_dtype(DType::F32).mul(1e-8).sum(..)).backward();
 /// assert!(w.grad().unwrap().item::<f32>() > 0.0);
-/// scaler.step(&optimizer)?;
-/// scaler.update()?;
+/// scaler.step(&optimizer);
+/// scaler.update();
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 pub struct GradScaler {
@@ -68,15 +70,19 @@ pub struct GradScaler {
 struct ScalerCalls {
     /// Whether a loss was scaled.
     scaled: bool,
-    /// The optimizers whose gradients were checked by `step` or `unscale`: the addresses of their parameter lists.
-    optimizers: Vec<usize>,
-    /// Whether a captured step has used the scaler. Its launches make no calls, so the order is unknown.
-    captured: bool,
+    /// The optimizers whose gradients were checked by `step` or `unscale`: the learning rates of their first groups.
+    optimizers: Vec<Hyperparameter>,
+    /// The recording of the calls, or 0 for eager calls; `None` before the first call.
+    recording: Option<u32>,
+    /// Whether calls between two updates were in different recordings, or only some of them in a recording. Launches
+    /// make no calls, so the order is unknown from then on.
+    is_split: bool,
 }
 
-/// Gradients that [`GradScaler::unscale`] has divided by the scale, before the step.
+/// Gradients of an optimizer that [`GradScaler::unscale`] has divided by the scale, before the step.
 #[must_use = "unscale() only unscales the gradients; call step() of the result to update the parameters"]
-pub struct Unscaled {
+pub struct Unscaled<'o, O: ?Sized> {
+    optimizer: &'o O,
     found_inf: Tensor,
 }
 
@@ -103,7 +109,7 @@ impl GradScaler {
     pub fn try_scale(&self, loss: &Tensor) -> Result<Tensor> {
         self.follow(loss.device())?;
         let scaled = ops::mul(loss, self.scale.tensor())?;
-        self.calls().scaled = true;
+        self.note(|calls| calls.scaled = true);
         Ok(scaled)
     }
 
@@ -127,12 +133,13 @@ impl GradScaler {
     /// # Errors
     /// The errors of [`Optimizer::try_step`]; [`Error::InvalidArgument`] if no loss was scaled since the last
     /// [`update`](GradScaler::update), or if `step` or `unscale` of this optimizer was called since then.
-    pub fn step(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
+    #[panicking_form]
+    pub fn try_step(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let _guard = no_grad();
-        self.check_order("step", optimizer.parameters())?;
+        self.check_order("step", optimizer)?;
         let found = self.find(optimizer.parameters())?;
         optimizer.try_step_scaled(Some(&ops::reciprocal(self.scale_tensor())?), Some(&found))?;
-        self.calls().optimizers.push(address(optimizer.parameters()));
+        self.note(|calls| calls.optimizers.push(identity(optimizer)));
         Ok(())
     }
 
@@ -142,33 +149,34 @@ impl GradScaler {
     /// # Errors
     /// [`Error::InPlaceOnTracked`] for gradients that are tracked by autograd; [`Error::InvalidArgument`] as for
     /// [`step`](GradScaler::step).
-    pub fn unscale(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<Unscaled> {
+    #[panicking_form]
+    pub fn try_unscale<'o, O: Optimizer + ?Sized>(&self, optimizer: &'o O) -> Result<Unscaled<'o, O>> {
         let _guard = no_grad();
-        self.check_order("unscale", optimizer.parameters())?;
+        self.check_order("unscale", optimizer)?;
         let found_inf = self.find(optimizer.parameters())?;
         let inverse = ops::reciprocal(self.scale_tensor())?;
         for gradient in gradients(optimizer.parameters()) {
             ops::update(formula!(|g, s| g * s), &[&gradient], &[&factor_for_gradient(&inverse, &gradient)?], &[])?;
         }
-        self.calls().optimizers.push(address(optimizer.parameters()));
-        Ok(Unscaled { found_inf })
+        self.note(|calls| calls.optimizers.push(identity(optimizer)));
+        Ok(Unscaled { optimizer, found_inf })
     }
 
     /// Calls `f` with the optimizer's gradients divided by the scale. If it fails or panics, the call of
     /// [`unscale`](GradScaler::unscale) is forgotten, so that the next step can begin with one.
-    pub(crate) fn with_unscaled<O: Optimizer + ?Sized>(
+    pub(crate) fn with_unscaled<'o, O: Optimizer + ?Sized>(
         &self,
-        optimizer: &O,
-        f: impl FnOnce(Unscaled) -> Result<()>,
+        optimizer: &'o O,
+        f: impl FnOnce(Unscaled<'o, O>) -> Result<()>,
     ) -> Result<()> {
-        struct ForgetOnDrop<'a>(&'a GradScaler, usize);
+        struct ForgetOnDrop<'a>(&'a GradScaler, Hyperparameter);
         impl Drop for ForgetOnDrop<'_> {
             fn drop(&mut self) {
-                self.0.calls().optimizers.retain(|optimizer| *optimizer != self.1);
+                lock(&self.0.calls).optimizers.retain(|optimizer| !optimizer.is_same(&self.1));
             }
         }
-        let unscaled = self.unscale(optimizer)?;
-        let guard = ForgetOnDrop(self, address(optimizer.parameters()));
+        let unscaled = self.try_unscale(optimizer)?;
+        let guard = ForgetOnDrop(self, identity(optimizer));
         f(unscaled)?;
         std::mem::forget(guard);
         Ok(())
@@ -179,10 +187,11 @@ impl GradScaler {
     /// # Errors
     /// The errors of [`ops::update`]; [`Error::InvalidArgument`] without a [`step`](GradScaler::step) or
     /// [`unscale`](GradScaler::unscale) since the last update.
-    pub fn update(&self) -> Result<()> {
+    #[panicking_form]
+    pub fn try_update(&self) -> Result<()> {
         let _guard = no_grad();
-        let calls = self.calls();
-        if !calls.captured && calls.optimizers.is_empty() {
+        let calls = lock(&self.calls);
+        if !calls.is_order_unknown() && calls.optimizers.is_empty() {
             let reason = "update() must follow a step() or unscale() since the last update(); call \
                           scale(&loss).backward(), step(&optimizer) and update(), in this order";
             return Err(Error::invalid(OP, reason));
@@ -198,8 +207,7 @@ impl GradScaler {
         let GradScalerOptions { growth_factor, backoff_factor, growth_interval, .. } = self.options;
         let params = [growth_factor.into(), backoff_factor.into(), f64::from(growth_interval).into()];
         ops::update(update, &[self.scale_tensor(), &self.growth_tracker, &self.found_inf], &[], &params)?;
-        let mut calls = self.calls();
-        *calls = ScalerCalls { captured: calls.captured, ..ScalerCalls::default() };
+        self.note(|calls| *calls = ScalerCalls { is_split: calls.is_split, ..ScalerCalls::default() });
         Ok(())
     }
 
@@ -228,17 +236,18 @@ impl GradScaler {
         named.map(|(name, buffer)| (name.to_string(), buffer.tensor().clone())).into()
     }
 
-    /// Returns the calls since the last update.
-    fn calls(&self) -> MutexGuard<'_, ScalerCalls> {
+    /// Notes a call.
+    fn note(&self, call: impl FnOnce(&mut ScalerCalls)) {
         let mut calls = lock(&self.calls);
-        calls.captured |= is_capturing();
-        calls
+        calls.is_split = calls.is_order_unknown();
+        calls.recording = Some(recording_number());
+        call(&mut calls);
     }
 
-    /// Checks that a loss was scaled, and that the gradients of these parameters were not checked before.
-    fn check_order(&self, method: &str, parameters: &[Parameter]) -> Result<()> {
-        let calls = self.calls();
-        if calls.captured {
+    /// Checks that a loss was scaled, and that the gradients of this optimizer were not checked before.
+    fn check_order(&self, method: &str, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
+        let calls = lock(&self.calls);
+        if calls.is_order_unknown() {
             return Ok(());
         }
         if !calls.scaled {
@@ -248,7 +257,7 @@ impl GradScaler {
             );
             return Err(Error::invalid(OP, reason));
         }
-        if calls.optimizers.contains(&address(parameters)) {
+        if calls.optimizers.iter().any(|known| known.is_same(optimizer.group_lr_hyperparameter(0))) {
             let reason = format!(
                 "{method}() was called after step() or unscale() of the same optimizer; call update() once after the \
                  steps of all optimizers, and step() of the result of unscale()"
@@ -289,9 +298,16 @@ impl GradScaler {
     }
 }
 
-/// Returns the address of a parameter list, which identifies its optimizer even behind a box.
-fn address(parameters: &[Parameter]) -> usize {
-    parameters.as_ptr().addr()
+impl ScalerCalls {
+    /// Whether a call at this moment belongs to another recording than the calls before it, or one ever did.
+    fn is_order_unknown(&self) -> bool {
+        self.is_split || self.recording.is_some_and(|recording| recording != recording_number())
+    }
+}
+
+/// Returns the learning rate of the first group, which identifies an optimizer even behind a box.
+fn identity(optimizer: &(impl Optimizer + ?Sized)) -> Hyperparameter {
+    optimizer.group_lr_hyperparameter(0).clone()
 }
 
 /// The state of [`GradScaler::state_dict`].
@@ -309,12 +325,13 @@ impl Stateful for GradScaler {
     }
 }
 
-impl Unscaled {
+impl<O: Optimizer + ?Sized> Unscaled<'_, O> {
     /// Runs the step with the unscaled gradients; if one of them was not finite, nothing changes.
     ///
     /// # Errors
     /// The errors of [`Optimizer::try_step`].
-    pub fn step(self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
-        optimizer.try_step_scaled(None, Some(&self.found_inf))
+    #[panicking_form]
+    pub fn try_step(self) -> Result<()> {
+        self.optimizer.try_step_scaled(None, Some(&self.found_inf))
     }
 }

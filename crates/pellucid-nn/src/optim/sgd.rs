@@ -37,14 +37,12 @@ impl SgdOptions {
 }
 
 impl Rule for SgdOptions {
-    const NAME: &'static str = "sgd";
-
-    rule_methods!(lr, momentum, maximize, weight_decay);
+    rule_methods!("sgd": lr, momentum, maximize, weight_decay);
 
     fn check(&self) -> Result<()> {
-        self.check_ranges(Self::NAME)?;
+        self.check_ranges(self.name())?;
         if self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0) {
-            return Err(Error::invalid(Self::NAME, "nesterov requires a momentum above 0 and a dampening of 0"));
+            return Err(Error::invalid(self.name(), "nesterov requires a momentum above 0 and a dampening of 0"));
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use super::kind::{CellKind, Elman, GatedRecurrentUnit, LongShortTermMemory, Recu
 use super::weights::LayerWeights;
 use crate::call;
 use crate::module::{Module, display_as_tree};
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::{RecurrenceOptions, RnnNonlinearity};
 use pellucid_tensor::{Error, Result, Tensor, note_call_location, ops, unwrap};
@@ -27,9 +27,9 @@ pub struct RecurrentCell<K: RecurrentKind> {
 /// One time step of an [`Rnn`](crate::Rnn): h′ = f(W_ih·x + b_ih + W_hh·h + b_hh), f being tanh or relu.
 ///
 /// ```
-/// use pellucid::nn::RnnCell;
+/// use pellucid::nn::{RnnCell, RnnNonlinearity};
 /// use pellucid::{DType, Tensor};
-/// let (cell, x) = (RnnCell::new(3, 4).relu(), Tensor::randn([2, 3], DType::F32));
+/// let (cell, x) = (RnnCell::new(3, 4).nonlinearity(RnnNonlinearity::Relu), Tensor::randn([2, 3], DType::F32));
 /// let h = cell.forward(&x, None);
 /// assert_eq!(cell.forward(&x, Some(&h)).shape().dims(), [2, 4]);
 /// ```
@@ -72,11 +72,10 @@ pub type GruCell = RecurrentCell<GatedRecurrentUnit>;
 pub type LstmCell = RecurrentCell<LongShortTermMemory>;
 
 impl RnnCell {
-    /// Uses max(x, 0) instead of tanh.
+    /// Sets the nonlinearity f, by default tanh.
     #[must_use]
-    pub fn relu(mut self) -> RnnCell {
-        self.cell = CellKind::Rnn(RnnNonlinearity::Relu);
-        self
+    pub fn nonlinearity(self, nonlinearity: RnnNonlinearity) -> RnnCell {
+        RecurrentCell { cell: CellKind::Rnn(nonlinearity), ..self }
     }
 }
 
@@ -87,20 +86,27 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(input: usize, hidden: usize) -> Result<RecurrentCell<K>> {
-        LayerWeights::new(K::CELL, input, hidden, true, None).map(RecurrentCell::with_weights)
+        let weights = LayerWeights::new(K::CELL, input, hidden, true, None)?;
+        Ok(RecurrentCell { cell: K::CELL, weights, kind: PhantomData })
     }
 
-    /// Creates a cell as [`new`](RecurrentCell::new) does, without biases.
+    /// Sets whether the cell has biases. Biases that are added are drawn as in [`new`](RecurrentCell::new).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     #[panicking_form]
-    pub fn try_without_bias(input: usize, hidden: usize) -> Result<RecurrentCell<K>> {
-        LayerWeights::new(K::CELL, input, hidden, false, None).map(RecurrentCell::with_weights)
+    pub fn try_bias(self, bias: bool) -> Result<RecurrentCell<K>> {
+        Ok(RecurrentCell { weights: self.weights.with_biases(K::CELL, bias)?, ..self })
     }
 
-    fn with_weights(weights: LayerWeights) -> RecurrentCell<K> {
-        RecurrentCell { cell: K::CELL, weights, kind: PhantomData }
+    /// Returns the number of input features.
+    pub fn input(&self) -> usize {
+        self.weights.input()
+    }
+
+    /// Returns the number of hidden features.
+    pub fn hidden(&self) -> usize {
+        self.weights.hidden(K::CELL)
     }
 
     /// Returns the next state. By default, the initial state is zero.
@@ -117,7 +123,9 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     }
 }
 
-impl<K: RecurrentKind> Module for RecurrentCell<K> {
+impl<K: RecurrentKind> Module for RecurrentCell<K> {}
+
+impl<K: RecurrentKind> Visit for RecurrentCell<K> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module_as(self, K::CELL.classes()[1], None);
         self.weights.visit(visitor, "");

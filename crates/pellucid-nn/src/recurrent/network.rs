@@ -7,7 +7,7 @@ use super::sequence::PackedSequence;
 use super::stack::{RecurrentOptions, RecurrentStack};
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
-use crate::visit::Visitor;
+use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::RnnNonlinearity;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
@@ -15,8 +15,10 @@ use std::marker::PhantomData;
 
 /// A recurrent network of one layer or several, over entire sequences; see [`Rnn`], [`Gru`] and [`Lstm`].
 ///
-/// Sequences are `[T, N, I]` (`[N, T, I]` with `batch_first`; `[T, I]` is one sequence), outputs `[T, N, K·H]`, and
-/// states `[layers·K, N, H]`, where K is the number of directions. As a [`Layer`] it starts from zeros and returns the
+/// Sequences are `[T, N, I]`: time comes first, as in PyTorch. With the option
+/// [`batch_first`](RecurrentOptions::batch_first) they are `[N, T, I]`, the layout of attention and transformers in
+/// this crate. `[T, I]` is one sequence. Outputs have the layout of the sequences, with K·H features, and states are
+/// `[layers·K, N, H]` in both layouts, where K is the number of directions. As a [`Layer`] it starts from zeros and returns the
 /// outputs. All weights are initialized uniformly on ±1/√hidden.
 #[derive(Clone, Debug)]
 pub struct RecurrentNetwork<K: RecurrentKind> {
@@ -24,7 +26,8 @@ pub struct RecurrentNetwork<K: RecurrentKind> {
     kind: PhantomData<K>,
 }
 
-/// An Elman network (Elman 1990): hₜ = f(W_ih·xₜ + b_ih + W_hh·hₜ₋₁ + b_hh), f being tanh or relu.
+/// An Elman network (Elman 1990) of sequences `[T, N, I]`, or `[N, T, I]` with `batch_first`:
+/// hₜ = f(W_ih·xₜ + b_ih + W_hh·hₜ₋₁ + b_hh), f being tanh or relu.
 ///
 /// [`RecurrentNetwork`] lists the shapes.
 ///
@@ -33,9 +36,9 @@ pub struct RecurrentNetwork<K: RecurrentKind> {
 /// use pellucid::{DType, Tensor};
 /// let rnn = Rnn::new(3, 4);
 /// let x = Tensor::randn([5, 2, 3], DType::F32);
-/// let (y, h) = rnn.run(&x, None);
+/// let (y, h) = rnn.forward_sequence(&x, None);
 /// assert_eq!((y.shape().dims(), h.shape().dims()), ([5, 2, 4].as_slice(), [1, 2, 4].as_slice()));
-/// let (_, h) = rnn.run(&x, Some(&h));
+/// let (_, h) = rnn.forward_sequence(&x, Some(&h));
 /// assert_eq!(h.shape().dims(), [1, 2, 4]);
 /// ```
 #[doc(alias = "RNN")]
@@ -54,9 +57,9 @@ pub type Rnn = RecurrentNetwork<Elman>;
 /// ```
 /// use pellucid::nn::{Gru, RecurrentOptions, pack_sequence};
 /// use pellucid::{DType, Tensor};
-/// let gru = Gru::with(3, 4, RecurrentOptions { bidirectional: true, ..Default::default() });
+/// let gru = Gru::with_options(3, 4, RecurrentOptions { bidirectional: true, ..Default::default() });
 /// let (long, short) = (Tensor::randn([5, 3], DType::F32), Tensor::randn([2, 3], DType::F32));
-/// let (y, h) = gru.run_packed(&pack_sequence(&[&long, &short])?, None);
+/// let (y, h) = gru.forward_packed(&pack_sequence(&[&long, &short])?, None);
 /// assert_eq!((y.padded.shape().dims(), h.shape().dims()), ([5, 2, 8].as_slice(), [2, 2, 4].as_slice()));
 /// # Ok::<(), pellucid::Error>(())
 /// ```
@@ -77,8 +80,8 @@ pub type Gru = RecurrentNetwork<GatedRecurrentUnit>;
 /// ```
 /// use pellucid::nn::{Lstm, RecurrentOptions};
 /// use pellucid::{DType, Tensor};
-/// let lstm = Lstm::with(3, 4, RecurrentOptions { layers: 2, batch_first: true, ..Default::default() });
-/// let (y, (h, c)) = lstm.run(&Tensor::randn([2, 5, 3], DType::F32), None);
+/// let lstm = Lstm::with_options(3, 4, RecurrentOptions { layers: 2, batch_first: true, ..Default::default() });
+/// let (y, (h, c)) = lstm.forward_sequence(&Tensor::randn([2, 5, 3], DType::F32), None);
 /// assert_eq!(y.shape().dims(), [2, 5, 4]);
 /// assert_eq!((h.shape().dims(), c.shape().dims()), ([2, 2, 4].as_slice(), [2, 2, 4].as_slice()));
 /// # Ok::<(), pellucid::Error>(())
@@ -87,42 +90,10 @@ pub type Gru = RecurrentNetwork<GatedRecurrentUnit>;
 pub type Lstm = RecurrentNetwork<LongShortTermMemory>;
 
 impl Rnn {
-    /// Creates layers with options and a nonlinearity.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers, a dropout outside [0, 1],
-    /// or a projection.
-    #[panicking_form]
-    pub fn try_with(
-        input: usize,
-        hidden: usize,
-        nonlinearity: RnnNonlinearity,
-        options: RecurrentOptions,
-    ) -> Result<Rnn> {
-        Rnn::of_cell(CellKind::Rnn(nonlinearity), input, hidden, options)
-    }
-}
-
-impl Gru {
-    /// Creates layers with options.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers, a dropout outside [0, 1],
-    /// or a projection.
-    #[panicking_form]
-    pub fn try_with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Gru> {
-        Gru::of_cell(CellKind::Gru, input, hidden, options)
-    }
-}
-
-impl Lstm {
-    /// Creates layers with options.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers or a dropout outside [0, 1].
-    #[panicking_form]
-    pub fn try_with(input: usize, hidden: usize, options: RecurrentOptions) -> Result<Lstm> {
-        Lstm::of_cell(CellKind::Lstm, input, hidden, options)
+    /// Sets the nonlinearity f, by default tanh.
+    #[must_use]
+    pub fn nonlinearity(self, nonlinearity: RnnNonlinearity) -> Rnn {
+        RecurrentNetwork { stack: self.stack.with_cell(CellKind::Rnn(nonlinearity)), ..self }
     }
 }
 
@@ -133,12 +104,32 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[panicking_form]
     pub fn try_new(input: usize, hidden: usize) -> Result<RecurrentNetwork<K>> {
-        RecurrentNetwork::of_cell(K::CELL, input, hidden, RecurrentOptions::default())
+        RecurrentNetwork::try_with_options(input, hidden, RecurrentOptions::default())
     }
 
-    #[track_caller]
-    fn of_cell(cell: CellKind, input: usize, hidden: usize, options: RecurrentOptions) -> Result<RecurrentNetwork<K>> {
-        Ok(RecurrentNetwork { stack: RecurrentStack::new(cell, input, hidden, options)?, kind: PhantomData })
+    /// Creates layers with options; an [`Rnn`] has tanh.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers, a dropout outside [0, 1],
+    /// or a projection unless it is an [`Lstm`].
+    #[panicking_form]
+    pub fn try_with_options(input: usize, hidden: usize, options: RecurrentOptions) -> Result<RecurrentNetwork<K>> {
+        Ok(RecurrentNetwork { stack: RecurrentStack::new(K::CELL, input, hidden, options)?, kind: PhantomData })
+    }
+
+    /// Returns the options.
+    pub fn options(&self) -> RecurrentOptions {
+        self.stack.options()
+    }
+
+    /// Returns the number of input features.
+    pub fn input(&self) -> usize {
+        self.stack.input()
+    }
+
+    /// Returns the number of hidden features.
+    pub fn hidden(&self) -> usize {
+        self.stack.hidden()
     }
 
     /// Returns the outputs and the last state of every layer and direction. Without an initial state, it starts from
@@ -148,7 +139,7 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// The errors of [`ops::rnn`](pellucid_tensor::ops::rnn), [`ops::gru`](pellucid_tensor::ops::gru) or
     /// [`ops::lstm`](pellucid_tensor::ops::lstm).
     #[panicking_form]
-    pub fn try_run(&self, x: &Tensor, state: Option<&K::State>) -> Result<(Tensor, K::State)> {
+    pub fn try_forward_sequence(&self, x: &Tensor, state: Option<&K::State>) -> Result<(Tensor, K::State)> {
         self.run_sequences(x, state, None)
     }
 
@@ -157,27 +148,36 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// are 0.
     ///
     /// # Errors
-    /// The errors of [`try_run`](RecurrentNetwork::try_run); also an error for lengths that are not integers `[N]` of
+    /// The errors of [`try_forward_sequence`](RecurrentNetwork::try_forward_sequence); also an error for lengths that are not integers `[N]` of
     /// at most T.
     #[panicking_form]
-    pub fn try_run_padded(&self, x: &Tensor, lengths: &Tensor, state: Option<&K::State>) -> Result<(Tensor, K::State)> {
+    pub fn try_forward_padded(
+        &self,
+        x: &Tensor,
+        lengths: &Tensor,
+        state: Option<&K::State>,
+    ) -> Result<(Tensor, K::State)> {
         self.run_sequences(x, state, Some(lengths))
     }
 
     /// Runs packed sequences (see [`pack_sequence`](crate::pack_sequence)) as
-    /// [`try_run_padded`](RecurrentNetwork::try_run_padded). The option `batch_first` has no effect.
+    /// [`try_forward_padded`](RecurrentNetwork::try_forward_padded). The option `batch_first` has no effect.
     ///
     /// # Errors
-    /// The errors of [`try_run_padded`](RecurrentNetwork::try_run_padded).
+    /// The errors of [`try_forward_padded`](RecurrentNetwork::try_forward_padded).
     #[panicking_form]
-    pub fn try_run_packed(&self, x: &PackedSequence, state: Option<&K::State>) -> Result<(PackedSequence, K::State)> {
+    pub fn try_forward_packed(
+        &self,
+        x: &PackedSequence,
+        state: Option<&K::State>,
+    ) -> Result<(PackedSequence, K::State)> {
         let PackedSequence { padded, lengths } = x;
-        let (y, state) = match self.stack.is_batch_first() && padded.rank() > 1 {
+        let (y, state) = match self.stack.options().batch_first && padded.rank() > 1 {
             true => {
-                let (y, state) = self.try_run_padded(&ops::transpose(padded, 0, 1)?, lengths, state)?;
+                let (y, state) = self.try_forward_padded(&ops::transpose(padded, 0, 1)?, lengths, state)?;
                 (ops::transpose(&y, 0, 1)?, state)
             }
-            false => self.try_run_padded(padded, lengths, state)?,
+            false => self.try_forward_padded(padded, lengths, state)?,
         };
         Ok((PackedSequence { padded: y, lengths: lengths.clone() }, state))
     }
@@ -197,7 +197,9 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     }
 }
 
-impl<K: RecurrentKind> Module for RecurrentNetwork<K> {
+impl<K: RecurrentKind> Module for RecurrentNetwork<K> {}
+
+impl<K: RecurrentKind> Visit for RecurrentNetwork<K> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module_as(self, K::CELL.classes()[0], None);
         self.stack.visit(visitor);

@@ -79,7 +79,7 @@ pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> 
 }
 
 /// Sequences of different lengths that a recurrent layer runs to their own ends
-/// ([`run_packed`](crate::RecurrentNetwork::try_run_packed)).
+/// ([`forward_packed`](crate::RecurrentNetwork::try_forward_packed)).
 ///
 /// Unlike PyTorch's type, it stores the padding: kernels run all sequences for T steps and ignore the padding. An
 /// elementwise function or a layer of the features applies to `padded`:
@@ -100,7 +100,7 @@ pub struct PackedSequence {
 /// use pellucid::{DType, Tensor};
 /// let gru = Gru::new(3, 4);
 /// let (short, long) = (Tensor::randn([2, 3], DType::F32), Tensor::randn([5, 3], DType::F32));
-/// let (y, h) = gru.run_packed(&pack_sequence(&[&short, &long])?, None);
+/// let (y, h) = gru.forward_packed(&pack_sequence(&[&short, &long])?, None);
 /// let (padded, lengths) = pad_packed_sequence(&y, true, 0.0)?;
 /// assert_eq!((padded.shape().dims(), h.shape().dims()), ([2, 5, 4].as_slice(), [1, 2, 4].as_slice()));
 /// assert_eq!(lengths.to_vec::<i64>(), [2, 5]);

@@ -4,8 +4,8 @@ use super::kind::{CellKind, RecurrentOutputs};
 use super::weights::LayerWeights;
 use crate::layer::Layer;
 use crate::layers::{Dropout, make_layers};
-use crate::option_range::OptionRange;
 use crate::visit::Visitor;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::ops::RecurrenceOptions;
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 
@@ -73,8 +73,23 @@ impl RecurrentStack {
         Ok(RecurrentStack { cell, options, weights, dropout: Dropout::try_new(dropout)? })
     }
 
-    pub(super) fn is_batch_first(&self) -> bool {
-        self.options.batch_first
+    pub(super) fn options(&self) -> RecurrentOptions {
+        self.options
+    }
+
+    /// Returns the number of input features.
+    pub(super) fn input(&self) -> usize {
+        self.weights[0].input()
+    }
+
+    /// Returns the number of hidden features.
+    pub(super) fn hidden(&self) -> usize {
+        self.weights[0].hidden(self.cell)
+    }
+
+    /// Replaces the cell by one whose weights have the same shapes.
+    pub(super) fn with_cell(self, cell: CellKind) -> RecurrentStack {
+        RecurrentStack { cell, ..self }
     }
 
     fn directions(&self) -> usize {
@@ -132,11 +147,24 @@ impl RecurrentStack {
             let expected: Shape = [self.weights.len()].into_iter().chain(batch).chain([width]).collect();
             if *state.shape() != expected {
                 let axes = if batch.is_some() { "[layers·directions, N, H]" } else { "[layers·directions, H]" };
-                let help = format!("the initial state {name} must have shape {axes} = {expected}");
+                let help = format!(
+                    "the initial state {name} must have shape {axes} = {expected}{}",
+                    self.layout_help(x, state)
+                );
                 return Err(Error::shapes(self.cell.names()[0], [x.shape(), state.shape()], help));
             }
         }
         Ok(())
+    }
+
+    /// Returns the end of an error text, which names the option if the batch of a state is the other axis of x.
+    fn layout_help(&self, x: &Tensor, state: &Tensor) -> String {
+        let batch_first = self.options.batch_first;
+        if x.rank() != 3 || state.rank() != 3 || state.shape()[1] != x.shape()[usize::from(batch_first)] {
+            return String::new();
+        }
+        let (axes, other) = if batch_first { ("[N, T, I]", "[T, N, I]") } else { ("[T, N, I]", "[N, T, I]") };
+        format!("; sequences are {axes}; for {other} set RecurrentOptions {{ batch_first: {}, .. }}", !batch_first)
     }
 
     /// Runs x `[T, N, I]`; see [`RecurrentStack::run`].

@@ -3,6 +3,7 @@
 use super::kind::CellKind;
 use crate::init;
 use crate::input_dtype::check_input_dtype;
+use crate::layers::uniform_bias;
 use crate::parameter::Parameter;
 use crate::visit::Visitor;
 use pellucid_tensor::ops::RecurrentWeights;
@@ -73,7 +74,23 @@ impl LayerWeights {
         [self.weight_hh.shape()[1], self.hidden(cell)]
     }
 
-    fn hidden(&self, cell: CellKind) -> usize {
+    /// Returns the weights with or without biases. Biases that are added are drawn.
+    #[track_caller]
+    pub(super) fn with_biases(self, cell: CellKind, bias: bool) -> Result<LayerWeights> {
+        let (layer, rows, hidden) = (cell.names()[0], self.weight_ih.shape()[0], self.hidden(cell));
+        let draw = || uniform_bias(layer, true, None, &self.weight_ih, rows, hidden);
+        let both = || Ok(draw()?.zip(draw()?).map(|(ih, hh)| [ih, hh]));
+        let biases = if bias && self.biases.is_none() { both()? } else { self.biases.filter(|_| bias) };
+        Ok(LayerWeights { biases, ..self })
+    }
+
+    /// Returns the number of input features.
+    pub(super) fn input(&self) -> usize {
+        self.weight_ih.shape()[1]
+    }
+
+    /// Returns the number of hidden features.
+    pub(super) fn hidden(&self, cell: CellKind) -> usize {
         self.weight_ih.shape()[0] / cell.gates()
     }
 

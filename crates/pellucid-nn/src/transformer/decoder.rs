@@ -6,7 +6,7 @@ use super::sublayers::Sublayer;
 use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
-use crate::layers::{Dropout, LayerNorm, Linear, make_layers};
+use crate::layers::{Dropout, LayerNorm, Linear, make_layers, switched};
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Result, Tensor, note_call_location, unwrap};
 
@@ -38,18 +38,27 @@ pub struct TransformerDecoderLayer {
 }
 
 impl TransformerDecoderLayer {
-    /// Creates a layer of this width, with this many heads and `hidden` features between its two linear layers. Rotary
+    /// Creates a layer of this width with this many heads, and the default options.
+    ///
+    /// # Errors
+    /// The errors of [`MultiheadAttention::try_with_options`].
+    #[panicking_form]
+    pub fn try_new(width: usize, heads: usize) -> Result<TransformerDecoderLayer> {
+        TransformerDecoderLayer::try_with_options(width, heads, TransformerOptions::default())
+    }
+
+    /// Creates a layer of this width with this many heads, and options. Rotary
     /// positions apply to self-attention only.
     ///
     /// # Errors
-    /// The errors of [`MultiheadAttention::try_with`].
+    /// The errors of [`MultiheadAttention::try_with_options`].
     #[panicking_form]
-    pub fn try_new(
+    pub fn try_with_options(
         width: usize,
         heads: usize,
-        hidden: usize,
         options: TransformerOptions,
     ) -> Result<TransformerDecoderLayer> {
+        let hidden = options.hidden;
         Ok(TransformerDecoderLayer {
             self_attn: options.attention(width, heads, options.rotary)?,
             multihead_attn: options.attention(width, heads, None)?,
@@ -67,7 +76,7 @@ impl TransformerDecoderLayer {
     /// Returns the output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
     ///
     /// # Errors
-    /// The errors of [`MultiheadAttention::try_attend`].
+    /// The errors of [`MultiheadAttention::try_forward_qkv`].
     #[panicking_form(located)]
     pub fn try_forward(
         &self,
@@ -77,7 +86,7 @@ impl TransformerDecoderLayer {
         memory_masks: AttentionMasks<'_>,
     ) -> Result<Tensor> {
         call::call(self, &[target, memory], || {
-            self.run_sublayers(target, memory, memory_masks, |x| self.self_attn.try_attend(x, x, x, masks))
+            self.run_sublayers(target, memory, memory_masks, |x| self.self_attn.try_forward_qkv(x, x, x, masks))
         })
     }
 
@@ -99,6 +108,11 @@ impl TransformerDecoderLayer {
         })
     }
 
+    /// Returns the options.
+    pub fn options(&self) -> TransformerOptions {
+        self.options
+    }
+
     fn sublayer<'a>(&'a self, norm: &'a LayerNorm) -> Sublayer<'a> {
         Sublayer { options: &self.options, norm, dropout: &self.dropout1 }
     }
@@ -112,7 +126,7 @@ impl TransformerDecoderLayer {
         attend: impl FnOnce(&Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let x = self.sublayer(&self.norm1).run(target, attend)?;
-        let attend_memory = |x: &Tensor| self.multihead_attn.try_attend(x, memory, memory, memory_masks);
+        let attend_memory = |x: &Tensor| self.multihead_attn.try_forward_qkv(x, memory, memory, memory_masks);
         let x = self.sublayer(&self.norm2).run(&x, attend_memory)?;
         self.sublayer(&self.norm3).feed_forward(&x, [&self.linear1, &self.linear2], &self.dropout)
     }
@@ -124,7 +138,7 @@ impl TransformerDecoder {
     /// Returns the output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
     ///
     /// # Errors
-    /// The errors of [`MultiheadAttention::try_attend`].
+    /// The errors of [`MultiheadAttention::try_forward_qkv`].
     #[panicking_form(located)]
     pub fn try_forward(
         &self,

@@ -6,7 +6,7 @@ use super::sublayers::Sublayer;
 use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
-use crate::layers::{Dropout, LayerNorm, Linear, make_layers};
+use crate::layers::{Dropout, LayerNorm, Linear, make_layers, switched};
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Result, Tensor, unwrap};
 
@@ -37,17 +37,26 @@ pub struct TransformerEncoderLayer {
 }
 
 impl TransformerEncoderLayer {
-    /// Creates a layer of this width, with this many heads and `hidden` features between its two linear layers.
+    /// Creates a layer of this width with this many heads, and the default options.
     ///
     /// # Errors
-    /// The errors of [`MultiheadAttention::try_with`].
+    /// The errors of [`MultiheadAttention::try_with_options`].
     #[panicking_form]
-    pub fn try_new(
+    pub fn try_new(width: usize, heads: usize) -> Result<TransformerEncoderLayer> {
+        TransformerEncoderLayer::try_with_options(width, heads, TransformerOptions::default())
+    }
+
+    /// Creates a layer of this width with this many heads, and options.
+    ///
+    /// # Errors
+    /// The errors of [`MultiheadAttention::try_with_options`].
+    #[panicking_form]
+    pub fn try_with_options(
         width: usize,
         heads: usize,
-        hidden: usize,
         options: TransformerOptions,
     ) -> Result<TransformerEncoderLayer> {
+        let hidden = options.hidden;
         Ok(TransformerEncoderLayer {
             self_attn: options.attention(width, heads, options.rotary)?,
             linear1: options.linear(width, hidden)?,
@@ -63,10 +72,10 @@ impl TransformerEncoderLayer {
     /// Returns the output `[.., L, E]` for x `[.., L, E]` with masks.
     ///
     /// # Errors
-    /// The errors of [`MultiheadAttention::try_attend`].
+    /// The errors of [`MultiheadAttention::try_forward_qkv`].
     #[panicking_form]
     pub fn try_forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Result<Tensor> {
-        call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_attend(x, x, x, masks)))
+        call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_forward_qkv(x, x, x, masks)))
     }
 
     /// Returns the output for the next elements `[N, n, E]` of a causal sequence; see
@@ -77,6 +86,11 @@ impl TransformerEncoderLayer {
     #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_forward_cached(x, cache)))
+    }
+
+    /// Returns the options.
+    pub fn options(&self) -> TransformerOptions {
+        self.options
     }
 
     fn sublayer<'a>(&'a self, norm: &'a LayerNorm) -> Sublayer<'a> {
@@ -102,7 +116,7 @@ impl TransformerEncoder {
     /// Returns the output `[.., L, E]` for x `[.., L, E]` with the same masks in every layer.
     ///
     /// # Errors
-    /// The errors of [`MultiheadAttention::try_attend`].
+    /// The errors of [`MultiheadAttention::try_forward_qkv`].
     #[panicking_form]
     pub fn try_forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Result<Tensor> {
         call::call(self, &[x], || {
@@ -117,8 +131,8 @@ impl TransformerEncoder {
     /// ```
     /// use pellucid::nn::{Embedding, Layer, LearnedPositions, Linear, TransformerEncoder, TransformerOptions};
     /// use pellucid::{Tensor, no_grad, ops};
-    /// let options = TransformerOptions { dropout: 0.0, norm_first: true, ..Default::default() };
-    /// let body = TransformerEncoder::new(2, 16, 4, 64, options).with_norm();
+    /// let options = TransformerOptions { hidden: 64, dropout: 0.0, norm_first: true, ..Default::default() };
+    /// let body = TransformerEncoder::with_options(16, 4, 2, options).norm(true);
     /// let (words, positions) = (Embedding::new(50, 16), LearnedPositions::new(32, 16));
     /// let head = Linear { weight: words.weight.clone(), bias: None };
     ///
@@ -128,7 +142,7 @@ impl TransformerEncoder {
     /// while found.shape()[1] < 8 {
     ///     // First the entire prompt, then one token at a time; the caches hold the position.
     ///     let at = Tensor::arange(0, next.shape()[1] as i64, 1) + caches[0].length();
-    ///     let x = words.forward(&next) + positions.rows(&at);
+    ///     let x = words.forward(&next) + positions.forward_rows(&at);
     ///     let last = body.forward_cached(&x, &caches).select(1, -1);
     ///     next = head.forward(&last).argmax(-1).unsqueeze(1);
     ///     found = ops::concatenate(&[&found, &next], 1)?;

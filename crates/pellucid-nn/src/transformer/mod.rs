@@ -25,14 +25,18 @@ use pellucid_tensor::{Result, Tensor, note_call_location, ops, unwrap};
 /// use pellucid::nn::{Layer, AttentionMasks, TransformerEncoder, TransformerOptions};
 /// use pellucid::{DType, Tensor, ops};
 /// // The body of GPT-2: norms come first, attention is causal.
-/// let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
-/// let body = TransformerEncoder::new(2, 16, 4, 64, options).with_norm();
+/// let activation = ops::gelu_tanh;
+/// let options = TransformerOptions { hidden: 64, norm_first: true, activation, ..Default::default() };
+/// let body = TransformerEncoder::with_options(16, 4, 2, options).norm(true);
 /// let x = Tensor::randn([3, 5, 16], DType::F32);
 /// assert_eq!(body.forward_masked(&x, AttentionMasks::causal()).shape().dims(), [3, 5, 16]);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct TransformerOptions {
+    /// The number of features between the two linear layers.
+    #[doc(alias = "dim_feedforward")]
+    pub hidden: usize,
     /// The dropout probability in training, for attention weights and for the output of each sublayer.
     pub dropout: f64,
     /// The function between the two linear layers: [`ops::relu`], [`ops::gelu`], ...
@@ -52,6 +56,7 @@ pub struct TransformerOptions {
 impl Default for TransformerOptions {
     fn default() -> TransformerOptions {
         TransformerOptions {
+            hidden: 2048,
             dropout: 0.1,
             activation: ops::relu,
             norm_first: false,
@@ -68,19 +73,17 @@ impl TransformerOptions {
     fn attention(&self, width: usize, heads: usize, rotary: Option<Rotary>) -> Result<MultiheadAttention> {
         let &TransformerOptions { dropout, bias, kv_heads, .. } = self;
         let options = MultiheadAttentionOptions { dropout, bias, kv_heads, rotary, ..Default::default() };
-        MultiheadAttention::try_with(width, heads, options)
+        MultiheadAttention::try_with_options(width, heads, options)
     }
 
     #[track_caller]
     fn linear(&self, inputs: usize, outputs: usize) -> Result<Linear> {
-        let linear = Linear::try_new(inputs, outputs)?;
-        Ok(if self.bias { linear } else { linear.without_bias() })
+        Linear::try_new(inputs, outputs)?.try_bias(self.bias)
     }
 
     #[track_caller]
     fn norm(&self, width: usize) -> Result<LayerNorm> {
-        let norm = LayerNorm::try_new(width)?.eps(self.layer_norm_eps);
-        Ok(if self.bias { norm } else { norm.without_bias() })
+        LayerNorm::try_new(width)?.try_eps(self.layer_norm_eps)?.try_bias(self.bias)
     }
 }
 
@@ -89,7 +92,7 @@ impl TransformerOptions {
 /// ```
 /// use pellucid::nn::{AttentionMasks, Transformer, TransformerOptions};
 /// use pellucid::{DType, Tensor};
-/// let model = Transformer::new(16, 4, [1, 2], 32, TransformerOptions::default());
+/// let model = Transformer::with_options(16, 4, [1, 2], TransformerOptions { hidden: 32, ..Default::default() });
 /// let (source, target) = (Tensor::randn([2, 7, 16], DType::F32), Tensor::randn([2, 5, 16], DType::F32));
 /// let (none, causal) = (AttentionMasks::default(), AttentionMasks::causal());
 /// let y = model.forward(&source, &target, none, causal, none);
@@ -106,21 +109,29 @@ pub struct Transformer {
 }
 
 impl Transformer {
-    /// Creates a transformer with this width, this many heads, encoder and decoder layers, and hidden features between
-    /// the two linear layers of a layer. All matrices are initialized uniformly after Glorot & Bengio 2010.
+    /// Creates a transformer with this width, this many heads, encoder and decoder layers, and the default options. All
+    /// matrices are initialized uniformly after Glorot & Bengio 2010.
     ///
     /// # Errors
-    /// The errors of [`MultiheadAttention::try_with`].
+    /// The errors of [`MultiheadAttention::try_with_options`].
     #[panicking_form]
-    pub fn try_new(
+    pub fn try_new(width: usize, heads: usize, layers: [usize; 2]) -> Result<Transformer> {
+        Transformer::try_with_options(width, heads, layers, TransformerOptions::default())
+    }
+
+    /// Creates a transformer as [`new`](Transformer::new) does, with options.
+    ///
+    /// # Errors
+    /// The errors of [`MultiheadAttention::try_with_options`].
+    #[panicking_form]
+    pub fn try_with_options(
         width: usize,
         heads: usize,
         layers: [usize; 2],
-        hidden: usize,
         options: TransformerOptions,
     ) -> Result<Transformer> {
-        let encoder = TransformerEncoder::try_new(layers[0], width, heads, hidden, options)?.try_with_norm()?;
-        let decoder = TransformerDecoder::try_new(layers[1], width, heads, hidden, options)?.try_with_norm()?;
+        let encoder = TransformerEncoder::try_with_options(width, heads, layers[0], options)?.try_norm(true)?;
+        let decoder = TransformerDecoder::try_with_options(width, heads, layers[1], options)?.try_norm(true)?;
         let model = Transformer { encoder, decoder };
         for matrix in model.parameters().iter().filter(|p| p.rank() == 2) {
             init::try_xavier_uniform_(matrix, 1.0)?;
@@ -132,7 +143,7 @@ impl Transformer {
     /// maps to the memory. `memory_masks` hide elements of the memory from the decoder.
     ///
     /// # Errors
-    /// The errors of [`MultiheadAttention::try_attend`].
+    /// The errors of [`MultiheadAttention::try_forward_qkv`].
     #[panicking_form(located)]
     pub fn try_forward(
         &self,

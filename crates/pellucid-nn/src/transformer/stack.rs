@@ -23,27 +23,40 @@ macro_rules! layer_stack {
             #[doc = concat!("Creates layers as [`", stringify!($layer), "::new`] does, without a norm at the end.")]
             ///
             /// # Errors
-            /// The errors of [`MultiheadAttention::try_with`].
+            /// The errors of [`MultiheadAttention::try_with_options`].
             #[panicking_form]
-            pub fn try_new(
-                layers: usize,
+            pub fn try_new(width: usize, heads: usize, layers: usize) -> Result<$stack> {
+                $stack::try_with_options(width, heads, layers, TransformerOptions::default())
+            }
+
+            /// Creates layers with options, without a norm at the end.
+            ///
+            /// # Errors
+            /// The errors of [`MultiheadAttention::try_with_options`].
+            #[panicking_form]
+            pub fn try_with_options(
                 width: usize,
                 heads: usize,
-                hidden: usize,
+                layers: usize,
                 options: TransformerOptions,
             ) -> Result<$stack> {
-                let layers = make_layers($op, layers, |_| $layer::try_new(width, heads, hidden, options))?;
+                let layers = make_layers($op, layers, |_| $layer::try_with_options(width, heads, options))?;
                 Ok($stack { layers, norm: None, options, width })
             }
 
-            /// Adds a norm at the end, which layers with `norm_first` need.
+            /// Sets whether there is a norm at the end, which layers with `norm_first` need.
             ///
             /// # Errors
             /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
             #[panicking_form]
             #[must_use]
-            pub fn try_with_norm(self) -> Result<$stack> {
-                Ok($stack { norm: Some(self.options.norm(self.width)?), ..self })
+            pub fn try_norm(self, norm: bool) -> Result<$stack> {
+                Ok($stack { norm: switched(norm, self.norm, || self.options.norm(self.width))?, ..self })
+            }
+
+            /// Returns the options of the layers.
+            pub fn options(&self) -> TransformerOptions {
+                self.options
             }
 
             #[doc = concat!("Creates empty caches for all layers: `batch` ", $sequences, " of at most `capacity` elements.")]

@@ -133,7 +133,7 @@ fn parameters_that_no_loss_reaches_are_not_updated() {
         let model = If::new(Linear::new(6, 4), Linear::new(6, 4));
         let mut parameters = model.parameters();
         let frozen = Parameter::new(Tensor::ones([3], x[0].dtype()));
-        frozen.freeze();
+        frozen.requires_grad_(false);
         frozen.set_grad(Some(Tensor::ones([3], x[0].dtype())));
         parameters.push(frozen.clone());
         let step = TrainingStep::new(decaying(parameters), |inputs| mean_square(&model, inputs));
@@ -169,10 +169,10 @@ fn a_frozen_parameter_keeps_no_accumulated_gradient() {
         let compute = |i: &[Tensor]| ops::sum(&((&p + &q) * &i[0]), ..);
         let mut step = TrainingStep::new(sgd, compute).with_options(accumulating(eager, 2));
         step.launch(&[&Tensor::from([1000.0f32])]).unwrap();
-        p.freeze();
+        p.requires_grad_(false);
         step.launch(&[&one]).unwrap();
         assert_eq!((p.item::<f32>(), q.item::<f32>()), (0.0, -500.5));
-        p.unfreeze();
+        p.requires_grad_(true);
         (0..2).for_each(|_| assert_eq!(step.launch(&[&one]).unwrap().len(), 1));
         assert_eq!((p.item::<f32>(), q.item::<f32>()), (-1.0, -501.5));
     }
@@ -221,9 +221,9 @@ fn a_failed_update_beside_a_new_buffer_is_an_error() {
         };
         let compute = |i: &[Tensor]| ops::sum(&((&p + &q) * &i[0]), ..);
         let mut step = TrainingStep::new(decaying(vec![p.clone(), q.clone()]), compute).with_options(options);
-        p.freeze();
+        p.requires_grad_(false);
         (0..3).for_each(|_| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
-        p.unfreeze();
+        p.requires_grad_(true);
         fails.store(true, Ordering::Relaxed);
         assert!(step.launch(&[&x]).is_err());
         fails.store(false, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use pellucid_nn::graph::*;
 use pellucid_nn::loss::{
     AdaptiveLogSoftmaxWithLoss, CrossEntropyLoss, LinearCrossEntropyLoss, Loss, MseLoss, cross_entropy,
 };
-use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm};
+use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, ParameterList, Sgd, SgdOptions, clip_grad_norm};
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Result, Tensor, capture, manual_seed, ops};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +65,7 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
         // Parameters that are added later are listed after those that compiling added.
         drop(trainer);
         let mut empty = empty;
-        empty.add_params(vec![Parameter::new(Tensor::ones([2], DType::F32))]).unwrap();
+        empty.add_params(vec![Parameter::new(Tensor::ones([2], DType::F32))]);
         assert_eq!(empty.parameters().len(), 7);
         assert_eq!(empty.state_dict()["state.0.weight.mean"].to_bytes(), state["state.0.weight.mean"].to_bytes());
     }
@@ -94,7 +94,7 @@ fn half_and_double_precision_models_are_filled() {
         let boxed: Box<dyn Optimizer> = Box::new(adamw(vec![]));
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &boxed);
         trainer.compile(&[BATCH, 6]).unwrap();
-        assert_eq!((boxed.lr_tensor().dtype(), boxed.parameters().len()), (state, 4));
+        assert_eq!((boxed.group_lr_hyperparameter(0).tensor().dtype(), boxed.parameters().len()), (state, 4));
         let (x, y) = batch(&[BATCH, 6], 1);
         let before = bits(model.state_dict());
         trainer.step(&x.to_dtype(dtype), &y).unwrap();
@@ -230,7 +230,7 @@ fn a_failed_compile_leaves_the_optimizer_empty() {
 #[test]
 fn an_optimizer_that_cannot_be_filled_returns_an_error() {
     let mut several = adamw(vec![]);
-    several.try_add_group(vec![], AdamWOptions::default()).unwrap();
+    several.add_group(ParameterList::default(), AdamWOptions::default());
     let model = mlp();
     let refused = GraphTrainer::new(&model, MseLoss::default(), several).compile(&[BATCH, 6]).err().unwrap();
     assert!(
@@ -246,7 +246,7 @@ fn an_optimizer_that_cannot_be_filled_returns_an_error() {
 #[test]
 fn parameters_of_a_loss_are_trained_or_named() {
     let model = sequential![Linear::new(6, 8)];
-    let loss = LinearCrossEntropyLoss::new(8, CLASSES, &[]).with_bias();
+    let loss = LinearCrossEntropyLoss::new(8, CLASSES, &[]).bias(true);
     let custom = |loss| Loss::with_targets(loss, [BATCH], DType::I64);
     let refused = GraphTrainer::new(&model, custom(loss.clone()), sgd(&model, 0.1, 0.0)).compile(&[BATCH, 6]).map(drop);
     assert_eq!(untrained(refused), ["loss.linear.weight", "loss.linear.bias"]);

@@ -129,7 +129,7 @@ struct Encoder {
 
 impl Encoder {
     fn new(pools: bool) -> Encoder {
-        let layers = TransformerEncoder::new(2, 8, 2, 16, TransformerOptions::default());
+        let layers = TransformerEncoder::with_options(8, 2, 2, TransformerOptions { hidden: 16, ..Default::default() });
         Encoder { words: Embedding::new(20, 8), layers, pools }
     }
 }

@@ -215,7 +215,7 @@ fn gradients_are_computed_in_the_optimizers_buffers() {
     let mut models: Vec<(&str, Sequential, Vec<usize>)> = vec![
         ("embedding", sequential![Embedding::new(10, 6), Mean, Linear::new(6, CLASSES)], vec![BATCH, 5]),
         ("tied", sequential![Tied { words, table }], vec![BATCH, 5]),
-        ("gru", sequential![Gru::with(6, 8, both), Last, Linear::new(16, CLASSES)], vec![BATCH, 5, 6]),
+        ("gru", sequential![Gru::with_options(6, 8, both), Last, Linear::new(16, CLASSES)], vec![BATCH, 5, 6]),
     ];
     models.extend(KINDS.iter().map(|kind| (kind.0, built(kind), kind.2.to_vec())));
     let loss = CrossEntropyLoss::default();

@@ -4,7 +4,7 @@ use pellucid_nn::graph::*;
 use pellucid_nn::loss::{Loss, MseLoss};
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::*;
-use pellucid_tensor::{DType, Error, Result, Tensor, manual_seed, ops};
+use pellucid_tensor::{DType, Result, Tensor, manual_seed, ops};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -140,14 +140,4 @@ fn a_loss_may_be_a_pointer() {
     ] {
         assert_eq!(found, expected, "{name}");
     }
-}
-
-/// A mutable borrow gives access to all methods, a shared one rejects those that need exclusive access.
-#[test]
-fn a_borrowed_optimizer_has_the_access_of_its_borrow() {
-    let mut optimizer = sgd(&single());
-    let parameters = || vec![Parameter::new(Tensor::ones([2], DType::F32))];
-    assert!(matches!((&mut &optimizer).add_params(parameters()), Err(Error::InvalidArgument { .. })));
-    (&mut &mut optimizer).add_params(parameters()).unwrap();
-    assert_eq!(optimizer.parameters().len(), 3);
 }

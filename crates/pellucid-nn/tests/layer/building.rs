@@ -65,7 +65,7 @@ fn parameters_of_an_unbuilt_model_are_refused() {
 /// dtype.
 #[test]
 fn a_lazy_model_has_the_dtype_of_its_construction() {
-    let make = || sequential![Flatten::new(), Linear::lazy(3).with(Linear::without_bias), (Relu, Linear::lazy(2))];
+    let make = || sequential![Flatten::new(), Linear::lazy(3).with(|layer| layer.bias(false)), (Relu, Linear::lazy(2))];
     let model = init::in_dtype(DType::F64, make);
     assert_eq!(model.input_dtype(), DType::F64);
     model.build(&[4, 5]).unwrap();

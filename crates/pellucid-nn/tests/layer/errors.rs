@@ -58,7 +58,7 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
     let rows = Embedding::new(10, 3);
     let attention = MultiheadAttention::new(8, 4);
     let (x, visible) = (zeros(&[2, 5, 8]), Tensor::ones([5, 2], DType::Bool));
-    let attend = |visible: &Tensor| attention.try_attend(&x, &x, &x, AttentionMasks::padding(visible));
+    let attend = |visible: &Tensor| attention.try_forward_qkv(&x, &x, &x, AttentionMasks::padding(visible));
     let mask = Tensor::ones([2, 5, 5], DType::Bool);
     let masks = AttentionMasks { mask: Some(&mask), ..Default::default() };
     let lstm = Lstm::new(8, 4);
@@ -82,9 +82,12 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
             BatchNorm1d::new(2).try_forward(&zeros(&[2])),
             "1 spatial axis, or [B, C]; add the batch axis by unsqueeze(0)",
         ),
-        (lstm.try_run(&doubles(&[4, 2, 8]), None).map(|y| y.0), "lstm: dtypes f64 and f32"),
+        (lstm.try_forward_sequence(&doubles(&[4, 2, 8]), None).map(|y| y.0), "lstm: dtypes f64 and f32"),
         (attention.try_forward(&zeros(&[2, 5, 6])), "the layer expects 8; create the layer for 6"),
-        (attention.try_attend(&x, &zeros(&[2, 5, 7]), &x, AttentionMasks::default()), "axis of the key has length 7"),
+        (
+            attention.try_forward_qkv(&x, &zeros(&[2, 5, 7]), &x, AttentionMasks::default()),
+            "axis of the key has length 7",
+        ),
         (Linear::new(8, 4).try_forward(&zeros(&[2, 6])), "Linear::new(6, 4)"),
         (Linear::new(24, 4).try_forward(&zeros(&[2, 4, 2, 3])), "4·2·3 = 24: put Flatten::new() before this layer"),
         (Linear::new(2, 4).try_forward(&Tensor::from([[1i64, 2]])), "x.to_dtype(DType::F32)"),
@@ -99,10 +102,10 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
         (rows.try_forward(&Tensor::from([1i64, -1])), "index -1 is out of bounds"),
         (attend(&visible), "key_padding [5, 2] must be [batch, keys] = [2, 5]; transpose it?"),
         (attend(&zeros(&[2, 5])), "to_dtype(DType::Bool)"),
-        (attention.try_attend(&x, &x, &x, masks), "unsqueeze(-3)"),
-        (lstm.try_run(&zeros(&[4, 2, 7]), None).map(|y| y.0), "7 features"),
+        (attention.try_forward_qkv(&x, &x, &x, masks), "unsqueeze(-3)"),
+        (lstm.try_forward_sequence(&zeros(&[4, 2, 7]), None).map(|y| y.0), "7 features"),
         (
-            lstm.try_run(&zeros(&[4, 2, 8]), Some(&state)).map(|y| y.0),
+            lstm.try_forward_sequence(&zeros(&[4, 2, 8]), Some(&state)).map(|y| y.0),
             "h must have shape [layers·directions, N, H] = [1, 2, 4]",
         ),
     ];
@@ -241,9 +244,9 @@ fn errors_of_sequence_layers_name_the_layer() {
     let padded = AttentionMasks { key_padding: Some(&padding), ..none };
     let state = zeros(&[3, 4]);
     let refused: [(&str, Option<Error>); 21] = [
-        ("lstm", lstm.try_run(&zeros(&[8]), None).err()),
-        ("lstm", lstm.try_run_padded(&zeros(&[4, 2, 8]), &Tensor::from([9i64, 1]), None).err()),
-        ("gru", gru.try_run(&integers(&[4, 2, 8]), None).err()),
+        ("lstm", lstm.try_forward_sequence(&zeros(&[8]), None).err()),
+        ("lstm", lstm.try_forward_padded(&zeros(&[4, 2, 8]), &Tensor::from([9i64, 1]), None).err()),
+        ("gru", gru.try_forward_sequence(&integers(&[4, 2, 8]), None).err()),
         ("rnn_cell", rnn_cell.try_forward(&integers(&[2, 8]), None).err()),
         ("rnn_cell", rnn_cell.try_forward(&zeros(&[2, 8]), Some(&state)).err()),
         ("gru_cell", gru_cell.try_forward(&zeros(&[2, 3, 8]), None).err()),
@@ -251,11 +254,11 @@ fn errors_of_sequence_layers_name_the_layer() {
         ("lstm_cell", lstm_cell.try_forward(&zeros(&[2, 7]), None).err()),
         ("lstm_cell", lstm_cell.try_forward(&zeros(&[2, 8]), Some(&(state.clone(), state.clone()))).err()),
         ("multihead_attention", attention.try_forward(&integers(&[2, 5, 8])).err()),
-        ("multihead_attention", attention.try_attend(&x, &zeros(&[3, 5, 8]), &x, none).err()),
-        ("multihead_attention", attention.try_attend(&x, &x, &zeros(&[2, 4, 8]), none).err()),
-        ("multihead_attention", attention.try_attend(&x, &x, &x, masks).err()),
-        ("multihead_attention", attention.try_attend(&x, &x, &x, padded).err()),
-        ("multihead_attention", attention.try_attend_weighted(&x, &x, &zeros(&[2, 4, 8]), none, true).err()),
+        ("multihead_attention", attention.try_forward_qkv(&x, &zeros(&[3, 5, 8]), &x, none).err()),
+        ("multihead_attention", attention.try_forward_qkv(&x, &x, &zeros(&[2, 4, 8]), none).err()),
+        ("multihead_attention", attention.try_forward_qkv(&x, &x, &x, masks).err()),
+        ("multihead_attention", attention.try_forward_qkv(&x, &x, &x, padded).err()),
+        ("multihead_attention", attention.try_forward_with_weights(&x, &x, &zeros(&[2, 4, 8]), none, true).err()),
         ("learned_positions", positions.try_forward(&zeros(&[2, 9, 8])).err()),
         ("learned_positions", positions.try_forward(&zeros(&[2, 5, 7])).err()),
         ("learned_positions", positions.try_forward(&zeros(&[8])).err()),
@@ -278,16 +281,24 @@ fn absurd_sizes_are_errors_of_the_layer() {
     let many = RecurrentOptions { layers: most, ..Default::default() };
     let both = RecurrentOptions { bidirectional: true, ..Default::default() };
     let errors = [
-        ("lstm", Lstm::try_with(3, most / 2, RecurrentOptions::default()).map(drop)),
-        ("lstm", Lstm::try_with(3, 2, many).map(drop)),
-        ("lstm", Lstm::try_with(3, 2, RecurrentOptions { bidirectional: true, ..many }).map(drop)),
-        ("gru", Gru::try_with(3, most / 2 + 1, both).map(drop)),
-        ("gru", Gru::try_with(most, 1, RecurrentOptions::default()).map(drop)),
+        ("lstm", Lstm::try_with_options(3, most / 2, RecurrentOptions::default()).map(drop)),
+        ("lstm", Lstm::try_with_options(3, 2, many).map(drop)),
+        ("lstm", Lstm::try_with_options(3, 2, RecurrentOptions { bidirectional: true, ..many }).map(drop)),
+        ("gru", Gru::try_with_options(3, most / 2 + 1, both).map(drop)),
+        ("gru", Gru::try_with_options(most, 1, RecurrentOptions::default()).map(drop)),
         ("lstm", LstmCell::try_new(1, most).map(drop)),
         ("multihead_attention", MultiheadAttention::try_new(most, 1).map(drop)),
         ("multihead_attention", MultiheadAttention::try_new(most - 1, 2).map(drop)),
-        ("transformer_encoder", TransformerEncoder::try_new(most, 8, 2, 16, TransformerOptions::default()).map(drop)),
-        ("transformer_decoder", TransformerDecoder::try_new(most, 8, 2, 16, TransformerOptions::default()).map(drop)),
+        (
+            "transformer_encoder",
+            TransformerEncoder::try_with_options(8, 2, most, TransformerOptions { hidden: 16, ..Default::default() })
+                .map(drop),
+        ),
+        (
+            "transformer_decoder",
+            TransformerDecoder::try_with_options(8, 2, most, TransformerOptions { hidden: 16, ..Default::default() })
+                .map(drop),
+        ),
         ("batch_norm", BatchNorm2d::try_new(most).map(drop)),
         ("layer_norm", LayerNorm::try_new(most).map(drop)),
         ("group_norm", GroupNorm::try_new(1, most).map(drop)),

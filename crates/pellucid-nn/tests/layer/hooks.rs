@@ -46,9 +46,9 @@ struct Translator {
 
 impl Translator {
     fn new() -> Translator {
-        let options = TransformerOptions { dropout: 0.0, ..Default::default() };
+        let options = TransformerOptions { hidden: 8, dropout: 0.0, ..Default::default() };
         Translator {
-            decoder: TransformerDecoderLayer::new(4, 2, 8, options),
+            decoder: TransformerDecoderLayer::with_options(4, 2, options),
             norm: Bilinear::new(4, 4, 4),
             loss: MseLoss::default(),
             ranking: MarginRankingLoss::default(),
@@ -130,9 +130,9 @@ fn recurrent_layers_are_hooked_with_their_states() {
     type Run<'a> = Box<dyn Fn() -> Tensor + 'a>;
     let runs: [(&str, usize, Run<'_>); 8] = [
         ("rnn", 1, Box::new(|| model.rnn.forward(&x))),
-        ("rnn", 2, Box::new(|| model.rnn.run(&x, Some(&states.0)).0)),
-        ("lstm", 1, Box::new(|| model.lstm.run(&x, None).0)),
-        ("lstm", 3, Box::new(|| model.lstm.run(&x, Some(&states)).0)),
+        ("rnn", 2, Box::new(|| model.rnn.forward_sequence(&x, Some(&states.0)).0)),
+        ("lstm", 1, Box::new(|| model.lstm.forward_sequence(&x, None).0)),
+        ("lstm", 3, Box::new(|| model.lstm.forward_sequence(&x, Some(&states)).0)),
         ("rnn_cell", 1, Box::new(|| model.rnn_cell.forward(&step, None))),
         ("gru_cell", 2, Box::new(|| model.gru_cell.forward(&step, Some(&h)))),
         ("lstm_cell", 3, Box::new(|| model.lstm_cell.forward(&step, Some(&(h.clone(), h.clone()))).0)),

@@ -3,6 +3,7 @@
 mod building;
 mod errors;
 mod hooks;
+mod options;
 mod structure;
 
 use pellucid_nn::{Linear, Relu, Sequential, sequential};

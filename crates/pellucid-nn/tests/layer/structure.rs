@@ -112,8 +112,8 @@ fn a_file_with_other_names_and_transposed_weights_is_loaded() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
     let model = || {
-        let options = TransformerOptions { norm_first: true, dropout: 0.0, ..Default::default() };
-        TransformerEncoder::new(2, 6, 2, 12, options).with_norm()
+        let options = TransformerOptions { hidden: 12, norm_first: true, dropout: 0.0, ..Default::default() };
+        TransformerEncoder::with_options(6, 2, 2, options).norm(true)
     };
     const NAMES: [(&str, &str); 7] = [
         ("self_attn.in_proj_", "attn.c_attn."),

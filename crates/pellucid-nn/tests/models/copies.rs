@@ -3,8 +3,8 @@
 use crate::{bytes, error_text};
 use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::{
-    BatchNorm1d, BoxedLayer, Buffer, Dropout, Gru, Layer, Linear, Module, ModuleDict, ModuleList, Parameter, Relu,
-    Sequential, SpectralNorm, loss, sequential,
+    BatchNorm1d, BoxedLayer, Buffer, Dropout, Gru, Layer, Linear, Module, ModuleDict, ModuleList, Parameter,
+    Parametrized, Relu, Sequential, SpectralNorm, loss, sequential,
 };
 use pellucid_tensor::{DType, Tensor, capture, manual_seed, no_grad, ops};
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ struct Agent {
     body: ModuleList,
     heads: ModuleDict<Linear>,
     recurrent: Option<Gru>,
-    norms: HashMap<String, SpectralNorm<Linear>>,
+    norms: HashMap<String, Parametrized<Linear, SpectralNorm>>,
     scale: Parameter,
     table: Buffer,
     tied: Linear,
@@ -66,7 +66,7 @@ fn derived_models_and_all_containers_are_copied() {
     let mut heads = ModuleDict::new();
     heads.insert("value", Linear::new(2, 1));
     let tied = heads["value"].clone();
-    let norms = HashMap::from([("norm".to_string(), SpectralNorm::new(Linear::new(2, 2)))]);
+    let norms = HashMap::from([("norm".to_string(), Parametrized::new(Linear::new(2, 2), SpectralNorm::new()))]);
     let scale = Parameter::new(Tensor::ones([2], DType::F64));
     let table = Buffer::non_persistent(Tensor::from([1i64, 2]));
     let agent = Agent { body, heads, recurrent: Some(Gru::new(2, 2)), norms, scale, table, tied, name: "a".into() };
@@ -135,14 +135,17 @@ fn lazy_layers_are_copied_before_and_after_the_build() {
     assert_eq!(model.parameters()[0].shape().dims(), [3, 4]);
 }
 
+#[derive(Clone, Module)]
+struct Pair(Parameter, Parameter);
+
 #[test]
 fn views_of_one_storage_and_captured_steps_are_refused() {
     let values = Tensor::ones([4], DType::F32);
     let (full, part) = (Parameter::new(values.clone()), Parameter::new(values.narrow(0, 0, 2)));
-    let text = error_text((full.clone(), part).deep_copy().map(|_| ()));
+    let text = error_text(Pair(full.clone(), part).deep_copy().map(|_| ()));
     assert!(text.contains("deep_copy") && text.contains("view"), "{text}");
     // Two parameters of the same elements share them in the copy too.
-    let (a, b) = (full, Parameter::new(values)).deep_copy().unwrap();
+    let Pair(a, b) = Pair(full, Parameter::new(values)).deep_copy().unwrap();
     assert_ne!(a.id(), b.id());
     assert_eq!(a.storage_id(), b.storage_id());
     let model = Linear::new(1, 1);

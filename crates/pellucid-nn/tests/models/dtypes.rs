@@ -6,8 +6,8 @@ use pellucid_nn::optim::{Adam, AdamOptions, Average, AveragedModel, Lbfgs, Lbfgs
 use pellucid_nn::{
     BatchNorm1d, BatchNorm2d, Bilinear, BoxedLayer, Conv1d, Conv2d, ConvTranspose1d, Embedding, EmbeddingBag,
     GroupNorm, Gru, GruCell, InstanceNorm1d, Layer, LayerNorm, LearnedPositions, Linear, Lstm, Module,
-    MultiheadAttention, Prelu, Relu, RmsNorm, Rnn, SpectralNorm, TransformerEncoderLayer, TransformerOptions,
-    WeightNorm, loss, sequential,
+    MultiheadAttention, Parametrized, Prelu, Relu, RmsNorm, Rnn, SpectralNorm, TransformerEncoderLayer,
+    TransformerOptions, WeightNorm, loss, sequential,
 };
 use pellucid_tensor::{DType, Error, Tensor, autocast, capture, manual_seed, no_grad, ops};
 
@@ -24,18 +24,25 @@ fn layers() -> Vec<(BoxedLayer, Vec<usize>)> {
         (Box::new(ConvTranspose1d::new(4, 3, 2)), images()),
         (Box::new(BatchNorm1d::new(4)), rows()),
         (Box::new(norm), rows()),
-        (Box::new(InstanceNorm1d::new(4).affine()), images()),
+        (Box::new(InstanceNorm1d::new(4).affine(true)), images()),
         (Box::new(LayerNorm::new(4)), rows()),
         (Box::new(RmsNorm::new(4)), rows()),
         (Box::new(GroupNorm::new(2, 4)), images()),
         (Box::new(Prelu::new()), rows()),
-        (Box::new(WeightNorm::new(Linear::new(4, 3))), rows()),
-        (Box::new(SpectralNorm::new(Linear::new(4, 3))), rows()),
+        (Box::new(Parametrized::new(Linear::new(4, 3), WeightNorm::new())), rows()),
+        (Box::new(Parametrized::new(Linear::new(4, 3), SpectralNorm::new())), rows()),
         (Box::new(Rnn::new(4, 3)), sequence()),
         (Box::new(Gru::new(4, 3)), sequence()),
         (Box::new(Lstm::new(4, 3)), sequence()),
         (Box::new(MultiheadAttention::new(4, 2)), sequence()),
-        (Box::new(TransformerEncoderLayer::new(4, 2, 8, TransformerOptions::default())), sequence()),
+        (
+            Box::new(TransformerEncoderLayer::with_options(
+                4,
+                2,
+                TransformerOptions { hidden: 8, ..Default::default() },
+            )),
+            sequence(),
+        ),
         (Box::new(LearnedPositions::new(5, 4)), sequence()),
     ]
 }
@@ -81,7 +88,7 @@ fn layers_of_several_inputs_refuse_them_too() {
     let bag = EmbeddingBag::new(4, 2);
     let (index, offsets) = (Tensor::from([0i64, 1]), Tensor::from([0i64]));
     let weights = Tensor::from([0.5, 0.5]);
-    assert!(error_text(bag.try_bags(&index, Some(&offsets), Some(&weights))).contains("embedding_bag: dtypes"));
+    assert!(error_text(bag.try_forward_bags(&index, Some(&offsets), Some(&weights))).contains("embedding_bag: dtypes"));
 }
 
 #[test]
@@ -147,7 +154,7 @@ fn a_model_is_converted_in_place() {
 
 #[test]
 fn a_gradient_of_an_earlier_forward_computation_is_converted() {
-    let model = Linear::new(2, 1).without_bias();
+    let model = Linear::new(2, 1).bias(false);
     let y = model.forward(&Tensor::from([[2.0f32, 3.0]]));
     model.to_dtype_(DType::F64).unwrap();
     y.backward();
@@ -156,7 +163,7 @@ fn a_gradient_of_an_earlier_forward_computation_is_converted() {
 
 #[test]
 fn a_captured_step_is_recorded_again_after_a_conversion() {
-    let model = Linear::new(2, 1).without_bias();
+    let model = Linear::new(2, 1).bias(false);
     let mut step = capture(|i: &[Tensor]| (model.weight.tensor() * &i[0]).sum(..), &[&Tensor::from([3i64])]).unwrap();
     let mut launch = |expected: f64| {
         let outputs = step.launch(&[&Tensor::from([3i64])]).unwrap();
@@ -193,7 +200,7 @@ fn results_and_views_are_not_converted_in_place() {
 fn optimizers_refuse_converted_parameters() {
     let model = Linear::new(2, 1);
     let x = |dtype| Tensor::ones([1, 2], dtype);
-    let adam = Adam::try_from_named(model.named_parameters(), AdamOptions::default()).unwrap();
+    let adam = Adam::try_new(model.named_parameters(), AdamOptions::default()).unwrap();
     let averages = AveragedModel::try_new(&model, Average::Equal).unwrap();
     let options = LbfgsOptions { max_iter: 2, ..Default::default() };
     let lbfgs = Lbfgs::try_new(model.parameters(), options).unwrap();
@@ -217,7 +224,7 @@ fn optimizers_refuse_converted_parameters() {
     }
     assert!(error_text(adam.try_step()).contains("`weight`"));
     model.state_dict().iter().for_each(|(name, value)| assert_eq!(bytes(value), bytes(&before[name]), "{name}"));
-    let again = Adam::try_from_named(model.named_parameters(), AdamOptions::default()).unwrap();
+    let again = Adam::try_new(model.named_parameters(), AdamOptions::default()).unwrap();
     again.step();
     assert_ne!(bytes(&model.weight), bytes(&before["weight"]));
 }

@@ -4,7 +4,7 @@ use crate::{bytes, error_text, own_tensors};
 use pellucid_nn::paths::If;
 use pellucid_nn::{
     AttentionMasks, BatchNorm1d, Conv1d, Dropout, Embedding, Gru, Identity, Layer, LayerNorm, Linear, Lstm, Module,
-    MultiheadAttention, Prelu, Relu, RnnCell, Sequential, SpectralNorm, StateDict, Tanh, Transformer,
+    MultiheadAttention, Parametrized, Prelu, Relu, RnnCell, Sequential, SpectralNorm, StateDict, Tanh, Transformer,
     TransformerOptions, WeightNorm, functional_call, hook, sequential,
 };
 use pellucid_tensor::{
@@ -55,8 +55,8 @@ fn layers_of_every_kind_use_the_given_tensors() {
     check_functional_call(&sequential![Linear::new(6, 6), BatchNorm1d::new(6), Prelu::new(), LayerNorm::new(6)], |m| {
         m.forward(&x)
     });
-    check_functional_call(&WeightNorm::new(Linear::new(6, 3)), |layer| layer.forward(&x));
-    check_functional_call(&SpectralNorm::new(Linear::new(6, 3)), |layer| layer.forward(&x));
+    check_functional_call(&Parametrized::new(Linear::new(6, 3), WeightNorm::new()), |layer| layer.forward(&x));
+    check_functional_call(&Parametrized::new(Linear::new(6, 3), SpectralNorm::new()), |layer| layer.forward(&x));
     check_functional_call(&RnnCell::new(6, 5), |cell| cell.forward(&x, None));
     check_functional_call(&If::new(Linear::new(6, 3), Linear::new(6, 3)), |layer| layer.forward(&x));
     let sequence = Tensor::randn([5, 2, 6], DType::F32);
@@ -65,7 +65,7 @@ fn layers_of_every_kind_use_the_given_tensors() {
     check_functional_call(&MultiheadAttention::new(6, 2), |layer| layer.forward(&sequence));
     check_functional_call(&Conv1d::new(2, 3, 3), |layer| layer.forward(&sequence));
     check_functional_call(&Embedding::new(7, 3), |layer| layer.forward(&Tensor::from([1i64, 5, 0])));
-    let transformer = Transformer::new(6, 2, [1, 1], 8, TransformerOptions::default());
+    let transformer = Transformer::with_options(6, 2, [1, 1], TransformerOptions { hidden: 8, ..Default::default() });
     let none = AttentionMasks::default();
     check_functional_call(&transformer, |model| model.forward(&sequence, &sequence, none, none, none));
     let lazy = sequential![Linear::lazy(4), Tanh, Linear::lazy(2)];
@@ -81,7 +81,7 @@ struct Tied {
 
 impl Tied {
     fn new() -> Tied {
-        let encoder = Linear::new(3, 3).without_bias();
+        let encoder = Linear::new(3, 3).bias(false);
         Tied { decoder: encoder.clone(), encoder }
     }
 
@@ -140,7 +140,7 @@ fn calls_are_nested_and_a_panic_changes_nothing() {
 
 #[test]
 fn threads_use_their_own_tensors() {
-    let (model, x) = (Linear::new(2, 1).without_bias(), Tensor::from([[1.0f32, 1.0]]));
+    let (model, x) = (Linear::new(2, 1).bias(false), Tensor::from([[1.0f32, 1.0]]));
     std::thread::scope(|scope| {
         for k in 0..4 {
             let (model, x) = (&model, &x);

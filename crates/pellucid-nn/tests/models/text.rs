@@ -19,7 +19,7 @@ struct Classifier {
 fn classifier() -> Classifier {
     let block = || sequential![BatchNorm2d::new(4), Relu, MaxPool2d::new(2)];
     let mut heads = ModuleDict::new();
-    heads.insert("digit", Linear::new(4, 10).without_bias());
+    heads.insert("digit", Linear::new(4, 10).bias(false));
     let scale = Parameter::new(Tensor::ones([4], DType::F64));
     scale.set_requires_grad(false).unwrap();
     let stem = Conv2d::new(1, 4, 3).stride(2).padding(Padding::Same).dilation(2);

@@ -1,10 +1,14 @@
 //! Arguments of optimizers and schedules outside their ranges.
 
 use pellucid_nn::optim::schedule::{
-    ConstantLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, CyclicLr, ExponentialLr, LinearLr, OneCycleLr,
-    PerGroup, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule, Scheduler, SequentialLr, StepLr, ThresholdMode,
+    ConstantLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, CosineWithWarmupLr, CyclicLr, CyclicMode,
+    ExponentialLr, LinearLr, NoamLr, OneCycleLr, PerGroup, PolynomialLr, ReduceLrOnPlateau, ReduceLrOnPlateauOptions,
+    Schedule, Scheduler, SequentialLr, StepLr, ThresholdMode, WarmupLr,
 };
-use pellucid_nn::optim::{Adafactor, AdafactorOptions, Adam, AdamOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
+use pellucid_nn::optim::{
+    Adafactor, AdafactorOptions, Adam, AdamOptions, Optimizer, Rule, RuleOptimizer, RuleState, Sgd, SgdOptions,
+    UpdateContext,
+};
 use pellucid_nn::{Dropout, Parameter, StateDict};
 use pellucid_tensor::{Result, Tensor};
 use std::panic::catch_unwind;
@@ -79,8 +83,8 @@ fn schedules_check_their_options() {
         StepLr { step_size: 1, gamma: 0.5 },
         vec![(2, Box::new(StepLr { step_size: 0, gamma: 0.5 }))],
     );
-    let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total: 4 };
-    let cases: [(Box<dyn Schedule>, &str); 15] = [
+    let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total_iters: 4 };
+    let cases: [(Box<dyn Schedule>, &str); 20] = [
         (Box::new(StepLr { step_size: 0, gamma: 0.1 }), "StepLr: step_size must be at least 1, got 0; for example 30"),
         (
             Box::new(StepLr { step_size: 1, gamma: -1.0 }),
@@ -91,26 +95,43 @@ fn schedules_check_their_options() {
             Box::new(ExponentialLr { gamma: f64::NAN }),
             "gamma must be finite and not negative, got NaN; for example 0.9",
         ),
-        (Box::new(ConstantLr { factor: 0.0, total: 2 }), "factor must be in (0, 1], got 0; for example 0.1"),
+        (Box::new(ConstantLr { factor: 0.0, total_iters: 2 }), "factor must be in (0, 1], got 0; for example 0.1"),
         (Box::new(linear(0.0, 1.0)), "start_factor must be in (0, 1], got 0; for example 0.1"),
         (Box::new(linear(1.0, 1.5)), "end_factor must be in [0, 1], got 1.5; for example 1"),
-        (Box::new(CosineAnnealingLr { period: 0, floor: 0.0 }), "period must be at least 1, got 0; for example 100"),
+        (Box::new(CosineAnnealingLr { t_max: 0, eta_min: 0.0 }), "t_max must be at least 1, got 0; for example 100"),
         (
-            Box::new(CosineAnnealingWarmRestarts { first: 0, multiple: 1, floor: 0.0 }),
-            "first must be at least 1, got 0; for example 10",
+            Box::new(CosineAnnealingWarmRestarts { t_0: 0, t_mult: 1, eta_min: 0.0 }),
+            "t_0 must be at least 1, got 0; for example 10",
         ),
         (
-            Box::new(CosineAnnealingWarmRestarts { first: 1, multiple: 0, floor: 0.0 }),
-            "multiple must be at least 1, got 0; for example 1",
+            Box::new(CosineAnnealingWarmRestarts { t_0: 1, t_mult: 0, eta_min: 0.0 }),
+            "t_mult must be at least 1, got 0; for example 1",
         ),
-        (Box::new(OneCycleLr::new(1.0, 0)), "total must be at least 1, got 0; for example 1000"),
+        (Box::new(OneCycleLr::new(1.0, 0)), "total_steps must be at least 1, got 0; for example 1000"),
         (Box::new(OneCycleLr::new(-1.0, 5)), "max_lr must be finite and not negative, got -1; for example 0.1"),
         (
             Box::new(OneCycleLr { pct_start: 1.5, ..OneCycleLr::new(1.0, 5) }),
             "pct_start must be in [0, 1], got 1.5; for example 0.3",
         ),
-        (Box::new(CyclicLr { up: 0, ..CyclicLr::new(0.1, 1.0) }), "up must be at least 1, got 0; for example 2000"),
-        (Box::new(CosineSchedule::new(0.1, 0)), "total must be at least 1, got 0; for example 1000"),
+        (
+            Box::new(CyclicLr { step_size_up: 0, ..CyclicLr::new(0.1, 1.0) }),
+            "step_size_up must be at least 1, got 0; for example 2000",
+        ),
+        (
+            Box::new(CosineWithWarmupLr { warmup_steps: 0, total_steps: 0, eta_min: 0.0 }),
+            "total_steps must be at least 1, got 0; for example 1000",
+        ),
+        (Box::new(PolynomialLr { total_iters: 5, power: f64::NAN }), "power must be finite and not negative, got NaN"),
+        (Box::new(WarmupLr { warmup_steps: 0 }), "WarmupLr: warmup_steps must be at least 1, got 0"),
+        (Box::new(NoamLr { d_model: 0, warmup_steps: 1 }), "NoamLr: d_model must be at least 1, got 0"),
+        (
+            Box::new(OneCycleLr { final_div_factor: 0.0, ..OneCycleLr::new(1.0, 5) }),
+            "final_div_factor must be finite and above 0, got 0; for example 10000",
+        ),
+        (
+            Box::new(CyclicLr { mode: CyclicMode::ExpRange(-1.0), ..CyclicLr::new(0.1, 1.0) }),
+            "the factor of mode must be finite and not negative, got -1",
+        ),
     ];
     for (schedule, expected) in cases {
         let found = refused(schedule);
@@ -150,6 +171,45 @@ fn a_state_with_an_invalid_learning_rate_is_refused() {
 
 #[test]
 fn gradients_of_another_dtype_are_named() {
-    let found = message(sgd().rebind_grads(&[Tensor::from([1.0f64])]));
+    let found = message(sgd().try_rebind_grads(&[Tensor::from([1.0f64])]));
     assert!(found.contains("f64") && found.contains("f32"), "{found}");
+}
+
+/// A rule whose update reads more states than it has.
+#[derive(Debug)]
+struct Misread;
+
+impl Rule for Misread {
+    fn name(&self) -> &'static str {
+        "misread"
+    }
+
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn lr(&self) -> f64 {
+        0.1
+    }
+
+    fn state(&self, like: &Tensor) -> Result<RuleState> {
+        Ok(vec![("velocity", like.copy())])
+    }
+
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
+        let ([_lr], [_velocity]) = (context.rates()?, context.states()?);
+        let [_mean, _square] = context.states()?;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_rule_reads_the_states_that_it_has() {
+    let parameter = Parameter::new(Tensor::from([1.0f32]));
+    let optimizer = RuleOptimizer::new(vec![parameter.clone()], Misread);
+    parameter.sum(..).backward();
+    let found = message(optimizer.try_step());
+    assert!(found.contains("the rule has 1 states, but its update reads 2"), "{found}");
+    let none: Vec<(Vec<Parameter>, Misread)> = Vec::new();
+    assert!(message(RuleOptimizer::try_with_groups(none)).contains("at least one group"));
 }

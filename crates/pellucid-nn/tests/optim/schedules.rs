@@ -3,8 +3,8 @@
 use crate::{close, flat, numbers_of, parameters, set_gradients};
 use pellucid_nn::optim::schedule;
 use pellucid_nn::optim::schedule::*;
-use pellucid_nn::optim::{Adagrad, AdagradOptions, AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions};
-use pellucid_tensor::{DType, Error};
+use pellucid_nn::optim::{Adagrad, AdagradOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
+use pellucid_tensor::{DType, Error, Tensor};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -37,18 +37,18 @@ fn schedule(name: &str) -> Box<dyn Schedule> {
         "multiplicative" => Box::new(MultiplicativeLr::new(|epoch| 1.0 - 0.01 * epoch as f64)),
         "step" => Box::new(StepLr { step_size: 7, gamma: 0.3 }),
         "multistep" => Box::new(MultiStepLr { milestones: vec![3, 8, 8, 20], gamma: 0.5 }),
-        "constant" => Box::new(ConstantLr { factor: 0.25, total: 6 }),
-        "linear" => Box::new(LinearLr { start_factor: 0.2, end_factor: 0.9, total: 8 }),
+        "constant" => Box::new(ConstantLr { factor: 0.25, total_iters: 6 }),
+        "linear" => Box::new(LinearLr { start_factor: 0.2, end_factor: 0.9, total_iters: 8 }),
         "exponential" => Box::new(exponential),
-        "polynomial" => Box::new(PolynomialLr { total: 12, power: 2.5 }),
-        "cosine" => Box::new(CosineAnnealingLr { period: 8, floor: 0.001 }),
-        "cosine_long" => Box::new(CosineAnnealingLr { period: 50, floor: 0.0 }),
-        "restarts" => Box::new(CosineAnnealingWarmRestarts { first: 5, multiple: 1, floor: 0.0 }),
-        "restarts_longer" => Box::new(CosineAnnealingWarmRestarts { first: 4, multiple: 2, floor: 0.002 }),
+        "polynomial" => Box::new(PolynomialLr { total_iters: 12, power: 2.5 }),
+        "cosine" => Box::new(CosineAnnealingLr { t_max: 8, eta_min: 0.001 }),
+        "cosine_long" => Box::new(CosineAnnealingLr { t_max: 50, eta_min: 0.0 }),
+        "restarts" => Box::new(CosineAnnealingWarmRestarts { t_0: 5, t_mult: 1, eta_min: 0.0 }),
+        "restarts_longer" => Box::new(CosineAnnealingWarmRestarts { t_0: 4, t_mult: 2, eta_min: 0.002 }),
         "onecycle" => Box::new(OneCycleLr::new(PerGroup::Each(vec![0.3, 0.1]), 30)),
         "onecycle_linear" => Box::new(OneCycleLr {
             pct_start: 0.4,
-            anneal: AnnealStrategy::Linear,
+            anneal_strategy: AnnealStrategy::Linear,
             three_phase: true,
             div_factor: 5.0,
             final_div_factor: 50.0,
@@ -56,39 +56,46 @@ fn schedule(name: &str) -> Box<dyn Schedule> {
             max_momentum: 0.9,
             ..OneCycleLr::new(0.3, 25)
         }),
-        "cyclic" => Box::new(CyclicLr { up: 4, down: Some(7), ..CyclicLr::new(0.01, PerGroup::Each(vec![0.1, 0.2])) }),
-        "cyclic2" => Box::new(CyclicLr { up: 5, scale: CyclicScale::Triangular2, ..CyclicLr::new(0.01, 0.1) }),
+        "cyclic" => Box::new(CyclicLr {
+            step_size_up: 4,
+            step_size_down: Some(7),
+            ..CyclicLr::new(0.01, PerGroup::Each(vec![0.1, 0.2]))
+        }),
+        "cyclic2" => Box::new(CyclicLr { step_size_up: 5, mode: CyclicMode::Triangular2, ..CyclicLr::new(0.01, 0.1) }),
         "cyclic_exp" => Box::new(CyclicLr {
-            up: 5,
-            scale: CyclicScale::ExpRange(0.97),
+            step_size_up: 5,
+            mode: CyclicMode::ExpRange(0.97),
             cycle_momentum: false,
             ..CyclicLr::new(0.01, 0.1)
         }),
-        "cyclic_own" => {
-            Box::new(CyclicLr { up: 5, scale: CyclicScale::OfCycle(|c| 1.0 / (c * c)), ..CyclicLr::new(0.01, 0.1) })
-        }
+        "cyclic_own" => Box::new(CyclicLr {
+            step_size_up: 5,
+            mode: CyclicMode::OfCycle(|c| 1.0 / (c * c)),
+            ..CyclicLr::new(0.01, 0.1)
+        }),
         "sequential" => Box::new(SequentialLr::new(
-            LinearLr { start_factor: 0.1, end_factor: 1.0, total: 5 },
-            vec![(5, Box::new(exponential)), (15, Box::new(CosineAnnealingLr { period: 6, floor: 0.0 }))],
+            LinearLr { start_factor: 0.1, end_factor: 1.0, total_iters: 5 },
+            vec![(5, Box::new(exponential)), (15, Box::new(CosineAnnealingLr { t_max: 6, eta_min: 0.0 }))],
         )),
         "sequential_multiplicative" => Box::new(SequentialLr::new(
-            ConstantLr { factor: 0.5, total: 4 },
+            ConstantLr { factor: 0.5, total_iters: 4 },
             vec![(8, Box::new(MultiplicativeLr::new(|epoch| 0.9 - 0.01 * epoch as f64)))],
         )),
         "swa" => Box::new(SwaLr::new(0.05)),
         "swa_linear" => Box::new(SwaLr {
-            epochs: 7,
-            anneal: AnnealStrategy::Linear,
+            anneal_epochs: 7,
+            anneal_strategy: AnnealStrategy::Linear,
             ..SwaLr::new(PerGroup::Each(vec![0.3, 0.001]))
         }),
-        "swa_at_once" => Box::new(SwaLr { epochs: 0, ..SwaLr::new(0.05) }),
-        "chained" => {
-            Box::new(ChainedScheduler::new(vec![Box::new(ConstantLr { factor: 0.1, total: 4 }), Box::new(exponential)]))
-        }
+        "swa_at_once" => Box::new(SwaLr { anneal_epochs: 0, ..SwaLr::new(0.05) }),
+        "chained" => Box::new(ChainedScheduler::new(vec![
+            Box::new(ConstantLr { factor: 0.1, total_iters: 4 }),
+            Box::new(exponential),
+        ])),
         "chained_more" => Box::new(ChainedScheduler::new(vec![
-            Box::new(LinearLr { start_factor: 0.5, end_factor: 1.0, total: 6 }),
+            Box::new(LinearLr { start_factor: 0.5, end_factor: 1.0, total_iters: 6 }),
             Box::new(StepLr { step_size: 5, gamma: 0.5 }),
-            Box::new(PolynomialLr { total: 25, power: 1.0 }),
+            Box::new(PolynomialLr { total_iters: 25, power: 1.0 }),
         ])),
         other => panic!("add the schedule {other} of the fixture to this test"),
     }
@@ -216,7 +223,7 @@ fn optimizers_without_momentum_are_refused() {
 #[test]
 fn noam_matches_its_paper() {
     let optimizer = Sgd::new(parameters(false, DType::F64), SgdOptions { lr: 1.0, ..Default::default() });
-    let mut scheduler = Scheduler::new(NoamLr { width: 512, warmup: 10 }, &optimizer);
+    let mut scheduler = Scheduler::new(NoamLr { d_model: 512, warmup_steps: 10 }, &optimizer);
     for t in 1..=30 {
         let t = f64::from(t);
         let expected = 1.0 / 512f64.sqrt() * (1.0 / t.sqrt()).min(t / 10f64.powi(3).sqrt());
@@ -228,17 +235,68 @@ fn noam_matches_its_paper() {
 #[test]
 fn a_warmup_ends_in_the_full_rate_alone_or_chained() {
     let optimizer = two_groups();
-    let both = ChainedScheduler::new(vec![Box::new(WarmupLr { steps: 4 }), Box::new(ExponentialLr { gamma: 0.5 })]);
+    let both =
+        ChainedScheduler::new(vec![Box::new(WarmupLr { warmup_steps: 4 }), Box::new(ExponentialLr { gamma: 0.5 })]);
     let mut chained = Scheduler::new(both, &optimizer);
     for epoch in 0..8 {
         let expected = 0.1 * (f64::from(epoch + 1) / 4.0).min(1.0) * 0.5f64.powi(epoch);
         close(&[optimizer.lr()], &[expected], 1e-14, "warmup");
         chained.step(&optimizer);
     }
-    let mut scheduler = Scheduler::new(CosineSchedule::new(1.0, 10).warmup(2), &optimizer);
-    for epoch in 0..12 {
-        assert_eq!(optimizer.lr(), CosineSchedule::new(1.0, 10).warmup(2).lr(epoch));
-        scheduler.step(&optimizer);
+}
+
+/// η₀·(t + 1)/w, then half a cosine to η_min, for each group from its own initial rate.
+#[test]
+fn a_cosine_with_warmup_rises_and_falls() {
+    let optimizer = two_groups();
+    let schedule = CosineWithWarmupLr { warmup_steps: 2, total_steps: 10, eta_min: 0.01 };
+    let mut scheduler = Scheduler::new(schedule, &optimizer);
+    let rates: Vec<Vec<f64>> = (0..12)
+        .map(|_| {
+            let rates = scheduler.last_lr();
+            scheduler.step(&optimizer);
+            rates
+        })
+        .collect();
+    assert_eq!(rates[..3], [[0.05, 0.01], [0.1, 0.02], [0.1, 0.02]]);
+    close(&rates[6], &[0.055, 0.015], 1e-15, "half");
+    assert!(rates[2..11].windows(2).all(|w| w[1][0] < w[0][0] && w[1][1] < w[0][1]));
+    assert_eq!(rates[10..], [[0.01; 2], [0.01; 2]]);
+    let refused = CosineWithWarmupLr { warmup_steps: 11, ..schedule };
+    assert!(Scheduler::try_new(refused, &optimizer).err().unwrap().to_string().contains("11 warm-up steps of 10"));
+    // A warm-up without a decay.
+    let only = Scheduler::new(CosineWithWarmupLr { warmup_steps: 10, ..schedule }, &two_groups());
+    close(&only.last_lr(), &[0.01, 0.002], 1e-15, "warm-up");
+}
+
+/// A jump to an epoch and as many steps have the same bits, where the rate does not depend on the previous one.
+#[test]
+fn jumps_and_steps_have_the_same_bits() {
+    let previous =
+        ["multiplicative", "swa", "swa_linear", "swa_at_once", "chained", "chained_more", "sequential_multiplicative"];
+    for name in names().into_iter().filter(|name| !previous.contains(name)) {
+        let (optimizer, other) = (two_groups(), two_groups());
+        let (mut steps, mut jumps) =
+            (Scheduler::new(schedule(name), &optimizer), Scheduler::new(schedule(name), &other));
+        for epoch in 1..40 {
+            steps.step(&optimizer);
+            jumps.set_epoch(epoch, &other);
+            assert_eq!(steps.last_lr(), jumps.last_lr(), "{name}, epoch {epoch}");
+        }
+    }
+}
+
+/// A chained schedule whose previous factor is 0 continues from the lowest rate: η(t) of a cosine that rises again.
+#[test]
+fn a_chain_leaves_a_rate_of_zero() {
+    let optimizer = two_groups();
+    let cosine = CosineAnnealingLr { t_max: 3, eta_min: 0.0 };
+    let chain = ChainedScheduler::new(vec![Box::new(cosine), Box::new(ExponentialLr { gamma: 1.0 })]);
+    let mut chained = Scheduler::new(chain, &optimizer);
+    for epoch in 0..10 {
+        let expected = 0.1 * (1.0 + (std::f64::consts::PI * f64::from(epoch) / 3.0).cos()) / 2.0;
+        assert!((optimizer.lr() - expected).abs() < 1e-15, "epoch {epoch}: {} for {expected}", optimizer.lr());
+        chained.step(&optimizer);
     }
 }
 
@@ -258,7 +316,7 @@ fn negative_and_non_finite_rates_are_refused() {
     assert!(Scheduler::try_new(LambdaLr::new(|_| -1e-6), &two_groups()).is_err());
     for percent in 1..100 {
         let optimizer = two_groups();
-        let ends = schedule::LinearLr { start_factor: f64::from(percent) / 100.0, end_factor: 0.0, total: 7 };
+        let ends = schedule::LinearLr { start_factor: f64::from(percent) / 100.0, end_factor: 0.0, total_iters: 7 };
         let mut scheduler = Scheduler::new(ends, &optimizer);
         (0..9).for_each(|_| scheduler.step(&optimizer));
         assert!((0.0..1e-15).contains(&optimizer.lr()), "the rate after a decay to 0 must be about 0 ({percent} %)");
@@ -276,7 +334,7 @@ fn negative_and_non_finite_rates_are_refused() {
 #[test]
 fn warm_restarts_move_within_epochs() {
     let optimizer = two_groups();
-    let mut scheduler = Scheduler::new(CosineAnnealingWarmRestarts { first: 3, multiple: 2, floor: 0.01 }, &optimizer);
+    let mut scheduler = Scheduler::new(CosineAnnealingWarmRestarts { t_0: 3, t_mult: 2, eta_min: 0.01 }, &optimizer);
     for (epoch, lr) in [
         (0.25, 0.09846666218300808),
         (2.9, 0.010246514708427702),
@@ -322,7 +380,7 @@ fn a_scheduler_belongs_to_its_optimizer_and_its_state_to_its_schedule() {
     assert_eq!((scheduler.epoch(), other.group_lr(0)), (0, optimizer.group_lr(0)));
 
     let mut state = scheduler.state_dict();
-    let constant = Scheduler::new(ConstantLr { factor: 0.5, total: 2 }, &optimizer);
+    let constant = Scheduler::new(ConstantLr { factor: 0.5, total_iters: 2 }, &optimizer);
     let refused = constant.load_state_dict(&state).unwrap_err().to_string();
     assert!(
         refused.contains("StepLr") && refused.contains("ConstantLr") && refused.contains("schedule.StepLr"),
@@ -330,6 +388,11 @@ fn a_scheduler_belongs_to_its_optimizer_and_its_state_to_its_schedule() {
     );
     // A state without the entry fits every schedule.
     state.remove("schedule.StepLr").expect("the state must name the schedule");
+    constant.load_state_dict(&state).unwrap();
+    // A boxed schedule has its own name; earlier versions wrote `Box`, which fits every schedule.
+    let boxed: Box<dyn Schedule> = Box::new(StepLr { step_size: 1, gamma: 0.1 });
+    assert!(Scheduler::new(boxed, &optimizer).state_dict().contains_key("schedule.StepLr"));
+    state.insert("schedule.Box".to_string(), Tensor::zeros(0, DType::Bool));
     constant.load_state_dict(&state).unwrap();
 }
 
@@ -360,7 +423,7 @@ fn a_plateau_schedule_belongs_to_its_first_optimizer() {
 #[test]
 fn options_outside_of_their_ranges_are_refused() {
     let optimizer = two_groups();
-    let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total: 4 };
+    let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total_iters: 4 };
     for (start, end) in [(0.0, 1.0), (-0.5, 1.0), (1.5, 1.0), (f64::NAN, 1.0), (0.5, 1.5), (0.5, -0.1)] {
         assert!(Scheduler::try_new(linear(start, end), &optimizer).is_err(), "{start} to {end}");
     }
@@ -368,5 +431,5 @@ fn options_outside_of_their_ranges_are_refused() {
     for pct_start in [-0.1, 1.5, f64::NAN] {
         assert!(Scheduler::try_new(OneCycleLr { pct_start, ..OneCycleLr::new(0.1, 10) }, &optimizer).is_err());
     }
-    assert!(Scheduler::try_new(CosineSchedule::new(0.1, 0), &optimizer).is_err());
+    assert!(Scheduler::try_new(NoamLr { d_model: 512, warmup_steps: 0 }, &optimizer).is_err());
 }

@@ -1,7 +1,7 @@
 //! SGD and AdamW against PyTorch's values, and against their definitions in `f64`.
 
 use pellucid_nn::Parameter;
-use pellucid_nn::optim::{AdamW, AdamWOptions, CosineSchedule, Optimizer, Sgd, SgdOptions, clip_grad_norm};
+use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm};
 use pellucid_tensor::{DType, Error, Tensor};
 
 const START: [f64; 3] = [0.5, -1.0, 2.0];
@@ -125,25 +125,6 @@ fn training_resumes_exactly() {
 
     let sgd = Sgd::new(parameter(DType::F32), SgdOptions::default());
     assert!(matches!(sgd.load_state_dict(&first.state_dict()), Err(Error::StateDict { .. })));
-}
-
-#[test]
-fn a_schedule_sets_the_learning_rate() {
-    let optimizer = Sgd::new(parameter(DType::F64), SgdOptions::default());
-    let schedule = CosineSchedule::new(1.0, 10).warmup(2).floor(0.1);
-    let rates: Vec<f64> = (0..12)
-        .map(|step| {
-            schedule.set(&optimizer, step);
-            optimizer.lr()
-        })
-        .collect();
-    assert_eq!(rates[..3], [0.5, 1.0, 1.0]);
-    assert!((rates[6] - 0.55).abs() < 1e-12);
-    assert!(rates[2..10].windows(2).all(|w| w[1] < w[0]));
-    assert_eq!(rates[10..], [0.1, 0.1]);
-    // The first schedule has zero steps, the second only a warm-up.
-    assert_eq!(CosineSchedule::new(1.0, 0).lr(0), 0.0);
-    assert_eq!(CosineSchedule::new(1.0, 2).warmup(5).lr(1), 1.0);
 }
 
 #[test]

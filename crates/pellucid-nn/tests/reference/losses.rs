@@ -243,7 +243,7 @@ fn an_adaptive_softmax_matches_pytorch() {
 #[test]
 fn a_projected_cross_entropy_matches_pytorch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let mut loss = init::in_dtype(DType::F64, || LinearCrossEntropyLoss::new(2, 3, &[2]).with_bias());
+    let mut loss = init::in_dtype(DType::F64, || LinearCrossEntropyLoss::new(2, 3, &[2]).bias(true));
     loss.loss.label_smoothing = 0.1;
     loss.loss.ignore_index = Some(1);
     let weights = [

@@ -27,7 +27,7 @@ pub(crate) fn layers_of_two_inputs_match_pytorch() {
     };
     let bilinear = Bilinear::new(3, 4, 2);
     check("bilinear", &bilinear, &|a, b| bilinear.forward(a, b));
-    let plain = Bilinear::new(3, 4, 2).without_bias();
+    let plain = Bilinear::new(3, 4, 2).bias(false);
     check("bilinear_plain", &plain, &|a, b| plain.forward(a, b));
     let cosine = CosineSimilarity::default();
     check("cosine_similarity", &cosine, &|a, b| cosine.forward(a, b));
@@ -40,14 +40,14 @@ pub(crate) fn max_unpooling_restores_the_maxima() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = Tensor::arange(0.0f32, 24.0, 1.0).reshape([1, 1, 4, 6]);
     let pool = MaxPool2d::new(2);
-    let (y, indices) = pool.with_indices(&x);
+    let (y, indices) = pool.forward_with_indices(&x);
     assert_eq!(y.to_vec::<f32>(), [7.0, 9.0, 11.0, 19.0, 21.0, 23.0]);
     let back = MaxUnpool2d::new(2).forward(&y, &indices);
     assert_eq!(back.shape(), x.shape());
     let expected = x.to_vec::<f32>().into_iter().map(|v| if y.to_vec::<f32>().contains(&v) { v } else { 0.0 });
     assert_eq!(back.to_vec::<f32>(), expected.collect::<Vec<_>>());
     let solid = x.reshape([1, 2, 3, 4]);
-    let (y, indices) = MaxPool3d::new([2, 3, 2]).with_indices(&solid);
+    let (y, indices) = MaxPool3d::new([2, 3, 2]).forward_with_indices(&solid);
     assert_eq!(y.to_vec::<f32>(), [21.0, 23.0]);
     let back = MaxUnpool3d::new([2, 3, 2]).forward(&y, &indices);
     assert_eq!(back.shape(), solid.shape());
@@ -55,11 +55,11 @@ pub(crate) fn max_unpooling_restores_the_maxima() {
     assert_eq!(back.to_vec::<f32>(), expected.collect::<Vec<_>>());
     // With overlapping windows and padding, several input sizes give one output size, so the caller specifies the size.
     let odd = Tensor::randn([2, 3, 9], DType::F32);
-    let (y, indices) = MaxPool1d::new(3).stride(2).padding(1).with_indices(&odd);
+    let (y, indices) = MaxPool1d::new(3).stride(2).padding(1).forward_with_indices(&odd);
     let unpool = MaxUnpool1d::new(3).stride(2).padding(1);
     assert_eq!(unpool.forward(&y, &indices).shape().dims(), [2, 3, 9]);
     assert_eq!(unpool.forward_to(&y, &indices, [10]).shape().dims(), [2, 3, 10]);
-    let adaptive = AdaptiveMaxPool1d::new(3).with_indices(&odd);
+    let adaptive = AdaptiveMaxPool1d::new(3).forward_with_indices(&odd);
     assert_eq!(adaptive.0.to_vec::<f32>(), odd.take_along_axis(&adaptive.1, 2).to_vec::<f32>());
 }
 
@@ -85,7 +85,7 @@ fn bags_start_at_offsets_and_rows_are_weighed() {
     let weights = Tensor::from([1.0f32, 2.0, -1.0]);
     let found = rows.forward(&index) * weights.unsqueeze(1);
     let expected = [found.narrow(0, 0, 2).sum(0).to_vec::<f32>(), found.narrow(0, 2, 1).sum(0).to_vec()].concat();
-    let y = bags.bags(&index, Some(&offsets), Some(&weights));
+    let y = bags.forward_bags(&index, Some(&offsets), Some(&weights));
     assert_eq!(y.to_vec::<f32>(), expected);
 }
 
@@ -177,7 +177,7 @@ fn invalid_inputs_are_refused_and_change_nothing() {
 #[test]
 fn batch_norm_of_an_empty_batch_keeps_the_statistics() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    for norm in [BatchNorm1d::new(3), BatchNorm1d::new(3).cumulative()] {
+    for norm in [BatchNorm1d::new(3), BatchNorm1d::new(3).momentum(None)] {
         assert_eq!(norm.forward(&Tensor::zeros([0, 3, 2], DType::F32)).shape().dims(), [0, 3, 2]);
         assert_eq!(norm.running_mean.as_ref().unwrap().to_vec::<f32>(), [0.0; 3]);
         assert_eq!(norm.running_var.as_ref().unwrap().to_vec::<f32>(), [1.0; 3]);

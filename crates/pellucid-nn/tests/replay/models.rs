@@ -2,15 +2,17 @@
 
 use crate::training::{TrainingCase, Way, classes, run_training, same, wave};
 use pellucid_cpu::with_threads;
+use pellucid_nn::optim::schedule::{CosineWithWarmupLr, Scheduler};
 use pellucid_nn::optim::{
-    Adam, AdamOptions, AdamW, AdamWOptions, Average, AveragedModel, CosineSchedule, GradScaler, GradScalerOptions,
-    Optimizer, Sgd, SgdOptions, clip_grad_norm,
+    Adam, AdamOptions, AdamW, AdamWOptions, Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer, Sgd,
+    SgdOptions, clip_grad_norm,
 };
 use pellucid_nn::{
     AttentionMasks, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, LearnedPositions, Linear, Lstm, Module,
     Relu, StateDict, TransformerEncoder, TransformerOptions, init, loss, sequential,
 };
 use pellucid_tensor::{DType, Tensor, autocast, capture, manual_seed, ops};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Joins the state dicts of a model, its optimizer and others under prefixes.
@@ -70,7 +72,9 @@ fn cnn(dtype: DType) -> TrainingCase {
             Linear::new(16, 3),
         ]
     });
-    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() });
+    let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+    let schedule = CosineWithWarmupLr { warmup_steps: 20, total_steps: 200, eta_min: 0.0 };
+    let scheduler = RefCell::new(Scheduler::new(schedule, &optimizer));
     let both = Rc::new((model, optimizer));
     let (own, scheduled) = (both.clone(), both.clone());
     let step = move |inputs: &[Tensor]| {
@@ -85,7 +89,7 @@ fn cnn(dtype: DType) -> TrainingCase {
     TrainingCase {
         steps: vec![Box::new(step)],
         launch: |dtype, i| (0, vec![wave(&[4, 2, 6, 6], i, dtype), classes(&[4], i, 3)]),
-        before: Box::new(move |i| CosineSchedule::new(0.02, 200).warmup(20).set(&scheduled.1, i)),
+        before: Box::new(move |i| scheduler.borrow_mut().set_epoch(i, &scheduled.1)),
         state: Box::new(move || together(&[("model", both.0.state_dict()), ("optimizer", both.1.state_dict())])),
     }
 }
@@ -104,17 +108,18 @@ const MICRO: usize = 3;
 /// A transformer whose gradients accumulate over several launches before another captured step updates.
 fn transformer(dtype: DType) -> TrainingCase {
     let model = init::in_dtype(dtype, || {
-        let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
+        let options =
+            TransformerOptions { hidden: 16, norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
         Gpt {
             words: Embedding::new(7, 8),
             positions: LearnedPositions::new(5, 8),
-            body: TransformerEncoder::new(1, 8, 2, 16, options).with_norm(),
-            head: Linear::new(8, 7).without_bias(),
+            body: TransformerEncoder::with_options(8, 2, 1, options).norm(true),
+            head: Linear::new(8, 7).bias(false),
         }
     });
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() });
     let zeros: Vec<Tensor> = optimizer.parameters().iter().map(|p| Tensor::zeros_like(&p.detach())).collect();
-    optimizer.rebind_grads(&zeros).unwrap();
+    optimizer.rebind_grads(&zeros);
     let both = Rc::new((model, optimizer));
     let (first, second) = (both.clone(), both.clone());
     let gather = move |inputs: &[Tensor]| {
@@ -153,7 +158,7 @@ fn lstm(dtype: DType) -> TrainingCase {
     let model = init::in_dtype(dtype, || (Lstm::new(3, 5), Linear::new(5, 2)));
     let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() });
     let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
-        let (outputs, _) = lstm.run(x, None);
+        let (outputs, _) = lstm.forward_sequence(x, None);
         loss::mse_loss(&head.forward(&outputs.mean(0)), y)
     };
     let batch = |dtype, i| (0, vec![wave(&[4, 3, 3], i, dtype), wave(&[3, 2], 2 * i, dtype)]);
@@ -176,10 +181,10 @@ fn mixed(_: DType) -> TrainingCase {
             loss::cross_entropy(&model.forward(&inputs[0]), &inputs[1])
         };
         scaler.scale(&loss).backward();
-        let unscaled = scaler.unscale(optimizer).unwrap();
+        let unscaled = scaler.unscale(optimizer);
         clip_grad_norm(optimizer.parameters(), 1.0).unwrap();
-        unscaled.step(optimizer).unwrap();
-        scaler.update().unwrap();
+        unscaled.step();
+        scaler.update();
         average.update().unwrap();
         loss.detach()
     };

@@ -61,20 +61,20 @@ fn a_fused_layer_equals_both_layers_in_evaluation() {
         let (conv, x) = (Conv1d::new(4, 6, 3).groups(2), randn(&[2, 4, 9]));
         let fused = fuse_conv_bn(&conv, &norm).unwrap();
         assert_near(&fused.forward(&x), &norm.forward(&conv.forward(&x)), 1e-12);
-        let (linear, x) = (Linear::new(5, 6).without_bias(), randn(&[3, 5]));
+        let (linear, x) = (Linear::new(5, 6).bias(false), randn(&[3, 5]));
         let fused = fuse_linear_bn(&linear, &norm).unwrap();
         assert_near(&fused.forward(&x), &norm.forward(&linear.forward(&x)), 1e-12);
         assert_eq!(fused.parameter_count(), 36);
 
         let norm = BatchNorm2d::new(6).eps(1e-2);
         randomize(&norm);
-        let conv = Conv2d::new(4, 6, 3).stride(2).padding(1).padding_mode(PaddingMode::Reflect).without_bias();
+        let conv = Conv2d::new(4, 6, 3).stride(2).padding(1).padding_mode(PaddingMode::Reflect).bias(false);
         let x = randn(&[2, 4, 7, 8]);
         let before = conv.forward(&x);
         assert_near(&fuse_conv_bn(&conv, &norm).unwrap().forward(&x), &norm.forward(&before), 1e-12);
         assert_eq!(conv.forward(&x).to_bytes(), before.to_bytes(), "the fusion must not change the layer");
 
-        let norm = BatchNorm3d::new(2).without_affine();
+        let norm = BatchNorm3d::new(2).affine(false);
         randomize(&norm);
         let (conv, x) = (Conv3d::new(3, 2, [2, 1, 3]), randn(&[2, 3, 4, 3, 5]));
         conv.freeze();
@@ -88,7 +88,7 @@ fn a_fused_layer_equals_both_layers_in_evaluation() {
 fn layers_that_do_not_fit_are_refused() {
     let conv = Conv2d::new(3, 4, 1);
     assert!(matches!(fuse_conv_bn(&conv, &BatchNorm2d::new(3)), Err(Error::ShapeMismatch { .. })));
-    let plain = BatchNorm2d::new(4).without_running_statistics();
+    let plain = BatchNorm2d::new(4).running_statistics(false);
     assert!(matches!(fuse_conv_bn(&conv, &plain), Err(Error::InvalidArgument { .. })));
     let wide = BatchNorm2d::new(4).with_dtype(DType::F64).unwrap();
     assert!(matches!(fuse_conv_bn(&conv, &wide), Err(Error::DTypeMismatch { .. })));

@@ -20,7 +20,7 @@ fn check_adapted<L: LoraTarget + Clone>(plain: L, x: &Tensor) {
     let layer = Lora::new(plain.deep_copy().unwrap(), 2).alpha(3.0);
     assert_eq!(layer.forward(x).to_bytes(), before.to_bytes(), "the initial update must be 0");
     let layer = randomize(layer);
-    let original = layer.layer().adapted_weight().copy();
+    let original = layer.original().copy();
     let y = layer.forward(x);
 
     // The layer with the sum as its weight, which is differentiable in A and B.
@@ -46,9 +46,9 @@ fn check_adapted<L: LoraTarget + Clone>(plain: L, x: &Tensor) {
     assert!(layer.is_merged());
     assert_near(&layer.forward(x), &y, 1e-12);
     layer.unmerge();
-    assert_near(layer.layer().adapted_weight(), &original, 1e-14);
+    assert_near(layer.original(), &original, 1e-14);
     assert_near(&layer.forward(x), &y, 1e-12);
-    let merged = layer.into_merged();
+    let merged = layer.remove();
     assert_near(&merged.forward(x), &y, 1e-12);
     assert!(merged.parameters().iter().all(|parameter| parameter.requires_grad()));
 }
@@ -59,11 +59,11 @@ fn the_update_equals_a_layer_with_the_sum_of_weights() {
     let randn = |shape: &[usize]| Tensor::randn(shape, DType::F64);
     init::in_dtype(DType::F64, || {
         check_adapted(Linear::new(5, 4), &randn(&[3, 5]));
-        check_adapted(Linear::new(5, 4).without_bias(), &randn(&[2, 3, 5]));
+        check_adapted(Linear::new(5, 4).bias(false), &randn(&[2, 3, 5]));
         check_adapted(Conv1d::new(4, 6, 3).stride(2).padding(1), &randn(&[2, 4, 9]));
         check_adapted(Conv2d::new(4, 6, [3, 2]).dilation(2).groups(2), &randn(&[2, 4, 7, 6]));
         check_adapted(Conv2d::new(4, 8, 3).padding(Padding::Same).groups(4), &randn(&[2, 4, 5, 5]));
-        check_adapted(Conv3d::new(2, 3, 2).without_bias(), &randn(&[1, 2, 4, 3, 5]));
+        check_adapted(Conv3d::new(2, 3, 2).bias(false), &randn(&[1, 2, 4, 3, 5]));
         check_adapted(Embedding::new(7, 3), &Tensor::from([[1i64, 0, 6], [6, 2, 2]]));
     });
 }
@@ -185,7 +185,7 @@ fn clones_share_a_merge() {
     let tied = sequential![layer.clone(), layer.clone().alpha(2.0)].deep_copy().unwrap();
     assert!(!copy.state_dict().contains_key("0.lora_merged"));
     assert_eq!(tied.state_dict().keys().filter(|name| name.ends_with("lora_merged")).count(), 1);
-    drop(layer.clone().into_merged());
+    drop(layer.clone().remove());
     assert!(layer.is_merged());
 }
 

@@ -5,6 +5,7 @@ mod fusion;
 mod lora;
 mod parametrized;
 mod prune;
+mod roles;
 mod vector;
 
 use pellucid_tensor::Tensor;

@@ -33,7 +33,7 @@ impl Parametrization for Doubled {
 
 #[test]
 fn a_parametrization_of_the_user_is_applied_and_removed() {
-    let layer = Linear::new(2, 1).without_bias();
+    let layer = Linear::new(2, 1).bias(false);
     init::constant_(&layer.weight, 2.0);
     let layer = Parametrized::new(layer, Positive);
     assert_near(layer.original(), &Tensor::full([1, 2], 2.0f64.ln(), DType::F32), 1e-6);
@@ -86,7 +86,7 @@ fn weights_are_orthogonal_in_every_map() {
             let conv = Parametrized::new(Conv2d::new(2, 3, [3, 2]), Orthogonal::new().map(map));
             assert_orthonormal(&conv.weight(), 1e-12);
         }
-        let layer = Parametrized::new(Linear::new(4, 6), Orthogonal::new().without_base());
+        let layer = Parametrized::new(Linear::new(4, 6), Orthogonal::new().use_trivialization(false));
         assert_orthonormal(&layer.weight(), 1e-12);
         let names: Vec<String> = layer.state_dict().into_keys().collect();
         assert_eq!(names, ["bias", "parametrizations.weight.original"]);
@@ -125,7 +125,8 @@ fn training_keeps_the_weight_orthogonal() {
 #[test]
 fn maps_without_a_right_inverse_are_refused() {
     for map in [OrthogonalMap::MatrixExp, OrthogonalMap::Cayley] {
-        let refused = Parametrized::try_new(Linear::new(3, 3), Orthogonal::new().map(map).without_base()).map(drop);
+        let refused =
+            Parametrized::try_new(Linear::new(3, 3), Orthogonal::new().map(map).use_trivialization(false)).map(drop);
         assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{refused:?}");
     }
 }
@@ -140,4 +141,89 @@ fn a_deep_copy_has_an_original_and_a_base_of_its_own() {
     init::normal_(layer.original(), 0.0, 1.0);
     init::zeros_(&layer.named_buffers()[0].1);
     assert_eq!(copy.weight().to_bytes(), before);
+}
+
+/// Sets the weight of a layer and removes the parametrization; the weight is the given one, or near to it.
+fn check_reparametrized<W: Reparametrized>(layer: W, x: &Tensor) -> W::Layer {
+    let weight = Tensor::randn(layer.original().shape(), DType::F64);
+    let (id, before) = (layer.original().id(), layer.weight().to_bytes());
+    assert!(matches!(layer.try_set_weight(&Tensor::zeros([1], DType::F64)), Err(Error::ShapeMismatch { .. })));
+    assert_eq!(layer.weight().to_bytes(), before);
+    layer.set_weight(&weight);
+    let (found, y) = (layer.weight().detach(), layer.forward(x));
+    let plain = layer.remove();
+    assert_eq!(plain.weight().id(), id, "the layer must keep its parameter");
+    assert_near(plain.weight(), &found, 1e-12);
+    assert_near(&plain.forward(x), &y, 1e-12);
+    plain
+}
+
+#[test]
+fn all_wrappers_set_and_remove_the_weight() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    init::in_dtype(DType::F64, || {
+        let (x, tokens) = (Tensor::randn([2, 3], DType::F64), Tensor::from([[0i64, 3], [1, 1]]));
+        let (linear, table) = (|| Linear::new(3, 4), || Embedding::new(5, 3));
+        check_reparametrized(Parametrized::new(linear(), WeightNorm::new()), &x);
+        check_reparametrized(Pruned::new(linear()), &x);
+        check_reparametrized(Lora::new(linear(), 2), &x);
+        let merged = Lora::new(linear(), 2);
+        init::normal_(&merged.lora_b, 0.0, 1.0);
+        merged.merge();
+        check_reparametrized(merged, &x);
+        check_reparametrized(Parametrized::new(table(), WeightNorm::new()), &tokens);
+        check_reparametrized(Pruned::new(table()), &tokens);
+        check_reparametrized(Lora::new(table(), 2), &tokens);
+        for layer in [Parametrized::new(linear(), SpectralNorm::new().iterations(3))] {
+            layer.eval();
+            check_reparametrized(layer, &x);
+        }
+        let layer = Parametrized::new(table(), SpectralNorm::new());
+        layer.eval();
+        check_reparametrized(layer, &tokens);
+    });
+}
+
+/// The weight that is set is the weight that is read, with new lengths and directions.
+#[test]
+fn weight_norm_represents_every_weight() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let layer = Parametrized::new(Linear::new(3, 2).bias(false), WeightNorm::new());
+    let length = layer.parametrization().length().unwrap().clone();
+    assert_eq!(length.shape().dims(), [2, 1]);
+    let weight = Tensor::from([[3.0f32, 0.0, 4.0], [0.0, 2.0, 0.0]]);
+    layer.set_weight(&weight);
+    assert_near(&layer.weight(), &weight, 1e-6);
+    assert_near(&length, &Tensor::from([[5.0f32], [2.0]]), 1e-6);
+    let names: Vec<String> = layer.state_dict().into_keys().collect();
+    assert_eq!(names, ["parametrizations.weight.original0", "parametrizations.weight.original1"]);
+    let copy = layer.deep_copy().unwrap();
+    init::constant_(&length, 1.0);
+    assert_near(&copy.weight(), &weight, 1e-6);
+    assert!(WeightNorm::new().forward(&weight).is_err() && SpectralNorm::new().forward(&weight).is_err());
+}
+
+/// The vectors improve in training only, and their names are PyTorch's.
+#[test]
+fn spectral_norm_updates_its_vectors_in_training() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let layer = Parametrized::new(Linear::new(3, 2), SpectralNorm::new());
+    let x = Tensor::randn([2, 3], DType::F32);
+    init::normal_(layer.original(), 0.0, 1.0);
+    let u = || layer.parametrization().u().unwrap().to_bytes();
+    layer.eval();
+    let before = u();
+    layer.forward(&x);
+    assert_eq!(u(), before);
+    layer.train();
+    assert!(layer.try_forward(&Tensor::zeros([2, 3], DType::F64)).is_err());
+    assert_eq!(u(), before, "a refused input must change nothing");
+    layer.forward(&x);
+    assert_ne!(u(), before);
+    let mut names: Vec<String> = layer.state_dict().into_keys().collect();
+    names.sort();
+    let paths = ["0._u", "0._v", "original"].map(|name| format!("parametrizations.weight.{name}"));
+    assert_eq!(names[1..], paths);
+    assert!(SpectralNorm::new().try_iterations(0).is_err() && SpectralNorm::new().try_eps(-1.0).is_err());
+    assert!(Parametrized::try_new(Linear::new(3, 2), layer.parametrization().clone()).is_err());
 }

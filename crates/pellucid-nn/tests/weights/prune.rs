@@ -9,7 +9,7 @@ use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Tensor, no_grad, ops};
 
 fn pruned<const N: usize>(weight: [[f32; N]; 2]) -> Pruned<Linear> {
-    let layer = Linear::new(N, 2).without_bias();
+    let layer = Linear::new(N, 2).bias(false);
     let _off = no_grad();
     ops::copy_(&layer.weight, &Tensor::from(weight)).unwrap();
     Pruned::new(layer)

@@ -25,7 +25,7 @@ impl SlotOrigin {
     pub(super) fn role(&self) -> SlotRole {
         match self {
             SlotOrigin::Input(_) => SlotRole::Input,
-            SlotOrigin::Own => SlotRole::Own,
+            SlotOrigin::Own => SlotRole::Scratch,
             SlotOrigin::Bound => SlotRole::State,
             SlotOrigin::Constant(_) => SlotRole::Constant,
         }
@@ -148,7 +148,7 @@ pub(super) fn mark_given_inputs(plan: &mut Plan, origins: &[SlotOrigin], is_writ
     for (slot, origin) in origins.iter().enumerate() {
         let is_input = matches!(origin, SlotOrigin::Input(_));
         if is_input && !is_written[slot] && plan.outputs.iter().all(|o| o.slot != slot) {
-            plan.roles[slot] = SlotRole::Given;
+            plan.roles[slot] = SlotRole::ExternalRead;
         }
     }
 }
@@ -162,7 +162,7 @@ pub(super) fn input_place(
     dtype: DType,
 ) -> Option<(usize, Option<usize>, usize)> {
     let slot = origins.iter().position(|o| matches!(o, SlotOrigin::Input(n) if *n == number))?;
-    let given = (plan.role(slot) == SlotRole::Given).then_some(slot);
+    let given = (plan.role(slot) == SlotRole::ExternalRead).then_some(slot);
     match &plan.arena {
         Some(arena) if given.is_none() => Some((arena.slot, given, arena.allocation(slot)?.offset / dtype.size())),
         _ => Some((slot, given, 0)),

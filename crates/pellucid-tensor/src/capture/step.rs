@@ -290,8 +290,10 @@ impl CompiledStep {
         let elided = || self.plan.report.elided.iter().find(|(s, _)| *s == slot).map(|(_, why)| why.clone());
         let allocation = || self.plan.arena.as_ref().and_then(|arena| arena.allocation(slot));
         match self.plan.role(slot) {
-            SlotRole::State | SlotRole::Constant | SlotRole::Given | SlotRole::Result => Placement::External,
-            SlotRole::Own | SlotRole::Input => match (allocation(), elided()) {
+            SlotRole::State | SlotRole::Constant | SlotRole::ExternalRead | SlotRole::ExternalWrite => {
+                Placement::External
+            }
+            SlotRole::Scratch | SlotRole::Input => match (allocation(), elided()) {
                 (Some(allocation), _) => Placement::Arena(*allocation),
                 (None, Some(why)) => Placement::Elided(why),
                 (None, None) if self.plan.arena.is_some() => Placement::Elided(Elision::Dead),

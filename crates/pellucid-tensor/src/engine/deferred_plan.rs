@@ -29,13 +29,13 @@ pub(super) fn run_kernels(
     stats::count_run(kernels.len());
     let NumberedKernels { storages, handles, mut launches } = NumberedKernels::new(&kernels);
     remove_unneeded(&mut launches, &handles);
-    let mut roles = vec![SlotRole::Given; storages.len()];
+    let mut roles = vec![SlotRole::ExternalRead; storages.len()];
     for out in launches.iter().flat_map(|launch| &launch.outputs) {
         roles[out.slot] = SlotRole::State;
     }
     for (slot, storage) in storages.iter().enumerate() {
         if !storage.buffer().is_allocated() && storage.pending() == list {
-            roles[slot] = if handles[slot] > 0 { SlotRole::Result } else { SlotRole::Own };
+            roles[slot] = if handles[slot] > 0 { SlotRole::ExternalWrite } else { SlotRole::Scratch };
         }
     }
     let slots = storages.iter().map(|storage| storage.buffer().bytes()).collect();
@@ -55,8 +55,8 @@ pub(super) fn run_kernels(
     for ((slot, storage), role) in storages.iter().enumerate().zip(roles) {
         if storage.pending() == list && !is_written_later(storage) {
             let is_valid = match (role, &outcome) {
-                (SlotRole::Own, _) => false,
-                (SlotRole::Result, Err(failed)) => failed.is_complete(slot),
+                (SlotRole::Scratch, _) => false,
+                (SlotRole::ExternalWrite, Err(failed)) => failed.is_complete(slot),
                 _ => true,
             };
             storage.set_pending(if is_valid { READY } else { FAILED });
@@ -94,7 +94,8 @@ fn run_one_by_one(
     roles: &[SlotRole],
     storages: &[Arc<Storage>],
 ) -> Result<(), Box<RunFailure>> {
-    let (read, written): (Vec<_>, Vec<_>) = storages.iter().zip(roles).partition(|(_, role)| **role == SlotRole::Given);
+    let (read, written): (Vec<_>, Vec<_>) =
+        storages.iter().zip(roles).partition(|(_, role)| **role == SlotRole::ExternalRead);
     let [read, written] = [read, written].map(|list| list.into_iter().map(|(s, _)| s.clone()).collect::<Vec<_>>());
     let _guard = BorrowGuard::acquire(&read, &written);
     stats::count_launches(launches.len(), launches.iter().map(Launch::bytes).sum());
@@ -112,7 +113,7 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
         let of_role = plan.roles.iter().zip(storages).filter(|(role, _)| roles.contains(role));
         of_role.map(|(_, storage)| storage.clone()).collect::<SmallVec<[Arc<Storage>; 16]>>()
     };
-    let (read, written) = (of_role(&[SlotRole::Given]), of_role(&[SlotRole::State, SlotRole::Result]));
+    let (read, written) = (of_role(&[SlotRole::ExternalRead]), of_role(&[SlotRole::State, SlotRole::ExternalWrite]));
     if let [launch] = &plan.launches[..] {
         let _guard = BorrowGuard::acquire(&read, &written);
         stats::count_launches(1, launch.bytes());

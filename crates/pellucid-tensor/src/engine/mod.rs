@@ -423,7 +423,7 @@ pub(crate) fn is_recorded(array: &Array) -> bool {
 
 /// Returns the number of the recording of the step that this thread captures; 0 outside captured steps.
 #[inline]
-pub(crate) fn recording_number() -> u32 {
+pub fn recording_number() -> u32 {
     if is_capturing() { list::with_current(|r| r.id as u32) } else { 0 }
 }
 

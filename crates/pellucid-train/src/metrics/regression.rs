@@ -111,22 +111,24 @@ struct ColumnSums {
     /// The first target. Sums use differences from it, which avoids cancellation.
     origin: f64,
     offsets: CompensatedSum,
-    squared_offsets: CompensatedSum,
+    /// Σ(y − ȳ)² of the targets so far (Welford 1962).
+    squared_deviations: CompensatedSum,
     squared_errors: CompensatedSum,
 }
 
 impl ColumnSums {
-    fn add(&mut self, output: f64, target: f64) {
+    /// Adds a sample, the last one of `samples`.
+    fn add(&mut self, output: f64, target: f64, samples: u64) {
         let (error, offset) = (output - target, target - self.origin);
         self.squared_errors.add(error * error);
+        let before = if samples > 1 { self.offsets.value() / (samples - 1) as f64 } else { 0.0 };
         self.offsets.add(offset);
-        self.squared_offsets.add(offset * offset);
+        let mean = self.offsets.value() / samples as f64;
+        self.squared_deviations.add((offset - before) * (offset - mean));
     }
 
-    fn r2(self, samples: u64) -> f64 {
-        let offsets = self.offsets.value();
-        let total = self.squared_offsets.value() - offsets * offsets / samples as f64;
-        let residual = self.squared_errors.value();
+    fn r2(self) -> f64 {
+        let (total, residual) = (self.squared_deviations.value(), self.squared_errors.value());
         match total {
             // For constant targets, the value depends on the errors only.
             0.0 if residual == 0.0 => 1.0,
@@ -199,7 +201,7 @@ impl Metric for R2Score {
         for row in pairs.chunks_exact(columns) {
             self.samples += 1;
             for (column, &(output, target)) in self.columns.iter_mut().zip(row) {
-                column.add(output, target);
+                column.add(output, target, self.samples);
             }
         }
         Ok(())
@@ -209,7 +211,7 @@ impl Metric for R2Score {
         if self.samples < 2 {
             return Ok(f64::NAN);
         }
-        let values = self.columns.iter().map(|column| column.r2(self.samples));
+        let values = self.columns.iter().map(|column| column.r2());
         Ok(values.collect::<CompensatedSum>().value() / self.columns.len() as f64)
     }
 

@@ -15,11 +15,11 @@ pub(super) trait RunParts {
     fn position(&self) -> BatchPosition;
     fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>>;
 
-    /// Returns the position of the loader as a state dict.
-    fn batches_state(&self) -> Result<StateDict>;
+    /// Returns the positions of the loaders of the training and of the validation.
+    fn batches_state(&self) -> Result<[StateDict; 2]>;
 
-    /// Restores a position of the loader.
-    fn load_batches_state(&self, state: &StateDict) -> Result<()>;
+    /// Returns to positions of the loaders.
+    fn load_batches_state(&self, states: &[StateDict; 2]) -> Result<()>;
 
     /// Begins the next epoch, or the rest of an epoch.
     fn begin_batches(&mut self) -> Result<()>;
@@ -48,8 +48,7 @@ pub(super) trait RunParts {
     fn next_validation(&mut self) -> Option<Result<usize>>;
     fn evaluate_step(&mut self) -> Result<BatchScores>;
 
-    /// Ends the batches of an evaluation. If the evaluation is incomplete, the loader returns to its state before the
-    /// evaluation.
+    /// Ends the batches of an evaluation, also before the last one.
     fn end_validation(&mut self) -> Result<()>;
 
     /// Returns the parts of the task and of the loaders.
@@ -76,11 +75,8 @@ pub(super) struct BoundRun<'t, 'v, 'm, T: TrainingTask> {
     validated: Option<EpochBatchIter<T::Batch>>,
     /// The current batch.
     batch: Option<T::Batch>,
-    /// The state to which the validation loader returns: the state before an incomplete evaluation, or the position
-    /// within an epoch.
-    before_validation: Option<StateDict>,
-    /// Whether the validation loader was within an epoch before the evaluation.
-    is_within_epoch: bool,
+    /// The position of a loader that is evaluated in the middle of an epoch.
+    interrupted: Option<StateDict>,
 }
 
 impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
@@ -96,8 +92,7 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
             batches: None,
             validated: None,
             batch: None,
-            before_validation: None,
-            is_within_epoch: false,
+            interrupted: None,
         }
     }
 
@@ -109,8 +104,7 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
             batches: None,
             validated: None,
             batch: None,
-            before_validation: None,
-            is_within_epoch: false,
+            interrupted: None,
         }
     }
 
@@ -128,9 +122,14 @@ fn no_batch() -> Error {
     Error::invalid("fit", "there is no batch")
 }
 
-/// Calls `change`, then restores the earlier state of the loader.
+/// Returns the state of a loader.
+fn state_of(loader: &dyn Stateful) -> Result<StateDict> {
+    Ok(loader.state()?.into_iter().collect())
+}
+
+/// Calls `change`, and restores the state that a loader has before.
 fn keep_state(loader: &dyn Stateful, change: &mut dyn FnMut()) -> Result<()> {
-    let state: StateDict = loader.state()?.into_iter().collect();
+    let state = state_of(loader)?;
     change();
     loader.prepare_load(&state)?.commit()
 }
@@ -148,13 +147,18 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
         self.train.as_ref().map_or_else(|| Err(no_batch()), |train| train.sample_indices(position))
     }
 
-    fn batches_state(&self) -> Result<StateDict> {
-        let state = self.train.as_ref().map_or_else(|| Ok(Vec::new()), |train| train.as_stateful().state())?;
-        Ok(state.into_iter().collect())
+    fn batches_state(&self) -> Result<[StateDict; 2]> {
+        let train = self.train.as_ref().map(|loader| state_of(loader.as_stateful()));
+        let validation = self.validation.as_ref().map(|loader| state_of(loader.as_stateful()));
+        Ok([train.transpose()?.unwrap_or_default(), validation.transpose()?.unwrap_or_default()])
     }
 
-    fn load_batches_state(&self, state: &StateDict) -> Result<()> {
-        self.train.as_ref().map_or(Ok(()), |train| train.as_stateful().prepare_load(state)?.commit())
+    fn load_batches_state(&self, [train, validation]: &[StateDict; 2]) -> Result<()> {
+        let loads = [
+            self.train.as_ref().map(|loader| loader.as_stateful().prepare_load(train)),
+            self.validation.as_ref().map(|loader| loader.as_stateful().prepare_load(validation)),
+        ];
+        loads.into_iter().flatten().try_for_each(|load| load?.commit())
     }
 
     fn begin_fit(&mut self) -> Result<()> {
@@ -199,11 +203,9 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
 
     fn begin_validation(&mut self) -> Result<BatchPosition> {
         let validation = self.validation.as_mut().ok_or_else(no_batch)?;
-        self.before_validation = Some(validation.as_stateful().state()?.into_iter().collect());
-        self.is_within_epoch = validation.position().batch > 0;
-        if self.is_within_epoch {
-            // An evaluation reads an entire epoch. The loader of a stopped training then continues at its earlier
-            // position.
+        if validation.position().batch > 0 {
+            // An evaluation reads a whole epoch, and the loader of a training that was stopped continues where it was.
+            self.interrupted = Some(state_of(validation.as_stateful())?);
             drop(validation.begin_epoch()?);
         }
         let position = validation.position();
@@ -214,12 +216,7 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
     fn next_validation(&mut self) -> Option<Result<usize>> {
         match self.validated.as_mut()?.next() {
             Some(batch) => Some(self.keep(batch)),
-            None => {
-                if !self.is_within_epoch {
-                    self.before_validation = None;
-                }
-                self.end_validation().err().map(Err)
-            }
+            None => self.end_validation().err().map(Err),
         }
     }
 
@@ -229,7 +226,7 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
 
     fn end_validation(&mut self) -> Result<()> {
         (self.validated, self.batch) = (None, None);
-        match (self.before_validation.take(), &self.validation) {
+        match (self.interrupted.take(), &self.validation) {
             (Some(state), Some(validation)) => validation.as_stateful().prepare_load(&state)?.commit(),
             _ => Ok(()),
         }

@@ -30,6 +30,8 @@ pub(super) struct RunCore<'f> {
     /// The name of the value that determines the best epoch, and its direction.
     pub(super) monitor: Option<(String, Goal)>,
     pub(super) files: RunFiles,
+    /// Whether a file of the state was due between two updates.
+    pub(super) is_save_due: bool,
     pub(super) log_every: usize,
     pub(super) is_quiet: bool,
     pub(super) state: RunState,
@@ -55,6 +57,7 @@ impl<'f> RunCore<'f> {
             early_stopping: None,
             monitor: None,
             files: RunFiles::default(),
+            is_save_due: false,
             log_every: 50,
             is_quiet: false,
             state: RunState::default(),

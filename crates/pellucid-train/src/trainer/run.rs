@@ -129,8 +129,15 @@ impl RunCore<'_> {
         parts.begin_batches()?;
         report.begin_epoch(epoch, parts.batch_count(), parts.position().batch);
         let mut at_end = None;
-        let end = self.run_steps(parts, signals, report, &mut at_end)?;
+        let mut meter = LossMeter::default();
+        let end = self.run_steps(parts, signals, report, &mut meter, &mut at_end);
         report.end_steps();
+        if end.is_err() {
+            // Another call of `fit` continues after the batch that failed.
+            let _ = meter.read(&mut self.state.0.borrow_mut());
+            parts.pause_batches()?;
+        }
+        let end = end?;
         let stopped = match end {
             StepsEnd::Stopped(reason) => {
                 parts.pause_batches()?;
@@ -191,9 +198,9 @@ impl RunCore<'_> {
         parts: &mut dyn RunParts,
         signals: &TerminationSignals,
         report: &RunReport,
-        at_end: &mut Option<StateDict>,
+        meter: &mut LossMeter,
+        at_end: &mut Option<[StateDict; 2]>,
     ) -> Result<StepsEnd> {
-        let mut meter = LossMeter::default();
         let mut position = parts.position();
         let (mut ends, count) = (None, parts.batch_count());
         while count != Some(position.batch) {
@@ -203,7 +210,7 @@ impl RunCore<'_> {
             let Some(samples) = parts.next_batch() else { break };
             let samples = samples.map_err(|error| self.step_error(position, 0, error))?;
             let is_first = self.step() == 0;
-            let stops = self.run_step(samples, position, parts, &mut meter, report)?;
+            let stops = self.run_step(samples, position, parts, meter, report)?;
             if is_first && let Some(reason) = parts.eager_reason() {
                 report.line(format_args!("the steps run eagerly, since they cannot be captured: {reason}"));
             }
@@ -214,9 +221,11 @@ impl RunCore<'_> {
                 ends = Some(StopReason::Requested);
             }
             let step = self.step();
-            let is_due = self.files.every.is_some_and(|every| step.is_multiple_of(every));
-            if parts.is_between_updates() && (ends.is_some() || is_due) {
+            // With gradient accumulation, a file that is due is written after the next update.
+            self.is_save_due |= self.files.every.is_some_and(|every| step.is_multiple_of(every));
+            if parts.is_between_updates() && (ends.is_some() || self.is_save_due) {
                 meter.read(&mut self.state.0.borrow_mut())?;
+                self.is_save_due = false;
                 self.save_last(parts)?;
                 if let Some(reason) = ends {
                     return Ok(StepsEnd::Stopped(reason));
@@ -226,11 +235,11 @@ impl RunCore<'_> {
             // run with more steps differ from an uninterrupted run.
             if self.max_steps.is_some_and(|steps| step >= steps) && parts.is_between_updates() {
                 let is_last_batch = parts.batch_count() == Some(position.batch);
-                self.check_sums(&mut meter, position, parts)?;
+                self.check_sums(meter, position, parts)?;
                 return Ok(if is_last_batch { StepsEnd::Exhausted(None) } else { StepsEnd::Limit });
             }
         }
-        self.check_sums(&mut meter, position, parts)?;
+        self.check_sums(meter, position, parts)?;
         Ok(StepsEnd::Exhausted(ends))
     }
 
@@ -342,7 +351,11 @@ impl RunCore<'_> {
         signals: &TerminationSignals,
         report: &RunReport,
     ) -> Result<StopReason> {
-        let Some((scores, improvement)) = self.validated_scores(parts, start, signals)? else {
+        // The validation at the end of the epoch reads the same batches.
+        let loaders = parts.batches_state()?;
+        let validated = self.validated_scores(parts, start, signals);
+        parts.load_batches_state(&loaders)?;
+        let Some((scores, improvement)) = validated? else {
             return Ok(self.report_stop(StopReason::Interrupted, report));
         };
         improvement.note(&mut self.state.0.borrow_mut(), false);

@@ -171,10 +171,10 @@ impl SupervisedState<'_> {
             settings.change_gradients(optimizer.parameters())?;
             return optimizer.try_step();
         };
-        let unscaled = scaler.unscale(optimizer)?;
+        let unscaled = scaler.try_unscale(optimizer)?;
         settings.change_gradients(optimizer.parameters())?;
-        unscaled.step(optimizer)?;
-        scaler.update()
+        unscaled.try_step()?;
+        scaler.try_update()
     }
 
     fn end_epoch(&mut self, step: &mut dyn SupervisedStep) -> Result<()> {

@@ -180,7 +180,7 @@ fn rate(optimizer: &dyn Optimizer, group: usize) -> f64 {
 pub(super) fn store_rates(parts: &dyn RunParts, waits: bool) -> Result<()> {
     for (_, optimizer) in parts.optimizers() {
         for group in 0..optimizer.group_count() {
-            let tensor = optimizer.group_lr_tensor(group);
+            let tensor = optimizer.group_lr_hyperparameter(group).tensor();
             if tensor.dtype() != DType::F32 || !waits && !tensor.device().is_cpu() {
                 continue;
             }

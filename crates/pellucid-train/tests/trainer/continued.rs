@@ -411,3 +411,67 @@ fn the_state_of_a_run_has_parts_of_the_program() {
     let error = run.fit(&mut train, None).unwrap_err().to_string();
     assert!(error.contains("scaler") && error.contains("load_parts()"), "{error}");
 }
+
+/// A file that is due between two updates is written after the next one.
+#[test]
+fn files_that_are_due_between_updates_are_written() {
+    let _alone = alone();
+    let scratch = Scratch::new("trainer-due-files");
+    let saved: Arc<std::sync::Mutex<Vec<usize>>> = Arc::default();
+    let (list, step) = (saved.clone(), AtomicUsize::new(0));
+    let (mut train, _) = points();
+    let mut run = trainer().epochs(2).accumulate(3).checkpoints(&scratch.0).checkpoint_every(2).callback(
+        move |event: &TrainingEvent<'_>, _: &mut FitControl| {
+            match event {
+                TrainingEvent::StepEnded { step: now, .. } => step.store(*now, Ordering::Relaxed),
+                TrainingEvent::Saved { path } if path.ends_with("last.safetensors") => {
+                    list.lock().unwrap().push(step.load(Ordering::Relaxed));
+                }
+                _ => {}
+            }
+            Ok(())
+        },
+    );
+    run.fit(&mut train, None).unwrap();
+    // An epoch has 8 batches: updates after 3, 6 and 8.
+    assert_eq!(*saved.lock().unwrap(), [3, 6, 8, 11, 14, 16]);
+}
+
+/// After an error within an epoch, the next call continues with the rest of the epoch.
+#[test]
+fn an_error_within_an_epoch_loses_no_batch() {
+    let _alone = alone();
+    let (mut train, mut validation) = points();
+    let mut expected = trainer().epochs(2);
+    let uninterrupted = expected.fit(&mut train, Some(&mut validation)).unwrap();
+    let has_failed = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (mut train, mut validation) = points();
+    let mut run = trainer().epochs(2).callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| match event {
+        TrainingEvent::StepEnded { step: 3, .. } if !has_failed.swap(true, Ordering::Relaxed) => {
+            Err(Error::InvalidArgument { op: "disk", reason: "full".into() })
+        }
+        _ => Ok(()),
+    });
+    run.fit(&mut train, Some(&mut validation)).unwrap_err();
+    let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(history.column("step").unwrap(), [8.0, 16.0]);
+    assert_eq!(history.column("train_loss"), uninterrupted.column("train_loss"));
+    assert_eq!(bits(run.model()), bits(expected.model()));
+}
+
+/// The validation after a limited number of steps reads the batches of the validation at the end of the epoch.
+#[test]
+fn a_validation_within_an_epoch_does_not_advance_the_loader() {
+    let _alone = alone();
+    let validation = || {
+        let samples = from_fn(20, |index| Ok((Tensor::randn([4], DType::F32), (index % 2) as i64)));
+        DataLoader::new(samples, LoaderOptions { batch_size: 7, shuffle: true, seed: 3, ..Default::default() })
+    };
+    let (mut train, _) = points();
+    let expected = trainer().steps(21).fit(&mut train, Some(&mut validation())).unwrap();
+    let ((mut train, _), mut validation) = (points(), validation());
+    let mut run = trainer().steps(5);
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    let history = run.steps(21).fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(history.column("validation_loss"), expected.column("validation_loss"));
+}

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// A run with every part that a checkpoint can contain.
 fn trainer_with_all_parts() -> SmallTrainer {
-    let schedule = CosineAnnealingLr { period: 40, floor: 0.0 };
+    let schedule = CosineAnnealingLr { t_max: 40, eta_min: 0.0 };
     trainer().epochs(4).ema(0.9).accumulate(2).schedule_steps(schedule)
 }
 

@@ -13,23 +13,18 @@
 
 use super::GpuFamily;
 use super::shared::tile::{Coordinate, IndexDigit, TiledArray, TiledProduct};
+use super::shared::window::{fits_shader_coordinates, spatial_lengths};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use pellucid_ir::Result;
 use pellucid_ir::backend::OperandMeta;
-use pellucid_ir::kernel::{Conv, ConvPart, Window};
-
-/// The largest coordinate. Shaders compute coordinates modulo 2³².
-const MAX_COORDINATE: usize = i32::MAX as usize / 2;
+use pellucid_ir::kernel::{Conv, ConvPart};
 
 impl GpuFamily for Conv {
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let ([a, b, ..], [out, ..]) = (inputs, outputs) else { return true };
         let [x, _, y] = self.part.sorted([a, b], out).map(|array| array.layout.shape());
-        // The rule of the family rejects larger coordinates.
-        let is_within = |axis, limit| self.window.has_coordinates(axis, x[2 + axis], y[2 + axis], limit);
-        let is_small = |axis| is_within(axis, MAX_COORDINATE) || !is_within(axis, Window::MAX_COORDINATE);
-        x.rank() != 5 || y.rank() != 5 || (0..3).all(is_small)
+        x.rank() != 5 || y.rank() != 5 || fits_shader_coordinates(&self.window, [&x[2..], &y[2..]])
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
@@ -56,7 +51,7 @@ struct ResidueClass {
     count: usize,
     /// The first tap.
     first_tap: usize,
-    /// The distance of the taps.
+    /// The step between taps.
     tap_step: usize,
     /// The number of taps.
     taps: usize,
@@ -70,47 +65,54 @@ struct ConvArrays<'a, 'k> {
     x: DeviceArray<'a>,
     w: DeviceArray<'a>,
     y: DeviceArray<'a>,
-    /// The numbers of channels and of outputs of a group.
+    /// The number of channels of a group.
     channels: usize,
+    /// The number of outputs of a group.
     outputs: usize,
+    digits: LeadDigits,
+}
+
+/// The digits of the axes of a convolution that are not spatial.
+#[derive(Clone, Copy)]
+struct LeadDigits {
+    w_output: IndexDigit,
+    w_channel: IndexDigit,
+    x_image: IndexDigit,
+    y_image: IndexDigit,
+    x_channel: IndexDigit,
+    y_output: IndexDigit,
 }
 
 impl<'a, 'k> ConvArrays<'a, 'k> {
     fn new(kernel: &'k Conv, [x, w, y]: [DeviceArray<'a>; 3]) -> ConvArrays<'a, 'k> {
-        let (channels, outputs) = (w.shape()[1], w.shape()[0] / kernel.groups);
-        ConvArrays { kernel, x, w, y, channels, outputs }
-    }
-
-    /// Returns the digits of the output or the channel of w, of the image, and of the channel of x or the output of y.
-    fn leads(&self) -> [IndexDigit; 6] {
-        let ConvArrays { x, w, y, channels, outputs, .. } = self;
-        let images = x.shape()[0];
-        [
-            digit(w, 0, *outputs),
-            digit(w, 1, *channels),
-            digit(x, 0, images),
-            digit(y, 0, images),
-            digit(x, 1, *channels),
-            digit(y, 1, *outputs),
-        ]
+        let (channels, outputs, images) = (w.shape()[1], w.shape()[0] / kernel.groups, x.shape()[0]);
+        let digits = LeadDigits {
+            w_output: digit(&w, 0, outputs),
+            w_channel: digit(&w, 1, channels),
+            x_image: digit(&x, 0, images),
+            y_image: digit(&y, 0, images),
+            x_channel: digit(&x, 1, channels),
+            y_output: digit(&y, 1, outputs),
+        };
+        ConvArrays { kernel, x, w, y, channels, outputs, digits }
     }
 
     /// Adds the product of the output, or of the gradient of w.
     fn describe_windows(&self, list: &mut DispatchList<'_>) -> Result<()> {
-        let ConvArrays { kernel, x, w, y, channels, outputs } = self;
-        let [w_output, w_channel, x_image, y_image, x_channel, y_output] = self.leads();
+        let ConvArrays { kernel, x, w, y, channels, outputs, .. } = self;
+        let LeadDigits { w_output, w_channel, x_image, y_image, x_channel, y_output } = self.digits;
         let [taps, positions] = [w, y].map(|array| array.shape()[2..].iter().product::<usize>());
         let window = &kernel.window;
         // The windows of x: the rows of their matrix are channels and taps, the columns images and positions of y.
         let x_taps = with_lead(x_channel, along_axes(window.size, window.dilation.map(|d| d as isize)));
-        let x_steps = with_lead(x_image, along_axes(spatial(y), window.stride.map(|s| s as isize)));
+        let x_steps = with_lead(x_image, along_axes(spatial_lengths(y), window.stride.map(|s| s as isize)));
         let coordinates = [0, 1, 2].map(|axis| Coordinate {
             len: x.shape()[2 + axis],
             start: -(window.before[axis] as isize),
             stride: x.layout.strides()[2 + axis],
         });
-        let weights = || tiled(w, (0, *outputs), 0, [vec![w_output], with_lead(w_channel, positions_of(w))], &[]);
-        let results = || tiled(y, (1, *outputs), 0, [vec![y_output], with_lead(y_image, positions_of(y))], &[]);
+        let weights = || tiled(w, (0, *outputs), 0, [vec![w_output], with_lead(w_channel, position_digits(w))], &[]);
+        let results = || tiled(y, (1, *outputs), 0, [vec![y_output], with_lead(y_image, position_digits(y))], &[]);
         let windows = |digits| tiled(x, (1, *channels), 0, digits, &coordinates);
         let (columns, depth) = (x_image.len * positions, channels * taps);
         match kernel.part {
@@ -145,8 +147,8 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
 
     /// Adds the product of the gradient of the elements of x in one residue class along each axis.
     fn describe_input_gradient(&self, list: &mut DispatchList<'_>, classes: [&ResidueClass; 3]) -> Result<()> {
-        let ConvArrays { kernel, x, w, y, channels, outputs } = self;
-        let [w_output, w_channel, x_image, y_image, x_channel, y_output] = self.leads();
+        let ConvArrays { kernel, x, w, y, channels, outputs, .. } = self;
+        let LeadDigits { w_output, w_channel, x_image, y_image, x_channel, y_output } = self.digits;
         let window = &kernel.window;
         let (counts, taps) = (classes.map(|class| class.count), classes.map(|class| class.taps));
         // The next tap of a class is at an earlier position of y.
@@ -202,18 +204,13 @@ fn greatest_common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// Returns the lengths of the spatial axes.
-fn spatial(array: &DeviceArray<'_>) -> [usize; 3] {
-    [2, 3, 4].map(|axis| array.shape()[axis])
-}
-
 /// Returns the digit of an axis.
 fn digit(array: &DeviceArray<'_>, axis: usize, len: usize) -> IndexDigit {
     IndexDigit::plain(len, array.layout.strides()[axis])
 }
 
 /// Returns the digits of the positions of an array.
-fn positions_of(array: &DeviceArray<'_>) -> [IndexDigit; 3] {
+fn position_digits(array: &DeviceArray<'_>) -> [IndexDigit; 3] {
     [2, 3, 4].map(|axis| digit(array, axis, array.shape()[axis]))
 }
 

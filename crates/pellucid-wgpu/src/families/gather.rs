@@ -3,7 +3,7 @@
 //! The first dispatches check the indices. The last one copies one element in each invocation.
 
 use super::GpuFamily;
-use super::shared::indices::{IndexedAxes, check_indices};
+use super::shared::indices::{IndexedAxes, check_indices, unindexed_strides};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::access::{self, MergedAxes, same_size_integer};
@@ -32,21 +32,15 @@ fn gather(
     y: &DeviceArray<'_>,
 ) -> Result<()> {
     let shape = y.shape();
-    let own = x.layout.strides();
     let rank = indices[0].shape().rank();
     // The strides of the array over the axes of the result, without the axes that are indexed.
-    let array_strides: Vec<isize> = match index {
-        Index::Axes(_) => {
-            let axes = index.axes();
-            let rest = (0..x.shape().rank()).filter(|a| !axes.contains(a)).map(|a| own[a]);
-            std::iter::repeat_n(0, rank).chain(rest).collect()
-        }
-        Index::Along(axis) => (0..rank).map(|a| if a == *axis { 0 } else { own[a] }).collect(),
-    };
+    let slice_strides = index.slice_axes(x.shape().rank()).map(|axis| x.layout.strides()[axis]);
+    let array_strides = unindexed_strides(index, x, rank).into_iter().chain(slice_strides).collect();
     let mut strides = vec![y.broadcast_strides(shape), array_strides];
     for index in indices {
-        let own = index.layout.strides();
-        strides.push((0..shape.rank()).map(|a| if a < rank { own[a] } else { 0 }).collect());
+        let mut index_strides = index.layout.strides().to_vec();
+        index_strides.resize(shape.rank(), 0);
+        strides.push(index_strides);
     }
     let space = MergedAxes::new(shape, &strides);
     let count = shape.size();
@@ -58,13 +52,12 @@ fn gather(
     let indexed = IndexedAxes::declare(&mut parameters, index, x);
     let space = space.declare(&mut parameters);
 
-    shader.line("if (thread >= params[0]) { return; }");
-    let positions = space.positions(&mut shader, "thread", &starts);
-    let selected: Vec<(usize, &str)> =
-        (0..indices.len()).map(|k| (bindings.input(k + 1), &*positions[k + 2])).collect();
-    let at = indexed.position(&mut shader, &positions[1], &selected);
+    shader.return_unless_item("thread");
+    let offsets = space.offsets(&mut shader, "thread", &starts);
+    let selected: Vec<(usize, &str)> = (0..indices.len()).map(|k| (bindings.input(k + 1), &*offsets[k + 2])).collect();
+    let offset = indexed.offset(&mut shader, &offsets[1], &selected);
     let dtype = same_size_integer(x.dtype);
-    let value = shader.define(access::load(&shader, bindings.input(0), dtype, dtype.compute(), &at));
-    access::store(&mut shader, bindings.output(0), dtype.compute(), dtype, &value, &positions[0]);
+    let value = shader.define(access::load(&shader, bindings.input(0), dtype, dtype.compute(), &offset));
+    access::store(&mut shader, bindings.output(0), dtype.compute(), dtype, &value, &offsets[0]);
     list.dispatch("gather", shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
 }

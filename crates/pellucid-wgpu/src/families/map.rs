@@ -10,6 +10,7 @@ use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::access::{self, MergedAxes};
 use crate::shader::parameters::Parameters;
 use crate::shader::program::{ProgramValues, is_supported, program_iterations};
+use crate::shader::template::{CollectLines, values};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::Result;
 use pellucid_ir::backend::OperandMeta;
@@ -21,7 +22,7 @@ impl GpuFamily for Map {
         !self.program.is_row() && is_supported(&self.program)
     }
 
-    fn iterations(&self, _: &[OperandMeta<'_>]) -> usize {
+    fn iterations(&self, _: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
         // An invocation computes up to four elements.
         program_iterations(&self.program).saturating_mul(4)
     }
@@ -31,6 +32,50 @@ impl GpuFamily for Map {
     }
 }
 
+/// Returns the space of the outputs with the strides of all operands. The axes are in the memory order of the first
+/// output, so that neighbouring invocations write neighbouring words.
+fn memory_order_space(operands: &DeviceOperands<'_>, first: &DeviceArray<'_>) -> MergedAxes {
+    let shape = first.shape();
+    let first_strides = first.broadcast_strides(shape);
+    let mut order: Vec<usize> = (0..shape.rank()).collect();
+    order.sort_by_key(|&axis| std::cmp::Reverse(first_strides[axis].unsigned_abs()));
+    let dims: Vec<usize> = order.iter().map(|&axis| shape[axis]).collect();
+    let ordered_strides = |array: &DeviceArray<'_>| {
+        let strides = array.broadcast_strides(shape);
+        order.iter().map(|&axis| strides[axis]).collect()
+    };
+    MergedAxes::new(&dims, &operands.all().map(ordered_strides).collect::<Vec<_>>())
+}
+
+/// Returns for every output whether its elements are collected to full words.
+fn collected_outputs(space: &MergedAxes, inputs: usize, outputs: &[DeviceArray<'_>]) -> Vec<bool> {
+    let is_dense = |k: usize| space.strides[inputs + k].last().is_none_or(|&s| s == 1) && space.dims.len() <= 1;
+    let is_collected = |(k, o): (usize, &DeviceArray<'_>)| {
+        o.dtype.size() < 4 && is_dense(k) && (o.layout.offset() * o.dtype.size()).is_multiple_of(4)
+    };
+    outputs.iter().enumerate().map(is_collected).collect()
+}
+
+/// The element of an invocation.
+const ONE_ELEMENT: &str = "
+    let first = thread * 1u;
+    if (first >= $item_count) { return; }
+    let flat = first;
+    $compute_element
+";
+
+/// The elements of an invocation.
+const SEVERAL_ELEMENTS: &str = "
+    let first = thread * $lanes;
+    if (first >= $item_count) { return; }
+    $declare_words
+    let lanes = min($lanes, $item_count - first);
+    for (var lane = 0u; lane < lanes; lane = lane + 1u) {
+        let flat = first + lane;
+        $compute_element
+    }
+";
+
 /// Adds the dispatch of a program over the shape of its outputs.
 pub(super) fn describe_map(
     list: &mut DispatchList<'_>,
@@ -39,68 +84,43 @@ pub(super) fn describe_map(
 ) -> Result<()> {
     let DeviceOperands { inputs, outputs } = operands;
     let Some(first) = outputs.first() else { return Ok(()) };
-    let shape = first.shape();
-    let count = shape.size();
+    let count = first.shape().size();
     if count == 0 {
         return Ok(());
     }
-    // The axes in the memory order of the first output, so that neighbouring invocations write neighbouring words.
-    let arrays = || inputs.iter().chain(outputs);
-    let own = first.broadcast_strides(shape);
-    let mut order: Vec<usize> = (0..shape.rank()).collect();
-    order.sort_by_key(|&axis| std::cmp::Reverse(own[axis].unsigned_abs()));
-    let dims: Vec<usize> = order.iter().map(|&axis| shape[axis]).collect();
-    let strides: Vec<Vec<isize>> = arrays()
-        .map(|array| {
-            let strides = array.broadcast_strides(shape);
-            order.iter().map(|&axis| strides[axis]).collect()
-        })
-        .collect();
-    let space = MergedAxes::new(&dims, &strides);
-
+    let space = memory_order_space(operands, first);
+    let lane_count = outputs.iter().map(|o| 4 / o.dtype.size().min(4)).max().unwrap_or(1);
+    let is_collected = match lane_count {
+        1 => vec![false; outputs.len()],
+        _ => collected_outputs(&space, inputs.len(), outputs),
+    };
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, inputs, outputs);
-    let lanes = outputs.iter().map(|o| 4 / o.dtype.size().min(4)).max().unwrap_or(1);
     let mut parameters = Parameters::for_items(count);
-    let starts = declare_starts(&mut parameters, arrays());
+    let starts = declare_starts(&mut parameters, operands.all());
     let axes = space.declare(&mut parameters);
     let mut values = ProgramValues::declare(&mut parameters, program, 0, 0);
 
-    let is_dense = |k: usize| space.strides[inputs.len() + k].last().is_none_or(|&s| s == 1) && space.dims.len() <= 1;
-    let is_collected = |k: usize, o: &DeviceArray<'_>| {
-        o.dtype.size() < 4 && is_dense(k) && (o.layout.offset() * o.dtype.size()).is_multiple_of(4)
-    };
-    shader.line(format!("let first = thread * {lanes}u;"));
-    shader.line("if (first >= params[0]) { return; }");
-    if lanes > 1 {
-        for (k, _) in outputs.iter().enumerate().filter(|(k, o)| is_collected(*k, o)) {
-            shader.line(format!("var word{k} = 0u;"));
+    let compute_element = shader.collect_lines(|shader| {
+        let offsets = axes.offsets(shader, "flat", &starts);
+        access::load_inputs(shader, &mut values, program, 0, |k| (bindings.input(k), &offsets[k]));
+        values.compute_steps(shader, program);
+        for (k, store) in program.outputs.iter().enumerate() {
+            let (binding, offset) = (bindings.output(k), &offsets[inputs.len() + k]);
+            let value = values.value(store.value).to_string();
+            if is_collected[k] {
+                let lane = (&*format!("word{k}"), "lane", "lane + 1u == lanes");
+                access::store_collected(shader, binding, store.compute, store.storage, &value, offset, lane);
+            } else {
+                access::store(shader, binding, store.compute, store.storage, &value, offset);
+            }
         }
-        shader.line(format!("let lanes = min({lanes}u, params[0] - first);"));
-        shader.line("for (var lane = 0u; lane < lanes; lane = lane + 1u) {");
-        shader.line("let flat = first + lane;");
-    } else {
-        shader.line("let flat = first;");
-    }
-    let positions = axes.positions(&mut shader, "flat", &starts);
-    for (k, load) in program.inputs.iter().enumerate() {
-        let text = access::load(&shader, bindings.input(k), load.storage, load.compute, &positions[k]);
-        values.inputs[k] = shader.define(text);
-    }
-    values.compute_steps(&mut shader, program);
-    for (k, store) in program.outputs.iter().enumerate() {
-        let (binding, at) = (bindings.output(k), &positions[inputs.len() + k]);
-        let value = values.value(store.value).to_string();
-        if lanes > 1 && is_collected(k, &outputs[k]) {
-            let lane = (&*format!("word{k}"), "lane", "lane + 1u == lanes");
-            access::store_collected(&mut shader, binding, store.compute, store.storage, &value, at, lane);
-        } else {
-            access::store(&mut shader, binding, store.compute, store.storage, &value, at);
-        }
-    }
-    if lanes > 1 {
-        shader.line("}");
-    }
-    let groups = count.div_ceil(lanes).div_ceil(WORKGROUP as usize);
+    });
+    let collected = (0..outputs.len()).filter(|&k| is_collected[k]);
+    let declare_words: String = collected.map(|k| format!("var word{k} = 0u;\n")).collect();
+    let lanes = format!("{lane_count}u");
+    let source = if lane_count == 1 { ONE_ELEMENT } else { SEVERAL_ELEMENTS };
+    shader.template(source, values![lanes, declare_words, compute_element]);
+    let groups = count.div_ceil(lane_count).div_ceil(WORKGROUP as usize);
     list.dispatch(program.name, shader, parameters, &bindings.buffers, groups)
 }

@@ -20,7 +20,7 @@ impl GpuFamily for MatMul {
         }
     }
 
-    fn iterations(&self, _: &[OperandMeta<'_>]) -> usize {
+    fn iterations(&self, _: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
         epilogue_iterations(self.epilogue.as_deref())
     }
 

@@ -1,59 +1,186 @@
 //! `Pool`: the largest element of each window and its index, and the gradient.
 
 use super::GpuFamily;
+use super::shared::window::{fits_shader_coordinates, spatial_lengths};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::access::{self, MergedAxes};
 use crate::shader::parameters::Parameters;
-use crate::shader::program::{binary_text, precedes_text};
-use crate::shader::types::type_text;
+use crate::shader::program::{binary_expr, precedes_expr};
+use crate::shader::template::{CollectLines, axis_values, values};
+use crate::shader::types::wgsl_type;
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
-use pellucid_ir::kernel::{Pool, PoolPart, Window};
+use pellucid_ir::kernel::{Pool, PoolPart, PoolWindows};
 use pellucid_ir::{Compute, DType, Result};
 
 impl GpuFamily for Pool {
     /// Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
-        let ([input, ..], [output, ..]) = (inputs, outputs) else { return true };
-        let (x, y) = if self.part == PoolPart::Maximum { (input, output) } else { (output, input) };
-        let spatial = |array: &OperandMeta<'_>, a: usize| {
-            let shape = array.layout.shape();
-            (shape.rank() + a).checked_sub(3).map_or(0, |axis| shape[axis])
+        let ([_, ..], [output, ..]) = (inputs, outputs) else { return true };
+        let [x, y] = axis_lengths(self.part, inputs, outputs);
+        let fits = match &self.windows {
+            PoolWindows::Sliding(window) => fits_shader_coordinates(window, [&x, &y]),
+            PoolWindows::Adaptive => x.iter().zip(y).all(|(x, y)| (x + 1).saturating_mul(y + 1) <= i32::MAX as usize),
         };
-        // The rule of the family rejects larger coordinates.
-        let is_within = |a, limit| self.window.has_coordinates(a, spatial(x, a), spatial(y, a), limit);
-        let is_small = |a| is_within(a, i32::MAX as usize) || !is_within(a, Window::MAX_COORDINATE);
-        output.layout.is_contiguous() && (0..3).all(is_small)
+        output.layout.is_contiguous() && fits
     }
 
-    fn iterations(&self, _: &[OperandMeta<'_>]) -> usize {
+    fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
         // One invocation visits all taps of a window, or all windows of an element, by three nested loops.
-        self.window.size.iter().fold(3usize, |iterations, &taps| iterations.saturating_mul(taps))
+        let [x, y] = axis_lengths(self.part, inputs, outputs);
+        let axis_iterations = |axis: usize| match (&self.windows, self.part) {
+            (PoolWindows::Sliding(window), _) => window.size[axis],
+            (PoolWindows::Adaptive, PoolPart::Maximum) => x[axis].div_ceil(y[axis].max(1)) + 1,
+            (PoolWindows::Adaptive, PoolPart::Gradient) => y[axis].div_ceil(x[axis].max(1)) + 1,
+        };
+        (0..3).map(axis_iterations).fold(3, usize::saturating_mul)
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         match self.part {
-            PoolPart::Maximum => describe_maximum(&self.window, list, operands),
-            PoolPart::Gradient => describe_gradient(&self.window, list, operands),
+            PoolPart::Maximum => describe_maximum(&self.windows, list, operands),
+            PoolPart::Gradient => describe_gradient(&self.windows, list, operands),
         }
     }
 }
 
-/// Returns the lengths of the spatial axes.
-fn spatial(array: &DeviceArray<'_>) -> [usize; 3] {
-    [3, 2, 1].map(|back| array.shape()[array.shape().rank() - back])
+/// Returns the lengths of the spatial axes of x and of the windows.
+fn axis_lengths(part: PoolPart, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> [[usize; 3]; 2] {
+    let lengths = |array: &OperandMeta<'_>| {
+        let shape = array.layout.shape();
+        [3, 2, 1].map(|back| shape.rank().checked_sub(back).map_or(0, |axis| shape[axis]))
+    };
+    match part {
+        PoolPart::Maximum => [lengths(&inputs[0]), lengths(&outputs[0])],
+        PoolPart::Gradient => [lengths(&outputs[0]), lengths(&inputs[0])],
+    }
 }
 
-/// Adds the strides of the spatial axes to the parameters and returns their texts.
+/// The loop over the elements of a sliding window along axis `@`. Positions before the input wrap to large numbers.
+const SLIDING_TAPS: &str = "
+    for (var tap@ = 0u; tap@ < $size@; tap@ = tap@ + 1u) {
+        let at@ = window@ * $stride@ + tap@ * $dilation@ - $padding@;
+        if (at@ >= $x_length@) { continue; }
+";
+
+/// The loop over the elements of an adaptive window along axis `@`.
+const ADAPTIVE_TAPS: &str = "
+    let end@ = ((window@ + 1u) * $x_length@ + $y_length@ - 1u) / $y_length@;
+    for (var at@ = window@ * $x_length@ / $y_length@; at@ < end@; at@ = at@ + 1u) {
+";
+
+/// The loop over the sliding windows that contain an element. They start at most `reach` elements before it, in the
+/// padded axis.
+const SLIDING_WINDOWS: &str = "
+    let padded@ = at@ + $padding@;
+    let end@ = min(padded@ / $stride@ + 1u, $y_length@);
+    let first@ = (max(padded@, $reach@) - $reach@ + $stride@ - 1u) / $stride@;
+    for (var window@ = first@; window@ < end@; window@ = window@ + 1u) {
+";
+
+/// The loop over the adaptive windows that may contain an element. Window o contains element i if and only if o is in
+/// adaptive window i over the windows.
+const ADAPTIVE_WINDOWS: &str = "
+    let end@ = ((at@ + 1u) * $y_length@ + $x_length@ - 1u) / $x_length@;
+    for (var window@ = at@ * $y_length@ / $x_length@; window@ < end@; window@ = window@ + 1u) {
+";
+
+/// Returns the beginning of a loop for each axis.
+fn axis_loops(source: &str) -> [String; 3] {
+    ["0", "1", "2"].map(|axis| source.replace('@', axis))
+}
+
+/// The parameters of the windows along the spatial axes; only the lengths for adaptive windows.
+struct WindowParameters {
+    size: [String; 3],
+    stride: [String; 3],
+    dilation: [String; 3],
+    padding: [String; 3],
+    reach: [String; 3],
+}
+
+impl WindowParameters {
+    fn declare(parameters: &mut Parameters, windows: &PoolWindows) -> WindowParameters {
+        let mut declare = |values: [usize; 3]| values.map(|value| parameters.declare_len(value));
+        match windows {
+            PoolWindows::Sliding(window) => WindowParameters {
+                size: declare(window.size),
+                stride: declare(window.stride),
+                dilation: declare(window.dilation),
+                padding: declare(window.before),
+                reach: declare([0, 1, 2].map(|axis| window.reach(axis))),
+            },
+            PoolWindows::Adaptive => {
+                let [size, stride, dilation, padding, reach] = Default::default();
+                WindowParameters { size, stride, dilation, padding, reach }
+            }
+        }
+    }
+}
+
+/// Adds the strides of the spatial axes to the parameters and returns their expressions.
 fn spatial_steps(parameters: &mut Parameters, array: &DeviceArray<'_>) -> [String; 3] {
     let strides = array.layout.strides();
     [3, 2, 1].map(|back| parameters.declare(strides[strides.len() - back]))
 }
 
+/// Finds the largest element of a window.
+const MAXIMUM: &str = "
+    if (thread >= $item_count) { return; }
+    let window2 = thread % $y_length2;
+    let windows1 = thread / $y_length2;
+    let window1 = windows1 % $y_length1;
+    let windows0 = windows1 / $y_length1;
+    let window0 = windows0 % $y_length0;
+    let lead = windows0 / $y_length0;
+    $compute_base
+    var best: $value_type;
+    var best_index = 0xffffffffu;
+    $taps0
+        $taps1
+            $taps2
+                let offset = $base + at0 * $step0 + at1 * $step1 + at2 * $step2;
+                let value = $value;
+                if (best_index == 0xffffffffu || $is_larger) {
+                    best = value;
+                    best_index = (at0 * $x_length1 + at1) * $x_length2 + at2;
+                }
+            }
+        }
+    }
+";
+
+/// Adds the gradients of the windows that selected an element.
+const GRADIENT: &str = "
+    if (thread >= $item_count) { return; }
+    let element = thread % $plane;
+    let at2 = thread % $x_length2;
+    let rows = thread / $x_length2;
+    let at1 = rows % $x_length1;
+    let planes = rows / $x_length1;
+    let at0 = planes % $x_length0;
+    let lead = planes / $x_length0;
+    $compute_bases
+    // A variable starts at zero.
+    var sum: $value_type;
+    $windows0
+        $windows1
+            $windows2
+                let index_offset = $index_base + window0 * $index_step0 + window1 * $index_step1 + window2 * $index_step2;
+                if (all($index == vec2<u32>(element, 0u))) {
+                    let gradient_offset = $g_base + window0 * $g_step0 + window1 * $g_step1 + window2 * $g_step2;
+                    let value = $value;
+                    sum = $sum;
+                }
+            }
+        }
+    }
+";
+
 /// Adds the dispatch that computes the maxima and their indices. One invocation computes one window.
-fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+fn describe_maximum(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
     let (x, values, indices) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
     let (shape, rank) = (values.shape(), values.shape().rank());
     let count = shape.size();
@@ -67,38 +194,22 @@ fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &Dev
     let bindings = Bindings::new(&mut shader, &operands.inputs[..1], &operands.outputs[..2]);
     let mut parameters = Parameters::for_items(count);
     let starts = declare_starts(&mut parameters, [x, values, indices]);
-    let [outputs, lengths, taps] =
-        [spatial(values), spatial(x), window.size].map(|axes| axes.map(|v| parameters.declare_len(v)));
-    let [strides, dilations, paddings] =
-        [window.stride, window.dilation, window.before].map(|axes| axes.map(|v| parameters.declare_len(v)));
-    let steps = spatial_steps(&mut parameters, x);
+    let [y_length, x_length] =
+        [spatial_lengths(values), spatial_lengths(x)].map(|axes| axes.map(|v| parameters.declare_len(v)));
+    let WindowParameters { size, stride, dilation, padding, .. } = WindowParameters::declare(&mut parameters, windows);
+    let taps = axis_loops(match windows {
+        PoolWindows::Sliding(_) => SLIDING_TAPS,
+        PoolWindows::Adaptive => ADAPTIVE_TAPS,
+    });
+    let step = spatial_steps(&mut parameters, x);
     let lead_axes = lead_axes.declare(&mut parameters);
 
-    shader.line("if (thread >= params[0]) { return; }");
-    let mut rest = String::from("thread");
-    for a in (0..3).rev() {
-        shader.line(format!("let window{a} = ({rest} % {}) * {};", outputs[a], strides[a]));
-        rest = shader.define(format!("{rest} / {}", outputs[a]));
-    }
-    let base = lead_axes.positions(&mut shader, &rest, &starts[..1]).remove(0);
-    shader.line(format!("var best: {};", type_text(compute)));
-    shader.line("var best_index = 0xffffffffu;");
-    for a in 0..3 {
-        shader.line(format!("for (var tap{a} = 0u; tap{a} < {}; tap{a} = tap{a} + 1u) {{", taps[a]));
-        // Positions before the input wrap to large numbers.
-        shader.line(format!("let at{a} = window{a} + tap{a} * {} - {};", dilations[a], paddings[a]));
-        shader.line(format!("if (at{a} >= {}) {{ continue; }}", lengths[a]));
-    }
-    let at = shader.define(format!("{base} + at0 * {} + at1 * {} + at2 * {}", steps[0], steps[1], steps[2]));
-    let value = shader.define(access::load(&shader, bindings.input(0), x.dtype, compute, &at));
-    let is_larger = precedes_text(compute, true, &value, "best");
-    shader.line(format!("if (best_index == 0xffffffffu || {is_larger}) {{"));
-    shader.line(format!("    best = {value};"));
-    shader.line(format!("    best_index = (at0 * {} + at1) * {} + at2;", lengths[1], lengths[2]));
-    shader.line("}");
-    for _ in 0..3 {
-        shader.line("}");
-    }
+    let (compute_base, base) =
+        shader.collect_result(|shader| lead_axes.offsets(shader, "lead", &starts[..1]).remove(0));
+    let value = access::load(&shader, bindings.input(0), x.dtype, compute, "offset");
+    let (value_type, is_larger) = (wgsl_type(compute), precedes_expr(compute, true, "value", "best"));
+    let axes = axis_values![y_length, x_length, size, stride, dilation, padding, step, taps];
+    shader.axis_template(MAXIMUM, axes, values![compute_base, base, value, value_type, is_larger]);
     let to = shader.define(format!("{} + thread", starts[1]));
     access::store(&mut shader, bindings.output(0), compute, x.dtype, "best", &to);
     let to = shader.define(format!("{} + thread", starts[2]));
@@ -111,7 +222,7 @@ fn describe_maximum(window: &Window, list: &mut DispatchList<'_>, operands: &Dev
 /// Adds the dispatch that computes the gradient. One invocation computes one element of the output: it adds the
 /// gradients of those windows around the element that selected it. The gradients are added in the order of the windows,
 /// as on the CPU.
-fn describe_gradient(window: &Window, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+fn describe_gradient(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
     let (g, indices, out) = (&operands.inputs[0], &operands.inputs[1], &operands.outputs[0]);
     let (shape, lead) = (out.shape(), out.shape().rank() - 3);
     let count = shape.size();
@@ -127,44 +238,24 @@ fn describe_gradient(window: &Window, list: &mut DispatchList<'_>, operands: &De
     let mut parameters = Parameters::for_items(count);
     let plane = parameters.declare_len(plane);
     let starts = declare_starts(&mut parameters, [g, indices, out]);
-    let reach = [0, 1, 2].map(|a| window.reach(a));
-    let [lengths, windows, strides, paddings, reaches] =
-        [spatial(out), spatial(g), window.stride, window.before, reach]
-            .map(|axes| axes.map(|v| parameters.declare_len(v)));
-    let steps = arrays.map(|array| spatial_steps(&mut parameters, array));
+    let [x_length, y_length] =
+        [spatial_lengths(out), spatial_lengths(g)].map(|axes| axes.map(|v| parameters.declare_len(v)));
+    let WindowParameters { stride, padding, reach, .. } = WindowParameters::declare(&mut parameters, windows);
+    let windows = axis_loops(match windows {
+        PoolWindows::Sliding(_) => SLIDING_WINDOWS,
+        PoolWindows::Adaptive => ADAPTIVE_WINDOWS,
+    });
+    let [g_step, index_step] = arrays.map(|array| spatial_steps(&mut parameters, array));
     let lead_axes = lead_axes.declare(&mut parameters);
 
-    shader.line("if (thread >= params[0]) { return; }");
-    shader.line(format!("let element = thread % {plane};"));
-    let mut rest = String::from("thread");
-    for a in (0..3).rev() {
-        // The windows that contain the element start at most `reach` elements before it, in the padded axis.
-        shader.line(format!("let at{a} = {rest} % {} + {};", lengths[a], paddings[a]));
-        shader.line(format!("let end{a} = min(at{a} / {} + 1u, {});", strides[a], windows[a]));
-        rest = shader.define(format!("{rest} / {}", lengths[a]));
-    }
-    let bases = lead_axes.positions(&mut shader, &rest, &starts[..2]);
-    // A variable starts at zero.
-    shader.line(format!("var sum: {};", type_text(compute)));
-    for (a, (reach, stride)) in reaches.iter().zip(&strides).enumerate() {
-        let first = format!("(max(at{a}, {reach}) - {reach} + {stride} - 1u) / {stride}");
-        shader.line(format!("for (var window{a} = {first}; window{a} < end{a}; window{a} = window{a} + 1u) {{"));
-    }
-    let [of_g, of_index] = [0, 1].map(|k| {
-        let steps: Vec<String> = (0..3).map(|a| format!("window{a} * {}", steps[k][a])).collect();
-        format!("{} + {}", bases[k], steps.join(" + "))
-    });
-    let at = shader.define(of_index);
-    let index = access::load(&shader, bindings.input(1), DType::I64, Compute::I64, &at);
-    shader.line(format!("if (all({index} == vec2<u32>(element, 0u))) {{"));
-    let at = shader.define(of_g);
-    let value = shader.define(access::load(&shader, bindings.input(0), g.dtype, compute, &at));
-    let sum = binary_text(Binary::Add, compute, "sum", &value).expect("every number has a sum");
-    shader.line(format!("sum = {sum};"));
-    shader.line("}");
-    for _ in 0..3 {
-        shader.line("}");
-    }
+    let (compute_bases, bases) = shader.collect_result(|shader| lead_axes.offsets(shader, "lead", &starts[..2]));
+    let (g_base, index_base) = (&bases[0], &bases[1]);
+    let index = access::load(&shader, bindings.input(1), DType::I64, Compute::I64, "index_offset");
+    let value = access::load(&shader, bindings.input(0), g.dtype, compute, "gradient_offset");
+    let (value_type, sum) = (wgsl_type(compute), binary_expr(Binary::Add, compute, "sum", "value"));
+    let axes = axis_values![x_length, y_length, stride, padding, reach, windows, g_step, index_step];
+    let lines = values![plane, compute_bases, g_base, index_base, index, value, value_type, sum];
+    shader.axis_template(GRADIENT, axes, lines);
     let to = shader.define(format!("{} + thread", starts[2]));
     access::store(&mut shader, bindings.output(0), compute, out.dtype, "sum", &to);
     list.dispatch("pool", shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))

@@ -16,6 +16,7 @@ mod scan;
 mod scatter;
 mod shared;
 mod sort;
+mod sparse;
 
 use crate::description::{DescriptionCache, KernelDescription};
 use crate::dispatch_list::DispatchList;
@@ -41,8 +42,8 @@ pub(crate) trait GpuFamily {
 
     /// Returns an estimate of the iterations of the loops of one invocation, for families that do not divide all long
     /// loops. Zero means that no loop is long.
-    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
-        let _ = inputs;
+    fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
+        let _ = (inputs, outputs);
         0
     }
 
@@ -76,7 +77,7 @@ pub(crate) fn support(gpu: &Gpu, kernel: &Kernel, inputs: &[OperandMeta<'_>], ou
     let is_native = |family: &dyn GpuFamily| {
         family.is_supported()
             && family.supports_operands(inputs, outputs)
-            && family.iterations(inputs) <= gpu.max_iterations()
+            && family.iterations(inputs, outputs) <= gpu.max_iterations()
     };
     if fits && is_native(implementation(kernel)) { Support::Native } else { Support::Fallback }
 }
@@ -110,8 +111,8 @@ pub(crate) fn describe_kernel(
     operands: &DeviceOperands<'_>,
 ) -> Result<Arc<KernelDescription>> {
     let digest = DescriptionCache::digest(kernel, operands);
-    if let Some(known) = lock(&gpu.descriptions).get(digest, kernel, operands) {
-        return Ok(known);
+    if let Some(cached) = lock(&gpu.descriptions).get(digest, kernel, operands) {
+        return Ok(cached);
     }
     let description = Arc::new(describe_new(gpu, kernel, operands)?);
     lock(&gpu.descriptions).insert(digest, kernel, operands, description.clone());

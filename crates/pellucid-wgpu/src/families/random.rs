@@ -8,6 +8,8 @@ use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceOperands, declare_starts};
 use crate::shader::access::{self, MergedAxes};
 use crate::shader::parameters::Parameters;
+use crate::shader::template::{CollectLines, values};
+use crate::shader::types::u64_literal;
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::kernel::{Distribution, Random};
 use pellucid_ir::{Compute, DType, Result};
@@ -18,45 +20,42 @@ impl GpuFamily for Random {
     }
 }
 
-/// Returns the text of an `f64`.
-fn wide(x: f64) -> String {
-    let bits = x.to_bits();
-    format!("vec2<u32>({:#x}u, {:#x}u)", bits as u32, bits >> 32)
+/// Returns the literal of an `f64`.
+fn f64_literal(x: f64) -> String {
+    u64_literal(x.to_bits())
 }
 
-/// Returns the number in [0, 1) whose bits are the upper 53 bits of the words k and k + 1.
+/// Returns the `f64` in [0, 1) whose bits are the upper bits of the words k and k + 1.
 fn wide_unit(shader: &mut ShaderBuilder, k: usize) -> String {
-    let high = format!("words[{}]", k + 1);
-    let integer = format!("d_from_i64(vec2<u32>((words[{k}] >> 11u) | ({high} << 21u), {high} >> 11u))");
+    let (bits, high) = (Distribution::unit_bits(DType::F64), format!("words[{}]", k + 1));
+    let (low_shift, high_shift) = (64 - bits, bits - 32);
+    let integer = format!(
+        "d_from_i64(vec2<u32>((words[{k}] >> {low_shift}u) | ({high} << {high_shift}u), {high} >> {low_shift}u))"
+    );
     let integer = shader.define(integer);
-    // 53 is subtracted from the exponent unless the value is zero.
-    let scaled = format!("vec2<u32>({integer}.x, {integer}.y - {}u)", 53u32 << 20);
+    // The number of bits is subtracted from the exponent unless the value is zero.
+    let scaled = format!("vec2<u32>({integer}.x, {integer}.y - {}u)", bits << 20);
     format!("select({scaled}, vec2<u32>(0u, 0u), {integer}.y == 0u)")
 }
 
 /// Returns the names of the elements of one draw, and their type.
 fn elements(shader: &mut ShaderBuilder, distribution: Distribution, dtype: DType) -> (Vec<String>, Compute) {
     let word = |k: usize| format!("words[{k}]");
-    // The number of bits equals the precision of the significand, so no value is rounded up to 1.
-    let bits = match dtype {
-        DType::F16 => 11,
-        DType::BF16 => 8,
-        _ => 24,
-    };
     let unit = |k: usize, bits: u32| {
         let scale = format!("bitcast<f32>({}u)", (127 - bits) << 23);
         format!("f_mul(f32({} >> {}u), {scale})", word(k), 32 - bits)
     };
     match (distribution, dtype) {
         (Distribution::Uniform, DType::F64) => (vec![wide_unit(shader, 0), wide_unit(shader, 2)], Compute::F64),
-        (Distribution::Uniform, _) => ((0..4).map(|k| unit(k, bits)).collect(), Compute::F32),
+        (Distribution::Uniform, _) => ((0..4).map(|k| unit(k, Distribution::unit_bits(dtype))).collect(), Compute::F32),
         (Distribution::Normal, DType::F64) => {
             let [u, v] = [0, 2].map(|k| {
                 let unit = wide_unit(shader, k);
                 shader.define(unit)
             });
-            let radius = shader.define(format!("d_sqrt(d_mul({}, d_ln(d_sub({}, {u}))))", wide(-2.0), wide(1.0)));
-            let angle = shader.define(format!("d_mul({}, {v})", wide(std::f64::consts::TAU)));
+            let radius =
+                shader.define(format!("d_sqrt(d_mul({}, d_ln(d_sub({}, {u}))))", f64_literal(-2.0), f64_literal(1.0)));
+            let angle = shader.define(format!("d_mul({}, {v})", f64_literal(std::f64::consts::TAU)));
             let values = ["cos", "sin"].map(|name| format!("d_mul({radius}, d_{name}_fast({angle}))"));
             (values.into(), Compute::F64)
         }
@@ -64,8 +63,7 @@ fn elements(shader: &mut ShaderBuilder, distribution: Distribution, dtype: DType
             let mut values = Vec::new();
             for pair in [0, 2] {
                 // The logarithm of 1 − u is finite, because u may be 0 but not 1.
-                let u = shader.define(unit(pair, 24));
-                let v = shader.define(unit(pair + 1, 24));
+                let [u, v] = [pair, pair + 1].map(|k| shader.define(unit(k, Distribution::unit_bits(DType::F32))));
                 let radius = shader.define(format!("f_sqrt(f_mul(-2.0, f_ln(f_sub(1.0, {u}))))"));
                 let angle = shader.define(format!("f_mul({:e}f, {v})", std::f32::consts::TAU));
                 values.push(format!("f_mul({radius}, f_cos_fast({angle}))"));
@@ -91,49 +89,66 @@ fn elements(shader: &mut ShaderBuilder, distribution: Distribution, dtype: DType
     }
 }
 
+/// Computes one draw in every invocation.
+const DRAW: &str = "
+    let first = thread * $per_draw;
+    if (first >= $item_count) { return; }
+    let key = $key;
+    let counter_offset = $key_offset + $step;
+    let counter = l_add($counter, vec2<u32>(thread, 0u));
+    var words = l_philox(counter, key);
+    $store_elements
+";
+
+/// Stores an element of a draw.
+const STORE_ELEMENT: &str = "
+    if (first + $lane < $item_count) {
+        $store
+    }
+";
+
 /// Adds the dispatches that write the numbers and advance the counter.
 fn draw(list: &mut DispatchList<'_>, distribution: Distribution, operands: &DeviceOperands<'_>) -> Result<()> {
     let (state, values) = (&operands.outputs[0], &operands.outputs[1]);
     let count = values.shape().size();
-    let per_draw = if values.dtype.size() == 8 { 2 } else { 4 };
+    let per_draw = 4 / Distribution::words_per_element(values.dtype);
     let draws = count.div_ceil(per_draw);
-    let (key_at, step) = (state.layout.offset() as isize, state.layout.strides()[0]);
+    let (key_offset, step) = (state.layout.offset() as isize, state.layout.strides()[0]);
     if count > 0 {
         let space = MergedAxes::new(values.shape(), &[values.broadcast_strides(values.shape())]);
         let mut shader = ShaderBuilder::default();
         let bindings = Bindings::new(&mut shader, std::slice::from_ref(state), std::slice::from_ref(values));
         let mut parameters = Parameters::for_items(count);
-        let [key_at, step] = [key_at, step].map(|v| parameters.declare(v));
+        let [key_offset, step] = [key_offset, step].map(|v| parameters.declare(v));
         let start = declare_starts(&mut parameters, [values]);
         let space = space.declare(&mut parameters);
-        shader.line(format!("let first = thread * {per_draw}u;"));
-        shader.line("if (first >= params[0]) { return; }");
-        let binding = bindings.input(0);
-        let key = access::load(&shader, binding, DType::I64, Compute::I64, &key_at);
-        shader.line(format!("let key = {key};"));
-        shader.line(format!("let counter_at = {key_at} + {step};"));
-        let counter = access::load(&shader, binding, DType::I64, Compute::I64, "counter_at");
-        shader.line(format!("let counter = l_add({counter}, vec2<u32>(thread, 0u));"));
-        shader.line("var words = l_philox(counter, key);");
-        let (elements, compute) = elements(&mut shader, distribution, values.dtype);
-        for (k, element) in elements.iter().enumerate() {
-            shader.line(format!("if (first + {k}u < params[0]) {{"));
-            let flat = shader.define(format!("first + {k}u"));
-            let at = space.positions(&mut shader, &flat, &start).remove(0);
-            let value = shader.define(element);
-            access::store(&mut shader, bindings.output(0), compute, values.dtype, &value, &at);
-            shader.line("}");
-        }
+        let word_pair = |offset| access::load(&shader, bindings.input(0), DType::I64, Compute::I64, offset);
+        let (key, counter) = (word_pair(&key_offset), word_pair("counter_offset"));
+        let store_elements = shader.collect_lines(|shader| {
+            let (elements, compute) = elements(shader, distribution, values.dtype);
+            for (k, element) in elements.iter().enumerate() {
+                let (lane, output) = (format!("{k}u"), bindings.output(0));
+                let store = shader.collect_lines(|shader| {
+                    let flat = shader.define(format!("first + {lane}"));
+                    let offset = space.offsets(shader, &flat, &start).remove(0);
+                    let value = shader.define(element);
+                    access::store(shader, output, compute, values.dtype, &value, &offset);
+                });
+                shader.template(STORE_ELEMENT, values![lane, store]);
+            }
+        });
+        let per_draw = format!("{per_draw}u");
+        shader.template(DRAW, values![per_draw, key, key_offset, step, counter, store_elements]);
         let groups = draws.div_ceil(WORKGROUP as usize);
         list.dispatch("random", shader, parameters, &bindings.buffers, groups)?;
     }
     let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, &[], std::slice::from_ref(state));
     let mut parameters = Parameters::for_items(1);
-    let [counter_at, draws] = [key_at + step, draws as isize].map(|v| parameters.declare(v));
-    shader.line("if (thread >= params[0]) { return; }");
-    let counter = access::load(&shader, bindings.output(0), DType::I64, Compute::I64, &counter_at);
+    let [counter_offset, draws] = [key_offset + step, draws as isize].map(|v| parameters.declare(v));
+    shader.return_unless_item("thread");
+    let counter = access::load(&shader, bindings.output(0), DType::I64, Compute::I64, &counter_offset);
     let next = shader.define(format!("l_add({counter}, vec2<u32>({draws}, 0u))"));
-    access::store(&mut shader, bindings.output(0), Compute::I64, DType::I64, &next, &counter_at);
+    access::store(&mut shader, bindings.output(0), Compute::I64, DType::I64, &next, &counter_offset);
     list.dispatch("random", shader, parameters, &bindings.buffers, 1)
 }

@@ -13,9 +13,10 @@ use crate::shader::access::{self, MergedAxes};
 use crate::shader::iterations::{MAX_ITERATIONS, iterations};
 use crate::shader::parameters::{Parameters, words};
 use crate::shader::program::{
-    Accumulator, ProgramValues, binary_text, convert_text, is_supported, precedes_text, program_iterations,
+    Accumulator, ProgramValues, binary_expr, convert_expr, is_supported, precedes_expr, program_iterations,
 };
-use crate::shader::types::type_text;
+use crate::shader::template::{CollectLines, values};
+use crate::shader::types::wgsl_type;
 use crate::shader::workgroup::{InvocationValue, combine_in_workgroup, combine_values};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
@@ -52,22 +53,12 @@ struct GpuReduction {
 }
 
 impl GpuReduction {
-    /// Returns the action of a kernel, or `None` if it is not defined for the dtypes.
+    /// Returns the reduction of a kernel, or `None` if it is not defined for the dtypes.
     fn new(kernel: &Reduce) -> Option<GpuReduction> {
         let value = kernel.program.outputs.first()?.compute;
-        let wanted = match &kernel.finish {
+        let consumer = match &kernel.finish {
             Some(finish) => finish.inputs.first()?.compute,
             None => kernel.output.compute(),
-        };
-        let adds = matches!(kernel.op, ReduceOp::Sum | ReduceOp::Prod);
-        let is_arg = matches!(kernel.op, ReduceOp::ArgMax | ReduceOp::ArgMin);
-        // Sums and products of integers with a wider result type accumulate in the wider type.
-        let compute = match (value, wanted) {
-            (Compute::Mask, _) if is_arg => Compute::I32,
-            (Compute::Mask, Compute::Mask) if adds => Compute::I32,
-            (Compute::Mask, wider) if adds => wider,
-            (Compute::I32, Compute::I64) if adds => Compute::I64,
-            _ => value,
         };
         let combine = match kernel.op {
             ReduceOp::Sum => Some(Binary::Add),
@@ -78,15 +69,14 @@ impl GpuReduction {
             ReduceOp::All => Some(Binary::And),
             ReduceOp::ArgMax | ReduceOp::ArgMin => None,
         };
-        let of_masks = matches!(kernel.op, ReduceOp::Any | ReduceOp::All);
-        let defined = of_masks <= (compute == Compute::Mask);
-        defined.then_some(GpuReduction { combine, finds_largest: kernel.op == ReduceOp::ArgMax, compute })
+        let compute = kernel.op.accumulator(value, consumer)?;
+        Some(GpuReduction { combine, finds_largest: kernel.op == ReduceOp::ArgMax, compute })
     }
 
     /// Returns an estimate of the iterations of the loops that combine two values.
     fn iterations(&self) -> usize {
         iterations(&match self.combine {
-            Some(op) => binary_text(op, self.compute, "x", "y").unwrap_or_default(),
+            Some(op) => binary_expr(op, self.compute, "x", "y"),
             None => self.is_preferred(("x", "i"), ("y", "j")),
         })
     }
@@ -106,50 +96,50 @@ impl GpuFamily for Reduce {
     fn is_supported(&self) -> bool {
         let programs = [Some(&self.program), self.finish.as_ref()];
         // The finishing program reads the result of the reduction.
-        let is_finished = |action: GpuReduction| {
-            self.finish.as_ref().is_none_or(|finish| finish.inputs[0].storage == action.result().storage())
+        let is_finished = |reduction: GpuReduction| {
+            self.finish.as_ref().is_none_or(|finish| finish.inputs[0].storage == reduction.result().storage())
         };
         programs.into_iter().flatten().all(|p| is_supported(p) && !p.is_row())
             && GpuReduction::new(self).is_some_and(is_finished)
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        let Some(action) = GpuReduction::new(self) else { return Ok(()) };
+        let Some(reduction) = GpuReduction::new(self) else { return Ok(()) };
         let (reduced, finishing) = operands.inputs.split_at(self.program.inputs.len());
         let shape = common_shape(reduced).unwrap_or(Shape::scalar());
         let (count, length) = (self.axes.keepdims(&shape).size(), self.axes.count(&shape));
         if count == 0 {
             return Ok(());
         }
-        let launch = ReductionLaunch { kernel: self, action };
-        let parts = part_count(length, program_iterations(&self.program) + action.iterations());
+        let launch = ReductionLaunch { kernel: self, reduction };
+        let parts = part_count(length, program_iterations(&self.program) + reduction.iterations());
         if count.checked_mul(parts.max(length)).is_none_or(|total| total > u32::MAX as usize) {
             return Err(Error::invalid(self.program.name, "the reduction has more than 2^32 elements"));
         }
         if parts == 1 {
             return launch.reduce_inputs(list, operands, &shape, None);
         }
-        let partial = list.scratch(count * parts * action.partial_words() * 4);
+        let partial = list.scratch(count * parts * reduction.partial_words() * 4);
         launch.reduce_inputs(list, operands, &shape, Some((partial, parts)))?;
         launch.reduce_partials(list, (finishing, &operands.outputs), partial, (count, parts))
     }
 }
 
-/// The variables of a reduction in the text of a shader.
-enum ReductionLines {
+/// The variables of a reduction in a shader.
+enum ReductionVariables {
     Fold(Accumulator),
     /// The extremum and its index.
     Arg(GpuReduction),
 }
 
-impl ReductionLines {
-    fn declare(shader: &mut ShaderBuilder, action: GpuReduction) -> ReductionLines {
-        match action.combine {
-            Some(op) => ReductionLines::Fold(Accumulator::declare(shader, op, action.compute, "result")),
+impl ReductionVariables {
+    fn declare(shader: &mut ShaderBuilder, reduction: GpuReduction) -> ReductionVariables {
+        match reduction.combine {
+            Some(op) => ReductionVariables::Fold(Accumulator::declare(shader, op, reduction.compute, "result")),
             None => {
-                shader.line(format!("var best: {};", type_text(action.compute)));
+                shader.line(format!("var best: {};", wgsl_type(reduction.compute)));
                 shader.line("var best_index = 0xffffffffu;");
-                ReductionLines::Arg(action)
+                ReductionVariables::Arg(reduction)
             }
         }
     }
@@ -157,30 +147,26 @@ impl ReductionLines {
     /// Adds the lines that reduce `value`, which has the index `index` in the sequence.
     fn reduce(&self, shader: &mut ShaderBuilder, value: &str, index: &str) {
         match self {
-            ReductionLines::Fold(accumulator) => accumulator.accumulate(shader, value),
-            ReductionLines::Arg(action) => {
-                let preferred = action.is_preferred((value, index), ("best", "best_index"));
-                shader.line(format!("if (best_index == 0xffffffffu || {preferred}) {{"));
-                shader.line(format!("    best = {value};"));
-                shader.line(format!("    best_index = {index};"));
-                shader.line("}");
+            ReductionVariables::Fold(accumulator) => accumulator.accumulate(shader, value),
+            ReductionVariables::Arg(reduction) => {
+                let is_preferred = reduction.is_preferred((value, index), ("best", "best_index"));
+                shader.template(SELECT_BEST, values![is_preferred, value, index]);
             }
         }
     }
 
     /// Adds the lines that combine the results of the invocations of a workgroup, each of which has reduced a value,
-    /// and returns the text of the result.
+    /// and returns the expression of the result.
     fn combine(&self, shader: &mut ShaderBuilder, subgroups: bool) -> String {
         match self {
-            ReductionLines::Fold(accumulator) => combine_in_workgroup(shader, accumulator, "shared", subgroups),
-            ReductionLines::Arg(action) => {
-                let value = |type_name, text: &str| InvocationValue { type_name, text: text.into() };
-                let values = [value(type_text(action.compute), "best"), value("u32", "best_index")];
-                let combined = combine_values(shader, &values, "shared", subgroups, |shader, own, other| {
-                    let preferred = action.is_preferred((&other[0], &other[1]), (&own[0], &own[1]));
-                    shader.line(format!("if ({preferred}) {{"));
-                    own.iter().zip(other).for_each(|(own, other)| shader.line(format!("    {own} = {other};")));
-                    shader.line("}");
+            ReductionVariables::Fold(accumulator) => combine_in_workgroup(shader, accumulator, "shared", subgroups),
+            ReductionVariables::Arg(reduction) => {
+                let value = |type_name, expr: &str| InvocationValue { type_name, expr: expr.into() };
+                let values = [value(wgsl_type(reduction.compute), "best"), value("u32", "best_index")];
+                let combined = combine_values(shader, &values, "shared", subgroups, |shader, current, other| {
+                    let is_preferred = reduction.is_preferred((&other[0], &other[1]), (&current[0], &current[1]));
+                    let ([best, best_index], [value, index]) = ([0, 1].map(|k| &current[k]), [0, 1].map(|k| &other[k]));
+                    shader.template(REPLACE_BEST, values![is_preferred, best, value, best_index, index]);
                 });
                 format!("vec2<u32>({}, 0u)", combined[1])
             }
@@ -189,8 +175,8 @@ impl ReductionLines {
 
     fn result(&self) -> String {
         match self {
-            ReductionLines::Fold(accumulator) => accumulator.result(),
-            ReductionLines::Arg(_) => "vec2<u32>(best_index, 0u)".into(),
+            ReductionVariables::Fold(accumulator) => accumulator.result(),
+            ReductionVariables::Arg(_) => "vec2<u32>(best_index, 0u)".into(),
         }
     }
 }
@@ -199,30 +185,72 @@ impl GpuReduction {
     /// Returns the condition that the value x with its index is preferred to y. Of equal values, the first is
     /// preferred.
     fn is_preferred(&self, (x, x_index): (&str, &str), (y, y_index): (&str, &str)) -> String {
-        let precedes = |x, y| precedes_text(self.compute, self.finds_largest, x, y);
+        let precedes = |x, y| precedes_expr(self.compute, self.finds_largest, x, y);
         format!("({} || (!{} && {x_index} < {y_index}))", precedes(x, y), precedes(y, x))
     }
 }
 
-/// A reduction with its operation.
+/// Selects a value if it is preferred to the best value so far.
+const SELECT_BEST: &str = "
+    if (best_index == 0xffffffffu || $is_preferred) {
+        best = $value;
+        best_index = $index;
+    }
+";
+
+/// Replaces the best value of an invocation by that of another one.
+const REPLACE_BEST: &str = "
+    if ($is_preferred) {
+        $best = $value;
+        $best_index = $index;
+    }
+";
+
+/// Reduces a part of a row in every invocation.
+const REDUCE_PART: &str = "
+    if (thread >= $item_count) { return; }
+    let part = $part;
+    let row = $row;
+    $compute_bases
+    $declare_variables
+    for (var index = part; index < $length; index = index + $parts) {
+        $reduce_element
+    }
+    $store
+";
+
+/// Reduces the partial results of an output, in order or in a workgroup.
+const REDUCE_PARTIALS: &str = "
+    if ($output >= $item_count) { return; }
+    $compute_offsets
+    $declare_variables
+    for (var part = $first; part < $parts; part = part + $step) {
+        let slot = ($output * $parts + part) * $words;
+        $reduce_partial
+    }
+    $combine
+    let reduced = $combined;
+    $return_others
+    $store
+";
+
+/// A kernel with its reduction.
 struct ReductionLaunch<'a> {
     kernel: &'a Reduce,
-    action: GpuReduction,
+    reduction: GpuReduction,
 }
 
-/// Adds the lines that assign a row, and a part of it, to each invocation. Neighbouring invocations read neighbouring
-/// elements. `parts` and `rows` are the numbers of parts of a row, and of rows.
-fn assign_parts(shader: &mut ShaderBuilder, kept: &MergedAxes, reduced: &MergedAxes, parts: &str, rows: &str) {
+/// Returns the expressions of the part and the row of an invocation. Neighbouring invocations read neighbouring
+/// elements. `parts` and `rows` are the part and row counts.
+fn assign_parts(kept: &MergedAxes, reduced: &MergedAxes, parts: &str, rows: &str) -> (String, String) {
     let step = |space: &MergedAxes| {
         space.strides.first().and_then(|s| s.iter().filter(|&&s| s != 0).map(|s| s.unsigned_abs()).min())
     };
     let parts_first = step(reduced).unwrap_or(usize::MAX) <= step(kept).unwrap_or(usize::MAX);
-    let (part, row) = match parts_first {
+    match parts_first {
         true => (format!("thread % {parts}"), format!("thread / {parts}")),
         false => (format!("thread / {rows}"), format!("thread % {rows}")),
-    };
-    shader.line(format!("let part = {part};"));
-    shader.line(format!("let row = {row};"));
+    }
 }
 
 impl ReductionLaunch<'_> {
@@ -254,35 +282,36 @@ impl ReductionLaunch<'_> {
         let mut parameters = Parameters::for_items(count * parts);
         let [parts, length, rows] = [parts, length, count].map(|v| parameters.declare_len(v));
         let starts = declare_starts(&mut parameters, &arrays);
-        let [kept_text, reduced_text] = [&kept, &reduced].map(|space| space.declare(&mut parameters));
+        let (part, row) = assign_parts(&kept, &reduced, &parts, &rows);
+        let [kept, reduced] = [kept, reduced].map(|space| space.declare(&mut parameters));
         let mut values = ProgramValues::declare(&mut parameters, program, 0, 0);
         let finish = self.declare_finish(&mut parameters);
 
-        shader.line("if (thread >= params[0]) { return; }");
-        assign_parts(&mut shader, &kept, &reduced, &parts, &rows);
-        let bases = kept_text.positions(&mut shader, "row", &starts);
-        let lines = ReductionLines::declare(&mut shader, self.action);
-        shader.line(format!("for (var index = part; index < {length}; index = index + {parts}) {{"));
-        let positions = reduced_text.positions(&mut shader, "index", &bases[..inputs.len()]);
-        for (k, load) in program.inputs.iter().enumerate() {
-            let text = access::load(&shader, bindings.input(k), load.storage, load.compute, &positions[k]);
-            values.inputs[k] = shader.define(text);
-        }
-        values.compute_steps(&mut shader, program);
-        let stored = program.outputs[0];
-        let value = shader.define(convert_text(stored.compute, self.action.compute, values.value(stored.value)));
-        lines.reduce(&mut shader, &value, "index");
-        shader.line("}");
-        match partial_binding {
+        let (compute_bases, bases) = shader.collect_result(|shader| kept.offsets(shader, "row", &starts));
+        let (declare_variables, variables) =
+            shader.collect_result(|shader| ReductionVariables::declare(shader, self.reduction));
+        let reduce_element = shader.collect_lines(|shader| {
+            let offsets = reduced.offsets(shader, "index", &bases[..inputs.len()]);
+            access::load_inputs(shader, &mut values, program, 0, |k| (bindings.input(k), &offsets[k]));
+            values.compute_steps(shader, program);
+            let stored = program.outputs[0];
+            let value = convert_expr(stored.compute, self.reduction.compute, values.value(stored.value));
+            let value = shader.define(value);
+            variables.reduce(shader, &value, "index");
+        });
+        let store = shader.collect_lines(|shader| match partial_binding {
             None => {
-                let result = shader.define(lines.result());
-                self.store_results(&mut shader, &result, finish, &bindings, inputs.len(), &bases[inputs.len()..]);
+                let result = shader.define(variables.result());
+                self.store_results(shader, &result, finish, (&bindings, inputs.len()), &bases[inputs.len()..]);
             }
             Some(binding) => {
-                shader.line(format!("let slot = (row * {parts} + part) * {}u;", self.action.partial_words()));
-                self.store_partial(&mut shader, binding, &lines);
+                shader.line(format!("let slot = (row * {parts} + part) * {}u;", self.reduction.partial_words()));
+                self.store_partial(shader, binding, &variables);
             }
-        }
+        });
+        let space = values![part, row, length, parts];
+        let lines = values![compute_bases, declare_variables, reduce_element, store];
+        shader.template(REDUCE_PART, &[&space[..], lines].concat());
         list.dispatch(program.name, shader, parameters, &buffers, groups)
     }
 
@@ -293,14 +322,14 @@ impl ReductionLaunch<'_> {
     }
 
     /// Adds the lines that store the partial result of an invocation from the word `slot` on.
-    fn store_partial(&self, shader: &mut ShaderBuilder, binding: usize, lines: &ReductionLines) {
-        let value = match lines {
-            ReductionLines::Fold(accumulator) => shader.define(accumulator.result()),
-            ReductionLines::Arg(_) => "best".into(),
+    fn store_partial(&self, shader: &mut ShaderBuilder, binding: usize, variables: &ReductionVariables) {
+        let value = match variables {
+            ReductionVariables::Fold(accumulator) => shader.define(accumulator.result()),
+            ReductionVariables::Arg(_) => "best".into(),
         };
-        access::store_words(shader, binding, self.action.compute, &value, "slot");
-        if matches!(lines, ReductionLines::Arg(_)) {
-            shader.store_word(binding, &format!("slot + {}u", self.action.partial_words() - 1), "best_index");
+        access::store_words(shader, binding, self.reduction.compute, &value, "slot");
+        if matches!(variables, ReductionVariables::Arg(_)) {
+            shader.store_word(binding, &self.index_word(), "best_index");
         }
     }
 
@@ -320,59 +349,69 @@ impl ReductionLaunch<'_> {
         let arrays: Vec<DeviceArray<'_>> = finishing.iter().chain(outputs).copied().collect();
         let space = axes_space(&arrays, outputs[0].shape(), |_| true);
         let mut parameters = Parameters::for_items(count);
-        let part_count = parameters.declare_len(parts);
+        // Each invocation of a workgroup has a partial result.
+        let in_workgroup = parts >= WORKGROUP as usize;
+        let parts = parameters.declare_len(parts);
         let starts = declare_starts(&mut parameters, &arrays);
         let space = space.declare(&mut parameters);
         let finish = self.declare_finish(&mut parameters);
-        // Each invocation of a workgroup has a partial result.
-        let in_workgroup = parts >= WORKGROUP as usize;
         let (output, first, step, groups) = match in_workgroup {
             true => ("group", "local", WORKGROUP, count),
             false => ("thread", "0u", 1, count.div_ceil(WORKGROUP as usize)),
         };
-        shader.line(format!("if ({output} >= params[0]) {{ return; }}"));
-        let positions = space.positions(&mut shader, output, &starts);
-        let lines = ReductionLines::declare(&mut shader, self.action);
-        shader.line(format!("for (var part = {first}; part < {part_count}; part = part + {step}u) {{"));
-        shader.line(format!("let slot = ({output} * {part_count} + part) * {}u;", self.action.partial_words()));
-        let value = shader.define(access::load_words(&shader, binding, self.action.compute, "slot"));
-        let index = shader.define(shader.word(binding, &format!("slot + {}u", self.action.partial_words() - 1)));
-        lines.reduce(&mut shader, &value, &index);
-        shader.line("}");
-        let result = if in_workgroup { lines.combine(&mut shader, subgroups) } else { lines.result() };
-        let result = shader.define(result);
-        if in_workgroup {
-            shader.line("if (local > 0u) { return; }");
-        }
-        self.store_results(&mut shader, &result, finish, &bindings, 0, &positions);
+        let (compute_offsets, offsets) = shader.collect_result(|shader| space.offsets(shader, output, &starts));
+        let (declare_variables, variables) =
+            shader.collect_result(|shader| ReductionVariables::declare(shader, self.reduction));
+        let reduce_partial = shader.collect_lines(|shader| {
+            let value = shader.define(access::load_words(shader, binding, self.reduction.compute, "slot"));
+            let index = match variables {
+                ReductionVariables::Fold(_) => String::new(),
+                ReductionVariables::Arg(_) => shader.define(shader.word(binding, &self.index_word())),
+            };
+            variables.reduce(shader, &value, &index);
+        });
+        let (combine, combined) = shader.collect_result(|shader| match in_workgroup {
+            true => variables.combine(shader, subgroups),
+            false => variables.result(),
+        });
+        let return_others = if in_workgroup { "if (local > 0u) { return; }" } else { "" };
+        let store = shader.collect_lines(|shader| {
+            self.store_results(shader, "reduced", finish, (&bindings, 0), &offsets);
+        });
+        let [step, words] = [step as usize, self.reduction.partial_words()].map(|v| format!("{v}u"));
+        let space = values![output, parts, first, step, words];
+        let lines =
+            values![compute_offsets, declare_variables, reduce_partial, combine, combined, return_others, store];
+        shader.template(REDUCE_PARTIALS, &[&space[..], lines].concat());
         list.dispatch(self.kernel.program.name, shader, parameters, &buffers, groups)
     }
 
-    /// Adds the lines that finish a result and store it. `positions` are the positions of the other inputs of the
-    /// finishing program (the kernel's inputs starting at `first`) and of the outputs.
+    /// Returns the word of the index in the partial result at `slot`.
+    fn index_word(&self) -> String {
+        format!("slot + {}u", self.reduction.partial_words() - 1)
+    }
+
+    /// Adds the lines that finish a result and store it. `offsets` are the offsets of the other inputs of the finishing
+    /// program (the kernel's inputs starting at `first`) and of the outputs.
     fn store_results(
         &self,
         shader: &mut ShaderBuilder,
         result: &str,
         values: Option<ProgramValues>,
-        bindings: &Bindings,
-        first: usize,
-        positions: &[String],
+        (bindings, first): (&Bindings, usize),
+        offsets: &[String],
     ) {
         let (Some(finish), Some(mut values)) = (&self.kernel.finish, values) else {
-            let (binding, at) = (bindings.output(0), &positions[0]);
-            return access::store(shader, binding, self.action.result(), self.kernel.output, result, at);
+            let (binding, offset) = (bindings.output(0), &offsets[0]);
+            return access::store(shader, binding, self.reduction.result(), self.kernel.output, result, offset);
         };
-        values.inputs[0] = shader.define(convert_text(self.action.result(), finish.inputs[0].compute, result));
-        let others = finish.inputs.len() - 1;
-        for (k, load) in finish.inputs[1..].iter().enumerate() {
-            let text = access::load(shader, bindings.input(first + k), load.storage, load.compute, &positions[k]);
-            values.inputs[k + 1] = shader.define(text);
-        }
+        values.inputs[0] = shader.define(convert_expr(self.reduction.result(), finish.inputs[0].compute, result));
+        access::load_inputs(shader, &mut values, finish, 1, |k| (bindings.input(first + k - 1), &offsets[k - 1]));
         values.compute_steps(shader, finish);
+        let outputs = &offsets[finish.inputs.len() - 1..];
         for (k, (stored, dtype)) in finish.outputs.iter().zip(self.kernel.output_dtypes()).enumerate() {
             let value = values.value(stored.value).to_string();
-            access::store(shader, bindings.output(k), stored.compute, dtype, &value, &positions[others + k]);
+            access::store(shader, bindings.output(k), stored.compute, dtype, &value, &outputs[k]);
         }
     }
 }

@@ -12,10 +12,11 @@ use super::GpuFamily;
 use super::shared::axes::axes_space;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands, declare_starts};
-use crate::shader::access::{self, AxesText};
+use crate::shader::access::{self, AxesExprs};
 use crate::shader::iterations::MAX_ITERATIONS;
 use crate::shader::parameters::{Parameters, words};
 use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported, program_iterations};
+use crate::shader::template::{CollectLines, values};
 use crate::shader::workgroup::combine_in_workgroup;
 use crate::shader::{BindingUse, ShaderBuilder, ShaderFeatures, WORKGROUP};
 use pellucid_ir::formula::{InstructionOperand, Op, Program, Step};
@@ -35,11 +36,11 @@ const MAX_PARTS: usize = 1 << 10;
 /// Returns the number of parts of a row that is read in `passes`. There are more parts if the loops of an element have
 /// `iterations`, so that no invocation has more than [`MAX_ITERATIONS`].
 fn part_count(length: usize, passes: usize, iterations: usize) -> usize {
-    let of_pass = length.div_ceil(WORKGROUP as usize).saturating_mul(1 + iterations);
-    if length <= MAX_UNDIVIDED && of_pass.saturating_mul(passes) <= MAX_ITERATIONS {
+    let pass_iterations = length.div_ceil(WORKGROUP as usize).saturating_mul(1 + iterations);
+    if length <= MAX_UNDIVIDED && pass_iterations.saturating_mul(passes) <= MAX_ITERATIONS {
         return 1;
     }
-    length.div_ceil(MIN_PART).min(MAX_PARTS).max(of_pass.div_ceil(MAX_ITERATIONS))
+    length.div_ceil(MIN_PART).min(MAX_PARTS).max(pass_iterations.div_ceil(MAX_ITERATIONS))
 }
 
 /// The source of an operand after every result has its own name.
@@ -77,10 +78,10 @@ impl<'a> RowSteps<'a> {
         };
         let (mut args, mut levels): (Vec<Vec<StepOperand>>, Vec<usize>) = Default::default();
         for (k, step) in program.steps.iter().enumerate() {
-            let own: Vec<StepOperand> = step.args.iter().map(|&a| source(&registers, &rows, a)).collect();
-            let level = own.iter().map(|s| if let StepOperand::Step(s) = s { levels[*s] } else { 0 }).max();
+            let operands: Vec<StepOperand> = step.args.iter().map(|&a| source(&registers, &rows, a)).collect();
+            let level = operands.iter().map(|s| if let StepOperand::Step(s) = s { levels[*s] } else { 0 }).max();
             levels.push(level.unwrap_or(0) + usize::from(matches!(step.op, Op::Reduce(_))));
-            args.push(own);
+            args.push(operands);
             match step.into {
                 InstructionOperand::Register(r) => registers[r as usize] = Some(k),
                 InstructionOperand::Row(r) => rows[r as usize] = Some(k),
@@ -141,7 +142,7 @@ impl GpuFamily for Row {
     }
 }
 
-/// The text of a row program.
+/// The shader of a row program.
 struct RowShader<'a> {
     shader: ShaderBuilder,
     steps: RowSteps<'a>,
@@ -149,10 +150,10 @@ struct RowShader<'a> {
     /// The name of the result of every step that has one value for each row.
     row_results: Vec<String>,
     bindings: Bindings,
-    /// The position of the row in each operand.
+    /// The offset of the row in each operand.
     bases: Vec<String>,
     /// The axes of a row.
-    row_axes: AxesText,
+    row_axes: AxesExprs,
     /// The length of a row, the number of its parts, and the length of a part.
     length: String,
     parts: String,
@@ -163,29 +164,66 @@ struct RowShader<'a> {
     partial: Option<usize>,
 }
 
+impl AsMut<ShaderBuilder> for RowShader<'_> {
+    fn as_mut(&mut self) -> &mut ShaderBuilder {
+        &mut self.shader
+    }
+}
+
+/// The loop over the elements of a row or of a part of it.
+const LOOP_OVER_ELEMENTS: &str = "
+    for (var element = $first; element < $end; element = element + $step) {
+        $visit_element
+    }
+";
+
+/// The loop over the parts of a row.
+const LOOP_OVER_PARTS: &str = "
+    for (var other = local; other < $parts; other = other + $step) {
+        $accumulate_part
+    }
+";
+
+/// The lines that one invocation executes.
+const FIRST_INVOCATION: &str = "
+    if (local == 0u) {
+        $store
+    }
+";
+
 impl RowShader<'_> {
-    /// Begins the loop over the elements of the row and adds the lines of the given inputs and steps. Returns the names
-    /// of the results and of the positions of all operands.
-    fn begin_elements(&mut self, needed: &(BTreeSet<usize>, BTreeSet<usize>)) -> (Vec<String>, Vec<String>) {
+    /// Adds a loop over the elements of the row, with the lines of the given inputs and steps. `lines` receives the
+    /// names of the results of the steps and of the offsets of all operands.
+    fn loop_over_elements(
+        &mut self,
+        needed: &(BTreeSet<usize>, BTreeSet<usize>),
+        lines: impl FnOnce(&mut Self, &[String], &[String]),
+    ) {
         let RowShader { length, part_length, .. } = self;
         let (first, end) = match self.partial {
             Some(_) => (format!("part * {part_length} + local"), format!("min((part + 1u) * {part_length}, {length})")),
             None => ("local".into(), length.clone()),
         };
-        let begin = format!("for (var element = {first}; element < {end}; element = element + {WORKGROUP}u) {{");
-        self.shader.line(begin);
-        let positions = self.row_axes.positions(&mut self.shader, "element", &self.bases);
-        let program = self.steps.program;
-        for &k in &needed.1 {
-            let load = program.inputs[k];
-            let text = access::load(&self.shader, self.bindings.input(k), load.storage, load.compute, &positions[k]);
-            self.values.inputs[k] = self.shader.define(text);
-        }
-        let mut results = self.row_results.clone();
-        for &k in &needed.0 {
-            results[k] = self.compute(k, &results, "element");
-        }
-        (results, positions)
+        let visit_element = self.collect_lines(|this| {
+            let offsets = this.row_axes.offsets(&mut this.shader, "element", &this.bases);
+            for &k in &needed.1 {
+                this.load_input(k, &offsets[k]);
+            }
+            let mut results = this.row_results.clone();
+            for &k in &needed.0 {
+                results[k] = this.compute(k, &results, "element");
+            }
+            lines(this, &results, &offsets);
+        });
+        let step = format!("{WORKGROUP}u");
+        self.shader.template(LOOP_OVER_ELEMENTS, values![first, end, step, visit_element]);
+    }
+
+    /// Adds the line that loads input `k`.
+    fn load_input(&mut self, k: usize, offset: &str) {
+        let load = self.steps.program.inputs[k];
+        let element = access::load(&self.shader, self.bindings.input(k), load.storage, load.compute, offset);
+        self.values.inputs[k] = self.shader.define(element);
     }
 
     /// Adds the line of a step and returns the name of its result.
@@ -214,7 +252,7 @@ impl RowShader<'_> {
         for k in self.steps.reductions(level) {
             let step = self.steps.step(k);
             let Op::Reduce(op) = step.op else { continue };
-            let primitive = combining_primitive(op, step.compute);
+            let primitive = combining_primitive(op);
             let name = format!("sum{k}");
             accumulators.push((k, Accumulator::declare(&mut self.shader, primitive, step.compute, &name)));
         }
@@ -229,12 +267,12 @@ impl RowShader<'_> {
             return;
         }
         let needed = self.steps.needed(accumulators.iter().map(|&(k, _)| self.steps.args[k][0]));
-        let (results, _) = self.begin_elements(&needed);
-        for (k, accumulator) in &accumulators {
-            let value = self.value(self.steps.args[*k][0], &results);
-            accumulator.accumulate(&mut self.shader, &value);
-        }
-        self.shader.line("}");
+        self.loop_over_elements(&needed, |this, results, _| {
+            for (k, accumulator) in &accumulators {
+                let value = this.value(this.steps.args[*k][0], results);
+                accumulator.accumulate(&mut this.shader, &value);
+            }
+        });
         self.combine(&accumulators);
     }
 
@@ -245,30 +283,33 @@ impl RowShader<'_> {
         if accumulators.is_empty() {
             return;
         }
-        let parts = &self.parts;
-        self.shader.line(format!("for (var other = local; other < {parts}; other = other + {WORKGROUP}u) {{"));
-        for (k, accumulator) in &accumulators {
-            let at = self.partial_position(*k, "other");
-            let value = self.shader.define(access::load_words(&self.shader, binding, accumulator.compute(), &at));
-            accumulator.accumulate(&mut self.shader, &value);
-        }
-        self.shader.line("}");
+        let accumulate_part = self.collect_lines(|this| {
+            for (k, accumulator) in &accumulators {
+                let offset = this.partial_offset(*k, "other");
+                let partial = access::load_words(&this.shader, binding, accumulator.compute(), &offset);
+                let partial = this.shader.define(partial);
+                accumulator.accumulate(&mut this.shader, &partial);
+            }
+        });
+        let (parts, step) = (&self.parts, format!("{WORKGROUP}u"));
+        self.shader.template(LOOP_OVER_PARTS, values![parts, step, accumulate_part]);
         self.combine(&accumulators);
     }
 
     /// Adds the lines that store the partial results of a level in the buffer `binding`.
     fn store_partials(&mut self, level: usize, binding: usize) {
-        self.shader.line("if (local == 0u) {");
-        for k in self.steps.reductions(level) {
-            let at = self.partial_position(k, "part");
-            let (compute, value) = (self.steps.step(k).compute, self.row_results[k].clone());
-            access::store_words(&mut self.shader, binding, compute, &value, &at);
-        }
-        self.shader.line("}");
+        let store = self.collect_lines(|this| {
+            for k in this.steps.reductions(level) {
+                let offset = this.partial_offset(k, "part");
+                let (compute, value) = (this.steps.step(k).compute, this.row_results[k].clone());
+                access::store_words(&mut this.shader, binding, compute, &value, &offset);
+            }
+        });
+        self.shader.template(FIRST_INVOCATION, values![store]);
     }
 
     /// Defines the first word of the partial result of step `k` of a part of the row.
-    fn partial_position(&mut self, k: usize, part: &str) -> String {
+    fn partial_offset(&mut self, k: usize, part: &str) -> String {
         let size = self.steps.partial_word(self.steps.program.steps.len());
         let (parts, word) = (&self.parts, self.steps.partial_word(k));
         self.shader.define(format!("(row * {parts} + {part}) * {size}u + {word}u"))
@@ -302,12 +343,12 @@ impl RowShader<'_> {
             return;
         }
         let needed = self.steps.needed(per_element.iter().map(|&k| self.steps.outputs[k]));
-        let (results, positions) = self.begin_elements(&needed);
-        for &k in &per_element {
-            let value = self.value(self.steps.outputs[k], &results);
-            self.store(k, &value, &positions[self.inputs + k]);
-        }
-        self.shader.line("}");
+        self.loop_over_elements(&needed, |this, results, offsets| {
+            for &k in &per_element {
+                let value = this.value(this.steps.outputs[k], results);
+                this.store(k, &value, &offsets[this.inputs + k]);
+            }
+        });
     }
 
     /// Adds the lines that store the outputs with one value for each row.
@@ -315,19 +356,20 @@ impl RowShader<'_> {
         let outputs = &self.steps.program.outputs;
         // All invocations have read the values per row, which an output may overwrite.
         self.shader.line("workgroupBarrier();");
-        self.shader.line("if (local == 0u) {");
-        for k in (0..outputs.len()).filter(|&k| outputs[k].per_row) {
-            let value = self.value(self.steps.outputs[k], &self.row_results.clone());
-            let at = self.bases[self.inputs + k].clone();
-            self.store(k, &value, &at);
-        }
-        self.shader.line("}");
+        let store = self.collect_lines(|this| {
+            for k in (0..outputs.len()).filter(|&k| outputs[k].per_row) {
+                let value = this.value(this.steps.outputs[k], &this.row_results.clone());
+                let offset = this.bases[this.inputs + k].clone();
+                this.store(k, &value, &offset);
+            }
+        });
+        self.shader.template(FIRST_INVOCATION, values![store]);
     }
 
-    fn store(&mut self, k: usize, value: &str, at: &str) {
+    fn store(&mut self, k: usize, value: &str, offset: &str) {
         let store = self.steps.program.outputs[k];
         let binding = self.bindings.output(k);
-        access::store(&mut self.shader, binding, store.compute, store.storage, value, at);
+        access::store(&mut self.shader, binding, store.compute, store.storage, value, offset);
     }
 }
 
@@ -402,23 +444,23 @@ impl RowLaunch<'_> {
             shader.binding(if matches!(pass, RowPass::Level(_)) { BindingUse::Write } else { BindingUse::Read })
         });
         let mut parameters = Parameters::for_items(count * parts);
-        let [length_text, parts_text, part_length] =
+        let [length_expr, parts_expr, part_length] =
             [length, self.parts, length.div_ceil(self.parts)].map(|v| parameters.declare_len(v));
         let starts = declare_starts(&mut parameters, &arrays);
         let [kept, row_axes] = [kept, row].map(|axes| axes.declare(&mut parameters));
         let values = ProgramValues::declare(&mut parameters, program, 0, length);
 
-        shader.line("if (group >= params[0]) { return; }");
+        shader.return_unless_item("group");
         match parts {
             1 => shader.line("let row = group;"),
             _ => {
-                shader.line(format!("let row = group / {parts_text};"));
-                shader.line(format!("let part = group % {parts_text};"));
+                shader.line(format!("let row = group / {parts_expr};"));
+                shader.line(format!("let part = group % {parts_expr};"));
             }
         }
-        let bases = kept.positions(&mut shader, "row", &starts);
+        let bases = kept.offsets(&mut shader, "row", &starts);
         let steps = RowSteps::new(program);
-        let mut text = RowShader {
+        let mut builder = RowShader {
             shader,
             steps,
             values,
@@ -426,19 +468,19 @@ impl RowLaunch<'_> {
             bindings,
             bases,
             row_axes,
-            length: length_text,
-            parts: parts_text,
+            length: length_expr,
+            parts: parts_expr,
             part_length,
             inputs: inputs.len(),
             features: list.features(),
             partial,
         };
-        for (k, load) in program.inputs.iter().enumerate().filter(|(_, load)| load.per_row) {
-            let load = access::load(&text.shader, text.bindings.input(k), load.storage, load.compute, &text.bases[k]);
-            text.values.inputs[k] = text.shader.define(load);
+        for k in (0..inputs.len()).filter(|&k| program.inputs[k].per_row) {
+            let offset = builder.bases[k].clone();
+            builder.load_input(k, &offset);
         }
-        text.add_pass(pass);
-        list.dispatch(program.name, text.shader, parameters, &text.bindings.buffers, count * parts)
+        builder.add_pass(pass);
+        list.dispatch(program.name, builder.shader, parameters, &builder.bindings.buffers, count * parts)
     }
 }
 
@@ -448,7 +490,7 @@ impl RowShader<'_> {
         let levels = self.steps.levels.iter().copied().max().unwrap_or(0);
         for level in 0..=levels {
             match (pass, self.partial) {
-                (RowPass::Level(own), Some(binding)) if own == level => {
+                (RowPass::Level(reduced), Some(binding)) if reduced == level => {
                     self.reduce_elements(level);
                     return self.store_partials(level, binding);
                 }

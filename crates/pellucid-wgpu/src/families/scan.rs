@@ -11,8 +11,9 @@ use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands};
 use crate::shader::access;
 use crate::shader::iterations::{MAX_ITERATIONS, iterations};
 use crate::shader::parameters::{Parameters, words};
-use crate::shader::program::{Accumulator, convert_text, precedes_text};
-use crate::shader::types::{FloatText, float_prefix, type_text};
+use crate::shader::program::{Accumulator, convert_expr, precedes_expr};
+use crate::shader::template::{CollectLines, values};
+use crate::shader::types::{WgslFloat, wgsl_type};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
@@ -29,12 +30,12 @@ fn chunk_length(length: usize, iterations: usize) -> usize {
 }
 
 impl GpuFamily for Scan {
-    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
+    fn iterations(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
         let length = inputs[0].layout.shape()[self.axis];
-        let of_element = RunningScan::iterations(self.op, inputs[0].dtype.compute());
-        let chunk = chunk_length(length, of_element).max(1);
+        let element_iterations = RunningScan::iterations(self.op, inputs[0].dtype.compute());
+        let chunk = chunk_length(length, element_iterations).max(1);
         let earlier = length.div_ceil(chunk).saturating_sub(1);
-        (chunk + earlier).saturating_mul(1 + of_element)
+        (chunk + earlier).saturating_mul(1 + element_iterations)
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
@@ -96,55 +97,114 @@ impl ScanLaunch<'_> {
         };
         bindings.buffers.extend(results.map(|(buffer, _)| buffer));
         let mut parameters = Parameters::for_items(items);
-        let [length, chunks, chunk] = [shape[axis], chunks, chunk].map(|v| parameters.declare_len(v));
+        let [length, chunks, chunk_length] = [shape[axis], chunks, chunk].map(|v| parameters.declare_len(v));
         let declare = |array: &&DeviceArray<'_>| {
             (parameters.declare_len(array.layout.offset()), parameters.declare(array.layout.strides()[axis]))
         };
         let (starts, steps): (Vec<String>, Vec<String>) = arrays.iter().map(declare).unzip();
         let axes = axes.declare(&mut parameters);
 
-        shader.line("if (thread >= params[0]) { return; }");
-        shader.line(format!("let line = thread / {chunks};"));
-        shader.line(format!("let chunk = thread % {chunks};"));
-        let bases = axes.positions(&mut shader, "line", &starts);
-        let compute = x.dtype.compute();
-        let running = RunningScan::declare(&mut shader, kernel.op, compute);
-        let words = RunningScan::words(kernel.op, compute);
-        if let (ScanPass::Outputs(_), Some((_, binding))) = (pass, results) {
-            shader.line("for (var earlier = 0u; earlier < chunk; earlier = earlier + 1u) {");
-            let at = shader.define(format!("(line * {chunks} + earlier) * {words}u"));
-            running.combine(&mut shader, binding, &at);
-            shader.line("}");
-        }
-        shader.line(format!("let end = min((chunk + 1u) * {chunk}, {length});"));
-        shader.line(format!("for (var i = chunk * {chunk}; i < end; i = i + 1u) {{"));
-        let index = if kernel.reverse { format!("{length} - 1u - i") } else { "i".into() };
-        shader.line(format!("let index = {index};"));
-        let position = |(base, step)| shader.define(format!("{base} + index * {step}"));
-        let at: Vec<String> = bases.iter().zip(&steps).map(position).collect();
-        let value = shader.define(access::load(&shader, bindings.input(0), x.dtype, compute, &at[0]));
-        running.accumulate(&mut shader, &value, "index");
-        if let [values, indices @ ..] = outputs {
-            let result = running.result(&mut shader);
-            access::store(&mut shader, bindings.output(0), compute, values.dtype, &result, &at[1]);
+        let (compute, words) = (x.dtype.compute(), RunningScan::words(kernel.op, x.dtype.compute()));
+        let (compute_bases, bases) = shader.collect_result(|shader| axes.offsets(shader, "line", &starts));
+        let (declare_variables, running) =
+            shader.collect_result(|shader| RunningScan::declare(shader, kernel.op, compute));
+        let combine_chunk = shader.collect_lines(|shader| {
+            if let (ScanPass::Outputs(_), Some((_, binding))) = (pass, results) {
+                running.combine(shader, binding, "variables");
+            }
+        });
+        let combine_earlier = if matches!(pass, ScanPass::Outputs(_)) { COMBINE_EARLIER } else { "" };
+        let scan_element = shader.collect_lines(|shader| {
+            let offset = |(base, step)| shader.define(format!("{base} + index * {step}"));
+            let offsets: Vec<String> = bases.iter().zip(&steps).map(offset).collect();
+            let value = shader.define(access::load(shader, bindings.input(0), x.dtype, compute, &offsets[0]));
+            running.accumulate(shader, &value, "index");
+            let [values, indices @ ..] = outputs else { return };
+            let result = running.result(shader);
+            access::store(shader, bindings.output(0), compute, values.dtype, &result, &offsets[1]);
             if !indices.is_empty() {
                 let index = "vec2<u32>(extremum_index, 0u)";
-                access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, index, &at[2]);
+                access::store(shader, bindings.output(1), Compute::I64, DType::I64, index, &offsets[2]);
             }
-        }
-        shader.line("}");
-        if let (ScanPass::Chunks(_), Some((_, binding))) = (pass, results) {
-            let at = shader.define(format!("thread * {words}u"));
-            running.store(&mut shader, binding, &at);
-        }
+        });
+        let store_chunk = shader.collect_lines(|shader| {
+            if let (ScanPass::Chunks(_), Some((_, binding))) = (pass, results) {
+                let offset = shader.define(format!("thread * {words}u"));
+                running.store(shader, binding, &offset);
+            }
+        });
+        let (words, index) = (format!("{words}u"), if kernel.reverse { "$length - 1u - i" } else { "i" });
+        let sizes = values![length, chunks, chunk_length, words, index];
+        let begin = values![compute_bases, declare_variables, combine_earlier, combine_chunk];
+        shader.template(SCAN_CHUNK, &[&sizes[..], begin, values![scan_element, store_chunk]].concat());
         list.dispatch("scan", shader, parameters, &bindings.buffers, items.div_ceil(WORKGROUP as usize))
     }
 }
 
-/// The variables of a scan in the text of a shader.
+/// Scans one chunk of a line in every invocation.
+const SCAN_CHUNK: &str = "
+    if (thread >= $item_count) { return; }
+    let line = thread / $chunks;
+    let chunk = thread % $chunks;
+    $compute_bases
+    $declare_variables
+    $combine_earlier
+    let end = min((chunk + 1u) * $chunk_length, $length);
+    for (var i = chunk * $chunk_length; i < end; i = i + 1u) {
+        let index = $index;
+        $scan_element
+    }
+    $store_chunk
+";
+
+/// Combines the variables of the earlier chunks of the line.
+const COMBINE_EARLIER: &str = "
+    for (var earlier = 0u; earlier < chunk; earlier = earlier + 1u) {
+        let variables = (line * $chunks + earlier) * $words;
+        $combine_chunk
+    }
+";
+
+/// Selects a value. It replaces an equal one.
+const SELECT_EXTREMUM: &str = "
+    if (extremum_index == 0xffffffffu || !$precedes) {
+        extremum = $value;
+        extremum_index = $index;
+    }
+";
+
+/// Adds `$count`·e^`$value` to sum·e^largest.
+const ADD_EXPONENTIALS: &str = "
+    let exponential = $exp($neg($abs($sub($value, largest))));
+    let wide = $wide_exponential;
+    let factor = select(wide, $wide_one, $eq($value, largest));
+    let grows = $lt(largest, $value);
+    if (grows) {
+        sum = d_add(d_mul(sum, factor), $count);
+        largest = $value;
+    } else {
+        sum = d_add(sum, $added);
+    }
+";
+
+/// Computes largest + ln(sum).
+const LOG_SUM_EXP: &str = "
+    let rounded = $rounded_sum;
+    let log_sum = $add(largest, $ln(rounded));
+";
+
+/// Corrects the rounding of the sum: ln s = ln w + r/w with the rounding error r of w. r matters only for w near 1.
+const CORRECT_LOG_SUM: &str = "
+    let wide_rounded = $wide_rounded;
+    let rounding_error = $rounding_error;
+    let correction = select(0.0, rounding_error, $lt(rounded, 2.0));
+    let corrected = $add(log_sum, correction);
+";
+
+/// The variables of a scan in a shader.
 enum RunningScan {
     /// A sum or product, with the types of the elements and of the total.
-    Total(Accumulator, Compute, Compute),
+    Fold(Accumulator, Compute, Compute),
     Extremum(ScanOp, Compute),
     LogSumExp(Compute),
 }
@@ -153,23 +213,23 @@ impl RunningScan {
     fn declare(shader: &mut ShaderBuilder, op: ScanOp, compute: Compute) -> RunningScan {
         match op {
             ScanOp::Sum | ScanOp::Prod => {
-                let total = total_compute(compute);
+                let total = ScanOp::accumulator(compute);
                 let primitive = if op == ScanOp::Sum { Binary::Add } else { Binary::Mul };
                 let accumulator = Accumulator::declare(shader, primitive, total, "total");
                 if (op, total) == (ScanOp::Sum, Compute::F64) {
                     // The sum of −0 alone is −0.
                     shader.line("total = vec2<u32>(0u, 0x80000000u);");
                 }
-                RunningScan::Total(accumulator, compute, total)
+                RunningScan::Fold(accumulator, compute, total)
             }
             ScanOp::Max | ScanOp::Min => {
-                shader.line(format!("var extremum: {};", type_text(compute)));
+                shader.line(format!("var extremum: {};", wgsl_type(compute)));
                 shader.line("var extremum_index = 0xffffffffu;");
                 RunningScan::Extremum(op, compute)
             }
             ScanOp::LogSumExp => {
-                shader.line(format!("var largest = {};", FloatText(compute).negative_infinity()));
-                shader.line(format!("var sum = {};", FloatText(Compute::F64).zero()));
+                shader.line(format!("var largest = {};", WgslFloat(compute).negative_infinity()));
+                shader.line(format!("var sum = {};", WgslFloat(Compute::F64).zero()));
                 RunningScan::LogSumExp(compute)
             }
         }
@@ -187,47 +247,47 @@ impl RunningScan {
     /// Returns the number of words of the variables of a scan.
     fn words(op: ScanOp, compute: Compute) -> usize {
         match op {
-            ScanOp::Sum | ScanOp::Prod => words(total_compute(compute)),
+            ScanOp::Sum | ScanOp::Prod => words(ScanOp::accumulator(compute)),
             ScanOp::Max | ScanOp::Min => words(compute) + 1,
             ScanOp::LogSumExp => words(compute) + words(Compute::F64),
         }
     }
 
     /// Adds the lines that store the variables in words of the buffer `binding`.
-    fn store(&self, shader: &mut ShaderBuilder, binding: usize, at: &str) {
+    fn store(&self, shader: &mut ShaderBuilder, binding: usize, offset: &str) {
         match self {
-            RunningScan::Total(accumulator, _, total) => {
-                access::store_words(shader, binding, *total, &accumulator.result(), at);
+            RunningScan::Fold(accumulator, _, total) => {
+                access::store_words(shader, binding, *total, &accumulator.result(), offset);
             }
             RunningScan::Extremum(_, compute) => {
-                access::store_words(shader, binding, *compute, "extremum", at);
-                shader.store_word(binding, &format!("{at} + {}u", words(*compute)), "extremum_index");
+                access::store_words(shader, binding, *compute, "extremum", offset);
+                shader.store_word(binding, &format!("{offset} + {}u", words(*compute)), "extremum_index");
             }
             RunningScan::LogSumExp(compute) => {
-                access::store_words(shader, binding, *compute, "largest", at);
-                let at = format!("{at} + {}u", words(*compute));
-                access::store_words(shader, binding, Compute::F64, "sum", &at);
+                access::store_words(shader, binding, *compute, "largest", offset);
+                let offset = format!("{offset} + {}u", words(*compute));
+                access::store_words(shader, binding, Compute::F64, "sum", &offset);
             }
         }
     }
 
     /// Adds the lines that combine the variables with the variables that [`RunningScan::store`] has stored for the
     /// following elements.
-    fn combine(&self, shader: &mut ShaderBuilder, binding: usize, at: &str) {
+    fn combine(&self, shader: &mut ShaderBuilder, binding: usize, offset: &str) {
         match self {
-            RunningScan::Total(accumulator, _, total) => {
-                let value = shader.define(access::load_words(shader, binding, *total, at));
+            RunningScan::Fold(accumulator, _, total) => {
+                let value = shader.define(access::load_words(shader, binding, *total, offset));
                 accumulator.accumulate(shader, &value);
             }
             RunningScan::Extremum(_, compute) => {
-                let value = shader.define(access::load_words(shader, binding, *compute, at));
-                let index = shader.define(shader.word(binding, &format!("{at} + {}u", words(*compute))));
+                let value = shader.define(access::load_words(shader, binding, *compute, offset));
+                let index = shader.define(shader.word(binding, &format!("{offset} + {}u", words(*compute))));
                 self.accumulate(shader, &value, &index);
             }
             RunningScan::LogSumExp(compute) => {
-                let value = shader.define(access::load_words(shader, binding, *compute, at));
-                let at = format!("{at} + {}u", words(*compute));
-                let count = shader.define(access::load_words(shader, binding, Compute::F64, &at));
+                let value = shader.define(access::load_words(shader, binding, *compute, offset));
+                let offset = format!("{offset} + {}u", words(*compute));
+                let count = shader.define(access::load_words(shader, binding, Compute::F64, &offset));
                 add_exponentials(shader, *compute, &value, Some(&count));
             }
         }
@@ -236,17 +296,13 @@ impl RunningScan {
     /// Adds the lines that process the next value, which has the index `index` in its line.
     fn accumulate(&self, shader: &mut ShaderBuilder, value: &str, index: &str) {
         match self {
-            RunningScan::Total(accumulator, compute, total) => {
-                let wide = shader.define(convert_text(*compute, *total, value));
+            RunningScan::Fold(accumulator, compute, total) => {
+                let wide = shader.define(convert_expr(*compute, *total, value));
                 accumulator.accumulate(shader, &wide);
             }
             RunningScan::Extremum(op, compute) => {
-                // A value replaces an equal one.
-                let precedes = precedes_text(*compute, *op == ScanOp::Max, "extremum", value);
-                shader.line(format!("if (extremum_index == 0xffffffffu || !{precedes}) {{"));
-                shader.line(format!("    extremum = {value};"));
-                shader.line(format!("    extremum_index = {index};"));
-                shader.line("}");
+                let precedes = precedes_expr(*compute, *op == ScanOp::Max, "extremum", value);
+                shader.template(SELECT_EXTREMUM, values![precedes, value, index]);
             }
             RunningScan::LogSumExp(compute) => add_exponentials(shader, *compute, value, None),
         }
@@ -255,44 +311,31 @@ impl RunningScan {
     /// Defines the result for the values so far.
     fn result(&self, shader: &mut ShaderBuilder) -> String {
         match self {
-            RunningScan::Total(accumulator, compute, total) => {
-                shader.define(convert_text(*total, *compute, &accumulator.result()))
+            RunningScan::Fold(accumulator, compute, total) => {
+                shader.define(convert_expr(*total, *compute, &accumulator.result()))
             }
             RunningScan::Extremum(..) => "extremum".into(),
             RunningScan::LogSumExp(compute) => {
-                let p = float_prefix(*compute);
-                let rounded = shader.define(convert_text(Compute::F64, *compute, "sum"));
-                let y = shader.define(format!("{p}_add(largest, {p}_ln({rounded}))"));
+                let float = WgslFloat(*compute);
+                let rounded_sum = convert_expr(Compute::F64, *compute, "sum");
+                float.template(shader, LOG_SUM_EXP, values![rounded_sum]);
                 if *compute == Compute::F64 {
-                    return y;
+                    return "log_sum".into();
                 }
-                // ln s = ln w + r/w, where r is the rounding error of w. r matters only for w near 1.
-                let wide = shader.define(convert_text(*compute, Compute::F64, &rounded));
-                let rest = shader.define(convert_text(Compute::F64, *compute, &format!("d_sub(sum, {wide})")));
-                let rest = shader.define(format!("select(0.0, {rest}, {p}_lt({rounded}, 2.0))"));
-                shader.define(format!("{p}_add({y}, {rest})"))
+                let wide_rounded = convert_expr(*compute, Compute::F64, "rounded");
+                let rounding_error = convert_expr(Compute::F64, *compute, "d_sub(sum, wide_rounded)");
+                float.template(shader, CORRECT_LOG_SUM, values![wide_rounded, rounding_error]);
+                "corrected".into()
             }
         }
     }
 }
 
-/// Returns the type of the total of values of type `compute`.
-fn total_compute(compute: Compute) -> Compute {
-    if compute == Compute::F32 { Compute::F64 } else { compute }
-}
-
 /// Adds the lines that add `count`·e^`value` to sum·e^largest, where `count` is an `f64`, or 1.
 fn add_exponentials(shader: &mut ShaderBuilder, compute: Compute, value: &str, count: Option<&str>) {
-    let (p, one) = (float_prefix(compute), FloatText(Compute::F64).one());
-    let e = shader.define(format!("{p}_exp({p}_neg({p}_abs({p}_sub({value}, largest))))"));
-    let wide = shader.define(convert_text(compute, Compute::F64, &e));
-    let wide = shader.define(format!("select({wide}, {one}, {p}_eq({value}, largest))"));
-    let grows = shader.define(format!("{p}_lt(largest, {value})"));
-    shader.line(format!("if ({grows}) {{"));
-    shader.line(format!("    sum = d_add(d_mul(sum, {wide}), {});", count.unwrap_or(one)));
-    shader.line(format!("    largest = {value};"));
-    shader.line("} else {");
-    let added = count.map_or(wide.clone(), |count| format!("d_mul({count}, {wide})"));
-    shader.line(format!("    sum = d_add(sum, {added});"));
-    shader.line("}");
+    let wide_exponential = convert_expr(compute, Compute::F64, "exponential");
+    let wide_one = WgslFloat(Compute::F64).one();
+    let added = count.map_or("factor".into(), |count| format!("d_mul({count}, factor)"));
+    let count = count.unwrap_or(wide_one);
+    WgslFloat(compute).template(shader, ADD_EXPONENTIALS, values![value, wide_exponential, wide_one, count, added]);
 }

@@ -11,17 +11,18 @@
 //! rounded once for each of them.
 
 use super::GpuFamily;
-use super::shared::indices::{IndexedAxes, check_indices};
-use super::shared::key_sort::{KeySort, KeyType, SortedKeys};
+use super::shared::indices::{IndexedAxes, check_indices, unindexed_strides};
+use super::shared::key_sort::{KeySort, KeyType, SortedKeys, SortedKeysExprs};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::access::{self, MergedAxes, same_size_integer};
 use crate::shader::iterations::{MAX_ITERATIONS, iterations};
-use crate::shader::parameters::Parameters;
-use crate::shader::program::binary_text;
+use crate::shader::parameters::{ParameterSlot, Parameters};
+use crate::shader::program::binary_expr;
+use crate::shader::template::{CollectLines, values};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::formula::Binary;
-use pellucid_ir::kernel::{Index, Scatter, ScatterReduction};
+use pellucid_ir::kernel::{Index, Scatter, ScatterOp};
 use pellucid_ir::{Compute, Error, Result};
 
 /// The maximum number of sorted positions of a dispatch.
@@ -39,7 +40,7 @@ impl GpuFamily for Scatter {
     }
 }
 
-/// Adds the dispatches that sort the index positions by the position of the first element of their slice of y.
+/// Adds the dispatches that sort the index positions by the offset of the first element of their slice of y.
 fn sort_positions(
     list: &mut DispatchList<'_>,
     index: &Index,
@@ -47,12 +48,7 @@ fn sort_positions(
     y: &DeviceArray<'_>,
 ) -> Result<SortedKeys> {
     let shape = indices[0].shape();
-    // The strides of y over the index positions, without the axes that are indexed.
-    let own = y.layout.strides();
-    let y_strides = match index {
-        Index::Axes(_) => vec![0; shape.rank()],
-        Index::Along(axis) => (0..shape.rank()).map(|a| if a == *axis { 0 } else { own[a] }).collect(),
-    };
+    let y_strides = unindexed_strides(index, y, shape.rank());
     let strides: Vec<Vec<isize>> = indices.iter().map(|i| i.layout.strides().to_vec()).chain([y_strides]).collect();
     let space = MergedAxes::new(shape, &strides);
     let mut shader = ShaderBuilder::default();
@@ -62,25 +58,62 @@ fn sort_positions(
     sort.sort(list, shader, &bindings, |shader, parameters| {
         let starts = declare_starts(parameters, indices.iter().chain([y]));
         let indexed = IndexedAxes::declare(parameters, index, y);
-        let at = space.declare(parameters).positions(shader, "i", &starts);
-        let selected: Vec<(usize, &str)> = (0..indices.len()).map(|k| (bindings.input(k), &*at[k])).collect();
-        indexed.position(shader, &at[indices.len()], &selected)
+        let offsets = space.declare(parameters).offsets(shader, "i", &starts);
+        let selected: Vec<(usize, &str)> = (0..indices.len()).map(|k| (bindings.input(k), &*offsets[k])).collect();
+        indexed.offset(shader, &offsets[indices.len()], &selected)
     })
 }
 
 /// Returns the axes of the slice of values that belongs to one position, with the strides of y and of the values, and
 /// the index axes of the values.
 fn slice_and_index_axes(kernel: &Scatter, values: &DeviceArray<'_>, y: &DeviceArray<'_>) -> (MergedAxes, MergedAxes) {
-    let (own, value_strides) = (y.layout.strides(), values.layout.strides());
-    let others: Vec<usize> = match &kernel.index {
-        Index::Axes(axes) => (0..y.shape().rank()).filter(|a| !axes.contains(a)).collect(),
-        Index::Along(_) => Vec::new(),
-    };
-    let index_rank = values.shape().rank() - others.len();
-    let slice_strides = [others.iter().map(|&a| own[a]).collect(), value_strides[index_rank..].to_vec()];
+    let (y_strides, value_strides) = (y.layout.strides(), values.layout.strides());
+    let slice_axes: Vec<usize> = kernel.index.slice_axes(y.shape().rank()).collect();
+    let index_rank = values.shape().rank() - slice_axes.len();
+    let slice_strides = [slice_axes.iter().map(|&a| y_strides[a]).collect(), value_strides[index_rank..].to_vec()];
     let slice = MergedAxes::new(&values.shape()[index_rank..], &slice_strides);
     let space = MergedAxes::new(&values.shape()[..index_rank], &[value_strides[..index_rank].to_vec()]);
     (slice, space)
+}
+
+/// Combines the values of a group of equal sorted positions. The last one replaces an element; the first one combines
+/// all values.
+const COMBINE: &str = "
+    if (thread >= $item_count) { return; }
+    let first = $begin + thread / $slice_size;
+    let key = $key_of_first;
+    if ($has_neighbour) { if ($key_of_neighbour == key) { return; } }
+    let element = thread % $slice_size;
+    $compute_offsets
+    $combine_values
+    $store_result
+";
+
+/// Combines an element with the values of all equal positions.
+const COMBINE_EQUAL: &str = "
+    var result = $element;
+    for (var i = first; i < $end; i = i + 1u) {
+        if ($key_of_i != key) { break; }
+        $load_value
+        result = $combined;
+    }
+";
+
+/// The dispatches that combine the values with y, each of them for a range of sorted positions.
+struct ScatterDispatches<'a, 'k> {
+    /// The kernel's operator for the dtype of y.
+    op: ScatterOp,
+    values: &'a DeviceArray<'k>,
+    y: &'a DeviceArray<'k>,
+    sorted: &'a SortedKeys,
+    /// The axes of a slice, with the strides of y and of the values.
+    slice: MergedAxes,
+    /// The index axes of the values.
+    space: MergedAxes,
+    /// The number of elements of a slice.
+    size: usize,
+    /// The number of sorted positions of a dispatch.
+    step: usize,
 }
 
 /// Adds the dispatches that combine the values with y. `positions` is the number of index positions.
@@ -97,92 +130,92 @@ fn combine(
     if positions.checked_mul(size).is_none_or(|work| work > u32::MAX as usize) {
         return Err(Error::invalid("scatter", "the values have more than 2^32 elements"));
     }
-    let is_set = kernel.reduction == ScatterReduction::Set;
+    let op = kernel.reduction.for_dtype(y.dtype);
     // Only combined values need a loop.
-    let of_value = iterations(&combined_text(kernel.reduction, y.dtype.compute(), "x", "y"));
-    let max_positions = MAX_POSITIONS.min(MAX_ITERATIONS / (1 + of_value)).max(1);
-    let step = if is_set { positions } else { positions.min(max_positions) };
-    let work = step * size;
+    let value_iterations = iterations(&combined_expr(op, y.dtype.compute(), "x", "y"));
+    let max_positions = MAX_POSITIONS.min(MAX_ITERATIONS / (1 + value_iterations)).max(1);
+    let step = if op == ScatterOp::Set { positions } else { positions.min(max_positions) };
+    ScatterDispatches { op, values, y, sorted, slice, space, size, step }.describe(list, positions)
+}
 
-    let mut shader = ShaderBuilder::default();
-    let bindings = Bindings::new(&mut shader, std::slice::from_ref(values), std::slice::from_ref(y));
-    let from = shader.binding(BindingUse::Read);
-    let mut parameters = Parameters::for_items(work);
-    let slice_size = parameters.declare_len(size);
-    let keys = sorted.declare(&mut parameters, from);
-    let value_start = parameters.declare_len(values.layout.offset());
-    // The range of positions of the dispatch.
-    let range_at = parameters.len();
-    let [begin, end] = [0, step].map(|v| parameters.declare_len(v));
-    let [slice, space] = [slice, space].map(|axes| axes.declare(&mut parameters));
-
-    shader.line("if (thread >= params[0]) { return; }");
-    shader.line(format!("let first = {begin} + thread / {slice_size};"));
-    let own_key = shader.define(keys.key("first"));
-    // The last of equal positions replaces an element; the first one combines all values.
-    let (neighbour, exists) = match is_set {
-        true => ("first + 1u", format!("first + 1u < {end}")),
-        false => ("first - 1u", format!("first > {begin}")),
-    };
-    shader.line(format!("if ({exists}) {{ if ({} == {own_key}) {{ return; }} }}", keys.key(neighbour)));
-    shader.line(format!("let element = thread % {slice_size};"));
-    let bases = slice.positions(&mut shader, "element", &[own_key.clone(), value_start]);
-    let dtype = if is_set { same_size_integer(y.dtype) } else { y.dtype };
-    let load_value = |shader: &mut ShaderBuilder, at: &str| {
-        let position = shader.define(keys.index(at));
-        let at = space.positions(shader, &position, &bases[1..]).remove(0);
-        shader.define(access::load(shader, bindings.input(0), dtype, dtype.compute(), &at))
-    };
-    let result = match is_set {
-        true => load_value(&mut shader, "first"),
-        false => {
-            let element = access::load(&shader, bindings.output(0), dtype, dtype.compute(), &bases[0]);
-            let is_end = |at: &str| format!("{} != {own_key}", keys.key(at));
-            combine_equal(&mut shader, (kernel.reduction, dtype.compute()), &element, &end, is_end, load_value)
+impl ScatterDispatches<'_, '_> {
+    fn describe(&self, list: &mut DispatchList<'_>, positions: usize) -> Result<()> {
+        let ScatterDispatches { values, y, sorted, size, step, .. } = *self;
+        let mut shader = ShaderBuilder::default();
+        let bindings = Bindings::new(&mut shader, std::slice::from_ref(values), std::slice::from_ref(y));
+        let keys_binding = shader.binding(BindingUse::Read);
+        let mut parameters = Parameters::for_items(step * size);
+        let slice_size = parameters.declare_len(size);
+        let keys = sorted.declare(&mut parameters, keys_binding);
+        let value_start = parameters.declare_len(values.layout.offset());
+        let range = [0, step].map(|v| parameters.declare_slot(v));
+        self.generate(&mut shader, &mut parameters, &bindings, (&keys, range), [slice_size, value_start]);
+        let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
+        let dispatch = list.len();
+        let groups = (step * size).div_ceil(WORKGROUP as usize);
+        list.dispatch("scatter", shader, parameters.clone(), &buffers, groups)?;
+        for begin in (step..positions).step_by(step) {
+            let end = positions.min(begin + step);
+            parameters.set_items((end - begin) * size);
+            range.into_iter().zip([begin, end]).for_each(|(slot, value)| parameters.set(slot, value));
+            list.repeat(dispatch, parameters.clone());
         }
-    };
-    access::store(&mut shader, bindings.output(0), dtype.compute(), dtype, &result, &bases[0]);
-    let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
-    let dispatch = list.len();
-    list.dispatch("scatter", shader, parameters.clone(), &buffers, work.div_ceil(WORKGROUP as usize))?;
-    for begin in (step..positions).step_by(step) {
-        let end = positions.min(begin + step);
-        parameters[0] = ((end - begin) * size) as u32;
-        parameters[range_at..range_at + 2].copy_from_slice(&[begin as u32, end as u32]);
-        list.repeat(dispatch, parameters.clone());
+        Ok(())
     }
-    Ok(())
+
+    /// Adds the lines of the shader, which combines the values of the sorted positions `range`.
+    fn generate(
+        &self,
+        shader: &mut ShaderBuilder,
+        parameters: &mut Parameters,
+        bindings: &Bindings,
+        (keys, range): (&SortedKeysExprs, [ParameterSlot; 2]),
+        [slice_size, value_start]: [String; 2],
+    ) {
+        let [slice, space] = [&self.slice, &self.space].map(|axes| axes.declare(parameters));
+        let [begin, end] = range.map(ParameterSlot::expr);
+        let is_set = self.op == ScatterOp::Set;
+        let dtype = if is_set { same_size_integer(self.y.dtype) } else { self.y.dtype };
+        let compute = dtype.compute();
+        let (neighbour, has_neighbour) = match is_set {
+            true => ("first + 1u", "first + 1u < $end"),
+            false => ("first - 1u", "first > $begin"),
+        };
+        let starts = ["key".into(), value_start];
+        let (compute_offsets, offsets) = shader.collect_result(|shader| slice.offsets(shader, "element", &starts));
+        let load_value = |shader: &mut ShaderBuilder, sorted_position: &str| {
+            let position = shader.define(keys.index(sorted_position));
+            let offset = space.offsets(shader, &position, &offsets[1..]).remove(0);
+            shader.define(access::load(shader, bindings.input(0), dtype, compute, &offset))
+        };
+        let (combine_values, result) = shader.collect_result(|shader| {
+            if is_set {
+                return load_value(shader, "first");
+            }
+            let element = access::load(shader, bindings.output(0), dtype, compute, &offsets[0]);
+            let (load_value, value) = shader.collect_result(|shader| load_value(shader, "i"));
+            let (key_of_i, combined) = (keys.key("i"), combined_expr(self.op, compute, "result", &value));
+            shader.template(COMBINE_EQUAL, values![element, end, key_of_i, load_value, combined]);
+            "result".into()
+        });
+        let store_result = shader.collect_lines(|shader| {
+            access::store(shader, bindings.output(0), compute, dtype, &result, &offsets[0]);
+        });
+        let (key_of_first, key_of_neighbour) = (keys.key("first"), keys.key(neighbour));
+        let positions = values![begin, end, slice_size, key_of_first, has_neighbour, key_of_neighbour];
+        let lines = values![compute_offsets, combine_values, store_result];
+        shader.template(COMBINE, &[&positions[..], lines].concat());
+    }
 }
 
-/// Adds the lines that combine an element with the values of all equal positions, starting at `first`, and returns the
-/// result. Half precision accumulates in f32 and is rounded once.
-fn combine_equal(
-    shader: &mut ShaderBuilder,
-    (reduction, compute): (ScatterReduction, Compute),
-    element: &str,
-    end: &str,
-    is_end: impl Fn(&str) -> String,
-    load_value: impl Fn(&mut ShaderBuilder, &str) -> String,
-) -> String {
-    shader.line(format!("var result = {element};"));
-    shader.line(format!("for (var i = first; i < {end}; i = i + 1u) {{"));
-    shader.line(format!("if ({}) {{ break; }}", is_end("i")));
-    let value = load_value(shader, "i");
-    shader.line(format!("result = {};", combined_text(reduction, compute, "result", &value)));
-    shader.line("}");
-    "result".into()
-}
-
-/// Returns the combination of an element and a value. For booleans, the sum is "or" and the product is "and".
-fn combined_text(reduction: ScatterReduction, compute: Compute, element: &str, value: &str) -> String {
-    let op = match (reduction, compute) {
-        (ScatterReduction::Add, Compute::Mask) | (ScatterReduction::Max, _) => Binary::Max,
-        (ScatterReduction::Mul, Compute::Mask) | (ScatterReduction::Min, _) => Binary::Min,
-        (ScatterReduction::Add, _) => Binary::Add,
-        (ScatterReduction::Mul, _) => Binary::Mul,
-        (ScatterReduction::Set, _) => return value.into(),
-    };
-    // Of equal operands, maxima and minima return the second one: the element.
-    let (a, b) = if matches!(op, Binary::Max | Binary::Min) { (value, element) } else { (element, value) };
-    binary_text(op, compute, a, b).unwrap_or_else(|| value.into())
+/// Returns the combination of an element and a value. Half precision accumulates in f32 and is rounded once.
+fn combined_expr(op: ScatterOp, compute: Compute, element: &str, value: &str) -> String {
+    match op {
+        ScatterOp::Set => value.into(),
+        ScatterOp::Add => binary_expr(Binary::Add, compute, element, value),
+        ScatterOp::Mul => binary_expr(Binary::Mul, compute, element, value),
+        // Of equal operands, maxima and minima return the second one: the element.
+        ScatterOp::Max => binary_expr(Binary::Max, compute, value, element),
+        ScatterOp::Min => binary_expr(Binary::Min, compute, value, element),
+    }
 }

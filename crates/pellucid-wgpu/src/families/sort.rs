@@ -55,10 +55,10 @@ fn sort_keys(list: &mut DispatchList<'_>, kernel: &Sort, x: &DeviceArray<'_>) ->
     sort.sort(list, shader, &bindings, |shader, parameters| {
         let starts = declare_starts(parameters, [x]);
         let stride = parameters.declare(x.layout.strides()[kernel.axis]);
-        let base = axes.declare(parameters).positions(shader, "line", &starts).remove(0);
-        let at = shader.define(format!("{base} + i * {stride}"));
+        let base = axes.declare(parameters).offsets(shader, "line", &starts).remove(0);
+        let offset = shader.define(format!("{base} + i * {stride}"));
         let integer = same_size_integer(x.dtype);
-        let bits = shader.define(access::load(shader, bindings.input(0), integer, integer.compute(), &at));
+        let bits = shader.define(access::load(shader, bindings.input(0), integer, integer.compute(), &offset));
         let key = element_key(x.dtype, &bits);
         shader.define(if kernel.descending { format!("~{key}") } else { key })
     })
@@ -71,12 +71,12 @@ fn copy_selected(
     operands: &DeviceOperands<'_>,
     sorted: &SortedKeys,
 ) -> Result<()> {
-    let (x, y, positions) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
-    let arrays = [x, y, positions];
+    let (x, y, indices) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
+    let arrays = [x, y, indices];
     let axes = axes_space(arrays, x.shape(), |axis| axis != kernel.axis);
     let count = y.shape().size();
     let mut shader = ShaderBuilder::default();
-    let bindings = Bindings::new(&mut shader, std::slice::from_ref(x), &[*y, *positions]);
+    let bindings = Bindings::new(&mut shader, std::slice::from_ref(x), &[*y, *indices]);
     let from = shader.binding(BindingUse::Read);
     let mut parameters = Parameters::for_items(count);
     let [kept, length] = [kernel.k, x.shape()[kernel.axis]].map(|v| parameters.declare_len(v));
@@ -85,17 +85,17 @@ fn copy_selected(
     let strides = arrays.map(|array| parameters.declare(array.layout.strides()[kernel.axis]));
     let axes = axes.declare(&mut parameters);
 
-    shader.line("if (thread >= params[0]) { return; }");
+    shader.return_unless_item("thread");
     shader.line(format!("let line = thread / {kept};"));
     shader.line(format!("let i = thread % {kept};"));
-    let bases = axes.positions(&mut shader, "line", &starts);
+    let bases = axes.offsets(&mut shader, "line", &starts);
     shader.line(format!("let index = {};", keys.index(&format!("(line * {length} + i)"))));
-    let at = [("index", 0), ("i", 1), ("i", 2)]
+    let offsets = [("index", 0), ("i", 1), ("i", 2)]
         .map(|(index, k)| shader.define(format!("{} + {index} * {}", bases[k], strides[k])));
     let integer = same_size_integer(x.dtype);
-    let value = shader.define(access::load(&shader, bindings.input(0), integer, integer.compute(), &at[0]));
-    access::store(&mut shader, bindings.output(0), integer.compute(), integer, &value, &at[1]);
-    access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, "vec2<u32>(index, 0u)", &at[2]);
+    let value = shader.define(access::load(&shader, bindings.input(0), integer, integer.compute(), &offsets[0]));
+    access::store(&mut shader, bindings.output(0), integer.compute(), integer, &value, &offsets[1]);
+    access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, "vec2<u32>(index, 0u)", &offsets[2]);
     let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
     list.dispatch("sort", shader, parameters, &buffers, count.div_ceil(WORKGROUP as usize))
 }

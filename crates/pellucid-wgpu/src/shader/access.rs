@@ -1,8 +1,10 @@
-//! Loads and stores of elements in storage buffers, and the positions of elements.
+//! Loads and stores of elements in storage buffers, and the offsets of elements.
 
 use super::ShaderBuilder;
 use super::parameters::Parameters;
-use super::program::convert_text;
+use super::program::{ProgramValues, convert_expr};
+use super::template::values;
+use pellucid_ir::formula::Program;
 use pellucid_ir::{Compute, DType, are_one_axis};
 
 /// Returns an integer dtype whose elements have the size of `dtype`.
@@ -15,57 +17,74 @@ pub(crate) fn same_size_integer(dtype: DType) -> DType {
     }
 }
 
-/// Returns the bits of the element at position `at` of a buffer as a word, or as a `vec2<u32>` for 8 bytes.
-fn element_bits(shader: &ShaderBuilder, binding: usize, size: usize, at: &str) -> String {
+/// Returns the bits of the element at `offset` of a buffer as a word, or as a `vec2<u32>` for 8 bytes.
+fn element_bits(shader: &ShaderBuilder, binding: usize, size: usize, offset: &str) -> String {
     match size {
-        1 => format!("(({} >> (({at} & 3u) * 8u)) & 255u)", shader.word(binding, &format!("{at} >> 2u"))),
-        2 => format!("(({} >> (({at} & 1u) * 16u)) & 65535u)", shader.word(binding, &format!("{at} >> 1u"))),
-        4 => shader.word(binding, at),
+        1 => format!("(({} >> (({offset} & 3u) * 8u)) & 255u)", shader.word(binding, &format!("{offset} >> 2u"))),
+        2 => format!("(({} >> (({offset} & 1u) * 16u)) & 65535u)", shader.word(binding, &format!("{offset} >> 1u"))),
+        4 => shader.word(binding, offset),
         _ => format!(
             "vec2<u32>({}, {})",
-            shader.word(binding, &format!("2u * {at}")),
-            shader.word(binding, &format!("2u * {at} + 1u"))
+            shader.word(binding, &format!("2u * {offset}")),
+            shader.word(binding, &format!("2u * {offset} + 1u"))
         ),
     }
 }
 
-/// Returns the expression that loads an element of dtype `storage` as type `compute`. `at` is the name of its position.
-pub(crate) fn load(shader: &ShaderBuilder, binding: usize, storage: DType, compute: Compute, at: &str) -> String {
-    value_text(storage, compute, &element_bits(shader, binding, storage.size(), at))
+/// Returns the expression that loads an element of dtype `storage` as type `compute`. `offset` is the name of its
+/// offset.
+pub(crate) fn load(shader: &ShaderBuilder, binding: usize, storage: DType, compute: Compute, offset: &str) -> String {
+    value_expr(storage, compute, &element_bits(shader, binding, storage.size(), offset))
 }
 
-/// Adds the lines that load four neighbouring elements, and returns them as values of type `compute`. `at` is the name
-/// of the position of the first element, a multiple of 4.
+/// Adds the lines that load the inputs of a program from input `first` on. `operand` returns the binding and the offset
+/// of an input.
+pub(crate) fn load_inputs<'o>(
+    shader: &mut ShaderBuilder,
+    values: &mut ProgramValues,
+    program: &Program,
+    first: usize,
+    operand: impl Fn(usize) -> (usize, &'o String),
+) {
+    for (k, input) in program.inputs.iter().enumerate().skip(first) {
+        let (binding, offset) = operand(k);
+        let element = load(shader, binding, input.storage, input.compute, offset);
+        values.inputs[k] = shader.define(element);
+    }
+}
+
+/// Adds the lines that load four neighbouring elements, and returns them as values of type `compute`. `offset` is
+/// the name of the offset of the first element, a multiple of 4.
 pub(crate) fn load_quad(
     shader: &mut ShaderBuilder,
     binding: usize,
     storage: DType,
     compute: Compute,
-    at: &str,
+    offset: &str,
 ) -> [String; 4] {
     let bits = match storage.size() {
         1 => {
-            let word = shader.define(shader.word(binding, &format!("{at} >> 2u")));
+            let word = shader.define(shader.word(binding, &format!("{offset} >> 2u")));
             [0, 8, 16, 24].map(|shift| format!("(({word} >> {shift}u) & 255u)"))
         }
         2 => {
-            let words = [0, 1].map(|k| shader.define(shader.word(binding, &format!("({at} >> 1u) + {k}u"))));
+            let words = [0, 1].map(|k| shader.define(shader.word(binding, &format!("({offset} >> 1u) + {k}u"))));
             [0, 1, 2, 3].map(|k| format!("(({} >> {}u) & 65535u)", words[k / 2], 16 * (k % 2)))
         }
         4 => {
-            let words = shader.define(shader.four_words(binding, at));
+            let words = shader.define(shader.four_words(binding, offset));
             ["x", "y", "z", "w"].map(|part| format!("{words}.{part}"))
         }
         _ => {
-            let pairs = [0, 4].map(|k| shader.define(shader.four_words(binding, &format!("2u * {at} + {k}u"))));
+            let pairs = [0, 4].map(|k| shader.define(shader.four_words(binding, &format!("2u * {offset} + {k}u"))));
             [0, 1, 2, 3].map(|k| format!("{}.{}", pairs[k / 2], ["xy", "zw"][k % 2]))
         }
     };
-    bits.map(|bits| value_text(storage, compute, &bits))
+    bits.map(|bits| value_expr(storage, compute, &bits))
 }
 
 /// Returns the value of type `compute` of the bits of an element.
-fn value_text(storage: DType, compute: Compute, bits: &str) -> String {
+fn value_expr(storage: DType, compute: Compute, bits: &str) -> String {
     let value = match storage {
         DType::Bool => format!("({bits} != 0u)"),
         DType::U8 => format!("bitcast<i32>({bits})"),
@@ -77,14 +96,14 @@ fn value_text(storage: DType, compute: Compute, bits: &str) -> String {
         DType::BF16 => format!("h_brain_to_f32({bits})"),
         DType::F32 => format!("bitcast<f32>({bits})"),
     };
-    convert_text(storage.compute(), compute, &value)
+    convert_expr(storage.compute(), compute, &value)
 }
 
 /// Returns the bits of a value of type `compute` as an element of dtype `storage`: one word, or a `vec2<u32>`.
 ///
 /// The value is converted with one rounding: integers wrap, floats convert to integers with saturation.
 fn stored_bits(compute: Compute, storage: DType, value: &str) -> String {
-    let natural = |value: &str| convert_text(compute, storage.compute(), value);
+    let natural = |value: &str| convert_expr(compute, storage.compute(), value);
     let saturated = |low: i32, high: i32| match compute {
         Compute::F32 => format!("f_to_range({value}, {low}, {high})"),
         Compute::F64 => format!("d_to_range({value}, {low}, {high})"),
@@ -110,7 +129,7 @@ fn stored_bits(compute: Compute, storage: DType, value: &str) -> String {
     }
 }
 
-/// Adds the statements that store `value` at position `at` of a buffer. A packed element is merged into its word by
+/// Adds the statements that store `value` at `offset` of a buffer. A packed element is merged into its word by
 /// atomic operations on its own bits only.
 pub(crate) fn store(
     shader: &mut ShaderBuilder,
@@ -118,30 +137,30 @@ pub(crate) fn store(
     compute: Compute,
     storage: DType,
     value: &str,
-    at: &str,
+    offset: &str,
 ) {
     let bits = shader.define(stored_bits(compute, storage, value));
     match storage.size() {
         size @ (1 | 2) => {
             let (log, mask) = if size == 1 { (2, "255u") } else { (1, "65535u") };
             let width = 8 * size;
-            let shift = shader.define(format!("({at} & {}u) * {width}u", (1 << log) - 1));
-            let word = shader.define(format!("{at} >> {log}u"));
+            let shift = shader.define(format!("({offset} & {}u) * {width}u", (1 << log) - 1));
+            let word = shader.define(format!("{offset} >> {log}u"));
             shader.line(format!("atomicAnd(&b{binding}[{word}], ~({mask} << {shift}));"));
             shader.line(format!("atomicOr(&b{binding}[{word}], {bits} << {shift});"));
         }
-        4 => shader.store_word(binding, at, &bits),
+        4 => shader.store_word(binding, offset, &bits),
         _ => {
             for (k, part) in ["x", "y"].iter().enumerate() {
-                shader.store_word(binding, &format!("2u * {at} + {k}u"), &format!("{bits}.{part}"));
+                shader.store_word(binding, &format!("2u * {offset} + {k}u"), &format!("{bits}.{part}"));
             }
         }
     }
 }
 
-/// Returns the expression that loads a value of type `compute` that [`store_words`] has stored from word `at` on.
-pub(crate) fn load_words(shader: &ShaderBuilder, binding: usize, compute: Compute, at: &str) -> String {
-    let word = |k: usize| shader.word(binding, &format!("{at} + {k}u"));
+/// Returns the expression that loads a value of type `compute` that [`store_words`] has stored from word `offset` on.
+pub(crate) fn load_words(shader: &ShaderBuilder, binding: usize, compute: Compute, offset: &str) -> String {
+    let word = |k: usize| shader.word(binding, &format!("{offset} + {k}u"));
     match compute {
         Compute::Mask => format!("({} != 0u)", word(0)),
         Compute::I32 => format!("bitcast<i32>({})", word(0)),
@@ -150,17 +169,31 @@ pub(crate) fn load_words(shader: &ShaderBuilder, binding: usize, compute: Comput
     }
 }
 
-/// Adds the statements that store a value of type `compute` in full words, from word `at` on.
-pub(crate) fn store_words(shader: &mut ShaderBuilder, binding: usize, compute: Compute, value: &str, at: &str) {
+/// Adds the statements that store a value of type `compute` in full words, from word `offset` on.
+pub(crate) fn store_words(shader: &mut ShaderBuilder, binding: usize, compute: Compute, value: &str, offset: &str) {
     let words = match compute {
         Compute::Mask => vec![format!("select(0u, 1u, {value})")],
         Compute::I32 | Compute::F32 => vec![format!("bitcast<u32>({value})")],
         Compute::I64 | Compute::F64 => vec![format!("{value}.x"), format!("{value}.y")],
     };
     for (k, word) in words.iter().enumerate() {
-        shader.store_word(binding, &format!("{at} + {k}u"), word);
+        shader.store_word(binding, &format!("{offset} + {k}u"), word);
     }
 }
+
+/// Adds an element to the variable `$word`, and stores the word after its last element.
+const STORE_COLLECTED: &str = "
+    $word = $word | ($bits << (($lane & $last) * $width));
+    if (($lane & $last) == $last) {
+        atomicStore(&$buffer[$word_offset], $word);
+        $word = 0u;
+    } else if ($is_last) {
+        // The elements that follow in the word keep their bits.
+        let kept = 0xffffffffu << ((($lane & $last) + 1u) * $width);
+        atomicAnd(&$buffer[$word_offset], kept);
+        atomicOr(&$buffer[$word_offset], $word);
+    }
+";
 
 /// Adds the statements that collect packed elements in the variable `word` and store each complete word.
 ///
@@ -172,22 +205,16 @@ pub(crate) fn store_collected(
     compute: Compute,
     storage: DType,
     value: &str,
-    at: &str,
+    offset: &str,
     (word, lane, is_last): (&str, &str, &str),
 ) {
     let bits = shader.define(stored_bits(compute, storage, value));
     let size = storage.size();
     let (log, width, last) = if size == 1 { (2, 8, 3) } else { (1, 16, 1) };
-    shader.line(format!("{word} = {word} | ({bits} << (({lane} & {last}u) * {width}u));"));
-    shader.line(format!("if (({lane} & {last}u) == {last}u) {{"));
-    shader.line(format!("    atomicStore(&b{binding}[{at} >> {log}u], {word});"));
-    shader.line(format!("    {word} = 0u;"));
-    shader.line(format!("}} else if ({is_last}) {{"));
-    // The elements that follow in the word keep their bits.
-    shader.line(format!("    let kept = 0xffffffffu << ((({lane} & {last}u) + 1u) * {width}u);"));
-    shader.line(format!("    atomicAnd(&b{binding}[{at} >> {log}u], kept);"));
-    shader.line(format!("    atomicOr(&b{binding}[{at} >> {log}u], {word});"));
-    shader.line("}");
+    let (buffer, word_offset) = (format!("b{binding}"), format!("{offset} >> {log}u"));
+    let [width, last] = [width, last].map(|v| format!("{v}u"));
+    let lines = values![word, bits, lane, is_last, width, last, buffer, word_offset];
+    shader.template(STORE_COLLECTED, lines);
 }
 
 /// The index space of a kernel after neighbouring axes are merged, with the strides of each operand in elements.
@@ -207,35 +234,35 @@ impl MergedAxes {
         let mut axes: Vec<(usize, usize)> = (0..dims.len()).map(|axis| (dims[axis], axis)).collect();
         axes.retain(|&(len, _)| len != 1);
         axes.dedup_by(|&mut (len, inner), outer| {
-            let merges = strides.iter().all(|own| are_one_axis(own[outer.1], own[inner], len));
+            let merges = strides.iter().all(|strides| are_one_axis(strides[outer.1], strides[inner], len));
             if merges {
                 *outer = (outer.0 * len, inner);
             }
             merges
         });
-        let strides = strides.iter().map(|own| axes.iter().map(|&(_, axis)| own[axis]).collect()).collect();
+        let strides = strides.iter().map(|strides| axes.iter().map(|&(_, axis)| strides[axis]).collect()).collect();
         MergedAxes { dims: axes.iter().map(|&(len, _)| len).collect(), strides }
     }
 
-    /// Adds the lengths and strides to the parameters and returns their text.
-    pub(crate) fn declare(&self, parameters: &mut Parameters) -> AxesText {
+    /// Adds the lengths and strides to the parameters and returns their expressions.
+    pub(crate) fn declare(&self, parameters: &mut Parameters) -> AxesExprs {
         let dims = self.dims.iter().map(|&len| parameters.declare_len(len)).collect();
         let mut declare = |strides: &Vec<isize>| strides.iter().map(|&s| parameters.declare(s)).collect();
-        AxesText { dims, strides: self.strides.iter().map(&mut declare).collect() }
+        AxesExprs { dims, strides: self.strides.iter().map(&mut declare).collect() }
     }
 }
 
-/// The text of [`MergedAxes`] in a shader.
+/// The expressions of [`MergedAxes`] in a shader.
 #[derive(Clone, Debug)]
-pub(crate) struct AxesText {
+pub(crate) struct AxesExprs {
     dims: Vec<String>,
     strides: Vec<Vec<String>>,
 }
 
-impl AxesText {
-    /// Adds the lines that compute the position of the element with index `flat` for the first operands, and returns
-    /// their names. `start[k]` is the position of the first element of operand `k`.
-    pub(crate) fn positions(&self, shader: &mut ShaderBuilder, flat: &str, start: &[String]) -> Vec<String> {
+impl AxesExprs {
+    /// Adds the lines that compute the offset of the element with index `flat` in the first operands, and returns
+    /// their names. `start[k]` is the offset of the first element of operand `k`.
+    pub(crate) fn offsets(&self, shader: &mut ShaderBuilder, flat: &str, start: &[String]) -> Vec<String> {
         let mut rest = flat.to_string();
         let mut sums: Vec<String> = start.to_vec();
         for (axis, len) in self.dims.iter().enumerate().rev() {

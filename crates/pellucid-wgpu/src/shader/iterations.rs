@@ -4,7 +4,8 @@
 //! ([`Gpu::max_iterations`](crate::gpu::Gpu)). Families therefore divide long loops by the iterations of their
 //! bodies. Functions of the library contribute most of these: a division of 64-bit values is a loop over its bits.
 
-use super::{called, function_text};
+use super::special_functions::special_function;
+use super::{called, function_source};
 use crate::shader::ShaderFeatures;
 use pellucid_ir::lock;
 use std::collections::HashMap;
@@ -16,31 +17,15 @@ pub(crate) const MAX_ITERATIONS: usize = 60_000;
 /// The assumed iterations of a loop that ends at a condition, such as the sum of a series.
 const SERIES_TERMS: usize = 256;
 
-/// The iterations of functions whose loops end at a condition in several places, so that the estimates would be
-/// multiplied: the series for the largest arguments, with the divisions in their loops.
-const OF_SERIES: [(&str, usize); 11] = [
-    ("f_polygamma", 1000),
-    ("f_zeta", 1000),
-    ("f_igamma", 4000),
-    ("f_igammac", 4000),
-    ("f_bessel_j", 10_000),
-    ("f_bessel_y", 10_000),
-    ("f_bessel_i", 14_000),
-    ("f_bessel_ie", 14_000),
-    ("f_bessel_k", 800),
-    ("f_bessel_ke", 800),
-    ("f_digamma", 1500),
-];
-
 /// Returns an estimate of the iterations of all loops that `text` executes, including the loops of the functions that
 /// it calls.
 ///
 /// The length of a loop is the constant in its condition, or the number in the comment `at most N iterations`.
-pub(crate) fn iterations(text: &str) -> usize {
+pub(crate) fn iterations(source: &str) -> usize {
     let mut total = 0usize;
     // How often the statements of every open block are executed.
     let mut open = vec![1usize];
-    for line in text.lines() {
+    for line in source.lines() {
         let outside = open.last().copied().unwrap_or(1);
         let is_loop = ["for (", "while (", "loop {"].iter().any(|start| line.trim_start().starts_with(start));
         let times = if is_loop { outside.saturating_mul(length(line)) } else { outside };
@@ -48,7 +33,7 @@ pub(crate) fn iterations(text: &str) -> usize {
             total = total.saturating_add(times);
         }
         for name in called(line) {
-            total = total.saturating_add(times.saturating_mul(of_function(name)));
+            total = total.saturating_add(times.saturating_mul(function_iterations(name)));
         }
         for brace in line.split("//").next().unwrap_or_default().matches(['{', '}']) {
             match brace {
@@ -62,27 +47,31 @@ pub(crate) fn iterations(text: &str) -> usize {
 
 /// Returns the iterations of a loop that `line` begins.
 fn length(line: &str) -> usize {
-    let number_after = |text: &str| {
-        let rest = &line[line.find(text)? + text.len()..];
+    let number_after = |marker: &str| {
+        let rest = &line[line.find(marker)? + marker.len()..];
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         rest[..digits].parse::<usize>().ok()
     };
     // A loop that counts down begins with its length.
-    number_after("at most ").or_else(|| number_after(" < ")).or_else(|| number_after(" = ")).unwrap_or(SERIES_TERMS)
+    let counts_down = line.contains(" > ") || line.contains(" >= ");
+    let start = || number_after(" = ").filter(|_| counts_down);
+    number_after("at most ").or_else(|| number_after(" < ")).or_else(start).unwrap_or(SERIES_TERMS)
 }
 
 /// Returns the iterations of a function of the library.
-fn of_function(name: &str) -> usize {
-    static KNOWN: LazyLock<Mutex<HashMap<String, usize>>> = LazyLock::new(Mutex::default);
-    let known = || lock(&KNOWN);
-    let series = OF_SERIES.iter().find(|(series, _)| *series == name);
-    if let Some(&count) = known().get(name).or(series.map(|(_, count)| count)) {
+fn function_iterations(name: &str) -> usize {
+    static CACHED: LazyLock<Mutex<HashMap<String, usize>>> = LazyLock::new(Mutex::default);
+    if let Some(function) = name.strip_prefix("f_").and_then(special_function) {
+        return function.iterations;
+    }
+    let cached = lock(&CACHED).get(name).copied();
+    if let Some(count) = cached {
         return count;
     }
     // An adapter without optional features executes the longest text.
-    let text = function_text(name, ShaderFeatures::default()).unwrap_or_default();
-    let count = text.split_once('{').map_or(0, |(_, body)| iterations(body));
-    known().insert(name.into(), count);
+    let source = function_source(name, ShaderFeatures::default()).unwrap_or_default();
+    let count = source.split_once('{').map_or(0, |(_, body)| iterations(body));
+    lock(&CACHED).insert(name.into(), count);
     count
 }
 
@@ -95,6 +84,8 @@ mod tests {
         assert_eq!(iterations("let x = 1.0;\nlet y = f_add(x, x);"), 0);
         assert_eq!(iterations("for (var i = 0u; i < 4u; i = i + 1u) {\nfor (var j = 0u; j < 3u; j++) {\n}\n}"), 16);
         assert_eq!(iterations("for (var i = 7u - 1u; i > 0u; i = i - 1u) {\n}\nloop {\n}"), 7 + SERIES_TERMS);
+        let parameter_limit = "for (var i = 0u; i < params[3]; i = i + 1u) {\n}";
+        assert_eq!(iterations(parameter_limit), SERIES_TERMS);
         assert_eq!(iterations("while (x > y) { // at most 9 iterations\nif (z) {\n}\n}"), 9);
     }
 

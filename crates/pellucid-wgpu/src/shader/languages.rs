@@ -40,9 +40,9 @@ fn to_msl(module: &naga::Module, info: &ModuleInfo) -> std::result::Result<(), S
 fn to_hlsl(module: &naga::Module, info: &ModuleInfo) -> std::result::Result<(), String> {
     // The oldest version with half precision.
     let options = hlsl::Options { shader_model: hlsl::ShaderModel::V6_2, ..Default::default() };
-    let (pipeline, mut text) = (hlsl::PipelineOptions::default(), String::new());
+    let (pipeline, mut source) = (hlsl::PipelineOptions::default(), String::new());
     let translation =
-        hlsl::Writer::new(&mut text, &options, &pipeline).write(module, info, None).map_err(|e| e.to_string())?;
+        hlsl::Writer::new(&mut source, &options, &pipeline).write(module, info, None).map_err(|e| e.to_string())?;
     translation.entry_point_names.into_iter().try_for_each(|name| name.map(drop)).map_err(|e| e.to_string())
 }
 
@@ -50,22 +50,22 @@ fn to_hlsl(module: &naga::Module, info: &ModuleInfo) -> std::result::Result<(), 
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the shader is invalid, or with the language that cannot express it.
-pub(crate) fn check_translations(op: &'static str, text: &str) -> Result<()> {
+pub(crate) fn check_translations(op: &'static str, source: &str) -> Result<()> {
     // The digests of the texts that translate.
     static TRANSLATED: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(Default::default);
     static HASHER: LazyLock<RandomState> = LazyLock::new(Default::default);
     let translated = || lock(&TRANSLATED);
-    let digest = HASHER.hash_one(text);
+    let digest = HASHER.hash_one(source);
     if translated().contains(&digest) {
         return Ok(());
     }
     let invalid = |reason: String| Error::invalid(op, reason);
-    let module = naga::front::wgsl::parse_str(text).map_err(|e| invalid(e.emit_to_string(text)))?;
+    let module = naga::front::wgsl::parse_str(source).map_err(|e| invalid(e.emit_to_string(source)))?;
     for Target { name, capabilities, translate } in TARGETS {
         let refused = |reason: String| invalid(format!("the shader does not translate to {name}: {reason}"));
         let mut validator = Validator::new(ValidationFlags::all(), capabilities());
         validator.subgroup_stages(ShaderStages::COMPUTE).subgroup_operations(SubgroupOperationSet::all());
-        let info = validator.validate(&module).map_err(|e| refused(e.emit_to_string(text)))?;
+        let info = validator.validate(&module).map_err(|e| refused(e.emit_to_string(source)))?;
         translate(&module, &info).map_err(refused)?;
     }
     translated().insert(digest);

@@ -1,5 +1,5 @@
-// The functions that generated shaders call. `Library` copies only the functions that a shader uses, so each function
-// starts at the beginning of a line and ends with a line that contains only a closing brace.
+// The functions that generated shaders call. `library_for` copies only the functions that a shader uses, so each
+// function starts at the beginning of a line and ends with a line that contains only a closing brace.
 //
 // Prefixes: `f_` for f32, `i_` for i32, `l_` for 64-bit integers in two words (x is the lower word), `h_` for bit
 // patterns of half precision, `d_` for bit patterns of double precision in two words, `t_` for sums of two f32.

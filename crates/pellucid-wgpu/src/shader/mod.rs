@@ -5,14 +5,18 @@
 //! | this file | [`ShaderBuilder`]: bindings, parameters and body of one compute shader; the library of functions |
 //! | `library.wgsl` | functions on f32, 32-bit and 64-bit integers and half precision |
 //! | `translate` | scalar functions, translated from the Rust text of the CPU |
-//! | `types` | types, constants and the arithmetic of floats as text |
-//! | `access` | loads and stores of packed elements; positions from flat indices |
+//! | `types` | types, constants and the arithmetic of floats |
+//! | `access` | loads and stores of packed elements; offsets from flat indices |
 //! | `parameters` | the words that a dispatch reads in addition to its buffers |
 //! | `program` | the instructions of a program as WGSL expressions |
+//! | `special_functions` | the functions of `f32` with series: their iterations and their arithmetic |
 //! | `iterations` | estimates of the iterations of loops |
 //! | `template` | templates of lines with named values |
 //! | `workgroup` | reductions over the invocations of a workgroup |
 //! | `languages` | translation to the shader languages of all graphics APIs, for tests |
+//!
+//! A loop or branch is in a template, so that shaders are read as WGSL. `ShaderBuilder::define` is for one expression
+//! that depends on data, such as the offset of an element of an array with any number of axes.
 
 pub(crate) mod access;
 pub(crate) mod iterations;
@@ -20,6 +24,7 @@ pub(crate) mod iterations;
 pub(crate) mod languages;
 pub(crate) mod parameters;
 pub(crate) mod program;
+pub(crate) mod special_functions;
 pub(crate) mod template;
 pub(crate) mod translate;
 pub(crate) mod types;
@@ -31,6 +36,9 @@ mod tests;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::sync::LazyLock;
+
+/// The expression of the number of work items.
+pub(crate) const ITEM_COUNT: &str = "params[0]";
 
 /// The number of invocations of a workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
@@ -133,10 +141,20 @@ impl ShaderBuilder {
     }
 
     /// Adds a line to the body.
-    pub(crate) fn line(&mut self, text: impl AsRef<str>) {
+    pub(crate) fn line(&mut self, line: impl AsRef<str>) {
         self.body.push_str("    ");
-        self.body.push_str(text.as_ref());
+        self.body.push_str(line.as_ref());
         self.body.push('\n');
+    }
+
+    /// Adds the line that ends the invocations whose item `index` does not exist.
+    pub(crate) fn return_unless_item(&mut self, index: &str) {
+        self.line(format!("if ({index} >= {ITEM_COUNT}) {{ return; }}"));
+    }
+
+    /// Declares an array in the memory of the workgroup.
+    pub(crate) fn workgroup_array(&mut self, name: &str, element_type: &str, len: usize) {
+        let _ = writeln!(self.globals, "var<workgroup> {name}: array<{element_type}, {len}>;");
     }
 
     /// Adds a line that gives `value` a name, and returns the name.
@@ -149,12 +167,12 @@ impl ShaderBuilder {
 
     /// Returns the text of the shader for an adapter.
     pub(crate) fn finish(self, features: ShaderFeatures) -> String {
-        let mut text = String::from("@group(0) @binding(0) var<storage, read> params: array<u32>;\n");
+        let mut source = String::from("@group(0) @binding(0) var<storage, read> params: array<u32>;\n");
         let (access, element, status) = match self.is_check {
             true => ("read_write", "atomic<u32>", "atomicLoad(&status[0])"),
             false => ("read", "u32", "status[0]"),
         };
-        let _ = writeln!(text, "@group(0) @binding(1) var<storage, {access}> status: array<{element}>;");
+        let _ = writeln!(source, "@group(0) @binding(1) var<storage, {access}> status: array<{element}>;");
         for (k, usage) in self.bindings.iter().enumerate() {
             let (access, element) = match usage {
                 BindingUse::Read => ("read", "u32"),
@@ -163,11 +181,11 @@ impl ShaderBuilder {
                 BindingUse::Atomic => ("read_write", "atomic<u32>"),
             };
             let b = k + 1;
-            let _ = writeln!(text, "@group(1) @binding({k}) var<storage, {access}> b{b}: array<{element}>;");
+            let _ = writeln!(source, "@group(1) @binding({k}) var<storage, {access}> b{b}: array<{element}>;");
         }
         // The run-time zero of the functions of the library.
-        text.push_str("var<private> zero: u32;\n");
-        text.push_str(&self.globals);
+        source.push_str("var<private> zero: u32;\n");
+        source.push_str(&self.globals);
         let subgroup_size = match self.has_subgroup_size {
             true => ", @builtin(subgroup_size) subgroup_size: u32",
             false => "",
@@ -185,29 +203,29 @@ impl ShaderBuilder {
         );
         main.push_str(&self.body);
         main.push_str("}\n");
-        text.push_str(&library_for(&[&self.globals, &main], features));
-        text.push_str(&main);
-        match text.contains(ROUND_F16) {
-            true => format!("enable f16;\n{text}"),
-            false => text,
+        source.push_str(&library_for(&[&self.globals, &main], features));
+        source.push_str(&main);
+        match source.contains(ROUND_F16) {
+            true => format!("enable f16;\n{source}"),
+            false => source,
         }
     }
 }
 
 /// The functions of the library by name.
 static LIBRARY: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
-    let text = include_str!("library.wgsl");
-    let starts: Vec<usize> = text.match_indices("\nfn ").map(|(at, _)| at + 1).collect();
-    let ends = |start: usize| text[start..].find("\n}\n").map_or(text.len(), |end| start + end + 3);
-    let name = |start: usize| text[start + 3..].split('(').next().unwrap_or_default();
-    starts.iter().map(|&start| (name(start), &text[start..ends(start)])).collect()
+    let source = include_str!("library.wgsl");
+    let starts: Vec<usize> = source.match_indices("\nfn ").map(|(newline, _)| newline + 1).collect();
+    let ends = |start: usize| source[start..].find("\n}\n").map_or(source.len(), |end| start + end + 3);
+    let name = |start: usize| source[start + 3..].split('(').next().unwrap_or_default();
+    starts.iter().map(|&start| (name(start), &source[start..ends(start)])).collect()
 });
 
 /// Returns the words of `text` that start with the prefix of a library function and precede a parenthesis.
-fn called(text: &str) -> impl Iterator<Item = &str> {
+fn called(source: &str) -> impl Iterator<Item = &str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    text.split('(').filter_map(move |before| {
-        let start = before.rfind(|c: char| !is_name(c)).map_or(0, |at| at + 1);
+    source.split('(').filter_map(move |before| {
+        let start = before.rfind(|c: char| !is_name(c)).map_or(0, |last| last + 1);
         let name = &before[start..];
         let is_library =
             name == "keep" || ["f_", "i_", "l_", "h_", "d_", "t_"].iter().any(|prefix| name.starts_with(prefix));
@@ -233,29 +251,30 @@ fn adapter_function(name: &str, features: ShaderFeatures) -> Option<String> {
 }
 
 /// Returns the text of a function of the library.
-fn function_text(name: &str, features: ShaderFeatures) -> Option<String> {
-    let in_library = || LIBRARY.get(name).map(|text| text.to_string());
+fn function_source(name: &str, features: ShaderFeatures) -> Option<String> {
+    let in_library = || LIBRARY.get(name).map(|source| source.to_string());
     adapter_function(name, features).or_else(in_library).or_else(|| translate::translated(name).ok())
 }
 
-/// Returns the functions that `texts` call, directly or indirectly.
-fn library_for(texts: &[&str], features: ShaderFeatures) -> String {
+/// Returns the functions that `sources` call, directly or indirectly.
+fn library_for(sources: &[&str], features: ShaderFeatures) -> String {
     let mut included = BTreeSet::new();
     let mut functions: Vec<String> = Vec::new();
-    let mut open: Vec<String> = texts.iter().flat_map(|text| called(text)).map(String::from).collect();
+    let mut open: Vec<String> = sources.iter().flat_map(|source| called(source)).map(String::from).collect();
     while let Some(name) = open.pop() {
         if !included.insert(name.clone()) {
             continue;
         }
         // Without the function the text does not compile, and the error names it.
-        let Some(text) = function_text(&name, features) else { continue };
-        open.extend(called(&text).map(String::from));
-        functions.push(text);
+        let Some(source) = function_source(&name, features) else { continue };
+        open.extend(called(&source).map(String::from));
+        functions.push(source);
     }
     functions.concat()
 }
 
-/// Returns true if the library or the translated sources have the function `name`.
+/// Returns true if shaders have the function `name`.
 pub(crate) fn has_function(name: &str) -> bool {
-    LIBRARY.contains_key(name) || translate::translated(name).is_ok()
+    let is_instruction = || adapter_function(name, ShaderFeatures::default()).is_some();
+    LIBRARY.contains_key(name) || is_instruction() || translate::translated(name).is_ok()
 }

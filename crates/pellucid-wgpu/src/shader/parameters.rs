@@ -2,7 +2,6 @@
 
 use pellucid_ir::formula::{Program, Uniform, UniformSource};
 use pellucid_ir::{Compute, Element, Scalar};
-use std::ops::{Deref, DerefMut};
 
 /// The parameters of a dispatch, a list of words. Word 0 is the number of work items, word 1 is 0.
 ///
@@ -14,25 +13,23 @@ pub(crate) struct Parameters {
     scalars: Vec<ScalarSlot>,
 }
 
-/// The position of a run-time parameter of a kernel in the words.
+/// The word of a run-time parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ScalarSlot {
-    at: usize,
+    word: usize,
     compute: Compute,
     /// The index of the run-time parameter.
     index: usize,
 }
 
-impl Deref for Parameters {
-    type Target = Vec<u32>;
-    fn deref(&self) -> &Vec<u32> {
-        &self.words
-    }
-}
+/// A word of the parameters that can be changed: repeated dispatches differ in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ParameterSlot(usize);
 
-impl DerefMut for Parameters {
-    fn deref_mut(&mut self) -> &mut Vec<u32> {
-        &mut self.words
+impl ParameterSlot {
+    /// Returns the expression that reads the word.
+    pub(crate) fn expr(self) -> String {
+        format!("params[{}]", self.0)
     }
 }
 
@@ -53,13 +50,13 @@ pub(crate) fn words(compute: Compute) -> usize {
     compute.size().div_ceil(4)
 }
 
-/// Returns the expression that reads a value of type `compute` from the parameters at `at`.
-fn parameter_text(compute: Compute, at: usize) -> String {
+/// Returns the expression that reads a value of type `compute` from the parameters at `word`.
+fn parameter_expr(compute: Compute, word: usize) -> String {
     match compute {
-        Compute::Mask => format!("(params[{at}] != 0u)"),
-        Compute::I32 => format!("bitcast<i32>(params[{at}])"),
-        Compute::I64 | Compute::F64 => format!("vec2<u32>(params[{at}], params[{}])", at + 1),
-        Compute::F32 => format!("bitcast<f32>(params[{at}])"),
+        Compute::Mask => format!("(params[{word}] != 0u)"),
+        Compute::I32 => format!("bitcast<i32>(params[{word}])"),
+        Compute::I64 | Compute::F64 => format!("vec2<u32>(params[{word}], params[{}])", word + 1),
+        Compute::F32 => format!("bitcast<f32>(params[{word}])"),
     }
 }
 
@@ -69,33 +66,53 @@ impl Parameters {
         Parameters { words: vec![items as u32, 0], scalars: Vec::new() }
     }
 
-    /// Appends a number and returns the text that reads it. Positions wrap modulo 2³², so negative numbers need no
-    /// sign.
+    /// Returns the number of bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        4 * self.words.len()
+    }
+
+    /// Appends an offset or a stride and returns the expression that reads it. Offsets wrap modulo 2³², so negative
+    /// numbers need no sign.
     pub(crate) fn declare(&mut self, value: isize) -> String {
-        self.words.push(value as u32);
-        format!("params[{}]", self.words.len() - 1)
+        self.declare_slot(value as usize).expr()
     }
 
-    /// Appends a length and returns the text that reads it.
+    /// Appends a length and returns the expression that reads it.
     pub(crate) fn declare_len(&mut self, value: usize) -> String {
-        self.declare(value as isize)
+        self.declare_slot(value).expr()
     }
 
-    /// Appends a value, rounded to a compute type, and returns the text that reads it.
+    /// Appends a number that can be changed.
+    pub(crate) fn declare_slot(&mut self, value: usize) -> ParameterSlot {
+        self.words.push(value as u32);
+        ParameterSlot(self.words.len() - 1)
+    }
+
+    /// Changes a number.
+    pub(crate) fn set(&mut self, slot: ParameterSlot, value: usize) {
+        self.words[slot.0] = value as u32;
+    }
+
+    /// Changes the number of work items.
+    pub(crate) fn set_items(&mut self, items: usize) {
+        self.words[0] = items as u32;
+    }
+
+    /// Appends a value, rounded to a compute type, and returns the expression that reads it.
     pub(crate) fn declare_scalar(&mut self, compute: Compute, value: Scalar) -> String {
-        let at = self.words.len();
+        let word = self.words.len();
         self.words.extend_from_slice(&scalar_words(compute, value)[..words(compute)]);
-        parameter_text(compute, at)
+        parameter_expr(compute, word)
     }
 
-    /// Appends every uniform of a program, rounded to its compute type, and returns the texts that read them. The
+    /// Appends every uniform of a program, rounded to its compute type, and returns the expressions that read them. The
     /// run-time parameters of the program are the parameters of the kernel from index `first` on.
     pub(crate) fn declare_uniforms(&mut self, program: &Program, first: usize, row_length: usize) -> Vec<String> {
         let mut declare = |uniform: &Uniform| {
             let scalar = match uniform.source {
                 UniformSource::Param(p) => {
-                    let (at, index) = (self.words.len(), first + p as usize);
-                    self.scalars.push(ScalarSlot { at, compute: uniform.compute, index });
+                    let (word, index) = (self.words.len(), first + p as usize);
+                    self.scalars.push(ScalarSlot { word, compute: uniform.compute, index });
                     Scalar::Int(0)
                 }
                 UniformSource::Literal(value) => value,
@@ -118,7 +135,7 @@ impl Parameters {
         for slot in &self.scalars {
             let values = scalar_words(slot.compute, scalar(slot.index));
             for (k, word) in values[..words(slot.compute)].iter().enumerate() {
-                let at = start + 4 * (slot.at + k);
+                let at = start + 4 * (slot.word + k);
                 to[at..at + 4].copy_from_slice(&word.to_ne_bytes());
             }
         }
@@ -140,9 +157,9 @@ mod tests {
         ];
         let program = Program::new("test", vec![], uniforms, vec![], Default::default(), vec![]);
         let mut parameters = Parameters::for_items(9);
-        let texts = parameters.declare_uniforms(&program, 2, 5);
+        let exprs = parameters.declare_uniforms(&program, 2, 5);
         let words = ["vec2<u32>(params[2], params[3])", "bitcast<i32>(params[4])", "bitcast<i32>(params[5])"];
-        assert_eq!((&texts[..3], &*texts[3]), (&words.map(String::from)[..], "bitcast<f32>(params[6])"));
+        assert_eq!((&exprs[..3], &*exprs[3]), (&words.map(String::from)[..], "bitcast<f32>(params[6])"));
         assert_eq!(parameters.required_scalars(), 4);
         let scalars = [Scalar::Int(0), Scalar::Int(0), Scalar::Float(1.5), Scalar::Int(-2)];
         let mut bytes = vec![1; 3];

@@ -2,34 +2,33 @@
 
 use super::iterations::iterations;
 use super::parameters::Parameters;
-use super::types::{FloatText, float_prefix, type_text};
+use super::special_functions::has_two_floats;
+use super::types::{WgslFloat, float_prefix, wgsl_type};
 use super::{ShaderBuilder, has_function};
 use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, RowOp, Step, Unary};
 use pellucid_ir::{Compute, DType};
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 
-/// The number of this backend among the backends that cache a form of their own in a program.
-const BACKEND: usize = 1;
+/// The slot of this backend in the forms that a program caches ([`Program::prepared`]).
+const PROGRAM_CACHE_SLOT: usize = 1;
+
+/// The expression of an instruction that shaders do not have. Its shader does not compile, and the error names it.
+const UNSUPPORTED: &str = "unsupported_instruction()";
 
 /// The properties of a program that are computed once.
 struct ProgramForm {
     is_supported: bool,
     /// The iterations of the loops of all steps for one element.
     iterations: usize,
-    digest: u64,
 }
 
 fn program_form(program: &Program) -> &ProgramForm {
-    program.prepared(BACKEND, || {
-        let mut state = DefaultHasher::new();
-        program.hash(&mut state);
+    program.prepared(PROGRAM_CACHE_SLOT, || {
         let long = program.steps.iter().filter(|step| is_long_division(step)).count();
         let series = program.steps.iter().filter(|step| is_series(step)).count();
         let is_short = long <= MAX_LONG_DIVISIONS && series <= MAX_SERIES;
         let is_supported = is_short && program.steps.iter().all(is_step_supported);
         let iterations = program.steps.iter().map(step_iterations).fold(0, usize::saturating_add);
-        ProgramForm { is_supported, iterations, digest: state.finish() }
+        ProgramForm { is_supported, iterations }
     })
 }
 
@@ -46,17 +45,9 @@ pub(crate) fn program_iterations(program: &Program) -> usize {
 /// Returns an estimate of the iterations of the loops of a step.
 fn step_iterations(step: &Step) -> usize {
     match step.op {
-        Op::Reduce(op) => {
-            let combine = binary_text(combining_primitive(op, step.compute), step.compute, "x", "y");
-            iterations(&combine.unwrap_or_default())
-        }
-        _ => iterations(&step_text(step, &["x", "y", "z"][..step.args.len().min(3)], "i")),
+        Op::Reduce(op) => iterations(&binary_expr(combining_primitive(op), step.compute, "x", "y")),
+        _ => iterations(&step_expr(step, &["x", "y", "z"][..step.args.len().min(3)], "i")),
     }
-}
-
-/// Returns a hash of a program.
-pub(crate) fn program_digest(program: &Program) -> u64 {
-    program_form(program).digest
 }
 
 /// The maximum number of divisions of 64-bit values in a program. Drivers inline every call: the greatest common
@@ -78,8 +69,8 @@ fn is_long_division(step: &Step) -> bool {
 
 fn is_step_supported(step: &Step) -> bool {
     match step.op {
-        Op::Unary(op) => unary_text(op, step.compute, "x").is_some(),
-        Op::Binary(op) => binary_text(op, step.compute, "x", "y").is_some(),
+        Op::Unary(op) => supported_unary(op, step.compute, "x").is_some(),
+        Op::Binary(op) => supported_binary(op, step.compute, "x", "y").is_some(),
         Op::Round(dtype) => dtype.compute() == step.compute,
         Op::MulAdd => step.compute.is_float(),
         Op::Reduce(RowOp::Sum) => step.compute != Compute::Mask,
@@ -113,7 +104,7 @@ impl ProgramValues {
         }
     }
 
-    /// Returns the text of an operand.
+    /// Returns the expression of an operand.
     pub(crate) fn value(&self, operand: InstructionOperand) -> &str {
         match operand {
             InstructionOperand::Input(i) => &self.inputs[i as usize],
@@ -143,30 +134,29 @@ impl ProgramValues {
     /// Adds the line of one step that is not a reduction. `row_index` is the index of the element in its row.
     pub(crate) fn compute_step(&mut self, shader: &mut ShaderBuilder, step: &Step, row_index: &str) {
         let args: Vec<&str> = step.args.iter().map(|&a| self.value(a)).collect();
-        let text = step_text(step, &args, row_index);
-        let name = shader.define(text);
+        let expr = step_expr(step, &args, row_index);
+        let name = shader.define(expr);
         self.set(step.into, name);
     }
 }
 
-fn step_text(step: &Step, args: &[&str], row_index: &str) -> String {
-    let unsupported = || String::from("unsupported_instruction()");
+fn step_expr(step: &Step, args: &[&str], row_index: &str) -> String {
     match (step.op, args) {
-        (Op::Unary(op), [a]) => unary_text(op, step.compute, a).unwrap_or_else(unsupported),
-        (Op::Binary(op), [a, b]) => binary_text(op, step.compute, a, b).unwrap_or_else(unsupported),
+        (Op::Unary(op), [a]) => supported_unary(op, step.compute, a).unwrap_or_else(|| UNSUPPORTED.into()),
+        (Op::Binary(op), [a, b]) => binary_expr(op, step.compute, a, b),
         (Op::Select, [m, a, b]) => format!("select({b}, {a}, {m})"),
         (Op::MulAdd, [a, b, c]) if step.compute == Compute::F64 => format!("d_fma({a}, {b}, {c})"),
         (Op::MulAdd, [a, b, c]) => format!("f_fma({a}, {b}, {c})"),
-        (Op::Convert(to), [a]) => convert_text(step.compute, to, a),
-        (Op::Round(dtype), [a]) => round_text(dtype, a),
+        (Op::Convert(to), [a]) => convert_expr(step.compute, to, a),
+        (Op::Round(dtype), [a]) => round_expr(dtype, a),
         (Op::RowIndex, _) => format!("vec2<u32>({row_index}, 0u)"),
-        _ => unsupported(),
+        _ => UNSUPPORTED.into(),
     }
 }
 
 /// Returns the conversion between compute types: integers wrap, floats are truncated with saturation, and every nonzero
 /// value converts to true.
-pub(crate) fn convert_text(from: Compute, to: Compute, x: &str) -> String {
+pub(crate) fn convert_expr(from: Compute, to: Compute, x: &str) -> String {
     use Compute::*;
     match (from, to) {
         (Mask, I32) => format!("select(0, 1, {x})"),
@@ -194,7 +184,7 @@ pub(crate) fn convert_text(from: Compute, to: Compute, x: &str) -> String {
 }
 
 /// Returns x rounded through `dtype`, whose compute type is the type of x.
-pub(crate) fn round_text(dtype: DType, x: &str) -> String {
+pub(crate) fn round_expr(dtype: DType, x: &str) -> String {
     match dtype {
         DType::F16 => format!("h_round_f16({x})"),
         DType::BF16 => format!("h_round_bf16({x})"),
@@ -205,8 +195,8 @@ pub(crate) fn round_text(dtype: DType, x: &str) -> String {
     }
 }
 
-/// Returns the text of a primitive of one operand, or `None` if shaders do not have it for this type.
-fn unary_text(op: Unary, compute: Compute, x: &str) -> Option<String> {
+/// Returns the expression of a primitive of one operand, or `None` if shaders do not have it for this type.
+fn supported_unary(op: Unary, compute: Compute, x: &str) -> Option<String> {
     use Unary::*;
     let rounding = matches!(op, Floor | Ceil | Round | Trunc);
     Some(match compute {
@@ -247,8 +237,14 @@ fn unary_text(op: Unary, compute: Compute, x: &str) -> Option<String> {
     })
 }
 
-/// Returns the text of a primitive of two operands, or `None` if shaders do not have it for this type.
-pub(crate) fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String> {
+/// Returns the expression of a primitive of two operands. If shaders do not have it for this type, the shader does not
+/// compile.
+pub(crate) fn binary_expr(op: Binary, compute: Compute, x: &str, y: &str) -> String {
+    supported_binary(op, compute, x, y).unwrap_or_else(|| UNSUPPORTED.into())
+}
+
+/// Returns the expression of a primitive of two operands, or `None` if shaders do not have it for this type.
+fn supported_binary(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String> {
     use Binary::*;
     Some(match compute {
         Compute::Mask => match op {
@@ -300,11 +296,7 @@ pub(crate) fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Opt
                 Ne => format!("(!{prefix}_eq({x}, {y}))"),
                 And | Or | Xor | Shl | Shr => return None,
                 // They can be translated, but drivers inline all calls, and compile the long result for minutes.
-                Polygamma | Zeta | Igamma | Igammac | BesselJ | BesselY | BesselK | BesselKe
-                    if compute == Compute::F64 =>
-                {
-                    return None;
-                }
+                _ if compute == Compute::F64 && has_two_floats(op.name()) => return None,
                 _ => {
                     let function = format!("{prefix}_{}", op.name());
                     return has_function(&function).then(|| format!("{function}({x}, {y})"));
@@ -316,7 +308,7 @@ pub(crate) fn binary_text(op: Binary, compute: Compute, x: &str, y: &str) -> Opt
 
 /// Returns the condition that x is larger than y, or smaller if `largest` is false. In both orders NaN precedes all
 /// numbers.
-pub(crate) fn precedes_text(compute: Compute, largest: bool, x: &str, y: &str) -> String {
+pub(crate) fn precedes_expr(compute: Compute, largest: bool, x: &str, y: &str) -> String {
     let (low, high) = if largest { (y, x) } else { (x, y) };
     match compute {
         Compute::Mask => format!("(!{low} && {high})"),
@@ -330,11 +322,11 @@ pub(crate) fn precedes_text(compute: Compute, largest: bool, x: &str, y: &str) -
 }
 
 /// Returns the primitive that combines two values of a reduction.
-pub(crate) fn combining_primitive(op: RowOp, compute: Compute) -> Binary {
-    match (op, compute) {
-        (RowOp::Sum, _) => Binary::Add,
-        (RowOp::Max, _) => Binary::Max,
-        (RowOp::Min, _) => Binary::Min,
+pub(crate) fn combining_primitive(op: RowOp) -> Binary {
+    match op {
+        RowOp::Sum => Binary::Add,
+        RowOp::Max => Binary::Max,
+        RowOp::Min => Binary::Min,
     }
 }
 
@@ -348,9 +340,9 @@ pub(crate) struct Accumulator {
 }
 
 impl Accumulator {
-    /// Declares the variables of an accumulator, with the neutral value of the operation.
+    /// Declares the variables of an accumulator, with the identity of the operation.
     pub(crate) fn declare(shader: &mut ShaderBuilder, op: Binary, compute: Compute, name: &str) -> Accumulator {
-        shader.line(format!("var {name}: {} = {};", type_text(compute), neutral_text(op, compute)));
+        shader.line(format!("var {name}: {} = {};", wgsl_type(compute), identity_expr(op, compute)));
         let accumulator = Accumulator { op, compute, name: name.to_string() };
         if accumulator.is_compensated() {
             shader.line(format!("var {name}_error = 0.0;"));
@@ -390,14 +382,14 @@ impl Accumulator {
 
     /// Returns the combination of two results.
     pub(crate) fn combined(&self, x: &str, y: &str) -> String {
-        binary_text(self.op, self.compute, x, y).unwrap_or_else(|| x.to_string())
+        binary_expr(self.op, self.compute, x, y)
     }
 }
 
-/// Returns the neutral value of an operation.
-fn neutral_text(op: Binary, compute: Compute) -> &'static str {
+/// Returns the identity of an operation.
+fn identity_expr(op: Binary, compute: Compute) -> &'static str {
     let is_largest = matches!(op, Binary::Min | Binary::And);
-    let float = FloatText(compute);
+    let float = WgslFloat(compute);
     match (op, compute) {
         (Binary::Mul, Compute::F32 | Compute::F64) => float.one(),
         (Binary::Mul, Compute::I64) => "vec2<u32>(1u, 0u)",

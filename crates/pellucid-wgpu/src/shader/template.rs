@@ -1,6 +1,6 @@
 //! Templates of WGSL: `$name` stands for a value, which has one or several lines.
 
-use super::ShaderBuilder;
+use super::{ITEM_COUNT, ShaderBuilder};
 
 /// Returns the values of a template: variables with the text of their names.
 macro_rules! values {
@@ -9,17 +9,24 @@ macro_rules! values {
     };
 }
 
-pub(crate) use values;
+/// Returns the values of a template for each of three axes: variables with the text of their names.
+macro_rules! axis_values {
+    ($($name:ident),+ $(,)?) => {
+        &[$((stringify!($name), &$name)),+]
+    };
+}
 
-/// Adds `text` to `to`, with every name replaced by its value. Values may contain names.
-fn fill(to: &mut String, text: &str, value: &dyn Fn(&str) -> Option<String>) {
-    let mut parts = text.split('$');
+pub(crate) use {axis_values, values};
+
+/// Adds `source` to `to`, with every name replaced by its value. Values may contain names.
+fn fill(to: &mut String, source: &str, value: &dyn Fn(&str) -> Option<String>) {
+    let mut parts = source.split('$');
     to.extend(parts.next());
     for part in parts {
         let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(part.len());
         let (name, rest) = part.split_at(end);
         match value(name) {
-            Some(value_text) => fill(to, &value_text, value),
+            Some(filled) => fill(to, &filled, value),
             // The shader does not compile, and the error shows the name.
             None => to.extend(["$", name]),
         }
@@ -27,23 +34,56 @@ fn fill(to: &mut String, text: &str, value: &dyn Fn(&str) -> Option<String>) {
     }
 }
 
-impl ShaderBuilder {
-    /// Adds the lines of a template, without comments.
-    pub(crate) fn template(&mut self, text: &str, values: &[(&str, &str)]) {
-        self.fill_template(text, |name| Some(values.iter().find(|(own, _)| *own == name)?.1.into()));
+/// Returns the value of a name.
+pub(crate) fn named_value(values: &[(&str, &str)], name: &str) -> Option<String> {
+    Some(values.iter().find(|(other, _)| *other == name)?.1.into())
+}
+
+/// A shader under construction whose lines can be collected as a value of a template.
+pub(crate) trait CollectLines: AsMut<ShaderBuilder> + Sized {
+    /// Returns the lines that `lines` adds, and its result.
+    fn collect_result<T>(&mut self, lines: impl FnOnce(&mut Self) -> T) -> (String, T) {
+        let before = std::mem::take(&mut self.as_mut().body);
+        let result = lines(self);
+        (std::mem::replace(&mut self.as_mut().body, before), result)
     }
 
-    /// Returns the lines that `lines` adds, as a value of a template, and its result.
-    pub(crate) fn part<T>(&mut self, lines: impl FnOnce(&mut ShaderBuilder) -> T) -> (String, T) {
-        let before = std::mem::take(&mut self.body);
-        let result = lines(self);
-        (std::mem::replace(&mut self.body, before), result)
+    /// Returns the lines that `lines` adds.
+    fn collect_lines(&mut self, lines: impl FnOnce(&mut Self)) -> String {
+        self.collect_result(lines).0
+    }
+}
+
+impl<B: AsMut<ShaderBuilder>> CollectLines for B {}
+
+impl AsMut<ShaderBuilder> for ShaderBuilder {
+    fn as_mut(&mut self) -> &mut ShaderBuilder {
+        self
+    }
+}
+
+impl ShaderBuilder {
+    /// Adds the lines of a template, without comments. In addition to `values`, it has the constant `item_count`.
+    pub(crate) fn template(&mut self, source: &str, values: &[(&str, &str)]) {
+        self.fill_template(source, |name| named_value(values, name));
+    }
+
+    /// Adds the lines of a template with values for each of three axes: `$stride1` is the value of `stride` for axis 1.
+    pub(crate) fn axis_template(&mut self, source: &str, axes: &[(&str, &[String; 3])], values: &[(&str, &str)]) {
+        self.fill_template(source, |name| {
+            let axis_value = || {
+                let (name, axis) = name.split_at_checked(name.len().checked_sub(1)?)?;
+                let (_, values) = axes.iter().find(|(other, _)| *other == name)?;
+                values.get(axis.parse::<usize>().ok()?).cloned()
+            };
+            named_value(values, name).or_else(axis_value)
+        });
     }
 
     /// Adds the lines of a template, without comments. `value` returns the value of a name.
-    pub(crate) fn fill_template(&mut self, text: &str, value: impl Fn(&str) -> Option<String>) {
+    pub(crate) fn fill_template(&mut self, source: &str, value: impl Fn(&str) -> Option<String>) {
         let mut filled = String::new();
-        fill(&mut filled, text, &value);
+        fill(&mut filled, source, &|name| if name == "item_count" { Some(ITEM_COUNT.into()) } else { value(name) });
         let is_code = |line: &&str| !line.is_empty() && !line.starts_with("//");
         filled.lines().map(str::trim).filter(is_code).for_each(|line| self.line(line));
     }
@@ -52,6 +92,7 @@ impl ShaderBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shader::has_function;
 
     #[test]
     fn names_are_replaced_by_values_that_may_contain_names() {
@@ -59,5 +100,54 @@ mod tests {
         let (first, sum, lines) = ("x", String::from("$first + 1u"), "\n    a;\n    b;\n");
         shader.template("let y = f($sum);\n// A comment.\n$lines\n$unknown;", values![first, sum, lines]);
         assert_eq!(shader.body, "    let y = f(x + 1u);\n    a;\n    b;\n    $unknown;\n");
+    }
+
+    /// The files with templates.
+    const SOURCES: [(&str, &str); 15] = [
+        (
+            "attention",
+            concat!(include_str!("../families/attention/template.rs"), include_str!("../families/attention/pass.rs")),
+        ),
+        ("map", include_str!("../families/map.rs")),
+        ("max_pool", include_str!("../families/max_pool.rs")),
+        ("random", include_str!("../families/random.rs")),
+        ("recurrent", include_str!("../families/recurrent/step.rs")),
+        ("reduce", include_str!("../families/reduce.rs")),
+        ("row", include_str!("../families/row.rs")),
+        ("scan", include_str!("../families/scan.rs")),
+        ("scatter", include_str!("../families/scatter.rs")),
+        ("indices", include_str!("../families/shared/indices.rs")),
+        ("key_sort", include_str!("../families/shared/key_sort.rs")),
+        ("product", include_str!("../families/shared/tile/product.rs")),
+        ("registers", include_str!("../families/shared/tile/registers.rs")),
+        ("access", include_str!("access.rs")),
+        ("workgroup", include_str!("workgroup.rs")),
+    ];
+
+    #[test]
+    fn every_name_in_a_template_is_a_value_a_constant_or_a_function() {
+        let constants = ["item_count", "real", "zero", "one", "infinity", "negative_infinity"];
+        for (file, source) in SOURCES {
+            let code: String = source
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"))
+                .map(|line| format!("{line}\n"))
+                .collect();
+            let lists = code.split("values![").skip(1).filter_map(|rest| rest.split(']').next());
+            let values: Vec<&str> = lists.flat_map(|list| list.split(',')).map(str::trim).collect();
+            let names = code.split('$').skip(1).map(|rest| {
+                let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+                &rest[..end]
+            });
+            let is_function = |name: &str| ["f", "d"].iter().all(|prefix| has_function(&format!("{prefix}_{name}")));
+            let mut count = 0;
+            for name in names {
+                let is_value = values.contains(&name) || values.contains(&name.trim_end_matches(['0', '1', '2']));
+                let is_known = is_value || constants.contains(&name) || is_function(name);
+                assert!(is_known, "`${name}` in a template of `{file}` has no value");
+                count += 1;
+            }
+            assert!(count >= 3, "{file}: {count}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 use super::access::{MergedAxes, load, store, store_collected};
 use super::languages::check_translations;
 use super::parameters::Parameters;
-use super::program::{Accumulator, ProgramValues, combining_primitive, convert_text, is_supported};
+use super::program::{Accumulator, ProgramValues, combining_primitive, convert_expr, is_supported};
 use super::workgroup::combine_in_workgroup;
 use super::{BindingUse, LIBRARY, ShaderBuilder, ShaderFeatures, has_function};
 use pellucid_ir::formula::{
@@ -16,8 +16,8 @@ const COMPUTES: [Compute; 5] = [Compute::Mask, Compute::I32, Compute::I64, Compu
 
 /// Asserts that the text is valid WGSL that translates to the languages of all graphics APIs.
 #[track_caller]
-fn validate(text: &str) {
-    check_translations("test", text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+fn validate(source: &str) {
+    check_translations("test", source).unwrap_or_else(|e| panic!("{e}\n{source}"));
 }
 
 /// Returns the program of one step whose operands all have type `compute`.
@@ -45,8 +45,8 @@ fn shader(program: &Program) -> ShaderBuilder {
     let output = shader.binding(BindingUse::Atomic);
     let mut values = ProgramValues::declare(&mut Parameters::for_items(1), program, 0, 0);
     for (k, input) in program.inputs.iter().enumerate() {
-        let text = load(&shader, inputs[k], input.storage, input.compute, "thread");
-        values.inputs[k] = shader.define(text);
+        let element = load(&shader, inputs[k], input.storage, input.compute, "thread");
+        values.inputs[k] = shader.define(element);
     }
     values.compute_steps(&mut shader, program);
     let stored = program.outputs[0];
@@ -57,17 +57,17 @@ fn shader(program: &Program) -> ShaderBuilder {
 
 #[test]
 fn a_shader_that_one_language_cannot_express_is_an_error_with_its_name() {
-    let text = |body: &str| {
+    let source = |body: &str| {
         let mut shader = ShaderBuilder::default();
         let output = shader.binding(BindingUse::Write);
         let value = shader.define(body);
         shader.store_word(output, "thread", &value);
         shader.finish(ShaderFeatures::default())
     };
-    validate(&text("thread + 1u"));
+    validate(&source("thread + 1u"));
     let refused = [("u32(f64(thread))", "MSL (Metal)"), ("thread + ", "expected")];
     for (body, reason) in refused {
-        let error = check_translations("planted", &text(body)).expect_err(body).to_string();
+        let error = check_translations("planted", &source(body)).expect_err(body).to_string();
         assert!(error.contains("planted") && error.contains(reason), "{error}");
     }
 }
@@ -95,7 +95,7 @@ fn every_supported_instruction_is_a_valid_shader() {
 
 #[test]
 fn programs_with_many_series_are_not_supported() {
-    let of_length = |n: usize| {
+    let with_length = |n: usize| {
         let one = program(Op::Binary(Binary::Zeta), 2, Compute::F32, Compute::F32);
         let steps = vec![one.steps[0].clone(); n];
         Program::new(
@@ -107,15 +107,15 @@ fn programs_with_many_series_are_not_supported() {
             one.outputs.to_vec(),
         )
     };
-    assert!(is_supported(&of_length(16)) && !is_supported(&of_length(17)));
+    assert!(is_supported(&with_length(16)) && !is_supported(&with_length(17)));
 }
 
 #[test]
 fn a_fused_multiply_add_of_the_adapter_is_one_call() {
     let program = program(Op::MulAdd, 3, Compute::F32, Compute::F32);
-    let text = shader(&program).finish(ShaderFeatures { fused: true, ..Default::default() });
-    validate(&text);
-    assert!(text.contains("fma(a, b, c)") && !text.contains("f_two_product"));
+    let source = shader(&program).finish(ShaderFeatures { fused: true, ..Default::default() });
+    validate(&source);
+    assert!(source.contains("fma(a, b, c)") && !source.contains("f_two_product"));
     assert!(shader(&program).finish(ShaderFeatures::default()).contains("f_fma_in_range"));
 }
 
@@ -123,17 +123,17 @@ fn a_fused_multiply_add_of_the_adapter_is_one_call() {
 fn conversions_of_half_precision_by_instructions_are_valid() {
     let native = ShaderFeatures { native_f16: true, ..Default::default() };
     let rounded = program(Op::Round(DType::F16), 1, Compute::F32, Compute::F32);
-    let text = shader(&rounded).finish(native);
-    validate(&text);
-    assert!(text.starts_with("enable f16;") && !text.contains("by_bits"));
+    let source = shader(&rounded).finish(native);
+    validate(&source);
+    assert!(source.starts_with("enable f16;") && !source.contains("by_bits"));
     for (from, to) in [(DType::F16, DType::F32), (DType::F32, DType::F16)] {
         let mut shader = ShaderBuilder::default();
         let (input, output) = (shader.binding(BindingUse::Read), shader.binding(BindingUse::Atomic));
-        let text = load(&shader, input, from, Compute::F32, "thread");
-        store(&mut shader, output, Compute::F32, to, &text, "thread");
-        let text = shader.finish(native);
-        validate(&text);
-        assert!(text.contains("pack2x16float(") && !text.contains("by_bits"));
+        let element = load(&shader, input, from, Compute::F32, "thread");
+        store(&mut shader, output, Compute::F32, to, &element, "thread");
+        let source = shader.finish(native);
+        validate(&source);
+        assert!(source.contains("pack2x16float(") && !source.contains("by_bits"));
     }
 }
 
@@ -144,9 +144,9 @@ fn functions_with_two_floats_are_valid() {
     {
         let mut shader = ShaderBuilder::default();
         shader.line(format!("// {name}("));
-        let text = shader.finish(ShaderFeatures::default());
-        validate(&text);
-        assert!(!text.contains("d_mul("), "{name} must not compute with `f64`");
+        let source = shader.finish(ShaderFeatures::default());
+        validate(&source);
+        assert!(!source.contains("d_mul("), "{name} must not compute with `f64`");
     }
 }
 
@@ -187,13 +187,13 @@ fn loads_and_stores_of_all_dtypes_are_valid() {
             shader.line("var word = 0u;");
             let space = MergedAxes::new(&[2, 3, 4], &[vec![24, 1, 6], vec![12, 4, 1]]);
             let starts = [String::from("0u"), String::from("5u")];
-            let at = space.declare(&mut Parameters::for_items(24)).positions(&mut shader, "thread", &starts);
-            let text = load(&shader, input, from, from.compute(), &at[0]);
-            let value = shader.define(text);
-            store(&mut shader, output, from.compute(), to, &value, &at[1]);
+            let offsets = space.declare(&mut Parameters::for_items(24)).offsets(&mut shader, "thread", &starts);
+            let element = load(&shader, input, from, from.compute(), &offsets[0]);
+            let value = shader.define(element);
+            store(&mut shader, output, from.compute(), to, &value, &offsets[1]);
             if to.size() < 4 {
                 let lane = ("word", "local", "local == 3u");
-                store_collected(&mut shader, output, from.compute(), to, &value, &at[1], lane);
+                store_collected(&mut shader, output, from.compute(), to, &value, &offsets[1], lane);
             }
             validate(&shader.finish(ShaderFeatures::default()));
         }
@@ -209,9 +209,9 @@ fn accumulators_are_valid() {
             }
             let mut shader = ShaderBuilder::default();
             let output = shader.binding(BindingUse::Write);
-            let primitive = combining_primitive(op, compute);
+            let primitive = combining_primitive(op);
             let accumulator = Accumulator::declare(&mut shader, primitive, compute, "sum");
-            let value = shader.define(convert_text(Compute::I32, compute, "bitcast<i32>(thread)"));
+            let value = shader.define(convert_expr(Compute::I32, compute, "bitcast<i32>(thread)"));
             accumulator.accumulate(&mut shader, &value);
             let result = combine_in_workgroup(&mut shader, &accumulator, "total", subgroups);
             store(&mut shader, output, compute, DType::I32, &result, "thread");

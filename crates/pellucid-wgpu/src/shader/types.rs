@@ -1,19 +1,25 @@
-//! Types, constants and the arithmetic of floats as text.
+//! Types, constants and the arithmetic of floats in WGSL.
 //!
 //! A mask is a `bool`, an `i32` an `i32`, an `i64` a `vec2<u32>` whose x is the lower word, and an `f32` an `f32`. An
 //! `f64` is the `vec2<u32>` of its bits; its arithmetic uses integers, so every adapter supports it.
 
-use super::ShaderBuilder;
+use super::template::named_value;
+use super::{ShaderBuilder, has_function};
 use pellucid_ir::Compute;
 
 /// Returns the WGSL type of a compute type.
-pub(crate) fn type_text(compute: Compute) -> &'static str {
+pub(crate) fn wgsl_type(compute: Compute) -> &'static str {
     match compute {
         Compute::Mask => "bool",
         Compute::I32 => "i32",
         Compute::I64 | Compute::F64 => "vec2<u32>",
         Compute::F32 => "f32",
     }
+}
+
+/// Returns the literal of 64 bits, a pair of words.
+pub(crate) fn u64_literal(bits: u64) -> String {
+    format!("vec2<u32>({:#x}u, {:#x}u)", bits as u32, bits >> 32)
 }
 
 /// Returns the prefix of the library functions of a float type.
@@ -23,12 +29,12 @@ pub(crate) fn float_prefix(compute: Compute) -> &'static str {
 
 /// The operations of `f32` or `f64` as WGSL, with the functions of the library.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct FloatText(pub(crate) Compute);
+pub(crate) struct WgslFloat(pub(crate) Compute);
 
-impl FloatText {
+impl WgslFloat {
     /// Returns the name of the type.
     pub(crate) fn ty(self) -> &'static str {
-        type_text(self.0)
+        wgsl_type(self.0)
     }
 
     /// Returns the call of a function of the library or of the translated sources.
@@ -78,16 +84,19 @@ impl FloatText {
 
     /// Adds the lines of a template. In addition to `values`, it has the constants of the type, and calls of functions:
     /// `$add($zero, x)`.
-    pub(crate) fn template(self, shader: &mut ShaderBuilder, text: &str, values: &[(&str, &str)]) {
-        shader.fill_template(text, |name| {
-            let known = values.iter().find(|(own, _)| *own == name).map(|(_, value)| value.to_string());
-            Some(known.unwrap_or_else(|| match name {
-                "real" => self.ty().into(),
-                "zero" => self.zero().into(),
-                "infinity" => self.infinity().into(),
-                "negative_infinity" => self.negative_infinity().into(),
-                function => format!("{}_{function}", float_prefix(self.0)),
-            }))
+    pub(crate) fn template(self, shader: &mut ShaderBuilder, source: &str, values: &[(&str, &str)]) {
+        shader.fill_template(source, |name| {
+            let constant = match name {
+                "real" => self.ty(),
+                "zero" => self.zero(),
+                "one" => self.one(),
+                "infinity" => self.infinity(),
+                "negative_infinity" => self.negative_infinity(),
+                _ => "",
+            };
+            let function = || Some(format!("{}_{name}", float_prefix(self.0))).filter(|name| has_function(name));
+            let constant = Some(constant.to_string()).filter(|constant| !constant.is_empty());
+            named_value(values, name).or(constant).or_else(function)
         });
     }
 }

@@ -1,7 +1,8 @@
 //! Reductions over the invocations of a workgroup.
 
 use super::program::Accumulator;
-use super::types::type_text;
+use super::template::{CollectLines, values};
+use super::types::wgsl_type;
 use super::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::Compute;
 
@@ -10,7 +11,7 @@ pub(crate) struct InvocationValue {
     /// The WGSL type.
     pub(crate) type_name: &'static str,
     /// The expression of the value.
-    pub(crate) text: String,
+    pub(crate) expr: String,
 }
 
 /// Adds the lines that combine the results of an accumulator of all invocations, and returns the name of the combined
@@ -23,26 +24,49 @@ pub(crate) fn combine_in_workgroup(
 ) -> String {
     let is_mask = accumulator.compute() == Compute::Mask;
     // A shuffle exchanges numbers.
-    let (type_name, text) = match is_mask {
+    let (type_name, expr) = match is_mask {
         true => ("u32", format!("select(0u, 1u, {})", accumulator.result())),
-        false => (type_text(accumulator.compute()), accumulator.result()),
+        false => (wgsl_type(accumulator.compute()), accumulator.result()),
     };
-    let values = [InvocationValue { type_name, text }];
-    let combined = combine_values(shader, &values, shared, subgroups, |shader, own, other| {
-        let text = match is_mask {
+    let values = [InvocationValue { type_name, expr }];
+    let combined = combine_values(shader, &values, shared, subgroups, |shader, current, other| {
+        let expr = match is_mask {
             true => {
-                let combined = accumulator.combined(&format!("({} != 0u)", own[0]), &format!("({} != 0u)", other[0]));
+                let combined =
+                    accumulator.combined(&format!("({} != 0u)", current[0]), &format!("({} != 0u)", other[0]));
                 format!("select(0u, 1u, {combined})")
             }
-            false => accumulator.combined(&own[0], &other[0]),
+            false => accumulator.combined(&current[0], &other[0]),
         };
-        shader.line(format!("{} = {text};", own[0]));
+        shader.line(format!("{} = {expr};", current[0]));
     });
     match is_mask {
         true => shader.define(format!("({} != 0u)", combined[0])),
         false => combined[0].clone(),
     }
 }
+
+/// Combines the values of the invocations at a distance of `$stride`, starting at 1.
+const COMBINE_VALUES: &str = "
+    var $stride = 1u;
+    $combine_in_subgroup
+    $store
+    workgroupBarrier();
+    for (; $stride < $workgroup; $stride = $stride << 1u) {
+        if ((local & (2u * $stride - 1u)) == 0u) {
+            $combine_stored
+            $store
+        }
+        workgroupBarrier();
+    }
+";
+
+/// The levels within a subgroup.
+const COMBINE_IN_SUBGROUP: &str = "
+    for (; $stride < min($subgroup_size, $workgroup); $stride = $stride << 1u) {
+        $combine_shuffled
+    }
+";
 
 /// Adds the lines that combine the values of all invocations, and returns the names of the combined values. All
 /// invocations execute the lines; `shared` is an unused name of shared memory. `combine` adds the lines that combine
@@ -58,36 +82,30 @@ pub(crate) fn combine_values(
     subgroups: bool,
     combine: impl Fn(&mut ShaderBuilder, &[String], &[String]),
 ) -> Vec<String> {
-    let stride = format!("{shared}_stride");
+    let (stride, workgroup) = (format!("{shared}_stride"), format!("{WORKGROUP}u"));
     let memory: Vec<String> = (0..values.len()).map(|k| format!("{shared}_{k}")).collect();
-    let own: Vec<String> = memory.iter().map(|memory| format!("own_{memory}")).collect();
-    for ((value, memory), own) in values.iter().zip(&memory).zip(&own) {
-        let declaration = format!("var<workgroup> {memory}: array<{}, {WORKGROUP}>;\n", value.type_name);
-        shader.globals.push_str(&declaration);
-        shader.line(format!("var {own} = {};", value.text));
+    let current: Vec<String> = memory.iter().map(|memory| format!("own_{memory}")).collect();
+    for ((value, memory), current) in values.iter().zip(&memory).zip(&current) {
+        shader.workgroup_array(memory, value.type_name, WORKGROUP as usize);
+        shader.line(format!("var {current} = {};", value.expr));
     }
-    shader.line(format!("var {stride} = 1u;"));
-    let next = format!("{stride} = {stride} << 1u");
-    if subgroups {
-        let size = shader.subgroup_size();
-        shader.line(format!("for (; {stride} < min({size}, {WORKGROUP}u); {next}) {{"));
-        let other: Vec<String> =
-            own.iter().map(|own| shader.define(format!("subgroupShuffleXor({own}, {stride})"))).collect();
-        combine(shader, &own, &other);
-        shader.line("}");
-    }
-    let store = |shader: &mut ShaderBuilder| {
-        memory.iter().zip(&own).for_each(|(memory, own)| shader.line(format!("{memory}[local] = {own};")));
+    let combine_with = |shader: &mut ShaderBuilder, other: &dyn Fn(usize) -> String| {
+        let other: Vec<String> = (0..values.len()).map(|k| shader.define(other(k))).collect();
+        combine(shader, &current, &other);
     };
-    store(shader);
-    shader.line("workgroupBarrier();");
-    shader.line(format!("for (; {stride} < {WORKGROUP}u; {next}) {{"));
-    shader.line(format!("if ((local & (2u * {stride} - 1u)) == 0u) {{"));
-    let other: Vec<String> = memory.iter().map(|memory| shader.define(format!("{memory}[local + {stride}]"))).collect();
-    combine(shader, &own, &other);
-    store(shader);
-    shader.line("}");
-    shader.line("workgroupBarrier();");
-    shader.line("}");
+    let combine_in_subgroup = if subgroups { COMBINE_IN_SUBGROUP } else { "" };
+    let subgroup_size = if subgroups { shader.subgroup_size() } else { "" };
+    let combine_shuffled = shader.collect_lines(|shader| {
+        if subgroups {
+            combine_with(shader, &|k| format!("subgroupShuffleXor({}, {stride})", current[k]));
+        }
+    });
+    let combine_stored =
+        shader.collect_lines(|shader| combine_with(shader, &|k| format!("{}[local + {stride}]", memory[k])));
+    let stores = memory.iter().zip(&current).map(|(memory, current)| format!("{memory}[local] = {current};\n"));
+    let store: String = stores.collect();
+    let sizes = values![stride, workgroup, subgroup_size];
+    let lines = values![combine_in_subgroup, combine_shuffled, combine_stored, store];
+    shader.template(COMBINE_VALUES, &[&sizes[..], lines].concat());
     memory.iter().map(|memory| shader.define(format!("{memory}[0]"))).collect()
 }

@@ -1,7 +1,7 @@
 //! Optional features of the adapter, which change no bit of a result.
 
 use crate::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, device, run_both};
-use crate::rows::{layer_norm, softmax};
+use crate::row::{layer_norm, softmax};
 use pellucid_ir::formula::{Op, Program, RowOp};
 use pellucid_ir::kernel::{Kernel, Map, Row};
 use pellucid_ir::{Compute, DType, Element, Shape, f16};

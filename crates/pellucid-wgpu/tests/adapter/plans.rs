@@ -80,7 +80,7 @@ fn plan(passes: Passes) -> Plan {
         launch(scaled_sum(3.0), vec![slot(9, &[1, 1], F32), slot(10, &[1, 1], F32)], slot(11, &[1, 1], F32)),
     ];
     let own_bytes = [96, 96, 64, 96, 96, 4, 4, 4];
-    let roles = vec![SlotRole::Given, SlotRole::Given, SlotRole::State, SlotRole::State];
+    let roles = vec![SlotRole::ExternalRead, SlotRole::ExternalRead, SlotRole::State, SlotRole::State];
     let slots = [96, 32, 96, 16].into_iter().chain(own_bytes).collect();
     let outputs = vec![slot(11, &[1, 1], F32)];
     Plan { slots, roles, launches, outputs, ..Plan::default() }.after(passes)

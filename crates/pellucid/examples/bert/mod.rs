@@ -48,13 +48,13 @@ impl Bert {
         let table = |name: &str| Ok::<_, String>(Embedding::from_table(Parameter::new(get(name)?)));
         let words = table("words.weight")?;
         let width = words.weight.shape()[1];
-        let options = TransformerOptions { activation: ops::gelu, layer_norm_eps: eps, ..Default::default() };
+        let options = TransformerOptions { hidden, activation: ops::gelu, layer_norm_eps: eps, ..Default::default() };
         let model = Bert {
             words,
             positions: table("positions.weight")?,
             types: table("types.weight")?,
             norm: LayerNorm::new(width).eps(eps),
-            encoder: TransformerEncoder::try_new(layers, width, heads, hidden, options)?,
+            encoder: TransformerEncoder::try_with_options(width, heads, layers, options)?,
             normalize: fs::read_to_string(directory.join("modules.json")).is_ok_and(|list| list.contains("Normalize")),
         };
         model.load_state_dict(&state)?;

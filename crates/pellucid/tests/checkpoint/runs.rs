@@ -179,8 +179,8 @@ impl TrainingRun for CnnRun {
                     cross_entropy(&self.model.forward(&x), &y)
                 };
                 self.scaler.scale(&loss).backward();
-                self.scaler.step(&self.optimizer).unwrap();
-                self.scaler.update().unwrap();
+                self.scaler.step(&self.optimizer);
+                self.scaler.update();
                 self.steps += 1;
                 after(self);
                 if self.steps == end {

@@ -29,9 +29,9 @@ fn a_parameter_may_move_between_forward_and_backward() {
     for device in gpus(14) {
         for (from, to) in [(Device::cpu(), device), (device, Device::cpu())] {
             let (weight, optimizer) = model();
-            weight.to_(from).unwrap();
+            weight.to_(from);
             let loss = weight.square().sum(..);
-            weight.to_(to).unwrap();
+            weight.to_(to);
             loss.backward();
             assert_eq!(gradient(&weight), (to, vec![2.0, 4.0]));
             optimizer.step();
@@ -47,14 +47,14 @@ fn gradients_of_a_parameter_that_moves_are_added() {
         let on_cpu = weight.square().sum(..);
         let again = BackwardOptions { retain_graph: true, ..Default::default() };
         on_cpu.backward_with(again.clone());
-        weight.to_(device).unwrap();
+        weight.to_(device);
         on_cpu.backward_with(again.clone());
         assert_eq!(gradient(&weight), (device, vec![4.0, 8.0]));
         // One backward pass with contributions from both devices.
         let on_device = (&*weight * 3.0).sum(..);
         (on_cpu.to(device) + on_device).backward_with(again.clone());
         assert_eq!(gradient(&weight), (device, vec![9.0, 15.0]));
-        weight.to_(Device::cpu()).unwrap();
+        weight.to_(Device::cpu());
         assert_eq!(gradient(&weight), (Device::cpu(), vec![9.0, 15.0]));
         // The parameter is again on the device of the forward computation.
         on_cpu.backward();
@@ -176,12 +176,12 @@ fn a_checkpoint_refuses_inputs_that_have_moved() {
     for device in gpus(14) {
         let weight = Parameter::new(Tensor::from([1.0f32, 2.0]));
         let y = checkpoint(|inputs: &[Tensor]| Ok(vec![inputs[0].square()]), &[&weight]).unwrap().remove(0);
-        weight.to_(device).unwrap();
+        weight.to_(device);
         let error = y.sum(..).try_backward_with(BackwardOptions::default()).unwrap_err();
         let text = format!("moved from cpu to {device} after the forward computation; call backward() before the move");
         assert!(error.to_string().contains(&text), "{error}");
-        // On its original device, the checkpoint is valid again.
-        weight.to_(Device::cpu()).unwrap();
+        // Where it was, the checkpoint is valid again.
+        weight.to_(Device::cpu());
         let y = checkpoint(|inputs: &[Tensor]| Ok(vec![inputs[0].square()]), &[&weight]).unwrap().remove(0);
         y.sum(..).backward();
         assert_eq!(gradient(&weight), (Device::cpu(), vec![2.0, 4.0]));

@@ -2,13 +2,11 @@
 
 use pellucid::Error;
 use pellucid::nn::{
-    AttentionForwardOptions, AttentionMasks, AttentionWeights, InProj, KvCache, LearnedPositions, Lstm,
-    MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn, Rotary, SinusoidalPositions, Transformer,
-    TransformerDecoder, TransformerEncoder, TransformerOptions, causal_mask, multi_head_attention_forward,
-    pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence, sinusoidal_positions, unpack_sequence,
-    unpad_sequence,
+    AttentionMasks, KvCache, LearnedPositions, Lstm, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions,
+    Rnn, Rotary, SinusoidalPositions, StateDict, Transformer, TransformerDecoder, TransformerEncoder,
+    TransformerOptions, causal_mask, functional_call, pack_padded_sequence, pack_sequence, pad_packed_sequence,
+    pad_sequence, sinusoidal_positions, unpack_sequence, unpad_sequence,
 };
-use pellucid::ops::RnnNonlinearity;
 use pellucid::prelude::*;
 
 fn distance(a: &Tensor, b: &Tensor) -> f32 {
@@ -18,6 +16,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f32 {
 /// Returns a pre-norm encoder with grouped-query attention and rotary embeddings.
 fn body() -> TransformerEncoder {
     let options = TransformerOptions {
+        hidden: 32,
         dropout: 0.0,
         activation: ops::silu,
         norm_first: true,
@@ -25,7 +24,7 @@ fn body() -> TransformerEncoder {
         rotary: Some(Rotary::default()),
         ..Default::default()
     };
-    TransformerEncoder::new(3, 16, 4, 32, options).with_norm()
+    TransformerEncoder::with_options(16, 4, 3, options).norm(true)
 }
 
 #[test]
@@ -72,8 +71,8 @@ fn a_captured_decoding_step_continues_the_sequence() {
 fn decoders_with_cross_attention_decode_step_by_step() {
     let _random = pellucid::Generator::new(0).scope();
     manual_seed(3);
-    let options = TransformerOptions { dropout: 0.0, ..Default::default() };
-    let model = TransformerDecoder::new(2, 8, 2, 12, options);
+    let options = TransformerOptions { hidden: 12, dropout: 0.0, ..Default::default() };
+    let model = TransformerDecoder::with_options(8, 2, 2, options);
     let (x, memory) = (Tensor::randn([2, 5, 8], DType::F32), Tensor::randn([2, 3, 8], DType::F32));
     let visible = Tensor::from([[true, true, false], [true, true, true]]);
     let _off = no_grad();
@@ -175,9 +174,9 @@ fn shapes_are_known_without_values() {
     assert_eq!(summary.rows[0].output.dims(), [2, 9, 16]);
     assert!(summary.rows.iter().any(|row| row.name == "layers.2.self_attn.out_proj"), "{summary}");
     let two = RecurrentOptions { layers: 2, bidirectional: true, projection: Some(3), ..Default::default() };
-    assert_eq!(Lstm::with(4, 5, two).output_shape(&[7, 2, 4]).unwrap().dims(), [7, 2, 6]);
+    assert_eq!(Lstm::with_options(4, 5, two).output_shape(&[7, 2, 4]).unwrap().dims(), [7, 2, 6]);
     let source = Tensor::zeros([0, 4, 8], DType::F32);
-    let model = Transformer::new(8, 2, [1, 1], 12, TransformerOptions::default());
+    let model = Transformer::with_options(8, 2, [1, 1], TransformerOptions { hidden: 12, ..Default::default() });
     let y =
         model.forward(&source, &source, AttentionMasks::default(), AttentionMasks::causal(), AttentionMasks::default());
     assert_eq!(y.shape().dims(), [0, 4, 8]);
@@ -186,27 +185,30 @@ fn shapes_are_known_without_values() {
 #[test]
 fn invalid_options_are_errors() {
     let _random = pellucid::Generator::new(0).scope();
-    let refused = |options| MultiheadAttention::try_with(6, 2, options).is_err();
+    let refused = |options| MultiheadAttention::try_with_options(6, 2, options).is_err();
     let default = MultiheadAttentionOptions::default();
     assert!(!refused(default));
     assert!(refused(MultiheadAttentionOptions { kv_heads: Some(0), ..default }));
     assert!(refused(MultiheadAttentionOptions { kv_heads: Some(4), ..default }));
     assert!(refused(MultiheadAttentionOptions { dropout: 1.0, ..default }));
     assert!(refused(MultiheadAttentionOptions { rotary: Some(Rotary::default()), ..default }));
-    assert!(MultiheadAttention::try_with(6, 4, default).is_err());
-    assert!(Rnn::try_with(2, 3, RnnNonlinearity::Relu, RecurrentOptions { layers: 0, ..Default::default() }).is_err());
+    assert!(MultiheadAttention::try_with_options(6, 4, default).is_err());
+    assert!(Rnn::try_with_options(2, 3, RecurrentOptions { layers: 0, ..Default::default() }).is_err());
     let projected = RecurrentOptions { projection: Some(1), ..Default::default() };
-    assert!(Rnn::try_with(2, 3, RnnNonlinearity::Relu, projected).is_err());
+    assert!(Rnn::try_with_options(2, 3, projected).is_err());
     let rnn = Rnn::new(2, 3);
     let x = Tensor::ones([4, 1, 2], DType::F32);
-    assert!(matches!(rnn.try_run(&x, Some(&Tensor::ones([1, 3], DType::F32))), Err(Error::ShapeMismatch { .. })));
+    assert!(matches!(
+        rnn.try_forward_sequence(&x, Some(&Tensor::ones([1, 3], DType::F32))),
+        Err(Error::ShapeMismatch { .. })
+    ));
 }
 
 #[test]
 fn dropout_of_attention_is_off_in_evaluation() {
     let _random = pellucid::Generator::new(0).scope();
     manual_seed(4);
-    let m = MultiheadAttention::with(8, 2, MultiheadAttentionOptions { dropout: 0.5, ..Default::default() });
+    let m = MultiheadAttention::with_options(8, 2, MultiheadAttentionOptions { dropout: 0.5, ..Default::default() });
     let x = Tensor::randn([2, 5, 8], DType::F32);
     let _off = no_grad();
     assert!(distance(&m.forward(&x), &m.forward(&x)) > 0.0);
@@ -230,7 +232,7 @@ pub(crate) fn positions_are_sinusoids_or_rows() {
     let expected = sinusoidal_positions(&Tensor::arange(0i64, 4, 1), 6, DType::F32).unwrap() + 1.0;
     assert_eq!(SinusoidalPositions.forward(&x).select(0, 1).to_vec::<f32>(), expected.to_vec::<f32>());
     let learned = LearnedPositions::new(4, 6);
-    let rows = learned.rows(&Tensor::from([3i64]));
+    let rows = learned.forward_rows(&Tensor::from([3i64]));
     assert_eq!((learned.forward(&x) - 1.0).i((0, 3)).to_vec::<f32>(), (rows + 1.0 - 1.0).to_vec::<f32>());
     assert!(learned.try_forward(&Tensor::ones([5, 6], DType::F32)).is_err());
     assert_eq!(causal_mask(3).to_vec::<bool>(), [true, false, false, true, true, false, true, true, true]);
@@ -263,14 +265,14 @@ fn packed_sequences_run_to_their_own_ends() {
     let _random = pellucid::Generator::new(0).scope();
     for batch_first in [false, true] {
         let options = RecurrentOptions { layers: 2, bidirectional: true, batch_first, ..Default::default() };
-        let lstm = Lstm::with(3, 4, options);
+        let lstm = Lstm::with_options(3, 4, options);
         let of = |length: usize| Tensor::randn([length, 3], DType::F64).to_dtype(DType::F32);
         let all: Vec<Tensor> = [2, 5, 0, 4].map(of).map(|x| x.requires_grad_(true)).into();
-        let (y, (h, c)) = lstm.run_packed(&pack_sequence(&all).unwrap(), None);
+        let (y, (h, c)) = lstm.forward_packed(&pack_sequence(&all).unwrap(), None);
         let near = |a: &Tensor, b: &Tensor| a.allclose(b, 1e-5, 1e-6, false).item::<bool>();
         for (k, (x, y)) in all.iter().zip(unpack_sequence(&y).unwrap()).enumerate().filter(|(_, (x, _))| x.numel() > 0)
         {
-            let (expected, (last, cell)) = lstm.run(x, None);
+            let (expected, (last, cell)) = lstm.forward_sequence(x, None);
             assert!(near(&y, &expected), "sequence {k}");
             assert!(near(&h.select(1, k as isize), &last) && near(&c.select(1, k as isize), &cell), "states of {k}");
         }
@@ -283,7 +285,7 @@ fn packed_sequences_run_to_their_own_ends() {
         assert!(all.iter().all(|x| x.grad().unwrap().shape() == x.shape()));
         // A tensor with arbitrary values in its padding packs to the same sequences.
         let (junk, lengths) = pad_sequence(&all, batch_first, f64::NAN).unwrap();
-        let (again, _) = lstm.run_packed(&pack_padded_sequence(&junk, &lengths, batch_first).unwrap(), None);
+        let (again, _) = lstm.forward_packed(&pack_padded_sequence(&junk, &lengths, batch_first).unwrap(), None);
         let again = pad_packed_sequence(&again, true, 7.0).unwrap().0;
         assert_eq!(again.to_vec::<f32>(), padded.to_vec::<f32>());
     }
@@ -292,10 +294,10 @@ fn packed_sequences_run_to_their_own_ends() {
         assert!(pack_padded_sequence(&x, &lengths, false).is_err());
     }
     let beyond = pack_padded_sequence(&x, &Tensor::from([6i64, 1]), false).unwrap();
-    assert!(Lstm::new(3, 4).try_run_packed(&beyond, None).is_err() && unpack_sequence(&beyond).is_err());
+    assert!(Lstm::new(3, 4).try_forward_packed(&beyond, None).is_err() && unpack_sequence(&beyond).is_err());
 }
 
-/// The functional form is bit-identical to the layer, for every option, and gradients for all weights.
+/// A functional call of attention is bit-identical to the layer, for every option, and gradients reach all weights.
 #[test]
 fn attention_as_a_function_equals_the_layer() {
     let _random = pellucid::Generator::new(0).scope();
@@ -306,42 +308,33 @@ fn attention_as_a_function_equals_the_layer() {
         MultiheadAttentionOptions { kdim: Some(5), vdim: Some(3), bias_kv: true, zero_attn: true, ..plain },
     ];
     for (kind, options) in kinds.into_iter().enumerate() {
-        let layer = MultiheadAttention::with(8, 4, options);
+        let layer = MultiheadAttention::with_options(8, 4, options);
+        let [kv_heads, kdim, vdim] = [options.kv_heads.or(Some(4)), options.kdim.or(Some(8)), options.vdim.or(Some(8))];
+        assert_eq!(layer.options(), MultiheadAttentionOptions { kv_heads, kdim, vdim, ..options });
         let x = Tensor::randn([2, 5, 8], DType::F32);
         let of = |width: Option<usize>| width.map_or(x.clone(), |width| Tensor::randn([2, 5, width], DType::F32));
         let (key, value) = (of(options.kdim), of(options.vdim));
         let visible = Tensor::from([[true, true, true, true, false], [true, true, false, false, false]]);
         let masks = AttentionMasks { key_padding: Some(&visible), causal: true, ..Default::default() };
-        let weights = AttentionWeights {
-            in_proj: layer.in_proj.as_tensors(),
-            in_proj_bias: layer.in_proj_bias.as_deref(),
-            out_proj_weight: &layer.out_proj.weight,
-            out_proj_bias: layer.out_proj.bias.as_deref(),
-            bias_kv: layer.bias_kv.as_ref().map(|both| both.each_ref().map(|parameter| parameter.tensor())),
+        let weights = layer.state_dict();
+        weights.values().for_each(|weight| weight.set_requires_grad(true).unwrap());
+        let other = MultiheadAttention::with_options(8, 4, options);
+        let call = |average: bool| {
+            functional_call(&other, &weights, |other| other.forward_with_weights(&x, &key, &value, masks, average))
         };
-        let MultiheadAttentionOptions { kv_heads, rotary, zero_attn, .. } = options;
-        let same = AttentionForwardOptions { masks, kv_heads, rotary, zero_attn, ..Default::default() };
-        let call = |options| multi_head_attention_forward(&x, &key, &value, 4, weights, options);
-        let (y, none) = call(same).unwrap();
-        assert!(none.is_none());
-        assert_eq!(y.to_vec::<f32>(), layer.attend(&x, &key, &value, masks).to_vec::<f32>(), "kind {kind}");
-        for per_head_weights in [false, true] {
-            let (y, seen) = call(AttentionForwardOptions { need_weights: true, per_head_weights, ..same }).unwrap();
-            let (expected, of_layer) = layer.attend_weighted(&x, &key, &value, masks, !per_head_weights);
+        for average in [false, true] {
+            let (y, seen) = call(average).unwrap();
+            let (expected, of_layer) = layer.forward_with_weights(&x, &key, &value, masks, average);
             assert_eq!(y.to_vec::<f32>(), expected.to_vec::<f32>(), "kind {kind}");
-            let seen = seen.unwrap();
             assert_eq!((seen.shape(), seen.to_vec::<f32>()), (of_layer.shape(), of_layer.to_vec::<f32>()));
         }
+        let y = functional_call(&other, &weights, |other| other.forward_qkv(&x, &key, &value, masks)).unwrap();
+        assert_eq!(y.to_vec::<f32>(), layer.forward_qkv(&x, &key, &value, masks).to_vec::<f32>(), "kind {kind}");
         y.square().sum(..).backward();
-        assert!(layer.parameters().iter().all(|parameter| parameter.grad().is_some()), "kind {kind}");
+        assert!(weights.values().all(|weight| weight.grad().is_some()), "kind {kind}");
+        assert!(other.parameters().iter().all(|parameter| parameter.grad().is_none()), "kind {kind}");
 
-        let wrong = Tensor::ones([7, 8], DType::F32);
-        let narrow = AttentionWeights { in_proj: InProj::Joint(&wrong), ..weights };
-        let refused = |heads, weights| multi_head_attention_forward(&x, &x, &x, heads, weights, same).is_err();
-        assert!(refused(4, narrow) && refused(3, weights) && refused(0, weights));
-        assert!(refused(4, AttentionWeights { in_proj_bias: Some(&wrong), ..weights }));
-        assert!(refused(4, AttentionWeights { out_proj_weight: &value, ..weights }));
-        assert!(refused(4, AttentionWeights { out_proj_bias: Some(&wrong), ..weights }));
-        assert!(call(AttentionForwardOptions { dropout: 1.0, ..same }).is_err());
+        let narrow = StateDict::from([("out_proj.weight".to_string(), Tensor::ones([7, 8], DType::F32))]);
+        assert!(functional_call(&other, &narrow, |other| other.try_forward(&x)).is_err());
     }
 }

@@ -92,7 +92,7 @@ impl Case {
 }
 
 fn attention(options: MultiheadAttentionOptions) -> MultiheadAttention {
-    MultiheadAttention::with(8, 2, options)
+    MultiheadAttention::with_options(8, 2, options)
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn self_attention() {
     let m = attention(MultiheadAttentionOptions::default());
     Case::new("mha").check(&m, |get| {
         let x = get("x");
-        vec![("y", m.attend(&x, &x.clone(), &x.clone(), AttentionMasks::default()))]
+        vec![("y", m.forward_qkv(&x, &x.clone(), &x.clone(), AttentionMasks::default()))]
     });
 }
 
@@ -117,11 +117,11 @@ fn boolean_masks_and_returned_weights() {
         let (x, mask, padding) = (get("x"), get("mask"), get("padding"));
         let masks = AttentionMasks { mask: Some(&mask), key_padding: Some(&padding), causal: false };
         let causal = AttentionMasks { key_padding: Some(&padding), ..AttentionMasks::causal() };
-        let (y, weights) = m.attend_weighted(&x, &x, &x, masks, false);
-        let (_, mean) = m.attend_weighted(&x, &x, &x, causal, true);
+        let (y, weights) = m.forward_with_weights(&x, &x, &x, masks, false);
+        let (_, mean) = m.forward_with_weights(&x, &x, &x, causal, true);
         assert!((mean - weights.mean(1)).abs().max(..).item::<f32>() < 1e-6);
         for same in [masks, causal] {
-            assert!((m.attend(&x, &x, &x, same) - &y).abs().max(..).item::<f32>() < 1e-5);
+            assert!((m.forward_qkv(&x, &x, &x, same) - &y).abs().max(..).item::<f32>() < 1e-5);
         }
         vec![("y", y), ("weights", weights)]
     });
@@ -134,8 +134,10 @@ fn additive_masks_have_gradients() {
     Case::new("mha_added").check(&m, |get| {
         let mask = get("mask");
         let masks = AttentionMasks { mask: Some(&mask), ..Default::default() };
-        let (y, weights) = m.attend_weighted(&get("query"), &get("key"), &get("value"), masks, false);
-        assert!((m.attend(&get("query"), &get("key"), &get("value"), masks) - &y).abs().max(..).item::<f32>() < 1e-5);
+        let (y, weights) = m.forward_with_weights(&get("query"), &get("key"), &get("value"), masks, false);
+        assert!(
+            (m.forward_qkv(&get("query"), &get("key"), &get("value"), masks) - &y).abs().max(..).item::<f32>() < 1e-5
+        );
         vec![("y", y), ("weights", weights)]
     });
 }
@@ -146,16 +148,16 @@ fn additional_keys_for_all_queries() {
     let m = attention(MultiheadAttentionOptions { bias_kv: true, zero_attn: true, ..Default::default() });
     Case::new("mha_bias_kv").check(&m, |get| {
         let (q, k, v, padding) = (get("query"), get("key"), get("value"), get("padding"));
-        let (y, weights) = m.attend_weighted(&q, &k, &v, AttentionMasks::padding(&padding), false);
-        assert!((m.attend(&q, &k, &v, AttentionMasks::padding(&padding)) - &y).abs().max(..).item::<f32>() < 1e-5);
+        let (y, weights) = m.forward_with_weights(&q, &k, &v, AttentionMasks::padding(&padding), false);
+        assert!((m.forward_qkv(&q, &k, &v, AttentionMasks::padding(&padding)) - &y).abs().max(..).item::<f32>() < 1e-5);
         vec![("y", y), ("weights", weights)]
     });
     let m = attention(MultiheadAttentionOptions { bias_kv: true, ..Default::default() });
     Case::new("mha_causal_bias_kv").check(&m, |get| {
         let (x, mask) = (get("x"), get("mask"));
-        let (y, weights) = m.attend_weighted(&x, &x, &x, AttentionMasks::causal(), false);
+        let (y, weights) = m.forward_with_weights(&x, &x, &x, AttentionMasks::causal(), false);
         let written = AttentionMasks { mask: Some(&mask), ..Default::default() };
-        assert!((m.attend(&x, &x, &x, written) - &y).abs().max(..).item::<f32>() < 1e-5);
+        assert!((m.forward_qkv(&x, &x, &x, written) - &y).abs().max(..).item::<f32>() < 1e-5);
         // Sequences that are processed separately have the same outputs.
         let cached = {
             let _off = no_grad();
@@ -174,8 +176,9 @@ fn keys_and_values_of_other_widths() {
     let m = attention(MultiheadAttentionOptions { kdim: Some(6), vdim: Some(5), ..Default::default() });
     let names: Vec<String> = m.named_parameters().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names[..4], ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"]);
-    Case::new("mha_widths")
-        .check(&m, |get| vec![("y", m.attend(&get("query"), &get("key"), &get("value"), AttentionMasks::default()))]);
+    Case::new("mha_widths").check(&m, |get| {
+        vec![("y", m.forward_qkv(&get("query"), &get("key"), &get("value"), AttentionMasks::default()))]
+    });
 }
 
 #[test]
@@ -184,11 +187,11 @@ fn grouped_queries_and_rotary_positions() {
     let check = |name, heads, kv_heads, pairs: Option<RotaryPairing>| {
         let rotary = pairs.map(|pairs| Rotary { pairs, ..Default::default() });
         let options = MultiheadAttentionOptions { kv_heads: Some(kv_heads), rotary, ..Default::default() };
-        let m = MultiheadAttention::with(8, heads, options);
+        let m = MultiheadAttention::with_options(8, heads, options);
         Case::new(name).check(&m, |get| {
             let x = get("x");
-            let y = m.attend(&x, &x, &x, AttentionMasks::causal());
-            let (again, _) = m.attend_weighted(&x, &x, &x, AttentionMasks::causal(), false);
+            let y = m.forward_qkv(&x, &x, &x, AttentionMasks::causal());
+            let (again, _) = m.forward_with_weights(&x, &x, &x, AttentionMasks::causal(), false);
             assert!((again - &y).abs().max(..).item::<f32>() < 1e-5);
             vec![("y", y)]
         });
@@ -199,16 +202,16 @@ fn grouped_queries_and_rotary_positions() {
 }
 
 fn options() -> TransformerOptions {
-    TransformerOptions { dropout: 0.0, ..Default::default() }
+    TransformerOptions { hidden: 12, dropout: 0.0, ..Default::default() }
 }
 
 #[test]
 fn encoders() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = TransformerEncoderLayer::new(8, 2, 12, options());
+    let m = TransformerEncoderLayer::with_options(8, 2, options());
     Case::new("encoder_layer").check(&m, |get| vec![("y", m.forward(&get("x")))]);
     let options = TransformerOptions { norm_first: true, activation: ops::gelu, ..options() };
-    let m = TransformerEncoder::new(2, 8, 2, 12, options).with_norm();
+    let m = TransformerEncoder::with_options(8, 2, 2, options).norm(true);
     Case::new("encoder").check(&m, |get| {
         let (mask, padding) = (get("mask"), get("padding"));
         let masks = AttentionMasks { mask: Some(&mask), key_padding: Some(&padding), causal: false };
@@ -219,7 +222,7 @@ fn encoders() {
 #[test]
 fn decoders_without_biases() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = TransformerDecoder::new(2, 8, 2, 12, TransformerOptions { bias: false, ..options() });
+    let m = TransformerDecoder::with_options(8, 2, 2, TransformerOptions { bias: false, ..options() });
     Case::new("decoder").check(&m, |get| {
         let padding = get("padding");
         vec![("y", m.forward(&get("x"), &get("memory"), AttentionMasks::causal(), AttentionMasks::padding(&padding)))]
@@ -229,7 +232,7 @@ fn decoders_without_biases() {
 #[test]
 fn whole_transformers() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = Transformer::new(8, 2, [1, 1], 12, options());
+    let m = Transformer::with_options(8, 2, [1, 1], options());
     Case::new("transformer").check(&m, |get| {
         let padding = get("padding");
         let visible = AttentionMasks::padding(&padding);
@@ -243,15 +246,15 @@ const TWO: RecurrentOptions =
 #[test]
 fn plain_recurrent_layers() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = Rnn::with(3, 4, RnnNonlinearity::Tanh, TWO);
+    let m = Rnn::with_options(3, 4, TWO);
     Case::new("rnn").check(&m, |get| {
-        let (y, h) = m.run(&get("x"), Some(&get("h")));
+        let (y, h) = m.forward_sequence(&get("x"), Some(&get("h")));
         vec![("y", y), ("h", h)]
     });
     let options = RecurrentOptions { bias: false, ..Default::default() };
-    let m = Rnn::with(3, 4, RnnNonlinearity::Relu, options);
+    let m = Rnn::with_options(3, 4, options).nonlinearity(RnnNonlinearity::Relu);
     Case::new("rnn_relu").check(&m, |get| {
-        let (y, h) = m.run(&get("x"), None);
+        let (y, h) = m.forward_sequence(&get("x"), None);
         vec![("y", y), ("h", h)]
     });
 }
@@ -259,15 +262,15 @@ fn plain_recurrent_layers() {
 #[test]
 fn gated_recurrent_units() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = Gru::with(3, 4, RecurrentOptions { batch_first: true, ..TWO });
+    let m = Gru::with_options(3, 4, RecurrentOptions { batch_first: true, ..TWO });
     Case::new("gru").check(&m, |get| {
-        let (y, h) = m.run(&get("x"), Some(&get("h")));
+        let (y, h) = m.forward_sequence(&get("x"), Some(&get("h")));
         vec![("y", y), ("h", h)]
     });
-    let m = Gru::with(3, 4, RecurrentOptions { batch_first: true, layers: 1, ..TWO });
+    let m = Gru::with_options(3, 4, RecurrentOptions { batch_first: true, layers: 1, ..TWO });
     Case::new("gru_packed").check(&m, |get| {
         let packed = pack_padded_sequence(&get("x"), &get("lengths"), true).unwrap();
-        let (y, h) = m.run_packed(&packed, None);
+        let (y, h) = m.forward_packed(&packed, None);
         vec![("y", pad_packed_sequence(&y, true, 0).unwrap().0), ("h", h)]
     });
 }
@@ -275,19 +278,19 @@ fn gated_recurrent_units() {
 #[test]
 fn long_short_term_memory() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = Lstm::with(3, 4, TWO);
+    let m = Lstm::with_options(3, 4, TWO);
     Case::new("lstm").check(&m, |get| {
-        let (y, (h, c)) = m.run(&get("x"), Some(&(get("h"), get("c"))));
+        let (y, (h, c)) = m.forward_sequence(&get("x"), Some(&(get("h"), get("c"))));
         vec![("y", y), ("h", h), ("c", c)]
     });
     let m = Lstm::new(3, 4);
     Case::new("lstm_one").check(&m, |get| {
-        let (y, (h, c)) = m.run(&get("x"), None);
+        let (y, (h, c)) = m.forward_sequence(&get("x"), None);
         vec![("y", y), ("h", h), ("c", c)]
     });
-    let m = Lstm::with(3, 4, RecurrentOptions { projection: Some(2), ..TWO });
+    let m = Lstm::with_options(3, 4, RecurrentOptions { projection: Some(2), ..TWO });
     Case::new("lstm_projected").check(&m, |get| {
-        let (y, (h, c)) = m.run_padded(&get("x"), &get("lengths"), Some(&(get("h"), get("c"))));
+        let (y, (h, c)) = m.forward_padded(&get("x"), &get("lengths"), Some(&(get("h"), get("c"))));
         vec![("y", y), ("h", h), ("c", c)]
     });
 }

@@ -49,12 +49,13 @@ struct Gpt {
 fn a_step_of_a_transformer() {
     let _random = pellucid::Generator::new(0).scope();
     let make = || {
-        let options = TransformerOptions { norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
+        let options =
+            TransformerOptions { hidden: 32, norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
         Gpt {
             words: Embedding::new(11, 16),
             positions: LearnedPositions::new(8, 16),
-            body: TransformerEncoder::new(2, 16, 4, 32, options).with_norm(),
-            head: Linear::new(16, 11).without_bias(),
+            body: TransformerEncoder::with_options(16, 4, 2, options).norm(true),
+            head: Linear::new(16, 11).bias(false),
         }
     };
     let loss = |model: &Gpt, x: &Tensor, y: &Tensor| {
@@ -76,10 +77,10 @@ fn a_step_of_an_lstm() {
     let _random = pellucid::Generator::new(0).scope();
     let options =
         RecurrentOptions { layers: 2, dropout: 0.2, bidirectional: true, batch_first: true, ..Default::default() };
-    let make = || (Lstm::with(3, 8, options), Linear::new(16, 5));
+    let make = || (Lstm::with_options(3, 8, options), Linear::new(16, 5));
     let lengths = Tensor::from([6i64, 2, 5, 6]);
     let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
-        let (outputs, _) = lstm.run_padded(x, &lengths, None);
+        let (outputs, _) = lstm.forward_padded(x, &lengths, None);
         cross_entropy(&head.forward(&outputs.mean(1)), y)
     };
     let batch = || (Tensor::randn([4, 6, 3], DType::F32), Tensor::randint(0, 5, [4]));

@@ -77,6 +77,7 @@ fn public_types_are_send_and_sync() {
     // Captured steps.
     both![
         CaptureOptions,
+        LossKind,
         CacheStats,
         Placement,
         Plan,
@@ -111,8 +112,6 @@ fn public_types_are_send_and_sync() {
         MultiheadAttentionOptions,
         TransformerOptions,
         RecurrentOptions,
-        pellucid::nn::AttentionForwardOptions<'_>,
-        pellucid::nn::AttentionWeights<'_>,
         pellucid::nn::PackedSequence,
         pellucid::ops::InterpOptions,
         LstmState,
@@ -122,16 +121,24 @@ fn public_types_are_send_and_sync() {
     ];
     // Schedules, and the parts of optimizers.
     both![ConstantLr, ExponentialLr, LambdaLr, LinearLr, MultiStepLr, MultiplicativeLr, NoamLr, PolynomialLr, StepLr];
-    both![SwaLr, WarmupLr, CosineSchedule, CosineAnnealingLr, CosineAnnealingWarmRestarts, OneCycleLr, CyclicLr];
-    both![ChainedScheduler, SequentialLr, ReduceLrOnPlateau, Scheduler<StepLr>, AnnealStrategy, CyclicScale];
+    both![SwaLr, WarmupLr, CosineWithWarmupLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, OneCycleLr, CyclicLr];
+    both![ChainedScheduler, SequentialLr, ReduceLrOnPlateau, Scheduler<StepLr>, AnnealStrategy, CyclicMode];
     both![PlateauMode, ThresholdMode, ReduceLrOnPlateauOptions, SchedulePoint, PerGroup];
-    both![ClipGradNormOptions, GradScalerOptions, LbfgsOptions, Hyperparameter, MuonLr, Momentum, Unscaled];
+    both![
+        ClipGradNormOptions,
+        GradScalerOptions,
+        LbfgsOptions,
+        Hyperparameter,
+        MuonLr,
+        Momentum,
+        Unscaled<'static, Sgd>
+    ];
     both![AdadeltaOptions, AdafactorOptions, AdagradOptions, AdamOptions, AdamWOptions, AdamaxOptions];
     both![AsgdOptions, LambOptions, LionOptions, MuonOptions, NAdamOptions, RAdamOptions, RmsPropOptions, RpropOptions];
     both![SgdOptions];
     // The parts of layers and of plans.
     both![Fan, Nonlinearity, GradKind, Elman, GatedRecurrentUnit, LongShortTermMemory, InProj, RotaryPairing];
-    both![PerAxis<2>, Windows<2>, ModuleInfo, HookGuard<'_>, OrthogonalMap];
+    both![PerAxis<2>, Windows<2>, ModuleInfo, ModuleRole, HookGuard<'_>, OrthogonalMap];
     both![prune::PruneAmount, prune::SparsityReport, prune::SparsityRow];
     both![ArenaSlot, PerLayerBufs, LossBufs];
     // The options and results of operations.

@@ -129,11 +129,11 @@ impl<T: Float> AttentionProblem<'_, T> {
     /// # Safety
     /// The [array contract](AttentionProblem#the-array-contract) holds; `o` and `log_sums` are outputs.
     pub(super) unsafe fn compute_output(&self, o: MatrixStack<T>, log_sums: MatrixStack<T>) -> Result<()> {
-        let AttentionSizes { heads, groups, queries, keys, width, depth, .. } = self.sizes;
-        let sizes = [(keys, width), (depth, keys)].map(|size| PackedPanels::<T>::packed_len(self.isa, size));
+        let AttentionSizes { heads, kv_heads, queries, keys, qk_width, v_width, .. } = self.sizes;
+        let sizes = [(keys, qk_width), (v_width, keys)].map(|size| PackedPanels::<T>::packed_len(self.isa, size));
         let is_packed = queries > MAX_UNPACKED_QUERIES;
         // The number of query heads per head of keys, and the number of blocks of queries per head.
-        let (query_heads, blocks) = (heads / groups.max(1), queries.div_ceil(BLOCK_ROWS));
+        let (query_heads, blocks) = (heads / kv_heads.max(1), queries.div_ceil(BLOCK_ROWS));
         let scores_len = round_to_cache_lines::<T>(queries.min(BLOCK_ROWS) * padded_row_len(keys));
         let panels_len = if is_packed { sizes.iter().map(|&size| round_to_cache_lines::<T>(size)).sum() } else { 0 };
         let scratch_len = |threads: BlockThreads| panels_len + threads.worker_count(query_heads * blocks) * scores_len;
@@ -146,8 +146,8 @@ impl<T: Float> AttentionProblem<'_, T> {
                     // supports the instruction set (*isa*), and the scratch of a head includes the panels.
                     let [keys, values] = unsafe {
                         [
-                            PackedPanels::pack(self.isa, k.row_lanes(0), (keys, width), to_keys),
-                            PackedPanels::pack(self.isa, v.column_lanes(0), (depth, keys), to_values),
+                            PackedPanels::pack(self.isa, k.row_lanes(0), (keys, qk_width), to_keys),
+                            PackedPanels::pack(self.isa, v.column_lanes(0), (v_width, keys), to_values),
                         ]
                     };
                     KeysAndValues::Packed { keys, values }
@@ -183,7 +183,7 @@ impl<T: Float> AttentionProblem<'_, T> {
         o: HeadMatrix<T>,
         log_sums: HeadMatrix<T>,
     ) {
-        let AttentionSizes { width, depth, .. } = self.sizes;
+        let AttentionSizes { qk_width, v_width, .. } = self.sizes;
         let (count, keys, q) = (rows.len(), self.visible_keys(rows.end), self.q.matrix(sequence, head));
         let scores = ScoreRows { data: scratch, row_stride: padded_row_len(keys) };
         let (q, weights, to) = (q.row_lanes(rows.start), scores.query_lanes(), (o.element_ptr(rows.start, 0), o.row));
@@ -196,10 +196,10 @@ impl<T: Float> AttentionProblem<'_, T> {
         unsafe {
             match keys_and_values {
                 KeysAndValues::Packed { keys: k, .. } => {
-                    self.multiply_packed(&q, k, (count, keys, width), scores.as_destination(), false)
+                    self.multiply_packed(&q, k, (count, keys, qk_width), scores.as_destination(), false)
                 }
                 KeysAndValues::Strided { keys: k, .. } => {
-                    self.multiply_strided(q, *k, (count, keys, width), scores.as_destination())
+                    self.multiply_strided(q, *k, (count, keys, qk_width), scores.as_destination())
                 }
             }
             self.prefetch_next_head(sequence, head, &rows, &[]);
@@ -211,13 +211,13 @@ impl<T: Float> AttentionProblem<'_, T> {
             });
             match keys_and_values {
                 KeysAndValues::Packed { values, .. } => {
-                    self.multiply_packed(&weights, values, (count, depth, keys), to, false)
+                    self.multiply_packed(&weights, values, (count, v_width, keys), to, false)
                 }
                 KeysAndValues::Strided { values, .. } => {
-                    self.multiply_strided(weights, *values, (count, depth, keys), to)
+                    self.multiply_strided(weights, *values, (count, v_width, keys), to)
                 }
             }
-            vector_work::<T, _>(self.isa)(&ScaledRows { to: o, rows, width: depth, factors: inverse_sums.as_ptr() });
+            vector_work::<T, _>(self.isa)(&ScaledRows { to: o, rows, width: v_width, factors: inverse_sums.as_ptr() });
         }
     }
 
@@ -229,15 +229,16 @@ impl<T: Float> AttentionProblem<'_, T> {
     /// # Safety
     /// The [array contract](AttentionProblem#the-array-contract) holds; `dq`, `dk` and `dv` are outputs.
     pub(super) unsafe fn compute_gradient(&self, arrays: &AttentionGradientArrays<T>) -> Result<()> {
-        let AttentionSizes { heads, groups, queries, keys, width, depth, .. } = self.sizes;
+        let AttentionSizes { heads, kv_heads, queries, keys, qk_width, v_width, .. } = self.sizes;
         // The number of queries that are processed together is chosen so that their scores stay in the cache.
         let chunk_queries = (KEPT_SCORES / padded_row_len(keys) / BLOCK_ROWS * BLOCK_ROWS)
             .clamp(BLOCK_ROWS, queries.next_multiple_of(BLOCK_ROWS).max(BLOCK_ROWS));
-        let panels = [(keys, width), (keys, depth), (width, keys), (width, chunk_queries), (depth, chunk_queries)]
-            .map(|size| PackedPanels::<T>::packed_len(self.isa, size));
+        let panels =
+            [(keys, qk_width), (keys, v_width), (qk_width, keys), (qk_width, chunk_queries), (v_width, chunk_queries)]
+                .map(|size| PackedPanels::<T>::packed_len(self.isa, size));
         let scratch_len: usize =
             panels.into_iter().chain([chunk_queries * padded_row_len(keys); 2]).map(round_to_cache_lines::<T>).sum();
-        let query_heads = heads / groups.max(1);
+        let query_heads = heads / kv_heads.max(1);
         self.for_each_head(
             |_| scratch_len,
             |sequence, group, threads, mut scratch| {
@@ -256,9 +257,9 @@ impl<T: Float> AttentionProblem<'_, T> {
                 // no other thread accesses (*exclusive*) and whose rows are contiguous (*contiguous*).
                 unsafe {
                     let packed = [
-                        PackedPanels::pack(self.isa, k.row_lanes(0), (keys, width), keys_scratch),
-                        PackedPanels::pack(self.isa, v.row_lanes(0), (keys, depth), values_scratch),
-                        PackedPanels::pack(self.isa, k.column_lanes(0), (width, keys), key_columns_scratch),
+                        PackedPanels::pack(self.isa, k.row_lanes(0), (keys, qk_width), keys_scratch),
+                        PackedPanels::pack(self.isa, v.row_lanes(0), (keys, v_width), values_scratch),
+                        PackedPanels::pack(self.isa, k.column_lanes(0), (qk_width, keys), key_columns_scratch),
                     ];
                     let mut written = 0;
                     for head in group * query_heads..(group + 1) * query_heads {
@@ -267,16 +268,17 @@ impl<T: Float> AttentionProblem<'_, T> {
                             let chunk = first..queries.min(first + chunk_queries);
                             self.compute_score_gradients((sequence, head), &chunk, &packed, kept, arrays, threads);
                             let q =
-                                PackedPanels::pack(self.isa, q.column_lanes(first), (width, chunk.len()), q_scratch);
+                                PackedPanels::pack(self.isa, q.column_lanes(first), (qk_width, chunk.len()), q_scratch);
                             let g =
-                                PackedPanels::pack(self.isa, g.column_lanes(first), (depth, chunk.len()), g_scratch);
+                                PackedPanels::pack(self.isa, g.column_lanes(first), (v_width, chunk.len()), g_scratch);
                             let end = self.visible_keys(chunk.end);
                             threads.for_each(end.div_ceil(BLOCK_ROWS), |_, i| {
                                 let key_block = i * BLOCK_ROWS..end.min((i + 1) * BLOCK_ROWS);
                                 // Queries before a key do not attend to it.
                                 let skip = if self.kernel.causal { key_block.start.saturating_sub(first) } else { 0 };
                                 let add = key_block.start < written;
-                                for (weights, factor, to, width) in [(gradients, q, dk, width), (scores, g, dv, depth)]
+                                for (weights, factor, to, width) in
+                                    [(gradients, q, dk, qk_width), (scores, g, dv, v_width)]
                                 {
                                     let a = weights.key_lanes(skip, key_block.start);
                                     let (size, to) = (
@@ -290,7 +292,7 @@ impl<T: Float> AttentionProblem<'_, T> {
                         }
                     }
                     // No query attends to the last keys, so their gradients are 0.
-                    for (to, width) in [(dk, width), (dv, depth)] {
+                    for (to, width) in [(dk, qk_width), (dv, v_width)] {
                         for key in written..keys {
                             std::slice::from_raw_parts_mut(to.element_ptr(key, 0), width).fill(<T as Real>::ZERO);
                         }
@@ -316,7 +318,7 @@ impl<T: Float> AttentionProblem<'_, T> {
         arrays: &AttentionGradientArrays<T>,
         threads: BlockThreads,
     ) {
-        let AttentionSizes { width, depth, .. } = self.sizes;
+        let AttentionSizes { qk_width, v_width, .. } = self.sizes;
         let (q, dq) = (self.q.matrix(sequence, head), arrays.dq.matrix(sequence, head));
         let [g, o, log_sums] = [arrays.g, arrays.o, arrays.log_sums].map(|stack| stack.matrix(sequence, head));
         threads.for_each(chunk.len().div_ceil(BLOCK_ROWS), |_, i| {
@@ -332,22 +334,29 @@ impl<T: Float> AttentionProblem<'_, T> {
                 self.multiply_packed(
                     &q.row_lanes(rows.start),
                     key_rows,
-                    (count, keys, width),
+                    (count, keys, qk_width),
                     scores.as_destination(),
                     false,
                 );
                 self.multiply_packed(
                     &g.row_lanes(rows.start),
                     value_rows,
-                    (count, keys, depth),
+                    (count, keys, v_width),
                     gradients.as_destination(),
                     false,
                 );
-                self.prefetch_next_head(sequence, head, &rows, &[(arrays.g, depth), (arrays.o, depth)]);
+                self.prefetch_next_head(sequence, head, &rows, &[(arrays.g, v_width), (arrays.o, v_width)]);
                 let block = self.score_block(scores, rows.clone(), keys, self.head_mask(sequence, head));
-                vector_work::<T, _>(self.isa)(&SoftmaxGradientRows { block: &block, gradients, log_sums, g, o, depth });
+                vector_work::<T, _>(self.isa)(&SoftmaxGradientRows {
+                    block: &block,
+                    gradients,
+                    log_sums,
+                    g,
+                    o,
+                    v_width,
+                });
                 let to = (dq.element_ptr(rows.start, 0), dq.row);
-                self.multiply_packed(&gradients.query_lanes(), key_columns, (count, width, keys), to, false);
+                self.multiply_packed(&gradients.query_lanes(), key_columns, (count, qk_width, keys), to, false);
             }
         });
     }
@@ -403,9 +412,9 @@ impl<T: Float> AttentionProblem<'_, T> {
         scratch_len: impl Fn(BlockThreads) -> usize,
         work: impl Fn(usize, usize, BlockThreads, ScratchCursor<T>) + Sync,
     ) -> Result<()> {
-        let AttentionSizes { batch, groups, width, depth, .. } = self.sizes;
-        let heads = batch * groups;
-        let threads = match self.kernel.pairs(&self.sizes).saturating_mul((width + depth) as u64) {
+        let AttentionSizes { batch, kv_heads, qk_width, v_width, .. } = self.sizes;
+        let heads = batch * kv_heads;
+        let threads = match self.kernel.pairs(&self.sizes).saturating_mul((qk_width + v_width) as u64) {
             products if products >= 2 * MIN_TASK_WORK => threads::count(),
             _ => 1,
         };
@@ -417,8 +426,8 @@ impl<T: Float> AttentionProblem<'_, T> {
         let start = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
         let work = |worker: usize, i: usize| {
             work(
-                i / groups,
-                i % groups,
+                i / kv_heads,
+                i % kv_heads,
                 block_threads,
                 ScratchCursor(SharedPtr(start.offset((worker * head_len) as isize))),
             );
@@ -441,8 +450,8 @@ impl<T: Float> AttentionProblem<'_, T> {
         queries: &Range<usize>,
         others: &[(MatrixStack<T>, usize)],
     ) {
-        let AttentionSizes { batch, heads, groups, queries: query_count, keys, width, depth } = self.sizes;
-        let [current, next] = [0, 1].map(|by| (sequence * heads + head + by, (head + by) * groups / heads));
+        let AttentionSizes { batch, heads, kv_heads, queries: query_count, keys, qk_width, v_width } = self.sizes;
+        let [current, next] = [0, 1].map(|by| (sequence * heads + head + by, (head + by) * kv_heads / heads));
         if next.0 >= batch * heads {
             return;
         }
@@ -452,13 +461,13 @@ impl<T: Float> AttentionProblem<'_, T> {
                 rows.for_each(|row| prefetch_run(matrix.element_ptr(row, 0), width));
             }
         };
-        for (stack, width) in others.iter().copied().chain([(self.q, width)]) {
+        for (stack, width) in others.iter().copied().chain([(self.q, qk_width)]) {
             prefetch_rows(&stack, next.0 % heads, queries.clone(), width);
         }
         if current.1 != next.1 {
             let rows = queries.start * keys / query_count..queries.end * keys / query_count;
-            prefetch_rows(&self.k, next.1 % groups, rows.clone(), width);
-            prefetch_rows(&self.v, next.1 % groups, rows, depth);
+            prefetch_rows(&self.k, next.1 % kv_heads, rows.clone(), qk_width);
+            prefetch_rows(&self.v, next.1 % kv_heads, rows, v_width);
         }
     }
 

@@ -63,11 +63,19 @@ fn run_with_isa(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &
 fn run_typed<T: Float>(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
     let sizes = kernel.sizes(&metas(&inputs[..3])).expect("the sizes must be valid after `check`");
     let (input, output) = (|i: usize| matrix_stack::<T>(&inputs[i]), |i: usize| matrix_stack::<T>(&outputs[i]));
-    let mask = inputs.last().filter(|_| kernel.masked).map(|mask| match mask.dtype {
+    let mask = kernel.mask(inputs).map(|mask| match mask.dtype {
         DType::Bool => AttentionMask::Boolean(matrix_stack(mask)),
         _ => AttentionMask::Additive(matrix_stack(mask)),
     });
-    let problem = AttentionProblem { isa, kernel, sizes, q: input(0), k: input(1), v: input(2), mask };
+    let problem = AttentionProblem {
+        isa,
+        kernel,
+        sizes,
+        q: input(Attention::Q),
+        k: input(Attention::K),
+        v: input(Attention::V),
+        mask,
+    };
     // SAFETY: the array contract. *shape* and *contiguous*: `check` has compared shapes, dtypes and strides.
     // *exclusive*: an output overlaps no other operand, and a kernel owns its outputs while it runs. *isa*: the
     // processor supports the instruction set (this function's precondition).
@@ -75,9 +83,9 @@ fn run_typed<T: Float>(isa: Isa, kernel: &Attention, inputs: &[Operand<'_>], out
         match kernel.part {
             AttentionPart::Result => problem.compute_output(output(0), output(1)),
             AttentionPart::Gradient => problem.compute_gradient(&AttentionGradientArrays {
-                g: input(3),
-                o: input(4),
-                log_sums: input(5),
+                g: input(Attention::GRADIENT),
+                o: input(Attention::RESULT),
+                log_sums: input(Attention::LOG_SUMS),
                 dq: output(0),
                 dk: output(1),
                 dv: output(2),

@@ -194,7 +194,7 @@ impl<T: Float> VectorWork<T> for SoftmaxRows<'_, T> {
 /// - *scores*: the rows of the block are valid for reading and writing [`padded_row_len`] elements, the rows of
 ///   `gradients` are valid for reading and writing one element per key, and no other thread accesses these rows;
 /// - *mask*: the mask of the block is valid for reading all its queries and keys;
-/// - *operands*: `log_sums`, `g` and `o` are valid for reading the queries of the block; `g` and `o` have `depth`
+/// - *operands*: `log_sums`, `g` and `o` are valid for reading the queries of the block; `g` and `o` have `v_width`
 ///   columns.
 pub(super) struct SoftmaxGradientRows<'a, T> {
     /// The scores.
@@ -208,7 +208,7 @@ pub(super) struct SoftmaxGradientRows<'a, T> {
     /// The output O.
     pub(super) o: HeadMatrix<T>,
     /// The number of columns of Ω and O.
-    pub(super) depth: usize,
+    pub(super) v_width: usize,
 }
 
 impl<T: Float> VectorWork<T> for SoftmaxGradientRows<'_, T> {
@@ -256,16 +256,17 @@ impl<T: Float> SoftmaxGradientRows<'_, T> {
     /// Returns Σ Ω·O of a query.
     ///
     /// # Safety
-    /// `g` and `o` are valid for reading `depth` elements of the query.
+    /// `g` and `o` are valid for reading `v_width` elements of the query.
     #[inline(always)]
     unsafe fn dot(&self, query: usize) -> T {
         let mut sums = [<T as Real>::ZERO; VIRTUAL_LANES];
         let (g, o) = ((self.g.element_ptr(query, 0), self.g.column), (self.o.element_ptr(query, 0), self.o.column));
-        // SAFETY: `g` and `o` have `depth` elements in the row of the query (this function's contract).
+        // SAFETY: `g` and `o` have `v_width` elements in the row of the query (this function's contract).
         unsafe {
             if (g.1, o.1) == (1, 1) {
                 // Contiguous rows have a separate loop, which the compiler vectorizes.
-                let (g, o) = (std::slice::from_raw_parts(g.0, self.depth), std::slice::from_raw_parts(o.0, self.depth));
+                let (g, o) =
+                    (std::slice::from_raw_parts(g.0, self.v_width), std::slice::from_raw_parts(o.0, self.v_width));
                 let (g, o) = (g.chunks_exact(VIRTUAL_LANES), o.chunks_exact(VIRTUAL_LANES));
                 let rest = g.remainder().iter().zip(o.remainder());
                 for (g, o) in g.zip(o) {
@@ -277,7 +278,7 @@ impl<T: Float> SoftmaxGradientRows<'_, T> {
                     *sum = Real::mul_add(g, o, *sum);
                 }
             } else {
-                for j in 0..self.depth as isize {
+                for j in 0..self.v_width as isize {
                     let (g, o) = (*g.0.offset(j * g.1), *o.0.offset(j * o.1));
                     let sum = &mut sums[j as usize % VIRTUAL_LANES];
                     *sum = Real::mul_add(g, o, *sum);

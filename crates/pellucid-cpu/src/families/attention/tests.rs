@@ -20,8 +20,8 @@ const SIZES: [[usize; 7]; 8] = [
 ];
 
 /// Returns the sizes N, H, G, L, S, E and D.
-pub(super) fn sizes([batch, heads, groups, queries, keys, width, depth]: [usize; 7]) -> AttentionSizes {
-    AttentionSizes { batch, heads, groups, queries, keys, width, depth }
+pub(super) fn sizes([batch, heads, kv_heads, queries, keys, qk_width, v_width]: [usize; 7]) -> AttentionSizes {
+    AttentionSizes { batch, heads, kv_heads, queries, keys, qk_width, v_width }
 }
 
 /// Returns causal and other kernels, without a mask, with a boolean mask and with an additive mask.
@@ -42,9 +42,9 @@ pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
 pub(super) fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
     let all = s.batch * s.heads * s.queries * s.keys;
     let (q, k, v) = (
-        s.batch * s.heads * s.queries * s.width,
-        s.batch * s.groups * s.keys * s.width,
-        s.batch * s.groups * s.keys * s.depth,
+        s.batch * s.heads * s.queries * s.qk_width,
+        s.batch * s.kv_heads * s.keys * s.qk_width,
+        s.batch * s.kv_heads * s.keys * s.v_width,
     );
     let mut values: Vec<Vec<f64>> = [q, k, v].into_iter().zip(1..).map(|(n, seed)| reals(n, seed)).collect();
     match mask {
@@ -63,23 +63,23 @@ pub(super) fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
 pub(super) fn naive(k: &Attention, s: &AttentionSizes, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
     let [mut o, mut logs] = [Vec::new(), Vec::new()];
     for head in 0..s.batch * s.heads {
-        let shared = head / s.heads.max(1) * s.groups + head % s.heads * s.groups / s.heads;
+        let shared = head / s.heads.max(1) * s.kv_heads + head % s.heads * s.kv_heads / s.heads;
         for query in 0..s.queries {
             let score = |key: usize| -> f64 {
                 if k.causal && key > query {
                     return f64::NEG_INFINITY;
                 }
                 let at = |e: usize| {
-                    x[0][(head * s.queries + query) * s.width + e] * x[1][(shared * s.keys + key) * s.width + e]
+                    x[0][(head * s.queries + query) * s.qk_width + e] * x[1][(shared * s.keys + key) * s.qk_width + e]
                 };
                 let added = if k.masked { x[3][(head * s.queries + query) * s.keys + key] } else { 0.0 };
-                (0..s.width).map(at).sum::<f64>() * k.scale + added
+                (0..s.qk_width).map(at).sum::<f64>() * k.scale + added
             };
             let weights: Vec<f64> = (0..s.keys).map(|key| score(key).exp()).collect();
             let sum: f64 = weights.iter().sum();
             logs.push(if sum == 0.0 { f64::INFINITY } else { sum.ln() });
-            for d in 0..s.depth {
-                let value = |key: usize| weights[key] * x[2][(shared * s.keys + key) * s.depth + d];
+            for d in 0..s.v_width {
+                let value = |key: usize| weights[key] * x[2][(shared * s.keys + key) * s.v_width + d];
                 o.push(if sum == 0.0 { 0.0 } else { (0..s.keys).map(value).sum::<f64>() / sum });
             }
         }
@@ -96,9 +96,9 @@ pub(super) fn arrays(
     layout: TestLayout,
 ) -> Vec<testing::TestArray> {
     let shapes = [
-        [s.batch, s.heads, s.queries, s.width],
-        [s.batch, s.groups, s.keys, s.width],
-        [s.batch, s.groups, s.keys, s.depth],
+        [s.batch, s.heads, s.queries, s.qk_width],
+        [s.batch, s.kv_heads, s.keys, s.qk_width],
+        [s.batch, s.kv_heads, s.keys, s.v_width],
         [s.batch, s.heads, s.queries, s.keys],
     ];
     let array = |(i, x): (usize, &Vec<f64>)| match mask {
@@ -161,7 +161,7 @@ pub(super) fn gradient_inputs<'a>(
 
 /// Returns Ω, the gradient of the output.
 pub(super) fn output_gradient(s: &AttentionSizes, dtype: DType, layout: TestLayout) -> testing::TestArray {
-    let shape = [s.batch, s.heads, s.queries, s.depth];
+    let shape = [s.batch, s.heads, s.queries, s.v_width];
     testing::TestArray::cast(&shape[..], layout, dtype, &reals(shape.iter().product(), 9))
 }
 

@@ -155,9 +155,9 @@ impl IndexPairs {
         };
         let free: List<FreeAxis, 4> = match index {
             Index::Along(_) => (0..rank).filter(|&a| is_free(a)).map(|a| free_axis(a, a, shape[a])).collect(),
-            Index::Axes(axes) => {
-                let others = (0..array.shape().rank()).filter(|a| !axes.contains(a)).enumerate();
-                others.map(|(k, a)| free_axis(a, rank + k, array.shape()[a])).collect()
+            Index::Axes(_) => {
+                let slice_axes = index.slice_axes(array.shape().rank()).enumerate();
+                slice_axes.map(|(k, a)| free_axis(a, rank + k, array.shape()[a])).collect()
             }
         };
         let indexed: List<IndexedAxis, 4> = index.axes().iter().zip(indices).map(indexed_axis).collect();

@@ -8,7 +8,7 @@ use crate::element::{ComputeScalar, StorageElement};
 use crate::family::CpuFamily;
 use crate::operand::Operand;
 use crate::strided::{IndexSpace, axes};
-use pellucid_ir::kernel::{Index, Scatter, ScatterReduction};
+use pellucid_ir::kernel::{Index, Scatter, ScatterOp};
 use pellucid_ir::{DType, Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
@@ -24,18 +24,13 @@ impl CpuFamily for Scatter {
         if is_empty(values.shape()) {
             return Ok(());
         }
-        let reduction = match (kernel.reduction, y.dtype) {
-            // For booleans, the sum is "or" (the maximum of the bytes) and the product is "and" (the minimum).
-            (ScatterReduction::Add, DType::Bool) => ScatterReduction::Max,
-            (ScatterReduction::Mul, DType::Bool) => ScatterReduction::Min,
-            (reduction, _) => reduction,
-        };
+        let reduction = kernel.reduction.for_dtype(y.dtype);
         let (first, layout, element_size) = (values.first(), values.layout, y.dtype.size());
         let indices = &addresses_and_layouts(indices);
         let task = ScatterTask { index: &kernel.index, first, layout, indices, element_size };
-        let accumulates = matches!(reduction, ScatterReduction::Add | ScatterReduction::Mul);
+        let accumulates = matches!(reduction, ScatterOp::Add | ScatterOp::Mul);
         match y.dtype {
-            _ if reduction == ScatterReduction::Set => {
+            _ if reduction == ScatterOp::Set => {
                 with_width!(y.dtype.size(), T => task.run(ScatterArray::new(y), up_to!(Isa::Avx2, Isa::best(), assign_block::<T>)))
             }
             DType::F16 if accumulates => task.accumulate_in_f32::<F16>(reduction, y)?,
@@ -82,11 +77,7 @@ type ScatterKernel<S, V> = unsafe fn(*mut S, *const V, &PositionBlock<'_>, &Inde
 impl<'a> ScatterTask<'a> {
     /// Combines the values with a copy of y in `f32`. The sum of values with equal indices is then rounded once,
     /// instead of after each addition.
-    fn accumulate_in_f32<T: StorageElement<Compute = f32>>(
-        &self,
-        reduction: ScatterReduction,
-        y: &Operand<'_>,
-    ) -> Result<()> {
+    fn accumulate_in_f32<T: StorageElement<Compute = f32>>(&self, reduction: ScatterOp, y: &Operand<'_>) -> Result<()> {
         let wide = CpuBuffer::scratch(y.shape().size() * size_of::<f32>())?;
         let first = SharedPtr(wide.ensure()?.as_ptr().cast::<f32>());
         let layout = Layout::contiguous(y.shape().clone());
@@ -109,17 +100,17 @@ impl<'a> ScatterTask<'a> {
     }
 
     /// Combines all values with y.
-    fn combine<V, S>(&self, reduction: ScatterReduction, y: ScatterArray<'_, S>)
+    fn combine<V, S>(&self, reduction: ScatterOp, y: ScatterArray<'_, S>)
     where
         V: StorageElement<Compute = S::Compute>,
         S: StorageElement,
     {
         // Sums are used most often, because they compute the gradient of a gather.
         let kernel = match reduction {
-            ScatterReduction::Mul => up_to!(Isa::Avx2, Isa::best(), combine_block::<S, V, ScatterProduct>),
-            ScatterReduction::Max => up_to!(Isa::Avx2, Isa::best(), combine_block::<S, V, ScatterMax>),
-            ScatterReduction::Min => up_to!(Isa::Avx2, Isa::best(), combine_block::<S, V, ScatterMin>),
-            ScatterReduction::Add | ScatterReduction::Set => {
+            ScatterOp::Mul => up_to!(Isa::Avx2, Isa::best(), combine_block::<S, V, ScatterProduct>),
+            ScatterOp::Max => up_to!(Isa::Avx2, Isa::best(), combine_block::<S, V, ScatterMax>),
+            ScatterOp::Min => up_to!(Isa::Avx2, Isa::best(), combine_block::<S, V, ScatterMin>),
+            ScatterOp::Add | ScatterOp::Set => {
                 up_to!(S::WIDEST_ISA, Isa::best(), combine_block::<S, V, ScatterSum>)
             }
         };

@@ -1,6 +1,6 @@
 use crate::testing::{Choices, TestArray, TestLayout, numbers, run_kernel};
 use crate::with_threads;
-use pellucid_ir::kernel::{Gather, Index, Kernel, Scatter, ScatterReduction};
+use pellucid_ir::kernel::{Gather, Index, Kernel, Scatter, ScatterOp};
 use pellucid_ir::{DType, Error, Shape};
 
 fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
@@ -110,22 +110,16 @@ fn scatter_equals_the_definition_in_every_layout_and_dtype() {
         let index_arrays = indices(&index, &shape, &index_shape, 11);
         let positions = naive(&index, &shape, &index_shape, &index_arrays);
         let (y, v) = (numbers(shape.size(), 1, 3), numbers(positions.len(), 1, 4));
-        for reduction in [
-            ScatterReduction::Set,
-            ScatterReduction::Add,
-            ScatterReduction::Mul,
-            ScatterReduction::Max,
-            ScatterReduction::Min,
-        ] {
+        for reduction in [ScatterOp::Set, ScatterOp::Add, ScatterOp::Mul, ScatterOp::Max, ScatterOp::Min] {
             let mut expected = y.clone();
             for (&i, &v) in positions.iter().zip(&v) {
                 let e = &mut expected[i];
                 *e = match reduction {
-                    ScatterReduction::Set => v,
-                    ScatterReduction::Add => *e + v,
-                    ScatterReduction::Mul => *e * v,
-                    ScatterReduction::Max => e.max(v),
-                    ScatterReduction::Min => e.min(v),
+                    ScatterOp::Set => v,
+                    ScatterOp::Add => *e + v,
+                    ScatterOp::Mul => *e * v,
+                    ScatterOp::Max => e.max(v),
+                    ScatterOp::Min => e.min(v),
                 };
             }
             for (layout, dtype) in TestLayout::ALL.into_iter().cycle().zip(DType::ALL.into_iter().skip(2)) {
@@ -191,7 +185,7 @@ fn an_index_that_is_broadcast_selects_the_elements_of_its_copy() {
         with_threads(threads, || {
             let gather = Gather { op: "gather", from_end: true, index: index.clone() };
             run_kernel(Kernel::Gather(gather), &[&from, &index_array], &[&to]).unwrap();
-            let reduction = ScatterReduction::Add;
+            let reduction = ScatterOp::Add;
             let scatter = Scatter { op: "scatter", from_end: true, index: index.clone(), reduction };
             run_kernel(Kernel::Scatter(scatter), &[&values, &index_array], &[&from]).unwrap();
         });
@@ -227,8 +221,7 @@ fn sweep_of_gather_and_scatter() {
         let index_arrays = indices(&index, &shape, &index_shape, 5);
         let positions = naive(&index, &shape, &index_shape, &index_arrays);
         let (dtype, layout, threads) = (choices.of(&DType::ALL[1..]), choices.of(&TestLayout::ALL), choices.threads());
-        let reduction =
-            choices.of(&[ScatterReduction::Set, ScatterReduction::Add, ScatterReduction::Max, ScatterReduction::Min]);
+        let reduction = choices.of(&[ScatterOp::Set, ScatterOp::Add, ScatterOp::Max, ScatterOp::Min]);
         let (x, v) = (numbers(shape.size(), 9, 3), numbers(positions.len(), 1, 4));
         let array = |shape: &Shape, values: &[f64]| TestArray::cast(shape.clone(), layout, dtype, values);
         let index_arrays: Vec<TestArray> =
@@ -256,11 +249,11 @@ fn sweep_of_gather_and_scatter() {
         for (&i, &v) in positions.iter().zip(&v) {
             let e = &mut expected[i];
             *e = match reduction {
-                ScatterReduction::Set => v,
-                ScatterReduction::Add => *e + v,
-                ScatterReduction::Mul => *e * v,
-                ScatterReduction::Max => e.max(v),
-                ScatterReduction::Min => e.min(v),
+                ScatterOp::Set => v,
+                ScatterOp::Add => *e + v,
+                ScatterOp::Mul => *e * v,
+                ScatterOp::Max => e.max(v),
+                ScatterOp::Min => e.min(v),
             };
         }
         // Sums are rounded or wrap once, at the end.
@@ -276,12 +269,7 @@ fn half_precision_accumulates_repeated_indices_in_f32() {
         let ones = TestArray::cast([4, 2], TestLayout::Plain, dtype, &[1.0; 8]);
         let rows = TestArray::of([4], TestLayout::Plain, &[0i64, -2, 0, 0]);
         run_kernel(
-            Kernel::Scatter(Scatter {
-                op: "scatter",
-                from_end: true,
-                index: axes(&[0]),
-                reduction: ScatterReduction::Add,
-            }),
+            Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: axes(&[0]), reduction: ScatterOp::Add }),
             &[&ones, &rows],
             &[&y],
         )
@@ -299,13 +287,13 @@ fn boolean_sums_are_or_and_extrema_propagate_nan() {
         TestArray::of([2], TestLayout::Plain, &[true, false]),
         TestArray::of([3], TestLayout::Plain, &[true, true, false]),
     );
-    run_kernel(scatter(ScatterReduction::Add), &[&v, &index], &[&y]).unwrap();
+    run_kernel(scatter(ScatterOp::Add), &[&v, &index], &[&y]).unwrap();
     assert_eq!(y.values::<bool>(), [true, false]);
     let (y, v) = (
         TestArray::of([2], TestLayout::Plain, &[0.0f32, f32::NAN]),
         TestArray::of([3], TestLayout::Plain, &[f32::NAN, 7.0, 8.0]),
     );
-    run_kernel(scatter(ScatterReduction::Max), &[&v, &index], &[&y]).unwrap();
+    run_kernel(scatter(ScatterOp::Max), &[&v, &index], &[&y]).unwrap();
     assert!(y.values::<f32>().iter().all(|v| v.is_nan()));
 }
 
@@ -326,7 +314,7 @@ fn indices_out_of_bounds_are_errors_before_any_write() {
         );
         assert_eq!(y.values::<f32>(), [9.0; 8]);
         let error = Error::IndexOutOfBounds { op: "scatter", index: bad, axis: 0, len: 3 };
-        let scatter = Scatter { op: "scatter", from_end: true, index: axes(&[0]), reduction: ScatterReduction::Set };
+        let scatter = Scatter { op: "scatter", from_end: true, index: axes(&[0]), reduction: ScatterOp::Set };
         assert_eq!(run_kernel(Kernel::Scatter(scatter), &[&y, &index], &[&x]), Err(error));
         assert_eq!(x.values::<f32>(), [1.0; 6]);
     }
@@ -385,7 +373,7 @@ fn threads_change_no_bit() {
                         op: "scatter",
                         from_end: true,
                         index: index.clone(),
-                        reduction: ScatterReduction::Add,
+                        reduction: ScatterOp::Add,
                     }),
                     &[&gathered, &index_array],
                     &[&into],

@@ -68,7 +68,7 @@ impl WeightOfProduct {
     pub(crate) fn packed(&self, storage: &Arc<Storage>, b: &Operand<'_>) -> Result<Arc<PackedWeight>> {
         let mut last = lock(&self.0);
         match &*last {
-            Some(weight) if weight.is_of(storage, b.layout) => Ok(weight.clone()),
+            Some(weight) if weight.is_current_for(storage, b.layout) => Ok(weight.clone()),
             _ => {
                 *last = None;
                 let weight = PackedWeight::shared(storage, b)?;
@@ -84,7 +84,9 @@ impl PackedWeight {
     fn shared(storage: &Arc<Storage>, b: &Operand<'_>) -> Result<Arc<PackedWeight>> {
         let mut weights = lock(&PACKED_WEIGHTS);
         weights.retain(|weight| weight.strong_count() > 0);
-        if let Some(found) = weights.iter().filter_map(Weak::upgrade).find(|weight| weight.is_of(storage, b.layout)) {
+        if let Some(found) =
+            weights.iter().filter_map(Weak::upgrade).find(|weight| weight.is_current_for(storage, b.layout))
+        {
             return Ok(found);
         }
         let panels = match b.dtype {
@@ -97,7 +99,7 @@ impl PackedWeight {
         Ok(weight)
     }
 
-    fn is_of(&self, storage: &Arc<Storage>, layout: &Layout) -> bool {
+    fn is_current_for(&self, storage: &Arc<Storage>, layout: &Layout) -> bool {
         std::ptr::addr_eq(self.storage.as_ptr(), Arc::as_ptr(storage))
             && self.version == storage.version()
             && self.layout == *layout

@@ -3,7 +3,7 @@
 //! Outputs are computed row by row, in blocks of adjacent outputs whose maxima stay in registers for all taps of the
 //! window. Every input line is first deinterleaved: element i goes to phase i mod stride, so that the same tap of
 //! adjacent windows is contiguous. Outputs are computed one at a time if their window extends into the padding, if the
-//! stride is above three, or if the window is too long for the buffer of a phase.
+//! stride is above three, or if the window is adaptive or too long for the buffer of a phase.
 
 mod gradient;
 #[cfg(test)]
@@ -13,7 +13,7 @@ use crate::dense::DenseArray;
 use crate::element::{ComputeScalar, StorageElement};
 use crate::family::CpuFamily;
 use crate::operand::Operand;
-use pellucid_ir::kernel::{Pool, PoolPart, Window};
+use pellucid_ir::kernel::{Pool, PoolPart, PoolWindows, Window, adaptive_window};
 use pellucid_ir::{DType, Result, Shape};
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{GRAIN, parallel_ranges};
@@ -23,7 +23,7 @@ use std::ops::Range;
 impl CpuFamily for Pool {
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         match self.part {
-            PoolPart::Maximum => run_maximum(&self.window, &inputs[0], &outputs[0], &outputs[1]),
+            PoolPart::Maximum => run_maximum(&self.windows, &inputs[0], &outputs[0], &outputs[1]),
             PoolPart::Gradient => gradient::compute_gradient(&inputs[0], &inputs[1], &outputs[0]),
         }
     }
@@ -33,11 +33,11 @@ impl CpuFamily for Pool {
 ///
 /// # Errors
 /// Returns an error if memory cannot be allocated.
-fn run_maximum(window: &Window, x: &Operand<'_>, values: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
+fn run_maximum(windows: &PoolWindows, x: &Operand<'_>, values: &Operand<'_>, positions: &Operand<'_>) -> Result<()> {
     if values.shape().size() == 0 {
         return Ok(());
     }
-    let windows = PoolWindows::new(window, x.shape(), values.shape());
+    let windows = WindowAxes::new(windows, x.shape(), values.shape());
     let dense = DenseArray::of_input(x, x.dtype)?;
     let x = &dense.operand();
     match x.dtype {
@@ -58,26 +58,47 @@ struct WindowAxis {
     dilation: usize,
     /// The padding before the first element.
     before: usize,
-    /// The number of taps of a window.
+    /// The number of taps of a window, or of the first adaptive window.
     size: usize,
+    /// Whether windows are adaptive. They then have no stride, dilation and padding.
+    is_adaptive: bool,
 }
 
 impl WindowAxis {
-    fn new(window: &Window, a: usize, len: usize, outputs: usize) -> WindowAxis {
-        let (stride, dilation) = (window.stride[a], window.dilation[a]);
-        WindowAxis { len, outputs, stride, dilation, before: window.before[a], size: window.size[a] }
+    fn new(windows: &PoolWindows, a: usize, len: usize, outputs: usize) -> WindowAxis {
+        match windows {
+            PoolWindows::Sliding(Window { size, stride, dilation, before }) => WindowAxis {
+                len,
+                outputs,
+                stride: stride[a],
+                dilation: dilation[a],
+                before: before[a],
+                size: size[a],
+                is_adaptive: false,
+            },
+            PoolWindows::Adaptive => {
+                let size = adaptive_window(len, outputs, 0).len();
+                WindowAxis { len, outputs, stride: 1, dilation: 1, before: 0, size, is_adaptive: true }
+            }
+        }
     }
 
     /// Returns the taps of output o that are inside the input.
     fn taps(&self, o: usize) -> Range<usize> {
+        if self.is_adaptive {
+            return 0..adaptive_window(self.len, self.outputs, o).len();
+        }
         let start = self.before.saturating_sub(self.stride * o).div_ceil(self.dilation);
         let end = (self.len + self.before).saturating_sub(self.stride * o).div_ceil(self.dilation);
         start..end.min(self.size)
     }
 
     /// Returns the outputs whose taps are all inside the input, a range within `0..outputs`. It is empty if the window
-    /// is longer than the input.
+    /// is longer than the input, and for adaptive windows, whose taps differ.
     fn interior(&self) -> Range<usize> {
+        if self.is_adaptive {
+            return 0..0;
+        }
         let start = self.before.div_ceil(self.stride).min(self.outputs);
         let last = self.dilation * (self.size - 1);
         let end = (self.len + self.before).saturating_sub(last).div_ceil(self.stride).min(self.outputs);
@@ -86,18 +107,21 @@ impl WindowAxis {
 
     /// Returns the input position of tap t of output o, which must be inside the input.
     fn position(&self, o: usize, t: usize) -> usize {
+        if self.is_adaptive {
+            return adaptive_window(self.len, self.outputs, o).start + t;
+        }
         self.stride * o + self.dilation * t - self.before
     }
 }
 
 /// The windows along the last three axes.
-struct PoolWindows([WindowAxis; 3]);
+struct WindowAxes([WindowAxis; 3]);
 
-impl PoolWindows {
+impl WindowAxes {
     /// Creates the windows of an input of shape `from` and outputs of shape `to`, which the rule of the family accepts.
-    fn new(window: &Window, from: &Shape, to: &Shape) -> PoolWindows {
+    fn new(windows: &PoolWindows, from: &Shape, to: &Shape) -> WindowAxes {
         let lead = from.rank() - 3;
-        PoolWindows([0, 1, 2].map(|a| WindowAxis::new(window, a, from[lead + a], to[lead + a])))
+        WindowAxes([0, 1, 2].map(|a| WindowAxis::new(windows, a, from[lead + a], to[lead + a])))
     }
 
     /// Pools all planes. `x`, `values` and `positions` are contiguous.
@@ -198,15 +222,41 @@ impl WindowTaps {
     /// Returns the largest tap and its index in the plane. `first` is the index of the first tap.
     fn largest<T: StorageElement>(&self, x: &[T], first: usize) -> (T, i64) {
         let (mut best, mut position) = (x[first], first);
+        let (count, step) = (self.counts[2], self.steps[2]);
         for line in self.line_offsets() {
-            for tap in (0..self.counts[2]).map(|c| first + line + c * self.steps[2]) {
-                if is_larger(x[tap], best) {
-                    (best, position) = (x[tap], tap);
-                }
-            }
+            let start = first + line;
+            (best, position) = match step {
+                1 if count >= 16 => largest_by_chunks::<T, 16>(x, (best, position), start..start + count),
+                1 if count >= 8 => largest_by_chunks::<T, 8>(x, (best, position), start..start + count),
+                _ => first_largest(x, (best, position), (0..count).map(|c| start + c * step)),
+            };
         }
         (best, position as i64)
     }
+}
+
+/// Computes [`first_largest`] of the elements of a range, at least N. A chunk of N without a larger element, as most of
+/// them are, needs no branch for each element. The last chunk may overlap the one before: its elements do not replace
+/// the maximum twice.
+#[inline(always)]
+fn largest_by_chunks<T: StorageElement, const N: usize>(
+    x: &[T],
+    earlier: (T, usize),
+    taps: Range<usize>,
+) -> (T, usize) {
+    let last = taps.end - N;
+    taps.step_by(N).map(|chunk| chunk.min(last)).fold(earlier, |best, chunk| {
+        match x[chunk..chunk + N].iter().fold(false, |any, &new| any | is_larger(new, best.0)) {
+            true => first_largest(x, best, chunk..chunk + N),
+            false => best,
+        }
+    })
+}
+
+/// Returns the maximum of the earlier taps, with its index, and of the elements at the indices `taps`.
+#[inline(always)]
+fn first_largest<T: StorageElement>(x: &[T], earlier: (T, usize), taps: impl Iterator<Item = usize>) -> (T, usize) {
+    taps.fold(earlier, |best, tap| if is_larger(x[tap], best.0) { (x[tap], tap) } else { best })
 }
 
 /// Returns true if `new` replaces `old` as the maximum. Among equal elements the first is kept. NaN is larger than

@@ -4,10 +4,14 @@ use crate::with_threads;
 use pellucid_ir::kernel::{Kernel, PoolPart};
 
 /// Pools an array and returns the values and the positions.
-fn pool(window: Window, x: &testing::TestArray, out: &[usize]) -> Result<(Vec<f64>, Vec<i64>)> {
+fn pool(windows: impl Into<PoolWindows>, x: &testing::TestArray, out: &[usize]) -> Result<(Vec<f64>, Vec<i64>)> {
     let values = testing::TestArray::new(out, x.dtype, TestLayout::Plain);
     let positions = testing::TestArray::new(out, DType::I64, TestLayout::Plain);
-    testing::run_kernel(Kernel::Pool(Pool { window, part: PoolPart::Maximum }), &[x], &[&values, &positions])?;
+    testing::run_kernel(
+        Kernel::Pool(Pool { windows: windows.into(), part: PoolPart::Maximum }),
+        &[x],
+        &[&values, &positions],
+    )?;
     Ok((values.reals(), positions.values::<i64>()))
 }
 
@@ -207,7 +211,7 @@ fn gradients_are_sums_at_the_positions_in_every_layout_and_dtype() {
         let places: Vec<f64> = places.iter().map(|&place| place as f64).collect();
         let places = testing::TestArray::cast(windows, place_layout, DType::I64, &places);
         let sums = testing::TestArray::new(shape, dtype, out_layout);
-        let kernel = Kernel::Pool(Pool { window, part: PoolPart::Gradient });
+        let kernel = Kernel::Pool(Pool { windows: window.into(), part: PoolPart::Gradient });
         with_threads(choices.threads(), || testing::run_kernel(kernel, &[&g, &places], &[&sums]).unwrap());
         assert_eq!(sums.reals(), expected, "{window:?} over {x:?} {dtype} {out_layout:?}");
     }
@@ -216,7 +220,7 @@ fn gradients_are_sums_at_the_positions_in_every_layout_and_dtype() {
 #[test]
 fn gradients_with_wrong_shapes_or_dtypes_are_errors() {
     let window = Window { size: [1, 1, 2], stride: [1, 1, 2], dilation: [1; 3], before: [0; 3] };
-    let kernel = || Kernel::Pool(Pool { window, part: PoolPart::Gradient });
+    let kernel = || Kernel::Pool(Pool { windows: window.into(), part: PoolPart::Gradient });
     let array = |shape: &[usize], dtype| {
         testing::TestArray::cast(shape, TestLayout::Plain, dtype, &vec![0.0; shape.iter().product()])
     };
@@ -232,4 +236,39 @@ fn gradients_with_wrong_shapes_or_dtypes_are_errors() {
     assert!(run(&g, &array(&[3, 1, 1, 2], DType::I32), &array(&[3, 1, 1, 4], DType::F32)).is_err());
     let integers = array(&[3, 1, 1, 2], DType::I32);
     assert!(run(&integers, &places, &array(&[3, 1, 1, 4], DType::I32)).is_err());
+}
+
+#[test]
+fn adaptive_windows_equal_the_definition() {
+    let choices = &Choices::new(9);
+    for len in [1, 2, 5, 16, 17, 33, 50, 64, 131] {
+        for outputs in [1, 2, 3, 7, len, len + 3] {
+            let (shape, out) =
+                ([2, 1 + choices.below(4), 1 + choices.below(9), len], [2, 1, 1 + choices.below(4), outputs]);
+            let mut x = numbers(shape.iter().product(), 3, len as u64);
+            if choices.below(2) == 0 {
+                let at = choices.below(x.len());
+                x[at] = f64::NAN;
+            }
+            let range = |a: usize, o: usize| adaptive_window(shape[a], out[a], o);
+            let mut expected: (Vec<f64>, Vec<i64>) = Default::default();
+            for n in 0..2 {
+                for (y, c) in (0..out[2]).flat_map(|y| (0..outputs).map(move |c| (y, c))) {
+                    let lines = range(1, 0).flat_map(|z| range(2, y).map(move |y| z * shape[2] + y));
+                    let taps = lines.flat_map(|line| range(3, c).map(move |c| line * len + c));
+                    let value = |i: usize| x[n * shape[1] * shape[2] * len + i];
+                    let replaces = |new: f64, old: f64| new > old || new.is_nan() && !old.is_nan();
+                    let found = taps.reduce(|best, i| if replaces(value(i), value(best)) { i } else { best }).unwrap();
+                    expected.0.push(value(found));
+                    expected.1.push(found as i64);
+                }
+            }
+            let (layout, dtype) = (choices.of(&TestLayout::ALL), choices.of(&[DType::F32, DType::F64, DType::BF16]));
+            let x = testing::TestArray::cast(shape, layout, dtype, &x);
+            let found = with_threads(choices.threads(), || pool(PoolWindows::Adaptive, &x, &out).unwrap());
+            assert_eq!(found.1, expected.1, "{shape:?} {out:?} {layout:?} {dtype}");
+            let same = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan();
+            assert!(found.0.iter().zip(&expected.0).all(same), "{shape:?} {out:?} {layout:?} {dtype}");
+        }
+    }
 }

@@ -84,8 +84,7 @@ impl<T> GroupGenerator<T> {
 
 /// Advances the state and fills the output with the elements that `generator` computes.
 fn fill<T: Copy>(generator: &GroupGenerator<T>, state: &Operand<'_>, output: &Operand<'_>) {
-    // The elements of a group: one per word, or one per two words.
-    let elements = if size_of::<T>() == 8 { WORDS / 2 } else { WORDS };
+    let elements = WORDS / Distribution::words_per_element(output.dtype);
     let total = output.shape().size();
     let (key, counter) = advance(state, total.div_ceil(elements / LANES));
     let space = IndexSpace::new(axes(output.shape(), [output.layout]));
@@ -193,6 +192,11 @@ struct RawBits;
 /// True or false, with probability 1/2 each.
 struct RandomBool;
 
+/// The bits of a uniform `f32`.
+const SINGLE_BITS: u32 = Distribution::unit_bits(DType::F32);
+/// The bits of a uniform `f64`.
+const DOUBLE_BITS: u32 = Distribution::unit_bits(DType::F64);
+
 /// Converts the upper `bits` bits of a word to a number in [0, 1), exactly.
 #[inline(always)]
 fn unit(word: u32, bits: u32) -> f32 {
@@ -205,10 +209,10 @@ fn join_words(low: u32, high: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
 
-/// Converts the upper 53 bits of two words to a number in [0, 1), exactly.
+/// Converts the upper [`DOUBLE_BITS`] of two words to a number in [0, 1), exactly.
 #[inline(always)]
 fn unit_wide(low: u32, high: u32) -> f64 {
-    (join_words(low, high) >> 11) as i64 as f64 * (1.0 / (1u64 << 53) as f64)
+    (join_words(low, high) >> (64 - DOUBLE_BITS)) as i64 as f64 * (1.0 / (1u64 << DOUBLE_BITS) as f64)
 }
 
 /// Computes two independent normal values from two uniform values in [0, 1) (Box & Muller 1958).
@@ -234,7 +238,7 @@ fn box_muller<S: InstructionSet, R: Float>(u: R, v: R) -> (R, R) {
 /// Computes two independent normal values from two words.
 #[inline(always)]
 fn normal<S: InstructionSet>(a: u32, b: u32) -> (f32, f32) {
-    box_muller::<S, f32>(unit(a, 24), unit(b, 24))
+    box_muller::<S, f32>(unit(a, SINGLE_BITS), unit(b, SINGLE_BITS))
 }
 
 /// Implements [`FromWords`] for types whose elements each use one random word.
@@ -255,10 +259,9 @@ macro_rules! one_element_per_word {
 }
 
 one_element_per_word! {
-    UnitUniform: f32, |w| unit(w, 24);
-    // The number of bits equals the precision of the significand, so no value is rounded up to 1.
-    UnitUniform: F16, |w| F16::from_f32(unit(w, 11));
-    UnitUniform: BF16, |w| BF16::from_f32(unit(w, 8));
+    UnitUniform: f32, |w| unit(w, SINGLE_BITS);
+    UnitUniform: F16, |w| F16::from_f32(unit(w, const { Distribution::unit_bits(DType::F16) }));
+    UnitUniform: BF16, |w| BF16::from_f32(unit(w, const { Distribution::unit_bits(DType::BF16) }));
     RawBits: u32, |w| w;
     RawBits: u16, |w| (w >> 16) as u16;
     RawBits: u8, |w| (w >> 24) as u8;

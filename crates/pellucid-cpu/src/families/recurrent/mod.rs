@@ -18,7 +18,7 @@ use crate::dense::DenseArray;
 use crate::family::CpuFamily;
 use crate::operand::Operand;
 use crate::program;
-use pellucid_ir::kernel::{Recurrent, RecurrentPart, RecurrentSizes, RnnMode, metas};
+use pellucid_ir::kernel::{Recurrent, RecurrentPart, RecurrentSizes, metas};
 use pellucid_ir::{DType, Error, Result};
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::SharedPtr;
@@ -57,59 +57,61 @@ fn run_typed<T: Float>(
     outputs: &[Operand<'_>],
 ) -> Result<()> {
     let is_forward = kernel.part == RecurrentPart::States;
-    // The first input of the forward pass, the contribution to the gates, is copied to the output below.
-    let copied = usize::from(is_forward);
+    // The first input of the forward pass, the contribution to the gates, is copied to the first output below.
+    let sources = if is_forward { [&outputs[..1], &inputs[1..]] } else { [inputs, &[]] };
     let mut dense = List::<DenseArray<'_>, 9>::new();
-    for input in &inputs[copied..] {
-        dense.push(DenseArray::of_input(input, input.dtype)?);
+    for source in sources.into_iter().flatten() {
+        dense.push(DenseArray::of_input(source, source.dtype)?);
     }
-    let lengths = kernel.lengths.then(|| {
-        let data = dense.last().expect("a kernel with lengths must have an input").first::<i64>();
+    let lengths = kernel.lengths(&dense).map(|lengths| {
         // SAFETY: the lengths are contiguous `i64` values, one per sequence: `check` has compared shape and dtype, and
         // a non-contiguous operand was copied.
-        unsafe { std::slice::from_raw_parts(data.get(), sizes.batch) }
+        unsafe { std::slice::from_raw_parts(lengths.first::<i64>().get(), sizes.batch) }
     });
     if let Some(&length) = lengths.into_iter().flatten().find(|&&n| n < 0 || n as usize > sizes.steps) {
         let reason = format!("lengths must be in 0..={}, the number of steps; got {length}", sizes.steps);
         return Err(Error::invalid(kernel.op, reason));
     }
-    let input = |k: usize| dense[k - copied].first::<T>();
-    let output = |k: usize| outputs[k].first::<T>();
-    let lstm = kernel.cell == RnnMode::Lstm;
     let absent = SharedPtr(std::ptr::null_mut());
-    let if_present = |is_present: bool, data: &dyn Fn() -> SharedPtr<T>| if is_present { data() } else { absent };
-    let weights = if is_forward { input(1) } else { input(2) };
-    let projection = if_present(kernel.projected, &|| input(kernel.inputs() - 1 - usize::from(kernel.lengths)));
-    let problem = RecurrentProblem { isa, kernel, sizes, weights, projection, lengths };
+    let input = |array: &DenseArray<'_>| array.first::<T>();
+    let optional_input = |array: Option<&DenseArray<'_>>| array.map_or(absent, input);
+    let output = |array: &Operand<'_>| array.first::<T>();
+    let optional_output = |array: Option<&Operand<'_>>| array.map_or(absent, output);
+    let problem = |weights: &DenseArray<'_>, projection: Option<&DenseArray<'_>>| {
+        let (weights, projection) = (input(weights), optional_input(projection));
+        RecurrentProblem { isa, kernel, sizes, weights, projection, lengths }
+    };
     if is_forward {
         if inputs[0].first::<T>().get() != outputs[0].first().get() || !inputs[0].layout.is_contiguous() {
             program::copy(&inputs[0], &outputs[0])?;
         }
+        let operands = kernel.state_operands(&dense, outputs);
         let arrays = RecurrentStateArrays {
-            bias: input(2),
-            initial: [input(3), if_present(lstm, &|| input(4))],
-            gates: output(0),
-            states: output(1),
-            cells: if_present(lstm, &|| output(2)),
+            bias: input(operands.bias),
+            initial: [input(operands.initial_state), optional_input(operands.initial_cell)],
+            gates: output(operands.gates),
+            states: output(operands.states),
+            cells: optional_output(operands.cells),
         };
         // SAFETY: the array contract. *shape*: `check` has compared the shapes, the outputs are contiguous, and
         // non-contiguous inputs were copied. *exclusive*: an output overlaps no other operand, except that the first
         // output may be the first input, which is not read again; a kernel owns its outputs while it runs. *isa*: the
         // processor supports the instruction set (this function's precondition).
-        return unsafe { problem.compute_states(&arrays) };
+        return unsafe { problem(operands.weights, operands.projection).compute_states(&arrays) };
     }
+    let operands = kernel.gradient_operands(&dense, outputs);
     let arrays = RecurrentGradientArrays {
-        gates: input(0),
-        states: input(1),
-        cells: if_present(lstm, &|| input(5)),
-        state_grads: input(3),
-        final_grads: [input(4), if_present(lstm, &|| input(6))],
-        gate_grads: output(0),
-        initial_grads: [output(1), if_present(lstm, &|| output(2))],
-        total_grads: if_present(kernel.projected, &|| output(3)),
+        gates: input(operands.gates),
+        states: input(operands.states),
+        cells: optional_input(operands.cells),
+        state_grads: input(operands.state_grads),
+        final_grads: [input(operands.final_state_grad), optional_input(operands.final_cell_grad)],
+        gate_grads: output(operands.gate_grads),
+        initial_grads: [output(operands.initial_state_grad), optional_output(operands.initial_cell_grad)],
+        total_grads: optional_output(operands.total_grads),
     };
     // SAFETY: the array contract. *shape*: `check` has compared the shapes, the outputs are contiguous, and
     // non-contiguous inputs were copied. *exclusive*: an output overlaps no other operand, and a kernel owns its
     // outputs while it runs. *isa*: the processor supports the instruction set (this function's precondition).
-    unsafe { problem.compute_gradient(&arrays) }
+    unsafe { problem(operands.weights, operands.projection).compute_gradient(&arrays) }
 }

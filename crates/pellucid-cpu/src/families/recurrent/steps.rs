@@ -3,7 +3,7 @@
 use super::cell::{ActiveSequences, BackwardStep, CellStep, ForwardStep};
 use pellucid_gemm::{OwnedPanels, PackedPanels, Strided};
 use pellucid_ir::Result;
-use pellucid_ir::kernel::{Recurrent, RecurrentSizes, RnnMode};
+use pellucid_ir::kernel::{GateBlock, Recurrent, RecurrentSizes, RnnMode};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{self, SharedPtr};
@@ -330,8 +330,6 @@ impl<T: Float> RecurrentProblem<'_, T> {
     /// Packs the weight blocks. `view(ptr, rows)` returns the block of `rows` rows at `ptr` as the operand B of a
     /// product, with its number of columns and its k.
     ///
-    /// The weights of a GRU are two blocks, because the products of its third gate are stored in gate block 3.
-    ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
     fn pack_weights(
@@ -339,22 +337,15 @@ impl<T: Float> RecurrentProblem<'_, T> {
         view: impl Fn(*const T, usize) -> (Strided<T>, (usize, usize)),
     ) -> Result<List<PackedGateWeights<T>, 2>> {
         let RecurrentSizes { hidden, state, .. } = self.sizes;
-        let cell = self.kernel.cell;
-        // For each block of weights: the first gate of the weights, the first block of the gates, and the number of
-        // blocks.
-        let cuts: List<(usize, usize, usize), 2> = match cell {
-            RnnMode::Gru => List::from_iter([(0, 0, 2), (2, 3, 1)]),
-            _ => List::from_iter([(0, 0, cell.gates())]),
-        };
-        let pack_block = |(row, first_block, blocks): (usize, usize, usize)| {
-            let from = self.weights.offset((row * hidden * state) as isize);
-            let (matrix, (lanes, depth)) = view(from, blocks * hidden);
+        let pack_block = |&GateBlock { first_gate, first_block, gates }: &GateBlock| {
+            let from = self.weights.offset((first_gate * hidden * state) as isize);
+            let (matrix, (lanes, depth)) = view(from, gates * hidden);
             // SAFETY: `matrix` is inside the weights `[G·H, P]`, and the processor supports the instruction set:
             // clauses *shape* and *isa* of the array contract, which the callers guarantee.
             let weights = unsafe { OwnedPanels::new(self.isa, matrix, (lanes, depth)) }?;
             Ok(PackedGateWeights { weights, first_block, lanes, depth })
         };
-        cuts.iter().copied().map(pack_block).collect()
+        self.kernel.cell.weight_blocks().iter().map(pack_block).collect()
     }
 
     /// Packs the projection, if there is one. `view(ptr)` returns it as the operand B of a product, with its number of

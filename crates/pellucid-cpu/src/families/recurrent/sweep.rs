@@ -6,6 +6,7 @@ use super::tests::{
 use super::*;
 use crate::testing::{Choices, TestArray, TestLayout};
 use crate::with_threads;
+use pellucid_ir::kernel::RnnMode;
 
 /// Compares all states with naive loops, and the gradient along a random direction with a difference quotient.
 fn check_sizes(choices: &Choices, sizes: LayerShape) {

@@ -4,7 +4,7 @@ use super::*;
 use crate::operand;
 use crate::testing::{self, TestLayout, numbers};
 use crate::with_threads;
-use pellucid_ir::kernel::Kernel;
+use pellucid_ir::kernel::{Kernel, RnnMode};
 
 const CELLS: [RnnMode; 4] = [RnnMode::Tanh, RnnMode::Relu, RnnMode::Gru, RnnMode::Lstm];
 

@@ -65,10 +65,7 @@ trait RunningReduction<W> {
     }
 }
 
-/// A compute type with the accumulator type of its sums and products.
-///
-/// `f32` accumulates in `f64`, whose 29 additional bits hold the sum of 2²⁹ equal elements exactly. An `f32` sum of
-/// ones would stop at 2²⁴.
+/// A compute type with the accumulator type of its sums and products: see [`ScanOp::accumulator`].
 trait Accumulate: ComputeScalar {
     /// The accumulator type.
     type Total: ComputeScalar;

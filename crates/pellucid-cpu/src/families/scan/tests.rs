@@ -1,9 +1,9 @@
 use super::*;
 use crate::testing::{Choices, TestArray, TestLayout, numbers, run_kernel};
 use crate::with_threads;
-use pellucid_ir::Error;
 use pellucid_ir::Shape;
 use pellucid_ir::kernel::Kernel;
+use pellucid_ir::{Compute, Error};
 
 /// Returns the lines of a row-major array along `axis`, as lists of indices of elements.
 fn lines(shape: &Shape, axis: usize) -> Vec<Vec<usize>> {
@@ -204,4 +204,15 @@ fn empty_arrays_are_accepted_and_invalid_operands_are_errors() {
         run_kernel(Kernel::Scan(scan), &[&TestArray::new([2, 2], DType::F32, TestLayout::Plain)], &[&x]).is_err(),
         "a scan of an input whose buffer was never allocated must be an error"
     );
+}
+
+#[test]
+fn sums_and_products_accumulate_in_the_type_of_the_kernel() {
+    fn check<T: Accumulate>(compute: Compute) {
+        assert_eq!(size_of::<T::Total>(), ScanOp::accumulator(compute).size(), "{compute:?}");
+    }
+    check::<i32>(Compute::I32);
+    check::<i64>(Compute::I64);
+    check::<f32>(Compute::F32);
+    check::<f64>(Compute::F64);
 }

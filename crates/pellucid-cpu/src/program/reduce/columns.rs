@@ -2,7 +2,7 @@
 //! belong to different sequences.
 
 use super::arg::MatrixRows;
-use super::{ReduceAction, SequenceReduction};
+use super::{PreparedReduction, SequenceReduction};
 use crate::program::evaluate::{Evaluator, TileFrame};
 use crate::program::fold::{CHUNK, FoldKernel};
 use crate::program::loops::{LANES, ROWS};
@@ -64,7 +64,7 @@ impl SequenceReduction<'_> {
         let chunks = self.length.div_ceil(CHUNK);
         let rows = if narrow { &[][..] } else { &self.reduced[..] };
         let plan = ColumnPlan { eval, rows, outer, width, strip, in_place };
-        let share = chunks > 1 && strip_count < threads * 2 && matches!(self.action, ReduceAction::Fold(_));
+        let share = chunks > 1 && strip_count < threads * 2 && matches!(self.operation, PreparedReduction::Fold(_));
         if share {
             for index in 0..strip_count {
                 self.reduce_strip(&plan, index, |partial, work| parallel_ranges(chunks, 1, |r| work(r, partial)));
@@ -97,9 +97,9 @@ impl SequenceReduction<'_> {
             let work = |range: Range<usize>, partial: SharedPtr<u8>| {
                 let bases: List<*mut u8, 8> = bases.iter().map(|p| p.get()).collect();
                 let strip = ColumnStrip { reduction: self, plan, bases: &bases, start, cols };
-                match &self.action {
-                    ReduceAction::Fold(fold) => strip.reduce_chunks(fold, range, partial.get()),
-                    ReduceAction::Arg(_) => strip.find_extrema(partial.get()),
+                match &self.operation {
+                    PreparedReduction::Fold(fold) => strip.reduce_chunks(fold, range, partial.get()),
+                    PreparedReduction::Arg(_) => strip.find_extrema(partial.get()),
                 }
             };
             dispatch(SharedPtr(partial), &work);
@@ -107,7 +107,7 @@ impl SequenceReduction<'_> {
             // reductions have one row). `tree` combines them into the first row. The scratch memory for `store_results`
             // follows, and only this call writes the outputs of the strip.
             unsafe {
-                if let ReduceAction::Fold(fold) = &self.action {
+                if let PreparedReduction::Fold(fold) = &self.operation {
                     fold.combine_chunks(partial, chunks, cols);
                 }
                 self.store_results(partial, outer_index * plan.width + start, cols, partial.add(partial_bytes));
@@ -189,7 +189,7 @@ impl ColumnStrip<'_> {
 
     /// Writes the row index of the extremum of each column to `positions`.
     fn find_extrema(&self, positions: *mut u8) {
-        let ReduceAction::Arg(arg) = &self.reduction.action else { return };
+        let PreparedReduction::Arg(arg) = &self.reduction.operation else { return };
         self.with_scratch(self.cols * 8, |frame, block, best| {
             // SAFETY: `best` and `positions` hold 8 bytes per column, and the rows of a block hold `cols` values each.
             // All are aligned to the element size and disjoint. The first block begins at row 0.

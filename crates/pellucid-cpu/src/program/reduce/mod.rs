@@ -36,7 +36,7 @@ const RESULTS: usize = 512;
 
 /// The operation that reduces a sequence.
 #[derive(Clone, Copy)]
-enum ReduceAction {
+enum PreparedReduction {
     /// Combines all values.
     Fold(FoldKernel),
     /// Finds the index of the extremum.
@@ -50,7 +50,7 @@ struct SequenceReduction<'a> {
     /// The parameters of `program`.
     params: &'a Params,
     /// The operation.
-    action: ReduceAction,
+    operation: PreparedReduction,
     /// The conversion from the compute type of the program to the type of the accumulator, if they differ.
     widen: Option<UnaryLoop>,
     /// The size of a value in the compute type of the accumulator, in bytes.
@@ -97,7 +97,7 @@ fn reduce_and_map(
     outputs: &[Operand<'_>],
 ) -> Result<()> {
     let (reduced, others) = inputs.split_at(kernel.program.inputs.len());
-    let (_, result, _) = select_action(kernel, finish.inputs[0].compute)?;
+    let (_, result, _) = select_reduction(kernel, finish.inputs[0].compute)?;
     check_finish(finish, result)?;
     let dtype = result.storage();
     let plain = Reduce { finish: None, finish_params: Params::new(), output: dtype, ..kernel.clone() };
@@ -136,8 +136,8 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
 
     let isa = Isa::best();
     let value = kernel.program.outputs[0].compute;
-    let wanted = finish.map_or(output.dtype.compute(), |(_, f)| f.inputs[0].compute);
-    let (accumulator, result, action) = select_action(kernel, wanted)?;
+    let consumer = finish.map_or(output.dtype.compute(), |(_, f)| f.inputs[0].compute);
+    let (accumulator, result, operation) = select_reduction(kernel, consumer)?;
     let finished = match finish {
         Some((_, f)) => {
             check_finish(f, result)?;
@@ -148,7 +148,7 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
     let reduction = SequenceReduction {
         program,
         params: &kernel.params,
-        action,
+        operation,
         widen: (value != accumulator).then(|| loops::convert(value.storage(), accumulator, isa)),
         size: accumulator.size(),
         kept,
@@ -177,34 +177,24 @@ fn check_finish(finish: &Program, result: Compute) -> Result<()> {
     Err(Error::dtypes(finish.name, [result.storage()], rule))
 }
 
-/// Returns the compute types of the accumulator and of the result, and the operation. `wanted` is the compute type of
+/// Returns the compute types of the accumulator and of the result, and the operation. `consumer` is the compute type of
 /// the consumer of the result.
 ///
 /// # Errors
 /// Returns an error if the operation is not defined for the values of the program.
-fn select_action(kernel: &Reduce, wanted: Compute) -> Result<(Compute, Compute, ReduceAction)> {
-    let value = kernel.program.outputs[0].compute;
-    defined_action(kernel.op, value, wanted).ok_or_else(|| {
-        let rule = format!("the reduction {} is not defined for this dtype; cast the input", kernel.op.name());
+fn select_reduction(kernel: &Reduce, consumer: Compute) -> Result<(Compute, Compute, PreparedReduction)> {
+    let (op, value) = (kernel.op, kernel.program.outputs[0].compute);
+    let prepared = |accumulator| match (arg_op(op), fold_op(op)) {
+        (Some(largest), _) => ArgReduction::new(largest, accumulator).map(PreparedReduction::Arg),
+        (_, Some(fold)) => FoldKernel::new(fold, accumulator).map(PreparedReduction::Fold),
+        (None, None) => None,
+    };
+    let accumulator = op.accumulator(value, consumer);
+    let selected = accumulator.and_then(|compute| Some((compute, op.result(compute), prepared(compute)?)));
+    selected.ok_or_else(|| {
+        let rule = format!("the reduction {} is not defined for this dtype; cast the input", op.name());
         Error::dtypes(kernel.program.name, [value.storage()], rule)
     })
-}
-
-/// Returns the result of [`select_action`], or `None` if `op` is not defined for values of type `value`.
-fn defined_action(op: ReduceOp, value: Compute, wanted: Compute) -> Option<(Compute, Compute, ReduceAction)> {
-    if let Some(largest) = arg_op(op) {
-        let compute = if value == Compute::Mask { Compute::I32 } else { value };
-        return Some((compute, Compute::I64, ReduceAction::Arg(ArgReduction::new(largest, compute)?)));
-    }
-    // Sums and products of integers with a wider result type accumulate in the wider type.
-    let adds = matches!(op, ReduceOp::Sum | ReduceOp::Prod);
-    let compute = match (value, wanted) {
-        (Compute::Mask, Compute::Mask) if adds => Compute::I32,
-        (Compute::Mask, wider) if adds => wider,
-        (Compute::I32, Compute::I64) if adds => Compute::I64,
-        _ => value,
-    };
-    Some((compute, compute, ReduceAction::Fold(FoldKernel::new(fold_op(op)?, compute)?)))
 }
 
 /// Returns `Some(true)` for arg max, `Some(false)` for arg min and `None` for other operations.
@@ -245,9 +235,9 @@ impl SequenceReduction<'_> {
 
     /// Returns the bytes of a result before the finishing program.
     fn result_size(&self) -> usize {
-        match self.action {
-            ReduceAction::Fold(fold) => fold.size,
-            ReduceAction::Arg(_) => 8,
+        match self.operation {
+            PreparedReduction::Fold(fold) => fold.size,
+            PreparedReduction::Arg(_) => 8,
         }
     }
 

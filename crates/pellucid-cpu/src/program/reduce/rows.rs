@@ -1,7 +1,7 @@
 //! Reductions that process one sequence after another: the reduced axes are innermost in memory.
 
 use super::arg::ArgCandidate;
-use super::{RESULTS, ReduceAction, SequenceReduction};
+use super::{PreparedReduction, RESULTS, SequenceReduction};
 use crate::program::evaluate::{Evaluator, TileFrame};
 use crate::program::fold::{CHUNK, FoldValues, RunningFold};
 use crate::program::loader::fill;
@@ -40,7 +40,7 @@ impl SequenceReduction<'_> {
         if few && threads::count() > 1 {
             return self.reduce_rows_by_chunks(chunks);
         }
-        let short_len = if matches!(self.action, ReduceAction::Fold(_)) { SHORT_LEN } else { SHORT_ARG_LEN };
+        let short_len = if matches!(self.operation, PreparedReduction::Fold(_)) { SHORT_LEN } else { SHORT_ARG_LEN };
         if self.length < short_len && self.length > 0 {
             let mut all: StridedAxes = self.kept.iter().chain(&self.reduced).cloned().collect();
             strided::merge(&mut all);
@@ -55,9 +55,9 @@ impl SequenceReduction<'_> {
 
     /// Returns the state before any value.
     pub(super) fn initial_state(&self) -> SequenceState {
-        match self.action {
-            ReduceAction::Fold(_) => SequenceState::Fold(RunningFold::new()),
-            ReduceAction::Arg(_) => SequenceState::Arg(ArgCandidate::NONE),
+        match self.operation {
+            PreparedReduction::Fold(_) => SequenceState::Fold(RunningFold::new()),
+            PreparedReduction::Arg(_) => SequenceState::Arg(ArgCandidate::NONE),
         }
     }
 
@@ -145,12 +145,12 @@ impl SequenceReduction<'_> {
                         let n = sequences * self.length;
                         eval.run_tile(&mut frame, &self.bases, (first + done) * self.length, n);
                         let values = self.accumulator_values(eval, &frame, n, converted);
-                        match &self.action {
-                            ReduceAction::Fold(fold) => {
+                        match &self.operation {
+                            PreparedReduction::Fold(fold) => {
                                 let into = results.add(done * fold.size);
                                 fold.reduce_rows(into, FoldValues::plain(values), sequences, self.length);
                             }
-                            ReduceAction::Arg(_) => (0..sequences).for_each(|s| {
+                            PreparedReduction::Arg(_) => (0..sequences).for_each(|s| {
                                 self.reduce_sequence(
                                     values.add(s * self.length * self.size),
                                     self.length,
@@ -177,9 +177,11 @@ impl SequenceReduction<'_> {
     unsafe fn reduce_sequence(&self, from: *const u8, n: usize, results: *mut u8, index: usize) {
         // SAFETY: the caller guarantees *Source* and *Results* (this method's contract).
         unsafe {
-            match &self.action {
-                ReduceAction::Fold(fold) => fold.reduce(results.add(index * fold.size), FoldValues::plain(from), n),
-                ReduceAction::Arg(arg) => {
+            match &self.operation {
+                PreparedReduction::Fold(fold) => {
+                    fold.reduce(results.add(index * fold.size), FoldValues::plain(from), n)
+                }
+                PreparedReduction::Arg(arg) => {
                     let mut best = ArgCandidate::NONE;
                     arg.push(&mut best, from, n, 0);
                     *results.cast::<i64>().add(index) = best.position.max(0);
@@ -257,11 +259,11 @@ impl SequenceReduction<'_> {
             unsafe {
                 eval.run_tile(frame, bases, at, n);
                 let values = self.accumulator_values(eval, frame, n, converted);
-                match (&self.action, &mut *state) {
-                    (ReduceAction::Fold(fold), SequenceState::Fold(running)) => {
+                match (&self.operation, &mut *state) {
+                    (PreparedReduction::Fold(fold), SequenceState::Fold(running)) => {
                         running.push(fold, FoldValues::plain(values), n)
                     }
-                    (ReduceAction::Arg(arg), SequenceState::Arg(best)) => arg.push(best, values, n, at),
+                    (PreparedReduction::Arg(arg), SequenceState::Arg(best)) => arg.push(best, values, n, at),
                     _ => {}
                 }
             }
@@ -276,8 +278,8 @@ impl SequenceReduction<'_> {
     pub(super) unsafe fn finish_sequence(&self, state: SequenceState, results: *mut u8, index: usize) {
         // SAFETY: the caller guarantees that `results` is valid for writes of result `index` (this method's contract).
         unsafe {
-            match (&self.action, state) {
-                (ReduceAction::Fold(fold), SequenceState::Fold(mut running)) => {
+            match (&self.operation, state) {
+                (PreparedReduction::Fold(fold), SequenceState::Fold(mut running)) => {
                     running.finish(fold, results.add(index * fold.size))
                 }
                 (_, SequenceState::Arg(best)) => *results.cast::<i64>().add(index) = best.position.max(0),
@@ -307,13 +309,13 @@ impl SequenceReduction<'_> {
                 for first in (0..self.count).step_by(RESULTS) {
                     let count = RESULTS.min(self.count - first);
                     for s in 0..count {
-                        match &self.action {
-                            ReduceAction::Fold(fold) => {
+                        match &self.operation {
+                            PreparedReduction::Fold(fold) => {
                                 let partials = partial.add((first + s) * chunks * fold.size);
                                 fold.combine_chunks(partials, chunks, 1);
                                 std::ptr::copy_nonoverlapping(partials, results.add(s * fold.size), fold.size);
                             }
-                            ReduceAction::Arg(arg) => {
+                            PreparedReduction::Arg(arg) => {
                                 let partials = partial.cast::<ArgCandidate>().add((first + s) * chunks);
                                 let mut best = *partials;
                                 (1..chunks).for_each(|c| arg.combine(&mut best, *partials.add(c)));

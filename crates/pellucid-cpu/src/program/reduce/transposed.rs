@@ -3,7 +3,7 @@
 //! The elements of a sequence are reduced in row-major order, in which such an input is read with a large stride.
 //! Therefore its panels are transposed first, as for maps.
 
-use super::{RESULTS, ReduceAction, SequenceReduction};
+use super::{PreparedReduction, RESULTS, SequenceReduction};
 use crate::program::evaluate::Evaluator;
 use crate::program::prepared::PreparedInput;
 use crate::program::transpose::transpose_matrix;
@@ -44,7 +44,7 @@ impl SequenceReduction<'_> {
         let is_long = row.len >= MIN_TRANSPOSE && column.len >= MIN_TRANSPOSE;
         // Every part but the last must have a multiple of 128 elements.
         let is_divisible = outer.is_empty() || (row.len * column.len).is_multiple_of(128);
-        let is_fold = matches!(self.action, ReduceAction::Fold(_));
+        let is_fold = matches!(self.operation, PreparedReduction::Fold(_));
         let applies = is_long && is_divisible && is_fold && is_transposed.contains(&true);
         applies.then_some(TransposedPanels { row, column, outer, is_transposed })
     }
@@ -54,13 +54,13 @@ impl SequenceReduction<'_> {
         let Some(panels) = self.transposed_panels() else { return false };
         let rows = PANEL_ROWS.min(panels.row.len);
         let strides = |along_row: bool| {
-            let of_input = |(k, is_transposed): (usize, &bool)| match (is_transposed, along_row) {
+            let input_stride = |(k, is_transposed): (usize, &bool)| match (is_transposed, along_row) {
                 (true, true) => (panels.column.len * self.program.inputs[k].size) as isize,
                 (true, false) => self.program.inputs[k].size as isize,
                 (false, true) => panels.row.strides[k],
                 (false, false) => panels.column.strides[k],
             };
-            panels.is_transposed.iter().enumerate().map(of_input).chain([0]).collect()
+            panels.is_transposed.iter().enumerate().map(input_stride).chain([0]).collect()
         };
         let mut axes: StridedAxes = [
             StridedAxis { len: rows, strides: strides(true) },

@@ -9,7 +9,8 @@ use super::tone::{adjust_sharpness, autocontrast, equalize, invert, posterize, s
 use crate::image::Image;
 use crate::random::{SplitMix64, with_rng};
 use learned::SubPolicy;
-use pellucid_tensor::{Error, Result, ops::InterpolationMode};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, Result, ops::InterpolationMode, unwrap};
 
 /// An operation of automatic augmentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,9 +124,17 @@ pub struct RandAugment {
 }
 
 impl RandAugment {
-    /// Creates a transform. Typical values are 2 for `operations` and 9 for `magnitude`, which is between 0 and 30.
-    pub fn new(operations: usize, magnitude: usize) -> RandAugment {
-        RandAugment { operations, magnitude: magnitude as f64 / 30.0 }
+    /// Creates a transform with this number of operations, usually 2, and this magnitude from 0 to 30, usually 9.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a magnitude above 30.
+    #[panicking_form]
+    pub fn try_new(operations: usize, magnitude: usize) -> Result<RandAugment> {
+        if magnitude > 30 {
+            let reason = format!("the magnitude must be at most 30, got {magnitude}; for example 9");
+            return Err(Error::invalid("rand_augment", reason));
+        }
+        Ok(RandAugment { operations, magnitude: magnitude as f64 / 30.0 })
     }
 }
 
@@ -137,10 +146,6 @@ impl Default for RandAugment {
 
 impl ImageTransform for RandAugment {
     fn apply(&self, image: Image) -> Result<Image> {
-        if self.magnitude > 1.0 {
-            let reason = format!("the magnitude must be at most 30, got {}", (30.0 * self.magnitude).round());
-            return Err(Error::invalid("rand_augment", reason));
-        }
         (0..self.operations).try_fold(image, |image, _| {
             let (operation, magnitude) = with_rng(|rng| {
                 let operation = OPERATIONS[rng.below(OPERATIONS.len())];

@@ -276,11 +276,12 @@ impl Sequential {
     ///
     /// ```
     /// use pellucid::nn::graph::mirror::CompileOptions;
-    /// use pellucid::nn::{Linear, Module, Tanh, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer}, sequential};
+    /// use pellucid::nn::optim::{AdamW, AdamWOptions, Optimizer, ParameterList};
+    /// use pellucid::nn::{Linear, Module, Tanh, loss::MseLoss, sequential};
     /// use pellucid::{DType, Tensor};
     ///
     /// let model = sequential![Linear::lazy(8), Tanh, Linear::lazy(1)];
-    /// let optimizer = AdamW::new(vec![], AdamWOptions::default());
+    /// let optimizer = AdamW::new(ParameterList::default(), AdamWOptions::default());
     /// let loss = MseLoss::default();
     /// let mut step = model.compile(&[16, 3], CompileOptions::new(&loss, &optimizer))?;
     /// for epoch in 0..3 {

@@ -66,18 +66,6 @@ impl Optimizer for ClosureOptimizer<'_> {
     fn state(&self) -> Vec<(String, Tensor)> {
         Vec::new()
     }
-
-    fn add_params(&mut self, _: Vec<Parameter>) -> Result<()> {
-        Err(is_closure())
-    }
-
-    fn ensure_initialized(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn set_grad_scale(&mut self, _: Option<Tensor>) -> Result<()> {
-        Err(is_closure())
-    }
 }
 
 fn is_closure() -> Error {

@@ -42,14 +42,18 @@ impl SequentialLr {
 }
 
 impl Schedule for SequentialLr {
-    fn next(&self, point: SchedulePoint) -> f64 {
-        let (schedule, point, begins) = self.at(point);
-        if begins { schedule.begin(point) } else { schedule.next(point) }
+    fn name(&self) -> &'static str {
+        "SequentialLr"
     }
 
-    fn closed(&self, point: SchedulePoint) -> Option<f64> {
-        let (schedule, point, _) = self.at(point);
-        schedule.closed(point)
+    fn rate(&self, point: SchedulePoint) -> f64 {
+        let (schedule, point, begins) = self.at(point);
+        if begins { schedule.begin(point) } else { schedule.rate(point) }
+    }
+
+    fn chained(&self, point: SchedulePoint) -> f64 {
+        let (schedule, point, begins) = self.at(point);
+        if begins { schedule.begin(point) } else { schedule.chained(point) }
     }
 
     fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
@@ -74,9 +78,13 @@ impl ChainedScheduler {
 }
 
 impl Schedule for ChainedScheduler {
-    fn next(&self, point: SchedulePoint) -> f64 {
+    fn name(&self) -> &'static str {
+        "ChainedScheduler"
+    }
+
+    fn rate(&self, point: SchedulePoint) -> f64 {
         self.0.iter().fold(point.lr, |lr, schedule| {
-            schedule.next(SchedulePoint { lr, base: schedule.base(point.group, point.base), ..point })
+            schedule.chained(SchedulePoint { lr, base: schedule.base(point.group, point.base), ..point })
         })
     }
 

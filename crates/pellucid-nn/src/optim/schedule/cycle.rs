@@ -1,7 +1,8 @@
 //! Cyclical schedules, which change the momentum inversely.
 
+use super::checked_option::{CheckedOption, name_and_check};
 use super::{PerGroup, Schedule, SchedulePoint};
-use crate::option_range::OptionRange;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::Result;
 use std::f64::consts::PI;
 
@@ -26,18 +27,18 @@ impl AnnealStrategy {
 
 /// The one-cycle schedule (Smith & Topin 2018): from `max_lr`/`div_factor` up to `max_lr`, then down to the initial
 /// rate divided by `final_div_factor`; the momentum goes down and up. The optimizer's own rate is not used. After
-/// `total` epochs the rate stays constant.
+/// `total_steps` epochs the rate stays constant.
 #[doc(alias = "OneCycleLR")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct OneCycleLr {
     /// The highest rate.
     pub max_lr: PerGroup,
     /// The number of epochs (or steps), above 0.
-    pub total: usize,
+    pub total_steps: usize,
     /// The fraction of epochs in which the rate rises, in [0, 1]; default 0.3.
     pub pct_start: f64,
     /// The curve; default cosine.
-    pub anneal: AnnealStrategy,
+    pub anneal_strategy: AnnealStrategy,
     /// Whether to change the momentum; default true.
     pub cycle_momentum: bool,
     /// The lowest momentum; default 0.85.
@@ -54,12 +55,12 @@ pub struct OneCycleLr {
 
 impl OneCycleLr {
     /// Creates the default cycle with this highest rate and number of epochs.
-    pub fn new(max_lr: impl Into<PerGroup>, total: usize) -> OneCycleLr {
+    pub fn new(max_lr: impl Into<PerGroup>, total_steps: usize) -> OneCycleLr {
         OneCycleLr {
             max_lr: max_lr.into(),
-            total,
+            total_steps,
             pct_start: 0.3,
-            anneal: AnnealStrategy::Cosine,
+            anneal_strategy: AnnealStrategy::Cosine,
             cycle_momentum: true,
             base_momentum: 0.85,
             max_momentum: 0.95,
@@ -71,19 +72,19 @@ impl OneCycleLr {
 
     /// Returns the value in an epoch of a quantity that is `start`, `peak` and `end` at the ends of the phases.
     fn value(&self, epoch: usize, start: f64, peak: f64, end: f64) -> f64 {
-        let total = self.total as f64;
+        let total = self.total_steps as f64;
         let (rise, last) = (self.pct_start * total - 1.0, total - 1.0);
         let phases = if self.three_phase {
             vec![(rise, start, peak), (2.0 * self.pct_start * total - 2.0, peak, start), (last, start, end)]
         } else {
             vec![(rise, start, peak), (last, peak, end)]
         };
-        let (t, mut from) = (epoch.min(self.total.saturating_sub(1)) as f64, 0.0);
+        let (t, mut from) = (epoch.min(self.total_steps.saturating_sub(1)) as f64, 0.0);
         for (i, &(to, a, b)) in phases.iter().enumerate() {
             if t <= to || i == phases.len() - 1 {
                 // A phase without epochs ends when it starts.
                 let done = if to == from { 1.0 } else { (t - from) / (to - from) };
-                return self.anneal.between(a, b, done);
+                return self.anneal_strategy.between(a, b, done);
             }
             from = to;
         }
@@ -92,14 +93,20 @@ impl OneCycleLr {
 }
 
 impl Schedule for OneCycleLr {
-    fn next(&self, point: SchedulePoint) -> f64 {
+    name_and_check!(OneCycleLr {
+        NONNEGATIVE max_lr = 0.1,
+        COUNT total_steps = 1000.0,
+        PROBABILITY pct_start = 0.3,
+        FRACTION base_momentum = 0.85,
+        FRACTION max_momentum = 0.95,
+        POSITIVE div_factor = 25.0,
+        POSITIVE final_div_factor = 1e4,
+    });
+
+    fn rate(&self, point: SchedulePoint) -> f64 {
         let peak = self.max_lr.of(point.group);
         let start = peak / self.div_factor;
         self.value(point.epoch, start, peak, start / self.final_div_factor)
-    }
-
-    fn closed(&self, point: SchedulePoint) -> Option<f64> {
-        Some(self.next(point))
     }
 
     fn base(&self, group: usize, _: f64) -> f64 {
@@ -110,17 +117,11 @@ impl Schedule for OneCycleLr {
         let value = || self.value(epoch, self.max_momentum, self.base_momentum, self.max_momentum);
         self.cycle_momentum.then(value)
     }
-
-    fn check(&self) -> Result<()> {
-        self.max_lr.check("OneCycleLr", "max_lr", 0.1)?;
-        OptionRange::PROBABILITY.check("OneCycleLr", "pct_start", self.pct_start, 0.3)?;
-        OptionRange::COUNT.check("OneCycleLr", "total", self.total as f64, 1000.0)
-    }
 }
 
 /// The scale of the height of a cycle, by the number of the cycle or by the epoch.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum CyclicScale {
+pub enum CyclicMode {
     /// All cycles have the same height.
     #[default]
     Triangular,
@@ -134,6 +135,15 @@ pub enum CyclicScale {
     OfEpoch(fn(f64) -> f64),
 }
 
+impl CheckedOption for CyclicMode {
+    fn check_range(&self, range: OptionRange, schedule: &'static str, option: &str, usual: f64) -> Result<()> {
+        match self {
+            CyclicMode::ExpRange(gamma) => range.check(schedule, &format!("the factor of {option}"), *gamma, usual),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The cyclical schedule (Smith 2017): up and down repeatedly; the momentum goes down and up. The optimizer's own rate
 /// is not used.
 #[doc(alias = "CyclicLR")]
@@ -144,11 +154,11 @@ pub struct CyclicLr {
     /// The highest rate.
     pub max_lr: PerGroup,
     /// The number of epochs in which a cycle rises, above 0; default 2000.
-    pub up: usize,
+    pub step_size_up: usize,
     /// The number of epochs in which it falls; `None` means as many.
-    pub down: Option<usize>,
+    pub step_size_down: Option<usize>,
     /// The scale of the cycles' height.
-    pub scale: CyclicScale,
+    pub mode: CyclicMode,
     /// Whether to change the momentum; default true.
     pub cycle_momentum: bool,
     /// The lowest momentum; default 0.8.
@@ -163,9 +173,9 @@ impl CyclicLr {
         CyclicLr {
             base_lr: base_lr.into(),
             max_lr: max_lr.into(),
-            up: 2000,
-            down: None,
-            scale: CyclicScale::Triangular,
+            step_size_up: 2000,
+            step_size_down: None,
+            mode: CyclicMode::Triangular,
             cycle_momentum: true,
             base_momentum: 0.8,
             max_momentum: 0.9,
@@ -174,31 +184,36 @@ impl CyclicLr {
 
     /// Returns the relative height in an epoch, in [0, 1].
     fn height(&self, epoch: usize) -> f64 {
-        let up = self.up as f64;
-        let total = up + self.down.unwrap_or(self.up) as f64;
+        let up = self.step_size_up as f64;
+        let total = up + self.step_size_down.unwrap_or(self.step_size_up) as f64;
         let t = epoch as f64;
         let (cycle, peak) = ((1.0 + t / total).floor(), up / total);
         let x = 1.0 + t / total - cycle;
         let height = if x <= peak { x / peak } else { (x - 1.0) / (peak - 1.0) };
         height
-            * match self.scale {
-                CyclicScale::Triangular => 1.0,
-                CyclicScale::Triangular2 => 0.5f64.powf(cycle - 1.0),
-                CyclicScale::ExpRange(gamma) => gamma.powf(t),
-                CyclicScale::OfCycle(scale) => scale(cycle),
-                CyclicScale::OfEpoch(scale) => scale(t),
+            * match self.mode {
+                CyclicMode::Triangular => 1.0,
+                CyclicMode::Triangular2 => 0.5f64.powf(cycle - 1.0),
+                CyclicMode::ExpRange(gamma) => gamma.powf(t),
+                CyclicMode::OfCycle(scale) => scale(cycle),
+                CyclicMode::OfEpoch(scale) => scale(t),
             }
     }
 }
 
 impl Schedule for CyclicLr {
-    fn next(&self, point: SchedulePoint) -> f64 {
+    name_and_check!(CyclicLr {
+        NONNEGATIVE base_lr = 0.01,
+        NONNEGATIVE max_lr = 0.1,
+        COUNT step_size_up = 2000.0,
+        NONNEGATIVE mode = 0.99,
+        FRACTION base_momentum = 0.8,
+        FRACTION max_momentum = 0.9,
+    });
+
+    fn rate(&self, point: SchedulePoint) -> f64 {
         let (low, high) = (self.base_lr.of(point.group), self.max_lr.of(point.group));
         low + (high - low) * self.height(point.epoch)
-    }
-
-    fn closed(&self, point: SchedulePoint) -> Option<f64> {
-        Some(self.next(point))
     }
 
     fn base(&self, group: usize, _: f64) -> f64 {
@@ -208,11 +223,5 @@ impl Schedule for CyclicLr {
     fn momentum(&self, _: usize, epoch: usize) -> Option<f64> {
         let down = (self.max_momentum - self.base_momentum) * self.height(epoch);
         self.cycle_momentum.then_some(self.max_momentum - down)
-    }
-
-    fn check(&self) -> Result<()> {
-        self.base_lr.check("CyclicLr", "base_lr", 0.01)?;
-        self.max_lr.check("CyclicLr", "max_lr", 0.1)?;
-        OptionRange::COUNT.check("CyclicLr", "up", self.up as f64, 2000.0)
     }
 }

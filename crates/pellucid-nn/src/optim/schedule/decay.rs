@@ -1,8 +1,8 @@
 //! Schedules that multiply the rate by factors.
 
+use super::checked_option::name_and_check;
+use super::factor::{Factor, factor_schedules};
 use super::{Schedule, SchedulePoint};
-use crate::option_range::OptionRange;
-use pellucid_tensor::Result;
 
 /// A function of group and epoch.
 type GroupFactor = Box<dyn Fn(usize, usize) -> f64 + Send + Sync>;
@@ -24,12 +24,12 @@ impl LambdaLr {
 }
 
 impl Schedule for LambdaLr {
-    fn next(&self, point: SchedulePoint) -> f64 {
-        point.base * (self.0)(point.group, point.epoch)
+    fn name(&self) -> &'static str {
+        "LambdaLr"
     }
 
-    fn closed(&self, point: SchedulePoint) -> Option<f64> {
-        Some(self.next(point))
+    fn rate(&self, point: SchedulePoint) -> f64 {
+        point.base * (self.0)(point.group, point.epoch)
     }
 }
 
@@ -50,7 +50,11 @@ impl MultiplicativeLr {
 }
 
 impl Schedule for MultiplicativeLr {
-    fn next(&self, point: SchedulePoint) -> f64 {
+    fn name(&self) -> &'static str {
+        "MultiplicativeLr"
+    }
+
+    fn rate(&self, point: SchedulePoint) -> f64 {
         if point.epoch == 0 { point.lr } else { self.begin(point) }
     }
 
@@ -69,19 +73,9 @@ pub struct StepLr {
     pub gamma: f64,
 }
 
-impl Schedule for StepLr {
-    fn next(&self, point: SchedulePoint) -> f64 {
-        let is_due = point.epoch > 0 && point.epoch.is_multiple_of(self.step_size);
-        if is_due { point.lr * self.gamma } else { point.lr }
-    }
-
-    fn closed(&self, point: SchedulePoint) -> Option<f64> {
-        Some(point.base * self.gamma.powf((point.epoch / self.step_size) as f64))
-    }
-
-    fn check(&self) -> Result<()> {
-        OptionRange::COUNT.check("StepLr", "step_size", self.step_size as f64, 30.0)?;
-        OptionRange::NONNEGATIVE.check("StepLr", "gamma", self.gamma, 0.1)
+impl Factor for StepLr {
+    fn factor(&self, epoch: usize) -> f64 {
+        self.gamma.powf((epoch / self.step_size) as f64)
     }
 }
 
@@ -95,23 +89,9 @@ pub struct MultiStepLr {
     pub gamma: f64,
 }
 
-impl MultiStepLr {
-    fn factor(&self, reached: impl Fn(usize) -> bool) -> f64 {
-        self.gamma.powf(self.milestones.iter().filter(|&&m| reached(m)).count() as f64)
-    }
-}
-
-impl Schedule for MultiStepLr {
-    fn next(&self, point: SchedulePoint) -> f64 {
-        point.lr * self.factor(|m| m == point.epoch)
-    }
-
-    fn closed(&self, point: SchedulePoint) -> Option<f64> {
-        Some(point.base * self.factor(|m| m <= point.epoch))
-    }
-
-    fn check(&self) -> Result<()> {
-        OptionRange::NONNEGATIVE.check("MultiStepLr", "gamma", self.gamma, 0.1)
+impl Factor for MultiStepLr {
+    fn factor(&self, epoch: usize) -> f64 {
+        self.gamma.powf(self.milestones.iter().filter(|&&milestone| milestone <= epoch).count() as f64)
     }
 }
 
@@ -123,64 +103,48 @@ pub struct ExponentialLr {
     pub gamma: f64,
 }
 
-impl Schedule for ExponentialLr {
-    fn next(&self, point: SchedulePoint) -> f64 {
-        if point.epoch == 0 { point.lr } else { point.lr * self.gamma }
-    }
-
-    fn closed(&self, point: SchedulePoint) -> Option<f64> {
-        Some(point.base * self.gamma.powf(point.epoch as f64))
-    }
-
-    fn check(&self) -> Result<()> {
-        OptionRange::NONNEGATIVE.check("ExponentialLr", "gamma", self.gamma, 0.9)
+impl Factor for ExponentialLr {
+    fn factor(&self, epoch: usize) -> f64 {
+        self.gamma.powf(epoch as f64)
     }
 }
 
-/// A constant factor before epoch `total`, and the full rate afterwards.
+/// A constant factor before epoch `total_iters`, and the full rate afterwards.
 #[doc(alias = "ConstantLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConstantLr {
     /// The factor in (0, 1]; PyTorch's default is 1/3.
     pub factor: f64,
     /// The first epoch with the full rate; PyTorch's default is 5.
-    pub total: usize,
+    pub total_iters: usize,
 }
 
-impl Schedule for ConstantLr {
-    fn next(&self, point: SchedulePoint) -> f64 {
-        match point.epoch {
-            0 => point.lr * self.factor,
-            epoch if epoch == self.total => point.lr * (1.0 / self.factor),
-            _ => point.lr,
-        }
-    }
-
-    fn closed(&self, point: SchedulePoint) -> Option<f64> {
-        Some(if point.epoch >= self.total { point.base } else { point.base * self.factor })
-    }
-
-    fn check(&self) -> Result<()> {
-        OptionRange::POSITIVE_FRACTION.check("ConstantLr", "factor", self.factor, 0.1)
+impl Factor for ConstantLr {
+    fn factor(&self, epoch: usize) -> f64 {
+        if epoch < self.total_iters { self.factor } else { 1.0 }
     }
 }
 
-/// Linear warm-up from 1/`steps` of the rate in epoch 0 to the full rate, which stays.
+/// Linear warm-up from 1/`warmup_steps` of the rate in epoch 0 to the full rate, which stays.
+#[doc(alias = "get_constant_schedule_with_warmup")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmupLr {
-    /// The number of epochs until the full rate.
-    pub steps: usize,
+    /// The number of epochs until the full rate, above 0.
+    pub warmup_steps: usize,
 }
 
-impl Schedule for WarmupLr {
-    fn next(&self, point: SchedulePoint) -> f64 {
-        let factor = |epoch: usize| ((epoch + 1) as f64 / self.steps.max(1) as f64).min(1.0);
-        if point.epoch == 0 { point.lr * factor(0) } else { point.lr * (factor(point.epoch) / factor(point.epoch - 1)) }
+impl Factor for WarmupLr {
+    fn factor(&self, epoch: usize) -> f64 {
+        ((epoch + 1) as f64 / self.warmup_steps as f64).min(1.0)
     }
+}
 
-    fn closed(&self, point: SchedulePoint) -> Option<f64> {
-        Some(point.base * ((point.epoch + 1) as f64 / self.steps.max(1) as f64).min(1.0))
-    }
+factor_schedules! {
+    StepLr { COUNT step_size = 30.0, NONNEGATIVE gamma = 0.1 }
+    MultiStepLr { NONNEGATIVE gamma = 0.1 }
+    ExponentialLr { NONNEGATIVE gamma = 0.9 }
+    ConstantLr { POSITIVE_FRACTION factor = 0.1 }
+    WarmupLr { COUNT warmup_steps = 100.0 }
 }
 
 /// The Noam schedule of the Transformer (Vaswani et al. 2017, section 5.3): the initial rate times
@@ -188,19 +152,17 @@ impl Schedule for WarmupLr {
 /// is 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoamLr {
-    /// The model's width d.
-    pub width: usize,
-    /// The number w of warm-up steps.
-    pub warmup: usize,
+    /// The width d of the model, above 0.
+    pub d_model: usize,
+    /// The number w of warm-up steps, above 0.
+    pub warmup_steps: usize,
 }
 
 impl Schedule for NoamLr {
-    fn next(&self, point: SchedulePoint) -> f64 {
-        let (t, w) = ((point.epoch + 1) as f64, self.warmup.max(1) as f64);
-        point.base * (self.width as f64).powf(-0.5) * t.powf(-0.5).min(t * w.powf(-1.5))
-    }
+    name_and_check!(NoamLr { COUNT d_model = 512.0, COUNT warmup_steps = 4000.0 });
 
-    fn closed(&self, point: SchedulePoint) -> Option<f64> {
-        Some(self.next(point))
+    fn rate(&self, point: SchedulePoint) -> f64 {
+        let (t, w) = ((point.epoch + 1) as f64, self.warmup_steps as f64);
+        point.base * (self.d_model as f64).powf(-0.5) * t.powf(-0.5).min(t * w.powf(-1.5))
     }
 }

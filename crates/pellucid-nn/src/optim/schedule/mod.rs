@@ -13,8 +13,8 @@
 //!
 //! let p = Parameter::new(Tensor::from([1.0f64]));
 //! let optimizer = Sgd::new(vec![p], SgdOptions { lr: 1.0, ..Default::default() });
-//! let warmup = LinearLr { start_factor: 0.25, end_factor: 1.0, total: 3 };
-//! let schedule = SequentialLr::new(warmup, vec![(3, Box::new(CosineAnnealingLr { period: 10, floor: 0.0 }))]);
+//! let warmup = LinearLr { start_factor: 0.25, end_factor: 1.0, total_iters: 3 };
+//! let schedule = SequentialLr::new(warmup, vec![(3, Box::new(CosineAnnealingLr { t_max: 10, eta_min: 0.0 }))]);
 //! let mut scheduler = Scheduler::new(schedule, &optimizer);
 //! let rates: Vec<f64> = (0..5).map(|_| {
 //!     let lr = optimizer.lr();
@@ -27,25 +27,24 @@
 //! ```
 
 use crate::delegate::delegate;
-use crate::option_range::OptionRange;
 use pellucid_tensor::Result;
 
 mod anneal;
+mod checked_option;
 mod compose;
 mod cycle;
 mod decay;
+mod factor;
 mod plateau;
 mod restorable;
 mod scheduler;
-mod warmup_cosine;
 
-pub use anneal::{CosineAnnealingLr, CosineAnnealingWarmRestarts, LinearLr, PolynomialLr, SwaLr};
+pub use anneal::{CosineAnnealingLr, CosineAnnealingWarmRestarts, CosineWithWarmupLr, LinearLr, PolynomialLr, SwaLr};
 pub use compose::{ChainedScheduler, SequentialLr};
-pub use cycle::{AnnealStrategy, CyclicLr, CyclicScale, OneCycleLr};
+pub use cycle::{AnnealStrategy, CyclicLr, CyclicMode, OneCycleLr};
 pub use decay::{ConstantLr, ExponentialLr, LambdaLr, MultiStepLr, MultiplicativeLr, NoamLr, StepLr, WarmupLr};
 pub use plateau::{PlateauMode, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, ThresholdMode};
 pub use scheduler::Scheduler;
-pub use warmup_cosine::CosineSchedule;
 
 /// The arguments of a schedule: the epoch, the group, and the rates of the group.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,20 +59,25 @@ pub struct SchedulePoint {
     pub lr: f64,
 }
 
-/// A stateless learning rate schedule. Names, options and values are PyTorch's.
+/// A stateless learning rate schedule. Names, options and values are PyTorch's, where PyTorch has the schedule.
+///
+/// [`LambdaLr`] is a schedule with a function of yours.
 pub trait Schedule: Send + Sync {
-    /// Returns the learning rate of epoch `point.epoch`. Where the schedule is defined recursively, it is computed from
-    /// the previous rate (the *chainable* form, which keeps the changes of other schedules).
-    fn next(&self, point: SchedulePoint) -> f64;
+    /// Returns the name of the schedule in state dicts and errors, such as `StepLr`.
+    fn name(&self) -> &'static str;
 
-    /// Returns the learning rate as a function of the epoch and the initial rate alone, if there is a closed form.
-    fn closed(&self, _point: SchedulePoint) -> Option<f64> {
-        None
+    /// Returns the learning rate of epoch `point.epoch`, if possible from the epoch and the initial rate alone.
+    fn rate(&self, point: SchedulePoint) -> f64;
+
+    /// Returns the learning rate of epoch `point.epoch` if other schedules have changed the previous rate, too, as in a
+    /// [`ChainedScheduler`]. A multiplicative schedule multiplies `point.lr`.
+    fn chained(&self, point: SchedulePoint) -> f64 {
+        self.rate(point)
     }
 
     /// Returns the learning rate in epoch 0 of this schedule after another schedule.
     fn begin(&self, point: SchedulePoint) -> f64 {
-        self.closed(point).unwrap_or_else(|| self.next(point))
+        self.rate(point)
     }
 
     /// Returns a group's initial learning rate, for schedules that define their own.
@@ -98,8 +102,9 @@ pub trait Schedule: Send + Sync {
 impl<S: Schedule + ?Sized> Schedule for Box<S> {
     delegate! {
         [**self]
-        fn next(self: &Self, point: SchedulePoint) -> f64;
-        fn closed(self: &Self, point: SchedulePoint) -> Option<f64>;
+        fn name(self: &Self) -> &'static str;
+        fn rate(self: &Self, point: SchedulePoint) -> f64;
+        fn chained(self: &Self, point: SchedulePoint) -> f64;
         fn begin(self: &Self, point: SchedulePoint) -> f64;
         fn base(self: &Self, group: usize, lr: f64) -> f64;
         fn momentum(self: &Self, group: usize, epoch: usize) -> Option<f64>;
@@ -126,18 +131,6 @@ impl PerGroup {
             PerGroup::All(value) => *value,
             PerGroup::Each(values) => values[group.min(values.len() - 1)],
         }
-    }
-}
-
-impl PerGroup {
-    /// Returns an error for an empty list, and for numbers that are negative or not finite.
-    fn check(&self, schedule: &'static str, option: &str, usual: f64) -> Result<()> {
-        let values = match self {
-            PerGroup::All(value) => std::slice::from_ref(value),
-            PerGroup::Each(values) => values,
-        };
-        OptionRange::COUNT.check(schedule, &format!("the number of values of {option}"), values.len() as f64, 1.0)?;
-        values.iter().try_for_each(|&value| OptionRange::NONNEGATIVE.check(schedule, option, value, usual))
     }
 }
 

@@ -1,12 +1,13 @@
 //! A schedule that depends on a metric.
 
 use super::PerGroup;
+use super::checked_option::CheckedOption;
 use super::restorable::Restorable;
 use super::scheduler::check_optimizer;
 use crate::optim::{Hyperparameter, Optimizer};
-use crate::option_range::OptionRange;
 use crate::state::{StateDict, StateLoad, Stateful, whole_number};
 use pellucid_derive::panicking_form;
+use pellucid_tensor::OptionRange;
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// The direction in which a metric improves.
@@ -92,7 +93,7 @@ impl ReduceLrOnPlateau {
         let (ThresholdMode::Relative(threshold) | ThresholdMode::Absolute(threshold)) = options.threshold;
         OptionRange::NONNEGATIVE.check(op, "threshold", threshold, 1e-4)?;
         OptionRange::NONNEGATIVE.check(op, "eps", options.eps, 1e-8)?;
-        options.min_lr.check(op, "min_lr", 0.0)?;
+        options.min_lr.check_range(OptionRange::NONNEGATIVE, op, "min_lr", 0.0)?;
         let best = match options.mode {
             PlateauMode::Min => f64::INFINITY,
             PlateauMode::Max => f64::NEG_INFINITY,

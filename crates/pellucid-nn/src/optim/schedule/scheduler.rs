@@ -48,7 +48,7 @@ impl<S: Schedule> Scheduler<S> {
         let base: Vec<f64> = groups.map(|group| schedule.base(group, optimizer.group_lr(group))).collect();
         let progress = Restorable::new(SchedulerProgress { epoch: 0, lr: base.clone(), base });
         let mut scheduler = Scheduler { schedule, rates, progress };
-        scheduler.advance_to(0, optimizer, |schedule, point| schedule.next(point))?;
+        scheduler.advance_to(0, optimizer, Schedule::rate)?;
         Ok(scheduler)
     }
 
@@ -90,17 +90,18 @@ impl<S: Schedule> Scheduler<S> {
     #[panicking_form]
     pub fn try_step(&mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let epoch = self.epoch() + 1;
-        self.advance_to(epoch, optimizer, |schedule, point| schedule.next(point))
+        self.advance_to(epoch, optimizer, Schedule::rate)
     }
 
-    /// Moves to any epoch, by the closed form if there is one, otherwise by [`Schedule::next`].
+    /// Moves to any epoch. The rates equal the rates after as many calls of [`Scheduler::step`], unless the schedule
+    /// depends on the previous rate ([`MultiplicativeLr`](super::MultiplicativeLr), [`SwaLr`](super::SwaLr),
+    /// [`ChainedScheduler`](super::ChainedScheduler)).
     ///
     /// # Errors
     /// The errors of [`Scheduler::try_step`].
     #[panicking_form]
     pub fn try_set_epoch(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
-        let rate = |schedule: &S, point: SchedulePoint| schedule.closed(point).unwrap_or_else(|| schedule.next(point));
-        self.advance_to(epoch, optimizer, rate)
+        self.advance_to(epoch, optimizer, Schedule::rate)
     }
 
     /// Returns the current epoch.
@@ -120,7 +121,7 @@ impl<S: Schedule> Scheduler<S> {
     }
 
     /// Returns a snapshot: `epoch`, and `base.0`, `lr.0`, .. for every group, in `f64`; and an entry without elements
-    /// whose name has the type of the schedule, such as `schedule.StepLr`.
+    /// whose name has the name of the schedule, such as `schedule.StepLr`.
     pub fn state_dict(&self) -> StateDict {
         self.values().into_iter().collect()
     }
@@ -128,24 +129,28 @@ impl<S: Schedule> Scheduler<S> {
     /// Returns the state by name.
     fn values(&self) -> Vec<(String, Tensor)> {
         let mut values = self.progress.get().values();
-        values.push((kind::<S>(), Tensor::zeros(0, DType::Bool)));
+        values.push((self.kind(), Tensor::zeros(0, DType::Bool)));
         values
     }
 
-    /// Checks a snapshot. One without an entry for the type of the schedule fits every type.
+    /// Returns the name of the entry for the schedule.
+    fn kind(&self) -> String {
+        format!("{KIND}{}", self.schedule.name())
+    }
+
+    /// Checks a snapshot. One without an entry for the schedule fits every schedule.
     fn prepare(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         let (kinds, state): (StateDict, StateDict) = state
             .iter()
             .map(|(name, value)| (name.clone(), value.clone()))
             .partition(|(name, _)| name.starts_with(KIND));
-        let own = kind::<S>();
-        if let Some(saved) = kinds.into_keys().find(|saved| *saved != own) {
-            let name = |kind: &str| kind.strip_prefix(KIND).unwrap_or_default().to_string();
+        let own = self.kind();
+        if let Some(saved) = kinds.into_keys().find(|saved| *saved != own && saved != UNKNOWN_KIND) {
             let reason = format!(
                 "the state belongs to the schedule {}, but this one is {}; use the schedule that was saved, or remove the \
                  entry `{saved}`",
-                name(&saved),
-                name(&own)
+                saved.trim_start_matches(KIND),
+                self.schedule.name()
             );
             return Err(Error::invalid("scheduler", reason));
         }
@@ -215,15 +220,11 @@ pub(super) fn check_optimizer(rates: &[Hyperparameter], optimizer: &(impl Optimi
     Ok(())
 }
 
-/// The start of the name of the entry for the type of the schedule.
+/// The start of the name of the entry for the schedule.
 const KIND: &str = "schedule.";
 
-/// Returns the name of the entry for a type of schedule.
-fn kind<S>() -> String {
-    let path = std::any::type_name::<S>();
-    let path = path.split('<').next().unwrap_or(path);
-    format!("{KIND}{}", path.rsplit("::").next().unwrap_or(path))
-}
+/// The entry that earlier versions wrote for every boxed schedule.
+const UNKNOWN_KIND: &str = "schedule.Box";
 
 /// Returns true for a learning rate that an optimizer accepts.
 fn is_rate(lr: f64) -> bool {

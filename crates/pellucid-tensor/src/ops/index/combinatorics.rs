@@ -123,9 +123,11 @@ fn positions(
 ) -> Result<Tensor> {
     let count = usize::try_from(count).map_err(|_| Error::size_overflow())?;
     let total = count.checked_mul(2).ok_or_else(Error::size_overflow)?;
-    // Each row has at least one element, so the loops end after `count` elements.
-    let each = || rows.clone().flat_map(|i| columns(i).map(move |j| (i as i64, j as i64))).take(count);
-    let all = host_values(total, each().map(|p| p.0).chain(each().map(|p| p.1)))?;
+    // Each row has at least one element, so the loops end after at most `count` rows.
+    let each = || rows.clone().take(count).map(|i| (i as i64, columns(i)));
+    let mut all = host_vec(total)?;
+    each().for_each(|(i, columns)| all.extend(std::iter::repeat_n(i, (columns.end - columns.start) as usize)));
+    each().for_each(|(_, columns)| all.extend(columns.start as i64..columns.end as i64));
     create::from_host(&all, [2, count])
 }
 

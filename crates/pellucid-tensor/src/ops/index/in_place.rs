@@ -11,7 +11,7 @@ use crate::ops::primitive::copy::write_array;
 use crate::ops::primitive::{copy, create, fill, gather, view};
 use crate::tensor::{AsStrided, AsStridedTranspose, Derivative, Tensor, offset_layout};
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
+use pellucid_ir::kernel::{self, Index, Kernel, ScatterOp};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 use smallvec::SmallVec;
 
@@ -95,7 +95,7 @@ pub(crate) fn put_axes(
     let indices: &[Tensor] = &indices.iter().map(|index| on_device_of(op, x, index)).collect::<Result<Vec<_>>>()?;
     let index = Index::Axes(axes.clone());
     let shape = index.shape(view.shape(), indices[0].shape());
-    let (op, reduction) = (outermost_operation(op), ScatterReduction::Set);
+    let (op, reduction) = (outermost_operation(op), ScatterOp::Set);
     let kernel = Kernel::Scatter(kernel::Scatter { op, from_end: true, index, reduction });
     let scatter = |values: &Array| {
         // A scatter reads and writes in different orders: an operand in the target's memory is copied first.

@@ -18,7 +18,7 @@ use crate::ops::reduce::scan;
 use crate::ops::shape::diagonal::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::ScatterReduction;
+use pellucid_ir::kernel::ScatterOp;
 use pellucid_ir::{Error, Result, Shape};
 
 /// Writes or adds the values to a copy of x at row-major positions; positions and values have the same shape.
@@ -97,7 +97,7 @@ pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate:
     let resolved = ResolvedIndex::new("index", x, index.into_index(), false)?;
     if let Some((selection, indices, part)) = resolved.selection("index_put", x)? {
         check_values(&part)?;
-        let reduction = if accumulate { ScatterReduction::Add } else { ScatterReduction::Set };
+        let reduction = if accumulate { ScatterOp::Add } else { ScatterOp::Set };
         return scatter_selected(selection, x, &indices, &broadcast::broadcast_to(values, part)?, reduction);
     }
     let places = element_positions(x)?.at_resolved(&resolved, check_values)?;

@@ -9,7 +9,7 @@ use crate::ops::primitive::gather::{Selection, as_index, check_index_shape};
 use crate::ops::primitive::{create, fill, view};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::{Index, ScatterReduction};
+use pellucid_ir::kernel::{Index, ScatterOp};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 
@@ -18,12 +18,12 @@ use smallvec::SmallVec;
 #[derive(Clone)]
 struct ScatterInto {
     selection: Selection,
-    reduction: ScatterReduction,
+    reduction: ScatterOp,
 }
 
 impl Operation for ScatterInto {
     fn name(&self) -> &'static str {
-        if self.reduction == ScatterReduction::Add { "scatter_add" } else { "scatter" }
+        if self.reduction == ScatterOp::Add { "scatter_add" } else { "scatter" }
     }
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (2..inputs.len()).for_each(|i| saves.input(i));
@@ -34,7 +34,7 @@ impl Operation for ScatterInto {
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let (g, indices) = (grads.get(0)?, saved.inputs_from(2)?);
         let mut gradients = InputGradients::from_elem(None, saved.inputs());
-        if self.reduction == ScatterReduction::Add {
+        if self.reduction == ScatterOp::Add {
             gradients[1] = needs.contains(1).then(|| self.selection.gather(&g, &indices)).transpose()?;
             gradients[0] = Some(g);
             return Ok(gradients);
@@ -76,7 +76,7 @@ fn is_last_written(selection: &Selection, array: &Shape, indices: &[Tensor]) -> 
     let numbers = view::reshape(&create::arange(0i64, count as i64, 1i64, dtype)?, indices[0].shape())?;
     let positions = Selection { index, place: 0, ..selection.clone() };
     let places = fill::zeros(places, dtype)?;
-    let last = scatter_selected(positions.clone(), &places, &indices, &numbers, ScatterReduction::Set)?;
+    let last = scatter_selected(positions.clone(), &places, &indices, &numbers, ScatterOp::Set)?;
     let stored = compare::eq(&positions.gather(&last, &indices)?, &numbers)?;
     if let Index::Along(_) = selection.index {
         return Ok(stored);
@@ -99,20 +99,14 @@ pub(in crate::ops) fn scatter_selected(
     x: &Tensor,
     indices: &[Tensor],
     values: &Tensor,
-    reduction: ScatterReduction,
+    reduction: ScatterOp,
 ) -> Result<Tensor> {
     let operands: SmallVec<[&Tensor; 4]> = [x, values].into_iter().chain(indices).collect();
     apply_one(ScatterInto { selection, reduction }, &operands)
 }
 
-fn scatter_into(
-    x: &Tensor,
-    index: &Tensor,
-    values: &Tensor,
-    axis: isize,
-    reduction: ScatterReduction,
-) -> Result<Tensor> {
-    let op = if reduction == ScatterReduction::Add { "scatter_add" } else { "scatter" };
+fn scatter_into(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize, reduction: ScatterOp) -> Result<Tensor> {
+    let op = if reduction == ScatterOp::Add { "scatter_add" } else { "scatter" };
     let axis = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
     check_index_shape(op, x.shape(), index.shape(), axis)?;
@@ -129,7 +123,7 @@ pub(in crate::ops) fn scatter_from_start(
     axis: usize,
 ) -> Result<Tensor> {
     let selection = Selection { from_end: false, ..Selection::along(op, axis) };
-    scatter_selected(selection, x, &[as_index(op, index)?], values, ScatterReduction::Set)
+    scatter_selected(selection, x, &[as_index(op, index)?], values, ScatterOp::Set)
 }
 
 /// Returns the values, narrowed to the shape of the index.
@@ -160,7 +154,7 @@ pub(in crate::ops) fn narrow_values(op: &'static str, x: &Tensor, index: &Tensor
 #[doc(alias = "put_along_axis")]
 #[tensor_method]
 pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
-    scatter_into(x, index, values, axis, ScatterReduction::Set)
+    scatter_into(x, index, values, axis, ScatterOp::Set)
 }
 
 /// Adds each value to a copy of x at its index along `axis`; values with equal indices accumulate.
@@ -169,5 +163,5 @@ pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Resu
 /// The errors of [`scatter`].
 #[tensor_method]
 pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
-    scatter_into(x, index, values, axis, ScatterReduction::Add)
+    scatter_into(x, index, values, axis, ScatterOp::Add)
 }

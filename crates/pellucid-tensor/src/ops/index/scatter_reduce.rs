@@ -15,7 +15,7 @@ use crate::ops::reduce::reductions;
 use crate::ops::shape::pad::{PaddingMode, pad};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::{Index, ScatterReduction};
+use pellucid_ir::kernel::{Index, ScatterOp};
 use pellucid_ir::{DType, Error, Result, Scalar};
 
 /// The reduction of the values that are scattered to one element.
@@ -36,7 +36,7 @@ pub enum ScatterReduceOp {
 /// Computes x with every value combined with the element at its index. The inputs are x, the values and the index.
 struct ScatterReduce {
     selection: Selection,
-    reduction: ScatterReduction,
+    reduction: ScatterOp,
 }
 
 impl Operation for ScatterReduce {
@@ -52,7 +52,7 @@ impl Operation for ScatterReduce {
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (x, values, index, g) = (saved.input(0)?, saved.input(1)?, saved.input(2)?, grads.get(0)?);
-        if self.reduction == ScatterReduction::Mul {
+        if self.reduction == ScatterOp::Mul {
             let product = |inputs: &[Tensor]| Ok(vec![self.product(&inputs[0], &inputs[1], &index)?]);
             let gradients = via_definition(&[&x, &values], &[&g], product)?;
             return Ok(gradients.into_iter().map(Some).chain([None]).collect());
@@ -63,13 +63,8 @@ impl Operation for ScatterReduce {
         let number = |mask: Tensor| copy::to_dtype(&mask, g.dtype());
         let here = number(compare::eq(&x, &y)?)?;
         let there = number(compare::eq(&values, &gather_at_index(&y)?)?)?;
-        let ties = scatter_selected(
-            self.selection.clone(),
-            &here,
-            std::slice::from_ref(&index),
-            &there,
-            ScatterReduction::Add,
-        )?;
+        let ties =
+            scatter_selected(self.selection.clone(), &here, std::slice::from_ref(&index), &there, ScatterOp::Add)?;
         let tie_fraction = arithmetic::div(&g, &ties)?;
         let values_gradient = arithmetic::mul(&there, &gather_at_index(&tie_fraction)?)?;
         // If the extremum is NaN, nothing equals it: the share divides by 0, and 0·∞ gives NaN.
@@ -166,19 +161,19 @@ fn reduce_selected(
         in_single!(op, [x, values] => reduce_selected(selection, x, index, values, reduce, include_self));
     }
     let each = |value: Scalar, dtype: DType| broadcast::broadcast_to(&fill::full((), value, dtype)?, values.shape());
-    let scatter = |x: &Tensor, values: &Tensor, reduction: ScatterReduction| {
+    let scatter = |x: &Tensor, values: &Tensor, reduction: ScatterOp| {
         scatter_selected(selection.clone(), x, std::slice::from_ref(index), values, reduction)
     };
     let x = &match include_self {
         true => x.clone(),
-        false => scatter(x, &each(reduction_identity(reduce, x.dtype()), x.dtype())?, ScatterReduction::Set)?,
+        false => scatter(x, &each(reduction_identity(reduce, x.dtype()), x.dtype())?, ScatterOp::Set)?,
     };
     let reduction = match reduce {
-        ScatterReduceOp::Sum => return scatter(x, values, ScatterReduction::Add),
+        ScatterReduceOp::Sum => return scatter(x, values, ScatterOp::Add),
         ScatterReduceOp::Mean => {
-            let sum = scatter(x, values, ScatterReduction::Add)?;
+            let sum = scatter(x, values, ScatterOp::Add)?;
             let start = fill::full(x.shape(), i64::from(include_self), DType::I64)?;
-            let count = scatter(&start, &each(1.into(), DType::I64)?, ScatterReduction::Add)?;
+            let count = scatter(&start, &each(1.into(), DType::I64)?, ScatterOp::Add)?;
             let count = copy::to_dtype(&arithmetic::maximum(&count, 1)?, x.dtype())?;
             return if x.dtype().is_float() {
                 arithmetic::div(&sum, &count)
@@ -186,9 +181,9 @@ fn reduce_selected(
                 arithmetic::floor_div(&sum, &count)
             };
         }
-        ScatterReduceOp::Prod => ScatterReduction::Mul,
-        ScatterReduceOp::Max => ScatterReduction::Max,
-        ScatterReduceOp::Min => ScatterReduction::Min,
+        ScatterReduceOp::Prod => ScatterOp::Mul,
+        ScatterReduceOp::Max => ScatterOp::Max,
+        ScatterReduceOp::Min => ScatterOp::Min,
     };
     apply_one(ScatterReduce { selection, reduction }, &[x, values, index])
 }
@@ -232,7 +227,7 @@ pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha
         1.0 => source.clone(),
         _ => copy::to_dtype(&arithmetic::mul(source, alpha)?, source.dtype())?,
     };
-    scatter_selected(selection, x, &[index], &scaled, ScatterReduction::Add)
+    scatter_selected(selection, x, &[index], &scaled, ScatterOp::Add)
 }
 
 /// Writes slices of the source into a copy of x at indices of an axis; of equal indices the last slice is stored.
@@ -242,7 +237,7 @@ pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha
 #[tensor_method]
 pub fn index_copy(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
     let (selection, index) = selected_slices("index_copy", x, axis, index, source)?;
-    scatter_selected(selection, x, &[index], source, ScatterReduction::Set)
+    scatter_selected(selection, x, &[index], source, ScatterOp::Set)
 }
 
 /// Fills the slices of x at indices of an axis with a scalar or a 0-d tensor.
@@ -261,7 +256,7 @@ pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<
     }
     let source = broadcast::broadcast_to(&value, x.shape().with_axis(at, index.size()))?;
     let (selection, index) = selected_slices(op, x, axis, index, &source)?;
-    scatter_selected(selection, x, &[index], &source, ScatterReduction::Set)
+    scatter_selected(selection, x, &[index], &source, ScatterOp::Set)
 }
 
 /// Scatters slices of the source into x along an axis, and combines those with equal indices (see [`scatter_reduce`]).

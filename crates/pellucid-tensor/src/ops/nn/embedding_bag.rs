@@ -1,11 +1,14 @@
 //! Embedding bags: sums, means and maxima of the rows of a table that a bag selects.
 
+use crate::array::host_values;
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;
 use crate::ops::index::scatter_reduce::{ScatterReduceOp, index_add, index_reduce};
 use crate::ops::index::search;
 use crate::ops::nn::embedding::{EmbeddingOptions, check_norm, embedding, padding_row, renorm_rows};
+use crate::ops::nn::row_sums::{RowTerms, row_sums};
+use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::gather::select_rows;
 use crate::ops::primitive::precision::{round_to_operands, widened_dtype};
 use crate::ops::primitive::{copy, create, fill, view};
@@ -88,6 +91,9 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     if let Some((max_norm, p)) = options.max_norm {
         renorm_rows(op, table, &flat, max_norm, p)?;
     }
+    if let Some(starts) = plain_starts(table, index, &options, valid.as_ref())? {
+        return plain_bags(op, table, &options, [&starts, &bag, &flat], valid.as_ref());
+    }
     let counts = match options.padding_index {
         Some(padding) => compare::ne(&flat, padding_row(op, padding, table.shape()[0])?)?,
         None => fill::ones([flat.size()], DType::Bool)?,
@@ -126,6 +132,61 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         ),
         _ => round_to_operands(op, &[table], unless_invalid(result)?),
     }
+}
+
+/// Returns the starts of bags that are sums or means of all their rows, followed by the number of indices; `None` for
+/// other bags. If the offsets are invalid, all starts are 0.
+fn plain_starts(
+    table: &Tensor,
+    index: &Tensor,
+    options: &EmbeddingBagOptions<'_>,
+    valid: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    let is_summed = matches!(table.dtype(), DType::F32 | DType::F64)
+        && options.mode != ScatterReduceOp::Max
+        && options.weights.is_none_or(|weights| weights.dtype() == table.dtype());
+    // With `include_last_offset`, indices after the last offset are in no bag.
+    let is_special = options.padding_index.is_some() || options.scale_by_frequency || options.include_last_offset;
+    if !is_summed || is_special {
+        return Ok(None);
+    }
+    let Some(offsets) = options.offsets else {
+        let (bags, each) = (index.shape()[0], index.shape()[1] as i64);
+        let starts = host_values(bags.saturating_add(1), (0..=bags as i64).map(|bag| bag * each))?;
+        return create::from_host(&starts[..], [starts.len()]).map(Some);
+    };
+    if offsets.size() == 0 {
+        return Ok(None);
+    }
+    let end = create::from_host(&[index.size() as i64], [1])?;
+    let starts = concatenate(&[&copy::to_dtype(offsets, DType::I64)?, &end], 0)?;
+    valid.map_or(Ok(starts.clone()), |valid| arithmetic::where_(valid, &starts, 0)).map(Some)
+}
+
+/// Computes bags that are sums or means of all their rows, from the bag and the row of each index.
+fn plain_bags(
+    op: &'static str,
+    table: &Tensor,
+    options: &EmbeddingBagOptions<'_>,
+    terms: [&Tensor; 3],
+    valid: Option<&Tensor>,
+) -> Result<Tensor> {
+    let [starts, sums, rows] = terms;
+    let unless_invalid = |x: Tensor| valid.map_or(Ok(x.clone()), |valid| value_range::nan_unless(valid, &x));
+    // Invalid offsets make the weights NaN too, and thus the gradients of all rows.
+    let weights = unless_invalid(match options.weights {
+        Some(weights) => view::ravel(weights)?,
+        None => fill::ones([rows.size()], table.dtype())?,
+    })?;
+    let each = if options.offsets.is_none() { rows.size().checked_div(starts.size() - 1) } else { None };
+    let result = row_sums(op, table, &RowTerms { starts, sums, rows, weights: &weights, each })?;
+    if options.mode == ScatterReduceOp::Sum {
+        return unless_invalid(result);
+    }
+    let bags = starts.size() - 1;
+    let [first, end] = [0, 1].map(|from| view::narrow(starts, 0, from, bags));
+    let counts = copy::to_dtype(&arithmetic::maximum(&arithmetic::sub(&end?, &first?)?, 1)?, table.dtype())?;
+    unless_invalid(arithmetic::div(&result, &view::unsqueeze(&counts, 1)?)?)
 }
 
 /// The assignment of indices to bags.

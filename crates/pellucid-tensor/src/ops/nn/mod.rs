@@ -10,4 +10,5 @@ pub(super) mod gumbel_softmax;
 pub(super) mod loss;
 pub(super) mod normalize;
 pub(super) mod recurrent;
+mod row_sums;
 pub(super) mod window;

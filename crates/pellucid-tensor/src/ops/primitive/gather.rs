@@ -9,7 +9,7 @@ use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::primitive::{copy, view};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::{self, Index, Kernel, ScatterReduction};
+use pellucid_ir::kernel::{self, Index, Kernel, ScatterOp};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 
@@ -57,7 +57,7 @@ impl Selection {
 
     /// Combines values with the selected elements of `array`, in place. The inputs are the values and the index
     /// tensors.
-    pub(in crate::ops) fn scatter(&self, inputs: &[&Array], array: &Array, reduction: ScatterReduction) -> Result<()> {
+    pub(in crate::ops) fn scatter(&self, inputs: &[&Array], array: &Array, reduction: ScatterOp) -> Result<()> {
         let &Selection { op, from_end, ref index, .. } = self;
         let kernel = kernel::Scatter { op, from_end, index: index.clone(), reduction };
         let values = self.kernel_values(inputs[0], inputs[1].shape());
@@ -112,7 +112,7 @@ impl Operation for ScatterAdd {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         (1..inputs.len()).for_each(|i| saves.input(i));
         let out = Array::filled(inputs[0].device(), inputs[0].dtype(), self.shape.clone(), 0.into())?;
-        self.selection.scatter(inputs, &out, ScatterReduction::Add)?;
+        self.selection.scatter(inputs, &out, ScatterOp::Add)?;
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {

@@ -6,6 +6,7 @@ pub(super) mod create;
 pub(crate) mod fill;
 pub(super) mod gather;
 pub(super) mod precision;
+pub(super) mod sparse;
 pub(crate) mod tensor_options;
 pub(super) mod via_definition;
 pub(super) mod view;

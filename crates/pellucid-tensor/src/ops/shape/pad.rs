@@ -1,8 +1,9 @@
 //! Padding and cropping at the ends of axes.
 
 use crate::array::host_values;
+use crate::ops::primitive::fill;
+use crate::ops::primitive::sparse::select_axis;
 use crate::ops::primitive::view::{AxisSlices, embed_slices, slice_axes};
-use crate::ops::primitive::{create, fill, gather};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Integer, Result, Scalar};
@@ -289,7 +290,7 @@ fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PaddingMode) -> Resu
         };
         let places = -before..len as isize + after;
         let index = host_values(places.len(), places.map(|i| from(i) as i64))?;
-        padded = gather::index_select(&padded, axis as isize, &create::from_host(&index[..], [index.len()])?)?;
+        padded = select_axis("pad", &padded, axis, (&index, &[index.len()]))?;
     }
     Ok(padded)
 }

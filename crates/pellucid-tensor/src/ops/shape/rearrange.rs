@@ -9,6 +9,7 @@ use crate::ops::call::int_list::IntList;
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::copy::copy;
+use crate::ops::primitive::sparse::select_axis;
 use crate::ops::primitive::view::{movedim, ravel, reshape_to, slice_axes};
 use crate::ops::primitive::{concatenate, create, gather, view};
 use crate::panic;
@@ -210,8 +211,7 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
     let total = count.checked_mul(size).ok_or_else(Error::size_overflow)?;
     let index = (0..count).flat_map(|w| (0..size).map(move |i| (w * step + i) as i64));
     let index = host_values(total, index)?;
-    let index = create::from_host(&index[..], [count, size])?;
-    movedim(&gather::index_select(x, axis as isize, &index)?, [axis as isize + 1], [-1])
+    movedim(&select_axis("windows", x, axis, (&index, &[count, size]))?, [axis as isize + 1], [-1])
 }
 
 /// Splits x along an axis into at most `count` views of ⌈length/count⌉ indices; the last one may be shorter.

@@ -16,6 +16,7 @@
 //! | `checkpoint` | recomputation; anomaly mode |
 //! | `untracked` | operations without a gradient |
 //! | `linalg` | gradients of linear algebra in closed form |
+//! | `row_sums` | weighted sums of rows |
 
 mod autocast;
 mod backward_pass;
@@ -28,6 +29,7 @@ mod in_place;
 mod in_place_history;
 mod linalg;
 mod node;
+mod row_sums;
 mod second_order;
 mod shared_memory;
 mod transform;

@@ -23,7 +23,7 @@ impl PlanOfRule {
     }
 
     fn given(&mut self, shape: impl Into<Shape>) -> SlotView {
-        self.slot(SlotRole::Given, shape.into())
+        self.slot(SlotRole::ExternalRead, shape.into())
     }
 
     fn state(&mut self, shape: impl Into<Shape>) -> SlotView {
@@ -37,7 +37,7 @@ impl PlanOfRule {
 
     fn map(&mut self, f: &Formula, inputs: &[&SlotView]) -> SlotView {
         let shape = inputs.iter().fold(Shape::scalar(), |s, o| s.broadcast(o.layout.shape()).unwrap());
-        let output = self.slot(SlotRole::Own, shape);
+        let output = self.slot(SlotRole::Scratch, shape);
         self.map_to(f, inputs, &output);
         output
     }
@@ -51,7 +51,7 @@ impl PlanOfRule {
     fn reduce(&mut self, op: ReduceOp, inputs: &[&SlotView], axis: usize, finish: Option<&Formula>) -> SlotView {
         let shape = inputs.iter().fold(Shape::scalar(), |s, o| s.broadcast(o.layout.shape()).unwrap());
         let axes = AxisSet::from_iter([axis]);
-        let output = self.slot(SlotRole::Own, axes.keepdims(&shape));
+        let output = self.slot(SlotRole::Scratch, axes.keepdims(&shape));
         let of = |f: &Formula| f.uniform_program(DType::F32).unwrap().clone();
         let program = of(if inputs.len() == 1 { formula!(|x| x) } else { formula!(|x, y| x * y) });
         let (params, finish_params, finish) = (Params::new(), Params::new(), finish.map(of));
@@ -68,14 +68,14 @@ impl PlanOfRule {
     fn row(&mut self, f: &Formula, x: &SlotView, axis: usize, is_per_row: bool) -> SlotView {
         let axes = AxisSet::from_iter([axis]);
         let shape = x.layout.shape();
-        let output = self.slot(SlotRole::Own, if is_per_row { axes.keepdims(shape) } else { shape.clone() });
+        let output = self.slot(SlotRole::Scratch, if is_per_row { axes.keepdims(shape) } else { shape.clone() });
         let program = f.uniform_program(DType::F32).unwrap().clone();
         self.launch(Kernel::Row(Row { axes, program, params: Params::new() }), &[x], &output);
         output
     }
 
     fn matmul(&mut self, a: &SlotView, b: &SlotView) -> SlotView {
-        let output = self.slot(SlotRole::Own, [a.layout.shape()[0], b.layout.shape()[1]].into());
+        let output = self.slot(SlotRole::Scratch, [a.layout.shape()[0], b.layout.shape()[1]].into());
         self.launch(Kernel::MatMul(MatMul::default()), &[a, b], &output);
         output
     }
@@ -276,14 +276,14 @@ const RULES: &[Rule] = &[
     }),
     ("a product of a transposed copy", |p, m, n| {
         let (a, b) = (p.given([n, m]), p.given([n, 2]));
-        let copy = p.slot(SlotRole::Own, [m, n].into());
+        let copy = p.slot(SlotRole::Scratch, [m, n].into());
         p.copy(&transposed(&a), &copy);
         let y = p.matmul(&copy, &b);
         vec![p.map(shift(), &[&y])]
     }),
     ("a fill", |p, m, n| {
         let x = p.given([m, n]);
-        let ones = p.slot(SlotRole::Own, [m, n].into());
+        let ones = p.slot(SlotRole::Scratch, [m, n].into());
         let program = Formula::new("fill", &[], 1, |_, params| vec![params[0]]);
         let program = program.uniform_program(DType::F32).unwrap().clone();
         p.launch(Kernel::Map(Map { program, params: [Scalar::Float(1.0)].into_iter().collect() }), &[], &ones);
@@ -341,7 +341,7 @@ fn run_plan(plan: &Plan) -> Vec<Vec<u8>> {
     let storages: Vec<Arc<Storage>> = plan.slots.iter().map(|&bytes| Cpu.storage(bytes).unwrap()).collect();
     for (slot, storage) in storages.iter().enumerate() {
         // A read of a slot that no launch has written differs from the recorded plan.
-        let is_given = matches!(plan.role(slot), SlotRole::Given | SlotRole::State);
+        let is_given = matches!(plan.role(slot), SlotRole::ExternalRead | SlotRole::State);
         let value = |i: usize| if is_given { (0.4 + slot as f32 + 1.7 * i as f32).sin() } else { f32::NAN };
         let bytes: Vec<u8> = (0..plan.slots[slot] / 4).flat_map(|i| value(i).to_ne_bytes()).collect();
         Cpu.upload(&bytes, storage).unwrap();

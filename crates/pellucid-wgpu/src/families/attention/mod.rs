@@ -19,37 +19,40 @@ mod pass;
 mod template;
 
 use super::GpuFamily;
-use super::shared::tile::is_narrow;
+use super::shared::tile::{WIDE_PRODUCT_ITERATIONS, is_narrow};
 use crate::dispatch_list::DispatchList;
 use crate::operand::DeviceOperands;
 use crate::shader::iterations::iterations;
-use crate::shader::types::FloatText;
+use crate::shader::types::WgslFloat;
 use pass::{AttentionPass, BLOCK, PassKind};
+use pellucid_ir::Result;
 use pellucid_ir::backend::OperandMeta;
-use pellucid_ir::kernel::{Attention, AttentionPart, metas};
-use pellucid_ir::{Result, Shape};
+use pellucid_ir::kernel::{Attention, AttentionPart, AttentionSizes, metas};
 
 impl GpuFamily for Attention {
-    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
-        let [queries, keys, values] = [0, 1, 2].map(|k| inputs[k].layout.shape());
-        let length = |shape: &Shape, back: usize| shape.rank().checked_sub(back).map_or(1, |axis| shape[axis]);
+    fn iterations(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
+        let Some(sizes) = self.sizes(&metas(&inputs[..3])) else { return 0 };
+        let AttentionSizes { heads, kv_heads, queries, keys, qk_width, v_width, .. } = sizes;
         // All query heads that share a key contribute to its gradient.
-        let shared = length(queries, 3).div_ceil(length(keys, 3).max(1));
-        let blocks = length(keys, 2).max(length(queries, 2).saturating_mul(shared)).div_ceil(BLOCK);
-        let elements = length(queries, 1) + length(values, 1);
+        let group_size = heads.div_ceil(kv_heads.max(1));
+        let blocks = keys.max(queries.saturating_mul(group_size)).div_ceil(BLOCK);
+        let elements = qk_width + v_width;
         // 43 iterations for a block of short vectors, and less than one for each further element of a vector. Products
-        // of `f64` have 21 for each element and each column of a block.
+        // of `f64` have more for each element and each column of a block.
         let compute = inputs[0].dtype.compute();
-        let products = if is_narrow(compute) { 44 + elements } else { 128 + 21 * (elements + BLOCK) };
+        let products = match is_narrow(compute) {
+            true => 44 + elements,
+            false => 128 + WIDE_PRODUCT_ITERATIONS * (elements + BLOCK),
+        };
         // 16 weights and the factors of four rows.
-        let exponentials = 20 * iterations(&FloatText(compute).call("exp", &["x"]));
+        let exponentials = 20 * iterations(&WgslFloat(compute).call("exp", &["x"]));
         blocks.saturating_mul(products + exponentials)
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
         let Some(sizes) = self.sizes(&metas(&inputs[..3])) else { return Ok(()) };
-        let mask = inputs.last().filter(|_| self.masked).copied();
+        let mask = self.mask(inputs).copied();
         let pass = |kind| AttentionPass { kernel: self, sizes, kind, mask, inputs, outputs };
         match self.part {
             AttentionPart::Result => pass(PassKind::Output).describe(list, None),

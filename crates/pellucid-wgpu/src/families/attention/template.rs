@@ -1,14 +1,14 @@
-//! The text of an attention pass.
+//! The shaders of the attention passes.
 //!
 //! A `$name` is a value or the lines of a part; a call such as `$add(a, b)` is a function of the float type.
 
 /// One dispatch. `$visit_head` is [`QUERY_HEAD`] or [`KEY_HEAD`].
 pub(super) const PASS: &str = "
-    if (group >= params[0]) { return; }
-    let first_chunk = group % $chunks * $tile_width;
-    let first_row = group / $chunks % $row_tiles * $block;
-    let head = group / $chunks / $row_tiles % $heads;
-    let sequence = group / $chunks / $row_tiles / $heads;
+    if (group >= $item_count) { return; }
+    let first_output_column = group % $width_tiles * $tile_width;
+    let first_row = group / $width_tiles % $row_tiles * $block;
+    let head = group / $width_tiles / $row_tiles % $heads;
+    let sequence = group / $width_tiles / $row_tiles / $heads;
     $declare_tile
     var row_sum = array<$real, 4>();
     $visit_head
@@ -18,7 +18,7 @@ pub(super) const PASS: &str = "
 /// The rows are the queries of one head.
 pub(super) const QUERY_HEAD: &str = "
     let query_head = head;
-    let group_head = head / $shared;
+    let group_head = head / $group_size;
     $begin_rows
     $visit_columns
     $finish_rows
@@ -27,8 +27,8 @@ pub(super) const QUERY_HEAD: &str = "
 /// The rows are the keys of one head, to which all query heads that share it contribute.
 pub(super) const KEY_HEAD: &str = "
     let group_head = head;
-    for (var member = 0u; member < $shared; member = member + 1u) {
-        let query_head = head * $shared + member;
+    for (var group_index = 0u; group_index < $group_size; group_index = group_index + 1u) {
+        let query_head = head * $group_size + group_index;
         $visit_columns
     }
 ";
@@ -54,7 +54,7 @@ pub(super) const MULTIPLY_VALUES: &str = "
     for (var part = 0u; part < $block; part = part + $step) {
         $load
         workgroupBarrier();
-        $share
+        $store_tile
         workgroupBarrier();
         $multiply
     }
@@ -76,10 +76,10 @@ pub(super) const MASK_SCORES: &str = "
     }
 ";
 
-/// Combines the values `$own[i]` of the eight invocations of each row, in their order, to `$combined[i]`.
+/// Combines the values `$row_values[i]` of the eight invocations of each row, in their order, to `$combined[i]`.
 pub(super) const COMBINE_ROWS: &str = "
     for (var i = 0u; i < 4u; i = i + 1u) {
-        $memory[(own_row * 4u + i) * 8u + own_column] = $own[i];
+        $memory[(own_row * 4u + i) * 8u + own_column] = $row_values[i];
     }
     workgroupBarrier();
     var $combined = array<$real, 4>();
@@ -103,7 +103,7 @@ pub(super) const GRADIENT_ROWS: &str = "
     var row_log = array<$real, 4>();
     for (var i = 0u; i < 4u; i = i + 1u) {
         let row = first_row + own_row * 4u + i;
-        for (var c = own_column; c < $depth; c = c + 8u) {
+        for (var c = own_column; c < $v_width; c = c + 8u) {
             $load_factors
             own_dot[i] = $fma(g, o, own_dot[i]);
         }
@@ -171,7 +171,7 @@ pub(super) const FINISH_ROWS: &str = "
     for (var i = 0u; i < 4u; i = i + 1u) {
         factor_of_sum[i] = select($recip($sums[i]), $zero, $eq($sums[i], $zero));
         let row = first_row + own_row * 4u + i;
-        if (first_chunk == 0u && own_column == 0u && row < $rows) {
+        if (first_output_column == 0u && own_column == 0u && row < $rows) {
             $store_row
         }
     }

@@ -2,7 +2,7 @@
 
 use super::step::StepArray;
 use crate::shader::ShaderBuilder;
-use crate::shader::types::FloatText;
+use crate::shader::types::WgslFloat;
 use pellucid_ir::kernel::RnnMode;
 
 /// The arrays of a cell at one step. Blocks of the gates are `hidden` columns apart.
@@ -43,17 +43,17 @@ impl CellArrays {
     pub(super) fn forward(
         &self,
         shader: &mut ShaderBuilder,
-        float: FloatText,
+        float: WgslFloat,
         bias: &StepArray,
-        at: (&str, &str),
+        element: (&str, &str),
         products: &[String],
     ) -> String {
         let bias = |shader: &mut ShaderBuilder, block: usize| {
-            let column = self.column(shader, at.1, block);
+            let column = self.column(shader, element.1, block);
             bias.load(shader, "0u", &column)
         };
         let sum = |shader: &mut ShaderBuilder, block: usize| {
-            let (x, b) = (self.gate(shader, at, block), bias(shader, block));
+            let (x, b) = (self.gate(shader, element, block), bias(shader, block));
             let sum = shader.define(float.add(&x, &products[block]));
             shader.define(float.add(&sum, &b))
         };
@@ -65,7 +65,7 @@ impl CellArrays {
                     RnnMode::Tanh => call(shader, "tanh", &x),
                     _ => shader.define(float.call("max", &[&x, float.zero()])),
                 };
-                self.store(shader, at, &[&y]);
+                self.store(shader, element, &[&y]);
                 y
             }
             RnnMode::Gru => {
@@ -73,14 +73,14 @@ impl CellArrays {
                     let x = sum(shader, block);
                     call(shader, "sigmoid", &x)
                 });
-                let (x, b, c) = (self.gate(shader, at, 2), bias(shader, 2), bias(shader, 3));
+                let (x, b, c) = (self.gate(shader, element, 2), bias(shader, 2), bias(shader, 3));
                 let u = shader.define(float.add(&products[2], &c));
-                let own = shader.define(float.add(&x, &b));
-                let own = shader.define(float.mul_add(&r, &u, &own));
-                let n = call(shader, "tanh", &own);
-                let h = self.previous.load(shader, at.0, at.1);
+                let input_part = shader.define(float.add(&x, &b));
+                let sum = shader.define(float.mul_add(&r, &u, &input_part));
+                let n = call(shader, "tanh", &sum);
+                let h = self.previous.load(shader, element.0, element.1);
                 let difference = shader.define(float.sub(&h, &n));
-                self.store(shader, at, &[&r, &z, &n, &u]);
+                self.store(shader, element, &[&r, &z, &n, &u]);
                 shader.define(float.mul_add(&z, &difference, &n))
             }
             RnnMode::Lstm => {
@@ -88,12 +88,12 @@ impl CellArrays {
                     let x = sum(shader, block);
                     call(shader, if block == 2 { "tanh" } else { "sigmoid" }, &x)
                 });
-                self.store(shader, at, &[&i, &f, &g, &o]);
+                self.store(shader, element, &[&i, &f, &g, &o]);
                 let Some([before, after]) = &self.cells else { return o };
-                let c = before.load(shader, at.0, at.1);
+                let c = before.load(shader, element.0, element.1);
                 let added = shader.define(float.mul(&i, &g));
                 let c = shader.define(float.mul_add(&f, &c, &added));
-                after.store(shader, at.0, at.1, &c);
+                after.store(shader, element.0, element.1, &c);
                 let y = call(shader, "tanh", &c);
                 shader.define(float.mul(&o, &y))
             }
@@ -106,9 +106,9 @@ impl CellArrays {
     pub(super) fn backward(
         &self,
         shader: &mut ShaderBuilder,
-        float: FloatText,
+        float: WgslFloat,
         cell_grads: Option<&StepArray>,
-        at: (&str, &str),
+        element: (&str, &str),
         g: &str,
     ) -> String {
         let mul = |shader: &mut ShaderBuilder, a: &str, b: &str| shader.define(float.mul(a, b));
@@ -122,45 +122,45 @@ impl CellArrays {
             let product = mul(shader, g, y);
             shader.define(float.mul(&product, &float.sub(float.one(), y)))
         };
-        let y = self.gate(shader, at, 0);
+        let y = self.gate(shader, element, 0);
         match self.cell {
             RnnMode::Tanh => {
                 let slope = tanh_slope(shader, &y);
                 let result = mul(shader, g, &slope);
-                self.store(shader, at, &[&result]);
+                self.store(shader, element, &[&result]);
             }
             RnnMode::Relu => {
                 let is_positive = float.call("lt", &[float.zero(), &y]);
                 let result = shader.define(format!("select({}, {g}, {is_positive})", float.zero()));
-                self.store(shader, at, &[&result]);
+                self.store(shader, element, &[&result]);
             }
             RnnMode::Gru => {
-                let [z, n, u] = [1, 2, 3].map(|block| self.gate(shader, at, block));
-                let h = self.previous.load(shader, at.0, at.1);
+                let [z, n, u] = [1, 2, 3].map(|block| self.gate(shader, element, block));
+                let h = self.previous.load(shader, element.0, element.1);
                 let kept = shader.define(float.sub(float.one(), &z));
                 let (scaled, slope) = (mul(shader, g, &kept), tanh_slope(shader, &n));
                 let dn = mul(shader, &scaled, &slope);
                 let difference = shader.define(float.sub(&h, &n));
                 let (dz, dr, du) = (mul(shader, g, &difference), mul(shader, &dn, &u), mul(shader, &dn, &y));
                 let (dr, dz) = (sigmoid_gradient(shader, &dr, &y), sigmoid_gradient(shader, &dz, &z));
-                self.store(shader, at, &[&dr, &dz, &dn, &du]);
+                self.store(shader, element, &[&dr, &dz, &dn, &du]);
                 return mul(shader, g, &z);
             }
             RnnMode::Lstm => {
                 let (Some([before, after]), Some(cell_grads)) = (&self.cells, cell_grads) else { return y };
-                let [f, new, o] = [1, 2, 3].map(|block| self.gate(shader, at, block));
-                let (c, next) = (before.load(shader, at.0, at.1), after.load(shader, at.0, at.1));
+                let [f, new, o] = [1, 2, 3].map(|block| self.gate(shader, element, block));
+                let (c, next) = (before.load(shader, element.0, element.1), after.load(shader, element.0, element.1));
                 let t = shader.define(float.call("tanh", &[&next]));
                 let (slope, through) = (tanh_slope(shader, &t), mul(shader, g, &o));
-                let carried = cell_grads.load(shader, at.0, at.1);
+                let carried = cell_grads.load(shader, element.0, element.1);
                 let dc = shader.define(float.mul_add(&through, &slope, &carried));
                 let kept = mul(shader, &dc, &f);
-                cell_grads.store(shader, at.0, at.1, &kept);
+                cell_grads.store(shader, element.0, element.1, &kept);
                 let [di, df, dn, d_o] = [(&*dc, &*new), (&dc, &c), (&dc, &y), (g, &t)].map(|(a, b)| mul(shader, a, b));
                 let new_slope = tanh_slope(shader, &new);
                 let dn = mul(shader, &dn, &new_slope);
                 let [di, df, d_o] = [(&di, &y), (&df, &f), (&d_o, &o)].map(|(d, y)| sigmoid_gradient(shader, d, y));
-                self.store(shader, at, &[&di, &df, &dn, &d_o]);
+                self.store(shader, element, &[&di, &df, &dn, &d_o]);
             }
         }
         float.zero().into()

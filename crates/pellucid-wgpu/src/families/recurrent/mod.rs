@@ -20,81 +20,77 @@ mod step;
 use super::GpuFamily;
 use super::copy::copy;
 use super::shared::indices::check_lengths;
-use super::shared::tile::{Coordinate, IndexDigit, TiledArray, is_narrow};
+use super::shared::tile::{Coordinate, IndexDigit, TiledArray, WIDE_PRODUCT_ITERATIONS, is_narrow};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use crate::shader::ShaderBuilder;
 use crate::shader::iterations::iterations;
-use crate::shader::types::FloatText;
+use crate::shader::types::WgslFloat;
 use cell::CellArrays;
 use pellucid_ir::backend::OperandMeta;
-use pellucid_ir::kernel::{Meta, Recurrent, RecurrentPart, RecurrentSizes, RnnMode, metas};
+use pellucid_ir::kernel::{
+    GateBlock, Recurrent, RecurrentGradientOperands, RecurrentPart, RecurrentSizes, RecurrentStateOperands, metas,
+};
 use pellucid_ir::{Layout, Result};
-use step::{StepArray, StepDispatch, StepFactors, StepShader, StepTimes, TimeIndex};
+use step::{SequenceLengths, StepDispatch, StepFactors, StepShader, StepTimes, TimeIndex};
 
 impl GpuFamily for Recurrent {
-    fn iterations(&self, inputs: &[OperandMeta<'_>]) -> usize {
-        let shapes: Vec<Meta> =
-            inputs.iter().map(|o| Meta { shape: o.layout.shape().clone(), dtype: o.dtype }).collect();
-        let Some(sizes) = self.sizes(&shapes) else { return 0 };
+    fn iterations(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
+        let Some(sizes) = self.sizes(&metas(inputs)) else { return 0 };
         let compute = inputs[0].dtype.compute();
         // The products of a step are over units, or over the gradients of all gates.
-        let of_product: usize = if is_narrow(compute) { 1 } else { 21 };
+        let product_iterations: usize = if is_narrow(compute) { 1 } else { WIDE_PRODUCT_ITERATIONS };
         // An invocation computes 16 gates, or their gradients.
-        let of_cells = 16 * iterations(&FloatText(compute).call("tanh", &["x"]));
-        (of_product * 4).saturating_mul(sizes.hidden.max(sizes.state)).saturating_add(of_cells)
+        let cell_iterations = 16 * iterations(&WgslFloat(compute).call("tanh", &["x"]));
+        (product_iterations * 4).saturating_mul(sizes.hidden.max(sizes.state)).saturating_add(cell_iterations)
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
         let Some(sizes) = self.sizes(&metas(inputs)) else { return Ok(()) };
-        let lengths = inputs.last().filter(|_| self.lengths).copied();
-        if let Some(lengths) = &lengths {
+        if let Some(lengths) = self.lengths(inputs) {
             check_lengths(list, self.op, lengths, sizes.steps)?;
         }
-        let dispatches = RecurrentDispatches {
-            kernel: self,
-            sizes,
-            float: FloatText(inputs[0].dtype.compute()),
-            inputs,
-            outputs,
-            lengths,
-            projection: self.projected.then(|| inputs[self.inputs() - 1 - usize::from(self.lengths)]),
-        };
+        let float = WgslFloat(inputs[0].dtype.compute());
         match self.part {
-            RecurrentPart::States => dispatches.describe_states(list),
-            RecurrentPart::Gradient => dispatches.describe_gradient(list),
+            RecurrentPart::States => {
+                let operands = self.state_operands(inputs, outputs);
+                RecurrentDispatches { kernel: self, sizes, float, operands }.describe_states(list)
+            }
+            RecurrentPart::Gradient => {
+                let operands = self.gradient_operands(inputs, outputs);
+                RecurrentDispatches { kernel: self, sizes, float, operands }.describe_gradient(list)
+            }
         }
     }
 }
 
+/// The operands of the forward pass.
+type StateArrays<'a, 'o> = RecurrentStateOperands<'o, DeviceArray<'a>, DeviceArray<'a>>;
+
+/// The operands of the gradient.
+type GradientArrays<'a, 'o> = RecurrentGradientOperands<'o, DeviceArray<'a>, DeviceArray<'a>>;
+
 /// A recurrent layer and its operands.
-struct RecurrentDispatches<'a, 'o> {
+struct RecurrentDispatches<'o, Operands> {
     kernel: &'o Recurrent,
     sizes: RecurrentSizes,
-    float: FloatText,
-    inputs: &'o [DeviceArray<'a>],
-    outputs: &'o [DeviceArray<'a>],
-    lengths: Option<DeviceArray<'a>>,
-    projection: Option<DeviceArray<'a>>,
+    float: WgslFloat,
+    operands: Operands,
 }
 
 /// Returns the matrix of `size` rows and columns of the last two axes of an array, from the row and the column `first`
 /// on.
 fn matrix<'a>(array: &DeviceArray<'a>, first: [usize; 2], size: [usize; 2]) -> TiledArray<'a> {
     let strides = array.layout.strides();
-    let (outer, own) = strides.split_at(strides.len() - 2);
-    let offset = first[0] as isize * own[0] + first[1] as isize * own[1];
-    let [rows, columns] = [0, 1].map(|axis| vec![IndexDigit::plain(size[axis], own[axis])]);
+    let (outer, inner) = strides.split_at(strides.len() - 2);
+    let offset = first[0] as isize * inner[0] + first[1] as isize * inner[1];
+    let [rows, columns] = [0, 1].map(|axis| vec![IndexDigit::plain(size[axis], inner[axis])]);
     let start = array.layout.offset() as isize + offset;
     TiledArray { array: *array, start, batch: outer.to_vec(), rows, columns, coordinates: Vec::new() }.simplified()
 }
 
-impl<'a> RecurrentDispatches<'a, '_> {
-    fn is_lstm(&self) -> bool {
-        self.kernel.cell == RnnMode::Lstm
-    }
-
+impl<Operands> RecurrentDispatches<'_, Operands> {
     /// Returns the states before and after a step.
     fn states(&self, step: usize) -> [usize; 2] {
         if self.kernel.reverse { [step + 1, step] } else { [step, step + 1] }
@@ -109,7 +105,7 @@ impl<'a> RecurrentDispatches<'a, '_> {
     }
 
     /// Adds the dispatches that copy an array `[N, width]` to one time of an array of states.
-    fn copy_state(
+    fn copy_state<'a>(
         &self,
         list: &mut DispatchList<'_>,
         from: &DeviceArray<'a>,
@@ -125,24 +121,26 @@ impl<'a> RecurrentDispatches<'a, '_> {
     /// Returns the arrays that a cell uses.
     fn cell_arrays(
         &self,
-        text: &mut StepShader,
-        [gates, results, states]: [&DeviceArray<'a>; 3],
-        cells: Option<&DeviceArray<'a>>,
+        builder: &mut StepShader,
+        [gates, results, states]: [&DeviceArray<'_>; 3],
+        cells: Option<&DeviceArray<'_>>,
     ) -> CellArrays {
-        let mut at = |array: &DeviceArray<'_>, time| text.array(array, Some(time));
+        let mut array_at = |array: &DeviceArray<'_>, time| builder.array(array, Some(time));
         CellArrays {
             cell: self.kernel.cell,
-            gates: at(gates, TimeIndex::Step),
-            results: at(results, TimeIndex::Step),
-            previous: at(states, TimeIndex::Previous),
-            cells: cells.map(|cells| [at(cells, TimeIndex::Previous), at(cells, TimeIndex::Following)]),
-            hidden: text.length(self.sizes.hidden),
+            gates: array_at(gates, TimeIndex::Step),
+            results: array_at(results, TimeIndex::Step),
+            previous: array_at(states, TimeIndex::Previous),
+            cells: cells.map(|cells| [array_at(cells, TimeIndex::Previous), array_at(cells, TimeIndex::Following)]),
+            hidden: builder.length(self.sizes.hidden),
         }
     }
+}
 
+impl<'a> RecurrentDispatches<'_, StateArrays<'a, '_>> {
     /// Returns W as the right factor of the forward product: four neighbouring columns are the gates of one unit.
     fn gate_weights(&self) -> TiledArray<'a> {
-        let w = self.inputs[1];
+        let w = *self.operands.weights;
         let strides = w.layout.strides();
         let (hidden, gates) = (self.sizes.hidden, self.kernel.cell.gates());
         let unit = IndexDigit::plain(hidden, strides[0]);
@@ -160,17 +158,17 @@ impl<'a> RecurrentDispatches<'a, '_> {
     /// Adds all dispatches of the forward pass.
     fn describe_states(&self, list: &mut DispatchList<'_>) -> Result<()> {
         let RecurrentSizes { batch, hidden, .. } = self.sizes;
-        let (states, cells) = (&self.outputs[1], self.outputs.get(2));
+        let RecurrentStateOperands { x, initial_state, initial_cell, projection, states, cells, .. } = self.operands;
         let start = if self.kernel.reverse { self.sizes.steps } else { 0 };
-        self.copy_state(list, &self.inputs[3], states, start)?;
-        if let Some(cells) = cells {
-            self.copy_state(list, &self.inputs[4], cells, start)?;
+        self.copy_state(list, initial_state, states, start)?;
+        if let (Some(initial_cell), Some(cells)) = (initial_cell, cells) {
+            self.copy_state(list, initial_cell, cells, start)?;
         }
         let layout = Layout::contiguous([batch, hidden].into());
-        let unprojected = self.projection.map(|_| DeviceArray {
+        let unprojected = projection.map(|_| DeviceArray {
             buffer: list.scratch(batch * hidden * self.float.0.size()),
             layout: &layout,
-            dtype: self.inputs[0].dtype,
+            dtype: x.dtype,
         });
         let mut dispatches: Vec<StepDispatch> = Vec::new();
         for step in self.steps() {
@@ -180,7 +178,7 @@ impl<'a> RecurrentDispatches<'a, '_> {
                 continue;
             }
             dispatches.push(self.describe_cell(list, times, unprojected.as_ref())?);
-            if let (Some(projection), Some(unprojected)) = (&self.projection, &unprojected) {
+            if let (Some(projection), Some(unprojected)) = (projection, &unprojected) {
                 dispatches.push(self.describe_projection(list, times, projection, unprojected)?);
             }
         }
@@ -195,25 +193,24 @@ impl<'a> RecurrentDispatches<'a, '_> {
         unprojected: Option<&DeviceArray<'_>>,
     ) -> Result<StepDispatch> {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
-        let (x, bias) = (&self.inputs[0], &self.inputs[2]);
-        let (gates, states, cells) = (&self.outputs[0], &self.outputs[1], self.outputs.get(2));
+        let RecurrentStateOperands { x, bias, lengths, gates, states, cells, .. } = self.operands;
         let is_grouped = self.kernel.cell.gates() > 1;
         let factors = StepFactors {
             left: (matrix(states, [0, 0], [batch, state]), Some(TimeIndex::Previous)),
             right: self.gate_weights(),
             depth: state,
         };
-        let reads: Vec<DeviceArray<'_>> = [*x, *bias].into_iter().chain(self.lengths).collect();
+        let reads: Vec<DeviceArray<'_>> = [x, bias].into_iter().chain(lengths).copied().collect();
         let written = unprojected.unwrap_or(states);
         let writes: Vec<DeviceArray<'_>> = [gates, written].into_iter().chain(cells).copied().collect();
         let columns = if is_grouped { 4 * hidden } else { hidden };
-        let mut text = StepShader::new(self.float, [batch, columns], &[factors], (&reads, &writes));
-        let cell = self.cell_arrays(&mut text, [x, gates, states], cells);
-        let bias = text.array(bias, None);
-        let lengths = self.lengths.map(|lengths| text.array(&lengths, None));
-        let next = text.array(written, unprojected.is_none().then_some(TimeIndex::Following));
+        let mut builder = StepShader::new(self.float, [batch, columns], &[factors], (&reads, &writes));
+        let cell = self.cell_arrays(&mut builder, [x, gates, states], cells);
+        let bias = builder.array(bias, None);
+        let lengths = lengths.map(|lengths| builder.lengths(lengths));
+        let next = builder.array(written, unprojected.is_none().then_some(TimeIndex::Following));
         let float = self.float;
-        text.finish(list, is_grouped, times, |shader, row, unit, products| {
+        builder.finish(list, is_grouped, times, |shader, row, unit, products| {
             begin_active(shader, lengths.as_ref());
             let state = cell.forward(shader, float, &bias, (row, unit), products);
             next.store(shader, row, unit, &state);
@@ -239,17 +236,18 @@ impl<'a> RecurrentDispatches<'a, '_> {
         unprojected: &DeviceArray<'_>,
     ) -> Result<StepDispatch> {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
-        let states = &self.outputs[1];
+        let RecurrentStateOperands { states, lengths, .. } = self.operands;
         let factors = StepFactors {
             left: (matrix(unprojected, [0, 0], [batch, hidden]), None),
             right: matrix(projection, [0, 0], [state, hidden]).transposed(),
             depth: hidden,
         };
-        let reads: Vec<DeviceArray<'_>> = self.lengths.into_iter().collect();
-        let mut text = StepShader::new(self.float, [batch, state], &[factors], (&reads, &[*states]));
-        let [previous, next] = [TimeIndex::Previous, TimeIndex::Following].map(|time| text.array(states, Some(time)));
-        let lengths = self.lengths.map(|lengths| text.array(&lengths, None));
-        text.finish(list, false, times, |shader, row, column, products| {
+        let reads: Vec<DeviceArray<'_>> = lengths.into_iter().copied().collect();
+        let mut builder = StepShader::new(self.float, [batch, state], &[factors], (&reads, &[*states]));
+        let [previous, next] =
+            [TimeIndex::Previous, TimeIndex::Following].map(|time| builder.array(states, Some(time)));
+        let lengths = lengths.map(|lengths| builder.lengths(lengths));
+        builder.finish(list, false, times, |shader, row, column, products| {
             begin_active(shader, lengths.as_ref());
             next.store(shader, row, column, &products[0]);
             shader.line("} else {");
@@ -258,12 +256,15 @@ impl<'a> RecurrentDispatches<'a, '_> {
             shader.line("}");
         })
     }
+}
 
+impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
     /// Adds all dispatches of the gradient.
     fn describe_gradient(&self, list: &mut DispatchList<'_>) -> Result<()> {
-        self.copy_state(list, &self.inputs[4], &self.outputs[1], 0)?;
-        if self.is_lstm() {
-            self.copy_state(list, &self.inputs[6], &self.outputs[2], 0)?;
+        let RecurrentGradientOperands { final_state_grad, final_cell_grad, projection, .. } = self.operands;
+        self.copy_state(list, final_state_grad, self.operands.initial_state_grad, 0)?;
+        if let (Some(final_cell_grad), Some(carry)) = (final_cell_grad, self.operands.initial_cell_grad) {
+            self.copy_state(list, final_cell_grad, carry, 0)?;
         }
         let mut dispatches: Vec<StepDispatch> = Vec::new();
         let mut done = None;
@@ -274,10 +275,12 @@ impl<'a> RecurrentDispatches<'a, '_> {
                 dispatches.iter().for_each(|dispatch| dispatch.repeat(list, times));
                 continue;
             }
-            match &self.projection {
+            match projection {
                 None => dispatches.push(self.describe_cell_gradient(list, times, None)?),
                 Some(projection) => {
-                    dispatches.push(self.describe_total(list, times)?);
+                    if let Some(total_grads) = self.operands.total_grads {
+                        dispatches.push(self.describe_total(list, times, total_grads)?);
+                    }
                     dispatches.push(self.describe_cell_gradient(list, times, Some(projection))?);
                 }
             }
@@ -291,19 +294,13 @@ impl<'a> RecurrentDispatches<'a, '_> {
     /// Returns the factors of the gradient of a state through the gates of the finished step.
     fn gate_gradients(&self) -> Vec<StepFactors<'a>> {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
-        // The first gate, the first block of its gradients, and the number of gates. The third gate of a GRU has its
-        // gradient in the last block.
-        let parts = match self.kernel.cell {
-            RnnMode::Gru => vec![(0, 0, 2), (2, 3, 1)],
-            cell => vec![(0, 0, cell.gates())],
-        };
-        let factors = |(gate, block, count): (usize, usize, usize)| {
-            let depth = count * hidden;
-            let left = matrix(&self.outputs[0], [0, block * hidden], [batch, depth]);
-            let right = matrix(&self.inputs[2], [gate * hidden, 0], [depth, state]);
+        let factors = |&GateBlock { first_gate, first_block, gates }: &GateBlock| {
+            let depth = gates * hidden;
+            let left = matrix(self.operands.gate_grads, [0, first_block * hidden], [batch, depth]);
+            let right = matrix(self.operands.weights, [first_gate * hidden, 0], [depth, state]);
             StepFactors { left: (left, Some(TimeIndex::Done)), right, depth }
         };
-        parts.into_iter().map(factors).collect()
+        self.kernel.cell.weight_blocks().iter().map(factors).collect()
     }
 
     /// Adds the dispatch of the gradient of a cell. The gradient of its state is the product of the total gradients and
@@ -316,29 +313,29 @@ impl<'a> RecurrentDispatches<'a, '_> {
         projection: Option<&DeviceArray<'a>>,
     ) -> Result<StepDispatch> {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
-        let (gates, states, incoming) = (&self.inputs[0], &self.inputs[1], &self.inputs[3]);
-        let (gate_grads, carry) = (&self.outputs[0], &self.outputs[1]);
-        let cells = self.is_lstm().then(|| &self.inputs[5]);
-        let cell_carry = self.is_lstm().then(|| &self.outputs[2]);
-        let factors = match projection {
-            Some(projection) => vec![StepFactors {
-                left: (matrix(&self.outputs[3], [0, 0], [batch, state]), Some(TimeIndex::Step)),
+        let RecurrentGradientOperands { gates, states, state_grads, cells, lengths, .. } = self.operands;
+        let RecurrentGradientOperands { gate_grads, initial_state_grad, initial_cell_grad, .. } = self.operands;
+        let factors = match projection.zip(self.operands.total_grads) {
+            Some((projection, total_grads)) => vec![StepFactors {
+                left: (matrix(total_grads, [0, 0], [batch, state]), Some(TimeIndex::Step)),
                 right: matrix(projection, [0, 0], [state, hidden]),
                 depth: state,
             }],
             None => self.gate_gradients(),
         };
         let reads: Vec<DeviceArray<'_>> =
-            [*gates, *states, *incoming].into_iter().chain(cells.copied()).chain(self.lengths).collect();
-        let writes: Vec<DeviceArray<'_>> = [gate_grads, carry].into_iter().chain(cell_carry).copied().collect();
-        let mut text = StepShader::new(self.float, [batch, hidden], &factors, (&reads, &writes));
-        let cell = self.cell_arrays(&mut text, [gates, gate_grads, states], cells);
-        let lengths = self.lengths.map(|lengths| text.array(&lengths, None));
-        let [carry, incoming] = [(carry, None), (incoming, Some(TimeIndex::Step))].map(|(a, t)| text.array(a, t));
-        let cell_carry = cell_carry.map(|array| text.array(array, None));
+            [gates, states, state_grads].into_iter().chain(cells).chain(lengths).copied().collect();
+        let carries = [gate_grads, initial_state_grad].into_iter().chain(initial_cell_grad);
+        let writes: Vec<DeviceArray<'_>> = carries.copied().collect();
+        let mut builder = StepShader::new(self.float, [batch, hidden], &factors, (&reads, &writes));
+        let cell = self.cell_arrays(&mut builder, [gates, gate_grads, states], cells);
+        let lengths = lengths.map(|lengths| builder.lengths(lengths));
+        let [carry, incoming] = [(initial_state_grad, None), (state_grads, Some(TimeIndex::Step))]
+            .map(|(array, time)| builder.array(array, time));
+        let cell_carry = initial_cell_grad.map(|array| builder.array(array, None));
         let (float, is_projected) = (self.float, projection.is_some());
-        text.finish(list, false, times, |shader, row, unit, products| {
-            let at = (row, unit);
+        builder.finish(list, false, times, |shader, row, unit, products| {
+            let element = (row, unit);
             let through = match is_projected {
                 true => products[0].clone(),
                 false => {
@@ -348,15 +345,15 @@ impl<'a> RecurrentDispatches<'a, '_> {
             };
             begin_active(shader, lengths.as_ref());
             if is_projected {
-                cell.backward(shader, float, cell_carry.as_ref(), at, &through);
+                cell.backward(shader, float, cell_carry.as_ref(), element, &through);
             } else {
-                let own = incoming.load(shader, row, unit);
-                let total = shader.define(float.add(&through, &own));
-                let bypass = cell.backward(shader, float, cell_carry.as_ref(), at, &total);
+                let added = incoming.load(shader, row, unit);
+                let total = shader.define(float.add(&through, &added));
+                let bypass = cell.backward(shader, float, cell_carry.as_ref(), element, &total);
                 carry.store(shader, row, unit, &bypass);
             }
             shader.line("} else {");
-            cell.store(shader, at, &vec![float.zero(); cell.cell.blocks()]);
+            cell.store(shader, element, &vec![float.zero(); cell.cell.blocks()]);
             if !is_projected {
                 carry.store(shader, row, unit, &through);
             }
@@ -365,22 +362,28 @@ impl<'a> RecurrentDispatches<'a, '_> {
     }
 
     /// Adds the dispatch of the total gradients of projected states.
-    fn describe_total(&self, list: &mut DispatchList<'_>, times: StepTimes) -> Result<StepDispatch> {
+    fn describe_total(
+        &self,
+        list: &mut DispatchList<'_>,
+        times: StepTimes,
+        total_grads: &DeviceArray<'_>,
+    ) -> Result<StepDispatch> {
         let RecurrentSizes { batch, state, .. } = self.sizes;
-        let (incoming, carry, total) = (&self.inputs[3], &self.outputs[1], &self.outputs[3]);
-        let reads: Vec<DeviceArray<'_>> = [*incoming].into_iter().chain(self.lengths).collect();
+        let RecurrentGradientOperands { state_grads, initial_state_grad, lengths, .. } = self.operands;
+        let reads: Vec<DeviceArray<'_>> = [state_grads].into_iter().chain(lengths).copied().collect();
         let factors = self.gate_gradients();
-        let mut text = StepShader::new(self.float, [batch, state], &factors, (&reads, &[*carry, *total]));
-        let lengths = self.lengths.map(|lengths| text.array(&lengths, None));
-        let [incoming, total] = [incoming, total].map(|array| text.array(array, Some(TimeIndex::Step)));
-        let carry = text.array(carry, None);
+        let mut builder =
+            StepShader::new(self.float, [batch, state], &factors, (&reads, &[*initial_state_grad, *total_grads]));
+        let lengths = lengths.map(|lengths| builder.lengths(lengths));
+        let [incoming, total] = [state_grads, total_grads].map(|array| builder.array(array, Some(TimeIndex::Step)));
+        let carry = builder.array(initial_state_grad, None);
         let float = self.float;
-        text.finish(list, false, times, |shader, row, column, products| {
+        builder.finish(list, false, times, |shader, row, column, products| {
             let bypass = carry.load(shader, row, column);
             let through = shader.define(float.add(&products[0], &bypass));
             begin_active(shader, lengths.as_ref());
-            let own = incoming.load(shader, row, column);
-            let sum = shader.define(float.add(&through, &own));
+            let added = incoming.load(shader, row, column);
+            let sum = shader.define(float.add(&through, &added));
             total.store(shader, row, column, &sum);
             carry.store(shader, row, column, float.zero());
             shader.line("} else {");
@@ -393,29 +396,23 @@ impl<'a> RecurrentDispatches<'a, '_> {
     /// Adds the dispatch of the gradient of the initial state.
     fn describe_initial_gradient(&self, list: &mut DispatchList<'_>, times: StepTimes) -> Result<()> {
         let RecurrentSizes { batch, state, .. } = self.sizes;
-        let carry = &self.outputs[1];
+        let carry = self.operands.initial_state_grad;
         let factors = self.gate_gradients();
-        let mut text = StepShader::new(self.float, [batch, state], &factors, (&[], &[*carry]));
-        let carry = text.array(carry, None);
+        let mut builder = StepShader::new(self.float, [batch, state], &factors, (&[], &[*carry]));
+        let carry = builder.array(carry, None);
         let float = self.float;
         let lines = |shader: &mut ShaderBuilder, row: &str, column: &str, products: &[String]| {
             let bypass = carry.load(shader, row, column);
             let sum = shader.define(float.add(&products[0], &bypass));
             carry.store(shader, row, column, &sum);
         };
-        text.finish(list, false, times, lines).map(drop)
+        builder.finish(list, false, times, lines).map(drop)
     }
 }
 
 /// Begins the lines for sequences whose state the step changes. The steps beyond the length of a sequence do not change
 /// its state.
-fn begin_active(shader: &mut ShaderBuilder, lengths: Option<&StepArray>) {
-    let is_active = match lengths {
-        Some(lengths) => {
-            let length = lengths.load(shader, "0u", "row");
-            format!("l_lt(vec2<u32>({}, 0u), {length})", TimeIndex::Step.text())
-        }
-        None => "true".into(),
-    };
+fn begin_active(shader: &mut ShaderBuilder, lengths: Option<&SequenceLengths>) {
+    let is_active = lengths.map_or("true".into(), |lengths| lengths.is_active(shader, "row"));
     shader.line(format!("if ({is_active}) {{"));
 }

@@ -1,14 +1,15 @@
 //! [`StepShader`]: one dispatch of a time step, a tiled product whose epilogue reads and writes arrays of the step.
 
 use crate::dispatch_list::DispatchList;
-use crate::families::shared::tile::{ArrayText, SharedTile, TiledArray, WorkgroupTile, choose_tile};
+use crate::families::shared::tile::{ArrayExprs, TileBounds, TiledArray, WorkgroupTile, choose_tile};
 use crate::operand::{Bindings, DeviceArray};
-use crate::shader::parameters::Parameters;
-use crate::shader::types::FloatText;
+use crate::shader::parameters::{ParameterSlot, Parameters};
+use crate::shader::template::{CollectLines, values};
+use crate::shader::types::WgslFloat;
 use crate::shader::{ShaderBuilder, access};
 use pellucid_ir::{Compute, Result};
 
-/// A time index that is a parameter of every dispatch. The variants are in the order of the parameters.
+/// A time index that is a parameter of every dispatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TimeIndex {
     /// The time step.
@@ -21,18 +22,45 @@ pub(super) enum TimeIndex {
     Done,
 }
 
-impl TimeIndex {
-    /// Returns the text that reads the index.
-    pub(super) fn text(self) -> String {
-        format!("params[{}]", TIMES_AT + self as usize)
-    }
+/// The parameters that differ between the dispatches of the steps.
+#[derive(Clone, Copy)]
+struct TimeSlots {
+    step: ParameterSlot,
+    previous: ParameterSlot,
+    following: ParameterSlot,
+    done: ParameterSlot,
+    /// Whether a step is done, so its gradients can be multiplied: 1 or 0.
+    is_any_done: ParameterSlot,
 }
 
-/// The parameter index of [`TimeIndex::Step`].
-const TIMES_AT: usize = 2;
+impl TimeSlots {
+    fn declare(parameters: &mut Parameters) -> TimeSlots {
+        let [step, previous, following, done, is_any_done] = [(); 5].map(|()| parameters.declare_slot(0));
+        TimeSlots { step, previous, following, done, is_any_done }
+    }
 
-/// The parameter index of the flag that a step is done, so its gradients can be multiplied.
-const FLAG_AT: usize = TIMES_AT + 4;
+    /// Returns the expression of a time index.
+    fn expr(&self, time: TimeIndex) -> String {
+        match time {
+            TimeIndex::Step => self.step,
+            TimeIndex::Previous => self.previous,
+            TimeIndex::Following => self.following,
+            TimeIndex::Done => self.done,
+        }
+        .expr()
+    }
+
+    /// Returns parameters with these time indices.
+    fn with_times(&self, parameters: &Parameters, times: StepTimes) -> Parameters {
+        let mut result = parameters.clone();
+        result.set(self.step, times.step);
+        result.set(self.previous, times.states[0]);
+        result.set(self.following, times.states[1]);
+        result.set(self.done, times.done.unwrap_or(0));
+        result.set(self.is_any_done, usize::from(times.done.is_some()));
+        result
+    }
+}
 
 /// The time indices of one dispatch.
 #[derive(Clone, Copy, Debug)]
@@ -55,21 +83,35 @@ pub(super) struct StepArray {
 }
 
 impl StepArray {
-    fn position(&self, shader: &mut ShaderBuilder, row: &str, column: &str) -> String {
+    fn offset(&self, shader: &mut ShaderBuilder, row: &str, column: &str) -> String {
         shader.define(format!("{} + {row} * {} + {column} * {}", self.base, self.row, self.column))
     }
 
     /// Adds the lines that load an element.
     pub(super) fn load(&self, shader: &mut ShaderBuilder, row: &str, column: &str) -> String {
-        let at = self.position(shader, row, column);
-        let text = access::load(shader, self.binding, self.compute.storage(), self.compute, &at);
-        shader.define(text)
+        let offset = self.offset(shader, row, column);
+        let element = access::load(shader, self.binding, self.compute.storage(), self.compute, &offset);
+        shader.define(element)
     }
 
     /// Adds the lines that store an element.
     pub(super) fn store(&self, shader: &mut ShaderBuilder, row: &str, column: &str, value: &str) {
-        let at = self.position(shader, row, column);
-        access::store(shader, self.binding, self.compute, self.compute.storage(), value, &at);
+        let offset = self.offset(shader, row, column);
+        access::store(shader, self.binding, self.compute, self.compute.storage(), value, &offset);
+    }
+}
+
+/// The lengths of sequences, for the epilogue.
+pub(super) struct SequenceLengths {
+    lengths: StepArray,
+    step: String,
+}
+
+impl SequenceLengths {
+    /// Returns the condition that the sequence `row` has the time step.
+    pub(super) fn is_active(&self, shader: &mut ShaderBuilder, row: &str) -> String {
+        let length = self.lengths.load(shader, "0u", row);
+        format!("l_lt(vec2<u32>({}, 0u), {length})", self.step)
     }
 }
 
@@ -88,8 +130,9 @@ pub(super) struct StepShader {
     shader: ShaderBuilder,
     parameters: Parameters,
     bindings: Bindings,
+    times: TimeSlots,
     tile: WorkgroupTile,
-    /// The numbers of rows and columns of the product.
+    /// The row and column counts of the product.
     limits: [String; 2],
     groups: usize,
 }
@@ -98,18 +141,17 @@ impl StepShader {
     /// Begins a shader with the sum of products of factors, `[rows, columns]`. `reads` are the other arrays that the
     /// epilogue reads, `writes` those that it writes.
     pub(super) fn new(
-        float: FloatText,
+        float: WgslFloat,
         [rows, columns]: [usize; 2],
         factors: &[StepFactors<'_>],
         (reads, writes): (&[DeviceArray<'_>], &[DeviceArray<'_>]),
     ) -> StepShader {
         let compute = float.0;
-        let (tile, depth) = choose_tile(compute, 1, [rows, columns]);
+        let (tile, tile_k) = choose_tile(compute, 1, [rows, columns]);
         let tile_columns = columns.div_ceil(tile.width());
         let groups = rows.div_ceil(tile.height()) * tile_columns;
         let mut parameters = Parameters::for_items(groups);
-        // The time indices and the flag.
-        (0..5).for_each(|_| drop(parameters.declare_len(0)));
+        let times = TimeSlots::declare(&mut parameters);
         let limits = [rows, columns].map(|v| parameters.declare_len(v));
         let tile_columns = parameters.declare_len(tile_columns);
         let mut shader = ShaderBuilder::default();
@@ -118,42 +160,39 @@ impl StepShader {
         let vectors: Vec<bool> = sides.map(|f| f.quad_axis().is_some()).collect();
         let is_vector = |k: usize| vectors.get(k).is_some_and(|&is_vector| is_vector);
         let bindings = Bindings::with_vectors(&mut shader, &inputs, writes, is_vector);
-        shader.line("if (group >= params[0]) { return; }");
-        shader.line(format!("let first_row = group / {tile_columns} * {}u;", tile.height()));
-        shader.line(format!("let first_column = group % {tile_columns} * {}u;", tile.width()));
-        tile.declare_grid(&mut shader);
-        let tiles = [("tile_a", tile.height()), ("tile_b", tile.width())]
-            .map(|(name, width)| SharedTile::declare(&mut shader, name, compute, (width, depth)));
-        tile.declare(&mut shader, "sum");
-        let mut text = StepShader { shader, parameters, bindings, tile, limits, groups };
+        shader.return_unless_item("group");
+        tile.begin(&mut shader, "group", &tile_columns);
+        let tiles = tile.declare_product(&mut shader, tile_k);
+        let mut builder = StepShader { shader, parameters, bindings, times, tile, limits, groups };
         for (k, factor) in factors.iter().enumerate() {
-            let left = text.factor(&factor.left.0, text.bindings.input(2 * k), factor.left.1);
-            let right = text.factor(&factor.right, text.bindings.input(2 * k + 1), None);
-            let depth = text.parameters.declare_len(factor.depth);
+            let left = builder.factor(&factor.left.0, builder.bindings.input(2 * k), factor.left.1);
+            let right = builder.factor(&factor.right, builder.bindings.input(2 * k + 1), None);
+            let depth = builder.parameters.declare_len(factor.depth);
             let end = match factor.left.1 {
-                Some(TimeIndex::Done) => text.shader.define(format!("{depth} * params[{FLAG_AT}]")),
+                Some(TimeIndex::Done) => builder.shader.define(format!("{depth} * {}", times.is_any_done.expr())),
                 _ => depth,
             };
-            let place = (["first_row", "first_column"], [&*text.limits[0], &*text.limits[1]]);
+            let limits = builder.limits.each_ref().map(|limit| &**limit);
+            let bounds = TileBounds { first: ["first_row", "first_column"], limits };
             let operands = ([&left, &right], [&tiles[0], &tiles[1]]);
-            text.tile.accumulate(&mut text.shader, "sum", operands, place, ("0u", &end));
+            builder.tile.accumulate(&mut builder.shader, "sum", operands, bounds, ("0u", &end));
         }
-        text
+        builder
     }
 
-    fn factor(&mut self, array: &TiledArray<'_>, binding: usize, time: Option<TimeIndex>) -> ArrayText {
+    fn factor(&mut self, array: &TiledArray<'_>, binding: usize, time: Option<TimeIndex>) -> ArrayExprs {
         let base = self.base(array.start, &array.array, time);
         array.declare(&mut self.parameters, binding, base)
     }
 
-    /// Adds the line that computes the position of the first element of the matrix of a time.
+    /// Adds the line that computes the offset of the first element of the matrix of a time.
     fn base(&mut self, start: isize, array: &DeviceArray<'_>, time: Option<TimeIndex>) -> String {
         let start = self.parameters.declare(start);
         match time {
             None => start,
             Some(time) => {
                 let stride = self.parameters.declare(array.layout.strides()[0]);
-                self.shader.define(format!("{start} + {} * {stride}", time.text()))
+                self.shader.define(format!("{start} + {} * {stride}", self.times.expr(time)))
             }
         }
     }
@@ -171,7 +210,12 @@ impl StepShader {
         StepArray { binding, compute: array.dtype.compute(), base, row, column }
     }
 
-    /// Adds a length to the parameters and returns its text.
+    /// Declares the lengths of the sequences.
+    pub(super) fn lengths(&mut self, lengths: &DeviceArray<'_>) -> SequenceLengths {
+        SequenceLengths { lengths: self.array(lengths, None), step: self.times.expr(TimeIndex::Step) }
+    }
+
+    /// Adds a length to the parameters and returns its expression.
     pub(super) fn length(&mut self, value: usize) -> String {
         self.parameters.declare_len(value)
     }
@@ -188,54 +232,50 @@ impl StepShader {
         times: StepTimes,
         lines: impl FnOnce(&mut ShaderBuilder, &str, &str, &[String]),
     ) -> Result<StepDispatch> {
-        let StepShader { mut shader, parameters, bindings, tile, limits, groups, .. } = self;
+        let StepShader { mut shader, parameters, bindings, times: slots, tile, limits, groups } = self;
         let [rows, columns] = limits;
         if groups == 0 {
-            return Ok(StepDispatch { index: None, parameters });
+            return Ok(StepDispatch { index: None, parameters, slots });
         }
         if is_grouped {
-            tile.loop_over_quads(&mut shader, "sum", |shader, quad, quad_row, quad_column| {
-                shader.line(format!("let row = first_row + {quad_row};"));
-                shader.line(format!("let column = (first_column + {quad_column}) / 4u;"));
-                shader.line(format!("if (row < {rows} && column * 4u < {columns}) {{"));
-                let products: Vec<String> = (0..4).map(|k| format!("{quad}[{k}]")).collect();
-                lines(shader, "row", "column", &products);
-                shader.line("}");
+            tile.loop_over_quads(&mut shader, "sum", |shader| {
+                let products = [0, 1, 2, 3].map(|k| format!("quad[{k}]"));
+                let visit_unit = shader.collect_lines(|shader| lines(shader, "row", "column", &products));
+                shader.template(VISIT_UNIT, values![rows, columns, visit_unit]);
             });
         } else {
-            let place = (["first_row", "first_column"], [&*rows, &*columns]);
-            tile.loop_over_elements(&mut shader, "sum", place, |shader, product| {
-                lines(shader, "row", "column", &[product.into()]);
+            let bounds = TileBounds { first: ["first_row", "first_column"], limits: [&rows, &columns] };
+            tile.loop_over_elements(&mut shader, "sum", bounds, |shader| {
+                lines(shader, "row", "column", &["value".into()]);
             });
         }
-        list.dispatch("recurrent", shader, at_times(&parameters, times), &bindings.buffers, groups)?;
-        Ok(StepDispatch { index: Some(list.len() - 1), parameters })
+        list.dispatch("recurrent", shader, slots.with_times(&parameters, times), &bindings.buffers, groups)?;
+        Ok(StepDispatch { index: Some(list.len() - 1), parameters, slots })
     }
 }
+
+/// A quad of the product whose columns are the gates of one unit.
+const VISIT_UNIT: &str = "
+    let row = first_row + quad_row;
+    let column = (first_column + quad_column) / 4u;
+    if (row < $rows && column * 4u < $columns) {
+        $visit_unit
+    }
+";
 
 /// A dispatch of a step.
 pub(super) struct StepDispatch {
     /// The index in the list of dispatches, unless the product has no elements.
     index: Option<usize>,
     parameters: Parameters,
+    slots: TimeSlots,
 }
 
 impl StepDispatch {
     /// Adds the dispatch for other times.
     pub(super) fn repeat(&self, list: &mut DispatchList<'_>, times: StepTimes) {
         if let Some(index) = self.index {
-            list.repeat(index, at_times(&self.parameters, times));
+            list.repeat(index, self.slots.with_times(&self.parameters, times));
         }
     }
-}
-
-/// Returns the parameters of a dispatch with its time indices.
-fn at_times(parameters: &Parameters, times: StepTimes) -> Parameters {
-    let mut result = parameters.clone();
-    let words = [times.step, times.states[0], times.states[1], times.done.unwrap_or(0)];
-    for (to, word) in result[TIMES_AT..].iter_mut().zip(words) {
-        *to = word as u32;
-    }
-    result[FLAG_AT] = u32::from(times.done.is_some());
-    result
 }

@@ -13,8 +13,8 @@ pub(in crate::families) fn axes_space<'a>(
     let axes: Vec<usize> = (0..shape.rank()).filter(|&axis| keep(axis)).collect();
     let dims: Vec<usize> = axes.iter().map(|&axis| shape[axis]).collect();
     let strides = |array: &DeviceArray<'_>| {
-        let own = array.broadcast_strides(shape);
-        axes.iter().map(|&axis| own[axis]).collect()
+        let strides = array.broadcast_strides(shape);
+        axes.iter().map(|&axis| strides[axis]).collect()
     };
     MergedAxes::new(&dims, &arrays.into_iter().map(strides).collect::<Vec<_>>())
 }

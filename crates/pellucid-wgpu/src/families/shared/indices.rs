@@ -1,14 +1,40 @@
-//! Index arrays of `Gather`, `Scatter` and `Recurrent`: their checks, which set the [status word](crate::status), and
-//! the positions that they select.
+//! Index arrays of `Gather`, `Scatter`, `Recurrent` and `SparseProduct`: their checks, which set the
+//! [status word](crate::status), and the offsets of the elements that they select.
 
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, BufferRef, DeviceArray};
-use crate::shader::access::{self, AxesText, MergedAxes};
+use crate::operand::{Bindings, DeviceArray};
+use crate::shader::access::{self, MergedAxes};
 use crate::shader::parameters::Parameters;
+use crate::shader::template::{CollectLines, values};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use crate::status::{AXIS, INDEX, LENGTH, OPERATION, PASSED, POSITION};
 use pellucid_ir::kernel::Index;
 use pellucid_ir::{Compute, DType, Result};
+
+/// Finds the first index out of bounds.
+const FIND_INVALID: &str = "
+    if (thread >= $item_count) { return; }
+    $load_index
+    if (l_le(vec2<u32>($len, 0u), $value) || l_lt($value, $low)) {
+        atomicMin(&status[$position], thread);
+    }
+";
+
+/// Sets the status word if there is an index out of bounds.
+const REPORT: &str = "
+    let first = atomicLoad(&status[$position]);
+    if (thread > 0u) { return; }
+    if (first == 0xffffffffu) {
+        atomicAdd(&status[$passed], 1u);
+        return;
+    }
+    $load_index
+    atomicStore(&status[$low_word], $value.x);
+    atomicStore(&status[$high_word], $value.y);
+    atomicStore(&status[$axis_word], $axis);
+    atomicStore(&status[$len_word], $len);
+    atomicStore(&status[$operation_word], $operation);
+";
 
 /// Adds the dispatches that set the status word if an index is out of bounds. If `from_end`, negative indices count
 /// from the end.
@@ -20,8 +46,9 @@ pub(in crate::families) fn check_indices(
     array: &DeviceArray<'_>,
     indices: &[DeviceArray<'_>],
 ) -> Result<()> {
+    let low = if from_end { LowerBound::FromEnd } else { LowerBound::Zero };
     let mut checked = indices.iter().zip(index.axes());
-    checked.try_for_each(|(index, &axis)| check_range(list, op, index, axis, array.shape()[axis], from_end))
+    checked.try_for_each(|(index, &axis)| check_range(list, op, index, axis, (low, array.shape()[axis])))
 }
 
 /// Adds the dispatches that set the status word if a length is not in `0..=steps`.
@@ -31,18 +58,27 @@ pub(in crate::families) fn check_lengths(
     lengths: &DeviceArray<'_>,
     steps: usize,
 ) -> Result<()> {
-    check_range(list, op, lengths, 0, steps + 1, false)
+    check_range(list, op, lengths, 0, (LowerBound::Zero, steps + 1))
 }
 
-/// Adds the dispatches that set the status word if an index is not in `0..len`, or if `from_end` in `-len..len`. `axis`
-/// is the axis of the indexed array, for the error.
-fn check_range(
+/// The smallest valid index.
+#[derive(Clone, Copy, PartialEq)]
+pub(in crate::families) enum LowerBound {
+    Zero,
+    /// Negative indices count from the end.
+    FromEnd,
+    /// The indices ascend: the previous index is the bound, and 0 is the bound of the first one.
+    Previous,
+}
+
+/// Adds the dispatches that set the status word if an index is below `low` or at least `len`. `axis` is the axis of the
+/// indexed array, for the error.
+pub(in crate::families) fn check_range(
     list: &mut DispatchList<'_>,
     op: &'static str,
     index: &DeviceArray<'_>,
     axis: usize,
-    len: usize,
-    from_end: bool,
+    (low, len): (LowerBound, usize),
 ) -> Result<()> {
     let count = index.shape().size();
     if count == 0 {
@@ -53,54 +89,49 @@ fn check_range(
     let mut parameters = Parameters::for_items(count);
     let [len, start, axis, operation] =
         [len, index.layout.offset(), axis, list.count_check(op) as usize].map(|v| parameters.declare_len(v));
-    let place = (space.declare(&mut parameters), [start]);
-    let low = if from_end { format!("l_neg(vec2<u32>({len}, 0u))") } else { "vec2<u32>(0u, 0u)".into() };
-
-    // The first dispatch finds the first index out of bounds.
-    let (mut shader, buffers) = check_shader(index);
-    shader.line("if (thread >= params[0]) { return; }");
-    let value = index_value(&mut shader, &place, "thread");
-    shader.line(format!("if (l_le(vec2<u32>({len}, 0u), {value}) || l_lt({value}, {low})) {{"));
-    shader.line(format!("    atomicMin(&status[{POSITION}], thread);"));
-    shader.line("}");
-    list.dispatch(op, shader, parameters.clone(), &buffers, count.div_ceil(WORKGROUP as usize))?;
-
-    // The second one reports it. It has one invocation, because all others return.
-    let (mut shader, buffers) = check_shader(index);
-    shader.line(format!("let first = atomicLoad(&status[{POSITION}]);"));
-    shader.line("if (thread > 0u) { return; }");
-    shader.line("if (first == 0xffffffffu) {");
-    shader.line(format!("    atomicAdd(&status[{PASSED}], 1u);"));
-    shader.line("    return;");
-    shader.line("}");
-    let value = index_value(&mut shader, &place, "first");
-    for (word, text) in [
-        (INDEX, format!("{value}.x")),
-        (INDEX + 1, format!("{value}.y")),
-        (AXIS, axis),
-        (LENGTH, len),
-        (OPERATION, operation),
-    ] {
-        shader.line(format!("atomicStore(&status[{word}], {text});"));
+    let space = space.declare(&mut parameters);
+    // Two dispatches: one invocation of the second one reports the index that the first one found.
+    for (source, flat, groups) in [(FIND_INVALID, "thread", count.div_ceil(WORKGROUP as usize)), (REPORT, "first", 1)] {
+        let mut shader = ShaderBuilder::default();
+        shader.is_check = true;
+        let bindings = Bindings::new(&mut shader, std::slice::from_ref(index), &[]);
+        let load = |shader: &mut ShaderBuilder, flat: &str| {
+            let offset = space.offsets(shader, flat, std::slice::from_ref(&start)).remove(0);
+            shader.define(access::load(shader, bindings.input(0), DType::I64, Compute::I64, &offset))
+        };
+        let (load_index, (value, low)) = shader.collect_result(|shader| {
+            let value = load(shader, flat);
+            let low = match low {
+                LowerBound::Zero => "vec2<u32>(0u, 0u)".into(),
+                LowerBound::FromEnd => format!("l_neg(vec2<u32>({len}, 0u))"),
+                LowerBound::Previous => {
+                    let before = shader.define(format!("max({flat}, 1u) - 1u"));
+                    let previous = load(shader, &before);
+                    format!("select({previous}, vec2<u32>(0u, 0u), {flat} == 0u)")
+                }
+            };
+            (value, low)
+        });
+        let range = values![load_index, value, len, low, axis, operation];
+        let [position, passed, low_word, high_word, axis_word, len_word, operation_word] =
+            [POSITION, PASSED, INDEX, INDEX + 1, AXIS, LENGTH, OPERATION].map(|word| word.to_string());
+        let words = values![position, passed, low_word, high_word, axis_word, len_word, operation_word];
+        shader.template(source, &[&range[..], words].concat());
+        list.dispatch(op, shader, parameters.clone(), &bindings.buffers, groups)?;
     }
-    list.dispatch(op, shader, parameters, &buffers, 1)
+    Ok(())
 }
 
-/// Returns a shader that reads an index array and may change the status, and the buffers of its bindings.
-fn check_shader(index: &DeviceArray<'_>) -> (ShaderBuilder, Vec<BufferRef>) {
-    let mut shader = ShaderBuilder::default();
-    shader.is_check = true;
-    let bindings = Bindings::new(&mut shader, std::slice::from_ref(index), &[]);
-    (shader, bindings.buffers)
+/// Returns the strides of an indexed array over the axes of the index arrays, of rank `rank`. Strides along an indexed
+/// axis are 0.
+pub(in crate::families) fn unindexed_strides(index: &Index, array: &DeviceArray<'_>, rank: usize) -> Vec<isize> {
+    match index {
+        Index::Axes(_) => vec![0; rank],
+        Index::Along(axis) => (0..rank).map(|a| if a == *axis { 0 } else { array.layout.strides()[a] }).collect(),
+    }
 }
 
-/// Adds the lines that load the index with the flat position `flat`, and returns its name.
-fn index_value(shader: &mut ShaderBuilder, (space, start): &(AxesText, [String; 1]), flat: &str) -> String {
-    let at = space.positions(shader, flat, start).remove(0);
-    shader.define(access::load(shader, 1, DType::I64, Compute::I64, &at))
-}
-
-/// The text of the lengths and strides of the indexed axes of an array.
+/// The expressions of the lengths and strides of the indexed axes of an array.
 pub(in crate::families) struct IndexedAxes(Vec<[String; 2]>);
 
 impl IndexedAxes {
@@ -115,22 +146,22 @@ impl IndexedAxes {
         IndexedAxes(index.axes().iter().map(axis).collect())
     }
 
-    /// Adds the lines that compute the position of the element that indices select, and returns its name. `start` is
-    /// the position for indices 0. `indices` has the binding of every index array and the position of the index. All
-    /// indices are in bounds.
-    pub(in crate::families) fn position(
+    /// Adds the lines that compute the offset of the element that indices select, and returns its name. `start` is the
+    /// offset for indices 0. `indices` has the binding of every index array and the offset of the index. All indices
+    /// are in bounds.
+    pub(in crate::families) fn offset(
         &self,
         shader: &mut ShaderBuilder,
         start: &str,
         indices: &[(usize, &str)],
     ) -> String {
-        let mut position = start.to_string();
-        for ((binding, index_at), [len, stride]) in indices.iter().zip(&self.0) {
+        let mut offset = start.to_string();
+        for ((binding, index_offset), [len, stride]) in indices.iter().zip(&self.0) {
             // The lower word determines an index in bounds.
-            let value = shader.define(shader.word(*binding, &format!("2u * {index_at}")));
+            let value = shader.define(shader.word(*binding, &format!("2u * {index_offset}")));
             let wrapped = shader.define(format!("select({value}, {value} + {len}, {value} >= 0x80000000u)"));
-            position = shader.define(format!("{position} + {wrapped} * {stride}"));
+            offset = shader.define(format!("{offset} + {wrapped} * {stride}"));
         }
-        position
+        offset
     }
 }

@@ -10,7 +10,7 @@
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, BufferRef};
 use crate::shader::parameters::Parameters;
-use crate::shader::template::values;
+use crate::shader::template::{CollectLines, values};
 use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
 use pellucid_ir::{Error, Result};
 
@@ -30,7 +30,7 @@ const SORT_TILES: &str = "
         // The empty slots of a tile follow all elements.
         var key = $largest;
         var index = 0xffffffffu;
-        if (tile < params[0] && i < $length) {
+        if (tile < $item_count && i < $length) {
             $compute_key
             key = $key;
             index = i;
@@ -65,7 +65,7 @@ const SORT_TILES: &str = "
         let tile = first_tile + slot / $tile;
         let offset = slot % $tile;
         let i = (tile % $tiles) * $tile + offset;
-        if (tile < params[0] && i < $length && offset < $keep) {
+        if (tile < $item_count && i < $length && offset < $keep) {
             let at = tile / $tiles * $length + i;
             $store
         }
@@ -74,7 +74,7 @@ const SORT_TILES: &str = "
 
 /// Merges pairs of runs, of a power of two of elements. An invocation computes `$merged` elements.
 const MERGE_RUNS: &str = "
-    if (thread >= params[0]) { return; }
+    if (thread >= $item_count) { return; }
     let line_at = thread / $blocks * $length;
     let i = thread % $blocks * $merged;
     let start = i & ~(2u * $run - 1u);
@@ -132,7 +132,7 @@ impl KeyType {
         if self == KeyType::Word { 1 } else { 2 }
     }
 
-    fn text(self) -> &'static str {
+    fn wgsl_type(self) -> &'static str {
         if self == KeyType::Word { "u32" } else { "vec2<u32>" }
     }
 
@@ -171,43 +171,43 @@ pub(in crate::families) struct SortedKeys {
     total: usize,
 }
 
-/// The text of [`SortedKeys`] in a shader.
-pub(in crate::families) struct SortedKeysText {
+/// The expressions of [`SortedKeys`] in a shader.
+pub(in crate::families) struct SortedKeysExprs {
     key: KeyType,
     binding: usize,
     total: String,
 }
 
 impl SortedKeys {
-    /// Adds the number of elements to the parameters and returns the text.
-    pub(in crate::families) fn declare(&self, parameters: &mut Parameters, binding: usize) -> SortedKeysText {
-        SortedKeysText { key: self.key, binding, total: parameters.declare_len(self.total) }
+    /// Adds the number of elements to the parameters and returns the expressions.
+    pub(in crate::families) fn declare(&self, parameters: &mut Parameters, binding: usize) -> SortedKeysExprs {
+        SortedKeysExprs { key: self.key, binding, total: parameters.declare_len(self.total) }
     }
 }
 
-impl SortedKeysText {
+impl SortedKeysExprs {
     /// Returns the expression that reads the index of an element.
-    pub(in crate::families) fn index(&self, at: &str) -> String {
-        format!("b{}[{}u * {} + {at}]", self.binding, self.key.words(), self.total)
+    pub(in crate::families) fn index(&self, element: &str) -> String {
+        format!("b{}[{}u * {} + {element}]", self.binding, self.key.words(), self.total)
     }
 
     /// Returns the expression that reads the key of an element.
-    pub(in crate::families) fn key(&self, at: &str) -> String {
-        let SortedKeysText { binding, total, .. } = self;
+    pub(in crate::families) fn key(&self, element: &str) -> String {
+        let SortedKeysExprs { binding, total, .. } = self;
         match self.key {
-            KeyType::Word => format!("b{binding}[{at}]"),
-            KeyType::Pair => format!("vec2<u32>(b{binding}[{at}], b{binding}[{total} + {at}])"),
+            KeyType::Word => format!("b{binding}[{element}]"),
+            KeyType::Pair => format!("vec2<u32>(b{binding}[{element}], b{binding}[{total} + {element}])"),
         }
     }
 
     /// Returns the statements that write an element.
-    fn store(&self, at: &str, key: &str, index: &str) -> String {
-        let SortedKeysText { binding, total, .. } = self;
+    fn store(&self, element: &str, key: &str, index: &str) -> String {
+        let SortedKeysExprs { binding, total, .. } = self;
         let key = match self.key {
-            KeyType::Word => format!("b{binding}[{at}] = {key};"),
-            KeyType::Pair => format!("b{binding}[{at}] = {key}.x; b{binding}[{total} + {at}] = {key}.y;"),
+            KeyType::Word => format!("b{binding}[{element}] = {key};"),
+            KeyType::Pair => format!("b{binding}[{element}] = {key}.x; b{binding}[{total} + {element}] = {key}.y;"),
         };
-        format!("{key} {} = {index};", self.index(at))
+        format!("{key} {} = {index};", self.index(element))
     }
 }
 
@@ -264,12 +264,12 @@ impl KeySort {
         (sorted, to): (&SortedKeys, usize),
         key: impl FnOnce(&mut ShaderBuilder, &mut Parameters) -> String,
     ) {
-        for (name, ty) in [("tile_keys", self.key.text()), ("tile_indices", "u32")] {
-            shader.globals.push_str(&format!("var<workgroup> {name}: array<{ty}, {TILE_ELEMENTS}>;\n"));
+        for (name, ty) in [("tile_keys", self.key.wgsl_type()), ("tile_indices", "u32")] {
+            shader.workgroup_array(name, ty, TILE_ELEMENTS);
         }
         let [tile, tiles, length, keep] = [tile, tiles, self.length, self.keep].map(|v| parameters.declare_len(v));
         let store = sorted.declare(parameters, to).store("at", "tile_keys[slot]", "tile_indices[slot]");
-        let (compute_key, key) = shader.part(|shader| key(shader, parameters));
+        let (compute_key, key) = shader.collect_result(|shader| key(shader, parameters));
         let (largest, a_less, b_less) = (self.key.largest(), self.key.less("a", "b"), self.key.less("b", "a"));
         let [slots, pairs, workgroup] =
             [TILE_ELEMENTS, TILE_ELEMENTS / 2, WORKGROUP as usize].map(|size| format!("{size}u"));
@@ -284,10 +284,10 @@ impl KeySort {
         let [run, blocks, length, keep] = [run, self.length.div_ceil(OUTPUTS_PER_INVOCATION), self.length, self.keep]
             .map(|v| parameters.declare_len(v));
         let from = sorted.declare(parameters, from);
-        let to = SortedKeysText { binding: to, total: from.total.clone(), ..from };
-        let positions =
+        let to = SortedKeysExprs { binding: to, total: from.total.clone(), ..from };
+        let elements =
             ["(at + middle)", "(b_at + first - 1u - middle)", "(at + min(a_next, a_count - 1u))", "(b_at + b_next)"];
-        let [middle_of_a, middle_of_b, next_of_a, next_of_b] = positions.map(|at| from.key(at));
+        let [middle_of_a, middle_of_b, next_of_a, next_of_b] = elements.map(|element| from.key(element));
         let (index, store) = (from.index("source"), to.store("(at + k)", "value", "index"));
         let (b_less, merged) = (self.key.less("b", "a"), format!("{OUTPUTS_PER_INVOCATION}u"));
         let sizes = values![run, blocks, length, keep, merged];

@@ -3,11 +3,13 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `axes` | the axes of operands |
-//! | `indices` | index arrays: their checks, and the positions that they select |
+//! | `indices` | index arrays: their checks, and the offsets that they select |
 //! | `key_sort` | stable sorting of integer keys |
 //! | `tile` | products in tiles |
+//! | `window` | the spatial axes of windows |
 
 pub(super) mod axes;
 pub(super) mod indices;
 pub(super) mod key_sort;
 pub(super) mod tile;
+pub(super) mod window;

@@ -22,6 +22,8 @@
 mod operations;
 mod statements;
 
+use super::special_functions::has_two_floats;
+use super::types::u64_literal;
 use pellucid_ir::lock;
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -135,7 +137,7 @@ impl SourceModule {
     }
 
     /// Returns the module whose sources have the text of the functions.
-    fn text(self) -> SourceModule {
+    fn source_module(self) -> SourceModule {
         if self == SourceModule::TwoFloats { SourceModule::Double } else { self }
     }
 
@@ -158,10 +160,10 @@ thread_local! {
 
 fn parse_sources() -> Sources {
     let mut sources = Sources { functions: HashMap::new(), constants: HashMap::new() };
-    let single = pellucid_simd::math::single::SOURCES.map(|text| (SourceModule::Single, text));
-    let double = pellucid_simd::math::double::SOURCES.map(|text| (SourceModule::Double, text));
-    for (module, text) in single.into_iter().chain(double) {
-        let items = syn::parse_file(text).map(|file| file.items).unwrap_or_default();
+    let single = pellucid_simd::math::single::SOURCES.map(|source| (SourceModule::Single, source));
+    let double = pellucid_simd::math::double::SOURCES.map(|source| (SourceModule::Double, source));
+    for (module, source) in single.into_iter().chain(double) {
+        let items = syn::parse_file(source).map(|file| file.items).unwrap_or_default();
         for item in items {
             match item {
                 Item::Fn(f) => drop(sources.functions.insert((module, f.sig.ident.to_string()), f)),
@@ -173,11 +175,6 @@ fn parse_sources() -> Sources {
     sources
 }
 
-/// The functions of `f32` that round a result computed with sums of two `f32`. In `f64`, drivers compile them for 20 s
-/// and more.
-const WITH_TWO_FLOATS: [&str; 8] =
-    ["polygamma", "zeta", "igamma", "igammac", "bessel_j", "bessel_y", "bessel_k", "bessel_ke"];
-
 /// Returns the WGSL text of a function: `f_exp` is the function `exp` of `pellucid_simd::math::single`, `d_exp` the
 /// function of `double`, and `t_exp` the function with sums of two `f32`. If a function exists in `double` only,
 /// `f_lgamma` rounds its result.
@@ -188,10 +185,10 @@ pub(crate) fn translated(name: &str) -> Result<String, Untranslatable> {
     type Cache = HashMap<String, Result<String, Untranslatable>>;
     static CACHE: LazyLock<std::sync::Mutex<Cache>> = LazyLock::new(Default::default);
     let mut cache = lock(&CACHE);
-    if let Some(known) = cache.get(name) {
-        return known.clone();
+    if let Some(cached) = cache.get(name) {
+        return cached.clone();
     }
-    let text = SOURCES.with(|cell| {
+    let source = SOURCES.with(|cell| {
         let sources = cell.get_or_init(parse_sources);
         let (module, rust_name) = match name.split_at_checked(2) {
             Some(("f_", rust_name)) => (SourceModule::Single, rust_name),
@@ -201,14 +198,13 @@ pub(crate) fn translated(name: &str) -> Result<String, Untranslatable> {
         };
         let exists = |module| sources.functions.contains_key(&(module, rust_name.to_string()));
         if module == SourceModule::Single && !exists(module) && exists(SourceModule::Double) {
-            let has_two_floats = WITH_TWO_FLOATS.contains(&rust_name);
-            let module = if has_two_floats { SourceModule::TwoFloats } else { SourceModule::Double };
-            return WgslTranslator::new(sources, module).rounded_function_text(rust_name);
+            let module = if has_two_floats(rust_name) { SourceModule::TwoFloats } else { SourceModule::Double };
+            return WgslTranslator::new(sources, module).rounded_function_source(rust_name);
         }
-        WgslTranslator::new(sources, module).function_text(rust_name)
+        WgslTranslator::new(sources, module).function_source(rust_name)
     });
-    cache.insert(name.to_string(), text.clone());
-    text
+    cache.insert(name.to_string(), source.clone());
+    source
 }
 
 /// The names that are visible in a function body.
@@ -240,7 +236,7 @@ impl FunctionTypes {
     }
 
     /// Returns the type of the result in WGSL. A tuple of two `f64` is a vector of four elements.
-    fn result_text(&self) -> Result<&'static str, Untranslatable> {
+    fn result_type(&self) -> Result<&'static str, Untranslatable> {
         match self.result[..] {
             [single] => Ok(single.wgsl()),
             [ValueType::F64, ValueType::F64] => Ok("vec4<u32>"),
@@ -272,12 +268,12 @@ impl<'a> WgslTranslator<'a> {
     }
 
     fn function(&self, name: &str) -> Result<&'a ItemFn, Untranslatable> {
-        let function = self.sources.functions.get(&(self.module.text(), name.to_string()));
+        let function = self.sources.functions.get(&(self.module.source_module(), name.to_string()));
         function.ok_or_else(|| format!("no function `{name}`"))
     }
 
     /// Returns the text of a function of the module.
-    fn function_text(mut self, name: &str) -> Result<String, Untranslatable> {
+    fn function_source(mut self, name: &str) -> Result<String, Untranslatable> {
         let function = self.function(name)?;
         let types = FunctionTypes::of(function, self.module)?;
         let (mut parameters, mut arguments) = (Vec::new(), Vec::new());
@@ -286,7 +282,7 @@ impl<'a> WgslTranslator<'a> {
             arguments.push(Symbol::Name(*ty, format!("x{k}")));
         }
         let header =
-            format!("fn {}_{name}({}) -> {}", self.module.prefix(), parameters.join(", "), types.result_text()?);
+            format!("fn {}_{name}({}) -> {}", self.module.prefix(), parameters.join(", "), types.result_type()?);
         let value = if statements::is_straight(&function.block) {
             Some(self.inline(function, arguments, &[])?)
         } else {
@@ -298,18 +294,18 @@ impl<'a> WgslTranslator<'a> {
         match value {
             Some(value) => self.return_line(&value, &types.result)?,
             // All statements return, but WGSL requires a `return` at the end.
-            None => self.lines.push(format!("return {}();", types.result_text()?)),
+            None => self.lines.push(format!("return {}();", types.result_type()?)),
         }
         let body: String = self.arrays.iter().chain(&self.lines).map(|line| format!("    {line}\n")).collect();
         Ok(format!("{header} {{\n{body}}}\n"))
     }
 
     /// Returns the text of a function of `f32` that rounds the result of a function of `f64`.
-    fn rounded_function_text(self, name: &str) -> Result<String, Untranslatable> {
+    fn rounded_function_source(self, name: &str) -> Result<String, Untranslatable> {
         let count = FunctionTypes::of(self.function(name)?, self.module)?.parameters.len();
         let prefix = self.module.prefix();
-        self.function_text(name)?;
-        let join = |text: &dyn Fn(usize) -> String| (0..count).map(text).collect::<Vec<_>>().join(", ");
+        self.function_source(name)?;
+        let join = |item: &dyn Fn(usize) -> String| (0..count).map(item).collect::<Vec<_>>().join(", ");
         let (parameters, arguments) = (join(&|k| format!("x{k}: f32")), join(&|k| format!("{prefix}_from_f32(x{k})")));
         let result = format!("{prefix}_to_f32({prefix}_{name}({arguments}))");
         Ok(format!("fn f_{name}({parameters}) -> f32 {{\n    return {result};\n}}\n"))
@@ -342,27 +338,27 @@ impl<'a> WgslTranslator<'a> {
             Symbol::List(values) => &values[..],
             single => std::slice::from_ref(single),
         };
-        let mut texts = Vec::new();
+        let mut exprs = Vec::new();
         for (value, &wanted) in values.iter().zip(types) {
-            let (ty, text) = self.typed(value, wanted)?;
+            let (ty, expr) = self.typed(value, wanted)?;
             if ty != wanted {
                 return Err("a result of another type".into());
             }
-            texts.push(text);
+            exprs.push(expr);
         }
-        self.lines.push(match &texts[..] {
-            [text] => format!("return {text};"),
-            texts if types.contains(&ValueType::TwoFloats) => format!("return vec4<f32>({});", texts.join(", ")),
-            texts => format!("return vec4<u32>({});", texts.join(", ")),
+        self.lines.push(match &exprs[..] {
+            [expr] => format!("return {expr};"),
+            exprs if types.contains(&ValueType::TwoFloats) => format!("return vec4<f32>({});", exprs.join(", ")),
+            exprs => format!("return vec4<u32>({});", exprs.join(", ")),
         });
         Ok(())
     }
 
     /// Adds a line that computes `text` and returns its name.
-    fn emit(&mut self, ty: ValueType, text: String) -> Symbol {
+    fn emit(&mut self, ty: ValueType, expr: String) -> Symbol {
         self.names += 1;
         let name = format!("v{}", self.names);
-        self.lines.push(format!("let {name}: {} = {text};", ty.wgsl()));
+        self.lines.push(format!("let {name}: {} = {expr};", ty.wgsl()));
         Symbol::Name(ty, name)
     }
 
@@ -370,11 +366,11 @@ impl<'a> WgslTranslator<'a> {
     fn typed(&self, value: &Symbol, wanted: ValueType) -> Result<(ValueType, String), Untranslatable> {
         Ok(match value {
             Symbol::Name(ty, name) | Symbol::Variable(ty, name) => (*ty, name.clone()),
-            Symbol::F32(x) => (ValueType::F32, float_text(*x)),
-            Symbol::F64(x) if wanted == ValueType::F32 => (ValueType::F32, float_text(*x as f32)),
-            Symbol::F64(x) if wanted == ValueType::F64 => (ValueType::F64, pair_text(x.to_bits())),
-            Symbol::F64(x) if wanted == ValueType::TwoFloats => (wanted, two_floats_text(*x)),
-            Symbol::Integer(x) if matches!(wanted, ValueType::I64 | ValueType::U64) => (wanted, pair_text(*x as u64)),
+            Symbol::F32(x) => (ValueType::F32, f32_literal(*x)),
+            Symbol::F64(x) if wanted == ValueType::F32 => (ValueType::F32, f32_literal(*x as f32)),
+            Symbol::F64(x) if wanted == ValueType::F64 => (ValueType::F64, u64_literal(x.to_bits())),
+            Symbol::F64(x) if wanted == ValueType::TwoFloats => (wanted, two_floats_literal(*x)),
+            Symbol::Integer(x) if matches!(wanted, ValueType::I64 | ValueType::U64) => (wanted, u64_literal(*x as u64)),
             Symbol::I32(x) => (ValueType::I32, format!("i32({x})")),
             Symbol::U32(x) => (ValueType::U32, format!("{x}u")),
             Symbol::Integer(x) if wanted == ValueType::I32 => (ValueType::I32, format!("i32({x})")),
@@ -408,7 +404,7 @@ impl<'a> WgslTranslator<'a> {
 }
 
 /// Returns the WGSL text of an `f32`. Values that WGSL has no literal for are created from bits at run time.
-pub(crate) fn float_text(x: f32) -> String {
+pub(crate) fn f32_literal(x: f32) -> String {
     if x.is_normal() || x == 0.0 && x.is_sign_positive() {
         format!("{x:e}f")
     } else {
@@ -416,18 +412,13 @@ pub(crate) fn float_text(x: f32) -> String {
     }
 }
 
-/// Returns the text of 64 bits as a pair of words.
-fn pair_text(bits: u64) -> String {
-    format!("vec2<u32>({:#x}u, {:#x}u)", bits as u32, bits >> 32)
-}
-
 /// Returns the text of the sum of two `f32` that is nearest to `x`.
-fn two_floats_text(x: f64) -> String {
+fn two_floats_literal(x: f64) -> String {
     let high = x as f32;
     let low = if high.is_finite() { (x - f64::from(high)) as f32 } else { 0.0 };
     // WGSL has no literals of subnormal numbers.
     let low = if low.is_normal() { low } else { 0.0 };
-    format!("vec2<f32>({}, {})", float_text(high), float_text(low))
+    format!("vec2<f32>({}, {})", f32_literal(high), f32_literal(low))
 }
 
 fn as_f32(value: Symbol) -> Symbol {

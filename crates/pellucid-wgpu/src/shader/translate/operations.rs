@@ -13,7 +13,7 @@ impl WgslTranslator<'_> {
         let name = last_segment(path);
         let qualifier = path.segments.iter().rev().nth(1).map(|s| s.ident.to_string());
         let has = |segment: &str| path.segments.iter().any(|s| s.ident == segment);
-        let of_f64 = has("f64") || self.module != SourceModule::Single && !has("f32");
+        let is_double = has("f64") || self.module != SourceModule::Single && !has("f32");
         if qualifier.is_none()
             && let Some(value) = scope.get(&name)
         {
@@ -22,7 +22,7 @@ impl WgslTranslator<'_> {
                 value => value.clone(),
             });
         }
-        if let Some(constant) = self.sources.constants.get(&(self.module.text(), name.clone())) {
+        if let Some(constant) = self.sources.constants.get(&(self.module.source_module(), name.clone())) {
             let value = self.expression(&constant.expr, &Scope::new())?;
             return Ok(with_declared_type(value, &constant.ty));
         }
@@ -40,9 +40,9 @@ impl WgslTranslator<'_> {
             "PI" => wide::PI,
             // The relative error of an operation, with a reserve.
             "EPSILON" if self.module == SourceModule::TwoFloats => 2f64.powi(-44),
-            "EPSILON" if of_f64 => f64::EPSILON,
-            "MAX" if !of_f64 => f64::from(f32::MAX),
-            "MIN_POSITIVE" if !of_f64 => f64::from(f32::MIN_POSITIVE),
+            "EPSILON" if is_double => f64::EPSILON,
+            "MAX" if !is_double => f64::from(f32::MAX),
+            "MIN_POSITIVE" if !is_double => f64::from(f32::MIN_POSITIVE),
             "MAX" => f64::MAX,
             "MIN_POSITIVE" => f64::MIN_POSITIVE,
             "INFINITY" => f64::INFINITY,
@@ -50,7 +50,7 @@ impl WgslTranslator<'_> {
             "NAN" => f64::NAN,
             _ => return Err(format!("the name `{name}`")),
         };
-        Ok(if of_f64 { Symbol::F64(value) } else { Symbol::F32(value as f32) })
+        Ok(if is_double { Symbol::F64(value) } else { Symbol::F32(value as f32) })
     }
 
     pub(super) fn call(
@@ -63,9 +63,10 @@ impl WgslTranslator<'_> {
         let mut qualifier = path.segments.iter().rev().nth(1).map(|s| s.ident.to_string());
         if self.module == SourceModule::TwoFloats
             && qualifier.as_deref() == Some("libm")
-            && let Some((_, own)) = [("exp", "exp"), ("log", "ln")].into_iter().find(|(of_libm, _)| *of_libm == name)
+            && let Some((_, rust_name)) =
+                [("exp", "exp"), ("log", "ln")].into_iter().find(|(libm_name, _)| *libm_name == name)
         {
-            (name, qualifier) = (own.into(), None);
+            (name, qualifier) = (rust_name.into(), None);
         }
         match (qualifier.as_deref(), &*name) {
             (Some("S"), "splat") => return first(arguments).map(as_f32),
@@ -80,8 +81,8 @@ impl WgslTranslator<'_> {
             (Some("libm"), _) => return Err(format!("the function `{name}` of libm")),
             _ => {}
         }
-        let has_wide_text = qualifier.as_deref() == Some("double") && self.module == SourceModule::Single;
-        let module = if has_wide_text { SourceModule::Double } else { self.module };
+        let has_wide_source = qualifier.as_deref() == Some("double") && self.module == SourceModule::Single;
+        let module = if has_wide_source { SourceModule::Double } else { self.module };
         let caller = std::mem::replace(&mut self.module, module);
         let function = self.function(&name)?;
         let result = if self.has_own_function(&name) {
@@ -117,17 +118,17 @@ impl WgslTranslator<'_> {
             // The text is not used here, but it must exist.
             let mut callee = WgslTranslator::new(self.sources, self.module);
             callee.active = self.active.clone();
-            callee.function_text(&name)?;
+            callee.function_source(&name)?;
         }
-        let mut texts = Vec::new();
+        let mut exprs = Vec::new();
         for (argument, &wanted) in arguments.iter().zip(&types.parameters) {
-            let (ty, text) = self.typed(argument, wanted)?;
+            let (ty, expr) = self.typed(argument, wanted)?;
             if ty != wanted {
                 return Err(format!("an argument of `{name}`"));
             }
-            texts.push(text);
+            exprs.push(expr);
         }
-        let call = format!("{}_{name}({})", self.module.prefix(), texts.join(", "));
+        let call = format!("{}_{name}({})", self.module.prefix(), exprs.join(", "));
         if let [single] = types.result[..] {
             return Ok(self.emit(single, call));
         }
@@ -171,12 +172,12 @@ impl WgslTranslator<'_> {
     /// Returns the name of a variable that holds an array of `f64`. Equal arrays of a function share a variable.
     fn array(&mut self, values: &[Symbol]) -> Result<String, Untranslatable> {
         let wide = self.module.wide();
-        let texts = values.iter().map(|value| self.typed(value, wide).map(|(_, text)| text));
-        let texts = texts.collect::<Result<Vec<String>, _>>()?;
-        let value = format!("array<{}, {}>({});", wide.wgsl(), texts.len(), texts.join(", "));
-        let known = self.arrays.iter().position(|line| line.ends_with(&value));
-        let k = known.unwrap_or(self.arrays.len());
-        if known.is_none() {
+        let exprs = values.iter().map(|value| self.typed(value, wide).map(|(_, expr)| expr));
+        let exprs = exprs.collect::<Result<Vec<String>, _>>()?;
+        let value = format!("array<{}, {}>({});", wide.wgsl(), exprs.len(), exprs.join(", "));
+        let existing = self.arrays.iter().position(|line| line.ends_with(&value));
+        let k = existing.unwrap_or(self.arrays.len());
+        if existing.is_none() {
             self.arrays.push(format!("var c{k} = {value}"));
         }
         Ok(format!("c{k}"))
@@ -235,8 +236,8 @@ impl WgslTranslator<'_> {
         match as_u32(value) {
             Symbol::U32(bits) => Ok(Symbol::F32(f32::from_bits(bits))),
             other => {
-                let (_, text) = self.typed(&other, ValueType::U32)?;
-                Ok(self.emit(ValueType::F32, format!("bitcast<f32>({text})")))
+                let (_, expr) = self.typed(&other, ValueType::U32)?;
+                Ok(self.emit(ValueType::F32, format!("bitcast<f32>({expr})")))
             }
         }
     }
@@ -271,15 +272,15 @@ impl WgslTranslator<'_> {
         if ty != ValueType::F32 {
             return Err(format!("the method `{name}` of an integer"));
         }
-        let mut texts = vec![x];
+        let mut exprs = vec![x];
         for argument in &arguments {
-            let (ty, text) = self.typed(argument, ValueType::F32)?;
+            let (ty, expr) = self.typed(argument, ValueType::F32)?;
             if ty != ValueType::F32 {
                 return Err(format!("an integer argument of `{name}`"));
             }
-            texts.push(text);
+            exprs.push(expr);
         }
-        let (ty, text) = match (name, &texts[..]) {
+        let (ty, expr) = match (name, &exprs[..]) {
             ("mul_add", [a, b, c]) => (ValueType::F32, format!("f_fma({a}, {b}, {c})")),
             ("abs" | "sqrt" | "trunc" | "floor", [a]) => (ValueType::F32, format!("f_{name}({a})")),
             ("round_ties_even", [a]) => (ValueType::F32, format!("f_round({a})")),
@@ -292,22 +293,22 @@ impl WgslTranslator<'_> {
             ("is_sign_negative", [a]) => (ValueType::Bool, format!("(bitcast<u32>({a}) >= 0x80000000u)")),
             _ => return Err(format!("the method `{name}`")),
         };
-        Ok(self.emit(ty, text))
+        Ok(self.emit(ty, expr))
     }
 
     /// Returns the result of a method of `f64`.
     fn double_method(&mut self, name: &str, receiver: &Symbol, arguments: &[Symbol]) -> Result<Symbol, Untranslatable> {
         let (wide, p) = (self.module.wide(), self.module.prefix());
         let (wide, p) = if self.module == SourceModule::Single { (ValueType::F64, "d") } else { (wide, p) };
-        let mut texts = Vec::new();
+        let mut exprs = Vec::new();
         for operand in [receiver].into_iter().chain(arguments) {
-            let (ty, text) = self.typed(operand, wide)?;
+            let (ty, expr) = self.typed(operand, wide)?;
             if ty != wide {
                 return Err(format!("an operand of `{name}`"));
             }
-            texts.push(text);
+            exprs.push(expr);
         }
-        let (ty, text) = match (name, &texts[..]) {
+        let (ty, expr) = match (name, &exprs[..]) {
             ("mul_add", [a, b, c]) => (wide, format!("{p}_fma({a}, {b}, {c})")),
             ("abs" | "sqrt" | "trunc" | "floor" | "ceil", [a]) => (wide, format!("{p}_{name}({a})")),
             ("round_ties_even", [a]) => (wide, format!("{p}_round({a})")),
@@ -323,7 +324,7 @@ impl WgslTranslator<'_> {
             ("to_bits", [a]) => return Ok(Symbol::Name(ValueType::U64, a.clone())),
             _ => return Err(format!("the method `{name}` of f64")),
         };
-        Ok(self.emit(ty, text))
+        Ok(self.emit(ty, expr))
     }
 
     pub(super) fn cast(&mut self, value: Symbol, to: &str) -> Result<Symbol, Untranslatable> {
@@ -392,7 +393,7 @@ impl WgslTranslator<'_> {
             let (_, y) = self.typed(&b, ValueType::F32)?;
             return self.float_operation(op, ValueType::F32, "f", (&x, &y));
         }
-        let text = match op {
+        let expr = match op {
             BinOp::And(_) => "&&",
             BinOp::Or(_) => "||",
             BinOp::Add(_) => "+",
@@ -408,7 +409,7 @@ impl WgslTranslator<'_> {
             BinOp::Gt(_) => ">",
             _ => return Err("an integer operator outside the subset".into()),
         };
-        self.integer_operation(text, a, b)
+        self.integer_operation(expr, a, b)
     }
 
     /// Returns the result of an operator on two floats of type `float`, whose functions have this prefix.
@@ -420,7 +421,7 @@ impl WgslTranslator<'_> {
         (x, y): (&str, &str),
     ) -> Result<Symbol, Untranslatable> {
         use syn::BinOp;
-        let (ty, text) = match op {
+        let (ty, expr) = match op {
             BinOp::Add(_) => (float, format!("{prefix}_add({x}, {y})")),
             BinOp::Sub(_) => (float, format!("{prefix}_sub({x}, {y})")),
             BinOp::Mul(_) => (float, format!("{prefix}_mul({x}, {y})")),
@@ -433,7 +434,7 @@ impl WgslTranslator<'_> {
             BinOp::Ne(_) => (ValueType::Bool, format!("!{prefix}_eq({x}, {y})")),
             _ => return Err("a float operator outside the subset".into()),
         };
-        Ok(self.emit(ty, text))
+        Ok(self.emit(ty, expr))
     }
 
     fn integer_operation(&mut self, op: &str, a: Symbol, b: Symbol) -> Result<Symbol, Untranslatable> {
@@ -459,7 +460,7 @@ impl WgslTranslator<'_> {
         let (_, y) = self.typed(&b, wanted)?;
         let is_boolean = matches!(op, "==" | "!=" | "<" | ">" | "&&" | "||");
         if matches!(ty, ValueType::I64 | ValueType::U64) {
-            let text = match op {
+            let expr = match op {
                 "+" => format!("l_add({x}, {y})"),
                 "-" => format!("l_sub({x}, {y})"),
                 "==" => format!("l_eq({x}, {y})"),
@@ -469,7 +470,7 @@ impl WgslTranslator<'_> {
                 "&" | "|" | "^" => format!("{x} {op} {y}"),
                 _ => return Err(format!("the operator {op} of a 64-bit integer")),
             };
-            return Ok(self.emit(if is_boolean { ValueType::Bool } else { ty }, text));
+            return Ok(self.emit(if is_boolean { ValueType::Bool } else { ty }, expr));
         }
         Ok(self.emit(if is_boolean { ValueType::Bool } else { ty }, format!("{x} {op} {y}")))
     }

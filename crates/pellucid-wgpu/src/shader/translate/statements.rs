@@ -124,18 +124,18 @@ impl WgslTranslator<'_> {
         let Some(Symbol::Variable(ty, name)) = scope.get(&last_segment(&path.path)) else {
             return Err("an assignment to a constant".into());
         };
-        let (other, text) = self.typed(&value, *ty)?;
+        let (other, expr) = self.typed(&value, *ty)?;
         if other != *ty {
             return Err("an assignment of another type".into());
         }
-        self.lines.push(format!("{name} = {text};"));
+        self.lines.push(format!("{name} = {expr};"));
         Ok(())
     }
 
     /// Translates an `if` with its control flow. Returns its value, or `None` if it has none.
     fn branch(&mut self, branch: &ExprIf, scope: &Scope) -> Result<Option<Symbol>, Untranslatable> {
         let condition = self.expression(&branch.cond, scope)?;
-        let (_, condition_text) = self.typed(&condition, ValueType::Bool)?;
+        let (_, condition_expr) = self.typed(&condition, ValueType::Bool)?;
         let before = std::mem::take(&mut self.lines);
         let then = self.statements(&branch.then_branch, scope.clone())?;
         let mut then_lines = std::mem::take(&mut self.lines);
@@ -155,7 +155,7 @@ impl WgslTranslator<'_> {
             (Some(a), Some(b)) => Some(self.merged(a, b, &mut then_lines, &mut else_lines)?),
             // The branch without a value returns, so the other branch continues after the `if`.
             (None, Some(b)) => {
-                self.lines.push(format!("if ({condition_text}) {{"));
+                self.lines.push(format!("if ({condition_expr}) {{"));
                 self.lines.append(&mut then_lines);
                 self.lines.push("}".into());
                 self.lines.append(&mut else_lines);
@@ -164,7 +164,7 @@ impl WgslTranslator<'_> {
             (Some(_), None) => return Err("an `if` with one value".into()),
             (None, None) => None,
         };
-        self.lines.push(format!("if ({condition_text}) {{"));
+        self.lines.push(format!("if ({condition_expr}) {{"));
         self.lines.append(&mut then_lines);
         if !else_lines.is_empty() {
             self.lines.push("} else {".into());
@@ -221,10 +221,10 @@ impl WgslTranslator<'_> {
 
     /// Adds a variable with an initial value.
     fn variable(&mut self, value: Symbol) -> Result<Symbol, Untranslatable> {
-        let (ty, text) = self.typed(&value, self.literal_type(&value))?;
+        let (ty, expr) = self.typed(&value, self.literal_type(&value))?;
         self.names += 1;
         let name = format!("v{}", self.names);
-        self.lines.push(format!("var {name}: {} = {text};", ty.wgsl()));
+        self.lines.push(format!("var {name}: {} = {expr};", ty.wgsl()));
         Ok(Symbol::Variable(ty, name))
     }
 

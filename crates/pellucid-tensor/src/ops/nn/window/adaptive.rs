@@ -2,26 +2,19 @@
 //!
 //! For L elements and O windows, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉; neighbours may overlap.
 
-use super::resample_taps::{ResampleTaps, apply_taps};
+use super::pool::MaxPoolOp;
 use super::shuffle::concat_dims;
 use super::{SpatialImages, check_lengths};
-use crate::array::{host_values, host_vec};
+use crate::autograd::apply;
 use crate::ops::call::check;
-use crate::ops::formula::broadcast;
 use crate::ops::primitive::precision::in_single;
-use crate::ops::primitive::{create, fill, gather, view};
+use crate::ops::primitive::sparse::{SparseMatrix, multiply_axis};
 use crate::ops::reduce::reductions;
 use crate::ops::shape::rearrange;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result, Shape};
-use std::ops::Range;
-
-/// Returns the elements of window o.
-fn window_range(len: usize, outputs: usize, o: usize) -> Range<usize> {
-    let at = |o: usize| (o as u128 * len as u128 / outputs as u128) as usize;
-    at(o)..((o + 1) as u128 * len as u128).div_ceil(outputs as u128) as usize
-}
+use pellucid_ir::kernel::{PoolWindows, adaptive_window};
+use pellucid_ir::{Error, Result};
 
 /// Returns the length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L by O, a multiple of their
 /// greatest common divisor.
@@ -56,22 +49,34 @@ fn output_lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spati
     Ok(outputs)
 }
 
-/// Computes the means of `outputs` windows along an axis.
-pub(crate) fn adaptive_means(x: &Tensor, axis: usize, outputs: usize) -> Result<Tensor> {
+/// Computes the means of `outputs` windows along an axis. Errors name `op`.
+pub(crate) fn adaptive_means(op: &'static str, x: &Tensor, axis: usize, outputs: usize) -> Result<Tensor> {
     let len = x.shape()[axis];
     if len == outputs {
         return Ok(x.clone());
     }
     if outputs > 0 && len.is_multiple_of(outputs) {
-        let parts = rearrange::unflatten(x, axis as isize, [outputs as isize, (len / outputs) as isize])?;
-        return reductions::mean(&parts, axis as isize + 1);
+        return means_of_parts(x, &[(axis, outputs)]);
     }
-    let mut taps = ResampleTaps::new(longest_window(len, outputs), outputs)?;
-    for window in (0..outputs).map(|o| window_range(len, outputs, o)) {
+    let mut matrix = SparseMatrix::new(len, outputs, outputs.saturating_mul(longest_window(len, outputs)))?;
+    for window in (0..outputs).map(|o| adaptive_window(len, outputs, o)) {
         let weight = 1.0 / window.len() as f64;
-        taps.push(window.map(|i| (i, weight)));
+        matrix.push_row(window.map(|i| (i, weight)));
     }
-    apply_taps(x, axis, &taps)
+    multiply_axis(op, x, axis, matrix)
+}
+
+/// Divides each of some axes, in ascending order, into parts of equal length, and computes the means of the parts.
+fn means_of_parts(x: &Tensor, axes: &[(usize, usize)]) -> Result<Tensor> {
+    let mut parts = x.clone();
+    // The axes of the elements of a part. Each axis that is divided moves the later ones by one.
+    let mut elements = Vec::new();
+    for (k, &(axis, outputs)) in axes.iter().enumerate() {
+        let len = (x.shape()[axis] / outputs) as isize;
+        parts = rearrange::unflatten(&parts, (axis + k) as isize, [outputs as isize, len])?;
+        elements.push((axis + k + 1) as isize);
+    }
+    reductions::mean(&parts, &elements[..])
 }
 
 fn adaptive_avg(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
@@ -79,44 +84,24 @@ fn adaptive_avg(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<
     in_single!(op, [x] => adaptive_avg(op, spatial, x, outputs));
     let outputs = output_lengths(op, x, outputs, spatial)?;
     let first = x.rank() - spatial;
-    outputs.iter().enumerate().try_fold(x.clone(), |y, (a, &outputs)| adaptive_means(&y, first + a, outputs))
+    let (dims, axes) = (&x.shape()[first..], (0..spatial).map(|a| (first + a, outputs[a])));
+    // Axes that are divided evenly are reduced together.
+    let is_even = |&(axis, outputs): &(usize, usize)| {
+        let len = dims[axis - first];
+        outputs > 0 && len != outputs && len.is_multiple_of(outputs)
+    };
+    let even: Vec<(usize, usize)> = axes.clone().filter(is_even).collect();
+    let y = if even.is_empty() { x.clone() } else { means_of_parts(x, &even)? };
+    axes.filter(|axis| !is_even(axis)).try_fold(y, |y, (axis, outputs)| adaptive_means(op, &y, axis, outputs))
 }
 
 fn adaptive_max(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<usize>]) -> Result<(Tensor, Tensor)> {
     let outputs = output_lengths(op, x, outputs, spatial)?;
     let images = SpatialImages::new(op, x, spatial)?;
-    let dims = images.dims();
     let mut counts = [1; 3];
     counts[3 - spatial..].copy_from_slice(&outputs);
-    // The positions of the elements of every window, row-major; shorter windows repeat their last position.
-    let along = |a: usize| host_values(counts[a], (0..counts[a]).map(|o| window_range(dims[a], counts[a], o)));
-    let axes = [along(0)?, along(1)?, along(2)?];
-    let most = [0, 1, 2].map(|a| longest_window(dims[a], counts[a]));
-    let at = |a: usize, o: usize, t: usize| axes[a][o].start + t.min(axes[a][o].len() - 1);
-    let (windows, taps) = (counts.iter().product::<usize>(), most.iter().product::<usize>());
-    let mut positions: Vec<i64> = host_vec(windows.saturating_mul(taps))?;
-    for o in 0..windows {
-        let o = [o / (counts[1] * counts[2]), o / counts[2] % counts[1], o % counts[2]];
-        for t in 0..taps {
-            let t = [t / (most[1] * most[2]), t / most[2] % most[1], t % most[2]];
-            let [z, y, x] = [0, 1, 2].map(|a| at(a, o[a], t[a]));
-            positions.push(((z * dims[1] + y) * dims[2] + x) as i64);
-        }
-    }
-    let positions = create::from_host(&positions[..], [windows, taps])?;
-    let (n, c) = (images.x.shape()[0], images.x.shape()[1]);
-    let flat = view::flatten(&images.x, 2, -1)?;
-    let seen = gather::index_select(&flat.detach(), 2, &positions)?;
-    let largest = if windows == 0 { fill::zeros([n, c, 0], DType::I64)? } else { reductions::argmax(&seen, 3)? };
-    let all = broadcast::broadcast_to(&positions, [n, c, windows, taps])?;
-    let chosen = gather::take_along_axis(&all, &view::unsqueeze(&largest, 3)?, 3)?;
-    let chosen = view::reshape_to(&chosen, &[n, c, windows].into())?;
-    let values = gather::take_along_axis(&flat, &chosen, 2)?;
-    let shape: Shape = [n, c].iter().chain(&counts).copied().collect();
-    Ok((
-        images.restore_axes(&view::reshape_to(&values, &shape)?)?,
-        images.restore_axes(&view::reshape_to(&chosen, &shape)?)?,
-    ))
+    let found = apply(MaxPoolOp { windows: PoolWindows::Adaptive, outputs: counts }, &[&images.x])?;
+    Ok((images.restore_axes(&found[0])?, images.restore_axes(&found[1])?))
 }
 
 macro_rules! adaptive {

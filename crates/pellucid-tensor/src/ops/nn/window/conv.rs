@@ -4,7 +4,8 @@ use super::{Spatial, SpatialImages};
 use crate::autograd::{apply_one, interface::*};
 use crate::engine;
 use crate::ops::formula::map_in;
-use crate::ops::primitive::precision::in_policy_dtype;
+use crate::ops::primitive::precision::{in_policy_dtype, round_to_operands, widened_dtype};
+use crate::ops::primitive::sparse::{SparseMatrix, multiply_axis};
 use crate::ops::primitive::{copy, fill, view};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -382,15 +383,44 @@ convolutions! {
     conv3d, conv_transpose3d: 3, "three axes", "D, H, W", "D', H', W'";
 }
 
-/// Computes Σ over each window, separately for all planes `[.., z, y, x]`, as a convolution of one channel with ones.
-/// The operation `op` consists of these sums.
+/// Computes Σ over each window, separately for all planes `[.., z, y, x]`. The operation `op` consists of these sums.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for booleans.
 pub(crate) fn window_sums(op: &'static str, x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
-    if x.dtype() == DType::Bool {
-        return Err(Error::dtypes(op, [x.dtype()], "windows of booleans have no sum; use to_dtype()"));
+    match x.dtype() {
+        DType::Bool => Err(Error::dtypes(op, [x.dtype()], "windows of booleans have no sum; use to_dtype()")),
+        // The matrix of an axis has a term for each tap of each window. Long windows that overlap have too many.
+        dtype if dtype.is_float() && (0..3).all(|a| outputs[a].saturating_mul(window.size[a]) <= x.size()) => {
+            window_sums_by_axis(op, x, window, outputs)
+        }
+        _ => window_sums_by_conv(x, window, outputs),
     }
+}
+
+/// Computes the sums along one axis after the other, as products of sparse matrices.
+fn window_sums_by_axis(op: &'static str, x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
+    let lead = x.rank() - 3;
+    // The sums along the first axes are not rounded.
+    let mut sums = copy::to_dtype(x, widened_dtype(&[x]).unwrap_or(x.dtype()))?;
+    for a in 0..3 {
+        let len = x.shape()[lead + a];
+        let is_identity = window.size[a] == 1 && window.stride[a] == 1 && window.before[a] == 0 && outputs[a] == len;
+        if is_identity {
+            continue;
+        }
+        let mut matrix = SparseMatrix::new(len, outputs[a], outputs[a].saturating_mul(window.size[a]))?;
+        for o in 0..outputs[a] {
+            let position = |tap: usize| window.stride[a] * o + window.dilation[a] * tap - window.before[a];
+            matrix.push_row(window.inside(a, len, o).map(|tap| (position(tap), 1.0)));
+        }
+        sums = multiply_axis(op, &sums, lead + a, matrix)?;
+    }
+    round_to_operands(op, &[x], sums)
+}
+
+/// Computes the sums as a convolution of one channel with ones.
+fn window_sums_by_conv(x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
     let shape = x.shape().clone();
     let lead = shape.rank() - 3;
     let planes: usize = shape[..lead].iter().product();

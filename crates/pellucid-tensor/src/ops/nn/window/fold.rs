@@ -2,9 +2,9 @@
 
 use super::{Spatial, check_lengths};
 use crate::array::host_values;
-use crate::ops::primitive::gather::scatter_add_axis;
 use crate::ops::primitive::precision::{round_to_operands, widened_dtype};
-use crate::ops::primitive::{copy, create, gather, view};
+use crate::ops::primitive::sparse::{add_to_axis, select_axis};
+use crate::ops::primitive::{copy, view};
 use crate::ops::shape::pad::{PaddingMode, pad};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -13,13 +13,11 @@ use pellucid_ir::{Error, Result, Shape};
 
 /// The windows along one axis.
 struct AxisWindows {
-    /// `[taps, outputs]`: the position of each tap of each window in the padded axis.
-    places: Tensor,
+    /// `[taps, outputs]`, row-major: the position of each tap of each window in the padded axis.
+    places: Vec<i64>,
     taps: usize,
     outputs: usize,
     padding: usize,
-    /// The length including padding.
-    padded: usize,
 }
 
 /// Computes the windows along each spatial axis; `dims` are the spatial lengths.
@@ -51,8 +49,7 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> 
             })?;
             let place = |t: usize| (0..outputs).map(move |o| (t * dilation + o * stride) as i64);
             let places = host_values(taps.saturating_mul(outputs), (0..taps).flat_map(place))?;
-            let places = create::from_host(&places[..], [taps, outputs])?;
-            Ok(AxisWindows { places, taps, outputs, padding, padded })
+            Ok(AxisWindows { places, taps, outputs, padding })
         })
         .collect()
 }
@@ -91,9 +88,10 @@ pub fn unfold(
     let around = |a: usize| if a < first { 0 } else { axes[a - first].padding as isize };
     let width: Vec<(isize, isize)> = (0..x.rank()).map(|a| (around(a), around(a))).collect();
     let mut y = pad(x, &width[..], PaddingMode::Constant(0.into()))?;
-    // Every axis becomes two: taps and windows.
-    for (k, axis) in axes.iter().enumerate() {
-        y = gather::index_select(&y, (first + 2 * k) as isize, &axis.places)?;
+    // Every axis becomes two: taps and windows. The products along the last axis cost most per element, so this axis
+    // is the first that grows.
+    for (k, axis) in axes.iter().enumerate().rev() {
+        y = select_axis(op, &y, first + k, (&axis.places, &[axis.taps, axis.outputs]))?;
     }
     let taps = (0..spatial).map(|k| (first + 2 * k) as isize);
     let windows = taps.clone().map(|a| a + 1);
@@ -137,18 +135,16 @@ pub fn fold(
     // Each axis needs one kernel; the result is rounded after the last kernel.
     let compute_dtype = widened_dtype(&[x]).unwrap_or(x.dtype());
     let mut y = view::reshape_to(&copy::to_dtype(x, compute_dtype)?, &shape)?;
+    // The taps of every axis are followed by its windows.
     let first = lead + 1;
-    for (k, axis) in axes.iter().enumerate() {
-        // The remaining axes are the axes of the taps, then of the windows. The first axis of each kind is joined
-        // with the other, at the position of the taps.
-        let left = axes.len() - k;
-        let pair = view::movedim(&y, [(first + k + left) as isize], [(first + k + 1) as isize])?;
-        let pair = view::flatten(&pair, (first + k) as isize, (first + k + 1) as isize)?;
-        let places = view::ravel(&axis.places)?;
-        y = scatter_add_axis(&pair, first + k, &places, axis.padded)?;
-    }
-    for (k, axis) in axes.iter().enumerate() {
-        y = view::narrow(&y, (first + k) as isize, axis.padding, axis.padded - 2 * axis.padding)?;
+    let order = (0..axes.len()).flat_map(|k| [first + k, first + axes.len() + k]);
+    let order: Vec<isize> = (0..first).chain(order).map(|axis| axis as isize).collect();
+    y = view::permute(&y, &order)?;
+    for (k, (axis, &len)) in axes.iter().zip(dims).enumerate() {
+        y = view::flatten(&y, (first + k) as isize, (first + k + 1) as isize)?;
+        let inside = |place: &i64| (*place as usize).checked_sub(axis.padding).filter(|&place| place < len);
+        let places = host_values(axis.places.len(), axis.places.iter().map(inside))?;
+        y = add_to_axis(op, &y, first + k, &places, len)?;
     }
     round_to_operands(op, &[x], y)
 }

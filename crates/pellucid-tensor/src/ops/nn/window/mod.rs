@@ -10,7 +10,6 @@ mod fractional;
 mod grid;
 mod pool;
 mod resample;
-mod resample_taps;
 mod shuffle;
 
 pub use adaptive::{

@@ -15,7 +15,7 @@ use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{copy, create, fill, gather, view};
 use crate::tensor::{AsStrided, Tensor};
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::{self, Kernel, PoolPart, Window};
+use pellucid_ir::kernel::{self, Kernel, PoolPart, PoolWindows, Window};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 
 /// The windows of a pooling operation. By default windows are adjacent.
@@ -87,9 +87,10 @@ impl PoolOptions {
 }
 
 /// The maximum of every window, and its position in the three spatial axes, to which the gradient goes.
-struct MaxPoolOp {
-    window: Window,
-    outputs: [usize; 3],
+pub(super) struct MaxPoolOp {
+    pub(super) windows: PoolWindows,
+    /// The number of windows along each axis.
+    pub(super) outputs: [usize; 3],
 }
 
 impl Operation for MaxPoolOp {
@@ -101,20 +102,20 @@ impl Operation for MaxPoolOp {
         let shape: Shape = x.shape()[..2].iter().chain(&self.outputs).copied().collect();
         let values = Array::new(x.device(), x.dtype(), shape.clone())?;
         let positions = Array::new(x.device(), DType::I64, shape)?;
-        let kernel = kernel::Pool { window: self.window, part: PoolPart::Maximum };
+        let kernel = kernel::Pool { windows: self.windows, part: PoolPart::Maximum };
         engine::submit(&Kernel::Pool(kernel), inputs, &[&values, &positions])?;
         saves.output(1);
         Ok(smallvec![values, positions])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        let gradient = MaxPoolGradient { window: self.window, shape: saved.input_shape(0) };
+        let gradient = MaxPoolGradient { windows: self.windows, shape: saved.input_shape(0) };
         Ok(smallvec![Some(apply_one(gradient, &[&grads.get(0)?, &saved.output(1)?])?)])
     }
 }
 
 /// The gradient of x in a max pooling, from the gradient of the maxima and their positions.
 struct MaxPoolGradient {
-    window: Window,
+    windows: PoolWindows,
     /// The shape of x.
     shape: Shape,
 }
@@ -126,7 +127,7 @@ impl Operation for MaxPoolGradient {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(1);
         let out = Array::new(inputs[0].device(), inputs[0].dtype(), self.shape.clone())?;
-        let kernel = kernel::Pool { window: self.window, part: PoolPart::Gradient };
+        let kernel = kernel::Pool { windows: self.windows, part: PoolPart::Gradient };
         engine::submit(&Kernel::Pool(kernel), inputs, &[&out])?;
         Ok(smallvec![out])
     }
@@ -149,7 +150,7 @@ fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &PoolOptions) ->
     if !(0..3).all(|a| window.has_taps(a, dims[a], outputs[a])) {
         return Err(Error::invalid(op, "a window has elements in the padding only; use less padding or dilation"));
     }
-    let y = apply(MaxPoolOp { window, outputs }, &[&images.x])?;
+    let y = apply(MaxPoolOp { windows: window.into(), outputs }, &[&images.x])?;
     Ok((images.restore_axes(&y[0])?, images.restore_axes(&y[1])?))
 }
 

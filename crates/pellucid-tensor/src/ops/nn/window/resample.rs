@@ -5,11 +5,11 @@
 
 use super::adaptive::adaptive_means;
 use super::check_lengths;
-use super::resample_taps::{ResampleTaps, apply_taps};
 use super::shuffle::concat_dims;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::primitive::fill;
 use crate::ops::primitive::precision::in_single;
+use crate::ops::primitive::sparse::{SparseMatrix, multiply_axis};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result};
@@ -112,10 +112,23 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: InterpolationMode) -> Result<
     let lengths: Vec<usize> = axes.iter().map(|axis| axis.0).collect();
     check_lengths(&lengths).map_err(|error| error.with_shape(&concat_dims(&x.shape()[..2], &lengths)))?;
     let mut y = x.clone();
-    for (k, &(to, scale)) in axes.iter().enumerate() {
-        y = resample_axis(&y, k + 2, to, scale, mode)?;
+    for a in resampling_order(dims, &lengths) {
+        let (to, scale) = axes[a];
+        y = resample_axis(&y, a + 2, to, scale, mode)?;
     }
     Ok(y)
+}
+
+/// Returns the order in which axes are resampled, as indices: first the axes that shrink most, so that the intermediate
+/// images are small. Of axes with equal factors, the last one grows first and shrinks last, because products along the
+/// last axis cost most per element.
+fn resampling_order(dims: &[usize], lengths: &[usize]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..dims.len()).collect();
+    order.sort_by(|&a, &b| {
+        let growth = (lengths[a] as u128 * dims[b] as u128).cmp(&(lengths[b] as u128 * dims[a] as u128));
+        growth.then(if lengths[a] > dims[a] { b.cmp(&a) } else { a.cmp(&b) })
+    });
+    order
 }
 
 fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: InterpolationMode) -> Result<Tensor> {
@@ -128,33 +141,33 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpola
         true => 0.0,
         false => (o as f64 + 0.5) * scale - 0.5,
     };
-    let taps = match mode {
-        InterpolationMode::Area => return adaptive_means(x, axis, to),
+    let matrix = match mode {
+        InterpolationMode::Area => return adaptive_means("interpolate", x, axis, to),
         InterpolationMode::Nearest | InterpolationMode::NearestExact => {
             let shift = if mode == InterpolationMode::Nearest { 0.0 } else { 0.5 };
-            let mut taps = ResampleTaps::new(1, to)?;
-            (0..to).for_each(|o| taps.push([(clamped(((o as f32 + shift) * scale as f32) as isize), 1.0)]));
-            taps
+            let mut matrix = SparseMatrix::new(len, to, to)?;
+            (0..to).for_each(|o| matrix.push_row([(clamped(((o as f32 + shift) * scale as f32) as isize), 1.0)]));
+            matrix
         }
         InterpolationMode::Linear { align_corners } => {
-            let mut taps = ResampleTaps::new(2, to)?;
+            let mut matrix = SparseMatrix::new(len, to, 2 * to)?;
             for o in 0..to {
                 let at = place(o, align_corners).max(0.0);
                 let low = clamped(at.floor() as isize);
                 let weight_high = (at - low as f64).clamp(0.0, 1.0);
-                taps.push([(low, 1.0 - weight_high), ((low + 1).min(last), weight_high)]);
+                matrix.push_row([(low, 1.0 - weight_high), ((low + 1).min(last), weight_high)]);
             }
-            taps
+            matrix
         }
         InterpolationMode::Cubic { align_corners } => {
-            let mut taps = ResampleTaps::new(4, to)?;
+            let mut matrix = SparseMatrix::new(len, to, 4 * to)?;
             for o in 0..to {
                 let at = place(o, align_corners);
                 let low = at.floor();
                 let weights = cubic(at - low);
-                taps.push((0..4).map(|k| (clamped(low as isize + k as isize - 1), weights[k])));
+                matrix.push_row((0..4).map(|k| (clamped(low as isize + k as isize - 1), weights[k])));
             }
-            taps
+            matrix
         }
         InterpolationMode::LinearAntialias => filter_taps(len, to, scale, 1.0, |d| (1.0 - d).max(0.0))?,
         InterpolationMode::CubicAntialias => filter_taps(len, to, scale, 2.0, |d| match d {
@@ -163,24 +176,25 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpola
             _ => 0.0,
         })?,
     };
-    apply_taps(x, axis, &taps)
+    multiply_axis("interpolate", x, axis, matrix)
 }
 
 /// Returns the taps of a resampling filter with support `radius`. If the axis shrinks, the support is stretched by the
 /// scale. The weights of each output sum to 1.
-fn filter_taps(len: usize, to: usize, scale: f64, radius: f64, filter: impl Fn(f64) -> f64) -> Result<ResampleTaps> {
+fn filter_taps(len: usize, to: usize, scale: f64, radius: f64, filter: impl Fn(f64) -> f64) -> Result<SparseMatrix> {
     let stretch = scale.max(1.0);
     let support = radius * stretch;
-    let mut taps = ResampleTaps::new(((2.0 * support).ceil() as usize).saturating_add(1).min(len), to)?;
+    let most = ((2.0 * support).ceil() as usize).saturating_add(1).min(len);
+    let mut matrix = SparseMatrix::new(len, to, most.saturating_mul(to))?;
     for o in 0..to {
         let center = (o as f64 + 0.5) * scale;
         let first = ((center - support + 0.5).max(0.0) as usize).min(len - 1);
         let end = ((center + support + 0.5) as usize).clamp(first + 1, len);
         let weight = |i: usize| filter((i as f64 + 0.5 - center).abs() / stretch);
         let total: f64 = (first..end).map(weight).sum();
-        taps.push((first..end).map(|i| (i, weight(i) / total)));
+        matrix.push_row((first..end).map(|i| (i, weight(i) / total)));
     }
-    Ok(taps)
+    Ok(matrix)
 }
 
 /// The parameter a of Keys's cubic.

@@ -1,10 +1,10 @@
-//! [`TiledArray`]: an operand of a tiled product, and the text of its positions.
+//! [`TiledArray`]: an operand of a tiled product, and the expressions of its offsets.
 
 use crate::operand::DeviceArray;
 use crate::shader::ShaderBuilder;
 use crate::shader::access;
 use crate::shader::parameters::Parameters;
-use crate::shader::types::type_text;
+use crate::shader::types::wgsl_type;
 use pellucid_ir::{Compute, are_one_axis};
 
 /// One digit of a row, a column or a k index in mixed radix.
@@ -12,14 +12,14 @@ use pellucid_ir::{Compute, are_one_axis};
 pub(crate) struct IndexDigit {
     /// The number of values.
     pub(crate) len: usize,
-    /// The distance of neighbouring values in the array, in elements.
+    /// The stride of neighbouring values in elements.
     pub(crate) stride: isize,
     /// The coordinate to which the digit contributes, and the factor of its contribution.
     pub(crate) coordinate: Option<(usize, isize)>,
 }
 
 impl IndexDigit {
-    /// Returns a digit that moves the position by `stride`.
+    /// Returns a digit that moves the offset by `stride`.
     pub(crate) fn plain(len: usize, stride: isize) -> IndexDigit {
         IndexDigit { len, stride, coordinate: None }
     }
@@ -38,17 +38,17 @@ pub(crate) struct Coordinate {
     pub(crate) len: usize,
     /// The coordinate if all digits are 0.
     pub(crate) start: isize,
-    /// The distance of neighbouring positions in the array, in elements.
+    /// The stride of neighbouring positions in elements.
     pub(crate) stride: isize,
 }
 
-/// An operand of a tiled product: a batch of matrices whose positions are the sum of a part that depends on the row and
-/// a part that depends on the column, if every coordinate is in range.
+/// An operand of a tiled product: a batch of matrices whose offsets are the sum of a part that depends on the row and a
+/// part that depends on the column, if every coordinate is in range.
 #[derive(Clone, Debug)]
 pub(crate) struct TiledArray<'a> {
     /// The operand.
     pub(crate) array: DeviceArray<'a>,
-    /// The position of the first element.
+    /// The offset of the first element.
     pub(crate) start: isize,
     /// The strides of the batch axes.
     pub(crate) batch: Vec<isize>,
@@ -96,7 +96,7 @@ impl<'a> TiledArray<'a> {
             let Coordinate { len, start, stride } = self.coordinates[c];
             let (mut low, mut high) = (start, start);
             for digit in self.rows.iter().chain(&self.columns) {
-                if let Some((_, factor)) = digit.coordinate.filter(|&(of, _)| of == c) {
+                if let Some((_, factor)) = digit.coordinate.filter(|&(index, _)| index == c) {
                     let last = factor * (digit.len as isize - 1);
                     if last < 0 { low += last } else { high += last }
                 }
@@ -104,11 +104,11 @@ impl<'a> TiledArray<'a> {
             let is_needed = low < 0 || high >= len as isize;
             for digit in self.rows.iter_mut().chain(&mut self.columns) {
                 match &mut digit.coordinate {
-                    Some((of, factor)) if *of == c && !is_needed => {
+                    Some((index, factor)) if *index == c && !is_needed => {
                         digit.stride = *factor * stride;
                         digit.coordinate = None;
                     }
-                    Some((of, _)) if *of > c && !is_needed => *of -= 1,
+                    Some((index, _)) if *index > c && !is_needed => *index -= 1,
                     _ => {}
                 }
             }
@@ -140,25 +140,25 @@ impl<'a> TiledArray<'a> {
     }
 
     /// Adds the values of the array to the parameters and returns its expressions.
-    pub(crate) fn declare(&self, parameters: &mut Parameters, binding: usize, base: String) -> ArrayText {
-        let mut side = |digits: &[IndexDigit]| -> Vec<DigitText> {
+    pub(crate) fn declare(&self, parameters: &mut Parameters, binding: usize, base: String) -> ArrayExprs {
+        let mut side = |digits: &[IndexDigit]| -> Vec<DigitExprs> {
             digits
                 .iter()
-                .map(|d| DigitText {
+                .map(|d| DigitExprs {
                     len: parameters.declare_len(d.len),
                     stride: parameters.declare(d.stride),
-                    coordinate: d.coordinate.map(|(of, factor)| (of, parameters.declare(factor))),
+                    coordinate: d.coordinate.map(|(index, factor)| (index, parameters.declare(factor))),
                 })
                 .collect()
         };
         let (rows, columns) = (side(&self.rows), side(&self.columns));
-        let coordinate = |c: &Coordinate| CoordinateText {
+        let coordinate = |c: &Coordinate| CoordinateExprs {
             limit: parameters.declare_len(c.len),
             start: parameters.declare(c.start),
             stride: parameters.declare(c.stride),
         };
         let coordinates = self.coordinates.iter().map(coordinate).collect();
-        ArrayText { dtype: self.array.dtype, binding, base, rows, columns, coordinates, quads: self.quad_axis() }
+        ArrayExprs { dtype: self.array.dtype, binding, base, rows, columns, coordinates, quads: self.quad_axis() }
     }
 }
 
@@ -177,35 +177,35 @@ fn merged(digits: &[IndexDigit]) -> Vec<IndexDigit> {
 }
 
 /// The parameters of a [`IndexDigit`].
-struct DigitText {
+struct DigitExprs {
     len: String,
     stride: String,
     coordinate: Option<(usize, String)>,
 }
 
 /// The parameters of a [`Coordinate`].
-struct CoordinateText {
+struct CoordinateExprs {
     limit: String,
     start: String,
     stride: String,
 }
 
-/// The text of a [`TiledArray`] in a shader.
-pub(crate) struct ArrayText {
+/// The expressions of a [`TiledArray`] in a shader.
+pub(crate) struct ArrayExprs {
     /// The type of the elements.
     pub(crate) dtype: pellucid_ir::DType,
     /// The binding of the buffer.
     pub(crate) binding: usize,
-    /// The position of the first element of the matrix.
+    /// The offset of the first element of the matrix.
     base: String,
-    rows: Vec<DigitText>,
-    columns: Vec<DigitText>,
-    coordinates: Vec<CoordinateText>,
+    rows: Vec<DigitExprs>,
+    columns: Vec<DigitExprs>,
+    coordinates: Vec<CoordinateExprs>,
     /// The axis along which four elements are loaded together.
     pub(crate) quads: Option<QuadAxis>,
 }
 
-/// The part of a position that depends on one index.
+/// The part of an offset that depends on one index.
 #[derive(Clone)]
 pub(crate) struct IndexPart {
     /// Whether the index is in range.
@@ -214,13 +214,13 @@ pub(crate) struct IndexPart {
     coordinates: Vec<Option<String>>,
 }
 
-impl ArrayText {
-    /// Adds the lines that compute the part of the positions of row `index`, which must be less than `limit`.
+impl ArrayExprs {
+    /// Adds the lines that compute the part of the offsets in row `index`, which must be less than `limit`.
     pub(crate) fn row_part(&self, shader: &mut ShaderBuilder, index: &str, limit: &str) -> IndexPart {
         self.part(shader, &self.rows, Some(&self.base), index, limit)
     }
 
-    /// Adds the lines that compute the part of the positions of column `index`, which must be less than `limit`.
+    /// Adds the lines that compute the part of the offsets in column `index`, which must be less than `limit`.
     pub(crate) fn column_part(&self, shader: &mut ShaderBuilder, index: &str, limit: &str) -> IndexPart {
         self.part(shader, &self.columns, None, index, limit)
     }
@@ -228,14 +228,14 @@ impl ArrayText {
     fn part(
         &self,
         shader: &mut ShaderBuilder,
-        digits: &[DigitText],
+        digits: &[DigitExprs],
         base: Option<&str>,
         index: &str,
         limit: &str,
     ) -> IndexPart {
         let mut offset = base.unwrap_or("0u").to_string();
         // The row contributes the starts of the coordinates.
-        let start = |c: &CoordinateText| base.map(|_| c.start.clone());
+        let start = |c: &CoordinateExprs| base.map(|_| c.start.clone());
         let mut coordinates: Vec<Option<String>> = self.coordinates.iter().map(start).collect();
         let mut rest = index.to_string();
         for (k, digit) in digits.iter().enumerate().rev() {
@@ -245,11 +245,11 @@ impl ArrayText {
             }
             match &digit.coordinate {
                 None => offset = format!("{offset} + {value} * {}", digit.stride),
-                Some((of, factor)) => {
-                    let own = format!("{value} * {factor}");
-                    coordinates[*of] = Some(match coordinates[*of].take() {
-                        Some(sum) => format!("{sum} + {own}"),
-                        None => own,
+                Some((index, factor)) => {
+                    let term = format!("{value} * {factor}");
+                    coordinates[*index] = Some(match coordinates[*index].take() {
+                        Some(sum) => format!("{sum} + {term}"),
+                        None => term,
                     });
                 }
             }
@@ -265,8 +265,8 @@ impl ArrayText {
         IndexPart { is_valid: format!("{index} < {limit}"), offset, coordinates }
     }
 
-    /// Adds the line that computes the position of an element of an array without coordinates.
-    pub(crate) fn position(&self, shader: &mut ShaderBuilder, row: &IndexPart, column: &IndexPart) -> String {
+    /// Adds the line that computes the offset of an element of an array without coordinates.
+    pub(crate) fn offset(&self, shader: &mut ShaderBuilder, row: &IndexPart, column: &IndexPart) -> String {
         shader.define(format!("{} + {}", row.offset, column.offset))
     }
 
@@ -289,9 +289,9 @@ impl ArrayText {
             // Coordinates below 0 wrap to large numbers.
             conditions.push(format!("{sum} < {}", coordinate.limit));
         }
-        let (is_valid, at) = valid_position(shader, &conditions.join(" && "), &offset);
-        let value = access::load(shader, self.binding, self.dtype, compute, &at);
-        shader.line(format!("{target} = select({}(), {value}, {is_valid});", type_text(compute)));
+        let (is_valid, offset) = valid_offset(shader, &conditions.join(" && "), &offset);
+        let value = access::load(shader, self.binding, self.dtype, compute, &offset);
+        shader.line(format!("{target} = select({}(), {value}, {is_valid});", wgsl_type(compute)));
     }
 
     /// Adds the lines that assign four neighbouring elements to `targets`, or 0 if they are outside the array. The
@@ -304,20 +304,20 @@ impl ArrayText {
         targets: [String; 4],
     ) {
         let condition = format!("{} && {}", row.is_valid, column.is_valid);
-        let (is_valid, at) = valid_position(shader, &condition, &format!("{} + {}", row.offset, column.offset));
-        let values = access::load_quad(shader, self.binding, self.dtype, compute, &at);
+        let (is_valid, offset) = valid_offset(shader, &condition, &format!("{} + {}", row.offset, column.offset));
+        let values = access::load_quad(shader, self.binding, self.dtype, compute, &offset);
         for (target, value) in targets.iter().zip(values) {
-            shader.line(format!("{target} = select({}(), {value}, {is_valid});", type_text(compute)));
+            shader.line(format!("{target} = select({}(), {value}, {is_valid});", wgsl_type(compute)));
         }
     }
 }
 
-/// Adds the lines that compute whether an element exists, and its position or else 0. Loads without branches can be in
+/// Adds the lines that compute whether an element exists, and its offset or else 0. Loads without branches can be in
 /// flight together.
-fn valid_position(shader: &mut ShaderBuilder, condition: &str, position: &str) -> (String, String) {
+fn valid_offset(shader: &mut ShaderBuilder, condition: &str, offset: &str) -> (String, String) {
     let is_valid = shader.define(condition);
-    let at = shader.define(format!("select(0u, {position}, {is_valid})"));
-    (is_valid, at)
+    let offset = shader.define(format!("select(0u, {offset}, {is_valid})"));
+    (is_valid, offset)
 }
 
 /// The side of a product on which a factor is.
@@ -339,7 +339,7 @@ impl FactorSide {
     pub(crate) fn index_part(
         self,
         shader: &mut ShaderBuilder,
-        array: &ArrayText,
+        array: &ArrayExprs,
         index: &str,
         limit: &str,
     ) -> IndexPart {
@@ -354,7 +354,7 @@ impl FactorSide {
     pub(crate) fn load_block(
         self,
         shader: &mut ShaderBuilder,
-        array: &ArrayText,
+        array: &ArrayExprs,
         compute: Compute,
         (name, indices): (&str, &[IndexPart; 4]),
         (k, limit): (&str, &str),
@@ -398,7 +398,7 @@ pub(crate) fn quad_type(compute: Compute) -> String {
     match compute {
         Compute::F32 => "vec4<f32>".into(),
         Compute::I32 => "vec4<i32>".into(),
-        other => format!("array<{}, 4>", type_text(other)),
+        other => format!("array<{}, 4>", wgsl_type(other)),
     }
 }
 

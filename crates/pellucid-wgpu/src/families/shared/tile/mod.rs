@@ -2,12 +2,12 @@
 //! layers.
 //!
 //! A workgroup of 64 invocations computes a tile of the product; each invocation computes blocks of 4 × 4 elements in
-//! registers. Tiles of both factors pass through shared memory. A factor is an array whose positions are sums of a part
+//! registers. Tiles of both factors pass through shared memory. A factor is an array whose offsets are sums of a part
 //! of the index and a part of k, so the windows of a convolution are loaded from the image itself.
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `array` | [`TiledArray`]: an operand, its positions, and loads of blocks of 4 × 4 elements |
+//! | `array` | [`TiledArray`]: an operand, its offsets, and loads of blocks of 4 × 4 elements |
 //! | `registers` | [`SharedTile`], [`WorkgroupTile`] and the multiplication of tiles |
 //! | `product` | [`TiledProduct`]: the choice of tiles, the division of k, the epilogue |
 
@@ -15,6 +15,8 @@ mod array;
 mod product;
 mod registers;
 
-pub(in crate::families) use array::{ArrayText, Coordinate, FactorSide, IndexDigit, TiledArray, quad_type};
+pub(in crate::families) use array::{ArrayExprs, Coordinate, FactorSide, IndexDigit, TiledArray, quad_type};
 pub(in crate::families) use product::{TiledProduct, choose_tile, epilogue_iterations};
-pub(in crate::families) use registers::{FactorLoader, SharedTile, WorkgroupTile, declare_shared, is_narrow};
+pub(in crate::families) use registers::{
+    FactorLoader, SharedTile, TileBounds, WIDE_PRODUCT_ITERATIONS, WorkgroupTile, declare_shared, is_narrow,
+};

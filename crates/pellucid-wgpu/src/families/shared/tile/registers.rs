@@ -1,6 +1,7 @@
 //! Tiles in shared memory and in registers.
 
-use super::array::{ArrayText, FactorSide, IndexPart, quad_type};
+use super::array::{ArrayExprs, FactorSide, IndexPart, quad_type};
+use crate::shader::template::{CollectLines, values};
 use crate::shader::{ShaderBuilder, WORKGROUP};
 use pellucid_ir::Compute;
 
@@ -19,14 +20,13 @@ pub(crate) struct SharedTile {
     compute: Compute,
     /// The number of quads for each k.
     quads: usize,
-    /// The number of values of k.
-    pub(crate) depth: usize,
+    /// The k extent.
+    pub(crate) tile_k: usize,
 }
 
 /// Declares shared memory of `elements` elements. Tiles that are not in use together may share it.
 pub(crate) fn declare_shared(shader: &mut ShaderBuilder, name: &str, compute: Compute, elements: usize) {
-    let declaration = format!("var<workgroup> {name}: array<{}, {}>;\n", quad_type(compute), elements / 4);
-    shader.globals.push_str(&declaration);
+    shader.workgroup_array(name, &quad_type(compute), elements / 4);
 }
 
 /// Returns true if a value has one word.
@@ -35,15 +35,15 @@ pub(crate) fn is_narrow(compute: Compute) -> bool {
 }
 
 impl SharedTile {
-    /// Declares a tile of `width` indices and `depth` values of k.
+    /// Declares a tile of `width` indices and the k extent `tile_k`.
     pub(crate) fn declare(
         shader: &mut ShaderBuilder,
         name: &str,
         compute: Compute,
-        (width, depth): (usize, usize),
+        (width, tile_k): (usize, usize),
     ) -> SharedTile {
-        declare_shared(shader, name, compute, width * depth);
-        SharedTile::within(name, (name, 0), compute, (width, depth))
+        declare_shared(shader, name, compute, width * tile_k);
+        SharedTile::within(name, (name, 0), compute, (width, tile_k))
     }
 
     /// Creates a tile from element `memory.1` of the shared memory `memory.0` on.
@@ -51,16 +51,16 @@ impl SharedTile {
         name: &str,
         memory: (&str, usize),
         compute: Compute,
-        (width, depth): (usize, usize),
+        (width, tile_k): (usize, usize),
     ) -> SharedTile {
         let memory = (memory.0.to_string(), memory.1 / 4);
-        SharedTile { name: name.into(), memory, compute, quads: width / 4, depth }
+        SharedTile { name: name.into(), memory, compute, quads: width / 4, tile_k }
     }
 
     /// Returns the expression of quad `quad` of k.
     pub(crate) fn quad(&self, k: &str, quad: &str) -> String {
         let mask = self.quads.min(8) - 1;
-        let step = (32 / self.depth).max(1);
+        let step = (32 / self.tile_k).max(1);
         let (memory, first) = &self.memory;
         let swizzled = format!("(({quad}) ^ (((({k}) >> 2u) * {step}u) & {mask}u))");
         format!("{memory}[{first}u + ({k}) * {}u + {swizzled}]", self.quads)
@@ -68,7 +68,7 @@ impl SharedTile {
 
     /// Returns the number of blocks of 4 × 4 elements.
     fn blocks(&self) -> usize {
-        self.quads * self.depth / 4
+        self.quads * self.tile_k / 4
     }
 }
 
@@ -76,7 +76,7 @@ impl SharedTile {
 /// of the product stay the same for all k.
 pub(crate) struct FactorLoader<'a> {
     side: FactorSide,
-    array: &'a ArrayText,
+    array: &'a ArrayExprs,
     tile: &'a SharedTile,
     /// For each block of an invocation: its quad, the first k in the tile, and the parts of its four indices.
     blocks: Vec<(String, String, [IndexPart; 4])>,
@@ -87,7 +87,7 @@ impl<'a> FactorLoader<'a> {
     pub(crate) fn new(
         shader: &mut ShaderBuilder,
         side: FactorSide,
-        array: &'a ArrayText,
+        array: &'a ArrayExprs,
         tile: &'a SharedTile,
         (first, limit): (&str, &str),
     ) -> FactorLoader<'a> {
@@ -97,7 +97,7 @@ impl<'a> FactorLoader<'a> {
                 let block = shader.define(format!("local + {}u", slot * WORKGROUP as usize));
                 // Neighbouring invocations load neighbouring elements.
                 let (quad, k) = match side.has_quads_along_k(array.quads) {
-                    true => (format!("{block} / {}u", tile.depth / 4), format!("{block} % {}u * 4u", tile.depth / 4)),
+                    true => (format!("{block} / {}u", tile.tile_k / 4), format!("{block} % {}u * 4u", tile.tile_k / 4)),
                     false => (format!("{block} % {}u", tile.quads), format!("{block} / {}u * 4u", tile.quads)),
                 };
                 let (quad, k) = (shader.define(quad), shader.define(k));
@@ -117,13 +117,13 @@ impl<'a> FactorLoader<'a> {
 
     /// Adds the lines that load the elements starting at `k`, below `limit`, into registers.
     pub(crate) fn load(&self, shader: &mut ShaderBuilder, k: &str, limit: &str) {
-        for (slot, (_, own, parts)) in self.blocks.iter().enumerate() {
+        for (slot, (_, first_k, parts)) in self.blocks.iter().enumerate() {
             let name = self.name(slot);
             let ty = quad_type(self.tile.compute);
             for kk in 0..4 {
                 shader.line(format!("var {name}{kk} = {ty}();"));
             }
-            let k = shader.define(format!("{k} + {own}"));
+            let k = shader.define(format!("{k} + {first_k}"));
             self.in_range(shader, |shader| {
                 let compute = self.tile.compute;
                 self.side.load_block(shader, self.array, compute, (&name, parts), (&k, limit));
@@ -155,6 +155,83 @@ impl<'a> FactorLoader<'a> {
             shader.line("}");
         }
     }
+}
+
+/// The loop over k.
+const ACCUMULATE: &str = "
+    for (var depth = $begin; depth < $end; depth = depth + $step) {
+        $load
+        // All invocations have read the previous tiles.
+        workgroupBarrier();
+        $store
+        workgroupBarrier();
+        $multiply
+    }
+";
+
+/// Adds products of values of one word, four k indices at a time.
+const MULTIPLY_UNROLLED: &str = "
+    for (var k = 0u; k < $tile_k; k = k + 4u) {
+        $add_products
+    }
+";
+
+/// Adds products of values of two words. Values are indexed at run time through variables.
+const MULTIPLY_WIDE: &str = "
+    for (var k = 0u; k < $tile_k; k = k + 1u) {
+        $load_quads
+        var row = $a;
+        var column = $b;
+        for (var i = 0u; i < 4u; i = i + 1u) {
+            for (var j = 0u; j < 4u; j = j + 1u) {
+                $sum = $product_sum;
+            }
+        }
+    }
+";
+
+/// The iterations of [`MULTIPLY_WIDE`] for one k.
+pub(in crate::families) const WIDE_PRODUCT_ITERATIONS: usize = 1 + 4 + 4 * 4;
+
+/// Multiplies rows of `f64` by factors.
+const SCALE_ROWS: &str = "
+    for (var r = 0u; r < $count; r = r + 1u) {
+        for (var j = 0u; j < 4u; j = j + 1u) {
+            $sums[r][j] = d_mul($sums[r][j], $factors[r / $quad_columns]);
+        }
+    }
+";
+
+/// The loop over the quads of a tile.
+const LOOP_OVER_QUADS: &str = "
+    var $copy = $array;
+    for (var q = 0u; q < $count; q = q + 1u) {
+        var quad = $copy[q];
+        let quad_row = (own_row + (q / $block) * $grid_rows) * 4u + (q / $width) % 4u;
+        let quad_column = (own_column + (q % $width) * $grid_columns) * 4u;
+        $visit_quad
+    }
+";
+
+/// The loop over the elements of a quad.
+const VISIT_QUAD: &str = "
+    let row = $first_row + quad_row;
+    for (var j = 0u; j < 4u; j = j + 1u) {
+        let column = $first_column + quad_column + j;
+        if (row < $rows && column < $columns) {
+            let value = quad[j];
+            $visit_element
+        }
+    }
+";
+
+/// The rows and columns of a matrix that a tile covers, as WGSL expressions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TileBounds<'a> {
+    /// The first row and the first column of the tile.
+    pub(crate) first: [&'a str; 2],
+    /// The row and column counts of the matrix.
+    pub(crate) limits: [&'a str; 2],
 }
 
 /// A tile of a product in the registers of a workgroup.
@@ -192,7 +269,7 @@ impl WorkgroupTile {
         4 * self.quads[0] * self.quads[1]
     }
 
-    /// Adds the lines that compute the position of the invocation in the grid.
+    /// Adds the lines that compute the row and column of the invocation in the grid.
     pub(crate) fn declare_grid(&self, shader: &mut ShaderBuilder) {
         shader.line(format!("let own_row = local / {}u;", self.grid[1]));
         shader.line(format!("let own_column = local % {}u;", self.grid[1]));
@@ -207,29 +284,44 @@ impl WorkgroupTile {
         }
     }
 
-    /// Adds the lines that add the products of a left and a right factor with k in `range` to the sums `name`. `first`
-    /// are the first row and the first column of the tile, `limits` the row and column counts.
+    /// Adds the lines that compute the first row and column of tile `tile`. A row of tiles has `columns` tiles.
+    pub(crate) fn begin(&self, shader: &mut ShaderBuilder, tile: &str, columns: &str) {
+        shader.line(format!("let first_row = {tile} / {columns} * {}u;", self.height()));
+        shader.line(format!("let first_column = {tile} % {columns} * {}u;", self.width()));
+    }
+
+    /// Declares the row and column of the invocation in the grid, the shared tiles of both factors with the k extent
+    /// `tile_k`, and the sums `sum`.
+    pub(crate) fn declare_product(&self, shader: &mut ShaderBuilder, tile_k: usize) -> [SharedTile; 2] {
+        self.declare_grid(shader);
+        let tiles = [("tile_a", self.height()), ("tile_b", self.width())]
+            .map(|(name, width)| SharedTile::declare(shader, name, self.compute, (width, tile_k)));
+        self.declare(shader, "sum");
+        tiles
+    }
+
+    /// Adds the lines that add the products of a left and a right factor with k in `range` to the sums `name`.
     pub(crate) fn accumulate(
         &self,
         shader: &mut ShaderBuilder,
         name: &str,
-        (factors, tiles): ([&ArrayText; 2], [&SharedTile; 2]),
-        (first, limits): ([&str; 2], [&str; 2]),
-        range: (&str, &str),
+        (factors, tiles): ([&ArrayExprs; 2], [&SharedTile; 2]),
+        TileBounds { first, limits }: TileBounds<'_>,
+        (begin, end): (&str, &str),
     ) {
         let left = FactorLoader::new(shader, FactorSide::Left, factors[0], tiles[0], (first[0], limits[0]));
         let right = FactorLoader::new(shader, FactorSide::Right, factors[1], tiles[1], (first[1], limits[1]));
-        let step = tiles[1].depth;
-        shader.line(format!("for (var depth = {}; depth < {}; depth = depth + {step}u) {{", range.0, range.1));
-        left.load(shader, "depth", range.1);
-        right.load(shader, "depth", range.1);
-        // All invocations have read the previous tiles.
-        shader.line("workgroupBarrier();");
-        left.store(shader);
-        right.store(shader);
-        shader.line("workgroupBarrier();");
-        self.multiply(shader, name, (tiles[0], "0u"), tiles[1]);
-        shader.line("}");
+        let step = format!("{}u", tiles[1].tile_k);
+        let load = shader.collect_lines(|shader| {
+            left.load(shader, "depth", end);
+            right.load(shader, "depth", end);
+        });
+        let store = shader.collect_lines(|shader| {
+            left.store(shader);
+            right.store(shader);
+        });
+        let multiply = shader.collect_lines(|shader| self.multiply(shader, name, (tiles[0], "0u"), tiles[1]));
+        shader.template(ACCUMULATE, values![begin, end, step, load, store, multiply]);
     }
 
     /// Adds the lines that add the product of two tiles to the sums, in the order of k. The left tile is read from k
@@ -242,8 +334,8 @@ impl WorkgroupTile {
         b: &SharedTile,
     ) {
         let block = |side: usize, q: usize| {
-            let own = if side == 0 { "own_row" } else { "own_column" };
-            format!("{own} + {}u", q * self.grid[side])
+            let grid_index = if side == 0 { "own_row" } else { "own_column" };
+            format!("{grid_index} + {}u", q * self.grid[side])
         };
         let quads = |shader: &mut ShaderBuilder, k: &str| {
             let a: Vec<String> =
@@ -251,63 +343,49 @@ impl WorkgroupTile {
             let b: Vec<String> = (0..self.quads[1]).map(|q| shader.define(b.quad(k, &block(1, q)))).collect();
             (a, b)
         };
+        let tile_k = format!("{}u", b.tile_k);
         if !self.is_unrolled() {
-            shader.line(format!("for (var k = 0u; k < {}u; k = k + 1u) {{", b.depth));
-            let (left, right) = quads(shader, "k");
-            // Values are indexed at run time through variables.
-            left.iter().enumerate().for_each(|(p, a)| shader.line(format!("var own_a{p} = {a};")));
-            right.iter().enumerate().for_each(|(q, b)| shader.line(format!("var own_b{q} = {b};")));
-            for p in 0..left.len() {
-                for q in 0..right.len() {
-                    shader.line("for (var i = 0u; i < 4u; i = i + 1u) {");
-                    shader.line("for (var j = 0u; j < 4u; j = j + 1u) {");
-                    let quad = format!("({}u + i) * {}u + {q}u", 4 * p, self.quads[1]);
-                    let (x, y) = (format!("own_a{p}[i]"), format!("own_b{q}[j]"));
-                    let sum = format!("{name}[{quad}][j]");
+            debug_assert_eq!(self.quads, [1, 1], "tiles of values of two words have one block for each invocation");
+            let (load_quads, (a, b)) = shader.collect_result(|shader| quads(shader, "k"));
+            let (a, b) = (&a[0], &b[0]);
+            let sum = format!("{name}[i][j]");
+            let product_sum = match self.compute {
+                Compute::F64 => format!("d_fma(row[i], column[j], {sum})"),
+                _ => format!("l_add({sum}, l_mul(row[i], column[j]))"),
+            };
+            return shader.template(MULTIPLY_WIDE, values![tile_k, load_quads, a, b, sum, product_sum]);
+        }
+        let ty = quad_type(self.compute);
+        let add_products = shader.collect_lines(|shader| {
+            for kk in 0..4 {
+                let (a, b) = quads(shader, &format!("k + {kk}u"));
+                for (row, column) in (0..4 * a.len()).flat_map(|r| (0..b.len()).map(move |c| (r, c))) {
+                    let (x, y) = (format!("{ty}({}[{}])", a[row / 4], row % 4), &b[column]);
+                    let sum = format!("{name}{}", row * self.quads[1] + column);
                     shader.line(match self.compute {
-                        Compute::F64 => format!("{sum} = d_fma({x}, {y}, {sum});"),
-                        _ => format!("{sum} = l_add({sum}, l_mul({x}, {y}));"),
+                        Compute::F32 => format!("{sum} = fma({x}, {y}, {sum});"),
+                        _ => format!("{sum} = {sum} + {x} * {y};"),
                     });
-                    shader.line("}");
-                    shader.line("}");
                 }
             }
-            shader.line("}");
-            return;
-        }
-        shader.line(format!("for (var k = 0u; k < {}u; k = k + 4u) {{", b.depth));
-        let ty = quad_type(self.compute);
-        for kk in 0..4 {
-            let (a, b) = quads(shader, &format!("k + {kk}u"));
-            for (row, column) in (0..4 * a.len()).flat_map(|r| (0..b.len()).map(move |c| (r, c))) {
-                let (x, y) = (format!("{ty}({}[{}])", a[row / 4], row % 4), &b[column]);
-                let sum = format!("{name}{}", row * self.quads[1] + column);
-                shader.line(match self.compute {
-                    Compute::F32 => format!("{sum} = fma({x}, {y}, {sum});"),
-                    _ => format!("{sum} = {sum} + {x} * {y};"),
-                });
-            }
-        }
-        shader.line("}");
+        });
+        shader.template(MULTIPLY_UNROLLED, values![tile_k, add_products]);
     }
 
-    /// Adds the lines that multiply every row of the sums `name` by an element of the array `factors`. Every invocation
+    /// Adds the lines that multiply every row of the sums `sums` by an element of the array `factors`. Every invocation
     /// has four rows.
-    pub(crate) fn scale_rows(&self, shader: &mut ShaderBuilder, name: &str, factors: &str) {
+    pub(crate) fn scale_rows(&self, shader: &mut ShaderBuilder, sums: &str, factors: &str) {
         if self.is_unrolled() {
             for k in 0..self.count() {
-                shader.line(format!("{name}{k} = {name}{k} * {factors}[{}];", k / self.quads[1]));
+                shader.line(format!("{sums}{k} = {sums}{k} * {factors}[{}];", k / self.quads[1]));
             }
             return;
         }
-        shader.line(format!("for (var r = 0u; r < {}u; r = r + 1u) {{", self.count()));
-        shader.line("for (var j = 0u; j < 4u; j = j + 1u) {");
-        shader.line(format!("{name}[r][j] = d_mul({name}[r][j], {factors}[r / {}u]);", self.quads[1]));
-        shader.line("}");
-        shader.line("}");
+        let [count, quad_columns] = [self.count(), self.quads[1]].map(|v| format!("{v}u"));
+        shader.template(SCALE_ROWS, values![count, sums, factors, quad_columns]);
     }
 
-    /// Returns the sums `name` as the text of one array.
+    /// Returns the sums `name` as the expression of one array.
     pub(crate) fn as_array(&self, name: &str) -> String {
         let all: Vec<String> = match self.is_unrolled() {
             true => (0..self.count()).map(|k| format!("{name}{k}")).collect(),
@@ -316,46 +394,53 @@ impl WorkgroupTile {
         format!("array<{}, {}>({})", quad_type(self.compute), self.count(), all.join(", "))
     }
 
-    /// Adds a loop over the elements of the sums `name` that are in range. `first` are the first row and the first
-    /// column of the tile, `limits` the row and column counts. `lines` receives the value of the element at `row` and
-    /// `column`.
+    /// Adds a loop over the elements of the sums `name` that are in range. `lines` adds the lines for the element
+    /// `value` at `row` and `column`.
     pub(crate) fn loop_over_elements(
         &self,
         shader: &mut ShaderBuilder,
         name: &str,
-        (first, limits): ([&str; 2], [&str; 2]),
-        lines: impl FnOnce(&mut ShaderBuilder, &str),
+        TileBounds { first: [first_row, first_column], limits: [rows, columns] }: TileBounds<'_>,
+        lines: impl FnOnce(&mut ShaderBuilder),
     ) {
-        self.loop_over_quads(shader, name, |shader, quad, quad_row, quad_column| {
-            shader.line(format!("let row = {} + {quad_row};", first[0]));
-            shader.line("for (var j = 0u; j < 4u; j = j + 1u) {");
-            shader.line(format!("let column = {} + {quad_column} + j;", first[1]));
-            shader.line(format!("if (row < {} && column < {}) {{", limits[0], limits[1]));
-            let value = shader.define(format!("{quad}[j]"));
-            lines(shader, &value);
-            shader.line("}");
-            shader.line("}");
+        self.loop_over_quads(shader, name, |shader| {
+            let visit_element = shader.collect_lines(lines);
+            shader.template(VISIT_QUAD, values![first_row, first_column, rows, columns, visit_element]);
         });
     }
 
-    /// Adds a loop over the quads of the sums `name` at run time. `lines` receives a quad variable, its row in the tile
-    /// and its first column in the tile.
+    /// Adds a loop over the quads of the sums `name` at run time. `lines` adds the lines for the variable `quad` at the
+    /// row `quad_row` of the tile, with the first column `quad_column`.
     ///
     /// The loop reads a copy, so that the sums themselves are never indexed at run time and stay in registers.
     pub(crate) fn loop_over_quads(
         &self,
         shader: &mut ShaderBuilder,
         name: &str,
-        lines: impl FnOnce(&mut ShaderBuilder, &str, &str, &str),
+        lines: impl FnOnce(&mut ShaderBuilder),
     ) {
-        shader.line(format!("var {name}_copy = {};", self.as_array(name)));
-        shader.line(format!("for (var q = 0u; q < {}u; q = q + 1u) {{", self.count()));
-        shader.line(format!("var quad = {name}_copy[q];"));
-        let [rows, columns] = self.grid;
-        let width = self.quads[1];
-        shader.line(format!("let quad_row = (own_row + (q / {}u) * {rows}u) * 4u + (q / {width}u) % 4u;", 4 * width));
-        shader.line(format!("let quad_column = (own_column + (q % {width}u) * {columns}u) * 4u;"));
-        lines(shader, "quad", "quad_row", "quad_column");
-        shader.line("}");
+        let (copy, array, quad_columns) = (format!("{name}_copy"), self.as_array(name), self.quads[1]);
+        let [count, block, width, grid_rows, grid_columns] =
+            [self.count(), 4 * quad_columns, quad_columns, self.grid[0], self.grid[1]].map(|v| format!("{v}u"));
+        let visit_quad = shader.collect_lines(lines);
+        let sizes = values![count, block, width, grid_rows, grid_columns];
+        shader.template(LOOP_OVER_QUADS, &[&sizes[..], values![copy, array, visit_quad]].concat());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shader::iterations::iterations;
+
+    #[test]
+    fn the_loops_of_a_wide_product_have_the_stated_iterations() {
+        for compute in [Compute::F64, Compute::I64] {
+            let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, 1] };
+            let mut shader = ShaderBuilder::default();
+            let [a, b] = ["a", "b"].map(|name| SharedTile::declare(&mut shader, name, compute, (32, 16)));
+            tile.multiply(&mut shader, "sum", (&a, "0u"), &b);
+            assert_eq!(iterations(&shader.body), 16 * WIDE_PRODUCT_ITERATIONS, "{}", shader.body);
+        }
     }
 }

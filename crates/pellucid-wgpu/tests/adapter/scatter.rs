@@ -3,11 +3,10 @@
 use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::Backend;
-use pellucid_ir::kernel::{Index, Kernel, Scatter, ScatterReduction};
+use pellucid_ir::kernel::{Index, Kernel, Scatter, ScatterOp};
 use pellucid_ir::{DType, Error, Scalar};
 
-const REDUCTIONS: [ScatterReduction; 5] =
-    [ScatterReduction::Set, ScatterReduction::Add, ScatterReduction::Mul, ScatterReduction::Max, ScatterReduction::Min];
+const REDUCTIONS: [ScatterOp; 5] = [ScatterOp::Set, ScatterOp::Add, ScatterOp::Mul, ScatterOp::Max, ScatterOp::Min];
 
 fn axes(axes: &[usize]) -> Index {
     Index::Axes(axes.iter().copied().collect())
@@ -18,7 +17,7 @@ fn check_scatter(
     rng: &mut Rng,
     (shape, index, index_shape): (&[usize], &Index, &[usize]),
     dtype: DType,
-    reduction: ScatterReduction,
+    reduction: ScatterOp,
 ) {
     let Some(gpu) = device() else { return };
     let indexed: Vec<usize> = match index {
@@ -67,11 +66,11 @@ fn scatters_have_the_bits_of_the_cpu() {
 fn many_values_are_added_in_the_order_of_their_positions() {
     let rng = &mut Rng(102);
     for dtype in [DType::F32, DType::BF16, DType::F64] {
-        check_scatter(rng, (&[50, 5], &axes(&[0]), &[700]), dtype, ScatterReduction::Add);
-        check_scatter(rng, (&[2], &axes(&[0]), &[257]), dtype, ScatterReduction::Add);
+        check_scatter(rng, (&[50, 5], &axes(&[0]), &[700]), dtype, ScatterOp::Add);
+        check_scatter(rng, (&[2], &axes(&[0]), &[257]), dtype, ScatterOp::Add);
     }
-    check_scatter(rng, (&[3, 200], &Index::Along(1), &[3, 400]), DType::F32, ScatterReduction::Add);
-    check_scatter(rng, (&[40_000], &axes(&[0]), &[3000]), DType::I16, ScatterReduction::Set);
+    check_scatter(rng, (&[3, 200], &Index::Along(1), &[3, 400]), DType::F32, ScatterOp::Add);
+    check_scatter(rng, (&[40_000], &axes(&[0]), &[3000]), DType::I16, ScatterOp::Set);
 }
 
 /// More positions than one dispatch combines.
@@ -81,7 +80,7 @@ fn values_of_several_dispatches_are_combined_in_order() {
     for reduction in REDUCTIONS {
         check_scatter(rng, (&[3], &axes(&[0]), &[70_000]), DType::F32, reduction);
     }
-    check_scatter(rng, (&[40_000, 2], &axes(&[0]), &[33_000]), DType::I16, ScatterReduction::Add);
+    check_scatter(rng, (&[40_000, 2], &axes(&[0]), &[33_000]), DType::I16, ScatterOp::Add);
 }
 
 #[test]
@@ -91,7 +90,7 @@ fn values_may_broadcast() {
     let index = PairedArray::of(gpu, [40], &(0..40).map(|i| i % 7).collect::<Vec<i64>>());
     let y = PairedArray::of(gpu, [7, 3], &[0.0f32; 21]);
     let kernel =
-        Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: axes(&[0]), reduction: ScatterReduction::Add });
+        Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: axes(&[0]), reduction: ScatterOp::Add });
     run_both(gpu, &kernel, &[&value, &index], &[&y]).unwrap();
     y.assert_same(gpu, Tolerance::Bits, "a broadcast value");
 }
@@ -115,7 +114,7 @@ fn an_index_out_of_bounds_is_the_error_of_the_cpu_and_changes_nothing() {
     let index = PairedArray::of(gpu, [2], &[0i64, 0]);
     let y = PairedArray::of(gpu, [3], &[9.0f32; 3]);
     let kernel =
-        Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: axes(&[0]), reduction: ScatterReduction::Add });
+        Kernel::Scatter(Scatter { op: "scatter", from_end: true, index: axes(&[0]), reduction: ScatterOp::Add });
     let result = run_both(gpu, &kernel, &[&values, &index], &[&y]);
     assert!(matches!(result, Err(Error::ShapeMismatch { .. })), "{result:?}");
     assert_eq!(y.device_values::<f32>(gpu), [9.0; 3]);

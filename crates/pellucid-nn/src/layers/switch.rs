@@ -1,0 +1,55 @@
+//! Parameters that an option of a layer adds or removes.
+
+use crate::init::{self, uniform_bound};
+use crate::parameter::Parameter;
+use pellucid_tensor::{Result, Shape};
+
+/// Returns the optional parameter of a layer after its switch is set: a parameter that exists is kept, and only a
+/// missing one is created by `make`.
+pub(crate) fn switched<T>(enabled: bool, current: Option<T>, make: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+    match (enabled, current) {
+        (false, _) => Ok(None),
+        (true, Some(current)) => Ok(Some(current)),
+        (true, None) => make().map(Some),
+    }
+}
+
+/// Returns the bias of a layer after its switch is set. A bias that is added has `len` elements, uniform on ±1/√inputs,
+/// with the dtype and the device of the weight.
+#[track_caller]
+pub(crate) fn uniform_bias(
+    layer: &'static str,
+    enabled: bool,
+    current: Option<Parameter>,
+    weight: &Parameter,
+    len: usize,
+    inputs: usize,
+) -> Result<Option<Parameter>> {
+    let bound = uniform_bound(inputs);
+    switched(enabled, current, || parameter_like(layer, weight, || init::try_uniform(len, -bound, bound)))
+}
+
+/// Returns the weight of ones and the bias of zeros of a norm after its switches are set.
+pub(crate) fn switched_affine(
+    layer: &'static str,
+    enabled: bool,
+    [weight, bias]: [Option<Parameter>; 2],
+    shape: impl Into<Shape>,
+) -> Result<[Option<Parameter>; 2]> {
+    match (enabled, weight) {
+        (false, _) => Ok([None, None]),
+        (true, Some(weight)) => Ok([Some(weight), bias]),
+        (true, None) => init::try_affine(layer, shape).map(|both| both.map(Some)),
+    }
+}
+
+/// Creates a parameter with the dtype and on the device of another one of the same layer.
+pub(crate) fn parameter_like(
+    layer: &'static str,
+    other: &Parameter,
+    make: impl FnOnce() -> Result<Parameter>,
+) -> Result<Parameter> {
+    let parameter = init::of_layer(layer, init::in_dtype(other.dtype(), make))?;
+    parameter.try_to_(other.device())?;
+    Ok(parameter)
+}

@@ -1,0 +1,193 @@
+//! Options of layers: switches, the order of random draws, ranges, and settings that are read.
+
+use pellucid_nn::{
+    AvgPool2d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose2d, Embedding, EmbeddingBag, FractionalMaxPool2d, GroupNorm,
+    GruCell, InstanceNorm2d, LayerNorm, Linear, LpPool2d, Lstm, MaxPool2d, Module, Parameter, RecurrentOptions,
+    RmsNorm, Rnn, RnnCell, RnnNonlinearity, Rrelu, TransformerDecoder, TransformerEncoder, TransformerEncoderLayer,
+    TransformerOptions, loss::LinearCrossEntropyLoss,
+};
+use pellucid_tensor::{DType, Error, Generator, Tensor, ops};
+
+fn names(module: &impl Module) -> Vec<String> {
+    module.state_dict().into_keys().collect()
+}
+
+fn bits(module: &impl Module) -> Vec<Vec<u8>> {
+    module.state_dict().values().map(Tensor::to_bytes).collect()
+}
+
+/// Compares a layer whose switch was set to `false` and back, and one whose switch has its value already.
+macro_rules! check_switch {
+    ($($make:expr, $switch:ident: $default:literal, $without:expr;)*) => {$(
+        let other = $make.$switch(!$default);
+        let (with, without) = if $default { ($make, other) } else { (other, $make) };
+        assert_eq!(names(&without), $without as &[&str], "{} of {}", stringify!($switch), stringify!($make));
+        assert_eq!(names(&without.$switch(false)), $without as &[&str]);
+        let expected = names(&with);
+        let values = bits(&with);
+        let kept = with.$switch(true);
+        assert_eq!(bits(&kept), values, "{} of {} must keep its values", stringify!($switch), stringify!($make));
+        let again = kept.$switch(false).$switch(true);
+        assert_eq!(names(&again), expected);
+    )*};
+}
+
+#[test]
+fn switches_add_and_remove_parameters() {
+    let _random = Generator::new(0).scope();
+    let statistics: &[&str] = &["num_batches_tracked", "running_mean", "running_var"];
+    check_switch! {
+        Linear::new(3, 2), bias: true, &["weight"];
+        Bilinear::new(3, 4, 2), bias: true, &["weight"];
+        Conv2d::new(4, 6, 3).groups(2), bias: true, &["weight"];
+        ConvTranspose2d::new(4, 6, 3).groups(2), bias: true, &["weight"];
+        BatchNorm2d::new(3), affine: true, statistics;
+        BatchNorm2d::new(3), running_statistics: true, &["bias", "weight"];
+        BatchNorm2d::new(3).running_statistics(false), affine: true, &[];
+        InstanceNorm2d::new(3), affine: false, &[];
+        InstanceNorm2d::new(3), running_statistics: false, &[];
+        GroupNorm::new(2, 4), affine: true, &[];
+        LayerNorm::new([2, 3]), bias: true, &["weight"];
+        LayerNorm::new([2, 3]), affine: true, &[];
+        RmsNorm::new(3), affine: true, &[];
+        GruCell::new(3, 2), bias: true, &["weight_hh", "weight_ih"];
+        LinearCrossEntropyLoss::new(3, 4, &[2]), bias: false, &["linear.weight"];
+    }
+    let shapes = |layer: &dyn Fn() -> Vec<Parameter>| -> Vec<Vec<usize>> {
+        layer().iter().map(|parameter| parameter.shape().to_vec()).collect()
+    };
+    let transposed = ConvTranspose2d::new(4, 6, 3).groups(2).bias(false).bias(true);
+    assert_eq!(shapes(&|| transposed.parameters()), [vec![4, 3, 3, 3], vec![6]]);
+    let norm = LayerNorm::new(3).bias(false).affine(true);
+    assert_eq!(names(&norm), ["weight"], "a layer with a weight must keep its bias as it is");
+}
+
+#[test]
+fn the_order_of_options_does_not_matter() {
+    let draws = |make: &dyn Fn() -> Vec<Vec<u8>>| {
+        let _random = Generator::new(7).scope();
+        let values = make();
+        (values, Tensor::rand([4], DType::F32).to_bytes())
+    };
+    let plain = draws(&|| bits(&Conv2d::new(8, 8, 3)));
+    let first = draws(&|| bits(&Conv2d::new(8, 8, 3).groups(4).bias(false)));
+    let second = draws(&|| bits(&Conv2d::new(8, 8, 3).bias(false).groups(4)));
+    assert_eq!(first, second);
+    assert_eq!(first.1, plain.1, "options must not draw numbers");
+
+    // The weight of a layer with groups has drawn values, in the range of its shape.
+    let _random = Generator::new(7).scope();
+    for weight in [Conv2d::new(8, 8, 3).groups(4).weight, ConvTranspose2d::new(8, 4, 3).groups(2).weight] {
+        assert_eq!((weight.shape()[1], weight.requires_grad(), weight.is_leaf()), (2, true, true));
+        let (values, bound) = (weight.to_vec::<f32>(), (2.0f32 * 9.0).sqrt().recip());
+        assert!(values.iter().all(|value| value.abs() <= bound * 1.0001));
+        assert!(values.iter().any(|value| value.abs() > bound * 0.9));
+    }
+    let (whole, grouped) = (Conv2d::new(4, 4, 3), Conv2d::new(4, 4, 3).groups(4).groups(2));
+    assert_eq!((whole.weight.shape()[1], grouped.weight.shape()[1], grouped.options().groups), (4, 2, 2));
+}
+
+#[test]
+fn numbers_outside_their_range_are_refused_where_they_are_given() {
+    let refused = |found: Result<(), Error>, text: &str| match found {
+        Err(error @ Error::InvalidArgument { .. }) => {
+            assert!(error.to_string().contains(text), "the error must contain {text:?}: {error}");
+        }
+        other => panic!("expected a refused option ({text}), got {other:?}"),
+    };
+    for eps in [-1.0, f64::NAN, f64::INFINITY] {
+        refused(BatchNorm2d::new(2).try_eps(eps).map(drop), "eps must be finite and not negative");
+        refused(InstanceNorm2d::new(2).try_eps(eps).map(drop), "instance_norm: eps");
+        refused(LayerNorm::new(2).try_eps(eps).map(drop), "layer_norm: eps");
+        refused(RmsNorm::new(2).try_eps(eps).map(drop), "rms_norm: eps");
+        refused(GroupNorm::new(1, 2).try_eps(eps).map(drop), "group_norm: eps");
+        let options = TransformerOptions { layer_norm_eps: eps, ..Default::default() };
+        refused(TransformerEncoderLayer::try_with_options(4, 2, options).map(drop), "eps");
+        refused(Embedding::new(3, 2).try_max_norm(eps, 2.0).map(drop), "embedding: max_norm");
+        refused(EmbeddingBag::new(3, 2).try_max_norm(eps, 2.0).map(drop), "embedding_bag: max_norm");
+    }
+    refused(BatchNorm2d::new(2).try_momentum(5.0).map(drop), "momentum must be in [0, 1], got 5; for example 0.1");
+    refused(InstanceNorm2d::new(2).try_momentum(-0.5).map(drop), "momentum");
+    refused(Embedding::new(3, 2).try_max_norm(1.0, 0.0).map(drop), "p must be a nonzero number");
+    refused(LpPool2d::try_new(f64::NAN, 2).map(drop), "p must be a nonzero number, got NaN; for example 2");
+    refused(Rrelu::try_new(2.0, 1.0).map(drop), "must be at most the upper one, got 2 and 1");
+    refused(Rrelu::try_new(f64::NAN, 1.0).map(drop), "must be finite");
+    let _: BatchNorm2d = BatchNorm2d::new(2).eps(0.0).momentum(1.0).momentum(None);
+}
+
+#[test]
+fn settings_can_be_read() {
+    let _random = Generator::new(0).scope();
+    let conv = Conv2d::new(4, 6, [3, 5]).stride(2).padding([1, 2]).dilation(3).groups(2);
+    let expected = ops::ConvOptions {
+        stride: [2, 2].into(),
+        padding: [1, 2].into(),
+        dilation: [3, 3].into(),
+        groups: 2,
+        ..Default::default()
+    };
+    assert_eq!((conv.kernel(), conv.options()), ([3, 5], expected));
+    assert!(conv.padding_mode.is_none());
+    let up = ConvTranspose2d::new(4, 6, 3).stride(2).output_padding(1);
+    let expected = ops::ConvOptions {
+        stride: [2, 2].into(),
+        padding: [0, 0].into(),
+        dilation: [1, 1].into(),
+        ..Default::default()
+    };
+    assert_eq!(up.options(), ops::ConvOptions { output_padding: [1, 1].into(), ..expected });
+    let pool = MaxPool2d::new(3).stride(2).padding(1).ceil_mode(true);
+    assert!(pool.options().ceil && pool.options().stride == Some([2, 2].into()));
+    assert!(!pool.ceil_mode(false).options().ceil);
+    assert_eq!(AvgPool2d::new(3).options().size, [3, 3].into());
+    let fractional = FractionalMaxPool2d::of_ratio(2, [0.5, 0.75]);
+    assert_eq!((fractional.size(), fractional.outputs(), fractional.ratio()), ([2, 2], None, Some([0.5, 0.75])));
+    let norm = BatchNorm2d::new(3).eps(1e-3).momentum(0.2);
+    assert_eq!((norm.eps, norm.momentum), (1e-3, Some(0.2)));
+    let norm = GroupNorm::new(2, 4);
+    assert_eq!((norm.groups(), norm.channels(), norm.eps), (2, 4, 1e-5));
+    assert_eq!(LayerNorm::new([2, 3]).shape().dims(), [2, 3]);
+    assert_eq!(RmsNorm::new(3).eps(1e-6).eps, Some(1e-6));
+    let embedding = Embedding::new(5, 3).padding_index(-1).scale_by_frequency(true);
+    assert_eq!((embedding.options().padding_index, embedding.options().scale_by_frequency), (Some(-1), true));
+    assert!(EmbeddingBag::new(5, 3).include_last_offset(true).options().include_last_offset);
+    let options = RecurrentOptions { layers: 2, bidirectional: true, ..Default::default() };
+    let lstm = Lstm::with_options(3, 4, options);
+    assert_eq!((lstm.options(), lstm.input(), lstm.hidden()), (options, 3, 4));
+    let cell = RnnCell::new(3, 4);
+    assert_eq!((cell.input(), cell.hidden()), (3, 4));
+    let encoder = TransformerEncoder::new(4, 2, 1);
+    assert_eq!((encoder.options().hidden, encoder.layers[0].linear1.weight.shape()[0]), (2048, 2048));
+    let options = TransformerOptions { hidden: 6, ..Default::default() };
+    let decoder = TransformerDecoder::with_options(4, 2, 3, options).norm(true);
+    assert_eq!((decoder.layers.len(), decoder.layers[0].options().hidden), (3, 6));
+    assert!(decoder.norm.is_some() && decoder.norm(false).norm.is_none());
+}
+
+/// A state whose batch is the other axis of the sequences is explained by the option.
+#[test]
+fn a_state_of_the_other_layout_names_batch_first() {
+    let _random = Generator::new(0).scope();
+    let (x, state) = (Tensor::randn([5, 2, 3], DType::F32), Tensor::zeros([1, 5, 4], DType::F32));
+    let text =
+        |rnn: &Rnn, x: &Tensor, state: &Tensor| rnn.try_forward_sequence(x, Some(state)).err().unwrap().to_string();
+    let found = text(&Rnn::new(3, 4), &x, &state);
+    let help = "sequences are [T, N, I]; for [N, T, I] set RecurrentOptions { batch_first: true, .. }";
+    assert!(found.contains(help), "{found}");
+    let batch_first = Rnn::with_options(3, 4, RecurrentOptions { batch_first: true, ..Default::default() });
+    let found = text(&batch_first, &x, &Tensor::zeros([1, 2, 4], DType::F32));
+    assert!(found.contains("for [T, N, I] set RecurrentOptions { batch_first: false, .. }"), "{found}");
+    let found = text(&Rnn::new(3, 4), &x, &Tensor::zeros([1, 7, 4], DType::F32));
+    assert!(!found.contains("RecurrentOptions"), "{found}");
+}
+
+#[test]
+fn the_nonlinearity_of_an_rnn_is_an_option() {
+    let _random = Generator::new(0).scope();
+    let x = Tensor::randn([5, 2, 3], DType::F32);
+    let rnn = Rnn::new(3, 4);
+    let relu = rnn.clone().nonlinearity(RnnNonlinearity::Relu);
+    assert!(relu.forward_sequence(&x, None).0.to_vec::<f32>().iter().all(|y| *y >= 0.0));
+    let tanh = relu.nonlinearity(RnnNonlinearity::Tanh);
+    assert_eq!(tanh.forward_sequence(&x, None).0.to_vec::<f32>(), rnn.forward_sequence(&x, None).0.to_vec::<f32>());
+}

@@ -1,0 +1,51 @@
+//! The functions of `f32` that are computed with series in a wider arithmetic.
+
+/// The arithmetic of a series, whose result is rounded to `f32` once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SeriesArithmetic {
+    /// Sums of two `f32`. In `f64`, drivers inline all calls and compile the long result for 20 s and more, so these
+    /// functions of `f64` fall back.
+    TwoFloats,
+    /// `f64`, as on the CPU.
+    F64,
+}
+
+/// A function of `f32` with a series.
+pub(crate) struct SpecialFunction {
+    /// The name, without the prefix of its type.
+    pub(crate) name: &'static str,
+    /// The iterations of all loops for the largest arguments, with the divisions in them. The loops end at a condition
+    /// in several places, so that estimates would be multiplied.
+    pub(crate) iterations: usize,
+    /// The arithmetic.
+    pub(crate) arithmetic: SeriesArithmetic,
+}
+
+const fn function(name: &'static str, iterations: usize, arithmetic: SeriesArithmetic) -> SpecialFunction {
+    SpecialFunction { name, iterations, arithmetic }
+}
+
+/// All functions of `f32` with a series.
+const SPECIAL_FUNCTIONS: [SpecialFunction; 11] = [
+    function("polygamma", 1000, SeriesArithmetic::TwoFloats),
+    function("zeta", 1000, SeriesArithmetic::TwoFloats),
+    function("igamma", 4000, SeriesArithmetic::TwoFloats),
+    function("igammac", 4000, SeriesArithmetic::TwoFloats),
+    function("bessel_j", 10_000, SeriesArithmetic::TwoFloats),
+    function("bessel_y", 10_000, SeriesArithmetic::TwoFloats),
+    function("bessel_k", 800, SeriesArithmetic::TwoFloats),
+    function("bessel_ke", 800, SeriesArithmetic::TwoFloats),
+    function("bessel_i", 14_000, SeriesArithmetic::F64),
+    function("bessel_ie", 14_000, SeriesArithmetic::F64),
+    function("digamma", 1500, SeriesArithmetic::F64),
+];
+
+/// Returns the function of `f32` with this name, if it has a series.
+pub(crate) fn special_function(name: &str) -> Option<&'static SpecialFunction> {
+    SPECIAL_FUNCTIONS.iter().find(|function| function.name == name)
+}
+
+/// Returns true if the function of `f32` with this name is computed with sums of two `f32`.
+pub(crate) fn has_two_floats(name: &str) -> bool {
+    special_function(name).is_some_and(|function| function.arithmetic == SeriesArithmetic::TwoFloats)
+}
