@@ -123,7 +123,7 @@ impl<'a> SweepCase<'a> {
     /// Returns the description of the case for the peer.
     fn for_peer(&self) -> Value {
         let operand = |(k, (shape, values)): (usize, (Vec<usize>, OperandValues))| {
-            let (kind, numbers) = kind_of(values, self.size.step);
+            let (kind, numbers) = value_kind(values, self.size.step);
             json!({
                 "shape": shape, "values": kind, "numbers": numbers, "leaf": self.is_leaf(k, values),
                 "dtype": if values.is_float() { torch_dtype(self.dtype) } else { "int64" },
@@ -221,7 +221,7 @@ fn torch_dtype(dtype: DType) -> &'static str {
 }
 
 /// Returns the kind of the values as a name for the peer, and its parameters.
-fn kind_of(values: OperandValues, step: usize) -> (&'static str, [f64; 2]) {
+fn value_kind(values: OperandValues, step: usize) -> (&'static str, [f64; 2]) {
     match values {
         OperandValues::Normal => ("normal", [0.0; 2]),
         OperandValues::Positive => ("uniform", [0.5, 1.5]),

@@ -74,8 +74,8 @@ impl<const K: usize> Batches<K> {
     /// Returns the result of [`new`](Batches::new), or its error.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples;
-    /// [`Error::InvalidArgument`] if there is no tensor, or `size` is 0.
+    /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples; [`Error::InvalidArgument`] if
+    /// `tensors` is empty, or `size` is 0.
     pub fn try_new<T: AsRef<Tensor>>(tensors: &[T; K], size: usize) -> Result<Self> {
         Batches::from_tensors(tensors.each_ref().map(|t| t.as_ref().detach()), size)
     }

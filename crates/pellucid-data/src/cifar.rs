@@ -96,22 +96,24 @@ impl CifarImages {
         let mut pixels = vec_with_capacity(n * IMAGE_BYTES)?;
         let mut labels: Vec<Vec<i64>> = vec![Vec::new(); classes.len()];
         for path in paths {
-            let refuse = |reason: String| Error::file(OP, path, reason);
+            let file_error = |reason: String| Error::file(OP, path, reason);
             let mut bytes = vec_with_capacity(images * record + 1)?;
             // Reading one byte beyond the expected size detects surplus data.
             let read =
                 File::open(path).and_then(|file| file.take((images * record) as u64 + 1).read_to_end(&mut bytes));
             read.map_err(|error| Error::unreadable_file(OP, path, &error))?;
             if bytes.len() != images * record {
-                let found = if bytes.len() > images * record { "more".to_string() } else { bytes.len().to_string() };
+                let actual = if bytes.len() > images * record { "more".to_string() } else { bytes.len().to_string() };
                 let expected = images * record;
-                return Err(refuse(format!("{images} images must have {expected} bytes, but the file has {found}")));
+                return Err(file_error(format!(
+                    "{images} images must have {expected} bytes, but the file has {actual}"
+                )));
             }
             for (index, record) in bytes.chunks_exact(record).enumerate() {
                 let (kinds, image) = record.split_at(classes.len());
                 for ((label, count), list) in kinds.iter().zip(classes).zip(&mut labels) {
                     if label >= count {
-                        return Err(refuse(format!(
+                        return Err(file_error(format!(
                             "the label of image {index} must be below {count}, but is {label}"
                         )));
                     }

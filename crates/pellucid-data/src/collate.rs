@@ -169,10 +169,10 @@ impl Collate for usize {
     type Batch = Tensor;
 
     fn collate(samples: Vec<usize>) -> Result<Tensor> {
-        let number = |sample: usize| {
+        let to_i64 = |sample: usize| {
             i64::try_from(sample).map_err(|_| Error::invalid(OP, format!("{sample} must be less than 2^63")))
         };
-        i64::collate(samples.into_iter().map(number).collect::<Result<_>>()?)
+        i64::collate(samples.into_iter().map(to_i64).collect::<Result<_>>()?)
     }
 }
 

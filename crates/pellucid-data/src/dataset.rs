@@ -355,7 +355,7 @@ impl<D: Dataset> Subset<D> {
         &self.dataset
     }
 
-    fn indices_of(&self, indices: &[usize]) -> Result<Vec<usize>> {
+    fn underlying_indices(&self, indices: &[usize]) -> Result<Vec<usize>> {
         let index_of = |&index: &usize| check_index(index, self.indices.len()).map(|()| self.indices[index]);
         indices.iter().map(index_of).collect()
     }
@@ -374,14 +374,14 @@ impl<D: Dataset> Dataset for Subset<D> {
     }
 
     fn get_many(&self, indices: &[usize]) -> Result<Vec<D::Item>> {
-        self.dataset.get_many(&self.indices_of(indices)?)
+        self.dataset.get_many(&self.underlying_indices(indices)?)
     }
 
     fn get_batch(&self, indices: &[usize]) -> Result<<D::Item as Collate>::Batch>
     where
         D::Item: Collate,
     {
-        self.dataset.get_batch(&self.indices_of(indices)?)
+        self.dataset.get_batch(&self.underlying_indices(indices)?)
     }
 }
 
@@ -465,8 +465,9 @@ impl SplitLength for f64 {
         }
         // A sum that differs from 1 only by rounding, such as 0.7 + 0.2 + 0.1, does not change the fractions.
         let is_rounded = (sum - 1.0).abs() <= parts.len() as f64 * f64::EPSILON;
-        let share = |part: &f64| if is_rounded { *part } else { part / sum };
-        let mut counts: Vec<usize> = parts.iter().map(|part| (share(part) * samples as f64).floor() as usize).collect();
+        let fraction = |part: &f64| if is_rounded { *part } else { part / sum };
+        let mut counts: Vec<usize> =
+            parts.iter().map(|part| (fraction(part) * samples as f64).floor() as usize).collect();
         let indices: Vec<usize> = (0..parts.len()).filter(|&index| parts[index] > 0.0).collect();
         let total: usize = counts.iter().sum();
         for index in indices.iter().cycle().take(samples.saturating_sub(total)) {

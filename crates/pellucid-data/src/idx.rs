@@ -63,8 +63,8 @@ pub(crate) fn parse(mut stream: impl Read, rank: usize) -> std::result::Result<I
         .read_to_end(&mut bytes)
         .map_err(|e| format!("the file is damaged after {} elements: {e}", bytes.len()))?;
     if bytes.len() != size {
-        let found = if bytes.len() > size { "more".to_string() } else { format!("{} elements", bytes.len()) };
-        return Err(format!("the header declares {size} elements, {dims:?}, but the file contains {found}"));
+        let actual = if bytes.len() > size { "more".to_string() } else { format!("{} elements", bytes.len()) };
+        return Err(format!("the header declares {size} elements, {dims:?}, but the file contains {actual}"));
     }
     Ok(Idx { dims, bytes })
 }
@@ -75,7 +75,7 @@ mod tests {
     use flate2::{Compression, write::GzEncoder};
     use std::io::Write;
 
-    fn refused(bytes: &[u8]) -> String {
+    fn parse_error(bytes: &[u8]) -> String {
         parse(bytes, 2).unwrap_err()
     }
 
@@ -101,8 +101,8 @@ mod tests {
             (&[0, 0, 8, 2, 15, 0, 0, 0, 0, 0, 0, 1, 7], "the file contains 1 elements"),
             (&[0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 1, 7, 7], "the file contains more"),
         ] {
-            let found = refused(bytes);
-            assert!(found.contains(reason), "{found:?} does not contain {reason:?}");
+            let actual = parse_error(bytes);
+            assert!(actual.contains(reason), "{actual:?} does not contain {reason:?}");
         }
     }
 

@@ -35,7 +35,7 @@
 //! | `progress` | the position in an epoch, which a checkpoint contains |
 //! | `batches` | [`Batches`]: batches of tensors in memory |
 //! | `table` | [`Table`]: named columns of numbers and strings; CSV files (feature `csv`) and JSON files (feature `json`) |
-//! | `preprocessing` | scalers and one-hot codes, which are fitted on training data and saved with the model |
+//! | `preprocessing` | scalers, imputers and encoders, which are fitted on training data and saved with the model |
 //! | `image` | `Image`, `ImageFolder`: PNG and JPEG files (feature `image`) |
 //! | `transforms` | augmentation of images (feature `image`) |
 //! | `mix` | [`MixUp`] and [`CutMix`] of batches |

@@ -50,7 +50,7 @@ fn one_hot_labels(op: &'static str, alpha: f64, classes: usize, inputs: &Tensor,
         }
         &[_, width] if labels.dtype().is_float() && width == classes => Ok(labels.clone()),
         _ => {
-            let help = format!("the labels must be class numbers i64 [N], or probabilities [N, {classes}]");
+            let help = format!("the labels must be class indices i64 [N], or probabilities [N, {classes}]");
             Err(Error::shapes(op, [labels.shape()], help))
         }
     }

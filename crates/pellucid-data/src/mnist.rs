@@ -33,19 +33,22 @@ impl Digits {
         let labels_path = find(directory, &format!("{part}-labels-idx1-ubyte"));
         let images = idx::read(&images_path, 3)?;
         let labels = idx::read(&labels_path, 1)?;
-        let refuse = |path: &Path, reason: String| Err(Error::file("mnist", path, reason));
+        let file_error = |path: &Path, reason: String| Err(Error::file("mnist", path, reason));
         if images.dims[1..] != [28, 28] {
-            return refuse(
+            return file_error(
                 &images_path,
                 format!("the images must be 28 by 28, but their size is {:?}", &images.dims[1..]),
             );
         }
         if images.dims[0] != labels.dims[0] {
             let (labels, images) = (labels.dims[0], images.dims[0]);
-            return refuse(&labels_path, format!("got {labels} labels for {images} images; the counts must be equal"));
+            return file_error(
+                &labels_path,
+                format!("got {labels} labels for {images} images; the counts must be equal"),
+            );
         }
         if let Some(label) = labels.bytes.iter().find(|&&l| l > 9) {
-            return refuse(&labels_path, format!("a label must be a digit, 0 to 9, but one is {label}"));
+            return file_error(&labels_path, format!("a label must be a digit, 0 to 9, but one is {label}"));
         }
         let bytes = Tensor::try_from_bytes(&images.bytes, DType::U8, images.dims)?;
         let labels = Tensor::try_from_bytes(&labels.bytes, DType::U8, labels.dims)?;

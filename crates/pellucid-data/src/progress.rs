@@ -71,7 +71,7 @@ impl ProgressState {
 #[derive(Debug)]
 pub(crate) struct EpochProgress {
     progress: LoaderProgress,
-    number: usize,
+    id: usize,
 }
 
 impl LoaderProgress {
@@ -115,7 +115,7 @@ impl LoaderProgress {
         state.end_current();
         state.iterators += 1;
         state.current = Some(state.iterators);
-        EpochProgress { progress: self.clone(), number: state.iterators }
+        EpochProgress { progress: self.clone(), id: state.iterators }
     }
 
     /// Returns the state by name: `epoch`, `batch`, `samples`, `size`, and, if the samples are shuffled, `seed`.
@@ -129,7 +129,7 @@ impl LoaderProgress {
         ];
         let seed = seed.map(|seed| ("seed", seed as i64));
         let named = named.into_iter().chain(seed);
-        named.map(|(name, number)| (name.to_string(), Tensor::scalar(number, DType::I64))).collect()
+        named.map(|(name, value)| (name.to_string(), Tensor::scalar(value, DType::I64))).collect()
     }
 
     /// Checks a state from [`values`](Self::values). `commit` of the result sets the position.
@@ -170,8 +170,8 @@ impl LoaderProgress {
         let position = BatchPosition { epoch: epoch as usize, batch: batch as usize };
         let seed = if state.contains_key("seed") { Some(read_i64("seed")? as u64) } else { None };
         Ok(load.then(move || {
-            let mut own = self.lock();
-            (own.seed, own.position, own.current) = (seed, position, None);
+            let mut state_guard = self.lock();
+            (state_guard.seed, state_guard.position, state_guard.current) = (seed, position, None);
             Ok(())
         }))
     }
@@ -181,7 +181,7 @@ impl EpochProgress {
     /// Changes the progress of the loader, unless a later iterator or a load has replaced it.
     fn update(&self, change: impl FnOnce(&mut ProgressState)) {
         let mut state = self.progress.lock();
-        if state.current == Some(self.number) {
+        if state.current == Some(self.id) {
             change(&mut state);
         }
     }

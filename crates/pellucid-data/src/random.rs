@@ -176,9 +176,9 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
     });
     let Some(generator) = entered else { return f() };
     let _scope = generator.scope();
-    let mut guard = SampleGuard { succeeded: false };
+    let mut guard = SampleGuard { has_succeeded: false };
     let result = f();
-    guard.succeeded = result.is_ok();
+    guard.has_succeeded = result.is_ok();
     result
 }
 
@@ -211,7 +211,7 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
 /// [`Error::ReadInCapture`](pellucid_tensor::Error::ReadInCapture) outside a loader while a step is captured.
 pub fn with_rng<R>(f: impl FnOnce(&mut SplitMix64) -> R) -> Result<R> {
     // `f` gets a copy, because it may call `with_rng` again.
-    let found = BATCH.with_borrow(|batch| {
+    let stream_state = BATCH.with_borrow(|batch| {
         let batch = batch.as_ref()?;
         let stream = batch.current.unwrap_or(batch.generators.len());
         let start = || SplitMix64 {
@@ -222,14 +222,14 @@ pub fn with_rng<R>(f: impl FnOnce(&mut SplitMix64) -> R) -> Result<R> {
         };
         Some((stream, batch.streams.get(stream).cloned().flatten().unwrap_or_else(start)))
     });
-    let Some((stream, mut rng)) = found else {
+    let Some((stream, mut rng)) = stream_state else {
         let key: i64 = ops::randint(0, 1 << 53, [1])?.try_item()?;
         return Ok(f(&mut SplitMix64::new(key as u64)));
     };
     let result = f(&mut rng);
     BATCH.with_borrow_mut(|batch| {
-        if let Some(own) = batch.as_mut().and_then(|batch| batch.streams.get_mut(stream)) {
-            *own = Some(rng);
+        if let Some(stored) = batch.as_mut().and_then(|batch| batch.streams.get_mut(stream)) {
+            *stored = Some(rng);
         }
     });
     Ok(result)
@@ -237,7 +237,7 @@ pub fn with_rng<R>(f: impl FnOnce(&mut SplitMix64) -> R) -> Result<R> {
 
 /// Ends the computation of a sample when it is dropped, even after a panic.
 struct SampleGuard {
-    succeeded: bool,
+    has_succeeded: bool,
 }
 
 impl Drop for SampleGuard {
@@ -245,7 +245,7 @@ impl Drop for SampleGuard {
         BATCH.with_borrow_mut(|batch| {
             if let Some(batch) = batch {
                 let sample = batch.current.take();
-                if !self.succeeded {
+                if !self.has_succeeded {
                     batch.failed = sample;
                 }
             }

@@ -100,7 +100,7 @@ impl Sampler for RandomSampler {
 pub struct WeightedRandomSampler {
     weights: Vec<f64>,
     count: usize,
-    replacement: bool,
+    has_replacement: bool,
 }
 
 impl WeightedRandomSampler {
@@ -122,18 +122,18 @@ impl WeightedRandomSampler {
         WeightedRandomSampler::checked(weights, count, false)
     }
 
-    fn checked(weights: &[f64], count: usize, replacement: bool) -> Result<WeightedRandomSampler> {
+    fn checked(weights: &[f64], count: usize, has_replacement: bool) -> Result<WeightedRandomSampler> {
         let op = "weighted_random_sampler";
         if let Some(weight) = weights.iter().find(|weight| !(weight.is_finite() && **weight >= 0.0)) {
             return Err(Error::invalid(op, format!("the weights must be finite and not negative, got {weight}")));
         }
         let positive = weights.iter().filter(|weight| **weight > 0.0).count();
-        let needed = if replacement { count.min(1) } else { count };
+        let needed = if has_replacement { count.min(1) } else { count };
         if positive < needed {
             let reason = format!("{count} samples require {needed} positive weights, but {positive} are positive");
             return Err(Error::invalid(op, reason));
         }
-        Ok(WeightedRandomSampler { weights: weights.to_vec(), count, replacement })
+        Ok(WeightedRandomSampler { weights: weights.to_vec(), count, has_replacement })
     }
 }
 
@@ -145,7 +145,7 @@ impl Sampler for WeightedRandomSampler {
     fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
         let mut rng = seed.rng();
         let mut indices = vec_with_capacity(self.count)?;
-        if self.replacement {
+        if self.has_replacement {
             // Division by the largest weight keeps the sums finite.
             let largest = self.weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
             let mut cumulative = vec_with_capacity(self.weights.len())?;

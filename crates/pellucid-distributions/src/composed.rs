@@ -197,12 +197,12 @@ impl<D: Distribution> Distribution for MixtureSameFamily<D> {
         ops::squeeze(&ops::take_along_axis(&drawn, &class, self.axis())?, self.axis())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let of_components = self.components.try_log_prob(&ops::unsqueeze(x, self.axis())?)?;
-        ops::logsumexp(&ops::add(self.mixture.logits(), &of_components)?, -1)
+        let component_values = self.components.try_log_prob(&ops::unsqueeze(x, self.axis())?)?;
+        ops::logsumexp(&ops::add(self.mixture.logits(), &component_values)?, -1)
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
-        let of_components = self.components.try_cdf(&ops::unsqueeze(x, self.axis())?)?;
-        ops::sum(&ops::mul(self.mixture.probs(), &of_components)?, -1)
+        let component_values = self.components.try_cdf(&ops::unsqueeze(x, self.axis())?)?;
+        ops::sum(&ops::mul(self.mixture.probs(), &component_values)?, -1)
     }
     fn try_mean(&self) -> Result<Tensor> {
         self.average(&self.components.try_mean()?)

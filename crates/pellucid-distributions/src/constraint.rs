@@ -58,12 +58,12 @@ impl fmt::Display for Constraint {
             Constraint::PositiveProbability => "in (0, 1]",
             Constraint::ProbabilityBelowOne => "in [0, 1)",
             Constraint::Boolean => "0 or 1",
-            Constraint::NonNegativeInteger => "an integer of at least 0",
+            Constraint::NonNegativeInteger => "a nonnegative integer",
             Constraint::IntegerUpTo(_) => "an integer from 0 to the bound",
             Constraint::Interval(..) => "in the interval",
             Constraint::OpenInterval(..) => "in the open interval",
             Constraint::AtLeast(_) => "at least the bound",
-            Constraint::Simplex => "nonnegative, with the sum 1 along the last axis",
+            Constraint::Simplex => "nonnegative with sum 1 along the last axis",
             Constraint::OneHot => "one-hot along the last axis",
             Constraint::Counts(_) => "nonnegative integers with the given sum along the last axis",
             Constraint::RealVector => "finite",
@@ -140,13 +140,13 @@ impl Constraint {
         if ops::all(&inside, ..)?.try_item::<bool>()? {
             return Ok(());
         }
-        let refused = match self.event_rank() {
+        let example = match self.event_rank() {
             0 => {
                 let at = inside.try_to_vec::<bool>()?.iter().position(|inside| !inside).unwrap_or(0);
                 format!(", got {:?}", x.try_to_vec::<f64>()?[at])
             }
             _ => String::new(),
         };
-        Err(Error::invalid(op, format!("`{parameter}` must be {self}{refused}")))
+        Err(Error::invalid(op, format!("`{parameter}` must be {self}{example}")))
     }
 }

@@ -20,7 +20,11 @@ pub(crate) fn float_tensors<const N: usize>(
     let dtype = dtypes.reduce(DType::promote).unwrap_or(DType::F32);
     if !dtype.is_float() {
         let name = parameters[0].0;
-        return Err(Error::dtypes(op, [dtype], format!("`{name}` must be a float, got {dtype}; use to_dtype()")));
+        return Err(Error::dtypes(
+            op,
+            [dtype],
+            format!("`{name}` must have a float dtype, got {dtype}; use to_dtype()"),
+        ));
     }
     let mut tensors = Vec::with_capacity(N);
     for (_, parameter) in &parameters {

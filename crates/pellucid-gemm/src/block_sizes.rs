@@ -88,10 +88,10 @@ mod tests {
     fn chunks_cover_a_range_in_order() {
         for (start, len) in [(0, 0), (0, 1), (3, 20), (5, 24)] {
             for size in [1, 7, 8, 24, 100, usize::MAX] {
-                let found: Vec<_> = chunks(start..start + len, size).collect();
-                assert!(found.iter().all(|chunk| !chunk.is_empty() && chunk.len() <= size));
-                assert!(found.iter().rev().skip(1).all(|chunk| chunk.len() == size), "{found:?}");
-                assert!(found.into_iter().flatten().eq(start..start + len), "{start} + {len} by {size}");
+                let parts: Vec<_> = chunks(start..start + len, size).collect();
+                assert!(parts.iter().all(|chunk| !chunk.is_empty() && chunk.len() <= size));
+                assert!(parts.iter().rev().skip(1).all(|chunk| chunk.len() == size), "{parts:?}");
+                assert!(parts.into_iter().flatten().eq(start..start + len), "{start} + {len} by {size}");
             }
         }
     }

@@ -88,7 +88,7 @@ pub(crate) struct BlockedProduct<'a, T> {
     /// Index of the product in its batch, for the epilogue.
     pub(crate) batch: usize,
     /// True if C is the transpose of the caller's C, for the epilogue.
-    pub(crate) transposed: bool,
+    pub(crate) is_transposed: bool,
 }
 
 impl<T: Element> BlockedProduct<'_, T> {
@@ -323,8 +323,8 @@ impl<T: Element> BlockedProduct<'_, T> {
                                 prefetch_a(a, &next_strip, &depth, (panel, panels));
                             }
                             if prefetches_epilogue && panel.is_multiple_of(PANELS_PER_PREFETCH) {
-                                let share = (panel / PANELS_PER_PREFETCH, panels.div_ceil(PANELS_PER_PREFETCH));
-                                self.prefetch_epilogue(&strip, &cols, share);
+                                let portion = (panel / PANELS_PER_PREFETCH, panels.div_ceil(PANELS_PER_PREFETCH));
+                                self.prefetch_epilogue(&strip, &cols, portion);
                             }
                             // SAFETY: the strip, the columns and the k indices are within the rectangle, so the
                             // caller's product contract covers them. *Scratch* covers the panels of one block of B,
@@ -372,7 +372,7 @@ impl<T: Element> BlockedProduct<'_, T> {
     fn prefetch_epilogue(&self, rows: &Range<usize>, cols: &Range<usize>, (part, parts): (usize, usize)) {
         let rows = rows.start + rows.len() * part / parts..rows.start + rows.len() * (part + 1) / parts;
         if let Some(epilogue) = self.epilogue.filter(|_| !rows.is_empty()) {
-            let (rows, cols) = if self.transposed { (cols.clone(), rows) } else { (rows, cols.clone()) };
+            let (rows, cols) = if self.is_transposed { (cols.clone(), rows) } else { (rows, cols.clone()) };
             epilogue.prefetch_epilogue(self.batch, rows, cols);
         }
     }
@@ -460,7 +460,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         let Some(epilogue) = self.epilogue else { return };
         let data =
             self.c.wrapping_offset(rows.start as isize * self.c_row_stride + cols.start as isize * self.c_col_stride);
-        let (rows, cols, row_stride, col_stride) = if self.transposed {
+        let (rows, cols, row_stride, col_stride) = if self.is_transposed {
             (cols, rows, self.c_col_stride, self.c_row_stride)
         } else {
             (rows, cols, self.c_row_stride, self.c_col_stride)

@@ -11,7 +11,7 @@ use pellucid_simd::Element;
 /// column.
 const STRIPS_PER_PACK: usize = 8;
 
-/// The number of bytes over which the rows of a small B extend, which is read in place.
+/// The maximum extent in memory, in bytes, of a small B that is read in place.
 const SMALL_B_BYTES: usize = 32 << 10;
 
 /// The least k of a small B that is read in place.

@@ -221,7 +221,7 @@ pub unsafe fn gemm_batched_for_isa<T: Element>(
     let (row_stride, col_stride) = shape.c_strides;
     let c = c.map(|data| OutputMatrix { data, row_stride, col_stride, accumulate: shape.accumulate });
     let packed_b = packed_b.filter(|_| uses_packed_panels::<T>(isa, shape));
-    let problem = GemmProblem { kernels, m: shape.m, n: shape.n, k: shape.k, packed_b, epilogue, transposed: false };
+    let problem = GemmProblem { kernels, m: shape.m, n: shape.n, k: shape.k, packed_b, epilogue, is_transposed: false };
     // Vectors are along the rows of C, or, by (A·B)ᵀ = Bᵀ·Aᵀ, along its columns. The products and their order are the
     // same. A single row is computed as the single column of the transpose.
     // A C in scratch is stored by rows, like nearly all other operands of an epilogue.
@@ -236,7 +236,7 @@ pub unsafe fn gemm_batched_for_isa<T: Element>(
     unsafe {
         if swap_operands {
             let c = c.map(|c| OutputMatrix { row_stride: c.col_stride, col_stride: c.row_stride, ..c });
-            let problem = GemmProblem { m: shape.n, n: shape.m, transposed: true, ..problem };
+            let problem = GemmProblem { m: shape.n, n: shape.m, is_transposed: true, ..problem };
             let swapped = |i: usize| Offsets { a: batch[i].b, b: batch[i].a, c: batch[i].c };
             problem.compute(batch.len(), swapped, b, a, c, threads);
         } else {
@@ -284,7 +284,7 @@ pub unsafe fn multiply<T: Element>(
         accumulate,
         epilogue: None,
         batch: 0,
-        transposed: false,
+        is_transposed: false,
     };
     // SAFETY: the caller guarantees *Operands*, *C* and *Isa*, which are the product contract of `BlockedProduct`.
     unsafe { product.compute(Kernels::<T>::for_isa(isa), rows, cols) }

@@ -44,7 +44,7 @@ pub(crate) struct GemmProblem<'a, T: 'static> {
     pub(crate) k: usize,
     pub(crate) packed_b: Option<PackedPanels<T>>,
     pub(crate) epilogue: Option<&'a dyn Epilogue<T>>,
-    pub(crate) transposed: bool,
+    pub(crate) is_transposed: bool,
 }
 
 impl<T: Element> GemmProblem<'_, T> {
@@ -183,7 +183,7 @@ impl<T: Element> GemmProblem<'_, T> {
             accumulate: c.accumulate,
             epilogue: self.epilogue,
             batch,
-            transposed: self.transposed,
+            is_transposed: self.is_transposed,
         };
         // SAFETY: the product contract and the contract of `multiply_vector`: *Bounds*, *Panels* and *Aliasing* are
         // *Operands*, and with *Region* they are *C*. The caller guarantees *Isa*. *Packed* follows from *Panels*.

@@ -50,13 +50,13 @@ impl<T: TestElement> ReferenceProduct<T> {
         let layouts = [(); 3].map(|()| choices.of(&MATRIX_LAYOUTS));
         let accumulate = choices.below(3) == 0;
         let start: Vec<T> = (0..m * n).map(|i| T::from_integer((i % 5) as f64)).collect();
-        let found = multiply_in_layouts(isa, (m, n, k), layouts, [&a, &b], &start, accumulate, threads);
+        let actual = multiply_in_layouts(isa, (m, n, k), layouts, [&a, &b], &start, accumulate, threads);
         let expected = (0..m * n).map(|i| {
             let sum = self.c[i / n * full_width + i % n];
             if accumulate { sum.add(start[i]) } else { sum }
         });
         let case = || format!("{m} × {n} × {k} of {} {isa:?} {layouts:?}", std::any::type_name::<T>());
-        assert!(found.iter().copied().eq(expected), "{} accumulate: {accumulate}", case());
+        assert!(actual.iter().copied().eq(expected), "{} accumulate: {accumulate}", case());
     }
 }
 
@@ -140,10 +140,10 @@ fn check_panel<T: TestElement>(
     case: &str,
     element: impl Fn(usize, usize) -> T,
 ) {
-    for (i, &found) in panel.iter().enumerate() {
+    for (i, &actual) in panel.iter().enumerate() {
         let (p, lane) = (i / width, i % width);
         let expected = if lane < lanes { element(lane, p) } else { T::ZERO };
-        assert_eq!(found, expected, "{case}: panel row {p}, panel column {lane}");
+        assert_eq!(actual, expected, "{case}: panel row {p}, panel column {lane}");
     }
 }
 
@@ -179,9 +179,9 @@ fn check_panels<T: TestElement>() {
                 // SAFETY: the matrix has `lanes × depth` elements, the target has `lanes · step` elements, and the
                 // instruction set is available.
                 unsafe { from.pack_rows(kernels, range, step, to.as_mut_ptr()) }
-                for (i, &found) in to.iter().enumerate() {
+                for (i, &actual) in to.iter().enumerate() {
                     let (lane, p) = (i / step, i % step);
-                    assert_eq!(found, if p < depth { element(&from, lane, p) } else { T::ZERO }, "{case}");
+                    assert_eq!(actual, if p < depth { element(&from, lane, p) } else { T::ZERO }, "{case}");
                 }
             }
         }
@@ -301,10 +301,10 @@ fn check_implicit_im2col<T: TestElement>(seed: u64) {
             // SAFETY: the source holds all rows, the target has `lanes · step` elements, and the instruction set is
             // available.
             unsafe { pack_runs(isa, &work) }
-            for (i, &found) in to.iter().enumerate() {
+            for (i, &actual) in to.iter().enumerate() {
                 let (row, p) = (i / step, i % step);
                 let expected = if p < depth { from[offsets[row] as usize + p] } else { T::from_integer(-7.0) };
-                assert_eq!(found, expected, "{case}");
+                assert_eq!(actual, expected, "{case}");
             }
         }
     }
@@ -341,9 +341,9 @@ fn check_offset_dots<T: TestElement>(seed: u64) {
             // `lanes` elements, and the instruction set is available.
             unsafe { offset_dot_row(isa, &work) }
             let zero = T::ZERO;
-            for (l, &found) in to.iter().enumerate() {
+            for (l, &actual) in to.iter().enumerate() {
                 let expected = (0..depth).fold(zero, |sum, p| weights[p].mul_add(element(l, p), sum));
-                assert_eq!(found, expected, "{lanes} × {depth} {isa:?}");
+                assert_eq!(actual, expected, "{lanes} × {depth} {isa:?}");
             }
             let x = Guarded::from_slice(&numbers(lanes, 3, 7).into_iter().map(T::from_integer).collect::<Vec<T>>());
             let mut sums = Guarded::from_slice(&vec![zero; depth * VIRTUAL_LANES]);
@@ -357,9 +357,9 @@ fn check_offset_dots<T: TestElement>(seed: u64) {
             // SAFETY: the data holds the element at every sum of two offsets, x has `lanes` elements, there are 16
             // partial sums for each of the `depth` results, and the instruction set is available.
             unsafe { weight_grad_dots(isa, &work) }
-            for (p, found) in sum_virtual_lanes(&sums).enumerate() {
+            for (p, actual) in sum_virtual_lanes(&sums).enumerate() {
                 let expected = (0..lanes).fold(zero, |sum, l| x[l].mul_add(element(l, p), sum));
-                assert_eq!(found, expected, "{lanes} × {depth} {isa:?}");
+                assert_eq!(actual, expected, "{lanes} × {depth} {isa:?}");
             }
         }
     }

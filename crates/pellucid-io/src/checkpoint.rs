@@ -58,7 +58,7 @@ const VERSION: &str = "1";
 /// the tensors whose names start with `model.`.
 ///
 /// # Errors
-/// The errors of [`save`](crate::save) and [`Checkpoint::state`]. On error the old file is kept.
+/// The errors of [`save`](crate::save) and [`Checkpoint::state`]. On error the old file is unchanged.
 pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<()> {
     write("save_checkpoint", path.as_ref(), &checkpoint.borrow().state()?, Some((MARK, VERSION)))
 }

@@ -89,14 +89,14 @@ fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option
     Ok(())
 }
 
-/// Returns the bytes of a file. `refuse` converts a reason to an error.
+/// Returns the bytes of a file. `to_error` converts a reason to an error.
 fn serialize(
     tensors: &StateDict,
     description: Option<(&str, &str)>,
-    refuse: impl Fn(String) -> Error,
+    to_error: impl Fn(String) -> Error,
 ) -> Result<Vec<u8>> {
     if tensors.contains_key(RESERVED_NAME) {
-        return Err(refuse(format!("the format reserves the name `{RESERVED_NAME}`; rename the tensor")));
+        return Err(to_error(format!("the format reserves the name `{RESERVED_NAME}`; rename the tensor")));
     }
     let mut parts = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
@@ -107,9 +107,9 @@ fn serialize(
     let views = parts.iter().map(|(name, dtype, shape, bytes)| {
         TensorView::new(*dtype, shape.clone(), bytes).map(|view| (name.as_str(), view))
     });
-    let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| refuse(e.to_string()))?;
+    let views: Vec<_> = views.collect::<Result<_, _>>().map_err(|e| to_error(e.to_string()))?;
     let description = description.map(|(name, text)| [(name.to_string(), text.to_string())].into_iter().collect());
-    safetensors::serialize(views, description).map_err(|e| refuse(e.to_string()))
+    safetensors::serialize(views, description).map_err(|e| to_error(e.to_string()))
 }
 
 /// Reads all tensors of a safetensors file.
@@ -143,15 +143,15 @@ fn read(
     path: &Path,
     check: fn(&Description<'_>) -> std::result::Result<(), String>,
 ) -> Result<StateDict> {
-    let refuse = |reason: String| Error::file(op, path, reason);
+    let to_error = |reason: String| Error::file(op, path, reason);
     let failed = |error: std::io::Error| Error::unreadable_file(op, path, &error);
     let kind = fs::metadata(path).map_err(failed)?;
     // A device or a pipe may have no end, and its length is unknown.
     if !kind.is_file() && !kind.is_dir() {
-        return Err(refuse("the path is a device or a pipe: copy its contents to a file, and load the file".into()));
+        return Err(to_error("the path is a device or a pipe: copy its contents to a file, and load the file".into()));
     }
     let bytes = fs::read(path).map_err(failed)?;
-    let tensors = parse(&bytes, check).map_err(refuse)?;
+    let tensors = parse(&bytes, check).map_err(to_error)?;
     tracing::info!(op, path = %path.display(), tensors = tensors.len(), bytes = bytes.len(), "read a file");
     Ok(tensors)
 }
@@ -161,7 +161,7 @@ fn parse(
     bytes: &[u8],
     check: fn(&Description<'_>) -> std::result::Result<(), String>,
 ) -> std::result::Result<StateDict, String> {
-    let refused = |error: SafeTensorError| {
+    let describe = |error: SafeTensorError| {
         match bytes {
         [] => "the file is empty: copy or save it again".to_string(),
         _ => recognize::recognize(bytes).unwrap_or_else(|| match error {
@@ -179,9 +179,9 @@ fn parse(
         }),
     }
     };
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(refused)?;
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(describe)?;
     check(&header.metadata().iter().flatten().map(|(name, text)| (name.as_str(), text.as_str())).collect())?;
-    let file = SafeTensors::deserialize(bytes).map_err(refused)?;
+    let file = SafeTensors::deserialize(bytes).map_err(describe)?;
     let mut tensors = StateDict::new();
     for (name, view) in file.iter() {
         let dtype = own_dtype(view.dtype())

@@ -7,14 +7,14 @@ pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
         return None;
     }
     let magic = MAGIC.iter().find(|(at, magic, ..)| bytes.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
-    let (what, help) = match magic {
+    let (format, help) = match magic {
         Some((_, [b'P', b'K', ..], ..)) => classify_zip(bytes),
-        Some((_, _, what, help)) => (*what, *help),
+        Some((_, _, format, help)) => (*format, *help),
         None if is_pickle(bytes) => ("a Python pickle, as older versions of torch.save write", TORCH),
         None if is_onnx(bytes) => ("an ONNX model", ONNX),
         None => classify_text(bytes)?,
     };
-    Some(format!("this is {what}, not a safetensors file; {help}"))
+    Some(format!("this is {format}, not a safetensors file; {help}"))
 }
 
 /// Converts state dicts and entire models. PyTorch loads an entire model only without `weights_only`, and safetensors
@@ -155,9 +155,9 @@ mod tests {
             (b"ARROW1\0\0", "an Arrow table"),
             (b"\x1c\0\0\0TFL3", "a TensorFlow Lite model"),
         ];
-        for (bytes, what) in cases {
-            let found = recognize(bytes).unwrap_or_else(|| panic!("{what} must be recognized"));
-            assert!(found.starts_with(&format!("this is {what}")) && found.contains("not a safetensors"), "{found}");
+        for (bytes, format) in cases {
+            let found = recognize(bytes).unwrap_or_else(|| panic!("{format} must be recognized"));
+            assert!(found.starts_with(&format!("this is {format}")) && found.contains("not a safetensors"), "{found}");
         }
         for bytes in
             [&b""[..], b"\0", b"\x08\0\0\0\0\0\0\0{}      ", b"\xff\xfe\xfd\xfc", b"\x02\x03\x01\0abc", b"   \n"]

@@ -43,7 +43,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Returns the directory that contains a file.
-fn directory_of(target: &Path) -> &Path {
+fn parent_directory(target: &Path) -> &Path {
     target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -51,7 +51,7 @@ fn directory_of(target: &Path) -> &Path {
 /// systems do not support this call.
 #[cfg(unix)]
 fn sync_directory(target: &Path) {
-    let _ = File::open(directory_of(target)).and_then(|directory| directory.sync_all());
+    let _ = File::open(parent_directory(target)).and_then(|directory| directory.sync_all());
 }
 
 #[cfg(not(unix))]
@@ -85,9 +85,9 @@ impl TemporaryFile {
     fn new(target: &Path, name: &OsStr, old: Option<&Metadata>) -> Result<TemporaryFile> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         loop {
-            let mut own = prefix(name);
-            own.push(format!("{}-{}{SUFFIX}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
-            let path = target.with_file_name(own);
+            let mut temporary_name = prefix(name);
+            temporary_name.push(format!("{}-{}{SUFFIX}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+            let path = target.with_file_name(temporary_name);
             let file = match create_private(&path, old) {
                 // A process with the same id left a file with this name. In containers, process ids often repeat.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
@@ -128,7 +128,7 @@ fn prefix(name: &OsStr) -> OsString {
 
 /// Removes temporary files of this target whose writers have ended. The removal is optional, so errors are ignored.
 fn remove_stale(target: &Path, name: &OsStr) {
-    let Ok(entries) = fs::read_dir(directory_of(target)) else { return };
+    let Ok(entries) = fs::read_dir(parent_directory(target)) else { return };
     let prefix = prefix(name);
     for entry in entries.flatten() {
         if !is_temporary(&entry.file_name(), &prefix) || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
@@ -170,7 +170,7 @@ fn create_private(path: &Path, _: Option<&Metadata>) -> Result<File> {
 #[cfg(unix)]
 fn keep_owner(temporary: &TemporaryFile, old: &Metadata) {
     use std::os::unix::fs::{MetadataExt, fchown};
-    let is_other = |own: Metadata| (own.uid(), own.gid()) != (old.uid(), old.gid());
+    let is_other = |metadata: Metadata| (metadata.uid(), metadata.gid()) != (old.uid(), old.gid());
     if temporary.file.metadata().is_ok_and(is_other) {
         let _ = fchown(&temporary.file, Some(old.uid()), Some(old.gid()));
     }

@@ -26,9 +26,9 @@ const HUGE_PAGE: usize = 2 << 20;
 /// The largest request. Rounding up a larger one could overflow.
 const MAX_BYTES: usize = 1 << (usize::BITS - 2);
 /// The number of size classes.
-const CLASSES: usize = class_of(MAX_BYTES) + 1;
+const CLASSES: usize = size_class(MAX_BYTES) + 1;
 /// The number of size classes up to 4 KiB, which the thread caches hold.
-const SMALL_CLASSES: usize = class_of(4096) + 1;
+const SMALL_CLASSES: usize = size_class(4096) + 1;
 /// The number of blocks per size class in a thread cache. A full cache moves half of its blocks to the shared free
 /// list.
 const CACHED_BLOCKS: usize = 64;
@@ -43,7 +43,7 @@ const STEPS: usize = 1 << STEPS_LOG;
 const STEPS_LOG: usize = 3;
 
 /// Returns the smallest size class whose blocks hold `bytes` (at least 1) bytes. Size classes are numbered by size.
-const fn class_of(bytes: usize) -> usize {
+const fn size_class(bytes: usize) -> usize {
     let n = (bytes - 1) / ALIGN;
     if n < STEPS {
         return n;
@@ -251,7 +251,7 @@ fn allocate_exact(bytes: usize) -> Result<NonNull<u8>> {
 #[inline(always)]
 fn allocate_block(bytes: usize) -> Result<NonNull<u8>> {
     if bytes <= class_size(SMALL_CLASSES - 1) && CAP.load(Relaxed) == usize::MAX {
-        let class = class_of(bytes);
+        let class = size_class(bytes);
         let cached = THREAD_ALLOCATOR.try_with(|local| {
             let block = local.pop(class)?;
             local.stats.count(class_size(class) as isize, 1);
@@ -269,7 +269,7 @@ fn allocate_slowly(bytes: usize) -> Result<NonNull<u8>> {
     if bytes > MAX_BYTES {
         return Err(out_of_memory(bytes));
     }
-    let class = class_of(bytes);
+    let class = size_class(bytes);
     count_within_cap(class_size(class), bytes)?;
     take_block(class, bytes)
 }
@@ -283,10 +283,10 @@ pub fn allocate_regardless(bytes: usize) -> NonNull<u8> {
         if bytes > MAX_BYTES || guard::EXACT {
             return Err(error);
         }
-        count_in_use(class_size(class_of(bytes)));
+        count_in_use(class_size(size_class(bytes)));
         // SAFETY: *extent* of `guard::write`: the block has at least `bytes` bytes, and the system allocation has
         // `GUARD` bytes on both sides of the block. *Exclusive*: the block is new.
-        take_block(class_of(bytes), bytes).inspect(|start| unsafe { guard::write(start.as_ptr(), bytes) })
+        take_block(size_class(bytes), bytes).inspect(|start| unsafe { guard::write(start.as_ptr(), bytes) })
     });
     let layout = Layout::from_size_align(bytes, ALIGN).unwrap_or(Layout::new::<u8>());
     result.unwrap_or_else(|_| alloc::handle_alloc_error(layout))
@@ -330,7 +330,7 @@ pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller guarantees *origin*: the allocation has written the guards for `bytes` bytes, and the block is
     // still valid.
     unsafe { guard::check(start.as_ptr(), bytes) };
-    let (class, block) = (class_of(bytes), FreeBlock(start));
+    let (class, block) = (size_class(bytes), FreeBlock(start));
     let size = class_size(class) as isize;
     if class < SMALL_CLASSES {
         // The thread-local state may have been destroyed already.
@@ -413,7 +413,7 @@ fn update_peak(in_use: isize) {
 ///
 /// Frees all cached blocks first if the allocation would exceed the cap, or if the system has no more memory.
 fn allocate_from_system(size: usize) -> Option<FreeBlock> {
-    let layout = layout_of(size)?;
+    let layout = block_layout(size)?;
     if SYSTEM_BYTES.load(Relaxed).saturating_add(size) > CAP.load(Relaxed) {
         trim();
     }
@@ -437,7 +437,7 @@ fn allocate_from_system(size: usize) -> Option<FreeBlock> {
 /// Returns the layout of a system allocation: a block of `size` bytes and its guards.
 ///
 /// Large blocks are aligned to a huge page, so that they consist of huge pages if the system has any.
-fn layout_of(size: usize) -> Option<Layout> {
+fn block_layout(size: usize) -> Option<Layout> {
     let align = if size >= 2 * HUGE_PAGE { HUGE_PAGE } else { ALIGN };
     Layout::from_size_align(size.checked_add(2 * guard::GUARD)?, align).ok()
 }
@@ -462,7 +462,7 @@ fn advise_huge_pages(start: NonNull<u8>, size: usize) {
 
 /// Returns a block of `size` bytes to the system.
 fn free_to_system(block: FreeBlock, size: usize) {
-    let layout = layout_of(size).expect("the layout of a block that was allocated must be valid");
+    let layout = block_layout(size).expect("the layout of a block that was allocated must be valid");
     // SAFETY: `allocate_from_system` allocated the block with this layout, `GUARD` bytes before its start, and this
     // function consumes its owner.
     unsafe { alloc::dealloc(block.0.as_ptr().sub(guard::GUARD), layout) };
@@ -531,7 +531,7 @@ mod tests {
     fn a_class_is_the_smallest_that_holds_the_request() {
         let sizes_near = |p: u32| [(1usize << p) - 1, 1 << p, (1 << p) + 1, 3 << p >> 1];
         for bytes in (1..10_000).chain((13..61).flat_map(sizes_near)) {
-            let class = class_of(bytes);
+            let class = size_class(bytes);
             assert!(
                 class_size(class) >= bytes && class_size(class).is_multiple_of(ALIGN),
                 "the size class of {bytes} bytes is too small or not aligned"

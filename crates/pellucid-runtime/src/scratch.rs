@@ -95,7 +95,7 @@ impl ScratchStack {
     }
 }
 
-/// The memory of one use, on the stack or in a block of its own. Frames are dropped in reverse order of their creation.
+/// The memory of one use, on the stack or in a separate block. Frames are dropped in reverse order of their creation.
 struct ScratchFrame {
     /// The top of the stack before this frame.
     previous_top: usize,

@@ -217,8 +217,8 @@ impl Text {
     }
 
     fn encode(&self, text: &str) -> Vec<i64> {
-        let number = |c| self.alphabet.binary_search(&c).expect("the character must occur in the text");
-        text.chars().map(|c| number(c) as i64).collect()
+        let index = |c| self.alphabet.binary_search(&c).expect("the character must occur in the text");
+        text.chars().map(|c| index(c) as i64).collect()
     }
 
     fn decode(&self, characters: &[i64]) -> String {

@@ -163,8 +163,8 @@ impl Model<(Tensor, Tensor)> for Classifier {
 /// Returns the predicted probability that a string is well nested.
 fn probability(model: &Classifier, text: &str) -> Result<f64> {
     let _off = no_grad();
-    let number = |c| SYMBOLS.iter().position(|&symbol| symbol == c).expect("the text must consist of brackets");
-    let symbols: Vec<i64> = text.chars().map(|c| number(c) as i64).collect();
+    let index = |c| SYMBOLS.iter().position(|&symbol| symbol == c).expect("the text must consist of brackets");
+    let symbols: Vec<i64> = text.chars().map(|c| index(c) as i64).collect();
     let lengths = Tensor::from([symbols.len() as i64]);
     let logits = model.run(&(Tensor::new(&symbols, [1, symbols.len()]), lengths))?;
     Ok(logits.sigmoid().i(0).item())

@@ -5,8 +5,8 @@
 //! cargo run --release --example maml -- --quick
 //! ```
 //!
-//! A task is a sinusoid y = a·sin(x − φ) with random a and φ, of which ten points are given. Meta-learning minimizes
-//! the loss after a step of gradient descent, Σ L(θ − α·∇L(θ)), so its gradient contains second derivatives of L. The
+//! A task is a sinusoid y = a·sin(x − φ) with random a and φ. Ten points of it are given. Meta-learning minimizes the
+//! loss after a step of gradient descent, Σ L(θ − α·∇L(θ)), so its gradient contains second derivatives of L. The
 //! baseline network minimizes Σ L(θ).
 //!
 //! Result, on 2 cores of an AMD EPYC (Zen 5): the loss 2.95 of new tasks falls to 0.53 after one step and 0.21 after
@@ -35,14 +35,17 @@ fn main() -> Result<()> {
     minimize(&joint, steps, |model, tasks| loss_after_adaptation(model, tasks, 0, false))?;
 
     let new = Tasks::random(if quick { 50 } else { 500 });
-    let losses_of = |model| -> Result<[f64; 3]> {
+    let losses_after_adaptation = |model| -> Result<[f64; 3]> {
         let [a, b, c] = [0, 1, 5].map(|steps| loss_after_adaptation(model, &new, steps, false));
         Ok([a?.item(), b?.item(), c?.item()])
     };
-    let [ours, theirs] = [losses_of(&meta)?, losses_of(&joint)?];
+    let [meta_losses, joint_losses] = [losses_after_adaptation(&meta)?, losses_after_adaptation(&joint)?];
     let row = |losses: [f64; 3]| losses.map(|loss| format!("{loss:.2}")).join(", ");
-    println!("result: loss after 0, 1, 5 steps {}; of the pretrained network {}", row(ours), row(theirs));
-    assert!(ours[1] < theirs[1], "one step must help the meta-learned network more than the pretrained one");
+    println!("result: loss after 0, 1, 5 steps {}; of the pretrained network {}", row(meta_losses), row(joint_losses));
+    assert!(
+        meta_losses[1] < joint_losses[1],
+        "one step must help the meta-learned network more than the pretrained one"
+    );
     Ok(())
 }
 

@@ -29,13 +29,13 @@ fn common(x: &[Tensor]) -> Vec<usize> {
 }
 
 pub(super) fn operations() -> Vec<CatalogueOperation> {
-    let mut all = of_one_input();
-    all.extend(of_several_inputs());
-    all.extend(of_broadcast_inputs());
+    let mut all = unary();
+    all.extend(several_inputs());
+    all.extend(broadcast_inputs());
     all
 }
 
-fn of_one_input() -> Vec<CatalogueOperation> {
+fn unary() -> Vec<CatalogueOperation> {
     let mut all = Vec::new();
     unary! { all:
         Any {
@@ -60,7 +60,7 @@ fn of_one_input() -> Vec<CatalogueOperation> {
     all
 }
 
-fn of_several_inputs() -> Vec<CatalogueOperation> {
+fn several_inputs() -> Vec<CatalogueOperation> {
     let mut all = Vec::new();
     several! { all:
         "add" [Any, Any] x, _ => ops::add(&x[0], &x[1]);
@@ -134,7 +134,7 @@ fn of_several_inputs() -> Vec<CatalogueOperation> {
     all
 }
 
-fn of_broadcast_inputs() -> Vec<CatalogueOperation> {
+fn broadcast_inputs() -> Vec<CatalogueOperation> {
     let operation = |name, domains, f| CatalogueOperation::new(OperationFamily::Elementwise, name, domains, f);
     vec![
         operation("mul of a broadcast row", &[Any, Any], |x, _| ops::mul(&fit(&x[0], &[2, 3])?, &fit(&x[1], &[3])?)),

@@ -85,13 +85,13 @@ impl ImageFolder {
         if let Some((_, name)) = classes.iter().enumerate().find(|(k, name)| classes[..*k].contains(name)) {
             return Err(Error::invalid(OP, format!("the list of classes has {name:?} twice")));
         }
-        let number = |name: &String| {
+        let class_index = |name: &String| {
             let position = classes.iter().position(|class| class == name);
             position.map(|position| position as i64).ok_or_else(|| {
                 Error::invalid(OP, format!("the folder has the class {name:?}, which is not in the list {classes:?}"))
             })
         };
-        let numbers = self.classes.iter().map(number).collect::<Result<Vec<i64>>>()?;
+        let numbers = self.classes.iter().map(class_index).collect::<Result<Vec<i64>>>()?;
         let samples = self.samples.into_iter().map(|(path, class)| (path, numbers[class as usize])).collect();
         Ok(ImageFolder { classes, samples, ..self })
     }
@@ -160,13 +160,14 @@ const UNSUPPORTED_EXTENSIONS: [&str; 11] =
 fn list_images(folder: &Path, add: &mut impl FnMut(PathBuf), unsupported: &mut Vec<PathBuf>) -> Result<()> {
     for path in entries(folder)? {
         let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
-        let has_one_of = |known: &[&str]| extension.as_deref().is_some_and(|extension| known.contains(&extension));
+        let has_extension =
+            |extensions: &[&str]| extension.as_deref().is_some_and(|extension| extensions.contains(&extension));
         // A link to a directory is not followed, because links can form a cycle.
         match path.is_dir() {
             true if path.is_symlink() => {}
             true => list_images(&path, add, unsupported)?,
-            false if has_one_of(&SUPPORTED_EXTENSIONS) => add(path),
-            false if has_one_of(&UNSUPPORTED_EXTENSIONS) => unsupported.push(path),
+            false if has_extension(&SUPPORTED_EXTENSIONS) => add(path),
+            false if has_extension(&UNSUPPORTED_EXTENSIONS) => unsupported.push(path),
             false => {}
         }
     }

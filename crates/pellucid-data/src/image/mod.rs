@@ -79,7 +79,7 @@ impl Image {
         }
         let size = height.checked_mul(width).and_then(|size| size.checked_mul(channels));
         if size != Some(pixels.len()) || pixels.is_empty() {
-            let reason = format!("an image of the shape {shape:?} must have as many bytes, got {}", pixels.len());
+            let reason = format!("an image of shape {shape:?} needs one byte per element, got {} bytes", pixels.len());
             return Err(Error::invalid(OP, reason));
         }
         Ok(Image { pixels, height, width, channels })

@@ -68,17 +68,17 @@ impl BatchOrder {
             BatchOrder::Samples { sampler, size, .. } => {
                 let indices = catch_panic("the sampler", || sampler.indices(seed))?;
                 if indices.len() != sampler.len() {
-                    let (found, stated) = (indices.len(), sampler.len());
-                    return invalid(format!("the sampler has returned {found} indices, but its len() is {stated}"));
+                    let (actual, stated) = (indices.len(), sampler.len());
+                    return invalid(format!("the sampler has returned {actual} indices, but its len() is {stated}"));
                 }
                 EpochPlan { seed, indices, bounds: BatchBounds::Equal(*size) }
             }
             BatchOrder::Batches(sampler) => {
                 let batches = catch_panic("the batch sampler", || sampler.batches(seed))?;
                 if batches.len() != sampler.len() {
-                    let (found, stated) = (batches.len(), sampler.len());
+                    let (actual, stated) = (batches.len(), sampler.len());
                     return invalid(format!(
-                        "the batch sampler has returned {found} batches, but its len() is {stated}"
+                        "the batch sampler has returned {actual} batches, but its len() is {stated}"
                     ));
                 }
                 if let Some(empty) = batches.iter().position(Vec::is_empty) {

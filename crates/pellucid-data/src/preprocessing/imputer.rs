@@ -134,14 +134,14 @@ impl Stateful for Imputer {
         check_names(OP, state, &[COLUMNS, TEXTS], &[NUMBERS, IS_TEXT])?;
         let names = strings_from_state(OP, state, COLUMNS)?;
         let texts = strings_from_state(OP, state, TEXTS)?;
-        let own = [(NUMBERS, DType::F64), (IS_TEXT, DType::I64)];
-        let own = own.map(|(name, dtype)| Ok((name.to_string(), ops::zeros([names.len()], dtype)?)));
+        let templates = [(NUMBERS, DType::F64), (IS_TEXT, DType::I64)];
+        let templates = templates.map(|(name, dtype)| Ok((name.to_string(), ops::zeros([names.len()], dtype)?)));
         let rest: StateDict =
             [NUMBERS, IS_TEXT].iter().filter_map(|name| Some((name.to_string(), state.get(*name)?.clone()))).collect();
-        let load = StateLoad::new(&own.into_iter().collect::<Result<Vec<_>>>()?, &rest)?;
+        let load = StateLoad::new(&templates.into_iter().collect::<Result<Vec<_>>>()?, &rest)?;
         let (numbers, is_text): (Vec<f64>, Vec<i64>) = (rest[NUMBERS].try_to_vec()?, rest[IS_TEXT].try_to_vec()?);
         if texts.len() != names.len() {
-            return Err(Error::invalid(OP, "the texts must be as many as the columns"));
+            return Err(Error::invalid(OP, "the number of texts must equal the number of columns"));
         }
         let values = numbers.into_iter().zip(texts).zip(is_text);
         let values = values.map(|((number, text), is_text)| match is_text {

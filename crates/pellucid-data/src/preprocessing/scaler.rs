@@ -62,8 +62,8 @@ impl<const K: usize> FittedStatistics<K> {
         }
         let features = state.get(self.names[0]).map_or(0, Tensor::size);
         let zeros = ops::zeros([features], DType::F64)?;
-        let own = self.names.map(|name| (name.to_string(), zeros.copy()));
-        let load = StateLoad::new(&own, state)?;
+        let templates = self.names.map(|name| (name.to_string(), zeros.copy()));
+        let load = StateLoad::new(&templates, state)?;
         let mut values = [const { Vec::new() }; K];
         for (list, name) in values.iter_mut().zip(self.names) {
             *list = state[name].try_to_vec()?;

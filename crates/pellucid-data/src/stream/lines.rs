@@ -88,8 +88,8 @@ impl FileLines {
             LinesState::Open(file, before) => (file, before),
             LinesState::Ended => return Ok(None),
         };
-        let number = before + 1;
-        let line_error = |reason: &str| Error::file(OP, &self.path, format!("line {number}: {reason}"));
+        let line_number = before + 1;
+        let line_error = |reason: &str| Error::file(OP, &self.path, format!("line {line_number}: {reason}"));
         let mut line = Vec::new();
         // The limit includes the line ending.
         let read = (&mut file).take(MAX_LINE_BYTES + 2).read_until(b'\n', &mut line);
@@ -105,7 +105,7 @@ impl FileLines {
         if line.len() as u64 > MAX_LINE_BYTES {
             return Err(line_error(&format!("the line has more than {MAX_LINE_BYTES} bytes; split it")));
         }
-        self.state = LinesState::Open(file, number);
+        self.state = LinesState::Open(file, line_number);
         match String::from_utf8(line) {
             Ok(line) => Ok(Some(line)),
             Err(_) => Err(line_error("the text is not UTF-8; convert the file")),

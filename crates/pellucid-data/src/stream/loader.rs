@@ -276,7 +276,7 @@ impl<B: Send + 'static> Iterator for StreamIter<B> {
         self.progress.end();
         // A loop over an empty epoch would train nothing.
         (self.next == 0).then(|| {
-            let reason = "the epoch has no batch: the source has no record, or with drop_last fewer than a batch";
+            let reason = "the epoch has no batches: the source has no records, or with drop_last fewer than one batch";
             Err(Error::invalid(OP, reason))
         })
     }

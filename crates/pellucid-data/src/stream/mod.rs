@@ -165,7 +165,7 @@ impl<D: IterableDataset, T: 'static, F: Fn(D::Item) -> Result<T> + Send + Sync> 
 
 /// Defines a data set that selects or reorders records; the samples are computed as before.
 macro_rules! reordered_records {
-    ($(#[$doc:meta] $name:ident { $($field:ident),+ }, |$own:ident, $records:ident, $seed:ident| $body:expr;)+) => {$(
+    ($(#[$doc:meta] $name:ident { $($field:ident),+ }, |$dataset:ident, $records:ident, $seed:ident| $body:expr;)+) => {$(
         #[$doc]
         #[derive(Clone, Debug)]
         pub struct $name<D> {
@@ -178,7 +178,7 @@ macro_rules! reordered_records {
             type Item = D::Item;
 
             fn records(&self, $seed: EpochSeed) -> Result<RecordIter<D::Record>> {
-                let ($own, $records) = (self, self.records.records($seed)?);
+                let ($dataset, $records) = (self, self.records.records($seed)?);
                 $body
             }
 
@@ -191,20 +191,20 @@ macro_rules! reordered_records {
 
 reordered_records! {
     /// Records in an approximately random order; see [`IterableDataset::shuffle_buffer`].
-    ShuffledRecords { n }, |own, records, seed| match own.n {
+    ShuffledRecords { n }, |dataset, records, seed| match dataset.n {
         0 => Err(Error::invalid("shuffle_buffer", "the number of records must be at least 1, got 0")),
         n => Ok(Box::new(ShuffleBuffer { records, buffer: Vec::new(), n, rng: seed.rng() })),
     };
     /// Every n-th record; see [`IterableDataset::shard`].
-    RecordShard { rank, world }, |own, records, _seed| {
-        if own.rank >= own.world {
-            let reason = format!("the rank must be below the number of processes {}, got {}", own.world, own.rank);
+    RecordShard { rank, world }, |dataset, records, _seed| {
+        if dataset.rank >= dataset.world {
+            let reason = format!("the rank must be below the number of processes {}, got {}", dataset.world, dataset.rank);
             return Err(Error::invalid("shard", reason));
         }
-        Ok(Box::new(records.skip(own.rank).step_by(own.world)))
+        Ok(Box::new(records.skip(dataset.rank).step_by(dataset.world)))
     };
     /// The first records; see [`IterableDataset::take`].
-    FirstRecords { n }, |own, records, _seed| Ok(Box::new(records.take(own.n)));
+    FirstRecords { n }, |dataset, records, _seed| Ok(Box::new(records.take(dataset.n)));
 }
 
 /// An iterator that returns a random record of a buffer, and replaces it by the next record of the source.

@@ -185,8 +185,8 @@ impl<'a> TextColumn<'a> {
     /// (beyond 64 bits, or beyond 2⁵³ in a column of floats), the column has categories.
     pub(super) fn infer(&self) -> Column {
         let numbers = [ColumnType::Integer, ColumnType::Float];
-        let found = numbers.into_iter().find_map(|column_type| self.typed(column_type).ok());
-        match found {
+        let column = numbers.into_iter().find_map(|column_type| self.typed(column_type).ok());
+        match column {
             // A column without values has no type and becomes a column of floats.
             Some(Column::Float(_)) if self.strings.iter().flatten().any(|text| is_inexact_integer(text)) => {
                 Column::Category(Categories::new(&self.strings))
@@ -196,8 +196,8 @@ impl<'a> TextColumn<'a> {
         }
     }
 
-    /// Returns a column of a type, or the first value of a different type. A column of integers with missing values is
-    /// stored as floats, which must represent all values exactly.
+    /// Returns a column of a type, or the earliest value of a different type. A column of integers with missing values
+    /// is stored as floats, which must represent all values exactly.
     pub(super) fn typed(&self, column_type: ColumnType) -> std::result::Result<Column, WrongValue<'a>> {
         match column_type {
             ColumnType::Category => Ok(Column::Category(Categories::new(&self.strings))),
@@ -227,11 +227,11 @@ impl<'a> TextColumn<'a> {
         missing: T,
         needed: &'static str,
     ) -> std::result::Result<Vec<T>, WrongValue<'a>> {
-        let number = |(row, text): (usize, &Option<&'a str>)| match text {
+        let parse_cell = |(row, text): (usize, &Option<&'a str>)| match text {
             None => Ok(missing),
             Some(text) => parse(text).ok_or(WrongValue { row, text, needed }),
         };
-        self.strings.iter().enumerate().map(number).collect()
+        self.strings.iter().enumerate().map(parse_cell).collect()
     }
 }
 

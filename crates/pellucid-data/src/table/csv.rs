@@ -129,13 +129,13 @@ struct CsvLines<'a> {
 impl CsvLines<'_> {
     /// Returns the 1-based line number of a row.
     fn line(&self, row: usize) -> u64 {
-        self.records[row].position().map_or(0, |position| line_of(position, self.bytes, self.comment))
+        self.records[row].position().map_or(0, |position| line_number(position, self.bytes, self.comment))
     }
 }
 
 /// Returns the 1-based line number of a record. The position of the parser is before the empty lines and comments that
 /// it skips.
-fn line_of(position: &::csv::Position, bytes: &[u8], comment: Option<u8>) -> u64 {
+fn line_number(position: &::csv::Position, bytes: &[u8], comment: Option<u8>) -> u64 {
     let mut line = position.line();
     let mut rest = &bytes[bytes.len().min(position.byte() as usize)..];
     while let Some(&first) = rest.first() {
@@ -154,10 +154,10 @@ fn line_of(position: &::csv::Position, bytes: &[u8], comment: Option<u8>) -> u64
 /// Parses a CSV file. The error message contains the line and the column.
 fn parse(bytes: &[u8], options: CsvOptions<'_>) -> std::result::Result<Table, String> {
     let lines = read_lines(bytes, options)?;
-    let known = || list_names(lines.names.iter().map(String::as_str));
+    let column_list = || list_names(lines.names.iter().map(String::as_str));
     let index_of = |name: &str| {
         let index = lines.names.iter().position(|other| other == name);
-        index.ok_or_else(|| format!("there is no column {name:?}; the columns are {}", known()))
+        index.ok_or_else(|| format!("there is no column {name:?}; the columns are {}", column_list()))
     };
     for (name, _) in options.types {
         index_of(name)?;
@@ -173,11 +173,11 @@ fn parse(bytes: &[u8], options: CsvOptions<'_>) -> std::result::Result<Table, St
 
 /// Reads all lines, and checks the field counts and the column names.
 fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Result<CsvLines<'a>, String> {
-    let ascii = |what: &str, character: char| {
+    let ascii = |option: &str, character: char| {
         u8::try_from(character)
             .ok()
             .filter(u8::is_ascii)
-            .ok_or_else(|| format!("the {what} must be a character of ASCII, got {character:?}"))
+            .ok_or_else(|| format!("the {option} must be an ASCII character, got {character:?}"))
     };
     check_special_characters(options)?;
     let mut builder = ReaderBuilder::new();
@@ -187,7 +187,7 @@ fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Resu
     let records = builder.comment(comment).from_reader(bytes).into_records();
     let mut records: Vec<StringRecord> = records
         .collect::<std::result::Result<_, _>>()
-        .map_err(|error| describe(&error, |position| line_of(position, bytes, comment)))?;
+        .map_err(|error| describe(&error, |position| line_number(position, bytes, comment)))?;
     spaced.into_iter().for_each(|field| field.restore_in(&mut records));
     let header = if options.header && !records.is_empty() { Some(records.remove(0)) } else { None };
     let names: Vec<String> = match (options.names, &header) {
@@ -200,7 +200,7 @@ fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Resu
         return Err(format!("the first line has {} fields; a table has at most {MAX_COLUMNS} columns", names.len()));
     }
     if let Some(name) = (1..names.len()).find(|&i| names[..i].contains(&names[i])).map(|i| &names[i]) {
-        let help = "name all columns by the option `names`";
+        let help = "name all columns with the option `names`";
         return Err(format!("two columns have the name {name:?}; {help}"));
     }
     let lines = CsvLines { bytes, names, records, comment };
@@ -210,10 +210,10 @@ fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Resu
         return Err(format!("the option `names` has {expected} names, but the header has {} fields", header.len()));
     }
     if let Some(row) = lines.records.iter().position(|record| record.len() != expected) {
-        let (line, found) = (lines.line(row), lines.records[row].len());
+        let (line, field_count) = (lines.line(row), lines.records[row].len());
         let names = list_names(lines.names.iter().map(String::as_str));
         return Err(format!(
-            "line {line} has {found} fields, but there are {expected} columns: {names}; check the delimiter, {:?}, and \
+            "line {line} has {field_count} fields, but there are {expected} columns: {names}; check the delimiter, {:?}, and \
              the quotes",
             options.delimiter
         ));

@@ -79,13 +79,13 @@ impl Table {
     pub fn read_json_lines(path: impl AsRef<Path>) -> Result<Table> {
         let path = path.as_ref();
         let rows = numbered_values(path)?;
-        let refuse = |line: usize, reason: String| Error::file(OP, path, format!("line {line}{reason}"));
+        let line_error = |line: usize, reason: String| Error::file(OP, path, format!("line {line}{reason}"));
         let mut names: Vec<&String> = Vec::new();
         for (line, value) in &rows {
             let Value::Object(fields) = value else {
-                return Err(refuse(
+                return Err(line_error(
                     *line,
-                    ": a row of a table must be an object of JSON; read_json_lines(path) reads all \
+                    ": a row of a table must be a JSON object; read_json_lines(path) reads all \
                                           values"
                         .to_string(),
                 ));
@@ -103,12 +103,12 @@ impl Table {
                 if value.is_array() || value.is_object() {
                     let reason =
                         format!(", column {name:?}: a value of a table must be a number, a string or a boolean");
-                    return Err(refuse(*line, reason));
+                    return Err(line_error(*line, reason));
                 }
                 cells.push((*line, value));
             }
             let column = column_from_values(&cells).map_err(|line| {
-                refuse(
+                line_error(
                     line,
                     format!(
                         ", column {name:?}: the column mixes numbers and strings; all its values must \
@@ -122,14 +122,15 @@ impl Table {
     }
 }
 
-/// Returns a column of values. If strings and numbers are mixed, returns the line of the first value of the other type.
+/// Returns a column of values. If strings and numbers are mixed, returns the line of the earliest value of the other
+/// type.
 fn column_from_values(cells: &[(usize, &Value)]) -> std::result::Result<Column, usize> {
     let values = || cells.iter().map(|(_, value)| *value);
     if let Some(integers) = values().map(Value::as_i64).collect::<Option<Vec<i64>>>() {
         return Ok(Column::Integer(integers));
     }
-    let number = |value: &Value| if value.is_null() { Some(f64::NAN) } else { value.as_f64() };
-    if let Some(floats) = values().map(number).collect::<Option<Vec<f64>>>() {
+    let to_float = |value: &Value| if value.is_null() { Some(f64::NAN) } else { value.as_f64() };
+    if let Some(floats) = values().map(to_float).collect::<Option<Vec<f64>>>() {
         let is_integer = |value: &Value| value.is_i64() || value.is_u64();
         let is_inexact = |value: &Value| is_integer(value) && !value.as_i64().is_some_and(is_exact);
         if values().any(is_inexact) {

@@ -1,6 +1,6 @@
 //! Missing values of a table.
 
-use super::column::floats_of;
+use super::column::column_floats;
 use super::{Column, OP, Table, invalid};
 use pellucid_tensor::{Error, Result};
 
@@ -91,7 +91,7 @@ pub(crate) fn statistic(name: &str, column: &Column, value: &FillValue) -> Resul
             _ => Err(mismatch(name, column, value)),
         };
     }
-    let mut existing: Vec<f64> = floats_of(OP, name, column)?.into_iter().filter(|value| !value.is_nan()).collect();
+    let mut existing: Vec<f64> = column_floats(OP, name, column)?.into_iter().filter(|value| !value.is_nan()).collect();
     existing.sort_by(f64::total_cmp);
     let n = existing.len();
     Ok(FillValue::Number(match value {

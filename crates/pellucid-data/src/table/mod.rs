@@ -17,7 +17,7 @@ pub(crate) use missing::{filled_with, statistic};
 
 use crate::dataset::{SplitLength, split_indices};
 use crate::random::vec_with_capacity;
-use column::{floats_of, text_error};
+use column::{column_floats, text_error};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 use std::collections::HashMap;
 use std::fmt;
@@ -150,8 +150,8 @@ impl Table {
     /// Returns the index of a column.
     fn index_of(&self, name: &str) -> Result<usize> {
         self.columns.iter().position(|(other, _)| other == name).ok_or_else(|| {
-            let known = list_names(self.columns.iter().map(|(name, _)| name.as_str()));
-            invalid(format!("there is no column {name:?}; the columns are {known}"))
+            let column_list = list_names(self.columns.iter().map(|(name, _)| name.as_str()));
+            invalid(format!("there is no column {name:?}; the columns are {column_list}"))
         })
     }
 
@@ -168,7 +168,7 @@ impl Table {
     /// # Errors
     /// [`Error::InvalidArgument`] if the column does not exist or contains strings.
     pub fn floats(&self, name: &str) -> Result<Vec<f64>> {
-        floats_of(OP, name, self.column(name)?)
+        column_floats(OP, name, self.column(name)?)
     }
 
     /// Returns the distinct strings of a column in sorted order. The index of a string is its code in
@@ -220,8 +220,8 @@ impl Table {
     #[doc(alias = "drop")]
     pub fn drop_columns(&self, names: &[impl AsRef<str>]) -> Result<Table> {
         let dropped = names.iter().map(|name| self.index_of(name.as_ref())).collect::<Result<Vec<_>>>()?;
-        let kept = self.columns.iter().enumerate().filter(|(index, _)| !dropped.contains(index));
-        Ok(Table { columns: kept.map(|(_, column)| column.clone()).collect(), rows: self.rows })
+        let remaining = self.columns.iter().enumerate().filter(|(index, _)| !dropped.contains(index));
+        Ok(Table { columns: remaining.map(|(_, column)| column.clone()).collect(), rows: self.rows })
     }
 
     /// Returns the rows with these indices, in this order.
@@ -285,7 +285,7 @@ impl Table {
                 .collect();
             return ops::to_dtype(&Tensor::try_new(interleave(&lists, self.rows)?, shape)?, dtype);
         }
-        let lists = columns.iter().map(|(name, column)| floats_of(OP, name, column)).collect::<Result<Vec<_>>>()?;
+        let lists = columns.iter().map(|(name, column)| column_floats(OP, name, column)).collect::<Result<Vec<_>>>()?;
         let lists: Vec<&Vec<f64>> = lists.iter().collect();
         if !dtype.is_float() {
             for ((name, _), values) in columns.iter().zip(&lists) {
@@ -336,15 +336,16 @@ impl Table {
             return Err(float_labels(name));
         }
         self.check_complete(name, column)?;
-        let mut known = HashMap::with_capacity(classes.len());
+        let mut codes_by_class = HashMap::with_capacity(classes.len());
         for (code, class) in classes.iter().enumerate() {
-            if known.insert(class.as_ref(), code as i64).is_some() {
+            if codes_by_class.insert(class.as_ref(), code as i64).is_some() {
                 return Err(invalid(format!("the list of classes has {:?} twice", class.as_ref())));
             }
         }
         let values = column.to_categories();
         // The class index of each distinct string, if it is in the list.
-        let codes: Vec<Option<i64>> = values.names().iter().map(|text| known.get(text.as_str()).copied()).collect();
+        let codes: Vec<Option<i64>> =
+            values.names().iter().map(|text| codes_by_class.get(text.as_str()).copied()).collect();
         let mut labels = vec_with_capacity(self.rows)?;
         for (row, &code) in values.codes().iter().enumerate() {
             let Some(class) = codes.get(code as usize).copied().flatten() else {

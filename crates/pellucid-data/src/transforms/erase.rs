@@ -88,7 +88,7 @@ impl ImageTransform for RandomErasing {
             return Ok(image);
         }
         let [height, width, _] = image.shape();
-        let found = with_rng(|rng| {
+        let rectangle = with_rng(|rng| {
             // As in torchvision, the image is unchanged if no rectangle fits after ten tries.
             (0..10).find_map(|_| {
                 let (rows, columns) = draw_rectangle(rng, height as f64 * width as f64, self.scale, self.ratio);
@@ -96,7 +96,7 @@ impl ImageTransform for RandomErasing {
                 fits.then(|| ([rng.below(height - rows + 1), rng.below(width - columns + 1)], [rows, columns]))
             })
         })?;
-        match found {
+        match rectangle {
             Some((corner, size)) => erase(image, corner, size, self.value),
             None => Ok(image),
         }

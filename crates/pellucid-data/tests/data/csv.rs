@@ -8,7 +8,7 @@ fn parse(text: &str) -> Result<Table> {
     Table::from_csv(text, CsvOptions::default())
 }
 
-fn refused(text: &str, options: CsvOptions<'_>) -> String {
+fn parse_error(text: &str, options: CsvOptions<'_>) -> String {
     Table::from_csv(text, options).unwrap_err().to_string()
 }
 
@@ -92,8 +92,8 @@ fn errors_name_the_line_and_the_column() {
         ("a\n1\n", CsvOptions { delimiter: 'é', ..default() }, "delimiter"),
         ("a,b\n1,2\n", CsvOptions { names: &["a"], ..default() }, "1 names, but the header has 2 fields"),
     ] {
-        let found = refused(text, options);
-        assert!(found.contains(expected), "{found:?} does not contain {expected:?}");
+        let message = parse_error(text, options);
+        assert!(message.contains(expected), "{message:?} does not contain {expected:?}");
     }
 }
 
@@ -113,8 +113,8 @@ fn files_are_read_and_errors_name_them() {
     ] {
         let error = Table::read_csv(&path, CsvOptions::default()).unwrap_err();
         assert!(matches!(error, Error::File { .. }), "{error:?}");
-        let found = error.to_string();
-        assert!(found.contains(expected) && found.contains(&path.display().to_string()), "{found}");
+        let message = error.to_string();
+        assert!(message.contains(expected) && message.contains(&path.display().to_string()), "{message}");
     }
 }
 
@@ -139,7 +139,7 @@ fn integers_that_floats_round_are_strings() {
     assert_eq!(table.categories("b").unwrap(), ["0.5", "9007199254740993"]);
     assert_eq!(table.floats("c").unwrap()[0], 9_007_199_254_740_992.0);
     let options = CsvOptions { types: &[("a", ColumnType::Integer)], ..Default::default() };
-    let error = refused("a,b\n9007199254740993,1\n,2\n", options);
+    let error = parse_error("a,b\n9007199254740993,1\n,2\n", options);
     assert!(error.contains("at most 2^53"), "{error}");
     let options = CsvOptions { types: &[("a", ColumnType::Float)], ..Default::default() };
     assert!(Table::from_csv("a\n9007199254740993\n", options).is_ok());
@@ -152,7 +152,7 @@ fn characters_with_another_meaning_are_refused() {
         assert!(error.contains("delimiter"), "{error}");
     }
     for comment in ['"', '\n', ','] {
-        let error = refused("a,b\n1,2\n", CsvOptions { comment: Some(comment), ..Default::default() });
+        let error = parse_error("a,b\n1,2\n", CsvOptions { comment: Some(comment), ..Default::default() });
         assert!(error.contains("comment"), "{error}");
     }
 }

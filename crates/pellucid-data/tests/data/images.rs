@@ -16,8 +16,8 @@ fn files_have_the_pixels_of_pillow() {
             "half.jpg" | "progressive.jpg" => 12,
             _ => 0,
         };
-        let found = Image::decode(&bytes).unwrap();
-        assert_near(name, &found, &images[format!("decoded_{name}").as_str()], tolerance);
+        let decoded = Image::decode(&bytes).unwrap();
+        assert_near(name, &decoded, &images[format!("decoded_{name}").as_str()], tolerance);
     }
 }
 

@@ -41,8 +41,8 @@ fn errors_name_the_line() {
         ("\u{0}\u{1}", "line 1"),
     ] {
         let path = scratch.file("bad.jsonl", text.as_bytes());
-        let found = Table::read_json_lines(&path).unwrap_err().to_string();
-        assert!(found.contains(expected) && found.contains("bad.jsonl"), "{found:?} does not contain {expected:?}");
+        let error = Table::read_json_lines(&path).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("bad.jsonl"), "{error:?} does not contain {expected:?}");
     }
     let absent = read_json_lines(scratch.0.join("absent.jsonl")).unwrap_err().to_string();
     assert!(absent.contains("does not exist"), "{absent}");

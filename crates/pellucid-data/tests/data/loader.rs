@@ -113,9 +113,9 @@ fn a_loader_resumes_inside_an_epoch() {
         resumed.epoch().for_each(drop);
         resumed.load_state_dict(&state).unwrap();
         assert_eq!(resumed.position(), BatchPosition { epoch: 1, batch: after });
-        let mut found: Vec<_> = resumed.epoch().map(bytes).collect();
-        found.extend(resumed.epoch().map(bytes));
-        assert_eq!(found, rest, "{workers} workers, after {after} batches");
+        let mut actual: Vec<_> = resumed.epoch().map(bytes).collect();
+        actual.extend(resumed.epoch().map(bytes));
+        assert_eq!(actual, rest, "{workers} workers, after {after} batches");
     }
 }
 
@@ -176,10 +176,10 @@ fn threads_end_with_the_iterator_or_the_loader() {
     assert_eq!(loader.epoch().take(2).count(), 2);
     assert_eq!(loader.position(), BatchPosition { epoch: 1, batch: 0 });
     assert_eq!(loader.epoch().count(), 20);
-    let kept = loader.epoch();
+    let batches_after = loader.epoch();
     drop(loader);
     assert!(Arc::strong_count(&alive) > 1);
-    assert_eq!(kept.count(), 20);
+    assert_eq!(batches_after.count(), 20);
     assert_eq!(Arc::strong_count(&alive), 1, "a thread still owns the data set");
 }
 

@@ -21,9 +21,9 @@ fn reference() -> HashMap<&'static str, Tensor> {
     include_str!("reference/scalers.txt").lines().map(matrix).collect()
 }
 
-fn assert_close(name: &str, found: &Tensor, expected: &Tensor) {
-    let (found, expected) = (found.to_vec::<f64>(), expected.to_vec::<f64>());
-    for (i, (a, b)) in found.iter().zip(&expected).enumerate() {
+fn assert_close(name: &str, actual: &Tensor, expected: &Tensor) {
+    let (actual, expected) = (actual.to_vec::<f64>(), expected.to_vec::<f64>());
+    for (i, (a, b)) in actual.iter().zip(&expected).enumerate() {
         let is_close = (a - b).abs() <= 1e-12 * b.abs().max(1.0) || a.is_nan() && b.is_nan();
         assert!(is_close, "{name}: element {i} is {a}, expected {b}");
     }
@@ -91,12 +91,12 @@ fn checkpoints_contain_scalers_and_encoders() {
     assert_eq!(bytes(other_encoder.transform(&table)), bytes(encoder.transform(&table)));
     assert_eq!(other_encoder.feature_names().unwrap(), ["city_", "city_Rome", "city_São Paulo", "zone_9", "zone_10"]);
     // Loading a damaged state changes nothing.
-    let refused: Vec<StateDict> = saved
+    let damaged: Vec<StateDict> = saved
         .keys()
         .filter(|key| !key.contains("step"))
         .map(|key| saved.iter().filter(|(name, _)| *name != key).map(|(n, t)| (n.clone(), t.clone())).collect())
         .collect();
-    for state in refused {
+    for state in damaged {
         let fresh = (StandardScaler::new(), MinMaxScaler::new(), OneHotEncoder::new());
         let parts = Checkpoint::new().part("a", &fresh.0).part("b", &fresh.1).part("c", &fresh.2);
         assert!(parts.load_state_dict(&state).is_err());

@@ -28,8 +28,8 @@ fn weighted_samples_have_the_probabilities_of_their_weights() {
     // Without replacement, the first of two samples has probability w / Σw.
     let sampler = WeightedRandomSampler::without_replacement(&weights, 2);
     let mut first = [0i64; 5];
-    for number in 0..6000 {
-        let indices = sampler.indices(epoch(number)).unwrap();
+    for epoch_number in 0..6000 {
+        let indices = sampler.indices(epoch(epoch_number)).unwrap();
         assert!(indices.len() == 2 && indices[0] != indices[1]);
         first[indices[0]] += 1;
     }
@@ -54,13 +54,13 @@ fn invalid_weights_are_errors() {
 #[test]
 fn processes_read_disjoint_parts_of_equal_length() {
     for (samples, world) in [(12, 4), (13, 4), (3, 5), (0, 2), (1, 1)] {
-        let of_rank = |rank| {
+        let rank_indices = |rank| {
             let sampler = DistributedSampler::new(RandomSampler { samples }, rank, world);
             let indices = sampler.indices(epoch(1)).unwrap();
             assert_eq!(indices.len(), sampler.len());
             indices
         };
-        let all: Vec<usize> = (0..world).flat_map(of_rank).collect();
+        let all: Vec<usize> = (0..world).flat_map(rank_indices).collect();
         assert_eq!(all.len(), samples.div_ceil(world) * world);
         let mut distinct = sorted(all);
         distinct.dedup();
@@ -88,9 +88,9 @@ fn stratified_batches_have_the_shares_of_the_classes() {
     let order = sampler.indices(epoch(0)).unwrap();
     assert_ne!(order, sampler.indices(epoch(1)).unwrap());
     for batch in order.chunks(27) {
-        for (class, share) in [(0, 18), (-7, 6), (9, 3)] {
+        for (class, expected) in [(0, 18), (-7, 6), (9, 3)] {
             let count = batch.iter().filter(|&&index| labels[index] == class).count() as i64;
-            assert!((count - share).abs() <= 1, "class {class}: {count} of 27");
+            assert!((count - expected).abs() <= 1, "class {class}: {count} of 27");
         }
     }
     assert!(sorted(order).into_iter().eq(0..135));

@@ -129,13 +129,13 @@ fn epochs_without_batches_and_invalid_options_are_errors() {
         let mut loader = StreamLoader::new(count(11), LoaderOptions { drop_last: true, ..options(workers) });
         assert_eq!(loader.epoch().map(|batch| batch.unwrap().size()).collect::<Vec<_>>(), [4, 4]);
     }
-    for refused in [
+    for options in [
         LoaderOptions { shuffle: true, ..options(0) },
         LoaderOptions { batch_size: 0, ..options(0) },
         LoaderOptions { prefetch_factor: 0, ..options(0) },
         LoaderOptions { workers: usize::MAX, ..options(0) },
     ] {
-        assert!(StreamLoader::<Tensor>::try_new(count(3), refused).is_err(), "{refused:?}");
+        assert!(StreamLoader::<Tensor>::try_new(count(3), options).is_err(), "{options:?}");
     }
     assert!(StreamLoader::new(count(3).shuffle_buffer(0), options(0)).try_epoch().is_err());
     assert!(StreamLoader::new(count(3).shard(2, 2), options(0)).try_epoch().is_err());
@@ -204,10 +204,10 @@ fn lines_of_files_are_records() {
         write("c.txt", b"eight\n"),
     ];
     let lines = TextLines::new(&paths);
-    let found: Vec<_> = lines.records(EpochSeed { seed: 0, epoch: 0 }).unwrap().collect();
-    let texts: Vec<&str> = found.iter().filter_map(|line| line.as_deref().ok()).collect();
+    let lines_read: Vec<_> = lines.records(EpochSeed { seed: 0, epoch: 0 }).unwrap().collect();
+    let texts: Vec<&str> = lines_read.iter().filter_map(|line| line.as_deref().ok()).collect();
     assert_eq!(texts, ["one", "two", "", "four", "five", "seven", "eight"]);
-    let errors: Vec<String> = found.iter().filter_map(|line| line.as_ref().err()).map(|e| e.to_string()).collect();
+    let errors: Vec<String> = lines_read.iter().filter_map(|line| line.as_ref().err()).map(|e| e.to_string()).collect();
     assert!(errors[0].contains("b.txt") && errors[0].contains("line 2"), "{}", errors[0]);
     assert!(errors[1].contains("absent.txt"), "{}", errors[1]);
     assert_eq!(errors.len(), 2);

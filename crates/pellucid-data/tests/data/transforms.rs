@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 fn computed(image: &Image, name: &str) -> Result<(Image, u8)> {
     let (family, rest) = name.split_once('_').unwrap_or((name, ""));
     let parse_number = || rest.parse::<f64>().unwrap();
-    let own = image.clone();
+    let copy = image.clone();
     let modes = [
         ("linear", InterpolationMode::LinearAntialias),
         ("cubic", InterpolationMode::CubicAntialias),
@@ -34,7 +34,7 @@ fn computed(image: &Image, name: &str) -> Result<(Image, u8)> {
             };
             exact(resize(image, size, mode)?)
         }
-        "shorter" => exact(ResizeImage::shorter_side(5).apply(own)?),
+        "shorter" => exact(ResizeImage::shorter_side(5).apply(copy)?),
         "center" => exact(center_crop(image, if rest == "crop" { [4, 5] } else { [12, 5] })?),
         "crop" => exact(crop(image, [-2, 3], [6, 8], PaddingMode::Constant(0.into()))?),
         "pad" => {
@@ -45,25 +45,25 @@ fn computed(image: &Image, name: &str) -> Result<(Image, u8)> {
             };
             exact(pad(image, [1, 2, 3, 4], mode)?)
         }
-        "horizontal" => exact(horizontal_flip(own)),
-        "vertical" => exact(vertical_flip(own)),
+        "horizontal" => exact(horizontal_flip(copy)),
+        "vertical" => exact(vertical_flip(copy)),
         "rotate" if rest == "nearest" => exact(nearest(AffineMatrix::new(-20.0, [0.0; 2], [0.0; 2], [0.0; 2]))?),
         "rotate" => Ok((rotate(image, parse_number(), 0)?, 1)),
         "shear" if rest == "x" => exact(nearest(AffineMatrix::new(0.0, [0.0; 2], shear(0.3, 0.0), corner))?),
         "shear" => exact(nearest(AffineMatrix::new(0.0, [0.0; 2], shear(0.0, -0.25), corner))?),
         "translate" => exact(nearest(AffineMatrix::new(0.0, [2.0, -1.0], [0.0; 2], [0.0; 2]))?),
-        "brightness" => Ok((adjust_brightness(own, parse_number())?, 1)),
-        "contrast" => Ok((adjust_contrast(own, parse_number())?, 1)),
-        "saturation" => Ok((adjust_saturation(own, parse_number())?, 1)),
-        "sharpness" => Ok((adjust_sharpness(own, parse_number())?, 1)),
-        "hue" => Ok((adjust_hue(own, parse_number())?, 1)),
+        "brightness" => Ok((adjust_brightness(copy, parse_number())?, 1)),
+        "contrast" => Ok((adjust_contrast(copy, parse_number())?, 1)),
+        "saturation" => Ok((adjust_saturation(copy, parse_number())?, 1)),
+        "sharpness" => Ok((adjust_sharpness(copy, parse_number())?, 1)),
+        "hue" => Ok((adjust_hue(copy, parse_number())?, 1)),
         "blur" => Ok((gaussian_blur(image, parse_number() as usize, if rest == "3" { 0.8 } else { 2.0 })?, 1)),
-        "erase" => exact(erase(own, [2, 3], [4, 2], 77)?),
-        "invert" => exact(invert(own)),
-        "posterize" => exact(posterize(own, 3)?),
-        "solarize" => exact(solarize(own, 128.0)),
-        "autocontrast" => Ok((autocontrast(own), 1)),
-        "equalize" => exact(equalize(own)),
+        "erase" => exact(erase(copy, [2, 3], [4, 2], 77)?),
+        "invert" => exact(invert(copy)),
+        "posterize" => exact(posterize(copy, 3)?),
+        "solarize" => exact(solarize(copy, 128.0)),
+        "autocontrast" => Ok((autocontrast(copy), 1)),
+        "equalize" => exact(equalize(copy)),
         "grayscale" => Ok((grayscale(image, if rest.is_empty() { 1 } else { 3 })?, 1)),
         _ => panic!("there is no computation for {name}"),
     }
@@ -79,8 +79,8 @@ fn transforms_have_the_values_of_torchvision() {
             continue;
         }
         let image = if transform == "equalize" { &images[format!("{source}_large").as_str()] } else { &images[source] };
-        let (found, tolerance) = computed(image, transform).unwrap();
-        assert_near(name, &found, expected, tolerance);
+        let (actual, tolerance) = computed(image, transform).unwrap();
+        assert_near(name, &actual, expected, tolerance);
         families.insert(transform.split('_').next().unwrap());
     }
     assert_eq!(families.len(), 23, "{families:?}");
@@ -253,9 +253,9 @@ fn batches_are_mixed_with_the_sample_before() {
     let images = Tensor::arange(0.0f32, 4.0, 1.0).reshape([4, 1, 1, 1]).expand([4, 2, 6, 6]).copy();
     let labels = Tensor::from([0i64, 1, 2, 3]);
     let (mixed, probabilities) = MixUp::new(1.0, 4).apply(&images, &labels).unwrap();
-    let share: f32 = probabilities.i((1, 1)).item();
-    assert!((probabilities.i((1, 0)).item::<f32>() - (1.0 - share)).abs() < 1e-6);
-    let expected = share + (1.0 - share) * 0.0;
+    let probability: f32 = probabilities.i((1, 1)).item();
+    assert!((probabilities.i((1, 0)).item::<f32>() - (1.0 - probability)).abs() < 1e-6);
+    let expected = probability + (1.0 - probability) * 0.0;
     assert!((mixed.i((1, 0, 3, 3)).item::<f32>() - expected).abs() < 1e-6);
     assert_eq!(probabilities.sum([1]).to_vec::<f32>(), [1.0; 4]);
     for _ in 0..20 {

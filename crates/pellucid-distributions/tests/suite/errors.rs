@@ -46,7 +46,7 @@ fn parameters_outside_of_their_range_are_named() {
     for (text, expected) in texts.iter().zip(expected) {
         assert!(text.starts_with(expected), "{text}");
     }
-    assert!(texts[14].contains("`loc` must be a float"), "{}", texts[14]);
+    assert!(texts[14].contains("`loc` must have a float dtype"), "{}", texts[14]);
 }
 
 /// A class with logit −∞ is masked: values and gradients equal the results without the class.

@@ -75,7 +75,7 @@ fn check_gradients(row: &Row, with_x: bool, f: impl Fn(&dyn Distribution, Option
         leaves.push(x.tensor().requires_grad_(true));
     }
     let leaves: Vec<&Tensor> = leaves.iter().collect();
-    let of_leaves = |tensors: &[Tensor]| {
+    let objective = |tensors: &[Tensor]| {
         let by_name: BTreeMap<&str, &Tensor> = names.iter().copied().zip(tensors).collect();
         let symmetric = |x: &Tensor| (x + x.transpose(-1, -2)) * 0.5;
         let d = distribution(family, &|name| match name {
@@ -85,8 +85,8 @@ fn check_gradients(row: &Row, with_x: bool, f: impl Fn(&dyn Distribution, Option
         Ok(vec![f(d.as_ref(), tensors.get(names.len()))?])
     };
     let tight = GradCheckOptions { eps: 1e-6, atol: 1e-6, rtol: 1e-5 };
-    gradcheck(of_leaves, &leaves, tight).unwrap_or_else(|error| panic!("{family}: {error}"));
-    gradgradcheck(of_leaves, &leaves, tight).unwrap_or_else(|error| panic!("{family}: {error}"));
+    gradcheck(objective, &leaves, tight).unwrap_or_else(|error| panic!("{family}: {error}"));
+    gradgradcheck(objective, &leaves, tight).unwrap_or_else(|error| panic!("{family}: {error}"));
 }
 
 #[test]

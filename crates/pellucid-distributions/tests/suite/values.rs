@@ -20,8 +20,8 @@ fn cases() -> Vec<Case> {
         };
         let (name, shape) = name.rsplit_once(' ').expect("a line has a name and a shape");
         let shape: Shape = shape.split('x').filter_map(|len| len.parse::<usize>().ok()).collect();
-        let number = |text: &str| text.parse::<f64>().expect("a value must be a number");
-        let values: Vec<f64> = values.split(' ').map(number).collect();
+        let parse = |text: &str| text.parse::<f64>().expect("a value must be a number");
+        let values: Vec<f64> = values.split(' ').map(parse).collect();
         let case = cases.last_mut().expect("a case begins with its name");
         case.tensors.insert(name.to_string(), Tensor::new(values, shape));
     }
@@ -78,8 +78,8 @@ fn divergences_match_pytorch() {
             let tensors = &case.tensors;
             move |name: &str| tensors[&format!("{side} {name}")].clone()
         };
-        let (of_p, of_q) = (side("p"), side("q"));
-        let actual = divergence(p, q, &of_p, &of_q);
+        let (p_parameters, q_parameters) = (side("p"), side("q"));
+        let actual = divergence(p, q, &p_parameters, &q_parameters);
         assert_equal(&case.head, actual, &case.tensors["kl"], 1e-10);
     }
 }
@@ -126,10 +126,15 @@ impl Named for Binomial {
     }
 }
 
-fn divergence(p: &str, q: &str, of_p: &dyn Fn(&str) -> Tensor, of_q: &dyn Fn(&str) -> Tensor) -> Result<Tensor> {
-    macro_rules! of_families {
+fn divergence(
+    p: &str,
+    q: &str,
+    p_parameters: &dyn Fn(&str) -> Tensor,
+    q_parameters: &dyn Fn(&str) -> Tensor,
+) -> Result<Tensor> {
+    macro_rules! divergence_of {
         ($p:ident, $q:ident) => {
-            kl_divergence(&$p::named(of_p), &$q::named(of_q))
+            kl_divergence(&$p::named(p_parameters), &$q::named(q_parameters))
         };
     }
     divergence_of_pair! {
@@ -154,7 +159,7 @@ fn divergence(p: &str, q: &str, of_p: &dyn Fn(&str) -> Tensor, of_q: &dyn Fn(&st
         "categorical" Categorical => "categorical" Categorical;
         "dirichlet" Dirichlet => "dirichlet" Dirichlet;
         "multivariate_normal" MultivariateNormal => "multivariate_normal" MultivariateNormal;
-        ; of_families
+        ; divergence_of
     }
 }
 

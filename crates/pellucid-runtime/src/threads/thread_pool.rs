@@ -53,7 +53,8 @@ struct PoolState<P: Primitives> {
     panic: Option<Box<dyn Any + Send>>,
 }
 
-/// A job. Its pointers refer to the stack of the caller and are valid until the caller has seen all helpers leave.
+/// A job. Its pointers refer to the stack of the caller and are valid until the caller has observed that all helpers
+/// have left.
 struct PoolJob<P: Primitives> {
     work: *const (dyn Fn(usize, usize) + Sync),
     /// The next index that no thread has claimed.
@@ -104,7 +105,7 @@ impl ThreadPool {
     /// If the system fails to start a thread, the pool consists of the threads that did start. A pool is never dropped.
     pub(super) fn new(threads: usize, initialize: fn()) -> &'static ThreadPool {
         let (ready, ready_helpers) = mpsc::channel();
-        for number in 1..threads {
+        for index in 1..threads {
             let ready = ready.clone();
             let helper_main = move || {
                 initialize();
@@ -117,7 +118,7 @@ impl ThreadPool {
                     pool.serve_jobs(|| true);
                 }
             };
-            if thread::Builder::new().name(format!("pellucid {number}")).spawn(helper_main).is_err() {
+            if thread::Builder::new().name(format!("pellucid {index}")).spawn(helper_main).is_err() {
                 break;
             }
         }
@@ -255,11 +256,11 @@ impl<P: Primitives> ThreadPool<P> {
         caller_result.and(panic.map_or(Ok(()), Err))
     }
 
-    /// Joins one job after the other. Returns if there is no job and `keep_running` returns false. Helper threads run
+    /// Joins jobs one after the other. Returns if there is no job and `keep_running` returns false. Helper threads run
     /// this.
     fn serve_jobs(&self, keep_running: impl Fn() -> bool) {
-        let mut seen = 0;
-        while let Some((job, worker)) = self.join_next_job(&mut seen, &keep_running) {
+        let mut seen_jobs = 0;
+        while let Some((job, worker)) = self.join_next_job(&mut seen_jobs, &keep_running) {
             // SAFETY: *alive* of `work_until_done` holds: `join_next_job` counted this helper in `active_helpers`, and
             // `run_job` waits until that count is 0.
             let result = catch_unwind(AssertUnwindSafe(|| unsafe { job.work_until_done(worker) }));
@@ -273,25 +274,25 @@ impl<P: Primitives> ThreadPool<P> {
         }
     }
 
-    /// Waits for a job that this helper has not seen, joins it, and returns it with the worker id.
+    /// Waits for a job that this helper has not joined, joins it, and returns it with the worker id.
     ///
-    /// `seen` is the number of jobs that the helper has seen. Returns `None` if the helper cannot join and
-    /// `keep_running` returns false.
-    fn join_next_job(&self, seen: &mut usize, keep_running: impl Fn() -> bool) -> Option<(PoolJob<P>, usize)> {
+    /// `seen_jobs` is the number of published jobs that the helper has observed. Returns `None` if the helper cannot
+    /// join and `keep_running` returns false.
+    fn join_next_job(&self, seen_jobs: &mut usize, keep_running: impl Fn() -> bool) -> Option<(PoolJob<P>, usize)> {
         loop {
             for _ in 0..P::SPINS {
-                if self.jobs.load(Ordering::Acquire) != *seen {
+                if self.jobs.load(Ordering::Acquire) != *seen_jobs {
                     break;
                 }
                 P::spin_loop();
             }
             let mut state = self.lock();
-            while self.jobs.load(Ordering::Relaxed) == *seen {
+            while self.jobs.load(Ordering::Relaxed) == *seen_jobs {
                 state.sleeping += 1;
                 state = P::wait(&self.job_published, state);
                 state.sleeping -= 1;
             }
-            *seen = self.jobs.load(Ordering::Relaxed);
+            *seen_jobs = self.jobs.load(Ordering::Relaxed);
             if let Some(job) = state.job.filter(|job| state.joined < job.max_helpers) {
                 state.joined += 1;
                 self.active_helpers.fetch_add(1, Ordering::Relaxed);

@@ -334,8 +334,8 @@ fn low_order_from_two(order: f64, x: f64, kind: f64) -> f64 {
 
 /// Returns √2·sin(x − π/4) = sin x − cos x and √2·cos(x − π/4) = sin x + cos x for x ≥ 2.
 ///
-/// Their product is −cos 2x, which replaces the factor that cancels. Shaders have a function of their own, which
-/// reduces x − π/4 exactly.
+/// Their product is −cos 2x, which replaces the factor that cancels. Shaders use a separate function, which reduces x −
+/// π/4 exactly.
 fn sine_and_cosine(x: f64) -> (f64, f64) {
     let (s, c) = (libm::sin(x), libm::cos(x));
     let (difference, sum) = (s - c, s + c);

@@ -408,7 +408,7 @@ fn hurwitz_zeta(s: f64, q: f64, shift: f64) -> f64 {
     }
 }
 
-/// Returns 2^shift·a⁻ˢ. Shaders have a function of their own.
+/// Returns 2^shift·a⁻ˢ. Shaders use a separate function.
 #[inline(always)]
 fn scaled_power(a: f64, s: f64, shift: f64) -> f64 {
     pow(a, -s) * power_of_two(shift as i64)

@@ -140,17 +140,17 @@ pub(super) fn replace(op: &'static str, path: &Path, text: &str) -> Result<()> {
     replace_file(path, text.as_bytes()).map_err(|error| Error::unwritable_file(op, path, &error))
 }
 
-/// Opens a log of lines to continue it. `kept` returns the part of the contents to keep. An incomplete last line of a
+/// Opens a log of lines to continue it. `retain` returns the part of the contents to keep. An incomplete last line of a
 /// killed process is removed first. A missing file is created.
 ///
 /// # Errors
-/// [`Error::File`] if the file cannot be read or written; the errors of `kept`.
-pub(super) fn resume(op: &'static str, path: &Path, kept: impl FnOnce(&str) -> Result<String>) -> Result<AppendFile> {
+/// [`Error::File`] if the file cannot be read or written; the errors of `retain`.
+pub(super) fn resume(op: &'static str, path: &Path, retain: impl FnOnce(&str) -> Result<String>) -> Result<AppendFile> {
     let text = read_text(op, path)?.unwrap_or_default();
     let complete = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
-    let kept = kept(complete)?;
-    if kept != text {
-        replace(op, path, &kept)?;
+    let retain = retain(complete)?;
+    if retain != text {
+        replace(op, path, &retain)?;
     }
     AppendFile::open(op, path)
 }

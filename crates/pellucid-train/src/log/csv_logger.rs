@@ -64,31 +64,33 @@ impl CsvLogger {
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.
     pub fn resume(path: impl AsRef<Path>, step: usize) -> Result<CsvLogger> {
         let (op, path) = ("csv_logger", path.as_ref());
-        let refuse = |reason: String| Error::file(op, path, format!("not a log of CsvLogger: {reason}"));
+        let file_error = |reason: String| Error::file(op, path, format!("not a log of CsvLogger: {reason}"));
         let mut columns: Vec<String> = Vec::new();
         let mut resumed = ResumedRecords::new(step);
         let file = resume(op, path, |text| {
-            let rows = csv::parse(text).map_err(refuse)?;
-            let mut kept = String::new();
+            let rows = csv::parse(text).map_err(file_error)?;
+            let mut retained = String::new();
             for (index, row) in rows.iter().enumerate() {
                 let is_kept = match row[0].parse::<usize>() {
                     _ if index == 0 && row[0] == STEP => {
                         columns = row.clone();
                         true
                     }
-                    _ if index == 0 => return Err(refuse(format!("the first column is `{}`, not `{STEP}`", row[0]))),
-                    Ok(own) => {
-                        let named = columns.iter().zip(row).skip(1).filter(|(_, cell)| !cell.is_empty());
-                        resumed.note(own, named.map(|(name, _)| name.clone()));
-                        own <= step
+                    _ if index == 0 => {
+                        return Err(file_error(format!("the first column is `{}`, not `{STEP}`", row[0])));
                     }
-                    Err(_) => return Err(refuse(format!("row {} has the step `{}`", index + 1, row[0]))),
+                    Ok(row_step) => {
+                        let named = columns.iter().zip(row).skip(1).filter(|(_, cell)| !cell.is_empty());
+                        resumed.note(row_step, named.map(|(name, _)| name.clone()));
+                        row_step <= step
+                    }
+                    Err(_) => return Err(file_error(format!("row {} has the step `{}`", index + 1, row[0]))),
                 };
                 if is_kept {
-                    csv::push_row(&mut kept, row);
+                    csv::push_row(&mut retained, row);
                 }
             }
-            Ok(kept)
+            Ok(retained)
         })?;
         Ok(CsvLogger { file, columns, resumed })
     }
@@ -123,9 +125,9 @@ impl Logger for CsvLogger {
         if self.resumed.contains(step, values.iter().map(|(name, _)| name.to_string())) {
             return Ok(());
         }
-        let own: &[String] = if self.columns.is_empty() { &[STEP.to_string()] } else { &self.columns };
-        let new = values.iter().map(|(name, _)| name.to_string()).filter(|name| !own.contains(name));
-        let columns: Vec<String> = own.iter().cloned().chain(new).collect();
+        let known_columns: &[String] = if self.columns.is_empty() { &[STEP.to_string()] } else { &self.columns };
+        let new = values.iter().map(|(name, _)| name.to_string()).filter(|name| !known_columns.contains(name));
+        let columns: Vec<String> = known_columns.iter().cloned().chain(new).collect();
         if columns.len() > self.columns.len() {
             self.add_columns(&columns)?;
             self.columns = columns;

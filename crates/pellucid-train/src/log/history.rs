@@ -63,14 +63,14 @@ impl HistoryColumns {
             }
         }
         for (name, values) in &mut self.columns {
-            let value = row.iter().find(|(own, _)| own == name);
+            let value = row.iter().find(|(column_name, _)| column_name == name);
             values.push(value.map_or(f64::NAN, |(_, value)| *value));
         }
         self.rows += 1;
     }
 
     fn find(&self, name: &str) -> Option<&Vec<f64>> {
-        self.columns.iter().find(|(own, _)| own == name).map(|(_, values)| values)
+        self.columns.iter().find(|(column_name, _)| column_name == name).map(|(_, values)| values)
     }
 
     /// Returns the cells of a table with a header and the epoch numbers.
@@ -164,25 +164,25 @@ impl History {
     /// [`Error::File`] if the file cannot be read, or is not a history.
     pub fn load_csv(path: impl AsRef<Path>) -> Result<History> {
         let path = path.as_ref();
-        let refuse = |reason: String| Error::file("history", path, reason);
+        let file_error = |reason: String| Error::file("history", path, reason);
         let text = read_text("history", path)?;
         let text = text.ok_or_else(|| Error::unreadable_file("history", path, &std::io::ErrorKind::NotFound.into()))?;
-        let rows = csv::parse(&text).map_err(refuse)?;
+        let rows = csv::parse(&text).map_err(file_error)?;
         let header = rows.first().filter(|header| header[0] == EPOCH);
-        let header = header.ok_or_else(|| refuse(format!("the first column must be `{EPOCH}`")))?;
+        let header = header.ok_or_else(|| file_error(format!("the first column must be `{EPOCH}`")))?;
         let history = History::new();
         for (index, row) in rows[1..].iter().enumerate() {
             if row[0] != (index + 1).to_string() {
-                return Err(refuse(format!("row {} is epoch `{}`, not {}", index + 2, row[0], index + 1)));
+                return Err(file_error(format!("row {} is epoch `{}`, not {}", index + 2, row[0], index + 1)));
             }
-            let number = |(name, cell)| -> Result<(&str, f64)> {
+            let parse_value = |(name, cell)| -> Result<(&str, f64)> {
                 let (name, cell): (&String, &String) = (name, cell);
                 let value = if cell.is_empty() { Ok(f64::NAN) } else { cell.parse() };
-                let value = value.map_err(|_| refuse(format!("`{name}` of epoch {} is `{cell}`", index + 1)))?;
+                let value = value.map_err(|_| file_error(format!("`{name}` of epoch {} is `{cell}`", index + 1)))?;
                 Ok((name, value))
             };
-            let values = header.iter().zip(row).skip(1).map(number).collect::<Result<Vec<_>>>()?;
-            history.try_push(&values).map_err(|error| refuse(error.to_string()))?;
+            let values = header.iter().zip(row).skip(1).map(parse_value).collect::<Result<Vec<_>>>()?;
+            history.try_push(&values).map_err(|error| file_error(error.to_string()))?;
         }
         Ok(history)
     }

@@ -58,21 +58,21 @@ impl JsonLinesLogger {
         let (op, path) = ("json_lines_logger", path.as_ref());
         let mut resumed = ResumedRecords::new(step);
         let file = resume(op, path, |text| {
-            let mut kept = String::new();
+            let mut retained = String::new();
             for (index, line) in text.split_inclusive('\n').enumerate() {
-                let own = parse_step(line).ok_or_else(|| {
+                let line_step = parse_step(line).ok_or_else(|| {
                     let reason = format!(
                         "not a log of JsonLinesLogger: line {} does not begin with {START} and a number",
                         index + 1
                     );
                     Error::file(op, path, reason)
                 })?;
-                resumed.note(own, parse_names(line).into_iter());
-                if own <= step {
-                    kept.push_str(line);
+                resumed.note(line_step, parse_names(line).into_iter());
+                if line_step <= step {
+                    retained.push_str(line);
                 }
             }
-            Ok(kept)
+            Ok(retained)
         })?;
         Ok(JsonLinesLogger { file, resumed })
     }

@@ -121,7 +121,7 @@ averaged! {
     /// use pellucid::{DType, Tensor};
     /// let options = ClassOptions { ignore_index: Some(255), ..Default::default() };
     /// let mut iou = IntersectionOverUnion::with(ClassAverage::Macro, options);
-    /// // The scores of 3 classes for an image of 2 by 2 pixels, of which one is not labelled.
+    /// // The scores of 3 classes for an image of 2 by 2 pixels. One pixel is not labelled.
     /// let scores = Tensor::from([[[[2.0, 0.0], [0.0, 1.0]], [[0.0, 3.0], [1.0, 0.0]], [[1.0, 1.0], [0.0, 0.0]]]]);
     /// iou.update(&scores, &Tensor::from([[[0i64, 1], [0, 255]]]))?;
     /// assert_eq!(iou.per_class()[..2], [0.5, 0.5]);

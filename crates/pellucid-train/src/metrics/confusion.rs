@@ -80,8 +80,11 @@ impl ConfusionMatrix {
     pub fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
         let batch = ClassBatch::read("confusion_matrix", output, target, self.options)?;
         if batch.classes > self.counts.len() {
-            let (own, shape) = (self.counts.len(), output.shape());
-            let reason = format!("the matrix has {own} classes, but an output of shape {shape} has {}", batch.classes);
+            let (classes_of_matrix, shape) = (self.counts.len(), output.shape());
+            let reason = format!(
+                "the matrix has {classes_of_matrix} classes, but an output of shape {shape} has {}",
+                batch.classes
+            );
             return Err(Error::invalid("confusion_matrix", reason));
         }
         if let Some(sample) = batch.nan_sample {

@@ -175,7 +175,7 @@ pub(super) fn read_labels(
         OutputForm::Classes => MAX_CLASSES,
     };
     let is_ignored = |label: i64| Some(label) == ignore_index;
-    let refuse = |sample: usize, label: &dyn std::fmt::Display| {
+    let label_error = |sample: usize, label: &dyn std::fmt::Display| {
         let help = match ignore_index {
             None => "; ignore_index skips the samples of one label",
             Some(_) => "",
@@ -189,7 +189,7 @@ pub(super) fn read_labels(
     let as_class = |(sample, label): (usize, i64)| match label {
         label if is_ignored(label) => Ok(None),
         label if (0..classes).contains(&label) => Ok(Some(label as usize)),
-        label => Err(refuse(sample, &label)),
+        label => Err(label_error(sample, &label)),
     };
     match (target.dtype(), form) {
         (dtype, OutputForm::BinaryScores) if dtype.is_float() => {
@@ -198,7 +198,7 @@ pub(super) fn read_labels(
             labels
                 .map(|(sample, label)| match label as i64 {
                     whole if whole as f64 == label => as_class((sample, whole)),
-                    _ => Err(refuse(sample, &label)),
+                    _ => Err(label_error(sample, &label)),
                 })
                 .collect()
         }
@@ -226,7 +226,7 @@ pub(super) fn read_scores(op: &'static str, form: OutputForm, output: &Tensor) -
 pub(super) fn check_float(op: &'static str, output: &Tensor) -> Result<()> {
     match output.dtype() {
         dtype if dtype.is_float() => Ok(()),
-        dtype => Err(Error::dtypes(op, [dtype], "the output must be a float; use to_dtype(DType::F32)")),
+        dtype => Err(Error::dtypes(op, [dtype], "the output must have a float dtype; use to_dtype(DType::F32)")),
     }
 }
 
@@ -246,7 +246,7 @@ pub(super) fn check_probabilities(op: &'static str, scores: &[f64], width: usize
         }
         let sum: f64 = scores.iter().sum();
         if width > 1 && (sum - 1.0).abs() > tolerance {
-            return Err(Error::invalid(op, format!("the probabilities of sample {row} have the sum {sum}; {help}")));
+            return Err(Error::invalid(op, format!("the probabilities of sample {row} sum to {sum}; {help}")));
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Metrics of samples with several independent labels.
 
-use super::averaged::f1_of;
+use super::averaged::f1_ratio;
 use super::class_counts::{ClassAverage, ClassCount, quotient};
 use super::input::{ClassOptions, OutputForm, read, read_labels};
 use super::{Goal, Metric};
@@ -161,7 +161,7 @@ impl MultiLabelF1Score {
 
     /// Returns the F1 score of each label.
     pub fn per_label(&self) -> Vec<f64> {
-        self.counts.iter().map(|&count| if self.has_nan { f64::NAN } else { quotient(f1_of(count)) }).collect()
+        self.counts.iter().map(|&count| if self.has_nan { f64::NAN } else { quotient(f1_ratio(count)) }).collect()
     }
 }
 
@@ -209,7 +209,7 @@ impl Metric for MultiLabelF1Score {
         Ok(match self.average {
             LabelAverage::Micro => {
                 let sum = |(n, d), &count| {
-                    let (numerator, denominator) = f1_of(count);
+                    let (numerator, denominator) = f1_ratio(count);
                     (n + numerator, d + denominator)
                 };
                 quotient(self.counts.iter().fold((0, 0), sum))

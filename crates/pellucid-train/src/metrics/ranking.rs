@@ -5,7 +5,7 @@ use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor};
 
-/// The numbers of positive and negative samples with equal scores.
+/// The positive and negative sample counts of a group with equal scores.
 #[derive(Clone, Copy, Debug, Default)]
 struct TiedSamples {
     positives: u64,
@@ -200,11 +200,11 @@ impl Metric for AveragePrecision {
         if positives == 0 {
             return Ok(if groups.is_empty() { f64::NAN } else { 0.0 });
         }
-        let (mut found, mut seen) = (0, 0);
+        let (mut true_positives, mut ranked) = (0, 0);
         let area = |group: &TiedSamples| {
-            found += group.positives;
-            seen += group.positives + group.negatives;
-            group.positives as f64 / positives as f64 * (found as f64 / seen as f64)
+            true_positives += group.positives;
+            ranked += group.positives + group.negatives;
+            group.positives as f64 / positives as f64 * (true_positives as f64 / ranked as f64)
         };
         Ok(groups.iter().map(area).collect::<CompensatedSum>().value())
     }

@@ -99,11 +99,11 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self.task.prepare_load()?;
         self.task.begin_fit()?;
         let saved = self.search_state(batches)?;
-        let found = self.search(batches, options);
+        let curve_result = self.search(batches, options);
         // Otherwise, the accumulated gradients would be added to the gradients of the next step.
         self.task.end_epoch()?;
         self.task.checkpoint().batches(batches.as_stateful()).load_state_dict(&saved)?;
-        found
+        curve_result
     }
 
     /// Returns copies of all state that a search changes.
@@ -123,13 +123,13 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
                 epoch = batches.begin_epoch()?;
                 continue;
             };
-            let batch = batch.map_err(|error| self.of_search(&curve, position, error))?;
+            let batch = batch.map_err(|error| self.search_error(&curve, position, error))?;
             let rate = first * (last / first).powf(curve.rates.len() as f64 / (steps - 1) as f64);
             self.task.optimizers().iter().try_for_each(|(_, optimizer)| optimizer.try_set_lr(rate))?;
             let loss = match self.task.train_step(&batch) {
                 Ok(scalars) => scalars.first().map_or(Ok(f64::NAN), |(_, loss)| loss.try_item())?,
                 Err(error) if is_non_finite_loss(&error) => f64::NAN,
-                Err(error) => return Err(self.of_search(&curve, position, error)),
+                Err(error) => return Err(self.search_error(&curve, position, error)),
             };
             average = DECAY * average + (1.0 - DECAY) * loss;
             weight = DECAY * weight + (1.0 - DECAY);
@@ -144,7 +144,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         Ok(curve)
     }
 
-    fn of_search(&self, curve: &LrCurve, position: BatchPosition, source: Error) -> Error {
+    fn search_error(&self, curve: &LrCurve, position: BatchPosition, source: Error) -> Error {
         Error::Step {
             step: curve.rates.len() + 1,
             epoch: position.epoch + 1,

@@ -100,18 +100,18 @@ impl NonFiniteSearch<'_> {
         let _off = no_grad();
         let inputs = self.inputs.iter().map(|(name, x)| (format!("the input `{name}`"), x));
         let parameters = self.parameters.iter().map(|(name, p)| (format!("the parameter `{name}`"), p.tensor()));
-        let mut known = inputs.chain([("the targets".to_string(), &self.targets)]).chain(parameters);
-        if let Some((name, _)) = known.find(|(_, tensor)| !is_finite(tensor)) {
+        let mut operands = inputs.chain([("the targets".to_string(), &self.targets)]).chain(parameters);
+        if let Some((name, _)) = operands.find(|(_, tensor)| !is_finite(tensor)) {
             return Some(name);
         }
-        let found: Arc<Mutex<Option<String>>> = Arc::default();
+        let non_finite: Arc<Mutex<Option<String>>> = Arc::default();
         let mut guards = Vec::new();
         for (name, info) in &self.modules {
-            let (found, described) = (found.clone(), format!("the output of `{name}` ({})", info.class()));
+            let (non_finite, described) = (non_finite.clone(), format!("the output of `{name}` ({})", info.class()));
             let observe = move |_: &[&Tensor], output: &Tensor| {
-                let mut found = lock(&found);
-                if found.is_none() && !is_finite(output) {
-                    *found = Some(described.clone());
+                let mut non_finite = lock(&non_finite);
+                if non_finite.is_none() && !is_finite(output) {
+                    *non_finite = Some(described.clone());
                 }
                 None
             };
@@ -120,7 +120,7 @@ impl NonFiniteSearch<'_> {
         }
         let output = (self.output)().ok()?;
         drop(guards);
-        if let Some(name) = lock(&found).take() {
+        if let Some(name) = lock(&non_finite).take() {
             return Some(name);
         }
         if !is_finite(&output) {

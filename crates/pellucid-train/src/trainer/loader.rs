@@ -111,13 +111,13 @@ impl<const K: usize> IntoBatch<[Tensor; K]> for [Tensor; K] {
 
 /// Implements [`EpochLoader`] by the methods of a loader.
 macro_rules! epoch_loader {
-    ([$($generics:tt)*] $loader:ty, $batch:ty, |$own:ident| $count:expr, |$item:ident| $converted:expr) => {
+    ([$($generics:tt)*] $loader:ty, $batch:ty, |$loader_ref:ident| $count:expr, |$item:ident| $converted:expr) => {
         impl<B, $($generics)*> EpochLoader<B> for $loader
         where
             $batch: IntoBatch<B>,
         {
             fn batch_count(&self) -> Option<usize> {
-                let $own = self;
+                let $loader_ref = self;
                 $count
             }
 
@@ -140,6 +140,6 @@ macro_rules! epoch_loader {
     };
 }
 
-epoch_loader!([const K: usize] Batches<K>, [Tensor; K], |own| Some(own.len()), |batch| Ok(batch.into_batch()));
-epoch_loader!([T: Send + 'static] DataLoader<T>, T, |own| Some(own.len()), |batch| batch.map(T::into_batch));
+epoch_loader!([const K: usize] Batches<K>, [Tensor; K], |loader_ref| Some(loader_ref.len()), |batch| Ok(batch.into_batch()));
+epoch_loader!([T: Send + 'static] DataLoader<T>, T, |loader_ref| Some(loader_ref.len()), |batch| batch.map(T::into_batch));
 epoch_loader!([T: Send + 'static] StreamLoader<T>, T, |_own| None, |batch| batch.map(T::into_batch));

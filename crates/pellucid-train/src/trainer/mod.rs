@@ -141,7 +141,7 @@ where
     /// Creates a trainer from a model, a loss and an optimizer, which may be owned, borrowed, boxed or shared (`Arc`).
     /// The batches are pairs (inputs, targets).
     pub fn new(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
-        Trainer::of_task(Supervised::new(model, loss, optimizer))
+        Trainer::from_task(Supervised::new(model, loss, optimizer))
     }
 }
 
@@ -176,7 +176,7 @@ where
     /// # Ok::<(), Error>(())
     /// ```
     pub fn with_inputs(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
-        Trainer::of_task(Supervised::new(model, loss, optimizer))
+        Trainer::from_task(Supervised::new(model, loss, optimizer))
     }
 
     fn with_settings(self, mut change: impl FnMut(&mut supervised::StepSettings<'f>)) -> Self {
@@ -296,8 +296,9 @@ where
         let mut outputs = Vec::new();
         for batch in batches.begin_epoch()? {
             let output = batch.and_then(|(x, _)| self.task.predict(&x));
-            let of_batch = |error| Error::Evaluation { batch: outputs.len() + 1, samples: 0, source: Box::new(error) };
-            outputs.push(output.map_err(of_batch)?);
+            let batch_error =
+                |error| Error::Evaluation { batch: outputs.len() + 1, samples: 0, source: Box::new(error) };
+            outputs.push(output.map_err(batch_error)?);
         }
         ops::concatenate(&outputs, 0)
     }
@@ -305,7 +306,7 @@ where
 
 impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Creates a trainer from a custom [task](TrainingTask).
-    pub fn of_task(task: T) -> Self {
+    pub fn from_task(task: T) -> Self {
         Trainer { task, run: RunCore::boxed() }
     }
 
@@ -455,7 +456,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     fn with_plateau(self, optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> Result<Self> {
         // Only checks the options. The schedule is created when the direction of the value is known.
         ReduceLrOnPlateau::try_new(options.clone())?;
-        Ok(self.with_schedule(RunSchedule::of_plateau(optimizer, options)))
+        Ok(self.with_schedule(RunSchedule::from_plateau(optimizer, options)))
     }
 
     fn with_schedule(mut self, schedule: RunSchedule<'f>) -> Self {

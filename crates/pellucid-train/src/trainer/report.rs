@@ -34,7 +34,7 @@ impl RunReport {
     pub(super) fn begin_epoch(&mut self, epoch: usize, steps: Option<usize>, done: usize) {
         #[cfg(feature = "progress")]
         if !self.is_quiet {
-            self.bar = Some(crate::Progress::of_length(format!("epoch {epoch}"), steps).at(done));
+            self.bar = Some(crate::Progress::with_length(format!("epoch {epoch}"), steps).at(done));
         }
         let _ = (epoch, steps, done);
     }

@@ -208,7 +208,7 @@ impl RunCore<'_> {
                 *at_end = Some(parts.batches_state()?);
             }
             let Some(samples) = parts.next_batch() else { break };
-            let samples = samples.map_err(|error| self.of_step(position, 0, error))?;
+            let samples = samples.map_err(|error| self.step_error(position, 0, error))?;
             let is_first = self.step() == 0;
             let stops = self.run_step(samples, position, parts, meter, report)?;
             if is_first && let Some(reason) = parts.eager_reason() {
@@ -255,7 +255,7 @@ impl RunCore<'_> {
         let scalars = match parts.train_step() {
             Ok(scalars) => scalars,
             Err(error) if is_non_finite_loss(&error) => return Err(self.not_finite(samples, position, parts)),
-            Err(error) => return Err(self.of_step(position, samples, error)),
+            Err(error) => return Err(self.step_error(position, samples, error)),
         };
         let step = {
             let progress = &mut *self.state.0.borrow_mut();
@@ -305,7 +305,7 @@ impl RunCore<'_> {
             return Ok(());
         }
         let reason = "a loss of this epoch is not finite; lower the learning rate, or clip the gradients";
-        Err(self.of_step(position, 0, Error::invalid("fit", reason)))
+        Err(self.step_error(position, 0, Error::invalid("fit", reason)))
     }
 
     /// Ends an epoch: history, schedules, files. Returns the reason if the run ends.
@@ -435,7 +435,7 @@ impl RunCore<'_> {
         Ok(control.stops)
     }
 
-    pub(super) fn of_step(&self, position: BatchPosition, samples: usize, source: Error) -> Error {
+    pub(super) fn step_error(&self, position: BatchPosition, samples: usize, source: Error) -> Error {
         Error::Step {
             step: self.step() + 1,
             epoch: self.epoch() + 1,
@@ -449,11 +449,11 @@ impl RunCore<'_> {
     fn not_finite(&mut self, samples: usize, position: BatchPosition, parts: &mut dyn RunParts) -> Error {
         if parts.batch_weight().is_ok_and(|weight| weight.is_zero()) {
             let reason = "the loss ignores all targets of the batch (`ignore_index`, or classes of weight 0), so that its \
-                          mean is 0/0; remove samples without a target that counts, or use larger batches";
-            return self.of_step(position, samples, Error::invalid("fit", reason));
+                          mean is 0/0; remove samples whose targets are all ignored, or use larger batches";
+            return self.step_error(position, samples, Error::invalid("fit", reason));
         }
         let origin = match parts.first_non_finite() {
-            Some(name) => format!("the first tensor that is not finite is {name}"),
+            Some(name) => format!("the first non-finite tensor is {name}"),
             None => "its origin is unknown".to_string(),
         };
         let indices = match parts.sample_indices(position) {
@@ -470,6 +470,6 @@ impl RunCore<'_> {
         let reason = format!(
             "the loss is not finite: {origin}{indices}; lower the learning rate, clip the gradients, or check the samples"
         );
-        self.of_step(position, samples, Error::invalid("fit", reason))
+        self.step_error(position, samples, Error::invalid("fit", reason))
     }
 }

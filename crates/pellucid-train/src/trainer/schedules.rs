@@ -37,7 +37,7 @@ impl<'f> RunSchedule<'f> {
         RunSchedule { optimizer: optimizer.map(str::to_string), rule: RateRule::New(unit, Some(Box::new(schedule))) }
     }
 
-    pub(super) fn of_plateau(optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> RunSchedule<'f> {
+    pub(super) fn from_plateau(optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> RunSchedule<'f> {
         RunSchedule { optimizer: optimizer.map(str::to_string), rule: RateRule::NewPlateau(options) }
     }
 
@@ -66,7 +66,7 @@ impl<'f> RunSchedule<'f> {
     /// Advances the schedule after a step or an epoch.
     pub(super) fn advance(&mut self, unit: ScheduleUnit, optimizers: &[(&'static str, &dyn Optimizer)]) -> Result<()> {
         match &mut self.rule {
-            RateRule::Timed(own, scheduler) if *own == unit => {
+            RateRule::Timed(other_name, scheduler) if *other_name == unit => {
                 scheduler.try_step(find(optimizers, self.optimizer.as_deref())?)
             }
             _ => Ok(()),
@@ -106,21 +106,21 @@ pub(super) fn check_schedules(
         return Err(Error::invalid("schedule", reason));
     }
     if optimizers.len() > 1 && schedules.iter().any(|schedule| schedule.optimizer.is_none()) {
-        let names = optimizers.iter().map(|(own, _)| format!("`{own}`")).collect::<Vec<_>>().join(", ");
+        let names = optimizers.iter().map(|(other_name, _)| format!("`{other_name}`")).collect::<Vec<_>>().join(", ");
         let reason =
-            format!("the task has the optimizers {names}; name one by schedule_steps_of or schedule_epochs_of");
+            format!("the task has the optimizers {names}; select one with schedule_steps_of or schedule_epochs_of");
         return Err(Error::invalid("schedule", reason));
     }
     Ok(())
 }
 
 fn find<'a>(optimizers: &[(&'static str, &'a dyn Optimizer)], name: Option<&str>) -> Result<&'a dyn Optimizer> {
-    let found = match name {
+    let optimizer_entry = match name {
         None => optimizers.first(),
-        Some(name) => optimizers.iter().find(|(own, _)| *own == name),
+        Some(name) => optimizers.iter().find(|(other_name, _)| *other_name == name),
     };
-    found.map(|(_, optimizer)| *optimizer).ok_or_else(|| {
-        let names = optimizers.iter().map(|(own, _)| format!("`{own}`")).collect::<Vec<_>>().join(", ");
+    optimizer_entry.map(|(_, optimizer)| *optimizer).ok_or_else(|| {
+        let names = optimizers.iter().map(|(other_name, _)| format!("`{other_name}`")).collect::<Vec<_>>().join(", ");
         let name = name.map_or("first".to_string(), |name| format!("`{name}`"));
         Error::invalid("schedule", format!("the task has no {name} optimizer; its optimizers are {names}"))
     })

@@ -10,7 +10,7 @@ pub struct Scores(pub(super) Vec<(String, f64)>);
 impl Scores {
     /// Returns the value of a name, if it exists.
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
+        self.0.iter().find(|(score_name, _)| score_name == name).map(|(_, value)| *value)
     }
 
     /// Returns all names and values.
@@ -30,11 +30,11 @@ impl Index<&str> for Scores {
 
     #[track_caller]
     fn index(&self, name: &str) -> &f64 {
-        match self.0.iter().find(|(own, _)| own == name) {
+        match self.0.iter().find(|(score_name, _)| score_name == name) {
             Some((_, value)) => value,
             None => panic!(
                 "there is no value `{name}`; the values are {}",
-                self.0.iter().map(|(own, _)| format!("`{own}`")).collect::<Vec<_>>().join(", ")
+                self.0.iter().map(|(score_name, _)| format!("`{score_name}`")).collect::<Vec<_>>().join(", ")
             ),
         }
     }

@@ -15,9 +15,9 @@ pub(super) struct RunProgress {
     pub(super) sums: Vec<(String, f64)>,
     /// The sum of the weights of the batches: the number of samples, unless the loss weights them.
     pub(super) weight: f64,
-    /// The best monitored value; NaN before the first value.
+    /// The best monitored value; NaN before the first validation.
     pub(super) best: f64,
-    /// The reference value for `min_delta`; NaN before the first value.
+    /// The reference value for `min_delta`; NaN before the first validation.
     pub(super) reference: f64,
     /// The epoch of the best value, from 1.
     pub(super) best_epoch: usize,
@@ -83,8 +83,8 @@ impl Stateful for RunState {
             .iter()
             .map(|(name, value)| (name.clone(), value.clone()))
             .partition(|(name, _)| name.starts_with(SUM));
-        let own = RunState(RefCell::default()).state()?;
-        let load = StateLoad::new(&own, &fixed)?;
+        let defaults = RunState(RefCell::default()).state()?;
+        let load = StateLoad::new(&defaults, &fixed)?;
         let count = |name: &str| {
             let count = fixed[name].try_item::<i64>()?;
             usize::try_from(count)

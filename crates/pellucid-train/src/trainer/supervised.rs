@@ -26,7 +26,7 @@ pub(super) struct StepSettings<'f> {
     pub(super) max_value: Option<f64>,
     pub(super) before_update: Option<BeforeUpdate<'f>>,
     /// Whether all steps run eagerly.
-    pub(super) eager: bool,
+    pub(super) is_eager: bool,
 }
 
 impl<'f> StepSettings<'f> {
@@ -100,7 +100,7 @@ impl SupervisedState<'_> {
             let loss = self.first_step(step)?;
             self.is_decided = true;
             loss
-        } else if self.settings.eager {
+        } else if self.settings.is_eager {
             self.eager_step(step)?
         } else {
             let _precision = self.settings.precision();
@@ -116,7 +116,7 @@ impl SupervisedState<'_> {
 
     /// Runs the first step captured, or eagerly if it cannot be captured.
     fn first_step(&mut self, step: &mut dyn SupervisedStep) -> Result<Tensor> {
-        if self.settings.eager {
+        if self.settings.is_eager {
             return self.eager_step(step);
         }
         // A failed capture may have drawn random numbers.
@@ -137,7 +137,7 @@ impl SupervisedState<'_> {
         };
         generator.set_states(&states)?;
         let loss = self.eager_step(step)?;
-        self.settings.eager = true;
+        self.settings.is_eager = true;
         self.eager_reason = Some(reason);
         Ok(loss)
     }
@@ -154,10 +154,10 @@ impl SupervisedState<'_> {
             let _precision = self.settings.precision();
             step.loss(&step.output()?)?
         };
-        let share = if k > 1 { ops::div(&loss, k as f64)? } else { loss.clone() };
+        let scaled_loss = if k > 1 { ops::div(&loss, k as f64)? } else { loss.clone() };
         match &self.settings.scaler {
-            Some(scaler) => scaler.try_scale(&share)?.try_backward()?,
-            None => share.try_backward()?,
+            Some(scaler) => scaler.try_scale(&scaled_loss)?.try_backward()?,
+            None => scaled_loss.try_backward()?,
         }
         if self.accumulated + 1 == k {
             self.eager_update(step.optimizer())?;
@@ -181,7 +181,7 @@ impl SupervisedState<'_> {
         if self.accumulated == 0 {
             return Ok(());
         }
-        match self.settings.eager {
+        match self.settings.is_eager {
             true => self.eager_update(step.optimizer())?,
             false => step.update_early()?,
         }
@@ -250,9 +250,12 @@ fn fill_optimizer(step: &dyn SupervisedStep) -> Result<()> {
 }
 
 /// Concatenates the parameters of a model and of a loss.
-fn with_loss(mut own: Vec<(String, Parameter)>, loss_parameters: Vec<(String, Parameter)>) -> Vec<(String, Parameter)> {
-    own.extend(loss_parameters.into_iter().map(|(name, p)| (format!("loss.{name}"), p)));
-    own
+fn with_loss(
+    mut parameters: Vec<(String, Parameter)>,
+    loss_parameters: Vec<(String, Parameter)>,
+) -> Vec<(String, Parameter)> {
+    parameters.extend(loss_parameters.into_iter().map(|(name, p)| (format!("loss.{name}"), p)));
+    parameters
 }
 
 /// Returns the message of a panic.
@@ -318,7 +321,7 @@ where
     }
 
     fn parameters(&self) -> Result<Vec<(String, Parameter)>> {
-        self.captured.model().try_named_parameters().map(|own| with_loss(own, self.loss.trainable()))
+        self.captured.model().try_named_parameters().map(|parameters| with_loss(parameters, self.loss.trainable()))
     }
 
     fn supports_capture(&self) -> bool {
@@ -438,7 +441,7 @@ where
     }
 
     fn evaluate_step(&mut self, batch: &(X, Tensor)) -> Result<BatchScores> {
-        if self.state.settings.eager || !self.state.is_decided {
+        if self.state.settings.is_eager || !self.state.is_decided {
             return self.with_parts(Some(batch), |state, step| state.evaluate(step, &batch.1));
         }
         let _precision = self.state.settings.precision();

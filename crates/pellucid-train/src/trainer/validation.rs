@@ -67,15 +67,15 @@ impl RunCore<'_> {
         let (mut meter, mut sums) = (LossMeter::default(), RunProgress::default());
         while let Some(samples) = parts.next_validation() {
             batch += 1;
-            let of_batch =
+            let batch_error =
                 |samples: usize| move |error: Error| Error::Evaluation { batch, samples, source: Box::new(error) };
-            let samples = samples.map_err(of_batch(0))?;
-            let scores = parts.evaluate_step().map_err(of_batch(samples))?;
-            let weight = parts.batch_weight().map_err(of_batch(samples))?;
+            let samples = samples.map_err(batch_error(0))?;
+            let scores = parts.evaluate_step().map_err(batch_error(samples))?;
+            let weight = parts.batch_weight().map_err(batch_error(samples))?;
             meter.add(&mut sums, &scores.losses, (&weight, samples), false)?;
             if let Some((output, target)) = &scores.predictions {
                 let updated = self.metrics.iter_mut().try_for_each(|metric| metric.update(output, target));
-                updated.map_err(of_batch(samples))?;
+                updated.map_err(batch_error(samples))?;
             }
             if signals.is_some_and(TerminationSignals::arrived) {
                 return Ok(None);
@@ -131,7 +131,8 @@ impl RunCore<'_> {
             // A custom task need not have a loss of this name. Its first loss is used.
             None if self.monitor.is_none() => scores.iter().nth(1).map_or(f64::NAN, |(_, value)| value),
             None => {
-                let names = scores.iter().map(|(own, _)| format!("`{own}`")).collect::<Vec<_>>().join(", ");
+                let names =
+                    scores.iter().map(|(score_name, _)| format!("`{score_name}`")).collect::<Vec<_>>().join(", ");
                 return Err(Error::invalid("monitor", format!("there is no value `{name}`; the values are {names}")));
             }
         };

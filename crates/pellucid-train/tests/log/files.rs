@@ -58,8 +58,8 @@ fn numbers_are_read_from_json_as_written() {
     assert_eq!(line["step"], 7);
     for (name, number) in &named {
         let value = &line[name];
-        let found = value.as_f64().or_else(|| value.as_str().and_then(|text| text.parse().ok())).unwrap();
-        assert!(is_same(found, *number), "{name}: {value}");
+        let actual = value.as_f64().or_else(|| value.as_str().and_then(|text| text.parse().ok())).unwrap();
+        assert!(is_same(actual, *number), "{name}: {value}");
     }
 }
 

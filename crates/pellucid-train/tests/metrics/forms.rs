@@ -173,8 +173,8 @@ fn mean_losses_do_not_depend_on_the_split() {
             for &(start, size) in split {
                 metric.update(&x.narrow(0, start, size), &labels.narrow(0, start, size)).unwrap();
             }
-            let found = metric.compute().unwrap();
-            assert!((found - expected).abs() < 1e-12, "{loss:?}: {found}, not {expected}");
+            let actual = metric.compute().unwrap();
+            assert!((actual - expected).abs() < 1e-12, "{loss:?}: {actual}, not {expected}");
         }
     }
 }

@@ -6,14 +6,14 @@ use pellucid::{DType, Tensor};
 use serde_json::Value;
 
 /// Reads a number; NaN is null.
-fn number(value: &Value) -> f64 {
+fn parse_number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
 
 fn tensor(entry: &Value) -> Tensor {
     let list = |name: &str| entry[name].as_array().unwrap();
     let shape: Vec<usize> = list("shape").iter().map(|length| length.as_u64().unwrap() as usize).collect();
-    let values = Tensor::new(list("values").iter().map(number).collect::<Vec<f64>>(), shape);
+    let values = Tensor::new(list("values").iter().map(parse_number).collect::<Vec<f64>>(), shape);
     if entry["float"].as_bool().unwrap() { values } else { values.to_dtype(DType::I64) }
 }
 
@@ -79,7 +79,7 @@ fn values_agree_with_scikit_learn_for_every_split() {
         let (input, name) = (case["input"].as_str().unwrap(), case["metric"].as_str().unwrap());
         let data = &file["inputs"][input];
         let (output, target) = (tensor(&data["output"]), tensor(&data["target"]));
-        let (mut metric, expected) = (metric(name), number(&case["value"]));
+        let (mut metric, expected) = (metric(name), parse_number(&case["value"]));
         metric.update(&output, &target).unwrap();
         let value = metric.compute().unwrap();
         let is_close = (value - expected).abs() <= 1e-12 * (1.0 + expected.abs());

@@ -4,7 +4,7 @@ use pellucid::train::metrics::*;
 use pellucid::{DType, Error, Tensor};
 
 /// Updates a metric with valid samples, and asserts that an invalid batch is rejected without a change.
-fn refused(mut metric: impl Metric, valid: (&Tensor, &Tensor), output: &Tensor, target: &Tensor) -> Error {
+fn assert_rejected(mut metric: impl Metric, valid: (&Tensor, &Tensor), output: &Tensor, target: &Tensor) -> Error {
     metric.update(valid.0, valid.1).unwrap();
     let before = metric.compute().unwrap();
     let error = metric.update(output, target).unwrap_err();
@@ -18,7 +18,7 @@ fn scores() -> Tensor {
 }
 
 fn accuracy_error(output: &Tensor, target: &Tensor) -> String {
-    refused(Accuracy::new(), (&scores(), &Tensor::from([0i64, 1])), output, target).to_string()
+    assert_rejected(Accuracy::new(), (&scores(), &Tensor::from([0i64, 1])), output, target).to_string()
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn labels_of_classes_must_be_integers() {
     let text = "accuracy: dtypes f32 are not supported: labels are integers; convert class indices with \
                 to_dtype(DType::I64)";
     assert_eq!(error, text);
-    let auc = refused(
+    let auc = assert_rejected(
         AveragePrecision::new(),
         (&Tensor::from([0.5, 0.1]), &Tensor::from([1i64, 0])),
         &Tensor::from([0i64, 1]),
@@ -62,28 +62,33 @@ fn shapes_must_fit() {
         assert!(error.starts_with("accuracy: incompatible shapes"), "{error}");
     }
     let numbers = (&Tensor::from([1.0, 2.0]), &Tensor::from([1.0, 2.5]));
-    let error = refused(MeanSquaredError::new(), numbers, &Tensor::zeros([4, 3], DType::F32), numbers.1);
+    let error = assert_rejected(MeanSquaredError::new(), numbers, &Tensor::zeros([4, 3], DType::F32), numbers.1);
     assert!(matches!(error, Error::ShapeMismatch { op: "mean_squared_error", .. }), "{error}");
-    let error =
-        refused(R2Score::new(), numbers, &Tensor::zeros([4, 3], DType::F32), &Tensor::zeros([4, 3], DType::F32));
+    let error = assert_rejected(
+        R2Score::new(),
+        numbers,
+        &Tensor::zeros([4, 3], DType::F32),
+        &Tensor::zeros([4, 3], DType::F32),
+    );
     assert_eq!(error.to_string(), "r2: the output has shape [4, 3], but earlier batches had 1 columns");
     let tokens = (&Tensor::zeros([2, 4], DType::F32), &Tensor::from([0i64, 1]));
-    let error = refused(Perplexity::new(), tokens, &Tensor::zeros([2, 3, 4], DType::F32), tokens.1);
+    let error = assert_rejected(Perplexity::new(), tokens, &Tensor::zeros([2, 3, 4], DType::F32), tokens.1);
     assert!(matches!(error, Error::ShapeMismatch { op: "perplexity", .. }), "{error}");
-    let error = refused(TopKAccuracy::new(1), tokens, &Tensor::zeros([2, 1], DType::F32), tokens.1);
+    let error = assert_rejected(TopKAccuracy::new(1), tokens, &Tensor::zeros([2, 1], DType::F32), tokens.1);
     assert!(matches!(error, Error::ShapeMismatch { op: "top_k_accuracy", .. }), "{error}");
 }
 
 #[test]
 fn a_binary_average_needs_two_classes() {
     let valid = (&Tensor::from([0.5, 0.1]), &Tensor::from([1i64, 0]));
-    let error = refused(F1Score::new(ClassAverage::Binary), valid, &scores(), &Tensor::from([0i64, 1])).to_string();
+    let error =
+        assert_rejected(F1Score::new(ClassAverage::Binary), valid, &scores(), &Tensor::from([0i64, 1])).to_string();
     assert!(
         error.starts_with("f1: ClassAverage::Binary requires 2 classes, but an output of shape [2, 3] has 3"),
         "{error}"
     );
     let (classes, labels) = (Tensor::from([0i64, 1]), Tensor::from([0i64, 2]));
-    refused(Recall::new(ClassAverage::Binary), valid, &classes, &labels);
+    assert_rejected(Recall::new(ClassAverage::Binary), valid, &classes, &labels);
     let two = Tensor::from([[1.0, 0.0], [0.0, 1.0]]);
     F1Score::new(ClassAverage::Binary).update(&two, &Tensor::from([0i64, 1])).unwrap();
 }
@@ -93,12 +98,12 @@ fn probabilities_must_be_valid() {
     let labels = Tensor::from([0i64, 1]);
     let valid = Tensor::from([[0.5, 0.25, 0.25], [0.0, 0.0, 1.0]]);
     let options = LikelihoodOptions { scores: ScoreKind::Probabilities, ..Default::default() };
-    let error = refused(LogLoss::with(options), (&valid, &labels), &scores(), &labels).to_string();
+    let error = assert_rejected(LogLoss::with(options), (&valid, &labels), &scores(), &labels).to_string();
     assert_eq!(error, "log_loss: sample 0 has the probability 2; pass probabilities, or set ScoreKind::Logits");
     let sums = Tensor::from([[0.5, 0.25, 0.25], [0.0, 0.5, 1.0]]);
-    let error = refused(RocAuc::with(ScoreKind::Probabilities), (&valid, &labels), &sums, &labels).to_string();
-    assert!(error.starts_with("roc_auc: the probabilities of sample 1 have the sum 1.5"), "{error}");
-    let error = refused(RocAuc::new(), (&valid, &labels), &Tensor::from([0.5, 0.1]), &labels).to_string();
+    let error = assert_rejected(RocAuc::with(ScoreKind::Probabilities), (&valid, &labels), &sums, &labels).to_string();
+    assert!(error.starts_with("roc_auc: the probabilities of sample 1 sum to 1.5"), "{error}");
+    let error = assert_rejected(RocAuc::new(), (&valid, &labels), &Tensor::from([0.5, 0.1]), &labels).to_string();
     assert_eq!(error, "roc_auc: the output has shape [2], but earlier batches had 3 scores per sample");
 }
 

@@ -18,9 +18,9 @@ fn a_run_has_the_bits_of_a_captured_loop() {
     let history = run.fit(&mut train, Some(&mut validation)).unwrap();
 
     let (mut train, mut validation) = points();
-    let own = model();
-    let adamw = AdamW::new(own.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
-    let mut captured = GraphTrainer::new(&own, CrossEntropyLoss::default(), adamw);
+    let reference = model();
+    let adamw = AdamW::new(reference.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+    let mut captured = GraphTrainer::new(&reference, CrossEntropyLoss::default(), adamw);
     for epoch in 0..3 {
         let mut sum = 0.0;
         for [x, y] in train.epoch() {
@@ -35,7 +35,7 @@ fn a_run_has_the_bits_of_a_captured_loop() {
         }
         assert_eq!(history.column("validation_loss").unwrap()[epoch], loss / samples);
     }
-    assert_eq!(bits(run.model()), bits(&own));
+    assert_eq!(bits(run.model()), bits(&reference));
     assert_eq!((run.step(), run.epoch()), (24, 3));
 }
 
@@ -61,11 +61,11 @@ fn accumulation_ends_with_the_epoch() {
     run.fit(&mut train, None).unwrap();
 
     let (mut train, _) = points();
-    let own = model();
-    let adamw = AdamW::new(own.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
-    let averages = AveragedModel::new(&own, Average::Exponential(0.9));
+    let reference = model();
+    let adamw = AdamW::new(reference.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+    let averages = AveragedModel::new(&reference, Average::Exponential(0.9));
     let options = StepOptions { accumulate: 3, ..Default::default() };
-    let mut captured = GraphTrainer::new(&own, CrossEntropyLoss::default(), adamw).with_options(options);
+    let mut captured = GraphTrainer::new(&reference, CrossEntropyLoss::default(), adamw).with_options(options);
     for _ in 0..2 {
         let mut steps = 0;
         for [x, y] in train.epoch() {
@@ -80,7 +80,7 @@ fn accumulation_ends_with_the_epoch() {
         averages.update().unwrap();
     }
     assert_eq!(averages.count_tensor().item::<f64>(), 6.0);
-    assert_eq!(bits(run.model()), bits(&own));
+    assert_eq!(bits(run.model()), bits(&reference));
 }
 
 #[test]
@@ -95,17 +95,17 @@ fn schedules_by_step_and_by_epoch_have_their_values() {
     let (mut train, _) = points();
     let mut run = trainer().epochs(2).schedule_steps(OneCycleLr::new(0.1, 16));
     run.fit(&mut train, None).unwrap();
-    let own = model();
-    let adamw = AdamW::new(own.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+    let reference = model();
+    let adamw = AdamW::new(reference.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
     let mut schedule = Scheduler::new(OneCycleLr::new(0.1, 16), &adamw);
     let (mut train, _) = points();
     for [x, y] in (0..2).flat_map(|_| train.epoch().collect::<Vec<_>>()) {
         adamw.zero_grad();
-        cross_entropy(&own.forward(&x), &y).backward();
+        cross_entropy(&reference.forward(&x), &y).backward();
         adamw.step();
         schedule.step(&adamw);
     }
-    assert_eq!(bits(run.model()), bits(&own));
+    assert_eq!(bits(run.model()), bits(&reference));
 }
 
 #[test]
@@ -115,19 +115,19 @@ fn mixed_precision_is_the_autocast_of_a_loop() {
     let mut run = trainer().epochs(2).mixed_precision(DType::BF16).before_update(|p| clip_grad_norm(p, 0.1).map(drop));
     run.fit(&mut train, None).unwrap();
     let (mut train, _) = points();
-    let own = model();
-    let adamw = AdamW::new(own.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+    let reference = model();
+    let adamw = AdamW::new(reference.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
     for [x, y] in (0..2).flat_map(|_| train.epoch().collect::<Vec<_>>()) {
         adamw.zero_grad();
         let loss = {
             let _half = autocast(DType::BF16);
-            cross_entropy(&own.forward(&x), &y)
+            cross_entropy(&reference.forward(&x), &y)
         };
         loss.backward();
-        clip_grad_norm(&own.parameters(), 0.1).unwrap();
+        clip_grad_norm(&reference.parameters(), 0.1).unwrap();
         adamw.step();
     }
-    assert_eq!(bits(run.model()), bits(&own));
+    assert_eq!(bits(run.model()), bits(&reference));
 }
 
 #[test]
@@ -170,13 +170,13 @@ fn a_model_that_reads_values_runs_eagerly() {
         assert!(reason.contains("item"), "{reason}");
 
         let (mut train, _) = points();
-        let (own, sgd) = new_model();
+        let (reference, sgd) = new_model();
         for [x, y] in (0..2).flat_map(|_| train.epoch().collect::<Vec<_>>()) {
             sgd.zero_grad();
-            cross_entropy(&own.forward(&x), &y).backward();
+            cross_entropy(&reference.forward(&x), &y).backward();
             sgd.step();
         }
-        assert_eq!(bits(&model), bits(&own));
+        assert_eq!(bits(&model), bits(&reference));
     }
 }
 

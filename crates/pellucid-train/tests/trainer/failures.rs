@@ -28,7 +28,7 @@ fn error_for_feature(value: f32) -> String {
 fn a_loss_that_is_not_finite_names_samples_and_the_first_tensor() {
     let _generator = isolated_generator();
     let text = error_for_feature(f32::NAN);
-    assert!(text.contains("the loss is not finite: the first tensor that is not finite is the input `x`"), "{text}");
+    assert!(text.contains("the loss is not finite: the first non-finite tensor is the input `x`"), "{text}");
     assert!(text.starts_with("step ") && text.contains("of epoch 1, 4 samples): fit: "), "{text}");
     let samples = text.split("the samples are [").nth(1).unwrap().split(']').next().unwrap();
     assert!(samples.split(", ").any(|index| index == "5"), "{text}");

@@ -40,8 +40,8 @@ fn losses_of_a_run_do_not_depend_on_the_split_into_batches() {
             let (mut train, mut validation) = (Batches::new(&parts, size), Batches::new(&[&x, &y], 2));
             let history = run.fit(&mut train, Some(&mut validation)).unwrap();
             let all = loss.forward(&run.predict(&parts[0]).unwrap(), &parts[1]).item::<f64>();
-            let of_train = if reduction == Reduction::Sum { all / 10.0 } else { all };
-            assert!((history.last("train_loss").unwrap() - of_train).abs() < 1e-6);
+            let expected_train = if reduction == Reduction::Sum { all / 10.0 } else { all };
+            assert!((history.last("train_loss").unwrap() - expected_train).abs() < 1e-6);
             assert!((history.last("validation_loss").unwrap() - expected).abs() < 1e-6);
         }
     }

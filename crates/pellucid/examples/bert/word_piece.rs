@@ -33,8 +33,8 @@ impl WordPiece {
         while start < word.len() {
             let prefix = if start == 0 { "" } else { "##" };
             let ends = word[start..].char_indices().map(|(at, c)| start + at + c.len_utf8()).rev();
-            let number = |end: usize| Some((*self.numbers.get(&format!("{prefix}{}", &word[start..end]))?, end));
-            let Some((piece, end)) = ends.into_iter().find_map(number).filter(|_| word.chars().count() <= 100) else {
+            let piece_id = |end: usize| Some((*self.numbers.get(&format!("{prefix}{}", &word[start..end]))?, end));
+            let Some((piece, end)) = ends.into_iter().find_map(piece_id).filter(|_| word.chars().count() <= 100) else {
                 return vec![self.special[0]];
             };
             found.push(piece);

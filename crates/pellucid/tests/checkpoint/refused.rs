@@ -233,12 +233,12 @@ fn foreign_and_damaged_files_change_nothing() {
     let run = &refusing.run;
     let before = bits(&run.checkpoint());
     let good = std::fs::read(refusing.scratch.0.join("good")).unwrap();
-    let refused = |what: &str, bytes: &[u8], text: &str| {
+    let refused = |label: &str, bytes: &[u8], text: &str| {
         match io::load_checkpoint(refusing.scratch.file("case", bytes), run.checkpoint()) {
-            Err(Error::File { reason, .. }) => assert!(reason.contains(text), "{what}: {reason}"),
-            other => panic!("{what}: expected Error::File, got {other:?}"),
+            Err(Error::File { reason, .. }) => assert!(reason.contains(text), "{label}: {reason}"),
+            other => panic!("{label}: expected Error::File, got {other:?}"),
         }
-        assert_equal(&bits(&run.checkpoint()), &before, what);
+        assert_equal(&bits(&run.checkpoint()), &before, label);
     };
     for length in (0..good.len()).step_by(97).chain([1, 7, 8, 9, good.len() - 1]) {
         refused(&format!("{length} bytes"), &good[..length], "");

@@ -130,7 +130,7 @@ fn an_optimizer_without_history_yet() {
     let scratch = Scratch::new("lbfgs");
     let path = scratch.0.join("lbfgs");
     let start = || Parameter::new(Tensor::from([-1.2f64, 1.0]));
-    let optimizer_of = |p: &Parameter| Lbfgs::new(vec![p.clone()], LbfgsOptions { max_iter: 2, ..Default::default() });
+    let new_optimizer = |p: &Parameter| Lbfgs::new(vec![p.clone()], LbfgsOptions { max_iter: 2, ..Default::default() });
     let step = |p: &Parameter, optimizer: &mut Lbfgs| {
         optimizer.step_with(&mut || {
             p.zero_grad();
@@ -140,11 +140,11 @@ fn an_optimizer_without_history_yet() {
         })
     };
     let p = start();
-    let mut optimizer = optimizer_of(&p);
+    let mut optimizer = new_optimizer(&p);
     step(&p, &mut optimizer);
     io::save_checkpoint(&path, Checkpoint::new().model(&p).optimizer(&optimizer)).unwrap();
     let q = start();
-    let mut resumed = optimizer_of(&q);
+    let mut resumed = new_optimizer(&q);
     io::load_checkpoint(&path, Checkpoint::new().model(&q).optimizer(&resumed)).unwrap();
     for _ in 0..3 {
         assert_eq!(step(&p, &mut optimizer).to_bits(), step(&q, &mut resumed).to_bits());

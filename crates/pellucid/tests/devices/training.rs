@@ -68,8 +68,8 @@ fn train_by_replays(device: Device) -> Vec<u32> {
     bits(&model, losses)
 }
 
-/// Kernels of the backend are bit-identical to those of the CPU, including dropout masks, so training is bit-identical
-/// on every device, whether kernels run immediately (`toy:0`), deferred (`toy:1`), or as a captured step.
+/// Kernels of the backend are bit-identical to CPU kernels, including dropout masks, so training is bit-identical on
+/// every device, whether kernels run immediately (`toy:0`), deferred (`toy:1`), or as a captured step.
 #[test]
 fn training_has_the_same_bits_deferred_and_replayed() {
     let expected = train_eagerly(Device::cpu());

@@ -116,7 +116,7 @@ fn explore(threads: usize, preemptions: usize, model: fn(&Arc<ThreadPool<LoomPri
     });
 }
 
-/// Runs a job in which every task writes to an element of its own and to an element of its worker.
+/// Runs a job in which every task writes to its element and to the element of its worker.
 fn run_and_check<const N: usize>(pool: &ThreadPool<LoomPrimitives>, chunk: usize) {
     let (tasks, workers) = (TrackedMemory::<N>::new(), TrackedMemory::<3>::new());
     pool.run(N, chunk, &|worker, i| {

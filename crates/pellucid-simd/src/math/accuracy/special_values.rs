@@ -8,10 +8,10 @@ use std::fmt::Debug;
 #[test]
 fn special_values() {
     fn check<T: Real + Debug>(zero: T, one: T, inf: T, nan: T, bits: fn(T) -> u64) {
-        let assert_same = |what: &str, actual: T, expected: T| {
+        let assert_same = |label: &str, actual: T, expected: T| {
             assert!(
                 bits(actual) == bits(expected) || (actual.is_nan() && expected.is_nan()),
-                "{what} is {actual:?}, expected {expected:?}"
+                "{label} is {actual:?}, expected {expected:?}"
             );
         };
         let odd: [(&str, fn(T) -> T, T, T); 13] = [

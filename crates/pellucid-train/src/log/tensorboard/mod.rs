@@ -60,11 +60,11 @@ impl TensorBoard {
         fs::create_dir_all(directory).map_err(|error| Error::unwritable_file(OP, directory, &error))?;
         // TensorBoard reads the files of a directory sorted by name.
         let start = format!("events.out.tfevents.{:010}.{}", time().as_secs(), std::process::id());
-        let mut number = 0;
+        let mut suffix = 0;
         let file = loop {
-            match AppendFile::create_new(OP, &directory.join(format!("{start}.{number}")))? {
+            match AppendFile::create_new(OP, &directory.join(format!("{start}.{suffix}")))? {
                 Some(file) => break file,
-                None => number += 1,
+                None => suffix += 1,
             }
         };
         let mut log = TensorBoard { file };

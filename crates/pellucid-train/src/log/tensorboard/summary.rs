@@ -68,7 +68,13 @@ pub(super) fn image(tag: &str, tensor: &Tensor) -> Result<ProtoMessage> {
             let byte = |value: f64| (value.clamp(0.0, 1.0) * 255.0).round() as u8;
             pixels.try_to_vec::<f64>()?.into_iter().map(byte).collect()
         }
-        dtype => return Err(Error::dtypes(OP, [dtype], "an image must be u8, or a float in [0, 1]")),
+        dtype => {
+            return Err(Error::dtypes(
+                OP,
+                [dtype],
+                "an image must have dtype u8, or a float dtype with values in [0, 1]",
+            ));
+        }
     };
     let [channels, height, width] = [0, 1, 2].map(|axis| tensor.shape()[axis]);
     let mut png = Vec::new();
