@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     let mut points = Batches::new(&[ring(100_000)], CRITIC_STEPS * BATCH).shuffled(SEED).drop_last();
 
     let schedule = CosineWithWarmupLr { warmup_steps: 0, total_steps: steps, eta_min: 0.0 };
-    let mut trainer = Trainer::of_task(Gan::new(3e-3))
+    let mut trainer = Trainer::from_task(Gan::new(3e-3))
         .epochs(steps.div_ceil(points.len()))
         .steps(steps)
         .schedule_steps_of("generator", schedule)

@@ -34,7 +34,7 @@ fn main() -> Result<()> {
 
     let task = VaeTask::new(Vae::new());
     let steps = epochs * train.len();
-    let mut trainer = Trainer::of_task(task).epochs(epochs).schedule_steps(CosineWithWarmupLr {
+    let mut trainer = Trainer::from_task(task).epochs(epochs).schedule_steps(CosineWithWarmupLr {
         warmup_steps: steps / 20,
         total_steps: steps,
         eta_min: 0.0,

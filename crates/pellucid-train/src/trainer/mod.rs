@@ -231,7 +231,7 @@ where
 
     /// Runs all steps eagerly, operation by operation, for example to debug a model.
     pub fn eager(self) -> Self {
-        self.with_settings(|settings| settings.eager = true)
+        self.with_settings(|settings| settings.is_eager = true)
     }
 
     /// Computes an exponential moving average of the weights with this decay. The validations of [`fit`](Trainer::fit)

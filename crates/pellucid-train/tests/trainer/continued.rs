@@ -415,7 +415,7 @@ fn the_state_of_a_run_has_parts_of_the_program() {
 /// A file that is due between two updates is written after the next one.
 #[test]
 fn files_that_are_due_between_updates_are_written() {
-    let _alone = alone();
+    let _alone = isolated_generator();
     let scratch = Scratch::new("trainer-due-files");
     let saved: Arc<std::sync::Mutex<Vec<usize>>> = Arc::default();
     let (list, step) = (saved.clone(), AtomicUsize::new(0));
@@ -440,7 +440,7 @@ fn files_that_are_due_between_updates_are_written() {
 /// After an error within an epoch, the next call continues with the rest of the epoch.
 #[test]
 fn an_error_within_an_epoch_loses_no_batch() {
-    let _alone = alone();
+    let _alone = isolated_generator();
     let (mut train, mut validation) = points();
     let mut expected = trainer().epochs(2);
     let uninterrupted = expected.fit(&mut train, Some(&mut validation)).unwrap();
@@ -462,7 +462,7 @@ fn an_error_within_an_epoch_loses_no_batch() {
 /// The validation after a limited number of steps reads the batches of the validation at the end of the epoch.
 #[test]
 fn a_validation_within_an_epoch_does_not_advance_the_loader() {
-    let _alone = alone();
+    let _alone = isolated_generator();
     let validation = || {
         let samples = from_fn(20, |index| Ok((Tensor::randn([4], DType::F32), (index % 2) as i64)));
         DataLoader::new(samples, LoaderOptions { batch_size: 7, shuffle: true, seed: 3, ..Default::default() })
