@@ -77,6 +77,7 @@ fn public_types_are_send_and_sync() {
     // Captured steps.
     both![
         CaptureOptions,
+        LossKind,
         CacheStats,
         Placement,
         Plan,
