@@ -25,8 +25,8 @@ use std::ops::Deref;
 /// assert_eq!((1.0 + &scale).to_vec::<f32>(), [3.0, 4.0]);
 /// ```
 ///
-/// [`Tensor::to`] and [`Tensor::to_dtype`] return tensors with the history of the parameter. [`Tensor::to_`] moves it in
-/// place, as [`Module::to_`](crate::Module::to_) of its model does.
+/// [`Tensor::to`] and [`Tensor::to_dtype`] return tensors with the history of the parameter. [`Tensor::to_`] moves it
+/// in place, as [`Module::to_`](crate::Module::to_) of its model does.
 ///
 /// ```
 /// use pellucid::nn::Parameter;

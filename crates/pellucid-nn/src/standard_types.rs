@@ -1,4 +1,5 @@
-//! Implementations of [`Module`] and [`Visit`] for collections, pointers, tuples, plain values and options of operations.
+//! Implementations of [`Module`] and [`Visit`] for collections, pointers, tuples, plain values and options of
+//! operations.
 
 use crate::module::Module;
 use crate::visit::{ModulePart, Visit, Visitor};

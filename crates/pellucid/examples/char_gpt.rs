@@ -80,7 +80,7 @@ fn train_model(model: &CharGpt, sizes: &Sizes, train: &[i64], validation: &[i64]
     let options = AdamWOptions { lr, betas: (0.9, 0.99), weight_decay: 0.1, ..Default::default() };
     let optimizer = AdamW::new(model.parameters(), options);
     let schedule = CosineWithWarmupLr { warmup_steps: steps / 20, total_steps: steps, eta_min: lr / 50.0 };
-    let mut trainer = Trainer::new(model, cross_entropy_of_characters, optimizer)
+    let mut trainer = Trainer::new(model, character_cross_entropy, optimizer)
         .epochs(EPOCHS)
         .clip_grad_norm(1.0)
         .schedule_steps(schedule);

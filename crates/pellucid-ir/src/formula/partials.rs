@@ -18,8 +18,8 @@
 //! chapter 13). A saved output is a leaf whose tangent is known: ∂yⱼ/∂xᵢ is written in terms of the
 //! point as well.
 //!
-//! A declared derivative may differ from the symbolic one, for example at a bound. Mixed derivatives with respect to such a
-//! variable and others are therefore derived from the declared one.
+//! A declared derivative may differ from the symbolic one, for example at a bound. Mixed derivatives with respect to
+//! such a variable and others are therefore derived from the declared one.
 
 use super::Formula;
 use super::builder::Builder;

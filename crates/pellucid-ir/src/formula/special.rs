@@ -145,8 +145,8 @@ fn bool_to_f64(b: bool) -> f64 {
     b as u8 as f64
 }
 
-/// Returns y such that erf(y) = x: Giles' single-precision polynomial (2010), then two steps of Halley's method on erfc,
-/// whose argument 1 − |x| is exact where erf is flat.
+/// Returns y such that erf(y) = x: Giles' single-precision polynomial (2010), then two steps of Halley's method on
+/// erfc, whose argument 1 − |x| is exact where erf is flat.
 fn erfinv(x: f64) -> f64 {
     let q = 1.0 - x.abs();
     if x == 0.0 || q.is_nan() || q <= 0.0 {

@@ -17,8 +17,8 @@ use smallvec::smallvec;
 ///
 /// Products and sums are rounded separately. The terms of an element are added in order, in groups of n =
 /// [`GROUP`](SparseProduct::GROUP) terms, of n², n³, n⁴ and n⁵ terms: each group is summed from its first term or
-/// group, then added to the total of the earlier groups of its size. An element without terms is 0. Columns out of bounds are
-/// rejected before any write, and then starts that are not in order from 0 to at most the number of terms:
+/// group, then added to the total of the earlier groups of its size. An element without terms is 0. Columns out of
+/// bounds are rejected before any write, and then starts that are not in order from 0 to at most the number of terms:
 /// [`Error::IndexOutOfBounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SparseProduct {

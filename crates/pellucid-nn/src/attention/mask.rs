@@ -20,7 +20,8 @@ pub(super) const MULTIHEAD_ATTENTION: &str = "multihead_attention";
 /// let x = Tensor::randn([2, 3, 8], DType::F32);
 /// // The second sequence has two elements; the third is padding.
 /// let visible = Tensor::from([[true, true, true], [true, true, false]]);
-/// let y = attention.forward_qkv(&x, &x, &x, AttentionMasks { key_padding: Some(&visible), ..AttentionMasks::causal() });
+/// let masks = AttentionMasks { key_padding: Some(&visible), ..AttentionMasks::causal() };
+/// let y = attention.forward_qkv(&x, &x, &x, masks);
 /// assert_eq!(y.shape().dims(), [2, 3, 8]);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]

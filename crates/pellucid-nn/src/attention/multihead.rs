@@ -211,7 +211,8 @@ impl MultiheadAttention {
     }
 
     /// Computes attention and its weights softmax(Q·Kᵀ/√D + mask), `[.., H, L, S]`, or their mean over the heads,
-    /// `[.., L, S]`. Unlike in [`try_forward_qkv`](MultiheadAttention::try_forward_qkv), all weights are stored in memory.
+    /// `[.., L, S]`. Unlike in [`try_forward_qkv`](MultiheadAttention::try_forward_qkv), all weights are stored in
+    /// memory.
     ///
     /// # Errors
     /// The errors of [`try_forward_qkv`](MultiheadAttention::try_forward_qkv).

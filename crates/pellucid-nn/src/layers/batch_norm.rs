@@ -252,7 +252,8 @@ thread_local! {
     static PLAIN_AVERAGES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `f`, in which the layers that this thread calls behave as if their [`momentum`](BatchNorm::momentum) were `None`.
+/// Calls `f`, in which the layers that this thread calls behave as if their [`momentum`](BatchNorm::momentum) were
+/// `None`.
 pub(crate) fn with_plain_averages<R>(f: impl FnOnce() -> R) -> R {
     with_temporary(true, |value| PLAIN_AVERAGES.replace(value), f)
 }

@@ -280,7 +280,7 @@ impl<const N: usize> Conv<N> {
         Conv { padding_mode: Some(mode), ..self }
     }
 
-    /// Returns the options, with the padding also if its values are not zeros.
+    /// Returns the options. They contain the padding, whatever its values are.
     pub fn options(&self) -> ops::ConvOptions {
         let padding = match self.padding {
             Padding::Both(both) => both.into(),

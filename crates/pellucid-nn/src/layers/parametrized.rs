@@ -76,8 +76,8 @@ pub trait Parametrization: Module {
 ///
 /// The layer's own parameter becomes the original, so an optimizer that has it stays attached. Names follow PyTorch:
 /// the original is `parametrizations.weight.original`, and the parts of the parametrization are under
-/// `parametrizations.weight.0`. The methods of [`Reparametrized`] return the weight and the original, set the weight and
-/// remove the parametrization. Parametrizations are [`WeightNorm`](crate::WeightNorm),
+/// `parametrizations.weight.0`. The methods of [`Reparametrized`] return the weight and the original, set the weight
+/// and remove the parametrization. Parametrizations are [`WeightNorm`](crate::WeightNorm),
 /// [`SpectralNorm`](crate::SpectralNorm), [`Orthogonal`](crate::Orthogonal) and types of the user.
 ///
 /// ```

@@ -57,8 +57,8 @@ macro_rules! windows {
 windows! {
     /// Max pooling: the maximum of every window.
     ///
-    /// An axis of L becomes `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`; with [`ceil_mode`](MaxPool::ceil_mode),
-    /// the quotient is rounded up.
+    /// An axis of L becomes `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`; with
+    /// [`ceil_mode`](MaxPool::ceil_mode), the quotient is rounded up.
     ///
     /// ```
     /// use pellucid::nn::{Layer, MaxPool2d};

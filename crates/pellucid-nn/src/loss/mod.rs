@@ -219,8 +219,8 @@ impl crate::Visit for $name {
     };
 }
 
-/// Defines losses of two inputs. `of` states the form of the targets, a [`TargetForm`], and `where` their values. Errors
-/// name the function.
+/// Defines losses of two inputs. `of` states the form of the targets, a [`TargetForm`], and `where` their values.
+/// Errors name the function.
 macro_rules! losses {
     ($($(#[$doc:meta])* $name:ident, $function:ident of $form:ident { $($fields:tt)* }
         |$loss:ident, $x:ident, $y:ident| where $targets:expr => $body:expr;

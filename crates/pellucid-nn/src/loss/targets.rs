@@ -19,7 +19,8 @@ pub(crate) enum TargetForm {
 }
 
 impl TargetForm {
-    /// Returns shape and dtype of the targets for logits of this shape and dtype; `None` if several dtypes are possible.
+    /// Returns shape and dtype of the targets for logits of this shape and dtype; `None` if several dtypes are
+    /// possible.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for logits without a class axis if the loss needs one.

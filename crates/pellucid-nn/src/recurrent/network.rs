@@ -18,8 +18,8 @@ use std::marker::PhantomData;
 /// Sequences are `[T, N, I]`: time comes first, as in PyTorch. With the option
 /// [`batch_first`](RecurrentOptions::batch_first) they are `[N, T, I]`, the layout of attention and transformers in
 /// this crate. `[T, I]` is one sequence. Outputs have the layout of the sequences, with K·H features, and states are
-/// `[layers·K, N, H]` in both layouts, where K is the number of directions. As a [`Layer`] it starts from zeros and returns the
-/// outputs. All weights are initialized uniformly on ±1/√hidden.
+/// `[layers·K, N, H]` in both layouts, where K is the number of directions. As a [`Layer`] it starts from zeros and
+/// returns the outputs. All weights are initialized uniformly on ±1/√hidden.
 #[derive(Clone, Debug)]
 pub struct RecurrentNetwork<K: RecurrentKind> {
     stack: RecurrentStack,
@@ -148,8 +148,8 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// are 0.
     ///
     /// # Errors
-    /// The errors of [`try_forward_sequence`](RecurrentNetwork::try_forward_sequence); also an error for lengths that are not integers `[N]` of
-    /// at most T.
+    /// The errors of [`try_forward_sequence`](RecurrentNetwork::try_forward_sequence); also an error for lengths that
+    /// are not integers `[N]` of at most T.
     #[panicking_form]
     pub fn try_forward_padded(
         &self,

@@ -104,7 +104,7 @@ pub struct PackedSequence {
 /// let (padded, lengths) = pad_packed_sequence(&y, true, 0.0)?;
 /// assert_eq!((padded.shape().dims(), h.shape().dims()), ([2, 5, 4].as_slice(), [1, 2, 4].as_slice()));
 /// assert_eq!(lengths.to_vec::<i64>(), [2, 5]);
-/// assert_eq!(unpack_sequence(&y)?[0].to_vec::<f32>(), gru.run(&short, None).0.to_vec::<f32>());
+/// assert_eq!(unpack_sequence(&y)?[0].to_vec::<f32>(), gru.forward_sequence(&short, None).0.to_vec::<f32>());
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///

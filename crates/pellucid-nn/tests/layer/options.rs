@@ -83,8 +83,8 @@ fn the_order_of_options_does_not_matter() {
         assert!(values.iter().all(|value| value.abs() <= bound * 1.0001));
         assert!(values.iter().any(|value| value.abs() > bound * 0.9));
     }
-    let (whole, grouped) = (Conv2d::new(4, 4, 3), Conv2d::new(4, 4, 3).groups(4).groups(2));
-    assert_eq!((whole.weight.shape()[1], grouped.weight.shape()[1], grouped.options().groups), (4, 2, 2));
+    let (plain, grouped) = (Conv2d::new(4, 4, 3), Conv2d::new(4, 4, 3).groups(4).groups(2));
+    assert_eq!((plain.weight.shape()[1], grouped.weight.shape()[1], grouped.options().groups), (4, 2, 2));
 }
 
 #[test]

@@ -144,10 +144,9 @@ fn schedules_set_and_read_exact_rates() {
     adam.try_add_group(vec![Parameter::new(Tensor::from([1.0f32]))], AdamOptions { lr: 0.7, ..options }).unwrap();
     let mut scheduler = Scheduler::new(ExponentialLr { gamma: 0.9 }, &adam);
     assert_eq!(scheduler.last_lr(), [0.1, 0.7]);
-    let mut expected = [0.1, 0.7];
-    for _ in 0..30 {
+    for epoch in 1..=30 {
         scheduler.step(&adam);
-        expected = expected.map(|lr| lr * 0.9);
+        let expected = [0.1, 0.7].map(|lr| lr * 0.9f64.powf(f64::from(epoch)));
         assert_eq!(scheduler.last_lr(), expected);
         assert_eq!([adam.lr(), adam.group_lr(1)], expected);
     }

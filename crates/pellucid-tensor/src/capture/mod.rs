@@ -325,8 +325,8 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         Outputs { tensors: latest.map_or(&[], CompiledStep::outputs) }
     }
 
-    /// Returns the identifiers of the kept recordings; the recording that was launched or prepared last is last. Recordings
-    /// are numbered in the order in which they are made, and no number is used again.
+    /// Returns the identifiers of the kept recordings; the recording that was launched or prepared last is last.
+    /// Recordings are numbered in the order in which they are made, and no number is used again.
     pub fn recordings(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
         self.recordings.kept.iter().map(CompiledStep::number)
     }

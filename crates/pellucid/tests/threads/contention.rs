@@ -1,6 +1,6 @@
 //! Trains a model on one thread while other threads read it: no thread starves.
 
-use crate::{alone, sgd};
+use crate::{exclusive, sgd};
 use pellucid::nn::graph::{GraphTrainer, InferenceModel};
 use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::nn::{Linear, Relu, Sequential, sequential};
@@ -54,7 +54,7 @@ fn model() -> Sequential {
 
 #[test]
 fn an_eager_trainer_and_eight_readers_progress() {
-    let _alone = alone();
+    let _guard = exclusive();
     let model = Arc::new(model());
     let (optimizer, (x, y)) = (sgd(&model), (Tensor::randn([16, 64], DType::F32), Tensor::zeros([16], DType::I64)));
     let step = || {
@@ -74,7 +74,7 @@ fn an_eager_trainer_and_eight_readers_progress() {
 
 #[test]
 fn a_captured_trainer_and_eight_readers_progress() {
-    let _alone = alone();
+    let _guard = exclusive();
     let model = Arc::new(model());
     let (optimizer, (x, y)) = (sgd(&model), (Tensor::randn([16, 64], DType::F32), Tensor::zeros([16], DType::I64)));
     let mut trainer = GraphTrainer::new(model.clone(), CrossEntropyLoss::default(), optimizer);

@@ -1,6 +1,6 @@
 //! Steps and trainers that move to another thread are bit-identical to steps and trainers that do not move.
 
-use crate::{alone, batch, network, sgd};
+use crate::{batch, exclusive, network, sgd};
 use pellucid::nn::Sequential;
 use pellucid::nn::graph::GraphTrainer;
 use pellucid::nn::loss::CrossEntropyLoss;
@@ -66,7 +66,7 @@ fn values(model: &Sequential) -> Vec<u32> {
 
 #[test]
 fn a_trainer_that_moves_has_the_bits_of_one_that_stays() {
-    let _alone = alone();
+    let _guard = exclusive();
     let stays = trained(false);
     assert_eq!(trained(true), stays);
     let losses: Vec<f32> = stays[..9].iter().map(|bits| f32::from_bits(*bits)).collect();
@@ -75,7 +75,7 @@ fn a_trainer_that_moves_has_the_bits_of_one_that_stays() {
 
 #[test]
 fn a_captured_step_that_moves_continues_its_random_numbers() {
-    let _alone = alone();
+    let _guard = exclusive();
     let draws = |is_moved: bool| -> Vec<Vec<f32>> {
         let x = Tensor::ones([16], DType::F32);
         let mut step = elsewhere(true, || {
@@ -92,7 +92,7 @@ fn a_captured_step_that_moves_continues_its_random_numbers() {
 
 #[test]
 fn a_seed_restarts_the_numbers_of_a_step_that_has_moved() {
-    let _alone = alone();
+    let _guard = exclusive();
     let x = Tensor::ones([16], DType::F32);
     let mut step = thread::Builder::new()
         .name("recorder".into())
@@ -112,7 +112,7 @@ fn a_seed_restarts_the_numbers_of_a_step_that_has_moved() {
 
 #[test]
 fn modes_of_a_thread_do_not_move_with_a_step() {
-    let _alone = alone();
+    let _guard = exclusive();
     let (x, w) = (Tensor::ones([2, 4], DType::F32), Tensor::ones([4, 3], DType::F32));
     let mut step = {
         let _half = pellucid::autocast(DType::BF16);

@@ -1,6 +1,6 @@
 //! Trainers that record steps of a model while other threads use it.
 
-use crate::alone;
+use crate::exclusive;
 use pellucid::nn::graph::GraphTrainer;
 use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::nn::optim::{AdamW, AdamWOptions, Sgd, SgdOptions, clip_grad_norm};
@@ -32,7 +32,7 @@ fn is_finite(model: &Sequential) -> bool {
 /// Both trainers record their first steps at the same time, and then launch them.
 #[test]
 fn two_trainers_record_over_one_model() {
-    let _alone = alone();
+    let _guard = exclusive();
     let (x, y) = batch(32);
     for _ in 0..40 {
         let (model, begin) = (model(), Barrier::new(2));
@@ -73,7 +73,7 @@ fn a_trainer_records_beside_uses_of_the_gradients() {
             AdamW::new(model.parameters(), options).try_step()
         }),
     ];
-    let _alone = alone();
+    let _guard = exclusive();
     for (name, use_gradients) in uses {
         let (model, has_ended) = (model(), AtomicBool::new(false));
         let mut trainer = trainer(&model);
@@ -101,7 +101,7 @@ fn a_trainer_records_beside_uses_of_the_gradients() {
 /// A trainer records while another one trains the same weights.
 #[test]
 fn a_trainer_records_beside_a_writer() {
-    let _alone = alone();
+    let _guard = exclusive();
     let (model, has_ended) = (model(), AtomicBool::new(false));
     let (x, y) = batch(32);
     let mut first = trainer(&model);

@@ -138,7 +138,18 @@ fn public_types_are_send_and_sync() {
     both![SgdOptions];
     // The parts of layers and of plans.
     both![Fan, Nonlinearity, GradKind, Elman, GatedRecurrentUnit, LongShortTermMemory, InProj, RotaryPairing];
-    both![PerAxis<2>, Windows<2>, ModuleInfo, ModuleRole, HookGuard<'_>, OrthogonalMap];
+    both![
+        PerAxis<2>,
+        Windows<2>,
+        ModuleInfo,
+        ModuleRole,
+        pellucid_tensor::OptionRange,
+        Padding<2>,
+        PoolOptions,
+        ParameterList,
+        HookGuard<'_>,
+        OrthogonalMap
+    ];
     both![prune::PruneAmount, prune::SparsityReport, prune::SparsityRow];
     both![ArenaSlot, PerLayerBufs, LossBufs];
     // The options and results of operations.

@@ -1,6 +1,6 @@
 //! Inference on several threads with shared weights.
 
-use crate::{alone, batch, network};
+use crate::{batch, exclusive, network};
 use pellucid::nn::graph::InferenceModel;
 use pellucid::nn::{Dropout, Linear, Relu, sequential};
 use pellucid::prelude::*;
@@ -14,7 +14,7 @@ fn bits(x: &Tensor) -> Vec<u32> {
 
 #[test]
 fn forks_on_several_threads_have_equal_bits() {
-    let _alone = alone();
+    let _guard = exclusive();
     let mut inference = InferenceModel::new(network(32), &[1, 4, 16]).unwrap();
     let batches: Vec<Tensor> = [1, 3, 4, 9, 16, 20].map(|rows| batch(rows).0).into();
     let expected: Vec<Vec<u32>> = batches.iter().map(|x| bits(&inference.run(x).unwrap())).collect();
@@ -33,7 +33,7 @@ fn forks_on_several_threads_have_equal_bits() {
 
 #[test]
 fn forks_share_the_memory_of_weights() {
-    let _alone = alone();
+    let _guard = exclusive();
     const WIDTH: usize = 1024;
     let model = sequential![Linear::new(WIDTH, WIDTH), Relu, Linear::new(WIDTH, WIDTH)];
     let weights = model.parameters().iter().map(|p| 4 * p.shape().size()).sum::<usize>();
@@ -56,7 +56,7 @@ fn forks_share_the_memory_of_weights() {
 /// model.
 #[test]
 fn a_fork_does_not_change_the_mode_of_a_model_that_trains() {
-    let _alone = alone();
+    let _guard = exclusive();
     let dropout = Arc::new(Dropout::new(0.5));
     let model = Arc::new(sequential![Linear::new(8, 32), dropout.clone(), Linear::new(32, 3)]);
     let (x, ones) = (batch(4).0, Tensor::ones([64], DType::F32));
@@ -88,7 +88,7 @@ fn a_fork_does_not_change_the_mode_of_a_model_that_trains() {
 
 #[test]
 fn steps_of_one_closure_share_what_they_read() {
-    let _alone = alone();
+    let _guard = exclusive();
     let weight = Tensor::randn([8, 3], DType::F32);
     let forward = |inputs: &[Tensor]| inputs[0].matmul(&weight);
     let x = batch(4).0;

@@ -37,7 +37,8 @@ impl From<i32> for MatrixNorm {
 /// Computes the norm of the matrices of two axes (rows, columns). With `keepdims` they stay with length 1.
 ///
 /// Equal column or row sums share the gradient, and so do equal extreme singular values. The gradient of the nuclear
-/// norm exists at equal nonzero singular values. Second derivatives of norms with respect to singular values require distinct ones.
+/// norm exists at equal nonzero singular values. Second derivatives of norms with respect to singular values require
+/// distinct ones.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order, for equal axes,

@@ -41,7 +41,8 @@ fn weighted_bags_of_a_table_that_is_a_result_have_gradients() {
     assert_eq!(weights.grad().unwrap().to_vec::<f64>(), [2.0, -1.5, 2.0, 5.5]);
 }
 
-/// Bags of `f32` are at least about as accurate as the reduction of the selected rows.
+/// The mean error of bags of `f32` is below half a unit in the last place, or near the error of the reduction of the
+/// selected rows.
 #[test]
 fn long_sums_are_as_accurate_as_reductions() {
     let (rows, width) = (997, 64);
@@ -59,6 +60,7 @@ fn long_sums_are_as_accurate_as_reductions() {
         let options = EmbeddingBagOptions { mode: ScatterReduceOp::Sum, ..Default::default() };
         let bag = error(&ops::embedding_bag(&table, &index.unsqueeze(0), options).unwrap().squeeze(0));
         let reduced = error(&table.index_select(0, &index).sum(0));
-        assert!(bag <= 1.5 * reduced + 1e-9, "{terms} terms: {bag:e}, the reduction has {reduced:e}");
+        let half_unit = f64::from(f32::EPSILON) / 2.0;
+        assert!(bag <= half_unit.max(1.5 * reduced), "{terms} terms: {bag:e}, the reduction has {reduced:e}");
     }
 }

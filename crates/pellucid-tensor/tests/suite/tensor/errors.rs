@@ -303,7 +303,7 @@ fn messages_name_the_accepted_values() {
             ),
             &["got output_padding 3, stride 2 and dilation 1"],
         ),
-        (ops::linear(&scalar, &x, None), &["linear: ", "unsqueeze() it"]),
+        (ops::linear(&scalar, &x, None), &["linear: ", "unsqueeze(0)"]),
         (ops::zeros([1 << 16, 1 << 16, 1 << 14], DType::F32), &["in use; use a smaller shape or batch"]),
         (attend(&[3, 5], &[3, 2]), &["but E is 4 in Q and 5 in K"]),
         (attend(&[3, 4], &[5, 2]), &["but S is 3 in K and 5 in V"]),
