@@ -61,7 +61,7 @@ pub fn map_all(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Resu
 /// ```
 ///
 /// # Errors
-/// The errors of [`map`], without the one on row reductions; [`Error::AxisOutOfRange`].
+/// The errors of [`map`], except the error for row reductions; [`Error::AxisOutOfRange`].
 #[operation(transparent)]
 pub fn map_rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: impl Into<Axes>) -> Result<Tensor> {
     formula::check(formula, inputs, params, true)?;
@@ -94,12 +94,12 @@ pub fn map_rows_all(
     formula::apply_rows_all(formula, inputs, params, axes.into())
 }
 
-/// Returns an error that names the function `of_several` if the formula has several outputs.
-fn check_one_output(formula: &Formula, of_several: &str) -> Result<()> {
+/// Returns an error that names the function `multiple_output_fn` if the formula has several outputs.
+fn check_one_output(formula: &Formula, multiple_output_fn: &str) -> Result<()> {
     match formula.outputs().len() {
         1 => Ok(()),
         outputs => {
-            let reason = format!("the formula has {outputs} outputs; {of_several}() returns all of them");
+            let reason = format!("the formula has {outputs} outputs; {multiple_output_fn}() returns all of them");
             Err(Error::invalid(formula.name(), reason))
         }
     }

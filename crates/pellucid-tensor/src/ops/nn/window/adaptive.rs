@@ -1,6 +1,6 @@
-//! Adaptive pooling: a given number of windows of almost equal size.
+//! Adaptive pooling: a specified number of windows of almost equal size.
 //!
-//! For L elements and O windows, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉; neighbours may overlap.
+//! For L elements and O windows, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉. Adjacent windows may overlap.
 
 use super::resample_taps::{ResampleTaps, apply_taps};
 use super::shuffle::concat_dims;
@@ -17,14 +17,14 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape};
 use std::ops::Range;
 
-/// Returns the elements of window o.
+/// Returns the range of elements of window o.
 fn window_range(len: usize, outputs: usize, o: usize) -> Range<usize> {
-    let at = |o: usize| (o as u128 * len as u128 / outputs as u128) as usize;
-    at(o)..((o + 1) as u128 * len as u128).div_ceil(outputs as u128) as usize
+    let window_start = |o: usize| (o as u128 * len as u128 / outputs as u128) as usize;
+    window_start(o)..((o + 1) as u128 * len as u128).div_ceil(outputs as u128) as usize
 }
 
-/// Returns the length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L by O, a multiple of their
-/// greatest common divisor.
+/// Returns the length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L divided by O, which is a
+/// multiple of their greatest common divisor.
 fn longest_window(len: usize, outputs: usize) -> usize {
     let (mut a, mut b) = (len, outputs);
     while b > 0 {
@@ -33,7 +33,7 @@ fn longest_window(len: usize, outputs: usize) -> usize {
     if outputs == 0 { 1 } else { (outputs - a + len).div_ceil(outputs) }
 }
 
-/// Returns the number of windows for each spatial axis; `None` keeps the length of x.
+/// Returns the number of windows for each spatial axis. `None` keeps the length of x.
 fn output_lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spatial: usize) -> Result<Vec<usize>> {
     let rank = x.rank();
     if rank != spatial + 1 && rank != spatial + 2 {
@@ -88,7 +88,7 @@ fn adaptive_max(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<
     let dims = images.dims();
     let mut counts = [1; 3];
     counts[3 - spatial..].copy_from_slice(&outputs);
-    // The positions of the elements of every window, row-major; shorter windows repeat their last position.
+    // The row-major positions of the elements of every window. Shorter windows repeat their last position.
     let along = |a: usize| host_values(counts[a], (0..counts[a]).map(|o| window_range(dims[a], counts[a], o)));
     let axes = [along(0)?, along(1)?, along(2)?];
     let most = [0, 1, 2].map(|a| longest_window(dims[a], counts[a]));
@@ -106,10 +106,11 @@ fn adaptive_max(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<
     let positions = create::from_host(&positions[..], [windows, taps])?;
     let (n, c) = (images.x.shape()[0], images.x.shape()[1]);
     let flat = view::flatten(&images.x, 2, -1)?;
-    let seen = gather::index_select(&flat.detach(), 2, &positions)?;
-    let largest = if windows == 0 { fill::zeros([n, c, 0], DType::I64)? } else { reductions::argmax(&seen, 3)? };
-    let all = broadcast::broadcast_to(&positions, [n, c, windows, taps])?;
-    let chosen = gather::take_along_axis(&all, &view::unsqueeze(&largest, 3)?, 3)?;
+    let window_values = gather::index_select(&flat.detach(), 2, &positions)?;
+    let largest =
+        if windows == 0 { fill::zeros([n, c, 0], DType::I64)? } else { reductions::argmax(&window_values, 3)? };
+    let broadcast_positions = broadcast::broadcast_to(&positions, [n, c, windows, taps])?;
+    let chosen = gather::take_along_axis(&broadcast_positions, &view::unsqueeze(&largest, 3)?, 3)?;
     let chosen = view::reshape_to(&chosen, &[n, c, windows].into())?;
     let values = gather::take_along_axis(&flat, &chosen, 2)?;
     let shape: Shape = [n, c].iter().chain(&counts).copied().collect();
@@ -121,14 +122,14 @@ fn adaptive_max(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<
 
 macro_rules! adaptive {
     ($($avg:ident, $max:ident: $spatial:literal, $size:literal;)*) => {$(
-        /// Computes the means of a given number of windows along each spatial axis; `None` keeps an axis.
+        /// Computes the means of `outputs` windows along each spatial axis; `None` keeps an axis.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`.")]
-        /// For O windows over L elements, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉. The result is empty
-        /// if an O is 0.
+        /// For O windows over L elements, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉. If an O is 0, the
+        /// result is empty.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another
+        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a wrong
         /// number of lengths; [`Error::OutOfMemory`].
         #[tensor_method(autocast = Single)]
         pub fn $avg(x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
@@ -137,7 +138,7 @@ macro_rules! adaptive {
 
         #[doc = concat!("Returns the maxima of the windows of [`", stringify!($avg), "`], and their `i64` positions.")]
         ///
-        /// Positions are row-major in the spatial axes. The gradient goes to these positions.
+        /// Positions are row-major over the spatial axes. The gradient goes to these positions.
         ///
         /// # Errors
         #[doc = concat!("The errors of [`", stringify!($avg), "`], except that integers are allowed.")]

@@ -1,4 +1,4 @@
-//! im2col and its transpose: windows as columns, and the sum of columns in an image.
+//! im2col and its transpose: windows as columns, and the sum of columns to an image.
 
 use super::{Spatial, check_lengths};
 use crate::array::host_values;
@@ -13,8 +13,8 @@ use pellucid_ir::{Error, Result, Shape};
 
 /// The windows along one axis.
 struct AxisWindows {
-    /// `[taps, outputs]`: the position of each tap of each window in the padded axis.
-    places: Tensor,
+    /// `[taps, outputs]`: the position of each tap of each window along the padded axis.
+    positions: Tensor,
     taps: usize,
     outputs: usize,
     padding: usize,
@@ -49,25 +49,25 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> 
                     format!("a window of {extent} does not fit into an axis of length {padded} including padding"),
                 )
             })?;
-            let place = |t: usize| (0..outputs).map(move |o| (t * dilation + o * stride) as i64);
-            let places = host_values(taps.saturating_mul(outputs), (0..taps).flat_map(place))?;
-            let places = create::from_host(&places[..], [taps, outputs])?;
-            Ok(AxisWindows { places, taps, outputs, padding, padded })
+            let window_positions = |t: usize| (0..outputs).map(move |o| (t * dilation + o * stride) as i64);
+            let positions = host_values(taps.saturating_mul(outputs), (0..taps).flat_map(window_positions))?;
+            let positions = create::from_host(&positions[..], [taps, outputs])?;
+            Ok(AxisWindows { positions, taps, outputs, padding, padded })
         })
         .collect()
 }
 
-/// Returns the product, saturating: no tensor has this many elements.
+/// Returns the product. It saturates: no tensor has this number of elements.
 fn product(lengths: impl Iterator<Item = usize>) -> usize {
     lengths.fold(1, usize::saturating_mul)
 }
 
-/// Extracts every window as a column: `[N, C, spatial..]` to `[N, C·taps, windows]`, both in row-major order (im2col).
+/// Extracts every window as a column (im2col): `[N, C, spatial..]` to `[N, C·taps, windows]`, both in row-major order.
 ///
-/// For a single image without N, the result has no N either.
+/// For a single image without N, the result has no axis N.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for impossible windows.
+/// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for invalid windows.
 #[tensor_method]
 pub fn unfold(
     x: &Tensor,
@@ -91,9 +91,9 @@ pub fn unfold(
     let around = |a: usize| if a < first { 0 } else { axes[a - first].padding as isize };
     let width: Vec<(isize, isize)> = (0..x.rank()).map(|a| (around(a), around(a))).collect();
     let mut y = pad(x, &width[..], PaddingMode::Constant(0.into()))?;
-    // Every axis becomes two: taps and windows.
+    // Each axis becomes two axes: taps and windows.
     for (k, axis) in axes.iter().enumerate() {
-        y = gather::index_select(&y, (first + 2 * k) as isize, &axis.places)?;
+        y = gather::index_select(&y, (first + 2 * k) as isize, &axis.positions)?;
     }
     let taps = (0..spatial).map(|k| (first + 2 * k) as isize);
     let windows = taps.clone().map(|a| a + 1);
@@ -104,13 +104,13 @@ pub fn unfold(
     view::reshape_to(&view::permute(&y, &order)?, &shape)
 }
 
-/// Sums columns of windows into an image of spatial lengths `dims`: the transpose of [`unfold`].
+/// Sums columns of windows to an image with spatial lengths `dims`: the transpose of [`unfold`].
 ///
 /// Elements that several windows contain are added.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the rows are not divisible by the taps, or the number of columns does not match the
-/// windows; [`Error::InvalidArgument`] for impossible windows; [`Error::OutOfMemory`].
+/// windows; [`Error::InvalidArgument`] for invalid windows; [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn fold(
     x: &Tensor,
@@ -139,13 +139,13 @@ pub fn fold(
     let mut y = view::reshape_to(&copy::to_dtype(x, compute_dtype)?, &shape)?;
     let first = lead + 1;
     for (k, axis) in axes.iter().enumerate() {
-        // The remaining axes are the axes of the taps, then of the windows. The first axis of each kind is joined
-        // with the other, at the position of the taps.
+        // The remaining axes are the axes of the taps, then of the windows. Each step merges the first tap axis and the
+        // first window axis, at the position of the tap axis.
         let left = axes.len() - k;
         let pair = view::movedim(&y, [(first + k + left) as isize], [(first + k + 1) as isize])?;
         let pair = view::flatten(&pair, (first + k) as isize, (first + k + 1) as isize)?;
-        let places = view::ravel(&axis.places)?;
-        y = scatter_add_axis(&pair, first + k, &places, axis.padded)?;
+        let positions = view::ravel(&axis.positions)?;
+        y = scatter_add_axis(&pair, first + k, &positions, axis.padded)?;
     }
     for (k, axis) in axes.iter().enumerate() {
         y = view::narrow(&y, (first + k) as isize, axis.padding, axis.padded - 2 * axis.padding)?;
