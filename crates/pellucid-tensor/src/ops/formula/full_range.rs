@@ -141,8 +141,8 @@ fn finish_sums(
     Ok((limits.apply(formula, &[rows, &[s]].concat(), params, axes)?, false))
 }
 
-/// Records y, the finished roots of sums of squares s. If all sums are moderate, its derivatives are those of the
-/// formula `plain` of s, otherwise those of `relative`. Both formulas read `inputs`; `relative` also reads c.
+/// Records y, the finished roots of sums of squares s, with the derivatives of the formula `plain` of s if all sums are
+/// moderate, otherwise of `relative`. Both formulas read `inputs`; `relative` also reads c.
 ///
 /// `params` and `reduced` are the arguments of [`record_result`].
 fn record_square_root(

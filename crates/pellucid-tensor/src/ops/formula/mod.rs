@@ -194,7 +194,7 @@ fn too_wide(formula: &Formula, inputs: usize) -> Error {
 }
 
 /// Returns an error unless a user-defined formula fits the tensors and parameters to which it is applied.
-pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], rows: bool) -> Result<()> {
+pub(crate) fn check_application(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], rows: bool) -> Result<()> {
     let (m, n) = (formula.inputs().len(), formula.params());
     if (inputs.len(), params.len()) != (m, n) {
         let got = format!(

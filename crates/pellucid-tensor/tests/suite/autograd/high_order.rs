@@ -533,7 +533,8 @@ fn rows_losses_products_and_attention_have_order_8() -> Result<()> {
     Ok(())
 }
 
-/// Mixed derivatives with respect to a variable with a declared derivative follow the declared one, in every order of the variables.
+/// Mixed derivatives with respect to a variable with a declared derivative follow the declared one, in every order of
+/// the variables.
 #[test]
 fn mixed_derivatives_follow_a_declared_derivative() {
     let formula = pellucid_tensor::formula! {
