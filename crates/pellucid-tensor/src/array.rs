@@ -34,7 +34,7 @@ impl StorageId {
 /// Returns the number of elements.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a negative length; [`Error::OutOfMemory`] if no memory could hold that many elements.
+/// [`Error::InvalidArgument`] for a negative length; [`Error::OutOfMemory`] for a size that no memory could hold.
 #[inline]
 pub(crate) fn checked_size(shape: &Shape) -> Result<usize> {
     shape.checked_size().ok_or_else(|| impossible_shape(shape))
@@ -56,7 +56,7 @@ fn impossible_shape(shape: &Shape) -> Error {
 /// the process, as `Vec::with_capacity` and `collect` would.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`], even for a long vector that does not fit into the memory cap of the CPU.
+/// [`Error::OutOfMemory`] if the allocation fails, or if a long vector exceeds the memory cap of the CPU.
 pub(crate) fn host_vec<T>(count: usize) -> Result<Vec<T>> {
     let bytes = count.saturating_mul(size_of::<T>());
     if bytes >= CHECKED_BYTES {
@@ -69,7 +69,7 @@ pub(crate) fn host_vec<T>(count: usize) -> Result<Vec<T>> {
     }
 }
 
-/// The size in bytes from which a host vector is compared with the memory cap.
+/// The minimum size in bytes for which a host vector is compared with the memory cap.
 const CHECKED_BYTES: usize = 1 << 20;
 
 /// Collects the first `count` values of an iterator.
@@ -94,7 +94,7 @@ impl Array {
         Ok(Array::dense(storage, 0, dtype, shape, device))
     }
 
-    /// Creates an array of the elements of a storage, starting at `offset`.
+    /// Creates a contiguous array that starts at element `offset` of a storage.
     #[inline]
     pub(crate) fn dense(storage: Arc<Storage>, offset: usize, dtype: DType, shape: Shape, device: Device) -> Array {
         Array {
@@ -124,7 +124,7 @@ impl Array {
         self.dtype
     }
 
-    /// Returns shape and dtype, from which a kernel infers the shapes and dtypes of its outputs.
+    /// Returns the shape and dtype, from which a kernel infers the shapes and dtypes of its outputs.
     #[inline]
     pub(crate) fn meta(&self) -> Meta {
         Meta { shape: self.shape().clone(), dtype: self.dtype }

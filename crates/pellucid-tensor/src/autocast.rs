@@ -1,6 +1,6 @@
 //! `autocast`: the mixed precision of a thread (Micikevicius et al. 2018).
 //!
-//! Matrix products are computed in half precision. This halves the memory traffic, and is many times as fast on devices
+//! Matrix products are computed in half precision. This halves the memory traffic, and is many times faster on devices
 //! with hardware support. Operations that sum or amplify are computed in `f32`. Parameters keep their dtype: a product
 //! casts its operands, and the gradient is returned in the parameter's dtype.
 
@@ -12,11 +12,11 @@ thread_local! {
     static AUTOCAST_DTYPE: ScopeStack<Option<DType>> = const { ScopeStack::new(None) };
 }
 
-/// Guard that ends an autocast dtype of the thread when it is dropped. The last existing guard determines the dtype.
+/// Guard that ends an autocast scope of the thread when it is dropped. The latest live guard determines the dtype.
 #[must_use = "mixed precision lasts as long as the guard: let _guard = autocast(DType::BF16);"]
 pub struct Autocast {
     scope: SettingScope<Option<DType>>,
-    /// The mode belongs to this thread, so the guard must not leave it.
+    /// The mode is thread-local, so the guard must not be sent to another thread.
     _not_send: PhantomData<*const ()>,
 }
 

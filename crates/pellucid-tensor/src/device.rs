@@ -22,7 +22,7 @@ use std::sync::{Mutex, MutexGuard, Once};
 /// ```
 #[derive(Clone, Copy)]
 pub struct Device {
-    /// A thin reference, because every array holds its device.
+    /// A thin reference, because every array stores its device.
     open: &'static OpenDevice,
 }
 
@@ -67,18 +67,18 @@ impl Registry {
         BUILT_IN.iter().chain(&self.registered).copied()
     }
 
-    /// Returns the driver of a name. `gpu` is the first available driver of GPUs.
+    /// Returns the driver with this name. The name `gpu` selects the first available GPU driver.
     fn driver(&self, name: &str) -> Result<&'static dyn Driver> {
         if name != "gpu" {
             let driver = self.drivers().find(|driver| driver.name() == name);
             return driver.ok_or_else(|| unavailable(name, self.describe_drivers()));
         }
         let mut gpus = self.drivers().filter(|driver| driver.kind() == DeviceKind::Gpu);
-        let found = gpus.clone().find(|driver| driver.is_available()).or_else(|| gpus.next());
-        found.ok_or_else(|| unavailable(name, "this build has no GPU backend; the feature `wgpu` adds one"))
+        let driver = gpus.clone().find(|driver| driver.is_available()).or_else(|| gpus.next());
+        driver.ok_or_else(|| unavailable(name, "this build has no GPU backend; the feature `wgpu` adds one"))
     }
 
-    /// Returns the names that a device can have, for an error.
+    /// Lists the valid device names for an error message.
     fn describe_drivers(&self) -> String {
         let names = self.drivers().map(|driver| format!(", `{}`", driver.name())).collect::<String>();
         let has_gpu = self.drivers().any(|driver| driver.kind() == DeviceKind::Gpu);
@@ -86,10 +86,10 @@ impl Registry {
         format!("this build has the backends `cpu`{names}; GPUs are named \"gpu\"{need}")
     }
 
-    /// Returns the device of a driver and an index; opens it on first use.
+    /// Returns the device with this driver and index; opens it on first use.
     fn open(&mut self, driver: &'static dyn Driver, index: usize) -> Result<Device> {
-        let found = self.open.iter().find(|device| device.driver == driver.name() && device.index == index);
-        if let Some(&open) = found {
+        let existing = self.open.iter().find(|device| device.driver == driver.name() && device.index == index);
+        if let Some(&open) = existing {
             return Ok(Device { open });
         }
         let backend = &**Box::leak(Box::new(driver.open(index)?));
@@ -131,8 +131,8 @@ impl Device {
         Device::cpu()
     }
 
-    /// Returns true if a device of this name (`cpu`, `gpu`, `wgpu:1`) can be used. The drivers of GPUs initialize no
-    /// more than this check needs; no device is opened.
+    /// Returns true if a device with this name (`cpu`, `gpu`, `wgpu:1`) can be used. GPU drivers initialize only what
+    /// this check needs. No device is opened.
     ///
     /// ```
     /// use pellucid::Device;
@@ -147,11 +147,11 @@ impl Device {
         }
     }
 
-    /// Registers the driver of a backend. Its devices are then found by name, and [`Device::gpu`] finds a driver of
-    /// GPUs; it returns the driver that was registered first. The guide for contributors has an example.
+    /// Registers the driver of a backend. Its devices are then available by name. [`Device::gpu`] selects among the
+    /// available GPU drivers in the order of registration. The contributor guide has an example.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the name is empty, taken, `cpu` or `gpu`, or contains a colon.
+    /// [`Error::InvalidArgument`] if the name is empty, already registered, `cpu` or `gpu`, or contains a colon.
     pub fn register(driver: impl Driver) -> Result<()> {
         let name = driver.name();
         let mut registry = registry();
@@ -167,7 +167,7 @@ impl Device {
         Ok(())
     }
 
-    /// Returns the device of a driver's name and an index.
+    /// Returns the device with this driver name and index.
     fn named(driver: &str, index: usize) -> Result<Device> {
         if driver == "cpu" {
             let missing = || unavailable(format!("cpu:{index}"), "there is one CPU, `cpu:0`");
@@ -183,7 +183,7 @@ impl Device {
         self.backend().name()
     }
 
-    /// Returns the number of the device among the devices of its driver.
+    /// Returns the index of the device among the devices of its driver.
     pub fn index(&self) -> usize {
         self.open.index
     }
@@ -200,7 +200,7 @@ impl Device {
         std::ptr::eq(self.open, &CPU)
     }
 
-    /// Returns the bytes that tensors use on the device, and the bytes that the allocator keeps for reuse.
+    /// Returns the bytes that tensors use on the device, and the bytes that the allocator caches for reuse.
     #[doc(alias = "memory_allocated")]
     pub fn memory_stats(&self) -> MemoryStats {
         release_idle_memory();
@@ -213,33 +213,33 @@ impl Device {
         self.backend().set_memory_cap(bytes);
     }
 
-    /// Returns the memory that the allocator keeps for reuse to the system.
+    /// Returns the memory that the allocator caches for reuse to the system.
     #[doc(alias = "empty_cache")]
     pub fn trim(&self) {
         release_idle_memory();
         self.backend().trim();
     }
 
-    /// Returns the name of the hardware or software that runs the kernels: of a graphics card, for example.
+    /// Returns the name of the hardware or software that runs the kernels, for example of a graphics card.
     pub fn adapter(&self) -> &str {
         self.backend().adapter()
     }
 
-    /// Returns true if a GPU is computed by the processor of the host, as by Mesa's llvmpipe. Such an adapter is for
-    /// tests: it is slower than [`Device::cpu`].
+    /// Returns true if a software renderer on the host's CPU, such as Mesa's llvmpipe, executes the kernels of a GPU
+    /// device. Such an adapter is meant for tests: it is slower than [`Device::cpu`].
     pub fn is_software(&self) -> bool {
         self.backend().is_software()
     }
 
-    /// Returns counts of the work that the device has done since it was opened, by name. A GPU of `wgpu` counts
-    /// `dispatches`, the `bytes` that they read and write, `submissions`, and the `buffers`, `bind groups` and
-    /// `pipelines` that it created; the CPU counts nothing.
+    /// Returns named counters of the work since the device was opened. A `wgpu` device counts `dispatches`, the `bytes`
+    /// that they read and write, `submissions`, and the created `buffers`, `bind groups` and `pipelines`. The CPU has
+    /// no counters.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.backend().counters()
     }
 
-    /// Returns true if kernels of the device are deferred, without [`lazy`](crate::lazy): they run as optimized plans
-    /// when a value is read.
+    /// Returns true if kernels of the device are deferred even without [`lazy`](crate::lazy): they run as optimized
+    /// plans when a value is read.
     #[inline]
     pub fn is_deferred(&self) -> bool {
         self.open.is_deferred
@@ -251,7 +251,7 @@ impl Device {
     }
 }
 
-/// Splits `wgpu:1` into the driver's name and the index, which is 0 if the name has none.
+/// Splits a name such as `wgpu:1` into the driver's name and the index. The default index is 0.
 fn split_name(name: &str) -> Result<(&str, usize)> {
     let Some((driver, index)) = name.split_once(':') else { return Ok((name, 0)) };
     let invalid = || unavailable(name, "a device is named `cpu`, `gpu`, or a driver and an index, as in `gpu:1`");
@@ -262,7 +262,7 @@ fn split_name(name: &str) -> Result<(&str, usize)> {
 impl FromStr for Device {
     type Err = Error;
 
-    /// Returns the device of a name: `cpu`, `gpu`, `gpu:1`, `wgpu:0`.
+    /// Returns the device with this name: `cpu`, `gpu`, `gpu:1`, `wgpu:0`.
     fn from_str(name: &str) -> Result<Device> {
         let (driver, index) = split_name(name)?;
         Device::named(driver, index)
@@ -285,7 +285,7 @@ pub trait IntoDevice {
     /// Returns the device.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] if this build or this machine has no device of the name.
+    /// [`Error::DeviceUnavailable`] if this build or this machine has no device with this name.
     fn into_device(self) -> Result<Device>;
 }
 
@@ -308,14 +308,14 @@ macro_rules! device_names {
 }
 device_names!(&str, &String, String);
 
-/// Compares the device with a name, which may be the name of its driver (`wgpu:0`) or, for the devices of the first
-/// available driver of GPUs, `gpu:0`. A name without an index has index 0. No device is opened.
+/// Compares the device with a name. `wgpu:0` names the driver; `gpu:0` names a device of the first available GPU
+/// driver. A name without an index has index 0. No device is opened.
 impl PartialEq<str> for Device {
     fn eq(&self, name: &str) -> bool {
         let Ok((driver, index)) = split_name(name) else { return false };
-        let of_driver = |driver: &str| registry().driver(driver).is_ok_and(|found| found.name() == self.open.driver);
+        let has_driver = |driver: &str| registry().driver(driver).is_ok_and(|found| found.name() == self.open.driver);
         index == self.open.index
-            && (driver == self.open.driver || self.is_gpu() && driver == "gpu" && of_driver(driver))
+            && (driver == self.open.driver || self.is_gpu() && driver == "gpu" && has_driver(driver))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Printing as NumPy does: aligned columns, and only the ends of long axes.
+//! Printing as NumPy does: aligned columns, and only the edge items of long axes.
 
 use crate::engine;
 use crate::ops;
@@ -31,9 +31,9 @@ const MAX_DIGITS: usize = u16::MAX as usize;
 pub struct PrintOptions {
     /// The maximum number of digits after the point. The default is 4.
     pub precision: usize,
-    /// Tensors of more elements show only the ends of their axes. The default is 1000.
+    /// Tensors with more elements show only the edge items of each axis. The default is 1000.
     pub threshold: usize,
-    /// The number of elements of a long axis that are shown at each end. The default is 3.
+    /// The number of edge items at each end of a summarized axis. The default is 3.
     pub edgeitems: usize,
     /// The maximum number of characters in a line. The default is 78.
     pub linewidth: usize,
@@ -100,16 +100,16 @@ impl ElementFormat {
         }
     }
 
-    /// Pads the text of an element to `width` characters.
-    fn pad(&self, text: &str, width: usize) -> String {
-        let missing = width.saturating_sub(text.chars().count());
+    /// Pads a formatted element to `width` characters.
+    fn pad(&self, element: &str, width: usize) -> String {
+        let missing = width.saturating_sub(element.chars().count());
         let before = match self.alignment {
             fmt::Alignment::Left => 0,
             fmt::Alignment::Center => missing / 2,
             fmt::Alignment::Right => missing,
         };
         let fill = |count: usize| self.fill.to_string().repeat(count);
-        format!("{}{text}{}", fill(before), fill(missing - before))
+        format!("{}{element}{}", fill(before), fill(missing - before))
     }
 }
 
@@ -151,7 +151,7 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// A tensor with the options of its printing; [`Tensor::display`] returns it.
+/// A tensor with print options, as [`Tensor::display`] returns it.
 struct DisplayTensor<'a>(&'a Tensor, PrintOptions);
 
 impl fmt::Display for DisplayTensor<'_> {
@@ -167,26 +167,31 @@ impl Tensor {
     }
 }
 
-/// The printed elements, as texts of one width.
+/// The printed elements, formatted and padded to one width.
 struct PrintedElements {
     linewidth: usize,
     shape: Vec<usize>,
-    shown: Vec<Vec<Option<usize>>>,
-    text: Vec<String>,
+    printed_indices: Vec<Vec<Option<usize>>>,
+    elements: Vec<String>,
 }
 
 /// Returns the edge items of a tensor along `axis` and all later axes. Each axis is sliced before anything is copied.
-fn ends_of(tensor: &Tensor, shown: &[Vec<Option<usize>>], axis: usize) -> Result<Tensor> {
-    let Some(indices) = shown.get(axis) else { return Ok(tensor.clone()) };
-    let Some(edge) = indices.iter().position(Option::is_none) else { return ends_of(tensor, shown, axis + 1) };
+fn edge_items(tensor: &Tensor, printed_indices: &[Vec<Option<usize>>], axis: usize) -> Result<Tensor> {
+    let Some(indices) = printed_indices.get(axis) else { return Ok(tensor.clone()) };
+    let Some(edge) = indices.iter().position(Option::is_none) else {
+        return edge_items(tensor, printed_indices, axis + 1);
+    };
     let along = axis as isize;
     let low = ops::narrow(tensor, along, 0, edge)?;
     let high = ops::narrow(tensor, along, tensor.shape()[axis] - edge, edge)?;
-    ops::concatenate(&[&ends_of(&low, shown, axis + 1)?, &ends_of(&high, shown, axis + 1)?], along)
+    ops::concatenate(
+        &[&edge_items(&low, printed_indices, axis + 1)?, &edge_items(&high, printed_indices, axis + 1)?],
+        along,
+    )
 }
 
-/// Returns true if only the ends of long axes are printed: for many elements, or many rows without elements.
-fn is_long(shape: &[usize], threshold: usize) -> bool {
+/// Returns true if only edge items are printed. This is the case for many elements, and for many rows without elements.
+fn must_summarize(shape: &[usize], threshold: usize) -> bool {
     shape.iter().product::<usize>() > threshold || shape.iter().any(|&len| len > threshold)
 }
 
@@ -194,42 +199,42 @@ impl PrintedElements {
     fn read(tensor: &Tensor, style: &ElementFormat) -> Result<PrintedElements> {
         let shape = tensor.shape().to_vec();
         let edge = style.options.edgeitems;
-        let (both, short) = (edge.saturating_mul(2), is_long(&shape, style.options.threshold));
+        let (edges, is_summarized) = (edge.saturating_mul(2), must_summarize(&shape, style.options.threshold));
         // The printed indices of every axis; `None` represents the omitted ones.
         let list = |&len: &usize| -> Vec<Option<usize>> {
-            if short && len > both {
+            if is_summarized && len > edges {
                 (0..edge).map(Some).chain([None]).chain((len - edge..len).map(Some)).collect()
             } else {
                 (0..len).map(Some).collect()
             }
         };
-        // A tensor of many axes has too many ends to print.
-        let ends = |&len: &usize| if short { len.min(both) } else { len };
-        if shape.iter().map(ends).fold(1, usize::saturating_mul) > MAX_SHOWN {
+        // A tensor of many axes can have too many edge items to print.
+        let printed_len = |&len: &usize| if is_summarized { len.min(edges) } else { len };
+        if shape.iter().map(printed_len).fold(1, usize::saturating_mul) > MAX_SHOWN {
             return Err(Error::invalid("print", "too many elements to print"));
         }
-        let shown: Vec<_> = shape.iter().map(list).collect();
-        let text = engine::preserving_errors(tensor.device(), || {
-            let part = ends_of(&tensor.detach(), &shown, 0)?;
-            texts_of(&part, style)
+        let printed_indices: Vec<_> = shape.iter().map(list).collect();
+        let elements = engine::preserving_errors(tensor.device(), || {
+            let printed = edge_items(&tensor.detach(), &printed_indices, 0)?;
+            format_elements(&printed, style)
         })?;
-        let width = text.iter().map(|t| t.chars().count()).fold(style.width, usize::max);
-        let text = text.iter().map(|t| style.pad(t, width)).collect();
-        Ok(PrintedElements { linewidth: style.options.linewidth, shape, shown, text })
+        let width = elements.iter().map(|e| e.chars().count()).fold(style.width, usize::max);
+        let elements = elements.iter().map(|e| style.pad(e, width)).collect();
+        Ok(PrintedElements { linewidth: style.options.linewidth, shape, printed_indices, elements })
     }
 
-    /// Writes the elements of the axes starting at `axis`. `next` is the index of the next text.
+    /// Writes the elements of the axes starting at `axis`. `next` is the index of the next element.
     fn write(&self, f: &mut fmt::Formatter<'_>, next: &mut usize, axis: usize) -> fmt::Result {
         if axis == self.shape.len() {
-            let text = &self.text[*next];
+            let element = &self.elements[*next];
             *next += 1;
-            return f.write_str(text);
+            return f.write_str(element);
         }
         f.write_str("[")?;
         let inner = self.shape.len() - axis - 1;
         let mut column = axis + 1;
-        for (k, index) in self.shown[axis].iter().enumerate() {
-            let width = if inner > 0 { 0 } else { index.map_or(3, |_| self.text[*next].chars().count()) };
+        for (k, index) in self.printed_indices[axis].iter().enumerate() {
+            let width = if inner > 0 { 0 } else { index.map_or(3, |_| self.elements[*next].chars().count()) };
             if k > 0 && inner > 0 {
                 f.write_str(&"\n".repeat(inner))?;
                 f.write_str(&" ".repeat(axis + 1))?;
@@ -250,58 +255,58 @@ impl PrintedElements {
     }
 }
 
-/// Reads the elements as texts.
-fn texts_of(part: &Tensor, style: &ElementFormat) -> Result<Vec<String>> {
-    let mut texts: Vec<String> = match part.dtype() {
-        dtype if dtype.is_float() => format_floats(&part.try_to_vec::<f64>()?, dtype, style),
-        DType::Bool => return Ok(part.try_to_vec::<bool>()?.iter().map(|b| b.to_string()).collect()),
-        _ => part.try_to_vec::<i64>()?.iter().map(|&i| Scalar::Int(i).to_string()).collect(),
+/// Reads and formats the elements.
+fn format_elements(tensor: &Tensor, style: &ElementFormat) -> Result<Vec<String>> {
+    let mut elements: Vec<String> = match tensor.dtype() {
+        dtype if dtype.is_float() => format_floats(&tensor.try_to_vec::<f64>()?, dtype, style),
+        DType::Bool => return Ok(tensor.try_to_vec::<bool>()?.iter().map(|b| b.to_string()).collect()),
+        _ => tensor.try_to_vec::<i64>()?.iter().map(|&i| Scalar::Int(i).to_string()).collect(),
     };
     if style.has_plus {
         // As for Rust's numbers, NaN has no sign.
-        texts.iter_mut().filter(|t| !t.starts_with('-') && *t != "nan").for_each(|t| t.insert(0, '+'));
+        elements.iter_mut().filter(|e| !e.starts_with('-') && *e != "nan").for_each(|e| e.insert(0, '+'));
     }
-    Ok(texts)
+    Ok(elements)
 }
 
-/// Formats floats with aligned points. Unless an exact number of digits after the point is requested, the longest
-/// shortest-exact text determines it, up to the precision. By default, scientific notation is used if a fixed one would
-/// hide digits.
+/// Formats floats with aligned decimal points. The element with the longest shortest-exact form determines the number
+/// of digits after the point, up to the precision, unless an exact number is requested. By default, scientific notation
+/// is used if fixed notation would hide digits.
 fn format_floats(values: &[f64], dtype: DType, style: &ElementFormat) -> Vec<String> {
     let precision = style.options.precision;
     let finite = || values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs);
     let (largest, smallest) = (finite().fold(0.0, f64::max), finite().fold(f64::INFINITY, f64::min));
     let hides_digits = largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1e3;
-    let scientific = style.options.sci_mode.unwrap_or(hides_digits);
-    // (before the point, after it, the exponent)
+    let is_scientific = style.options.sci_mode.unwrap_or(hides_digits);
+    // (digits before the point, digits after it, exponent)
     let parts = |v: f64| -> (String, String, String) {
-        let (shortest, rounded) = match (scientific, dtype) {
+        let (shortest, rounded) = match (is_scientific, dtype) {
             (false, DType::F64) => (format!("{v}"), format!("{v:.precision$}")),
             (false, _) => (format!("{}", v as f32), format!("{v:.precision$}")),
             (true, DType::F64) => (format!("{v:e}"), format!("{v:.precision$e}")),
             (true, _) => (format!("{:e}", v as f32), format!("{v:.precision$e}")),
         };
-        let cut = |text: &str| {
-            let (number, exponent) = text.split_once('e').unwrap_or((text, ""));
-            let (integer, fraction) = number.split_once('.').unwrap_or((number, ""));
+        let cut = |formatted: &str| {
+            let (mantissa, exponent) = formatted.split_once('e').unwrap_or((formatted, ""));
+            let (integer, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
             let fraction = if style.is_exact { fraction } else { fraction.trim_end_matches('0') };
             (integer.to_string(), fraction.to_string(), exponent.to_string())
         };
         let exact = cut(&shortest);
         if !style.is_exact && exact.1.len() <= precision { exact } else { cut(&rounded) }
     };
-    let all: Vec<_> = values.iter().map(|&v| v.is_finite().then(|| parts(v))).collect();
-    let digits = all.iter().flatten().map(|p| p.1.len()).max().unwrap_or(0);
+    let all_parts: Vec<_> = values.iter().map(|&v| v.is_finite().then(|| parts(v))).collect();
+    let digits = all_parts.iter().flatten().map(|p| p.1.len()).max().unwrap_or(0);
     let point = if style.is_exact && precision == 0 { "" } else { "." };
-    let text = |(value, parts): (&f64, &Option<(String, String, String)>)| match parts {
+    let format_one = |(value, parts): (&f64, &Option<(String, String, String)>)| match parts {
         None if value.is_nan() => "nan".to_string(),
         None => if *value > 0.0 { "inf" } else { "-inf" }.to_string(),
-        Some((integer, fraction, power)) if scientific => {
+        Some((integer, fraction, power)) if is_scientific => {
             format!("{integer}{point}{fraction:0<digits$}{}", format_exponent(power))
         }
         Some((integer, fraction, _)) => format!("{integer}{point}{fraction:<digits$}"),
     };
-    values.iter().zip(&all).map(text).collect()
+    values.iter().zip(&all_parts).map(format_one).collect()
 }
 
 /// Formats an exponent as NumPy does: `e-07`, where Rust writes `e-7`.

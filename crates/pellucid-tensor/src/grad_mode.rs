@@ -7,11 +7,11 @@ thread_local! {
     static ENABLED: ScopeStack<bool> = const { ScopeStack::new(true) };
 }
 
-/// Guard that ends a grad mode of the thread when it is dropped. The last existing guard determines the mode.
+/// Guard that ends a grad mode scope of the thread when it is dropped. The latest live guard determines the mode.
 #[must_use = "the mode lasts as long as the guard: let _guard = no_grad();"]
 pub struct GradMode {
     scope: SettingScope<bool>,
-    /// The mode belongs to this thread, so the guard must not leave it.
+    /// The mode is thread-local, so the guard must not be sent to another thread.
     _not_send: PhantomData<*const ()>,
 }
 

@@ -1,8 +1,8 @@
 //! The memory of tensors that have moved to another device.
 //!
-//! A tensor keeps its arrays on the devices that it has left, because references to them may exist. Such a handle of a
-//! storage is *idle*. The memory of a storage is released when all its handles are idle. At a move, a graph, a view, a
-//! captured step or a deferred kernel may still use it. The storage then waits in a list, which later calls examine.
+//! A tensor keeps its arrays on its previous devices, because references to them may exist. Such a handle of a storage
+//! is *idle*. The memory of a storage is released when all its handles are idle. At a move, a graph, a view, a captured
+//! step or a deferred kernel may still use it. The storage then waits in a list, which later calls examine.
 
 use pellucid_ir::backend::{POISONED, Storage};
 use pellucid_ir::borrow::BorrowGuard;
@@ -10,7 +10,7 @@ use pellucid_ir::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// The storages with idle handles that other handles use.
+/// Storages with idle handles that other handles still use.
 static WAITING: Mutex<WaitingStorages> = Mutex::new(WaitingStorages { storages: Vec::new(), limit: 0 });
 
 /// The number of waiting storages.
@@ -50,7 +50,7 @@ pub(crate) fn add_idle_handle(storage: &Arc<Storage>) {
     }
 }
 
-/// Returns true if all handles of the storage are idle. No kernel or reader uses it then.
+/// Returns true if all handles of the storage are idle. No kernel or reader can then use it.
 pub(crate) fn is_idle(storage: &Arc<Storage>) -> bool {
     Arc::strong_count(storage) == storage.idle() as usize
 }
@@ -63,10 +63,10 @@ pub(crate) fn release_idle_memory() {
     }
 }
 
-/// Releases the memory of a storage if all handles are idle except `own` handles of the caller. A later read of the
+/// Releases the memory of a storage if all handles except `caller_handles` of the caller are idle. A later read of the
 /// storage is an error.
-fn release_if_idle(storage: &Arc<Storage>, own: usize) -> bool {
-    let is_idle = Arc::strong_count(storage) == storage.idle() as usize + own;
+fn release_if_idle(storage: &Arc<Storage>, caller_handles: usize) -> bool {
+    let is_idle = Arc::strong_count(storage) == storage.idle() as usize + caller_handles;
     if is_idle {
         let _guard = BorrowGuard::acquire(&[], std::slice::from_ref(storage));
         storage.set_pending(POISONED);

@@ -5,9 +5,9 @@
 //! - Autograd: [`Operation`], [`apply`], [`Tensor::backward`], [`grad`], [`gradcheck`].
 //! - The engine: [`lazy`] and [`capture`] run the same code in deferred mode.
 //!
-//! The directories of `src/ops` have an order, which the documentation of [`ops`] lists. An elementwise operation is
-//! one line in `ops/elementwise`, and an operation over axes one entry of a table (`ops/formula/over_axes.rs`); the
-//! other operations have files of their own.
+//! The documentation of [`ops`] lists the dependency order of the directories of `src/ops`. An elementwise operation is
+//! one line in `ops/elementwise`. An operation over axes is one entry of a table (`ops/formula/over_axes.rs`). Every
+//! other operation has a file.
 //!
 //! A layer imports only from earlier ones:
 //!
@@ -17,7 +17,7 @@
 //! 4. the recording of operations (`autograd/operation.rs`), and the operations that the backward pass calls: formulas
 //!    (`ops/formula`), arithmetic (`ops/elementwise`), copies and fills (`ops/primitive`);
 //! 5. the backward pass and [`grad`](grad()) (`autograd/pass.rs`, `autograd/transform.rs`);
-//! 6. the other operations, some of which differentiate their definition by the backward pass;
+//! 6. the other operations, some of which use the backward pass to differentiate their definition;
 //! 7. the other function transforms, printing, and capture.
 //!
 //! | module | contents |
@@ -37,7 +37,7 @@
 //! | `option_range` | checks of numeric options, whose errors name an example value |
 //! | `panic` | panics for failed calls, at the caller's line |
 //! | `warning` | warnings for the users of a program |
-//! | `scope_stack` | settings of a thread that guards change and restore |
+//! | `scope_stack` | thread-local settings with scopes |
 #![forbid(unsafe_code)]
 
 mod array;
@@ -75,7 +75,7 @@ pub use device::{Device, IntoDevice};
 pub use display::{PrintOptions, get_printoptions, set_printoptions};
 pub use engine::{DeferredStats, HostFlag, deferred_stats, eager, flush, is_capturing, lazy, submit};
 #[doc(hidden)]
-pub use engine::{HookList, recording_number};
+pub use engine::{HookList, recording_id};
 pub use grad_mode::{GradMode, enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
 pub use ops::call::registry::AutocastPolicy;
 pub use ops::call::registry::OperationInfo;

@@ -1,29 +1,29 @@
-//! [`ScopeStack`]: a setting of a thread that guards change and restore in any order.
+//! [`ScopeStack`]: a thread-local setting with scopes that may end in any order.
 
 use std::cell::Cell;
 
-/// The number of nested scopes that may end in any order. Deeper ones must end in reverse order.
+/// The maximum number of nested scopes that may end in any order. Deeper scopes must end in reverse order.
 const MAX_SCOPES: usize = 64;
 
-/// A setting of a thread. Its value is the value of the latest scope that has not ended, or `base`.
+/// A thread-local setting. Its value is the value of the latest scope that has not ended, or `base`.
 ///
 /// It has no destructor, so it can be used while the thread ends.
 pub(crate) struct ScopeStack<T> {
     base: T,
     current: Cell<T>,
-    /// The scopes that have not ended: the start number and the value of each.
+    /// The scopes that have not ended: start index and value.
     scopes: Cell<[(u64, T); MAX_SCOPES]>,
-    /// A bit for each entry of `scopes` that is in use.
+    /// One bit for each entry of `scopes`: 1 if it is in use.
     live: Cell<u64>,
     /// The number of scopes that have begun.
     begun: Cell<u64>,
 }
 
-/// A scope, which its guard ends.
+/// A scope. Its guard ends it.
 pub(crate) enum SettingScope<T> {
-    /// The index of the scope.
-    Place(usize),
-    /// A scope without an entry, and the value before it.
+    /// A scope with an entry in `scopes`; the field is its index.
+    Indexed(usize),
+    /// A scope without an entry; the field is the previous value.
     Deep(T),
 }
 
@@ -48,34 +48,34 @@ impl<T: Copy> ScopeStack<T> {
     #[inline]
     pub(crate) fn begin(&self, value: T) -> SettingScope<T> {
         let before = self.current.replace(value);
-        let place = self.live.get().trailing_ones() as usize;
-        let Some(scope) = self.places().get(place) else { return SettingScope::Deep(before) };
+        let index = self.live.get().trailing_ones() as usize;
+        let Some(scope) = self.entries().get(index) else { return SettingScope::Deep(before) };
         self.begun.set(self.begun.get() + 1);
         scope.set((self.begun.get(), value));
-        self.live.set(self.live.get() | 1 << place);
-        SettingScope::Place(place)
+        self.live.set(self.live.get() | 1 << index);
+        SettingScope::Indexed(index)
     }
 
     /// Ends a scope.
     #[inline]
     pub(crate) fn end(&self, scope: &SettingScope<T>) {
-        let place = match *scope {
-            SettingScope::Place(place) => place,
+        let index = match *scope {
+            SettingScope::Indexed(index) => index,
             SettingScope::Deep(before) => return self.current.set(before),
         };
-        self.live.set(self.live.get() & !(1 << place));
-        let (mut live, mut last) = (self.live.get(), (0, self.base));
+        self.live.set(self.live.get() & !(1 << index));
+        let (mut live, mut latest) = (self.live.get(), (0, self.base));
         while live != 0 {
-            let scope = self.places()[live.trailing_zeros() as usize].get();
-            if scope.0 > last.0 {
-                last = scope;
+            let scope = self.entries()[live.trailing_zeros() as usize].get();
+            if scope.0 > latest.0 {
+                latest = scope;
             }
             live &= live - 1;
         }
-        self.current.set(last.1);
+        self.current.set(latest.1);
     }
 
-    fn places(&self) -> &[Cell<(u64, T)>] {
+    fn entries(&self) -> &[Cell<(u64, T)>] {
         let scopes: &Cell<[(u64, T)]> = &self.scopes;
         scopes.as_slice_of_cells()
     }

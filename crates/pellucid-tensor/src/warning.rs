@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Once;
 
-/// Reports a warning: an event of the crate `tracing`, if the program has ever set a subscriber, otherwise a line on
-/// standard error.
+/// Reports a warning: as a `tracing` event if the program has ever set a subscriber, otherwise as a line on standard
+/// error.
 #[cold]
 pub(crate) fn warn(message: fmt::Arguments<'_>) {
     if tracing::dispatcher::has_been_set() {
@@ -26,7 +26,7 @@ pub(crate) fn warn_of_result_without_gradient(shape: &pellucid_ir::Shape) {
     });
 }
 
-/// Warns once, at the first kernel, that this build has no optimization.
+/// Warns once, at the first kernel, that this build is not optimized.
 #[cfg(pellucid_unoptimized)]
 #[inline]
 pub(crate) fn warn_of_unoptimized_build() {

@@ -57,7 +57,7 @@ fn the_best_device_is_never_a_software_adapter() {
     assert_eq!(Device::best(), if device.is_software() { Device::cpu() } else { device });
 }
 
-/// The greatest common divisor of `i64` has 92 divisions of 64-bit values; its shader would compile for minutes.
+/// The greatest common divisor of `i64` needs 92 divisions of 64-bit values. Its shader would take minutes to compile.
 #[test]
 fn long_integer_programs_run_on_the_cpu() {
     let Some(device) = gpu() else { return };
@@ -84,7 +84,7 @@ fn writes_before_an_impossible_allocation_happen() {
     if gpu().is_none() {
         return;
     }
-    // A device of its own, because another test compares the memory in use.
+    // A separate device, because another test compares the memory in use.
     let device: Device = "wgpu:2".parse().unwrap();
     let w = wave([1, 2]).to(device);
     w.copy_(&(&w + 1.0));
@@ -102,7 +102,7 @@ fn ended_threads_leave_no_memory() {
     if gpu().is_none() {
         return;
     }
-    // A device of its own, because other tests change the memory in use.
+    // A separate device, because other tests change the memory in use.
     let device: Device = "wgpu:1".parse().unwrap();
     let work = || {
         std::thread::spawn(move || {
@@ -117,7 +117,7 @@ fn ended_threads_leave_no_memory() {
     assert_near(&work(), &(wave([64, 64]) * 2.0));
     let before = device.memory_stats().in_use;
     for _ in 0..20 {
-        // The result is read, or dropped unread.
+        // The result is read, or is dropped without a read.
         drop(work());
         assert_near(&work(), &(wave([64, 64]) * 2.0));
     }

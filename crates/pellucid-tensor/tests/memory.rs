@@ -41,7 +41,7 @@ fn allocations<R>(f: impl FnOnce() -> R) -> (usize, R) {
     (ALLOCATIONS.get() - before, result)
 }
 
-/// Waits until no other test of this binary runs, and keeps others from starting.
+/// Waits until no other test of this binary runs, and blocks the other tests.
 fn lock_statistics() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -275,7 +275,7 @@ fn filling_a_buffer_step_by_step_allocates_nothing_per_step() {
     assert_eq!(x.grad().unwrap().to_vec::<f32>(), vec![steps as f32; width]);
 }
 
-/// The differences of all pairs of rows would have 512 times the size of the distances.
+/// An array of the differences of all pairs of rows would be 512 times as large as the distances.
 #[test]
 fn distances_of_all_pairs_do_not_store_the_differences() {
     let _turn = lock_statistics();
@@ -313,7 +313,7 @@ fn distances_of_all_pairs_do_not_store_the_differences() {
     }
 }
 
-/// The terms would have 200 times the size of the argument.
+/// An array of the terms would be 200 times as large as the argument.
 #[test]
 fn a_sum_of_log_gamma_functions_does_not_store_its_terms() {
     let _turn = lock_statistics();
@@ -326,7 +326,7 @@ fn a_sum_of_log_gamma_functions_does_not_store_its_terms() {
     assert!(work.allocated_bytes < 32 * 4 * 4096, "{work:?}");
 }
 
-/// The pairs of classes would have 256 times the size of the scores.
+/// An array of the pairs of classes would be 256 times as large as the scores.
 #[test]
 fn a_loss_of_pairs_of_classes_does_not_store_the_pairs() {
     let _turn = lock_statistics();
@@ -341,7 +341,7 @@ fn a_loss_of_pairs_of_classes_does_not_store_the_pairs() {
     assert!(work.allocated_bytes < 32 * 4 * 16 * 256, "{work:?}");
 }
 
-/// The values of every order or power would have `ORDER` times the size of the argument, in every derivative.
+/// Arrays of the values of every order or power would be `ORDER` times as large as the argument, in every derivative.
 #[test]
 fn polynomials_do_not_store_the_values_of_lower_orders() {
     const ORDER: i64 = 200;
@@ -377,7 +377,7 @@ fn polynomials_do_not_store_the_values_of_lower_orders() {
     }
 }
 
-/// Attention stores blocks of the scores only, up to its first derivative. Higher derivatives store all scores.
+/// Attention stores only blocks of the scores, up to its first derivative. Higher derivatives store all scores.
 #[test]
 fn attention_stores_scores_in_second_derivatives_only() {
     let _turn = lock_statistics();

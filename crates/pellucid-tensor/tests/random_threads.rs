@@ -14,7 +14,7 @@ fn on_thread<R: Send + 'static>(name: &str, f: impl FnOnce() -> R + Send + 'stat
     thread::Builder::new().name(name.into()).spawn(f).unwrap().join().unwrap()
 }
 
-/// The parts are one test because they share the seed of the process.
+/// The checks are one test, because they share the seed of the process.
 #[test]
 fn one_seed_serves_all_threads() {
     // Threads draw different numbers, with and without names, sequentially or concurrently.
@@ -30,7 +30,8 @@ fn one_seed_serves_all_threads() {
     let at_once: Vec<_> = (0..8).map(|_| thread::spawn(|| (0..50).flat_map(|_| draw()).collect::<Vec<_>>())).collect();
     at_once.into_iter().for_each(|t| once(t.join().unwrap()));
 
-    // A seed gives the calling thread the stream of that key, and a thread of a given name the same stream every time.
+    // A seed gives the calling thread the stream of this key, and threads with the same name the same stream in every
+    // run.
     let run = |seed: u64| {
         manual_seed(seed);
         (
@@ -154,13 +155,13 @@ fn a_state_that_is_set_continues_the_stream() {
         let _other = other.scope();
         assert_eq!(draw(), next.0);
     }
-    // Its own state, which changes nothing; a view of a larger tensor.
+    // The state of the generator itself, which changes nothing, and a view of a larger tensor.
     let at = generator.state().to_vec::<i64>();
     generator.set_state(generator.state()).unwrap();
     assert_eq!(generator.state().to_vec::<i64>(), at);
     generator.set_state(&Tensor::from([[1i64, 2], [3, 4]]).i(1)).unwrap();
     assert_eq!(generator.state().to_vec::<i64>(), [3, 4]);
-    // A state of another shape or dtype, and one that a step would set in every launch, changes nothing.
+    // An invalid shape or dtype, and a state that a step would set in every launch, are errors that change nothing.
     for wrong in [Tensor::from([1i64]), Tensor::from([1i64, 2, 3]), Tensor::from(1i64), Tensor::from([[1i64, 2]])] {
         assert!(matches!(generator.set_state(&wrong), Err(Error::ShapeMismatch { .. })));
     }

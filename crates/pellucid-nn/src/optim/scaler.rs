@@ -9,9 +9,7 @@ use crate::parameter::Buffer;
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::OptionRange;
-use pellucid_tensor::{
-    DType, Device, Error, Result, Tensor, eager, formula, lock, no_grad, ops, recording_number, unwrap,
-};
+use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, lock, no_grad, ops, recording_id, unwrap};
 use std::sync::Mutex;
 
 /// Operation name in errors.
@@ -240,7 +238,7 @@ impl GradScaler {
     fn note(&self, call: impl FnOnce(&mut ScalerCalls)) {
         let mut calls = lock(&self.calls);
         calls.is_split = calls.is_order_unknown();
-        calls.recording = Some(recording_number());
+        calls.recording = Some(recording_id());
         call(&mut calls);
     }
 
@@ -301,7 +299,7 @@ impl GradScaler {
 impl ScalerCalls {
     /// Whether a call at this moment belongs to another recording than the calls before it, or one ever did.
     fn is_order_unknown(&self) -> bool {
-        self.is_split || self.recording.is_some_and(|recording| recording != recording_number())
+        self.is_split || self.recording.is_some_and(|recording| recording != recording_id())
     }
 }
 

@@ -16,8 +16,8 @@ impl<V: Copy> AddressMap<V> {
     const FEW: usize = 8;
 
     pub(crate) fn get(&self, address: usize) -> Option<V> {
-        let found = self.few.iter().rev().find(|(a, _)| *a == address).map(|(_, v)| *v);
-        found.or_else(|| if self.many.is_empty() { None } else { self.many.get(&address).copied() })
+        let recent = self.few.iter().rev().find(|(a, _)| *a == address).map(|(_, v)| *v);
+        recent.or_else(|| if self.many.is_empty() { None } else { self.many.get(&address).copied() })
     }
 
     pub(crate) fn insert(&mut self, address: usize, value: V) {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[must_use = "the mode lasts as long as the guard: let _guard = detect_anomaly();"]
 pub struct AnomalyMode {
     watch: Option<NanCheckGuard>,
-    /// The mode belongs to this thread, so the guard must not leave it.
+    /// The mode is thread-local, so the guard must not be sent to another thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -99,7 +99,7 @@ fn remember_line(node: &Arc<GraphNode>) {
     });
 }
 
-/// Returns the source location of the forward call that created a node, if it is known.
+/// Returns the source location of the forward call that created a node, if it was recorded.
 pub(crate) fn forward_location(node: &Arc<GraphNode>) -> Option<String> {
     LINES.with_borrow(|lines| lines.get(&address(node).addr()).cloned())
 }
@@ -115,12 +115,13 @@ fn caller_frame() -> Option<String> {
 /// Returns true for a source file of this workspace's libraries, of their dependencies or of the standard library.
 fn is_library_file(file: &str) -> bool {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
-    // The backtrace shows paths below the working directory relative to it.
+    // Backtraces print paths below the working directory relative to it.
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.into());
-    let own = crates.and_then(|crates| absolute.strip_prefix(crates).ok());
-    // A frame without line tables has the source of a C library, if any.
+    let relative = crates.and_then(|crates| absolute.strip_prefix(crates).ok());
+    // A frame without line tables names a C source file or no file.
     !file.contains(".rs:")
         || file.contains("/rustc/")
         || file.contains("/registry/src/")
-        || own.is_some_and(|own| own.components().nth(1).is_some_and(|folder| folder.as_os_str() == "src"))
+        || relative
+            .is_some_and(|relative| relative.components().nth(1).is_some_and(|folder| folder.as_os_str() == "src"))
 }

@@ -86,15 +86,15 @@ pub fn gradgradcheck(
         let outputs = f(inputs)?;
         let outputs: Vec<&Tensor> = outputs.iter().collect();
         let grad_outputs = incoming.iter().map(|g| Some(g.clone())).collect();
-        let wanted: Vec<&Tensor> = inputs.iter().filter(|t| t.requires_grad()).collect();
+        let tracked: Vec<&Tensor> = inputs.iter().filter(|t| t.requires_grad()).collect();
         grad(
             &outputs,
-            &wanted,
+            &tracked,
             GradOptions { grad_outputs, create_graph: true, retain_graph: true, allow_unused: true },
         )
     };
-    let all: Vec<&Tensor> = inputs.iter().copied().chain(&incoming).collect();
-    check_jacobian("gradgradcheck", &gradient, &all, check)
+    let gradient_inputs: Vec<&Tensor> = inputs.iter().copied().chain(&incoming).collect();
+    check_jacobian("gradgradcheck", &gradient, &gradient_inputs, check)
 }
 
 fn check_jacobian(
@@ -103,9 +103,9 @@ fn check_jacobian(
     inputs: &[&Tensor],
     check: GradCheckOptions,
 ) -> Result<()> {
-    if let Some(other) = inputs.iter().find(|t| t.requires_grad() && t.dtype() != DType::F64) {
+    if let Some(input) = inputs.iter().find(|t| t.requires_grad() && t.dtype() != DType::F64) {
         let help = "central differences require the precision of f64; use to_dtype()";
-        return Err(Error::dtypes(name, [other.dtype()], help));
+        return Err(Error::dtypes(name, [input.dtype()], help));
     }
     let _on = enable_grad();
     let fresh: Vec<Tensor> = inputs.iter().map(|t| t.detach().requires_grad_(t.requires_grad())).collect();
@@ -151,16 +151,16 @@ fn central_differences(
     eps: f64,
 ) -> Result<Vec<Vec<Vec<f64>>>> {
     let values: Vec<f64> = inputs[varied].try_to_vec()?;
-    let at = |column: usize, step: f64| -> Result<Vec<Vec<f64>>> {
-        let mut moved = values.clone();
-        moved[column] += step;
-        let mut all = inputs.to_vec();
-        all[varied] = Tensor::new(moved, inputs[varied].shape().clone()).requires_grad_(true);
-        f(&all)?.iter().map(|y| y.try_to_vec()).collect()
+    let evaluate_at = |column: usize, step: f64| -> Result<Vec<Vec<f64>>> {
+        let mut shifted = values.clone();
+        shifted[column] += step;
+        let mut shifted_inputs = inputs.to_vec();
+        shifted_inputs[varied] = Tensor::new(shifted, inputs[varied].shape().clone()).requires_grad_(true);
+        f(&shifted_inputs)?.iter().map(|y| y.try_to_vec()).collect()
     };
     (0..values.len())
         .map(|column| {
-            let (high, low) = (at(column, eps)?, at(column, -eps)?);
+            let (high, low) = (evaluate_at(column, eps)?, evaluate_at(column, -eps)?);
             let slope = |(h, l): (Vec<f64>, Vec<f64>)| h.iter().zip(&l).map(|(h, l)| (h - l) / (2.0 * eps)).collect();
             Ok(high.into_iter().zip(low).map(slope).collect())
         })

@@ -1,5 +1,5 @@
-//! `checkpoint`: trades time for memory. Only the inputs of a part of the computation are saved, and the backward pass
-//! computes the part again (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+//! `checkpoint`: trades time for memory. The forward pass saves only the inputs of a segment of the computation, and
+//! the backward pass recomputes the segment (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 //!
 //! Higher orders: with F₀ = f, the function Fₖ₊₁(x, g) is the gradient of Fₖ at x with incoming gradient g, computed in
 //! a separate graph whose leaves are x and g. The gradient of a checkpoint of Fₖ is a checkpoint of Fₖ₊₁. So gradients
@@ -69,7 +69,7 @@ enum InputRole {
     /// A result of an operation, which f receives as a leaf with the same values.
     Result,
     /// A leaf, which f may also capture.
-    Own(Weak<TensorInner>),
+    Leaf(Weak<TensorInner>),
 }
 
 impl InputRole {
@@ -77,7 +77,7 @@ impl InputRole {
         match t.edge() {
             Edge::None => InputRole::Untracked,
             Edge::Node(..) => InputRole::Result,
-            Edge::Leaf(_) => InputRole::Own(Arc::downgrade(t.as_inner())),
+            Edge::Leaf(_) => InputRole::Leaf(Arc::downgrade(t.as_inner())),
         }
     }
 }
@@ -87,7 +87,7 @@ struct Recomputation {
     f: Arc<CheckpointedFn>,
     /// The thread's random generator in the forward pass.
     generator: Generator,
-    /// The states of the generator before the first run of f, on the devices on which f draws.
+    /// The states of the generator before the first run of f, on all devices on which f draws random numbers.
     initial_states: StateRecord,
     roles: Vec<InputRole>,
     /// The number of inputs of each of F₀, F₁, .. Fₖ.
@@ -109,8 +109,8 @@ impl Recomputation {
         (0..self.input_counts[level]).filter(|&i| self.is_tracked(i))
     }
 
-    /// Returns the leaves of a new graph, one for each input. An input that is a leaf is used itself, but only at its
-    /// first occurrence, because each input has its own gradient.
+    /// Returns the leaves of a new graph, one for each input. An input that is a leaf is itself used at its first
+    /// occurrence. Later occurrences get new leaves, because each input has its own gradient.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an input that is a leaf has moved to another device since the first run of f,
@@ -118,21 +118,21 @@ impl Recomputation {
     fn graph_leaves(&self, inputs: &[&Array]) -> Result<Vec<Tensor>> {
         let mut leaves: Vec<Tensor> = Vec::with_capacity(inputs.len());
         for (i, array) in inputs.iter().enumerate() {
-            let own = match self.roles.get(i) {
-                Some(InputRole::Own(own)) => own.upgrade().map(Tensor::from_inner),
+            let leaf = match self.roles.get(i) {
+                Some(InputRole::Leaf(leaf)) => leaf.upgrade().map(Tensor::from_inner),
                 _ => None,
             };
-            if let Some(own) = own.as_ref().filter(|own| own.device() != array.device()) {
-                let (before, now, shape) = (array.device(), own.device(), own.shape());
+            if let Some(leaf) = leaf.as_ref().filter(|leaf| leaf.device() != array.device()) {
+                let (before, now, shape) = (array.device(), leaf.device(), leaf.shape());
                 let reason = format!(
                     "input {i} of shape {shape} moved from {before} to {now} after the forward computation; \
                                       call backward() before the move"
                 );
                 return Err(Error::invalid("checkpoint", reason));
             }
-            let own = own.filter(|own| leaves.iter().all(|leaf| !leaf.is_same_tensor(own)));
+            let leaf = leaf.filter(|leaf| leaves.iter().all(|other| !other.is_same_tensor(leaf)));
             let is_tracked = !matches!(self.roles.get(i), Some(InputRole::Untracked));
-            leaves.push(own.unwrap_or_else(|| Tensor::from((*array).clone()).requires_grad_(is_tracked)));
+            leaves.push(leaf.unwrap_or_else(|| Tensor::from((*array).clone()).requires_grad_(is_tracked)));
         }
         Ok(leaves)
     }
@@ -240,7 +240,7 @@ impl Operation for Recomputation {
 fn check_dependencies(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
     let invalid = |reason: String| Err(Error::invalid("checkpoint", reason));
     let allowed: Vec<Edge> = inputs.iter().map(|x| x.edge()).collect();
-    let mut seen: AddressMap<()> = AddressMap::default();
+    let mut visited: AddressMap<()> = AddressMap::default();
     let mut next: Vec<Arc<GraphNode>> = vec![];
     let mut edges: Vec<Edge> = vec![];
     for output in outputs {
@@ -252,8 +252,8 @@ fn check_dependencies(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
     loop {
         for edge in edges.drain(..) {
             match edge {
-                Edge::Node(node, _) if seen.get(address(&node) as usize).is_none() => {
-                    seen.insert(address(&node) as usize, ());
+                Edge::Node(node, _) if visited.get(address(&node) as usize).is_none() => {
+                    visited.insert(address(&node) as usize, ());
                     next.push(node);
                 }
                 Edge::Leaf(_) if !allowed.iter().any(|a| a.same(&edge)) => {

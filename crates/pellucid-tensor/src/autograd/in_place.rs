@@ -1,7 +1,7 @@
 //! Recorded writes in place.
 //!
 //! A recorded write replaces the history of the base value of its target ([`ViewBase`]). The node of the write has two
-//! inputs: the base value before the write, and the source. The node saves no element. The gradient of the base value
+//! inputs: the base value before the write, and the source. The node saves no elements. The gradient of the base value
 //! is the incoming one with 0 in the written region; the gradient of the source is the incoming one in that region.
 
 use super::anomaly::note_forward_location;
@@ -106,10 +106,10 @@ impl InPlaceWrite {
     }
 }
 
-/// True if the target's storage is used by an array other than the target, the written view of it, and the operands of
+/// Returns true if the target's storage has other handles than the target, the written view and the operands of
 /// recorded kernels.
 fn is_shared(target: &Tensor, view: &Array) -> bool {
     let storage = target.array().storage();
-    let own = 1 + usize::from(!std::ptr::eq(view, target.array()));
-    Arc::strong_count(storage) > own + engine::recorded_operands(target.array())
+    let write_handles = 1 + usize::from(!std::ptr::eq(view, target.array()));
+    Arc::strong_count(storage) > write_handles + engine::recorded_operands(target.array())
 }

@@ -37,9 +37,9 @@ fn jacobian_as(op: &'static str, f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &
         let zeros = full_on_device_of(&x, shape, 0, x.dtype())?;
         return Ok((y, zeros));
     }
-    let numbers = ops::reshape(&Tensor::arange(0, y.size() as i64, 1), y.shape())?;
+    let indices = ops::reshape(&Tensor::arange(0, y.size() as i64, 1), y.shape())?;
     let row = |k: usize| {
-        let seed = ops::to_dtype(&ops::eq(&numbers, k as i64)?, y.dtype())?;
+        let seed = ops::to_dtype(&ops::eq(&indices, k as i64)?, y.dtype())?;
         let retain_graph = k + 1 < y.size();
         let options = GradOptions { grad_outputs: vec![Some(seed)], create_graph, retain_graph, allow_unused: true };
         grad_one(&y, &x, options)
@@ -72,9 +72,9 @@ pub fn hessian(f: impl FnOnce(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<
             return Err(Error::NotAScalar { op: "hessian", shape: y.shape().clone(), help: REDUCE_THE_VALUE });
         }
         let options = GradOptions { create_graph: true, allow_unused: true, ..Default::default() };
-        let first = grad_one(&y, x, options)?;
+        let gradient = grad_one(&y, x, options)?;
         value = Some(y);
-        Ok(first)
+        Ok(gradient)
     };
     let (_, hessian) = jacobian_as("hessian", gradient, x)?;
     Ok((value.expect("jacobian() must call the gradient function"), hessian))

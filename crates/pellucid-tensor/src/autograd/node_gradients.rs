@@ -21,15 +21,14 @@ pub(super) struct NodeInputs {
     /// The inputs whose gradient is needed.
     pub(super) needed: NeedsInputGrad,
     /// Whether a gradient is needed.
-    pub(super) any: bool,
+    pub(super) is_any_needed: bool,
 }
 
 impl NodeInputs {
-    /// Finds the inputs that need a gradient: `is_needed` returns true for them, and they are not leaves whose last
-    /// handle was dropped.
+    /// Finds the inputs that need a gradient: `is_needed` is true for them, and they are not leaves without handles.
     #[inline]
     pub(super) fn new(node: &GraphNode, is_needed: impl Fn(&Edge) -> bool) -> NodeInputs {
-        let mut inputs = NodeInputs { slots: SmallVec::new(), needed: NeedsInputGrad::default(), any: false };
+        let mut inputs = NodeInputs { slots: SmallVec::new(), needed: NeedsInputGrad::default(), is_any_needed: false };
         for (i, edge) in node.edges.iter().enumerate() {
             let slot = edge.live_slot();
             let alive = match edge {
@@ -40,7 +39,7 @@ impl NodeInputs {
             inputs.slots.push(slot);
             if alive && is_needed(edge) {
                 inputs.needed.insert(i);
-                inputs.any = true;
+                inputs.is_any_needed = true;
             }
         }
         inputs
@@ -60,21 +59,22 @@ fn freed_name(node: &GraphNode) -> &'static str {
     if is_squeeze && !is_live { producer.derivative().name() } else { name }
 }
 
-/// Runs the backward computation of a node, and frees its saved values unless `keep` is set. `note_shared` is called
-/// with every gradient that shares its storage with a saved value: it has other owners, the graph and perhaps the user.
+/// Runs the backward computation of a node, and frees its saved values unless `retain_graph` is set. `note_shared` is
+/// called with every gradient that shares its storage with a saved value. The graph, and perhaps the user, also own
+/// such a gradient.
 #[inline]
 pub(super) fn node_gradients(
     inputs: &NodeInputs,
     incoming: &OutputGradients,
-    keep: bool,
+    retain_graph: bool,
     mut note_shared: impl FnMut(&Tensor),
 ) -> Result<InputGradients> {
     let node = incoming.node;
     let derivative = node.derivative();
     let name = derivative.name();
     let mut results = Ok(InputGradients::new());
-    let live = node.saved_derivative.saved().with_values(keep, &mut |values| {
-        if inputs.any {
+    let live = node.saved_derivative.saved().with_values(retain_graph, &mut |values| {
+        if inputs.is_any_needed {
             let saved = SavedTensors { node, values, slots: &inputs.slots };
             results = derivative.backward(&saved, incoming, inputs.needed);
             for gradient in results.iter().flatten().flatten() {
@@ -93,7 +93,7 @@ pub(super) fn node_gradients(
         }
         other => other,
     })?;
-    if inputs.any && results.len() != node.edges.len() {
+    if inputs.is_any_needed && results.len() != node.edges.len() {
         let (got, inputs) = (results.len(), node.edges.len());
         let reason = format!("backward() returned {got} gradients, but the operation has {inputs} inputs");
         return Err(Error::invalid(name, reason));
@@ -149,7 +149,7 @@ impl Node {
             return Err(Error::invalid(name, reason));
         }
         // A gradient is computed in the dtypes of its forward computation.
-        let _as_they_are = autocast_off();
+        let _autocast_off = autocast_off();
         let mut shared = SharedStorages::default();
         let mut incoming: SmallVec<[Option<Tensor>; 1]> = SmallVec::new();
         for (gradient, OutputMeta { meta, device }) in grad_outputs.iter().zip(&node.outputs_meta) {

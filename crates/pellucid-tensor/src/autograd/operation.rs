@@ -105,8 +105,8 @@ impl<O: Operation> Derivative for O {
     }
 }
 
-/// Marks gradients without history of incoming gradients with one: differentiating them returns an error. A gradient is
-/// linear in the incoming ones, so such a gradient is zero, or its derivatives are lost.
+/// Marks gradients that have no history although all incoming gradients have one. Differentiating a marked gradient is
+/// an error. Gradients are linear in the incoming ones, so such a gradient is zero, or its derivatives are lost.
 #[cold]
 fn mark_lost_derivatives(
     operation: &'static str,
@@ -165,7 +165,7 @@ pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     apply_one_object(&mut Some(op), inputs)
 }
 
-/// An operation that is being applied, until a node owns it. Only the creation of the node is generic; the rest of
+/// An operation during [`apply`], until a node owns it. Only the creation of the node is generic; the other code of
 /// [`apply`] is compiled once for all operations.
 trait AppliedOperation {
     fn operation(&self) -> &dyn Operation;
@@ -187,8 +187,8 @@ impl<O: Operation> AppliedOperation for Option<O> {
 const OWNED_BY_NODE: &str = "the operation must not be moved into its node before it is applied";
 
 fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
-    // The operands are cast already, and `autocast` must not change the computation inside the operation.
-    let _as_they_are = autocast_off();
+    // The operands are already cast, and `autocast` must not change the computation inside the operation.
+    let _autocast_off = autocast_off();
     let placed = on_one_device(op.operation().name(), inputs)?;
     let refs: SmallVec<[&Tensor; 4]>;
     let inputs = match &placed {
@@ -209,13 +209,14 @@ fn apply_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result<Sma
         if !op.operation().has_gradient() {
             return Err(Error::NoGradient { op: op.operation().name() });
         }
-        let forward =
-            |op: &&mut dyn AppliedOperation, saves: &mut SaveForBackward| forward_of(op.operation(), &arrays, saves);
+        let forward = |op: &&mut dyn AppliedOperation, saves: &mut SaveForBackward| {
+            checked_forward(op.operation(), &arrays, saves)
+        };
         record(op, inputs, &arrays, None, forward, |op, parts| op.move_to_node(parts))?
     } else {
-        let mut saves = SaveForBackward { edges: &[], reuse: None, wanted: SmallVec::new() };
+        let mut saves = SaveForBackward { edges: &[], reuse: None, requests: SmallVec::new() };
         let _recording_off = set_grad_enabled(false);
-        untracked_results(inputs, forward_of(op.operation(), &arrays, &mut saves)?)
+        untracked_results(inputs, checked_forward(op.operation(), &arrays, &mut saves)?)
     };
     if is_grad_enabled() {
         share_history(is_view, inputs, &outputs);
@@ -235,7 +236,7 @@ fn apply_on_cpu(op: &mut dyn AppliedOperation, inputs: &[&Tensor], device: Devic
     outputs.iter().map(|output| copy_to(output, device)).collect()
 }
 
-/// Replaces the error of a copy to the CPU inside a captured step by one of the operation.
+/// Replaces the error of a copy to the CPU inside a captured step by an error that names the operation.
 #[cold]
 fn reword_capture_error(name: &'static str, error: Error) -> Error {
     match error {
@@ -248,8 +249,8 @@ fn reword_capture_error(name: &'static str, error: Error) -> Error {
     }
 }
 
-/// Runs the forward computation of an operation, which must have an output.
-fn forward_of(op: &dyn Operation, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+/// Runs the forward computation of an operation, and checks that it has an output.
+fn checked_forward(op: &dyn Operation, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
     let outputs = op.forward(inputs, saves)?;
     if outputs.is_empty() {
         return Err(Error::invalid(op.name(), "forward returned no output; an operation has at least one"));
@@ -322,12 +323,12 @@ pub(crate) fn untracked(mut outputs: Arrays) -> SmallVec<[Tensor; 1]> {
     }
 }
 
-/// Runs `forward` with recording off, and gives the results a node. At least one input is tracked. `arrays` are the
-/// elements of the inputs. An output may reuse the storage of input `reuse`, which must be a uniquely owned temporary.
-/// `node` creates the node of the results.
+/// Runs `forward` with recording off, and records the results as outputs of a node. At least one input is tracked.
+/// `arrays` are the elements of the inputs. An output may reuse the storage of input `reuse`, which must be a uniquely
+/// owned temporary. `node` creates the node of the results.
 #[inline]
 pub(crate) fn record<W>(
-    what: W,
+    op: W,
     inputs: &[&Tensor],
     arrays: &[&Array],
     reuse: Option<usize>,
@@ -338,25 +339,25 @@ pub(crate) fn record<W>(
         [a, b] => SmallVec::from_buf([a.edge(), b.edge()]),
         _ => inputs.iter().map(|input| input.edge()).collect(),
     };
-    let mut saves = SaveForBackward { edges: &edges, reuse, wanted: SmallVec::new() };
+    let mut saves = SaveForBackward { edges: &edges, reuse, requests: SmallVec::new() };
     let outputs = {
         let _recording_off = set_grad_enabled(false);
-        forward(&what, &mut saves)?
+        forward(&op, &mut saves)?
     };
-    let requests = saves.wanted;
+    let requests = saves.requests;
     if !outputs.iter().any(|a| a.dtype().is_float()) {
         return Ok(untracked_results(inputs, outputs));
     }
     pin_results(inputs, &outputs);
     let results = build_results(outputs, |outputs, output| {
-        node(what, NodeParts { edges, output, requests: &requests, inputs: arrays, outputs })
+        node(op, NodeParts { edges, output, requests: &requests, inputs: arrays, outputs })
     });
     note_forward_location(|| results.iter().find_map(|t| t.creator()).map(|node| node.0));
     Ok(results)
 }
 
-/// Gives computed outputs a node with these edges; at least one is tracked. The saved values need not belong to the
-/// tensors of the edges.
+/// Records computed outputs as the results of a node with these edges; at least one edge is tracked. The saved values
+/// need not belong to the tensors of the edges.
 pub(crate) fn record_outputs<D: Derivative>(
     edges: SmallVec<[Edge; 2]>,
     outputs: Arrays,

@@ -58,10 +58,10 @@ fn backward(output: &Tensor, mut options: BackwardOptions) -> Result<()> {
     // A preset gradient is in the slot of the output already and must not be added to it.
     pass.preset = preset.as_ref().map(|_| output.edge());
     pass.seed("backward", output, gradient.or(preset))?;
-    let done = pass.run();
+    let result = pass.run();
     // The graph may have held the elements of leaves that have moved.
     release_idle_memory();
-    done
+    result
 }
 
 impl Tensor {
@@ -110,7 +110,7 @@ struct QueuedNode {
     gradients: SmallVec<[Option<Tensor>; 1]>,
 }
 
-/// The priority queue of nodes: the latest generation first, within a generation in order of arrival.
+/// The priority queue of nodes: the latest generation first; within a generation, in order of arrival.
 #[derive(Default)]
 struct NodeQueue {
     /// The next entry, which is not in the heap. The queue of a chain never has a second entry, so its heap allocates
@@ -125,8 +125,8 @@ struct NodeQueue {
 type QueueEntry = (u64, Reverse<usize>, usize);
 
 impl NodeQueue {
-    fn push(&mut self, generation: u64, at: usize) {
-        let turn = (generation, Reverse(self.arrivals), at);
+    fn push(&mut self, generation: u64, index: usize) {
+        let turn = (generation, Reverse(self.arrivals), index);
         self.arrivals += 1;
         match &mut self.first {
             None => self.first = Some(turn),
@@ -139,11 +139,11 @@ impl NodeQueue {
 
     /// Returns the index of the next node in `waiting`.
     fn pop(&mut self) -> Option<usize> {
-        let (.., at) = self.first.take()?;
+        let (.., index) = self.first.take()?;
         if !self.rest.is_empty() {
             self.first = self.rest.pop();
         }
-        Some(at)
+        Some(index)
     }
 }
 
@@ -163,7 +163,7 @@ pub(crate) struct BackwardPass<'a> {
     leaves: SmallVec<[LeafGradient; 4]>,
     leaf_at: AddressMap<usize>,
     shared: SharedStorages,
-    /// Only for `grad`: the targets, and a map that tells for every node whether a target is reachable from it.
+    /// Only for `grad`: the targets, and a map from nodes to whether a target is reachable from them.
     targets: Option<(&'a mut [GradTarget], AddressMap<bool>)>,
     /// The output whose preset gradient starts the pass.
     preset: Option<Edge>,
@@ -184,7 +184,7 @@ impl<'a> BackwardPass<'a> {
         }
     }
 
-    /// Collects the gradients of `targets` instead of filling slots. `leads` tells for every node whether a target is
+    /// Collects the gradients of `targets` instead of filling slots. `leads` stores for each node whether a target is
     /// reachable from it.
     pub(crate) fn with_targets(mut self, targets: &'a mut [GradTarget], leads: AddressMap<bool>) -> BackwardPass<'a> {
         self.targets = Some((targets, leads));
@@ -196,13 +196,13 @@ impl<'a> BackwardPass<'a> {
         self.shared
     }
 
-    /// Adds the start `output` with its `gradient`, by default ones.
+    /// Starts the pass at `output` with `gradient`, by default ones.
     pub(crate) fn seed(&mut self, op: &'static str, output: &Tensor, gradient: Option<Tensor>) -> Result<()> {
         if !output.requires_grad() {
             return Err(output.not_tracked(op, "the tensor"));
         }
         let gradient = match gradient {
-            // Only the pass owns these ones.
+            // Only the pass owns this tensor.
             None => ones_like(output)?,
             Some(g) if g.shape() == output.shape() => {
                 let gradient = to_dtype(&placed_like(op, output, &g)?, output.dtype())?;
@@ -224,11 +224,11 @@ impl<'a> BackwardPass<'a> {
     pub(crate) fn run(&mut self) -> Result<()> {
         let _recording = set_grad_enabled(self.options.create_graph);
         // A gradient is computed in the dtypes of its forward computation.
-        let _as_they_are = autocast_dtype().map(|_| autocast_off());
-        while let Some(at) = self.queue.pop() {
+        let _autocast_off = autocast_dtype().map(|_| autocast_off());
+        while let Some(index) = self.queue.pop() {
             let QueuedNode { node, mut gradients } =
-                self.waiting[at].take().expect("a node must not be taken from the queue twice");
-            if at + 1 == self.waiting.len() {
+                self.waiting[index].take().expect("a node must not be taken from the queue twice");
+            if index + 1 == self.waiting.len() {
                 self.waiting.pop();
             }
             self.node_at.remove(address(&node) as usize);
@@ -243,17 +243,17 @@ impl<'a> BackwardPass<'a> {
         let mut inputs = NodeInputs::new(node, |edge| self.is_needed(edge));
         // The node computes a target and leads to no other target. It is not part of the graph of this pass: a later
         // pass may start from the target.
-        if self.targets.is_some() && !inputs.any {
+        if self.targets.is_some() && !inputs.is_any_needed {
             return Ok(());
         }
         let keep = self.options.retain_graph || self.options.create_graph;
         let name = node.derivative().name();
         let device = node.outputs_meta[0].device;
-        let this = RefCell::new(&mut *self);
-        let sums = |i: usize| this.borrow_mut().take_sum(&node.edges[i], inputs.slots[i].as_ref(), device);
+        let pass = RefCell::new(&mut *self);
+        let sums = |i: usize| pass.borrow_mut().take_sum(&node.edges[i], inputs.slots[i].as_ref(), device);
         let incoming = OutputGradients { node, values: gradients, sums: &sums };
         let results = node_gradients(&inputs, &incoming, keep, |gradient| {
-            this.borrow_mut().shared.insert(gradient);
+            pass.borrow_mut().shared.insert(gradient);
         })?;
         for (i, gradient) in results.into_iter().enumerate() {
             if let Some(gradient) = gradient.filter(|_| inputs.needed.contains(i) && i < node.edges.len()) {
@@ -272,8 +272,8 @@ impl<'a> BackwardPass<'a> {
     fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<GradientSlot>>, device: Device) -> Option<Tensor> {
         let held = match edge {
             Edge::Node(node, index) => {
-                let at = self.node_at.get(address(node) as usize)?;
-                &mut self.waiting[at]
+                let queued = self.node_at.get(address(node) as usize)?;
+                &mut self.waiting[queued]
                     .as_mut()
                     .expect("a node that receives a gradient must not have run before")
                     .gradients[*index as usize]
@@ -315,12 +315,12 @@ impl<'a> BackwardPass<'a> {
             _ => self.on_device_of_input(from, gradient, slot.device())?,
         };
         let address = Arc::as_ptr(&slot) as usize;
-        let at = self.leaf_at.get(address).unwrap_or_else(|| {
+        let leaf = self.leaf_at.get(address).unwrap_or_else(|| {
             self.leaves.push(LeafGradient { slot, gradient: None });
             self.leaf_at.insert(address, self.leaves.len() - 1);
             self.leaves.len() - 1
         });
-        self.options.accumulate(&mut self.leaves[at].gradient, gradient)
+        self.options.accumulate(&mut self.leaves[leaf].gradient, gradient)
     }
 
     /// Returns the gradient of an input on the device of the input.
@@ -351,15 +351,15 @@ impl<'a> BackwardPass<'a> {
         }
         if let Some((targets, _)) = &mut self.targets {
             for target in targets.iter_mut() {
-                if let Edge::Node(wanted, index) = &target.edge
-                    && address(wanted) == address(node)
+                if let Edge::Node(producer, index) = &target.edge
+                    && address(producer) == address(node)
                 {
                     target.gradient = gradients[*index as usize].clone();
                 }
             }
             return Ok(());
         }
-        if self.options.retain_grad || node.observed.load(Ordering::Acquire) {
+        if self.options.retain_grad || node.is_observed.load(Ordering::Acquire) {
             for (index, (handle, gradient)) in node.outputs().iter().zip(&*gradients).enumerate() {
                 let (Some(inner), Some(gradient)) = (handle.upgrade(), gradient) else { continue };
                 if self.preset.as_ref().is_some_and(|p| p.same(&Edge::Node(node.clone(), index as u32))) {
@@ -368,8 +368,8 @@ impl<'a> BackwardPass<'a> {
                 if let Some(slot) = Tensor::from_inner(inner).kept_slot(node, self.options.retain_grad) {
                     // Slots never share a storage, because the user may write into each.
                     let is_first = self.shared.insert(gradient);
-                    let kept = if is_first { gradient.clone() } else { copy(gradient)? };
-                    slot.update(|held| self.options.accumulate(held, kept))?;
+                    let retained = if is_first { gradient.clone() } else { copy(gradient)? };
+                    slot.update(|held| self.options.accumulate(held, retained))?;
                 }
             }
         }

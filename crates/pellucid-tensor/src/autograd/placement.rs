@@ -30,7 +30,7 @@ impl Derivative for ToDevice {
     }
 }
 
-/// Returns `copy`, a copy of the elements of x on another device, with the history of x.
+/// Records `copy`, a copy of x's elements on another device, as a result of x.
 fn copied(x: &Tensor, copy: Array) -> Tensor {
     if !(is_grad_enabled() && x.requires_grad()) {
         return Tensor::from(copy);
@@ -60,23 +60,25 @@ fn free_copy(x: &Tensor, device: Device) -> Result<Tensor> {
     Ok(copied(x, copy))
 }
 
-/// Returns the inputs of an operation on the device on which it runs, or `None` if they are there already.
+/// Returns the inputs of an operation on the device on which it runs, or `None` if no input must be copied.
 ///
-/// The operation runs on the device of all pinned inputs. If all inputs are free, it runs on the GPU if one of them is
-/// there, otherwise on the CPU.
+/// The operation runs on the device of all pinned inputs. If all inputs are free, it runs on the GPU if an input is
+/// stored on it, otherwise on the CPU.
 ///
 /// # Errors
 /// [`Error::DeviceMismatch`] if pinned inputs are on several devices.
 #[inline]
 pub(crate) fn on_one_device(op: &'static str, inputs: &[&Tensor]) -> Result<Option<SmallVec<[Tensor; 4]>>> {
     match inputs {
-        [first, rest @ ..] if rest.iter().any(|t| t.device() != first.device()) => place(op, inputs).map(Some),
+        [first, rest @ ..] if rest.iter().any(|t| t.device() != first.device()) => {
+            copy_to_common_device(op, inputs).map(Some)
+        }
         _ => Ok(None),
     }
 }
 
 #[cold]
-fn place(op: &'static str, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 4]>> {
+fn copy_to_common_device(op: &'static str, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 4]>> {
     let mut pinned = inputs.iter().filter(|t| !t.is_free()).map(|t| t.device());
     let device = match pinned.next() {
         Some(device) if pinned.all(|other| other == device) => device,
@@ -99,7 +101,7 @@ pub(crate) fn on_device_of(op: &'static str, target: &Tensor, source: &Tensor) -
     on_device(op, target.device(), source)
 }
 
-/// Returns x as a result of an operation on `like`: on its device, and pinned if it is pinned.
+/// Returns x on the device of `like`, as a result of an operation on `like`. It is pinned if `like` is pinned.
 ///
 /// # Errors
 /// [`Error::DeviceMismatch`] if x is pinned to another device.

@@ -11,26 +11,26 @@ use std::sync::{Arc, Weak};
 
 /// The storages of gradients that have other owners: the caller of the pass, hooks, slots, saved values.
 ///
-/// A storage may be freed during the pass. The weak handle keeps its address from being reused, so that a new storage
-/// is never mistaken for a known one: an additional copy would change the order of a later pass over the recorded
+/// A storage may be freed during the pass. The weak handle keeps its address from being reused, so a new storage is
+/// never mistaken for an inserted one. An additional copy would change the order of a later pass over the recorded
 /// graph.
 #[derive(Default)]
 pub(crate) struct SharedStorages {
-    known: AddressMap<()>,
+    addresses: AddressMap<()>,
     handles: SmallVec<[Weak<Storage>; 4]>,
 }
 
 impl SharedStorages {
     fn contains(&self, tensor: &Tensor) -> bool {
-        self.known.get(storage_address(tensor)).is_some()
+        self.addresses.get(storage_address(tensor)).is_some()
     }
 
-    /// Inserts the storage of `tensor`. Returns false if it was known.
+    /// Inserts the storage of `tensor`. Returns false if it was already present.
     pub(crate) fn insert(&mut self, tensor: &Tensor) -> bool {
         if self.contains(tensor) {
             return false;
         }
-        self.known.insert(storage_address(tensor), ());
+        self.addresses.insert(storage_address(tensor), ());
         self.handles.push(Arc::downgrade(tensor.array().storage()));
         true
     }
@@ -66,8 +66,8 @@ mod tests {
         let mut shared = SharedStorages::default();
         for round in 0..100 {
             let gradient = Tensor::from([1.0f32]);
-            assert!(shared.insert(&gradient), "round {round}: a new storage must not be known");
-            assert!(!shared.insert(&gradient), "round {round}: an inserted storage must be known");
+            assert!(shared.insert(&gradient), "round {round}: a new storage must not be present");
+            assert!(!shared.insert(&gradient), "round {round}: an inserted storage must be present");
         }
     }
 }

@@ -21,20 +21,20 @@ impl GradTarget {
 
 /// Marks the targets that `edge` leads to directly. Returns true if there is one.
 fn mark_reached(targets: &mut [GradTarget], edge: &Edge) -> bool {
-    let mut found = false;
+    let mut is_reached = false;
     if edge.is_tracked() {
         for target in targets.iter_mut().filter(|target| target.edge.same(edge)) {
-            (target.is_reached, found) = (true, true);
+            (target.is_reached, is_reached) = (true, true);
         }
     }
-    found
+    is_reached
 }
 
 /// Computes for every node that the outputs depend on whether a target is reachable from it, and marks the targets that
 /// are reachable from an output.
 pub(crate) fn nodes_leading_to(targets: &mut [GradTarget], outputs: &[&Tensor]) -> AddressMap<bool> {
     let mut leads: AddressMap<bool> = AddressMap::default();
-    // Depth-first search with an explicit stack: a node is decided after its producers.
+    // Depth-first search with an explicit stack: a node is resolved after its producers.
     let mut stack: Vec<(Arc<GraphNode>, bool)> = Vec::new();
     for output in outputs {
         let edge = output.edge();
@@ -46,18 +46,18 @@ pub(crate) fn nodes_leading_to(targets: &mut [GradTarget], outputs: &[&Tensor]) 
     while let Some((node, producers_done)) = stack.pop() {
         let key = address(&node) as usize;
         if producers_done {
-            let mut found = false;
+            let mut leads_to_target = false;
             for edge in &node.edges {
-                found |= mark_reached(targets, edge)
+                leads_to_target |= mark_reached(targets, edge)
                     || matches!(edge, Edge::Node(p, _) if leads.get(address(p) as usize).unwrap_or(false));
             }
-            leads.insert(key, found);
+            leads.insert(key, leads_to_target);
             continue;
         }
         if leads.get(key).is_some() {
             continue;
         }
-        // This entry is a placeholder until the node's producers are decided. The graph has no cycles, so the search
+        // This entry is a placeholder until the node's producers are resolved. The graph has no cycles, so the search
         // never reads the placeholder.
         leads.insert(key, false);
         let producers: SmallVec<[Arc<GraphNode>; 4]> = node

@@ -43,8 +43,8 @@ pub struct GradOptions {
 ///
 /// With `create_graph`, a gradient that requires no gradient is recorded as a function of the inputs with derivative
 /// zero. For example, the second derivative of x² is 2, and its third derivative is 0, not an error. A gradient that
-/// depends on other tensors only is the result of their operations, and may not reach the input: the gradient of W·x by
-/// the vector x is Wᵀ·g, and its gradient with respect to x returns an error without `allow_unused`.
+/// depends only on other tensors keeps their history, and may not reach the input. For example, the gradient of W·x
+/// with respect to x is Wᵀ·g, and its gradient with respect to x is an error without `allow_unused`.
 ///
 /// Without `create_graph`, the results share no memory with each other or with `grad_outputs`.
 ///
@@ -77,7 +77,7 @@ pub struct GradOptions {
 /// [`Error::UnusedInput`] and [`Error::NotTracked`] for an unused input and for an output that requires no gradient,
 /// unless `allow_unused`; [`Error::NotTracked`] for an input that requires no gradient; [`Error::GraphFreed`];
 /// [`Error::ShapeMismatch`] for an incoming gradient whose shape differs from its output; [`Error::InvalidArgument`]
-/// for more incoming gradients than outputs. An unused input or output is found before the graph is used.
+/// for more incoming gradients than outputs. Unused inputs and outputs are detected before the graph is used.
 pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Tensor>> {
     if options.grad_outputs.len() > outputs.len() {
         let reason = format!(
@@ -160,27 +160,27 @@ pub fn grad_if_reached(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOpt
 }
 
 /// Returns an error unless there is one vector for each of `count` tensors.
-fn check_count(op: &'static str, what: &str, vectors: usize, count: usize) -> Result<()> {
+fn check_count(op: &'static str, role: &str, vectors: usize, count: usize) -> Result<()> {
     match vectors == count {
         true => Ok(()),
         false => Err(Error::invalid(
             op,
             format!(
-                "the list must contain one vector for each {what}: {count}, got {vectors}; zeros_like() creates one \
+                "the list must contain one vector for each {role}: {count}, got {vectors}; zeros_like() creates one \
                  of zeros"
             ),
         )),
     }
 }
 
-/// Returns an error unless there is one vector for each of `tensors`, of the same shape. `what` is the role of the
-/// tensors.
-fn check_vectors(op: &'static str, what: &str, vectors: &[&Tensor], tensors: &[&Tensor]) -> Result<()> {
-    check_count(op, what, vectors.len(), tensors.len())?;
+/// Returns an error unless there is one vector for each of `tensors`, of the same shape. `role` names the tensors in
+/// the error.
+fn check_vectors(op: &'static str, role: &str, vectors: &[&Tensor], tensors: &[&Tensor]) -> Result<()> {
+    check_count(op, role, vectors.len(), tensors.len())?;
     match vectors.iter().zip(tensors).enumerate().find(|(_, (v, t))| v.shape() != t.shape()) {
         None => Ok(()),
         Some((k, (v, t))) => {
-            let help = format!("vector {k} must have the shape of {what} {k}");
+            let help = format!("vector {k} must have the shape of {role} {k}");
             Err(Error::shapes(op, [v.shape(), t.shape()], help))
         }
     }
@@ -197,7 +197,7 @@ fn check_floats<'a>(op: &'static str, role: &str, tensors: impl IntoIterator<Ite
     }
 }
 
-/// Returns tracked tensors of the same values. With `keeps_history`, gradients flow on to inputs that require one. An
+/// Returns tracked tensors with the same values. With `keeps_history`, gradients flow on to inputs that require one. An
 /// input that is not a float is rejected with an error of `op`.
 pub(super) fn track_inputs(op: &'static str, keeps_history: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     check_floats(op, "input", inputs.iter().copied())?;
@@ -211,7 +211,7 @@ pub(super) fn track_inputs(op: &'static str, keeps_history: bool, inputs: &[&Ten
 /// input. There is one vector for each output. An input on which no output depends gets zeros.
 ///
 /// # Errors
-/// The errors of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of vectors;
+/// The errors of `f` and of [`grad`]; [`Error::InvalidArgument`] unless there is one vector for each output;
 /// [`Error::DTypeMismatch`] for an input that is not a float.
 pub fn vjp(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
@@ -245,7 +245,7 @@ fn vector_jacobian_products(
 /// rule. The product is zero for an output that does not depend on the inputs.
 ///
 /// # Errors
-/// The errors of `f` and of [`grad`]; [`Error::InvalidArgument`] for another number of tangents;
+/// The errors of `f` and of [`grad`]; [`Error::InvalidArgument`] unless there is one tangent for each input;
 /// [`Error::DTypeMismatch`] for an input or output that is not a float.
 pub fn jvp(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
@@ -259,7 +259,7 @@ pub fn jvp(
     let outputs = f(&inputs)?;
     check_floats("jvp", "output", &outputs)?;
     let products = engine::run_deferred(|| {
-        // Their values do not matter, but zeros would hide a gradient that does not depend on them.
+        // The values of the duals do not matter, but zeros would hide a gradient that does not depend on them.
         let dual = |y: &Tensor| Ok(ones_like(y)?.requires_grad_(true));
         let duals: Vec<Tensor> = outputs.iter().map(dual).collect::<Result<_>>()?;
         let duals: Vec<&Tensor> = duals.iter().collect();
@@ -306,7 +306,7 @@ pub fn hvp(
     Ok((value, products))
 }
 
-/// Computes the gradient of first gradients, Σᵢ vᵢᵀ·∂firstᵢ/∂inputⱼ. First gradients that require no gradient
+/// Computes the gradient of first gradients: Σᵢ vᵢᵀ·∂firstᵢ/∂inputⱼ. First gradients that require no gradient
 /// contribute nothing, and unused inputs get zeros.
 fn second_gradient(
     first: Vec<Tensor>,

@@ -23,7 +23,7 @@ use std::marker::PhantomData;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use step::{CompiledStep, StepKey};
 
-/// A closure that a step consists of, without its type.
+/// The closure of a step, with its type erased.
 type RecordedFn<'a> = &'a mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>;
 
 /// Options of [`capture_with`].
@@ -48,7 +48,7 @@ impl Default for CaptureOptions {
 }
 
 impl CaptureOptions {
-    /// Returns the options for a plan that stays as it was recorded.
+    /// Returns the options for a plan that no pass changes.
     fn unchanged() -> CaptureOptions {
         CaptureOptions { passes: Passes::none(), ..CaptureOptions::default() }
     }
@@ -62,7 +62,7 @@ pub struct CacheStats {
     /// Number of launches that recorded the step again: for inputs of new shapes, other values of [host
     /// flags](crate::HostFlag), other hooks, or replaced state.
     pub misses: u64,
-    /// Number of recordings that are kept.
+    /// Number of cached recordings.
     pub len: usize,
 }
 
@@ -73,9 +73,9 @@ pub enum Placement {
     External,
     /// The tensor is stored in the step's arena.
     Arena(BufferAllocation),
-    /// The tensor is stored in a buffer that the step owns, since the pass `arena` is off.
+    /// The tensor is stored in a buffer of the step, because the pass `arena` is off.
     Buffer,
-    /// The tensor is not stored, since a pass has removed it.
+    /// The tensor is not stored, because a pass has removed it.
     Elided(Elision),
     /// The step does not use the tensor.
     Unknown,
@@ -83,9 +83,9 @@ pub enum Placement {
 
 /// A captured step, which [`launch`](Captured::launch) executes.
 ///
-/// It owns its closure, and a small cache of recordings. Their key is the shapes and dtypes of the inputs, the grad
-/// mode, the values of the [host flags](crate::HostFlag) that the closure reads, and the hooks that it calls. There is
-/// no global state.
+/// It owns its closure, and a small cache of recordings. The key of a recording consists of the shapes and dtypes of
+/// the inputs, the grad mode, the values of the [host flags](crate::HostFlag) that the closure reads, and the hooks
+/// that it calls. There is no global state.
 ///
 /// # Threads
 /// A step is `Send`: it may move to another thread between launches, and a service may hold it in a
@@ -124,21 +124,21 @@ pub struct Captured<'f, F: ?Sized = dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> 
     step: Mutex<Box<F>>,
 }
 
-/// A captured step that stays on its thread, since its closure is not `Send`. [`capture_local`] returns it.
+/// A captured step that stays on its thread, because its closure is not `Send`. [`capture_local`] returns it.
 pub type LocalCaptured<'f> = Captured<'f, dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + 'f>;
 
-/// The recordings of a step. It has no type parameters, so it is compiled once, in this crate.
+/// The recordings of a step. The type has no parameters, so its code is compiled once, in this crate.
 struct Recordings {
     options: CaptureOptions,
-    /// The recordings, in the order of their last launch or preparation; the latest is last.
-    kept: Vec<CompiledStep>,
-    /// The number of recordings that were made.
+    /// The cached recordings, in the order of their last launch or preparation; the latest is last.
+    cached: Vec<CompiledStep>,
+    /// The number of recordings so far.
     recorded: u64,
-    /// The number of the recording that was launched last.
+    /// The id of the recording that was launched last.
     launched: Option<u64>,
     launches: u64,
     stats: CacheStats,
-    /// The random numbers of the thread that recorded the step first.
+    /// The random number stream of the thread that recorded the step first.
     stream: Option<ThreadStream>,
 }
 
@@ -219,8 +219,8 @@ pub fn capture_with<'f, O: IntoOutputs>(
 }
 
 impl<'f> Captured<'f> {
-    /// Creates a captured step without a recording. Its first launch, or [`prepare`](Captured::prepare), records it. At
-    /// least one recording is kept.
+    /// Creates a captured step without a recording. Its first launch, or [`prepare`](Captured::prepare), records it.
+    /// The step always caches at least one recording.
     ///
     /// ```
     /// use pellucid::{CaptureOptions, Captured, Tensor};
@@ -320,51 +320,51 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// Returns the outputs of the latest launch. There are none before the first launch, and after the recording of the
     /// latest launch was dropped.
     pub fn outputs(&self) -> Outputs<'_> {
-        let Recordings { kept, launched, .. } = &self.recordings;
-        let latest = kept.iter().rev().find(|step| Some(step.number()) == *launched);
+        let Recordings { cached, launched, .. } = &self.recordings;
+        let latest = cached.iter().rev().find(|step| Some(step.number()) == *launched);
         Outputs { tensors: latest.map_or(&[], CompiledStep::outputs) }
     }
 
-    /// Returns the identifiers of the kept recordings; the recording that was launched or prepared last is last.
-    /// Recordings are numbered in the order in which they are made, and no number is used again.
+    /// Returns the identifiers of the cached recordings. The last one was launched or prepared last. Recordings are
+    /// numbered in the order of their creation, and no number is used again.
     pub fn recordings(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
-        self.recordings.kept.iter().map(CompiledStep::number)
+        self.recordings.cached.iter().map(CompiledStep::number)
     }
 
     /// Drops all recordings. The next launch records the step.
     pub fn drop_recordings(&mut self) {
-        self.recordings.kept.clear();
+        self.recordings.cached.clear();
     }
 
     /// Returns the shapes of the outputs of a launch with these inputs, or `None` if the launch would record the step.
     pub fn output_shapes(&self, inputs: &[&Tensor]) -> Option<impl ExactSizeIterator<Item = &Shape>> {
         let is_valid = |step: &&CompiledStep| step.fits(inputs) && step.has_current_bindings();
-        let step = self.recordings.kept.iter().rev().find(is_valid)?;
+        let step = self.recordings.cached.iter().rev().find(is_valid)?;
         Some(step.outputs().iter().map(Tensor::shape))
     }
 
     /// Records the step again, without running a kernel, and compares the recordings. Gradients from before the step
-    /// are taken from the first recording: a launch detects whether they were replaced.
+    /// are taken from the first recording, because a launch detects replaced gradients.
     ///
     /// # Errors
     /// [`Error::CaptureChanged`] names the first difference: a host value that has changed since the recording.
     pub fn verify(&mut self) -> Result<()> {
-        match self.recordings.kept.len().checked_sub(1) {
+        match self.recordings.cached.len().checked_sub(1) {
             Some(last) => self.recordings.verify(closure(&mut self.step), last),
             None => Ok(()),
         }
     }
 
-    /// Returns the plan of the latest recording; an empty one if there is no recording. It implements `Display`, and
-    /// [`Plan::to_svg`] draws it.
+    /// Returns the plan of the latest recording, or an empty plan if there is no recording. It implements `Display`,
+    /// and [`Plan::to_svg`] draws it.
     pub fn plan(&self) -> &Plan {
         static EMPTY: LazyLock<Plan> = LazyLock::new(Plan::default);
-        self.recordings.kept.last().map_or(&EMPTY, CompiledStep::plan)
+        self.recordings.cached.last().map_or(&EMPTY, CompiledStep::plan)
     }
 
     /// Names a tensor that the step uses. [`plan`](Captured::plan) prints the name until the step is recorded again.
     pub fn name(&mut self, tensor: &Tensor, name: &str) {
-        if let Some(latest) = self.recordings.kept.last_mut() {
+        if let Some(latest) = self.recordings.cached.last_mut() {
             latest.name(tensor.storage_id(), name);
         }
     }
@@ -372,12 +372,12 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// Returns the placement of a tensor in the plan of the latest recording. `id` is the [`Tensor::storage_id`] of a
     /// tensor that the closure creates, uses or receives.
     pub fn placement(&self, id: StorageId) -> Placement {
-        self.recordings.kept.last().map_or(Placement::Unknown, |latest| latest.placement(id))
+        self.recordings.cached.last().map_or(Placement::Unknown, |latest| latest.placement(id))
     }
 
     /// Returns the statistics of the recordings.
     pub fn cache_stats(&self) -> CacheStats {
-        CacheStats { len: self.recordings.kept.len(), ..self.recordings.stats }
+        CacheStats { len: self.recordings.cached.len(), ..self.recordings.stats }
     }
 }
 
@@ -393,7 +393,7 @@ impl Recordings {
 
     fn unrecorded(options: CaptureOptions) -> Recordings {
         let stats = CacheStats::default();
-        Recordings { options, kept: Vec::new(), recorded: 0, launched: None, launches: 0, stats, stream: None }
+        Recordings { options, cached: Vec::new(), recorded: 0, launched: None, launches: 0, stats, stream: None }
     }
 
     fn launch(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
@@ -408,7 +408,7 @@ impl Recordings {
             self.verify(step, at)?;
         }
         self.launches += 1;
-        let step = &mut self.kept[at];
+        let step = &mut self.cached[at];
         step.launch(inputs)?;
         self.launched = Some(step.number());
         Ok(Outputs { tensors: step.outputs() })
@@ -417,16 +417,16 @@ impl Recordings {
     fn verify(&mut self, step: RecordedFn<'_>, at: usize) -> Result<()> {
         // A gradient that was replaced since the recording, perhaps by another thread, is not a host value. The next
         // launch records the step again.
-        let (key, entries) = (self.kept[at].key(), self.kept[at].entry_gradients().clone());
+        let (key, entries) = (self.cached[at].key(), self.cached[at].entry_gradients().clone());
         let again = self.compiled(step, key, entries, CaptureOptions::unchanged())?;
-        match self.kept[at].difference(&again) {
+        match self.cached[at].difference(&again) {
             Some(difference) => Err(Error::CaptureChanged { difference }),
             None => Ok(()),
         }
     }
 
-    /// Records the step, with the random numbers of the thread that recorded it first. Gradient slots start with their
-    /// gradients in `entries`, or otherwise with their current ones.
+    /// Records the step with the random number stream of the thread that recorded it first. Gradient slots start with
+    /// their gradients in `entries`, or otherwise with their current ones.
     fn compiled(
         &self,
         step: RecordedFn<'_>,
@@ -439,27 +439,27 @@ impl Recordings {
     }
 
     fn prepare(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<bool> {
-        let found = self.find(step, inputs)?;
-        match found {
-            Some(at) => self.kept[at..].rotate_left(1),
+        let existing = self.find(step, inputs)?;
+        match existing {
+            Some(at) => self.cached[at..].rotate_left(1),
             None => _ = self.record(step, inputs).map_err(|error| self.with_moved_input(inputs, error))?,
         }
-        Ok(found.is_none())
+        Ok(existing.is_none())
     }
 
     /// Returns the index of a valid recording for these inputs, or `None`. Recordings that are no longer valid are
     /// dropped.
     fn find(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<Option<usize>> {
         check_untracked(inputs)?;
-        let expected = self.kept.last().map_or(inputs.len(), |s| s.key().inputs());
+        let expected = self.cached.last().map_or(inputs.len(), |s| s.key().inputs());
         if inputs.len() != expected {
             return Err(Error::wrong_number_of_inputs(inputs.len(), expected));
         }
-        self.kept.retain(|step| !step.key().is_key_of(inputs) || step.has_current_bindings());
-        let current = self.kept.iter().position(|step| step.fits(inputs) && step.is_current());
+        self.cached.retain(|step| !step.key().is_key_of(inputs) || step.has_current_bindings());
+        let current = self.cached.iter().position(|step| step.fits(inputs) && step.is_current());
         match current {
             Some(at) => Ok(Some(at)),
-            None if self.kept.iter().any(|step| step.fits(inputs)) => self.find_still_valid(step, inputs),
+            None if self.cached.iter().any(|step| step.fits(inputs)) => self.find_still_valid(step, inputs),
             None => Ok(None),
         }
     }
@@ -468,8 +468,8 @@ impl Recordings {
     fn find_or_record(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<usize> {
         if let Some(at) = self.find(step, inputs)? {
             self.stats.hits += 1;
-            self.kept[at..].rotate_left(1);
-            return Ok(self.kept.len() - 1);
+            self.cached[at..].rotate_left(1);
+            return Ok(self.cached.len() - 1);
         }
         self.stats.misses += 1;
         self.record(step, inputs).map_err(|error| self.with_moved_input(inputs, error))
@@ -481,7 +481,7 @@ impl Recordings {
         if !matches!(error, Error::DeviceMismatch { .. } | Error::ReadInCapture { help: COMPUTED_ELSEWHERE, .. }) {
             return error;
         }
-        match self.kept.last().and_then(|latest| latest.key().moved_input(inputs)) {
+        match self.cached.last().and_then(|latest| latest.key().moved_input(inputs)) {
             Some((index, device)) => Error::InputMismatch {
                 index,
                 got: format!("on {}", inputs[index].device()),
@@ -495,11 +495,11 @@ impl Recordings {
     fn find_still_valid(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<Option<usize>> {
         let again = self.compiled(step, &StepKey::new(inputs), Vec::new(), CaptureOptions::unchanged())?;
         let valid = |step: &CompiledStep| step.fits(inputs) && step.difference(&again).is_none();
-        let found = self.kept.iter().position(valid);
-        if let Some(at) = found {
-            self.kept[at].mark_current();
+        let valid_index = self.cached.iter().position(valid);
+        if let Some(at) = valid_index {
+            self.cached[at].mark_current();
         }
-        Ok(found)
+        Ok(valid_index)
     }
 
     fn record(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<usize> {
@@ -512,18 +512,18 @@ impl Recordings {
         self.recorded += 1;
         step.set_number(self.recorded);
         // A recording with a hook that was removed is never valid again.
-        self.kept.retain(CompiledStep::can_match_again);
-        if self.kept.len() == self.options.max_recordings {
-            self.kept.remove(0);
+        self.cached.retain(CompiledStep::can_match_again);
+        if self.cached.len() == self.options.max_recordings {
+            self.cached.remove(0);
         }
         tracing::debug!(
             inputs = inputs.len(),
             kernels = step.plan().launches.len(),
-            recordings = self.kept.len() + 1,
+            recordings = self.cached.len() + 1,
             "captured a step"
         );
-        self.kept.push(step);
-        Ok(self.kept.len() - 1)
+        self.cached.push(step);
+        Ok(self.cached.len() - 1)
     }
 }
 

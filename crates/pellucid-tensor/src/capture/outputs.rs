@@ -8,7 +8,7 @@ use pellucid_derive::panicking_form;
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, ReadElement, Result, Shape};
 
-/// The return type of a captured step: no tensor, one, or several, or a [`Result`] of them.
+/// The return type of a captured step: no tensor, one tensor, several, or a [`Result`] of them.
 pub trait IntoOutputs {
     /// Returns the tensors in order.
     ///
@@ -83,8 +83,8 @@ impl<'a> Outputs<'a> {
         self.tensors[index].shape()
     }
 
-    /// Returns the outputs as the step stores them, without a copy. A handle of one may outlive this borrow: the next
-    /// launch for inputs of these shapes overwrites its elements, as a write in place does.
+    /// Returns the outputs as the step stores them, without a copy. A handle may outlive this borrow: the next launch
+    /// for inputs with these shapes overwrites its elements, as a write in place does.
     ///
     /// ```
     /// use pellucid::{Tensor, capture};

@@ -1,4 +1,4 @@
-//! Records the kernels of a closure without running them, and keeps or restores all state that the closure changes.
+//! Records the kernels of a closure without running them, and restores the state that the closure changes.
 
 use crate::array::Array;
 use crate::engine::{DeferredGuard, ExecutionMode, RecordedKernel, Recording};
@@ -9,10 +9,10 @@ use pellucid_ir::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// Runs `f` so that its kernels are recorded instead of run, and returns its result and the recording. `f` reads and
-/// changes gradients that no other thread sees; a slot starts with its gradient in `entries`, or otherwise with its
-/// current one. The third value lists the slots that `f` uses, with their gradients before the step, or is the error
-/// that the step would leave a slot in another state. Tensors that `f` creates have no values outside launches.
+/// Records the kernels of `f` without running them, and returns its result and the recording. `f` reads and changes
+/// gradients that no other thread sees. A slot starts with its gradient in `entries`, or otherwise with its current
+/// one. The third value lists the slots that `f` uses, with their gradients before the step. It is an error if the step
+/// would leave a slot in another state. Tensors that `f` creates have no values outside launches.
 ///
 /// A panic of `f` with a typed error returns that error; other panics propagate.
 pub(super) fn record_closure<R>(
@@ -23,12 +23,12 @@ pub(super) fn record_closure<R>(
     let ((result, mut rewritten), slots) =
         collect_recorded_slots(entries, || collect_rewritten_histories(|| catch_unwind(AssertUnwindSafe(f))));
     let mut recording = deferred.take();
-    let own = recording.id;
+    let id = recording.id;
     let changed = record_gradient_copies(&mut recording, slots);
     rewritten.restore();
     drop(deferred);
     for array in recording.kernels.iter().flat_map(|k| &k.outputs) {
-        if array.storage().pending() == own {
+        if array.storage().pending() == id {
             array.storage().set_pending(POISONED);
         }
     }
@@ -41,13 +41,13 @@ pub(super) fn record_closure<R>(
     }
 }
 
-/// Returns true if the arrays are different parts of one storage.
+/// Returns true if the arrays are different views of one storage.
 fn is_moved(before: &Array, after: &Array) -> bool {
     before.shares_storage(after) && before.layout() != after.layout()
 }
 
-/// Returns the slots of a step with their gradients before it. A gradient that was set before the step gets its new
-/// value by a copy at the end of the step.
+/// Returns the slots of a step with their gradients before it. If a gradient was set before the step, a copy at the end
+/// of the step writes its new value.
 fn record_gradient_copies(recording: &mut Recording, used: Vec<RecordedSlot>) -> Result<EntryGradients> {
     let mut slots = Vec::new();
     let mut rejected = None;

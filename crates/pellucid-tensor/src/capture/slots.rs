@@ -1,4 +1,4 @@
-//! The slots of a recording: numbered storages, with their origin and their uses.
+//! The slots of a recording: numbered storages with their origins and uses.
 
 use crate::array::{Array, StorageId};
 use crate::device::Device;
@@ -125,7 +125,7 @@ impl RecordedAccesses {
     }
 }
 
-/// Gives each constant that the step overwrites a second slot, from which every launch restores it first.
+/// Adds a second slot for each constant that the step overwrites. Every launch first restores the constant from it.
 pub(super) fn restore_constants(
     plan: &mut Plan,
     origins: &mut Vec<SlotOrigin>,
@@ -143,8 +143,8 @@ pub(super) fn restore_constants(
     Ok(())
 }
 
-/// Marks the inputs that the step only reads and does not return: a launch may use their storages in place.
-pub(super) fn mark_given_inputs(plan: &mut Plan, origins: &[SlotOrigin], is_written: &[bool]) {
+/// Marks the inputs that the step only reads and does not return. A launch may use their storages in place.
+pub(super) fn mark_in_place_inputs(plan: &mut Plan, origins: &[SlotOrigin], is_written: &[bool]) {
     for (slot, origin) in origins.iter().enumerate() {
         let is_input = matches!(origin, SlotOrigin::Input(_));
         if is_input && !is_written[slot] && plan.outputs.iter().all(|o| o.slot != slot) {
@@ -153,23 +153,25 @@ pub(super) fn mark_given_inputs(plan: &mut Plan, origins: &[SlotOrigin], is_writ
     }
 }
 
-/// Returns the slot of the step's own buffer for an input, the slot of the input if it can be used in place, and the
-/// offset in elements in the own buffer. Returns `None` for an input that no kernel reads.
-pub(super) fn input_place(
+/// Returns the slot of the step's buffer for an input, the slot of the input if it can be used in place, and the offset
+/// in the buffer in elements. Returns `None` for an input that no kernel reads.
+pub(super) fn input_slots(
     plan: &Plan,
     origins: &[SlotOrigin],
-    number: usize,
+    input: usize,
     dtype: DType,
 ) -> Option<(usize, Option<usize>, usize)> {
-    let slot = origins.iter().position(|o| matches!(o, SlotOrigin::Input(n) if *n == number))?;
-    let given = (plan.role(slot) == SlotRole::ExternalRead).then_some(slot);
+    let slot = origins.iter().position(|o| matches!(o, SlotOrigin::Input(n) if *n == input))?;
+    let in_place = (plan.role(slot) == SlotRole::ExternalRead).then_some(slot);
     match &plan.arena {
-        Some(arena) if given.is_none() => Some((arena.slot, given, arena.allocation(slot)?.offset / dtype.size())),
-        _ => Some((slot, given, 0)),
+        Some(arena) if in_place.is_none() => {
+            Some((arena.slot, in_place, arena.allocation(slot)?.offset / dtype.size()))
+        }
+        _ => Some((slot, in_place, 0)),
     }
 }
 
-/// Returns a flag for every slot: true if a launch writes it.
+/// Returns a flag for every slot: true if a launch writes the slot.
 pub(super) fn written_slots(launches: &[Launch], slots: usize) -> Vec<bool> {
     let mut is_written = vec![false; slots];
     launches.iter().flat_map(|launch| &launch.outputs).for_each(|operand| is_written[operand.slot] = true);
@@ -185,8 +187,8 @@ fn input_written_error(input: usize, shape: &Shape) -> Error {
     Error::invalid("capture", reason)
 }
 
-/// Returns the device on which most kernels of a recording run: the device of the first kernel that has inputs and
-/// whose result is not a constant. For a step of constants alone, it is the device of its outputs.
+/// Returns the device on which the kernels of a recording run: the device of the first kernel that has inputs and whose
+/// result is not a constant. For a step of constants alone, it is the device of its outputs.
 fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     let mut kernels = recording.kernels.iter().filter(|k| !k.inputs.is_empty() && !k.is_host_constant);
     let device = |k: &RecordedKernel| k.outputs[0].device();

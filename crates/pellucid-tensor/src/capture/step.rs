@@ -2,7 +2,7 @@
 
 use super::recording::record_closure;
 use super::slots::{
-    NumberedPlan, RecordedAccesses, SlotOrigin, StateWrite, byte_range, input_place, mark_given_inputs,
+    NumberedPlan, RecordedAccesses, SlotOrigin, StateWrite, byte_range, input_slots, mark_in_place_inputs,
     restore_constants, written_slots,
 };
 use super::{CaptureOptions, Placement};
@@ -46,7 +46,7 @@ impl StepKey {
         devices.find(|(_, (device, t))| *device != t.device()).map(|(index, (device, _))| (index, device))
     }
 
-    /// Returns true if this is the key of the inputs. It allocates nothing, because every launch calls it.
+    /// Returns true if the inputs have this key. It allocates nothing, because every launch calls it.
     pub(super) fn is_key_of(&self, inputs: &[&Tensor]) -> bool {
         let same = |(meta, device): &(Meta, Device), t: &Tensor| {
             meta.shape == *t.shape() && meta.dtype == t.dtype() && *device == t.device()
@@ -61,23 +61,23 @@ impl StepKey {
 /// An input that the step reads.
 struct StepInput {
     /// The buffer of the step to which the input is copied if its storage cannot be used in place.
-    own: Array,
-    /// The slot of the input if the step only reads the input. The plan can then use the storage of the input in place.
-    given: Option<usize>,
+    buffer: Array,
+    /// The slot of the input if the plan can use the storage of the input in place, because the step only reads it.
+    in_place: Option<usize>,
 }
 
 /// A recording, compiled to a plan and prepared by the backend.
 pub(super) struct CompiledStep {
     key: StepKey,
-    /// The number among the recordings of the captured step; 0 for a recording that is not kept.
+    /// The id among the recordings of the captured step; 0 for a recording that is not cached.
     number: u64,
-    /// The plan before all passes, for comparison.
+    /// The plan before all passes. It is compared with later recordings.
     recorded: Plan,
     plan: Plan,
     /// The kernels that run once, before the first launch.
     setup: Option<Box<dyn CompiledPlan>>,
     prepared: Box<dyn CompiledPlan>,
-    /// One storage for each slot of the plan. Storages in the arena have no memory of their own.
+    /// One storage for each slot of the plan. Storages in the arena have no memory of themselves.
     storages: Vec<Arc<Storage>>,
     origins: Vec<SlotOrigin>,
     /// The outside storages that the step only reads.
@@ -98,9 +98,9 @@ pub(super) struct CompiledStep {
     /// Slots of outside storages with handles that belong to no recorded step. A slot that loses these handles was
     /// replaced by the closure.
     outside_slots: Vec<usize>,
-    /// What the closure reads on the host.
+    /// The host state that the closure reads.
     dependencies: HostDependencies,
-    /// The count of `requires_grad` changes for which the recording is known to be valid.
+    /// The count of `requires_grad` changes at which the recording was last validated.
     requires_grad_changes: u64,
 }
 
@@ -121,7 +121,7 @@ impl CompiledStep {
         let arrays: Vec<Array> = outputs.iter().map(|t| t.array().clone()).collect();
         let mut step = CompiledStep::compile(key.clone(), &recording, &inputs, &arrays, slots, options)?;
         step.dependencies = std::mem::take(&mut recording.dependencies);
-        // After this drop, only the step holds tensors of the recording, so that handles can be counted.
+        // After this drop, only the step holds tensors of the recording, so handles can be counted.
         drop((outputs, arrays, recording));
         step.register_handles();
         Ok(step)
@@ -135,7 +135,7 @@ impl CompiledStep {
             (0..self.origins.len()).filter(bound).filter(|&slot| self.has_outside_handles(slot)).collect();
     }
 
-    /// Returns the number of handles that the step has of an outside storage.
+    /// Returns the number of handles of an outside storage that the step holds.
     fn handles(&self, slot: usize) -> u32 {
         let outputs = self.outputs.iter().filter(|o| Arc::ptr_eq(o.array().storage(), &self.storages[slot])).count();
         // The step has one handle in `storages`, and one in `read` or `written`.
@@ -165,7 +165,7 @@ impl CompiledStep {
         recorded.slots = storages.iter().map(|s| s.buffer().bytes()).collect();
         recorded.roles = origins.iter().map(SlotOrigin::role).collect();
         let is_written = written_slots(&recorded.launches, origins.len());
-        mark_given_inputs(&mut recorded, &origins, &is_written);
+        mark_in_place_inputs(&mut recorded, &origins, &is_written);
 
         let plan = recorded.clone().after(options.passes);
         if let Some(arena) = &plan.arena {
@@ -179,8 +179,11 @@ impl CompiledStep {
         let outputs: Vec<Tensor> = plan.outputs.iter().map(output).collect();
         let metas = key.metas.iter().map(|(meta, _)| meta).enumerate();
         let own_input = |(number, meta): (usize, &Meta)| {
-            let (slot, given, offset) = input_place(&plan, &origins, number, meta.dtype)?;
-            Some(StepInput { own: view(slot, Layout::contiguous_from(meta.shape.clone(), offset), meta.dtype), given })
+            let (slot, in_place, offset) = input_slots(&plan, &origins, number, meta.dtype)?;
+            Some(StepInput {
+                buffer: view(slot, Layout::contiguous_from(meta.shape.clone(), offset), meta.dtype),
+                in_place,
+            })
         };
         let inputs: Vec<Option<StepInput>> = metas.map(own_input).collect();
 
@@ -190,11 +193,11 @@ impl CompiledStep {
         let [mut read, mut written] =
             [read, write].map(|list| list.into_iter().map(|i| storages[i].clone()).collect::<Vec<_>>());
         for storage in outputs.iter().map(|output| output.array().storage()) {
-            if !read.iter().chain(&written).any(|known| Arc::ptr_eq(known, storage)) {
+            if !read.iter().chain(&written).any(|listed| Arc::ptr_eq(listed, storage)) {
                 written.push(storage.clone());
             }
         }
-        // Storages of inputs are added for the time of a launch, which must not allocate.
+        // Each launch adds the storages of its inputs, and must not allocate.
         read.reserve_exact(inputs.len());
         let setup = (!plan.setup.is_empty()).then(|| {
             let launches = plan.setup.clone();
@@ -337,28 +340,28 @@ impl CompiledStep {
         let launched = self.bind_inputs(inputs).and_then(|()| self.run());
         self.read.truncate(bound);
         for input in self.inputs.iter().flatten() {
-            if let Some(slot) = input.given {
-                self.storages[slot] = input.own.storage().clone();
+            if let Some(slot) = input.in_place {
+                self.storages[slot] = input.buffer.storage().clone();
             }
         }
         launched
     }
 
     /// Returns an error for inputs that share memory with a tensor that the step writes before its last read of the
-    /// input. A launch may use a copy made before the write, and eager execution would read the new values.
+    /// input. A launch may use a copy from before the write, but eager execution would read the new values.
     fn check_stale_inputs(&self, inputs: &[&Tensor]) -> Result<()> {
         for (index, (tensor, last)) in inputs.iter().zip(&self.last_reads).enumerate() {
             let (array, Some(last)) = (tensor.array(), last) else { continue };
-            // A storage that no captured step uses cannot be one that this step writes.
+            // If no captured step uses a storage, this step does not write it.
             if array.storage().kept() == 0 {
                 continue;
             }
-            let own = byte_range(array.layout(), array.dtype());
+            let bytes = byte_range(array.layout(), array.dtype());
             let stale = |write: &&StateWrite| {
                 write.storage == StorageId::of(array.storage())
                     && write.launch < *last
-                    && write.bytes.start < own.end
-                    && own.start < write.bytes.end
+                    && write.bytes.start < bytes.end
+                    && bytes.start < write.bytes.end
             };
             if self.writes.iter().any(|write| stale(&write)) {
                 let reason = format!(
@@ -377,12 +380,12 @@ impl CompiledStep {
         for (tensor, input) in inputs.iter().zip(&self.inputs) {
             let (array, Some(input)) = (tensor.array(), input) else { continue };
             let dense = array.layout().is_contiguous() && array.layout().offset() == 0;
-            match input.given.filter(|_| dense && !self.is_written(array)) {
+            match input.in_place.filter(|_| dense && !self.is_written(array)) {
                 Some(slot) => {
                     self.storages[slot] = array.storage().clone();
                     self.read.push(array.storage().clone());
                 }
-                None => run_kernel(&Kernel::Copy, &[array], &[&input.own], VersionUpdate::Skip)?,
+                None => run_kernel(&Kernel::Copy, &[array], &[&input.buffer], VersionUpdate::Skip)?,
             }
         }
         Ok(())

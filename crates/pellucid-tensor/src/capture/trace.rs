@@ -76,17 +76,17 @@ pub fn traced() -> Option<KernelWork> {
     is_capturing().then(|| with_current(|recording| kernel_work(recording)))
 }
 
-/// Returns the storages that recorded kernels write, without the first `kernels` kernels and without storages that
-/// existed before the recording. Each storage is listed once. The list is empty outside [`trace`] and of captured
-/// steps, where no kernel is recorded.
+/// Returns the storages that recorded kernels write. The first `kernels` kernels and storages from before the recording
+/// are excluded. Each storage is listed once. Outside [`trace`] and captured steps, the list is empty, because no
+/// kernel is recorded.
 pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
     if !is_capturing() {
         return Vec::new();
     }
     with_current(|recording| {
-        let own = recording.id;
-        let since = own_kernels(recording).skip(kernels as usize).flat_map(|k| &k.outputs);
-        let new = since.filter(|a| a.storage().pending() == own).map(|a| StorageId::of(a.storage()));
+        let id = recording.id;
+        let since = device_kernels(recording).skip(kernels as usize).flat_map(|k| &k.outputs);
+        let new = since.filter(|a| a.storage().pending() == id).map(|a| StorageId::of(a.storage()));
         let mut written: Vec<StorageId> = Vec::new();
         new.for_each(|id| {
             if !written.contains(&id) {
@@ -98,7 +98,7 @@ pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
 }
 
 /// Returns the recorded kernels without those whose results are constants on another device.
-fn own_kernels(recording: &Recording) -> impl Iterator<Item = &RecordedKernel> {
+fn device_kernels(recording: &Recording) -> impl Iterator<Item = &RecordedKernel> {
     recording.kernels.iter().filter(|k| !k.is_host_constant)
 }
 
@@ -107,14 +107,14 @@ fn kernel_work(recording: &Recording) -> KernelWork {
     let metas = |arrays: &[Array]| -> SmallVec<[Meta; 4]> {
         arrays.iter().map(|a| Meta { shape: a.shape().clone(), dtype: a.dtype() }).collect()
     };
-    let mut work = KernelWork { kernels: own_kernels(recording).count() as u64, ..KernelWork::default() };
-    let mut seen = HashSet::new();
-    for k in own_kernels(recording) {
+    let mut work = KernelWork { kernels: device_kernels(recording).count() as u64, ..KernelWork::default() };
+    let mut counted = HashSet::new();
+    for k in device_kernels(recording) {
         let (inputs, outputs) = (metas(&k.inputs), metas(&k.outputs));
         work.flops += k.kernel.flops(&inputs, &outputs);
         let bytes = |m: &Meta| (m.shape.size() * m.dtype.size()) as u64;
         work.bytes += inputs.iter().chain(&outputs).map(bytes).sum::<u64>();
-        let new = |a: &&Array| !a.storage().buffer().is_allocated() && seen.insert(Arc::as_ptr(a.storage()));
+        let new = |a: &&Array| !a.storage().buffer().is_allocated() && counted.insert(Arc::as_ptr(a.storage()));
         work.allocated_bytes += k.outputs.iter().filter(new).map(|a| a.storage().buffer().bytes() as u64).sum::<u64>();
     }
     work

@@ -2,7 +2,7 @@
 
 use std::hash::Hasher;
 
-/// A hasher for addresses: the low bits are alignment, a multiplication spreads the others.
+/// A hasher for addresses. The low bits are alignment; a multiplication spreads the other bits.
 #[derive(Default)]
 pub(crate) struct AddressHasher(u64);
 

@@ -15,8 +15,8 @@ use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Runs kernels of one device that were recorded in the list `list`. `is_written_later` tells whether kernels that stay
-/// in the list write a storage.
+/// Runs kernels of one device that were recorded in the list `list`. `is_written_later` returns true if kernels that
+/// stay in the list write a storage.
 ///
 /// # Errors
 /// The error of the first kernel that fails. Results that are not complete then have no values.
@@ -43,7 +43,7 @@ pub(super) fn run_kernels(
     let roles = plan.roles.clone();
     let outcome = run_plan(device, plan, &storages).or_else(|failed| {
         // If no kernel of a list has run, the list is run as in eager mode, so that the kernels before the failing one
-        // run.
+        // are executed.
         if failed.complete.is_some() || matches!(failed.error, Error::DeviceUnavailable { .. }) {
             return Err(failed);
         }
@@ -76,7 +76,7 @@ struct RunFailure {
 }
 
 impl RunFailure {
-    /// Returns the failure of a run before its first launch.
+    /// Returns a failure before the first launch of a run.
     fn before_all(error: Error) -> Box<RunFailure> {
         Box::new(RunFailure { error, complete: None })
     }
@@ -107,13 +107,14 @@ fn run_one_by_one(
     })
 }
 
-/// Optimizes, compiles and runs a plan. Slots without memory get theirs at their first write.
+/// Optimizes, compiles and runs a plan. The memory of a slot is allocated at its first write.
 fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(), Box<RunFailure>> {
-    let of_role = |roles: &[SlotRole]| {
-        let of_role = plan.roles.iter().zip(storages).filter(|(role, _)| roles.contains(role));
-        of_role.map(|(_, storage)| storage.clone()).collect::<SmallVec<[Arc<Storage>; 16]>>()
+    let with_role = |roles: &[SlotRole]| {
+        let with_role = plan.roles.iter().zip(storages).filter(|(role, _)| roles.contains(role));
+        with_role.map(|(_, storage)| storage.clone()).collect::<SmallVec<[Arc<Storage>; 16]>>()
     };
-    let (read, written) = (of_role(&[SlotRole::ExternalRead]), of_role(&[SlotRole::State, SlotRole::ExternalWrite]));
+    let (read, written) =
+        (with_role(&[SlotRole::ExternalRead]), with_role(&[SlotRole::State, SlotRole::ExternalWrite]));
     if let [launch] = &plan.launches[..] {
         let _guard = BorrowGuard::acquire(&read, &written);
         stats::count_launches(1, launch.bytes());

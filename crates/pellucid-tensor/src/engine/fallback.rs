@@ -1,4 +1,4 @@
-//! Kernels on a device: native, or on the CPU if the backend has no kernel of its own; and plans of such backends.
+//! Kernels on a device: native, or on the CPU if the backend does not implement them; and plans of such backends.
 
 use super::stats;
 use crate::device::Device;
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-/// Runs one kernel on a device. The caller holds the borrow words of all operands.
+/// Runs one kernel on a device. The caller holds the borrows of all operands.
 #[inline]
 pub(super) fn run_on(device: Device, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
     #[cfg(pellucid_unoptimized)]
@@ -24,7 +24,7 @@ pub(super) fn run_on(device: Device, kernel: &Kernel, inputs: &[View<'_>], outpu
     run_on_cpu(device, kernel, inputs, outputs)
 }
 
-/// Returns true if a device has a kernel of its own for these operands.
+/// Returns true if the backend of a device implements the kernel for these operands.
 fn is_native<'a, O: 'a>(device: Device, kernel: &Kernel, inputs: &'a [O], outputs: &'a [O]) -> bool
 where
     OperandMeta<'a>: From<&'a O>,
@@ -33,7 +33,7 @@ where
     device.backend().support(kernel, &metas(inputs), &metas(outputs)) == Support::Native
 }
 
-/// Reports once for each operation that it runs on the CPU.
+/// Reports once for each operation that the CPU runs it.
 #[cold]
 fn warn_once(device: Device, op: &'static str) {
     static WARNED: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
@@ -80,14 +80,14 @@ fn run_on_cpu(device: Device, kernel: &Kernel, inputs: &[View<'_>], outputs: &[V
     Ok(())
 }
 
-/// Returns zeroed memory of the host.
+/// Returns zeroed host memory.
 fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
     let mut contents = crate::array::host_vec(bytes)?;
     contents.resize(bytes, 0);
     Ok(contents)
 }
 
-/// Compiles a plan for repeated launches on a device. Launches that the backend does not compile run one by one.
+/// Compiles a plan for repeated launches on a device. If the backend does not compile launches, they run one by one.
 ///
 /// # Errors
 /// The errors of [`pellucid_ir::backend::Backend::prepare`].
@@ -99,27 +99,27 @@ pub(crate) fn prepare(device: Device, plan: &Plan) -> Result<Box<dyn CompiledPla
     {
         return Ok(compiled);
     }
-    let mut parts = Vec::new();
+    let mut sections = Vec::new();
     for launches in plan.launches.chunk_by(|a, b| native(a) == native(b)) {
-        let part = Plan { launches: launches.to_vec(), setup: Vec::new(), ..plan.clone() };
-        let compiled = if native(&launches[0]) { device.backend().prepare(&part)? } else { None };
-        parts.push((
+        let section = Plan { launches: launches.to_vec(), setup: Vec::new(), ..plan.clone() };
+        let compiled = if native(&launches[0]) { device.backend().prepare(&section)? } else { None };
+        sections.push((
             launches.len(),
-            compiled.unwrap_or_else(|| Box::new(LaunchList { device, launches: part.launches })),
+            compiled.unwrap_or_else(|| Box::new(LaunchList { device, launches: section.launches })),
         ));
     }
-    Ok(Box::new(PlanParts(parts)))
+    Ok(Box::new(PlanSections(sections)))
 }
 
-/// The compiled parts of a plan, each with the number of its launches.
-struct PlanParts(Vec<(usize, Box<dyn CompiledPlan>)>);
+/// The compiled sections of a plan, each with its number of launches.
+struct PlanSections(Vec<(usize, Box<dyn CompiledPlan>)>);
 
-impl CompiledPlan for PlanParts {
+impl CompiledPlan for PlanSections {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
-        let mut first = 0;
-        for (launches, part) in &self.0 {
-            part.launch(slots).map_err(|failed| LaunchFailure { launch: first + failed.launch, ..failed })?;
-            first += launches;
+        let mut first_launch = 0;
+        for (launches, section) in &self.0 {
+            section.launch(slots).map_err(|failed| LaunchFailure { launch: first_launch + failed.launch, ..failed })?;
+            first_launch += launches;
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl CompiledPlan for LaunchList {
     }
 }
 
-/// Runs launches one by one. `slots[i]` is the storage of slot `i`; the caller holds the borrow words.
+/// Runs launches one by one. `slots[i]` is the storage of slot `i`. The caller holds the borrows.
 pub(super) fn run_launches(device: Device, launches: &[Launch], slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
     for (index, launch) in launches.iter().enumerate() {
         let failed = |error| LaunchFailure { launch: index, error };

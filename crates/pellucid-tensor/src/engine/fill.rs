@@ -1,4 +1,4 @@
-//! Arrays that are filled with one value.
+//! Arrays filled with one value.
 
 use super::{ExecutionMode, map_dense, mode, submit};
 use crate::array::{Array, checked_size};
@@ -22,13 +22,13 @@ impl Array {
                 _ => {}
             }
         }
-        // A boolean array is filled by the mask value ≠ 0.
+        // The fill of a boolean array computes the mask value ≠ 0.
         let formula = match dtype {
             DType::Bool => formula! { static fill(; value) = value.ne(0); },
             _ => formula! { static fill(; value) = value; },
         };
-        let number = if dtype == DType::Bool { DType::F32 } else { dtype };
-        let (program, params) = (formula.uniform_program(number)?, Params::from([value]));
+        let value_dtype = if dtype == DType::Bool { DType::F32 } else { dtype };
+        let (program, params) = (formula.uniform_program(value_dtype)?, Params::from([value]));
         if eager && device.is_cpu() {
             let storage = map_dense(device, program, &params, checked_size(&shape)?, &[], None);
             let storage = storage.map_err(|error| error.with_shape(&shape))?;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Hooks in the order of registration.
 ///
 /// A captured step that reads the list is replayed while the same hooks are registered. After a change it is recorded
-/// again; when the change is undone, its earlier recording is found. Two lists are equal if they have the same length
-/// and all hooks of the first are still registered, so a recording depends on one flag for the length and one for each
-/// hook.
+/// again. If the change is undone, the earlier recording is valid again. Two lists are equal if they have the same
+/// length and all hooks of the first are still registered. So a recording depends on one flag for the length and one
+/// for each hook.
 #[doc(hidden)]
 pub struct HookList<H> {
     hooks: Vec<ListedHook<H>>,
@@ -30,7 +30,7 @@ impl<H: Clone> HookList<H> {
         HookList { hooks: Vec::new(), length: OnceLock::new() }
     }
 
-    /// Adds a hook and returns its id, which no other hook in the process has.
+    /// Adds a hook and returns its id, which is unique in the process.
     pub fn add(&mut self, hook: H) -> u64 {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Tensors that a captured step computes on the CPU from fills and host values alone, for use on its device.
+//! Tensors that a captured step computes on the CPU from fills and host values alone, for use on the step's device.
 //!
 //! Operations create tensors of host values (indices, fills), and compute with them before they are combined with an
 //! operand on a device. Eagerly these kernels run on the CPU, and the result is copied. A captured step has one device:
@@ -20,10 +20,10 @@ impl Recording {
         (0..self.kernels.len()).filter(writes)
     }
 
-    /// Returns the value of a recorded array, if it is known.
+    /// Returns the value of a recorded array, if the recording has computed it.
     fn host_constant(&self, array: &Array) -> Option<Array> {
-        let found = self.host_constants.iter().rfind(|known| known.recorded.shares_storage(array))?;
-        (found.writers == self.writers(array).count()).then(|| found.value.view(array.layout().clone()))
+        let constant = self.host_constants.iter().rfind(|constant| constant.recorded.shares_storage(array))?;
+        (constant.writers == self.writers(array).count()).then(|| constant.value.view(array.layout().clone()))
     }
 
     /// Returns true if the array has a value that the step does not change.
@@ -32,16 +32,16 @@ impl Recording {
         storage.pending() == READY && storage.buffer().is_allocated() && self.writers(array).next().is_none()
     }
 
-    /// Returns the kernels that compute an array from fills and host values, in their order, without those whose
-    /// results are known. Returns `None` if the array depends on an input of the step, on random numbers, or on an
+    /// Returns the kernels that compute an array from fills and host values, in order, without kernels whose results
+    /// are computed already. Returns `None` if the array depends on an input of the step, on random numbers, or on an
     /// outside tensor that the step writes.
     fn sources(&self, array: &Array) -> Option<Vec<usize>> {
-        let (mut sources, mut seen, mut open) = (Vec::new(), Vec::<&Array>::new(), vec![array]);
+        let (mut sources, mut visited, mut open) = (Vec::new(), Vec::<&Array>::new(), vec![array]);
         while let Some(array) = open.pop() {
-            if seen.iter().any(|other| other.shares_storage(array)) || self.host_constant(array).is_some() {
+            if visited.iter().any(|other| other.shares_storage(array)) || self.host_constant(array).is_some() {
                 continue;
             }
-            seen.push(array);
+            visited.push(array);
             if self.is_host_value(array) {
                 continue;
             }
@@ -61,8 +61,8 @@ impl Recording {
         Some(sources)
     }
 
-    /// Returns the only kernel that writes an array, if it writes the entire array with a value that is the same on
-    /// every device: a fill, or a copy of host values.
+    /// Returns the only kernel that writes an array, if it writes the entire array with a value that is equal on every
+    /// device: a fill, or a copy of host values.
     fn exact_source(&self, array: &Array, sources: &[usize]) -> Option<usize> {
         let &[k] = sources else { return None };
         let kernel = &self.kernels[k];
@@ -76,8 +76,8 @@ impl Recording {
     }
 }
 
-/// Returns a copy on another device of an array that a captured step computes on the CPU from fills and host values
-/// alone. `upload` copies a value to the device.
+/// Copies an array that a captured step computes on the CPU, from fills and host values alone, to another device.
+/// `upload` copies a value to the device.
 ///
 /// Returns `None`, with the recording unchanged, for any other array.
 pub(super) fn host_constant_on(
@@ -106,7 +106,7 @@ pub(super) fn host_constant_on(
     Ok(Some(copy))
 }
 
-/// Runs recorded kernels now, into new arrays, and stores the values of their results.
+/// Runs recorded kernels immediately, into new arrays, and stores the values of their results.
 fn compute(kernels: &[usize]) -> Result<()> {
     let mut values: Vec<(Array, Array)> = Vec::new();
     for &k in kernels {
@@ -130,7 +130,7 @@ fn compute(kernels: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Returns an operand of a kernel that runs now. `values` has the storages that such kernels write.
+/// Returns an operand of a kernel that runs immediately. `values` contains the storages that such kernels write.
 fn operand(array: &Array, values: &mut Vec<(Array, Array)>) -> Result<Array> {
     if let Some((_, value)) = values.iter().find(|(recorded, _)| recorded.shares_storage(array)) {
         return Ok(value.view(array.layout().clone()));

@@ -1,4 +1,4 @@
-//! `HostDependencies`: the host flags, and the tensors of other devices, that a recording depends on.
+//! `HostDependencies`: the host flags and the tensors of other devices on which a recording depends.
 
 use crate::array::Array;
 use pellucid_ir::backend::Storage;
@@ -11,7 +11,7 @@ static FLAG_CHANGES: AtomicUsize = AtomicUsize::new(0);
 /// The last value of a flag, after which it never changes.
 pub(super) const RETIRED: usize = usize::MAX;
 
-/// Returns the process-wide count of changes of host flags. Values that are read afterwards belong to this count or to
+/// Returns the process-wide count of changes of host flags. Flag values that are read later belong to this count or to
 /// a later one.
 #[inline]
 fn flag_changes() -> usize {
@@ -23,13 +23,13 @@ pub(super) fn count_flag_change() {
     FLAG_CHANGES.fetch_add(1, Ordering::Release);
 }
 
-/// What a step reads on the host while it is recorded. The recording is valid as long as it does not change.
+/// The host state that a step reads while it is recorded. The recording is valid while this state is unchanged.
 #[derive(Default)]
 pub(crate) struct HostDependencies {
     /// Flags, each with its value; `None` for a flag that the step sets before it reads it.
     flags: Vec<(Arc<AtomicUsize>, Option<usize>)>,
-    /// 1 plus the count of flag changes for which all flags are known to have these values. While no flag in the
-    /// process changes, a launch reads only the count.
+    /// 1 plus the count of flag changes at which all flags had these values. While no flag in the process changes, a
+    /// launch reads only the count.
     matched_at: AtomicUsize,
     /// Storages whose elements were copied to the device of the step, each with its version.
     sources: Vec<(Arc<Storage>, u64)>,
@@ -38,14 +38,14 @@ pub(crate) struct HostDependencies {
 impl HostDependencies {
     /// Records the first access to a flag: a read of `value`, or a write (`None`). Later accesses change nothing.
     pub(super) fn note_flag(&mut self, flag: &Arc<AtomicUsize>, value: Option<usize>) {
-        if !self.flags.iter().any(|(own, _)| Arc::ptr_eq(own, flag)) {
+        if !self.flags.iter().any(|(noted, _)| Arc::ptr_eq(noted, flag)) {
             self.flags.push((flag.clone(), value));
         }
     }
 
     /// Records that the elements of `source` were copied to the device of the step.
     pub(super) fn note_source(&mut self, source: &Array) {
-        if !self.sources.iter().any(|(own, _)| Arc::ptr_eq(own, source.storage())) {
+        if !self.sources.iter().any(|(noted, _)| Arc::ptr_eq(noted, source.storage())) {
             self.sources.push((source.storage().clone(), source.storage().version()));
         }
     }

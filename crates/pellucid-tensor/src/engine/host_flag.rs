@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A host value that selects which kernels a step contains: training or evaluation, or a branch of a model.
 ///
 /// A [captured](crate::capture) step that reads a flag is replayed while the flag has the value of its recording. For
-/// another value the step is recorded once more, and both recordings are kept. A step that sets a flag before it reads
-/// it does not depend on it.
+/// another value the step is recorded once more, and both recordings are cached. A step that sets a flag before it
+/// reads the flag does not depend on it.
 ///
 /// ```
 /// use pellucid::{Tensor, capture, engine::HostFlag};
@@ -30,7 +30,7 @@ impl HostFlag {
         HostFlag(Arc::new(AtomicUsize::new(value)))
     }
 
-    /// Returns the value. In a captured step, the recording becomes dependent on it.
+    /// Returns the value. In a captured step, the recording then depends on it.
     pub fn get(&self) -> usize {
         let value = self.0.load(Ordering::Relaxed);
         self.note(Some(value));
@@ -42,8 +42,8 @@ impl HostFlag {
         self.replace(value);
     }
 
-    /// Sets the value and returns the previous one, so that the caller can restore it. A step that is being captured
-    /// does not become dependent on the returned value.
+    /// Sets the value and returns the previous one, so that the caller can restore it. A captured step does not become
+    /// dependent on the returned value.
     pub fn replace(&self, value: usize) -> usize {
         self.note(None);
         let before = self.0.swap(value, Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl HostFlag {
         before
     }
 
-    /// Sets a value that the flag never leaves. Recordings that have read another value are not kept.
+    /// Sets a final value. Recordings that have read another value are dropped.
     pub(super) fn retire(&self) {
         self.set(RETIRED);
     }
@@ -63,7 +63,7 @@ impl HostFlag {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Returns another handle of this flag. A clone is an independent flag.
+    /// Returns another handle of this flag. In contrast, a clone is an independent flag.
     #[doc(hidden)]
     pub fn handle(&self) -> HostFlag {
         HostFlag(self.0.clone())

@@ -20,10 +20,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-/// The number of deferred kernels that triggers a run, so that the memory of a list stays bounded.
+/// The number of deferred kernels at which a list runs, so that the memory of a list is bounded.
 const MAX_KERNELS: usize = 2_048;
 
-/// The uploaded bytes at which a list runs by itself: its kernels hold the uploaded arrays.
+/// The number of uploaded bytes at which a list runs: its kernels hold the uploaded arrays.
 const MAX_UPLOADED: usize = 256 << 20;
 
 /// A list of deferred kernels.
@@ -34,8 +34,8 @@ pub(crate) struct DeferredList {
     is_orphan: AtomicBool,
     is_capture: bool,
     recording: Mutex<Recording>,
-    /// The error of a run that another thread or a write caused. The next run that the thread of the list asks for, or
-    /// its next read on the host, returns it.
+    /// The error of a run that another thread or a write caused. The next run that the list's thread requests, or its
+    /// next read on the host, returns it.
     unreported: Mutex<Option<Error>>,
 }
 
@@ -54,8 +54,8 @@ thread_local! {
 struct DeviceLists(Vec<(Device, SharedList)>);
 
 impl Drop for DeviceLists {
-    /// Removes the lists from the registry. A list with results that another thread holds stays until that thread reads
-    /// or drops them.
+    /// Removes the lists from the registry. A list with results that another thread holds remains until that thread
+    /// reads or drops them.
     fn drop(&mut self) {
         for (_, list) in &self.0 {
             // Another thread may remove the list as soon as it is an orphan.
@@ -86,7 +86,7 @@ fn remove_orphans() {
     orphans.iter().filter(|list| !is_flushing(list.id)).filter(is_unneeded).for_each(|list| list.unregister());
 }
 
-/// The lists by id, for threads that read a pending value of another thread's list.
+/// The lists by id. A thread that reads a pending value of another thread's list looks it up here.
 fn registry() -> MutexGuard<'static, HashMap<u64, SharedList>> {
     static LISTS: OnceLock<Mutex<HashMap<u64, SharedList>>> = OnceLock::new();
     lock(LISTS.get_or_init(Default::default))
@@ -167,7 +167,7 @@ impl DeferredList {
         }
     }
 
-    /// Runs all kernels. The thread that runs this list already, for example by a kernel that copies an operand, does
+    /// Runs all kernels. A nested call on the thread that runs this list, for example for a copy of an operand, does
     /// nothing.
     ///
     /// # Errors
@@ -188,12 +188,12 @@ impl DeferredList {
         self.take_unreported().map_or(outcome, Err)
     }
 
-    /// Takes the error of an earlier run that was not reported.
+    /// Takes the unreported error of an earlier run.
     fn take_unreported(&self) -> Option<Error> {
         lock(&self.unreported).take()
     }
 
-    /// Runs all kernels. An error is kept for the thread of the list.
+    /// Runs all kernels. An error is stored for the thread of the list.
     fn flush_unreported(&self) {
         if let Err(error) = self.flush() {
             lock(&self.unreported).get_or_insert(error);
@@ -201,7 +201,7 @@ impl DeferredList {
     }
 
     /// Returns true if this thread appends kernels to the list.
-    fn is_own(&self) -> bool {
+    fn is_of_this_thread(&self) -> bool {
         let is_current = || CURRENT.with_borrow(|current| current.as_ref().is_some_and(|list| list.id == self.id));
         is_current() || DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.iter().any(|(_, l)| l.id == self.id))
     }
@@ -215,22 +215,22 @@ impl DeferredList {
         }
         let _immediate = ModeGuard::to(ExecutionMode::Immediate);
         let _flushing = FlushGuard(FLUSHING.replace(self.id));
-        // Kernels of different devices use different arrays. The list keeps its memory for the next kernels.
-        let mut parts: Vec<(Device, Vec<RecordedKernel>)> = Vec::with_capacity(1);
+        // Kernels of different devices use different arrays. The list reuses its memory for later kernels.
+        let mut by_device: Vec<(Device, Vec<RecordedKernel>)> = Vec::with_capacity(1);
         for kernel in recording.kernels.drain(..count) {
             let operand = kernel.outputs.first().or(kernel.inputs.first());
             let device = operand.expect("a kernel must have at least one operand").device();
-            let known = parts.iter().position(|(other, _)| *other == device).unwrap_or_else(|| {
-                parts.push((device, Vec::with_capacity(count)));
-                parts.len() - 1
+            let index = by_device.iter().position(|(other, _)| *other == device).unwrap_or_else(|| {
+                by_device.push((device, Vec::with_capacity(count)));
+                by_device.len() - 1
             });
-            parts[known].1.push(kernel);
+            by_device[index].1.push(kernel);
         }
         let later: HashSet<*const Storage> =
             recording.kernels.iter().flat_map(|k| &k.outputs).map(|out| Arc::as_ptr(out.storage())).collect();
         let is_written_later = |storage: &Arc<Storage>| later.contains(&Arc::as_ptr(storage));
         let run = |(device, kernels)| run_kernels(self.id, device, kernels, is_written_later);
-        let outcome = parts.into_iter().map(run).fold(Ok(()), Result::and);
+        let outcome = by_device.into_iter().map(run).fold(Ok(()), Result::and);
         if outcome.is_err() {
             // Later kernels may depend on the failed one, so their outputs get no values.
             end_pending(self.id, std::mem::take(&mut recording.kernels).iter().flat_map(|k| &k.outputs));
@@ -239,7 +239,7 @@ impl DeferredList {
     }
 }
 
-/// Resolves arrays that are pending on a list. A storage that has memory is ready; a storage without memory never gets
+/// Resolves arrays that are pending on a list. A storage with memory is ready. A storage without memory never gets
 /// values.
 fn end_pending<'a>(list: u64, arrays: impl IntoIterator<Item = &'a Array>) {
     for storage in arrays.into_iter().map(|a| a.storage()).filter(|storage| storage.pending() == list) {
@@ -305,7 +305,7 @@ pub(super) fn record(device: Device, kernel: Kernel, inputs: &[&Array], outputs:
     list_for(device).expect("the caller must defer the kernels of the device").record(kernel, inputs, outputs)
 }
 
-/// Counts bytes that were copied to a new array of a device. The list runs if its kernels may hold many of them.
+/// Counts bytes that were copied to a new array of a device. The list runs if its kernels may hold many uploaded bytes.
 pub(super) fn count_upload(device: Device, bytes: usize) -> Result<()> {
     let Some(list) = list_for(device).filter(|list| !list.is_capture) else { return Ok(()) };
     let mut recording = lock(&list.recording);
@@ -325,7 +325,8 @@ pub(super) fn with_list_for<R>(device: Device, f: impl FnOnce(&Recording) -> R) 
 /// Runs the kernels that this thread has deferred, on all devices, without waiting for the devices. A captured step is
 /// not affected.
 ///
-/// No program needs this: a read runs what it needs, an optimizer step ends a list, and a long list runs by itself.
+/// No program needs this call: a read runs the kernels that it needs, an optimizer step runs the list, and a long list
+/// runs automatically.
 ///
 /// ```
 /// use pellucid::{flush, lazy, Tensor};
@@ -341,12 +342,12 @@ pub(super) fn with_list_for<R>(device: Device, f: impl FnOnce(&Recording) -> R) 
 /// # Errors
 /// The error of a deferred kernel that failed.
 pub fn flush() -> Result<()> {
-    let own = match MODE.get() {
+    let current_result = match MODE.get() {
         ExecutionMode::Lazy => current().flush(),
         _ => Ok(()),
     };
     let lists = DEVICE_LISTS.with_borrow(|DeviceLists(lists)| lists.clone());
-    let flushed = lists.iter().map(|(_, list)| list.flush()).fold(own, Result::and);
+    let flushed = lists.iter().map(|(_, list)| list.flush()).fold(current_result, Result::and);
     flushed.and_then(|()| SCOPE_ERROR.take().map_or(Ok(()), Err))
 }
 
@@ -368,7 +369,7 @@ pub(crate) fn flush_unreported() {
     current.iter().chain(lists.iter().map(|(_, list)| list)).for_each(|list| list.flush_unreported());
 }
 
-/// Returns the error of a deferred kernel of a device that no call of this thread has returned yet.
+/// Returns the unreported error of a deferred kernel of a device.
 pub(super) fn report(device: Device) -> Result<()> {
     take_unreported(device).map_or(Ok(()), Err)
 }
@@ -378,13 +379,13 @@ fn take_unreported(device: Device) -> Option<Error> {
     reporting_list(device).and_then(|list| list.take_unreported()).or_else(|| SCOPE_ERROR.take())
 }
 
-/// Returns the list that keeps the errors of this thread's deferred kernels on a device.
+/// Returns the list that stores the errors of this thread's deferred kernels on a device.
 fn reporting_list(device: Device) -> Option<SharedList> {
     let is_deferred = device.is_deferred() || MODE.get() == ExecutionMode::Lazy;
     is_deferred.then(|| list_for(device)).flatten()
 }
 
-/// Takes the error of a deferred kernel of any device that no call of this thread has returned yet.
+/// Takes the unreported error of a deferred kernel of any device.
 pub(super) fn take_first_unreported() -> Option<Error> {
     let current = CURRENT.with_borrow(|current| current.as_ref().and_then(|list| list.take_unreported()));
     current
@@ -392,8 +393,8 @@ pub(super) fn take_first_unreported() -> Option<Error> {
         .or_else(|| SCOPE_ERROR.take())
 }
 
-/// Runs `read`, which reads values of a device to print them. The errors of deferred kernels are kept, so the next call
-/// that reads or runs them returns them.
+/// Runs `read`, which reads values of a device to print them. Errors of deferred kernels are preserved: the next call
+/// that reads or runs the kernels returns them.
 pub(crate) fn preserving_errors<R>(device: Device, read: impl FnOnce() -> Result<R>) -> Result<R> {
     let before = take_unreported(device);
     let result = match (read(), &before) {
@@ -405,8 +406,8 @@ pub(crate) fn preserving_errors<R>(device: Device, read: impl FnOnce() -> Result
     };
     match reporting_list(device) {
         Some(list) => {
-            let kept = before.or_else(|| result.as_ref().err().filter(is_lost).cloned());
-            if let Some(error) = kept {
+            let preserved = before.or_else(|| result.as_ref().err().filter(is_lost).cloned());
+            if let Some(error) = preserved {
                 lock(&list.unreported).get_or_insert(error);
             }
         }
@@ -415,10 +416,10 @@ pub(crate) fn preserving_errors<R>(device: Device, read: impl FnOnce() -> Result
     result
 }
 
-/// Keeps the error of a scope of [`lazy`] for the next read of this thread, unless it has an earlier one.
+/// Stores the error of a scope of [`lazy`] for the next read of this thread, unless an earlier error is stored.
 fn keep_scope_error(error: Option<Error>) {
     if error.is_some() {
-        SCOPE_ERROR.with_borrow_mut(|kept| *kept = kept.take().or(error));
+        SCOPE_ERROR.with_borrow_mut(|stored| *stored = stored.take().or(error));
     }
 }
 
@@ -432,8 +433,8 @@ fn flush_device(device: Device) -> Result<()> {
     flushed.and_then(|()| SCOPE_ERROR.take().map_or(Ok(()), Err))
 }
 
-/// Runs the deferred kernels that read a storage, before the storage is written. Their errors are kept for the threads
-/// that deferred them.
+/// Runs the deferred kernels that read a storage, before the storage is written. Their errors are stored for the
+/// threads that deferred them.
 #[inline]
 pub(crate) fn ensure_unread(storage: &Storage) {
     if storage.readers() != NO_READERS {
@@ -451,8 +452,8 @@ fn run_readers(storage: &Storage) {
     storage.clear_readers();
 }
 
-/// Runs the list on which a storage is pending, because `op` needs its values. The error of another thread's list is
-/// kept for that thread.
+/// Runs the list on which a storage is pending, because `op` needs its values. An error of another thread's list is
+/// stored for that thread.
 ///
 /// # Errors
 /// The error of a deferred kernel; [`Error::NotComputed`] if a kernel of another thread failed, so that the storage has
@@ -460,20 +461,21 @@ fn run_readers(storage: &Storage) {
 pub(super) fn flush_list_of(op: &'static str, storage: &Storage) -> Result<()> {
     let list = registry().get(&storage.pending()).cloned();
     match list {
-        Some(list) if list.is_own() || list.is_orphan.load(Ordering::Acquire) => list.flush(),
-        // A step that another thread records: its kernels run in launches only.
+        Some(list) if list.is_of_this_thread() || list.is_orphan.load(Ordering::Acquire) => list.flush(),
+        // Another thread records this step. Its kernels run only in launches.
         Some(list) if list.is_capture => Err(Error::Poisoned { op }),
         Some(list) => {
             list.flush_unreported();
             if storage.pending() == FAILED { Err(Error::NotComputed { op }) } else { Ok(()) }
         }
-        // Another thread has run the list in the meantime.
+        // Another thread has already run the list.
         None if [READY, FAILED].contains(&storage.pending()) => super::ensure_ready(op, storage),
         None => Err(Error::Poisoned { op }),
     }
 }
 
-/// Guard that puts this thread in a deferred mode and restores the previous mode when it is dropped, even by a panic.
+/// Guard that sets a deferred mode on this thread. It restores the previous mode when it is dropped, even during a
+/// panic.
 pub(crate) struct DeferredGuard {
     before: (ExecutionMode, Option<SharedList>),
     list: SharedList,
@@ -506,7 +508,7 @@ impl Drop for DeferredGuard {
     }
 }
 
-/// Runs `f` with every operation deferred. Kernels are collected and run when a value is read, at the end of an
+/// Runs `f` with every operation deferred. The kernels are collected. They run when a value is read, at the end of an
 /// optimizer step, when the list is long, and at the end of `f`. They run as a plan with the passes of captured steps,
 /// which fuse kernels and skip those whose results cannot be read. The plan is compiled once for every structure of a
 /// list. The results are bit-identical to eager mode.

@@ -6,7 +6,7 @@
 //!   cannot be read. [`capture`](crate::capture()) rejects reads and compiles the list to a
 //!   [`Captured`](crate::Captured) step. [`trace`](crate::trace) rejects reads and only counts the work.
 //!
-//! Recording runs no kernel, so it has no side effect. The engine works on arrays: it knows neither tensors nor
+//! Recording runs no kernel, so it has no side effect. The engine works on arrays and is independent of tensors and
 //! operations.
 
 mod address_hasher;
@@ -78,7 +78,7 @@ const MAX_BROADCAST_SIZE: u64 = 1 << 34;
 #[cold]
 fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
     let (shape, size) = (array.shape(), array.shape().size());
-    // The allocation of an output as large as the view fails with a better error. A kernel that indexes its input
+    // An output as large as the view fails with a better error when it is allocated. A kernel that indexes its input
     // visits only the selected elements.
     let selects = matches!(kernel.index(), Some((_, IndexedOperand::Input)));
     let limited = selects || outputs.iter().any(|out| out.shape().size() >= size);
@@ -204,13 +204,13 @@ pub(crate) fn map_dense(
 fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     let _immediate = ModeGuard::to(ExecutionMode::Immediate);
     // An array that cannot be checked counts as free of NaN.
-    let nan = |array: &&&Array| has_nan(array).unwrap_or(false);
+    let contains_nan = |array: &&&Array| has_nan(array).unwrap_or(false);
     // The inputs are checked before the kernel, which may overwrite them.
-    let before = inputs.iter().any(|array| nan(&array));
+    let has_nan_input = inputs.iter().any(|array| contains_nan(&array));
     run_eager(kernel, inputs, outputs)?;
-    // A kernel without inputs writes a constant, as reductions do that ignore NaN. Such a constant is not the result of
-    // an operation.
-    match outputs.iter().find(nan).filter(|_| !before && !inputs.is_empty()) {
+    // A kernel without inputs writes a constant, for example a reduction that ignores NaN. Such a constant is not the
+    // result of an operation.
+    match outputs.iter().find(contains_nan).filter(|_| !has_nan_input && !inputs.is_empty()) {
         Some(array) => {
             let (op, shape) = (kernel.name(), array.shape().clone());
             Err(Error::Anomaly { op, shape, node: None, location: None })
@@ -224,7 +224,7 @@ fn has_nan(array: &Array) -> Result<bool> {
     if !array.dtype().is_float() || array.shape().rank() > AxisSet::MAX_RANK {
         return Ok(false);
     }
-    // An axis along which one element is repeated is read once.
+    // An axis with stride 0 is read once.
     let strides = array.layout().strides();
     let is_repeated = |&axis: &usize| strides[axis] == 0 && array.shape()[axis] > 1;
     let repeated = (0..array.shape().rank()).filter(is_repeated);
@@ -232,11 +232,11 @@ fn has_nan(array: &Array) -> Result<bool> {
     let array = &array.view(layout);
     let (axes, output) = (AxisSet::all(array.shape().rank()), DType::Bool);
     let program = formula!(|x| x.is_nan()).uniform_program(array.dtype())?.clone();
-    let any = Array::new(array.device(), output, axes.keepdims(array.shape()))?;
+    let result = Array::new(array.device(), output, axes.keepdims(array.shape()))?;
     let (params, finish_params) = (Params::new(), Params::new());
     let reduce = Reduce { op: ReduceOp::Any, axes, program, params, finish: None, finish_params, output };
-    run_eager(&Kernel::Reduce(reduce), &[array], &[&any])?;
-    Ok(any.to_vec::<bool>("isnan")? == [true])
+    run_eager(&Kernel::Reduce(reduce), &[array], &[&result])?;
+    Ok(result.to_vec::<bool>("isnan")? == [true])
 }
 
 thread_local! {
@@ -277,8 +277,7 @@ fn resolve_pending(op: &'static str, storage: &Storage) -> Result<()> {
     match storage.pending() {
         READY => Ok(()),
         POISONED => Err(Error::Poisoned { op }),
-        // If this thread has not returned the error of the failed kernel yet, that error is more helpful than one about
-        // its result.
+        // If this thread has not returned the error of the failed kernel yet, that error is returned: it is the cause.
         FAILED => Err(list::take_first_unreported().unwrap_or(Error::NotComputed { op })),
         pending if list::is_flushing(pending) => Ok(()),
         _ => list::flush_list_of(op, storage),
@@ -302,8 +301,8 @@ pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array],
     }
 }
 
-/// Returns the inputs, with copies of the inputs whose overlap with an output the kernel does not
-/// [allow](pellucid_ir::kernel::ReadOrder::allows), or `None` if there are none.
+/// Returns the inputs, with copies of those whose overlap with an output the kernel does not
+/// [allow](pellucid_ir::kernel::ReadOrder::allows), or `None` if no copy is needed.
 fn copy_overlapping(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
     let reads = kernel.info().reads;
     let is_copied = |(k, a): (usize, &Array)| outputs.iter().any(|o| !reads.allows(k, o.overlap(a)));
@@ -328,7 +327,7 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
     let guard = BorrowGuard::acquire(&inputs, &outputs);
     // The device allocates memory at the first write to an output.
     fallback::run_on(device, kernel, &inputs, &outputs).map_err(|error| {
-        // A part of a tensor does not have the shape for which memory is missing.
+        // The shape is added only if the output covers its entire storage, whose memory is missing.
         let is_whole = |out: &&View<'_>| out.layout.shape().size() * out.dtype.size() == out.storage.buffer().bytes();
         match outputs.iter().filter(is_whole).max_by_key(|out| out.layout.shape().size()) {
             Some(largest) => error.with_shape(largest.layout.shape()),
@@ -376,7 +375,7 @@ pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
         "move the read outside the step, return the tensor from it, or compute with tensors (e.g. where_) instead",
     )?;
     let ready = ensure_ready(op, array.storage());
-    // An error that no call has returned yet is the cause of missing values.
+    // If an error was not returned yet, it is the cause of the missing values.
     list::report(array.device()).and(ready)
 }
 
@@ -421,17 +420,17 @@ pub(crate) fn is_recorded(array: &Array) -> bool {
     is_capturing() && list::with_current(|r| r.id == array.storage().pending())
 }
 
-/// Returns the number of the recording of the step that this thread captures; 0 outside captured steps.
+/// Returns the id of the recording of the step that this thread captures; 0 outside captured steps.
 #[inline]
-pub fn recording_number() -> u32 {
+pub fn recording_id() -> u32 {
     if is_capturing() { list::with_current(|r| r.id as u32) } else { 0 }
 }
 
-/// Returns true unless this thread captures the recording of this number, and no kernel of the recording has written
-/// the array since its storage had this version.
+/// Returns true unless this thread captures the recording with this id, and no kernel of the recording has written the
+/// array since its storage had this version.
 #[cold]
 pub(crate) fn may_be_written_since(recording: u32, array: &Array, version: u64) -> bool {
-    recording == 0 || recording != recording_number() || list::with_current(|r| r.has_written_since(array, version))
+    recording == 0 || recording != recording_id() || list::with_current(|r| r.has_written_since(array, version))
 }
 
 /// Returns true if the step that this thread captures writes into the storage of the array.
@@ -475,8 +474,8 @@ pub(crate) fn recorded_operands(array: &Array) -> usize {
     list::with_list_for(array.device(), count).unwrap_or(0)
 }
 
-/// Runs `f` in eager mode, whatever the mode of this thread. Devices that defer their kernels still do. Use it for
-/// state that a recording only references, such as parameters that a model creates at its first input. Kernels that
+/// Runs `f` in eager mode, whatever the mode of this thread. Devices that always defer their kernels still do. Use it
+/// for state that a recording only references, such as parameters that a model creates at its first input. Kernels that
 /// [`lazy`] has deferred on this thread run first.
 ///
 /// # Panics

@@ -1,8 +1,8 @@
-//! Compiled plans of deferred kernels, found by their structure.
+//! Compiled plans of deferred kernels, cached by their structure.
 //!
 //! A training loop defers the same kernels in every step. Its plan is optimized and compiled once. Run-time parameters
-//! of kernels (`x * 0.1`) are not part of the structure: the passes run on a plan in which every parameter is replaced
-//! by its number. A plan with other values is compiled again, but not optimized again.
+//! of kernels (`x * 0.1`) are not part of the structure: the passes run on a plan in which the index of each parameter
+//! replaces its value. A plan with other values is compiled again, but not optimized again.
 
 use super::slot_writes::SlotWrites;
 use super::stats;
@@ -12,23 +12,23 @@ use pellucid_ir::plan::{Launch, Passes, Plan};
 use pellucid_ir::{Result, Scalar, lock};
 use std::sync::{Arc, Mutex};
 
-/// The maximal number of cached plans of a device.
+/// The maximum number of cached plans of a device.
 const MAX_PLANS: usize = 64;
-/// The maximal number of recorded kernels of all cached plans of a device together.
+/// The maximum total number of recorded kernels in all cached plans of a device.
 const MAX_KERNELS: usize = 16_384;
 
 /// A plan of deferred kernels, compiled by the backend of its device.
 pub(super) struct CachedPlan {
     hash: u64,
-    /// The plan before all passes, with numbered parameters.
+    /// The plan before all passes, with indexed parameters.
     recorded: Plan,
-    /// The optimized plan, with numbered parameters.
+    /// The optimized plan, with indexed parameters.
     plan: Plan,
     writes: SlotWrites,
     /// The bytes that all launches read and write.
     bytes: usize,
     arena_bytes: Option<usize>,
-    /// The compiled plan, with the parameters that it was compiled for.
+    /// The compiled plan, with the parameters for which it was compiled.
     compiled: Mutex<(Vec<Scalar>, Arc<dyn CompiledPlan>)>,
 }
 
@@ -47,7 +47,7 @@ fn with_plans<R>(device: Device, f: impl FnOnce(&mut Vec<Arc<CachedPlan>>) -> R)
 }
 
 impl CachedPlan {
-    /// Returns the compiled form of a recorded plan: a cached one, or a new one, which is then cached.
+    /// Returns the compiled form of a recorded plan. It is cached.
     ///
     /// # Errors
     /// The errors of the backend.
@@ -55,7 +55,7 @@ impl CachedPlan {
         device: Device,
         mut recorded: Plan,
     ) -> Result<(Arc<CachedPlan>, Arc<dyn CompiledPlan>)> {
-        let params = number_params(&mut recorded.launches);
+        let params = index_params(&mut recorded.launches);
         let hash = structure_hash(&recorded);
         let is_same = |plan: &Arc<CachedPlan>| {
             plan.hash == hash
@@ -63,12 +63,12 @@ impl CachedPlan {
                 && plan.recorded.slots == recorded.slots
                 && plan.recorded.roles == recorded.roles
         };
-        let found = with_plans(device, |plans| {
+        let cached = with_plans(device, |plans| {
             let at = plans.iter().rposition(is_same)?;
             plans[at..].rotate_left(1);
             plans.last().cloned()
         });
-        if let Some(plan) = found {
+        if let Some(plan) = cached {
             let compiled = plan.compiled_for(device, params)?;
             return Ok((plan, compiled));
         }
@@ -103,15 +103,15 @@ impl CachedPlan {
 
     /// Returns the compiled plan for these parameters.
     fn compiled_for(&self, device: Device, params: Vec<Scalar>) -> Result<Arc<dyn CompiledPlan>> {
-        let mut last = lock(&self.compiled);
-        if !last.0.iter().map(bits).eq(params.iter().map(bits)) {
+        let mut latest = lock(&self.compiled);
+        if !latest.0.iter().map(bits).eq(params.iter().map(bits)) {
             let compiled = compile_with(device, &self.plan, &params)?;
-            *last = (params, compiled);
+            *latest = (params, compiled);
         }
-        Ok(last.1.clone())
+        Ok(latest.1.clone())
     }
 
-    /// Returns the optimized plan, with numbered parameters.
+    /// Returns the optimized plan, with indexed parameters.
     pub(super) fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -126,23 +126,23 @@ impl CachedPlan {
         self.arena_bytes
     }
 
-    /// Returns which launches write each slot.
+    /// Returns the launches that write each slot.
     pub(super) fn writes(&self) -> &SlotWrites {
         &self.writes
     }
 }
 
-/// Replaces every parameter by its number in the list of all parameters, and returns their values. Booleans are not
+/// Replaces every parameter by its index in the list of all parameters, and returns their values. Booleans are not
 /// replaced.
-fn number_params(launches: &mut [Launch]) -> Vec<Scalar> {
+fn index_params(launches: &mut [Launch]) -> Vec<Scalar> {
     let mut values = Vec::new();
     for launch in launches {
         launch.kernel.each_param(&mut |param| {
-            let number = values.len();
+            let index = values.len();
             values.push(*param);
             match param {
-                Scalar::Float(value) => *value = number as f64,
-                Scalar::Int(value) => *value = number as i64,
+                Scalar::Float(value) => *value = index as f64,
+                Scalar::Int(value) => *value = index as i64,
                 Scalar::Bool(_) => {}
             }
         });
@@ -150,7 +150,7 @@ fn number_params(launches: &mut [Launch]) -> Vec<Scalar> {
     values
 }
 
-/// Compiles a plan with numbered parameters for these values.
+/// Compiles a plan with indexed parameters for these values.
 fn compile_with(device: Device, plan: &Plan, params: &[Scalar]) -> Result<Arc<dyn CompiledPlan>> {
     let mut plan = plan.clone();
     for launch in &mut plan.launches {
@@ -173,7 +173,7 @@ fn bits(value: &Scalar) -> (u8, u64) {
     }
 }
 
-/// Returns a hash of a plan: of the names of its kernels, their slots and sizes.
+/// Returns a hash of a plan: of its kernel names, slots and sizes.
 fn structure_hash(plan: &Plan) -> u64 {
     let mut hash = plan.slots.len() as u64;
     let mut mix = |word: u64| hash = (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);

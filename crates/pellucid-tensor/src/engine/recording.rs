@@ -18,11 +18,11 @@ pub(crate) struct RecordedKernel {
     pub(crate) is_host_constant: bool,
 }
 
-/// A storage that recorded kernels write, and its value; see `host_constants`.
+/// A storage that recorded kernels write, and its computed value; see `host_constants`.
 pub(super) struct HostConstant {
     pub(super) recorded: Array,
     pub(super) value: Array,
-    /// The number of kernels that had written the storage. A later write makes the value outdated.
+    /// The number of kernels that had written the storage when the value was computed. A later write makes it outdated.
     pub(super) writers: usize,
 }
 
@@ -36,9 +36,9 @@ pub(crate) struct Recording {
     pub(crate) dependencies: HostDependencies,
     /// The storages that the kernels of a captured step write, by address, with the version after the last write.
     written: HashMap<usize, u64, BuildHasherDefault<AddressHasher>>,
-    /// The bytes that were uploaded since the kernels ran last.
+    /// The number of uploaded bytes since the kernels last ran.
     pub(super) uploaded: usize,
-    /// Known values of storages that the kernels of a captured step write.
+    /// Computed values of storages that the kernels of a captured step write.
     pub(super) host_constants: Vec<HostConstant>,
 }
 
@@ -60,12 +60,12 @@ impl Recording {
     }
 
     pub(super) fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
-        let own = |list: &[&Array]| list.iter().map(|&a| a.clone()).collect();
-        let (inputs, outputs) = (own(inputs), own(outputs));
+        let clone_arrays = |list: &[&Array]| list.iter().map(|&a| a.clone()).collect();
+        let (inputs, outputs) = (clone_arrays(inputs), clone_arrays(outputs));
         self.kernels.push(RecordedKernel { kernel, inputs, outputs, is_host_constant: false });
     }
 
-    /// Notes the versions of these arrays, which the last kernel of a captured step writes.
+    /// Records the versions of these arrays, which the last kernel of a captured step writes.
     pub(super) fn note_writes(&mut self, outputs: &[&Array]) {
         let versions = outputs.iter().map(|out| (Arc::as_ptr(out.storage()).addr(), out.storage().version()));
         self.written.extend(versions);
@@ -77,8 +77,8 @@ impl Recording {
         self.written.get(&Arc::as_ptr(array.storage()).addr()).is_some_and(|&last| last > version)
     }
 
-    /// Returns the number of kernels after which the list can be split so that its end repeats its start, or the number
-    /// of all kernels. A loop then defers kernels in lists of the same structure.
+    /// Returns the number of kernels after which the list can be split so that its end repeats its start, otherwise the
+    /// number of all kernels. A loop then defers kernels in lists with the same structure.
     pub(super) fn repetition(&self) -> usize {
         let count = self.kernels.len();
         let same = |a: &RecordedKernel, b: &RecordedKernel| a.kernel == b.kernel && metas(a).eq(metas(b));

@@ -15,7 +15,7 @@ struct Writes {
 }
 
 impl SlotWrites {
-    /// Finds the writes of `launches`. `slots` has the size of every slot in bytes.
+    /// Collects the writes of `launches`. `slots` contains the size of every slot in bytes.
     pub(super) fn of(slots: &[usize], launches: &[Launch]) -> SlotWrites {
         let mut writes = vec![Writes::default(); slots.len()];
         for (k, launch) in launches.iter().enumerate() {
@@ -30,7 +30,7 @@ impl SlotWrites {
         SlotWrites(writes)
     }
 
-    /// Returns true if a slot that had no values has them after the launches before `launch`.
+    /// Returns true if a slot without initial values has values after the launches before `launch`.
     pub(super) fn is_complete(&self, slot: usize, launch: usize) -> bool {
         let Writes { first_full, last } = self.0[slot];
         first_full.or(last).is_some_and(|write| write < launch)

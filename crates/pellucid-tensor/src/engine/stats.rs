@@ -7,18 +7,17 @@ use std::cell::Cell;
 pub struct DeferredStats {
     /// Number of lists that ran.
     pub runs: u64,
-    /// Number of recorded kernels in these lists, including kernels that were skipped because nothing can read their
-    /// results.
+    /// Number of recorded kernels in these lists, including skipped kernels whose results cannot be read.
     pub kernels: u64,
     /// Number of launches that ran.
     pub launches: u64,
     /// Bytes that these launches read and wrote: the sizes of all operands. Elements of a broadcast operand count once.
     pub bytes: u64,
-    /// Number of plans that were compiled, because no cached one had their structure and run-time parameters.
+    /// Number of plans that were compiled because no cached plan had their structure and run-time parameters.
     pub compiled_plans: u64,
     /// Number of launches of the compiled plans.
     pub compiled_launches: u64,
-    /// Number of kernels that ran on the CPU, because their device has no kernel of its own for them, deferred or not.
+    /// Number of kernels, deferred or not, that ran on the CPU because their device does not implement them.
     pub fallbacks: u64,
 }
 
@@ -57,7 +56,7 @@ fn add(change: impl FnOnce(&mut DeferredStats)) {
     STATS.set(stats);
 }
 
-/// Counts a list of `kernels` recorded kernels that runs.
+/// Counts a run of a list of `kernels` recorded kernels.
 pub(super) fn count_run(kernels: usize) {
     add(|stats| {
         stats.runs += 1;
@@ -78,7 +77,7 @@ pub(super) fn count_fallback() {
     add(|stats| stats.fallbacks += 1);
 }
 
-/// Counts a compiled plan with this number of launches.
+/// Counts a compiled plan with `launches` launches.
 pub(super) fn count_plan(launches: usize) {
     add(|stats| {
         stats.compiled_plans += 1;

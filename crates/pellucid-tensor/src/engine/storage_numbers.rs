@@ -1,4 +1,4 @@
-//! Numbers of storages.
+//! The mapping of storages to slots.
 
 use super::address_hasher::AddressHasher;
 use pellucid_ir::backend::Storage;
@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
-/// Numbers storages as the slots of a plan, in the order of their first use.
+/// Maps storages to the slots of a plan, in the order of their first use.
 #[derive(Default)]
 pub(crate) struct StorageNumbers {
     at: HashMap<*const (), usize, BuildHasherDefault<AddressHasher>>,
@@ -15,7 +15,7 @@ pub(crate) struct StorageNumbers {
 }
 
 impl StorageNumbers {
-    /// Returns the slot of a storage, and whether the storage is new in the table.
+    /// Returns the slot of a storage, and true if the storage is new in the table.
     pub(crate) fn slot(&mut self, storage: &Arc<Storage>) -> (usize, bool) {
         match self.at.entry(Arc::as_ptr(storage).cast()) {
             Entry::Occupied(known) => (*known.get(), false),

@@ -66,8 +66,7 @@ impl Array {
         count_upload(self.device(), bytes.len())
     }
 
-    /// Copies the elements to `device`, in row-major order. In a captured step the copy is made once, while the step is
-    /// recorded.
+    /// Copies the elements to `device`, in row-major order. A captured step copies once, while it is recorded.
     ///
     /// # Errors
     /// [`Error::ReadInCapture`] if a captured step computes the elements, since a step has one device; the errors of
@@ -104,8 +103,7 @@ impl Array {
         error.with_shape(self.shape())
     }
 
-    /// Returns the elements in row-major order without gaps: a handle of this array if it is contiguous, otherwise a
-    /// copy.
+    /// Returns a contiguous array of the elements: a handle of this array if it is contiguous, otherwise a copy.
     pub fn contiguous(&self) -> Result<Array> {
         if self.layout().is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
@@ -122,7 +120,7 @@ impl Array {
         Ok(out)
     }
 
-    /// Returns the elements in another shape of equal size. It copies only if the strides do not allow a view.
+    /// Returns an array of another shape with equal size. It copies only if the strides do not allow a view.
     pub fn reshape(&self, shape: &Shape) -> Result<Array> {
         match self.layout().reshape(shape) {
             Some(layout) => Ok(self.view(layout)),
@@ -194,32 +192,33 @@ impl Array {
     }
 
     /// Returns the first element in row-major order for which `is_wanted` is true, converted to `T`. Contiguous arrays
-    /// of the CPU with this element type are read in parts, without an allocation. Errors are as for [`Array::to_vec`].
+    /// of the CPU with this element type are read in chunks, without an allocation. Errors are as for
+    /// [`Array::to_vec`].
     #[track_caller]
     pub(crate) fn find<T: Element + Pod>(&self, op: &'static str, is_wanted: impl Fn(T) -> bool) -> Result<Option<T>> {
         if self.dtype() != T::DTYPE || !self.layout().is_contiguous() || !self.device().is_cpu() {
             return Ok(self.to_vec::<T>(op)?.into_iter().find(|&value| is_wanted(value)));
         }
         ensure_readable(op, self)?;
-        // Few parts for many elements, and little memory to clear for few.
+        // Many elements need few chunks, and few elements need a small buffer.
         if self.shape().size() <= 128 {
-            self.find_in_parts::<T, 128>(is_wanted)
+            self.find_in_chunks::<T, 128>(is_wanted)
         } else {
-            self.find_in_parts::<T, 2048>(is_wanted)
+            self.find_in_chunks::<T, 2048>(is_wanted)
         }
     }
 
-    /// Implements [`find`](Array::find), which copies `N` elements at a time.
-    fn find_in_parts<T: Element + Pod, const N: usize>(&self, is_wanted: impl Fn(T) -> bool) -> Result<Option<T>> {
-        let (mut part, width) = ([T::zeroed(); N], T::DTYPE.size());
+    /// Implements [`find`](Array::find) with chunks of `N` elements.
+    fn find_in_chunks<T: Element + Pod, const N: usize>(&self, is_wanted: impl Fn(T) -> bool) -> Result<Option<T>> {
+        let (mut chunk, width) = ([T::zeroed(); N], T::DTYPE.size());
         with_read_borrow(self.storage(), || {
             for start in (0..self.shape().size()).step_by(N) {
-                let part = &mut part[..(self.shape().size() - start).min(N)];
+                let chunk = &mut chunk[..(self.shape().size() - start).min(N)];
                 let offset = (self.layout().offset() + start) * width;
-                self.device().backend().download(self.storage(), offset, bytemuck::cast_slice_mut(part))?;
+                self.device().backend().download(self.storage(), offset, bytemuck::cast_slice_mut(chunk))?;
                 // Without an early exit, the loop is compiled to vector instructions.
-                if part.iter().fold(false, |found, &value| found | is_wanted(value)) {
-                    return Ok(part.iter().copied().find(|&value| is_wanted(value)));
+                if chunk.iter().fold(false, |found, &value| found | is_wanted(value)) {
+                    return Ok(chunk.iter().copied().find(|&value| is_wanted(value)));
                 }
             }
             Ok(None)

@@ -1,4 +1,4 @@
-//! Operations on tensors. One file holds the forward pass, the gradient and the error checks of an operation.
+//! Operations on tensors. A file contains the forward pass, the gradient and the error checks of an operation.
 //!
 //! The functions return typed errors and suit servers, importers and bindings. [`Tensor`](crate::Tensor) has methods of
 //! the same names, which panic with the same error.

@@ -7,8 +7,8 @@ use crate::panic::{self, unwrap};
 use pellucid_derive::panicking_form;
 use pellucid_ir::{DType, Element, Error, Result, Shape};
 
-/// A number, or nested lists of numbers, whose nesting is the shape: arrays, slices and vectors at every level, such as
-/// `[[f32; 3]; 2]`, `Vec<Vec<f32>>` or `&[[i64; 4]]`.
+/// A number, or nested lists of numbers: arrays, slices and vectors at every level, such as `[[f32; 3]; 2]`,
+/// `Vec<Vec<f32>>` or `&[[i64; 4]]`. The nesting determines the shape.
 #[diagnostic::on_unimplemented(
     message = "a tensor cannot be created from `{Self}`",
     note = "a tensor is created from nested arrays, slices or vectors of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
@@ -18,23 +18,23 @@ pub trait Nested {
     /// The type of the elements.
     type Item: Element;
 
-    /// Appends the length of the first list at every level. A level without a list has length 0, or the length of its
-    /// type.
+    /// Appends the length of the first list at every level. Without a list at a level, the length is 0, or the array
+    /// length of the type.
     fn lengths(first: Option<&Self>, into: &mut Vec<usize>);
 
     /// Appends the elements in row-major order.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if lists of one level differ in length. `lengths` are the lengths of this level and
-    /// of the levels below, and `level` is its index.
+    /// [`Error::InvalidArgument`] if lists of one level differ in length. `lengths` contains the lengths of this level
+    /// and of the inner levels. `level` is the index of this level.
     fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<Self::Item>) -> Result<()>;
 
-    /// Returns the elements, if they are stored in one list.
+    /// Returns the elements if they are stored in one list.
     fn numbers(&self) -> Option<&[Self::Item]> {
         None
     }
 
-    /// Returns the elements of a list as numbers, if they are numbers.
+    /// Returns the elements of a list of numbers, otherwise `None`.
     fn as_numbers(list: &[Self]) -> Option<&[Self::Item]>
     where
         Self: Sized,
@@ -154,7 +154,7 @@ impl<T: Nested> From<T> for Tensor {
     }
 }
 
-/// A conversion of host data into a tensor of a given shape.
+/// A conversion of host data to a tensor with a given shape.
 #[diagnostic::on_unimplemented(
     message = "a tensor cannot be created from `{Self}`",
     note = "a tensor is created from an array, a slice or a vector of `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`",
@@ -228,9 +228,9 @@ impl Tensor {
         if let Some(numbers) = nested.numbers() {
             return create(numbers);
         }
-        let mut numbers = Vec::new();
-        nested.flatten(&lengths, 0, &mut numbers)?;
-        create(&numbers)
+        let mut elements = Vec::new();
+        nested.flatten(&lengths, 0, &mut elements)?;
+        create(&elements)
     }
 
     /// Creates a tensor from bytes, in row-major order and native byte order.

@@ -11,13 +11,13 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// The gradient and the hooks of a leaf, or of another tensor that keeps its gradient.
+/// The gradient and the hooks of a leaf, or of another tensor that retains its gradient.
 pub(crate) struct GradientSlot {
     /// The tensor that owns the slot.
     owner: Weak<TensorInner>,
-    /// Shape and dtype of the tensor when the slot was created.
+    /// The shape and dtype of the tensor when the slot was created.
     first_meta: Meta,
-    /// Shape and dtype after the dtype was changed in place.
+    /// The shape and dtype after an in-place change of the dtype.
     converted: OnceLock<Box<ConvertedMeta>>,
     /// The device of the tensor when the slot was created.
     first_device: Device,
@@ -32,11 +32,11 @@ pub(crate) struct GradientSlot {
 #[derive(Clone, Default)]
 pub(crate) struct SlotGradient {
     pub(crate) gradient: Option<Tensor>,
-    /// The user has set the gradient, and no backward pass has added to it.
+    /// Whether the user has set the gradient, and no backward pass has added to it.
     is_preset: bool,
 }
 
-/// The shape with each float dtype, so that references stay valid after another change of the dtype.
+/// The shape with each float dtype, so that references remain valid after another change of the dtype.
 struct ConvertedMeta {
     metas: [Meta; 4],
     /// The index of the current dtype.
@@ -61,7 +61,7 @@ impl GradientSlot {
         self.owner.upgrade().map(Tensor::from_inner)
     }
 
-    /// Returns shape and dtype of the tensor, which its gradient has too.
+    /// Returns the shape and dtype of the tensor and its gradient.
     #[inline]
     pub(crate) fn meta(&self) -> &Meta {
         match self.converted.get() {
@@ -90,7 +90,7 @@ impl GradientSlot {
         self.moved_to.get().map(|device| *lock(device))
     }
 
-    /// Returns the device of the tensor, where its gradient is.
+    /// Returns the device of the tensor and its gradient.
     pub(crate) fn device(&self) -> Device {
         self.moved_to().unwrap_or(self.first_device)
     }
@@ -105,9 +105,9 @@ impl GradientSlot {
         lock(&self.shared)
     }
 
-    /// Calls `f` with the gradient that this thread sees. In a captured step, it is the gradient of the step. Otherwise
-    /// it is the gradient of all threads, and the slot is locked during the call. `clears` is true if `f` overwrites
-    /// the gradient without reading it.
+    /// Calls `f` with the gradient that this thread sees: in a captured step the gradient of the step, otherwise the
+    /// gradient of all threads. The latter is locked during the call. `clears` is true if `f` overwrites the gradient
+    /// without reading it.
     fn with_gradient<R>(self: &Arc<GradientSlot>, clears: bool, f: impl FnOnce(&mut SlotGradient) -> R) -> R {
         if engine::is_capturing()
             && let Some(mut current) = recorded_gradient(self, clears)
@@ -121,7 +121,7 @@ impl GradientSlot {
 
     /// Returns the gradient that this thread sees, without recording the access in a captured step.
     pub(crate) fn get_untracked(&self) -> Option<Tensor> {
-        let recorded = if engine::is_capturing() { known_recorded_gradient(self) } else { None };
+        let recorded = if engine::is_capturing() { used_gradient(self) } else { None };
         recorded.unwrap_or_else(|| self.lock().clone()).gradient
     }
 
@@ -142,7 +142,7 @@ impl GradientSlot {
         })
     }
 
-    /// Returns the gradient that [`set_grad`](Tensor::set_grad) has set, with which a pass from this tensor starts.
+    /// Returns the gradient that [`set_grad`](Tensor::set_grad) has set. A pass from this tensor starts with it.
     pub(crate) fn preset(self: &Arc<GradientSlot>) -> Option<Tensor> {
         self.with_gradient(false, |held| held.gradient.clone().filter(|_| held.is_preset))
     }
@@ -156,14 +156,14 @@ impl GradientSlot {
     }
 }
 
-/// A gradient slot that a captured step uses, with the gradients of the step, which no other thread sees.
+/// A gradient slot that a captured step uses, with the gradients of the step. No other thread sees them.
 pub(crate) struct RecordedSlot {
     pub(crate) slot: Arc<GradientSlot>,
     /// The gradient before the step.
     pub(crate) entry: SlotGradient,
-    /// The current gradient of the step; after the recording, the gradient at the end of the step.
+    /// The current gradient of the step. After the recording, it is the gradient at the end of the step.
     pub(crate) current: SlotGradient,
-    /// The step overwrites the slot before it reads it.
+    /// Whether the step overwrites the slot before it reads it.
     pub(crate) is_cleared: bool,
 }
 
@@ -184,23 +184,23 @@ thread_local! {
     static RECORDED: Collection<RecordedSlots> = const { RefCell::new(None) };
 }
 
-/// Runs `f`, and returns its result with the gradient slots that it used in capture mode. `f` reads and changes
-/// gradients of its own: each slot starts with its gradient in `entries`, or else with the gradient that it has at its
-/// first use, and never changes for other threads.
+/// Runs `f`, and returns its result with the gradient slots that it used in capture mode. `f` reads and changes private
+/// gradients: each slot starts with its gradient in `entries`, or otherwise with its gradient at the first use. Other
+/// threads see no change.
 pub(crate) fn collect_recorded_slots<R>(entries: EntryGradients, f: impl FnOnce() -> R) -> (R, Vec<RecordedSlot>) {
     let (result, recorded) = collect(&RECORDED, RecordedSlots { used: Vec::new(), entries }, f);
     (result, recorded.used)
 }
 
-/// Returns the gradient of a slot in the step of this thread, if it records one. The slot becomes used.
+/// Returns the gradient of a slot in the step that this thread records, if any. The slot then counts as used.
 fn recorded_gradient(slot: &Arc<GradientSlot>, clears: bool) -> Option<SlotGradient> {
     RECORDED.with_borrow_mut(|recorded| {
         let RecordedSlots { used, entries } = recorded.as_mut()?;
-        if let Some(known) = used.iter().find(|known| Arc::ptr_eq(&known.slot, slot)) {
-            return Some(known.current.clone());
+        if let Some(recorded) = used.iter().find(|recorded| Arc::ptr_eq(&recorded.slot, slot)) {
+            return Some(recorded.current.clone());
         }
-        let given = entries.iter().find(|(known, _)| Arc::ptr_eq(known, slot));
-        let entry = given.map_or_else(|| slot.lock().clone(), |(_, entry)| entry.clone());
+        let entry = entries.iter().find(|(recorded, _)| Arc::ptr_eq(recorded, slot));
+        let entry = entry.map_or_else(|| slot.lock().clone(), |(_, entry)| entry.clone());
         let current = entry.clone();
         used.push(RecordedSlot { slot: slot.clone(), entry: entry.clone(), current, is_cleared: clears });
         Some(entry)
@@ -208,16 +208,19 @@ fn recorded_gradient(slot: &Arc<GradientSlot>, clears: bool) -> Option<SlotGradi
 }
 
 /// Returns the gradient of a slot that the step of this thread has used.
-fn known_recorded_gradient(slot: &GradientSlot) -> Option<SlotGradient> {
-    let is_known = |known: &&RecordedSlot| std::ptr::eq(&*known.slot, slot);
-    RECORDED.with_borrow(|recorded| recorded.as_ref()?.used.iter().find(is_known).map(|known| known.current.clone()))
+fn used_gradient(slot: &GradientSlot) -> Option<SlotGradient> {
+    let is_known = |recorded_slot: &&RecordedSlot| std::ptr::eq(&*recorded_slot.slot, slot);
+    RECORDED.with_borrow(|recorded| {
+        recorded.as_ref()?.used.iter().find(is_known).map(|recorded_slot| recorded_slot.current.clone())
+    })
 }
 
 /// Sets the gradient of a slot that the step of this thread has used.
 fn set_recorded_gradient(slot: &Arc<GradientSlot>, gradient: SlotGradient) {
     let old = RECORDED.with_borrow_mut(|recorded| {
-        let known = recorded.as_mut()?.used.iter_mut().find(|known| Arc::ptr_eq(&known.slot, slot))?;
-        Some(std::mem::replace(&mut known.current, gradient))
+        let recorded_slot =
+            recorded.as_mut()?.used.iter_mut().find(|recorded_slot| Arc::ptr_eq(&recorded_slot.slot, slot))?;
+        Some(std::mem::replace(&mut recorded_slot.current, gradient))
     });
     drop(old);
 }

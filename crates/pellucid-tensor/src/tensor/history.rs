@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 pub(super) struct TensorDetails {
     /// The gradient slot.
     pub(super) slot: OnceLock<Arc<GradientSlot>>,
-    /// The history after recorded writes: the number of writes that it includes, and the creator.
+    /// The history after recorded writes: the number of included writes, and the creator.
     rewritten: Mutex<(u64, Option<Creator>)>,
     /// The arrays after moves to other devices.
     pub(super) moved: MovedArrays,
@@ -63,7 +63,7 @@ impl Tensor {
     fn rewritten(&self, base: &ViewBase) -> Option<Creator> {
         let inner = &self.0;
         if inner.requires_grad.load(Ordering::Relaxed) {
-            // A view that was made a leaf has its own history.
+            // A view that became a leaf has a separate history.
             return inner.creator.clone();
         }
         let (edge, writes) = base.state();
@@ -82,7 +82,7 @@ impl Tensor {
         creator
     }
 
-    /// Returns the state that this tensor shares with its views. A tensor without one becomes the base.
+    /// Returns the state that this tensor shares with its views. A tensor without such a state becomes the base.
     pub(crate) fn view_base(&self) -> &Arc<ViewBase> {
         self.0.view_base.get_or_init(|| {
             self.0.is_base.store(true, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Tensor {
 
     /// Returns true if the tensor shares this base.
     pub(crate) fn has_base(&self, base: &Arc<ViewBase>) -> bool {
-        self.0.view_base.get().is_some_and(|own| Arc::ptr_eq(own, base))
+        self.0.view_base.get().is_some_and(|existing| Arc::ptr_eq(existing, base))
     }
 
     /// Returns true for the base tensor; all other tensors that share its [`ViewBase`] are views of it.
@@ -105,11 +105,11 @@ impl Tensor {
         self.0.is_base.load(Ordering::Relaxed)
     }
 
-    /// Makes this new tensor a view of `other`, whose history it shares.
+    /// Makes this new tensor a view of `other`, and shares its history.
     pub(crate) fn share_view_base(&self, other: &Tensor) {
         let base = other.view_base();
-        // A count that does not fit is stored as 0. The history is then derived from the base value's, which includes
-        // all writes.
+        // A count that does not fit is stored as 0. The history is then derived from the history of the base value,
+        // which includes all writes.
         self.0.known_writes.store(u32::try_from(base.writes()).unwrap_or(0), Ordering::Relaxed);
         let _ = self.0.view_base.set(base.clone());
     }
@@ -147,11 +147,11 @@ impl Tensor {
         Arc::downgrade(&self.0)
     }
 
-    /// Returns the slot of an output of `node` that keeps its gradient, or of any output if `all` is set. Returns
+    /// Returns the slot of an output of `node` that retains its gradient, or of any output if `all` is set. Returns
     /// `None` if the tensor was written since.
     pub(crate) fn kept_slot(&self, node: &Arc<GraphNode>, all: bool) -> Option<&Arc<GradientSlot>> {
         let keeps = all || self.retains_grad();
-        let is_output = || self.with_creator(|own| own.is_some_and(|(own, _)| is_same_node(own, node)));
+        let is_output = || self.with_creator(|creator| creator.is_some_and(|(creator, _)| is_same_node(creator, node)));
         (keeps && is_output()).then(|| self.0.slot())
     }
 

@@ -1,4 +1,4 @@
-//! Hooks: user functions that a backward pass calls with a gradient, and that may replace it.
+//! Hooks: user functions that a backward pass calls with a gradient. They may replace the gradient.
 
 use super::Tensor;
 use crate::engine::HookList;
@@ -18,7 +18,7 @@ pub struct HookHandle {
 }
 
 impl HookHandle {
-    /// Removes the hook. It does nothing if the tensor was dropped.
+    /// Removes the hook. If the tensor was dropped, nothing happens.
     pub fn remove(self) {
         if let Some(hooks) = self.hooks.upgrade() {
             hooks.lock().remove(self.id);
@@ -35,7 +35,7 @@ impl Hooks {
         HookHandle { hooks: Arc::downgrade(self), id: self.lock().add(hook) }
     }
 
-    /// Returns the hooks. In a captured step, the recording becomes dependent on them.
+    /// Returns the hooks. In a captured step, the recording then depends on them.
     pub(crate) fn registered(&self) -> Vec<GradientHook> {
         self.lock().registered()
     }

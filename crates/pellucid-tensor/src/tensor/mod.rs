@@ -4,8 +4,8 @@
 //! next to the functions that they call: the functions return typed errors, the methods panic with them.
 //!
 //! The history of a tensor consists of the nodes that produced it (`graph`), its gradient (`gradient_slot`) with hooks,
-//! and the state that it shares with its views (`view_base`, `history`). The recording of a captured step has gradients
-//! of its own (`gradient_slot`), and restores the histories that it changes (`rewritten`).
+//! and the state that it shares with its views (`view_base`, `history`). The recording of a captured step has separate
+//! gradients (`gradient_slot`), and restores the histories that it changes (`rewritten`).
 
 mod collect;
 mod create;
@@ -45,10 +45,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// An n-dimensional array of one dtype on one device, with the history of its computation.
 ///
-/// Tensors are `Send + Sync`. `clone()` returns a second handle of the same tensor, which shares its elements, history
-/// and gradient; [`copy`](Tensor::copy) is PyTorch's `clone`. A write in place changes the history of the handle, of
-/// its views, and of the tensor that it is a view of. `x += y` is not such a write: it replaces the handle by a handle
-/// of the sum.
+/// Tensors are `Send + Sync`. `clone()` returns a second handle of the same tensor, with the same elements, history and
+/// gradient; [`copy`](Tensor::copy) is PyTorch's `clone`. A write in place changes the history of the handle, of its
+/// views, and of its base. `x += y` is not a write in place: a handle of the sum replaces x.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -92,7 +91,7 @@ pub struct TensorId(usize);
 pub(crate) type Creator = (Arc<GraphNode>, u32);
 
 pub(crate) struct TensorInner {
-    /// The first array; [`Tensor::array`] returns the current one.
+    /// The initial array; [`Tensor::array`] returns the current one.
     array: Array,
     /// The creator until the first recorded write in place.
     creator: Option<Creator>,
@@ -104,7 +103,7 @@ pub(crate) struct TensorInner {
     known_writes: AtomicU32,
     /// Whether a leaf requires a gradient. A result requires a gradient if it has a creator.
     requires_grad: AtomicBool,
-    /// Whether a result keeps its gradient.
+    /// Whether a result retains its gradient.
     retains_grad: AtomicBool,
     /// True for the base tensor; all other tensors that share `view_base` are views of it.
     is_base: AtomicBool,
@@ -112,7 +111,7 @@ pub(crate) struct TensorInner {
     is_untracked_view: AtomicBool,
     /// Whether an operation may copy the tensor to another device.
     is_free: AtomicBool,
-    /// The index of the current array: 0 for the first one, others after a move to another device.
+    /// The index of the current array: 0 for the initial one, larger after a move to another device.
     current: AtomicU32,
 }
 
@@ -159,7 +158,7 @@ impl From<Array> for Tensor {
 }
 
 impl Tensor {
-    /// Creates the single output of a new node together with the node, which gets a weak handle of the output.
+    /// Creates the single output of a new node together with the node. The node gets a weak handle of the output.
     #[inline]
     pub(crate) fn only_output(array: Array, node: impl FnOnce(&Array, Weak<TensorInner>) -> Arc<GraphNode>) -> Tensor {
         Tensor(Arc::new_cyclic(|handle| {
@@ -201,22 +200,22 @@ impl Tensor {
         })
     }
 
-    /// Returns true if both are handles of one tensor, or have one creator output or gradient slot. Their gradients are
-    /// then equal.
+    /// Returns true if both handles refer to one tensor, or have the same creator output or gradient slot. Then their
+    /// gradients are equal.
     #[inline]
     pub(crate) fn is_same_tensor(&self, other: &Tensor) -> bool {
         let slot =
             || matches!((self.0.existing_slot(), other.0.existing_slot()), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
-        let made_alike = || {
-            self.with_creator(|own| {
-                other.with_creator(|others| match (own, others) {
+        let has_same_creator = || {
+            self.with_creator(|creator| {
+                other.with_creator(|other_creator| match (creator, other_creator) {
                     (Some((a, i)), Some((b, j))) => i == j && is_same_node(a, b),
                     (None, None) => slot(),
                     _ => false,
                 })
             })
         };
-        Arc::ptr_eq(&self.0, &other.0) || made_alike()
+        Arc::ptr_eq(&self.0, &other.0) || has_same_creator()
     }
 
     /// Returns the tensor's array: the elements without history.
@@ -258,7 +257,7 @@ impl Tensor {
         self.size()
     }
 
-    /// Returns the bytes of all elements: their number times [`DType::size`].
+    /// Returns the size of all elements in bytes: their number times [`DType::size`].
     ///
     /// ```
     /// use pellucid::{DType, Tensor};
@@ -268,7 +267,7 @@ impl Tensor {
         self.size().saturating_mul(self.dtype().size())
     }
 
-    /// Returns true if the elements are stored one after the other in row-major order. If not,
+    /// Returns true if the elements are stored contiguously in row-major order. Otherwise,
     /// [`contiguous`](Tensor::contiguous) copies them to this order.
     ///
     /// ```
@@ -338,13 +337,13 @@ impl Tensor {
         Ok(())
     }
 
-    /// Returns the node that computed this tensor or wrote into it last; `None` for a leaf.
+    /// Returns the node that computed this tensor or last wrote into it; `None` for a leaf.
     #[doc(alias = "grad_fn")]
     pub fn creator(&self) -> Option<Node> {
         self.with_creator(|creator| creator.map(|(node, _)| Node(node.clone())))
     }
 
-    /// Returns 0 for a leaf, otherwise its creator's generation plus one.
+    /// Returns 0 for a leaf, otherwise the generation of its creator plus one.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.with_creator(|creator| creator.map_or(0, |(node, _)| node.generation + 1))
@@ -352,9 +351,9 @@ impl Tensor {
 
     /// Returns the gradient that backward passes have accumulated, with this tensor's shape, dtype and device.
     ///
-    /// It is `None` before a backward pass, and for a result: only leaves keep their gradients, and results after
-    /// [`retain_grad`](Tensor::retain_grad). The first such call for a result in a process is reported to the
-    /// subscriber of `tracing` or on standard error without one.
+    /// It is `None` before a backward pass, and for results: only leaves retain their gradients, and results after
+    /// [`retain_grad`](Tensor::retain_grad). The first call for a result in a process is reported to the subscriber of
+    /// `tracing`, or on standard error without one.
     pub fn grad(&self) -> Option<Tensor> {
         let gradient = self.0.existing_slot().and_then(|slot| slot.get());
         if gradient.is_none() && !self.is_leaf() && !self.retains_grad() {
@@ -375,10 +374,11 @@ impl Tensor {
     /// assert_eq!(x.grad().unwrap().item::<f64>(), 60.0);
     /// ```
     ///
-    /// A [free](Tensor::is_free) gradient is copied to the device of this tensor, and pinned if this tensor is.
+    /// A [free](Tensor::is_free) gradient is copied to the device of this tensor. It is pinned if this tensor is
+    /// pinned.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] if its shape or dtype are not this tensor's,
+    /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] if its shape or dtype differs from this tensor's,
     /// [`Error::DeviceMismatch`] if it is pinned to another device; errors of the device.
     #[panicking_form]
     pub fn try_set_grad(&self, gradient: Option<Tensor>) -> Result<()> {
@@ -407,19 +407,19 @@ impl Tensor {
         Ok(())
     }
 
-    /// Returns the gradient that was set on this result, with which a pass from it starts.
+    /// Returns the gradient that was set on this result. A pass from the result starts with it.
     pub(crate) fn preset_grad(&self) -> Option<Tensor> {
         self.0.existing_slot().filter(|_| !self.is_leaf()).and_then(|slot| slot.preset())
     }
 
-    /// Removes the gradient, even if it was accumulated before the tensor was frozen.
+    /// Removes the gradient, even if the tensor was frozen after its gradient was accumulated.
     pub fn zero_grad(&self) {
         if self.requires_grad() || self.0.existing_slot().is_some() {
             self.0.slot().set(None);
         }
     }
 
-    /// Makes backward passes keep the gradient of this result, as they do for leaves. It is the same as
+    /// Makes backward passes retain the gradient of this result, as they do for leaves. This is equivalent to
     /// [`set_retain_grad(true)`](Tensor::set_retain_grad), which also accepts a tensor that requires no gradient yet.
     ///
     /// # Errors
@@ -433,16 +433,16 @@ impl Tensor {
         Ok(())
     }
 
-    /// Returns true if backward passes keep the gradient of this tensor if it is a result. The gradients of leaves are
-    /// always kept.
+    /// Returns true if backward passes retain the gradient of this tensor when it is a result. The gradients of leaves
+    /// are always retained.
     #[inline]
     pub fn retains_grad(&self) -> bool {
         self.0.retains_grad.load(Ordering::Acquire)
     }
 
-    /// Sets whether backward passes keep the gradient of this tensor if it is a result. A gradient that was kept
-    /// stays until [`Tensor::zero_grad`]. On a leaf, it has an effect after a recorded write in place, which makes the
-    /// leaf a result.
+    /// Sets whether backward passes retain the gradient of this tensor when it is a result. A retained gradient remains
+    /// until [`Tensor::zero_grad`]. For a leaf, the setting has an effect after a recorded write in place, which makes
+    /// the leaf a result.
     ///
     /// ```
     /// use pellucid::{BackwardOptions, Tensor};
@@ -464,7 +464,7 @@ impl Tensor {
         }
         self.with_creator(|creator| {
             if let Some((node, _)) = creator {
-                node.observed.store(true, Ordering::Release);
+                node.is_observed.store(true, Ordering::Release);
             }
         });
     }
@@ -472,8 +472,8 @@ impl Tensor {
     /// Calls `hook` with the complete gradient of this tensor in every pass. A returned tensor replaces the gradient.
     /// If it is [free](Tensor::is_free), it is copied to the device of this tensor; if it is pinned to another device,
     /// the pass fails with [`Error::DeviceMismatch`]. The hook exists as long as the graph, or until it is removed.
-    /// After a write in place, it receives the gradient of the value before the write. In a captured step it is called
-    /// when the step is recorded; the step is recorded again after a hook of one of its tensors was added or removed.
+    /// After a write in place, it receives the gradient of the value before the write. A captured step calls it when
+    /// the step is recorded. The step is recorded again after a hook of one of its tensors was added or removed.
     ///
     /// # Errors
     /// [`Error::NotTracked`] if the tensor requires no gradient.
@@ -482,8 +482,8 @@ impl Tensor {
         &self,
         hook: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
     ) -> Result<HookHandle> {
-        let of_result = |(node, index): &Creator| node.hooks_of(*index as usize).clone();
-        let hooks = match self.with_creator(|creator| creator.map(of_result)) {
+        let result_hooks = |(node, index): &Creator| node.hooks_of(*index as usize).clone();
+        let hooks = match self.with_creator(|creator| creator.map(result_hooks)) {
             Some(hooks) => hooks,
             None if self.requires_grad() => self.0.slot().hooks.clone(),
             None => return Err(self.not_tracked("register_hook", "the tensor")),
@@ -491,16 +491,16 @@ impl Tensor {
         Ok(hooks.add(Arc::new(hook)))
     }
 
-    /// Returns the error of `op` for this tensor, which requires no gradient. `what` is its role in the call.
-    pub(crate) fn not_tracked(&self, op: &'static str, what: &str) -> Error {
+    /// Returns the error of `op` for this tensor, which requires no gradient. `role` is the tensor's role in the call.
+    pub(crate) fn not_tracked(&self, op: &'static str, role: &str) -> Error {
         let help = "set requires_grad on a leaf before the forward pass, outside no_grad(); the results of detach(), \
                     argmax(), comparisons and launches require none, frozen parameters need unfreeze(), and a gradient is \
                     differentiable only with create_graph: true";
-        Error::NotTracked { op, what: what.into(), shape: self.shape().clone(), help }
+        Error::NotTracked { op, what: role.into(), shape: self.shape().clone(), help }
     }
 
-    /// Returns the identity of this tensor. It is equal for clones of one handle, which share elements, history and
-    /// gradient. It differs for views and [detached](Tensor::detach) handles, which share elements only.
+    /// Returns the identity of this tensor. It is equal for clones, which share elements, history and gradient. It
+    /// differs for views and [detached](Tensor::detach) handles, which share only elements.
     pub fn id(&self) -> TensorId {
         TensorId(Arc::as_ptr(&self.0).addr())
     }
@@ -511,7 +511,7 @@ impl Tensor {
     }
 
     /// Returns the same elements without history: a leaf that requires no gradient and shares the storage. A recorded
-    /// write through one of the two tensors changes the history of that tensor and its views, not of the other.
+    /// write through one of the two tensors does not change the history of the other tensor.
     #[doc(alias("detach_", "data"))]
     pub fn detach(&self) -> Tensor {
         let array = self.array().clone();
@@ -519,9 +519,9 @@ impl Tensor {
         Tensor::from(array)
     }
 
-    /// Runs the pending kernels of this tensor and waits for them. Reads do so by themselves; use it to measure time or
-    /// to bound the deferred work. It does nothing in eager mode on the CPU. [`eval`](crate::eval())
-    /// does so for several tensors, and [`flush`](crate::flush) runs all deferred kernels.
+    /// Runs the pending kernels of this tensor and waits for them. Reads do this automatically. Use it to measure time
+    /// or to bound the deferred work. It does nothing in eager mode on the CPU. [`eval`](crate::eval()) evaluates
+    /// several tensors, and [`flush`](crate::flush) runs all deferred kernels.
     ///
     /// # Errors
     /// The error of a deferred kernel that failed.

@@ -11,9 +11,9 @@ use pellucid_ir::{DType, Error, Layout, Result, lock};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// The additional arrays of a moved tensor, one per previous device and dtype. References to an
-/// array stay valid after a move, but its elements may be released. An array is used again when the tensor returns to
-/// its device and dtype, so the list has a second such array only if handles of the first one still exist.
+/// The additional arrays of a moved tensor, one per previous device and dtype. References to an array remain valid
+/// after a move, but its elements may be released. When the tensor returns to a device and dtype, the array is used
+/// again. A second array for them exists only if the first one still has other handles.
 #[derive(Default)]
 pub(super) struct MovedArrays {
     arrays: ArrayList,
@@ -49,19 +49,19 @@ impl MovedArrays {
 }
 
 impl TensorInner {
-    /// Returns the first array and those after moves.
+    /// Iterates over the initial array and the arrays after moves.
     fn arrays(&self) -> impl Iterator<Item = &Array> {
         let moved = self.details.get().into_iter().flat_map(|details| details.moved.iter());
         std::iter::once(&self.array).chain(moved)
     }
 
-    /// Returns the array of this index.
+    /// Returns the array with this index.
     #[cold]
     pub(super) fn moved_array(&self, index: u32) -> &Array {
         self.arrays().nth(index as usize).expect("the current array must be in the list")
     }
 
-    /// Makes the array of this index the current one, and releases the memory of the previous one if no other handle
+    /// Makes the array with this index the current one, and releases the memory of the previous one if no other handle
     /// uses it.
     fn set_current(&self, index: usize) {
         let index = u32::try_from(index).expect("a tensor must have fewer than 2^32 arrays");
@@ -82,9 +82,8 @@ impl Drop for TensorInner {
 }
 
 impl Tensor {
-    /// Moves a leaf to `device` in place, with its gradient. It stays the same tensor: all handles of it, and the
-    /// optimizers that hold one, use the new elements. Views that exist already keep the elements on the old device.
-    /// The tensor is pinned.
+    /// Moves a leaf and its gradient to `device` in place. It stays the same tensor: all its handles, including those
+    /// of optimizers, use the new elements. Existing views keep the elements on the old device. The tensor is pinned.
     ///
     /// ```
     /// use pellucid::{Device, Tensor};
@@ -96,8 +95,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// If the tensor is on another device: [`Error::InvalidArgument`] for a result (use [`Tensor::to`]), for a view,
-    /// for a tensor with views and a layout that is not contiguous, and inside a captured step; errors of the device.
+    /// If the device differs: [`Error::InvalidArgument`] for a result (use [`Tensor::to`]), for a view, for a tensor
+    /// with views and a layout that is not contiguous, and inside a captured step; errors of the device.
     #[panicking_form]
     pub fn try_to_(&self, device: impl IntoDevice) -> Result<()> {
         let device = device.into_device()?;
@@ -121,8 +120,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Replaces the elements of the tensor by these, of another dtype, and sets this gradient; see
-    /// [`Tensor::to_dtype_`].
+    /// Replaces the elements of the tensor by converted ones, and sets a new gradient; see [`Tensor::to_dtype_`].
     pub(crate) fn set_converted(&self, converted: &Array, gradient: Option<Tensor>) -> Result<()> {
         self.replace_elements(self.device(), converted.dtype(), !self.is_free(), || converted.to_bytes("to_dtype_"))?;
         if let Some(slot) = self.0.existing_slot() {
@@ -137,7 +135,7 @@ impl Tensor {
         self.0.existing_slot().and_then(|slot| slot.get_untracked())
     }
 
-    /// Writes the result of `bytes` to an array of `device` and `dtype`, which becomes the current one.
+    /// Writes the result of `bytes` to an array of `device` and `dtype`, and makes this array the current one.
     fn replace_elements(
         &self,
         device: Device,
@@ -157,8 +155,8 @@ impl Tensor {
                 && array.storage().buffer().bytes() == bytes.len()
                 && is_idle(array.storage())
         };
-        let known = self.0.arrays().enumerate().find(|(_, array)| is_reusable(array));
-        let index = eager(|| match known {
+        let existing = self.0.arrays().enumerate().find(|(_, array)| is_reusable(array));
+        let index = eager(|| match existing {
             Some((index, array)) => {
                 array.storage().remove_idle();
                 let filled = array.refill(&bytes).map_err(|error| self.array().copy_error(error));
@@ -180,8 +178,8 @@ impl Tensor {
         Ok(())
     }
 
-    /// Makes this view a view of `base` on its current device, after [`Tensor::to_`] has moved it. The view keeps its
-    /// layout, and is free if `base` is.
+    /// Makes this tensor a view of `base` on the current device of `base`, after [`Tensor::to_`] has moved `base`. The
+    /// view keeps its layout, and is free if `base` is free.
     #[doc(hidden)]
     pub fn move_view_to_base_(&self, base: &Tensor) {
         if self.device() != base.device() {
@@ -190,12 +188,12 @@ impl Tensor {
             self.prepare_move();
             let view = base.array().view(self.array().layout().clone());
             let is_same = |array: &Array| array.shares_storage(&view) && array.layout() == view.layout();
-            let known = self.0.arrays().position(is_same);
-            let index = known.unwrap_or_else(|| {
+            let existing = self.0.arrays().position(is_same);
+            let index = existing.unwrap_or_else(|| {
                 moved.append(view.clone());
                 moved.iter().count()
             });
-            if known.is_some() {
+            if existing.is_some() {
                 view.storage().remove_idle();
             }
             drop(view);

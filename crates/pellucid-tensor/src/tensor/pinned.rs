@@ -1,4 +1,4 @@
-//! Whether a tensor is free to be copied to the device of an operation, and the copies that were made.
+//! The device freedom of tensors, and cached copies on other devices.
 
 use super::Tensor;
 use super::history::DeviceCopy;
@@ -8,7 +8,8 @@ use pellucid_ir::Result;
 use std::sync::atomic::Ordering;
 
 impl Tensor {
-    /// Returns true if the tensor is free: an operation with a tensor that is pinned to another device copies it there.
+    /// Returns true if the tensor is free: an operation with a tensor that is pinned to another device copies it to
+    /// that device.
     ///
     /// A tensor that is created from host values is free, and so is the result of an operation on free tensors.
     /// [`Tensor::to`] pins a tensor.
@@ -38,13 +39,13 @@ impl Tensor {
         self
     }
 
-    /// Sets the mark of the tensor and of its array; kernels of gradients read the mark of the array.
+    /// Sets the flag of the tensor and of its array. Gradient kernels read the flag of the array.
     fn set_free(&self, is_free: bool) {
         self.0.is_free.store(is_free, Ordering::Relaxed);
         self.array().set_pinned(!is_free);
     }
 
-    /// Returns a copy of the elements on `device`, which `copy` creates if no copy of their current version exists.
+    /// Returns a copy of the elements on `device`. `copy` creates it if no copy of the current version exists.
     pub(crate) fn device_copy(&self, device: Device, copy: impl FnOnce() -> Result<Array>) -> Result<Array> {
         let version = self.array().storage().version();
         let mut copies = self.0.details().device_copies();

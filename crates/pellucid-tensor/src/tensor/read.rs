@@ -1,4 +1,4 @@
-//! Reads of values by the host. A read runs deferred kernels; while a step is captured it returns an error.
+//! Reads of values by the host. A read runs deferred kernels. While a step is captured, it returns an error.
 
 use super::Tensor;
 use crate::array::host_vec;
@@ -18,7 +18,8 @@ impl Tensor {
         panic::unwrap(self.try_item())
     }
 
-    /// Returns the single element, converted to `T`: a float is rounded to the nearest, and `bool` is "not zero".
+    /// Returns the single element, converted to `T`. Floats are rounded to the nearest value, and nonzero elements are
+    /// true.
     ///
     /// # Errors
     /// [`Error::NotAScalar`] if there is not exactly one element, [`Error::ReadInCapture`]; [`Error::InvalidArgument`]
@@ -36,7 +37,7 @@ impl Tensor {
         Ok(values.pop().expect("a tensor of size 1 must have one element"))
     }
 
-    /// Returns the elements in row-major order, converted to `T`: the type of a dtype, or another integer type of Rust.
+    /// Returns the elements in row-major order, converted to `T`: the type of a dtype, or another Rust integer type.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -53,8 +54,8 @@ impl Tensor {
         panic::unwrap(self.try_to_vec())
     }
 
-    /// Returns the elements in row-major order, converted to `T`: floats are rounded to the nearest, and `bool` is
-    /// "not zero".
+    /// Returns the elements in row-major order, converted to `T`. Floats are rounded to the nearest value, and nonzero
+    /// elements are true.
     ///
     /// # Errors
     /// [`Error::ReadInCapture`] while a step is captured; [`Error::InvalidArgument`] for an element that an integer
@@ -64,8 +65,7 @@ impl Tensor {
         self.array().read("to_vec")
     }
 
-    /// Returns the first element in row-major order for which `is_wanted` is true, converted to `T`; `None` if there is
-    /// none.
+    /// Returns the first element in row-major order for which `is_wanted` is true, converted to `T`, or `None`.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -83,7 +83,7 @@ impl Tensor {
     }
 
     /// Returns true if a read neither waits for a device nor runs kernels: the tensor is on the CPU, its kernels have
-    /// run, and no step is being captured. A layer or loss checks values only if this is true.
+    /// run, and no step is being captured. Layers and losses check values only in this case.
     pub fn is_readable(&self) -> bool {
         self.device().is_cpu() && !is_capturing() && self.array().storage().pending() == READY
     }
@@ -104,7 +104,7 @@ impl Tensor {
         panic::unwrap(self.try_to_vec2())
     }
 
-    /// Returns the elements of a matrix as a vector of rows, and errors as values.
+    /// Returns the elements of a matrix as a vector of rows, and returns errors as values.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] unless the tensor has 2 axes; the errors of [`Tensor::try_to_vec`].
@@ -114,7 +114,7 @@ impl Tensor {
         rows(&self.array().read("to_vec2")?, self.shape())
     }
 
-    /// Returns the elements of a tensor of 3 axes as nested vectors, converted to `T` as by [`Tensor::to_vec`].
+    /// Returns the elements of a tensor with 3 axes as nested vectors, converted to `T` as by [`Tensor::to_vec`].
     ///
     /// # Panics
     /// Panics if [`Tensor::try_to_vec3`] returns an error.
@@ -124,7 +124,7 @@ impl Tensor {
         panic::unwrap(self.try_to_vec3())
     }
 
-    /// Returns the elements of a tensor of 3 axes as nested vectors, and errors as values.
+    /// Returns the elements of a tensor with 3 axes as nested vectors, and returns errors as values.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] unless the tensor has 3 axes; the errors of [`Tensor::try_to_vec`].

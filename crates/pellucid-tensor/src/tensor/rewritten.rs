@@ -27,8 +27,8 @@ pub(crate) fn collect_rewritten_histories<R>(f: impl FnOnce() -> R) -> (R, Rewri
     collect(&CURRENT, RewrittenHistories::default(), f)
 }
 
-/// Calls `f` with the list of tensors whose histories the step that this thread captures has changed by writes in
-/// place. Returns `None` if the thread captures no step.
+/// Calls `f` with the histories that the step of this thread has changed by writes in place. Returns `None` if the
+/// thread captures no step.
 fn with_current<R>(f: impl FnOnce(&mut RewrittenHistories) -> R) -> Option<R> {
     if !engine::is_capturing() {
         return None;
@@ -39,15 +39,16 @@ fn with_current<R>(f: impl FnOnce(&mut RewrittenHistories) -> R) -> Option<R> {
 /// Records the history of a base value before a write in place, so that a captured step can restore it.
 pub(crate) fn note_history(base: &Arc<ViewBase>, edge: &Edge) {
     with_current(|rewritten| {
-        if !rewritten.bases.iter().any(|(known, _)| Arc::ptr_eq(known, base)) {
+        if !rewritten.bases.iter().any(|(rewritten_base, _)| Arc::ptr_eq(rewritten_base, base)) {
             rewritten.bases.push((base.clone(), edge.clone()));
         }
     });
 }
 
-/// Returns true if the captured step has written into this base. Then the recording holds a handle of it.
+/// Returns true if the captured step has written into this base. The recording then holds a handle of it.
 pub(crate) fn is_rewritten(base: &Arc<ViewBase>) -> bool {
-    with_current(|rewritten| rewritten.bases.iter().any(|(known, _)| Arc::ptr_eq(known, base))) == Some(true)
+    with_current(|rewritten| rewritten.bases.iter().any(|(rewritten_base, _)| Arc::ptr_eq(rewritten_base, base)))
+        == Some(true)
 }
 
 /// Records that a write in place changed the history of a tensor.
@@ -56,7 +57,7 @@ pub(super) fn note_history_change(tensor: &Tensor) {
 }
 
 impl RewrittenHistories {
-    /// Restores the history that written base values had before the step, because a graph does not outlive its
+    /// Restores the history of written base values from before the step, because a graph does not outlive its
     /// recording.
     pub(crate) fn restore(&mut self) {
         for (base, edge) in self.bases.drain(..) {

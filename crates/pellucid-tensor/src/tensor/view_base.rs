@@ -1,9 +1,9 @@
 //! `ViewBase`: the history that a tensor and its views share after writes in place.
 //!
-//! A *base value* consists of the elements of a base tensor; all other tensors that share the history are views of the
-//! base tensor. A tensor that is older than a recorded write compares its count of writes at its next use, and derives
-//! its history from the history of the base value. Therefore, the base and its views can be written and read in any
-//! order.
+//! A *base value* consists of the elements of a base tensor. All other tensors that share the history are views of the
+//! base tensor. Each tensor stores the number of recorded writes that its history includes. After a further write, its
+//! next use derives its history from the history of the base value. So the base and its views can be written and read
+//! in any order.
 
 use super::graph::{Derivative, Edge, GraphNode, OutputMeta, SavedValue};
 use super::{Creator, Tensor, TensorInner};
@@ -22,19 +22,20 @@ pub(crate) struct ViewBase {
     dtype: DType,
     /// The number of recorded writes. While it is 0, every tensor has its original history.
     writes: AtomicU64,
-    /// An operation that is not declared as a view returned memory of this base.
+    /// Whether an operation that is not declared as a view returned memory of this base.
     is_opaque: AtomicBool,
-    /// The base tensor has moved to another device, but its views have not.
+    /// Whether the base tensor has moved to another device, but its views have not.
     is_moved: AtomicBool,
-    /// The base tensor is itself a view that was created under `no_grad`, so its own base would not follow its writes.
+    /// Whether the base tensor is a view that was created under `no_grad`. The history of its base would not include
+    /// its writes.
     is_untracked_view: bool,
-    /// The base tensor is a leaf that requires a gradient.
+    /// Whether the base tensor is a leaf that requires a gradient.
     is_tracked_leaf: AtomicBool,
-    /// True after a view became a leaf that requires a gradient.
+    /// Whether a view has become a leaf that requires a gradient.
     has_leaf_views: AtomicBool,
-    /// The views that became such leaves. Dropped ones are removed at the next check.
+    /// The views that became such leaves. The next check removes dropped views.
     leaf_views: Mutex<Vec<Weak<TensorInner>>>,
-    /// The history of the base value; until the first write, in the shape of `layout`.
+    /// The history of the base value. Until the first write, it has the shape of `layout`.
     edge: Mutex<Edge>,
 }
 
@@ -72,7 +73,7 @@ impl ViewBase {
         self.writes.load(Ordering::Acquire)
     }
 
-    /// Counts a recorded write, while the history is locked.
+    /// Counts a recorded write while the history is locked.
     pub(crate) fn count_write(&self) {
         self.writes.fetch_add(1, Ordering::Release);
     }
@@ -92,7 +93,7 @@ impl ViewBase {
         self.is_moved.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the base tensor is itself a view that was created under `no_grad`.
+    /// Returns true if the base tensor is a view that was created under `no_grad`.
     pub(crate) fn is_untracked_view(&self) -> bool {
         self.is_untracked_view
     }
@@ -143,7 +144,7 @@ impl ViewBase {
         self.lock_edge().is_tracked()
     }
 
-    /// Returns the offset of the base value, which has no gaps, in elements of the storage.
+    /// Returns the offset of the contiguous base value in the storage, in elements.
     fn start(&self) -> isize {
         self.layout.extent().start
     }
@@ -154,7 +155,7 @@ impl ViewBase {
         if self.layout.is_contiguous() { self.layout.shape().clone() } else { [self.layout.extent().len()].into() }
     }
 
-    /// Converts a layout in the storage to one in the base value.
+    /// Converts a layout in the storage to a layout in the base value.
     pub(crate) fn relative(&self, layout: &Layout) -> Layout {
         if layout.shape().contains(&0) {
             return Layout::contiguous(layout.shape().clone());
@@ -208,7 +209,7 @@ impl ViewBase {
         (edge.clone(), self.writes())
     }
 
-    /// Restores the history after a recording; only the kernels of the recording remain.
+    /// Restores the history after a recording, of which only the kernels remain.
     pub(crate) fn restore(&self, edge: Edge) {
         let old = {
             let mut held = self.lock_edge();
@@ -219,19 +220,19 @@ impl ViewBase {
     }
 }
 
-/// The elements of a value of this shape under another layout; a view if the value is contiguous.
+/// The elements of a value of this shape in another layout. It is a view if the value is contiguous.
 pub(crate) struct AsStrided {
     pub(crate) layout: Layout,
     pub(crate) shape: Shape,
 }
 
-/// The transpose of [`AsStrided`]: zeros of this shape with x added under the layout.
+/// The transpose of [`AsStrided`]: adds x to zeros of this shape, in the layout.
 pub(crate) struct AsStridedTranspose {
     pub(crate) layout: Layout,
     pub(crate) shape: Shape,
 }
 
-/// Returns the layout with its offset moved by `by` elements.
+/// Returns the layout with its offset increased by `by` elements.
 pub(crate) fn offset_layout(layout: &Layout, by: isize) -> Layout {
     let offset = (layout.offset() as isize + by) as usize;
     match layout.is_contiguous() {

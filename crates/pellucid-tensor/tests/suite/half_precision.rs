@@ -1,7 +1,7 @@
 //! Half precision: an operation of several kernels computes in `f32` and rounds once. The same holds for its gradients.
 //!
-//! Every operation is compared with its own result in `f64`, rounded once. The sizes include some at which squares and
-//! sums overflow `f16` although the result does not, and some at which squares underflow.
+//! The result of every operation is compared with its `f64` result, rounded once. At some sizes, squares and sums
+//! overflow `f16` although the result does not. At others, squares underflow.
 
 use crate::support::bits;
 use pellucid_tensor::ops::{
@@ -25,7 +25,7 @@ enum Domain {
     Unit,
     /// Numbers of magnitude near 1, for products.
     Near,
-    /// Coordinates and logits, of size 1.
+    /// Coordinates and logits, of magnitude 1.
     Fixed,
 }
 use Domain::{Any, Fixed, Near, Positive, Unit};
@@ -477,7 +477,7 @@ fn quantiles_of_half_precision() {
     assert_eq!(ops::quantile(&x, 0.9999, .., QuantileInterpolation::Lower).unwrap().to_vec::<f32>(), [998.0]);
 }
 
-/// The constants of a dtype match its conversions: one step further a value rounds, overflows or loses bits.
+/// The constants of a dtype match its conversions: beyond them, a value rounds, overflows or loses bits.
 #[test]
 fn constants_of_dtypes_match_the_conversions() {
     for dtype in DType::ALL {
@@ -496,7 +496,7 @@ fn constants_of_dtypes_match_the_conversions() {
         assert_eq!((convert(largest), convert(least.to_f64())), (largest, -largest), "{dtype}");
         assert!(convert(largest * (1.0 + epsilon)).is_infinite(), "{dtype}");
         assert_eq!((convert(1.0 + epsilon), convert(1.0 + epsilon / 2.0)), (1.0 + epsilon, 1.0), "{dtype}");
-        // Below the normal numbers the last bit of the fraction is lost.
+        // Below the normal numbers, the last bit of the fraction is lost.
         assert_eq!(convert(tiny * (1.0 + epsilon)), tiny * (1.0 + epsilon), "{dtype}");
         assert_ne!(convert(tiny * (1.0 + epsilon) / 2.0) * 2.0, tiny * (1.0 + epsilon), "{dtype}");
     }

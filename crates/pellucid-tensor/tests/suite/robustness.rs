@@ -178,8 +178,8 @@ fn results_do_not_depend_on_the_number_of_threads() {
     }
 }
 
-/// A kernel whose output has several elements in one place is rejected: their value would depend on the order of
-/// writes.
+/// A kernel is rejected if several elements of its output share memory, because their value would depend on the order
+/// of the writes.
 #[test]
 fn outputs_that_overlap_themselves_are_refused() {
     let (a, b) = (Tensor::ones([3, 4], DType::F32), Tensor::ones([4, 5], DType::F32));

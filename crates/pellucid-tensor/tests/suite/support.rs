@@ -10,7 +10,7 @@ pub fn assert_close(tensor: &Tensor, expected: &[f64]) {
     assert_within(tensor, expected, 1e-9);
 }
 
-/// Asserts like [`assert_close`], with the given tolerance.
+/// Asserts as [`assert_close`] does, with this tolerance.
 #[track_caller]
 pub fn assert_within(tensor: &Tensor, expected: &[f64], tolerance: f64) {
     let got = tensor.to_vec::<f64>();

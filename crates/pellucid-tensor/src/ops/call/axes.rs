@@ -1,4 +1,4 @@
-//! Axes and options of a reduction, as users write them.
+//! Axes and options of a reduction, as callers write them.
 
 use crate::ops::call::int_list::distinct_axes;
 use pellucid_ir::kernel::AxisSet;
@@ -41,8 +41,7 @@ impl Axes {
         self.list.is_none()
     }
 
-    /// Returns the axes of a tensor of rank `rank`, in the order in which they are named; `None` for `..`. `shape` is
-    /// the shape that an error shows.
+    /// Returns the axes of a tensor of rank `rank`, in the given order; `None` for `..`. Errors show `shape`.
     pub(in crate::ops) fn indices(
         &self,
         op: &'static str,
@@ -52,7 +51,7 @@ impl Axes {
         self.list.as_ref().map(|list| distinct_axes(op, list, rank, shape)).transpose()
     }
 
-    /// Returns how many axes are named; `None` for `..`.
+    /// Returns the number of given axes; `None` for `..`.
     pub(in crate::ops) fn count(&self) -> Option<usize> {
         self.list.as_ref().map(|list| list.len())
     }
@@ -92,7 +91,7 @@ pub(in crate::ops) fn check_reduction_rank(op: &'static str, shape: &Shape) -> R
     ))
 }
 
-/// The reduced axes of a known shape.
+/// The reduced axes of a tensor whose shape is given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResolvedAxes {
     pub(crate) set: AxisSet,
@@ -100,7 +99,7 @@ pub(crate) struct ResolvedAxes {
 }
 
 impl ResolvedAxes {
-    /// Returns the shape of the result of reducing `shape`.
+    /// Returns the shape of the reduction of `shape`.
     pub(crate) fn shape(self, shape: &Shape) -> Shape {
         if self.keepdims { self.set.keepdims(shape) } else { self.set.remove(shape) }
     }

@@ -46,7 +46,7 @@ pub(in crate::ops) fn values_dtype(op: &'static str, x: &Tensor, values: &Tensor
     }
 }
 
-/// Returns the shape to which all operands broadcast, or an error with the rule `help`.
+/// Returns the shape to which all operands broadcast. Otherwise, the error has the text `help`.
 pub(in crate::ops) fn common_shape(op: &'static str, operands: &[&Tensor], help: &str) -> Result<Shape> {
     let shapes = operands.iter().map(|x| x.shape());
     Shape::broadcast_all(shapes.clone()).ok_or_else(|| Error::shapes(op, shapes, help))
@@ -77,7 +77,7 @@ pub(in crate::ops) fn is_readable(x: &Tensor) -> bool {
 
 /// Returns the shape, or an error if a length, the number of elements or the number of bytes overflows.
 pub(in crate::ops) fn representable(shape: Shape) -> Result<Shape> {
-    // These lengths are counts of the caller, never negative numbers.
+    // These lengths are counts, never negative.
     if shape.has_negative_length() {
         return Err(Error::size_overflow());
     }

@@ -1,4 +1,4 @@
-//! [`IntList`]: lists of lengths, axes and counts, as users write them.
+//! [`IntList`]: lists of lengths, axes and counts, as callers write them.
 
 use pellucid_ir::{Error, Result, Shape, from_integers};
 use smallvec::SmallVec;
@@ -44,12 +44,12 @@ impl IntList {
         self.iter().map(count).collect()
     }
 
-    /// Returns the axes of a shape, of which none is named twice.
+    /// Returns distinct axes of a shape.
     pub(in crate::ops) fn axes(&self, op: &'static str, shape: &Shape) -> Result<SmallVec<[usize; 6]>> {
         distinct_axes(op, self, shape.rank(), shape)
     }
 
-    /// Returns the shape, with a length of −1 inferred, for `size` elements of a tensor of shape `from`.
+    /// Returns the shape for `size` elements of a tensor of shape `from`. A length of −1 is inferred.
     pub(in crate::ops) fn infer_shape(&self, op: &'static str, from: &Shape, size: usize) -> Result<Shape> {
         let IntList(dims) = self;
         let open = dims.iter().filter(|&&d| d == -1).count();
@@ -57,24 +57,23 @@ impl IntList {
             let reason = format!("lengths must be ≥ 0, with at most one -1, got {dims:?}; specify the others");
             return Err(Error::invalid(op, reason));
         }
-        let known = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));
-        if open == 1 && known == 0 {
+        let others_size = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));
+        if open == 1 && others_size == 0 {
             let reason = format!("a length of -1 cannot be inferred if another length is 0, got {dims:?}");
             return Err(Error::invalid(op, reason));
         }
-        let rest = size.checked_div(known).unwrap_or(0);
-        if open == 1 && rest.saturating_mul(known) != size {
+        let inferred = size.checked_div(others_size).unwrap_or(0);
+        if open == 1 && inferred.saturating_mul(others_size) != size {
             let help = format!(
-                "{size} elements cannot fill {dims:?}, because {known} does not divide {size}; change a length"
+                "{size} elements cannot fill {dims:?}, because {others_size} does not divide {size}; change a length"
             );
             return Err(Error::shapes(op, [from], help));
         }
-        Ok(dims.iter().map(|&d| if d == -1 { rest } else { d as usize }).collect())
+        Ok(dims.iter().map(|&d| if d == -1 { inferred } else { d as usize }).collect())
     }
 }
 
-/// Resolves signed axes of a tensor of rank `rank`, of which none may be named twice. `shape` is the shape that an
-/// error shows.
+/// Resolves signed, distinct axes of a tensor of rank `rank`. Errors show `shape`.
 pub(in crate::ops) fn distinct_axes(
     op: &'static str,
     list: &[isize],
@@ -83,14 +82,14 @@ pub(in crate::ops) fn distinct_axes(
 ) -> Result<SmallVec<[usize; 6]>> {
     let mut axes = SmallVec::new();
     for &axis in list {
-        let at = if axis < 0 { axis.saturating_add(rank as isize) } else { axis };
-        if at < 0 || at >= rank as isize {
+        let index = if axis < 0 { axis.saturating_add(rank as isize) } else { axis };
+        if index < 0 || index >= rank as isize {
             return Err(Error::AxisOutOfRange { op, axis, shape: shape.clone() });
         }
-        if axes.contains(&(at as usize)) {
-            return Err(Error::invalid(op, format!("axis {at} is named twice in {list:?}; remove one")));
+        if axes.contains(&(index as usize)) {
+            return Err(Error::invalid(op, format!("axis {index} is named twice in {list:?}; remove one")));
         }
-        axes.push(at as usize);
+        axes.push(index as usize);
     }
     Ok(axes)
 }

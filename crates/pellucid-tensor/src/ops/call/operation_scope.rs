@@ -1,5 +1,5 @@
-//! The operation that was called. An operation may consist of others, and errors name the outermost one. An error of a
-//! kernel that runs later names it too, because the kernel keeps its name.
+//! The operation that was called. An operation may call others, and errors name the outermost one. A kernel stores this
+//! name, so an error of a deferred kernel has it too.
 
 use std::cell::Cell;
 

@@ -1,5 +1,5 @@
-//! The registry of operations: one entry for every public operation, which its definition states. It contains the
-//! autocast policy of the operation.
+//! The registry of operations. The definition of every public operation states its entry, which contains its autocast
+//! policy.
 //!
 //! `#[tensor_method]` and `#[operation]` define the entry next to the function, as a constant of [`Entries`].
 //! [`registry!`] exports functions from `ops` and lists their entries. A function without an entry cannot be listed,
@@ -40,8 +40,8 @@ pub(crate) struct Entries;
 ///
 /// - `tables`: modules that a table macro generates. Each has the functions of the table, and their `ENTRIES`.
 /// - `functions`: a module, and the functions that are exported from it.
-/// - `elsewhere`: public operations that are not exported from `ops`.
-/// - `parts`: private functions whose graph nodes have names, and autocast policies, of their own.
+/// - `elsewhere`: public operations that another module exports.
+/// - `parts`: private functions with separate graph node names and autocast policies.
 macro_rules! registry {
     (
         tables { $($($table:ident)::+;)+ }
@@ -78,13 +78,13 @@ pub fn operations() -> impl Iterator<Item = &'static OperationInfo> {
     Entries::PUBLIC.iter().copied().flatten()
 }
 
-/// Returns the public operations, and the parts of operations that have names of their own.
+/// Returns the public operations, and the parts of operations with separate names.
 fn named_operations() -> impl Iterator<Item = &'static OperationInfo> {
     operations().chain(Entries::PARTS)
 }
 
-/// Returns the policy of an operation, by the name that its errors and its graph node show. It is stated at the
-/// operation's definition, and is [`AutocastPolicy::Promote`] for all other names.
+/// Returns the policy of an operation, by the name that its errors and its graph node show. The operation's definition
+/// states it. It is [`AutocastPolicy::Promote`] for all other names.
 ///
 /// ```
 /// use pellucid::{AutocastPolicy, autocast_policy};

@@ -3,8 +3,8 @@
 //! Functions with a constant branch declare a derivative that reads the output. The next operation usually saves this
 //! output as its input anyway; the symbolic derivative would keep the input alive as well.
 //!
-//! The product rule for x·s(x) computes g·x, which may overflow where s′ is 0. Large x are therefore a branch of their
-//! own, or the derivative is declared as g·(s + x·s′).
+//! The product rule for x·s(x) computes g·x, which may overflow where s′ is 0. Therefore large x are a separate branch,
+//! or the derivative is declared as g·(s + x·s′).
 
 use super::table::unary;
 use crate::ops::elementwise::arithmetic;
@@ -104,7 +104,7 @@ unary! {
     threshold(x; t, v) = x.le(t).select(v, x);
 }
 
-/// Returns min(x, 0) with the derivative 1 at 0, that from the left.
+/// Returns min(x, 0). The derivative at 0 is 1, the derivative from the left.
 fn negative_part(x: Expr) -> Expr {
     x.gt(0.0).select(0.0, x)
 }
@@ -156,7 +156,7 @@ pub fn hardtanh(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> 
     map(formula, &[x], &[low, high])
 }
 
-/// Moves x towards 0 by λ; 0 where |x| ≤ λ.
+/// Moves x towards 0 by λ; the result is 0 where |x| ≤ λ.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a λ that is negative or NaN.

@@ -17,7 +17,7 @@ fn polynomial(coefficients: &[f64], t: Expr) -> Expr {
     coefficients[2..].iter().fold(first, |p, &c| p * t + c)
 }
 
-/// Evaluates a polynomial like [`polynomial`], whose leading coefficient 1 is not in the list.
+/// Evaluates a polynomial like [`polynomial`]. The leading coefficient 1 is not in the list.
 fn monic_polynomial(coefficients: &[f64], t: Expr) -> Expr {
     let first = t + coefficients[0];
     coefficients[1..].iter().fold(first, |p, &c| p * t + c)
@@ -56,8 +56,8 @@ fn airy_negative(x: Expr) -> Expr {
     PI.sqrt().recip() * (phase.sin() * sine_factor - phase.cos() * cosine_factor) / root.sqrt()
 }
 
-/// Computes Ai. Each branch reads only arguments of its own range, as the unused branches must not produce NaN
-/// gradients. The branch near 0 computes the result for NaN.
+/// Computes Ai. Each branch clamps its argument to its range, so that unused branches produce no NaN gradients. The
+/// branch near 0 computes the result for NaN.
 fn airy_value(x: Expr) -> Expr {
     let inner = airy_near_zero(x.gt(END).select(0.0, x.lt(-END).select(0.0, x)));
     let outer = airy_positive(x.gt(END).select(x, END));
@@ -68,7 +68,7 @@ fn value_formula() -> &'static Formula {
     formula! { static airy_ai(x) = airy_value(x); }
 }
 
-/// Limits x: Ai and Ai′ are 0 for large x, even where x·Ai would be ∞·0.
+/// Limits x: Ai and Ai′ are 0 for large x, and x·Ai would be ∞·0 at ∞.
 fn bounded(x: Expr) -> Expr {
     x.gt(1e3).select(1e3, x)
 }
@@ -97,8 +97,8 @@ pub fn airy_ai(x: &Tensor) -> Result<Tensor> {
     if !is_recorded(&[x]) {
         return map(value_formula(), &[x], &[]);
     }
-    // Since Ai″ = x·Ai, the derivatives of every order are sums of Ai and Ai′ with polynomials in x as coefficients:
-    // the approximations are differentiated once.
+    // Since Ai″ = x·Ai, the derivatives of every order are sums of Ai and Ai′ with polynomial coefficients in x. So the
+    // approximations are differentiated only once.
     let with_slope = formula! {
         static airy_ai(x) = [airy_value(x), airy_slope(x)];
         d x = g0 * y1 + g1 * bounded(x) * y0;

@@ -19,7 +19,7 @@ binary! {
     /// Computes a·b; integers wrap.
     #[doc(alias = "multiply")]
     mul(a, b) = a * b;
-    /// Computes a / b; integers give `f32`.
+    /// Computes a / b; the result of integers is `f32`.
     #[doc(alias("divide", "true_divide"))]
     div(a, b) = a / b;
     /// Computes ⌊a / b⌋, as Python's `//`; an integer divided by 0 gives 0, an infinite a gives NaN. The gradient is
@@ -39,13 +39,13 @@ binary! {
         let moves = m.ne(0.0) & ((a.lt(0.0) & m.gt(0.0)) | (a.gt(0.0) & m.lt(0.0)));
         (a.abs().lt(0.0) | b.abs().lt(0.0)).select(moves.select(m - b, m), r)
     }, d a = g, d b = -(g * (a.abs().floor_div(b.abs()) * a.signum() * b.signum()));
-    /// Computes aᵇ. Integers are multiplied, wrapping; a negative power of an integer is 0 unless |a| = 1.
+    /// Computes aᵇ. Integer powers wrap; a negative power of an integer is 0 unless |a| = 1.
     #[doc(alias("power", "float_power"))]
     pow(a, b) = a.pow(b), autocast = Single, where b {
         2.0 => a * a,
         3.0 => a * a * a,
         -1.0 => a.recip(),
-        // The sum makes the root of −0 a positive zero.
+        // Adding 0 makes the root of −0 a positive zero.
         0.5 => a.eq(f64::NEG_INFINITY).select(f64::INFINITY, (a + 0.0).sqrt()),
     };
     /// Returns the larger of a and b; NaN if either is NaN. Equal operands get half the gradient each.
@@ -122,7 +122,7 @@ unary! {
     bitwise_not(x) = !x;
 }
 
-/// Computes √(a² + b²). Where a square could overflow or underflow in `f32`, factors out the larger side.
+/// Computes √(a² + b²). If a square could overflow or underflow in `f32`, the larger side is factored out.
 fn hypotenuse(a: Expr, b: Expr) -> Expr {
     let (p, q) = (a.abs(), b.abs());
     let (large, small) = (p.max(q), p.min(q));
@@ -136,7 +136,7 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
 }
 
 /// Returns a/√(a² + b²), and 0 at the origin, as a function of the ratio of the smaller to the larger side. Its
-/// derivative with respect to a, b²/√(a² + b²)³, then has no difference that cancels.
+/// derivative with respect to a, b²/√(a² + b²)³, then contains no difference that cancels.
 fn hypotenuse_slope(a: Expr, b: Expr) -> Expr {
     let a_is_larger = a.abs().ge(b.abs());
     let (large, small) = (a_is_larger.select(a, b), a_is_larger.select(b, a));

@@ -78,7 +78,8 @@ pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) ->
     }
 }
 
-/// [`isclose`] of integers, whose distance may be outside the range of `i64`: it is computed modulo 2⁶⁴.
+/// Implements [`isclose`] for integers. The distance is computed modulo 2⁶⁴, because it may be outside the range of
+/// `i64`.
 fn is_close_integer(a: &Tensor, b: &Tensor, rtol: f64, atol: f64) -> Result<Tensor> {
     let (a, b) = (copy::to_dtype(a, DType::I64)?, copy::to_dtype(b, DType::I64)?);
     let distance = arithmetic::sub(&arithmetic::maximum(&a, &b)?, &arithmetic::minimum(&a, &b)?)?;

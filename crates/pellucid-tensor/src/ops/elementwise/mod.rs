@@ -1,8 +1,8 @@
-//! Elementwise operations, each defined by a formula of one line.
+//! Elementwise operations. Each is defined by a one-line formula.
 //!
-//! The formula generates the function here, the method of `Tensor`, the kernels, and the derivatives of every order. A
-//! line declares a derivative only where the symbolic one is wrong at a limit. If a formula is not defined for
-//! integers, they are converted to `f32` first, and booleans to `i64`.
+//! The formula generates the function, the method of `Tensor`, the kernels, and the derivatives of every order. A line
+//! declares a derivative only where the symbolic one is wrong at a limit. If a formula is not defined for integers,
+//! they are first converted to `f32`, and booleans to `i64`.
 
 pub(super) mod activation;
 pub(super) mod airy;
@@ -27,15 +27,14 @@ pub use special::{igamma, igammac, logit_with, multigammaln, zeta};
 
 use pellucid_ir::formula::Expr;
 
-/// Returns ln(x / (1 − x)). Near ½ the quotient is near 1; its difference to 1 is computed without cancellation.
+/// Returns ln(x / (1 − x)). Near ½ the quotient is near 1; its difference from 1 is computed without cancellation.
 fn log_odds(x: Expr) -> Expr {
     let near_half = (x - 0.5).abs().lt(0.25);
     near_half.select(((2.0 * x - 1.0) / (1.0 - x)).ln_1p(), (x / (1.0 - x)).ln())
 }
 
 /// Computes the derivative of y = sin(t)/t from the cosine of t. For |t| < 4 it is the Taylor series −t/3·(1 −
-/// t²/(2·5)·(1 − t²/(4·7)·(1 − ..))), which is free of cancellation in every derivative; 21 terms are exact up to order
-/// 12.
+/// t²/(2·5)·(1 − t²/(4·7)·(1 − ..))). No derivative of the series cancels; 21 terms are exact up to order 12.
 fn slope_of_sin_over(t: Expr, cosine: Expr, y: Expr) -> Expr {
     let is_near = t.abs().lt(4.0);
     let (small, large) = (is_near.select(t, 0.0), is_near.select(4.0, t));

@@ -1,4 +1,4 @@
-//! Functions of the representation of floats (exponent, next value), and integer arithmetic (gcd, lcm).
+//! Functions of the floating-point representation (exponent, next value), and integer arithmetic (gcd, lcm).
 
 use crate::ops::elementwise::{arithmetic, transcendental};
 use crate::ops::formula::map;
@@ -8,7 +8,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Expr;
 use pellucid_ir::{DType, Error, Result, formula};
 
-/// Computes the least e with |x| < 2ᵉ; 0 for 0, infinities and NaN.
+/// Computes the least e with |x| < 2ᵉ; 0 for x = 0, infinities and NaN.
 fn binary_exponent(x: Expr) -> Expr {
     let size = x.abs();
     let e = size.log2().floor() + 1.0;
@@ -57,8 +57,8 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         static nextafter(a, b; u, spacing, max_finite, low, high) = {
             let (size, towards) = (a.abs(), b.gt(a).select(1.0, -1.0));
             let more = u + u * u * 2.0;
-            // Half a unit in the last place may underflow: subnormals have spacing `spacing`, the others are scaled
-            // by 1/u.
+            // Half a unit in the last place may underflow. Subnormals have the spacing `spacing`; other numbers are
+            // scaled by 1/u.
             let neighbour_of_large = a + towards * (more * size);
             let scaled = u * (a / u + towards * (more * (size / u)));
             let near = size.le(low).select(a + towards * spacing, scaled);
@@ -74,7 +74,7 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     map(formula, &[a, b], &[u.into(), spacing.into(), max_finite.into(), low.into(), (low / u).into()])
 }
 
-/// Runs Euclid's algorithm until one argument is 0 (Elements VII): no pair of `i64` needs more than 92 divisions.
+/// Runs Euclid's algorithm (Elements VII) until one argument is 0. No pair of `i64` needs more than 92 divisions.
 fn gcd_by_euclid(a: Expr, b: Expr) -> Expr {
     let (mut a, mut b) = (a.abs(), b.abs());
     for _ in 0..46 {

@@ -1,4 +1,4 @@
-//! Operands of binary operations, each a tensor or a scalar.
+//! Operands of binary operations: tensors or scalars.
 
 use crate::ops::formula::map_reusing;
 use crate::ops::primitive::fill::full;
@@ -8,14 +8,13 @@ use pellucid_ir::{DType, Result, Scalar, bf16, f16};
 
 /// An operand of a binary operation.
 pub enum TensorOrScalar<'a> {
-    /// A tensor that the caller keeps.
+    /// A tensor that stays with the caller.
     Borrowed(&'a Tensor),
-    /// A tensor that the caller hands over. If no other handle shares its storage, the result reuses it.
+    /// A tensor that the caller passes by value. If no other handle shares its storage, the result reuses it.
     Owned(Tensor),
-    /// A tensor that the caller replaces by the result, as `+=` does. If no other handle shares its storage, the result
-    /// reuses it.
+    /// A tensor that the result replaces, as in `+=`. If no other handle shares its storage, the result reuses it.
     Replaced(&'a mut Tensor),
-    /// A scalar, an argument of the kernel.
+    /// A scalar, which the kernel reads as a parameter.
     Scalar(Scalar),
 }
 
@@ -43,13 +42,13 @@ macro_rules! operand_from {
 operand_from!(Scalar, f64, f32, f16, bf16, i64, i32, i16, i8, u8, usize, bool);
 
 impl TensorOrScalar<'_> {
-    /// Returns the tensor, or the result of `of_scalar`.
-    pub(crate) fn tensor_or_else(self, of_scalar: impl FnOnce(Scalar) -> Result<Tensor>) -> Result<Tensor> {
+    /// Returns the tensor, or the result of `from_scalar`.
+    pub(crate) fn tensor_or_else(self, from_scalar: impl FnOnce(Scalar) -> Result<Tensor>) -> Result<Tensor> {
         match self {
             TensorOrScalar::Borrowed(tensor) => Ok(tensor.clone()),
             TensorOrScalar::Owned(tensor) => Ok(tensor),
             TensorOrScalar::Replaced(tensor) => Ok(tensor.clone()),
-            TensorOrScalar::Scalar(number) => of_scalar(number),
+            TensorOrScalar::Scalar(number) => from_scalar(number),
         }
     }
 
@@ -68,7 +67,7 @@ impl TensorOrScalar<'_> {
     }
 
     /// Returns true if the result may overwrite this operand.
-    fn is_given(&self) -> bool {
+    fn is_reusable(&self) -> bool {
         match self {
             TensorOrScalar::Owned(tensor) => tensor.is_unique(),
             TensorOrScalar::Replaced(tensor) => tensor.is_unique(),
@@ -79,10 +78,10 @@ impl TensorOrScalar<'_> {
 
 /// The variants of a binary formula: two tensors, a scalar on the right, a scalar on the left.
 pub(super) struct BinaryForms {
-    pub(super) both: LazyFormula,
+    pub(super) tensors: LazyFormula,
     pub(super) right: LazyFormula,
     pub(super) left: LazyFormula,
-    /// Formulas of a tensor of floats for some values of a scalar on the right.
+    /// Simpler formulas of a float tensor for some values of a scalar on the right.
     pub(super) simple: &'static [(f64, LazyFormula)],
 }
 
@@ -103,17 +102,17 @@ pub(super) fn apply_binary<'a>(
     b: TensorOrScalar<'a>,
     forms: &'static BinaryForms,
 ) -> Result<Tensor> {
-    let given = |x: &TensorOrScalar<'_>, i: usize| x.is_given().then_some(i);
+    let reusable = |x: &TensorOrScalar<'_>, i: usize| x.is_reusable().then_some(i);
     match (&a, &b) {
         (TensorOrScalar::Scalar(x), TensorOrScalar::Scalar(y)) => {
             let x = full((), *x, x.promote_into(DType::Bool))?;
             forms.apply_right(&x, *y, None)
         }
-        (x, TensorOrScalar::Scalar(k)) => forms.apply_right(x.expect_tensor(), *k, given(x, 0)),
-        (TensorOrScalar::Scalar(k), y) => map_reusing(forms.left.get(), &[y.expect_tensor()], &[*k], given(y, 0)),
+        (x, TensorOrScalar::Scalar(k)) => forms.apply_right(x.expect_tensor(), *k, reusable(x, 0)),
+        (TensorOrScalar::Scalar(k), y) => map_reusing(forms.left.get(), &[y.expect_tensor()], &[*k], reusable(y, 0)),
         (x, y) => {
             let operands = [x.expect_tensor(), y.expect_tensor()];
-            map_reusing(forms.both.get(), &operands, &[], given(x, 0).or(given(y, 1)))
+            map_reusing(forms.tensors.get(), &operands, &[], reusable(x, 0).or(reusable(y, 1)))
         }
     }
 }

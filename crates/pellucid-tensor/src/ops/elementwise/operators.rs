@@ -1,5 +1,5 @@
-//! The operators `+ - * / %`, unary `-`, and `& | ^ !`, for tensors and numbers on both sides; and `+=` and the others
-//! with an assignment.
+//! The operators `+ - * / %`, unary `-`, and `& | ^ !`, for tensors and numbers on both sides, and the corresponding
+//! assignment operators.
 //!
 //! The result may reuse the storage of an operand that is uniquely owned, and passed by value or assigned to.
 
@@ -90,8 +90,8 @@ macro_rules! assigning_operators {
             #[doc = concat!("Replaces this handle by the result: `x ", $symbol, "= y` is `x = &x ", $symbol, " y`.")]
             ///
             /// The result is a new tensor, recorded as by the binary operator. Other handles and views of the old
-            /// tensor do not change: `copy_` and `set` write in place. The result reuses the storage of the old tensor
-            /// if there are none.
+            /// tensor do not change; `copy_` and `set` write in place. Without other handles, the result reuses the
+            /// storage of the old tensor.
             ///
             /// # Panics
             /// Panics if the binary operator does, and if the shape or dtype of the result differs from the tensor's.

@@ -1,4 +1,4 @@
-//! Parts of numbers: rounding to decimals, quotient with remainder, integral with fractional part.
+//! Decompositions of numbers: rounding to decimals, quotient and remainder, integral and fractional part.
 
 use super::operand::TensorOrScalar;
 use crate::ops::elementwise::arithmetic;
@@ -13,8 +13,8 @@ use pellucid_ir::{DType, Result, Scalar, formula};
 /// Rounds to `decimals` decimals, ties to even: NumPy's `around`, PyTorch's `round` with `decimals`. A negative number
 /// rounds to tens, hundreds, .. The gradient is zero.
 ///
-/// The result is the quotient (or product) of an integer and a power of 10. Numbers without such decimals do not
-/// change, and nor do infinities. Integers are rounded exactly.
+/// The result is an integer divided or multiplied by a power of 10. Numbers without such decimals and infinities do not
+/// change. Integers are rounded exactly.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -31,8 +31,7 @@ pub fn around(x: &Tensor, decimals: i32) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return around_integers(x, decimals);
     }
-    // The dtype of the computation, the smallest number whose magnitude implies an integer, and the largest power of
-    // 10.
+    // The dtype of the computation, the magnitude from which all numbers are integers, and the largest power of 10.
     let (integers_from, max_decimals) =
         if x.dtype() == DType::F64 { (2f64.powi(52), 308) } else { (2f64.powi(23), 38) };
     let scale = Scalar::Float(10f64.powi(decimals.saturating_abs().min(max_decimals)));
@@ -101,9 +100,9 @@ pub fn divmod<'a>(a: &Tensor, b: impl Into<TensorOrScalar<'a>>) -> Result<(Tenso
     }
 }
 
-/// Returns the fractional and the integral part, both with the sign of x. The fractional part of ±∞ is ±0, and of NaN
-/// both parts are NaN. The gradient of the fractional part is g, and the gradient of the integral part is zero.
-/// Integers give `f32`.
+/// Returns the fractional and the integral part, both with the sign of x. The fractional part of ±∞ is ±0. Both parts
+/// of NaN are NaN. The gradient of the fractional part is g, and the gradient of the integral part is zero. The results
+/// of integers are `f32`.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).

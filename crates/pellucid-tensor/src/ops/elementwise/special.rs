@@ -92,13 +92,13 @@ unary! {
         d x = x.abs().eq(f64::INFINITY).select(0.0, g * super::slope_of_sin_over(x, x.cos(), y));
 }
 
-/// The |x| from which the derivatives of scaled Bessel functions are computed by an asymptotic series.
+/// The |x| from which an asymptotic series computes the derivatives of scaled Bessel functions.
 const FAR: f64 = 30.0;
 
 /// Returns the derivative of y = e^(−|x|)·I_n(x) or eˣ·K_n(x).
 ///
-/// It is the sum of functions of the neighbouring orders and of y, which nearly cancel for large |x|: derivatives of
-/// order k have the size of y/|x|ᵏ. There it is the derivative of the asymptotic series c·|x|^(−½)·Σ aₖ·(±1/|x|)ᵏ, term
+/// It is a sum of functions of the neighbouring orders and of y, which nearly cancel for large |x|: derivatives of
+/// order k have the size of y/|x|ᵏ. For such x, the asymptotic series c·|x|^(−½)·Σ aₖ·(±1/|x|)ᵏ is differentiated term
 /// by term (Abramowitz & Stegun 9.7.1 and 9.7.2).
 fn scaled_bessel_slope(function: Binary, order: f64, x: Expr, y: Expr) -> Expr {
     let is_first_kind = function == Binary::BesselIe;
@@ -123,7 +123,7 @@ fn scaled_bessel_slope(function: Binary, order: f64, x: Expr, y: Expr) -> Expr {
             let slope = if order == 0.0 { x.signum() * slope } else { slope };
             is_far.select(slope, 0.5 * (below + above) - x.signum() * y)
         }
-        // At 0, the function of the higher order is infinite of a higher order.
+        // At 0, the Bessel function of higher order diverges faster.
         false => is_far.select(slope, x.eq(0.0).select(0.0, y) - 0.5 * (below + above)),
     }
 }
@@ -135,7 +135,7 @@ binary! {
         d a = g * (super::difference(a, b) * LN_2).sigmoid(), d b = g * (super::difference(b, a) * LN_2).sigmoid();
 }
 
-/// Applies a formula of a parameter and x. It has no gradient with respect to the parameter. Parameter and x broadcast.
+/// Applies a formula of a parameter and x, which broadcast. The formula has no gradient with respect to the parameter.
 fn apply_with_parameter(op: &'static str, formula: &Formula, parameter: &Tensor, x: &Tensor) -> Result<Tensor> {
     if is_recorded(&[parameter]) {
         return Err(Error::NoGradient { op });
@@ -212,7 +212,7 @@ pub fn multigammaln(x: &Tensor, p: usize) -> Result<Tensor> {
     check_reduction_rank(op, column.shape())?;
     let shifts = host_values(p, (0..p).map(|i| -0.5 * i as f64))?;
     let shifts = copy::to_dtype(&create::from_host(&shifts, [p])?, x.dtype())?;
-    // The terms are summed as they are computed.
+    // The terms are summed in the kernel that computes them.
     let term = formula! { static multigammaln(x, shift) = (x + shift).lgamma(); };
     let sum = map_sum(term, &[&column, &shifts], &[], std::iter::once(x.rank()).collect(), None)?;
     arithmetic::add(&view::squeeze(&sum, -1)?, 0.25 * (p as f64 * (p - 1) as f64) * PI.ln())

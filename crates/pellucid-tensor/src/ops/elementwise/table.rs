@@ -1,7 +1,7 @@
-//! Tables of elementwise operations. An entry is the documentation and the formula of an operation.
+//! Tables of elementwise operations. An entry consists of the documentation and the formula of an operation.
 
-/// Defines operations of one tensor, with scalar parameters that the kernel reads as arguments. `autocast` is the
-/// policy of the operation if it is not `Promote`.
+/// Defines operations of one tensor, with scalar parameters that the kernel reads. `autocast` is the policy of the
+/// operation if it is not `Promote`.
 macro_rules! unary {
     ($(
         $(#[$doc:meta])*
@@ -26,8 +26,8 @@ macro_rules! unary {
     };
 }
 
-/// Defines operations of two operands, each a tensor or a scalar. `where b` lists simpler formulas of a tensor of
-/// floats for some values of a scalar on the right.
+/// Defines operations of two operands, each a tensor or a scalar. `where b` lists simpler formulas of a float tensor
+/// for some values of a scalar on the right.
 macro_rules! binary {
     ($(
         $(#[$doc:meta])*
@@ -54,7 +54,7 @@ macro_rules! binary {
                     ($value, LazyFormula::new(|| pellucid_ir::formula! { $name($a) = $simple; })),
                 )+)?];
                 static FORMS: BinaryForms = BinaryForms {
-                    both: LazyFormula::new(|| pellucid_ir::formula! {
+                    tensors: LazyFormula::new(|| pellucid_ir::formula! {
                         $name($a, $b) = $body; $(d $wa = $da; d $wb = $db;)?
                     }),
                     right: LazyFormula::new(|| pellucid_ir::formula! { $name($a; $b) = $body; $(d $wa = $da;)? }),

@@ -20,7 +20,7 @@ use pellucid_ir::{Result, Shape};
 use smallvec::{SmallVec, smallvec};
 
 impl FormulaDerivative {
-    /// Returns the application; `result` is the shape of its first result.
+    /// Returns the application of the formula; `result` is the shape of its first result.
     #[inline]
     fn call<'a>(&'a self, result: &'a Shape) -> FormulaCall<'a> {
         let FormulaDerivative { formula, params, rows, sum, compute_dtype, .. } = self;
@@ -31,14 +31,14 @@ impl FormulaDerivative {
 
 /// The backward pass of a formula.
 impl<'a> FormulaCall<'a> {
-    /// Recomputes output `j` of the formula before it was summed.
+    /// Recomputes output `j` of the formula before the sum.
     fn summands(&self, saved: &SavedTensors, j: usize) -> Result<Tensor> {
         let inputs = saved.inputs_from(0)?;
         let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
         Ok(FormulaCall { sum: None, ..*self }.apply(&inputs, None)?.swap_remove(j))
     }
 
-    /// Computes the gradients of one part.
+    /// Computes the gradients of one gradient part.
     fn differentiate(
         &self,
         part: &GradientPart,
@@ -62,7 +62,8 @@ impl<'a> FormulaCall<'a> {
             if gradient.is_zero(k) {
                 into[i] = Some(grads.zeros(saved.meta(i).clone(), saved.input_device(i))?);
             } else if let Some(j) = gradient.passes(k) {
-                // The gradient is rounded before it is broadcast: an element is rounded once, not once per summand.
+                // The gradient is rounded before it is broadcast, so each element is rounded once instead of once per
+                // summand.
                 let (g, meta) = (grads.get(j)?, saved.meta(i));
                 let g = if part.broadcast || g.dtype() == meta.dtype { g } else { copy::to_dtype(&g, meta.dtype)? };
                 into[i] = Some(fit(self.unsummed(g)?, meta)?);
@@ -81,12 +82,12 @@ impl<'a> FormulaCall<'a> {
         Ok(())
     }
 
-    /// Returns the gradient of an output before it was summed; it is the same for every summand.
+    /// Returns the gradient of an output before the sum. It is equal for all summands.
     fn unsummed(&self, g: Tensor) -> Result<Tensor> {
         if self.sum.is_some() { broadcast::broadcast_to(&g, self.shape) } else { Ok(g) }
     }
 
-    /// Runs a part's gradient formula, `call` applied to `operands`, and records it as a contraction.
+    /// Runs the gradient formula of a part as `call` on `operands`, and records it as a contraction.
     fn record_gradient(
         &self,
         part: &GradientPart,
@@ -123,21 +124,22 @@ impl<'a> FormulaCall<'a> {
         Ok(point.record(outputs, &cotangents, terms))
     }
 
-    /// Computes the outputs of a part's gradient formula; those with a bit in `wanted` are used.
+    /// Computes the outputs of a part's gradient formula. The caller uses the outputs with a bit in `needed_outputs`.
     fn apply_gradient(
         &self,
         part: &GradientPart,
         tracked: Variables,
         saved: &SavedTensors,
         grads: &OutputGradients,
-        wanted: u64,
+        needed_outputs: u64,
     ) -> Result<SmallVec<[Tensor; 1]>> {
         let GradientPart { gradient, broadcast } = part;
         let inputs = &gradient.first_inputs;
         let reads = &gradient.reads;
         let summed = *broadcast && !gradient.formula.is_row();
         let sum = summed.then(|| broadcast::broadcast_axes(&saved.meta(inputs[0] as usize).shape, self.shape));
-        // Too many inputs for one request have separate parts, even inputs of full shape. Their gradients need no sum.
+        // If there are too many inputs for one request, even inputs of full shape have separate parts. Their gradients
+        // need no sum.
         let sum = sum.filter(|axes| *axes != AxisSet::default());
         // The gradient of a broadcast input of half precision is summed after this kernel, and rounded after the sum.
         let compute_dtype = if *broadcast && !summed { single_for(reads, saved, grads)? } else { None };
@@ -145,7 +147,7 @@ impl<'a> FormulaCall<'a> {
         let call = FormulaCall { formula: &gradient.formula, sum, compute_dtype, ..*self };
         let is_recorded = is_grad_enabled();
         if !is_recorded && self.sum.is_none() {
-            return call.apply_to_arrays(part, saved, grads, wanted);
+            return call.apply_to_arrays(part, saved, grads, needed_outputs);
         }
         let is_recorded = is_recorded && !self.formula.is_row();
         let read = |r: &GradientInput| match *r {
@@ -164,15 +166,15 @@ impl<'a> FormulaCall<'a> {
         }
     }
 
-    /// Runs this call of a part's gradient formula without recording. Arrays suffice then, and the result reuses the
-    /// memory of an incoming gradient without other owners. (The part without broadcasting reads the gradients last.)
+    /// Runs this call of a part's gradient formula without recording, on arrays. The result reuses the memory of an
+    /// incoming gradient without other owners. The part without broadcasting reads the gradients last.
     #[inline]
     fn apply_to_arrays(
         mut self,
         part: &GradientPart<'a>,
         saved: &SavedTensors,
         grads: &OutputGradients,
-        wanted: u64,
+        needed_outputs: u64,
     ) -> Result<SmallVec<[Tensor; 1]>> {
         let GradientPart { gradient, broadcast } = part;
         let inputs = &gradient.first_inputs;
@@ -205,9 +207,9 @@ impl<'a> FormulaCall<'a> {
                 },
             });
         }
-        // The kernel also reads the gradient accumulated so far for an input, and adds to it.
+        // The kernel also reads the accumulated gradient of an input, and adds to it.
         let mut added = 0;
-        for (k, &i) in inputs.iter().enumerate().filter(|(k, _)| !broadcast && wanted >> k & 1 == 1) {
+        for (k, &i) in inputs.iter().enumerate().filter(|(k, _)| !broadcast && needed_outputs >> k & 1 == 1) {
             if self.adds_exactly(saved.meta(i as usize), &arrays)
                 && let Some(sum) = grads.take_sum(i as usize)
             {

@@ -63,12 +63,12 @@ pub fn broadcast_tensors<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Vec<Tensor>>
 pub fn expand(x: &Tensor, shape: impl Into<IntList>) -> Result<Tensor> {
     let dims = shape.into();
     let lead = dims.len().saturating_sub(x.rank());
-    let kept = |(k, &d): (usize, &isize)| match d {
+    let resolve = |(k, &d): (usize, &isize)| match d {
         -1 if k >= lead => Ok(x.shape()[k - lead]),
         d if d >= 0 => Ok(d as usize),
         _ => Err(Error::invalid("expand", format!("length {d} of new axis {k} must be ≥ 0"))),
     };
-    broadcast_to(x, dims.iter().enumerate().map(kept).collect::<Result<Shape>>()?)
+    broadcast_to(x, dims.iter().enumerate().map(resolve).collect::<Result<Shape>>()?)
 }
 
 /// Sums x to `shape`, which broadcasts to x's shape: the transpose of broadcasting.
@@ -84,7 +84,7 @@ pub(crate) fn sum_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     reshape_to(&map_sum(identity_formula(), &[x], &[], axes, None)?, shape)
 }
 
-/// Returns the axes of `full` along which `shape` broadcasts.
+/// Returns the axes of `full` along which `shape` is repeated.
 pub(crate) fn broadcast_axes(shape: &Shape, full: &Shape) -> AxisSet {
     let lead = full.rank() - shape.rank();
     (0..full.rank()).filter(|&a| a < lead || (shape[a - lead] == 1 && full[a] != 1)).collect()

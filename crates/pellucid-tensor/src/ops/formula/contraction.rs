@@ -1,17 +1,17 @@
 //! Recorded gradients of formulas: sums of products of cotangents with partial derivatives.
 //!
 //! The gradient of y(x), elementwise, for an incoming gradient g is Σⱼ gⱼ·∂yⱼ/∂xᵢ. A recorded gradient keeps this form:
-//! it is a node whose inputs are its cotangents and the *variables*, the tensors to which the formula was applied. Its
-//! own gradient has the same form. Differentiation by a cotangent keeps the partial derivative. Differentiation by a
-//! variable raises its order by one, and the incoming gradient m is an additional factor:
+//! it is a node whose inputs are its cotangents and the *variables*, the tensors to which the formula was applied. The
+//! gradient of this node has the same form. Differentiation with respect to a cotangent keeps the partial derivative.
+//! Differentiation with respect to a variable raises its order by one, and adds the incoming gradient m as a factor:
 //!
 //! ```text
 //! z = c·∂ᵅy     ∂z/∂c: m·∂ᵅy     ∂z/∂xᵢ: m·c·∂ᵅ⁺ⁱy
 //! ```
 //!
-//! A term has at most two factors, since the factors of the next order are multiplied first: the number of inputs of a
-//! formula does not grow with the order. Derivatives are functions of the *point*, the inputs and outputs that forward
-//! saved. [`Partials`] differentiates an output by the variables, without visiting the output's node.
+//! The factors of the next order are multiplied first, so a term has at most two factors, and the number of inputs of a
+//! formula does not grow with the order. Derivatives are functions of the *point*: the inputs and outputs that forward
+//! saved. [`Partials`] differentiates an output with respect to the variables, without visiting the output's node.
 
 use super::{FormulaCall, map};
 use crate::array::Array;
@@ -28,8 +28,7 @@ use pellucid_ir::{Error, Result, Shape, formula};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// The maximal number of cotangents of one node. The number of derivatives of order k in n variables is (n + k − 1 over
-/// k).
+/// The maximum number of cotangents of one node. There are (n + k − 1 choose k) derivatives of order k in n variables.
 const MAX_COTANGENTS: usize = 32;
 
 /// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. Its edges are the edges of the
@@ -55,10 +54,10 @@ pub(super) struct EvaluationPoint<'a> {
     pub(super) variables: SmallVec<[Edge; 2]>,
 }
 
-/// A product of factors (cotangents by number) and a partial derivative.
+/// A product of cotangents, by their indices, and a partial derivative.
 type TermProduct = (SmallVec<[u16; 3]>, Partial);
 
-/// A gradient to compute: the number of the input, its shape and dtype, and the products to sum.
+/// A gradient to compute: the index of the input, its shape and dtype, and the products to sum.
 #[derive(Clone)]
 struct GradientTarget<'a> {
     input: usize,
@@ -122,11 +121,10 @@ impl EvaluationPoint<'_> {
         if used.len() > MAX_COTANGENTS {
             return Err(Error::invalid(self.partials.name(), "too many cotangents for one formula"));
         }
-        let number =
-            |f: &u16| used.binary_search(f).expect("`used` must contain every cotangent of the products") as u8;
+        let index = |f: &u16| used.binary_search(f).expect("`used` must contain every cotangent of the products") as u8;
         let term = |(k, (factors, partial)): (usize, &TermProduct)| Term {
             output: k as u8,
-            factors: factors.iter().map(number).collect(),
+            factors: factors.iter().map(index).collect(),
             partial: partial.clone(),
         };
         let terms: Vec<Term> = products().map(term).collect();
@@ -198,8 +196,8 @@ impl ContractionDerivative {
         Ok(EvaluationPoint { partials: &self.partials, params: &self.params, shape: &self.shape, values, variables })
     }
 
-    /// Returns the products that each needed gradient sums. Factors are numbered: the cotangents, then the incoming
-    /// gradients.
+    /// Returns the products to sum for each needed gradient. Factor indices count the cotangents first, then the
+    /// incoming gradients.
     fn targets<'a>(
         &self,
         saved: &'a SavedTensors,
@@ -210,18 +208,18 @@ impl ContractionDerivative {
         for input in (0..saved.inputs()).filter(|&i| saved.wants(needs, i)) {
             let mut products = Vec::new();
             for term in self.terms.iter().filter(|t| arrived[t.output as usize]) {
-                let own = term.factors.iter().map(|&f| u16::from(f));
+                let factors = term.factors.iter().map(|&f| u16::from(f));
                 let m = self.cotangents as u16 + u16::from(term.output);
                 if input < self.cotangents {
-                    if own.clone().any(|f| f as usize == input) {
-                        let others = own.filter(|&f| f as usize != input);
-                        products.push(([m].into_iter().chain(others).collect(), term.partial.clone()));
+                    if factors.clone().any(|f| f as usize == input) {
+                        let other_factors = factors.filter(|&f| f as usize != input);
+                        products.push(([m].into_iter().chain(other_factors).collect(), term.partial.clone()));
                     }
                     continue;
                 }
                 let partial = term.partial.then(input - self.cotangents);
                 if self.partials.constant(&partial)? != Some(0.0) {
-                    products.push(([m].into_iter().chain(own).collect(), partial));
+                    products.push(([m].into_iter().chain(factors).collect(), partial));
                 }
             }
             targets.push(GradientTarget { input, meta: saved.meta(input), products });
@@ -229,8 +227,8 @@ impl ContractionDerivative {
         Ok(targets)
     }
 
-    /// Computes the gradients from products of factors that are multiplied first, and added if they have the same
-    /// derivative: then every term has one factor. A formula that is too large is split.
+    /// Multiplies the factors of each product first, and adds products with the same derivative, so that every term has
+    /// one factor. Then computes the gradients. A formula that is too large is split.
     fn multiplied(
         &self,
         point: &EvaluationPoint,
@@ -238,16 +236,16 @@ impl ContractionDerivative {
         factor: &dyn Fn(u16) -> Result<Tensor>,
         gradients: &mut InputGradients,
     ) -> Result<()> {
-        let mut known: Vec<(SmallVec<[u16; 3]>, Tensor)> = Vec::new();
+        let mut cached_products: Vec<(SmallVec<[u16; 3]>, Tensor)> = Vec::new();
         let mut product = |factors: &SmallVec<[u16; 3]>| -> Result<Tensor> {
-            if let Some((_, product)) = known.iter().find(|(f, _)| f == factors) {
+            if let Some((_, product)) = cached_products.iter().find(|(f, _)| f == factors) {
                 return Ok(product.clone());
             }
             let mut product = factor(factors[0])?;
             for &f in &factors[1..] {
                 product = map(formula! { static mul(a, b) = a * b; }, &[&product, &factor(f)?], &[])?;
             }
-            known.push((factors.clone(), product.clone()));
+            cached_products.push((factors.clone(), product.clone()));
             Ok(product)
         };
         // A coefficient is a sum of products. Targets share equal coefficients.
@@ -320,7 +318,8 @@ impl Derivative for ContractionDerivative {
     }
 
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
-        // The gradient of a sum is not broadcast to the shape of the summands: its own gradient would have that shape.
+        // The gradient of a sum is not broadcast to the shape of the summands. Otherwise the next gradient would have
+        // that shape.
         let incoming: SmallVec<[Option<Tensor>; 2]> = (0..grads.len()).map(|o| grads.try_get(o).cloned()).collect();
         let arrived: SmallVec<[bool; 2]> = incoming.iter().map(Option::is_some).collect();
         let factor = |f: u16| match (f as usize).checked_sub(self.cotangents) {

@@ -1,10 +1,10 @@
-//! `FormulaDerivative`: the part of a formula application that its graph node keeps. `backward` differentiates it.
+//! `FormulaDerivative`: the data of a formula application that its graph node stores. `backward.rs` differentiates it.
 
 use pellucid_ir::formula::{Formula, Gradient, GradientRequest, Variables};
 use pellucid_ir::kernel::{AxisSet, Params};
 use pellucid_ir::{DType, Result, Shape};
 
-/// The part of a [`FormulaCall`](super::FormulaCall) that a graph node stores.
+/// The data of a [`FormulaCall`](super::FormulaCall) that a graph node stores.
 pub(super) struct FormulaDerivative {
     pub(super) formula: Formula,
     pub(super) params: Params,
@@ -18,7 +18,7 @@ pub(super) struct FormulaDerivative {
     pub(super) compute_dtype: Option<DType>,
     /// The inputs for which backward may compute gradients. The inputs of full shape are `together`: one formula
     /// computes their gradients, and a tensor that is used twice gets one gradient. Each broadcast input is `separate`:
-    /// its own formula computes a gradient, which is then summed.
+    /// a separate formula computes its gradient, which is then summed.
     pub(super) tracked: Variables,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct FormulaDerivative {
 /// `gradient.first_inputs[k]`.
 pub(super) struct GradientPart<'a> {
     pub(super) gradient: &'a Gradient,
-    /// True if the input (there is only one) was broadcast: its gradient is summed to its shape.
+    /// Whether the only input was broadcast. Its gradient is then summed to its shape.
     pub(super) broadcast: bool,
 }
 

@@ -1,10 +1,10 @@
 //! Norms and deviations over the full range of a dtype.
 //!
-//! The sum of squares of a row overflows or underflows where its root is representable. The formulas of this file
-//! finish such a sum s, which a plain kernel has computed. A row whose sum is neither infinite nor
-//! small keeps it: the plain definition computes the result, and the row is not read again. Any other row is scaled
-//! so that no square over- or underflows, and summed again: by a power of two, which is exact, or in a norm of another
-//! order than 2 by its largest magnitude, or its smallest if p < 0.
+//! The sum of squares of a row may overflow or underflow although its root is representable. A plain kernel computes
+//! the sum s, and the formulas of this file finish it. If s is neither infinite nor small, the plain definition
+//! computes the result, and the row is not read again. Any other row is scaled so that no square overflows or
+//! underflows, and summed again. The scale is a power of two, which is exact. In norms with p ≠ 2, it is the largest
+//! magnitude of the row, or the smallest if p < 0.
 //!
 //! A norm y = (Σ |x|ᵖ)^(1/p) has the derivatives of the root of t = Σ |x|·|x/c|ᵖ⁻¹ with a constant c, since t is a
 //! multiple of Σ |x|ᵖ. For c = y they read neither s nor a scale:
@@ -64,8 +64,7 @@ impl FloatLimits {
         }
     }
 
-    /// Applies a row formula of inputs, of which the last are sums, with the parameters `low`, `max_exponent` and
-    /// `params`.
+    /// Applies a row formula with the parameters `low`, `max_exponent` and `params`. The last input contains the sums.
     fn apply(&self, formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: AxisSet) -> Result<Tensor> {
         let limits = [self.min_exact_sum, self.max_scale_exponent].map(Scalar::from);
         let params: SmallVec<[Scalar; 4]> = limits.iter().chain(params).copied().collect();
@@ -83,8 +82,8 @@ impl FloatLimits {
     }
 }
 
-/// Returns true if the elements of x can be read, and the magnitudes of all are finite and from `low` to `high`, or
-/// 0 if `with_zeros`.
+/// Returns true if the elements of x can be read, and all magnitudes are finite and in `low..=high`. With
+/// `with_zeros`, 0 is also allowed.
 fn are_within(x: &Tensor, [low, high]: [f64; 2], with_zeros: bool) -> Result<bool> {
     fn none<T: Element + Pod>(x: &Tensor, is_outside: impl Fn(T) -> bool) -> Result<bool> {
         Ok(x.array().find("find", is_outside)?.is_none())
@@ -123,9 +122,9 @@ fn scaled_squares(x: Expr, max_exponent: Expr) -> (Expr, Expr) {
 /// Computes results from the sums s of rows over `axes`, without history: by `plain`, or by `formula` from `rows`, s
 /// and `params`.
 ///
-/// The results of both are the same if all sums are in range. `plain` is faster, but requires that the sums can be
-/// read. A GPU always uses it, because a shader also reads the rows of a skipped phase. Also returns true if all sums
-/// are known to be moderate, or on a GPU.
+/// If all sums are in range, both give the same results. `plain` is faster, but on the CPU it requires that the sums
+/// can be read. A GPU always uses `plain`, because a shader of `formula` also reads the rows of a skipped phase. The
+/// second result is true if all sums are moderate, or on a GPU.
 fn finish_sums(
     rows: &[&Tensor],
     s: &Tensor,
@@ -142,8 +141,8 @@ fn finish_sums(
     Ok((limits.apply(formula, &[rows, &[s]].concat(), params, axes)?, false))
 }
 
-/// Returns y, the finished roots of sums s of squares, with the derivatives of the formula `plain` of s if all sums are
-/// moderate, or of the formula `relative`. They read `inputs`; `relative` also reads c.
+/// Records y, the finished roots of sums of squares s, with the derivatives of the formula `plain` of s if all sums are
+/// moderate, otherwise of `relative`. Both formulas read `inputs`; `relative` also reads c.
 ///
 /// `params` and `reduced` are the arguments of [`record_result`].
 fn record_square_root(
@@ -160,7 +159,7 @@ fn record_square_root(
     let sum = match is_moderate {
         true => record_result(plain, inputs, params, reduced, s)?,
         false => {
-            // c and t. A row of zeros has an infinite c, for derivatives of 0.
+            // The outputs are c and t. In a row of zeros, c is infinite, so that the derivatives are 0.
             let constants = formula! {
                 static row_constants(s, y; low, high) = {
                     let moderate = s.ge(low) & s.le(high);
@@ -168,8 +167,8 @@ fn record_square_root(
                 };
             };
             let limits = FloatLimits::new(s.dtype());
-            let ends = [limits.max_moderate_sum.recip().into(), limits.max_moderate_sum.into()];
-            let constants = map_all(constants, &[s, &y], &ends)?;
+            let bounds = [limits.max_moderate_sum.recip().into(), limits.max_moderate_sum.into()];
+            let constants = map_all(constants, &[s, &y], &bounds)?;
             record_result(relative, &[inputs, &[&constants[0]]].concat(), params, reduced, &constants[1])?
         }
     };
@@ -224,7 +223,7 @@ pub(in crate::ops) fn deviation(x: &Tensor, n: f64, axes: AxisSet) -> Result<Ten
     record_square_root(&[x], plain, finished, variances, &params, [None, Some(axes)])
 }
 
-/// Computes Σ x / n of the elements where the mask is true over axes, which keep length 1; n has the shape of the
+/// Computes Σ x / n over axes, for the elements where the mask is true. The axes keep length 1; n has the shape of the
 /// result.
 pub(in crate::ops) fn masked_mean(x: &Tensor, mask: &Tensor, n: &Tensor, axes: AxisSet) -> Result<Tensor> {
     if let Some(moved) = on_one_device("masked_mean", &[x, mask, n])? {
@@ -277,8 +276,8 @@ pub(in crate::ops) fn mean_square_of(x: &Tensor, n: &Tensor, axes: AxisSet) -> R
     record_result(plain, &[x, n], &[], [None, Some(axes)], &y)
 }
 
-/// Computes (Σ |a − b|ᵖ)^(1/p) over axes, which keep length 1, without an array of the differences; p is at least 0,
-/// but neither 0 nor 1 nor infinite. a and b broadcast.
+/// Computes (Σ |a − b|ᵖ)^(1/p) over axes, which keep length 1, without an array of the differences. p is positive,
+/// finite and not 1. a and b broadcast.
 pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
     if let Some(moved) = on_one_device("cdist", &[a, b])? {
         return distance(&moved[0], &moved[1], p, axes);
@@ -324,7 +323,7 @@ pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) ->
     if !is_recorded(&[a, b]) {
         return Ok(y.clone());
     }
-    // r and t.
+    // The outputs are r and t.
     let constants = formula! {
         static distance_constants(s, y; low, high, min_difference, p) = {
             let plain = (s.ge(low) & s.le(high)) | y.eq(0.0) | !y.is_finite();
@@ -384,7 +383,7 @@ fn relative_variance() -> &'static Formula {
             (d * (d / c)).row_sum() / n
         };
         d x = {
-            // The sum of large elements must not overflow. For c > 1, elements that underflow are negligible. A
+            // The sum of large elements must not overflow. For c > 1, elements that underflow are negligible. This is a
             // selection, because a factor of the row would be moved out of its sum.
             let reduced = |v: Expr| c.gt(1.0).select(v * 2f64.powi(-30), v);
             let slope = 2.0 * g / n * ((reduced(x) - reduced(x).row_mean()) / reduced(c));
@@ -468,12 +467,12 @@ fn distance_norm(p: f64) -> &'static Formula {
     }
 }
 
-/// Returns the mask of the pairs of rows whose sum needs no rescaling, also a sum of 0 if no element is small.
+/// Returns the mask of the pairs of rows whose sum needs no rescaling. It includes a sum of 0 if no element is small.
 fn is_distance_in_range(s: Expr, low: Expr, small: Expr) -> Expr {
     is_in_range(s, low) | (s.eq(0.0) & small.eq(0.0))
 }
 
-/// Returns the formula of the variance Σ (x − mean)² / n from x and that value, s.
+/// Returns the formula of the variance Σ (x − mean)² / n from x and its plain value s.
 fn scaled_variance() -> &'static Formula {
     formula! {
         static var(x, s: per_row; low, max_exponent, n) = {

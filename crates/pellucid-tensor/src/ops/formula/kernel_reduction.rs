@@ -1,4 +1,4 @@
-//! Reductions with kernels of their own: max, min, argmax, argmin, any, all.
+//! Reductions with separate kernels: max, min, argmax, argmin, any, all.
 
 use crate::autograd::{apply_one, interface::*};
 use crate::engine;

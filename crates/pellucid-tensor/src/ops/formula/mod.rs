@@ -55,24 +55,29 @@ struct ApplyOptions {
 
 /// Applies a formula to inputs that broadcast.
 #[inline(always)]
-fn apply(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], how: ApplyOptions) -> Result<SmallVec<[Tensor; 1]>> {
-    let (params, mut made) = (params.into(), None);
-    let shape = broadcast_shape(formula.name(), inputs, &mut made)?;
-    let ApplyOptions { rows, sum, compute_dtype, reuse } = how;
+fn apply(
+    formula: &Formula,
+    inputs: &[&Tensor],
+    params: &[Scalar],
+    options: ApplyOptions,
+) -> Result<SmallVec<[Tensor; 1]>> {
+    let (params, mut computed) = (params.into(), None);
+    let shape = broadcast_shape(formula.name(), inputs, &mut computed)?;
+    let ApplyOptions { rows, sum, compute_dtype, reuse } = options;
     let compute_dtype = match autocast_dtype() {
         None => compute_dtype,
-        Some(_) => precision::wanted_dtype(formula.name(), inputs).or(compute_dtype),
+        Some(_) => precision::autocast_operand_dtype(formula.name(), inputs).or(compute_dtype),
     };
     FormulaCall { formula, params: &params, shape, rows, sum, compute_dtype }.apply(inputs, reuse)
 }
 
 /// Returns the broadcast shape of all inputs. It is usually the shape of the first input; otherwise it is stored in
-/// `made`.
+/// `computed`.
 #[inline(always)]
-fn broadcast_shape<'a>(op: &'static str, inputs: &[&'a Tensor], made: &'a mut Option<Shape>) -> Result<&'a Shape> {
+fn broadcast_shape<'a>(op: &'static str, inputs: &[&'a Tensor], computed: &'a mut Option<Shape>) -> Result<&'a Shape> {
     match inputs {
         [first, rest @ ..] if rest.iter().all(|t| t.shape() == first.shape()) => Ok(first.shape()),
-        _ => Ok(made.insert(broadcast(op, inputs)?)),
+        _ => Ok(computed.insert(broadcast(op, inputs)?)),
     }
 }
 
@@ -132,9 +137,8 @@ pub(crate) fn apply_rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar
     apply(formula, inputs, params, ApplyOptions { rows: axes, ..ApplyOptions::default() }).map(single_output)
 }
 
-/// Returns `result`, which the caller has computed, with the derivatives of a formula with one output that is summed
-/// over `sum` or has rows over `rows`. No kernel runs. A declared derivative reads `result` as the output of the
-/// formula.
+/// Records `result`, which the caller has computed, as the output of a formula that is summed over `sum` or has rows
+/// over `rows`. No kernel runs. A declared derivative reads `result` as the output of the formula.
 pub(crate) fn record_result(
     formula: &Formula,
     inputs: &[&Tensor],
@@ -145,8 +149,8 @@ pub(crate) fn record_result(
     if !is_recorded(inputs) {
         return Ok(result.clone());
     }
-    let (params, mut made) = (params.into(), None);
-    let shape = broadcast_shape(formula.name(), inputs, &mut made)?;
+    let (params, mut computed) = (params.into(), None);
+    let shape = broadcast_shape(formula.name(), inputs, &mut computed)?;
     let compute_dtype = precision::widened_dtype(inputs);
     let call = FormulaCall { formula, params: &params, shape, rows: rows.unwrap_or_default(), sum, compute_dtype };
     let outputs = |_: &mut SaveForBackward| Ok(smallvec![result.array().clone()]);
@@ -190,7 +194,7 @@ fn too_wide(formula: &Formula, inputs: usize) -> Error {
 }
 
 /// Returns an error unless a user-defined formula fits the tensors and parameters to which it is applied.
-pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], rows: bool) -> Result<()> {
+pub(crate) fn check_application(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], rows: bool) -> Result<()> {
     let (m, n) = (formula.inputs().len(), formula.params());
     if (inputs.len(), params.len()) != (m, n) {
         let got = format!(
@@ -223,7 +227,7 @@ pub(crate) fn check(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], ro
     Ok(())
 }
 
-/// Returns the program that overwrites `targets`, the first of the inputs: its outputs are stored in their dtypes.
+/// Returns the program whose outputs overwrite the first `targets` inputs, in the dtypes of these inputs.
 pub(super) fn overwriting(
     formula: &Formula,
     targets: usize,
@@ -273,9 +277,9 @@ fn is_unrolled(formula: &Formula) -> bool {
     formula.is_row() && (formula.order() >= 2 || is_wide())
 }
 
-/// Returns the order of the axes, from the largest stride to the smallest, in which a map reads its inputs from memory:
-/// the order of the first input of this shape, if that is not row-major, has no gaps, and is the order of every other
-/// input that is not broadcast. A map in this order reads and writes contiguous memory, as PyTorch's do.
+/// Returns the memory order of the axes, from the largest stride to the smallest, in which a map reads its inputs: the
+/// order of the first input of full shape. The result is `None` if this order is row-major or has gaps, or if another
+/// full input has a different order. A map in this order reads and writes contiguous memory, as in PyTorch.
 #[cold]
 fn storage_order(shape: &Shape, inputs: &[&Array]) -> Option<SmallVec<[usize; 6]>> {
     let is_full = |array: &&&Array| array.shape() == shape && shape.size() > 0 && !array.layout().is_broadcast();
@@ -318,7 +322,7 @@ impl<'a> FormulaCall<'a> {
         Ok(untracked_results(inputs, self.run_kernel(&arrays, reuse)?))
     }
 
-    /// Saves the values for backward, computes the results with `outputs`, and gives them a node.
+    /// Saves the values for backward, computes the results with `outputs`, and records their node.
     #[inline]
     fn recorded(
         &self,
@@ -409,7 +413,7 @@ impl<'a> FormulaCall<'a> {
     }
 
     /// Returns the program for the dtypes of the inputs. If the formula is not defined for integers or booleans, they
-    /// are converted to the first of `i64` and `f32` for which it is.
+    /// are converted to `i64`, or to `f32` if it is not defined for `i64`.
     fn program(&self, inputs: &[&Array]) -> Result<&'a Arc<Program>> {
         let formula = self.formula;
         // Fast path for the common case: floats of one dtype, no index and no mask.
@@ -478,7 +482,7 @@ impl<'a> FormulaCall<'a> {
         Ok(outputs)
     }
 
-    /// Returns true if each axis of the call's shape has its length in one of the inputs.
+    /// Returns true if, for each axis of the call's shape, an input has the full length.
     fn is_spanned(&self, inputs: &[&Array]) -> bool {
         let is_full = |a: usize, x: &Array| {
             (a + x.shape().rank()).checked_sub(self.shape.rank()).is_some_and(|at| x.shape()[at] == self.shape[a])
@@ -486,7 +490,7 @@ impl<'a> FormulaCall<'a> {
         (0..self.shape.rank()).all(|a| self.shape[a] == 1 || inputs.iter().any(|x| is_full(a, x)))
     }
 
-    /// Runs the kernel on inputs of which the first is broadcast to the call's shape.
+    /// Broadcasts the first input to the call's shape, and runs the kernel.
     #[cold]
     fn run_broadcast_kernel(&self, inputs: &[&Array]) -> Result<Arrays> {
         let first = inputs[0].broadcast_to(self.formula.name(), self.shape)?;

@@ -1,4 +1,4 @@
-//! Tables of operations over axes. An entry is the documentation, the signature and the definition of an operation.
+//! Tables of operations over axes. An entry consists of the documentation, signature and definition of an operation.
 
 use crate::ops::call::axes::Axes;
 use crate::ops::formula::apply_rows_in;
@@ -37,7 +37,7 @@ macro_rules! over_axes {
     (@result $y:ty) => { $y };
 }
 
-/// Defines operations over axes by row formulas. A formula with one value per row reduces the axes; the result of any
+/// Defines operations over axes by row formulas. A formula with one value per row reduces the axes. The result of any
 /// other formula has the shape of x.
 ///
 /// An entry declares a derivative that reads the result, which costs less than the symbolic one.
@@ -66,8 +66,8 @@ pub(in crate::ops) fn as_float(x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_float() { Ok(x.clone()) } else { to_dtype(x, DType::F32) }
 }
 
-/// Applies a row formula to rows over `axes`. Half precision is rounded once, after the kernel: the gradients of these
-/// formulas cancel or amplify rounding, so they read the result before rounding.
+/// Applies a row formula to rows over `axes`. Half precision is rounded once, after the kernel. The gradients of these
+/// formulas cancel or amplify rounding, so they read the unrounded result.
 pub(in crate::ops) fn apply_row_formula(formula: &Formula, x: &Tensor, axes: Axes) -> Result<Tensor> {
     let axes = axes.resolve(formula.name(), x.shape())?;
     let y = apply_rows_in(formula, &[&as_float(x)?], &[], axes.set, widened_dtype(&[x]))?;

@@ -1,8 +1,8 @@
 //! The formulas of p-norms: the terms |x|ᵖ of the sum, and its root.
 //!
-//! The derivatives of every order follow the Taylor series at 0 where it exists. Elsewhere they are 0 at 0: for
-//! odd p in order p, where the one-sided derivatives have opposite signs, and for fractional p in orders above p. An
-//! element of 0 then contributes nothing to the gradient, as in PyTorch.
+//! The derivatives of every order follow the Taylor series at 0 where it exists. Otherwise they are 0 at 0: for odd p
+//! in order p, where the one-sided derivatives have opposite signs, and for fractional p in orders above p. So an
+//! element of 0 contributes nothing to the gradient, as in PyTorch.
 
 use pellucid_ir::formula;
 use pellucid_ir::formula::{Expr, Formula};
@@ -16,7 +16,7 @@ pub(in crate::ops) fn absolute_power(p: f64) -> &'static Formula {
 }
 
 /// Returns the formula of |x|·|x/c|ᵖ⁻¹, with x and a constant c ≥ 0 as inputs and p as parameter; p is neither 0 nor
-/// infinite. All derivatives for c = 0 are 0, and those at x = 0 are as described above.
+/// infinite. All derivatives are 0 for c = 0. The derivatives at x = 0 are described above.
 pub(in crate::ops) fn relative_power(p: f64) -> &'static Formula {
     if is_even(p) {
         return formula! {
@@ -30,7 +30,7 @@ pub(in crate::ops) fn relative_power(p: f64) -> &'static Formula {
     }
 }
 
-/// Returns x/c, and 0 with all its derivatives for c = 0.
+/// Returns x/c. For c = 0 the result and all its derivatives are 0.
 fn ratio(x: Expr, c: Expr) -> Expr {
     x / c.eq(0.0).select(f64::INFINITY, c)
 }
@@ -55,14 +55,14 @@ fn is_integer(p: f64) -> bool {
     p > 0.0 && p % 1.0 == 0.0
 }
 
-/// Returns true if |x|ᵖ is a polynomial: its derivatives of order p at 0 are p!, which |x| would lose.
+/// Returns true if |x|ᵖ is the polynomial xᵖ. Its derivative of order p at 0 is p!, which a formula with |x| would
+/// lose.
 pub(in crate::ops) fn is_even(p: f64) -> bool {
     p > 0.0 && p % 2.0 == 0.0
 }
 
-/// Returns the formula of |a − b|ᵖ, with a and b as inputs and p as parameter (unless p is 0, 1
-/// or 2), and the derivatives of
-/// [`absolute_power`]; p is not infinite. For p = 0 it is 1 where a and b differ.
+/// Returns the formula of |a − b|ᵖ with the derivatives of [`absolute_power`]. The inputs are a and b. The parameter is
+/// p, unless p is 0, 1 or 2; p is not infinite. For p = 0 the result is 1 where a and b differ.
 pub(in crate::ops) fn difference_power(p: f64) -> &'static Formula {
     if p == 0.0 {
         return formula! { static distance_count(a, b) = (a - b).eq(0.0).select(0.0, 1.0); };
@@ -135,15 +135,15 @@ fn integer_power() -> &'static Formula {
     formula! { static power(x; p) = x.pow(p); }
 }
 
-/// Returns the formula of sᵖ for the exponent p = 1/q of a norm of order q. Its derivatives at 0 are 0: the subgradient
-/// of least length of the norm. So are the derivatives at infinity. As functions of s and the result, they also hold
+/// Returns the formula of sᵖ for the exponent p = 1/q of a norm of order q. Its derivatives at 0 and at infinity are 0;
+/// at 0, this is the norm's subgradient of least length. As functions of s and the result, the derivatives also hold
 /// for any constant times sᵖ.
 pub(in crate::ops) fn root() -> &'static Formula {
     formula! {
         static root(s; p) = s.pow(p);
         d s = {
-            let end = s.eq(0.0) | s.eq(f64::INFINITY);
-            end.select(0.0, g * p * (y / end.select(1.0, s)))
+            let is_end = s.eq(0.0) | s.eq(f64::INFINITY);
+            is_end.select(0.0, g * p * (y / is_end.select(1.0, s)))
         };
     }
 }
@@ -159,7 +159,7 @@ pub(in crate::ops) fn square_root() -> &'static Formula {
     }
 }
 
-/// Returns f(x), and 0 at 0 with all its derivatives.
+/// Returns f(x). At x = 0 the result and all its derivatives are 0.
 fn away_from_zero(x: Expr, f: impl Fn(Expr) -> Expr) -> Expr {
     let away = x.ne(0.0);
     away.select(f(away.select(x, 1.0)), 0.0)

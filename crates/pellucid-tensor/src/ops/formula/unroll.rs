@@ -21,18 +21,18 @@ pub(super) fn backward(
     needs: NeedsInputGrad,
 ) -> Result<InputGradients> {
     let operands = saved.inputs_from(0)?;
-    let wanted: Vec<usize> = (0..saved.inputs()).filter(|&i| saved.wants(needs, i)).collect();
+    let needed: Vec<usize> = (0..saved.inputs()).filter(|&i| saved.wants(needs, i)).collect();
     let outputs: Vec<usize> = (0..grads.len()).filter(|&j| grads.try_get(j).is_some()).collect();
     let incoming: Vec<&Tensor> = outputs.iter().filter_map(|&j| grads.try_get(j)).collect();
-    let inputs: Vec<&Tensor> = wanted.iter().map(|&i| &operands[i]).collect();
-    let found = via_definition(&inputs, &incoming, |fresh| {
-        let mut all = operands.clone();
-        wanted.iter().zip(fresh).for_each(|(&i, t)| all[i] = t.clone());
-        let values = composite(call, &all)?;
+    let inputs: Vec<&Tensor> = needed.iter().map(|&i| &operands[i]).collect();
+    let computed = via_definition(&inputs, &incoming, |fresh| {
+        let mut all_inputs = operands.clone();
+        needed.iter().zip(fresh).for_each(|(&i, t)| all_inputs[i] = t.clone());
+        let values = composite(call, &all_inputs)?;
         outputs.iter().zip(&incoming).map(|(&j, g)| copy::to_dtype(&values[j], g.dtype())).collect()
     })?;
     let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
-    wanted.into_iter().zip(found).for_each(|(i, g)| gradients[i] = Some(g));
+    needed.into_iter().zip(computed).for_each(|(i, g)| gradients[i] = Some(g));
     Ok(gradients)
 }
 
@@ -40,7 +40,7 @@ pub(super) fn backward(
 fn composite(call: &FormulaCall, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     let unrolled = call.formula.unrolled()?;
     let kinds = call.formula.inputs();
-    // Intermediate values that a row kernel keeps in registers are stored here, so half precision is widened.
+    // These intermediate values are stored, not kept in registers as in a row kernel, so half precision is widened.
     let wide = |(t, input): (&Tensor, &Input)| match (t.dtype(), call.compute_dtype) {
         _ if input.kind != ValueKind::Number => Ok(t.clone()),
         (DType::F16 | DType::BF16, _) => copy::to_dtype(t, DType::F32),
@@ -60,9 +60,9 @@ fn composite(call: &FormulaCall, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
                 let elements = evaluate(call, value, &inputs, &reduced, &params, None)?;
                 if length == 0 {
                     // The maximum of zero elements is −∞.
-                    let none = if reduction.op == RowOp::Max { f64::NEG_INFINITY } else { f64::INFINITY };
+                    let empty_value = if reduction.op == RowOp::Max { f64::NEG_INFINITY } else { f64::INFINITY };
                     let shape = call.rows.keepdims(call.shape);
-                    reduced.push(fill::full(shape, none, elements.dtype())?);
+                    reduced.push(fill::full(shape, empty_value, elements.dtype())?);
                     continue;
                 }
                 let axes: Vec<isize> = call.rows.iter().map(|a| a as isize).collect();
@@ -78,7 +78,7 @@ fn composite(call: &FormulaCall, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     unrolled.outputs.iter().map(|value| evaluate(call, value, &inputs, &reduced, &params, None)).collect()
 }
 
-/// Evaluates one elementwise part, and sums it over `sum`.
+/// Evaluates one elementwise section of the formula, and sums it over `sum`.
 fn evaluate(
     call: &FormulaCall,
     value: &UnrolledValue,
@@ -98,7 +98,8 @@ fn evaluate(
         && let Some(first) = operands.first()
         && super::broadcast(call.formula.name(), &operands.iter().collect::<Vec<_>>())? != shape
     {
-        // The sum extends over the broadcast shape of all inputs of the row formula; this part reads only some of them.
+        // The sum extends over the broadcast shape of all inputs of the row formula, but this section reads only some
+        // of them.
         operands[0] = broadcast::broadcast_to(first, &shape)?;
     }
     let part = FormulaCall {
@@ -113,7 +114,7 @@ fn evaluate(
     Ok(outputs.pop().expect("a part of a row formula must have one output"))
 }
 
-/// Returns the positions within the row, in row-major order over its axes.
+/// Returns the positions within the row, in row-major order of its axes.
 fn row_positions(call: &FormulaCall) -> Result<Tensor> {
     let lengths = (0..call.shape.rank()).map(|a| if call.rows.contains(a) { call.shape[a] } else { 1 });
     let count = call.rows.count(call.shape);

@@ -25,7 +25,7 @@ use pellucid_ir::{Error, Result, Scalar};
 /// [`map_all`]), or if it has row reductions (see [`map_rows`]); [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
 #[operation(transparent)]
 pub fn map(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<Tensor> {
-    formula::check(formula, inputs, params, false)?;
+    formula::check_application(formula, inputs, params, false)?;
     check_one_output(formula, "map_all")?;
     formula::map(formula, inputs, params)
 }
@@ -46,7 +46,7 @@ pub fn map(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<T
 /// The errors of [`map`]; the formula may have several outputs.
 #[operation(transparent)]
 pub fn map_all(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<Vec<Tensor>> {
-    formula::check(formula, inputs, params, false)?;
+    formula::check_application(formula, inputs, params, false)?;
     Ok(formula::map_all(formula, inputs, params)?.into_vec())
 }
 
@@ -61,10 +61,10 @@ pub fn map_all(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Resu
 /// ```
 ///
 /// # Errors
-/// The errors of [`map`], without the one on row reductions; [`Error::AxisOutOfRange`].
+/// The errors of [`map`], except the error for row reductions; [`Error::AxisOutOfRange`].
 #[operation(transparent)]
 pub fn map_rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: impl Into<Axes>) -> Result<Tensor> {
-    formula::check(formula, inputs, params, true)?;
+    formula::check_application(formula, inputs, params, true)?;
     check_one_output(formula, "map_rows_all")?;
     Ok(formula::apply_rows_all(formula, inputs, params, axes.into())?.swap_remove(0))
 }
@@ -90,16 +90,16 @@ pub fn map_rows_all(
     params: &[Scalar],
     axes: impl Into<Axes>,
 ) -> Result<Vec<Tensor>> {
-    formula::check(formula, inputs, params, true)?;
+    formula::check_application(formula, inputs, params, true)?;
     formula::apply_rows_all(formula, inputs, params, axes.into())
 }
 
-/// Returns an error that names the function `of_several` if the formula has several outputs.
-fn check_one_output(formula: &Formula, of_several: &str) -> Result<()> {
+/// Returns an error that names the function `multiple_output_fn` if the formula has several outputs.
+fn check_one_output(formula: &Formula, multiple_output_fn: &str) -> Result<()> {
     match formula.outputs().len() {
         1 => Ok(()),
         outputs => {
-            let reason = format!("the formula has {outputs} outputs; {of_several}() returns all of them");
+            let reason = format!("the formula has {outputs} outputs; {multiple_output_fn}() returns all of them");
             Err(Error::invalid(formula.name(), reason))
         }
     }

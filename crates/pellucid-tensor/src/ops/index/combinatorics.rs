@@ -1,4 +1,4 @@
-//! Products and combinations of elements, and the indices of triangles.
+//! Cartesian products, combinations, and the indices of triangles.
 
 use crate::array::{host_values, host_vec};
 use crate::ops::call::check;
@@ -24,10 +24,10 @@ use pellucid_ir::{Error, Result};
 /// [`Error::OutOfMemory`].
 #[operation]
 pub fn cartesian_prod<T: AsRef<Tensor>>(vectors: &[T]) -> Result<Tensor> {
-    product_of(&vectors.iter().map(AsRef::as_ref).collect::<Vec<_>>())
+    cartesian_product(&vectors.iter().map(AsRef::as_ref).collect::<Vec<_>>())
 }
 
-fn product_of(vectors: &[&Tensor]) -> Result<Tensor> {
+fn cartesian_product(vectors: &[&Tensor]) -> Result<Tensor> {
     let op = "cartesian_prod";
     if vectors.iter().any(|v| v.rank() != 1) {
         return Err(Error::shapes(
@@ -49,9 +49,9 @@ fn product_of(vectors: &[&Tensor]) -> Result<Tensor> {
 
 /// Returns all combinations of `r` elements of a vector in lexicographic order of their positions, as rows `[C, r]`.
 ///
-/// With `with_replacement`, an element may occur repeatedly. C is the binomial coefficient n over r, or n + r − 1 over
-/// r. For r = 0 there is one empty combination, as in Python's `itertools`. The operation stores the positions of all
-/// combinations twice, as `i64 [C, r]`: on the host and on the device of x.
+/// With `with_replacement`, an element may occur repeatedly. C is the binomial coefficient (n choose r), or (n + r − 1
+/// choose r). For r = 0 there is one empty combination, as in Python's `itertools`. The operation stores the positions
+/// of all combinations twice, as `i64 [C, r]`: on the host and on the device of x.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -84,10 +84,10 @@ pub fn combinations(x: &Tensor, r: usize, with_replacement: bool) -> Result<Tens
     gather::index_select(x, 0, &create::from_host(&positions, [count, r])?)
 }
 
-/// Returns n over k, or `None` if it overflows.
+/// Returns the binomial coefficient (n choose k), or `None` if it overflows.
 fn binomial(n: usize, k: usize) -> Option<usize> {
     let Some(rest) = n.checked_sub(k) else { return Some(0) };
-    // After each step `value` is i + 1 over i + 1 of the remaining factors, hence an integer.
+    // After step i, `value` is the binomial coefficient of the factors so far, hence an integer.
     let step = |value: u128, i: usize| {
         let next = value.checked_mul((n - i) as u128)? / (i as u128 + 1);
         (next <= usize::MAX as u128).then_some(next)
@@ -99,23 +99,23 @@ fn binomial(n: usize, k: usize) -> Option<usize> {
 fn advance(row: &mut [i64], n: usize, with_replacement: bool) {
     let (n, r) = (n as i64, row.len() as i64);
     let last = |i: usize| if with_replacement { n - 1 } else { n - r + i as i64 };
-    let Some(at) = (0..row.len()).rev().find(|&i| row[i] < last(i)) else { return };
-    let next = row[at] + 1;
-    for (k, position) in row[at..].iter_mut().enumerate() {
+    let Some(index) = (0..row.len()).rev().find(|&i| row[i] < last(i)) else { return };
+    let next = row[index] + 1;
+    for (k, position) in row[index..].iter_mut().enumerate() {
         *position = if with_replacement { next } else { next + k as i64 };
     }
 }
 
 /// Returns the number of elements of a `rows × columns` matrix at most `offset` above the main diagonal.
 fn triangle_size(rows: i128, columns: i128, offset: i128) -> i128 {
-    // Row i has i + offset + 1 of them, limited to 0..=columns.
+    // Row i has i + offset + 1 such elements, limited to 0..=columns.
     let first = (-offset).clamp(0, rows);
     let full = (columns - offset - 1).clamp(first, rows);
     let growing = full - first;
     growing * (first + offset + 1) + growing * (growing - 1) / 2 + (rows - full) * columns
 }
 
-/// Returns the positions of a triangle, with `count` elements, by the columns of each row.
+/// Returns the positions of the `count` elements of a triangle, from the columns of each row.
 fn positions(
     count: i128,
     rows: std::ops::Range<i128>,
@@ -131,7 +131,7 @@ fn positions(
     create::from_host(&all, [2, count])
 }
 
-/// Returns the indices (`i64`, `[axes, n]`) of the main diagonal of a tensor with this number of axes of length `n`.
+/// Returns the indices (`i64`, `[axes, n]`) of the main diagonal of a tensor with `axes` axes of length `n`.
 ///
 /// ```
 /// use pellucid::{Tensor, ops};
@@ -146,12 +146,12 @@ fn positions(
 #[operation]
 pub fn diag_indices(n: usize, axes: usize) -> Result<Tensor> {
     let shape = check::representable([axes, n].into())?;
-    let all =
+    let indices =
         host_values(shape.size(), (0..axes).flat_map(|_| 0..n as i64)).map_err(|error| error.with_shape(&shape))?;
-    create::from_host(&all, shape)
+    create::from_host(&indices, shape)
 }
 
-/// Returns the lengths as wide integers, whose products do not overflow.
+/// Returns the lengths as `i128`, whose products do not overflow.
 fn lengths(rows: usize, columns: usize) -> Result<[i128; 2]> {
     match isize::try_from(rows.max(columns)) {
         Ok(_) => Ok([rows as i128, columns as i128]),

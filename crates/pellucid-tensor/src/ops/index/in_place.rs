@@ -1,4 +1,4 @@
-//! Writes in place, and the operations that their autograd history consists of.
+//! Writes in place, and the operations of their autograd history.
 
 use crate::autograd::{InPlaceWrite, apply_one, interface::*, on_device_of};
 use crate::engine;
@@ -65,7 +65,7 @@ pub fn copy_(x: &Tensor, source: &Tensor) -> Result<()> {
     put_view("copy_", x, x.array(), source)
 }
 
-/// Writes `source` (broadcast, converted) into a part of the storage of x. The caller has called [`check_writable`].
+/// Writes `source` (broadcast, converted) into a view of the storage of x. The caller has called [`check_writable`].
 pub(crate) fn put_view(op: &'static str, x: &Tensor, view: &Array, source: &Tensor) -> Result<()> {
     let source = &on_device_of(op, x, source)?;
     let values = source.array().broadcast_to(op, view.shape())?;
@@ -80,8 +80,8 @@ pub(crate) fn put_view(op: &'static str, x: &Tensor, view: &Array, source: &Tens
     Ok(())
 }
 
-/// Writes `values` (broadcast, converted) in place at index tensors for several axes of `view`, a part of x's storage.
-/// If indices are equal, the last value in row-major order is stored.
+/// Writes `values` (broadcast, converted) in place, at index tensors for several axes of a view of x's storage. If
+/// indices are equal, the last value in row-major order is stored.
 pub(crate) fn put_axes(
     op: &'static str,
     x: &Tensor,
@@ -98,7 +98,7 @@ pub(crate) fn put_axes(
     let (op, reduction) = (outermost_operation(op), ScatterOp::Set);
     let kernel = Kernel::Scatter(kernel::Scatter { op, from_end: true, index, reduction });
     let scatter = |values: &Array| {
-        // A scatter reads and writes in different orders: an operand in the target's memory is copied first.
+        // A scatter reads and writes in different orders, so an operand in the target's memory is copied first.
         let copy_if_shared = |a: &Array| if a.shares_storage(view) { a.copy() } else { Ok(a.clone()) };
         let operands = std::iter::once(values).chain(indices.iter().map(|t| t.array()));
         let operands: SmallVec<[Array; 4]> = operands.map(copy_if_shared).collect::<Result<_>>()?;
@@ -121,13 +121,13 @@ pub(crate) fn put_axes(
     Ok(())
 }
 
-/// Returns the index in the base value of every element of the written region, in row-major order.
+/// Returns the row-major index of every element of the written region within the base value.
 fn element_indices(write: &InPlaceWrite) -> Result<Tensor> {
-    let numbers = create::arange(0i64, write.shape.size() as i64, 1i64, DType::I64)?;
-    Ok(Tensor::from(numbers.array().view(write.region.clone())))
+    let indices = create::arange(0i64, write.shape.size() as i64, 1i64, DType::I64)?;
+    Ok(Tensor::from(indices.array().view(write.region.clone())))
 }
 
-/// Returns the part of a contiguous value that `layout` describes relative to its start.
+/// Returns the region of a contiguous value. `layout` is relative to its start.
 fn region_of(value: &Array, layout: &Layout) -> Array {
     debug_assert!(value.layout().is_contiguous());
     value.view(if layout.shape().contains(&0) {
@@ -137,7 +137,7 @@ fn region_of(value: &Array, layout: &Layout) -> Array {
     })
 }
 
-/// Overwrites a part of a contiguous value with zeros.
+/// Overwrites a region of a contiguous value with zeros.
 fn clear(value: &Array, region: &Layout) -> Result<()> {
     let zero = Array::filled(value.device(), value.dtype(), Shape::scalar(), 0.into())?;
     write_array(&zero.broadcast_to("zeros", region.shape())?, &region_of(value, region))
@@ -175,7 +175,7 @@ impl Operation for AsStridedTranspose {
             write_array(x, &region_of(&filled, layout))?;
             return Ok(smallvec![filled]);
         }
-        // Elements that a view repeats are summed by its transpose.
+        // Elements that a view repeats are summed by the transpose of the view.
         let single = axes.iter().fold(layout.clone(), |l, &axis| l.slice(axis, 0, 1, 1));
         let sums = broadcast::sum_to(&Tensor::from(x.clone()), single.shape())?;
         write_array(sums.array(), &region_of(&filled, &single))?;
@@ -190,7 +190,7 @@ impl Operation for AsStridedTranspose {
     }
 }
 
-/// A value of this shape with a region overwritten by the source. The inputs are the value and the source.
+/// A value of this shape whose region the source overwrites. The inputs are the value and the source.
 #[derive(Clone)]
 struct Overwrite {
     op: &'static str,
@@ -214,8 +214,8 @@ impl Operation for Overwrite {
             && g.array().layout().is_contiguous()
             && g.is_unique()
         {
-            // The gradient has no other owner and is updated in place: a buffer that is filled step by step then costs
-            // only its region per step.
+            // The gradient has no other owner and is updated in place. So each step that fills a buffer costs only its
+            // region.
             let source = needs.contains(1).then(|| region_of(g.array(), &self.region).copy()).transpose()?;
             if needs.contains(0) {
                 clear(g.array(), &self.region)?;
@@ -236,8 +236,8 @@ impl Operation for Overwrite {
     }
 }
 
-/// A value of this shape with the source written at saved row-major positions; of equal positions the last is stored.
-/// The inputs are the value, the source and the positions.
+/// A value of this shape with the source written at saved row-major positions. If positions are equal, the last one is
+/// stored. The inputs are the value, the source and the positions.
 struct OverwriteAt {
     op: &'static str,
     shape: Shape,
@@ -257,10 +257,11 @@ impl Derivative for OverwriteAt {
             gradients[0] = Some(view::reshape_to(&scatter::scatter(&g, &positions, &zeros, 0)?, &self.shape)?);
         }
         if needs.contains(1) {
-            // If positions are equal, only the last source has a gradient. Scattering their positions finds it.
-            let numbers = Tensor::arange(0, positions.size() as i64, 1);
-            let last = scatter::scatter(&fill::zeros(g.shape(), DType::I64)?, &positions, &numbers, 0)?;
-            let stayed = compare::eq(&gather::take_along_axis(&last, &positions, 0)?, &numbers)?;
+            // If positions are equal, only the last source has a gradient. A scatter of the indices finds the last
+            // ones.
+            let indices = Tensor::arange(0, positions.size() as i64, 1);
+            let last = scatter::scatter(&fill::zeros(g.shape(), DType::I64)?, &positions, &indices, 0)?;
+            let stayed = compare::eq(&gather::take_along_axis(&last, &positions, 0)?, &indices)?;
             let picked = arithmetic::where_(&stayed, &gather::take_along_axis(&g, &positions, 0)?, 0)?;
             gradients[1] = Some(view::reshape_to(&picked, &shape)?);
         }

@@ -1,5 +1,5 @@
-//! The parts of an index, and their conversions: integers, ranges with steps, new axes, an ellipsis, masks and index
-//! tensors. Values that a write takes.
+//! The items of an index (integers, ranges with steps, new axes, an ellipsis, masks and index tensors), their
+//! conversions, and the values of an indexed write.
 
 use crate::ops::elementwise::operand::TensorOrScalar;
 use crate::ops::primitive::fill;
@@ -11,12 +11,12 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToIncl
 #[derive(Clone, Copy, Debug)]
 pub struct NewAxis;
 
-/// The full axes that the other parts of the index do not cover.
+/// The full axes that the other items of the index do not cover.
 #[derive(Clone, Copy, Debug)]
 pub struct Ellipsis;
 
-/// A range of indices of an axis: from `start` (included) to `stop` (excluded), `step` apart. Negative bounds count
-/// from the end; bounds beyond the axis are clamped; a negative step goes backwards.
+/// A range of indices of an axis, from `start` (included) to `stop` (excluded) with stride `step`. Negative bounds
+/// count from the end; bounds beyond the axis are clamped; a negative step goes backwards.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice {
     start: Option<isize>,
@@ -46,7 +46,7 @@ pub fn slice(start: impl Into<SliceBound>, stop: impl Into<SliceBound>, step: is
 }
 
 impl Slice {
-    /// Returns true for `..`, which takes all elements in order.
+    /// Returns true for `..`, which selects all elements in order.
     pub(super) fn is_full(&self) -> bool {
         matches!(self, Slice { start: None, stop: None, step: 1 })
     }
@@ -63,15 +63,15 @@ impl Slice {
             None => open,
             Some(b) => (if b < 0 { b.saturating_add(n) } else { b }).clamp(low, high),
         };
-        let first = bound(start, if step > 0 { low } else { high });
-        let last = bound(stop, if step > 0 { high } else { low });
-        let span = if step > 0 { last - first } else { first - last };
+        let start_index = bound(start, if step > 0 { low } else { high });
+        let stop_index = bound(stop, if step > 0 { high } else { low });
+        let span = if step > 0 { stop_index - start_index } else { start_index - stop_index };
         let count = if span <= 0 { 0 } else { (span as usize).div_ceil(step.unsigned_abs()) };
-        Ok((if count == 0 { 0 } else { first as usize }, step, count))
+        Ok((if count == 0 { 0 } else { start_index as usize }, step, count))
     }
 }
 
-/// An index of one or several axes, a part of an [`IntoIndex`].
+/// An item of an [`IntoIndex`], which indexes one or several axes.
 #[derive(Clone, Debug)]
 pub enum IndexItem {
     /// One index; the axis is removed.
@@ -80,11 +80,11 @@ pub enum IndexItem {
     Slice(Slice),
     /// A new axis of length 1.
     NewAxis,
-    /// The full axes that the other parts of the index do not cover.
+    /// The full axes that the other items of the index do not cover.
     Ellipsis,
     /// An index tensor. The axes of an integer tensor replace the indexed axis. A bool tensor covers as many axes as it
-    /// has and selects the true positions; a 0-d one, or a `bool`, covers none and adds an axis of length 1 (true) or
-    /// 0.
+    /// has, and selects the true positions. A 0-d bool tensor, or a `bool`, covers no axis and adds an axis of length 1
+    /// (true) or 0.
     Tensor(Tensor),
 }
 
@@ -119,14 +119,14 @@ impl From<bool> for IndexItem {
     }
 }
 
-/// Creates an index tensor of a list of positions, or of booleans, which is a mask.
+/// Creates an index tensor from a list of positions, or a mask from a list of booleans.
 fn tensor_list<T: Nested>(list: &[T]) -> IndexItem {
     IndexItem::Tensor(Tensor::from(list))
 }
 
-/// Creates an index tensor of positions of an integer type that no tensor has.
+/// Creates an index tensor from positions of an integer type that is no dtype.
 fn converted_list<T: Integer>(positions: &[T]) -> IndexItem {
-    IndexItem::Tensor(Tensor::from(positions.iter().map(|at| at.to_isize() as i64).collect::<Vec<_>>()))
+    IndexItem::Tensor(Tensor::from(positions.iter().map(|position| position.to_isize() as i64).collect::<Vec<_>>()))
 }
 
 macro_rules! lists {
@@ -174,7 +174,8 @@ fn stop_after(end: isize) -> SliceBound {
     SliceBound(end.checked_add(1).filter(|&stop| stop != 0))
 }
 
-// No axis is longer than isize::MAX, so a number beyond it is out of bounds either way, and a bound beyond every axis.
+// No axis is longer than isize::MAX. So an integer beyond it is out of bounds, and a bound beyond it exceeds every
+// axis.
 macro_rules! integers {
     ($($t:ty),*) => {$(
         impl From<$t> for SliceBound {
@@ -217,9 +218,9 @@ macro_rules! integers {
 }
 integers!(isize, usize, i32, i64, u32, u64);
 
-/// An index of a tensor: one part, or a tuple with one part for each axis.
+/// An index of a tensor: one item, or a tuple with one item for each axis.
 pub trait IntoIndex {
-    /// Returns the parts.
+    /// Returns the items.
     fn into_index(self) -> Vec<IndexItem>;
 }
 

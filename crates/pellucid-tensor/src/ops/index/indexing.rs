@@ -38,12 +38,12 @@ impl Tensor {
         panic::unwrap(self.try_i(index))
     }
 
-    /// Returns the elements at an index as [`Tensor::i`] does, and errors as values.
+    /// Returns the elements at an index as [`Tensor::i`] does, and returns errors as values.
     ///
     /// # Errors
-    /// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for too many parts;
-    /// [`Error::ShapeMismatch`] for a mask of another shape; [`Error::ReadInCapture`] for a mask while
-    /// a step is captured, since the result's shape depends on its values.
+    /// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for too many items;
+    /// [`Error::ShapeMismatch`] for a mask of a different shape; [`Error::ReadInCapture`] for a mask while a step is
+    /// captured, since the result's shape depends on its values.
     ///
     /// [`Error::IndexOutOfBounds`]: pellucid_ir::Error::IndexOutOfBounds
     /// [`Error::InvalidArgument`]: pellucid_ir::Error::InvalidArgument
@@ -54,13 +54,13 @@ impl Tensor {
         check::named("index", self.indexed(index.into_index(), |_| Ok(())))
     }
 
-    /// Returns the elements at an index. `check` has their shape, before their values are read.
+    /// Returns the elements at an index. `check` is called with the shape of the result, before values are read.
     #[track_caller]
     pub(crate) fn indexed(&self, index: Vec<IndexItem>, check: impl FnOnce(&Shape) -> Result<()>) -> Result<Tensor> {
         self.at_resolved(&ResolvedIndex::new("index", self, index, false)?, check)
     }
 
-    /// Returns the elements at an index that is resolved against the shape of this tensor, as [`Tensor::indexed`] does.
+    /// Implements [`Tensor::indexed`] for an index that is resolved against the shape of this tensor.
     pub(super) fn at_resolved(
         &self,
         resolved: &ResolvedIndex,
@@ -78,7 +78,7 @@ impl Tensor {
 
     /// Writes `values` at an index, in place. `values` is a tensor or a list of numbers, which broadcasts and is
     /// converted as by [`Tensor::to_dtype`], or a number that the dtype can represent. All views of the storage see the
-    /// new elements; for repeated indices, the last value is stored. Under one mask, one value is a fill, which a
+    /// new elements; for repeated indices, the last value is stored. One value under one mask is a fill, which a
     /// captured step may contain. Gradients flow to the written values, and to the elements that were not overwritten
     /// (see [`copy_`](crate::ops::copy_)).
     ///
@@ -119,8 +119,8 @@ impl Tensor {
     fn assign(&self, index: Vec<IndexItem>, values: TensorOrScalar<'_>) -> Result<()> {
         in_place::check_writable("set", self)?;
         let values = values.tensor_or_else(|number| fill::written_scalar("set", number, self.dtype()))?;
-        // A captured step cannot read a mask, and a recorded write has the same derivative everywhere. Otherwise a mask
-        // is read, so that a write of no elements does not count as a modification.
+        // A captured step cannot read a mask, and the derivative of a recorded write does not depend on it. Otherwise
+        // the mask is read, so that a write of no elements does not count as a modification.
         let keeps_mask = values.size() == 1 && (is_capturing() || in_place::is_recorded_write(self, &values));
         let resolved = ResolvedIndex::new("set", self, index, keeps_mask)?;
         let layout = resolved
@@ -141,7 +141,7 @@ impl Tensor {
         let values = match resolved
             .result_permutation(indices[0].rank(), indices[0].rank() + view.shape().rank() - axes.len())
         {
-            // The indexed axes are in the middle of the result; the kernel needs them first.
+            // The indexed axes are in the middle of the result, but the kernel needs them first.
             Some(order) => {
                 let shape = resolved.picked_shape(view.shape(), &axes, indices[0].shape());
                 let expanded = broadcast::broadcast_to(&values, shape)?;
@@ -156,12 +156,15 @@ impl Tensor {
 
     /// Writes one value where a mask is true. The mask covers the axes of `view` starting at `axis`.
     fn fill(&self, index: &ResolvedIndex, view: &Array, axis: usize, mask: &Tensor, value: &Tensor) -> Result<()> {
-        let rest = view.shape().rank() - axis - mask.rank();
-        // The mask selects along one axis.
-        let selected = Shape::from(vec![1; axis + 1 + rest]);
+        let trailing_axes = view.shape().rank() - axis - mask.rank();
+        // The mask then selects along one axis.
+        let selected = Shape::from(vec![1; axis + 1 + trailing_axes]);
         value.array().broadcast_to("set", &selected)?;
         let value = view::reshape_to(&on_device_of("set", self, value)?, &Shape::scalar())?;
-        let mask = view::reshape_to(mask, &mask.shape().iter().copied().chain(std::iter::repeat_n(1, rest)).collect())?;
+        let mask = view::reshape_to(
+            mask,
+            &mask.shape().iter().copied().chain(std::iter::repeat_n(1, trailing_axes)).collect(),
+        )?;
         let old = view::reshape_to(&view::slice_axes(self, index.slices.clone())?, &index.shape)?;
         let new = arithmetic::where_(&mask, &copy::to_dtype(&value, self.dtype())?, &old)?;
         in_place::put_view("set", self, view, &new)

@@ -51,6 +51,6 @@ pub fn one_hot(x: &Tensor, classes: usize) -> Result<Tensor> {
         return Err(Error::dtypes("one_hot", [x.dtype()], help));
     }
     let shape = check::representable(x.shape().iter().copied().chain([classes]).collect())?;
-    let numbers = create::indices(classes).map_err(|error| error.with_shape(&shape))?;
-    copy::to_dtype(&compare::eq(&view::unsqueeze(x, -1)?, &numbers)?, DType::I64)
+    let indices = create::indices(classes).map_err(|error| error.with_shape(&shape))?;
+    copy::to_dtype(&compare::eq(&view::unsqueeze(x, -1)?, &indices)?, DType::I64)
 }

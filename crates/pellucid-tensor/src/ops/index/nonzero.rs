@@ -22,7 +22,7 @@ pub fn nonzero(x: &Tensor) -> Result<Vec<Tensor>> {
     nonzero_as("nonzero", x)
 }
 
-/// Returns the indices of the nonzero elements in x flattened in row-major order, an `i64` vector.
+/// Returns the indices of the nonzero elements of the flattened x (row-major), as an `i64` vector.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -38,14 +38,14 @@ pub fn flatnonzero(x: &Tensor) -> Result<Tensor> {
     Ok(nonzero_as("flatnonzero", &view::ravel(x)?)?.remove(0))
 }
 
-/// Computes [`nonzero`] on behalf of another operation, which errors name.
+/// Computes [`nonzero`] for another operation, which errors name.
 #[track_caller]
 pub(crate) fn nonzero_as(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
     let help = "the number of selected elements depends on values; use where_(mask, x, 0), masked_fill() or \
                 masked_sum(), which keep the shape";
     engine::check_readable(op, help)?;
     let mask = x.array().to_vec::<bool>(op)?;
-    let positions = positions_of(&mask, x.shape())?;
+    let positions = true_positions(&mask, x.shape())?;
     let placed = |p: &Vec<i64>| {
         let array = Array::from_slice(x.device(), p, [p.len()].into())?;
         array.set_pinned(!x.is_free());
@@ -54,15 +54,15 @@ pub(crate) fn nonzero_as(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
     positions.iter().map(placed).collect()
 }
 
-/// Returns the coordinates of the true elements of a mask along every axis.
-fn positions_of(mask: &[bool], shape: &Shape) -> Result<Vec<Vec<i64>>> {
+/// Returns the coordinates of the true elements of a mask, one list per axis.
+fn true_positions(mask: &[bool], shape: &Shape) -> Result<Vec<Vec<i64>>> {
     let Some((&width, lead)) = shape.split_last().filter(|_| !mask.is_empty()) else {
         return Ok(vec![Vec::new(); shape.rank()]);
     };
     let count = mask.iter().filter(|hit| **hit).count();
     let mut positions: Vec<Vec<i64>> = lead.iter().map(|_| host_vec(count)).collect::<Result<_>>()?;
-    // Every coordinate along the last axis is stored, and overwritten by the next one if its element is false: a branch
-    // on the elements could not be predicted.
+    // Every coordinate along the last axis is stored. If its element is false, the next coordinate overwrites it: a
+    // branch on the elements could not be predicted.
     let (mut last, mut stored) = (host_values(count + 1, (0..=count).map(|_| 0))?, 0);
     let mut row = vec![0; lead.len()];
     for elements in mask.chunks_exact(width) {
@@ -98,11 +98,11 @@ fn positions_of(mask: &[bool], shape: &Shape) -> Result<Vec<Vec<i64>>> {
 pub fn unravel_index(positions: &Tensor, shape: impl Into<Shape>) -> Result<Vec<Tensor>> {
     let (mut rest, shape) = (as_index("unravel_index", positions)?, shape.into());
     checked_size(&shape)?;
-    let mut places = Vec::with_capacity(shape.rank());
+    let mut indices = Vec::with_capacity(shape.rank());
     for &len in shape.iter().rev() {
-        places.push(arithmetic::rem(&rest, len as i64)?);
+        indices.push(arithmetic::rem(&rest, len as i64)?);
         rest = arithmetic::floor_div(&rest, len as i64)?;
     }
-    places.reverse();
-    Ok(places)
+    indices.reverse();
+    Ok(indices)
 }

@@ -1,6 +1,6 @@
 //! Tensors with some elements replaced: the transposes of indexing operations.
 //!
-//! A part that is a view is overwritten in a copy. Index tensors alone select the elements that a scatter combines with
+//! A view is overwritten in a copy. An index of index tensors only selects the elements that a scatter combines with
 //! the values. Any other index is applied to the row-major positions of the elements, and the values are written or
 //! added at the selected positions.
 
@@ -21,10 +21,10 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::ScatterOp;
 use pellucid_ir::{Error, Result, Shape};
 
-/// Writes or adds the values to a copy of x at row-major positions; positions and values have the same shape.
-fn put_at(x: &Tensor, places: &Tensor, values: &Tensor, accumulate: bool) -> Result<Tensor> {
+/// Writes or adds the values to a copy of x at row-major positions. Positions and values have the same shape.
+fn put_at(x: &Tensor, positions: &Tensor, values: &Tensor, accumulate: bool) -> Result<Tensor> {
     let put = if accumulate { scatter_add } else { scatter };
-    let y = put(&view::ravel(x)?, &view::ravel(places)?, &view::ravel(values)?, 0)?;
+    let y = put(&view::ravel(x)?, &view::ravel(positions)?, &view::ravel(values)?, 0)?;
     view::reshape_to(&y, x.shape())
 }
 
@@ -33,7 +33,7 @@ fn element_positions(x: &Tensor) -> Result<Tensor> {
     view::reshape_to(&create::indices(x.size())?, x.shape())
 }
 
-/// Replaces the part of x that a view selects by the source.
+/// Replaces a view of x by the source.
 fn replace_part(
     op: &'static str,
     x: &Tensor,
@@ -45,20 +45,19 @@ fn replace_part(
     }
     // A write in place does not pin its target.
     let y = copy::copy(&if source.is_free() { x.clone() } else { placed_like(op, source, x)? })?;
-    let part = view(&y)?;
-    if part.shape() != source.shape() {
-        let help = format!("the source must have the shape of the replaced part, {}", part.shape());
+    let target = view(&y)?;
+    if target.shape() != source.shape() {
+        let help = format!("the source must have the shape of the replaced part, {}", target.shape());
         return Err(Error::shapes(op, [x.shape(), source.shape()], help));
     }
     check::values_dtype(op, x, source)?;
-    in_place::put_view(op, &part, part.array(), source)?;
+    in_place::put_view(op, &target, target.array(), source)?;
     Ok(y)
 }
 
 /// Writes or (`accumulate`) adds each value of the source to a copy of x at its row-major position.
-///
-/// This is the transpose of [`take`](crate::ops::take). Negative positions count from the end; of equal positions the
-/// last value is stored.
+/// This is the transpose of [`take`](crate::ops::take). Negative positions count from the end. If positions are equal,
+/// the last value is stored.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless there are as many positions as values; [`Error::IndexOutOfBounds`];
@@ -100,8 +99,8 @@ pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate:
         let reduction = if accumulate { ScatterOp::Add } else { ScatterOp::Set };
         return scatter_selected(selection, x, &indices, &broadcast::broadcast_to(values, part)?, reduction);
     }
-    let places = element_positions(x)?.at_resolved(&resolved, check_values)?;
-    put_at(x, &places, &broadcast::broadcast_to(values, places.shape())?, accumulate)
+    let positions = element_positions(x)?.at_resolved(&resolved, check_values)?;
+    put_at(x, &positions, &broadcast::broadcast_to(values, positions.shape())?, accumulate)
 }
 
 /// Replaces the elements of x where the mask is true by elements of the source, in row-major order; x and mask
@@ -119,15 +118,15 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
     check::values_dtype(op, x, source)?;
     let shape = check::common_shape(op, &[x, mask], "tensor and mask must broadcast")?;
     let mask = broadcast::broadcast_to(mask, &shape)?;
-    // Where the mask is false, the index is unused. A source without elements has no index for it: one element stands
-    // before the first.
+    // Where the mask is false, the index is unused. A source without elements has no valid index, so one element is
+    // added before the first.
     let (source, first) = match source.size() {
         0 => (&fill::full_on_device_of(x, [1], 0, x.dtype())?, 1),
         _ => (source, 0),
     };
     let count = arithmetic::add(&scan::cumsum(&mask, ..)?, first - 1)?;
-    let places = arithmetic::where_(&mask, &view::reshape_to(&count, &shape)?, 0)?;
-    arithmetic::where_(&mask, &gather::take(source, &places)?, x)
+    let source_indices = arithmetic::where_(&mask, &view::reshape_to(&count, &shape)?, 0)?;
+    arithmetic::where_(&mask, &gather::take(source, &source_indices)?, x)
 }
 
 /// Replaces the slice of x at one index of an axis by the source.
@@ -139,7 +138,7 @@ pub fn select_scatter(x: &Tensor, source: &Tensor, axis: isize, index: isize) ->
     replace_part("select_scatter", x, &|y| view::select(y, axis, index), source)
 }
 
-/// Replaces the part `start..stop` of an axis of x, in steps of `step`, by the source.
+/// Replaces the range `start..stop` of an axis of x, with stride `step`, by the source.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a step
@@ -158,7 +157,7 @@ pub fn slice_scatter(
     replace_part("slice_scatter", x, &|y| y.try_i(index.clone()), source)
 }
 
-/// Replaces a diagonal of x by the source, `offset` elements above the main one (see
+/// Replaces a diagonal of x by the source. It is `offset` elements above the main diagonal (see
 /// [`diagonal`](crate::ops::diagonal)).
 ///
 /// # Errors

@@ -17,19 +17,19 @@ use smallvec::SmallVec;
 /// An index, resolved against a shape: slices are applied first, then axes are removed or added, then index tensors.
 pub(super) struct ResolvedIndex {
     pub(super) slices: AxisSlices,
-    /// The shape after the slices, without the axes of single indices and with new ones.
+    /// The shape after the slices, without indexed axes of single integers and with new axes.
     pub(super) shape: Shape,
-    /// Index tensors with the axes of `shape` that they index.
+    /// Index tensors, each with the axis of `shape` that it indexes.
     pub(super) picks: Vec<(usize, Tensor)>,
-    /// A mask that selects the elements of a fill, with its first axis in `shape`. It is not converted to positions.
+    /// A mask for a fill, with its first axis in `shape`. It is not converted to positions.
     pub(super) mask: Option<(usize, Tensor)>,
     /// NumPy's rule: if a new axis or a range separates index tensors, their axes come first in the result. An ellipsis
     /// that covers no axis separates nothing.
     adjacent: bool,
 }
 
-/// Returns the items of an index with its tensors on the device of x. If x is free and an index tensor is not, x
-/// follows later.
+/// Returns the items of an index, with index tensors on the device of x. A free x is copied later if an index tensor is
+/// pinned to another device.
 ///
 /// # Errors
 /// [`Error::DeviceMismatch`] names the position of an index tensor that is pinned to a device other than x's.
@@ -50,12 +50,12 @@ fn on_device_of_tensor(op: &'static str, x: &Tensor, mut index: Vec<IndexItem>) 
 }
 
 impl ResolvedIndex {
-    /// Resolves an index. If `keeps_mask` is set and the only index tensor is a mask, it is kept as a mask.
+    /// Resolves an index. If `keeps_mask` is set and the only index tensor is a mask, it is not converted to positions.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for too many parts and for a step of 0; [`Error::IndexOutOfBounds`];
+    /// [`Error::InvalidArgument`] for too many items and for a step of 0; [`Error::IndexOutOfBounds`];
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] and [`Error::DeviceMismatch`] for an index tensor;
-    /// [`Error::ReadInCapture`] for a mask that is not kept.
+    /// [`Error::ReadInCapture`] for a mask that is converted to positions.
     #[track_caller]
     pub(super) fn new(
         op: &'static str,
@@ -63,7 +63,7 @@ impl ResolvedIndex {
         mut index: Vec<IndexItem>,
         keeps_mask: bool,
     ) -> Result<ResolvedIndex> {
-        // `..` alone is the entire tensor, even without axes.
+        // `..` alone selects the entire tensor, even without axes.
         if x.rank() == 0 && matches!(&index[..], [IndexItem::Slice(slice)] if slice.is_full()) {
             index.clear();
         }
@@ -105,13 +105,13 @@ impl ResolvedIndex {
         Ok((self.picks.iter().map(|(axis, _)| *axis).collect(), indices))
     }
 
-    /// Returns the number of axes of the result before those of the index tensors.
+    /// Returns the number of result axes before the axes of the index tensors.
     pub(super) fn axes_before_picks(&self) -> usize {
         self.picks.first().map_or(0, |(axis, _)| if self.adjacent { *axis } else { 0 })
     }
 
-    /// Returns the selection, the index tensors and the shape of the selected elements if the index consists of index
-    /// tensors for axes of x and of full ranges.
+    /// Returns the selection, the index tensors, and the shape of the selected elements. Returns `None` if the index
+    /// has items other than index tensors and full ranges.
     pub(super) fn selection(&self, op: &'static str, x: &Tensor) -> Result<Option<(Selection, Vec<Tensor>, Shape)>> {
         let sliced = view::slice_axes(x, self.slices.clone())?;
         if self.picks.is_empty() || self.shape != *x.shape() || sliced.array().layout() != x.array().layout() {
@@ -123,8 +123,8 @@ impl ResolvedIndex {
         Ok(Some((Selection { op, from_end: true, index, place: self.axes_before_picks() }, indices, part)))
     }
 
-    /// Returns the permutation that moves the indexed axes from the front to their position in the result, if they
-    /// move.
+    /// Returns the permutation that moves the indexed axes from the front to their position in the result, or `None` if
+    /// the order does not change.
     pub(super) fn result_permutation(&self, picked: usize, rank: usize) -> Option<Vec<isize>> {
         let first = self.axes_before_picks();
         (first > 0).then(|| {
@@ -133,7 +133,8 @@ impl ResolvedIndex {
         })
     }
 
-    /// Returns the shape of the result from the shape of the sliced tensor, and the axes and the shape of the indices.
+    /// Returns the shape of the result. The arguments are the shape of the sliced tensor, the indexed axes, and the
+    /// shape of the indices.
     pub(super) fn picked_shape(&self, view: &Shape, axes: &SmallVec<[usize; 4]>, indices: &Shape) -> Shape {
         let front = Index::Axes(axes.clone()).shape(view, indices);
         match self.result_permutation(indices.rank(), front.rank()) {
@@ -143,7 +144,7 @@ impl ResolvedIndex {
     }
 }
 
-/// Returns the number of axes that an index leaves to its ellipsis.
+/// Returns the number of axes that the ellipsis of an index covers.
 fn uncovered_axes(op: &'static str, x: &Tensor, index: &[IndexItem]) -> Result<usize> {
     let covers = |item: &IndexItem| match item {
         IndexItem::NewAxis | IndexItem::Ellipsis => 0,
@@ -165,7 +166,7 @@ fn uncovered_axes(op: &'static str, x: &Tensor, index: &[IndexItem]) -> Result<u
     }
 }
 
-/// An index that is being resolved, item by item.
+/// The state of the resolution of an index, item by item.
 struct IndexResolver<'x> {
     op: &'static str,
     x: &'x Tensor,
@@ -217,17 +218,17 @@ impl IndexResolver<'_> {
         Ok(())
     }
 
-    fn add_position(&mut self, at: isize) -> Result<()> {
+    fn add_position(&mut self, index: isize) -> Result<()> {
         let (op, axis, len) = (self.op, self.axis, self.x.shape()[self.axis]);
         let n = len as isize;
-        if at < -n || at >= n {
-            return Err(Error::IndexOutOfBounds { op, index: at as i64, axis, len });
+        if index < -n || index >= n {
+            return Err(Error::IndexOutOfBounds { op, index: index as i64, axis, len });
         }
-        // If the index contains index tensors, an integer counts as an index tensor.
+        // If the index contains index tensors, an integer is treated as an index tensor.
         if self.has_tensors {
             self.begin_pick();
         }
-        self.resolved.slices.push((axis, at.rem_euclid(n) as usize, 1, 1));
+        self.resolved.slices.push((axis, index.rem_euclid(n) as usize, 1, 1));
         self.axis += 1;
         Ok(())
     }
@@ -236,12 +237,12 @@ impl IndexResolver<'_> {
     #[track_caller]
     fn add_scalar_mask(&mut self, mask: &Tensor) -> Result<()> {
         self.begin_pick();
-        let (at, mask) = (self.shape.len(), view::reshape_to(mask, &[1].into())?);
+        let (axis, mask) = (self.shape.len(), view::reshape_to(mask, &[1].into())?);
         if self.keeps_mask {
-            self.resolved.mask = Some((at, mask));
+            self.resolved.mask = Some((axis, mask));
         } else {
             let positions = nonzero::nonzero_as(self.op, &mask)?;
-            self.resolved.picks.extend(positions.into_iter().map(|positions| (at, positions)));
+            self.resolved.picks.extend(positions.into_iter().map(|positions| (axis, positions)));
         }
         self.shape.push(1);
         Ok(())
@@ -283,7 +284,7 @@ impl IndexResolver<'_> {
         Ok(())
     }
 
-    /// Notes an index tensor, or an integer next to one.
+    /// Records an index tensor, or an integer that is treated as one.
     fn begin_pick(&mut self) {
         self.resolved.adjacent &= !self.has_picks || !self.has_gap;
         (self.has_picks, self.has_gap) = (true, false);

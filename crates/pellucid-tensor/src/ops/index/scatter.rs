@@ -13,8 +13,7 @@ use pellucid_ir::kernel::{Index, ScatterOp};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 
-/// Computes x with values written or added at an index. The inputs are x, the values and the index
-/// tensors.
+/// Computes x with values written or added at an index. The inputs are x, the values and the index tensors.
 #[derive(Clone)]
 struct ScatterInto {
     selection: Selection,
@@ -52,14 +51,14 @@ impl Operation for ScatterInto {
     }
 }
 
-/// Returns true for the values that a scatter to an array of shape `array` stores, in a shape that broadcasts to their
-/// shape.
+/// Returns a mask of the values that a scatter to an array of shape `array` stores. Its shape broadcasts to the shape
+/// of the values.
 ///
-/// If indices are equal, only the last value is stored. Scattering the positions of the indices finds it. Along an axis
-/// where all indices are equal, one of them is enough.
+/// If indices are equal, only the last value is stored. A scatter of the positions of the indices finds it. Along an
+/// axis where all indices are equal, one of them is enough.
 fn is_last_written(selection: &Selection, array: &Shape, indices: &[Tensor]) -> Result<Tensor> {
     let axes = selection.index.axes();
-    let (index, indices, places): (Index, SmallVec<[Tensor; 4]>, Shape) = match &selection.index {
+    let (index, indices, target): (Index, SmallVec<[Tensor; 4]>, Shape) = match &selection.index {
         Index::Axes(_) => {
             (Index::Axes((0..axes.len()).collect()), indices.into(), axes.iter().map(|&a| array[a]).collect())
         }
@@ -67,21 +66,21 @@ fn is_last_written(selection: &Selection, array: &Shape, indices: &[Tensor]) -> 
             let strides = indices[0].array().layout().strides();
             let repeated = (0..array.rank()).filter(|a| a != axis && strides[*a] == 0 && indices[0].shape()[*a] > 1);
             let index = repeated.into_iter().try_fold(indices[0].clone(), |x, a| view::narrow(&x, a as isize, 0, 1))?;
-            let places = index.shape().with_axis(*axis, array[*axis]);
-            (Index::Along(*axis), smallvec![index], places)
+            let target = index.shape().with_axis(*axis, array[*axis]);
+            (Index::Along(*axis), smallvec![index], target)
         }
     };
     let count = indices[0].size();
     let dtype = if count <= i32::MAX as usize { DType::I32 } else { DType::I64 };
-    let numbers = view::reshape(&create::arange(0i64, count as i64, 1i64, dtype)?, indices[0].shape())?;
+    let write_order = view::reshape(&create::arange(0i64, count as i64, 1i64, dtype)?, indices[0].shape())?;
     let positions = Selection { index, place: 0, ..selection.clone() };
-    let places = fill::zeros(places, dtype)?;
-    let last = scatter_selected(positions.clone(), &places, &indices, &numbers, ScatterOp::Set)?;
-    let stored = compare::eq(&positions.gather(&last, &indices)?, &numbers)?;
+    let target = fill::zeros(target, dtype)?;
+    let last = scatter_selected(positions.clone(), &target, &indices, &write_order, ScatterOp::Set)?;
+    let stored = compare::eq(&positions.gather(&last, &indices)?, &write_order)?;
     if let Index::Along(_) = selection.index {
         return Ok(stored);
     }
-    // The axes of the values after those of the index tensors.
+    // The axes of the values after the axes of the index tensors.
     let following = array.rank() - axes.len() - selection.place;
     let shape = stored.shape().iter().copied().chain(std::iter::repeat_n(1, following)).collect();
     view::reshape_to(&stored, &shape)
@@ -93,7 +92,7 @@ pub(in crate::ops) fn along_axis(vector: &Tensor, rank: usize, axis: usize) -> R
     view::reshape_to(vector, &shape)
 }
 
-/// Returns x with the values combined at the index tensors. The operands fit.
+/// Returns x with the values combined at the index tensors. The caller has checked the shapes and dtypes.
 pub(in crate::ops) fn scatter_selected(
     selection: Selection,
     x: &Tensor,
@@ -114,7 +113,7 @@ fn scatter_into(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize, reduct
     scatter_selected(Selection::along(outermost_operation(op), axis), x, &[index], &values, reduction)
 }
 
-/// Computes [`scatter`] of operands that fit, at indices of which none may be negative. Errors name `op`.
+/// Computes [`scatter`] of checked operands. No index may be negative. Errors name `op`.
 pub(in crate::ops) fn scatter_from_start(
     op: &'static str,
     x: &Tensor,
@@ -145,8 +144,8 @@ pub(in crate::ops) fn narrow_values(op: &'static str, x: &Tensor, index: &Tensor
 
 /// Writes each value into a copy of x at its index along `axis` (NumPy's `put_along_axis`, PyTorch's `scatter`).
 ///
-/// If indices are equal, the last value in row-major order is stored. The index has x's rank; values beyond its axes
-/// are not used.
+/// If indices are equal, the last value in row-major order is stored. The index has x's rank; values beyond its shape
+/// are ignored.
 ///
 /// # Errors
 /// The errors of [`take_along_axis`](crate::ops::take_along_axis); [`Error::ShapeMismatch`] if there are fewer values

@@ -33,7 +33,7 @@ pub enum ScatterReduceOp {
     Min,
 }
 
-/// Computes x with every value combined with the element at its index. The inputs are x, the values and the index.
+/// Computes x with each value combined with the element at its index. The inputs are x, the values and the index.
 struct ScatterReduce {
     selection: Selection,
     reduction: ScatterOp,
@@ -57,37 +57,42 @@ impl Operation for ScatterReduce {
             let gradients = via_definition(&[&x, &values], &[&g], product)?;
             return Ok(gradients.into_iter().map(Some).chain([None]).collect());
         }
-        // All values equal to the extremum share its gradient.
+        // The gradient of an extremum is shared by all values that are equal to it.
         let y = saved.output(0)?.detach();
         let gather_at_index = |x: &Tensor| self.selection.gather(x, std::slice::from_ref(&index));
-        let number = |mask: Tensor| copy::to_dtype(&mask, g.dtype());
-        let here = number(compare::eq(&x, &y)?)?;
-        let there = number(compare::eq(&values, &gather_at_index(&y)?)?)?;
-        let ties =
-            scatter_selected(self.selection.clone(), &here, std::slice::from_ref(&index), &there, ScatterOp::Add)?;
+        let as_factor = |mask: Tensor| copy::to_dtype(&mask, g.dtype());
+        let x_ties = as_factor(compare::eq(&x, &y)?)?;
+        let value_ties = as_factor(compare::eq(&values, &gather_at_index(&y)?)?)?;
+        let ties = scatter_selected(
+            self.selection.clone(),
+            &x_ties,
+            std::slice::from_ref(&index),
+            &value_ties,
+            ScatterOp::Add,
+        )?;
         let tie_fraction = arithmetic::div(&g, &ties)?;
-        let values_gradient = arithmetic::mul(&there, &gather_at_index(&tie_fraction)?)?;
-        // If the extremum is NaN, nothing equals it: the share divides by 0, and 0·∞ gives NaN.
-        Ok(smallvec![Some(arithmetic::mul(&here, &tie_fraction)?), Some(values_gradient), None])
+        let values_gradient = arithmetic::mul(&value_ties, &gather_at_index(&tie_fraction)?)?;
+        // If the extremum is NaN, no value equals it. The share then divides by 0, and 0·∞ gives NaN.
+        Ok(smallvec![Some(arithmetic::mul(&x_ties, &tie_fraction)?), Some(values_gradient), None])
     }
 }
 
 impl ScatterReduce {
-    /// Computes the product from a table with a row for each index of the axis, which contains the values scattered
-    /// there and 1 elsewhere. Its gradient is exact where factors are zero.
+    /// Computes the product from a table with one row for each index of the axis. A row contains the values scattered
+    /// to the index, and 1 elsewhere. The gradient is exact where factors are zero.
     fn product(&self, x: &Tensor, values: &Tensor, index: &Tensor) -> Result<Tensor> {
         in_single!("scatter_reduce", [x, values] => self.product(x, values, index));
-        let at = self.selection.index.axes()[0];
-        let (axis, len) = (at as isize, x.shape()[at]);
+        let axis_index = self.selection.index.axes()[0];
+        let (axis, len) = (axis_index as isize, x.shape()[axis_index]);
         let index = &match self.selection.index {
-            Index::Axes(_) => along_axis(index, x.rank(), at)?,
+            Index::Axes(_) => along_axis(index, x.rank(), axis_index)?,
             Index::Along(_) => index.clone(),
         };
         let row_positions = arithmetic::where_(&compare::lt(index, 0)?, &arithmetic::add(index, len as i64)?, index)?;
-        let mut numbers = vec![1; x.rank() + 1];
-        numbers[at] = len;
-        let numbers = view::reshape(&create::indices(len)?, &numbers[..])?;
-        let hits = compare::eq(&view::unsqueeze(&row_positions, axis)?, &numbers)?;
+        let mut indices = vec![1; x.rank() + 1];
+        indices[axis_index] = len;
+        let indices = view::reshape(&create::indices(len)?, &indices[..])?;
+        let hits = compare::eq(&view::unsqueeze(&row_positions, axis)?, &indices)?;
         let table = arithmetic::where_(&hits, &view::unsqueeze(values, axis)?, 1)?;
         let factors = reductions::prod(&table, axis + 1)?;
         let widths: Vec<(isize, isize)> =
@@ -96,7 +101,7 @@ impl ScatterReduce {
     }
 }
 
-/// Returns the neutral element of a reduction, which stays unchanged when it is combined with a value.
+/// Returns the identity of a reduction.
 pub(in crate::ops) fn reduction_identity(reduce: ScatterReduceOp, dtype: DType) -> Scalar {
     let bounds = |low: i64, high: i64| if reduce == ScatterReduceOp::Max { low } else { high };
     match (reduce, dtype) {
@@ -113,11 +118,11 @@ pub(in crate::ops) fn reduction_identity(reduce: ScatterReduceOp, dtype: DType) 
     }
 }
 
-/// Scatters values into x along `axis`, and combines those with equal indices by a reduction.
+/// Scatters values into x along `axis`, and reduces the values with equal indices.
 ///
-/// With `include_self` the element of x takes part. Elements without values are unchanged. The index has x's rank;
-/// values beyond its axes are not used. All values equal to an extremum share its gradient; the gradient of a product
-/// is exact where factors are zero.
+/// With `include_self` the reduction includes the element of x. Elements without values are unchanged. The index has
+/// x's rank; values beyond its shape are ignored. All values equal to an extremum share its gradient. The gradient of a
+/// product is exact where factors are zero.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
@@ -138,7 +143,7 @@ pub fn scatter_reduce(
     reduce_selected(Selection::along(outermost_operation(op), at), x, &index, &values, reduce, include_self)
 }
 
-/// Computes [`scatter_reduce`] of operands that fit, at the selected elements.
+/// Computes [`scatter_reduce`] of checked operands at the selected elements.
 fn reduce_selected(
     selection: Selection,
     x: &Tensor,
@@ -188,7 +193,8 @@ fn reduce_selected(
     apply_one(ScatterReduce { selection, reduction }, &[x, values, index])
 }
 
-/// Returns the selection of the slices of x at a vector of indices of an axis, and this vector. The source fits.
+/// Returns the selection of slices of x at a vector of indices of an axis, and this vector. Checks the shape of the
+/// source.
 fn selected_slices(
     op: &'static str,
     x: &Tensor,
@@ -230,7 +236,7 @@ pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha
     scatter_selected(selection, x, &[index], &scaled, ScatterOp::Add)
 }
 
-/// Writes slices of the source into a copy of x at indices of an axis; of equal indices the last slice is stored.
+/// Writes slices of the source into a copy of x at indices of an axis. If indices are equal, the last slice is stored.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].
@@ -259,7 +265,7 @@ pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<
     scatter_selected(selection, x, &[index], &source, ScatterOp::Set)
 }
 
-/// Scatters slices of the source into x along an axis, and combines those with equal indices (see [`scatter_reduce`]).
+/// Scatters slices of the source into x along an axis, and reduces those with equal indices (see [`scatter_reduce`]).
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].

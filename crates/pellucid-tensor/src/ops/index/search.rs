@@ -18,15 +18,15 @@ use pellucid_ir::{DType, Error, Result, Shape, formula};
 /// The index is the number of elements less than the value (with `right`: not greater than it). NaN sorts last, as in
 /// [`sort`](crate::ops::sort): the index of a NaN value is the length.
 ///
-/// `sorted` is a vector for all values, or it has the leading axes of `values` and its last axis is the sorted row for
-/// the values of the same leading indices.
+/// `sorted` is one vector for all values, or has the leading axes of `values`: its last axis is then the sorted row for
+/// the values with the same leading indices.
 ///
-/// All values are searched together, one step of bisection after another: in addition to operands and result, the
+/// All values are searched together, one bisection step after another. In addition to operands and result, the
 /// operation stores four arrays of the shape of the values, two of them in `i64`. [`interp`](crate::ops::interp),
 /// [`isin`](crate::ops::isin) and [`histogram`] call it.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for other leading axes, or a 0-d `sorted`.
+/// [`Error::ShapeMismatch`] for different leading axes, or a 0-d `sorted`.
 #[tensor_method]
 pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Tensor> {
     let op = "searchsorted";
@@ -44,18 +44,18 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
     let (sorted, values) = (sorted.detach(), values.detach());
     let values = if rank == 1 { view::ravel(&values)? } else { values };
     if len == 0 {
-        // The sum of no elements is 0, on the device of the row.
+        // Without elements the result is 0, on the device of the row.
         let zeros = fill::full_on_device_of(&values, shape, 0, DType::I64)?;
         return arithmetic::add(&zeros, &copy::to_dtype(&reductions::sum(&sorted, Axes::from(..))?, DType::I64)?);
     }
     let advance = formula! { static searchsorted(is_before: mask, low; half) = is_before.select(low + half, low); };
-    // The result is in low..=low + count, which every step halves. All values have the same count.
+    // The result is in low..=low + count. Every step halves this range. All values have the same count.
     let (mut low, mut count) = (fill::zeros(values.shape(), DType::I64)?, len as i64);
     while count > 0 {
         let half = (count + 1) / 2;
-        let there = gather::take_along_axis(&sorted, &arithmetic::add(&low, half - 1)?, -1)?;
-        // A comparison with a NaN in the sorted row is false, as it must be: NaN sorts last.
-        let is_before = if right { compare::le(&there, &values)? } else { compare::lt(&there, &values)? };
+        let probe = gather::take_along_axis(&sorted, &arithmetic::add(&low, half - 1)?, -1)?;
+        // A comparison with a NaN in the sorted row is false, as required: NaN sorts last.
+        let is_before = if right { compare::le(&probe, &values)? } else { compare::lt(&probe, &values)? };
         low = map(advance, &[&is_before, &low], &[half.into()])?;
         count /= 2;
     }
@@ -83,12 +83,12 @@ pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor>
 
 /// Counts the occurrences of 0, 1, .. up to the largest element of a vector of integers, in `i64`.
 ///
-/// The result has at least `min_length` elements. With weights, which have gradients, it is the sum of the weights of
-/// each number. The length depends on values, so a captured step cannot contain it.
+/// The result has at least `min_length` elements. With weights, which have gradients, it contains the sum of the
+/// weights of each integer. The length depends on values, so a captured step cannot contain the operation.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless x holds integers; [`Error::ShapeMismatch`] unless it is a vector and the weights
-/// have its shape; [`Error::InvalidArgument`] for a negative number; [`Error::ReadInCapture`].
+/// have its shape; [`Error::InvalidArgument`] for a negative element; [`Error::ReadInCapture`].
 #[tensor_method]
 #[track_caller]
 pub fn bincount(x: &Tensor, weights: Option<&Tensor>, min_length: usize) -> Result<Tensor> {
@@ -134,14 +134,14 @@ pub enum Bins<'a> {
     Edges(&'a Tensor),
 }
 
-/// Counts the elements in each bin, as floats. Returns the counts and the edges of the bins (one more).
+/// Counts the elements in each bin, as floats. Returns the counts, and the bin edges (one more).
 ///
-/// A bin contains its lower edge, and the last bin also its upper one. Elements outside are not counted. Weights of x's
-/// shape are summed instead of counted, with gradients. With `density` the counts are divided by their total and the
-/// width of the bin, so that the integral is 1.
+/// A bin contains its lower edge, and the last bin also its upper edge. Elements outside are not counted. Weights of
+/// x's shape are summed instead of counted, with gradients. With `density` the counts are divided by their total and
+/// the bin width, so that the integral is 1.
 ///
-/// The bins are found by [`searchsorted`]. In addition to operands and result, the operation stores a few arrays of x's
-/// shape in `i64`.
+/// [`searchsorted`] finds the bins. In addition to operands and result, the operation stores a few arrays of x's shape
+/// in `i64`.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless all operands are floats of the same dtype; [`Error::ShapeMismatch`];
@@ -151,15 +151,15 @@ pub enum Bins<'a> {
 #[tensor_method]
 pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {
     let points = view::reshape(x, [x.size(), 1])?;
-    let (counts, mut edges) = histogram_of("histogram", &points, x.shape(), &[bins], weights, density)?;
+    let (counts, mut edges) = histogram_of_points("histogram", &points, x.shape(), &[bins], weights, density)?;
     Ok((counts, edges.remove(0)))
 }
 
 /// Computes a [`histogram`] of points `[.., D]` in D dimensions. Returns the counts and the edges along each dimension.
 ///
-/// There is one entry of `bins` per dimension. Weights have x's shape without the last axis; `density` divides by
-/// the volume of the cell. The counts have one element for each cell, however few points there are; they are summed in
-/// `i64`, or in the dtype of the weights, and then converted.
+/// There is one entry of `bins` per dimension. Weights have x's shape without the last axis. `density` divides by the
+/// volume of the cell. The counts have one element for each cell, even for few points. They are summed in `i64`, or in
+/// the dtype of the weights, and then converted.
 ///
 /// # Errors
 /// The errors of [`histogram`].
@@ -176,7 +176,7 @@ pub fn histogramdd(
         return Err(Error::shapes(op, [x.shape()], help));
     };
     let points = view::reshape(x, [lead.iter().product(), dimensions])?;
-    histogram_of(op, &points, &lead.into(), bins, weights, density)
+    histogram_of_points(op, &points, &lead.into(), bins, weights, density)
 }
 
 /// Computes the [`histogram`] of points (xᵢ, yᵢ). Returns the counts, and the edges along x and along y.
@@ -195,25 +195,25 @@ pub fn histogram2d(
     if x.rank() != 1 || x.shape() != y.shape() {
         return Err(Error::shapes(op, [x.shape(), y.shape()], "x and y must be vectors of the same length"));
     }
-    let (counts, edges) = histogram_of(op, &join::stack(&[x, y], 1)?, x.shape(), &bins, weights, density)?;
-    let [of_x, of_y] = <[Tensor; 2]>::try_from(edges).expect("there must be edges along both dimensions");
-    Ok((counts, of_x, of_y))
+    let (counts, edges) = histogram_of_points(op, &join::stack(&[x, y], 1)?, x.shape(), &bins, weights, density)?;
+    let [x_edges, y_edges] = <[Tensor; 2]>::try_from(edges).expect("there must be edges along both dimensions");
+    Ok((counts, x_edges, y_edges))
 }
 
-/// Computes the histogram of points `[N, D]`, whose weights have the shape `weighed`.
-fn histogram_of(
+/// Computes the histogram of points `[N, D]`. The weights have the shape `weights_shape`.
+fn histogram_of_points(
     op: &'static str,
     points: &Tensor,
-    weighed: &Shape,
+    weights_shape: &Shape,
     bins: &[Bins<'_>],
     weights: Option<&Tensor>,
     density: bool,
 ) -> Result<(Tensor, Vec<Tensor>)> {
     if let Some(weights) = weights
-        && weights.shape() != weighed
+        && weights.shape() != weights_shape
     {
         let help = "weights must have the shape of the elements";
-        return Err(Error::shapes(op, [weighed, weights.shape()], help));
+        return Err(Error::shapes(op, [weights_shape, weights.shape()], help));
     }
     if let Some(weights) = weights
         && weights.dtype() != points.dtype()
@@ -222,8 +222,8 @@ fn histogram_of(
         return Err(Error::dtypes(op, [points.dtype(), weights.dtype()], help));
     }
     let (points, count) = (points.detach(), points.shape()[0]);
-    let (mut all, mut shape, mut is_valid) = (Vec::new(), Vec::new(), None);
-    let (mut inside, mut place) = (fill::full([count], true, DType::Bool)?, fill::zeros([count], DType::I64)?);
+    let (mut all_edges, mut shape, mut is_valid) = (Vec::new(), Vec::new(), None);
+    let (mut inside, mut cell) = (fill::full([count], true, DType::Bool)?, fill::zeros([count], DType::I64)?);
     for (axis, &bins) in bins.iter().enumerate() {
         let x = view::select(&points, 1, axis as isize)?;
         let (edges, are_edges) = bin_edges(op, &x, bins)?;
@@ -233,9 +233,9 @@ fn histogram_of(
         inside = compare::logical_and(&inside, &within)?;
         let bin = arithmetic::clamp(&arithmetic::sub(&searchsorted(&edges, &x, true)?, 1)?, 0, len as i64 - 1)?;
         // Cells are numbered in row-major order.
-        place = arithmetic::add(&arithmetic::mul(&place, len as i64)?, &bin)?;
+        cell = arithmetic::add(&arithmetic::mul(&cell, len as i64)?, &bin)?;
         shape.push(len);
-        all.push(edges);
+        all_edges.push(edges);
     }
     // Elements are counted as integers, since `f32` cannot represent all of them above 2²⁴.
     let weights = match weights {
@@ -243,11 +243,11 @@ fn histogram_of(
         None => copy::to_dtype(&inside, DType::I64)?,
     };
     let boxes = shape.iter().try_fold(1usize, |n, &len| n.checked_mul(len)).ok_or_else(Error::size_overflow)?;
-    let sums = gather::scatter_add_along(&weights, &place, 0, [boxes])?;
+    let sums = gather::scatter_add_along(&weights, &cell, 0, [boxes])?;
     let mut counts = copy::to_dtype(&view::reshape(&sums, &shape[..])?, points.dtype())?;
     if density {
         counts = arithmetic::div(&counts, &reductions::sum(&counts, Axes::from(..))?)?;
-        for (axis, edges) in all.iter().enumerate() {
+        for (axis, edges) in all_edges.iter().enumerate() {
             let along: Vec<usize> = (0..shape.len()).map(|k| if k == axis { shape[k] } else { 1 }).collect();
             counts = arithmetic::div(&counts, &view::reshape(&scan::diff(edges, 1, 0)?, &along[..])?)?;
         }
@@ -255,12 +255,12 @@ fn histogram_of(
     if let Some(is_valid) = &is_valid {
         counts = value_range::nan_unless(is_valid, &counts)?;
     }
-    let all = all.iter().map(|edges| placed_like(op, &counts, edges)).collect::<Result<_>>()?;
-    Ok((counts, all))
+    let all_edges = all_edges.iter().map(|edges| placed_like(op, &counts, edges)).collect::<Result<_>>()?;
+    Ok((counts, all_edges))
 }
 
-/// Returns the edges of the bins of x. If their values are not known, also returns a 0-d mask, which is true if they
-/// are valid.
+/// Returns the bin edges of x. If their values cannot be read, also returns a 0-d mask, which is true if they are
+/// valid.
 fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Option<Tensor>)> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "the input must have a float dtype; bincount() counts integers"));
@@ -296,13 +296,13 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
     let mut is_valid = None;
     if let Bins::Count(_) = bins {
         for end in [&low, &high] {
-            let (what, range) = ("elements that set the ends of the bins", f64::MIN..=f64::MAX);
-            is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, what, end, range, false)?)?;
+            let (subject, range) = ("elements that set the ends of the bins", f64::MIN..=f64::MAX);
+            is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, subject, end, range, false)?)?;
         }
     }
     let width = copy::to_dtype(&arithmetic::sub(&high, &low)?, x.dtype())?;
-    let (what, range) = ("the distance between the ends of the bins", 0.0..=f64::MAX);
-    is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, what, &width, range, false)?)?;
+    let (subject, range) = ("the distance between the ends of the bins", 0.0..=f64::MAX);
+    is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, subject, &width, range, false)?)?;
     // If the ends are equal, both are moved outwards by ½.
     let margin = arithmetic::mul(&copy::to_dtype(&compare::eq(&low, &high)?, single)?, 0.5)?;
     let (low, high) = (arithmetic::sub(&low, &margin)?, arithmetic::add(&high, &margin)?);
@@ -313,9 +313,9 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
     Ok((copy::to_dtype(&edges, x.dtype())?, is_valid))
 }
 
-/// Counts the elements in `bins` bins of equal width between two ends; equal ends stand for the extrema of x.
+/// Counts the elements in `bins` bins of equal width between two ends. Equal ends select the extrema of x.
 ///
-/// The bin of an element is ⌊(x − low)·bins / (high − low)⌋. Rounding near an edge may give a bin other than
+/// The bin of an element is ⌊(x − low)·bins / (high − low)⌋. Near an edge, rounding may select another bin than
 /// [`histogram`], which compares with the edges.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Sets: the unique elements of tensors, in ascending order, and membership. The number of elements of a set depends on
-//! values, so a captured step contains only `isin`.
+//! Sets: the unique elements of tensors in ascending order, and membership. The size of a set depends on values, so a
+//! captured step can contain only `isin`.
 
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::index::sort::sort;
@@ -18,7 +18,7 @@ fn vectors(a: &Tensor, b: &Tensor) -> Result<[Tensor; 2]> {
     Ok([copy::to_dtype(&view::ravel(a)?, dtype)?, copy::to_dtype(&view::ravel(b)?, dtype)?])
 }
 
-/// Returns the unique elements of a that are elements of b, or with `!member` that are not.
+/// Returns the unique elements of a that are elements of b, or without `member` those that are not.
 #[track_caller]
 fn select(a: &Tensor, b: &Tensor, member: bool) -> Result<Tensor> {
     let values = unique(a, None)?.values;
@@ -72,8 +72,8 @@ pub fn setdiff1d(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     select(&a, &b, false)
 }
 
-/// Returns the unique elements that only one of a and b has, in ascending order, as a vector. NaN is not equal to any
-/// element.
+/// Returns the unique elements that are in exactly one of a and b, in ascending order, as a vector. NaN is not equal to
+/// any element.
 ///
 /// # Errors
 /// [`Error::ReadInCapture`](crate::Error::ReadInCapture).
@@ -95,13 +95,13 @@ pub fn setxor1d(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn isin(x: &Tensor, elements: &Tensor) -> Result<Tensor> {
     if elements.size() == 0 {
-        // `any` of no elements is false, on the device of the elements.
+        // For no elements `any` returns false, on the device of the elements.
         return compare::logical_and(&fill::zeros_like(x)?, &reductions::any(&elements.detach(), ..)?);
     }
     let dtype = x.dtype().promote(elements.dtype());
     let (x, elements) =
         (copy::to_dtype(&x.detach(), dtype)?, copy::to_dtype(&view::ravel(&elements.detach())?, dtype)?);
     let sorted = sort(&elements, 0, false)?.0;
-    let place = arithmetic::minimum(&search::searchsorted(&sorted, &x, false)?, sorted.size() as i64 - 1)?;
-    compare::eq(&x, &gather::index_select(&sorted, 0, &place)?)
+    let position = arithmetic::minimum(&search::searchsorted(&sorted, &x, false)?, sorted.size() as i64 - 1)?;
+    compare::eq(&x, &gather::index_select(&sorted, 0, &position)?)
 }

@@ -83,10 +83,10 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
     Ok(sort_prefix("argsort", x, axis, None, descending)?.1)
 }
 
-/// Returns indices along an axis by which the element at `kth` is the same as in the sorted axis, with no larger
-/// element before it and no smaller one after it. NaN is the largest value.
+/// Returns the indices of a partition along an axis. The element at `kth` is the element of the sorted axis; no element
+/// before it is larger, and no element after it is smaller. NaN is the largest value.
 ///
-/// The indices are the same as in [`argsort`]. A negative `kth` counts from the end.
+/// The indices are equal to those of [`argsort`]. A negative `kth` counts from the end.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `kth` is outside the axis.
@@ -127,7 +127,7 @@ pub fn lexsort<T: AsRef<Tensor>>(keys: &[T], axis: isize) -> Result<Tensor> {
     if others.iter().any(|key| key.shape() != first.shape()) {
         return Err(Error::shapes("lexsort", keys.iter().map(|key| key.shape()), "all keys must have the same shape"));
     }
-    // A stable sort by each key, the primary one last.
+    // The keys are sorted stably, one after another; the primary key is last.
     others.iter().try_fold(argsort(first, axis, false)?, |order, key| {
         let next = argsort(&gather::take_along_axis(key, &order, axis)?, axis, false)?;
         gather::take_along_axis(&order, &next, axis)

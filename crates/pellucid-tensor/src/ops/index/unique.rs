@@ -14,9 +14,10 @@ use pellucid_ir::{DType, Result};
 /// The result of [`unique`].
 #[derive(Clone, Debug)]
 pub struct Unique {
-    /// The unique elements (a vector), or slices (along the axis). The gradient goes to the first occurrence.
+    /// The unique elements (a vector), or the unique slices (along the axis). The gradient goes to the first
+    /// occurrence.
     pub values: Tensor,
-    /// For every element, or slice, the `i64` index of its value.
+    /// The `i64` index into `values` of every element, or slice.
     pub inverse: Tensor,
     /// The number of occurrences of each value, in `i64`.
     pub counts: Tensor,
@@ -37,7 +38,7 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     check_values_readable("unique")?;
     let rows = as_rows("unique", x, axis)?;
     let mut order = create::indices(rows.shape()[0])?;
-    // A stable sort by each column, the last one first, gives the lexicographic order.
+    // Stable sorts by each column, from last to first, give the lexicographic order.
     for column in (0..rows.shape()[1]).rev() {
         let column = gather::index_select(&view::select(&rows, 1, column as isize)?, 0, &order)?;
         order = gather::index_select(&order, 0, &sort::argsort(&column, 0, false)?)?;
@@ -45,7 +46,7 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     groups(x, axis, &rows, &order)
 }
 
-/// Collapses every run of equal elements (in row-major order) or slices into one: [`unique`] without sorting.
+/// Replaces every run of equal elements (in row-major order) or slices by one, like [`unique`] without sorting.
 ///
 /// # Errors
 /// The errors of [`unique`].
@@ -68,17 +69,17 @@ fn check_values_readable(op: &'static str) -> Result<()> {
     )
 }
 
-/// Returns the compared elements or slices as rows of a matrix.
+/// Returns the elements or slices to compare as rows of a matrix.
 fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> {
     let x = x.detach();
     let Some(axis) = axis else { return view::reshape(&x, [x.size(), 1]) };
     let count = x.shape()[x.shape().axis(op, axis)?];
     let width = x.shape().with_axis(x.shape().axis(op, axis)?, 1).size();
-    // Columns are compared one by one. The copy makes broadcast elements as costly in memory as they are in time.
+    // Columns are compared one by one, so broadcast elements cost time. The copy makes them cost memory too.
     view::reshape(&copy::contiguous(&view::movedim(&x, [axis], [0])?)?, [count, width])
 }
 
-/// Groups equal adjacent rows after the rows are permuted by `order`.
+/// Groups adjacent equal rows after `order` permutes the rows.
 #[track_caller]
 fn groups(x: &Tensor, axis: Option<isize>, rows: &Tensor, order: &Tensor) -> Result<Unique> {
     let (count, rest) = (order.size(), order.size().saturating_sub(1));
@@ -86,10 +87,10 @@ fn groups(x: &Tensor, axis: Option<isize>, rows: &Tensor, order: &Tensor) -> Res
     let (low, high) = (view::narrow(&sorted, 0, 0, rest)?, view::narrow(&sorted, 0, count - rest, rest)?);
     let differs = reductions::any(&compare::ne(&high, &low)?, 1)?;
     let starts = concatenate(&[&fill::ones([count - rest], DType::Bool)?, &differs], 0)?;
-    let numbers = arithmetic::sub(&scan::cumsum(&starts, 0)?, 1)?;
+    let group_indices = arithmetic::sub(&scan::cumsum(&starts, 0)?, 1)?;
     let firsts = gather::index_select(order, 0, &nonzero(&starts)?[0])?;
-    let inverse = gather::scatter_add_along(&numbers, order, 0, [count])?;
-    let counts = gather::scatter_add_along(&fill::ones([count], DType::I64)?, &numbers, 0, [firsts.size()])?;
+    let inverse = gather::scatter_add_along(&group_indices, order, 0, [count])?;
+    let counts = gather::scatter_add_along(&fill::ones([count], DType::I64)?, &group_indices, 0, [firsts.size()])?;
     match axis {
         None => {
             Ok(Unique { values: gather::take(x, &firsts)?, inverse: view::reshape_to(&inverse, x.shape())?, counts })

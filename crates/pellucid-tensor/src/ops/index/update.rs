@@ -1,4 +1,4 @@
-//! In-place updates by a formula, of several tensors by one kernel, and of many sets of tensors together.
+//! In-place updates by a formula: several tensors by one kernel, and many sets of tensors together.
 
 use crate::autograd::{InPlaceWrite, on_device_of};
 use crate::engine;
@@ -30,15 +30,15 @@ use std::sync::Arc;
 /// common element.
 #[operation(transparent)]
 pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params: &[Scalar]) -> Result<()> {
-    let all: SmallVec<[&Tensor; 8]> = targets.iter().chain(inputs).copied().collect();
-    update_many(formula, targets.len(), &all, params)
+    let operands: SmallVec<[&Tensor; 8]> = targets.iter().chain(inputs).copied().collect();
+    update_many(formula, targets.len(), &operands, params)
 }
 
-/// Applies [`update`] to many sets of tensors, as an optimizer does with all its parameters.
+/// Applies [`update`] to many sets of tensors, for example to all parameters of an optimizer.
 ///
-/// `operands` contains the sets one after another, each with its targets first; `targets` is the number of targets
-/// of a set. In eager mode the backend gets all sets together and runs them in parallel. A set must not read or write
-/// the elements that another set writes. If one set is invalid, nothing is written.
+/// `operands` contains the sets one after another, each with its targets first. `targets` is the number of targets of a
+/// set. In eager mode the backend gets all sets together and runs them in parallel. A set must not read or write the
+/// elements that another set writes. If a set is invalid, nothing is written.
 ///
 /// ```
 /// use pellucid::{formula, ops, Tensor};
@@ -50,8 +50,8 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
 /// ```
 ///
 /// # Errors
-/// The errors of [`update`], for any of the sets; [`Error::InvalidArgument`] unless the number of operands is a
-/// multiple of the size of a set.
+/// The errors of [`update`] for any set; [`Error::InvalidArgument`] unless the number of operands is a multiple of the
+/// size of a set.
 #[operation(transparent)]
 pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], params: &[Scalar]) -> Result<()> {
     let (op, count) = (formula.name(), formula.inputs().len());
@@ -75,7 +75,7 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
             &refs
         }
     };
-    // Consecutive sets of the same dtypes share a program.
+    // Consecutive sets with the same dtypes share a program.
     let mut runs: SmallVec<[(Arc<Program>, usize); 1]> = SmallVec::new();
     let mut before: Option<&[&Tensor]> = None;
     for set in operands.chunks_exact(count) {
@@ -97,14 +97,14 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
     let arrays: SmallVec<[_; 8]> = operands.iter().map(|t| t.array()).collect();
     let mut rest = &arrays[..];
     for (program, sets) in runs {
-        let (these, others) = rest.split_at(sets * count);
-        engine::submit_map_batch(&program, &params, targets, these)?;
-        rest = others;
+        let (run_operands, following) = rest.split_at(sets * count);
+        engine::submit_map_batch(&program, &params, targets, run_operands)?;
+        rest = following;
     }
     Ok(())
 }
 
-/// Returns all operands on the device of the first target of their set, or `None` if they are there already.
+/// Returns all operands on the device of the first target of their set, or `None` if no operand must be copied.
 fn on_target_devices(
     op: &'static str,
     targets: usize,

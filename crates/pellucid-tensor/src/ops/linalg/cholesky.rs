@@ -45,8 +45,9 @@ impl Operation for Cholesky {
 #[tensor_method]
 pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
     let (l, info) = cholesky_with_info("cholesky", a, upper)?;
-    let what = |minor: i32| format!("not positive definite (its leading minor of order {minor} is not positive)");
-    check_info("cholesky", &info, what, "; cholesky_ex() returns this as a value")?;
+    let description =
+        |minor: i32| format!("not positive definite (its leading minor of order {minor} is not positive)");
+    check_info("cholesky", &info, description, "; cholesky_ex() returns this as a value")?;
     Ok(l)
 }
 

@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::Result;
 
-/// The maximal number of zero singular values for which the derivatives of the determinant are exact.
+/// The maximum number of zero singular values for which the derivatives of the determinant are exact.
 const DEFICIENCY: usize = 8;
 
 /// Computes the sign of the row permutation: (−1)ᵏ for k row exchanges.
@@ -59,7 +59,7 @@ impl Det {
 }
 
 /// Computes the determinant of matrices `[.., n, n]` by n − 1 products (Bird 2011): X ← μ(X)·A. μ keeps the elements
-/// above the diagonal, and sets each diagonal element to minus the sum of the later ones.
+/// above the diagonal, and replaces each diagonal element by minus the sum of the later ones.
 fn division_free(a: &Tensor) -> Result<Tensor> {
     let n = a.shape()[a.rank() - 1];
     let later = diagonal::tril(&fill::ones([n, n], a.dtype())?, -1)?;
@@ -116,8 +116,8 @@ impl Operation for SlogDet {
 
 /// Computes the determinants of square matrices `[.., n, n]`; 1 for n = 0.
 ///
-/// The gradient is g·(the cofactor matrix). It is exact for singular matrices too, in every order, if at most 8
-/// singular values are zero (by Bird 2011).
+/// The gradient is g times the cofactor matrix. If at most 8 singular values are zero, it is exact in every order, even
+/// for singular matrices (Bird 2011).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
@@ -129,7 +129,8 @@ pub fn det(a: &Tensor) -> Result<Tensor> {
 
 /// Computes the sign of the determinants of square matrices, and ln |det A|; (0, −∞) for singular matrices.
 ///
-/// ∂A = g·A⁻ᵀ for the logarithm (Giles 2008); NaN for singular matrices. The gradient of the sign is zero.
+/// The gradient of the logarithm is ∂A = g·A⁻ᵀ (Giles 2008), and NaN for singular matrices. The gradient of the sign is
+/// zero.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
@@ -148,6 +149,6 @@ pub fn slogdet(a: &Tensor) -> Result<(Tensor, Tensor)> {
 pub fn logdet(a: &Tensor) -> Result<Tensor> {
     square_side("logdet", a)?;
     let outputs = apply(SlogDet, &[a])?;
-    // ln of the sign is 0, −∞ or NaN.
+    // The logarithm of the sign is 0, −∞ or NaN.
     arithmetic::add(&outputs[1], &transcendental::ln(&outputs[0].detach())?)
 }

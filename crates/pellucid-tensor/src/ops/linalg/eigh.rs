@@ -94,8 +94,8 @@ impl Operation for SquareRoot {
 
 /// Computes the symmetric positive semidefinite X with X·X = A: X = V·diag(√w)·Vᵀ.
 ///
-/// A is symmetric positive semidefinite, and only its lower triangle is read. Eigenvalues below zero, which rounding
-/// may produce, count as zero.
+/// A is symmetric positive semidefinite, and only its lower triangle is read. Negative eigenvalues, which rounding may
+/// produce, count as zero.
 ///
 /// The gradient solves X·∂A + ∂A·X = g. It treats the result as a function of symmetric matrices, and is symmetric.
 /// Derivatives of every order exist for positive definite A, even at equal eigenvalues. For a pair of eigenvalues that

@@ -33,13 +33,13 @@ impl Operation for Inverse {
     }
 }
 
-/// Computes X with A·X = B (`transposed`: Aᵀ·X = B), and the position of the first zero pivot of the LU factorization
-/// of A.
+/// Computes X with A·X = B (`is_transposed`: Aᵀ·X = B), and the position of the first zero pivot of the LU
+/// factorization of A.
 ///
 /// ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008). Gradients of every order reuse the factors of the first solution.
 #[derive(Default)]
 struct Solve {
-    transposed: bool,
+    is_transposed: bool,
     factors: Option<lu::Factors>,
 }
 
@@ -53,7 +53,8 @@ impl Operation for Solve {
             saves.output(0);
         }
         let factors = self.factors.clone().map_or_else(|| lu::lu_factors(inputs[0]), Ok)?;
-        let x = lu::solve_by_factors(&factors.packed, &factors.pivots, &untracked_tensor(inputs[1]), self.transposed)?;
+        let x =
+            lu::solve_by_factors(&factors.packed, &factors.pivots, &untracked_tensor(inputs[1]), self.is_transposed)?;
         saves.array(factors.packed.array().clone());
         saves.array(factors.pivots.array().clone());
         Ok(smallvec![x.array().clone(), factors.info.array().clone()])
@@ -63,15 +64,15 @@ impl Operation for Solve {
         let factors = lu::Factors {
             packed: saved.array(0)?,
             pivots: saved.array(1)?,
-            // The forward pass has already returned an error for a singular A.
+            // The forward pass returned an error for a singular A.
             info: fill::zeros(super::batch(&a), DType::I32)?,
         };
-        let back = Solve { transposed: !self.transposed, factors: Some(factors) };
+        let back = Solve { is_transposed: !self.is_transposed, factors: Some(factors) };
         let gradient_of_b = apply(back, &[&a, &grads.get(0)?])?[0].clone();
         let mut gradients: InputGradients = smallvec![None, None];
         if needs.contains(0) {
             let (left, right) = (&gradient_of_b, &saved.output(0)?);
-            let (left, right) = if self.transposed { (right, left) } else { (left, right) };
+            let (left, right) = if self.is_transposed { (right, left) } else { (left, right) };
             let full = arithmetic::neg(&matmul(left, &mt(right)?)?)?;
             gradients[0] = Some(broadcast::sum_to(&full, a.shape())?);
         }
@@ -116,8 +117,8 @@ pub fn inv_ex(a: &Tensor) -> Result<(Tensor, Tensor)> {
 
 /// Solves A·X = B (or X·A = B if `left` is false) for square A `[.., n, n]`.
 ///
-/// B is a stack of matrices `[.., n, k]` (`[.., k, n]`), or of vectors `[.., n]`: the latter if it is 1-D, or has A's
-/// shape without the last axis. Batch axes broadcast.
+/// B is a stack of matrices `[.., n, k]` (`[.., k, n]`), or of vectors `[.., n]`. B contains vectors if it is 1-D, or
+/// has A's shape without the last axis. Batch axes broadcast.
 ///
 /// ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008).
 ///
@@ -159,7 +160,7 @@ fn solve_with_info(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Resu
     common_batch(op, a, &right)?;
     let outputs = match left {
         true => apply(Solve::default(), &[a, &right])?,
-        false => apply(Solve { transposed: true, factors: None }, &[a, &mt(&right)?])?,
+        false => apply(Solve { is_transposed: true, factors: None }, &[a, &mt(&right)?])?,
     };
     let x = match (vectors, left) {
         (true, _) => view::squeeze(&outputs[0], -1)?,
@@ -172,7 +173,7 @@ fn solve_with_info(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Resu
 /// Computes the inverse of a tensor as a linear map from its last axes to its first `ind` axes.
 ///
 /// `tensordot(tensorinv(A), A, ind)` is the identity. The product of the first `ind` lengths must equal the product of
-/// the others, which come first in the result.
+/// the other lengths. The axes of these lengths come first in the result.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] if `ind` is 0; [`Error::Singular`].
@@ -197,7 +198,7 @@ pub fn tensorinv(a: &Tensor, ind: usize) -> Result<Tensor> {
 
 /// Solves `tensordot(A, X, rank of X) = B` for X, whose axes are the axes of A beyond the rank of B.
 ///
-/// The axes `axes` of A are moved to the end first.
+/// The axes `axes` of A are first moved to the end.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::AxisOutOfRange`]; [`Error::Singular`].

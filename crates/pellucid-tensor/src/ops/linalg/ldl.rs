@@ -11,9 +11,9 @@ use pellucid_ir::{DType, Error, Result, Shape};
 
 /// Computes P·A·Pᵀ = L·D·Lᵀ of symmetric A `[.., n, n]`, by the pivoting of Bunch and Kaufman (1977).
 ///
-/// Only the lower triangle of A is read. L is lower triangular with ones on the diagonal; D is block diagonal, with
-/// blocks of size 1 and 2. The results are the same as LAPACK's `sytrf`: one matrix with D, and L below its blocks; and
-/// the pivots, `i32 [.., n]`, negative for blocks of size 2. They are the arguments of [`ldl_solve`].
+/// Only the lower triangle of A is read. L is lower triangular with ones on the diagonal. D is block diagonal, with
+/// blocks of size 1 and 2. The results equal LAPACK's `sytrf`: a matrix that contains D and, below its blocks,
+/// L; and the pivots, `i32 [.., n]`, which are negative for blocks of size 2. They are the arguments of [`ldl_solve`].
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient;

@@ -24,7 +24,7 @@ pub struct Lstsq {
     pub singular_values: Tensor,
 }
 
-/// Solves linear least squares problems: X minimizes ‖A·X − B‖, and among all minimizers ‖X‖; X = A⁺·B.
+/// Solves linear least squares problems: X = A⁺·B minimizes ‖A·X − B‖. Among all minimizers, it has the least ‖X‖.
 ///
 /// A is `[.., m, n]`, B `[.., m, k]`, or `[.., m]` with as many batch axes as A (X is then `[.., n]`); batch axes
 /// broadcast. Singular values up to `rcond` times the largest count as zero; the default is max(m, n)·ε of the dtype.
@@ -48,8 +48,8 @@ pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
     let solution = matmul(&pinv(a, &cutoff)?, &right)?;
     let residuals = match m > n {
         true => {
-            let rest = arithmetic::sub(&matmul(a, &solution)?, &right)?;
-            reductions::sum(&arithmetic::square(&rest)?, -2)?
+            let residual = arithmetic::sub(&matmul(a, &solution)?, &right)?;
+            reductions::sum(&arithmetic::square(&residual)?, -2)?
         }
         false => fill::full_on_device_of(a, [0], 0, a.dtype())?,
     };

@@ -19,10 +19,10 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// Computes P·A = L·U, with L and U in one matrix.
+/// Computes P·A = L·U. One matrix stores L and U.
 ///
-/// For k = min(m, n), let L₁ and U₁ be the square parts of L and U, L₂ the rows of L below L₁, and U₂ the columns of U
-/// next to U₁. Then
+/// For k = min(m, n), let L₁ and U₁ be the square blocks of L and U, L₂ the rows of L below L₁, and U₂ the columns of U
+/// to the right of U₁. Then
 ///
 /// P·∂A = [L₁⁻ᵀ·M·U₁⁻ᵀ, L₁⁻ᵀ·∂U₂; ∂L₂·U₁⁻ᵀ], where M is the strict lower triangle of L₁ᵀ·∂L₁ − ∂U₂·U₂ᵀ plus the upper
 /// triangle of ∂U₁·U₁ᵀ − L₂ᵀ·∂L₂.
@@ -63,7 +63,7 @@ impl Operation for LuFactor {
     }
 }
 
-/// Returns the order for which row i of P·A is row orderᵢ of A, as a part of `op`.
+/// Returns the order with which row i of P·A is row orderᵢ of A. Errors name `op`.
 fn row_order(op: &'static str, pivots: &Tensor, rows: usize) -> Result<Tensor> {
     let op = outermost_operation(op);
     apply_one(WithoutGradient(op, Factorization::RowOrder { op, rows }), &[pivots])
@@ -88,7 +88,7 @@ pub(super) struct Factors {
     pub(super) info: Tensor,
 }
 
-/// Factors an array.
+/// Computes the LU factorization of an array.
 pub(super) fn lu_factors(a: &Array) -> Result<Factors> {
     let outputs = factor(Factorization::Lu, &[a])?;
     Ok(Factors {
@@ -98,7 +98,7 @@ pub(super) fn lu_factors(a: &Array) -> Result<Factors> {
     })
 }
 
-/// Solves A·X = B (`transposed`: Aᵀ·X = B) from the factors of A. A and B broadcast.
+/// Solves A·X = B (`transposed`: Aᵀ·X = B) from the factors of A. The batch axes of A and B broadcast.
 pub(super) fn solve_by_factors(packed: &Tensor, pivots: &Tensor, b: &Tensor, transposed: bool) -> Result<Tensor> {
     let n = packed.shape()[packed.rank() - 1];
     let batch = common_batch("lu_solve", packed, b)?;
@@ -156,7 +156,7 @@ pub fn lu_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     Ok((outputs[0].clone(), outputs[1].clone(), outputs[2].clone()))
 }
 
-/// Solves A·X = B (X·A = B if `left` is false; Aᵀ for A if `transposed`) from the factors and pivots of [`lu_factor`].
+/// Solves A·X = B (X·A = B if `left` is false; `transposed` replaces A by Aᵀ) from the factors of [`lu_factor`].
 ///
 /// A is square, and B `[.., n, k]` (`[.., k, n]`); batch axes broadcast. For singular A, X is NaN.
 ///
@@ -195,7 +195,7 @@ pub fn lu_unpack(packed: &Tensor, pivots: &Tensor) -> Result<(Tensor, Tensor, Te
     Ok((placed_like("lu_unpack", packed, &p)?, l, diagonal::triu(&block(packed, (0, 0), k, n)?, 0)?))
 }
 
-/// Converts pivots to `i32`, or returns an error if dtype or shape do not fit the matrices.
+/// Converts pivots to `i32`. Returns an error if their dtype or shape does not fit the matrices.
 fn as_pivots(op: &'static str, packed: &Tensor, pivots: &Tensor) -> Result<Tensor> {
     if !pivots.dtype().is_int() {
         return Err(Error::dtypes(op, [packed.dtype(), pivots.dtype()], "pivots must be integers"));

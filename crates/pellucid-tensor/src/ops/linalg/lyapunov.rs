@@ -34,9 +34,9 @@ impl Spectrum {
 
 /// Computes X = V·[(Vᵀ·G·V)ᵢⱼ/(wᵢ + wⱼ)]·Vᵀ for S = V·diag(w)·Vᵀ (Higham 2008, section B.14).
 ///
-/// Elements with wᵢ + wⱼ = 0 are 0: X is then the least squares solution of the smallest norm. With P = L(S, g), the
-/// solution for the incoming gradient, ∂G = P and ∂S = −(P·Xᵀ + Xᵀ·P). No derivative divides by wᵢ − wⱼ, so equal
-/// eigenvalues are regular points of every order.
+/// Elements with wᵢ + wⱼ = 0 are 0, so X is the least squares solution of the smallest norm. Let P = L(S, g) be the
+/// solution for the incoming gradient. Then ∂G = P and ∂S = −(P·Xᵀ + Xᵀ·P). No derivative divides by wᵢ − wⱼ, so
+/// derivatives of every order exist at equal eigenvalues.
 struct Lyapunov {
     spectrum: Spectrum,
 }
@@ -70,7 +70,7 @@ impl Operation for Lyapunov {
     }
 }
 
-/// Solves S·X + X·S = G for symmetric S of the given spectrum. S and G have the same shape.
+/// Solves S·X + X·S = G for symmetric S with this spectrum. S and G have the same shape.
 pub(super) fn lyapunov(s: &Tensor, g: &Tensor, spectrum: Spectrum) -> Result<Tensor> {
     apply_one(Lyapunov { spectrum }, &[s, g])
 }

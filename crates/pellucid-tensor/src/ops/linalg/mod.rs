@@ -1,13 +1,13 @@
-//! Linear algebra: decompositions of the matrices of the last two axes, and operations based on them. The other axes
-//! are batch axes.
+//! Linear algebra: decompositions of matrices, which are stored in the last two axes, and operations based on them. The
+//! other axes are batch axes.
 //!
-//! Matrices are `f32` or `f64`, promoted to the wider dtype; other dtypes are rejected. A matrix with NaN or infinity
-//! gives NaN. Operations are differentiable to every order. Where a gradient is undefined (equal singular values,
-//! rank-deficient matrices), it is NaN or infinite, and the documentation of the operation says so.
+//! Matrices are `f32` or `f64`, promoted to the wider dtype; other dtypes are rejected. The result for a matrix with
+//! NaN or infinity is NaN. Operations are differentiable to every order. Where a gradient is undefined (equal singular
+//! values, rank-deficient matrices), it is NaN or infinite, and the documentation of the operation says so.
 //!
-//! Whether a matrix is singular is known only after the kernel ran. In eager mode this is an [`Error::Singular`], which
-//! names the matrix; in lazy and captured steps the result is NaN. General eigenvalues are not supported, since there
-//! are no complex dtypes.
+//! Singular matrices are detected only by the kernel. In eager mode they return an [`Error::Singular`], which names the
+//! matrix. In lazy and captured steps the result is NaN. General eigenvalues are not supported, because there are no
+//! complex dtypes.
 
 mod cholesky;
 mod det;
@@ -62,7 +62,8 @@ fn factor(kernel: Factorization, inputs: &[&Array]) -> Result<Arrays> {
     Ok(outputs)
 }
 
-/// The operation of this name that runs a kernel whose derivative does not exist or is not implemented.
+/// An operation that runs a kernel whose derivative does not exist or is not implemented. The fields are the name and
+/// the kernel.
 struct WithoutGradient(&'static str, Factorization);
 
 impl Operation for WithoutGradient {
@@ -116,7 +117,7 @@ fn check_precision(op: &'static str, x: &Tensor) -> Result<()> {
     }
 }
 
-/// Converts both to their promoted dtype, which must be `f32` or `f64`.
+/// Converts both operands to their promoted dtype, which must be `f32` or `f64`.
 fn promote_operands(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     match a.dtype().promote(b.dtype()) {
         dtype @ (DType::F32 | DType::F64) => Ok((copy::to_dtype(a, dtype)?, copy::to_dtype(b, dtype)?)),
@@ -129,17 +130,17 @@ fn mt(x: &Tensor) -> Result<Tensor> {
     view::transpose(x, -2, -1)
 }
 
-/// Reshapes vectors to matrices of one column.
+/// Reshapes vectors to matrices with one column.
 fn as_column(x: &Tensor) -> Result<Tensor> {
     view::unsqueeze(x, -1)
 }
 
-/// Reshapes vectors to matrices of one row.
+/// Reshapes vectors to matrices with one row.
 fn as_row(x: &Tensor) -> Result<Tensor> {
     view::unsqueeze(x, -2)
 }
 
-/// Reshapes elements to matrices of one element.
+/// Reshapes elements to 1 × 1 matrices.
 fn scalar_matrix(x: &Tensor) -> Result<Tensor> {
     as_column(&as_column(x)?)
 }
@@ -148,12 +149,12 @@ fn main_diagonal(x: &Tensor) -> Result<Tensor> {
     diagonal(x, 0, -2, -1)
 }
 
-/// Returns the block of `rows` rows and `columns` columns that starts at row and column `at`.
-fn block(x: &Tensor, at: (usize, usize), rows: usize, columns: usize) -> Result<Tensor> {
-    view::narrow(&view::narrow(x, -2, at.0, rows)?, -1, at.1, columns)
+/// Returns the block of `rows` rows and `columns` columns that starts at row `start.0` and column `start.1`.
+fn block(x: &Tensor, start: (usize, usize), rows: usize, columns: usize) -> Result<Tensor> {
+    view::narrow(&view::narrow(x, -2, start.0, rows)?, -1, start.1, columns)
 }
 
-/// Returns one `[rows, columns]` matrix with ones on the diagonal.
+/// Returns a `[rows, columns]` matrix with ones on the diagonal.
 fn eye(rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
     let (i, j) = (create::indices(rows)?, create::indices(columns)?);
     copy::to_dtype(&compare::eq(&as_column(&i)?, &j)?, dtype)
@@ -176,20 +177,20 @@ fn common_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<Shape> {
     batch(a).broadcast(&batch(b)).ok_or_else(|| Error::shapes(op, [a.shape(), b.shape()], help))
 }
 
-/// Returns an error if a factorization failed for a matrix (its info is not 0), where values can be read.
-fn check_info(op: &'static str, info: &Tensor, what: impl Fn(i32) -> String, help: &'static str) -> Result<()> {
+/// Returns an error if a factorization failed for a matrix (its info is not 0) and values can be read.
+fn check_info(op: &'static str, info: &Tensor, describe: impl Fn(i32) -> String, help: &'static str) -> Result<()> {
     if !engine::is_eager() || info.device() != Device::cpu() {
         return Ok(());
     }
-    let found = info.array().to_vec::<i32>(op)?.into_iter().enumerate().find(|(_, info)| *info != 0);
-    match found {
-        Some((batch, info)) => Err(Error::Singular { op, batch, what: what(info), help }),
+    let failed = info.array().to_vec::<i32>(op)?.into_iter().enumerate().find(|(_, info)| *info != 0);
+    match failed {
+        Some((batch, info)) => Err(Error::Singular { op, batch, what: describe(info), help }),
         None => Ok(()),
     }
 }
 
 /// Calls [`check_info`] for a factorization whose info is the position of a zero pivot.
 fn check_invertible(op: &'static str, info: &Tensor) -> Result<()> {
-    let what = |k: i32| format!("singular (pivot {k} of its LU factorization is 0)");
-    check_info(op, info, what, "; pinv() and lstsq() accept singular matrices")
+    let describe = |k: i32| format!("singular (pivot {k} of its LU factorization is 0)");
+    check_info(op, info, describe, "; pinv() and lstsq() accept singular matrices")
 }

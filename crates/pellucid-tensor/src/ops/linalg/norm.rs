@@ -34,15 +34,15 @@ impl From<i32> for MatrixNorm {
     }
 }
 
-/// Computes the norm of the matrices of two axes (rows, columns). With `keepdims` they stay with length 1.
+/// Computes the norm of the matrices that two axes (rows, columns) contain. With `keepdims` these axes keep length 1.
 ///
 /// Equal column or row sums share the gradient, and so do equal extreme singular values. The gradient of the nuclear
-/// norm exists at equal nonzero singular values. Second derivatives of norms with respect to singular values require
-/// distinct ones.
+/// norm exists at equal nonzero singular values. Second derivatives with respect to singular values require distinct
+/// singular values.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order, for equal axes,
-/// and for the extremum over zero elements.
+/// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for an unsupported order, for equal
+/// axes, and for the extremum over zero elements.
 #[tensor_method]
 pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], keepdims: bool) -> Result<Tensor> {
     let op = "matrix_norm";
@@ -52,18 +52,18 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
     if rows == columns {
         return Err(Error::invalid(op, format!("the two axes of a matrix must differ, got {rows} twice")));
     }
-    let both = over([rows as isize, columns as isize]).keepdims();
+    let matrix_axes = over([rows as isize, columns as isize]).keepdims();
     let along = |axis: usize| over(axis as isize).keepdims();
     let sums = |axis: usize| reductions::sum(&arithmetic::abs(x)?, along(axis));
     let values = || svdvals(&view::movedim(x, [rows as isize, columns as isize], [-2, -1])?);
-    // Singular values have one axis, the last. It is replaced by the axes of the matrix with length 1.
+    // The singular values are on the last axis. Two axes of length 1 replace it, at the axes of the matrix.
     let placed = |norm: Tensor| {
         let kept: pellucid_ir::Shape =
             (0..x.rank()).map(|k| if k == rows || k == columns { 1 } else { x.shape()[k] }).collect();
         view::reshape_to(&norm, &kept)
     };
     let norm = match order {
-        MatrixNorm::Frobenius => reductions::norm(x, 2.0, both)?,
+        MatrixNorm::Frobenius => reductions::norm(x, 2.0, matrix_axes)?,
         MatrixNorm::Nuclear => placed(reductions::sum(&values()?, -1)?)?,
         MatrixNorm::Order(1.0) => reductions::max(&sums(rows)?, along(columns))?,
         MatrixNorm::Order(-1.0) => reductions::min(&sums(rows)?, along(columns))?,
@@ -82,15 +82,16 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
     view::squeeze(&view::squeeze(&norm, first)?, second)
 }
 
-/// Computes the condition number ‖A‖·‖A⁻¹‖, which bounds the amplification of an error of B by the solution of A·X = B.
+/// Computes the condition number ‖A‖·‖A⁻¹‖. It bounds the factor by which the solution of A·X = B amplifies an error of
+/// B.
 ///
 /// For order ±2 it is the largest (smallest) singular value over the smallest (largest), and A may have any shape;
 /// other norms require square matrices. It is infinite if A is singular, and 0 if A has no elements.
-///
+/// Second derivatives with respect to singular values require distinct singular values.
 /// Second derivatives with respect to singular values require distinct ones.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for another order.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for an unsupported order.
 #[tensor_method]
 pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
     let order = order.into();

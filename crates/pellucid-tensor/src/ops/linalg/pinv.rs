@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// The bound max(atol, rtol·the largest) up to which singular values count as zero.
+/// The bound max(atol, rtol·(largest singular value)) up to which singular values count as zero.
 ///
 /// `atol` and `rtol` are 0-d or have the shape of the batch, and have no gradient. The default of `rtol` is max(m, n)·ε
 /// of the dtype, or 0 if `atol` is given.
@@ -24,7 +24,8 @@ pub struct Cutoff {
     pub atol: Option<Tensor>,
     /// The bound relative to the largest singular value.
     pub rtol: Option<Tensor>,
-    /// Whether the matrices are symmetric. Then eigenvalues replace singular values, and the lower triangle is read.
+    /// Whether the matrices are symmetric. Then eigenvalues replace singular values, and only the lower triangle is
+    /// read.
     pub hermitian: bool,
 }
 
@@ -40,12 +41,12 @@ impl Cutoff {
         let scalar = |x: f64| fill::full((), x, a.dtype());
         let (m, n) = (a.shape()[a.rank() - 2], a.shape()[a.rank() - 1]);
         let epsilon = a.dtype().epsilon().unwrap_or_default();
-        let given = match &self.atol {
-            // An absolute bound of 0 counts as not given.
+        let has_atol = match &self.atol {
+            // An absolute bound of 0 is treated as absent.
             Some(atol) => copy::to_dtype(&compare::gt(atol, 0.0)?, a.dtype())?,
             None => scalar(0.0)?,
         };
-        let default_rtol = arithmetic::mul(&arithmetic::sub(1.0, &given)?, m.max(n) as f64 * epsilon)?;
+        let default_rtol = arithmetic::mul(&arithmetic::sub(1.0, &has_atol)?, m.max(n) as f64 * epsilon)?;
         Ok([self.atol.as_ref().map_or_else(|| scalar(0.0), cast)?, self.rtol.as_ref().map_or(Ok(default_rtol), cast)?])
     }
 }
@@ -80,7 +81,7 @@ impl Operation for PseudoInverse {
             (u, s, vt)
         };
         let counts = above_cutoff(&arithmetic::abs(&s)?, &bounds)?;
-        // NaN is not above a bound, but must not count as zero either.
+        // NaN is not above a bound, but must not be treated as zero either.
         let inverse = arithmetic::where_(
             &compare::logical_or(&counts, &compare::isnan(&s)?)?,
             &arithmetic::reciprocal(&s)?,
@@ -105,7 +106,7 @@ impl Operation for PseudoInverse {
 ///
 /// Singular values up to the cutoff count as zero.
 ///
-/// The gradient is that at constant rank (Golub & Pereyra 1973). Equal singular values are regular points.
+/// The gradient assumes constant rank (Golub & Pereyra 1973). It exists at equal singular values.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -118,7 +119,7 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
         return mt(&view::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?);
     }
     let [atol, rtol] = cutoff.bounds(a)?;
-    // The matrices broadcast with the bounds here, so that their gradient is summed.
+    // The matrices broadcast with the bounds here, so that the broadcast gradient is summed.
     let batch = super::batch(a);
     let batch = Shape::broadcast_all([&batch, atol.shape(), rtol.shape()]).ok_or_else(|| {
         Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "atol and rtol must broadcast to the same shape")

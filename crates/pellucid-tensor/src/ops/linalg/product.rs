@@ -29,13 +29,13 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
         let ones = fill::full_on_device_of(x, &x.shape()[..x.rank() - 1], 1, x.dtype())?;
         return diagonal::diag_embed(&ones, 0, -2, -1);
     }
-    let dtype = precision::wanted_dtype("matrix_power", &[x]).unwrap_or(x.dtype());
+    let dtype = precision::autocast_operand_dtype("matrix_power", &[x]).unwrap_or(x.dtype());
     if matches!(dtype, DType::F16 | DType::BF16) {
         let x = copy::to_dtype(&copy::to_dtype(x, dtype)?, DType::F32)?;
         let _off = autocast_off();
         return copy::to_dtype(&matrix_power(&x, n)?, dtype);
     }
-    // Binary exponentiation, from the highest digit of n.
+    // Binary exponentiation, from the highest bit of n.
     let (base, n) = (if n < 0 { inv(x)? } else { x.clone() }, n.unsigned_abs());
     let mut power = base.clone();
     for digit in (0..n.ilog2()).rev() {
@@ -47,14 +47,14 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
     Ok(power)
 }
 
-/// Multiplies two or more matrices, in the order with the fewest multiplications (Cormen et al., 15.2).
+/// Multiplies two or more matrices in the order with the fewest scalar multiplications (Cormen et al., 15.2).
 ///
-/// The first may be a vector (a row), and so may the last (a column); the result does not have this axis. Dtypes are
-/// promoted.
+/// The first operand may be a vector (a row), and so may the last (a column). The result does not have the axis of
+/// length 1. Dtypes are promoted.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for other ranks, and if inner lengths differ; [`Error::InvalidArgument`] for fewer than two
-/// matrices; [`Error::DTypeMismatch`] for booleans.
+/// [`Error::ShapeMismatch`] for unsupported ranks, and if inner lengths differ; [`Error::InvalidArgument`] for fewer
+/// than two matrices; [`Error::DTypeMismatch`] for booleans.
 #[operation(autocast = Half)]
 pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     let op = "multi_dot";
@@ -90,18 +90,18 @@ pub fn multi_dot(matrices: &[&Tensor]) -> Result<Tensor> {
     if last.rank() == 1 { view::squeeze(&product, -1) } else { Ok(product) }
 }
 
-/// Returns the best split of each product of the factors i..=j: `cuts[i][j]` is the last factor of the left part.
+/// Returns the best split of each product of the factors i..=j: `cuts[i][j]` is the last factor of the left product.
 fn best_splits(lengths: &[usize]) -> Vec<Vec<usize>> {
     let count = lengths.len() - 1;
     let (mut cost, mut cut) = (vec![vec![0u128; count]; count], vec![vec![0; count]; count]);
     for span in 1..count {
         for i in 0..count - span {
             let j = i + span;
-            let of = |k: usize| {
+            let total = |k: usize| {
                 cost[i][k] + cost[k + 1][j] + [i, k + 1, j + 1].map(|a| lengths[a] as u128).iter().product::<u128>()
             };
             let (best, at) =
-                (i..j).map(|k| (of(k), k)).min().expect("a product must have at least one split, since i < j");
+                (i..j).map(|k| (total(k), k)).min().expect("a product must have at least one split, since i < j");
             (cost[i][j], cut[i][j]) = (best, at);
         }
     }
@@ -145,8 +145,8 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     join::stack(&powers.iter().take(n.max(1)).collect::<Vec<_>>(), -1)
 }
 
-/// Computes Σ aᵢ·bᵢ along an axis of the broadcast shape, without keeping the axis. Products of floats are summed as
-/// they are computed, and not stored.
+/// Computes Σ aᵢ·bᵢ along an axis of the broadcast shape, which the result does not keep. Products of floats are summed
+/// in the kernel that computes them, and are not stored.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the shapes do not broadcast; [`Error::AxisOutOfRange`].

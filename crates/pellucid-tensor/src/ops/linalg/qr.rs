@@ -25,10 +25,10 @@ pub enum QrMode {
     R,
 }
 
-/// Computes Q `[.., m, k]` and R `[.., k, n]`, k = min(m, n). R₁ is the first square block of R.
+/// Computes Q `[.., m, k]` and R `[.., k, n]` for k = min(m, n). R₁ is the first square block of R.
 ///
-/// ∂A = Q·(∂R + [L·R₁⁻ᵀ, 0]) + (I − Q·Qᵀ)·∂Q·R⁻ᵀ, with L the strict lower triangle of W − Wᵀ, W = Qᵀ·∂Q − ∂R·Rᵀ. The
-/// last term exists for m > n only (Walter & Lehmann 2010; Seeger et al. 2017).
+/// ∂A = Q·(∂R + [L·R₁⁻ᵀ, 0]) + (I − Q·Qᵀ)·∂Q·R⁻ᵀ, where L is the strict lower triangle of W − Wᵀ and W = Qᵀ·∂Q − ∂R·Rᵀ.
+/// The last term exists only for m > n (Walter & Lehmann 2010; Seeger et al. 2017).
 struct Qr;
 
 impl Operation for Qr {
@@ -64,8 +64,8 @@ impl Operation for Qr {
     }
 }
 
-/// The product of I − τᵢ·vᵢ·vᵢᵀ as I − V·T·Vᵀ, where T⁻¹ = D⁻¹ + S, D = diag(τ), S the strict upper triangle of Vᵀ·V
-/// (Puglisi 1992): T = (I + D·S)⁻¹·D, which is defined for τ = 0 too.
+/// The product of the reflections I − τᵢ·vᵢ·vᵢᵀ, represented as I − V·T·Vᵀ (Puglisi 1992). With D = diag(τ) and the
+/// strict upper triangle S of Vᵀ·V, T⁻¹ = D⁻¹ + S and T = (I + D·S)⁻¹·D, which is also defined for τ = 0.
 struct Reflections {
     /// V, `[.., m, k]`.
     v: Tensor,
@@ -76,7 +76,7 @@ struct Reflections {
 }
 
 impl Reflections {
-    /// Creates reflections from the columns of a matrix, of which the strict lower triangle is read.
+    /// Creates reflections from the strict lower triangle of a matrix, one for each column.
     fn new(packed: &Tensor, tau: &Tensor) -> Result<Reflections> {
         let (m, _) = matrix_dims("householder_product", packed)?;
         let k = tau.shape()[tau.rank() - 1];

@@ -16,7 +16,7 @@ use pellucid_ir::{Error, Result};
 ///
 /// ∂A = U·[skew(Uᵀ·∂U)/E·S + S·skew(Vᵀ·∂V)/E + diag(∂S)]·Vᵀ + (I − U·Uᵀ)·∂U·S⁻¹·Vᵀ + U·S⁻¹·∂Vᵀ·(I − V·Vᵀ).
 ///
-/// Columns that only complete a basis have no derivative; their incoming gradients are ignored.
+/// Vectors that only complete a basis have no derivative; their incoming gradients are ignored.
 struct SingularValueDecomposition {
     vectors: SvdVectors,
 }
@@ -35,7 +35,8 @@ impl Operation for SingularValueDecomposition {
         let k = m.min(n);
         let (u, vt) = (block(&u, (0, 0), m, k)?, block(&vt, (0, 0), k, n)?);
         let (across, down) = (as_row(&s)?, as_column(&s)?);
-        // The squares of E over- or underflow where the singular values do not. The diagonal of a rotation is 0.
+        // The squares in E may overflow or underflow although the singular values do not. The diagonal of a rotation is
+        // 0.
         let diagonal = eye(k, k, s.dtype())?;
         let gaps = arithmetic::add(&arithmetic::sub(&across, &down)?, &diagonal)?;
         let sums = arithmetic::add(&arithmetic::add(&across, &down)?, &diagonal)?;
@@ -70,7 +71,7 @@ impl Operation for SingularValueDecomposition {
     }
 }
 
-/// Computes U, S and Vᵀ, with as many vectors as singular values.
+/// Computes U, S and Vᵀ, with one vector for each singular value.
 pub(super) fn thin_svd(a: &Tensor) -> Result<[Tensor; 3]> {
     let outputs = apply(SingularValueDecomposition { vectors: SvdVectors::Thin }, &[a])?;
     Ok([outputs[0].clone(), outputs[1].clone(), outputs[2].clone()])

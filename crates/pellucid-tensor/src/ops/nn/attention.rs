@@ -42,15 +42,16 @@ pub struct AttentionOptions<'a> {
 ///
 /// Q is `[.., L, E]`, K `[.., S, E]`, V `[.., S, D]`; the result is `[.., L, D]`. The axes before the last two
 /// broadcast. K and V may have fewer heads (third axis from the end) than Q if their number divides Q's: neighbouring
-/// heads of Q share them (grouped-query attention, Ainslie et al. 2023). Only one block of scores is in memory at a
-/// time (FlashAttention, Dao et al. 2022), except with dropout or a mask that requires a gradient: all scores,
-/// `[.., L, S]`, are stored then, and by every derivative of order 2 or higher. The second derivative takes about 8
-/// times the memory of the scores. `f16` and `bf16` are computed in `f32` and rounded once. The scores must be
-/// representable: one that overflows to ∞ gives NaN.
+/// heads of Q share them (grouped-query attention, Ainslie et al. 2023).
+///
+/// Only one block of scores is in memory at a time (FlashAttention, Dao et al. 2022). With dropout, with a mask that
+/// requires a gradient, and in every derivative of order 2 or higher, all scores, `[.., L, S]`, are stored. The second
+/// derivative uses about 8 times the memory of the scores. `f16` and `bf16` are computed in `f32` and rounded once. The
+/// scores must be representable: a score that overflows to ∞ gives NaN.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have one float dtype and the mask has it too or
-/// is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1).
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have one float dtype, and the mask has this
+/// dtype or is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1).
 #[doc(alias("sdpa", "flash_attention"))]
 #[tensor_method(autocast = Half)]
 pub fn scaled_dot_product_attention(
@@ -62,7 +63,7 @@ pub fn scaled_dot_product_attention(
     let op = "scaled_dot_product_attention";
     let AttentionOptions { mask, causal, scale, dropout } = options;
     let operands: SmallVec<[&Tensor; 4]> = [q, k, v].into_iter().chain(mask).collect();
-    if let Some(dtype) = precision::wanted_dtype(op, &operands) {
+    if let Some(dtype) = precision::autocast_operand_dtype(op, &operands) {
         let [q, k, v] = [precision::cast(q, dtype)?, precision::cast(k, dtype)?, precision::cast(v, dtype)?];
         let mask = precision::cast_some(mask, dtype)?;
         return scaled_dot_product_attention(&q, &k, &v, AttentionOptions { mask: mask.as_ref(), ..options });
@@ -94,7 +95,7 @@ pub fn scaled_dot_product_attention(
 struct Heads {
     /// The axes before the last two.
     lead: Shape,
-    /// `lead` for keys and values, with fewer heads in grouped-query attention.
+    /// `lead` of keys and values, with fewer heads in grouped-query attention.
     shared: Shape,
     width: usize,
     result: Shape,
@@ -163,7 +164,7 @@ impl Heads {
         let broadcast = |mask: &Tensor| -> Result<Tensor> {
             let few = mask.rank().saturating_sub(3);
             if mask.shape()[..few].iter().all(|&len| len == 1) {
-                // The mask is the same for all sequences: broadcasting copies nothing.
+                // The mask is equal for all sequences: it is broadcast without a copy.
                 let mask = reshape_to(mask, &Shape::from(&mask.shape()[few..]))?;
                 return broadcast::broadcast_to(&mask, merge_batch_axes(&self.lead, &scores));
             }
@@ -174,14 +175,14 @@ impl Heads {
     }
 }
 
-/// Returns `[N, H, ends[0], ends[1]]`, where H is the last axis of `lead` and N the product of its others.
+/// Returns `[N, H, ends[0], ends[1]]`, where H is the last axis of `lead` and N the product of the other axes.
 fn merge_batch_axes(lead: &Shape, ends: &[usize]) -> Shape {
     let (heads, outer) = lead.split_last().map_or((1, 1), |(&heads, outer)| (heads, outer.iter().product()));
     [outer, heads, ends[0], ends[1]].into()
 }
 
-/// Computes attention by its definition, with all scores together, from `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`
-/// and a mask `[N, H, L, S]`.
+/// Computes attention by its definition, with the full score matrix. The operands are `[N, H, L, E]`, `[N, G, S, E]`,
+/// `[N, G, S, D]` and a mask `[N, H, L, S]`.
 fn attention_by_scores(
     q: &Tensor,
     k: &Tensor,
@@ -192,7 +193,7 @@ fn attention_by_scores(
     dropout: f64,
 ) -> Result<Tensor> {
     if matches!(q.dtype(), DType::F16 | DType::BF16) {
-        let _as_they_are = autocast_off();
+        let _autocast_off = autocast_off();
         let wide = |t: &Tensor| if t.dtype() == DType::Bool { Ok(t.clone()) } else { copy::to_dtype(t, DType::F32) };
         let mask = mask.map(wide).transpose()?;
         let y = attention_by_scores(&wide(q)?, &wide(k)?, &wide(v)?, mask.as_ref(), causal, scale, dropout)?;
@@ -222,7 +223,8 @@ fn sum_sharing_heads(t: &Tensor, shared: usize) -> Result<Tensor> {
     reductions::sum(&reshape_to(t, &[n, shared, h / shared.max(1), s, e].into())?, 2)
 }
 
-/// Computes the attention weights P = softmax(Q·Kᵀ·scale + mask), `[N, H, L, S]`, of Q and K with equally many heads.
+/// Computes the attention weights P = softmax(Q·Kᵀ·scale + mask), `[N, H, L, S]`. Q and K have the same number of
+/// heads.
 fn weights(q: &Tensor, k: &Tensor, mask: Option<&Tensor>, causal: bool, scale: f64) -> Result<Tensor> {
     let mut x = matmul(q, &view::transpose(k, -1, -2)?)?;
     x = match mask {
@@ -254,11 +256,11 @@ fn attention_gradients(
     Attend { causal, scale }: Attend,
 ) -> Result<Vec<Tensor>> {
     if matches!(q.dtype(), DType::F16 | DType::BF16) {
-        let _as_they_are = autocast_off();
+        let _autocast_off = autocast_off();
         let wide = |t: &Tensor| if t.dtype() == DType::Bool { Ok(t.clone()) } else { copy::to_dtype(t, DType::F32) };
         let (wide_mask, operands) = (mask.map(wide).transpose()?, [wide(q)?, wide(k)?, wide(v)?, wide(g)?]);
-        let found = attention_gradients(operands.each_ref(), wide_mask.as_ref(), Attend { causal, scale })?;
-        return found.iter().map(|t| copy::to_dtype(t, q.dtype())).collect();
+        let gradients = attention_gradients(operands.each_ref(), wide_mask.as_ref(), Attend { causal, scale })?;
+        return gradients.iter().map(|t| copy::to_dtype(t, q.dtype())).collect();
     }
     let shared = k.shape()[1];
     let (k, v) = (for_each_query_head(k, q)?, for_each_query_head(v, q)?);
@@ -292,7 +294,7 @@ fn softmax_or_zeros(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Attention of `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]` and a mask `[N, H, L, S]` without a gradient. The
-/// outputs are the result and ln Σ exp of each row of scores, `[N, H, L]`.
+/// outputs are the result and the log-sum-exp of each row of scores, `[N, H, L]`.
 #[derive(Clone, Copy)]
 struct Attend {
     causal: bool,
@@ -300,8 +302,8 @@ struct Attend {
 }
 
 impl Attend {
-    /// Submits the kernel. `f16` and `bf16` inputs are widened; the outputs that have an array in `like` are narrowed
-    /// again and get its memory order.
+    /// Submits the kernel. `f16` and `bf16` inputs are widened. Outputs with an array in `like` are narrowed again and
+    /// get its memory order.
     fn submit(&self, part: AttentionPart, inputs: &[&Array], like: &[&Array]) -> Result<Arrays> {
         let dtype = inputs[0].dtype();
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
@@ -326,7 +328,7 @@ impl Attend {
     }
 }
 
-/// Returns a new array `[N, H, L, E]` in the memory order of `like`, in which H may vary faster than L.
+/// Returns a new array `[N, H, L, E]` with the memory order of `like`, in which H may vary faster than L.
 fn array_in_order_of(like: &Array, meta: kernel::Meta) -> Result<Array> {
     let strides = like.layout().strides();
     let is_transposed = strides[1].unsigned_abs() < strides[2].unsigned_abs();
@@ -360,7 +362,7 @@ impl Operation for Attend {
     }
 }
 
-/// Gradients of Q, K and V. The inputs are Q, K, V, the incoming gradient, the result, the logarithms, and a mask.
+/// Gradients of Q, K and V. The inputs are Q, K, V, the incoming gradient, the result, the log-sum-exps, and a mask.
 struct AttendGradient(Attend);
 
 impl Operation for AttendGradient {
@@ -377,11 +379,12 @@ impl Operation for AttendGradient {
         let mask: Option<Tensor> = (saved.inputs() > 6).then(|| saved.input(6)).transpose()?;
         let inputs: Vec<Tensor> = (0..4).map(|i| saved.input(i)).collect::<Result<_>>()?;
         let incoming = [grads.get(0)?, grads.get(1)?, grads.get(2)?];
-        let first = |x: &[Tensor]| attention_gradients([&x[0], &x[1], &x[2], &x[3]], mask.as_ref(), self.0);
+        let gradients_by_definition =
+            |x: &[Tensor]| attention_gradients([&x[0], &x[1], &x[2], &x[3]], mask.as_ref(), self.0);
         let operands: Vec<&Tensor> = inputs.iter().collect();
-        let found = via_definition(&operands, &[&incoming[0], &incoming[1], &incoming[2]], first)?;
+        let computed = via_definition(&operands, &[&incoming[0], &incoming[1], &incoming[2]], gradients_by_definition)?;
         let mut gradients: InputGradients = smallvec![None; saved.inputs()];
-        gradients.iter_mut().zip(found).for_each(|(to, gradient)| *to = Some(gradient));
+        gradients.iter_mut().zip(computed).for_each(|(to, gradient)| *to = Some(gradient));
         Ok(gradients)
     }
 }

@@ -1,4 +1,4 @@
-//! Distances between vectors, and normalization of vectors to a length.
+//! Distances between vectors, and normalization of vectors.
 
 use crate::array::host_values;
 use crate::autograd::{apply_one, interface::*};
@@ -14,9 +14,9 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, formula};
 
-/// Computes distances of vectors along the last axis, (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p) with ε = `eps`. a and b broadcast.
+/// Computes distances of vectors along the last axis: (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p) with ε = `eps`. a and b broadcast.
 ///
-/// It stores an array of the broadcast shape, the differences. [`cdist`] of all pairs does not.
+/// The operation stores the differences, an array of the broadcast shape. [`cdist`] of all pairs does not.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -39,9 +39,9 @@ pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
 
 /// Computes the p-norm distances of all pairs of rows of a `[.., N, D]` and b `[.., M, D]`: `[.., N, M]`.
 ///
-/// The axes before the last two broadcast. The differences are reduced as they are computed: in addition to inputs and
-/// result, the operation, its gradient and the gradient of a gradient store a few arrays of the shapes of a, b and the
-/// result, for every p. Third derivatives, and second derivatives that are recorded, store arrays `[.., N, M, D]`.
+/// The axes before the last two broadcast. The differences are reduced in the kernel that computes them. In addition to
+/// inputs and result, the operation and its first two derivatives store a few arrays with the shapes of a, b and the
+/// result, for every p. Third derivatives, and recorded second derivatives, store arrays `[.., N, M, D]`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for p < 0 or NaN.
@@ -61,11 +61,11 @@ pub fn cdist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     distances(&a, &b, p)
 }
 
-/// The number of points from which on distances of one point to all others are summed together, one coordinate after
-/// another. A sum over the coordinates of each pair would be shorter than a few vectors.
+/// The minimum number of points for which the distances of one point to all others are summed together, coordinate by
+/// coordinate. A sum over the coordinates of each pair would be shorter than a few SIMD vectors.
 const MIN_POINTS: usize = 32;
 
-/// Computes the p-norms of the differences of all pairs of rows, without the differences.
+/// Computes the p-norms of the differences of all pairs of rows, without storing the differences.
 fn distances(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     let is_by_coordinate = p != f64::INFINITY && b.shape()[b.rank() - 2] >= MIN_POINTS;
     let (a, b, axis) = match is_by_coordinate {
@@ -95,7 +95,7 @@ fn norms(a: &Tensor, b: &Tensor, p: f64, len: usize, axis: AxisSet) -> Result<Te
 }
 
 /// The largest |a − b| over the last axis, which keeps length 1. The derivative of a row formula would have the shape
-/// of the differences; this one is summed as it is computed.
+/// of the differences; this derivative is summed in the kernel that computes it.
 struct LargestDifference {
     axis: AxisSet,
 }
@@ -124,7 +124,7 @@ impl Operation for LargestDifference {
             };
         };
         let full = broadcast("cdist", &[&a, &b])?;
-        let of = |k: usize, from: &Tensor, to: &Tensor| -> Result<Option<Tensor>> {
+        let gradient_of = |k: usize, from: &Tensor, to: &Tensor| -> Result<Option<Tensor>> {
             if !needs.contains(k) {
                 return Ok(None);
             }
@@ -132,14 +132,14 @@ impl Operation for LargestDifference {
             let sum = map_sum(gradient, &[from, to, &y, &tie_fraction], &[], axes, None)?;
             view::reshape_to(&sum, from.shape()).map(Some)
         };
-        Ok(smallvec![of(0, &a, &b)?, of(1, &b, &a)?])
+        Ok(smallvec![gradient_of(0, &a, &b)?, gradient_of(1, &b, &a)?])
     }
 }
 
 /// Computes the p-norm distances of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..:
 /// `[N(N − 1)/2]`.
 ///
-/// They are elements of [`cdist`] of x and itself, with its range and memory: a few arrays `[N, N]`, even in the
+/// The distances are elements of `cdist(x, x, p)`, with its range and memory: a few arrays `[N, N]`, even in the
 /// gradient.
 ///
 /// # Errors
@@ -159,11 +159,11 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     let pairs = usize::try_from(pairs).map_err(|_| Error::size_overflow())?;
     let each = (0..count as i64).flat_map(|i| (i + 1..count as i64).map(move |j| i * count as i64 + j));
     let upper = create::from_host(&host_values(pairs, each)?, [pairs])?;
-    let all = distances(x, x, p)?;
-    gather::index_select(&view::ravel(&all)?, 0, &upper)
+    let all_distances = distances(x, x, p)?;
+    gather::index_select(&view::ravel(&all_distances)?, 0, &upper)
 }
 
-/// Returns an error for an order p that gives no distance.
+/// Returns an error for an order p that defines no distance.
 fn check_order(op: &'static str, p: f64) -> Result<()> {
     if p >= 0.0 { Ok(()) } else { Err(Error::invalid(op, format!("the order p must be at least 0, got {p}"))) }
 }
@@ -172,8 +172,8 @@ fn check_order(op: &'static str, p: f64) -> Result<()> {
 ///
 /// The norms ‖a‖ and ‖b‖ must be representable: if one overflows, the result is 0.
 ///
-/// Products are summed as they are computed: in addition to inputs and result, the operation stores arrays of the
-/// shapes of a and b.
+/// Products are summed in the kernel that computes them. In addition to inputs and result, the operation stores arrays
+/// with the shapes of a and b.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`] for integers;
@@ -184,17 +184,17 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
     let shape = check::common_shape("cosine_similarity", &[a, b], "a and b must broadcast")?;
     in_single!("cosine_similarity", [a, b] => cosine_similarity(a, b, axis, eps));
     let axis = shape.axis("cosine_similarity", axis)?;
-    // Vectors are normalized before they are repeated. An axis of length 1 is part of a longer vector.
+    // Vectors are normalized before they are broadcast. An axis of length 1 belongs to a longer vector.
     let unit = |x: &Tensor| {
-        let at = (axis + x.rank()).checked_sub(shape.rank());
-        match at.filter(|&at| x.shape()[at] == shape[axis]) {
-            Some(at) => normalize(x, 2.0, at as isize, eps),
+        let local_axis = (axis + x.rank()).checked_sub(shape.rank());
+        match local_axis.filter(|&local_axis| x.shape()[local_axis] == shape[axis]) {
+            Some(local_axis) => normalize(x, 2.0, local_axis as isize, eps),
             None => normalize(&broadcast::broadcast_to(x, &shape)?, 2.0, axis as isize, eps),
         }
     };
     let product = formula! { static cosine_similarity(a, b) = a * b; };
-    let kept = map_sum(product, &[&unit(a)?, &unit(b)?], &[], std::iter::once(axis).collect(), None)?;
-    view::squeeze(&kept, axis as isize)
+    let dot = map_sum(product, &[&unit(a)?, &unit(b)?], &[], std::iter::once(axis).collect(), None)?;
+    view::squeeze(&dot, axis as isize)
 }
 
 /// Normalizes vectors along an axis to length 1: x / max(‖x‖_p, ε). The norm must be representable: if it overflows,
@@ -228,11 +228,11 @@ pub fn renorm(x: &Tensor, p: f64, axis: isize, max_norm: f64) -> Result<Tensor> 
         ));
     }
     in_single!(op, [x] => renorm(x, p, axis, max_norm));
-    let kept = x.shape().axis(op, axis)?;
-    let others: Vec<isize> = (0..x.rank()).filter(|&k| k != kept).map(|k| k as isize).collect();
-    let length = reductions::norm(x, p, over(others).keepdims())?;
-    // 1e-7 is PyTorch's constant; it avoids a division by a norm of 0.
-    // A quotient, because the derivatives of a factor most/length contain higher powers of the length.
+    let axis = x.shape().axis(op, axis)?;
+    let other_axes: Vec<isize> = (0..x.rank()).filter(|&k| k != axis).map(|k| k as isize).collect();
+    let length = reductions::norm(x, p, over(other_axes).keepdims())?;
+    // PyTorch also adds 1e-7; it avoids a division by a norm of 0.
+    // This is a quotient, because the derivatives of a factor max_norm/norm contain higher powers of the norm.
     let divisor = arithmetic::div(&arithmetic::add(&length, 1e-7)?, max_norm)?;
     arithmetic::div(x, &arithmetic::where_(&compare::gt(&length, max_norm)?, &divisor, 1.0)?)
 }

@@ -8,13 +8,13 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Shape, formula};
 
-/// Draws uniform values that decide which elements are kept.
+/// Draws the uniform values that determine which elements are kept.
 fn uniform_values(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
     if !(0.0..=1.0).contains(&p) {
         return Err(Error::invalid(op, format!("p must be in [0, 1], got {p}; for example 0.5")));
     }
     check::floats(op, &[x])?;
-    // Half precision has too few values between 0 and 1: a uniform bf16 value is one of 256.
+    // Half precision has too few values in [0, 1): a uniform bf16 value is one of 256.
     uniform_on(x.device(), shape, widened_dtype(&[x]).unwrap_or(x.dtype()))
 }
 
@@ -34,7 +34,7 @@ fn channel_mask_shape(op: &'static str, x: &Tensor) -> Result<Shape> {
 fn dropout_by(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
     in_single!("dropout", [x] => dropout_by(x, u, p));
     let formula = formula! { static dropout(x, u; p, scale) = u.ge(p).select(x * scale, 0.0); };
-    // With p = 1 nothing is kept, and the scale is never used.
+    // With p = 1 no element is kept, and the scale is unused.
     let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
     map(formula, &[x, u], &[p.into(), scale.into()])
 }
@@ -49,7 +49,7 @@ fn alpha_dropout_by(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
     map(formula, &[x, u], &[p.into(), a.into(), (-a * low * p).into(), low.into()])
 }
 
-/// Zeroes each element with probability p, and divides the others by 1 − p (Srivastava et al. 2014).
+/// Zeroes each element with probability p, and divides the other elements by 1 − p (Srivastava et al. 2014).
 ///
 /// The mask is drawn on the device, so a replayed step draws a new one.
 ///

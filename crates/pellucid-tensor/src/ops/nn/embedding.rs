@@ -16,16 +16,17 @@ use smallvec::smallvec;
 /// Options of [`embedding`].
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct EmbeddingOptions {
-    /// A row whose gradient is zero; negative indices count from the end.
+    /// The index of a row whose gradient is zero; negative indices count from the end.
     pub padding_index: Option<isize>,
-    /// The maximal norm of a row, and the order p of the norm. Selected rows above it are scaled down in the table.
+    /// The maximum norm of a row, and the order p of the norm. Selected rows with a larger norm are scaled down in the
+    /// table.
     pub max_norm: Option<(f64, f64)>,
-    /// Whether the gradient of a row is divided by how often the index selects it.
+    /// Whether the gradient of a row is divided by the number of times that the index selects the row.
     pub scale_by_frequency: bool,
 }
 
-/// Returns the rows of a table `[R, D]` at indices of any shape: `[index.., D]`. Indices are in `0..R`; unlike in
-/// [`index_select`](crate::ops::index_select), negative ones return an error.
+/// Returns the rows of a table `[R, D]` at indices of any shape: `[index.., D]`. Indices are in `0..R`. In contrast to
+/// [`index_select`](crate::ops::index_select), negative indices are an error.
 ///
 /// The gradients of a row that is selected several times are summed in a fixed order.
 ///
@@ -47,11 +48,11 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
     if let Some((max_norm, p)) = options.max_norm {
         renorm_rows(op, table, &view::ravel(&index)?, max_norm, p)?;
     }
-    let found = check::named(op, select_rows(op, table, &index))?;
+    let selected = check::named(op, select_rows(op, table, &index))?;
     if padding.is_none() && !options.scale_by_frequency {
-        return Ok(found);
+        return Ok(selected);
     }
-    // The factor of the gradient of each row.
+    // The gradient factor of each selected row.
     let mut scale = fill::ones(index.shape(), table.dtype())?;
     if options.scale_by_frequency {
         let flat = view::ravel(&index)?;
@@ -65,21 +66,21 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
         static embedding(x, scale) = x;
         d x = scale.eq(0.0).select(0.0, g * scale);
     };
-    map(gradient, &[&found, &view::unsqueeze(&scale, -1)?], &[])
+    map(gradient, &[&selected, &view::unsqueeze(&scale, -1)?], &[])
 }
 
-/// Returns the row of a padding index, which may count from the end.
+/// Returns the row of a padding index. A negative index counts from the end.
 pub(in crate::ops) fn padding_row(op: &'static str, padding: isize, rows: usize) -> Result<i64> {
-    let at = if padding < 0 { padding.saturating_add(rows as isize) } else { padding };
-    let inside = (0..rows as isize).contains(&at);
+    let row = if padding < 0 { padding.saturating_add(rows as isize) } else { padding };
+    let inside = (0..rows as isize).contains(&row);
     if inside {
-        Ok(at as i64)
+        Ok(row as i64)
     } else {
         Err(Error::invalid(op, format!("row {padding} is outside the table of {rows} rows")))
     }
 }
 
-/// Returns an error unless the rows of the table can be scaled to a maximal norm and its order.
+/// Returns an error unless the table can be renormalized: the arguments are the table, the maximum norm and its order.
 pub(in crate::ops) fn check_norm(op: &'static str, table: &Tensor, max_norm: Option<(f64, f64)>) -> Result<()> {
     let Some((max_norm, p)) = max_norm else { return Ok(()) };
     check::floats(op, &[table])?;
@@ -101,7 +102,7 @@ pub(in crate::ops) fn renorm_rows(
     p: f64,
 ) -> Result<()> {
     let _off = no_grad();
-    let found = select_rows(op, &table.detach(), index)?;
-    let short = distance::renorm(&found, p, 0, max_norm)?;
-    put_axes(op, table, table.array(), smallvec![0], std::slice::from_ref(index), &short)
+    let rows = select_rows(op, &table.detach(), index)?;
+    let renormalized = distance::renorm(&rows, p, 0, max_norm)?;
+    put_axes(op, table, table.array(), smallvec![0], std::slice::from_ref(index), &renormalized)
 }

@@ -1,4 +1,4 @@
-//! Embedding bags: sums, means and maxima of the rows of a table that a bag selects.
+//! Embedding bags: sums, means and maxima of selected rows of a table.
 
 use crate::array::host_values;
 use crate::ops::call::check;
@@ -22,17 +22,18 @@ use pellucid_ir::{DType, Error, Result};
 pub struct EmbeddingBagOptions<'a> {
     /// The start of each bag in a vector of indices. Without offsets, each row of a matrix of indices is a bag.
     pub offsets: Option<&'a Tensor>,
-    /// Whether the last offset is the end of the last bag instead of the start of another one.
+    /// Whether the last offset is the end of the last bag instead of the start of a further bag.
     pub include_last_offset: bool,
     /// The reduction of the rows of a bag: sum, mean or maximum. An empty bag gives zeros.
     pub mode: ScatterReduceOp,
     /// Factors of the rows, with the shape of the indices; for sums only.
     pub weights: Option<&'a Tensor>,
-    /// A row that bags ignore; negative indices count from the end.
+    /// The index of a row that bags ignore; negative indices count from the end.
     pub padding_index: Option<isize>,
-    /// The maximal norm of a row, and the order p of the norm. Selected rows above it are scaled down in the table.
+    /// The maximum norm of a row, and the order p of the norm. Selected rows with a larger norm are scaled down in the
+    /// table.
     pub max_norm: Option<(f64, f64)>,
-    /// Whether the gradient of a row is divided by how often the index selects it; not for maxima.
+    /// Whether the gradient of a row is divided by the number of times that the index selects the row. Not for maxima.
     pub scale_by_frequency: bool,
 }
 
@@ -52,17 +53,17 @@ impl Default for EmbeddingBagOptions<'_> {
 
 /// Reduces the rows of a table `[R, D]` at the indices of each of B bags: `[B, D]`.
 ///
-/// The largest intermediate result is the selected rows.
+/// The largest intermediate result contains the selected rows.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the table is a matrix, and the indices a matrix or a vector with offsets;
-/// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for another mode, weights without
-/// a sum, frequencies with a maximum, a padding index outside the table, or a norm that is not positive;
+/// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for an unsupported mode, weights
+/// without a sum, frequencies with a maximum, a padding index outside the table, or a norm that is not positive;
 /// [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
 ///
-/// Offsets must ascend from 0 to at most the number of indices. In eager mode others are an [`Error::InvalidArgument`];
-/// in lazy and captured steps they make the entire result NaN, or, for a table of integers, are an
-/// [`Error::IndexOutOfBounds`] of the call that runs the kernel.
+/// Offsets must ascend from 0 to at most the number of indices. In eager mode, other offsets are an
+/// [`Error::InvalidArgument`]. In lazy and captured steps they make the entire result NaN. For a table of integers,
+/// they are an [`Error::IndexOutOfBounds`] of the call that runs the kernel.
 #[tensor_method]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOptions<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
@@ -86,19 +87,19 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         }
     }
     check_norm(op, table, options.max_norm)?;
-    let Bags { count: bags, index_bags: bag, valid } = bags(op, index, &options)?;
+    let Bags { count: bags, index_bags: bag, is_valid } = bags(op, index, &options)?;
     let flat = view::ravel(&copy::to_dtype(index, DType::I64)?)?;
     if let Some((max_norm, p)) = options.max_norm {
         renorm_rows(op, table, &flat, max_norm, p)?;
     }
-    if let Some(starts) = plain_starts(table, index, &options, valid.as_ref())? {
-        return plain_bags(op, table, &options, [&starts, &bag, &flat], valid.as_ref());
+    if let Some(starts) = plain_starts(table, index, &options, is_valid.as_ref())? {
+        return plain_bags(op, table, &options, [&starts, &bag, &flat], is_valid.as_ref());
     }
     let counts = match options.padding_index {
         Some(padding) => compare::ne(&flat, padding_row(op, padding, table.shape()[0])?)?,
         None => fill::ones([flat.size()], DType::Bool)?,
     };
-    // Indices of padding go into an extra last bag, which is dropped at the end.
+    // Padding indices are assigned to an additional last bag, which is dropped at the end.
     let bag = arithmetic::where_(&counts, &bag, bags as i64)?;
     let scaled = EmbeddingOptions { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
     // The rows are summed in `f32`, so that the result is rounded only once.
@@ -111,24 +112,25 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         }
         None => rows,
     };
-    let unless_invalid = |x: Tensor| match &valid {
-        Some(valid) if compute_dtype.is_float() => value_range::nan_unless(valid, &x),
+    let unless_invalid = |x: Tensor| match &is_valid {
+        Some(is_valid) if compute_dtype.is_float() => value_range::nan_unless(is_valid, &x),
         _ => Ok(x),
     };
-    // Invalid offsets make the rows NaN too, not only the result: the gradients of rows that are in no bag must be NaN.
+    // Invalid offsets make the rows NaN too, not only the result, because the gradients of rows outside all bags must
+    // be NaN.
     let rows = unless_invalid(rows)?;
     let start = fill::zeros([bags + 1, table.shape()[1]], compute_dtype)?;
-    let all = match options.mode {
+    let with_padding_bag = match options.mode {
         ScatterReduceOp::Sum => index_add(&start, 0, &bag, &rows, 1)?,
         mode => index_reduce(&start, 0, &bag, &rows, mode, false)?,
     };
-    let result = view::narrow(&all, 0, 0, bags)?;
-    match valid {
-        // Integers have no NaN: the kernel that selects the bags rejects an index that is not a bag.
-        Some(valid) if !compute_dtype.is_float() => select_rows(
+    let result = view::narrow(&with_padding_bag, 0, 0, bags)?;
+    match is_valid {
+        // Integers have no NaN. Instead, the kernel that selects the bags rejects an invalid bag index.
+        Some(is_valid) if !compute_dtype.is_float() => select_rows(
             "embedding_bag offsets",
             &result,
-            &arithmetic::where_(&valid, &create::indices(bags)?, bags as i64)?,
+            &arithmetic::where_(&is_valid, &create::indices(bags)?, bags as i64)?,
         ),
         _ => round_to_operands(op, &[table], unless_invalid(result)?),
     }
@@ -194,33 +196,34 @@ struct Bags {
     count: usize,
     /// The bag of every index; `count` marks an index in no bag.
     index_bags: Tensor,
-    /// A 0-d mask: the offsets are valid. Only present in lazy and captured steps, which cannot read the offsets.
-    valid: Option<Tensor>,
+    /// A 0-d mask that is true if the offsets are valid. It exists only in lazy and captured steps, which cannot read
+    /// offsets.
+    is_valid: Option<Tensor>,
 }
 
 fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBagOptions<'_>) -> Result<Bags> {
     match (index.rank(), options.offsets) {
         (2, None) => {
-            let numbers = create::indices(index.shape()[0])?;
-            let index_bags = view::ravel(&broadcast::broadcast_to(&view::unsqueeze(&numbers, 1)?, index.shape())?)?;
-            Ok(Bags { count: index.shape()[0], index_bags, valid: None })
+            let bag_indices = create::indices(index.shape()[0])?;
+            let index_bags = view::ravel(&broadcast::broadcast_to(&view::unsqueeze(&bag_indices, 1)?, index.shape())?)?;
+            Ok(Bags { count: index.shape()[0], index_bags, is_valid: None })
         }
         (1, Some(offsets)) if offsets.rank() == 1 && offsets.dtype().is_int() => {
             let Some(bags) = offsets.size().checked_sub(usize::from(options.include_last_offset)) else {
                 return Err(Error::invalid(op, "include_last_offset requires at least one offset"));
             };
             let starts = copy::to_dtype(&view::narrow(offsets, 0, 0, bags)?, DType::I64)?;
-            let places = create::indices(index.size())?;
-            let valid = check_offsets(op, offsets, index.size())?;
-            // Of several bags with equal starts, only the last one can contain indices.
-            let bag = arithmetic::sub(&search::searchsorted(&starts, &places, true)?, 1)?;
+            let positions = create::indices(index.size())?;
+            let is_valid = check_offsets(op, offsets, index.size())?;
+            // If several bags have the same start, only the last one can contain indices.
+            let bag = arithmetic::sub(&search::searchsorted(&starts, &positions, true)?, 1)?;
             if !options.include_last_offset {
-                return Ok(Bags { count: bags, index_bags: bag, valid });
+                return Ok(Bags { count: bags, index_bags: bag, is_valid });
             }
-            // Indices at and after the last offset belong to no bag.
+            // Indices at or after the last offset belong to no bag.
             let end = copy::to_dtype(&view::narrow(offsets, 0, bags, 1)?, DType::I64)?;
-            let index_bags = arithmetic::where_(&compare::lt(&places, &end)?, &bag, bags as i64)?;
-            Ok(Bags { count: bags, index_bags, valid })
+            let index_bags = arithmetic::where_(&compare::lt(&positions, &end)?, &bag, bags as i64)?;
+            Ok(Bags { count: bags, index_bags, is_valid })
         }
         _ => {
             let help = "indices must be a matrix, or a vector with a vector of integers as offsets";
@@ -231,7 +234,7 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBagOptions<'_>) -> 
 }
 
 /// Returns an error for offsets that do not ascend from 0 to at most the number of indices. In lazy and captured steps,
-/// returns the mask of [`Bags::valid`] instead.
+/// returns the mask of [`Bags::is_valid`] instead.
 fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<Option<Tensor>> {
     let n = offsets.size();
     if !check::is_readable(offsets) {

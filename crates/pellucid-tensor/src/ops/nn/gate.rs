@@ -1,4 +1,4 @@
-//! Gated activations, and leaky ones whose slope is a tensor or random.
+//! Gated activations, and leaky activations whose slope is a tensor or random.
 
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::map;
@@ -13,7 +13,7 @@ fn leaky(x: &Tensor, slope: &Tensor) -> Result<Tensor> {
     map(formula! { static prelu(x, w) = x.gt(0.0).select(x, x * w); }, &[x, slope], &[])
 }
 
-/// Computes x where x > 0, else w·x with learnt slopes: a single one, or one per channel, axis 1 (He et al. 2015).
+/// Computes x where x > 0, else w·x with learnt slopes w: one slope, or one per channel (axis 1) (He et al. 2015).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`].
@@ -33,7 +33,7 @@ pub fn prelu(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 
 /// Computes x where x > 0, else a·x with random slopes a, uniform on [lower, upper) for each element (Xu et al. 2015).
 ///
-/// For evaluation the slope is the mean: use [`leaky_relu`](crate::ops::leaky_relu).
+/// In evaluation, use [`leaky_relu`](crate::ops::leaky_relu) with the mean slope.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if `lower` exceeds `upper` or a bound is not finite; [`Error::DTypeMismatch`] for

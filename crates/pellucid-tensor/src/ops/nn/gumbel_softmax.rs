@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result};
 /// Computes softmax((x + G)/τ) along an axis, where G has the Gumbel distribution (Jang et al. 2017).
 ///
 /// It is a differentiable relaxation of a sample of the classes with probabilities softmax(x). With `hard` the result
-/// is the one-hot sample, with the gradient of the relaxation.
+/// is the one-hot sample, and its gradient is the gradient of the relaxation.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] unless τ is positive; [`Error::DTypeMismatch`] for integers.
@@ -24,7 +24,7 @@ pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<T
     if tau.is_nan() || tau <= 0.0 {
         return Err(Error::invalid(op, format!("tau must be positive, got {tau}")));
     }
-    let at = x.shape().axis(op, axis)?;
+    let axis_index = x.shape().axis(op, axis)?;
     in_single!(op, [x] => gumbel_softmax(x, tau, hard, axis));
     // A sample of the Gumbel distribution is −ln(−ln u). u must not be 0, where the logarithm is −∞.
     let u = arithmetic::clamp(&uniform_on(x.device(), x.shape().clone(), x.dtype())?, 1e-7, 1.0)?;
@@ -34,8 +34,8 @@ pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<T
         return Ok(soft);
     }
     let best = reductions::argmax(&soft, axes::over(axis).keepdims())?;
-    let broadcast_dims: Vec<isize> = (0..x.rank()).map(|k| if k == at { -1 } else { 1 }).collect();
-    let numbers = view::reshape(&create::indices(x.shape()[at])?, &broadcast_dims[..])?;
-    let sample = copy::to_dtype(&compare::eq(&best, &numbers)?, x.dtype())?;
+    let broadcast_dims: Vec<isize> = (0..x.rank()).map(|k| if k == axis_index { -1 } else { 1 }).collect();
+    let class_indices = view::reshape(&create::indices(x.shape()[axis_index])?, &broadcast_dims[..])?;
+    let sample = copy::to_dtype(&compare::eq(&best, &class_indices)?, x.dtype())?;
     arithmetic::add(&arithmetic::sub(&sample, soft.detach())?, &soft)
 }

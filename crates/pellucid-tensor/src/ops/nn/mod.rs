@@ -1,4 +1,4 @@
-//! Operations of neural networks: windows, attention, recurrence, normalization, embeddings, losses.
+//! Neural network operations: windows, attention, recurrence, normalization, embeddings, losses.
 
 pub(super) mod attention;
 pub(super) mod distance;

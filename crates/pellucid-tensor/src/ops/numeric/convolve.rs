@@ -16,16 +16,16 @@ use pellucid_ir::{DType, Error, Result};
 pub enum ConvolveMode {
     /// All n + m − 1 sums of at least one product.
     Full,
-    /// max(n, m) sums, the middle of the full result.
+    /// max(n, m) sums: the middle of the full result.
     Same,
-    /// The |n − m| + 1 sums with all products of the shorter sequence.
+    /// The |n − m| + 1 sums that contain all elements of the shorter sequence.
     Valid,
 }
 
 /// Computes the elements `start..start + len` of the full correlation cₖ = Σⱼ aₖ₊ⱼ₋₍ₘ₋₁₎·vⱼ.
-fn part_of_correlation(a: &Tensor, v: &Tensor, start: usize, len: usize) -> Result<Tensor> {
+fn correlation_range(a: &Tensor, v: &Tensor, start: usize, len: usize) -> Result<Tensor> {
     let (n, m) = (a.size() as isize, v.size());
-    // A negative number crops.
+    // Negative padding crops.
     let ends = (m as isize - 1 - start as isize, (start + len) as isize - n);
     let zeros = PaddingMode::Constant(if a.dtype() == DType::Bool { false.into() } else { 0.into() });
     let padded = pad(a, [ends], zeros)?;
@@ -53,7 +53,7 @@ fn sequences(op: &'static str, a: &Tensor, v: &Tensor) -> Result<[Tensor; 2]> {
     Ok([copy::to_dtype(a, dtype)?, copy::to_dtype(v, dtype)?])
 }
 
-/// Returns the first element of the full result and the length. `same` is the first element in mode `Same`.
+/// Returns the first index within the full result, and the length. `same` is the first index in mode `Same`.
 fn range(mode: ConvolveMode, n: usize, m: usize, same: usize) -> (usize, usize) {
     match mode {
         ConvolveMode::Full => (0, n + m - 1),
@@ -77,7 +77,7 @@ fn range(mode: ConvolveMode, n: usize, m: usize, same: usize) -> (usize, usize) 
 pub fn convolve(a: &Tensor, v: &Tensor, mode: ConvolveMode) -> Result<Tensor> {
     let [a, v] = sequences("convolve", a, v)?;
     let (start, len) = range(mode, a.size(), v.size(), (a.size().min(v.size()) - 1) / 2);
-    part_of_correlation(&a, &view::flip(&v, 0)?, start, len)
+    correlation_range(&a, &view::flip(&v, 0)?, start, len)
 }
 
 /// Computes the cross-correlation cₖ = Σⱼ aₖ₊ⱼ·vⱼ of two sequences. In mode [`ConvolveMode::Full`], k starts at
@@ -93,5 +93,5 @@ pub fn correlate(a: &Tensor, v: &Tensor, mode: ConvolveMode) -> Result<Tensor> {
     let (n, m) = (a.size(), v.size());
     let same = if n < m { n / 2 } else { (m - 1) / 2 };
     let (start, len) = range(mode, n, m, same);
-    part_of_correlation(&a, &v, start, len)
+    correlation_range(&a, &v, start, len)
 }

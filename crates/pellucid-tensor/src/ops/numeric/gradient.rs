@@ -13,13 +13,13 @@ use pellucid_ir::{Error, Result};
 
 /// Computes the derivative dy/dx of samples along an axis (NumPy's `gradient` along one axis).
 ///
-/// With steps hᵢ = xᵢ₊₁ − xᵢ and slopes sᵢ = (yᵢ₊₁ − yᵢ)/hᵢ it is (hᵢ₋₁·sᵢ + hᵢ·sᵢ₋₁)/(hᵢ₋₁ + hᵢ) at interior samples,
-/// exact for parabolas. At both ends it is the one-sided slope (`edge_order` 1), or the slope of the parabola through
-/// three samples (`edge_order` 2). Points are a vector as long as the axis.
+/// With steps hᵢ = xᵢ₊₁ − xᵢ and slopes sᵢ = (yᵢ₊₁ − yᵢ)/hᵢ, it is (hᵢ₋₁·sᵢ + hᵢ·sᵢ₋₁)/(hᵢ₋₁ + hᵢ) at interior samples,
+/// which is exact for parabolas. At both ends it is the one-sided slope (`edge_order` 1), or the slope of the parabola
+/// through three samples (`edge_order` 2). Points are a vector with the length of the axis.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for another edge order, or fewer than `edge_order` + 1
-/// samples; [`Error::ShapeMismatch`] for points of another shape; [`Error::DTypeMismatch`] for samples that are not
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for an unsupported edge order, or fewer than `edge_order` + 1
+/// samples; [`Error::ShapeMismatch`] for points of a wrong shape; [`Error::DTypeMismatch`] for samples that are not
 /// floats.
 #[tensor_method]
 pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize) -> Result<Tensor> {
@@ -50,7 +50,7 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
     let ((left, right), (before, after)) = (both(&steps)?, both(&slopes)?);
     let inside = arithmetic::add(arithmetic::mul(&left, &after)?, arithmetic::mul(&right, &before)?)?;
     let inside = arithmetic::div(&inside, &arithmetic::add(&left, &right)?)?;
-    // The derivative at an end: its slope, for order 2 corrected by its difference from the next slope.
+    // The derivative at an end is its slope. For order 2, its difference from the next slope corrects it.
     let end = |own: usize, next: usize| -> Result<Tensor> {
         let slope = last(&slopes, own, 1)?;
         if edge_order == 1 {

@@ -11,9 +11,9 @@ use pellucid_ir::{DType, Error, Result, Scalar};
 /// The spacing of samples.
 #[derive(Clone, Copy, Debug)]
 pub enum Spacing<'a> {
-    /// A constant distance.
+    /// A constant step.
     Step(f64),
-    /// Sample points: a vector as long as the axis, or a tensor that broadcasts to the samples.
+    /// Sample points: a vector with the length of the axis, or a tensor that broadcasts to the samples.
     Points(&'a Tensor),
 }
 
@@ -46,7 +46,7 @@ pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor
     reductions::sum(&trapezoid_areas("trapezoid", y, spacing, axis)?, axis_from_end(y, axis)?)
 }
 
-/// Computes the running integral along an axis, up to every sample but the first (see [`trapezoid`]).
+/// Computes the running integral along an axis, up to every sample except the first (see [`trapezoid`]).
 ///
 /// # Errors
 /// The errors of [`trapezoid`].
@@ -63,7 +63,7 @@ pub(in crate::ops) fn wide_integers(x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_float() { Ok(x.clone()) } else { copy::to_dtype(x, DType::I64) }
 }
 
-/// Returns the axis counted from the end, since points may have more leading axes than the samples.
+/// Returns the negative axis, because points may have more leading axes than the samples.
 fn axis_from_end(y: &Tensor, axis: isize) -> Result<isize> {
     Ok(y.shape().axis("trapezoid", axis)? as isize - y.rank() as isize)
 }

@@ -1,4 +1,4 @@
-//! Numerical analysis: polynomials, interpolation, convolution of signals, integration and differentiation.
+//! Numerical analysis: polynomials, interpolation, convolution, integration and differentiation.
 
 pub(super) mod convolve;
 pub(super) mod gradient;

@@ -1,4 +1,4 @@
-//! Polynomials given by coefficients, and piecewise linear functions: evaluation and least squares fits.
+//! Polynomials with given coefficients, and piecewise linear functions: evaluation and least squares fits.
 
 use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::check;
@@ -18,9 +18,9 @@ use pellucid_ir::{DType, Error, Result, formula};
 
 /// Evaluates the polynomial with these coefficients, the highest power first, at every element of x (Horner's rule).
 ///
-/// This is NumPy's `polyval`: the coefficients are a vector `[n]` of a polynomial of degree n − 1; without
-/// coefficients it is 0. Both operands have gradients. Dtypes are promoted. The gradient takes about 3 times the memory
-/// of x for every number of coefficients, and each further derivative about 2 times more.
+/// This is NumPy's `polyval`: the coefficients are a vector `[n]` of a polynomial of degree n − 1; without coefficients
+/// the value is 0. Both operands have gradients. Dtypes are promoted. The gradient uses about 3 times the memory of x
+/// for any number of coefficients, and each further derivative about 2 times more.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -43,18 +43,18 @@ pub fn polyval(coefficients: &Tensor, x: &Tensor) -> Result<Tensor> {
     }
     check::affordable_parts(count)?;
     let dtype = coefficients.dtype().promote(x.dtype());
-    // Booleans are multiplied and added as integers.
+    // Booleans are evaluated as integers.
     let dtype = if dtype == DType::Bool { DType::I64 } else { dtype };
     let x = copy::to_dtype(x, dtype)?;
     if count == 0 {
-        // The sum of no coefficients is 0, on the device of the coefficients.
+        // Without coefficients the value is 0, on the device of the coefficients.
         return arithmetic::add(&fill::zeros_like(&x)?, &copy::to_dtype(&reductions::sum(coefficients, ..)?, dtype)?);
     }
     apply_one(PolynomialValue, &[&copy::to_dtype(coefficients, dtype)?, &x])
 }
 
-/// Σᵢ cᵢ·x^(n−1−i) of coefficients `[n]`, n ≥ 1, and x in the same dtype. Nothing is stored for each coefficient,
-/// because the derivatives are values of polynomials and [power sums](PowerSums).
+/// Evaluates Σᵢ cᵢ·x^(n−1−i) for coefficients `[n]`, n ≥ 1, and x of the same dtype. No array is stored per
+/// coefficient, because the derivatives are values of polynomials and [power sums](PowerSums).
 struct PolynomialValue;
 
 impl Operation for PolynomialValue {
@@ -81,7 +81,7 @@ impl Operation for PolynomialValue {
     }
 }
 
-/// Computes the derivative of the polynomial with these coefficients, at least one, at x.
+/// Computes the derivative of the polynomial with these coefficients at x. There is at least one coefficient.
 fn slope(coefficients: &Tensor, x: &Tensor) -> Result<Tensor> {
     let degree = coefficients.size() - 1;
     if degree == 0 {
@@ -93,7 +93,7 @@ fn slope(coefficients: &Tensor, x: &Tensor) -> Result<Tensor> {
     apply_one(PolynomialValue, &[&scaled, x])
 }
 
-/// The sums Σ g·x^(n−1−i) over all elements, `[n]`: the gradient of the coefficients of a polynomial.
+/// Computes the sums Σ g·x^(n−1−i) over all elements, `[n]`: the gradient of the coefficients of a polynomial.
 struct PowerSums {
     count: usize,
 }
@@ -123,13 +123,13 @@ impl Operation for PowerSums {
     }
 }
 
-/// Fits a polynomial of a degree to points (xᵢ, yᵢ) by least squares. Returns its coefficients, the highest power
-/// first.
+/// Fits a polynomial of degree `degree` to points (xᵢ, yᵢ) by least squares. Returns its coefficients, the highest
+/// power first.
 ///
 /// This is NumPy's `polyfit`: x is `[N]`, and y `[N]` or `[N, K]` for K polynomials; the result is `[degree + 1]` or
 /// `[degree + 1, K]`. x is scaled by a power of two, so that its powers do not overflow. The powers are scaled to unit
-/// length, and singular values up to max(N, degree + 1)·ε of the
-/// largest count as zero (see [`lstsq`](crate::ops::lstsq)). Both operands have gradients.
+/// length. Singular values up to max(N, degree + 1)·ε of the largest count as zero (see [`lstsq`](crate::ops::lstsq)).
+/// Both operands have gradients.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -151,11 +151,11 @@ pub fn polyfit(x: &Tensor, y: &Tensor, degree: usize) -> Result<Tensor> {
     }
     in_single!(op, [x, y] => polyfit(x, y, degree));
     let count = degree.checked_add(1).ok_or_else(Error::size_overflow)?;
-    // Powers of numbers up to 1 do not overflow. The scale 2⁻ᵉ is exact.
+    // Powers of magnitudes up to 1 do not overflow. The scale 2⁻ᵉ is exact.
     let (_, e) = numbers::frexp(&reductions::max(&arithmetic::abs(&x.detach())?, ..)?)?;
     let powers = view::flip(&linalg::vander(&transcendental::ldexp(x, &arithmetic::neg(&e)?)?, Some(count))?, -1)?;
     let lengths = reductions::norm(&powers, 2.0, 0)?;
-    // A power that is 0 at all points has the coefficient 0.
+    // A power that is 0 at all points gets the coefficient 0.
     let lengths = arithmetic::where_(&compare::gt(&lengths, 0.0)?, &lengths, 1.0)?;
     let scaled = linalg::lstsq(&arithmetic::div(&powers, &lengths)?, y, None)?.solution;
     let exponents = arithmetic::mul(&e, &arithmetic::sub(&create::indices(count)?, degree as i64)?)?;
@@ -166,25 +166,25 @@ pub fn polyfit(x: &Tensor, y: &Tensor, degree: usize) -> Result<Tensor> {
 /// Options of [`interp`].
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct InterpOptions {
-    /// The result for elements below the first point; `None` means the value of the first point.
+    /// The result for elements below the first point. `None` selects the value of the first point.
     pub left: Option<f64>,
-    /// The result for elements above the last point; `None` means the value of the last point.
+    /// The result for elements above the last point. `None` selects the value of the last point.
     pub right: Option<f64>,
-    /// The period of a periodic function; `None` means that the function is not periodic.
+    /// The period of a periodic function; `None` for a function that is not periodic.
     pub period: Option<f64>,
 }
 
 /// Evaluates the piecewise linear function through the points (pᵢ, vᵢ) at every element of x. Before the first and
 /// after the last point it is constant.
 ///
-/// This is NumPy's `interp`: points and values are vectors of the same length, and the points ascend. At a point that
-/// occurs repeatedly, the function has the last value. NaN stays NaN. All operands have gradients; the gradient of x is
-/// the slope. Integers give `f32`. The order of the points is checked in eager mode; in lazy and captured steps, the
-/// result for points that descend is NaN. With a period, x and the points are taken modulo the period, and the points
-/// need no order; the function connects the last point of a period with the first of the next.
+/// This is NumPy's `interp`: points and values are vectors of the same length, and the points ascend. At a repeated
+/// point, the function has the last value. NaN stays NaN. All operands have gradients; the gradient of x is the slope.
+/// The result of integers is `f32`. Eager mode checks the order of the points. In lazy and captured steps, the result
+/// for points that descend is NaN. With a period, x and the points are taken modulo the period, and the points need not
+/// be ordered; the function connects the last point of a period with the first point of the next.
 ///
-/// The segments are found by [`searchsorted`](crate::ops::searchsorted). In addition to operands and result, the
-/// operation stores the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
+/// [`searchsorted`](crate::ops::searchsorted) finds the segments. In addition to operands and result, the operation
+/// stores the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -229,7 +229,7 @@ pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptio
     let operand = |t: &Tensor| as_float(&copy::to_dtype(t, dtype)?);
     let (mut x, mut points, mut values) = (operand(x)?, operand(points)?, operand(values)?);
     if let Some(period) = period {
-        (x, points, values) = unrolled(&x, &points, &values, period.abs())?;
+        (x, points, values) = periodic_extension(&x, &points, &values, period.abs())?;
     }
     let y = piecewise_linear(&x, &points, &values)?;
     let y = match &ascends {
@@ -247,9 +247,9 @@ pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptio
     }
 }
 
-/// Takes x and the points modulo a period, and sorts the points. The last point is repeated one period earlier, and the
-/// first one period later.
-fn unrolled(x: &Tensor, points: &Tensor, values: &Tensor, period: f64) -> Result<(Tensor, Tensor, Tensor)> {
+/// Takes x and the points modulo a period, and sorts the points. Repeats the last point one period earlier, and the
+/// first point one period later.
+fn periodic_extension(x: &Tensor, points: &Tensor, values: &Tensor, period: f64) -> Result<(Tensor, Tensor, Tensor)> {
     let (x, points) = (arithmetic::rem(x, period)?, arithmetic::rem(points, period)?);
     let order = sort::argsort(&points, 0, false)?;
     let (points, values) = (gather::index_select(&points, 0, &order)?, gather::index_select(values, 0, &order)?);
@@ -261,7 +261,7 @@ fn unrolled(x: &Tensor, points: &Tensor, values: &Tensor, period: f64) -> Result
     Ok((x, points, values))
 }
 
-/// Computes [`interp`] of operands of one float dtype, without options.
+/// Computes [`interp`] for operands of one float dtype, without options.
 fn piecewise_linear(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tensor> {
     let last = points.size() as i64 - 1;
     let right = arithmetic::clamp(&search::searchsorted(points, x, true)?, last.min(1), last)?;
@@ -269,11 +269,11 @@ fn piecewise_linear(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tens
     let segment = formula! {
         static interp(x, p0, p1, v0, v1) = {
             let width = p1 - p0;
-            // Only beyond an end that occurs repeatedly, the segment has no width.
+            // A segment has no width only beyond a repeated end point.
             let beyond = x.lt(p1).select(0.0, x.ge(p1).select(1.0, x));
             let t = width.gt(0.0).select(((x - p0) / width.gt(0.0).select(width, 1.0)).clamp(0.0, 1.0), beyond);
             let rise = v1 - v0;
-            // From the nearer end, so that the function is exact at all points.
+            // The value is computed from the nearer end, so that the function is exact at all points.
             let value = t.lt(0.5).select(v0 + t * rise, v1 - (1.0 - t) * rise);
             // Between a finite and an infinite value the function is infinite; t is NaN if x is.
             let between = t.gt(0.0).select(v0 + v1, t);

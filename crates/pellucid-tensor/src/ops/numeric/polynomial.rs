@@ -1,7 +1,6 @@
-//! Orthogonal polynomials, by their recurrences (Abramowitz & Stegun 22.7).
+//! Orthogonal polynomials, evaluated by recurrences (Abramowitz & Stegun 22.7).
 //!
-//! Derivatives follow from the derivatives of the recurrences, so that no order of derivative stores the polynomials of
-//! lower degree.
+//! The recurrences are differentiated too, so that no derivative stores the polynomials of lower degree.
 
 use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::check;
@@ -22,7 +21,7 @@ struct PolynomialFamily {
     step: [f64; 7],
 }
 
-/// The highest order. The recurrence computes all lower orders too, which limits it.
+/// The maximum order. The recurrence computes all lower orders too, which limits it.
 const MAX_ORDER: i64 = 10_000;
 
 /// The derivative of order `derivative` of P_n(x) with respect to x, for x and `i64` orders n of the same shape.
@@ -46,27 +45,27 @@ impl PolynomialDerivative {
                 (slope * x + offset) * p + back * q + order * slope * below;
         };
         let zero = fill::zeros_like(x)?;
-        let (mut last, mut now) =
+        let (mut previous, mut current) =
             (vec![fill::ones_like(x)?], vec![arithmetic::add(&arithmetic::mul(x, slope)?, offset)?]);
         for order in 1..=self.derivative {
-            last.push(zero.clone());
-            now.push(if order == 1 { arithmetic::add(&zero, slope)? } else { zero.clone() });
+            previous.push(zero.clone());
+            current.push(if order == 1 { arithmetic::add(&zero, slope)? } else { zero.clone() });
         }
-        let mut y = arithmetic::where_(&compare::eq(orders, 0)?, &last[self.derivative], 0.0)?;
+        let mut y = arithmetic::where_(&compare::eq(orders, 0)?, &previous[self.derivative], 0.0)?;
         for k in 1..=self.max_order {
-            y = arithmetic::where_(&compare::eq(orders, k)?, &now[self.derivative], &y)?;
+            y = arithmetic::where_(&compare::eq(orders, k)?, &current[self.derivative], &y)?;
             let next = (k + 1) as f64;
             let params = [a + b / next, c + d / next, e + f / next + h * next];
             let ahead = |i: usize| match i {
-                0 => map(recurrence, &[x, &now[0], &last[0]], &params.map(Into::into)),
+                0 => map(recurrence, &[x, &current[0], &previous[0]], &params.map(Into::into)),
                 _ => {
                     let [slope, offset, back] = params;
                     let params = [slope, offset, back, i as f64].map(Into::into);
-                    map(derivative, &[x, &now[i], &last[i], &now[i - 1]], &params)
+                    map(derivative, &[x, &current[i], &previous[i], &current[i - 1]], &params)
                 }
             };
             let ahead = (0..=self.derivative).map(ahead).collect::<Result<Vec<_>>>()?;
-            (last, now) = (now, ahead);
+            (previous, current) = (current, ahead);
         }
         Ok(y)
     }
@@ -107,12 +106,12 @@ fn evaluate(family: &'static PolynomialFamily, x: &Tensor, n: &Tensor) -> Result
     apply_one(operation, &[&broadcast::broadcast_to(x, &shape)?, &broadcast::broadcast_to(&orders, &shape)?])
 }
 
-/// Defines the operations of families, each with its slope, offset and step.
+/// Defines the operations of families, from slope, offset and step.
 macro_rules! families {
     ($($(#[$doc:meta])* $name:ident: $slope:expr, $offset:expr, $step:expr;)*) => {$(
         $(#[$doc])*
         ///
-        /// x and the integer orders n broadcast. The first derivative takes about 9 times the memory of the result for
+        /// x and the integer orders n broadcast. The first derivative uses about 9 times the memory of the result for
         /// every n, and each further order 4 times more.
         ///
         /// # Errors

@@ -19,9 +19,9 @@ pub enum WindowFunction<'a> {
     Cosine,
     /// exp(−|k − center|/tau).
     Exponential {
-        /// The index with weight 1; the default n/2 is the only choice for a symmetric window.
+        /// The index with weight 1. Symmetric windows only support the default n/2.
         center: Option<f64>,
-        /// The number of steps in which the weight decays by a factor e.
+        /// The number of steps in which the weight decays by the factor e.
         tau: f64,
     },
     /// exp(−(k − n/2)²/(2·std²)).
@@ -51,7 +51,7 @@ pub enum WindowFunction<'a> {
 
 /// Returns the `count` weights of a window function.
 ///
-/// A symmetric window has n = count − 1. A periodic one, for spectral analysis, has n = count: it is one period of a
+/// A symmetric window has n = count − 1. A periodic window, for spectral analysis, has n = count: it is one period of a
 /// sequence. A single weight is 1.
 ///
 /// # Errors
@@ -64,18 +64,19 @@ pub fn signal_window(window: WindowFunction<'_>, count: usize, symmetric: bool, 
         return Err(Error::dtypes(op, [dtype], "the dtype must be F32 or F64; convert the result with to_dtype()"));
     }
     let n = if symmetric || count <= 1 { count.saturating_sub(1) } else { count } as f64;
-    // A single weight is at the middle.
-    let place = |k: usize| if n > 0.0 { k as f64 / n } else { 0.5 };
+    // A single weight is at the center.
+    let relative_position = |k: usize| if n > 0.0 { k as f64 / n } else { 0.5 };
     let from_formula = |f: &dyn Fn(usize) -> f64| tensor_from_fn(count, |k| Scalar::Float(f(k)), dtype);
     let cosines = |a: &[f64]| {
         let term = |i: usize, x: f64| if i.is_multiple_of(2) { x } else { -x };
-        let at = |k: usize| (0..a.len()).map(|i| term(i, a[i] * (2.0 * PI * i as f64 * place(k)).cos())).sum();
+        let at =
+            |k: usize| (0..a.len()).map(|i| term(i, a[i] * (2.0 * PI * i as f64 * relative_position(k)).cos())).sum();
         // A window of one element is 1 for any coefficients.
         if n > 0.0 { from_formula(&at) } else { from_formula(&|_| 1.0) }
     };
     let rejected = |reason: String| Err(Error::invalid(op, reason));
     match window {
-        WindowFunction::Bartlett => from_formula(&|k| 1.0 - (2.0 * place(k) - 1.0).abs()),
+        WindowFunction::Bartlett => from_formula(&|k| 1.0 - (2.0 * relative_position(k) - 1.0).abs()),
         WindowFunction::Blackman => cosines(&[0.42, 0.5, 0.08]),
         WindowFunction::Cosine => from_formula(&|k| (PI * (k as f64 + 0.5) / (n + 1.0)).sin()),
         WindowFunction::Exponential { tau, .. } if tau.is_nan() || tau <= 0.0 => {
@@ -100,7 +101,7 @@ pub fn signal_window(window: WindowFunction<'_>, count: usize, symmetric: bool, 
             rejected(format!("beta must be at least 0, got {beta}"))
         }
         WindowFunction::Kaiser { beta } => {
-            let depth = |k| beta * (1.0 - (2.0 * place(k) - 1.0).powi(2)).max(0.0).sqrt();
+            let depth = |k| beta * (1.0 - (2.0 * relative_position(k) - 1.0).powi(2)).max(0.0).sqrt();
             let depths = tensor_from_fn(count, |k| Scalar::Float(depth(k)), DType::F64)?;
             // I₀(x)/I₀(β) = I₀ₑ(x)/I₀ₑ(β)·exp(x − β): I₀ alone overflows for x ≥ 714.
             let highest = special::i0e(&fill::full((), beta, DType::F64)?)?;

@@ -1,4 +1,4 @@
-//! Concatenation and its transpose, the split.
+//! Concatenation, and its transpose, split.
 
 use crate::array::host_values;
 use crate::autograd::{apply, apply_one, interface::*};
@@ -51,7 +51,7 @@ pub(in crate::ops) fn as_refs<T: AsRef<Tensor>>(tensors: &[T]) -> SmallVec<[&Ten
 }
 
 /// Concatenates tensors along an existing axis. Ranks and all other axes must be equal (no broadcasting); dtypes are
-/// promoted. The list has tensors or references.
+/// promoted. The list contains tensors or references.
 ///
 /// ```
 /// use pellucid::{Tensor, ops};
@@ -81,14 +81,14 @@ fn concatenate_all(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let fits =
         |t: &Tensor| t.rank() == first.rank() && (0..t.rank()).all(|k| k == axis || t.shape()[k] == first.shape()[k]);
     if let Some((index, other)) = tensors.iter().enumerate().find(|(_, t)| !fits(t)) {
-        let (shape, wanted) = (other.shape(), first.shape());
+        let (shape, expected) = (other.shape(), first.shape());
         let same_rank = other.rank() == first.rank();
-        let differs = |&k: &usize| same_rank && k != axis && shape[k] != wanted[k];
+        let differs = |&k: &usize| same_rank && k != axis && shape[k] != expected[k];
         let help = match (0..first.rank()).find(differs) {
             Some(k) => format!(
                 "all axes except {axis} must have equal lengths, but axis {k} has length {} in tensor 0 and {} in tensor \
                  {index}; narrow() or pad() one of them, or concatenate along axis {k}",
-                wanted[k], shape[k]
+                expected[k], shape[k]
             ),
             None => format!(
                 "the ranks must be equal, but tensor 0 has rank {} and tensor {index} rank {}; unsqueeze() or reshape() \
@@ -105,8 +105,8 @@ fn concatenate_all(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     apply_one(Concatenate { axis, lengths }, &cast.iter().collect::<SmallVec<[&Tensor; 4]>>())
 }
 
-/// All parts as outputs of one node, whose gradient is their concatenation. One slice per part would allocate a
-/// gradient of the full shape for each.
+/// All splits as outputs of one node, whose gradient is their concatenation. One slice per split would allocate a
+/// gradient of the full shape for each split.
 struct Split {
     axis: usize,
     lengths: Vec<usize>,
@@ -135,22 +135,22 @@ impl Operation for Split {
     }
 }
 
-/// The lengths of the parts of [`split`].
+/// The lengths of the results of [`split`].
 ///
-/// Converts from a number, the length of every part, and from a list of lengths.
+/// Converts from an integer, the length of every result, and from a list of lengths.
 #[derive(Clone, Debug)]
 pub enum SplitSizes {
-    /// The length of every part; the last part may be shorter.
+    /// The length of every result; the last one may be shorter.
     Each(isize),
-    /// The length of each part.
+    /// The length of each result.
     List(Vec<isize>),
 }
 
 from_integers!(SplitSizes, number: SplitSizes::Each, list: |list| SplitSizes::List(Iterator::collect(list)));
 
-/// Splits x along an axis into views: into parts of `sizes` indices each, or of these lengths.
+/// Splits x along an axis into views: into results of `sizes` indices each, or of these lengths.
 ///
-/// [`tensor_split`](crate::ops::tensor_split) splits into a number of parts or before indices, as NumPy's `split`.
+/// [`tensor_split`](crate::ops::tensor_split) splits into a number of results or before indices, as NumPy's `split`.
 ///
 /// ```
 /// use pellucid::{DType, Tensor};
@@ -161,7 +161,7 @@ from_integers!(SplitSizes, number: SplitSizes::Each, list: |list| SplitSizes::Li
 /// ```
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the lengths do not add up to the length of the axis, and
+/// for lengths below 1; [`Error::OutOfMemory`] if memory cannot hold the results.
 /// for parts of a length below 1; [`Error::OutOfMemory`] if memory cannot hold the parts.
 #[doc(alias = "split_with_sizes")]
 #[tensor_method]

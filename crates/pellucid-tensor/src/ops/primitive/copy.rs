@@ -15,7 +15,7 @@ pub(crate) fn write_array(x: &Array, target: &Array) -> Result<()> {
     engine::submit(&Kernel::Copy, &[x], &[target])
 }
 
-/// A dense copy in another dtype, or in the same one.
+/// A dense copy in another dtype, or in the same dtype.
 struct CopyAs {
     dtype: DType,
 }
@@ -32,9 +32,10 @@ impl Operation for CopyAs {
     }
 }
 
-/// Converts every element to `dtype`. Returns the same tensor if it has this dtype already.
+/// Converts every element to `dtype`. Returns the same tensor if it already has this dtype.
 ///
-/// Floats to integers truncate towards zero and saturate (NaN gives 0), wider integers wrap, bool is "not zero".
+/// Floats are truncated towards zero and saturate as integers (NaN becomes 0). Wider integers wrap. As booleans,
+/// nonzero elements are true.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -44,7 +45,7 @@ pub fn to_dtype(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.dtype() == dtype { Ok(x.clone()) } else { apply_one(CopyAs { dtype }, &[x]) }
 }
 
-/// Returns the same elements in row-major order without gaps; the same tensor if its layout is that already.
+/// Returns the same elements in a contiguous layout, or the same tensor if it is contiguous.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -82,11 +83,12 @@ impl Operation for IdentityView {
 }
 
 impl Tensor {
-    /// Copies the tensor to `device` and pins the copy there, with the history of the tensor: the gradient of the copy
-    /// flows back to this tensor, on its own device.
+    /// Copies the tensor to `device` and pins the copy there. The copy has the history of the tensor: its gradient
+    /// flows back to this tensor, on this tensor's device.
     ///
-    /// A tensor that is on the device already is not copied: the result shares its storage. This tensor stays
-    /// [free](Tensor::is_free) if it is. A pinned tensor on its own device is returned as the same handle.
+    /// A tensor that is already on the device is not copied: the result shares its storage. This tensor stays
+    /// [free](Tensor::is_free) if it is free. For a pinned tensor on this device, the result is another handle of the
+    /// tensor.
     ///
     /// ```
     /// use pellucid::{Device, Tensor};
@@ -113,9 +115,9 @@ impl Tensor {
         if self.is_free() { Ok(identity(self)?.pinned()) } else { Ok(self.clone()) }
     }
 
-    /// Converts a leaf to another dtype in place, with its gradient. It stays the same tensor: all handles of it use
-    /// the new elements. Views that exist already keep the old elements. A gradient of an earlier forward computation
-    /// is converted when a backward pass adds it.
+    /// Converts a leaf and its gradient to another dtype in place. It stays the same tensor: all its handles use the
+    /// new elements. Existing views keep the old elements. A gradient of an earlier forward computation is converted
+    /// when a backward pass adds it.
     ///
     /// ```
     /// use pellucid::{DType, Tensor};
@@ -127,9 +129,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::DTypeMismatch`] if the tensor requires a gradient and `dtype` is not a float. If the tensor has another
-    /// dtype, [`Error::InvalidArgument`] for a result (use [`Tensor::to_dtype`]), for a view, for a tensor with views
-    /// and a layout that is not contiguous, and inside a captured step; errors of the device.
+    /// [`Error::DTypeMismatch`] if the tensor requires a gradient and `dtype` is not a float. If the dtype differs,
+    /// [`Error::InvalidArgument`] for a result (use [`Tensor::to_dtype`]), for a view, for a tensor with views and a
+    /// layout that is not contiguous, and inside a captured step; errors of the device.
     #[panicking_form]
     pub fn try_to_dtype_(&self, dtype: DType) -> Result<()> {
         if self.dtype() == dtype {
@@ -148,7 +150,7 @@ impl Tensor {
     }
 }
 
-/// Returns a new tensor of the same elements, connected to x by a graph node without a kernel.
+/// Returns a new tensor with the same elements, connected to x by a graph node without a kernel.
 pub(crate) fn identity(x: &Tensor) -> Result<Tensor> {
     apply_one(IdentityView, &[x])
 }

@@ -8,7 +8,8 @@ use crate::tensor::Tensor;
 use pellucid_derive::operation;
 use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
 
-/// Returns start, start + step, .. up to but excluding `end`: ⌈(end − start)/step⌉ values, computed as start + i·step.
+/// Returns start, start + step, .. below `end` (above it for a negative step): ⌈(end − start)/step⌉ values, computed as
+/// start + i·step.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the step is 0 or a bound is not finite; for an integer
@@ -118,32 +119,32 @@ fn evenly_spaced(
     if !dtype.is_float() {
         return Err(Error::dtypes(op, [dtype], "the result has a float dtype; arange() creates integers"));
     }
-    let parts = count.saturating_sub(1).max(1) as f64;
-    // The ends are divided first if their distance overflows.
+    let intervals = count.saturating_sub(1).max(1) as f64;
+    // If the distance overflows, the ends are divided first.
     let distance = end - start;
-    let step = if distance.is_finite() { distance / parts } else { end / parts - start / parts };
-    let at = |i: usize| {
+    let step = if distance.is_finite() { distance / intervals } else { end / intervals - start / intervals };
+    let element = |i: usize| {
         if i < count.div_ceil(2) { start + i as f64 * step } else { end - (count - 1 - i) as f64 * step }
     };
-    tensor_from_fn(count, |i| Scalar::Float(f(at(i))), dtype)
+    tensor_from_fn(count, |i| Scalar::Float(f(element(i))), dtype)
 }
 
-/// Computes `count` elements on the host: element i is `at(i)`.
-pub(in crate::ops) fn tensor_from_fn(count: usize, at: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
+/// Computes `count` elements on the host: element i is `element(i)`.
+pub(in crate::ops) fn tensor_from_fn(count: usize, element: impl Fn(usize) -> Scalar, dtype: DType) -> Result<Tensor> {
     let shape = Shape::from([count]);
     let sized = |error: Error| error.with_shape(&shape);
     match dtype {
-        // The largest tensors have this dtype: they are created without a second one of `f64`.
+        // The largest tensors have this dtype, so they are created without an intermediate `f64` tensor.
         DType::F32 => {
-            let values = host_values(count, (0..count).map(|i| at(i).to_f64() as f32)).map_err(sized)?;
+            let values = host_values(count, (0..count).map(|i| element(i).to_f64() as f32)).map_err(sized)?;
             from_host(&values, &shape)
         }
         dtype if dtype.is_float() => {
-            let values = host_values(count, (0..count).map(|i| at(i).to_f64())).map_err(sized)?;
+            let values = host_values(count, (0..count).map(|i| element(i).to_f64())).map_err(sized)?;
             copy::to_dtype(&from_host(&values, &shape)?, dtype)
         }
         dtype => {
-            let values = host_values(count, (0..count).map(|i| at(i).to_i64())).map_err(sized)?;
+            let values = host_values(count, (0..count).map(|i| element(i).to_i64())).map_err(sized)?;
             copy::to_dtype(&from_host(&values, &shape)?, dtype)
         }
     }

@@ -42,8 +42,8 @@ pub(crate) fn check_written(op: &'static str, value: Scalar, dtype: DType) -> Re
 /// Returns a tensor of `shape` filled with `value`, rounded once if `dtype` is a float.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a value that the dtype cannot represent: one outside its range, and for integers a
-/// fraction or NaN; [`Error::OutOfMemory`].
+/// [`Error::InvalidArgument`] for a value that the dtype cannot represent: a value outside its range, and for integers
+/// a fraction or NaN; [`Error::OutOfMemory`].
 #[operation]
 pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> Result<Tensor> {
     let value = value.into();
@@ -51,8 +51,8 @@ pub fn full(shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> 
     Array::filled(Device::cpu(), dtype, shape.into(), value).map(Tensor::from)
 }
 
-/// Returns an error for a value that an integer dtype cannot represent, and for a finite value that is infinite in a
-/// float dtype.
+/// Returns an error for a value that an integer dtype cannot represent, and for a finite value that overflows a float
+/// dtype.
 #[inline]
 fn representable(value: Scalar, dtype: DType) -> Result<()> {
     // The largest number of `f16`, the float dtype with the smallest range, is 65504.
@@ -118,7 +118,7 @@ pub fn ones_like(x: &Tensor) -> Result<Tensor> {
     full_like(x, 1)
 }
 
-/// Returns a tensor filled with `value`, with x's shape, dtype and device; converts as [`full`].
+/// Returns a tensor filled with `value`, with x's shape, dtype and device. It converts the value as [`full`] does.
 ///
 /// # Errors
 /// The errors of [`full`].
@@ -127,7 +127,7 @@ pub fn full_like(x: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
     full_on_device_of(x, x.shape().clone(), value, x.dtype())
 }
 
-/// Returns a tensor filled with `value` on x's device. It is free if x is.
+/// Returns a tensor filled with `value` on x's device. It is free if x is free.
 ///
 /// # Errors
 /// The errors of [`full`].

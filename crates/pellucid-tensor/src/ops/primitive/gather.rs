@@ -1,4 +1,4 @@
-//! Gather and its transpose: selecting elements by index tensors, and accumulating at them.
+//! Gather and its transpose, scatter-add: selecting elements by index tensors, and accumulating values at them.
 //!
 //! Gather and scatter-add are the gradients of each other, which gives derivatives of every order. Repeated indices
 //! accumulate in a fixed order.
@@ -13,22 +13,22 @@ use pellucid_ir::kernel::{self, Index, Kernel, ScatterOp};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 
-/// The elements of an array that index tensors select, and the axes of their values.
+/// The elements of an array that index tensors select, and the order of the axes of their values.
 #[derive(Clone)]
 pub(in crate::ops) struct Selection {
-    /// The operation that the error of an index names.
+    /// The operation that errors of an index name.
     pub(in crate::ops) op: &'static str,
     /// Whether negative indices count from the end. Otherwise they are out of bounds.
     pub(in crate::ops) from_end: bool,
     /// The selected elements.
     pub(in crate::ops) index: Index,
-    /// The number of axes of the values before those of the index tensors, for [`Index::Axes`]. The kernels have the
-    /// axes of the index tensors first: they work on a view of the values, whose elements are in their final order.
+    /// For [`Index::Axes`]: the number of axes of the values before the axes of the index tensors. The kernels expect
+    /// the axes of the index tensors first, so they use a permuted view of the values.
     pub(in crate::ops) place: usize,
 }
 
 impl Selection {
-    /// Selects by one index tensor of the rank of the array, along an axis.
+    /// Selects by an index tensor with the rank of the array, along an axis.
     pub(in crate::ops) fn along(op: &'static str, axis: usize) -> Selection {
         Selection { op, from_end: true, index: Index::Along(axis), place: 0 }
     }
@@ -45,7 +45,7 @@ impl Selection {
         (rank..rank + self.place).chain(0..rank).chain(rank + self.place..first.rank()).map(|a| first[a]).collect()
     }
 
-    /// Returns the view of the values that has the axes of the index tensors first.
+    /// Returns the view of the values whose first axes are the axes of the index tensors.
     fn kernel_values(&self, values: &Array, index: &Shape) -> Array {
         let (place, end) = (self.place, self.place + index.rank());
         if place == 0 {
@@ -99,7 +99,7 @@ impl Operation for GatherOp {
     }
 }
 
-/// Creates zeros of `shape` with values added at an index. The inputs are the values and the index tensors.
+/// Adds values to zeros of `shape` at an index. The inputs are the values and the index tensors.
 struct ScatterAdd {
     selection: Selection,
     shape: Shape,
@@ -130,8 +130,8 @@ pub(in crate::ops) fn as_index(op: &'static str, index: &Tensor) -> Result<Tenso
     copy::to_dtype(index, DType::I64)
 }
 
-/// Indexes several axes of x, in ascending order, by index tensors of a common shape. In the result, their axes follow
-/// the first `place` axes that are not indexed. Negative indices count from the end. The error of an index names `op`.
+/// Indexes several axes of x, in ascending order, by index tensors of a common shape. The axes of the index tensors
+/// follow the first `place` axes of the result. Negative indices count from the end. Errors name `op`.
 pub(crate) fn gather_axes(
     op: &'static str,
     x: &Tensor,
@@ -143,14 +143,14 @@ pub(crate) fn gather_axes(
     Selection { op, from_end: true, index: Index::Axes(axes), place }.gather(x, indices)
 }
 
-/// Returns the rows of x at the indices, of which none may be negative. Errors name `op`.
+/// Returns the rows of x at the indices. No index may be negative. Errors name `op`.
 pub(in crate::ops) fn select_rows(op: &'static str, x: &Tensor, index: &Tensor) -> Result<Tensor> {
     let rows = Selection { from_end: false, ..Selection::slices(outermost_operation(op), 0) };
     rows.gather(x, &[as_index(op, index)?])
 }
 
-/// Adds the slices of x along an axis to zeros, at their indices in an axis of `len`. This is the transpose of
-/// [`index_select`] by a vector of indices.
+/// Adds the slices of x along an axis to zeros, at their indices of an axis of length `len`. This is the transpose of
+/// [`index_select`] with a vector of indices.
 pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usize) -> Result<Tensor> {
     let selection = Selection::slices(outermost_operation("scatter_add"), axis);
     apply_one(ScatterAdd { selection, shape: x.shape().with_axis(axis, len) }, &[x, index])
@@ -171,7 +171,7 @@ pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
     Selection::slices(outermost_operation("index_select"), at).gather(x, &[index])
 }
 
-/// Picks one element along an axis for every index: yᵢⱼₖ = x at (i, indexᵢⱼₖ, k) for `axis` 1.
+/// Selects one element along an axis for every index: yᵢⱼₖ = x at (i, indexᵢⱼₖ, k) for `axis` 1.
 ///
 /// This is NumPy's `take_along_axis` and PyTorch's `gather`. The index has x's rank; its other axes may be shorter than
 /// x's. An index without elements may have any shape.
@@ -192,7 +192,7 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
     gather_along(outermost_operation(op), x, &index, axis)
 }
 
-/// Computes [`take_along_axis`] of operands that fit, on behalf of another operation, which errors name.
+/// Computes [`take_along_axis`] of checked operands for another operation, which errors name.
 pub(in crate::ops) fn gather_along(op: &'static str, x: &Tensor, index: &Tensor, axis: usize) -> Result<Tensor> {
     Selection::along(op, axis).gather(x, std::slice::from_ref(index))
 }
@@ -222,8 +222,7 @@ pub fn scatter_add_along(x: &Tensor, index: &Tensor, axis: isize, shape: impl In
     apply_one(ScatterAdd { selection: Selection::along(outermost_operation(op), axis), shape }, &[x, &index])
 }
 
-/// Returns the elements at positions in row-major order, in the shape of the index. Negative positions count from the
-/// end.
+/// Returns the elements at row-major positions, in the shape of the index. Negative positions count from the end.
 ///
 /// # Errors
 /// [`Error::IndexOutOfBounds`]; [`Error::DTypeMismatch`] for an index without an integer dtype.

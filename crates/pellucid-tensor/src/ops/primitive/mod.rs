@@ -1,4 +1,4 @@
-//! Operations below formulas, with gradients of their own: copies, fills, views, concatenation and gather.
+//! Operations below formulas, with separate gradients: copies, fills, views, concatenation and gather.
 
 pub(super) mod concatenate;
 pub(crate) mod copy;

@@ -1,12 +1,12 @@
 //! Half precision (`f16`, `bf16`): an operation of several kernels computes in `f32` and rounds its result once.
 //!
-//! A kernel accumulates in `f32` and rounds its result. Intermediate results between the kernels of one operation
-//! must not be rounded: the squares of a norm overflow `f16` where the norm does not, and `bf16` cannot represent all
+//! A kernel accumulates in `f32` and rounds its result. Intermediate results between the kernels of one operation must
+//! not be rounded: the squares of a norm may overflow `f16` although the norm does not, and `bf16` cannot represent all
 //! counts above 256. [`in_single!`] widens the operands, runs the operation on them, and rounds the result.
-//! [`widened_dtype`] and [`round_to_operands`] do the same where the first kernel reads half-precision operands as
-//! `f32` without a copy. Each gradient is rounded once too, since its last step is a cast.
+//! [`widened_dtype`] and [`round_to_operands`] have the same effect without a copy: the first kernel reads
+//! half-precision operands as `f32`. Each gradient is also rounded once, because its last step is a cast.
 //!
-//! Under [`autocast`](crate::autocast()), an operation casts its operands first, by its [`AutocastPolicy`].
+//! Under [`autocast`](crate::autocast()), an operation first casts its operands by its [`AutocastPolicy`].
 
 use crate::autocast::{Autocast, autocast_dtype, autocast_off};
 use crate::autograd::{OutputGradients, SavedTensors};
@@ -39,8 +39,9 @@ impl Rounding {
 /// The rounding of the result, the widened operands, and the widened optional operands.
 pub(crate) type Widened<const N: usize, const M: usize> = (Rounding, [Tensor; N], [Option<Tensor>; M]);
 
-/// Casts `f16` and `bf16` operands to `f32`. Returns `None` if there are none, or if the autocast policy of the
-/// operation is half precision. Under autocast, an operation of [`AutocastPolicy::Single`] keeps its result in `f32`.
+/// Casts `f16` and `bf16` operands to `f32`. Returns `None` if no operand has these dtypes, or if the autocast policy
+/// of the operation is half precision. Under autocast, an operation of [`AutocastPolicy::Single`] keeps its result in
+/// `f32`.
 #[inline]
 pub(crate) fn widen_operands<const N: usize, const M: usize>(
     op: &str,
@@ -58,7 +59,7 @@ fn has_half(operands: &[&Tensor], optional: &[Option<&Tensor>]) -> bool {
     operands.iter().any(|t| is_half(t.dtype())) || optional.iter().flatten().any(|t| is_half(t.dtype()))
 }
 
-/// [`widen_operands`] for any number of operands.
+/// Implements [`widen_operands`] for any number of operands.
 pub(crate) fn widen_all_operands(op: &str, operands: &[&Tensor]) -> Result<Option<(Rounding, Vec<Tensor>)>> {
     if !operands.iter().any(|t| is_half(t.dtype())) {
         return Ok(None);
@@ -67,7 +68,7 @@ pub(crate) fn widen_all_operands(op: &str, operands: &[&Tensor]) -> Result<Optio
     Ok(Some((rounding, operands.iter().map(|t| single_of(t)).collect::<Result<_>>()?)))
 }
 
-/// Returns the rounding of a result from operand dtypes; `None` if the autocast policy is half precision.
+/// Returns the rounding of a result from the operand dtypes. Returns `None` if the autocast policy is half precision.
 fn rounding(op: &str, dtypes: impl Iterator<Item = DType>) -> Option<Rounding> {
     let policy = autocast_dtype().map(|_| builtin_policy(op));
     if policy == Some(AutocastPolicy::Half) {
@@ -93,8 +94,8 @@ fn widen_in_place(op: &str, operands: &mut [Tensor], optional: &mut [Option<Tens
     Ok(Some(rounding))
 }
 
-/// Returns from the function with `$call` on widened operands, rounded once, if an operand has half precision.
-/// Operands are `&Tensor` variables, optional ones `Option<&Tensor>` variables. `$call` refers to them by their names.
+/// Returns from the function with `$call` on widened operands, rounded once, if an operand has half precision. Operands
+/// are variables of type `&Tensor`, optional operands of type `Option<&Tensor>`. `$call` refers to them by their names.
 macro_rules! in_single {
     ($op:expr, [$($x:ident),+ $(; $($o:ident),+)?] => $call:expr) => {
         if let Some((rounding, [$($x),+], [$($($o),+)?])) =
@@ -110,10 +111,10 @@ macro_rules! in_single {
 pub(crate) use in_single;
 
 /// Returns the result of `$call` with the operands cast by the policy of the operation, if autocast casts them. The
-/// operands after the semicolon are optional and do not decide this.
+/// operands after the semicolon are optional. They do not affect this decision.
 macro_rules! in_policy_dtype {
     ($op:expr, [$($x:ident),+ $(; $($o:ident),+)?] => $call:expr) => {
-        if let Some(dtype) = $crate::ops::primitive::precision::wanted_dtype($op, &[$($x),+]) {
+        if let Some(dtype) = $crate::ops::primitive::precision::autocast_operand_dtype($op, &[$($x),+]) {
             $(let $x = &$crate::ops::primitive::precision::cast($x, dtype)?;)+
             $($(
                 let $o = $crate::ops::primitive::precision::cast_some($o, dtype)?;
@@ -126,8 +127,8 @@ macro_rules! in_policy_dtype {
 
 pub(crate) use in_policy_dtype;
 
-/// Returns the dtype in which a kernel computes and stores results of these operands if it differs from theirs: `f32`
-/// for half precision. The result of the operation must be rounded by [`round_to_operands`].
+/// Returns the dtype in which a kernel computes and stores results of these operands if it differs from their dtype:
+/// `f32` for half precision. [`round_to_operands`] must round the result of the operation.
 #[inline]
 pub(crate) fn widened_dtype(operands: &[&Tensor]) -> Option<DType> {
     operands.iter().map(|t| t.dtype()).reduce(DType::promote).filter(|&d| is_half(d)).map(|_| DType::F32)
@@ -167,7 +168,7 @@ pub(crate) fn single_for(
 
 /// Returns the dtype to which autocast casts the operands of `op`, or `None` if no cast is needed.
 #[inline]
-pub(crate) fn wanted_dtype(op: &str, operands: &[&Tensor]) -> Option<DType> {
+pub(crate) fn autocast_operand_dtype(op: &str, operands: &[&Tensor]) -> Option<DType> {
     autocast_dtype().and_then(|half| cast_dtype_by_policy(op, half, operands))
 }
 
@@ -187,7 +188,7 @@ fn is_castable(operand: &Tensor) -> bool {
     matches!(operand.dtype(), DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Casts a float operand to the dtype of [`wanted_dtype`]. Integers and booleans are returned unchanged.
+/// Casts a float operand to the result of [`autocast_operand_dtype`]. Integers and booleans are returned unchanged.
 pub(crate) fn cast(operand: &Tensor, dtype: DType) -> Result<Tensor> {
     if is_castable(operand) { to_dtype(operand, dtype) } else { Ok(operand.clone()) }
 }
@@ -199,5 +200,5 @@ pub(crate) fn cast_some(operand: Option<&Tensor>, dtype: DType) -> Result<Option
 
 /// Casts the operand of the unary operation `op` by its policy.
 pub(crate) fn cast_operand(op: &str, operand: &Tensor) -> Result<Tensor> {
-    wanted_dtype(op, &[operand]).map_or(Ok(operand.clone()), |dtype| cast(operand, dtype))
+    autocast_operand_dtype(op, &[operand]).map_or(Ok(operand.clone()), |dtype| cast(operand, dtype))
 }

@@ -1,4 +1,4 @@
-//! [`TensorOptions`]: dtype, device and gradient of a new tensor in one call.
+//! [`TensorOptions`]: dtype, device and gradient options of a new tensor.
 
 use crate::device::Device;
 use crate::grad_mode::no_grad;
@@ -16,7 +16,7 @@ pub struct TensorOptions {
     pub device: Option<Device>,
     /// Whether the tensor requires a gradient; see [`Tensor::set_requires_grad`].
     pub requires_grad: bool,
-    /// Whether backward passes keep the gradient after the tensor has become a result; see
+    /// Whether backward passes also keep the gradient after the tensor has become a result; see
     /// [`Tensor::set_retain_grad`].
     pub retain_grad: bool,
 }
@@ -24,8 +24,8 @@ pub struct TensorOptions {
 impl Tensor {
     /// Creates a leaf from data. Options set dtype, device, `requires_grad` and `retain_grad`.
     ///
-    /// The data are scalars, nested arrays, slices or vectors, as for `Tensor::from`, or a tensor, whose history is not
-    /// used. The leaf shares the storage of a tensor of this dtype on this device.
+    /// The data are scalars, nested arrays, slices or vectors, as for `Tensor::from`, or a tensor, whose history is
+    /// ignored. The leaf shares the storage of a tensor with this dtype on this device.
     ///
     /// ```
     /// use pellucid::{DType, Device, Tensor, TensorOptions};

@@ -1,4 +1,4 @@
-//! The gradient of an operation by differentiation of its definition.
+//! Gradients of an operation by differentiation of its definition.
 
 use crate::autograd::{GradOptions, collect_gradients};
 use crate::grad_mode::{enable_grad, is_grad_enabled};
@@ -7,8 +7,8 @@ use crate::tensor::Tensor;
 use pellucid_ir::Result;
 
 /// Computes gradients by differentiating `definition`, a composite of operations, at the saved inputs of an operation.
-/// This gives derivatives of every order to an operation whose kernel has no gradient kernel. An output that depends on
-/// no input adds nothing.
+/// So an operation without a gradient kernel has derivatives of every order. An output that depends on no input
+/// contributes nothing.
 pub(crate) fn via_definition(
     inputs: &[&Tensor],
     gradients: &[&Tensor],
@@ -21,7 +21,7 @@ pub(crate) fn via_definition(
     definition_gradients(&inputs, &outputs, gradients, create_graph)
 }
 
-/// Returns tracked tensors with these elements and their history, if they have one.
+/// Returns tracked tensors with these elements, and with their history if they have one.
 fn tracked_inputs(inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let tracked = |t: &&Tensor| if t.requires_grad() { identity(t) } else { Ok(t.detach().requires_grad_(true)) };
     inputs.iter().map(tracked).collect()

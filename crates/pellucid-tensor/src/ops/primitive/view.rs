@@ -1,4 +1,4 @@
-//! Views: other layouts of the same storage. No kernel runs, unless strides require a copy.
+//! Views: other layouts of the same storage. A kernel runs only if strides require a copy.
 //!
 //! The gradient of a view is the inverse view.
 
@@ -34,13 +34,13 @@ impl Operation for Reshape {
     }
 }
 
-/// Returns the same elements, in row-major order, in another shape of the same size. One length may be −1 and is
+/// Returns the same elements, in row-major order, in another shape of the same size. One length may be −1 and is then
 /// inferred.
 ///
 /// The result is a view if the strides allow it, otherwise a copy.
 ///
-/// # Errors
-/// [`Error::ShapeMismatch`] if the sizes differ; [`Error::InvalidArgument`] for two lengths of −1, or one with a length
+/// [`Error::ShapeMismatch`] if the sizes differ; [`Error::InvalidArgument`] for two lengths of −1, or for −1 together
+/// with a length of 0.
 /// of 0.
 #[doc(alias("view", "view_as", "reshape_as"))]
 #[tensor_method]
@@ -48,7 +48,7 @@ pub fn reshape(x: &Tensor, shape: impl Into<IntList>) -> Result<Tensor> {
     reshape_to(x, &shape.into().infer_shape("reshape", x.shape(), x.size())?)
 }
 
-/// Returns the view of all elements: x itself, or, under `no_grad`, a tensor without its history.
+/// Returns a view of all elements: x, or, under `no_grad`, a tensor without its history.
 pub(in crate::ops) fn full_view(x: &Tensor) -> Tensor {
     if is_grad_enabled() || !x.requires_grad() {
         return x.clone();
@@ -70,7 +70,7 @@ pub(crate) fn reshape_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
     apply_one(Reshape { shape: shape.clone() }, &[x])
 }
 
-/// Joins the axes `start..=end` into one, in row-major order.
+/// Merges the axes `start..=end` into one, in row-major order.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `start` comes after `end`.
@@ -89,7 +89,7 @@ pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
     reshape_to(x, &shape)
 }
 
-/// Removes axes, which must have length 1: one axis, several, or with `..` all axes of length 1.
+/// Removes axes of length 1: one axis, several axes, or with `..` all axes of length 1.
 ///
 /// ```
 /// use pellucid::{DType, Tensor};
@@ -114,7 +114,7 @@ pub fn squeeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     reshape_to(x, &(0..shape.rank()).filter(|&axis| !goes(axis)).map(|axis| shape[axis]).collect())
 }
 
-/// Inserts axes of length 1. The indices refer to the new axes in the result (−1: the last one).
+/// Inserts axes of length 1. The indices are positions in the result (−1 is the last axis).
 ///
 /// ```
 /// use pellucid::{DType, Tensor};
@@ -131,13 +131,13 @@ pub fn squeeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
 pub fn unsqueeze(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     let axes = axes.into();
     let rank = x.rank() + axes.count().unwrap_or(0);
-    let Some(new) = axes.indices("unsqueeze", rank, x.shape())? else {
+    let Some(new_axes) = axes.indices("unsqueeze", rank, x.shape())? else {
         return Err(Error::invalid("unsqueeze", "unsqueeze needs explicit axes; `..` is not allowed"));
     };
-    let mut own = x.shape().iter();
-    let length = |axis: usize| match new.contains(&axis) {
+    let mut x_lengths = x.shape().iter();
+    let length = |axis: usize| match new_axes.contains(&axis) {
         true => 1,
-        false => *own.next().expect("the result must have one axis of x for each axis that is not new"),
+        false => *x_lengths.next().expect("the result must have one axis of x for each axis that is not new"),
     };
     reshape_to(x, &(0..rank).map(length).collect())
 }
@@ -214,7 +214,7 @@ pub fn swapaxes(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
     transpose(x, axis0, axis1)
 }
 
-/// Resolves two axes of a shape, which must differ.
+/// Resolves two distinct axes of a shape.
 pub(crate) fn checked_axes(op: &'static str, shape: &Shape, axis0: isize, axis1: isize) -> Result<(usize, usize)> {
     let (a, b) = (shape.axis(op, axis0)?, shape.axis(op, axis1)?);
     if a == b {
@@ -233,7 +233,7 @@ pub fn t(x: &Tensor) -> Result<Tensor> {
     apply_one(Permute { order: (0..x.rank()).rev().collect() }, &[x])
 }
 
-/// Slices of axes, applied one after the other: `(axis, start, step, len)`.
+/// Slices of axes, applied one after another: `(axis, start, step, len)`.
 pub(crate) type AxisSlices = SmallVec<[(usize, usize, isize, usize); 4]>;
 
 fn sliced_layout(layout: &Layout, slices: &AxisSlices) -> Layout {
@@ -260,8 +260,8 @@ impl Operation for SliceAxes {
     }
 }
 
-/// A tensor of `shape` with x in the slices and `rest` elsewhere. With a `rest` of 0 this is the transpose of
-/// [`SliceAxes`].
+/// A tensor of `shape` with x in the slices and `rest` in all other elements. With a `rest` of 0 this is the transpose
+/// of [`SliceAxes`].
 struct EmbedSlices {
     slices: AxisSlices,
     shape: Shape,
@@ -287,7 +287,7 @@ pub(crate) fn slice_axes(x: &Tensor, slices: AxisSlices) -> Result<Tensor> {
     if slices.is_empty() { Ok(full_view(x)) } else { apply_one(SliceAxes { slices }, &[x]) }
 }
 
-/// Returns a tensor of this shape with x in a part of it, and `rest` elsewhere.
+/// Returns a tensor of `shape` with x in the slices, and `rest` in all other elements.
 pub(crate) fn embed_slices(x: &Tensor, shape: Shape, slices: AxisSlices, rest: Scalar) -> Result<Tensor> {
     apply_one(EmbedSlices { slices, shape, rest }, &[x])
 }
@@ -345,7 +345,7 @@ pub fn flip(x: &Tensor, axes: impl Into<Axes>) -> Result<Tensor> {
     slice_axes(x, axes.iter().map(reversed).collect())
 }
 
-/// Moves the axes `from` to the positions `to`; the others keep their order.
+/// Moves the axes `from` to the positions `to`. The other axes keep their order.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the lists differ in length or contain an axis twice; [`Error::AxisOutOfRange`].
@@ -360,11 +360,11 @@ pub fn movedim(x: &Tensor, from: impl Into<IntList>, to: impl Into<IntList>) -> 
     }
     let (from, to) = (from.axes("movedim", x.shape())?, to.axes("movedim", x.shape())?);
     let mut rest = (0..x.rank()).filter(|a| !from.contains(a));
-    let place = |k: usize| match to.iter().position(|&t| t == k) {
+    let source = |k: usize| match to.iter().position(|&t| t == k) {
         Some(i) => from[i] as isize,
         None => rest.next().expect("`rest` must have one axis for each position that is not in `to`") as isize,
     };
-    permute(x, (0..x.rank()).map(place).collect::<Vec<_>>())
+    permute(x, (0..x.rank()).map(source).collect::<Vec<_>>())
 }
 
 /// Flattens x to one axis in row-major order. The result is a view if the strides allow it, otherwise a copy.

@@ -1,4 +1,4 @@
-//! Matrix products that are added to a tensor, β·x + α·A·B (levels 2 and 3 of BLAS), and the inner product of tensors.
+//! Matrix products that are added to a tensor, β·x + α·A·B (BLAS levels 2 and 3), and the inner product of tensors.
 //!
 //! Half precision is rounded once, after the addition.
 
@@ -19,13 +19,13 @@ struct ProductFactors {
 }
 
 impl ProductFactors {
-    /// Returns true if the addend has no effect, as NaN neither.
+    /// Returns true if the addend has no effect, even if it contains NaN.
     fn ignores_addend(self) -> bool {
         self.beta.to_f64() == 0.0
     }
 }
 
-/// Computes β·x + α·`product`(a, b). The operands are promoted to one dtype.
+/// Computes β·x + α·`product`(a, b). The operands are promoted to a common dtype.
 fn add_product(
     op: &'static str,
     [x, a, b]: [&Tensor; 3],
@@ -33,10 +33,10 @@ fn add_product(
     product: fn(&Tensor, &Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
     let promoted = [x, a, b].iter().map(|t| t.dtype()).fold(x.dtype(), DType::promote);
-    let dtype = precision::wanted_dtype(op, &[x, a, b]).unwrap_or(promoted);
+    let dtype = precision::autocast_operand_dtype(op, &[x, a, b]).unwrap_or(promoted);
     let _off = autocast_off();
     let single = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
-    // Operands that autocast makes narrower are rounded first.
+    // Operands that autocast narrows are rounded first.
     let cast = |t: &Tensor| to_dtype(&to_dtype(t, dtype)?, single);
     let product = product(&cast(a)?, &cast(b)?)?;
     if !x.shape().broadcasts_to(product.shape()) {
@@ -88,7 +88,8 @@ pub fn addmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha:
 /// Computes β·x + α·A·v for a matrix A `[n, k]` and a vector v `[k]`; x broadcasts to `[n]`. See [`addmm`].
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless A is a matrix, v a vector of its width, and x broadcasts to the product;
+/// [`Error::ShapeMismatch`] unless A is a matrix, v is a vector whose length is A's column count, and x broadcasts to
+/// the product;
 /// [`Error::DTypeMismatch`] for bool.
 #[tensor_method(autocast = Half)]
 pub fn addmv(x: &Tensor, a: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
@@ -150,7 +151,7 @@ pub fn addbmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha
     })
 }
 
-/// Returns an error unless A and B are batches of matrices that can be multiplied one by one.
+/// Returns an error unless A and B are batches of matrices with fitting shapes.
 fn check_batches(op: &'static str, tensors: [&Tensor; 3]) -> Result<()> {
     check_ranks(
         op,
@@ -168,9 +169,9 @@ fn check_batches(op: &'static str, tensors: [&Tensor; 3]) -> Result<()> {
     }
 }
 
-/// Computes the inner product Σ aᵢ·bᵢ of two tensors of the same number of elements, in row-major order.
+/// Computes the inner product Σ aᵢ·bᵢ of two tensors with the same number of elements, in row-major order.
 ///
-/// This is NumPy's `vdot`: shapes may differ. [`dot`](crate::ops::dot) takes vectors only.
+/// This is NumPy's `vdot`: shapes may differ. [`dot`](crate::ops::dot) accepts only vectors.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the element counts differ; [`Error::DTypeMismatch`] for bool.

@@ -1,4 +1,4 @@
-//! Contractions: sums of products over named axes, computed as matrix products, and bilinear maps.
+//! Contractions: sums of products over labelled axes, computed as matrix products, and bilinear maps.
 
 use crate::ops::elementwise::arithmetic;
 use crate::ops::primitive::precision::{in_single, widen_all_operands};
@@ -12,7 +12,7 @@ use pellucid_ir::{Error, Result, Shape};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The name of an axis: a letter, or the number of an axis under `...`, counted from the right.
+/// The label of an axis: a letter, or the index of an axis under `...`, counted from the right.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Label {
     Under(usize),
@@ -28,7 +28,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// A factor of the product, with one label for each axis. No label repeats.
+/// A factor of the product, with one distinct label for each axis.
 #[derive(Clone)]
 struct LabelledFactor {
     tensor: Tensor,
@@ -40,11 +40,12 @@ const ALL_ORDERS: usize = 8;
 
 /// Computes an Einstein summation: `einsum("ij,jk->ik", &[a, b])` sums the product over the letters not in the result.
 ///
-/// A letter names an axis in every factor that has it; repeated in one factor, it selects the diagonal. `...` stands
-/// for axes without names, which broadcast. Without `->`, the result has the axes of `...`, then the letters that occur
-/// once, in alphabetical order. Up to 8 factors are contracted in the order with the fewest multiplications; with more
-/// factors the cheapest pair goes first. Each contraction is one matrix product. The order minimizes multiplications,
-/// not memory: an intermediate result of more than two factors may be larger than all factors and the result.
+/// A letter labels an axis in every factor that contains it. If it is repeated in one factor, it selects the diagonal.
+/// `...` represents unlabelled axes, which broadcast. Without `->`, the result has the axes of `...`, then the letters
+/// that occur once, in alphabetical order. Up to 8 factors are contracted in the order with the fewest multiplications.
+/// With more factors, the cheapest pair is contracted first. Each contraction is one matrix product. The order
+/// minimizes multiplications, not memory: an intermediate result of more than two factors may be larger than all
+/// factors and the result.
 ///
 /// ```
 /// use pellucid::{Tensor, ops};
@@ -56,14 +57,14 @@ const ALL_ORDERS: usize = 8;
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a malformed equation, or one that does not fit the number of factors and axes;
-/// [`Error::ShapeMismatch`] if axes of one name have different lengths other than 1.
+/// [`Error::ShapeMismatch`] if axes with one label have different lengths other than 1.
 #[operation(autocast = Half)]
 pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let invalid = |reason: String| Error::invalid("einsum", format!("{reason} in \"{equation}\""));
-    let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
-    let (inputs, output) = match text.split_once("->") {
+    let compact_equation: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
+    let (inputs, output) = match compact_equation.split_once("->") {
         Some((inputs, output)) => (inputs, Some(output)),
-        None => (&text[..], None),
+        None => (&compact_equation[..], None),
     };
     let terms: Vec<&str> = inputs.split(',').collect();
     if terms.len() != factors.len() {
@@ -133,11 +134,11 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
     let mut length: BTreeMap<Label, usize> = BTreeMap::new();
     for (factor, labels) in factors.iter().zip(&named) {
         for (&label, &len) in labels.iter().zip(factor.shape().iter()) {
-            let known = length.entry(label).or_insert(len);
-            if *known == 1 {
-                *known = len;
+            let common_length = length.entry(label).or_insert(len);
+            if *common_length == 1 {
+                *common_length = len;
             }
-            if len != *known && len != 1 {
+            if len != *common_length && len != 1 {
                 let help = format!("all lengths of {label} must be equal or 1; transpose a factor, or use two letters");
                 return Err(Error::shapes("einsum", factors.iter().map(|f| f.shape()), help));
             }
@@ -147,7 +148,7 @@ fn contract(factors: &[&Tensor], named: Vec<Vec<Label>>, result: &[Label]) -> Re
     for (factor, labels) in factors.iter().zip(named) {
         terms.push(LabelledFactor::new(factor, labels, &length)?);
     }
-    // One product or one sum is a single kernel, which rounds once; only more kernels need widening.
+    // A single kernel, for one product or one sum, rounds once. Only several kernels need widening.
     let is_lonely = |k: usize, l: &Label| {
         !result.contains(l) && terms.iter().enumerate().all(|(j, t)| j == k || !t.labels.contains(l))
     };
@@ -170,7 +171,7 @@ fn contract_pairwise(
     result: &[Label],
     length: &BTreeMap<Label, usize>,
 ) -> Result<Tensor> {
-    // An axis that is in one factor only and not in the result is summed first.
+    // An axis that only one factor contains, and that is not in the result, is summed first.
     for k in 0..terms.len() {
         let others: Vec<Label> =
             terms.iter().enumerate().filter(|(j, _)| *j != k).flat_map(|(_, t)| t.labels.clone()).collect();
@@ -193,7 +194,7 @@ fn cheapest_pair(terms: &[LabelledFactor], result: &[Label], length: &BTreeMap<L
     let n = terms.len();
     let cost = |labels: &[Label]| labels.iter().map(|l| length[l] as f64).product::<f64>();
     // The product of the selected terms keeps the labels that the result or another term contains.
-    let labels_of = |inside: &dyn Fn(&usize) -> bool| -> Vec<Label> {
+    let remaining_labels = |inside: &dyn Fn(&usize) -> bool| -> Vec<Label> {
         let mut labels: Vec<Label> = (0..n).filter(inside).flat_map(|k| terms[k].labels.clone()).collect();
         labels.sort_unstable();
         labels.dedup();
@@ -201,7 +202,7 @@ fn cheapest_pair(terms: &[LabelledFactor], result: &[Label], length: &BTreeMap<L
         labels
     };
     let both = |a: &dyn Fn(&usize) -> bool, b: &dyn Fn(&usize) -> bool| {
-        let mut labels = [labels_of(a), labels_of(b)].concat();
+        let mut labels = [remaining_labels(a), remaining_labels(b)].concat();
         labels.sort_unstable();
         labels.dedup();
         cost(&labels)
@@ -214,40 +215,41 @@ fn cheapest_pair(terms: &[LabelledFactor], result: &[Label], length: &BTreeMap<L
         let price = |&(i, j): &(usize, usize)| both(&|&k| k == i, &|&k| k == j);
         return pairs().min_by(|a, b| price(a).total_cmp(&price(b))).expect("the list must have at least two terms");
     }
-    // Dynamic programming over subsets: the best order of a set follows from its best split in two. Subsets of a set
+    // Dynamic programming over subsets: the best order of a set follows from its best split into two subsets. Subsets
     // have smaller bit patterns than the set.
-    let all = (1u32 << n) - 1;
+    let full_set = (1u32 << n) - 1;
     let has = |set: u32| move |k: &usize| set >> k & 1 == 1;
     let mut best = vec![(0.0f64, 0u32); 1 << n];
-    for set in 1..=all {
+    for set in 1..=full_set {
         if set.count_ones() < 2 {
             continue;
         }
         let mut choice = (f64::INFINITY, 0);
-        let mut part = (set - 1) & set;
-        while part > 0 {
-            let rest = set & !part;
-            if part < rest {
-                let total = best[part as usize].0 + best[rest as usize].0 + both(&has(part), &has(rest));
+        let mut subset = (set - 1) & set;
+        while subset > 0 {
+            let complement = set & !subset;
+            if subset < complement {
+                let total =
+                    best[subset as usize].0 + best[complement as usize].0 + both(&has(subset), &has(complement));
                 if total < choice.0 {
-                    choice = (total, part);
+                    choice = (total, subset);
                 }
             }
-            part = (part - 1) & set;
+            subset = (subset - 1) & set;
         }
         best[set as usize] = choice;
     }
     // Descend to a pair of single terms.
-    let mut set = all;
+    let mut set = full_set;
     while set.count_ones() > 2 {
-        let part = best[set as usize].1;
-        set = if part.count_ones() > 1 { part } else { set & !part };
+        let subset = best[set as usize].1;
+        set = if subset.count_ones() > 1 { subset } else { set & !subset };
     }
     (set.trailing_zeros() as usize, (31 - set.leading_zeros()) as usize)
 }
 
 impl LabelledFactor {
-    /// Creates a factor. Repeated labels select the diagonal, and axes of length 1 that broadcast are removed.
+    /// Creates a factor. Repeated labels select the diagonal. Axes of length 1 that broadcast are removed.
     fn new(tensor: &Tensor, labels: Vec<Label>, length: &BTreeMap<Label, usize>) -> Result<LabelledFactor> {
         let mut factor = LabelledFactor { tensor: tensor.clone(), labels };
         for k in (0..factor.labels.len()).rev() {
@@ -268,7 +270,7 @@ impl LabelledFactor {
         Ok(factor)
     }
 
-    /// Sums over the labels that are not kept.
+    /// Sums over the labels for which `keep` is false.
     fn sum_all_but(self, keep: impl Fn(Label) -> bool) -> Result<LabelledFactor> {
         let gone: Vec<isize> = (0..self.labels.len()).filter(|&k| !keep(self.labels[k])).map(|k| k as isize).collect();
         if gone.is_empty() {
@@ -289,12 +291,13 @@ impl LabelledFactor {
             return Ok(self.tensor.clone());
         }
         let axis = |l: &Label| {
-            self.labels.iter().position(|own| own == l).expect("the factor must have an axis with this label") as isize
+            self.labels.iter().position(|label| label == l).expect("the factor must have an axis with this label")
+                as isize
         };
         view::permute(&self.tensor, order.iter().map(axis).collect::<Vec<_>>())
     }
 
-    /// Multiplies two factors and sums over the shared labels that are not kept, as one batched matrix product.
+    /// Multiplies two factors and sums over the shared labels for which `keep` is false, as one batched matrix product.
     fn contract_with(self, other: LabelledFactor, keep: impl Fn(Label) -> bool) -> Result<LabelledFactor> {
         let shared = |l: &Label| self.labels.contains(l) && other.labels.contains(l);
         let only = |a: &LabelledFactor| a.labels.iter().copied().filter(|l| !shared(l)).collect::<Vec<_>>();
@@ -307,7 +310,8 @@ impl LabelledFactor {
         let inner: usize = lengths(&self, &summed).iter().product();
         let shape: Shape = [&stacks[..], &rows[..], &columns[..]].concat().into();
         if summed.is_empty() {
-            // Without a sum the product is elementwise: each factor gets axes of length 1 for the labels of the other.
+            // Without a sum the product is elementwise: each factor gets axes of length 1 for the labels of the other
+            // factor.
             let ones = |n: usize| vec![1usize; n];
             let a = self.permuted(&[&stack[..], &left[..]].concat())?;
             let a = view::reshape(&a, Shape::from([&stacks[..], &rows[..], &ones(right.len())[..]].concat()))?;
@@ -327,11 +331,11 @@ impl LabelledFactor {
 
 /// Sums products over the axes `axes_a` of a, paired with `axes_b` of b.
 ///
-/// The result has the other axes of a, then the other axes of b.
+/// The result has the unpaired axes of a, then the unpaired axes of b.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the lists differ in length or contain an axis twice; [`Error::AxisOutOfRange`];
-/// [`Error::ShapeMismatch`] if paired axes differ in length and neither is 1, which broadcasts.
+/// [`Error::ShapeMismatch`] if paired axes differ in length and neither length is 1, which broadcasts.
 #[tensor_method]
 pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> Result<Tensor> {
     let op = "tensordot";
@@ -351,8 +355,8 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     if !from.iter().zip(&to).all(fits) {
         return Err(Error::shapes(op, [a.shape(), b.shape()], "paired axes must have equal lengths, or length 1"));
     }
-    // The axes of a are labelled 0, 1, ..; an axis of b gets the next number, or the number of the axis of a it is
-    // paired with.
+    // The axes of a are labelled 0, 1, ... A paired axis of b gets the label of its axis of a; any other axis of b gets
+    // the next label.
     let left: Vec<Label> = (0..a.rank()).map(Label::Under).collect();
     let partner = |k: usize| to.iter().position(|&t| t == k).map_or(a.rank() + k, |i| from[i]);
     let right: Vec<Label> = (0..b.rank()).map(|k| Label::Under(partner(k))).collect();
@@ -363,7 +367,7 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     contract(&[a, b], vec![left, right], &result)
 }
 
-/// Computes the sum of products over the last axes of both (NumPy's `inner`); a 0-d operand multiplies.
+/// Computes the sum of products over the last axes of both operands (NumPy's `inner`). A 0-d operand is a factor.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the last axes differ in length.
@@ -375,7 +379,7 @@ pub fn inner(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     tensordot(a, b, &[-1], &[-1])
 }
 
-/// Computes the Kronecker product: every element of a times all of b. The shorter shape is padded with leading 1s.
+/// Computes the Kronecker product: every element of a times the tensor b. The shorter shape is padded with leading 1s.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -393,7 +397,7 @@ pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Computes yₖ = Σᵢⱼ aᵢ·Wₖᵢⱼ·cⱼ + bₖ, for a `[.., n]`, c `[.., m]`, W `[out, n, m]`, b `[out]`; y is `[.., out]`. The
 /// leading axes of a and c broadcast. In half precision, y is computed in `f32` and rounded once.
 ///
-/// It stores the products of one input with W: out·m (or out·n) elements for each row.
+/// The operation stores the products of one input with W: out·m (or out·n) elements for each row.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the last axes of a and c have the lengths of the last two axes of W;

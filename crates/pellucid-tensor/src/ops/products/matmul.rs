@@ -1,4 +1,4 @@
-//! Matrix products for operands of all ranks.
+//! Matrix products of operands of all ranks.
 
 use crate::autocast::autocast_off;
 use crate::autograd::{apply_one, interface::*};
@@ -20,15 +20,15 @@ use pellucid_ir::kernel::{Kernel, MatMul};
 use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::SmallVec;
 
-/// Computes C = A·B over the last two axes, or A·B + b; the axes before the last two broadcast.
+/// Computes C = A·B over the last two axes, or A·B + b. The axes before the last two broadcast.
 ///
 /// ∂A = g·Bᵀ and ∂B = Aᵀ·g, summed over broadcast batch axes. The gradient of an operand that is a transposed view is
-/// computed transposed, (B·gᵀ)ᵀ and (gᵀ·A)ᵀ. It then has the memory order of the operand: the gradient of a dense
-/// weight is dense. The graph does not depend on this, nor does the order in which higher-order gradients are summed.
+/// computed transposed, as (B·gᵀ)ᵀ and (gᵀ·A)ᵀ. So it has the memory order of the operand: the gradient of a dense
+/// weight is dense. This affects neither the graph nor the order in which higher-order gradients are summed.
 struct MatrixProduct {
     transposed: [bool; 2],
-    /// Stores the result in column-major order, as the view (Bᵀ·Aᵀ)ᵀ.
-    columns: bool,
+    /// Whether the result is stored in column-major order, as the view (Bᵀ·Aᵀ)ᵀ.
+    is_column_major: bool,
 }
 
 impl Operation for MatrixProduct {
@@ -43,8 +43,10 @@ impl Operation for MatrixProduct {
         if saves.needs(0) {
             saves.input(1);
         }
-        let out = match self.columns {
-            true => flipped(&multiply(device, [&flipped(inputs[1]), &flipped(inputs[0])], None)?),
+        let out = match self.is_column_major {
+            true => {
+                transposed_view(&multiply(device, [&transposed_view(inputs[1]), &transposed_view(inputs[0])], None)?)
+            }
             false => multiply(device, [inputs[0], inputs[1]], inputs.get(2).copied())?,
         };
         Ok(smallvec![out])
@@ -63,7 +65,7 @@ impl Operation for MatrixProduct {
         }
         if needs.contains(1) {
             let a = saved.input(0)?;
-            // If the batch shares the matrix, one product sums over the batch.
+            // If all batch elements share the matrix, one product sums over the batch.
             let (a, g) = fold_batch_into_rows(&a, &g, saved.input_shape(1).rank())?.unwrap_or((a, g));
             let unreduced = product(&flip(&a)?, &g, None, self.transposed[1])?;
             gradients[1] = Some(sum_to(&unreduced, &saved.input_shape(1))?);
@@ -73,7 +75,7 @@ impl Operation for MatrixProduct {
 }
 
 /// Submits the kernel into a new array. Its epilogue adds the bias block by block. In half precision it reads the
-/// product in `f32`, so that the sum is rounded once.
+/// product in `f32`, so the sum is rounded once.
 fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result<Array> {
     let added = formula!(|product, bias| product + bias);
     let program = |bias: &Array| match bias.dtype() {
@@ -92,23 +94,23 @@ fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result
 }
 
 /// Returns a view with the last two axes swapped.
-fn flipped(x: &Array) -> Array {
+fn transposed_view(x: &Array) -> Array {
     let mut order: SmallVec<[usize; 6]> = (0..x.shape().rank()).collect();
     let last = order.len() - 1;
     order.swap(last - 1, last);
     x.view(x.layout().permute(&order))
 }
 
-fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, columns: bool) -> Result<Tensor> {
+fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, is_column_major: bool) -> Result<Tensor> {
     let column_by_column = |x: &Tensor| {
         let layout = x.array().layout();
         !layout.is_contiguous() && layout.strides()[x.rank() - 2] == 1
     };
     let inputs: SmallVec<[&Tensor; 4]> = [a, b].into_iter().chain(bias).collect();
-    apply_one(MatrixProduct { transposed: [column_by_column(a), column_by_column(b)], columns }, &inputs)
+    apply_one(MatrixProduct { transposed: [column_by_column(a), column_by_column(b)], is_column_major }, &inputs)
 }
 
-/// Merges the batch axes of A and g with their row axis, if B has rank 2 and is shared by the batch.
+/// Merges the batch axes of A and g with their row axis, if B has rank 2 and all batch elements share it.
 fn fold_batch_into_rows(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(Tensor, Tensor)>> {
     let rows = |t: &Tensor| t.shape()[..t.rank() - 1].iter().product::<usize>();
     if rank != 2 || a.rank() == 2 || rows(a) != rows(g) {
@@ -118,10 +120,10 @@ fn fold_batch_into_rows(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(T
     Ok(Some((flat(a)?, flat(g)?)))
 }
 
-/// Computes the matrix product, as NumPy's `@`.
+/// Computes the matrix product, like NumPy's `@`.
 ///
-/// The last two axes are matrices, and the axes before them broadcast. A 1-D first operand is a row, a 1-D second one a
-/// column; the result does not have this axis. Dtypes are promoted; booleans are rejected.
+/// The last two axes are matrices, and the axes before them broadcast. A 1-D first operand is a row, and a 1-D second
+/// operand is a column; the result does not have this axis. Dtypes are promoted; booleans are rejected.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the inner lengths differ, for 0-d operands, and if batch axes do not broadcast;
@@ -147,8 +149,8 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
     if dtype == DType::Bool {
         return Err(Error::dtypes("matmul", [a.dtype(), b.dtype()], "booleans have no matrix product; use to_dtype()"));
     }
-    let dtype = precision::wanted_dtype("matmul", &[a, b]).unwrap_or(dtype);
-    // A bias that is added after the product, to the rounded product, would round half precision twice.
+    let dtype = precision::autocast_operand_dtype("matmul", &[a, b]).unwrap_or(dtype);
+    // Adding the bias to the rounded product would round half precision twice.
     if let Some(bias) = bias.filter(|bias| matches!(dtype, DType::F16 | DType::BF16) && !is_epilogue(bias, dtype, b)) {
         let [a, b, wide] = [
             copy::to_dtype(a, dtype)?,
@@ -167,8 +169,8 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
         Some(bias) if is_epilogue(bias, dtype, b) => (Some(bias), None),
         other => (None, other),
     };
-    // A batch of rows times one matrix is computed as one product with more rows, for every layout: products with
-    // different numbers of rows may sum in different orders.
+    // A batch of rows times one matrix is computed as one product with more rows, for every layout, because products
+    // with different row counts may sum in different orders.
     let joined = (x.rank() > 2 && y.rank() == 2).then(|| x.shape()[..x.rank() - 1].iter().product::<usize>());
     let product = match joined {
         Some(rows) => {
@@ -186,7 +188,7 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
     }
 }
 
-/// Returns true if the kernel of a product by B can add the bias: a vector over the columns of one matrix.
+/// Returns true if the kernel of a product with B can add the bias: a vector over the columns of one matrix.
 fn is_epilogue(bias: &Tensor, dtype: DType, b: &Tensor) -> bool {
     bias.dtype() == dtype && b.rank() == 2 && bias.shape()[..] == b.shape()[1..]
 }
@@ -194,7 +196,7 @@ fn is_epilogue(bias: &Tensor, dtype: DType, b: &Tensor) -> bool {
 /// Computes the inner product Σ aᵢ·bᵢ of two vectors, a 0-d tensor.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless both are 1-D and equally long.
+/// [`Error::ShapeMismatch`] unless both are 1-D with equal length.
 #[tensor_method]
 pub fn dot(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.rank() != 1 || b.rank() != 1 {
@@ -264,7 +266,7 @@ pub fn trace(x: &Tensor) -> Result<Tensor> {
     reductions::sum(&diagonal(x, 0, 0, 1)?, ..)
 }
 
-/// Computes the cross product a × b along an axis of length 3, with broadcasting. The axis is one of the result.
+/// Computes the cross product a × b along an axis of length 3, with broadcasting. The axis refers to the result.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] unless the axis has length 3 in both.

@@ -1,8 +1,8 @@
-//! Random number generators whose state, a key and a counter, is on the device that draws.
+//! Random number generators. Their state, a key and a counter, is stored on the device that draws.
 //!
-//! The process has one seed. Every thread that draws without an explicit generator has a stream with its own key, so no
-//! two threads draw equal numbers and no draw waits for another thread. [`manual_seed`] changes the seed and increments
-//! its generation number. A thread compares that number before it draws, which costs one atomic load.
+//! The process has one seed. Every thread that draws without an explicit generator has a stream with a separate key. So
+//! no two threads draw equal numbers, and no draw waits for another thread. [`manual_seed`] changes the seed and
+//! increments its generation. A thread compares the generation before it draws, which costs one atomic load.
 
 use crate::device::Device;
 use crate::engine;
@@ -21,24 +21,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 
-/// A stream of random numbers (Philox 4×32-10; Salmon et al. 2011), equal on every device and for every number of
+/// A stream of random numbers (Philox 4×32-10; Salmon et al. 2011). It is equal on every device and for every number of
 /// threads. Its state is an `i64 [2]` tensor, (key, counter). Every draw reads and advances it on the device, so a
 /// replayed step continues the stream. Clones share the stream.
 ///
-/// Every device has a counter of its own, which starts at 0: draws on one device do not advance the stream on another.
+/// Every device has a separate counter, which starts at 0: draws on one device do not advance the stream on another.
 #[derive(Clone, Debug)]
 pub struct Generator {
     /// The state on the CPU.
     state: Tensor,
-    /// The states on other devices that have drawn.
+    /// The states on other devices on which the generator has drawn.
     others: Arc<Mutex<DeviceStates>>,
-    /// The records to which this handle adds the state of a device before the first draw there.
+    /// The records to which this handle adds the state of a device, before the first draw on the device.
     records: Vec<StateRecord>,
 }
 
 type DeviceStates = Vec<(Device, Tensor)>;
 
-/// The states of a generator on the devices that a computation draws on, from before its first draw there.
+/// The states of a generator on the devices of a computation, before the first draw on each device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StateRecord(Arc<Mutex<DeviceStates>>);
 
@@ -58,8 +58,8 @@ impl StateRecord {
 }
 
 impl Generator {
-    /// Creates the stream with this key, at its start. A generator that is created inside a captured step restarts in
-    /// every launch.
+    /// Creates the stream with the key `seed`, at its start. A generator that is created inside a captured step
+    /// restarts in every launch.
     pub fn new(seed: u64) -> Generator {
         Generator::from_states(Tensor::from([seed as i64, 0]), Vec::new())
     }
@@ -69,15 +69,15 @@ impl Generator {
         Generator { state, others: Arc::new(Mutex::new(others)), records: Vec::new() }
     }
 
-    /// Returns a handle of this generator that adds the state of each device to `record` before the first draw there. A
-    /// step on one device then copies no state of another.
+    /// Returns a handle of this generator that adds the state of each device to `record` before the first draw on the
+    /// device. So a step on one device does not copy the states of other devices.
     pub(crate) fn recorded(&self, record: &StateRecord) -> Generator {
         let records = self.records.iter().chain([record]).cloned().collect();
         Generator { records, ..self.clone() }
     }
 
     /// Returns a generator that continues at the recorded states, without advancing them. On devices without a recorded
-    /// state the key is this generator's.
+    /// state, it starts with this generator's key.
     pub(crate) fn at_states(&self, record: &StateRecord) -> Result<Generator> {
         let copied = |(device, state): &(Device, Tensor)| Ok((*device, copy::copy(state)?));
         let (mut cpu, others): (DeviceStates, DeviceStates) = record
@@ -119,14 +119,14 @@ impl Generator {
         if let Some((_, state)) = others.iter().find(|(other, _)| *other == device) {
             return Ok(state.clone());
         }
-        // The state is created in eager mode, so that it continues from launch to launch if a captured step draws
+        // The state is created in eager mode, so that it continues from launch to launch, even if a captured step draws
         // first.
         let state = engine::eager(|| start_of(&self.state)?.try_to(device))?;
         others.push((device, state.clone()));
         Ok(state)
     }
 
-    /// Returns the states on all devices that have drawn, and on the CPU, which is the first.
+    /// Returns the states on the CPU, which is first, and on all devices on which the generator has drawn.
     pub fn states(&self) -> Vec<(Device, Tensor)> {
         let others = self.lock();
         [(Device::cpu(), self.state.clone())].into_iter().chain(others.iter().cloned()).collect()
@@ -162,7 +162,7 @@ impl Generator {
     /// [`Error::InvalidArgument`] without a state on the CPU, and while a step is captured; the errors of the devices.
     /// On error nothing is changed.
     pub fn set_states(&self, states: &[(Device, Tensor)]) -> Result<()> {
-        self.prepare_states(states)?.iter().try_for_each(|(own, value)| in_place::copy_(own, value))
+        self.prepare_states(states)?.iter().try_for_each(|(state, value)| in_place::copy_(state, value))
     }
 
     /// Checks states, and returns the tensors that [`set_states`](Generator::set_states) writes with their new values.
@@ -184,8 +184,8 @@ impl Generator {
                 return Err(Error::dtypes(op, [state.dtype()], help));
             }
         }
-        let given = |device: Device| states.iter().find(|(other, _)| *other == device).map(|(_, state)| state);
-        let Some(cpu) = given(Device::cpu()) else {
+        let new_state = |device: Device| states.iter().find(|(other, _)| *other == device).map(|(_, state)| state);
+        let Some(cpu) = new_state(Device::cpu()) else {
             let reason = "the states do not include the state of the CPU, which determines the key on other devices";
             return Err(Error::invalid(op, reason));
         };
@@ -193,17 +193,18 @@ impl Generator {
             self.state_on(*device)?;
         }
         let start = start_of(&cpu.try_to(Device::cpu())?)?;
-        let value =
-            |(device, own): (Device, Tensor)| Ok((own, copy::copy(given(device).unwrap_or(&start))?.try_to(device)?));
+        let value = |(device, state): (Device, Tensor)| {
+            Ok((state, copy::copy(new_state(device).unwrap_or(&start))?.try_to(device)?))
+        };
         self.states().into_iter().map(value).collect()
     }
 
-    /// Restarts the stream with another key on all devices.
+    /// Resets all devices to counter 0 of the stream `key`.
     fn restart(&self, key: u64) -> Result<()> {
         self.set_state(&Tensor::from([key as i64, 0]))
     }
 
-    /// Restarts the stream with another key.
+    /// Restarts the stream with the key `seed` on all devices.
     ///
     /// # Errors
     /// [`Error::ReadInCapture`](crate::Error::ReadInCapture) while a step is captured.
@@ -213,10 +214,10 @@ impl Generator {
     }
 
     /// Returns a generator of another stream, at its start. The stream depends only on this generator's key and on
-    /// `key`, not on the number of earlier draws: equal keys give equal streams, different keys different streams.
+    /// `key`, not on the number of earlier draws. Equal keys give equal streams, and different keys different streams.
     ///
     /// Use it for draws on several threads that must not depend on their order: fork one generator for each task, with
-    /// the index of the task as the key, and pass it on or draw in its [`scope`](Generator::scope).
+    /// the index of the task as the key. Pass the generator to the task, or draw in its [`scope`](Generator::scope).
     ///
     /// ```
     /// use pellucid::{DType, Generator, ops};
@@ -261,9 +262,9 @@ impl Generator {
 }
 
 impl Default for Generator {
-    /// Returns the generator of the current thread, from which operations without an explicit generator draw: that of
-    /// the innermost [`scope`](Generator::scope), otherwise the thread's stream of the process's seed (see
-    /// [`manual_seed`]).
+    /// Returns the generator of the current thread, from which operations without an explicit generator draw. This is
+    /// the generator of the innermost [`scope`](Generator::scope), otherwise the thread's stream of the process's seed
+    /// (see [`manual_seed`]).
     fn default() -> Generator {
         LOCAL.with_borrow_mut(|local| match local.scopes.last() {
             Some((_, generator)) => generator.clone(),
@@ -276,7 +277,7 @@ impl Default for Generator {
 #[must_use = "the scope lasts as long as the guard: let _scope = generator.scope();"]
 pub struct GeneratorScope {
     number: u64,
-    /// The scope belongs to this thread, so the guard must not leave it.
+    /// The scope is thread-local, so the guard must not be sent to another thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -287,14 +288,14 @@ impl Drop for GeneratorScope {
     }
 }
 
-/// Sets the seed of the process and restarts the random numbers of all threads: of the current thread immediately, of
-/// others at their next draw or launch of a captured step. Inside a [`Generator::scope`], restarts the generator of the
-/// scope only.
+/// Sets the seed of the process and restarts the random numbers of all threads. The current thread restarts
+/// immediately, other threads at their next draw or launch of a captured step. Inside a [`Generator::scope`], only the
+/// generator of the scope restarts.
 ///
-/// The current thread continues with the stream of [`Generator::new`]`(seed)`. Every other thread gets its own stream,
-/// whose key is derived from the seed and the thread's name. Threads without a name, or with equal names, are
-/// distinguished by the order of their first draws. A captured step keeps the stream of the thread that recorded it
-/// first, even when it moves to another thread. Use [`Generator::fork`] if the numbers of several threads must be
+/// The current thread continues with the stream of [`Generator::new`]`(seed)`. Every other thread gets a separate
+/// stream, whose key is derived from the seed and the thread's name. Threads without a name, or with equal names, are
+/// distinguished by the order of their first draws. A captured step keeps the stream of the thread that first recorded
+/// it, even when it moves to another thread. Use [`Generator::fork`] if the random numbers of several threads must be
 /// equal in every run. The initial seed is 0, and the main thread then has the stream of [`Generator::new`]`(0)`.
 ///
 /// ```
@@ -314,7 +315,7 @@ pub fn manual_seed(seed: u64) {
     if let Some(generator) = scoped {
         return generator.reseed(seed);
     }
-    // The restart of this thread's stream can fail, so it precedes the change of the process's seed.
+    // The restart of this thread's stream can fail, so it precedes the change of the seed.
     Generator::default().reseed(seed);
     let generation = {
         let mut process = lock_process_seed();
@@ -325,20 +326,20 @@ pub fn manual_seed(seed: u64) {
     LOCAL.with_borrow_mut(|local| {
         let own = local.own();
         own.stream.0.generation.store(generation, Ordering::Release);
-        own.known = generation;
+        own.generation = generation;
     });
 }
 
-/// A thread's stream of the process's seed. A captured step keeps the stream of the thread that has recorded it, and
-/// draws from it on whatever thread it is launched. Clones are the same stream.
+/// A thread's stream of the process's seed. A captured step keeps the stream of the thread that recorded it, and draws
+/// from it on any thread that launches it. Clones share the stream.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct ThreadStream(Arc<SharedStream>);
 
 struct SharedStream {
-    /// The thread whose stream it is.
+    /// The thread of the stream.
     thread: Thread,
-    /// The generation of the seed for which the generator was started; [`NOT_STARTED`] before the first draw.
+    /// The generation of the seed at which the generator was started; [`NOT_STARTED`] before the first draw.
     generation: AtomicU64,
     generator: Mutex<Option<Generator>>,
 }
@@ -364,8 +365,8 @@ impl ThreadStream {
         })
     }
 
-    /// Restarts the stream if a thread has called [`manual_seed`] since it was used last. A captured step draws from
-    /// its state without a call of [`Generator::default`].
+    /// Restarts the stream if a thread has called [`manual_seed`] since the last use. A captured step draws from its
+    /// state without a call of [`Generator::default`].
     #[inline]
     pub(crate) fn refresh(&self) {
         let started = self.0.generation.load(Ordering::Acquire);
@@ -374,20 +375,20 @@ impl ThreadStream {
         }
     }
 
-    /// Returns the generation of the seed for which the stream is started, and its generator. Starts or restarts the
-    /// stream if it is necessary.
+    /// Returns the generation at which the stream is started, and its generator. Starts or restarts the stream if
+    /// necessary.
     #[cold]
     fn started(&self) -> (u64, Generator) {
-        let mut known = lock(&self.0.generator);
+        let mut current_generator = lock(&self.0.generator);
         let mut generation = self.0.generation.load(Ordering::Acquire);
-        if let (Some(generator), true) = (&*known, generation == GENERATION.load(Ordering::Acquire)) {
+        if let (Some(generator), true) = (&*current_generator, generation == GENERATION.load(Ordering::Acquire)) {
             return (generation, generator.clone());
         }
         let (current, key) = lock_process_seed().stream_of(&self.0.thread);
-        let generator = match &*known {
+        let generator = match &*current_generator {
             Some(generator) => {
-                // The state is written in place because captured steps hold it. A recording only references it and must
-                // not write it.
+                // The state is written in place, because captured steps hold it. A recording only references the state
+                // and must not write it.
                 let restart = || generator.restart(key);
                 let capturing = engine::mode() == engine::ExecutionMode::Capture;
                 // If another thread is using the state, the next draw tries again.
@@ -398,9 +399,9 @@ impl ThreadStream {
             }
             None => {
                 generation = current;
-                // The state is created in eager mode, so that it continues from launch to launch if a captured step
-                // draws first.
-                known.insert(engine::eager(|| Generator::new(key))).clone()
+                // The state is created in eager mode, so that it continues from launch to launch, even if a captured
+                // step draws first.
+                current_generator.insert(engine::eager(|| Generator::new(key))).clone()
             }
         };
         self.0.generation.store(generation, Ordering::Release);
@@ -412,9 +413,9 @@ impl ThreadStream {
 #[doc(hidden)]
 #[must_use = "the stream is in use as long as the guard"]
 pub struct ThreadStreamGuard {
-    /// The stream before; `None` if it was the same.
+    /// The previous stream; `None` if it was the same stream.
     before: Option<OwnStream>,
-    /// The guard restores the stream of its thread, so it must not leave it.
+    /// The guard restores the stream of its thread, so it must not be sent to another thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -431,7 +432,7 @@ impl Drop for ThreadStreamGuard {
 /// The generators of a thread.
 #[derive(Default)]
 struct ThreadGenerators {
-    /// The open scopes, the innermost last, with ascending ids.
+    /// The open scopes with ascending ids; the innermost is last.
     scopes: Vec<(u64, Generator)>,
     own: Option<OwnStream>,
 }
@@ -439,14 +440,14 @@ struct ThreadGenerators {
 /// The stream from which a thread draws, with its generator, which is read without a lock.
 struct OwnStream {
     stream: ThreadStream,
-    /// The generation of the seed for which the generator was started.
-    known: u64,
+    /// The generation of the seed at which the generator was started.
+    generation: u64,
     generator: Option<Generator>,
 }
 
 impl OwnStream {
     fn new(stream: ThreadStream) -> OwnStream {
-        OwnStream { stream, known: NOT_STARTED, generator: None }
+        OwnStream { stream, generation: NOT_STARTED, generator: None }
     }
 }
 
@@ -456,7 +457,7 @@ thread_local! {
 }
 
 impl ThreadGenerators {
-    /// Returns the thread's own stream, which has no key before the first draw.
+    /// Returns the thread's default stream, which has no key before the first draw.
     #[inline]
     fn own(&mut self) -> &mut OwnStream {
         self.own.get_or_insert_with(|| {
@@ -468,12 +469,12 @@ impl ThreadGenerators {
     #[inline]
     fn current_stream(&mut self) -> &Generator {
         let own = self.own();
-        if own.known != GENERATION.load(Ordering::Acquire) {
+        if own.generation != GENERATION.load(Ordering::Acquire) {
             own.generator = None;
         }
         own.generator.get_or_insert_with(|| {
-            let (known, generator) = own.stream.started();
-            own.known = known;
+            let (generation, generator) = own.stream.started();
+            own.generation = generation;
             generator
         })
     }
@@ -482,13 +483,13 @@ impl ThreadGenerators {
 /// The generation of the process's seed: the number of [`manual_seed`] calls.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// The process's seed, and the counts of its streams that threads have.
+/// The process's seed, and counts of the streams that were assigned to threads.
 struct ProcessSeed {
     seed: u64,
     generation: u64,
-    /// The number of threads without a name that have a stream.
+    /// The number of unnamed threads with a stream.
     unnamed: u64,
-    /// The number of threads of each name that have a stream, by the name's hash.
+    /// The number of threads with a stream for each name, by the hash of the name.
     names: HashMap<u64, u64>,
 }
 
@@ -501,14 +502,14 @@ fn lock_process_seed() -> std::sync::MutexGuard<'static, ProcessSeed> {
 impl ProcessSeed {
     /// Assigns an unused stream to a thread, and returns the generation of the seed and the key.
     fn stream_of(&mut self, thread: &Thread) -> (u64, u64) {
-        let number = match thread.name() {
+        let stream_index = match thread.name() {
             Some(name) => {
                 let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, fnv_1a);
                 let same = self.names.entry(hash).or_insert(0);
                 *same += 1;
                 // Before the first `manual_seed`, the main thread uses the seed itself as the key.
                 let is_main = name == "main" && self.generation == 0 && *same == 1;
-                // Streams of named threads have numbers in the upper half, others in the lower.
+                // The indices of named threads are in the upper half of the range, other indices in the lower half.
                 if is_main { 0 } else { same.to_le_bytes().into_iter().fold(hash, fnv_1a) | 1 << 63 }
             }
             None => {
@@ -516,11 +517,11 @@ impl ProcessSeed {
                 self.unnamed
             }
         };
-        (self.generation, self.seed.wrapping_add(split_mix_64(number)))
+        (self.generation, self.seed.wrapping_add(split_mix_64(stream_index)))
     }
 }
 
-/// Computes a step of the hash FNV-1a (Fowler, Noll & Vo).
+/// Computes one step of the hash FNV-1a (Fowler, Noll & Vo).
 fn fnv_1a(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
 }
@@ -541,7 +542,7 @@ fn start_of(state: &Tensor) -> Result<Tensor> {
     arithmetic::mul(state, Tensor::from([1i64, 0]))
 }
 
-/// Computes on the device the initial state of the stream that is derived from the key of `state` and `key`.
+/// Computes, on the device, the initial state of the stream that is derived from the key of `state` and from `key`.
 fn fork_state(state: &Tensor, key: u64) -> Result<Tensor> {
     let formula = formula! {
         // `split_mix_64` of the parent's key plus `add`. The masks make the arithmetic shifts logical.
@@ -553,7 +554,7 @@ fn fork_state(state: &Tensor, key: u64) -> Result<Tensor> {
         };
     };
     let mask = |shift: u32| (u64::MAX >> shift) as i64;
-    // The added constant separates a fork from the parent and from the streams of threads.
+    // The added constant separates a fork from its parent and from the streams of threads.
     let add = split_mix_64(key).wrapping_add(MIX[2]) as i64;
     let [a, b, c] = MIX.map(|m| m as i64);
     let params = [add, mask(30), mask(27), mask(31), a, b, c].map(Into::into);

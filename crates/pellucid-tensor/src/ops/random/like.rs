@@ -30,7 +30,7 @@ pub fn randn_like(x: &Tensor) -> Result<Tensor> {
 /// be a float.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an empty range, one of more than 2⁵³ values, or one that x's dtype cannot represent.
+/// [`Error::InvalidArgument`] for a range that is empty, has more than 2⁵³ values, or exceeds the range of x's dtype.
 #[tensor_method]
 pub fn randint_like(x: &Tensor, low: i64, high: i64) -> Result<Tensor> {
     let (op, dtype) = ("randint_like", x.dtype());
@@ -43,7 +43,7 @@ pub fn randint_like(x: &Tensor, low: i64, high: i64) -> Result<Tensor> {
     copy::to_dtype(&numbers, dtype)
 }
 
-/// Draws on x's device. The result is free if x is.
+/// Draws on x's device. The result is free if x is free.
 fn drawn_like(op: &'static str, x: &Tensor, dtype: DType, distribution: Distribution) -> Result<Tensor> {
     let array = draw(op, x.shape().clone(), dtype, distribution, (&Generator::default(), x.device()))?;
     array.set_pinned(!x.is_free());

@@ -86,7 +86,7 @@ pub fn randn_with(shape: impl Into<Shape>, dtype: DType, generator: &Generator) 
 /// Draws uniform integers (`i64`) on `low..high` from the thread's generator.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an empty range, or one of more than 2⁵³ values.
+/// [`Error::InvalidArgument`] for a range that is empty or has more than 2⁵³ values.
 #[doc(alias = "integers")]
 #[operation]
 pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
@@ -94,7 +94,8 @@ pub fn randint(low: i64, high: i64, shape: impl Into<Shape>) -> Result<Tensor> {
     uniform_integers("randint", low, high, |dtype| rand(shape, dtype))
 }
 
-/// Computes uniform integers (`i64`) on `low..high` from uniform values on [0, 1), which `uniform` draws in a dtype.
+/// Computes uniform integers (`i64`) on `low..high` from uniform values on [0, 1), which `uniform` draws in the given
+/// dtype.
 fn uniform_integers(
     op: &'static str,
     low: i64,
@@ -159,25 +160,25 @@ pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     value_range::nan_unless(&is_probability, &drawn)
 }
 
-/// Returns a random permutation of 0..n (`i64`); all are equally likely.
+/// Returns a random permutation of 0..n (`i64`). All permutations are equally likely.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
 #[doc(alias("permutation", "shuffle"))]
 #[operation]
 pub fn randperm(n: usize) -> Result<Tensor> {
-    // Keys have 53 random bits. With ten million keys, one shuffle in two hundred has two equal keys, which keep their
-    // order.
+    // Keys have 53 random bits. With ten million keys, one of two hundred permutations has two equal keys, which keep
+    // their order.
     sort::argsort(&rand([n], DType::F64)?, 0, false)
 }
 
-/// Draws `samples` classes (`i64`) with probabilities proportional to the weights `[.., C]`: `[.., samples]`.
+/// Draws `samples` classes (`i64`), `[.., samples]`, with probabilities proportional to the weights `[.., C]`.
 ///
-/// Without replacement the samples are the classes with the largest ln w + G, where G has the Gumbel distribution
+/// Without replacement, the samples are the classes with the largest ln w + G, where G has the Gumbel distribution
 /// (Efraimidis & Spirakis 2006). No class repeats.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] for a 0-d tensor or no class; [`Error::DTypeMismatch`] for integers;
+/// [`Error::ShapeMismatch`] for a 0-d tensor or zero classes; [`Error::DTypeMismatch`] for integers;
 /// [`Error::InvalidArgument`] for more samples than classes without replacement, for a weight that is negative,
 /// infinite or NaN, for weights whose sum is 0 or infinite, and for fewer positive weights than samples without
 /// replacement. In lazy and captured steps and on devices that defer their kernels, such weights are an
@@ -236,14 +237,14 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     if let Some(positive) = positive {
         is_valid = compare::logical_and(&is_valid, &compare::ge(&positive, samples as i64)?)?;
     }
-    // The kernel that selects the classes rejects an index that is not a class.
+    // The kernel that selects the classes rejects an invalid class index.
     select_rows(op, &create::indices(classes)?, &arithmetic::where_(&is_valid, &drawn, classes as i64)?)
 }
 
 /// Draws for [`multinomial`] from valid weights.
 fn draw_classes(weights: &Tensor, samples: usize, classes: usize, replacement: bool) -> Result<Tensor> {
     if replacement {
-        // Inverse transform sampling: the class whose interval of the cumulative sum contains a uniform value.
+        // Inverse transform sampling: selects the class whose interval of the cumulative sum contains a uniform value.
         let sums = scan::cumsum(weights, -1)?;
         let total = view::narrow(&sums, -1, classes - 1, 1)?;
         let shape = sums.shape().with_axis(sums.rank() - 1, samples);
@@ -254,7 +255,7 @@ fn draw_classes(weights: &Tensor, samples: usize, classes: usize, replacement: b
         );
     }
     let u = uniform_on(weights.device(), weights.shape().clone(), weights.dtype())?;
-    // Ascending −ln u / w is descending ln w + G.
+    // Ascending −ln u / w has the order of descending ln w + G.
     let keys = arithmetic::div(&arithmetic::neg(&transcendental::log1p(&arithmetic::neg(&u)?)?)?, weights)?;
     Ok(sort::topk(&keys, samples, -1, false)?.1)
 }

@@ -1,8 +1,8 @@
 //! Rearrangements in Einops notation: `"b (h 2) w -> b h w 2"` (Rogozhnikov, "Einops", 2022).
 //!
-//! The left side names the axes of x, the right side the axes of the result. Parentheses join several axes into one,
-//! the last of them varying fastest. `...` stands for any number of axes, and a number for an axis of this length
-//! without a name. Lengths are inferred from x; of the axes in a pair of parentheses all lengths but one must be given.
+//! The left side names the axes of x, and the right side names the axes of the result. Parentheses merge several axes
+//! into one; the last of them varies fastest. `...` represents any number of axes. A number represents an unnamed axis
+//! of this length. Lengths are inferred from x. In a pair of parentheses, all lengths but one must be given.
 
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::view;
@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, Shape};
 
-/// Splits, joins and permutes the axes of x by the pattern. Every axis is on both sides.
+/// Splits, merges and permutes the axes of x by the pattern. Every axis is on both sides.
 ///
 /// ```
 /// use pellucid::{DType, Tensor};
@@ -23,12 +23,12 @@ use pellucid_ir::{Error, Result, Shape};
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a malformed pattern, or one with an axis on one side only;
+/// [`Error::InvalidArgument`] for a malformed pattern, or a pattern with an axis on one side only;
 /// [`Error::ShapeMismatch`] if x does not fit the pattern.
 #[tensor_method]
 pub fn rearrange(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
     let plan = EinopsPlan::new("rearrange", x, pattern, lengths)?;
-    if let Some(axis) = plan.lost().next() {
+    if let Some(axis) = plan.dropped_axes().next() {
         return Err(plan.invalid(format!("{} is on the left only: use reduce() to reduce it", plan.name(axis))));
     }
     if let Some(axis) = plan.new_axes().next() {
@@ -37,7 +37,7 @@ pub fn rearrange(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result
     plan.finish(&plan.split_axes(x)?, &plan.left)
 }
 
-/// The reduction that [`reduce`] applies over the axes that the result does not have.
+/// The reduction over the axes that only the left side contains; see [`reduce`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EinopsReduction {
     /// The sum of the elements.
@@ -52,7 +52,7 @@ pub enum EinopsReduction {
     Prod,
 }
 
-/// Like [`rearrange`], but reduces the axes that are on the left side only.
+/// Rearranges x as [`rearrange`] does, and reduces the axes that only the left side contains.
 ///
 /// ```
 /// use pellucid::{DType, Tensor, ops::einops::EinopsReduction};
@@ -69,22 +69,22 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: EinopsReduction, lengths: &[(&str
     if let Some(axis) = plan.new_axes().next() {
         return Err(plan.invalid(format!("{} is on the right only: use einops::repeat()", plan.name(axis))));
     }
-    let lost: Vec<isize> =
+    let dropped_axes: Vec<isize> =
         (0..plan.left.len()).filter(|&k| !plan.right.contains(&plan.left[k])).map(|k| k as isize).collect();
     let split = plan.split_axes(x)?;
     let kept: Vec<usize> = plan.left.iter().copied().filter(|axis| plan.right.contains(axis)).collect();
     let folded = match fold {
-        _ if lost.is_empty() => split,
-        EinopsReduction::Sum => reductions::sum(&split, &lost[..])?,
-        EinopsReduction::Mean => reductions::mean(&split, &lost[..])?,
-        EinopsReduction::Max => reductions::max(&split, &lost[..])?,
-        EinopsReduction::Min => reductions::min(&split, &lost[..])?,
-        EinopsReduction::Prod => reductions::prod(&split, &lost[..])?,
+        _ if dropped_axes.is_empty() => split,
+        EinopsReduction::Sum => reductions::sum(&split, &dropped_axes[..])?,
+        EinopsReduction::Mean => reductions::mean(&split, &dropped_axes[..])?,
+        EinopsReduction::Max => reductions::max(&split, &dropped_axes[..])?,
+        EinopsReduction::Min => reductions::min(&split, &dropped_axes[..])?,
+        EinopsReduction::Prod => reductions::prod(&split, &dropped_axes[..])?,
     };
     plan.finish(&folded, &kept)
 }
 
-/// Like [`rearrange`], but repeats x along axes that are on the right side only.
+/// Rearranges x as [`rearrange`] does, and repeats it along axes that only the right side contains.
 ///
 /// ```
 /// use pellucid::{ops::einops, Tensor};
@@ -99,19 +99,19 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: EinopsReduction, lengths: &[(&str
 #[operation(entry = einops_repeat)]
 pub fn repeat(x: &Tensor, pattern: &str, lengths: &[(&str, usize)]) -> Result<Tensor> {
     let plan = EinopsPlan::new("repeat", x, pattern, lengths)?;
-    if let Some(axis) = plan.lost().next() {
+    if let Some(axis) = plan.dropped_axes().next() {
         return Err(plan.invalid(format!("{} is on the left only: use reduce() to reduce it", plan.name(axis))));
     }
     let new: Vec<usize> = plan.new_axes().collect();
     let split = plan.split_axes(x)?;
     let shape: Shape = new.iter().map(|&axis| plan.axes[axis].len).chain(split.shape().iter().copied()).collect();
-    let all: Vec<usize> = new.iter().chain(&plan.left).copied().collect();
-    plan.finish(&broadcast::broadcast_to(&split, shape)?, &all)
+    let all_axes: Vec<usize> = new.iter().chain(&plan.left).copied().collect();
+    plan.finish(&broadcast::broadcast_to(&split, shape)?, &all_axes)
 }
 
-/// An elementary axis: one that the pattern does not split.
+/// An elementary axis, which the pattern does not split.
 struct ElementaryAxis {
-    /// Empty for an axis without a name.
+    /// The name; empty for an unnamed axis.
     name: String,
     len: usize,
 }
@@ -124,20 +124,20 @@ struct EinopsPlan {
     /// The elementary axes of x and of the result, as indices into `axes`.
     left: Vec<usize>,
     right: Vec<usize>,
-    /// For each axis of the result, the number of elementary axes that it joins.
+    /// For each axis of the result, the number of elementary axes that it merges.
     joined: Vec<usize>,
 }
 
-/// One axis of a side of the pattern, made of elementary axes.
+/// One axis of a side of the pattern, which consists of elementary axes.
 struct AxisGroup<'a> {
     parts: Vec<&'a str>,
-    bracketed: bool,
+    is_bracketed: bool,
 }
 
 impl AxisGroup<'_> {
-    /// Returns true for `...` outside parentheses: not one axis, but any number of them.
+    /// Returns true for `...` outside parentheses, which represents any number of axes.
     fn is_rest(&self) -> bool {
-        !self.bracketed && self.parts == ["..."]
+        !self.is_bracketed && self.parts == ["..."]
     }
 }
 
@@ -164,7 +164,7 @@ impl EinopsPlan {
         Ok(plan)
     }
 
-    /// Adds the axes of x. Returns the axes that `...` stands for, if it occurs.
+    /// Adds the axes of x. Returns the axes that `...` represents, if it occurs.
     fn add_left(&mut self, x: &Tensor, left: &[AxisGroup], given: &[(&str, usize)]) -> Result<Option<Vec<usize>>> {
         let named = left.iter().filter(|group| !group.is_rest()).count();
         let has_rest = left.iter().any(AxisGroup::is_rest);
@@ -193,27 +193,27 @@ impl EinopsPlan {
     /// Adds the elementary axes of one axis of x.
     fn split_axis(&mut self, x: &Tensor, group: &AxisGroup, len: usize, given: &[(&str, usize)]) -> Result<()> {
         let parts: Vec<Option<usize>> = group.parts.iter().map(|part| length(part, given)).collect();
-        let known = parts.iter().flatten().fold(1usize, |known, &len| known.saturating_mul(len));
+        let known_size = parts.iter().flatten().fold(1usize, |known_size, &len| known_size.saturating_mul(len));
         let fits = match parts.iter().filter(|part| part.is_none()).count() {
-            0 => known == len,
-            1 => known > 0 && len.is_multiple_of(known),
+            0 => known_size == len,
+            1 => known_size > 0 && len.is_multiple_of(known_size),
             _ => return Err(self.invalid(format!("more than one length of ({}) is unknown", group.parts.join(" ")))),
         };
         if !fits {
             let help = format!("({}) of \"{}\" cannot have length {len}", group.parts.join(" "), self.pattern);
             return Err(Error::shapes(self.op, [x.shape()], help));
         }
-        for (part, own) in group.parts.iter().zip(parts) {
+        for (part, part_len) in group.parts.iter().zip(parts) {
             if is_name(part) && self.find(part).is_some() {
                 return Err(self.invalid(format!("{part} occurs twice")));
             }
-            let axis = self.add(if is_name(part) { part } else { "" }, own.unwrap_or(len / known.max(1)));
+            let axis = self.add(if is_name(part) { part } else { "" }, part_len.unwrap_or(len / known_size.max(1)));
             self.left.push(axis);
         }
         Ok(())
     }
 
-    /// Adds one axis of the result, or the axes `rest` that `...` stands for.
+    /// Adds one axis of the result, or the axes `rest` that `...` represents.
     fn add_right(&mut self, group: &AxisGroup, rest: Option<&[usize]>, given: &[(&str, usize)]) -> Result<()> {
         let before = self.right.len();
         for part in &group.parts {
@@ -222,8 +222,8 @@ impl EinopsPlan {
                 self.right.extend(rest);
                 continue;
             }
-            let found = if is_name(part) { self.find(part) } else { None };
-            let axis = match (found, length(part, given)) {
+            let existing = if is_name(part) { self.find(part) } else { None };
+            let axis = match (existing, length(part, given)) {
                 (Some(axis), _) => axis,
                 (None, Some(len)) => self.add(if is_name(part) { part } else { "" }, len),
                 (None, None) => return Err(self.invalid(format!("the length of {part} is unknown"))),
@@ -251,18 +251,18 @@ impl EinopsPlan {
         self.axes.iter().position(|axis| axis.name == name)
     }
 
-    /// Returns the name of an axis for an error.
+    /// Returns the description of an axis for an error message.
     fn name(&self, axis: usize) -> String {
         let ElementaryAxis { name, len } = &self.axes[axis];
         if name.is_empty() { format!("the axis of {len}") } else { format!("axis {name}") }
     }
 
-    /// Returns the axes of x that the result does not have. Unnamed axes of length 1 are dropped without an error.
-    fn lost(&self) -> impl Iterator<Item = usize> + '_ {
+    /// Returns the axes that only x has, except unnamed axes of length 1, which may be dropped.
+    fn dropped_axes(&self) -> impl Iterator<Item = usize> + '_ {
         self.left.iter().copied().filter(|&axis| !self.right.contains(&axis) && !self.is_unnamed_unit(axis))
     }
 
-    /// Returns the axes of the result that x does not have. Unnamed axes of length 1 are inserted without an error.
+    /// Returns the axes that only the result has, except unnamed axes of length 1, which may be inserted.
     fn new_axes(&self) -> impl Iterator<Item = usize> + '_ {
         self.right.iter().copied().filter(|&axis| !self.left.contains(&axis) && !self.is_unnamed_unit(axis))
     }
@@ -276,11 +276,11 @@ impl EinopsPlan {
         reshape_to(x, &self.left.iter().map(|&axis| self.axes[axis].len).collect())
     }
 
-    /// Permutes and joins a tensor with the elementary axes `has` to the result.
-    fn finish(&self, x: &Tensor, has: &[usize]) -> Result<Tensor> {
+    /// Permutes and merges a tensor with the elementary axes `present` to the result.
+    fn finish(&self, x: &Tensor, present: &[usize]) -> Result<Tensor> {
         // Unnamed axes of length 1 may be on one side only.
-        let order: Vec<usize> = self.right.iter().filter_map(|axis| has.iter().position(|h| h == axis)).collect();
-        let gone: Vec<usize> = (0..has.len()).filter(|k| !order.contains(k)).collect();
+        let order: Vec<usize> = self.right.iter().filter_map(|axis| present.iter().position(|h| h == axis)).collect();
+        let gone: Vec<usize> = (0..present.len()).filter(|k| !order.contains(k)).collect();
         let order: Vec<isize> = order.iter().chain(&gone).map(|&k| k as isize).collect();
         let mut lengths = self.right.iter().map(|&axis| self.axes[axis].len);
         let shape: Shape =
@@ -289,17 +289,17 @@ impl EinopsPlan {
     }
 }
 
-/// Returns true if a part of a pattern is a name.
+/// Returns true if an item of a pattern is a name.
 fn is_name(part: &str) -> bool {
     part != "..." && !part.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Returns the length of a part that is a number or whose length the caller gave.
+/// Returns the length of an item that is a number, or whose length the caller provides.
 fn length(part: &str, given: &[(&str, usize)]) -> Option<usize> {
     if is_name(part) { given.iter().find(|(name, _)| name == &part).map(|(_, len)| *len) } else { part.parse().ok() }
 }
 
-/// Parses the axes of one side, each with its parts.
+/// Parses the axes of one side into groups.
 fn parse_groups(side: &str) -> std::result::Result<Vec<AxisGroup<'_>>, String> {
     let mut groups: Vec<AxisGroup<'_>> = vec![];
     let (mut inside, mut rest) = (false, side.trim_start());
@@ -310,7 +310,7 @@ fn parse_groups(side: &str) -> std::result::Result<Vec<AxisGroup<'_>>, String> {
             '(' | ')' => {
                 inside = first == '(';
                 if inside {
-                    groups.push(AxisGroup { parts: vec![], bracketed: true });
+                    groups.push(AxisGroup { parts: vec![], is_bracketed: true });
                 }
                 1
             }
@@ -327,7 +327,7 @@ fn parse_groups(side: &str) -> std::result::Result<Vec<AxisGroup<'_>>, String> {
             }
             match groups.last_mut().filter(|_| inside) {
                 Some(group) => group.parts.push(part),
-                None => groups.push(AxisGroup { parts: vec![part], bracketed: false }),
+                None => groups.push(AxisGroup { parts: vec![part], is_bracketed: false }),
             }
         }
         rest = rest[len..].trim_start();

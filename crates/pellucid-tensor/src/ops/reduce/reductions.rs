@@ -1,7 +1,7 @@
 //! Reductions over axes.
 //!
-//! The order of accumulation depends on the shape and the axes only. The results are bit-identical in any layout
-//! and on any number of threads.
+//! The order of accumulation depends only on the shape and the axes. The results are bit-identical for any layout and
+//! any number of threads.
 
 use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::axes::Axes;
@@ -24,13 +24,13 @@ over_axes! {
 
     /// Computes the sum over `axes`.
     ///
-    /// Integers and booleans sum in `i64`; `f16` and `bf16` accumulate in `f32`. The gradient is g for every element.
-    sum(x; axes) = sum_of(identity_formula(), x, &axes, None), autocast = Single;
+    /// Integers and booleans sum in `i64`; `f16` and `bf16` accumulate in `f32`. The gradient of every element is g.
+    sum(x; axes) = sum_formula(identity_formula(), x, &axes, None), autocast = Single;
     /// Computes the product over `axes`. Integers and booleans multiply in `i64`, wrapping.
     ///
     /// The gradient g·Π_{j≠i} xⱼ is exact where elements are zero, in every order.
     prod(x; axes) = product(&precision::cast_operand("prod", x)?, axes), autocast = Single;
-    /// Computes the arithmetic mean over `axes`, Σ x / N. Integers give `f32`.
+    /// Computes the arithmetic mean over `axes`, Σ x / N. The result of integers is `f32`.
     #[doc(alias = "average")]
     mean(x; axes) = {
         let axes = axes.resolve("mean", x.shape())?;
@@ -97,13 +97,13 @@ over_axes! {
     std(x: floats; axes) = moment("std", x, axes, true), autocast = Single;
     /// Computes the vector norm of order p over `axes`, (Σ |x|ᵖ)^(1/p).
     ///
-    /// For p = ∞ it is the largest |x|, for −∞ the smallest, for 0 the number of nonzero elements. The derivative at
-    /// the zero vector is 0, and so is that by an element of 0 for p ≤ 1, as in PyTorch.
+    /// For p = ∞ it is the largest |x|, for −∞ the smallest, and for 0 the number of nonzero elements. The derivative
+    /// at the zero vector is 0. For p ≤ 1, the derivative with respect to an element of 0 is 0, as in PyTorch.
     #[doc(alias("vector_norm", "linalg_norm"))]
     norm(x: floats, p: f64; axes) = match p {
         f64::INFINITY => max(&arithmetic::abs(x)?, axes),
         f64::NEG_INFINITY => min(&arithmetic::abs(x)?, axes),
-        0.0 => sum_of(formula! { static count(x) = x.eq(0.0).select(0.0, 1.0); }, x, &axes, None),
+        0.0 => sum_formula(formula! { static count(x) = x.eq(0.0).select(0.0, 1.0); }, x, &axes, None),
         1.0 => sum(&arithmetic::abs(x)?, axes),
         p => power_norm(x, p, &axes),
     }, autocast = Single;
@@ -130,19 +130,19 @@ row_formula! {
         };
 }
 
-/// Computes Σ f(x) over axes in one kernel, in the dtype `number`, by default the accumulator of [`sum`].
-fn sum_of(f: &'static Formula, x: &Tensor, axes: &Axes, number: Option<DType>) -> Result<Tensor> {
+/// Computes Σ f(x) over axes in one kernel, in the dtype `accumulation`, by default the accumulator dtype of [`sum`].
+fn sum_formula(f: &'static Formula, x: &Tensor, axes: &Axes, accumulation: Option<DType>) -> Result<Tensor> {
     let axes = axes.resolve(f.name(), x.shape())?;
-    let kept = map_sum(f, &[x], &[], axes.set, number.or(Some(accumulator(x.dtype()))))?;
+    let kept = map_sum(f, &[x], &[], axes.set, accumulation.or(Some(accumulator(x.dtype()))))?;
     reshape_to(&kept, &axes.shape(x.shape()))
 }
 
-/// Computes the variance over axes, or its root.
-fn moment(op: &'static str, x: &Tensor, axes: Axes, root: bool) -> Result<Tensor> {
+/// Computes the variance over axes, or its square root.
+fn moment(op: &'static str, x: &Tensor, axes: Axes, is_deviation: bool) -> Result<Tensor> {
     let (axes, ddof) = axes.resolve_moments(op, x.shape())?;
-    // For N ≤ ddof the estimate is undefined: x/0 gives NaN or infinity, as in NumPy.
+    // For N ≤ ddof the estimate is undefined: division by 0 gives NaN or infinity, as in NumPy.
     let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
-    let kept = match root {
+    let kept = match is_deviation {
         true => full_range::deviation(x, free, axes.set)?,
         false => full_range::variance(x, free, axes.set)?,
     };
@@ -156,13 +156,13 @@ fn power_norm(x: &Tensor, p: f64, axes: &Axes) -> Result<Tensor> {
     reshape_to(&round_to_operands("norm", &[x], kept)?, &axes.shape(x.shape()))
 }
 
-/// The product over axes.
+/// Computes the product over axes.
 struct Product {
     axes: AxisSet,
 }
 
 impl Product {
-    /// Computes products by a tree: each step multiplies two halves, as the kernel does. The gradients of these
+    /// Computes products by a tree: like the kernel, each step multiplies two halves. The gradients of these
     /// multiplications contain no division.
     fn tree(&self, x: &Tensor) -> Result<Tensor> {
         in_single!("prod", [x] => self.tree(x));

@@ -29,16 +29,16 @@ over_axes! {
     /// Computes the cumulative product along an axis, or (`..`) over all elements in row-major order.
     ///
     /// Integers and booleans multiply in `i64`. The gradient is exact where elements are zero. The second derivative
-    /// takes about 25 times the memory of x.
+    /// uses about 25 times the memory of x.
     cumprod(x; axis) =
         cumulative_reduction("cumprod", ScanOp::Prod, |a, b| arithmetic::mul(a, b), x, axis), autocast = Single;
-    /// Returns the cumulative maximum along an axis, or (`..`) over all elements, and its `i64` index, the last among
-    /// equals.
+    /// Returns the cumulative maximum along an axis, or (`..`) over all elements, and its `i64` index. Of equal
+    /// elements, the last index is returned.
     ///
     /// NaN is the largest value. The gradient goes to that index.
     cummax(x; axis) -> (Tensor, Tensor) = cumulative_extremum("cummax", ScanOp::Max, x, axis);
-    /// Returns the cumulative minimum along an axis, or (`..`) over all elements, and its `i64` index, the last among
-    /// equals.
+    /// Returns the cumulative minimum along an axis, or (`..`) over all elements, and its `i64` index. Of equal
+    /// elements, the last index is returned.
     ///
     /// NaN is the smallest value. The gradient goes to that index.
     cummin(x; axis) -> (Tensor, Tensor) = cumulative_extremum("cummin", ScanOp::Min, x, axis);
@@ -50,15 +50,15 @@ over_axes! {
 
     /// Computes ln Σ_{j ≤ i} eˣʲ along an axis, or (`..`) over all elements, without overflow of the powers.
     ///
-    /// The error of a result near 0 is absolute: measured for up to 8 elements from −10 to 0, it is at most 1.7e-7 in
-    /// `f32` and 4.1e-16 in `f64`, so that a smaller result can have the wrong sign. The second derivative takes about
+    /// The error of a result near 0 is absolute, so a small result may have the wrong sign. For up to 8 elements from
+    /// −10 to 0, the measured error is at most 1.7e-7 in `f32` and 4.1e-16 in `f64`. The second derivative uses about
     /// 25 times the memory of x.
     logcumsumexp(x: floats; axis) =
         cumulative_reduction("logcumsumexp", ScanOp::LogSumExp, |a, b| transcendental::logaddexp(a, b), x, axis),
         autocast = Single;
 }
 
-/// Computes yᵢ = Σ_{j ≤ i} xⱼ, or in reverse, Σ_{j ≥ i} xⱼ. Its gradient is the sum in the opposite direction.
+/// Computes yᵢ = Σ_{j ≤ i} xⱼ, or in reverse Σ_{j ≥ i} xⱼ. Its gradient is the sum in the opposite direction.
 struct CumSum {
     axis: usize,
     reverse: bool,
@@ -97,8 +97,8 @@ struct CumulativeReduction {
 }
 
 impl CumulativeReduction {
-    /// Computes y by doubling (Hillis & Steele 1986): after step k every yᵢ combines the last 2ᵏ elements up to i. It
-    /// does not divide, so elements may be zero.
+    /// Computes y by doubling (Hillis & Steele 1986): after step k, every yᵢ combines the last 2ᵏ elements up to i.
+    /// There is no division, so elements may be zero.
     fn definition(&self, x: &Tensor) -> Result<Tensor> {
         in_single!(self.name, [x] => self.definition(x));
         let (axis, len) = (self.axis as isize, x.shape()[self.axis]);
@@ -129,7 +129,7 @@ impl Operation for CumulativeReduction {
     }
 }
 
-/// A cumulative maximum or minimum, and its position, to which the gradient goes.
+/// A cumulative maximum or minimum, and its position. The gradient goes to the position.
 struct CumulativeExtremum {
     name: &'static str,
     op: ScanOp,
@@ -151,7 +151,7 @@ impl Operation for CumulativeExtremum {
     }
 }
 
-/// Returns the tensor and its axis; for `..` the tensor flattened in row-major order.
+/// Returns the tensor and the axis. For `..`, the tensor is flattened in row-major order.
 fn single_axis(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
     if axis.is_all() {
         return Ok((view::ravel(x)?, 0));
@@ -166,7 +166,7 @@ fn single_axis(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usiz
     }
 }
 
-/// Returns the operand in its accumulator dtype and its axis, after the cast of autocast.
+/// Returns the operand in its accumulator dtype, after the cast of autocast, and the axis.
 fn operand(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
     let (x, axis) = single_axis(op, &precision::cast_operand(op, x)?, axis)?;
     Ok((if x.dtype().is_float() { x } else { copy::to_dtype(&x, DType::I64)? }, axis))
@@ -201,7 +201,7 @@ pub fn diff(x: &Tensor, order: usize, axis: isize) -> Result<Tensor> {
         in_single!("diff", [x] => diff(x, order, axis));
     }
     let mut y = x.clone();
-    // After as many differences as elements the axis is empty, and more differences change nothing.
+    // With as many differences as elements the axis is empty, and more differences change nothing.
     for _ in 0..order.min(x.shape()[at]) {
         let len = y.shape()[at].saturating_sub(1);
         let (low, high) = (view::narrow(&y, axis, 0, len)?, view::narrow(&y, axis, y.shape()[at] - len, len)?);

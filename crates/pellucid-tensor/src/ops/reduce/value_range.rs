@@ -1,7 +1,7 @@
-//! Checks of the values of tensors, which cost two reductions.
+//! Checks of tensor values. Each costs two reductions.
 //!
-//! The values of a tensor are known only in eager mode. In lazy and captured steps these checks pass; each operation
-//! documents its result for invalid values.
+//! Values can be read only in eager mode. In lazy and captured steps these checks pass. Each operation documents its
+//! result for invalid values.
 
 use crate::ops::call::check::is_readable;
 use crate::ops::elementwise::compare;
@@ -12,35 +12,35 @@ use crate::tensor::Tensor;
 use pellucid_ir::{Error, Result, formula};
 use std::ops::RangeInclusive;
 
-/// Returns an error if an element of `x` is outside `range`, whose start is finite. Passes if an element is NaN.
-/// `what` is the subject of the message: "probabilities".
+/// Returns an error if an element of `x` is outside `range`, whose start is finite. NaN elements pass. `subject` is the
+/// subject of the message, for example "probabilities".
 ///
 /// The check costs two reductions.
-pub(in crate::ops) fn in_range(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>) -> Result<()> {
-    within(op, what, x, range, true)
+pub(in crate::ops) fn in_range(op: &'static str, subject: &str, x: &Tensor, range: RangeInclusive<f64>) -> Result<()> {
+    within(op, subject, x, range, true)
 }
 
 /// Like [`in_range`], but rejects NaN as well.
 pub(in crate::ops) fn in_range_without_nan(
     op: &'static str,
-    what: &str,
+    subject: &str,
     x: &Tensor,
     range: RangeInclusive<f64>,
 ) -> Result<()> {
-    within(op, what, x, range, false)
+    within(op, subject, x, range, false)
 }
 
-/// Like [`in_range`], or with `nan_passes` false like [`in_range_without_nan`]. If the values are not known, returns a
-/// 0-d mask, which is true if all are in the range; the operation returns NaN by [`nan_unless`] otherwise.
+/// Checks as [`in_range`], or with `nan_passes` false as [`in_range_without_nan`]. If the values cannot be read,
+/// returns a 0-d mask that is true if all values are in the range. The operation then applies [`nan_unless`].
 pub(in crate::ops) fn in_range_or_mask(
     op: &'static str,
-    what: &str,
+    subject: &str,
     x: &Tensor,
     range: RangeInclusive<f64>,
     nan_passes: bool,
 ) -> Result<Option<Tensor>> {
     if is_readable(x) || x.size() == 0 {
-        return within(op, what, x, range, nan_passes).map(|()| None);
+        return within(op, subject, x, range, nan_passes).map(|()| None);
     }
     let x = x.detach();
     let high = if x.dtype().is_float() { compare::le(&x, *range.end())? } else { compare::eq(&x, &x)? };
@@ -48,12 +48,12 @@ pub(in crate::ops) fn in_range_or_mask(
     reductions::all(&is_inside, ..).map(Some)
 }
 
-/// Returns an error unless the elements of a vector ascend, where equal neighbours are permitted. If the values are not
-/// known, returns a 0-d mask, which is true if they ascend; the operation returns NaN by [`nan_unless`] otherwise. With
-/// `nan_passes`, a NaN fits any neighbours.
+/// Returns an error unless the elements of a vector ascend; equal neighbours are permitted. If the values cannot be
+/// read, returns a 0-d mask that is true if they ascend. The operation then applies [`nan_unless`]. With
+/// `nan_passes`, NaN is permitted anywhere.
 pub(in crate::ops) fn ascending_or_mask(
     op: &'static str,
-    what: &str,
+    subject: &str,
     points: &Tensor,
     nan_passes: bool,
 ) -> Result<Option<Tensor>> {
@@ -64,20 +64,20 @@ pub(in crate::ops) fn ascending_or_mask(
         true => compare::logical_not(&compare::lt(&high, &low)?)?,
         false => compare::ge(&high, &low)?,
     };
-    let all = reductions::all(&ascends, ..)?;
+    let is_ascending = reductions::all(&ascends, ..)?;
     if !is_readable(&points) {
-        return Ok(Some(all));
+        return Ok(Some(is_ascending));
     }
-    if all.try_item::<bool>()? {
+    if is_ascending.try_item::<bool>()? {
         return Ok(None);
     }
     let (values, ascends) = (points.try_to_vec::<f64>()?, ascends.try_to_vec::<bool>()?);
     let at = ascends.iter().position(|ascends| !ascends).unwrap_or(0);
-    let reason = format!("{what} must ascend, got {:?} before {:?} at position {at}", values[at], values[at + 1]);
+    let reason = format!("{subject} must ascend, got {:?} before {:?} at position {at}", values[at], values[at + 1]);
     Err(Error::invalid(op, reason))
 }
 
-/// Returns the conjunction of masks of the checks above.
+/// Returns the conjunction of two masks of these checks.
 pub(in crate::ops) fn both(a: Option<Tensor>, b: Option<Tensor>) -> Result<Option<Tensor>> {
     match (a, b) {
         (Some(a), Some(b)) => compare::logical_and(&a, &b).map(Some),
@@ -85,7 +85,7 @@ pub(in crate::ops) fn both(a: Option<Tensor>, b: Option<Tensor>) -> Result<Optio
     }
 }
 
-fn within(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>, nan_passes: bool) -> Result<()> {
+fn within(op: &'static str, subject: &str, x: &Tensor, range: RangeInclusive<f64>, nan_passes: bool) -> Result<()> {
     if !is_readable(x) || x.size() == 0 {
         return Ok(());
     }
@@ -101,14 +101,14 @@ fn within(op: &'static str, what: &str, x: &Tensor, range: RangeInclusive<f64>, 
                 f64::MAX => format!("finite and at least {low}"),
                 high => format!("from {low} to {high}"),
             };
-            Err(Error::invalid(op, format!("{what} must be {allowed}, got {value:?}")))
+            Err(Error::invalid(op, format!("{subject} must be {allowed}, got {value:?}")))
         }
     }
 }
 
-/// Returns x where `valid` is true, and NaN with a gradient of NaN elsewhere. `valid` broadcasts to x.
+/// Returns x where `valid` is true, otherwise NaN with a gradient of NaN. `valid` broadcasts to x.
 ///
-/// Lazy and captured steps cannot read the values of arguments; NaN makes invalid values visible there.
+/// Lazy and captured steps cannot read argument values. There, NaN makes invalid values visible.
 pub(in crate::ops) fn nan_unless(valid: &Tensor, x: &Tensor) -> Result<Tensor> {
     let formula = formula! {
         static nan_unless(valid: mask, x) = valid.select(x, f64::NAN);

@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{DType, Error, Integer, Layout, Result, Shape};
 
-/// A diagonal of the matrices that two axes form, `offset` elements above the main diagonal.
+/// A diagonal of the matrices in two axes, `offset` elements above the main diagonal.
 #[derive(Clone, Copy)]
 struct MatrixDiagonal {
     axes: (usize, usize),
@@ -19,22 +19,22 @@ struct MatrixDiagonal {
 }
 
 impl MatrixDiagonal {
-    /// Returns the layout of the diagonal: the other axes, then one along the diagonal.
+    /// Returns the layout of the diagonal: the other axes, then an axis along the diagonal.
     fn view(self, layout: &Layout) -> Layout {
         let MatrixDiagonal { axes: (row, column), offset } = self;
         let (shape, strides) = (layout.shape(), layout.strides());
         // The first element is `down` rows below the corner, or `right` columns to its right.
         let (down, right) = (offset.min(0).unsigned_abs(), offset.max(0) as usize);
         let len = shape[row].saturating_sub(down).min(shape[column].saturating_sub(right));
-        let first = if len == 0 { 0 } else { down as isize * strides[row] + right as isize * strides[column] };
-        let others = || (0..shape.rank()).filter(|&k| k != row && k != column);
-        let dims = others().map(|k| shape[k]).chain([len]).collect();
-        let steps = others().map(|k| strides[k]).chain([strides[row] + strides[column]]).collect();
-        Layout::strided(dims, steps, (layout.offset() as isize + first) as usize)
+        let first_offset = if len == 0 { 0 } else { down as isize * strides[row] + right as isize * strides[column] };
+        let other_axes = || (0..shape.rank()).filter(|&k| k != row && k != column);
+        let dims = other_axes().map(|k| shape[k]).chain([len]).collect();
+        let steps = other_axes().map(|k| strides[k]).chain([strides[row] + strides[column]]).collect();
+        Layout::strided(dims, steps, (layout.offset() as isize + first_offset) as usize)
     }
 }
 
-/// The diagonal as a view.
+/// The view of a diagonal.
 struct Diagonal(MatrixDiagonal);
 
 impl Operation for Diagonal {
@@ -74,7 +74,7 @@ impl Operation for EmbedDiagonal {
     }
 }
 
-/// Returns a view of a diagonal of the matrices that `axis0` and `axis1` form. Both axes are replaced by a last one.
+/// Returns a view of a diagonal of the matrices in `axis0` and `axis1`. A new last axis replaces both axes.
 ///
 /// The diagonal is `offset` elements above the main one, or below it if `offset` is negative.
 ///
@@ -86,7 +86,8 @@ pub fn diagonal(x: &Tensor, offset: isize, axis0: isize, axis1: isize) -> Result
     apply_one(Diagonal(MatrixDiagonal { axes, offset }), &[x])
 }
 
-/// Returns matrices with the last axis of x on a diagonal and zeros elsewhere; `axis0` and `axis1` are their axes.
+/// Returns matrices with the last axis of x on a diagonal, and zeros in all other elements. `axis0` and `axis1` are the
+/// axes of the matrices.
 ///
 /// The diagonal is `offset` elements above the main one, or below it if `offset` is negative.
 ///
@@ -130,7 +131,8 @@ pub fn diag(x: &Tensor, offset: isize) -> Result<Tensor> {
     }
 }
 
-/// Returns a `rows × columns` matrix with ones at most `offset` above the main diagonal and zeros elsewhere.
+/// Returns a `rows × columns` matrix with ones at and below the diagonal that is `offset` above the main diagonal, and
+/// zeros above it.
 ///
 /// ```
 /// use pellucid::{DType, ops};
@@ -145,7 +147,7 @@ pub fn tri(rows: usize, columns: usize, offset: isize, dtype: DType) -> Result<T
     tril(&fill::ones([rows, columns], dtype)?, offset)
 }
 
-/// Returns the lower triangles of the matrices of the last two axes. Elements more than `offset` above the main
+/// Returns the lower triangles of the matrices in the last two axes. Elements more than `offset` above the main
 /// diagonal are zero.
 ///
 /// # Errors
@@ -155,7 +157,7 @@ pub fn tril(x: &Tensor, offset: impl Integer) -> Result<Tensor> {
     arithmetic::where_(&triangle("tril", x, offset.to_isize())?, x, zero(x))
 }
 
-/// Returns the upper triangles of the matrices of the last two axes. Elements less than `offset` above the main
+/// Returns the upper triangles of the matrices in the last two axes. Elements less than `offset` above the main
 /// diagonal are zero.
 ///
 /// # Errors
@@ -180,7 +182,7 @@ fn triangle(op: &'static str, x: &Tensor, offset: isize) -> Result<Tensor> {
     };
     let row = view::reshape(&create::indices(rows)?, [rows, 1])?;
     let column = create::indices(columns)?;
-    // An offset beyond the corners changes nothing, and the sum could wrap.
+    // An offset beyond the corners has no further effect, and the sum could wrap.
     let offset = (offset as i64).clamp(-(rows as i64), columns as i64);
     compare::le(&column, &arithmetic::add(&row, offset)?)
 }

@@ -30,7 +30,7 @@ fn stack_all(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
 }
 
 /// Reshapes a tensor to at least `rank` axes.
-fn raised(t: &Tensor, rank: usize) -> Result<Tensor> {
+fn with_min_rank(t: &Tensor, rank: usize) -> Result<Tensor> {
     match (t.rank(), rank) {
         // A vector becomes a row of a matrix, and a matrix a slice of a stack along the last axis.
         (0 | 1, 3) => view::reshape(t, [1, t.size(), 1]),
@@ -42,8 +42,8 @@ fn raised(t: &Tensor, rank: usize) -> Result<Tensor> {
 }
 
 fn join_raised(tensors: &[&Tensor], rank: usize, axis: isize) -> Result<Tensor> {
-    let raised = tensors.iter().map(|t| raised(t, rank)).collect::<Result<SmallVec<[Tensor; 4]>>>()?;
-    concatenate(&raised, axis)
+    let inputs = tensors.iter().map(|t| with_min_rank(t, rank)).collect::<Result<SmallVec<[Tensor; 4]>>>()?;
+    concatenate(&inputs, axis)
 }
 
 /// Returns x with at least one axis: a 0-d tensor becomes a vector. No copy.
@@ -52,7 +52,7 @@ fn join_raised(tensors: &[&Tensor], rank: usize, axis: isize) -> Result<Tensor> 
 /// None.
 #[tensor_method]
 pub fn atleast_1d(x: &Tensor) -> Result<Tensor> {
-    raised(x, 1)
+    with_min_rank(x, 1)
 }
 
 /// Returns x with at least two axes: a vector becomes a row, `[1, n]`. No copy.
@@ -61,7 +61,7 @@ pub fn atleast_1d(x: &Tensor) -> Result<Tensor> {
 /// None.
 #[tensor_method]
 pub fn atleast_2d(x: &Tensor) -> Result<Tensor> {
-    raised(x, 2)
+    with_min_rank(x, 2)
 }
 
 /// Returns x with at least three axes: a vector becomes `[1, n, 1]`, and a matrix `[n, m, 1]`. No copy.
@@ -70,7 +70,7 @@ pub fn atleast_2d(x: &Tensor) -> Result<Tensor> {
 /// None.
 #[tensor_method]
 pub fn atleast_3d(x: &Tensor) -> Result<Tensor> {
-    raised(x, 3)
+    with_min_rank(x, 3)
 }
 
 /// Concatenates tensors horizontally: along the second axis, or along the first for vectors and 0-d tensors.
@@ -118,8 +118,8 @@ pub fn column_stack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
     concatenate(&columns.collect::<Result<SmallVec<[Tensor; 4]>>>()?, 1)
 }
 
-/// Returns the block diagonal matrix of matrices, with zeros elsewhere. A vector is a row, and a 0-d tensor one
-/// element. Dtypes are promoted.
+/// Returns the block diagonal matrix of the matrices, with zeros in all other elements. A vector is a row, and a 0-d
+/// tensor is a 1 × 1 matrix. Dtypes are promoted.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an empty list; [`Error::ShapeMismatch`] for three or more axes;
@@ -134,15 +134,15 @@ pub fn block_diag<T: AsRef<Tensor>>(matrices: &[T]) -> Result<Tensor> {
             "the inputs must have at most two axes; reshape() the others",
         ));
     }
-    let blocks = matrices.iter().map(|m| raised(m, 2)).collect::<Result<SmallVec<[Tensor; 4]>>>()?;
+    let blocks = matrices.iter().map(|m| with_min_rank(m, 2)).collect::<Result<SmallVec<[Tensor; 4]>>>()?;
     let width = blocks.iter().try_fold(0usize, |sum, block| sum.checked_add(block.shape()[1]));
     let width = width.ok_or_else(Error::size_overflow)?;
     let mut start = 0;
     let rows = blocks.iter().map(|block| {
-        let [height, own] = [block.shape()[0], block.shape()[1]];
+        let [height, block_width] = [block.shape()[0], block.shape()[1]];
         let zeros = |columns: usize| fill::full_on_device_of(block, [height, columns], false, block.dtype());
-        let row = concatenate(&[&zeros(start)?, block, &zeros(width - start - own)?], 1);
-        start += own;
+        let row = concatenate(&[&zeros(start)?, block, &zeros(width - start - block_width)?], 1);
+        start += block_width;
         row
     });
     concatenate(&rows.collect::<Result<SmallVec<[Tensor; 4]>>>()?, 0)

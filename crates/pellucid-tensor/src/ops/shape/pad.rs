@@ -9,10 +9,10 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Integer, Result, Scalar};
 use std::fmt;
 
-/// The padding before and after each axis, as in `numpy.pad`: one number for all ends, one pair for all axes, or one
-/// pair per axis, starting with the first. A negative number crops.
+/// The padding at both ends of each axis, as in `numpy.pad`: one count for all ends, one pair for all axes, or one pair
+/// per axis, starting with the first. A negative count crops.
 ///
-/// A pair is a tuple or an array of two counts; in a list of pairs, one count is used for both ends of its axis.
+/// A pair is a tuple or an array of two counts. In a list of pairs, a single count applies to both ends of its axis.
 ///
 /// ```
 /// use pellucid::{Tensor, ops::PaddingMode};
@@ -26,24 +26,24 @@ use std::fmt;
 /// assert_eq!(x.pad([[0, 0], [2, -1]], PaddingMode::Replicate).to_vec::<f64>(), [1.0, 1.0, 1.0]);
 /// ```
 ///
-/// A flat list of numbers is rejected: it could mean one number per axis, or a pair, in either order of the axes.
+/// A flat list of integers is rejected, because it could mean one count per axis, or a pair, in either order of the
+/// axes.
 ///
 /// ```compile_fail
 /// pellucid::ops::PadWidth::from([1, 2]);
 /// ```
 #[derive(Clone, Debug)]
 pub enum PadWidth {
-    /// The same number of elements at both ends of every axis.
+    /// The same element count at both ends of every axis.
     Same(isize),
     /// The element counts before and after every axis.
     Both(isize, isize),
-    /// The element counts before and after, one pair for each axis; a single pair is for all axes.
+    /// One pair of element counts for each axis; a single pair applies to all axes.
     Each(Vec<(isize, isize)>),
 }
 
 impl PadWidth {
-    /// Returns the element counts before and after each of `rank` axes; `None` if there is another number of
-    /// pairs.
+    /// Returns the element counts before and after each of `rank` axes, or `None` for a wrong number of pairs.
     pub fn pairs(&self, rank: usize) -> Option<Vec<(isize, isize)>> {
         match self {
             PadWidth::Same(n) => Some(vec![(*n, *n); rank]),
@@ -93,7 +93,7 @@ impl<A: Integer> WidthPair for [A; 2] {
 
 /// An entry of a tuple that converts to [`PadWidth`]: a number, or a pair `(before, after)`.
 pub trait WidthEntry {
-    /// Returns the width of this entry alone.
+    /// Returns the width of this entry.
     fn width(self) -> PadWidth;
 }
 
@@ -205,7 +205,7 @@ impl PaddingMode {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] unless there is one pair, or one per axis; if more is cropped than there is; or if an
-/// axis is too short for the mode: `Reflect` needs more indices than it adds, `Circular` as many, `Replicate` one.
+/// axis is too short for the mode. `Reflect` needs more indices than it adds, `Circular` as many, `Replicate` one.
 #[doc(alias = "constant_pad")]
 #[tensor_method]
 pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PaddingMode) -> Result<Tensor> {
@@ -222,7 +222,7 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PaddingMode) -> Result<
     for (axis, &(before, after)) in pairs.iter().enumerate() {
         let (len, limit) = (x.shape()[axis] as i128, 1 << 60);
         let (before, after) = (before as i128, after as i128);
-        // A replicated axis may be cropped completely: its edges are still known.
+        // A replicated axis may be cropped completely, because its edges are still known.
         let kept = if matches!(mode, PaddingMode::Replicate) { 0 } else { len + before.min(0) + after.min(0) };
         if kept < 0 || len + before + after < 0 || before.abs().max(after.abs()) > limit {
             return Err(Error::invalid(
@@ -258,8 +258,8 @@ fn pad_constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<T
         return Ok(x);
     }
     let shape = x.shape().iter().zip(&added).map(|(&len, &(b, a))| b + len + a).collect();
-    let place = added.iter().enumerate().map(|(axis, &(before, _))| (axis, before, 1, x.shape()[axis])).collect();
-    embed_slices(&x, shape, place, value)
+    let slices = added.iter().enumerate().map(|(axis, &(before, _))| (axis, before, 1, x.shape()[axis])).collect();
+    embed_slices(&x, shape, slices, value)
 }
 
 /// Pads by selecting an element of x for every index of the result.

@@ -1,6 +1,7 @@
 //! Rearrangements: moving, repeating and splitting elements.
 //!
-//! Each is composed of views and joins, which determine its gradient: gradients of repeated elements are summed.
+//! Each operation is composed of views and concatenations, which define its gradient: gradients of repeated elements
+//! are summed.
 
 use crate::array::host_values;
 use crate::autograd::note_call_location;
@@ -18,12 +19,12 @@ use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, Shape, from_integers};
 use smallvec::smallvec;
 
-/// Shifts elements cyclically by `shifts[k]` along axis `axes[k]`, towards its end for positive shifts.
+/// Shifts elements cyclically by `shifts[k]` along axis `axes[k]`. Positive shifts move towards the end.
 ///
-/// One shift without axes moves all elements in row-major order: `x.roll(1, ())`.
+/// One shift without axes shifts the flattened tensor: `x.roll(1, ())`.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for no shift, or unless there is one per axis; [`Error::AxisOutOfRange`].
+/// [`Error::InvalidArgument`] for no shift, or unless there is one shift per axis; [`Error::AxisOutOfRange`].
 #[tensor_method]
 pub fn roll(x: &Tensor, shifts: impl Into<IntList>, axes: impl Into<IntList>) -> Result<Tensor> {
     let (shifts, axes) = (shifts.into(), axes.into());
@@ -69,7 +70,7 @@ pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
     copy_if_aliased(x, rotated)
 }
 
-/// Splits one axis into several of these lengths, of which one may be −1.
+/// Splits one axis into several axes with these lengths. One length may be −1.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] if the product of the lengths is not the length of the axis;
@@ -87,9 +88,9 @@ pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<IntList>) -> Result
     reshape_to(x, &shape)
 }
 
-/// Repeats every element along an axis (NumPy's `repeat`, PyTorch's `repeat_interleave`); [`tile`] repeats the tensor.
+/// Repeats every element along an axis (NumPy's `repeat`, PyTorch's `repeat_interleave`). [`tile`] repeats the tensor.
 ///
-/// `times` is one number for all indices of the axis, or a number for each. Without an axis, x is flattened in
+/// `times` is one count for all indices of the axis, or one count per index. Without an axis, x is flattened in
 /// row-major order.
 ///
 /// ```
@@ -101,8 +102,8 @@ pub fn unflatten(x: &Tensor, axis: isize, lengths: impl Into<IntList>) -> Result
 /// ```
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] unless there is one number, or one per index, and for negative
-/// numbers; [`Error::OutOfMemory`].
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] unless there is one count, or one per index, and for negative
+/// counts; [`Error::OutOfMemory`].
 #[doc(alias = "repeat_interleave")]
 #[tensor_method]
 pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isize>>) -> Result<Tensor> {
@@ -137,7 +138,7 @@ pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isiz
 /// leading 1s.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for negative numbers; [`Error::OutOfMemory`].
+/// [`Error::InvalidArgument`] for negative counts; [`Error::OutOfMemory`].
 #[doc(alias = "repeat")]
 #[tensor_method]
 pub fn tile(x: &Tensor, times: impl Into<IntList>) -> Result<Tensor> {
@@ -145,7 +146,7 @@ pub fn tile(x: &Tensor, times: impl Into<IntList>) -> Result<Tensor> {
     let rank = x.rank().max(times.len());
     let length = |k: usize| (k + x.rank()).checked_sub(rank).map_or(1, |own| x.shape()[own]);
     let count = |k: usize| (k + times.len()).checked_sub(rank).map_or(1, |own| times[own]);
-    // Each axis gets a repetition axis before it, and the two are joined.
+    // A repetition axis is inserted before each axis, and the two are merged.
     let unjoined: Shape = (0..rank).flat_map(|k| [1, length(k)]).collect();
     let repeated: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
     if let Some(k) = (0..rank).find(|&k| count(k).checked_mul(length(k)).is_none_or(|len| len > isize::MAX as usize)) {
@@ -163,13 +164,13 @@ pub fn tile(x: &Tensor, times: impl Into<IntList>) -> Result<Tensor> {
 /// The order of the first two axes of [`meshgrid`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MeshgridIndexing {
-    /// The first tensor's axis first: matrix coordinates (i, j).
+    /// The axis of the first tensor comes first: matrix coordinates (i, j).
     Ij,
-    /// The second tensor's axis first: Cartesian coordinates (x, y).
+    /// The axis of the second tensor comes first: Cartesian coordinates (x, y).
     Xy,
 }
 
-/// Returns coordinate tensors of a grid: tensor k holds at every grid point the value of vector k.
+/// Returns coordinate tensors of a grid: tensor k contains the coordinate of vector k at every grid point.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for a tensor of rank 2 or more.
@@ -180,21 +181,21 @@ pub fn meshgrid(vectors: &[&Tensor], indexing: MeshgridIndexing) -> Result<Vec<T
         return Err(Error::shapes("meshgrid", vectors.iter().map(|v| v.shape()), help));
     }
     let rank = vectors.len();
-    let place = |k: usize| if indexing == MeshgridIndexing::Xy && rank > 1 && k < 2 { 1 - k } else { k };
+    let grid_axis = |k: usize| if indexing == MeshgridIndexing::Xy && rank > 1 && k < 2 { 1 - k } else { k };
     let mut shape = Shape::from(vec![1; rank]);
     for (k, v) in vectors.iter().enumerate() {
-        shape = shape.with_axis(place(k), v.size());
+        shape = shape.with_axis(grid_axis(k), v.size());
     }
     let spread = |(k, v): (usize, &&Tensor)| {
-        let own = Shape::from(vec![1; rank]).with_axis(place(k), v.size());
-        broadcast::broadcast_to(&reshape_to(v, &own)?, shape.clone())
+        let vector_shape = Shape::from(vec![1; rank]).with_axis(grid_axis(k), v.size());
+        broadcast::broadcast_to(&reshape_to(v, &vector_shape)?, shape.clone())
     };
     vectors.iter().enumerate().map(spread).collect()
 }
 
-/// Returns all windows of `size` indices of an axis, at every `step`-th index (PyTorch's `unfold`).
+/// Returns all windows of `size` indices along an axis, with stride `step` (PyTorch's `unfold`).
 ///
-/// The axis counts the windows, and a new last axis the elements of each window.
+/// The axis then enumerates the windows, and a new last axis the elements of each window.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a step of 0, or a window longer than the axis.
@@ -237,23 +238,23 @@ pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     }
 }
 
-/// The parts of [`tensor_split`]. Converts from a number of parts, and from a list of indices.
+/// The sections of [`tensor_split`]. Converts from a count, and from a list of indices.
 #[derive(Clone, Debug)]
 pub enum Sections {
-    /// A number of parts. If the length is not divisible by it, the first parts are longer by one.
+    /// The number of sections. If it does not divide the length, the first sections are longer by one.
     Count(usize),
     /// Splits before these indices, which may be negative or beyond the end.
     At(Vec<isize>),
 }
 
-// No length has a negative number of parts; they are rejected as 0 parts are.
+// Lengths are not divided into a negative number of sections: negative counts are rejected like 0.
 from_integers!(
     Sections,
     number: |count: isize| Sections::Count(count.max(0) as usize),
     list: |list| Sections::At(Iterator::collect(list))
 );
 
-/// Splits x along an axis into a number of parts, or before given indices, as views (NumPy's `array_split`).
+/// Splits x along an axis into `count` sections, or before given indices, as views (NumPy's `array_split`).
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for 0 parts; [`Error::OutOfMemory`] if memory cannot hold the
@@ -277,16 +278,16 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
             host_values(count, (0..count).map(|k| (start(k), start(k + 1))))?
         }
         Sections::At(indices) => {
-            let place = |i: &isize| if *i < 0 { len.saturating_sub(i.unsigned_abs()) } else { len.min(*i as usize) };
-            let places: Vec<usize> = indices.iter().map(place).collect();
-            let starts = std::iter::once(0).chain(places.iter().copied());
-            starts.zip(places.iter().copied().chain([len])).map(|(a, b)| (a, b.max(a))).collect()
+            let bound = |i: &isize| if *i < 0 { len.saturating_sub(i.unsigned_abs()) } else { len.min(*i as usize) };
+            let split_points: Vec<usize> = indices.iter().map(bound).collect();
+            let starts = std::iter::once(0).chain(split_points.iter().copied());
+            starts.zip(split_points.iter().copied().chain([len])).map(|(a, b)| (a, b.max(a))).collect()
         }
     };
     bounds.into_iter().map(|(start, end)| slice_axes(x, smallvec![(at, start, 1, end - start)])).collect()
 }
 
-/// Returns views of the slices at every index of an axis, without the axis.
+/// Returns views of the slices at every index of an axis, which the slices do not have.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -301,7 +302,7 @@ pub fn unbind(x: &Tensor, axis: isize) -> Result<Vec<Tensor>> {
 }
 
 impl Tensor {
-    /// Returns an iterator over the slices at every index of the first axis, which are views: [`unbind`] of axis 0.
+    /// Returns an iterator over views of the slices along the first axis: [`unbind`] of axis 0.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -346,7 +347,7 @@ impl IntoIterator for Tensor {
     }
 }
 
-/// Returns y, or a copy of it if it shares the memory of x: these operations copy for all arguments.
+/// Returns y, or a copy of y if it shares the memory of x, so that the calling operation always copies.
 pub(in crate::ops) fn copy_if_aliased(x: &Tensor, y: Tensor) -> Result<Tensor> {
     if y.array().shares_storage(x.array()) { copy(&y) } else { Ok(y) }
 }

@@ -1,7 +1,7 @@
 //! Reductions over the elements where a mask is true.
 //!
-//! Elements where the mask is false are replaced by the neutral element: 0 in a sum, 1 in a product, −∞ in a maximum.
-//! Their gradient is zero, even if they are NaN. Means and variances divide by the number of selected
+//! The identity of the reduction replaces elements where the mask is false: 0 in a sum, 1 in a product, −∞ in a
+//! maximum. Their gradient is zero, even if they are NaN. Means and variances divide by the number of selected
 //! elements.
 
 use crate::ops::call::axes::{Axes, over};
@@ -19,10 +19,10 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Scalar, Shape, formula};
 
-/// Returns x where the mask is true, else `number`.
-fn masked_or(op: &'static str, x: &Tensor, mask: &Tensor, number: Scalar) -> Result<Tensor> {
+/// Returns x where the mask is true, else `replacement`.
+fn masked_or(op: &'static str, x: &Tensor, mask: &Tensor, replacement: Scalar) -> Result<Tensor> {
     check_mask(op, x, mask)?;
-    arithmetic::where_(mask, x, &fill::full((), number, x.dtype())?)
+    arithmetic::where_(mask, x, &fill::full((), replacement, x.dtype())?)
 }
 
 fn check_mask(op: &'static str, x: &Tensor, mask: &Tensor) -> Result<()> {
@@ -38,7 +38,7 @@ fn count(x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Tensor> {
     copy::to_dtype(&reductions::sum(&broadcast::broadcast_to(mask, x.shape())?, axes)?, x.dtype())
 }
 
-/// Defines masked operations by those without a mask: a neutral element replaces the elements where the mask is false.
+/// Defines masked operations by the unmasked ones: the identity replaces the elements where the mask is false.
 macro_rules! masked {
     ($($(#[$doc:meta])* $name:ident = $module:ident::$op:ident, neutral $neutral:ident;)*) => {
         over_axes! {
@@ -47,10 +47,10 @@ macro_rules! masked {
             $(
                 $(#[$doc])*
                 ///
-                /// The mask broadcasts to x's shape. The gradient of the other elements is zero.
+                /// The mask broadcasts to x's shape. The gradient of the elements that are not selected is zero.
                 $name(x, mask: &Tensor; axes) = {
-                    let number = reduction_identity(ScatterReduceOp::$neutral, x.dtype());
-                    $module::$op(&masked_or(stringify!($name), x, mask, number)?, axes)
+                    let identity = reduction_identity(ScatterReduceOp::$neutral, x.dtype());
+                    $module::$op(&masked_or(stringify!($name), x, mask, identity)?, axes)
                 };
             )*
         }
@@ -58,17 +58,17 @@ macro_rules! masked {
 }
 
 masked! {
-    /// Computes the sum over axes of the elements where the mask is true; 0 of none.
+    /// Computes the sum over axes of the elements where the mask is true; 0 without such elements.
     masked_sum = reductions::sum, neutral Sum;
-    /// Computes the product over axes of the elements where the mask is true; 1 of none.
+    /// Computes the product over axes of the elements where the mask is true; 1 without such elements.
     masked_prod = reductions::prod, neutral Prod;
-    /// Returns the largest element over axes where the mask is true; of none the least value.
+    /// Returns the largest element over axes where the mask is true; the least value without such elements.
     masked_max = reductions::max, neutral Max;
-    /// Returns the smallest element over axes where the mask is true; of none the greatest value.
+    /// Returns the smallest element over axes where the mask is true; the greatest value without such elements.
     masked_min = reductions::min, neutral Min;
-    /// Computes ln Σ exp x over axes, where the mask is true; −∞ of none.
+    /// Computes ln Σ exp x over axes, where the mask is true; −∞ without such elements.
     masked_logsumexp = reductions::logsumexp, neutral Max;
-    /// Computes the softmax over axes where the mask is true; 0 elsewhere, NaN for none.
+    /// Computes the softmax over axes where the mask is true, and 0 where it is false; NaN if it is false everywhere.
     masked_softmax = softmax::softmax, neutral Max;
     /// Computes the logarithm of [`masked_softmax`]; −∞ where the mask is false.
     masked_log_softmax = softmax::log_softmax, neutral Max;
@@ -84,11 +84,13 @@ over_axes! {
     errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not \
               broadcast to x's shape; [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
 
-    /// Returns the index (`i64`) of the first maximum over axes where the mask is true, among all elements; of the
-    /// first NaN where the mask is true, if there is one; 0 if the mask is false everywhere.
+    /// Returns the index (`i64`), among all elements, of the first maximum over axes where the mask is true. If an
+    /// element where the mask is true is NaN, returns the index of the first one. Returns 0 if the mask is false
+    /// everywhere.
     masked_argmax(x, mask: &Tensor; axes) = position(x, mask, axes, masked_max);
-    /// Returns the index (`i64`) of the first minimum over axes where the mask is true, among all elements; of the
-    /// first NaN where the mask is true, if there is one; 0 if the mask is false everywhere.
+    /// Returns the index (`i64`), among all elements, of the first minimum over axes where the mask is true. If an
+    /// element where the mask is true is NaN, returns the index of the first one. Returns 0 if the mask is false
+    /// everywhere.
     masked_argmin(x, mask: &Tensor; axes) = position(x, mask, axes, masked_min);
 }
 
@@ -96,7 +98,8 @@ over_axes! {
     errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not \
               broadcast to x's shape; [`Error::AxisOutOfRange`].";
 
-    /// Computes the mean over axes of the elements where the mask is true; NaN of none. Integers give `f32`.
+    /// Computes the mean over axes of the elements where the mask is true; NaN without such elements. The result of
+    /// integers is `f32`.
     ///
     /// ```
     /// use pellucid::{Tensor, ops};
@@ -115,11 +118,11 @@ over_axes! {
 over_axes! {
     errors = "The errors of [`masked_mean`]; [`Error::DTypeMismatch`] for integers.";
 
-    /// Computes the variance over axes of the N elements where the mask is true, Σ (x − mean)² / (N − ddof); NaN of
-    /// none.
+    /// Computes the variance over axes of the N elements where the mask is true, Σ (x − mean)² / (N − ddof); NaN
+    /// without such elements.
     ///
-    /// [`var`](crate::ops::var) documents the options. On the CPU, the squares and sums are scaled where they
-    /// overflow or underflow; the differences x − mean must be representable.
+    /// [`var`](crate::ops::var) documents the options. On the CPU, squares and sums that overflow or underflow are
+    /// scaled. The differences x − mean must be representable.
     masked_var(x: floats, mask: &Tensor; axes) = {
         in_single!("masked_var", [x] => masked_var(x, mask, axes));
         let Deviations { values, axes, free, shape } = deviations("masked_var", x, mask, axes.into())?;
@@ -134,20 +137,20 @@ over_axes! {
     }, autocast = Single;
     /// Returns the median over axes of the elements where the mask is true, and its `i64` index among all elements.
     ///
-    /// For an even count it is the lower of the two middle elements; NaN of none. NaN is ignored, as in
-    /// [`nanmedian`](crate::ops::nanmedian). Zero elements have no median: [`Error::InvalidArgument`].
+    /// For an even count it is the lower of the two middle elements; without such elements it is NaN. NaN is ignored,
+    /// as in [`nanmedian`](crate::ops::nanmedian). An axis without elements has no median: [`Error::InvalidArgument`].
     masked_median(x: floats, mask: &Tensor; axes) -> (Tensor, Tensor) =
         quantile::nanmedian(&masked_or("masked_median", x, mask, f64::NAN.into())?, axes);
-    /// Computes the p-norm over axes of the elements where the mask is true (see [`norm`](crate::ops::norm)); 0 of
-    /// none, ∞ if p < 0.
+    /// Computes the p-norm over axes of the elements where the mask is true (see [`norm`](crate::ops::norm)). Without
+    /// such elements it is 0, or ∞ if p < 0.
     masked_norm(x: floats, mask: &Tensor, p: f64; axes) = {
-        let number = if p < 0.0 { f64::INFINITY } else { 0.0 };
-        reductions::norm(&masked_or("masked_norm", x, mask, number.into())?, p, axes)
+        let identity = if p < 0.0 { f64::INFINITY } else { 0.0 };
+        reductions::norm(&masked_or("masked_norm", x, mask, identity.into())?, p, axes)
     };
 }
 
 /// Returns the first selected position of an extremum. An element where the mask is false is not selected, even if it
-/// equals the neutral element.
+/// equals the identity.
 fn position(
     x: &Tensor,
     mask: &Tensor,
@@ -170,7 +173,7 @@ struct Deviations {
     values: Tensor,
     /// The axes of a row.
     axes: AxisSet,
-    /// N − ddof of each row, whose product with the variance is the sum of the squares.
+    /// N − ddof of each row. The variance times this number is the sum of squares.
     free: Tensor,
     /// The shape of the variance.
     shape: Shape,
@@ -180,13 +183,13 @@ fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result
     check_mask(op, x, mask)?;
     let (resolved, ddof) = axes.resolve_moments(op, x.shape())?;
     let kept = over(resolved.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
-    let numbers = count(x, mask, kept)?;
-    let mut mean = full_range::masked_mean(x, mask, &numbers, resolved.set)?;
-    let free = arithmetic::maximum(&arithmetic::sub(&numbers, ddof as f64)?, 0.0)?;
+    let counts = count(x, mask, kept)?;
+    let mut mean = full_range::masked_mean(x, mask, &counts, resolved.set)?;
+    let free = arithmetic::maximum(&arithmetic::sub(&counts, ddof as f64)?, 0.0)?;
     if ddof > 0 {
         // The derivative of the norm of a zero vector is 0, but the derivative of 0/0 for a single element is NaN.
         mean = value_range::nan_unless(
-            &compare::gt(&arithmetic::maximum(&free, &arithmetic::sub(&numbers, 1.0)?)?, 0.0)?,
+            &compare::gt(&arithmetic::maximum(&free, &arithmetic::sub(&counts, 1.0)?)?, 0.0)?,
             &mean,
         )?;
     }

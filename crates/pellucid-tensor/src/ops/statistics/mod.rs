@@ -1,4 +1,4 @@
-//! Moments, quantiles, and reductions of the elements that are not masked or not NaN.
+//! Moments, quantiles, and reductions of the elements that a mask selects or that are not NaN.
 
 pub(super) mod masked_reduce;
 pub(super) mod moments;

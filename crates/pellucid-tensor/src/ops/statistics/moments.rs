@@ -14,9 +14,9 @@ use pellucid_ir::{Error, Result};
 /// Options of [`cov`].
 #[derive(Clone, Copy, Debug)]
 pub struct CovOptions<'a> {
-    /// The number that is subtracted from the number of observations in the denominator.
+    /// The number to subtract from the number of observations in the denominator.
     pub correction: f64,
-    /// The number of times each observation was made: a vector of integers.
+    /// How often each observation was made: a vector of integers.
     pub frequencies: Option<&'a Tensor>,
     /// The weight of each observation: a vector of floats ≥ 0.
     pub weights: Option<&'a Tensor>,
@@ -28,8 +28,8 @@ impl Default for CovOptions<'_> {
     }
 }
 
-/// Computes the covariance matrix `[V, V]` of variables `[V, N]`; of one variable, `[N]` or `[1, N]`, its variance,
-/// 0-d.
+/// Computes the covariance matrix `[V, V]` of variables `[V, N]`. For one variable, `[N]` or `[1, N]`, the result is
+/// its variance (0-d).
 ///
 /// The covariances are Σₖ wₖ·(xᵢₖ − x̄ᵢ)(xⱼₖ − x̄ⱼ) / n. With frequencies f and weights a, w = f·a and
 /// n = Σ w − correction·Σ w·a / Σ w (NumPy's `cov`).
@@ -72,7 +72,7 @@ pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
             is_valid = value_range::both(is_valid, mask)?;
         }
     }
-    // Weights keep their dtype, and promote with the observations as any operand does.
+    // Weights keep their dtype, and are promoted with the observations like other operands.
     let dtype = options.weights.map_or(x.dtype(), |a| a.dtype());
     let frequencies = options.frequencies.map(|f| copy::to_dtype(&view::reshape(f, [count])?, dtype)).transpose()?;
     let weights = options.weights.map(|a| view::reshape(a, [count])).transpose()?;
@@ -94,8 +94,8 @@ pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
         None => fill::full((), options.correction, dtype)?,
     };
     let free = arithmetic::maximum(&arithmetic::sub(&total, &lost)?, 0.0)?;
-    // Divided before they are multiplied, the deviations overflow only where the covariance does. With at most
-    // `correction` observations the estimate is undefined: its sums are divided by 0, which gives NaN or ∞.
+    // The deviations are divided before they are multiplied, so they overflow only if the covariance does. With at most
+    // `correction` observations the estimate is undefined: the sums are divided by 0, which gives NaN or ∞.
     let divisor = arithmetic::where_(&compare::gt(&free, 0.0)?, &free, 1.0)?;
     let weighted = arithmetic::div(&arithmetic::mul(&centred, &w)?, &divisor)?;
     let products = matmul(&weighted, &copy::to_dtype(&view::transpose(&centred, 0, 1)?, weighted.dtype())?)?;
@@ -117,8 +117,8 @@ fn variables(op: &'static str, x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// Computes the correlation coefficients covᵢⱼ / √(covᵢᵢ·covⱼⱼ) of variables `[V, N]`, within [−1, 1]; 1 for one
-/// variable.
+/// Computes the correlation coefficients covᵢⱼ / √(covᵢᵢ·covⱼⱼ) of variables `[V, N]`, clamped to [−1, 1]. For one
+/// variable it is 1.
 ///
 /// # Errors
 /// The errors of [`cov`].
@@ -126,7 +126,7 @@ fn variables(op: &'static str, x: &Tensor) -> Result<Tensor> {
 pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
     let rows = variables("corrcoef", x)?;
     in_single!("corrcoef", [x] => corrcoef(x));
-    // Deviations of length 1 neither overflow nor underflow, unlike covariances.
+    // Deviations with length 1 neither overflow nor underflow, in contrast to covariances.
     let along = || axes::over(1).keepdims();
     let centred = arithmetic::sub(&rows, &reductions::mean(&rows, along())?)?;
     let units = arithmetic::div(&centred, &reductions::norm(&centred, 2.0, along())?)?;

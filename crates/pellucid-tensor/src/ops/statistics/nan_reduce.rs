@@ -1,4 +1,4 @@
-//! Reductions over the elements that are not NaN. Integers have no NaN, so they are reduced as without `nan`.
+//! Reductions over the elements that are not NaN. Integers have no NaN, so the reduction without `nan` reduces them.
 
 use crate::ops::call::axes::Axes;
 use crate::ops::elementwise::{arithmetic, compare};
@@ -25,11 +25,11 @@ over_axes! {
     /// Returns the smallest element over `axes` that is not NaN; NaN if all are NaN. Equal minima share the gradient
     /// evenly.
     nanmin(x; axes) = extremum(x, axes, f64::INFINITY, |x, axes| reductions::min(x, axes));
-    /// Returns the index (`i64`) of the first maximum over `axes` that is not NaN, in row-major order over them; 0 if
-    /// all are NaN, where NumPy raises an error.
+    /// Returns the index (`i64`) of the first maximum over `axes` that is not NaN, in row-major order. If all elements
+    /// are NaN it is 0; NumPy raises an error.
     nanargmax(x; axes) = position(x, axes, masked_reduce::masked_argmax, |x, axes| reductions::argmax(x, axes));
-    /// Returns the index (`i64`) of the first minimum over `axes` that is not NaN, in row-major order over them; 0 if
-    /// all are NaN, where NumPy raises an error.
+    /// Returns the index (`i64`) of the first minimum over `axes` that is not NaN, in row-major order. If all elements
+    /// are NaN it is 0; NumPy raises an error.
     nanargmin(x; axes) = position(x, axes, masked_reduce::masked_argmin, |x, axes| reductions::argmin(x, axes));
 }
 
@@ -49,7 +49,8 @@ over_axes! {
     errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); \
               [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for integers.";
 
-    /// Computes the variance over `axes` of the N elements that are not NaN, Σ (x − mean)² / (N − ddof); NaN of none.
+    /// Computes the variance over `axes` of the N elements that are not NaN, Σ (x − mean)² / (N − ddof); NaN if all are
+    /// NaN.
     ///
     /// [`var`](crate::ops::var) documents the options.
     nanvar(x: floats; axes) =
@@ -61,12 +62,12 @@ over_axes! {
 
 type ReductionFn = fn(&Tensor, Axes) -> Result<Tensor>;
 
-/// Replaces NaN by a number.
+/// Replaces NaN by `number`.
 fn without_nan(x: &Tensor, number: i64) -> Result<Tensor> {
     if x.dtype().is_float() { masked::masked_fill(x, &compare::isnan(x)?, number) } else { Ok(x.clone()) }
 }
 
-/// Computes an extremum, for which `neutral` replaces NaN.
+/// Computes an extremum. Its identity `neutral` replaces NaN.
 fn extremum(x: &Tensor, axes: Axes, neutral: f64, extremum: ReductionFn) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return extremum(x, axes);
@@ -81,10 +82,10 @@ fn position(
     x: &Tensor,
     axes: Axes,
     masked: fn(&Tensor, &Tensor, Axes) -> Result<Tensor>,
-    of_integers: ReductionFn,
+    integer_position: ReductionFn,
 ) -> Result<Tensor> {
     match x.dtype().is_float() {
         true => masked(x, &compare::logical_not(&compare::isnan(x)?)?, axes),
-        false => of_integers(x, axes),
+        false => integer_position(x, axes),
     }
 }

@@ -28,8 +28,8 @@ struct RankedRows {
 
 /// Moves the reduced axes of x to the end and flattens them into one, in row-major order.
 fn move_axes_behind(axes: ResolvedAxes, x: &Tensor) -> Result<Tensor> {
-    let others = (0..x.rank()).filter(|&k| !axes.set.contains(k));
-    let order: SmallVec<[isize; 6]> = others.chain(axes.set.iter()).map(|k| k as isize).collect();
+    let other_axes = (0..x.rank()).filter(|&k| !axes.set.contains(k));
+    let order: SmallVec<[isize; 6]> = other_axes.chain(axes.set.iter()).map(|k| k as isize).collect();
     let mut shape = axes.set.remove(x.shape()).to_vec();
     shape.push(axes.set.count(x.shape()));
     reshape_to(&view::permute(x, &order[..])?, &shape.into())
@@ -54,23 +54,23 @@ impl RankedRows {
     /// Returns the elements at ranks `[.., 1]`, and their positions, in the shape of the reduction of x.
     fn pick(&self, x: &Tensor, ranks: &Tensor) -> Result<(Tensor, Tensor)> {
         let shape = self.axes.shape(x.shape());
-        let of = |rows: &Tensor| reshape_to(&gather::take_along_axis(rows, ranks, -1)?, &shape);
-        Ok((of(&self.values)?, of(&self.positions)?))
+        let picked = |rows: &Tensor| reshape_to(&gather::take_along_axis(rows, ranks, -1)?, &shape);
+        Ok((picked(&self.values)?, picked(&self.positions)?))
     }
 
     /// Returns the rank of the last element of the first longest run of equal elements in each row.
-    fn ends_of_longest_runs(&self) -> Result<Tensor> {
+    fn longest_run_ends(&self) -> Result<Tensor> {
         let rest = self.len.saturating_sub(1);
         let (low, high) =
             (view::narrow(&self.values, -1, 0, rest)?, view::narrow(&self.values, -1, self.len - rest, rest)?);
-        // A run of equal elements starts where an element differs from its predecessor; its length so far is the
-        // distance.
-        let numbers = create::indices(self.len)?;
+        // A run of equal elements starts where an element differs from its predecessor. The distance from the start is
+        // the length so far.
+        let indices = create::indices(self.len)?;
         let starts =
-            arithmetic::where_(&compare::ne(&high, &low)?, &view::narrow(&numbers, 0, self.len - rest, rest)?, 0)?;
+            arithmetic::where_(&compare::ne(&high, &low)?, &view::narrow(&indices, 0, self.len - rest, rest)?, 0)?;
         let first = fill::zeros(starts.shape().with_axis(starts.rank() - 1, self.len - rest), DType::I64)?;
         let (starts, _) = scan::cummax(&concatenate(&[&first, &starts], -1)?, -1)?;
-        reductions::argmax(&arithmetic::sub(&numbers, &starts)?, over(-1).keepdims())
+        reductions::argmax(&arithmetic::sub(&indices, &starts)?, over(-1).keepdims())
     }
 }
 
@@ -79,8 +79,8 @@ over_axes! {
 
     /// Returns the median over `axes` and its `i64` index, in row-major order over the axes.
     ///
-    /// For an even number of elements it is the lower of the two middle ones; NaN if one is NaN. The gradient goes to
-    /// that index.
+    /// For an even number of elements it is the lower of the two middle elements; it is NaN if an element is NaN. The
+    /// gradient goes to that index.
     median(x; axes) -> (Tensor, Tensor) = {
         let ranked = RankedRows::new("median", x, axes)?;
         let middle = ranked.len.saturating_sub(1) as i64 / 2;
@@ -99,7 +99,7 @@ over_axes! {
     /// NaN elements count as different from each other. The gradient goes to that index.
     mode(x; axes) -> (Tensor, Tensor) = {
         let ranked = RankedRows::new("mode", x, axes)?;
-        ranked.pick(x, &ranked.ends_of_longest_runs()?)
+        ranked.pick(x, &ranked.longest_run_ends()?)
     };
 }
 
@@ -115,19 +115,20 @@ pub enum QuantileInterpolation {
     Higher,
     /// The mean of both elements.
     Midpoint,
-    /// The nearer element; in a tie the one of even rank.
+    /// The nearer element; in a tie, the element with even rank.
     Nearest,
 }
 
-/// Computes the q-quantiles over `axes`: the sorted elements at rank q·(n − 1), counted from 0; NaN if one is NaN.
+/// Computes the q-quantiles over `axes`: the sorted elements at rank q·(n − 1), counted from 0; NaN if an element is
+/// NaN.
 ///
-/// For a vector of probabilities q, their axis comes first in the result. `f16` and `bf16` are computed in `f32`, with
-/// probabilities of x's dtype or `f32`.
+/// If q is a vector of probabilities, its axis comes first in the result. `f16` and `bf16` are computed in `f32`;
+/// probabilities then have x's dtype or `f32`.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of rank
-/// 2 or more; [`Error::InvalidArgument`] over zero elements, or for a probability outside [0, 1] (NaN if probabilities
-/// are a tensor whose values are not known, as in a captured step or on a GPU).
+/// 2 or more; [`Error::InvalidArgument`] over zero elements, or for a probability outside [0, 1]. If the probabilities
+/// are a tensor whose values cannot be read, as in a captured step or on a GPU, the result is NaN instead.
 #[doc(alias = "percentile")]
 #[tensor_method]
 pub fn quantile<'a>(
@@ -154,7 +155,7 @@ pub fn nanquantile<'a>(
     quantiles("nanquantile", x, q.into(), axes.into(), interpolation, true)
 }
 
-/// Returns the probabilities as a tensor, and whether they are known to be in [0, 1].
+/// Returns the probabilities as a tensor, and true if they were checked to be in [0, 1].
 ///
 /// # Errors
 /// The errors of [`quantile`].
@@ -165,7 +166,7 @@ fn checked_probabilities(op: &'static str, x: &Tensor, q: TensorOrScalar<'_>, ax
     let outside = |p: f64| !(0.0..=1.0).contains(&p);
     let rejected = |p: f64| Error::invalid(op, format!("probabilities must be in [0, 1], got {p}"));
     let is_number = matches!(q, TensorOrScalar::Scalar(_));
-    // On the device of x, because a captured step has one device.
+    // The tensor is created on the device of x, because a captured step has one device.
     let q = q.tensor_or_else(|number| match number.to_f64() {
         p if outside(p) => Err(rejected(p)),
         _ => fill::full_on_device_of(x, (), number, single),
@@ -188,21 +189,23 @@ fn checked_probabilities(op: &'static str, x: &Tensor, q: TensorOrScalar<'_>, ax
     Ok((q, is_checked))
 }
 
-/// Returns the elements of sorted rows at ranks that may lie between two elements.
+/// Returns the elements of sorted rows at ranks that may be fractional.
 fn at_ranks(rows: &Tensor, ranks: &Tensor, interpolation: QuantileInterpolation) -> Result<Tensor> {
-    let at = |ranks: &Tensor| gather::take_along_axis(rows, &copy::to_dtype(ranks, DType::I64)?, -1);
+    let elements_at = |ranks: &Tensor| gather::take_along_axis(rows, &copy::to_dtype(ranks, DType::I64)?, -1);
     let (low, high) = (|| arithmetic::floor(ranks), || arithmetic::ceil(ranks));
     match interpolation {
-        QuantileInterpolation::Lower => at(&low()?),
-        QuantileInterpolation::Higher => at(&high()?),
-        QuantileInterpolation::Nearest => at(&arithmetic::round(ranks)?),
+        QuantileInterpolation::Lower => elements_at(&low()?),
+        QuantileInterpolation::Higher => elements_at(&high()?),
+        QuantileInterpolation::Nearest => elements_at(&arithmetic::round(ranks)?),
         QuantileInterpolation::Linear => {
             let low = low()?;
-            arithmetic::lerp(&at(&low)?, &at(&high()?)?, &arithmetic::sub(ranks, &low)?)
+            arithmetic::lerp(&elements_at(&low)?, &elements_at(&high()?)?, &arithmetic::sub(ranks, &low)?)
         }
-        QuantileInterpolation::Midpoint => {
-            arithmetic::lerp(&at(&low()?)?, &at(&high()?)?, &fill::full_on_device_of(rows, (), 0.5, rows.dtype())?)
-        }
+        QuantileInterpolation::Midpoint => arithmetic::lerp(
+            &elements_at(&low()?)?,
+            &elements_at(&high()?)?,
+            &fill::full_on_device_of(rows, (), 0.5, rows.dtype())?,
+        ),
     }
 }
 
@@ -220,7 +223,7 @@ fn quantiles(
         let probabilities = copy::to_dtype(&q, DType::F32)?;
         quantiles(op, x, TensorOrScalar::Owned(probabilities), axes, interpolation, ignore_nan)
     });
-    // The values of a tensor may be unknown: the quantile of an invalid probability is NaN then.
+    // If the values of a tensor cannot be read, the quantile of an invalid probability is NaN.
     let is_valid = match is_checked {
         true => None,
         false => Some(compare::logical_and(&compare::ge(&q, 0.0)?, &compare::le(&q, 1.0)?)?),

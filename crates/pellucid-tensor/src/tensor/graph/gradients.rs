@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The gradient of every input; `None` if it is not needed or zero.
 pub type InputGradients = SmallVec<[Option<Tensor>; 2]>;
 
-/// The set of inputs that need a gradient. Inputs beyond the 64th always do.
+/// The set of inputs that need a gradient. Inputs beyond the 64th are always included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NeedsInputGrad(pub(crate) u64);
 
@@ -56,7 +56,7 @@ impl OutputGradients<'_> {
         }
     }
 
-    /// Returns zeros, which are free if the gradients are.
+    /// Returns zeros, which are free if the gradients are free.
     pub(crate) fn zeros(&self, meta: Meta, device: Device) -> Result<Tensor> {
         let first = self.values.iter().flatten().next();
         let zeros = Array::filled(device, meta.dtype, meta.shape, 0.into()).map_err(|mut error| {
@@ -73,7 +73,7 @@ impl OutputGradients<'_> {
     }
 
     /// Takes the sum of the gradients that input `index` has received from other operations, so that a kernel can add
-    /// to it. The caller must return the complete sum. It is not recorded, and has the input's shape and dtype.
+    /// to it. The caller must return the complete sum. The sum is not recorded, and has the input's shape and dtype.
     pub(crate) fn take_sum(&self, index: usize) -> Option<Tensor> {
         (self.sums)(index)
     }

@@ -66,8 +66,8 @@ impl Edge {
         }
     }
 
-    /// Returns the tensor: a leaf, or an output of a node that was not written afterwards. Returns `None` if it was
-    /// dropped or requires no gradient.
+    /// Returns the tensor: a leaf, or an output of a node that was not written later. Returns `None` if it was dropped
+    /// or requires no gradient.
     pub(crate) fn live_tensor(&self) -> Option<Tensor> {
         match self {
             Edge::None => None,
@@ -106,22 +106,22 @@ pub(crate) struct OutputMeta {
 /// The rarely used fields of a node.
 #[derive(Default)]
 struct NodeDetails {
-    /// The output tensors. It is unset for a single output that was created together with the node.
+    /// The output tensors. Unset for a single output that was created together with the node.
     outputs: OnceLock<Box<[Weak<TensorInner>]>>,
     hooks: OnceLock<Box<[Arc<Hooks>]>>,
 }
 
-/// The part of a node that does not depend on its operation.
+/// The data of a node that do not depend on its operation.
 pub(crate) struct NodeHeader {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
-    /// The number of the captured recording that contains the node; 0 for a node outside captured steps.
+    /// The id of the captured recording that contains the node; 0 for a node outside captured steps.
     recording: u32,
     pub(crate) outputs_meta: SmallVec<[OutputMeta; 1]>,
     /// The single output tensor if it was created together with the node, otherwise dangling.
     output: Weak<TensorInner>,
-    /// True if an output keeps its gradient or has hooks.
-    pub(crate) observed: AtomicBool,
+    /// Whether an output retains its gradient or has hooks.
+    pub(crate) is_observed: AtomicBool,
     details: OnceLock<Box<NodeDetails>>,
 }
 
@@ -143,8 +143,7 @@ impl GraphNode {
     /// Creates a node with outputs of these shapes, dtypes and devices. `output` is its single output; a dangling
     /// `output` means that [`GraphNode::set_outputs`] follows.
     ///
-    /// The function is generic over the operation and inlined, so no part of the node is copied on its way to the
-    /// allocation.
+    /// The function is generic over the operation and inlined, so no part of the node is copied before it is allocated.
     #[inline(always)]
     pub(crate) fn new<S, D>(
         edges: SmallVec<[Edge; 2]>,
@@ -158,9 +157,9 @@ impl GraphNode {
         D: Derivative,
     {
         let generation = edges.iter().map(Edge::generation).max().unwrap_or(0);
-        let (observed, details) = (AtomicBool::new(false), OnceLock::new());
-        let recording = engine::recording_number();
-        let header = NodeHeader { edges, generation, recording, outputs_meta, output, observed, details };
+        let (is_observed, details) = (AtomicBool::new(false), OnceLock::new());
+        let recording = engine::recording_id();
+        let header = NodeHeader { edges, generation, recording, outputs_meta, output, is_observed, details };
         Arc::new(GraphNode { header, saved_derivative: SavedDerivativeOf::new(saved, derivative) })
     }
 
@@ -185,22 +184,22 @@ impl GraphNode {
         self.details.get().and_then(|details| details.outputs.get()).map_or(&[], |outputs| outputs)
     }
 
-    /// Stores a weak handle of the single output of a write in place, or of a view derived after it.
+    /// Stores a weak handle of the single output of a write in place, or of a view that is derived after it.
     pub(crate) fn set_output_of_write(&self, output: &Tensor) {
         self.set_outputs(std::slice::from_ref(output));
         if output.retains_grad() {
-            self.observed.store(true, Ordering::Release);
+            self.is_observed.store(true, Ordering::Release);
         }
     }
 
-    /// Returns the hooks of output `index`, and marks the node so that the pass runs them.
+    /// Returns the hooks of output `index`, and marks the node so that the pass runs its hooks.
     pub(crate) fn hooks_of(&self, index: usize) -> &Arc<Hooks> {
-        self.observed.store(true, Ordering::Release);
+        self.is_observed.store(true, Ordering::Release);
         &self.details().hooks.get_or_init(|| self.outputs_meta.iter().map(|_| Arc::default()).collect())[index]
     }
 
-    /// Creates the lists of hooks if an output was computed outside the step that is being captured and still
-    /// exists: the recording depends on the hooks that are registered for it later.
+    /// Creates the hook lists if an output was computed outside the captured step and still exists. The recording then
+    /// depends on hooks that are registered later.
     pub(crate) fn keep_hooks_of_live_outputs(&self) {
         let is_outside = |output: &Weak<TensorInner>| {
             output.upgrade().is_some_and(|output| Tensor::from_inner(output).array().storage().pending() == READY)
@@ -217,7 +216,7 @@ impl GraphNode {
     }
 }
 
-/// The parts of a node other than its derivative. A saved value is created where the node stores it, without a copy.
+/// The data of a node except its derivative. A saved value is created directly in the node, without a copy.
 pub(crate) struct NodeParts<'a> {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     /// The single output, or dangling; see [`GraphNode::new`].
@@ -228,8 +227,8 @@ pub(crate) struct NodeParts<'a> {
 }
 
 impl NodeParts<'_> {
-    /// Creates the node. For up to two saved values, the node stores an array of the exact length, so it is small
-    /// and is one allocation.
+    /// Creates the node. For up to two saved values, the node contains an array of the exact length, so it is small and
+    /// is one allocation.
     #[inline(always)]
     pub(crate) fn node<D: Derivative>(self, derivative: D) -> Arc<GraphNode> {
         let NodeParts { edges, output, requests, inputs, outputs } = self;
@@ -264,7 +263,7 @@ pub(crate) fn metas_of(outputs: &[Array]) -> SmallVec<[OutputMeta; 1]> {
 }
 
 thread_local! {
-    /// Nodes without owners that wait to be dropped, while another node is being dropped.
+    /// Unowned nodes that wait to be dropped while another node is being dropped.
     static DROP_QUEUE: RefCell<Option<DropQueue>> = const { RefCell::new(None) };
 }
 
@@ -276,21 +275,23 @@ impl Drop for NodeHeader {
     }
 }
 
-/// Drops the producers in a loop: recursive drops of a chain of a million nodes would overflow the stack.
+/// Drops the producers in a loop. Recursive drops of a chain of a million nodes would overflow the stack.
 fn drop_producers(edges: &mut SmallVec<[Edge; 2]>) {
-    let mut own: Option<DropQueue> = None;
+    let mut local_queue: Option<DropQueue> = None;
     while let Some(edge) = edges.pop() {
         let Edge::Node(node, _) = edge else { continue };
         let mut node = Some(node);
         // If the thread is ending and its queue was destroyed, the node is dropped here.
         let queued = DROP_QUEUE.try_with(|dying| match &mut *dying.borrow_mut() {
             Some(list) => list.push(node.take().expect("each edge must be pushed to only one queue")),
-            None => own.get_or_insert_default().push(node.take().expect("each edge must be pushed to only one queue")),
+            None => local_queue
+                .get_or_insert_default()
+                .push(node.take().expect("each edge must be pushed to only one queue")),
         });
         drop((queued, node));
     }
-    let Some(own) = own else { return };
-    DROP_QUEUE.with(|dying| *dying.borrow_mut() = Some(own));
+    let Some(local_queue) = local_queue else { return };
+    DROP_QUEUE.with(|dying| *dying.borrow_mut() = Some(local_queue));
     while let Some(node) = DROP_QUEUE.with(|dying| dying.borrow_mut().as_mut().and_then(SmallVec::pop)) {
         drop(node);
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A node of the autograd graph: an operation that was applied to tracked tensors.
 ///
-/// It is printed as the list of the operations and leaves that its outputs depend on; see [`Node::graph_text`].
+/// It is printed as the list of the operations and leaves on which its outputs depend; see [`Node::graph_text`].
 #[derive(Clone)]
 pub struct Node(pub(crate) Arc<GraphNode>);
 
@@ -33,7 +33,7 @@ impl NodeInput {
         }
     }
 
-    /// Returns the leaf, if the input is one and was not dropped.
+    /// Returns the leaf, if the input is a leaf that was not dropped.
     pub fn leaf(&self) -> Option<&Tensor> {
         match self {
             NodeInput::Leaf(leaf) => leaf.as_ref(),
@@ -58,9 +58,9 @@ impl Node {
         self.0.edges.iter().map(source).collect()
     }
 
-    /// Returns the input tensors, in the operation's order: the tensor itself if it still exists, otherwise a tensor of
-    /// the value that the operation has saved, with its history. Returns `None` for an input without a saved value that
-    /// was dropped or written in place since. A constant is returned if the operation has saved it.
+    /// Returns the input tensors, in the operation's order. If a tensor no longer exists, returns a tensor with the
+    /// value that the operation saved, and its history. Returns `None` for an input without a saved value that was
+    /// dropped, or that was written in place since. Constants are returned if the operation has saved them.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -91,7 +91,7 @@ impl Node {
         (0..self.0.outputs_meta.len()).map(|i| outputs.get(i)?.upgrade().map(Tensor::from_inner)).collect()
     }
 
-    /// Returns the largest generation among its inputs. A leaf has generation 0; the generation of an output is the
+    /// Returns the largest generation of its inputs. A leaf has generation 0; the generation of an output is the
     /// generation of its node plus one.
     pub fn generation(&self) -> u64 {
         self.0.generation

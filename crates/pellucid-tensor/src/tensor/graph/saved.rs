@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub struct SaveForBackward<'a> {
     pub(crate) edges: &'a [Edge],
     pub(crate) reuse: Option<usize>,
-    pub(crate) wanted: SmallVec<[SaveRequest; 4]>,
+    pub(crate) requests: SmallVec<[SaveRequest; 4]>,
 }
 
 /// A value to save.
@@ -40,7 +40,7 @@ impl SaveRequest {
 }
 
 impl SaveForBackward<'_> {
-    /// Returns true if a backward pass is possible. Otherwise saving does nothing.
+    /// Returns true if a backward pass is possible. Otherwise saving has no effect.
     pub fn any(&self) -> bool {
         !self.edges.is_empty()
     }
@@ -57,14 +57,14 @@ impl SaveForBackward<'_> {
 
     /// Saves input `index`.
     pub fn input(&mut self, index: usize) {
-        if !self.wanted.iter().any(|w| matches!(w, SaveRequest::Input(i) if *i == index)) {
+        if !self.requests.iter().any(|w| matches!(w, SaveRequest::Input(i) if *i == index)) {
             self.save(SaveRequest::Input(index));
         }
     }
 
     /// Saves output `index`.
     pub fn output(&mut self, index: usize) {
-        if !self.wanted.iter().any(|w| matches!(w, SaveRequest::Output(j) if *j == index)) {
+        if !self.requests.iter().any(|w| matches!(w, SaveRequest::Output(j) if *j == index)) {
             self.save(SaveRequest::Output(index));
         }
     }
@@ -76,12 +76,12 @@ impl SaveForBackward<'_> {
 
     /// Returns the input whose storage an output may reuse: it is uniquely owned and not saved.
     pub(crate) fn reusable(&self) -> Option<usize> {
-        self.reuse.filter(|&r| !self.wanted.iter().any(|w| matches!(w, SaveRequest::Input(i) if *i == r)))
+        self.reuse.filter(|&r| !self.requests.iter().any(|w| matches!(w, SaveRequest::Input(i) if *i == r)))
     }
 
-    fn save(&mut self, wanted: SaveRequest) {
+    fn save(&mut self, request: SaveRequest) {
         if self.any() {
-            self.wanted.push(wanted);
+            self.requests.push(request);
         }
     }
 }
@@ -100,8 +100,8 @@ impl SavedValue {
     }
 
     #[inline]
-    pub(crate) fn new(wanted: &SaveRequest, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
-        let (array, origin) = match wanted {
+    pub(crate) fn new(request: &SaveRequest, inputs: &[&Array], outputs: &[Array]) -> SavedValue {
+        let (array, origin) = match request {
             SaveRequest::Input(i) => (inputs[*i], SavedOrigin::Input(*i)),
             SaveRequest::Output(j) => (&outputs[*j], SavedOrigin::Output(*j)),
             SaveRequest::Array(array) => (&**array, SavedOrigin::Constant),
@@ -139,12 +139,12 @@ impl SavedTensors<'_> {
     /// Returns input `index`, which `forward` saved.
     ///
     /// # Errors
-    /// [`Error::SavedValueModified`] if it was written to since.
+    /// [`Error::SavedValueModified`] if it was written since.
     pub fn input(&self, index: usize) -> Result<Tensor> {
         self.find(SavedOrigin::Input(index))
     }
 
-    /// Returns the inputs `first` and later, which `forward` saved.
+    /// Returns the inputs from index `first` on, which `forward` saved.
     pub(crate) fn inputs_from(&self, first: usize) -> Result<SmallVec<[Tensor; 4]>> {
         let mut inputs = SmallVec::new();
         for index in first..self.inputs() {
@@ -156,7 +156,7 @@ impl SavedTensors<'_> {
     /// Returns output `index`, which `forward` saved.
     ///
     /// # Errors
-    /// [`Error::SavedValueModified`] if it was written to since.
+    /// [`Error::SavedValueModified`] if it was written since.
     pub fn output(&self, index: usize) -> Result<Tensor> {
         self.find(SavedOrigin::Output(index))
     }
@@ -216,7 +216,7 @@ impl SavedTensors<'_> {
         }
     }
 
-    /// Returns the device of input `index`, which must be needed. The gradient of the input is there.
+    /// Returns the device of input `index` and its gradient. The input must be needed.
     pub(crate) fn input_device(&self, index: usize) -> Device {
         match &self.node.edges[index] {
             Edge::Node(node, output) => node.outputs_meta[*output as usize].device,
@@ -240,14 +240,14 @@ impl SavedTensors<'_> {
         self.unpack(self.values.iter().find(|v| v.origin == origin))
     }
 
-    /// Returns the saved value, or an error if it was not saved or was overwritten since.
+    /// Returns the saved value, or an error if it was not saved or was overwritten later.
     fn checked<'v>(&self, value: Option<&'v SavedValue>) -> Result<&'v SavedValue> {
         let node = self.node.derivative().name();
         let Some(value) = value else {
             return Err(Error::invalid(node, "backward() reads a value that forward() did not save"));
         };
         let now = value.array.storage().version();
-        // A recording saves no elements, so a write of another thread has the effect of a write before the launch.
+        // A recording saves no elements, so a write by another thread has the effect of a write before the launch.
         if now != value.version && engine::may_be_written_since(self.node.recording, &value.array, value.version) {
             let shape = value.array.shape().clone();
             return Err(Error::SavedValueModified { node, shape, saved: value.version, now });

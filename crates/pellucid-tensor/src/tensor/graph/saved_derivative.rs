@@ -5,13 +5,13 @@ use super::saved::{SavedTensors, SavedValue};
 use pellucid_ir::Result;
 use std::sync::{RwLock, TryLockError, TryLockResult};
 
-/// The values that a node has saved, until a backward pass frees them.
+/// The values that a node saves, until a backward pass frees them.
 pub(crate) trait SavedValueSlot {
-    /// Calls `run` with the saved values, and frees them afterwards unless `keep` is set. Returns false if they were
-    /// freed before.
+    /// Calls `run` with the saved values, and then frees them unless `keep` is set. Returns false if they were already
+    /// freed.
     ///
     /// It never blocks, because this thread's own pass may hold the lock in an outer call. If another pass is freeing
-    /// the values, the result is false. If another pass reads them, they are not freed.
+    /// the values, returns false. If another pass reads them, they are not freed.
     fn with_values(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool;
 }
 
@@ -39,7 +39,7 @@ fn try_guard<G>(guard: TryLockResult<G>) -> Option<G> {
     }
 }
 
-/// The part of an operation that a node keeps: its backward computation.
+/// The backward computation of an operation, which a node stores.
 pub(crate) trait Derivative: Send + Sync + 'static {
     /// Returns the operation's name.
     fn name(&self) -> &'static str;
@@ -55,7 +55,7 @@ pub(crate) trait SavedDerivative: Send + Sync {
     fn saved(&self) -> &dyn SavedValueSlot;
 }
 
-/// A derivative with its saved values; `S` is an array or a list of them.
+/// A derivative with its saved values. `S` is an array or a list of them.
 pub(crate) struct SavedDerivativeOf<S, D> {
     saved: RwLock<Option<S>>,
     derivative: D,

@@ -11,9 +11,9 @@ use std::sync::{Arc, Weak};
 impl Node {
     /// Returns the graph that leads to this node as text: one line for each leaf and each operation, inputs first.
     ///
-    /// A leaf has its shape and dtype, whether it has a gradient, and the name in `names`, if it is one of these
-    /// tensors. Several lines that use a leaf or a result have the same number for it. `Display` prints the same
-    /// text without names.
+    /// A leaf is printed with its shape and dtype, whether it has a gradient, and its name, if `names` contains the
+    /// tensor. A number identifies a leaf or a result in all lines that use it. `Display` prints the same text without
+    /// names.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -44,17 +44,17 @@ impl fmt::Display for Node {
     }
 }
 
-/// A graph that is being written.
+/// The state of writing a graph.
 struct GraphText<'a> {
     out: &'a mut dyn Write,
     names: HashMap<TensorId, &'a str>,
-    /// The numbers of the nodes and leaves that were written, by their addresses.
+    /// The numbers of the written nodes and leaves, by address.
     numbers: HashMap<*const (), usize>,
 }
 
 impl GraphText<'_> {
-    /// Writes the node after everything that it depends on. The search has an explicit stack: a chain may have a
-    /// million nodes.
+    /// Writes the node after all nodes and leaves on which it depends. The search has an explicit stack, because a
+    /// chain may have a million nodes.
     fn write_graph(&mut self, node: &Arc<GraphNode>) -> fmt::Result {
         let mut stack = vec![(node, false)];
         while let Some((node, producers_done)) = stack.pop() {
@@ -81,13 +81,13 @@ impl GraphText<'_> {
         }
         let inputs: Vec<String> = node.edges.iter().map(|edge| self.input(edge)).collect();
         let outputs: Vec<String> =
-            node.outputs_meta.iter().map(|OutputMeta { meta, device }| typed(meta, *device)).collect();
+            node.outputs_meta.iter().map(|OutputMeta { meta, device }| format_meta(meta, *device)).collect();
         let outputs = if let [output] = &outputs[..] { output.clone() } else { format!("({})", outputs.join(", ")) };
         let number = self.add_number(address(node));
         writeln!(self.out, "%{number} = {}({}): {outputs}", node.derivative().name(), inputs.join(", "))
     }
 
-    /// Writes the line of a leaf, unless it was written before.
+    /// Writes the line of a leaf, unless it was written already.
     fn write_leaf(&mut self, edge: &Edge) -> fmt::Result {
         let Edge::Leaf(slot) = edge else { return Ok(()) };
         let key = Weak::as_ptr(slot).cast();
@@ -98,11 +98,11 @@ impl GraphText<'_> {
         let Some(slot) = slot.upgrade() else { return writeln!(self.out, "%{number} = leaf: dropped") };
         let name = slot.tensor().and_then(|leaf| self.names.get(&leaf.id()).map(|name| format!(" `{name}`")));
         let gradient = if slot.get_untracked().is_some() { "has a gradient" } else { "no gradient" };
-        let typed = typed(slot.meta(), slot.device());
+        let typed = format_meta(slot.meta(), slot.device());
         writeln!(self.out, "%{number} = leaf{}: {typed}, {gradient}", name.unwrap_or_default())
     }
 
-    /// Returns the text of an input, whose producer was written.
+    /// Formats an input, whose producer was written.
     fn input(&self, edge: &Edge) -> String {
         match edge {
             Edge::None => "constant".into(),
@@ -121,8 +121,8 @@ impl GraphText<'_> {
     }
 }
 
-/// Returns dtype and shape as text, with the device unless it is the CPU.
-fn typed(meta: &Meta, device: Device) -> String {
-    let text = format!("{}{}", meta.dtype, meta.shape);
-    if device == Device::cpu() { text } else { format!("{text} on {device}") }
+/// Formats dtype and shape, and the device unless it is the CPU.
+fn format_meta(meta: &Meta, device: Device) -> String {
+    let formatted = format!("{}{}", meta.dtype, meta.shape);
+    if device == Device::cpu() { formatted } else { format!("{formatted} on {device}") }
 }

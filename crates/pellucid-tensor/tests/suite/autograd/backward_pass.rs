@@ -128,8 +128,8 @@ fn accumulation_does_not_write_to_shared_arrays() {
     assert_close(&d.grad().unwrap(), &[2.0]);
 }
 
-/// Kernels add their gradient to the accumulated sum directly. The bits are equal to separate additions in the order of
-/// arrival.
+/// Kernels add their gradient to the accumulated sum directly. The result is bit-identical to separate additions in the
+/// order of arrival.
 #[test]
 fn accumulation_is_bitwise_equal_to_separate_additions() {
     let leaf = || Tensor::from([0.3f32, -1.7, 1e-3, 7.1, 1e10, -0.0]).requires_grad_(true);
@@ -170,7 +170,7 @@ fn accumulated_gradients_are_written_to_only_if_unshared() {
     assert_close(&a.grad().unwrap(), &[36.0 + 2.0 * 6.0 * 7.0]);
     assert_close(&x.grad().unwrap(), &[360.0]);
 
-    // A tracked seed: its own gradient may be requested, so no addition is untracked.
+    // A tracked seed: the gradient of the seed may be requested, so no addition is untracked.
     let (x, seed) = (leaf([2.0]), leaf([1.0]));
     let y = &x + &x * &x;
     y.backward_with(BackwardOptions { gradient: Some(&seed * 1.0), ..Default::default() });

@@ -217,7 +217,7 @@ fn a_tracked_write_into_an_external_tensor_is_an_error() {
     assert_eq!(gradient.to_vec::<f64>(), [4.0, 0.0, 0.0]);
 }
 
-/// A checkpoint saves the state of the random numbers on the devices on which its function draws, and of no other.
+/// A checkpoint saves the random number states only of the devices on which its function draws.
 #[test]
 fn checkpoints_are_captured_on_every_device() {
     for device in [Device::cpu(), toy(0), toy(1)] {

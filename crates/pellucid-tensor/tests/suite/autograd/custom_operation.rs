@@ -8,7 +8,7 @@ use pellucid_tensor::{
 };
 use std::sync::{Arc, Mutex};
 
-/// x³, whose gradient is wrong on request.
+/// x³, with a wrong gradient on request.
 pub(super) struct Cubed {
     pub(super) wrong: bool,
 }
@@ -34,7 +34,7 @@ struct SeveralOutputs {
     needed: NeededInputs,
 }
 
-/// One entry for each call of `backward`: which of the two inputs needed a gradient.
+/// One entry for each call of `backward`: whether each of the two inputs needed a gradient.
 type NeededInputs = Arc<Mutex<Vec<(bool, bool)>>>;
 
 impl Operation for SeveralOutputs {
@@ -206,8 +206,8 @@ fn custom_operations_are_nodes_of_the_graph() {
     assert_eq!(slope(&x), 96.0);
 }
 
-/// Σ x·c, whose gradient is the saved c itself. `Count` returns another number of gradients, `Saves` saves an input
-/// that does not exist, `Reads` reads the gradient of an output that does not exist.
+/// Σ x·c, whose gradient is the saved c. `Count` returns a wrong number of gradients, `Saves` saves an input that does
+/// not exist, and `Reads` reads the gradient of an output that does not exist.
 #[derive(Clone, Copy, PartialEq)]
 enum Variant {
     Correct,
@@ -299,7 +299,7 @@ fn vectors_of_another_shape_are_errors_that_name_the_called_function() {
     }
 }
 
-/// An operation whose gradient is computed from values on the host has no second derivative: it is rejected, not zero.
+/// An operation that computes its gradient from host values has no second derivative: it is rejected, not zero.
 #[test]
 fn a_gradient_from_values_on_the_host_has_no_derivative() {
     struct HostSquare;
@@ -328,7 +328,7 @@ fn a_gradient_from_values_on_the_host_has_no_derivative() {
     assert_eq!(products.to_vec::<f64>(), [108.0, 0.0, 0.0, -4.0]);
 }
 
-/// A gradient may depend on some of the incoming gradients only.
+/// A gradient may depend on only some of the incoming gradients.
 #[test]
 fn a_constant_gradient_of_one_of_two_outputs_is_accepted() {
     struct Scaled;

@@ -256,7 +256,7 @@ fn airys_function_in_twelve_orders() {
     }
 }
 
-/// The references have 50 digits. In `f32`, derivatives up to order 4 keep their digits.
+/// The references have 50 digits. In `f32`, derivatives up to order 4 are accurate.
 #[test]
 fn scaled_bessel_functions_of_large_arguments() {
     type Call = fn(&Tensor) -> Result<Tensor>;
@@ -418,8 +418,8 @@ fn sums_of_gradients(
     Ok(sums)
 }
 
-/// A reduction whose operand is broadcast along the row, or has fewer axes than the other inputs, counts every element
-/// of the common shape.
+/// A reduction counts every element of the common shape, even if its operand is broadcast along the row, or has fewer
+/// axes than the other inputs.
 #[test]
 fn reductions_of_broadcast_operands_in_four_orders() -> Result<()> {
     let row = ops::over(-1).keepdims();

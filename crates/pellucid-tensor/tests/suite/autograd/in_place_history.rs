@@ -332,7 +332,7 @@ fn deferred_and_captured_writes_have_the_same_history() {
     assert_eq!(outside.i(0).item::<f64>(), 1.0);
 }
 
-/// Returns the memory of its input reversed, with a gradient that differs from a view's.
+/// Returns the memory of its input reversed. Its gradient differs from the gradient of a view.
 struct Reversed;
 
 impl Operation for Reversed {

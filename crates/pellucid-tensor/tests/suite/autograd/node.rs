@@ -47,7 +47,7 @@ fn the_local_backward_refuses_wrong_gradients() {
     assert!(matches!(exp.backward(&[Some(&g), None]), Err(Error::InvalidArgument { op: "exp", .. })));
     let wrong = exp.backward(&[Some(&Tensor::from([1.0]))]);
     assert!(matches!(wrong, Err(Error::ShapeMismatch { op: "exp", .. })));
-    // Another dtype is converted, as in backward().
+    // A gradient of a different dtype is converted, as in backward().
     let x = Tensor::from([1.0f32]).requires_grad_(true);
     let gradients = creator(&x.exp()).backward(&[Some(&Tensor::from([2.0f64]))]);
     assert!(gradients.is_err() || gradients.unwrap()[0].as_ref().unwrap().dtype() == x.dtype());
@@ -72,7 +72,7 @@ fn local_gradients_share_no_memory() {
     gradients[0].as_ref().unwrap().set(0, 9.0);
     assert_close(&g, &[5.0, 6.0]);
     assert_close(gradients[1].as_ref().unwrap(), &[5.0, 6.0]);
-    // The gradient of a product by one factor may be the other factor.
+    // The gradient of a product with respect to one factor may be the other factor.
     let product = {
         let _on = pellucid_tensor::enable_grad();
         &a * &b

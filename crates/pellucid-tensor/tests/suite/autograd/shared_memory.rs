@@ -64,7 +64,8 @@ fn recorded_gradients_of_two_leaves_share_no_memory() {
     ops::copy_(&a.grad().unwrap(), &Tensor::from(0.0)).unwrap();
     drop(off);
     assert_eq!(g.to_vec::<f64>(), [5.0, 6.0]);
-    // If one broadcast value is the gradient of two leaves, each leaf gets its own copy, which stays differentiable.
+    // If one broadcast value is the gradient of two leaves, each leaf gets a separate copy, which remains
+    // differentiable.
     let (a, b) = (leaf([3.0, 4.0]), leaf([1.0, 1.0]));
     let s = number(2.0);
     ((&a + &b).sum(..) * s.square()).backward_with(recorded());
@@ -176,7 +177,7 @@ fn an_update_that_is_refused_has_written_nothing() {
     };
     assert!(ops::update(formula!(|p, q| (p + 100.0, q + 100.0)), &[&p, &q], &[], &[]).is_err());
     assert_eq!((p.to_vec::<f64>(), q.to_vec::<f64>()), (vec![5.0, 10.0], vec![7.0, 8.0]));
-    // Elements that two targets have in common are found under any layout.
+    // Elements that two targets share are detected under any layout.
     let b = Tensor::arange(0.0, 6.0, 1.0);
     let two = formula!(|p, q| (p + 10.0, q * 2.0));
     assert!(ops::update(two, &[&b.i(slice(0, 4, 2)), &b.i(slice(2, 6, 2))], &[], &[]).is_err());

@@ -121,7 +121,7 @@ fn an_unused_input_is_an_error_unless_it_is_allowed() {
     let got = grad(&[&y], &[&x, &unused], allowed()).unwrap();
     assert_close(&got[0], &[4.0]);
     assert_close(&got[1], &[0.0, 0.0]);
-    // A copy of an input and a result that was computed from it are other tensors.
+    // A copy of an input, and a result that was computed from it, are different tensors.
     let derived = &x * 3.0;
     for other in [x.detach().requires_grad_(true), derived] {
         assert!(matches!(grad(&[&x.square()], &[&other], GradOptions::default()), Err(Error::UnusedInput { .. })));
@@ -142,7 +142,7 @@ fn an_untracked_input_or_output_is_an_error() {
     rejected(grad(&[&x.square()], &[&x, &constant], GradOptions::default()), "input 1 of shape []");
     rejected(grad(&[&x.square()], &[&x, &constant], allowed()), "input 1 of shape []");
     rejected(grad(&[&x.square(), &constant], &[&x], GradOptions::default()), "output 1 of shape []");
-    // An allowed constant output contributes nothing, and the incoming gradients keep their places.
+    // An allowed constant output contributes nothing, and the incoming gradients keep their order.
     let grad_outputs = vec![Some(Tensor::from(10.0)), Some(Tensor::from(100.0))];
     let got = grad(&[&constant, &x.square()], &[&x], GradOptions { grad_outputs, ..allowed() }).unwrap();
     assert_close(&got[0], &[400.0]);

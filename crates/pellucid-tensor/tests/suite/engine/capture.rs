@@ -205,7 +205,7 @@ fn gradients_accumulate_in_an_existing_gradient_tensor() {
     }
     assert_eq!(bits(&[w.grad().unwrap()]), bits(&[eager.grad().unwrap()]));
     assert!(kept.array().shares_storage(w.grad().unwrap().array()), "a launch must write the gradient in place");
-    // Another gradient tensor has another storage, so the step is recorded again.
+    // A new gradient tensor has another storage, so the step is recorded again.
     w.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
     step.launch(&[&batches[0]]).unwrap();
     eager.set_grad(Some(Tensor::zeros([3, 2], DType::F32)));
@@ -264,7 +264,7 @@ fn writes_to_inputs_and_reads_of_inputs_after_overlapping_writes_are_errors() {
     total.copy_(&Tensor::from([1.0f32, 2.0, 3.0]));
     assert_eq!(step.launch(&[&total]).unwrap().to_vec::<f32>(0), [2.0, 4.0, 6.0]);
     assert_eq!(total.to_vec::<f32>(), [2.0, 4.0, 6.0]);
-    // An input may be another part of the storage that the step writes.
+    // An input may be another region of the storage that the step writes.
     let (left, right) = (total.i(..1), total.i(1..));
     let mut step = capture(|inputs| (left.set(0, 9.0), &inputs[0] * 1.0).1, &[&right]).unwrap();
     assert_eq!(step.launch(&[&right]).unwrap().to_vec::<f32>(0), [4.0, 6.0]);
@@ -416,19 +416,19 @@ fn verify_finds_a_changed_host_number() {
         }
         other => panic!("{other:?}"),
     }
-    // `verify` also finds another kernel.
+    // `verify` also detects a different kernel.
     let is_relu = Cell::new(false);
     let mut step =
         capture_local(|inputs| if is_relu.get() { inputs[0].relu() } else { inputs[0].sin() }, &[&x]).unwrap();
     is_relu.set(true);
     let text = step.verify().unwrap_err().to_string();
     assert!(text.contains("kernel 0 is `relu(f32 [3]) -> f32 [3]` instead of `sin(f32 [3]) -> f32 [3]`"), "{text}");
-    // `verify` also finds a tensor that was created from changed host values.
+    // `verify` also detects a tensor that was created from changed host values.
     let mut step = capture_local(|inputs| &inputs[0] * Tensor::from([rate.get() as f32]), &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
     rate.set(0.3);
     assert!(matches!(step.verify(), Err(Error::CaptureChanged { .. })));
-    // `verify` also finds a replaced tensor.
+    // `verify` also detects a replaced tensor.
     let bound = RefCell::new(wave([3]));
     let mut step = capture_local(|inputs| &inputs[0] * &*bound.borrow(), &[&x]).unwrap();
     assert_eq!(step.verify(), Ok(()));
@@ -479,7 +479,7 @@ fn dropout_draws_new_masks_in_every_launch() {
     assert_ne!(eager[0], eager[1]);
 }
 
-/// The gradients of a tensor before and after a write through a mask are added in one order in every mode.
+/// The gradients of a tensor before and after a write through a mask are added in the same order in every mode.
 #[test]
 fn gradients_of_masked_writes_have_the_bits_of_eager_mode() {
     let _random = pellucid_tensor::Generator::new(83).scope();

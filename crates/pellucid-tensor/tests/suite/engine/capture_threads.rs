@@ -96,8 +96,8 @@ fn another_thread_reads_the_gradient_from_before_the_step() {
     assert_eq!(gradient(&w), Some(vec![2.0; 2]));
 }
 
-/// Removing or replacing a gradient during the recording has the effect of doing so between the recording and the next
-/// launch.
+/// Removing or replacing a gradient during the recording has the same effect as doing so between the recording and the
+/// next launch.
 #[test]
 fn another_thread_replaces_the_gradient_of_a_step() {
     for (replaced, expected) in [(None, None), (Some(constant(5.0)), Some(vec![5.0; 2]))] {
@@ -143,7 +143,7 @@ fn verify_does_not_depend_on_gradients_of_other_threads() {
     assert_eq!(step.verify(), Ok(()));
 }
 
-/// Results that keep their gradients, hooks, and passes that start with a set gradient.
+/// Results that retain their gradients, hooks, and passes that start with a set gradient.
 #[test]
 fn other_slots_of_a_step_are_its_own() {
     let (w, x) = (weight(), constant(3.0));

@@ -224,7 +224,8 @@ fn inputs_of_other_shapes_are_errors_or_recorded() {
     let rejected = step.launch(&[&wave([2]), &y]).err();
     assert!(matches!(rejected, Some(Error::ShapeMismatch { op: "add", .. })), "{rejected:?}");
     assert_eq!(bits(&launched(&mut step, &[&x, &y])), bits(&[&x + &y]));
-    // The step is launched twice for each of several shapes and dtypes, more than it keeps recordings for.
+    // The step is launched twice for each of several shapes and dtypes. Their number exceeds the number of cached
+    // recordings.
     for _ in 0..2 {
         for n in 1..=7 {
             for dtype in [DType::F32, DType::F64, DType::I64] {
@@ -253,7 +254,7 @@ fn a_launch_notices_a_set_or_cleared_gradient() {
     assert_eq!(w.grad().unwrap().to_vec::<f32>(), (&x * 2.0).to_vec::<f32>());
 }
 
-/// `verify` finds a replaced tensor of the environment. Debug builds call it before launches 2 and 3.
+/// `verify` detects a replaced tensor of the environment. Debug builds call it before launches 2 and 3.
 #[test]
 fn verify_finds_a_replaced_tensor() {
     let (x, held) = (wave([3]), RefCell::new(Tensor::zeros([3], DType::F32)));
@@ -302,7 +303,7 @@ fn a_graph_outside_the_step_notices_writes_of_a_launch() {
     assert_eq!(bits(&[x.grad().unwrap()]), bits(from_ref(&c)));
 }
 
-/// An invalid index is an error of that launch alone, and the rest of the step is not executed.
+/// An invalid index is an error of that launch alone. The later kernels of the step are not executed.
 #[test]
 fn a_step_remains_usable_after_a_failed_launch() {
     let (x, total) = (wave([4, 2]), Tensor::zeros([3, 2], DType::F32));

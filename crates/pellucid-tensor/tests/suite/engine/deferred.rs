@@ -61,7 +61,7 @@ fn a_list_of_the_same_structure_is_compiled_once() {
         assert_eq!(bits(&[scaled(factor).1]), bits(&[(&x * factor).exp() + (&x - factor).sum(..)]), "{factor}");
     }
     assert_eq!(scaled(-1.0).0.compiled_plans, 0);
-    // Another shape is another structure.
+    // A new shape is a new structure.
     let y = wave([3, 7]);
     assert_eq!(work_of(|| lazy(|| (chain(&y) * y.sum(..)).sum([0]))).0.compiled_plans, 1);
 }
@@ -136,7 +136,7 @@ fn a_device_may_defer_all_its_kernels() {
     let expected = bits(&[chain(&wave([5])) + 1.0]);
     let (work, found) = work_of(|| bits(std::slice::from_ref(&y)));
     assert_eq!((found, work.runs > 0), (expected, true));
-    // `eval`, `flush` and `synchronize` run what is recorded.
+    // `eval`, `flush` and `synchronize` run the recorded kernels.
     let (a, b) = (&x + 1.0, &x * 2.0);
     assert!(work_of(|| eval([&a, &b]).unwrap()).0.launches > 0);
     drop((a, b));

@@ -9,7 +9,7 @@ use pellucid_ir::plan::{Launch, Passes, Plan, SlotRole, SlotView};
 use pellucid_ir::{DType, Layout, Scalar, Shape, formula};
 use std::sync::Arc;
 
-/// A plan of `f32` arrays that is being built. Every result has a slot of its own.
+/// A plan of `f32` arrays under construction. Every result has a separate slot.
 #[derive(Default)]
 struct PlanOfRule {
     plan: Plan,

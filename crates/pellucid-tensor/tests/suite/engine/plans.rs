@@ -6,7 +6,7 @@ use crate::table::devices::toy;
 use pellucid_tensor::ops::{self, PaddingMode, QuantileInterpolation, TripletMarginLossOptions, over};
 use pellucid_tensor::{DType, GradOptions, Result, Tensor, capture, grad, lazy};
 
-/// The first programs of `fuzz_plans`, which runs as many as wanted.
+/// The first programs of `fuzz_plans`, whose number of programs is configurable.
 #[test]
 fn random_programs_compute_the_same_bits_in_every_mode() {
     let (mut operations, mut gradients, mut has_axes) = (vec![0; operation_names().count()], [0; 2], [0; 2]);
@@ -88,8 +88,8 @@ fn gradients_of_reductions_over_axes_of_any_length_are_equal_on_launch_bound_dev
     }
 }
 
-/// Operations that create numbers of their own, and calls that are rejected after they have created one, can be part of
-/// a step that is captured on a device other than the CPU.
+/// Operations that create constants, and calls that are rejected after they have created one, can be part of a step
+/// that is captured on a device other than the CPU.
 #[test]
 fn numbers_of_an_operation_are_on_the_device_of_a_captured_step() {
     let cases: [Reducing; 5] = [

@@ -2,7 +2,7 @@
 
 use pellucid_tensor::{DType, Generator, GradOptions, Tensor, grad, no_grad, ops};
 
-/// A name, and a program that creates all its tensors itself.
+/// A name, and a program that creates all its tensors.
 pub type Program = (&'static str, fn() -> Vec<Tensor>);
 
 /// Returns the same elements in every run.

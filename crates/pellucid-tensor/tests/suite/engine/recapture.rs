@@ -1,5 +1,5 @@
-//! `capture`: every launch checks the state that a step depends on in addition to its inputs: tensors that its closure
-//! replaces, flags of the host, and `requires_grad`.
+//! `capture`: every launch checks the state on which a step depends in addition to its inputs: tensors that its closure
+//! replaces, host flags, and `requires_grad`.
 
 use super::programs::wave;
 use crate::support::bits;
@@ -34,7 +34,7 @@ fn a_launch_notices_a_replaced_tensor() {
     assert_eq!(step.cache_stats(), CacheStats { hits: 5, misses: 2, len: 1 });
 }
 
-/// Two steps that hold one tensor do not count each other's handles as handles of the caller.
+/// If two steps hold one tensor, neither counts the handles of the other as handles of the caller.
 #[test]
 fn a_launch_notices_a_replaced_tensor_that_several_steps_hold() {
     let (x, w) = (wave([3]), RefCell::new(wave([3])));
@@ -52,7 +52,7 @@ fn a_launch_notices_a_replaced_tensor_that_several_steps_hold() {
     assert_eq!(bits(&[first.launch(&[&x]).unwrap().to_tensor(0)]), bits(&[&x * 7.0]));
 }
 
-/// A tensor that only the step has ever held was not replaced.
+/// A tensor that only the step has held was not replaced.
 #[test]
 fn a_tensor_that_only_the_step_holds_does_not_cause_recording() {
     let (x, runs) = (wave([3]), Cell::new(0));

@@ -33,7 +33,8 @@ static IN_TESTS: AtomicBool = AtomicBool::new(false);
 /// The longest duration of one call; the limit is generous because the machine may be busy.
 const CALL: Duration = Duration::from_secs(10);
 
-/// Runs all cases, and panics if any failed. Each case is printed first, so the last one printed ended the process.
+/// Runs all cases, and panics if any failed. Each case is printed before it runs, so the last printed case ended the
+/// process.
 fn run_cases(cases: impl IntoIterator<Item = Case>) {
     std::panic::set_hook(Box::new(|panic| {
         let in_tests = panic.location().is_some_and(|place| place.file().contains("tests/suite"));
@@ -121,7 +122,7 @@ fn in_a_child(test: &str) {
     );
 }
 
-/// Operations with such parameters that are not called: they take a user formula, which errors name.
+/// Operations with such parameters that are not called: they have a user formula, which errors name.
 const OF_A_FORMULA: [&str; 3] = ["map_rows", "map_rows_all", "update_many"];
 
 #[test]
@@ -159,7 +160,7 @@ fn child_of_shapes() {
     run_cases(views::all());
 }
 
-/// An invalid number of threads is limited, not started.
+/// An invalid number of threads is clamped, not started.
 #[test]
 #[cfg(target_os = "linux")]
 fn an_invalid_number_of_threads_is_limited() {

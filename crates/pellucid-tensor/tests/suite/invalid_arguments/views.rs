@@ -44,7 +44,7 @@ const COMPOSED: [&str; 32] = [
     "tensorsolve",
 ];
 
-/// The number of cases of a row that are tried.
+/// The number of tested cases of a row.
 const CASES: usize = 3;
 
 const HUGE: usize = 1 << 40;

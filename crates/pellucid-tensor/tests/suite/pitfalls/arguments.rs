@@ -1,4 +1,4 @@
-//! Arguments at the ends of their ranges, and outside them.
+//! Arguments at the ends of their ranges, and beyond them.
 
 use pellucid_tensor::ops::{
     self, BatchNormOptions, Bins, CtcLossOptions, InterpolationMode, QuantileInterpolation, Reduction, Resize,

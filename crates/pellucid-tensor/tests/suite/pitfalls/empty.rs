@@ -1,4 +1,4 @@
-//! Tensors without elements give a result where one is defined, and an error elsewhere.
+//! Tensors without elements give a result where one is defined, and an error otherwise.
 
 use crate::support::leaf;
 use pellucid_tensor::ops::{
@@ -123,7 +123,7 @@ fn selections() {
     assert_eq!(ops::nonzero(&empty([2, 2])).unwrap()[1].shape()[..], [0]);
     assert_eq!(nowhere.one_hot(3).shape()[..], [0, 3]);
     assert_eq!(ops::where_(&empty([0]).gt(0.0), 1.0, 2.0).unwrap().shape()[..], [0]);
-    // Nothing was selected, so the gradient is 0.
+    // No element was selected, so the gradient is 0.
     x.index_select(0, &nowhere).sum(..).backward();
     assert_eq!(x.grad().unwrap().to_vec::<f64>(), [0.0; 3]);
 }

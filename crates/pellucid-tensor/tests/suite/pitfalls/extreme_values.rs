@@ -210,7 +210,7 @@ fn losses_at_the_ends_of_their_parameters() {
             let expected = if f64::abs(x) < beta { [0.5 * x * (x / beta), x / beta] } else { [x - 0.5 * beta, 1.0] };
             check(&format!("smooth_l1_loss of {x:e}, {beta:e}"), first(&smooth, x, dtype), expected);
         }
-        // 0 in `f32`, where it must not divide.
+        // In `f32` β is 0, and must not divide.
         let x = leaf([0.5, -2.0]).to_dtype(dtype);
         let options = GradOptions { create_graph: true, ..Default::default() };
         let slope = grad_one(&x.smooth_l1_loss(zero, 1e-60, Reduction::Sum), &x, options).unwrap();
@@ -316,7 +316,7 @@ fn covariances_without_freedom_are_sums_divided_by_zero() {
     assert_same(&ops::cov(&none, CovOptions::default()).unwrap().ravel(), &[NAN; 4]);
     assert_same(&ops::corrcoef(&none).unwrap().ravel(), &[NAN; 4]);
     assert_same(&ops::corrcoef(&Tensor::zeros([0], DType::F64)).unwrap(), &[NAN]);
-    // It overflows only where the covariance does.
+    // The result overflows only if the covariance does.
     let large = ops::cov(&Tensor::from([1e200, -1e200]), CovOptions { correction: -1e200, ..Default::default() });
     assert!((large.unwrap().item::<f64>() / 2e200 - 1.0).abs() < 1e-15);
 }

@@ -353,8 +353,8 @@ fn invalid_values_make_a_captured_step_nan() {
     assert_eq!(table.grad().unwrap().to_vec::<f64>(), [1.0, 2.0, 1.0]);
 }
 
-/// The error of a deferred or captured step equals the error of the call: it has the index of the caller and names the
-/// operation, and not one of its parts.
+/// The error of a deferred or captured step equals the error of the call: it has the index of the caller, and names the
+/// operation instead of one of its parts.
 #[test]
 fn a_wrong_index_is_named_in_every_mode() {
     type Call = fn(&Tensor, &Tensor) -> Result<Tensor>;
@@ -388,7 +388,7 @@ fn a_wrong_index_is_named_in_every_mode() {
     ];
     let (x, good) = (Tensor::ones([4, 2], DType::F32), Tensor::from([0i64, 1]));
     for (op, call) in calls {
-        // These count no negative index from the end.
+        // These operations count no negative index from the end.
         let from_start = op.starts_with("embedding") || op.starts_with("max_unpool");
         for bad in [4i64, if from_start { -1 } else { -5 }, i64::MIN] {
             let index = Tensor::from([0i64, bad]);
@@ -397,7 +397,7 @@ fn a_wrong_index_is_named_in_every_mode() {
             let read = |y: Tensor| y.try_to_vec::<f32>();
             let deferred = lazy(|| call(&x, &index).and_then(read)).unwrap_err().to_string();
             assert_eq!(deferred, expected);
-            // The operation whose call runs the kernel does not take its error for its own.
+            // The operation whose call runs the kernel does not replace the name in its error.
             let y = lazy(|| call(&x, &index)).unwrap();
             assert_eq!(ops::exp(&y).and_then(read).unwrap_err().to_string(), expected, "{op} before exp");
             let mut step = capture(|inputs| call(&x, &inputs[0]), &[&good]).unwrap();
@@ -558,7 +558,7 @@ fn values_that_are_not_read_make_counts_and_covariances_nan() {
     assert!(message.contains("edges must ascend, got 0.5 before 0.1 at position 2"), "{message}");
 }
 
-/// The order of points is compared by value: differences of bytes wrap, and a NaN hides no descent.
+/// The order of points is compared by value: differences of bytes wrap, and a NaN does not hide a descent.
 #[test]
 fn descending_points_of_every_dtype_are_refused() {
     let (x, values) = (Tensor::from([0.0, 1.0]), Tensor::from([10.0, 20.0, 30.0]));
@@ -571,7 +571,7 @@ fn descending_points_of_every_dtype_are_refused() {
     ] {
         assert!(rejected("interp", interp(&points)).contains("points must ascend"), "{points}");
     }
-    // A point that occurs repeatedly has its last value, even at both ends.
+    // A repeated point has its last value, even at both ends.
     assert_eq!(interp(&Tensor::from([0u8, 1, 1])).unwrap().to_vec::<f64>(), [10.0, 30.0]);
     assert_eq!(interp(&Tensor::from([1.0, 1.0, 2.0])).unwrap().to_vec::<f64>(), [10.0, 20.0]);
     assert!(

@@ -1,4 +1,4 @@
-//! Results near the ends of the range, and results of a cancellation: normalizations and tails of activations.
+//! Results near the ends of the range, and results of cancellation: normalizations and tails of activations.
 
 use crate::support::bits;
 use pellucid_tensor::ops::{BatchNormOptions, ConvOptions, Reduction};
@@ -213,7 +213,7 @@ fn ldexp_uses_the_whole_range() {
         let y = in_all_modes("ldexp", &Tensor::from([a]).to_dtype(dtype), |a| a.ldexp(&b)).item::<f64>();
         assert!(y == expected || (y - expected).abs() <= 3e-16 * expected.abs(), "{a:e}·2^{b}: {y:e}, {expected:e}");
     }
-    // 0 and ∞ stay, whatever the power is.
+    // 0 and ∞ are preserved for every power.
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
         let a = Tensor::from([0.0, -0.0, INFINITY, -INFINITY]).to_dtype(dtype);
         for b in [3000.0, -3000.0, 300.0, INFINITY, -INFINITY] {
@@ -232,7 +232,8 @@ fn ldexp_uses_the_whole_range() {
     );
 }
 
-/// The documented limits of the normalizations: 0 above some magnitude for eps > 0, none for eps = 0.
+/// The documented limits of the normalizations: above some magnitude the result is 0 for eps > 0; for eps = 0 there is
+/// no limit.
 #[test]
 fn normalisations_have_the_documented_range() {
     let n = 64;
@@ -272,7 +273,7 @@ fn normalisations_have_the_documented_range() {
     }
 }
 
-/// Gradients of the normalizations at large magnitudes s: those at 1, divided by s.
+/// Gradients of the normalizations at large magnitudes s: the gradients at magnitude 1, divided by s.
 #[test]
 fn gradients_of_normalisations_at_large_magnitudes() {
     for (dtype, scale) in [(DType::F32, 2f64.powi(57)), (DType::F64, 2f64.powi(520))] {
@@ -312,7 +313,7 @@ fn cosine_embedding_losses_of_long_vectors() {
     assert_relative("cosine_embedding_loss", &y, 0.04, 1e-5);
 }
 
-/// ln(1 − p) of a small probability, and a square that overflows where its quotient by the variance does not.
+/// ln(1 − p) of a small probability, and a square that overflows although its quotient by the variance does not.
 #[test]
 fn likelihoods_use_the_whole_range() {
     let x = Tensor::from([1e-9f32, 1e-20]);
@@ -543,7 +544,8 @@ fn masked_moments_at_the_end_of_the_range() {
     }
 }
 
-/// A scale of an entire column of channels would underflow, and overflow in second derivatives, in its small elements.
+/// One scale for an entire column of channels would underflow for its small elements, and overflow in second
+/// derivatives.
 #[test]
 fn local_response_norm_beside_a_large_channel() {
     let norm = |x: &Tensor| x.local_response_norm(2, 1e-4, 0.75, 1.0);
@@ -610,7 +612,7 @@ fn cross_entropy_of_large_logits_keeps_its_digits() {
     assert!((loss.item::<f64>() - std::f64::consts::LN_2).abs() < 1e-15, "{loss}");
 }
 
-/// The window is cut to the channels: memory and time do not depend on its size.
+/// The window is clamped to the channels: memory and time do not depend on its size.
 #[test]
 fn local_response_norm_of_a_huge_window() {
     let x = Tensor::from([[[1.0], [-2.0], [0.5]]]);

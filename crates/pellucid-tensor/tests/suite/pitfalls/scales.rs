@@ -1,7 +1,7 @@
 //! Norms, deviations and distances of small and large elements, with their first and second derivatives.
 //!
 //! All functions of the table are homogeneous, f(s·x) = sᵈ·f(x) for s > 0. So their values and derivatives at s·x are
-//! those at x in `f64`, times powers of s.
+//! the `f64` values and derivatives at x, times powers of s.
 
 use crate::support::bits;
 use pellucid_tensor::ops::{BatchNormOptions, CovOptions, MatrixNorm, PoolOptions, Spatial};
@@ -84,7 +84,7 @@ const CASES: &[Case] = &[
     ("matrix_norm -2", 1, |x| matrix_norm(x, (-2.0).into())),
 ];
 
-/// Scales of a dtype, powers of two, most of whose squares over- or underflow.
+/// Scales of a dtype: powers of two. Most of their squares overflow or underflow.
 const SCALES: &[(DType, f64, [i32; 7])] = &[
     (DType::F64, 1e-12, [0, 340, -340, 531, -565, 1013, -1010]),
     (DType::F32, 5e-5, [0, 46, -46, 83, -83, 117, -114]),
@@ -116,13 +116,13 @@ fn matrix_norm(x: &Tensor, order: MatrixNorm) -> Tensor {
     x.to_dtype(number).matrix_norm(order, [0, 1], false).to_dtype(x.dtype())
 }
 
-/// Returns different weights of a sum, between −1.5 and 1.5.
+/// Returns distinct weights of a sum, between −1.5 and 1.5.
 fn weights(like: &Tensor) -> Tensor {
     let values: Vec<f64> = (0..like.size()).map(|i| [1.0, -0.5, 1.5, 0.25, -1.25][i % 5]).collect();
     Tensor::from(values).reshape(&like.shape()[..]).to_dtype(like.dtype())
 }
 
-/// Returns the value at x, the gradient of a weighted sum, and the gradient of a weighted sum of that.
+/// Returns the value at x, the gradient of a weighted sum, and the gradient of a weighted sum of this gradient.
 fn derivatives(x: &Tensor, call: impl Fn(&Tensor) -> Tensor) -> [Tensor; 3] {
     let x = x.detach().requires_grad_(true);
     let y = call(&x);
@@ -171,7 +171,7 @@ fn compare(
             }
             for (order, (got, expected)) in eager.iter().zip(&expected).enumerate() {
                 let power = exponent * (degree - order as i32);
-                // Results near the ends of the range, or beyond, are not compared.
+                // Results near the ends of the range, or beyond them, are not compared.
                 if power + 6 > highest || power - 6 < lowest {
                     continue;
                 }
@@ -197,7 +197,7 @@ fn derivatives_at_all_scales() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Distances of pairs: some are usual, some over- or underflow, and some are 0.
+/// Distances of pairs: some are usual, some overflow or underflow, and some are 0.
 #[test]
 fn distances_of_mixed_scales() {
     let scale = |k: i32| 2f64.powi(k);

@@ -99,14 +99,14 @@ pub fn each(x: &[Nd], f: impl Fn(&[Mat]) -> Mat) -> Nd {
     Nd { shape: [&batch[..], &[rows, columns]].concat(), data: all.into_iter().flatten().flatten().collect() }
 }
 
-/// Applies `f` to the matrices in the last two axes; returns a list for each.
+/// Applies `f` to the matrices in the last two axes; returns a list for each matrix.
 pub fn lists(x: &Nd, f: impl Fn(&Mat) -> Vec<f64>) -> Nd {
     let columns = each(std::slice::from_ref(x), |a| f(&a[0]).into_iter().map(|v| vec![v]).collect());
     let rank = columns.shape.len();
     columns.reshape(&columns.shape[..rank - 1])
 }
 
-/// Applies `f` to the matrices in the last two axes; returns a number for each.
+/// Applies `f` to the matrices in the last two axes; returns a number for each matrix.
 pub fn numbers(x: &Nd, f: impl Fn(&Mat) -> f64) -> Nd {
     let one = lists(x, |a| vec![f(a)]);
     one.reshape(&one.shape[..one.shape.len() - 1])

@@ -1,7 +1,7 @@
 //! Derivatives of orders 1 to 4 between the points of `docs/special-points.md`, compared with `between_points.txt`.
 //!
-//! `between_points.py` writes the expected values. They have small and large arguments, where a formula can be right at
-//! the special points and lose its digits between them.
+//! `between_points.py` writes the expected values. The arguments are small and large: a formula can be accurate at the
+//! special points and lose its digits between them.
 
 use super::driver::Report;
 use pellucid_tensor::{DType, GradOptions, Result, Tensor, grad_one};

@@ -1,6 +1,6 @@
-//! The bits of every operation: `bits.txt` has a hash of the results and gradients of each row. They are the same on
-//! every processor and instruction set, so the list detects a processor that computes otherwise, and a change of any
-//! bit. `UPDATE_BITS=1 cargo test -p pellucid-tensor --test suite -- table::bits` writes the list.
+//! The bits of every operation: `bits.txt` has a hash of the results and gradients of each row. They are equal on every
+//! processor and instruction set, so the list detects a processor with different results, and a change of any bit.
+//! `UPDATE_BITS=1 cargo test -p pellucid-tensor --test suite -- table::bits` writes the list.
 
 use super::data::{Stream, operands, tensor, values};
 use super::nd::Nd;

@@ -145,7 +145,8 @@ fn calls_agree_in_all_modes_and_keep_their_device() {
     report.finish();
 }
 
-/// Gradients for a free vector, and matrices of derivatives, are pinned like the tensor that they belong to.
+/// Gradients with respect to a free vector, and matrices of derivatives, are pinned like the tensor to which they
+/// belong.
 #[test]
 fn derivatives_of_pinned_inputs_are_pinned() {
     for device in [Device::cpu(), toy(0), toy(1)] {
@@ -166,7 +167,7 @@ fn derivatives_of_pinned_inputs_are_pinned() {
     }
 }
 
-/// A free gradient that a caller or a hook gives to a pinned tensor is pinned like it.
+/// If a caller or a hook sets a free gradient of a pinned tensor, the gradient is pinned too.
 #[test]
 fn gradients_from_the_caller_are_pinned_like_their_tensor() {
     for device in [Device::cpu(), toy(0), toy(1)] {
@@ -188,7 +189,7 @@ fn gradients_from_the_caller_are_pinned_like_their_tensor() {
     }
 }
 
-/// The result for orders up to 0 has no element of the points, and is pinned like them.
+/// The result for orders up to 0 reads no element of the points, and is pinned like them.
 #[test]
 fn polynomials_of_free_orders_are_pinned_like_their_points() {
     for device in [Device::cpu(), toy(0)] {

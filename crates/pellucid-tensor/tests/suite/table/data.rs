@@ -121,7 +121,7 @@ pub fn sample(input: &Input, dtype: DType, stream: &mut Stream) -> Nd {
     Nd::from_fn(&input.shape, |_| value())
 }
 
-/// Returns the dtype of the tensor of an input, where the numbers of the case have dtype `dtype`.
+/// Returns the dtype of the tensor of an input for a case whose numbers have dtype `dtype`.
 pub fn dtype_of(input: &Input, dtype: DType) -> DType {
     match input.kind {
         Kind::Number { .. } => dtype,
@@ -130,8 +130,8 @@ pub fn dtype_of(input: &Input, dtype: DType) -> DType {
     }
 }
 
-/// Draws numbers for every input of a case and creates their tensors. The i-th number input has the i-th of `dtypes`,
-/// the rest the last one.
+/// Draws numbers for every input of a case and creates their tensors. The i-th number input has the i-th of `dtypes`;
+/// later inputs have the last one.
 pub fn operands(name: &str, case: &Case, dtypes: &[DType]) -> (Vec<Nd>, Vec<Tensor>) {
     let mut stream = Stream::new(&format!("{name} {}", case.label));
     let mut numbers = 0;
@@ -146,7 +146,7 @@ pub fn operands(name: &str, case: &Case, dtypes: &[DType]) -> (Vec<Nd>, Vec<Tens
     both.unzip()
 }
 
-/// As [`operands`], with the tensors on `device`.
+/// Creates operands as [`operands`] does, on `device`.
 pub fn operands_on(device: Device, name: &str, case: &Case, dtypes: &[DType]) -> Result<(Vec<Nd>, Vec<Tensor>)> {
     let (values, tensors) = operands(name, case, dtypes);
     Ok((values, tensors.iter().map(|t| t.try_to(device)).collect::<Result<_>>()?))

@@ -1,5 +1,5 @@
-//! Rows on other devices: the backend of an example, most of whose kernels run on the CPU, so the bits are the same;
-//! and with the feature `wgpu` a GPU, whose results are compared within a tolerance.
+//! Rows on other devices. Most kernels of the example backend run on the CPU, so its bits are equal. With the feature
+//! `wgpu`, the results of a GPU are compared within a tolerance.
 
 use super::data::{operands, operands_on, values};
 use super::driver::Report;
@@ -11,7 +11,7 @@ use std::sync::Once;
 #[path = "../../../../pellucid/examples/toy_backend/backend.rs"]
 mod backend;
 
-/// Returns a device. Kernels of devices of odd index are deferred.
+/// Returns a device. Devices with odd index defer their kernels.
 pub fn toy(index: usize) -> Device {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| Device::register(backend::ToyDriver).expect("the name of the driver must be new"));
@@ -118,8 +118,8 @@ fn check_on(device: Device, agreement: Agreement, row: &Row, case: &Case, report
     Ok(())
 }
 
-/// Checks the device of outputs and gradients, and whether they are free: a result is pinned if any input is, and runs
-/// on its device.
+/// Checks the device of outputs and gradients, and whether they are free. A result is pinned if any input is, and is
+/// computed on the input's device.
 pub fn check_pins(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     let floats = row.rules.iter().all(|r| r.result(DType::F32).is_some());
     let (_, host) = operands(row.name, case, &[if floats { DType::F32 } else { DType::I32 }]);

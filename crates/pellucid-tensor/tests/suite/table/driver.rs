@@ -183,7 +183,7 @@ fn compare_output(row: &Row, scale: f64, output: &Tensor, reference: &Nd, k: usi
     }
 }
 
-/// Returns the relative tolerance of an output, and the size of the numbers below which the tolerance is absolute.
+/// Returns the relative tolerance of an output, and the magnitude below which the tolerance is absolute.
 ///
 /// On a GPU, elementwise operations in `f32` must be within 4 ULP, unless the table of exceptions contains them, and
 /// all other operations within 1e-5 of the largest element.
@@ -334,7 +334,7 @@ fn non_finite_elements(row: &Row, case: &Case, device: Device, report: &mut Repo
     Ok(())
 }
 
-/// Checks a host number as either operand: it must never widen a tensor, and the gradients must be correct.
+/// Checks a host number as either operand. It must never widen a tensor, and the gradients must be correct.
 fn scalars(row: &Row, (right, left): &super::row::Scalars, report: &mut Report) -> Result<()> {
     let case = &row.cases[0];
     for dtype in DType::ALL {

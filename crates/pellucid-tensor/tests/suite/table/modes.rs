@@ -1,5 +1,5 @@
-//! Rows in deferred modes: `lazy`, `capture`, and a device that defers its kernels. Dtypes, bits and errors are
-//! the same as in eager mode.
+//! Rows in deferred modes: `lazy`, `capture`, and a device that defers its kernels. Dtypes, bits and errors are equal
+//! to eager mode.
 
 use super::data::{operands, values};
 use super::devices::toy;
@@ -8,7 +8,8 @@ use super::gradients::gradient_of;
 use super::row::{Case, Gradient, Row, Rule, one};
 use pellucid_tensor::{DType, Generator, Result, Shape, Tensor, capture_local, lazy, ops};
 
-/// Operations that read values on the host to know the shape of their result, so that a captured step cannot have them.
+/// Operations that read values on the host to compute the shape of their result, so a captured step cannot contain
+/// them.
 const READS_VALUES: [&str; 23] = [
     "bincount",
     "chebyshev_t",
@@ -35,7 +36,7 @@ const READS_VALUES: [&str; 23] = [
     "unique_consecutive",
 ];
 
-/// Dtypes of the first input and of the others: of different kinds and widths.
+/// Dtypes of the first input and of the other inputs, of different kinds and widths.
 const PAIRS: [[DType; 2]; 8] = [
     [DType::BF16, DType::I64],
     [DType::I64, DType::BF16],

@@ -1,6 +1,6 @@
 //! `Nd`: arrays of `f64` with plain loops, for the references of all rows.
 //!
-//! The code is kept elementary: no strides and no views; every element is accessed by its index.
+//! The code is elementary, without strides or views. Every element is accessed by its index.
 
 /// Elements in row-major order, and their shape.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,7 +13,7 @@ const OTHERS: usize = 4;
 /// Cases with more elements are skipped: they differ from smaller ones only in size.
 const MAX_ELEMENTS: usize = 24;
 
-/// Returns weights between 0.5 and 1.5 for every output, and the weighted sum Σ wᵢ·yᵢ of all outputs.
+/// Returns the weighted sum Σ wᵢ·yᵢ of all outputs, with weights between 0.5 and 1.5.
 fn weighted(outputs: &[Tensor], salt: f64) -> Result<(Vec<Option<Tensor>>, f64)> {
     let (mut weights, mut sum) = (Vec::new(), 0.0);
     for y in outputs {

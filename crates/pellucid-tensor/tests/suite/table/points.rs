@@ -59,7 +59,7 @@ fn derivatives(call: &Call, point: &Point, dtype: DType, last: usize) -> Result<
     for order in 1..=point.orders.len() {
         let of = |j: usize| match leaves.len() {
             1 => derivative(&lower[0], &leaves[0]),
-            // ∂ⁿ/∂aⁿ⁻ʲ∂bʲ is the derivative of one with one ∂a or one ∂b less.
+            // ∂ⁿ/∂aⁿ⁻ʲ∂bʲ is the derivative of the result with one ∂a or one ∂b less.
             _ if j == 0 || (j < order && last == 0) => derivative(&lower[j], &leaves[0]),
             _ => derivative(&lower[j - 1], &leaves[1]),
         };
@@ -204,8 +204,8 @@ fn calls() -> Vec<(&'static str, Call)> {
     ]
 }
 
-/// Returns true if a value equals the page's, up to rounding and the range of the dtype. `scale` is the size of the
-/// derivatives of all orders.
+/// Returns true if a value equals the value of the page, up to rounding and the range of the dtype. `scale` is the
+/// magnitude of the derivatives of all orders.
 fn is_near(got: f64, expected: f64, scale: f64, dtype: DType) -> bool {
     let (relative, least, most) = match dtype {
         DType::F64 => (1e-8, f64::MIN_POSITIVE, f64::MAX),
@@ -246,7 +246,7 @@ fn derivatives_at_special_points_match_the_page() {
     report.finish();
 }
 
-/// Points of the page where the function jumps or its domain ends, although the derivatives have limits.
+/// Points of the page at which the function jumps or its domain ends, although the derivatives have limits.
 const JUMPS_AND_ENDS: [(&str, &[f64]); 11] = [
     ("sign", &[0.0]),
     ("angle", &[0.0]),
@@ -322,7 +322,7 @@ fn derivatives_far_from_the_origin_keep_their_digits() {
     }
 }
 
-/// Powers and products of a large argument must not overflow where the derivative is finite.
+/// Powers and products of a large argument must not overflow if the derivative is finite.
 #[test]
 fn derivatives_of_activations_are_finite_for_large_arguments() {
     type Function = fn(&Tensor) -> Tensor;

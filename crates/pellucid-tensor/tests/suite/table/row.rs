@@ -11,7 +11,7 @@ pub struct Row {
     /// The rule for the dtype of each output.
     pub rules: Vec<Rule>,
     pub gradient: Gradient,
-    /// The tolerance, in units in the last place of numbers of size `scale`.
+    /// The tolerance, in units in the last place of numbers of magnitude `scale`.
     pub ulps: f64,
     pub scale: f64,
     /// True if NaN, ±∞ and ±0 are compared with the reference.
@@ -22,7 +22,7 @@ pub struct Row {
     pub elementwise: bool,
     /// The binary operation with a host number as its right operand, and as its left operand.
     pub scalar: Option<Scalars>,
-    /// The reference for integers, if it differs from that for real numbers.
+    /// The reference for integers, if it differs from the reference for real numbers.
     pub integers: Option<fn(&[i64]) -> i64>,
     /// Checks in addition to the cases: labels and predicates.
     pub more: Vec<(&'static str, Statement)>,
@@ -30,7 +30,7 @@ pub struct Row {
 
 /// One call of an operation.
 pub struct Case {
-    /// The name of the case. It also seeds the numbers of the inputs, so another label means other numbers.
+    /// The name of the case. It also seeds the numbers of the inputs, so a new label gives new numbers.
     pub label: String,
     pub inputs: Vec<Input>,
     pub call: Call,
@@ -118,7 +118,7 @@ pub struct Input {
 
 #[derive(Clone)]
 pub enum Kind {
-    /// Numbers of any dtype in a range, outside the neighbourhood of kinks and poles.
+    /// Numbers of any dtype in a range, except near kinks and poles.
     Number { range: RangeInclusive<f64>, away: &'static [f64] },
     /// `i64` positions in `-len..len`.
     Index { len: usize },
@@ -257,7 +257,7 @@ impl Row {
         self
     }
 
-    /// Sets the size of intermediate values, whose rounding error the result contains.
+    /// Sets the magnitude of intermediate values, whose rounding error the result contains.
     pub fn scale(mut self, scale: f64) -> Row {
         self.scale = scale;
         self
@@ -303,7 +303,7 @@ impl Row {
         self
     }
 
-    /// Keeps the numbers of every case away from these points.
+    /// Excludes neighbourhoods of these points from the numbers of every case.
     pub fn away(mut self, points: &'static [f64]) -> Row {
         for input in self.cases.iter_mut().flat_map(|c| &mut c.inputs) {
             if let Kind::Number { away, .. } = &mut input.kind {
@@ -328,7 +328,7 @@ impl Row {
         self
     }
 
-    /// Sets the size of the intermediate values of the last case.
+    /// Sets the magnitude of the intermediate values of the last case.
     pub fn case_scale(mut self, scale: f64) -> Row {
         self.cases.last_mut().expect("the row must have a case").scale = scale;
         self

@@ -1,7 +1,7 @@
-//! Special functions that neither `std` nor `libm` has, computed by series and bisection, slowly and independently of
-//! the kernels.
+//! Special functions that are neither in `std` nor in `libm`. They are computed by series and bisection, slowly and
+//! independently of the kernels.
 
-/// Returns y with erf(y) = x, by bisection on erf, or on erfc where erf is flat.
+/// Returns y such that erf(y) = x, by bisection on erf, or on erfc where erf is flat.
 pub fn erfinv(x: f64) -> f64 {
     if x.is_nan() || x.abs() > 1.0 {
         return f64::NAN;
@@ -31,7 +31,7 @@ pub fn digamma(x: f64) -> f64 {
         let t = std::f64::consts::PI * (x - x.round());
         return digamma(1.0 - x) - std::f64::consts::PI * t.cos() / t.sin();
     }
-    // The smallest terms first, which keeps the sum of many terms exact.
+    // The smallest terms are added first, which keeps the sum of many terms exact.
     let steps = (30.0 - x).ceil().max(0.0) as usize;
     let shift: f64 = (0..steps).rev().map(|k| 1.0 / (x + k as f64)).sum();
     let x = x + steps as f64;
@@ -139,7 +139,7 @@ pub fn series_y(n: i32, x: f64) -> f64 {
     (logarithm - pole - weighed.sum::<f64>()) / std::f64::consts::PI
 }
 
-/// Computes ζ(s, q) for q > 0: a thousand terms, and the integral of the rest.
+/// Computes ζ(s, q) for q > 0: a thousand terms, and the integral of the other terms.
 pub fn hurwitz(s: f64, q: f64) -> f64 {
     let end = q + 1000.0;
     let rest = end.powf(1.0 - s) / (s - 1.0) + 0.5 * end.powf(-s) + s * end.powf(-s - 1.0) / 12.0;

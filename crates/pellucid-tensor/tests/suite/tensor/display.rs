@@ -143,7 +143,8 @@ fn a_format_string_aligns_elements_and_adds_signs() {
     assert_eq!(format!("{:+}", Tensor::from(2.0f32).display(PrintOptions::default())), "+2.");
 }
 
-/// A tensor without elements may have axes of any length: only the ends are printed, and nested vectors are rejected.
+/// A tensor without elements may have axes of any length: only the edge items are printed, and nested vectors are
+/// rejected.
 #[test]
 fn long_axes_without_elements() {
     let long = Tensor::zeros([1usize << 40, 0], DType::F32);

@@ -179,7 +179,7 @@ fn messages_name_a_correction() {
     );
 }
 
-/// Misread axes, windows of size 0 and exchanged arguments: the error names what the caller probably meant.
+/// Wrong axes, windows of size 0 and exchanged arguments: the error names the probable intention of the caller.
 #[test]
 fn messages_name_the_probable_mistake() {
     let f32s = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
@@ -439,8 +439,8 @@ fn debug_of_an_error_is_its_message() {
     assert_eq!(format!("{:?}", Err::<(), _>(&error)), format!("Err({error})"));
 }
 
-/// Every rejected dtype of an operand is an error with a call that helps. The help of many operations names none; then
-/// it is `to_dtype()`.
+/// The error for a rejected dtype of an operand names a call that helps. If the operation has no specific one, it is
+/// `to_dtype()`.
 #[test]
 fn errors_of_dtypes_have_a_remedy() {
     let (x, doubles) = (Tensor::ones([2, 3], DType::F32), Tensor::ones([3], DType::F64));

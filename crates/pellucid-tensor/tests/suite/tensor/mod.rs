@@ -1,4 +1,4 @@
-//! The basic interface of tensors: creation, indexing, printing, operators. Expected values and texts come from NumPy
+//! The basic interface of tensors: creation, indexing, printing, operators. Expected values and output come from NumPy
 //! 2.
 
 mod create;

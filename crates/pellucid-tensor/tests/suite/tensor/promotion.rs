@@ -1,4 +1,4 @@
-//! The promotion table as text, and the rule that host numbers never widen a tensor.
+//! The promotion table, and the rule that host numbers never widen a tensor.
 
 use pellucid_tensor::{DType, Tensor, ops};
 

@@ -19,8 +19,7 @@ use smallvec::SmallVec;
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for x or t outside [0,
-/// 1] in eager mode (in lazy and captured steps they are not checked, and a loss of x or t outside is NaN, with a
-/// gradient of NaN).
+/// 1] in eager mode. Lazy and captured steps do not check them: the loss and gradient of such elements are NaN.
 #[tensor_method(autocast = Single)]
 pub fn binary_cross_entropy(
     x: &Tensor,
@@ -44,8 +43,8 @@ pub fn binary_cross_entropy(
             let loss = -(t * x.ln().max(-100.0) + (1.0 - t) * (-x).ln_1p().max(-100.0));
             (t.ge(0.0) & t.le(1.0)).select(loss, f64::NAN)
         };
-        // The derivative of the logarithm is infinite at 0 and 1; the denominator is clamped. Outside, as the loss, the
-        // derivative is NaN.
+        // The derivative of the logarithm is infinite at 0 and 1, so the denominator is clamped. Outside [0, 1], the
+        // derivative is NaN, as the loss is.
         d x = (x.ge(0.0) & x.le(1.0) & t.ge(0.0) & t.le(1.0))
             .select(g * (x - t) / (x * (1.0 - x)).max(1e-12), f64::NAN);
         d t = (t.ge(0.0) & t.le(1.0)).select(g * ((-x).ln_1p().max(-100.0) - x.ln().max(-100.0)), f64::NAN);
@@ -55,12 +54,11 @@ pub fn binary_cross_entropy(
 
 /// Computes the [`binary_cross_entropy`] of the probabilities sigmoid(x), stable for any magnitude of x.
 ///
-/// All operands broadcast. The loss is (1 − t)·x + (1 + (p − 1)·t)·ln(1 + e⁻ˣ), times a weight. p (default 1) is the
-/// weight of positive targets.
+/// All operands broadcast. The loss is (1 − t)·x + (1 + (p − 1)·t)·ln(1 + e⁻ˣ), times a weight. p is the weight of
+/// positive targets; its default is 1.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
-/// integers.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
 #[tensor_method(autocast = Single)]
 pub fn binary_cross_entropy_with_logits(
     x: &Tensor,
@@ -88,8 +86,7 @@ pub fn binary_cross_entropy_with_logits(
 /// Computes the mean over the classes, the last axis, of weighted [`binary_cross_entropy_with_logits`] losses.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
-/// integers.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
 #[tensor_method(autocast = Single)]
 pub fn multilabel_soft_margin_loss(
     x: &Tensor,
@@ -107,8 +104,7 @@ pub fn multilabel_soft_margin_loss(
 /// Computes ln(1 + e^(−t·x)) of scores x and targets t of 1 or −1.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
-/// integers.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
 #[tensor_method(autocast = Single)]
 pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "soft_margin_loss";
@@ -118,11 +114,11 @@ pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Re
     reduction.apply(&arithmetic::neg(&activation::logsigmoid(&arithmetic::mul(x, target)?)?)?)
 }
 
-/// Computes x where t = 1, and max(0, margin − x) where t = −1, for distances x. Another t adds both; NaN gives NaN.
+/// Computes x where t = 1, and max(0, margin − x) where t = −1, for distances x. For any other t both are added; NaN
+/// gives NaN.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for
-/// integers.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
 #[tensor_method(autocast = Single)]
 pub fn hinge_embedding_loss(x: &Tensor, target: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
     check::floats("hinge_embedding_loss", &[x])?;

@@ -1,4 +1,4 @@
-//! Cross-entropy of logits against classes, in one row kernel.
+//! Cross-entropy of logits and classes, in one row kernel.
 
 use super::{Reduction, class_shape_help, in_range};
 use crate::ops::elementwise::{arithmetic, compare};
@@ -14,13 +14,13 @@ use pellucid_ir::{DType, Error, Result, Scalar, formula};
 /// Options of [`cross_entropy`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CrossEntropyOptions<'a> {
-    /// The part of the target that is distributed evenly over all classes, in [0, 1] (Szegedy et al. 2016).
+    /// The fraction of the target that is distributed evenly over all classes, in [0, 1] (Szegedy et al. 2016).
     pub label_smoothing: f64,
     /// A class whose samples contribute 0 and are excluded from the mean.
     pub ignore_index: Option<i64>,
-    /// The reduction of the samples' losses.
+    /// The reduction of the losses of the samples.
     pub reduction: Reduction,
-    /// The weights of the classes, `[C]`, of the logits' dtype. For class indices the mean is weighted by them.
+    /// The weights of the classes, `[C]`, with the logits' dtype. For class indices they also weight the mean.
     pub weight: Option<&'a Tensor>,
 }
 
@@ -41,7 +41,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOpt
     let op = OP;
     check_arguments(logits, targets, &options)?;
     if let (Some(_), true) = (options.weight, options.label_smoothing > 0.0) {
-        // The logits are read twice: their gradients must be added before they are rounded.
+        // The logits are read twice, so their gradients must be added before they are rounded.
         let weight = options.weight;
         in_single!(op, [logits; weight] => cross_entropy(logits, targets, CrossEntropyOptions { weight, ..options }));
     }
@@ -77,7 +77,7 @@ fn check_arguments(logits: &Tensor, targets: &Tensor, options: &CrossEntropyOpti
     Ok(())
 }
 
-/// Applies a formula whose rows are the classes on `axis`; returns one value for each sample.
+/// Applies a formula whose rows extend over the classes on `axis`. Returns one value for each sample.
 fn over_classes(
     formula: &Formula,
     operands: &[&Tensor],
@@ -117,7 +117,7 @@ fn loss_of_probabilities(
     round_to_operands(OP, &[logits, targets], options.reduction.apply(&losses)?)
 }
 
-/// Returns the classes as `i64`, with an axis of length 1 in place of the class axis.
+/// Returns the classes as `i64`. An axis of length 1 replaces the class axis.
 fn class_column(logits: &Tensor, targets: &Tensor, axis: usize) -> Result<Tensor> {
     let expected = AxisSet::from_iter([axis]).remove(logits.shape());
     if *targets.shape() != expected {
@@ -171,7 +171,7 @@ fn loss_of_classes(
     };
     let counts = counts.map(|counts| view::squeeze(&counts, axis as isize)).transpose()?;
     let losses = counts.as_ref().map_or(Ok(losses.clone()), |counts| arithmetic::where_(counts, &losses, 0.0))?;
-    // The part of each sample in the mean.
+    // The weight of each sample in the mean.
     let target_weights = match (options.weight, &counts) {
         (None, None) => None,
         (None, Some(counts)) => Some(counts.clone()),
@@ -205,17 +205,17 @@ fn per_class(weight: &Tensor, logits: &Tensor, axis: usize) -> Result<Tensor> {
 
 /// Returns the formula for class indices without smoothing: ln Σ exp x − x_t.
 ///
-/// With the maximum m, all formulas here add ln Σ exp(x − m) to differences m − x. Adding it to m would lose the digits
-/// of a small loss of large logits.
+/// All formulas in this file add ln Σ exp(x − m), for the maximum m, to differences m − x. Adding it to m would lose
+/// the digits of a small loss of large logits.
 fn class_formula() -> &'static Formula {
     formula! {
         static cross_entropy(x, t: per_row index) = {
             let m = x.row_max();
             let hit = row_index().eq(t);
-            let found = hit.to_number().row_sum().gt(0.0);
+            let is_in_range = hit.to_number().row_sum().gt(0.0);
             let picked = hit.select(x, 0.0).row_sum();
             let loss = (x - m).exp().row_sum().ln() + (m - picked);
-            found.select(loss, f64::NAN)
+            is_in_range.select(loss, f64::NAN)
         };
         d x = {
             let e = (x - x.row_max()).exp();
@@ -230,11 +230,11 @@ fn smoothed_class_formula() -> &'static Formula {
         static cross_entropy(x, t: per_row index; s) = {
             let m = x.row_max();
             let hit = row_index().eq(t);
-            let found = hit.to_number().row_sum().gt(0.0);
+            let is_in_range = hit.to_number().row_sum().gt(0.0);
             let picked = hit.select(x, 0.0).row_sum();
             let smoothing_loss = (1.0 - s) * (m - picked) + s * (m - x).row_mean();
             let loss = (x - m).exp().row_sum().ln() + smoothing_loss;
-            found.select(loss, f64::NAN)
+            is_in_range.select(loss, f64::NAN)
         };
         d x = {
             let e = (x - x.row_max()).exp();

@@ -29,7 +29,7 @@ pub struct CtcLossOptions {
 /// Computes −ln of the probability of each label sequence, summed over all its alignments (Graves et al. 2006).
 ///
 /// An alignment assigns a class to every step: the labels in order, with repetitions and blanks. Its probability is the
-/// product of the probabilities of the classes.
+/// product of the class probabilities.
 ///
 /// Log-probabilities are `[T, N, C]` (or `[T, C]` for one sample). Labels are `[N, S]`, or all label sequences
 /// concatenated; lengths are `i64 [N]`. Labels and steps beyond a sample's lengths are ignored. The forward algorithm
@@ -90,7 +90,7 @@ pub fn ctc_loss(
     let path = with_blanks(labels, options.blank)?;
     let mut total = arithmetic::neg(&log_probability(&probs, &path, options.blank, &input_lengths, &label_lengths)?)?;
     if !engine::is_eager() {
-        // Lengths outside 0..=T make the loss and its gradients NaN, as invalid labels do.
+        // Lengths outside 0..=T make the loss and its gradients NaN, as do invalid labels.
         let is_length = compare::logical_and(
             &compare::ge(&input_lengths, 0)?,
             &compare::le(&input_lengths, log_probs.shape()[0] as i64)?,
@@ -136,17 +136,17 @@ fn log_probability(
     let (steps, samples, width) = (probs.shape()[0], path.shape()[0], path.shape()[1]);
     let step_labels = broadcast::broadcast_to(&view::unsqueeze(path, 0)?, [steps, samples, width])?;
     let scores = gather::take_along_axis(probs, &step_labels, 2)?;
-    // A state is reached from itself, from the one before, and, unless that would skip a blank between equal labels,
-    // from the one before that.
+    // A state can be reached from itself and from the previous state. It can also be reached from the state before the
+    // previous one, unless this would skip a blank between equal labels.
     let skips = compare::logical_and(
         &compare::ne(path, blank as i64)?,
         &compare::ne(path, &shift_right(path, 2, blank as i64)?)?,
     )?;
-    let places = create::indices(width)?;
+    let positions = create::indices(width)?;
     let first = |count: i64| {
-        copy::to_dtype(&arithmetic::where_(&compare::lt(&places, count)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())
+        copy::to_dtype(&arithmetic::where_(&compare::lt(&positions, count)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())
     };
-    // The start is added, and not used to select scores: a NaN score then has a gradient of NaN in every step.
+    // The start is added instead of used for a selection, so that a NaN score has a gradient of NaN in every step.
     let mut prefixes = arithmetic::add(&view::select(&scores, 0, 0)?, &first(2)?)?;
     // With zero steps, only the empty label sequence is possible.
     prefixes = arithmetic::where_(&compare::gt(input_lengths, 0)?, &prefixes, &first(1)?)?;
@@ -158,7 +158,7 @@ fn log_probability(
         let next = arithmetic::add(&reached, &view::select(&scores, 0, step as isize)?)?;
         prefixes = arithmetic::where_(&compare::gt(input_lengths, step as i64)?, &next, &prefixes)?;
     }
-    // A complete sequence ends with its last label, or with a blank after it.
+    // A complete path ends with its last label, or with a blank after it.
     let end = arithmetic::mul(label_lengths, 2)?;
     let blank_end = gather::take_along_axis(&prefixes, &end, 1)?;
     let label_end = gather::take_along_axis(&prefixes, &arithmetic::maximum(&arithmetic::sub(&end, 1)?, 0)?, 1)?;
@@ -187,7 +187,7 @@ fn padded_labels(op: &'static str, targets: &Tensor, lengths: &Tensor, samples: 
     let mut first = 0;
     let mut index = host_vec((max_labels as usize).saturating_mul(samples))?;
     for count in counts {
-        // Padding may be any label: it is ignored.
+        // Padding may be any label, because it is ignored.
         index.extend((0..max_labels).map(|i| if i < count { first + i } else { 0 }));
         first += count;
     }
@@ -202,7 +202,7 @@ fn shift_right(x: &Tensor, by: usize, fill: impl Into<pellucid_ir::Scalar>) -> R
     concatenate(&[&first, &view::narrow(x, 1, 0, width - by)?], 1)
 }
 
-/// Returns the identity formula whose gradient is NaN where a loss is ∞, since no step can decrease it.
+/// Returns the identity formula with a gradient of NaN where a loss is ∞, because no step can decrease such a loss.
 fn unreachable() -> &'static Formula {
     formula! { static unreachable(x) = x; d x = x.eq(f64::INFINITY).select(f64::NAN, g); }
 }

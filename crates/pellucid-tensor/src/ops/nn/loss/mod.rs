@@ -1,4 +1,4 @@
-//! Loss functions: regression, classification, comparisons of pairs, and sequences (CTC).
+//! Loss functions: regression, classification, pairs, and sequences (CTC).
 
 mod classes;
 mod cross_entropy;
@@ -45,7 +45,7 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// Reduces all values; none is ignored.
+    /// Reduces all values. No value is ignored.
     fn apply(self, values: &Tensor) -> Result<Tensor> {
         match self {
             Reduction::Mean => reductions::mean(values, ..),
@@ -73,8 +73,8 @@ fn class_indices(op: &'static str, targets: &Tensor) -> Result<Tensor> {
     to_i64(op, "targets must be class indices, which are integers; convert them with to_dtype(DType::I64)", targets)
 }
 
-/// Returns the help for class indices whose shape differs from the shape of the scores without the class axis.
-/// `general` is the help for a shape with no more likely cause.
+/// Returns the help text for class indices whose shape differs from the shape of the scores without the class axis.
+/// `general` is the text for shapes without a more likely cause.
 fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: String) -> String {
     let (rank, shape, dims_without_class_axis) =
         (scores.rank(), targets.shape(), AxisSet::from_iter([axis]).remove(scores));
@@ -105,7 +105,7 @@ fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: Stri
     general
 }
 
-/// Converts integers to `i64`, or returns an error with this help if they are not integers.
+/// Converts integers to `i64`. Otherwise, returns an error with the text `help`.
 fn to_i64(op: &'static str, help: &'static str, numbers: &Tensor) -> Result<Tensor> {
     if !numbers.dtype().is_int() {
         return Err(Error::dtypes(op, [numbers.dtype()], help));
@@ -113,39 +113,40 @@ fn to_i64(op: &'static str, help: &'static str, numbers: &Tensor) -> Result<Tens
     copy::to_dtype(numbers, DType::I64)
 }
 
-/// Class indices whose values were checked.
+/// Class indices with checked values.
 struct CheckedClasses {
     /// The class indices, all in `0..len`.
     classes: Tensor,
-    /// The mask of the indices that were valid, if the values could not be read.
-    inside: Option<Tensor>,
+    /// If the values could not be read: the mask of valid indices.
+    is_inside: Option<Tensor>,
 }
 
-/// Checks class indices: immediately if values can be read. In lazy and captured steps, invalid indices are replaced by
-/// a valid class, and [`CheckedClasses::poison`] makes the loss and its gradient NaN.
+/// Checks class indices immediately if values can be read. In lazy and captured steps, a valid class replaces invalid
+/// indices, and [`CheckedClasses::poison`] makes the loss and its gradient NaN.
 fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<CheckedClasses> {
     if !engine::is_eager() || classes.device() != Device::cpu() {
-        let inside = compare::logical_and(&compare::ge(classes, 0)?, &compare::lt(classes, len as i64)?)?;
+        let is_inside = compare::logical_and(&compare::ge(classes, 0)?, &compare::lt(classes, len as i64)?)?;
         let near = arithmetic::clamp(classes, 0, len.max(1) as i64 - 1)?;
-        return Ok(CheckedClasses { classes: near, inside: Some(inside) });
+        return Ok(CheckedClasses { classes: near, is_inside: Some(is_inside) });
     }
     match classes.array().find(op, |class: i64| !(0..len as i64).contains(&class))? {
         Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
-        None => Ok(CheckedClasses { classes: classes.clone(), inside: None }),
+        None => Ok(CheckedClasses { classes: classes.clone(), is_inside: None }),
     }
 }
 
 impl CheckedClasses {
-    /// Returns x, or NaN with a gradient of NaN: for each sample with an invalid class index, or for all samples if the
-    /// loss is reduced. `axes` are the axes of a sample's class indices; `shape` broadcasts a mask per sample to x.
+    /// Returns x, or NaN with a gradient of NaN for samples with an invalid class index. If the loss is reduced, one
+    /// invalid index affects all samples. `axes` are the axes of a sample's class indices; `shape` broadcasts a mask
+    /// per sample to x.
     fn poison(&self, x: Tensor, reduction: Reduction, axes: &[isize], shape: &Shape) -> Result<Tensor> {
-        let Some(inside) = &self.inside else { return Ok(x) };
-        let inside = match reduction {
-            Reduction::None if axes.is_empty() => view::reshape_to(inside, shape)?,
-            Reduction::None => view::reshape_to(&reductions::all(inside, axes::over(axes))?, shape)?,
-            _ => reductions::all(inside, ..)?,
+        let Some(is_inside) = &self.is_inside else { return Ok(x) };
+        let is_inside = match reduction {
+            Reduction::None if axes.is_empty() => view::reshape_to(is_inside, shape)?,
+            Reduction::None => view::reshape_to(&reductions::all(is_inside, axes::over(axes))?, shape)?,
+            _ => reductions::all(is_inside, ..)?,
         };
-        value_range::nan_unless(&inside, &x)
+        value_range::nan_unless(&is_inside, &x)
     }
 
     /// Applies [`poison`](Self::poison) to a loss with one value per sample, or one in total.

@@ -14,11 +14,11 @@ use pellucid_ir::{Error, Result, formula};
 /// Options of [`nll_loss`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NllLossOptions<'a> {
-    /// The weights of the classes, `[C]`. The mean is weighted by the weights of the samples' classes.
+    /// The weights of the classes, `[C]`. They also weight the mean.
     pub weight: Option<&'a Tensor>,
     /// A class whose samples contribute nothing.
     pub ignore_index: Option<i64>,
-    /// The reduction of the samples' losses.
+    /// The reduction of the losses of the samples.
     pub reduction: Reduction,
 }
 
@@ -67,8 +67,7 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Res
         Some(weight) => gather::index_select(weight, 0, valid)?,
         None => fill::ones(valid.shape(), x.dtype())?,
     };
-    // Ignored values are selected out, not multiplied by 0: they may be −∞, and a mean over nothing has a gradient of
-    // ∞.
+    // Ignored values are replaced, not multiplied by 0: they may be −∞, and the gradient of an empty mean is infinite.
     let counted = |t: Tensor| counts.as_ref().map_or(Ok(t.clone()), |counts| arithmetic::where_(counts, &t, 0.0));
     let values = counted(arithmetic::neg(&arithmetic::mul(&picked, &weights)?)?)?;
     checked.poison_loss(options.reduction.weighted(&values, &counted(weights)?)?, options.reduction, &[])
@@ -79,11 +78,11 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Res
 pub struct MultiMarginLossOptions<'a> {
     /// The power p to which the missing margin is raised.
     pub p: f64,
-    /// The margin by which the score of the target class should exceed the others.
+    /// The margin by which the score of the target class should exceed the other scores.
     pub margin: f64,
     /// The weights of the classes, `[C]`.
     pub weight: Option<&'a Tensor>,
-    /// The reduction of the samples' losses.
+    /// The reduction of the losses of the samples.
     pub reduction: Reduction,
 }
 
@@ -172,7 +171,7 @@ pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction)
     let numbers = copy::to_dtype(&valid, target.dtype())?;
     let has = compare::gt(&gather::scatter_add_along(&numbers, target, 1, rows.shape())?, 0)?;
     let ahead = arithmetic::sub(1.0, &gather::take_along_axis(&rows, target, 1)?)?;
-    // The pairs of classes, [N, C, C], are summed as they are computed.
+    // The pairs of classes, [N, C, C], are summed in the kernel that computes them.
     let hinge = formula! {
         static multilabel_margin(ahead, score, valid: mask, has: mask) = {
             (valid & !has).select((ahead + score).relu(), 0.0)
@@ -195,7 +194,7 @@ fn scores_as_matrix(op: &'static str, x: &Tensor) -> Result<(Tensor, usize)> {
     Ok((view::reshape(x, [samples, classes])?, classes))
 }
 
-/// Reduces the means over the classes of each sample.
+/// Reduces the class means of the samples.
 fn reduce_samples(x: &Tensor, values: &Tensor, classes: usize, reduction: Reduction) -> Result<Tensor> {
     let losses = arithmetic::div(&reductions::sum(values, 1)?, classes as f64)?;
     reduction.apply(&if x.rank() < 2 { view::squeeze(&losses, 0)? } else { losses })

@@ -1,4 +1,4 @@
-//! Losses that compare pairs: which one is larger, or nearer.
+//! Losses that compare pairs of values or distances.
 
 use super::Reduction;
 use crate::ops::call::axes::over;
@@ -39,7 +39,7 @@ pub fn margin_ranking_loss(
     reduction.apply(&activation::relu(&arithmetic::add(&behind, margin)?)?)
 }
 
-/// Computes 1 − cos(a, b) where t = 1, and max(0, cos(a, b) − margin) where t = −1. Another t gives 0; NaN gives NaN.
+/// Computes 1 − cos(a, b) where t = 1, and max(0, cos(a, b) − margin) where t = −1. Any other t gives 0; NaN gives NaN.
 ///
 /// The vectors are `[N, D]` or `[D]`, the targets t `[N]` or `[]`. Their sums of squares must be representable.
 ///
@@ -65,7 +65,7 @@ pub fn cosine_embedding_loss(
     // 1e-12 is PyTorch's constant; it is added to the squares.
     let dot = |a: &Tensor, b: &Tensor| linalg::vecdot(a, b, -1);
     let length = |x: &Tensor| arithmetic::sqrt(&arithmetic::add(&dot(x, x)?, 1e-12)?);
-    // The product of the squares would overflow where the product of the lengths does not.
+    // The product of the squares may overflow although the product of the lengths does not.
     let cos = arithmetic::div(&dot(a, b)?, &arithmetic::mul(&length(a)?, &length(b)?)?)?;
     let formula = formula! {
         static cosine_embedding_loss(cos, t; margin) = {
@@ -90,7 +90,7 @@ pub struct TripletMarginLossOptions {
     pub p: f64,
     /// ε, which is added to every difference.
     pub eps: f64,
-    /// Whether d(positive, negative) replaces d(x, negative) where it is smaller (Balntas et al. 2016).
+    /// Whether the smaller of d(positive, negative) and d(x, negative) is used (Balntas et al. 2016).
     pub swap: bool,
     /// The reduction of the losses.
     pub reduction: Reduction,
@@ -104,8 +104,8 @@ impl Default for TripletMarginLossOptions {
 
 /// Computes max(0, d(x, positive) − d(x, negative) + margin) (Schroff et al. 2015).
 ///
-/// d is the p-norm distance of vectors along the last axis. It stores the differences: if x and the others broadcast,
-/// arrays of the broadcast shape, one for each distance.
+/// d is the p-norm distance of vectors along the last axis. The differences are stored: if the operands broadcast, one
+/// array of the broadcast shape for each distance.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a margin that is not

@@ -57,7 +57,7 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
     let formula = formula! {
         static huber_loss(x, t; delta) = {
             let d = x - t;
-            // |d|² has no second derivative at 0, but d² has.
+            // |d|² has no second derivative at 0, but d² does.
             // With an infinite δ, the other branch is ∞ − ∞.
             let is_near = d.abs().lt(delta) | delta.eq(f64::INFINITY);
             is_near.select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
@@ -69,24 +69,24 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
     elementwise_loss(formula, x, target, &[delta.into()], reduction)
 }
 
-/// Returns d within −δ and δ.
+/// Clamps d to [−δ, δ].
 fn clamped(d: Expr, delta: Expr) -> Expr {
     d.abs().lt(delta).select(d, delta * d.signum())
 }
 
-/// Returns d/β within −1 and 1.
+/// Clamps d/β to [−1, 1].
 fn clamped_ratio(d: Expr, beta: Expr) -> Expr {
     d.abs().lt(beta).select(d / beta, d.signum())
 }
 
-/// Computes the [`huber_loss`] with δ = β divided by β, whose slope is 1 beyond β (Girshick 2015). β = 0 is
+/// Computes the [`huber_loss`] with δ = β, divided by β, so that the slope beyond β is 1 (Girshick 2015). β = 0 is
 /// [`l1_loss`].
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a negative β.
 #[tensor_method(autocast = Single)]
 pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
-    // In the dtype of the computation, a smaller β would be 0 and divide.
+    // In the dtype of the computation, a smaller β would be rounded to 0, and dividing by it would give NaN.
     let is_single = x.dtype().promote(target.dtype()) != DType::F64;
     if beta == 0.0 || (is_single && beta > 0.0 && beta as f32 == 0.0) {
         return l1_loss(x, target, reduction);
@@ -97,7 +97,7 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
     let formula = formula! {
         static smooth_l1_loss(x, t; beta) = {
             let d = x - t;
-            // The square can overflow or underflow where its quotient with β does not.
+            // The square may overflow or underflow although its quotient with β does not.
             d.abs().lt(beta).select(0.5 * d * (d / beta), d.abs() - 0.5 * beta)
         };
         d x = g * clamped_ratio(x - t, beta);
@@ -109,7 +109,7 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
 /// Computes the Kullback–Leibler divergence t·(ln t − x) of a target distribution t from log-probabilities x; 0 for t =
 /// 0.
 ///
-/// With `log_target`, where t are log-probabilities too, it is eᵗ·(t − x); 0 for t = −∞.
+/// With `log_target`, t are log-probabilities too, and the divergence is eᵗ·(t − x); 0 for t = −∞.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -136,7 +136,7 @@ pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reductio
     reduction.apply(&map(formula, &[x, target], &[])?)
 }
 
-/// Returns log-probabilities x, but 0 for −∞ where the target t is 0.
+/// Returns log-probabilities x. The result is 0 for x = −∞ with a target t of 0.
 fn bounded(x: Expr, t: Expr) -> Expr {
     (t.eq(0.0) & x.eq(f64::NEG_INFINITY)).select(0.0, x)
 }
@@ -160,15 +160,15 @@ impl Default for PoissonNllLossOptions {
     }
 }
 
-/// Returns the rate, but 1 for a rate of 0 or ∞ with the count t = 0, so that t·ln(rate) is 0.
+/// Returns the rate. If the count t is 0 and the rate is 0 or ∞, returns 1, so that t·ln(rate) is 0.
 fn positive_rate(rate: Expr, t: Expr) -> Expr {
     (t.eq(0.0) & (rate.eq(0.0) | rate.eq(f64::INFINITY))).select(1.0, rate)
 }
 
 /// Computes the negative log-likelihood of a count t under a Poisson distribution, by default without ln t!.
 ///
-/// It is eˣ − t·x for x the logarithm of the rate, otherwise x − t·ln(x + ε). For t = 0, the term with t is 0, even at
-/// infinite logarithms.
+/// The loss is eˣ − t·x if x is the logarithm of the rate, otherwise x − t·ln(x + ε). For t = 0, the term with t is 0,
+/// even at infinite logarithms.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -180,7 +180,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOpti
     let (x, target) = (&precision::cast_operand(op, x)?, &precision::cast_operand(op, target)?);
     let values = match options.log_input {
         true => {
-            // Where eˣ overflows, t·x may also overflow, but is smaller.
+            // Where eˣ overflows, t·x may also overflow, although it is smaller.
             let formula = formula! {
                 static poisson_nll_loss(x, t) = {
                     let rate = x.exp();
@@ -214,8 +214,8 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOpti
 
 /// Computes the negative log-likelihood ½(ln v + (x − t)²/v) of t under a normal distribution of mean x and variance v.
 ///
-/// With `full` it includes ½ln 2π (Nix & Weigend 1994). Variances below ε are replaced by ε, but still have the
-/// gradient at ε, so that they can grow again.
+/// With `full` it includes ½ln 2π (Nix & Weigend 1994). ε replaces smaller variances. They still have the gradient at
+/// ε, so that they can grow again.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is
@@ -243,14 +243,14 @@ pub fn gaussian_nll_loss(
     }
     check::common_shape(op, &[x, target, &variance], "the shapes must broadcast")?;
     value_range::in_range(op, "variances", &variance, 0.0..=f64::INFINITY)?;
-    // Derivatives of every order by a variance below eps are those at eps, as in PyTorch.
+    // Derivatives of every order with respect to a variance below eps are the derivatives at eps, as in PyTorch.
     let at_least = formula! {
         static gaussian_nll_variance(v; eps) = v.lt(0.0).select(f64::NAN, v.lt(eps).select(eps, v));
         d v = v.lt(0.0).select(f64::NAN, g);
     };
     let formula = formula! {
         static gaussian_nll_loss(x, t, v; constant) = {
-            // The square could overflow where the quotient does not.
+            // The square may overflow although the quotient does not.
             let d = x - t;
             0.5 * (v.ln() + d * (d / v)) + constant
         };

@@ -16,7 +16,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{AxisSet, Window};
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// The running means and (unbiased) variances of the channels, collected in training, both `[C]`.
+/// The running means and unbiased variances of the channels, both `[C]`. Training updates them.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningStatistics<'a> {
     /// The mean of each channel.
@@ -28,8 +28,8 @@ pub struct RunningStatistics<'a> {
 /// Options of [`batch_norm`] and [`instance_norm`]. The default trains, with momentum 0.1 and eps 1e-5.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BatchNormOptions {
-    /// Whether to normalize by the statistics of x and update the running statistics (if given), or to normalize by the
-    /// running statistics.
+    /// Whether to normalize by the statistics of x, and to update the running statistics, if given. Otherwise the
+    /// running statistics normalize x.
     pub training: bool,
     /// The weight of new statistics in the update: running ← (1 − momentum)·running + momentum·new.
     pub momentum: f64,
@@ -49,7 +49,7 @@ fn check_options(op: &'static str, options: BatchNormOptions) -> Result<()> {
     check::finite(op, "momentum", options.momentum)
 }
 
-/// Checks that x is `[N, C, ..]` of floats, and that each of `others` has one value per channel.
+/// Checks that x is `[N, C, ..]` of floats, and that each tensor of `others` has one value per channel.
 fn check_channels(op: &'static str, x: &Tensor, min_rank: usize, others: &[Option<&Tensor>]) -> Result<()> {
     if x.rank() < min_rank {
         return Err(Error::shapes(
@@ -74,7 +74,7 @@ fn check_channels(op: &'static str, x: &Tensor, min_rank: usize, others: &[Optio
     }
 }
 
-/// Reshapes values per channel to broadcast with `[N, C, ..]`.
+/// Reshapes one value per channel to broadcast with `[N, C, ..]`.
 fn per_channel(values: Option<&Tensor>, rank: usize) -> Result<Option<Tensor>> {
     let shape = |t: &Tensor| -> Shape { (0..rank).map(|a| if a == 1 { t.size() } else { 1 }).collect() };
     values.map(|t| reshape_to(t, &shape(t))).transpose()
@@ -106,8 +106,8 @@ fn normalize_by_running(
     }
 }
 
-/// Updates running statistics by the statistics of x over `axes`, averaged over the batch if its axis is not among
-/// them. An empty x has no statistics and changes nothing.
+/// Updates running statistics by the statistics of x over `axes`. If the batch axis is not among them, the statistics
+/// are averaged over the batch. An empty x has no statistics and changes nothing.
 fn update_running(
     op: &'static str,
     x: &Tensor,
@@ -125,18 +125,18 @@ fn update_running(
     let single = |t: Tensor| copy::to_dtype(&t, t.dtype().promote(DType::F32));
     let x = single(x.detach())?;
     let over = || axes::over(axes);
-    let rest = |t: &Tensor| if t.rank() > 1 { reductions::mean(t, 0) } else { Ok(t.clone()) };
+    let batch_mean = |t: &Tensor| if t.rank() > 1 { reductions::mean(t, 0) } else { Ok(t.clone()) };
     for (slot, new) in
         [(running.mean, reductions::mean(&x, over())?), (running.var, reductions::var(&x, over().ddof(1))?)]
     {
-        let kept = arithmetic::mul(single(slot.detach())?, 1.0 - momentum)?;
-        in_place::copy_(slot, &arithmetic::add(&kept, &arithmetic::mul(&rest(&new)?, momentum)?)?)?;
+        let decayed = arithmetic::mul(single(slot.detach())?, 1.0 - momentum)?;
+        in_place::copy_(slot, &arithmetic::add(&decayed, &arithmetic::mul(&batch_mean(&new)?, momentum)?)?)?;
     }
     Ok(())
 }
 
-/// Normalizes x by its own statistics over `axes`, and updates the running statistics.
-fn normalize_by_own(
+/// Normalizes x by its statistics over `axes`, and updates the running statistics.
+fn normalize_by_input(
     op: &'static str,
     x: &Tensor,
     running: Option<RunningStatistics<'_>>,
@@ -157,12 +157,12 @@ fn normalize_by_own(
 ///
 /// x is `[N, C, ..]`, and weight and bias are `[C]`. In training, mean and (biased) variance are computed for each
 /// channel over all other axes, and running statistics are updated in place. Otherwise the running statistics are used.
-/// x of shape `[0]` is an empty batch without channels. In training the range of x is the range of
-/// [`layer_norm`](crate::ops::layer_norm()).
+/// An x of shape `[0]` is an empty batch without channels. In training, [`layer_norm`](crate::ops::layer_norm())
+/// documents the range of x.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] in training with a single value per
-/// channel, which has no variance, without training if there are no running statistics, and for an eps or momentum that
+/// channel, which has no variance; without training if there are no running statistics; and for an eps or momentum that
 /// is not finite.
 #[tensor_method(autocast = Single)]
 pub fn batch_norm(
@@ -192,14 +192,14 @@ pub fn batch_norm(
         );
         return Err(Error::invalid(op, reason));
     }
-    normalize_by_own(op, x, running, [weight, bias], options, &axes)
+    normalize_by_input(op, x, running, [weight, bias], options, &axes)
 }
 
 /// Applies instance normalization (Ulyanov, Vedaldi & Lempitsky 2016), to each channel of each image separately.
 ///
 /// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over the spatial axes.
-/// Running statistics are averaged over the images. In training the range of x is the range of
-/// [`layer_norm`](crate::ops::layer_norm()).
+/// Running statistics are averaged over the images. In training, [`layer_norm`](crate::ops::layer_norm()) documents the
+/// range of x.
 ///
 /// # Errors
 /// The errors of [`batch_norm`]; [`Error::InvalidArgument`] in training with a single spatial element.
@@ -226,14 +226,13 @@ pub fn instance_norm(
         return Err(Error::invalid(op, reason));
     }
     let axes: Vec<isize> = (2..x.rank() as isize).collect();
-    normalize_by_own(op, x, running, [weight, bias], options, &axes)
+    normalize_by_input(op, x, running, [weight, bias], options, &axes)
 }
 
 /// Applies group normalization (Wu & He 2018), to each group of channels of each image separately.
 ///
 /// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over a group of channels and
-/// the spatial axes; weight and bias are `[C]`. The range of x is the range of
-/// [`layer_norm`](crate::ops::layer_norm()).
+/// the spatial axes; weight and bias are `[C]`. [`layer_norm`](crate::ops::layer_norm()) documents the range of x.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the groups do not divide the channels; [`Error::DTypeMismatch`];
@@ -287,7 +286,7 @@ pub fn local_response_norm(x: &Tensor, size: usize, alpha: f64, beta: f64, k: f6
     in_single!(op, [x] => local_response_norm(x, size, alpha, beta, k));
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     let columns = reshape_to(&arithmetic::mul(x, x)?, &[n, channels, x.shape()[2..].iter().product(), 1].into())?;
-    // Neighbours beyond the ends are zeros, so that the window needs at most C − 1 on each side.
+    // Channels beyond the ends are zeros, so the window needs at most C − 1 neighbours on each side.
     let (before, after) = ((size / 2).min(channels - 1), ((size - 1) / 2).min(channels - 1));
     let length = before + after + 1;
     let window = Window { size: [length, 1, 1], stride: [1; 3], dilation: [1; 3], before: [before, 0, 0] };

@@ -9,7 +9,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{Error, Result, Shape};
 
-/// Returns the last axes of x, which have the normalized shape; weight and bias must have this shape.
+/// Returns the last axes of x, which must have the normalized shape. Weight and bias must have this shape too.
 fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tensor>]) -> Result<AxisSet> {
     let lead = x.rank().checked_sub(shape.rank()).filter(|&l| x.shape()[l..] == shape[..] && shape.rank() > 0);
     let Some(lead) = lead else {
@@ -30,10 +30,10 @@ fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option
 ///
 /// x is `[.., shape]`; weight and bias, if given, have shape `shape`.
 ///
-/// The squares (x − mean)² are scaled. For eps ≥ 1e-27 the quotients are right up to a magnitude of about 2.9e20/√n in
-/// `f32` and half precision, for rows of n elements, and 1.4e163/√n in `f64`; beyond it they are 0. For eps = 0 they
-/// are right over the full range on the CPU. On a GPU, for smaller eps, and for negative eps, the sum of unscaled
-/// squares must be representable. For eps > 0 the result is NaN if the sum of x overflows.
+/// The squares (x − mean)² are scaled. For eps ≥ 1e-27 and rows of n elements, the quotients are accurate up to a
+/// magnitude of about 2.9e20/√n in `f32` and half precision, and 1.4e163/√n in `f64`; for larger elements they are 0.
+/// For eps = 0 they are accurate over the full range on the CPU. On a GPU, for smaller eps, and for negative eps, the
+/// sum of unscaled squares must be representable. For eps > 0 the result is NaN if the sum of x overflows.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an eps that is
@@ -54,7 +54,7 @@ pub fn layer_norm(
 /// Applies root-mean-square normalization (Zhang & Sennrich 2019) over the last axes, of shape `shape`:
 /// x / √(mean(x²) + eps)·weight.
 ///
-/// x is `[.., shape]`; the weight, if given, has shape `shape`. The range of x is the range of [`layer_norm`].
+/// x is `[.., shape]`; the weight, if given, has shape `shape`. [`layer_norm`] documents the range of x.
 ///
 /// # Errors
 /// The errors of [`layer_norm`].

@@ -1,4 +1,4 @@
-//! Normalization layers: mean 0 and variance 1, or unit root mean square, over some axes, then scale and shift.
+//! Normalization layers: mean 0 and variance 1, or unit root mean square, over some axes, with scale and shift.
 
 mod channel;
 mod layer;

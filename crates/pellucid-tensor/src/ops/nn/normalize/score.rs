@@ -7,9 +7,9 @@
 //! d = (x − mean)·c or x·c     q = 1 / √(mean(d²) + eps·c²)     y = d·q
 //! ```
 //!
-//! If eps > 0, one small c serves all rows: squares that underflow are negligible compared with eps·c². If eps = 0, c
-//! is 1 in a row of a moderate mean square; any other row is read again, and scaled by its largest magnitude. The GPU
-//! path omits this rescaling, because a shader cannot skip a phase per row.
+//! If eps > 0, all rows use one small c: squares that underflow are negligible compared with eps·c². If eps = 0, c is 1
+//! in a row with a moderate mean square. Any other row is read again, and scaled by its largest magnitude. The GPU path
+//! omits this rescaling, because a shader cannot skip a phase per row.
 //!
 //! With an incoming gradient a, and k = q²·mean(a·d), the derivative with respect to x is
 //!
@@ -21,11 +21,11 @@ use crate::tensor::Tensor;
 use pellucid_ir::formula::{Expr, Formula, row_len};
 use pellucid_ir::{DType, Scalar, formula};
 
-/// The parameters of the formulas: c, −c and eps·c²; or the bounds of moderate mean squares, and the largest exponent
-/// of a scale.
+/// The parameters of the formulas: c, −c and eps·c² for eps > 0; otherwise the bounds of moderate mean squares, and the
+/// largest exponent of a scale.
 pub(super) fn params(x: &Tensor, eps: f64) -> [Scalar; 3] {
-    // Exponents of the smallest c, of the smallest eps·c², of the largest moderate square, and of the largest scale. A
-    // derivative of order k contains q²ᵏ⁺¹, so c must not be very small.
+    // The exponents of the smallest c, of the smallest eps·c², of the largest moderate square, and of the largest
+    // scale. A derivative of order k contains q²ᵏ⁺¹, so c must not be very small.
     let (min_scale, min_eps, max_moderate, max_exponent) = match x.dtype() {
         DType::F64 => (-30, -960, 300, 1022),
         _ => (-4, -100, 60, 126),
@@ -65,7 +65,7 @@ impl StandardScore {
         StandardScore { deviation, factor: square.sqrt().recip(), scale }
     }
 
-    /// Creates the scores for eps = 0 with a scale of each row.
+    /// Creates the scores for eps = 0, with one scale for each row.
     fn scaled_by_row(x: Expr, is_centred: bool, [low, high, max_exponent]: [Expr; 3]) -> StandardScore {
         let mean = is_centred.then(|| x.row_mean());
         let unscaled = mean.map_or(x, |m| x - m);
@@ -94,7 +94,7 @@ impl StandardScore {
     }
 }
 
-/// Defines functions that return the formulas of one kind of score, with one scale for all rows or one of each row.
+/// Defines functions that return the formulas of one kind of score, with one scale for all rows or one for each row.
 macro_rules! scores {
     ($centred:literal: $($(#[$doc:meta])* $function:ident = $name:ident(x $(, $w:ident)*), $y:expr, $a:expr;)*) => {$(
         $(#[$doc])*

@@ -1,4 +1,4 @@
-//! `RecurrentLayer`, and its definition step by step, in tensor operations.
+//! `RecurrentLayer`, and its step-by-step definition in tensor operations.
 
 use crate::ops::elementwise::{activation, arithmetic, compare, transcendental};
 use crate::ops::primitive::concatenate::concatenate;
@@ -10,9 +10,9 @@ use pellucid_ir::kernel::RnnMode;
 
 /// A recurrent layer in `f32` or `f64`.
 ///
-/// Its inputs are x `[T, N, I]`, dense, W_ih `[G·H, I]`, W_hh `[G·H, P]`, the bias `[B·H]`, h `[N, P]`; c `[N, H]` of
-/// an LSTM; W_hr `[P, H]` if projected; and lengths, `i64 [N]`. Its outputs are all states, the last state, and the
-/// last c.
+/// The inputs are x `[T, N, I]`, dense; W_ih `[G·H, I]`; W_hh `[G·H, P]`; the bias `[B·H]`; h `[N, P]`; for an LSTM c
+/// `[N, H]`; with a projection W_hr `[P, H]`; and optional lengths, `i64 [N]`. The outputs are all states, the last
+/// state, and the last c.
 #[derive(Clone, Copy)]
 pub(super) struct RecurrentLayer {
     /// The called operation, which an error of a deferred kernel names.
@@ -23,8 +23,8 @@ pub(super) struct RecurrentLayer {
     pub(super) lengths: bool,
 }
 
-/// Computes all states, the last state, and for an LSTM the last c. `x` are the inputs of [`RecurrentLayer`] without
-/// lengths.
+/// Computes all states, the last state, and for an LSTM the last c. `x` contains the inputs of [`RecurrentLayer`]
+/// without lengths.
 pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&Tensor>) -> Result<Vec<Tensor>> {
     let [inputs, w_ih, w_hh, bias, h0] = [0, 1, 2, 3, 4].map(|i| &x[i]);
     let lstm = layer.cell == RnnMode::Lstm;
@@ -32,7 +32,7 @@ pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&
     let (steps, hidden) = (inputs.shape()[0], bias.shape()[0] / layer.cell.blocks());
     let projections = matmul(inputs, &view::t(w_ih)?)?;
     let (mut h, mut c) = (h0.clone(), lstm.then(|| x[5].clone()));
-    // The states in the order of time; the initial state is stored at both ends.
+    // The states in time order. The initial state is stored at both ends.
     let mut states = vec![view::unsqueeze(h0, 0)?; 2];
     for k in 0..steps {
         let step = if layer.reverse { steps - 1 - k } else { k };
@@ -43,18 +43,18 @@ pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&
             next = matmul(&next, &view::t(weight)?)?;
         }
         let active = lengths.map(|lengths| view::unsqueeze(&compare::gt(lengths, step as i64)?, 1)).transpose()?;
-        let kept = |new: &Tensor, old: &Tensor| match &active {
+        let select_active = |new: &Tensor, old: &Tensor| match &active {
             Some(active) => arithmetic::where_(active, new, old),
             None => Ok(new.clone()),
         };
-        h = kept(&next, &h)?;
-        c = c.zip(next_c).map(|(old, new)| kept(&new, &old)).transpose()?;
-        let seen = match &active {
+        h = select_active(&next, &h)?;
+        c = c.zip(next_c).map(|(old, new)| select_active(&new, &old)).transpose()?;
+        let masked = match &active {
             Some(active) => arithmetic::where_(active, &h, 0.0)?,
             None => h.clone(),
         };
-        let at = if layer.reverse { 1 } else { states.len() - 1 };
-        states.insert(at, view::unsqueeze(&seen, 0)?);
+        let last = if layer.reverse { 1 } else { states.len() - 1 };
+        states.insert(last, view::unsqueeze(&masked, 0)?);
     }
     let states = concatenate(&states, 0)?;
     Ok([view::narrow(&states, 0, 1, steps)?, h].into_iter().chain(c).collect())

@@ -24,36 +24,36 @@ impl RecurrentLayer {
         self.cell == RnnMode::Lstm
     }
 
-    /// The number of inputs without lengths.
+    /// Returns the number of inputs without lengths.
     fn float_inputs(&self) -> usize {
         5 + usize::from(self.is_lstm()) + usize::from(self.projected)
     }
 
-    /// The number of outputs.
+    /// Returns the number of outputs.
     fn outputs(&self) -> usize {
         2 + usize::from(self.is_lstm())
     }
 
-    /// Returns the offsets into T + 1 stored states of the states after each step, and of those before it.
+    /// Returns the offsets into T + 1 stored states: of the states after each step, and of the states before it.
     fn state_offsets(&self) -> (usize, usize) {
         if self.reverse { (0, 1) } else { (1, 0) }
     }
 }
 
-/// Submits a kernel. Its first outputs are `there`; the others are new arrays.
-fn submit(kernel: &Kernel, inputs: &[&Array], there: &[Array]) -> Result<Vec<Array>> {
+/// Submits a kernel. Its first outputs are `existing`; the other outputs are new arrays.
+fn submit(kernel: &Kernel, inputs: &[&Array], existing: &[Array]) -> Result<Vec<Array>> {
     let metas: Vec<Meta> = inputs.iter().map(|a| a.meta()).collect();
-    let mut outputs = there.to_vec();
-    for Meta { shape, dtype } in kernel.infer(&metas)?.into_iter().skip(there.len()) {
+    let mut outputs = existing.to_vec();
+    for Meta { shape, dtype } in kernel.infer(&metas)?.into_iter().skip(existing.len()) {
         outputs.push(Array::new(inputs[0].device(), dtype, shape)?);
     }
     engine::submit(kernel, inputs, &outputs.iter().collect::<Vec<_>>())?;
     Ok(outputs)
 }
 
-/// Returns the slice `first..first + count` of the first axis.
-fn first_axis_slice(array: &Array, first: usize, count: usize) -> Array {
-    array.view(array.layout().slice(0, first, 1, count))
+/// Returns the slice `start..start + count` of the first axis.
+fn first_axis_slice(array: &Array, start: usize, count: usize) -> Array {
+    array.view(array.layout().slice(0, start, 1, count))
 }
 
 impl Operation for RecurrentLayer {
@@ -93,9 +93,9 @@ impl Operation for RecurrentLayer {
             outputs.push(last(&arrays[2])?);
         }
         (0..inputs.len()).for_each(|i| saves.input(i));
-        // The gates of a plain cell are its states.
-        let plain = matches!(self.cell, RnnMode::Tanh | RnnMode::Relu);
-        saves.array(if plain { first_axis_slice(states, self.state_offsets().0, steps) } else { gates });
+        // The states of a cell without gates are its activations.
+        let is_plain = matches!(self.cell, RnnMode::Tanh | RnnMode::Relu);
+        saves.array(if is_plain { first_axis_slice(states, self.state_offsets().0, steps) } else { gates });
         arrays.into_iter().skip(1).for_each(|array| saves.array(array));
         Ok(outputs)
     }
@@ -105,9 +105,9 @@ impl Operation for RecurrentLayer {
         let incoming: Vec<Tensor> = (0..self.outputs()).map(|k| grads.get(k)).collect::<Result<_>>()?;
         let constants: Vec<Tensor> = (0..self.outputs()).map(|k| saved.array(k)).collect::<Result<_>>()?;
         let operands: Vec<&Tensor> = inputs.iter().chain(&incoming).chain(&constants).collect();
-        let mut found = apply(RecurrentLayerGradient { layer: *self, needs }, &operands)?.into_iter();
-        let of = |i: usize| if i < self.float_inputs() && needs.contains(i) { found.next() } else { None };
-        Ok((0..inputs.len()).map(of).collect())
+        let mut gradients = apply(RecurrentLayerGradient { layer: *self, needs }, &operands)?.into_iter();
+        let gradient_of = |i: usize| if i < self.float_inputs() && needs.contains(i) { gradients.next() } else { None };
+        Ok((0..inputs.len()).map(gradient_of).collect())
     }
 }
 
@@ -119,7 +119,7 @@ struct RecurrentLayerGradient {
 }
 
 impl RecurrentLayerGradient {
-    fn wanted(&self) -> impl Iterator<Item = usize> {
+    fn needed_inputs(&self) -> impl Iterator<Item = usize> {
         let needs = self.needs;
         (0..self.layer.float_inputs()).filter(move |&i| needs.contains(i))
     }
@@ -142,8 +142,8 @@ impl Operation for RecurrentLayerGradient {
         "recurrent_gradient"
     }
 
-    /// The kernel computes the gradients of the gates for all steps; matrix products give the gradients of inputs and
-    /// weights.
+    /// The kernel computes the gradients of the gates for all steps. Matrix products then compute the gradients of
+    /// inputs and weights.
     fn forward(&self, operands: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         let layer = self.layer;
         let count = layer.float_inputs() + usize::from(layer.lengths);
@@ -155,7 +155,7 @@ impl Operation for RecurrentLayerGradient {
             from.extend([constants[2], incoming[2]]);
         }
         from.extend(&inputs[5 + usize::from(layer.is_lstm())..]);
-        let found = submit(&layer.kernel(RecurrentPart::Gradient), &from, &[])?;
+        let kernel_outputs = submit(&layer.kernel(RecurrentPart::Gradient), &from, &[])?;
 
         let &[steps, batch, input] = inputs[0].shape().dims() else {
             unreachable!("the input of a recurrent layer is always [T, N, I]")
@@ -166,7 +166,7 @@ impl Operation for RecurrentLayerGradient {
             Ok(Tensor::from(array.reshape(&[steps * batch, width].into())?))
         };
         let before = || flat(&first_axis_slice(constants[1], layer.state_offsets().1, steps));
-        let gates = flat(&found[0])?;
+        let gates = flat(&kernel_outputs[0])?;
         let projections = view::narrow(&gates, 1, 0, layer.cell.gates() * hidden)?;
         let gradient = |i: usize| -> Result<Array> {
             let gradient = match i {
@@ -177,37 +177,37 @@ impl Operation for RecurrentLayerGradient {
                 1 => matmul(&view::t(&projections)?, &flat(inputs[0])?)?,
                 2 => self.weight_hh(&gates, &before()?, hidden)?,
                 3 => reductions::sum(&gates, 0)?,
-                4 => Tensor::from(found[1].clone()),
-                5 if layer.is_lstm() => Tensor::from(found[2].clone()),
+                4 => Tensor::from(kernel_outputs[1].clone()),
+                5 if layer.is_lstm() => Tensor::from(kernel_outputs[2].clone()),
                 _ => {
                     let o = view::narrow(&flat(constants[0])?, 1, 3 * hidden, hidden)?;
                     let c = flat(&first_axis_slice(constants[2], layer.state_offsets().0, steps))?;
                     let unprojected = map(formula!(|o, c| o * c.tanh()), &[&o, &c], &[])?;
-                    matmul(&view::t(&flat(&found[3])?)?, &unprojected)?
+                    matmul(&view::t(&flat(&kernel_outputs[3])?)?, &unprojected)?
                 }
             };
             Ok(gradient.array().clone())
         };
-        self.wanted().map(gradient).collect()
+        self.needed_inputs().map(gradient).collect()
     }
 
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let layer = self.layer;
         let (floats, count) = (layer.float_inputs(), layer.float_inputs() + usize::from(layer.lengths));
-        let all: Vec<Tensor> = (0..count + layer.outputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
-        let lengths = layer.lengths.then(|| &all[floats]);
-        let variables: Vec<&Tensor> = all[..floats].iter().chain(&all[count..]).collect();
+        let saved_inputs: Vec<Tensor> = (0..count + layer.outputs()).map(|i| saved.input(i)).collect::<Result<_>>()?;
+        let lengths = layer.lengths.then(|| &saved_inputs[floats]);
+        let variables: Vec<&Tensor> = saved_inputs[..floats].iter().chain(&saved_inputs[count..]).collect();
         let incoming: Vec<Tensor> = (0..grads.len()).map(|k| grads.get(k)).collect::<Result<_>>()?;
         let first = |x: &[Tensor]| {
             let (inputs, gradients): (Vec<&Tensor>, Vec<&Tensor>) =
                 (x[..floats].iter().collect(), x[floats..].iter().collect());
-            let found = via_definition(&inputs, &gradients, |x| definition(&layer, x, lengths))?;
-            Ok(self.wanted().map(|i| found[i].clone()).collect())
+            let computed = via_definition(&inputs, &gradients, |x| definition(&layer, x, lengths))?;
+            Ok(self.needed_inputs().map(|i| computed[i].clone()).collect())
         };
-        let found = via_definition(&variables, &incoming.iter().collect::<Vec<_>>(), first)?;
+        let computed = via_definition(&variables, &incoming.iter().collect::<Vec<_>>(), first)?;
         let mut gradients: InputGradients = smallvec![None; saved.inputs()];
-        let places = (0..floats).chain(count..count + layer.outputs());
-        places.zip(found).for_each(|(at, gradient)| gradients[at] = Some(gradient));
+        let operands = (0..floats).chain(count..count + layer.outputs());
+        operands.zip(computed).for_each(|(i, gradient)| gradients[i] = Some(gradient));
         Ok(gradients)
     }
 }

@@ -1,6 +1,6 @@
 //! Recurrent layers: one layer in one direction, over entire sequences.
 //!
-//! - `layer`: the operation and its gradient, made of a few large matrix products and the kernel `Recurrent`;
+//! - `layer`: the operation and its gradient, which consist of a few large matrix products and the kernel `Recurrent`;
 //! - `definition`: the same layer step by step, in tensor operations, for higher-order gradients;
 //! - this file: weights, options, and checks.
 
@@ -19,9 +19,10 @@ use pellucid_ir::kernel::RnnMode;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 
-/// The weights of a recurrent layer with G gates, in PyTorch's layout: the rows of gate 0, then of gate 1, and so on.
+/// The weights of a recurrent layer with G gates, in PyTorch's layout: the rows of gate 0, then those of gate 1, and so
+/// on.
 ///
-/// I is the input size, H the hidden size, and P the size of a state: H unless there is a projection.
+/// I is the input size, H the hidden size, and P the size of a state. P is H without a projection.
 #[derive(Clone, Copy, Debug)]
 pub struct RecurrentWeights<'a> {
     /// The weight of the inputs, `[G·H, I]`.
@@ -41,8 +42,8 @@ pub struct RecurrentWeights<'a> {
 pub struct RecurrenceOptions<'a> {
     /// Whether to process the sequence from the last step to the first.
     pub reverse: bool,
-    /// The length of each sequence, integers `[N]` in 0..=T; the default is T. The state is constant after the end of
-    /// the sequence (in reverse, it starts there), and outputs after the end are 0.
+    /// The length of each sequence, integers `[N]` in 0..=T; the default is T. After the end of a sequence, the state
+    /// is constant and outputs are 0. With `reverse`, the recurrence starts at the end of the sequence.
     pub lengths: Option<&'a Tensor>,
 }
 
@@ -60,7 +61,7 @@ pub enum RnnNonlinearity {
 ///
 /// x is `[T, N, I]`, the initial state `[N, H]` (default zeros), and G is 1. Returns all states, `[T, N, H]`, and the
 /// last one, `[N, H]`. `f16` and `bf16` are computed in `f32` throughout, and results are rounded once. Under
-/// [`autocast`](crate::autocast) inputs, states and weights are cast to half precision first.
+/// [`autocast`](crate::autocast), inputs, states and weights are first cast to half precision.
 ///
 /// ```
 /// use pellucid::ops::{self, RnnNonlinearity, RecurrenceOptions, RecurrentWeights};
@@ -80,7 +81,8 @@ pub enum RnnNonlinearity {
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless all have one float dtype and lengths are integers;
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless all operands have one float dtype and lengths are
+/// integers;
 /// [`Error::InvalidArgument`] for a length outside 0..=T.
 #[tensor_method(autocast = Half)]
 pub fn rnn(
@@ -154,9 +156,9 @@ fn recurrent(
     [h0, c0]: [Option<&Tensor>; 2],
     options: RecurrenceOptions<'_>,
 ) -> Result<[Tensor; 3]> {
-    // Autocast considers the states too: their dtype may differ from the dtype of inputs and weights.
+    // Autocast also considers the states, because their dtype may differ from the dtype of inputs and weights.
     let operands: SmallVec<[&Tensor; 4]> = [x, weights.weight_ih].into_iter().chain(h0).chain(c0).collect();
-    if let Some(dtype) = precision::wanted_dtype(op, &operands) {
+    if let Some(dtype) = precision::autocast_operand_dtype(op, &operands) {
         let cast = |t: &Tensor| precision::cast(t, dtype);
         let some = |t: Option<&Tensor>| precision::cast_some(t, dtype);
         let (x, weight_ih, weight_hh) = (cast(x)?, cast(weights.weight_ih)?, cast(weights.weight_hh)?);
@@ -215,11 +217,11 @@ fn recurrent(
 struct LayerSizes {
     /// N, the number of sequences.
     batch: usize,
-    /// I, the length of an input.
+    /// I, the input size.
     input: usize,
-    /// H, the length of the cell's state.
+    /// H, the size of the cell state.
     hidden: usize,
-    /// P, the length of the hidden state: H without a projection.
+    /// P, the size of the hidden state: H without a projection.
     state: usize,
     /// G, the number of gates.
     gates: usize,
@@ -258,7 +260,7 @@ impl LayerSizes {
     ) -> Result<()> {
         let &LayerSizes { batch, input, hidden, state, gates, .. } = self;
         let rows = gates * hidden;
-        let all: [(&str, Option<&Tensor>, Shape); 7] = [
+        let expected: [(&str, Option<&Tensor>, Shape); 7] = [
             ("weight_ih", Some(weights.weight_ih), [rows, input].into()),
             ("weight_hh", Some(weights.weight_hh), [rows, state].into()),
             ("bias_ih", weights.bias_ih, [rows].into()),
@@ -267,7 +269,7 @@ impl LayerSizes {
             ("the initial state", h0, [batch, state].into()),
             ("the initial c", c0, [batch, hidden].into()),
         ];
-        for (name, tensor, shape) in &all {
+        for (name, tensor, shape) in &expected {
             let Some(tensor) = tensor else { continue };
             if tensor.shape() != shape {
                 return Err(Error::shapes(op, [x.shape(), tensor.shape()], format!("{name} must have shape {shape}")));
@@ -291,7 +293,7 @@ impl LayerSizes {
         Ok(())
     }
 
-    /// Returns the bias of every block of gates. In a GRU the state contribution to the last gate has a separate block.
+    /// Returns the bias of every gate block. In a GRU the state contribution to the last gate has a separate block.
     fn bias(&self, cell: RnnMode, ih: Option<Tensor>, hh: Option<Tensor>, dtype: DType) -> Result<Tensor> {
         let &LayerSizes { hidden, gates, .. } = self;
         let or_zeros = |b: Option<Tensor>| b.map_or_else(|| fill::zeros([gates * hidden], dtype), Ok);
@@ -299,10 +301,10 @@ impl LayerSizes {
             (None, None) => fill::zeros([cell.blocks() * hidden], dtype),
             (ih, hh) if cell == RnnMode::Gru => {
                 let (ih, hh) = (or_zeros(ih)?, or_zeros(hh)?);
-                let both =
+                let gates_rz =
                     arithmetic::add(&view::narrow(&ih, 0, 0, 2 * hidden)?, &view::narrow(&hh, 0, 0, 2 * hidden)?)?;
                 let last = |b: &Tensor| view::narrow(b, 0, 2 * hidden, hidden);
-                concatenate(&[&both, &last(&ih)?, &last(&hh)?], 0)
+                concatenate(&[&gates_rz, &last(&ih)?, &last(&hh)?], 0)
             }
             (Some(ih), Some(hh)) => arithmetic::add(&ih, &hh),
             (Some(b), None) | (None, Some(b)) => Ok(b),

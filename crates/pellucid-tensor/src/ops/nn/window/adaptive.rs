@@ -1,6 +1,6 @@
-//! Adaptive pooling: a given number of windows of almost equal size.
+//! Adaptive pooling: a specified number of windows of almost equal size.
 //!
-//! For L elements and O windows, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉; neighbours may overlap.
+//! For L elements and O windows, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉. Adjacent windows may overlap.
 
 use super::pool::MaxPoolOp;
 use super::shuffle::concat_dims;
@@ -16,8 +16,8 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{PoolWindows, adaptive_window};
 use pellucid_ir::{Error, Result};
 
-/// Returns the length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L by O, a multiple of their
-/// greatest common divisor.
+/// Returns the length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L divided by O, which is a
+/// multiple of their greatest common divisor.
 fn longest_window(len: usize, outputs: usize) -> usize {
     let (mut a, mut b) = (len, outputs);
     while b > 0 {
@@ -26,7 +26,7 @@ fn longest_window(len: usize, outputs: usize) -> usize {
     if outputs == 0 { 1 } else { (outputs - a + len).div_ceil(outputs) }
 }
 
-/// Returns the number of windows for each spatial axis; `None` keeps the length of x.
+/// Returns the number of windows for each spatial axis. `None` keeps the length of x.
 fn output_lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spatial: usize) -> Result<Vec<usize>> {
     let rank = x.rank();
     if rank != spatial + 1 && rank != spatial + 2 {
@@ -106,14 +106,14 @@ fn adaptive_max(op: &'static str, spatial: usize, x: &Tensor, outputs: &[Option<
 
 macro_rules! adaptive {
     ($($avg:ident, $max:ident: $spatial:literal, $size:literal;)*) => {$(
-        /// Computes the means of a given number of windows along each spatial axis; `None` keeps an axis.
+        /// Computes the means of `outputs` windows along each spatial axis; `None` keeps an axis.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`.")]
-        /// For O windows over L elements, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉. The result is empty
-        /// if an O is 0.
+        /// For O windows over L elements, window o contains the elements ⌊o·L/O⌋ .. ⌈(o + 1)·L/O⌉. If an O is 0, the
+        /// result is empty.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for another
+        /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a wrong
         /// number of lengths; [`Error::OutOfMemory`].
         #[tensor_method(autocast = Single)]
         pub fn $avg(x: &Tensor, outputs: &[Option<usize>]) -> Result<Tensor> {
@@ -122,7 +122,7 @@ macro_rules! adaptive {
 
         #[doc = concat!("Returns the maxima of the windows of [`", stringify!($avg), "`], and their `i64` positions.")]
         ///
-        /// Positions are row-major in the spatial axes. The gradient goes to these positions.
+        /// Positions are row-major over the spatial axes. The gradient goes to these positions.
         ///
         /// # Errors
         #[doc = concat!("The errors of [`", stringify!($avg), "`], except that integers are allowed.")]

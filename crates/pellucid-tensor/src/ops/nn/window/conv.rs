@@ -13,9 +13,9 @@ use pellucid_ir::kernel::{self, ConvPart, Kernel, Window};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
 
 /// A derivative of T(x, w, y) = Σ x[n, c, s·o + d·t − b]·w[k, c, t]·y[n, k, o] with respect to one argument. The inputs
-/// are the two other arguments.
+/// are the other two arguments.
 ///
-/// T is linear in each argument, so the gradient of a derivative is again a derivative of T, with g in place of one
+/// T is linear in each argument, so the gradient of a derivative is again a derivative of T, where g replaces one
 /// argument. This holds for every derivative and argument, so gradients of every order exist.
 #[derive(Clone)]
 struct Convolution {
@@ -60,7 +60,7 @@ impl Operation for Convolution {
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         use ConvPart::{Input, Output, Weight};
-        // Both gradients read g. If g is a broadcast view, such as the gradient of a sum, one copy serves both.
+        // Both gradients read g. If g is a broadcast view, such as the gradient of a sum, both share one copy.
         let g = copy::contiguous(&copy::to_dtype(&grads.get(0)?, self.factors)?)?;
         // The roles of the two inputs, in the order x, w, y.
         let parts = match self.part {
@@ -78,8 +78,8 @@ impl Operation for Convolution {
     }
 }
 
-/// Limits the stride to the length of x along axes with one output, where the stride has no effect. Kernels may take
-/// time proportional to the stride.
+/// Limits the stride to the length of x along axes with one output, where the stride has no effect. The run time of
+/// kernels may be proportional to the stride.
 fn without_unused_stride(mut window: Window, x: &Shape, y: &Shape) -> Window {
     for a in 0..3 {
         if y[2 + a] == 1 {
@@ -92,9 +92,10 @@ fn without_unused_stride(mut window: Window, x: &Shape, y: &Shape) -> Window {
 /// The zero padding of a convolution.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ConvPadding {
-    /// Padding before and after every axis.
+    /// Padding at both ends of every axis.
     Both(Spatial),
-    /// Padding for as many outputs as inputs; if it is odd, one more after the axis. Requires stride 1.
+    /// Padding for which output and input have the same length. Odd padding has one more element at the end. Requires
+    /// stride 1.
     Same,
 }
 
@@ -117,13 +118,13 @@ impl<T: Into<Spatial>> From<T> for ConvPadding {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConvOptions {
-    /// The distance from one window to the next.
+    /// The stride between windows.
     pub stride: Spatial,
     /// The zero padding of the input.
     pub padding: ConvPadding,
-    /// The distance from one tap of a window to the next.
+    /// The spacing of the taps of a window.
     pub dilation: Spatial,
-    /// The number of groups of channels; the output channels of a group read the input channels of this group only.
+    /// The number of channel groups. The output channels of a group read only the input channels of this group.
     pub groups: usize,
     /// For transposed convolutions: the number of additional outputs at the end of every axis.
     pub output_padding: Spatial,
@@ -141,7 +142,7 @@ struct ConvOperands {
     images: SpatialImages,
     w: Tensor,
     window: Window,
-    /// The padding after each axis.
+    /// The padding at the end of each axis.
     after: [usize; 3],
 }
 
@@ -177,8 +178,8 @@ impl ConvOperands {
         Ok(ConvOperands { images, w: view::reshape_to(w, &shape)?, window, after })
     }
 
-    /// Returns an error unless the input has as many channels as the weight takes, and the number of groups divides the
-    /// number of the channels `divided`, which has a kind for the error message. `axes` are the axes of the weight.
+    /// Returns an error unless the input has the number of channels that the weight requires, and the number of groups
+    /// divides the channel count `divided`. The error message names its kind. `axes` are the axes of the weight.
     fn check_channels(
         &self,
         op: &'static str,
@@ -200,7 +201,7 @@ impl ConvOperands {
         Err(Error::shapes(op, [x.shape(), w.shape()], help))
     }
 
-    /// Computes the part of this shape from the images and the weight, and adds the bias, if given.
+    /// Computes the derivative `part` of this shape from the images and the weight, and adds the bias, if given.
     fn compute(
         &self,
         op: &'static str,
@@ -217,7 +218,7 @@ impl ConvOperands {
         self.add_bias(op, &apply_one(operation, &inputs)?, bias)
     }
 
-    /// Restores the number of axes, and adds the bias, if given, to the channels.
+    /// Restores the original number of axes, and adds the bias, if given, to the channels.
     fn add_bias(&self, op: &'static str, y: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let y = self.images.restore_axes(y)?;
         let Some(bias) = bias else { return Ok(y) };
@@ -248,9 +249,9 @@ impl ConvOperands {
     }
 }
 
-/// Returns the remedy for an input whose number of channels differs from the weight's. If the last axis has the length
-/// of the channels, they are probably there; with several groups, the weight can have the wrong number of channels. An
-/// input without a batch axis may be a batch without a channel axis.
+/// Returns the remedy for an input with a wrong number of channels. If the last axis has the expected length, the input
+/// is probably channels-last. With several groups, the weight may have the wrong number of channels. An input without a
+/// batch axis may be a batch without a channel axis.
 fn channels_remedy(x: &Tensor, spatial: usize, channels: usize, groups: usize) -> String {
     if groups > 1 || x.shape().last() != Some(&channels) {
         return match (x.rank() == spatial + 1, channels) {
@@ -342,13 +343,13 @@ macro_rules! convolutions {
     ($($conv:ident, $transpose:ident: $spatial:literal, $axes:literal, $size:literal, $out:literal;)*) => {$(
         #[doc = concat!("Computes the convolution (as a cross-correlation) of x over ", $axes, ".")]
         ///
-        /// `y[n, k, o] = Σ x[n, c, stride·o + dilation·t − padding]·w[k, c, t] + bias[k]`, summed over the channels c
-        /// of k's group and the taps t of the window.
+        /// `y[n, k, o] = Σ x[n, c, stride·o + dilation·t − padding]·w[k, c, t] + bias[k]`, summed over the input
+        /// channels c of k's group and the taps t of the window.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`, the weight `[K, C / groups, taps..]`,")]
         #[doc = concat!("the bias `[K]`; y is `[N, K, ", $out, "]` with")]
         /// `L' = ⌊(L + 2·padding − dilation·(taps − 1) − 1) / stride⌋ + 1`. `f16` and `bf16` accumulate in `f32`.
-        /// Padding zeros are multiplied like other elements: with a weight of NaN or ∞ they give NaN.
+        /// Padding zeros are multiplied like other elements: their product with a weight of NaN or ∞ is NaN.
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded

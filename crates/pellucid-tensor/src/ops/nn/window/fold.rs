@@ -1,4 +1,4 @@
-//! im2col and its transpose: windows as columns, and the sum of columns in an image.
+//! im2col and its transpose: windows as columns, and the sum of columns to an image.
 
 use super::{Spatial, check_lengths};
 use crate::array::host_values;
@@ -54,17 +54,17 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> 
         .collect()
 }
 
-/// Returns the product, saturating: no tensor has this many elements.
+/// Returns the product. It saturates: no tensor has this number of elements.
 fn product(lengths: impl Iterator<Item = usize>) -> usize {
     lengths.fold(1, usize::saturating_mul)
 }
 
-/// Extracts every window as a column: `[N, C, spatial..]` to `[N, C·taps, windows]`, both in row-major order (im2col).
+/// Extracts every window as a column (im2col): `[N, C, spatial..]` to `[N, C·taps, windows]`, both in row-major order.
 ///
-/// For a single image without N, the result has no N either.
+/// For a single image without N, the result has no axis N.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for impossible windows.
+/// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for invalid windows.
 #[tensor_method]
 pub fn unfold(
     x: &Tensor,
@@ -102,13 +102,13 @@ pub fn unfold(
     view::reshape_to(&view::permute(&y, &order)?, &shape)
 }
 
-/// Sums columns of windows into an image of spatial lengths `dims`: the transpose of [`unfold`].
+/// Sums columns of windows to an image with spatial lengths `dims`: the transpose of [`unfold`].
 ///
 /// Elements that several windows contain are added.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the rows are not divisible by the taps, or the number of columns does not match the
-/// windows; [`Error::InvalidArgument`] for impossible windows; [`Error::OutOfMemory`].
+/// windows; [`Error::InvalidArgument`] for invalid windows; [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn fold(
     x: &Tensor,

@@ -1,7 +1,8 @@
 //! Fractional max pooling: windows of the same size, at pseudorandom positions.
 //!
 //! For L elements, O windows of size K and a random number u in [0, 1), with α = (L − K) / (O − 1), window o starts at
-//! ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. Neighbours are ⌊α⌋ or ⌈α⌉ apart, and may overlap.
+//! ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. The stride is ⌊α⌋ or ⌈α⌉, and windows may
+//! overlap.
 
 use super::{Spatial, SpatialImages, check_lengths};
 use crate::array::host_values;
@@ -20,16 +21,16 @@ use pellucid_ir::{DType, Error, Result, Shape, formula};
 fn window_starts(u: &Tensor, len: usize, size: usize, outputs: usize) -> Result<Tensor> {
     let formula = formula! { static fractional_starts(u, o; alpha) = ((o + u) * alpha).trunc() - (u * alpha).trunc(); };
     let (free, lead) = ((len - size) as i64, [u.shape()[0], u.shape()[1]]);
-    let last = fill::full([lead[0], lead[1], 1], free, DType::I64)?;
+    let last_start = fill::full([lead[0], lead[1], 1], free, DType::I64)?;
     if outputs == 1 {
-        return Ok(last);
+        return Ok(last_start);
     }
     let (rest, alpha) = (outputs - 1, free as f64 / (outputs - 1) as f64);
     let o = create::arange(0, rest as i64, 1, u.dtype())?;
-    let others = map(formula, &[&view::unsqueeze(u, -1)?, &o], &[alpha.into()])?;
-    // Clamped, since numbers outside [0, 1) must not give windows outside the axis.
-    let others = arithmetic::maximum(&arithmetic::minimum(&copy::to_dtype(&others, DType::I64)?, free)?, 0)?;
-    concatenate(&[&others, &last], 2)
+    let starts = map(formula, &[&view::unsqueeze(u, -1)?, &o], &[alpha.into()])?;
+    // Random numbers outside [0, 1) must not give windows outside the axis, so the starts are clamped.
+    let starts = arithmetic::maximum(&arithmetic::minimum(&copy::to_dtype(&starts, DType::I64)?, free)?, 0)?;
+    concatenate(&[&starts, &last_start], 2)
 }
 
 fn fractional_max(
@@ -89,8 +90,9 @@ fn fractional_max(
             positions =
                 arithmetic::add(&arithmetic::mul(&view::reshape_to(&starts, &shape.into())?, steps[a])?, &positions)?;
         }
-        let all = broadcast::broadcast_to(&positions, [n, c, outputs[0], outputs[1], outputs[2], taps])?;
-        let flat_positions = view::reshape_to(&all, &[n, c, windows * taps].into())?;
+        let broadcast_positions =
+            broadcast::broadcast_to(&positions, [n, c, outputs[0], outputs[1], outputs[2], taps])?;
+        let flat_positions = view::reshape_to(&broadcast_positions, &[n, c, windows * taps].into())?;
         let window_values = gather::take_along_axis(&flat.detach(), &flat_positions, 2)?;
         let per_window = |t: &Tensor| view::reshape_to(t, &[n, c, windows, taps].into());
         let largest = view::unsqueeze(&reductions::argmax(&per_window(&window_values)?, 3)?, 3)?;
@@ -109,13 +111,14 @@ macro_rules! fractional {
         /// Computes fractional max pooling (Graham 2014): the maxima of windows at pseudorandom positions.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`.")]
-        /// Returns the maxima, and their `i64` positions in the spatial axes (row-major), to which the gradient goes.
+        /// Returns the maxima, and their `i64` positions in the spatial axes (row-major). The gradient goes to these
+        /// positions.
         ///
         /// For L elements, O windows of size K and a random number u in [0, 1), with α = (L − K) / (O − 1), window o
-        /// starts at ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. The random numbers
-        /// are `samples`,
+        /// starts at ⌊(o + u)·α⌋ − ⌊u·α⌋, and the last one ends at the end of the axis. The random numbers are
+        /// `samples`,
         #[doc = concat!("`[N, C, ", $spatial, "]` (N = 1 for one image), in the order ", $numbers, ".")]
-        /// Without samples they are drawn uniformly.
+        /// Without samples, the random numbers are drawn uniformly.
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for samples that are not floats;

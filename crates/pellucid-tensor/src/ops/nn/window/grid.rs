@@ -1,4 +1,4 @@
-//! Sampling of images at the points of a grid.
+//! Sampling of images at grid points.
 
 use super::check_lengths;
 use super::resample::cubic_at;
@@ -17,11 +17,11 @@ use pellucid_ir::{DType, Error, Result, Shape, formula};
 /// The interpolation of [`grid_sample`] between elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GridSampleMode {
-    /// The nearest element; in a tie the one with the even index.
+    /// The nearest element; in a tie, the element with the even index.
     Nearest,
-    /// Linear interpolation between the neighbours along every axis.
+    /// Linear interpolation between the two nearest elements along every axis.
     Linear,
-    /// Cubic interpolation of four neighbours along every axis (Keys 1981, a = −0.75).
+    /// Cubic interpolation of the four nearest elements along every axis (Keys 1981, a = −0.75).
     Cubic,
 }
 
@@ -30,7 +30,7 @@ pub enum GridSampleMode {
 pub enum GridSamplePadding {
     /// Elements outside the image are zeros.
     Zeros,
-    /// Elements outside the image are equal to the nearest element of the border.
+    /// Elements outside the image are equal to the nearest border element.
     Border,
     /// The image is reflected at its border.
     Reflection,
@@ -42,11 +42,10 @@ pub enum GridSamplePadding {
 /// `[N, C, H', W']` (`[N, C, D', H', W']`). A point is (x, y) or (x, y, z), the last spatial axis first, from −1 to 1.
 /// With `align_corners` −1 and 1 are the centers of the first and the last element, otherwise their outer edges.
 ///
-/// The gradient with respect to the grid is the gradient of the interpolation weights: at an element, the right
-/// derivative. It is 0 in the mode `Nearest`; with the paddings `Border` and `Reflection` it is 0 at the first and the
-/// last element of an axis too, except in the mode `Cubic` (PyTorch's convention). A point
-/// that is NaN gives NaN. Cubic interpolation reads 16 elements for a point: its gradient takes about 20 times the
-/// memory of the result.
+/// The gradient with respect to the grid is the gradient of the interpolation weights. At an element, it is the right
+/// derivative. It is 0 in the mode `Nearest`. With the paddings `Border` and `Reflection` it is also 0 at the first and
+/// the last element of an axis, except in the mode `Cubic` (PyTorch's convention). The result of a NaN point is NaN.
+/// Cubic interpolation reads 16 elements for each point, and its gradient uses about 20 times the memory of the result.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -77,56 +76,60 @@ pub fn grid_sample(
     in_single!(op, [x, grid] => grid_sample(x, grid, mode, outside, align_corners));
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     let dims = &x.shape()[2..];
-    let places = grid.shape()[1..=spatial].iter().product::<usize>();
-    let flat = reshape_to(grid, &[n, places, spatial].into())?;
+    let points = grid.shape()[1..=spatial].iter().product::<usize>();
+    let flat = reshape_to(grid, &[n, points, spatial].into())?;
     let axes: Vec<SampledAxis> =
         (0..spatial).map(|a| SampledAxis { len: dims[a], outside, align: align_corners }).collect();
-    // The coordinate of each point along each axis, in elements, as [N, P].
-    let at: Vec<Tensor> = axes
+    // The coordinates of the points along each axis, in elements, as [N, P].
+    let coordinates: Vec<Tensor> = axes
         .iter()
         .enumerate()
         .map(|(a, axis)| axis.to_elements(&view::select(&flat, 2, (spatial - 1 - a) as isize)?))
         .collect::<Result<_>>()?;
-    let taps: Vec<Vec<Tap>> = axes.iter().zip(&at).map(|(axis, at)| axis.taps(at, mode)).collect::<Result<_>>()?;
+    let taps: Vec<Vec<Tap>> =
+        axes.iter().zip(&coordinates).map(|(axis, coordinates)| axis.taps(coordinates, mode)).collect::<Result<_>>()?;
     // The value of elements outside the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
     // gets its gradient of 0 through this value.
     let zero = fill::zeros((), x.dtype())?;
-    let held = |at: &Tensor| arithmetic::clamp(&arithmetic::round(&view::unsqueeze(at, 1)?)?, 0.0, 0.0);
+    let held =
+        |coordinates: &Tensor| arithmetic::clamp(&arithmetic::round(&view::unsqueeze(coordinates, 1)?)?, 0.0, 0.0);
     let beyond = match mode {
-        GridSampleMode::Nearest => at.iter().try_fold(zero, |sum, at| arithmetic::add(&sum, &held(at)?))?,
+        GridSampleMode::Nearest => {
+            coordinates.iter().try_fold(zero, |sum, coordinates| arithmetic::add(&sum, &held(coordinates)?))?
+        }
         GridSampleMode::Linear | GridSampleMode::Cubic => zero,
     };
     let image = reshape_to(x, &[n, channels, dims.iter().product()].into())?;
     let mut sum: Option<Tensor> = None;
     for number in 0..taps.iter().map(Vec::len).product() {
         let Tap { element, weight, is_inside } = joint_tap(&axes, &taps, number)?;
-        let each = broadcast::broadcast_to(&view::unsqueeze(&element, 1)?, [n, channels, places])?;
-        let found = gather::take_along_axis(&image, &each, 2)?;
-        let found = arithmetic::where_(&view::unsqueeze(&is_inside, 1)?, &found, &beyond)?;
-        let part = weight.map_or(Ok(found.clone()), |w| arithmetic::mul(&found, &view::unsqueeze(&w, 1)?))?;
-        sum = Some(sum.map_or(Ok(part.clone()), |sum| arithmetic::add(&sum, &part))?);
+        let each = broadcast::broadcast_to(&view::unsqueeze(&element, 1)?, [n, channels, points])?;
+        let elements = gather::take_along_axis(&image, &each, 2)?;
+        let elements = arithmetic::where_(&view::unsqueeze(&is_inside, 1)?, &elements, &beyond)?;
+        let term = weight.map_or(Ok(elements.clone()), |w| arithmetic::mul(&elements, &view::unsqueeze(&w, 1)?))?;
+        sum = Some(sum.map_or(Ok(term.clone()), |sum| arithmetic::add(&sum, &term))?);
     }
     let shape: Shape = [n, channels].iter().chain(&grid.shape()[1..=spatial]).copied().collect();
     reshape_to(&sum.expect("an output must read at least one element"), &shape)
 }
 
-/// An element that is read for each point.
+/// An element that the interpolation of each point reads.
 #[derive(Clone)]
 struct Tap {
-    /// The number of the element, `i64`, within the image.
+    /// The row-major index of the element within the image, `i64`.
     element: Tensor,
-    /// The weight; `None` stands for 1.
+    /// The weight; `None` means 1.
     weight: Option<Tensor>,
     /// Whether the element is in the image.
     is_inside: Tensor,
 }
 
-/// Combines one tap of each axis, the `number`-th of all combinations, to a tap of the flat image.
-fn joint_tap(axes: &[SampledAxis], taps: &[Vec<Tap>], number: usize) -> Result<Tap> {
-    let mut rest = number;
+/// Combines one tap of each axis to a tap of the flat image. `combination` selects one of all combinations.
+fn joint_tap(axes: &[SampledAxis], taps: &[Vec<Tap>], combination: usize) -> Result<Tap> {
+    let mut remaining = combination;
     let mut one_of_axis = axes.iter().zip(taps).map(|(axis, taps)| {
-        let tap = &taps[rest % taps.len()];
-        rest /= taps.len();
+        let tap = &taps[remaining % taps.len()];
+        remaining /= taps.len();
         (axis.len, tap)
     });
     let (_, first) = one_of_axis.next().expect("an image must have at least one spatial axis");
@@ -149,14 +152,14 @@ struct SampledAxis {
 }
 
 impl SampledAxis {
-    /// Converts coordinates in −1 .. 1 to coordinates in elements: element i has coordinate i.
+    /// Converts coordinates in [−1, 1] to coordinates in elements: element i has coordinate i.
     fn to_elements(&self, at: &Tensor) -> Result<Tensor> {
         let len = self.len as f64;
         let half = if self.align { (len - 1.0) / 2.0 } else { len / 2.0 };
         arithmetic::add(&arithmetic::mul(&arithmetic::add(at, 1.0)?, half)?, if self.align { 0.0 } else { -0.5 })
     }
 
-    /// Returns the elements that are read along this axis for coordinates `at`, with their weights.
+    /// Returns the elements that are read along this axis for the coordinates `at`, with their weights.
     fn taps(&self, at: &Tensor, mode: GridSampleMode) -> Result<Vec<Tap>> {
         let tap = |at: &Tensor, weight: Option<Tensor>| {
             let last = (self.len - 1) as f64;
@@ -179,14 +182,14 @@ impl SampledAxis {
             GridSampleMode::Cubic => {
                 let low = arithmetic::floor(&at.detach())?;
                 let weights = cubic_at(&arithmetic::sub(at, &low)?)?;
-                // The padding mode replaces an element outside the image by one inside.
+                // The padding mode replaces an element outside the image by an element inside.
                 let padded = |k: usize| self.padded_coordinates(&arithmetic::add(&low, k as f64 - 1.0)?);
                 weights.into_iter().enumerate().map(|(k, weight)| tap(&padded(k)?, Some(weight))).collect()
             }
         }
     }
 
-    /// Moves coordinates into the image, unless the padding is zeros.
+    /// Moves coordinates into the image, unless the padding mode is zeros.
     fn padded_coordinates(&self, at: &Tensor) -> Result<Tensor> {
         let last = (self.len - 1) as f64;
         match self.outside {
@@ -208,8 +211,8 @@ impl SampledAxis {
     }
 }
 
-/// Returns coordinates within 0 .. `last`. The derivative is 0 at both ends, as beyond them: right of the last element
-/// no such element has a weight that could grow.
+/// Clamps coordinates to [0, `last`]. The derivative is 0 at both ends and beyond them: no element right of the last
+/// one has a weight that could grow.
 fn clip(at: &Tensor, last: f64) -> Result<Tensor> {
     let formula = formula! {
         static clip(at; last) = at.max(0.0).min(last);
@@ -238,23 +241,23 @@ pub fn affine_grid(theta: &Tensor, dims: &[usize], align_corners: bool) -> Resul
     check::floats(op, &[theta])?;
     check_lengths(dims)?;
     in_single!(op, [theta] => affine_grid(theta, dims, align_corners));
-    let place = |i: usize, len: usize| match (align_corners, len) {
+    let coordinate = |i: usize, len: usize| match (align_corners, len) {
         (true, 1) => 0.0,
         (true, _) => 2.0 * i as f64 / (len - 1) as f64 - 1.0,
         (false, _) => (2 * i + 1) as f64 / len as f64 - 1.0,
     };
-    let places: usize = dims.iter().product();
-    let mut base = host_vec(places * (spatial + 1))?;
-    for flat in 0..places {
-        let mut rest = flat;
-        // A row contains the coordinates of a point, the last axis first, and a 1 for the translation.
+    let points: usize = dims.iter().product();
+    let mut base = host_vec(points * (spatial + 1))?;
+    for flat in 0..points {
+        let mut remaining = flat;
+        // A row contains the coordinates of a point, last axis first, and a 1 for the translation.
         for &len in dims.iter().rev() {
-            base.push(place(rest % len, len));
-            rest /= len;
+            base.push(coordinate(remaining % len, len));
+            remaining /= len;
         }
         base.push(1.0);
     }
-    let base = copy::to_dtype(&create::from_host(&base[..], [places, spatial + 1])?, theta.dtype())?;
+    let base = copy::to_dtype(&create::from_host(&base[..], [points, spatial + 1])?, theta.dtype())?;
     let grid = matmul(&base, &view::transpose(theta, 1, 2)?)?;
     let shape: Shape = [theta.shape()[0]].iter().chain(dims).chain(&[spatial]).copied().collect();
     reshape_to(&grid, &shape)

@@ -1,7 +1,7 @@
 //! Operations on windows over one, two or three spatial axes: convolution, pooling, resampling.
 //!
-//! Images are `[N, C, spatial..]`, or `[C, spatial..]` for a single image. The kernels have three spatial axes; for
-//! fewer, axes of length 1 are inserted before the others and removed from the result.
+//! Images are `[N, C, spatial..]`, or `[C, spatial..]` for a single image. The kernels have three spatial axes. For
+//! fewer axes, axes of length 1 are inserted before the other ones and removed from the result.
 
 mod adaptive;
 mod conv;
@@ -39,7 +39,7 @@ use std::fmt;
 /// The maximum length, stride or padding. Sums and products of a few such values do not overflow.
 const MAX_LENGTH: usize = 1 << 31;
 
-/// A number for every spatial axis: one for all axes, or one for each, starting with the first.
+/// One value per spatial axis: one value for all axes, or one for each, starting with the first.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Spatial(Vec<usize>);
 
@@ -60,24 +60,24 @@ impl Spatial {
     #[doc(hidden)]
     pub const ONE_ELEMENT: &str = "use 1 for an axis on which the window has one element";
 
-    /// Returns three positive values: 1 for missing axes, then one for each of `count` axes.
-    fn to_positive(&self, op: &'static str, what: &str, count: usize, help: &str) -> Result<[usize; 3]> {
-        check_positive(op, what, &self.0, help)?;
-        self.to_three(op, what, count, 1)
+    /// Returns three positive values: 1 for missing axes, then one value for each of `count` axes.
+    fn to_positive(&self, op: &'static str, option: &str, count: usize, help: &str) -> Result<[usize; 3]> {
+        check_positive(op, option, &self.0, help)?;
+        self.to_three(op, option, count, 1)
     }
 
-    /// Returns three values: `one` for missing axes, then one for each of `count` axes.
-    fn to_three(&self, op: &'static str, what: &str, count: usize, one: usize) -> Result<[usize; 3]> {
+    /// Returns three values: `default` for missing axes, then one value for each of `count` axes.
+    fn to_three(&self, op: &'static str, option: &str, count: usize, default: usize) -> Result<[usize; 3]> {
         if let Some(number) = self.0.iter().find(|&&number| number > MAX_LENGTH) {
-            return Err(Error::invalid(op, format!("{what} of {number} exceeds the maximum, {MAX_LENGTH}")));
+            return Err(Error::invalid(op, format!("{option} of {number} exceeds the maximum, {MAX_LENGTH}")));
         }
-        let mut all = [one; 3];
+        let mut all = [default; 3];
         match self.0[..] {
             [single] => all[3 - count..].fill(single),
             ref each if each.len() == count => all[3 - count..].copy_from_slice(each),
             ref each => {
                 let reason =
-                    format!("{what} must be one number, or one for each of {count} spatial axes; got {each:?}");
+                    format!("{option} must be one number, or one for each of {count} spatial axes; got {each:?}");
                 return Err(Error::invalid(op, reason));
             }
         }
@@ -109,20 +109,20 @@ impl From<Vec<usize>> for Spatial {
     }
 }
 
-/// A batch of images with three spatial axes, and the original number of axes.
+/// A batch of images with three spatial axes, and the original number of spatial axes.
 struct SpatialImages {
     /// `[N, C, z, y, x]`.
     x: Tensor,
     /// Whether x had a batch axis.
-    batched: bool,
+    is_batched: bool,
     spatial: usize,
 }
 
 impl SpatialImages {
     /// Reshapes `[N, C, spatial..]`, or one image without N.
     fn new(op: &'static str, x: &Tensor, spatial: usize) -> Result<SpatialImages> {
-        let batched = x.rank() == spatial + 2;
-        if !batched && x.rank() != spatial + 1 {
+        let is_batched = x.rank() == spatial + 2;
+        if !is_batched && x.rank() != spatial + 1 {
             let remedy = match x.rank() {
                 rank if rank == spatial => "; add the channel axis with unsqueeze(0)",
                 rank if rank < spatial => "; add axes with unsqueeze(0)",
@@ -131,15 +131,15 @@ impl SpatialImages {
             let help = format!("the input must be [N, C, ..] or [C, ..] with {spatial} spatial axes{remedy}");
             return Err(Error::shapes(op, [x.shape()], help));
         }
-        let n = if batched { x.shape()[0] } else { 1 };
-        let rest = x.shape().iter().skip(usize::from(batched));
+        let n = if is_batched { x.shape()[0] } else { 1 };
+        let rest = x.shape().iter().skip(usize::from(is_batched));
         let (channels, dims): (usize, Vec<usize>) = {
             let mut rest = rest.copied();
             (rest.next().expect("images must have a channel axis"), rest.collect())
         };
         let shape = [n, channels].into_iter().chain(std::iter::repeat_n(1, 3 - spatial)).chain(dims);
         let x = view::reshape_to(x, &shape.collect())?;
-        Ok(SpatialImages { x, batched, spatial })
+        Ok(SpatialImages { x, is_batched, spatial })
     }
 
     /// Returns the three spatial lengths.
@@ -149,25 +149,25 @@ impl SpatialImages {
 
     /// Removes the inserted axes from a result `[N, C', z, y, x]`.
     fn restore_axes(&self, y: &Tensor) -> Result<Tensor> {
-        let lead = y.shape()[..2].iter().skip(usize::from(!self.batched));
+        let lead = y.shape()[..2].iter().skip(usize::from(!self.is_batched));
         let shape: Shape = lead.chain(&y.shape()[5 - self.spatial..]).copied().collect();
         view::reshape_to(y, &shape)
     }
 }
 
-/// Returns an error with the remedy `help` unless all numbers of the option `what` are at least 1.
+/// Returns an error with the remedy `help` unless all values of the option `option` are at least 1.
 #[doc(hidden)]
-pub fn check_positive(op: &'static str, what: &str, numbers: &[usize], help: &str) -> Result<()> {
-    if numbers.contains(&0) {
-        let reason = format!("{what} must be at least 1 on every axis, got {numbers:?}; {help}");
+pub fn check_positive(op: &'static str, option: &str, values: &[usize], help: &str) -> Result<()> {
+    if values.contains(&0) {
+        let reason = format!("{option} must be at least 1 on every axis, got {values:?}; {help}");
         return Err(Error::invalid(op, reason));
     }
     Ok(())
 }
 
-/// Returns an error for spatial lengths of a result that exceed any memory, before anything is allocated per element.
+/// Returns an error if no memory can hold a result of these spatial lengths, before memory is allocated per element.
 fn check_lengths(lengths: &[usize]) -> Result<()> {
-    let places = lengths.iter().fold(1usize, |places, &len| places.saturating_mul(len));
-    let fits = places as u64 <= 1 << 40 && lengths.iter().all(|&len| len <= MAX_LENGTH);
+    let elements = lengths.iter().fold(1usize, |elements, &len| elements.saturating_mul(len));
+    let fits = elements as u64 <= 1 << 40 && lengths.iter().all(|&len| len <= MAX_LENGTH);
     if fits { Ok(()) } else { Err(Error::size_overflow()) }
 }

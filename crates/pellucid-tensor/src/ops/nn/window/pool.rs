@@ -18,7 +18,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, Kernel, PoolPart, PoolWindows, Window};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 
-/// The windows of a pooling operation. By default windows are adjacent.
+/// The windows of a pooling operation. By default, windows are adjacent.
 ///
 /// ```
 /// use pellucid::{DType, Tensor, ops::PoolOptions};
@@ -32,18 +32,18 @@ use pellucid_ir::{DType, Error, Layout, Result, Shape};
 pub struct PoolOptions {
     /// The size of a window.
     pub size: Spatial,
-    /// The distance from one window to the next; the default is the size.
+    /// The stride between windows; the default is the size.
     pub stride: Option<Spatial>,
     /// The padding at both ends of each axis, at most half the window.
     pub padding: Spatial,
-    /// The distance from one element of a window to the next.
+    /// The spacing of the elements of a window.
     pub dilation: Spatial,
-    /// Whether a last window that extends beyond the padded input counts, if it starts inside.
+    /// Whether a last window that extends beyond the padded input is included, if it starts inside.
     pub ceil: bool,
 }
 
 impl PoolOptions {
-    /// Creates windows of this size, next to each other.
+    /// Creates adjacent windows of this size.
     pub fn new(size: impl Into<Spatial>) -> PoolOptions {
         PoolOptions { size: size.into(), stride: None, padding: 0.into(), dilation: 1.into(), ceil: false }
     }
@@ -131,7 +131,7 @@ impl Operation for MaxPoolGradient {
         engine::submit(&Kernel::Pool(kernel), inputs, &[&out])?;
         Ok(smallvec![out])
     }
-    /// The sum is linear in the gradient of the maxima: its transpose selects the elements at the positions.
+    /// The gradient is linear in the gradient of the maxima. Its transpose selects the elements at the positions.
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let flat = |t: &Tensor| view::flatten(t, 2, -1);
         let positions = saved.input(1)?;
@@ -155,8 +155,8 @@ fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &PoolOptions) ->
 }
 
 fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, dims: &[usize]) -> Result<Tensor> {
-    let (values, places) = (SpatialImages::new(op, x, spatial)?, SpatialImages::new(op, positions, spatial)?);
-    if values.x.shape() != places.x.shape() || dims.len() != spatial {
+    let (values, indices) = (SpatialImages::new(op, x, spatial)?, SpatialImages::new(op, positions, spatial)?);
+    if values.x.shape() != indices.x.shape() || dims.len() != spatial {
         let help = "values and positions must have the same shape, and there must be one length per spatial axis";
         return Err(Error::shapes(op, [x.shape(), positions.shape()], help));
     }
@@ -167,21 +167,21 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
     if !positions.dtype().is_int() {
         return Err(Error::dtypes(op, [positions.dtype()], "positions must have an integer dtype"));
     }
-    let places = copy::to_dtype(&places.x, DType::I64)?;
+    let indices = copy::to_dtype(&indices.x, DType::I64)?;
     let len = dims.iter().product();
     let mut shape = [values.x.shape()[0], values.x.shape()[1], 1, 1, 1];
     shape[5 - spatial..].copy_from_slice(dims);
     let flat = |t: &Tensor| view::flatten(t, 2, -1);
-    let y = apply_one(MaxUnpoolOp { op, places: len }, &[&flat(&values.x)?, &flat(&places)?])?;
+    let y = apply_one(MaxUnpoolOp { op, plane_size: len }, &[&flat(&values.x)?, &flat(&indices)?])?;
     values.restore_axes(&view::reshape_to(&y, &shape.into())?)
 }
 
-/// Planes of zeros with values at their positions. The gradient of a value is that at its position. If several
-/// values share a position, each gets the full gradient, as in PyTorch; the gradient does not depend on which one is
-/// stored.
+/// Planes of zeros with values at their positions. The gradient of a value is the gradient at its position. If several
+/// values share a position, each gets the full gradient, as in PyTorch, so the gradient does not depend on which value
+/// is stored.
 struct MaxUnpoolOp {
     op: &'static str,
-    places: usize,
+    plane_size: usize,
 }
 
 impl Operation for MaxUnpoolOp {
@@ -191,7 +191,7 @@ impl Operation for MaxUnpoolOp {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(1);
         let (values, positions) = (Tensor::from(inputs[0].clone()), Tensor::from(inputs[1].clone()));
-        let planes = fill::zeros([values.shape()[0], values.shape()[1], self.places], values.dtype())?;
+        let planes = fill::zeros([values.shape()[0], values.shape()[1], self.plane_size], values.dtype())?;
         Ok(smallvec![scatter_from_start(self.op, &planes, &positions, &values, 2)?.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
@@ -202,10 +202,10 @@ impl Operation for MaxUnpoolOp {
 /// The divisor of an average.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum AvgPoolDivisor {
-    /// The size of the window including padding (but not the part beyond the padding).
+    /// The size of the window including padding, without the region beyond the padding.
     #[default]
     Window,
-    /// The number of elements of the window that are inside the input.
+    /// The number of window elements inside the input.
     Inside,
     /// This number, for all windows.
     Number(f64),
@@ -222,17 +222,17 @@ fn avg_pool(
     if pool.dilation.to_three(op, "dilation", spatial, 1)? != [1; 3] {
         return Err(Error::invalid(op, "average pooling does not support dilation"));
     }
-    if let AvgPoolDivisor::Number(number) = divisor
-        && (number == 0.0 || !number.is_finite())
+    if let AvgPoolDivisor::Number(divisor) = divisor
+        && (divisor == 0.0 || !divisor.is_finite())
     {
-        return Err(Error::invalid(op, format!("the divisor must be finite and nonzero, got {number}")));
+        return Err(Error::invalid(op, format!("the divisor must be finite and nonzero, got {divisor}")));
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
     in_single!(op, [x] => avg_pool(op, spatial, x, pool, divisor));
     images.restore_axes(&window_means(op, &images.x, window, outputs, divisor)?)
 }
 
-/// Computes the sums of windows over the divisor.
+/// Divides the sums of the windows by the divisor.
 fn window_means(
     op: &'static str,
     x: &Tensor,
@@ -261,9 +261,9 @@ fn window_means(
         _ => {
             let [z, y, x] = &counts;
             let each = z.iter().flat_map(|z| y.iter().flat_map(move |y| x.iter().map(move |x| (z * y * x) as f64)));
-            let numbers = host_values(outputs.iter().fold(1, |n, &len| n.saturating_mul(len)), each)?;
-            let numbers = copy::to_dtype(&create::from_host(&numbers[..], outputs)?, sums.dtype())?;
-            arithmetic::div(&sums, &numbers)
+            let divisors = host_values(outputs.iter().fold(1, |n, &len| n.saturating_mul(len)), each)?;
+            let divisors = copy::to_dtype(&create::from_host(&divisors[..], outputs)?, sums.dtype())?;
+            arithmetic::div(&sums, &divisors)
         }
     }
 }
@@ -300,7 +300,7 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOpti
     }
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
     if p.is_infinite() {
-        // The sum is dominated by the largest element for p = ∞, and by the smallest for p = −∞.
+        // The largest element dominates the sum for p = ∞, and the smallest for p = −∞.
         let x = as_float(x)?;
         return match p > 0.0 {
             true => Ok(max_pool(op, spatial, &x, pool)?.0),
@@ -323,7 +323,7 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOpti
     } else {
         window_sums(op, &powers, window, outputs)?
     };
-    // A sum of first powers has no root, whose derivative at 0 would be 0.
+    // For p = 1 there is no root. Its derivative at 0 would be 0.
     images.restore_axes(&if p == 1.0 { sums } else { map(power::root(), &[&sums], &[(1.0 / p).into()])? })
 }
 
@@ -331,14 +331,14 @@ macro_rules! pools {
     ($($max:ident, $unpool:ident, $avg:ident, $lp:ident: $spatial:literal, $size:literal;)*) => {$(
         /// Computes the maximum of every window, and its `i64` position in the spatial axes of x (row-major).
         ///
-        /// NaN is the largest value, and of equal ones the first counts. The gradient goes to the position. Padding
-        /// is never selected.
+        /// NaN is the largest value. Of equal elements, the first one is selected. The gradient goes to the position.
+        /// Padding is never selected.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; an axis of length L becomes")]
-        /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`, or that rounded up with [`PoolOptions::ceil`].
+        /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`; [`PoolOptions::ceil`] rounds up.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], even for x without channels; [`Error::InvalidArgument`] for an impossible window.
+        /// [`Error::ShapeMismatch`], even for x without channels; [`Error::InvalidArgument`] for an invalid window.
         #[tensor_method]
         pub fn $max(x: &Tensor, pool: PoolOptions) -> Result<(Tensor, Tensor)> {
             max_pool(stringify!($max), $spatial, x, &pool)
@@ -346,8 +346,8 @@ macro_rules! pools {
 
         #[doc = concat!("Writes every element of x to its position from [`", stringify!($max), "`], in zeros.")]
         ///
-        /// `dims` are the spatial lengths of the result. The last of several elements with equal positions is stored,
-        /// but each of them receives the gradient at this position.
+        /// `dims` are the spatial lengths of the result. If several elements have the same position, the last one is
+        /// stored, but each of them receives the gradient at this position.
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`]; [`Error::OutOfMemory`].
@@ -356,7 +356,7 @@ macro_rules! pools {
             max_unpool(stringify!($unpool), $spatial, x, positions, dims)
         }
 
-        /// Computes the mean of every window. Padding counts as zeros. Integers give `f32`.
+        /// Computes the mean of every window. Padding counts as zeros. The result of integers is `f32`.
         ///
         #[doc = concat!("x is `[N, C, ", $size, "]` or `[C, ", $size, "]`; the result has the shape of")]
         #[doc = concat!("[`", stringify!($max), "`].")]
@@ -374,16 +374,15 @@ macro_rules! pools {
         /// For p = ∞ it is the maximum, for −∞ the minimum. The gradient of a window whose sum is 0 is 0, except for
         /// p = 1.
         ///
-        /// On the CPU, windows that neither overlap nor extend beyond x are scaled like those of
-        /// [`norm`](crate::ops::norm): the result is right over the full range. Other windows are summed by a
-        /// convolution, which has no scale for each window. There the sum Σ xᵖ must be representable, as in PyTorch;
-        /// for p = 2 this is true for magnitudes from 1e-19 to 1.8e19/√n in `f32` and from 1e-154 to 1.3e154/√n in
-        /// `f64`, in windows of n elements. Derivatives of order k compute powers of the order 1 − p·k, which must be
-        /// also be representable.
+        /// On the CPU, windows that neither overlap nor extend beyond x are scaled as in [`norm`](crate::ops::norm),
+        /// and the result is accurate over the full range. Other windows are summed by a convolution, which has no
+        /// scale for each window. Their sum Σ xᵖ must be representable, as in PyTorch. For p = 2 and windows of n
+        /// elements, this holds for magnitudes from 1e-19 to 1.8e19/√n in `f32` and from 1e-154 to 1.3e154/√n in `f64`.
+        /// Derivatives of order k compute powers of order 1 − p·k, which must also be representable.
         ///
         #[doc = concat!("The result has the shape of [`", stringify!($max), "`].")]
-        /// Integers and booleans give `f32`. The part of a window beyond the input (with [`PoolOptions::ceil`]) counts
-        /// as if it had the mean of the part inside, as in PyTorch.
+        /// The result of integers and booleans is `f32`. The region of a window beyond the input (with
+        /// [`PoolOptions::ceil`]) counts as if it had the mean of the region inside, as in PyTorch.
         ///
         /// # Errors
         #[doc = concat!("The errors of [`", stringify!($max), "`];")]

@@ -1,7 +1,6 @@
 //! Resampling of spatial axes: interpolation, axis by axis.
 //!
-//! Every mode is a linear map along one axis after the other. Each output is a weighted sum of a few neighbouring
-//! inputs.
+//! Every mode is a linear map along one axis after another. Each output is a weighted sum of a few neighbouring inputs.
 
 use super::adaptive::adaptive_means;
 use super::check_lengths;
@@ -35,31 +34,32 @@ impl fmt::Display for Resize {
 
 /// The interpolation mode of [`interpolate`].
 ///
-/// With `align_corners` the centers of the first and the last element are fixed; otherwise the edges of the image, with
-/// elements as unit squares.
+/// With `align_corners` the centers of the first and the last element are aligned; otherwise the edges of the image are
+/// aligned, with elements as unit squares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InterpolationMode {
     /// The element at ⌊o·scale⌋ (in `f32`, as in PyTorch and OpenCV).
     Nearest,
     /// The element with the nearest center.
     NearestExact,
-    /// Linear interpolation of the two neighbours along each axis: linear, bilinear, trilinear.
+    /// Linear interpolation of the two nearest elements along each axis: linear, bilinear, trilinear.
     Linear {
         /// Whether the centers of the corner elements of input and output are aligned.
         align_corners: bool,
     },
-    /// Cubic interpolation of four neighbours along each axis (Keys 1981, with a = −0.75).
+    /// Cubic interpolation of the four nearest elements along each axis (Keys 1981, with a = −0.75).
     Cubic {
         /// Whether the centers of the corner elements of input and output are aligned.
         align_corners: bool,
     },
-    /// Linear interpolation with a filter that widens with the scale when it shrinks: PyTorch's `bilinear` with
-    /// `antialias`, Pillow's `BILINEAR`. The edges of the image are fixed.
+    /// Linear interpolation with antialiasing: downsampling stretches the support of the filter by the scale. PyTorch's
+    /// `bilinear` with `antialias`, Pillow's `BILINEAR`. The edges of the image are aligned.
     LinearAntialias,
-    /// Cubic interpolation (Keys 1981, with a = −0.5) with a filter that widens with the scale when it shrinks:
-    /// PyTorch's `bicubic` with `antialias`, Pillow's `BICUBIC`. The edges of the image are fixed.
+    /// Cubic interpolation (Keys 1981, with a = −0.5) with antialiasing: downsampling stretches the support of the
+    /// filter by the scale. PyTorch's `bicubic` with `antialias`, Pillow's `BICUBIC`. The edges of the image are
+    /// aligned.
     CubicAntialias,
-    /// The mean over the area of an output, as in adaptive average pooling.
+    /// The mean over the area of an output element, as in adaptive average pooling.
     Area,
 }
 
@@ -86,7 +86,7 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: InterpolationMode) -> Result<
         in_single!(op, [x] => interpolate(x, size, mode));
     }
     let dims = &x.shape()[2..];
-    // The length of each axis of the result, and the distance in x from one output to the next.
+    // For each axis: the length of the result, and the step in x from one output to the next.
     let axes: Vec<(usize, f64)> = match &size {
         Resize::To(to) if to.len() == spatial => {
             to.iter().zip(dims).map(|(&to, &len)| (to, len as f64 / to as f64)).collect()
@@ -135,8 +135,8 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpola
     let len = x.shape()[axis];
     let last = len - 1;
     let clamped = |i: isize| i.clamp(0, last as isize) as usize;
-    // Computes the coordinate of output o, in elements of x.
-    let place = |o: usize, align: bool| match align {
+    // Returns the coordinate of output o, in elements of x.
+    let coordinate = |o: usize, align: bool| match align {
         true if to > 1 => o as f64 * last as f64 / (to - 1) as f64,
         true => 0.0,
         false => (o as f64 + 0.5) * scale - 0.5,
@@ -152,7 +152,7 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpola
         InterpolationMode::Linear { align_corners } => {
             let mut matrix = SparseMatrix::new(len, to, 2 * to)?;
             for o in 0..to {
-                let at = place(o, align_corners).max(0.0);
+                let at = coordinate(o, align_corners).max(0.0);
                 let low = clamped(at.floor() as isize);
                 let weight_high = (at - low as f64).clamp(0.0, 1.0);
                 matrix.push_row([(low, 1.0 - weight_high), ((low + 1).min(last), weight_high)]);
@@ -162,7 +162,7 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpola
         InterpolationMode::Cubic { align_corners } => {
             let mut matrix = SparseMatrix::new(len, to, 4 * to)?;
             for o in 0..to {
-                let at = place(o, align_corners);
+                let at = coordinate(o, align_corners);
                 let low = at.floor();
                 let weights = cubic(at - low);
                 matrix.push_row((0..4).map(|k| (clamped(low as isize + k as isize - 1), weights[k])));
@@ -171,8 +171,8 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpola
         }
         InterpolationMode::LinearAntialias => filter_taps(len, to, scale, 1.0, |d| (1.0 - d).max(0.0))?,
         InterpolationMode::CubicAntialias => filter_taps(len, to, scale, 2.0, |d| match d {
-            d if d < 1.0 => keys_near(d, A_OF_FILTER),
-            d if d < 2.0 => keys_far(d, A_OF_FILTER),
+            d if d < 1.0 => keys_near(d, FILTER_A),
+            d if d < 2.0 => keys_far(d, FILTER_A),
             _ => 0.0,
         })?,
     };
@@ -200,32 +200,37 @@ fn filter_taps(len: usize, to: usize, scale: f64, radius: f64, filter: impl Fn(f
 /// The parameter a of Keys's cubic.
 const A: f64 = -0.75;
 
-/// The parameter a of Keys's cubic in filters.
-const A_OF_FILTER: f64 = -0.5;
+/// The parameter a of Keys's cubic in antialiasing filters.
+const FILTER_A: f64 = -0.5;
 
-/// Computes Keys's cubic of a distance of at most 1.
+/// Computes Keys's cubic at a distance of at most 1.
 fn keys_near(d: f64, a: f64) -> f64 {
     ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
 }
 
-/// Computes Keys's cubic of a distance from 1 to 2.
+/// Computes Keys's cubic at a distance from 1 to 2.
 fn keys_far(d: f64, a: f64) -> f64 {
     ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
 }
 
-/// Returns the weights of the elements at −1, 0, 1, 2 for t in 0..1 (Keys, "Cubic convolution interpolation", 1981).
+/// Returns the weights of the elements at −1, 0, 1, 2 for t in [0, 1) (Keys, "Cubic convolution interpolation", 1981).
 fn cubic(t: f64) -> [f64; 4] {
     let (inner, outer) = (|d: f64| keys_near(d, A), |d: f64| keys_far(d, A));
     [outer(t + 1.0), inner(t), inner(1.0 - t), outer(2.0 - t)]
 }
 
-/// Returns the weights of [`cubic`] for a tensor of coordinates.
+/// Returns the weights of [`cubic`] for a tensor of values t.
 pub(super) fn cubic_at(t: &Tensor) -> Result<Vec<Tensor>> {
     let horner = |d: &Tensor, c: [f64; 4]| {
         c[1..].iter().try_fold(fill::full_like(d, c[0])?, |sum, &c| arithmetic::add(&arithmetic::mul(&sum, d)?, c))
     };
     let inner = |d: &Tensor| horner(d, [A + 2.0, -(A + 3.0), 0.0, 1.0]);
     let outer = |d: &Tensor| horner(d, [A, -5.0 * A, 8.0 * A, -4.0 * A]);
-    let rest = arithmetic::sub(1.0, t)?;
-    Ok(vec![outer(&arithmetic::add(t, 1.0)?)?, inner(t)?, inner(&rest)?, outer(&arithmetic::add(&rest, 1.0)?)?])
+    let complement = arithmetic::sub(1.0, t)?;
+    Ok(vec![
+        outer(&arithmetic::add(t, 1.0)?)?,
+        inner(t)?,
+        inner(&complement)?,
+        outer(&arithmetic::add(&complement, 1.0)?)?,
+    ])
 }

@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Shape};
 
-/// Returns the axes before the last three, and the last three.
+/// Returns the lengths before the last three axes, and the last three lengths.
 fn image_dims<'a>(op: &'static str, x: &'a Tensor) -> Result<(&'a [usize], [usize; 3])> {
     if x.rank() < 3 {
         return Err(Error::shapes(op, [x.shape()], "the input must be [.., C, H, W]; unsqueeze() adds an axis"));
@@ -19,7 +19,7 @@ pub(super) fn concat_dims(lead: &[usize], rest: &[usize]) -> Shape {
     lead.iter().chain(rest).copied().collect()
 }
 
-/// Permutes the last five axes of x, after `lead` others.
+/// Permutes the last five axes of x, which follow `lead` other axes.
 fn permute_last_five(x: &Tensor, lead: usize, order: [isize; 5]) -> Result<Tensor> {
     let order: Vec<isize> = (0..lead as isize).chain(order.map(|a| a + lead as isize)).collect();
     view::permute(x, &order)
@@ -52,7 +52,7 @@ pub fn pixel_shuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     )
 }
 
-/// Rearranges squares of r² elements into channels: `[.., C, H·r, W·r]` to `[.., C·r², H, W]`, inverse to
+/// Rearranges squares of r² elements into channels: `[.., C, H·r, W·r]` to `[.., C·r², H, W]`, the inverse of
 /// [`pixel_shuffle`].
 ///
 /// # Errors

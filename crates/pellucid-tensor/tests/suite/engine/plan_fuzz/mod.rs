@@ -43,7 +43,7 @@ impl fmt::Display for PlanDifference {
     }
 }
 
-/// What one program has exercised.
+/// The coverage of one program.
 #[derive(Clone, Debug, Default)]
 pub struct PlanCoverage {
     /// How often each operation has returned a result, in the order of [`operation_names`].
@@ -62,7 +62,7 @@ pub fn operation_names() -> impl Iterator<Item = &'static str> {
 /// The bits of the results of a step, and of the state and the inputs after it.
 type Observation = [Vec<Vec<u8>>; 3];
 
-/// Returns the bits of tensors, with every NaN replaced by the same one.
+/// Returns the bits of tensors. One bit pattern replaces every NaN.
 fn comparable_bits(tensors: &[Tensor]) -> Result<Vec<Vec<u8>>, Error> {
     let plain = |t: &Tensor| if t.dtype().is_float() { ops::where_(&t.isnan(), f64::NAN, t) } else { Ok(t.clone()) };
     tensors.iter().map(|t| plain(t)?.try_to_bytes()).collect()

@@ -1,6 +1,6 @@
-//! The operations of random programs: a name, and a function that returns the new tensors of the pool, or `None` if no
-//! tensor of the pool is applicable. An operation that returns an error counts as not applicable: errors depend on
-//! shapes and dtypes alone.
+//! The operations of random programs. Each has a name, and a function that returns the new tensors of the pool, or
+//! `None` if no tensor of the pool is applicable. An operation that returns an error counts as not applicable: errors
+//! depend only on shapes and dtypes.
 
 use super::program::ProgramRun;
 use pellucid_tensor::ops::{
@@ -14,7 +14,7 @@ type Unary = fn(&Tensor) -> Result<Tensor>;
 type Binary = fn(&Tensor, &Tensor) -> Result<Tensor>;
 type OverAxes = fn(&Tensor, Axes) -> Result<Tensor>;
 
-/// The orders of norms: those with a case of their own, and two that compute powers.
+/// The orders of norms: those with special cases, and two that compute powers.
 const ORDERS: [f64; 7] = [2.0, 1.0, 3.0, 0.5, f64::INFINITY, 0.0, 4.0];
 
 pub(super) const OPERATIONS: &[(&str, RandomOperation)] = &[
@@ -256,7 +256,7 @@ pub(super) const OPERATIONS: &[(&str, RandomOperation)] = &[
             3 => Tensor::new((0..last).map(|i| k * i as f64).collect::<Vec<_>>(), [last]),
             _ => Tensor::from(k as f32),
         };
-        // A captured step returns only tensors of its own device.
+        // A captured step returns only tensors of its device.
         one(new.try_to(r.mask().device()))
     }),
     ("drawing", |r| {
@@ -499,7 +499,7 @@ impl ProgramRun<'_> {
         self.state.arrays[self.rng.below(2)].clone()
     }
 
-    /// Returns an index tensor for axes of its own length, derived from the input or from the state.
+    /// Returns an index tensor for axes of matching length, derived from the input or from the state.
     fn index(&mut self) -> Option<Tensor> {
         let index = if self.rng.below(2) == 0 { &self.state.index } else { self.index_input() };
         ops::rem(index, index.size().max(1) as i64).ok()

@@ -14,10 +14,10 @@ use super::operations::OPERATIONS;
 use super::rng::SplitMix64;
 use pellucid_tensor::{DType, Device, Error, Generator, GradOptions, Shape, Tensor, grad};
 
-/// The largest number of operations of a short program.
+/// The maximum number of operations of a short program.
 const SHORT: usize = 8;
 
-/// The largest number of elements of a result that is kept.
+/// The maximum number of elements of a result in the pool.
 const MAX_ELEMENTS: usize = 4096;
 
 /// The arrays of a program, and the generator that chooses its operations.
@@ -45,7 +45,7 @@ impl PlanProgram {
         let [a, b, c] = match rng.below(40) {
             // Several tiles and tasks.
             0 => [1, 70, 130],
-            // In a square, an operand of one row and one of one column have the same size.
+            // In a square, an operand with one row and an operand with one column have the same size.
             1..10 => [a, b, b],
             _ => [a, b, c],
         };
@@ -129,7 +129,7 @@ impl PlanProgram {
     }
 }
 
-/// Returns numbers that the step and the number of the tensor determine.
+/// Returns values that depend only on the step and the index of the tensor.
 fn wave((shape, dtype): &(Shape, DType), step: usize, number: usize) -> Tensor {
     let phase = 0.3 + step as f64 + 0.7 * number as f64;
     let value = |i: usize| 2.0 * (phase + (1.3 + 0.4 * number as f64) * i as f64).sin();
@@ -188,7 +188,7 @@ pub struct ProgramRun<'p> {
     pub state: &'p ProgramState,
     /// The inputs, then the state, then the results.
     pool: Vec<Tensor>,
-    /// The largest number of elements of a result that is kept.
+    /// The maximum number of elements of a result in the pool.
     pub max_elements: usize,
     /// The positions in the pool of the operands of the current operation.
     operands: Vec<usize>,
@@ -276,7 +276,7 @@ impl ProgramRun<'_> {
         let mut all = match of(&targets, create_graph) {
             Ok(first) => first,
             Err(error) => {
-                // The text ends with the versions of tensors, which count differently in recorded steps.
+                // The message ends with the versions of tensors, which count differently in recorded steps.
                 let text = error.to_string();
                 let reason = text.split('(').next().unwrap_or_default();
                 self.log.push(format!("no gradients of {:?}: {reason}", self.operands));

@@ -5,7 +5,7 @@ use crate::table::row::{Row, Rule, class, index, mask, real};
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
-    // The reference keeps the elements where the mask is false; the elements of a mask are 0 or 1.
+    // The reference keeps the elements where the mask is false. The elements of a mask are 0 or 1.
     let kept = |x: &[Nd]| zip(x, |v| if v[1] != 0.0 { 1.0 } else { v[0] });
     let fill = |x: &[Tensor]| ops::masked_fill(&x[0], &x[1], 1);
     let odd = |len: usize| Tensor::arange(0i64, len as i64, 1).rem(2).eq(1);

@@ -14,7 +14,7 @@ fn qr_of(a: &Mat) -> (Mat, Mat) {
     let mut columns = transposed(a);
     let mut r = mat(n, n, |_, _| 0.0);
     for k in 0..n {
-        // Two passes: after the first one the columns are not orthogonal to the last digit.
+        // There are two passes, because after the first one the columns are not orthogonal to the last digit.
         for _ in 0..2 {
             for i in 0..k {
                 let part: f64 = (0..m).map(|row| columns[i][row] * columns[k][row]).sum();

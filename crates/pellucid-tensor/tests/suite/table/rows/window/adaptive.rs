@@ -1,4 +1,4 @@
-//! Adaptive pooling: a given number of windows of almost equal size.
+//! Adaptive pooling: a specified number of windows of almost equal size.
 
 use super::{batched, largest};
 use crate::table::nd::{Nd, indices};

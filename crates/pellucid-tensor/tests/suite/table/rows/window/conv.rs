@@ -8,7 +8,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 type Call = fn(&Tensor, &Tensor, Option<&Tensor>, ConvOptions) -> Result<Tensor>;
 
-/// The options of a convolution, one number for each spatial axis.
+/// The options of a convolution, one value for each spatial axis.
 #[derive(Clone, Copy)]
 struct ConvConfig {
     stride: &'static [usize],
@@ -42,7 +42,7 @@ impl ConvConfig {
         }
     }
 
-    /// Returns the padding before and after axis `a`.
+    /// Returns the padding at both ends of axis `a`.
     fn padding_of_axis(&self, a: usize, taps: usize) -> (usize, usize) {
         let total = self.dilation[a] * (taps - 1);
         if self.same { (total / 2, total - total / 2) } else { (self.padding[a], self.padding[a]) }
@@ -103,7 +103,7 @@ fn transposed(x: &Nd, w: &Nd, bias: Option<&Nd>, way: ConvConfig) -> Nd {
     y
 }
 
-/// Adds a case with x, weight and bias of these shapes, of a convolution or a transposed one.
+/// Adds a case of a convolution or a transposed convolution, with x, weight and bias of these shapes.
 fn with(row: Row, label: &str, call: Call, shapes: [&[usize]; 3], way: ConvConfig) -> Row {
     let inputs = shapes.iter().filter(|s| !s.is_empty()).map(|s| Input { shape: s.to_vec(), ..real([]) });
     let spatial = shapes[1].len() - 2;

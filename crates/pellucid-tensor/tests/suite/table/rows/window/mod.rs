@@ -40,8 +40,8 @@ struct WindowGeometry {
 }
 
 impl WindowGeometry {
-    /// Returns the number of windows along axis `a`: those that end inside the padded axis, and with `ceil` one more,
-    /// if elements remain and it starts before the padding at the end.
+    /// Returns the number of windows along axis `a` that end inside the padded axis. With `ceil`, one more window is
+    /// included if elements remain and it starts before the padding at the end.
     fn outputs(&self, a: usize, len: usize) -> usize {
         let (stride, padding) = (self.stride[a], self.padding[a]);
         let reach = self.dilation[a] * (self.size[a] - 1) + 1;

@@ -18,7 +18,8 @@ pub fn keys(distance: f64) -> f64 {
     }
 }
 
-/// Returns the elements that output o of `to` reads from an axis of `len`; `scale` elements separate two outputs.
+/// Returns the elements that output o of `to` reads from an axis of length `len`. Adjacent outputs are `scale` elements
+/// apart.
 fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: InterpolationMode) -> WeightedElements {
     let last = len as f64 - 1.0;
     let place = |align: bool| match (align, to) {
@@ -53,8 +54,8 @@ fn weighted_elements(o: usize, len: usize, to: usize, scale: f64, mode: Interpol
     }
 }
 
-/// Returns the normalized weights of a filter around the center of output o, which is as wide as `scale` elements if
-/// there are fewer outputs.
+/// Returns the normalized weights of a filter around the center of output o. Downsampling stretches the filter by
+/// `scale`.
 fn filtered(o: usize, len: usize, scale: f64, filter: impl Fn(f64) -> f64) -> WeightedElements {
     let center = (o as f64 + 0.5) * scale;
     let weights: Vec<f64> = (0..len).map(|i| filter((i as f64 + 0.5 - center) / scale.max(1.0))).collect();
