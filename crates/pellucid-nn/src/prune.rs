@@ -2,7 +2,7 @@
 //!
 //! Every function sets the masks of all pruned layers of a module, which may be one layer or a model. A fraction is
 //! relative to the elements (or slices) that are not pruned yet, so repeated calls prune more. Masks do not change in
-//! training. [`Pruned::remove`] makes them permanent.
+//! training. [`Reparametrized::remove`](crate::Reparametrized::remove) makes them permanent.
 //!
 //! ```
 //! use pellucid::nn::{Linear, Pruned, Relu, prune, sequential};

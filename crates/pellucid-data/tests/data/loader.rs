@@ -247,7 +247,7 @@ fn invalid_options_and_orders_are_errors() {
     ] {
         let batches = BucketBatchSampler::new(&[1, 5, 2, 9], 3);
         let error = DataLoader::new(data(), options).try_batch_sampler(batches).unwrap_err().to_string();
-        assert!(error.contains("cannot be combined with a batch sampler"), "{error}");
+        assert!(error.contains("a batch sampler"), "{error}");
     }
     let mut beyond = DataLoader::new(data(), LoaderOptions::default()).sampler(RandomSampler { samples: 5 });
     let error = beyond.try_epoch().map(drop).unwrap_err().to_string();

@@ -150,7 +150,7 @@ fn large_log_odds_keep_small_probabilities_of_failure() {
 
 #[test]
 fn kumaraswamy_has_small_probabilities_near_0() {
-    let share = Kumaraswamy::new(&Tensor::from(2.0), 3.0);
+    let share = Kumaraswamy::new(Tensor::from(2.0), 3.0);
     assert_near("cdf", &share.cdf(&Tensor::from(1e-10)), 3e-20);
     assert_near("cdf", &share.cdf(&Tensor::from(0.5)), 1.0 - 0.75f64.powi(3));
     assert_near("cdf", &share.cdf(&Tensor::from(1.0)), 1.0);

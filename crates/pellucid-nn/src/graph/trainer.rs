@@ -180,7 +180,8 @@ where
     /// [`Error::UntrainedParameters`](pellucid_tensor::Error::UntrainedParameters) names parameters that require a
     /// gradient and do not belong to the optimizer, unless that is
     /// [allowed](GraphTrainer::allow_untrained_parameters);
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a loss without a [kind](Loss::kind); the
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a loss without
+    /// [expected targets](Loss::expected_targets); the
     /// errors of [`capture`](pellucid_tensor::capture()). On error, parameters, gradients and optimizer are unchanged.
     pub fn prepare(&mut self, inputs: &X) -> Result<()> {
         self.set_structure(inputs)?;
@@ -191,7 +192,8 @@ where
     /// [`loss`](GraphTrainer::loss) reads it. Free tensors are copied to the device of the model.
     ///
     /// A step for other shapes or dtypes, or for another path of the model, is recorded first, as by
-    /// [`prepare`](GraphTrainer::prepare). The targets of a loss without a [kind](Loss::kind), such as a closure, then
+    /// [`prepare`](GraphTrainer::prepare). The targets of a loss without
+    /// [expected targets](Loss::expected_targets), such as a closure, then
     /// have the shape and dtype of `y`.
     ///
     /// Values of targets on the host are checked before the launch ([`Loss::check_targets`]). No other values of a

@@ -84,6 +84,8 @@ pub trait Loss: Send + Sync {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for logits without a class axis if the loss needs one.
+    ///
+    /// [`Error::ShapeMismatch`]: pellucid_tensor::Error::ShapeMismatch
     fn expected_targets(&self, _logits: &Shape, _dtype: DType) -> Result<Option<(Shape, DType)>> {
         Ok(None)
     }
@@ -95,6 +97,9 @@ pub trait Loss: Send + Sync {
     /// # Errors
     /// [`Error::IndexOutOfBounds`] for a class index that does not exist; [`Error::InvalidArgument`] for another value
     /// that the loss does not define.
+    ///
+    /// [`Error::IndexOutOfBounds`]: pellucid_tensor::Error::IndexOutOfBounds
+    /// [`Error::InvalidArgument`]: pellucid_tensor::Error::InvalidArgument
     fn check_targets(&self, _logits: &Shape, _y: &Tensor) -> Result<()> {
         Ok(())
     }

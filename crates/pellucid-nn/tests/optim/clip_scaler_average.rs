@@ -189,7 +189,7 @@ fn the_scaler_refuses_another_order() {
         &[&loss],
     )
     .unwrap();
-    (0..2).for_each(|_| drop(step.launch(&[&loss]).unwrap()));
+    (0..2).for_each(|_| _ = step.launch(&[&loss]).unwrap());
     drop(step);
     refused(scaler.try_update(), "step(&optimizer)");
     refused(scaler.try_step(&optimizer), "scale(&loss).backward()");

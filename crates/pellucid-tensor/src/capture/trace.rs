@@ -43,7 +43,8 @@ impl std::ops::Sub for KernelWork {
 /// statistics and generators do not change.
 ///
 /// ```
-/// use pellucid::{DType, Tensor, trace};
+/// use pellucid::{DType, Tensor};
+/// use pellucid_tensor::trace;
 /// let (a, b) = (Tensor::ones([64, 100], DType::F32), Tensor::ones([100, 10], DType::F32));
 /// let (shape, work) = trace(|| Ok(a.matmul(&b).shape().clone()))?;
 /// assert_eq!(shape.dims(), [64, 10]);

@@ -200,7 +200,7 @@ fn given(values: &[f64], options: EarlyStopping) -> (StopReason, Vec<usize>) {
         .checkpoints(&scratch.0)
         .callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| {
             match event {
-                TrainingEvent::EpochBegan { epoch: begun } => epoch.store(*begun as usize, Ordering::Relaxed),
+                TrainingEvent::EpochBegan { epoch: begun } => epoch.store(*begun, Ordering::Relaxed),
                 TrainingEvent::Saved { path } if path.ends_with("best.safetensors") => {
                     kept.lock().unwrap().push(epoch.load(Ordering::Relaxed));
                 }

@@ -22,13 +22,13 @@ fn resumes_exactly<R: TrainingRun>(name: &str) {
         io::save_checkpoint(path(run.steps()), run.checkpoint()).unwrap();
         expected.push(bits(&run.checkpoint()));
     });
-    assert!(expected[0] != expected[END as usize]);
+    assert!(expected[0] != expected[END]);
     let check = |run: &mut R, step: usize| {
         let steps = io::load_checkpoint(path(step), run.checkpoint()).unwrap();
         run.set_steps(steps);
-        assert_equal(&bits(&run.checkpoint()), &expected[step as usize], &format!("{name}: step {step} is loaded"));
+        assert_equal(&bits(&run.checkpoint()), &expected[step], &format!("{name}: step {step} is loaded"));
         run.train(END, &mut |run| {
-            let at = run.steps() as usize;
+            let at = run.steps();
             assert_equal(&bits(&run.checkpoint()), &expected[at], &format!("{name}: from {step} to {at}"));
         });
     };
@@ -42,7 +42,7 @@ fn resumes_exactly<R: TrainingRun>(name: &str) {
         }
         check(&mut uninterrupted, step);
     }
-    assert_eq!(names(&scratch.0).len(), END as usize + 1);
+    assert_eq!(names(&scratch.0).len(), END + 1);
 }
 
 #[test]
