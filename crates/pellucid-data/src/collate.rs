@@ -170,7 +170,8 @@ impl Collate for usize {
 
     fn collate(samples: Vec<usize>) -> Result<Tensor> {
         let to_i64 = |sample: usize| {
-            i64::try_from(sample).map_err(|_| Error::invalid(OP, format!("{sample} must be less than 2^63")))
+            i64::try_from(sample)
+                .map_err(|_| Error::invalid(OP, format!("a `usize` sample must be less than 2^63, got {sample}")))
         };
         i64::collate(samples.into_iter().map(to_i64).collect::<Result<_>>()?)
     }

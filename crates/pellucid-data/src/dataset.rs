@@ -547,7 +547,8 @@ pub(crate) fn split_indices<S: SplitLength>(samples: usize, sizes: &[S], seed: u
     let order = EpochSeed { seed, epoch: 0 }.permutation(samples)?;
     let counts = S::counts(sizes, samples)?;
     if counts.len() != sizes.len() || counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) != Some(samples) {
-        let reason = format!("SplitLength::counts() returned {counts:?}, which must sum to the {samples} samples");
+        let parts = sizes.len();
+        let reason = format!("SplitLength::counts() must return {parts} counts with the sum {samples}, got {counts:?}");
         return Err(Error::invalid("random_split", reason));
     }
     let mut rest = order.as_slice();

@@ -98,7 +98,7 @@ impl CharTokenizer {
         let character = |token: &i64| {
             let character = usize::try_from(*token).ok().and_then(|token| self.characters.get(token).copied());
             character
-                .ok_or_else(|| Error::invalid("decode", format!("a token must be below {}, got {token}", self.len())))
+                .ok_or_else(|| Error::invalid("decode", format!("a token must be in 0..{}, got {token}", self.len())))
         };
         tokens.iter().map(character).collect()
     }

@@ -284,7 +284,7 @@ impl fmt::Display for DType {
 
 /// A Rust type that is the element of some dtype.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not the type of an element",
+    message = "`{Self}` is not a tensor element type",
     note = "elements are `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`; convert a `usize` with `as i64`"
 )]
 pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + 'static {

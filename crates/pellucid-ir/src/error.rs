@@ -80,7 +80,7 @@ pub enum Error {
         op: &'static str,
         /// The first such matrix, counted in row-major order over the batch axes; 0 if there are no batch axes.
         batch: usize,
-        /// The property of the matrix, and the location in the matrix where the property was found.
+        /// Why the matrix was rejected, with the pivot, minor or block: "singular (pivot 3 of its LU factorization is 0)".
         what: String,
         /// A remedy.
         help: &'static str,
@@ -294,7 +294,7 @@ pub enum Error {
         /// The error of the sample.
         source: Box<Error>,
     },
-    /// A step of training failed. Parameters and optimizer are as before the step, unless the error of the step says
+    /// A training step failed. Parameters and optimizer are as before the step, unless the error of the step says
     /// otherwise.
     #[error("step {step} (batch {batch} of epoch {epoch}{}): {source}", help::samples(*samples))]
     Step {

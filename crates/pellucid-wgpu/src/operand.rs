@@ -116,6 +116,9 @@ impl<I> UncheckedOperand<'_, I> {
             return Ok(());
         }
         let reason = match is_countable {
+            true if capacity > u32::MAX as isize => {
+                format!("a buffer of {bytes} bytes has 2^32 elements of {dtype} or more, which shaders cannot address")
+            }
             true => format!("a view exceeds its buffer of {bytes} bytes: {layout:?} of {dtype}"),
             false => format!(
                 "an operand of shape {} has 2^31 elements or more, which shaders cannot address; split it, or run the \

@@ -196,7 +196,7 @@ impl<'f> TrainerCore<'f> {
         let count = x.try_each_tensor(&mut |index, name, x| {
             names.get(index).map_or(Ok(()), |expected| check_batch_name(SET_BATCH, expected, name))?;
             if x.shape().first() == Some(&0) {
-                return Err(Error::invalid(SET_BATCH, "the batch has no samples; leave it out"));
+                return Err(Error::invalid(SET_BATCH, "the batch has no samples; skip it"));
             }
             placed(SET_BATCH, device, x).map(|x| inputs.push(x))
         })?;

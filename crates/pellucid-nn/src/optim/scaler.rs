@@ -30,10 +30,10 @@ options! {
 }
 
 /// A loss scaler: multiplies losses by a scale, divides gradients by it, and skips steps with non-finite gradients
-/// (Micikevicius et al. 2018). Scale, counts and the decision to skip stay on the device, so
-/// a captured step may contain them.
+/// (Micikevicius et al. 2018). Scale, counts and the decision to skip stay on the device, so a captured step may
+/// contain them.
 ///
-/// A step of training calls [`scale`](GradScaler::scale), then [`step`](GradScaler::step) or
+/// A training step calls [`scale`](GradScaler::scale), then [`step`](GradScaler::step) or
 /// [`unscale`](GradScaler::unscale) once for each optimizer, and then [`update`](GradScaler::update). Another order is
 /// rejected. The order is not checked if a captured step contains only some of these calls, because its launches do not
 /// call these methods.

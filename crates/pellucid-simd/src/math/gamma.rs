@@ -384,7 +384,7 @@ fn hurwitz_zeta(s: f64, q: f64, shift: f64) -> f64 {
     }
     let (mut a, mut sum) = (q, 0.0);
     loop {
-        // The integral of the tail exceeds the power, which may be too small for the range of `f32`.
+        // a^(1 − s) is computed first and a^(−s) from it, because a^(−s) alone may underflow where shaders use `f32`.
         let integral = scaled_power(a, s - 1.0, shift);
         let power = integral / a;
         if a >= 10.0 + s {

@@ -104,7 +104,8 @@ impl GpuFamily for Reduce {
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        let Some(reduction) = GpuReduction::new(self) else { return Ok(()) };
+        let reduction = GpuReduction::new(self)
+            .ok_or_else(|| Error::invalid(self.program.name, "shaders do not have this reduction of these dtypes"))?;
         let (reduced, finishing) = operands.inputs.split_at(self.program.inputs.len());
         let shape = common_shape(reduced).unwrap_or(Shape::scalar());
         let (count, length) = (self.axes.keepdims(&shape).size(), self.axes.count(&shape));
@@ -114,7 +115,7 @@ impl GpuFamily for Reduce {
         let launch = ReductionLaunch { kernel: self, reduction };
         let parts = part_count(length, program_iterations(&self.program) + reduction.iterations());
         if count.checked_mul(parts.max(length)).is_none_or(|total| total > u32::MAX as usize) {
-            return Err(Error::invalid(self.program.name, "the reduction has more than 2^32 elements"));
+            return Err(Error::invalid(self.program.name, "the reduction has 2^32 elements or more"));
         }
         if parts == 1 {
             return launch.reduce_inputs(list, operands, &shape, None);

@@ -87,7 +87,7 @@ pub fn cos_fast(x: f64) -> f64 {
     sin_of_quadrant(n.wrapping_add(1), r, low)
 }
 
-/// Returns (n, r, r_low) with πx = n·π/2 + r + r_low up to a multiple of 2π. The remainder of x is exact.
+/// Returns (n, r, r_low) with πx = n·π/2 + r + r_low up to a multiple of 2π. x modulo 2 is exact.
 #[inline(always)]
 fn reduce_half_turns(x: f64) -> (i64, f64, f64) {
     const PI_LOW: f64 = 1.224_646_799_147_353_177_2e-16;

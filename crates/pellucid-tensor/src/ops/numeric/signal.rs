@@ -83,7 +83,7 @@ pub fn signal_window(window: WindowFunction<'_>, count: usize, symmetric: bool, 
             rejected(format!("tau must be above 0, got {tau}"))
         }
         WindowFunction::Exponential { center: Some(_), .. } if symmetric => {
-            rejected("a symmetric window has its center in the middle; leave center out".to_string())
+            rejected("`center` cannot be set for a symmetric window; omit it".to_string())
         }
         WindowFunction::Exponential { center, tau } => {
             from_formula(&|k| (-(k as f64 - center.unwrap_or(n / 2.0)).abs() / tau).exp())

@@ -13,7 +13,7 @@ use pellucid_ir::kernel::{self, Index, Kernel, ScatterOp};
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 
-/// The elements of an array that index tensors select, and the order of the axes of their values.
+/// The elements that index tensors select from an array, and the position of the index axes in the result.
 #[derive(Clone)]
 pub(in crate::ops) struct Selection {
     /// The operation that errors of an index name.

@@ -33,7 +33,7 @@ pub fn roll(x: &Tensor, shifts: impl Into<IntList>, axes: impl Into<IntList>) ->
     }
     if shifts.is_empty() || shifts.len() != axes.len() {
         let reason =
-            format!("the shifts must be one for each axis, got {:?} for the axes {:?}", &shifts[..], &axes[..]);
+            format!("`shifts` must have one value for each axis, got {:?} for the axes {:?}", &shifts[..], &axes[..]);
         return Err(Error::invalid("roll", reason));
     }
     let axes: Vec<usize> = axes.iter().map(|&a| x.shape().axis("roll", a)).collect::<Result<_>>()?;
@@ -127,8 +127,10 @@ pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isiz
             gather::index_select(x, axis as isize, &create::from_host(&index[..], [index.len()])?)
         }
         ref times => {
-            let reason =
-                format!("the repeats must be one for each of the {len} indices of axis {axis}, got {}", times.len());
+            let reason = format!(
+                "`repeats` must have one value for each of the {len} indices of axis {axis}, got {}",
+                times.len()
+            );
             Err(Error::invalid("repeat", reason))
         }
     }

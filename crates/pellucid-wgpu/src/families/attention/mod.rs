@@ -25,9 +25,9 @@ use crate::operand::DeviceOperands;
 use crate::shader::iterations::iterations;
 use crate::shader::types::WgslFloat;
 use pass::{AttentionPass, BLOCK, PassKind};
-use pellucid_ir::Result;
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{Attention, AttentionPart, AttentionSizes, metas};
+use pellucid_ir::{Error, Result};
 
 impl GpuFamily for Attention {
     fn iterations(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
@@ -51,7 +51,9 @@ impl GpuFamily for Attention {
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
-        let Some(sizes) = self.sizes(&metas(&inputs[..3])) else { return Ok(()) };
+        let sizes = self
+            .sizes(&metas(&inputs[..3]))
+            .ok_or_else(|| Error::invalid("attention", "the shapes of queries, keys and values do not fit"))?;
         let mask = self.mask(inputs).copied();
         let pass = |kind| AttentionPass { kernel: self, sizes, kind, mask, inputs, outputs };
         match self.part {

@@ -89,7 +89,7 @@ impl CellArrays {
                     call(shader, if block == 2 { "tanh" } else { "sigmoid" }, &x)
                 });
                 self.store(shader, element, &[&i, &f, &g, &o]);
-                let Some([before, after]) = &self.cells else { return o };
+                let [before, after] = self.cells.as_ref().expect("an LSTM must have cells");
                 let c = before.load(shader, element.0, element.1);
                 let added = shader.define(float.mul(&i, &g));
                 let c = shader.define(float.mul_add(&f, &c, &added));
@@ -147,7 +147,8 @@ impl CellArrays {
                 return mul(shader, g, &z);
             }
             RnnMode::Lstm => {
-                let (Some([before, after]), Some(cell_grads)) = (&self.cells, cell_grads) else { return y };
+                let [before, after] = self.cells.as_ref().expect("an LSTM must have cells");
+                let cell_grads = cell_grads.expect("an LSTM must have gradients of cells");
                 let [f, new, o] = [1, 2, 3].map(|block| self.gate(shader, element, block));
                 let (c, next) = (before.load(shader, element.0, element.1), after.load(shader, element.0, element.1));
                 let t = shader.define(float.call("tanh", &[&next]));

@@ -31,7 +31,7 @@ use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{
     GateBlock, Recurrent, RecurrentGradientOperands, RecurrentPart, RecurrentSizes, RecurrentStateOperands, metas,
 };
-use pellucid_ir::{Layout, Result};
+use pellucid_ir::{Error, Layout, Result};
 use step::{SequenceLengths, StepDispatch, StepFactors, StepShader, StepTimes, TimeIndex};
 
 impl GpuFamily for Recurrent {
@@ -47,7 +47,8 @@ impl GpuFamily for Recurrent {
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
-        let Some(sizes) = self.sizes(&metas(inputs)) else { return Ok(()) };
+        let sizes =
+            self.sizes(&metas(inputs)).ok_or_else(|| Error::invalid(self.op, "the shapes of the inputs do not fit"))?;
         if let Some(lengths) = self.lengths(inputs) {
             check_lengths(list, self.op, lengths, sizes.steps)?;
         }

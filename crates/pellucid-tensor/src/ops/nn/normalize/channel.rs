@@ -89,7 +89,7 @@ fn normalize_by_running(
     eps: f64,
 ) -> Result<Tensor> {
     let Some(running) = running else {
-        return Err(Error::invalid(op, "without training there must be running statistics: pass `running`"));
+        return Err(Error::invalid(op, "evaluation mode needs running statistics; pass `running`"));
     };
     let (RunningStatistics { mean, var }, [weight, bias]) = (running, affine);
     in_single!(op, [x, mean, var; weight, bias] =>

@@ -62,12 +62,14 @@ pub fn grid_sample(
     let fits = (2..=3).contains(&spatial)
         && grid.rank() == x.rank()
         && grid.shape()[0] == x.shape()[0]
-        && grid.shape()[spatial + 1] == spatial
-        && !x.shape()[1..].contains(&0);
+        && grid.shape()[spatial + 1] == spatial;
     if !fits {
         let help =
             "x must be [N, C, H, W] and the grid [N, H', W', 2], or x [N, C, D, H, W] and the grid [N, D', H', W', 3]";
         return Err(Error::shapes(op, [x.shape(), grid.shape()], help));
+    }
+    if x.shape()[1..].contains(&0) {
+        return Err(Error::shapes(op, [x.shape(), grid.shape()], "x must have at least one channel and one pixel"));
     }
     if x.dtype() != grid.dtype() || !x.dtype().is_float() {
         let help = "x and the grid must have the same float dtype; use to_dtype()";
