@@ -174,4 +174,8 @@ impl<L: Layer> Layer for Option<L> {
             None => Ok(x.clone()),
         }
     }
+
+    fn input_dtype(&self) -> DType {
+        self.as_ref().map_or(DType::F32, |layer| layer.input_dtype())
+    }
 }

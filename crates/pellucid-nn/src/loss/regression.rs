@@ -35,7 +35,7 @@ losses! {
         /// Whether to divide the sum by the number of samples (PyTorch's `batchmean`); `reduction` is then ignored.
         /// Default false.
         batch_mean: bool = false,
-    } |loss, x, y| where Targets::Any => {
+    } |loss, x, y| where if loss.batch_mean { Targets::OfMean } else { Targets::Any } => {
         if !loss.batch_mean {
             return ops::kl_div(x, y, loss.log_target, loss.reduction);
         }

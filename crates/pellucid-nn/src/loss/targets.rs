@@ -59,6 +59,8 @@ fn class_index_shape(logits: &Shape) -> Result<Shape> {
 pub(super) enum Targets<'a> {
     /// All values.
     Any,
+    /// All values, of a loss that is a mean over samples whatever its reduction is.
+    OfMean,
     /// Integers are class indices, or this one. Each class has a weight.
     Classes { ignored: Option<i64>, weight: Option<&'a Tensor> },
     /// Integers are class indices, one for each row of a matrix or for a vector of scores.
@@ -73,7 +75,7 @@ impl Targets<'_> {
     /// Returns true if targets of this shape belong to the logits.
     fn fits(&self, logits: &Shape, targets: &Shape) -> bool {
         match self {
-            Targets::Any => true,
+            Targets::Any | Targets::OfMean => true,
             Targets::Classes { .. } => class_index_shape(logits).is_ok_and(|shape| shape == *targets),
             Targets::RowClasses => {
                 targets.rank() <= 1
@@ -87,7 +89,7 @@ impl Targets<'_> {
     /// captured steps the values are not read, because the host would wait for them.
     pub(super) fn check_if_readable(&self, op: &'static str, logits: &Shape, y: &Tensor) -> Result<()> {
         // The loss itself rejects targets of another shape. This error precedes an error about values.
-        if matches!(self, Targets::Any) || !self.fits(logits, y.shape()) || !y.is_readable() {
+        if matches!(self, Targets::Any | Targets::OfMean) || !self.fits(logits, y.shape()) || !y.is_readable() {
             return Ok(());
         }
         let ignored = if let Targets::Classes { ignored, .. } = *self { ignored } else { None };
@@ -99,7 +101,7 @@ impl Targets<'_> {
                     None => Ok(()),
                 }
             }
-            Targets::Any | Targets::Classes { .. } | Targets::RowClasses => Ok(()),
+            Targets::Any | Targets::OfMean | Targets::Classes { .. } | Targets::RowClasses => Ok(()),
             Targets::Shares => {
                 let outside = find_number(y, |value| !(0.0..=1.0).contains(&value) && !value.is_nan())?;
                 refused(op, outside, "targets must be from 0 to 1", "class indices are the targets of CrossEntropyLoss")
@@ -115,6 +117,7 @@ impl Targets<'_> {
     pub(super) fn batch_weight(&self, reduction: Reduction, y: &Tensor) -> Result<BatchWeight> {
         match *self {
             Targets::Classes { ignored, weight } => BatchWeight::of_classes(reduction, y, weight, ignored),
+            Targets::OfMean => Ok(BatchWeight::Samples),
             _ => Ok(BatchWeight::of_reduction(reduction)),
         }
     }
@@ -126,7 +129,7 @@ impl Targets<'_> {
         let formula = match self {
             Targets::Shares => formula! { static checked_share(y) = (y.ge(0.0) & y.le(1.0)).select(y, f64::NAN); },
             Targets::Signs => formula! { static checked_sign(y) = y.abs().eq(1.0).select(y, f64::NAN); },
-            Targets::Any | Targets::Classes { .. } | Targets::RowClasses => return Ok(y.clone()),
+            Targets::Any | Targets::OfMean | Targets::Classes { .. } | Targets::RowClasses => return Ok(y.clone()),
         };
         match (y.dtype().is_float(), of_integers) {
             _ if y.is_readable() => Ok(y.clone()),

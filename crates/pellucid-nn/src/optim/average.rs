@@ -127,11 +127,9 @@ impl AveragedModel {
         }
         let _guard = no_grad();
         let own: Vec<Tensor> = self.parameters.iter().map(|(_, p)| ops::copy(&p.detach())).collect::<Result<_>>()?;
-        for ((_, p), a) in self.parameters.iter().zip(&self.averages) {
-            ops::copy_(p, &a.tensor().try_to(p.device())?)?;
-        }
+        let averages = self.averages.iter().map(|average| average.tensor().clone()).collect::<Vec<_>>();
         self.aside = Some(own);
-        Ok(())
+        self.write_weights(&averages).inspect_err(|_| self.aside = None)
     }
 
     /// Restores the model's own weights.
@@ -139,14 +137,24 @@ impl AveragedModel {
     /// # Errors
     /// [`Error::InvalidArgument`] if the model does not hold the averages.
     pub fn restore(&mut self) -> Result<()> {
-        let own = self.aside.take().ok_or_else(|| {
+        let own = self.aside.clone().ok_or_else(|| {
             Error::invalid(
                 "averaged_model",
                 "the model already contains its own weights; call apply() before restore()",
             )
         })?;
         let _guard = no_grad();
-        self.parameters.iter().zip(&own).try_for_each(|((_, p), own)| ops::copy_(p, &own.try_to(p.device())?))
+        self.write_weights(&own)?;
+        self.aside = None;
+        Ok(())
+    }
+
+    /// Writes values into the parameters. All are moved to the devices of the parameters before the first write.
+    fn write_weights(&self, values: &[Tensor]) -> Result<()> {
+        let parameters = self.parameters.iter().map(|(_, parameter)| parameter);
+        let moved = parameters.clone().zip(values).map(|(p, value)| value.try_to(p.device()));
+        let moved = moved.collect::<Result<Vec<_>>>()?;
+        parameters.zip(&moved).try_for_each(|(p, value)| ops::copy_(p, value))
     }
 
     /// Returns a snapshot: `count`, and `average.` with the name of every parameter.

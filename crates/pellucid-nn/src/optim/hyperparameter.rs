@@ -43,12 +43,17 @@ impl fmt::Debug for Hyperparameter {
 }
 
 impl Hyperparameter {
-    /// Creates a number that is stored in a tensor of this dtype. The tensor is [free](Tensor::is_free).
+    /// Creates a number that is stored in a tensor of this dtype, `f32` or `f64`. The tensor is
+    /// [free](Tensor::is_free).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a finite number outside the range of the dtype; [`Error::OutOfMemory`].
+    /// [`Error::DTypeMismatch`] for other dtypes; [`Error::InvalidArgument`] for a finite number outside the range of the
+    /// dtype; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(value: f64, dtype: DType) -> Result<Hyperparameter> {
+        if !matches!(dtype, DType::F32 | DType::F64) {
+            return Err(Error::dtypes("hyperparameter", [dtype], "a hyperparameter is stored in f32 or f64"));
+        }
         Hyperparameter::stored_as(value, dtype, |value| value)
     }
 
@@ -93,6 +98,14 @@ impl Hyperparameter {
         ops::copy_(&self.stored, &other.stored)?;
         self.set.store(other.set.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Returns the same number, stored in another dtype. Handles of both are [the same](Self::is_same).
+    pub(super) fn with_dtype(&self, dtype: DType) -> Result<Hyperparameter> {
+        let number = self.try_get()?;
+        check_range(number, (self.conversion)(number), dtype)?;
+        let stored = free_buffer(ops::to_dtype(&self.stored.detach(), dtype)?);
+        Ok(Hyperparameter { stored, set: self.set.clone(), conversion: self.conversion })
     }
 
     /// Returns true for a handle of the same number.

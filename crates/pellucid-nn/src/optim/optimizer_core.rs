@@ -375,9 +375,9 @@ impl ParameterGroup {
 
     /// Returns this group, which has no parameters, with another dtype of the state.
     fn converted(&self, dtype: DType) -> Result<ParameterGroup> {
-        let new = ParameterGroup::new(self.rule.clone(), dtype)?;
-        new.copy_hyperparameters(self)?;
-        Ok(new)
+        let momentum = self.momentum.as_ref().map(|momentum| momentum.with_dtype(dtype)).transpose()?;
+        let (lr, rule) = (self.lr.with_dtype(dtype)?, self.rule.clone());
+        Ok(ParameterGroup { dtype, lr, momentum, clocks: Vec::new(), rule })
     }
 
     /// Copies the learning rate and the momentum of `other`, a group with the same rule.

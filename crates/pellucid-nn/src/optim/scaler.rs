@@ -162,7 +162,10 @@ impl GradScaler {
 
     /// Calls `f` with the optimizer's gradients divided by the scale. If it fails or panics, the call of
     /// [`unscale`](GradScaler::unscale) is forgotten, so that the next step can begin with one.
-    pub(crate) fn with_unscaled<'o, O: Optimizer + ?Sized>(
+    ///
+    /// # Errors
+    /// The errors of [`unscale`](GradScaler::unscale) and of `f`.
+    pub fn with_unscaled<'o, O: Optimizer + ?Sized>(
         &self,
         optimizer: &'o O,
         f: impl FnOnce(Unscaled<'o, O>) -> Result<()>,

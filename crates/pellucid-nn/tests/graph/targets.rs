@@ -80,6 +80,18 @@ fn captured_steps_equal_eager_ones_for_targets_of_every_dtype() {
     }
 }
 
+/// A mean over the batch is a mean over samples, whatever the reduction is that it replaces.
+#[test]
+fn the_batch_mean_of_a_divergence_counts_samples() {
+    let y = Tensor::full([8, 3], 1.0 / 3.0, DType::F32);
+    for (batch_mean, reduction) in [(true, Reduction::Sum), (true, Reduction::Mean), (false, Reduction::Mean)] {
+        let loss = KlDivLoss { batch_mean, reduction, ..Default::default() };
+        assert!(matches!(loss.batch_weight(&y), Ok(BatchWeight::Samples)), "{batch_mean} {reduction:?}");
+    }
+    let sum = KlDivLoss { reduction: Reduction::Sum, ..Default::default() };
+    assert!(matches!(sum.batch_weight(&y), Ok(BatchWeight::SumOfSamples)));
+}
+
 /// A class that does not exist is an error before the launch, for losses with parameters too.
 #[test]
 fn losses_with_parameters_check_classes() {

@@ -9,6 +9,16 @@ use pellucid_nn::{
 use pellucid_tensor::{DType, Error, Tensor, manual_seed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// An optional layer is built with the input of the layer in it.
+#[test]
+fn an_optional_layer_has_the_input_dtype_of_its_layer() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let model = sequential![Some(Embedding::new(5, 3)), Linear::new(3, 2)];
+    assert_eq!(model.output_shape(&[4]).unwrap().dims(), [4, 2]);
+    let absent: Option<Embedding> = None;
+    assert_eq!(absent.input_dtype(), DType::F32);
+}
+
 #[test]
 fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
     let _random = pellucid_tensor::Generator::new(0).scope();

@@ -5,10 +5,10 @@ use crate::parameters;
 use pellucid_nn::Parameter;
 use pellucid_nn::optim::schedule::{ExponentialLr, OneCycleLr, PerGroup, Schedule, Scheduler};
 use pellucid_nn::optim::{
-    Adam, AdamOptions, AdamW, AdamWOptions, GradScaler, GradScalerOptions, Lbfgs, LbfgsOptions, Optimizer,
-    ParameterList, Sgd, SgdOptions,
+    Adam, AdamOptions, AdamW, AdamWOptions, GradScaler, GradScalerOptions, Hyperparameter, Lbfgs, LbfgsOptions,
+    Optimizer, ParameterList, Sgd, SgdOptions,
 };
-use pellucid_tensor::{DType, Tensor, capture, lazy, ops};
+use pellucid_tensor::{DType, Error, Tensor, capture, lazy, ops};
 
 fn sgd(lr: f64) -> Sgd {
     Sgd::new(vec![Parameter::new(Tensor::from([1.0f32]))], SgdOptions { lr, momentum: 0.9, ..Default::default() })
@@ -174,6 +174,29 @@ fn parameters_that_are_added_later_keep_the_rate() {
     assert_eq!(optimizer.lr(), 0.7 / 3.0);
     optimizer.add_params(vec![Parameter::new(Tensor::from([2.0f32]))]);
     assert_eq!(optimizer.lr(), 0.7 / 3.0);
+}
+
+/// A schedule recognizes an optimizer that receives its parameters later, whose rates are then stored in `f32`.
+#[test]
+fn a_schedule_of_an_empty_optimizer_continues_with_its_parameters() {
+    let optimizer = AdamW::new(ParameterList::default(), AdamWOptions { lr: 0.5, ..Default::default() });
+    let mut scheduler = Scheduler::new(ExponentialLr { gamma: 0.5 }, &optimizer);
+    let named = vec![("w".to_string(), Parameter::new(Tensor::from([1.0f32])))];
+    for rate in [0.25, 0.125] {
+        optimizer.fill(named.clone()).unwrap();
+        scheduler.step(&optimizer);
+        assert_eq!((optimizer.lr(), optimizer.group_lr_hyperparameter(0).tensor().dtype()), (rate, DType::F32));
+        // Without the parameters, the optimizer has its earlier rate.
+        optimizer.unfill();
+        assert_eq!(optimizer.lr(), 0.5);
+    }
+}
+
+#[test]
+fn a_hyperparameter_is_stored_in_single_or_double_precision() {
+    for dtype in [DType::F16, DType::BF16, DType::I64] {
+        assert!(matches!(Hyperparameter::try_new(0.1, dtype), Err(Error::DTypeMismatch { .. })), "{dtype}");
+    }
 }
 
 #[test]

@@ -295,10 +295,13 @@ where
     pub fn predict_batches(&self, batches: &mut dyn EpochLoader<(X, Tensor)>) -> Result<Tensor> {
         let mut outputs = Vec::new();
         for batch in batches.begin_epoch()? {
-            let output = batch.and_then(|(x, _)| self.task.predict(&x));
-            let batch_error =
-                |error| Error::Evaluation { batch: outputs.len() + 1, samples: 0, source: Box::new(error) };
-            outputs.push(output.map_err(batch_error)?);
+            let batch_number = outputs.len() + 1;
+            let error_of = |samples: usize| {
+                move |error| Error::Evaluation { batch: batch_number, samples, source: Box::new(error) }
+            };
+            let (x, y) = batch.map_err(error_of(0))?;
+            let samples = y.shape().first().copied().unwrap_or(1);
+            outputs.push(self.task.predict(&x).map_err(error_of(samples))?);
         }
         ops::concatenate(&outputs, 0)
     }

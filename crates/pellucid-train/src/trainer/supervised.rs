@@ -171,9 +171,10 @@ impl SupervisedState<'_> {
             settings.change_gradients(optimizer.parameters())?;
             return optimizer.try_step();
         };
-        let unscaled = scaler.try_unscale(optimizer)?;
-        settings.change_gradients(optimizer.parameters())?;
-        unscaled.try_step()?;
+        scaler.with_unscaled(optimizer, |unscaled| {
+            settings.change_gradients(optimizer.parameters())?;
+            unscaled.try_step()
+        })?;
         scaler.try_update()
     }
 

@@ -140,6 +140,22 @@ fn half_precision_with_a_scaler_trains() {
     assert!(losses[11] < 0.6 * losses[0], "{losses:?}");
 }
 
+/// An update that fails before the step leaves the scaler ready for the next one.
+#[test]
+fn a_failed_eager_update_with_a_scaler_can_be_repeated() {
+    let _generator = isolated_generator();
+    let (mut train, _) = points();
+    let has_failed = std::sync::atomic::AtomicBool::new(false);
+    let mut run = trainer().epochs(1).mixed_precision(DType::F16).eager().before_update(move |_| {
+        match has_failed.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            false => Err(pellucid::Error::InvalidArgument { op: "clip", reason: "not now".into() }),
+            true => Ok(()),
+        }
+    });
+    run.fit(&mut train, None).unwrap_err();
+    run.fit(&mut train, None).unwrap();
+}
+
 /// A model that reads values, with a method that returns errors or a method that panics. It cannot be captured.
 #[derive(Module)]
 struct Reading(Linear, #[module(skip)] bool);
