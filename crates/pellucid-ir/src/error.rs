@@ -80,7 +80,8 @@ pub enum Error {
         op: &'static str,
         /// The first such matrix, counted in row-major order over the batch axes; 0 if there are no batch axes.
         batch: usize,
-        /// Why the matrix was rejected, with the pivot, minor or block: "singular (pivot 3 of its LU factorization is 0)".
+        /// Why the matrix was rejected, with the pivot, minor or block: "singular (pivot 3 of its LU factorization is
+        /// 0)".
         what: String,
         /// A remedy.
         help: &'static str,

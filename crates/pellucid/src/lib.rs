@@ -87,7 +87,7 @@ pub mod autograd {
 pub mod engine {
     pub use pellucid_tensor::{
         Array, HostFlag, KernelWork, Layout, Passes, Placement, Plan, StorageId, ThreadStreamGuard, backend, kernel,
-        plan, submit,
+        plan, submit, trace,
     };
 }
 

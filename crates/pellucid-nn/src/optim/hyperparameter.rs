@@ -47,8 +47,8 @@ impl Hyperparameter {
     /// [free](Tensor::is_free).
     ///
     /// # Errors
-    /// [`Error::DTypeMismatch`] for other dtypes; [`Error::InvalidArgument`] for a finite number outside the range of the
-    /// dtype; [`Error::OutOfMemory`].
+    /// [`Error::DTypeMismatch`] for other dtypes; [`Error::InvalidArgument`] for a finite number outside the range of
+    /// the dtype; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(value: f64, dtype: DType) -> Result<Hyperparameter> {
         if !matches!(dtype, DType::F32 | DType::F64) {

@@ -44,7 +44,7 @@ impl std::ops::Sub for KernelWork {
 ///
 /// ```
 /// use pellucid::{DType, Tensor};
-/// use pellucid_tensor::trace;
+/// use pellucid::engine::trace;
 /// let (a, b) = (Tensor::ones([64, 100], DType::F32), Tensor::ones([100, 10], DType::F32));
 /// let (shape, work) = trace(|| Ok(a.matmul(&b).shape().clone()))?;
 /// assert_eq!(shape.dims(), [64, 10]);
