@@ -91,8 +91,8 @@ fn refined_erfcx_slope(x: Expr, y: Expr) -> Expr {
     let is_large = x.gt(2.0);
     let large = is_large.select(x, 2.0);
     // The omitted part f satisfies f ≈ x + LEVELS/2/f.
-    let rest = 0.5 * (large + (large * large + f64::from(2 * LEVELS)).sqrt());
-    let fraction = (2..LEVELS).rev().fold(rest, |f, k| large + 0.5 * f64::from(k) / f);
+    let tail = 0.5 * (large + (large * large + f64::from(2 * LEVELS)).sqrt());
+    let fraction = (2..LEVELS).rev().fold(tail, |f, k| large + 0.5 * f64::from(k) / f);
     is_large.select(-FRAC_2_SQRT_PI / (1 + 2 * large * fraction), 2 * x * y - FRAC_2_SQRT_PI)
 }
 

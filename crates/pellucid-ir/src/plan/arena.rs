@@ -77,12 +77,12 @@ fn shift_layout(operand: &mut SlotView, elements: usize) {
 /// Returns the lifetime of each buffer, in the order of first use. All offsets are 0.
 pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
     let mut allocations: Vec<BufferAllocation> = Vec::new();
-    let mut at: HashMap<Slot, usize> = HashMap::new();
+    let mut index_of: HashMap<Slot, usize> = HashMap::new();
     let touch = |slot: Slot, launch: usize| {
         if !matches!(plan.role(slot), SlotRole::Scratch | SlotRole::Input) {
             return;
         }
-        let index = *at.entry(slot).or_insert_with(|| {
+        let index = *index_of.entry(slot).or_insert_with(|| {
             let first = if plan.role(slot) == SlotRole::Input { 0 } else { launch };
             allocations.push(BufferAllocation { slot, offset: 0, bytes: plan.slots[slot], first, last: launch });
             allocations.len() - 1
