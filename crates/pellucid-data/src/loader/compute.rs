@@ -20,12 +20,19 @@ pub(crate) struct BatchRange {
 /// `index(i)` is the index of sample i of the batch in error messages.
 pub(crate) fn compute_batch<B>(
     range: BatchRange,
-    index: impl FnOnce(usize) -> usize,
+    index: impl Fn(usize) -> usize,
     f: impl FnOnce() -> Result<B>,
 ) -> Result<B> {
     let (result, failed) = with_batch(range.seed, range.first, range.len, || {
         let _modes = (no_grad(), autocast_off());
-        catch_panic("the computation", f)
+        catch_unwind(AssertUnwindSafe(f))
+    });
+    let result = result.unwrap_or_else(|panic| {
+        let subject = match failed {
+            Some(_) => "the computation".to_string(),
+            None => format!("the computation of the batch of {}", list_samples(range.len, &index)),
+        };
+        Err(panic_error(&subject, &*panic))
     });
     result.map_err(|error| match failed {
         Some(sample) => Error::Sample { index: index(sample), source: Box::new(error) },
@@ -33,14 +40,22 @@ pub(crate) fn compute_batch<B>(
     })
 }
 
-/// Runs `f`. A panic of `subject` becomes an error with its message.
-pub(crate) fn catch_panic<R>(subject: &str, f: impl FnOnce() -> Result<R>) -> Result<R> {
-    catch_unwind(AssertUnwindSafe(f))
-        .unwrap_or_else(|panic| Err(Error::invalid(OP, format!("{subject} panicked: {}", panic_message(&*panic)))))
+/// Returns the indices of the samples of a batch for an error message.
+fn list_samples(len: usize, index: impl Fn(usize) -> usize) -> String {
+    const SHOWN: usize = 24;
+    let shown: Vec<usize> = (0..len.min(SHOWN)).map(index).collect();
+    let rest = if len > SHOWN { format!(" and {} more", len - SHOWN) } else { String::new() };
+    format!("samples {shown:?}{rest}")
 }
 
-/// Returns the message of a panic.
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
+/// Runs `f`. A panic of `subject` becomes an error with its message.
+pub(crate) fn catch_panic<R>(subject: &str, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(panic_error(subject, &*panic)))
+}
+
+/// Returns the error for a panic, with its message.
+fn panic_error(subject: &str, panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown panic payload")
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown panic payload");
+    Error::invalid(OP, format!("{subject} panicked: {text}"))
 }

@@ -18,7 +18,7 @@ pub(crate) use missing::{filled_with, statistic};
 use crate::dataset::{SplitLength, split_indices};
 use crate::random::vec_with_capacity;
 use column::{column_floats, text_error};
-use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use pellucid_tensor::{DType, Error, Result, Scalar, Tensor, ops};
 use std::collections::HashMap;
 use std::fmt;
 
@@ -87,6 +87,22 @@ fn list_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let shown: Vec<&str> = names.take(SHOWN).collect();
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{rest}", shown.join(", "))
+}
+
+/// Returns an error if a dtype rounds a number to an integer, or cannot represent it because of its size.
+fn check_represented(name: &str, column: &Column, dtype: DType) -> Result<()> {
+    let (_, largest) = dtype.range();
+    let is_represented = |value: Scalar| match value {
+        Scalar::Float(x) if dtype.is_float() => !x.is_finite() || x.abs() <= largest.to_f64(),
+        _ => dtype.represents(value),
+    };
+    let outside = match column {
+        Column::Float(values) => values.iter().find(|&&x| !is_represented(x.into())).map(|x| format!("{x:?}")),
+        Column::Integer(values) => values.iter().find(|&&x| !is_represented(x.into())).map(i64::to_string),
+        Column::Category(_) => None,
+    };
+    let Some(value) = outside else { return Ok(()) };
+    Err(invalid(format!("the column {name:?} has the value {value}, which {dtype} does not represent")))
 }
 
 impl Table {
@@ -277,6 +293,9 @@ impl Table {
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
         let shape = [self.rows, columns.len()];
+        for (name, column) in &columns {
+            check_represented(name, column, dtype)?;
+        }
         // `i64` represents integers beyond 2⁵³ exactly.
         if columns.iter().all(|(_, column)| matches!(column, Column::Integer(_))) && !dtype.is_float() {
             let lists: Vec<&Vec<i64>> = columns
@@ -287,13 +306,6 @@ impl Table {
         }
         let lists = columns.iter().map(|(name, column)| column_floats(OP, name, column)).collect::<Result<Vec<_>>>()?;
         let lists: Vec<&Vec<f64>> = lists.iter().collect();
-        if !dtype.is_float() {
-            for ((name, _), values) in columns.iter().zip(&lists) {
-                if let Some(value) = values.iter().find(|value| value.fract() != 0.0) {
-                    return Err(invalid(format!("the column {name:?} has the value {value}, which {dtype} rounds")));
-                }
-            }
-        }
         ops::to_dtype(&Tensor::try_new(interleave(&lists, self.rows)?, shape)?, dtype)
     }
 

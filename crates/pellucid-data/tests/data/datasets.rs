@@ -125,3 +125,9 @@ fn random_splits_have_all_samples_once() {
         assert!(random_split(data(), wrong, 0).is_err());
     }
 }
+
+#[test]
+fn an_index_error_states_the_range() {
+    let error = TensorDataset::new(&[Tensor::ones([2, 1], DType::F32)]).get(7).unwrap_err().to_string();
+    assert!(error.ends_with("indices must be in 0..2"), "{error}");
+}

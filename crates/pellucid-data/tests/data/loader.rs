@@ -325,3 +325,18 @@ fn a_panic_of_a_sampler_is_an_error() {
     let error = loader.try_epoch().map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("the sampler panicked: no order"), "{error}");
 }
+
+#[test]
+fn a_panic_of_a_collation_names_the_samples() {
+    for workers in [0, 2] {
+        let options = LoaderOptions { batch_size: 2, workers, ..Default::default() };
+        let mut loader = DataLoader::with_collate(from_fn(6, Ok), options, |samples: Vec<usize>| {
+            assert_ne!(samples[0], 2, "no batch");
+            Ok(samples)
+        });
+        let batches: Vec<_> = loader.epoch().collect();
+        assert_eq!((batches[0].as_ref().unwrap(), batches[2].as_ref().unwrap()), (&vec![0, 1], &vec![4, 5]));
+        let error = batches[1].as_ref().unwrap_err().to_string();
+        assert!(error.contains("the batch of samples [2, 3] panicked: ") && error.contains("no batch"), "{error}");
+    }
+}

@@ -57,6 +57,19 @@ fn errors_name_the_column_the_row_and_a_remedy() {
 }
 
 #[test]
+fn values_outside_of_the_range_of_a_dtype_are_errors() {
+    let columns = [("far", Column::from(vec![1e39, f64::INFINITY])), ("count", Column::from(vec![300, -1]))];
+    let table = Table::from_columns(columns).unwrap();
+    let tensor =
+        |name: &str, dtype: DType| table.tensor_with(&[name], TableTensorOptions { dtype, ..Default::default() });
+    assert!(text(tensor("far", DType::F32)).contains(r#""far" has the value 1e39, which f32 does not represent"#));
+    assert_eq!(tensor("far", DType::F64).unwrap().to_vec::<f64>(), [1e39, f64::INFINITY]);
+    assert!(text(tensor("count", DType::U8)).contains("300"));
+    assert!(text(tensor("count", DType::I8)).contains("300"));
+    assert_eq!(tensor("count", DType::I16).unwrap().to_vec::<i16>(), [300, -1]);
+}
+
+#[test]
 fn tensors_have_the_values_of_columns() {
     let table = animals();
     let options = TableTensorOptions { dtype: DType::F64, allow_missing: true };

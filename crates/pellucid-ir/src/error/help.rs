@@ -59,7 +59,7 @@ pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {
         // `narrow` reports the start or the end of the range.
         "narrow" => format!("; start must be at least -{len}, and start + length at most {len}"),
         _ if len == 0 => "; the axis is empty".to_string(),
-        "max_unpool1d" | "max_unpool2d" | "max_unpool3d" => format!("; indices must be in 0..{len}"),
+        "max_unpool1d" | "max_unpool2d" | "max_unpool3d" | "dataset" => format!("; indices must be in 0..{len}"),
         "rnn" | "gru" | "lstm" => format!("; lengths of sequences must be in 0..={}", len - 1),
         _ => format!("; indices must be in -{len}..={}", len - 1),
     }

@@ -1,6 +1,6 @@
 //! Type erasure of the task and the loaders of a run.
 
-use super::loader::{EpochBatchIter, EpochLoader};
+use super::loader::{EntireEpoch, EpochBatchIter, EpochLoader, state_of};
 use super::task::{BatchScores, NamedScalars, TrainingTask};
 use pellucid_data::BatchPosition;
 use pellucid_nn::loss::BatchWeight;
@@ -41,8 +41,8 @@ pub(super) trait RunParts {
 
     fn is_validated(&self) -> bool;
 
-    /// Begins the batches of an evaluation, and returns their position.
-    fn begin_validation(&mut self) -> Result<BatchPosition>;
+    /// Begins the batches of an evaluation.
+    fn begin_validation(&mut self) -> Result<()>;
 
     /// Reads the next batch of an evaluation, and returns its number of samples.
     fn next_validation(&mut self) -> Option<Result<usize>>;
@@ -72,11 +72,9 @@ pub(super) struct BoundRun<'t, 'v, 'm, T: TrainingTask> {
     train: Option<&'t mut dyn EpochLoader<T::Batch>>,
     validation: Option<&'v mut dyn EpochLoader<T::Batch>>,
     batches: Option<EpochBatchIter<T::Batch>>,
-    validated: Option<EpochBatchIter<T::Batch>>,
+    validated: Option<EntireEpoch<T::Batch>>,
     /// The current batch.
     batch: Option<T::Batch>,
-    /// The position of a loader that is evaluated in the middle of an epoch.
-    interrupted: Option<StateDict>,
 }
 
 impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
@@ -85,27 +83,11 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
         train: &'t mut dyn EpochLoader<T::Batch>,
         validation: Option<&'v mut dyn EpochLoader<T::Batch>>,
     ) -> Self {
-        BoundRun {
-            task,
-            train: Some(train),
-            validation,
-            batches: None,
-            validated: None,
-            batch: None,
-            interrupted: None,
-        }
+        BoundRun { task, train: Some(train), validation, batches: None, validated: None, batch: None }
     }
 
     pub(super) fn evaluation(task: &'m mut T, batches: &'v mut dyn EpochLoader<T::Batch>) -> Self {
-        BoundRun {
-            task,
-            train: None,
-            validation: Some(batches),
-            batches: None,
-            validated: None,
-            batch: None,
-            interrupted: None,
-        }
+        BoundRun { task, train: None, validation: Some(batches), batches: None, validated: None, batch: None }
     }
 
     /// Stores a batch, and returns its number of samples.
@@ -120,11 +102,6 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
 /// Returns the error for a call before the first batch was read.
 fn no_batch() -> Error {
     Error::invalid("fit", "there is no batch")
-}
-
-/// Returns the state of a loader.
-fn state_of(loader: &dyn Stateful) -> Result<StateDict> {
-    Ok(loader.state()?.into_iter().collect())
 }
 
 /// Calls `change`, and restores the state that a loader has before.
@@ -201,23 +178,17 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
         self.validation.is_some()
     }
 
-    fn begin_validation(&mut self) -> Result<BatchPosition> {
+    fn begin_validation(&mut self) -> Result<()> {
+        // An evaluation outside of a run does not change the batches of a later run.
+        let returns = self.train.is_none();
         let validation = self.validation.as_mut().ok_or_else(no_batch)?;
-        if validation.position().batch > 0 {
-            // An evaluation reads a whole epoch, and the loader of a training that was stopped continues where it was.
-            self.interrupted = Some(state_of(validation.as_stateful())?);
-            drop(validation.begin_epoch()?);
-        }
-        let position = validation.position();
-        self.validated = Some(validation.begin_epoch()?);
-        Ok(position)
+        self.validated = Some(EntireEpoch::begin(&mut **validation, returns)?);
+        Ok(())
     }
 
     fn next_validation(&mut self) -> Option<Result<usize>> {
-        match self.validated.as_mut()?.next() {
-            Some(batch) => Some(self.keep(batch)),
-            None => self.end_validation().err().map(Err),
-        }
+        let batch = self.validated.as_mut()?.batches.next()?;
+        Some(self.keep(batch))
     }
 
     fn evaluate_step(&mut self) -> Result<BatchScores> {
@@ -225,9 +196,9 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
     }
 
     fn end_validation(&mut self) -> Result<()> {
-        (self.validated, self.batch) = (None, None);
-        match (self.interrupted.take(), &self.validation) {
-            (Some(state), Some(validation)) => validation.as_stateful().prepare_load(&state)?.commit(),
+        self.batch = None;
+        match (self.validated.take(), &self.validation) {
+            (Some(epoch), Some(validation)) => epoch.end(&**validation),
             _ => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! [`EpochLoader`]: loaders from which a trainer reads batches.
 
 use pellucid_data::{BatchPosition, Batches, DataLoader, StreamLoader};
-use pellucid_nn::Stateful;
+use pellucid_nn::{StateDict, Stateful};
 use pellucid_tensor::{Result, Tensor};
 
 /// The batches of an epoch. Each item may be an error.
@@ -35,6 +35,37 @@ pub trait EpochLoader<B> {
 
     /// Returns the loader as a part of a checkpoint.
     fn as_stateful(&self) -> &dyn Stateful;
+}
+
+/// An entire epoch of a loader for an evaluation.
+pub(super) struct EntireEpoch<B> {
+    pub(super) batches: EpochBatchIter<B>,
+    /// The position to which the loader returns.
+    before: Option<StateDict>,
+}
+
+impl<B> EntireEpoch<B> {
+    /// Begins an epoch with its first batch. After the epoch, the loader returns to its position if `returns` is true
+    /// or the loader is in the middle of an epoch.
+    pub(super) fn begin(loader: &mut dyn EpochLoader<B>, returns: bool) -> Result<EntireEpoch<B>> {
+        let is_interrupted = loader.position().batch > 0;
+        let before = (returns || is_interrupted).then(|| state_of(loader.as_stateful())).transpose()?;
+        if is_interrupted {
+            drop(loader.begin_epoch()?);
+        }
+        Ok(EntireEpoch { batches: loader.begin_epoch()?, before })
+    }
+
+    /// Ends the epoch, also before its last batch.
+    pub(super) fn end(self, loader: &dyn EpochLoader<B>) -> Result<()> {
+        drop(self.batches);
+        self.before.map_or(Ok(()), |before| loader.as_stateful().prepare_load(&before)?.commit())
+    }
+}
+
+/// Returns the state of a loader.
+pub(super) fn state_of(loader: &dyn Stateful) -> Result<StateDict> {
+    Ok(loader.state()?.into_iter().collect())
 }
 
 /// Conversion of a batch of a loader to a batch `B` of a training task.

@@ -49,6 +49,7 @@ use crate::log::{History, Logger};
 use crate::metrics::{Goal, Metric};
 use bound::BoundRun;
 use core::RunCore;
+use loader::EntireEpoch;
 use pellucid_derive::panicking_form;
 use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
@@ -276,7 +277,7 @@ where
     }
 
     /// Returns the outputs of the model for all samples of an epoch, concatenated along the first axis in the order of
-    /// the loader, in evaluation mode. The targets are not used.
+    /// the loader, in evaluation mode. The targets are not used. The loader then returns to its position.
     ///
     /// ```
     /// use pellucid::prelude::*;
@@ -293,17 +294,17 @@ where
     /// # Errors
     /// [`Error::Evaluation`] with the failed batch; the errors of the loader.
     pub fn predict_batches(&self, batches: &mut dyn EpochLoader<(X, Tensor)>) -> Result<Tensor> {
-        let mut outputs = Vec::new();
-        for batch in batches.begin_epoch()? {
-            let batch_number = outputs.len() + 1;
-            let error_of = |samples: usize| {
-                move |error| Error::Evaluation { batch: batch_number, samples, source: Box::new(error) }
-            };
+        let mut epoch = EntireEpoch::begin(batches, true)?;
+        let outputs = (&mut epoch.batches).enumerate().map(|(index, batch)| {
+            let error_of =
+                |samples: usize| move |error| Error::Evaluation { batch: index + 1, samples, source: Box::new(error) };
             let (x, y) = batch.map_err(error_of(0))?;
             let samples = y.shape().first().copied().unwrap_or(1);
-            outputs.push(self.task.predict(&x).map_err(error_of(samples))?);
-        }
-        ops::concatenate(&outputs, 0)
+            self.task.predict(&x).map_err(error_of(samples))
+        });
+        let outputs = outputs.collect::<Result<Vec<Tensor>>>();
+        epoch.end(batches)?;
+        ops::concatenate(&outputs?, 0)
     }
 }
 
@@ -553,9 +554,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
 
     /// Returns the mean losses and the metrics of the batches, in evaluation mode: `loss`, and for example `accuracy`.
     /// It uses the weights of the model. After a run with [`ema`](Trainer::ema), these are not the averages, which
-    /// [`use_averages`](Trainer::use_averages) copies into the model.
-    ///
-    /// A loader in the middle of an epoch is evaluated over an entire epoch, and then returns to its position.
+    /// [`use_averages`](Trainer::use_averages) copies into the model. It reads an entire epoch of the loader, which then
+    /// returns to its position.
     ///
     /// # Errors
     /// [`Error::Evaluation`] for a failed batch or metric; [`Error::InvalidArgument`] before the `fit` that

@@ -16,6 +16,7 @@ use pellucid_data::BatchPosition;
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{Checkpoint, StateDict};
 use pellucid_tensor::{Error, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
 /// The reason why the steps of an epoch have ended.
@@ -130,14 +131,15 @@ impl RunCore<'_> {
         report.begin_epoch(epoch, parts.batch_count(), parts.position().batch);
         let mut at_end = None;
         let mut meter = LossMeter::default();
-        let end = self.run_steps(parts, signals, report, &mut meter, &mut at_end);
+        let run_steps = || self.run_steps(parts, signals, report, &mut meter, &mut at_end);
+        let end = catch_unwind(AssertUnwindSafe(run_steps));
         report.end_steps();
-        if end.is_err() {
+        if !matches!(end, Ok(Ok(_))) {
             // Another call of `fit` continues after the batch that failed.
             let _ = meter.read(&mut self.state.0.borrow_mut());
             parts.pause_batches()?;
         }
-        let end = end?;
+        let end = end.unwrap_or_else(|panic| resume_unwind(panic))?;
         let stopped = match end {
             StepsEnd::Stopped(reason) => {
                 parts.pause_batches()?;
@@ -157,10 +159,15 @@ impl RunCore<'_> {
         };
         parts.end_batches();
         parts.end_epoch()?;
-        let validated = match stopped {
-            None => self.validated_scores(parts, start, signals),
+        let validate = || match stopped {
+            None => self.validate_epoch(parts, start, signals),
             Some(_) => Ok(None),
         };
+        let validated = catch_unwind(AssertUnwindSafe(validate));
+        let validated = validated.unwrap_or_else(|panic| {
+            let _ = parts.load_batches_state(&at_end);
+            resume_unwind(panic)
+        });
         match validated {
             Ok(Some((scores, improvement))) => {
                 let stopped = self.end_epoch(parts, &scores, improvement)?;
@@ -183,6 +190,20 @@ impl RunCore<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// Validates after an epoch, and writes the weights if the epoch is the best. Returns `None` after a signal.
+    fn validate_epoch(
+        &mut self,
+        parts: &mut dyn RunParts,
+        start: Instant,
+        signals: &TerminationSignals,
+    ) -> Result<Option<(Scores, Improvement)>> {
+        let validated = self.validated_scores(parts, start, signals)?;
+        if validated.as_ref().is_some_and(|(_, improvement)| improvement.is_best) {
+            self.save_best(parts)?;
+        }
+        Ok(validated)
     }
 
     fn report_stop(&self, reason: StopReason, report: &RunReport) -> StopReason {
@@ -263,6 +284,13 @@ impl RunCore<'_> {
             progress.step
         };
         let is_logged = step.is_multiple_of(self.log_every);
+        let mut rates = Scores::default();
+        if is_logged && !self.loggers.is_empty() {
+            push_rates(parts, &mut rates);
+        }
+        // The schedules advance with the number of steps, also if a logger or a callback fails.
+        let optimizers = parts.optimizers();
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step, &optimizers))?;
         let weight = parts.batch_weight()?;
         let values = meter.add(&mut self.state.0.borrow_mut(), &scalars, (&weight, samples), is_logged)?;
         if let Some((_, loss)) = values.first() {
@@ -277,11 +305,9 @@ impl RunCore<'_> {
         }
         report.step(values);
         let values = values.to_vec();
-        if is_logged && !self.loggers.is_empty() {
-            self.log_step(step, &values, parts)?;
+        if is_logged {
+            self.log_step(step, &values, &rates)?;
         }
-        let optimizers = parts.optimizers();
-        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step, &optimizers))?;
         let stops = self.emit(TrainingEvent::StepEnded { step, scalars: &values })?;
         if !self.callbacks.is_empty() {
             store_rates(parts, false)?;
@@ -290,11 +316,8 @@ impl RunCore<'_> {
     }
 
     /// Logs the losses of a step and its learning rates.
-    fn log_step(&mut self, step: usize, values: &[(&'static str, f64)], parts: &dyn RunParts) -> Result<()> {
-        let mut scores = Scores::default();
-        values.iter().for_each(|(name, value)| scores.push(*name, *value));
-        push_rates(parts, &mut scores);
-        let values: Vec<(&str, f64)> = scores.iter().collect();
+    fn log_step(&mut self, step: usize, losses: &[(&'static str, f64)], rates: &Scores) -> Result<()> {
+        let values: Vec<(&str, f64)> = losses.iter().copied().chain(rates.iter()).collect();
         self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &values))
     }
 
@@ -322,15 +345,13 @@ impl RunCore<'_> {
             progress.sums.clear();
             progress.weight = 0.0;
         }
-        self.log_epoch(scores)?;
+        // The schedules advance with the number of epochs, also if a logger or a callback fails.
         let optimizers = parts.optimizers();
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch, &optimizers))?;
         self.schedules.iter_mut().try_for_each(|schedule| schedule.measure(improvement.value, &optimizers))?;
+        self.log_epoch(scores)?;
         let (epoch, step) = (self.epoch(), self.step());
         tracing::info!(epoch, step, %scores, "completed an epoch");
-        if improvement.is_best {
-            self.save_best(parts)?;
-        }
         // The state is saved after the event, so it contains the changes of callbacks.
         let requested = self.emit(TrainingEvent::EpochEnded { epoch, scores })?;
         store_rates(parts, true)?;
@@ -353,7 +374,7 @@ impl RunCore<'_> {
     ) -> Result<StopReason> {
         // The validation at the end of the epoch reads the same batches.
         let loaders = parts.batches_state()?;
-        let validated = self.validated_scores(parts, start, signals);
+        let validated = self.validate_epoch(parts, start, signals);
         parts.load_batches_state(&loaders)?;
         let Some((scores, improvement)) = validated? else {
             return Ok(self.report_stop(StopReason::Interrupted, report));
@@ -361,9 +382,6 @@ impl RunCore<'_> {
         improvement.note(&mut self.state.0.borrow_mut(), false);
         self.log_epoch(&scores)?;
         self.has_partial_row = true;
-        if improvement.is_best {
-            self.save_best(parts)?;
-        }
         let epoch = self.epoch() + 1;
         report.end_epoch(epoch, self.epochs, &scores);
         self.emit(TrainingEvent::EpochEnded { epoch, scores: &scores })?;

@@ -52,8 +52,8 @@ impl RunCore<'_> {
         signals: Option<&TerminationSignals>,
     ) -> Result<Option<Scores>> {
         self.metrics.iter_mut().for_each(|metric| metric.reset());
-        let batches = parts.begin_validation()?.batch;
-        let scores = self.evaluate_batches(parts, signals, batches);
+        parts.begin_validation()?;
+        let scores = self.evaluate_batches(parts, signals);
         parts.end_validation()?;
         scores
     }
@@ -62,9 +62,8 @@ impl RunCore<'_> {
         &mut self,
         parts: &mut dyn RunParts,
         signals: Option<&TerminationSignals>,
-        mut batch: usize,
     ) -> Result<Option<Scores>> {
-        let (mut meter, mut sums) = (LossMeter::default(), RunProgress::default());
+        let (mut meter, mut sums, mut batch) = (LossMeter::default(), RunProgress::default(), 0);
         while let Some(samples) = parts.next_validation() {
             batch += 1;
             let batch_error =

@@ -7,7 +7,7 @@ use pellucid::nn::optim::schedule::ExponentialLr;
 use pellucid::nn::{Checkpoint, Dropout};
 use pellucid::prelude::*;
 use pellucid::train::metrics::{Accuracy, Goal, Metric};
-use pellucid::train::{EarlyStopping, FitControl, StopReason, TrainingEvent};
+use pellucid::train::{EarlyStopping, FitControl, Logger, StopReason, TrainingEvent};
 use pellucid::{Error, io};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -457,6 +457,93 @@ fn an_error_within_an_epoch_loses_no_batch() {
     assert_eq!(history.column("step").unwrap(), [8.0, 16.0]);
     assert_eq!(history.column("train_loss"), uninterrupted.column("train_loss"));
     assert_eq!(bits(run.model()), bits(expected.model()));
+}
+
+/// After a panic within an epoch, the next call continues with the rest of the epoch.
+#[test]
+fn a_panic_within_an_epoch_loses_no_batch() {
+    let _generator = isolated_generator();
+    let (mut train, mut validation) = points();
+    let mut expected = trainer().epochs(2);
+    expected.fit(&mut train, Some(&mut validation)).unwrap();
+    for panics_at in [3, 8] {
+        let has_failed = std::sync::atomic::AtomicBool::new(false);
+        let (mut train, mut validation) = points();
+        let mut run = trainer().epochs(2).callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| {
+            if matches!(event, TrainingEvent::StepEnded { step, .. } if *step == panics_at) {
+                assert!(has_failed.swap(true, Ordering::Relaxed), "the callback is broken");
+            }
+            Ok(())
+        });
+        catch_unwind(AssertUnwindSafe(|| run.fit(&mut train, Some(&mut validation)))).unwrap_err();
+        let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!(history.column("step").unwrap(), [8.0, 16.0]);
+        assert_eq!(bits(run.model()), bits(expected.model()));
+    }
+}
+
+/// A logger that fails once.
+struct FailingLogger {
+    step: usize,
+    has_failed: bool,
+}
+
+impl Logger for FailingLogger {
+    fn scalars(&mut self, step: usize, _: &[(&str, f64)]) -> pellucid::Result<()> {
+        if step == self.step && !self.has_failed {
+            self.has_failed = true;
+            return Err(Error::InvalidArgument { op: "disk", reason: "full".into() });
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> pellucid::Result<()> {
+        Ok(())
+    }
+}
+
+/// The schedules advance with the steps and epochs, although a logger fails.
+#[test]
+fn an_error_of_a_logger_does_not_delay_schedules() {
+    let _generator = isolated_generator();
+    let by_steps = |run: SmallTrainer| run.epochs(3).schedule_steps(ExponentialLr { gamma: 0.9 }).log_every(1);
+    let by_epochs = |run: SmallTrainer| run.epochs(3).schedule_epochs(ExponentialLr { gamma: 0.5 }).log_every(100);
+    for (step, is_by_steps) in [(3, true), (8, true), (8, false)] {
+        let scheduled = |run: SmallTrainer| if is_by_steps { by_steps(run) } else { by_epochs(run) };
+        let (mut train, mut validation) = points();
+        let mut expected = scheduled(trainer());
+        let uninterrupted = expected.fit(&mut train, Some(&mut validation)).unwrap();
+        let (mut train, mut validation) = points();
+        let mut run = scheduled(trainer()).logger(FailingLogger { step, has_failed: false });
+        run.fit(&mut train, Some(&mut validation)).unwrap_err();
+        let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!(history.column("lr"), uninterrupted.column("lr"), "{step} {is_by_steps}");
+        assert_eq!(bits(run.model()), bits(expected.model()));
+    }
+}
+
+/// Evaluations and predictions between two calls of `fit` read a whole epoch, and the loader returns to its position.
+#[test]
+fn evaluations_and_predictions_do_not_change_the_batches_of_a_run() {
+    let _generator = isolated_generator();
+    let (mut train, _) = points();
+    let samples = train.samples();
+    let mut expected = trainer().epochs(2);
+    expected.fit(&mut train, None).unwrap();
+    for steps in [3, 8] {
+        let (mut train, _) = points();
+        let mut run = trainer().steps(steps);
+        run.fit(&mut train, None).unwrap();
+        let position = train.position();
+        for _ in 0..2 {
+            assert_eq!(run.predict_batches(&mut train).unwrap().shape()[0], samples);
+            run.evaluate(&mut train).unwrap();
+            assert_eq!(train.position(), position);
+        }
+        let mut run = run.steps(16);
+        run.fit(&mut train, None).unwrap();
+        assert_eq!(bits(run.model()), bits(expected.model()));
+    }
 }
 
 /// The validation after a limited number of steps reads the batches of the validation at the end of the epoch.
