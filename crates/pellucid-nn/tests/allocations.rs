@@ -158,11 +158,14 @@ fn others(found: &mut Vec<String>) {
 fn trainer(found: &mut Vec<String>) {
     let model = sequential![Linear::new(64, 96), Relu, Dropout::new(0.1), Linear::new(96, 10)];
     let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
-    let mut trainer = GraphTrainer::new(&model, loss::CrossEntropyLoss::default(), optimizer)
-        .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
+    let options = StepOptions {
+        before_update: Some(Arc::new(|parameters| clip_grad_norm(parameters, 1.0).map(drop))),
+        ..Default::default()
+    };
+    let mut trainer = GraphTrainer::new(&model, loss::CrossEntropyLoss::default(), optimizer).with_options(options);
     let batches = [32, 16].map(|size| (randn([size, 64]), Tensor::randint(0, 10, [size])));
     for (x, _) in &batches {
-        trainer.compile(x.shape()).unwrap();
+        trainer.prepare(&Tensor::zeros(x.shape(), DType::F32)).unwrap();
     }
     let mut steps = || batches.iter().for_each(|(x, y)| trainer.step(x, y).unwrap());
     (0..4).for_each(|_| steps());
@@ -177,7 +180,7 @@ fn trainer(found: &mut Vec<String>) {
 /// An inference model: batches of two batch sizes.
 fn inference(found: &mut Vec<String>) {
     let model = sequential![Linear::new(64, 96), Relu, Dropout::new(0.1), Linear::new(96, 10)];
-    let mut inference = InferenceModel::new(&model, &[1, 16]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[1, 16]);
     let batches = [16, 1].map(|size| randn([size, 64]));
     let mut launch = || batches.iter().for_each(|x| assert_eq!(inference.launch(x).unwrap().len(), 1));
     (0..4).for_each(|_| launch());

@@ -99,7 +99,7 @@ impl Batch for BTreeMap<String, Tensor> {
 ///
 /// let model = Siamese { encoder: Linear::new(4, 8), head: Linear::new(8, 1) };
 /// let inputs = (Tensor::zeros([2, 4], DType::F32), Tensor::zeros([2, 4], DType::F32));
-/// assert_eq!(InferenceModel::new(&model, &[2])?.run(&inputs)?.shape().dims(), [2, 1]);
+/// assert_eq!(InferenceModel::new(&model, &[2]).run(&inputs)?.shape().dims(), [2, 1]);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(

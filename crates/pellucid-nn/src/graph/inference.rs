@@ -6,11 +6,13 @@ use super::batch::{
 };
 use super::launcher::{Launcher, PerRecording};
 use super::state::ModelState;
-use crate::call::{module_device, trace_hooked_calls};
+use crate::call::{module_device, trace_output};
 use crate::module::DynModule;
 use crate::parameter::in_evaluation_mode;
+use pellucid_derive::panicking_form;
 use pellucid_tensor::{
-    CacheStats, CaptureOptions, DType, Device, Error, Outputs, Result, Shape, Tensor, no_grad, ops, placeholder,
+    CacheStats, CaptureOptions, Captured, DType, Device, Error, Outputs, Result, Shape, Tensor, no_grad, ops,
+    placeholder, unwrap,
 };
 use std::sync::Arc;
 
@@ -35,7 +37,7 @@ const INFERENCE: &str = "inference";
 /// use pellucid::{DType, Tensor, no_grad};
 ///
 /// let model = sequential![Linear::new(4, 16), Relu, Dropout::new(0.5), Linear::new(16, 3)];
-/// let mut inference = InferenceModel::new(&model, &[1, 8, 32])?;
+/// let mut inference = InferenceModel::new(&model, &[1, 8, 32]);
 /// inference.prepare(&Tensor::zeros([1, 4], DType::F32))?; // or else at the first batch of each size
 ///
 /// let x = Tensor::randn([5, 4], DType::F32);
@@ -71,7 +73,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no size, or one is 0.
-    pub fn new(model: M, batch_sizes: &[usize]) -> Result<Self> {
+    #[panicking_form]
+    pub fn try_new(model: M, batch_sizes: &[usize]) -> Result<Self> {
         Ok(InferenceModel::of(Arc::new(model), ascending("batch size", batch_sizes)?, Vec::new()))
     }
 
@@ -104,7 +107,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///
     /// let layers = TransformerEncoder::with_options(8, 2, 1, TransformerOptions { hidden: 16, ..Default::default() });
     /// let encoder = Encoder(Embedding::new(50, 8), layers);
-    /// let mut inference = InferenceModel::new(encoder, &[1, 4])?.with_lengths(&[8, 16])?;
+    /// let mut inference = InferenceModel::new(encoder, &[1, 4]).with_lengths(&[8, 16]);
     /// let (ids, mask) = (Tensor::randint(0, 50, [3, 10]), Tensor::ones([3, 10], DType::Bool));
     /// assert_eq!(inference.run(&(ids, mask))?.shape().dims(), [3, 10, 8]); // runs on [4, 16]
     /// # Ok::<(), pellucid::Error>(())
@@ -112,7 +115,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no length, or one is 0.
-    pub fn with_lengths(self, lengths: &[usize]) -> Result<Self> {
+    #[panicking_form]
+    pub fn try_with_lengths(self, lengths: &[usize]) -> Result<Self> {
         Ok(InferenceModel::of(self.model.model.clone(), self.passes.sizes, ascending("length", lengths)?))
     }
 
@@ -128,7 +132,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// use pellucid::nn::{Linear, Relu, sequential};
     /// use pellucid::{DType, Tensor};
     ///
-    /// let mut inference = InferenceModel::new(sequential![Linear::new(4, 16), Relu, Linear::new(16, 3)], &[1, 8])?;
+    /// let mut inference = InferenceModel::new(sequential![Linear::new(4, 16), Relu, Linear::new(16, 3)], &[1, 8]);
     /// let x = Tensor::randn([5, 4], DType::F32);
     /// let expected = inference.run(&x)?.to_vec::<f32>();
     /// let threads = [(); 2].map(|()| {
@@ -377,13 +381,10 @@ impl<'f> ForwardPasses<'f> {
             passes.accept(x);
             Ok(())
         })?;
-        match &self.launcher {
-            Launcher::Captured(captured, _) => Ok(captured.outputs()),
-            Launcher::Eager(step) => {
-                let device = self.state.as_ref().map_or(Device::cpu(), ModelState::device).to_string();
-                Err(Error::DeviceUnavailable { device, reason: step.reason().to_string() })
-            }
-        }
+        self.launcher.captured().map(Captured::outputs).ok_or_else(|| {
+            let device = self.state.as_ref().map_or(Device::cpu(), ModelState::device).to_string();
+            Error::DeviceUnavailable { device, reason: self.launcher.eager_reason().unwrap_or_default().to_string() }
+        })
     }
 
     /// Returns the number of rows of a batch, and its length. Returns an error if the batch does not fit.
@@ -512,7 +513,7 @@ impl<'f> ForwardPasses<'f> {
     /// Returns the shape of the output, for inputs of this shape.
     fn traced_shape(&self, fill: FilledShape) -> Result<Shape> {
         let inputs = self.placeholders(fill)?;
-        let (output, _) = trace_hooked_calls(&*self.model, &mut || forward_in_evaluation(&*self.model, &inputs))?;
+        let output = trace_output(&*self.model, &mut || forward_in_evaluation(&*self.model, &inputs))?;
         Ok(output.shape().clone())
     }
 

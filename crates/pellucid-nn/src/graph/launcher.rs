@@ -1,44 +1,48 @@
 //! A closure that is captured, or runs eagerly on a device without capture.
 
-use pellucid_tensor::{
-    CacheStats, CaptureOptions, Captured, DType, Error, IntoOutputs, Result, Shape, Tensor, enable_grad, lock,
-};
+use pellucid_tensor::{CacheStats, CaptureOptions, Captured, DType, Error, Result, Shape, Tensor, lock};
 use std::sync::{Arc, Mutex};
 
 /// The operations of a step.
 pub(super) type StepFn<'f> = Box<dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + Send + 'f>;
 
+/// The closure of a step, which a recording and an eager step share.
+type SharedStepFn<'f> = Arc<Mutex<StepFn<'f>>>;
+
 /// A closure, captured or eager. [`Captured`] has the cache of recordings.
 pub(super) enum Launcher<'f> {
-    /// The captured closure, and the step for a device that cannot capture.
-    Captured(Box<Captured<'f>>, EagerStep<'f>),
+    /// The captured closure, and the closure and the limit of the eager step for a device that cannot capture.
+    Captured(Box<Captured<'f>>, SharedStepFn<'f>, usize),
     Eager(EagerStep<'f>),
 }
 
 impl<'f> Launcher<'f> {
     /// Creates a launcher of a closure. Nothing is recorded.
     pub(super) fn new(is_eager: bool, options: CaptureOptions, step: StepFn<'f>) -> Launcher<'f> {
-        let eager = EagerStep::of(step, options.max_recordings);
+        let (step, limit) = (Arc::new(Mutex::new(step)), options.max_recordings);
         if is_eager {
-            return Launcher::Eager(eager.with_reason("its options set `eager`".into()));
+            return Launcher::Eager(EagerStep::new(step, limit, "it was created as an eager step".into()));
         }
-        let step = eager.step.clone();
-        let recorded = move |inputs: &[Tensor]| lock(&step)(inputs);
-        Launcher::Captured(Box::new(Captured::unrecorded(options, recorded)), eager)
+        let shared = step.clone();
+        let recorded = move |inputs: &[Tensor]| lock(&shared)(inputs);
+        Launcher::Captured(Box::new(Captured::unrecorded(options, recorded)), step, limit)
     }
 
-    /// Records the closure for inputs of these shapes and dtypes, unless it is recorded. Returns true if it recorded.
+    /// Records the closure for inputs of these shapes and dtypes, unless it is recorded or runs eagerly. Returns true if
+    /// it recorded.
     pub(super) fn prepare(&mut self, inputs: &[Tensor]) -> Result<bool> {
         self.or_eagerly(|launcher| match launcher {
-            Launcher::Captured(captured, _) => with_references(inputs, &mut |inputs| captured.prepare(inputs)),
-            Launcher::Eager(step) => step.prepare(inputs),
+            Launcher::Captured(captured, ..) => with_references(inputs, &mut |inputs| captured.prepare(inputs)),
+            Launcher::Eager(_) => Ok(false),
         })
     }
 
     /// Executes the closure, recorded if possible, and returns its outputs. The next launch may overwrite them.
     pub(super) fn launch(&mut self, inputs: &[Tensor]) -> Result<&[Tensor]> {
         self.or_eagerly(|launcher| match launcher {
-            Launcher::Captured(captured, _) => with_references(inputs, &mut |inputs| captured.launch(inputs).map(drop)),
+            Launcher::Captured(captured, ..) => {
+                with_references(inputs, &mut |inputs| captured.launch(inputs).map(drop))
+            }
             Launcher::Eager(step) => step.run(inputs),
         })?;
         Ok(self.outputs())
@@ -47,7 +51,7 @@ impl<'f> Launcher<'f> {
     /// Returns the outputs of the latest launch.
     pub(super) fn outputs(&self) -> &[Tensor] {
         match self {
-            Launcher::Captured(captured, _) => captured.outputs().tensors(),
+            Launcher::Captured(captured, ..) => captured.outputs().tensors(),
             Launcher::Eager(step) => &step.outputs,
         }
     }
@@ -55,19 +59,20 @@ impl<'f> Launcher<'f> {
     /// Calls `run`. If the device cannot capture, logs a warning, and runs the closure eagerly now and later.
     fn or_eagerly<R>(&mut self, mut run: impl FnMut(&mut Self) -> Result<R>) -> Result<R> {
         let result = run(self);
-        let (Err(Error::DeviceUnavailable { device, reason }), Launcher::Captured(_, eager)) = (&result, &*self) else {
+        let (Err(Error::DeviceUnavailable { device, reason }), Launcher::Captured(_, step, limit)) = (&result, &*self)
+        else {
             return result;
         };
         tracing::warn!(%device, %reason, "the device cannot capture: the step runs eagerly");
         let reason = format!("{device} cannot capture: {reason}");
-        *self = Launcher::Eager(eager.with_reason(reason));
+        *self = Launcher::Eager(EagerStep::new(step.clone(), *limit, reason));
         run(self)
     }
 
     /// Returns the shape of output `index` of a launch with these inputs; `None` if the launch would record.
     pub(super) fn output_shape(&self, inputs: &[Tensor], index: usize) -> Option<Shape> {
         match self {
-            Launcher::Captured(captured, _) => {
+            Launcher::Captured(captured, ..) => {
                 with_references(inputs, &mut |inputs| captured.output_shapes(inputs)?.nth(index).cloned())
             }
             Launcher::Eager(step) => step.known[step.find(inputs)?].outputs.get(index).cloned(),
@@ -77,7 +82,7 @@ impl<'f> Launcher<'f> {
     /// Returns the statistics of the recordings. An eager closure counts one for each list of shapes and dtypes.
     pub(super) fn cache_stats(&self) -> CacheStats {
         match self {
-            Launcher::Captured(captured, _) => captured.cache_stats(),
+            Launcher::Captured(captured, ..) => captured.cache_stats(),
             Launcher::Eager(step) => CacheStats { len: step.known.len(), ..step.stats },
         }
     }
@@ -85,7 +90,7 @@ impl<'f> Launcher<'f> {
     /// Drops all recordings.
     pub(super) fn drop_recordings(&mut self) {
         match self {
-            Launcher::Captured(captured, _) => captured.drop_recordings(),
+            Launcher::Captured(captured, ..) => captured.drop_recordings(),
             Launcher::Eager(step) => step.known.clear(),
         }
     }
@@ -97,16 +102,12 @@ impl<'f> Launcher<'f> {
 
     /// Returns the captured step.
     pub(super) fn captured(&self) -> Option<&Captured<'f>> {
-        if let Launcher::Captured(captured, _) = self { Some(captured) } else { None }
+        if let Launcher::Captured(captured, ..) = self { Some(captured) } else { None }
     }
 
-    pub(super) fn captured_mut(&mut self) -> Option<&mut Captured<'f>> {
-        if let Launcher::Captured(captured, _) = self { Some(captured) } else { None }
-    }
-
-    /// Returns the step if it runs eagerly.
-    pub(super) fn eager(&self) -> Option<&EagerStep<'f>> {
-        if let Launcher::Eager(step) = self { Some(step) } else { None }
+    /// Returns the reason why the closure runs eagerly; `None` if it is captured.
+    pub(super) fn eager_reason(&self) -> Option<&str> {
+        if let Launcher::Eager(step) = self { Some(&step.reason) } else { None }
     }
 }
 
@@ -155,24 +156,9 @@ fn with_references<R>(inputs: &[Tensor], f: &mut dyn FnMut(&[&Tensor]) -> R) -> 
     }
 }
 
-/// A step that runs eagerly: on a device without capture, because its options set `eager`, or because it was
-/// created from a closure.
-///
-/// ```
-/// use pellucid::nn::graph::mirror::GraphExecLike;
-/// let mut launches = 0;
-/// let mut step = GraphExecLike::new(|| {
-///     launches += 1;
-///     Ok(())
-/// });
-/// step.launch()?;
-/// step.launch()?;
-/// drop(step);
-/// assert_eq!(launches, 2);
-/// # Ok::<(), pellucid::Error>(())
-/// ```
-pub struct EagerStep<'f> {
-    step: Arc<Mutex<StepFn<'f>>>,
+/// A closure that runs eagerly, and the shapes of its runs.
+pub(super) struct EagerStep<'f> {
+    step: SharedStepFn<'f>,
     reason: String,
     /// The maximum number of known lists of shapes.
     limit: usize,
@@ -182,42 +168,15 @@ pub struct EagerStep<'f> {
     stats: CacheStats,
 }
 
-/// The shapes and dtypes of the inputs of an eager step, and the shapes of its outputs.
+/// The shapes and dtypes of the inputs of an eager run, and the shapes of its outputs.
 struct EagerShapes {
     inputs: Vec<(Shape, DType)>,
-    /// Empty before the first run.
     outputs: Vec<Shape>,
 }
 
 impl<'f> EagerStep<'f> {
-    /// Creates a step that calls `step` at each launch.
-    pub fn new(mut step: impl FnMut() -> Result<()> + Send + 'f) -> EagerStep<'f> {
-        EagerStep::of(Box::new(move |_| step().into_outputs()), 1)
-    }
-
-    fn of(step: StepFn<'f>, limit: usize) -> EagerStep<'f> {
-        let (step, reason) = (Arc::new(Mutex::new(step)), "it was created from a closure".into());
+    fn new(step: SharedStepFn<'f>, limit: usize, reason: String) -> EagerStep<'f> {
         EagerStep { step, reason, limit, known: Vec::new(), outputs: Vec::new(), stats: CacheStats::default() }
-    }
-
-    /// Returns this step without results, and with a reason for its eager runs.
-    fn with_reason(&self, reason: String) -> EagerStep<'f> {
-        let (step, limit, stats) = (self.step.clone(), self.limit, CacheStats::default());
-        EagerStep { step, reason, limit, known: Vec::new(), outputs: Vec::new(), stats }
-    }
-
-    /// Returns the reason why the step is not captured.
-    pub fn reason(&self) -> &str {
-        &self.reason
-    }
-
-    /// Runs the step.
-    ///
-    /// # Errors
-    /// The errors of its operations.
-    pub fn launch(&mut self) -> Result<()> {
-        let _on = enable_grad();
-        self.run(&[])
     }
 
     fn find(&self, inputs: &[Tensor]) -> Option<usize> {
@@ -227,43 +186,20 @@ impl<'f> EagerStep<'f> {
         self.known.iter().position(fits)
     }
 
-    /// Returns an error for another number of inputs than before.
-    fn check_number(&self, inputs: &[Tensor]) -> Result<()> {
-        match self.known.last() {
-            Some(known) if known.inputs.len() != inputs.len() => {
-                Err(Error::wrong_number_of_inputs(inputs.len(), known.inputs.len()))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Marks the shapes of these inputs as the most recently used ones, and drops the oldest beyond `limit`. Returns
-    /// true if they are new.
-    fn prepare(&mut self, inputs: &[Tensor]) -> Result<bool> {
-        self.check_number(inputs)?;
-        let found = self.find(inputs);
-        match found {
-            Some(at) => self.known[at..].rotate_left(1),
-            None => {
-                let inputs = inputs.iter().map(|x| (x.shape().clone(), x.dtype())).collect();
-                self.known.push(EagerShapes { inputs, outputs: Vec::new() });
-                self.known.drain(..self.known.len().saturating_sub(self.limit));
-            }
-        }
-        Ok(found.is_none())
-    }
-
+    /// Runs the closure, and marks the shapes of its inputs as the most recently used ones. The oldest shapes beyond
+    /// `limit` are dropped.
     fn run(&mut self, inputs: &[Tensor]) -> Result<()> {
-        self.check_number(inputs)?;
-        match self.find(inputs) {
-            None => self.stats.misses += 1,
-            Some(_) => self.stats.hits += 1,
+        if let Some(known) = self.known.last().filter(|known| known.inputs.len() != inputs.len()) {
+            return Err(Error::wrong_number_of_inputs(inputs.len(), known.inputs.len()));
         }
         self.outputs = lock(&self.step)(inputs)?;
-        self.prepare(inputs)?;
-        if let Some(last) = self.known.last_mut() {
-            last.outputs = self.outputs.iter().map(|output| output.shape().clone()).collect();
-        }
+        let found = self.find(inputs).map(|at| self.known.remove(at));
+        *if found.is_some() { &mut self.stats.hits } else { &mut self.stats.misses } += 1;
+        let shapes = || inputs.iter().map(|x| (x.shape().clone(), x.dtype())).collect();
+        let inputs = found.map_or_else(shapes, |known| known.inputs);
+        let outputs = self.outputs.iter().map(|output| output.shape().clone()).collect();
+        self.known.push(EagerShapes { inputs, outputs });
+        self.known.drain(..self.known.len().saturating_sub(self.limit));
         Ok(())
     }
 }

@@ -33,7 +33,7 @@
 //!
 //! Recording adds the parameters of the model to an optimizer without parameters. An optimizer that leaves out a
 //! parameter that requires a gradient causes [`Error::UntrainedParameters`].
-//! [`GraphTrainer::allow_untrained_parameters`] permits this, for example for a GAN's discriminator, which has its own
+//! [`StepOptions::allow_untrained_parameters`] permits this, for example for a GAN's discriminator, which has its own
 //! optimizer.
 //!
 //! [`Error::UntrainedParameters`]: pellucid_tensor::Error::UntrainedParameters
@@ -50,6 +50,7 @@
 mod batch;
 mod check;
 mod coverage;
+mod gradients;
 mod inference;
 mod launcher;
 pub mod mirror;

@@ -7,12 +7,12 @@ use super::launcher::Launcher;
 use super::options::StepOptions;
 use super::state::ModelState;
 use super::step::{StepComputation, StepCore};
-use crate::call::{module_device, trace_calls, trace_hooked_calls};
+use crate::call::{module_device, trace_output};
 use crate::module::DynModule;
 use crate::optim::Optimizer;
 use crate::parameter::in_evaluation_mode;
 use pellucid_tensor::{
-    CacheStats, CaptureOptions, Captured, DType, Error, Result, Shape, Tensor, enable_grad, eval, no_grad, placeholder,
+    CacheStats, Captured, DType, Error, Result, Shape, Tensor, enable_grad, eval, no_grad, placeholder,
 };
 use std::sync::Arc;
 
@@ -58,28 +58,17 @@ impl<'f> TrainerCore<'f> {
         }
     }
 
-    pub(super) fn options(&self) -> &StepOptions<'f> {
-        &self.step.options
-    }
-
     /// Sets the options, and drops all recordings.
-    pub(super) fn set_options(&mut self, mut options: StepOptions<'f>) {
-        let before = &self.step.options;
-        options.before_update = options.before_update.or(before.before_update.clone());
-        options.allow_untrained_parameters |= before.allow_untrained_parameters;
+    pub(super) fn set_options(&mut self, options: StepOptions<'f>) {
         self.step.set_options(options);
-        self.drop_recordings();
-    }
-
-    pub(super) fn set_limit(&mut self, limit: usize) -> Result<()> {
-        self.step.set_limit(limit)?;
-        self.drop_recordings();
-        Ok(())
-    }
-
-    fn drop_recordings(&mut self) {
-        self.step.drop_recordings();
         self.evaluation = evaluation_of(loss_and_logits(self.model.clone(), self.loss.clone()), &self.step);
+    }
+
+    /// Adds the parameters of model and loss to an optimizer without parameters.
+    pub(super) fn fill_optimizer(&self) -> Result<bool> {
+        let model: &dyn DynModule = &*self.model;
+        model.built_parameters()?;
+        fill_optimizer(model, &*self.loss, &*self.step.optimizer)
     }
 
     pub(super) fn cache_stats(&self) -> CacheStats {
@@ -108,9 +97,9 @@ impl<'f> TrainerCore<'f> {
     /// Records a step for a batch of these shapes and dtypes.
     pub(super) fn prepare(&mut self, x: &dyn BatchTensors) -> Result<()> {
         self.set_inputs(x, None)?;
-        let targets = self.traced_targets(None)?;
-        self.inputs.push(targets);
-        self.recording(x, |core| core.step.prepare(&core.inputs)).map(drop)
+        let targets = self.check_new_batch(None)?;
+        self.inputs.extend(targets);
+        self.recording(x, |core| core.step.prepare(&core.inputs))
     }
 
     /// Launches the step for a batch.
@@ -133,8 +122,8 @@ impl<'f> TrainerCore<'f> {
         })
     }
 
-    /// Calls `launch` with the inputs of a step, which are checked. If the launch will record, the model is traced, and
-    /// the optimizer filled and checked.
+    /// Calls `launch` with the inputs of a step, which are checked. If their shapes are new, the optimizer is filled and
+    /// checked as well.
     fn with_batch<R>(
         &mut self,
         x: &dyn BatchTensors,
@@ -145,12 +134,12 @@ impl<'f> TrainerCore<'f> {
         self.check_state()?;
         match self.step.logits_shape(&self.inputs)? {
             Some(logits) => {
-                check_targets(&*self.loss, &logits, y)?;
+                self.check_targets(&logits, y)?;
                 self.frozen.check()?;
                 launch(self)
             }
             None => {
-                self.traced_targets(Some(y))?;
+                self.check_new_batch(Some(y))?;
                 self.recording(x, launch)
             }
         }
@@ -167,13 +156,12 @@ impl<'f> TrainerCore<'f> {
         self.set_inputs(x, Some(y))?;
         self.check_state()?;
         match self.evaluation.output_shape(&self.inputs, 1) {
-            Some(logits) => check_targets(&*self.loss, &logits, y)?,
-            None => {
-                in_evaluation_mode(|| self.traced_targets(Some(y)))?;
-                self.accept(x);
-            }
+            Some(logits) => self.check_targets(&logits, y)?,
+            None => in_evaluation_mode(|| self.check_new_batch(Some(y))).map(drop)?,
         }
-        self.evaluate_again()
+        self.evaluate_again()?;
+        self.accept(x);
+        Ok(self.evaluation.outputs())
     }
 
     /// Returns loss and logits of the last batch in evaluation mode.
@@ -183,7 +171,7 @@ impl<'f> TrainerCore<'f> {
         let _off = no_grad();
         let before = self.evaluation.cache_stats();
         self.evaluation.launch(&self.inputs)?;
-        log_recording(before, self.evaluation.cache_stats(), &self.inputs, self.step.max_recordings);
+        log_recording(before, self.evaluation.cache_stats(), &self.inputs, self.step.options.max_recordings);
         Ok(self.evaluation.outputs())
     }
 
@@ -211,27 +199,39 @@ impl<'f> TrainerCore<'f> {
 
     /// Traces the model for the current inputs, whose values are not used: lazy layers are built, and an error names
     /// the layer that rejects its input. Returns targets without values. `y` are the targets, if they are known.
-    fn traced_targets(&self, y: Option<&Tensor>) -> Result<Tensor> {
-        let model: &dyn DynModule = &*self.model;
-        model.supports_capture()?;
+    ///
+    /// A step that runs eagerly may read values, and its operations check its inputs: the model is traced only if it has
+    /// lazy layers to build, and there are no targets.
+    fn check_new_batch(&self, y: Option<&Tensor>) -> Result<Option<Tensor>> {
+        self.step.options.check("prepare")?;
+        let (model, is_eager): (&dyn DynModule, _) = (&*self.model, self.step.options.eager);
+        if is_eager && model.built_parameters().is_ok() {
+            return Ok(None);
+        }
+        if !is_eager {
+            model.supports_capture()?;
+        }
         let like = |x: &Tensor| placeholder(x.device(), x.shape(), x.dtype());
         let inputs = &self.inputs[..self.inputs.len() - usize::from(y.is_some())];
         let inputs = inputs.iter().map(like).collect::<Result<Vec<_>>>()?;
-        let output = || {
+        let logits = trace_output(model, &mut || {
             let _on = enable_grad();
             self.model.output(&inputs)
-        };
-        let input_dtype = inputs.first().map(Tensor::dtype);
+        })?;
+        if is_eager { Ok(None) } else { self.targets(&logits, inputs.first().map(Tensor::dtype), y).map(Some) }
+    }
+
+    /// Returns an error for targets of the right shape and dtype with a value that the loss rejects. An eager loss
+    /// checks its targets itself.
+    fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
         if self.step.options.eager {
-            // Hooks of an eager step may read values.
-            let unhooked =
-                trace_calls(model, &mut { output }).and_then(|(logits, _)| self.targets(&logits, input_dtype, y));
-            if unhooked.is_ok() {
-                return unhooked;
-            }
+            return Ok(());
         }
-        let (logits, _) = trace_hooked_calls(model, &mut { output })?;
-        self.targets(&logits, input_dtype, y)
+        // The launch needs the values in any case.
+        if y.device().is_cpu() && !y.is_readable() {
+            eval([y])?;
+        }
+        self.loss.check_targets(logits, y).map_err(of_loss)
     }
 
     /// Returns targets without values for these logits, and checks the targets `y`, if they are known.
@@ -247,7 +247,7 @@ impl<'f> TrainerCore<'f> {
         };
         if let Some(y) = y {
             check_target_shape(SET_BATCH, y, &expected, logits.shape()).map_err(of_loss)?;
-            check_targets(&*self.loss, logits.shape(), y)?;
+            self.check_targets(logits.shape(), y)?;
         }
         let (shape, dtype) = expected;
         // Under autocast, targets usually have the dtype of the input, not of the logits.
@@ -268,7 +268,7 @@ impl<'f> TrainerCore<'f> {
         });
         if result.is_ok() || self.step.cache_stats().len > before.len {
             self.accept(x);
-            log_recording(before, self.step.cache_stats(), &self.inputs, self.step.max_recordings);
+            log_recording(before, self.step.cache_stats(), &self.inputs, self.step.options.max_recordings);
         } else if is_filled {
             optimizer.unfill();
         }
@@ -306,8 +306,7 @@ fn evaluation_of<'f>(compute: StepComputation<'f>, step: &StepCore<'f>) -> Launc
         let _off = no_grad();
         in_evaluation_mode(|| compute(inputs))
     };
-    let options = CaptureOptions { max_recordings: step.max_recordings, ..CaptureOptions::default() };
-    Launcher::new(step.options.eager, options, Box::new(evaluate))
+    Launcher::new(step.options.eager, step.options.capture_options(), Box::new(evaluate))
 }
 
 /// Returns an error unless the targets have the expected shape, and both have integers, floats or booleans.
@@ -336,15 +335,6 @@ pub(super) fn check_target_shape(
         return Err(Error::dtypes(op, [y.dtype(), *dtype], help));
     }
     Ok(())
-}
-
-/// Returns an error for targets of the right shape and dtype with a value that the loss rejects.
-pub(super) fn check_targets<'f>(loss: &(dyn StepLoss + 'f), logits: &Shape, y: &Tensor) -> Result<()> {
-    // The launch needs the values in any case.
-    if y.device().is_cpu() && !y.is_readable() {
-        eval([y])?;
-    }
-    loss.check_targets(logits, y).map_err(of_loss)
 }
 
 /// Returns the error of a loss.

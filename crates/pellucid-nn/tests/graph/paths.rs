@@ -80,7 +80,7 @@ fn trainers_follow_the_path() {
         let (recorded, hand_optimizer) = (optimizer(&by_graph), optimizer(&by_hand));
         let mut trainer = GraphTrainer::new(&by_graph, loss.clone(), recorded)
             .with_options(StepOptions { eager, ..Default::default() });
-        trainer.compile(&[BATCH, 6]).unwrap();
+        trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).unwrap();
         let gradients = |model: &Sequential| model.parameters().iter().map(|p| p.grad()).collect::<Vec<_>>();
         let bound = gradients(&by_graph);
         for (seed, ways) in WAYS.into_iter().enumerate() {
