@@ -2,7 +2,7 @@
 //!
 //! The allocator counts for the entire process, so one test runs all steps in turn.
 
-use pellucid_nn::graph::{GraphTrainer, InferenceModel};
+use pellucid_nn::graph::{GraphTrainer, InferenceModel, StepOptions};
 use pellucid_nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm};
 use pellucid_nn::{
     BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, Linear, Lstm, MaxPool2d, Module, Relu, Sequential,
@@ -10,6 +10,7 @@ use pellucid_nn::{
 };
 use pellucid_tensor::{DType, Device, Tensor, autocast, capture_local, manual_seed, ops};
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);

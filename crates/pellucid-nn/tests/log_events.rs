@@ -5,7 +5,7 @@ mod event_log;
 
 use event_log::{assert_events, events};
 use pellucid_nn::graph::mirror::infer_grad_scale;
-use pellucid_nn::graph::{GraphTrainer, InferenceModel};
+use pellucid_nn::graph::{GraphTrainer, InferenceModel, StepOptions};
 use pellucid_nn::loss::{CrossEntropyLoss, MseLoss, Reduction};
 use pellucid_nn::optim::{Sgd, SgdOptions};
 use pellucid_nn::{Linear, Module};

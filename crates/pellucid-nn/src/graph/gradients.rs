@@ -136,23 +136,14 @@ pub(super) type Reached = Arc<[bool]>;
 /// The parameters that each recording of a pass reaches.
 #[derive(Default)]
 pub(super) struct ReachedParameters {
-    /// The parameters that the pass reaches which was recorded last, or run eagerly.
-    recorded: Arc<Mutex<Reached>>,
+    /// The parameters that the pass reaches which was recorded last, or run eagerly. The pass sets them.
+    pub(super) recorded: Arc<Mutex<Reached>>,
     known: PerRecording<Reached>,
 }
 
 impl ReachedParameters {
-    /// Returns a variable in which a pass stores the parameters that it reaches.
-    pub(super) fn recorded(&self) -> Arc<Mutex<Reached>> {
-        self.recorded.clone()
-    }
-
     /// Returns the parameters that the pass reaches which was launched or prepared last.
     pub(super) fn of_latest(&mut self, pass: &Launcher<'_>) -> Result<Reached> {
         self.known.of_latest(pass, || Ok(lock(&self.recorded).clone())).cloned()
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.known.clear();
     }
 }

@@ -1,9 +1,6 @@
 //! A model for inference: forward passes that are recorded once for each of a few shapes.
 
-use super::batch::{
-    Batch, BatchTensors, BoundModel, Model, ModelOfInputs, check_batch_count, check_batch_dtype, check_batch_name,
-    placed,
-};
+use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelOfInputs, check_batch_dtype, placed};
 use super::launcher::{Launcher, PerRecording};
 use super::state::ModelState;
 use crate::call::{module_device, trace_output};
@@ -221,8 +218,10 @@ struct ForwardPasses<'f> {
     sizes: Vec<usize>,
     /// The listed lengths of axis 1, ascending; empty if axis 1 is an axis like all others.
     lengths: Vec<usize>,
-    /// The inputs of the first batch that was not rejected.
-    expected: Vec<ExpectedInput>,
+    /// The names of the inputs of the first batch that was not rejected, and their shapes (axis 0 and the length may
+    /// differ in other batches) and dtypes.
+    names: Vec<String>,
+    expected: Vec<(Shape, DType)>,
     /// The recordings, for the tensors of the model in `state`.
     launcher: Launcher<'f>,
     state: Option<ModelState<'f>>,
@@ -230,13 +229,6 @@ struct ForwardPasses<'f> {
     axes: PerRecording<OutputAxes>,
     /// The inputs of the current launch.
     inputs: Vec<Tensor>,
-}
-
-/// An input: its name, its shape (axis 0 and the length may differ), and its dtype.
-struct ExpectedInput {
-    name: String,
-    shape: Shape,
-    dtype: DType,
 }
 
 /// The listed shape on which a batch runs.
@@ -275,8 +267,8 @@ impl<'f> ForwardPasses<'f> {
         let max_recordings = CaptureOptions::default().max_recordings * sizes.len() * lengths.len().max(1);
         let options = CaptureOptions { pack_weights: true, max_recordings, ..CaptureOptions::default() };
         let launcher = Launcher::new(false, options, Box::new(forward));
-        let (expected, axes, inputs) = (Vec::new(), PerRecording::default(), Vec::new());
-        ForwardPasses { model, sizes, lengths, expected, launcher, state: None, axes, inputs }
+        let (names, expected, axes, inputs) = (Vec::new(), Vec::new(), PerRecording::default(), Vec::new());
+        ForwardPasses { model, sizes, lengths, names, expected, launcher, state: None, axes, inputs }
     }
 
     /// Calls `f`. If it fails for the first batch, recordings are dropped, so that the next one may be different.
@@ -316,9 +308,7 @@ impl<'f> ForwardPasses<'f> {
         let (all, mut parts) = (std::mem::take(&mut self.inputs), Vec::new());
         for start in (0..rows).step_by(largest) {
             let rows = largest.min(rows - start);
-            let part = |tensor: &Tensor| ops::narrow(tensor, 0, start, rows);
-            self.inputs =
-                if rows == all[0].shape()[0] { all.clone() } else { all.iter().map(part).collect::<Result<_>>()? };
+            self.inputs = all.iter().map(|input| ops::narrow(input, 0, start, rows)).collect::<Result<_>>()?;
             parts.push(self.run_part(FilledShape { rows, length }, rows < all[0].shape()[0])?);
         }
         self.inputs.clear();
@@ -390,10 +380,8 @@ impl<'f> ForwardPasses<'f> {
     /// Returns the number of rows of a batch, and its length. Returns an error if the batch does not fit.
     fn check(&self, x: &dyn BatchTensors) -> Result<FilledShape> {
         let mut given = None;
-        let count = x.try_each_tensor(&mut |index, name, x| self.check_input(index, name, x, &mut given))?;
-        if !self.expected.is_empty() {
-            check_batch_count(INFERENCE, self.expected.len(), count)?;
-        }
+        let check = &mut |index, name: &str, x: &Tensor| self.check_input(index, name, x, &mut given);
+        x.try_each_tensor(INFERENCE, &self.names, check)?;
         given.ok_or_else(|| Error::invalid(INFERENCE, "the batch has no input"))
     }
 
@@ -410,7 +398,7 @@ impl<'f> ForwardPasses<'f> {
         given.length = given.length.or(length);
         if rows != given.rows || length.is_some() && length != given.length {
             return refuse(format!(
-                "all inputs must have the same number of rows and the same length; `{name}` differs from the first input"
+                "all inputs must have the same number of rows and the same length; `{name}` differs from the first one"
             ));
         }
         if let (Some(length), Some(&longest)) = (length, self.lengths.last())
@@ -418,26 +406,24 @@ impl<'f> ForwardPasses<'f> {
         {
             return refuse(format!("the length of `{name}` must be 1 to {longest}, the largest listed length"));
         }
-        let Some(expected) = self.expected.get(index) else { return Ok(()) };
-        check_batch_name(INFERENCE, &expected.name, name)?;
-        if x.rank() != expected.shape.rank() || given.of(x.shape()) != given.of(&expected.shape) {
-            let (own, shape) = (&expected.shape, x.shape());
+        let Some((own, dtype)) = self.expected.get(index) else { return Ok(()) };
+        if x.rank() != own.rank() || given.of(x.shape()) != given.of(own) {
             let axes = if length.is_some() { "axes 0 and 1" } else { "axis 0" };
             let help = format!(
                 "the model was recorded for `{name}` of shape {own}, in which only {axes} may differ; create another \
                  inference model"
             );
-            return Err(Error::shapes(INFERENCE, [shape, own], help));
+            return Err(Error::shapes(INFERENCE, [x.shape(), own], help));
         }
-        check_batch_dtype(INFERENCE, expected.dtype, name, x)
+        check_batch_dtype(INFERENCE, *dtype, name, x)
     }
 
     /// Stores the inputs of the first batch that was not rejected.
     fn accept(&mut self, x: &dyn BatchTensors) {
         if self.expected.is_empty() {
             x.each_tensor(&mut |name, x| {
-                let (name, shape) = (name.to_string(), x.shape().clone());
-                self.expected.push(ExpectedInput { name, shape, dtype: x.dtype() });
+                self.names.push(name.to_string());
+                self.expected.push((x.shape().clone(), x.dtype()));
             });
         }
     }
@@ -456,13 +442,13 @@ impl<'f> ForwardPasses<'f> {
     fn forget_changed(&mut self) {
         if self.state.as_ref().is_some_and(|state| state.is_converted() || state.check().is_err()) {
             self.forget_recordings();
-            self.expected.clear();
         }
     }
 
     fn forget_recordings(&mut self) {
+        self.names.clear();
+        self.expected.clear();
         self.launcher.drop_recordings();
-        self.axes.clear();
         self.state = None;
     }
 
@@ -470,7 +456,7 @@ impl<'f> ForwardPasses<'f> {
     fn set_inputs(&mut self, x: &dyn BatchTensors) -> Result<()> {
         let device = self.state.as_ref().map_or_else(|| module_device(&*self.model), ModelState::device);
         self.inputs.clear();
-        x.try_each_tensor(&mut |_, _, x| placed(INFERENCE, device, x).map(|x| self.inputs.push(x)))?;
+        x.try_each_tensor(INFERENCE, &[], &mut |_, _, x| placed(INFERENCE, device, x).map(|x| self.inputs.push(x)))?;
         if self.state.is_none() {
             let model: &dyn DynModule = &*self.model;
             model.supports_capture()?;

@@ -20,7 +20,7 @@ const RECORD_STEP: &str = "record_step";
 /// A training step of a computation and an optimizer, for inputs on its device. It has no type parameters, so it is
 /// compiled once, in this crate.
 pub(super) struct StepCore<'f> {
-    compute: StepComputation<'f>,
+    pub(super) compute: StepComputation<'f>,
     pub(super) optimizer: Arc<dyn Optimizer + 'f>,
     pub(super) options: StepOptions<'f>,
     gradients: GradientBuffers,
@@ -52,10 +52,8 @@ impl<'f> StepCore<'f> {
 
     /// Sets the options, and drops all recordings. Gradients that were accumulated so far are not used.
     pub(super) fn set_options(&mut self, options: StepOptions<'f>) {
-        self.options = options;
-        (self.pass, self.update) = (None, None);
-        self.reached.clear();
-        self.begin_accumulation();
+        let unrecorded = StepCore::new(self.optimizer.clone(), self.compute.clone());
+        *self = StepCore { options, random: self.random.take(), ..unrecorded };
     }
 
     /// Restarts accumulation: the next launch is its first.
@@ -87,7 +85,12 @@ impl<'f> StepCore<'f> {
         })
     }
 
-    /// Returns the shape of output 1 of a launch with these inputs; `None` if the launch would record.
+    /// Returns true if the step runs eagerly, because it was set to or because its device cannot capture.
+    pub(super) fn is_eager(&self) -> bool {
+        self.options.eager || self.pass.as_ref().is_some_and(|pass| pass.eager_reason().is_some())
+    }
+
+    /// Returns the shape of output 1 of the recording for these inputs; `None` if there is none.
     pub(super) fn logits_shape(&mut self, inputs: &[Tensor]) -> Result<Option<Shape>> {
         let _on = enable_grad();
         let _bound = self.gradients.bind(self.optimizer.parameters(), false)?;
@@ -179,7 +182,7 @@ impl<'f> StepCore<'f> {
     fn create_launchers(&mut self) -> Result<()> {
         self.options.check(RECORD_STEP)?;
         let StepOptions { eager, accumulate, scaler, before_update, .. } = self.options.clone();
-        let (optimizer, reached) = (self.optimizer.clone(), self.reached.recorded());
+        let (optimizer, reached) = (self.optimizer.clone(), self.reached.recorded.clone());
         let update = Arc::new(StepUpdate { optimizer, scaler, before_update, accumulate, reached });
         let (compute, accumulated) = (self.compute.clone(), update.clone());
         let pass: StepFn<'f> = Box::new(move |inputs| {

@@ -55,7 +55,7 @@ where
     /// Creates a trainer without recordings.
     pub fn new(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
         let (model, optimizer) = (Arc::new(BoundModel::new(Arc::new(model))), Arc::new(optimizer));
-        let core = TrainerCore::new(model.clone(), Arc::new(Box::new(loss)), optimizer.clone());
+        let core = TrainerCore::new(model.clone(), Arc::new(loss), optimizer.clone());
         GraphTrainer { model, optimizer, core }
     }
 
@@ -63,7 +63,7 @@ where
     ///
     /// A step has a recording for each shape of the batch, each [path](crate::paths::path_of), each mode (training or
     /// evaluation) and each set of hooks with which it ran, and so has its evaluation. The separate update of a step
-    /// that accumulates gradients is one more. A step that runs eagerly counts one for each shape.
+    /// that accumulates gradients is one more. Steps that run eagerly have none.
     pub fn cache_stats(&self) -> CacheStats {
         self.core.cache_stats()
     }

@@ -1,6 +1,6 @@
 //! The steps and evaluations of a trainer, without the types of its model, loss and optimizer.
 
-use super::batch::{BatchTensors, ModelOfInputs, StepLoss, check_batch_count, check_batch_name, placed};
+use super::batch::{BatchTensors, ModelOfInputs, placed};
 use super::check::StepCheck;
 use super::coverage::{FrozenParameters, fill_optimizer};
 use super::launcher::Launcher;
@@ -8,6 +8,7 @@ use super::options::StepOptions;
 use super::state::ModelState;
 use super::step::{StepComputation, StepCore};
 use crate::call::{module_device, trace_output};
+use crate::loss::Loss;
 use crate::module::DynModule;
 use crate::optim::Optimizer;
 use crate::parameter::in_evaluation_mode;
@@ -22,12 +23,13 @@ const SET_BATCH: &str = "set_batch";
 /// The steps of a trainer. It has no type parameters, so it is compiled once, in this crate.
 pub(super) struct TrainerCore<'f> {
     model: Arc<dyn ModelOfInputs + 'f>,
-    loss: Arc<dyn StepLoss + 'f>,
+    loss: Arc<dyn Loss + 'f>,
     step: StepCore<'f>,
     evaluation: Launcher<'f>,
     /// The tensors of the model, once a batch was accepted.
     state: Option<ModelState<'f>>,
-    frozen: FrozenParameters,
+    /// The parameters that the step does not train, once a batch was accepted by a step.
+    frozen: Option<FrozenParameters>,
     /// The names of the inputs of the model, once a batch was accepted.
     names: Vec<String>,
     /// The inputs of the model and the targets of the current launch, on the device of the model.
@@ -39,19 +41,18 @@ pub(super) struct TrainerCore<'f> {
 impl<'f> TrainerCore<'f> {
     pub(super) fn new(
         model: Arc<dyn ModelOfInputs + 'f>,
-        loss: Arc<dyn StepLoss + 'f>,
+        loss: Arc<dyn Loss + 'f>,
         optimizer: Arc<dyn Optimizer + 'f>,
     ) -> TrainerCore<'f> {
-        let compute = loss_and_logits(model.clone(), loss.clone());
-        let step = StepCore::new(optimizer, compute.clone());
-        let evaluation = evaluation_of(compute, &step);
+        let step = StepCore::new(optimizer, loss_and_logits(model.clone(), loss.clone()));
+        let evaluation = evaluation_of(&step);
         TrainerCore {
             model,
             loss,
             step,
             evaluation,
             state: None,
-            frozen: FrozenParameters::default(),
+            frozen: None,
             names: Vec::new(),
             inputs: Vec::new(),
             results: None,
@@ -61,7 +62,8 @@ impl<'f> TrainerCore<'f> {
     /// Sets the options, and drops all recordings.
     pub(super) fn set_options(&mut self, options: StepOptions<'f>) {
         self.step.set_options(options);
-        self.evaluation = evaluation_of(loss_and_logits(self.model.clone(), self.loss.clone()), &self.step);
+        self.frozen = None;
+        self.evaluation = evaluation_of(&self.step);
     }
 
     /// Adds the parameters of model and loss to an optimizer without parameters.
@@ -122,8 +124,8 @@ impl<'f> TrainerCore<'f> {
         })
     }
 
-    /// Calls `launch` with the inputs of a step, which are checked. If their shapes are new, the optimizer is filled and
-    /// checked as well.
+    /// Calls `launch` with the inputs of a step, which are checked. If the launch would record, or is the first eager
+    /// one, the optimizer is filled and checked as well.
     fn with_batch<R>(
         &mut self,
         x: &dyn BatchTensors,
@@ -132,13 +134,14 @@ impl<'f> TrainerCore<'f> {
     ) -> Result<R> {
         self.set_inputs(x, Some(y))?;
         self.check_state()?;
-        match self.step.logits_shape(&self.inputs)? {
-            Some(logits) => {
-                self.check_targets(&logits, y)?;
-                self.frozen.check()?;
+        let logits = self.step.logits_shape(&self.inputs)?;
+        match &self.frozen {
+            Some(frozen) if logits.is_some() || self.step.is_eager() => {
+                frozen.check()?;
+                logits.map_or(Ok(()), |logits| self.check_targets(&logits, y))?;
                 launch(self)
             }
-            None => {
+            _ => {
                 self.check_new_batch(Some(y))?;
                 self.recording(x, launch)
             }
@@ -181,16 +184,12 @@ impl<'f> TrainerCore<'f> {
         let device = self.state.as_ref().map_or_else(|| module_device(own), ModelState::device);
         let TrainerCore { names, inputs, .. } = self;
         inputs.clear();
-        let count = x.try_each_tensor(&mut |index, name, x| {
-            names.get(index).map_or(Ok(()), |expected| check_batch_name(SET_BATCH, expected, name))?;
+        x.try_each_tensor(SET_BATCH, names, &mut |_, _, x| {
             if x.shape().first() == Some(&0) {
                 return Err(Error::invalid(SET_BATCH, "the batch has no samples; skip it"));
             }
             placed(SET_BATCH, device, x).map(|x| inputs.push(x))
         })?;
-        if !names.is_empty() {
-            check_batch_count(SET_BATCH, names.len(), count)?;
-        }
         if let Some(y) = y {
             inputs.push(placed(SET_BATCH, device, y)?);
         }
@@ -200,11 +199,11 @@ impl<'f> TrainerCore<'f> {
     /// Traces the model for the current inputs, whose values are not used: lazy layers are built, and an error names
     /// the layer that rejects its input. Returns targets without values. `y` are the targets, if they are known.
     ///
-    /// A step that runs eagerly may read values, and its operations check its inputs: the model is traced only if it has
-    /// lazy layers to build, and there are no targets.
+    /// A step that runs eagerly may read values, and its operations check its inputs. The model is traced only to build
+    /// lazy layers, and no targets are returned.
     fn check_new_batch(&self, y: Option<&Tensor>) -> Result<Option<Tensor>> {
         self.step.options.check("prepare")?;
-        let (model, is_eager): (&dyn DynModule, _) = (&*self.model, self.step.options.eager);
+        let (model, is_eager): (&dyn DynModule, _) = (&*self.model, self.step.is_eager());
         if is_eager && model.built_parameters().is_ok() {
             return Ok(None);
         }
@@ -217,16 +216,17 @@ impl<'f> TrainerCore<'f> {
         let logits = trace_output(model, &mut || {
             let _on = enable_grad();
             self.model.output(&inputs)
-        })?;
-        if is_eager { Ok(None) } else { self.targets(&logits, inputs.first().map(Tensor::dtype), y).map(Some) }
+        });
+        match is_eager {
+            // The eager step repeats an error after all layers were built, for example the read of a value.
+            true if model.built_parameters().is_ok() => Ok(None),
+            true => logits.map(|_| None),
+            false => self.targets(&logits?, inputs.first().map(Tensor::dtype), y).map(Some),
+        }
     }
 
-    /// Returns an error for targets of the right shape and dtype with a value that the loss rejects. An eager loss
-    /// checks its targets itself.
+    /// Returns an error for targets of the right shape and dtype with a value that the loss rejects.
     fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
-        if self.step.options.eager {
-            return Ok(());
-        }
         // The launch needs the values in any case.
         if y.device().is_cpu() && !y.is_readable() {
             eval([y])?;
@@ -236,12 +236,12 @@ impl<'f> TrainerCore<'f> {
 
     /// Returns targets without values for these logits, and checks the targets `y`, if they are known.
     fn targets(&self, logits: &Tensor, input_dtype: Option<DType>, y: Option<&Tensor>) -> Result<Tensor> {
-        let expected = match (self.loss.expected_targets(logits)?, y) {
+        let expected = match (self.loss.expected_targets(logits.shape(), logits.dtype())?, y) {
             (Some(expected), _) => expected,
             (None, Some(y)) => (y.shape().clone(), y.dtype()),
             (None, None) => {
-                let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype), or let the first \
-                            step() record";
+                let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype), or let the \
+                            first step() record";
                 return Err(Error::invalid("prepare", help));
             }
         };
@@ -262,10 +262,7 @@ impl<'f> TrainerCore<'f> {
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
         let (before, is_allowed) = (self.step.cache_stats(), self.step.options.allow_untrained_parameters);
         let frozen = FrozenParameters::of("prepare", &*self.model, &*self.loss, optimizer.parameters(), is_allowed);
-        let result = frozen.and_then(|frozen| {
-            self.frozen = frozen;
-            record(self)
-        });
+        let result = frozen.and_then(|frozen| record(self).inspect(|_| self.frozen = Some(frozen)));
         if result.is_ok() || self.step.cache_stats().len > before.len {
             self.accept(x);
             log_recording(before, self.step.cache_stats(), &self.inputs, self.step.options.max_recordings);
@@ -292,16 +289,17 @@ impl<'f> TrainerCore<'f> {
 }
 
 /// Returns the computation of loss and logits from the inputs of a model and targets.
-fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn StepLoss + 'f>) -> StepComputation<'f> {
+fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn Loss + 'f>) -> StepComputation<'f> {
     Arc::new(move |inputs| {
         let (y, x) = inputs.split_last().ok_or_else(|| Error::invalid(SET_BATCH, "the batch has no targets"))?;
         let logits = model.output(x)?;
-        Ok(vec![loss.value(&logits, y)?, logits])
+        Ok(vec![loss.try_forward(&logits, y)?, logits])
     })
 }
 
-/// Returns a computation in evaluation mode, without gradients, with the options of a step.
-fn evaluation_of<'f>(compute: StepComputation<'f>, step: &StepCore<'f>) -> Launcher<'f> {
+/// Returns the computation of a step in evaluation mode, without gradients.
+fn evaluation_of<'f>(step: &StepCore<'f>) -> Launcher<'f> {
+    let compute = step.compute.clone();
     let evaluate = move |inputs: &[Tensor]| {
         let _off = no_grad();
         in_evaluation_mode(|| compute(inputs))

@@ -74,7 +74,7 @@ impl<'f> TrainingStep<'f> {
     }
 
     /// Returns the number of kept recordings, and the hits and misses of launches. The separate update of a step that
-    /// accumulates gradients also counts. A step that runs eagerly counts one recording for each list of shapes.
+    /// accumulates gradients also counts. A step that runs eagerly has none.
     pub fn cache_stats(&self) -> CacheStats {
         self.core.cache_stats()
     }
@@ -92,7 +92,8 @@ impl<'f> TrainingStep<'f> {
     /// The errors of the closure and of [`capture`](pellucid_tensor::capture());
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) for a loss that is not a scalar;
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the loss depends on no parameter of the
-    /// optimizer, or if `accumulate` or `max_recordings` is 0. On error, parameters, gradients and optimizer are unchanged.
+    /// optimizer, or if `accumulate` or `max_recordings` is 0. On error, parameters, gradients and optimizer are
+    /// unchanged.
     pub fn prepare(&mut self, inputs: &[&Tensor]) -> Result<()> {
         self.place(inputs)?;
         self.core.prepare(&self.inputs).map(drop)

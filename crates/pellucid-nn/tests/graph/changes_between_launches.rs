@@ -64,7 +64,7 @@ fn removed_gradients_are_restored() {
             by_hand(&other, &hand, seed);
             assert_eq!(values(&gradients(&model)), values(&gradients(&other)));
             assert!(gradients(&model).iter().zip(&bound).all(|(a, b)| a.array().shares_storage(b.array())));
-            assert_eq!(step.cache_stats().misses, 1, "a launch must not record the step again");
+            assert_eq!(step.cache_stats().misses, u64::from(!eager), "a launch must not record the step again");
         }
         assert!(bits(model.state_dict()) == bits(other.state_dict()));
     }

@@ -5,7 +5,7 @@ use pellucid_nn::graph::*;
 use pellucid_nn::loss::{
     AdaptiveLogSoftmaxWithLoss, CrossEntropyLoss, LinearCrossEntropyLoss, Loss, MseLoss, cross_entropy,
 };
-use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, ParameterList, Sgd, SgdOptions, clip_grad_norm};
+use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, ParameterList, Sgd, SgdOptions};
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Result, Tensor, capture, manual_seed, ops};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ fn half_and_double_precision_models_are_filled() {
         let model = init::in_dtype(dtype, mlp);
         let boxed: Box<dyn Optimizer> = Box::new(adamw(vec![]));
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &boxed);
-        trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).unwrap();
+        trainer.prepare(&Tensor::zeros([BATCH, 6], dtype)).unwrap();
         assert_eq!((boxed.group_lr_hyperparameter(0).tensor().dtype(), boxed.parameters().len()), (state, 4));
         let (x, y) = batch(&[BATCH, 6], 1);
         let before = bits(model.state_dict());

@@ -209,13 +209,17 @@ fn launches_equal_eager_steps() {
 fn a_parameter_off_the_path_has_the_gradient_zero() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let branch = If::new(Linear::new(6, CLASSES), Linear::new(6, CLASSES));
-    let (model, loss) = (sequential![branch.clone()], CrossEntropyLoss::default());
+    let (model, loss) = (sequential![branch], CrossEntropyLoss::default());
     let optimizer = sgd(&model, 0.1, 0.0);
     let mut graph = recorded(&model, &loss, &optimizer, &[BATCH, 6]);
     let (x, y) = batch(&[BATCH, 6], 1);
     graph.set_batch(&x, &y).unwrap();
     for way in [true, false, true] {
-        branch.choose(way);
+        model.visit(&mut Visitor::new(&mut |_, part| {
+            if let ModulePart::PathChoice(choice) = part {
+                choice.set(usize::from(way));
+            }
+        }));
         graph.launch().unwrap();
         let reached = graph.plan().gradients().map(|(_, g)| g.to_vec::<f32>().iter().any(|g| *g != 0.0));
         assert_eq!(reached.collect::<Vec<_>>(), [way, way, !way, !way]);

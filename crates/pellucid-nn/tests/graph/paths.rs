@@ -6,7 +6,7 @@ use pellucid_nn::loss::{CrossEntropyLoss, Loss};
 use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
 use pellucid_nn::paths::*;
 use pellucid_nn::*;
-use pellucid_tensor::{Error, Tensor, manual_seed};
+use pellucid_tensor::{DType, Error, Tensor, manual_seed};
 
 /// A model with all three kinds of choices, which `set` selects.
 fn model() -> Sequential {

@@ -338,6 +338,26 @@ fn an_eager_step_may_read_values() {
     }
 }
 
+/// A trace builds the lazy layers of an eager step up to the layer that reads a value.
+#[test]
+fn lazy_layers_of_an_eager_step_are_built() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let (x, y) = batch(&[BATCH, 6], 0);
+    let eager_trainer = |model: Sequential| {
+        let empty =
+            optim::Sgd::new(optim::ParameterList::default(), optim::SgdOptions { lr: 0.1, ..Default::default() });
+        trainer(model, CrossEntropyLoss::default(), empty, true)
+    };
+    let mut built = eager_trainer(sequential![Linear::lazy(5), Reading(Linear::new(5, CLASSES))]);
+    built.step(&x, &y).unwrap();
+    assert_eq!(built.optimizer().parameters().len(), 4);
+    assert!(built.captured().is_none() && built.loss().unwrap().is_finite());
+    let mut unbuilt = eager_trainer(sequential![Reading(Linear::new(6, 5)), Linear::lazy(CLASSES)]);
+    let error = unbuilt.step(&x, &y).unwrap_err();
+    assert!(matches!(error.root(), Error::ReadInCapture { .. }), "{error}");
+    assert!(unbuilt.optimizer().parameters().is_empty());
+}
+
 /// Steps of two models with the same shapes share no buffer.
 #[test]
 fn two_models_side_by_side() {

@@ -68,7 +68,8 @@ fn the_steps_of_a_gan_equal_eager_steps() {
             assert_eq!(bits(generator.state_dict()), bits(g.state_dict()));
             assert_eq!(bits(discriminator.state_dict()), bits(d.state_dict()));
         }
-        assert_eq!(discriminate.cache_stats(), CacheStats { hits: 3, misses: 2, len: 2 });
+        let recorded = if eager { CacheStats::default() } else { CacheStats { hits: 3, misses: 2, len: 2 } };
+        assert_eq!(discriminate.cache_stats(), recorded);
     }
 }
 

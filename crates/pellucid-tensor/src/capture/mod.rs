@@ -13,11 +13,10 @@ mod trace;
 pub use outputs::{IntoOutputs, Outputs};
 pub use trace::{KernelWork, placeholder, trace, traced};
 
-use crate::array::StorageId;
 use crate::engine::{self, COMPUTED_ELSEWHERE, is_capturing};
 use crate::ops::random::ThreadStream;
 use crate::tensor::{EntryGradients, Tensor};
-use pellucid_ir::plan::{BufferAllocation, Elision, Passes, Plan};
+use pellucid_ir::plan::{Passes, Plan};
 use pellucid_ir::{Error, Result, Shape};
 use std::marker::PhantomData;
 use std::sync::{LazyLock, Mutex, PoisonError};

@@ -17,7 +17,7 @@ use crate::tensor::{EntryGradients, Tensor};
 use pellucid_ir::backend::{CompiledPlan, POISONED, READY, Storage};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::kernel::{Kernel, Meta};
-use pellucid_ir::plan::{Elision, Plan, SlotRole, SlotView};
+use pellucid_ir::plan::{Plan, SlotView};
 use pellucid_ir::{DType, Error, Layout, Result};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! `trace`: counts the work of a computation without running it.
 
 use super::recording::record_closure;
-use crate::array::{Array, StorageId};
+use crate::array::Array;
 use crate::device::Device;
 use crate::engine::{RecordedKernel, Recording, is_capturing, with_current};
 use crate::tensor::Tensor;

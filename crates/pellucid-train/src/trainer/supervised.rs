@@ -42,6 +42,7 @@ impl<'f> StepSettings<'f> {
             before_update: changes.then(|| -> BeforeUpdate<'f> { Arc::new(move |p| settings.change_gradients(p)) }),
             eager: self.is_eager,
             allow_untrained_parameters: self.allow_untrained_parameters,
+            ..Default::default()
         }
     }
 

@@ -177,7 +177,8 @@ impl CapturePlan {
 }
 
 /// Returns the plan of a step with this model for inputs of this shape and of the model's
-/// [input dtype](Layer::input_dtype). `None` means the softmax cross-entropy, and 8 MiB of scratch for a matrix product.
+/// [input dtype](Layer::input_dtype). `None` means the softmax cross-entropy, and 8 MiB of scratch for a matrix
+/// product.
 ///
 /// The model is traced: no kernel runs, and only layers that learn their widths from their first input change.
 ///
