@@ -73,7 +73,7 @@ fn main() -> Result<()> {
         })
     });
     let mut trainer = GraphTrainer::new(model.clone(), CrossEntropyLoss::default(), optimizer);
-    let inference = InferenceModel::new(model.clone(), &[16])?;
+    let inference = InferenceModel::new(model.clone(), &[16]);
     let mut step = || trainer.step(&x, &y).expect("a step runs");
     measure("captured", &mut step, &|| {
         let (mut fork, x) = (inference.fork(), x.clone());

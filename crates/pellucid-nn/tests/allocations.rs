@@ -2,7 +2,7 @@
 //!
 //! The allocator counts for the entire process, so one test runs all steps in turn.
 
-use pellucid_nn::graph::{GraphTrainer, InferenceModel};
+use pellucid_nn::graph::{GraphTrainer, InferenceModel, StepOptions};
 use pellucid_nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm};
 use pellucid_nn::{
     BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, Linear, Lstm, MaxPool2d, Module, Relu, Sequential,
@@ -10,6 +10,7 @@ use pellucid_nn::{
 };
 use pellucid_tensor::{DType, Device, Tensor, autocast, capture_local, manual_seed, ops};
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -158,11 +159,14 @@ fn others(found: &mut Vec<String>) {
 fn trainer(found: &mut Vec<String>) {
     let model = sequential![Linear::new(64, 96), Relu, Dropout::new(0.1), Linear::new(96, 10)];
     let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
-    let mut trainer = GraphTrainer::new(&model, loss::CrossEntropyLoss::default(), optimizer)
-        .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
+    let options = StepOptions {
+        before_update: Some(Arc::new(|parameters| clip_grad_norm(parameters, 1.0).map(drop))),
+        ..Default::default()
+    };
+    let mut trainer = GraphTrainer::new(&model, loss::CrossEntropyLoss::default(), optimizer).with_options(options);
     let batches = [32, 16].map(|size| (randn([size, 64]), Tensor::randint(0, 10, [size])));
     for (x, _) in &batches {
-        trainer.compile(x.shape()).unwrap();
+        trainer.prepare(&Tensor::zeros(x.shape(), DType::F32)).unwrap();
     }
     let mut steps = || batches.iter().for_each(|(x, y)| trainer.step(x, y).unwrap());
     (0..4).for_each(|_| steps());
@@ -177,7 +181,7 @@ fn trainer(found: &mut Vec<String>) {
 /// An inference model: batches of two batch sizes.
 fn inference(found: &mut Vec<String>) {
     let model = sequential![Linear::new(64, 96), Relu, Dropout::new(0.1), Linear::new(96, 10)];
-    let mut inference = InferenceModel::new(&model, &[1, 16]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[1, 16]);
     let batches = [16, 1].map(|size| randn([size, 64]));
     let mut launch = || batches.iter().for_each(|x| assert_eq!(inference.launch(x).unwrap().len(), 1));
     (0..4).for_each(|_| launch());

@@ -5,7 +5,7 @@ mod event_log;
 
 use event_log::{assert_events, events};
 use pellucid_nn::graph::mirror::infer_grad_scale;
-use pellucid_nn::graph::{GraphTrainer, InferenceModel};
+use pellucid_nn::graph::{GraphTrainer, InferenceModel, StepOptions};
 use pellucid_nn::loss::{CrossEntropyLoss, MseLoss, Reduction};
 use pellucid_nn::optim::{Sgd, SgdOptions};
 use pellucid_nn::{Linear, Module};
@@ -15,7 +15,7 @@ use pellucid_tensor::{DType, Tensor};
 fn recordings_and_refused_steps_are_logged() {
     let model = Linear::new(3, 2);
     let x = Tensor::randn([5, 3], DType::F32);
-    let mut served = InferenceModel::new(&model, &[4, 8]).unwrap();
+    let mut served = InferenceModel::new(&model, &[4, 8]);
     let run = events(|| _ = served.run(&x).unwrap());
     let recorded = "message recorded a forward pass; rows 8;";
     assert_events(
@@ -25,7 +25,8 @@ fn recordings_and_refused_steps_are_logged() {
     assert_events(&events(|| _ = served.run(&x).unwrap()), &[]);
 
     let sgd = Sgd::new(model.parameters(), SgdOptions::default());
-    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd).max_recordings(1);
+    let options = StepOptions { max_recordings: 1, ..Default::default() };
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd).with_options(options);
     let y = Tensor::from([0i64, 1, 1, 0, 1]);
     let step = events(|| trainer.step(&x, &y).unwrap());
     assert_events(

@@ -66,11 +66,11 @@ pub use autograd::{
 #[doc(hidden)]
 pub use autograd::{CallLocationGuard, grad_if_reached, note_call_location};
 pub use capture::{
-    CacheStats, CaptureOptions, Captured, IntoOutputs, KernelWork, LocalCaptured, Outputs, Placement, capture,
-    capture_local, capture_local_with, capture_with,
+    CacheStats, CaptureOptions, Captured, IntoOutputs, KernelWork, LocalCaptured, Outputs, capture, capture_local,
+    capture_local_with, capture_with,
 };
 #[doc(hidden)]
-pub use capture::{placeholder, storages_written_since, trace, traced};
+pub use capture::{placeholder, trace, traced};
 pub use device::{Device, IntoDevice};
 pub use display::{PrintOptions, get_printoptions, set_printoptions};
 pub use engine::{DeferredStats, HostFlag, deferred_stats, eager, flush, is_capturing, lazy, submit};

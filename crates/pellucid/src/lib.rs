@@ -86,8 +86,8 @@ pub mod autograd {
 /// The engine on which tensors are built: arrays, kernels, plans of captured functions, and backends.
 pub mod engine {
     pub use pellucid_tensor::{
-        Array, HostFlag, KernelWork, Layout, Passes, Placement, Plan, StorageId, ThreadStreamGuard, backend, kernel,
-        plan, submit, trace,
+        Array, HostFlag, KernelWork, Layout, Passes, Plan, StorageId, ThreadStreamGuard, backend, kernel, plan, submit,
+        trace,
     };
 }
 

@@ -603,7 +603,7 @@ rows! {
     "torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict()}, path)" => [io::save_checkpoint(&path, &Checkpoint::new().model(&model).optimizer(&optimizer))?];
     "checkpoint = torch.load(path)" => [io::load_checkpoint(&path, &Checkpoint::new().model(&model).optimizer(&optimizer))?];
 
-    devices_and_capture [use pellucid::nn::{graph::{GraphTrainer, InferenceModel}, loss::CrossEntropyLoss};] {
+    devices_and_capture [use pellucid::nn::graph::{GraphTrainer, InferenceModel, StepOptions}; use pellucid::nn::{loss::CrossEntropyLoss, optim::clip_grad_norm}; use std::sync::Arc;] {
         let device = Device::cpu();
         let (x, y) = (Tensor::randn([4, 3], DType::F32), Tensor::randint(0, 2, [4]));
         let model = Linear::new(3, 2);
@@ -618,11 +618,11 @@ rows! {
     "torch.cuda.synchronize()" => [device.synchronize()?];
     "torch.cuda.memory_stats()" => [device.memory_stats()];
     "torch.compile(f)" => [capture(|inputs| inputs[0].exp() + 1.0, &[&x])?];
-    "torch.compile(model.eval())" => [InferenceModel::new(model.clone(), &[1, 8])?.run(&x)?];
+    "torch.compile(model.eval())" => [InferenceModel::new(model.clone(), &[1, 8]).run(&x)?];
     "with torch.cuda.graph(g):" => [capture(|inputs| inputs[0].exp(), &[&x])?];
     "g.replay()" => [graph.launch(&[&x])?.to_tensor(0)];
     "torch.cuda.make_graphed_callables(model, (x,))" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer); trainer.step(&x, &y)?; trainer.loss()?];
-    "clip_grad_norm_ in a captured step" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer).before_update(|parameters| pellucid::nn::optim::clip_grad_norm(parameters, 1.0).map(drop)); trainer.step(&x, &y)?];
+    "clip_grad_norm_ in a captured step" => [let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer).with_options(StepOptions { before_update: Some(Arc::new(|parameters| clip_grad_norm(parameters, 1.0).map(drop))), ..Default::default() }); trainer.step(&x, &y)?];
 }
 
 /// Removes white space, which `stringify!` does not preserve.

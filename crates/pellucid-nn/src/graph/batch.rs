@@ -1,11 +1,9 @@
 //! The inputs of a model: one tensor, a tuple of tensors, or tensors by name.
 
 use crate::layer::Layer;
-use crate::loss::Loss;
 use crate::module::{DynModule, Module};
-use crate::parameter::Parameter;
 use crate::visit::{Visit, Visitor};
-use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, ops};
+use pellucid_tensor::{DType, Device, Error, Result, Tensor, ops};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -40,29 +38,25 @@ impl Batch for Tensor {
     }
 }
 
-/// Inputs by position, named `0`, `1`, ...
-impl Batch for (Tensor, Tensor) {
-    fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok((f("0", &self.0)?, f("1", &self.1)?))
-    }
+macro_rules! tuples {
+    ($(($($tensor:ty = $index:tt),+);)*) => {$(
+        /// Inputs by position, named `0`, `1`, ...
+        impl Batch for ($($tensor),+) {
+            fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
+                Ok(($(f(stringify!($index), &self.$index)?),+))
+            }
 
-    fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
-        f("0", &self.0);
-        f("1", &self.1);
-    }
+            fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
+                $(f(stringify!($index), &self.$index);)+
+            }
+        }
+
+        impl MultiInput for ($($tensor),+) {}
+    )*};
 }
-
-/// Inputs by position, named `0`, `1`, ...
-impl Batch for (Tensor, Tensor, Tensor) {
-    fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok((f("0", &self.0)?, f("1", &self.1)?, f("2", &self.2)?))
-    }
-
-    fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
-        f("0", &self.0);
-        f("1", &self.1);
-        f("2", &self.2);
-    }
+tuples! {
+    (Tensor = 0, Tensor = 1);
+    (Tensor = 0, Tensor = 1, Tensor = 2);
 }
 
 /// Inputs by name.
@@ -99,7 +93,7 @@ impl Batch for BTreeMap<String, Tensor> {
 ///
 /// let model = Siamese { encoder: Linear::new(4, 8), head: Linear::new(8, 1) };
 /// let inputs = (Tensor::zeros([2, 4], DType::F32), Tensor::zeros([2, 4], DType::F32));
-/// assert_eq!(InferenceModel::new(&model, &[2])?.run(&inputs)?.shape().dims(), [2, 1]);
+/// assert_eq!(InferenceModel::new(&model, &[2]).run(&inputs)?.shape().dims(), [2, 1]);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
@@ -143,8 +137,6 @@ pub trait Model<X = Tensor>: Module {
 )]
 pub trait MultiInput: Batch {}
 
-impl MultiInput for (Tensor, Tensor) {}
-impl MultiInput for (Tensor, Tensor, Tensor) {}
 impl MultiInput for BTreeMap<String, Tensor> {}
 
 macro_rules! pointers {
@@ -165,27 +157,40 @@ impl<L: Layer + ?Sized> Model<Tensor> for L {
 }
 
 // Steps are recorded by functions without type parameters, which are compiled once, in this crate. A program that names
-// a model, a loss and a batch compiles only the few methods of the traits below for them.
+// a model and a batch compiles only the few methods of the traits below for them.
 
 /// The tensors of a batch, without its type.
 pub(super) trait BatchTensors {
     /// Calls `f` with the name of each tensor and the tensor, in order.
     fn each_tensor(&self, f: &mut dyn FnMut(&str, &Tensor));
 
-    /// Calls `f` with the index and the name of each tensor and the tensor, in order, until an error. Returns the
-    /// number of tensors.
+    /// Calls `f` with the index and the name of each tensor and the tensor, in order, until an error.
     ///
     /// # Errors
-    /// The first error of `f`.
-    fn try_each_tensor(&self, f: &mut dyn FnMut(usize, &str, &Tensor) -> Result<()>) -> Result<usize> {
+    /// The first error of `f`; an error if the batch does not have the inputs `names`, unless these are empty.
+    fn try_each_tensor(
+        &self,
+        op: &'static str,
+        names: &[String],
+        f: &mut dyn FnMut(usize, &str, &Tensor) -> Result<()>,
+    ) -> Result<()> {
         let (mut count, mut result) = (0, Ok(()));
         self.each_tensor(&mut |name, tensor| {
             if result.is_ok() {
-                result = f(count, name, tensor);
+                result = match names.get(count) {
+                    Some(expected) if expected != name => {
+                        Err(Error::invalid(op, format!("the input must be `{expected}`, got `{name}`")))
+                    }
+                    _ => f(count, name, tensor),
+                };
             }
             count += 1;
         });
-        result.map(|()| count)
+        result?;
+        match names.len() {
+            expected if expected == 0 || expected == count => Ok(()),
+            expected => Err(Error::invalid(op, format!("the batch must have {expected} inputs, got {count}"))),
+        }
     }
 }
 
@@ -236,22 +241,6 @@ impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModelOfInputs for Bound
     }
 }
 
-/// Returns an error unless an input has the name that a step expects.
-pub(super) fn check_batch_name(op: &'static str, expected: &str, name: &str) -> Result<()> {
-    match name == expected {
-        true => Ok(()),
-        false => Err(Error::invalid(op, format!("the input must be `{expected}`, got `{name}`"))),
-    }
-}
-
-/// Returns an error unless a batch has as many inputs as a step expects.
-pub(super) fn check_batch_count(op: &'static str, expected: usize, count: usize) -> Result<()> {
-    match count == expected {
-        true => Ok(()),
-        false => Err(Error::invalid(op, format!("the batch must have {expected} inputs, got {count}"))),
-    }
-}
-
 /// Returns an error unless an input has the dtype that a step expects.
 pub(super) fn check_batch_dtype(op: &'static str, expected: DType, name: &str, x: &Tensor) -> Result<()> {
     match x.dtype() == expected {
@@ -277,31 +266,5 @@ pub(super) fn placed(op: &'static str, device: Device, tensor: &Tensor) -> Resul
             let devices = [device, tensor.device()].map(|device| device.to_string()).into();
             Err(Error::DeviceMismatch { op, devices })
         }
-    }
-}
-
-/// A pointer to a loss, without its type.
-pub(super) trait StepLoss: Send + Sync {
-    fn value(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
-    fn expected_targets(&self, logits: &Tensor) -> Result<Option<(Shape, DType)>>;
-    fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()>;
-    fn parameters(&self) -> Vec<(String, Parameter)>;
-}
-
-impl<P: Deref<Target: Loss> + Send + Sync> StepLoss for P {
-    fn value(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
-        (**self).try_forward(logits, y)
-    }
-
-    fn expected_targets(&self, logits: &Tensor) -> Result<Option<(Shape, DType)>> {
-        (**self).expected_targets(logits.shape(), logits.dtype())
-    }
-
-    fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
-        (**self).check_targets(logits, y)
-    }
-
-    fn parameters(&self) -> Vec<(String, Parameter)> {
-        (**self).trainable()
     }
 }

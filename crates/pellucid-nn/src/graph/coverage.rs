@@ -1,6 +1,6 @@
 //! Checks that the optimizer of a training step updates all parameters that require a gradient.
 
-use super::batch::StepLoss;
+use crate::loss::Loss;
 use crate::module::DynModule;
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
@@ -8,14 +8,14 @@ use pellucid_tensor::{Error, Result};
 use std::collections::HashSet;
 
 /// Returns the parameters of model and loss, by name.
-fn parameters_of(model: &dyn DynModule, loss: &dyn StepLoss) -> Vec<(String, Parameter)> {
+fn parameters_of(model: &dyn DynModule, loss: &dyn Loss) -> Vec<(String, Parameter)> {
     let mut seen = HashSet::new();
-    let own = loss.parameters().into_iter().map(|(name, p)| (format!("loss.{name}"), p));
+    let own = loss.trainable().into_iter().map(|(name, p)| (format!("loss.{name}"), p));
     model.parameters().into_iter().chain(own).filter(|(_, p)| seen.insert(p.id())).collect()
 }
 
 /// Returns the parameters of model and loss that require a gradient, by name.
-pub(super) fn trained_parameters(model: &dyn DynModule, loss: &dyn StepLoss) -> Vec<(String, Parameter)> {
+fn trained_parameters(model: &dyn DynModule, loss: &dyn Loss) -> Vec<(String, Parameter)> {
     let mut trained = parameters_of(model, loss);
     trained.retain(|(_, p)| p.requires_grad());
     trained
@@ -23,11 +23,8 @@ pub(super) fn trained_parameters(model: &dyn DynModule, loss: &dyn StepLoss) -> 
 
 /// Adds the parameters of model and loss that require a gradient to an optimizer without parameters. Returns true if it
 /// did.
-pub(super) fn fill_optimizer(model: &dyn DynModule, loss: &dyn StepLoss, optimizer: &dyn Optimizer) -> Result<bool> {
-    if !optimizer.parameters().is_empty() {
-        return Ok(false);
-    }
-    let trained = trained_parameters(model, loss);
+pub(super) fn fill_optimizer(model: &dyn DynModule, loss: &dyn Loss, optimizer: &dyn Optimizer) -> Result<bool> {
+    let trained = if optimizer.parameters().is_empty() { trained_parameters(model, loss) } else { Vec::new() };
     if trained.is_empty() {
         return Ok(false);
     }
@@ -35,7 +32,6 @@ pub(super) fn fill_optimizer(model: &dyn DynModule, loss: &dyn StepLoss, optimiz
 }
 
 /// The frozen parameters of a step that do not belong to its optimizer, and must stay frozen.
-#[derive(Default)]
 pub(super) struct FrozenParameters(Vec<(String, Parameter)>);
 
 impl FrozenParameters {
@@ -44,7 +40,7 @@ impl FrozenParameters {
     pub(super) fn of(
         op: &'static str,
         model: &dyn DynModule,
-        loss: &dyn StepLoss,
+        loss: &dyn Loss,
         updated: &[Parameter],
         is_untrained_allowed: bool,
     ) -> Result<FrozenParameters> {
@@ -87,8 +83,8 @@ impl FrozenParameters {
             return Ok(());
         }
         let thawed = self.0.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
-        let help = "these parameters were frozen when the step was recorded: create the optimizer with these parameters \
-                    (frozen parameters are skipped) and record the step again, or set allow_untrained_parameters";
+        let help = "these parameters were frozen when the step was recorded: create the optimizer with them (frozen \
+                    parameters are skipped) and record the step again, or set allow_untrained_parameters";
         Err(Error::UntrainedParameters { op: "launch", parameters: thawed, help: help.into() })
     }
 }

@@ -1,16 +1,15 @@
 //! A model for inference: forward passes that are recorded once for each of a few shapes.
 
-use super::batch::{
-    Batch, BatchTensors, BoundModel, Model, ModelOfInputs, check_batch_count, check_batch_dtype, check_batch_name,
-    placed,
-};
+use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelOfInputs, check_batch_dtype, placed};
 use super::launcher::{Launcher, PerRecording};
 use super::state::ModelState;
-use crate::call::{module_device, trace_hooked_calls};
+use crate::call::{module_device, trace_output};
 use crate::module::DynModule;
 use crate::parameter::in_evaluation_mode;
+use pellucid_derive::panicking_form;
 use pellucid_tensor::{
-    CacheStats, CaptureOptions, DType, Device, Error, Outputs, Result, Shape, Tensor, no_grad, ops, placeholder,
+    CacheStats, CaptureOptions, Captured, DType, Device, Error, Outputs, Result, Shape, Tensor, no_grad, ops,
+    placeholder, unwrap,
 };
 use std::sync::Arc;
 
@@ -35,7 +34,7 @@ const INFERENCE: &str = "inference";
 /// use pellucid::{DType, Tensor, no_grad};
 ///
 /// let model = sequential![Linear::new(4, 16), Relu, Dropout::new(0.5), Linear::new(16, 3)];
-/// let mut inference = InferenceModel::new(&model, &[1, 8, 32])?;
+/// let mut inference = InferenceModel::new(&model, &[1, 8, 32]);
 /// inference.prepare(&Tensor::zeros([1, 4], DType::F32))?; // or else at the first batch of each size
 ///
 /// let x = Tensor::randn([5, 4], DType::F32);
@@ -71,7 +70,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no size, or one is 0.
-    pub fn new(model: M, batch_sizes: &[usize]) -> Result<Self> {
+    #[panicking_form]
+    pub fn try_new(model: M, batch_sizes: &[usize]) -> Result<Self> {
         Ok(InferenceModel::of(Arc::new(model), ascending("batch size", batch_sizes)?, Vec::new()))
     }
 
@@ -104,7 +104,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///
     /// let layers = TransformerEncoder::with_options(8, 2, 1, TransformerOptions { hidden: 16, ..Default::default() });
     /// let encoder = Encoder(Embedding::new(50, 8), layers);
-    /// let mut inference = InferenceModel::new(encoder, &[1, 4])?.with_lengths(&[8, 16])?;
+    /// let mut inference = InferenceModel::new(encoder, &[1, 4]).with_lengths(&[8, 16]);
     /// let (ids, mask) = (Tensor::randint(0, 50, [3, 10]), Tensor::ones([3, 10], DType::Bool));
     /// assert_eq!(inference.run(&(ids, mask))?.shape().dims(), [3, 10, 8]); // runs on [4, 16]
     /// # Ok::<(), pellucid::Error>(())
@@ -112,7 +112,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no length, or one is 0.
-    pub fn with_lengths(self, lengths: &[usize]) -> Result<Self> {
+    #[panicking_form]
+    pub fn try_with_lengths(self, lengths: &[usize]) -> Result<Self> {
         Ok(InferenceModel::of(self.model.model.clone(), self.passes.sizes, ascending("length", lengths)?))
     }
 
@@ -128,7 +129,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// use pellucid::nn::{Linear, Relu, sequential};
     /// use pellucid::{DType, Tensor};
     ///
-    /// let mut inference = InferenceModel::new(sequential![Linear::new(4, 16), Relu, Linear::new(16, 3)], &[1, 8])?;
+    /// let mut inference = InferenceModel::new(sequential![Linear::new(4, 16), Relu, Linear::new(16, 3)], &[1, 8]);
     /// let x = Tensor::randn([5, 4], DType::F32);
     /// let expected = inference.run(&x)?.to_vec::<f32>();
     /// let threads = [(); 2].map(|()| {
@@ -217,8 +218,10 @@ struct ForwardPasses<'f> {
     sizes: Vec<usize>,
     /// The listed lengths of axis 1, ascending; empty if axis 1 is an axis like all others.
     lengths: Vec<usize>,
-    /// The inputs of the first batch that was not rejected.
-    expected: Vec<ExpectedInput>,
+    /// The names of the inputs of the first batch that was not rejected, and their shapes (axis 0 and the length may
+    /// differ in other batches) and dtypes.
+    names: Vec<String>,
+    expected: Vec<(Shape, DType)>,
     /// The recordings, for the tensors of the model in `state`.
     launcher: Launcher<'f>,
     state: Option<ModelState<'f>>,
@@ -226,13 +229,6 @@ struct ForwardPasses<'f> {
     axes: PerRecording<OutputAxes>,
     /// The inputs of the current launch.
     inputs: Vec<Tensor>,
-}
-
-/// An input: its name, its shape (axis 0 and the length may differ), and its dtype.
-struct ExpectedInput {
-    name: String,
-    shape: Shape,
-    dtype: DType,
 }
 
 /// The listed shape on which a batch runs.
@@ -271,8 +267,8 @@ impl<'f> ForwardPasses<'f> {
         let max_recordings = CaptureOptions::default().max_recordings * sizes.len() * lengths.len().max(1);
         let options = CaptureOptions { pack_weights: true, max_recordings, ..CaptureOptions::default() };
         let launcher = Launcher::new(false, options, Box::new(forward));
-        let (expected, axes, inputs) = (Vec::new(), PerRecording::default(), Vec::new());
-        ForwardPasses { model, sizes, lengths, expected, launcher, state: None, axes, inputs }
+        let (names, expected, axes, inputs) = (Vec::new(), Vec::new(), PerRecording::default(), Vec::new());
+        ForwardPasses { model, sizes, lengths, names, expected, launcher, state: None, axes, inputs }
     }
 
     /// Calls `f`. If it fails for the first batch, recordings are dropped, so that the next one may be different.
@@ -312,9 +308,7 @@ impl<'f> ForwardPasses<'f> {
         let (all, mut parts) = (std::mem::take(&mut self.inputs), Vec::new());
         for start in (0..rows).step_by(largest) {
             let rows = largest.min(rows - start);
-            let part = |tensor: &Tensor| ops::narrow(tensor, 0, start, rows);
-            self.inputs =
-                if rows == all[0].shape()[0] { all.clone() } else { all.iter().map(part).collect::<Result<_>>()? };
+            self.inputs = all.iter().map(|input| ops::narrow(input, 0, start, rows)).collect::<Result<_>>()?;
             parts.push(self.run_part(FilledShape { rows, length }, rows < all[0].shape()[0])?);
         }
         self.inputs.clear();
@@ -377,22 +371,17 @@ impl<'f> ForwardPasses<'f> {
             passes.accept(x);
             Ok(())
         })?;
-        match &self.launcher {
-            Launcher::Captured(captured, _) => Ok(captured.outputs()),
-            Launcher::Eager(step) => {
-                let device = self.state.as_ref().map_or(Device::cpu(), ModelState::device).to_string();
-                Err(Error::DeviceUnavailable { device, reason: step.reason().to_string() })
-            }
-        }
+        self.launcher.captured().map(Captured::outputs).ok_or_else(|| {
+            let device = self.state.as_ref().map_or(Device::cpu(), ModelState::device).to_string();
+            Error::DeviceUnavailable { device, reason: self.launcher.eager_reason().unwrap_or_default().to_string() }
+        })
     }
 
     /// Returns the number of rows of a batch, and its length. Returns an error if the batch does not fit.
     fn check(&self, x: &dyn BatchTensors) -> Result<FilledShape> {
         let mut given = None;
-        let count = x.try_each_tensor(&mut |index, name, x| self.check_input(index, name, x, &mut given))?;
-        if !self.expected.is_empty() {
-            check_batch_count(INFERENCE, self.expected.len(), count)?;
-        }
+        let check = &mut |index, name: &str, x: &Tensor| self.check_input(index, name, x, &mut given);
+        x.try_each_tensor(INFERENCE, &self.names, check)?;
         given.ok_or_else(|| Error::invalid(INFERENCE, "the batch has no input"))
     }
 
@@ -409,7 +398,7 @@ impl<'f> ForwardPasses<'f> {
         given.length = given.length.or(length);
         if rows != given.rows || length.is_some() && length != given.length {
             return refuse(format!(
-                "all inputs must have the same number of rows and the same length; `{name}` differs from the first input"
+                "all inputs must have the same number of rows and the same length; `{name}` differs from the first one"
             ));
         }
         if let (Some(length), Some(&longest)) = (length, self.lengths.last())
@@ -417,26 +406,24 @@ impl<'f> ForwardPasses<'f> {
         {
             return refuse(format!("the length of `{name}` must be 1 to {longest}, the largest listed length"));
         }
-        let Some(expected) = self.expected.get(index) else { return Ok(()) };
-        check_batch_name(INFERENCE, &expected.name, name)?;
-        if x.rank() != expected.shape.rank() || given.of(x.shape()) != given.of(&expected.shape) {
-            let (own, shape) = (&expected.shape, x.shape());
+        let Some((own, dtype)) = self.expected.get(index) else { return Ok(()) };
+        if x.rank() != own.rank() || given.of(x.shape()) != given.of(own) {
             let axes = if length.is_some() { "axes 0 and 1" } else { "axis 0" };
             let help = format!(
                 "the model was recorded for `{name}` of shape {own}, in which only {axes} may differ; create another \
                  inference model"
             );
-            return Err(Error::shapes(INFERENCE, [shape, own], help));
+            return Err(Error::shapes(INFERENCE, [x.shape(), own], help));
         }
-        check_batch_dtype(INFERENCE, expected.dtype, name, x)
+        check_batch_dtype(INFERENCE, *dtype, name, x)
     }
 
     /// Stores the inputs of the first batch that was not rejected.
     fn accept(&mut self, x: &dyn BatchTensors) {
         if self.expected.is_empty() {
             x.each_tensor(&mut |name, x| {
-                let (name, shape) = (name.to_string(), x.shape().clone());
-                self.expected.push(ExpectedInput { name, shape, dtype: x.dtype() });
+                self.names.push(name.to_string());
+                self.expected.push((x.shape().clone(), x.dtype()));
             });
         }
     }
@@ -455,13 +442,13 @@ impl<'f> ForwardPasses<'f> {
     fn forget_changed(&mut self) {
         if self.state.as_ref().is_some_and(|state| state.is_converted() || state.check().is_err()) {
             self.forget_recordings();
-            self.expected.clear();
         }
     }
 
     fn forget_recordings(&mut self) {
+        self.names.clear();
+        self.expected.clear();
         self.launcher.drop_recordings();
-        self.axes.clear();
         self.state = None;
     }
 
@@ -469,7 +456,7 @@ impl<'f> ForwardPasses<'f> {
     fn set_inputs(&mut self, x: &dyn BatchTensors) -> Result<()> {
         let device = self.state.as_ref().map_or_else(|| module_device(&*self.model), ModelState::device);
         self.inputs.clear();
-        x.try_each_tensor(&mut |_, _, x| placed(INFERENCE, device, x).map(|x| self.inputs.push(x)))?;
+        x.try_each_tensor(INFERENCE, &[], &mut |_, _, x| placed(INFERENCE, device, x).map(|x| self.inputs.push(x)))?;
         if self.state.is_none() {
             let model: &dyn DynModule = &*self.model;
             model.supports_capture()?;
@@ -512,7 +499,7 @@ impl<'f> ForwardPasses<'f> {
     /// Returns the shape of the output, for inputs of this shape.
     fn traced_shape(&self, fill: FilledShape) -> Result<Shape> {
         let inputs = self.placeholders(fill)?;
-        let (output, _) = trace_hooked_calls(&*self.model, &mut || forward_in_evaluation(&*self.model, &inputs))?;
+        let output = trace_output(&*self.model, &mut || forward_in_evaluation(&*self.model, &inputs))?;
         Ok(output.shape().clone())
     }
 

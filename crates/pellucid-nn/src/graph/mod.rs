@@ -12,28 +12,15 @@
 //! dtypes, and for each value of the host decisions that are fixed in a recording: training or evaluation mode, hooks,
 //! and the path through layers like [`If`](crate::paths::If).
 //!
-//! [`GraphTrainer`] records at the first step:
-//!
-//! ```
-//! use pellucid::nn::graph::GraphTrainer;
-//! use pellucid::nn::{Linear, Relu, loss::CrossEntropyLoss, optim::{Sgd, SgdOptions}, sequential, Module};
-//! use pellucid::{DType, Tensor};
-//!
-//! let model = sequential![Linear::new(4, 16), Relu, Linear::new(16, 3)];
-//! let optimizer = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
-//! let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
-//! let (x, y) = (Tensor::randn([8, 4], DType::F32), Tensor::randint(0, 3, [8]));
-//! let first = trainer.step_and_evaluate(&x, &y)?;
-//! for _ in 0..10 {
-//!     trainer.step(&x, &y)?; // reads nothing back and does not synchronize
-//! }
-//! assert!(trainer.loss()? < first);
-//! # Ok::<(), pellucid::Error>(())
-//! ```
+//! | type | records |
+//! | --- | --- |
+//! | [`GraphTrainer`] | the step of a model, a loss and an optimizer, and evaluations |
+//! | [`TrainingStep`] | a step of any computation: several inputs, losses and results, as in a GAN |
+//! | [`InferenceModel`] | forward passes only: one for each of a few batch sizes, to which batches are filled up |
 //!
 //! Recording adds the parameters of the model to an optimizer without parameters. An optimizer that leaves out a
 //! parameter that requires a gradient causes [`Error::UntrainedParameters`].
-//! [`GraphTrainer::allow_untrained_parameters`] permits this, for example for a GAN's discriminator, which has its own
+//! [`StepOptions::allow_untrained_parameters`] permits this, for example for a GAN's discriminator, which has its own
 //! optimizer.
 //!
 //! [`Error::UntrainedParameters`]: pellucid_tensor::Error::UntrainedParameters
@@ -41,15 +28,13 @@
 //! Values that change between launches are tensors: the batch, parameters, statistics, random counters, the learning
 //! rate ([`Optimizer::set_lr`](crate::optim::Optimizer::set_lr) works unchanged).
 //!
-//! [`TrainingStep`] is a step of any computation: several inputs, losses and results, as in a GAN. [`InferenceModel`]
-//! records forward passes only: one for each of a few batch sizes, to which batches are filled up.
 //! [`GraphTrainer::check_step`] tests that a step reduces the loss, and that its update opposes the gradient.
-//!
 //! [`mirror`] has the names of an earlier framework, for steps over fixed buffers.
 
 mod batch;
 mod check;
 mod coverage;
+mod gradients;
 mod inference;
 mod launcher;
 pub mod mirror;

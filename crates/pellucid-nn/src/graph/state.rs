@@ -19,14 +19,12 @@ pub(super) struct ModelState<'f> {
 
 impl<'f> ModelState<'f> {
     pub(super) fn of(model: Arc<dyn DynModule + Send + Sync + 'f>) -> ModelState<'f> {
+        let mut known = Vec::new();
+        each_tensor(&*model, &mut |_, tensor| known.push(tensor.clone()));
+        let dtypes = known.iter().map(Tensor::dtype).collect();
         let parts: &dyn DynModule = &*model;
         let parameter = parts.parameters().first().map(|(_, parameter)| parameter.clone());
-        let mut state = ModelState { model, known: Vec::new(), dtypes: Vec::new(), parameter };
-        let mut known = Vec::new();
-        state.each(&mut |_, tensor| known.push(tensor.clone()));
-        state.dtypes = known.iter().map(Tensor::dtype).collect();
-        state.known = known;
-        state
+        ModelState { model, known, dtypes, parameter }
     }
 
     /// Returns the device of the first parameter, or the CPU if there is none.
@@ -39,16 +37,6 @@ impl<'f> ModelState<'f> {
         &self.known
     }
 
-    /// Visits every parameter and buffer with its name; a shared tensor once for each of its names.
-    pub(super) fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
-        let model: &dyn DynModule = &*self.model;
-        model.walk(&mut |name, part| match part {
-            ModulePart::Parameter(parameter) => f(name, parameter.tensor()),
-            ModulePart::Buffer(buffer) => f(name, buffer.tensor()),
-            _ => (),
-        });
-    }
-
     /// Returns true if a tensor was converted to another dtype since the recording.
     pub(super) fn is_converted(&self) -> bool {
         self.known.iter().map(Tensor::dtype).ne(self.dtypes.iter().copied())
@@ -57,7 +45,7 @@ impl<'f> ModelState<'f> {
     /// Returns an error if a tensor of the model was replaced since recording.
     pub(super) fn check(&self) -> Result<()> {
         let (mut known, mut replaced) = (self.known.iter(), None);
-        self.each(&mut |name, tensor| {
+        each_tensor(&*self.model, &mut |name, tensor| {
             if known.next().map(Tensor::id) != Some(tensor.id()) && replaced.is_none() {
                 replaced = Some(format!("`{name}` of the model"));
             }
@@ -67,4 +55,13 @@ impl<'f> ModelState<'f> {
         }
         replaced.map_or(Ok(()), |slot| Err(Error::Rebound { slot }))
     }
+}
+
+/// Calls `f` with every parameter and buffer and its name; with a shared tensor once for each of its names.
+fn each_tensor(model: &dyn DynModule, f: &mut dyn FnMut(&str, &Tensor)) {
+    model.walk(&mut |name, part| match part {
+        ModulePart::Parameter(parameter) => f(name, parameter.tensor()),
+        ModulePart::Buffer(buffer) => f(name, buffer.tensor()),
+        _ => (),
+    });
 }

@@ -6,15 +6,13 @@ use super::options::StepOptions;
 use super::trainer_core::TrainerCore;
 use crate::loss::Loss;
 use crate::optim::Optimizer;
-use crate::parameter::Parameter;
-use pellucid_derive::panicking_form;
-use pellucid_tensor::{CacheStats, Captured, Result, Tensor, unwrap};
+use pellucid_tensor::{CacheStats, Captured, Result, Tensor};
 use std::sync::Arc;
 
 /// A trainer: a model, a loss, an optimizer, and recorded training steps. The first [`step`](GraphTrainer::step) with a
 /// batch of new shapes or dtypes records a step for it, as does a new [path](crate::paths::path_of) or mode of the
 /// model, another dtype of [autocast](pellucid_tensor::autocast), and a [hook](crate::hook) that was added or removed.
-/// The trainer keeps the recordings up to a [limit](GraphTrainer::max_recordings). They share parameters, gradients and
+/// The trainer keeps the recordings up to a [limit](StepOptions::max_recordings). They share parameters, gradients and
 /// optimizer state. A [`TrainingStep`](super::TrainingStep) is a trainer for a closure.
 ///
 /// Model, loss and optimizer may be owned, borrowed (`&M`, `&mut M`), boxed (`Box<dyn Layer>`, `Box<dyn Loss>`,
@@ -57,72 +55,38 @@ where
     /// Creates a trainer without recordings.
     pub fn new(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
         let (model, optimizer) = (Arc::new(BoundModel::new(Arc::new(model))), Arc::new(optimizer));
-        let core = TrainerCore::new(model.clone(), Arc::new(Box::new(loss)), optimizer.clone());
+        let core = TrainerCore::new(model.clone(), Arc::new(loss), optimizer.clone());
         GraphTrainer { model, optimizer, core }
-    }
-
-    /// Sets the maximum number of recordings of the step, and of the evaluation, 8 by default; earlier recordings are
-    /// dropped. The least recently used recording is dropped first, and is recorded again when it is needed.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if `limit` is 0.
-    #[panicking_form]
-    pub fn try_max_recordings(mut self, limit: usize) -> Result<Self> {
-        self.core.set_limit(limit).map(|()| self)
     }
 
     /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
     ///
     /// A step has a recording for each shape of the batch, each [path](crate::paths::path_of), each mode (training or
     /// evaluation) and each set of hooks with which it ran, and so has its evaluation. The separate update of a step
-    /// that accumulates gradients is one more. A step that runs eagerly counts one for each shape.
+    /// that accumulates gradients is one more. Steps that run eagerly have none.
     pub fn cache_stats(&self) -> CacheStats {
         self.core.cache_stats()
     }
 
-    /// Sets the options for recording, and drops earlier recordings. Settings of
-    /// [`before_update`](GraphTrainer::before_update) and
-    /// [`allow_untrained_parameters`](GraphTrainer::allow_untrained_parameters) stay, unless the options set them.
+    /// Sets all options, and drops earlier recordings and accumulated gradients.
     pub fn with_options(mut self, options: StepOptions<'f>) -> Self {
+        self.set_options(options);
+        self
+    }
+
+    /// Sets all options, as [`with_options`](GraphTrainer::with_options) does.
+    pub fn set_options(&mut self, options: StepOptions<'f>) {
         self.core.set_options(options);
-        self
     }
 
-    /// Permits parameters that require a gradient and that the optimizer does not update, as in a GAN.
+    /// Adds the parameters of model and loss that require a gradient to an optimizer without parameters, as the first
+    /// step does. Returns true if it added some.
     ///
-    /// ```
-    /// use pellucid::nn::graph::GraphTrainer;
-    /// use pellucid::nn::{Linear, Module, loss::BceWithLogitsLoss, optim::{Sgd, SgdOptions}};
-    /// use pellucid::{DType, Tensor};
-    /// // The generator learns to deceive the discriminator, which has an optimizer of its own.
-    /// let (generator, discriminator) = (Linear::new(2, 4), Linear::new(4, 1));
-    /// let sgd = Sgd::new(generator.parameters(), SgdOptions::default());
-    /// let model = (generator, discriminator.clone());
-    /// let mut trainer = GraphTrainer::new(model, BceWithLogitsLoss::default(), sgd).allow_untrained_parameters();
-    /// trainer.prepare(&Tensor::zeros([8, 2], DType::F32))?;
-    /// # Ok::<(), pellucid::Error>(())
-    /// ```
-    pub fn allow_untrained_parameters(mut self) -> Self {
-        self.core.set_options(StepOptions { allow_untrained_parameters: true, ..self.core.options().clone() });
-        self
-    }
-
-    /// Sets a function that changes the gradients before each update:
-    ///
-    /// ```
-    /// use pellucid::nn::optim::{Sgd, SgdOptions, clip_grad_norm};
-    /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss};
-    /// use pellucid::{DType, Tensor};
-    /// let model = Linear::new(3, 1);
-    /// let sgd = Sgd::new(model.parameters(), SgdOptions::default());
-    /// let mut trainer = GraphTrainer::new(model, MseLoss::default(), sgd)
-    ///     .before_update(|parameters| clip_grad_norm(parameters, 1.0).map(drop));
-    /// trainer.prepare(&Tensor::zeros([8, 3], DType::F32))?;
-    /// # Ok::<(), pellucid::Error>(())
-    /// ```
-    pub fn before_update(mut self, f: impl Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f) -> Self {
-        self.core.set_options(StepOptions { before_update: Some(Arc::new(f)), ..self.core.options().clone() });
-        self
+    /// # Errors
+    /// [`Error::Layer`](pellucid_tensor::Error::Layer) names a lazy layer that is not built; the errors of
+    /// [`Optimizer::fill`].
+    pub fn fill_optimizer(&self) -> Result<bool> {
+        self.core.fill_optimizer()
     }
 
     /// Returns the model.
@@ -179,7 +143,7 @@ where
     /// on values, or that cannot be captured;
     /// [`Error::UntrainedParameters`](pellucid_tensor::Error::UntrainedParameters) names parameters that require a
     /// gradient and do not belong to the optimizer, unless that is
-    /// [allowed](GraphTrainer::allow_untrained_parameters);
+    /// [allowed](StepOptions::allow_untrained_parameters);
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a loss without
     /// [expected targets](Loss::expected_targets); the
     /// errors of [`capture`](pellucid_tensor::capture()). On error, parameters, gradients and optimizer are unchanged.

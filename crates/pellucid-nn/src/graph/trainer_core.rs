@@ -1,18 +1,19 @@
 //! The steps and evaluations of a trainer, without the types of its model, loss and optimizer.
 
-use super::batch::{BatchTensors, ModelOfInputs, StepLoss, check_batch_count, check_batch_name, placed};
+use super::batch::{BatchTensors, ModelOfInputs, placed};
 use super::check::StepCheck;
 use super::coverage::{FrozenParameters, fill_optimizer};
 use super::launcher::Launcher;
 use super::options::StepOptions;
 use super::state::ModelState;
 use super::step::{StepComputation, StepCore};
-use crate::call::{module_device, trace_calls, trace_hooked_calls};
+use crate::call::{module_device, trace_output};
+use crate::loss::Loss;
 use crate::module::DynModule;
 use crate::optim::Optimizer;
 use crate::parameter::in_evaluation_mode;
 use pellucid_tensor::{
-    CacheStats, CaptureOptions, Captured, DType, Error, Result, Shape, Tensor, enable_grad, eval, no_grad, placeholder,
+    CacheStats, Captured, DType, Error, Result, Shape, Tensor, enable_grad, eval, no_grad, placeholder,
 };
 use std::sync::Arc;
 
@@ -22,12 +23,13 @@ const SET_BATCH: &str = "set_batch";
 /// The steps of a trainer. It has no type parameters, so it is compiled once, in this crate.
 pub(super) struct TrainerCore<'f> {
     model: Arc<dyn ModelOfInputs + 'f>,
-    loss: Arc<dyn StepLoss + 'f>,
+    loss: Arc<dyn Loss + 'f>,
     step: StepCore<'f>,
     evaluation: Launcher<'f>,
     /// The tensors of the model, once a batch was accepted.
     state: Option<ModelState<'f>>,
-    frozen: FrozenParameters,
+    /// The parameters that the step does not train, once a batch was accepted by a step.
+    frozen: Option<FrozenParameters>,
     /// The names of the inputs of the model, once a batch was accepted.
     names: Vec<String>,
     /// The inputs of the model and the targets of the current launch, on the device of the model.
@@ -39,47 +41,36 @@ pub(super) struct TrainerCore<'f> {
 impl<'f> TrainerCore<'f> {
     pub(super) fn new(
         model: Arc<dyn ModelOfInputs + 'f>,
-        loss: Arc<dyn StepLoss + 'f>,
+        loss: Arc<dyn Loss + 'f>,
         optimizer: Arc<dyn Optimizer + 'f>,
     ) -> TrainerCore<'f> {
-        let compute = loss_and_logits(model.clone(), loss.clone());
-        let step = StepCore::new(optimizer, compute.clone());
-        let evaluation = evaluation_of(compute, &step);
+        let step = StepCore::new(optimizer, loss_and_logits(model.clone(), loss.clone()));
+        let evaluation = evaluation_of(&step);
         TrainerCore {
             model,
             loss,
             step,
             evaluation,
             state: None,
-            frozen: FrozenParameters::default(),
+            frozen: None,
             names: Vec::new(),
             inputs: Vec::new(),
             results: None,
         }
     }
 
-    pub(super) fn options(&self) -> &StepOptions<'f> {
-        &self.step.options
-    }
-
     /// Sets the options, and drops all recordings.
-    pub(super) fn set_options(&mut self, mut options: StepOptions<'f>) {
-        let before = &self.step.options;
-        options.before_update = options.before_update.or(before.before_update.clone());
-        options.allow_untrained_parameters |= before.allow_untrained_parameters;
+    pub(super) fn set_options(&mut self, options: StepOptions<'f>) {
         self.step.set_options(options);
-        self.drop_recordings();
+        self.frozen = None;
+        self.evaluation = evaluation_of(&self.step);
     }
 
-    pub(super) fn set_limit(&mut self, limit: usize) -> Result<()> {
-        self.step.set_limit(limit)?;
-        self.drop_recordings();
-        Ok(())
-    }
-
-    fn drop_recordings(&mut self) {
-        self.step.drop_recordings();
-        self.evaluation = evaluation_of(loss_and_logits(self.model.clone(), self.loss.clone()), &self.step);
+    /// Adds the parameters of model and loss to an optimizer without parameters.
+    pub(super) fn fill_optimizer(&self) -> Result<bool> {
+        let model: &dyn DynModule = &*self.model;
+        model.built_parameters()?;
+        fill_optimizer(model, &*self.loss, &*self.step.optimizer)
     }
 
     pub(super) fn cache_stats(&self) -> CacheStats {
@@ -108,9 +99,9 @@ impl<'f> TrainerCore<'f> {
     /// Records a step for a batch of these shapes and dtypes.
     pub(super) fn prepare(&mut self, x: &dyn BatchTensors) -> Result<()> {
         self.set_inputs(x, None)?;
-        let targets = self.traced_targets(None)?;
-        self.inputs.push(targets);
-        self.recording(x, |core| core.step.prepare(&core.inputs)).map(drop)
+        let targets = self.check_new_batch(None)?;
+        self.inputs.extend(targets);
+        self.recording(x, |core| core.step.prepare(&core.inputs))
     }
 
     /// Launches the step for a batch.
@@ -133,8 +124,8 @@ impl<'f> TrainerCore<'f> {
         })
     }
 
-    /// Calls `launch` with the inputs of a step, which are checked. If the launch will record, the model is traced, and
-    /// the optimizer filled and checked.
+    /// Calls `launch` with the inputs of a step, which are checked. If the launch would record, or is the first eager
+    /// one, the optimizer is filled and checked as well.
     fn with_batch<R>(
         &mut self,
         x: &dyn BatchTensors,
@@ -143,14 +134,15 @@ impl<'f> TrainerCore<'f> {
     ) -> Result<R> {
         self.set_inputs(x, Some(y))?;
         self.check_state()?;
-        match self.step.logits_shape(&self.inputs)? {
-            Some(logits) => {
-                check_targets(&*self.loss, &logits, y)?;
-                self.frozen.check()?;
+        let logits = self.step.logits_shape(&self.inputs)?;
+        match &self.frozen {
+            Some(frozen) if logits.is_some() || self.step.is_eager() => {
+                frozen.check()?;
+                logits.map_or(Ok(()), |logits| self.check_targets(&logits, y))?;
                 launch(self)
             }
-            None => {
-                self.traced_targets(Some(y))?;
+            _ => {
+                self.check_new_batch(Some(y))?;
                 self.recording(x, launch)
             }
         }
@@ -167,13 +159,12 @@ impl<'f> TrainerCore<'f> {
         self.set_inputs(x, Some(y))?;
         self.check_state()?;
         match self.evaluation.output_shape(&self.inputs, 1) {
-            Some(logits) => check_targets(&*self.loss, &logits, y)?,
-            None => {
-                in_evaluation_mode(|| self.traced_targets(Some(y)))?;
-                self.accept(x);
-            }
+            Some(logits) => self.check_targets(&logits, y)?,
+            None => in_evaluation_mode(|| self.check_new_batch(Some(y))).map(drop)?,
         }
-        self.evaluate_again()
+        self.evaluate_again()?;
+        self.accept(x);
+        Ok(self.evaluation.outputs())
     }
 
     /// Returns loss and logits of the last batch in evaluation mode.
@@ -183,7 +174,7 @@ impl<'f> TrainerCore<'f> {
         let _off = no_grad();
         let before = self.evaluation.cache_stats();
         self.evaluation.launch(&self.inputs)?;
-        log_recording(before, self.evaluation.cache_stats(), &self.inputs, self.step.max_recordings);
+        log_recording(before, self.evaluation.cache_stats(), &self.inputs, self.step.options.max_recordings);
         Ok(self.evaluation.outputs())
     }
 
@@ -193,16 +184,12 @@ impl<'f> TrainerCore<'f> {
         let device = self.state.as_ref().map_or_else(|| module_device(own), ModelState::device);
         let TrainerCore { names, inputs, .. } = self;
         inputs.clear();
-        let count = x.try_each_tensor(&mut |index, name, x| {
-            names.get(index).map_or(Ok(()), |expected| check_batch_name(SET_BATCH, expected, name))?;
+        x.try_each_tensor(SET_BATCH, names, &mut |_, _, x| {
             if x.shape().first() == Some(&0) {
                 return Err(Error::invalid(SET_BATCH, "the batch has no samples; skip it"));
             }
             placed(SET_BATCH, device, x).map(|x| inputs.push(x))
         })?;
-        if !names.is_empty() {
-            check_batch_count(SET_BATCH, names.len(), count)?;
-        }
         if let Some(y) = y {
             inputs.push(placed(SET_BATCH, device, y)?);
         }
@@ -211,43 +198,56 @@ impl<'f> TrainerCore<'f> {
 
     /// Traces the model for the current inputs, whose values are not used: lazy layers are built, and an error names
     /// the layer that rejects its input. Returns targets without values. `y` are the targets, if they are known.
-    fn traced_targets(&self, y: Option<&Tensor>) -> Result<Tensor> {
-        let model: &dyn DynModule = &*self.model;
-        model.supports_capture()?;
+    ///
+    /// A step that runs eagerly may read values, and its operations check its inputs. The model is traced only to build
+    /// lazy layers, and no targets are returned.
+    fn check_new_batch(&self, y: Option<&Tensor>) -> Result<Option<Tensor>> {
+        self.step.options.check("prepare")?;
+        let (model, is_eager): (&dyn DynModule, _) = (&*self.model, self.step.is_eager());
+        if is_eager && model.built_parameters().is_ok() {
+            return Ok(None);
+        }
+        if !is_eager {
+            model.supports_capture()?;
+        }
         let like = |x: &Tensor| placeholder(x.device(), x.shape(), x.dtype());
         let inputs = &self.inputs[..self.inputs.len() - usize::from(y.is_some())];
         let inputs = inputs.iter().map(like).collect::<Result<Vec<_>>>()?;
-        let output = || {
+        let logits = trace_output(model, &mut || {
             let _on = enable_grad();
             self.model.output(&inputs)
-        };
-        let input_dtype = inputs.first().map(Tensor::dtype);
-        if self.step.options.eager {
-            // Hooks of an eager step may read values.
-            let unhooked =
-                trace_calls(model, &mut { output }).and_then(|(logits, _)| self.targets(&logits, input_dtype, y));
-            if unhooked.is_ok() {
-                return unhooked;
-            }
+        });
+        match is_eager {
+            // The eager step repeats an error after all layers were built, for example the read of a value.
+            true if model.built_parameters().is_ok() => Ok(None),
+            true => logits.map(|_| None),
+            false => self.targets(&logits?, inputs.first().map(Tensor::dtype), y).map(Some),
         }
-        let (logits, _) = trace_hooked_calls(model, &mut { output })?;
-        self.targets(&logits, input_dtype, y)
+    }
+
+    /// Returns an error for targets of the right shape and dtype with a value that the loss rejects.
+    fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
+        // The launch needs the values in any case.
+        if y.device().is_cpu() && !y.is_readable() {
+            eval([y])?;
+        }
+        self.loss.check_targets(logits, y).map_err(of_loss)
     }
 
     /// Returns targets without values for these logits, and checks the targets `y`, if they are known.
     fn targets(&self, logits: &Tensor, input_dtype: Option<DType>, y: Option<&Tensor>) -> Result<Tensor> {
-        let expected = match (self.loss.expected_targets(logits)?, y) {
+        let expected = match (self.loss.expected_targets(logits.shape(), logits.dtype())?, y) {
             (Some(expected), _) => expected,
             (None, Some(y)) => (y.shape().clone(), y.dtype()),
             (None, None) => {
-                let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype), or let the first \
-                            step() record";
+                let help = "the targets of this loss are unknown; use loss.with_targets(shape, dtype), or let the \
+                            first step() record";
                 return Err(Error::invalid("prepare", help));
             }
         };
         if let Some(y) = y {
             check_target_shape(SET_BATCH, y, &expected, logits.shape()).map_err(of_loss)?;
-            check_targets(&*self.loss, logits.shape(), y)?;
+            self.check_targets(logits.shape(), y)?;
         }
         let (shape, dtype) = expected;
         // Under autocast, targets usually have the dtype of the input, not of the logits.
@@ -262,13 +262,10 @@ impl<'f> TrainerCore<'f> {
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
         let (before, is_allowed) = (self.step.cache_stats(), self.step.options.allow_untrained_parameters);
         let frozen = FrozenParameters::of("prepare", &*self.model, &*self.loss, optimizer.parameters(), is_allowed);
-        let result = frozen.and_then(|frozen| {
-            self.frozen = frozen;
-            record(self)
-        });
+        let result = frozen.and_then(|frozen| record(self).inspect(|_| self.frozen = Some(frozen)));
         if result.is_ok() || self.step.cache_stats().len > before.len {
             self.accept(x);
-            log_recording(before, self.step.cache_stats(), &self.inputs, self.step.max_recordings);
+            log_recording(before, self.step.cache_stats(), &self.inputs, self.step.options.max_recordings);
         } else if is_filled {
             optimizer.unfill();
         }
@@ -292,22 +289,22 @@ impl<'f> TrainerCore<'f> {
 }
 
 /// Returns the computation of loss and logits from the inputs of a model and targets.
-fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn StepLoss + 'f>) -> StepComputation<'f> {
+fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn Loss + 'f>) -> StepComputation<'f> {
     Arc::new(move |inputs| {
         let (y, x) = inputs.split_last().ok_or_else(|| Error::invalid(SET_BATCH, "the batch has no targets"))?;
         let logits = model.output(x)?;
-        Ok(vec![loss.value(&logits, y)?, logits])
+        Ok(vec![loss.try_forward(&logits, y)?, logits])
     })
 }
 
-/// Returns a computation in evaluation mode, without gradients, with the options of a step.
-fn evaluation_of<'f>(compute: StepComputation<'f>, step: &StepCore<'f>) -> Launcher<'f> {
+/// Returns the computation of a step in evaluation mode, without gradients.
+fn evaluation_of<'f>(step: &StepCore<'f>) -> Launcher<'f> {
+    let compute = step.compute.clone();
     let evaluate = move |inputs: &[Tensor]| {
         let _off = no_grad();
         in_evaluation_mode(|| compute(inputs))
     };
-    let options = CaptureOptions { max_recordings: step.max_recordings, ..CaptureOptions::default() };
-    Launcher::new(step.options.eager, options, Box::new(evaluate))
+    Launcher::new(step.options.eager, step.options.capture_options(), Box::new(evaluate))
 }
 
 /// Returns an error unless the targets have the expected shape, and both have integers, floats or booleans.
@@ -336,15 +333,6 @@ pub(super) fn check_target_shape(
         return Err(Error::dtypes(op, [y.dtype(), *dtype], help));
     }
     Ok(())
-}
-
-/// Returns an error for targets of the right shape and dtype with a value that the loss rejects.
-pub(super) fn check_targets<'f>(loss: &(dyn StepLoss + 'f), logits: &Shape, y: &Tensor) -> Result<()> {
-    // The launch needs the values in any case.
-    if y.device().is_cpu() && !y.is_readable() {
-        eval([y])?;
-    }
-    loss.check_targets(logits, y).map_err(of_loss)
 }
 
 /// Returns the error of a loss.

@@ -5,8 +5,7 @@ use super::options::StepOptions;
 use super::step::StepCore;
 use crate::optim::Optimizer;
 use crate::parameter::first_device;
-use pellucid_derive::panicking_form;
-use pellucid_tensor::{CacheStats, Captured, IntoOutputs, Result, Tensor, unwrap};
+use pellucid_tensor::{CacheStats, Captured, IntoOutputs, Result, Tensor};
 use std::sync::Arc;
 
 /// A training step over any inputs: a closure computes the loss and other results, and an optimizer minimizes the loss.
@@ -62,21 +61,11 @@ impl<'f> TrainingStep<'f> {
         TrainingStep { core: StepCore::new(Arc::new(optimizer), compute), inputs: Vec::new() }
     }
 
-    /// Sets the options for recording, and drops earlier recordings and accumulated gradients. The parameters of the
-    /// closure are not known, so [`allow_untrained_parameters`](StepOptions::allow_untrained_parameters) has no effect.
+    /// Sets all options, and drops earlier recordings and accumulated gradients. The parameters of the closure are not
+    /// known, so [`allow_untrained_parameters`](StepOptions::allow_untrained_parameters) has no effect.
     pub fn with_options(mut self, options: StepOptions<'f>) -> Self {
         self.core.set_options(options);
         self
-    }
-
-    /// Sets the maximum number of recordings, 8 by default, and drops earlier recordings. The least recently launched
-    /// recording is dropped first.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if `limit` is 0.
-    #[panicking_form]
-    pub fn try_max_recordings(mut self, limit: usize) -> Result<Self> {
-        self.core.set_limit(limit).map(|()| self)
     }
 
     /// Returns the optimizer.
@@ -85,7 +74,7 @@ impl<'f> TrainingStep<'f> {
     }
 
     /// Returns the number of kept recordings, and the hits and misses of launches. The separate update of a step that
-    /// accumulates gradients also counts. A step that runs eagerly counts one recording for each list of shapes.
+    /// accumulates gradients also counts. A step that runs eagerly has none.
     pub fn cache_stats(&self) -> CacheStats {
         self.core.cache_stats()
     }
@@ -103,7 +92,8 @@ impl<'f> TrainingStep<'f> {
     /// The errors of the closure and of [`capture`](pellucid_tensor::capture());
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) for a loss that is not a scalar;
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the loss depends on no parameter of the
-    /// optimizer, or if `accumulate` is 0. On error, parameters, gradients and optimizer are unchanged.
+    /// optimizer, or if `accumulate` or `max_recordings` is 0. On error, parameters, gradients and optimizer are
+    /// unchanged.
     pub fn prepare(&mut self, inputs: &[&Tensor]) -> Result<()> {
         self.place(inputs)?;
         self.core.prepare(&self.inputs).map(drop)

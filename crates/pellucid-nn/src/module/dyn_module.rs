@@ -378,11 +378,6 @@ fn first_names(mut named: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
     named
 }
 
-/// Returns all parameters and buffers by name; a shared tensor once.
-pub(crate) fn state_of(module: &(impl Module + ?Sized)) -> Vec<(String, Tensor)> {
-    first_names(as_dyn(&module).values(|_| true))
-}
-
 /// Returns a key that is equal for handles of the same tensor: the storage, and the offset of the first element in it.
 pub(crate) fn identity(tensor: &Tensor) -> (usize, usize) {
     let array = tensor.array();

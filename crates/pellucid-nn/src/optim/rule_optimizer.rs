@@ -30,10 +30,11 @@ use std::sync::Arc;
 /// ```
 /// use pellucid::nn::graph::GraphTrainer;
 /// use pellucid::nn::{Linear, Relu, loss::MseLoss, optim::{AdamW, AdamWOptions, Optimizer, ParameterList}, sequential};
+/// use pellucid::{DType, Tensor};
 /// let model = sequential![Linear::lazy(8), Relu, Linear::lazy(1)];
 /// let optimizer = AdamW::new(ParameterList::default(), AdamWOptions::default());
 /// let mut trainer = GraphTrainer::new(model, MseLoss::default(), optimizer);
-/// trainer.compile(&[16, 3])?;
+/// trainer.prepare(&Tensor::zeros([16, 3], DType::F32))?;
 /// assert_eq!(trainer.optimizer().parameters().len(), 4);
 /// # Ok::<(), pellucid::Error>(())
 /// ```

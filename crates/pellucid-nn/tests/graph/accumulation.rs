@@ -91,7 +91,8 @@ fn steps_of_the_same_parameters_have_gradients_of_their_own() {
             other.launch(&[&x[3]]).unwrap();
             step.launch(&[&x[2]]).unwrap();
         });
-        assert_eq!((other.cache_stats().misses, step.cache_stats().misses), (1, 1));
+        let recorded = u64::from(!eager);
+        assert_eq!((other.cache_stats().misses, step.cache_stats().misses), (recorded, recorded));
     }
 }
 

@@ -2,7 +2,6 @@
 //! replaced.
 
 use crate::models::*;
-use pellucid_nn::graph::mirror::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{CrossEntropyLoss, Loss};
 use pellucid_nn::optim::Optimizer;
@@ -11,23 +10,17 @@ use pellucid_nn::*;
 use pellucid_tensor::{DType, Device, Error, Result, Tensor};
 use std::sync::RwLock;
 
-fn step_of<'f>(
-    model: &'f Sequential,
-    loss: &'f CrossEntropyLoss,
-    optimizer: &'f dyn Optimizer,
-    stream: Option<Stream>,
-) -> TrainGraph<'f> {
-    let mut step = model
-        .compile(&[BATCH, 6], CompileOptions { lt_bytes: 0, stream, ..CompileOptions::new(loss, optimizer) })
-        .unwrap();
+type Step<'f> = GraphTrainer<'f, &'f Sequential, &'f dyn Optimizer>;
+
+fn step_of<'f>(model: &'f Sequential, optimizer: &'f dyn Optimizer, eager: bool) -> Step<'f> {
+    let mut step = trainer(model, CrossEntropyLoss::default(), optimizer, eager);
     launch(&mut step, 0);
     step
 }
 
-fn launch(step: &mut TrainGraph<'_>, seed: u64) {
+fn launch(step: &mut Step<'_>, seed: u64) {
     let (x, y) = batch(&[BATCH, 6], seed);
-    step.set_batch(&x, &y).unwrap();
-    step.launch().unwrap();
+    step.step(&x, &y).unwrap();
 }
 
 /// Runs an eager step on the same batch.
@@ -54,10 +47,10 @@ fn values(tensors: &[Tensor]) -> Vec<Vec<f32>> {
 #[test]
 fn removed_gradients_are_restored() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    for stream in streams() {
+    for eager in [false, true] {
         let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
-        let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
-        let mut step = step_of(&model, &loss, &optimizer, stream);
+        let (optimizer, hand) = (sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
+        let mut step = step_of(&model, &optimizer, eager);
         by_hand(&other, &hand, 0);
         let bound = gradients(&model);
         for seed in 1..5 {
@@ -71,84 +64,37 @@ fn removed_gradients_are_restored() {
             by_hand(&other, &hand, seed);
             assert_eq!(values(&gradients(&model)), values(&gradients(&other)));
             assert!(gradients(&model).iter().zip(&bound).all(|(a, b)| a.array().shares_storage(b.array())));
-            if let Some(captured) = step.exec.captured() {
-                assert_eq!(captured.cache_stats().misses, 0, "a launch must not record the step again");
-            }
+            assert_eq!(step.cache_stats().misses, u64::from(!eager), "a launch must not record the step again");
         }
         assert!(bits(model.state_dict()) == bits(other.state_dict()));
     }
 }
 
-/// A gradient that is bound to another tensor is written there.
+/// If gradients accumulate over launches, a removed gradient restarts at zero.
 #[test]
-fn rebound_gradients_are_written_to_their_tensors() {
+fn accumulated_gradients_that_are_removed() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
-    let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
-    let mut step = step_of(&model, &loss, &optimizer, None);
-    by_hand(&other, &hand, 0);
-    let own: Vec<Tensor> = model.parameters().iter().map(|p| Tensor::full(p.shape(), 7.0, DType::F32)).collect();
-    optimizer.rebind_grads(&own);
-    for seed in 1..4 {
-        launch(&mut step, seed);
-        by_hand(&other, &hand, seed);
-        assert_eq!(values(&own), values(&gradients(&other)));
-        assert!(gradients(&model).iter().zip(&own).all(|(a, b)| a.array().shares_storage(b.array())));
-    }
-    assert!(bits(model.state_dict()) == bits(other.state_dict()));
-    assert_eq!(step.exec.captured().unwrap().cache_stats().misses, 1);
-}
-
-/// If gradients accumulate over launches, a removed gradient restarts at zero, and a rebound gradient accumulates in
-/// its new tensor.
-#[test]
-fn accumulated_gradients_that_are_removed_or_rebound() {
-    let _random = pellucid_tensor::Generator::new(0).scope();
-    for stream in streams() {
+    for eager in [false, true] {
         let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
-        let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
-        let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-        try_rebind_grads(&model, &optimizer, &plan).unwrap();
-        let (x_buf, y_buf) = (Tensor::zeros([BATCH, 6], DType::F32), Tensor::zeros([BATCH], DType::I64));
-        let options = StepOptions { eager: stream.is_some(), accumulate: 2, ..Default::default() };
-        let mut exec = record_step_graph_with(&model, &loss, &optimizer, &plan, &x_buf, &y_buf, options).unwrap();
-        let mut go = |seed: u64| {
+        let (optimizer, hand) = (sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
+        let (loss, options) = (CrossEntropyLoss::default(), StepOptions { eager, accumulate: 2, ..Default::default() });
+        let mut trainer = GraphTrainer::new(&model, &loss, &optimizer).with_options(options);
+        for seed in 0..6 {
             let (x, y) = batch(&[BATCH, 6], seed);
-            x_buf.copy_(&x);
-            y_buf.copy_(&y);
-            exec.launch().unwrap();
+            trainer.step(&x, &y).unwrap();
             (loss.forward(&other.forward(&x), &y) * 0.5).backward();
-        };
-        let update = || {
-            hand.step();
-            hand.zero_grad_with(false);
-        };
-        go(1);
-        optimizer.zero_grad();
-        hand.zero_grad();
-        go(2);
-        update();
-        assert!(bits(model.state_dict()) == bits(other.state_dict()));
-        let own: Vec<Tensor> = model.parameters().iter().map(|p| Tensor::zeros(p.shape(), DType::F32)).collect();
-        go(3);
-        own.iter().zip(gradients(&model)).for_each(|(own, g)| own.copy_(&g));
-        optimizer.rebind_grads(&own);
-        for seed in 4..8 {
-            go(seed);
-            assert_eq!(
-                values(&gradients(&model)),
-                values(&if seed % 2 == 0 { zeros(&other) } else { gradients(&other) })
-            );
-            if seed % 2 == 0 {
-                update();
+            if seed % 2 == 1 {
+                hand.step();
+                hand.zero_grad_with(false);
+            } else if seed == 2 {
+                optimizer.zero_grad();
+                hand.zero_grad();
+                continue;
             }
+            assert_eq!(values(&gradients(&model)), values(&gradients(&other)));
         }
         assert!(bits(model.state_dict()) == bits(other.state_dict()));
     }
-}
-
-fn zeros(model: &Sequential) -> Vec<Tensor> {
-    model.parameters().iter().map(|p| Tensor::zeros(p.shape(), DType::F32)).collect()
 }
 
 /// Loading writes in place, and moving a model to the device on which it is changes nothing.
@@ -156,8 +102,8 @@ fn zeros(model: &Sequential) -> Vec<Tensor> {
 fn loaded_or_moved_parameters_are_the_same_tensors() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, other) = (built(&KINDS[0]), mlp());
-    let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0), sgd(&other, 0.1, 0.0));
-    let mut step = step_of(&model, &loss, &optimizer, None);
+    let (optimizer, hand) = (sgd(&model, 0.1, 0.0), sgd(&other, 0.1, 0.0));
+    let mut step = step_of(&model, &optimizer, false);
     model.load_state_dict(&other.state_dict()).unwrap();
     model.to_(Device::cpu()).unwrap();
     for seed in 1..4 {
@@ -165,16 +111,16 @@ fn loaded_or_moved_parameters_are_the_same_tensors() {
         by_hand(&other, &hand, seed);
     }
     assert!(bits(model.state_dict()) == bits(other.state_dict()));
-    assert_eq!(step.exec.captured().unwrap().cache_stats().misses, 0);
+    assert_eq!(step.cache_stats().misses, 1);
 }
 
 #[test]
 fn parameters_frozen_between_launches_are_unchanged() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    for stream in streams() {
+    for eager in [false, true] {
         let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
-        let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
-        let mut step = step_of(&model, &loss, &optimizer, stream);
+        let (optimizer, hand) = (sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
+        let mut step = step_of(&model, &optimizer, eager);
         by_hand(&other, &hand, 0);
         for (seed, frozen) in [(1, true), (2, true), (3, false)] {
             for model in [&model, &other] {
@@ -218,12 +164,11 @@ impl Layer for Changing {
 #[test]
 fn a_replaced_parameter_is_refused_by_name() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    for stream in streams() {
+    for eager in [false, true] {
         let model = Changing(RwLock::new(Linear::new(6, CLASSES)));
         let optimizer = pellucid_nn::optim::Sgd::try_new(model.parameters(), Default::default()).unwrap();
-        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), optimizer)
-            .with_options(StepOptions { eager: stream.is_some(), ..Default::default() });
-        trainer.compile(&[BATCH, 6]).unwrap();
+        let mut trainer = trainer(&model, CrossEntropyLoss::default(), optimizer, eager);
+        trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).unwrap();
         let (x, y) = batch(&[BATCH, 6], 1);
         trainer.step_and_evaluate(&x, &y).unwrap();
         let old = model.replace(Linear::new(6, CLASSES));

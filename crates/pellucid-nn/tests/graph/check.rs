@@ -1,7 +1,6 @@
 //! The check of a step: the loss falls, and the update opposes the gradient.
 
 use crate::models::*;
-use pellucid_nn::graph::mirror::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::CrossEntropyLoss;
 use pellucid_nn::optim::{AdamW, AdamWOptions, GradScaler, Optimizer, Sgd, SgdOptions};
@@ -63,26 +62,22 @@ fn a_check_measures_a_step_and_restores_the_state() {
 #[test]
 fn a_step_in_the_wrong_direction_is_found() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let (model, loss) = (mlp(), CrossEntropyLoss::default());
-    let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-    let sgd = sgd(&model, 0.1, 0.0);
-    try_rebind_grads(&model, &sgd, &plan).unwrap();
+    let model = mlp();
     let (x, y) = batch(&[BATCH, 6], 1);
-    let check = |rate: f64| {
-        let parameters = model.parameters();
-        let update = move || parameters.iter().for_each(|p| p.copy_(&(p.tensor() - p.grad().unwrap() * rate)));
+    let check = |lr: f64, maximize: bool| {
+        let sgd = Sgd::new(model.parameters(), SgdOptions { lr, maximize, ..Default::default() });
         let before = bits(model.state_dict());
-        let check = record_step_graph(&model, &loss, update, &plan, &x, &y, None).unwrap().check_step().unwrap();
+        let check = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd).check_step(&x, &y).unwrap();
         assert_eq!(bits(model.state_dict()), before);
         (check.loss_falls(), check.is_descent_step(), check.ensure().err().map(|error| error.to_string()))
     };
-    assert_eq!(check(0.1), (true, true, None));
-    for (rate, found, help) in [
-        (-0.1, (false, false), "sign of the update"),
-        (0.0, (false, false), "the update changes nothing"),
-        (1e4, (false, true), "lower the learning rate"),
+    assert_eq!(check(0.1, false), (true, true, None));
+    for (rate, maximize, found, help) in [
+        (0.1, true, (false, false), "sign of the update"),
+        (0.0, false, (false, false), "the update changes nothing"),
+        (1e4, false, (false, true), "lower the learning rate"),
     ] {
-        let (falls, descends, error) = check(rate);
+        let (falls, descends, error) = check(rate, maximize);
         assert_eq!((falls, descends), found, "rate {rate}");
         assert!(error.as_ref().unwrap().contains(help), "rate {rate}: {error:?}");
     }
@@ -94,7 +89,8 @@ fn untrained_parameters_are_not_part_of_a_check() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let some = Sgd::try_new(model.parameters()[2..].to_vec(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
-    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &some).allow_untrained_parameters();
+    let options = StepOptions { allow_untrained_parameters: true, ..Default::default() };
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &some).with_options(options);
     let (x, y) = batch(&[BATCH, 6], 1);
     let before = bits(model.state_dict());
     let check = trainer.check_step(&x, &y).unwrap();
@@ -109,19 +105,12 @@ fn untrained_parameters_are_not_part_of_a_check() {
 #[test]
 fn a_step_that_cannot_be_checked_is_refused() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let (model, loss) = (mlp(), CrossEntropyLoss::default());
+    let model = mlp();
     let (x, y) = batch(&[BATCH, 6], 1);
-    let optimizer = sgd(&model, 0.1, 0.0);
-    let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-    let before = bits(model.state_dict());
-    let unbound = record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None).unwrap().check_step();
-    let evaluation = record_eval_graph(&model, &loss, &plan, &x, &y, None).unwrap().check_step();
-    try_rebind_grads(&model, &optimizer, &plan).unwrap();
-    let options = StepOptions { accumulate: 2, ..Default::default() };
-    let several = record_step_graph_with(&model, &loss, &optimizer, &plan, &x, &y, options).unwrap().check_step();
-    for (refused, help) in [(unbound, "try_rebind_grads()"), (evaluation, "evaluation"), (several, "accumulate = 1")] {
-        let Err(Error::InvalidArgument { .. }) = &refused else { panic!("unexpected result: {refused:?}") };
-        assert!(refused.unwrap_err().to_string().contains(help));
-    }
+    let (before, options) = (bits(model.state_dict()), StepOptions { accumulate: 2, ..Default::default() });
+    let trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0));
+    let refused = trainer.with_options(options).check_step(&x, &y);
+    let Err(Error::InvalidArgument { .. }) = &refused else { panic!("unexpected result: {refused:?}") };
+    assert!(refused.unwrap_err().to_string().contains("accumulate = 1"));
     assert_eq!(bits(model.state_dict()), before);
 }

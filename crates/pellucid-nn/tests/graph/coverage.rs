@@ -1,14 +1,14 @@
 //! A compiled step trains all parameters, or compiling fails with an error that names the untrained parameters.
 
 use crate::models::*;
-use pellucid_nn::graph::mirror::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{
     AdaptiveLogSoftmaxWithLoss, CrossEntropyLoss, LinearCrossEntropyLoss, Loss, MseLoss, cross_entropy,
 };
-use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, ParameterList, Sgd, SgdOptions, clip_grad_norm};
+use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer, ParameterList, Sgd, SgdOptions};
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Result, Tensor, capture, manual_seed, ops};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn adamw(parameters: Vec<Parameter>) -> AdamW {
@@ -32,14 +32,13 @@ fn untrained<T>(result: Result<T>) -> Vec<String> {
 
 #[test]
 fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
-    for stream in streams() {
+    for eager in [false, true] {
         let (model, other) = (lazy(), built(&("lazy", lazy, &[BATCH, 6])));
         let (empty, hand) = (adamw(vec![]), adamw(other.parameters()));
         empty.set_lr(0.02);
         hand.set_lr(0.02);
-        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
-            .with_options(StepOptions { eager: stream.is_some(), ..Default::default() });
-        trainer.compile(&[BATCH, 6]).unwrap();
+        let mut trainer = trainer(&model, CrossEntropyLoss::default(), &empty, eager);
+        trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).unwrap();
         assert_eq!(empty.parameters().len(), model.parameters().len());
         other.load_state_dict(&model.state_dict()).unwrap();
         assert_eq!(model.parameters().iter().filter(|p| p.grad().is_some()).count(), 6);
@@ -58,7 +57,7 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
             hand.set_lr(0.01);
         }
         // Compiling a second shape uses the same optimizer, whose state has the names of the model.
-        trainer.compile(&[4, 6]).unwrap();
+        trainer.prepare(&Tensor::zeros([4, 6], DType::F32)).unwrap();
         let state = empty.state_dict();
         assert!(state.contains_key("state.0.weight.mean") && state.contains_key("state.3.bias.square"), "{state:?}");
         empty.load_state_dict(&state).unwrap();
@@ -72,28 +71,12 @@ fn an_optimizer_without_parameters_is_filled_with_those_of_a_lazy_model() {
 }
 
 #[test]
-fn sequential_compile_fills_and_builds() {
-    let (model, loss, optimizer) = (lazy(), CrossEntropyLoss::default(), adamw(vec![]));
-    let options = CompileOptions::new(&loss, &optimizer);
-    let mut step = model.compile(&[BATCH, 6], options).unwrap();
-    let before = bits(model.state_dict());
-    let (x, y) = batch(&[BATCH, 6], 1);
-    step.set_batch(&x, &y).unwrap();
-    step.launch().unwrap();
-    let after = bits(model.state_dict());
-    assert!(
-        before.iter().zip(&after).all(|(b, a)| b.0.contains("bias") || b.1 != a.1),
-        "a launch must change every weight"
-    );
-}
-
-#[test]
 fn half_and_double_precision_models_are_filled() {
     for (dtype, state) in [(DType::BF16, DType::F32), (DType::F64, DType::F64)] {
         let model = init::in_dtype(dtype, mlp);
         let boxed: Box<dyn Optimizer> = Box::new(adamw(vec![]));
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &boxed);
-        trainer.compile(&[BATCH, 6]).unwrap();
+        trainer.prepare(&Tensor::zeros([BATCH, 6], dtype)).unwrap();
         assert_eq!((boxed.group_lr_hyperparameter(0).tensor().dtype(), boxed.parameters().len()), (state, 4));
         let (x, y) = batch(&[BATCH, 6], 1);
         let before = bits(model.state_dict());
@@ -104,24 +87,19 @@ fn half_and_double_precision_models_are_filled() {
 
 #[test]
 fn an_optimizer_of_another_model_is_refused() {
-    for stream in streams() {
+    for eager in [false, true] {
         let (model, other, loss) = (mlp(), mlp(), CrossEntropyLoss::default());
         let optimizer = sgd(&other, 0.1, 0.9);
         let all = ["0.weight", "0.bias", "2.weight", "2.bias"];
-        let options = CompileOptions { lt_bytes: 0, stream: stream.clone(), ..CompileOptions::new(&loss, &optimizer) };
-        assert_eq!(untrained(model.compile(&[BATCH, 6], options)), all);
-        let trainer = || {
-            GraphTrainer::new(&model, &loss, &optimizer)
-                .with_options(StepOptions { eager: stream.is_some(), ..Default::default() })
-        };
-        assert_eq!(untrained(trainer().compile(&[BATCH, 6])), all);
-        let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
+        let trainer = || trainer(&model, &loss, &optimizer, eager);
+        assert_eq!(untrained(trainer().prepare(&Tensor::zeros([BATCH, 6], DType::F32))), all);
         let (x, y) = batch(&[BATCH, 6], 1);
-        assert_eq!(untrained(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, stream.clone())), all);
+        assert_eq!(untrained(trainer().step(&x, &y)), all);
         assert!(model.parameters().iter().chain(&other.parameters()).all(|p| p.grad().is_none()));
         // A step that trains nothing is rejected, even if untrained parameters are allowed.
-        let mut allowed = trainer().allow_untrained_parameters();
-        let refused = match allowed.compile(&[BATCH, 6]) {
+        let options = StepOptions { eager, allow_untrained_parameters: true, ..Default::default() };
+        let mut allowed = trainer().with_options(options);
+        let refused = match allowed.prepare(&Tensor::zeros([BATCH, 6], DType::F32)) {
             Err(error) => error,
             Ok(_) => allowed.step(&x, &y).unwrap_err(),
         };
@@ -130,7 +108,10 @@ fn an_optimizer_of_another_model_is_refused() {
         let mut replaced = mlp();
         let optimizer = sgd(&replaced, 0.1, 0.0);
         replaced = mlp();
-        let refused = GraphTrainer::new(&replaced, &loss, optimizer).compile(&[BATCH, 6]).err().unwrap();
+        let refused = GraphTrainer::new(&replaced, &loss, optimizer)
+            .prepare(&Tensor::zeros([BATCH, 6], DType::F32))
+            .err()
+            .unwrap();
         assert!(refused.to_string().contains("belong to another model, or were replaced"), "{refused}");
     }
 }
@@ -139,43 +120,29 @@ fn an_optimizer_of_another_model_is_refused() {
 fn untrained_parameters_are_named_or_allowed() {
     let (model, loss) = (mlp(), CrossEntropyLoss::default());
     let some = Sgd::try_new(model.parameters()[2..].to_vec(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
-    let options = || CompileOptions::new(&loss, &some);
-    assert_eq!(untrained(model.compile(&[BATCH, 6], options())), ["0.weight", "0.bias"]);
     let mut trainer = GraphTrainer::new(&model, &loss, &some);
-    assert_eq!(untrained(trainer.compile(&[BATCH, 6])), ["0.weight", "0.bias"]);
+    assert_eq!(untrained(trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32))), ["0.weight", "0.bias"]);
     assert!(model.parameters().iter().all(|p| p.grad().is_none()), "a failed call must not set a gradient");
     let (x, y) = batch(&[BATCH, 6], 1);
     let before = bits(model.state_dict());
     let moved = || -> Vec<bool> {
         model.state_dict().into_iter().zip(&before).map(|((_, v), (_, old))| v.to_bytes() != *old).collect()
     };
-    let mut step =
-        model.compile(&[BATCH, 6], CompileOptions { allow_untrained_parameters: true, ..options() }).unwrap();
-    step.set_batch(&x, &y).unwrap();
-    step.launch().unwrap();
-    assert_eq!(moved(), [false, false, true, true]);
-    drop(step);
-    // The order of the trainer's settings does not matter.
-    let mut trainer = GraphTrainer::new(&model, &loss, &some)
-        .allow_untrained_parameters()
-        .with_options(StepOptions { accumulate: 1, ..Default::default() });
-    trainer.compile(&[BATCH, 6]).unwrap();
+    let options = StepOptions { allow_untrained_parameters: true, ..Default::default() };
+    let mut trainer = GraphTrainer::new(&model, &loss, &some).with_options(options);
+    trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).unwrap();
     trainer.step(&x, &y).unwrap();
     assert_eq!(moved(), [false, false, true, true]);
-    let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-    let options = StepOptions { allow_untrained_parameters: true, ..Default::default() };
-    record_step_graph_with(&model, &loss, &some, &plan, &x, &y, options).unwrap();
 }
 
 #[test]
 fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
-    for stream in streams() {
+    for eager in [false, true] {
         let (model, loss) = (mlp(), CrossEntropyLoss::default());
         model.layers()[0].freeze();
         let optimizer = adamw(vec![]);
-        let mut trainer = GraphTrainer::new(&model, &loss, &optimizer)
-            .with_options(StepOptions { eager: stream.is_some(), ..Default::default() });
-        trainer.compile(&[BATCH, 6]).unwrap();
+        let mut trainer = trainer(&model, &loss, &optimizer, eager);
+        trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).unwrap();
         assert_eq!(optimizer.parameters().len(), 2, "the optimizer must not contain the frozen parameters");
         let (x, y) = batch(&[BATCH, 6], 1);
         trainer.step(&x, &y).unwrap();
@@ -188,7 +155,9 @@ fn frozen_parameters_need_no_optimizer_while_they_are_frozen() {
         assert_ne!(bits(model.state_dict()), before);
         // All parameters are frozen, so the step has nothing to train.
         model.freeze();
-        assert!(GraphTrainer::new(&model, &loss, adamw(vec![])).compile(&[BATCH, 6]).is_err());
+        assert!(
+            GraphTrainer::new(&model, &loss, adamw(vec![])).prepare(&Tensor::zeros([BATCH, 6], DType::F32)).is_err()
+        );
     }
 }
 
@@ -207,7 +176,9 @@ impl Layer for Reading {
 fn a_failed_compile_leaves_the_optimizer_empty() {
     let (optimizer, loss) = (adamw(vec![]), CrossEntropyLoss::default());
     let compile = |model: &Sequential, update: &(dyn Fn(&[Parameter]) -> Result<()> + Sync)| {
-        GraphTrainer::new(model, &loss, &optimizer).before_update(|p| update(p)).compile(&[BATCH, 6]).map(drop)
+        let options = StepOptions { before_update: Some(Arc::new(|p| update(p))), ..Default::default() };
+        let mut trainer = GraphTrainer::new(model, &loss, &optimizer).with_options(options);
+        trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32))
     };
     let reading = sequential![Linear::new(6, 6), Reading, Linear::new(6, CLASSES)];
     assert!(compile(&reading, &|_| Ok(())).is_err());
@@ -232,7 +203,10 @@ fn an_optimizer_that_cannot_be_filled_returns_an_error() {
     let mut several = adamw(vec![]);
     several.add_group(ParameterList::default(), AdamWOptions::default());
     let model = mlp();
-    let refused = GraphTrainer::new(&model, MseLoss::default(), several).compile(&[BATCH, 6]).err().unwrap();
+    let refused = GraphTrainer::new(&model, MseLoss::default(), several)
+        .prepare(&Tensor::zeros([BATCH, 6], DType::F32))
+        .err()
+        .unwrap();
     assert!(
         matches!(&refused, Error::InvalidArgument { .. }) && refused.to_string().contains("several groups"),
         "{refused}"
@@ -248,11 +222,13 @@ fn parameters_of_a_loss_are_trained_or_named() {
     let model = sequential![Linear::new(6, 8)];
     let loss = LinearCrossEntropyLoss::new(8, CLASSES, &[]).bias(true);
     let custom = |loss| Loss::with_targets(loss, [BATCH], DType::I64);
-    let refused = GraphTrainer::new(&model, custom(loss.clone()), sgd(&model, 0.1, 0.0)).compile(&[BATCH, 6]).map(drop);
+    let refused = GraphTrainer::new(&model, custom(loss.clone()), sgd(&model, 0.1, 0.0))
+        .prepare(&Tensor::zeros([BATCH, 6], DType::F32))
+        .map(drop);
     assert_eq!(untrained(refused), ["loss.linear.weight", "loss.linear.bias"]);
     let optimizer = adamw(vec![]);
     let mut trainer = GraphTrainer::new(&model, custom(loss.clone()), &optimizer);
-    trainer.compile(&[BATCH, 6]).unwrap();
+    trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).unwrap();
     assert_eq!(optimizer.parameters().len(), 4);
     let before = loss.linear.weight.to_vec::<f32>();
     let (x, y) = batch(&[BATCH, 6], 1);
@@ -260,7 +236,9 @@ fn parameters_of_a_loss_are_trained_or_named() {
     assert_ne!(loss.linear.weight.to_vec::<f32>(), before);
     let adaptive = AdaptiveLogSoftmaxWithLoss::new(8, CLASSES, &[2], 2.0);
     let targets = Loss::with_targets(&adaptive, [BATCH], DType::I64);
-    let refused = GraphTrainer::new(&model, &targets, sgd(&model, 0.1, 0.0)).compile(&[BATCH, 6]).map(drop);
+    let refused = GraphTrainer::new(&model, &targets, sgd(&model, 0.1, 0.0))
+        .prepare(&Tensor::zeros([BATCH, 6], DType::F32))
+        .map(drop);
     assert_eq!(untrained(refused).len(), adaptive.parameters().len());
 }
 
@@ -270,7 +248,9 @@ fn a_parameter_over_the_same_memory_is_another_parameter() {
     let model = Linear::new(6, 1);
     let twins = vec![Parameter::new(model.weight.tensor().clone()), model.bias.clone().unwrap()];
     let optimizer = Sgd::try_new(twins, SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
-    let refused = GraphTrainer::new(&model, MseLoss::default(), &optimizer).compile(&[BATCH, 6]).map(drop);
+    let refused = GraphTrainer::new(&model, MseLoss::default(), &optimizer)
+        .prepare(&Tensor::zeros([BATCH, 6], DType::F32))
+        .map(drop);
     assert_eq!(untrained(refused), ["weight"]);
     // The weights are tied by hand: both layers contribute to the gradient.
     let tied = Linear { weight: Parameter::new(model.weight.tensor().clone()), bias: None };
@@ -350,15 +330,25 @@ fn steps_with_a_closure_use_no_old_gradients() {
     assert_eq!(p.to_vec::<f32>(), [-0.25]);
 }
 
+/// The options of a trainer replace all earlier ones.
 #[test]
-fn options_keep_before_update() {
+fn options_replace_earlier_ones() {
     let (model, calls) = (mlp(), AtomicUsize::new(0));
-    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0))
-        .before_update(|parameters| {
-            calls.fetch_add(1, Ordering::Relaxed);
-            clip_grad_norm(parameters, 1.0).map(drop)
-        })
-        .with_options(StepOptions::default());
-    trainer.compile(&[BATCH, 6]).unwrap();
-    assert!(calls.load(Ordering::Relaxed) > 0);
+    let before_update: BeforeUpdate<'_> = Arc::new(|_| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    });
+    let some = Sgd::new(model.parameters()[2..].to_vec(), SgdOptions::default());
+    let options =
+        StepOptions { before_update: Some(before_update), allow_untrained_parameters: true, ..Default::default() };
+    let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), some).with_options(options);
+    let x = Tensor::zeros([BATCH, 6], DType::F32);
+    trainer.prepare(&x).unwrap();
+    let before = calls.load(Ordering::Relaxed);
+    assert!(before > 0);
+    trainer.set_options(StepOptions::default());
+    assert_eq!(untrained(trainer.prepare(&x)), ["0.weight", "0.bias"]);
+    trainer.set_options(StepOptions { allow_untrained_parameters: true, ..Default::default() });
+    trainer.prepare(&x).unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), before);
 }

@@ -1,8 +1,7 @@
-//! Errors of planning, recording and batches; on error nothing has changed.
+//! Errors of recording; on error nothing has changed.
 
 use crate::models::*;
-use pellucid_nn::graph::mirror::*;
-use pellucid_nn::loss::CrossEntropyLoss;
+use pellucid_nn::loss::{CrossEntropyLoss, MseLoss};
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::*;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
@@ -17,50 +16,6 @@ fn named(error: Error) -> (String, Error) {
 
 fn error<T>(result: Result<T>) -> Error {
     result.err().expect("the call must return an error")
-}
-
-#[test]
-fn a_wrong_width_is_refused_with_layer_and_both_shapes() {
-    let _random = pellucid_tensor::Generator::new(0).scope();
-    let (model, loss) = (mlp(), CrossEntropyLoss::default());
-    let optimizer = sgd(&model, 0.1, 0.9);
-    // Planning reports the layer.
-    let plan = |shape: &[usize]| make_plan_for_sequential(&model, shape, LossKind::SoftmaxCrossEntropy, 0);
-    let (layer, source) = named(error(plan(&[BATCH, 5])));
-    assert!(layer == "0 (Linear)" && matches!(source, Error::ShapeMismatch { .. }), "{layer}: {source}");
-    // Recording reports the layer.
-    let plan = plan(&[BATCH, 6]).unwrap();
-    let (x, y) = (Tensor::zeros([BATCH, 5], DType::F32), Tensor::zeros([BATCH], DType::I64));
-    let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
-    let Error::ShapeMismatch { shapes, .. } = &source else { panic!("unexpected error: {source}") };
-    assert_eq!(
-        (layer.as_str(), shapes[0].dims(), shapes[1].dims()),
-        ("L0:Linear", [8, 5].as_slice(), [8, 6].as_slice())
-    );
-    // A plan of another model is also rejected.
-    let other = sequential![Linear::new(5, CLASSES)];
-    let plan = make_plan_for_sequential(&other, &[BATCH, 5], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-    let (layer, source) = named(error(record_step_graph(&model, &loss, &optimizer, &plan, &x, &y, None)));
-    assert!(layer == "0 (Linear)" && source.to_string().contains("[16, 6]"), "{layer}: {source}");
-    // Setting a batch reports the input or the loss.
-    let mut step = model.compile(&[BATCH, 6], CompileOptions::new(&loss, &optimizer)).unwrap();
-    let (good, _) = batch(&[BATCH, 6], 1);
-    step.set_batch(&good, &y).unwrap();
-    let (layer, source) = named(error(step.set_batch(&x, &y)));
-    assert!(layer == "L0:Linear" && source.to_string().contains("[8, 6]"), "{layer}: {source}");
-    let half = good.to_dtype(DType::F16);
-    assert!(matches!(named(error(step.set_batch(&half, &y))).1, Error::DTypeMismatch { .. }));
-    let (layer, source) = named(error(step.set_batch(&x, &Tensor::zeros([BATCH, 1], DType::I64))));
-    assert!(layer == "L0:Linear", "{layer}: {source}");
-    let (layer, source) = named(error(step.set_batch(&good.neg(), &Tensor::zeros([BATCH, 1], DType::I64))));
-    assert!(layer == "loss" && matches!(source, Error::ShapeMismatch { .. }), "{layer}: {source}");
-    let floats = named(error(step.set_batch(&good.neg(), &Tensor::zeros([BATCH], DType::F32)))).1;
-    assert!(matches!(floats, Error::DTypeMismatch { .. }), "{floats}");
-    assert_eq!(step.x_buf().to_vec::<f32>(), good.to_vec::<f32>(), "an invalid batch must not be copied in part");
-    // Class indices of narrower integers are accepted.
-    step.set_batch(&good, &Tensor::ones([BATCH], DType::I32)).unwrap();
-    step.launch().unwrap();
-    assert_eq!(step.y_buf.to_vec::<i64>(), [1; BATCH]);
 }
 
 /// A layer whose output depends on a value.
@@ -80,11 +35,11 @@ impl Layer for Reading {
 fn a_value_that_is_read_is_refused_with_layer_and_line() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = sequential![Linear::new(6, 6), Reading, Linear::new(6, CLASSES)];
-    let loss = CrossEntropyLoss::default();
     let optimizer = sgd(&model, 0.1, 0.9);
     let before = (bits(model.state_dict()), bits(optimizer.state_dict()));
-    let compile = CompileOptions::new(&loss, &optimizer);
-    let (layer, source) = named(error(model.compile(&[BATCH, 6], compile)));
+    let x = Tensor::zeros([BATCH, 6], DType::F32);
+    let mut refusing = trainer(&model, CrossEntropyLoss::default(), &optimizer, false);
+    let (layer, source) = named(error(refusing.prepare(&x)));
     let Error::ReadInCapture { op, location, .. } = source else { panic!("unexpected error: {source}") };
     assert_eq!((layer.as_str(), op, location.file(), location.line()), ("1 (Reading)", "item", file!(), READING));
     assert_eq!((bits(model.state_dict()), bits(optimizer.state_dict())), before);
@@ -96,9 +51,8 @@ fn a_value_that_is_read_is_refused_with_layer_and_line() {
         let mean = logits.mean(..).item::<f32>();
         Ok(logits.mean(..) * f64::from(mean))
     };
-    let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-    let (x, y) = batch(&[BATCH, 6], 1);
-    let refused = error(record_step_graph(&model, &reading, &optimizer, &plan, &x, &y, None));
+    let y = batch(&[BATCH, 6], 1).1;
+    let refused = error(trainer(&model, reading, &optimizer, false).step(&x, &y));
     let Error::ReadInCapture { location, .. } = refused else {
         panic!("expected Error::ReadInCapture, got: {refused}")
     };
@@ -127,20 +81,19 @@ impl Layer for Asking {
 }
 
 #[test]
-fn layers_that_cannot_be_planned_or_captured_are_named() {
+fn layers_that_cannot_be_traced_or_captured_are_named() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = sequential![Linear::new(6, 6), Picking];
-    let refused = named(error(make_plan_for_sequential(&model, &[BATCH, 6], LossKind::Mse, 0)));
+    let x = Tensor::zeros([BATCH, 6], DType::F32);
+    let refused = named(error(trainer(&model, MseLoss::default(), sgd(&model, 0.1, 0.9), false).prepare(&x)));
     let Error::ReadInCapture { op, help, .. } = refused.1 else {
         panic!("expected Error::ReadInCapture, got: {}", refused.1)
     };
     assert!(refused.0 == "1 (Picking)" && op == "masked_select" && help.contains("where_"), "{}: {help}", refused.0);
 
     let model = sequential![Linear::new(6, CLASSES), Asking];
-    let loss = CrossEntropyLoss::default();
-    let optimizer = sgd(&model, 0.1, 0.9);
-    let compile = CompileOptions::new(&loss, &optimizer);
-    let (layer, source) = named(error(model.compile(&[BATCH, 6], compile)));
+    let mut refusing = trainer(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), false);
+    let (layer, source) = named(error(refusing.prepare(&x)));
     assert!(layer == "1 (Asking)" && source.to_string().contains("it asks a server"), "{layer}: {source}");
     assert!(model.parameters().iter().all(|p| p.grad().is_none()));
 }
@@ -151,21 +104,18 @@ fn losses_that_do_not_fit_a_step_are_refused() {
     let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.9);
     let (x, y) = batch(&[BATCH, 6], 1);
-    let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let each = CrossEntropyLoss { reduction: loss::Reduction::None, ..Default::default() };
-    let refused = error(record_step_graph(&model, &each, &optimizer, &plan, &x, &y, None));
+    let refused = error(trainer(&model, each, &optimizer, false).step(&x, &y));
     assert!(matches!(&refused, Error::ShapeMismatch { .. }) && refused.to_string().contains("reduce"), "{refused}");
     // The targets of a function are unknown.
     let function = |logits: &Tensor, y: &Tensor| -> Result<Tensor> { Ok((logits - y).abs().mean(..)) };
-    let compile = CompileOptions::new(&function, &optimizer);
-    let refused = error(model.compile(&[BATCH, 6], compile));
+    let refused = error(trainer(&model, function, &optimizer, false).prepare(&x));
     assert!(refused.to_string().contains("with_targets"), "{refused}");
     let told = loss::Loss::with_targets(function, [BATCH, CLASSES], DType::F32);
-    let compile = CompileOptions::new(&told, &optimizer);
-    let mut step = model.compile(&[BATCH, 6], compile).unwrap();
-    step.set_batch(&x, &Tensor::ones([BATCH, CLASSES], DType::F32)).unwrap();
-    step.launch().unwrap();
-    assert!(step.loss.item::<f32>() > 0.0);
+    let mut trainer = trainer(&model, told, &optimizer, false);
+    trainer.prepare(&x).unwrap();
+    trainer.step(&x, &Tensor::ones([BATCH, CLASSES], DType::F32)).unwrap();
+    assert!(trainer.loss().unwrap() > 0.0);
 }
 
 /// A failed recording keeps gradients.
@@ -177,9 +127,8 @@ fn a_failed_recording_restores_gradients() {
     first.set_requires_grad(false).unwrap();
     let optimizer = sgd(&model, 0.1, 0.9);
     first.set_requires_grad(true).unwrap();
-    let loss = CrossEntropyLoss::default();
-    let compile = CompileOptions::new(&loss, &optimizer);
-    let refused = error(model.compile(&[BATCH, 6], compile));
+    let mut refusing = trainer(&model, CrossEntropyLoss::default(), &optimizer, false);
+    let refused = error(refusing.prepare(&Tensor::zeros([BATCH, 6], DType::F32)));
     assert!(refused.to_string().contains("ensure_initialized"), "{refused}");
     assert!(optimizer.parameters().iter().all(|p| p.grad().is_none()));
 }

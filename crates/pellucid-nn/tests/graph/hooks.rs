@@ -2,7 +2,7 @@
 //! that are registered at that time.
 
 use crate::models::*;
-use pellucid_nn::graph::mirror::{LossKind, make_plan, record_step_graph};
+use pellucid_nn::graph::mirror::{make_plan_for_sequential, record_step_graph, try_rebind_grads};
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::CrossEntropyLoss;
 use pellucid_nn::optim::Optimizer;
@@ -123,8 +123,9 @@ fn a_recorded_step_follows_changes_of_hooks() {
     let [own, other] = &models;
     let (loss, optimizer, hand) = (CrossEntropyLoss::default(), sgd(own, 0.1, 0.9), sgd(other, 0.1, 0.9));
     let (x, y) = batch(&[BATCH, 6], 0);
-    let plan = make_plan(own, &x, LossKind::SoftmaxCrossEntropy, None).unwrap();
-    let mut step = record_step_graph(own, &loss, &optimizer, &plan, &x, &y, None).unwrap();
+    let plan = make_plan_for_sequential(own, &[BATCH, 6], None, None).unwrap();
+    try_rebind_grads(own, &optimizer, &plan).unwrap();
+    let mut step = record_step_graph(own, &loss, || optimizer.step(), &plan, &x, &y).unwrap();
     check_hooks(&models, &[&FORWARD[..], &BACKWARD[..]].concat(), |what| {
         step.launch().unwrap();
         eager_step(other, &hand, &(x.clone(), y.clone()));
@@ -152,7 +153,7 @@ fn inference_follows_changes_of_hooks() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let models = two_models();
     let [own, other] = &models;
-    let mut inference = InferenceModel::new(own, &[BATCH]).unwrap();
+    let mut inference = InferenceModel::new(own, &[BATCH]);
     let x = batch(&[BATCH, 6], 0).0;
     check_hooks(&models, &FORWARD, |what| {
         let _off = no_grad();

@@ -41,7 +41,7 @@ fn a_batch_runs_on_the_smallest_compiled_size() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
         let model = built(kind);
-        let mut inference = InferenceModel::new(&model, &[8, 1, 4, 4]).unwrap();
+        let mut inference = InferenceModel::new(&model, &[8, 1, 4, 4]);
         let (samples, _) = batch(kind.2, 1);
         let state = bits(model.state_dict());
         for rows in (1..=BATCH).rev() {
@@ -64,7 +64,7 @@ fn a_batch_above_all_sizes_is_split() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = built(&KINDS[0]);
     model.eval();
-    let mut inference = InferenceModel::new(&model, &[2, 8]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[2, 8]);
     inference.prepare(&Tensor::zeros([1, 6], DType::F32)).unwrap();
     assert_eq!(counts(inference.cache_stats()), (0, 0, 2));
     let x = Tensor::randn([18, 6], DType::F32);
@@ -82,7 +82,7 @@ fn a_batch_above_all_sizes_is_split() {
 fn updates_in_place_are_seen_and_replaced_parameters_recorded_again() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = built(&KINDS[1]);
-    let mut inference = InferenceModel::new(&model, &[BATCH]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[BATCH]);
     let optimizer = sgd(&model, 0.1, 0.9);
     for seed in 0..3 {
         let (x, y) = batch(KINDS[1].2, seed);
@@ -94,7 +94,7 @@ fn updates_in_place_are_seen_and_replaced_parameters_recorded_again() {
     assert_eq!(counts(inference.cache_stats()), (2, 1, 1));
 
     let model = Arc::new(Changing(RwLock::new(Linear::new(6, 2))));
-    let mut inference = InferenceModel::new(model.clone(), &[4]).unwrap();
+    let mut inference = InferenceModel::new(model.clone(), &[4]);
     let x = Tensor::randn([4, 6], DType::F32);
     let first = inference.run(&x).unwrap();
     // The test keeps the old parameters, so the recording's own check cannot find that they were replaced.
@@ -110,7 +110,7 @@ fn updates_in_place_are_seen_and_replaced_parameters_recorded_again() {
 fn another_path_of_the_model_is_recorded() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = (Linear::new(3, 3), If::new(Relu, Tanh));
-    let mut inference = InferenceModel::new(&model, &[2]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[2]);
     let x = Tensor::randn([2, 3], DType::F32);
     for then in [true, false, true] {
         model.1.choose(then);
@@ -161,7 +161,7 @@ fn sequences_run_on_the_smallest_compiled_length() {
     for pools in [false, true] {
         let encoder = Encoder::new(pools);
         // The width of the pooled output is 8 too, which must not be mistaken for a length.
-        let mut inference = InferenceModel::new(&encoder, &[1, 4]).unwrap().with_lengths(&[8, 4]).unwrap();
+        let mut inference = InferenceModel::new(&encoder, &[1, 4]).with_lengths(&[8, 4]);
         inference.prepare(&sentences(2, 3)).unwrap();
         for (rows, length) in [(1, 1), (1, 8), (2, 4), (3, 5), (6, 7)] {
             let x = sentences(rows, length);
@@ -191,7 +191,7 @@ fn a_batch_may_be_a_map() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let encoder = Encoder::new(true);
     let named = |(ids, mask): (Tensor, Tensor)| BTreeMap::from([("ids".to_string(), ids), ("mask".to_string(), mask)]);
-    let mut inference = InferenceModel::new(&encoder, &[4]).unwrap();
+    let mut inference = InferenceModel::new(&encoder, &[4]);
     let x = named(sentences(3, 5));
     let y = inference.run(&x).unwrap();
     assert!((y - eager(&encoder, &x, true)).abs().max(..).item::<f32>() < 1e-5);
@@ -217,13 +217,13 @@ fn batches_that_do_not_fit_are_refused() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = built(&KINDS[0]);
     for sizes in [&[][..], &[2, 0]] {
-        let inference: Result<InferenceModel<'_, _>> = InferenceModel::new(&model, sizes);
+        let inference: Result<InferenceModel<'_, _>> = InferenceModel::try_new(&model, sizes);
         assert!(matches!(inference.err(), Some(Error::InvalidArgument { .. })));
-        let inference: InferenceModel<'_, _> = InferenceModel::new(&model, &[1]).unwrap();
-        assert!(matches!(inference.with_lengths(sizes).err(), Some(Error::InvalidArgument { .. })));
+        let inference: InferenceModel<'_, _> = InferenceModel::new(&model, &[1]);
+        assert!(matches!(inference.try_with_lengths(sizes).err(), Some(Error::InvalidArgument { .. })));
     }
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
-    let mut inference = InferenceModel::new(&model, &[2, 4]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[2, 4]);
     // A batch that the model rejects does not determine the shape of later ones.
     assert!(matches!(inference.run(&zeros(&[2, 7])), Err(Error::Layer { .. })));
     let text = inference.run(&zeros(&[3, 7])).expect_err("the model must reject the batch").to_string();
@@ -240,7 +240,7 @@ fn batches_that_do_not_fit_are_refused() {
     }
 
     let encoder = Encoder::new(true);
-    let mut inference = InferenceModel::new(&encoder, &[2]).unwrap().with_lengths(&[4]).unwrap();
+    let mut inference = InferenceModel::new(&encoder, &[2]).with_lengths(&[4]);
     let ((ids, mask), (_, longer)) = (sentences(2, 3), sentences(2, 4));
     let (long, one) = (sentences(2, 5), sentences(1, 3));
     assert!(matches!(refused(&mut inference, &long), Error::ShapeMismatch { .. }));
@@ -256,7 +256,7 @@ fn batches_that_do_not_fit_are_refused() {
             ops::sum(x, 0)
         }
     }
-    let mut inference = InferenceModel::new(Total, &[4]).unwrap();
+    let mut inference = InferenceModel::new(Total, &[4]);
     assert!(matches!(refused(&mut inference, &zeros(&[2, 6])), Error::ShapeMismatch { .. }));
 }
 
@@ -264,7 +264,7 @@ fn batches_that_do_not_fit_are_refused() {
 fn a_launch_returns_the_stored_output() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = built(&KINDS[2]);
-    let mut inference = InferenceModel::new(&model, &[2, BATCH]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[2, BATCH]);
     // An input that requires a gradient is detached.
     let x = batch(KINDS[2].2, 4).0.requires_grad_(true);
     let expected = eager(&model, &x, true);
@@ -279,7 +279,7 @@ fn a_launch_returns_the_stored_output() {
 fn a_lazy_model_is_built_by_its_first_batch() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = cnn();
-    let mut inference = InferenceModel::new(&model, &[4]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[4]);
     let x = Tensor::randn([3, 2, 5, 5], DType::F32);
     let y = inference.run(&x).unwrap();
     assert_eq!(bytes(&y), bytes(&eager(&model, &with_rows(&x, 4), true).narrow(0, 0, 3)));
@@ -291,7 +291,7 @@ fn a_lazy_model_is_built_by_its_first_batch() {
 fn a_converted_model_is_recorded_again() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = Linear::new(4, 3);
-    let mut inference = InferenceModel::new(&model, &[2]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[2]);
     let x = Tensor::randn([2, 4], DType::F32);
     let first = inference.run(&x).unwrap();
     model.to_dtype_(DType::F64).unwrap();

@@ -32,7 +32,7 @@ fn values(x: &Tensor) -> Vec<f32> {
 #[test]
 fn the_axes_of_the_output_may_depend_on_the_path() {
     let model = If::new(Doubled, Total);
-    let mut inference = InferenceModel::new(&model, &[4]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[4]);
     let x = Tensor::arange(0.0f32, 12.0, 1.0).reshape([3, 4]);
     for _ in 0..2 {
         model.choose(true);
@@ -45,7 +45,7 @@ fn the_axes_of_the_output_may_depend_on_the_path() {
         let error = inference.run(&Tensor::ones([8, 4], DType::F32)).unwrap_err();
         assert!(error.to_string().contains("cannot be joined"), "{error}");
     }
-    let mut inference = InferenceModel::new(&model, &[1]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[1]);
     assert!(matches!(inference.run(&Tensor::ones([1, 4], DType::F32)), Err(Error::ShapeMismatch { .. })));
 }
 
@@ -56,7 +56,7 @@ fn hooks_may_change_the_shape_of_the_output() {
     let x = Tensor::arange(0.0f32, 18.0, 1.0).reshape([3, 3, 2]);
     let twice = &x * 2.0;
     let pairs = |y: &Tensor| ops::concatenate(&[y.sum(1), y.sum(1)], 1).unwrap();
-    let mut inference = InferenceModel::new(&model, &[4]).unwrap().with_lengths(&[4]).unwrap();
+    let mut inference = InferenceModel::new(&model, &[4]).with_lengths(&[4]);
     for _ in 0..2 {
         assert_eq!(values(&inference.run(&x).unwrap()), values(&twice));
         // Axis 1 has the length 4, and is not the sequence.
@@ -73,7 +73,7 @@ fn hooks_may_change_the_shape_of_the_output() {
         drop(guard);
     }
     // The first batch is also traced with hooks, and does not determine the inputs if it is rejected.
-    let mut other = InferenceModel::new(&model, &[2]).unwrap();
+    let mut other = InferenceModel::new(&model, &[2]);
     let guard = hook::on_forward(&model, "", |_, y| Some(y.sum([0, 1]).sum(0))).unwrap();
     assert!(matches!(other.run(&x), Err(Error::ShapeMismatch { .. })));
     assert!(matches!(other.prepare(&x), Err(Error::ShapeMismatch { .. })));

@@ -1,4 +1,4 @@
-//! Recorded training steps: plans, recordings, trainers, paths.
+//! Recorded training steps: recordings, trainers, paths.
 
 mod accumulation;
 mod changes_between_launches;
@@ -8,12 +8,11 @@ mod errors;
 mod hooks;
 mod inference;
 mod inference_axes;
+mod mirror;
 mod models;
 mod paths;
-mod plan;
 mod pointers;
 mod steps;
 mod targets;
 mod trainer;
 mod training_step;
-mod updates;

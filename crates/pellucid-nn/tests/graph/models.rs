@@ -1,9 +1,10 @@
 //! Models of four kinds, with batches for them.
 
-use pellucid_nn::graph::mirror::Stream;
-use pellucid_nn::optim::{Sgd, SgdOptions};
+use pellucid_nn::graph::{GraphTrainer, StepOptions};
+use pellucid_nn::loss::Loss;
+use pellucid_nn::optim::{Optimizer, Sgd, SgdOptions};
 use pellucid_nn::*;
-use pellucid_tensor::{DType, Device, Result, Tensor, manual_seed, ops};
+use pellucid_tensor::{DType, Result, Tensor, manual_seed, ops};
 
 /// The mean over axis 1.
 #[derive(Clone, Module)]
@@ -80,9 +81,14 @@ pub(crate) fn sgd(model: &Sequential, lr: f64, momentum: f64) -> Sgd {
     Sgd::try_new(model.parameters(), SgdOptions { lr, momentum, ..Default::default() }).unwrap()
 }
 
-/// Both streams of a step of the mirror: recorded and eager.
-pub(crate) fn streams() -> [Option<Stream>; 2] {
-    [None, Some(Stream::eager(Device::cpu()))]
+/// Creates a trainer whose steps are captured or run eagerly.
+pub(crate) fn trainer<'f, M: Layer + 'f, O: Optimizer + 'f>(
+    model: M,
+    loss: impl Loss + 'f,
+    optimizer: O,
+    eager: bool,
+) -> GraphTrainer<'f, M, O> {
+    GraphTrainer::new(model, loss, optimizer).with_options(StepOptions { eager, ..Default::default() })
 }
 
 /// Returns all bytes of these tensors.

@@ -6,7 +6,7 @@ use pellucid_nn::loss::{CrossEntropyLoss, Loss};
 use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
 use pellucid_nn::paths::*;
 use pellucid_nn::*;
-use pellucid_tensor::{Error, Tensor, manual_seed};
+use pellucid_tensor::{DType, Error, Tensor, manual_seed};
 
 /// A model with all three kinds of choices, which `set` selects.
 fn model() -> Sequential {
@@ -80,7 +80,7 @@ fn trainers_follow_the_path() {
         let (recorded, hand_optimizer) = (optimizer(&by_graph), optimizer(&by_hand));
         let mut trainer = GraphTrainer::new(&by_graph, loss.clone(), recorded)
             .with_options(StepOptions { eager, ..Default::default() });
-        trainer.compile(&[BATCH, 6]).unwrap();
+        trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).unwrap();
         let gradients = |model: &Sequential| model.parameters().iter().map(|p| p.grad()).collect::<Vec<_>>();
         let bound = gradients(&by_graph);
         for (seed, ways) in WAYS.into_iter().enumerate() {

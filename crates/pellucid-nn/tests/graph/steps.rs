@@ -2,42 +2,31 @@
 
 use crate::models::*;
 use pellucid_cpu::with_threads;
-use pellucid_nn::graph::mirror::*;
 use pellucid_nn::graph::*;
 use pellucid_nn::loss::{self, CrossEntropyLoss, Loss};
 use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
 use pellucid_nn::*;
-use pellucid_tensor::{DType, Device, Error, Result, Tensor, autocast, manual_seed, traced};
-
-fn compiled<'f>(
-    model: &'f Sequential,
-    loss: &'f CrossEntropyLoss,
-    optimizer: &'f dyn Optimizer,
-    shape: &[usize],
-    stream: Option<Stream>,
-) -> TrainGraph<'f> {
-    model.compile(shape, CompileOptions { stream, ..CompileOptions::new(loss, optimizer) }).unwrap()
-}
+use pellucid_tensor::plan::{Launch, SlotRole};
+use pellucid_tensor::{DType, Error, Result, Tensor, autocast, manual_seed, ops, traced};
 
 #[test]
 fn recording_changes_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
-        let (model, loss) = (built(kind), CrossEntropyLoss::default());
+        let model = built(kind);
         let optimizer = sgd(&model, 0.1, 0.9);
         let state = || (bits(model.state_dict()), bits(optimizer.state_dict()));
         let before = state();
         manual_seed(9);
         let expected = Tensor::rand([4], DType::F32).to_vec::<f32>();
         manual_seed(9);
-        let mut step = compiled(&model, &loss, &optimizer, kind.2, None);
+        let mut trainer = trainer(&model, CrossEntropyLoss::default(), &optimizer, false);
+        trainer.prepare(&Tensor::zeros(kind.2, DType::F32)).unwrap();
         assert_eq!(Tensor::rand([4], DType::F32).to_vec::<f32>(), expected, "{}: the random numbers differ", kind.0);
-        assert!(step.exec.is_captured() && step.gradients.bound.len() == model.parameters().len());
+        assert!(trainer.captured().is_some() && model.parameters().iter().all(|p| p.grad().is_some()));
         assert_eq!(state(), before, "{}: the state must not change", kind.0);
         let (x, y) = batch(kind.2, 1);
-        step.set_batch(&x, &y).unwrap();
-        assert_eq!(state(), before, "{}: the state must not change", kind.0);
-        step.launch().unwrap();
+        trainer.step(&x, &y).unwrap();
         assert_ne!(state(), before, "{}: the launch must change the state", kind.0);
     }
 }
@@ -47,17 +36,16 @@ fn recording_changes_nothing() {
 fn a_step_reduces_the_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for kind in &KINDS {
-        for stream in streams() {
-            let (model, loss) = (built(kind), CrossEntropyLoss::default());
+        for eager in [false, true] {
+            let model = built(kind);
             let optimizer = sgd(&model, 0.05, 0.0);
-            let mut step = compiled(&model, &loss, &optimizer, kind.2, stream);
+            let mut trainer = trainer(&model, CrossEntropyLoss::default(), &optimizer, eager);
             let (x, y) = batch(kind.2, 1);
-            step.set_batch(&x, &y).unwrap();
             let before: Vec<Vec<f64>> = model.parameters().iter().map(|p| p.to_vec()).collect();
             // Equal seeds make both launches drop the same elements.
             manual_seed(2);
-            step.launch().unwrap();
-            let first = step.loss.item::<f32>();
+            trainer.step(&x, &y).unwrap();
+            let first = trainer.loss().unwrap();
             let along: f64 = model
                 .parameters()
                 .iter()
@@ -68,34 +56,33 @@ fn a_step_reduces_the_loss() {
                 })
                 .sum();
             manual_seed(2);
-            step.launch().unwrap();
-            let second = step.loss.item::<f32>();
+            trainer.step(&x, &y).unwrap();
+            let second = trainer.loss().unwrap();
             assert!(second < first, "{}: the loss must fall, but goes from {first} to {second}", kind.0);
             assert!(along < 0.0, "{}: the slope of the loss along the update must be negative, but is {along}", kind.0);
         }
     }
 }
 
-/// N launches, N launches on an eager stream, and N hand-written steps end with bit-identical values.
+/// N captured steps, N eager steps, and N hand-written steps end with bit-identical values.
 #[test]
 fn launches_equal_eager_steps() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     const STEPS: u64 = 5;
     for kind in &KINDS {
-        let run = |how: Option<Option<Stream>>| {
+        let run = |eager: Option<bool>| {
             let (model, loss) = (built(kind), CrossEntropyLoss { label_smoothing: 0.1, ..Default::default() });
             let optimizer = AdamW::try_new(model.parameters(), AdamWOptions::default()).unwrap();
             let batches: Vec<_> = (0..STEPS).map(|i| batch(kind.2, 10 + i)).collect();
-            let mut step = how.map(|stream| compiled(&model, &loss, &optimizer, kind.2, stream));
+            let mut trainer = eager.map(|eager| trainer(&model, &loss, &optimizer, eager));
             manual_seed(4);
             let mut losses = Vec::new();
             for (i, (x, y)) in batches.iter().enumerate() {
                 optimizer.set_lr(1e-2 / (i + 1) as f64);
-                losses.push(match &mut step {
-                    Some(step) => {
-                        step.set_batch(x, y).unwrap();
-                        step.launch().unwrap();
-                        step.loss.item::<f32>()
+                losses.push(match &mut trainer {
+                    Some(trainer) => {
+                        trainer.step(x, y).unwrap();
+                        trainer.loss().unwrap()
                     }
                     None => {
                         optimizer.zero_grad();
@@ -110,8 +97,8 @@ fn launches_equal_eager_steps() {
         };
         let by_hand = run(None);
         assert!(by_hand.0.iter().all(|loss| loss.is_finite()));
-        for stream in streams() {
-            assert!(run(Some(stream)) == by_hand, "{}: the launches differ from hand-written steps", kind.0);
+        for eager in [false, true] {
+            assert!(run(Some(eager)) == by_hand, "{}: the launches differ from hand-written steps", kind.0);
         }
     }
 }
@@ -123,31 +110,29 @@ fn launches_equal_eager_steps_in_every_precision() {
     let precisions =
         [(DType::F64, None), (DType::F16, None), (DType::BF16, None), (DType::F32, Some(DType::BF16))].into_iter();
     for (kind, (dtype, half)) in KINDS.iter().flat_map(|kind| precisions.clone().map(move |p| (kind, p))) {
-        let run = |stream: Option<Option<Stream>>| {
+        let run = |eager: Option<bool>| {
             let model = init::in_dtype(dtype, || built(kind));
             let (loss, optimizer) = (CrossEntropyLoss::default(), adamw(&model));
             let _half = half.map(autocast);
-            let mut step = stream.map(|stream| compiled(&model, &loss, &optimizer, kind.2, stream));
+            let mut trainer = eager.map(|eager| trainer(&model, &loss, &optimizer, eager));
             manual_seed(4);
             let losses: Vec<Vec<u8>> = (0..4)
                 .map(|i| {
                     let (x, y) = batch(kind.2, 20 + i);
                     let x = x.to_dtype(dtype);
-                    let Some(step) = &mut step else { return by_hand(&model, &optimizer, &x, &y) };
-                    step.set_batch(&x, &y).unwrap();
-                    step.launch().unwrap();
-                    step.loss.clone()
+                    let Some(trainer) = &mut trainer else { return by_hand(&model, &optimizer, &x, &y).to_bytes() };
+                    trainer.step(&x, &y).unwrap();
+                    trainer.loss_tensor().unwrap().to_bytes()
                 })
-                .map(|loss| loss.to_bytes())
                 .collect();
             (losses, bits(model.state_dict()), bits(optimizer.state_dict()))
         };
         let expected = with_threads(1, || run(None));
-        for (threads, stream) in [(1, None), (2, None), (3, None), (2, Some(Stream::eager(Device::cpu())))] {
-            let found = with_threads(threads, || run(Some(stream.clone())));
+        for (threads, eager) in [(1, false), (2, false), (3, false), (2, true)] {
+            let found = with_threads(threads, || run(Some(eager)));
             assert!(
                 found == expected,
-                "{} in {dtype} {half:?} with {threads} threads and {stream:?}: the results differ from an eager loop",
+                "{} in {dtype} {half:?} with {threads} threads, eager {eager}: the results differ from an eager loop",
                 kind.0
             );
         }
@@ -170,46 +155,65 @@ fn by_hand(model: &Sequential, optimizer: &dyn Optimizer, x: &Tensor, y: &Tensor
 #[test]
 fn buffers_keep_their_memory() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let (model, loss) = (mlp(), CrossEntropyLoss::default());
+    let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.9);
-    let mut step = compiled(&model, &loss, &optimizer, &[BATCH, 6], None);
-    let at = |step: &TrainGraph<'_>| {
-        let gradients = model.parameters().into_iter().map(|p| p.grad().unwrap());
-        let fixed = [step.x_buf(), &step.y_buf, &step.logits, &step.loss].map(Tensor::clone);
-        fixed.into_iter().chain(gradients).map(|t| t.array().clone()).collect::<Vec<_>>()
-    };
-    let before = at(&step);
+    let mut trainer = trainer(&model, CrossEntropyLoss::default(), &optimizer, false);
+    let mut before = Vec::new();
     for seed in 0..4 {
         let (x, y) = batch(&[BATCH, 6], seed);
-        step.set_batch(&x, &y).unwrap();
-        step.launch().unwrap();
-        assert_eq!(step.x_buf().to_vec::<f32>(), x.to_vec::<f32>());
-        assert!(at(&step).iter().zip(&before).all(|(now, then)| now.shares_storage(then)));
+        trainer.step(&x, &y).unwrap();
+        let results = [trainer.loss_tensor().unwrap().clone(), trainer.logits().unwrap().clone()];
+        let gradients = model.parameters().into_iter().map(|p| p.grad().unwrap());
+        let now: Vec<_> = results.into_iter().chain(gradients).map(|t| t.array().clone()).collect();
+        if seed == 0 {
+            before = now.clone();
+        }
+        assert!(now.iter().zip(&before).all(|(now, then)| now.shares_storage(then)));
     }
-    step.exec.captured().unwrap().verify().unwrap();
 }
 
-/// The print-out of a step uses the names of the model and the optimizer.
+/// An embedding and word scores that share one table.
+#[derive(Clone, Module)]
+struct Tied {
+    words: Embedding,
+    table: Parameter,
+}
+
+impl Layer for Tied {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::matmul(&ops::mean(&self.words.try_forward(x)?, 1)?, &ops::transpose(&self.table, 0, 1)?)
+    }
+
+    fn input_dtype(&self) -> DType {
+        DType::I64
+    }
+}
+
+/// Every gradient is computed in its buffer, even by several kernels; the only copy is of one value that is the gradient
+/// of two parameters.
 #[test]
-fn a_recorded_step_prints_names() {
+fn gradients_are_computed_in_their_buffers() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let (model, loss) = (mlp(), CrossEntropyLoss::default());
-    let optimizer = adamw(&model);
-    let step = compiled(&model, &loss, &optimizer, &[BATCH, 6], None);
-    let text = format!("{:?}", step.exec);
-    for name in [
-        " x f32[8, 6]",
-        " y i64[8, 1]",
-        "0.weight f32",
-        "gradient of 2.weight f32",
-        "gradient of 0.bias f32",
-        "mean of 0.weight f32",
-        "groups.0.lr f32[]",
-        "step f32[4]",
-        "logits f32[8, 4]",
-        "loss f32",
-    ] {
-        assert!(text.contains(name), "the printed plan must contain {name}:\n{text}");
+    let words = Embedding::new(10, 6);
+    let table = words.parameters().remove(0);
+    let both = RecurrentOptions { batch_first: true, bidirectional: true, ..Default::default() };
+    let mut models: Vec<(&str, Sequential, Vec<usize>)> = vec![
+        ("embedding", sequential![Embedding::new(10, 6), Mean, Linear::new(6, CLASSES)], vec![BATCH, 5]),
+        ("tied", sequential![Tied { words, table }], vec![BATCH, 5]),
+        ("gru", sequential![Gru::with_options(6, 8, both), Last, Linear::new(16, CLASSES)], vec![BATCH, 5, 6]),
+    ];
+    models.extend(KINDS.iter().map(|kind| (kind.0, built(kind), kind.2.to_vec())));
+    for (name, model, shape) in &models {
+        let optimizer = sgd(model, 0.1, 0.0);
+        let mut trainer = trainer(model, CrossEntropyLoss::default(), &optimizer, false);
+        trainer.prepare(&Tensor::zeros(shape, model.input_dtype())).unwrap();
+        let plan = trainer.captured().unwrap().plan();
+        // Parameters, statistics and the optimizer's state are updated in place, not copied.
+        let writes_state = |launch: &&Launch| launch.outputs.iter().any(|o| plan.role(o.slot) == SlotRole::State);
+        let copies = plan.launches.iter().filter(writes_state).filter(|launch| launch.parts().contains(&"copy"));
+        // Both biases of a recurrent layer's gates have the same gradient.
+        let expected = usize::from(*name == "lstm");
+        assert_eq!(copies.count(), expected, "{name}: the number of copies in the plan is wrong:\n{plan}");
     }
 }
 
@@ -217,14 +221,13 @@ fn a_recorded_step_prints_names() {
 #[test]
 fn each_launch_starts_without_gradients() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    for stream in streams() {
-        let (model, loss) = (mlp(), CrossEntropyLoss::default());
+    for eager in [false, true] {
+        let model = mlp();
         let optimizer = sgd(&model, 0.0, 0.0);
-        let mut step = compiled(&model, &loss, &optimizer, &[BATCH, 6], stream);
+        let mut trainer = trainer(&model, CrossEntropyLoss::default(), &optimizer, eager);
         let (x, y) = batch(&[BATCH, 6], 1);
-        step.set_batch(&x, &y).unwrap();
         let mut gradient = || {
-            step.launch().unwrap();
+            trainer.step(&x, &y).unwrap();
             model.parameters()[0].grad().unwrap().to_vec::<f32>()
         };
         let first = gradient();
@@ -237,28 +240,19 @@ fn each_launch_starts_without_gradients() {
 #[test]
 fn gradients_accumulate_over_launches() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    for stream in streams() {
+    for eager in [false, true] {
         let (model, other_model) = (built(&KINDS[0]), built(&KINDS[0]));
-        let (loss, shape) = (CrossEntropyLoss::default(), [BATCH / 2, 6]);
+        let loss = CrossEntropyLoss::default();
         let (optimizer, other) = (sgd(&model, 0.1, 0.9), sgd(&other_model, 0.1, 0.9));
-        let plan = make_plan_for_sequential(&model, &shape, LossKind::SoftmaxCrossEntropy, 0).unwrap();
-        let (x_buf, y_buf) = (Tensor::zeros(shape, DType::F32), Tensor::zeros([BATCH / 2], DType::I64));
-        let options = StepOptions { eager: stream.is_some(), accumulate: 2, ..Default::default() };
-        let record = || record_step_graph_with(&model, &loss, &optimizer, &plan, &x_buf, &y_buf, options.clone());
-        assert!(
-            matches!(record(), Err(Error::InvalidArgument { .. })),
-            "recording must fail before the gradients are bound to the plan's buffers"
-        );
-        try_rebind_grads(&model, &optimizer, &plan).unwrap();
-        let mut exec = record().unwrap();
+        let options = StepOptions { eager, accumulate: 2, ..Default::default() };
+        let mut trainer = GraphTrainer::new(&model, &loss, &optimizer).with_options(options);
         for seed in 0..3 {
             let (x, y) = batch(&[BATCH, 6], seed);
             let before = bits(model.state_dict());
             for half in 0..2 {
                 assert_eq!(bits(model.state_dict()), before);
-                x_buf.copy_(&x.narrow(0, half * BATCH / 2, BATCH / 2));
-                y_buf.copy_(&y.narrow(0, half * BATCH / 2, BATCH / 2));
-                exec.launch().unwrap();
+                let half = |t: &Tensor| t.narrow(0, half * BATCH / 2, BATCH / 2);
+                trainer.step(&half(&x), &half(&y)).unwrap();
             }
             other.zero_grad();
             loss.forward(&other_model.forward(&x), &y).backward();
@@ -271,32 +265,97 @@ fn gradients_accumulate_over_launches() {
     }
 }
 
-#[test]
-fn an_eager_stream_is_reported_and_so_is_a_device_that_cannot_capture() {
-    let _random = pellucid_tensor::Generator::new(0).scope();
-    let model = mlp();
-    let optimizer = sgd(&model, 0.1, 0.0);
-    let loss = CrossEntropyLoss::default();
-    let step = compiled(&model, &loss, &optimizer, &[BATCH, 6], Some(Stream::eager(Device::cpu())));
-    assert!(!step.exec.is_captured() && step.exec.eager().unwrap().reason().contains("eager"));
-    assert!(format!("{:?}", step.exec).contains("eager step"));
-    drop(step);
+/// A loss that returns an error at recording, as a device without capture does.
+pub(crate) fn uncapturable_loss(logits: &Tensor, y: &Tensor) -> Result<Tensor> {
+    if traced().is_some() {
+        return Err(Error::DeviceUnavailable { device: "gpu".into(), reason: "no graphs".into() });
+    }
+    CrossEntropyLoss::default().try_forward(logits, y)
+}
 
-    // A loss that can be planned, but returns an error at recording, as a device without capture does.
-    let refusing = |logits: &Tensor, y: &Tensor| -> Result<Tensor> {
-        if traced().is_some_and(|work| work.kernels > 2) {
-            return Err(Error::DeviceUnavailable { device: "gpu".into(), reason: "no graphs".into() });
-        }
-        CrossEntropyLoss::default().try_forward(logits, y)
+#[test]
+fn a_step_runs_eagerly_on_a_device_that_cannot_capture() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
+    let (optimizer, hand) = (sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
+    let mut trainer = trainer(&model, uncapturable_loss, &optimizer, false);
+    for seed in 0..3 {
+        let (x, y) = batch(&[BATCH, 6], seed);
+        trainer.step(&x, &y).unwrap();
+        by_hand(&other, &hand, &x, &y);
+    }
+    assert!(trainer.captured().is_none());
+    assert_eq!(bits(model.state_dict()), bits(other.state_dict()));
+}
+
+/// A model whose layer and whose loss read values, and whose layer states that it cannot be captured.
+#[derive(Clone, Module)]
+#[module(no_capture = "it reads values")]
+struct Reading(Linear);
+
+impl Layer for Reading {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let largest = ops::max(x, ..)?.try_item::<f64>()?;
+        self.0.try_forward(&ops::div(x, largest.abs().max(1.0))?)
+    }
+}
+
+/// An eager step is never traced: its model, its loss and its hooks may read values.
+#[test]
+fn an_eager_step_may_read_values() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let reading_loss = |logits: &Tensor, y: &Tensor| -> Result<Tensor> {
+        let size = ops::mean(logits, ..)?.try_item::<f64>()?;
+        ops::mul(&loss::cross_entropy(logits, y), 1.0 + size.abs())
     };
-    let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
-    let (x, y) = batch(&[BATCH, 6], 1);
-    let mut exec = record_step_graph(&model, &refusing, &optimizer, &plan, &x, &y, None).unwrap();
-    assert!(exec.eager().unwrap().reason().contains("no graphs"), "{exec:?}");
-    exec.launch().unwrap();
-    let first = exec.loss.item::<f32>();
-    exec.launch().unwrap();
-    assert!(exec.loss.item::<f32>() < first);
+    for accumulate in [1, 2] {
+        let model = Reading(Linear::new(6, CLASSES));
+        let other = model.deep_copy().unwrap();
+        let empty =
+            optim::Sgd::new(optim::ParameterList::default(), optim::SgdOptions { lr: 0.1, ..Default::default() });
+        let hand = optim::Sgd::new(other.parameters(), optim::SgdOptions { lr: 0.1, ..Default::default() });
+        let options = StepOptions { eager: true, accumulate, ..Default::default() };
+        let mut trainer = GraphTrainer::new(&model, reading_loss, &empty).with_options(options);
+        trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).unwrap();
+        for seed in 0..4 {
+            let (x, y) = batch(&[BATCH, 6], seed);
+            trainer.step(&x, &y).unwrap();
+            let value = reading_loss(&other.forward(&x), &y).unwrap();
+            (&value * (1.0 / accumulate as f64)).backward();
+            assert_eq!(trainer.loss().unwrap(), value.item::<f32>());
+            if (seed as usize + 1).is_multiple_of(accumulate) {
+                hand.step();
+                hand.zero_grad();
+            }
+            let expected = in_evaluation_mode(|| reading_loss(&other.forward(&x), &y)).unwrap().item::<f32>();
+            assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected);
+        }
+        assert_eq!(bits(model.state_dict()), bits(other.state_dict()));
+        // A captured step refuses the model.
+        let mut captured = GraphTrainer::new(&model, reading_loss, &empty);
+        let (x, y) = batch(&[BATCH, 6], 0);
+        assert!(captured.step(&x, &y).unwrap_err().to_string().contains("it reads values"));
+    }
+}
+
+/// A trace builds the lazy layers of an eager step up to the layer that reads a value.
+#[test]
+fn lazy_layers_of_an_eager_step_are_built() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let (x, y) = batch(&[BATCH, 6], 0);
+    let eager_trainer = |model: Sequential| {
+        let empty =
+            optim::Sgd::new(optim::ParameterList::default(), optim::SgdOptions { lr: 0.1, ..Default::default() });
+        trainer(model, CrossEntropyLoss::default(), empty, true)
+    };
+    let mut built = eager_trainer(sequential![Linear::lazy(5), Reading(Linear::new(5, CLASSES))]);
+    built.step(&x, &y).unwrap();
+    assert_eq!(built.optimizer().parameters().len(), 4);
+    assert!(built.captured().is_none() && built.loss().unwrap().is_finite());
+    let mut unbuilt = eager_trainer(sequential![Reading(Linear::new(6, 5)), Linear::lazy(CLASSES)]);
+    let error = unbuilt.step(&x, &y).unwrap_err();
+    assert!(matches!(error.root(), Error::ReadInCapture { .. }), "{error}");
+    assert!(unbuilt.optimizer().parameters().is_empty());
 }
 
 /// Steps of two models with the same shapes share no buffer.
@@ -307,17 +366,14 @@ fn two_models_side_by_side() {
     b.load_state_dict(&a.state_dict()).unwrap();
     let loss = CrossEntropyLoss::default();
     let (for_a, for_b) = (sgd(&a, 0.1, 0.9), sgd(&b, 0.1, 0.9));
-    let mut step_a = compiled(&a, &loss, &for_a, &[BATCH, 6], None);
-    let mut step_b = compiled(&b, &loss, &for_b, &[BATCH, 6], None);
+    let (mut step_a, mut step_b) = (trainer(&a, &loss, &for_a, false), trainer(&b, &loss, &for_b, false));
     let ((x, y), (u, v)) = (batch(&[BATCH, 6], 1), batch(&[BATCH, 6], 2));
     let untouched = bits(b.state_dict());
-    step_a.set_batch(&x, &y).unwrap();
-    step_b.set_batch(&u, &v).unwrap();
-    step_a.launch().unwrap();
+    step_a.step(&x, &y).unwrap();
     assert_eq!(bits(b.state_dict()), untouched);
-    let (after, first) = (bits(a.state_dict()), step_a.loss.item::<f32>());
-    step_b.launch().unwrap();
-    assert_eq!((bits(a.state_dict()), step_a.loss.item::<f32>()), (after.clone(), first));
+    let (after, first) = (bits(a.state_dict()), step_a.loss().unwrap());
+    step_b.step(&u, &v).unwrap();
+    assert_eq!((bits(a.state_dict()), step_a.loss().unwrap()), (after.clone(), first));
     // Both models compute the same step on the same batch.
     b.load_state_dict(&a.state_dict()).unwrap();
     assert_eq!(bits(b.state_dict()), after);

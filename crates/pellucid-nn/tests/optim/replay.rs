@@ -85,7 +85,7 @@ fn all_kinds_train_a_model_bit_equal() {
         let (model, other) = (make_model(), make_model());
         let hand = make(other.parameters(), 0);
         let mut trainer = GraphTrainer::new(&model, MseLoss::default(), make(model.parameters(), 0));
-        trainer.compile(&[4, 6]).unwrap();
+        trainer.prepare(&Tensor::zeros([4, 6], DType::F32)).unwrap();
         assert_eq!(
             model.parameters().iter().filter(|p| p.grad().is_some()).count(),
             2,

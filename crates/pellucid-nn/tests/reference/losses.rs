@@ -534,7 +534,7 @@ fn infer_grad_scale_changes_nothing_and_reports_undetermined_scales() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(4);
     let model = sequential![
-        Embedding::new(10, 6).max_norm(0.5, 2.0),
+        Embedding::new(10, 6),
         Flatten::new(),
         BatchNorm1d::new(12),
         Dropout::new(0.5),

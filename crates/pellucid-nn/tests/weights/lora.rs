@@ -158,7 +158,7 @@ fn an_inference_model_follows_a_merge() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let layer = randomize(Lora::new(Linear::new(6, 4), 2));
     let x = Tensor::randn([2, 6], DType::F32);
-    let mut inference = InferenceModel::new(&layer, &[2]).unwrap();
+    let mut inference = InferenceModel::new(&layer, &[2]);
     let eager = |layer: &Lora<Linear>| {
         let _off = no_grad();
         layer.forward(&x).to_bytes()

@@ -11,13 +11,12 @@ mod step;
 mod trace;
 
 pub use outputs::{IntoOutputs, Outputs};
-pub use trace::{KernelWork, placeholder, storages_written_since, trace, traced};
+pub use trace::{KernelWork, placeholder, trace, traced};
 
-use crate::array::StorageId;
 use crate::engine::{self, COMPUTED_ELSEWHERE, is_capturing};
 use crate::ops::random::ThreadStream;
 use crate::tensor::{EntryGradients, Tensor};
-use pellucid_ir::plan::{BufferAllocation, Elision, Passes, Plan};
+use pellucid_ir::plan::{Passes, Plan};
 use pellucid_ir::{Error, Result, Shape};
 use std::marker::PhantomData;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -64,21 +63,6 @@ pub struct CacheStats {
     pub misses: u64,
     /// Number of cached recordings.
     pub len: usize,
-}
-
-/// Where the elements of a tensor of a captured step are stored.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Placement {
-    /// The tensor has its own storage, outside the step.
-    External,
-    /// The tensor is stored in the step's arena.
-    Arena(BufferAllocation),
-    /// The tensor is stored in a buffer of the step, because the pass `arena` is off.
-    Buffer,
-    /// The tensor is not stored, because a pass has removed it.
-    Elided(Elision),
-    /// The step does not use the tensor.
-    Unknown,
 }
 
 /// A captured step, which [`launch`](Captured::launch) executes.
@@ -367,12 +351,6 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         if let Some(latest) = self.recordings.cached.last_mut() {
             latest.name(tensor.storage_id(), name);
         }
-    }
-
-    /// Returns the placement of a tensor in the plan of the latest recording. `id` is the [`Tensor::storage_id`] of a
-    /// tensor that the closure creates, uses or receives.
-    pub fn placement(&self, id: StorageId) -> Placement {
-        self.recordings.cached.last().map_or(Placement::Unknown, |latest| latest.placement(id))
     }
 
     /// Returns the statistics of the recordings.

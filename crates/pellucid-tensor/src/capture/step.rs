@@ -1,11 +1,11 @@
 //! `CompiledStep`: one recording, compiled to a plan with its storages.
 
+use super::CaptureOptions;
 use super::recording::record_closure;
 use super::slots::{
     NumberedPlan, RecordedAccesses, SlotOrigin, StateWrite, byte_range, input_slots, mark_in_place_inputs,
     restore_constants, written_slots,
 };
-use super::{CaptureOptions, Placement};
 use crate::array::{Array, StorageId};
 use crate::autocast::autocast_dtype;
 use crate::device::Device;
@@ -17,7 +17,7 @@ use crate::tensor::{EntryGradients, Tensor};
 use pellucid_ir::backend::{CompiledPlan, POISONED, READY, Storage};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::kernel::{Kernel, Meta};
-use pellucid_ir::plan::{Elision, Plan, SlotRole, SlotView};
+use pellucid_ir::plan::{Plan, SlotView};
 use pellucid_ir::{DType, Error, Layout, Result};
 use std::sync::Arc;
 
@@ -275,33 +275,6 @@ impl CompiledStep {
     pub(super) fn name(&mut self, id: StorageId, name: &str) {
         if let Some(slot) = self.slot(id) {
             self.plan.names.insert(slot, name.into());
-        }
-    }
-
-    pub(super) fn placement(&self, id: StorageId) -> Placement {
-        let Some(mut slot) = self.slot(id) else { return Placement::Unknown };
-        // A tensor whose slot a pass replaced by another slot is stored in that slot.
-        let same = |slot: usize| {
-            self.plan.report.elided.iter().find_map(|(s, why)| match why {
-                Elision::Same(other) if *s == slot => Some(*other),
-                _ => None,
-            })
-        };
-        for _ in &self.plan.report.elided {
-            slot = same(slot).unwrap_or(slot);
-        }
-        let elided = || self.plan.report.elided.iter().find(|(s, _)| *s == slot).map(|(_, why)| why.clone());
-        let allocation = || self.plan.arena.as_ref().and_then(|arena| arena.allocation(slot));
-        match self.plan.role(slot) {
-            SlotRole::State | SlotRole::Constant | SlotRole::ExternalRead | SlotRole::ExternalWrite => {
-                Placement::External
-            }
-            SlotRole::Scratch | SlotRole::Input => match (allocation(), elided()) {
-                (Some(allocation), _) => Placement::Arena(*allocation),
-                (None, Some(why)) => Placement::Elided(why),
-                (None, None) if self.plan.arena.is_some() => Placement::Elided(Elision::Dead),
-                (None, None) => Placement::Buffer,
-            },
         }
     }
 

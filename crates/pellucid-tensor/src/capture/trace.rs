@@ -1,7 +1,7 @@
 //! `trace`: counts the work of a computation without running it.
 
 use super::recording::record_closure;
-use crate::array::{Array, StorageId};
+use crate::array::Array;
 use crate::device::Device;
 use crate::engine::{RecordedKernel, Recording, is_capturing, with_current};
 use crate::tensor::Tensor;
@@ -75,27 +75,6 @@ pub fn placeholder(device: Device, shape: impl Into<Shape>, dtype: DType) -> Res
 /// Returns the work so far inside [`trace`], and `None` elsewhere.
 pub fn traced() -> Option<KernelWork> {
     is_capturing().then(|| with_current(|recording| kernel_work(recording)))
-}
-
-/// Returns the storages that recorded kernels write. The first `kernels` kernels and storages from before the recording
-/// are excluded. Each storage is listed once. Outside [`trace`] and captured steps, the list is empty, because no
-/// kernel is recorded.
-pub fn storages_written_since(kernels: u64) -> Vec<StorageId> {
-    if !is_capturing() {
-        return Vec::new();
-    }
-    with_current(|recording| {
-        let id = recording.id;
-        let since = device_kernels(recording).skip(kernels as usize).flat_map(|k| &k.outputs);
-        let new = since.filter(|a| a.storage().pending() == id).map(|a| StorageId::of(a.storage()));
-        let mut written: Vec<StorageId> = Vec::new();
-        new.for_each(|id| {
-            if !written.contains(&id) {
-                written.push(id);
-            }
-        });
-        written
-    })
 }
 
 /// Returns the recorded kernels without those whose results are constants on another device.

@@ -230,6 +230,12 @@ where
         Ok(self.with_settings(|settings| (settings.half, settings.scaler) = (Some(half), scaler.clone())))
     }
 
+    /// Permits parameters of model and loss that require a gradient and that the optimizer does not update. By default,
+    /// the first step returns [`Error::UntrainedParameters`].
+    pub fn allow_untrained_parameters(self) -> Self {
+        self.with_settings(|settings| settings.allow_untrained_parameters = true)
+    }
+
     /// Runs all steps eagerly, operation by operation, for example to debug a model.
     pub fn eager(self) -> Self {
         self.with_settings(|settings| settings.is_eager = true)

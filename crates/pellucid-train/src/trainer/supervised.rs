@@ -8,7 +8,7 @@ use pellucid_nn::optim::{
     AveragedModel, ClipGradNormOptions, GradScaler, Optimizer, clip_grad_norm_with, clip_grad_value,
 };
 use pellucid_nn::{Checkpoint, Parameter, StateDict, hook, in_evaluation_mode, is_in_evaluation_mode};
-use pellucid_tensor::{Autocast, DType, Error, Generator, Result, Tensor, autocast, enable_grad, no_grad, ops};
+use pellucid_tensor::{Autocast, DType, Error, Generator, Result, Tensor, autocast, no_grad, ops};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -27,10 +27,12 @@ pub(super) struct StepSettings<'f> {
     pub(super) before_update: Option<BeforeUpdate<'f>>,
     /// Whether all steps run eagerly.
     pub(super) is_eager: bool,
+    /// Whether the optimizer may lack parameters that require a gradient.
+    pub(super) allow_untrained_parameters: bool,
 }
 
 impl<'f> StepSettings<'f> {
-    /// Returns the options of a captured step.
+    /// Returns the options of a step.
     fn step_options(&self) -> StepOptions<'f> {
         let settings = self.clone();
         let changes = self.max_norm.is_some() || self.max_value.is_some() || self.before_update.is_some();
@@ -38,6 +40,8 @@ impl<'f> StepSettings<'f> {
             accumulate: self.accumulate,
             scaler: self.scaler.clone(),
             before_update: changes.then(|| -> BeforeUpdate<'f> { Arc::new(move |p| settings.change_gradients(p)) }),
+            eager: self.is_eager,
+            allow_untrained_parameters: self.allow_untrained_parameters,
             ..Default::default()
         }
     }
@@ -64,21 +68,22 @@ impl<'f> StepSettings<'f> {
 
 /// A batch, and the operations of the task on it. Functions that use this trait object are compiled once, in this
 /// crate.
-trait SupervisedStep {
-    fn captured_step(&mut self) -> Result<()>;
-    fn captured_loss(&self) -> Result<Tensor>;
+trait SupervisedStep<'f> {
+    /// Runs the step, captured or eagerly.
+    fn run(&mut self) -> Result<()>;
+
+    /// Returns the loss of the last step.
+    fn loss(&self) -> Result<Tensor>;
 
     /// Updates the parameters with the gradients that were accumulated so far.
     fn update_early(&mut self) -> Result<()>;
 
-    /// Returns the output of the model.
-    fn output(&self) -> Result<Tensor>;
-    fn loss(&self, output: &Tensor) -> Result<Tensor>;
-    fn optimizer(&self) -> &dyn Optimizer;
-
-    /// Returns the parameters of the model and of the loss.
-    fn parameters(&self) -> Result<Vec<(String, Parameter)>>;
+    /// Returns the output of the model and the loss of the batch.
+    fn evaluate(&self) -> Result<(Tensor, Tensor)>;
     fn supports_capture(&self) -> bool;
+
+    /// Sets the options of later steps.
+    fn set_options(&mut self, options: StepOptions<'f>);
 }
 
 /// The state of a supervised task that does not depend on its types.
@@ -94,98 +99,44 @@ struct SupervisedState<'f> {
     holds_averages: bool,
 }
 
-impl SupervisedState<'_> {
-    fn train_step(&mut self, step: &mut dyn SupervisedStep) -> Result<NamedScalars> {
-        let loss = if !self.is_decided {
-            let loss = self.first_step(step)?;
-            self.is_decided = true;
-            loss
-        } else if self.settings.is_eager {
-            self.eager_step(step)?
-        } else {
-            let _precision = self.settings.precision();
-            step.captured_step()?;
-            step.captured_loss()?
-        };
+impl<'f> SupervisedState<'f> {
+    fn train_step(&mut self, step: &mut dyn SupervisedStep<'f>) -> Result<NamedScalars> {
+        let _precision = self.settings.precision();
+        if self.is_decided || self.settings.is_eager { step.run() } else { self.first_step(step) }?;
+        self.is_decided = true;
         self.accumulated += 1;
         if self.accumulated == self.settings.accumulate {
             self.count_update()?;
         }
-        Ok(vec![("loss", loss)])
+        Ok(vec![("loss", step.loss()?)])
     }
 
     /// Runs the first step captured, or eagerly if it cannot be captured.
-    fn first_step(&mut self, step: &mut dyn SupervisedStep) -> Result<Tensor> {
-        if self.settings.is_eager {
-            return self.eager_step(step);
-        }
+    fn first_step(&mut self, step: &mut dyn SupervisedStep<'f>) -> Result<()> {
         // A failed capture may have drawn random numbers.
         let generator = Generator::default();
         let states = generator.states().into_iter().map(|(device, state)| Ok((device, ops::copy(&state)?)));
         let states = states.collect::<Result<Vec<_>>>()?;
-        let captured = {
-            let _precision = self.settings.precision();
-            // A model may read values with a method that panics. If the panic has a different cause, the eager step
-            // repeats it.
-            catch_unwind(AssertUnwindSafe(|| step.captured_step()))
-        };
-        let reason = match captured {
-            Ok(Ok(())) => return step.captured_loss(),
-            Ok(Err(error)) if !is_capture_error(&error, step) => return Err(error),
-            Ok(Err(error)) => error.to_string(),
+        // A model may read values with a method that panics. If the panic has a different cause, the eager step
+        // repeats it.
+        let reason = match catch_unwind(AssertUnwindSafe(|| step.run())) {
+            Ok(Err(error)) if is_capture_error(&error, step) => error.to_string(),
+            Ok(result) => return result,
             Err(panic) => panic_message(&*panic).to_string(),
         };
         generator.set_states(&states)?;
-        let loss = self.eager_step(step)?;
         self.settings.is_eager = true;
+        step.set_options(self.settings.step_options());
+        step.run()?;
         self.eager_reason = Some(reason);
-        Ok(loss)
+        Ok(())
     }
 
-    /// Computes loss, gradients and update operation by operation.
-    fn eager_step(&mut self, step: &dyn SupervisedStep) -> Result<Tensor> {
-        let _on = enable_grad();
-        let k = self.settings.accumulate;
-        fill_optimizer(step)?;
-        if self.accumulated == 0 {
-            step.optimizer().zero_grad();
-        }
-        let loss = {
-            let _precision = self.settings.precision();
-            step.loss(&step.output()?)?
-        };
-        let scaled_loss = if k > 1 { ops::div(&loss, k as f64)? } else { loss.clone() };
-        match &self.settings.scaler {
-            Some(scaler) => scaler.try_scale(&scaled_loss)?.try_backward()?,
-            None => scaled_loss.try_backward()?,
-        }
-        if self.accumulated + 1 == k {
-            self.eager_update(step.optimizer())?;
-        }
-        Ok(loss.detach())
-    }
-
-    fn eager_update(&self, optimizer: &dyn Optimizer) -> Result<()> {
-        let settings = &self.settings;
-        let Some(scaler) = &settings.scaler else {
-            settings.change_gradients(optimizer.parameters())?;
-            return optimizer.try_step();
-        };
-        scaler.with_unscaled(optimizer, |unscaled| {
-            settings.change_gradients(optimizer.parameters())?;
-            unscaled.try_step()
-        })?;
-        scaler.try_update()
-    }
-
-    fn end_epoch(&mut self, step: &mut dyn SupervisedStep) -> Result<()> {
+    fn end_epoch(&mut self, step: &mut dyn SupervisedStep<'f>) -> Result<()> {
         if self.accumulated == 0 {
             return Ok(());
         }
-        match self.settings.is_eager {
-            true => self.eager_update(step.optimizer())?,
-            false => step.update_early()?,
-        }
+        step.update_early()?;
         self.count_update()
     }
 
@@ -196,13 +147,10 @@ impl SupervisedState<'_> {
     }
 
     /// Evaluates a batch eagerly.
-    fn evaluate(&self, step: &dyn SupervisedStep, y: &Tensor) -> Result<BatchScores> {
+    fn evaluate(&self, step: &dyn SupervisedStep<'f>, y: &Tensor) -> Result<BatchScores> {
         let (_off, _precision) = (no_grad(), self.settings.precision());
-        in_evaluation_mode(|| {
-            let output = step.output()?;
-            let losses = vec![("loss", step.loss(&output)?)];
-            Ok(BatchScores { losses, predictions: Some((output, y.clone())) })
-        })
+        let (output, loss) = in_evaluation_mode(|| step.evaluate())?;
+        Ok(BatchScores { losses: vec![("loss", loss)], predictions: Some((output, y.clone())) })
     }
 
     fn apply_averages(&mut self) -> Result<()> {
@@ -237,26 +185,8 @@ impl SupervisedState<'_> {
 }
 
 /// Returns true if a step failed because it cannot be captured.
-fn is_capture_error(error: &Error, step: &dyn SupervisedStep) -> bool {
+fn is_capture_error(error: &Error, step: &dyn SupervisedStep<'_>) -> bool {
     matches!(error.root(), Error::ReadInCapture { .. } | Error::CaptureChanged { .. }) || !step.supports_capture()
-}
-
-/// Adds the parameters of the model and the loss to an optimizer without parameters.
-fn fill_optimizer(step: &dyn SupervisedStep) -> Result<()> {
-    let optimizer = step.optimizer();
-    if !optimizer.parameters().is_empty() {
-        return Ok(());
-    }
-    optimizer.fill(step.parameters()?.into_iter().filter(|(_, p)| p.requires_grad()).collect())
-}
-
-/// Concatenates the parameters of a model and of a loss.
-fn with_loss(
-    mut parameters: Vec<(String, Parameter)>,
-    loss_parameters: Vec<(String, Parameter)>,
-) -> Vec<(String, Parameter)> {
-    parameters.extend(loss_parameters.into_iter().map(|(name, p)| (format!("loss.{name}"), p)));
-    parameters
 }
 
 /// Returns the message of a panic.
@@ -270,14 +200,14 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 /// Steps and evaluations are captured. If the first step cannot be captured, for example because the model reads values
 /// of tensors, all steps run eagerly.
 pub struct Supervised<'f, M, O, X = Tensor> {
-    captured: GraphTrainer<'f, M, O, X>,
+    trainer: GraphTrainer<'f, M, O, X>,
     loss: FiniteCheckedLoss<'f>,
     state: SupervisedState<'f>,
 }
 
 /// The parts of a task, with an optional batch.
 struct StepParts<'a, 'f, M, O, X> {
-    captured: &'a mut GraphTrainer<'f, M, O, X>,
+    trainer: &'a mut GraphTrainer<'f, M, O, X>,
     loss: &'a FiniteCheckedLoss<'f>,
     batch: Option<&'a (X, Tensor)>,
 }
@@ -288,45 +218,40 @@ impl<'f, M, O, X> StepParts<'_, 'f, M, O, X> {
     }
 }
 
-impl<'f, M, O, X> SupervisedStep for StepParts<'_, 'f, M, O, X>
+impl<'f, M, O, X> SupervisedStep<'f> for StepParts<'_, 'f, M, O, X>
 where
     M: Model<X> + 'f,
     O: Optimizer + 'f,
     X: Batch + 'static,
 {
-    fn captured_step(&mut self) -> Result<()> {
+    fn run(&mut self) -> Result<()> {
         match self.batch {
-            Some((x, y)) => self.captured.step(x, y),
+            Some((x, y)) => self.trainer.step(x, y),
             None => self.batch().map(drop),
         }
     }
 
-    fn captured_loss(&self) -> Result<Tensor> {
-        self.captured.loss_tensor().cloned()
+    fn loss(&self) -> Result<Tensor> {
+        self.trainer.loss_tensor().cloned()
     }
 
     fn update_early(&mut self) -> Result<()> {
-        self.captured.update_early().map(drop)
+        self.trainer.update_early().map(drop)
     }
 
-    fn output(&self) -> Result<Tensor> {
-        self.captured.model().run(&self.batch()?.0)
-    }
-
-    fn loss(&self, output: &Tensor) -> Result<Tensor> {
-        self.loss.try_forward(output, &self.batch()?.1)
-    }
-
-    fn optimizer(&self) -> &dyn Optimizer {
-        self.captured.optimizer()
-    }
-
-    fn parameters(&self) -> Result<Vec<(String, Parameter)>> {
-        self.captured.model().try_named_parameters().map(|parameters| with_loss(parameters, self.loss.trainable()))
+    fn evaluate(&self) -> Result<(Tensor, Tensor)> {
+        let (x, y) = self.batch()?;
+        let output = self.trainer.model().run(x)?;
+        let loss = self.loss.try_forward(&output, y)?;
+        Ok((output, loss))
     }
 
     fn supports_capture(&self) -> bool {
-        self.captured.model().supports_capture().is_ok()
+        self.trainer.model().supports_capture().is_ok()
+    }
+
+    fn set_options(&mut self, options: StepOptions<'f>) {
+        self.trainer.set_options(options);
     }
 }
 
@@ -346,8 +271,8 @@ where
             averages: None,
             holds_averages: false,
         };
-        let captured = GraphTrainer::new(model, loss.clone(), optimizer).with_options(state.settings.step_options());
-        Supervised { captured, loss, state }
+        let trainer = GraphTrainer::new(model, loss.clone(), optimizer);
+        Supervised { trainer, loss, state }
     }
 
     /// Changes the settings and drops earlier recordings.
@@ -355,8 +280,8 @@ where
         change(&mut self.state.settings);
         // The scaler detects non-finite gradients and skips their updates.
         self.loss.set_checked(self.state.settings.scaler.is_none());
-        let captured = self.captured.with_options(self.state.settings.step_options());
-        Supervised { captured, ..self }
+        let trainer = self.trainer.with_options(self.state.settings.step_options());
+        Supervised { trainer, ..self }
     }
 
     pub(super) fn set_averages(&mut self, averages: AveragedModel) {
@@ -365,12 +290,12 @@ where
 
     /// Returns the model.
     pub fn model(&self) -> &M {
-        self.captured.model()
+        self.trainer.model()
     }
 
     /// Returns the optimizer.
     pub fn optimizer(&self) -> &O {
-        self.captured.optimizer()
+        self.trainer.optimizer()
     }
 
     /// Copies the averaged weights into the model, if averaging is enabled.
@@ -399,9 +324,9 @@ where
     fn with_parts<R>(
         &mut self,
         batch: Option<&(X, Tensor)>,
-        f: impl FnOnce(&mut SupervisedState<'f>, &mut dyn SupervisedStep) -> R,
+        f: impl FnOnce(&mut SupervisedState<'f>, &mut dyn SupervisedStep<'f>) -> R,
     ) -> R {
-        f(&mut self.state, &mut StepParts { captured: &mut self.captured, loss: &self.loss, batch })
+        f(&mut self.state, &mut StepParts { trainer: &mut self.trainer, loss: &self.loss, batch })
     }
 }
 
@@ -438,7 +363,7 @@ where
     }
 
     fn prepare_load(&mut self) -> Result<()> {
-        self.with_parts(None, |_, step| fill_optimizer(step))
+        self.trainer.fill_optimizer().map(drop)
     }
 
     fn evaluate_step(&mut self, batch: &(X, Tensor)) -> Result<BatchScores> {
@@ -446,7 +371,7 @@ where
             return self.with_parts(Some(batch), |state, step| state.evaluate(step, &batch.1));
         }
         let _precision = self.state.settings.precision();
-        let (loss, output) = self.captured.evaluate_with_logits(&batch.0, &batch.1)?;
+        let (loss, output) = self.trainer.evaluate_with_logits(&batch.0, &batch.1)?;
         let predictions = Some((output.clone(), batch.1.clone()));
         Ok(BatchScores { losses: vec![("loss", loss.clone())], predictions })
     }
@@ -485,7 +410,7 @@ where
     }
 
     fn first_non_finite(&mut self, (x, y): &(X, Tensor)) -> Option<String> {
-        let model = self.captured.model();
+        let model = self.trainer.model();
         let search = NonFiniteSearch {
             inputs: x.named(),
             targets: y.clone(),

@@ -77,6 +77,31 @@ fn targets_that_do_not_fit_change_nothing() {
     assert_eq!((bits(run.model()), run.step()), (before, 0));
 }
 
+/// An optimizer that lacks a layer is an error in captured and eager runs, unless it is permitted.
+#[test]
+fn untrained_parameters_are_refused_or_allowed() {
+    let _generator = isolated_generator();
+    let (mut train, _) = points();
+    for is_eager in [false, true] {
+        let new_run = || {
+            let model = model();
+            let adamw = AdamW::new(model.parameters()[2..].to_vec(), AdamWOptions { lr: 0.02, ..Default::default() });
+            let run = Trainer::new(model, CrossEntropyLoss::default(), adamw).epochs(1).quiet();
+            if is_eager { run.eager() } else { run }
+        };
+        let mut run = new_run();
+        let before = bits(run.model());
+        let error = run.fit(&mut train, None).unwrap_err();
+        assert!(error.to_string().contains("0.weight") && error.to_string().contains("0.bias"), "{error}");
+        assert_eq!(bits(run.model()), before);
+        let mut run = new_run().allow_untrained_parameters();
+        run.fit(&mut train, None).unwrap();
+        let after = bits(run.model());
+        let is_trained = |name: &str| before.iter().find(|(n, _)| n == name) != after.iter().find(|(n, _)| n == name);
+        assert!(!is_trained("0.weight") && !is_trained("0.bias") && is_trained("4.weight"));
+    }
+}
+
 #[test]
 fn options_outside_of_their_range_are_errors() {
     let _generator = isolated_generator();

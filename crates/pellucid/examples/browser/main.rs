@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     }
 
     let digits = mnist.test.images.narrow(0, 0, SHOWN);
-    let mut recognizer = InferenceModel::new(&model, &[1])?;
+    let mut recognizer = InferenceModel::new(&model, &[1]);
     let scores = recognizer.run(&digits)?;
     let labels = mnist.test.labels.narrow(0, 0, SHOWN);
     let right = scores.argmax(-1).eq(&labels).to_dtype(DType::F64).sum(..);

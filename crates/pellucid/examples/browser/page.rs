@@ -32,7 +32,7 @@ pub extern "C" fn load() -> usize {
     respond(|bytes| {
         let model = model::classifier();
         model.load_state_dict(&io::from_bytes(bytes)?)?;
-        let mut recognizer = InferenceModel::new(model, &[1])?;
+        let mut recognizer = InferenceModel::new(model, &[1]);
         recognizer.prepare(&Tensor::zeros([1, 28, 28], DType::F32))?;
         RECOGNIZER.set(Some(recognizer));
         Ok(Vec::new())

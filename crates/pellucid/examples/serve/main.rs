@@ -128,8 +128,8 @@ fn sequence_lengths(longest: usize) -> Vec<usize> {
 }
 
 /// Creates the inference model of the encoder.
-fn inference_model(bert: Bert, longest: usize) -> pellucid::Result<worker::Encoder> {
-    InferenceModel::new(bert, &BATCH_SIZES)?.with_lengths(&sequence_lengths(longest))
+fn inference_model(bert: Bert, longest: usize) -> worker::Encoder {
+    InferenceModel::new(bert, &BATCH_SIZES).with_lengths(&sequence_lengths(longest))
 }
 
 fn main() -> AnyResult<()> {
@@ -138,14 +138,14 @@ fn main() -> AnyResult<()> {
     let bert = Bert::load(directory)?;
     if let Some(command) = &arguments.bench {
         let longest = bert.max_length();
-        return versus::run(inference_model(bert, longest)?, command, arguments.rounds);
+        return versus::run(inference_model(bert, longest), command, arguments.rounds);
     }
     let tokenizer = Tokenizer::load(directory, bert.max_length())?;
     let longest = tokenizer.max_length;
     let latencies = Arc::new(latency::Latencies::default());
     let (sender, jobs) = sync_channel(QUEUE);
     let (max_batch, max_wait) = (arguments.max_batch, arguments.max_wait);
-    let mut encoder = inference_model(bert, longest)?;
+    let mut encoder = inference_model(bert, longest);
     encoder.prepare(&bert::padded(&[vec![0]], longest))?;
     let worker = std::thread::spawn(move || worker::run(&mut encoder, &jobs, max_batch, max_wait));
     let service = http::Service { tokenizer, jobs: sender, timeout: arguments.timeout, latencies: latencies.clone() };

@@ -210,7 +210,7 @@ impl TrainingRun for CapturedRun {
         let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
         let schedule = Scheduler::new(OneCycleLr::new(0.05, 20), &optimizer);
         let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
-        trainer.compile(&[4, 6]).unwrap();
+        trainer.prepare(&Tensor::zeros([4, 6], DType::F32)).unwrap();
         let (x, y) = data(&[14, 6]);
         let batches = Batches::new(&[&x, &y], 4).shuffled(3).drop_last();
         CapturedRun { trainer, schedule, batches, steps: 0 }

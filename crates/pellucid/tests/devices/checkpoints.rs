@@ -18,7 +18,7 @@ impl DeviceRun {
         model.to_(device).unwrap();
         let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
         let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
-        trainer.compile(&[8, 6]).unwrap();
+        trainer.prepare(&Tensor::zeros([8, 6], DType::F32)).unwrap();
         DeviceRun { trainer }
     }
 

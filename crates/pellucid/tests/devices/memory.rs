@@ -145,7 +145,7 @@ fn a_trainer_from_before_the_moves_uses_constant_memory() {
             let training = Training::new();
             let (x, y) = (Tensor::zeros([4, 64], DType::F32), Tensor::ones([4, 1], DType::F32));
             let mut trainer = GraphTrainer::new(&training.model, MseLoss::default(), &training.optimizer);
-            trainer.compile(&[4, 64]).unwrap();
+            trainer.prepare(&Tensor::zeros([4, 64], DType::F32)).unwrap();
             trainer.step(&x, &y).unwrap();
             let trainer = std::cell::RefCell::new(trainer);
             check_constant(device, &|| {

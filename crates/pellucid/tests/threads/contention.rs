@@ -78,7 +78,7 @@ fn a_captured_trainer_and_eight_readers_progress() {
     let model = Arc::new(model());
     let (optimizer, (x, y)) = (sgd(&model), (Tensor::randn([16, 64], DType::F32), Tensor::zeros([16], DType::I64)));
     let mut trainer = GraphTrainer::new(model.clone(), CrossEntropyLoss::default(), optimizer);
-    let inference = InferenceModel::new(model, &[16]).unwrap();
+    let inference = InferenceModel::new(model, &[16]);
     let reader = || {
         let (mut fork, x) = (inference.fork(), x.clone());
         Box::new(move || drop(fork.run(&x).unwrap())) as Box<dyn FnMut()>

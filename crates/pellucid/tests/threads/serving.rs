@@ -15,7 +15,7 @@ fn bits(x: &Tensor) -> Vec<u32> {
 #[test]
 fn forks_on_several_threads_have_equal_bits() {
     let _guard = exclusive();
-    let mut inference = InferenceModel::new(network(32), &[1, 4, 16]).unwrap();
+    let mut inference = InferenceModel::new(network(32), &[1, 4, 16]);
     let batches: Vec<Tensor> = [1, 3, 4, 9, 16, 20].map(|rows| batch(rows).0).into();
     let expected: Vec<Vec<u32>> = batches.iter().map(|x| bits(&inference.run(x).unwrap())).collect();
     thread::scope(|scope| {
@@ -39,7 +39,7 @@ fn forks_share_the_memory_of_weights() {
     let weights = model.parameters().iter().map(|p| 4 * p.shape().size()).sum::<usize>();
     let x = Tensor::ones([2, WIDTH], DType::F32);
     let in_use = || Device::cpu().memory_stats().in_use;
-    let mut inference = InferenceModel::new(model, &[2]).unwrap();
+    let mut inference = InferenceModel::new(model, &[2]);
     inference.run(&x).unwrap();
     let before = in_use();
     let mut forks: Vec<_> = (0..4).map(|_| inference.fork()).collect();
@@ -66,7 +66,7 @@ fn a_fork_does_not_change_the_mode_of_a_model_that_trains() {
         bits(&model.forward(&x))
     };
     model.train();
-    let inference = InferenceModel::new(model.clone(), &[4]).unwrap();
+    let inference = InferenceModel::new(model.clone(), &[4]);
     let begin = Barrier::new(3);
     thread::scope(|scope| {
         for _ in 0..2 {

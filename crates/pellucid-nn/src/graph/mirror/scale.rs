@@ -2,8 +2,8 @@
 
 use crate::layer::Layer;
 use crate::loss::Loss;
-use crate::module::state_of;
-use pellucid_tensor::{DType, Error, Generator, Result, Tensor, no_grad, ops};
+use crate::parameter::in_evaluation_mode;
+use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 
 /// The relation of a batch's gradient to the gradients of its samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,12 +17,12 @@ pub enum GradKind {
 /// Returns the factor that makes a loss's gradients means over the batch, and their kind: (1/B, Sum) or (1, Mean),
 /// where B is the length of x's first axis.
 ///
-/// The model computes the logits of x once, in its current mode. The loss's gradient of that batch is compared with its
+/// The model computes the logits of x once, in evaluation mode. The loss's gradient of that batch is compared with its
 /// gradient of the batch concatenated with itself: the contribution of a sample doubles for a sum and stays for a mean.
 /// No magnitude is guessed. The result is logged as an `INFO` event of `tracing`.
 ///
-/// Gradients, parameters, statistics and the thread's generator are unchanged afterwards. Only layers that learn their
-/// widths from their first input change.
+/// Gradients, parameters and statistics are unchanged afterwards. Only layers that learn their widths from their first
+/// input change, and those that write their state in evaluation mode too, such as an embedding with `max_norm`.
 ///
 /// ```
 /// use pellucid::nn::Linear;
@@ -52,11 +52,10 @@ pub fn infer_grad_scale(
     let Some(&batch) = x.shape().first() else {
         return Err(Error::shapes(op, [x.shape()], "x must have at least one axis; the first axis is the batch axis"));
     };
-    let logits = {
-        let _kept = SavedState::of(model)?;
+    let logits = in_evaluation_mode(|| {
         let _off = no_grad();
-        model.try_forward(x)?
-    };
+        model.try_forward(x)
+    })?;
     let gradient = |copies: usize| -> Result<Tensor> {
         let times = |t: &Tensor| ops::concatenate(&vec![t; copies], 0);
         let (_, gradient) = loss.try_forward_with_grad(&times(&logits)?, &times(y)?)?;
@@ -80,30 +79,4 @@ pub fn infer_grad_scale(
     };
     tracing::info!(?kind, scale, batch, growth, "found the gradient's scale over the batch");
     Ok((scale, kind))
-}
-
-/// A guard that restores the state of a model and of the thread's generator when it is dropped.
-struct SavedState(Vec<(Tensor, Vec<u8>)>);
-
-impl SavedState {
-    fn of(model: &(impl Layer + ?Sized)) -> Result<SavedState> {
-        let state = state_of(model).into_iter().map(|(_, tensor)| tensor);
-        let all = state.chain(Generator::default().states().into_iter().map(|(_, state)| state));
-        Ok(SavedState(all.map(|t| Ok((t.clone(), t.try_to_bytes()?))).collect::<Result<_>>()?))
-    }
-}
-
-impl Drop for SavedState {
-    fn drop(&mut self) {
-        let _off = no_grad();
-        for (tensor, bytes) in &self.0 {
-            // Unchanged tensors are not written, since autograd graphs may have saved them.
-            if tensor.try_to_bytes().is_ok_and(|now| now == *bytes) {
-                continue;
-            }
-            let before = Tensor::try_from_bytes(bytes, tensor.dtype(), tensor.shape())
-                .expect("the saved bytes must fit the dtype and shape of the tensor");
-            ops::copy_(tensor, &before).expect("copying the previous values into a state tensor must succeed");
-        }
-    }
 }

@@ -1,0 +1,140 @@
+//! Calls of layers: hooks run, and observers of the model are notified.
+//!
+//! Without hooks and observers a call costs two reads, of a counter and of the thread's mode, and one check of its
+//! result. An error is returned with the path of the layer that failed (`failure`). `trace` has the calls of a model
+//! without kernels.
+
+mod failure;
+mod trace;
+
+pub(crate) use failure::with_failed_path;
+pub(crate) use trace::{module_device, output_shape, summary, trace_calls, trace_output};
+
+use crate::hook;
+use crate::layer::Layer;
+use crate::module::{DynModule, Module, as_dyn};
+use crate::visit::{ModuleId, ModulePart, short_type_name};
+use failure::add_failed_path;
+use pellucid_tensor::{Error, Result, Tensor, is_capturing};
+use std::any::type_name;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use trace::{is_traced, record_call};
+
+/// The number of hooks and traces in the process.
+static OBSERVERS: AtomicUsize = AtomicUsize::new(0);
+
+/// A guard that counts one hook or trace. While a guard exists, calls are observed.
+pub(crate) struct Observer;
+
+impl Observer {
+    pub(crate) fn new() -> Observer {
+        OBSERVERS.fetch_add(1, Ordering::Relaxed);
+        Observer
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        OBSERVERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns true if calls of this thread are observed. A captured step observes them too, because its recording depends
+/// on the hooks of the modules that it calls.
+#[inline]
+pub(crate) fn is_observed() -> bool {
+    OBSERVERS.load(Ordering::Relaxed) > 0 || is_capturing()
+}
+
+/// Calls a module on its inputs, at least one.
+#[inline]
+pub(crate) fn call<M: Module + ?Sized>(
+    module: &M,
+    inputs: &[&Tensor],
+    compute: impl FnOnce() -> Result<Tensor>,
+) -> Result<Tensor> {
+    if !is_observed() {
+        return compute().map_err(|error| with_failed_path(module, error));
+    }
+    let mut compute = Some(compute);
+    let mut compute = |replaced: Option<&Tensor>| match replaced {
+        None => compute.take().expect("a call must compute its output only once")(),
+        Some(_) => Err(Error::invalid("hook", "a hook cannot replace an input of a layer with several inputs")),
+    };
+    call_observed(CalledModule::of(&module), inputs, &mut compute)
+}
+
+/// Calls a module that returns a second result, such as a state, in addition to its output.
+pub(crate) fn call_with_extra<M: Module + ?Sized, R>(
+    module: &M,
+    inputs: &[&Tensor],
+    compute: impl FnOnce() -> Result<(Tensor, R)>,
+) -> Result<(Tensor, R)> {
+    let mut extra = None;
+    let y = call(module, inputs, || {
+        let (y, rest) = compute()?;
+        extra = Some(rest);
+        Ok(y)
+    })?;
+    Ok((y, extra.expect("compute() must set the second result before it returns an output")))
+}
+
+/// Calls a layer on x.
+#[inline]
+pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Tensor> {
+    if !is_observed() {
+        return layer.compute(x).map_err(|error| with_failed_path(layer, error));
+    }
+    let mut compute = |replaced: Option<&Tensor>| layer.compute(replaced.unwrap_or(x));
+    call_observed(CalledModule::of(&layer), &[x], &mut compute)
+}
+
+/// Returns the result of operations that are steps of the layer `op`; an error of one of them names the layer.
+pub(crate) fn name_layer<T>(op: &'static str, result: Result<T>) -> Result<T> {
+    result.map_err(|mut error| {
+        error.set_operation(op);
+        error
+    })
+}
+
+/// A module that is called, without its type.
+struct CalledModule<'a> {
+    id: Option<ModuleId>,
+    type_name: &'static str,
+    module: &'a dyn DynModule,
+}
+
+impl<'a> CalledModule<'a> {
+    #[inline]
+    fn of<M: Module + ?Sized>(module: &'a &'a M) -> CalledModule<'a> {
+        CalledModule { id: ModuleId::of(*module), type_name: type_name::<M>(), module: as_dyn(module) }
+    }
+
+    /// Returns the name of the module's type. For a pointer, it is the name of the pointee's type.
+    fn class(&self) -> &'static str {
+        let own = short_type_name(self.type_name);
+        if !["Box", "Arc"].contains(&own) {
+            return own;
+        }
+        let mut pointee = None;
+        self.module.walk(&mut |_, part| {
+            if let ModulePart::Module(info) = part {
+                pointee.get_or_insert(info.class());
+            }
+        });
+        pointee.unwrap_or(own)
+    }
+}
+
+/// Calls a module while calls are observed.
+#[cold]
+#[inline(never)]
+fn call_observed(module: CalledModule<'_>, inputs: &[&Tensor], compute: CallComputation<'_>) -> Result<Tensor> {
+    if is_traced() {
+        return record_call(module.id, module.class(), inputs, compute);
+    }
+    hook::call_hooked(module.id, inputs, compute).map_err(|error| add_failed_path(module.id, module.module, error))
+}
+
+/// The computation of a call, which runs once. It gets the replacement of the single input, if there is one.
+pub(crate) type CallComputation<'a> = &'a mut dyn FnMut(Option<&Tensor>) -> Result<Tensor>;

@@ -1,0 +1,149 @@
+//! The gradients of the parameters of an optimizer between the launches of a step.
+
+use super::launcher::{Launcher, PerRecording};
+use crate::parameter::Parameter;
+use pellucid_tensor::{Result, Tensor, lock, ops};
+use std::sync::{Arc, Mutex};
+
+/// The gradient of one parameter.
+#[derive(Default)]
+struct GradientBuffer {
+    /// The tensor that is the gradient of the parameter between launches, once the parameter was trained.
+    tensor: Option<Tensor>,
+    /// Whether it holds a gradient, of the last launch or since the last update; otherwise it contains zeros.
+    is_filled: bool,
+}
+
+impl GradientBuffer {
+    /// Returns the tensor if it has the shape, dtype and device of the parameter.
+    fn fitting(&self, parameter: &Parameter) -> Option<&Tensor> {
+        let same = |t: &Tensor| (t.dtype(), t.device()) == (parameter.dtype(), parameter.device());
+        self.tensor.as_ref().filter(|t| same(t) && t.shape() == parameter.shape())
+    }
+
+    fn zero(&self) -> Result<()> {
+        self.tensor.as_ref().map_or(Ok(()), zero)
+    }
+}
+
+/// The gradients of the parameters of an optimizer, in their order.
+#[derive(Default)]
+pub(super) struct GradientBuffers(Vec<GradientBuffer>);
+
+impl GradientBuffers {
+    /// Sets a buffer as the gradient of each parameter that requires one. A buffer whose gradient was removed since the
+    /// last launch, for example by `zero_grad`, is set to zero if the step `accumulates`.
+    pub(super) fn bind(&mut self, parameters: &[Parameter], accumulates: bool) -> Result<ReplacedGradients> {
+        self.0.resize_with(parameters.len(), GradientBuffer::default);
+        let mut replaced = ReplacedGradients::default();
+        for (parameter, buffer) in parameters.iter().zip(&mut self.0).filter(|(p, _)| p.requires_grad()) {
+            let gradient = parameter.grad();
+            let is_removed = gradient.is_none();
+            match (buffer.fitting(parameter), gradient) {
+                // Another step may have bound a buffer of its own.
+                (Some(own), Some(gradient)) if own.storage_id() == gradient.storage_id() => continue,
+                (Some(_), _) if !(accumulates && is_removed) => {}
+                (Some(own), _) => {
+                    zero(own)?;
+                    buffer.is_filled = false;
+                }
+                (None, _) => {
+                    let zeros = ops::zeros(parameter.shape(), parameter.dtype())?.try_to(parameter.device())?;
+                    *buffer = GradientBuffer { tensor: Some(zeros), is_filled: false };
+                }
+            }
+            replaced.replace(parameter, buffer.tensor.clone());
+        }
+        Ok(replaced)
+    }
+
+    /// Marks the buffers of the parameters that a launch reaches as filled. Without accumulation, it zeroes the others,
+    /// which the launch does not write.
+    pub(super) fn mark_filled(&mut self, reached: &[bool], accumulates: bool) -> Result<()> {
+        for (buffer, &is_reached) in self.0.iter_mut().zip(reached) {
+            if buffer.is_filled && !is_reached && !accumulates {
+                buffer.zero()?;
+                buffer.is_filled = false;
+            }
+            buffer.is_filled |= is_reached;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the buffer of the parameter of this index holds a gradient.
+    pub(super) fn is_filled(&self, at: usize) -> bool {
+        self.0.get(at).is_some_and(|buffer| buffer.is_filled)
+    }
+
+    /// Marks all buffers as zero after an update, which has zeroed the buffers of all parameters but the frozen ones.
+    pub(super) fn mark_zero(&mut self, parameters: &[Parameter]) -> Result<()> {
+        for (buffer, parameter) in self.0.iter_mut().zip(parameters) {
+            if std::mem::take(&mut buffer.is_filled) && !parameter.requires_grad() {
+                buffer.zero()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops all buffers. The next launch begins with new ones.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Gradients that were replaced. They are restored when this value is dropped.
+#[derive(Default)]
+pub(super) struct ReplacedGradients(Vec<(Parameter, Option<Tensor>)>);
+
+impl ReplacedGradients {
+    fn replace(&mut self, parameter: &Parameter, gradient: Option<Tensor>) {
+        self.0.push((parameter.clone(), parameter.grad()));
+        parameter.set_grad(gradient);
+    }
+
+    /// Keeps the new gradients.
+    pub(super) fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for ReplacedGradients {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|(parameter, gradient)| parameter.set_grad(gradient));
+    }
+}
+
+/// Removes the gradients of all parameters that an update skips: of frozen ones, and of those without a gradient since
+/// the last update.
+pub(super) fn hide_skipped(parameters: &[Parameter], has_gradient: impl Fn(usize) -> bool) -> ReplacedGradients {
+    let mut hidden = ReplacedGradients::default();
+    for (at, parameter) in parameters.iter().enumerate() {
+        if !(parameter.requires_grad() && has_gradient(at)) && parameter.grad().is_some() {
+            hidden.replace(parameter, None);
+        }
+    }
+    hidden
+}
+
+/// Zeroes a gradient.
+pub(super) fn zero(gradient: &Tensor) -> Result<()> {
+    ops::copy_(gradient, &ops::zeros_like(gradient)?)
+}
+
+/// For each parameter of an optimizer, whether the loss of a pass depends on it.
+pub(super) type Reached = Arc<[bool]>;
+
+/// The parameters that each recording of a pass reaches.
+#[derive(Default)]
+pub(super) struct ReachedParameters {
+    /// The parameters that the pass reaches which was recorded last, or run eagerly. The pass sets them.
+    pub(super) recorded: Arc<Mutex<Reached>>,
+    known: PerRecording<Reached>,
+}
+
+impl ReachedParameters {
+    /// Returns the parameters that the pass reaches which was launched or prepared last.
+    pub(super) fn of_latest(&mut self, pass: &Launcher<'_>) -> Result<Reached> {
+        self.known.of_latest(pass, || Ok(lock(&self.recorded).clone())).cloned()
+    }
+}
