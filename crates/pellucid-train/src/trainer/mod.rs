@@ -44,6 +44,7 @@ pub use loader::{EpochBatchIter, EpochLoader, IntoBatch};
 pub use scores::Scores;
 pub use supervised::Supervised;
 pub use task::{BatchScores, NamedScalars, TrainingTask};
+pub use validation::EarlyStopping;
 
 use crate::log::{History, Logger};
 use crate::metrics::{Goal, Metric};
@@ -60,22 +61,6 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use schedules::{RunSchedule, ScheduleUnit};
 use std::path::Path;
 use std::sync::Arc;
-
-/// Options of early stopping: a run ends after `patience` epochs in which the monitored value has not improved by more
-/// than `min_delta`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct EarlyStopping {
-    /// The number of epochs without improvement after which the run ends. Default: 3.
-    pub patience: usize,
-    /// The smallest change that counts as an improvement. Default: 0.
-    pub min_delta: f64,
-}
-
-impl Default for EarlyStopping {
-    fn default() -> EarlyStopping {
-        EarlyStopping { patience: 3, min_delta: 0.0 }
-    }
-}
 
 /// A training run: epochs of steps and validations, with metrics, schedules, checkpoints and early stopping.
 ///

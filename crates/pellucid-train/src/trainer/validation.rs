@@ -12,6 +12,22 @@ use pellucid_tensor::{DType, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
+/// Options of early stopping: a run ends after `patience` epochs in which the monitored value has not improved by more
+/// than `min_delta`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EarlyStopping {
+    /// The number of epochs without improvement after which the run ends. Default: 3.
+    pub patience: usize,
+    /// The smallest change that counts as an improvement. Default: 0.
+    pub min_delta: f64,
+}
+
+impl Default for EarlyStopping {
+    fn default() -> EarlyStopping {
+        EarlyStopping { patience: 3, min_delta: 0.0 }
+    }
+}
+
 /// How the monitored value of an epoch compares with earlier epochs.
 #[derive(Clone, Copy)]
 pub(super) struct Improvement {
