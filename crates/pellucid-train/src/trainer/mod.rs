@@ -38,6 +38,7 @@ mod supervised;
 mod task;
 mod validation;
 
+pub use core::EarlyStopping;
 pub use event::{Callback, FitControl, StopReason, TrainingEvent};
 pub use find_lr::{FindLrOptions, LrCurve};
 pub use loader::{EpochBatchIter, EpochLoader, IntoBatch};
@@ -59,22 +60,6 @@ use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use schedules::{RunSchedule, ScheduleUnit};
 use std::path::Path;
 use std::sync::Arc;
-
-/// Options of early stopping: a run ends after `patience` epochs in which the monitored value has not improved by more
-/// than `min_delta`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct EarlyStopping {
-    /// The number of epochs without improvement after which the run ends. Default: 3.
-    pub patience: usize,
-    /// The smallest change that counts as an improvement. Default: 0.
-    pub min_delta: f64,
-}
-
-impl Default for EarlyStopping {
-    fn default() -> EarlyStopping {
-        EarlyStopping { patience: 3, min_delta: 0.0 }
-    }
-}
 
 /// A training run: epochs of steps and validations, with metrics, schedules, checkpoints and early stopping.
 ///
