@@ -96,7 +96,7 @@ impl GradientBuffers {
 pub(super) struct ReplacedGradients(Vec<(Parameter, Option<Tensor>)>);
 
 impl ReplacedGradients {
-    fn replace(&mut self, parameter: &Parameter, gradient: Option<Tensor>) {
+    pub(super) fn replace(&mut self, parameter: &Parameter, gradient: Option<Tensor>) {
         self.0.push((parameter.clone(), parameter.grad()));
         parameter.set_grad(gradient);
     }

@@ -19,11 +19,9 @@
 //! | [`InferenceModel`] | forward passes only: one for each of a few batch sizes, to which batches are filled up |
 //!
 //! Recording adds the parameters of the model to an optimizer without parameters. An optimizer that leaves out a
-//! parameter that requires a gradient causes [`Error::UntrainedParameters`].
-//! [`StepOptions::allow_untrained_parameters`] permits this, for example for a GAN's discriminator, which has its own
-//! optimizer.
-//!
-//! [`Error::UntrainedParameters`]: pellucid_tensor::Error::UntrainedParameters
+//! parameter that requires a gradient causes an [`UntrainedParameters`](pellucid_tensor::Error::UntrainedParameters)
+//! error. [`StepOptions::allow_untrained_parameters`] permits this, for example for a GAN's discriminator, which has
+//! its own optimizer.
 //!
 //! Values that change between launches are tensors: the batch, parameters, statistics, random counters, the learning
 //! rate ([`Optimizer::set_lr`](crate::optim::Optimizer::set_lr) works unchanged).

@@ -1,7 +1,7 @@
 //! The core of a training step: the closure of forward pass, backward pass and update.
 
 use super::check::{StepCheck, check_step};
-use super::gradients::{GradientBuffers, Reached, ReachedParameters, hide_skipped, zero};
+use super::gradients::{GradientBuffers, Reached, ReachedParameters, ReplacedGradients, hide_skipped, zero};
 use super::launcher::{Launcher, StepFn};
 use super::options::{BeforeUpdate, StepOptions};
 use crate::optim::{GradScaler, Optimizer};
@@ -187,8 +187,11 @@ impl<'f> StepCore<'f> {
         let (compute, accumulated) = (self.compute.clone(), update.clone());
         let pass: StepFn<'f> = Box::new(move |inputs| {
             let results = compute(inputs)?;
-            let reached = update.collect(&results)?;
-            if accumulate == 1 {
+            let mut replaced = ReplacedGradients::default();
+            let reached = update.collect(&results, &mut replaced)?;
+            if accumulate > 1 {
+                replaced.keep();
+            } else {
                 let _off = no_grad();
                 let _hidden = hide_skipped(update.optimizer.parameters(), |at| reached[at]);
                 update.run()?;
@@ -236,9 +239,9 @@ struct StepUpdate<'f> {
 }
 
 impl<'f> StepUpdate<'f> {
-    /// Writes or adds the gradients of the loss, the first of the results, to the buffers. Returns which parameters it
-    /// reaches.
-    fn collect(&self, results: &[Tensor]) -> Result<Reached> {
+    /// Writes or adds the gradients of the loss, the first of the results, to the buffers. A missing buffer is
+    /// `replaced` by the gradient. Returns which parameters the loss reaches.
+    fn collect(&self, results: &[Tensor], replaced: &mut ReplacedGradients) -> Result<Reached> {
         let parameters = self.optimizer.parameters();
         let trained: Vec<_> = parameters.iter().enumerate().filter(|(_, p)| p.requires_grad()).collect();
         let gradients = self.gradients(results, &trained.iter().map(|(_, p)| p.tensor()).collect::<Vec<_>>())?;
@@ -252,8 +255,8 @@ impl<'f> StepUpdate<'f> {
             match parameter.grad() {
                 Some(buffer) if self.accumulate > 1 => ops::copy_(&buffer, &ops::add(&buffer, &gradient)?)?,
                 Some(buffer) => ops::copy_(&buffer, &gradient)?,
-                // The computation has removed the buffer, for example by zero_grad().
-                None => parameter.set_grad(Some(gradient)),
+                // The computation or another thread has removed the buffer, for example by zero_grad().
+                None => replaced.replace(parameter, Some(gradient)),
             }
         }
         if !reached.contains(&true) {

@@ -204,11 +204,10 @@ impl<'f> TrainerCore<'f> {
     fn check_new_batch(&self, y: Option<&Tensor>) -> Result<Option<Tensor>> {
         self.step.options.check("prepare")?;
         let (model, is_eager): (&dyn DynModule, _) = (&*self.model, self.step.is_eager());
-        if is_eager && model.built_parameters().is_ok() {
-            return Ok(None);
-        }
-        if !is_eager {
-            model.supports_capture()?;
+        match is_eager {
+            true if model.built_parameters().is_ok() => return Ok(None),
+            true => {}
+            false => model.supports_capture()?,
         }
         let like = |x: &Tensor| placeholder(x.device(), x.shape(), x.dtype());
         let inputs = &self.inputs[..self.inputs.len() - usize::from(y.is_some())];

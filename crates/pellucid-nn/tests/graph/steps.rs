@@ -189,8 +189,8 @@ impl Layer for Tied {
     }
 }
 
-/// Every gradient is computed in its buffer, even by several kernels; the only copy is of one value that is the gradient
-/// of two parameters.
+/// Every gradient is computed in its buffer, even by several kernels; the only copy is of one value that is the
+/// gradient of two parameters.
 #[test]
 fn gradients_are_computed_in_their_buffers() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -306,7 +306,7 @@ fn an_eager_step_may_read_values() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let reading_loss = |logits: &Tensor, y: &Tensor| -> Result<Tensor> {
         let size = ops::mean(logits, ..)?.try_item::<f64>()?;
-        ops::mul(&loss::cross_entropy(logits, y), 1.0 + size.abs())
+        ops::mul(loss::cross_entropy(logits, y), 1.0 + size.abs())
     };
     for accumulate in [1, 2] {
         let model = Reading(Linear::new(6, CLASSES));

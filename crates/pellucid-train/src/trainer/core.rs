@@ -1,6 +1,5 @@
 //! The settings and the state of a run.
 
-use super::EarlyStopping;
 use super::event::{Callback, StopReason};
 use super::files::RunFiles;
 use super::schedules::RunSchedule;
@@ -15,6 +14,22 @@ pub(super) const STEP: &str = "step";
 
 /// A function that opens a logger for a run that begins after the given number of steps.
 type OpenLogger<'f> = Box<dyn FnOnce(usize) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
+
+/// Options of early stopping: a run ends after `patience` epochs in which the monitored value has not improved by more
+/// than `min_delta`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EarlyStopping {
+    /// The number of epochs without improvement after which the run ends. Default: 3.
+    pub patience: usize,
+    /// The smallest change that counts as an improvement. Default: 0.
+    pub min_delta: f64,
+}
+
+impl Default for EarlyStopping {
+    fn default() -> EarlyStopping {
+        EarlyStopping { patience: 3, min_delta: 0.0 }
+    }
+}
 
 /// A run without the types of its task and its batches, so that it is compiled once, in this crate.
 pub(super) struct RunCore<'f> {

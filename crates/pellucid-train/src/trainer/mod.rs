@@ -38,6 +38,7 @@ mod supervised;
 mod task;
 mod validation;
 
+pub use core::EarlyStopping;
 pub use event::{Callback, FitControl, StopReason, TrainingEvent};
 pub use find_lr::{FindLrOptions, LrCurve};
 pub use loader::{EpochBatchIter, EpochLoader, IntoBatch};

@@ -1,8 +1,7 @@
 //! The loop of a run over epochs and steps.
 
-use super::EarlyStopping;
 use super::bound::RunParts;
-use super::core::{RunCore, STEP};
+use super::core::{EarlyStopping, RunCore, STEP};
 use super::event::{FitControl, StopReason, TrainingEvent};
 use super::finite::is_non_finite_loss;
 use super::meter::LossMeter;

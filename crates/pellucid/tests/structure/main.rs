@@ -46,7 +46,11 @@ const INTENDED: [(&str, &[&str], &str); 4] = [
         &["formula/builder.rs", "formula/expr.rs", "formula/real.rs"],
         "an `Expr` is an index into the `Builder`, which returns expressions; `Expr` and `f64` implement `Real`",
     ),
-    ("pellucid-nn", &["call.rs", "hook.rs", "layer.rs"], "a call of a `Layer` runs hooks, and a hook sees a call"),
+    (
+        "pellucid-nn",
+        &["call/mod.rs", "call/trace.rs", "hook.rs", "layer.rs"],
+        "a call of a `Layer` runs hooks or is traced, a hook sees a call, and a trace calls a `Layer`",
+    ),
     (
         "pellucid-nn",
         &["module.rs", "module/dyn_module.rs", "state.rs", "visit.rs"],

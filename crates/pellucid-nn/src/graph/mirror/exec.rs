@@ -104,8 +104,8 @@ impl<'f> GraphExecLike<'f> {
 ///
 /// # Errors
 /// [`Error::Layer`] for buffers that do not match the plan, for a layer that rejects its input, or for one that cannot
-/// be captured; [`Error::DeviceMismatch`] for buffers on another device than the plan; [`Error::ReadInCapture`] names
-/// the line that reads a value; [`Error::InvalidArgument`] if no gradient is bound to the plan; errors of
+/// be captured; [`Error::DeviceMismatch`] for buffers that are not on the device of the plan; [`Error::ReadInCapture`]
+/// names the line that reads a value; [`Error::InvalidArgument`] if no gradient is bound to the plan; errors of
 /// [`capture`](pellucid_tensor::capture()).
 pub fn record_step_graph<'f, R: IntoOutputs>(
     model: &'f (impl Layer + ?Sized),
