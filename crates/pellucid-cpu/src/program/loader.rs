@@ -28,9 +28,9 @@ pub(crate) unsafe fn gather(
         // part that is a matrix.
         unsafe {
             match part.matrix {
-                Some(OperandMatrix { at, rows, cols, strides }) => {
+                Some(OperandMatrix { address, rows, cols, strides }) => {
                     let tile_strides = [cols * size, size].map(|stride| stride as isize);
-                    transpose_matrix(size, (at, strides), (tile, tile_strides), rows, cols)
+                    transpose_matrix(size, (address, strides), (tile, tile_strides), rows, cols)
                 }
                 None => {
                     with_width!(size, T => gather_as::<T>(tile.cast(), axes, k, base, start + part.first, part.len))
@@ -63,9 +63,9 @@ pub(crate) unsafe fn scatter(
         // SAFETY: as in `gather`, with the operand as the target.
         unsafe {
             match part.matrix {
-                Some(OperandMatrix { at, rows, cols, strides: [across, along] }) => {
+                Some(OperandMatrix { address, rows, cols, strides: [across, along] }) => {
                     let tile_strides = [size, cols * size].map(|stride| stride as isize);
-                    transpose_matrix(size, (tile, tile_strides), (at, [along, across]), cols, rows)
+                    transpose_matrix(size, (tile, tile_strides), (address, [along, across]), cols, rows)
                 }
                 None => {
                     with_width!(size, T => scatter_as::<T>(tile.cast(), axes, k, base, start + part.first, part.len))
@@ -90,7 +90,7 @@ struct TilePart {
 /// either direction.
 struct OperandMatrix {
     /// The address of the first element.
-    at: *mut u8,
+    address: *mut u8,
     rows: usize,
     cols: usize,
     /// The bytes between two rows and between two columns.
@@ -122,13 +122,13 @@ fn for_each_part(
     while done < n {
         let row = (start + done) / cols;
         let (mut group, within) = (row / across.len, row % across.len);
-        let mut at = base.wrapping_offset(within as isize * strides[0]);
+        let mut address = base.wrapping_offset(within as isize * strides[0]);
         for axis in outer.iter().rev() {
-            at = at.wrapping_offset((group % axis.len) as isize * axis.strides[k]);
+            address = address.wrapping_offset((group % axis.len) as isize * axis.strides[k]);
             group /= axis.len;
         }
         let rows = (across.len - within).min((n - done) / cols);
-        let matrix = (rows >= MIN_TRANSPOSE).then_some(OperandMatrix { at, rows, cols, strides });
+        let matrix = (rows >= MIN_TRANSPOSE).then_some(OperandMatrix { address, rows, cols, strides });
         copy(TilePart { first: done, len: rows * cols, matrix });
         done += rows * cols;
     }
