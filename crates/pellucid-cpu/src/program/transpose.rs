@@ -1,7 +1,7 @@
 //! Transposition of matrices with contiguous rows, block by block.
 //!
-//! Rows at a distance that is a power of two map to the same few cache sets. Each block is therefore first copied row
-//! by row, full cache lines at a time, into a small contiguous buffer, and transposed when it is stored.
+//! Rows at a distance that is a power of two map to the same few cache sets. Blocks of such rows are therefore first
+//! copied row by row, full cache lines at a time, into a small contiguous buffer, and transposed when they are stored.
 
 use pellucid_simd::vector::Vector;
 use pellucid_simd::{InstructionSet, Isa, per_isa, up_to};
@@ -25,6 +25,11 @@ struct TransposeBlock(MaybeUninit<[u8; ALIASED_BLOCK.0 * ALIASED_BLOCK.1]>);
 /// Returns true if elements one above the other compete for a few sets of the caches.
 fn is_aliased(row: isize) -> bool {
     row.unsigned_abs().is_multiple_of(2048)
+}
+
+/// Returns true if the rows of a block map to so few sets of the first-level cache that not all of them fit.
+fn is_copied(row: isize) -> bool {
+    row.unsigned_abs().is_multiple_of(512)
 }
 
 /// Returns true if a matrix whose elements have `size` bytes is adjacent along `across`, in either direction, and has a
@@ -142,8 +147,8 @@ per_isa! {
     /// Returns the function that transposes matrices of elements of type `T`.
     ///
     /// # Safety of the returned function pointer
-    /// The contract of [`transpose_matrix`] holds for elements of type `T` in ascending order, and the processor has the
-    /// instruction set.
+    /// The contract of [`transpose_matrix`] holds for elements of type `T` in ascending order, and the processor has
+    /// the instruction set.
     fn transpose_elements[T: TransposeElement][T]<S>
     (from: *const u8, from_row: isize, to: *mut u8, to_row: isize, rows: usize, cols: usize) {
         let (row_bytes, side_cols) = if is_aliased(from_row) || is_aliased(to_row) { ALIASED_BLOCK } else { BLOCK };
@@ -159,12 +164,16 @@ per_isa! {
                 // of either matrix. The writes are elements `j..j + width` of target rows `i..i + height` (*Target*),
                 // and `width` rows of the block are initialized.
                 unsafe {
-                    for c in 0..width {
-                        let row = from.offset((j + c) as isize * from_row).cast::<T>().add(i);
-                        std::ptr::copy_nonoverlapping(row, buffer.add(c * side_rows), height);
+                    let source = |c: usize| from.offset((j + c) as isize * from_row).cast::<T>().add(i);
+                    let (mut block, mut block_row) = (source(0), from_row / size_of::<T>() as isize);
+                    if is_copied(from_row) {
+                        for c in 0..width {
+                            std::ptr::copy_nonoverlapping(source(c), buffer.add(c * side_rows), height);
+                        }
+                        (block, block_row) = (buffer.cast_const(), side_rows as isize);
                     }
                     let to = to.offset(i as isize * to_row).cast::<T>().add(j);
-                    store_transposed::<T, S>(buffer, side_rows, to, to_row, height, width);
+                    store_transposed::<T, S>(block, block_row, to, to_row, height, width);
                 }
             }
         }
@@ -180,7 +189,7 @@ per_isa! {
 #[inline(always)]
 unsafe fn store_transposed<T: TransposeElement, S: InstructionSet>(
     block: *const T,
-    block_row: usize,
+    block_row: isize,
     to: *mut T,
     to_row: isize,
     height: usize,
@@ -196,14 +205,15 @@ unsafe fn store_transposed<T: TransposeElement, S: InstructionSet>(
     unsafe {
         for r in (0..done_rows).step_by(side) {
             for c in (0..done_cols).step_by(side) {
-                let (from, into) = (block.add(c * block_row + r), to.byte_offset(r as isize * to_row).add(c));
-                T::transpose_square::<S>(from, block_row as isize, into, to_row / size_of::<T>() as isize);
+                let from = block.offset(c as isize * block_row).add(r);
+                let into = to.byte_offset(r as isize * to_row).add(c);
+                T::transpose_square::<S>(from, block_row, into, to_row / size_of::<T>() as isize);
             }
         }
         for r in 0..height {
             let row = to.byte_offset(r as isize * to_row);
             for c in if r < done_rows { done_cols } else { 0 }..width {
-                *row.add(c) = *block.add(c * block_row + r);
+                *row.add(c) = *block.offset(c as isize * block_row).add(r);
             }
         }
     }

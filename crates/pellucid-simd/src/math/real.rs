@@ -273,7 +273,9 @@ macro_rules! impl_real_for_both {
     ($inherent:tt, $unary:tt, $binary:tt) => {
         impl_real!(f32, single, $inherent, $unary, $binary, {
             impl_through_f64! { f32, |w| w as f32; gamma: zeta(x), igamma(x), igammac(x); }
-            impl_special! { single; is_rare_gamma: bool, lgamma: f32, lgamma_fast: f32, digamma: f32, digamma_fast: f32 }
+            impl_special! { single;
+                is_rare_gamma: bool, lgamma: f32, lgamma_fast: f32, digamma: f32, digamma_fast: f32
+            }
             impl_of_order! {
                 polygamma Polygamma, bessel_j BesselJ, bessel_y BesselY, bessel_i BesselI::<false>,
                 bessel_ie BesselI::<true>, bessel_k BesselK::<false>, bessel_ke BesselK::<true>

@@ -24,7 +24,7 @@ fn copies_of_reversed_and_transposed_arrays_match() {
     let rng = &mut Rng(7);
     let reversed =
         |layout: &Layout, axis: usize| layout.slice(axis, layout.shape()[axis] - 1, -1, layout.shape()[axis]);
-    for (rows, cols) in [(1, 9), (3, 1), (8, 8), (9, 17), (13, 2), (65, 33), (130, 70), (20, 300)] {
+    for (rows, cols) in [(1, 9), (3, 1), (8, 8), (9, 17), (13, 2), (65, 33), (130, 70), (20, 300), (140, 512)] {
         for dtype in [DType::U8, DType::F16, DType::F32, DType::I64] {
             for variant in 0..8 {
                 let mut from = TestArray::contiguous(rng, &[rows, cols], dtype);

@@ -1,8 +1,8 @@
 //! Bessel functions of orders 0, ±1 and ±2 on the usual range of `f32`, in `f64` without branches. Other orders and
 //! operands use the functions of [`bessel`].
 //!
-//! The results are rounded once. The error before this rounding is below 10⁻¹², relative to the result, or to the amplitude
-//! √(2/πx) where J and Y oscillate.
+//! The results are rounded once. The error before this rounding is below 10⁻¹², relative to the result, or to the
+//! amplitude √(2/πx) where J and Y oscillate.
 
 mod coefficients;
 
@@ -89,21 +89,21 @@ impl Hankel {
 pub struct BesselJ {
     order: LowOrder,
     near: [f64; 15],
-    far: Hankel,
+    asymptotic: Hankel,
 }
 
 impl FunctionOfOrder for BesselJ {
     #[inline(always)]
     fn of_order(n: f32) -> Option<BesselJ> {
         let order = LowOrder::new(n)?;
-        Some(BesselJ { order, near: J_NEAR[order.n], far: Hankel::new(order.n, order.n) })
+        Some(BesselJ { order, near: J_NEAR[order.n], asymptotic: Hankel::new(order.n, order.n) })
     }
 
     #[inline(always)]
     fn at(&self, x: f32) -> f32 {
         let a = x.abs() as f64;
         let near = polynomial((a * a).mul_add(1.0 / 32.0, -1.0), self.near) * self.order.power(a);
-        self.order.with_parity(x.is_sign_negative(), if a < FAR { near } else { self.far.at(a) }) as f32
+        self.order.with_parity(x.is_sign_negative(), if a < FAR { near } else { self.asymptotic.at(a) }) as f32
     }
 
     #[inline(always)]
@@ -127,7 +127,7 @@ pub struct BesselY {
     near_j: [f64; 15],
     /// The coefficients of 1, 1/x and 1/x².
     poles: [f64; 3],
-    far: Hankel,
+    asymptotic: Hankel,
 }
 
 impl FunctionOfOrder for BesselY {
@@ -135,8 +135,8 @@ impl FunctionOfOrder for BesselY {
     fn of_order(n: f32) -> Option<BesselY> {
         let order = LowOrder::new(n)?;
         let poles = [[0.0; 3], [0.0, -FRAC_2_PI, 0.0], [-FRAC_1_PI, 0.0, -4.0 * FRAC_1_PI]][order.n];
-        let far = Hankel::new(order.n, order.n + 1);
-        Some(BesselY { order, near: Y_NEAR[order.n], near_j: J_NEAR[order.n], poles, far })
+        let asymptotic = Hankel::new(order.n, order.n + 1);
+        Some(BesselY { order, near: Y_NEAR[order.n], near_j: J_NEAR[order.n], poles, asymptotic })
     }
 
     #[inline(always)]
@@ -147,7 +147,7 @@ impl FunctionOfOrder for BesselY {
         let z = 1.0 / a;
         let smooth = (FRAC_2_PI * ln(a)).mul_add(j, rest) * self.order.power(a);
         let near = smooth + polynomial(z, self.poles);
-        self.order.with_parity(false, if a < FAR { near } else { self.far.at(a) }) as f32
+        self.order.with_parity(false, if a < FAR { near } else { self.asymptotic.at(a) }) as f32
     }
 
     #[inline(always)]
@@ -166,14 +166,14 @@ impl FunctionOfOrder for BesselY {
 pub struct BesselI<const SCALED: bool> {
     order: LowOrder,
     near: [f64; 15],
-    far: [f64; 16],
+    asymptotic: [f64; 16],
 }
 
 impl<const SCALED: bool> FunctionOfOrder for BesselI<SCALED> {
     #[inline(always)]
     fn of_order(n: f32) -> Option<BesselI<SCALED>> {
         let order = LowOrder { sign: 1.0, ..LowOrder::new(n)? };
-        Some(BesselI { order, near: I_NEAR[order.n], far: I_FAR[order.n] })
+        Some(BesselI { order, near: I_NEAR[order.n], asymptotic: I_FAR[order.n] })
     }
 
     #[inline(always)]
@@ -181,10 +181,10 @@ impl<const SCALED: bool> FunctionOfOrder for BesselI<SCALED> {
         let a = x.abs() as f64;
         let near = polynomial((a * a).mul_add(1.0 / 32.0, -1.0), self.near) * self.order.power(a);
         let z = 1.0 / a;
-        let far = polynomial(z.mul_add(16.0, -1.0), self.far) * z.sqrt();
+        let asymptotic = polynomial(z.mul_add(16.0, -1.0), self.asymptotic) * z.sqrt();
         let is_near = a < FAR;
         let exponent = if SCALED == is_near { a } else { 0.0 };
-        let y = if is_near { near } else { far } * exp(if SCALED { -exponent } else { exponent });
+        let y = if is_near { near } else { asymptotic } * exp(if SCALED { -exponent } else { exponent });
         self.order.with_parity(x < 0.0, y) as f32
     }
 
@@ -210,7 +210,7 @@ pub struct BesselK<const SCALED: bool> {
     near_i: [f64; 15],
     /// The coefficients of 1, 1/x and 1/x².
     poles: [f64; 3],
-    far: [f64; 17],
+    asymptotic: [f64; 17],
 }
 
 impl<const SCALED: bool> FunctionOfOrder for BesselK<SCALED> {
@@ -218,7 +218,7 @@ impl<const SCALED: bool> FunctionOfOrder for BesselK<SCALED> {
     fn of_order(n: f32) -> Option<BesselK<SCALED>> {
         let order = LowOrder::new(n)?;
         let poles = [[0.0; 3], [0.0, 1.0, 0.0], [-0.5, 0.0, 2.0]][order.n];
-        Some(BesselK { order, near: K_NEAR[order.n], near_i: I_NEAR[order.n], poles, far: K_FAR[order.n] })
+        Some(BesselK { order, near: K_NEAR[order.n], near_i: I_NEAR[order.n], poles, asymptotic: K_FAR[order.n] })
     }
 
     #[inline(always)]
@@ -231,10 +231,10 @@ impl<const SCALED: bool> FunctionOfOrder for BesselK<SCALED> {
         let log = ln(0.5 * a);
         let smooth = if self.order.n == 1 { log } else { -log }.mul_add(i, rest) * self.order.power(a);
         let near = smooth + polynomial(z, self.poles);
-        let far = polynomial(z.mul_add(4.0, -1.0), self.far) * z.sqrt();
+        let asymptotic = polynomial(z.mul_add(4.0, -1.0), self.asymptotic) * z.sqrt();
         let is_near = a <= 2.0;
         let exponent = if SCALED == is_near { a } else { 0.0 };
-        (if is_near { near } else { far } * exp(if SCALED { exponent } else { -exponent })) as f32
+        (if is_near { near } else { asymptotic } * exp(if SCALED { exponent } else { -exponent })) as f32
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
-//! The gamma family on the usual range of `f32`, in `f64` without branches: on vectors it is several times as fast as the
-//! functions of [`gamma`], which the rest of the range uses. The results are rounded once; the error before this rounding
-//! is below 10⁻¹², relative to the result.
+//! The gamma family on the usual range of `f32`, in `f64` without branches: on vectors it is several times as fast as
+//! the functions of [`gamma`], which the rest of the range uses. The results are rounded once; the error before this
+//! rounding is below 10⁻¹², relative to the result.
 
 use super::FunctionOfOrder;
 use crate::math::double::{ln, polynomial};
@@ -20,8 +20,8 @@ pub fn lgamma(x: f32) -> f32 {
 
 /// Returns ln Γ(x) for x > 0.
 ///
-/// For y = x in [1, 3), or y = x + 1 for x < 1, ln Γ(y) is (y − 1)(y − 2) times a polynomial. For larger x it is the main
-/// part of Stirling's series plus a polynomial in 1/x².
+/// For y = x in [1, 3), or y = x + 1 for x < 1, ln Γ(y) is (y − 1)(y − 2) times a polynomial. For larger x it is the
+/// main part of Stirling's series plus a polynomial in 1/x².
 #[inline(always)]
 pub fn lgamma_fast(x: f32) -> f32 {
     let x = x as f64;
@@ -73,8 +73,8 @@ pub fn lgamma_fast(x: f32) -> f32 {
     );
     // ½·ln 2π − ½
     const CONSTANT: f64 = 0.418_938_533_204_672_74;
-    let far = (x - 0.5).mul_add(log - 1.0, z.mul_add(series, CONSTANT));
-    (if y < 3.0 { near } else { far }) as f32
+    let asymptotic = (x - 0.5).mul_add(log - 1.0, z.mul_add(series, CONSTANT));
+    (if y < 3.0 { near } else { asymptotic }) as f32
 }
 
 /// Returns ψ(x) = d/dx ln Γ(x); NaN at −1, −2, ..., and ∓∞ at ±0.
@@ -138,8 +138,8 @@ pub fn digamma_fast(x: f32) -> f32 {
             3.821_186_907_063_975,
         ],
     );
-    let far = u.mul_add(-series, (-0.5f64).mul_add(z, ln(x)));
-    (if y < 2.0 { near } else { far }) as f32
+    let asymptotic = u.mul_add(-series, (-0.5f64).mul_add(z, ln(x)));
+    (if y < 2.0 { near } else { asymptotic }) as f32
 }
 
 /// The polygamma function ψ⁽ⁿ⁾ of order 1, 2 or 3 for x > 0.

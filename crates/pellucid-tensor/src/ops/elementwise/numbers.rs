@@ -95,8 +95,8 @@ fn gcd_by_euclid(a: Expr, b: Expr, rounds: usize) -> Expr {
 #[tensor_method]
 pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     check_integers("gcd", a, b)?;
-    // n divisions suffice if the smaller argument is below the n-th Fibonacci number 1, 1, 2, ... (Lamé 1844): 16 for 987,
-    // 47 for 2³¹, and 92 for any pair of `i64`.
+    // n divisions suffice if the smaller argument is below the n-th Fibonacci number 1, 1, 2, ... (Lamé 1844): 16 for
+    // 987, 47 for 2³¹, and 92 for any pair of `i64`.
     let formula = if are_below("gcd", [a, b], 987)? {
         formula! { static gcd_below_987(a, b) = gcd_by_euclid(a, b, 8); }
     } else if are_below("gcd", [a, b], 1 << 31)? {

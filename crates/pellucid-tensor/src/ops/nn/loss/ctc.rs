@@ -150,13 +150,13 @@ fn log_probability(
     let mut prefixes = arithmetic::add(&view::select(&scores, 0, 0)?, &first(2)?)?;
     // With zero steps, only the empty label sequence is possible.
     prefixes = arithmetic::where_(&compare::gt(input_lengths, 0)?, &prefixes, &first(1)?)?;
-    // Without samples, no step needs to run.
     let step_numbers = view::reshape(&create::indices(steps)?, [steps, 1, 1])?;
     let is_active = compare::gt(input_lengths, &step_numbers)?;
     let before_first = fill::full([samples, 2], f64::NEG_INFINITY, probs.dtype())?;
     let advanced = formula! {
         static advanced(reached, score, prefix, is_active: mask) = is_active.select(reached + score, prefix);
     };
+    // Without samples, no step needs to run.
     for step in 1..if samples == 0 { 0 } else { steps } {
         let shifted = concatenate(&[&before_first, &prefixes], 1)?;
         let one = view::narrow(&shifted, 1, 1, width)?;
