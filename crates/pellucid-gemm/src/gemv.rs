@@ -267,9 +267,14 @@ impl<T: Element> ColumnMatVec<T> {
                 for (l, lane) in lanes[..used].iter_mut().enumerate() {
                     *lane = V::load(self.partial.add(l * Self::BLOCK + j));
                 }
-                for half in [8, 4, 2, 1] {
-                    for l in 0..half {
-                        lanes[l] = lanes[l].add(lanes[l + half]);
+                if used == 1 {
+                    // The tree adds zeros only. One addition has the same result: it maps -0 to 0.
+                    lanes[0] = lanes[0].add(V::zero());
+                } else {
+                    for half in [8, 4, 2, 1] {
+                        for l in 0..half {
+                            lanes[l] = lanes[l].add(lanes[l + half]);
+                        }
                     }
                 }
                 let n = V::LANES.min(rows - j);

@@ -133,7 +133,7 @@ impl<T: Element> PackPanels<T> {
             for first in (0..full_lanes).step_by(lanes_together) {
                 for p in (0..full_depth).step_by(V::SIDE) {
                     for i in (first..full_lanes.min(first + lanes_together)).step_by(V::SIDE) {
-                        V::transpose(from.element_ptr(i, p), from.lane, to.add(p * width + i), width);
+                        V::transpose(from.element_ptr(i, p), from.lane, to.add(p * width + i), width as isize);
                     }
                 }
             }

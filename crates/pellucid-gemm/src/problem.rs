@@ -235,6 +235,8 @@ unsafe fn multiply_vector<T: Element>(
 ) {
     let OutputMatrix { data: y, row_stride: y_stride, accumulate, .. } = y;
     let x_len = if x.depth == 1 { 0 } else { k };
+    // A single column is also a matrix with contiguous rows of one element; only its columns fill vectors.
+    let a = if k == 1 && a.lane == 1 { Strided { depth: 0, ..a } } else { a };
     let a_len = match a {
         Strided { depth: 1, .. } => 0,
         Strided { lane: 1, .. } => ColumnMatVec::<T>::SCRATCH,

@@ -118,7 +118,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// Shapes around the sizes of register tiles, shapes with several blocks of every dimension, and shapes of vectors.
-const SHAPES: [(usize, usize, usize); 21] = [
+const SHAPES: [(usize, usize, usize); 23] = [
     (1, 1, 1),
     (2, 2, 1),
     (3, 5, 7),
@@ -139,6 +139,8 @@ const SHAPES: [(usize, usize, usize); 21] = [
     (7, 1, 1100),
     (1, 9, 15),
     (600, 1, 5),
+    (300, 1, 1),
+    (1, 530, 1),
     (730, 40, 280),
 ];
 
@@ -219,6 +221,19 @@ fn all_instruction_sets_and_layouts_match_the_documented_order() {
                 let got = multiply_in_layouts(isa, shape, layouts, [&a, &b], &zero, false, Threads::One);
                 assert_eq!(bits(&got), want, "{shape:?} {isa:?} {layouts:?}");
             }
+        }
+    }
+}
+
+/// A product −0 is added to the zeros of the other partial sums.
+#[test]
+fn a_single_negative_zero_gives_zero() {
+    let (a, b) = ([-0.0; 70], [1.0]);
+    for &isa in Isa::available() {
+        for layout in MATRIX_LAYOUTS {
+            let layouts = [layout, MatrixLayout::RowMajor, MatrixLayout::RowMajor];
+            let got = multiply_in_layouts(isa, (70, 1, 1), layouts, [&a, &b], &[f32::NAN; 70], false, Threads::One);
+            assert_eq!(bits(&got), [0; 70], "{isa:?} {layout:?}");
         }
     }
 }

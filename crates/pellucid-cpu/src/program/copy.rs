@@ -3,16 +3,13 @@
 use super::map;
 use crate::operand::Operand;
 use crate::program::prepared::PreparedProgram;
-use crate::program::transpose::transpose_matrix;
+use crate::program::transpose::{MIN_TRANSPOSE, is_transposed, transpose_matrix};
 use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{DType, Result};
 use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use std::sync::OnceLock;
-
-/// The minimal bytes of a contiguous run that is copied by `memcpy`.
-const MIN_RUN_BYTES: usize = 128;
 
 /// The number of output rows that are transposed together.
 const STRIP: usize = 64;
@@ -60,12 +57,11 @@ fn copy_over_axes(mut axes: StridedAxes, mut bases: [*mut u8; 2], [from, to]: [D
     if from == to {
         let dense = |a: &StridedAxis, k: usize| a.strides[k] == size as isize;
         match axes.last() {
-            Some(inner) if dense(inner, 0) && dense(inner, 1) && inner.len * size >= MIN_RUN_BYTES => {
-                return copy_runs(&axes, &bases, size);
-            }
-            Some(inner) if dense(inner, 1) && !dense(inner, 0) && inner.len >= 8 => {
-                let across = axes.iter().position(|a| dense(a, 0) && a.len >= 8);
-                if let Some(across) = across {
+            Some(inner) if dense(inner, 0) && dense(inner, 1) => return copy_runs(&axes, &bases, size),
+            Some(inner) if dense(inner, 1) && inner.len >= MIN_TRANSPOSE => {
+                let is_across =
+                    |a: &StridedAxis| a.len >= MIN_TRANSPOSE && is_transposed(size, a.strides[0], inner.strides[0]);
+                if let Some(across) = axes.iter().position(is_across) {
                     let others = (0..axes.len() - 1).filter(|&a| a != across);
                     let outer: StridedAxes = others.map(|a| axes[a].clone()).collect();
                     return copy_transposed(&outer, &axes[across], inner, &bases, size);
@@ -95,19 +91,59 @@ fn copy_runs(axes: &[StridedAxis], bases: &[*mut u8; 2], size: usize) {
     let total = strided::element_count(outer) * pieces;
     parallel_ranges(total, GRAIN.div_ceil(piece), |range| {
         let mut cursor = Cursor::at(outer, &[bases[0].get(), bases[1].get()], range.start / pieces);
-        let mut done = range.start;
+        let (mut done, mut first) = (range.start, range.start % pieces);
         while done < range.end {
-            let first = done % pieces;
             let last = pieces.min(first + range.end - done);
             let (start, end) = (first * piece, run.min(last * piece));
             let [from, to] = [cursor.positions[0], cursor.positions[1]];
-            // SAFETY: bytes `start..end` of a run are within both operands, and no other thread writes them. `copy`
-            // permits the overlap of an operand with itself.
-            unsafe { std::ptr::copy(from.add(start), to.add(start), end - start) };
+            // SAFETY: bytes `start..end` of a run are within both operands, and no other thread writes them. Operands
+            // overlap only if their addresses and layouts are equal.
+            unsafe { copy_bytes(from.add(start), to.add(start), end - start) };
             done += last - first;
+            first = 0;
             cursor.advance();
         }
     });
+}
+
+/// Copies `n` bytes. A short run is two copies of a constant length, which may overlap, because a call of `memmove`
+/// costs more.
+///
+/// # Safety
+/// - *Source*, *Target*: `from` is valid for reads, and `to` for writes, of `n` bytes.
+/// - *Overlap*: the two ranges are equal or do not overlap.
+#[inline(always)]
+unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: every copy is within the first or the last `n` bytes (*Source*, *Target*). By *Overlap*, a byte that was
+    // already written has not changed its value.
+    unsafe {
+        match n {
+            0 => {}
+            1 => *to = *from,
+            2..4 => copy_both_ends::<2>(from, to, n),
+            4..8 => copy_both_ends::<4>(from, to, n),
+            8..16 => copy_both_ends::<8>(from, to, n),
+            16..32 => copy_both_ends::<16>(from, to, n),
+            32..=64 => copy_both_ends::<32>(from, to, n),
+            _ => std::ptr::copy(from, to, n),
+        }
+    }
+}
+
+/// Copies the first N and the last N of `n` bytes, for N ≤ n.
+///
+/// # Safety
+/// The contract of [`copy_bytes`] holds.
+#[inline(always)]
+unsafe fn copy_both_ends<const N: usize>(from: *const u8, to: *mut u8, n: usize) {
+    debug_assert!(N <= n && n <= 2 * N, "{n} bytes are not two copies of {N}");
+    // SAFETY: both parts are within the `n` bytes (*Source*, *Target* of `copy_bytes`); arrays of bytes need no
+    // alignment.
+    unsafe {
+        let (first, last) = (from.cast::<[u8; N]>().read(), from.add(n - N).cast::<[u8; N]>().read());
+        to.cast::<[u8; N]>().write(first);
+        to.add(n - N).cast::<[u8; N]>().write(last);
+    }
 }
 
 /// Copies where the target is contiguous along axis `along` and the source along axis `across`.
@@ -128,11 +164,14 @@ fn copy_transposed(
             let i = strip % strips * STRIP;
             let rows = STRIP.min(across.len - i);
             let start = |k: usize| cursor.positions[k].wrapping_offset(i as isize * across.strides[k]);
-            let (from_row, to_row) = (along.strides[0], across.strides[1]);
+            let matrix = |k: usize| (start(k), [across.strides[k], along.strides[k]]);
             // SAFETY: the contract of `transpose_matrix`. *Source* and *Target*: the strip is within both operands.
             // *Disjoint*: operands overlap only if their addresses and layouts are equal, and no layout is contiguous
             // along two different axes of length 8 or more.
-            unsafe { transpose_matrix(size, start(0), from_row, start(1), to_row, rows, along.len) };
+            unsafe {
+                let (from, strides) = matrix(0);
+                transpose_matrix(size, (from.cast_const(), strides), matrix(1), rows, along.len);
+            }
             if i + STRIP >= across.len {
                 cursor.advance();
             }

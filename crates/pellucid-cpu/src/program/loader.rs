@@ -1,7 +1,7 @@
 //! Moves elements between strided operands and contiguous tiles: gather, scatter and fill.
 
 use crate::program::loops::are_apart;
-use crate::program::transpose::transpose_matrix;
+use crate::program::transpose::{MIN_TRANSPOSE, is_transposed, transpose_matrix};
 use crate::strided::{IndexSpace, StridedAxis};
 
 /// Copies elements `start..start + n` of operand `k` of an index space to the contiguous `tile`.
@@ -28,8 +28,9 @@ pub(crate) unsafe fn gather(
         // part that is a matrix.
         unsafe {
             match part.matrix {
-                Some(OperandMatrix { address, rows, cols, stride }) => {
-                    transpose_matrix(size, address, stride, tile, (cols * size) as isize, rows, cols)
+                Some(OperandMatrix { address, rows, cols, strides }) => {
+                    let tile_strides = [cols * size, size].map(|stride| stride as isize);
+                    transpose_matrix(size, (address, strides), (tile, tile_strides), rows, cols)
                 }
                 None => {
                     with_width!(size, T => gather_as::<T>(tile.cast(), axes, k, base, start + part.first, part.len))
@@ -62,8 +63,9 @@ pub(crate) unsafe fn scatter(
         // SAFETY: as in `gather`, with the operand as the target.
         unsafe {
             match part.matrix {
-                Some(OperandMatrix { address, rows, cols, stride }) => {
-                    transpose_matrix(size, tile, (cols * size) as isize, address, stride, cols, rows)
+                Some(OperandMatrix { address, rows, cols, strides: [across, along] }) => {
+                    let tile_strides = [size, cols * size].map(|stride| stride as isize);
+                    transpose_matrix(size, (tile, tile_strides), (address, [along, across]), cols, rows)
                 }
                 None => {
                     with_width!(size, T => scatter_as::<T>(tile.cast(), axes, k, base, start + part.first, part.len))
@@ -73,9 +75,6 @@ pub(crate) unsafe fn scatter(
     };
     for_each_part(size, axes, k, base, start, n, copy);
 }
-
-/// The minimal number of rows and of columns of a matrix that is transposed as a whole.
-const MIN_TRANSPOSE: usize = 8;
 
 /// A part of a tile.
 struct TilePart {
@@ -87,14 +86,15 @@ struct TilePart {
     matrix: Option<OperandMatrix>,
 }
 
-/// The part of an operand whose transpose is a tile of `rows` rows and `cols` columns: its columns are contiguous.
+/// The part of an operand whose transpose is a tile of `rows` rows and `cols` columns: its columns are contiguous, in
+/// either direction.
 struct OperandMatrix {
     /// The address of the first element.
     address: *mut u8,
     rows: usize,
     cols: usize,
-    /// The bytes between two columns.
-    stride: isize,
+    /// The bytes between two rows and between two columns.
+    strides: [isize; 2],
 }
 
 /// Calls `copy` for parts that cover elements `start..start + n` of operand `k`. If these are rows along the last axis
@@ -110,9 +110,11 @@ fn for_each_part(
 ) {
     let all = TilePart { first: 0, len: n, matrix: None };
     let [outer @ .., across, along] = axes else { return copy(all) };
-    let (cols, stride) = (along.len, along.strides[k]);
-    let is_transposed = across.strides[k] == size as isize && stride.unsigned_abs() > size && cols >= MIN_TRANSPOSE;
-    let are_rows = is_transposed && start.is_multiple_of(cols) && n.is_multiple_of(cols);
+    let (cols, strides) = (along.len, [across.strides[k], along.strides[k]]);
+    let are_rows = cols >= MIN_TRANSPOSE
+        && is_transposed(size, strides[0], strides[1])
+        && start.is_multiple_of(cols)
+        && n.is_multiple_of(cols);
     if !are_rows || n < MIN_TRANSPOSE * cols {
         return copy(all);
     }
@@ -120,13 +122,13 @@ fn for_each_part(
     while done < n {
         let row = (start + done) / cols;
         let (mut group, within) = (row / across.len, row % across.len);
-        let mut address = base.wrapping_add(within * size);
+        let mut address = base.wrapping_offset(within as isize * strides[0]);
         for axis in outer.iter().rev() {
             address = address.wrapping_offset((group % axis.len) as isize * axis.strides[k]);
             group /= axis.len;
         }
         let rows = (across.len - within).min((n - done) / cols);
-        let matrix = (rows >= MIN_TRANSPOSE).then_some(OperandMatrix { address, rows, cols, stride });
+        let matrix = (rows >= MIN_TRANSPOSE).then_some(OperandMatrix { address, rows, cols, strides });
         copy(TilePart { first: done, len: rows * cols, matrix });
         done += rows * cols;
     }
@@ -172,6 +174,10 @@ unsafe fn gather_as<T: Copy>(tile: *mut T, axes: &[StridedAxis], k: usize, base:
             } else if stride == 0 {
                 let value = *from.cast::<T>();
                 (0..len).for_each(|i| *to.add(i) = value);
+            } else if stride == -size {
+                // A constant stride makes this a loop of vectors.
+                let from = from.cast::<T>();
+                (0..len).for_each(|i| *to.add(i) = *from.sub(i));
             } else {
                 (0..len).for_each(|i| *to.add(i) = *from.offset(i as isize * stride).cast());
             }
@@ -192,6 +198,9 @@ unsafe fn scatter_as<T: Copy>(tile: *const T, axes: &[StridedAxis], k: usize, ba
             let from = tile.add(first);
             if stride == size {
                 copy_elements(to.cast(), from, len);
+            } else if stride == -size {
+                let to = to.cast::<T>();
+                (0..len).for_each(|i| *to.sub(i) = *from.add(i));
             } else {
                 (0..len).for_each(|i| *to.offset(i as isize * stride).cast() = *from.add(i));
             }

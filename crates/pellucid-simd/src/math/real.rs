@@ -1,5 +1,6 @@
 //! [`Real`]: the primitives of both float types under one set of names, for generic code.
 
+use super::single::FunctionOfOrder;
 use super::{bessel, double, gamma, single};
 
 /// A float type with every unary and binary primitive.
@@ -149,6 +150,12 @@ pub trait Real:
     fn lgamma(self) -> Self;
     /// Returns ψ(x), the digamma function.
     fn digamma(self) -> Self;
+    /// Returns true for an operand for which the fast functions of the gamma family are not defined.
+    fn is_rare_gamma(self) -> bool;
+    /// Returns ln |Γ(x)| unless the operand is rare. In `f32` it has no branches.
+    fn lgamma_fast(self) -> Self;
+    /// Returns ψ(x) unless the operand is rare. In `f32` it has no branches.
+    fn digamma_fast(self) -> Self;
     /// Returns ψ⁽ⁿ⁾(x), the polygamma function, n = self.
     fn polygamma(self, x: Self) -> Self;
     /// Returns the Hurwitz zeta function ζ(s, x), s = self.
@@ -182,11 +189,31 @@ macro_rules! impl_through_f64 {
     )*)*};
 }
 
+/// Implements methods of `f32` by functions of [`single`].
+macro_rules! impl_special {
+    ($module:ident; $($name:ident: $out:ty),*) => {$(
+        #[inline(always)]
+        fn $name(self) -> $out {
+            $module::$name(self)
+        }
+    )*};
+}
+
+/// Implements methods of `f32` by functions of an order.
+macro_rules! impl_of_order {
+    ($($name:ident $function:ident $(:: <$scaled:literal>)?),*) => {$(
+        #[inline(always)]
+        fn $name(self, x: f32) -> f32 {
+            single::$function $(::<$scaled>)? ::value(self, x)
+        }
+    )*};
+}
+
 /// Implements [`Real`] for a float type by forwarding each method to the free function of the same name.
 macro_rules! impl_real {
     (
         $t:ident, $module:ident, [$($inherent:ident)*], [$($unary:ident)*], [$($binary:ident)*],
-        |$wide:ident| $round:expr
+        { $($special:tt)* }
     ) => {
         impl Real for $t {
             const ZERO: $t = 0.0;
@@ -214,11 +241,7 @@ macro_rules! impl_real {
             fn is_finite(self) -> bool {
                 $t::abs(self) < $t::INFINITY
             }
-            // The gamma family and the Bessel functions exist in `f64` only; the methods of `f32` round their results.
-            impl_through_f64! { $t, |$wide| $round;
-                gamma: lgamma(), digamma(), polygamma(x), zeta(x), igamma(x), igammac(x);
-                bessel: bessel_j(x), bessel_y(x), bessel_i(x), bessel_ie(x), bessel_k(x), bessel_ke(x);
-            }
+            $($special)*
             #[inline(always)]
             fn is_rare_quotient(self, b: $t) -> bool {
                 $module::is_rare_quotient(self, b)
@@ -248,8 +271,34 @@ macro_rules! impl_real {
 /// Implements [`Real`] for `f32` and `f64`.
 macro_rules! impl_real_for_both {
     ($inherent:tt, $unary:tt, $binary:tt) => {
-        impl_real!(f32, single, $inherent, $unary, $binary, |w| w as f32);
-        impl_real!(f64, double, $inherent, $unary, $binary, |w| w);
+        impl_real!(f32, single, $inherent, $unary, $binary, {
+            impl_through_f64! { f32, |w| w as f32; gamma: zeta(x), igamma(x), igammac(x); }
+            impl_special! { single;
+                is_rare_gamma: bool, lgamma: f32, lgamma_fast: f32, digamma: f32, digamma_fast: f32
+            }
+            impl_of_order! {
+                polygamma Polygamma, bessel_j BesselJ, bessel_y BesselY, bessel_i BesselI::<false>,
+                bessel_ie BesselI::<true>, bessel_k BesselK::<false>, bessel_ke BesselK::<true>
+            }
+        });
+        impl_real!(f64, double, $inherent, $unary, $binary, {
+            impl_through_f64! { f64, |w| w;
+                gamma: lgamma(), digamma(), polygamma(x), zeta(x), igamma(x), igammac(x);
+                bessel: bessel_j(x), bessel_y(x), bessel_i(x), bessel_ie(x), bessel_k(x), bessel_ke(x);
+            }
+            #[inline(always)]
+            fn is_rare_gamma(self) -> bool {
+                false
+            }
+            #[inline(always)]
+            fn lgamma_fast(self) -> f64 {
+                gamma::lgamma(self)
+            }
+            #[inline(always)]
+            fn digamma_fast(self) -> f64 {
+                gamma::digamma(self)
+            }
+        });
     };
 }
 impl_real_for_both!(

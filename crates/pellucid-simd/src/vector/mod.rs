@@ -136,7 +136,7 @@ pub unsafe trait Vector: Copy {
     /// # Safety
     /// The clauses *instruction set* and *pointer validity* of [`Vector`] hold: `from` is valid for reads, and `to` for
     /// writes, of the `SIDE` × `SIDE` elements at their row strides. Both pointers are aligned to the element type.
-    unsafe fn transpose(from: *const Self::Scalar, from_row: isize, to: *mut Self::Scalar, to_row: usize);
+    unsafe fn transpose(from: *const Self::Scalar, from_row: isize, to: *mut Self::Scalar, to_row: isize);
 }
 
 /// A vector register of floats, with the arithmetic that only floats have.

@@ -136,12 +136,12 @@ unsafe impl<T: Element, const N: usize> Vector for Lanes<T, N> {
     }
 
     #[inline(always)]
-    unsafe fn transpose(from: *const T, from_row: isize, to: *mut T, to_row: usize) {
+    unsafe fn transpose(from: *const T, from_row: isize, to: *mut T, to_row: isize) {
         for i in 0..N {
             for j in 0..N {
                 // SAFETY: *pointer validity* of `transpose`: both pointers are aligned and valid for the N×N block at
                 // their row strides, and `i, j < N`.
-                unsafe { *to.add(j * to_row + i) = *from.offset(i as isize * from_row).add(j) }
+                unsafe { *to.offset(j as isize * to_row).add(i) = *from.offset(i as isize * from_row).add(j) }
             }
         }
     }

@@ -138,7 +138,7 @@ macro_rules! impl_vector {
             }
 
             #[inline(always)]
-            unsafe fn transpose(from: *const $scalar, from_row: isize, to: *mut $scalar, to_row: usize) {
+            unsafe fn transpose(from: *const $scalar, from_row: isize, to: *mut $scalar, to_row: isize) {
                 // SAFETY: *instruction set* of `Vector` implies AVX; *pointer validity* covers the square block at its
                 // row strides.
                 unsafe { $transpose(from, from_row, to, to_row) }
@@ -375,24 +375,24 @@ unsafe fn fold256_pd(v: __m256d) -> f64 {
 /// - *AVX*: the calling function has AVX enabled.
 /// - *Block*: `from` is valid for reads, and `to` for writes, of the block at their row strides.
 #[inline(always)]
-unsafe fn transpose_f32(from: *const f32, from_row: isize, to: *mut f32, to_row: usize) {
+unsafe fn transpose_f32(from: *const f32, from_row: isize, to: *mut f32, to_row: isize) {
     // SAFETY: the caller guarantees *AVX*; *block* covers all loads and stores, which stay inside the block.
     unsafe {
         for j in [0, 4] {
             // rows[i] holds columns j..j + 4: of row i in its low half, of row i + 4 in its high half.
             let mut rows = [_mm256_setzero_ps(); 4];
             for (i, row) in rows.iter_mut().enumerate() {
-                let row_start = from.offset(i as isize * from_row).add(j);
+                let row_start = from.offset(i as isize * from_row + j);
                 *row = _mm256_castps128_ps256(_mm_loadu_ps(row_start));
                 *row = _mm256_insertf128_ps::<1>(*row, _mm_loadu_ps(row_start.offset(4 * from_row)));
             }
             let [r0, r1, r2, r3] = rows;
             let (t0, t1) = (_mm256_unpacklo_ps(r0, r1), _mm256_unpackhi_ps(r0, r1));
             let (t2, t3) = (_mm256_unpacklo_ps(r2, r3), _mm256_unpackhi_ps(r2, r3));
-            _mm256_storeu_ps(to.add(j * to_row), _mm256_shuffle_ps::<0x44>(t0, t2));
-            _mm256_storeu_ps(to.add((j + 1) * to_row), _mm256_shuffle_ps::<0xee>(t0, t2));
-            _mm256_storeu_ps(to.add((j + 2) * to_row), _mm256_shuffle_ps::<0x44>(t1, t3));
-            _mm256_storeu_ps(to.add((j + 3) * to_row), _mm256_shuffle_ps::<0xee>(t1, t3));
+            _mm256_storeu_ps(to.offset(j * to_row), _mm256_shuffle_ps::<0x44>(t0, t2));
+            _mm256_storeu_ps(to.offset((j + 1) * to_row), _mm256_shuffle_ps::<0xee>(t0, t2));
+            _mm256_storeu_ps(to.offset((j + 2) * to_row), _mm256_shuffle_ps::<0x44>(t1, t3));
+            _mm256_storeu_ps(to.offset((j + 3) * to_row), _mm256_shuffle_ps::<0xee>(t1, t3));
         }
     }
 }
@@ -403,20 +403,20 @@ unsafe fn transpose_f32(from: *const f32, from_row: isize, to: *mut f32, to_row:
 /// - *AVX*: the calling function has AVX enabled.
 /// - *Block*: `from` is valid for reads, and `to` for writes, of the block at their row strides.
 #[inline(always)]
-unsafe fn transpose_f64(from: *const f64, from_row: isize, to: *mut f64, to_row: usize) {
+unsafe fn transpose_f64(from: *const f64, from_row: isize, to: *mut f64, to_row: isize) {
     // SAFETY: the caller guarantees *AVX*; *block* covers all loads and stores, which stay inside the block.
     unsafe {
         for j in [0, 2] {
             // rows[i] holds columns j..j + 2: of row i in its low half, of row i + 2 in its high half.
             let mut rows = [_mm256_setzero_pd(); 2];
             for (i, row) in rows.iter_mut().enumerate() {
-                let row_start = from.offset(i as isize * from_row).add(j);
+                let row_start = from.offset(i as isize * from_row + j);
                 *row = _mm256_castpd128_pd256(_mm_loadu_pd(row_start));
                 *row = _mm256_insertf128_pd::<1>(*row, _mm_loadu_pd(row_start.offset(2 * from_row)));
             }
             let [r0, r1] = rows;
-            _mm256_storeu_pd(to.add(j * to_row), _mm256_unpacklo_pd(r0, r1));
-            _mm256_storeu_pd(to.add((j + 1) * to_row), _mm256_unpackhi_pd(r0, r1));
+            _mm256_storeu_pd(to.offset(j * to_row), _mm256_unpacklo_pd(r0, r1));
+            _mm256_storeu_pd(to.offset((j + 1) * to_row), _mm256_unpackhi_pd(r0, r1));
         }
     }
 }

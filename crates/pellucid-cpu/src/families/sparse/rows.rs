@@ -168,7 +168,8 @@ impl<T: Float> VectorWork<T> for TransposedBlock<T> {
         unsafe {
             for j in (0..squares(columns)).step_by(side) {
                 for i in (0..squares(rows)).step_by(side) {
-                    V::transpose(from.add(i * from_row + j), from_row as isize, to.add(j * to_row + i), to_row);
+                    let (from, to) = (from.add(i * from_row + j), to.add(j * to_row + i));
+                    V::transpose(from, from_row as isize, to, to_row as isize);
                 }
             }
             for i in 0..rows {

@@ -1,6 +1,6 @@
 //! Primitives of two operands.
 
-use super::loop_element::{LoopElement, MaskByte, Unaligned, output_slice, source_slice};
+use super::loop_element::{LoopElement, MaskByte, Unaligned, output_slice, read_element, source_slice};
 use super::remainder::{VECTOR_LEN, run_padded};
 use super::unary::RARE_CHECK_LEN;
 use pellucid_ir::Compute;
@@ -8,6 +8,7 @@ use pellucid_ir::formula::Binary;
 use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use pellucid_simd::math::integer::Int;
+use pellucid_simd::math::single::{BesselI, BesselJ, BesselK, BesselY, FunctionOfOrder, Polygamma};
 use pellucid_simd::{per_isa, up_to};
 use std::mem::MaybeUninit;
 
@@ -237,6 +238,49 @@ fn scalar_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm) -> Binar
     BinaryLoop::new::<T, F>(scalar_loop, form, 1)
 }
 
+per_isa! {
+    /// Returns the [`VectorBinaryLoop`] of a function of an order for an instruction set. The operands are x and the
+    /// uniform order.
+    fn compute_of_order[F: FunctionOfOrder][F](dst: *mut u8, x: *const u8, order: *const u8, n: usize) {
+        // SAFETY: the caller guarantees *Sources* and *Destination* (the contract of `VectorBinaryLoop`). *Unchanged*
+        // and *Exclusive* of the slices follow from *Disjoint*.
+        let (dst, x, order) = unsafe { (output_slice(dst, n), source_slice::<f32>(x, n), read_element::<f32>(order)) };
+        let function = F::of_order(order);
+        for (dst, x) in dst.chunks_mut(RARE_CHECK_LEN).zip(x.chunks(RARE_CHECK_LEN)) {
+            let mut any = true;
+            if let Some(f) = function {
+                any = false;
+                for i in 0..dst.len() {
+                    dst[i].write(Unaligned(f.at(x[i].0)));
+                    any |= F::is_rare(x[i].0);
+                }
+            }
+            if any {
+                for i in 0..dst.len() {
+                    if function.is_none() || F::is_rare(x[i].0) {
+                        dst[i].write(Unaligned(F::exact(order, x[i].0)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the loop of a function of `f32` whose first operand is its order, if the order is uniform.
+fn loop_of_order(op: Binary, form: OperandForm, isa: Isa) -> Option<BinaryLoop> {
+    let vector_loop: VectorBinaryLoop = match (op, form) {
+        (Binary::Polygamma, OperandForm::UniformTile) => compute_of_order::<Polygamma>(isa),
+        (Binary::BesselJ, OperandForm::UniformTile) => compute_of_order::<BesselJ>(isa),
+        (Binary::BesselY, OperandForm::UniformTile) => compute_of_order::<BesselY>(isa),
+        (Binary::BesselI, OperandForm::UniformTile) => compute_of_order::<BesselI<false>>(isa),
+        (Binary::BesselIe, OperandForm::UniformTile) => compute_of_order::<BesselI<true>>(isa),
+        (Binary::BesselK, OperandForm::UniformTile) => compute_of_order::<BesselK<false>>(isa),
+        (Binary::BesselKe, OperandForm::UniformTile) => compute_of_order::<BesselK<true>>(isa),
+        _ => return None,
+    };
+    Some(BinaryLoop { vector_loop, is_uniform: true, is_swapped: true, grain: VECTOR_LEN as u8, sizes: (4, 4) })
+}
+
 /// Defines primitives, one per line: the kind of its loop, its name and its result.
 ///
 /// `rare` is the condition for operands that need another computation, and that computation. `vector` loops are
@@ -390,7 +434,7 @@ pub(crate) fn binary(op: Binary, ty: Compute, form: OperandForm, isa: Isa) -> Op
         Compute::Mask => mask::primitive_loop::<MaskByte>(op, form, isa),
         Compute::I32 => integer::primitive_loop::<i32>(op, form, isa),
         Compute::I64 => integer::primitive_loop::<i64>(op, form, isa),
-        Compute::F32 => float::primitive_loop::<f32>(op, form, isa),
+        Compute::F32 => loop_of_order(op, form, isa).or_else(|| float::primitive_loop::<f32>(op, form, isa)),
         Compute::F64 => float::primitive_loop::<f64>(op, form, isa),
     }
 }

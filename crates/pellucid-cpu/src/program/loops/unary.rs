@@ -228,8 +228,8 @@ pub(super) mod float {
         narrow Erfinv |x| x.erfinv();
         vector Ndtr |x| x.ndtr();
         narrow Ndtri |x| x.ndtri();
-        narrow Lgamma |x| x.lgamma();
-        narrow Digamma |x| x.digamma();
+        single Lgamma |x| x.lgamma_fast(), rare |x| x.is_rare_gamma() => x.lgamma();
+        single Digamma |x| x.digamma_fast(), rare |x| x.is_rare_gamma() => x.digamma();
         vector IsNan |x| x.is_nan().into();
         vector IsFinite |x| x.is_finite().into();
     }

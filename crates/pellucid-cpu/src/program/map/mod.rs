@@ -22,7 +22,7 @@ use crate::program::loader::{fill, scatter};
 use crate::program::loops::{self, StreamLoop};
 use crate::program::prepared::PreparedProgram;
 use crate::program::slot::Granularity;
-use crate::program::transpose::transpose_matrix;
+use crate::program::transpose::{MIN_TRANSPOSE, is_transposed, transpose_matrix};
 use crate::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::Result;
@@ -34,9 +34,6 @@ use std::ops::Range;
 
 /// The minimal row length for which each row is a separate segment. Contiguous rows can then be read in place.
 const LONG: usize = 128;
-
-/// The minimal length of both axes of a transposition.
-const MIN_TRANSPOSE: usize = 8;
 
 /// The rows and columns of a panel of transposed input. A panel fits L2.
 const PANEL: (usize, usize) = (64, 1024);
@@ -89,11 +86,11 @@ pub(crate) fn map_over_axes(
     let inputs = program.inputs.len();
     if let Some((inner, outer)) = axes.split_last() {
         // An input that is contiguous along an axis other than the innermost is transposed first.
-        let contiguous_axis = |k: usize| {
-            let (size, stride) = (program.inputs[k].size as isize, inner.strides[k]);
-            let transposed = stride != size && stride != 0 && inner.len >= MIN_TRANSPOSE;
-            outer.iter().rposition(|a| transposed && a.strides[k] == size && a.len >= MIN_TRANSPOSE)
+        let is_across = |a: &StridedAxis, k: usize| {
+            let are_long = a.len >= MIN_TRANSPOSE && inner.len >= MIN_TRANSPOSE;
+            are_long && is_transposed(program.inputs[k].size, a.strides[k], inner.strides[k])
         };
+        let contiguous_axis = |k: usize| outer.iter().rposition(|a| is_across(a, k));
         if let Some(across) = (0..inputs).find_map(contiguous_axis) {
             return map_by_panels(program, params, axes, across, bases, threads);
         }
@@ -115,10 +112,7 @@ fn map_by_panels(
 ) {
     let (row, column) = (&axes[across], &axes[axes.len() - 1]);
     let others: StridedAxes = (0..axes.len() - 1).filter(|&a| a != across).map(|a| axes[a].clone()).collect();
-    let is_transposed = |k: usize| {
-        let size = program.inputs[k].size as isize;
-        row.strides[k] == size && column.strides[k] != size && column.strides[k] != 0
-    };
+    let is_transposed = |k: usize| is_transposed(program.inputs[k].size, row.strides[k], column.strides[k]);
     let (rows, columns) = (row.len.div_ceil(PANEL.0), column.len.div_ceil(PANEL.1));
     let panels = strided::element_count(&others) * rows * columns;
     let starts: List<SharedPtr<u8>, 8> = bases.iter().map(|&b| SharedPtr(b)).collect();
@@ -138,11 +132,12 @@ fn map_by_panels(
             scratch::with_buffer(scratch_bytes, |mut scratch: *mut u8| {
                 for k in (0..program.inputs.len()).filter(|&k| is_transposed(k)) {
                     let size = program.inputs[k].size;
-                    let (from, to_row) = (addresses[k], (width * size) as isize);
+                    let from = (addresses[k].cast_const(), [row.strides[k], column.strides[k]]);
+                    let to_strides = [width * size, size].map(|stride| stride as isize);
                     // SAFETY: the contract of `transpose_matrix`. *Source*: the panel is part of the operand. *Target*
                     // and *Disjoint*: this part of the scratch holds a panel, is aligned, and belongs to this call.
-                    unsafe { transpose_matrix(size, from, column.strides[k], scratch, to_row, height, width) };
-                    (axes[0].strides[k], axes[1].strides[k], addresses[k]) = (to_row, size as isize, scratch);
+                    unsafe { transpose_matrix(size, from, (scratch, to_strides), height, width) };
+                    (axes[0].strides[k], axes[1].strides[k], addresses[k]) = (to_strides[0], to_strides[1], scratch);
                     scratch = scratch.wrapping_add(panel_bytes(k));
                 }
                 let mut axes: StridedAxes = axes.into_iter().collect();

@@ -6,7 +6,7 @@
 use super::{PreparedReduction, RESULTS, SequenceReduction};
 use crate::program::evaluate::Evaluator;
 use crate::program::prepared::PreparedInput;
-use crate::program::transpose::transpose_matrix;
+use crate::program::transpose::{MIN_TRANSPOSE, is_transposed, transpose_matrix};
 use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
@@ -16,9 +16,6 @@ use std::ops::Range;
 /// The rows of a panel. The number of its elements is a multiple of 128, as a running reduction requires of every part
 /// but the last.
 const PANEL_ROWS: usize = 128;
-
-/// The minimal length of both axes of a transposition.
-const MIN_TRANSPOSE: usize = 8;
 
 /// The last two reduced axes, whose panels are transposed.
 struct TransposedPanels<'a> {
@@ -36,10 +33,8 @@ impl SequenceReduction<'_> {
     /// Returns the panels of the reduction if an input is transposed.
     fn transposed_panels(&self) -> Option<TransposedPanels<'_>> {
         let [outer @ .., row, column] = &self.reduced[..] else { return None };
-        let is_transposed = |(k, input): (usize, &PreparedInput)| {
-            let size = input.size as isize;
-            row.strides[k] == size && column.strides[k] != size && column.strides[k] != 0
-        };
+        let is_transposed =
+            |(k, input): (usize, &PreparedInput)| is_transposed(input.size, row.strides[k], column.strides[k]);
         let is_transposed: List<bool, 8> = self.program.inputs.iter().enumerate().map(is_transposed).collect();
         let is_long = row.len >= MIN_TRANSPOSE && column.len >= MIN_TRANSPOSE;
         // Every part but the last must have a multiple of 128 elements.
@@ -146,10 +141,11 @@ impl SequenceReduction<'_> {
                 addresses.push(from);
                 continue;
             }
-            let (column_stride, to_row) = (panels.column.strides[k], (columns * input.size) as isize);
+            let strides = [panels.row.strides[k], panels.column.strides[k]];
+            let to_strides = [columns * input.size, input.size].map(|stride| stride as isize);
             // SAFETY: the contract of `transpose_matrix`. *Source*: the rows exist (*Rows*). *Target* and *Disjoint*:
             // the buffer holds the panel, is aligned, and is not part of an operand (*Buffers*).
-            unsafe { transpose_matrix(input.size, from, column_stride, buffers, to_row, rows, columns) };
+            unsafe { transpose_matrix(input.size, (from, strides), (buffers, to_strides), rows, columns) };
             addresses.push(buffers);
             buffers = buffers.wrapping_add(padded(panel_len * input.size));
         }

@@ -18,6 +18,56 @@ fn copies_between_random_layouts_match() {
     }
 }
 
+/// Reversed and transposed arrays, and runs around the lengths of short copies and of vectors.
+#[test]
+fn copies_of_reversed_and_transposed_arrays_match() {
+    let rng = &mut Rng(7);
+    let reversed =
+        |layout: &Layout, axis: usize| layout.slice(axis, layout.shape()[axis] - 1, -1, layout.shape()[axis]);
+    for (rows, cols) in [(1, 9), (3, 1), (8, 8), (9, 17), (13, 2), (65, 33), (130, 70), (20, 300), (140, 512)] {
+        for dtype in [DType::U8, DType::F16, DType::F32, DType::I64] {
+            for variant in 0..8 {
+                let mut from = TestArray::contiguous(rng, &[rows, cols], dtype);
+                let stored = from.layout.clone();
+                from.layout = if variant & 1 == 0 { from.layout } else { reversed(&from.layout, 0) };
+                from.layout = if variant & 2 == 0 { from.layout } else { reversed(&from.layout, 1) };
+                let shape = [cols, rows];
+                let (shape, layout) = match variant & 4 == 0 {
+                    true => (&[rows, cols], from.layout.clone()),
+                    false => (&shape, from.layout.permute(&[1, 0])),
+                };
+                from.layout = layout;
+                let expected: Vec<u64> = (0..rows * cols).map(|i| from.element_bits(shape, i)).collect();
+                let mut to = TestArray::contiguous(rng, shape, dtype);
+                copy(&from.shared(), &to.operand()).unwrap();
+                assert_same(&to.bits(), &expected, dtype, &format!("{:?} of {stored:?}", from.layout));
+                // The same elements, written through the layout that was read.
+                let mut back =
+                    TestArray { layout: from.layout.clone(), ..TestArray::contiguous(rng, &[rows, cols], dtype) };
+                copy(&to.shared(), &back.operand()).unwrap();
+                assert_same(&back.bits(), &expected, dtype, &format!("to {:?}", back.layout));
+            }
+        }
+    }
+}
+
+/// Rows of every short length, in a larger array.
+#[test]
+fn copies_of_short_rows_match() {
+    let rng = &mut Rng(8);
+    for len in 1..40 {
+        for dtype in [DType::U8, DType::F16, DType::F32, DType::I64] {
+            let mut from = TestArray::contiguous(rng, &[50, 40], dtype);
+            from.layout = from.layout.slice(1, 40 - len, 1, len);
+            let expected: Vec<u64> = (0..50 * len).map(|i| from.element_bits(&[50, len], i)).collect();
+            let mut to = TestArray::contiguous(rng, &[50, len + 1], dtype);
+            to.layout = to.layout.slice(1, 1, 1, len);
+            copy(&from.shared(), &to.operand()).unwrap();
+            assert_same(&to.bits(), &expected, dtype, &format!("rows of {len}"));
+        }
+    }
+}
+
 #[test]
 fn casts_between_all_dtypes_match_the_reference() {
     let rng = &mut Rng(6);

@@ -1,7 +1,8 @@
 //! The errors of the `f32` functions over the entire range of bit patterns.
 
 use super::{largest_error, samples, ulps};
-use crate::math::{double, single};
+use crate::math::single::{BesselI, BesselJ, BesselK, BesselY, FunctionOfOrder, Polygamma};
+use crate::math::{bessel, double, gamma, single};
 
 /// Defines tests of `f32` functions. Each line has the name, the largest allowed error in ULP, the sampling step, and
 /// the reference function.
@@ -80,4 +81,77 @@ fn trigonometric_functions_are_accurate_near_their_zeros() {
             "the error of {name}, {error} ULP at {at:?}, is too large"
         );
     }
+}
+
+/// Returns arguments of the functions below: every magnitude of `f32`, and many between 0 and 100.
+fn magnitudes_and_moderate_arguments() -> impl Iterator<Item = f32> {
+    let all = (0..f32::INFINITY.to_bits()).step_by(60_013).map(f32::from_bits);
+    all.chain((1..40_000).map(|k| k as f32 * 0.002_5)).flat_map(|x| [x, -x])
+}
+
+/// The gamma family rounds the functions of `f64`, to less than a thousandth of an ULP.
+#[test]
+fn f32_gamma_family_rounds_the_functions_of_f64() {
+    let limit = 0.501;
+    for (name, f, reference) in [
+        ("lgamma", single::lgamma as fn(f32) -> f32, gamma::lgamma as fn(f64) -> f64),
+        ("digamma", single::digamma, gamma::digamma),
+    ] {
+        let (error, at) = largest_error(magnitudes_and_moderate_arguments(), |x| ulps(f(x), reference(x as f64)));
+        println!("f32 {name:8} {error:.5} ULP at {at:?}");
+        assert!(error <= limit, "the error of {name} is {error} ULP at {at:?}, expected at most {limit}");
+        for x in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1.0, 2.0, 3.0, 0.0, -0.0, f32::MIN_POSITIVE, 1e-45] {
+            let expected = reference(x as f64) as f32;
+            assert!(
+                f(x).to_bits() == expected.to_bits() || (f(x).is_nan() && expected.is_nan()),
+                "{name}({x}) is {}, expected {expected}",
+                f(x)
+            );
+        }
+    }
+    for n in 1..=3 {
+        let reference = |x: f32| gamma::polygamma(n as f64, x as f64);
+        let positive = magnitudes_and_moderate_arguments().filter(|&x| x > 0.0);
+        let (error, at) = largest_error(positive, |x| ulps(Polygamma::value(n as f32, x), reference(x)));
+        println!("f32 polygamma of order {n} {error:.5} ULP at {at:?}");
+        assert!(error <= limit, "the error of order {n} is {error} ULP at {at:?}, expected at most {limit}");
+        for x in [f32::INFINITY, 0.0, -0.0, -1.0, -0.5, f32::NAN] {
+            let (actual, expected) = (Polygamma::value(n as f32, x), reference(x) as f32);
+            assert!(
+                actual.to_bits() == expected.to_bits() || (actual.is_nan() && expected.is_nan()),
+                "polygamma of order {n} at {x} is {actual}, expected {expected}"
+            );
+        }
+    }
+}
+
+/// The Bessel functions round the functions of `f64`: to less than a thousandth of an ULP, or of the amplitude's last
+/// place where they oscillate.
+#[test]
+fn f32_bessel_functions_round_the_functions_of_f64() {
+    fn check<F: FunctionOfOrder>(name: &str, reference: fn(f64, f64) -> f64, oscillates: bool) {
+        for n in [0.0, 1.0, 2.0, -1.0, -2.0, 3.0] {
+            let arguments = magnitudes_and_moderate_arguments().chain([f32::INFINITY, f32::NAN, 8.0, 2.0, 1e8, 2e8]);
+            let error = |x: f32| {
+                let (actual, expected) = (F::value(n, x), reference(n as f64, x as f64));
+                let near_amplitude = oscillates && x.abs() > 1.0;
+                if !near_amplitude || !expected.is_finite() || actual == expected as f32 {
+                    return ulps(actual, expected);
+                }
+                let amplitude = (x.abs() as f64 * 1.6).sqrt().recip();
+                // Half an ULP of the amplitude is 2⁻²⁵ to 2⁻²⁴ of it.
+                (actual as f64 - expected).abs() / amplitude * 8_388_608.0
+            };
+            let (error, at) = largest_error(arguments, error);
+            println!("f32 {name:10} of order {n} {error:.5} ULP at {at:?}");
+            assert!(error <= 0.501, "the error of {name} of order {n} is {error} ULP at {at:?}");
+        }
+        assert!(F::of_order(2.0).is_some() && F::of_order(3.0).is_none() && F::of_order(0.5).is_none());
+    }
+    check::<BesselJ>("bessel_j", bessel::bessel_j, true);
+    check::<BesselY>("bessel_y", bessel::bessel_y, true);
+    check::<BesselI<false>>("bessel_i", bessel::bessel_i, false);
+    check::<BesselI<true>>("bessel_ie", bessel::bessel_ie, false);
+    check::<BesselK<false>>("bessel_k", bessel::bessel_k, false);
+    check::<BesselK<true>>("bessel_ke", bessel::bessel_ke, false);
 }

@@ -18,7 +18,7 @@ pub use log::{ln, ln_1p};
 pub use pow::{floor_div, floor_div_fast, is_rare_quotient, pow, rem, rem_fast};
 pub use pow::{floor_of_quotient, floor_quotient, floored};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, cos_pi, sin, sin_fast, sin_pi, tan, tan_fast};
-pub(in crate::math) use trig::{cos_reduced, sin_reduced};
+pub(in crate::math) use trig::{cos_reduced, sin_and_cos_fast, sin_reduced};
 
 /// The source text of the functions of this module, of the gamma family and of the Bessel functions. GPU backends
 /// translate the functions that do not call `libm` to their shader language. All function names are distinct.

@@ -87,6 +87,16 @@ pub fn cos_fast(x: f64) -> f64 {
     sin_of_quadrant(n.wrapping_add(1), r, low)
 }
 
+/// Returns sin x and cos x for |x| ≤ [`TRIG_LIMIT`].
+#[inline(always)]
+pub(in crate::math) fn sin_and_cos_fast(x: f64) -> (f64, f64) {
+    let (n, r, low) = reduce_by_half_pi(x);
+    let (s, c) = (sin_reduced(r, low), cos_reduced(r, low));
+    let (sine, cosine) = if n & 1 == 0 { (s, c) } else { (c, s) };
+    let sign = |n: i64| (n as u64 & 2) << 62;
+    (f64::from_bits(sine.to_bits() ^ sign(n)), f64::from_bits(cosine.to_bits() ^ sign(n.wrapping_add(1))))
+}
+
 /// Returns (n, r, r_low) with πx = n·π/2 + r + r_low up to a multiple of 2π. x modulo 2 is exact.
 #[inline(always)]
 fn reduce_half_turns(x: f64) -> (i64, f64, f64) {

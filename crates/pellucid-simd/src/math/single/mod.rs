@@ -7,24 +7,30 @@
 
 use super::F32Lanes;
 
+mod bessel;
 mod erf;
 mod exp;
+mod gamma;
 mod hyperbolic;
 mod inverse;
 mod log;
+mod order;
 mod pow;
 mod trig;
 
+pub use bessel::{BesselI, BesselJ, BesselK, BesselY};
 pub use erf::{erf, erfc, erfcx, erfinv, ndtr, ndtri};
 pub use exp::{EXP_LIMIT, exp, exp_fast, exp2, expm1, ldexp, sigmoid};
+pub use gamma::{Polygamma, digamma, digamma_fast, is_rare_gamma, lgamma, lgamma_fast};
 pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub use inverse::{acos, asin, atan, atan2};
 pub use log::{ln, ln_1p, log2, log10};
+pub use order::FunctionOfOrder;
 pub use pow::{floor_div, floor_div_fast, is_rare_quotient, pow, rem, rem_fast};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, cos_pi, sin, sin_fast, sin_pi, tan, tan_fast};
 
-/// The source text of the functions of this module. GPU backends translate it to their shader language, so that a
-/// function is written only once.
+/// The source text of the functions of this module, except for the gamma family and the Bessel functions, which shaders
+/// compute as in `double`. GPU backends translate it to their shader language, so that a function is written only once.
 pub const SOURCES: [&str; 8] = [
     include_str!("erf.rs"),
     include_str!("exp.rs"),

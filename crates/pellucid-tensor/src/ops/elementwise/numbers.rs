@@ -1,5 +1,6 @@
 //! Functions of the floating-point representation (exponent, next value), and integer arithmetic (gcd, lcm).
 
+use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, transcendental};
 use crate::ops::formula::map;
 use crate::ops::primitive::copy;
@@ -74,10 +75,10 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     map(formula, &[a, b], &[u.into(), spacing.into(), max_finite.into(), low.into(), (low / u).into()])
 }
 
-/// Runs Euclid's algorithm (Elements VII) until one argument is 0. No pair of `i64` needs more than 92 divisions.
-fn gcd_by_euclid(a: Expr, b: Expr) -> Expr {
+/// Runs Euclid's algorithm (Elements VII) with two divisions in each round, which suffice until one argument is 0.
+fn gcd_by_euclid(a: Expr, b: Expr, rounds: usize) -> Expr {
     let (mut a, mut b) = (a.abs(), b.abs());
-    for _ in 0..46 {
+    for _ in 0..rounds {
         a = b.eq(0.0).select(a, a.rem(b));
         b = a.eq(0.0).select(b, b.rem(a));
     }
@@ -94,7 +95,27 @@ fn gcd_by_euclid(a: Expr, b: Expr) -> Expr {
 #[tensor_method]
 pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     check_integers("gcd", a, b)?;
-    map(formula! { static gcd(a, b) = gcd_by_euclid(a, b); }, &[a, b], &[])
+    // n divisions suffice if the smaller argument is below the n-th Fibonacci number 1, 1, 2, ... (Lamé 1844): 16 for
+    // 987, 47 for 2³¹, and 92 for any pair of `i64`.
+    let formula = if are_below("gcd", [a, b], 987)? {
+        formula! { static gcd_below_987(a, b) = gcd_by_euclid(a, b, 8); }
+    } else if are_below("gcd", [a, b], 1 << 31)? {
+        formula! { static gcd_below_2_31(a, b) = gcd_by_euclid(a, b, 24); }
+    } else {
+        formula! { static gcd(a, b) = gcd_by_euclid(a, b, 46); }
+    };
+    map(formula, &[a, b], &[])
+}
+
+/// Returns true if all elements can be read and have magnitudes below `limit`.
+fn are_below(op: &'static str, tensors: [&Tensor; 2], limit: u64) -> Result<bool> {
+    for x in tensors {
+        let is_large = |value: i64| value.unsigned_abs() >= limit;
+        if !check::is_readable(x) || x.array().find(op, is_large)?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Computes the least common multiple |a·b| / gcd(a, b) of integers, 0 if either is 0; wraps. a and b broadcast.

@@ -86,6 +86,32 @@ fn twenty_replayed_steps_equal_twenty_eager_ones_bit_for_bit() {
     assert!(losses[0] != losses[19]);
 }
 
+/// A captured step computes the pairs of all columns of the targets, an eager one only those with class indices.
+#[test]
+fn the_margin_loss_of_few_labels_has_the_bits_of_all_columns() {
+    let target = Tensor::full([3, 70], -1i64, DType::I64);
+    for (sample, labels) in [&[5i64, 0, 69][..], &[], &[17, 17, 3, 42, 1]].into_iter().enumerate() {
+        labels.iter().enumerate().for_each(|(k, &label)| target.set((sample, k), label));
+    }
+    let leaf = || {
+        let x = wave([3, 70]).to_dtype(DType::F32).detach().requires_grad_(true);
+        x.set_grad(Some(Tensor::zeros([3, 70], DType::F32)));
+        x
+    };
+    let run = |x: &Tensor, target: &Tensor| {
+        let loss = x.multilabel_margin_loss(target, ops::Reduction::None);
+        (&loss * Tensor::from([0.3f32, -2.0, 1.7])).sum(..).backward();
+        loss
+    };
+    let (eager, captured) = (leaf(), leaf());
+    let loss = run(&eager, &target).to_vec::<f32>();
+    let mut step = capture(|inputs| run(&captured, &inputs[0]), &[&target]).unwrap();
+    assert_eq!(step.launch(&[&target]).unwrap().to_vec::<f32>(0), loss);
+    drop(step);
+    assert_eq!(bits(&[captured.grad().unwrap()]), bits(&[eager.grad().unwrap()]));
+    assert!(loss[0] > 0.0 && loss[1] == 0.0 && loss[2] > 0.0);
+}
+
 #[test]
 fn recording_restores_all_state() {
     let (x, w, g) = (wave([4, 3]), wave([3, 2]).requires_grad_(true), Generator::new(3));

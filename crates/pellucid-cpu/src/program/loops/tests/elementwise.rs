@@ -147,6 +147,30 @@ fn binary_loops_agree_on_every_isa() {
     }
 }
 
+/// Loops of a uniform order choose the coefficients of the order once.
+#[test]
+fn loops_of_a_uniform_order_agree_on_every_isa() {
+    use Binary::{BesselI, BesselIe, BesselJ, BesselK, BesselKe, BesselY, Polygamma};
+    let mut x = values(DType::F32, 300, 7);
+    x.extend((-99..200).flat_map(|k| (k as f32 * 0.13).to_ne_bytes()));
+    let n = x.len() / 4;
+    for op in [Polygamma, BesselJ, BesselY, BesselI, BesselIe, BesselK, BesselKe] {
+        for order in [-2.0f32, -1.0, 0.0, 1.0, 2.0, 3.0, 0.5] {
+            let (orders, mut want) = (order.to_ne_bytes().repeat(n), vec![0; x.len()]);
+            let each = binary(op, Compute::F32, OperandForm::TileTile, Isa::Portable).unwrap();
+            // SAFETY: the buffers hold `n` values and are disjoint. Every instruction set includes the portable one.
+            unsafe { each.run(want.as_mut_ptr(), orders.as_ptr(), x.as_ptr(), n) };
+            for_each_isa(|isa| {
+                let uniform = binary(op, Compute::F32, OperandForm::UniformTile, isa).unwrap();
+                let mut got = GuardedBytes::new(&vec![0; x.len()], 1);
+                // SAFETY: `x` and `got` hold `n` values and are disjoint; the instruction set is available.
+                unsafe { uniform.run(got.ptr(), orders.as_ptr(), x.as_ptr(), n) };
+                assert_same(DType::F32, &got.into_contents(), &want, &format!("{op:?} of order {order}, {isa:?}"));
+            });
+        }
+    }
+}
+
 #[test]
 fn ternary_loops_agree_on_every_isa() {
     for ty in ALL {

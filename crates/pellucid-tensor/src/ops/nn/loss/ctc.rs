@@ -150,13 +150,20 @@ fn log_probability(
     let mut prefixes = arithmetic::add(&view::select(&scores, 0, 0)?, &first(2)?)?;
     // With zero steps, only the empty label sequence is possible.
     prefixes = arithmetic::where_(&compare::gt(input_lengths, 0)?, &prefixes, &first(1)?)?;
+    let step_numbers = view::reshape(&create::indices(steps)?, [steps, 1, 1])?;
+    let is_active = compare::gt(input_lengths, &step_numbers)?;
+    let before_first = fill::full([samples, 2], f64::NEG_INFINITY, probs.dtype())?;
+    let advanced = formula! {
+        static advanced(reached, score, prefix, is_active: mask) = is_active.select(reached + score, prefix);
+    };
     // Without samples, no step needs to run.
     for step in 1..if samples == 0 { 0 } else { steps } {
-        let one = shift_right(&prefixes, 1, f64::NEG_INFINITY)?;
-        let two = arithmetic::where_(&skips, &shift_right(&prefixes, 2, f64::NEG_INFINITY)?, f64::NEG_INFINITY)?;
+        let shifted = concatenate(&[&before_first, &prefixes], 1)?;
+        let one = view::narrow(&shifted, 1, 1, width)?;
+        let two = arithmetic::where_(&skips, &view::narrow(&shifted, 1, 0, width)?, f64::NEG_INFINITY)?;
         let reached = map(log_sum(), &[&prefixes, &one, &two], &[])?;
-        let next = arithmetic::add(&reached, &view::select(&scores, 0, step as isize)?)?;
-        prefixes = arithmetic::where_(&compare::gt(input_lengths, step as i64)?, &next, &prefixes)?;
+        let of_step = |x: &Tensor| view::select(x, 0, step as isize);
+        prefixes = map(advanced, &[&reached, &of_step(&scores)?, &prefixes, &of_step(&is_active)?], &[])?;
     }
     // A complete path ends with its last label, or with a blank after it.
     let end = arithmetic::mul(label_lengths, 2)?;

@@ -1,12 +1,12 @@
 //! Losses of class scores against class indices.
 
 use super::{Reduction, class_indices, class_shape_help, in_range};
-use crate::ops::call::check;
+use crate::ops::call::{axes, check};
 use crate::ops::elementwise::{activation, arithmetic, compare};
 use crate::ops::formula::map_sum;
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{copy, create, fill, gather, precision, view};
-use crate::ops::reduce::{reductions, scan};
+use crate::ops::reduce::reductions;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, formula};
@@ -162,16 +162,24 @@ pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction)
     }
     let target = view::reshape(&target, rows.shape())?;
     // The class indices of a sample end before its first negative element.
-    let ended = scan::cumsum(&compare::lt(&target, 0)?, 1)?;
-    let valid = compare::eq(&ended, 0)?;
-    let target = arithmetic::where_(&valid, &target, 0)?;
+    let positions = create::indices(classes)?;
+    let ended = arithmetic::where_(&compare::lt(&target, 0)?, &positions, classes as i64)?;
+    let count = reductions::min(&ended, axes::over(1).keepdims())?;
+    // If values can be read, only the pairs with the columns that contain class indices are computed. The other pairs
+    // are zeros at the end of every sum.
+    let width = match check::is_readable(&count) && count.size() > 0 {
+        true => reductions::max(&count, ..)?.try_item::<i64>()?.max(1) as usize,
+        false => classes,
+    };
+    let valid = compare::lt(&view::narrow(&positions, 0, 0, width)?, &count)?;
+    let target = arithmetic::where_(&valid, view::narrow(&target, 1, 0, width)?, 0)?;
     let checked = in_range(op, &target, 1, classes)?;
     let target = &checked.classes;
     let rows = checked.poison(rows, reduction, &[1], &[target.shape()[0], 1].into())?;
     let numbers = copy::to_dtype(&valid, target.dtype())?;
     let has = compare::gt(&gather::scatter_add_along(&numbers, target, 1, rows.shape())?, 0)?;
     let ahead = arithmetic::sub(1.0, &gather::take_along_axis(&rows, target, 1)?)?;
-    // The pairs of classes, [N, C, C], are summed in the kernel that computes them.
+    // The pairs of class indices and classes, [N, width, C], are summed in the kernel that computes them.
     let hinge = formula! {
         static multilabel_margin(ahead, score, valid: mask, has: mask) = {
             (valid & !has).select((ahead + score).relu(), 0.0)

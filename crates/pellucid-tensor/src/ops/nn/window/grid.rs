@@ -5,14 +5,15 @@ use super::resample::cubic_at;
 use crate::array::host_vec;
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
-use crate::ops::formula::{broadcast, map};
+use crate::ops::formula::{broadcast, map, map_all, map_reusing};
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::view::reshape_to;
 use crate::ops::primitive::{copy, create, fill, gather, view};
 use crate::ops::products::matmul::matmul;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result, Shape, formula};
+use pellucid_ir::formula::{Expr, Formula};
+use pellucid_ir::{Error, Result, Scalar, Shape, formula};
 
 /// The interpolation of [`grid_sample`] between elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,22 +80,21 @@ pub fn grid_sample(
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     let dims = &x.shape()[2..];
     let points = grid.shape()[1..=spatial].iter().product::<usize>();
-    let flat = reshape_to(grid, &[n, points, spatial].into())?;
+    let flat = reshape_to(grid, &[n, 1, points, spatial].into())?;
     let axes: Vec<SampledAxis> =
         (0..spatial).map(|a| SampledAxis { len: dims[a], outside, align: align_corners }).collect();
-    // The coordinates of the points along each axis, in elements, as [N, P].
+    // The coordinates of the points along each axis, in elements, as [N, 1, P].
     let coordinates: Vec<Tensor> = axes
         .iter()
         .enumerate()
-        .map(|(a, axis)| axis.to_elements(&view::select(&flat, 2, (spatial - 1 - a) as isize)?))
+        .map(|(a, axis)| axis.to_elements(&view::select(&flat, 3, (spatial - 1 - a) as isize)?))
         .collect::<Result<_>>()?;
     let taps: Vec<Vec<Tap>> =
         axes.iter().zip(&coordinates).map(|(axis, coordinates)| axis.taps(coordinates, mode)).collect::<Result<_>>()?;
     // The value of elements outside the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
     // gets its gradient of 0 through this value.
     let zero = fill::zeros((), x.dtype())?;
-    let held =
-        |coordinates: &Tensor| arithmetic::clamp(&arithmetic::round(&view::unsqueeze(coordinates, 1)?)?, 0.0, 0.0);
+    let held = |coordinates: &Tensor| arithmetic::clamp(&arithmetic::round(coordinates)?, 0.0, 0.0);
     let beyond = match mode {
         GridSampleMode::Nearest => {
             coordinates.iter().try_fold(zero, |sum, coordinates| arithmetic::add(&sum, &held(coordinates)?))?
@@ -104,12 +104,10 @@ pub fn grid_sample(
     let image = reshape_to(x, &[n, channels, dims.iter().product()].into())?;
     let mut sum: Option<Tensor> = None;
     for number in 0..taps.iter().map(Vec::len).product() {
-        let Tap { element, weight, is_inside } = joint_tap(&axes, &taps, number)?;
-        let each = broadcast::broadcast_to(&view::unsqueeze(&element, 1)?, [n, channels, points])?;
+        let tap = joint_tap(&axes, &taps, number)?;
+        let each = broadcast::broadcast_to(&tap.element, [n, channels, points])?;
         let elements = gather::take_along_axis(&image, &each, 2)?;
-        let elements = arithmetic::where_(&view::unsqueeze(&is_inside, 1)?, &elements, &beyond)?;
-        let term = weight.map_or(Ok(elements.clone()), |w| arithmetic::mul(&elements, &view::unsqueeze(&w, 1)?))?;
-        sum = Some(sum.map_or(Ok(term.clone()), |sum| arithmetic::add(&sum, &term))?);
+        sum = Some(tap.add_weighted(sum, &elements, &beyond)?);
     }
     let shape: Shape = [n, channels].iter().chain(&grid.shape()[1..=spatial]).copied().collect();
     reshape_to(&sum.expect("an output must read at least one element"), &shape)
@@ -126,6 +124,28 @@ struct Tap {
     is_inside: Tensor,
 }
 
+impl Tap {
+    /// Adds the weighted elements of the image to `sum`. `beyond` replaces the elements outside the image.
+    fn add_weighted(&self, sum: Option<Tensor>, elements: &Tensor, beyond: &Tensor) -> Result<Tensor> {
+        let weighted = formula! {
+            static weighted(element, beyond, weight, is_inside: mask) = is_inside.select(element, beyond) * weight;
+        };
+        let add_weighted = formula! {
+            static add_weighted(sum, element, beyond, weight, is_inside: mask) = {
+                sum + is_inside.select(element, beyond) * weight
+            };
+        };
+        match (&self.weight, &sum) {
+            (None, _) => arithmetic::where_(&self.is_inside, elements, beyond),
+            (Some(weight), None) => map(weighted, &[elements, beyond, weight, &self.is_inside], &[]),
+            (Some(weight), Some(sum)) => {
+                let reuse = sum.is_unique().then_some(0);
+                map_reusing(add_weighted, &[sum, elements, beyond, weight, &self.is_inside], &[], reuse)
+            }
+        }
+    }
+}
+
 /// Combines one tap of each axis to a tap of the flat image. `combination` selects one of all combinations.
 fn joint_tap(axes: &[SampledAxis], taps: &[Vec<Tap>], combination: usize) -> Result<Tap> {
     let mut remaining = combination;
@@ -136,13 +156,20 @@ fn joint_tap(axes: &[SampledAxis], taps: &[Vec<Tap>], combination: usize) -> Res
     });
     let (_, first) = one_of_axis.next().expect("an image must have at least one spatial axis");
     one_of_axis.try_fold(first.clone(), |joint, (len, tap)| {
-        let element = arithmetic::add(&arithmetic::mul(&joint.element, len as i64)?, &tap.element)?;
-        let is_inside = compare::logical_and(&joint.is_inside, &tap.is_inside)?;
-        let weight = match (joint.weight, &tap.weight) {
-            (Some(weight), Some(own)) => Some(arithmetic::mul(&weight, own)?),
-            (weight, own) => weight.or(own.clone()),
+        let flat_index = formula! { static flat_index(outer, inner; len) = outer * len + inner; };
+        let element = map(flat_index, &[&joint.element, &tap.element], &[Scalar::from(len as i64)])?;
+        let (Some(outer), Some(inner)) = (&joint.weight, &tap.weight) else {
+            let is_inside = compare::logical_and(&joint.is_inside, &tap.is_inside)?;
+            return Ok(Tap { element, weight: None, is_inside });
         };
-        Ok(Tap { element, weight, is_inside })
+        let joint_weight = formula! {
+            static joint_weight(outer, inner, outer_inside: mask, inner_inside: mask) = {
+                (outer * inner, outer_inside & inner_inside)
+            };
+        };
+        let mut outputs = map_all(joint_weight, &[outer, inner, &joint.is_inside, &tap.is_inside], &[])?;
+        let is_inside = outputs.remove(1);
+        Ok(Tap { element, weight: outputs.pop(), is_inside })
     })
 }
 
@@ -158,15 +185,17 @@ impl SampledAxis {
     fn to_elements(&self, x: &Tensor) -> Result<Tensor> {
         let len = self.len as f64;
         let half = if self.align { (len - 1.0) / 2.0 } else { len / 2.0 };
-        arithmetic::add(&arithmetic::mul(&arithmetic::add(x, 1.0)?, half)?, if self.align { 0.0 } else { -0.5 })
+        let shift = if self.align { 0.0 } else { -0.5 };
+        let to_elements = formula! { static to_elements(x; half, shift) = (x + 1.0) * half + shift; };
+        map(to_elements, &[x], &[half.into(), shift.into()])
     }
 
     /// Returns the elements that are read along this axis for the coordinates x, with their weights.
     fn taps(&self, x: &Tensor, mode: GridSampleMode) -> Result<Vec<Tap>> {
+        let last = [Scalar::from((self.len - 1) as f64)];
         let tap = |x: &Tensor, weight: Option<Tensor>| {
-            let last = (self.len - 1) as f64;
-            let is_inside = compare::logical_and(&compare::ge(x, 0.0)?, &compare::le(x, last)?)?;
-            let element = copy::to_dtype(&arithmetic::clamp(x, 0.0, last)?, DType::I64)?;
+            let nearest_tap = formula! { static nearest_tap(x; last) = element_and_is_inside(x, last); };
+            let [element, is_inside] = outputs_of(nearest_tap, x, &last)?;
             Ok(Tap { element, weight, is_inside })
         };
         match mode {
@@ -175,11 +204,21 @@ impl SampledAxis {
                 Ok(vec![tap(&nearest, None)?])
             }
             GridSampleMode::Linear => {
-                let x = self.padded_coordinates(x)?;
-                let low = arithmetic::floor(&x.detach())?;
-                let weight_high = arithmetic::sub(&x, &low)?;
-                let weight_low = arithmetic::sub(1.0, &weight_high)?;
-                Ok(vec![tap(&low, Some(weight_low))?, tap(&arithmetic::add(&low, 1.0)?, Some(weight_high))?])
+                let linear_taps = formula! {
+                    static linear_taps(x; last) = {
+                        let low = x.floor();
+                        let weight = x - low;
+                        let (element, is_inside) = element_and_is_inside(low, last);
+                        let (next_element, is_next_inside) = element_and_is_inside(low + 1.0, last);
+                        (element, 1.0 - weight, is_inside, next_element, weight, is_next_inside)
+                    };
+                };
+                let outputs = outputs_of(linear_taps, &self.padded_coordinates(x)?, &last)?;
+                let [low, weight_low, is_low_inside, high, weight_high, is_high_inside] = outputs;
+                Ok(vec![
+                    Tap { element: low, weight: Some(weight_low), is_inside: is_low_inside },
+                    Tap { element: high, weight: Some(weight_high), is_inside: is_high_inside },
+                ])
             }
             GridSampleMode::Cubic => {
                 let low = arithmetic::floor(&x.detach())?;
@@ -202,15 +241,29 @@ impl SampledAxis {
                 if span == 0.0 {
                     return arithmetic::mul(x, 0.0);
                 }
-                let distance = arithmetic::abs(&arithmetic::sub(x, low)?)?;
-                let times = arithmetic::floor(&arithmetic::div(distance.detach(), span)?)?;
-                let extra = arithmetic::sub(&distance, &arithmetic::mul(&times, span)?)?;
-                let odd = compare::ne(&arithmetic::fmod(&times, 2.0)?, 0.0)?;
-                let folded = arithmetic::where_(&odd, &arithmetic::sub(span, &extra)?, &extra)?;
-                clip(&arithmetic::add(&folded, low)?, last)
+                let reflected = formula! {
+                    static reflected(x; low, span) = {
+                        let distance = (x - low).abs();
+                        let times = (distance / span).floor();
+                        let extra = distance - times * span;
+                        times.rem(2.0).ne(0.0).select(span - extra, extra) + low
+                    };
+                };
+                clip(&map(reflected, &[x], &[low.into(), span.into()])?, last)
             }
         }
     }
+}
+
+/// Returns the index of the element at the integer x, clamped to [0, `last`], and whether x is in this range.
+fn element_and_is_inside(x: Expr, last: Expr) -> (Expr, Expr) {
+    (x.clamp(0.0, last).to_index(), x.ge(0.0) & x.le(last))
+}
+
+/// Returns the outputs of a formula of x.
+fn outputs_of<const N: usize>(formula: &Formula, x: &Tensor, params: &[Scalar]) -> Result<[Tensor; N]> {
+    let outputs = map_all(formula, &[x], params)?;
+    Ok(<[Tensor; N]>::try_from(outputs.into_vec()).expect("the formula must have N outputs"))
 }
 
 /// Clamps coordinates to [0, `last`]. The derivative is 0 at both ends and beyond them: no element right of the last

@@ -112,6 +112,17 @@ pub(super) fn rows() -> Vec<Row> {
                 let y = ops::gcd(&Tensor::from([a, 6 * (a / 7), 0]), &Tensor::from([b, 4 * (a / 7), 0]))?;
                 Ok(y.to_vec::<i64>() == [1, 2 * (a / 7), 0])
             })
+            .check("the longest division sequences of every magnitude must give correct results", || {
+                let (mut a, mut b) = (1i64, 1i64);
+                while let Some(next) = a.checked_add(b) {
+                    (a, b) = (b, next);
+                    let y = ops::gcd(&Tensor::from([a, b, -a, b]), &Tensor::from([b, a, b, -a]))?;
+                    if y.to_vec::<i64>() != [1; 4] {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            })
             .check("shapes that do not broadcast must be an error", || {
                 shape_refused(ops::gcd(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))
             }),

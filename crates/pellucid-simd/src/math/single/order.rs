@@ -1,0 +1,27 @@
+//! Functions of an integer order and of x.
+
+/// A function of an integer order n and of x, with branch-free code for some orders and for the usual range of x.
+///
+/// An array of x has one order as a rule, so the coefficients of the order are chosen once.
+pub trait FunctionOfOrder: Sized + Copy {
+    /// Returns the function of order n, or `None` if only [`exact`](Self::exact) computes this order.
+    fn of_order(n: f32) -> Option<Self>;
+
+    /// Returns the value at x without branches, for every x that is not [rare](Self::is_rare).
+    fn at(&self, x: f32) -> f32;
+
+    /// Returns true for an operand for which [`at`](Self::at) is not correct.
+    fn is_rare(x: f32) -> bool;
+
+    /// Returns the value of any order at any x, computed in `f64` and rounded once.
+    fn exact(n: f32, x: f32) -> f32;
+
+    /// Returns the value of order n at x.
+    #[inline]
+    fn value(n: f32, x: f32) -> f32 {
+        match Self::of_order(n) {
+            Some(f) if !Self::is_rare(x) => f.at(x),
+            _ => Self::exact(n, x),
+        }
+    }
+}
