@@ -139,6 +139,20 @@ pub(crate) fn variance(l: Expr) -> Expr {
     with_series(l, f, |k| (2 * k + 1) as f64 * bernoulli_ratio(k + 1))
 }
 
+/// Returns the entropy, ln(sinh(l/2)/(l/2)) − l·m for the mean m of x − ½.
+fn entropy(l: Expr) -> Expr {
+    let f = |l: Expr| {
+        let l = l.abs();
+        let decay = (-l).exp_m1();
+        (-decay).ln() - l.ln() + 1.0 + l * (-l).exp() / decay
+    };
+    let coefficient = |k: usize| match k {
+        0 => 0.0,
+        k => (0.5 / k as f64 - 1.0) * bernoulli_ratio(k),
+    };
+    with_series(l, f, coefficient)
+}
+
 impl Distribution for ContinuousBernoulli {
     trial_properties!("continuous_bernoulli", rsample: true);
 
@@ -188,12 +202,7 @@ impl Distribution for ContinuousBernoulli {
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
-        let (log_success, log_failure) = (&self.success.log_success()?, &self.success.log_failure()?);
-        let logits = &self.try_logits()?;
-        elementwise!(continuous_bernoulli_entropy(l = logits, success = log_success, rest = log_failure) => {
-            let mean = 0.5 + centred_mean(l);
-            -mean * success - (1.0 - mean) * rest - log_normalizer(l)
-        })
+        elementwise!(continuous_bernoulli_entropy(l = &self.try_logits()?) => entropy(l))
     }
     fn try_mean(&self) -> Result<Tensor> {
         elementwise!(continuous_bernoulli_mean(l = &self.try_logits()?) => 0.5 + centred_mean(l))

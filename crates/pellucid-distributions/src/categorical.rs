@@ -12,8 +12,8 @@ use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops, unwrap};
 
-/// The parameter of class probabilities along the last axis. The probabilities and their logarithms are computed from it
-/// in every call, so that every result has its own graph.
+/// The parameter of class probabilities along the last axis. The probabilities and their logarithms are computed from
+/// it in every call, so that every result has its own graph.
 #[derive(Clone, Debug)]
 pub(crate) struct ClassProbabilities {
     parameter: Tensor,

@@ -115,8 +115,8 @@ impl Distribution for Gamma {
 }
 
 family! {
-    /// The χ² distribution: the distribution of the sum of ν squared standard normal variables, [`Gamma`] with a = ν/2 and
-    /// b = ½.
+    /// The χ² distribution: the distribution of the sum of ν squared standard normal variables, [`Gamma`] with a = ν/2
+    /// and b = ½.
     ///
     /// ```
     /// use pellucid::Tensor;

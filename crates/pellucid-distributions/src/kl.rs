@@ -116,9 +116,16 @@ fn ratio_divergence(s: Expr, t: Expr) -> Expr {
     -log_ratio_minus((s - t) / t, s / t)
 }
 
+/// Returns c·ln(c/m) + m − c for m = c·r, from u = r − 1 and r. The caller computes u without cancellation.
+fn shape_deviance(c: Expr, u: Expr, r: Expr) -> Expr {
+    -c * log_ratio_minus(u, r)
+}
+
 /// Returns the divergence of Gamma(a, b) and Gamma(c, d).
 fn gamma_divergence(a: Expr, b: Expr, c: Expr, d: Expr) -> Expr {
-    deviance(c, a * (d / b)) + shape_divergence_rest(a, c)
+    let ratio = a / c * (d / b);
+    let change = a / c * ((d - b) / b) + (a - c) / c;
+    shape_deviance(c, change, ratio) + shape_divergence_rest(a, c)
 }
 
 divergences! {
@@ -220,7 +227,11 @@ divergences! {
         |a = p.concentration1, b = p.concentration0, c = q.concentration1, d = q.concentration0|
     {
         let (n, m) = (a + b, c + d);
-        deviance(c, m * (a / n)) + deviance(d, m * (b / n)) + shape_divergence_rest(a, c) + shape_divergence_rest(b, d)
+        // a·d − b·c, divided by n.
+        let change = a / n * (d - b) + b / n * (a - c);
+        shape_deviance(c, change / c, m / c * (a / n)) + shape_deviance(d, -change / d, m / d * (b / n))
+            + shape_divergence_rest(a, c)
+            + shape_divergence_rest(b, d)
             - shape_divergence_rest(n, m)
     };
     kl_beta_normal: Beta => Normal, |a = p.concentration1, b = p.concentration0, n = q.loc, t = q.scale| {
@@ -348,7 +359,8 @@ impl KlDivergence<Dirichlet> for Dirichlet {
         let divergence = formula! {
             static kl_dirichlet_dirichlet(a, b) = {
                 let (sum, other) = (a.row_sum(), b.row_sum());
-                let terms = deviance(b, other * (a / sum)) + shape_divergence_rest(a, b);
+                let change = (a * (b - a).row_sum() / sum + (a - b)) / b;
+                let terms = shape_deviance(b, change, other / b * (a / sum)) + shape_divergence_rest(a, b);
                 terms.row_sum() - shape_divergence_rest(sum, other)
             };
         };

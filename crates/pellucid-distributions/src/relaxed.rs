@@ -7,7 +7,7 @@ use crate::location_scale::log_logistic_density;
 use crate::noise::open_uniform;
 use crate::parameters::{elementwise, float_tensors};
 use crate::success_probability::{LOGITS, SuccessProbability};
-use crate::support::{clamp_inside, masked_log_density};
+use crate::support::{clamp_inside, masked_log_density, probability, within};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{Error, Result, Shape, Tensor, formula, ops, unwrap};
@@ -118,6 +118,20 @@ impl Distribution for RelaxedBernoulli {
             log_logistic_density(l - y * t) + t.ln() - x.ln() - (-x).ln_1p()
         })?;
         masked_log_density(x, 0, &inside, &density)
+    }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(relaxed_bernoulli_cdf(x = x, t = &self.temperature, l = &self.try_logits()?) => {
+            let inside = x.gt(0.0) & x.lt(1.0);
+            let safe = inside.select(x, 0.5);
+            let value = (t * (safe.ln() - (-safe).ln_1p()) - l).sigmoid();
+            within(x, inside | x.ge(1.0), x.ge(1.0).select(1.0, value), 0.0)
+        })
+    }
+    fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
+        elementwise!(relaxed_bernoulli_icdf(p = p, t = &self.temperature, l = &self.try_logits()?) => {
+            let p = probability(p);
+            ((l + p.ln() - (-p).ln_1p()) / t).sigmoid()
+        })
     }
 }
 

@@ -5,10 +5,10 @@
 //! logarithms of gamma functions are large and cancel.
 
 use pellucid_tensor::formula::Expr;
-use pellucid_tensor::formula::remainders::{
+pub(crate) use pellucid_tensor::formula::remainders::{HALF_LN_2PI, SERIES_BEGIN, remainder, remainder_slope};
+pub(crate) use pellucid_tensor::formula::remainders::{
     digamma_minus_log, log_ratio_minus, polynomial, remainder_coefficients, remainder_of_any,
 };
-pub(crate) use pellucid_tensor::formula::remainders::{HALF_LN_2PI, SERIES_BEGIN, remainder, remainder_slope};
 
 /// Returns ln Γ(x + 1) − (x·ln x − x) for x ≥ 0: 0 at 0, and ½·ln(2πx) + O(1/x) for large x.
 pub(crate) fn log_factorial_excess(x: Expr) -> Expr {
@@ -77,14 +77,14 @@ pub(crate) fn log_gamma_second_difference(z: Expr, h: Expr) -> Expr {
     let is_near = h.lt(0.25 * z);
     let step = is_near.select(h, 0.25 * z);
     // Twice the Taylor terms of even order around z + h.
-    let mut factor = 2.0 * step * step / 2.0;
+    let mut factor = step * step;
     let mut series = 0.0 * z;
     for k in 1..=11 {
         series = series + factor * (z + step).polygamma(2 * k - 1);
         factor = factor * step * step / f64::from((2 * k + 1) * (2 * k + 2));
     }
-    let far = is_near.select(z, h);
-    is_near.select(series, log_gamma_step(z, 2.0 * far) - 2.0 * log_gamma_step(z, far))
+    let distant = is_near.select(z, h);
+    is_near.select(series, log_gamma_step(z, 2.0 * distant) - 2.0 * log_gamma_step(z, distant))
 }
 
 /// Returns ln B(a, b).
@@ -101,7 +101,6 @@ pub(crate) fn shape_divergence_rest(a: Expr, c: Expr) -> Expr {
     let bregman = remainder(q) - remainder(p) - (q - p) * remainder_slope(p);
     let large = bregman - 0.5 * log_ratio_minus((q - p) / p, q / p);
     let (p, q) = (is_large.select(1.0, a), is_large.select(1.0, c));
-    let small =
-        remainder_of_any(q) - remainder_of_any(p) - 0.5 * (q / p).ln() - (q - p) * digamma_minus_log(p);
+    let small = remainder_of_any(q) - remainder_of_any(p) - 0.5 * (q / p).ln() - (q - p) * digamma_minus_log(p);
     is_large.select(large, small)
 }

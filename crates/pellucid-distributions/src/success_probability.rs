@@ -70,7 +70,8 @@ impl SuccessProbability {
     /// Appends an axis of length 1, and replaces the masked probabilities by ½.
     pub(crate) fn column(&self, replaced: &Tensor) -> Result<SuccessProbability> {
         let is_from_probs = self.is_from_probs;
-        let parameter = if is_from_probs { ops::where_(replaced, 0.5, &self.parameter)? } else { self.parameter.clone() };
+        let parameter =
+            if is_from_probs { ops::where_(replaced, 0.5, &self.parameter)? } else { self.parameter.clone() };
         Ok(SuccessProbability { parameter: ops::unsqueeze(&parameter, -1)?, is_from_probs })
     }
 
@@ -125,7 +126,8 @@ impl SuccessProbability {
         })
     }
 
-    /// Returns the probability of at most k successes before the r-th failure, I(r, k + 1) at the probability of failure.
+    /// Returns the probability of at most k successes before the r-th failure: I(r, k + 1) at the probability of
+    /// failure.
     pub(crate) fn count_cdf(&self, r: &Tensor, k: &Tensor) -> Result<Tensor> {
         let float = |x: Tensor| ops::to_dtype(&x, DType::F64);
         let value = ops::betainc_of_pair(r, &ops::add(k, 1.0)?, &float(self.failure()?)?, &float(self.probs()?)?)?;

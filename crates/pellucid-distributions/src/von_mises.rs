@@ -101,8 +101,8 @@ impl Distribution for VonMises {
         elementwise!(von_mises_variance(k = k, ratio = &ratio) => {
             let is_large = k.gt(LARGE);
             let u = is_large.select(k, LARGE).recip();
-            let [whole, difference] = bessel_series(u);
-            is_large.select(difference / whole, 1.0 - ratio)
+            let [total, difference] = bessel_series(u);
+            is_large.select(difference / total, 1.0 - ratio)
         })
     }
 }
@@ -114,14 +114,14 @@ const LARGE: f64 = 30.0;
 /// 9.7.1). All terms are positive.
 fn bessel_series(u: Expr) -> [Expr; 2] {
     let mut terms = [1.0f64, 1.0];
-    let (mut whole, mut difference) = (vec![1.0], vec![0.0]);
+    let (mut total, mut difference) = (vec![1.0], vec![0.0]);
     for k in 1..=20 {
         let odd = f64::from(2 * k - 1);
         for (order, term) in terms.iter_mut().enumerate() {
             *term *= (odd * odd - 4.0 * order as f64) / f64::from(8 * k);
         }
-        whole.push(terms[0]);
+        total.push(terms[0]);
         difference.push(terms[0] - terms[1]);
     }
-    [whole, difference].map(|c| c[..20].iter().rev().fold(0.0 * u + c[20], |sum, &c| sum * u + c))
+    [total, difference].map(|c| c[..20].iter().rev().fold(0.0 * u + c[20], |sum, &c| sum * u + c))
 }

@@ -186,8 +186,8 @@ fn atan2(a: Expr, b: Expr, g: Expr) -> [Option<Expr>; 2] {
 }
 
 /// Returns the density of the gamma distribution, bᵃ⁻¹·e⁻ᵇ / Γ(a). The power is a power for b < 1, where it does not
-/// overflow: its derivatives at 0 exist, unlike the logarithm's. For large a and b, the logarithm is computed from terms
-/// that do not cancel.
+/// overflow: its derivatives at 0 exist, unlike the logarithm's. For large a and b, the logarithm is computed from
+/// terms that do not cancel.
 fn gamma_density(a: Expr, b: Expr) -> Expr {
     let is_small = b.lt(1);
     let is_large = a.ge(SERIES_BEGIN) & b.ge(1);

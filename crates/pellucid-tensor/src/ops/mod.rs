@@ -93,8 +93,9 @@ registry! {
             t, transpose, unsqueeze;
         formula::broadcast: broadcast_tensors, broadcast_to, expand;
         formula::user: map, map_all, map_rows, map_rows_all;
-        elementwise: addcdiv, addcmul, airy_ai, around, betainc, betaincc, clamp, divmod, frexp, gcd, hardtanh, igamma, igammac,
-            isclose, lcm, lerp, logit_with, modf, multigammaln, nan_to_num, nextafter, softshrink, where_, zeta;
+        elementwise: addcdiv, addcmul, airy_ai, around, betainc, betaincc, clamp, divmod, frexp, gcd, hardtanh, igamma,
+            igammac, isclose, lcm, lerp, logit_with, modf, multigammaln, nan_to_num, nextafter, softshrink, where_,
+            zeta;
         shape::diagonal: diag, diag_embed, diagonal, eye, tri, tril, triu;
         shape::join: atleast_1d, atleast_2d, atleast_3d, block_diag, column_stack, dstack, hstack, stack,
             vstack;

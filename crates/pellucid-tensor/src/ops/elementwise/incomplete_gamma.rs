@@ -7,7 +7,6 @@
 
 use super::quadrature::{bound_of_end, end_of_integral, map_nodes};
 use crate::autograd::is_recorded;
-use crate::ops::call::check;
 use crate::ops::formula::map;
 use crate::ops::primitive::copy;
 use crate::tensor::Tensor;
@@ -24,8 +23,7 @@ use pellucid_ir::{DType, Result, formula};
 /// derivative with respect to a is computed in `f64` by quadrature, with a relative error of about 1e-13.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch); [`Error::DTypeMismatch`](pellucid_ir::Error::DTypeMismatch)
-/// for integers if a requires a gradient.
+/// [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch).
 #[tensor_method]
 pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
     if !is_recorded(&[a]) {
@@ -56,12 +54,12 @@ pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
 
 /// Applies a formula of a, x and the nodes, which computes in `f64` and therefore has the bits of the primitive.
 fn with_shape_gradient(op: &'static str, formula: &Formula, a: &Tensor, x: &Tensor) -> Result<Tensor> {
-    check::floats(op, &[a, x])?;
     copy::to_dtype(&map_nodes(op, formula, &[a, x])?, DType::promote(a.dtype(), x.dtype()))
 }
 
-/// Returns the derivative of ln x with respect to a for the quantile x of Gamma(a, 1) at a fixed probability, from a and
-/// y = ln x, in `f64`. It is −(∂P/∂a) / (x·p(x)) for the density p (implicit reparametrization; Figurnov et al. 2018).
+/// Returns the derivative of ln x with respect to a for the quantile x of Gamma(a, 1) at a fixed probability, from a
+/// and y = ln x, in `f64`. It is −(∂P/∂a) / (x·p(x)) for the density p (implicit reparametrization; Figurnov et al.
+/// 2018).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch).
