@@ -8,6 +8,7 @@ use crate::success_probability::{SuccessProbability, trial_properties, trials};
 use crate::support::{log_density, probability, within};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Result, Shape, Tensor, ops, unwrap};
+use std::f64::consts::PI;
 
 trials! {
     /// The Bernoulli distribution: 1 with probability p, else 0.
@@ -42,10 +43,10 @@ impl Distribution for Bernoulli {
         Constraint::Boolean
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        ops::bernoulli(&ops::broadcast_to(&self.success.probs.detach(), shape.clone())?)
+        ops::bernoulli(&ops::broadcast_to(&self.success.probs()?.detach(), shape.clone())?)
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let p = &self.success.probs;
+        let p = self.success.parameter();
         let successes = elementwise!(bernoulli_successes(x = x, p = p) => is_outcome(x).select(x, 0.0 * p))?;
         let value = self.success.log_likelihood(&successes, &ops::sub(1.0, &successes)?)?;
         elementwise!(bernoulli_log_prob(x = x, value = &value) => log_density(x, is_outcome(x), value))
@@ -59,7 +60,7 @@ impl Distribution for Bernoulli {
         self.success.entropy()
     }
     fn try_mean(&self) -> Result<Tensor> {
-        Ok(self.success.probs.clone())
+        self.success.probs()
     }
     fn try_variance(&self) -> Result<Tensor> {
         self.success.variance()
@@ -89,38 +90,67 @@ impl ContinuousBernoulli {
 }
 
 /// Below this |l|, functions of the log odds are computed by their series at 0.
-const SMALL_LOGIT: f64 = 1e-2;
+const SMALL_LOGIT: f64 = 1.0;
 
-/// Returns f(l) for a function with a removable singularity at 0. Near 0, a polynomial in l² replaces `f`.
-fn with_series(l: Expr, f: impl Fn(Expr) -> Expr, coefficients: &[f64]) -> Expr {
+/// The number of terms of a series of l² that have the precision of `f64`.
+const TERMS: usize = 17;
+
+/// Returns f(l) for a function with a removable singularity at 0. Near 0, the polynomial Σ c(k)·l²ᵏ replaces `f`.
+fn with_series(l: Expr, f: impl Fn(Expr) -> Expr, coefficient: impl Fn(usize) -> f64) -> Expr {
     let is_small = l.abs().lt(SMALL_LOGIT);
     let small = is_small.select(l, 0.0);
-    let (first, rest) = coefficients.split_last().expect("a series must have a coefficient");
     let square = small * small;
-    let series = rest.iter().rev().fold(0.0 * square + *first, |sum, &c| sum * square + c);
+    let series = (0..TERMS).rev().fold(0.0 * square, |sum, k| sum * square + coefficient(k));
     is_small.select(series, f(is_small.select(1.0, l)))
+}
+
+/// Returns B₂ₖ/(2k)! for the Bernoulli numbers, k ≥ 1: ±2·ζ(2k)/(2π)²ᵏ.
+fn bernoulli_ratio(k: usize) -> f64 {
+    let zeta = match k {
+        1 => PI.powi(2) / 6.0,
+        2 => PI.powi(4) / 90.0,
+        3 => PI.powi(6) / 945.0,
+        _ => (1..=200).rev().map(|n| f64::from(n).powi(-2 * k as i32)).sum(),
+    };
+    let sign = if k % 2 == 1 { 2.0 } else { -2.0 };
+    sign * zeta / (2.0 * PI).powi(2 * k as i32)
 }
 
 /// Returns ln C(λ).
 pub(crate) fn log_normalizer(l: Expr) -> Expr {
-    let coefficients = [std::f64::consts::LN_2, 1.0 / 12.0, -7.0 / 1440.0, 31.0 / 90720.0];
-    with_series(l, |l| (l / (0.5 * l).tanh()).ln(), &coefficients)
+    let coefficient = |k: usize| match k {
+        0 => std::f64::consts::LN_2,
+        k => (2f64.powi(2 * k as i32 - 1) - 1.0) * bernoulli_ratio(k) / k as f64,
+    };
+    with_series(l, |l| (l / (0.5 * l).tanh()).ln(), coefficient)
 }
 
 /// Returns the mean of x − ½.
 pub(crate) fn centred_mean(l: Expr) -> Expr {
-    let coefficients = [1.0 / 12.0, -1.0 / 720.0, 1.0 / 30240.0, -1.0 / 1_209_600.0];
-    l * with_series(l, |l| (0.5 / (0.5 * l).tanh() - l.recip()) / l, &coefficients)
+    l * with_series(l, |l| (0.5 / (0.5 * l).tanh() - l.recip()) / l, |k| bernoulli_ratio(k + 1))
 }
 
 /// Returns the variance.
 pub(crate) fn variance(l: Expr) -> Expr {
-    let coefficients = [1.0 / 12.0, -1.0 / 240.0, 1.0 / 6048.0, -1.0 / 172_800.0];
     let f = |l: Expr| {
         let s = 2.0 * (0.5 * l).sinh();
         (l * l).recip() - (s * s).recip()
     };
-    with_series(l, f, &coefficients)
+    with_series(l, f, |k| (2 * k + 1) as f64 * bernoulli_ratio(k + 1))
+}
+
+/// Returns the entropy, ln(sinh(l/2)/(l/2)) − l·m for the mean m of x − ½.
+fn entropy(l: Expr) -> Expr {
+    let f = |l: Expr| {
+        let l = l.abs();
+        let decay = (-l).exp_m1();
+        (-decay).ln() - l.ln() + 1.0 + l * (-l).exp() / decay
+    };
+    let coefficient = |k: usize| match k {
+        0 => 0.0,
+        k => (0.5 / k as f64 - 1.0) * bernoulli_ratio(k),
+    };
+    with_series(l, f, coefficient)
 }
 
 impl Distribution for ContinuousBernoulli {
@@ -130,15 +160,15 @@ impl Distribution for ContinuousBernoulli {
         Constraint::UnitInterval
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        self.try_icdf(&open_uniform(&self.success.probs, shape)?)
+        self.try_icdf(&open_uniform(self.success.parameter(), shape)?)
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let (log_success, log_failure) = (&self.success.log_success, &self.success.log_failure);
-        elementwise!(continuous_bernoulli_log_prob(x = x, log_success = log_success, log_failure = log_failure) => {
+        let (log_success, log_failure) = (&self.success.log_success()?, &self.success.log_failure()?);
+        let inputs = [x, &self.try_logits()?, log_success, log_failure];
+        elementwise!(continuous_bernoulli_log_prob(x = inputs[0], l = inputs[1], success = inputs[2], rest = inputs[3]) => {
             let inside = x.ge(0.0) & x.le(1.0);
             let share = inside.select(x, 0.5);
-            let value = share * log_success + (1.0 - share) * log_failure + log_normalizer(log_success - log_failure);
-            log_density(x, inside, value)
+            log_density(x, inside, share * success + (1.0 - share) * rest + log_normalizer(l))
         })
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
@@ -160,20 +190,19 @@ impl Distribution for ContinuousBernoulli {
             let p = probability(p);
             let is_small = l.abs().lt(1e-4);
             let safe_l = is_small.select(1.0, l);
-            let m = -safe_l.abs();
-            let is_positive = safe_l.gt(0.0);
-            let y = (is_positive.select(1.0 - p, p) * m.exp_m1()).ln_1p() / m;
+            let growth = safe_l.exp_m1();
+            let is_finite = growth.lt(f64::INFINITY);
+            let (moderate, huge) = (is_finite.select(safe_l, 1.0), is_finite.select(1.0, safe_l));
+            let quantile = (p * moderate.exp_m1()).ln_1p() / moderate;
+            // 1 + ln(p + (1 − p)·e⁻ˡ)/l.
+            let limit = 1.0 + ((1.0 - p) * (-huge).exp_m1()).ln_1p() / huge;
             let c = p * (1.0 - p);
             let series = p + c * l * 0.5 + c * (1.0 - 2.0 * p) * l * l / 6.0;
-            is_small.select(series, is_positive.select(1.0 - y, y))
+            is_small.select(series, is_finite.select(quantile, limit))
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
-        let (log_success, log_failure) = (&self.success.log_success, &self.success.log_failure);
-        elementwise!(continuous_bernoulli_entropy(log_success = log_success, log_failure = log_failure) => {
-            let mean = 0.5 + centred_mean(log_success - log_failure);
-            -mean * log_success - (1.0 - mean) * log_failure - log_normalizer(log_success - log_failure)
-        })
+        elementwise!(continuous_bernoulli_entropy(l = &self.try_logits()?) => entropy(l))
     }
     fn try_mean(&self) -> Result<Tensor> {
         elementwise!(continuous_bernoulli_mean(l = &self.try_logits()?) => 0.5 + centred_mean(l))

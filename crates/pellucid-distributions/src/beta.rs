@@ -6,7 +6,7 @@ use crate::gamma::standard_gamma_entropy;
 use crate::gamma_quantile::sample_log_gamma;
 use crate::noise::properties;
 use crate::parameters::{elementwise, family, float_tensors};
-use crate::stirling::{HALF_LN_2PI, SERIES_BEGIN, deviance, log_factorial_excess, remainder};
+use crate::stirling::{HALF_LN_2PI, SERIES_BEGIN, deviance, log_beta, log_factorial_excess, remainder};
 use crate::support::{clamp_inside, log_density, masked_log_density, xlog1py, xlogy};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::formula::Expr;
@@ -32,11 +32,6 @@ family! {
         /// Returns b.
         concentration0: Positive,
     }
-}
-
-/// Returns ln B(a, b).
-pub(crate) fn log_beta(a: Expr, b: Expr) -> Expr {
-    a.lgamma() + b.lgamma() - (a + b).lgamma()
 }
 
 /// Returns the logarithm of the density at x in [0, 1]. For large a and b, all terms are small near the mode.
@@ -78,6 +73,10 @@ impl Distribution for Beta {
             log_density(x, inside, log_beta_density(a, b, inside.select(x, 0.5)))
         })
     }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        let share = elementwise!(beta_share(x = x, a = &self.concentration1) => (0.0 * a + x).clamp(0.0, 1.0))?;
+        ops::betainc(&self.concentration1, &self.concentration0, &share)
+    }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(beta_entropy(a = &self.concentration1, b = &self.concentration0) => {
             beta_entropy(a, b)
@@ -89,7 +88,7 @@ impl Distribution for Beta {
     fn try_variance(&self) -> Result<Tensor> {
         elementwise!(beta_variance(a = &self.concentration1, b = &self.concentration0) => {
             let sum = a + b;
-            a * b / (sum * sum * (sum + 1.0))
+            (a / sum) * (b / sum) / (sum + 1.0)
         })
     }
 }
@@ -198,7 +197,7 @@ impl Distribution for Dirichlet {
         let variance = formula! {
             static dirichlet_variance(a) = {
                 let sum = a.row_sum();
-                a * (sum - a) / (sum * sum * (sum + 1.0))
+                (a / sum) * ((sum - a) / sum) / (sum + 1.0)
             };
         };
         ops::map_rows(variance, &[&self.concentration], &[], -1)

@@ -12,13 +12,13 @@ use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops, unwrap};
 
-/// Class probabilities along the last axis, and their logarithms.
+/// The parameter of class probabilities along the last axis. The probabilities and their logarithms are computed from
+/// it in every call, so that every result has its own graph.
 #[derive(Clone, Debug)]
 pub(crate) struct ClassProbabilities {
-    pub(crate) probs: Tensor,
-    pub(crate) logs: Tensor,
-    /// The weights, if the distribution was created from weights and not from logits.
-    weights: Option<Tensor>,
+    parameter: Tensor,
+    /// True if the parameter is a tensor of weights, false if it is a tensor of logits.
+    is_from_weights: bool,
 }
 
 /// Returns x, or 0 for a class whose log probability is −∞.
@@ -46,32 +46,50 @@ impl ClassProbabilities {
                 return Err(Error::invalid(op, "`probs` must have a positive sum along the last axis"));
             }
         }
-        let normalized = formula! { static class_probs(p) = p / p.row_sum(); };
-        let probs = ops::map_rows(normalized, &[&weights], &[], -1)?;
-        let logs = formula! {
-            static class_logs(p) = (p / p.row_sum()).ln();
-            d p = quotient(g, p) - g.row_sum() / p.row_sum();
-        };
-        let logs = ops::map_rows(logs, &[&weights], &[], -1)?;
-        Ok(ClassProbabilities { logs, probs, weights: Some(weights) })
+        Ok(ClassProbabilities { parameter: weights, is_from_weights: true })
     }
 
-    /// Computes the softmax of log weights.
+    /// Returns the softmax of log weights.
     pub(crate) fn from_logits(op: &'static str, logits: TensorOrScalar<'_>) -> Result<ClassProbabilities> {
         let [logits] = float_tensors(op, [("logits", logits)])?;
         ClassProbabilities::check_classes(op, "logits", &logits)?;
         // −∞ masks a class. The maximum is finite if at least one logit is finite and no logit is ∞ or NaN.
         Constraint::Real.check(op, "logits", &ops::max(&logits, -1)?)?;
-        let (probs, logs) = (ops::softmax(&logits, -1)?, ops::log_softmax(&logits, -1)?);
-        Ok(ClassProbabilities { probs, logs, weights: None })
+        Ok(ClassProbabilities { parameter: logits, is_from_weights: false })
+    }
+
+    /// Returns the parameter, which has the shape and the dtype of all derived values.
+    pub(crate) fn parameter(&self) -> &Tensor {
+        &self.parameter
+    }
+
+    /// Returns the weights, if the distribution was created from weights and not from logits.
+    fn weights(&self) -> Option<&Tensor> {
+        self.is_from_weights.then_some(&self.parameter)
+    }
+
+    /// Returns the probabilities.
+    pub(crate) fn probs(&self) -> Result<Tensor> {
+        let Some(weights) = self.weights() else { return ops::softmax(&self.parameter, -1) };
+        ops::map_rows(formula! { static class_probs(p) = p / p.row_sum(); }, &[weights], &[], -1)
+    }
+
+    /// Returns the logarithms of the probabilities.
+    pub(crate) fn logs(&self) -> Result<Tensor> {
+        let Some(weights) = self.weights() else { return ops::log_softmax(&self.parameter, -1) };
+        let logs = formula! {
+            static class_logs(p) = (p / p.row_sum()).ln();
+            d p = quotient(g, p) - g.row_sum() / p.row_sum();
+        };
+        ops::map_rows(logs, &[weights], &[], -1)
     }
 
     pub(crate) fn batch_shape(&self) -> Shape {
-        batch_and_event(self.probs.shape()).0
+        batch_and_event(self.parameter.shape()).0
     }
 
     pub(crate) fn event_shape(&self) -> Shape {
-        batch_and_event(self.probs.shape()).1
+        batch_and_event(self.parameter.shape()).1
     }
 
     pub(crate) fn classes(&self) -> usize {
@@ -81,7 +99,7 @@ impl ClassProbabilities {
     /// Returns −Σ p·ln p. Its derivative with respect to a weight of 0 is infinite. It is 0 with respect to a logarithm
     /// of −∞.
     pub(crate) fn entropy(&self) -> Result<Tensor> {
-        if let Some(weights) = &self.weights {
+        if let Some(weights) = self.weights() {
             let entropy = formula! {
                 static entropy_of_weights(p) = (-zero_times(p / p.row_sum(), (p / p.row_sum()).ln())).row_sum();
                 d p = g * (p.row_sum().ln() - p.ln() - y) / p.row_sum();
@@ -89,12 +107,12 @@ impl ClassProbabilities {
             return ops::squeeze(&ops::map_rows(entropy, &[weights], &[], -1)?, -1);
         }
         let entropy = formula! { static categorical_entropy(l) = (-(l.exp() * unmasked(l, l))).row_sum(); };
-        ops::squeeze(&ops::map_rows(entropy, &[&self.logs], &[], -1)?, -1)
+        ops::squeeze(&ops::map_rows(entropy, &[&self.logs()?], &[], -1)?, -1)
     }
 
     /// Returns Σ p·(ln p − ln q).
     pub(crate) fn divergence(&self, q: &ClassProbabilities) -> Result<Tensor> {
-        if let (Some(p), Some(q)) = (&self.weights, &q.weights) {
+        if let (Some(p), Some(q)) = (self.weights(), q.weights()) {
             let sum = formula! {
                 static kl_of_weights(p, q) = {
                     let (a, b) = (p / p.row_sum(), q / q.row_sum());
@@ -105,23 +123,23 @@ impl ClassProbabilities {
             };
             return ops::squeeze(&ops::map_rows(sum, &[p, q], &[], -1)?, -1);
         }
-        if self.weights.is_some() || q.weights.is_some() {
-            return ops::neg(&ops::add(&self.entropy()?, &q.weighted_logs(&self.probs)?)?);
+        if self.is_from_weights || q.is_from_weights {
+            return ops::neg(&ops::add(&self.entropy()?, &q.weighted_logs(&self.probs()?)?)?);
         }
         let sum = formula! {
             static kl_categorical(a, b) = (a.exp() * (unmasked(a, a) - unmasked(a, b))).row_sum();
         };
-        ops::squeeze(&ops::map_rows(sum, &[&self.logs, &q.logs], &[], -1)?, -1)
+        ops::squeeze(&ops::map_rows(sum, &[&self.logs()?, &q.logs()?], &[], -1)?, -1)
     }
 
     /// Returns Σ x·ln p over the classes; 0·(−∞) is 0.
     fn weighted_logs(&self, x: &Tensor) -> Result<Tensor> {
-        if let Some(weights) = &self.weights {
+        if let Some(weights) = self.weights() {
             let sum = formula! { static weighted_logs_of_weights(x, p) = xlogy(x, p / p.row_sum()).row_sum(); };
             return ops::squeeze(&ops::map_rows(sum, &[x, weights], &[], -1)?, -1);
         }
         let sum = formula! { static weighted_class_logs(x, l) = zero_times(x, l).row_sum(); };
-        ops::squeeze(&ops::map_rows(sum, &[x, &self.logs], &[], -1)?, -1)
+        ops::squeeze(&ops::map_rows(sum, &[x, &self.logs()?], &[], -1)?, -1)
     }
 
     /// Returns the log probability of the selected class of each row, for an index `[.., 1]` and the shape of rows
@@ -131,18 +149,18 @@ impl ClassProbabilities {
             let rows = ops::broadcast_to(x, rows.clone())?;
             ops::squeeze(&ops::take_along_axis(&rows, index, -1)?, -1)
         };
-        match &self.weights {
+        match self.weights() {
             Some(weights) => {
                 let (chosen, total) = (choose(weights)?, ops::sum(weights, -1)?);
                 elementwise!(chosen_class_log(w = &chosen, total = &total) => (w / total).ln())
             }
-            None => choose(&self.logs),
+            None => choose(&self.logs()?),
         }
     }
 
     /// Returns Σ (ln xₖ! − xₖ·ln pₖ) − (n·ln n − n) over the classes, for counts x.
     fn deviance_and_excess(&self, x: &Tensor) -> Result<Tensor> {
-        let sum = match &self.weights {
+        let sum = match self.weights() {
             Some(weights) => {
                 let sum = formula! {
                     static multinomial_deviance_of_weights(x, p) =
@@ -158,7 +176,7 @@ impl ClassProbabilities {
                         (deviance_with(x, n * p, share.ln() - l) + log_factorial_excess(x)).row_sum()
                     };
                 };
-                ops::map_rows(sum, &[x, &self.probs, &self.logs], &[], -1)?
+                ops::map_rows(sum, &[x, &self.probs()?, &self.logs()?], &[], -1)?
             }
         };
         ops::squeeze(&sum, -1)
@@ -166,7 +184,7 @@ impl ClassProbabilities {
 
     /// Draws `count` classes (`i64`) for each element of `shape`, along a last axis.
     fn draw(&self, shape: &Shape, count: usize) -> Result<Tensor> {
-        let probs = ops::broadcast_to(&self.probs.detach(), joined(shape, &[self.classes()]))?;
+        let probs = ops::broadcast_to(&self.probs()?.detach(), joined(shape, &[self.classes()]))?;
         ops::multinomial(&probs, count, true)
     }
 }
@@ -205,13 +223,21 @@ macro_rules! class_parameters {
             }
 
             /// Returns the probabilities, `[batch.., K]`.
-            pub fn probs(&self) -> &Tensor {
-                &self.classes.probs
+            ///
+            /// # Errors
+            /// [`Error::OutOfMemory`].
+            #[panicking_form]
+            pub fn try_probs(&self) -> Result<Tensor> {
+                self.classes.probs()
             }
 
             /// Returns the logarithms of the probabilities, `[batch.., K]`.
-            pub fn logits(&self) -> &Tensor {
-                &self.classes.logs
+            ///
+            /// # Errors
+            /// [`Error::OutOfMemory`].
+            #[panicking_form]
+            pub fn try_logits(&self) -> Result<Tensor> {
+                self.classes.logs()
             }
 
             #[allow(dead_code)]
@@ -308,7 +334,7 @@ impl Distribution for OneHotCategorical {
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
         let class = ops::squeeze(&self.classes.draw(shape, 1)?, -1)?;
-        ops::to_dtype(&ops::one_hot(&class, self.classes.classes())?, self.classes.probs.dtype())
+        ops::to_dtype(&ops::one_hot(&class, self.classes.classes())?, self.classes.parameter().dtype())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let inside = self.support().try_contains(x)?;
@@ -319,10 +345,10 @@ impl Distribution for OneHotCategorical {
         self.classes.entropy()
     }
     fn try_mean(&self) -> Result<Tensor> {
-        Ok(self.classes.probs.clone())
+        self.classes.probs()
     }
     fn try_variance(&self) -> Result<Tensor> {
-        elementwise!(one_hot_variance(p = &self.classes.probs) => p * (1.0 - p))
+        elementwise!(one_hot_variance(p = &self.classes.probs()?) => p * (1.0 - p))
     }
 }
 
@@ -369,20 +395,20 @@ impl Distribution for Multinomial {
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
         let drawn = ops::one_hot(&self.classes.draw(shape, self.total_count)?, self.classes.classes())?;
-        ops::sum(&ops::to_dtype(&drawn, self.classes.probs.dtype())?, -2)
+        ops::sum(&ops::to_dtype(&drawn, self.classes.parameter().dtype())?, -2)
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let inside = self.support().try_contains(x)?;
         let safe = &ops::where_(&ops::unsqueeze(&inside, -1)?, x, 0.0)?;
         // Computes ln n! − Σ ln xₖ! + Σ xₖ·ln pₖ from terms that do not cancel for large n.
-        let n = ops::full(Shape::scalar(), self.total_count as f64, self.classes.probs.dtype())?;
+        let n = ops::full(Shape::scalar(), self.total_count as f64, self.classes.parameter().dtype())?;
         let excess = elementwise!(log_factorial_excess_of_total(n = &n) => log_factorial_excess(n))?;
         masked_log_density(x, 1, &inside, &ops::sub(&excess, &self.classes.deviance_and_excess(safe)?)?)
     }
     /// Returns n·H − ln n! + Σₖ E[ln xₖ!], where H is the entropy of one draw.
     fn try_entropy(&self) -> Result<Tensor> {
-        let (n, dtype) = (self.total_count as f64, self.classes.probs.dtype());
-        let marginal = Binomial::try_new(self.total_count, &ops::unsqueeze(&self.classes.probs, -1)?)?;
+        let (n, dtype) = (self.total_count as f64, self.classes.parameter().dtype());
+        let marginal = Binomial::try_new(self.total_count, &ops::unsqueeze(&self.classes.probs()?, -1)?)?;
         let counts = ops::arange(0, self.total_count as i64 + 1, 1, dtype)?;
         let expected = ops::mul(&ops::exp(&marginal.try_log_prob(&counts)?)?, &ops::lgamma(&ops::add(&counts, 1.0)?)?)?;
         let expected = ops::sum(&expected, [-2, -1])?;
@@ -390,10 +416,10 @@ impl Distribution for Multinomial {
         ops::add(&ops::sub(&ops::mul(&self.classes.entropy()?, n)?, &orders)?, &expected)
     }
     fn try_mean(&self) -> Result<Tensor> {
-        ops::mul(&self.classes.probs, self.total_count as f64)
+        ops::mul(&self.classes.probs()?, self.total_count as f64)
     }
     fn try_variance(&self) -> Result<Tensor> {
-        let variance = elementwise!(multinomial_variance(p = &self.classes.probs) => p * (1.0 - p))?;
+        let variance = elementwise!(multinomial_variance(p = &self.classes.probs()?) => p * (1.0 - p))?;
         ops::mul(&variance, self.total_count as f64)
     }
 }

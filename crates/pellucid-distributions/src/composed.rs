@@ -134,7 +134,7 @@ impl<D: Distribution> MixtureSameFamily<D> {
     /// [`Error::ShapeMismatch`] unless the shapes of weights and components are equal.
     #[panicking_form]
     pub fn try_new(mixture: Categorical, components: D) -> Result<MixtureSameFamily<D>> {
-        let (weights, batch) = (mixture.probs().shape(), components.batch_shape());
+        let (weights, batch) = (mixture.class_probabilities().parameter().shape(), components.batch_shape());
         let last = |shape: &Shape| shape.last().copied();
         let fits = batch.broadcast(weights).is_some_and(|common| common == batch) && last(weights) == last(&batch);
         if !fits {
@@ -161,7 +161,7 @@ impl<D: Distribution> MixtureSameFamily<D> {
 
     /// Returns Σ pₖ·xₖ over the components of x, `[.., K, event..]`.
     fn average(&self, x: &Tensor) -> Result<Tensor> {
-        let mut probs = self.mixture.probs().clone();
+        let mut probs = self.mixture.try_probs()?;
         for _ in 0..self.components.event_shape().rank() {
             probs = ops::unsqueeze(&probs, -1)?;
         }
@@ -198,11 +198,11 @@ impl<D: Distribution> Distribution for MixtureSameFamily<D> {
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let component_values = self.components.try_log_prob(&ops::unsqueeze(x, self.axis())?)?;
-        ops::logsumexp(&ops::add(self.mixture.logits(), &component_values)?, -1)
+        ops::logsumexp(&ops::add(&self.mixture.try_logits()?, &component_values)?, -1)
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
         let component_values = self.components.try_cdf(&ops::unsqueeze(x, self.axis())?)?;
-        ops::sum(&ops::mul(self.mixture.probs(), &component_values)?, -1)
+        ops::sum(&ops::mul(&self.mixture.try_probs()?, &component_values)?, -1)
     }
     fn try_mean(&self) -> Result<Tensor> {
         self.average(&self.components.try_mean()?)

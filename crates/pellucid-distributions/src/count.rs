@@ -46,15 +46,15 @@ impl Distribution for Binomial {
     trial_properties!("binomial", rsample: false);
 
     fn support(&self) -> Constraint {
-        Constraint::IntegerUpTo(Tensor::scalar(self.total_count as f64, self.success.probs.dtype()))
+        Constraint::IntegerUpTo(Tensor::scalar(self.total_count as f64, self.success.parameter().dtype()))
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        let probs = ops::unsqueeze(&self.success.probs.detach(), -1)?;
+        let probs = ops::unsqueeze(&self.success.probs()?.detach(), -1)?;
         let trials = ops::bernoulli(&ops::broadcast_to(&probs, joined(shape, &[self.total_count]))?)?;
         ops::sum(&trials, -1)
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let n = &ops::full(Shape::scalar(), self.total_count as f64, self.success.probs.dtype())?;
+        let n = &ops::full(Shape::scalar(), self.total_count as f64, self.success.parameter().dtype())?;
         let successes = elementwise!(binomial_successes(x = x, n = n) => (is_count(x) & x.le(n)).select(x, 0.0))?;
         let deviance = self.success.deviance(&successes, &ops::sub(n, &successes)?)?;
         elementwise!(binomial_log_prob(x = x, k = &successes, n = n, deviance = &deviance) => {
@@ -62,8 +62,16 @@ impl Distribution for Binomial {
             log_density(x, is_count(x) & x.le(n), choices - deviance)
         })
     }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        let n = &ops::full(Shape::scalar(), self.total_count as f64, self.success.parameter().dtype())?;
+        let given = elementwise!(binomial_counts(x = x, n = n) => (x.ge(0.0) & x.lt(n)).select(x.floor(), 0.0))?;
+        let rest = ops::sub(n, &given)?;
+        // Without a trial, no count is between 0 and n.
+        let value = self.success.count_cdf(&ops::maximum(&rest, 1.0)?, &given)?;
+        elementwise!(binomial_cdf(x = x, n = n, value = &value) => within(x, x.ge(0.0), x.ge(n).select(1.0, value), 0.0))
+    }
     fn try_entropy(&self) -> Result<Tensor> {
-        let dtype = self.success.probs.dtype();
+        let dtype = self.success.parameter().dtype();
         let counts = ops::arange(0, self.total_count as i64 + 1, 1, dtype)?;
         let is_certain = self.success.is_certain()?;
         let column = Binomial { total_count: self.total_count, success: self.success.column(&is_certain)? };
@@ -74,7 +82,7 @@ impl Distribution for Binomial {
         ops::where_(&is_certain, &trials, &sum)
     }
     fn try_mean(&self) -> Result<Tensor> {
-        ops::mul(&self.success.probs, self.total_count as f64)
+        ops::mul(&self.success.probs()?, self.total_count as f64)
     }
     fn try_variance(&self) -> Result<Tensor> {
         ops::mul(&self.success.variance()?, self.total_count as f64)
@@ -107,31 +115,31 @@ impl Distribution for Geometric {
         Constraint::NonNegativeInteger
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        let u = open_uniform_f64(&self.success.probs, shape)?;
-        let log_failure = &self.success.log_failure.detach();
+        let u = open_uniform_f64(self.success.parameter(), shape)?;
+        let log_failure = &self.success.log_failure()?.detach();
         let x = elementwise!(geometric_sample(u = &u, log_failure = log_failure) => (u.ln() / log_failure).floor())?;
         ops::to_dtype(&x, log_failure.dtype())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let p = &self.success.probs;
+        let p = self.success.parameter();
         let failures = elementwise!(geometric_failures(x = x, p = p) => is_count(x).select(x, 0.0 * p))?;
         let value = self.success.log_likelihood(&ops::ones_like(p)?, &failures)?;
         elementwise!(geometric_log_prob(x = x, value = &value) => log_density(x, is_count(x), value))
     }
     fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
-        elementwise!(geometric_cdf(x = x, log_failure = &self.success.log_failure) => {
+        elementwise!(geometric_cdf(x = x, log_failure = &self.success.log_failure()?) => {
             let inside = x.ge(0.0);
             within(x, inside, -((inside.select(x, 0.0).floor() + 1.0) * log_failure).exp_m1(), 0.0)
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {
-        ops::div(&self.success.entropy()?, &self.success.probs)
+        ops::div(&self.success.entropy()?, &self.success.probs()?)
     }
     fn try_mean(&self) -> Result<Tensor> {
-        ops::div(&self.success.failure()?, &self.success.probs)
+        ops::div(&self.success.failure()?, &self.success.probs()?)
     }
     fn try_variance(&self) -> Result<Tensor> {
-        elementwise!(geometric_variance(p = &self.success.probs, q = &self.success.failure()?) => q / (p * p))
+        elementwise!(geometric_variance(p = &self.success.probs()?, q = &self.success.failure()?) => q / (p * p))
     }
 }
 
@@ -167,7 +175,7 @@ impl NegativeBinomial {
         let count = ("total_count", total_count.into(), Constraint::Positive);
         let probs = ("probs", probs.into(), Constraint::ProbabilityBelowOne);
         let [total_count, probs] = broadcast_parameters("negative_binomial", [count, probs])?;
-        Ok(NegativeBinomial { total_count, success: SuccessProbability::from_probs(probs)? })
+        Ok(NegativeBinomial { total_count, success: SuccessProbability::from_probs(probs) })
     }
 
     /// Creates the distribution from the number of failures r and the log odds of success, which broadcast.
@@ -184,7 +192,7 @@ impl NegativeBinomial {
         let count = ("total_count", total_count.into(), Constraint::Positive);
         let [total_count, logits] =
             broadcast_parameters("negative_binomial", [count, ("logits", logits.into(), LOGITS)])?;
-        Ok(NegativeBinomial { total_count, success: SuccessProbability::from_logits(&logits)? })
+        Ok(NegativeBinomial { total_count, success: SuccessProbability::from_logits(logits) })
     }
 
     /// Returns r, the number of failures.
@@ -193,8 +201,12 @@ impl NegativeBinomial {
     }
 
     /// Returns the probability of success.
-    pub fn probs(&self) -> &Tensor {
-        &self.success.probs
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_probs(&self) -> Result<Tensor> {
+        self.success.probs()
     }
 }
 
@@ -220,12 +232,22 @@ impl Distribution for NegativeBinomial {
             log_density(x, is_count(x), (r / n).ln() + choices - deviance)
         })
     }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        let r = &self.total_count;
+        let successes = elementwise!(negative_binomial_counts(x = x, r = r) => {
+            (x.ge(0.0) & x.lt(f64::INFINITY)).select(x.floor(), 0.0 * r)
+        })?;
+        let value = self.success.count_cdf(r, &successes)?;
+        elementwise!(negative_binomial_cdf(x = x, value = &value) => {
+            within(x, x.ge(0.0), x.eq(f64::INFINITY).select(1.0, value), 0.0)
+        })
+    }
     fn try_mean(&self) -> Result<Tensor> {
-        let (r, p, q) = (&self.total_count, &self.success.probs, &self.success.failure()?);
+        let (r, p, q) = (&self.total_count, &self.success.probs()?, &self.success.failure()?);
         elementwise!(negative_binomial_mean(r = r, p = p, q = q) => r * p / q)
     }
     fn try_variance(&self) -> Result<Tensor> {
-        let (r, p, q) = (&self.total_count, &self.success.probs, &self.success.failure()?);
+        let (r, p, q) = (&self.total_count, &self.success.probs()?, &self.success.failure()?);
         elementwise!(negative_binomial_variance(r = r, p = p, q = q) => r * p / (q * q))
     }
 }

@@ -5,6 +5,7 @@ use crate::distribution::Distribution;
 use crate::location_scale::EULER_GAMMA;
 use crate::noise::{open_uniform, properties};
 use crate::parameters::{elementwise, family};
+use crate::stirling::log_gamma_second_difference;
 use crate::support::{clamp_inside, log_density, probability, within, xlogy};
 use pellucid_tensor::{Result, Shape, Tensor, unwrap};
 
@@ -124,7 +125,7 @@ impl Distribution for Weibull {
         elementwise!(weibull_variance(scale = &self.scale, k = &self.concentration) => {
             // Computes Γ(1 + 2/k) − Γ(1 + 1/k)² without cancellation for large k.
             let twice_log_mean = 2.0 * (1.0 + k.recip()).lgamma();
-            let ratio = (1.0 + 2.0 * k.recip()).lgamma() - twice_log_mean;
+            let ratio = log_gamma_second_difference(0.0 * k + 1.0, k.recip());
             scale * scale * twice_log_mean.exp() * ratio.exp_m1()
         })
     }

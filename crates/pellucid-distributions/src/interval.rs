@@ -5,6 +5,7 @@ use crate::distribution::Distribution;
 use crate::location_scale::EULER_GAMMA;
 use crate::noise::{open_uniform, properties};
 use crate::parameters::{broadcast_parameters, elementwise, family};
+use crate::stirling::{log_gamma_second_difference, log_gamma_step};
 use crate::support::{clamp_inside, log_density, probability, xlogy, zero_times};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::formula::Expr;
@@ -120,10 +121,10 @@ fn log_1m_power(x: Expr, a: Expr) -> Expr {
     is_inner.select(is_small.select(small, large), x.le(0.0).select(0.0, f64::NEG_INFINITY))
 }
 
-/// Returns E[xⁿ] = b·B(1 + n/a, b).
-fn moment(n: f64, a: Expr, b: Expr) -> Expr {
-    let c = 1.0 + n / a;
-    (c.lgamma() + (b + 1.0).lgamma() - (c + b).lgamma()).exp()
+/// Returns ln E[x], where E[x] = b·B(1 + 1/a, b).
+fn log_mean(a: Expr, b: Expr) -> Expr {
+    let step = a.recip();
+    (1.0 + step).lgamma() - log_gamma_step(1.0 + b, step)
 }
 
 impl Distribution for Kumaraswamy {
@@ -162,12 +163,14 @@ impl Distribution for Kumaraswamy {
         })
     }
     fn try_mean(&self) -> Result<Tensor> {
-        elementwise!(kumaraswamy_mean(a = &self.concentration1, b = &self.concentration0) => moment(1.0, a, b))
+        elementwise!(kumaraswamy_mean(a = &self.concentration1, b = &self.concentration0) => log_mean(a, b).exp())
     }
     fn try_variance(&self) -> Result<Tensor> {
         elementwise!(kumaraswamy_variance(a = &self.concentration1, b = &self.concentration0) => {
-            let mean = moment(1.0, a, b);
-            moment(2.0, a, b) - mean * mean
+            // E[x²]/E[x]² − 1 without cancellation for large a.
+            let difference = |z: Expr| log_gamma_second_difference(z, a.recip());
+            let ratio = difference(0.0 * b + 1.0) - difference(1.0 + b);
+            (2.0 * log_mean(a, b)).exp() * ratio.exp_m1()
         })
     }
 }

@@ -1,13 +1,13 @@
 //! The Kullback-Leibler divergence KL(p ‖ q) = E[ln p(x) − ln q(x)] for x ~ p, in closed form for pairs of families.
 
 use crate::bernoulli::{centred_mean, log_normalizer, variance};
-use crate::beta::{beta_entropy, log_beta};
+use crate::beta::beta_entropy;
 use crate::composed::{Independent, TransformedDistribution};
 use crate::distribution::Distribution;
-use crate::gamma::gamma_entropy;
+use crate::gamma::{gamma_entropy, standard_gamma_entropy};
 use crate::location_scale::EULER_GAMMA;
 use crate::parameters::elementwise;
-use crate::stirling::{HALF_LN_2PI, deviance};
+use crate::stirling::{HALF_LN_2PI, deviance, shape_divergence_rest};
 use crate::support::{quotient, xlogy};
 use crate::{
     Bernoulli, Beta, Binomial, Categorical, Cauchy, Chi2, ContinuousBernoulli, Dirichlet, Exponential, Gamma,
@@ -15,6 +15,7 @@ use crate::{
     Transform, Uniform,
 };
 use pellucid_tensor::formula::Expr;
+use pellucid_tensor::formula::remainders::{exp_m1_minus, log_ratio_minus};
 use pellucid_tensor::{Error, Result, Tensor, formula, ops, unwrap};
 use std::f64::consts::PI;
 
@@ -104,19 +105,39 @@ fn cross_entropy_with_normal(mean: Expr, variance: Expr, loc: Expr, scale: Expr)
     scale.ln() + HALF_LN_2PI + 0.5 * (variance / (scale * scale) + z * z)
 }
 
+/// Returns the divergence of centred normal distributions with the standard deviations s and t.
+fn scale_divergence(s: Expr, t: Expr) -> Expr {
+    let u = (s - t) / t;
+    0.5 * u * u - log_ratio_minus(u, s / t)
+}
+
+/// Returns r − 1 − ln r for r = s/t.
+fn ratio_divergence(s: Expr, t: Expr) -> Expr {
+    -log_ratio_minus((s - t) / t, s / t)
+}
+
+/// Returns c·ln(c/m) + m − c for m = c·r, from u = r − 1 and r. The caller computes u without cancellation.
+fn shape_deviance(c: Expr, u: Expr, r: Expr) -> Expr {
+    -c * log_ratio_minus(u, r)
+}
+
+/// Returns the divergence of Gamma(a, b) and Gamma(c, d).
+fn gamma_divergence(a: Expr, b: Expr, c: Expr, d: Expr) -> Expr {
+    let ratio = a / c * (d / b);
+    let change = a / c * ((d - b) / b) + (a - c) / c;
+    shape_deviance(c, change, ratio) + shape_divergence_rest(a, c)
+}
+
 divergences! {
     kl_normal_normal: Normal => Normal, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
-        let (ratio, z) = (s / t, (m - n) / t);
-        0.5 * (ratio * ratio + z * z - 1.0) - ratio.ln()
+        let z = (m - n) / t;
+        scale_divergence(s, t) + 0.5 * z * z
     };
     kl_log_normal: LogNormal => LogNormal, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
-        let (ratio, z) = (s / t, (m - n) / t);
-        0.5 * (ratio * ratio + z * z - 1.0) - ratio.ln()
+        let z = (m - n) / t;
+        scale_divergence(s, t) + 0.5 * z * z
     };
-    kl_half_normal: HalfNormal => HalfNormal, |s = p.scale, t = q.scale| {
-        let ratio = s / t;
-        0.5 * (ratio * ratio - 1.0) - ratio.ln()
-    };
+    kl_half_normal: HalfNormal => HalfNormal, |s = p.scale, t = q.scale| scale_divergence(s, t);
     kl_normal_gumbel: Normal => Gumbel, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
         let (z, ratio) = ((m - n) / t, s / t);
         z + (0.5 * ratio * ratio - z).exp() - ratio.ln() - (0.5 + HALF_LN_2PI)
@@ -128,19 +149,20 @@ divergences! {
         distance / t + (2.0 * t / s).ln() - (0.5 + HALF_LN_2PI)
     };
     kl_cauchy_cauchy: Cauchy => Cauchy, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
-        let (sum, d) = (s + t, m - n);
-        (sum * sum + d * d).ln() - (4.0 * s * t).ln()
+        let (difference, d) = (s - t, m - n);
+        (0.25 * (difference / s * (difference / t) + d / s * (d / t))).ln_1p()
     };
     kl_laplace_laplace: Laplace => Laplace, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
-        let d = (m - n).abs();
-        (t / s).ln() + d / t + s / t * (-d / s).exp() - 1.0
+        ratio_divergence(s, t) + s / t * exp_m1_minus(-(m - n).abs() / s)
     };
     kl_laplace_normal: Laplace => Normal, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
         cross_entropy_with_normal(m, 2.0 * s * s, n, t) - (2.0 * s).ln() - 1.0
     };
     kl_gumbel_gumbel: Gumbel => Gumbel, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
         let (ratio, z) = (s / t, (m - n) / t);
-        -ratio.ln() + EULER_GAMMA * (ratio - 1.0) + z + ((1.0 + ratio).lgamma() - z).exp() - 1.0
+        // The logarithm of E[e^(−(x − n)/t)]; ln Γ(r) is ln Γ(1 + r) − ln r.
+        let exponent = (1.0 + ratio).lgamma() - z;
+        exp_m1_minus(exponent) + ratio.lgamma() + EULER_GAMMA * ((s - t) / t)
     };
     kl_gumbel_normal: Gumbel => Normal, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
         cross_entropy_with_normal(m + s * EULER_GAMMA, s * s * (PI * PI / 6.0), n, t) - s.ln() - (1.0 + EULER_GAMMA)
@@ -160,13 +182,9 @@ divergences! {
         let width = high - low;
         0.5 * (low + high) - ((-high).exp() - (-low).exp()) / width - width.ln()
     };
-    kl_exponential_exponential: Exponential => Exponential, |r = p.rate, s = q.rate| {
-        let ratio = s / r;
-        ratio - 1.0 - ratio.ln()
-    };
+    kl_exponential_exponential: Exponential => Exponential, |r = p.rate, s = q.rate| ratio_divergence(s, r);
     kl_exponential_gamma: Exponential => Gamma, |r = p.rate, a = q.concentration, b = q.rate| {
-        let ratio = b / r;
-        -a * ratio.ln() + ratio + a.lgamma() + a * EULER_GAMMA - (1.0 + EULER_GAMMA)
+        gamma_divergence(0.0 * r + 1.0, r, a, b)
     };
     kl_exponential_gumbel: Exponential => Gumbel, |r = p.rate, n = q.loc, t = q.scale| {
         let s = r * t;
@@ -177,20 +195,20 @@ divergences! {
         cross_entropy_with_normal(mean, mean * mean, n, t) + r.ln() - 1.0
     };
     kl_gamma_gamma: Gamma => Gamma, |a = p.concentration, b = p.rate, c = q.concentration, d = q.rate| {
-        c * (b / d).ln() + c.lgamma() - a.lgamma() + (a - c) * a.digamma() + a * (d / b - 1.0)
+        gamma_divergence(a, b, c, d)
     };
     kl_gamma_exponential: Gamma => Exponential, |a = p.concentration, b = p.rate, r = q.rate| {
-        -a + (b / r).ln() + r * a / b - a.lgamma() + (a - 1.0) * a.digamma()
+        gamma_divergence(a, b, 0.0 * r + 1.0, r)
     };
     kl_gamma_gumbel: Gamma => Gumbel, |a = p.concentration, b = p.rate, n = q.loc, t = q.scale| {
         let s = b * t;
-        (a - 1.0) * a.digamma() - a.lgamma() - a + s.ln() + a / s - n / t + (n / t - a * s.recip().ln_1p()).exp()
+        s.ln() - standard_gamma_entropy(a) + a / s - n / t + (n / t - a * s.recip().ln_1p()).exp()
     };
     kl_gamma_normal: Gamma => Normal, |a = p.concentration, b = p.rate, n = q.loc, t = q.scale| {
         cross_entropy_with_normal(a / b, a / (b * b), n, t) - gamma_entropy(a, b)
     };
     kl_pareto_pareto: Pareto => Pareto, |s = p.scale, a = p.alpha, t = q.scale, c = q.alpha| {
-        let value = c * (s / t).ln() - (c / a).ln() + c / a - 1.0;
+        let value = c * (s / t).ln() + ratio_divergence(c, a);
         s.ge(t).select(value, f64::INFINITY)
     };
     kl_pareto_exponential: Pareto => Exponential, |s = p.scale, a = p.alpha, r = q.rate| {
@@ -208,12 +226,17 @@ divergences! {
     kl_beta_beta: Beta => Beta,
         |a = p.concentration1, b = p.concentration0, c = q.concentration1, d = q.concentration0|
     {
-        log_beta(c, d) - log_beta(a, b)
-            + (a - c) * a.digamma() + (b - d) * b.digamma() + (c + d - a - b) * (a + b).digamma()
+        let (n, m) = (a + b, c + d);
+        // a·d − b·c, divided by n.
+        let change = a / n * (d - b) + b / n * (a - c);
+        shape_deviance(c, change / c, m / c * (a / n)) + shape_deviance(d, -change / d, m / d * (b / n))
+            + shape_divergence_rest(a, c)
+            + shape_divergence_rest(b, d)
+            - shape_divergence_rest(n, m)
     };
     kl_beta_normal: Beta => Normal, |a = p.concentration1, b = p.concentration0, n = q.loc, t = q.scale| {
         let sum = a + b;
-        cross_entropy_with_normal(a / sum, a * b / (sum * sum * (sum + 1.0)), n, t) - beta_entropy(a, b)
+        cross_entropy_with_normal(a / sum, (a / sum) * (b / sum) / (sum + 1.0), n, t) - beta_entropy(a, b)
     };
     kl_beta_exponential: Beta => Exponential, |a = p.concentration1, b = p.concentration0, r = q.rate| {
         -beta_entropy(a, b) - r.ln() + r * a / (a + b)
@@ -231,7 +254,7 @@ divergences! {
 
 impl KlDivergence<Chi2> for Chi2 {
     fn try_kl_divergence(&self, q: &Chi2) -> Result<Tensor> {
-        self.as_gamma().try_kl_divergence(q.as_gamma())
+        self.try_to_gamma()?.try_kl_divergence(&q.try_to_gamma()?)
     }
 }
 
@@ -251,8 +274,8 @@ impl KlDivergence<Poisson> for Poisson {
 
 impl KlDivergence<Poisson> for Bernoulli {
     fn try_kl_divergence(&self, q: &Poisson) -> Result<Tensor> {
-        let (entropy, p) = (self.try_entropy()?, self.probs());
-        elementwise!(kl_bernoulli_poisson(h = &entropy, p = p, r = q.rate()) => r - h - xlogy(p, r))
+        let (entropy, p) = (self.try_entropy()?, self.try_probs()?);
+        elementwise!(kl_bernoulli_poisson(h = &entropy, p = &p, r = q.rate()) => r - h - xlogy(p, r))
     }
 }
 
@@ -277,19 +300,17 @@ impl KlDivergence<Binomial> for Binomial {
 
 impl KlDivergence<Geometric> for Geometric {
     fn try_kl_divergence(&self, q: &Geometric) -> Result<Tensor> {
-        ops::div(&self.success().divergence(q.success())?, &self.success().probs)
+        ops::div(&self.success().divergence(q.success())?, &self.try_probs()?)
     }
 }
 
 impl KlDivergence<ContinuousBernoulli> for ContinuousBernoulli {
     fn try_kl_divergence(&self, q: &ContinuousBernoulli) -> Result<Tensor> {
-        let (p, q) = (self.success(), q.success());
-        elementwise!(kl_continuous_bernoulli(
-            log_success = &p.log_success, log_failure = &p.log_failure, other = &q.log_success, rest = &q.log_failure,
-        ) => {
-            let (l, m) = (log_success - log_failure, other - rest);
+        let (l, m) = (self.try_logits()?, q.try_logits()?);
+        let (failure, rest) = (self.success().log_failure()?, q.success().log_failure()?);
+        elementwise!(kl_continuous_bernoulli(l = &l, m = &m, failure = &failure, rest = &rest) => {
             let mean = 0.5 + centred_mean(l);
-            mean * (l - m) + log_failure - rest + log_normalizer(l) - log_normalizer(m)
+            mean * (l - m) + failure - rest + log_normalizer(l) - log_normalizer(m)
         })
     }
 }
@@ -338,8 +359,9 @@ impl KlDivergence<Dirichlet> for Dirichlet {
         let divergence = formula! {
             static kl_dirichlet_dirichlet(a, b) = {
                 let (sum, other) = (a.row_sum(), b.row_sum());
-                let terms = b.lgamma() - a.lgamma() + (a - b) * (a.digamma() - sum.digamma());
-                terms.row_sum() + sum.lgamma() - other.lgamma()
+                let change = (a * (b - a).row_sum() / sum + (a - b)) / b;
+                let terms = shape_deviance(b, change, other / b * (a / sum)) + shape_divergence_rest(a, b);
+                terms.row_sum() - shape_divergence_rest(sum, other)
             };
         };
         let inputs = [self.concentration(), q.concentration()];
@@ -350,10 +372,12 @@ impl KlDivergence<Dirichlet> for Dirichlet {
 impl KlDivergence<MultivariateNormal> for MultivariateNormal {
     /// Returns ½(‖L_q⁻¹L_p‖² + ‖L_q⁻¹(μ_p − μ_q)‖² − d) + ln det L_q − ln det L_p.
     fn try_kl_divergence(&self, q: &MultivariateNormal) -> Result<Tensor> {
-        let ratio = ops::solve_triangular(q.scale_tril(), self.scale_tril(), false, true, false)?;
-        let offset = q.whitened(&ops::sub(self.loc(), q.loc())?)?;
+        let (factor, other) = (&self.try_scale_tril()?, &q.try_scale_tril()?);
+        let ratio = ops::solve_triangular(other, factor, false, true, false)?;
+        let offset = MultivariateNormal::whitened(other, &ops::sub(self.loc(), q.loc())?)?;
         let squares = ops::add(&ops::sum(&ops::square(&ratio)?, [-2, -1])?, &ops::sum(&ops::square(&offset)?, -1)?)?;
-        let volumes = ops::sub(&q.half_log_det()?, &self.half_log_det()?)?;
+        let [volume, other_volume] = [factor, other].map(MultivariateNormal::half_log_det);
+        let volumes = ops::sub(&other_volume?, &volume?)?;
         ops::add(&ops::mul(&ops::sub(&squares, self.dimension())?, 0.5)?, &volumes)
     }
 }

@@ -16,6 +16,9 @@
 //! Names and parameters are PyTorch's. Parameters are tensors or numbers, and broadcast. Their values are checked if
 //! they can be read without waiting, which excludes captured steps and devices that defer their kernels.
 //!
+//! Every result has its own graph: results of one object can be differentiated one after another. A backward pass frees
+//! only the graph in which the caller has computed a parameter.
+//!
 //! `log_prob` is −∞ outside the support, where PyTorch raises an error. At a bound of the support it is the limit from
 //! inside, which can be ∞. `cdf` is 0 below and 1 above the support. `log_prob` and `cdf` of NaN are NaN, and `icdf` is
 //! NaN outside of [0, 1]. If a sample would round to a bound at which the density is not finite, it is replaced by the

@@ -27,15 +27,32 @@ use std::f64::consts::PI;
 pub struct MultivariateNormal {
     /// The mean, `[batch.., d]`.
     loc: Tensor,
-    /// The lower triangular factor L, `[batch.., d, d]`.
-    scale_tril: Tensor,
+    scale: Scale,
+}
+
+/// The parameter of the spread, `[batch.., d, d]`.
+#[derive(Clone, Debug)]
+enum Scale {
+    /// The lower triangular factor L.
+    Factor(Tensor),
+    /// A covariance matrix with a gradient. Its factor is computed in every call, so that every result has its own
+    /// graph.
+    Covariance(Tensor),
+}
+
+impl Scale {
+    fn parameter(&self) -> &Tensor {
+        match self {
+            Scale::Factor(matrix) | Scale::Covariance(matrix) => matrix,
+        }
+    }
 }
 
 impl MultivariateNormal {
     const OP: &'static str = "multivariate_normal";
 
-    fn from_factor(loc: Tensor, scale_tril: Tensor, name: &str) -> Result<MultivariateNormal> {
-        let (matrix, vector) = (scale_tril.shape(), loc.shape());
+    fn from_scale(loc: Tensor, scale: Scale, name: &str) -> Result<MultivariateNormal> {
+        let (matrix, vector) = (scale.parameter().shape(), loc.shape());
         let (rank, d) = (matrix.rank(), vector.last().copied());
         let batch = match rank >= 2 && vector.rank() >= 1 && matrix[rank - 1] == matrix[rank - 2] {
             true if d == Some(matrix[rank - 1]) => {
@@ -50,8 +67,12 @@ impl MultivariateNormal {
         };
         let d = d.unwrap_or(0);
         let loc = ops::broadcast_to(&loc, joined(&batch, &[d]))?;
-        let scale_tril = ops::broadcast_to(&scale_tril, joined(&batch, &[d, d]))?;
-        Ok(MultivariateNormal { loc, scale_tril })
+        let expand = |matrix: &Tensor| ops::broadcast_to(matrix, joined(&batch, &[d, d]));
+        let scale = match &scale {
+            Scale::Factor(matrix) => Scale::Factor(expand(matrix)?),
+            Scale::Covariance(matrix) => Scale::Covariance(expand(matrix)?),
+        };
+        Ok(MultivariateNormal { loc, scale })
     }
 
     /// Creates the distribution from the mean `[batch.., d]` and the covariance matrix Σ `[batch.., d, d]`.
@@ -71,7 +92,9 @@ impl MultivariateNormal {
         if shape.rank() >= 2 && shape[shape.rank() - 1] == shape[shape.rank() - 2] {
             Constraint::Symmetric.check(Self::OP, "covariance_matrix", &covariance)?;
         }
-        MultivariateNormal::from_factor(loc, ops::cholesky(&covariance, false)?, "covariance_matrix")
+        let factor = ops::cholesky(&covariance.detach(), false)?;
+        let scale = if covariance.requires_grad() { Scale::Covariance(covariance) } else { Scale::Factor(factor) };
+        MultivariateNormal::from_scale(loc, scale, "covariance_matrix")
     }
 
     /// Creates the distribution from the mean `[batch.., d]` and the lower triangular L `[batch.., d, d]`.
@@ -87,7 +110,7 @@ impl MultivariateNormal {
         let [loc, scale] = float_tensors(Self::OP, [("loc", loc.into()), ("scale_tril", scale_tril.into())])?;
         Constraint::Real.check(Self::OP, "loc", &loc)?;
         Constraint::LowerCholesky.check(Self::OP, "scale_tril", &scale)?;
-        MultivariateNormal::from_factor(loc, scale, "scale_tril")
+        MultivariateNormal::from_scale(loc, Scale::Factor(scale), "scale_tril")
     }
 
     /// Returns μ, `[batch.., d]`.
@@ -96,8 +119,15 @@ impl MultivariateNormal {
     }
 
     /// Returns L, `[batch.., d, d]`.
-    pub fn scale_tril(&self) -> &Tensor {
-        &self.scale_tril
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_scale_tril(&self) -> Result<Tensor> {
+        match &self.scale {
+            Scale::Factor(factor) => Ok(factor.clone()),
+            Scale::Covariance(covariance) => ops::cholesky(covariance, false),
+        }
     }
 
     /// Returns Σ = L·Lᵀ, `[batch.., d, d]`.
@@ -106,17 +136,18 @@ impl MultivariateNormal {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_covariance_matrix(&self) -> Result<Tensor> {
-        ops::matmul(&self.scale_tril, &ops::transpose(&self.scale_tril, -1, -2)?)
+        let factor = self.try_scale_tril()?;
+        ops::matmul(&factor, &ops::transpose(&factor, -1, -2)?)
     }
 
     /// Returns ½·ln det Σ = Σ ln Lₖₖ.
-    pub(crate) fn half_log_det(&self) -> Result<Tensor> {
-        ops::sum(&ops::ln(&ops::diagonal(&self.scale_tril, 0, -2, -1)?)?, -1)
+    pub(crate) fn half_log_det(factor: &Tensor) -> Result<Tensor> {
+        ops::sum(&ops::ln(&ops::diagonal(factor, 0, -2, -1)?)?, -1)
     }
 
     /// Returns L⁻¹·v for vectors v `[.., d]`.
-    pub(crate) fn whitened(&self, v: &Tensor) -> Result<Tensor> {
-        ops::squeeze(&ops::solve_triangular(&self.scale_tril, &ops::unsqueeze(v, -1)?, false, true, false)?, -1)
+    pub(crate) fn whitened(factor: &Tensor, v: &Tensor) -> Result<Tensor> {
+        ops::squeeze(&ops::solve_triangular(factor, &ops::unsqueeze(v, -1)?, false, true, false)?, -1)
     }
 
     /// Returns d.
@@ -143,21 +174,25 @@ impl Distribution for MultivariateNormal {
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
         let z = standard_normal(&self.loc, &joined(shape, &self.event_shape()))?;
-        let offset = ops::squeeze(&ops::matmul(&self.scale_tril, &ops::unsqueeze(&z, -1)?)?, -1)?;
+        let offset = ops::squeeze(&ops::matmul(&self.try_scale_tril()?, &ops::unsqueeze(&z, -1)?)?, -1)?;
         ops::add(&self.loc, &offset)
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
-        let z = self.whitened(&ops::sub(x, &self.loc)?)?;
-        let norm = ops::add(&self.half_log_det()?, 0.5 * self.dimension() * (2.0 * PI).ln())?;
+        let factor = self.try_scale_tril()?;
+        let z = Self::whitened(&factor, &ops::sub(x, &self.loc)?)?;
+        let norm = ops::add(&Self::half_log_det(&factor)?, 0.5 * self.dimension() * (2.0 * PI).ln())?;
         ops::sub(&ops::mul(&ops::sum(&ops::square(&z)?, -1)?, -0.5)?, &norm)
     }
     fn try_entropy(&self) -> Result<Tensor> {
-        ops::add(&self.half_log_det()?, 0.5 * self.dimension() * (1.0 + (2.0 * PI).ln()))
+        ops::add(&Self::half_log_det(&self.try_scale_tril()?)?, 0.5 * self.dimension() * (1.0 + (2.0 * PI).ln()))
     }
     fn try_mean(&self) -> Result<Tensor> {
         Ok(self.loc.clone())
     }
     fn try_variance(&self) -> Result<Tensor> {
-        ops::sum(&ops::square(&self.scale_tril)?, -1)
+        match &self.scale {
+            Scale::Factor(factor) => ops::sum(&ops::square(factor)?, -1),
+            Scale::Covariance(covariance) => ops::diagonal(covariance, 0, -2, -1),
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::location_scale::log_logistic_density;
 use crate::noise::open_uniform;
 use crate::parameters::{elementwise, float_tensors};
 use crate::success_probability::{LOGITS, SuccessProbability};
-use crate::support::{clamp_inside, masked_log_density};
+use crate::support::{clamp_inside, masked_log_density, probability, within};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{Error, Result, Shape, Tensor, formula, ops, unwrap};
@@ -25,7 +25,7 @@ use pellucid_tensor::{Error, Result, Shape, Tensor, formula, ops, unwrap};
 #[derive(Clone, Debug)]
 pub struct RelaxedBernoulli {
     temperature: Tensor,
-    logits: Tensor,
+    success: SuccessProbability,
 }
 
 impl RelaxedBernoulli {
@@ -34,22 +34,16 @@ impl RelaxedBernoulli {
         let (name, value) = parameter;
         let [temperature, value] = float_tensors(op, [("temperature", temperature), (name, value)])?;
         Constraint::Positive.check(op, "temperature", &temperature)?;
-        let logits = match name {
-            "probs" => {
-                Constraint::OpenUnitInterval.check(op, name, &value)?;
-                SuccessProbability::from_probs(value)?.logits()?
-            }
-            _ => {
-                LOGITS.check(op, name, &value)?;
-                value
-            }
-        };
-        let Some(shape) = temperature.shape().broadcast(logits.shape()) else {
+        let is_probs = name == "probs";
+        if is_probs { Constraint::OpenUnitInterval } else { LOGITS }.check(op, name, &value)?;
+        let Some(shape) = temperature.shape().broadcast(value.shape()) else {
             let help = format!("`temperature` and `{name}` must broadcast");
-            return Err(Error::shapes(op, [temperature.shape(), logits.shape()], help));
+            return Err(Error::shapes(op, [temperature.shape(), value.shape()], help));
         };
-        let expand = |x: &Tensor| ops::broadcast_to(x, shape.clone());
-        Ok(RelaxedBernoulli { temperature: expand(&temperature)?, logits: expand(&logits)? })
+        let (temperature, value) = (ops::broadcast_to(&temperature, shape.clone())?, ops::broadcast_to(&value, shape)?);
+        let success =
+            if is_probs { SuccessProbability::from_probs(value) } else { SuccessProbability::from_logits(value) };
+        Ok(RelaxedBernoulli { temperature, success })
     }
 
     /// Creates the distribution from the temperature and the probability of success, which broadcast.
@@ -84,8 +78,12 @@ impl RelaxedBernoulli {
     }
 
     /// Returns the log odds.
-    pub fn logits(&self) -> &Tensor {
-        &self.logits
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_logits(&self) -> Result<Tensor> {
+        self.success.logits()
     }
 }
 
@@ -94,7 +92,7 @@ impl Distribution for RelaxedBernoulli {
         "relaxed_bernoulli"
     }
     fn batch_shape(&self) -> Shape {
-        self.logits.shape().clone()
+        self.temperature.shape().clone()
     }
     fn has_rsample(&self) -> bool {
         true
@@ -103,8 +101,9 @@ impl Distribution for RelaxedBernoulli {
         Constraint::OpenUnitInterval
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        let noise = ops::logit(&open_uniform(&self.logits, shape)?)?;
-        let x = elementwise!(relaxed_bernoulli_sample(noise = &noise, t = &self.temperature, l = &self.logits) => {
+        let noise = ops::logit(&open_uniform(&self.temperature, shape)?)?;
+        let (t, l) = (&self.temperature, &self.try_logits()?);
+        let x = elementwise!(relaxed_bernoulli_sample(noise = &noise, t = t, l = l) => {
             ((l + noise) / t).sigmoid()
         })?;
         clamp_inside(&x, &self.support())
@@ -114,11 +113,25 @@ impl Distribution for RelaxedBernoulli {
         let inside = Constraint::OpenUnitInterval.try_contains(x)?;
         let safe = &ops::where_(&inside, x, 0.5)?;
         let y = &ops::logit(safe)?;
-        let (t, l) = (&self.temperature, &self.logits);
+        let (t, l) = (&self.temperature, &self.try_logits()?);
         let density = elementwise!(relaxed_bernoulli_log_prob(x = safe, y = y, t = t, l = l) => {
             log_logistic_density(l - y * t) + t.ln() - x.ln() - (-x).ln_1p()
         })?;
         masked_log_density(x, 0, &inside, &density)
+    }
+    fn try_cdf(&self, x: &Tensor) -> Result<Tensor> {
+        elementwise!(relaxed_bernoulli_cdf(x = x, t = &self.temperature, l = &self.try_logits()?) => {
+            let inside = x.gt(0.0) & x.lt(1.0);
+            let safe = inside.select(x, 0.5);
+            let value = (t * (safe.ln() - (-safe).ln_1p()) - l).sigmoid();
+            within(x, inside | x.ge(1.0), x.ge(1.0).select(1.0, value), 0.0)
+        })
+    }
+    fn try_icdf(&self, p: &Tensor) -> Result<Tensor> {
+        elementwise!(relaxed_bernoulli_icdf(p = p, t = &self.temperature, l = &self.try_logits()?) => {
+            let p = probability(p);
+            ((l + p.ln() - (-p).ln_1p()) / t).sigmoid()
+        })
     }
 }
 
@@ -145,7 +158,7 @@ pub struct RelaxedOneHotCategorical {
 impl RelaxedOneHotCategorical {
     fn from_classes(temperature: TensorOrScalar<'_>, classes: ClassProbabilities) -> Result<Self> {
         let op = "relaxed_one_hot_categorical";
-        let logs = TensorOrScalar::from(&classes.logs);
+        let logs = TensorOrScalar::from(classes.parameter());
         let [temperature, _] = float_tensors(op, [("temperature", temperature), ("probs", logs)])?;
         Constraint::Positive.check(op, "temperature", &temperature)?;
         if temperature.rank() > 0 {
@@ -189,8 +202,12 @@ impl RelaxedOneHotCategorical {
     }
 
     /// Returns the probabilities, `[batch.., K]`.
-    pub fn probs(&self) -> &Tensor {
-        &self.classes.probs
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_probs(&self) -> Result<Tensor> {
+        self.classes.probs()
     }
 }
 
@@ -211,8 +228,8 @@ impl Distribution for RelaxedOneHotCategorical {
         Constraint::Simplex
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        let u = open_uniform(&self.classes.logs, &joined(shape, &self.event_shape()))?;
-        let (l, t) = (&self.classes.logs, &self.temperature);
+        let u = open_uniform(self.classes.parameter(), &joined(shape, &self.event_shape()))?;
+        let (l, t) = (&self.classes.logs()?, &self.temperature);
         let scores = elementwise!(concrete_scores(u = &u, l = l, t = t) => (l - (-u.ln()).ln()) / t)?;
         clamp_inside(&ops::softmax(&scores, -1)?, &self.support())
     }
@@ -221,7 +238,7 @@ impl Distribution for RelaxedOneHotCategorical {
         let positive = ops::all(&ops::gt(x.detach(), 0)?, -1)?;
         let inside = ops::logical_and(&self.support().try_contains(x)?, &positive)?;
         let (given, x) = (x, &ops::where_(&ops::unsqueeze(&inside, -1)?, x, 0.5)?);
-        let scores = elementwise!(concrete_log_ratio(x = x, l = &self.classes.logs, t = &self.temperature) => {
+        let scores = elementwise!(concrete_log_ratio(x = x, l = &self.classes.logs()?, t = &self.temperature) => {
             l - t * x.ln()
         })?;
         let total = ops::logsumexp(&scores, ops::over(-1).keepdims())?;

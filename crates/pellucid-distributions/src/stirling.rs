@@ -5,39 +5,10 @@
 //! logarithms of gamma functions are large and cancel.
 
 use pellucid_tensor::formula::Expr;
-
-/// ½·ln 2π.
-pub(crate) const HALF_LN_2PI: f64 = 0.918_938_533_204_672_7;
-
-/// The Bernoulli numbers B₂, B₄, .., B₁₆.
-const BERNOULLI: [f64; 8] =
-    [1.0 / 6.0, -1.0 / 30.0, 1.0 / 42.0, -1.0 / 30.0, 5.0 / 66.0, -691.0 / 2730.0, 7.0 / 6.0, -3617.0 / 510.0];
-
-/// The smallest argument for which the asymptotic series have the precision of `f64`.
-pub(crate) const SERIES_BEGIN: f64 = 10.0;
-
-/// Returns the polynomial Σ cₖ·zᵏ.
-fn polynomial(z: Expr, coefficients: [f64; 8]) -> Expr {
-    let (last, others) = (coefficients[7], &coefficients[..7]);
-    others.iter().rev().fold(0.0 * z + last, |sum, &c| sum * z + c)
-}
-
-/// The coefficients B₂ⱼ/(2j·(2j − 1)) of x^(1−2j) in the series of the remainder of Stirling's formula.
-fn remainder_coefficients() -> [f64; 8] {
-    std::array::from_fn(|i| BERNOULLI[i] / (2.0 * i as f64 + 2.0) / (2.0 * i as f64 + 1.0))
-}
-
-/// Returns ln Γ(x) − (x − ½)·ln x + x − ½·ln 2π, the remainder of Stirling's formula, for x ≥ 10.
-pub(crate) fn remainder(x: Expr) -> Expr {
-    polynomial((x * x).recip(), remainder_coefficients()) / x
-}
-
-/// Returns the derivative of [`remainder`] for x ≥ 10, which is ψ(x) − ln x + 1/(2x).
-pub(crate) fn remainder_slope(x: Expr) -> Expr {
-    let z = (x * x).recip();
-    let coefficients = remainder_coefficients();
-    polynomial(z, std::array::from_fn(|i| -(2.0 * i as f64 + 1.0) * coefficients[i])) * z
-}
+pub(crate) use pellucid_tensor::formula::remainders::{HALF_LN_2PI, SERIES_BEGIN, remainder, remainder_slope};
+pub(crate) use pellucid_tensor::formula::remainders::{
+    digamma_minus_log, log_ratio_minus, polynomial, remainder_coefficients, remainder_of_any,
+};
 
 /// Returns ln Γ(x + 1) − (x·ln x − x) for x ≥ 0: 0 at 0, and ½·ln(2πx) + O(1/x) for large x.
 pub(crate) fn log_factorial_excess(x: Expr) -> Expr {
@@ -90,4 +61,46 @@ pub(crate) fn deviance_with(x: Expr, m: Expr, log_ratio: Expr) -> Expr {
     let series = (1..=9).rev().fold(0.0 * w, |sum, k| (sum + 1.0 / f64::from(2 * k + 1)) * w);
     let distant = x.eq(0.0).select(m, x * x.eq(0.0).select(0.0, log_ratio) + (m - x));
     near.select(v * ((a - b) + 2.0 * a * series), distant)
+}
+
+/// Returns ln Γ(z + h) − ln Γ(z) for z > 0 and h ≥ 0.
+pub(crate) fn log_gamma_step(z: Expr, h: Expr) -> Expr {
+    let is_large = z.ge(SERIES_BEGIN);
+    let (large, small) = (is_large.select(z, SERIES_BEGIN), is_large.select(1.0, z));
+    let (step, sum) = (h, large + h);
+    let series = (large - 0.5) * (step / large).ln_1p() + step * sum.ln() - step + remainder(sum) - remainder(large);
+    is_large.select(series, (small + h).lgamma() - small.lgamma())
+}
+
+/// Returns ln Γ(z) − 2·ln Γ(z + h) + ln Γ(z + 2h) for z > 0 and h > 0, without cancellation for small h.
+pub(crate) fn log_gamma_second_difference(z: Expr, h: Expr) -> Expr {
+    let is_near = h.lt(0.25 * z);
+    let step = is_near.select(h, 0.25 * z);
+    // Twice the Taylor terms of even order around z + h.
+    let mut factor = step * step;
+    let mut series = 0.0 * z;
+    for k in 1..=11 {
+        series = series + factor * (z + step).polygamma(2 * k - 1);
+        factor = factor * step * step / f64::from((2 * k + 1) * (2 * k + 2));
+    }
+    let distant = is_near.select(z, h);
+    is_near.select(series, log_gamma_step(z, 2.0 * distant) - 2.0 * log_gamma_step(z, distant))
+}
+
+/// Returns ln B(a, b).
+pub(crate) fn log_beta(a: Expr, b: Expr) -> Expr {
+    let (small, large) = (a.lt(b).select(a, b), a.lt(b).select(b, a));
+    small.lgamma() - log_gamma_step(large, small)
+}
+
+/// Returns the terms that [`deviance`] lacks of ln Γ(c) − ln Γ(a) − (c − a)·ψ(a), the divergence of gamma distributions
+/// of the shapes a and c: the difference to c·ln(c/a) − c + a.
+pub(crate) fn shape_divergence_rest(a: Expr, c: Expr) -> Expr {
+    let is_large = a.ge(SERIES_BEGIN) & c.ge(SERIES_BEGIN);
+    let (p, q) = (is_large.select(a, SERIES_BEGIN), is_large.select(c, SERIES_BEGIN));
+    let bregman = remainder(q) - remainder(p) - (q - p) * remainder_slope(p);
+    let large = bregman - 0.5 * log_ratio_minus((q - p) / p, q / p);
+    let (p, q) = (is_large.select(1.0, a), is_large.select(1.0, c));
+    let small = remainder_of_any(q) - remainder_of_any(p) - 0.5 * (q / p).ln() - (q - p) * digamma_minus_log(p);
+    is_large.select(large, small)
 }

@@ -4,6 +4,7 @@ use crate::constraint::Constraint;
 use crate::distribution::Distribution;
 use crate::noise::{open_uniform, open_uniform_f64, properties};
 use crate::parameters::{elementwise, family};
+use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{DType, Result, Shape, Tensor, formula, ops, unwrap};
 use std::f64::consts::PI;
 
@@ -87,8 +88,40 @@ impl Distribution for VonMises {
     fn try_mean(&self) -> Result<Tensor> {
         Ok(self.loc.clone())
     }
+    fn try_entropy(&self) -> Result<Tensor> {
+        let (norm, variance) = (ops::i0e(&self.concentration)?, self.try_variance()?);
+        elementwise!(von_mises_entropy(k = &self.concentration, norm = &norm, variance = &variance) => {
+            k * variance + norm.ln() + (2.0 * PI).ln()
+        })
+    }
     /// Returns the circular variance 1 − I₁(κ)/I₀(κ).
     fn try_variance(&self) -> Result<Tensor> {
-        ops::sub(1.0, &ops::div(&ops::i1e(&self.concentration)?, &ops::i0e(&self.concentration)?)?)
+        let k = &self.concentration;
+        let ratio = ops::div(&ops::i1e(k)?, &ops::i0e(k)?)?;
+        elementwise!(von_mises_variance(k = k, ratio = &ratio) => {
+            let is_large = k.gt(LARGE);
+            let u = is_large.select(k, LARGE).recip();
+            let [total, difference] = bessel_series(u);
+            is_large.select(difference / total, 1.0 - ratio)
+        })
     }
+}
+
+/// The κ from which the asymptotic series of the Bessel functions is used.
+const LARGE: f64 = 30.0;
+
+/// Returns I₀ and I₀ − I₁ for κ = 1/u, both times √(2πκ)·e^(−κ), by their asymptotic series (Abramowitz & Stegun
+/// 9.7.1). All terms are positive.
+fn bessel_series(u: Expr) -> [Expr; 2] {
+    let mut terms = [1.0f64, 1.0];
+    let (mut total, mut difference) = (vec![1.0], vec![0.0]);
+    for k in 1..=20 {
+        let odd = f64::from(2 * k - 1);
+        for (order, term) in terms.iter_mut().enumerate() {
+            *term *= (odd * odd - 4.0 * order as f64) / f64::from(8 * k);
+        }
+        total.push(terms[0]);
+        difference.push(terms[0] - terms[1]);
+    }
+    [total, difference].map(|c| c[..20].iter().rev().fold(0.0 * u + c[20], |sum, &c| sum * u + c))
 }

@@ -1,7 +1,7 @@
 //! Bounds of supports and parameters: values and gradients at probabilities of 0 and 1, at the bounds of intervals,
 //! outside the support, and at NaN.
 
-use crate::families::distribution;
+use crate::families::{FAMILIES, distribution};
 use pellucid::distributions::*;
 use pellucid::{DType, Generator, GradOptions, Result, Tensor, grad_one, ops};
 
@@ -224,6 +224,10 @@ fn quantiles_exist_on_the_closed_unit_interval() {
     check(&Gamma::new(one(), 2.0), 0.0, INF);
     check(&Chi2::new(one()), 0.0, INF);
     check(&ContinuousBernoulli::new(Tensor::from(0.3)), 0.0, 1.0);
+    check(&RelaxedBernoulli::new(one(), 0.3), 0.0, 1.0);
+    let relaxed = RelaxedBernoulli::new(Tensor::from(0.5), 0.3);
+    assert_close("cdf of icdf", &relaxed.cdf(&relaxed.icdf(&x(&[0.1, 0.5, 0.99]))).to_vec::<f64>(), &[0.1, 0.5, 0.99]);
+    assert_close("cdf", &relaxed.cdf(&x(&[-1.0, 0.0, 1.0, 2.0])).to_vec::<f64>(), &[0.0, 0.0, 1.0, 1.0]);
     check(&TransformedDistribution::new(Normal::new(one(), 1.0), ExpTransform), 0.0, INF);
     check(&TransformedDistribution::new(Normal::new(one(), 1.0), AffineTransform::new(one(), -1.0)), -INF, INF);
     let half = [0.25, 0.5, 0.75];
@@ -231,44 +235,6 @@ fn quantiles_exist_on_the_closed_unit_interval() {
     let (_, gradient) = with_gradient(&[1.0], |b| Gamma::new(1.0, b).icdf(&x(&[0.5, 0.0, 1.0])));
     assert!(!gradient[0].is_nan());
 }
-
-/// A family and its parameters.
-type Row = (&'static str, &'static [(&'static str, &'static [f64])]);
-
-/// Every family with valid parameters.
-const FAMILIES: &[Row] = &[
-    ("normal", &[("loc", &[0.5]), ("scale", &[2.0])]),
-    ("log_normal", &[("loc", &[0.5]), ("scale", &[2.0])]),
-    ("half_normal", &[("scale", &[2.0])]),
-    ("laplace", &[("loc", &[0.5]), ("scale", &[2.0])]),
-    ("logistic", &[("loc", &[0.5]), ("scale", &[2.0])]),
-    ("gumbel", &[("loc", &[0.5]), ("scale", &[2.0])]),
-    ("cauchy", &[("loc", &[0.5]), ("scale", &[2.0])]),
-    ("half_cauchy", &[("scale", &[2.0])]),
-    ("exponential", &[("rate", &[2.0])]),
-    ("weibull", &[("scale", &[2.0]), ("concentration", &[1.5])]),
-    ("pareto", &[("scale", &[2.0]), ("alpha", &[9.0])]),
-    ("uniform", &[("low", &[-2.0]), ("high", &[9.0])]),
-    ("kumaraswamy", &[("concentration1", &[0.6]), ("concentration0", &[1.5])]),
-    ("gamma", &[("concentration", &[0.5]), ("rate", &[2.0])]),
-    ("gamma", &[("concentration", &[50.0]), ("rate", &[2.0])]),
-    ("chi2", &[("df", &[3.0])]),
-    ("student_t", &[("df", &[3.0]), ("loc", &[0.5]), ("scale", &[2.0])]),
-    ("beta", &[("concentration1", &[0.6]), ("concentration0", &[1.5])]),
-    ("beta", &[("concentration1", &[60.0]), ("concentration0", &[15.0])]),
-    ("dirichlet", &[("concentration", &[0.5, 2.0])]),
-    ("von_mises", &[("loc", &[0.5]), ("concentration", &[2.0])]),
-    ("bernoulli", &[("probs", &[0.2])]),
-    ("continuous_bernoulli", &[("probs", &[0.2])]),
-    ("binomial", &[("total_count", &[7.0]), ("probs", &[0.2])]),
-    ("geometric", &[("probs", &[0.2])]),
-    ("negative_binomial", &[("total_count", &[2.5]), ("probs", &[0.6])]),
-    ("poisson", &[("rate", &[3.0])]),
-    ("categorical", &[("probs", &[0.2, 0.8])]),
-    ("one_hot_categorical", &[("probs", &[0.2, 0.8])]),
-    ("multinomial", &[("total_count", &[7.0]), ("probs", &[0.2, 0.8])]),
-    ("relaxed_bernoulli", &[("temperature", &[0.5]), ("probs", &[0.2])]),
-];
 
 #[test]
 fn nan_has_no_density_and_no_probability() {

@@ -2,7 +2,7 @@
 
 use crate::families::distribution;
 use pellucid::distributions::*;
-use pellucid::{Generator, GradCheckOptions, Result, Shape, Tensor, gradcheck, gradgradcheck};
+use pellucid::{Generator, GradCheckOptions, GradOptions, Result, Shape, Tensor, grad_one, gradcheck, gradgradcheck};
 use std::collections::BTreeMap;
 
 /// A family, its parameters, and a value in its support.
@@ -97,6 +97,59 @@ fn densities_have_gradients_of_two_orders() {
     for row in DISCRETE {
         let x = row.2.tensor();
         check_gradients(row, false, |d, _| d.try_log_prob(&x));
+    }
+}
+
+#[test]
+fn distribution_functions_have_gradients_of_two_orders() {
+    let exists = |row: &Row| distribution(row.0, &|name| parameter(row, name)).try_cdf(&row.2.tensor()).is_ok();
+    for row in REPARAMETRIZED.iter().filter(|row| exists(row)) {
+        check_gradients(row, true, |d, x| d.try_cdf(x.expect("a row has x")));
+    }
+    for row in DISCRETE.iter().filter(|row| exists(row)) {
+        let x = row.2.tensor();
+        check_gradients(row, false, |d, _| d.try_cdf(&x));
+    }
+    for family in ["gamma", "chi2", "student_t", "beta"] {
+        assert!(REPARAMETRIZED.iter().any(|row| row.0 == family && exists(row)), "{family}");
+    }
+    assert!(DISCRETE.iter().any(|row| row.0 == "negative_binomial" && exists(row)));
+    for x in [-1.0, 0.0, 3.5, 7.0, 9.0] {
+        let p = Tensor::from([0.3, 0.5, 0.9]).requires_grad_(true);
+        let cdf = |p: &[Tensor]| Ok(vec![Binomial::new(7, &p[0]).try_cdf(&Tensor::from(x))?]);
+        gradcheck(cdf, &[&p], GradCheckOptions::default()).unwrap_or_else(|error| panic!("binomial at {x}: {error}"));
+    }
+}
+
+/// The third derivative is a sum over 3·48 nodes of a quadrature, in a program with many values.
+#[test]
+fn the_distribution_function_of_gamma_has_a_third_derivative() {
+    let x = Tensor::from([[0.5, 1.0, 2.0], [2.0, 3.0, 5.0]]);
+    let derivatives = |a: &Tensor| {
+        let options = || GradOptions { create_graph: true, ..Default::default() };
+        let next = |y: &Tensor| grad_one(&y.sum(..), a, options()).expect("a derivative exists");
+        let second = next(&next(&Gamma::new(a, 1.0).cdf(&x)));
+        let third = next(&second);
+        (second, third)
+    };
+    let (a, h) = (Tensor::from([[0.7], [3.0]]), 1e-4);
+    let at = |step: f64| derivatives(&(&a + step).requires_grad_(true));
+    let expected = (at(h).0 - at(-h).0) / (2.0 * h);
+    let difference = (at(0.0).1 - &expected).abs().max(..).item::<f64>();
+    assert!(difference < 1e-6, "{difference}");
+}
+
+#[test]
+fn entropies_and_moments_have_gradients_of_two_orders() {
+    for row in REPARAMETRIZED.iter().chain(DISCRETE) {
+        let d = distribution(row.0, &|name| parameter(row, name));
+        let is_finite = |value: Result<Tensor>| value.is_ok_and(|y| y.isfinite().all(..).item::<bool>());
+        if is_finite(d.try_entropy()) {
+            check_gradients(row, false, |d, _| d.try_entropy());
+        }
+        if is_finite(d.try_variance()) {
+            check_gradients(row, false, |d, _| d.try_variance());
+        }
     }
 }
 

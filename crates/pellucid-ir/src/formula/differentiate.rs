@@ -13,6 +13,7 @@ use super::expr::Expr;
 use super::gradient::{Gradient, GradientRequest};
 use super::graph::{FormulaNode, MAX_OPERANDS, NodeId, ValueKind};
 use super::primitive::{Binary, RowOp, Unary};
+use super::remainders::{SERIES_BEGIN, log_ratio_minus, remainder};
 use super::save;
 use super::{Declared, Formula};
 use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10, PI};
@@ -185,12 +186,18 @@ fn atan2(a: Expr, b: Expr, g: Expr) -> [Option<Expr>; 2] {
 }
 
 /// Returns the density of the gamma distribution, bᵃ⁻¹·e⁻ᵇ / Γ(a). The power is a power for b < 1, where it does not
-/// overflow: its derivatives at 0 exist, unlike the logarithm's.
+/// overflow: its derivatives at 0 exist, unlike the logarithm's. For large a and b, the logarithm is computed from
+/// terms that do not cancel.
 fn gamma_density(a: Expr, b: Expr) -> Expr {
     let is_small = b.lt(1);
-    let (small, large) = (is_small.select(b, 1), is_small.select(1, b));
+    let is_large = a.ge(SERIES_BEGIN) & b.ge(1);
+    let (small, middle) = (is_small.select(b, 1), (is_small | is_large).select(1, b));
     let power = small.pow(a - 1) * (-small - a.lgamma()).exp();
-    is_small.select(power, ((a - 1) * large.ln() - large - a.lgamma()).exp())
+    let direct = ((a - 1) * middle.ln() - middle - a.lgamma()).exp();
+    let (n, x) = (is_large.select(a, SERIES_BEGIN), is_large.select(b, SERIES_BEGIN));
+    let exponent = n * log_ratio_minus((x - n) / n, x / n) - remainder(n);
+    let large = (n / (2.0 * PI)).sqrt() * exponent.exp() / x;
+    is_large.select(large, is_small.select(power, direct))
 }
 
 /// Returns g·b·aᵇ⁻¹, and 0 for b = 0 if a is 0 or NaN.

@@ -28,6 +28,7 @@
 //! | `program`, `compile`, `registers` | compilation to programs |
 //! | `splice` | joining several programs into one |
 //! | `evaluate`, `special` | evaluation in `f64`, the reference for tests |
+//! | `remainders` | expressions that avoid cancellation |
 //! | `print` | formulas as text |
 
 #[macro_use]
@@ -47,6 +48,7 @@ mod print;
 mod program;
 mod real;
 mod registers;
+pub mod remainders;
 mod save;
 mod simplify;
 mod special;

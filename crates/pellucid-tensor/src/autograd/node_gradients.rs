@@ -10,7 +10,7 @@ use crate::tensor::{
     Tensor,
 };
 use pellucid_ir::kernel::Meta;
-use pellucid_ir::{Error, Result, Shape};
+use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -46,19 +46,6 @@ impl NodeInputs {
     }
 }
 
-/// Returns the name of a freed node for an error. Many operations, such as `sum`, end in a reshape that removes axes of
-/// length 1; the name is then the name of the node before the reshape, if that node is freed too.
-#[cold]
-fn freed_name(node: &GraphNode) -> &'static str {
-    let name = node.derivative().name();
-    let [Edge::Node(producer, index)] = &node.edges[..] else { return name };
-    let long_axes = |meta: &OutputMeta| meta.meta.shape.iter().copied().filter(|&len| len != 1).collect::<Shape>();
-    let is_squeeze =
-        name == "reshape" && long_axes(&producer.outputs_meta[*index as usize]) == long_axes(&node.outputs_meta[0]);
-    let is_live = producer.saved_derivative.saved().with_values(true, &mut |_| {});
-    if is_squeeze && !is_live { producer.derivative().name() } else { name }
-}
-
 /// Runs the backward computation of a node, and frees its saved values unless `retain_graph` is set. `note_shared` is
 /// called with every gradient that shares its storage with a saved value. The graph, and perhaps the user, also own
 /// such a gradient.
@@ -85,7 +72,7 @@ pub(super) fn node_gradients(
         }
     });
     if !live {
-        return Err(Error::GraphFreed { node: freed_name(node) });
+        return Err(Error::GraphFreed { node: name });
     }
     let results = results.map_err(|error| match error {
         Error::Anomaly { op, shape, node: None, .. } => {

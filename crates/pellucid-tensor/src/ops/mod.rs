@@ -39,6 +39,8 @@ mod statistics;
 pub use call::axes::{Axes, over};
 pub use call::int_list::IntList;
 pub use elementwise::TensorOrScalar;
+#[doc(hidden)]
+pub use elementwise::{betainc_of_pair, log_gamma_quantile_slope, student_t_cdf};
 pub use index::scatter_reduce::ScatterReduceOp;
 pub use index::search::Bins;
 pub use index::unique::Unique;
@@ -91,8 +93,9 @@ registry! {
             t, transpose, unsqueeze;
         formula::broadcast: broadcast_tensors, broadcast_to, expand;
         formula::user: map, map_all, map_rows, map_rows_all;
-        elementwise: addcdiv, addcmul, airy_ai, around, clamp, divmod, frexp, gcd, hardtanh, igamma, igammac,
-            isclose, lcm, lerp, logit_with, modf, multigammaln, nan_to_num, nextafter, softshrink, where_, zeta;
+        elementwise: addcdiv, addcmul, airy_ai, around, betainc, betaincc, clamp, divmod, frexp, gcd, hardtanh, igamma,
+            igammac, isclose, lcm, lerp, logit_with, modf, multigammaln, nan_to_num, nextafter, softshrink, where_,
+            zeta;
         shape::diagonal: diag, diag_embed, diagonal, eye, tri, tril, triu;
         shape::join: atleast_1d, atleast_2d, atleast_3d, block_diag, column_stack, dstack, hstack, stack,
             vstack;

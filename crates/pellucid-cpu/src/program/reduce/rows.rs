@@ -6,7 +6,7 @@ use crate::program::evaluate::{Evaluator, TileFrame};
 use crate::program::fold::{CHUNK, FoldValues, RunningFold};
 use crate::program::loader::fill;
 use crate::program::slot::Granularity;
-use crate::strided::{self, Cursor, StridedAxes};
+use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
@@ -44,13 +44,21 @@ impl SequenceReduction<'_> {
         if self.length < short_len && self.length > 0 {
             let mut all: StridedAxes = self.kept.iter().chain(&self.reduced).cloned().collect();
             strided::merge(&mut all);
-            let eval = Evaluator::new(self.program, self.params, &all, |_| false, |_| self.program.steps.is_empty());
-            parallel_ranges(self.count, GRAIN.div_ceil(per_sequence), |range| self.reduce_short(&eval, range));
-        } else {
-            let eval =
-                Evaluator::new(self.program, self.params, &self.reduced, |_| false, |_| self.program.steps.is_empty());
-            parallel_ranges(self.count, GRAIN.div_ceil(per_sequence), |range| self.reduce_long(&eval, range));
+            let eval = self.evaluator(&all);
+            // The tiles of a long program can be shorter than a short sequence.
+            if self.length <= self.tile_len(&eval) {
+                return parallel_ranges(self.count, GRAIN.div_ceil(per_sequence), |range| {
+                    self.reduce_short(&eval, range);
+                });
+            }
         }
+        let eval = self.evaluator(&self.reduced);
+        parallel_ranges(self.count, GRAIN.div_ceil(per_sequence), |range| self.reduce_long(&eval, range));
+    }
+
+    /// Schedules the program for segments over these axes.
+    fn evaluator<'a>(&'a self, axes: &'a [StridedAxis]) -> Evaluator<'a> {
+        Evaluator::new(self.program, self.params, axes, |_| false, |_| self.program.steps.is_empty())
     }
 
     /// Returns the state before any value.

@@ -8,10 +8,13 @@ pub(super) mod activation;
 pub(super) mod airy;
 pub(crate) mod arithmetic;
 pub(super) mod compare;
+pub(super) mod incomplete_beta;
+pub(super) mod incomplete_gamma;
 pub(super) mod numbers;
 pub(super) mod operand;
 mod operators;
 pub(super) mod parts;
+mod quadrature;
 pub(super) mod special;
 mod table;
 pub(super) mod transcendental;
@@ -20,10 +23,16 @@ pub use activation::{hardtanh, softshrink};
 pub use airy::airy_ai;
 pub use arithmetic::{addcdiv, addcmul, clamp, lerp, nan_to_num, where_};
 pub use compare::isclose;
+pub use incomplete_beta::{betainc, betaincc};
+#[doc(hidden)]
+pub use incomplete_beta::{betainc_of_pair, student_t_cdf};
+#[doc(hidden)]
+pub use incomplete_gamma::log_gamma_quantile_slope;
+pub use incomplete_gamma::{igamma, igammac};
 pub use numbers::{frexp, gcd, lcm, nextafter};
 pub use operand::TensorOrScalar;
 pub use parts::{around, divmod, modf};
-pub use special::{igamma, igammac, logit_with, multigammaln, zeta};
+pub use special::{logit_with, multigammaln, zeta};
 
 use pellucid_ir::formula::Expr;
 

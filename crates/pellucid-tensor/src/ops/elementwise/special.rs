@@ -1,4 +1,4 @@
-//! Special functions: Bessel functions, the gamma family, and the normal distribution.
+//! Special functions: Bessel functions, the gamma function, and the normal distribution.
 
 use super::table::{binary, unary};
 use crate::array::host_values;
@@ -11,7 +11,7 @@ use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{copy, create, view};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::{Binary, Expr, Formula, ValueKind};
+use pellucid_ir::formula::{Binary, Expr, ValueKind};
 use pellucid_ir::{Error, Result, Scalar, formula};
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, PI};
 
@@ -135,14 +135,6 @@ binary! {
         d a = g * (super::difference(a, b) * LN_2).sigmoid(), d b = g * (super::difference(b, a) * LN_2).sigmoid();
 }
 
-/// Applies a formula of a parameter and x, which broadcast. The formula has no gradient with respect to the parameter.
-fn apply_with_parameter(op: &'static str, formula: &Formula, parameter: &Tensor, x: &Tensor) -> Result<Tensor> {
-    if is_recorded(&[parameter]) {
-        return Err(Error::NoGradient { op });
-    }
-    map(formula, &[parameter, x], &[])
-}
-
 /// Computes ln(z / (1 − z)) of z = x limited to [eps, 1 − eps]: PyTorch's `logit` with `eps`. The derivative outside
 /// these bounds is 0.
 ///
@@ -171,27 +163,10 @@ pub fn logit_with(x: &Tensor, eps: f64) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if s requires a gradient.
 #[tensor_method]
 pub fn zeta(s: &Tensor, q: &Tensor) -> Result<Tensor> {
-    apply_with_parameter("zeta", formula! { static zeta(s, q) = q.zeta(s); }, s, q)
-}
-
-/// Computes the regularized lower incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹e⁻ᵗ dt / Γ(a), for a ≥ 0 and x ≥ 0.
-///
-/// This is SciPy's `gammainc`. a and x broadcast. The derivative with respect to x is the density xᵃ⁻¹e⁻ˣ / Γ(a).
-///
-/// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::NoGradient`] if a requires a gradient.
-#[tensor_method]
-pub fn igamma(a: &Tensor, x: &Tensor) -> Result<Tensor> {
-    apply_with_parameter("igamma", formula! { static igamma(a, x) = x.igamma(a).0; }, a, x)
-}
-
-/// Computes 1 − P(a, x), the regularized upper incomplete gamma function (see [`igamma`]), accurate where it is small.
-///
-/// # Errors
-/// The errors of [`igamma`].
-#[tensor_method]
-pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
-    apply_with_parameter("igammac", formula! { static igammac(a, x) = x.igamma(a).1; }, a, x)
+    if is_recorded(&[s]) {
+        return Err(Error::NoGradient { op: "zeta" });
+    }
+    map(formula! { static zeta(s, q) = q.zeta(s); }, &[s, q], &[])
 }
 
 /// Computes the multivariate log-gamma function ln Γ_p(x) (PyTorch's `mvlgamma`), for x > (p − 1)/2.

@@ -8,7 +8,7 @@ use std::sync::{RwLock, TryLockError, TryLockResult};
 /// The values that a node saves, until a backward pass frees them.
 pub(crate) trait SavedValueSlot {
     /// Calls `run` with the saved values, and then frees them unless `keep` is set. Returns false if they were already
-    /// freed.
+    /// freed. A node that saves no value is never freed.
     ///
     /// It never blocks, because this thread's own pass may hold the lock in an outer call. If another pass is freeing
     /// the values, returns false. If another pass reads them, they are not freed.
@@ -20,7 +20,9 @@ impl<S: AsRef<[SavedValue]>> SavedValueSlot for RwLock<Option<S>> {
         if !keep && let Some(mut saved) = try_guard(self.try_write()) {
             let Some(values) = &*saved else { return false };
             run(values.as_ref());
-            *saved = None;
+            if !values.as_ref().is_empty() {
+                *saved = None;
+            }
             return true;
         }
         let Some(saved) = try_guard(self.try_read()) else { return false };

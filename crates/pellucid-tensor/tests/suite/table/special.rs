@@ -145,3 +145,24 @@ pub fn hurwitz(s: f64, q: f64) -> f64 {
     let rest = end.powf(1.0 - s) / (s - 1.0) + 0.5 * end.powf(-s) + s * end.powf(-s - 1.0) / 12.0;
     rest + (0..1000).rev().map(|k| (q + k as f64).powf(-s)).sum::<f64>()
 }
+
+/// Computes P(a, x) by its power series (Abramowitz & Stegun 6.5.29).
+pub fn gamma_share(a: f64, x: f64) -> f64 {
+    let (mut term, mut sum) = (1.0, 0.0);
+    for k in 1..200 {
+        sum += term;
+        term *= x / (a + f64::from(k));
+    }
+    (a * x.ln() - x - libm::lgamma(a + 1.0)).exp() * sum
+}
+
+/// Computes I_x(a, b) by its power series (Abramowitz & Stegun 26.5.4).
+pub fn beta_share(a: f64, b: f64, x: f64) -> f64 {
+    let (mut term, mut sum) = (1.0, 0.0);
+    for k in 0..600 {
+        sum += term;
+        term *= x * (a + b + f64::from(k)) / (a + 1.0 + f64::from(k));
+    }
+    let log_beta = libm::lgamma(a) + libm::lgamma(b) - libm::lgamma(a + b);
+    (a * x.ln() + b * (-x).ln_1p() - log_beta).exp() / a * sum
+}

@@ -3,7 +3,9 @@
 use super::{binary_row as binary, unary_row as unary};
 use crate::table::nd::{Nd, zip};
 use crate::table::row::{Gradient::Third, Row, Rule, real, shape_refused};
-use crate::table::special::{airy, digamma, hurwitz, mean_over_circle, series_j, series_y, tail_integral};
+use crate::table::special::{
+    airy, beta_share, digamma, gamma_share, hurwitz, mean_over_circle, series_j, series_y, tail_integral,
+};
 use pellucid_tensor::{DType, Error, Tensor, ops};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
@@ -109,8 +111,75 @@ fn incomplete(
             let y = call(&a, &x)?.to_vec::<f64>();
             Ok(y[0] == of(0.0) && y[1] == of(1.0) && y[2].is_nan() && y[3].is_nan())
         })
-        .check("a tracked first argument must be an error", move || {
-            Ok(matches!(call(&shape().requires_grad_(true), &shape()), Err(Error::NoGradient { .. })))
+        .case(
+            "of a and x",
+            [real([2, 1]).within(0.4..=5.0), real([2, 3]).within(0.3..=6.0)],
+            move |x| call(&x[0], &x[1]),
+            move |x| zip(x, |v| of(gamma_share(v[0], v[1]))),
+        )
+        .floats_only()
+        .check("a tracked first argument must give the same bits", move || {
+            let (a, x) = (Tensor::from([0.3f32, 2.0, 40.0]), Tensor::from([0.1f32, 3.0, 35.0]));
+            let tracked = call(&a.detach().requires_grad_(true), &x)?;
+            Ok(tracked.requires_grad() && tracked.to_vec::<f32>() == call(&a, &x)?.to_vec::<f32>())
+        })
+        .check("the derivative with respect to a at the ends of the domain, and beyond", move || {
+            let a = Tensor::from([2.0, 2.0, -1.0]).requires_grad_(true);
+            ops::sum(&call(&a, &Tensor::from([0.0, f64::INFINITY, 1.0]))?, ..)?.backward();
+            let slopes = a.grad().expect("the tensor must have a gradient").to_vec::<f64>();
+            Ok(slopes[0] == 0.0 && slopes[1] == 0.0 && slopes[2].is_nan())
+        })
+}
+
+/// Returns a row of I_x(a, b), or of its complement.
+fn incomplete_beta(
+    name: &'static str,
+    call: fn(&Tensor, &Tensor, &Tensor) -> pellucid_tensor::Result<Tensor>,
+    of: fn(f64) -> f64,
+) -> Row {
+    let at = move |x: [f64; 6]| call(&Tensor::from([2.0]), &Tensor::from([0.5]), &Tensor::from(x));
+    Row::new(name)
+        .rule(Rule::Floats)
+        .ulps(64.0)
+        .scale(1.0)
+        .gradient(Third)
+        .case(
+            "of a, b and x",
+            [real([2, 1]).within(0.4..=4.0), real([3]).within(0.4..=4.0), real([2, 3]).within(0.1..=0.9)],
+            move |x| call(&x[0], &x[1], &x[2]),
+            move |x| zip(x, |v| of(beta_share(v[0], v[1], v[2]))),
+        )
+        .floats_only()
+        .ordinary()
+        .check("integers are promoted", move || {
+            let (two, three) = (Tensor::from([2i64]), Tensor::from([3i64]));
+            let float = |t: &Tensor| t.to_dtype(DType::F32);
+            let x = Tensor::from([0.25f32]);
+            let y = call(&two, &three, &x)?;
+            let ends = call(&two, &three, &Tensor::from([0i64, 1]))?;
+            Ok(y.to_vec::<f32>() == call(&float(&two), &float(&three), &x)?.to_vec::<f32>()
+                && ends.dtype() == DType::F32
+                && ends.to_vec::<f64>() == [of(0.0), of(1.0)])
+        })
+        .check("the ends of the domain, and beyond", move || {
+            let y = at([0.0, 1.0, -0.1, 1.1, f64::NAN, 5e-324])?.to_vec::<f64>();
+            Ok(y[..2] == [of(0.0), of(1.0)] && y[2..5].iter().all(|y| y.is_nan()) && y[5] == of(0.0))
+        })
+        .check("invalid parameters", move || {
+            let x = Tensor::from(0.5);
+            let (a, b) =
+                (Tensor::from([0.0, -1.0, f64::INFINITY, f64::NAN, 1.0]), Tensor::from([1.0, 1.0, 1.0, 1.0, -1.0]));
+            Ok(call(&a, &b, &x)?.to_vec::<f64>().iter().all(|y| y.is_nan()))
+        })
+        .check("the derivatives with respect to a and b at the ends of the domain", move || {
+            let [a, b] = [2.0, 0.5].map(|p| Tensor::from([p, p]).requires_grad_(true));
+            ops::sum(&call(&a, &b, &Tensor::from([0.0, 1.0]))?, ..)?.backward();
+            let slopes = [a, b].map(|p| p.grad().expect("the tensor must have a gradient").to_vec::<f64>());
+            Ok(slopes == [[0.0, 0.0], [0.0, 0.0]])
+        })
+        .check("shapes that do not broadcast must be an error", move || {
+            let (two, three) = (Tensor::from([2.0, 3.0]), Tensor::from([0.1, 0.2, 0.3]));
+            shape_refused(call(&two, &two, &three))
         })
 }
 
@@ -162,6 +231,8 @@ fn further_rows() -> Vec<Row> {
             }),
         incomplete("igamma", ops::igamma, |p| p),
         incomplete("igammac", ops::igammac, |p| 1.0 - p),
+        incomplete_beta("betainc", ops::betainc, |p| p),
+        incomplete_beta("betaincc", ops::betaincc, |p| 1.0 - p),
         Row::new("multigammaln")
             .rule(Rule::FloatsOnly)
             .ulps(64.0)
