@@ -1,7 +1,7 @@
-//! The conversion of `bf16` matrices to pairs of factors, which the products of AVX512-BF16 multiply.
+//! The conversion of matrices to pairs of `bf16` factors, which the products of AVX512-BF16 multiply.
 //!
-//! A product of [`BF16Pair`] is a product of half the depth with twice the multiply-adds in each element. It has the bits
-//! of the product of the factors as `f32`, because pairs are added in the order of k and blocks of k are even. The
+//! A product of [`BF16Pair`] is a product of half the depth with twice the multiply-adds in each element. It has the
+//! bits of the product of the factors as `f32`, because pairs are added in the order of k and blocks of k are even. The
 //! exception are subnormal numbers: the instruction replaces them by zero, so that [`FactorRange::excludes_subnormals`]
 //! decides whether pairs are multiplied.
 
@@ -11,7 +11,44 @@ use pellucid_simd::vector::BF16Pair;
 use pellucid_simd::{Isa, per_isa};
 use std::ops::Range;
 
-/// A `bf16` matrix and the memory of its pairs.
+/// An element that is converted to a factor of a pair: `bf16`, or `f32`, which is rounded to the nearest `bf16`.
+pub trait PairElement: Copy + Send + Sync {
+    /// Returns the factor.
+    fn factor(self) -> BF16;
+
+    /// Returns the pair of two neighbouring elements.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of two elements.
+    #[inline(always)]
+    unsafe fn pair_at(from: *const Self) -> BF16Pair {
+        // SAFETY: the caller guarantees that two elements can be read.
+        unsafe { BF16Pair::new((*from).factor(), (*from.add(1)).factor()) }
+    }
+}
+
+impl PairElement for f32 {
+    #[inline(always)]
+    fn factor(self) -> BF16 {
+        BF16::from_f32(self)
+    }
+}
+
+impl PairElement for BF16 {
+    #[inline(always)]
+    fn factor(self) -> BF16 {
+        self
+    }
+
+    #[cfg(target_endian = "little")]
+    #[inline(always)]
+    unsafe fn pair_at(from: *const BF16) -> BF16Pair {
+        // SAFETY: the caller guarantees that two elements can be read.
+        BF16Pair::from_neighbours(unsafe { from.cast::<u32>().read_unaligned() })
+    }
+}
+
+/// A matrix of elements of type `E` and the memory of its pairs.
 ///
 /// The pairs of a matrix with contiguous lanes are stored by k, and all others by lanes, without gaps. An odd depth is
 /// padded with zero.
@@ -22,9 +59,9 @@ use std::ops::Range;
 /// - *Target*: `to` is valid for writes of [`len`](Self::len) pairs, which do not overlap the source. No other thread
 ///   accesses the rows that are packed.
 #[derive(Clone, Copy, Debug)]
-pub struct PackPairs {
+pub struct PackPairs<E> {
     /// The matrix.
-    pub from: Strided<BF16>,
+    pub from: Strided<E>,
     /// The number of lanes: rows of A, columns of B.
     pub lanes: usize,
     /// The number of k indices.
@@ -33,7 +70,7 @@ pub struct PackPairs {
     pub to: *mut BF16Pair,
 }
 
-impl PackPairs {
+impl<E: PairElement> PackPairs<E> {
     /// Returns true if the pairs are stored by k.
     fn is_by_depth(&self) -> bool {
         self.from.lane == 1
@@ -70,7 +107,7 @@ impl PackPairs {
     pub unsafe fn pack(&self, isa: Isa, rows: Range<usize>) -> FactorRange {
         debug_assert!(rows.end <= self.rows(), "rows {rows:?} of {}", self.rows());
         // SAFETY: the caller guarantees the contract of `pack_rows` and *Isa*.
-        unsafe { pack_rows(isa)(self, rows) }
+        unsafe { pack_rows::<E>(isa)(self, rows) }
     }
 
     /// Converts a range of rows. See [`pack`](Self::pack).
@@ -91,21 +128,21 @@ impl PackPairs {
                 let range = if self.is_by_depth() {
                     let (first, second) = (self.from.element_ptr(0, 2 * row), self.from.element_ptr(0, 2 * row + 1));
                     match 2 * row + 1 < self.depth {
-                        true => store_pairs(to, |i| BF16Pair::new(*first.add(i), *second.add(i))),
-                        false => store_pairs(to, |i| BF16Pair::new(*first.add(i), ZERO)),
+                        true => store_pairs(to, |i| BF16Pair::new((*first.add(i)).factor(), (*second.add(i)).factor())),
+                        false => store_pairs(to, |i| BF16Pair::new((*first.add(i)).factor(), ZERO)),
                     }
                 } else {
                     let (full, last) = to.split_at_mut(self.depth / 2);
                     let (from, step) = (self.from.element_ptr(row, 0), self.from.depth);
                     let range = match step {
-                        1 => store_pairs(full, |p| BF16Pair::new(*from.add(2 * p), *from.add(2 * p + 1))),
+                        1 => store_pairs(full, |p| E::pair_at(from.add(2 * p))),
                         _ => store_pairs(full, |p| {
                             let first = from.wrapping_offset(2 * p as isize * step);
-                            BF16Pair::new(*first, *first.wrapping_offset(step))
+                            BF16Pair::new((*first).factor(), (*first.wrapping_offset(step)).factor())
                         }),
                     };
-                    let end = from.wrapping_offset((self.depth - 1) as isize * step);
-                    range.min(store_pairs(last, |_| BF16Pair::new(*end, ZERO)))
+                    let end = from.wrapping_offset((self.depth as isize - 1) * step);
+                    range.min(store_pairs(last, |_| BF16Pair::new((*end).factor(), ZERO)))
                 };
                 least = least.min(range);
             }
@@ -135,9 +172,22 @@ per_isa! {
     /// # Safety of the returned function pointer
     /// - *Isa*: the processor supports the instruction set.
     /// - The contract of [`PackPairs::convert_rows`] holds.
-    fn pack_rows [] [] (work: &PackPairs, rows: Range<usize>) -> FactorRange {
+    fn pack_rows [E: PairElement] [E] (work: &PackPairs<E>, rows: Range<usize>) -> FactorRange {
         // SAFETY: the caller guarantees the contract of `convert_rows`.
         unsafe { work.convert_rows(rows) }
+    }
+}
+
+per_isa! {
+    /// Stores elements rounded to the nearest `bf16`.
+    ///
+    /// # Safety of the returned function pointer
+    /// - *Isa*: the processor supports the instruction set.
+    /// - `from` is valid for reads of `len` elements, and `to` for writes. They do not overlap, and no other thread
+    ///   accesses them.
+    pub fn round_to_bf16 [] [] (from: *const f32, to: *mut f32, len: usize) {
+        // SAFETY: the caller guarantees that the elements below `len` can be read and written.
+        (0..len).for_each(|i| unsafe { *to.add(i) = BF16::from_f32(*from.add(i)).to_f32() });
     }
 }
 
@@ -199,7 +249,8 @@ mod tests {
         (lane, depth_stride): (usize, usize),
         (lanes, depth): (usize, usize),
     ) -> (Guarded<u32>, Strided<BF16Pair>, FactorRange) {
-        let from = Strided { data: data.as_ptr().cast(), lane: lane as isize, depth: depth_stride as isize };
+        let data = data.as_ptr().cast::<BF16>();
+        let from = Strided { data, lane: lane as isize, depth: depth_stride as isize };
         let mut memory = Guarded::<u32>::unwritten(lanes * depth.div_ceil(2));
         let work = PackPairs { from, lanes, depth, to: memory.as_mut_ptr().cast() };
         assert_eq!(work.len(), memory.len());
@@ -251,7 +302,7 @@ mod tests {
         (0..count).map(factor).collect()
     }
 
-    fn check(shape @ (m, n, k): (usize, usize, usize), [a, b]: [&[BF16]; 2], expects_pairs: bool) {
+    fn assert_bits(shape @ (m, n, k): (usize, usize, usize), [a, b]: [&[BF16]; 2], expects_pairs: bool) {
         let wide = [a, b].map(|factors| factors.iter().map(|x| x.to_f32()).collect::<Vec<f32>>());
         // B is given by lanes (columns) here, and by k in the reference.
         let by_depth: Vec<f32> = (0..k * n).map(|i| wide[1][i % n * k + i / n]).collect();
@@ -273,10 +324,45 @@ mod tests {
     fn products_of_pairs_have_the_bits_of_single_factors() {
         for shape @ (m, n, k) in SHAPES.into_iter().filter(|&(m, n, _)| m > 1 && n > 1) {
             let (a, b) = (factors(m * k, 1, 110..130), factors(n * k, 2, 110..130));
-            check(shape, [&a, &b], true);
+            assert_bits(shape, [&a, &b], true);
         }
         for k in 1..20 {
-            check((5, 40, k), [&factors(5 * k, 3, 71..230), &factors(40 * k, 4, 71..230)], true);
+            assert_bits((5, 40, k), [&factors(5 * k, 3, 71..230), &factors(40 * k, 4, 71..230)], true);
+        }
+    }
+
+    /// Elements of `f32` are rounded to the nearest `bf16`, in all layouts and for odd depths.
+    #[test]
+    fn f32_elements_are_rounded() {
+        let choices = Choices::new(9);
+        for (lanes, depth) in [(1, 1), (3, 7), (16, 40), (33, 5)] {
+            let values: Vec<f32> = (0..lanes * depth).map(|_| choices.below(1 << 24) as f32 / 777.0 - 9000.0).collect();
+            for (lane, step) in [(depth, 1), (1, lanes)] {
+                let mut data = Guarded::from_slice(&values);
+                (0..lanes * depth).for_each(|i| data[i / depth * lane + i % depth * step] = values[i]);
+                for isa in instruction_sets() {
+                    let from = Strided { data: data.as_ptr(), lane: lane as isize, depth: step as isize };
+                    let mut memory = Guarded::<u32>::unwritten(lanes * depth.div_ceil(2));
+                    let work = PackPairs { from, lanes, depth, to: memory.as_mut_ptr().cast() };
+                    // SAFETY: the pair packing contract: the matrix has `lanes × depth` elements and the memory `len`
+                    // pairs. The instruction set is available.
+                    unsafe { work.pack(isa, 0..work.rows()) };
+                    let pairs = work.pairs();
+                    for (i, p) in (0..lanes).flat_map(|i| (0..depth.div_ceil(2)).map(move |p| (i, p))) {
+                        let factor = |k: usize| if k < depth { BF16::from_f32(values[i * depth + k]) } else { ZERO };
+                        let at = i as isize * pairs.lane + p as isize * pairs.depth;
+                        let expected = (u32::from(factor(2 * p).0) << 16) | u32::from(factor(2 * p + 1).0);
+                        assert_eq!(memory[at as usize], expected, "{lanes} × {depth}, {isa:?}, lane {i}, pair {p}");
+                    }
+                    let mut rounded = Guarded::<f32>::unwritten(values.len());
+                    // SAFETY: both arrays have as many elements, and the instruction set is available.
+                    unsafe { round_to_bf16(isa)(values.as_ptr(), rounded.as_mut_ptr(), values.len()) };
+                    assert!(
+                        values.iter().zip(rounded.iter()).all(|(&x, &y)| BF16::from_f32(x).to_f32() == y),
+                        "{isa:?}"
+                    );
+                }
+            }
         }
     }
 
@@ -285,9 +371,9 @@ mod tests {
     #[test]
     fn the_smallest_and_the_largest_factors_have_the_same_bits() {
         for (low, high) in [(71, 71), (40, 102), (1, 141), (141, 1)] {
-            check((20, 40, 33), [&factors(20 * 33, 5, low..low + 2), &factors(40 * 33, 6, high..high + 2)], true);
+            assert_bits((20, 40, 33), [&factors(20 * 33, 5, low..low + 2), &factors(40 * 33, 6, high..high + 2)], true);
         }
-        check((20, 40, 33), [&factors(20 * 33, 7, 180..256), &factors(40 * 33, 8, 180..256)], true);
+        assert_bits((20, 40, 33), [&factors(20 * 33, 7, 180..256), &factors(40 * 33, 8, 180..256)], true);
     }
 
     #[test]

@@ -64,7 +64,8 @@ macro_rules! kernels {
 
 kernels! {
     multiply_tile [const R: usize] [const N: usize] [const UNMASKED: bool] (RegisterTile<T>) = multiply;
-    multiply_pair_tile [const R: usize] [const N: usize] [const UNMASKED: bool] + "avx512bf16" (RegisterTile<T>) = multiply;
+    multiply_pair_tile [const R: usize] [const N: usize] [const UNMASKED: bool] + "avx512bf16"
+        (RegisterTile<T>) = multiply;
     copy_panels (PackPanels<T>) = copy;
     transpose_panel (PackPanels<T>) = transpose;
     pack_lanes (PackLanes<'_, T>) = copy;

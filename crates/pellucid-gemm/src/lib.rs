@@ -59,7 +59,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use bf16_pairs::{FactorRange, PackPairs};
+pub use bf16_pairs::{FactorRange, PackPairs, PairElement, round_to_bf16};
 pub use gemv::VIRTUAL_LANES;
 pub use im2col::ImplicitIm2col;
 pub use offset_dot::{OffsetDotRow, WeightGradDots, sum_virtual_lanes};

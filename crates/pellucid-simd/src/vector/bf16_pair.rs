@@ -30,6 +30,12 @@ impl BF16Pair {
         BF16Pair((first.0 as u32) << 16 | second.0 as u32)
     }
 
+    /// Returns the pair of two factors that are neighbours in little-endian memory.
+    #[inline(always)]
+    pub fn from_neighbours(bits: u32) -> BF16Pair {
+        BF16Pair(bits.rotate_left(16))
+    }
+
     /// Returns the two factors as `f32`.
     #[inline(always)]
     fn factors(self) -> [f32; 2] {

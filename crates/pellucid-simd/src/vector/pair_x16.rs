@@ -10,7 +10,7 @@ use std::mem::transmute;
 /// - [`mul_add`](Vector::mul_add) has the bits of [`Element::mul_add`](super::Element::mul_add) if no factor is
 ///   subnormal, and neither sum is. It replaces subnormal numbers by zero.
 ///
-/// The other methods are those of [`F32x16`]: they move 32-bit lanes, or compute with sums.
+/// The other methods call the methods of [`F32x16`]: they move 32-bit lanes, or compute with sums.
 #[derive(Clone, Copy)]
 pub struct BF16PairX16(F32x16);
 

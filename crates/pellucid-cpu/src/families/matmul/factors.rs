@@ -1,27 +1,26 @@
 //! The factors of a product in the form in which they are multiplied.
 //!
-//! Small integers are converted to `i32`, and half precision to `f32`, or to [pairs of `bf16`](PackPairs) if the
+//! Small integers are converted to `i32`, and half precision to `f32`, or to [pairs of `bf16`](PairMatrices) if the
 //! processor multiplies them. Both forms of a `bf16` product have the same bits.
 
-use crate::dense::DenseArray;
 use crate::operand::Operand;
-use pellucid_gemm::{FactorRange, PackPairs, Strided};
-use pellucid_ir::{DType, Layout, Result, lock};
+use crate::pairs::PairMatrices;
+use crate::program;
+use pellucid_gemm::Strided;
+use pellucid_ir::{DType, Layout, Result};
 use pellucid_runtime::CpuBuffer;
-use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
+use pellucid_runtime::list::List;
 use pellucid_simd::Isa;
 use pellucid_simd::math::half::BF16;
-use pellucid_simd::vector::BF16Pair;
-use std::sync::{Mutex, PoisonError};
 
 /// The factors A and B of a product.
 pub(super) enum Factors<'a> {
     /// Arrays of the dtype in which the product is computed.
     Own([Operand<'a>; 2]),
     /// Arrays converted to this dtype.
-    Converted([DenseArray<'a>; 2]),
+    Converted([ConvertedFactor; 2]),
     /// Matrices of pairs, whose products are `f32`.
-    Pairs([PairMatrices; 2]),
+    Pairs([PairFactor; 2]),
 }
 
 impl<'a> Factors<'a> {
@@ -38,12 +37,12 @@ impl<'a> Factors<'a> {
         // A product with one row or column has another order of summation.
         let is_vector = a.shape()[a.shape().rank() - 2] == 1 || b.shape().last() == Some(&1);
         if a.dtype == DType::BF16 && !is_vector && Isa::best().has_bf16_products() {
-            let pairs = [PairMatrices::new(a, Lanes::Rows)?, PairMatrices::new(b, Lanes::Columns)?];
-            if pairs[0].range.excludes_subnormals(pairs[1].range) {
+            let pairs = [PairFactor::new(a, Lanes::Rows)?, PairFactor::new(b, Lanes::Columns)?];
+            if pairs[0].matrices.range.excludes_subnormals(pairs[1].matrices.range) {
                 return Ok(Factors::Pairs(pairs));
             }
         }
-        Ok(Factors::Converted([DenseArray::of_input(a, dtype)?, DenseArray::of_input(b, dtype)?]))
+        Ok(Factors::Converted([ConvertedFactor::new(a, dtype)?, ConvertedFactor::new(b, dtype)?]))
     }
 
     /// Returns the factors as operands, with the dtype of the sums.
@@ -56,6 +55,40 @@ impl<'a> Factors<'a> {
     }
 }
 
+/// One factor converted to another dtype.
+pub(super) struct ConvertedFactor {
+    memory: CpuBuffer,
+    layout: Layout,
+    dtype: DType,
+}
+
+impl ConvertedFactor {
+    /// Converts an operand. Its axes keep their order in memory, because converting a transposed matrix in its own
+    /// order is faster than transposing it.
+    ///
+    /// # Errors
+    /// Returns an error if memory cannot be allocated.
+    fn new(operand: &Operand<'_>, dtype: DType) -> Result<ConvertedFactor> {
+        let (shape, strides) = (operand.shape(), operand.layout.strides());
+        let mut order: List<usize, 6> = (0..shape.rank()).collect();
+        order.sort_unstable_by_key(|&axis| (std::cmp::Reverse(strides[axis].unsigned_abs()), axis));
+        let mut axes_in_order = order.clone();
+        (0..order.len()).for_each(|k| axes_in_order[order[k]] = k);
+        let from = operand.layout.permute(&order);
+        let to = Layout::contiguous(from.shape().clone());
+        let memory = CpuBuffer::scratch(shape.size().saturating_mul(dtype.size()))?;
+        let base = memory.ensure()?.as_ptr();
+        program::copy(&Operand { layout: &from, ..*operand }, &Operand { base, layout: &to, dtype })?;
+        Ok(ConvertedFactor { memory, layout: to.permute(&axes_in_order), dtype })
+    }
+
+    /// Returns the converted array as an operand.
+    fn operand(&self) -> Operand<'_> {
+        let base = self.memory.start().expect("the memory of the factor must be allocated").as_ptr();
+        Operand { base, layout: &self.layout, dtype: self.dtype }
+    }
+}
+
 /// The axis of a factor that is not summed.
 #[derive(Clone, Copy)]
 enum Lanes {
@@ -65,64 +98,41 @@ enum Lanes {
     Columns,
 }
 
-/// The matrices of one factor as pairs of `bf16`, which replace the axis of k by an axis of half the length.
-pub(super) struct PairMatrices {
-    pairs: CpuBuffer,
+/// One factor as matrices of pairs, which replace the axis of k by an axis of half the length.
+pub(super) struct PairFactor {
+    matrices: PairMatrices,
     layout: Layout,
-    /// The range of all factors.
-    range: FactorRange,
 }
 
-impl PairMatrices {
+impl PairFactor {
     /// Converts a `bf16` operand. Axes along which it is broadcast stay broadcast.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
-    fn new(operand: &Operand<'_>, lanes: Lanes) -> Result<PairMatrices> {
-        let (shape, strides) = (operand.shape(), operand.layout.strides());
+    fn new(operand: &Operand<'_>, lanes: Lanes) -> Result<PairFactor> {
+        let (shape, mut strides) = (operand.shape(), operand.layout.strides().clone());
         let batch_rank = shape.rank() - 2;
         let (lane_axis, depth_axis) = match lanes {
             Lanes::Rows => (batch_rank, batch_rank + 1),
             Lanes::Columns => (batch_rank + 1, batch_rank),
         };
-        let matrix = |data: *const BF16, to: *mut BF16Pair| PackPairs {
-            from: Strided { data, lane: strides[lane_axis], depth: strides[depth_axis] },
-            lanes: shape[lane_axis],
-            depth: shape[depth_axis],
-            to,
-        };
-        let one = matrix(std::ptr::null(), std::ptr::null_mut());
-        let (len, rows) = (one.len(), one.rows());
+        let from = operand.first::<BF16>();
         let stored = |axis: usize| if strides[axis] == 0 { 1 } else { shape[axis] };
-        let matrices: usize = (0..batch_rank).map(stored).product();
-        let buffer = CpuBuffer::scratch(matrices.saturating_mul(len).saturating_mul(size_of::<BF16Pair>()))?;
-        let (from, to) = (operand.first::<BF16>(), SharedPtr(buffer.ensure()?.as_ptr().cast::<BF16Pair>()));
-        let range = Mutex::new(FactorRange::EMPTY);
-        parallel_ranges(matrices * rows, (GRAIN / (one.row_len() * size_of::<BF16Pair>()).max(1)).max(1), |part| {
-            let (mut row, mut least) = (part.start, FactorRange::EMPTY);
-            while row < part.end {
-                let (index, first) = (row / rows, row % rows);
-                let end = rows.min(first + part.end - row);
-                let (mut outer, mut offset) = (index, 0);
-                for axis in (0..batch_rank).rev() {
-                    offset += (outer % stored(axis)) as isize * strides[axis];
-                    outer /= stored(axis);
-                }
-                let work = matrix(from.offset(offset).cast_const(), to.offset((index * len) as isize));
-                // SAFETY: the pair packing contract. *Source*: the operand is in its buffer with all elements that its
-                // layout addresses, and the caller of the kernel has borrowed its storage for reading. *Target*: the
-                // buffer has `len` pairs for each matrix, and each row is in one part. *Isa*: the processor has
-                // `Isa::best()`.
-                least = least.join(unsafe { work.pack(Isa::best(), first..end) });
-                row += end - first;
+        let count = (0..batch_rank).map(stored).product();
+        let matrix = |mut index: usize| {
+            let mut offset = 0;
+            // An empty batch has no matrix, but strides.
+            for axis in (0..batch_rank).rev().filter(|_| count > 0) {
+                offset += (index % stored(axis)) as isize * strides[axis];
+                index /= stored(axis);
             }
-            let mut range = lock(&range);
-            *range = range.join(least);
-        });
-        let pairs = one.pairs();
-        let mut strides = strides.clone();
-        (strides[lane_axis], strides[depth_axis]) = (pairs.lane, pairs.depth);
-        let mut step = len as isize;
+            Strided { data: from.offset(offset).cast_const(), lane: strides[lane_axis], depth: strides[depth_axis] }
+        };
+        // SAFETY: the operand is in its buffer with all elements that its layout addresses, and the caller of the
+        // kernel has borrowed its storage for reading.
+        let matrices = unsafe { PairMatrices::new(count, (shape[lane_axis], shape[depth_axis]), matrix)? };
+        (strides[lane_axis], strides[depth_axis]) = (matrices.first.lane, matrices.first.depth);
+        let mut step = matrices.len as isize;
         for axis in (0..batch_rank).rev() {
             if strides[axis] != 0 {
                 strides[axis] = step;
@@ -130,12 +140,11 @@ impl PairMatrices {
             }
         }
         let layout = Layout::strided(shape.with_axis(depth_axis, shape[depth_axis].div_ceil(2)), strides, 0);
-        Ok(PairMatrices { pairs: buffer, layout, range: range.into_inner().unwrap_or_else(PoisonError::into_inner) })
+        Ok(PairFactor { matrices, layout })
     }
 
     /// Returns the matrices as an operand with elements of the size of an `f32`.
     fn operand(&self) -> Operand<'_> {
-        let base = self.pairs.start().expect("the memory of the pairs must be allocated").as_ptr();
-        Operand { base, layout: &self.layout, dtype: DType::F32 }
+        Operand { base: self.matrices.data().get().cast(), layout: &self.layout, dtype: DType::F32 }
     }
 }
