@@ -10,15 +10,23 @@ pub(crate) fn workloads() -> Vec<Workload> {
         Workload::new("W8-256", "", || square(256, OperandLayout::Plain)),
         Workload::new("W8-512", "", || square(512, OperandLayout::Plain)),
         Workload::new("W8-1024", "", || square(1024, OperandLayout::Plain)),
-        Workload::new("W8-bmm", "", batched),
+        Workload::new("W8-2048", "", || square(2048, OperandLayout::Plain)),
+        Workload::new("W8-256", "bf16", || product([256; 3], OperandLayout::Plain, DType::BF16)),
+        Workload::new("W8-512", "bf16", || product([512; 3], OperandLayout::Plain, DType::BF16)),
+        Workload::new("W8-1024", "bf16", || product([1024; 3], OperandLayout::Plain, DType::BF16)),
+        Workload::new("W8-2048", "bf16", || product([2048; 3], OperandLayout::Plain, DType::BF16)),
+        Workload::new("W8-bmm", "", || batched(DType::F32)),
+        Workload::new("W8-bmm", "bf16", || batched(DType::BF16)),
+        Workload::new("W8-512-AtB", "bf16", || product([512; 3], OperandLayout::TransposedA, DType::BF16)),
+        Workload::new("W8-512-ABt", "bf16", || product([512; 3], OperandLayout::SecondTransposed, DType::BF16)),
         Workload::new("W8-512-AtB", "", || square(512, OperandLayout::TransposedA)),
         Workload::new("W8-512-ABt", "", || square(512, OperandLayout::SecondTransposed)),
-        Workload::new("widen", "", || product([1024, 256, 1024], OperandLayout::SecondTransposed)),
-        Workload::new("widen-input", "", || product([1024, 1024, 256], OperandLayout::Plain)),
-        Workload::new("widen-weight", "", || product([1024, 1024, 256], OperandLayout::TransposedA)),
-        Workload::new("narrow", "", || product([1024, 1024, 256], OperandLayout::SecondTransposed)),
-        Workload::new("narrow-input", "", || product([1024, 256, 1024], OperandLayout::Plain)),
-        Workload::new("narrow-weight", "", || product([256, 1024, 1024], OperandLayout::TransposedA)),
+        Workload::new("widen", "", || product([1024, 256, 1024], OperandLayout::SecondTransposed, DType::F32)),
+        Workload::new("widen-input", "", || product([1024, 1024, 256], OperandLayout::Plain, DType::F32)),
+        Workload::new("widen-weight", "", || product([1024, 1024, 256], OperandLayout::TransposedA, DType::F32)),
+        Workload::new("narrow", "", || product([1024, 1024, 256], OperandLayout::SecondTransposed, DType::F32)),
+        Workload::new("narrow-input", "", || product([1024, 256, 1024], OperandLayout::Plain, DType::F32)),
+        Workload::new("narrow-weight", "", || product([256, 1024, 1024], OperandLayout::TransposedA, DType::F32)),
     ]
 }
 
@@ -32,14 +40,14 @@ enum OperandLayout {
 }
 
 fn square(n: usize, layout: OperandLayout) -> Run {
-    product([n; 3], layout)
+    product([n; 3], layout, DType::F32)
 }
 
 /// Times C[m × n] = A[m × k]·B[k × n].
-fn product([m, k, n]: [usize; 3], layout: OperandLayout) -> Run {
+fn product([m, k, n]: [usize; 3], layout: OperandLayout, dtype: DType) -> Run {
     let matrix = |rows, columns, is_transposed| match is_transposed {
-        true => Tensor::randn([columns, rows], DType::F32).t(),
-        false => Tensor::randn([rows, columns], DType::F32),
+        true => Tensor::randn([columns, rows], dtype).t(),
+        false => Tensor::randn([rows, columns], dtype),
     };
     let a = matrix(m, k, matches!(layout, OperandLayout::TransposedA));
     let b = matrix(k, n, matches!(layout, OperandLayout::SecondTransposed));
@@ -49,9 +57,9 @@ fn product([m, k, n]: [usize; 3], layout: OperandLayout) -> Run {
 }
 
 /// Times a batch of 64 products of `[128, 64]` and `[64, 128]`.
-fn batched() -> Run {
-    let a = Tensor::randn([64, 128, 64], DType::F32);
-    let b = Tensor::randn([64, 64, 128], DType::F32);
+fn batched(dtype: DType) -> Run {
+    let a = Tensor::randn([64, 128, 64], dtype);
+    let b = Tensor::randn([64, 64, 128], dtype);
     Run::new(Work::Flops((2 * 64 * 128 * 64 * 128) as f64), move || {
         black_box(a.matmul(&b));
     })

@@ -11,8 +11,12 @@ pub(crate) fn workloads() -> Vec<Workload> {
     vec![
         Workload::new("W5", "", || gpt().eager()),
         Workload::new("W5", "captured", || gpt().captured()),
+        Workload::new("W5", "bf16", || gpt().in_bf16().eager()),
+        Workload::new("W5", "captured-bf16", || gpt().in_bf16().captured()),
         Workload::new("W9", "", || classifier().eager()),
         Workload::new("W9", "captured", || classifier().captured()),
+        Workload::new("W9", "bf16", || classifier().in_bf16().eager()),
+        Workload::new("W9", "captured-bf16", || classifier().in_bf16().captured()),
     ]
 }
 

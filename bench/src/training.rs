@@ -2,8 +2,8 @@
 
 use crate::harness::{Run, Work};
 use pellucid::IntoOutputs;
-use pellucid::capture_local;
 use pellucid::prelude::*;
+use pellucid::{autocast, capture_local};
 
 /// A loss function of outputs and targets.
 type LossFn = Box<dyn Fn(&Tensor, &Tensor) -> Tensor>;
@@ -15,6 +15,8 @@ pub(crate) struct Training {
     x: Tensor,
     target: Tensor,
     work: Work,
+    /// The dtype of the forward pass under `autocast`, if any.
+    half: Option<DType>,
 }
 
 impl Training {
@@ -24,12 +26,20 @@ impl Training {
         optimizer: Box<dyn Optimizer>,
         loss: impl Fn(&Tensor, &Tensor) -> Tensor + 'static,
     ) -> Training {
-        Training { loss: Box::new(loss), optimizer, x, target, work }
+        Training { loss: Box::new(loss), optimizer, x, target, work, half: None }
+    }
+
+    /// Returns the step with a forward pass under `autocast` in bf16.
+    pub(crate) fn in_bf16(self) -> Training {
+        Training { half: Some(DType::BF16), ..self }
     }
 
     fn step(&self, x: &Tensor, target: &Tensor) -> Tensor {
         self.optimizer.zero_grad();
-        let loss = (self.loss)(x, target);
+        let loss = {
+            let _guard = self.half.map(autocast);
+            (self.loss)(x, target)
+        };
         loss.backward();
         self.optimizer.step();
         loss

@@ -11,8 +11,12 @@ pub(crate) fn workloads() -> Vec<Workload> {
     vec![
         Workload::new("W4", "", || digits().eager()),
         Workload::new("W4", "captured", || digits().captured()),
+        Workload::new("W4", "bf16", || digits().in_bf16().eager()),
+        Workload::new("W4", "captured-bf16", || digits().in_bf16().captured()),
         Workload::new("W11", "", || resnet().eager()),
         Workload::new("W11", "captured", || resnet().captured()),
+        Workload::new("W11", "bf16", || resnet().in_bf16().eager()),
+        Workload::new("W11", "captured-bf16", || resnet().in_bf16().captured()),
     ]
 }
 

@@ -147,7 +147,8 @@ impl<T: Element> BlockedProduct<'_, T> {
         let b_len = match self.b.strided().is_none() || self.is_b_read_in_place(kernels, rows.len()) {
             true => 0,
             false => {
-                depth_block_size(self.k) * column_block_width::<T>(self.k, cols.len(), width).next_multiple_of(width)
+                depth_block_size::<T>(self.k)
+                    * column_block_width::<T>(self.k, cols.len(), width).next_multiple_of(width)
             }
         };
         let a_len = match self.is_a_read_in_place(kernels, cols.len()) {
@@ -302,7 +303,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         let block_width = column_block_width::<T>(self.k, cols.len(), width);
         for cols in chunks(cols, block_width) {
             let panels = cols.len().div_ceil(width);
-            for depth in depth_blocks(self.k) {
+            for depth in depth_blocks::<T>(self.k) {
                 // Panels that only one strip reads all use the same scratch, which stays in L1.
                 let (panel_stride, panels_per_pack) =
                     if height < rows.len() { (width * depth.len(), PANELS_PER_PACK) } else { (0, 1) };
@@ -400,10 +401,10 @@ impl<T: Element> BlockedProduct<'_, T> {
         // Without next rows, A is small or shared by many rectangles, so that it is in the cache.
         let prefetched_a = a_matrix.filter(|_| !next_rows.is_empty());
         let tiles = cols.len().div_ceil(width) * rows.len().div_ceil(height);
-        for depth in depth_blocks(self.k) {
+        for depth in depth_blocks::<T>(self.k) {
             let next_depth = depth.end..self.k.min(depth.end + depth.len());
             let next = match next_depth.is_empty() {
-                true => (&next_rows, 0..depth_block_size(self.k).min(self.k)),
+                true => (&next_rows, 0..depth_block_size::<T>(self.k).min(self.k)),
                 false => (&rows, next_depth),
             };
             let mut tile = 0;

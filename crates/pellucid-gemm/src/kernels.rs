@@ -16,7 +16,8 @@ pub(crate) type TileKernel<T> = unsafe fn(&RegisterTile<T>);
 ///
 /// # Safety of the functions
 ///
-/// - *Isa*: the processor has the instruction set.
+/// - *Isa*: the processor has the instruction set. For [`BF16Pair`](pellucid_simd::vector::BF16Pair) and
+///   [`Isa::Avx512`], it [has products of pairs](Isa::has_bf16_products).
 /// - *Argument*: the contract of the argument's type holds.
 pub struct Kernels<T: 'static> {
     /// The maximal number of rows of a register tile.
@@ -48,11 +49,11 @@ pub struct Kernels<T: 'static> {
 }
 
 /// Compiles a kernel for each instruction set: `name [constants] (argument) = method` calls the generic method of the
-/// argument with the vector of the instruction set.
+/// argument with the vector of the instruction set. `+ "feature"` is an additional feature for AVX-512.
 macro_rules! kernels {
-    ($($name:ident $([const $c:ident: $c_ty:ty])* ($t:ty) $(-> $r:ty)? = $method:ident;)*) => {$(
+    ($($name:ident $([const $c:ident: $c_ty:ty])* $(+ $feature:literal)? ($t:ty) $(-> $r:ty)? = $method:ident;)*) => {$(
         per_isa! {
-            fn $name [T: Element $(, const $c: $c_ty)*] [T $(, $c)*] <S> (work: &$t) $(-> $r)? {
+            fn $name [T: Element $(, const $c: $c_ty)*] [T $(, $c)*] <S> $(+ $feature)? (work: &$t) $(-> $r)? {
                 // SAFETY: the caller guarantees *Argument* of `Kernels`, which is the contract of the type of `work`.
                 // `per_isa!` enables the instruction set of the vector in this function.
                 unsafe { work.$method::<S::Vector<T> $(, $c)*>() }
@@ -63,6 +64,8 @@ macro_rules! kernels {
 
 kernels! {
     multiply_tile [const R: usize] [const N: usize] [const UNMASKED: bool] (RegisterTile<T>) = multiply;
+    multiply_pair_tile [const R: usize] [const N: usize] [const UNMASKED: bool] + "avx512bf16"
+        (RegisterTile<T>) = multiply;
     copy_panels (PackPanels<T>) = copy;
     transpose_panel (PackPanels<T>) = transpose;
     pack_lanes (PackLanes<'_, T>) = copy;
@@ -74,6 +77,14 @@ kernels! {
     column_matvec (ColumnMatVec<T>) = multiply;
 }
 
+/// Returns the micro-kernel of a register tile of `R` rows and `N` vectors.
+const fn tile_kernel<T: Element, const R: usize, const N: usize, const UNMASKED: bool>(isa: Isa) -> TileKernel<T> {
+    match T::FACTORS {
+        1 => multiply_tile::<T, R, N, UNMASKED>(isa),
+        _ => multiply_pair_tile::<T, R, N, UNMASKED>(isa),
+    }
+}
+
 /// Builds the [`Kernels`] of an instruction set: register tiles with each of the listed numbers of rows, and
 /// matrix-vector products of `dots` rows at a time. If `unmasked` is false, `unmasked_tiles` are the tiles that use
 /// masks.
@@ -83,10 +94,10 @@ macro_rules! kernel_table {
             rows: [$($r),*].len(),
             lanes: <<pellucid_simd::$isa as InstructionSet>::Vector<T> as Vector>::LANES,
             tiles: [
-                &[$(multiply_tile::<T, $r, 1, false>(Isa::$isa)),*],
-                &[$(multiply_tile::<T, $r, 2, false>(Isa::$isa)),*],
+                &[$(tile_kernel::<T, $r, 1, false>(Isa::$isa)),*],
+                &[$(tile_kernel::<T, $r, 2, false>(Isa::$isa)),*],
             ],
-            unmasked_tiles: &[$(multiply_tile::<T, $r, 2, $unmasked>(Isa::$isa)),*],
+            unmasked_tiles: &[$(tile_kernel::<T, $r, 2, $unmasked>(Isa::$isa)),*],
             copy_panels: copy_panels::<T>(Isa::$isa),
             transpose_panel: transpose_panel::<T>(Isa::$isa),
             pack_lanes: pack_lanes::<T>(Isa::$isa),
@@ -121,7 +132,7 @@ impl<T: Element> Kernels<T> {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => const { if T::HAS_VECTOR512 { &Self::AVX512 } else { &Self::PORTABLE } },
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => const { if T::HAS_VECTOR512 { &Self::AVX2 } else { &Self::PORTABLE } },
+            Isa::Avx2 => const { if T::HAS_VECTOR512 && T::FACTORS == 1 { &Self::AVX2 } else { &Self::PORTABLE } },
             _ => const { &Self::PORTABLE },
         }
     }

@@ -15,6 +15,7 @@
 //! | `source` | operands of a product, and the panels into which they are packed: [`PackSource`] |
 //! | `strided` | strided matrices, the usual operands: [`Strided`] |
 //! | `pack` | the packing of strided matrices |
+//! | `bf16_pairs` | the conversion of `bf16` matrices to pairs of factors: [`PackPairs`] |
 //! | `packed_panels` | operands that are packed once and used by many products: [`PackedPanels`], [`OwnedPanels`] |
 //! | `im2col` | operands given by offset lists, as the windows of a convolution are: [`ImplicitIm2col`] |
 //! | `offsets` | lists of offsets, and the packing from them: [`OffsetList`], [`PackRuns`] |
@@ -34,6 +35,7 @@
 //!
 //! k is never split across threads. No product is skipped, so NaN and infinity propagate.
 
+mod bf16_pairs;
 mod block_sizes;
 mod blocked_product;
 mod compute_tile;
@@ -57,6 +59,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+pub use bf16_pairs::{FactorRange, PackPairs, PairElement, round_to_bf16};
 pub use gemv::VIRTUAL_LANES;
 pub use im2col::ImplicitIm2col;
 pub use offset_dot::{OffsetDotRow, WeightGradDots, sum_virtual_lanes};

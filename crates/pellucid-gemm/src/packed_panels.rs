@@ -72,7 +72,7 @@ impl<T: Element> PackedPanels<T> {
         let start = SharedPtr(memory.get().wrapping_sub(lanes.start * depth));
         let panels = PackedPanels { start, depth, width };
         for first in lanes.clone().step_by(width) {
-            for block in depth_blocks(depth) {
+            for block in depth_blocks::<T>(depth) {
                 let to = panels.panel_ptr(first, block.start);
                 let range = PanelRange::new(first..lanes.end.min(first + width), block);
                 // SAFETY: the panel contract. *Range* and *Isa* are clauses of this function. *Width* holds because the

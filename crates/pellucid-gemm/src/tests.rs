@@ -118,7 +118,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// Shapes around the sizes of register tiles, shapes with several blocks of every dimension, and shapes of vectors.
-const SHAPES: [(usize, usize, usize); 23] = [
+pub(crate) const SHAPES: [(usize, usize, usize); 23] = [
     (1, 1, 1),
     (2, 2, 1),
     (3, 5, 7),
@@ -146,7 +146,7 @@ const SHAPES: [(usize, usize, usize); 23] = [
 
 /// Computes C element by element in the documented order: by blocks of k for matrices, and by 16 partial sums and a
 /// tree for vectors.
-fn reference_product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> Vec<f32> {
+pub(crate) fn reference_product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> Vec<f32> {
     let element = |i: usize, j: usize| -> f32 {
         let term = |p: usize, s: f32| a[i * k + p].mul_add(b[p * n + j], s);
         if m == 1 || n == 1 {
@@ -161,7 +161,7 @@ fn reference_product((m, n, k): (usize, usize, usize), a: &[f32], b: &[f32]) -> 
             }
             lanes[0]
         } else {
-            block_sizes::depth_blocks(k)
+            block_sizes::depth_blocks::<f32>(k)
                 .map(|block| block.fold(0.0, |s, p| term(p, s)))
                 .reduce(|x, y| x + y)
                 .unwrap_or(0.0)
@@ -199,7 +199,7 @@ fn transposed_products_match_the_documented_order() {
 /// The sizes of the blocks of k determine the bits of every product, so they must not change.
 #[test]
 fn blocks_of_the_depth_are_a_fixed_function_of_k() {
-    let ends = |k: usize| block_sizes::depth_blocks(k).map(|block| block.end).collect::<Vec<_>>();
+    let ends = |k: usize| block_sizes::depth_blocks::<f32>(k).map(|block| block.end).collect::<Vec<_>>();
     for k in 1..=272 {
         assert_eq!(ends(k), [k]);
     }

@@ -43,6 +43,18 @@ impl Isa {
         #[cfg(not(target_arch = "x86_64"))]
         &[Isa::Portable]
     }
+
+    /// Returns true if this processor has an instruction that multiplies [pairs of `bf16`](crate::vector::BF16Pair) in
+    /// the vectors of this instruction set: AVX512-BF16.
+    #[inline]
+    pub fn has_bf16_products(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            self == Isa::Avx512 && is_x86_feature_detected!("avx512bf16")
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
 }
 
 /// An instruction set as a type, which selects the vector type for an element type.
@@ -88,20 +100,23 @@ impl InstructionSet for Avx512 {
 /// `#[inline(always)]`. With `<S>` before the arguments, the body can name the instruction set as a type `S:`
 /// [`InstructionSet`].
 ///
+/// With `<S> + "feature"`, the function for [`Isa::Avx512`] also enables this feature of x86-64.
+///
 /// In a `const` block, the compiler generates code only for the variants that the block names.
 ///
 /// # Safety of the returned function pointer
-/// - *Instruction set*: the processor supports the `isa` that selected the pointer.
+/// - *Instruction set*: the processor supports the `isa` that selected the pointer, and with [`Isa::Avx512`] the named
+///   feature, if any.
 /// - *Body*: the caller keeps the contract that the documentation of the function states for its body.
 #[macro_export]
 macro_rules! per_isa {
     (
-        $(#[$doc:meta])* $vis:vis fn $name:ident [$($param:tt)*] [$($generic:tt)*] <$S:ident>
+        $(#[$doc:meta])* $vis:vis fn $name:ident [$($param:tt)*] [$($generic:tt)*] <$S:ident> $(+ $feature:literal)?
         ($($arg:ident: $t:ty),* $(,)?) $(-> $r:ty)? $body:block
     ) => {
         $crate::per_isa! {
             @variants ($(#[$doc])* $vis) $name [$($param)*] [$($generic)*] ($($arg: $t),*) ($(-> $r)?) $body
-            [$S: $crate::InstructionSet, $($param)*]
+            [$($feature)?] [$S: $crate::InstructionSet, $($param)*]
             [$crate::Portable, $($generic)*] [$crate::Avx2, $($generic)*] [$crate::Avx512, $($generic)*]
         }
     };
@@ -111,13 +126,14 @@ macro_rules! per_isa {
     ) => {
         $crate::per_isa! {
             @variants ($(#[$doc])* $vis) $name [$($param)*] [$($generic)*] ($($arg: $t),*) ($(-> $r)?) $body
-            [$($param)*] [$($generic)*] [$($generic)*] [$($generic)*]
+            [] [$($param)*] [$($generic)*] [$($generic)*] [$($generic)*]
         }
     };
-    // The last four lists are the generic parameters of the body, and its arguments for each instruction set.
+    // The last five lists are the additional feature of AVX-512, the generic parameters of the body, and its arguments
+    // for each instruction set.
     (
         @variants ($($head:tt)*) $name:ident [$($param:tt)*] [$($generic:tt)*] ($($arg:ident: $t:ty),*) ($($r:tt)*)
-        $body:block [$($body_param:tt)*] [$($portable:tt)*] [$($avx2:tt)*] [$($avx512:tt)*]
+        $body:block [$($feature:literal)?] [$($body_param:tt)*] [$($portable:tt)*] [$($avx2:tt)*] [$($avx512:tt)*]
     ) => {
         $($head)* const fn $name<$($param)*>(isa: $crate::Isa) -> unsafe fn($($t),*) $($r)* {
             /// # Safety
@@ -146,6 +162,7 @@ macro_rules! per_isa {
             /// The clauses *instruction set* and *body* of the returned function pointer hold.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+            $(#[target_feature(enable = $feature)])?
             unsafe fn avx512<$($param)*>($($arg: $t),*) $($r)* {
                 // SAFETY: the caller guarantees *body*; this function enables the instruction set of `Avx512`.
                 unsafe { kernel_body::<$($avx512)*>($($arg),*) }

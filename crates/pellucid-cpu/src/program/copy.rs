@@ -74,7 +74,7 @@ fn copy_over_axes(mut axes: StridedAxes, mut bases: [*mut u8; 2], [from, to]: [D
 }
 
 /// Returns the program that converts between two dtypes: the load is exact, the store rounds once.
-fn cast_program(from: DType, to: DType) -> &'static PreparedProgram {
+pub(super) fn cast_program(from: DType, to: DType) -> &'static PreparedProgram {
     const N: usize = DType::ALL.len();
     static CASTS: [[OnceLock<PreparedProgram>; N]; N] = [const { [const { OnceLock::new() }; N] }; N];
     CASTS[from as usize][to as usize].get_or_init(|| PreparedProgram::cast(from, to))

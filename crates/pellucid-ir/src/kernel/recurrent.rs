@@ -113,6 +113,9 @@ pub struct Recurrent {
     pub projected: bool,
     /// Whether the sequences have individual lengths, which are then the last input.
     pub lengths: bool,
+    /// Whether the factors of the products with W and V are rounded to `bf16`; only for `f32`. States, gates and
+    /// gradients are stored unrounded. A backend for which this is not faster may multiply unrounded factors.
+    pub bf16_factors: bool,
     /// The part that is computed.
     pub part: RecurrentPart,
 }
@@ -321,11 +324,11 @@ impl Recurrent {
             return Err(misfit());
         }
         let dtype = inputs[0].dtype;
-        let typed = matches!(dtype, DType::F32 | DType::F64)
+        let typed = (dtype == DType::F32 || dtype == DType::F64 && !self.bf16_factors)
             && inputs[..floats].iter().all(|m| m.dtype == dtype)
             && inputs[floats..].iter().all(|m| m.dtype == DType::I64);
         if !typed {
-            let help = "operands must be f32 or f64, and lengths must be i64; use to_dtype()";
+            let help = "operands must be f32, or f64 without bf16 factors, and lengths must be i64; use to_dtype()";
             return Err(Error::dtypes(self.op, inputs.iter().map(|m| m.dtype), help));
         }
         let meta = |shape: Shape| Meta { shape, dtype };

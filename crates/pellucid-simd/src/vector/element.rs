@@ -8,9 +8,10 @@ pub(super) mod sealed {
     pub trait Sealed {}
 }
 
-/// An element type of vectors: `f32`, `f64`, and `i32`, `i64` with wrapping arithmetic.
+/// An element type of vectors: `f32`, `f64`, `i32` and `i64` with wrapping arithmetic, and
+/// [`BF16Pair`](super::BF16Pair) in matrix products.
 ///
-/// Half precision has no vector type. Kernels convert `f16` and `bf16` to `f32` and round the result once.
+/// Half precision has no other vector type. Kernels convert `f16` and `bf16` to `f32` and round the result once.
 pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Sealed + 'static {
     /// The 256-bit vector type. It is the portable [`Lanes`](super::Lanes) for integers, and for floats on targets
     /// other than x86-64.
@@ -21,6 +22,9 @@ pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Se
 
     /// Whether a 512-bit vector type exists for this element type.
     const HAS_VECTOR512: bool;
+
+    /// The number of factors in an element, which is the number of products that [`mul_add`](Element::mul_add) adds.
+    const FACTORS: usize = 1;
 
     /// Zero, the value of an empty sum.
     const ZERO: Self;

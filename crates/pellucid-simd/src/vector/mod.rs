@@ -5,15 +5,21 @@
 //! elements share a vector. The only sum across lanes is the reduction tree of [`fold`](Vector::fold), which does not
 //! depend on how many registers hold the lanes.
 
+mod bf16_pair;
 mod element;
 #[cfg(target_arch = "x86_64")]
 mod interleaved;
+#[cfg(target_arch = "x86_64")]
+mod pair_x16;
 mod portable;
 mod scalars;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub use bf16_pair::BF16Pair;
 pub use element::{Element, Float};
+#[cfg(target_arch = "x86_64")]
+pub use pair_x16::BF16PairX16;
 pub use portable::Lanes;
 pub(crate) use portable::PORTABLE_LANES;
 #[cfg(target_arch = "x86_64")]

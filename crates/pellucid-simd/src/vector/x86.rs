@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 
 /// A vector of sixteen `f32` in a 512-bit register.
 #[derive(Clone, Copy)]
-pub struct F32x16(__m512);
+pub struct F32x16(pub(super) __m512);
 /// A vector of eight `f64` in a 512-bit register.
 #[derive(Clone, Copy)]
 pub struct F64x8(__m512d);

@@ -52,6 +52,7 @@ fn errors_of_products_are_small() {
         cell: RnnMode::Lstm,
         reverse: false,
         projected: false,
+        bf16_factors: false,
         lengths: false,
         part: RecurrentPart::States,
     };

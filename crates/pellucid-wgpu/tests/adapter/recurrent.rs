@@ -78,7 +78,7 @@ fn check_recurrent(rng: &mut Rng, layer: Recurrent, [t, n, h, p]: RecurrentShape
 
 /// Returns a layer.
 fn layer(cell: RnnMode, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
-    Recurrent { op: "rnn", cell, reverse, lengths, projected, part: RecurrentPart::States }
+    Recurrent { op: "rnn", cell, reverse, lengths, projected, bf16_factors: false, part: RecurrentPart::States }
 }
 
 const CELLS: [RnnMode; 4] = [RnnMode::Tanh, RnnMode::Relu, RnnMode::Gru, RnnMode::Lstm];

@@ -10,11 +10,13 @@
 //!   product; products of one or two rows are computed without packing;
 //! - `weight`: weight gradients, `windows × outputs`;
 //! - `winograd`: outputs and both gradients for 3 × 3 windows over many channels, with fewer multiplications;
+//! - `pairs`: convolutions of `bf16` with pairs of factors;
 //! - `tasks`: the distribution to threads;
 //! - this file: dtypes and dispatch.
 //!
-//! The bits of a result depend only on the shapes and the values.
+//! The bits of a result depend only on the shapes and the values, and for `bf16` on the presence of AVX512-BF16.
 
+mod pairs;
 mod problem;
 mod product;
 mod stage;
@@ -61,15 +63,26 @@ fn run_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) 
         x: ImageSizes::from_shape(x.shape()),
         y: ImageSizes::from_shape(y.shape()),
     };
-    let (a, b) = (DenseArray::of_input(a, compute)?, DenseArray::of_input(b, compute)?);
-    let out = DenseArray::of_output(out, compute)?;
-    match compute {
-        DType::F32 => run_typed::<f32>(&problem, kernel.part, &a, &b, &out)?,
-        DType::F64 => run_typed::<f64>(&problem, kernel.part, &a, &b, &out)?,
-        DType::I32 => run_typed::<i32>(&problem, kernel.part, &a, &b, &out)?,
-        _ => run_typed::<i64>(&problem, kernel.part, &a, &b, &out)?,
+    let sums = DenseArray::of_output(out, compute)?;
+    if a.dtype == DType::BF16 {
+        let factors = [DenseArray::of_input(a, DType::BF16)?, DenseArray::of_input(b, DType::BF16)?];
+        let [first, second] = factors.each_ref().map(DenseArray::first);
+        // SAFETY: the array contract. *shape*: the rule of the family has compared the shapes, and the arrays are
+        // row-major with elements of these types. *exclusive* and *unchanged*: an output overlaps no input, and a
+        // kernel owns its output while it runs. *isa*: `Isa::best` returns an instruction set that the processor
+        // supports.
+        if unsafe { pairs::compute(&problem, kernel.part, [first, second], sums.first())? } {
+            return sums.store();
+        }
     }
-    out.store()
+    let (a, b) = (DenseArray::of_input(a, compute)?, DenseArray::of_input(b, compute)?);
+    match compute {
+        DType::F32 => run_typed::<f32>(&problem, kernel.part, &a, &b, &sums)?,
+        DType::F64 => run_typed::<f64>(&problem, kernel.part, &a, &b, &sums)?,
+        DType::I32 => run_typed::<i32>(&problem, kernel.part, &a, &b, &sums)?,
+        _ => run_typed::<i64>(&problem, kernel.part, &a, &b, &sums)?,
+    }
+    sums.store()
 }
 
 impl CpuFamily for Conv {

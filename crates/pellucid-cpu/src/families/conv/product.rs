@@ -26,7 +26,7 @@ const BLOCK_LANES: usize = 512;
 const STAGED_BYTES: usize = 8 << 20;
 
 /// The largest number of rows for which a product is computed without packing.
-const MAX_UNPACKED_ROWS: usize = 2;
+pub(super) const MAX_UNPACKED_ROWS: usize = 2;
 
 /// The weights of all groups as the products read them, `[group, row, k index]`.
 struct GroupWeights<T> {

@@ -221,3 +221,32 @@ fn check_rejects_mismatched_operands() {
     testing::run_kernel(conv(3, 1, 2), &[&x, &w], &[&padded]).unwrap();
     assert!(padded.reals()[39] == 0.0);
 }
+
+/// Every element of a `bf16` convolution is the exact sum, rounded to `bf16`, up to the error of the `f32` sum. The
+/// number of threads and the layout change no bit. Products of small factors are subnormal, so they are not computed
+/// from pairs.
+#[test]
+fn bf16_convolutions_match_naive_sums() {
+    for (case, scale) in cases().into_iter().flat_map(|case| [(case, 1.0), (case, 1e-20)]) {
+        let shapes = case.shapes();
+        let values = [0, 1, 2].map(|i| {
+            let values = numbers(shapes[i].size(), 1000, i as u64 + 1).into_iter();
+            values.map(|v| pellucid_ir::bf16::from_f64(v / 777.0 * scale).to_f64()).collect::<Vec<f64>>()
+        });
+        let magnitudes = values.each_ref().map(|v| v.iter().map(|x| x.abs()).collect::<Vec<f64>>());
+        for part in ALL_PARTS {
+            let exact = case.naive(part, values.each_ref().map(|v| &v[..]));
+            let bounds = case.naive(part, magnitudes.each_ref().map(|v| &v[..]));
+            let compute = |layout, threads| {
+                let array = |i: usize| testing::TestArray::cast(shapes[i].clone(), layout, DType::BF16, &values[i]);
+                with_threads(threads, || case.compute(part, &[0, 1, 2].map(array), layout).reals())
+            };
+            let found = compute(TestLayout::Plain, 1);
+            for ((found, exact), bound) in found.iter().zip(&exact).zip(&bounds) {
+                let tolerance = exact.abs() / 256.0 + bound * 2e-6 + 1e-40;
+                assert!((found - exact).abs() <= tolerance, "{part:?} {case:?}: {found} {exact}");
+            }
+            TestLayout::ALL.into_iter().for_each(|layout| assert_eq!(compute(layout, 3), found, "{part:?} {case:?}"));
+        }
+    }
+}

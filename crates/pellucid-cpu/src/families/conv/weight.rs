@@ -23,7 +23,7 @@ const CHUNK_POSITIONS: usize = 1024;
 const TASK_ROWS: usize = 112;
 
 /// The largest number of columns that are computed one by one, without packing.
-const MAX_UNPACKED_COLUMNS: usize = 2;
+pub(super) const MAX_UNPACKED_COLUMNS: usize = 2;
 
 /// Computes the gradient of a convolution with respect to its weights w, from its input x and the gradient y of its
 /// output.

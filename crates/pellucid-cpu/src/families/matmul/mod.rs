@@ -1,9 +1,10 @@
 //! `MatMul`: batched matrix products with an optional epilogue.
 //!
-//! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32` and `i64`. Half-precision factors are converted to
-//! `f32` and small integers to `i32`; the product is rounded or wrapped once, at the end. An epilogue that reads the
-//! `f32` product of half-precision factors runs before this rounding.
+//! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32`, `i64` and pairs of `bf16`. Other factors are converted
+//! ([`Factors`]); the product is rounded or wrapped once, at the end. An epilogue that reads the `f32` product of
+//! half-precision factors runs before this rounding.
 
+mod factors;
 mod weights;
 
 #[cfg(test)]
@@ -11,17 +12,18 @@ mod tests;
 
 pub(crate) use weights::{PackedWeight, WeightOfProduct};
 
-use crate::dense::DenseArray;
 use crate::family::CpuFamily;
 use crate::operand::{Operand, Operands};
 use crate::program::MapEpilogue;
 use crate::strided::IndexSpace;
+use factors::Factors;
 use pellucid_gemm::{Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, Threads, gemm_batched};
 use pellucid_ir::kernel::{Map, MatMul};
 use pellucid_ir::{DType, Error, Layout, Result, Shape, are_one_axis};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_simd::Element;
+use pellucid_simd::vector::BF16Pair;
 use std::ops::Range;
 
 impl CpuFamily for MatMul {
@@ -39,42 +41,37 @@ pub(crate) fn run_matmul(
     weight: Option<&PackedWeight>,
 ) -> Result<()> {
     let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
+    let factors = Factors::new(a, b)?;
+    let sums = factors.operands()[0].dtype;
     let Some(program) = &kernel.epilogue else {
-        return multiply(a, b, Ok(out), None, weight);
+        return multiply_rounded(&factors, out, weight);
     };
-    if kernel.product_dtype(a.dtype) != a.dtype {
-        let wide = [a, b].map(|factor| DenseArray::of_input(factor, DType::F32));
-        let [wide_a, wide_b] = wide;
-        let (wide_a, wide_b) = (wide_a?, wide_b?);
-        let inputs: Operands<'_> =
-            [wide_a.operand(), wide_b.operand()].into_iter().chain(inputs[2..].iter().copied()).collect();
-        return run_matmul(kernel, &inputs, outputs, None);
-    }
-    // The product is complete and rounded to its dtype before the epilogue reads it. It is stored in an output of the
-    // same dtype that shares no memory with an input of the epilogue, if there is one.
     let map = Map { program: program.clone(), params: kernel.params.clone() };
-    let dense = Layout::contiguous(out.shape().clone());
     let others = &inputs[2..];
-    let have_same_start = |i: &Operand<'_>, o: &Operand<'_>| address_range(i).start == address_range(o).start;
-    let stored = outputs.iter().find(|o| o.dtype == a.dtype && !others.iter().any(|i| have_same_start(i, o)));
-    let mut c = stored.copied().unwrap_or(Operand { base: std::ptr::null_mut(), layout: &dense, dtype: a.dtype });
-    let operands = |c| -> Operands<'_> { [c].into_iter().chain(others.iter().copied()).collect() };
     let is_disjoint = |x: &Operand<'_>, o: &Operand<'_>| {
         address_range(x).start >= address_range(o).end || address_range(o).start >= address_range(x).end
     };
-    let avoids_factors = |o: &Operand<'_>| [a, b].iter().all(|x| is_disjoint(x, o));
-    if outputs.iter().all(avoids_factors) && matches!(a.dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64) {
+    let avoids_factors = |o: &Operand<'_>| factors.operands().iter().all(|x| is_disjoint(x, o));
+    // The product is complete and rounded to its dtype before the epilogue reads it. It is stored in an output of the
+    // same dtype that shares no memory with an input of the epilogue, if there is one.
+    let dtype = kernel.product_dtype(a.dtype);
+    let have_same_start = |i: &Operand<'_>, o: &Operand<'_>| address_range(i).start == address_range(o).start;
+    let stored = outputs.iter().find(|o| o.dtype == dtype && !others.iter().any(|i| have_same_start(i, o)));
+    if dtype == sums && outputs.iter().all(avoids_factors) {
         // The epilogue reads each part of the product while it is in cache.
         let epilogue = MapEpilogue::new(&map, others, outputs)?;
-        return multiply(a, b, stored.ok_or(out.shape()), Some(epilogue), weight);
+        return multiply(&factors, stored.ok_or(out.shape()), Some(epilogue), weight);
     }
+    let dense = Layout::contiguous(out.shape().clone());
+    let mut c = stored.copied().unwrap_or(Operand { base: std::ptr::null_mut(), layout: &dense, dtype });
     let scratch;
     if stored.is_none_or(|o| !avoids_factors(o)) {
-        scratch = CpuBuffer::scratch(dense.shape().size().saturating_mul(a.dtype.size()))?;
-        c = Operand { base: scratch.ensure()?.as_ptr(), layout: &dense, dtype: a.dtype };
+        scratch = CpuBuffer::scratch(dense.shape().size().saturating_mul(dtype.size()))?;
+        c = Operand { base: scratch.ensure()?.as_ptr(), layout: &dense, dtype };
     }
-    multiply(a, b, Ok(&c), None, weight)?;
-    map.run(&operands(c), outputs)
+    multiply_rounded(&factors, &c, weight)?;
+    let operands: Operands<'_> = [c].into_iter().chain(others.iter().copied()).collect();
+    map.run(&operands, outputs)
 }
 
 /// Returns the range of addresses from the lowest element of an operand to the end of the highest.
@@ -91,38 +88,36 @@ fn address_range(o: &Operand<'_>) -> Range<usize> {
 /// The destination of a product, or the shape of a product that only the epilogue reads.
 type ProductTarget<'a> = std::result::Result<&'a Operand<'a>, &'a Shape>;
 
-/// Computes C = A·B for operands of the same dtype and runs the epilogue.
+/// Computes C = A·B, rounded to the dtype of C.
+fn multiply_rounded(factors: &Factors<'_>, c: &Operand<'_>, weight: Option<&PackedWeight>) -> Result<()> {
+    match factors.operands()[0].dtype {
+        dtype if dtype == c.dtype => multiply(factors, Ok(c), None, weight),
+        dtype => multiply(factors, Err(c.shape()), Some(MapEpilogue::cast(dtype, c)), weight),
+    }
+}
+
+/// Computes C = A·B and runs the epilogue.
 fn multiply(
-    a: &Operand<'_>,
-    b: &Operand<'_>,
+    factors: &Factors<'_>,
     c: ProductTarget<'_>,
     epilogue: Option<MapEpilogue<'_>>,
     weight: Option<&PackedWeight>,
 ) -> Result<()> {
-    match (a.dtype, c) {
-        (DType::F32, _) => multiply_as::<f32>(a, b, c, epilogue, weight),
-        (DType::F64, _) => multiply_as::<f64>(a, b, c, epilogue, weight),
-        (DType::I32, _) => multiply_as::<i32>(a, b, c, epilogue, None),
-        (DType::I64, _) => multiply_as::<i64>(a, b, c, epilogue, None),
-        (DType::F16 | DType::BF16, Ok(c)) => return multiply_converted(DType::F32, a, b, c),
-        (DType::U8 | DType::I8 | DType::I16, Ok(c)) => return multiply_converted(DType::I32, a, b, c),
-        _ => return Err(Error::dtypes("matmul", [a.dtype], "convert booleans to a numeric dtype first")),
+    let operands = &factors.operands();
+    match (factors, operands[0].dtype) {
+        (Factors::Pairs(_), _) => multiply_as::<BF16Pair>(operands, c, epilogue, None),
+        (_, DType::F32) => multiply_as::<f32>(operands, c, epilogue, weight),
+        (_, DType::F64) => multiply_as::<f64>(operands, c, epilogue, weight),
+        (_, DType::I32) => multiply_as::<i32>(operands, c, epilogue, None),
+        (_, DType::I64) => multiply_as::<i64>(operands, c, epilogue, None),
+        (_, dtype) => return Err(Error::dtypes("matmul", [dtype], "convert booleans to a numeric dtype first")),
     }
     Ok(())
 }
 
-/// Computes C = A·B in the dtype `wide`: converts the factors, multiplies, and converts the product back.
-fn multiply_converted(wide: DType, a: &Operand<'_>, b: &Operand<'_>, c: &Operand<'_>) -> Result<()> {
-    let (wide_a, wide_b) = (DenseArray::of_input(a, wide)?, DenseArray::of_input(b, wide)?);
-    let product = DenseArray::of_output(c, wide)?;
-    multiply(&wide_a.operand(), &wide_b.operand(), Ok(&product.operand()), None, None)?;
-    product.store()
-}
-
-/// Computes C = A·B for elements of type `T`, which is the dtype of all operands.
+/// Computes C = A·B for elements of type `T`, which have the size of the dtype of all operands.
 fn multiply_as<T: Element>(
-    a: &Operand<'_>,
-    b: &Operand<'_>,
+    [a, b]: &[Operand<'_>; 2],
     c: ProductTarget<'_>,
     mut epilogue: Option<MapEpilogue<'_>>,
     weight: Option<&PackedWeight>,

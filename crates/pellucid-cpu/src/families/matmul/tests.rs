@@ -3,6 +3,7 @@ use crate::testing::{self, TestLayout, numbers};
 use crate::with_threads;
 use pellucid_ir::formula;
 use pellucid_ir::kernel::Kernel;
+use pellucid_simd::math::half::BF16;
 
 /// Computes the elements of a product of shape `out` by the definition. Each factor is a shape and its elements.
 fn naive(a: (&Shape, &[f64]), b: (&Shape, &[f64]), out: &Shape) -> Vec<f64> {
@@ -205,4 +206,39 @@ fn wrong_shapes_and_dtypes_are_errors() {
     assert!(matches!(multiply(&a, &b, &array(&[2, 2], DType::F64)), Err(Error::DTypeMismatch { .. })));
     let (a, b, c) = (array(&[2, 3], DType::Bool), array(&[3, 2], DType::Bool), array(&[2, 2], DType::Bool));
     assert!(matches!(multiply(&a, &b, &c), Err(Error::DTypeMismatch { .. })));
+}
+
+/// A product of `bf16` factors has the bits of the product of the same factors as `f32`, rounded once. Factors with
+/// subnormal products are included.
+#[test]
+fn bf16_products_are_the_rounded_products_of_f32_factors() {
+    let real = |s: &Shape, seed, scale: f64| -> Vec<f64> {
+        let values = numbers(s.size(), 1000, seed).into_iter();
+        values.map(|v| pellucid_ir::bf16::from_f64(v / 777.0 * scale).to_f64()).collect()
+    };
+    for (x, y, z) in [
+        (Shape::from([40, 301]), Shape::from([301, 90]), Shape::from([40, 90])),
+        ([2, 3].into(), [3, 2].into(), [2, 2].into()),
+        ([2, 1, 33, 20].into(), [3, 20, 17].into(), [2, 3, 33, 17].into()),
+        ([3, 30, 1].into(), [1, 70].into(), [3, 30, 70].into()),
+        ([1, 90].into(), [90, 50].into(), [1, 50].into()),
+        ([600, 20].into(), [20, 1030].into(), [600, 1030].into()),
+    ] {
+        for (scales, (layout, threads)) in
+            [[1.0, 1.0], [1e-19, 1e-20], [1e-39, 1.0]].into_iter().zip(TestLayout::ALL.into_iter().zip([1, 3, 2]))
+        {
+            let (a, b) = (real(&x, 1, scales[0]), real(&y, 2, scales[1]));
+            let product = |dtype: DType| {
+                let a = testing::TestArray::cast(x.clone(), layout, dtype, &a);
+                let b = testing::TestArray::cast(y.clone(), layout, dtype, &b);
+                let c = testing::TestArray::new(z.clone(), dtype, layout);
+                with_threads(threads, || testing::run_kernel(Kernel::MatMul(MatMul::default()), &[&a, &b], &[&c]))
+                    .unwrap();
+                c.reals()
+            };
+            let rounded: Vec<f64> =
+                product(DType::F32).iter().map(|&v| BF16::from_f32(v as f32).to_f32() as f64).collect();
+            assert_eq!(product(DType::BF16), rounded, "{x} {y} {layout:?} {scales:?}");
+        }
+    }
 }

@@ -246,7 +246,7 @@ fn largest_by_chunks<T: StorageElement, const N: usize>(
 ) -> (T, usize) {
     let last = taps.end - N;
     taps.step_by(N).map(|chunk| chunk.min(last)).fold(earlier, |best, chunk| {
-        match x[chunk..chunk + N].iter().fold(false, |any, &new| any | is_larger(new, best.0)) {
+        match x[chunk..chunk + N].iter().fold(false, |any, &new| any | is_larger(new.widen(), best.0.widen())) {
             true => first_largest(x, best, chunk..chunk + N),
             false => best,
         }
@@ -256,14 +256,13 @@ fn largest_by_chunks<T: StorageElement, const N: usize>(
 /// Returns the maximum of the earlier taps, with its index, and of the elements at the indices `taps`.
 #[inline(always)]
 fn first_largest<T: StorageElement>(x: &[T], earlier: (T, usize), taps: impl Iterator<Item = usize>) -> (T, usize) {
-    taps.fold(earlier, |best, tap| if is_larger(x[tap], best.0) { (x[tap], tap) } else { best })
+    taps.fold(earlier, |best, tap| if is_larger(x[tap].widen(), best.0.widen()) { (x[tap], tap) } else { best })
 }
 
 /// Returns true if `new` replaces `old` as the maximum. Among equal elements the first is kept. NaN is larger than
 /// every number.
 #[inline(always)]
-fn is_larger<T: StorageElement>(new: T, old: T) -> bool {
-    let (new, old) = (new.widen(), old.widen());
+fn is_larger<T: ComputeScalar>(new: T, old: T) -> bool {
     (new > old) | (new.is_nan() & !old.is_nan())
 }
 
@@ -310,9 +309,10 @@ per_isa! {
         if !fits {
             return false;
         }
-        let mut phases = [StridePhase([x[first]; PHASE_LEN]); S];
+        // Elements are widened once, not in every comparison.
+        let mut phases = [StridePhase([x[first].widen(); PHASE_LEN]); S];
         // The offset of the largest tap from the first tap; −1 before the first comparison.
-        let (mut best, mut offset) = ([x[first]; BLOCK], [-1i32; BLOCK]);
+        let (mut best, mut offset) = ([x[first].widen(); BLOCK], [-1i32; BLOCK]);
         for line in taps.line_offsets() {
             deinterleave(&x[first + line..][..S * phase_len], &mut phases);
             for tap in (0..counts[2]).map(|c| c * step) {
@@ -329,6 +329,7 @@ per_isa! {
         for (o, (found, offset)) in found.iter_mut().zip(offset).enumerate() {
             *found = (first + o * S) as i64 + i64::from(offset);
         }
+        let best = best.map(T::narrow);
         match (values.first_chunk_mut(), positions.first_chunk_mut()) {
             (Some(values), Some(positions)) => (*values, *positions) = (best, found),
             _ => {
@@ -347,15 +348,20 @@ per_isa! {
 #[repr(align(64))]
 struct StridePhase<T>([T; PHASE_LEN]);
 
-/// Copies element i of a line to phase i mod S. The compiler vectorizes this form, with one `zip` for each phase.
+/// Copies element i of a line to phase i mod S, widened. The compiler vectorizes this form, with one `zip` for each
+/// phase.
 #[inline(always)]
-fn deinterleave<T: StorageElement, const S: usize>(line: &[T], phases: &mut [StridePhase<T>; S]) {
+fn deinterleave<T: StorageElement, const S: usize>(line: &[T], phases: &mut [StridePhase<T::Compute>; S]) {
     let strides = line.as_chunks::<S>().0.iter();
     match phases.as_mut_slice() {
-        [StridePhase(a)] => strides.zip(a).for_each(|(x, a)| *a = x[0]),
-        [StridePhase(a), StridePhase(b)] => strides.zip(a).zip(b).for_each(|((x, a), b)| (*a, *b) = (x[0], x[1])),
+        [StridePhase(a)] => strides.zip(a).for_each(|(x, a)| *a = x[0].widen()),
+        [StridePhase(a), StridePhase(b)] => {
+            strides.zip(a).zip(b).for_each(|((x, a), b)| (*a, *b) = (x[0].widen(), x[1].widen()))
+        }
         [StridePhase(a), StridePhase(b), StridePhase(c)] => {
-            strides.zip(a).zip(b).zip(c).for_each(|(((x, a), b), c)| (*a, *b, *c) = (x[0], x[1], x[2]));
+            for (((x, a), b), c) in strides.zip(a).zip(b).zip(c) {
+                (*a, *b, *c) = (x[0].widen(), x[1].widen(), x[2].widen());
+            }
         }
         _ => unreachable!("a kernel must have a stride of at most three"),
     }

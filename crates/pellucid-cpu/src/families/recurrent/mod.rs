@@ -1,6 +1,7 @@
 //! `Recurrent`: all time steps of a recurrent layer in one kernel, forward and backward.
 //!
 //! - `cell`: the equations of one step, vectorized;
+//! - `factors`: the factors of the products, which may be rounded to `bf16`;
 //! - `steps`: the loop over time, with weights that are packed once;
 //! - this file: operand checks, dtypes and dispatch.
 //!
@@ -8,6 +9,7 @@
 //! step are distributed instead. Neither choice changes a bit of the results.
 
 mod cell;
+mod factors;
 mod steps;
 #[cfg(test)]
 mod sweep;

@@ -1,7 +1,8 @@
 //! The loop over time: for every step the products with the packed weights, and the cell.
 
 use super::cell::{ActiveSequences, BackwardStep, CellStep, ForwardStep};
-use pellucid_gemm::{OwnedPanels, PackedPanels, Strided};
+use super::factors::StepWeights;
+use pellucid_gemm::Strided;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{GateBlock, Recurrent, RecurrentSizes, RnnMode};
 use pellucid_runtime::CpuBuffer;
@@ -77,16 +78,12 @@ pub(super) struct RecurrentGradientArrays<T> {
     pub(super) total_grads: SharedPtr<T>,
 }
 
-/// The packed weights of neighbouring gates: the operand B[depth × lanes] of a product.
+/// The packed weights of neighbouring gates.
 struct PackedGateWeights<T> {
     /// The packed weights.
-    weights: OwnedPanels<T>,
+    weights: StepWeights<T>,
     /// The first block of the gates that the weights apply to.
     first_block: usize,
-    /// The number of columns of a product with the weights.
-    lanes: usize,
-    /// The size k of a product with the weights.
-    depth: usize,
 }
 
 /// A part of the batch that one task computes.
@@ -133,7 +130,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         part: &BatchPart,
         arrays: &RecurrentStateArrays<T>,
         weights: &[PackedGateWeights<T>],
-        projection: Option<&OwnedPanels<T>>,
+        projection: Option<&StepWeights<T>>,
         unprojected: SharedPtr<T>,
     ) {
         let RecurrentSizes { hidden, state, .. } = self.sizes;
@@ -159,7 +156,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
                     let to = SharedPtr(gates.offset((block.first_block * hidden) as isize));
                     // The last block of a GRU has no input contribution.
                     let add = !(cell == RnnMode::Gru && block.first_block == 3);
-                    self.multiply(part, (&active_range, block.lanes, block.depth), a, &block.weights, (to, width), add);
+                    self.multiply(part, &active_range, a, &block.weights, (to, width), add);
                 }
                 let next = if projection.is_some() { unprojected } else { h(following) };
                 let work = ForwardStep {
@@ -178,7 +175,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
                 work.run(self.isa);
                 if let Some(projection) = projection {
                     let a = Strided { data: next.get().cast_const(), lane: hidden as isize, depth: 1 };
-                    self.multiply(part, (&active_range, state, hidden), a, projection, (h(following), state), false);
+                    self.multiply(part, &active_range, a, projection, (h(following), state), false);
                 }
                 for row in rows.clone().filter(|&row| !active.contains(row)) {
                     copy_rows(h(previous), h(following), row..row + 1, state);
@@ -224,7 +221,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         part: &BatchPart,
         arrays: &RecurrentGradientArrays<T>,
         weights: &[PackedGateWeights<T>],
-        projection: Option<&OwnedPanels<T>>,
+        projection: Option<&StepWeights<T>>,
         cell_state_grads: SharedPtr<T>,
     ) {
         let RecurrentSizes { hidden, state, .. } = self.sizes;
@@ -252,14 +249,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
                 self.sum_state_gradients(rows.clone(), &active, [total, carry, incoming], to);
                 if let Some(projection) = projection {
                     let a = Strided { data: total.get().cast_const(), lane: state as isize, depth: 1 };
-                    self.multiply(
-                        part,
-                        (&active_range, hidden, state),
-                        a,
-                        projection,
-                        (cell_state_grads, hidden),
-                        false,
-                    );
+                    self.multiply(part, &active_range, a, projection, (cell_state_grads, hidden), false);
                 }
                 let work = BackwardStep {
                     step: CellStep {
@@ -280,14 +270,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
                 for block in weights {
                     let data = to.offset((block.first_block * hidden) as isize).cast_const();
                     let a = Strided { data, lane: width as isize, depth: 1 };
-                    self.multiply(
-                        part,
-                        (&active_range, block.lanes, block.depth),
-                        a,
-                        &block.weights,
-                        (carry, state),
-                        true,
-                    );
+                    self.multiply(part, &active_range, a, &block.weights, (carry, state), true);
                 }
             }
         }
@@ -339,11 +322,12 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let RecurrentSizes { hidden, state, .. } = self.sizes;
         let pack_block = |&GateBlock { first_gate, first_block, gates }: &GateBlock| {
             let from = self.weights.offset((first_gate * hidden * state) as isize);
-            let (matrix, (lanes, depth)) = view(from, gates * hidden);
+            let (matrix, size) = view(from, gates * hidden);
             // SAFETY: `matrix` is inside the weights `[G·H, P]`, and the processor supports the instruction set:
             // clauses *shape* and *isa* of the array contract, which the callers guarantee.
-            let weights = unsafe { OwnedPanels::new(self.isa, matrix, (lanes, depth)) }?;
-            Ok(PackedGateWeights { weights, first_block, lanes, depth })
+            let weights =
+                unsafe { StepWeights::new(self.isa, matrix, size, self.sizes.batch, self.kernel.bf16_factors) }?;
+            Ok(PackedGateWeights { weights, first_block })
         };
         self.kernel.cell.weight_blocks().iter().map(pack_block).collect()
     }
@@ -356,14 +340,14 @@ impl<T: Float> RecurrentProblem<'_, T> {
     fn pack_projection(
         &self,
         view: impl Fn(*const T) -> (Strided<T>, (usize, usize)),
-    ) -> Result<Option<OwnedPanels<T>>> {
+    ) -> Result<Option<StepWeights<T>>> {
         if !self.kernel.projected {
             return Ok(None);
         }
         let (matrix, size) = view(self.projection.get());
         // SAFETY: `matrix` is the projection `[P, H]`, and the processor supports the instruction set: clauses *shape*
         // and *isa* of the array contract, which the callers guarantee.
-        unsafe { OwnedPanels::new(self.isa, matrix, size) }.map(Some)
+        unsafe { StepWeights::new(self.isa, matrix, size, self.sizes.batch, self.kernel.bf16_factors) }.map(Some)
     }
 
     /// Calls `work` for all parts of the batch, on several threads if the work is large enough.
@@ -381,30 +365,29 @@ impl<T: Float> RecurrentProblem<'_, T> {
         threads::parallel_for(batch.div_ceil(height), 1, |_, p| work(part(p)));
     }
 
-    /// Computes the rows `rows` and `lanes` columns of C = A·B, or C + A·B if `add`. Rows of C are contiguous and
-    /// `stride` elements apart.
+    /// Computes the rows `rows` of C = A·B, or C + A·B if `add`. Rows of C are contiguous and `stride` elements apart.
     ///
     /// # Safety
-    /// `a` and C have all rows of the batch, `a` has `depth` columns, and `b` has `depth` rows and `lanes` columns. C
-    /// is valid for writing the rows `rows`, and no other thread accesses them. The processor supports `self.isa`.
+    /// `a` has all rows of the batch, of as many contiguous elements as `b` has k indices. C has all rows of the batch,
+    /// of as many elements as `b` has columns, and is valid for writing the rows `rows`. No other thread accesses these
+    /// rows of C, or computes a product of these rows with `b`.
     unsafe fn multiply(
         &self,
         part: &BatchPart,
-        (rows, lanes, depth): (&Range<usize>, usize, usize),
+        rows: &Range<usize>,
         a: Strided<T>,
-        b: &PackedPanels<T>,
-        (to, stride): (SharedPtr<T>, usize),
+        b: &StepWeights<T>,
+        to: (SharedPtr<T>, usize),
         add: bool,
     ) {
+        // SAFETY: `a` has the rows, and no other thread computes a product of them with `b` (this function's contract).
+        let a = unsafe { b.left_factor(a, rows) };
         let columns = |cols: Range<usize>| {
-            // SAFETY: the operands have the rows and columns of the product, C is exclusive to this call, and the
-            // processor supports the instruction set (this function's contract). Concurrent calls write different
-            // columns.
-            unsafe {
-                pellucid_gemm::multiply(self.isa, &a, b, (rows.clone(), cols, depth), to.get(), stride as isize, add)
-            }
+            // SAFETY: `a` is the left factor, and C is exclusive to this call (this function's contract). Concurrent
+            // calls write different columns.
+            unsafe { b.multiply(&a, (rows.clone(), cols), to, add) }
         };
-        let step = lanes.div_ceil(part.column_parts).next_multiple_of(COLUMN_GRANULE);
+        let (lanes, step) = (b.lanes, b.lanes.div_ceil(part.column_parts).next_multiple_of(COLUMN_GRANULE));
         if part.column_parts == 1 || step >= lanes {
             return columns(0..lanes);
         }

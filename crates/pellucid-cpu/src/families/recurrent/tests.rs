@@ -13,7 +13,7 @@ pub(super) type LayerShape = [usize; 4];
 
 /// Returns the kernel that computes all states.
 fn kernel(cell: RnnMode, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
-    Recurrent { op: "rnn", cell, reverse, projected, lengths, part: RecurrentPart::States }
+    Recurrent { op: "rnn", cell, reverse, projected, lengths, bf16_factors: false, part: RecurrentPart::States }
 }
 
 /// Returns kernels of every cell in both directions, with and without lengths, and projected where possible.
@@ -279,7 +279,8 @@ fn bits_are_independent_of_threads_and_instruction_sets() {
         // sequences with products over several blocks of k.
         for [t, n, h] in [[4, 37, 70], [2, 1, 600], [3, 3, 290]] {
             let sizes = [t, n, h, if k.projected { h - 9 } else { h }];
-            for dtype in [DType::F32, DType::F64] {
+            for (dtype, bf16_factors) in [(DType::F32, false), (DType::F64, false), (DType::F32, true)] {
+                let k = Recurrent { bf16_factors, ..k };
                 let x = arrays(&k, sizes, dtype, TestLayout::Plain);
                 let grads = gradients(sizes, dtype);
                 let bits = |threads: usize, isa: Isa| -> Vec<Vec<u64>> {
@@ -304,6 +305,65 @@ fn bits_are_independent_of_threads_and_instruction_sets() {
     }
 }
 
+/// Returns the layer with `bf16` factors, and inputs whose weights are multiplied by `scale`.
+fn with_bf16_factors(k: &Recurrent, sizes: LayerShape, scale: f64) -> (Recurrent, Vec<testing::TestArray>) {
+    let layer = Recurrent { bf16_factors: true, lengths: false, ..*k };
+    let scaled = |(i, (shape, values)): (usize, (Vec<usize>, Vec<f64>))| {
+        let factor = if i == 1 { scale } else { 1.0 };
+        let values: Vec<f64> = values.iter().map(|v| v * factor).collect();
+        testing::TestArray::cast(&shape[..], TestLayout::Plain, DType::F32, &values)
+    };
+    (layer, inputs(&layer, sizes).into_iter().enumerate().map(scaled).collect())
+}
+
+#[test]
+fn bf16_factors_round_the_factors_only() {
+    for k in kernels().filter(|k| !k.lengths) {
+        let sizes = [3, 5, 21, if k.projected { 13 } else { 21 }];
+        let (layer, x) = with_bf16_factors(&k, sizes, 1.0);
+        let values: Vec<Vec<f64>> = x.iter().map(testing::TestArray::reals).collect();
+        let [states, cells] = naive(&layer, sizes, &values);
+        let y = run_kernel(Isa::best(), &layer, &x.iter().collect::<Vec<_>>(), false).unwrap();
+        assert!(is_near(&y[1].reals(), &states, 0.02), "{k:?}");
+        assert!(k.cell != RnnMode::Lstm || is_near(&y[2].reals(), &cells, 0.02), "{k:?}");
+        let unrounded =
+            run_kernel(Isa::best(), &Recurrent { bf16_factors: false, ..layer }, &x.iter().collect::<Vec<_>>(), false);
+        assert!(unrounded.unwrap()[1].reals() != y[1].reals(), "{k:?}: the factors must be rounded");
+        // States are stored as they were computed.
+        let is_bf16 = |v: &f64| pellucid_ir::bf16::from_f64(*v).to_f64() == *v;
+        assert!(!y[1].reals().iter().all(is_bf16), "{k:?}");
+        let grads = gradients(sizes, DType::F32);
+        let back = |layer: &Recurrent| {
+            let back = Recurrent { part: RecurrentPart::Gradient, ..*layer };
+            run_kernel(Isa::best(), &back, &gradient_inputs(layer, &x, &y, &grads), false).unwrap()
+        };
+        let (found, single) = (back(&layer), back(&Recurrent { bf16_factors: false, ..layer }));
+        for (found, single) in found.iter().zip(&single) {
+            assert!(is_near(&found.reals(), &single.reals(), 0.03), "{k:?}");
+        }
+    }
+}
+
+/// Weights whose products with states are subnormal give the same bits on every instruction set.
+#[test]
+fn subnormal_products_of_bf16_factors_are_not_replaced_by_zero() {
+    for k in kernels().filter(|k| !k.lengths && k.cell == RnnMode::Relu) {
+        let sizes = [2, 3, 20, 20];
+        let (layer, mut x) = with_bf16_factors(&k, sizes, 2f64.powi(-125));
+        for i in [0, 2] {
+            let shape = x[i].layout.shape().clone();
+            x[i] = testing::TestArray::cast(shape.clone(), TestLayout::Plain, DType::F32, &vec![0.0; shape.size()]);
+        }
+        let states = |isa| run_kernel(isa, &layer, &x.iter().collect::<Vec<_>>(), false).unwrap()[1].reals();
+        let expected = states(Isa::Portable);
+        let is_subnormal = |v: &f64| *v != 0.0 && v.abs() < f32::MIN_POSITIVE as f64;
+        assert!(expected.iter().any(is_subnormal), "the case must have subnormal states");
+        for &isa in Isa::available() {
+            assert_eq!(states(isa), expected, "{isa:?}");
+        }
+    }
+}
+
 #[test]
 fn check_rejects_mismatched_operands() {
     let k = kernel(RnnMode::Lstm, false, true, true);
@@ -321,6 +381,8 @@ fn check_rejects_mismatched_operands() {
         bad[i] = testing::TestArray::cast(shape.clone(), TestLayout::Plain, dtype, &vec![0.0; shape.size()]);
         assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
     }
+    let double = arrays(&k, sizes, DType::F64, TestLayout::Plain);
+    assert!(matches!(run(&Recurrent { bf16_factors: true, ..k }, &double), Err(Error::DTypeMismatch { .. })));
     let half_precision = arrays(&k, sizes, DType::F16, TestLayout::Plain);
     assert!(matches!(run(&k, &half_precision), Err(Error::DTypeMismatch { .. })));
     for length in [-1i64, 4] {

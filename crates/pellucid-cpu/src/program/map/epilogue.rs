@@ -1,15 +1,17 @@
 //! Maps that run block by block as soon as a block of their first input is computed: the epilogue of a matrix product.
 
 use crate::operand::Operand;
+use crate::program::copy::cast_program;
 use crate::program::prepared::PreparedProgram;
 use crate::strided::{self, INLINE_OPERANDS, StridedAxes, StridedAxis};
 use pellucid_gemm::Threads;
 use pellucid_ir::kernel::{Map, Params};
-use pellucid_ir::{Result, are_one_axis};
+use pellucid_ir::{DType, Result, are_one_axis};
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::vector::prefetch_run;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 /// A map over matrices whose first input is passed block by block.
 ///
@@ -40,7 +42,22 @@ impl<'a> MapEpilogue<'a> {
     /// # Errors
     /// Returns the error of lowering if the program is not supported.
     pub(crate) fn new(map: &'a Map, others: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<MapEpilogue<'a>> {
-        let (shape, program) = (outputs[0].layout.shape(), PreparedProgram::for_program(&map.program)?);
+        Ok(MapEpilogue::of_program(PreparedProgram::for_program(&map.program)?, &map.params, others, outputs))
+    }
+
+    /// Creates the epilogue that converts the first input from `dtype` to the dtype of `output`, of rank 2 or more.
+    pub(crate) fn cast(dtype: DType, output: &Operand<'_>) -> MapEpilogue<'a> {
+        static NO_PARAMS: LazyLock<Params> = LazyLock::new(Params::new);
+        MapEpilogue::of_program(cast_program(dtype, output.dtype), &NO_PARAMS, &[], &[*output])
+    }
+
+    fn of_program(
+        program: &'a PreparedProgram,
+        params: &'a Params,
+        others: &[Operand<'_>],
+        outputs: &[Operand<'_>],
+    ) -> MapEpilogue<'a> {
+        let shape = outputs[0].layout.shape();
         // The first input has no memory yet; the first output is its placeholder.
         let operands = || outputs[..1].iter().chain(others).chain(outputs);
         let axes = |keep: &dyn Fn(usize) -> bool| strided::broadcast_axes(shape, operands(), keep);
@@ -52,7 +69,7 @@ impl<'a> MapEpilogue<'a> {
         let batch = axes(&|a| a + 2 < shape.rank());
         let bases = operands().map(|o| SharedPtr(strided::base_address(o))).collect();
         let bytes = shape.size() * outputs[0].dtype.size();
-        Ok(MapEpilogue { program, params: &map.params, batch, rows, cols, bases, bytes })
+        MapEpilogue { program, params, batch, rows, cols, bases, bytes }
     }
 
     /// Merges the innermost batch axis into the rows of the matrices. Returns false, without a change, if the strides

@@ -5,8 +5,8 @@ use pellucid_tensor::ops::{
     Reduction, RnnNonlinearity,
 };
 use pellucid_tensor::{
-    AutocastPolicy, BackwardOptions, DType, Result, Tensor, autocast, autocast_dtype, autocast_off, autocast_policy,
-    capture, checkpoint, manual_seed,
+    AutocastPolicy, BackwardOptions, DType, GradOptions, Result, Tensor, autocast, autocast_dtype, autocast_off,
+    autocast_policy, capture, checkpoint, grad, manual_seed,
 };
 
 fn random(shape: &[usize]) -> Tensor {
@@ -185,16 +185,24 @@ fn recurrent_layers_agree_with_pytorch() {
     }
 }
 
+/// Under `autocast`, the dtypes of states and weights do not change a bit. In `f16`, nothing is rounded between steps;
+/// in `bf16`, the factors of products are.
 #[test]
-fn recurrent_layers_read_and_write_half_precision_without_rounding_between_steps() {
+fn recurrent_layers_read_and_write_half_precision() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for half in [DType::BF16, DType::F16] {
         for (name, gates, ..) in RECURRENT {
             let (x, w) = recurrent_operands(gates);
             let state = random(&[1, 2]);
             let cast = |t: &Tensor| t.to_dtype(half).detach();
-            let expected = recurrent(name, &cast(&x), &w.each_ref().map(cast), Some(&cast(&state)));
+            let half_operands = || recurrent(name, &cast(&x), &w.each_ref().map(cast), Some(&cast(&state)));
+            let plain = half_operands();
             let _guard = autocast(half);
+            let expected = half_operands();
+            for (expected, plain) in expected.iter().zip(&plain) {
+                let largest = (expected.to_dtype(DType::F32) - plain.to_dtype(DType::F32)).abs().max(..).item::<f64>();
+                assert!(if half == DType::BF16 { largest < 0.02 } else { largest == 0.0 }, "{name} {half}: {largest}");
+            }
             // States and weights may have different dtypes.
             for (state, w) in [(state.clone(), w.clone()), (cast(&state), w.clone()), (state, w.each_ref().map(cast))] {
                 let found = recurrent(name, &cast(&x), &w, Some(&state));
@@ -203,6 +211,37 @@ fn recurrent_layers_read_and_write_half_precision_without_rounding_between_steps
                     assert_eq!(found.to_vec::<f32>(), expected.to_vec::<f32>(), "{name}");
                 }
             }
+        }
+    }
+}
+
+/// The gradients of recurrent layers under `autocast` are near those of `f32`, and second derivatives exist.
+#[test]
+fn gradients_of_recurrent_layers_with_bf16_factors() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    for (name, gates, ..) in RECURRENT {
+        // Smaller weights saturate no activation, whose derivatives would have large relative errors.
+        let (x, w) = recurrent_operands(gates);
+        let w = w.map(|w| (w.detach() * 0.5).requires_grad_(true));
+        let gradients = |half: bool| {
+            let y = {
+                let _guard = half.then(|| autocast(DType::BF16));
+                recurrent(name, &x, &w, None).remove(0)
+            };
+            let loss = y.to_dtype(DType::F32).square().sum(..);
+            let options = GradOptions { create_graph: true, ..Default::default() };
+            let inputs: Vec<&Tensor> = w.iter().collect();
+            let first = grad(&[&loss], &inputs, options).unwrap();
+            let norm = first.iter().map(|g| g.square().sum(..)).reduce(|sum, g| sum + g).unwrap();
+            let second = grad(&[&norm], &inputs, GradOptions::default()).unwrap();
+            [first, second].map(|all| all.iter().flat_map(|g| g.to_vec::<f64>()).collect::<Vec<f64>>())
+        };
+        let tolerances = [("first", 0.05), ("second", 0.15)];
+        for ((half, single), (order, tolerance)) in gradients(true).iter().zip(&gradients(false)).zip(tolerances) {
+            let largest = single.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+            let difference = half.iter().zip(single).fold(0.0f64, |m, (h, s)| m.max((h - s).abs()));
+            assert!(difference <= tolerance * largest, "{name}: {order} derivatives {half:?} {single:?}");
+            assert!(half != single, "{name}: the factors must be rounded");
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::ops::elementwise::{activation, arithmetic, compare, transcendental};
 use crate::ops::primitive::concatenate::concatenate;
-use crate::ops::primitive::view;
+use crate::ops::primitive::{copy, view};
 use crate::ops::products::matmul::matmul;
 use crate::tensor::Tensor;
-use pellucid_ir::Result;
 use pellucid_ir::kernel::RnnMode;
+use pellucid_ir::{DType, Result};
 
 /// A recurrent layer in `f32` or `f64`.
 ///
@@ -21,6 +21,18 @@ pub(super) struct RecurrentLayer {
     pub(super) reverse: bool,
     pub(super) projected: bool,
     pub(super) lengths: bool,
+    /// Whether the factors of products are rounded to `bf16`; for `f32` inputs.
+    pub(super) bf16_factors: bool,
+}
+
+impl RecurrentLayer {
+    /// Returns a factor of a product, rounded to `bf16` if the factors of this layer are.
+    fn rounded(&self, factor: &Tensor) -> Result<Tensor> {
+        match self.bf16_factors {
+            true => copy::to_dtype(&copy::to_dtype(factor, DType::BF16)?, DType::F32),
+            false => Ok(factor.clone()),
+        }
+    }
 }
 
 /// Computes all states, the last state, and for an LSTM the last c. `x` contains the inputs of [`RecurrentLayer`]
@@ -28,19 +40,20 @@ pub(super) struct RecurrentLayer {
 pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&Tensor>) -> Result<Vec<Tensor>> {
     let [inputs, w_ih, w_hh, bias, h0] = [0, 1, 2, 3, 4].map(|i| &x[i]);
     let lstm = layer.cell == RnnMode::Lstm;
-    let weight_hr = layer.projected.then(|| &x[6]);
+    let weight_hr = layer.projected.then(|| layer.rounded(&x[6])).transpose()?;
     let (steps, hidden) = (inputs.shape()[0], bias.shape()[0] / layer.cell.blocks());
-    let projections = matmul(inputs, &view::t(w_ih)?)?;
+    let projections = matmul(&layer.rounded(inputs)?, &view::t(&layer.rounded(w_ih)?)?)?;
+    let w_hh = view::t(&layer.rounded(w_hh)?)?;
     let (mut h, mut c) = (h0.clone(), lstm.then(|| x[5].clone()));
     // The states in time order. The initial state is stored at both ends.
     let mut states = vec![view::unsqueeze(h0, 0)?; 2];
     for k in 0..steps {
         let step = if layer.reverse { steps - 1 - k } else { k };
         let projection = view::select(&projections, 0, step as isize)?;
-        let (mut next, next_c) =
-            cell_step(layer.cell, hidden, &projection, &matmul(&h, &view::t(w_hh)?)?, bias, &h, c.as_ref())?;
-        if let Some(weight) = weight_hr {
-            next = matmul(&next, &view::t(weight)?)?;
+        let product = matmul(&layer.rounded(&h)?, &w_hh)?;
+        let (mut next, next_c) = cell_step(layer.cell, hidden, &projection, &product, bias, &h, c.as_ref())?;
+        if let Some(weight) = &weight_hr {
+            next = matmul(&layer.rounded(&next)?, &view::t(weight)?)?;
         }
         let active = lengths.map(|lengths| view::unsqueeze(&compare::gt(lengths, step as i64)?, 1)).transpose()?;
         let select_active = |new: &Tensor, old: &Tensor| match &active {

@@ -7,17 +7,18 @@ use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::map;
 use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::via_definition::via_definition;
-use crate::ops::primitive::{create, view};
+use crate::ops::primitive::{copy, create, view};
 use crate::ops::products::matmul::matmul;
 use crate::ops::reduce::reductions;
 use crate::tensor::Tensor;
+use pellucid_ir::formula::Signature;
 use pellucid_ir::kernel::{Kernel, MatMul, Meta, Recurrent, RecurrentPart, RnnMode};
-use pellucid_ir::{Result, Shape, formula};
+use pellucid_ir::{DType, Result, Shape, formula};
 
 impl RecurrentLayer {
     fn kernel(&self, part: RecurrentPart) -> Kernel {
-        let &RecurrentLayer { op, cell, reverse, projected, lengths } = self;
-        Kernel::Recurrent(Recurrent { op, cell, reverse, projected, lengths, part })
+        let &RecurrentLayer { op, cell, reverse, projected, lengths, bf16_factors } = self;
+        Kernel::Recurrent(Recurrent { op, cell, reverse, projected, lengths, bf16_factors, part })
     }
 
     fn is_lstm(&self) -> bool {
@@ -27,6 +28,17 @@ impl RecurrentLayer {
     /// Returns the number of inputs without lengths.
     fn float_inputs(&self) -> usize {
         5 + usize::from(self.is_lstm()) + usize::from(self.projected)
+    }
+
+    /// Returns a factor of a product over all steps, rounded to `bf16` if the factors of this layer are.
+    fn factor(&self, array: Array) -> Result<Array> {
+        if self.bf16_factors { array.cast(DType::BF16) } else { Ok(array) }
+    }
+
+    /// Computes a product over all steps, of rounded factors.
+    fn product(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let product = matmul(a, b)?;
+        if self.bf16_factors { copy::to_dtype(&product, DType::F32) } else { Ok(product) }
     }
 
     /// Returns the number of outputs.
@@ -74,7 +86,14 @@ impl Operation for RecurrentLayer {
         let all = flat(&gates, blocks)?;
         let projections = all.view(all.layout().slice(1, 0, 1, weight.shape()[0]));
         let transposed = weight.view(weight.layout().permute(&[1, 0]));
-        engine::submit(&Kernel::MatMul(MatMul::default()), &[&flat(x, width)?, &transposed], &[&projections])?;
+        let factors = [self.factor(flat(x, width)?)?, self.factor(transposed)?];
+        // A product of `bf16` factors is rounded to `bf16`, unless an epilogue reads it.
+        let epilogue = match self.bf16_factors {
+            true => Some(formula!(|product| product).program(&Signature::new([DType::F32], DType::F32))?.clone()),
+            false => None,
+        };
+        let product = Kernel::MatMul(MatMul { epilogue, ..MatMul::default() });
+        engine::submit(&product, &[&factors[0], &factors[1]], &[&projections])?;
         let operands: Vec<&Array> = [&gates].into_iter().chain(inputs[2..].iter().copied()).collect();
         let arrays = submit(&self.kernel(RecurrentPart::States), &operands, std::slice::from_ref(&gates))?;
         let states = &arrays[1];
@@ -128,7 +147,7 @@ impl RecurrentLayerGradient {
     /// block of gradients for W_hh.
     fn weight_hh(&self, gates: &Tensor, before: &Tensor, hidden: usize) -> Result<Tensor> {
         let product = |first: usize, blocks: usize| {
-            matmul(&view::t(&view::narrow(gates, 1, first * hidden, blocks * hidden)?)?, before)
+            self.layer.product(&view::t(&view::narrow(gates, 1, first * hidden, blocks * hidden)?)?, before)
         };
         match self.layer.cell {
             RnnMode::Gru => concatenate(&[&product(0, 2)?, &product(3, 1)?], 0),
@@ -165,25 +184,28 @@ impl Operation for RecurrentLayerGradient {
             let width = array.shape()[array.shape().rank() - 1];
             Ok(Tensor::from(array.reshape(&[steps * batch, width].into())?))
         };
-        let before = || flat(&first_axis_slice(constants[1], layer.state_offsets().1, steps));
-        let gates = flat(&kernel_outputs[0])?;
+        let factor = |array: &Array| flat(&layer.factor(array.clone())?);
+        let before = || factor(&first_axis_slice(constants[1], layer.state_offsets().1, steps));
+        let gates = factor(&kernel_outputs[0])?;
         let projections = view::narrow(&gates, 1, 0, layer.cell.gates() * hidden)?;
         let gradient = |i: usize| -> Result<Array> {
             let gradient = match i {
                 0 => {
                     let shape: Shape = [steps, batch, input].into();
-                    view::reshape_to(&matmul(&projections, &Tensor::from(inputs[1].clone()))?, &shape)?
+                    let weight = Tensor::from(layer.factor(inputs[1].clone())?);
+                    view::reshape_to(&layer.product(&projections, &weight)?, &shape)?
                 }
-                1 => matmul(&view::t(&projections)?, &flat(inputs[0])?)?,
+                1 => layer.product(&view::t(&projections)?, &factor(inputs[0])?)?,
                 2 => self.weight_hh(&gates, &before()?, hidden)?,
-                3 => reductions::sum(&gates, 0)?,
+                3 => reductions::sum(&flat(&kernel_outputs[0])?, 0)?,
                 4 => Tensor::from(kernel_outputs[1].clone()),
                 5 if layer.is_lstm() => Tensor::from(kernel_outputs[2].clone()),
                 _ => {
                     let o = view::narrow(&flat(constants[0])?, 1, 3 * hidden, hidden)?;
                     let c = flat(&first_axis_slice(constants[2], layer.state_offsets().0, steps))?;
                     let unprojected = map(formula!(|o, c| o * c.tanh()), &[&o, &c], &[])?;
-                    matmul(&view::t(&flat(&kernel_outputs[3])?)?, &unprojected)?
+                    let unprojected = Tensor::from(layer.factor(unprojected.array().clone())?);
+                    layer.product(&view::t(&factor(&kernel_outputs[3])?)?, &unprojected)?
                 }
             };
             Ok(gradient.array().clone())

@@ -7,6 +7,7 @@
 mod definition;
 mod layer;
 
+use crate::autocast::autocast_dtype;
 use crate::autograd::apply;
 use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::elementwise::arithmetic;
@@ -61,7 +62,8 @@ pub enum RnnNonlinearity {
 ///
 /// x is `[T, N, I]`, the initial state `[N, H]` (default zeros), and G is 1. Returns all states, `[T, N, H]`, and the
 /// last one, `[N, H]`. `f16` and `bf16` are computed in `f32` throughout, and results are rounded once. Under
-/// [`autocast`](crate::autocast), inputs, states and weights are first cast to half precision.
+/// [`autocast`](crate::autocast()), inputs, states and weights are first cast to half precision. With `bf16`, the
+/// factors of all products are then rounded: the states that a step multiplies, and the gradients of the gates.
 ///
 /// ```
 /// use pellucid::ops::{self, RnnNonlinearity, RecurrenceOptions, RecurrentWeights};
@@ -207,6 +209,7 @@ fn recurrent(
         reverse: options.reverse,
         projected: weights.weight_hr.is_some(),
         lengths: options.lengths.is_some(),
+        bf16_factors: dtype == DType::BF16 && autocast_dtype() == Some(dtype),
     };
     let outputs = apply(layer, &operands.iter().collect::<Vec<_>>())?;
     let narrow = |i: usize| copy::to_dtype(&outputs[i], dtype);

@@ -1,0 +1,87 @@
+//! Convolutions of `bf16` arrays on processors that multiply pairs of factors.
+//!
+//! A pair has the factors of two neighbouring channels, or, in a weight gradient, of two consecutive images. The
+//! convolution is then a direct convolution of arrays of pairs, with half as many channels or images. An odd number is
+//! padded with zeros.
+
+use super::compute_direct;
+use super::problem::{ConvProblem, ImageSizes};
+use super::product::MAX_UNPACKED_ROWS;
+use super::weight::MAX_UNPACKED_COLUMNS;
+use crate::pairs::PairMatrices;
+use pellucid_gemm::Strided;
+use pellucid_ir::Result;
+use pellucid_ir::kernel::ConvPart;
+use pellucid_runtime::threads::SharedPtr;
+use pellucid_simd::math::half::BF16;
+
+/// The axis of an array along which two elements form a pair: the product of the lengths of the axes before it, its
+/// length, and the product of the lengths of the axes after it.
+type PairedAxis = (usize, usize, usize);
+
+/// Computes one [`ConvPart`] in `f32` from pairs. `a` and `b` are the two arrays that are read.
+///
+/// Returns false, without a result, if the processor has no products of pairs, if a product is not packed into panels,
+/// if there is nothing to pair, or if products of the factors may be subnormal, which the instruction does not support.
+///
+/// # Errors
+/// Returns an error if scratch memory cannot be allocated.
+///
+/// # Safety
+/// The [array contract](ConvProblem#the-array-contract) holds.
+pub(super) unsafe fn compute(
+    problem: &ConvProblem,
+    part: ConvPart,
+    [a, b]: [SharedPtr<BF16>; 2],
+    out: SharedPtr<f32>,
+) -> Result<bool> {
+    let &ConvProblem { groups, images, x, y, .. } = problem;
+    let ((cin, cout), taps) = (problem.group_channels(), problem.window.taps());
+    let halved = |sizes: ImageSizes, channels: usize| ImageSizes { channels: groups * channels.div_ceil(2), ..sizes };
+    let (is_packed, axes, pair_problem): (bool, [PairedAxis; 2], _) = match part {
+        ConvPart::Output => (
+            cout > MAX_UNPACKED_ROWS,
+            [(images * groups, cin, x.plane_len()), (groups * cout, cin, taps)],
+            ConvProblem { x: halved(x, cin), ..*problem },
+        ),
+        ConvPart::Input => (
+            cin > MAX_UNPACKED_ROWS,
+            [(groups, cout, cin * taps), (images * groups, cout, y.plane_len())],
+            ConvProblem { y: halved(y, cout), ..*problem },
+        ),
+        ConvPart::Weight => (
+            cout > MAX_UNPACKED_COLUMNS,
+            [(1, images, x.channels * x.plane_len()), (1, images, y.channels * y.plane_len())],
+            ConvProblem { images: images.div_ceil(2), ..*problem },
+        ),
+    };
+    if !is_packed || axes[0].1 < 2 || !problem.isa.has_bf16_products() {
+        return Ok(false);
+    }
+    // SAFETY: the arrays have the axes of their shapes and are valid for reads (array contract, *shape*).
+    let [a, b] = unsafe { [pair_axis(a, axes[0])?, pair_axis(b, axes[1])?] };
+    if !a.range.excludes_subnormals(b.range) {
+        return Ok(false);
+    }
+    let arrays = part.sorted([a.data(), b.data()], SharedPtr(out.get().cast()));
+    // SAFETY: the array contract for the problem of pairs. *shape*: the pairs have the shapes of the problem, in which
+    // the paired axis has half the length. The other clauses are in this function's contract.
+    unsafe { compute_direct(&pair_problem, part, arrays)? };
+    Ok(true)
+}
+
+/// Converts an array to pairs along an axis.
+///
+/// # Errors
+/// Returns an error if memory cannot be allocated.
+///
+/// # Safety
+/// `data` is valid for reads of an array with these axes, which no thread writes during the call.
+unsafe fn pair_axis(data: SharedPtr<BF16>, (outer, len, inner): PairedAxis) -> Result<PairMatrices> {
+    let matrix = |i: usize| {
+        let data = data.offset((i * len * inner) as isize).cast_const();
+        Strided { data, lane: 1, depth: inner as isize }
+    };
+    // SAFETY: matrix i has `inner` lanes of `len` elements, which `data` contains (this function's contract).
+    unsafe { PairMatrices::new(outer, (inner, len), matrix) }
+}

@@ -1,0 +1,64 @@
+//! Matrices of pairs of `bf16`, which the matrix products of AVX512-BF16 read.
+
+use pellucid_gemm::{FactorRange, PackPairs, PairElement, Strided};
+use pellucid_ir::{Result, lock};
+use pellucid_runtime::CpuBuffer;
+use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
+use pellucid_simd::Isa;
+use pellucid_simd::vector::BF16Pair;
+use std::sync::{Mutex, PoisonError};
+
+/// Matrices of equal size whose elements are pairs of factors with consecutive k indices, one matrix after another.
+pub(crate) struct PairMatrices {
+    memory: CpuBuffer,
+    /// The first matrix, with the strides of every matrix.
+    pub(crate) first: Strided<BF16Pair>,
+    /// The number of pairs of a matrix.
+    pub(crate) len: usize,
+    /// The range of all factors.
+    pub(crate) range: FactorRange,
+}
+
+impl PairMatrices {
+    /// Converts `count` matrices of `lanes` × `depth` factors. `matrix(i)` is matrix i.
+    ///
+    /// # Errors
+    /// Returns an error if memory cannot be allocated.
+    ///
+    /// # Safety
+    /// Every matrix is valid for reads of `lanes` × `depth` elements, and no thread writes them during the call. All
+    /// matrices have the same strides.
+    pub(crate) unsafe fn new<E: PairElement>(
+        count: usize,
+        (lanes, depth): (usize, usize),
+        matrix: impl Fn(usize) -> Strided<E> + Sync,
+    ) -> Result<PairMatrices> {
+        let one = PackPairs { from: matrix(0), lanes, depth, to: std::ptr::null_mut() };
+        let (len, rows, row_bytes) = (one.len(), one.rows(), one.row_len() * size_of::<BF16Pair>());
+        let memory = CpuBuffer::scratch(count.saturating_mul(len).saturating_mul(size_of::<BF16Pair>()))?;
+        let to = SharedPtr(memory.ensure()?.as_ptr().cast::<BF16Pair>());
+        let range = Mutex::new(FactorRange::EMPTY);
+        parallel_ranges(count * rows, GRAIN / row_bytes.max(1) + 1, |part| {
+            let (mut row, mut part_range) = (part.start, FactorRange::EMPTY);
+            while row < part.end {
+                let (index, first) = (row / rows, row % rows);
+                let end = rows.min(first + part.end - row);
+                let work = PackPairs { from: matrix(index), lanes, depth, to: to.offset((index * len) as isize) };
+                // SAFETY: the pair packing contract. *Source* is this function's contract. *Target*: the memory has
+                // `len` pairs for each matrix, and each row is in one part. *Isa*: the processor has `Isa::best()`.
+                part_range = part_range.join(unsafe { work.pack(Isa::best(), first..end) });
+                row += end - first;
+            }
+            let mut range = lock(&range);
+            *range = range.join(part_range);
+        });
+        let first = PackPairs { to: to.get(), ..one }.pairs();
+        Ok(PairMatrices { memory, first, len, range: range.into_inner().unwrap_or_else(PoisonError::into_inner) })
+    }
+
+    /// Returns the pairs of all matrices.
+    pub(crate) fn data(&self) -> SharedPtr<BF16Pair> {
+        let start = self.memory.start().expect("the memory of the pairs must be allocated");
+        SharedPtr(start.as_ptr().cast())
+    }
+}

@@ -1,0 +1,396 @@
+//! The conversion of matrices to pairs of `bf16` factors, which the products of AVX512-BF16 multiply.
+//!
+//! A product of [`BF16Pair`] is a product of half the depth with twice the multiply-adds in each element. It has the
+//! bits of the product of the factors as `f32`, because pairs are added in the order of k and blocks of k are even. The
+//! exception are subnormal numbers: the instruction replaces them by zero, so that [`FactorRange::excludes_subnormals`]
+//! decides whether pairs are multiplied.
+
+use super::strided::Strided;
+use pellucid_simd::math::half::BF16;
+use pellucid_simd::vector::BF16Pair;
+use pellucid_simd::{Isa, per_isa};
+use std::ops::Range;
+
+/// An element that is converted to a factor of a pair: `bf16`, or `f32`, which is rounded to the nearest `bf16`.
+pub trait PairElement: Copy + Send + Sync {
+    /// Returns the factor.
+    fn factor(self) -> BF16;
+
+    /// Returns the pair of two neighbouring elements.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of two elements.
+    #[inline(always)]
+    unsafe fn pair_at(from: *const Self) -> BF16Pair {
+        // SAFETY: the caller guarantees that two elements can be read.
+        unsafe { BF16Pair::new((*from).factor(), (*from.add(1)).factor()) }
+    }
+}
+
+impl PairElement for f32 {
+    #[inline(always)]
+    fn factor(self) -> BF16 {
+        BF16::from_f32(self)
+    }
+}
+
+impl PairElement for BF16 {
+    #[inline(always)]
+    fn factor(self) -> BF16 {
+        self
+    }
+
+    #[cfg(target_endian = "little")]
+    #[inline(always)]
+    unsafe fn pair_at(from: *const BF16) -> BF16Pair {
+        // SAFETY: the caller guarantees that two elements can be read.
+        BF16Pair::from_neighbours(unsafe { from.cast::<u32>().read_unaligned() })
+    }
+}
+
+/// A matrix of elements of type `E` and the memory of its pairs.
+///
+/// The pairs of a matrix with contiguous lanes are stored by k, and all others by lanes, without gaps. An odd depth is
+/// padded with zero.
+///
+/// # Pair packing contract
+///
+/// - *Source*: `from` is valid for reads of `lanes × depth` elements, and no thread writes them during the call.
+/// - *Target*: `to` is valid for writes of [`len`](Self::len) pairs, which do not overlap the source. No other thread
+///   accesses the rows that are packed.
+#[derive(Clone, Copy, Debug)]
+pub struct PackPairs<E> {
+    /// The matrix.
+    pub from: Strided<E>,
+    /// The number of lanes: rows of A, columns of B.
+    pub lanes: usize,
+    /// The number of k indices.
+    pub depth: usize,
+    /// The first pair.
+    pub to: *mut BF16Pair,
+}
+
+impl<E: PairElement> PackPairs<E> {
+    /// Returns true if the pairs are stored by k.
+    fn is_by_depth(&self) -> bool {
+        self.from.lane == 1
+    }
+
+    /// Returns the pairs as an operand of a product of depth ⌈`depth` / 2⌉.
+    pub fn pairs(&self) -> Strided<BF16Pair> {
+        let (lane, depth) =
+            if self.is_by_depth() { (1, self.lanes as isize) } else { (self.depth.div_ceil(2) as isize, 1) };
+        Strided { data: self.to, lane, depth }
+    }
+
+    /// Returns the number of rows: contiguous lanes of one pair of k indices, or contiguous pairs of one lane.
+    pub fn rows(&self) -> usize {
+        if self.is_by_depth() { self.depth.div_ceil(2) } else { self.lanes }
+    }
+
+    /// Returns the number of pairs in a row.
+    pub fn row_len(&self) -> usize {
+        if self.is_by_depth() { self.lanes } else { self.depth.div_ceil(2) }
+    }
+
+    /// Returns the number of pairs.
+    pub fn len(&self) -> usize {
+        self.lanes.saturating_mul(self.depth.div_ceil(2))
+    }
+
+    /// Converts a range of rows, and returns the range of their factors.
+    ///
+    /// # Safety
+    ///
+    /// - The pair packing contract of [`PackPairs`] holds, and the range is within the [rows](Self::rows).
+    /// - *Isa*: the processor has the instruction set.
+    pub unsafe fn pack(&self, isa: Isa, rows: Range<usize>) -> FactorRange {
+        debug_assert!(rows.end <= self.rows(), "rows {rows:?} of {}", self.rows());
+        // SAFETY: the caller guarantees the contract of `pack_rows` and *Isa*.
+        unsafe { pack_rows::<E>(isa)(self, rows) }
+    }
+
+    /// Converts a range of rows. See [`pack`](Self::pack).
+    ///
+    /// # Safety
+    ///
+    /// The pair packing contract of [`PackPairs`] holds, and the range is within the rows.
+    #[inline(always)]
+    unsafe fn convert_rows(&self, rows: Range<usize>) -> FactorRange {
+        let len = self.row_len();
+        let mut least = u32::MAX;
+        for row in rows {
+            // SAFETY: the row is below `rows()` and the pair below `row_len()`, so both k indices are below `depth`,
+            // except that the second one is `depth` if the depth is odd. The closures read it only if it is less.
+            // *Source* covers the reads, and *Target* the row.
+            unsafe {
+                let to = std::slice::from_raw_parts_mut(self.to.add(row * len).cast(), len);
+                let range = if self.is_by_depth() {
+                    let (first, second) = (self.from.element_ptr(0, 2 * row), self.from.element_ptr(0, 2 * row + 1));
+                    match 2 * row + 1 < self.depth {
+                        true => store_pairs(to, |i| BF16Pair::new((*first.add(i)).factor(), (*second.add(i)).factor())),
+                        false => store_pairs(to, |i| BF16Pair::new((*first.add(i)).factor(), ZERO)),
+                    }
+                } else {
+                    let (full, last) = to.split_at_mut(self.depth / 2);
+                    let (from, step) = (self.from.element_ptr(row, 0), self.from.depth);
+                    let range = match step {
+                        1 => store_pairs(full, |p| E::pair_at(from.add(2 * p))),
+                        _ => store_pairs(full, |p| {
+                            let first = from.wrapping_offset(2 * p as isize * step);
+                            BF16Pair::new((*first).factor(), (*first.wrapping_offset(step)).factor())
+                        }),
+                    };
+                    let end = from.wrapping_offset((self.depth as isize - 1) * step);
+                    range.min(store_pairs(last, |_| BF16Pair::new((*end).factor(), ZERO)))
+                };
+                least = least.min(range);
+            }
+        }
+        FactorRange { least }
+    }
+}
+
+/// The factor that pads an odd depth.
+const ZERO: BF16 = BF16(0);
+
+/// Stores a row of pairs. Returns the least [`BF16Pair::least_magnitude`].
+#[inline(always)]
+fn store_pairs(to: &mut [std::mem::MaybeUninit<BF16Pair>], pair: impl Fn(usize) -> BF16Pair) -> u32 {
+    let mut least = u32::MAX;
+    for (i, to) in to.iter_mut().enumerate() {
+        let pair = pair(i);
+        least = least.min(pair.least_magnitude());
+        to.write(pair);
+    }
+    least
+}
+
+per_isa! {
+    /// Calls [`PackPairs::convert_rows`].
+    ///
+    /// # Safety of the returned function pointer
+    /// - *Isa*: the processor supports the instruction set.
+    /// - The contract of [`PackPairs::convert_rows`] holds.
+    fn pack_rows [E: PairElement] [E] (work: &PackPairs<E>, rows: Range<usize>) -> FactorRange {
+        // SAFETY: the caller guarantees the contract of `convert_rows`.
+        unsafe { work.convert_rows(rows) }
+    }
+}
+
+per_isa! {
+    /// Stores elements rounded to the nearest `bf16`.
+    ///
+    /// # Safety of the returned function pointer
+    /// - *Isa*: the processor supports the instruction set.
+    /// - `from` is valid for reads of `len` elements, and `to` for writes. They do not overlap, and no other thread
+    ///   accesses them.
+    pub fn round_to_bf16 [] [] (from: *const f32, to: *mut f32, len: usize) {
+        // SAFETY: the caller guarantees that the elements below `len` can be read and written.
+        (0..len).for_each(|i| unsafe { *to.add(i) = BF16::from_f32(*from.add(i)).to_f32() });
+    }
+}
+
+/// The smallest magnitude of the factors of an operand that are not zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FactorRange {
+    /// The bit pattern of the magnitude minus 1, or a larger number if all factors are zero.
+    least: u32,
+}
+
+impl FactorRange {
+    /// The range of no factors.
+    pub const EMPTY: FactorRange = FactorRange { least: u32::MAX };
+
+    /// Returns the range of the factors of two parts of an operand.
+    pub fn join(self, other: FactorRange) -> FactorRange {
+        FactorRange { least: self.least.min(other.least) }
+    }
+
+    /// Returns true if no partial sum of products with the factors of `other` is subnormal, and no factor is.
+    ///
+    /// A `bf16` with the biased exponent e is a multiple of 2^(e − 134), so that all products and sums are multiples of
+    /// 2^(e + e' − 268) for the least exponents e and e'. If this is at least 2⁻¹²⁶, a sum that is not zero is normal.
+    pub fn excludes_subnormals(self, other: FactorRange) -> bool {
+        // Infinities and NaN have the exponent 255, and the pattern for no factor has a larger one.
+        let [a, b] = [self, other].map(|range| (range.least.saturating_add(1) >> 7).min(256));
+        a >= 1 && b >= 1 && a + b >= 142
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{SHAPES, reference_product};
+    use crate::{Gemm, GemmOperands, Offsets, Threads, gemm_batched_for_isa};
+    use pellucid_runtime::testing::{Choices, Guarded};
+
+    /// Returns the instruction sets whose kernels multiply pairs.
+    fn instruction_sets() -> impl Iterator<Item = Isa> {
+        Isa::available().iter().copied().filter(|&isa| isa != Isa::Avx512 || isa.has_bf16_products())
+    }
+
+    /// Returns a matrix of lanes × depth in memory with the layout, and its strides (lane, depth).
+    fn stored(
+        (lanes, depth): (usize, usize),
+        layout: usize,
+        factor: impl Fn(usize) -> BF16,
+    ) -> (Guarded<u16>, (usize, usize)) {
+        let strides = [(depth, 1), (1, lanes), (2 * depth + 1, 2)][layout];
+        let mut data = Guarded::from_slice(&vec![0x7fc0; (lanes - 1) * strides.0 + (depth - 1) * strides.1 + 1]);
+        (0..lanes * depth).for_each(|i| data[i / depth * strides.0 + i % depth * strides.1] = factor(i).0);
+        (data, strides)
+    }
+
+    /// Converts a matrix that [`stored`] returns.
+    fn packed(
+        isa: Isa,
+        data: &Guarded<u16>,
+        (lane, depth_stride): (usize, usize),
+        (lanes, depth): (usize, usize),
+    ) -> (Guarded<u32>, Strided<BF16Pair>, FactorRange) {
+        let data = data.as_ptr().cast::<BF16>();
+        let from = Strided { data, lane: lane as isize, depth: depth_stride as isize };
+        let mut memory = Guarded::<u32>::unwritten(lanes * depth.div_ceil(2));
+        let work = PackPairs { from, lanes, depth, to: memory.as_mut_ptr().cast() };
+        assert_eq!(work.len(), memory.len());
+        let middle = work.rows() / 2;
+        // SAFETY: the pair packing contract: the matrix has `lanes × depth` elements and the memory `len` pairs. The
+        // instruction set is available.
+        let ranges = unsafe { [work.pack(isa, 0..middle), work.pack(isa, middle..work.rows())] };
+        (memory, work.pairs(), ranges[0].join(ranges[1]))
+    }
+
+    /// Multiplies A[m × k] and B[k × n], given by lanes, with the kernels of an instruction set.
+    fn multiplied(
+        isa: Isa,
+        (m, n, k): (usize, usize, usize),
+        layouts: [usize; 2],
+        [a, b]: [&dyn Fn(usize) -> BF16; 2],
+    ) -> (Vec<u32>, bool) {
+        let ((a, a_strides), (b, b_strides)) = (stored((m, k), layouts[0], a), stored((n, k), layouts[1], b));
+        let (_a, a, a_range) = packed(isa, &a, a_strides, (m, k));
+        let (_b, b, b_range) = packed(isa, &b, b_strides, (n, k));
+        let mut c = Guarded::<u32>::unwritten(m * n);
+        let shape = Gemm {
+            m,
+            n,
+            k: k.div_ceil(2),
+            a_strides: (a.lane, a.depth),
+            b_strides: (b.depth, b.lane),
+            c_strides: (n as isize, 1),
+            accumulate: false,
+        };
+        let c_start = Some(c.as_mut_ptr().cast::<BF16Pair>());
+        let operands = GemmOperands { a: a.data, b: b.data, packed_b: None, c: c_start, epilogue: None };
+        // SAFETY: the contract of `gemm_batched_for_isa`: the memory holds the three matrices, which only this test
+        // accesses, and the instruction set is available.
+        unsafe { gemm_batched_for_isa(isa, &shape, &[Offsets::default()], &operands, Threads::One) }
+        (c.to_vec(), a_range.excludes_subnormals(b_range))
+    }
+
+    /// Returns a factor with an exponent from a range, reproducible for each seed.
+    fn factors(count: usize, seed: u64, exponents: Range<usize>) -> Vec<BF16> {
+        let choices = Choices::new(seed);
+        let factor = |_| match choices.below(20) {
+            0 => BF16((choices.below(2) << 15) as u16),
+            _ => {
+                let exponent = exponents.start + choices.below(exponents.len());
+                BF16((choices.below(2) << 15 | exponent << 7 | choices.below(128)) as u16)
+            }
+        };
+        (0..count).map(factor).collect()
+    }
+
+    fn assert_bits(shape @ (m, n, k): (usize, usize, usize), [a, b]: [&[BF16]; 2], expects_pairs: bool) {
+        let wide = [a, b].map(|factors| factors.iter().map(|x| x.to_f32()).collect::<Vec<f32>>());
+        // B is given by lanes (columns) here, and by k in the reference.
+        let by_depth: Vec<f32> = (0..k * n).map(|i| wide[1][i % n * k + i / n]).collect();
+        let expected = reference_product(shape, &wide[0], &by_depth);
+        for isa in instruction_sets() {
+            for layouts in [[0, 0], [0, 1], [1, 0], [1, 1], [2, 2]] {
+                let (actual, uses_pairs) = multiplied(isa, shape, layouts, [&|i| a[i], &|i| b[i]]);
+                assert_eq!(uses_pairs, expects_pairs, "{shape:?}");
+                for (i, (&actual, expected)) in actual.iter().zip(&expected).enumerate() {
+                    let both_nan = f32::from_bits(actual).is_nan() && expected.is_nan();
+                    let case = || format!("{m} × {n} × {k} {isa:?} {layouts:?}, element {i}");
+                    assert!(actual == expected.to_bits() || both_nan, "{}", case());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_of_pairs_have_the_bits_of_single_factors() {
+        for shape @ (m, n, k) in SHAPES.into_iter().filter(|&(m, n, _)| m > 1 && n > 1) {
+            let (a, b) = (factors(m * k, 1, 110..130), factors(n * k, 2, 110..130));
+            assert_bits(shape, [&a, &b], true);
+        }
+        for k in 1..20 {
+            assert_bits((5, 40, k), [&factors(5 * k, 3, 71..230), &factors(40 * k, 4, 71..230)], true);
+        }
+    }
+
+    /// Elements of `f32` are rounded to the nearest `bf16`, in all layouts and for odd depths.
+    #[test]
+    fn f32_elements_are_rounded() {
+        let choices = Choices::new(9);
+        for (lanes, depth) in [(1, 1), (3, 7), (16, 40), (33, 5)] {
+            let values: Vec<f32> = (0..lanes * depth).map(|_| choices.below(1 << 24) as f32 / 777.0 - 9000.0).collect();
+            for (lane, step) in [(depth, 1), (1, lanes)] {
+                let mut data = Guarded::from_slice(&values);
+                (0..lanes * depth).for_each(|i| data[i / depth * lane + i % depth * step] = values[i]);
+                for isa in instruction_sets() {
+                    let from = Strided { data: data.as_ptr(), lane: lane as isize, depth: step as isize };
+                    let mut memory = Guarded::<u32>::unwritten(lanes * depth.div_ceil(2));
+                    let work = PackPairs { from, lanes, depth, to: memory.as_mut_ptr().cast() };
+                    // SAFETY: the pair packing contract: the matrix has `lanes × depth` elements and the memory `len`
+                    // pairs. The instruction set is available.
+                    unsafe { work.pack(isa, 0..work.rows()) };
+                    let pairs = work.pairs();
+                    for (i, p) in (0..lanes).flat_map(|i| (0..depth.div_ceil(2)).map(move |p| (i, p))) {
+                        let factor = |k: usize| if k < depth { BF16::from_f32(values[i * depth + k]) } else { ZERO };
+                        let at = i as isize * pairs.lane + p as isize * pairs.depth;
+                        let expected = (u32::from(factor(2 * p).0) << 16) | u32::from(factor(2 * p + 1).0);
+                        assert_eq!(memory[at as usize], expected, "{lanes} × {depth}, {isa:?}, lane {i}, pair {p}");
+                    }
+                    let mut rounded = Guarded::<f32>::unwritten(values.len());
+                    // SAFETY: both arrays have as many elements, and the instruction set is available.
+                    unsafe { round_to_bf16(isa)(values.as_ptr(), rounded.as_mut_ptr(), values.len()) };
+                    assert!(
+                        values.iter().zip(rounded.iter()).all(|(&x, &y)| BF16::from_f32(x).to_f32() == y),
+                        "{isa:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// The smallest exponents without subnormal sums, with signs that cancel. Large factors overflow to infinities, and
+    /// these to NaN.
+    #[test]
+    fn the_smallest_and_the_largest_factors_have_the_same_bits() {
+        for (low, high) in [(71, 71), (40, 102), (1, 141), (141, 1)] {
+            assert_bits((20, 40, 33), [&factors(20 * 33, 5, low..low + 2), &factors(40 * 33, 6, high..high + 2)], true);
+        }
+        assert_bits((20, 40, 33), [&factors(20 * 33, 7, 180..256), &factors(40 * 33, 8, 180..256)], true);
+    }
+
+    #[test]
+    fn products_with_subnormal_sums_are_excluded() {
+        let range = |bits: &[u16]| FactorRange {
+            least: bits.iter().map(|&b| BF16Pair::new(BF16(b), BF16(0)).least_magnitude()).min().unwrap_or(u32::MAX),
+        };
+        let (one, zero) = (range(&[0x3f80, 0xbf80, 0]), range(&[0, 0x8000]));
+        assert!(one.excludes_subnormals(one) && zero.excludes_subnormals(one) && zero.excludes_subnormals(zero));
+        let exponent = |e: u16| range(&[0x4000, e << 7]);
+        assert!(exponent(71).excludes_subnormals(exponent(71)) && !exponent(71).excludes_subnormals(exponent(70)));
+        assert!(!range(&[0x0001]).excludes_subnormals(range(&[0x7f00])), "a subnormal factor");
+        assert!(!range(&[0x007f]).excludes_subnormals(zero), "a subnormal factor, which an infinity may multiply");
+        let small = |e: usize| move |_: usize| BF16((e << 7) as u16);
+        for isa in instruction_sets().filter(|isa| isa.has_bf16_products()) {
+            let (flushed, uses_pairs) = multiplied(isa, (2, 2, 1), [0, 0], [&small(64), &small(63)]);
+            assert!(!uses_pairs && flushed == [0; 4], "the instruction must replace 2⁻¹²⁷ by zero: {flushed:x?}");
+        }
+    }
+}
