@@ -1,4 +1,4 @@
-//! The inputs of a model: one tensor, a tuple of tensors, or tensors by name.
+//! The inputs of a model: one tensor, a tuple or an array of tensors, or tensors by name.
 
 use crate::layer::Layer;
 use crate::loss::Loss;
@@ -6,6 +6,7 @@ use crate::module::{DynModule, Module};
 use crate::parameter::Parameter;
 use crate::visit::{Visit, Visitor};
 use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, ops};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -40,29 +41,48 @@ impl Batch for Tensor {
     }
 }
 
-/// Inputs by position, named `0`, `1`, ...
-impl Batch for (Tensor, Tensor) {
-    fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok((f("0", &self.0)?, f("1", &self.1)?))
-    }
+macro_rules! tuples {
+    ($(($($tensor:ident $index:tt),+);)*) => {$(
+        /// Inputs by position, named `0`, `1`, ...
+        impl Batch for ($($tensor,)+) {
+            fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
+                Ok(($(f(stringify!($index), &self.$index)?,)+))
+            }
 
-    fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
-        f("0", &self.0);
-        f("1", &self.1);
-    }
+            fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
+                $(f(stringify!($index), &self.$index);)+
+            }
+        }
+
+        impl MultiInput for ($($tensor,)+) {}
+    )*};
+}
+tuples! {
+    (Tensor 0, Tensor 1);
+    (Tensor 0, Tensor 1, Tensor 2);
+    (Tensor 0, Tensor 1, Tensor 2, Tensor 3);
 }
 
 /// Inputs by position, named `0`, `1`, ...
-impl Batch for (Tensor, Tensor, Tensor) {
+impl<const N: usize> Batch for [Tensor; N] {
     fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok((f("0", &self.0)?, f("1", &self.1)?, f("2", &self.2)?))
+        let mapped = self.iter().enumerate().map(|(i, tensor)| f(&position_name(i), tensor));
+        let mapped: Vec<Tensor> = mapped.collect::<Result<_>>()?;
+        Ok(mapped.try_into().unwrap_or_else(|_| unreachable!("there is one result for each tensor")))
     }
 
     fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
-        f("0", &self.0);
-        f("1", &self.1);
-        f("2", &self.2);
+        self.iter().enumerate().for_each(|(i, tensor)| f(&position_name(i), tensor));
     }
+}
+
+impl<const N: usize> MultiInput for [Tensor; N] {}
+
+/// Returns the name of an input of an array.
+fn position_name(i: usize) -> Cow<'static, str> {
+    // A step names its inputs in every launch, which allocates no memory for few inputs.
+    const FIRST: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
+    FIRST.get(i).map_or_else(|| Cow::Owned(i.to_string()), |name| Cow::Borrowed(*name))
 }
 
 /// Inputs by name.
@@ -77,7 +97,7 @@ impl Batch for BTreeMap<String, Tensor> {
 }
 
 /// A module that computes logits from a batch, and can be recorded. Every [`Layer`] is a model of one tensor. A model
-/// of several inputs implements this trait for a tuple or a map of tensors.
+/// of several inputs implements this trait for a tuple, an array or a map of tensors.
 ///
 /// ```
 /// use pellucid::nn::graph::{InferenceModel, Model};
@@ -91,7 +111,7 @@ impl Batch for BTreeMap<String, Tensor> {
 /// }
 ///
 /// impl Model<(Tensor, Tensor)> for Siamese {
-///     fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+///     fn compute(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
 ///         let (a, b) = (self.encoder.try_forward(a)?, self.encoder.try_forward(b)?);
 ///         self.head.try_forward(&ops::abs(&ops::sub(&a, &b)?)?)
 ///     }
@@ -111,7 +131,7 @@ pub trait Model<X = Tensor>: Module {
     ///
     /// # Errors
     /// The errors of the layers that reject their input.
-    fn run(&self, x: &X) -> Result<Tensor>;
+    fn compute(&self, x: &X) -> Result<Tensor>;
 }
 
 /// A batch of several tensors. Implement it for your own batch types: pointers to a model of such a batch (`&M`,
@@ -126,7 +146,7 @@ pub trait Model<X = Tensor>: Module {
 /// struct Sum(Linear, Linear);
 ///
 /// impl Model<(Tensor, Tensor)> for Sum {
-///     fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+///     fn compute(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
 ///         Ok(self.0.try_forward(a)? + self.1.try_forward(b)?)
 ///     }
 /// }
@@ -143,15 +163,13 @@ pub trait Model<X = Tensor>: Module {
 )]
 pub trait MultiInput: Batch {}
 
-impl MultiInput for (Tensor, Tensor) {}
-impl MultiInput for (Tensor, Tensor, Tensor) {}
 impl MultiInput for BTreeMap<String, Tensor> {}
 
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
         impl<X: MultiInput, M: Model<X> + ?Sized> Model<X> for $pointer {
-            fn run(&self, x: &X) -> Result<Tensor> {
-                (**self).run(x)
+            fn compute(&self, x: &X) -> Result<Tensor> {
+                (**self).compute(x)
             }
         }
     )*};
@@ -159,7 +177,7 @@ macro_rules! pointers {
 pointers!(&M, &mut M, Box<M>, Arc<M>);
 
 impl<L: Layer + ?Sized> Model<Tensor> for L {
-    fn run(&self, x: &Tensor) -> Result<Tensor> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
         self.try_forward(x)
     }
 }
@@ -232,7 +250,7 @@ impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModelOfInputs for Bound
         let structure = self.structure.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut inputs = inputs.iter();
         let missing = || Error::invalid("batch", "the inputs of the batch differ from those of the first one");
-        self.model.run(&structure.ok_or_else(missing)?.map(&mut |_, _| inputs.next().cloned().ok_or_else(missing))?)
+        self.model.compute(&structure.ok_or_else(missing)?.map(&mut |_, _| inputs.next().cloned().ok_or_else(missing))?)
     }
 }
 

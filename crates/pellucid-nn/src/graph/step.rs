@@ -132,9 +132,9 @@ impl<'f> StepCore<'f> {
     pub(super) fn logits_shape(&mut self, inputs: &[Tensor]) -> Result<Option<Shape>> {
         let _on = enable_grad();
         let parameters = self.optimizer.parameters();
-        let replaced = self.gradients.restore(parameters, false)?;
+        let replaced = self.gradients.restore(&parameters, false)?;
         let shape = self.pass.as_ref().and_then(|pass| pass.output_shape(inputs, 1));
-        self.gradients.undo(parameters, replaced);
+        self.gradients.undo(&parameters, replaced);
         Ok(shape)
     }
 
@@ -201,11 +201,12 @@ impl<'f> StepCore<'f> {
     /// Zeroes the buffers of the parameters of these indices.
     fn zero_buffers(&self, is_zeroed: impl Fn(usize) -> bool) -> Result<()> {
         let GradientBuffers { buffers, owner } = &self.gradients;
-        let parameters = self.optimizer.parameters().iter().enumerate();
-        let mut zeroed = parameters.filter(|(at, _)| is_zeroed(*at)).filter_map(|(at, p)| match owner {
-            BufferOwner::Step => buffers.get(at).cloned().flatten(),
-            BufferOwner::Caller => p.grad(),
-        });
+        let parameters = self.optimizer.parameters();
+        let mut zeroed =
+            parameters.iter().enumerate().filter(|(at, _)| is_zeroed(*at)).filter_map(|(at, p)| match owner {
+                BufferOwner::Step => buffers.get(at).cloned().flatten(),
+                BufferOwner::Caller => p.grad(),
+            });
         zeroed.try_for_each(|buf| zero(&buf))
     }
 
@@ -225,9 +226,9 @@ impl<'f> StepCore<'f> {
 
     /// Calls `f` with the update, while only parameters that were reached have a gradient: the optimizer skips others.
     fn with_update(&mut self, reached: &Flags, f: impl FnOnce(&mut Launcher<'f>) -> Result<()>) -> Result<()> {
-        let parameters = self.optimizer.parameters().iter().enumerate();
+        let parameters = self.optimizer.parameters();
         let is_skipped = |at: usize, p: &Parameter| !p.requires_grad() || !is_set(reached, at);
-        let skipped = parameters.filter(|(at, p)| is_skipped(*at, p) && p.grad().is_some());
+        let skipped = parameters.iter().enumerate().filter(|(at, p)| is_skipped(*at, p) && p.grad().is_some());
         let gradients: ReplacedGradients = skipped.map(|(_, p)| (p.clone(), p.grad())).collect();
         gradients.iter().for_each(|(p, _)| p.set_grad(None));
         let result = self.update.as_mut().map_or(Ok(()), f);
@@ -240,14 +241,14 @@ impl<'f> StepCore<'f> {
         let random = self.random();
         let _random = random.enter();
         let _on = enable_grad();
-        let replaced = self.gradients.bind(self.optimizer.parameters(), self.options.accumulate > 1)?;
+        let replaced = self.gradients.bind(&self.optimizer.parameters(), self.options.accumulate > 1)?;
         if self.options.accumulate > 1 {
             self.reached_parameters.remove(&replaced);
         }
         let recorded = self.cache_stats().len;
         let result = catch_unwind(AssertUnwindSafe(|| f(self)));
         if !matches!(result, Ok(Ok(_))) && self.cache_stats().len <= recorded {
-            self.gradients.undo(self.optimizer.parameters(), replaced);
+            self.gradients.undo(&self.optimizer.parameters(), replaced);
         }
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
@@ -513,7 +514,7 @@ impl<'f> StepUpdate<'f> {
     /// Updates the parameters.
     fn run(&self) -> Result<()> {
         let before_update = || match &self.before_update {
-            Some(before_update) => before_update(self.optimizer.parameters()),
+            Some(before_update) => before_update(&self.optimizer.parameters()),
             None => Ok(()),
         };
         match &self.scaler {

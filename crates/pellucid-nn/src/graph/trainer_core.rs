@@ -10,7 +10,7 @@ use super::step::{StepComputation, StepCore};
 use crate::call::{module_device, trace_calls, trace_hooked_calls};
 use crate::module::DynModule;
 use crate::optim::Optimizer;
-use crate::parameter::in_evaluation_mode;
+use crate::parameter::with_evaluation_mode;
 use pellucid_tensor::{
     CacheStats, CaptureOptions, Captured, DType, Error, Result, Shape, Tensor, enable_grad, eval, no_grad, placeholder,
 };
@@ -169,7 +169,7 @@ impl<'f> TrainerCore<'f> {
         match self.evaluation.output_shape(&self.inputs, 1) {
             Some(logits) => check_targets(&*self.loss, &logits, y)?,
             None => {
-                in_evaluation_mode(|| self.traced_targets(Some(y)))?;
+                with_evaluation_mode(|| self.traced_targets(Some(y)))?;
                 self.accept(x);
             }
         }
@@ -261,7 +261,7 @@ impl<'f> TrainerCore<'f> {
         let optimizer = self.step.optimizer.clone();
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
         let (before, is_allowed) = (self.step.cache_stats(), self.step.options.allow_untrained_parameters);
-        let frozen = FrozenParameters::of("prepare", &*self.model, &*self.loss, optimizer.parameters(), is_allowed);
+        let frozen = FrozenParameters::of("prepare", &*self.model, &*self.loss, &optimizer.parameters(), is_allowed);
         let result = frozen.and_then(|frozen| {
             self.frozen = frozen;
             record(self)
@@ -304,7 +304,7 @@ fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn StepLos
 fn evaluation_of<'f>(compute: StepComputation<'f>, step: &StepCore<'f>) -> Launcher<'f> {
     let evaluate = move |inputs: &[Tensor]| {
         let _off = no_grad();
-        in_evaluation_mode(|| compute(inputs))
+        with_evaluation_mode(|| compute(inputs))
     };
     let options = CaptureOptions { max_recordings: step.max_recordings, ..CaptureOptions::default() };
     Launcher::new(step.options.eager, options, Box::new(evaluate))

@@ -12,6 +12,7 @@ pub type Adamax = super::RuleOptimizer<AdamaxOptions>;
 
 options! {
     /// Options of [`Adamax`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     AdamaxOptions {
         /// The learning rate η.
         lr: f64 = 2e-3 => NONNEGATIVE;

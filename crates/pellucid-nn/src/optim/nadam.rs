@@ -1,6 +1,6 @@
 //! NAdam.
 
-use super::adam::{adam_state, correction, decays, update_moments};
+use super::adam::{adam_state, correction, coupled_decay, decoupled_decay, update_moments};
 use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext, ln};
 use pellucid_tensor::formula::Expr;
@@ -14,6 +14,7 @@ pub type NAdam = super::RuleOptimizer<NAdamOptions>;
 
 options! {
     /// Options of [`NAdam`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     NAdamOptions {
         /// The learning rate η.
         lr: f64 = 2e-3 => NONNEGATIVE;
@@ -56,7 +57,7 @@ impl Rule for NAdamOptions {
         let psi = self.momentum_decay * 0.96f64.ln();
         Some((
             tick,
-            vec![ln(self.betas.1), psi.into(), decays(self.weight_decay, self.decoupled_weight_decay).1.into()],
+            vec![ln(self.betas.1), psi.into(), decoupled_decay(self.weight_decay, self.decoupled_weight_decay).into()],
         ))
     }
 
@@ -73,7 +74,7 @@ impl Rule for NAdamOptions {
                 b2.into(),
                 (1.0 - b2).into(),
                 self.eps.into(),
-                decays(self.weight_decay, self.decoupled_weight_decay).0.into(),
+                coupled_decay(self.weight_decay, self.decoupled_weight_decay).into(),
             ],
         )
     }

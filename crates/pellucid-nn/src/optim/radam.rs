@@ -1,6 +1,6 @@
 //! RAdam.
 
-use super::adam::{adam_state, correction, decays, update_moments};
+use super::adam::{adam_state, correction, coupled_decay, decoupled_decay, update_moments};
 use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
@@ -15,6 +15,7 @@ pub type RAdam = super::RuleOptimizer<RAdamOptions>;
 
 options! {
     /// Options of [`RAdam`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     RAdamOptions {
         /// The learning rate η.
         lr: f64 = 1e-3 => NONNEGATIVE;
@@ -51,7 +52,11 @@ impl Rule for RAdamOptions {
         let longest = 2.0 / (1.0 - self.betas.1) - 1.0;
         Some((
             tick,
-            vec![ln(self.betas.1), longest.into(), decays(self.weight_decay, self.decoupled_weight_decay).1.into()],
+            vec![
+                ln(self.betas.1),
+                longest.into(),
+                decoupled_decay(self.weight_decay, self.decoupled_weight_decay).into(),
+            ],
         ))
     }
 
@@ -68,7 +73,7 @@ impl Rule for RAdamOptions {
                 b2.into(),
                 (1.0 - b2).into(),
                 self.eps.into(),
-                decays(self.weight_decay, self.decoupled_weight_decay).0.into(),
+                coupled_decay(self.weight_decay, self.decoupled_weight_decay).into(),
             ],
         )
     }

@@ -92,10 +92,10 @@ fn a_value_that_is_read_is_refused_with_layer_and_line() {
     let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.9);
     let line = line!() + 2;
-    let reading = |logits: &Tensor, _: &Tensor| -> Result<Tensor> {
+    let reading = loss::from_fn(|logits, _| {
         let mean = logits.mean(..).item::<f32>();
         Ok(logits.mean(..) * f64::from(mean))
-    };
+    });
     let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let (x, y) = batch(&[BATCH, 6], 1);
     let refused = error(record_step_graph(&model, &reading, &optimizer, &plan, &x, &y, None));
@@ -156,7 +156,7 @@ fn losses_that_do_not_fit_a_step_are_refused() {
     let refused = error(record_step_graph(&model, &each, &optimizer, &plan, &x, &y, None));
     assert!(matches!(&refused, Error::ShapeMismatch { .. }) && refused.to_string().contains("reduce"), "{refused}");
     // The targets of a function are unknown.
-    let function = |logits: &Tensor, y: &Tensor| -> Result<Tensor> { Ok((logits - y).abs().mean(..)) };
+    let function = loss::from_fn(|logits, y| Ok((logits - y).abs().mean(..)));
     let compile = CompileOptions::new(&function, &optimizer);
     let refused = error(model.compile(&[BATCH, 6], compile));
     assert!(refused.to_string().contains("with_targets"), "{refused}");

@@ -283,12 +283,12 @@ fn an_eager_stream_is_reported_and_so_is_a_device_that_cannot_capture() {
     drop(step);
 
     // A loss that can be planned, but returns an error at recording, as a device without capture does.
-    let refusing = |logits: &Tensor, y: &Tensor| -> Result<Tensor> {
+    let refusing = loss::from_fn(|logits, y| {
         if traced().is_some_and(|work| work.kernels > 2) {
             return Err(Error::DeviceUnavailable { device: "gpu".into(), reason: "no graphs".into() });
         }
         CrossEntropyLoss::default().try_forward(logits, y)
-    };
+    });
     let plan = make_plan_for_sequential(&model, &[BATCH, 6], LossKind::SoftmaxCrossEntropy, 0).unwrap();
     let (x, y) = batch(&[BATCH, 6], 1);
     let mut exec = record_step_graph(&model, &refusing, &optimizer, &plan, &x, &y, None).unwrap();

@@ -228,13 +228,13 @@ fn the_first_step_of_each_dtype_records() {
     assert_eq!(trainer.cache_stats().len, 2);
 }
 
-/// The first step tells a closure's targets, which prepare() cannot know.
+/// The first step states the targets of a function, which prepare() cannot know.
 #[test]
-fn a_closure_is_a_loss() {
+fn a_function_is_a_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let distance = |logits: &Tensor, y: &Tensor| ops::mean(&ops::abs(&ops::sub(logits, y)?)?, ..);
-    let mut trainer = GraphTrainer::new(&model, distance, sgd(&model, 0.1, 0.0));
+    let mut trainer = GraphTrainer::new(&model, loss::from_fn(distance), sgd(&model, 0.1, 0.0));
     assert!(trainer.compile(&[BATCH, 6]).err().unwrap().to_string().contains("with_targets"));
     let (x, y) = (batch(&[BATCH, 6], 1).0, Tensor::ones([BATCH, CLASSES], DType::F32));
     let expected = distance(&model.forward(&x), &y).unwrap().item::<f32>();
@@ -376,13 +376,13 @@ impl Siamese {
 }
 
 impl Model<(Tensor, Tensor)> for Siamese {
-    fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+    fn compute(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
         self.compare(a, b)
     }
 }
 
 impl Model<BTreeMap<String, Tensor>> for Siamese {
-    fn run(&self, x: &BTreeMap<String, Tensor>) -> Result<Tensor> {
+    fn compute(&self, x: &BTreeMap<String, Tensor>) -> Result<Tensor> {
         self.compare(&x["left"], &x["right"])
     }
 }
@@ -530,7 +530,7 @@ struct Looked {
 }
 
 impl Model<(Tensor, Tensor)> for Looked {
-    fn run(&self, (x, index): &(Tensor, Tensor)) -> Result<Tensor> {
+    fn compute(&self, (x, index): &(Tensor, Tensor)) -> Result<Tensor> {
         let y = self.head.try_forward(&self.norm.try_forward(x)?)?;
         ops::add(&y, &self.table.try_forward(index)?)
     }

@@ -13,16 +13,11 @@ pub(crate) type Make = fn(Vec<Parameter>, usize) -> Box<dyn Changeable>;
 /// The methods of `RuleOptimizer` that change it, for all rules.
 pub(crate) trait Changeable: Optimizer {
     fn add_params(&mut self, parameters: Vec<Parameter>);
-    fn set_grad_scale(&mut self, scale: Tensor);
 }
 
 impl<R: Rule> Changeable for RuleOptimizer<R> {
     fn add_params(&mut self, parameters: Vec<Parameter>) {
         RuleOptimizer::add_params(self, parameters);
-    }
-
-    fn set_grad_scale(&mut self, scale: Tensor) {
-        RuleOptimizer::set_grad_scale(self, Some(scale));
     }
 }
 
@@ -328,9 +323,9 @@ fn lbfgs_refuses_invalid_arguments() {
     assert!(matches!(capture(step, &[]), Err(Error::ReadInCapture { .. })));
     // L-BFGS supports only some methods of `Optimizer`.
     assert!(matches!(optimizer.try_step(), Err(Error::InvalidArgument { .. })));
-    assert!(matches!(optimizer.try_set_group_momentum(0, 0.5), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(optimizer.groups()[0].try_set_momentum(0.5), Err(Error::InvalidArgument { .. })));
     optimizer.set_lr(0.25);
-    assert_eq!((optimizer.lr(), optimizer.group_count(), optimizer.group_momentum(0)), (0.25, 1, None));
+    assert_eq!((optimizer.lr(), optimizer.groups().len(), optimizer.groups()[0].momentum()), (0.25, 1, None));
 }
 
 /// Other optimizers run one step after calling the closure.

@@ -12,7 +12,7 @@ use pellucid_tensor::{DType, Tensor, capture};
 const STEPS: usize = 20;
 
 fn schedule(optimizer: &dyn Optimizer) -> Box<dyn Schedule> {
-    match optimizer.group_momentum(0) {
+    match optimizer.groups()[0].momentum() {
         Some(_) => Box::new(OneCycleLr::new(PerGroup::All(0.1), STEPS)),
         None => Box::new(ExponentialLr { gamma: 0.9 }),
     }
@@ -38,12 +38,12 @@ fn run_steps(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bo
         for x in &inputs {
             captured.launch(&[x]).unwrap();
             drop(Tensor::full([64, 3], 1e30, DType::F32));
-            scheduler.step(&*optimizer);
+            scheduler.step();
         }
     } else {
         for x in &inputs {
             step(x);
-            scheduler.step(&*optimizer);
+            scheduler.step();
         }
     }
     let parameters = optimizer.parameters().iter().map(|p| p.to_bytes());
@@ -144,10 +144,10 @@ fn idle_clocks_do_not_advance_in_launches() {
 fn launches_use_rebound_gradients_and_new_scales() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = Parameter::new(Tensor::from([1.0f64, 2.0]));
-    let mut sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() });
+    let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() });
     let (buffer, scale) = (Tensor::zeros([2], DType::F64), Tensor::from(0.5f64));
     sgd.rebind_grads(std::slice::from_ref(&buffer));
-    sgd.set_grad_scale(Some(scale.clone()));
+    sgd.set_grad_scale((&scale).into());
     let step = |inputs: &[Tensor]| {
         sgd.zero_grad_with(false);
         (p.tensor() * &inputs[0]).sum(..).backward();

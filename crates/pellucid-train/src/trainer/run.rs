@@ -280,8 +280,7 @@ impl RunCore<'_> {
         if is_logged && !self.loggers.is_empty() {
             self.log_step(step, &values, parts)?;
         }
-        let optimizers = parts.optimizers();
-        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step, &optimizers))?;
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step))?;
         let stops = self.emit(TrainingEvent::StepEnded { step, scalars: &values })?;
         if !self.callbacks.is_empty() {
             store_rates(parts, false)?;
@@ -323,9 +322,8 @@ impl RunCore<'_> {
             progress.weight = 0.0;
         }
         self.log_epoch(scores)?;
-        let optimizers = parts.optimizers();
-        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch, &optimizers))?;
-        self.schedules.iter_mut().try_for_each(|schedule| schedule.measure(improvement.value, &optimizers))?;
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch))?;
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.measure(improvement.value))?;
         let (epoch, step) = (self.epoch(), self.step());
         tracing::info!(epoch, step, %scores, "completed an epoch");
         if improvement.is_best {

@@ -7,7 +7,7 @@ use pellucid_nn::loss::{BatchWeight, Loss};
 use pellucid_nn::optim::{
     AveragedModel, ClipGradNormOptions, GradScaler, Optimizer, clip_grad_norm_with, clip_grad_value,
 };
-use pellucid_nn::{Checkpoint, Parameter, StateDict, hook, in_evaluation_mode, is_in_evaluation_mode};
+use pellucid_nn::{Checkpoint, Parameter, StateDict, hook, with_evaluation_mode};
 use pellucid_tensor::{Autocast, DType, Error, Generator, Result, Tensor, autocast, enable_grad, no_grad, ops};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -168,11 +168,11 @@ impl SupervisedState<'_> {
     fn eager_update(&self, optimizer: &dyn Optimizer) -> Result<()> {
         let settings = &self.settings;
         let Some(scaler) = &settings.scaler else {
-            settings.change_gradients(optimizer.parameters())?;
+            settings.change_gradients(&optimizer.parameters())?;
             return optimizer.try_step();
         };
         scaler.with_unscaled(optimizer, |unscaled| {
-            settings.change_gradients(optimizer.parameters())?;
+            settings.change_gradients(&optimizer.parameters())?;
             unscaled.try_step()
         })?;
         scaler.try_update()
@@ -198,7 +198,7 @@ impl SupervisedState<'_> {
     /// Evaluates a batch eagerly.
     fn evaluate(&self, step: &dyn SupervisedStep, y: &Tensor) -> Result<BatchScores> {
         let (_off, _precision) = (no_grad(), self.settings.precision());
-        in_evaluation_mode(|| {
+        with_evaluation_mode(|| {
             let output = step.output()?;
             let losses = vec![("loss", step.loss(&output)?)];
             Ok(BatchScores { losses, predictions: Some((output, y.clone())) })
@@ -392,7 +392,7 @@ where
     /// The errors of the model.
     pub fn predict(&self, x: &X) -> Result<Tensor> {
         let (_off, _precision) = (no_grad(), self.state.settings.precision());
-        in_evaluation_mode(|| self.model().run(x))
+        with_evaluation_mode(|| self.model().compute(x))
     }
 
     /// Calls `f` with the state and the parts of a step.
@@ -419,7 +419,7 @@ where
 
     fn begin_fit(&mut self) -> Result<()> {
         // Modules in evaluation mode, such as frozen normalizations, remain in evaluation mode.
-        if is_in_evaluation_mode(self.model()) {
+        if self.model().is_eval() {
             self.model().train();
         }
         Ok(())
@@ -494,7 +494,7 @@ where
             observe: &|name, observe| hook::on_call(model, name, observe).ok(),
             output: &|| {
                 let _precision = self.state.settings.precision();
-                model.run(x)
+                model.compute(x)
             },
             loss: &|output| self.loss.unchecked().try_forward(output, y),
         };

@@ -74,7 +74,7 @@ impl TrainingRun for MlpRun {
             model,
             optimizer,
             schedule,
-            plateau: ReduceLrOnPlateau::new(options),
+            plateau: ReduceLrOnPlateau::new(options, &optimizer),
             averaged,
             noise: Generator::new(77),
             batches: Batches::new(&[&x, &y], 4).shuffled(3),
@@ -106,7 +106,7 @@ impl TrainingRun for MlpRun {
                 let loss = cross_entropy(&self.model.forward(&(x + noise * 0.1)), &y);
                 loss.backward();
                 self.optimizer.step();
-                self.schedule.step(&self.optimizer);
+                self.schedule.step();
                 self.averaged.update().unwrap();
                 self.steps += 1;
                 after(self);
@@ -116,7 +116,7 @@ impl TrainingRun for MlpRun {
             }
             // At the end of an epoch.
             let measured = self.model.parameters()[0].abs().max(..).item::<f64>();
-            self.plateau.step(measured, &self.optimizer);
+            self.plateau.step(measured);
         }
     }
 
@@ -187,7 +187,7 @@ impl TrainingRun for CnnRun {
                     return;
                 }
             }
-            self.schedule.step(&self.optimizer);
+            self.schedule.step();
         }
     }
 
@@ -212,7 +212,7 @@ impl TrainingRun for CapturedRun {
         let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
         trainer.compile(&[4, 6]).unwrap();
         let (x, y) = data(&[14, 6]);
-        let batches = Batches::new(&[&x, &y], 4).shuffled(3).drop_last();
+        let batches = Batches::new(&[&x, &y], 4).shuffled(3).drop_last(true);
         CapturedRun { trainer, schedule, batches, steps: 0 }
     }
 

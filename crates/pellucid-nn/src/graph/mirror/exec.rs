@@ -14,7 +14,7 @@ use crate::graph::step::{GradientListener, StepCore};
 use crate::graph::trainer_core::check_targets;
 use crate::module::DynModule;
 use crate::optim::Optimizer;
-use crate::parameter::{Parameter, in_evaluation_mode};
+use crate::parameter::{Parameter, with_evaluation_mode};
 use pellucid_tensor::{CaptureOptions, Captured, Device, Error, Generator, Result, StorageId, Tensor, no_grad, ops};
 use std::collections::HashMap;
 use std::fmt;
@@ -53,7 +53,7 @@ impl<'f> GraphExec<'f> {
         let model = pair.0.clone();
         let updated = optimizer.parameters();
         let is_allowed = options.allow_untrained_parameters;
-        let frozen = FrozenParameters::of(RECORD_TRAINING, &*model, &*pair.1, updated, is_allowed)?;
+        let frozen = FrozenParameters::of(RECORD_TRAINING, &*model, &*pair.1, &updated, is_allowed)?;
         if options.scaler.is_some() && is_closure {
             let help = "a scaler skips updates of an optimizer; pass the optimizer instead of a closure";
             return Err(Error::invalid(RECORD_TRAINING, help));
@@ -79,12 +79,12 @@ impl<'f> GraphExec<'f> {
         buffers: (&NamedTensors, &Tensor),
         eager: bool,
     ) -> Result<GraphExec<'f>> {
-        let forward = in_evaluation_mode(|| ForwardPass::new("record_evaluation", pair, plan, buffers))?;
+        let forward = with_evaluation_mode(|| ForwardPass::new("record_evaluation", pair, plan, buffers))?;
         let forward = Arc::new(forward);
         let pass = forward.clone();
         let evaluate = move |_: &[Tensor]| {
             let _off = no_grad();
-            in_evaluation_mode(|| pass.run()).map(|_| Vec::new())
+            with_evaluation_mode(|| pass.run()).map(|_| Vec::new())
         };
         let mut launcher = Launcher::new(eager, CaptureOptions::default(), Box::new(evaluate));
         let _off = no_grad();
@@ -172,7 +172,7 @@ impl<'f> GraphExec<'f> {
     /// Returns which gradients the update reads from the plan's buffers.
     fn bound(&self) -> Rebound {
         match &self.kind {
-            ExecKind::Training(step, _) => self.plan.bound(&*self.forward.pair.0, step.optimizer.parameters()),
+            ExecKind::Training(step, _) => self.plan.bound(&*self.forward.pair.0, &step.optimizer.parameters()),
             ExecKind::Evaluation(_) => Rebound::default(),
         }
     }
@@ -233,7 +233,7 @@ fn state_names(model: &dyn DynModule, optimizer: &dyn Optimizer) -> NamedTensors
     let own = model.parameters();
     let name_of = |parameter: &str| {
         // The optimizer names a parameter by its index if it was not given a name.
-        let known = parameter.parse::<usize>().ok().and_then(|i| optimizer.parameters().get(i));
+        let known = parameter.parse::<usize>().ok().and_then(|i| optimizer.parameters().get(i).cloned());
         let found = known.and_then(|p| own.iter().find(|(_, q)| p.id() == q.id()));
         found.map_or_else(|| parameter.to_string(), |(name, _)| name.clone())
     };

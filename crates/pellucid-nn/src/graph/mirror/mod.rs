@@ -128,7 +128,7 @@ pub fn try_rebind_grads(
     optimizer: &(impl Optimizer + ?Sized),
     plan: &CapturePlan,
 ) -> Result<Rebound> {
-    plan.bind(as_dyn(&model), optimizer.parameters())
+    plan.bind(as_dyn(&model), &optimizer.parameters())
 }
 
 /// Records a training step: forward, loss, backward and update, on the contents of `x_buf` and `y_buf` at each launch.
@@ -324,8 +324,8 @@ impl Sequential {
         let is_filled = fill_optimizer(model, &*pair.1, &*optimizer)?;
         let record = || {
             let updated = optimizer.parameters();
-            FrozenParameters::of(op, model, &*pair.1, updated, allow_untrained_parameters)?;
-            plan.bind(model, updated)?;
+            FrozenParameters::of(op, model, &*pair.1, &updated, allow_untrained_parameters)?;
+            plan.bind(model, &updated)?;
             let (shape, dtype) = &plan.loss.target;
             let buffers = (named_tensors(&inputs), ops::zeros(shape, *dtype)?);
             let options =

@@ -1,8 +1,8 @@
 //! The update of a step: an optimizer, or a closure.
 
-use crate::optim::{Hyperparameter, Optimizer};
+use crate::optim::{Optimizer, ParamGroup};
 use crate::parameter::Parameter;
-use pellucid_tensor::{Error, IntoOutputs, Result, Tensor, lock};
+use pellucid_tensor::{IntoOutputs, Result, Tensor, lock};
 use std::sync::{Arc, Mutex};
 
 /// The update of a recorded training step: an [`Optimizer`], or a closure that changes the parameters in place, such as
@@ -26,7 +26,7 @@ impl<'f, O: Optimizer + 'f> ParameterUpdate<'f, dyn Optimizer> for O {
 impl<'f, F: FnMut() -> R + Send + 'f, R: IntoOutputs> ParameterUpdate<'f, fn() -> R> for F {
     fn into_optimizer(mut self, parameters: Vec<Parameter>) -> (Arc<dyn Optimizer + 'f>, bool) {
         let run = Mutex::new(Box::new(move || self().into_outputs().map(drop)) as UpdateFn<'f>);
-        (Arc::new(ClosureOptimizer { parameters, run }), true)
+        (Arc::new(ClosureOptimizer { parameters: parameters.into(), run }), true)
     }
 }
 
@@ -34,40 +34,24 @@ type UpdateFn<'f> = Box<dyn FnMut() -> Result<()> + Send + 'f>;
 
 /// A closure that updates parameters. It has no groups and no state.
 struct ClosureOptimizer<'f> {
-    parameters: Vec<Parameter>,
+    parameters: Arc<[Parameter]>,
     run: Mutex<UpdateFn<'f>>,
 }
 
 impl Optimizer for ClosureOptimizer<'_> {
-    fn parameters(&self) -> &[Parameter] {
-        &self.parameters
+    fn parameters(&self) -> Arc<[Parameter]> {
+        self.parameters.clone()
     }
 
-    fn try_step_scaled(&self, _: Option<&Tensor>, _: Option<&Tensor>) -> Result<()> {
-        lock(&self.run)()
-    }
-
-    fn group_count(&self) -> usize {
-        0
-    }
-
-    fn group_lr_hyperparameter(&self, group: usize) -> &Hyperparameter {
-        panic!("the update is a closure, which has no group {group}")
-    }
-
-    fn group_momentum(&self, _: usize) -> Option<f64> {
-        None
-    }
-
-    fn try_set_group_momentum(&self, _: usize, _: f64) -> Result<()> {
-        Err(is_closure())
+    fn groups(&self) -> &[ParamGroup] {
+        &[]
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {
         Vec::new()
     }
-}
 
-fn is_closure() -> Error {
-    Error::invalid("update", "the update of the step is a closure; pass the optimizer instead")
+    fn try_step_scaled(&self, _: Option<&Tensor>, _: Option<&Tensor>) -> Result<()> {
+        lock(&self.run)()
+    }
 }
