@@ -25,7 +25,8 @@ fn run_steps(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bo
     let mut scheduler = Scheduler::new(schedule(&*optimizer), &*optimizer);
     let step = |x: &Tensor| {
         optimizer.zero_grad();
-        let own = optimizer.parameters().iter().map(|p| (p.to_dtype(DType::F32) * x).sin().sum(..));
+        let parameters = optimizer.parameters();
+        let own = parameters.iter().map(|p| (p.to_dtype(DType::F32) * x).sin().sum(..));
         let loss = own.reduce(|a, b| a + b).unwrap();
         loss.backward();
         optimizer.step();
@@ -46,7 +47,8 @@ fn run_steps(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bo
             scheduler.step();
         }
     }
-    let parameters = optimizer.parameters().iter().map(|p| p.to_bytes());
+    let parameters = optimizer.parameters();
+    let parameters = parameters.iter().map(|p| p.to_bytes());
     let state = optimizer.state_dict().into_iter().chain(average.state_dict());
     parameters.chain(state.map(|(_, t)| t.to_bytes())).collect()
 }

@@ -203,7 +203,7 @@ fn a_cycle_changes_the_first_beta() {
         optimizer.step();
         scheduler.step();
     }
-    close(&flat(optimizer.parameters()), &fixture()[&("onecycle_adamw", "parameters")], 1e-11, "onecycle");
+    close(&flat(&optimizer.parameters()), &fixture()[&("onecycle_adamw", "parameters")], 1e-11, "onecycle");
 }
 
 #[test]

@@ -432,8 +432,10 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Multiplies the learning rate by a factor after epochs in which the [monitored](Trainer::monitor) value has not
-    /// improved ([`ReduceLrOnPlateau`](pellucid_nn::optim::schedule::ReduceLrOnPlateau)). The direction of the monitored value replaces the option `mode`. The state of
+    /// improved ([`ReduceLrOnPlateau`]). The direction of the monitored value replaces the option `mode`. The state of
     /// the run contains the state of the schedule.
+    ///
+    /// [`ReduceLrOnPlateau`]: pellucid_nn::optim::schedule::ReduceLrOnPlateau
     ///
     /// ```
     /// use pellucid::nn::optim::schedule::ReduceLrOnPlateauOptions;
