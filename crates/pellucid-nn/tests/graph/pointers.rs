@@ -21,6 +21,27 @@ impl Model<Pair> for Sum {
     }
 }
 
+/// A model that adds its inputs before a layer.
+#[derive(Module)]
+struct LinearOfSum(Linear);
+
+impl<const N: usize> Model<[Tensor; N]> for LinearOfSum {
+    fn compute(&self, inputs: &[Tensor; N]) -> Result<Tensor> {
+        self.0.try_forward(&inputs[1..].iter().try_fold(inputs[0].clone(), |sum, x| ops::add(&sum, x))?)
+    }
+}
+
+impl Model<(Tensor, Tensor, Tensor, Tensor)> for LinearOfSum {
+    fn compute(&self, (a, b, c, d): &(Tensor, Tensor, Tensor, Tensor)) -> Result<Tensor> {
+        self.compute(&[a, b, c, d].map(Tensor::clone))
+    }
+}
+
+fn linear_of_sum() -> LinearOfSum {
+    manual_seed(3);
+    LinearOfSum(Linear::new(2, 1))
+}
+
 fn sum() -> Sum {
     manual_seed(3);
     Sum(Linear::new(2, 1), Linear::new(3, 1))
@@ -95,6 +116,22 @@ fn a_model_of_one_input_may_be_a_pointer() {
         Box::new(model) as Box<dyn Layer>,
         Arc::new(model) as Arc<dyn Layer>,
     }
+}
+
+/// Every tensor of an array or a tuple is an input of the recorded step, under its own name.
+#[test]
+fn a_batch_may_be_an_array_or_a_tuple_of_four() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let zeros = || Tensor::zeros([4, 2], DType::F32);
+    let x = Tensor::ones([4, 2], DType::F32);
+    let model = single();
+    let expected = losses(&model, MseLoss::default(), sgd(&model), &x);
+    let model = linear_of_sum();
+    let array: [Tensor; 10] = std::array::from_fn(|i| if i == 9 { x.clone() } else { zeros() });
+    assert_eq!(losses(&model, MseLoss::default(), sgd(&model), &array), expected);
+    let model = linear_of_sum();
+    let four = (zeros(), zeros(), zeros(), x);
+    assert_eq!(losses(&model, MseLoss::default(), sgd(&model), &four), expected);
 }
 
 #[test]

@@ -157,7 +157,10 @@ fn every_optimizer_equals_itself_on_another_device() {
                     }
                     let state = optimizer.state();
                     let parameters = optimizer.parameters();
-                    let all = parameters.iter().map(|p| p.tensor().clone()).chain(state.into_iter().map(|(_, tensor)| tensor));
+                    let all = parameters
+                        .iter()
+                        .map(|p| p.tensor().clone())
+                        .chain(state.into_iter().map(|(_, tensor)| tensor));
                     all.map(|tensor| tensor.detach().to(Device::cpu()).copy()).collect()
                 };
                 let bits = |all: &[Tensor]| all.iter().map(|t| t.to_bytes()).collect::<Vec<_>>();

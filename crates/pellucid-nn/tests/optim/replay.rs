@@ -165,6 +165,23 @@ fn launches_use_rebound_gradients_and_new_scales() {
     assert_eq!((p.to_vec::<f64>(), buffer.to_vec::<f64>()), (vec![2.5, 2.75], vec![1.0, 0.5]));
 }
 
+/// A scale is set through the trait, and a step that was recorded before uses it.
+#[test]
+fn a_recorded_step_uses_a_scale_that_is_set_later() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let model = Linear::new(2, 1);
+    let sgd: Box<dyn Optimizer> = Box::new(Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }));
+    let mut trainer = GraphTrainer::new(&model, MseLoss::default(), sgd);
+    let (x, y) = (Tensor::ones([4, 2], DType::F32), Tensor::ones([4, 1], DType::F32));
+    let mut change = |scale: f64| {
+        trainer.optimizer().set_grad_scale(scale.into());
+        let before = model.weight.to_vec::<f32>();
+        trainer.step(&x, &y).unwrap();
+        model.weight.to_vec::<f32>() != before
+    };
+    assert_eq!([1.0, 0.0, 0.5].map(&mut change), [true, false, true]);
+}
+
 /// The number of evaluations in a step of L-BFGS depends on values, but the loss with its gradients can be a captured
 /// step.
 #[test]
