@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     let mut batches = Batches::new(&[&x, &y], BATCH).shuffled(0);
     let mut captured = GraphTrainer::new(&own, CrossEntropyLoss::default(), adamw(&own));
     let mut same = batches.clone();
-    let mut trainer = Trainer::new(&other, CrossEntropyLoss::default(), adamw(&other)).epochs(0).quiet();
+    let mut trainer = Trainer::new(&other, CrossEntropyLoss::default(), adamw(&other)).epochs(0).quiet(true);
     let (mut by_hand, mut by_trainer) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         let hand = step_time(|| {

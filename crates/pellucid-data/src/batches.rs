@@ -96,11 +96,11 @@ impl<const K: usize> Batches<K> {
         self
     }
 
-    /// Drops the last batch if it is not full. All batches then have the same shape, so a captured step needs one
-    /// recording.
+    /// Sets whether the last batch is dropped if it is not full; default false. All batches then have the same shape, so
+    /// a captured step needs one recording.
     #[must_use]
-    pub fn drop_last(self) -> Self {
-        Batches { drop_last: true, ..self }
+    pub fn drop_last(self, drop_last: bool) -> Self {
+        Batches { drop_last, ..self }
     }
 
     /// Returns the number of batches of an epoch.

@@ -197,7 +197,7 @@ pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
 ///     Ok(word)
 /// });
 /// let batches = |workers| {
-///     let options = LoaderOptions { batch_size: 4, workers, ..Default::default() };
+///     let options = LoaderOptions { batch_size: 4, workers, seed: Some(0), ..Default::default() };
 ///     let mut loader = DataLoader::new(noisy.clone(), options);
 ///     loader.epoch().map(|batch| batch.unwrap().to_vec()).collect::<Vec<Vec<i64>>>()
 /// };
@@ -223,8 +223,7 @@ pub fn with_rng<R>(f: impl FnOnce(&mut SplitMix64) -> R) -> Result<R> {
         Some((stream, batch.streams.get(stream).cloned().flatten().unwrap_or_else(start)))
     });
     let Some((stream, mut rng)) = stream_state else {
-        let key: i64 = ops::randint(0, 1 << 53, [1])?.try_item()?;
-        return Ok(f(&mut SplitMix64::new(key as u64)));
+        return Ok(f(&mut SplitMix64::new(draw_key()?)));
     };
     let result = f(&mut rng);
     BATCH.with_borrow_mut(|batch| {
@@ -233,6 +232,14 @@ pub fn with_rng<R>(f: impl FnOnce(&mut SplitMix64) -> R) -> Result<R> {
         }
     });
     Ok(result)
+}
+
+/// Draws a key from the generator of the thread.
+///
+/// # Errors
+/// [`Error::ReadInCapture`] while a step is captured.
+pub(crate) fn draw_key() -> Result<u64> {
+    ops::randint(0, 1 << 53, [1])?.try_item::<i64>().map(|key| key as u64)
 }
 
 /// Ends the computation of a sample when it is dropped, even after a panic.

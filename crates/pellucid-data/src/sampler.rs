@@ -303,10 +303,10 @@ impl BucketBatchSampler {
         Ok(BucketBatchSampler { lengths: lengths.to_vec(), batch_size, drop_last: false })
     }
 
-    /// Drops the last batch if it is not full.
+    /// Sets whether the last batch is dropped if it is not full; default false.
     #[must_use]
-    pub fn drop_last(self) -> Self {
-        BucketBatchSampler { drop_last: true, ..self }
+    pub fn drop_last(self, drop_last: bool) -> Self {
+        BucketBatchSampler { drop_last, ..self }
     }
 }
 

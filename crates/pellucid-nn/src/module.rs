@@ -141,8 +141,23 @@ pub trait Module: Visit {
         as_dyn(&self).set_training(false);
     }
 
+    /// Returns true if the module has parts with a training mode, such as dropout, and all of them are in evaluation
+    /// mode.
+    ///
+    /// ```
+    /// use pellucid::nn::{Dropout, Linear, Module, sequential};
+    /// let model = sequential![Linear::new(2, 3), Dropout::new(0.5)];
+    /// assert!(!model.is_eval());
+    /// model.eval();
+    /// assert!(model.is_eval());
+    /// ```
+    fn is_eval(&self) -> bool {
+        as_dyn(&self).is_eval()
+    }
+
     /// Moves all parameters and buffers to `device`, as [`to_`](Module::to_) does, and returns the model. The device
-    /// may be a name, such as `"gpu"`.
+    /// may be a name, such as `"gpu"`. Methods that move or convert all parameters return a `Result`, unlike those of
+    /// [`Tensor`](pellucid_tensor::Tensor), since their failure depends on the machine.
     ///
     /// ```
     /// use pellucid::nn::{Linear, Module};
@@ -166,6 +181,7 @@ pub trait Module: Visit {
 
     /// Moves all parameters and buffers to `device` in place, with their gradients. They stay the same tensors, so
     /// optimizers stay attached; their state follows at the next step. Parts of a model may be on different devices.
+    /// The argument is a [`Device`], not a name, so that the method exists for `dyn Layer`, such as `model[1]`.
     ///
     /// ```
     /// use pellucid::nn::{Linear, Module};
@@ -217,14 +233,14 @@ pub trait Module: Visit {
     /// ```
     /// use pellucid::nn::{Linear, Module};
     /// use pellucid::DType;
-    /// let model = Linear::new(2, 3).with_dtype(DType::BF16)?;
+    /// let model = Linear::new(2, 3).to_dtype(DType::BF16)?;
     /// assert_eq!(model.weight.dtype(), DType::BF16);
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors
     /// The errors of [`to_dtype_`](Module::to_dtype_).
-    fn with_dtype(self, dtype: DType) -> Result<Self>
+    fn to_dtype(self, dtype: DType) -> Result<Self>
     where
         Self: Sized,
     {
@@ -357,26 +373,6 @@ impl Visit for Buffer {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.part(ModulePart::Buffer(self));
     }
-}
-
-/// Returns true if the model has parts with a training mode, such as dropout, and all of them are in evaluation mode.
-///
-/// ```
-/// use pellucid::nn::{Dropout, Linear, Module, is_in_evaluation_mode, sequential};
-/// let model = sequential![Linear::new(2, 3), Dropout::new(0.5)];
-/// assert!(!is_in_evaluation_mode(&model));
-/// model.eval();
-/// assert!(is_in_evaluation_mode(&model));
-/// ```
-pub fn is_in_evaluation_mode(model: &(impl Module + ?Sized)) -> bool {
-    let (mut evaluating, mut training) = (false, false);
-    walk(model, |_, part| {
-        if let ModulePart::TrainingMode(mode) = part {
-            let is_training = mode.get();
-            (evaluating, training) = (evaluating | !is_training, training | is_training);
-        }
-    });
-    evaluating && !training
 }
 
 impl Visit for TrainingMode {

@@ -284,13 +284,13 @@ thread_local! {
 /// training the same model.
 ///
 /// ```
-/// use pellucid::nn::{Dropout, Layer, in_evaluation_mode};
+/// use pellucid::nn::{Dropout, Layer, with_evaluation_mode};
 /// use pellucid::{DType, Tensor};
 /// let dropout = Dropout::new(0.5);
-/// let y = in_evaluation_mode(|| dropout.forward(&Tensor::ones([4], DType::F32)));
+/// let y = with_evaluation_mode(|| dropout.forward(&Tensor::ones([4], DType::F32)));
 /// assert_eq!(y.to_vec::<f32>(), [1.0; 4]);
 /// ```
-pub fn in_evaluation_mode<R>(f: impl FnOnce() -> R) -> R {
+pub fn with_evaluation_mode<R>(f: impl FnOnce() -> R) -> R {
     with_temporary(true, |value| EVALUATES.replace(value), f)
 }
 

@@ -16,6 +16,8 @@ impl OptionRange {
     /// Finite numbers above 0.
     pub const POSITIVE: OptionRange =
         OptionRange { text: "finite and above 0", contains: |x| x.is_finite() && x > 0.0 };
+    /// Numbers above 0, ∞ included.
+    pub const ABOVE_ZERO: OptionRange = OptionRange { text: "above 0", contains: |x| x > 0.0 };
     /// Finite numbers above 1.
     pub const ABOVE_ONE: OptionRange =
         OptionRange { text: "finite and above 1", contains: |x| x.is_finite() && x > 1.0 };

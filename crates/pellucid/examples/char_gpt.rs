@@ -15,7 +15,7 @@
 use flate2::read::GzDecoder;
 use pellucid::data::from_fn;
 use pellucid::nn::{
-    AttentionMasks, KvCache, MultiheadAttention, MultiheadAttentionOptions, Rotary, RotaryPairing, init,
+    AttentionMasks, KvCache, MultiheadAttention, MultiheadAttentionOptions, Rotary, RotaryPairing, init, loss,
 };
 use pellucid::prelude::*;
 use std::fs::File;
@@ -80,7 +80,7 @@ fn train_model(model: &CharGpt, sizes: &Sizes, train: &[i64], validation: &[i64]
     let options = AdamWOptions { lr, betas: (0.9, 0.99), weight_decay: 0.1, ..Default::default() };
     let optimizer = AdamW::new(model.parameters(), options);
     let schedule = CosineWithWarmupLr { warmup_steps: steps / 20, total_steps: steps, eta_min: lr / 50.0 };
-    let mut trainer = Trainer::new(model, character_cross_entropy, optimizer)
+    let mut trainer = Trainer::new(model, loss::from_fn(character_cross_entropy), optimizer)
         .epochs(EPOCHS)
         .clip_grad_norm(1.0)
         .schedule_steps(schedule);
@@ -241,7 +241,7 @@ fn random_windows(text: Vec<i64>, count: usize, batch: usize) -> DataLoader<Pair
         let window = |start: usize| Tensor::from(&text[start..start + CONTEXT]);
         Ok((window(start), window(start + 1)))
     });
-    DataLoader::new(windows, LoaderOptions { batch_size: batch, seed: SEED, ..Default::default() })
+    DataLoader::new(windows, LoaderOptions { batch_size: batch, seed: Some(SEED), ..Default::default() })
 }
 
 /// Returns batches of consecutive windows that cover the text.

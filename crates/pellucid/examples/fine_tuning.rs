@@ -146,14 +146,14 @@ struct SentenceClassifier {
 
 impl SentenceClassifier {
     fn new(encoder: Bert, classes: usize) -> Result<SentenceClassifier> {
-        let embedding = encoder.run(&padded(&[vec![0]], 1))?;
+        let embedding = encoder.compute(&padded(&[vec![0]], 1))?;
         Ok(SentenceClassifier { head: Linear::new(embedding.shape()[1], classes), encoder })
     }
 }
 
 impl Model<(Tensor, Tensor)> for SentenceClassifier {
     /// Returns the logits of the classes, `[N, C]`.
-    fn run(&self, sentences: &(Tensor, Tensor)) -> Result<Tensor> {
-        self.head.try_forward(&self.encoder.run(sentences)?)
+    fn compute(&self, sentences: &(Tensor, Tensor)) -> Result<Tensor> {
+        self.head.try_forward(&self.encoder.compute(sentences)?)
     }
 }

@@ -34,7 +34,7 @@ fn main() -> Result<()> {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let steps: usize = if quick { 500 } else { 4000 };
     manual_seed(SEED);
-    let mut points = Batches::new(&[ring(100_000)], CRITIC_STEPS * BATCH).shuffled(SEED).drop_last();
+    let mut points = Batches::new(&[ring(100_000)], CRITIC_STEPS * BATCH).shuffled(SEED).drop_last(true);
 
     let schedule = CosineWithWarmupLr { warmup_steps: 0, total_steps: steps, eta_min: 0.0 };
     let mut trainer = Trainer::from_task(Gan::new(3e-3))
@@ -42,7 +42,7 @@ fn main() -> Result<()> {
         .steps(steps)
         .schedule_steps_of("generator", schedule)
         .schedule_steps_of("critic", schedule)
-        .quiet();
+        .quiet(true);
     let history = trainer.fit(&mut points, None)?;
     println!("distance {:.3}", history.last("train_distance").expect("a task logs its scalars"));
 

@@ -117,8 +117,8 @@ type WordBatch = ((Tensor, Tensor), Tensor);
 /// Returns batches of words of similar lengths.
 fn batches(words: Vec<Word>) -> DataLoader<WordBatch> {
     let lengths: Vec<usize> = words.iter().map(|word| word.symbols.len()).collect();
-    let options = LoaderOptions { seed: SEED, ..Default::default() };
-    let sampler = BucketBatchSampler::new(&lengths, BATCH).drop_last();
+    let options = LoaderOptions { seed: Some(SEED), ..Default::default() };
+    let sampler = BucketBatchSampler::new(&lengths, BATCH).drop_last(true);
     DataLoader::with_collate(from_vec(words), options, collate).batch_sampler(sampler)
 }
 
@@ -152,7 +152,7 @@ impl Classifier {
 
 impl Model<(Tensor, Tensor)> for Classifier {
     /// Returns a logit for each word, `[N]`.
-    fn run(&self, (symbols, lengths): &(Tensor, Tensor)) -> Result<Tensor> {
+    fn compute(&self, (symbols, lengths): &(Tensor, Tensor)) -> Result<Tensor> {
         let x = self.embedding.try_forward(symbols)?;
         // The last state of a word is the state at its own end: padding changes nothing.
         let (_, (h, _)) = self.lstm.try_forward_padded(&x, lengths, None)?;
@@ -166,6 +166,6 @@ fn probability(model: &Classifier, text: &str) -> Result<f64> {
     let index = |c| SYMBOLS.iter().position(|&symbol| symbol == c).expect("the text must consist of brackets");
     let symbols: Vec<i64> = text.chars().map(|c| index(c) as i64).collect();
     let lengths = Tensor::from([symbols.len() as i64]);
-    let logits = model.run(&(Tensor::new(&symbols, [1, symbols.len()]), lengths))?;
+    let logits = model.compute(&(Tensor::new(&symbols, [1, symbols.len()]), lengths))?;
     Ok(logits.sigmoid().i(0).item())
 }

@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     // The data: images [N, 1, 28, 28] with values in [0, 1], labels [N] from 0 to 9.
     let mnist = Mnist::load(concat!(env!("CARGO_MANIFEST_DIR"), "/data/mnist10k"))?;
     let [train, test] = [mnist.train, mnist.test].map(|part| (part.images.unsqueeze(1), part.labels));
-    let mut train = Batches::new(&[&train.0, &train.1], BATCH).shuffled(seed).drop_last();
+    let mut train = Batches::new(&[&train.0, &train.1], BATCH).shuffled(seed).drop_last(true);
     let mut test = Batches::new(&[&test.0, &test.1], 200);
 
     // The parameters are moved to the device; operations copy the batches, which are host values, to the same device.

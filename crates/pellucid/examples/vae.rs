@@ -16,7 +16,7 @@
 use pellucid::data::Mnist;
 use pellucid::distributions::{Bernoulli, Distribution, Independent, Normal, kl_divergence};
 use pellucid::nn::graph::TrainingStep;
-use pellucid::nn::{Checkpoint, in_evaluation_mode};
+use pellucid::nn::{Checkpoint, with_evaluation_mode};
 use pellucid::prelude::*;
 use pellucid::train::{BatchScores, NamedScalars, TrainingTask};
 
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     let epochs = if quick { 2 } else { 30 };
     manual_seed(SEED);
     let mnist = Mnist::load(concat!(env!("CARGO_MANIFEST_DIR"), "/data/mnist10k"))?;
-    let mut train = Batches::new(&[binary_pixels(&mnist.train.images)], BATCH).shuffled(SEED).drop_last();
+    let mut train = Batches::new(&[binary_pixels(&mnist.train.images)], BATCH).shuffled(SEED).drop_last(true);
     let mut test = Batches::new(&[binary_pixels(&mnist.test.images)], 200);
 
     let task = VaeTask::new(Vae::new());
@@ -133,7 +133,7 @@ impl TrainingTask for VaeTask {
 
     fn evaluate_step(&mut self, [x]: &[Tensor; 1]) -> Result<BatchScores> {
         let _off = no_grad();
-        let [loss, divergence] = in_evaluation_mode(|| self.vae.loss(x))?;
+        let [loss, divergence] = with_evaluation_mode(|| self.vae.loss(x))?;
         Ok(BatchScores { losses: vec![("negative_elbo", loss), ("kl", divergence)], predictions: None })
     }
 

@@ -371,14 +371,14 @@ fn batches_cover_the_data_set() {
     }
 
     // An epoch without batches would train nothing.
-    let short = Batches::new(&[&x], 11).drop_last();
+    let short = Batches::new(&[&x], 11).drop_last(true);
     assert!(short.is_empty() && matches!(short.clone().try_epoch().err(), Some(Error::InvalidArgument { .. })));
     assert!(std::panic::catch_unwind(move || drop({ short }.epoch())).is_err());
     let none = Tensor::zeros([0, 3], DType::F32);
     let why = Batches::new(&[&none], 4).try_epoch().err().unwrap().to_string();
     assert!(why.contains("0 samples"), "{why}");
 
-    let mut even = Batches::new(&[&x], 4).drop_last();
+    let mut even = Batches::new(&[&x], 4).drop_last(true);
     assert_eq!((even.len(), even.epoch().count()), (2, 2));
     for (other, help) in [(Tensor::from([1i64]), "narrow(0, 0, 1)"), (Tensor::from(1i64), "unsqueeze(0)")] {
         match Batches::try_new(&[&x, &other], 4) {

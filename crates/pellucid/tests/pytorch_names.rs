@@ -374,7 +374,7 @@ rows! {
     "model[2].register_forward_pre_hook(f)" => [hook::on_forward_pre(&model, "2", |x| None)?];
     "model[2].register_full_backward_hook(f)" => [hook::on_backward(&model, "2", |g| None)?];
     "torchinfo.summary(model, (5, 3))" => [model.summary(&[5, 3])?];
-    "model.half()" => [Linear::new(3, 4).with_dtype(DType::F16)?];
+    "model.half()" => [Linear::new(3, 4).to_dtype(DType::F16)?];
 
     layers [use pellucid::nn::*;] {
         let (x, image) = (Tensor::randn([2, 5, 8], DType::F32), Tensor::randn([2, 4, 8, 8], DType::F32));
@@ -518,8 +518,8 @@ rows! {
         let (x, head) = (Tensor::randn([5, 3], DType::F32), Linear::new(2, 2));
         model.forward(&x).sum(..).backward();
         let mut optimizer = Sgd::new(model.parameters(), SgdOptions { momentum: 0.9, ..Default::default() });
-        let mut scheduler = Scheduler::new(StepLr { step_size: 30, gamma: 0.1 }, &optimizer);
-        let mut plateau = ReduceLrOnPlateau::new(Default::default());
+        let mut scheduler = Scheduler::new(StepLr::new(30), &optimizer);
+        let mut plateau = ReduceLrOnPlateau::new(Default::default(), &optimizer);
         let scaler = GradScaler::new(Default::default());
         let mut averaged = AveragedModel::new(&model, Average::Exponential(0.999));
         let state = optimizer.state_dict();
@@ -536,22 +536,22 @@ rows! {
     "optimizer.step()" => [optimizer.step()];
     "optimizer.zero_grad()" => [optimizer.zero_grad()];
     "optimizer.step(closure)" => [optimizer.step_with(&mut || { model.zero_grad(); let loss = model.forward(&x).sum(..); loss.backward(); loss })];
-    "optimizer.param_groups[0]['lr']" => [optimizer.group_lr(0)];
+    "optimizer.param_groups[0]['lr']" => [optimizer.groups()[0].lr()];
     "for g in optimizer.param_groups: g['lr'] = 0.01" => [optimizer.set_lr(0.01)];
     "optimizer.state_dict()" => [optimizer.state_dict()];
     "optimizer.load_state_dict(state)" => [Sgd::new(model.parameters(), SgdOptions { momentum: 0.9, ..Default::default() }).load_state_dict(&state)?];
-    "lr_scheduler.StepLR(optimizer, 30)" => [Scheduler::new(StepLr { step_size: 30, gamma: 0.1 }, &optimizer)];
-    "lr_scheduler.MultiStepLR(optimizer, [30, 80])" => [Scheduler::new(MultiStepLr { milestones: vec![30, 80], gamma: 0.1 }, &optimizer)];
-    "lr_scheduler.ExponentialLR(optimizer, 0.99)" => [Scheduler::new(ExponentialLr { gamma: 0.99 }, &optimizer)];
-    "lr_scheduler.CosineAnnealingLR(optimizer, 100)" => [Scheduler::new(CosineAnnealingLr { t_max: 100, eta_min: 0.0 }, &optimizer)];
-    "lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)" => [Scheduler::new(CosineAnnealingWarmRestarts { t_0: 10, t_mult: 1, eta_min: 0.0 }, &optimizer)];
+    "lr_scheduler.StepLR(optimizer, 30)" => [Scheduler::new(StepLr::new(30), &optimizer)];
+    "lr_scheduler.MultiStepLR(optimizer, [30, 80])" => [Scheduler::new(MultiStepLr::new(vec![30, 80]), &optimizer)];
+    "lr_scheduler.ExponentialLR(optimizer, 0.99)" => [Scheduler::new(ExponentialLr::new(0.99), &optimizer)];
+    "lr_scheduler.CosineAnnealingLR(optimizer, 100)" => [Scheduler::new(CosineAnnealingLr::new(100), &optimizer)];
+    "lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)" => [Scheduler::new(CosineAnnealingWarmRestarts::new(10), &optimizer)];
     "lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)" => [Scheduler::new(OneCycleLr::new(0.1, 100), &optimizer)];
     "lr_scheduler.LambdaLR(optimizer, lambda e: 0.9 ** e)" => [Scheduler::new(LambdaLr::new(|e| 0.9f64.powi(e as i32)), &optimizer)];
-    "lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 5)" => [Scheduler::new(LinearLr { start_factor: 0.1, end_factor: 1.0, total_iters: 5 }, &optimizer)];
-    "lr_scheduler.SequentialLR(optimizer, [a, b], [5])" => [Scheduler::new(SequentialLr::new(ConstantLr { factor: 0.1, total_iters: 5 }, vec![(5, Box::new(ExponentialLr { gamma: 0.9 }))]), &optimizer)];
-    "lr_scheduler.ReduceLROnPlateau(optimizer)" => [ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default())];
-    "plateau.step(loss)" => [plateau.step(0.5, &optimizer)];
-    "scheduler.step()" => [scheduler.step(&optimizer)];
+    "lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 5)" => [Scheduler::new(LinearLr { start_factor: 0.1, ..Default::default() }, &optimizer)];
+    "lr_scheduler.SequentialLR(optimizer, [a, b], [5])" => [Scheduler::new(SequentialLr::new(ConstantLr { factor: 0.1, ..Default::default() }).then(5, ExponentialLr::new(0.9)), &optimizer)];
+    "lr_scheduler.ReduceLROnPlateau(optimizer)" => [ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default(), &optimizer)];
+    "plateau.step(loss)" => [plateau.step(0.5)];
+    "scheduler.step()" => [scheduler.step()];
     "scheduler.get_last_lr()" => [scheduler.last_lr()];
     "with torch.autocast('cpu', dtype=torch.bfloat16):" => [let _guard = autocast(DType::BF16)];
     "scaler.scale(loss).backward()" => [scaler.scale(&model.forward(&x).sum(..)).backward()];
@@ -585,7 +585,7 @@ rows! {
         let options = LoaderOptions { batch_size: 8, ..Default::default() };
     }
     "DataLoader(TensorDataset(x, y), batch_size=8)" => [Batches::new(&[&x, &y], 8)];
-    "DataLoader(dataset, 8, shuffle=True, drop_last=True)" => [Batches::new(&[&x, &y], 8).shuffled(0).drop_last()];
+    "DataLoader(dataset, 8, shuffle=True, drop_last=True)" => [Batches::new(&[&x, &y], 8).shuffled(0).drop_last(true)];
     "for a, b in loader:" => [for [a, b] in loader.epoch() {}];
     "len(loader)" => [loader.len()];
     "DataLoader(dataset, 8, num_workers=2)" => [DataLoader::new(dataset.clone(), LoaderOptions { batch_size: 8, workers: 2, ..Default::default() })];

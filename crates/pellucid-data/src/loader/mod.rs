@@ -12,7 +12,7 @@ pub(crate) use workers::OrderedWorkers;
 use crate::collate::{BatchToDevice, Collate};
 use crate::dataset::Dataset;
 use crate::progress::{BatchPosition, LoaderProgress, LoaderSizes, check_not_empty, positioned_loader};
-use crate::random::EpochSeed;
+use crate::random::{EpochSeed, draw_key};
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
 use epoch::{BatchFn, IdleQueue, LoaderPipeline};
 use pellucid_derive::panicking_form;
@@ -28,8 +28,10 @@ pub struct LoaderOptions {
     pub batch_size: usize,
     /// Whether the samples are in a new random order in each epoch. Default: false.
     pub shuffle: bool,
-    /// The seed of the order and of the random numbers that samples draw. Default: 0.
-    pub seed: u64,
+    /// The seed of the order and of the random numbers that samples draw. With `None`, the loader draws it from the
+    /// thread's generator when it is created, so [`manual_seed`](pellucid_tensor::manual_seed) determines it. A state
+    /// dict contains the seed. Default: `None`.
+    pub seed: Option<u64>,
     /// The number of worker threads. With 0, the calling thread computes the batches. Default: 0.
     pub workers: usize,
     /// The number of batches that each worker prepares ahead. Default: 2.
@@ -40,11 +42,16 @@ pub struct LoaderOptions {
 
 impl Default for LoaderOptions {
     fn default() -> Self {
-        LoaderOptions { batch_size: 1, shuffle: false, seed: 0, workers: 0, prefetch_factor: 2, drop_last: false }
+        LoaderOptions { batch_size: 1, shuffle: false, seed: None, workers: 0, prefetch_factor: 2, drop_last: false }
     }
 }
 
 impl LoaderOptions {
+    /// Returns the seed of a new loader.
+    pub(crate) fn seed(&self) -> Result<u64> {
+        self.seed.map_or_else(draw_key, Ok)
+    }
+
     /// Returns an error if an option is out of its range.
     pub(crate) fn check(&self) -> Result<()> {
         let ranges = [
@@ -113,7 +120,8 @@ impl<B: Send + 'static> DataLoader<B> {
     /// Creates a loader whose batches are collated by [`Collate`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `batch_size` or `prefetch_factor` is 0, or an option exceeds its maximum.
+    /// [`Error::InvalidArgument`] if `batch_size` or `prefetch_factor` is 0, or an option exceeds its maximum;
+    /// [`Error::ReadInCapture`] inside a captured step for a loader that draws its seed.
     #[panicking_form]
     pub fn try_new<D>(dataset: D, options: LoaderOptions) -> Result<DataLoader<B>>
     where
@@ -162,7 +170,7 @@ impl<B: Send + 'static> DataLoader<B> {
         };
         let order = Arc::new(BatchOrder::samples(sampler, &options));
         let pipeline = LoaderPipeline { samples, order, options, batch: Arc::new(batch) };
-        Ok(DataLoader::from_pipeline(pipeline, LoaderProgress::new(Some(options.seed))))
+        Ok(DataLoader::from_pipeline(pipeline, LoaderProgress::new(Some(options.seed()?))))
     }
 
     fn from_pipeline(pipeline: LoaderPipeline<B>, progress: LoaderProgress) -> DataLoader<B> {

@@ -111,7 +111,7 @@ impl<B: Send + 'static> StreamLoader<B> {
                 Some(Ok(task))
             })))
         };
-        Ok(StreamLoader { options, begin: Arc::new(begin), progress: LoaderProgress::new(Some(options.seed)) })
+        Ok(StreamLoader { options, begin: Arc::new(begin), progress: LoaderProgress::new(Some(options.seed()?)) })
     }
 
     /// Copies every batch to a device. Workers copy ahead of the training loop, while the device computes.

@@ -19,12 +19,37 @@ fn noisy() -> impl Dataset<Item = (Tensor, i64)> + Clone {
 }
 
 fn options(workers: usize) -> LoaderOptions {
-    LoaderOptions { batch_size: 4, shuffle: true, seed: 5, workers, ..Default::default() }
+    LoaderOptions { batch_size: 4, shuffle: true, seed: Some(5), workers, ..Default::default() }
 }
 
 fn bytes(batch: Result<(Tensor, Tensor)>) -> (Vec<u8>, Vec<i64>) {
     let (x, y) = batch.unwrap();
     (x.to_bytes(), y.to_vec())
+}
+
+/// Without a seed, `manual_seed` determines the order, and the state of the loader contains the drawn seed.
+#[test]
+fn a_loader_without_a_seed_draws_it_from_the_generator_of_the_thread() {
+    let loader = || DataLoader::new(noisy(), LoaderOptions { seed: None, ..options(0) });
+    let all = |mut loader: DataLoader<(Tensor, Tensor)>| loader.epoch().map(bytes).collect::<Vec<_>>();
+    let first = {
+        let _random = Generator::new(7).scope();
+        let loaders = [loader(), loader()];
+        let states = loaders.each_ref().map(|loader| loader.state_dict()["seed"].item::<i64>());
+        assert_ne!(states[0], states[1]);
+        let [first, _] = loaders;
+        first
+    };
+    let state = first.state_dict();
+    let expected = all(first);
+    let again = {
+        let _random = Generator::new(7).scope();
+        loader()
+    };
+    assert!(all(again) == expected, "the generator must determine the order");
+    let resumed = loader();
+    resumed.load_state_dict(&state).unwrap();
+    assert!(all(resumed) == expected, "the state must determine the order");
 }
 
 #[test]
@@ -108,7 +133,7 @@ fn a_loader_resumes_inside_an_epoch() {
         let state = loader.state_dict();
         let mut rest: Vec<_> = epoch.map(bytes).collect();
         rest.extend(loader.epoch().map(bytes));
-        let mut resumed = DataLoader::new(noisy(), LoaderOptions { seed: 9, ..options(1) });
+        let mut resumed = DataLoader::new(noisy(), LoaderOptions { seed: Some(9), ..options(1) });
         // The workers have started the next epoch, which the load discards.
         resumed.epoch().for_each(drop);
         resumed.load_state_dict(&state).unwrap();

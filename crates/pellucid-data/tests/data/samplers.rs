@@ -114,7 +114,7 @@ fn buckets_contain_sequences_of_similar_lengths() {
     let firsts: Vec<usize> = batches.iter().map(|batch| lengths[batch[0]]).collect();
     assert!(!firsts.is_sorted(), "the order of the batches is random");
     assert!(sorted(batches.concat()).into_iter().eq(0..1000));
-    let full = BucketBatchSampler::new(&lengths, 16).drop_last();
+    let full = BucketBatchSampler::new(&lengths, 16).drop_last(true);
     assert!(full.batches(epoch(0)).unwrap().iter().all(|batch| batch.len() == 16));
     assert_eq!(full.len(), 62);
     assert!(BucketBatchSampler::try_new(&lengths, 0).is_err());

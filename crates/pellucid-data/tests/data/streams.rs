@@ -16,7 +16,7 @@ fn noisy() -> impl IterableDataset<Item = (Tensor, i64)> {
 }
 
 fn options(workers: usize) -> LoaderOptions {
-    LoaderOptions { batch_size: 4, seed: 5, workers, ..Default::default() }
+    LoaderOptions { batch_size: 4, seed: Some(5), workers, ..Default::default() }
 }
 
 fn bytes(batch: Result<(Tensor, Tensor)>) -> (Vec<u8>, Vec<i64>) {
@@ -55,7 +55,7 @@ fn a_loader_resumes_inside_an_epoch() {
         let mut loader = StreamLoader::new(noisy(), options(workers));
         let mut iterator = loader.epoch();
         let before: Vec<_> = iterator.by_ref().take(taken).map(bytes).collect();
-        let mut resumed = StreamLoader::new(noisy(), LoaderOptions { seed: 99, ..options(workers) });
+        let mut resumed = StreamLoader::new(noisy(), LoaderOptions { seed: Some(99), ..options(workers) });
         resumed.load_state_dict(&loader.state_dict()).unwrap();
         assert_eq!(resumed.position(), loader.position());
         let after: Vec<_> = resumed.epoch().map(bytes).collect();

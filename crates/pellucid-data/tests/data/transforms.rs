@@ -202,7 +202,7 @@ fn augmented_batches_are_equal_for_any_number_of_workers() {
     let samples = samples.map(move |(image, class)| Ok((augment.apply(image)?.try_to_tensor()?, class)));
     let samples = std::sync::Arc::new(samples);
     let epochs = |workers| {
-        let options = LoaderOptions { batch_size: 8, shuffle: true, seed: 3, workers, ..Default::default() };
+        let options = LoaderOptions { batch_size: 8, shuffle: true, seed: Some(3), workers, ..Default::default() };
         let mix = |samples: Vec<(Tensor, i64)>| {
             let (images, labels) = pellucid::data::Collate::collate(samples)?;
             MixUp::new(0.5, 40).apply(&images, &labels)

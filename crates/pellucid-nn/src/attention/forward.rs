@@ -34,7 +34,7 @@ pub(super) fn check_heads(width: usize, heads: usize, kv_heads: usize, rotary: b
     if rotary && !(width / heads).is_multiple_of(2) {
         return refuse(format!("the head width must be even for rotary positions, got {}", width / heads));
     }
-    OptionRange::FRACTION.check(MULTIHEAD_ATTENTION, "dropout", dropout, 0.1)
+    OptionRange::PROBABILITY.check(MULTIHEAD_ATTENTION, "dropout", dropout, 0.1)
 }
 
 /// Multi-head attention up to the joined heads, which the output projection reads.

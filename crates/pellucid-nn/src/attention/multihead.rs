@@ -132,7 +132,7 @@ impl MultiheadAttention {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the heads do not divide the width, the key-value heads do not divide the heads,
-    /// the head width is odd with rotary positions, or dropout is not in [0, 1).
+    /// the head width is odd with rotary positions, or dropout is not in [0, 1].
     #[panicking_form]
     pub fn try_with_options(
         width: usize,

@@ -1,9 +1,10 @@
-//! The inputs of a model: one tensor, a tuple of tensors, or tensors by name.
+//! The inputs of a model: one tensor, a tuple or an array of tensors, or tensors by name.
 
 use crate::layer::Layer;
 use crate::module::{DynModule, Module};
 use crate::visit::{Visit, Visitor};
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, ops};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -39,11 +40,11 @@ impl Batch for Tensor {
 }
 
 macro_rules! tuples {
-    ($(($($tensor:ty = $index:tt),+);)*) => {$(
+    ($(($($tensor:ident $index:tt),+);)*) => {$(
         /// Inputs by position, named `0`, `1`, ...
-        impl Batch for ($($tensor),+) {
+        impl Batch for ($($tensor,)+) {
             fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
-                Ok(($(f(stringify!($index), &self.$index)?),+))
+                Ok(($(f(stringify!($index), &self.$index)?,)+))
             }
 
             fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
@@ -51,12 +52,35 @@ macro_rules! tuples {
             }
         }
 
-        impl MultiInput for ($($tensor),+) {}
+        impl MultiInput for ($($tensor,)+) {}
     )*};
 }
 tuples! {
-    (Tensor = 0, Tensor = 1);
-    (Tensor = 0, Tensor = 1, Tensor = 2);
+    (Tensor 0, Tensor 1);
+    (Tensor 0, Tensor 1, Tensor 2);
+    (Tensor 0, Tensor 1, Tensor 2, Tensor 3);
+}
+
+/// Inputs by position, named `0`, `1`, ...
+impl<const N: usize> Batch for [Tensor; N] {
+    fn map(&self, f: &mut dyn FnMut(&str, &Tensor) -> Result<Tensor>) -> Result<Self> {
+        let mapped = self.iter().enumerate().map(|(i, tensor)| f(&position_name(i), tensor));
+        let mapped: Vec<Tensor> = mapped.collect::<Result<_>>()?;
+        Ok(mapped.try_into().unwrap_or_else(|_| unreachable!("there is one result for each tensor")))
+    }
+
+    fn each(&self, f: &mut dyn FnMut(&str, &Tensor)) {
+        self.iter().enumerate().for_each(|(i, tensor)| f(&position_name(i), tensor));
+    }
+}
+
+impl<const N: usize> MultiInput for [Tensor; N] {}
+
+/// Returns the name of an input of an array.
+fn position_name(i: usize) -> Cow<'static, str> {
+    // A step names its inputs in every launch, which allocates no memory for few inputs.
+    const FIRST: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
+    FIRST.get(i).map_or_else(|| Cow::Owned(i.to_string()), |name| Cow::Borrowed(*name))
 }
 
 /// Inputs by name.
@@ -71,7 +95,7 @@ impl Batch for BTreeMap<String, Tensor> {
 }
 
 /// A module that computes logits from a batch, and can be recorded. Every [`Layer`] is a model of one tensor. A model
-/// of several inputs implements this trait for a tuple or a map of tensors.
+/// of several inputs implements this trait for a tuple, an array or a map of tensors.
 ///
 /// ```
 /// use pellucid::nn::graph::{InferenceModel, Model};
@@ -85,7 +109,7 @@ impl Batch for BTreeMap<String, Tensor> {
 /// }
 ///
 /// impl Model<(Tensor, Tensor)> for Siamese {
-///     fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+///     fn compute(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
 ///         let (a, b) = (self.encoder.try_forward(a)?, self.encoder.try_forward(b)?);
 ///         self.head.try_forward(&ops::abs(&ops::sub(&a, &b)?)?)
 ///     }
@@ -105,7 +129,7 @@ pub trait Model<X = Tensor>: Module {
     ///
     /// # Errors
     /// The errors of the layers that reject their input.
-    fn run(&self, x: &X) -> Result<Tensor>;
+    fn compute(&self, x: &X) -> Result<Tensor>;
 }
 
 /// A batch of several tensors. Implement it for your own batch types: pointers to a model of such a batch (`&M`,
@@ -120,7 +144,7 @@ pub trait Model<X = Tensor>: Module {
 /// struct Sum(Linear, Linear);
 ///
 /// impl Model<(Tensor, Tensor)> for Sum {
-///     fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+///     fn compute(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
 ///         Ok(self.0.try_forward(a)? + self.1.try_forward(b)?)
 ///     }
 /// }
@@ -142,8 +166,8 @@ impl MultiInput for BTreeMap<String, Tensor> {}
 macro_rules! pointers {
     ($($pointer:ty),*) => {$(
         impl<X: MultiInput, M: Model<X> + ?Sized> Model<X> for $pointer {
-            fn run(&self, x: &X) -> Result<Tensor> {
-                (**self).run(x)
+            fn compute(&self, x: &X) -> Result<Tensor> {
+                (**self).compute(x)
             }
         }
     )*};
@@ -151,7 +175,7 @@ macro_rules! pointers {
 pointers!(&M, &mut M, Box<M>, Arc<M>);
 
 impl<L: Layer + ?Sized> Model<Tensor> for L {
-    fn run(&self, x: &Tensor) -> Result<Tensor> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
         self.try_forward(x)
     }
 }
@@ -237,7 +261,7 @@ impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModelOfInputs for Bound
         let structure = self.structure.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut inputs = inputs.iter();
         let missing = || Error::invalid("batch", "the inputs of the batch differ from those of the first one");
-        self.model.run(&structure.ok_or_else(missing)?.map(&mut |_, _| inputs.next().cloned().ok_or_else(missing))?)
+        self.model.compute(&structure.ok_or_else(missing)?.map(&mut |_, _| inputs.next().cloned().ok_or_else(missing))?)
     }
 }
 

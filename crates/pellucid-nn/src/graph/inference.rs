@@ -5,7 +5,7 @@ use super::launcher::{Launcher, PerRecording};
 use super::state::ModelState;
 use crate::call::{module_device, trace_output};
 use crate::module::DynModule;
-use crate::parameter::in_evaluation_mode;
+use crate::parameter::with_evaluation_mode;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{
     CacheStats, CaptureOptions, Captured, DType, Device, Error, Outputs, Result, Shape, Tensor, no_grad, ops,
@@ -97,7 +97,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// struct Encoder(Embedding, TransformerEncoder);
     ///
     /// impl Model<(Tensor, Tensor)> for Encoder {
-    ///     fn run(&self, (ids, mask): &(Tensor, Tensor)) -> Result<Tensor> {
+    ///     fn compute(&self, (ids, mask): &(Tensor, Tensor)) -> Result<Tensor> {
     ///         self.1.try_forward_masked(&self.0.try_forward(ids)?, AttentionMasks::padding(mask))
     ///     }
     /// }
@@ -516,7 +516,7 @@ impl<'f> ForwardPasses<'f> {
 /// Computes the output in evaluation mode, without gradients.
 fn forward_in_evaluation<'f>(model: &(dyn ModelOfInputs + 'f), inputs: &[Tensor]) -> Result<Tensor> {
     let _off = no_grad();
-    in_evaluation_mode(|| model.output(inputs))
+    with_evaluation_mode(|| model.output(inputs))
 }
 
 /// Returns an error unless an output has this number of rows.

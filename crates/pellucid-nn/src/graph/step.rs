@@ -93,7 +93,7 @@ impl<'f> StepCore<'f> {
     /// Returns the shape of output 1 of the recording for these inputs; `None` if there is none.
     pub(super) fn logits_shape(&mut self, inputs: &[Tensor]) -> Result<Option<Shape>> {
         let _on = enable_grad();
-        let _bound = self.gradients.bind(self.optimizer.parameters(), false)?;
+        let _bound = self.gradients.bind(&self.optimizer.parameters(), false)?;
         Ok(self.pass.as_ref().and_then(|pass| pass.output_shape(inputs, 1)))
     }
 
@@ -125,7 +125,7 @@ impl<'f> StepCore<'f> {
         let updated = self.with_update(&[], |update| update.launch(&[]).map(drop));
         // A failed update does not zero the gradients.
         updated.inspect_err(|_| self.begin_accumulation())?;
-        self.gradients.mark_zero(self.optimizer.parameters())?;
+        self.gradients.mark_zero(&self.optimizer.parameters())?;
         self.launches_since_update = 0;
         Ok(())
     }
@@ -155,7 +155,7 @@ impl<'f> StepCore<'f> {
     fn with_update(&mut self, reached: &[bool], f: impl FnOnce(&mut Launcher<'f>) -> Result<()>) -> Result<()> {
         let Some(update) = &mut self.update else { return Ok(()) };
         let has_gradient = |at: usize| self.gradients.is_filled(at) || reached.get(at) == Some(&true);
-        let _hidden = hide_skipped(self.optimizer.parameters(), has_gradient);
+        let _hidden = hide_skipped(&self.optimizer.parameters(), has_gradient);
         f(update)
     }
 
@@ -165,7 +165,7 @@ impl<'f> StepCore<'f> {
         let _random = random.enter();
         let _on = enable_grad();
         let accumulates = self.accumulates();
-        let replaced = self.gradients.bind(self.optimizer.parameters(), accumulates)?;
+        let replaced = self.gradients.bind(&self.optimizer.parameters(), accumulates)?;
         let result = f(self)?;
         replaced.keep();
         Ok(result)
@@ -193,7 +193,7 @@ impl<'f> StepCore<'f> {
                 replaced.keep();
             } else {
                 let _off = no_grad();
-                let _hidden = hide_skipped(update.optimizer.parameters(), |at| reached[at]);
+                let _hidden = hide_skipped(&update.optimizer.parameters(), |at| reached[at]);
                 update.run()?;
             }
             Ok(results.iter().map(Tensor::detach).collect())
@@ -218,7 +218,7 @@ impl<'f> StepCore<'f> {
                         accumulate = 1";
             return Err(Error::invalid("check_step", help));
         }
-        let parameters = self.optimizer.parameters().to_vec();
+        let parameters = self.optimizer.parameters();
         let scaler = self.options.scaler.iter().flat_map(|scaler| scaler.values());
         written.extend(self.optimizer.state().into_iter().chain(scaler).map(|(_, tensor)| tensor));
         written.extend(parameters.iter().map(|p| p.tensor().clone()));
@@ -290,7 +290,7 @@ impl<'f> StepUpdate<'f> {
     /// Updates the parameters.
     fn run(&self) -> Result<()> {
         let before_update = || match &self.before_update {
-            Some(before_update) => before_update(self.optimizer.parameters()),
+            Some(before_update) => before_update(&self.optimizer.parameters()),
             None => Ok(()),
         };
         match &self.scaler {

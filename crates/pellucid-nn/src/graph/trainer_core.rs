@@ -11,7 +11,7 @@ use crate::call::{module_device, trace_output};
 use crate::loss::Loss;
 use crate::module::DynModule;
 use crate::optim::Optimizer;
-use crate::parameter::in_evaluation_mode;
+use crate::parameter::with_evaluation_mode;
 use pellucid_tensor::{
     CacheStats, Captured, DType, Error, Result, Shape, Tensor, enable_grad, eval, no_grad, placeholder,
 };
@@ -160,7 +160,7 @@ impl<'f> TrainerCore<'f> {
         self.check_state()?;
         match self.evaluation.output_shape(&self.inputs, 1) {
             Some(logits) => self.check_targets(&logits, y)?,
-            None => in_evaluation_mode(|| self.check_new_batch(Some(y))).map(drop)?,
+            None => with_evaluation_mode(|| self.check_new_batch(Some(y))).map(drop)?,
         }
         self.evaluate_again()?;
         self.accept(x);
@@ -260,7 +260,7 @@ impl<'f> TrainerCore<'f> {
         let optimizer = self.step.optimizer.clone();
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
         let (before, is_allowed) = (self.step.cache_stats(), self.step.options.allow_untrained_parameters);
-        let frozen = FrozenParameters::of("prepare", &*self.model, &*self.loss, optimizer.parameters(), is_allowed);
+        let frozen = FrozenParameters::of("prepare", &*self.model, &*self.loss, &optimizer.parameters(), is_allowed);
         let result = frozen.and_then(|frozen| record(self).inspect(|_| self.frozen = Some(frozen)));
         if result.is_ok() || self.step.cache_stats().len > before.len {
             self.accept(x);
@@ -301,7 +301,7 @@ fn evaluation_of<'f>(step: &StepCore<'f>) -> Launcher<'f> {
     let compute = step.compute.clone();
     let evaluate = move |inputs: &[Tensor]| {
         let _off = no_grad();
-        in_evaluation_mode(|| compute(inputs))
+        with_evaluation_mode(|| compute(inputs))
     };
     Launcher::new(step.options.eager, step.options.capture_options(), Box::new(evaluate))
 }

@@ -115,7 +115,7 @@ impl<'f> TrainingStep<'f> {
     }
 
     fn place(&mut self, inputs: &[&Tensor]) -> Result<()> {
-        let device = first_device(self.optimizer().parameters());
+        let device = first_device(&*self.optimizer().parameters());
         self.inputs.clear();
         inputs.iter().try_for_each(|x| placed("launch", device, x).map(|x| self.inputs.push(x)))
     }

@@ -11,13 +11,13 @@ use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 /// = bias − s·mean. The fused layer has the weight s·W and the bias s·b + t, in new parameters; neither layer changes.
 ///
 /// ```
-/// use pellucid::nn::{BatchNorm2d, Conv2d, Layer, Module, fuse_conv_bn, in_evaluation_mode};
+/// use pellucid::nn::{BatchNorm2d, Conv2d, Layer, Module, fuse_conv_bn, with_evaluation_mode};
 /// use pellucid::{DType, Tensor};
 /// let (conv, norm) = (Conv2d::new(3, 8, 3).padding(1).bias(false), BatchNorm2d::new(8));
 /// let x = Tensor::randn([2, 3, 5, 5], DType::F32);
 /// norm.forward(&conv.forward(&x));
 /// let fused = fuse_conv_bn(&conv, &norm)?;
-/// let expected = in_evaluation_mode(|| norm.forward(&conv.forward(&x)));
+/// let expected = with_evaluation_mode(|| norm.forward(&conv.forward(&x)));
 /// assert!((fused.forward(&x) - expected).abs().max(..).item::<f32>() < 1e-5);
 /// # Ok::<(), pellucid::Error>(())
 /// ```

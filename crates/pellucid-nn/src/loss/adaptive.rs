@@ -1,6 +1,6 @@
 //! The adaptive softmax, a loss for very many classes, few of them frequent.
 
-use super::{Loss, TargetForm, Targets, loss_pointer};
+use super::{Loss, TargetForm, Targets};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
@@ -129,5 +129,3 @@ impl Loss for AdaptiveLogSoftmaxWithLoss {
         parameters_so_far(self)
     }
 }
-
-loss_pointer! { [] &AdaptiveLogSoftmaxWithLoss }

@@ -17,8 +17,8 @@
 //! Losses are modules, usually without parameters, so models can contain them and hooks can observe them.
 //!
 //! The value is a 0-d tensor that stays on the device (or one value per sample without reduction); [`Tensor::item`]
-//! reads it. A loss of two inputs is a [`Loss`], as is a pointer to one (`&MseLoss`, `&dyn Loss`, `Box<dyn Loss>`,
-//! `Arc<L>`); losses of more inputs have methods of the same names.
+//! reads it. A loss of two inputs is a [`Loss`], as is a pointer to one (`&L`, `Box<dyn Loss>`, `Arc<L>`); [`from_fn`]
+//! makes a loss of a function. Losses of more inputs have methods of the same names.
 
 mod adaptive;
 mod batch_weight;
@@ -56,17 +56,18 @@ pub(crate) use targets::TargetForm;
 use targets::Targets;
 pub use with_targets::WithTargets;
 
+use crate::delegate::delegate;
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, GradOptions, Result, Shape, Tensor, enable_grad, grad, unwrap};
 use std::sync::Arc;
 
 /// A loss of a model's output and its target.
 ///
-/// Implement [`try_forward`](Loss::try_forward). A function of two tensors is a loss as well. Losses are thread-safe,
-/// as modules are, so a trainer can move to another thread.
+/// Implement [`try_forward`](Loss::try_forward), or use [`from_fn`] for a function of two tensors. Losses are
+/// thread-safe, as modules are, so a trainer can move to another thread.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a loss",
-    note = "a loss implements `Loss`, or is a function `Fn(&Tensor, &Tensor) -> Result<Tensor>`",
+    note = "a loss implements `Loss`; `loss::from_fn(f)` is the loss of a function `f(logits, y)`",
     note = "a loss is `Send` and `Sync`: share values with `Arc` and atomics, not with `Rc`, `Cell` or `RefCell`"
 )]
 pub trait Loss: Send + Sync {
@@ -159,10 +160,46 @@ pub trait Loss: Send + Sync {
     }
 }
 
-#[diagnostic::do_not_recommend]
-impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for F {
+macro_rules! pointers {
+    ($($pointer:ty),*) => {$(
+        impl<L: Loss + ?Sized> Loss for $pointer {
+            delegate! {
+                [**self]
+                fn try_forward(self: &Self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
+                fn expected_targets(self: &Self, logits: &Shape, dtype: DType) -> Result<Option<(Shape, DType)>>;
+                fn check_targets(self: &Self, logits: &Shape, y: &Tensor) -> Result<()>;
+                fn batch_weight(self: &Self, y: &Tensor) -> Result<BatchWeight>;
+                fn trainable(self: &Self) -> Vec<(String, Parameter)>;
+                #[track_caller]
+                fn forward(self: &Self, logits: &Tensor, y: &Tensor) -> Tensor;
+                fn try_forward_with_grad(self: &Self, logits: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor)>;
+                #[track_caller]
+                fn forward_with_grad(self: &Self, logits: &Tensor, y: &Tensor) -> (Tensor, Tensor);
+            }
+        }
+    )*};
+}
+pointers!(&L, &mut L, Box<L>, Arc<L>);
+
+/// A loss that a function computes; see [`from_fn`].
+#[derive(Clone)]
+pub struct LossFn<F>(F);
+
+/// Returns a loss that calls `f` with the logits and the targets.
+///
+/// ```
+/// use pellucid::nn::loss::{Loss, from_fn};
+/// use pellucid::{Tensor, ops};
+/// let distance = from_fn(|logits, y| ops::mean(&ops::abs(&ops::sub(logits, y)?)?, ..));
+/// assert_eq!(distance.forward(&Tensor::from([1.0f32, 4.0]), &Tensor::from([2.0f32, 2.0])).item::<f32>(), 1.5);
+/// ```
+pub fn from_fn<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync>(f: F) -> LossFn<F> {
+    LossFn(f)
+}
+
+impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for LossFn<F> {
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
-        self(logits, y)
+        (self.0)(logits, y)
     }
 }
 
@@ -207,7 +244,7 @@ macro_rules! declared {
 
         impl crate::Module for $name {}
 
-impl crate::Visit for $name {
+        impl crate::Visit for $name {
             fn visit(&self, visitor: &mut crate::Visitor<'_>) {
                 visitor.module(self, None);
             }
@@ -263,33 +300,8 @@ macro_rules! losses {
                 self.targets().check_if_readable(stringify!($function), logits, y)
             }
         }
-        crate::loss::loss_pointer! { [] &$name }
     )*};
 }
-
-/// Implements `Loss` for a pointer to a loss. (Blanket implementations for `&L` and `Box<L>` would overlap with the
-/// implementation for functions.)
-macro_rules! loss_pointer {
-    ([$($generics:tt)*] $pointer:ty) => {
-        impl<$($generics)*> Loss for $pointer {
-            crate::delegate::delegate! {
-                [**self]
-                fn try_forward(self: &Self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
-                fn expected_targets(
-                    self: &Self,
-                    logits: &pellucid_tensor::Shape,
-                    dtype: pellucid_tensor::DType
-                ) -> Result<Option<(pellucid_tensor::Shape, pellucid_tensor::DType)>>;
-                fn check_targets(self: &Self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()>;
-                fn batch_weight(self: &Self, y: &Tensor) -> Result<crate::loss::BatchWeight>;
-                fn trainable(self: &Self) -> Vec<(String, crate::Parameter)>;
-            }
-        }
-    };
-}
-loss_pointer! { [] &(dyn Loss + '_) }
-loss_pointer! { [] Box<dyn Loss + '_> }
-loss_pointer! { [L: Loss + ?Sized] Arc<L> }
 
 /// Defines losses of more than two inputs; `by` lists the inputs that have a gradient.
 macro_rules! losses_of_many {
@@ -353,4 +365,4 @@ macro_rules! methods_of_many {
     };
 }
 
-use {declared, loss_pointer, losses, losses_of_many, methods_of_many};
+use {declared, losses, losses_of_many, methods_of_many};

@@ -1,6 +1,6 @@
 //! The cross-entropy of a linear layer's scores, which the loss computes itself.
 
-use super::{BatchWeight, CrossEntropyLoss, Loss, loss_pointer};
+use super::{BatchWeight, CrossEntropyLoss, Loss};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
@@ -37,11 +37,14 @@ pub struct LinearCrossEntropyLoss {
 impl LinearCrossEntropyLoss {
     /// Creates the loss for this many features and classes, with one class at each position of `places` (`[]` for one
     /// position).
-    #[track_caller]
-    pub fn new(inputs: usize, classes: usize, places: &[usize]) -> LinearCrossEntropyLoss {
+    ///
+    /// # Errors
+    /// The errors of [`Linear::new`].
+    #[panicking_form]
+    pub fn try_new(inputs: usize, classes: usize, places: &[usize]) -> Result<LinearCrossEntropyLoss> {
         let scores: Shape = [classes].iter().chain(places).copied().collect();
-        let linear = Linear::new(inputs, scores.size()).bias(false);
-        LinearCrossEntropyLoss { linear, loss: CrossEntropyLoss::default(), scores }
+        let linear = Linear::try_new(inputs, scores.size())?.try_bias(false)?;
+        Ok(LinearCrossEntropyLoss { linear, loss: CrossEntropyLoss::default(), scores })
     }
 
     /// Sets whether the scores have a bias, by default not. A bias that is added is drawn as in [`Linear`].
@@ -88,5 +91,3 @@ impl Loss for LinearCrossEntropyLoss {
         parameters_so_far(self)
     }
 }
-
-loss_pointer! { [] &LinearCrossEntropyLoss }

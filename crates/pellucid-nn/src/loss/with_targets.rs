@@ -1,6 +1,6 @@
 //! A loss with given targets.
 
-use super::{BatchWeight, Loss, loss_pointer};
+use super::{BatchWeight, Loss};
 use crate::parameter::Parameter;
 use pellucid_tensor::{DType, Result, Shape, Tensor};
 
@@ -49,5 +49,3 @@ impl<L: Loss> Loss for WithTargets<L> {
         self.loss.trainable()
     }
 }
-
-loss_pointer! { [L: Loss] &WithTargets<L> }

@@ -208,6 +208,17 @@ impl dyn DynModule + '_ {
         });
     }
 
+    pub(super) fn is_eval(&self) -> bool {
+        let (mut evaluating, mut training) = (false, false);
+        self.walk(&mut |_, part| {
+            if let ModulePart::TrainingMode(mode) = part {
+                let is_training = mode.get();
+                (evaluating, training) = (evaluating | !is_training, training | is_training);
+            }
+        });
+        evaluating && !training
+    }
+
     pub(super) fn to_(&self, device: Device) -> Result<()> {
         self.replace_elements("to", |tensor| tensor.device() != device, |tensor| tensor.try_to_(device))
     }

@@ -11,6 +11,7 @@ pub type Adadelta = super::RuleOptimizer<AdadeltaOptions>;
 
 options! {
     /// Options of [`Adadelta`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     AdadeltaOptions {
         /// The learning rate η.
         lr: f64 = 1.0 => NONNEGATIVE;

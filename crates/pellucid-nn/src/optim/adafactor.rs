@@ -18,6 +18,7 @@ pub type Adafactor = super::RuleOptimizer<AdafactorOptions>;
 
 options! {
     /// Options of [`Adafactor`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     AdafactorOptions {
         /// The learning rate η.
         lr: f64 = 1e-2 => NONNEGATIVE;

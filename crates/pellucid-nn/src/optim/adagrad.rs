@@ -11,6 +11,7 @@ pub type Adagrad = super::RuleOptimizer<AdagradOptions>;
 
 options! {
     /// Options of [`Adagrad`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     AdagradOptions {
         /// The learning rate η.
         lr: f64 = 1e-2 => NONNEGATIVE;

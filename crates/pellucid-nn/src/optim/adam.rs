@@ -15,6 +15,7 @@ pub type Adam = super::RuleOptimizer<AdamOptions>;
 
 options! {
     /// Options of [`Adam`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     AdamOptions {
         /// The learning rate η.
         lr: f64 = 1e-3 => NONNEGATIVE;
@@ -36,14 +37,24 @@ pub(super) fn update_moments(m: Expr, v: Expr, g: Expr, rest1: Expr, b2: Expr, r
     (m + rest1 * (g - m), b2 * v + rest2 * (g * g))
 }
 
-/// Returns the weight decay λ twice: as a coupled and as a decoupled decay. One of the two values is 0.
-pub(super) fn decays(weight_decay: f64, is_decoupled: bool) -> (f64, f64) {
-    if is_decoupled { (0.0, weight_decay) } else { (weight_decay, 0.0) }
+/// Returns the weight decay that is added to the gradient.
+pub(super) fn coupled_decay(weight_decay: f64, is_decoupled: bool) -> f64 {
+    if is_decoupled { 0.0 } else { weight_decay }
+}
+
+/// Returns the weight decay by which the parameter is scaled.
+pub(super) fn decoupled_decay(weight_decay: f64, is_decoupled: bool) -> f64 {
+    if is_decoupled { weight_decay } else { 0.0 }
 }
 
 /// Returns 1 − βᵗ, as −expm1(t·ln β), which is accurate in f32 for β near 1.
 pub(super) fn correction(t: Expr, ln_b: Expr) -> Expr {
     -(t * ln_b).exp_m1()
+}
+
+/// Returns β₂, 1 − β₂, ε and the coupled decay, the parameters of an update of moments.
+pub(super) fn update_params(b2: f64, eps: f64, decay: f64) -> [Scalar; 4] {
+    [b2, 1.0 - b2, eps, decay].map(Scalar::from)
 }
 
 /// Returns the initial state of Adam and AMSGrad.
@@ -77,8 +88,7 @@ impl Rule for AdamOptions {
             let u = u.max(v);
             (p - rate * m / (u.sqrt() * scale + eps), m, v, u)
         });
-        let b2 = self.betas.1;
-        let params = [b2.into(), (1.0 - b2).into(), self.eps.into(), self.weight_decay.into()];
+        let params = update_params(self.betas.1, self.eps, self.weight_decay);
         context.update(if self.amsgrad { amsgrad } else { adam }, &params)
     }
 }

@@ -15,6 +15,7 @@ pub type AdamW = super::RuleOptimizer<AdamWOptions>;
 
 options! {
     /// Options of [`AdamW`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     AdamWOptions {
         /// The learning rate η.
         lr: f64 = 1e-3 => NONNEGATIVE;

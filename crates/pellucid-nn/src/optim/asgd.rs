@@ -15,6 +15,7 @@ pub type Asgd = super::RuleOptimizer<AsgdOptions>;
 
 options! {
     /// Options of [`Asgd`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     AsgdOptions {
         /// The learning rate η.
         lr: f64 = 1e-2 => NONNEGATIVE;

@@ -1,21 +1,18 @@
 //! Gradient clipping by norm and by value.
 
+use super::options::options;
 use crate::parameter::Parameter;
-use pellucid_tensor::{DType, Error, Result, Tensor, formula, no_grad, ops};
+use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, formula, no_grad, ops};
 
-/// Options of [`clip_grad_norm_with`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ClipGradNormOptions {
-    /// The order of the norm, ∞ included; default 2.
-    pub order: f64,
-    /// Whether to return an error if the norm is infinite or NaN; default false. This reads the norm, so it is
-    /// impossible in a captured step.
-    pub error_if_nonfinite: bool,
-}
-
-impl Default for ClipGradNormOptions {
-    fn default() -> ClipGradNormOptions {
-        ClipGradNormOptions { order: 2.0, error_if_nonfinite: false }
+options! {
+    /// Options of [`clip_grad_norm_with`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    ClipGradNormOptions {
+        /// The order p of the norm, ∞ included.
+        order: f64 = 2.0 => NONZERO;
+        /// Whether to return an error if the norm is infinite or NaN. This reads the norm, so it is impossible in a
+        /// captured step.
+        error_if_nonfinite: bool = false;
     }
 }
 
@@ -33,16 +30,14 @@ pub fn clip_grad_norm(parameters: &[Parameter], max_norm: f64) -> Result<Tensor>
 /// Clips gradients as [`clip_grad_norm`] does, with options.
 ///
 /// # Errors
-/// The errors of [`clip_grad_norm`]; [`Error::InvalidArgument`] if the norm is not finite and `error_if_nonfinite` is
-/// set; then no gradient is changed.
+/// The errors of [`clip_grad_norm`]; [`Error::InvalidArgument`] if `order` is 0 or NaN, or the norm is not finite and
+/// `error_if_nonfinite` is set; then no gradient is changed.
 #[track_caller]
 pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: ClipGradNormOptions) -> Result<Tensor> {
     let op = "clip_grad_norm";
-    if max_norm.is_nan() || max_norm <= 0.0 {
-        return Err(Error::invalid(op, format!("max_norm must be above 0, got {max_norm}")));
-    }
+    OptionRange::ABOVE_ZERO.check(op, "max_norm", max_norm, 1.0)?;
     let _guard = no_grad();
-    let norm = norm_of_gradients(op, parameters, options.order)?;
+    let norm = norm_of_gradients(op, parameters, options)?;
     if options.error_if_nonfinite {
         let value: f64 = norm.try_item()?;
         if !value.is_finite() {
@@ -62,14 +57,16 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
 /// Returns the norm of all gradients together, of this order: a 0-d tensor of their dtype, at least `f32`.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if no parameter has a gradient.
+/// [`Error::InvalidArgument`] if no parameter has a gradient, or `order` is 0 or NaN.
 #[doc(alias = "get_total_norm")]
 pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
-    norm_of_gradients("grad_norm", parameters, order)
+    norm_of_gradients("grad_norm", parameters, ClipGradNormOptions { order, ..Default::default() })
 }
 
 /// Computes [`grad_norm`] for the operation `op`.
-fn norm_of_gradients(op: &'static str, parameters: &[Parameter], order: f64) -> Result<Tensor> {
+fn norm_of_gradients(op: &'static str, parameters: &[Parameter], options: ClipGradNormOptions) -> Result<Tensor> {
+    options.check_ranges(op)?;
+    let order = options.order;
     let _guard = no_grad();
     let gradients: Vec<Tensor> = gradients(parameters).collect();
     let widest = gradients.iter().map(Tensor::dtype).fold(DType::F32, DType::promote);
@@ -102,9 +99,7 @@ pub(super) fn gradients(parameters: &[Parameter]) -> impl Iterator<Item = Tensor
 /// [`Error::InvalidArgument`] if `max_value` is not above 0.
 #[doc(alias = "clip_grad_value_")]
 pub fn clip_grad_value(parameters: &[Parameter], max_value: f64) -> Result<()> {
-    if max_value.is_nan() || max_value <= 0.0 {
-        return Err(Error::invalid("clip_grad_value", format!("max_value must be above 0, got {max_value}")));
-    }
+    OptionRange::ABOVE_ZERO.check("clip_grad_value", "max_value", max_value, 1.0)?;
     let _guard = no_grad();
     for gradient in gradients(parameters) {
         ops::update(formula!(|g; c| g.clamp(-c, c)), &[&gradient], &[], &[max_value.into()])?;

@@ -16,6 +16,7 @@ pub type Lamb = super::RuleOptimizer<LambOptions>;
 
 options! {
     /// Options of [`Lamb`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     LambOptions {
         /// The learning rate η.
         lr: f64 = 1e-3 => NONNEGATIVE;

@@ -1,9 +1,9 @@
 //! L-BFGS.
 
-use super::hyperparameter::Hyperparameter;
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::optimizer_core::listed_twice;
 use super::options::options;
+use super::param_group::ParamGroup;
 use super::parameter_list::ParameterList;
 use super::{Optimizer, check_closure};
 use crate::parameter::Parameter;
@@ -11,10 +11,11 @@ use crate::state::{StateDict, StateLoad, StateMismatch};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, formula, lock, no_grad, ops, unwrap};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 options! {
     /// Options of [`Lbfgs`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     LbfgsOptions {
         /// The learning rate η, the initial length of a step along a direction.
         lr: f64 = 1.0 => NONNEGATIVE;
@@ -60,9 +61,9 @@ options! {
 /// ```
 #[doc(alias = "LBFGS")]
 pub struct Lbfgs {
-    parameters: Vec<Parameter>,
+    parameters: Arc<[Parameter]>,
     options: LbfgsOptions,
-    lr: Hyperparameter,
+    group: ParamGroup,
     progress: Mutex<LbfgsProgress>,
 }
 
@@ -114,15 +115,15 @@ impl Lbfgs {
             let dtypes = parameters.iter().map(|p| p.dtype());
             return Err(Error::dtypes(op, dtypes, "the parameters must be all f32 or all f64"));
         }
-        let lr = Hyperparameter::try_new(options.lr, DType::F64)?;
-        Ok(Lbfgs { parameters, options, lr, progress: Mutex::default() })
+        let group = ParamGroup::try_new(options.lr, None, DType::F64)?;
+        Ok(Lbfgs { parameters: parameters.into(), options, group, progress: Mutex::default() })
     }
 
     /// Runs up to `max_iter` iterations and returns the first loss.
     #[track_caller]
     fn iterate(&self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         let _guard = no_grad();
-        let options = LbfgsOptions { lr: self.lr.try_get()?, ..self.options };
+        let options = LbfgsOptions { lr: self.group.try_lr()?, ..self.options };
         let mut taken = TakenProgress { of: self, progress: std::mem::take(&mut *self.progress()) };
         let progress = &mut taken.progress;
         let max_eval = options.max_eval.unwrap_or(options.max_iter * 5 / 4);
@@ -268,31 +269,19 @@ impl LbfgsProgress {
 }
 
 impl Optimizer for Lbfgs {
-    fn parameters(&self) -> &[Parameter] {
-        &self.parameters
+    fn parameters(&self) -> Arc<[Parameter]> {
+        self.parameters.clone()
     }
 
-    fn group_count(&self) -> usize {
-        1
-    }
-
-    fn group_lr_hyperparameter(&self, _: usize) -> &Hyperparameter {
-        &self.lr
-    }
-
-    fn group_momentum(&self, _: usize) -> Option<f64> {
-        None
-    }
-
-    fn try_set_group_momentum(&self, _: usize, _: f64) -> Result<()> {
-        Err(Error::invalid("set_group_momentum", "lbfgs has no momentum"))
+    fn groups(&self) -> &[ParamGroup] {
+        std::slice::from_ref(&self.group)
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {
         let scalar_f64 = |x: f64| Tensor::scalar(x, DType::F64);
         let progress = self.progress();
         let mut state = vec![
-            ("lr".to_string(), self.lr.tensor().clone()),
+            ("lr".to_string(), self.group.lr_tensor().clone()),
             ("iterations".to_string(), scalar_f64(progress.iterations as f64)),
             ("evaluations".to_string(), scalar_f64(progress.evaluations as f64)),
         ];
@@ -363,7 +352,7 @@ impl Optimizer for Lbfgs {
         let (lr, iterations, evaluations) = (read_f64("lr")?, read_f64("iterations")?, read_f64("evaluations")?);
         let progress = LbfgsProgress { memory, iterations: iterations as usize, evaluations: evaluations as usize };
         Ok(StateLoad::default().then(move || {
-            self.lr.try_set(lr)?;
+            self.group.try_set_lr(lr)?;
             *self.progress() = progress;
             Ok(())
         }))

@@ -13,6 +13,7 @@ pub type Lion = super::RuleOptimizer<LionOptions>;
 
 options! {
     /// Options of [`Lion`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     LionOptions {
         /// The learning rate η.
         lr: f64 = 1e-4 => NONNEGATIVE;

@@ -4,7 +4,7 @@
 //! writes parameter and state in place. Learning rate, momentum, step count and derived numbers are 0-d tensors that
 //! the formula reads, and all state is allocated at construction. A captured step can therefore be replayed, and uses a
 //! new learning rate. [`Optimizer::lr`] returns a rate as it was set: 0.01, not its rounding to `f32`
-//! ([`Hyperparameter`] has the rule).
+//! ([`ParamGroup`] has the rule).
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -12,7 +12,8 @@
 //! | `rule_optimizer` | [`RuleOptimizer`]: an optimizer from a rule and groups of parameters |
 //! | `optimizer_core` | groups, names, state dicts and half precision for all rules |
 //! | `parameter_list` | [`ParameterList`]: parameters with or without names |
-//! | `hyperparameter` | [`Hyperparameter`]: learning rates and momenta, set by the host and read by kernels |
+//! | `param_group` | [`ParamGroup`]: the learning rate and the momentum of a group |
+//! | `hyperparameter` | numbers that the host sets and kernels read |
 //! | `clock` | per-parameter step counts and rates derived from them |
 //! | `step_modifiers` | scaled gradients and skipped updates, added to a rule's formula |
 //! | `sgd`, `adam`, ... | the rules, one per module |
@@ -21,7 +22,7 @@
 //! | `clip`, `scaler`, `average` | gradient clipping, loss scaling, averaging of weights |
 //!
 //! Gradients accumulate over several backward passes until [`Optimizer::zero_grad`]. With
-//! [`RuleOptimizer::set_grad_scale`] of 1/k, k passes give the mean over k batches.
+//! [`Optimizer::set_grad_scale`] of 1/k, k passes give the mean over k batches.
 
 mod adadelta;
 mod adafactor;
@@ -43,9 +44,9 @@ mod muon;
 mod nadam;
 mod optimizer_core;
 mod options;
+mod param_group;
 mod parameter_list;
 mod radam;
-mod replaceable;
 mod rmsprop;
 mod rprop;
 mod rule;
@@ -77,54 +78,98 @@ crate::exports::exports! {
 }
 pub use average::{Average, AveragedModel, update_bn};
 pub use clip::{ClipGradNormOptions, clip_grad_norm, clip_grad_norm_with, clip_grad_value, grad_norm};
-pub use hyperparameter::Hyperparameter;
+pub use param_group::ParamGroup;
 pub use parameter_list::ParameterList;
 pub use rule::{Momentum, Rule, RuleState, UpdateContext};
-pub use rule_optimizer::RuleOptimizer;
+pub use rule_optimizer::{RuleOptimizer, is_bias_or_norm};
 pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
 
-use crate::delegate::delegate;
 use crate::parameter::Parameter;
 use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_derive::panicking_form;
+use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 use std::sync::Arc;
 
 /// The interface of all optimizers, which schedules, the scaler and training loops use.
 ///
-/// Parameters are in one or several groups, each with its own learning rate (and momentum).
+/// Parameters are in one or several groups, each with its own learning rate (and momentum). An optimizer of your own
+/// has the four required methods; a [`Rule`] is enough for an update of each parameter by one formula.
+///
+/// ```
+/// use pellucid::nn::{Parameter, optim::{Optimizer, ParamGroup}};
+/// use pellucid::{DType, Result, Tensor, no_grad, ops};
+/// use std::sync::Arc;
+///
+/// /// Gradient descent without state: p ← p − η·g.
+/// struct Descent {
+///     parameters: Arc<[Parameter]>,
+///     group: ParamGroup,
+/// }
+///
+/// impl Optimizer for Descent {
+///     fn parameters(&self) -> Arc<[Parameter]> {
+///         self.parameters.clone()
+///     }
+///     fn groups(&self) -> &[ParamGroup] {
+///         std::slice::from_ref(&self.group)
+///     }
+///     fn state(&self) -> Vec<(String, Tensor)> {
+///         vec![("groups.0.lr".to_string(), self.group.lr_tensor().clone())]
+///     }
+///     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
+///         let _off = no_grad();
+///         for p in self.parameters.iter() {
+///             let Some(gradient) = p.grad() else { continue };
+///             let mut change = ops::mul(&gradient, self.group.lr_tensor())?;
+///             if let Some(scale) = scale {
+///                 change = ops::mul(&change, scale)?;
+///             }
+///             if let Some(skip) = skip {
+///                 change = ops::where_(skip, 0.0, &change)?;
+///             }
+///             ops::copy_(p, &ops::sub(p, &change)?)?;
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// let p = Parameter::new(Tensor::from([1.0f32, -1.0]));
+/// let group = ParamGroup::new(0.25, None, DType::F32);
+/// let optimizer = Descent { parameters: Arc::from([p.clone()]), group };
+/// p.square().sum(..).backward();
+/// optimizer.step();
+/// assert_eq!((p.to_vec::<f32>(), optimizer.lr()), (vec![0.5, -0.5], 0.25));
+/// # Ok::<(), pellucid::Error>(())
+/// ```
 pub trait Optimizer: Send + Sync {
     /// Returns the parameters of all groups.
-    fn parameters(&self) -> &[Parameter];
+    fn parameters(&self) -> Arc<[Parameter]>;
 
-    /// Returns the number of groups.
-    fn group_count(&self) -> usize;
-
-    /// Returns the learning rate of a group, with the 0-d tensor of the dtype of its state that kernels read.
-    /// [`Optimizer::set_group_lr`] checks the value that it sets; [`Hyperparameter::set`] does not.
+    /// Returns the groups: handles of their learning rates and momenta.
     ///
-    /// # Panics
-    /// Panics if there is no such group.
-    fn group_lr_hyperparameter(&self, group: usize) -> &Hyperparameter;
-
-    /// Returns the momentum of a group (β₁ for Adam and its variants) as it was set; `None` if the rule has none, or
-    /// was created without.
-    ///
-    /// # Panics
-    /// Panics if there is no such group.
-    fn group_momentum(&self, group: usize) -> Option<f64>;
-
-    /// Sets the momentum of a group in place; replays of a captured step use it.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for a value outside [0, 1),
-    /// or if [`Optimizer::group_momentum`] is `None`.
-    fn try_set_group_momentum(&self, group: usize, momentum: f64) -> Result<()>;
+    /// ```
+    /// use pellucid::nn::{Linear, Module, optim::{Optimizer, Sgd, SgdOptions}};
+    /// let options = SgdOptions { momentum: 0.9, ..Default::default() };
+    /// let optimizer = Sgd::new(Linear::new(4, 2).parameters(), options);
+    /// optimizer.groups()[0].set_momentum(0.8);
+    /// assert_eq!((optimizer.groups().len(), optimizer.groups()[0].momentum()), (1, Some(0.8)));
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    #[doc(alias = "param_groups")]
+    fn groups(&self) -> &[ParamGroup];
 
     /// Returns all state by name: learning rates, step counts, running means. `groups.0.lr` is the learning rate of
     /// the first group. `state.head.weight.mean` is the state `mean` of the parameter `head.weight`; `state.0.mean`
     /// belongs to the first parameter if it has no name.
     fn state(&self) -> Vec<(String, Tensor)>;
+
+    /// Runs one step with gradients multiplied by `scale`, a 0-d tensor. If `skip`, a 0-d boolean tensor, is true,
+    /// nothing changes; the device decides this.
+    ///
+    /// # Errors
+    /// The errors of [`Optimizer::try_step`].
+    fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
 
     /// Adds parameters with these names to an optimizer without parameters. A [recorded](crate::graph) step calls it.
     ///
@@ -137,15 +182,35 @@ pub trait Optimizer: Send + Sync {
         Err(Error::invalid("fill", reason))
     }
 
-    /// Undoes [`Optimizer::fill`]; has no effect on an optimizer that was not filled.
+    /// Removes the parameters that [`Optimizer::fill`] added, with their state. The learning rate and the momentum
+    /// stay.
     fn unfill(&self) {}
 
-    /// Runs one step with gradients multiplied by `scale`, a 0-d tensor. If `skip`, a 0-d boolean tensor, is true,
-    /// nothing changes; the device decides this.
+    /// Multiplies every gradient within the update by a number or a 0-d tensor; 1 is the initial factor. A tensor is
+    /// read in every step, so replayed steps use its new values. A captured step is recorded again after a call.
+    ///
+    /// ```
+    /// use pellucid::Tensor;
+    /// use pellucid::nn::{Parameter, optim::{Optimizer, Sgd, SgdOptions}};
+    /// let p = Parameter::new(Tensor::from([1.0f32]));
+    /// let optimizer = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() });
+    /// // The mean of two passes.
+    /// optimizer.set_grad_scale(0.5.into());
+    /// (&p * 0.25).sum(..).backward();
+    /// (&p * 0.75).sum(..).backward();
+    /// optimizer.step();
+    /// assert_eq!(p.item::<f32>(), 0.5);
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// The errors of [`Optimizer::try_step`].
-    fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
+    /// [`Error::ShapeMismatch`] if a tensor is not 0-d, [`Error::DTypeMismatch`] if its dtype is not a float;
+    /// [`Error::InvalidArgument`] for a number that is not finite, and for an optimizer without such a factor.
+    #[panicking_form]
+    fn try_set_grad_scale(&self, scale: TensorOrScalar<'_>) -> Result<()> {
+        let _ = scale;
+        Err(Error::invalid("set_grad_scale", "this optimizer does not scale its gradients; scale the loss instead"))
+    }
 
     /// Updates every parameter that has a gradient, and its state, in place.
     ///
@@ -170,14 +235,14 @@ pub trait Optimizer: Send + Sync {
     fn try_step_with(&self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64> {
         self.zero_grad();
         let loss = closure().try_item::<f64>()?;
-        check_closure("step_with", self.parameters())?;
+        check_closure("step_with", &self.parameters())?;
         self.try_step()?;
         Ok(loss)
     }
 
     /// Removes the gradient of every parameter.
     fn zero_grad(&self) {
-        for parameter in self.parameters() {
+        for parameter in &*self.parameters() {
             parameter.tensor().zero_grad();
         }
     }
@@ -195,7 +260,7 @@ pub trait Optimizer: Send + Sync {
         }
         let _guard = no_grad();
         let zero = Tensor::from(0.0f32);
-        for parameter in self.parameters() {
+        for parameter in &*self.parameters() {
             if let Some(gradient) = parameter.grad() {
                 ops::copy_(&gradient, &zero)?;
             }
@@ -234,57 +299,22 @@ pub trait Optimizer: Send + Sync {
         Ok(())
     }
 
-    /// Returns the learning rate of the first group as it was set. If the tensor was written since, the result is the
-    /// shortest decimal number that rounds to its value, see [`Hyperparameter`].
+    /// Returns the learning rate of the first group as it was set, see [`ParamGroup::lr`].
     ///
     /// # Panics
-    /// Panics while a step is captured, since values cannot be read then.
+    /// Panics while a step is captured, since values cannot be read then, and if there is no group.
     #[track_caller]
     fn lr(&self) -> f64 {
-        self.group_lr(0)
+        self.groups()[0].lr()
     }
 
-    /// Returns the learning rate of a group; see [`Optimizer::lr`].
-    ///
-    /// # Panics
-    /// Panics if there is no such group, or while a step is captured.
-    #[doc(alias = "param_groups")]
-    #[track_caller]
-    fn group_lr(&self, group: usize) -> f64 {
-        self.group_lr_hyperparameter(group).get()
-    }
-
-    /// Sets the learning rate of all groups in place; replays of a captured step use it. Call it between
-    /// launches: inside a captured step it would be a constant of that step.
+    /// Sets the learning rate of all groups in place, see [`ParamGroup::set_lr`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `lr` is negative or not finite.
+    /// The errors of [`ParamGroup::try_set_lr`].
     #[panicking_form]
     fn try_set_lr(&self, lr: f64) -> Result<()> {
-        (0..self.group_count()).try_for_each(|group| self.try_set_group_lr(group, lr))
-    }
-
-    /// Sets the learning rate of one group; see [`Optimizer::set_lr`].
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if `lr` is negative or not finite, or there is no such group.
-    #[panicking_form]
-    fn try_set_group_lr(&self, group: usize, lr: f64) -> Result<()> {
-        if group >= self.group_count() {
-            let reason = format!("there is no group {group}; the optimizer has {} groups", self.group_count());
-            return Err(Error::invalid("set_lr", reason));
-        }
-        rule::check_lr("set_lr", lr)?;
-        self.group_lr_hyperparameter(group).try_set(lr)
-    }
-
-    /// Sets the momentum of a group.
-    ///
-    /// # Panics
-    /// Panics if [`Optimizer::try_set_group_momentum`] returns an error.
-    #[track_caller]
-    fn set_group_momentum(&self, group: usize, momentum: f64) {
-        unwrap(self.try_set_group_momentum(group, momentum));
+        self.groups().iter().try_for_each(|group| group.try_set_lr(lr))
     }
 
     /// Returns a snapshot of [`Optimizer::state`], from which training resumes exactly.
@@ -301,7 +331,7 @@ pub trait Optimizer: Send + Sync {
     /// # Errors
     /// The errors of [`Optimizer::load_state_dict`].
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-        check_rates(self.group_count(), state)?;
+        check_rates(self.groups().len(), state)?;
         StateLoad::new(&self.state(), state)
     }
 
@@ -341,32 +371,62 @@ fn check_closure(op: &'static str, parameters: &[Parameter]) -> Result<()> {
 fn check_rates(groups: usize, state: &StateDict) -> Result<()> {
     for group in 0..groups {
         if let Some(lr) = state.get(&format!("groups.{group}.lr")).filter(|lr| lr.size() == 1) {
-            rule::check_lr("load_state_dict", lr.try_item::<f64>()?)?;
+            param_group::check_lr("load_state_dict", lr.try_item::<f64>()?)?;
         }
     }
     Ok(())
 }
 
+/// Implements all methods of [`Optimizer`] by those of `$target`, so that no override is lost.
+macro_rules! delegate_optimizer {
+    ($self:ident => $target:expr) => {
+        crate::delegate::delegate! {
+            [$target]
+            fn parameters($self: &Self) -> std::sync::Arc<[Parameter]>;
+            fn groups($self: &Self) -> &[ParamGroup];
+            fn state($self: &Self) -> Vec<(String, Tensor)>;
+            fn try_step_scaled($self: &Self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
+            fn fill($self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
+            fn unfill($self: &Self);
+            fn try_set_grad_scale($self: &Self, scale: TensorOrScalar<'_>) -> Result<()>;
+            #[track_caller]
+            fn set_grad_scale($self: &Self, scale: TensorOrScalar<'_>);
+            fn try_step($self: &Self) -> Result<()>;
+            #[track_caller]
+            fn step($self: &Self);
+            #[track_caller]
+            fn try_step_with($self: &Self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
+            #[track_caller]
+            fn step_with($self: &Self, closure: &mut dyn FnMut() -> Tensor) -> f64;
+            fn zero_grad($self: &Self);
+            fn try_zero_grad_with($self: &Self, set_to_none: bool) -> Result<()>;
+            #[track_caller]
+            fn zero_grad_with($self: &Self, set_to_none: bool);
+            fn try_rebind_grads($self: &Self, gradients: &[Tensor]) -> Result<()>;
+            #[track_caller]
+            fn rebind_grads($self: &Self, gradients: &[Tensor]);
+            #[track_caller]
+            fn lr($self: &Self) -> f64;
+            fn try_set_lr($self: &Self, lr: f64) -> Result<()>;
+            #[track_caller]
+            fn set_lr($self: &Self, lr: f64);
+            fn try_state_dict($self: &Self) -> Result<StateDict>;
+            #[track_caller]
+            fn state_dict($self: &Self) -> StateDict;
+            fn prepare_load($self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;
+            fn load_state_dict($self: &Self, state: &StateDict) -> Result<()>;
+        }
+    };
+}
+use delegate_optimizer;
+
 /// Implements `Optimizer` for pointers.
 macro_rules! pointers {
     ($($(#[$doc:meta])* $pointer:ty;)*) => {$(
         $(#[$doc])*
+        #[deny(clippy::missing_trait_methods)]
         impl<O: Optimizer + ?Sized> Optimizer for $pointer {
-            delegate! {
-                [**self]
-                fn parameters(self: &Self) -> &[Parameter];
-                fn group_count(self: &Self) -> usize;
-                fn group_lr_hyperparameter(self: &Self, group: usize) -> &Hyperparameter;
-                fn group_momentum(self: &Self, group: usize) -> Option<f64>;
-                fn try_set_group_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
-                fn state(self: &Self) -> Vec<(String, Tensor)>;
-                fn fill(self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
-                fn unfill(self: &Self);
-                fn try_step_scaled(self: &Self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
-                #[track_caller]
-                fn try_step_with(self: &Self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
-                fn prepare_load(self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;
-            }
+            delegate_optimizer! { self => **self }
         }
     )*};
 }

@@ -16,6 +16,7 @@ pub type Muon = super::RuleOptimizer<MuonOptions>;
 
 options! {
     /// Options of [`Muon`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     MuonOptions {
         /// The learning rate η.
         lr: f64 = 1e-3 => NONNEGATIVE;

@@ -15,7 +15,6 @@ macro_rules! options {
         }
     ) => {
         $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct $name {
             $(
                 $(#[doc = $doc])+
@@ -99,8 +98,8 @@ macro_rules! rule_methods {
         }
     };
     (@ weight_decay) => {
-        fn without_decay(&self) -> Self {
-            Self { weight_decay: 0.0, ..*self }
+        fn without_decay(&self) -> Option<Self> {
+            Some(Self { weight_decay: 0.0, ..*self })
         }
     };
 }

@@ -15,6 +15,7 @@ pub type RmsProp = super::RuleOptimizer<RmsPropOptions>;
 
 options! {
     /// Options of [`RmsProp`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     RmsPropOptions {
         /// The learning rate η.
         lr: f64 = 1e-2 => NONNEGATIVE;

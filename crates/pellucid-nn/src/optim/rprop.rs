@@ -14,6 +14,7 @@ pub type Rprop = super::RuleOptimizer<RpropOptions>;
 
 options! {
     /// Options of [`Rprop`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     RpropOptions {
         /// The initial Δ.
         lr: f64 = 1e-2 => NONNEGATIVE;

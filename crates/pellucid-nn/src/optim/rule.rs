@@ -2,7 +2,6 @@
 
 use super::step_modifiers::{StepModifiers, with_modifiers};
 use crate::parameter::Buffer;
-use pellucid_tensor::OptionRange;
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula, ops};
 use std::any::Any;
 use std::cell::RefCell;
@@ -108,13 +107,14 @@ pub trait Rule: Any + fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns this rule without weight decay, for parameters that are exempt from it.
+    /// Returns this rule without weight decay, for parameters that are exempt from it; by default `None`, with which
+    /// [`RuleOptimizer::exempting`](super::RuleOptimizer::exempting) fails.
     #[must_use]
-    fn without_decay(&self) -> Self
+    fn without_decay(&self) -> Option<Self>
     where
-        Self: Clone + Sized,
+        Self: Sized,
     {
-        self.clone()
+        None
     }
 
     /// Returns the initial state of a parameter; `like` has its shape and the dtype of the state.
@@ -320,9 +320,4 @@ pub(super) fn zeros(like: &Tensor, names: &[&'static str]) -> Result<RuleState> 
 /// Returns ln β. For β = 0 it returns the smallest finite number, since −∞·0 is NaN and β⁰ must be 1.
 pub(super) fn ln(beta: f64) -> Scalar {
     beta.max(f64::MIN_POSITIVE).ln().into()
-}
-
-/// Returns an error unless the learning rate is finite and at least 0.
-pub(super) fn check_lr(op: &'static str, lr: f64) -> Result<()> {
-    OptionRange::NONNEGATIVE.check(op, "lr", lr, 1e-3)
 }

@@ -1,14 +1,14 @@
 //! [`RuleOptimizer`]: an optimizer from any [`Rule`].
 
-use super::Optimizer;
-use super::hyperparameter::Hyperparameter;
 use super::optimizer_core::OptimizerCore;
+use super::param_group::ParamGroup;
 use super::parameter_list::ParameterList;
 use super::rule::Rule;
-use crate::delegate::delegate;
+use super::{Optimizer, delegate_optimizer};
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad};
 use pellucid_derive::panicking_form;
+use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 use std::any::Any;
 use std::marker::PhantomData;
@@ -73,7 +73,7 @@ impl<R: Rule> RuleOptimizer<R> {
     /// let options = AdamWOptions { lr: 1e-3, ..Default::default() };
     /// let slow = AdamWOptions { lr: 1e-5, ..options };
     /// let optimizer = AdamW::with_groups(vec![(body.parameters(), slow), (head.parameters(), options)]);
-    /// assert_eq!((optimizer.group_count(), optimizer.options(1).lr), (2, 1e-3));
+    /// assert_eq!((optimizer.groups().len(), optimizer.options(1).lr), (2, 1e-3));
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
@@ -91,43 +91,40 @@ impl<R: Rule> RuleOptimizer<R> {
         Ok(RuleOptimizer { core, rule: PhantomData })
     }
 
-    /// Creates an optimizer of parameters, some of which are exempt from weight decay: they are the
-    /// last group, with otherwise equal options. [`biases_and_norms`](RuleOptimizer::biases_and_norms)
-    /// is the usual choice.
+    /// Creates an optimizer of parameters, some of which are exempt from weight decay: they are the last group, with
+    /// otherwise equal options. [`is_bias_or_norm`] is the usual choice.
     ///
     /// ```
-    /// use pellucid::nn::{optim::{AdamW, AdamWOptions, Optimizer}, sequential, Linear, Module, Relu};
+    /// use pellucid::nn::{optim::{AdamW, AdamWOptions, Optimizer, is_bias_or_norm}, sequential, Linear, Module, Relu};
     /// let model = sequential![Linear::new(4, 8), Relu, Linear::new(8, 2)];
-    /// let optimizer = AdamW::exempting(model.named_parameters(), AdamWOptions::default(), AdamW::biases_and_norms);
-    /// assert_eq!(optimizer.group_count(), 2);
+    /// let optimizer = AdamW::exempting(model.named_parameters(), AdamWOptions::default(), is_bias_or_norm);
+    /// assert_eq!(optimizer.groups().len(), 2);
     /// assert_eq!(optimizer.parameters().len(), 4);
     /// # Ok::<(), pellucid::Error>(())
     /// ```
     ///
     /// # Errors
-    /// The errors of [`RuleOptimizer::new`].
+    /// The errors of [`RuleOptimizer::new`]; [`Error::InvalidArgument`] if the rule has no [`Rule::without_decay`].
     #[panicking_form]
     pub fn try_exempting(
         parameters: impl Into<ParameterList>,
         options: R,
         exempt: impl Fn(&str, &Parameter) -> bool,
-    ) -> Result<RuleOptimizer<R>>
-    where
-        R: Clone,
-    {
+    ) -> Result<RuleOptimizer<R>> {
+        let Some(without_decay) = options.without_decay() else {
+            let reason = "the rule has no form without weight decay: create the optimizer with new(), or implement \
+                          Rule::without_decay";
+            return Err(Error::invalid(options.name(), reason));
+        };
         let named = parameters.into().into_named(0);
         let (exempt, others): (Vec<_>, Vec<_>) = named.into_iter().partition(|(name, p)| exempt(name, p));
-        let mut groups = vec![(others, options.clone()), (exempt, options.without_decay())];
-        groups.retain(|(parameters, _)| !parameters.is_empty());
-        if groups.is_empty() {
-            groups.push((Vec::new(), options));
+        let mut groups = vec![(others, options), (exempt, without_decay)];
+        match groups.iter().all(|(parameters, _)| parameters.is_empty()) {
+            // An optimizer without parameters has one group, which can be filled.
+            true => groups.truncate(1),
+            false => groups.retain(|(parameters, _)| !parameters.is_empty()),
         }
         RuleOptimizer::try_with_groups(groups)
-    }
-
-    /// Whether a parameter has at most one axis, as biases and the weights of normalizations do.
-    pub fn biases_and_norms(_: &str, parameter: &Parameter) -> bool {
-        parameter.rank() <= 1
     }
 
     /// Adds a group of parameters with its own options.
@@ -159,17 +156,6 @@ impl<R: Rule> RuleOptimizer<R> {
         self.core.ensure_initialized()
     }
 
-    /// Multiplies every gradient by a 0-d tensor within the update; `None` removes the factor. The tensor is
-    /// read in every step, so replayed steps use its new values.
-    ///
-    /// # Errors
-    /// [`Error::ShapeMismatch`] if it is not 0-d,
-    /// [`Error::DTypeMismatch`] if its dtype is not a float.
-    #[panicking_form]
-    pub fn try_set_grad_scale(&mut self, scale: Option<Tensor>) -> Result<()> {
-        self.core.set_grad_scale(scale)
-    }
-
     /// Returns the options of a group.
     ///
     /// # Panics
@@ -182,50 +168,19 @@ impl<R: Rule> RuleOptimizer<R> {
 
     /// Returns a counter of a parameter's clock, a 0-d tensor: `step` for most rules. `parameter` is the index in
     /// [`Optimizer::parameters`].
-    pub fn clock_tensor(&self, parameter: usize, name: &str) -> Option<&Tensor> {
+    pub fn clock_tensor(&self, parameter: usize, name: &str) -> Option<Tensor> {
         self.core.clock_tensor(parameter, name)
     }
 }
 
-// The core is compiled once for all rules, so no method is inherited from the trait.
+/// Returns true for a parameter of at most one axis, as biases and the weights of normalizations have; see
+/// [`RuleOptimizer::exempting`].
+pub fn is_bias_or_norm(_: &str, parameter: &Parameter) -> bool {
+    parameter.rank() <= 1
+}
+
+// The core is compiled once for all rules.
+#[deny(clippy::missing_trait_methods)]
 impl<R: Rule> Optimizer for RuleOptimizer<R> {
-    delegate! {
-        [self.core]
-        fn parameters(self: &Self) -> &[Parameter];
-        fn group_count(self: &Self) -> usize;
-        #[track_caller]
-        fn group_lr_hyperparameter(self: &Self, group: usize) -> &Hyperparameter;
-        #[track_caller]
-        fn group_momentum(self: &Self, group: usize) -> Option<f64>;
-        fn try_set_group_momentum(self: &Self, group: usize, momentum: f64) -> Result<()>;
-        fn state(self: &Self) -> Vec<(String, Tensor)>;
-        fn fill(self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
-        fn unfill(self: &Self);
-        fn try_step_scaled(self: &Self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
-        fn try_step(self: &Self) -> Result<()>;
-        #[track_caller]
-        fn step(self: &Self);
-        #[track_caller]
-        fn try_step_with(self: &Self, closure: &mut dyn FnMut() -> Tensor) -> Result<f64>;
-        #[track_caller]
-        fn step_with(self: &Self, closure: &mut dyn FnMut() -> Tensor) -> f64;
-        fn zero_grad(self: &Self);
-        #[track_caller]
-        fn zero_grad_with(self: &Self, set_to_none: bool);
-        fn try_rebind_grads(self: &Self, gradients: &[Tensor]) -> Result<()>;
-        #[track_caller]
-        fn lr(self: &Self) -> f64;
-        #[track_caller]
-        fn group_lr(self: &Self, group: usize) -> f64;
-        #[track_caller]
-        fn set_lr(self: &Self, lr: f64);
-        #[track_caller]
-        fn set_group_lr(self: &Self, group: usize, lr: f64);
-        #[track_caller]
-        fn set_group_momentum(self: &Self, group: usize, momentum: f64);
-        #[track_caller]
-        fn state_dict(self: &Self) -> StateDict;
-        fn prepare_load(self: &Self, state: &StateDict) -> Result<StateLoad<'_>>;
-        fn load_state_dict(self: &Self, state: &StateDict) -> Result<()>;
-    }
+    delegate_optimizer! { self => self.core }
 }

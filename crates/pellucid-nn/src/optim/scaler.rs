@@ -4,6 +4,7 @@ use super::clip::{factor_for_gradient, gradients};
 use super::free_buffer::{free_buffer, move_free};
 use super::hyperparameter::Hyperparameter;
 use super::options::options;
+use super::param_group::ParamGroup;
 use super::{Optimizer, Parameter};
 use crate::parameter::Buffer;
 use crate::state::{self, StateDict, StateLoad, Stateful};
@@ -17,6 +18,7 @@ const OP: &str = "grad_scaler";
 
 options! {
     /// Options of [`GradScaler`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     GradScalerOptions {
         /// The initial scale.
         init_scale: f64 = 65536.0 => POSITIVE;
@@ -68,8 +70,8 @@ pub struct GradScaler {
 struct ScalerCalls {
     /// Whether a loss was scaled.
     scaled: bool,
-    /// The optimizers whose gradients were checked by `step` or `unscale`: the learning rates of their first groups.
-    optimizers: Vec<Hyperparameter>,
+    /// The first groups of the optimizers whose gradients were checked by `step` or `unscale`.
+    optimizers: Vec<ParamGroup>,
     /// The recording of the calls, or 0 for eager calls; `None` before the first call.
     recording: Option<u32>,
     /// Whether calls between two updates were in different recordings, or only some of them in a recording. Launches
@@ -93,7 +95,7 @@ impl GradScaler {
     #[panicking_form]
     pub fn try_new(options: GradScalerOptions) -> Result<GradScaler> {
         options.check_ranges(OP)?;
-        let scale = Hyperparameter::try_new(options.init_scale, DType::F32)?;
+        let scale = Hyperparameter::stored_as(options.init_scale, DType::F32, |scale| scale)?;
         let growth_tracker = free_buffer(ops::full((), 0.0, DType::F32)?);
         let found_inf = free_buffer(ops::full((), false, DType::Bool)?);
         Ok(GradScaler { scale, growth_tracker, found_inf, options, calls: Mutex::default() })
@@ -116,7 +118,7 @@ impl GradScaler {
         self.scale.tensor()
     }
 
-    /// Returns the scale; see [`Hyperparameter`] for its rounding.
+    /// Returns the scale; rounded as [`ParamGroup`] describes.
     ///
     /// # Errors
     /// [`Error::ReadInCapture`] while a step is captured, since values cannot be read then.
@@ -135,9 +137,9 @@ impl GradScaler {
     pub fn try_step(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let _guard = no_grad();
         self.check_order("step", optimizer)?;
-        let found = self.find(optimizer.parameters())?;
+        let found = self.find(&optimizer.parameters())?;
         optimizer.try_step_scaled(Some(&ops::reciprocal(self.scale_tensor())?), Some(&found))?;
-        self.note(|calls| calls.optimizers.push(identity(optimizer)));
+        self.note(|calls| calls.optimizers.extend(identity(optimizer)));
         Ok(())
     }
 
@@ -151,12 +153,12 @@ impl GradScaler {
     pub fn try_unscale<'o, O: Optimizer + ?Sized>(&self, optimizer: &'o O) -> Result<Unscaled<'o, O>> {
         let _guard = no_grad();
         self.check_order("unscale", optimizer)?;
-        let found_inf = self.find(optimizer.parameters())?;
+        let found_inf = self.find(&optimizer.parameters())?;
         let inverse = ops::reciprocal(self.scale_tensor())?;
-        for gradient in gradients(optimizer.parameters()) {
+        for gradient in gradients(&optimizer.parameters()) {
             ops::update(formula!(|g, s| g * s), &[&gradient], &[&factor_for_gradient(&inverse, &gradient)?], &[])?;
         }
-        self.note(|calls| calls.optimizers.push(identity(optimizer)));
+        self.note(|calls| calls.optimizers.extend(identity(optimizer)));
         Ok(Unscaled { optimizer, found_inf })
     }
 
@@ -170,10 +172,11 @@ impl GradScaler {
         optimizer: &'o O,
         f: impl FnOnce(Unscaled<'o, O>) -> Result<()>,
     ) -> Result<()> {
-        struct ForgetOnDrop<'a>(&'a GradScaler, Hyperparameter);
+        struct ForgetOnDrop<'a>(&'a GradScaler, Option<ParamGroup>);
         impl Drop for ForgetOnDrop<'_> {
             fn drop(&mut self) {
-                lock(&self.0.calls).optimizers.retain(|optimizer| !optimizer.is_same(&self.1));
+                let Some(forgotten) = &self.1 else { return };
+                lock(&self.0.calls).optimizers.retain(|optimizer| !optimizer.is_same(forgotten));
             }
         }
         let unscaled = self.try_unscale(optimizer)?;
@@ -258,7 +261,7 @@ impl GradScaler {
             );
             return Err(Error::invalid(OP, reason));
         }
-        if calls.optimizers.iter().any(|known| known.is_same(optimizer.group_lr_hyperparameter(0))) {
+        if identity(optimizer).is_some_and(|group| calls.optimizers.iter().any(|known| known.is_same(&group))) {
             let reason = format!(
                 "{method}() was called after step() or unscale() of the same optimizer; call update() once after the \
                  steps of all optimizers, and step() of the result of unscale()"
@@ -306,9 +309,9 @@ impl ScalerCalls {
     }
 }
 
-/// Returns the learning rate of the first group, which identifies an optimizer even behind a box.
-fn identity(optimizer: &(impl Optimizer + ?Sized)) -> Hyperparameter {
-    optimizer.group_lr_hyperparameter(0).clone()
+/// Returns the first group, which identifies an optimizer even behind a box.
+fn identity(optimizer: &(impl Optimizer + ?Sized)) -> Option<ParamGroup> {
+    optimizer.groups().first().cloned()
 }
 
 /// The state of [`GradScaler::state_dict`].

@@ -13,6 +13,7 @@ pub type Sgd = super::RuleOptimizer<SgdOptions>;
 
 options! {
     /// Options of [`Sgd`].
+    #[derive(Clone, Copy, Debug, PartialEq)]
     SgdOptions {
         /// The learning rate η.
         lr: f64 = 0.001 => NONNEGATIVE;

@@ -56,12 +56,7 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, modifier
         Formula::new(formula.name(), &inputs, formula.params(), |inputs, params| {
             let mut own = inputs.to_vec();
             let skip = modifiers.can_skip.then(|| own.pop().expect("the last input must be the mask"));
-            let scale = modifiers.has_scale.then(|| {
-                own.pop().expect(
-                    "the last input before the mask must be the \
-                                                                      scale",
-                )
-            });
+            let scale = modifiers.has_scale.then(|| own.pop().expect("the input before the mask must be the scale"));
             if let Some(dtype) = modifiers.half {
                 let half = own.remove(targets);
                 own[0] = own[0].round_to(dtype).eq(half).select(own[0], half);

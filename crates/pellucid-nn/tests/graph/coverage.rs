@@ -77,7 +77,7 @@ fn half_and_double_precision_models_are_filled() {
         let boxed: Box<dyn Optimizer> = Box::new(adamw(vec![]));
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &boxed);
         trainer.prepare(&Tensor::zeros([BATCH, 6], dtype)).unwrap();
-        assert_eq!((boxed.group_lr_hyperparameter(0).tensor().dtype(), boxed.parameters().len()), (state, 4));
+        assert_eq!((boxed.groups()[0].lr_tensor().dtype(), boxed.parameters().len()), (state, 4));
         let (x, y) = batch(&[BATCH, 6], 1);
         let before = bits(model.state_dict());
         trainer.step(&x.to_dtype(dtype), &y).unwrap();

@@ -47,10 +47,10 @@ fn a_value_that_is_read_is_refused_with_layer_and_line() {
     let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.9);
     let line = line!() + 2;
-    let reading = |logits: &Tensor, _: &Tensor| -> Result<Tensor> {
+    let reading = loss::from_fn(|logits, _| {
         let mean = logits.mean(..).item::<f32>();
         Ok(logits.mean(..) * f64::from(mean))
-    };
+    });
     let y = batch(&[BATCH, 6], 1).1;
     let refused = error(trainer(&model, reading, &optimizer, false).step(&x, &y));
     let Error::ReadInCapture { location, .. } = refused else {
@@ -108,8 +108,8 @@ fn losses_that_do_not_fit_a_step_are_refused() {
     let refused = error(trainer(&model, each, &optimizer, false).step(&x, &y));
     assert!(matches!(&refused, Error::ShapeMismatch { .. }) && refused.to_string().contains("reduce"), "{refused}");
     // The targets of a function are unknown.
-    let function = |logits: &Tensor, y: &Tensor| -> Result<Tensor> { Ok((logits - y).abs().mean(..)) };
-    let refused = error(trainer(&model, function, &optimizer, false).prepare(&x));
+    let function = loss::from_fn(|logits, y| Ok((logits - y).abs().mean(..)));
+    let refused = error(trainer(&model, &function, &optimizer, false).prepare(&x));
     assert!(refused.to_string().contains("with_targets"), "{refused}");
     let told = loss::Loss::with_targets(function, [BATCH, CLASSES], DType::F32);
     let mut trainer = trainer(&model, told, &optimizer, false);

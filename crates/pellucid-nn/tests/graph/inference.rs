@@ -14,7 +14,7 @@ use std::sync::{Arc, RwLock};
 fn eager<X>(model: &impl Model<X>, x: &X, training: bool) -> Tensor {
     let _off = no_grad();
     model.eval();
-    let y = model.run(x).unwrap();
+    let y = model.compute(x).unwrap();
     if training {
         model.train();
     }
@@ -135,7 +135,7 @@ impl Encoder {
 }
 
 impl Model<(Tensor, Tensor)> for Encoder {
-    fn run(&self, (ids, mask): &(Tensor, Tensor)) -> Result<Tensor> {
+    fn compute(&self, (ids, mask): &(Tensor, Tensor)) -> Result<Tensor> {
         let x = self.layers.try_forward_masked(&self.words.try_forward(ids)?, AttentionMasks::padding(mask))?;
         if !self.pools {
             return Ok(x);
@@ -146,8 +146,8 @@ impl Model<(Tensor, Tensor)> for Encoder {
 }
 
 impl Model<BTreeMap<String, Tensor>> for Encoder {
-    fn run(&self, x: &BTreeMap<String, Tensor>) -> Result<Tensor> {
-        Model::run(self, &(x["ids"].clone(), x["mask"].clone()))
+    fn compute(&self, x: &BTreeMap<String, Tensor>) -> Result<Tensor> {
+        Model::compute(self, &(x["ids"].clone(), x["mask"].clone()))
     }
 }
 

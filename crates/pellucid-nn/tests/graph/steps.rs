@@ -278,7 +278,7 @@ fn a_step_runs_eagerly_on_a_device_that_cannot_capture() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, other) = (built(&KINDS[0]), built(&KINDS[0]));
     let (optimizer, hand) = (sgd(&model, 0.1, 0.9), sgd(&other, 0.1, 0.9));
-    let mut trainer = trainer(&model, uncapturable_loss, &optimizer, false);
+    let mut trainer = trainer(&model, loss::from_fn(uncapturable_loss), &optimizer, false);
     for seed in 0..3 {
         let (x, y) = batch(&[BATCH, 6], seed);
         trainer.step(&x, &y).unwrap();
@@ -315,7 +315,7 @@ fn an_eager_step_may_read_values() {
             optim::Sgd::new(optim::ParameterList::default(), optim::SgdOptions { lr: 0.1, ..Default::default() });
         let hand = optim::Sgd::new(other.parameters(), optim::SgdOptions { lr: 0.1, ..Default::default() });
         let options = StepOptions { eager: true, accumulate, ..Default::default() };
-        let mut trainer = GraphTrainer::new(&model, reading_loss, &empty).with_options(options);
+        let mut trainer = GraphTrainer::new(&model, loss::from_fn(reading_loss), &empty).with_options(options);
         trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).unwrap();
         for seed in 0..4 {
             let (x, y) = batch(&[BATCH, 6], seed);
@@ -327,12 +327,12 @@ fn an_eager_step_may_read_values() {
                 hand.step();
                 hand.zero_grad();
             }
-            let expected = in_evaluation_mode(|| reading_loss(&other.forward(&x), &y)).unwrap().item::<f32>();
+            let expected = with_evaluation_mode(|| reading_loss(&other.forward(&x), &y)).unwrap().item::<f32>();
             assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected);
         }
         assert_eq!(bits(model.state_dict()), bits(other.state_dict()));
         // A captured step refuses the model.
-        let mut captured = GraphTrainer::new(&model, reading_loss, &empty);
+        let mut captured = GraphTrainer::new(&model, loss::from_fn(reading_loss), &empty);
         let (x, y) = batch(&[BATCH, 6], 0);
         assert!(captured.step(&x, &y).unwrap_err().to_string().contains("it reads values"));
     }

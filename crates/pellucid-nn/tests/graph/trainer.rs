@@ -212,13 +212,13 @@ fn the_first_step_of_each_dtype_records() {
     assert_eq!(trainer.cache_stats().len, 2);
 }
 
-/// The first step tells a closure's targets, which prepare() cannot know.
+/// The first step states the targets of a function, which prepare() cannot know.
 #[test]
-fn a_closure_is_a_loss() {
+fn a_function_is_a_loss() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let distance = |logits: &Tensor, y: &Tensor| ops::mean(&ops::abs(&ops::sub(logits, y)?)?, ..);
-    let mut trainer = GraphTrainer::new(&model, distance, sgd(&model, 0.1, 0.0));
+    let mut trainer = GraphTrainer::new(&model, loss::from_fn(distance), sgd(&model, 0.1, 0.0));
     assert!(
         trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).err().unwrap().to_string().contains("with_targets")
     );
@@ -332,7 +332,7 @@ fn mixed_precision_with_a_scaled_loss() {
             (by_hand.scale(&value) * (1.0 / accumulate as f64)).backward();
             if (seed + 1) % accumulate == 0 {
                 let unscaled = by_hand.unscale(&hand);
-                clip_grad_norm(hand.parameters(), 1.0).unwrap();
+                clip_grad_norm(&hand.parameters(), 1.0).unwrap();
                 unscaled.step();
                 by_hand.update();
                 hand.zero_grad();
@@ -371,13 +371,13 @@ impl Siamese {
 }
 
 impl Model<(Tensor, Tensor)> for Siamese {
-    fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+    fn compute(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
         self.compare(a, b)
     }
 }
 
 impl Model<BTreeMap<String, Tensor>> for Siamese {
-    fn run(&self, x: &BTreeMap<String, Tensor>) -> Result<Tensor> {
+    fn compute(&self, x: &BTreeMap<String, Tensor>) -> Result<Tensor> {
         self.compare(&x["left"], &x["right"])
     }
 }
@@ -496,7 +496,7 @@ struct Looked {
 }
 
 impl Model<(Tensor, Tensor)> for Looked {
-    fn run(&self, (x, index): &(Tensor, Tensor)) -> Result<Tensor> {
+    fn compute(&self, (x, index): &(Tensor, Tensor)) -> Result<Tensor> {
         let y = self.head.try_forward(&self.norm.try_forward(x)?)?;
         ops::add(&y, &self.table.try_forward(index)?)
     }

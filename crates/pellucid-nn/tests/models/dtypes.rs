@@ -145,8 +145,8 @@ fn a_model_is_converted_in_place() {
     }
     assert!(matches!(model.to_dtype_(DType::I64), Err(Error::DTypeMismatch { .. })));
     // By value, the model is returned, and other handles see the conversion.
-    assert!(matches!(model.clone().with_dtype(DType::I64), Err(Error::DTypeMismatch { .. })));
-    let converted = model.clone().with_dtype(DType::BF16).unwrap();
+    assert!(matches!(model.clone().to_dtype(DType::I64), Err(Error::DTypeMismatch { .. })));
+    let converted = model.clone().to_dtype(DType::BF16).unwrap();
     assert!(converted.parameters().iter().chain(&model.parameters()).all(|p| p.dtype() == DType::BF16));
     let text = error_text(sequential![Linear::lazy(1)].to_dtype_(DType::F64));
     assert!(text.contains("build()"), "{text}");

@@ -7,7 +7,7 @@ use pellucid_nn::optim::schedule::{
 };
 use pellucid_nn::optim::{
     Adafactor, AdafactorOptions, Adam, AdamOptions, Optimizer, Rule, RuleOptimizer, RuleState, Sgd, SgdOptions,
-    UpdateContext,
+    UpdateContext, is_bias_or_norm,
 };
 use pellucid_nn::{Dropout, Parameter, StateDict};
 use pellucid_tensor::{Result, Tensor};
@@ -24,20 +24,9 @@ fn message<T>(result: Result<T>) -> String {
 
 #[test]
 fn a_group_that_does_not_exist_is_an_error() {
-    let missing = "there is no group 9; the optimizer has 1";
-    assert!(message(sgd().try_set_group_momentum(9, 0.5)).contains(missing));
-    let panics: [fn(&Sgd); 5] = [
-        |o| _ = o.group_momentum(9),
-        |o| _ = o.group_lr(9),
-        |o| o.set_group_lr(9, 0.1),
-        |o| o.set_group_momentum(9, 0.1),
-        |o| _ = o.options(9).lr,
-    ];
-    for call in panics {
-        let payload = catch_unwind(|| call(&sgd())).unwrap_err();
-        let text = payload.downcast::<String>().expect("the payload of the panic must be a String");
-        assert!(text.contains(missing), "{text}");
-    }
+    let payload = catch_unwind(|| sgd().options(9).lr).unwrap_err();
+    let text = payload.downcast::<String>().expect("the payload of the panic must be a String");
+    assert!(text.contains("there is no group 9; the optimizer has 1"), "{text}");
 }
 
 /// An error names the option, its value and an example value.
@@ -69,7 +58,7 @@ fn optimizers_and_dropout_check_their_options() {
             "d must be finite and at least 1, got 0.5; for example 1",
         ),
         (message(sgd().try_set_lr(-1.0)), "lr must be finite and not negative, got -1; for example 0.001"),
-        (message(sgd().try_set_group_momentum(0, 1.0)), "momentum must be in [0, 1), got 1; for example 0.9"),
+        (message(sgd().groups()[0].try_set_momentum(1.0)), "momentum must be in [0, 1), got 1; for example 0.9"),
         (message(Dropout::try_new(1.5)), "p must be in [0, 1], got 1.5; for example 0.5"),
     ] {
         assert!(found.contains(expected), "{found}");
@@ -79,18 +68,17 @@ fn optimizers_and_dropout_check_their_options() {
 #[test]
 fn schedules_check_their_options() {
     let refused = |schedule: Box<dyn Schedule>| message(Scheduler::try_new(schedule, &sgd()));
-    let nested = SequentialLr::new(
-        StepLr { step_size: 1, gamma: 0.5 },
-        vec![(2, Box::new(StepLr { step_size: 0, gamma: 0.5 }))],
-    );
+    let nested = SequentialLr::new(StepLr::new(1)).then(2, StepLr::new(0));
+    let descending = SequentialLr::new(StepLr::new(1)).then(2, StepLr::new(1)).then(2, StepLr::new(1));
     let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total_iters: 4 };
-    let cases: [(Box<dyn Schedule>, &str); 20] = [
+    let cases: [(Box<dyn Schedule>, &str); 21] = [
         (Box::new(StepLr { step_size: 0, gamma: 0.1 }), "StepLr: step_size must be at least 1, got 0; for example 30"),
         (
             Box::new(StepLr { step_size: 1, gamma: -1.0 }),
             "gamma must be finite and not negative, got -1; for example 0.1",
         ),
         (Box::new(nested), "step_size must be at least 1"),
+        (Box::new(descending), "each schedule must start at a later epoch"),
         (
             Box::new(ExponentialLr { gamma: f64::NAN }),
             "gamma must be finite and not negative, got NaN; for example 0.9",
@@ -141,7 +129,7 @@ fn schedules_check_their_options() {
 
 #[test]
 fn plateaus_check_their_options() {
-    let refused = |options| message(ReduceLrOnPlateau::try_new(options));
+    let refused = |options| message(ReduceLrOnPlateau::try_new(options, &sgd()));
     let default = ReduceLrOnPlateauOptions::default;
     assert!(refused(ReduceLrOnPlateauOptions { factor: f64::NAN, ..default() }).contains("factor must be in [0, 1)"));
     assert!(refused(ReduceLrOnPlateauOptions { eps: f64::NAN, ..default() }).contains("eps must be finite"));
@@ -210,6 +198,8 @@ fn a_rule_reads_the_states_that_it_has() {
     parameter.sum(..).backward();
     let found = message(optimizer.try_step());
     assert!(found.contains("the rule has 1 states, but its update reads 2"), "{found}");
+    let exempting = RuleOptimizer::try_exempting(vec![parameter], Misread, is_bias_or_norm);
+    assert!(message(exempting).contains("Rule::without_decay"));
     let none: Vec<(Vec<Parameter>, Misread)> = Vec::new();
     assert!(message(RuleOptimizer::try_with_groups(none)).contains("at least one group"));
 }

@@ -5,8 +5,8 @@ use crate::parameters;
 use pellucid_nn::Parameter;
 use pellucid_nn::optim::schedule::{ExponentialLr, OneCycleLr, PerGroup, Schedule, Scheduler};
 use pellucid_nn::optim::{
-    Adam, AdamOptions, AdamW, AdamWOptions, GradScaler, GradScalerOptions, Hyperparameter, Lbfgs, LbfgsOptions,
-    Optimizer, ParameterList, Sgd, SgdOptions,
+    Adam, AdamOptions, AdamW, AdamWOptions, GradScaler, GradScalerOptions, Lbfgs, LbfgsOptions, Optimizer, ParamGroup,
+    ParameterList, Sgd, SgdOptions,
 };
 use pellucid_tensor::{DType, Error, Tensor, capture, lazy, ops};
 
@@ -23,21 +23,18 @@ fn every_optimizer_returns_numbers_as_they_were_set() {
             for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
                 let what = format!("{kind}.{case} {dtype}");
                 let optimizer = make(parameters(kind == "muon", dtype), case);
-                assert_eq!(optimizer.lr(), exact.group_lr_hyperparameter(0).tensor().item::<f64>(), "{what}");
-                assert_eq!(optimizer.group_momentum(0), exact.group_momentum(0), "{what}");
-                assert!(optimizer.group_momentum(0).is_none_or(|m| [0.5, 0.8, 0.9, 0.95].contains(&m)), "{what}");
+                assert_eq!(optimizer.lr(), exact.groups()[0].lr_tensor().item::<f64>(), "{what}");
+                assert_eq!(optimizer.groups()[0].momentum(), exact.groups()[0].momentum(), "{what}");
+                assert!(optimizer.groups()[0].momentum().is_none_or(|m| [0.5, 0.8, 0.9, 0.95].contains(&m)), "{what}");
                 for lr in [0.01, 0.1 / 3.0, 1e-9, 0.0] {
                     optimizer.set_lr(lr);
                     assert_eq!(optimizer.lr(), lr, "{what}");
-                    assert!(
-                        (optimizer.group_lr_hyperparameter(0).tensor().item::<f64>() - lr).abs() <= 1e-7 * lr,
-                        "{what}"
-                    );
+                    assert!((optimizer.groups()[0].lr_tensor().item::<f64>() - lr).abs() <= 1e-7 * lr, "{what}");
                 }
                 for momentum in [0.1, 0.999, 1.0 / 3.0] {
-                    if optimizer.group_momentum(0).is_some() {
-                        optimizer.set_group_momentum(0, momentum);
-                        assert_eq!(optimizer.group_momentum(0), Some(momentum), "{what}");
+                    if optimizer.groups()[0].momentum().is_some() {
+                        optimizer.groups()[0].set_momentum(momentum);
+                        assert_eq!(optimizer.groups()[0].momentum(), Some(momentum), "{what}");
                     }
                 }
             }
@@ -58,11 +55,15 @@ fn a_loaded_number_is_the_shortest_decimal() {
             let saved = make(parameters(kind == "muon", DType::F32), case);
             let loaded = make(parameters(kind == "muon", DType::F32), case);
             saved.set_lr(0.0123);
-            if saved.group_momentum(0).is_some() {
-                saved.set_group_momentum(0, 0.3);
+            if saved.groups()[0].momentum().is_some() {
+                saved.groups()[0].set_momentum(0.3);
             }
             loaded.load_state_dict(&saved.state_dict()).unwrap();
-            assert_eq!((loaded.lr(), loaded.group_momentum(0)), (0.0123, saved.group_momentum(0)), "{kind}.{case}");
+            assert_eq!(
+                (loaded.lr(), loaded.groups()[0].momentum()),
+                (0.0123, saved.groups()[0].momentum()),
+                "{kind}.{case}"
+            );
             saved.set_lr(0.1 / 3.0);
             loaded.load_state_dict(&saved.state_dict()).unwrap();
             assert_eq!(loaded.lr(), 0.033333335, "{kind}.{case}: f32 stores about seven digits");
@@ -93,14 +94,14 @@ fn the_first_step_has_the_current_rate() {
 #[test]
 fn a_write_to_the_tensor_is_read() {
     let optimizer = sgd(0.01);
-    ops::copy_(optimizer.group_lr_hyperparameter(0).tensor(), &Tensor::from(0.07f32)).unwrap();
+    ops::copy_(optimizer.groups()[0].lr_tensor(), &Tensor::from(0.07f32)).unwrap();
     assert_eq!(optimizer.lr(), 0.07);
     // The number that was set before is not returned for another value of the tensor.
-    ops::copy_(optimizer.group_lr_hyperparameter(0).tensor(), &Tensor::from(0.010000001f32)).unwrap();
+    ops::copy_(optimizer.groups()[0].lr_tensor(), &Tensor::from(0.010000001f32)).unwrap();
     assert_eq!(optimizer.lr(), 0.010000001);
-    ops::copy_(optimizer.group_lr_hyperparameter(0).tensor(), &Tensor::from(f32::NAN)).unwrap();
+    ops::copy_(optimizer.groups()[0].lr_tensor(), &Tensor::from(f32::NAN)).unwrap();
     assert!(optimizer.lr().is_nan());
-    ops::copy_(optimizer.group_lr_hyperparameter(0).tensor(), &Tensor::from(f32::INFINITY)).unwrap();
+    ops::copy_(optimizer.groups()[0].lr_tensor(), &Tensor::from(f32::INFINITY)).unwrap();
     assert_eq!(optimizer.lr(), f64::INFINITY);
     lazy(|| optimizer.set_lr(0.03));
     assert_eq!(optimizer.lr(), 0.03);
@@ -110,8 +111,8 @@ fn a_write_to_the_tensor_is_read() {
 fn a_captured_step_changes_the_rate() {
     let optimizer = sgd(0.1);
     let halve = || {
-        let half = optimizer.group_lr_hyperparameter(0).tensor() * 0.5;
-        ops::copy_(optimizer.group_lr_hyperparameter(0).tensor(), &half).unwrap();
+        let half = optimizer.groups()[0].lr_tensor() * 0.5;
+        ops::copy_(optimizer.groups()[0].lr_tensor(), &half).unwrap();
         half
     };
     let mut captured = capture(|_: &[Tensor]| halve(), &[]).unwrap();
@@ -128,7 +129,7 @@ fn a_captured_step_changes_the_rate() {
     // A rate that is set inside a captured step is set by each launch.
     let set = |_: &[Tensor]| {
         optimizer.set_lr(0.3);
-        optimizer.group_lr_hyperparameter(0).tensor() * 1.0
+        optimizer.groups()[0].lr_tensor() * 1.0
     };
     let before = optimizer.lr();
     let mut captured = capture(set, &[]).unwrap();
@@ -145,17 +146,17 @@ fn schedules_set_and_read_exact_rates() {
     let mut scheduler = Scheduler::new(ExponentialLr { gamma: 0.9 }, &adam);
     assert_eq!(scheduler.last_lr(), [0.1, 0.7]);
     for epoch in 1..=30 {
-        scheduler.step(&adam);
+        scheduler.step();
         let expected = [0.1, 0.7].map(|lr| lr * 0.9f64.powf(f64::from(epoch)));
         assert_eq!(scheduler.last_lr(), expected);
-        assert_eq!([adam.lr(), adam.group_lr(1)], expected);
+        assert_eq!([adam.lr(), adam.groups()[1].lr()], expected);
     }
     let schedule = OneCycleLr::new(PerGroup::All(0.3), 10);
     let mut scheduler = Scheduler::new(schedule.clone(), &adam);
     for epoch in 1..10 {
-        scheduler.step(&adam);
-        assert_eq!(adam.group_lr(1), scheduler.last_lr()[1]);
-        assert_eq!(adam.group_momentum(0), schedule.momentum(0, epoch));
+        scheduler.step();
+        assert_eq!(adam.groups()[1].lr(), scheduler.last_lr()[1]);
+        assert_eq!(adam.groups()[0].momentum(), schedule.momentum(0, epoch));
     }
     let other = Adam::new(parameters(false, DType::F32), options);
     assert!(Scheduler::try_resume(schedule, &other, &scheduler.state_dict()).is_err(), "the number of groups differs");
@@ -166,8 +167,8 @@ fn parameters_that_are_added_later_keep_the_rate() {
     let mut optimizer = AdamW::new(ParameterList::default(), AdamWOptions { lr: 0.1 / 3.0, ..Default::default() });
     let named = vec![("w".to_string(), Parameter::new(Tensor::from([1.0f32])))];
     optimizer.fill(named.clone()).unwrap();
-    assert_eq!((optimizer.group_lr_hyperparameter(0).tensor().dtype(), optimizer.lr()), (DType::F32, 0.1 / 3.0));
-    assert_eq!(optimizer.group_momentum(0), Some(0.9));
+    assert_eq!((optimizer.groups()[0].lr_tensor().dtype(), optimizer.lr()), (DType::F32, 0.1 / 3.0));
+    assert_eq!(optimizer.groups()[0].momentum(), Some(0.9));
     optimizer.unfill();
     optimizer.set_lr(0.7 / 3.0);
     optimizer.fill(named).unwrap();
@@ -176,26 +177,31 @@ fn parameters_that_are_added_later_keep_the_rate() {
     assert_eq!(optimizer.lr(), 0.7 / 3.0);
 }
 
-/// A schedule recognizes an optimizer that receives its parameters later, whose rates are then stored in `f32`.
+/// A schedule continues with the parameters that an optimizer receives later, whose rates are then stored in `f32`.
 #[test]
 fn a_schedule_of_an_empty_optimizer_continues_with_its_parameters() {
     let optimizer = AdamW::new(ParameterList::default(), AdamWOptions { lr: 0.5, ..Default::default() });
     let mut scheduler = Scheduler::new(ExponentialLr { gamma: 0.5 }, &optimizer);
-    let named = vec![("w".to_string(), Parameter::new(Tensor::from([1.0f32])))];
+    let p = Parameter::new(Tensor::from([1.0f32]));
     for rate in [0.25, 0.125] {
-        optimizer.fill(named.clone()).unwrap();
-        scheduler.step(&optimizer);
-        assert_eq!((optimizer.lr(), optimizer.group_lr_hyperparameter(0).tensor().dtype()), (rate, DType::F32));
-        // Without the parameters, the optimizer has its earlier rate.
+        optimizer.fill(vec![("w".to_string(), p.clone())]).unwrap();
+        scheduler.step();
+        assert_eq!((optimizer.lr(), optimizer.groups()[0].lr_tensor().dtype()), (rate, DType::F32));
+        // The step reads the rate of the schedule: Adam's first step changes a parameter by the rate.
+        let before: f64 = p.item();
+        p.set_grad(Some(Tensor::from([1.0f32])));
+        optimizer.step();
+        let expected = before * (1.0 - 0.01 * rate) - rate;
+        assert!((p.item::<f64>() - expected).abs() < 1e-6, "{} for {expected}", p.item::<f64>());
         optimizer.unfill();
-        assert_eq!(optimizer.lr(), 0.5);
+        assert_eq!((optimizer.parameters().len(), optimizer.lr()), (0, rate));
     }
 }
 
 #[test]
-fn a_hyperparameter_is_stored_in_single_or_double_precision() {
+fn a_rate_is_stored_in_single_or_double_precision() {
     for dtype in [DType::F16, DType::BF16, DType::I64] {
-        assert!(matches!(Hyperparameter::try_new(0.1, dtype), Err(Error::DTypeMismatch { .. })), "{dtype}");
+        assert!(matches!(ParamGroup::try_new(0.1, None, dtype), Err(Error::DTypeMismatch { .. })), "{dtype}");
     }
 }
 

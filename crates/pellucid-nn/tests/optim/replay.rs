@@ -12,7 +12,7 @@ use pellucid_tensor::{DType, Tensor, capture};
 const STEPS: usize = 20;
 
 fn schedule(optimizer: &dyn Optimizer) -> Box<dyn Schedule> {
-    match optimizer.group_momentum(0) {
+    match optimizer.groups()[0].momentum() {
         Some(_) => Box::new(OneCycleLr::new(PerGroup::All(0.1), STEPS)),
         None => Box::new(ExponentialLr { gamma: 0.9 }),
     }
@@ -25,7 +25,8 @@ fn run_steps(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bo
     let mut scheduler = Scheduler::new(schedule(&*optimizer), &*optimizer);
     let step = |x: &Tensor| {
         optimizer.zero_grad();
-        let own = optimizer.parameters().iter().map(|p| (p.to_dtype(DType::F32) * x).sin().sum(..));
+        let parameters = optimizer.parameters();
+        let own = parameters.iter().map(|p| (p.to_dtype(DType::F32) * x).sin().sum(..));
         let loss = own.reduce(|a, b| a + b).unwrap();
         loss.backward();
         optimizer.step();
@@ -38,15 +39,16 @@ fn run_steps(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bo
         for x in &inputs {
             captured.launch(&[x]).unwrap();
             drop(Tensor::full([64, 3], 1e30, DType::F32));
-            scheduler.step(&*optimizer);
+            scheduler.step();
         }
     } else {
         for x in &inputs {
             step(x);
-            scheduler.step(&*optimizer);
+            scheduler.step();
         }
     }
-    let parameters = optimizer.parameters().iter().map(|p| p.to_bytes());
+    let parameters = optimizer.parameters();
+    let parameters = parameters.iter().map(|p| p.to_bytes());
     let state = optimizer.state_dict().into_iter().chain(average.state_dict());
     parameters.chain(state.map(|(_, t)| t.to_bytes())).collect()
 }
@@ -144,10 +146,10 @@ fn idle_clocks_do_not_advance_in_launches() {
 fn launches_use_rebound_gradients_and_new_scales() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let p = Parameter::new(Tensor::from([1.0f64, 2.0]));
-    let mut sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() });
+    let sgd = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() });
     let (buffer, scale) = (Tensor::zeros([2], DType::F64), Tensor::from(0.5f64));
     sgd.rebind_grads(std::slice::from_ref(&buffer));
-    sgd.set_grad_scale(Some(scale.clone()));
+    sgd.set_grad_scale((&scale).into());
     let step = |inputs: &[Tensor]| {
         sgd.zero_grad_with(false);
         (p.tensor() * &inputs[0]).sum(..).backward();
@@ -161,6 +163,23 @@ fn launches_use_rebound_gradients_and_new_scales() {
     captured.launch(&[&x]).unwrap();
     captured.launch(&[&x]).unwrap();
     assert_eq!((p.to_vec::<f64>(), buffer.to_vec::<f64>()), (vec![2.5, 2.75], vec![1.0, 0.5]));
+}
+
+/// A scale is set through the trait, and a step that was recorded before uses it.
+#[test]
+fn a_recorded_step_uses_a_scale_that_is_set_later() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let model = Linear::new(2, 1);
+    let sgd: Box<dyn Optimizer> = Box::new(Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }));
+    let mut trainer = GraphTrainer::new(&model, MseLoss::default(), sgd);
+    let (x, y) = (Tensor::ones([4, 2], DType::F32), Tensor::ones([4, 1], DType::F32));
+    let mut change = |scale: f64| {
+        trainer.optimizer().set_grad_scale(scale.into());
+        let before = model.weight.to_vec::<f32>();
+        trainer.step(&x, &y).unwrap();
+        model.weight.to_vec::<f32>() != before
+    };
+    assert_eq!([1.0, 0.0, 0.5].map(&mut change), [true, false, true]);
 }
 
 /// The number of evaluations in a step of L-BFGS depends on values, but the loss with its gradients can be a captured

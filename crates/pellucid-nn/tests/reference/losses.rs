@@ -328,7 +328,7 @@ fn the_gradient_equals_autograds_bit_for_bit() {
         (&CrossEntropyLoss { label_smoothing: 0.1, ..Default::default() }, &classes),
         (&MseLoss { reduction: Reduction::Sum }, &truth),
         (&BceWithLogitsLoss { reduction: Reduction::None, ..Default::default() }, &truth),
-        (&|x: &Tensor, y: &Tensor| -> Result<Tensor> { Ok((x - y).abs().mean(..)) }, &truth),
+        (&loss::from_fn(|x, y| Ok((x - y).abs().mean(..))), &truth),
     ];
     for (loss, y) in losses {
         logits.zero_grad();
@@ -505,9 +505,7 @@ fn sums_and_means_are_distinguished_at_any_magnitude() {
         for batch in [1, 2, 64] {
             let model = Linear::new(4, 3);
             let (x, y) = (Tensor::randn([batch, 4], DType::F32), Tensor::randn([batch, 3], DType::F32));
-            let scaled = |reduction| {
-                move |x: &Tensor, y: &Tensor| -> Result<Tensor> { Ok(MseLoss { reduction }.try_forward(x, y)? * scale) }
-            };
+            let scaled = |reduction| loss::from_fn(move |x, y| Ok(MseLoss { reduction }.try_forward(x, y)? * scale));
             let found = |reduction| infer_grad_scale(&scaled(reduction), &model, &x, &y).unwrap();
             assert_eq!(found(Reduction::Mean), (1.0, GradKind::Mean), "loss scale {scale}, batch size {batch}");
             assert_eq!(
@@ -557,7 +555,7 @@ fn infer_grad_scale_changes_nothing_and_reports_undetermined_scales() {
 
     let linear = Linear::new(2, 2);
     let (x, y) = (Tensor::randn([3, 2], DType::F32), Tensor::zeros([3, 2], DType::F32));
-    let strange = |x: &Tensor, y: &Tensor| -> Result<Tensor> { Ok((x - y).square().sum(..) * x.shape()[0] as f64) };
+    let strange = loss::from_fn(|x, y| Ok((x - y).square().sum(..) * x.shape()[0] as f64));
     let error = infer_grad_scale(&strange, &linear, &x, &y).unwrap_err();
     assert!(error.to_string().contains("neither a sum nor a mean"), "{error}");
     init::zeros_(&linear.weight);

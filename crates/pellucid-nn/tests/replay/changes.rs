@@ -38,20 +38,20 @@ fn the_learning_rate() {
     };
     let g = Tensor::from([1.0f64, 2.0]);
     let mut step = capture(step, &[&g]).unwrap();
-    let mut plateau =
-        ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions { patience: 0, factor: 0.5, ..Default::default() });
+    let options = ReduceLrOnPlateauOptions { patience: 0, factor: 0.5, ..Default::default() };
+    let mut plateau = ReduceLrOnPlateau::new(options, &sgd);
     let values = |p: &Parameter| p.to_vec::<f64>();
     step.launch(&[&g]).unwrap();
     assert_eq!((values(&p), values(&q)), (vec![0.5, 1.0], vec![-0.25, -0.5]));
-    sgd.set_group_lr(1, 1.0);
+    sgd.groups()[1].set_lr(1.0);
     step.launch(&[&g]).unwrap();
     assert_eq!((values(&p), values(&q)), (vec![0.0, 0.0], vec![-1.25, -2.5]));
     sgd.set_lr(0.0);
     step.launch(&[&g]).unwrap();
     assert_eq!((values(&p), values(&q)), (vec![0.0, 0.0], vec![-1.25, -2.5]));
     sgd.set_lr(1.0);
-    plateau.step(1.0, &sgd);
-    plateau.step(1.0, &sgd);
+    plateau.step(1.0);
+    plateau.step(1.0);
     step.launch(&[&g]).unwrap();
     assert_eq!((values(&p), values(&q)), (vec![-0.5, -1.0], vec![-1.75, -3.5]));
 }
@@ -65,7 +65,7 @@ fn the_momentum() {
     let g = Tensor::from([1.0f64, -2.0]);
     let mut launch = || step.launch(&[&g]).unwrap().to_vec::<f64>(0);
     assert_eq!((launch(), launch()), (vec![-1.0, 2.0], vec![-2.5, 5.0]));
-    sgd.set_group_momentum(0, 0.0);
+    sgd.groups()[0].set_momentum(0.0);
     assert_eq!(launch(), [-3.5, 7.0]);
 }
 
@@ -127,7 +127,7 @@ fn the_clipping_factor() {
     let step = |inputs: &[Tensor]| {
         sgd.zero_grad();
         (p.tensor() * &inputs[0]).sum(..).backward();
-        let norm = clip_grad_norm(sgd.parameters(), 1.0).unwrap();
+        let norm = clip_grad_norm(&sgd.parameters(), 1.0).unwrap();
         let clipped = p.grad().unwrap();
         sgd.zero_grad();
         [norm, clipped]

@@ -90,6 +90,6 @@ fn layers_that_do_not_fit_are_refused() {
     assert!(matches!(fuse_conv_bn(&conv, &BatchNorm2d::new(3)), Err(Error::ShapeMismatch { .. })));
     let plain = BatchNorm2d::new(4).running_statistics(false);
     assert!(matches!(fuse_conv_bn(&conv, &plain), Err(Error::InvalidArgument { .. })));
-    let wide = BatchNorm2d::new(4).with_dtype(DType::F64).unwrap();
+    let wide = BatchNorm2d::new(4).to_dtype(DType::F64).unwrap();
     assert!(matches!(fuse_conv_bn(&conv, &wide), Err(Error::DTypeMismatch { .. })));
 }

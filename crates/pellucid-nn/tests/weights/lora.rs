@@ -252,7 +252,7 @@ fn refused_options_are_errors() {
     let layer = Lora::new(Linear::new(2, 3), 1);
     let error = layer.try_forward(&Tensor::zeros([1, 4], DType::F32)).unwrap_err();
     assert!(matches!(error.root(), Error::ShapeMismatch { .. }), "{error}");
-    let half = Lora::new(Linear::new(2, 3).with_dtype(DType::BF16).unwrap(), 1);
+    let half = Lora::new(Linear::new(2, 3).to_dtype(DType::BF16).unwrap(), 1);
     assert_eq!(half.lora_a.dtype(), DType::BF16);
     assert_eq!(ops::neg(&half.delta_weight()).unwrap().dtype(), DType::BF16);
 }

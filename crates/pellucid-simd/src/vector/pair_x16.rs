@@ -104,7 +104,7 @@ unsafe impl Vector for BF16PairX16 {
     }
 
     #[inline(always)]
-    unsafe fn transpose(from: *const BF16Pair, from_row: isize, to: *mut BF16Pair, to_row: usize) {
+    unsafe fn transpose(from: *const BF16Pair, from_row: isize, to: *mut BF16Pair, to_row: isize) {
         // SAFETY: both methods have the same contract, because the two scalars have the same size and alignment.
         unsafe { F32x16::transpose(from.cast(), from_row, to.cast(), to_row) }
     }

@@ -86,7 +86,7 @@ impl FitControl {
 /// let (x, y) = (Tensor::randn([32, 3], DType::F32), Tensor::zeros([32, 1], DType::F32));
 /// let model = Linear::new(3, 1);
 /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
-/// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(100).quiet().callback(
+/// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(100).quiet(true).callback(
 ///     |event: &TrainingEvent<'_>, control: &mut FitControl| {
 ///         if let TrainingEvent::EpochEnded { scores, .. } = event
 ///             && scores["train_loss"] < 0.5

@@ -82,7 +82,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// let mut batches = Batches::new(&[&x, &x.sum(1).unsqueeze(1)], 16).shuffled(0);
     /// let model = Linear::new(4, 1);
     /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.01, ..Default::default() });
-    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(3).quiet();
+    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(3).quiet(true);
     /// let curve = trainer.find_lr(&mut batches, FindLrOptions { first: 1e-5, ..Default::default() })?;
     /// let rate = curve.steepest().unwrap();
     /// assert!((1e-3..1.0).contains(&rate), "{curve}");

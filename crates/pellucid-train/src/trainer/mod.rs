@@ -45,7 +45,6 @@ pub use loader::{EpochBatchIter, EpochLoader, IntoBatch};
 pub use scores::Scores;
 pub use supervised::Supervised;
 pub use task::{BatchScores, NamedScalars, TrainingTask};
-pub use validation::EarlyStopping;
 
 use crate::log::{History, Logger};
 use crate::metrics::{Goal, Metric};
@@ -55,10 +54,10 @@ use loader::EntireEpoch;
 use pellucid_derive::panicking_form;
 use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
-use pellucid_nn::optim::schedule::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule};
+use pellucid_nn::optim::schedule::{ReduceLrOnPlateauOptions, Schedule};
 use pellucid_nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer};
 use pellucid_nn::{Layer, Parameter, Stateful};
-use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, ops, unwrap};
 use schedules::{RunSchedule, ScheduleUnit};
 use std::path::Path;
 use std::sync::Arc;
@@ -150,7 +149,7 @@ where
     /// struct Bilinear(Linear, Linear);
     ///
     /// impl Model<(Tensor, Tensor)> for Bilinear {
-    ///     fn run(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
+    ///     fn compute(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
     ///         ops::mul(&self.0.try_forward(a)?, &self.1.try_forward(b)?)
     ///     }
     /// }
@@ -158,7 +157,7 @@ where
     /// let model = Bilinear(Linear::new(2, 1), Linear::new(3, 1));
     /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
     /// let tensors = [2, 3, 1].map(|n| Tensor::randn([16, n], DType::F32));
-    /// let mut trainer = Trainer::with_inputs(model, MseLoss::default(), sgd).epochs(1).quiet();
+    /// let mut trainer = Trainer::with_inputs(model, MseLoss::default(), sgd).epochs(1).quiet(true);
     /// trainer.fit(&mut Batches::<3>::new(&tensors, 4), None)?;
     /// # Ok::<(), Error>(())
     /// ```
@@ -184,13 +183,23 @@ where
     }
 
     /// Scales the gradients before each update so that their norm, over all parameters, is at most `max_norm`.
-    pub fn clip_grad_norm(self, max_norm: f64) -> Self {
-        self.with_settings(|settings| settings.max_norm = Some(max_norm))
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `max_norm` is not above 0.
+    #[panicking_form]
+    pub fn try_clip_grad_norm(self, max_norm: f64) -> Result<Self> {
+        OptionRange::ABOVE_ZERO.check("clip_grad_norm", "max_norm", max_norm, 1.0)?;
+        Ok(self.with_settings(|settings| settings.max_norm = Some(max_norm)))
     }
 
     /// Clamps the elements of gradients before each update to \[−`max_value`, `max_value`\].
-    pub fn clip_grad_value(self, max_value: f64) -> Self {
-        self.with_settings(|settings| settings.max_value = Some(max_value))
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `max_value` is not above 0.
+    #[panicking_form]
+    pub fn try_clip_grad_value(self, max_value: f64) -> Result<Self> {
+        OptionRange::ABOVE_ZERO.check("clip_grad_value", "max_value", max_value, 1.0)?;
+        Ok(self.with_settings(|settings| settings.max_value = Some(max_value)))
     }
 
     /// Sets a function that changes the gradients before each update. It runs before clipping.
@@ -222,9 +231,9 @@ where
         self.with_settings(|settings| settings.allow_untrained_parameters = true)
     }
 
-    /// Runs all steps eagerly, operation by operation, for example to debug a model.
-    pub fn eager(self) -> Self {
-        self.with_settings(|settings| settings.is_eager = true)
+    /// Sets whether all steps run eagerly, operation by operation, for example to debug a model; default false.
+    pub fn eager(self, eager: bool) -> Self {
+        self.with_settings(|settings| settings.is_eager = eager)
     }
 
     /// Computes an exponential moving average of the weights with this decay. The validations of [`fit`](Trainer::fit)
@@ -330,7 +339,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// let mut batches = Batches::new(&[&x, &x.sum(1).gt(0.0).to_dtype(DType::I64)], 16);
     /// let model = Linear::new(2, 2);
     /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 1.0, ..Default::default() });
-    /// let mut trainer = Trainer::new(model, CrossEntropyLoss::default(), sgd).epochs(20).quiet();
+    /// let mut trainer = Trainer::new(model, CrossEntropyLoss::default(), sgd).epochs(20).quiet(true);
     /// trainer = trainer.metric(Accuracy::new());
     /// trainer.fit(&mut batches.clone(), Some(&mut batches))?;
     /// assert!(trainer.history().last("validation_accuracy").unwrap() > 0.9);
@@ -366,7 +375,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// let (x, y) = (Tensor::randn([32, 3], DType::F32), Tensor::zeros([32, 1], DType::F32));
     /// let model = Linear::new(3, 1);
     /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
-    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(2).quiet();
+    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(2).quiet(true);
     /// trainer = trainer.checkpoints(&folder).resume_if_exists(&folder).log_every(1);
     /// let file = folder.join("log.csv");
     /// trainer = trainer.logger_from(move |step| CsvLogger::resume(file, step));
@@ -418,6 +427,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// improved ([`ReduceLrOnPlateau`]). The direction of the monitored value replaces the option `mode`. The state of
     /// the run contains the state of the schedule.
     ///
+    /// [`ReduceLrOnPlateau`]: pellucid_nn::optim::schedule::ReduceLrOnPlateau
+    ///
     /// ```
     /// use pellucid::nn::optim::schedule::ReduceLrOnPlateauOptions;
     /// use pellucid::prelude::*;
@@ -425,7 +436,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// let (x, y) = (Tensor::randn([32, 3], DType::F32), Tensor::randn([32, 1], DType::F32));
     /// let model = Linear::new(3, 1);
     /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.5, ..Default::default() });
-    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(40).quiet();
+    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(40).quiet(true);
     /// trainer = trainer.reduce_lr_on_plateau(ReduceLrOnPlateauOptions { patience: 2, ..Default::default() });
     /// let history = trainer.fit(&mut Batches::new(&[&x, &y], 8), None)?;
     /// assert!(history.last("lr").unwrap() < 0.5);
@@ -451,7 +462,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
 
     fn with_plateau(self, optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> Result<Self> {
         // Only checks the options. The schedule is created when the direction of the value is known.
-        ReduceLrOnPlateau::try_new(options.clone())?;
+        options.check()?;
         Ok(self.with_schedule(RunSchedule::from_plateau(optimizer, options)))
     }
 
@@ -515,9 +526,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Disables output on standard error.
-    pub fn quiet(mut self) -> Self {
-        self.run.is_quiet = true;
+    /// Sets whether the run writes nothing to standard error; default false.
+    pub fn quiet(mut self, quiet: bool) -> Self {
+        self.run.is_quiet = quiet;
         self
     }
 

@@ -288,8 +288,7 @@ impl RunCore<'_> {
             push_rates(parts, &mut rates);
         }
         // The schedules advance with the number of steps, also if a logger or a callback fails.
-        let optimizers = parts.optimizers();
-        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step, &optimizers))?;
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step))?;
         let weight = parts.batch_weight()?;
         let values = meter.add(&mut self.state.0.borrow_mut(), &scalars, (&weight, samples), is_logged)?;
         if let Some((_, loss)) = values.first() {
@@ -345,9 +344,8 @@ impl RunCore<'_> {
             progress.weight = 0.0;
         }
         // The schedules advance with the number of epochs, also if a logger or a callback fails.
-        let optimizers = parts.optimizers();
-        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch, &optimizers))?;
-        self.schedules.iter_mut().try_for_each(|schedule| schedule.measure(improvement.value, &optimizers))?;
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch))?;
+        self.schedules.iter_mut().try_for_each(|schedule| schedule.measure(improvement.value))?;
         self.log_epoch(scores)?;
         let (epoch, step) = (self.epoch(), self.step());
         tracing::info!(epoch, step, %scores, "completed an epoch");

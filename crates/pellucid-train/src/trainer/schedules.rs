@@ -56,7 +56,7 @@ impl<'f> RunSchedule<'f> {
                     Goal::Maximize => PlateauMode::Max,
                 };
                 let options = ReduceLrOnPlateauOptions { mode, ..options.clone() };
-                self.rule = RateRule::Plateau(ReduceLrOnPlateau::try_new(options)?);
+                self.rule = RateRule::Plateau(ReduceLrOnPlateau::try_new(options, optimizer)?);
             }
             RateRule::Timed(..) | RateRule::Plateau(_) => {}
         }
@@ -64,19 +64,17 @@ impl<'f> RunSchedule<'f> {
     }
 
     /// Advances the schedule after a step or an epoch.
-    pub(super) fn advance(&mut self, unit: ScheduleUnit, optimizers: &[(&'static str, &dyn Optimizer)]) -> Result<()> {
+    pub(super) fn advance(&mut self, unit: ScheduleUnit) -> Result<()> {
         match &mut self.rule {
-            RateRule::Timed(other_name, scheduler) if *other_name == unit => {
-                scheduler.try_step(find(optimizers, self.optimizer.as_deref())?)
-            }
+            RateRule::Timed(own, scheduler) if *own == unit => scheduler.try_step(),
             _ => Ok(()),
         }
     }
 
     /// Adds the monitored value of an epoch.
-    pub(super) fn measure(&mut self, value: f64, optimizers: &[(&'static str, &dyn Optimizer)]) -> Result<()> {
+    pub(super) fn measure(&mut self, value: f64) -> Result<()> {
         match &mut self.rule {
-            RateRule::Plateau(plateau) => plateau.try_step(value, find(optimizers, self.optimizer.as_deref())?),
+            RateRule::Plateau(plateau) => plateau.try_step(value),
             _ => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use pellucid_nn::loss::{BatchWeight, Loss};
 use pellucid_nn::optim::{
     AveragedModel, ClipGradNormOptions, GradScaler, Optimizer, clip_grad_norm_with, clip_grad_value,
 };
-use pellucid_nn::{Checkpoint, Parameter, StateDict, hook, in_evaluation_mode, is_in_evaluation_mode};
+use pellucid_nn::{Checkpoint, Parameter, StateDict, hook, with_evaluation_mode};
 use pellucid_tensor::{Autocast, DType, Error, Generator, Result, Tensor, autocast, no_grad, ops};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -149,7 +149,7 @@ impl<'f> SupervisedState<'f> {
     /// Evaluates a batch eagerly.
     fn evaluate(&self, step: &dyn SupervisedStep<'f>, y: &Tensor) -> Result<BatchScores> {
         let (_off, _precision) = (no_grad(), self.settings.precision());
-        let (output, loss) = in_evaluation_mode(|| step.evaluate())?;
+        let (output, loss) = with_evaluation_mode(|| step.evaluate())?;
         Ok(BatchScores { losses: vec![("loss", loss)], predictions: Some((output, y.clone())) })
     }
 
@@ -241,7 +241,7 @@ where
 
     fn evaluate(&self) -> Result<(Tensor, Tensor)> {
         let (x, y) = self.batch()?;
-        let output = self.trainer.model().run(x)?;
+        let output = self.trainer.model().compute(x)?;
         let loss = self.loss.try_forward(&output, y)?;
         Ok((output, loss))
     }
@@ -317,7 +317,7 @@ where
     /// The errors of the model.
     pub fn predict(&self, x: &X) -> Result<Tensor> {
         let (_off, _precision) = (no_grad(), self.state.settings.precision());
-        in_evaluation_mode(|| self.model().run(x))
+        with_evaluation_mode(|| self.model().compute(x))
     }
 
     /// Calls `f` with the state and the parts of a step.
@@ -344,7 +344,7 @@ where
 
     fn begin_fit(&mut self) -> Result<()> {
         // Modules in evaluation mode, such as frozen normalizations, remain in evaluation mode.
-        if is_in_evaluation_mode(self.model()) {
+        if self.model().is_eval() {
             self.model().train();
         }
         Ok(())
@@ -419,7 +419,7 @@ where
             observe: &|name, observe| hook::on_call(model, name, observe).ok(),
             output: &|| {
                 let _precision = self.state.settings.precision();
-                model.run(x)
+                model.compute(x)
             },
             loss: &|output| self.loss.unchecked().try_forward(output, y),
         };

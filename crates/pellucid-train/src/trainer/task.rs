@@ -70,7 +70,7 @@ pub type NamedScalars = Vec<(&'static str, Tensor)>;
 /// }
 ///
 /// let mut points = Batches::new(&[&Tensor::randn([64, 3], DType::F32)], 16).shuffled(0);
-/// let mut trainer = Trainer::from_task(Gan::new()).epochs(2).quiet();
+/// let mut trainer = Trainer::from_task(Gan::new()).epochs(2).quiet(true);
 /// let history = trainer.fit(&mut points, None)?;
 /// assert_eq!(history.column("train_generator_loss").unwrap().len(), 2);
 /// # Ok::<(), Error>(())

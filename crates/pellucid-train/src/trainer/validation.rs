@@ -7,26 +7,10 @@ use super::scores::Scores;
 use super::signals::TerminationSignals;
 use super::state::RunProgress;
 use crate::metrics::Goal;
-use pellucid_nn::optim::Optimizer;
+use pellucid_nn::optim::ParamGroup;
 use pellucid_tensor::{DType, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
-
-/// Options of early stopping: a run ends after `patience` epochs in which the monitored value has not improved by more
-/// than `min_delta`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct EarlyStopping {
-    /// The number of epochs without improvement after which the run ends. Default: 3.
-    pub patience: usize,
-    /// The smallest change that counts as an improvement. Default: 0.
-    pub min_delta: f64,
-}
-
-impl Default for EarlyStopping {
-    fn default() -> EarlyStopping {
-        EarlyStopping { patience: 3, min_delta: 0.0 }
-    }
-}
 
 /// How the monitored value of an epoch compares with earlier epochs.
 #[derive(Clone, Copy)]
@@ -184,8 +168,8 @@ fn means(progress: &RunProgress, prefix: &str) -> Scores {
 
 /// Returns the learning rate of a group. A checkpoint stores it in `f32`. The result is the shortest decimal number
 /// that rounds to this `f32`, so it is equal in a resumed run.
-fn rate(optimizer: &dyn Optimizer, group: usize) -> f64 {
-    let rate = optimizer.group_lr(group);
+fn rate(group: &ParamGroup) -> f64 {
+    let rate = group.lr();
     (rate as f32).to_string().parse().unwrap_or(rate)
 }
 
@@ -194,14 +178,14 @@ fn rate(optimizer: &dyn Optimizer, group: usize) -> f64 {
 /// device other than the CPU are not read.
 pub(super) fn store_rates(parts: &dyn RunParts, waits: bool) -> Result<()> {
     for (_, optimizer) in parts.optimizers() {
-        for group in 0..optimizer.group_count() {
-            let tensor = optimizer.group_lr_hyperparameter(group).tensor();
+        for group in optimizer.groups() {
+            let tensor = group.lr_tensor();
             if tensor.dtype() != DType::F32 || !waits && !tensor.device().is_cpu() {
                 continue;
             }
-            let stored = rate(optimizer, group);
-            if stored != optimizer.group_lr(group) {
-                optimizer.try_set_group_lr(group, stored)?;
+            let stored = rate(group);
+            if stored != group.lr() {
+                group.try_set_lr(stored)?;
             }
         }
     }
@@ -214,8 +198,9 @@ pub(super) fn push_rates(parts: &dyn RunParts, scores: &mut Scores) {
     let optimizers = parts.optimizers();
     for (name, optimizer) in &optimizers {
         let prefix = if optimizers.len() == 1 { "lr".to_string() } else { format!("lr_{name}") };
-        scores.push(prefix.clone(), rate(*optimizer, 0));
-        (1..optimizer.group_count())
-            .for_each(|group| scores.push(format!("{prefix}_{group}"), rate(*optimizer, group)));
+        for (index, group) in optimizer.groups().iter().enumerate() {
+            let name = if index == 0 { prefix.clone() } else { format!("{prefix}_{index}") };
+            scores.push(name, rate(group));
+        }
     }
 }

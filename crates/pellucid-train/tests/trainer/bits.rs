@@ -2,11 +2,11 @@
 
 use crate::runs::{bits, isolated_generator, model, points, trainer};
 use pellucid::nn::graph::{GraphTrainer, StepOptions};
-use pellucid::nn::in_evaluation_mode;
 use pellucid::nn::loss::{CrossEntropyLoss, Loss};
 use pellucid::nn::optim::Optimizer;
 use pellucid::nn::optim::schedule::{ExponentialLr, OneCycleLr, Scheduler};
 use pellucid::nn::optim::{Average, AveragedModel, clip_grad_norm};
+use pellucid::nn::with_evaluation_mode;
 use pellucid::prelude::*;
 use pellucid::train::{FindLrOptions, TrainingTask};
 
@@ -45,7 +45,7 @@ fn eager_and_captured_runs_have_equal_bits() {
     let run = |is_eager: bool| {
         let (mut train, mut validation) = points();
         let settings = trainer().epochs(3).accumulate(3).clip_grad_norm(0.5).ema(0.9);
-        let mut run = if is_eager { settings.eager() } else { settings };
+        let mut run = settings.eager(is_eager);
         let history = run.fit(&mut train, Some(&mut validation)).unwrap();
         let averages: Vec<Vec<u8>> = run.task().averages().unwrap().averages().map(|(_, a)| a.to_bytes()).collect();
         (bits(run.model()), averages, history.column("validation_loss"))
@@ -103,7 +103,7 @@ fn schedules_by_step_and_by_epoch_have_their_values() {
         adamw.zero_grad();
         cross_entropy(&reference.forward(&x), &y).backward();
         adamw.step();
-        schedule.step(&adamw);
+        schedule.step();
     }
     assert_eq!(bits(run.model()), bits(&reference));
 }
@@ -146,11 +146,11 @@ fn a_failed_eager_update_with_a_scaler_can_be_repeated() {
     let _generator = isolated_generator();
     let (mut train, _) = points();
     let has_failed = std::sync::atomic::AtomicBool::new(false);
-    let mut run = trainer().epochs(1).mixed_precision(DType::F16).eager().before_update(move |_| {
-        match has_failed.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            false => Err(pellucid::Error::InvalidArgument { op: "clip", reason: "not now".into() }),
-            true => Ok(()),
-        }
+    let mut run = trainer().epochs(1).mixed_precision(DType::F16).eager(true).before_update(move |_| match has_failed
+        .swap(true, std::sync::atomic::Ordering::Relaxed)
+    {
+        false => Err(pellucid::Error::InvalidArgument { op: "clip", reason: "not now".into() }),
+        true => Ok(()),
     });
     run.fit(&mut train, None).unwrap_err();
     run.fit(&mut train, None).unwrap();
@@ -180,7 +180,7 @@ fn a_model_that_reads_values_runs_eagerly() {
             (model, sgd)
         };
         let (model, sgd) = new_model();
-        let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).epochs(2).quiet();
+        let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).epochs(2).quiet(true);
         run.fit(&mut train, Some(&mut validation)).unwrap();
         let reason = run.task().eager_reason().unwrap();
         assert!(reason.contains("item"), "{reason}");
@@ -205,7 +205,7 @@ fn evaluation_and_prediction_are_in_evaluation_mode() {
     let scores = run.evaluate(&mut validation).unwrap();
     let (mut sum, mut samples) = (0.0, 0.0);
     for [x, y] in validation.epoch() {
-        let output = in_evaluation_mode(|| run.model().forward(&x));
+        let output = with_evaluation_mode(|| run.model().forward(&x));
         assert_eq!(run.predict(&x).unwrap().to_bytes(), output.to_bytes());
         sum += CrossEntropyLoss::default().forward(&output, &y).item::<f64>() * y.size() as f64;
         samples += y.size() as f64;

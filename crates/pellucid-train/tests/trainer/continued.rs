@@ -155,7 +155,7 @@ fn a_model_in_evaluation_mode_is_trained_in_training_mode() {
     let model = sequential![Linear::new(4, 4), frozen.clone(), Dropout::new(0.1), Linear::new(4, 2)];
     model[1].eval();
     let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
-    let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).quiet();
+    let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).quiet(true);
     run.fit(&mut train, None).unwrap();
     let x = Tensor::ones([2, 4], DType::F32);
     assert_eq!(model[1].forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
@@ -286,7 +286,7 @@ fn a_validation_that_failed_is_repeated_with_the_same_random_numbers() {
             }
             Ok((Tensor::randn([4], DType::F32), (index % 2) as i64))
         });
-        DataLoader::new(samples, LoaderOptions { batch_size: 7, shuffle: true, seed: 3, ..Default::default() })
+        DataLoader::new(samples, LoaderOptions { batch_size: 7, shuffle: true, seed: Some(3), ..Default::default() })
     };
     let column = |history: pellucid::train::History| {
         history.column("validation_loss").unwrap().into_iter().map(f64::to_bits).collect::<Vec<_>>()
@@ -397,7 +397,7 @@ fn the_state_of_a_run_has_parts_of_the_program() {
     let (mut train, _) = points();
     let model = model();
     let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
-    let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).quiet().part("scaler", &scaler);
+    let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).quiet(true).part("scaler", &scaler);
     run = run.checkpoints(&scratch.0);
     run.fit(&mut train, None).unwrap();
     let restored = StandardScaler::new();
@@ -407,7 +407,7 @@ fn the_state_of_a_run_has_parts_of_the_program() {
     assert_eq!(restored.transform(&x).unwrap().to_vec::<f32>(), scaler.transform(&x).unwrap().to_vec::<f32>());
     let (mut train, _) = points();
     let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
-    let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).quiet().resume(&scratch.0);
+    let mut run = Trainer::new(&model, CrossEntropyLoss::default(), sgd).quiet(true).resume(&scratch.0);
     let error = run.fit(&mut train, None).unwrap_err().to_string();
     assert!(error.contains("scaler") && error.contains("load_parts()"), "{error}");
 }
@@ -552,7 +552,7 @@ fn a_validation_within_an_epoch_does_not_advance_the_loader() {
     let _generator = isolated_generator();
     let validation = || {
         let samples = from_fn(20, |index| Ok((Tensor::randn([4], DType::F32), (index % 2) as i64)));
-        DataLoader::new(samples, LoaderOptions { batch_size: 7, shuffle: true, seed: 3, ..Default::default() })
+        DataLoader::new(samples, LoaderOptions { batch_size: 7, shuffle: true, seed: Some(3), ..Default::default() })
     };
     let (mut train, _) = points();
     let expected = trainer().steps(21).fit(&mut train, Some(&mut validation())).unwrap();

@@ -14,7 +14,7 @@ fn error_for_feature(value: f32) -> String {
     let model = model();
     let before = model.state_dict();
     let adamw = AdamW::new(model.parameters(), AdamWOptions::default());
-    let mut run = Trainer::new(model, CrossEntropyLoss::default(), adamw).quiet();
+    let mut run = Trainer::new(model, CrossEntropyLoss::default(), adamw).quiet(true);
     let error = run.fit(&mut Batches::new(&[&x, &y], 4).shuffled(1), None).unwrap_err();
     assert!(run.stop_reason().is_none());
     for (name, parameter) in run.model().named_parameters() {
@@ -42,7 +42,7 @@ fn a_learning_rate_that_is_too_large_ends_the_run_with_finite_weights() {
     let (mut train, _) = points();
     let model = sequential![Linear::new(4, 16), Linear::new(16, 2)];
     let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 1e30, ..Default::default() });
-    let mut run = Trainer::new(model, CrossEntropyLoss::default(), sgd).epochs(9).quiet();
+    let mut run = Trainer::new(model, CrossEntropyLoss::default(), sgd).epochs(9).quiet(true);
     let error = run.fit(&mut train, None).unwrap_err();
     assert!(error.to_string().contains("lower the learning rate"), "{error}");
     let finite = |p: &Parameter| p.isfinite().all(..).item::<bool>();
@@ -86,8 +86,8 @@ fn untrained_parameters_are_refused_or_allowed() {
         let new_run = || {
             let model = model();
             let adamw = AdamW::new(model.parameters()[2..].to_vec(), AdamWOptions { lr: 0.02, ..Default::default() });
-            let run = Trainer::new(model, CrossEntropyLoss::default(), adamw).epochs(1).quiet();
-            if is_eager { run.eager() } else { run }
+            let run = Trainer::new(model, CrossEntropyLoss::default(), adamw).epochs(1).quiet(true);
+            run.eager(is_eager)
         };
         let mut run = new_run();
         let before = bits(run.model());
@@ -110,6 +110,6 @@ fn options_outside_of_their_range_are_errors() {
     assert!(trainer().try_checkpoint_every(0).is_err());
     assert!(trainer().try_mixed_precision(DType::F64).is_err());
     assert!(trainer().try_ema(1.5).is_err());
-    let (mut train, _) = points();
-    assert!(trainer().clip_grad_norm(-1.0).fit(&mut train, None).is_err());
+    assert!(trainer().try_clip_grad_norm(-1.0).is_err());
+    assert!(trainer().try_clip_grad_value(f64::NAN).is_err());
 }

@@ -202,7 +202,7 @@ fn changes_of_callbacks_are_resumed() {
             }
             Ok(())
         };
-        Trainer::new(model, CrossEntropyLoss::default(), adamw).quiet().epochs(4).callback(callback)
+        Trainer::new(model, CrossEntropyLoss::default(), adamw).quiet(true).epochs(4).callback(callback)
     };
     let (mut train, mut validation) = points();
     let mut expected = run(None);

@@ -31,7 +31,7 @@ pub(crate) fn model() -> Sequential {
 pub(crate) fn trainer() -> SmallTrainer {
     let model = model();
     let adamw = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
-    Trainer::new(model, CrossEntropyLoss::default(), adamw).quiet()
+    Trainer::new(model, CrossEntropyLoss::default(), adamw).quiet(true)
 }
 
 /// Returns hashes of the bytes of all parameters and buffers of a model.

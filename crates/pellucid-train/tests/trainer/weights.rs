@@ -15,7 +15,7 @@ fn trainer(loss: CrossEntropyLoss) -> Trainer<'static, Supervised<'static, Linea
     manual_seed(2);
     let model = Linear::new(4, 3);
     let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.0, ..Default::default() });
-    Trainer::new(model, loss, sgd).quiet()
+    Trainer::new(model, loss, sgd).quiet(true)
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_batch_without_targets_that_count_is_named() {
     for eager in [false, true] {
         let mut run = trainer(loss.clone());
         if eager {
-            run = run.eager();
+            run = run.eager(true);
         }
         let mut batches = Batches::new(&samples(), 2);
         let error = run.fit(&mut batches, None).unwrap_err();

@@ -71,7 +71,7 @@ impl Bert {
 /// Computes the mean of the encoder outputs over the tokens of each sentence, `[N, E]`, from token ids `[N, L]` and a
 /// mask `[N, L]`, which is false at padding.
 impl Model<(Tensor, Tensor)> for Bert {
-    fn run(&self, (ids, visible): &(Tensor, Tensor)) -> Result<Tensor> {
+    fn compute(&self, (ids, visible): &(Tensor, Tensor)) -> Result<Tensor> {
         let positions = self.positions.weight.narrow(0, 0, ids.shape()[1]);
         let x = self.words.try_forward(ids)? + positions + self.types.weight.select(0, 0);
         let x = self.encoder.try_forward_masked(&self.norm.try_forward(&x)?, AttentionMasks::padding(visible))?;

@@ -191,7 +191,7 @@ fn a_scaler_refuses_invalid_scales() {
         assert_equal(&bits(&run.checkpoint()), &before, &text);
     }
     // The state dict of a single part is also checked.
-    let plateau = ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default());
+    let plateau = ReduceLrOnPlateau::new(ReduceLrOnPlateauOptions::default(), &run.optimizer);
     let mut state = plateau.state_dict();
     state.insert("bad".into(), Tensor::from(-3.0));
     assert!(matches!(plateau.load_state_dict(&state), Err(Error::InvalidArgument { .. })));

@@ -68,13 +68,14 @@ impl TrainingRun for MlpRun {
         let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
         let schedule = Scheduler::new(OneCycleLr::new(0.05, 20), &optimizer);
         let options = ReduceLrOnPlateauOptions { patience: 1, factor: 0.9, ..Default::default() };
+        let plateau = ReduceLrOnPlateau::new(options, &optimizer);
         let averaged = AveragedModel::new(&model, Average::Exponential(0.9));
         let (x, y) = data(&[14, 6]);
         MlpRun {
             model,
             optimizer,
             schedule,
-            plateau: ReduceLrOnPlateau::new(options),
+            plateau,
             averaged,
             noise: Generator::new(77),
             batches: Batches::new(&[&x, &y], 4).shuffled(3),
@@ -106,7 +107,7 @@ impl TrainingRun for MlpRun {
                 let loss = cross_entropy(&self.model.forward(&(x + noise * 0.1)), &y);
                 loss.backward();
                 self.optimizer.step();
-                self.schedule.step(&self.optimizer);
+                self.schedule.step();
                 self.averaged.update().unwrap();
                 self.steps += 1;
                 after(self);
@@ -116,7 +117,7 @@ impl TrainingRun for MlpRun {
             }
             // At the end of an epoch.
             let measured = self.model.parameters()[0].abs().max(..).item::<f64>();
-            self.plateau.step(measured, &self.optimizer);
+            self.plateau.step(measured);
         }
     }
 
@@ -128,7 +129,7 @@ impl TrainingRun for MlpRun {
 /// A CNN with batch normalization, SGD with momentum, and loss scaling under autocast.
 pub(crate) struct CnnRun {
     model: Sequential,
-    optimizer: Sgd,
+    pub(crate) optimizer: Sgd,
     pub(crate) scaler: GradScaler,
     schedule: Scheduler<ExponentialLr>,
     batches: Batches,
@@ -187,7 +188,7 @@ impl TrainingRun for CnnRun {
                     return;
                 }
             }
-            self.schedule.step(&self.optimizer);
+            self.schedule.step();
         }
     }
 
@@ -212,7 +213,7 @@ impl TrainingRun for CapturedRun {
         let mut trainer = GraphTrainer::new(model, CrossEntropyLoss::default(), optimizer);
         trainer.prepare(&Tensor::zeros([4, 6], DType::F32)).unwrap();
         let (x, y) = data(&[14, 6]);
-        let batches = Batches::new(&[&x, &y], 4).shuffled(3).drop_last();
+        let batches = Batches::new(&[&x, &y], 4).shuffled(3).drop_last(true);
         CapturedRun { trainer, schedule, batches, steps: 0 }
     }
 
@@ -231,7 +232,7 @@ impl TrainingRun for CapturedRun {
         while self.steps < end {
             for [x, y] in self.batches.epoch() {
                 self.trainer.step(&x, &y).unwrap();
-                self.schedule.step(self.trainer.optimizer());
+                self.schedule.step();
                 self.steps += 1;
                 after(self);
                 if self.steps == end {

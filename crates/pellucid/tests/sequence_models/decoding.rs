@@ -190,7 +190,7 @@ fn invalid_options_are_errors() {
     assert!(!refused(default));
     assert!(refused(MultiheadAttentionOptions { kv_heads: Some(0), ..default }));
     assert!(refused(MultiheadAttentionOptions { kv_heads: Some(4), ..default }));
-    assert!(refused(MultiheadAttentionOptions { dropout: 1.0, ..default }));
+    assert!(refused(MultiheadAttentionOptions { dropout: 1.5, ..default }));
     assert!(refused(MultiheadAttentionOptions { rotary: Some(Rotary::default()), ..default }));
     assert!(MultiheadAttention::try_with_options(6, 4, default).is_err());
     assert!(Rnn::try_with_options(2, 3, RecurrentOptions { layers: 0, ..Default::default() }).is_err());

@@ -111,15 +111,7 @@ fn public_types_are_send_and_sync() {
     both![SwaLr, WarmupLr, CosineWithWarmupLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, OneCycleLr, CyclicLr];
     both![ChainedScheduler, SequentialLr, ReduceLrOnPlateau, Scheduler<StepLr>, AnnealStrategy, CyclicMode];
     both![PlateauMode, ThresholdMode, ReduceLrOnPlateauOptions, SchedulePoint, PerGroup];
-    both![
-        ClipGradNormOptions,
-        GradScalerOptions,
-        LbfgsOptions,
-        Hyperparameter,
-        MuonLr,
-        Momentum,
-        Unscaled<'static, Sgd>
-    ];
+    both![ClipGradNormOptions, GradScalerOptions, LbfgsOptions, ParamGroup, MuonLr, Momentum, Unscaled<'static, Sgd>];
     both![AdadeltaOptions, AdafactorOptions, AdagradOptions, AdamOptions, AdamWOptions, AdamaxOptions];
     both![AsgdOptions, LambOptions, LionOptions, MuonOptions, NAdamOptions, RAdamOptions, RmsPropOptions, RpropOptions];
     both![SgdOptions];

@@ -2,7 +2,7 @@
 
 use crate::layer::Layer;
 use crate::loss::Loss;
-use crate::parameter::in_evaluation_mode;
+use crate::parameter::with_evaluation_mode;
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 
 /// The relation of a batch's gradient to the gradients of its samples.
@@ -52,7 +52,7 @@ pub fn infer_grad_scale(
     let Some(&batch) = x.shape().first() else {
         return Err(Error::shapes(op, [x.shape()], "x must have at least one axis; the first axis is the batch axis"));
     };
-    let logits = in_evaluation_mode(|| {
+    let logits = with_evaluation_mode(|| {
         let _off = no_grad();
         model.try_forward(x)
     })?;

@@ -11,12 +11,18 @@ use std::f64::consts::PI;
 #[doc(alias = "LinearLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearLr {
-    /// The factor in epoch 0, in (0, 1]; PyTorch's default is 1/3.
+    /// The factor in epoch 0, in (0, 1]; default 1/3.
     pub start_factor: f64,
-    /// The factor from epoch `total_iters` on, in [0, 1]; PyTorch's default is 1.
+    /// The factor from epoch `total_iters` on, in [0, 1]; default 1.
     pub end_factor: f64,
-    /// The number of epochs, above 0; PyTorch's default is 5.
+    /// The number of epochs, above 0; default 5.
     pub total_iters: usize,
+}
+
+impl Default for LinearLr {
+    fn default() -> LinearLr {
+        LinearLr { start_factor: 1.0 / 3.0, end_factor: 1.0, total_iters: 5 }
+    }
 }
 
 impl Factor for LinearLr {
@@ -30,10 +36,16 @@ impl Factor for LinearLr {
 #[doc(alias = "PolynomialLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PolynomialLr {
-    /// The number T of epochs, above 0; PyTorch's default is 5.
+    /// The number T of epochs, above 0; default 5.
     pub total_iters: usize,
-    /// The power; PyTorch's default is 1.
+    /// The power; default 1.
     pub power: f64,
+}
+
+impl Default for PolynomialLr {
+    fn default() -> PolynomialLr {
+        PolynomialLr { total_iters: 5, power: 1.0 }
+    }
 }
 
 impl Factor for PolynomialLr {
@@ -50,8 +62,15 @@ impl Factor for PolynomialLr {
 pub struct CosineAnnealingLr {
     /// The number T of epochs, above 0.
     pub t_max: usize,
-    /// The rate after T epochs; PyTorch's default is 0.
+    /// The rate after T epochs; default 0.
     pub eta_min: f64,
+}
+
+impl CosineAnnealingLr {
+    /// Creates an annealing to 0 over `t_max` epochs.
+    pub fn new(t_max: usize) -> CosineAnnealingLr {
+        CosineAnnealingLr { t_max, eta_min: 0.0 }
+    }
 }
 
 impl Factor for CosineAnnealingLr {
@@ -87,12 +106,11 @@ fn half_cosine(t: f64, period: f64) -> f64 {
 /// use pellucid::Tensor;
 /// let p = Parameter::new(Tensor::from([1.0f64]));
 /// let optimizer = AdamW::new(vec![p], AdamWOptions { lr: 0.1, ..Default::default() });
-/// let schedule = CosineWithWarmupLr { warmup_steps: 10, total_steps: 100, eta_min: 0.0 };
-/// let mut scheduler = Scheduler::new(schedule, &optimizer);
+/// let mut scheduler = Scheduler::new(CosineWithWarmupLr::new(10, 100), &optimizer);
 /// assert_eq!(optimizer.lr(), 0.01);
-/// scheduler.set_epoch(10, &optimizer);
+/// scheduler.set_epoch(10);
 /// assert_eq!(optimizer.lr(), 0.1);
-/// scheduler.set_epoch(100, &optimizer);
+/// scheduler.set_epoch(100);
 /// assert_eq!(optimizer.lr(), 0.0);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
@@ -103,8 +121,15 @@ pub struct CosineWithWarmupLr {
     pub warmup_steps: usize,
     /// The number T of steps until the lowest rate, above 0.
     pub total_steps: usize,
-    /// The lowest rate.
+    /// The lowest rate; default 0.
     pub eta_min: f64,
+}
+
+impl CosineWithWarmupLr {
+    /// Creates a warm-up of `warmup_steps` steps, and an annealing to 0 in step `total_steps`.
+    pub fn new(warmup_steps: usize, total_steps: usize) -> CosineWithWarmupLr {
+        CosineWithWarmupLr { warmup_steps, total_steps, eta_min: 0.0 }
+    }
 }
 
 impl Schedule for CosineWithWarmupLr {
@@ -143,18 +168,23 @@ impl Schedule for CosineWithWarmupLr {
 pub struct CosineAnnealingWarmRestarts {
     /// The number of epochs before the first restart, above 0.
     pub t_0: usize,
-    /// The ratio of successive periods, at least 1; PyTorch's default is 1.
+    /// The ratio of successive periods, at least 1; default 1.
     pub t_mult: usize,
-    /// The lowest rate; PyTorch's default is 0.
+    /// The lowest rate; default 0.
     pub eta_min: f64,
 }
 
 impl CosineAnnealingWarmRestarts {
+    /// Creates an annealing to 0 that restarts every `t_0` epochs.
+    pub fn new(t_0: usize) -> CosineAnnealingWarmRestarts {
+        CosineAnnealingWarmRestarts { t_0, t_mult: 1, eta_min: 0.0 }
+    }
+
     /// Returns the rate at a fractional epoch for an initial rate; NaN if `t_0` or `t_mult` is 0.
     ///
     /// ```
     /// use pellucid::nn::optim::schedule::CosineAnnealingWarmRestarts;
-    /// let schedule = CosineAnnealingWarmRestarts { t_0: 10, t_mult: 2, eta_min: 0.0 };
+    /// let schedule = CosineAnnealingWarmRestarts { t_mult: 2, ..CosineAnnealingWarmRestarts::new(10) };
     /// assert!((schedule.lr(0.1, 2.5) - 0.1 * 0.853_553).abs() < 1e-6);
     /// assert_eq!(schedule.lr(0.1, 10.0), 0.1);
     /// ```
@@ -194,7 +224,7 @@ impl Schedule for CosineAnnealingWarmRestarts {
 /// let optimizer = Sgd::new(vec![p], SgdOptions { lr: 0.5, ..Default::default() });
 /// let schedule = SwaLr { anneal_epochs: 2, anneal_strategy: AnnealStrategy::Linear, ..SwaLr::new(0.1) };
 /// let mut scheduler = Scheduler::new(schedule, &optimizer);
-/// scheduler.step(&optimizer);
+/// scheduler.step();
 /// assert!((optimizer.lr() - 0.3).abs() < 1e-12);
 /// # Ok::<(), pellucid::Error>(())
 /// ```

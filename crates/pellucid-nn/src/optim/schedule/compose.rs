@@ -1,29 +1,34 @@
 //! Compositions of schedules.
 
 use super::{Schedule, SchedulePoint};
-use pellucid_derive::panicking_form;
-use pellucid_tensor::{Error, Result, unwrap};
+use pellucid_tensor::{Error, Result};
 
 /// Schedules in sequence: each starts at its milestone, in its own epoch 0.
 #[doc(alias = "SequentialLR")]
 pub struct SequentialLr {
     first: Box<dyn Schedule>,
-    /// The later schedules with their first epochs, in ascending order.
+    /// The later schedules with their first epochs.
     others: Vec<(usize, Box<dyn Schedule>)>,
 }
 
 impl SequentialLr {
-    /// Creates a sequence: `first` starts at epoch 0, each other schedule at its own epoch.
+    /// Creates a sequence that begins with this schedule; [`SequentialLr::then`] adds the later ones.
+    pub fn new(first: impl Schedule + 'static) -> SequentialLr {
+        SequentialLr { first: Box::new(first), others: Vec::new() }
+    }
+
+    /// Adds a schedule that starts at epoch `milestone`, its own epoch 0. The milestones must ascend, which a
+    /// [`Scheduler`](super::Scheduler) checks.
     ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if the epochs do not ascend strictly.
-    #[panicking_form]
-    pub fn try_new(first: impl Schedule + 'static, others: Vec<(usize, Box<dyn Schedule>)>) -> Result<SequentialLr> {
-        if !others.windows(2).all(|w| w[0].0 < w[1].0) {
-            let reason = "each schedule must start at a later epoch than the schedule before it";
-            return Err(Error::invalid("SequentialLr", reason));
-        }
-        Ok(SequentialLr { first: Box::new(first), others })
+    /// ```
+    /// use pellucid::nn::optim::schedule::{CosineAnnealingLr, Schedule, SequentialLr, StepLr, WarmupLr};
+    /// let schedule = SequentialLr::new(WarmupLr::new(5)).then(5, CosineAnnealingLr::new(20)).then(25, StepLr::new(10));
+    /// assert!(schedule.check().is_ok() && schedule.then(25, StepLr::new(10)).check().is_err());
+    /// ```
+    #[must_use]
+    pub fn then(mut self, milestone: usize, schedule: impl Schedule + 'static) -> SequentialLr {
+        self.others.push((milestone, Box::new(schedule)));
+        self
     }
 
     /// Returns the schedule of an epoch, the epoch counted from the start of that schedule, and whether another
@@ -61,7 +66,18 @@ impl Schedule for SequentialLr {
         schedule.momentum(group, epoch)
     }
 
+    fn changes_momentum(&self) -> bool {
+        self.first.changes_momentum() || self.others.iter().any(|(_, schedule)| schedule.changes_momentum())
+    }
+
     fn check(&self) -> Result<()> {
+        if let Some(pair) = self.others.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
+            let reason = format!(
+                "each schedule must start at a later epoch than the schedule before it, got the milestones {} and {}",
+                pair[0].0, pair[1].0
+            );
+            return Err(Error::invalid(self.name(), reason));
+        }
         self.first.check()?;
         self.others.iter().try_for_each(|(_, schedule)| schedule.check())
     }
@@ -71,9 +87,16 @@ impl Schedule for SequentialLr {
 pub struct ChainedScheduler(Vec<Box<dyn Schedule>>);
 
 impl ChainedScheduler {
-    /// Creates a chain of these schedules, in this order.
-    pub fn new(schedules: Vec<Box<dyn Schedule>>) -> ChainedScheduler {
-        ChainedScheduler(schedules)
+    /// Creates a chain that begins with this schedule; [`ChainedScheduler::and`] adds the others.
+    pub fn new(first: impl Schedule + 'static) -> ChainedScheduler {
+        ChainedScheduler(vec![Box::new(first)])
+    }
+
+    /// Adds a schedule.
+    #[must_use]
+    pub fn and(mut self, schedule: impl Schedule + 'static) -> ChainedScheduler {
+        self.0.push(Box::new(schedule));
+        self
     }
 }
 
@@ -94,6 +117,10 @@ impl Schedule for ChainedScheduler {
 
     fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
         self.0.iter().rev().find_map(|schedule| schedule.momentum(group, epoch))
+    }
+
+    fn changes_momentum(&self) -> bool {
+        self.0.iter().any(|schedule| schedule.changes_momentum())
     }
 
     fn check(&self) -> Result<()> {

@@ -69,8 +69,15 @@ impl Schedule for MultiplicativeLr {
 pub struct StepLr {
     /// The epochs from one decay to the next, above 0.
     pub step_size: usize,
-    /// The factor γ.
+    /// The factor γ; default 0.1.
     pub gamma: f64,
+}
+
+impl StepLr {
+    /// Creates a decay every `step_size` epochs.
+    pub fn new(step_size: usize) -> StepLr {
+        StepLr { step_size, gamma: 0.1 }
+    }
 }
 
 impl Factor for StepLr {
@@ -85,8 +92,15 @@ impl Factor for StepLr {
 pub struct MultiStepLr {
     /// The epochs of the decays.
     pub milestones: Vec<usize>,
-    /// The factor γ.
+    /// The factor γ; default 0.1.
     pub gamma: f64,
+}
+
+impl MultiStepLr {
+    /// Creates a decay at each of these epochs.
+    pub fn new(milestones: Vec<usize>) -> MultiStepLr {
+        MultiStepLr { milestones, gamma: 0.1 }
+    }
 }
 
 impl Factor for MultiStepLr {
@@ -103,6 +117,13 @@ pub struct ExponentialLr {
     pub gamma: f64,
 }
 
+impl ExponentialLr {
+    /// Creates a decay by this factor in every epoch.
+    pub fn new(gamma: f64) -> ExponentialLr {
+        ExponentialLr { gamma }
+    }
+}
+
 impl Factor for ExponentialLr {
     fn factor(&self, epoch: usize) -> f64 {
         self.gamma.powf(epoch as f64)
@@ -113,10 +134,16 @@ impl Factor for ExponentialLr {
 #[doc(alias = "ConstantLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConstantLr {
-    /// The factor in (0, 1]; PyTorch's default is 1/3.
+    /// The factor in (0, 1]; default 1/3.
     pub factor: f64,
-    /// The first epoch with the full rate; PyTorch's default is 5.
+    /// The first epoch with the full rate; default 5.
     pub total_iters: usize,
+}
+
+impl Default for ConstantLr {
+    fn default() -> ConstantLr {
+        ConstantLr { factor: 1.0 / 3.0, total_iters: 5 }
+    }
 }
 
 impl Factor for ConstantLr {
@@ -131,6 +158,13 @@ impl Factor for ConstantLr {
 pub struct WarmupLr {
     /// The number of epochs until the full rate, above 0.
     pub warmup_steps: usize,
+}
+
+impl WarmupLr {
+    /// Creates a warm-up of this number of epochs.
+    pub fn new(warmup_steps: usize) -> WarmupLr {
+        WarmupLr { warmup_steps }
+    }
 }
 
 impl Factor for WarmupLr {
@@ -156,6 +190,13 @@ pub struct NoamLr {
     pub d_model: usize,
     /// The number w of warm-up steps, above 0.
     pub warmup_steps: usize,
+}
+
+impl NoamLr {
+    /// Creates the schedule for a model of width `d_model`.
+    pub fn new(d_model: usize, warmup_steps: usize) -> NoamLr {
+        NoamLr { d_model, warmup_steps }
+    }
 }
 
 impl Schedule for NoamLr {

@@ -13,18 +13,21 @@
 //!
 //! let p = Parameter::new(Tensor::from([1.0f64]));
 //! let optimizer = Sgd::new(vec![p], SgdOptions { lr: 1.0, ..Default::default() });
-//! let warmup = LinearLr { start_factor: 0.25, end_factor: 1.0, total_iters: 3 };
-//! let schedule = SequentialLr::new(warmup, vec![(3, Box::new(CosineAnnealingLr { t_max: 10, eta_min: 0.0 }))]);
+//! let warmup = LinearLr { start_factor: 0.25, total_iters: 3, ..Default::default() };
+//! let schedule = SequentialLr::new(warmup).then(3, CosineAnnealingLr::new(10));
 //! let mut scheduler = Scheduler::new(schedule, &optimizer);
 //! let rates: Vec<f64> = (0..5).map(|_| {
 //!     let lr = optimizer.lr();
-//!     scheduler.step(&optimizer);
+//!     scheduler.step();
 //!     lr
 //! }).collect();
 //! assert_eq!(rates[..4], [0.25, 0.5, 0.75, 1.0]);
 //! assert!(rates[4] < 1.0);
 //! # Ok::<(), pellucid::Error>(())
 //! ```
+//!
+//! The fields of a schedule are its options. `new` has the options without a default as arguments; a schedule whose
+//! options all have defaults implements [`Default`].
 
 use crate::delegate::delegate;
 use pellucid_tensor::Result;
@@ -90,6 +93,12 @@ pub trait Schedule: Send + Sync {
         None
     }
 
+    /// Returns whether [`momentum`](Schedule::momentum) returns a momentum in some epoch. The optimizer must then have
+    /// one. By default, epoch 0 of the first group decides.
+    fn changes_momentum(&self) -> bool {
+        self.momentum(0, 0).is_some()
+    }
+
     /// Checks the schedule's options.
     ///
     /// # Errors
@@ -108,6 +117,7 @@ impl<S: Schedule + ?Sized> Schedule for Box<S> {
         fn begin(self: &Self, point: SchedulePoint) -> f64;
         fn base(self: &Self, group: usize, lr: f64) -> f64;
         fn momentum(self: &Self, group: usize, epoch: usize) -> Option<f64>;
+        fn changes_momentum(self: &Self) -> bool;
         fn check(self: &Self) -> Result<()>;
     }
 }

@@ -3,12 +3,14 @@
 use super::PerGroup;
 use super::checked_option::CheckedOption;
 use super::restorable::Restorable;
-use super::scheduler::check_optimizer;
-use crate::optim::{Hyperparameter, Optimizer};
+use crate::optim::options::options;
+use crate::optim::{Optimizer, ParamGroup};
 use crate::state::{StateDict, StateLoad, Stateful, whole_number};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::OptionRange;
-use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
+use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, unwrap};
+
+/// Operation name in errors.
+const OP: &str = "reduce_on_plateau";
 
 /// The direction in which a metric improves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,46 +31,47 @@ pub enum ThresholdMode {
     Absolute(f64),
 }
 
-/// Options of [`ReduceLrOnPlateau`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct ReduceLrOnPlateauOptions {
-    /// The direction of improvement; default `Min`.
-    pub mode: PlateauMode,
-    /// The factor of rates, below 1; default 0.1.
-    pub factor: f64,
-    /// The number of consecutive measurements without improvement before a reduction; default 10.
-    pub patience: usize,
-    /// The smallest improvement; default a fraction of 10⁻⁴.
-    pub threshold: ThresholdMode,
-    /// The number of measurements after a reduction that are ignored; default 0.
-    pub cooldown: usize,
-    /// The lowest rate; default 0.
-    pub min_lr: PerGroup,
-    /// The smallest reduction; smaller ones are omitted; default 10⁻⁸.
-    pub eps: f64,
-}
-
-impl Default for ReduceLrOnPlateauOptions {
-    fn default() -> ReduceLrOnPlateauOptions {
-        ReduceLrOnPlateauOptions {
-            mode: PlateauMode::Min,
-            factor: 0.1,
-            patience: 10,
-            threshold: ThresholdMode::Relative(1e-4),
-            cooldown: 0,
-            min_lr: PerGroup::All(0.0),
-            eps: 1e-8,
-        }
+options! {
+    /// Options of [`ReduceLrOnPlateau`].
+    #[derive(Clone, Debug, PartialEq)]
+    ReduceLrOnPlateauOptions {
+        /// The direction of improvement.
+        mode: PlateauMode = PlateauMode::Min;
+        /// The factor of rates, below 1.
+        factor: f64 = 0.1 => FRACTION;
+        /// The number of consecutive measurements without improvement before a reduction.
+        patience: usize = 10;
+        /// The smallest improvement.
+        threshold: ThresholdMode = ThresholdMode::Relative(1e-4);
+        /// The number of measurements after a reduction that are ignored.
+        cooldown: usize = 0;
+        /// The lowest rate.
+        min_lr: PerGroup = PerGroup::All(0.0);
+        /// The smallest reduction; smaller ones are omitted.
+        eps: f64 = 1e-8 => NONNEGATIVE;
     }
 }
 
-/// Reduces learning rates when a metric has stopped improving.
+/// Reduces learning rates when a metric has stopped improving. It keeps handles of the optimizer's groups.
+///
+/// ```
+/// use pellucid::nn::Parameter;
+/// use pellucid::nn::optim::schedule::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions};
+/// use pellucid::nn::optim::{Optimizer, Sgd, SgdOptions};
+/// use pellucid::Tensor;
+/// let p = Parameter::new(Tensor::from([1.0f64]));
+/// let optimizer = Sgd::new(vec![p], SgdOptions { lr: 0.5, ..Default::default() });
+/// let options = ReduceLrOnPlateauOptions { patience: 1, ..Default::default() };
+/// let mut plateau = ReduceLrOnPlateau::new(options, &optimizer);
+/// [3.0, 2.0, 2.0, 2.0].map(|loss| plateau.step(loss));
+/// assert_eq!((plateau.best(), optimizer.lr()), (2.0, 0.05));
+/// # Ok::<(), pellucid::Error>(())
+/// ```
 #[doc(alias = "ReduceLROnPlateau")]
 #[derive(Clone, Debug)]
 pub struct ReduceLrOnPlateau {
     options: ReduceLrOnPlateauOptions,
-    /// The rates of the optimizer of the first step, which identify it.
-    rates: Vec<Hyperparameter>,
+    groups: Vec<ParamGroup>,
     progress: Restorable<PlateauProgress>,
 }
 
@@ -84,38 +87,29 @@ impl ReduceLrOnPlateau {
     /// Creates a schedule without measurements.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a factor that is not in [0, 1), and for a threshold, a lowest rate or an eps
-    /// that is negative or not finite.
+    /// The errors of [`ReduceLrOnPlateauOptions::check`].
     #[panicking_form]
-    pub fn try_new(options: ReduceLrOnPlateauOptions) -> Result<ReduceLrOnPlateau> {
-        let op = "reduce_on_plateau";
-        OptionRange::FRACTION.check(op, "factor", options.factor, 0.1)?;
-        let (ThresholdMode::Relative(threshold) | ThresholdMode::Absolute(threshold)) = options.threshold;
-        OptionRange::NONNEGATIVE.check(op, "threshold", threshold, 1e-4)?;
-        OptionRange::NONNEGATIVE.check(op, "eps", options.eps, 1e-8)?;
-        options.min_lr.check_range(OptionRange::NONNEGATIVE, op, "min_lr", 0.0)?;
+    pub fn try_new(
+        options: ReduceLrOnPlateauOptions,
+        optimizer: &(impl Optimizer + ?Sized),
+    ) -> Result<ReduceLrOnPlateau> {
+        options.check()?;
         let best = match options.mode {
             PlateauMode::Min => f64::INFINITY,
             PlateauMode::Max => f64::NEG_INFINITY,
         };
         let progress = Restorable::new(PlateauProgress { best, bad: 0, cooling: 0 });
-        Ok(ReduceLrOnPlateau { options, rates: Vec::new(), progress })
+        Ok(ReduceLrOnPlateau { options, groups: optimizer.groups().to_vec(), progress })
     }
 
     /// Adds a measurement, an `f64` or `f32`, usually once per epoch, and reduces the rates if necessary.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an optimizer other than the one of the first step; the errors of
-    /// [`Hyperparameter::try_get`] and [`Optimizer::try_set_lr`].
+    /// The errors of [`ParamGroup::try_lr`] and [`ParamGroup::try_set_lr`].
     #[panicking_form]
-    pub fn try_step(&mut self, measured: impl Into<f64>, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
+    pub fn try_step(&mut self, measured: impl Into<f64>) -> Result<()> {
         let measured = measured.into();
-        if self.rates.is_empty() {
-            self.rates =
-                (0..optimizer.group_count()).map(|group| optimizer.group_lr_hyperparameter(group).clone()).collect();
-        }
-        check_optimizer(&self.rates, optimizer)?;
-        let ReduceLrOnPlateau { options, progress, .. } = self;
+        let ReduceLrOnPlateau { options, groups, progress } = self;
         let progress = progress.get_mut();
         if options.is_better(measured, progress.best) {
             progress.best = measured;
@@ -128,11 +122,11 @@ impl ReduceLrOnPlateau {
             progress.bad = 0;
         }
         if progress.bad > options.patience {
-            for group in 0..optimizer.group_count() {
-                let old = optimizer.group_lr_hyperparameter(group).try_get()?;
-                let new = (old * options.factor).max(options.min_lr.of(group));
+            for (index, group) in groups.iter().enumerate() {
+                let old = group.try_lr()?;
+                let new = (old * options.factor).max(options.min_lr.of(index));
                 if old - new > options.eps {
-                    optimizer.try_set_group_lr(group, new)?;
+                    group.try_set_lr(new)?;
                 }
             }
             progress.cooling = options.cooldown;
@@ -162,6 +156,18 @@ impl ReduceLrOnPlateau {
 }
 
 impl ReduceLrOnPlateauOptions {
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a factor that is not in [0, 1), and for a threshold, a lowest rate or an eps
+    /// that is negative or not finite.
+    pub fn check(&self) -> Result<()> {
+        self.check_ranges(OP)?;
+        let (ThresholdMode::Relative(threshold) | ThresholdMode::Absolute(threshold)) = self.threshold;
+        OptionRange::NONNEGATIVE.check(OP, "threshold", threshold, 1e-4)?;
+        self.min_lr.check_range(OptionRange::NONNEGATIVE, OP, "min_lr", 0.0)
+    }
+
     fn is_better(&self, measured: f64, best: f64) -> bool {
         match (self.mode, self.threshold) {
             (PlateauMode::Min, ThresholdMode::Relative(share)) => measured < best * (1.0 - share),
@@ -186,13 +192,12 @@ impl Stateful for ReduceLrOnPlateau {
     }
 
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-        let op = "reduce_on_plateau";
         let load = StateLoad::new(&self.progress.get().values(), state)?;
         let best = state["best"].try_item::<f64>()?;
         if best.is_nan() {
-            return Err(Error::invalid(op, "best must be a number, got NaN"));
+            return Err(Error::invalid(OP, "best must be a number, got NaN"));
         }
-        let (bad, cooling) = (whole_number(op, state, "bad")?, whole_number(op, state, "cooling")?);
+        let (bad, cooling) = (whole_number(OP, state, "bad")?, whole_number(OP, state, "cooling")?);
         Ok(load.then(move || {
             self.progress.set(PlateauProgress { best, bad, cooling });
             Ok(())

@@ -2,21 +2,22 @@
 
 use super::restorable::Restorable;
 use super::{CosineAnnealingWarmRestarts, Schedule, SchedulePoint};
-use crate::optim::{Hyperparameter, Optimizer};
+use crate::optim::{Optimizer, ParamGroup};
 use crate::state::{StateDict, StateLoad, Stateful, whole_number};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 
 /// A schedule with a current epoch, which sets an optimizer's learning rates, and momenta if the schedule changes them.
 ///
-/// It stores rates in `f64`, since rounding errors in `f32` would accumulate. A negative rate is rejected, as by
+/// It keeps handles of the optimizer's groups; groups that are added later keep their rates. It stores rates in `f64`,
+/// since rounding errors in `f32` would accumulate. A negative rate is rejected, as by
 /// [`Optimizer::set_lr`], because the step would increase the loss. A rate that is below zero by rounding only, by at
 /// most 10⁻⁹ of the initial rate, counts as 0.
 #[doc(alias = "LRScheduler")]
 pub struct Scheduler<S> {
     schedule: S,
-    /// The rates of the optimizer's groups, which identify the optimizer.
-    rates: Vec<Hyperparameter>,
+    /// The optimizer's groups.
+    groups: Vec<ParamGroup>,
     progress: Restorable<SchedulerProgress>,
 }
 
@@ -38,17 +39,17 @@ impl<S: Schedule> Scheduler<S> {
     #[panicking_form]
     pub fn try_new(schedule: S, optimizer: &(impl Optimizer + ?Sized)) -> Result<Scheduler<S>> {
         schedule.check()?;
-        let groups = 0..optimizer.group_count();
-        if groups.clone().any(|g| schedule.momentum(g, 0).is_some() && optimizer.group_momentum(g).is_none()) {
-            let reason = "the schedule changes the momentum, but the optimizer has no momentum or was created with momentum 0; \
-                          set cycle_momentum: false in the schedule, or create the optimizer with a momentum";
+        let groups = optimizer.groups().to_vec();
+        if schedule.changes_momentum() && groups.iter().any(|group| group.momentum_tensor().is_none()) {
+            let reason = "the schedule changes the momentum, but the optimizer has no momentum or was created with \
+                          momentum 0; set cycle_momentum: false in the schedule, or create the optimizer with a momentum";
             return Err(Error::invalid("scheduler", reason));
         }
-        let rates = groups.clone().map(|group| optimizer.group_lr_hyperparameter(group).clone()).collect();
-        let base: Vec<f64> = groups.map(|group| schedule.base(group, optimizer.group_lr(group))).collect();
+        let initial = |(group, own): (usize, &ParamGroup)| Ok(schedule.base(group, own.try_lr()?));
+        let base: Vec<f64> = groups.iter().enumerate().map(initial).collect::<Result<_>>()?;
         let progress = Restorable::new(SchedulerProgress { epoch: 0, lr: base.clone(), base });
-        let mut scheduler = Scheduler { schedule, rates, progress };
-        scheduler.advance_to(0, optimizer, Schedule::rate)?;
+        let mut scheduler = Scheduler { schedule, groups, progress };
+        scheduler.advance_to(0, Schedule::rate)?;
         Ok(scheduler)
     }
 
@@ -63,7 +64,7 @@ impl<S: Schedule> Scheduler<S> {
     /// let made = || AdamW::new(vec![Parameter::new(Tensor::from([1.0f64]))], AdamWOptions::default());
     /// let optimizer = made();
     /// let mut scheduler = Scheduler::new(OneCycleLr::new(0.1, 10), &optimizer);
-    /// scheduler.step(&optimizer);
+    /// scheduler.step();
     ///
     /// let other = made();
     /// let resumed = Scheduler::resume(OneCycleLr::new(0.1, 10), &other, &scheduler.state_dict());
@@ -78,19 +79,18 @@ impl<S: Schedule> Scheduler<S> {
         let mut scheduler = Scheduler::try_new(schedule, optimizer)?;
         scheduler.load_state_dict(state)?;
         let SchedulerProgress { epoch, lr, .. } = scheduler.progress.get();
-        scheduler.advance_to(epoch, optimizer, |_, point| lr[point.group])?;
+        scheduler.advance_to(epoch, |_, point| lr[point.group])?;
         Ok(scheduler)
     }
 
     /// Advances to the next epoch.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a rate is negative or not finite, for an optimizer other than the one passed to
-    /// [`Scheduler::new`], and if the optimizer's number of groups has changed.
+    /// [`Error::InvalidArgument`] if a rate is negative or not finite; then nothing is changed.
     #[panicking_form]
-    pub fn try_step(&mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
+    pub fn try_step(&mut self) -> Result<()> {
         let epoch = self.epoch() + 1;
-        self.advance_to(epoch, optimizer, Schedule::rate)
+        self.advance_to(epoch, Schedule::rate)
     }
 
     /// Moves to any epoch. The rates equal the rates after as many calls of [`Scheduler::step`], unless the schedule
@@ -100,8 +100,8 @@ impl<S: Schedule> Scheduler<S> {
     /// # Errors
     /// The errors of [`Scheduler::try_step`].
     #[panicking_form]
-    pub fn try_set_epoch(&mut self, epoch: usize, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
-        self.advance_to(epoch, optimizer, Schedule::rate)
+    pub fn try_set_epoch(&mut self, epoch: usize) -> Result<()> {
+        self.advance_to(epoch, Schedule::rate)
     }
 
     /// Returns the current epoch.
@@ -169,55 +169,28 @@ impl<S: Schedule> Scheduler<S> {
     }
 
     /// Moves to an epoch; if a rate is invalid, nothing is changed.
-    fn advance_to(
-        &mut self,
-        epoch: usize,
-        optimizer: &(impl Optimizer + ?Sized),
-        rate: impl Fn(&S, SchedulePoint) -> f64,
-    ) -> Result<()> {
-        let (op, groups) = ("scheduler", optimizer.group_count());
-        check_optimizer(&self.rates, optimizer)?;
+    fn advance_to(&mut self, epoch: usize, rate: impl Fn(&S, SchedulePoint) -> f64) -> Result<()> {
         let progress = self.progress.get_mut();
         let point_of =
             |group: usize| SchedulePoint { epoch, group, base: progress.base[group], lr: progress.lr[group] };
         let rate = |group: usize| without_rounding_error(rate(&self.schedule, point_of(group)), progress.base[group]);
-        let rates: Vec<f64> = (0..groups).map(rate).collect();
+        let rates: Vec<f64> = (0..self.groups.len()).map(rate).collect();
         if let Some(lr) = rates.iter().find(|lr| !is_rate(**lr)) {
-            return Err(Error::invalid(
-                op,
-                format!(
-                    "the learning rate of epoch {epoch} is {lr}, but must be finite and at least 0; check the schedule and its \
-                     options"
-                ),
-            ));
+            let reason = format!(
+                "the learning rate of epoch {epoch} is {lr}, but must be finite and at least 0; check the schedule and its \
+                 options"
+            );
+            return Err(Error::invalid("scheduler", reason));
         }
-        for (group, &lr) in rates.iter().enumerate() {
-            if let Some(momentum) = self.schedule.momentum(group, epoch) {
-                optimizer.try_set_group_momentum(group, momentum)?;
+        for (index, (group, &lr)) in self.groups.iter().zip(&rates).enumerate() {
+            if let Some(momentum) = self.schedule.momentum(index, epoch) {
+                group.try_set_momentum(momentum)?;
             }
-            optimizer.group_lr_hyperparameter(group).try_set(lr)?;
+            group.try_set_lr(lr)?;
         }
         (progress.epoch, progress.lr) = (epoch, rates);
         Ok(())
     }
-}
-
-/// Returns an error unless these are the rates of the optimizer's groups.
-pub(super) fn check_optimizer(rates: &[Hyperparameter], optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
-    let groups = optimizer.group_count();
-    if groups != rates.len() {
-        let reason = format!(
-            "the optimizer has {groups} groups now, but had {} when the scheduler was created; create another scheduler",
-            rates.len()
-        );
-        return Err(Error::invalid("scheduler", reason));
-    }
-    if rates.iter().enumerate().any(|(group, rate)| !rate.is_same(optimizer.group_lr_hyperparameter(group))) {
-        let reason =
-            "this is not the optimizer for which the scheduler was created; create a scheduler for each optimizer";
-        return Err(Error::invalid("scheduler", reason));
-    }
-    Ok(())
 }
 
 /// The start of the name of the entry for the schedule.
@@ -287,11 +260,11 @@ impl Scheduler<CosineAnnealingWarmRestarts> {
     /// # Errors
     /// The errors of [`Scheduler::try_step`]; [`Error::InvalidArgument`] for an epoch below 0.
     #[panicking_form]
-    pub fn try_set_epoch_within(&mut self, epoch: f64, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
+    pub fn try_set_epoch_within(&mut self, epoch: f64) -> Result<()> {
         let rate = |schedule: &CosineAnnealingWarmRestarts, point: SchedulePoint| schedule.lr(point.base, epoch);
         if epoch.is_nan() || epoch < 0.0 {
             return Err(Error::invalid("scheduler", format!("the epoch must be at least 0, got {epoch}")));
         }
-        self.advance_to(epoch as usize, optimizer, rate)
+        self.advance_to(epoch as usize, rate)
     }
 }

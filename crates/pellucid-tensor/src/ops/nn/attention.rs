@@ -18,6 +18,7 @@ use crate::ops::primitive::{copy, create, precision, view};
 use crate::ops::products::matmul::matmul;
 use crate::ops::reduce::reductions;
 use crate::ops::shape::rearrange;
+use crate::option_range::OptionRange;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{self, AttentionPart, Kernel};
@@ -51,7 +52,7 @@ pub struct AttentionOptions<'a> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have one float dtype, and the mask has this
-/// dtype or is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1).
+/// dtype or is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1].
 #[doc(alias("sdpa", "flash_attention"))]
 #[tensor_method(autocast = Half)]
 pub fn scaled_dot_product_attention(
@@ -75,9 +76,7 @@ pub fn scaled_dot_product_attention(
     if let Some(mask) = mask.filter(|m| m.dtype() != DType::Bool && m.dtype() != q.dtype()) {
         return Err(Error::dtypes(op, [q.dtype(), mask.dtype()], "a mask must be boolean or have the dtype of Q"));
     }
-    if !(0.0..1.0).contains(&dropout) {
-        return Err(Error::invalid(op, format!("dropout must be in [0, 1), got {dropout}")));
-    }
+    OptionRange::PROBABILITY.check(op, "dropout", dropout, 0.1)?;
     let heads = Heads::new(op, q, k, v, mask)?;
     let scale = scale.unwrap_or(1.0 / (heads.width.max(1) as f64).sqrt());
     let (q, k, v, all) = heads.stacked(q, k, v, mask)?;

@@ -182,9 +182,14 @@ fn attention() -> Row {
             let y = ops::scaled_dot_product_attention(&q, &q, &v, AttentionOptions::default())?;
             Ok(y.to_vec::<f32>() == [2.0, 2.0])
         })
-        .check("a dropout of 1", || {
-            let x = Tensor::zeros([2, 2], DType::F32);
+        .check("a dropout of 1 must drop all weights", || {
+            let x = Tensor::ones([2, 2], DType::F32);
             let options = AttentionOptions { dropout: 1.0, ..AttentionOptions::default() };
+            Ok(ops::scaled_dot_product_attention(&x, &x, &x, options)?.to_vec::<f32>() == [0.0; 4])
+        })
+        .check("a dropout above 1", || {
+            let x = Tensor::zeros([2, 2], DType::F32);
+            let options = AttentionOptions { dropout: 1.5, ..AttentionOptions::default() };
             argument_refused(ops::scaled_dot_product_attention(&x, &x, &x, options))
         })
         .check("dropout must drop weights and scale the others", || {
