@@ -231,7 +231,8 @@ fn a_step_runs_eagerly_on_a_device_that_cannot_capture() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.0);
-    let mut graph = recorded(&model, &loss::from_fn(uncapturable_loss), &optimizer, &[BATCH, 6]);
+    let refusing = loss::from_fn(uncapturable_loss);
+    let mut graph = recorded(&model, &refusing, &optimizer, &[BATCH, 6]);
     assert!(graph.exec.captured().is_none() && graph.exec.eager_reason().unwrap().contains("no graphs"));
     assert!(graph.loss().unwrap_err().to_string().contains("call launch() first"));
     graph.launch().unwrap();

@@ -86,8 +86,7 @@ fn untrained_parameters_are_refused_or_allowed() {
         let new_run = || {
             let model = model();
             let adamw = AdamW::new(model.parameters()[2..].to_vec(), AdamWOptions { lr: 0.02, ..Default::default() });
-            let run = Trainer::new(model, CrossEntropyLoss::default(), adamw).epochs(1).quiet(true);
-            run.eager(is_eager)
+            Trainer::new(model, CrossEntropyLoss::default(), adamw).epochs(1).quiet(true).eager(is_eager)
         };
         let mut run = new_run();
         let before = bits(run.model());
