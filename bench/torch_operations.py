@@ -2,19 +2,17 @@
 
     pellucid-bench --only conv-3x3,attention --vs "python bench/torch_operations.py {}"
 
-Timing is as in src/harness.rs: two warm-up calls and 0.3 s, then calls until BUDGET_S (2) seconds are spent.
+timing.py measures as src/harness.rs does.
 """
-import json
 import os
-import statistics
 import sys
-import time
 
 THREADS = int(os.environ.get("THREADS", "1"))
 os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
 os.environ.setdefault("MKL_NUM_THREADS", str(THREADS))
 import torch
 import torch.nn.functional as F
+from timing import print_line
 
 torch.set_num_threads(THREADS)
 torch.manual_seed(0)
@@ -96,25 +94,5 @@ WORKLOADS = {
 }
 
 
-def measure(body):
-    start, calls = time.perf_counter(), 0
-    while calls < 2 or (time.perf_counter() - start < 0.3 and calls < 500):
-        body()
-        calls += 1
-    budget, times = float(os.environ.get("BUDGET_S", "2")), []
-    start = time.perf_counter()
-    while len(times) < 5 or (time.perf_counter() - start < budget and len(times) < 3000):
-        before = time.perf_counter_ns()
-        body()
-        times.append((time.perf_counter_ns() - before) / 1e3)
-    return times
-
-
 for name in sys.argv[1:] or WORKLOADS:
-    times = measure(WORKLOADS[name]())
-    quarters = statistics.quantiles(times, n=4)
-    print(json.dumps({
-        "peer": "torch", "workload": name, "median_us": round(statistics.median(times), 3),
-        "min_us": round(min(times), 3), "n": len(times), "p25_us": round(quarters[0], 3),
-        "p75_us": round(quarters[2], 3), "threads": THREADS,
-    }), flush=True)
+    print_line(name, WORKLOADS[name](), THREADS)

@@ -27,6 +27,7 @@ mod ceilings;
 mod elementwise;
 mod harness;
 mod matmul;
+mod models;
 mod operations;
 mod rows;
 mod sequence;
@@ -103,6 +104,7 @@ fn workloads() -> Vec<Workload> {
         rows::workloads(),
         matmul::workloads(),
         operations::workloads(),
+        models::workloads(),
     ];
     groups.concat()
 }

@@ -164,8 +164,8 @@ unsafe fn run_dense(
     }
     let mut operands: List<program::DensePtr, 4> = List::new();
     for (input, load) in inputs.iter().zip(&program.inputs) {
-        let at = operand::dense_input(program.name, input, size, load.storage.size())?.as_ptr();
-        operands.push(program::DensePtr { at, once: input.once });
+        let address = operand::dense_input(program.name, input, size, load.storage.size())?.as_ptr();
+        operands.push(program::DensePtr { address, once: input.once });
     }
     // SAFETY: `dense_input` returns addresses that are valid for `size` elements, or one, of the dtypes that the
     // program loads. The output is valid and no other thread uses it (clause 1 of this function), it overlaps an

@@ -145,8 +145,10 @@ impl PreparedLaunch {
     fn run(&self, bases: &[*mut u8], slots: &[Arc<Storage>]) -> Result<()> {
         match self {
             PreparedLaunch::Dense { program, params, size, inputs, outputs } => {
-                let bind =
-                    |o: &DenseOperand| program::DensePtr { at: bases[o.slot].wrapping_add(o.offset), once: o.once };
+                let bind = |o: &DenseOperand| program::DensePtr {
+                    address: bases[o.slot].wrapping_add(o.offset),
+                    once: o.once,
+                };
                 // This branch for two inputs and one output, the most frequent form, builds no lists.
                 if let ([a, b], [y]) = (&**inputs, &**outputs) {
                     // SAFETY: `PreparedPlan::new` has checked that the operands are within their slots, have the sizes

@@ -48,8 +48,10 @@ pub(crate) fn broadcast_axes<'a>(
     let stride = |operand: &Operand<'_>, axis: usize| {
         operand.layout.broadcast_stride(axis, shape.len()) * operand.dtype.size() as isize
     };
-    let kept = (0..shape.len()).filter(|&a| shape[a] != 1 && keep(a));
-    kept.map(|a| StridedAxis { len: shape[a], strides: operands.clone().map(|o| stride(o, a)).collect() }).collect()
+    let kept_axes = (0..shape.len()).filter(|&a| shape[a] != 1 && keep(a));
+    kept_axes
+        .map(|a| StridedAxis { len: shape[a], strides: operands.clone().map(|o| stride(o, a)).collect() })
+        .collect()
 }
 
 /// Merges neighbouring axes that, in every operand, are equivalent to one axis with one stride.

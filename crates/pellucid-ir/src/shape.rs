@@ -93,9 +93,9 @@ impl Shape {
             return Some(self.clone());
         }
         let (long, short) = if self.rank() >= other.rank() { (self, other) } else { (other, self) };
-        let lead = long.rank() - short.rank();
+        let new_axes = long.rank() - short.rank();
         let mut out = long.clone();
-        for (o, &s) in out.0[lead..].iter_mut().zip(&**short) {
+        for (o, &s) in out.0[new_axes..].iter_mut().zip(&**short) {
             match (*o, s) {
                 (a, b) if a == b => {}
                 (1, b) => *o = b,
@@ -116,7 +116,7 @@ impl Shape {
     /// Returns true if this shape broadcasts to `target` by NumPy's rule.
     #[inline]
     pub fn broadcasts_to(&self, target: &Shape) -> bool {
-        let fits = |lead: usize| self.iter().zip(&target[lead..]).all(|(&own, &len)| own == len || own == 1);
+        let fits = |new_axes: usize| self.iter().zip(&target[new_axes..]).all(|(&dim, &len)| dim == len || dim == 1);
         self == target || target.rank().checked_sub(self.rank()).is_some_and(fits)
     }
 
@@ -339,8 +339,8 @@ impl Layout {
     pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
         let (dims, strides) = (self.shape().dims(), self.strides());
         (0..self.shape().size()).map(move |flat| {
-            let step = |(rest, sum): (usize, isize), axis: usize| {
-                (rest / dims[axis], sum + (rest % dims[axis]) as isize * strides[axis])
+            let step = |(quotient, sum): (usize, isize), axis: usize| {
+                (quotient / dims[axis], sum + (quotient % dims[axis]) as isize * strides[axis])
             };
             (0..dims.len()).rev().fold((flat, self.offset() as isize), step).1 as usize
         })
@@ -393,11 +393,11 @@ impl Layout {
         if self.shape == *shape {
             return Some(self.clone());
         }
-        let lead = shape.rank().checked_sub(self.shape.rank())?;
+        let new_axes = shape.rank().checked_sub(self.shape.rank())?;
         let mut strides = Strides::repeated(0, shape.rank());
         for (axis, (&dim, &stride)) in self.shape.iter().zip(&*self.strides()).enumerate() {
-            if dim == shape[lead + axis] {
-                strides[lead + axis] = stride;
+            if dim == shape[new_axes + axis] {
+                strides[new_axes + axis] = stride;
             } else if dim != 1 {
                 return None;
             }
@@ -427,9 +427,9 @@ impl Layout {
         }
         // Both shapes are split into the shortest groups of axes of equal size. A group can be reshaped if its old axes
         // are in row-major order among themselves.
-        let own = self.strides();
+        let strides_before = self.strides();
         let old: SmallVec<[(usize, isize); INLINE_AXES]> =
-            self.shape.iter().copied().zip(own.iter().copied()).filter(|&(d, _)| d != 1).collect();
+            self.shape.iter().copied().zip(strides_before.iter().copied()).filter(|&(d, _)| d != 1).collect();
         let mut strides = Strides::repeated(0, shape.rank());
         let (mut i, mut j) = (0, 0);
         while j < shape.rank() {
@@ -470,13 +470,13 @@ impl Layout {
         Layout::strided(self.shape.with_axis(axis, len), strides, (self.offset as isize + first) as usize)
     }
 
-    /// Selects index `at` of `axis` and removes the axis.
-    pub fn select(&self, axis: usize, at: usize) -> Layout {
-        let own = self.strides();
-        let offset = (self.offset as isize + at as isize * own[axis]) as usize;
+    /// Selects `index` of `axis` and removes the axis.
+    pub fn select(&self, axis: usize, index: usize) -> Layout {
+        let strides_before = self.strides();
+        let offset = (self.offset as isize + index as isize * strides_before[axis]) as usize;
         let keep = |k: &usize| *k != axis;
         let shape = (0..self.shape.rank()).filter(keep).map(|k| self.shape[k]).collect();
-        let strides = (0..self.shape.rank()).filter(keep).map(|k| own[k]).collect();
+        let strides = (0..self.shape.rank()).filter(keep).map(|k| strides_before[k]).collect();
         Layout::strided(shape, strides, offset)
     }
 }

@@ -104,15 +104,15 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
     // are also clauses of the called functions.
     unsafe {
         let address = |slot: ValueSlot| *addresses.get_unchecked(slot as usize);
-        let mut rest = instrs;
-        while let Some((instr, others)) = rest.split_first() {
+        let mut remaining = instrs;
+        while let Some((instr, others)) = remaining.split_first() {
             if let Some(fused) = instr.fused.as_ref().filter(|f| f.is_profitable(tile)) {
-                let (chain, others) = rest.split_at_unchecked(fused.count as usize);
+                let (chain, others) = remaining.split_at_unchecked(fused.count as usize);
                 run_chain(chain, addresses, tile);
-                rest = others;
+                remaining = others;
                 continue;
             }
-            rest = others;
+            remaining = others;
             let (into, [a, b, d]) = (address(instr.into), instr.args.map(address));
             if tile.rows == 1 {
                 let n = if instr.granularity == Granularity::PerElement { tile.len } else { 1 };
@@ -281,8 +281,8 @@ unsafe fn run_chain_by_rows(
             let (mut lanes, done) = ([0u64; LANES], tile.len / ROWS * ROWS);
             let sum = lanes.as_mut_ptr().cast();
             chain_loop(links, sum, tile.len);
-            let rest = fold.values(addresses).skip((row * tile.len + done) * size);
-            fold.fold.finish_chunk(addresses[fold.into as usize].add(row * size), sum, rest, done, tile.len - done);
+            let tail = fold.values(addresses).skip((row * tile.len + done) * size);
+            fold.fold.finish_chunk(addresses[fold.into as usize].add(row * size), sum, tail, done, tile.len - done);
         }
     }
 }

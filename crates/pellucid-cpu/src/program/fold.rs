@@ -154,19 +154,19 @@ impl FoldKernel {
     /// `done` values, a multiple of the block length, are already accumulated in the lanes.
     ///
     /// # Safety
-    /// - *Values*: `rest` is valid for reads of `n` values, and of `n` second factors if it has factors.
+    /// - *Values*: `tail` is valid for reads of `n` values, and of `n` second factors if it has factors.
     /// - *Result*: `into` is valid for the write of one value.
-    /// - *Products*: `rest` has factors only if the operation is a sum.
+    /// - *Products*: `tail` has factors only if the operation is a sum.
     /// - *Lanes*: `lanes` is valid for reads and writes of sixteen values, initialized if `done > 0`.
     /// - *Chunk*: `done + n` is at most [`CHUNK`].
     #[inline]
-    pub(crate) unsafe fn finish_chunk(&self, into: *mut u8, lanes: *mut u8, rest: FoldValues, done: usize, n: usize) {
+    pub(crate) unsafe fn finish_chunk(&self, into: *mut u8, lanes: *mut u8, tail: FoldValues, done: usize, n: usize) {
         // SAFETY: by this function's contract, the lanes are initialized before `finish` reads them: by the caller if
         // `done > 0` (*Lanes*), otherwise by `accumulate` with `first`. *Values*, *Products* and *Result* cover the
         // other arguments.
         unsafe {
             if n > 0 || done == 0 {
-                self.accumulate(lanes, rest, n, done == 0);
+                self.accumulate(lanes, tail, n, done == 0);
             }
             (self.loops.finish)(into, lanes);
         }

@@ -24,11 +24,11 @@ pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgr
     for phase in 0..schedule.phases.len() {
         for is_tile in [false, true] {
             let Phase { head, tiles, .. } = &schedule.phases[phase];
-            let mut rest = if is_tile { tiles.clone() } else { head.clone() };
-            while !rest.is_empty() {
-                let ops = longest_chain(schedule, program, rows, rest.clone(), &reads, is_tile);
-                mark_chain(schedule, phase, rest.start, &ops, is_tile && rows == RowLength::Long);
-                rest.start += ops.len().max(1);
+            let mut remaining = if is_tile { tiles.clone() } else { head.clone() };
+            while !remaining.is_empty() {
+                let ops = longest_chain(schedule, program, rows, remaining.clone(), &reads, is_tile);
+                mark_chain(schedule, phase, remaining.start, &ops, is_tile && rows == RowLength::Long);
+                remaining.start += ops.len().max(1);
             }
         }
     }
@@ -127,21 +127,21 @@ fn fused_op(
     // Values of the granularity of the result.
     let is_tile = |k: usize| schedule.granularity[args[k] as usize] == instr.granularity;
     // The operand whose values are in registers, and the other operands.
-    let own = (0..args.len()).find(|&k| last.map_or(is_tile(k), |last| args[k] == last))?;
-    let others = match (args.len(), own) {
+    let in_registers = (0..args.len()).find(|&k| last.map_or(is_tile(k), |last| args[k] == last))?;
+    let others = match (args.len(), in_registers) {
         (3, 0) => [1, 2],
         (3, 1) => [0, 2],
         (3, _) => [0, 1],
-        (2, _) => [1 - own; 2],
-        _ => [own; 2],
+        (2, _) => [1 - in_registers; 2],
+        _ => [in_registers; 2],
     };
-    let repeats = |k: usize| k != own && args[k] == args[own];
+    let repeats = |k: usize| k != in_registers && args[k] == args[in_registers];
     let fused_instr = match args.len() {
         3 if last.is_some() && others.into_iter().any(repeats) => return None,
-        2 if repeats(1 - own) => fused_instr_with_itself(opcode),
-        _ => fused_instr(opcode, own, others.map(is_tile)),
+        2 if repeats(1 - in_registers) => fused_instr_with_itself(opcode),
+        _ => fused_instr(opcode, in_registers, others.map(is_tile)),
     };
-    let (begin, operands) = (last.is_none().then_some(args[own]), others.map(|k| args[k]));
+    let (begin, operands) = (last.is_none().then_some(args[in_registers]), others.map(|k| args[k]));
     let granularity = operands.map(|slot| schedule.granularity[slot as usize]);
     Some(FusedOp {
         chain_loop,
@@ -166,10 +166,10 @@ fn fused_instr_with_itself(opcode: Opcode) -> Option<FusedInstr> {
     }
 }
 
-/// Returns the operation of an instruction whose operand `own` is the values in registers. `tiles` says which of the
-/// other operands are tiles; the rest are single values.
-pub(crate) fn fused_instr(opcode: Opcode, own: usize, tiles: [bool; 2]) -> Option<FusedInstr> {
-    Some(match (opcode, own, tiles) {
+/// Returns the operation of an instruction whose operand `in_registers` is the values in registers. `tiles` says which
+/// of the other operands are tiles; the rest are single values.
+pub(crate) fn fused_instr(opcode: Opcode, in_registers: usize, tiles: [bool; 2]) -> Option<FusedInstr> {
+    Some(match (opcode, in_registers, tiles) {
         (Opcode::Neg, ..) => FusedInstr::Neg,
         (Opcode::Sqrt, ..) => FusedInstr::Sqrt,
         (Opcode::Function(op, f), ..) => match op {

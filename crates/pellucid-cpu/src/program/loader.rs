@@ -28,8 +28,8 @@ pub(crate) unsafe fn gather(
         // part that is a matrix.
         unsafe {
             match part.matrix {
-                Some(OperandMatrix { at, rows, cols, stride }) => {
-                    transpose_matrix(size, at, stride, tile, (cols * size) as isize, rows, cols)
+                Some(OperandMatrix { address, rows, cols, stride }) => {
+                    transpose_matrix(size, address, stride, tile, (cols * size) as isize, rows, cols)
                 }
                 None => {
                     with_width!(size, T => gather_as::<T>(tile.cast(), axes, k, base, start + part.first, part.len))
@@ -62,8 +62,8 @@ pub(crate) unsafe fn scatter(
         // SAFETY: as in `gather`, with the operand as the target.
         unsafe {
             match part.matrix {
-                Some(OperandMatrix { at, rows, cols, stride }) => {
-                    transpose_matrix(size, tile, (cols * size) as isize, at, stride, cols, rows)
+                Some(OperandMatrix { address, rows, cols, stride }) => {
+                    transpose_matrix(size, tile, (cols * size) as isize, address, stride, cols, rows)
                 }
                 None => {
                     with_width!(size, T => scatter_as::<T>(tile.cast(), axes, k, base, start + part.first, part.len))
@@ -90,7 +90,7 @@ struct TilePart {
 /// The part of an operand whose transpose is a tile of `rows` rows and `cols` columns: its columns are contiguous.
 struct OperandMatrix {
     /// The address of the first element.
-    at: *mut u8,
+    address: *mut u8,
     rows: usize,
     cols: usize,
     /// The bytes between two columns.
@@ -120,13 +120,13 @@ fn for_each_part(
     while done < n {
         let row = (start + done) / cols;
         let (mut group, within) = (row / across.len, row % across.len);
-        let mut at = base.wrapping_add(within * size);
+        let mut address = base.wrapping_add(within * size);
         for axis in outer.iter().rev() {
-            at = at.wrapping_offset((group % axis.len) as isize * axis.strides[k]);
+            address = address.wrapping_offset((group % axis.len) as isize * axis.strides[k]);
             group /= axis.len;
         }
         let rows = (across.len - within).min((n - done) / cols);
-        let matrix = (rows >= MIN_TRANSPOSE).then_some(OperandMatrix { at, rows, cols, stride });
+        let matrix = (rows >= MIN_TRANSPOSE).then_some(OperandMatrix { address, rows, cols, stride });
         copy(TilePart { first: done, len: rows * cols, matrix });
         done += rows * cols;
     }

@@ -73,11 +73,11 @@ fn guards(program: &PreparedProgram, granularity: &[Granularity]) -> Vec<Option<
         usages[output.slot as usize] = Usage::Always;
     }
     for (s, step) in program.steps.iter().enumerate().rev() {
-        let own = usages[first_step + s];
+        let result_usage = usages[first_step + s];
         for (k, &arg) in step.args.iter().enumerate() {
             let mask = step.args[0];
             let guarded = step.selects && k == 2 && granularity[mask as usize] == Granularity::PerRow;
-            let usage = if guarded && own == Usage::Always { Usage::Unless(mask) } else { own };
+            let usage = if guarded && result_usage == Usage::Always { Usage::Unless(mask) } else { result_usage };
             let known = &mut usages[arg as usize];
             *known = match (*known, usage) {
                 (Usage::Never, other) | (other, Usage::Never) => other,

@@ -79,7 +79,7 @@ fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     let u = 0.5 / (large * large);
     // The sum of −(−u)ᵏ·1·3·..·(2k − 1); the term after the last is below the rounding error of `f64`.
     let factor = |k: u32| (1..=k).map(|i| f64::from(2 * i - 1)).product::<f64>();
-    let series = u * (1..14).rev().fold(factor(14) - u * factor(15), |rest, k| factor(k) - u * rest);
+    let series = u * (1..14).rev().fold(factor(14) - u * factor(15), |series, k| factor(k) - u * series);
     is_large.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
 }
 
@@ -91,8 +91,8 @@ fn refined_erfcx_slope(x: Expr, y: Expr) -> Expr {
     let is_large = x.gt(2.0);
     let large = is_large.select(x, 2.0);
     // The omitted part f satisfies f ≈ x + LEVELS/2/f.
-    let rest = 0.5 * (large + (large * large + f64::from(2 * LEVELS)).sqrt());
-    let fraction = (2..LEVELS).rev().fold(rest, |f, k| large + 0.5 * f64::from(k) / f);
+    let tail = 0.5 * (large + (large * large + f64::from(2 * LEVELS)).sqrt());
+    let fraction = (2..LEVELS).rev().fold(tail, |f, k| large + 0.5 * f64::from(k) / f);
     is_large.select(-FRAC_2_SQRT_PI / (1 + 2 * large * fraction), 2 * x * y - FRAC_2_SQRT_PI)
 }
 

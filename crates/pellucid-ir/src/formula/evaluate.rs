@@ -34,7 +34,7 @@ impl Formula {
             let ids = node.operands();
             let args: Vec<&[f64]> = ids.iter().map(|a| &values[a.index()][..]).collect();
             let integers = ids.first().is_some_and(|&a| inner.graph.node_info(a).kind == ValueKind::Index);
-            let at = |a: usize, i: usize| args[a][i.min(args[a].len() - 1)];
+            let element = |a: usize, i: usize| args[a][i.min(args[a].len() - 1)];
             let count = if inner.graph.node_info(id).per_row { 1 } else { elements };
             let each = |f: &dyn Fn(usize) -> f64| (0..count).map(f).collect::<Vec<f64>>();
             let value = match node {
@@ -44,18 +44,20 @@ impl Formula {
                 FormulaNode::RowLength => vec![elements as f64],
                 FormulaNode::RowIndex => each(&|i| i as f64),
                 FormulaNode::Unary(op, _) => match inner.graph.node_info(id).kind {
-                    ValueKind::Index if op == super::Unary::Not => each(&|i| !(at(0, i) as i64) as f64),
-                    _ => each(&|i| special::unary(op, at(0, i))),
+                    ValueKind::Index if op == super::Unary::Not => each(&|i| !(element(0, i) as i64) as f64),
+                    _ => each(&|i| special::unary(op, element(0, i))),
                 },
-                FormulaNode::Binary(op, ..) if integers => each(&|i| special::binary_index(op, at(0, i), at(1, i))),
-                FormulaNode::Binary(op, ..) => each(&|i| special::binary(op, at(0, i), at(1, i))),
-                FormulaNode::Select(..) => each(&|i| if at(0, i) != 0.0 { at(1, i) } else { at(2, i) }),
-                FormulaNode::MulAdd(..) => each(&|i| at(0, i).mul_add(at(1, i), at(2, i))),
+                FormulaNode::Binary(op, ..) if integers => {
+                    each(&|i| special::binary_index(op, element(0, i), element(1, i)))
+                }
+                FormulaNode::Binary(op, ..) => each(&|i| special::binary(op, element(0, i), element(1, i))),
+                FormulaNode::Select(..) => each(&|i| if element(0, i) != 0.0 { element(1, i) } else { element(2, i) }),
+                FormulaNode::MulAdd(..) => each(&|i| element(0, i).mul_add(element(1, i), element(2, i))),
                 FormulaNode::Cast(ValueKind::Number, _) => args[0].to_vec(),
-                FormulaNode::Cast(ValueKind::Index, _) => each(&|i| at(0, i).trunc()),
-                FormulaNode::Cast(ValueKind::Mask, _) => each(&|i| (at(0, i) != 0.0) as u8 as f64),
-                FormulaNode::Round(dtype, _) => each(&|i| round(at(0, i), dtype)),
-                FormulaNode::RowReduce(op, _) => vec![reduce(op, (0..elements).map(|i| at(0, i)))],
+                FormulaNode::Cast(ValueKind::Index, _) => each(&|i| element(0, i).trunc()),
+                FormulaNode::Cast(ValueKind::Mask, _) => each(&|i| (element(0, i) != 0.0) as u8 as f64),
+                FormulaNode::Round(dtype, _) => each(&|i| round(element(0, i), dtype)),
+                FormulaNode::RowReduce(op, _) => vec![reduce(op, (0..elements).map(|i| element(0, i)))],
             };
             values.push(value);
         }

@@ -302,13 +302,13 @@ impl Expr {
     #[must_use]
     pub fn powi(self, n: i32) -> Expr {
         let one = Expr::literal(1, self.kind());
-        let (mut power, mut result, mut rest) = (self, one, n.unsigned_abs());
-        while rest > 0 {
-            if rest & 1 == 1 {
+        let (mut power, mut result, mut exponent) = (self, one, n.unsigned_abs());
+        while exponent > 0 {
+            if exponent & 1 == 1 {
                 result = result * power;
             }
-            rest >>= 1;
-            if rest > 0 {
+            exponent >>= 1;
+            if exponent > 0 {
                 power = power * power;
             }
         }

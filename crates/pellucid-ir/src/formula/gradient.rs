@@ -199,21 +199,23 @@ impl Formula {
 
     #[track_caller]
     fn build_with_accumulators(&self, outputs: u64) -> Formula {
-        let (inner, own) = (&self.inner, self.inner.inputs.len());
+        let (inner, inputs_before) = (&self.inner, self.inner.inputs.len());
         let added = |k: usize| k < 64 && outputs >> k & 1 == 1;
         let sum = |o: &super::graph::Output| Input { kind: ValueKind::Number, per_row: o.per_row };
         let (mut inputs, mut names) = (inner.inputs.clone(), inner.input_names.clone());
         inputs.extend(inner.outputs.iter().enumerate().filter(|(k, _)| added(*k)).map(|(_, o)| sum(o)));
         assert!(
-            inputs.len() - own == outputs.count_ones() as usize,
+            inputs.len() - inputs_before == outputs.count_ones() as usize,
             "formula `{}`: an output to which a value is to be added does not exist",
             inner.name
         );
         names.extend(
-            (own..inputs.len()).map(|i| if inputs.len() == own + 1 { "s".into() } else { format!("s{}", i - own) }),
+            (inputs_before..inputs.len()).map(|i| {
+                if inputs.len() == inputs_before + 1 { "s".into() } else { format!("s{}", i - inputs_before) }
+            }),
         );
         let formula = Formula::new(inner.name, &inputs, inner.param_names.len(), |inputs, params| {
-            let (inputs, sums) = inputs.split_at(own);
+            let (inputs, sums) = inputs.split_at(inputs_before);
             let mut sums = sums.iter();
             let mut add_sum = |(k, y)| {
                 if added(k) {

@@ -23,32 +23,32 @@ impl<K: PartialEq, V> Memo<K, V> {
     /// Returns the value of `key`, if there is one.
     #[inline]
     pub(super) fn get(&self, key: &K) -> Option<&V> {
-        let mut at = self;
+        let mut list = self;
         loop {
-            let entry = at.first.get()?;
+            let entry = list.first.get()?;
             if entry.key == *key {
                 return Some(&entry.value);
             }
-            at = &entry.next;
+            list = &entry.next;
         }
     }
 
     /// Inserts `value` unless `key` has a value already. Returns the stored value.
     pub(super) fn insert(&self, key: K, value: V) -> &V {
         let mut new = Box::new(Entry { key, value, next: Memo::default() });
-        let mut at = self;
+        let mut list = self;
         loop {
-            let entry = match at.first.set(new) {
-                Ok(()) => return &at.first.get().expect("the cell must have a value because set() succeeded").value,
+            let entry = match list.first.set(new) {
+                Ok(()) => return &list.first.get().expect("the cell must have a value because set() succeeded").value,
                 Err(back) => {
                     new = back;
-                    at.first.get().expect("the cell must have a value because set() failed")
+                    list.first.get().expect("the cell must have a value because set() failed")
                 }
             };
             if entry.key == new.key {
                 return &entry.value;
             }
-            at = &entry.next;
+            list = &entry.next;
         }
     }
 }

@@ -255,8 +255,8 @@ impl Formula {
     /// Returns the formula with these names of inputs and parameters for printing.
     #[must_use]
     pub fn with_names(self, inputs: &[&str], params: &[&str]) -> Formula {
-        let own = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
-        let (input_names, param_names) = (own(inputs), own(params));
+        let to_strings = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
+        let (input_names, param_names) = (to_strings(inputs), to_strings(params));
         self.changed(|inner| (inner.input_names, inner.param_names) = (input_names, param_names))
     }
 

@@ -221,12 +221,12 @@ impl Splice {
             return Err("an integer would wrap when it is stored in between");
         }
         // The compute type of the value.
-        let (mut value, mut at) = (stored.value, from);
-        let mut convert = |splice: &mut Splice, value: Value, to: Compute| match (at == to, value) {
+        let (mut value, mut compute) = (stored.value, from);
+        let mut convert = |splice: &mut Splice, value: Value, to: Compute| match (compute == to, value) {
             (true, _) => Ok(value),
             // A uniform must be rounded once, from full width.
             (_, Value::Uniform(_)) => Err("a uniform value would be read in a compute type that differs from its own"),
-            _ => Ok(splice.step(Op::Convert(to), std::mem::replace(&mut at, to), &[value])),
+            _ => Ok(splice.step(Op::Convert(to), std::mem::replace(&mut compute, to), &[value])),
         };
         if !exact && stored.storage.size() < from.size() {
             value = match stored.storage {

@@ -77,12 +77,12 @@ fn shift_layout(operand: &mut SlotView, elements: usize) {
 /// Returns the lifetime of each buffer, in the order of first use. All offsets are 0.
 pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
     let mut allocations: Vec<BufferAllocation> = Vec::new();
-    let mut at: HashMap<Slot, usize> = HashMap::new();
+    let mut index_of: HashMap<Slot, usize> = HashMap::new();
     let touch = |slot: Slot, launch: usize| {
         if !matches!(plan.role(slot), SlotRole::Scratch | SlotRole::Input) {
             return;
         }
-        let index = *at.entry(slot).or_insert_with(|| {
+        let index = *index_of.entry(slot).or_insert_with(|| {
             let first = if plan.role(slot) == SlotRole::Input { 0 } else { launch };
             allocations.push(BufferAllocation { slot, offset: 0, bytes: plan.slots[slot], first, last: launch });
             allocations.len() - 1
@@ -111,17 +111,17 @@ pub(super) fn visit_uses(plan: &Plan, mut touch: impl FnMut(Slot, usize)) {
 /// have the same number.
 fn merge_in_place(launches: &[Launch], allocations: &[BufferAllocation]) -> Vec<usize> {
     let mut block: Vec<usize> = (0..allocations.len()).collect();
-    let at: HashMap<Slot, usize> = allocations.iter().enumerate().map(|(k, a)| (a.slot, k)).collect();
+    let index_of: HashMap<Slot, usize> = allocations.iter().enumerate().map(|(k, a)| (a.slot, k)).collect();
     for (k, launch) in launches.iter().enumerate() {
         for out in &launch.outputs {
-            let Some(&output) = at.get(&out.slot) else { continue };
+            let Some(&output) = index_of.get(&out.slot) else { continue };
             if allocations[output].first != k || allocations[output].bytes != out.bytes() || block[output] != output {
                 continue;
             }
             let equals_output =
                 |x: &SlotView| x.layout == out.layout && x.dtype == out.dtype && x.layout.is_contiguous();
             let ended = launch.inputs.iter().enumerate().find_map(|(index, x)| {
-                let &from = at.get(&x.slot)?;
+                let &from = index_of.get(&x.slot)?;
                 let allocation = &allocations[from];
                 let alone = |o: &SlotView| o.slot != x.slot || equals_output(o);
                 let ends = allocation.last == k && allocation.bytes == x.bytes() && allocation.first < k;
@@ -129,7 +129,7 @@ fn merge_in_place(launches: &[Launch], allocations: &[BufferAllocation]) -> Vec<
                 let free = launch
                     .outputs
                     .iter()
-                    .all(|o| o.slot != x.slot && at.get(&o.slot).is_none_or(|&o| block[o] != block[from]));
+                    .all(|o| o.slot != x.slot && index_of.get(&o.slot).is_none_or(|&o| block[o] != block[from]));
                 let all = launch
                     .inputs
                     .iter()

@@ -9,9 +9,9 @@ use super::{Launch, Plan, Slot, SlotRole};
 /// with its consumer needs no memory.
 pub(super) fn fold(mut plan: Plan) -> Plan {
     let launches = &plan.launches;
-    let own = |slot| plan.role(slot) == SlotRole::Scratch;
+    let is_scratch = |slot| plan.role(slot) == SlotRole::Scratch;
     let mut constant: Vec<bool> =
-        launches.iter().map(|l| !l.inputs.is_empty() && l.outputs.iter().all(|o| own(o.slot))).collect();
+        launches.iter().map(|l| !l.inputs.is_empty() && l.outputs.iter().all(|o| is_scratch(o.slot))).collect();
     // The launches that write each slot, and the launches that read or write it.
     let [mut writers, mut touching] = [(); 2].map(|()| vec![Vec::new(); plan.slots.len()]);
     for (k, launch) in launches.iter().enumerate() {

@@ -90,10 +90,10 @@ fn read_from_source(plan: &mut Plan, k: usize) -> bool {
     };
     let factor = |u: &usize| {
         let launch = &plan.launches[*u];
-        let own = |(i, o): (usize, &SlotView)| o.slot != to.slot || i < 2 && seen(o).is_some();
+        let is_replaceable = |(i, o): (usize, &SlotView)| o.slot != to.slot || i < 2 && seen(o).is_some();
         matches!(launch.kernel, Kernel::MatMul(_))
             && !launch.writes(to.slot)
-            && launch.inputs.iter().enumerate().all(own)
+            && launch.inputs.iter().enumerate().all(is_replaceable)
     };
     let (Some(&first), Some(&last)) = (users.first(), users.last()) else { return false };
     if first < k || !users.iter().all(factor) {

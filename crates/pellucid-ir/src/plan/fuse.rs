@@ -44,10 +44,10 @@ const MAX_FUSION_DISTANCE: usize = 4;
 
 /// Fuses all launches that can be fused, from the first to the last.
 pub(super) fn fuse(mut plan: Plan) -> Plan {
-    let mut rest = plan.launches.len();
-    while rest > 0 {
-        let mut at = plan.launches.len() - rest;
-        rest -= 1;
+    let mut remaining = plan.launches.len();
+    while remaining > 0 {
+        let mut at = plan.launches.len() - remaining;
+        remaining -= 1;
         // A fused launch may be fused again with the producers of its other inputs.
         while let Some(fused) = fuse_with_producer(&mut plan, at) {
             at = fused;
@@ -108,13 +108,13 @@ fn apply_fusion(plan: &mut Plan, i: usize, j: usize, pair: FusedPair) -> usize {
     let touched: Vec<_> = plan.launches[i].outputs.iter().map(|o| o.slot).collect();
     let parts = launch.parts.clone();
     let first = keeps_producer.then(|| plan.launches[i].clone());
-    let mut at = replace_pair(&mut plan.launches, i, j, launch, &interleaving, at_producer);
+    let mut position = replace_pair(&mut plan.launches, i, j, launch, &interleaving, at_producer);
     if let Some(first) = first {
         plan.launches.insert(i, first);
-        at += 1;
+        position += 1;
     }
     plan.elide(touched, &Elision::Fused(parts));
-    at
+    position
 }
 
 /// Fuses launches `i` and `j`, or returns why they stay unfused.
@@ -190,8 +190,8 @@ impl LifetimeCosts {
         let mut ends = |o: &&SlotView| {
             let new = !seen.contains(&o.slot);
             seen.push(o.slot);
-            let own = matches!(plan.role(o.slot), SlotRole::Scratch | SlotRole::Input) && !plan.is_wanted(o.slot);
-            new && own && plan.users(o.slot).next_back().is_some_and(|last| last < j)
+            let in_arena = matches!(plan.role(o.slot), SlotRole::Scratch | SlotRole::Input) && !plan.is_wanted(o.slot);
+            new && in_arena && plan.users(o.slot).next_back().is_some_and(|last| last < j)
         };
         let at_consumer = a.inputs.iter().filter(&mut ends).map(|o| plan.slots[o.slot]).sum();
         let is_new = |o: &&SlotView| plan.role(o.slot) == SlotRole::Scratch && plan.users(o.slot).next() == Some(j);

@@ -162,18 +162,18 @@ pub(super) fn replace_pair(
     interleaving: &Interleaving,
     up: bool,
 ) -> usize {
-    let (moved, lead) = if up { (&interleaving.before, true) } else { (&interleaving.after, false) };
+    let moved = if up { &interleaving.before } else { &interleaving.after };
     let mut window: Vec<Option<Launch>> = launches.drain(i..=j).map(Some).collect();
     let mut take = |k: &usize| window[k - i].take().expect("a launch must not be moved twice");
     let moved: Vec<Launch> = moved.iter().map(&mut take).collect();
     let last = j - i;
-    let rest: Vec<Launch> =
+    let others: Vec<Launch> =
         window.into_iter().enumerate().filter(|(k, _)| *k != 0 && *k != last).filter_map(|(_, l)| l).collect();
-    let at = i + if lead { moved.len() } else { rest.len() };
-    let ordered: Vec<Launch> = if lead {
-        moved.into_iter().chain([merged]).chain(rest).collect()
+    let at = i + if up { moved.len() } else { others.len() };
+    let ordered: Vec<Launch> = if up {
+        moved.into_iter().chain([merged]).chain(others).collect()
     } else {
-        rest.into_iter().chain([merged]).chain(moved).collect()
+        others.into_iter().chain([merged]).chain(moved).collect()
     };
     launches.splice(i..i, ordered);
     at

@@ -72,7 +72,7 @@ impl Plan {
 
     /// Formats an operand: its slot or arena offset, dtype and shape.
     fn name(&self, operand: &SlotView) -> String {
-        let at = match (&self.arena, self.role(operand.slot)) {
+        let name = match (&self.arena, self.role(operand.slot)) {
             _ if self.names.contains_key(&operand.slot) => self.names[&operand.slot].clone(),
             (Some(arena), _) if operand.slot == arena.slot => {
                 format!("@{}", operand.layout.offset() * operand.dtype.size())
@@ -84,7 +84,7 @@ impl Plan {
             (_, SlotRole::State) => format!("state{}", operand.slot),
         };
         let strided = if operand.layout.is_contiguous() { "" } else { " strided" };
-        format!("{at} {}{}{strided}", operand.dtype, operand.layout.shape())
+        format!("{name} {}{}{strided}", operand.dtype, operand.layout.shape())
     }
 }
 

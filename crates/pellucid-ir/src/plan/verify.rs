@@ -70,8 +70,8 @@ impl Plan {
         let writes = |plan: &Plan, slot| plan.setup.iter().chain(&plan.launches).any(|launch| launch.writes(slot));
         let is_lost = |&slot: &Slot| before.is_wanted(slot) && writes(before, slot) && !writes(self, slot);
         // The arena pass gives outputs another slot, and rule `order` covers them.
-        let own = |slot: &Slot| self.arena.is_none() || before.role(*slot) != SlotRole::Scratch;
-        (0..before.slots.len()).filter(own).find(is_lost).map(|slot| format!("no launch writes slot {slot} now"))
+        let is_checked = |slot: &Slot| self.arena.is_none() || before.role(*slot) != SlotRole::Scratch;
+        (0..before.slots.len()).filter(is_checked).find(is_lost).map(|slot| format!("no launch writes slot {slot} now"))
     }
 
     /// Describes two buffers of the arena that share memory while both are live. `before` has the slots of the buffers.
@@ -80,9 +80,9 @@ impl Plan {
             return None;
         }
         let mut lives: HashMap<Slot, (usize, usize)> = HashMap::new();
-        let mut touch = |slot, at: usize| {
-            let life = lives.entry(slot).or_insert((at, at));
-            *life = (life.0.min(at), life.1.max(at));
+        let mut touch = |slot, launch: usize| {
+            let life = lives.entry(slot).or_insert((launch, launch));
+            *life = (life.0.min(launch), life.1.max(launch));
         };
         let inputs = (0..before.slots.len()).filter(|&slot| before.role(slot) == SlotRole::Input);
         inputs.for_each(|slot| touch(slot, 0));
@@ -96,8 +96,8 @@ impl Plan {
                 // A launch may write the later buffer in place over the earlier one that it reads; rule `overlap`
                 // covers that.
                 if early.1 > late.0 || early.1 == late.0 && early.0 == late.0 {
-                    let (a, b, at) = (a.slot, b.slot, late.0);
-                    return Some(format!("buffers {a} and {b} share memory, and both are live at launch {at}"));
+                    let (a, b, launch) = (a.slot, b.slot, late.0);
+                    return Some(format!("buffers {a} and {b} share memory, and both are live at launch {launch}"));
                 }
             }
         }
@@ -160,7 +160,7 @@ impl WrittenMemory {
             self.add(to);
             return None;
         }
-        let bytes = |view: &SlotView, at: usize| at * view.dtype.size()..(at + 1) * view.dtype.size();
+        let bytes = |view: &SlotView, position: usize| position * view.dtype.size()..(position + 1) * view.dtype.size();
         let pairs = from.layout.positions().zip(to.layout.positions());
         let defined: Vec<_> =
             pairs.filter(|&(x, _)| written.contains(&bytes(from, x))).map(|(_, y)| bytes(to, y)).collect();
@@ -205,7 +205,7 @@ fn byte_ranges(operand: &SlotView) -> impl Iterator<Item = Range<usize>> + '_ {
     let (layout, size) = (&operand.layout, operand.dtype.size());
     let is_whole = layout.is_contiguous() || layout.shape().size() > MAX_ELEMENTS;
     let all_bytes = is_whole.then(|| extent(layout, operand.dtype));
-    let elements = (!is_whole).then(|| layout.positions().map(move |at| at * size..(at + 1) * size));
+    let elements = (!is_whole).then(|| layout.positions().map(move |position| position * size..(position + 1) * size));
     all_bytes.into_iter().chain(elements.into_iter().flatten())
 }
 
@@ -225,13 +225,13 @@ impl ByteRanges {
     }
 
     fn intersects(&self, range: &Range<usize>) -> bool {
-        let at = self.0.partition_point(|r| r.end <= range.start);
-        self.0.get(at).is_some_and(|r| r.start < range.end)
+        let index = self.0.partition_point(|r| r.end <= range.start);
+        self.0.get(index).is_some_and(|r| r.start < range.end)
     }
 
     fn contains(&self, range: &Range<usize>) -> bool {
-        let at = self.0.partition_point(|r| r.end < range.end);
-        range.is_empty() || self.0.get(at).is_some_and(|r| r.start <= range.start)
+        let index = self.0.partition_point(|r| r.end < range.end);
+        range.is_empty() || self.0.get(index).is_some_and(|r| r.start <= range.start)
     }
 }
 

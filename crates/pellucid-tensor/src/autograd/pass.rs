@@ -290,16 +290,18 @@ impl<'a> BackwardPass<'a> {
         check_gradient(from, &gradient, meta)?;
         let gradient = self.on_device_of_input(from, gradient, *device)?;
         let key = address(node) as usize;
-        let at = self.node_at.get(key).unwrap_or_else(|| {
-            let at = self.waiting.len();
+        let position = self.node_at.get(key).unwrap_or_else(|| {
+            let position = self.waiting.len();
             let gradients = SmallVec::from_elem(None, node.outputs_meta.len());
             self.waiting.push(Some(QueuedNode { node: node.clone(), gradients }));
-            self.queue.push(node.generation, at);
-            self.node_at.insert(key, at);
-            at
+            self.queue.push(node.generation, position);
+            self.node_at.insert(key, position);
+            position
         });
-        let gradients =
-            &mut self.waiting[at].as_mut().expect("a node that receives a gradient must not have run before").gradients;
+        let gradients = &mut self.waiting[position]
+            .as_mut()
+            .expect("a node that receives a gradient must not have run before")
+            .gradients;
         self.options.accumulate(&mut gradients[index], gradient)
     }
 

@@ -403,23 +403,23 @@ impl Recordings {
         // Deferred kernels of this thread may read or write tensors of the step, and hold handles of replaced tensors.
         engine::flush()?;
         self.stream.iter().for_each(ThreadStream::refresh);
-        let at = self.find_or_record(step, inputs)?;
+        let index = self.find_or_record(step, inputs)?;
         if cfg!(debug_assertions) && (1..3).contains(&self.launches) {
-            self.verify(step, at)?;
+            self.verify(step, index)?;
         }
         self.launches += 1;
-        let step = &mut self.cached[at];
+        let step = &mut self.cached[index];
         step.launch(inputs)?;
         self.launched = Some(step.number());
         Ok(Outputs { tensors: step.outputs() })
     }
 
-    fn verify(&mut self, step: RecordedFn<'_>, at: usize) -> Result<()> {
+    fn verify(&mut self, step: RecordedFn<'_>, index: usize) -> Result<()> {
         // A gradient that was replaced since the recording, perhaps by another thread, is not a host value. The next
         // launch records the step again.
-        let (key, entries) = (self.cached[at].key(), self.cached[at].entry_gradients().clone());
+        let (key, entries) = (self.cached[index].key(), self.cached[index].entry_gradients().clone());
         let again = self.compiled(step, key, entries, CaptureOptions::unchanged())?;
-        match self.cached[at].difference(&again) {
+        match self.cached[index].difference(&again) {
             Some(difference) => Err(Error::CaptureChanged { difference }),
             None => Ok(()),
         }
@@ -466,9 +466,9 @@ impl Recordings {
 
     /// Returns the index of a valid recording for these inputs; records the step if there is none.
     fn find_or_record(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<usize> {
-        if let Some(at) = self.find(step, inputs)? {
+        if let Some(index) = self.find(step, inputs)? {
             self.stats.hits += 1;
-            self.cached[at..].rotate_left(1);
+            self.cached[index..].rotate_left(1);
             return Ok(self.cached.len() - 1);
         }
         self.stats.misses += 1;
@@ -496,8 +496,8 @@ impl Recordings {
         let again = self.compiled(step, &StepKey::new(inputs), Vec::new(), CaptureOptions::unchanged())?;
         let valid = |step: &CompiledStep| step.fits(inputs) && step.difference(&again).is_none();
         let valid_index = self.cached.iter().position(valid);
-        if let Some(at) = valid_index {
-            self.cached[at].mark_current();
+        if let Some(index) = valid_index {
+            self.cached[index].mark_current();
         }
         Ok(valid_index)
     }

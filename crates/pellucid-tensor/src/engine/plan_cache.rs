@@ -39,11 +39,11 @@ static PLANS: Mutex<Vec<(Device, Vec<Arc<CachedPlan>>)>> = Mutex::new(Vec::new()
 /// Calls `f` with the plans of a device.
 fn with_plans<R>(device: Device, f: impl FnOnce(&mut Vec<Arc<CachedPlan>>) -> R) -> R {
     let mut devices = lock(&PLANS);
-    let at = devices.iter().position(|(of, _)| *of == device).unwrap_or_else(|| {
+    let index = devices.iter().position(|(of, _)| *of == device).unwrap_or_else(|| {
         devices.push((device, Vec::new()));
         devices.len() - 1
     });
-    f(&mut devices[at].1)
+    f(&mut devices[index].1)
 }
 
 impl CachedPlan {
@@ -64,8 +64,8 @@ impl CachedPlan {
                 && plan.recorded.roles == recorded.roles
         };
         let cached = with_plans(device, |plans| {
-            let at = plans.iter().rposition(is_same)?;
-            plans[at..].rotate_left(1);
+            let index = plans.iter().rposition(is_same)?;
+            plans[index..].rotate_left(1);
             plans.last().cloned()
         });
         if let Some(plan) = cached {

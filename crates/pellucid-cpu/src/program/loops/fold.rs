@@ -172,11 +172,11 @@ impl<T: LoopElement + Ring> ValueSource<T> for ProductValues {
 #[inline(always)]
 fn accumulate_block<T: LoopElement, M: Monoid<T>>(lanes: &mut [T; LANES], x: impl Fn(usize) -> T) {
     for l in 0..LANES {
-        let mut own = [M::IDENTITY; 8];
+        let mut values = [M::IDENTITY; 8];
         for j in 0..8 {
-            own[j] = x(j * LANES + l);
+            values[j] = x(j * LANES + l);
         }
-        lanes[l] = M::combine(lanes[l], M::combine_eight(own));
+        lanes[l] = M::combine(lanes[l], M::combine_eight(values));
     }
 }
 

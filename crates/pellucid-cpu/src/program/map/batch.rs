@@ -27,12 +27,12 @@ pub(crate) fn run_dense_maps(program: &Program, params: &Params, maps: &[DenseMa
     let mut operands = Vec::with_capacity(maps.len() * (inputs + outputs));
     for map in maps {
         for (input, load) in map.inputs.iter().zip(&program.inputs) {
-            let at = operand::dense_input(program.name, input, map.size, load.storage.size())?.as_ptr();
-            operands.push(program::DensePtr { at, once: input.once });
+            let address = operand::dense_input(program.name, input, map.size, load.storage.size())?.as_ptr();
+            operands.push(program::DensePtr { address, once: input.once });
         }
         for (output, store) in map.outputs.iter().zip(&program.outputs) {
-            let at = operand::dense_output(program.name, output, map.size, store.storage.size())?.as_ptr();
-            operands.push(program::DensePtr::full(at));
+            let address = operand::dense_output(program.name, output, map.size, store.storage.size())?.as_ptr();
+            operands.push(program::DensePtr::full(address));
         }
     }
     let sizes: Vec<usize> = maps.iter().map(|m| m.size).collect();

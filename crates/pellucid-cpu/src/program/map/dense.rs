@@ -82,7 +82,7 @@ pub(crate) unsafe fn dense_batch(
 
 /// Returns true if every output is disjoint from all other operands, except inputs at the same address.
 fn satisfies_aliasing(program: &PreparedProgram, n: usize, inputs: &[DensePtr], outputs: &[DensePtr]) -> bool {
-    let extent = |o: &DensePtr, size: usize| (o.at.cast_const(), if o.once { size } else { n * size });
+    let extent = |o: &DensePtr, size: usize| (o.address.cast_const(), if o.once { size } else { n * size });
     let read = inputs.iter().zip(&program.inputs).map(|(o, i)| extent(o, i.size));
     let written = || outputs.iter().zip(&program.outputs).map(|(o, out)| extent(o, out.size));
     let is_disjoint = |a: usize, to| written().enumerate().all(|(b, other)| a == b || are_apart(to, other));
@@ -122,7 +122,7 @@ pub(crate) unsafe fn run_dense(
             && n < GRAIN / 16
         {
             let value = program.uniform_value(&program.uniforms[uniform], params, 0);
-            return fill(outputs[0].at, (&raw const value).cast(), program.outputs[0].size, n);
+            return fill(outputs[0].address, (&raw const value).cast(), program.outputs[0].size, n);
         }
         if run_single(program, params, n, inputs, outputs)
             || n <= small::MAX_LEN && small::run_one_tile(program, params, n, inputs, outputs)
@@ -134,7 +134,7 @@ pub(crate) unsafe fn run_dense(
     let operands = inputs.iter().chain(outputs);
     let strides = sizes().zip(operands.clone()).map(|(size, d)| if d.once || n == 1 { 0 } else { size as isize });
     let axis = StridedAxis { len: n, strides: strides.collect() };
-    let bases = operands.map(|d| d.at).collect::<List<*mut u8, INLINE_OPERANDS>>();
+    let bases = operands.map(|d| d.address).collect::<List<*mut u8, INLINE_OPERANDS>>();
     super::map_over_axes(program, params, &[axis], &bases, Threads::Pool);
 }
 
@@ -162,7 +162,7 @@ unsafe fn run_single(
             SingleArg::Input(i, size) => {
                 let x = &inputs[i as usize];
                 strides[k] = if x.once && n > 1 { 0 } else { size as usize };
-                from[k] = SharedPtr(x.at);
+                from[k] = SharedPtr(x.address);
             }
             SingleArg::Uniform(u) => {
                 cells[k] = program.uniform_value(&program.uniforms[u as usize], params, 0);
@@ -170,13 +170,13 @@ unsafe fn run_single(
             }
         }
     }
-    let to = outputs[0].at;
+    let to = outputs[0].address;
     let overwritten = (0..2).find(|&k| strides[k] != 0 && from[k].get() == to);
-    if let (Some(own), Some((opcode, chain))) = (overwritten, single.in_place)
-        && let Some(instr) = fused_instr(opcode, own, [strides[1 - own] != 0; 2])
+    if let (Some(k), Some((opcode, chain))) = (overwritten, single.in_place)
+        && let Some(instr) = fused_instr(opcode, k, [strides[1 - k] != 0; 2])
     {
         single.for_each_piece(n, to, strides, from, |into, a, b, n| {
-            let (begin, other) = if own == 0 { (a, b) } else { (b, a) };
+            let (begin, other) = if k == 0 { (a, b) } else { (b, a) };
             // SAFETY: `for_each_piece` passes pieces of the operands, which satisfy the contract of `ChainLoop` by
             // *Operands* and *Aliasing* of this function. There is no sum and no non-temporal store.
             unsafe {

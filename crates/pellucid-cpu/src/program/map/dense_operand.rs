@@ -4,7 +4,7 @@
 #[derive(Clone, Copy)]
 pub(crate) struct DensePtr {
     /// The address of the first element.
-    pub(crate) at: *mut u8,
+    pub(crate) address: *mut u8,
     /// True if the operand is one value that is broadcast to all elements.
     pub(crate) once: bool,
 }
@@ -16,7 +16,7 @@ unsafe impl Sync for DensePtr {}
 impl DensePtr {
     /// Returns an operand of full size.
     #[inline]
-    pub(crate) fn full(at: *mut u8) -> DensePtr {
-        DensePtr { at, once: false }
+    pub(crate) fn full(address: *mut u8) -> DensePtr {
+        DensePtr { address, once: false }
     }
 }

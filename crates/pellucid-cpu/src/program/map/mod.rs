@@ -59,7 +59,7 @@ pub(crate) fn run_map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'
     let dense = |o: &Operand<'_>| {
         let full = o.layout.shape() == shape;
         (o.layout.is_contiguous() && (full || o.layout.shape().size() == 1))
-            .then(|| DensePtr { at: strided::base_address(o), once: !full })
+            .then(|| DensePtr { address: strided::base_address(o), once: !full })
     };
     let mut all_dense: List<DensePtr, 8> = List::new();
     if operands().all(|o| dense(o).map(|d| all_dense.push(d)).is_some()) {

@@ -36,7 +36,7 @@ pub(crate) unsafe fn run_one_tile(
     for (out, to) in program.outputs.iter().zip(to) {
         // In place, an input must not be read after its memory was written.
         let written = out.direct.unwrap_or(program.steps.len() + 1);
-        if from.iter().zip(&program.inputs).any(|(f, i)| f.at == to.at && i.last_read > written) {
+        if from.iter().zip(&program.inputs).any(|(f, i)| f.address == to.address && i.last_read > written) {
             return false;
         }
     }
@@ -68,18 +68,18 @@ pub(crate) unsafe fn run_one_tile(
             }
             for (k, input) in program.inputs.iter().enumerate() {
                 match input.load {
-                    Some(load) => load.run(addresses[k], from[k].at, if from[k].once { 1 } else { n }),
-                    None => addresses[k] = from[k].at,
+                    Some(load) => load.run(addresses[k], from[k].address, if from[k].once { 1 } else { n }),
+                    None => addresses[k] = from[k].address,
                 }
             }
             for (out, to) in program.outputs.iter().zip(to) {
                 if out.direct.is_some() && schedule.granularity[out.slot as usize] == Granularity::PerElement {
-                    addresses[out.slot as usize] = to.at;
+                    addresses[out.slot as usize] = to.address;
                 }
             }
             execute(&schedule.instrs, addresses, &TileExtent::single_row(n));
             for (out, to) in program.outputs.iter().zip(to) {
-                let (to, mut value) = (to.at, addresses[out.slot as usize]);
+                let (to, mut value) = (to.address, addresses[out.slot as usize]);
                 if schedule.granularity[out.slot as usize] != Granularity::PerElement {
                     let mut one = 0u64;
                     if let Some(store) = out.store {

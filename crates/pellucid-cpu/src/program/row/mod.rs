@@ -228,12 +228,12 @@ impl RowExecution<'_> {
             // accesses their outputs.
             unsafe {
                 let (places, raw) = self.place_slots(scratch);
-                let mut at = places.clone();
+                let mut addresses = places.clone();
                 let group = if self.is_screened() { self.screened } else { range.len() };
                 for first in range.clone().step_by(group) {
                     let rows = first..range.end.min(first + group);
-                    if !(self.is_screened() && self.screen(rows.clone(), &mut at, raw)) {
-                        self.run_blocks(rows, &places, &mut at, raw);
+                    if !(self.is_screened() && self.screen(rows.clone(), &mut addresses, raw)) {
+                        self.run_blocks(rows, &places, &mut addresses, raw);
                     }
                 }
             }
@@ -247,8 +247,8 @@ impl RowExecution<'_> {
     ///
     /// # Safety
     /// The rows are within the operands, and no other task accesses their outputs. `places` and `raw` are the addresses
-    /// from [`RowExecution::place_slots`], and `at` is a copy of `places`.
-    unsafe fn run_blocks(&self, range: Range<usize>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
+    /// from [`RowExecution::place_slots`], and `addresses` is a copy of `places`.
+    unsafe fn run_blocks(&self, range: Range<usize>, places: &[*mut u8], addresses: &mut [*mut u8], raw: *mut u8) {
         // SAFETY: the contract of this method implies the contract of every called method.
         unsafe {
             let mut cursor = Cursor::at(self.outer, self.bases, range.start);
@@ -257,15 +257,15 @@ impl RowExecution<'_> {
                 let rows = self.block.min(range.end - first);
                 let block = RowBlock { first, rows, starts: &cursor.positions };
                 if !self.in_place {
-                    self.load_row_inputs(&block, at, raw);
+                    self.load_row_inputs(&block, addresses, raw);
                 }
                 if self.phased {
-                    self.run_in_phases(&block, places, at, raw);
+                    self.run_in_phases(&block, places, addresses, raw);
                 } else {
-                    self.run_block(&block, places, at, raw);
+                    self.run_block(&block, places, addresses, raw);
                 }
                 if !self.in_place {
-                    self.store_row_outputs(&block, at, raw);
+                    self.store_row_outputs(&block, addresses, raw);
                 }
                 first += rows;
                 if self.block == 1 {
@@ -281,8 +281,10 @@ impl RowExecution<'_> {
     fn scratch_bytes(&self) -> usize {
         let cell = padded(self.screened * 8);
         let slots = self.schedule.granularity.len();
-        let kept = |&slot: &usize| self.schedule.granularity[slot] == Granularity::PerElement && self.keeps_row(slot);
-        let row_buffers = if self.phased { (0..slots).filter(kept).count() * padded(self.length * 8) } else { 0 };
+        let has_row_buffer =
+            |&slot: &usize| self.schedule.granularity[slot] == Granularity::PerElement && self.keeps_row(slot);
+        let row_buffers =
+            if self.phased { (0..slots).filter(has_row_buffer).count() * padded(self.length * 8) } else { 0 };
         slots * cell + (self.tile * 8).max(cell) + padded(self.tile * self.schedule.buffer_width) + row_buffers
     }
 
@@ -305,16 +307,16 @@ impl RowExecution<'_> {
             Granularity::PerElement => buffers.wrapping_add(self.schedule.buffer_offset[slot] * self.tile),
             _ => scratch.wrapping_add(slot * cell),
         };
-        let at: List<*mut u8, 32> = (0..slots).map(&mut slot_address).collect();
+        let addresses: List<*mut u8, 32> = (0..slots).map(&mut slot_address).collect();
         let first = self.program.inputs.len();
-        for (at, value) in at[first..].iter().zip(&self.uniforms) {
+        for (address, value) in addresses[first..].iter().zip(&self.uniforms) {
             // SAFETY: a uniform has a cell of at least eight bytes in the scratch memory.
-            unsafe { at.cast::<u64>().write(*value) };
+            unsafe { address.cast::<u64>().write(*value) };
         }
         // SAFETY: the operands and results of these instructions are uniform, and each has a cell in the scratch
         // memory.
-        unsafe { execute(&self.schedule.instrs[..self.schedule.uniform], &at, &TileExtent::single_row(1)) };
-        (at, raw)
+        unsafe { execute(&self.schedule.instrs[..self.schedule.uniform], &addresses, &TileExtent::single_row(1)) };
+        (addresses, raw)
     }
 
     /// Returns true if the buffer of a slot holds the entire row instead of a tile, if rows have several tiles.
@@ -358,8 +360,9 @@ impl RowExecution<'_> {
     ///
     /// # Safety
     /// The rows of `block` are within the operands. `places` and `raw` are the addresses from
-    /// [`RowExecution::place_slots`], and `at` is a copy of `places`, with the inputs of one value per row loaded.
-    unsafe fn run_block(&self, block: &RowBlock<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
+    /// [`RowExecution::place_slots`], and `addresses` is a copy of `places`, with the inputs of one value per row
+    /// loaded.
+    unsafe fn run_block(&self, block: &RowBlock<'_>, places: &[*mut u8], addresses: &mut [*mut u8], raw: *mut u8) {
         let folds = if self.length <= CHUNK { &self.schedule.folds[..] } else { &[] };
         let tile = &TileExtent {
             rows: block.rows,
@@ -375,18 +378,18 @@ impl RowExecution<'_> {
         unsafe {
             if self.in_place {
                 for (slot, &start) in self.slots().zip(block.starts) {
-                    at[slot] = start;
+                    addresses[slot] = start;
                 }
             } else {
                 if n > 0 {
                     let is_first = |&k: &usize| !self.program.inputs[k].per_row && !self.is_guarded_input(k);
                     for k in (0..self.program.inputs.len()).filter(is_first) {
-                        at[k] = self.load_input(k, block, 0, n, places[k], raw);
+                        addresses[k] = self.load_input(k, block, 0, n, places[k], raw);
                     }
                 }
                 for (o, output) in self.full_outputs() {
                     if let Some(to) = self.direct_address(o, output, block, 0) {
-                        at[output.slot as usize] = to;
+                        addresses[output.slot as usize] = to;
                     }
                 }
             }
@@ -395,21 +398,21 @@ impl RowExecution<'_> {
                     self.prefetch_next_block(block);
                 }
                 if phase.guard.is_some() {
-                    if self.can_skip(phase, block.rows, at) {
+                    if self.can_skip(phase, block.rows, addresses) {
                         continue;
                     }
                     for k in phase.reads.iter().map(|&k| k as usize).filter(|&k| n > 0 && self.is_guarded_input(k)) {
-                        at[k] = self.load_input(k, block, 0, n, places[k], raw);
+                        addresses[k] = self.load_input(k, block, 0, n, places[k], raw);
                     }
                 }
-                execute(&self.schedule.instrs[phase.head.start..phase.tiles.end], at, tile);
+                execute(&self.schedule.instrs[phase.head.start..phase.tiles.end], addresses, tile);
                 for f in self.schedule.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
-                    f.fold.reduce_rows(at[f.into as usize], f.values(at), tile.rows, tile.len);
+                    f.fold.reduce_rows(addresses[f.into as usize], f.values(addresses), tile.rows, tile.len);
                 }
             }
             if n > 0 && !self.in_place {
                 for (o, output) in self.full_outputs() {
-                    let from = at[output.slot as usize];
+                    let from = addresses[output.slot as usize];
                     if self.direct_address(o, output, block, 0) != Some(from) {
                         self.store_output(o, output, block, tile, from, raw);
                     }
@@ -439,7 +442,7 @@ impl RowExecution<'_> {
     ///
     /// # Safety
     /// The contract of [`RowExecution::run_block`] holds, with a block of one row.
-    unsafe fn run_in_phases(&self, block: &RowBlock<'_>, places: &[*mut u8], at: &mut [*mut u8], raw: *mut u8) {
+    unsafe fn run_in_phases(&self, block: &RowBlock<'_>, places: &[*mut u8], addresses: &mut [*mut u8], raw: *mut u8) {
         // SAFETY: the row is within the operands, and every slot has memory for a tile, or for the row if `keeps_row`
         // (the contract of this method). All tiles are within the row.
         unsafe {
@@ -451,11 +454,11 @@ impl RowExecution<'_> {
                 }
             }
             for (p, phase) in self.schedule.phases.iter().enumerate() {
-                if self.can_skip(phase, 1, at) {
+                if self.can_skip(phase, 1, addresses) {
                     continue;
                 }
                 let head = &TileExtent::single_row(self.tile);
-                execute(&self.schedule.instrs[phase.head.clone()], at, head);
+                execute(&self.schedule.instrs[phase.head.clone()], addresses, head);
                 let computes = !(phase.tiles.is_empty() && phase.folds.is_empty());
                 if !computes && p > 0 && p + 1 < self.schedule.phases.len() {
                     continue;
@@ -465,15 +468,15 @@ impl RowExecution<'_> {
                 for first in (0..self.length).step_by(self.tile) {
                     let len = self.tile.min(self.length - first);
                     let tile = &TileExtent { first, stream: self.chains_stream, ..TileExtent::single_row(len) };
-                    self.load_tile(phase, block, tile, places, at, raw);
-                    execute(&self.schedule.instrs[phase.tiles.clone()], at, tile);
+                    self.load_tile(phase, block, tile, places, addresses, raw);
+                    execute(&self.schedule.instrs[phase.tiles.clone()], addresses, tile);
                     for (f, running) in folds.iter().zip(&mut running) {
-                        running.push(&f.fold, f.values(at), len);
+                        running.push(&f.fold, f.values(addresses), len);
                     }
-                    self.store_tile(p, block, tile, at, raw);
+                    self.store_tile(p, block, tile, addresses, raw);
                 }
                 for (f, running) in folds.iter().zip(&mut running) {
-                    running.finish(&f.fold, at[f.into as usize]);
+                    running.finish(&f.fold, addresses[f.into as usize]);
                 }
             }
         }
@@ -489,7 +492,7 @@ impl RowExecution<'_> {
         block: &RowBlock<'_>,
         tile: &TileExtent<'_>,
         places: &[*mut u8],
-        at: &mut [*mut u8],
+        addresses: &mut [*mut u8],
         raw: *mut u8,
     ) {
         let keeps_row = |s: usize| self.schedule.granularity[s] == Granularity::PerElement && self.keeps_row(s);
@@ -497,15 +500,15 @@ impl RowExecution<'_> {
         // for the row if `keeps_row` (the contract of this method).
         unsafe {
             for (slot, place) in places.iter().enumerate().filter(|(s, _)| keeps_row(*s)) {
-                at[slot] = place.add(tile.first * self.program.sizes[slot] as usize);
+                addresses[slot] = place.add(tile.first * self.program.sizes[slot] as usize);
             }
             for k in phase.reads.iter().map(|&k| k as usize).filter(|&k| !self.staged[k]) {
-                at[k] = self.load_input(k, block, tile.first, tile.len, places[k], raw);
+                addresses[k] = self.load_input(k, block, tile.first, tile.len, places[k], raw);
             }
         }
         for (o, output) in self.full_outputs() {
             if let Some(to) = self.direct_address(o, output, block, tile.first) {
-                at[output.slot as usize] = to;
+                addresses[output.slot as usize] = to;
             }
         }
     }
@@ -515,14 +518,21 @@ impl RowExecution<'_> {
     /// # Safety
     /// The contract of [`RowExecution::run_block`] holds, with a block of one row and a tile of this row, whose values
     /// are at `at`.
-    unsafe fn store_tile(&self, p: usize, block: &RowBlock<'_>, tile: &TileExtent<'_>, at: &[*mut u8], raw: *mut u8) {
+    unsafe fn store_tile(
+        &self,
+        p: usize,
+        block: &RowBlock<'_>,
+        tile: &TileExtent<'_>,
+        addresses: &[*mut u8],
+        raw: *mut u8,
+    ) {
         let is_last = p + 1 == self.schedule.phases.len();
         let is_stored = |slot: usize| match self.schedule.granularity[slot] {
             Granularity::PerElement => self.schedule.phase[slot] == p,
             Granularity::Uniform | Granularity::PerRow => is_last,
         };
         for (o, output) in self.full_outputs().filter(|(_, o)| is_stored(o.slot as usize)) {
-            let from = at[output.slot as usize];
+            let from = addresses[output.slot as usize];
             if self.direct_address(o, output, block, tile.first) != Some(from) {
                 // SAFETY: the tile is within the row and the row within the operands, and the output's slot and `raw`
                 // have memory for a tile (the contract of this method).

@@ -48,14 +48,14 @@ impl RowExecution<'_> {
     /// Loads the inputs with one value per row.
     ///
     /// # Safety
-    /// The rows of `block` are within the operands. `at` and `raw` are the addresses from
+    /// The rows of `block` are within the operands. `addresses` and `raw` are the addresses from
     /// [`RowExecution::place_slots`].
-    pub(super) unsafe fn load_row_inputs(&self, block: &RowBlock<'_>, at: &mut [*mut u8], raw: *mut u8) {
+    pub(super) unsafe fn load_row_inputs(&self, block: &RowBlock<'_>, addresses: &mut [*mut u8], raw: *mut u8) {
         for (k, input) in self.program.inputs.iter().enumerate().filter(|(_, i)| i.per_row) {
             // SAFETY: the operand has a value for each row of the block, and the cell and `raw` have memory for
             // `screened` ≥ `rows` values.
             unsafe {
-                let cell = at[k];
+                let cell = addresses[k];
                 let dense = self.access[k] == RowAccess::Dense;
                 let from = if dense { self.bases[k].add(block.first * input.size) } else { raw };
                 if !dense {
@@ -72,12 +72,12 @@ impl RowExecution<'_> {
     /// Stores the outputs with one value per row.
     ///
     /// # Safety
-    /// The rows of `block` are within the operands. `at` and `raw` are the addresses from
+    /// The rows of `block` are within the operands. `addresses` and `raw` are the addresses from
     /// [`RowExecution::place_slots`].
-    pub(super) unsafe fn store_row_outputs(&self, block: &RowBlock<'_>, at: &[*mut u8], raw: *mut u8) {
+    pub(super) unsafe fn store_row_outputs(&self, block: &RowBlock<'_>, addresses: &[*mut u8], raw: *mut u8) {
         let inputs = self.program.inputs.len();
         for (o, output) in self.program.outputs.iter().enumerate().filter(|(_, o)| o.per_row) {
-            let (k, from) = (inputs + o, at[output.slot as usize]);
+            let (k, from) = (inputs + o, addresses[output.slot as usize]);
             // SAFETY: the operand has an element for each row of the block, the cell holds `rows` values (one if
             // uniform), and `raw` has memory for `rows` values.
             unsafe {

@@ -38,23 +38,23 @@ impl RowExecution<'_> {
     /// needs another phase.
     ///
     /// # Safety
-    /// The rows are within the operands and at most `screened`. `at` and `raw` are the addresses from
+    /// The rows are within the operands and at most `screened`. `addresses` and `raw` are the addresses from
     /// [`RowExecution::place_slots`].
-    pub(super) unsafe fn screen(&self, rows: Range<usize>, at: &mut [*mut u8], raw: *mut u8) -> bool {
+    pub(super) unsafe fn screen(&self, rows: Range<usize>, addresses: &mut [*mut u8], raw: *mut u8) -> bool {
         let block = RowBlock { first: rows.start, rows: rows.len(), starts: &[] };
         let tile = &TileExtent { rows: rows.len(), scratch: raw, ..TileExtent::single_row(0) };
         // SAFETY: the rows are within the operands, and the cells of values per row hold `screened` values (the
         // contract of this method and of `place_slots`). The phases without a guard have no instruction on elements.
         unsafe {
-            self.load_row_inputs(&block, at, raw);
+            self.load_row_inputs(&block, addresses, raw);
             for phase in &self.schedule.phases {
                 match phase.guard {
-                    None => execute(&self.schedule.instrs[phase.head.clone()], at, tile),
-                    Some(_) if self.can_skip(phase, rows.len(), at) => {}
+                    None => execute(&self.schedule.instrs[phase.head.clone()], addresses, tile),
+                    Some(_) if self.can_skip(phase, rows.len(), addresses) => {}
                     Some(_) => return false,
                 }
             }
-            self.store_row_outputs(&block, at, raw);
+            self.store_row_outputs(&block, addresses, raw);
         }
         true
     }
@@ -62,11 +62,12 @@ impl RowExecution<'_> {
     /// Returns true if none of the `rows` rows needs the phase.
     ///
     /// # Safety
-    /// `at` has the addresses of all values per row, and the phases before `phase` have been executed for these rows.
+    /// `addresses` has the addresses of all values per row, and the phases before `phase` have been executed for these
+    /// rows.
     #[inline]
-    pub(super) unsafe fn can_skip(&self, phase: &Phase, rows: usize, at: &[*mut u8]) -> bool {
+    pub(super) unsafe fn can_skip(&self, phase: &Phase, rows: usize, addresses: &[*mut u8]) -> bool {
         // SAFETY: a mask has one byte per row, which an earlier phase has computed (the contract of this method).
-        let mask = |slot: ValueSlot| unsafe { std::slice::from_raw_parts(at[slot as usize].cast_const(), rows) };
+        let mask = |slot: ValueSlot| unsafe { std::slice::from_raw_parts(addresses[slot as usize].cast_const(), rows) };
         phase.guard.is_some_and(|slot| !mask(slot).contains(&0))
     }
 

@@ -62,9 +62,9 @@ pub fn broadcast_tensors<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Vec<Tensor>>
 #[tensor_method]
 pub fn expand(x: &Tensor, shape: impl Into<IntList>) -> Result<Tensor> {
     let dims = shape.into();
-    let lead = dims.len().saturating_sub(x.rank());
+    let new_axes = dims.len().saturating_sub(x.rank());
     let resolve = |(k, &d): (usize, &isize)| match d {
-        -1 if k >= lead => Ok(x.shape()[k - lead]),
+        -1 if k >= new_axes => Ok(x.shape()[k - new_axes]),
         d if d >= 0 => Ok(d as usize),
         _ => Err(Error::invalid("expand", format!("length {d} of new axis {k} must be ≥ 0"))),
     };
@@ -86,6 +86,6 @@ pub(crate) fn sum_to(x: &Tensor, shape: &Shape) -> Result<Tensor> {
 
 /// Returns the axes of `full` along which `shape` is repeated.
 pub(crate) fn broadcast_axes(shape: &Shape, full: &Shape) -> AxisSet {
-    let lead = full.rank() - shape.rank();
-    (0..full.rank()).filter(|&a| a < lead || (shape[a - lead] == 1 && full[a] != 1)).collect()
+    let new_axes = full.rank() - shape.rank();
+    (0..full.rank()).filter(|&a| a < new_axes || (shape[a - new_axes] == 1 && full[a] != 1)).collect()
 }

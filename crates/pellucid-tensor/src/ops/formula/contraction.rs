@@ -261,8 +261,8 @@ impl ContractionDerivative {
             }
             let mut products = Vec::new();
             for (partial, sum) in groups {
-                let at = match coefficients.iter().position(|(s, _)| *s == sum) {
-                    Some(at) => at,
+                let index = match coefficients.iter().position(|(s, _)| *s == sum) {
+                    Some(index) => index,
                     None => {
                         let mut total = None;
                         for factors in &sum {
@@ -272,7 +272,7 @@ impl ContractionDerivative {
                         coefficients.len() - 1
                     }
                 };
-                products.push((smallvec![at as u16], partial.clone()));
+                products.push((smallvec![index as u16], partial.clone()));
             }
             single.push(GradientTarget { input: target.input, meta: target.meta, products });
         }

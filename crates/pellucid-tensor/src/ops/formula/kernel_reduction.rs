@@ -31,8 +31,8 @@ struct KernelReduction {
 /// Reduces x by a kernel that is neither a sum nor a product.
 pub(in crate::ops) fn by_kernel(name: &'static str, op: ReduceOp, x: &Tensor, axes: Axes) -> Result<Tensor> {
     let axes = axes.resolve(name, x.shape())?;
-    let kept = apply_one(KernelReduction { name, op, axes: axes.set }, &[x])?;
-    reshape_to(&kept, &axes.shape(x.shape()))
+    let reduced = apply_one(KernelReduction { name, op, axes: axes.set }, &[x])?;
+    reshape_to(&reduced, &axes.shape(x.shape()))
 }
 
 impl KernelReduction {

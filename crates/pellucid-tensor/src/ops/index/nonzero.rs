@@ -56,30 +56,30 @@ pub(crate) fn nonzero_as(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
 
 /// Returns the coordinates of the true elements of a mask, one list per axis.
 fn true_positions(mask: &[bool], shape: &Shape) -> Result<Vec<Vec<i64>>> {
-    let Some((&width, lead)) = shape.split_last().filter(|_| !mask.is_empty()) else {
+    let Some((&width, outer)) = shape.split_last().filter(|_| !mask.is_empty()) else {
         return Ok(vec![Vec::new(); shape.rank()]);
     };
     let count = mask.iter().filter(|hit| **hit).count();
-    let mut positions: Vec<Vec<i64>> = lead.iter().map(|_| host_vec(count)).collect::<Result<_>>()?;
+    let mut positions: Vec<Vec<i64>> = outer.iter().map(|_| host_vec(count)).collect::<Result<_>>()?;
     // Every coordinate along the last axis is stored. If its element is false, the next coordinate overwrites it: a
     // branch on the elements could not be predicted.
     let (mut last, mut stored) = (host_values(count + 1, (0..=count).map(|_| 0))?, 0);
-    let mut row = vec![0; lead.len()];
+    let mut row = vec![0; outer.len()];
     for elements in mask.chunks_exact(width) {
         let before = stored;
-        for (at, &hit) in elements.iter().enumerate() {
-            last[stored] = at as i64;
+        for (column, &hit) in elements.iter().enumerate() {
+            last[stored] = column as i64;
             stored += hit as usize;
         }
-        for (positions, &at) in positions.iter_mut().zip(&row) {
-            positions.extend(std::iter::repeat_n(at, stored - before));
+        for (positions, &coordinate) in positions.iter_mut().zip(&row) {
+            positions.extend(std::iter::repeat_n(coordinate, stored - before));
         }
-        for (at, &len) in row.iter_mut().zip(lead).rev() {
-            *at += 1;
-            if *at < len as i64 {
+        for (coordinate, &len) in row.iter_mut().zip(outer).rev() {
+            *coordinate += 1;
+            if *coordinate < len as i64 {
                 break;
             }
-            *at = 0;
+            *coordinate = 0;
         }
     }
     last.truncate(count);
@@ -96,12 +96,12 @@ fn true_positions(mask: &[bool], shape: &Shape) -> Result<Vec<Vec<i64>>> {
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) for a shape whose size overflows.
 #[tensor_method]
 pub fn unravel_index(positions: &Tensor, shape: impl Into<Shape>) -> Result<Vec<Tensor>> {
-    let (mut rest, shape) = (as_index("unravel_index", positions)?, shape.into());
+    let (mut quotients, shape) = (as_index("unravel_index", positions)?, shape.into());
     checked_size(&shape)?;
     let mut indices = Vec::with_capacity(shape.rank());
     for &len in shape.iter().rev() {
-        indices.push(arithmetic::rem(&rest, len as i64)?);
-        rest = arithmetic::floor_div(&rest, len as i64)?;
+        indices.push(arithmetic::rem(&quotients, len as i64)?);
+        quotients = arithmetic::floor_div(&quotients, len as i64)?;
     }
     indices.reverse();
     Ok(indices)

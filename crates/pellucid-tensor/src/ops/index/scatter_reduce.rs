@@ -136,11 +136,11 @@ pub fn scatter_reduce(
     include_self: bool,
 ) -> Result<Tensor> {
     let op = "scatter_reduce";
-    let at = x.shape().axis(op, axis)?;
+    let axis = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
-    check_index_shape(op, x.shape(), index.shape(), at)?;
+    check_index_shape(op, x.shape(), index.shape(), axis)?;
     let values = narrow_values(op, x, &index, values)?;
-    reduce_selected(Selection::along(outermost_operation(op), at), x, &index, &values, reduce, include_self)
+    reduce_selected(Selection::along(outermost_operation(op), axis), x, &index, &values, reduce, include_self)
 }
 
 /// Computes [`scatter_reduce`] of checked operands at the selected elements.
@@ -202,19 +202,19 @@ fn selected_slices(
     index: &Tensor,
     source: &Tensor,
 ) -> Result<(Selection, Tensor)> {
-    let at = x.shape().axis(op, axis)?;
+    let axis = x.shape().axis(op, axis)?;
     let index = as_index(op, index)?;
     if index.rank() > 1 {
         return Err(Error::shapes(op, [index.shape()], "the index must be a vector"));
     }
-    if *source.shape() != x.shape().with_axis(at, index.size()) {
+    if *source.shape() != x.shape().with_axis(axis, index.size()) {
         let help = format!(
-            "the source must have the tensor's shape, with one slice per index along axis {at}; narrow() one of them"
+            "the source must have the tensor's shape, with one slice per index along axis {axis}; narrow() one of them"
         );
         return Err(Error::shapes(op, [x.shape(), source.shape(), index.shape()], help));
     }
     check::values_dtype(op, x, source)?;
-    Ok((Selection::slices(outermost_operation(op), at), view::ravel(&index)?))
+    Ok((Selection::slices(outermost_operation(op), axis), view::ravel(&index)?))
 }
 
 /// Adds α·(slices of the source) to a copy of x at indices of an axis; repeated indices accumulate.

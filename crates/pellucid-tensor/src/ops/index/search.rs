@@ -171,12 +171,12 @@ pub fn histogramdd(
     density: bool,
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let op = "histogramdd";
-    let Some((&dimensions, lead)) = x.shape().split_last().filter(|(d, _)| **d == bins.len() && **d > 0) else {
+    let Some((&dimensions, outer)) = x.shape().split_last().filter(|(d, _)| **d == bins.len() && **d > 0) else {
         let help = format!("the input must be [.., D], where D is the number of entries of `bins`, {}", bins.len());
         return Err(Error::shapes(op, [x.shape()], help));
     };
-    let points = view::reshape(x, [lead.iter().product(), dimensions])?;
-    histogram_of_points(op, &points, &lead.into(), bins, weights, density)
+    let points = view::reshape(x, [outer.iter().product(), dimensions])?;
+    histogram_of_points(op, &points, &outer.into(), bins, weights, density)
 }
 
 /// Computes the [`histogram`] of points (xᵢ, yᵢ). Returns the counts, and the edges along x and along y.

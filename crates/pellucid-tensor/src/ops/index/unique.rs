@@ -82,11 +82,11 @@ fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> 
 /// Groups adjacent equal rows after `order` permutes the rows.
 #[track_caller]
 fn groups(x: &Tensor, axis: Option<isize>, rows: &Tensor, order: &Tensor) -> Result<Unique> {
-    let (count, rest) = (order.size(), order.size().saturating_sub(1));
+    let (count, pairs) = (order.size(), order.size().saturating_sub(1));
     let sorted = gather::index_select(rows, 0, order)?;
-    let (low, high) = (view::narrow(&sorted, 0, 0, rest)?, view::narrow(&sorted, 0, count - rest, rest)?);
+    let (low, high) = (view::narrow(&sorted, 0, 0, pairs)?, view::narrow(&sorted, 0, count - pairs, pairs)?);
     let differs = reductions::any(&compare::ne(&high, &low)?, 1)?;
-    let starts = concatenate(&[&fill::ones([count - rest], DType::Bool)?, &differs], 0)?;
+    let starts = concatenate(&[&fill::ones([count - pairs], DType::Bool)?, &differs], 0)?;
     let group_indices = arithmetic::sub(&scan::cumsum(&starts, 0)?, 1)?;
     let firsts = gather::index_select(order, 0, &nonzero(&starts)?[0])?;
     let inverse = gather::scatter_add_along(&group_indices, order, 0, [count])?;

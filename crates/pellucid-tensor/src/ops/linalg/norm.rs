@@ -58,9 +58,9 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
     let values = || svdvals(&view::movedim(x, [rows as isize, columns as isize], [-2, -1])?);
     // The singular values are on the last axis. Two axes of length 1 replace it, at the axes of the matrix.
     let placed = |norm: Tensor| {
-        let kept: pellucid_ir::Shape =
+        let shape: pellucid_ir::Shape =
             (0..x.rank()).map(|k| if k == rows || k == columns { 1 } else { x.shape()[k] }).collect();
-        view::reshape_to(&norm, &kept)
+        view::reshape_to(&norm, &shape)
     };
     let norm = match order {
         MatrixNorm::Frobenius => reductions::norm(x, 2.0, matrix_axes)?,

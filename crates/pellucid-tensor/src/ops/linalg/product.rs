@@ -100,9 +100,9 @@ fn best_splits(lengths: &[usize]) -> Vec<Vec<usize>> {
             let total = |k: usize| {
                 cost[i][k] + cost[k + 1][j] + [i, k + 1, j + 1].map(|a| lengths[a] as u128).iter().product::<u128>()
             };
-            let (best, at) =
+            let (best, split_point) =
                 (i..j).map(|k| (total(k), k)).min().expect("a product must have at least one split, since i < j");
-            (cost[i][j], cut[i][j]) = (best, at);
+            (cost[i][j], cut[i][j]) = (best, split_point);
         }
     }
     cut
@@ -154,13 +154,13 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
 pub fn vecdot(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let op = "vecdot";
     let shape = check::common_shape(op, &[a, b], "the shapes must broadcast")?;
-    let at = shape.axis(op, axis)? as isize - shape.rank() as isize;
+    let axis_from_end = shape.axis(op, axis)? as isize - shape.rank() as isize;
     check_reduction_rank(op, &shape)?;
-    in_single!(op, [a, b] => vecdot(a, b, at));
+    in_single!(op, [a, b] => vecdot(a, b, axis_from_end));
     if !a.dtype().promote(b.dtype()).is_float() {
-        return reductions::sum(&arithmetic::mul(a, b)?, at);
+        return reductions::sum(&arithmetic::mul(a, b)?, axis_from_end);
     }
     let product = formula! { static vecdot(a, b) = a * b; };
-    let axis = std::iter::once(shape.axis(op, at)?).collect();
-    view::squeeze(&map_sum(product, &[a, b], &[], axis, None)?, at)
+    let axis = std::iter::once(shape.axis(op, axis_from_end)?).collect();
+    view::squeeze(&map_sum(product, &[a, b], &[], axis, None)?, axis_from_end)
 }

@@ -94,8 +94,8 @@ pub fn scaled_dot_product_attention(
 /// The broadcast batch and head axes of Q, K and V.
 struct Heads {
     /// The axes before the last two.
-    lead: Shape,
-    /// `lead` of keys and values, with fewer heads in grouped-query attention.
+    batch: Shape,
+    /// `batch` of keys and values, with fewer heads in grouped-query attention.
     shared: Shape,
     width: usize,
     result: Shape,
@@ -129,21 +129,21 @@ impl Heads {
         // Grouped-query attention: K and V have fewer heads than Q, and all other axes broadcast.
         let (h, g) = (queries.last().copied().unwrap_or(1), shared.last().copied().unwrap_or(1));
         let outer = |s: &Shape| Shape::from(&s[..s.rank().saturating_sub(1)]);
-        let (lead, shared) = if 0 < g && g < h && h.is_multiple_of(g) {
+        let (batch, shared) = if 0 < g && g < h && h.is_multiple_of(g) {
             let all = outer(&queries).broadcast(&outer(&shared)).ok_or_else(|| mismatch(help))?;
             let with = |heads: usize| all.iter().copied().chain([heads]).collect::<Shape>();
             (with(h), with(g))
         } else {
-            let lead = queries.broadcast(&shared).ok_or_else(|| mismatch(help))?;
-            (lead.clone(), lead)
+            let batch = queries.broadcast(&shared).ok_or_else(|| mismatch(help))?;
+            (batch.clone(), batch)
         };
-        let result: Shape = lead.iter().copied().chain([l, d]).collect();
-        let scores: Shape = lead.iter().copied().chain([l, s]).collect();
+        let result: Shape = batch.iter().copied().chain([l, d]).collect();
+        let scores: Shape = batch.iter().copied().chain([l, s]).collect();
         if let Some(mask) = mask.filter(|m| !m.shape().broadcasts_to(&scores)) {
             let help = "a mask must broadcast to the scores, [.., L, S]; unsqueeze() or expand() it";
             return Err(Error::shapes(op, [&scores, mask.shape()], help));
         }
-        Ok(Heads { lead, shared, width: e, result })
+        Ok(Heads { batch, shared, width: e, result })
     }
 
     /// Reshapes the operands to rank 4: `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]`, and the mask to `[N, H, L, S]`.
@@ -154,30 +154,30 @@ impl Heads {
         v: &Tensor,
         mask: Option<&Tensor>,
     ) -> Result<(Tensor, Tensor, Tensor, Option<Tensor>)> {
-        let stack = |t: &Tensor, lead: &Shape| -> Result<Tensor> {
+        let stack = |t: &Tensor, batch: &Shape| -> Result<Tensor> {
             let ends = &t.shape()[t.rank() - 2..];
-            let full: Shape = lead.iter().chain(ends).copied().collect();
-            reshape_to(&broadcast::broadcast_to(t, full)?, &merge_batch_axes(lead, ends))
+            let full: Shape = batch.iter().chain(ends).copied().collect();
+            reshape_to(&broadcast::broadcast_to(t, full)?, &merge_batch_axes(batch, ends))
         };
-        let (q, k, v) = (stack(q, &self.lead)?, stack(k, &self.shared)?, stack(v, &self.shared)?);
+        let (q, k, v) = (stack(q, &self.batch)?, stack(k, &self.shared)?, stack(v, &self.shared)?);
         let scores = [q.shape()[2], k.shape()[2]];
         let broadcast = |mask: &Tensor| -> Result<Tensor> {
             let few = mask.rank().saturating_sub(3);
             if mask.shape()[..few].iter().all(|&len| len == 1) {
                 // The mask is equal for all sequences: it is broadcast without a copy.
                 let mask = reshape_to(mask, &Shape::from(&mask.shape()[few..]))?;
-                return broadcast::broadcast_to(&mask, merge_batch_axes(&self.lead, &scores));
+                return broadcast::broadcast_to(&mask, merge_batch_axes(&self.batch, &scores));
             }
-            let full: Shape = self.lead.iter().chain(&scores).copied().collect();
-            reshape_to(&broadcast::broadcast_to(mask, full)?, &merge_batch_axes(&self.lead, &scores))
+            let full: Shape = self.batch.iter().chain(&scores).copied().collect();
+            reshape_to(&broadcast::broadcast_to(mask, full)?, &merge_batch_axes(&self.batch, &scores))
         };
         Ok((q, k, v, mask.map(broadcast).transpose()?))
     }
 }
 
-/// Returns `[N, H, ends[0], ends[1]]`, where H is the last axis of `lead` and N the product of the other axes.
-fn merge_batch_axes(lead: &Shape, ends: &[usize]) -> Shape {
-    let (heads, outer) = lead.split_last().map_or((1, 1), |(&heads, outer)| (heads, outer.iter().product()));
+/// Returns `[N, H, ends[0], ends[1]]`, where H is the last axis of `batch` and N the product of the other axes.
+fn merge_batch_axes(batch: &Shape, ends: &[usize]) -> Shape {
+    let (heads, outer) = batch.split_last().map_or((1, 1), |(&heads, outer)| (heads, outer.iter().product()));
     [outer, heads, ends[0], ends[1]].into()
 }
 

@@ -77,8 +77,8 @@ fn distances(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     check_reduction_rank("cdist", &shape)?;
     let coordinates = shape.axis("cdist", axis)?;
     let set = std::iter::once(coordinates).collect();
-    let kept = norms(a, b, p, shape[coordinates], set)?;
-    view::squeeze(&kept, axis)
+    let distances = norms(a, b, p, shape[coordinates], set)?;
+    view::squeeze(&distances, axis)
 }
 
 /// Computes the p-norms of a − b over an axis of length `len`, which keeps length 1. a and b broadcast.

@@ -51,12 +51,12 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
     let inside = arithmetic::add(arithmetic::mul(&left, &after)?, arithmetic::mul(&right, &before)?)?;
     let inside = arithmetic::div(&inside, &arithmetic::add(&left, &right)?)?;
     // The derivative at an end is its slope. For order 2, its difference from the next slope corrects it.
-    let end = |own: usize, next: usize| -> Result<Tensor> {
-        let slope = last(&slopes, own, 1)?;
+    let end = |point: usize, next: usize| -> Result<Tensor> {
+        let slope = last(&slopes, point, 1)?;
         if edge_order == 1 {
             return Ok(slope);
         }
-        let (step, beyond) = (last(&steps, own, 1)?, last(&steps, next, 1)?);
+        let (step, beyond) = (last(&steps, point, 1)?, last(&steps, next, 1)?);
         let bend =
             arithmetic::div(&arithmetic::sub(&slope, &last(&slopes, next, 1)?)?, &arithmetic::add(&step, &beyond)?)?;
         arithmetic::add(&slope, &arithmetic::mul(&bend, &step)?)

@@ -73,8 +73,8 @@ fn trapezoid_areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isi
     let at = y.shape().axis(op, axis)?;
     let len = y.shape()[at];
     let neighbours = |x: &Tensor, axis: isize| {
-        let rest = len.saturating_sub(1);
-        Ok::<_, Error>((view::narrow(x, axis, 0, rest)?, view::narrow(x, axis, len - rest, rest)?))
+        let count = len.saturating_sub(1);
+        Ok::<_, Error>((view::narrow(x, axis, 0, count)?, view::narrow(x, axis, len - count, count)?))
     };
     let (low, high) = neighbours(&wide_integers(y)?, axis)?;
     let sums = arithmetic::add(&low, &high)?;

@@ -280,7 +280,8 @@ fn piecewise_linear(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tens
             rise.is_finite().select(value, t.le(0.0).select(v0, t.ge(1.0).select(v1, between)))
         };
     };
-    let at = |t: &Tensor, index: &Tensor| gather::index_select(t, 0, index);
-    let [p0, p1, v0, v1] = [at(points, &left)?, at(points, &right)?, at(values, &left)?, at(values, &right)?];
+    let select = |t: &Tensor, index: &Tensor| gather::index_select(t, 0, index);
+    let [p0, p1, v0, v1] =
+        [select(points, &left)?, select(points, &right)?, select(values, &left)?, select(values, &right)?];
     map(segment, &[x, &p0, &p1, &v0, &v1], &[])
 }

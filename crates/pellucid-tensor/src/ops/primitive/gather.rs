@@ -166,9 +166,9 @@ pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usi
 #[doc(alias = "take")]
 #[tensor_method]
 pub fn index_select(x: &Tensor, axis: isize, index: &Tensor) -> Result<Tensor> {
-    let at = x.shape().axis("index_select", axis)?;
+    let axis = x.shape().axis("index_select", axis)?;
     let index = as_index("index_select", index)?;
-    Selection::slices(outermost_operation("index_select"), at).gather(x, &[index])
+    Selection::slices(outermost_operation("index_select"), axis).gather(x, &[index])
 }
 
 /// Selects one element along an axis for every index: yᵢⱼₖ = x at (i, indexᵢⱼₖ, k) for `axis` 1.

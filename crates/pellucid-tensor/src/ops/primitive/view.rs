@@ -252,7 +252,7 @@ impl Operation for SliceAxes {
         Ok(smallvec![inputs[0].view(sliced_layout(inputs[0].layout(), &self.slices))])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        let embed = EmbedSlices { slices: self.slices.clone(), shape: saved.input_shape(0), rest: 0.into() };
+        let embed = EmbedSlices { slices: self.slices.clone(), shape: saved.input_shape(0), fill: 0.into() };
         Ok(smallvec![Some(apply_one(embed, &[&grads.get(0)?])?)])
     }
     fn is_view(&self) -> bool {
@@ -260,12 +260,12 @@ impl Operation for SliceAxes {
     }
 }
 
-/// A tensor of `shape` with x in the slices and `rest` in all other elements. With a `rest` of 0 this is the transpose
+/// A tensor of `shape` with x in the slices and `fill` in all other elements. With a `fill` of 0 this is the transpose
 /// of [`SliceAxes`].
 struct EmbedSlices {
     slices: AxisSlices,
     shape: Shape,
-    rest: Scalar,
+    fill: Scalar,
 }
 
 impl Operation for EmbedSlices {
@@ -274,7 +274,7 @@ impl Operation for EmbedSlices {
     }
     fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
         let x = inputs[0];
-        let filled = Array::filled(x.device(), x.dtype(), self.shape.clone(), self.rest)?;
+        let filled = Array::filled(x.device(), x.dtype(), self.shape.clone(), self.fill)?;
         copy::write_array(x, &filled.view(sliced_layout(filled.layout(), &self.slices)))?;
         Ok(smallvec![filled])
     }
@@ -287,9 +287,9 @@ pub(crate) fn slice_axes(x: &Tensor, slices: AxisSlices) -> Result<Tensor> {
     if slices.is_empty() { Ok(full_view(x)) } else { apply_one(SliceAxes { slices }, &[x]) }
 }
 
-/// Returns a tensor of `shape` with x in the slices, and `rest` in all other elements.
-pub(crate) fn embed_slices(x: &Tensor, shape: Shape, slices: AxisSlices, rest: Scalar) -> Result<Tensor> {
-    apply_one(EmbedSlices { slices, shape, rest }, &[x])
+/// Returns a tensor of `shape` with x in the slices, and `fill` in all other elements.
+pub(crate) fn embed_slices(x: &Tensor, shape: Shape, slices: AxisSlices, fill: Scalar) -> Result<Tensor> {
+    apply_one(EmbedSlices { slices, shape, fill }, &[x])
 }
 
 /// Returns the indices `start..start + len` of an axis, as a view. A negative start counts from the end.
@@ -329,8 +329,8 @@ pub fn select(x: &Tensor, axis: isize, index: isize) -> Result<Tensor> {
     if index < -len || index >= len {
         return Err(Error::IndexOutOfBounds { op: "select", index: index as i64, axis, len: len as usize });
     }
-    let at = index.rem_euclid(len) as usize;
-    squeeze(&slice_axes(x, smallvec![(axis, at, 1, 1)])?, axis)
+    let index = index.rem_euclid(len) as usize;
+    squeeze(&slice_axes(x, smallvec![(axis, index, 1, 1)])?, axis)
 }
 
 /// Reverses the order of the elements along axes, as a view.
@@ -359,10 +359,10 @@ pub fn movedim(x: &Tensor, from: impl Into<IntList>, to: impl Into<IntList>) -> 
         return Err(Error::invalid("movedim", reason));
     }
     let (from, to) = (from.axes("movedim", x.shape())?, to.axes("movedim", x.shape())?);
-    let mut rest = (0..x.rank()).filter(|a| !from.contains(a));
+    let mut others = (0..x.rank()).filter(|a| !from.contains(a));
     let source = |k: usize| match to.iter().position(|&t| t == k) {
         Some(i) => from[i] as isize,
-        None => rest.next().expect("`rest` must have one axis for each position that is not in `to`") as isize,
+        None => others.next().expect("`others` must have one axis for each position that is not in `to`") as isize,
     };
     permute(x, (0..x.rank()).map(source).collect::<Vec<_>>())
 }

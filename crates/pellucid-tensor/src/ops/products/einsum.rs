@@ -281,8 +281,8 @@ impl LabelledFactor {
     }
 
     fn len(&self, label: Label) -> usize {
-        let at = self.labels.iter().position(|&l| l == label).expect("the factor must have an axis with this label");
-        self.tensor.shape()[at]
+        let axis = self.labels.iter().position(|&l| l == label).expect("the factor must have an axis with this label");
+        self.tensor.shape()[axis]
     }
 
     /// Permutes the axes to `order`, which contains all labels.
@@ -386,7 +386,7 @@ pub fn inner(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let rank = a.rank().max(b.rank());
-    let length = |t: &Tensor, k: usize| (k + t.rank()).checked_sub(rank).map_or(1, |own| t.shape()[own]);
+    let length = |t: &Tensor, k: usize| (k + t.rank()).checked_sub(rank).map_or(1, |axis| t.shape()[axis]);
     let outer: Shape = (0..rank).flat_map(|k| [length(a, k), 1]).collect();
     let inner: Shape = (0..rank).flat_map(|k| [1, length(b, k)]).collect();
     let product = arithmetic::mul(&view::reshape(a, &outer)?, &view::reshape(b, &inner)?)?;

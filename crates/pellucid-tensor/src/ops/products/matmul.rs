@@ -274,13 +274,15 @@ pub fn trace(x: &Tensor) -> Result<Tensor> {
 pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     let mismatch = |help: &str| Error::shapes("cross", [a.shape(), b.shape()], help);
     let shape = check::common_shape("cross", &[a, b], "the shapes must broadcast")?;
-    let at = shape.axis("cross", axis)? as isize - shape.rank() as isize;
-    let fits = |t: &Tensor| t.rank() as isize + at >= 0 && t.shape()[(t.rank() as isize + at) as usize] == 3;
+    let axis_from_end = shape.axis("cross", axis)? as isize - shape.rank() as isize;
+    let fits = |t: &Tensor| {
+        t.rank() as isize + axis_from_end >= 0 && t.shape()[(t.rank() as isize + axis_from_end) as usize] == 3
+    };
     if !fits(a) || !fits(b) {
         return Err(mismatch("the axis must have length 3 in both operands"));
     }
     in_single!("cross", [a, b] => cross(a, b, axis));
     // (a × b)ᵢ = aᵢ₊₁·bᵢ₊₂ − aᵢ₊₂·bᵢ₊₁, indices modulo 3.
-    let next = |t: &Tensor, by: isize| rearrange::roll(t, [-by], [at]);
+    let next = |t: &Tensor, by: isize| rearrange::roll(t, [-by], [axis_from_end]);
     arithmetic::sub(&arithmetic::mul(&next(a, 1)?, &next(b, 2)?)?, &arithmetic::mul(&next(a, 2)?, &next(b, 1)?)?)
 }

@@ -324,7 +324,7 @@ pub fn manual_seed(seed: u64) {
         process.generation
     };
     LOCAL.with_borrow_mut(|local| {
-        let own = local.own();
+        let own = local.own_stream();
         own.stream.0.generation.store(generation, Ordering::Release);
         own.generation = generation;
     });
@@ -350,7 +350,7 @@ const NOT_STARTED: u64 = u64::MAX;
 impl ThreadStream {
     /// Returns the stream of the current thread.
     pub fn current() -> ThreadStream {
-        LOCAL.with_borrow_mut(|local| local.own().stream.clone())
+        LOCAL.with_borrow_mut(|local| local.own_stream().stream.clone())
     }
 
     /// Makes this the stream of the current thread until the guard is dropped. An open [`Generator::scope`] has
@@ -358,7 +358,7 @@ impl ThreadStream {
     #[inline]
     pub fn enter(&self) -> ThreadStreamGuard {
         LOCAL.with_borrow_mut(|local| {
-            let own = local.own();
+            let own = local.own_stream();
             let is_own = Arc::ptr_eq(&own.stream.0, &self.0);
             let before = (!is_own).then(|| std::mem::replace(own, OwnStream::new(self.clone())));
             ThreadStreamGuard { before, _not_send: PhantomData }
@@ -424,7 +424,7 @@ impl Drop for ThreadStreamGuard {
     fn drop(&mut self) {
         if let Some(before) = self.before.take() {
             // The thread-local may be destroyed already if the thread is ending.
-            let _ = LOCAL.try_with(|local| local.borrow_mut().own.replace(before));
+            let _ = LOCAL.try_with(|local| local.borrow_mut().own_stream.replace(before));
         }
     }
 }
@@ -434,7 +434,7 @@ impl Drop for ThreadStreamGuard {
 struct ThreadGenerators {
     /// The open scopes with ascending ids; the innermost is last.
     scopes: Vec<(u64, Generator)>,
-    own: Option<OwnStream>,
+    own_stream: Option<OwnStream>,
 }
 
 /// The stream from which a thread draws, with its generator, which is read without a lock.
@@ -453,14 +453,14 @@ impl OwnStream {
 
 thread_local! {
     static LOCAL: RefCell<ThreadGenerators> =
-        const { RefCell::new(ThreadGenerators { scopes: Vec::new(), own: None }) };
+        const { RefCell::new(ThreadGenerators { scopes: Vec::new(), own_stream: None }) };
 }
 
 impl ThreadGenerators {
     /// Returns the thread's default stream, which has no key before the first draw.
     #[inline]
-    fn own(&mut self) -> &mut OwnStream {
-        self.own.get_or_insert_with(|| {
+    fn own_stream(&mut self) -> &mut OwnStream {
+        self.own_stream.get_or_insert_with(|| {
             let (thread, generation) = (std::thread::current(), AtomicU64::new(NOT_STARTED));
             OwnStream::new(ThreadStream(Arc::new(SharedStream { thread, generation, generator: Mutex::default() })))
         })
@@ -468,7 +468,7 @@ impl ThreadGenerators {
 
     #[inline]
     fn current_stream(&mut self) -> &Generator {
-        let own = self.own();
+        let own = self.own_stream();
         if own.generation != GENERATION.load(Ordering::Acquire) {
             own.generator = None;
         }

@@ -72,7 +72,7 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: EinopsReduction, lengths: &[(&str
     let dropped_axes: Vec<isize> =
         (0..plan.left.len()).filter(|&k| !plan.right.contains(&plan.left[k])).map(|k| k as isize).collect();
     let split = plan.split_axes(x)?;
-    let kept: Vec<usize> = plan.left.iter().copied().filter(|axis| plan.right.contains(axis)).collect();
+    let remaining: Vec<usize> = plan.left.iter().copied().filter(|axis| plan.right.contains(axis)).collect();
     let folded = match fold {
         _ if dropped_axes.is_empty() => split,
         EinopsReduction::Sum => reductions::sum(&split, &dropped_axes[..])?,
@@ -81,7 +81,7 @@ pub fn reduce(x: &Tensor, pattern: &str, fold: EinopsReduction, lengths: &[(&str
         EinopsReduction::Min => reductions::min(&split, &dropped_axes[..])?,
         EinopsReduction::Prod => reductions::prod(&split, &dropped_axes[..])?,
     };
-    plan.finish(&folded, &kept)
+    plan.finish(&folded, &remaining)
 }
 
 /// Rearranges x as [`rearrange`] does, and repeats it along axes that only the right side contains.
@@ -150,9 +150,9 @@ impl EinopsPlan {
         let (left, right) = (parse_groups(left).map_err(invalid)?, parse_groups(right).map_err(invalid)?);
         let mut plan =
             EinopsPlan { op, pattern: pattern.into(), axes: vec![], left: vec![], right: vec![], joined: vec![] };
-        let rest = plan.add_left(x, &left, given)?;
+        let ellipsis = plan.add_left(x, &left, given)?;
         for group in &right {
-            plan.add_right(group, rest.as_deref(), given)?;
+            plan.add_right(group, ellipsis.as_deref(), given)?;
         }
         let twice = (0..plan.right.len()).find(|&k| plan.right[..k].contains(&plan.right[k]));
         if let Some(k) = twice {
@@ -176,18 +176,18 @@ impl EinopsPlan {
             let help = format!("x must have the {named} axes that the left side of \"{}\" names", self.pattern);
             return Err(Error::shapes(self.op, [x.shape()], help));
         };
-        let (mut lengths, mut rest) = (x.shape().iter().copied(), None);
+        let (mut lengths, mut ellipsis) = (x.shape().iter().copied(), None);
         for group in left {
             if group.is_rest() {
                 let axes: Vec<usize> = lengths.by_ref().take(more).map(|len| self.add("", len)).collect();
                 self.left.extend(&axes);
-                rest = Some(axes);
+                ellipsis = Some(axes);
             } else {
                 let len = lengths.next().expect("the lengths must match the number of axes that was checked above");
                 self.split_axis(x, group, len, given)?;
             }
         }
-        Ok(rest)
+        Ok(ellipsis)
     }
 
     /// Adds the elementary axes of one axis of x.
@@ -213,13 +213,13 @@ impl EinopsPlan {
         Ok(())
     }
 
-    /// Adds one axis of the result, or the axes `rest` that `...` represents.
-    fn add_right(&mut self, group: &AxisGroup, rest: Option<&[usize]>, given: &[(&str, usize)]) -> Result<()> {
+    /// Adds one axis of the result, or the axes `ellipsis` that `...` represents.
+    fn add_right(&mut self, group: &AxisGroup, ellipsis: Option<&[usize]>, given: &[(&str, usize)]) -> Result<()> {
         let before = self.right.len();
         for part in &group.parts {
             if *part == "..." {
-                let Some(rest) = rest else { return Err(self.invalid("... is on the right only".into())) };
-                self.right.extend(rest);
+                let Some(ellipsis) = ellipsis else { return Err(self.invalid("... is on the right only".into())) };
+                self.right.extend(ellipsis);
                 continue;
             }
             let existing = if is_name(part) { self.find(part) } else { None };

@@ -133,8 +133,8 @@ row_formula! {
 /// Computes Σ f(x) over axes in one kernel, in the dtype `accumulation`, by default the accumulator dtype of [`sum`].
 fn sum_formula(f: &'static Formula, x: &Tensor, axes: &Axes, accumulation: Option<DType>) -> Result<Tensor> {
     let axes = axes.resolve(f.name(), x.shape())?;
-    let kept = map_sum(f, &[x], &[], axes.set, accumulation.or(Some(accumulator(x.dtype()))))?;
-    reshape_to(&kept, &axes.shape(x.shape()))
+    let sums = map_sum(f, &[x], &[], axes.set, accumulation.or(Some(accumulator(x.dtype()))))?;
+    reshape_to(&sums, &axes.shape(x.shape()))
 }
 
 /// Computes the variance over axes, or its square root.
@@ -142,18 +142,18 @@ fn moment(op: &'static str, x: &Tensor, axes: Axes, is_deviation: bool) -> Resul
     let (axes, ddof) = axes.resolve_moments(op, x.shape())?;
     // For N ≤ ddof the estimate is undefined: division by 0 gives NaN or infinity, as in NumPy.
     let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
-    let kept = match is_deviation {
+    let moments = match is_deviation {
         true => full_range::deviation(x, free, axes.set)?,
         false => full_range::variance(x, free, axes.set)?,
     };
-    reshape_to(&round_to_operands(op, &[x], kept)?, &axes.shape(x.shape()))
+    reshape_to(&round_to_operands(op, &[x], moments)?, &axes.shape(x.shape()))
 }
 
 /// Computes (Σ |x|ᵖ)^(1/p); p is neither 0 nor infinite.
 fn power_norm(x: &Tensor, p: f64, axes: &Axes) -> Result<Tensor> {
     let axes = axes.resolve("norm", x.shape())?;
-    let kept = full_range::norm(x, p, axes.set)?;
-    reshape_to(&round_to_operands("norm", &[x], kept)?, &axes.shape(x.shape()))
+    let norms = full_range::norm(x, p, axes.set)?;
+    reshape_to(&round_to_operands("norm", &[x], norms)?, &axes.shape(x.shape()))
 }
 
 /// Computes the product over axes.
@@ -211,6 +211,6 @@ impl Operation for Product {
 
 fn product(x: &Tensor, axes: Axes) -> Result<Tensor> {
     let axes = axes.resolve("prod", x.shape())?;
-    let kept = apply_one(Product { axes: axes.set }, &[x])?;
-    reshape_to(&kept, &axes.shape(x.shape()))
+    let products = apply_one(Product { axes: axes.set }, &[x])?;
+    reshape_to(&products, &axes.shape(x.shape()))
 }

@@ -223,8 +223,8 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PaddingMode) -> Result<
         let (len, limit) = (x.shape()[axis] as i128, 1 << 60);
         let (before, after) = (before as i128, after as i128);
         // A replicated axis may be cropped completely, because its edges are still known.
-        let kept = if matches!(mode, PaddingMode::Replicate) { 0 } else { len + before.min(0) + after.min(0) };
-        if kept < 0 || len + before + after < 0 || before.abs().max(after.abs()) > limit {
+        let remaining = if matches!(mode, PaddingMode::Replicate) { 0 } else { len + before.min(0) + after.min(0) };
+        if remaining < 0 || len + before + after < 0 || before.abs().max(after.abs()) > limit {
             return Err(Error::invalid(
                 "pad",
                 format!(
@@ -245,14 +245,14 @@ fn pad_constant(x: &Tensor, pairs: &[(isize, isize)], value: Scalar) -> Result<T
     if x.dtype().is_int() {
         fill::check_written("pad", value, x.dtype())?;
     }
-    let mut kept = AxisSlices::new();
+    let mut slices_kept = AxisSlices::new();
     for (axis, &(before, after)) in pairs.iter().enumerate() {
         let (start, end) = (before.min(0).unsigned_abs(), after.min(0).unsigned_abs());
         if start + end > 0 {
-            kept.push((axis, start, 1, x.shape()[axis] - start - end));
+            slices_kept.push((axis, start, 1, x.shape()[axis] - start - end));
         }
     }
-    let x = slice_axes(x, kept)?;
+    let x = slice_axes(x, slices_kept)?;
     let added: Vec<(usize, usize)> = pairs.iter().map(|&(b, a)| (b.max(0) as usize, a.max(0) as usize)).collect();
     if added.iter().all(|&(b, a)| b + a == 0) {
         return Ok(x);
@@ -268,10 +268,10 @@ fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PaddingMode) -> Resu
     for (axis, &(before, after)) in pairs.iter().enumerate().filter(|(_, pair)| **pair != (0, 0)) {
         let len = x.shape()[axis];
         // Circular padding repeats the cropped axis only.
-        let (first, kept) = (before.min(0).abs(), len as isize + before.min(0) + after.min(0));
+        let (first, period) = (before.min(0).abs(), len as isize + before.min(0) + after.min(0));
         let max_width = match mode {
             PaddingMode::Reflect => len.saturating_sub(1),
-            PaddingMode::Circular => kept as usize,
+            PaddingMode::Circular => period as usize,
             _ if len == 0 => 0,
             _ => usize::MAX,
         };
@@ -285,7 +285,7 @@ fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PaddingMode) -> Resu
         let last = len as isize - 1;
         let from = |i: isize| match mode {
             PaddingMode::Reflect => last - (last - i.abs()).abs(),
-            PaddingMode::Circular => first + (i - first).rem_euclid(kept),
+            PaddingMode::Circular => first + (i - first).rem_euclid(period),
             _ => i.clamp(0, last),
         };
         let places = -before..len as isize + after;

@@ -146,8 +146,8 @@ pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isiz
 pub fn tile(x: &Tensor, times: impl Into<IntList>) -> Result<Tensor> {
     let times = times.into().counts("tile")?;
     let rank = x.rank().max(times.len());
-    let length = |k: usize| (k + x.rank()).checked_sub(rank).map_or(1, |own| x.shape()[own]);
-    let count = |k: usize| (k + times.len()).checked_sub(rank).map_or(1, |own| times[own]);
+    let length = |k: usize| (k + x.rank()).checked_sub(rank).map_or(1, |axis| x.shape()[axis]);
+    let count = |k: usize| (k + times.len()).checked_sub(rank).map_or(1, |axis| times[axis]);
     // A repetition axis is inserted before each axis, and the two are merged.
     let unjoined: Shape = (0..rank).flat_map(|k| [1, length(k)]).collect();
     let repeated: Shape = (0..rank).flat_map(|k| [count(k), length(k)]).collect();
@@ -264,8 +264,8 @@ from_integers!(
 #[doc(alias("array_split", "hsplit", "vsplit", "dsplit"))]
 #[tensor_method]
 pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> Result<Vec<Tensor>> {
-    let at = x.shape().axis("tensor_split", axis)?;
-    let len = x.shape()[at];
+    let axis = x.shape().axis("tensor_split", axis)?;
+    let len = x.shape()[axis];
     let bounds: Vec<(usize, usize)> = match sections.into() {
         Sections::Count(0) => {
             return Err(Error::invalid(
@@ -286,7 +286,7 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
             starts.zip(split_points.iter().copied().chain([len])).map(|(a, b)| (a, b.max(a))).collect()
         }
     };
-    bounds.into_iter().map(|(start, end)| slice_axes(x, smallvec![(at, start, 1, end - start)])).collect()
+    bounds.into_iter().map(|(start, end)| slice_axes(x, smallvec![(axis, start, 1, end - start)])).collect()
 }
 
 /// Returns views of the slices at every index of an axis, which the slices do not have.

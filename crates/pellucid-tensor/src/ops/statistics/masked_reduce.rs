@@ -182,8 +182,8 @@ struct Deviations {
 fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Deviations> {
     check_mask(op, x, mask)?;
     let (resolved, ddof) = axes.resolve_moments(op, x.shape())?;
-    let kept = over(resolved.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
-    let counts = count(x, mask, kept)?;
+    let kept_axes = over(resolved.set.iter().map(|axis| axis as isize).collect::<Vec<_>>()).keepdims();
+    let counts = count(x, mask, kept_axes)?;
     let mut mean = full_range::masked_mean(x, mask, &counts, resolved.set)?;
     let free = arithmetic::maximum(&arithmetic::sub(&counts, ddof as f64)?, 0.0)?;
     if ddof > 0 {

@@ -11,8 +11,8 @@ use pellucid_ir::{Error, Result, Shape};
 
 /// Returns the last axes of x, which must have the normalized shape. Weight and bias must have this shape too.
 fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option<&Tensor>]) -> Result<AxisSet> {
-    let lead = x.rank().checked_sub(shape.rank()).filter(|&l| x.shape()[l..] == shape[..] && shape.rank() > 0);
-    let Some(lead) = lead else {
+    let first = x.rank().checked_sub(shape.rank()).filter(|&l| x.shape()[l..] == shape[..] && shape.rank() > 0);
+    let Some(first) = first else {
         let help = format!("the normalized shape {shape} must be the last axes of x, {}", x.shape());
         return Err(Error::shapes(op, [x.shape(), shape], help));
     };
@@ -22,7 +22,7 @@ fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option
     }
     check::floats(op, &[x])?;
     check_reduction_rank(op, x.shape())?;
-    Ok((lead..x.rank()).collect())
+    Ok((first..x.rank()).collect())
 }
 
 /// Applies layer normalization (Ba, Kiros & Hinton 2016) over the last axes, of shape `shape`:

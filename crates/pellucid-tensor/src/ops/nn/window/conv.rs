@@ -173,8 +173,9 @@ impl ConvOperands {
             }
             ConvPadding::Same => return Err(Error::invalid(op, "padding \"same\" requires stride 1")),
         };
-        let lead = std::iter::repeat_n(1, 3 - spatial);
-        let shape: Shape = w.shape()[..2].iter().copied().chain(lead).chain(w.shape()[2..].iter().copied()).collect();
+        let inserted = std::iter::repeat_n(1, 3 - spatial);
+        let shape: Shape =
+            w.shape()[..2].iter().copied().chain(inserted).chain(w.shape()[2..].iter().copied()).collect();
         Ok(ConvOperands { images, w: view::reshape_to(w, &shape)?, window, after })
     }
 
@@ -269,8 +270,8 @@ fn channels_remedy(x: &Tensor, spatial: usize, channels: usize, groups: usize) -
             _ => "; make the channel counts equal".into(),
         };
     }
-    let lead = x.rank() - spatial - 1;
-    let order: Vec<usize> = (0..lead).chain([x.rank() - 1]).chain(lead..x.rank() - 1).collect();
+    let outer_axes = x.rank() - spatial - 1;
+    let order: Vec<usize> = (0..outer_axes).chain([x.rank() - 1]).chain(outer_axes..x.rank() - 1).collect();
     format!("; the last axis has length {channels}: if it is the channels, use permute({order:?})")
 }
 
@@ -401,11 +402,11 @@ pub(crate) fn window_sums(op: &'static str, x: &Tensor, window: Window, outputs:
 
 /// Computes the sums along one axis after the other, as products of sparse matrices.
 fn window_sums_by_axis(op: &'static str, x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
-    let lead = x.rank() - 3;
+    let outer_axes = x.rank() - 3;
     // The sums along the first axes are not rounded.
     let mut sums = copy::to_dtype(x, widened_dtype(&[x]).unwrap_or(x.dtype()))?;
     for a in 0..3 {
-        let len = x.shape()[lead + a];
+        let len = x.shape()[outer_axes + a];
         let is_identity = window.size[a] == 1 && window.stride[a] == 1 && window.before[a] == 0 && outputs[a] == len;
         if is_identity {
             continue;
@@ -415,7 +416,7 @@ fn window_sums_by_axis(op: &'static str, x: &Tensor, window: Window, outputs: [u
             let position = |tap: usize| window.stride[a] * o + window.dilation[a] * tap - window.before[a];
             matrix.push_row(window.inside(a, len, o).map(|tap| (position(tap), 1.0)));
         }
-        sums = multiply_axis(op, &sums, lead + a, matrix)?;
+        sums = multiply_axis(op, &sums, outer_axes + a, matrix)?;
     }
     round_to_operands(op, &[x], sums)
 }
@@ -423,8 +424,8 @@ fn window_sums_by_axis(op: &'static str, x: &Tensor, window: Window, outputs: [u
 /// Computes the sums as a convolution of one channel with ones.
 fn window_sums_by_conv(x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
     let shape = x.shape().clone();
-    let lead = shape.rank() - 3;
-    let planes: usize = shape[..lead].iter().product();
+    let outer_axes = shape.rank() - 3;
+    let planes: usize = shape[..outer_axes].iter().product();
     let flat = |count, dims: &[usize]| -> Shape { [count, 1].iter().chain(dims).copied().collect() };
     let ones = fill::ones(flat(1, &window.size), x.dtype())?;
     let operation = Convolution {
@@ -435,6 +436,6 @@ fn window_sums_by_conv(x: &Tensor, window: Window, outputs: [usize; 3]) -> Resul
         factors: x.dtype(),
         dtype: x.dtype(),
     };
-    let sums = apply_one(operation, &[&view::reshape_to(x, &flat(planes, &shape[lead..]))?, &ones])?;
-    view::reshape_to(&sums, &shape[..lead].iter().chain(&outputs).copied().collect())
+    let sums = apply_one(operation, &[&view::reshape_to(x, &flat(planes, &shape[outer_axes..]))?, &ones])?;
+    view::reshape_to(&sums, &shape[..outer_axes].iter().chain(&outputs).copied().collect())
 }

@@ -128,15 +128,15 @@ pub fn fold(
         let help = format!("the input must be [N, C·{taps}, {columns}], for {columns} windows of {taps} elements");
         return Err(Error::shapes(op, [x.shape()], help));
     }
-    let lead = x.rank() - 2;
-    let channels = x.shape()[lead] / taps;
+    let outer_axes = x.rank() - 2;
+    let channels = x.shape()[outer_axes] / taps;
     let lengths = axes.iter().map(|a| a.taps).chain(axes.iter().map(|a| a.outputs));
-    let shape: Shape = x.shape()[..lead].iter().copied().chain([channels]).chain(lengths).collect();
+    let shape: Shape = x.shape()[..outer_axes].iter().copied().chain([channels]).chain(lengths).collect();
     // Each axis needs one kernel; the result is rounded after the last kernel.
     let compute_dtype = widened_dtype(&[x]).unwrap_or(x.dtype());
     let mut y = view::reshape_to(&copy::to_dtype(x, compute_dtype)?, &shape)?;
     // The taps of every axis are followed by its windows.
-    let first = lead + 1;
+    let first = outer_axes + 1;
     let order = (0..axes.len()).flat_map(|k| [first + k, first + axes.len() + k]);
     let order: Vec<isize> = (0..first).chain(order).map(|axis| axis as isize).collect();
     y = view::permute(&y, &order)?;

@@ -20,13 +20,13 @@ use pellucid_ir::{DType, Error, Result, Shape, formula};
 /// Computes the starts of the windows along one axis, `[N, C, O]`, from random numbers `[N, C]`.
 fn window_starts(u: &Tensor, len: usize, size: usize, outputs: usize) -> Result<Tensor> {
     let formula = formula! { static fractional_starts(u, o; alpha) = ((o + u) * alpha).trunc() - (u * alpha).trunc(); };
-    let (free, lead) = ((len - size) as i64, [u.shape()[0], u.shape()[1]]);
-    let last_start = fill::full([lead[0], lead[1], 1], free, DType::I64)?;
+    let (free, batch) = ((len - size) as i64, [u.shape()[0], u.shape()[1]]);
+    let last_start = fill::full([batch[0], batch[1], 1], free, DType::I64)?;
     if outputs == 1 {
         return Ok(last_start);
     }
-    let (rest, alpha) = (outputs - 1, free as f64 / (outputs - 1) as f64);
-    let o = create::arange(0, rest as i64, 1, u.dtype())?;
+    let (steps, alpha) = (outputs - 1, free as f64 / (outputs - 1) as f64);
+    let o = create::arange(0, steps as i64, 1, u.dtype())?;
     let starts = map(formula, &[&view::unsqueeze(u, -1)?, &o], &[alpha.into()])?;
     // Random numbers outside [0, 1) must not give windows outside the axis, so the starts are clamped.
     let starts = arithmetic::maximum(&arithmetic::minimum(&copy::to_dtype(&starts, DType::I64)?, free)?, 0)?;

@@ -155,35 +155,35 @@ struct SampledAxis {
 
 impl SampledAxis {
     /// Converts coordinates in [−1, 1] to coordinates in elements: element i has coordinate i.
-    fn to_elements(&self, at: &Tensor) -> Result<Tensor> {
+    fn to_elements(&self, x: &Tensor) -> Result<Tensor> {
         let len = self.len as f64;
         let half = if self.align { (len - 1.0) / 2.0 } else { len / 2.0 };
-        arithmetic::add(&arithmetic::mul(&arithmetic::add(at, 1.0)?, half)?, if self.align { 0.0 } else { -0.5 })
+        arithmetic::add(&arithmetic::mul(&arithmetic::add(x, 1.0)?, half)?, if self.align { 0.0 } else { -0.5 })
     }
 
-    /// Returns the elements that are read along this axis for the coordinates `at`, with their weights.
-    fn taps(&self, at: &Tensor, mode: GridSampleMode) -> Result<Vec<Tap>> {
-        let tap = |at: &Tensor, weight: Option<Tensor>| {
+    /// Returns the elements that are read along this axis for the coordinates x, with their weights.
+    fn taps(&self, x: &Tensor, mode: GridSampleMode) -> Result<Vec<Tap>> {
+        let tap = |x: &Tensor, weight: Option<Tensor>| {
             let last = (self.len - 1) as f64;
-            let is_inside = compare::logical_and(&compare::ge(at, 0.0)?, &compare::le(at, last)?)?;
-            let element = copy::to_dtype(&arithmetic::clamp(at, 0.0, last)?, DType::I64)?;
+            let is_inside = compare::logical_and(&compare::ge(x, 0.0)?, &compare::le(x, last)?)?;
+            let element = copy::to_dtype(&arithmetic::clamp(x, 0.0, last)?, DType::I64)?;
             Ok(Tap { element, weight, is_inside })
         };
         match mode {
             GridSampleMode::Nearest => {
-                let nearest = arithmetic::round(&self.padded_coordinates(at)?.detach())?;
+                let nearest = arithmetic::round(&self.padded_coordinates(x)?.detach())?;
                 Ok(vec![tap(&nearest, None)?])
             }
             GridSampleMode::Linear => {
-                let at = self.padded_coordinates(at)?;
-                let low = arithmetic::floor(&at.detach())?;
-                let weight_high = arithmetic::sub(&at, &low)?;
+                let x = self.padded_coordinates(x)?;
+                let low = arithmetic::floor(&x.detach())?;
+                let weight_high = arithmetic::sub(&x, &low)?;
                 let weight_low = arithmetic::sub(1.0, &weight_high)?;
                 Ok(vec![tap(&low, Some(weight_low))?, tap(&arithmetic::add(&low, 1.0)?, Some(weight_high))?])
             }
             GridSampleMode::Cubic => {
-                let low = arithmetic::floor(&at.detach())?;
-                let weights = cubic_at(&arithmetic::sub(at, &low)?)?;
+                let low = arithmetic::floor(&x.detach())?;
+                let weights = cubic_at(&arithmetic::sub(x, &low)?)?;
                 // The padding mode replaces an element outside the image by an element inside.
                 let padded = |k: usize| self.padded_coordinates(&arithmetic::add(&low, k as f64 - 1.0)?);
                 weights.into_iter().enumerate().map(|(k, weight)| tap(&padded(k)?, Some(weight))).collect()
@@ -192,17 +192,17 @@ impl SampledAxis {
     }
 
     /// Moves coordinates into the image, unless the padding mode is zeros.
-    fn padded_coordinates(&self, at: &Tensor) -> Result<Tensor> {
+    fn padded_coordinates(&self, x: &Tensor) -> Result<Tensor> {
         let last = (self.len - 1) as f64;
         match self.outside {
-            GridSamplePadding::Zeros => Ok(at.clone()),
-            GridSamplePadding::Border => clip(at, last),
+            GridSamplePadding::Zeros => Ok(x.clone()),
+            GridSamplePadding::Border => clip(x, last),
             GridSamplePadding::Reflection => {
                 let (low, span) = if self.align { (0.0, last) } else { (-0.5, self.len as f64) };
                 if span == 0.0 {
-                    return arithmetic::mul(at, 0.0);
+                    return arithmetic::mul(x, 0.0);
                 }
-                let distance = arithmetic::abs(&arithmetic::sub(at, low)?)?;
+                let distance = arithmetic::abs(&arithmetic::sub(x, low)?)?;
                 let times = arithmetic::floor(&arithmetic::div(distance.detach(), span)?)?;
                 let extra = arithmetic::sub(&distance, &arithmetic::mul(&times, span)?)?;
                 let odd = compare::ne(&arithmetic::fmod(&times, 2.0)?, 0.0)?;
@@ -215,12 +215,12 @@ impl SampledAxis {
 
 /// Clamps coordinates to [0, `last`]. The derivative is 0 at both ends and beyond them: no element right of the last
 /// one has a weight that could grow.
-fn clip(at: &Tensor, last: f64) -> Result<Tensor> {
+fn clip(x: &Tensor, last: f64) -> Result<Tensor> {
     let formula = formula! {
-        static clip(at; last) = at.max(0.0).min(last);
-        d at = (at.gt(0.0) & at.lt(last)).select(g, 0.0);
+        static clip(x; last) = x.max(0.0).min(last);
+        d x = (x.gt(0.0) & x.lt(last)).select(g, 0.0);
     };
-    map(formula, &[at], &[last.into()])
+    map(formula, &[x], &[last.into()])
 }
 
 /// Computes a grid for [`grid_sample`] from affine maps `theta` `[N, 2, 3]` (`[N, 3, 4]`).

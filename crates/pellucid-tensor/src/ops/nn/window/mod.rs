@@ -149,8 +149,8 @@ impl SpatialImages {
 
     /// Removes the inserted axes from a result `[N, C', z, y, x]`.
     fn restore_axes(&self, y: &Tensor) -> Result<Tensor> {
-        let lead = y.shape()[..2].iter().skip(usize::from(!self.is_batched));
-        let shape: Shape = lead.chain(&y.shape()[5 - self.spatial..]).copied().collect();
+        let outer = y.shape()[..2].iter().skip(usize::from(!self.is_batched));
+        let shape: Shape = outer.chain(&y.shape()[5 - self.spatial..]).copied().collect();
         view::reshape_to(y, &shape)
     }
 }

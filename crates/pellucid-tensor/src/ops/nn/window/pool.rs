@@ -161,8 +161,8 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
         return Err(Error::shapes(op, [x.shape(), positions.shape()], help));
     }
     check_lengths(dims).map_err(|error| {
-        let lead = x.rank() - spatial;
-        error.with_shape(&concat_dims(&x.shape()[..lead], dims))
+        let outer_axes = x.rank() - spatial;
+        error.with_shape(&concat_dims(&x.shape()[..outer_axes], dims))
     })?;
     if !positions.dtype().is_int() {
         return Err(Error::dtypes(op, [positions.dtype()], "positions must have an integer dtype"));

@@ -152,9 +152,9 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpola
         InterpolationMode::Linear { align_corners } => {
             let mut matrix = SparseMatrix::new(len, to, 2 * to)?;
             for o in 0..to {
-                let at = coordinate(o, align_corners).max(0.0);
-                let low = clamped(at.floor() as isize);
-                let weight_high = (at - low as f64).clamp(0.0, 1.0);
+                let position = coordinate(o, align_corners).max(0.0);
+                let low = clamped(position.floor() as isize);
+                let weight_high = (position - low as f64).clamp(0.0, 1.0);
                 matrix.push_row([(low, 1.0 - weight_high), ((low + 1).min(last), weight_high)]);
             }
             matrix
@@ -162,9 +162,9 @@ fn resample_axis(x: &Tensor, axis: usize, to: usize, scale: f64, mode: Interpola
         InterpolationMode::Cubic { align_corners } => {
             let mut matrix = SparseMatrix::new(len, to, 4 * to)?;
             for o in 0..to {
-                let at = coordinate(o, align_corners);
-                let low = at.floor();
-                let weights = cubic(at - low);
+                let position = coordinate(o, align_corners);
+                let low = position.floor();
+                let weights = cubic(position - low);
                 matrix.push_row((0..4).map(|k| (clamped(low as isize + k as isize - 1), weights[k])));
             }
             matrix

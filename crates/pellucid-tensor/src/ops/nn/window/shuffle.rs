@@ -11,17 +11,17 @@ fn image_dims<'a>(op: &'static str, x: &'a Tensor) -> Result<(&'a [usize], [usiz
     if x.rank() < 3 {
         return Err(Error::shapes(op, [x.shape()], "the input must be [.., C, H, W]; unsqueeze() adds an axis"));
     }
-    let (lead, last) = x.shape().split_at(x.rank() - 3);
-    Ok((lead, [last[0], last[1], last[2]]))
+    let (outer, last) = x.shape().split_at(x.rank() - 3);
+    Ok((outer, [last[0], last[1], last[2]]))
 }
 
-pub(super) fn concat_dims(lead: &[usize], rest: &[usize]) -> Shape {
-    lead.iter().chain(rest).copied().collect()
+pub(super) fn concat_dims(outer: &[usize], inner: &[usize]) -> Shape {
+    outer.iter().chain(inner).copied().collect()
 }
 
-/// Permutes the last five axes of x, which follow `lead` other axes.
-fn permute_last_five(x: &Tensor, lead: usize, order: [isize; 5]) -> Result<Tensor> {
-    let order: Vec<isize> = (0..lead as isize).chain(order.map(|a| a + lead as isize)).collect();
+/// Permutes the last five axes of x, which follow `outer_axes` other axes.
+fn permute_last_five(x: &Tensor, outer_axes: usize, order: [isize; 5]) -> Result<Tensor> {
+    let order: Vec<isize> = (0..outer_axes as isize).chain(order.map(|a| a + outer_axes as isize)).collect();
     view::permute(x, &order)
 }
 
@@ -37,18 +37,18 @@ fn check_factor(op: &'static str, r: usize) -> Result<()> {
 #[tensor_method]
 pub fn pixel_shuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     let op = "pixel_shuffle";
-    let (lead, [c, h, w]) = image_dims(op, x)?;
+    let (outer, [c, h, w]) = image_dims(op, x)?;
     check_factor(op, r)?;
     let square = r.checked_mul(r).filter(|&square| c.is_multiple_of(square));
     let Some(square) = square else {
         let help = format!("{c} channels are not divisible by {r}²; use an input with a multiple of {r}² channels");
         return Err(Error::shapes(op, [x.shape()], help));
     };
-    let split = reshape_to(x, &concat_dims(lead, &[c / square, r, r, h, w]))?;
+    let split = reshape_to(x, &concat_dims(outer, &[c / square, r, r, h, w]))?;
     let (height, width) = (h.saturating_mul(r), w.saturating_mul(r));
     reshape_to(
-        &permute_last_five(&split, lead.len(), [0, 3, 1, 4, 2])?,
-        &concat_dims(lead, &[c / square, height, width]),
+        &permute_last_five(&split, outer.len(), [0, 3, 1, 4, 2])?,
+        &concat_dims(outer, &[c / square, height, width]),
     )
 }
 
@@ -60,14 +60,17 @@ pub fn pixel_shuffle(x: &Tensor, r: usize) -> Result<Tensor> {
 #[tensor_method]
 pub fn pixel_unshuffle(x: &Tensor, r: usize) -> Result<Tensor> {
     let op = "pixel_unshuffle";
-    let (lead, [c, h, w]) = image_dims(op, x)?;
+    let (outer, [c, h, w]) = image_dims(op, x)?;
     check_factor(op, r)?;
     if !h.is_multiple_of(r) || !w.is_multiple_of(r) {
         return Err(Error::shapes(op, [x.shape()], format!("the lengths {h} and {w} must be divisible by {r}")));
     }
     let channels = c.saturating_mul(r).saturating_mul(r);
-    let split = reshape_to(x, &concat_dims(lead, &[c, h / r, r, w / r, r]))?;
-    reshape_to(&permute_last_five(&split, lead.len(), [0, 2, 4, 1, 3])?, &concat_dims(lead, &[channels, h / r, w / r]))
+    let split = reshape_to(x, &concat_dims(outer, &[c, h / r, r, w / r, r]))?;
+    reshape_to(
+        &permute_last_five(&split, outer.len(), [0, 2, 4, 1, 3])?,
+        &concat_dims(outer, &[channels, h / r, w / r]),
+    )
 }
 
 /// Transposes the channels of x `[N, C, ..]`, viewed as `[groups, C / groups]` (Zhang et al., ShuffleNet, 2018).
