@@ -3,8 +3,8 @@
 use crate::Scalar;
 use crate::matrix::Matrix;
 use crate::reflectors::{Reflections, reflector};
-use crate::scalar::{dot, largest, scale_to_one, subtract_scaled, sum_lanes};
-use pellucid_gemm::{MatRef, TILE};
+use crate::scalar::{dot, largest, scale_to_one, subtract_scaled, update_row};
+use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
 /// `scale`·A = U·B·Vᵀ with upper bidiagonal B, for A with at least as many rows as columns.
@@ -92,37 +92,12 @@ impl<T: Scalar> AutoVectorized for Bidiagonalize<'_, T> {
             to.right.taus[k] = tau;
             to.right.vectors.row_mut(k).copy_from_slice(&v[..n]);
             let along = dot(&next_z[start..], &v[start..]);
-            for i in k + 1..m {
-                y[i] = tau * (dot_chunks(&work.row(i)[start..], &v[start..]) - next_u[i] * along);
-            }
+            let rest = work.view().block(k + 1..m, start..width);
+            let direction = MatRef::from_slice(&v[start..], width - start, 1);
+            MatMut::from_slice(&mut y[k + 1..], m - k - 1, 1).assign_product(rest, direction);
+            (k + 1..m).for_each(|i| y[i] = tau * (y[i] - next_u[i] * along));
             std::mem::swap(&mut u, &mut next_u);
             std::mem::swap(&mut z, &mut next_z);
         }
     }
-}
-
-/// Subtracts uᵢ·z + yᵢ·v from row i, and adds the row times xᵢ to `sum`. The factors are uᵢ, yᵢ and xᵢ.
-#[inline(always)]
-fn update_row<T: Scalar>(row: &mut [T], [ui, yi, xi]: [T; 3], [z, v]: [&[T]; 2], sum: &mut [T]) {
-    let (row, sum) = (row.as_chunks_mut::<TILE>().0, sum.as_chunks_mut::<TILE>().0);
-    let (z, v) = (z.as_chunks::<TILE>().0, v.as_chunks::<TILE>().0);
-    for (((row, sum), z), v) in row.iter_mut().zip(sum).zip(z).zip(v) {
-        for lane in 0..TILE {
-            let element = row[lane] - (ui * z[lane] + yi * v[lane]);
-            row[lane] = element;
-            sum[lane] = sum[lane] + element * xi;
-        }
-    }
-}
-
-/// Returns the product of two vectors whose length is a multiple of 16.
-#[inline(always)]
-fn dot_chunks<T: Scalar>(x: &[T], y: &[T]) -> T {
-    let mut sums = [T::zero(); TILE];
-    for (x, y) in x.as_chunks::<TILE>().0.iter().zip(y.as_chunks::<TILE>().0) {
-        for lane in 0..TILE {
-            sums[lane] = sums[lane] + x[lane] * y[lane];
-        }
-    }
-    sum_lanes(sums)
 }

@@ -30,18 +30,8 @@ const SINGLE: [Pade; 3] = [
 const DEGREE_3: [f64; 4] = [120.0, 60.0, 12.0, 1.0];
 const DEGREE_5: [f64; 6] = [30240.0, 15120.0, 3360.0, 420.0, 30.0, 1.0];
 const DEGREE_7: [f64; 8] = [17297280.0, 8648640.0, 1995840.0, 277200.0, 25200.0, 1512.0, 56.0, 1.0];
-const DEGREE_9: [f64; 10] = [
-    17643225600.0,
-    8821612800.0,
-    2075673600.0,
-    302702400.0,
-    30270240.0,
-    2162160.0,
-    110880.0,
-    3960.0,
-    90.0,
-    1.0,
-];
+const DEGREE_9: [f64; 10] =
+    [17643225600.0, 8821612800.0, 2075673600.0, 302702400.0, 30270240.0, 2162160.0, 110880.0, 3960.0, 90.0, 1.0];
 const DEGREE_13: [f64; 14] = [
     64764752532480000.0,
     32382376266240000.0,
@@ -69,7 +59,8 @@ pub fn exp<T: Scalar>(mut a: MatMut<'_, T>) {
     let approximants: &[Pade] = if T::EPSILON.to_f64() > 1e-10 { &SINGLE } else { &DOUBLE };
     let last = &approximants[approximants.len() - 1];
     let approximant = approximants.iter().find(|pade| norm <= pade.max_norm).unwrap_or(last);
-    let squarings = if norm > last.max_norm { (norm / last.max_norm).log2().ceil() as i32 } else { 0 };
+    // The norm may overflow. 2⁻¹⁰²³ is the smallest power of two whose inverse is finite.
+    let squarings = (0..1023).find(|&s| norm * 2f64.powi(-s) <= last.max_norm).unwrap_or(1023);
     let mut scaled = Matrix::copy_of(a.as_ref());
     let scale = T::from_f64(2f64.powi(-squarings));
     scaled.update(|x| x * scale);
@@ -179,6 +170,17 @@ mod tests {
         exp(a.view_mut());
         let expected = [[1.0, 1e3, 5e5], [0.0, 1.0, 1e3], [0.0, 0.0, 1.0]];
         close(&a, &Matrix::from_fn(3, 3, |i, j| expected[i][j]), 16.0);
+    }
+
+    #[test]
+    fn a_norm_that_overflows_needs_finitely_many_squares() {
+        // The column sums are infinite, and the exponential is I + A.
+        let a = Matrix::from_fn(6, 6, |i, j| if i < 3 && j >= 3 { 1e308 } else { 0.0 });
+        let mut x = a.clone();
+        exp(x.view_mut());
+        let mut expected = Matrix::identity(6, 6);
+        expected.add_scaled(&a, 1.0);
+        close(&x, &expected, 16.0);
     }
 
     #[test]

@@ -64,7 +64,8 @@ fn choose_pivot<T: Scalar>(a: MatRef<'_, T>, k: usize) -> Option<Pivot> {
     if diagonal == T::zero() && column_max == T::zero() {
         return None;
     }
-    if diagonal >= alpha * column_max {
+    // After an overflow, the diagonal element may be NaN.
+    if diagonal >= alpha * column_max || diagonal.is_nan() {
         return Some(Pivot::One(k));
     }
     let beside = (k..row).map(|j| (j, a.at(row, j).abs())).chain((row + 1..n).map(|i| (i, a.at(i, row).abs())));
@@ -242,6 +243,23 @@ mod tests {
         let (pivots, first_zero) = ldl(a.view_mut());
         assert_eq!((first_zero, pivots), (2, vec![Pivot::One(0), Pivot::One(1), Pivot::One(2)]));
         assert!(a.view().is_finite());
+    }
+
+    #[test]
+    fn an_overflow_ends_with_pivots_inside_the_matrix() {
+        for n in 2..9 {
+            let mut a = Matrix::from_fn(n, n, |i, j| if (i + j) % 2 == 0 { f32::MAX } else { -f32::MAX });
+            for k in 0..n {
+                a.row_mut(k)[k] = f32::MAX * [0.9, -0.9, 0.1][k % 3];
+            }
+            let (pivots, _) = ldl(a.view_mut());
+            assert_eq!(pivots.len(), n);
+            assert!(pivots.iter().all(|&(Pivot::One(row) | Pivot::Two(row))| row < n), "{pivots:?}");
+        }
+        // The update of the last diagonal element is ∞ − ∞.
+        let mut a = Matrix::from_fn(3, 3, |i, j| [[1.0, 0.0, 0.0], [-1.0, -1.0, 0.0], [1.0; 3]][i][j] * f32::MAX);
+        let (pivots, _) = ldl(a.view_mut());
+        assert!(pivots.len() == 3 && a.row(2)[2].is_nan(), "{pivots:?}, {a:?}");
     }
 
     #[test]

@@ -50,3 +50,7 @@ pub use qr::qr;
 pub use scalar::Scalar;
 pub use svd::{SingularVectors, svd};
 pub use triangular::{TriangleKind, solve_triangular};
+
+/// The error of an iteration that has reached its limit of QR sweeps. All results are NaN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotConverged;

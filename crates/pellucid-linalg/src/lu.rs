@@ -74,7 +74,7 @@ impl<T: Scalar> AutoVectorized for PanelLu<'_, T> {
         let PanelLu { m, n, height, columns, multipliers } = self;
         let mut pivots = [0; TILE];
         for k in 0..m.min(n) {
-            let pivot = largest_position(&columns[k * height..][..height], k);
+            let pivot = largest_position(&columns[k * height..][..height], k, m);
             pivots[k] = pivot;
             if pivot != k {
                 (0..n).for_each(|j| columns.swap(j * height + k, j * height + pivot));
@@ -105,9 +105,10 @@ impl<T: Scalar> AutoVectorized for PanelLu<'_, T> {
     }
 }
 
-/// Returns the first position, at least k < 16, of the element with the largest magnitude.
+/// Returns the first position, from k < 16 to m − 1, of the element with the largest magnitude; k if no element is a
+/// number, after an overflow. The elements from m are zero.
 #[inline(always)]
-fn largest_position<T: Scalar>(column: &[T], k: usize) -> usize {
+fn largest_position<T: Scalar>(column: &[T], k: usize, m: usize) -> usize {
     let mut most = [T::zero(); TILE];
     for (chunk, x) in column.as_chunks::<TILE>().0.iter().enumerate() {
         for lane in 0..TILE {
@@ -116,7 +117,7 @@ fn largest_position<T: Scalar>(column: &[T], k: usize) -> usize {
         }
     }
     let most = most.into_iter().fold(T::zero(), |a, b| if b > a { b } else { a });
-    (k..column.len()).find(|&i| column[i].abs() == most).unwrap_or(k)
+    (k..m).find(|&i| column[i].abs() == most).unwrap_or(k)
 }
 
 /// Converts pivots to the order of `rows` rows: row i of the result is row `order[i]` of the original.
@@ -196,6 +197,15 @@ mod tests {
         let mut pivots = Vec::new();
         lu(a.view_mut(), &mut pivots);
         assert_eq!(pivots, [3, 1]);
+    }
+
+    #[test]
+    fn pivots_are_rows_of_the_matrix_after_an_overflow() {
+        let mut a = Matrix::from_fn(3, 3, |i, j| if i > 0 && j == 0 { -f32::MAX } else { f32::MAX });
+        let mut pivots = Vec::new();
+        lu(a.view_mut(), &mut pivots);
+        assert!(a.row(2)[2].is_nan(), "the last pivot is not a number");
+        assert_eq!(pivots, [0, 1, 2]);
     }
 
     #[test]

@@ -87,6 +87,19 @@ pub(crate) fn subtract_scaled<T: Scalar>(y: &mut [T], by: T, x: &[T]) {
     y.iter_mut().zip(x).for_each(|(y, &x)| *y = *y - by * x);
 }
 
+/// Subtracts a·x + b·y from a row, and adds the new row times c to `sum`. The factors are a, b and c.
+///
+/// The reductions to tridiagonal and bidiagonal form apply the update of one step and compute a product of the next
+/// step in the same pass over the matrix.
+#[inline(always)]
+pub(crate) fn update_row<T: Scalar>(row: &mut [T], [a, b, c]: [T; 3], [x, y]: [&[T]; 2], sum: &mut [T]) {
+    // A loop over single elements, because LLVM vectorizes a loop over chunks of this body by gathers.
+    for (((row, sum), &x), &y) in row.iter_mut().zip(sum).zip(x).zip(y) {
+        *row = *row - (a * x + b * y);
+        *sum = *sum + *row * c;
+    }
+}
+
 /// Returns the largest magnitude; 0 for an empty slice.
 #[inline(always)]
 pub(crate) fn largest<T: Scalar>(x: &[T]) -> T {
@@ -101,13 +114,12 @@ pub(crate) fn largest<T: Scalar>(x: &[T]) -> T {
     most.iter().chain(rest).copied().fold(T::zero(), larger)
 }
 
-/// Returns the power of two that scales a magnitude to [1, 2); 1 for 0.
+/// Returns the power of two that scales a magnitude to [1, 2), as far as the scale and its inverse are finite.
 pub(crate) fn scale_to_one<T: Scalar>(magnitude: T) -> T {
-    let magnitude = magnitude.to_f64();
-    // The inverse of the scale must be finite, too.
-    let limit = T::MIN_POSITIVE.to_f64().log2() as i32 + 2;
-    let exponent = if magnitude == 0.0 { 0 } else { magnitude.log2().floor() as i32 };
-    T::from_f64(2f64.powi((-exponent).clamp(limit, -limit)))
+    // The exponent of the format; a logarithm would depend on the C library.
+    let exponent = |x: T| (x.to_f64().to_bits() >> 52) as i32 - 1023;
+    let limit = exponent(T::MIN_POSITIVE) + 2;
+    T::from_f64(2f64.powi((-exponent(magnitude)).clamp(limit, -limit)))
 }
 
 /// Computes the plane rotation with c·x + s·y = r and c·y − s·x = 0. Returns (c, s, r).
