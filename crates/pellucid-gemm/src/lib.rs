@@ -22,6 +22,7 @@
 //! | `offset_dot` | products of a few rows with such operands, without packing: [`OffsetDotRow`], [`WeightGradDots`] |
 //! | `winograd` | the transforms of small tiles in a Winograd convolution: [`TransformTiles`] |
 //! | `gemv` | matrix-vector products, which are bound by memory bandwidth |
+//! | `view` | views of matrices and their products, without `unsafe` for the caller: [`MatRef`], [`MatMut`] |
 //! | `kernels` | the kernels of each instruction set, and their selection |
 //!
 //! The vectors and the instruction sets are in the crate `pellucid-simd`.
@@ -52,6 +53,7 @@ mod problem;
 mod register_tile;
 mod source;
 mod strided;
+mod view;
 mod winograd;
 
 #[cfg(test)]
@@ -67,6 +69,7 @@ pub use offsets::{OffsetList, PackRuns};
 pub use packed_panels::{OwnedPanels, PackedPanels};
 pub use source::{PackSource, PanelRange};
 pub use strided::Strided;
+pub use view::{MatMut, MatRef, TILE, Tile};
 pub use winograd::{TransformTiles, WinogradTransform};
 
 use blocked_product::BlockedProduct;

@@ -1,60 +1,161 @@
 //! The Cholesky factorization A = L·Lᵀ.
 
-use crate::Matrix;
-use faer::Par;
-use faer::dyn_stack::{MemBuffer, MemStack};
-use faer::linalg::cholesky::llt::factor::{LltError, cholesky_in_place, cholesky_in_place_scratch};
+use crate::Scalar;
+use crate::triangular::solve_lower;
+use pellucid_gemm::{MatMut, MatRef, TILE, Tile};
+use pellucid_simd::{AutoVectorized, run_vectorized};
+
+/// The largest side of a diagonal block that is updated by one product, which also computes its upper triangle.
+const FULL_UPDATE: usize = 64;
 
 /// Replaces a symmetric matrix by L with A = L·Lᵀ and returns 0. Only the lower triangle is read.
 ///
 /// If A is not positive definite, L is NaN, and the result is the order of the first leading minor that is not
 /// positive.
-pub fn cholesky(a: &mut Matrix) -> usize {
-    let n = a.rows();
-    if !a.is_finite_below() {
-        a.fill(f64::NAN);
+pub fn cholesky<T: Scalar>(mut a: MatMut<'_, T>) -> usize {
+    if !is_finite_below(a.as_ref()) {
+        a.fill(T::NAN);
         return 0;
     }
-    let mut memory = MemBuffer::new(cholesky_in_place_scratch::<f64>(n, Par::Seq, Default::default()));
-    let stack = MemStack::new(&mut memory);
-    match cholesky_in_place(a.view_mut(), Default::default(), Par::Seq, stack, Default::default()) {
-        Err(LltError::NonPositivePivot { index }) => {
-            a.fill(f64::NAN);
-            index + 1
+    let minor = factor(a.as_mut());
+    if minor > 0 {
+        a.fill(T::NAN);
+    } else {
+        zero_above(&mut a);
+    }
+    minor
+}
+
+/// Returns true if all elements on and below the diagonal are finite.
+pub(crate) fn is_finite_below<T: Scalar>(a: MatRef<'_, T>) -> bool {
+    (0..a.rows()).all(|i| a.block(i..i + 1, 0..i + 1).is_finite())
+}
+
+/// Sets the elements above the diagonal to zero.
+pub(crate) fn zero_above<T: Scalar>(a: &mut MatMut<'_, T>) {
+    let n = a.columns();
+    (0..a.rows()).for_each(|i| a.as_mut().block(i..i + 1, i + 1..n).fill(T::zero()));
+}
+
+/// Replaces the lower triangle by L and returns 0, or returns the order of the first minor that is not positive. Writes
+/// some of the elements above the diagonal.
+fn factor<T: Scalar>(mut a: MatMut<'_, T>) -> usize {
+    let n = a.rows();
+    if n <= TILE {
+        let mut tile = a.as_ref().tile(0, 0);
+        let minor = run_vectorized(TileCholesky { tile: &mut tile, n });
+        a.set_tile(0, 0, &tile);
+        return minor;
+    }
+    let half = (n / 2).next_multiple_of(TILE);
+    let (top, bottom) = a.split_rows(half);
+    let ((mut l1, _), (mut l2, mut rest)) = (top.split_columns(half), bottom.split_columns(half));
+    let minor = factor(l1.as_mut());
+    if minor > 0 {
+        return minor;
+    }
+    // L₂·L₁ᵀ = A₂ is L₁·L₂ᵀ = A₂ᵀ.
+    solve_lower(l1.as_ref(), l2.as_mut().transpose(), false);
+    subtract_square(rest.as_mut(), l2.as_ref());
+    match factor(rest) {
+        0 => 0,
+        minor => half + minor,
+    }
+}
+
+/// Subtracts A·Aᵀ from the lower triangle of C. Writes some of the elements above the diagonal.
+fn subtract_square<T: Scalar>(mut c: MatMut<'_, T>, a: MatRef<'_, T>) {
+    let n = c.rows();
+    if n <= FULL_UPDATE {
+        return c.subtract_product(a, a.transpose());
+    }
+    let half = (n / 2).next_multiple_of(TILE);
+    let (top, bottom) = c.split_rows(half);
+    let ((first, _), (mut left, last)) = (top.split_columns(half), bottom.split_columns(half));
+    let (above, below) = (a.block(0..half, 0..a.columns()), a.block(half..n, 0..a.columns()));
+    subtract_square(first, above);
+    left.subtract_product(below, above.transpose());
+    subtract_square(last, below);
+}
+
+/// The factorization of the first n ≤ 16 rows and columns of a tile.
+struct TileCholesky<'a, T> {
+    tile: &'a mut Tile<T>,
+    n: usize,
+}
+
+impl<T: Scalar> AutoVectorized for TileCholesky<'_, T> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        let TileCholesky { tile, n } = self;
+        // The rows of U = Lᵀ are contiguous.
+        let mut u = [[T::zero(); TILE]; TILE];
+        (0..n).for_each(|i| (i..n).for_each(|j| u[i][j] = tile[j][i]));
+        for k in 0..n {
+            if u[k][k] <= T::zero() || u[k][k].is_nan() {
+                return k + 1;
+            }
+            let root = u[k][k].sqrt();
+            let row = u[k].map(|x| x / root);
+            u[k] = row;
+            for j in k + 1..n {
+                let by = row[j];
+                for lane in 0..TILE {
+                    u[j][lane] = u[j][lane] - by * row[lane];
+                }
+            }
         }
-        Ok(_) => {
-            (1..n).for_each(|j| a.column_mut(j)[..j].fill(0.0));
-            0
-        }
+        (0..n).for_each(|i| (0..n).for_each(|j| tile[i][j] = if j <= i { u[j][i] } else { T::zero() }));
+        0
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{close, numbers, product, transpose};
+    use crate::matrix::Matrix;
+    use crate::testing::{SIZES, close, for_both_dtypes, numbers, product};
 
-    #[test]
-    fn l_times_its_transpose_is_a_and_the_upper_triangle_is_not_read() {
-        for n in [0, 1, 2, 5, 17, 100] {
-            let x = numbers(n, n, 1);
-            let a = product(&x, &transpose(&x))
-                .zip(&Matrix::from_fn(n, n, |i, j| f64::from(u8::from(i == j))), |a, i| a + i);
-            let mut l = Matrix::from_fn(n, n, |i, j| if i < j { f64::NAN } else { a[(i, j)] });
-            assert_eq!(cholesky(&mut l), 0);
-            assert!((0..n).all(|i| (i + 1..n).all(|j| l[(i, j)] == 0.0)));
-            close(&product(&l, &transpose(&l)), &a, 1e-13);
+    fn check<T: Scalar>() {
+        for n in SIZES {
+            let x = numbers::<T>(n, n, 1);
+            let square = product(&x, &Matrix::copy_of(x.view().transpose()));
+            // The second matrix is graded: its rows and columns are scaled by up to 1e-6.
+            for base in [1.0, 0.95f64] {
+                let scale = |i: usize, j: usize| T::from_f64(base.powi((i + j) as i32));
+                let a = Matrix::from_fn(n, n, |i, j| {
+                    scale(i, j) * (square.row(i)[j] + if i == j { T::one() } else { T::zero() })
+                });
+                let mut l = Matrix::from_fn(n, n, |i, j| if i < j { T::NAN } else { a.row(i)[j] });
+                assert_eq!(cholesky(l.view_mut()), 0);
+                assert!((0..n).all(|i| (i + 1..n).all(|j| l.row(i)[j] == T::zero())));
+                close(&product(&l, &Matrix::copy_of(l.view().transpose())), &a, 2.0);
+            }
         }
     }
 
     #[test]
+    fn l_times_its_transpose_is_a_and_the_upper_triangle_is_not_read() {
+        for_both_dtypes!(check);
+    }
+
+    #[test]
     fn the_first_bad_minor_is_returned() {
-        for (diagonal, minor) in
-            [([1.0, -1.0, 1.0], 2), ([0.0, 1.0, 1.0], 1), ([1.0, 1.0, 0.0], 3), ([1.0, f64::NAN, -1.0], 0)]
-        {
-            let mut a = Matrix::from_fn(3, 3, |i, j| if i == j { diagonal[i] } else { 0.0 });
-            assert_eq!(cholesky(&mut a), minor);
-            assert!(a.data().iter().all(|x| x.is_nan()));
+        for (n, at) in [(3, 1), (3, 0), (3, 2), (40, 17), (100, 99)] {
+            for value in [-1.0f32, 0.0] {
+                let mut a = Matrix::from_fn(n, n, |i, j| match i == j {
+                    true if i == at => value,
+                    true => 1.0,
+                    false => 0.0,
+                });
+                assert_eq!(cholesky(a.view_mut()), at + 1);
+                assert!(a.data().iter().all(|x| x.is_nan()));
+            }
         }
+        let mut a = Matrix::from_fn(3, 3, |i, j| if i == j { [1.0, f64::NAN, -1.0][i] } else { 0.0 });
+        assert_eq!(cholesky(a.view_mut()), 0);
+        assert!(a.data().iter().all(|x| x.is_nan()));
     }
 }

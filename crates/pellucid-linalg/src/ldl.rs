@@ -1,6 +1,11 @@
 //! The factorization P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices, and the solution of linear systems with it.
 
-use crate::Matrix;
+use crate::Scalar;
+use crate::cholesky::{is_finite_below, zero_above};
+use crate::scalar::subtract_scaled;
+use pellucid_gemm::{MatMut, MatRef};
+use pellucid_runtime::scratch;
+use pellucid_simd::{AutoVectorized, run_vectorized};
 
 /// A pivot: the exchanged row and column, and the size of the block of D.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,68 +21,73 @@ pub enum Pivot {
 ///
 /// Only the lower triangle is read; the upper one is set to zero. L is stored below the blocks of D; its diagonal
 /// blocks are identities. The pivoting is the partial pivoting of Bunch and Kaufman (1977), as in LAPACK's `sytf2`.
-pub fn ldl(a: &mut Matrix) -> (Vec<Pivot>, usize) {
+pub fn ldl<T: Scalar>(mut a: MatMut<'_, T>) -> (Vec<Pivot>, usize) {
     let n = a.rows();
-    if !a.is_finite_below() {
-        a.fill(f64::NAN);
+    if !is_finite_below(a.as_ref()) {
+        a.fill(T::NAN);
         return ((0..n).map(Pivot::One).collect(), 0);
     }
     let (mut pivots, mut first_zero, mut k) = (Vec::with_capacity(n), 0, 0);
     while k < n {
-        let pivot = choose_pivot(a, k);
+        let pivot = choose_pivot(a.as_ref(), k);
         let (pivot_row, last) = match pivot {
             Some(Pivot::Two(pivot_row)) => (pivot_row, k + 1),
             Some(Pivot::One(pivot_row)) => (pivot_row, k),
             None => (k, k),
         };
-        swap_symmetric(a, k, last, pivot_row);
+        swap_symmetric(&mut a, k, last, pivot_row);
         match pivot {
             None if first_zero == 0 => first_zero = k + 1,
             None => {}
-            Some(Pivot::One(_)) => eliminate_one(a, k),
-            Some(Pivot::Two(_)) => eliminate_two(a, k),
+            Some(Pivot::One(_)) => run_vectorized(EliminateOne { a: a.as_mut(), k }),
+            Some(Pivot::Two(_)) => run_vectorized(EliminateTwo { a: a.as_mut(), k }),
         }
         pivots.extend(std::iter::repeat_n(pivot.unwrap_or(Pivot::One(k)), last + 1 - k));
         k = last + 1;
     }
-    (0..n).for_each(|j| a.column_mut(j)[..j].fill(0.0));
+    zero_above(&mut a);
     (pivots, first_zero)
 }
 
 /// Returns the candidate with the larger value. A candidate is an index and the value of the element there.
-fn larger_candidate(best: (usize, f64), (i, x): (usize, f64)) -> (usize, f64) {
+fn larger_candidate<T: Scalar>(best: (usize, T), (i, x): (usize, T)) -> (usize, T) {
     if x > best.1 { (i, x) } else { best }
 }
 
 /// Chooses the pivot that eliminates column k; `None` if the column is zero.
-fn choose_pivot(a: &Matrix, k: usize) -> Option<Pivot> {
+fn choose_pivot<T: Scalar>(a: MatRef<'_, T>, k: usize) -> Option<Pivot> {
     let n = a.rows();
     // This threshold minimizes the bound on element growth: the bound is equal for one 2×2 pivot and two 1×1 pivots.
-    let alpha = (1.0 + 17f64.sqrt()) / 8.0;
-    let diagonal = a[(k, k)].abs();
-    let (row, column_max) = (k + 1..n).map(|i| (i, a[(i, k)].abs())).fold((k, 0.0), larger_candidate);
-    if diagonal.max(column_max) == 0.0 {
+    let alpha = T::from_f64((1.0 + 17f64.sqrt()) / 8.0);
+    let diagonal = a.at(k, k).abs();
+    let (row, column_max) = (k + 1..n).map(|i| (i, a.at(i, k).abs())).fold((k, T::zero()), larger_candidate);
+    if diagonal == T::zero() && column_max == T::zero() {
         return None;
     }
-    if diagonal >= alpha * column_max {
+    // After an overflow, the diagonal element may be NaN.
+    if diagonal >= alpha * column_max || diagonal.is_nan() {
         return Some(Pivot::One(k));
     }
-    let row_max =
-        (k..row).map(|j| a[(row, j)].abs()).chain((row + 1..n).map(|i| a[(i, row)].abs())).fold(0.0, f64::max);
+    let beside = (k..row).map(|j| (j, a.at(row, j).abs())).chain((row + 1..n).map(|i| (i, a.at(i, row).abs())));
+    let (_, row_max) = beside.fold((k, T::zero()), larger_candidate);
     Some(match () {
         () if diagonal >= alpha * column_max * (column_max / row_max) => Pivot::One(k),
-        () if a[(row, row)].abs() >= alpha * row_max => Pivot::One(row),
+        () if a.at(row, row).abs() >= alpha * row_max => Pivot::One(row),
         () => Pivot::Two(row),
     })
 }
 
 /// Exchanges rows and columns `row` and `pivot_row` of the submatrix from column k.
-fn swap_symmetric(a: &mut Matrix, k: usize, row: usize, pivot_row: usize) {
+fn swap_symmetric<T: Scalar>(a: &mut MatMut<'_, T>, k: usize, row: usize, pivot_row: usize) {
     if row == pivot_row {
         return;
     }
     let n = a.rows();
-    let mut swap = |x: (usize, usize), y: (usize, usize)| (a[x], a[y]) = (a[y], a[x]);
+    let mut swap = |x: (usize, usize), y: (usize, usize)| {
+        let (at_x, at_y) = (a.at(x.0, x.1), a.at(y.0, y.1));
+        a.set(x.0, x.1, at_y);
+        a.set(y.0, y.1, at_x);
+    };
     swap((row, row), (pivot_row, pivot_row));
     (row + 1..pivot_row).for_each(|j| swap((j, row), (pivot_row, j)));
     (pivot_row + 1..n).for_each(|i| swap((i, row), (i, pivot_row)));
@@ -87,77 +97,98 @@ fn swap_symmetric(a: &mut Matrix, k: usize, row: usize, pivot_row: usize) {
 }
 
 /// Eliminates column k with a 1×1 pivot.
-fn eliminate_one(a: &mut Matrix, k: usize) {
-    let n = a.rows();
-    let inverse_pivot = a[(k, k)].recip();
-    for j in k + 1..n {
-        let factor = inverse_pivot * a[(j, k)];
-        (j..n).for_each(|i| a[(i, j)] -= a[(i, k)] * factor);
+struct EliminateOne<'a, T> {
+    a: MatMut<'a, T>,
+    k: usize,
+}
+
+impl<T: Scalar> AutoVectorized for EliminateOne<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let EliminateOne { mut a, k } = self;
+        let (n, pivot) = (a.rows(), a.at(k, k));
+        scratch::with_filled(n, T::zero(), |factors| {
+            for i in k + 1..n {
+                factors[i] = a.at(i, k) / pivot;
+                let by = a.at(i, k);
+                subtract_scaled(&mut a.row_mut(i)[k + 1..=i], by, &factors[k + 1..=i]);
+                a.set(i, k, factors[i]);
+            }
+        });
     }
-    (k + 1..n).for_each(|i| a[(i, k)] *= inverse_pivot);
 }
 
 /// Eliminates columns k and k + 1 with a 2×2 pivot.
-fn eliminate_two(a: &mut Matrix, k: usize) {
-    let n = a.rows();
-    // The 2×2 pivot is divided by its off-diagonal element, so that its determinant does not overflow.
-    let off_diagonal = a[(k + 1, k)];
-    let (second, first) = (a[(k + 1, k + 1)] / off_diagonal, a[(k, k)] / off_diagonal);
-    let scale = (second * first - 1.0).recip() / off_diagonal;
-    for j in k + 2..n {
-        let u = scale * (second * a[(j, k)] - a[(j, k + 1)]);
-        let v = scale * (first * a[(j, k + 1)] - a[(j, k)]);
-        (j..n).for_each(|i| a[(i, j)] -= a[(i, k)] * u + a[(i, k + 1)] * v);
-        (a[(j, k)], a[(j, k + 1)]) = (u, v);
+struct EliminateTwo<'a, T> {
+    a: MatMut<'a, T>,
+    k: usize,
+}
+
+impl<T: Scalar> AutoVectorized for EliminateTwo<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let EliminateTwo { mut a, k } = self;
+        let n = a.rows();
+        // The 2×2 pivot is divided by its off-diagonal element, so that its determinant does not overflow.
+        let off_diagonal = a.at(k + 1, k);
+        let (pivot_1, pivot_2) = (a.at(k, k) / off_diagonal, a.at(k + 1, k + 1) / off_diagonal);
+        let scale = T::one() / (pivot_1 * pivot_2 - T::one()) / off_diagonal;
+        scratch::with_filled(2 * n, T::zero(), |factors| {
+            let (u, v) = factors.split_at_mut(n);
+            for i in k + 2..n {
+                let (first, second) = (a.at(i, k), a.at(i, k + 1));
+                u[i] = scale * (pivot_2 * first - second);
+                v[i] = scale * (pivot_1 * second - first);
+                let (x, u, v) = (&mut a.row_mut(i)[k + 2..=i], &u[k + 2..=i], &v[k + 2..=i]);
+                x.iter_mut().zip(u.iter().zip(v)).for_each(|(x, (&u, &v))| *x = *x - (first * u + second * v));
+                a.set(i, k, u[u.len() - 1]);
+                a.set(i, k + 1, v[v.len() - 1]);
+            }
+        });
     }
 }
 
 /// Replaces B by X with A·X = B, from the factors and pivots of [`ldl`].
 ///
 /// If D has a zero block, X contains infinities or NaN.
-pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
+pub fn solve_ldl<T: Scalar>(a: MatRef<'_, T>, pivots: &[Pivot], mut b: MatMut<'_, T>) {
     let n = a.rows();
     let mut k = 0;
     while k < n {
-        match pivots[k] {
-            Pivot::One(pivot_row) => {
-                b.swap_rows(k, pivot_row);
-                for c in 0..b.columns() {
-                    let x = b.column_mut(c);
-                    let head = x[k];
-                    (k + 1..n).for_each(|i| x[i] -= a[(i, k)] * head);
-                    x[k] = head / a[(k, k)];
-                }
-                k += 1;
+        let (size, pivot_row) = match pivots[k] {
+            Pivot::One(pivot_row) => (1, pivot_row),
+            Pivot::Two(pivot_row) => (2, pivot_row),
+        };
+        b.swap_rows(k + size - 1, pivot_row);
+        let (above, mut below) = b.as_mut().split_rows(k + size);
+        let mut block = above.split_rows(k).1;
+        below.subtract_product(a.block(k + size..n, k..k + size), block.as_ref());
+        for c in 0..block.columns() {
+            if size == 1 {
+                block.set(0, c, block.at(0, c) / a.at(k, k));
+                continue;
             }
-            Pivot::Two(pivot_row) => {
-                b.swap_rows(k + 1, pivot_row);
-                let off_diagonal = a[(k + 1, k)];
-                let (first, second) = (a[(k, k)] / off_diagonal, a[(k + 1, k + 1)] / off_diagonal);
-                let determinant = first * second - 1.0;
-                for c in 0..b.columns() {
-                    let x = b.column_mut(c);
-                    let (u, v) = (x[k], x[k + 1]);
-                    (k + 2..n).for_each(|i| x[i] -= a[(i, k)] * u + a[(i, k + 1)] * v);
-                    let (u, v) = (u / off_diagonal, v / off_diagonal);
-                    x[k] = (second * u - v) / determinant;
-                    x[k + 1] = (first * v - u) / determinant;
-                }
-                k += 2;
-            }
+            let off_diagonal = a.at(k + 1, k);
+            let (first, second) = (a.at(k, k) / off_diagonal, a.at(k + 1, k + 1) / off_diagonal);
+            let determinant = first * second - T::one();
+            let (u, v) = (block.at(0, c) / off_diagonal, block.at(1, c) / off_diagonal);
+            block.set(0, c, (second * u - v) / determinant);
+            block.set(1, c, (first * v - u) / determinant);
         }
+        k += size;
     }
     while k > 0 {
         let (size, pivot_row) = match pivots[k - 1] {
             Pivot::One(pivot_row) => (1, pivot_row),
             Pivot::Two(pivot_row) => (2, pivot_row),
         };
-        for c in 0..b.columns() {
-            let x = b.column_mut(c);
-            for j in k - size..k {
-                x[j] -= (k..n).map(|i| a[(i, j)] * x[i]).sum::<f64>();
-            }
-        }
+        let (above, below) = b.as_mut().split_rows(k);
+        let mut block = above.split_rows(k - size).1;
+        block.subtract_product(a.block(k..n, k - size..k).transpose(), below.as_ref());
         b.swap_rows(k - 1, pivot_row);
         k -= size;
     }
@@ -166,52 +197,75 @@ pub fn solve_ldl(a: &Matrix, pivots: &[Pivot], b: &mut Matrix) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{close, numbers, product, transpose};
+    use crate::matrix::Matrix;
+    use crate::testing::{SIZES, close, for_both_dtypes, numbers, product};
 
-    fn symmetric(n: usize, seed: u64) -> Matrix {
-        let half = numbers(n, n, seed);
-        half.zip(&transpose(&half), |a, b| a + b)
-    }
-
-    #[test]
-    fn a_times_x_is_b_and_the_upper_triangle_is_not_read() {
-        for (n, k) in [(0, 2), (1, 1), (2, 2), (3, 1), (7, 3), (40, 5)] {
-            for seed in 0..5 {
+    fn check<T: Scalar>() {
+        for (n, k) in SIZES.into_iter().zip([2, 1, 2, 1].into_iter().cycle()) {
+            for seed in 0..4 {
                 // A zero diagonal needs 2×2 blocks.
-                let full = symmetric(n, seed);
-                let a = Matrix::from_fn(n, n, |i, j| if i == j && seed % 2 == 1 && n > 1 { 0.0 } else { full[(i, j)] });
-                let b = numbers(n, k, 20);
-                let (mut packed, mut x) =
-                    (Matrix::from_fn(n, n, |i, j| if i < j { f64::NAN } else { a[(i, j)] }), b.clone());
-                let (pivots, first_zero) = ldl(&mut packed);
+                let half = numbers::<T>(n, n, seed);
+                let a = Matrix::from_fn(n, n, |i, j| match i == j && seed % 2 == 1 && n > 1 {
+                    true => T::zero(),
+                    false => half.row(i)[j] + half.row(j)[i],
+                });
+                let exact = numbers::<T>(n, k, 20);
+                let b = product(&a, &exact);
+                let mut packed = Matrix::from_fn(n, n, |i, j| if i < j { T::NAN } else { a.row(i)[j] });
+                let mut x = b.clone();
+                let (pivots, first_zero) = ldl(packed.view_mut());
                 assert_eq!(first_zero, 0);
                 assert!(seed % 2 == 0 || n < 2 || matches!(pivots[0], Pivot::Two(_)));
-                solve_ldl(&packed, &pivots, &mut x);
-                close(&product(&a, &x), &b, 1e-11);
+                solve_ldl(packed.view(), &pivots, x.view_mut());
+                // The residual is relative to |A|·|x|.
+                let size = x.data().iter().fold(1.0, |m: f64, x| m.max(x.to_f64().abs()));
+                close(&product(&a, &x), &b, 16.0 * size);
             }
         }
     }
 
     #[test]
+    fn a_times_x_is_b_and_the_upper_triangle_is_not_read() {
+        for_both_dtypes!(check);
+    }
+
+    #[test]
     fn pivots_equal_those_of_lapack() {
         let mut a = Matrix::from_fn(3, 3, |i, j| [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [4.0, 2.0, 3.0]][i][j]);
-        let (pivots, _) = ldl(&mut a);
+        let (pivots, _) = ldl(a.view_mut());
         assert_eq!(pivots, [Pivot::One(2), Pivot::One(1), Pivot::One(2)]);
-        assert_eq!(a.column(0), [3.0, 2.0 / 3.0, 4.0 / 3.0]);
+        assert_eq!([a.row(0)[0], a.row(1)[0], a.row(2)[0]], [3.0, 2.0 / 3.0, 4.0 / 3.0]);
     }
 
     #[test]
     fn a_zero_matrix_is_reported_without_division() {
         let mut a = Matrix::from_fn(3, 3, |i, j| if (i, j) == (0, 0) { 2.0 } else { 0.0 });
-        let (pivots, first_zero) = ldl(&mut a);
+        let (pivots, first_zero) = ldl(a.view_mut());
         assert_eq!((first_zero, pivots), (2, vec![Pivot::One(0), Pivot::One(1), Pivot::One(2)]));
-        assert!(a.is_finite());
+        assert!(a.view().is_finite());
+    }
+
+    #[test]
+    fn an_overflow_ends_with_pivots_inside_the_matrix() {
+        for n in 2..9 {
+            let mut a = Matrix::from_fn(n, n, |i, j| if (i + j) % 2 == 0 { f32::MAX } else { -f32::MAX });
+            for k in 0..n {
+                a.row_mut(k)[k] = f32::MAX * [0.9, -0.9, 0.1][k % 3];
+            }
+            let (pivots, _) = ldl(a.view_mut());
+            assert_eq!(pivots.len(), n);
+            assert!(pivots.iter().all(|&(Pivot::One(row) | Pivot::Two(row))| row < n), "{pivots:?}");
+        }
+        // The update of the last diagonal element is ∞ − ∞.
+        let mut a = Matrix::from_fn(3, 3, |i, j| [[1.0, 0.0, 0.0], [-1.0, -1.0, 0.0], [1.0; 3]][i][j] * f32::MAX);
+        let (pivots, _) = ldl(a.view_mut());
+        assert!(pivots.len() == 3 && a.row(2)[2].is_nan(), "{pivots:?}, {a:?}");
     }
 
     #[test]
     fn nan_propagates_to_all_results() {
         let mut a = Matrix::from_fn(2, 2, |i, j| if (i, j) == (1, 0) { f64::NAN } else { 1.0 });
-        ldl(&mut a);
+        ldl(a.view_mut());
         assert!(a.data().iter().all(|x| x.is_nan()));
     }
 }

@@ -1,30 +1,41 @@
-//! Single-threaded factorizations of one matrix in `f64`, which the CPU backend runs for every matrix of a batch.
+//! Factorizations of one matrix in `f32` or `f64`, which the CPU backend runs for every matrix of a batch.
 //!
-//! The fast algorithms come from `faer`. Algorithms that `faer` does not provide in the required form are implemented
-//! here: LU of singular matrices ([`lu()`]), L·D·Lᵀ as in LAPACK's `sytf2` ([`ldl()`]), QR as in LAPACK's `geqrf`
-//! ([`qr()`]), and the exponential ([`exp()`]). If a factorization reads an element that is NaN or infinite, all its
-//! factors are NaN.
+//! All arithmetic is in the dtype of the matrix. Blocked algorithms compute most of the work as matrix products of
+//! `pellucid-gemm`. The rest is safe code that the compiler vectorizes for each instruction set
+//! ([`run_vectorized`](pellucid_simd::run_vectorized)). Neither changes the order of an operation, so results are
+//! bit-identical on all instruction sets and for all numbers of threads. If a factorization reads an element that is NaN
+//! or infinite, all its factors are NaN.
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `cholesky` | [`cholesky()`]: A = L·Lᵀ |
-//! | `eigh` | [`eigh()`]: A = V·diag(w)·Vᵀ of symmetric matrices |
-//! | `exp` | [`exp()`]: the matrix exponential |
-//! | `ldl` | [`ldl()`] and [`solve_ldl`]: P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices |
-//! | `lu` | [`lu()`] and [`row_order`]: P·A = L·U |
-//! | `matrix` | [`Matrix`]: the column-major matrix of all functions |
-//! | `qr` | [`qr()`]: A = Q·R |
-//! | `svd` | [`svd()`]: A = U·diag(S)·Vᵀ |
+//! | `scalar` | [`Scalar`]: the element type; loops over vectors |
+//! | `matrix` | an owned matrix for intermediate results |
+//! | `panel` | the copies in which panels of a few columns are factored |
 //! | `triangular` | [`solve_triangular`]: A·X = B for triangular A |
+//! | `cholesky` | [`cholesky()`]: A = L·Lᵀ |
+//! | `lu` | [`lu()`] and [`row_order`]: P·A = L·U |
+//! | `ldl` | [`ldl()`] and [`solve_ldl`]: P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices |
+//! | `exp` | [`exp()`]: the matrix exponential |
+//! | `reflectors` | Householder reflections, and blocks of them |
+//! | `qr` | [`qr()`]: A = Q·R |
+//! | `rotations` | sequences of plane rotations |
+//! | `eigh` | [`eigh()`]: A = V·diag(w)·Vᵀ of symmetric matrices |
+//! | `bidiagonal` | the reduction to bidiagonal form |
+//! | `svd` | [`svd()`]: A = U·diag(S)·Vᵀ |
 #![forbid(unsafe_code)]
 
+mod bidiagonal;
 mod cholesky;
 mod eigh;
 mod exp;
 mod ldl;
 mod lu;
 mod matrix;
+mod panel;
 mod qr;
+mod reflectors;
+mod rotations;
+mod scalar;
 mod svd;
 #[cfg(test)]
 mod testing;
@@ -35,7 +46,11 @@ pub use eigh::eigh;
 pub use exp::exp;
 pub use ldl::{Pivot, ldl, solve_ldl};
 pub use lu::{lu, row_order};
-pub use matrix::Matrix;
 pub use qr::qr;
-pub use svd::{Basis, Svd, svd};
+pub use scalar::Scalar;
+pub use svd::{SingularVectors, svd};
 pub use triangular::{TriangleKind, solve_triangular};
+
+/// The error of an iteration that has reached its limit of QR sweeps. All results are NaN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotConverged;

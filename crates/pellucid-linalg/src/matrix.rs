@@ -1,112 +1,93 @@
-//! [`Matrix`], the column-major matrix of all functions of this crate.
+//! [`Matrix`], an owned matrix in rows for intermediate results.
 
-use faer::{MatMut, MatRef};
-use std::ops::{Index, IndexMut};
+use crate::Scalar;
+use pellucid_gemm::{MatMut, MatRef};
 
-/// A contiguous column-major matrix of `f64`.
+/// A matrix whose rows are stored in order.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Matrix {
+pub(crate) struct Matrix<T> {
     rows: usize,
     columns: usize,
-    data: Vec<f64>,
+    data: Vec<T>,
 }
 
-impl Matrix {
+impl<T: Scalar> Matrix<T> {
     /// Creates the matrix whose element (i, j) is `f(i, j)`.
-    pub fn from_fn(rows: usize, columns: usize, mut f: impl FnMut(usize, usize) -> f64) -> Matrix {
-        let data = (0..columns).flat_map(|j| (0..rows).map(move |i| (i, j))).map(|(i, j)| f(i, j)).collect();
+    pub(crate) fn from_fn(rows: usize, columns: usize, mut f: impl FnMut(usize, usize) -> T) -> Matrix<T> {
+        let data = (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))).map(|(i, j)| f(i, j)).collect();
         Matrix { rows, columns, data }
     }
 
-    /// Creates a matrix whose elements are all `value`.
-    pub fn full(rows: usize, columns: usize, value: f64) -> Matrix {
-        Matrix { rows, columns, data: vec![value; rows * columns] }
+    /// Creates a matrix of zeros.
+    pub(crate) fn zeros(rows: usize, columns: usize) -> Matrix<T> {
+        Matrix { rows, columns, data: vec![T::zero(); rows * columns] }
+    }
+
+    /// Creates a matrix with ones on the diagonal.
+    pub(crate) fn identity(rows: usize, columns: usize) -> Matrix<T> {
+        let mut matrix = Matrix::zeros(rows, columns);
+        (0..rows.min(columns)).for_each(|i| matrix.data[i * columns + i] = T::one());
+        matrix
+    }
+
+    /// Creates a copy of a matrix.
+    pub(crate) fn copy_of(from: MatRef<'_, T>) -> Matrix<T> {
+        let mut matrix = Matrix::zeros(from.rows(), from.columns());
+        matrix.view_mut().copy_from(from);
+        matrix
+    }
+
+    /// Returns A·B.
+    pub(crate) fn product(a: &Matrix<T>, b: &Matrix<T>) -> Matrix<T> {
+        let mut matrix = Matrix::zeros(a.rows, b.columns);
+        matrix.view_mut().assign_product(a.view(), b.view());
+        matrix
     }
 
     /// Returns the number of rows.
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
     /// Returns the number of columns.
-    pub fn columns(&self) -> usize {
+    pub(crate) fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Returns the elements in column-major order.
-    pub fn data(&self) -> &[f64] {
+    /// Returns the elements in order of the rows.
+    pub(crate) fn data(&self) -> &[T] {
         &self.data
     }
 
-    /// Returns column j.
-    pub fn column(&self, j: usize) -> &[f64] {
-        &self.data[j * self.rows..][..self.rows]
+    /// Returns row i.
+    #[inline(always)]
+    pub(crate) fn row(&self, i: usize) -> &[T] {
+        &self.data[i * self.columns..][..self.columns]
     }
 
-    /// Returns mutable slices of columns i and j, where i < j.
-    pub(crate) fn columns_mut(&mut self, i: usize, j: usize) -> (&mut [f64], &mut [f64]) {
-        let (before, rest) = self.data.split_at_mut(j * self.rows);
-        (&mut before[i * self.rows..][..self.rows], &mut rest[..self.rows])
+    /// Returns row i.
+    #[inline(always)]
+    pub(crate) fn row_mut(&mut self, i: usize) -> &mut [T] {
+        &mut self.data[i * self.columns..][..self.columns]
     }
 
-    /// Returns a mutable slice of column j.
-    pub(crate) fn column_mut(&mut self, j: usize) -> &mut [f64] {
-        &mut self.data[j * self.rows..][..self.rows]
+    /// Replaces every element x by f(x).
+    pub(crate) fn update(&mut self, f: impl Fn(T) -> T) {
+        self.data.iter_mut().for_each(|x| *x = f(*x));
     }
 
-    /// Swaps rows i and j.
-    pub(crate) fn swap_rows(&mut self, i: usize, j: usize) {
-        for column in self.data.chunks_exact_mut(self.rows.max(1)) {
-            column.swap(i, j);
-        }
+    /// Adds `by` times a matrix of equal shape.
+    pub(crate) fn add_scaled(&mut self, other: &Matrix<T>, by: T) {
+        self.data.iter_mut().zip(&other.data).for_each(|(x, &y)| *x = *x + by * y);
     }
 
-    /// Returns true if all elements are finite.
-    pub(crate) fn is_finite(&self) -> bool {
-        self.data.iter().all(|x| x.is_finite())
+    /// Returns a view.
+    pub(crate) fn view(&self) -> MatRef<'_, T> {
+        MatRef::from_slice(&self.data, self.rows, self.columns)
     }
 
-    /// Returns true if all elements on and below the diagonal are finite.
-    pub(crate) fn is_finite_below(&self) -> bool {
-        (0..self.columns).all(|j| self.column(j)[j.min(self.rows)..].iter().all(|x| x.is_finite()))
-    }
-
-    /// Sets all elements to `value`.
-    pub(crate) fn fill(&mut self, value: f64) {
-        self.data.fill(value);
-    }
-
-    /// Returns the matrix whose elements are f(x) for the elements x of this matrix.
-    pub(crate) fn map(&self, f: impl Fn(f64) -> f64) -> Matrix {
-        Matrix { data: self.data.iter().map(|&x| f(x)).collect(), ..*self }
-    }
-
-    /// Returns the matrix whose elements are f(x, y) for the elements x of this matrix and y of `other`.
-    pub(crate) fn zip(&self, other: &Matrix, f: impl Fn(f64, f64) -> f64) -> Matrix {
-        Matrix { data: self.data.iter().zip(&other.data).map(|(&x, &y)| f(x, y)).collect(), ..*self }
-    }
-
-    /// Returns a view for `faer`.
-    pub(crate) fn view(&self) -> MatRef<'_, f64> {
-        MatRef::from_column_major_slice(&self.data, self.rows, self.columns)
-    }
-
-    /// Returns a mutable view for `faer`.
-    pub(crate) fn view_mut(&mut self) -> MatMut<'_, f64> {
-        MatMut::from_column_major_slice_mut(&mut self.data, self.rows, self.columns)
-    }
-}
-
-impl Index<(usize, usize)> for Matrix {
-    type Output = f64;
-
-    fn index(&self, (i, j): (usize, usize)) -> &f64 {
-        &self.column(j)[i]
-    }
-}
-
-impl IndexMut<(usize, usize)> for Matrix {
-    fn index_mut(&mut self, (i, j): (usize, usize)) -> &mut f64 {
-        &mut self.column_mut(j)[i]
+    /// Returns a unique view.
+    pub(crate) fn view_mut(&mut self) -> MatMut<'_, T> {
+        MatMut::from_slice(&mut self.data, self.rows, self.columns)
     }
 }

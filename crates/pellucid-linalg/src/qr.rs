@@ -1,92 +1,151 @@
 //! The QR factorization A = Q·R by Householder reflections.
 
-use crate::Matrix;
+use crate::Scalar;
+use crate::matrix::Matrix;
+use crate::panel::with_columns;
+use crate::reflectors::{BlockReflector, Reflections, reflector};
+use crate::scalar::{dot, subtract_scaled};
+use pellucid_gemm::{MatMut, MatRef, TILE};
+use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// Replaces a matrix by R (on and above the diagonal) and the vectors vᵢ below it, and returns the factors τ: Q is
-/// the product of all I − τᵢ·vᵢ·vᵢᵀ, where element i of vᵢ is 1 and the elements above it are 0.
+/// Replaces a matrix by R (on and above the diagonal) and the vectors vᵢ below it, and writes the factors τ: Q is the
+/// product of all I − τᵢ·vᵢ·vᵢᵀ, where element i of vᵢ is 1 and the elements above it are 0.
 ///
 /// The signs follow LAPACK: Rᵢᵢ has the opposite sign of the element that it replaces, unless all elements below are
-/// zero (then τ = 0).
-pub fn qr(a: &mut Matrix) -> Vec<f64> {
+/// zero (then τ = 0). Panels of 16 columns are factored, and their reflections are applied to the other columns by
+/// matrix products.
+///
+/// # Panics
+/// Panics unless `taus` has min(m, n) elements.
+pub fn qr<T: Scalar>(mut a: MatMut<'_, T>, taus: &mut [T]) {
     let (m, n) = (a.rows(), a.columns());
-    if !a.is_finite() {
-        a.fill(f64::NAN);
-        return vec![f64::NAN; m.min(n)];
+    assert_eq!(taus.len(), m.min(n), "a {m} × {n} matrix has min(m, n) reflections");
+    if !a.as_ref().is_finite() {
+        a.fill(T::NAN);
+        return taus.fill(T::NAN);
     }
-    (0..m.min(n))
-        .map(|k| {
-            let tau = reflector(&mut a.column_mut(k)[k..]);
-            for j in k + 1..n {
-                let (v, column) = a.columns_mut(k, j);
-                let ([_, v @ ..], [head, tail @ ..]) = (&v[k..], &mut column[k..]) else { unreachable!("k < m") };
-                let by = tau * (*head + tail.iter().zip(v).map(|(x, v)| x * v).sum::<f64>());
-                *head -= by;
-                tail.iter_mut().zip(v).for_each(|(x, v)| *x -= by * v);
-            }
-            tau
-        })
-        .collect()
+    for (block, taus) in taus.chunks_mut(TILE).enumerate() {
+        let start = block * TILE;
+        let (panel, rest) = a.as_mut().block(start..m, start..n).split_columns(taus.len());
+        factor_panel(panel, rest, taus);
+    }
 }
 
-/// Computes the reflection that maps x to (β, 0, ..). Overwrites x with β and the tail of v, and returns τ.
-fn reflector(x: &mut [f64]) -> f64 {
-    let [head, tail @ ..] = x else { return 0.0 };
-    let largest = tail.iter().fold(head.abs(), |m, x| m.max(x.abs()));
-    if tail.iter().all(|&x| x == 0.0) {
-        return 0.0;
+/// Factors at most 16 columns, and applies Qᵀ to `rest`.
+fn factor_panel<T: Scalar>(mut panel: MatMut<'_, T>, rest: MatMut<'_, T>, taus: &mut [T]) {
+    let (m, count) = (panel.rows(), taus.len());
+    with_columns(&mut panel, count, |columns, vectors| {
+        let height = vectors.len() / count;
+        run_vectorized(PanelQr { m, height, columns, vectors: &mut *vectors, taus: &mut *taus });
+        if rest.columns() > 0 {
+            let vectors = MatRef::from_slice(vectors, count, height).block(0..count, 0..m);
+            BlockReflector::new(vectors, taus).apply(rest, true);
+        }
+    });
+}
+
+/// The QR factorization of at most 16 columns of m elements, which are padded with zeros to `height`.
+struct PanelQr<'a, T> {
+    m: usize,
+    height: usize,
+    columns: &'a mut [T],
+    /// Receives the vectors of the reflections, with all their zeros and ones.
+    vectors: &'a mut [T],
+    taus: &'a mut [T],
+}
+
+impl<T: Scalar> AutoVectorized for PanelQr<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let PanelQr { m, height, columns, vectors, taus } = self;
+        for (k, (tau, v)) in taus.iter_mut().zip(vectors.chunks_exact_mut(height)).enumerate() {
+            let (done, rest) = columns.split_at_mut((k + 1) * height);
+            let column = &mut done[k * height..];
+            *tau = reflector(&mut column[k..m]);
+            v[k] = T::one();
+            v[k + 1..].copy_from_slice(&column[k + 1..]);
+            for column in rest.chunks_exact_mut(height) {
+                let by = *tau * dot(v, column);
+                subtract_scaled(column, by, v);
+            }
+        }
     }
-    // The elements are scaled so that no square overflows or underflows.
-    let norm = largest * tail.iter().chain([&*head]).map(|x| (x / largest) * (x / largest)).sum::<f64>().sqrt();
-    let beta = -norm.copysign(*head);
-    let tau = (beta - *head) / beta;
-    tail.iter_mut().for_each(|x| *x /= *head - beta);
-    *head = beta;
-    tau
+}
+
+/// Returns the reflections of the result of [`qr`].
+pub(crate) fn reflections<T: Scalar>(packed: &Matrix<T>, taus: Vec<T>) -> Reflections<T> {
+    let vectors = Matrix::from_fn(taus.len(), packed.rows(), |k, i| match i.cmp(&k) {
+        std::cmp::Ordering::Less => T::zero(),
+        std::cmp::Ordering::Equal => T::one(),
+        std::cmp::Ordering::Greater => packed.row(i)[k],
+    });
+    Reflections { vectors, taus, offset: 0 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{close, numbers, product, transpose};
+    use crate::testing::{SIZES, close, for_both_dtypes, numbers, product, transpose};
 
-    fn check(a: &Matrix) {
+    /// Checks QᵀQ = I and Q·R = A, in units of `factor`·ε·n.
+    fn check_factors<T: Scalar>(a: &Matrix<T>, factor: f64) {
         let (m, n) = (a.rows(), a.columns());
-        let mut packed = a.clone();
-        let factors = qr(&mut packed);
-        let identity = Matrix::from_fn(m, m, |i, j| f64::from(u8::from(i == j)));
-        let q = factors.iter().enumerate().fold(identity.clone(), |q, (k, tau)| {
-            let v = Matrix::from_fn(m, 1, |i, _| {
-                if i == k {
-                    1.0
-                } else if i > k {
-                    packed[(i, k)]
-                } else {
-                    0.0
-                }
-            });
-            product(&q, &identity.zip(&product(&v, &transpose(&v)), |i, vv| i - tau * vv))
-        });
-        let r = Matrix::from_fn(m, n, |i, j| if i <= j { packed[(i, j)] } else { 0.0 });
-        close(&product(&transpose(&q), &q), &identity, 1e-13);
-        close(&product(&q, &r), a, 1e-13);
+        let (mut packed, mut taus) = (a.clone(), vec![T::zero(); m.min(n)]);
+        qr(packed.view_mut(), &mut taus);
+        let r = Matrix::from_fn(m, n, |i, j| if i <= j { packed.row(i)[j] } else { T::zero() });
+        let reflections = reflections(&packed, taus);
+        let q = reflections.basis(m);
+        close(&product(&transpose(&q), &q), &Matrix::identity(m, m), factor);
+        close(&product(&q, &r), a, factor);
+        let mut applied = r.clone();
+        reflections.apply(applied.view_mut());
+        close(&applied, a, factor);
+        let thin = reflections.basis(m.min(n));
+        close(&thin, &Matrix::copy_of(q.view().block(0..m, 0..m.min(n))), factor);
+    }
+
+    fn check<T: Scalar>() {
+        for n in SIZES {
+            check_factors(&numbers::<T>(n, n, 5), 2.0);
+        }
+        for (m, n) in [(0, 3), (3, 0), (3, 7), (7, 3), (90, 33), (33, 90), (200, 16), (16, 200)] {
+            check_factors(&numbers::<T>(m, n, 5), 2.0);
+        }
+        for n in [2, 5, 40] {
+            check_factors(&Matrix::<T>::zeros(n, n), 2.0);
+            check_factors(&product(&numbers::<T>(n, 1, 3), &numbers(1, n, 4)), 2.0);
+            // Squares of these elements overflow, underflow, or are subnormal.
+            for size in [T::one() / T::MIN_POSITIVE / T::from_f64(64.0), T::MIN_POSITIVE / T::EPSILON] {
+                let mut a = numbers::<T>(n, n, 6);
+                a.update(|x| x * size);
+                check_factors(&a, 2.0);
+            }
+            // The columns have sizes from 1 to 1e-30.
+            let random = numbers::<T>(n, n, 7);
+            let graded = |i: usize, j: usize| random.row(i)[j] * T::from_f64(10f64.powi(-30 * j as i32 / n as i32));
+            check_factors(&Matrix::from_fn(n, n, graded), 2.0);
+        }
     }
 
     #[test]
     fn q_is_orthogonal_and_q_times_r_is_a() {
-        for (m, n) in [(0, 0), (0, 3), (3, 0), (1, 1), (5, 5), (3, 7), (7, 3), (40, 40)] {
-            check(&numbers(m, n, 5));
-        }
-        for n in [2, 5] {
-            check(&Matrix::full(n, n, 0.0));
-            check(&product(&numbers(n, 1, 3), &numbers(1, n, 4)));
-            check(&numbers(n, n, 6).map(|x| x * 1e200));
-        }
+        for_both_dtypes!(check);
     }
 
     #[test]
     fn the_diagonal_of_r_has_the_signs_of_lapack() {
         let mut a = Matrix::from_fn(2, 2, |i, j| [[3.0, 1.0], [4.0, 2.0]][i][j]);
-        qr(&mut a);
-        assert_eq!(a[(0, 0)], -5.0);
+        qr(a.view_mut(), &mut [0.0; 2]);
+        assert_eq!(a.row(0)[0], -5.0);
+    }
+
+    #[test]
+    fn nan_propagates_to_all_results() {
+        let mut a = Matrix::from_fn(3, 2, |i, j| if (i, j) == (2, 1) { f32::NAN } else { 1.0 });
+        let mut taus = [0.0; 2];
+        qr(a.view_mut(), &mut taus);
+        assert!(a.data().iter().chain(&taus).all(|x| x.is_nan()));
     }
 }

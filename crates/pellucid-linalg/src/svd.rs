@@ -1,106 +1,423 @@
 //! The singular value decomposition A = U·diag(S)·Vᵀ.
 
-use crate::Matrix;
-use faer::Par;
-use faer::diag::DiagMut;
-use faer::dyn_stack::{MemBuffer, MemStack};
-use faer::linalg::svd::{ComputeSvdVectors, svd as decompose, svd_scratch};
+use crate::bidiagonal::bidiagonalize;
+use crate::matrix::Matrix;
+use crate::qr::{qr, reflections};
+use crate::rotations::RotatedVectors;
+use crate::scalar::{largest, plane_rotation};
+use crate::{NotConverged, Scalar};
+use pellucid_gemm::{MatMut, MatRef};
+use std::cmp::Ordering;
 
-/// The singular vectors to compute.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Basis {
-    /// No singular vectors: U and V have no columns.
-    Without,
-    /// One singular vector for each singular value.
-    Thin,
-    /// Singular vectors that form complete orthonormal bases.
-    Full,
-}
+/// The largest number of QR sweeps, for each singular value.
+const MAX_SWEEPS: usize = 60;
 
-/// A singular value decomposition: U, S (descending) and V (not transposed).
-#[derive(Clone, Debug, PartialEq)]
-pub struct Svd {
+/// The matrices U and Vᵀ that a decomposition writes.
+///
+/// U is `[m, k]` or `[m, m]`, and Vᵀ `[k, n]` or `[n, n]`, k = min(m, n).
+pub struct SingularVectors<'a, T> {
     /// Left singular vectors as columns.
-    pub u: Matrix,
-    /// Singular values.
-    pub s: Vec<f64>,
-    /// Right singular vectors as columns.
-    pub v: Matrix,
+    pub u: MatMut<'a, T>,
+    /// Right singular vectors as rows.
+    pub vt: MatMut<'a, T>,
 }
 
-/// Computes the singular value decomposition. If the iteration does not converge, all results are NaN.
-pub fn svd(a: &Matrix, basis: Basis) -> Svd {
+/// Writes the singular values of a matrix, descending, and its singular vectors, if any.
+///
+/// If an element is NaN or infinite, all results are NaN.
+///
+/// The matrix is reduced to bidiagonal form by reflections, a tall one by its QR factorization first (Chan 1982). The
+/// implicit QR algorithm then computes all singular values of the bidiagonal matrix with high relative accuracy (Demmel
+/// & Kahan 1990).
+///
+/// # Errors
+/// [`NotConverged`] after 60·k sweeps, k = min(m, n); all results are NaN. A typical matrix needs fewer than 3·k.
+///
+/// # Panics
+/// Panics unless `values` has min(m, n) elements and the singular vectors have one of their shapes.
+pub fn svd<T: Scalar>(
+    a: MatRef<'_, T>,
+    values: &mut [T],
+    vectors: Option<SingularVectors<'_, T>>,
+) -> Result<(), NotConverged> {
+    if a.rows() < a.columns() {
+        let transposed = vectors.map(|v| SingularVectors { u: v.vt.transpose(), vt: v.u.transpose() });
+        return svd(a.transpose(), values, transposed);
+    }
+    assert_eq!(values.len(), a.columns(), "a matrix has min(m, n) singular values");
+    let mut vectors = vectors.map(|v| [v.u, v.vt.transpose()]);
+    // The results of a matrix that is not finite, or not decomposed.
+    values.fill(T::NAN);
+    vectors.iter_mut().flatten().for_each(|matrix| matrix.fill(T::NAN));
+    if a.is_finite() { decompose(a, values, vectors) } else { Ok(()) }
+}
+
+/// Writes the decomposition of a matrix with m ≥ n and the matrices U and V.
+fn decompose<T: Scalar>(
+    a: MatRef<'_, T>,
+    values: &mut [T],
+    vectors: Option<[MatMut<'_, T>; 2]>,
+) -> Result<(), NotConverged> {
     let (m, n) = (a.rows(), a.columns());
-    let k = m.min(n);
-    let (p, q, vectors) = match basis {
-        Basis::Without => (0, 0, ComputeSvdVectors::No),
-        Basis::Thin => (k, k, ComputeSvdVectors::Thin),
-        Basis::Full => (m, n, ComputeSvdVectors::Full),
-    };
-    let all = |value| Svd { u: Matrix::full(m, p, value), s: vec![value; k], v: Matrix::full(n, q, value) };
-    if !a.is_finite() {
-        return all(f64::NAN);
+    let tall = (m * 5 > n * 8).then(|| {
+        let (mut packed, mut taus) = (Matrix::copy_of(a), vec![T::zero(); n]);
+        qr(packed.view_mut(), &mut taus);
+        (Matrix::from_fn(n, n, |i, j| if i <= j { packed.row(i)[j] } else { T::zero() }), reflections(&packed, taus))
+    });
+    let mut form = bidiagonalize(tall.as_ref().map_or(a, |(r, _)| r.view()));
+    let height = if tall.is_some() { n } else { m };
+    let bases = vectors.as_ref().map(|[u, _]| {
+        let columns = if tall.is_some() { n } else { u.columns() };
+        (form.left.basis(columns), form.right.basis(n))
+    });
+    let mut left = RotatedVectors::new(bases.as_ref().map(|(u, _)| u), n);
+    let mut right = RotatedVectors::new(bases.as_ref().map(|(_, v)| v), n);
+    let (d, e) = (&mut form.diagonal[..], &mut form.off_diagonal[..]);
+    BidiagonalQr { d: &mut *d, e, left: &mut left, right: &mut right }.diagonalize(MAX_SWEEPS * n)?;
+    let mut order: Vec<usize> = (0..n).collect();
+    order.sort_by(|&i, &j| d[j].abs().partial_cmp(&d[i].abs()).unwrap_or(Ordering::Equal));
+    order.iter().zip(values).for_each(|(&k, value)| *value = d[k].abs() / form.scale);
+    let (Some([mut u, mut v]), Some((basis, _))) = (vectors, bases) else { return Ok(()) };
+    // The columns of U beyond the singular values complete the basis.
+    for i in 0..m {
+        for j in n..u.columns() {
+            let beyond = |i: usize, j: usize| if i == j { T::one() } else { T::zero() };
+            u.set(i, j, if i < height && tall.is_none() { basis.row(i)[j] } else { beyond(i, j) });
+        }
     }
-    // faer does not write all elements of complete bases, so they are initialized with zeros.
-    let mut svd = all(0.0);
-    // The largest element is scaled to [1, 2), so that no square overflows or underflows; a power of two is exact.
-    let scale = scale_to_one(a);
-    let scaled = a.map(|x| x * scale);
-    let mut memory = MemBuffer::new(svd_scratch::<f64>(m, n, vectors, vectors, Par::Seq, Default::default()));
-    let stack = MemStack::new(&mut memory);
-    let values = DiagMut::from_slice_mut(&mut svd.s);
-    let with_vectors = basis != Basis::Without;
-    let (u, v) = (with_vectors.then(|| svd.u.view_mut()), with_vectors.then(|| svd.v.view_mut()));
-    if decompose(scaled.view(), values, u, v, Par::Seq, stack, Default::default()).is_err() {
-        return all(f64::NAN);
+    u.as_mut().block(height..m, 0..n).fill(T::zero());
+    let left_order: Vec<(usize, T)> = order.iter().map(|&k| (k, T::one())).collect();
+    let right_order: Vec<(usize, T)> = order.iter().map(|&k| (k, T::one().copysign(d[k]))).collect();
+    left.store(&left_order, u.as_mut().block(0..height, 0..n));
+    right.store(&right_order, v.as_mut().block(0..n, 0..n));
+    if let Some((_, q)) = tall {
+        q.apply(u);
     }
-    svd.s.iter_mut().for_each(|s| *s /= scale);
-    svd
+    Ok(())
 }
 
-/// Returns the power of two that scales the largest element of a matrix to [1, 2).
-pub(crate) fn scale_to_one(a: &Matrix) -> f64 {
-    let largest = a.data().iter().fold(0.0, |m: f64, x| m.max(x.abs()));
-    if largest == 0.0 { 1.0 } else { 2f64.powi(-(largest.log2().floor() as i32).clamp(-1000, 1000)) }
+/// The diagonalization of an upper bidiagonal matrix.
+struct BidiagonalQr<'a, T> {
+    /// The diagonal.
+    d: &'a mut [T],
+    /// The elements above the diagonal.
+    e: &'a mut [T],
+    left: &'a mut RotatedVectors<T>,
+    right: &'a mut RotatedVectors<T>,
+}
+
+/// A diagonal block that a sweep reduces, and the direction of the sweep: from its first row to the last, or upwards.
+#[derive(Clone, Copy)]
+struct Sweep {
+    low: usize,
+    high: usize,
+    is_upward: bool,
+}
+
+impl Sweep {
+    /// Returns the index of the k-th element of the diagonal in the direction of the sweep.
+    #[inline(always)]
+    fn d(self, k: usize) -> usize {
+        if self.is_upward { self.high - k } else { self.low + k }
+    }
+
+    /// Returns the index of the element above the diagonal between the k-th and the next element of the diagonal.
+    #[inline(always)]
+    fn e(self, k: usize) -> usize {
+        if self.is_upward { self.high - 1 - k } else { self.low + k }
+    }
+}
+
+impl<T: Scalar> BidiagonalQr<'_, T> {
+    /// Sweeps over the last block without a negligible element until all blocks have one row, at most `sweeps` times.
+    fn diagonalize(mut self, mut sweeps: usize) -> Result<(), NotConverged> {
+        let n = self.d.len();
+        let half_epsilon = T::EPSILON.to_f64() * 0.5;
+        // ε^(−1/8) rounding units, as in LAPACK. Roots have equal bits on all processors.
+        let units = (1.0 / half_epsilon.sqrt().sqrt().sqrt()).clamp(10.0, 100.0);
+        let tolerance = T::from_f64(units * half_epsilon);
+        // Elements below this bound, which LAPACK uses too, are zero relative to a largest element of about 1.
+        let threshold = T::MIN_POSITIVE * T::from_f64((n * n * 6) as f64);
+        let (mut high, mut last) = (n.max(1) - 1, None);
+        while high > 0 {
+            let low = self.split(high, threshold);
+            if low == high {
+                high -= 1;
+                continue;
+            }
+            // A block keeps its direction, which starts at the end with the larger element.
+            let is_upward = match last {
+                Some(Sweep { low: l, high: h, is_upward }) if low >= l && high <= h => is_upward,
+                _ => self.d[low].abs() < self.d[high].abs(),
+            };
+            let sweep = Sweep { low, high, is_upward };
+            last = Some(sweep);
+            let Some(least) = self.least_bound(sweep, tolerance) else { continue };
+            sweeps = sweeps.checked_sub(1).ok_or(NotConverged)?;
+            let shift = self.shift(sweep, tolerance, least);
+            if shift == T::zero() { self.sweep_without_shift(sweep) } else { self.sweep_with_shift(sweep, shift) }
+        }
+        Ok(())
+    }
+
+    /// Sets negligible elements to zero, and returns the first row of the block that ends at row `high`.
+    fn split(&mut self, high: usize, threshold: T) -> usize {
+        for k in (0..high).rev() {
+            if self.d[k + 1].abs() <= threshold {
+                self.d[k + 1] = T::zero();
+            }
+            if self.e[k].abs() <= threshold {
+                self.e[k] = T::zero();
+                return k + 1;
+            }
+        }
+        if self.d[0].abs() <= threshold {
+            self.d[0] = T::zero();
+        }
+        0
+    }
+
+    /// Returns a lower bound for the least singular value of a block (Demmel & Kahan 1990, section 2), or `None` if an
+    /// element above the diagonal was negligible relative to such a bound and has been set to zero.
+    fn least_bound(&mut self, sweep: Sweep, tolerance: T) -> Option<T> {
+        let last = sweep.high - sweep.low;
+        if self.e[sweep.e(last - 1)].abs() <= tolerance * self.d[sweep.d(last)].abs() {
+            self.e[sweep.e(last - 1)] = T::zero();
+            return None;
+        }
+        let mut bound = self.d[sweep.d(0)].abs();
+        let mut least = bound;
+        for k in 0..last {
+            let off_diagonal = self.e[sweep.e(k)].abs();
+            if off_diagonal <= tolerance * bound {
+                self.e[sweep.e(k)] = T::zero();
+                return None;
+            }
+            bound = self.d[sweep.d(k + 1)].abs() * (bound / (bound + off_diagonal));
+            least = if bound < least { bound } else { least };
+        }
+        Some(least)
+    }
+
+    /// Returns the least singular value of the last 2×2 block, or zero if a shift would change small singular values by
+    /// more than the tolerance.
+    fn shift(&self, sweep: Sweep, tolerance: T, least: T) -> T {
+        let last = sweep.high - sweep.low;
+        let (d, e) = (largest(&self.d[sweep.low..=sweep.high]), largest(&self.e[sweep.low..sweep.high]));
+        let most = if e > d { e } else { d };
+        let (hundredth, half_epsilon) = (tolerance * T::from_f64(0.01), T::EPSILON * T::from_f64(0.5));
+        let limit = if hundredth > half_epsilon { hundredth } else { half_epsilon };
+        if T::from_f64(self.d.len() as f64) * tolerance * (least / most) <= limit {
+            return T::zero();
+        }
+        let shift = least_of_2x2(self.d[sweep.d(last - 1)], self.e[sweep.e(last - 1)], self.d[sweep.d(last)]);
+        let first = self.d[sweep.d(0)].abs();
+        if first > T::zero() && (shift / first) * (shift / first) < half_epsilon { T::zero() } else { shift }
+    }
+
+    /// Rotates the vectors of the k-th and the next element of the diagonal: the columns of B by (c, s) = `right`, and
+    /// its rows by `left`. In an upward sweep, rows and columns are exchanged.
+    #[inline(always)]
+    fn rotate(&mut self, sweep: Sweep, k: usize, right: (T, T), left: (T, T)) {
+        if sweep.is_upward {
+            self.left.rotate(sweep.e(k), right.0, -right.1);
+            self.right.rotate(sweep.e(k), left.0, -left.1);
+        } else {
+            self.right.rotate(sweep.e(k), right.0, right.1);
+            self.left.rotate(sweep.e(k), left.0, left.1);
+        }
+    }
+
+    /// Performs an implicit QR sweep (Golub & Kahan 1965).
+    fn sweep_with_shift(&mut self, sweep: Sweep, shift: T) {
+        let last = sweep.high - sweep.low;
+        let first = self.d[sweep.d(0)];
+        let mut x = (first.abs() - shift) * (T::one().copysign(first) + shift / first);
+        let mut y = self.e[sweep.e(0)];
+        for k in 0..last {
+            let (at, next, off) = (sweep.d(k), sweep.d(k + 1), sweep.e(k));
+            let (c, s, r) = plane_rotation(x, y);
+            if k > 0 {
+                self.e[sweep.e(k - 1)] = r;
+            }
+            let right = (c, s);
+            x = c * self.d[at] + s * self.e[off];
+            self.e[off] = c * self.e[off] - s * self.d[at];
+            y = s * self.d[next];
+            self.d[next] = c * self.d[next];
+            let (c, s, r) = plane_rotation(x, y);
+            self.d[at] = r;
+            x = c * self.e[off] + s * self.d[next];
+            self.d[next] = c * self.d[next] - s * self.e[off];
+            if k + 1 < last {
+                let off = sweep.e(k + 1);
+                y = s * self.e[off];
+                self.e[off] = c * self.e[off];
+            }
+            self.rotate(sweep, k, right, (c, s));
+        }
+        self.e[sweep.e(last - 1)] = x;
+    }
+
+    /// Performs a QR sweep without shift, which changes every singular value only by a few rounding units (Demmel &
+    /// Kahan 1990, section 3).
+    fn sweep_without_shift(&mut self, sweep: Sweep) {
+        let last = sweep.high - sweep.low;
+        let (mut c, mut left) = (T::one(), (T::one(), T::zero()));
+        for k in 0..last {
+            let (right_c, right_s, r) = plane_rotation(self.d[sweep.d(k)] * c, self.e[sweep.e(k)]);
+            if k > 0 {
+                self.e[sweep.e(k - 1)] = left.1 * r;
+            }
+            let (left_c, left_s, d) = plane_rotation(left.0 * r, self.d[sweep.d(k + 1)] * right_s);
+            self.d[sweep.d(k)] = d;
+            (c, left) = (right_c, (left_c, left_s));
+            self.rotate(sweep, k, (right_c, right_s), left);
+        }
+        let rest = self.d[sweep.d(last)] * c;
+        self.d[sweep.d(last)] = rest * left.0;
+        self.e[sweep.e(last - 1)] = rest * left.1;
+    }
+}
+
+/// Returns the smaller singular value of [f, g; 0, h], as LAPACK's `las2` does.
+fn least_of_2x2<T: Scalar>(f: T, g: T, h: T) -> T {
+    let (f, g, h) = (f.abs(), g.abs(), h.abs());
+    let (small, large) = if f < h { (f, h) } else { (h, f) };
+    if small == T::zero() {
+        return T::zero();
+    }
+    let (ratio, gap) = (T::one() + small / large, (large - small) / large);
+    if g < large {
+        let square = (g / large) * (g / large);
+        let c = T::from_f64(2.0) / ((ratio * ratio + square).sqrt() + (gap * gap + square).sqrt());
+        return small * c;
+    }
+    let quotient = large / g;
+    let (a, b) = (ratio * quotient, gap * quotient);
+    let c = T::one() / ((T::one() + a * a).sqrt() + (T::one() + b * b).sqrt());
+    let least = (small * c) * quotient;
+    least + least
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{close, numbers, product, transpose};
+    use crate::testing::{SIZES, close, for_both_dtypes, numbers, product, transpose};
 
-    fn check(a: &Matrix, tolerance: f64) {
+    /// Returns U, S and Vᵀ, with complete bases if `is_full`.
+    fn factors<T: Scalar>(a: &Matrix<T>, is_full: bool) -> (Matrix<T>, Vec<T>, Matrix<T>) {
         let (m, n) = (a.rows(), a.columns());
         let k = m.min(n);
-        for basis in [Basis::Thin, Basis::Full] {
-            let Svd { u, s, v } = svd(a, basis);
-            assert!(s.is_sorted_by(|a, b| a >= b) && s.iter().all(|&s| s >= 0.0));
-            for q in [&u, &v] {
-                let identity = Matrix::from_fn(q.columns(), q.columns(), |i, j| f64::from(u8::from(i == j)));
-                close(&product(&transpose(q), q), &identity, tolerance);
+        let (p, q) = if is_full { (m, n) } else { (k, k) };
+        let (mut u, mut s, mut vt) = (Matrix::zeros(m, p), vec![T::zero(); k], Matrix::zeros(q, n));
+        svd(a.view(), &mut s, Some(SingularVectors { u: u.view_mut(), vt: vt.view_mut() })).unwrap();
+        (u, s, vt)
+    }
+
+    /// Checks that U and V are orthonormal, and U·diag(S)·Vᵀ = A, in units of `factor`·ε·n.
+    fn check_factors<T: Scalar>(a: &Matrix<T>, factor: f64) {
+        let (m, n) = (a.rows(), a.columns());
+        let k = m.min(n);
+        for is_full in [false, true] {
+            let (u, s, vt) = factors(a, is_full);
+            assert!(s.is_sorted_by(|a, b| a >= b) && s.iter().all(|&s| s >= T::zero()), "{s:?}");
+            for q in [u.clone(), transpose(&vt)] {
+                close(&product(&transpose(&q), &q), &Matrix::identity(q.columns(), q.columns()), factor);
             }
-            let us = Matrix::from_fn(m, k, |i, j| u[(i, j)] * s[j]);
-            let vt = Matrix::from_fn(k, n, |i, j| v[(j, i)]);
-            close(&product(&us, &vt), a, tolerance);
-            let alone = svd(a, Basis::Without).s;
-            assert!(alone.iter().zip(&s).all(|(a, b)| (a - b).abs() <= tolerance * s[0]));
+            let us = Matrix::from_fn(m, k, |i, j| u.row(i)[j] * s[j]);
+            let first = Matrix::copy_of(vt.view().block(0..k, 0..n));
+            close(&product(&us, &first), a, factor * (n as f64).sqrt().max(1.0));
+            let mut alone = vec![T::zero(); k];
+            svd(a.view(), &mut alone, None).unwrap();
+            assert!(alone == s, "the singular values must not depend on the vectors");
+        }
+    }
+
+    fn check<T: Scalar>() {
+        for n in SIZES {
+            check_factors(&numbers::<T>(n, n, 7), 4.0);
+        }
+        for n in [1, 3, 17, 40] {
+            check_factors(&Matrix::<T>::zeros(n, n), 4.0);
+            check_factors(&product(&numbers::<T>(n, 2, 3), &numbers(2, n, 4)), 4.0);
+            check_factors(&Matrix::<T>::identity(n, n), 4.0);
+            // Zeros on the diagonal of a bidiagonal matrix.
+            let bidiagonal = |i: usize, j: usize| match j.wrapping_sub(i) {
+                0 if i % 3 != 1 => T::one(),
+                1 => T::one(),
+                _ => T::zero(),
+            };
+            check_factors(&Matrix::from_fn(n, n, bidiagonal), 4.0);
+            for size in [T::one() / T::MIN_POSITIVE / T::from_f64(64.0), T::MIN_POSITIVE / T::EPSILON] {
+                let mut a = numbers::<T>(n, n, 8);
+                a.update(|x| x * size);
+                check_factors(&a, 4.0);
+            }
+        }
+        for (m, n) in [(0, 3), (3, 0), (1, 4), (3, 7), (7, 3), (150, 140), (90, 20), (20, 90), (33, 32)] {
+            check_factors(&numbers::<T>(m, n, 7), 4.0);
         }
     }
 
     #[test]
     fn the_factors_are_orthonormal_and_their_product_is_a() {
-        for (m, n) in [(0, 0), (0, 3), (3, 0), (1, 1), (1, 4), (5, 5), (3, 7), (7, 3), (40, 40), (150, 140), (90, 20)] {
-            check(&numbers(m, n, 7), 1e-13);
+        for_both_dtypes!(check);
+    }
+
+    /// Checks matrices of low rank, whose small singular values are rounding errors of similar sizes. Their block
+    /// converges only with a shift.
+    fn check_low_rank<T: Scalar>() {
+        for seed in 0..40 {
+            for rank in 1..4 {
+                check_factors(&product(&numbers::<T>(24, rank, seed), &numbers(rank, 19, seed + 100)), 4.0);
+            }
         }
-        check(&Matrix::full(3, 4, 0.0), 1e-13);
-        check(&product(&numbers(6, 2, 3), &numbers(2, 5, 4)), 1e-13);
-        check(&numbers(4, 4, 8).map(|x| x * 1e-300), 1e-13);
-        check(&numbers(4, 4, 8).map(|x| x * 1e300), 1e-13);
+    }
+
+    #[test]
+    fn matrices_of_low_rank_converge() {
+        for_both_dtypes!(check_low_rank);
+    }
+
+    /// Checks the relative accuracy of all singular values of bidiagonal matrices that are graded in either direction.
+    fn check_graded<T: Scalar>() {
+        let n = 12;
+        for is_reversed in [false, true] {
+            let grade = |i: usize| 10f64.powi(-2 * if is_reversed { (n - 1 - i) as i32 } else { i as i32 });
+            let a = Matrix::from_fn(n, n, |i, j| match j.wrapping_sub(i) {
+                0 => T::from_f64(grade(i)),
+                1 => T::from_f64(0.5 * grade(i)),
+                _ => T::zero(),
+            });
+            let mut values = vec![T::zero(); n];
+            svd(a.view(), &mut values, None).unwrap();
+            // The product of the singular values is |det A|, the product of the diagonal.
+            let logarithm: f64 = values.iter().map(|s| s.to_f64().ln()).sum();
+            let expected: f64 = (0..n).map(|i| a.row(i)[i].to_f64().ln()).sum();
+            assert!((logarithm - expected).abs() <= 100.0 * T::EPSILON.to_f64(), "{logarithm} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn small_singular_values_of_graded_bidiagonal_matrices_are_accurate() {
+        for_both_dtypes!(check_graded);
+    }
+
+    #[test]
+    fn the_number_of_sweeps_is_limited() {
+        let diagonalize_within = |sweeps| {
+            let (mut d, mut e) = ([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 0.0]);
+            let (mut left, mut right) = (RotatedVectors::new(None, 4), RotatedVectors::new(None, 4));
+            BidiagonalQr { d: &mut d, e: &mut e, left: &mut left, right: &mut right }.diagonalize(sweeps)
+        };
+        assert_eq!(diagonalize_within(2), Err(NotConverged));
+        assert_eq!(diagonalize_within(16), Ok(()));
     }
 
     #[test]
     fn nan_propagates_to_all_results() {
-        let Svd { u, s, v } = svd(&Matrix::full(2, 3, f64::INFINITY), Basis::Thin);
-        assert!(u.data().iter().chain(&s).chain(v.data()).all(|x| x.is_nan()));
+        let (u, s, vt) = factors(&Matrix::from_fn(2, 3, |_, _| f64::INFINITY), false);
+        assert!(u.data().iter().chain(&s).chain(vt.data()).all(|x| x.is_nan()));
     }
 }

@@ -1,40 +1,54 @@
 //! Helpers of the tests: naive products and reproducible matrices.
 
-use crate::Matrix;
+use crate::Scalar;
+use crate::matrix::Matrix;
+
+/// Sides of matrices: around the sizes of tiles and blocks.
+pub(crate) const SIZES: [usize; 17] = [0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300];
+
+/// Calls a generic function for `f32` and `f64`.
+macro_rules! for_both_dtypes {
+    ($function:ident) => {
+        $function::<f32>();
+        $function::<f64>();
+    };
+}
+pub(crate) use for_both_dtypes;
 
 /// Returns a reproducible matrix of values between −1 and 1.
-pub(crate) fn numbers(rows: usize, columns: usize, seed: u64) -> Matrix {
+pub(crate) fn numbers<T: Scalar>(rows: usize, columns: usize, seed: u64) -> Matrix<T> {
     let mut state = seed;
     Matrix::from_fn(rows, columns, |_, _| {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        T::from_f64((state >> 11) as f64 / (1u64 << 52) as f64 - 1.0)
     })
 }
 
-/// Returns A·B, by the definition.
-pub(crate) fn product(a: &Matrix, b: &Matrix) -> Matrix {
+/// Returns A·B, by the definition, with sums in `f64`.
+pub(crate) fn product<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>) -> Matrix<T> {
     assert_eq!(a.columns(), b.rows());
-    Matrix::from_fn(a.rows(), b.columns(), |i, j| (0..a.columns()).map(|k| a[(i, k)] * b[(k, j)]).sum())
+    let columns: Vec<Vec<f64>> =
+        (0..b.columns()).map(|j| (0..b.rows()).map(|k| b.row(k)[j].to_f64()).collect()).collect();
+    Matrix::from_fn(a.rows(), b.columns(), |i, j| {
+        T::from_f64(a.row(i).iter().zip(&columns[j]).map(|(a, b)| a.to_f64() * b).sum())
+    })
 }
 
 /// Returns Aᵀ.
-pub(crate) fn transpose(a: &Matrix) -> Matrix {
-    Matrix::from_fn(a.columns(), a.rows(), |i, j| a[(j, i)])
+pub(crate) fn transpose<T: Scalar>(a: &Matrix<T>) -> Matrix<T> {
+    Matrix::copy_of(a.view().transpose())
 }
 
-/// Asserts that two matrices agree, relative to the size of the larger one.
+/// Asserts that two matrices differ by at most `factor`·ε·n times the largest element, for the larger side n.
 #[track_caller]
-pub(crate) fn close(got: &Matrix, expected: &Matrix, tolerance: f64) {
+pub(crate) fn close<T: Scalar>(got: &Matrix<T>, expected: &Matrix<T>, factor: f64) {
     assert_eq!((got.rows(), got.columns()), (expected.rows(), expected.columns()));
-    let size = expected.data().iter().fold(f64::MIN_POSITIVE, |m: f64, x| m.max(x.abs()));
-    let slack = tolerance * (1 + got.rows().max(got.columns())) as f64;
-    let mismatch = got
-        .data()
-        .iter()
-        .zip(expected.data())
-        .find(|(a, b)| (*a - *b).abs().partial_cmp(&(slack * size)) != Some(std::cmp::Ordering::Less));
-    assert!(
-        mismatch.is_none(),
-        "the matrices differ, first in the elements (got, expected) {mismatch:?}; got {got:?}, expected {expected:?}"
-    );
+    let size = expected.data().iter().fold(0.0, |m: f64, x| m.max(x.to_f64().abs()));
+    let n = got.rows().max(got.columns()).max(4) as f64;
+    let slack = factor * T::EPSILON.to_f64() * n * size;
+    for (i, (x, y)) in got.data().iter().zip(expected.data()).enumerate() {
+        let error = (x.to_f64() - y.to_f64()).abs();
+        let (row, column) = (i / got.columns(), i % got.columns());
+        assert!(error <= slack, "n = {n}: element ({row}, {column}) is {x:?} instead of {y:?}: {error:e} > {slack:e}");
+    }
 }

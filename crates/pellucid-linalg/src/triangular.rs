@@ -1,8 +1,8 @@
 //! The solution of A·X = B for triangular A.
 
-use crate::Matrix;
-use faer::Par;
-use faer::linalg::triangular_solve as solve;
+use crate::Scalar;
+use pellucid_gemm::{MatMut, MatRef, TILE, Tile};
+use pellucid_simd::{AutoVectorized, run_vectorized};
 
 /// The part of a triangular matrix that is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,53 +16,113 @@ pub struct TriangleKind {
 /// Replaces B by X with A·X = B.
 ///
 /// The opposite triangle of A is not read. If a diagonal element that is read is zero, all elements of X are NaN.
-pub fn solve_triangular(a: &Matrix, b: &mut Matrix, TriangleKind { is_upper, has_unit_diagonal }: TriangleKind) {
-    let (n, view) = (a.rows(), a.view());
-    if !has_unit_diagonal && (0..n).any(|i| a[(i, i)] == 0.0) {
-        return b.fill(f64::NAN);
+pub fn solve_triangular<T: Scalar>(a: MatRef<'_, T>, mut b: MatMut<'_, T>, kind: TriangleKind) {
+    let TriangleKind { is_upper, has_unit_diagonal } = kind;
+    if !has_unit_diagonal && (0..a.rows()).any(|i| a.at(i, i) == T::zero()) {
+        return b.fill(T::NAN);
     }
-    let x = b.view_mut();
-    match (is_upper, has_unit_diagonal) {
-        (false, false) => solve::solve_lower_triangular_in_place(view, x, Par::Seq),
-        (false, true) => solve::solve_unit_lower_triangular_in_place(view, x, Par::Seq),
-        (true, false) => solve::solve_upper_triangular_in_place(view, x, Par::Seq),
-        (true, true) => solve::solve_unit_upper_triangular_in_place(view, x, Par::Seq),
+    // In reverse order of rows and columns, an upper triangle is a lower one.
+    if is_upper {
+        solve_lower(a.reverse(), b.reverse_rows(), has_unit_diagonal);
+    } else {
+        solve_lower(a, b, has_unit_diagonal);
+    }
+}
+
+/// Replaces B by X with A·X = B for lower triangular A, whose diagonal has no zeros.
+///
+/// Each half of the rows is solved recursively. A product subtracts the first half from the second.
+pub(crate) fn solve_lower<T: Scalar>(a: MatRef<'_, T>, b: MatMut<'_, T>, has_unit_diagonal: bool) {
+    let n = a.rows();
+    if n <= TILE {
+        return run_vectorized(TileSolve { a: a.tile(0, 0), n, b, has_unit_diagonal });
+    }
+    let half = (n / 2).next_multiple_of(TILE);
+    let (mut first, mut second) = b.split_rows(half);
+    solve_lower(a.block(0..half, 0..half), first.as_mut(), has_unit_diagonal);
+    second.subtract_product(a.block(half..n, 0..half), first.as_ref());
+    solve_lower(a.block(half..n, half..n), second, has_unit_diagonal);
+}
+
+/// The solution for the first n ≤ 16 rows and columns of a tile. 16 columns of B are solved at a time.
+struct TileSolve<'a, T> {
+    a: Tile<T>,
+    n: usize,
+    b: MatMut<'a, T>,
+    has_unit_diagonal: bool,
+}
+
+impl<T: Scalar> AutoVectorized for TileSolve<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(mut self) {
+        for column in (0..self.b.columns()).step_by(TILE) {
+            let mut x = self.b.as_ref().tile(0, column);
+            for i in 0..self.n {
+                let mut sum = x[i];
+                for j in 0..i {
+                    let by = self.a[i][j];
+                    for lane in 0..TILE {
+                        sum[lane] = sum[lane] - by * x[j][lane];
+                    }
+                }
+                if !self.has_unit_diagonal {
+                    sum = sum.map(|x| x / self.a[i][i]);
+                }
+                x[i] = sum;
+            }
+            self.b.set_tile(0, column, &x);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{close, numbers, product};
+    use crate::matrix::Matrix;
+    use crate::testing::{SIZES, close, for_both_dtypes, numbers, product};
 
-    #[test]
-    fn a_times_x_is_b_and_the_other_triangle_is_not_read() {
-        for (n, k) in [(0, 0), (0, 2), (3, 0), (1, 1), (5, 3), (40, 1), (33, 40)] {
+    fn check<T: Scalar>() {
+        for n in SIZES {
             for (is_upper, has_unit_diagonal) in [(false, false), (false, true), (true, false), (true, true)] {
-                let elements = numbers(n, n, 10);
+                let elements = numbers::<T>(n, n, 10);
                 let a = Matrix::from_fn(n, n, |i, j| match i.cmp(&j) {
-                    std::cmp::Ordering::Equal if has_unit_diagonal => 1.0,
-                    std::cmp::Ordering::Equal => 3.0 + elements[(i, i)],
-                    side if (side == std::cmp::Ordering::Less) == is_upper => elements[(i, j)] / n as f64,
-                    _ => 0.0,
+                    std::cmp::Ordering::Equal if has_unit_diagonal => T::one(),
+                    std::cmp::Ordering::Equal => T::from_f64(3.0) + elements.row(i)[i],
+                    side if (side == std::cmp::Ordering::Less) == is_upper => {
+                        elements.row(i)[j] / T::from_f64(n as f64)
+                    }
+                    _ => T::zero(),
                 });
                 let stored = Matrix::from_fn(n, n, |i, j| {
-                    let other = (i < j) != is_upper && i != j;
-                    if other || (has_unit_diagonal && i == j) { f64::NAN } else { a[(i, j)] }
+                    let is_other_triangle = (i < j) != is_upper && i != j;
+                    if is_other_triangle || (has_unit_diagonal && i == j) { T::NAN } else { a.row(i)[j] }
                 });
-                let b = numbers(n, k, 11);
-                let mut x = b.clone();
-                solve_triangular(&stored, &mut x, TriangleKind { is_upper, has_unit_diagonal });
-                close(&product(&a, &x), &b, 1e-13);
+                for columns in [0, 1, 5, 33] {
+                    let b = numbers::<T>(n, columns, 11);
+                    let mut x = b.clone();
+                    let kind = TriangleKind { is_upper, has_unit_diagonal };
+                    solve_triangular(stored.view(), x.view_mut(), kind);
+                    close(&product(&a, &x), &b, 4.0);
+                    let mut transposed = Matrix::copy_of(b.view().transpose());
+                    solve_triangular(stored.view(), transposed.view_mut().transpose(), kind);
+                    assert_eq!(Matrix::copy_of(transposed.view().transpose()), x, "the layout must not change bits");
+                }
             }
         }
     }
 
     #[test]
+    fn a_times_x_is_b_and_the_other_triangle_is_not_read() {
+        for_both_dtypes!(check);
+    }
+
+    #[test]
     fn a_singular_system_gives_nan() {
         let a = Matrix::from_fn(2, 2, |i, j| [[1.0, 0.0], [1.0, 0.0]][i][j]);
-        let mut x = Matrix::full(2, 3, 1.0);
-        solve_triangular(&a, &mut x, TriangleKind { is_upper: false, has_unit_diagonal: false });
+        let mut x = Matrix::from_fn(2, 3, |_, _| 1.0f64);
+        solve_triangular(a.view(), x.view_mut(), TriangleKind { is_upper: false, has_unit_diagonal: false });
         assert!(x.data().iter().all(|x| x.is_nan()));
     }
 }

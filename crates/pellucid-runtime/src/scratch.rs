@@ -160,6 +160,23 @@ pub fn with_buffer<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
     result
 }
 
+/// Runs `f` with a slice of `count` values in scratch memory, all equal to `value`.
+///
+/// # Panics
+/// Panics if the size overflows the address space.
+#[inline]
+pub fn with_filled<T: Copy, R>(count: usize, value: T, f: impl FnOnce(&mut [T]) -> R) -> R {
+    with_buffer(count, |start: *mut T| {
+        // SAFETY: the buffer has memory for `count` values, aligned to 64 bytes, which no other code uses until `f`
+        // returns. All values are initialized before the slice of values is created.
+        let values = unsafe {
+            (0..count).for_each(|i| start.add(i).write(value));
+            std::slice::from_raw_parts_mut(start, count)
+        };
+        f(values)
+    })
+}
+
 /// Returns the bytes of scratch memory that all threads currently have. This includes blocks that were allocated
 /// because the scratch stack of a thread was full.
 pub fn total_bytes() -> usize {

@@ -222,3 +222,59 @@ per_isa! {
         unsafe { work.run::<S::FloatVector<T>>() }
     }
 }
+
+/// A computation in safe code that the compiler vectorizes for each instruction set.
+///
+/// The results are bit-identical on all instruction sets, because the compiler does not reorder or fuse floating-point
+/// operations.
+pub trait AutoVectorized {
+    /// The result of the computation.
+    type Output;
+
+    /// Runs the computation. Implementations are `#[inline(always)]`, and so are all functions that they call.
+    fn run(self) -> Self::Output;
+}
+
+/// Runs a computation, compiled for the widest instruction set of this processor.
+pub fn run_vectorized<W: AutoVectorized>(work: W) -> W::Output {
+    // SAFETY: the processor supports `Isa::best()`, and the body has no contract.
+    unsafe { auto_vectorized::<W>(Isa::best())(work) }
+}
+
+per_isa! {
+    /// Returns the function that runs an [`AutoVectorized`] computation for an instruction set.
+    fn auto_vectorized [W: AutoVectorized] [W] (work: W) -> W::Output {
+        work.run()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums of products, which a fused multiply-add or another order would change.
+    struct SumsOfProducts<'a>(&'a [f32], &'a [f32]);
+
+    impl AutoVectorized for SumsOfProducts<'_> {
+        type Output = (f32, Vec<f32>);
+
+        #[inline(always)]
+        fn run(self) -> (f32, Vec<f32>) {
+            let products = self.0.iter().zip(self.1);
+            (products.clone().map(|(x, y)| x * y).sum(), products.map(|(x, y)| x * y + x / y).collect())
+        }
+    }
+
+    #[test]
+    fn safe_code_has_equal_bits_on_all_instruction_sets() {
+        let x: Vec<f32> = (0..1000).map(|i| (i * 37 % 101) as f32 * 0.31 - 13.7).collect();
+        let y: Vec<f32> = (0..1000).map(|i| (i * 53 % 97) as f32 * 0.17 + 0.1).collect();
+        let expected = SumsOfProducts(&x, &y).run();
+        assert_eq!(run_vectorized(SumsOfProducts(&x, &y)), expected);
+        for &isa in Isa::available() {
+            // SAFETY: the processor supports the instruction set, and the body has no contract.
+            let result = unsafe { auto_vectorized::<SumsOfProducts<'_>>(isa)(SumsOfProducts(&x, &y)) };
+            assert_eq!(result, expected, "{isa:?}");
+        }
+    }
+}

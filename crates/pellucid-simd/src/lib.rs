@@ -4,7 +4,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `isa` | [`Isa`]: the instruction sets, their detection, and [`per_isa!`], which compiles a function for each |
+//! | `isa` | [`Isa`]: the instruction sets, their detection, [`per_isa!`], which compiles a function for each, and [`run_vectorized`], which does so for safe code |
 //! | [`vector`] | [`Vector`](vector::Vector) and [`FloatVector`](vector::FloatVector), for x86-64 and portable; [`Element`] and [`Float`], the element types |
 //! | [`math`] | the unary and binary functions, with bit-identical results on every processor |
 
@@ -12,5 +12,5 @@ mod isa;
 pub mod math;
 pub mod vector;
 
-pub use isa::{Avx2, Avx512, InstructionSet, Isa, Portable, VectorWork, vector_work};
+pub use isa::{AutoVectorized, Avx2, Avx512, InstructionSet, Isa, Portable, VectorWork, run_vectorized, vector_work};
 pub use vector::{Element, Float};

@@ -1,10 +1,14 @@
 //! Factorization of every matrix of a batch.
 
 use crate::operand::Operand;
+use pellucid_gemm::{MatMut, MatRef};
 use pellucid_ir::kernel::{Factorization, SvdVectors};
 use pellucid_ir::{DType, Error, Layout, Result};
-use pellucid_linalg::{Basis, Matrix, Pivot, TriangleKind};
+use pellucid_linalg::{NotConverged, Pivot, Scalar, SingularVectors, TriangleKind};
+use pellucid_runtime::list::List;
+use pellucid_runtime::scratch;
 use pellucid_runtime::threads::{SharedPtr, parallel_ranges};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The minimum number of arithmetic operations per task.
 const GRAIN: usize = 1 << 18;
@@ -12,7 +16,8 @@ const GRAIN: usize = 1 << 18;
 /// Factors every matrix of the inputs `x` into the outputs `y`.
 ///
 /// # Errors
-/// Returns an error if a pivot is out of range, or if there is not enough memory for the copies in `f64`.
+/// Returns an error if a pivot is out of range, if there is not enough memory for the intermediate results, or if an
+/// iteration does not converge.
 pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[Operand<'a>]) -> Result<()> {
     // The number of axes of one matrix, or of one list of pivots.
     let inner_rank = if matches!(kernel, Factorization::RowOrder { .. }) { 1 } else { 2 };
@@ -22,33 +27,46 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     let batches = |operands: &[Operand<'a>]| operands.iter().map(|o| MatrixBatch::new(o, batch)).collect::<Vec<_>>();
     let (x, y) = (batches(x), batches(y));
     if let Factorization::RowOrder { op, rows } = *kernel {
-        let pivots = (0..count).flat_map(|b| x[0].matrix(b).load().data().to_vec());
-        check_pivots(op, pivots, rows)?;
+        (0..count).try_for_each(|b| check_pivots(op, &x[0].matrix(b), rows))?;
     }
     if *kernel == Factorization::LdlSolve {
-        (0..count).try_for_each(|b| decode_ldl_pivots(kernel.name(), x[1].matrix(b).load().data()).map(|_| ()))?;
+        (0..count).try_for_each(|b| decode_ldl_pivots(kernel.name(), &x[1].matrix(b)).map(|_| ()))?;
     }
     let side = last.iter().copied().max().unwrap_or(0);
-    check_memory(x.iter().chain(&y).map(MatrixBatch::elements), side)?;
+    let dtype = x[0].dtype;
+    check_memory(x.iter().chain(&y).map(MatrixBatch::elements), side, dtype.size())?;
     let work = last.iter().product::<usize>().saturating_mul(side).max(1);
+    // The first matrix whose iteration does not converge.
+    let failed = AtomicUsize::new(usize::MAX);
     parallel_ranges(count, GRAIN / work, |range| {
         for b in range {
-            let factors = factor_matrix(*kernel, x.iter().map(|operand| operand.matrix(b).load()).collect());
-            y.iter().zip(&factors).for_each(|(operand, factor)| operand.matrix(b).store(factor));
+            let matrices = |operands: &[MatrixBatch<'_>]| -> List<BatchMatrix, 3> {
+                operands.iter().map(|operand| operand.matrix(b)).collect()
+            };
+            let result = match dtype {
+                DType::F64 => factor_matrix::<f64>(*kernel, &matrices(&x), &matrices(&y)),
+                _ => factor_matrix::<f32>(*kernel, &matrices(&x), &matrices(&y)),
+            };
+            if result == Err(NotConverged) {
+                failed.fetch_min(b, Ordering::Relaxed);
+            }
         }
     });
-    Ok(())
+    match failed.into_inner() {
+        usize::MAX => Ok(()),
+        batch => Err(Error::NotConverged { op: kernel.name(), batch }),
+    }
 }
 
-/// Returns an error if the memory for one factorization cannot be allocated: copies of the operands in `f64` and a few
-/// vectors of length `side`. Small matrices are not checked.
+/// Returns an error if the memory for one factorization cannot be allocated: a few copies of the operands and vectors of
+/// length `side`. Small matrices are not checked.
 ///
-/// `elements` are the numbers of elements of one matrix of every operand.
-fn check_memory(elements: impl Iterator<Item = usize>, side: usize) -> Result<()> {
-    const COPIES: usize = 3;
+/// `elements` are the numbers of elements of one matrix of every operand, and `size` is the size of an element.
+fn check_memory(elements: impl Iterator<Item = usize>, side: usize, size: usize) -> Result<()> {
+    const COPIES: usize = 6;
     const SMALL: usize = 1 << 20;
     let count = elements.fold(side, usize::saturating_add);
-    let bytes = count.saturating_mul(COPIES * size_of::<f64>());
+    let bytes = count.saturating_mul(COPIES * size);
     match bytes <= SMALL || Vec::<u8>::new().try_reserve_exact(bytes).is_ok() {
         true => Ok(()),
         false => Err(Error::out_of_memory(bytes)),
@@ -56,8 +74,8 @@ fn check_memory(elements: impl Iterator<Item = usize>, side: usize) -> Result<()
 }
 
 /// Returns an error if a pivot, counted from 1, exceeds the number of rows.
-fn check_pivots(op: &'static str, pivots: impl Iterator<Item = f64>, rows: usize) -> Result<()> {
-    match pivots.map(|p| p as i64).find(|p| !(1..=rows as i64).contains(p)) {
+fn check_pivots(op: &'static str, pivots: &BatchMatrix, rows: usize) -> Result<()> {
+    match pivots.integers().find(|p| !(1..=rows as i64).contains(p)) {
         Some(pivot) => Err(Error::invalid(op, format!("pivots must be row numbers from 1 to {rows}, got {pivot}"))),
         None => Ok(()),
     }
@@ -67,13 +85,14 @@ fn check_pivots(op: &'static str, pivots: impl Iterator<Item = f64>, rows: usize
 ///
 /// # Errors
 /// Returns an error if a pivot is out of range, or if a negative pivot is not repeated.
-fn decode_ldl_pivots(op: &'static str, encoded: &[f64]) -> Result<Vec<Pivot>> {
+fn decode_ldl_pivots(op: &'static str, encoded: &BatchMatrix) -> Result<Vec<Pivot>> {
+    let encoded: Vec<i64> = encoded.integers().collect();
     let n = encoded.len();
     let mut pivots = Vec::with_capacity(n);
     while let Some(&pivot) = encoded.get(pivots.len()) {
-        let (k, row) = (pivots.len(), pivot.abs() as usize);
-        let pair = pivot < 0.0 && encoded.get(k + 1) == Some(&pivot);
-        if row == 0 || row > n || (pivot < 0.0 && !pair) {
+        let (k, row) = (pivots.len(), pivot.unsigned_abs() as usize);
+        let pair = pivot < 0 && encoded.get(k + 1) == Some(&pivot);
+        if row == 0 || row > n || (pivot < 0 && !pair) {
             let reason =
                 format!("pivots must be row numbers from 1 to {n}, negated and repeated for a 2×2 block, got {pivot}");
             return Err(Error::invalid(op, reason));
@@ -86,70 +105,109 @@ fn decode_ldl_pivots(op: &'static str, encoded: &[f64]) -> Result<Vec<Pivot>> {
     Ok(pivots)
 }
 
-/// Factors one matrix and returns the outputs. Scalars and vectors are returned as matrices with one column.
-fn factor_matrix(kernel: Factorization, mut inputs: Vec<Matrix>) -> Vec<Matrix> {
-    let mut a = inputs.swap_remove(0);
-    let column = |values: &[f64]| Matrix::from_fn(values.len(), 1, |i, _| values[i]);
-    let scalar = |value: usize| column(&[value as f64]);
+/// Computes the outputs `y` of one factorization from the inputs `x`. `T` is the dtype of the matrices.
+fn factor_matrix<T: Scalar>(
+    kernel: Factorization,
+    x: &[BatchMatrix],
+    y: &[BatchMatrix],
+) -> std::result::Result<(), NotConverged> {
     match kernel {
         Factorization::Cholesky => {
-            let minor = pellucid_linalg::cholesky(&mut a);
-            vec![a, scalar(minor)]
+            let minor = with_copy(&x[0], &y[0], pellucid_linalg::cholesky::<T>);
+            y[1].store_integers([minor as i64]);
         }
         Factorization::Lu => {
-            let pivots = pellucid_linalg::lu(&mut a);
-            let zero = (0..pivots.len()).find(|&i| a[(i, i)] == 0.0).map_or(0, |i| i + 1);
-            let pivots: Vec<f64> = pivots.into_iter().map(|p| (p + 1) as f64).collect();
-            vec![a, column(&pivots), scalar(zero)]
+            let mut pivots = Vec::new();
+            let zero = with_copy(&x[0], &y[0], |mut a: MatMut<'_, T>| {
+                pellucid_linalg::lu(a.as_mut(), &mut pivots);
+                (0..pivots.len()).find(|&i| a.at(i, i) == T::zero()).map_or(0, |i| i + 1)
+            });
+            y[1].store_integers(pivots.into_iter().map(|p| p as i64 + 1));
+            y[2].store_integers([zero as i64]);
         }
         Factorization::RowOrder { rows, .. } => {
-            let order = pellucid_linalg::row_order(a.data().iter().map(|&p| p as usize - 1), rows);
-            vec![Matrix::from_fn(rows, 1, |i, _| order[i] as f64)]
+            let order = pellucid_linalg::row_order(x[0].integers().map(|p| p as usize - 1), rows);
+            y[0].store_integers(order.into_iter().map(|row| row as i64));
         }
         Factorization::Ldl => {
-            let (pivots, zero) = pellucid_linalg::ldl(&mut a);
-            let encode = |pivot: &Pivot| match *pivot {
-                Pivot::One(row) => (row + 1) as f64,
-                Pivot::Two(row) => -((row + 1) as f64),
-            };
-            vec![a, column(&pivots.iter().map(encode).collect::<Vec<_>>()), scalar(zero)]
+            let (pivots, zero) = with_copy(&x[0], &y[0], pellucid_linalg::ldl::<T>);
+            y[1].store_integers(pivots.into_iter().map(|pivot| match pivot {
+                Pivot::One(row) => row as i64 + 1,
+                Pivot::Two(row) => -(row as i64 + 1),
+            }));
+            y[2].store_integers([zero as i64]);
         }
         Factorization::LdlSolve => {
-            // `swap_remove` has moved B to the position of A.
-            let [ref mut x, ref pivots] = inputs[..] else { unreachable!("the kernel must have three inputs") };
-            let pivots =
-                decode_ldl_pivots(kernel.name(), pivots.data()).expect("the pivots must be valid after the check");
-            pellucid_linalg::solve_ldl(&a, &pivots, x);
-            vec![inputs.swap_remove(0)]
+            let pivots = decode_ldl_pivots(kernel.name(), &x[1]).expect("the pivots must be valid after the check");
+            with_input(&x[0], y, |a| {
+                with_copy(&x[2], &y[0], |b: MatMut<'_, T>| pellucid_linalg::solve_ldl(a, &pivots, b))
+            });
         }
         Factorization::Qr => {
-            let factors = pellucid_linalg::qr(&mut a);
-            vec![a, column(&factors)]
+            with_vector(&y[1], |taus| with_copy(&x[0], &y[0], |a: MatMut<'_, T>| pellucid_linalg::qr(a, taus)))
         }
-        Factorization::Svd(vectors) => {
-            let basis = match vectors {
-                SvdVectors::Without => Basis::Without,
-                SvdVectors::Thin => Basis::Thin,
-                SvdVectors::Full => Basis::Full,
-            };
-            let pellucid_linalg::Svd { u, s, v } = pellucid_linalg::svd(&a, basis);
-            let s = column(&s);
-            match vectors {
-                SvdVectors::Without => vec![s],
-                _ => vec![u, s, Matrix::from_fn(v.columns(), v.rows(), |i, j| v[(j, i)])],
-            }
+        Factorization::Svd(SvdVectors::Without) => {
+            return with_input(&x[0], y, |a| with_vector(&y[0], |s: &mut [T]| pellucid_linalg::svd(a, s, None)));
+        }
+        Factorization::Svd(_) => {
+            return with_input(&x[0], y, |a| {
+                let vectors = SingularVectors { u: y[0].view_mut(), vt: y[2].view_mut() };
+                with_vector(&y[1], |s: &mut [T]| pellucid_linalg::svd(a, s, Some(vectors)))
+            });
         }
         Factorization::Eigh { vectors } => {
-            let (w, v) = pellucid_linalg::eigh(&a, vectors);
-            if vectors { vec![column(&w), v] } else { vec![column(&w)] }
+            return with_input(&x[0], y, |a| {
+                let v = vectors.then(|| y[1].view_mut());
+                with_vector(&y[0], |w: &mut [T]| pellucid_linalg::eigh(a, w, v))
+            });
         }
         Factorization::TriangularSolve { upper, unit } => {
-            let mut x = inputs.remove(0);
-            pellucid_linalg::solve_triangular(&a, &mut x, TriangleKind { is_upper: upper, has_unit_diagonal: unit });
-            vec![x]
+            let kind = TriangleKind { is_upper: upper, has_unit_diagonal: unit };
+            with_input(&x[0], y, |a| {
+                with_copy(&x[1], &y[0], |b: MatMut<'_, T>| pellucid_linalg::solve_triangular(a, b, kind));
+            });
         }
-        Factorization::Exp => vec![pellucid_linalg::exp(&a)],
+        Factorization::Exp => with_copy(&x[0], &y[0], pellucid_linalg::exp::<T>),
     }
+    Ok(())
+}
+
+/// Calls `f` with a view of an input, or with a view of a copy if an output has the same memory.
+fn with_input<T: Scalar, R>(x: &BatchMatrix, outputs: &[BatchMatrix], f: impl FnOnce(MatRef<'_, T>) -> R) -> R {
+    if outputs.iter().all(|y| y.first != x.first) {
+        return f(x.view());
+    }
+    let [rows, columns] = x.shape;
+    scratch::with_filled(rows * columns, T::zero(), |elements| {
+        MatMut::from_slice(elements, rows, columns).copy_from(x.view());
+        f(MatRef::from_slice(elements, rows, columns))
+    })
+}
+
+/// Copies an input to an output, and calls `f` with a view of the output whose rows are contiguous.
+fn with_copy<T: Scalar, R>(x: &BatchMatrix, y: &BatchMatrix, f: impl FnOnce(MatMut<'_, T>) -> R) -> R {
+    let [rows, columns] = y.shape;
+    if y.strides[1] == 1 {
+        if x.first != y.first {
+            y.view_mut::<T>().copy_from(x.view());
+        }
+        return f(y.view_mut());
+    }
+    scratch::with_filled(rows * columns, T::zero(), |elements| {
+        MatMut::from_slice(elements, rows, columns).copy_from(x.view());
+        let result = f(MatMut::from_slice(elements, rows, columns));
+        y.view_mut().copy_from(MatRef::from_slice(elements, rows, columns));
+        result
+    })
+}
+
+/// Calls `f` with a slice of zeros, and copies it to an output that is a vector.
+fn with_vector<T: Scalar, R>(y: &BatchMatrix, f: impl FnOnce(&mut [T]) -> R) -> R {
+    scratch::with_filled(y.shape[0], T::zero(), |elements| {
+        let result = f(elements);
+        y.view_mut().copy_from(MatRef::from_slice(elements, y.shape[0], 1));
+        result
+    })
 }
 
 /// The matrices, vectors or scalars of a batched operand.
@@ -181,7 +239,7 @@ impl<'a> MatrixBatch<'a> {
         }
         let axis = |k: usize| {
             let axis = self.batch.len() + k;
-            if axis < shape.rank() { (shape[axis], strides[axis]) } else { (1, 0) }
+            if axis < shape.rank() { (shape[axis], strides[axis]) } else { (1, 1) }
         };
         let first = self.first.offset(offset * self.dtype.size() as isize);
         BatchMatrix { first, dtype: self.dtype, shape: [axis(0).0, axis(1).0], strides: [axis(0).1, axis(1).1] }
@@ -197,48 +255,49 @@ struct BatchMatrix {
 }
 
 impl BatchMatrix {
-    /// Returns the address of element (i, j).
-    fn element<T>(&self, i: usize, j: usize) -> *mut T {
-        let position = i as isize * self.strides[0] + j as isize * self.strides[1];
-        self.first.cast::<T>().wrapping_offset(position)
+    /// Returns a view of an input.
+    fn view<T: Scalar>(&self) -> MatRef<'_, T> {
+        debug_assert_eq!(self.dtype.size(), size_of::<T>(), "the view must have the dtype of the operand");
+        // SAFETY: *Bounds*: all elements of the operand are in its buffer, as type `T` (its dtype). *Aliasing*: outputs
+        // overlap an input only with equal address and layout. `with_input` then views a copy, and `with_copy` views no
+        // input. The outputs of other matrices, which other threads write, are disjoint from this matrix.
+        unsafe { MatRef::from_raw(self.first.cast(), self.shape.into(), self.strides.into()) }
     }
 
-    /// Copies the matrix to `f64`.
-    fn load(&self) -> Matrix {
-        fn load_as<T: Copy>(matrix: &BatchMatrix, wide: impl Fn(T) -> f64) -> Matrix {
-            let [rows, columns] = matrix.shape;
-            // SAFETY: (i, j) is within the shape, and all elements of the operand are in its buffer, as type `T` (its
-            // dtype). No other thread writes them: outputs overlap an input only with equal address and layout, and the
-            // outputs of matrix b are written by this thread, after the matrix has been loaded.
-            Matrix::from_fn(rows, columns, |i, j| wide(unsafe { *matrix.element::<T>(i, j) }))
-        }
-        match self.dtype {
-            DType::F32 => load_as(self, |x: f32| f64::from(x)),
-            DType::F64 => load_as(self, |x: f64| x),
-            DType::I32 => load_as(self, |x: i32| f64::from(x)),
-            other => unreachable!("the check must reject the dtype {other}"),
-        }
+    /// Returns a view of an output. Only one such view of a matrix is in use at a time.
+    fn view_mut<T: Scalar>(&self) -> MatMut<'_, T> {
+        debug_assert_eq!(self.dtype.size(), size_of::<T>(), "the view must have the dtype of the operand");
+        // SAFETY: *Bounds*: all elements of the operand are in its buffer, as type `T` (its dtype). *Aliasing*: outputs
+        // are not broadcast and do not overlap each other, only the thread of this matrix accesses it, and
+        // `factor_matrix` creates a view after it has dropped the previous one.
+        unsafe { MatMut::from_raw(self.first.cast(), self.shape.into(), self.strides.into()) }
     }
 
-    /// Converts a matrix from `f64` and copies it to the operand.
-    fn store(&self, values: &Matrix) {
-        fn store_as<T>(matrix: &BatchMatrix, values: &Matrix, narrow: impl Fn(f64) -> T) {
-            let [rows, columns] = matrix.shape;
-            for i in 0..rows {
-                for j in 0..columns {
-                    // SAFETY: (i, j) is within the shape, and all elements of the operand are in its buffer, as type
-                    // `T` (its dtype). No other matrix of the batch contains this element, because outputs are not
-                    // broadcast.
-                    unsafe { *matrix.element::<T>(i, j) = narrow(values[(i, j)]) };
+    /// Returns the address of element i of a vector.
+    fn element<T>(&self, i: usize) -> *mut T {
+        self.first.cast::<T>().wrapping_offset(i as isize * self.strides[0])
+    }
+
+    /// Returns the elements of an input that is a vector of `i32`.
+    fn integers(&self) -> impl Iterator<Item = i64> + '_ {
+        assert_eq!(self.dtype, DType::I32, "pivots must be i32");
+        // SAFETY: all elements of the operand are in its buffer, as `i32`. No code writes them: outputs overlap an input
+        // only with equal address and layout, and the outputs of a kernel with pivots have another dtype.
+        (0..self.shape[0]).map(|i| i64::from(unsafe { *self.element::<i32>(i) }))
+    }
+
+    /// Writes the elements of an output that is a vector or a scalar of integers.
+    fn store_integers(&self, values: impl IntoIterator<Item = i64>) {
+        for (i, value) in values.into_iter().enumerate().take(self.shape[0]) {
+            // SAFETY: i is within the shape, and all elements of the operand are in its buffer, as its dtype. Only the
+            // thread of this matrix accesses it.
+            unsafe {
+                match self.dtype {
+                    DType::I32 => *self.element::<i32>(i) = value as i32,
+                    DType::I64 => *self.element::<i64>(i) = value,
+                    other => unreachable!("the check must reject the dtype {other}"),
                 }
             }
-        }
-        match self.dtype {
-            DType::F32 => store_as(self, values, |x| x as f32),
-            DType::F64 => store_as(self, values, |x| x),
-            DType::I32 => store_as(self, values, |x| x as i32),
-            DType::I64 => store_as(self, values, |x| x as i64),
-            other => unreachable!("the check must reject the dtype {other}"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Matrix factorizations. Each matrix of a batch is copied to `f64`, factored on one thread by `pellucid-linalg`, and
-//! its factors are copied to the outputs. The batch is divided among the threads.
+//! Matrix factorizations by `pellucid-linalg`, in the dtype and, if its rows are contiguous, in the memory of the output.
+//! The batch is divided among the threads. The products within the factorization of a single matrix use all threads.
 
 #[cfg(feature = "linalg")]
 mod batch;

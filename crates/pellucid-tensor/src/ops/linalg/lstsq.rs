@@ -1,8 +1,9 @@
 //! Linear least squares.
 
-use super::pinv::{Cutoff, matrix_rank, pinv};
+use super::pinv::{Cutoff, matrix_rank, pinv_with_values, rank_of_values};
 use super::svd::svdvals;
 use super::{common_batch, matrix_dims, promote_operands};
+use crate::autograd::is_recorded;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::primitive::{fill, view};
 use crate::ops::products::matmul::matmul;
@@ -32,7 +33,7 @@ pub struct Lstsq {
 /// The gradients follow from [`pinv`], the product, and [`svdvals`].
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NotConverged`].
 #[tensor_method]
 pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
     let op = "lstsq";
@@ -45,7 +46,8 @@ pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
     }
     common_batch(op, a, &right)?;
     let cutoff = rcond.map_or_else(Cutoff::default, Cutoff::relative);
-    let solution = matmul(&pinv(a, &cutoff)?, &right)?;
+    let (inverse, values) = pinv_with_values(a, &cutoff)?;
+    let solution = matmul(&inverse, &right)?;
     let residuals = match m > n {
         true => {
             let residual = arithmetic::sub(&matmul(a, &solution)?, &right)?;
@@ -54,5 +56,7 @@ pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
         false => fill::full_on_device_of(a, [0], 0, a.dtype())?,
     };
     let solution = if vectors { view::squeeze(&solution, -1)? } else { solution };
-    Ok(Lstsq { solution, residuals, rank: matrix_rank(a, &cutoff)?, singular_values: svdvals(a)? })
+    let rank =
+        if values.size() == 0 { matrix_rank(a, &cutoff)? } else { rank_of_values(&a.detach(), &values, &cutoff)? };
+    Ok(Lstsq { solution, residuals, rank, singular_values: if is_recorded(&[a]) { svdvals(a)? } else { values } })
 }

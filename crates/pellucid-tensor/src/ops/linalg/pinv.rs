@@ -3,7 +3,7 @@
 use super::eigh::eigh;
 use super::svd::{svdvals, thin_svd};
 use super::{as_column, as_row, matrix_dims, mt, square_side, untracked_tensor};
-use crate::autograd::{apply_one, interface::*};
+use crate::autograd::{apply, interface::*};
 use crate::ops::call::axes;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;
@@ -58,7 +58,8 @@ fn above_cutoff(values: &Tensor, [atol, rtol]: &[Tensor; 2]) -> Result<Tensor> {
     compare::gt(values, &bound)
 }
 
-/// Computes the pseudo-inverse A⁺ (Moore & Penrose). At constant rank (Golub & Pereyra 1973)
+/// Computes the pseudo-inverse A⁺ (Moore & Penrose), and the singular values (or eigenvalues), which have no gradient.
+/// At constant rank (Golub & Pereyra 1973)
 /// ∂A = −A⁺ᵀ·g·A⁺ᵀ + (I − A·A⁺)·gᵀ·A⁺·A⁺ᵀ + A⁺ᵀ·A⁺·gᵀ·(I − A⁺·A).
 struct PseudoInverse {
     hermitian: bool,
@@ -88,7 +89,7 @@ impl Operation for PseudoInverse {
             0.0,
         )?;
         let inverse_of_a = matmul(&arithmetic::mul(&mt(&vt)?, &as_row(&inverse)?)?, &mt(&u)?)?;
-        Ok(smallvec![inverse_of_a.array().clone()])
+        Ok(smallvec![inverse_of_a.array().clone(), s.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (a, x, g) = (saved.input(0)?, saved.output(0)?, grads.get(0)?);
@@ -109,14 +110,22 @@ impl Operation for PseudoInverse {
 /// The gradient assumes constant rank (Golub & Pereyra 1973). It exists at equal singular values.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NotConverged`].
 #[doc(alias = "pseudo_inverse")]
 #[tensor_method]
 pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
-    let (m, n) = check_operands("pinv", a, cutoff)?;
+    check_operands("pinv", a, cutoff)?;
+    Ok(pinv_with_values(a, cutoff)?.0)
+}
+
+/// Computes the pseudo-inverse of checked operands, and the singular values (or eigenvalues) without gradient.
+pub(super) fn pinv_with_values(a: &Tensor, cutoff: &Cutoff) -> Result<(Tensor, Tensor)> {
+    let (m, n) = matrix_dims("pinv", a)?;
     if a.size() == 0 {
-        // If A has no elements, the result has none either.
-        return mt(&view::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?);
+        // If A has no elements, the results have none either, unless only the batch is not empty.
+        let inverse = mt(&view::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?)?;
+        let values: Shape = super::batch(a).iter().copied().chain([m.min(n)]).collect();
+        return Ok((inverse, fill::full_on_device_of(a, values, 0, a.dtype())?));
     }
     let [atol, rtol] = cutoff.bounds(a)?;
     // The matrices broadcast with the bounds here, so that the broadcast gradient is summed.
@@ -125,14 +134,15 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
         Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "atol and rtol must broadcast to the same shape")
     })?;
     let a = &broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;
-    apply_one(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])
+    let outputs = apply(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])?;
+    Ok((outputs[0].clone(), outputs[1].detach()))
 }
 
 /// Computes the rank: the number of singular values (or absolute eigenvalues) above the cutoff, `i64` of the batch's
 /// shape.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NotConverged`].
 #[tensor_method]
 pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     let (m, n) = check_operands("matrix_rank", a, cutoff)?;
@@ -141,7 +151,12 @@ pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     }
     let a = a.detach();
     let values = if cutoff.hermitian { arithmetic::abs(&super::eigvalsh(&a, false)?)? } else { svdvals(&a)? };
-    reductions::sum(&above_cutoff(&values, &cutoff.bounds(&a)?)?, -1)
+    rank_of_values(&a, &values, cutoff)
+}
+
+/// Returns the number of singular values of A above the cutoff.
+pub(super) fn rank_of_values(a: &Tensor, values: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
+    reductions::sum(&above_cutoff(values, &cutoff.bounds(a)?)?, -1)
 }
 
 fn check_operands(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usize, usize)> {
