@@ -34,7 +34,7 @@ impl PairMatrices {
         matrix: impl Fn(usize) -> Strided<E> + Sync,
     ) -> Result<PairMatrices> {
         let one = PackPairs { from: matrix(0), lanes, depth, to: std::ptr::null_mut() };
-        let (len, rows, row_bytes) = (one.len(), one.rows(), one.row_len() * size_of::<BF16Pair>());
+        let (len, rows, row_bytes) = (one.pair_count(), one.rows(), one.row_len() * size_of::<BF16Pair>());
         let memory = CpuBuffer::scratch(count.saturating_mul(len).saturating_mul(size_of::<BF16Pair>()))?;
         let to = SharedPtr(memory.ensure()?.as_ptr().cast::<BF16Pair>());
         let range = Mutex::new(FactorRange::EMPTY);

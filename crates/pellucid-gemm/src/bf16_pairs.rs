@@ -56,8 +56,8 @@ impl PairElement for BF16 {
 /// # Pair packing contract
 ///
 /// - *Source*: `from` is valid for reads of `lanes × depth` elements, and no thread writes them during the call.
-/// - *Target*: `to` is valid for writes of [`len`](Self::len) pairs, which do not overlap the source. No other thread
-///   accesses the rows that are packed.
+/// - *Target*: `to` is valid for writes of [`pair_count`](Self::pair_count) pairs, which do not overlap the source. No
+///   other thread accesses the rows that are packed.
 #[derive(Clone, Copy, Debug)]
 pub struct PackPairs<E> {
     /// The matrix.
@@ -94,7 +94,7 @@ impl<E: PairElement> PackPairs<E> {
     }
 
     /// Returns the number of pairs.
-    pub fn len(&self) -> usize {
+    pub fn pair_count(&self) -> usize {
         self.lanes.saturating_mul(self.depth.div_ceil(2))
     }
 
@@ -253,10 +253,10 @@ mod tests {
         let from = Strided { data, lane: lane as isize, depth: depth_stride as isize };
         let mut memory = Guarded::<u32>::unwritten(lanes * depth.div_ceil(2));
         let work = PackPairs { from, lanes, depth, to: memory.as_mut_ptr().cast() };
-        assert_eq!(work.len(), memory.len());
+        assert_eq!(work.pair_count(), memory.len());
         let middle = work.rows() / 2;
-        // SAFETY: the pair packing contract: the matrix has `lanes × depth` elements and the memory `len` pairs. The
-        // instruction set is available.
+        // SAFETY: the pair packing contract: the matrix has `lanes × depth` elements and the memory `pair_count` pairs.
+        // The instruction set is available.
         let ranges = unsafe { [work.pack(isa, 0..middle), work.pack(isa, middle..work.rows())] };
         (memory, work.pairs(), ranges[0].join(ranges[1]))
     }
@@ -344,8 +344,8 @@ mod tests {
                     let from = Strided { data: data.as_ptr(), lane: lane as isize, depth: step as isize };
                     let mut memory = Guarded::<u32>::unwritten(lanes * depth.div_ceil(2));
                     let work = PackPairs { from, lanes, depth, to: memory.as_mut_ptr().cast() };
-                    // SAFETY: the pair packing contract: the matrix has `lanes × depth` elements and the memory `len`
-                    // pairs. The instruction set is available.
+                    // SAFETY: the pair packing contract: the matrix has `lanes × depth` elements and the memory
+                    // `pair_count` pairs. The instruction set is available.
                     unsafe { work.pack(isa, 0..work.rows()) };
                     let pairs = work.pairs();
                     for (i, p) in (0..lanes).flat_map(|i| (0..depth.div_ceil(2)).map(move |p| (i, p))) {

@@ -1,19 +1,16 @@
 //! Pairs of `bf16`: the elements of matrix products in half precision.
 
-#[cfg(target_arch = "x86_64")]
-use super::BF16PairX16;
-use super::Lanes;
-use super::element::{Element, sealed};
 use crate::math::half::BF16;
 
 /// A 32-bit element of a matrix product with `bf16` factors: two factors with consecutive k indices, or an `f32` sum.
 ///
-/// [`mul_add`](Element::mul_add) multiplies two pairs and adds both products to a sum, as two fused multiply-adds of
-/// `f32`, the product with the smaller k index first. [`add`](Element::add) and [`sub`](Element::sub) compute with
-/// sums. The first factor is in the upper half, because the instruction of AVX512-BF16 adds that product first.
+/// [`mul_add`](super::Element::mul_add) multiplies two pairs and adds both products to a sum, as two fused
+/// multiply-adds of `f32`, the product with the smaller k index first. [`add`](super::Element::add) and
+/// [`sub`](super::Element::sub) compute with sums. The first factor is in the upper half, because the instruction of
+/// AVX512-BF16 adds that product first.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[repr(transparent)]
-pub struct BF16Pair(u32);
+pub struct BF16Pair(pub(super) u32);
 
 impl BF16Pair {
     /// Returns the smallest magnitude of the factors that are not zero, as a bit pattern minus 1.
@@ -38,7 +35,7 @@ impl BF16Pair {
 
     /// Returns the two factors as `f32`.
     #[inline(always)]
-    fn factors(self) -> [f32; 2] {
+    pub(super) fn factors(self) -> [f32; 2] {
         [f32::from_bits(self.0 & 0xffff_0000), f32::from_bits(self.0 << 16)]
     }
 
@@ -50,39 +47,7 @@ impl BF16Pair {
 
     /// Returns the sum that this element stores.
     #[inline(always)]
-    fn sum(self) -> f32 {
+    pub(super) fn sum(self) -> f32 {
         f32::from_bits(self.0)
-    }
-}
-
-impl sealed::Sealed for BF16Pair {}
-
-impl Element for BF16Pair {
-    type Vector256 = Lanes<BF16Pair, 8>;
-    #[cfg(target_arch = "x86_64")]
-    type Vector512 = BF16PairX16;
-    #[cfg(not(target_arch = "x86_64"))]
-    type Vector512 = Lanes<BF16Pair, 8>;
-
-    const HAS_VECTOR512: bool = cfg!(target_arch = "x86_64");
-    const FACTORS: usize = 2;
-    const ZERO: Self = BF16Pair(0);
-    const NEGATIVE_ZERO: Self = BF16Pair(0x8000_0000);
-    const HALF: Option<Self> = None;
-
-    #[inline(always)]
-    fn mul_add(self, b: Self, c: Self) -> Self {
-        let ([a0, a1], [b0, b1]) = (self.factors(), b.factors());
-        BF16Pair::from_sum(a1.mul_add(b1, a0.mul_add(b0, c.sum())))
-    }
-
-    #[inline(always)]
-    fn add(self, b: Self) -> Self {
-        BF16Pair::from_sum(self.sum() + b.sum())
-    }
-
-    #[inline(always)]
-    fn sub(self, b: Self) -> Self {
-        BF16Pair::from_sum(self.sum() - b.sum())
     }
 }

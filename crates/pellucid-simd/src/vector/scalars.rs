@@ -1,9 +1,9 @@
-//! `f32`, `f64`, `i32` and `i64` as elements, with their vector types.
+//! `f32`, `f64`, `i32`, `i64` and [`BF16Pair`] as elements, with their vector types.
 
-use super::Lanes;
 use super::element::{Element, Float, sealed};
+use super::{BF16Pair, Lanes};
 #[cfg(target_arch = "x86_64")]
-use super::{F32x8, F32x16, F64x4, F64x8};
+use super::{BF16PairX16, F32x8, F32x16, F64x4, F64x8};
 
 /// Implements [`Element`] and [`Float`] for a float type with a 512-bit and a 256-bit vector type.
 macro_rules! impl_float {
@@ -86,3 +86,35 @@ impl_float!(f32, F32x16, F32x8);
 impl_float!(f64, F64x8, F64x4);
 impl_integer!(i32);
 impl_integer!(i64);
+
+impl sealed::Sealed for BF16Pair {}
+
+impl Element for BF16Pair {
+    type Vector256 = Lanes<BF16Pair, 8>;
+    #[cfg(target_arch = "x86_64")]
+    type Vector512 = BF16PairX16;
+    #[cfg(not(target_arch = "x86_64"))]
+    type Vector512 = Lanes<BF16Pair, 8>;
+
+    const HAS_VECTOR512: bool = cfg!(target_arch = "x86_64");
+    const FACTORS: usize = 2;
+    const ZERO: Self = BF16Pair(0);
+    const NEGATIVE_ZERO: Self = BF16Pair(0x8000_0000);
+    const HALF: Option<Self> = None;
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        let ([a0, a1], [b0, b1]) = (self.factors(), b.factors());
+        BF16Pair::from_sum(a1.mul_add(b1, a0.mul_add(b0, c.sum())))
+    }
+
+    #[inline(always)]
+    fn add(self, b: Self) -> Self {
+        BF16Pair::from_sum(self.sum() + b.sum())
+    }
+
+    #[inline(always)]
+    fn sub(self, b: Self) -> Self {
+        BF16Pair::from_sum(self.sum() - b.sum())
+    }
+}

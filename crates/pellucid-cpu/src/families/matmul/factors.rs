@@ -14,7 +14,7 @@ use pellucid_simd::Isa;
 use pellucid_simd::math::half::BF16;
 
 /// The factors A and B of a product.
-pub(super) enum Factors<'a> {
+pub(super) enum PreparedFactors<'a> {
     /// Arrays of the dtype in which the product is computed.
     Own([Operand<'a>; 2]),
     /// Arrays converted to this dtype.
@@ -23,34 +23,34 @@ pub(super) enum Factors<'a> {
     Pairs([PairFactor; 2]),
 }
 
-impl<'a> Factors<'a> {
+impl<'a> PreparedFactors<'a> {
     /// Converts the factors of a product.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
-    pub(super) fn new(a: &Operand<'a>, b: &Operand<'a>) -> Result<Factors<'a>> {
+    pub(super) fn new(a: &Operand<'a>, b: &Operand<'a>) -> Result<PreparedFactors<'a>> {
         let dtype = match a.dtype {
             DType::F16 | DType::BF16 => DType::F32,
             DType::U8 | DType::I8 | DType::I16 => DType::I32,
-            _ => return Ok(Factors::Own([*a, *b])),
+            _ => return Ok(PreparedFactors::Own([*a, *b])),
         };
         // A product with one row or column has another order of summation.
         let is_vector = a.shape()[a.shape().rank() - 2] == 1 || b.shape().last() == Some(&1);
         if a.dtype == DType::BF16 && !is_vector && Isa::best().has_bf16_products() {
-            let pairs = [PairFactor::new(a, Lanes::Rows)?, PairFactor::new(b, Lanes::Columns)?];
+            let pairs = [PairFactor::new(a, LaneAxis::Rows)?, PairFactor::new(b, LaneAxis::Columns)?];
             if pairs[0].matrices.range.excludes_subnormals(pairs[1].matrices.range) {
-                return Ok(Factors::Pairs(pairs));
+                return Ok(PreparedFactors::Pairs(pairs));
             }
         }
-        Ok(Factors::Converted([ConvertedFactor::new(a, dtype)?, ConvertedFactor::new(b, dtype)?]))
+        Ok(PreparedFactors::Converted([ConvertedFactor::new(a, dtype)?, ConvertedFactor::new(b, dtype)?]))
     }
 
     /// Returns the factors as operands, with the dtype of the sums.
     pub(super) fn operands(&self) -> [Operand<'_>; 2] {
         match self {
-            Factors::Own(operands) => *operands,
-            Factors::Converted([a, b]) => [a.operand(), b.operand()],
-            Factors::Pairs([a, b]) => [a.operand(), b.operand()],
+            PreparedFactors::Own(operands) => *operands,
+            PreparedFactors::Converted([a, b]) => [a.operand(), b.operand()],
+            PreparedFactors::Pairs([a, b]) => [a.operand(), b.operand()],
         }
     }
 }
@@ -91,7 +91,7 @@ impl ConvertedFactor {
 
 /// The axis of a factor that is not summed.
 #[derive(Clone, Copy)]
-enum Lanes {
+enum LaneAxis {
     /// The second to last axis, as in A.
     Rows,
     /// The last axis, as in B.
@@ -109,12 +109,12 @@ impl PairFactor {
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
-    fn new(operand: &Operand<'_>, lanes: Lanes) -> Result<PairFactor> {
+    fn new(operand: &Operand<'_>, lanes: LaneAxis) -> Result<PairFactor> {
         let (shape, mut strides) = (operand.shape(), operand.layout.strides().clone());
         let batch_rank = shape.rank() - 2;
         let (lane_axis, depth_axis) = match lanes {
-            Lanes::Rows => (batch_rank, batch_rank + 1),
-            Lanes::Columns => (batch_rank + 1, batch_rank),
+            LaneAxis::Rows => (batch_rank, batch_rank + 1),
+            LaneAxis::Columns => (batch_rank + 1, batch_rank),
         };
         let from = operand.first::<BF16>();
         let stored = |axis: usize| if strides[axis] == 0 { 1 } else { shape[axis] };

@@ -1,8 +1,8 @@
 //! `MatMul`: batched matrix products with an optional epilogue.
 //!
 //! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32`, `i64` and pairs of `bf16`. Other factors are converted
-//! ([`Factors`]); the product is rounded or wrapped once, at the end. An epilogue that reads the `f32` product of
-//! half-precision factors runs before this rounding.
+//! ([`PreparedFactors`]); the product is rounded or wrapped once, at the end. An epilogue that reads the `f32` product
+//! of half-precision factors runs before this rounding.
 
 mod factors;
 mod weights;
@@ -16,7 +16,7 @@ use crate::family::CpuFamily;
 use crate::operand::{Operand, Operands};
 use crate::program::MapEpilogue;
 use crate::strided::IndexSpace;
-use factors::Factors;
+use factors::PreparedFactors;
 use pellucid_gemm::{Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, Threads, gemm_batched};
 use pellucid_ir::kernel::{Map, MatMul};
 use pellucid_ir::{DType, Error, Layout, Result, Shape, are_one_axis};
@@ -41,7 +41,7 @@ pub(crate) fn run_matmul(
     weight: Option<&PackedWeight>,
 ) -> Result<()> {
     let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
-    let factors = Factors::new(a, b)?;
+    let factors = PreparedFactors::new(a, b)?;
     let sums = factors.operands()[0].dtype;
     let Some(program) = &kernel.epilogue else {
         return multiply_rounded(&factors, out, weight);
@@ -89,7 +89,7 @@ fn address_range(o: &Operand<'_>) -> Range<usize> {
 type ProductTarget<'a> = std::result::Result<&'a Operand<'a>, &'a Shape>;
 
 /// Computes C = A·B, rounded to the dtype of C.
-fn multiply_rounded(factors: &Factors<'_>, c: &Operand<'_>, weight: Option<&PackedWeight>) -> Result<()> {
+fn multiply_rounded(factors: &PreparedFactors<'_>, c: &Operand<'_>, weight: Option<&PackedWeight>) -> Result<()> {
     match factors.operands()[0].dtype {
         dtype if dtype == c.dtype => multiply(factors, Ok(c), None, weight),
         dtype => multiply(factors, Err(c.shape()), Some(MapEpilogue::cast(dtype, c)), weight),
@@ -98,14 +98,14 @@ fn multiply_rounded(factors: &Factors<'_>, c: &Operand<'_>, weight: Option<&Pack
 
 /// Computes C = A·B and runs the epilogue.
 fn multiply(
-    factors: &Factors<'_>,
+    factors: &PreparedFactors<'_>,
     c: ProductTarget<'_>,
     epilogue: Option<MapEpilogue<'_>>,
     weight: Option<&PackedWeight>,
 ) -> Result<()> {
     let operands = &factors.operands();
     match (factors, operands[0].dtype) {
-        (Factors::Pairs(_), _) => multiply_as::<BF16Pair>(operands, c, epilogue, None),
+        (PreparedFactors::Pairs(_), _) => multiply_as::<BF16Pair>(operands, c, epilogue, None),
         (_, DType::F32) => multiply_as::<f32>(operands, c, epilogue, weight),
         (_, DType::F64) => multiply_as::<f64>(operands, c, epilogue, weight),
         (_, DType::I32) => multiply_as::<i32>(operands, c, epilogue, None),
