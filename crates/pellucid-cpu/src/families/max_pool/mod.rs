@@ -329,11 +329,12 @@ per_isa! {
         for (o, (found, offset)) in found.iter_mut().zip(offset).enumerate() {
             *found = (first + o * S) as i64 + i64::from(offset);
         }
-        let best = best.map(T::narrow);
+        let mut largest = [x[first]; BLOCK];
+        largest.iter_mut().zip(best).for_each(|(to, best)| *to = T::narrow(best));
         match (values.first_chunk_mut(), positions.first_chunk_mut()) {
-            (Some(values), Some(positions)) => (*values, *positions) = (best, found),
+            (Some(values), Some(positions)) => (*values, *positions) = (largest, found),
             _ => {
-                let found = best.into_iter().zip(found);
+                let found = largest.into_iter().zip(found);
                 for ((value, position), found) in values.iter_mut().zip(positions).zip(found) {
                     (*value, *position) = found;
                 }
