@@ -13,7 +13,7 @@ use crate::state_flag::StateFlag;
 use crate::tree::ModelTree;
 use crate::visit::{ModuleInfo, ModulePart, Visit, Visitor, short_type_name};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{DType, IntoDevice, Result, unwrap};
+use pellucid_tensor::{DType, Device, IntoDevice, Result, unwrap};
 use std::any::type_name;
 
 /// A type with parameters and buffers, which are found by visiting its fields.
@@ -175,12 +175,13 @@ pub trait Module: Visit {
     where
         Self: Sized,
     {
-        self.to_(device)?;
+        self.to_(device.into_device()?)?;
         Ok(self)
     }
 
     /// Moves all parameters and buffers to `device` in place, with their gradients. They stay the same tensors, so
     /// optimizers stay attached; their state follows at the next step. Parts of a model may be on different devices.
+    /// The argument is a [`Device`], not a name, so that the method exists for `dyn Layer`, such as `model[1]`.
     ///
     /// ```
     /// use pellucid::nn::{Linear, Module};
@@ -194,15 +195,11 @@ pub trait Module: Visit {
     /// # Errors
     /// [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built, or the parameter or buffer that cannot
     /// be moved: [`Tensor::to_`] lists the reasons. If a tensor cannot be moved to any device, nothing is moved.
-    /// [`Error::DeviceUnavailable`] for a name without a device.
     ///
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer
     /// [`Tensor::to_`]: pellucid_tensor::Tensor::to_
-    fn to_(&self, device: impl IntoDevice) -> Result<()>
-    where
-        Self: Sized,
-    {
-        as_dyn(&self).to_(device.into_device()?)
+    fn to_(&self, device: Device) -> Result<()> {
+        as_dyn(&self).to_(device)
     }
 
     /// Converts all parameters, and all buffers of a float dtype, to `dtype` in place, with their gradients. They stay

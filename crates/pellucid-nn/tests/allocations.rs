@@ -62,7 +62,7 @@ fn training<'a>(
         optimizer.zero_grad();
         let loss = loss(inputs);
         loss.backward();
-        clip_grad_norm(optimizer.parameters(), 1.0).unwrap();
+        clip_grad_norm(&optimizer.parameters(), 1.0).unwrap();
         optimizer.step();
         loss.detach()
     }

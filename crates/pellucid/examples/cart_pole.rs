@@ -160,7 +160,7 @@ fn deep_q_learning(steps: usize) -> Result<Sequential> {
         }
         if step >= BEGIN {
             let batch: Vec<Transition> = (0..BATCH).map(|_| memory[rng.below(memory.len())]).collect();
-            scheduler.set_epoch(step, learn.optimizer());
+            scheduler.set_epoch(step);
             learn.launch(&transition_tensors(&batch).each_ref())?;
             if step % 200 == 0 {
                 target.load_state_dict(&network.state_dict())?;
@@ -215,7 +215,7 @@ fn actor_critic(updates: usize) -> Result<Sequential> {
         let rollout = Rollout::play(&actor, &mut carts, &mut rng);
         let returns = rollout.returns(&critic);
         learn.launch(&[&rollout.states(), &rollout.actions(), &returns])?;
-        scheduler.step(learn.optimizer());
+        scheduler.step();
     }
     Ok(actor)
 }

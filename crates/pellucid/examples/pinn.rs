@@ -58,7 +58,7 @@ fn train(network: &Sequential, steps: usize, points: usize) -> Result<()> {
     let mut scheduler = Scheduler::new(schedule, step.optimizer());
     for at in 0..steps {
         let loss = step.launch(&[])?[0].clone();
-        scheduler.step(step.optimizer());
+        scheduler.step();
         if at % (steps / 8) == 0 {
             println!("step {at}: mean square of the residual {:.2e}", loss.item::<f64>());
         }

@@ -44,7 +44,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 /// Returns the embeddings of sentences, which are given as token ids: `[N, E]`.
 fn embed(bert: &Bert, sentences: &[Vec<i64>]) -> Result<Tensor> {
     let _off = no_grad();
-    bert.run(&padded(sentences, bert.max_length()))
+    bert.compute(&padded(sentences, bert.max_length()))
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ macro_rules! dropouts {
         #[module(display)]
         $(#[module(class = by_axes::<_, $n>([stringify!($one), stringify!($two), stringify!($three)]))])?
         pub struct $name $(<const $n: usize>)? {
-            p: f64,
+            /// The probability.
+            pub p: f64,
             training: TrainingMode,
         }
 
@@ -30,11 +31,6 @@ macro_rules! dropouts {
             #[panicking_form]
             pub fn try_new(p: f64) -> Result<Self> {
                 Ok($name { p: probability(p)?, training: TrainingMode::new() })
-            }
-
-            /// Returns the probability.
-            pub fn p(&self) -> f64 {
-                self.p
             }
         }
 

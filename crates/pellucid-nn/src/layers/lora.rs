@@ -132,8 +132,7 @@ pub struct Lora<L> {
     pub lora_b: Parameter,
     layer: L,
     rank: usize,
-    /// α, the scale of the update, which is divided by the rank.
-    pub alpha: f64,
+    alpha: f64,
     /// The probability of dropout on the input of the update in training.
     pub dropout: f64,
     training: TrainingMode,
@@ -203,6 +202,11 @@ impl<L: LoraTarget> Lora<L> {
         self.rank
     }
 
+    /// Returns α / r, the scale of the update.
+    pub fn scaling(&self) -> f64 {
+        self.alpha / self.rank as f64
+    }
+
     /// Returns true if W includes the update.
     pub fn is_merged(&self) -> bool {
         self.merged.get()
@@ -214,7 +218,7 @@ impl<L: LoraTarget> Lora<L> {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_delta_weight(&self) -> Result<Tensor> {
-        ops::mul(&self.layer.low_rank_product(&self.lora_a, &self.lora_b)?, self.scale())
+        ops::mul(&self.layer.low_rank_product(&self.lora_a, &self.lora_b)?, self.scaling())
     }
 
     /// Adds the update to W in place, so that a call costs no more than a call of the layer alone. Does nothing if W
@@ -251,11 +255,6 @@ impl<L: LoraTarget> Lora<L> {
         ops::copy_(weight, &changed)?;
         self.merged.set(merged);
         Ok(())
-    }
-
-    /// Returns α / r.
-    fn scale(&self) -> f64 {
-        self.alpha / self.rank as f64
     }
 }
 
@@ -316,7 +315,7 @@ impl<L: LoraTarget> Layer for Lora<L> {
             false => x,
         };
         let update = self.layer.compute_low_rank(&self.lora_a, &self.lora_b, dropped)?;
-        ops::map(formula!(|y, update; scale| y + update * scale), &[&y, &update], &[self.scale().into()])
+        ops::map(formula!(|y, update; scale| y + update * scale), &[&y, &update], &[self.scaling().into()])
     }
 
     fn input_dtype(&self) -> DType {

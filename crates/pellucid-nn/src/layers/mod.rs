@@ -9,8 +9,9 @@
 //! - A constructor draws the random values of the default layer: the weight, then the bias. Options keep the values
 //!   that are drawn, so their order does not matter, and values that an option removes were drawn nevertheless. Only a
 //!   parameter that an option adds is drawn then. A struct of options draws only what the layer contains.
-//! - A number with a range is checked where it is set. Settings can be read: they are public fields, or `options`
-//!   returns them.
+//! - A number with a range is checked by the method that sets it. Settings can be read: they are public fields, which
+//!   the operation checks in each call, or `options` returns them. A number on which other parts of the layer depend
+//!   has a method that returns it, such as `groups`.
 //! - A call is `forward`, or `forward_` with a suffix: `forward_masked`, `forward_with_indices`.
 //!
 //! Defaults, parameter names and shapes are PyTorch's, so its files load unchanged.

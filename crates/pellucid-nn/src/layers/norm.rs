@@ -294,6 +294,24 @@ impl LocalResponseNorm {
         }
         Ok(LocalResponseNorm { size, alpha: 1e-4, beta: 0.75, k: 1.0 })
     }
+
+    /// Sets alpha, the weight of the mean.
+    #[must_use]
+    pub fn alpha(self, alpha: f64) -> LocalResponseNorm {
+        LocalResponseNorm { alpha, ..self }
+    }
+
+    /// Sets beta, the power.
+    #[must_use]
+    pub fn beta(self, beta: f64) -> LocalResponseNorm {
+        LocalResponseNorm { beta, ..self }
+    }
+
+    /// Sets k, the constant added to the mean.
+    #[must_use]
+    pub fn k(self, k: f64) -> LocalResponseNorm {
+        LocalResponseNorm { k, ..self }
+    }
 }
 
 impl Layer for LocalResponseNorm {

@@ -52,6 +52,11 @@ pub(super) fn correction(t: Expr, ln_b: Expr) -> Expr {
     -(t * ln_b).exp_m1()
 }
 
+/// Returns β₂, 1 − β₂, ε and the coupled decay, the parameters of an update of moments.
+pub(super) fn update_params(b2: f64, eps: f64, decay: f64) -> [Scalar; 4] {
+    [b2, 1.0 - b2, eps, decay].map(Scalar::from)
+}
+
 /// Returns the initial state of Adam and AMSGrad.
 pub(super) fn adam_state(like: &Tensor, amsgrad: bool) -> Result<RuleState> {
     zeros(like, if amsgrad { &["mean", "square", "largest"] } else { &["mean", "square"] })
@@ -83,8 +88,7 @@ impl Rule for AdamOptions {
             let u = u.max(v);
             (p - rate * m / (u.sqrt() * scale + eps), m, v, u)
         });
-        let b2 = self.betas.1;
-        let params = [b2.into(), (1.0 - b2).into(), self.eps.into(), self.weight_decay.into()];
+        let params = update_params(self.betas.1, self.eps, self.weight_decay);
         context.update(if self.amsgrad { amsgrad } else { adam }, &params)
     }
 }

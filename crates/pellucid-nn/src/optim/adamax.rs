@@ -35,14 +35,10 @@ impl Rule for AdamaxOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        let tick = formula!(
-            tick | t,
-            lr,
-            rest1 | {
-                let t = t + 1.0;
-                (t, lr / correction(t, (-rest1).ln_1p()))
-            }
-        );
+        let tick = formula!(tick |t, lr, rest1;| {
+            let t = t + 1.0;
+            (t, lr / correction(t, (-rest1).ln_1p()))
+        });
         Some((tick, vec![]))
     }
 

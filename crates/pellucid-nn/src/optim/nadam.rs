@@ -1,6 +1,6 @@
 //! NAdam.
 
-use super::adam::{adam_state, correction, coupled_decay, decoupled_decay, update_moments};
+use super::adam::{adam_state, correction, coupled_decay, decoupled_decay, update_moments, update_params};
 use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext, ln};
 use pellucid_tensor::formula::Expr;
@@ -55,10 +55,8 @@ impl Rule for NAdamOptions {
             (t, product, of_gradient, of_mean, correction(t, ln_b2).sqrt().recip(), 1.0 - lr * decay)
         });
         let psi = self.momentum_decay * 0.96f64.ln();
-        Some((
-            tick,
-            vec![ln(self.betas.1), psi.into(), decoupled_decay(self.weight_decay, self.decoupled_weight_decay).into()],
-        ))
+        let decay = decoupled_decay(self.weight_decay, self.decoupled_weight_decay);
+        Some((tick, vec![ln(self.betas.1), psi.into(), decay.into()]))
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
@@ -67,15 +65,7 @@ impl Rule for NAdamOptions {
             let (m, v) = update_moments(m, v, g, rest1, b2, rest2);
             (p * shrink - (of_gradient * g + of_mean * m) / (v.sqrt() * scale + eps), m, v)
         });
-        let b2 = self.betas.1;
-        context.update(
-            nadam,
-            &[
-                b2.into(),
-                (1.0 - b2).into(),
-                self.eps.into(),
-                coupled_decay(self.weight_decay, self.decoupled_weight_decay).into(),
-            ],
-        )
+        let decay = coupled_decay(self.weight_decay, self.decoupled_weight_decay);
+        context.update(nadam, &update_params(self.betas.1, self.eps, decay))
     }
 }

@@ -126,7 +126,8 @@ impl OptimizerCore {
         self.rules.push(rule);
         let added = self.add_named(parameters);
         if added.is_err() {
-            (self.groups.pop(), self.rules.pop());
+            self.groups.pop();
+            self.rules.pop();
         }
         added
     }
@@ -315,15 +316,19 @@ impl GradScale {
                 return Err(Error::dtypes(op, [factor.dtype()], "the scale must have a float dtype; use to_dtype()"));
             }
         }
-        *lock(&self.factor) = factor;
+        let mut current = lock(&self.factor);
         self.changes.set(self.changes.get() + 1);
+        *current = factor;
         Ok(())
     }
 
     /// Returns the product of the factor and the scale of a step.
     fn times(&self, of_step: Option<&Tensor>) -> Result<Option<Tensor>> {
-        self.changes.get();
-        let factor = lock(&self.factor).clone();
+        let factor = {
+            let factor = lock(&self.factor);
+            self.changes.get();
+            factor.clone()
+        };
         Ok(match (factor, of_step) {
             (Some(factor), Some(of_step)) => Some(ops::mul(&factor, of_step)?),
             (factor, None) => factor,

@@ -1,6 +1,6 @@
 //! RAdam.
 
-use super::adam::{adam_state, correction, coupled_decay, decoupled_decay, update_moments};
+use super::adam::{adam_state, correction, coupled_decay, decoupled_decay, update_moments, update_params};
 use super::options::{options, rule_methods};
 use super::rule::{Rule, RuleState, UpdateContext, ln};
 use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
@@ -50,14 +50,8 @@ impl Rule for RAdamOptions {
             (t, lr / correction(t, (-rest1).ln_1p()), rectified, 1.0 - lr * decay)
         });
         let longest = 2.0 / (1.0 - self.betas.1) - 1.0;
-        Some((
-            tick,
-            vec![
-                ln(self.betas.1),
-                longest.into(),
-                decoupled_decay(self.weight_decay, self.decoupled_weight_decay).into(),
-            ],
-        ))
+        let decay = decoupled_decay(self.weight_decay, self.decoupled_weight_decay);
+        Some((tick, vec![ln(self.betas.1), longest.into(), decay.into()]))
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
@@ -66,15 +60,7 @@ impl Rule for RAdamOptions {
             let adaptive = rectified.gt(0.0).select(rectified / (v.sqrt() + eps), 1.0);
             (p * shrink - rate * m * adaptive, m, v)
         });
-        let b2 = self.betas.1;
-        context.update(
-            radam,
-            &[
-                b2.into(),
-                (1.0 - b2).into(),
-                self.eps.into(),
-                coupled_decay(self.weight_decay, self.decoupled_weight_decay).into(),
-            ],
-        )
+        let decay = coupled_decay(self.weight_decay, self.decoupled_weight_decay);
+        context.update(radam, &update_params(self.betas.1, self.eps, decay))
     }
 }

@@ -21,6 +21,27 @@ impl Model<Pair> for Sum {
     }
 }
 
+/// A model that adds its inputs before a layer.
+#[derive(Module)]
+struct LinearOfSum(Linear);
+
+impl<const N: usize> Model<[Tensor; N]> for LinearOfSum {
+    fn compute(&self, inputs: &[Tensor; N]) -> Result<Tensor> {
+        self.0.try_forward(&inputs[1..].iter().try_fold(inputs[0].clone(), |sum, x| ops::add(&sum, x))?)
+    }
+}
+
+impl Model<(Tensor, Tensor, Tensor, Tensor)> for LinearOfSum {
+    fn compute(&self, (a, b, c, d): &(Tensor, Tensor, Tensor, Tensor)) -> Result<Tensor> {
+        self.compute(&[a, b, c, d].map(Tensor::clone))
+    }
+}
+
+fn linear_of_sum() -> LinearOfSum {
+    manual_seed(3);
+    LinearOfSum(Linear::new(2, 1))
+}
+
 fn sum() -> Sum {
     manual_seed(3);
     Sum(Linear::new(2, 1), Linear::new(3, 1))
@@ -97,6 +118,22 @@ fn a_model_of_one_input_may_be_a_pointer() {
     }
 }
 
+/// Every tensor of an array or a tuple is an input of the recorded step, under its own name.
+#[test]
+fn a_batch_may_be_an_array_or_a_tuple_of_four() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let zeros = || Tensor::zeros([4, 2], DType::F32);
+    let x = Tensor::ones([4, 2], DType::F32);
+    let model = single();
+    let expected = losses(&model, MseLoss::default(), sgd(&model), &x);
+    let model = linear_of_sum();
+    let array: [Tensor; 10] = std::array::from_fn(|i| if i == 9 { x.clone() } else { zeros() });
+    assert_eq!(losses(&model, MseLoss::default(), sgd(&model), &array), expected);
+    let model = linear_of_sum();
+    let four = (zeros(), zeros(), zeros(), x);
+    assert_eq!(losses(&model, MseLoss::default(), sgd(&model), &four), expected);
+}
+
 #[test]
 fn an_optimizer_may_be_a_pointer() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -155,8 +192,8 @@ fn a_loss_may_be_a_pointer() {
         ("&Box<dyn>", with(&|model, sgd, loss| losses(model, &(Box::new(loss) as Box<dyn Loss>), sgd, &x))),
         ("Arc", with(&|model, sgd, loss| losses(model, Arc::new(loss), sgd, &x))),
         ("Arc<dyn>", with(&|model, sgd, loss| losses(model, Arc::new(loss) as Arc<dyn Loss>, sgd, &x))),
-        ("with_targets", with(&|model, sgd, loss| losses(model, &loss.with_targets([4, 1], DType::F32), sgd, &x))),
-        ("from_fn", with(&|model, sgd, loss| losses(model, &from_fn(|x, y| loss.try_forward(x, y)), sgd, &x))),
+        ("with_targets", with(&|model, sgd, loss| losses(model, loss.with_targets([4, 1], DType::F32), sgd, &x))),
+        ("from_fn", with(&|model, sgd, loss| losses(model, from_fn(|x, y| loss.try_forward(x, y)), sgd, &x))),
     ] {
         assert_eq!(found, expected, "{name}");
     }
@@ -191,14 +228,23 @@ impl Optimizer for Overriding {
     }
 }
 
+fn zero_grad(optimizer: impl Optimizer) {
+    optimizer.zero_grad();
+}
+
+fn gradient(loss: impl Loss, x: &Tensor) -> Tensor {
+    loss.forward_with_grad(x, x).1
+}
+
 /// A pointer calls the overrides of its optimizer or loss.
 #[test]
 fn overrides_are_not_lost_behind_pointers() {
     let own = Arc::new(Overriding(ParamGroup::new(0.5, None, DType::F32), AtomicUsize::new(0)));
     let boxed: Box<dyn Optimizer> = Box::new(own.clone());
     boxed.zero_grad();
-    (&boxed).zero_grad();
+    zero_grad(&boxed);
     assert_eq!((boxed.lr(), own.1.load(Ordering::Relaxed)), (7.0, 2));
     let (x, boxed) = (Tensor::from([1.0f32, 2.0]), Box::new(Squares) as Box<dyn Loss>);
-    assert_eq!((&boxed).forward_with_grad(&x, &x).1.to_vec::<f32>(), [1.0, 2.0]);
+    assert_eq!(gradient(&boxed, &x).to_vec::<f32>(), [1.0, 2.0]);
+    assert_eq!(gradient(boxed, &x).to_vec::<f32>(), [1.0, 2.0]);
 }

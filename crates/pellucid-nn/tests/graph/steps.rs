@@ -7,7 +7,7 @@ use pellucid_nn::graph::*;
 use pellucid_nn::loss::{self, CrossEntropyLoss, Loss};
 use pellucid_nn::optim::{AdamW, AdamWOptions, Optimizer};
 use pellucid_nn::*;
-use pellucid_tensor::{DType, Device, Error, Result, Tensor, autocast, manual_seed, traced};
+use pellucid_tensor::{DType, Device, Error, Tensor, autocast, manual_seed, traced};
 
 fn compiled<'f>(
     model: &'f Sequential,

@@ -337,7 +337,7 @@ fn mixed_precision_with_a_scaled_loss() {
             (by_hand.scale(&value) * (1.0 / accumulate as f64)).backward();
             if (seed + 1) % accumulate == 0 {
                 let unscaled = by_hand.unscale(&hand);
-                clip_grad_norm(hand.parameters(), 1.0).unwrap();
+                clip_grad_norm(&hand.parameters(), 1.0).unwrap();
                 unscaled.step();
                 by_hand.update();
                 hand.zero_grad();

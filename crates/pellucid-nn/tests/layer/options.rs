@@ -1,10 +1,10 @@
 //! Options of layers: switches, the order of random draws, ranges, and settings that are read.
 
 use pellucid_nn::{
-    AvgPool2d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose2d, Embedding, EmbeddingBag, FractionalMaxPool2d, GroupNorm,
-    GruCell, InstanceNorm2d, LayerNorm, Linear, LpPool2d, Lstm, MaxPool2d, Module, Parameter, RecurrentOptions,
-    RmsNorm, Rnn, RnnCell, RnnNonlinearity, Rrelu, TransformerDecoder, TransformerEncoder, TransformerEncoderLayer,
-    TransformerOptions, loss::LinearCrossEntropyLoss,
+    AvgPool2d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose2d, Dropout, Embedding, EmbeddingBag, FractionalMaxPool2d,
+    GroupNorm, GruCell, InstanceNorm2d, Layer, LayerNorm, Linear, LocalResponseNorm, Lora, LpPool2d, Lstm, MaxPool2d,
+    Module, Parameter, RecurrentOptions, RmsNorm, Rnn, RnnCell, RnnNonlinearity, Rrelu, TransformerDecoder,
+    TransformerEncoder, TransformerEncoderLayer, TransformerOptions, loss::LinearCrossEntropyLoss,
 };
 use pellucid_tensor::{DType, Error, Generator, Tensor, ops};
 
@@ -146,6 +146,15 @@ fn settings_can_be_read() {
     assert_eq!((norm.eps, norm.momentum), (1e-3, Some(0.2)));
     let norm = GroupNorm::new(2, 4);
     assert_eq!((norm.groups(), norm.channels(), norm.eps), (2, 4, 1e-5));
+    let response = LocalResponseNorm::new(3).alpha(0.5).beta(0.25).k(2.0);
+    assert_eq!((response.size, response.alpha, response.beta, response.k), (3, 0.5, 0.25, 2.0));
+    let lora = Lora::new(Linear::new(3, 2), 4).alpha(2.0).dropout(0.25);
+    assert_eq!((lora.rank(), lora.scaling(), lora.dropout), (4, 0.5, 0.25));
+    // A field that a program writes is checked in the next call.
+    let mut dropout = Dropout::new(0.3);
+    assert_eq!(dropout.p, 0.3);
+    dropout.p = 1.5;
+    assert!(matches!(dropout.try_forward(&Tensor::ones([2], DType::F32)), Err(Error::InvalidArgument { .. })));
     assert_eq!(LayerNorm::new([2, 3]).shape().dims(), [2, 3]);
     assert_eq!(RmsNorm::new(3).eps(1e-6).eps, Some(1e-6));
     let embedding = Embedding::new(5, 3).padding_index(-1).scale_by_frequency(true);

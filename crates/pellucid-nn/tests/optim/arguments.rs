@@ -7,7 +7,7 @@ use pellucid_nn::optim::schedule::{
 };
 use pellucid_nn::optim::{
     Adafactor, AdafactorOptions, Adam, AdamOptions, Optimizer, Rule, RuleOptimizer, RuleState, Sgd, SgdOptions,
-    UpdateContext,
+    UpdateContext, is_bias_or_norm,
 };
 use pellucid_nn::{Dropout, Parameter, StateDict};
 use pellucid_tensor::{Result, Tensor};
@@ -198,6 +198,8 @@ fn a_rule_reads_the_states_that_it_has() {
     parameter.sum(..).backward();
     let found = message(optimizer.try_step());
     assert!(found.contains("the rule has 1 states, but its update reads 2"), "{found}");
+    let exempting = RuleOptimizer::try_exempting(vec![parameter], Misread, is_bias_or_norm);
+    assert!(message(exempting).contains("Rule::without_decay"));
     let none: Vec<(Vec<Parameter>, Misread)> = Vec::new();
     assert!(message(RuleOptimizer::try_with_groups(none)).contains("at least one group"));
 }

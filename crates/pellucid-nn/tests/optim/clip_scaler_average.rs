@@ -96,18 +96,18 @@ fn the_scaler_skips_non_finite_steps() {
             for (i, poison) in [None, Some(f64::INFINITY), None, None, Some(f64::NAN), None].into_iter().enumerate() {
                 scales.push(scaler.scale_tensor().item::<f64>());
                 let unscaled = scaler.scale(&Tensor::scalar(1.0, DType::F64));
-                for p in scaled.parameters() {
+                for p in scaled.parameters().iter() {
                     p.set_grad(Some((crate::gradient(&p.detach(), i as f64) * &unscaled).detach()));
                 }
                 if let Some(poison) = poison {
                     let g = scaled.parameters()[1].grad().unwrap();
                     g.set(0, Tensor::full(g.i(0).shape(), poison, DType::F64));
                     let before: Vec<_> = scaled.state().iter().map(|(_, t)| t.to_bytes()).collect();
-                    let values = flat(scaled.parameters());
+                    let values = flat(&scaled.parameters());
                     scaler.step(&*scaled);
                     let after: Vec<_> = scaled.state().iter().map(|(_, t)| t.to_bytes()).collect();
                     assert_eq!(
-                        (after, flat(scaled.parameters())),
+                        (after, flat(&scaled.parameters())),
                         (before, values),
                         "{kind}.{case}: a skipped step must change neither state nor parameters"
                     );
@@ -119,7 +119,7 @@ fn the_scaler_skips_non_finite_steps() {
                 scaler.update();
             }
             assert_eq!(scales, [8.0, 8.0, 4.0, 4.0, 8.0, 4.0], "{kind}.{case}: the scales differ");
-            close(&flat(scaled.parameters()), &flat(plain.parameters()), 1e-12, &format!("{kind}.{case}"));
+            close(&flat(&scaled.parameters()), &flat(&plain.parameters()), 1e-12, &format!("{kind}.{case}"));
         }
     }
 }
@@ -158,7 +158,7 @@ fn the_scaler_refuses_another_order() {
     let mut optimizer = Sgd::new(parameters, SgdOptions { lr: 1.0, ..Default::default() });
     let other = Sgd::new(with_gradients(&[&[2.0]], DType::F32), SgdOptions::default());
     let scaler = GradScaler::new(GradScalerOptions { init_scale: 4.0, ..Default::default() });
-    let before = flat(optimizer.parameters());
+    let before = flat(&optimizer.parameters());
     let loss = Tensor::scalar(1.0, DType::F32);
     for _ in 0..2 {
         refused(scaler.try_update(), "step(&optimizer)");
@@ -175,7 +175,7 @@ fn the_scaler_refuses_another_order() {
         unscaled.step();
         scaler.update();
     }
-    assert_eq!(flat(optimizer.parameters()), [before[0] - 1.0], "a failed step must change nothing");
+    assert_eq!(flat(&optimizer.parameters()), [before[0] - 1.0], "a failed step must change nothing");
 
     // The order is checked after a captured step of all calls, however often it is launched, even if the optimizer has
     // received parameters.
@@ -219,7 +219,7 @@ fn a_scaled_step_can_be_captured() {
             let loss = (p.tensor() * x.to_dtype(DType::F16)).to_dtype(DType::F32).square().sum(..);
             scaler.scale(&loss).backward();
             let unscaled = scaler.unscale(&optimizer);
-            clip_grad_norm(optimizer.parameters(), 0.5).unwrap();
+            clip_grad_norm(&optimizer.parameters(), 0.5).unwrap();
             unscaled.step();
             scaler.update();
             loss

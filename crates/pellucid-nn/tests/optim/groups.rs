@@ -7,7 +7,8 @@ use pellucid_nn::{Linear, Module, Parameter, Relu, sequential};
 use pellucid_tensor::{DType, Error, Tensor};
 
 fn bits(optimizer: &dyn Optimizer) -> Vec<Vec<u8>> {
-    let parameters = optimizer.parameters().iter().map(|p| p.to_bytes());
+    let parameters = optimizer.parameters();
+    let parameters = parameters.iter().map(|p| p.to_bytes());
     parameters.chain(optimizer.state().iter().map(|(_, t)| t.to_bytes())).collect()
 }
 
@@ -57,7 +58,7 @@ fn groups_have_their_own_rates_and_decays() {
             own.step();
         }
     }
-    assert_eq!(flat(both.parameters()), [flat(alone[0].parameters()), flat(alone[1].parameters())].concat());
+    assert_eq!(flat(&both.parameters()), [flat(&alone[0].parameters()), flat(&alone[1].parameters())].concat());
     both.groups()[1].set_lr(0.5);
     assert_eq!((both.lr(), both.groups()[1].lr()), (0.1, 0.5));
     both.set_lr(0.25);
@@ -201,7 +202,7 @@ fn gradients_accumulate() {
                 several.step();
                 one.step();
             }
-            close(&flat(several.parameters()), &flat(one.parameters()), 1e-9, &format!("{kind}.{case}"));
+            close(&flat(&several.parameters()), &flat(&one.parameters()), 1e-9, &format!("{kind}.{case}"));
         }
     }
     let sgd = Sgd::new(parameters(false, DType::F32), SgdOptions::default());

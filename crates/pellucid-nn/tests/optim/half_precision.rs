@@ -18,14 +18,14 @@ fn master_copies_equal_f32_parameters() {
                 let (half, full) = (make(own, case), make(full, case));
                 for t in 1..=5 {
                     set_gradients(&*half, f64::from(t));
-                    for (p, h) in full.parameters().iter().zip(half.parameters()) {
+                    for (p, h) in full.parameters().iter().zip(&*half.parameters()) {
                         p.set_grad(Some(h.grad().unwrap().to_dtype(DType::F32)));
                     }
                     half.step();
                     full.step();
                 }
                 let state = half.state_dict();
-                for (i, (h, f)) in half.parameters().iter().zip(full.parameters()).enumerate() {
+                for (i, (h, f)) in half.parameters().iter().zip(&*full.parameters()).enumerate() {
                     let master = &state[&format!("state.{i}.master")];
                     assert_eq!(
                         master.to_vec::<f32>(),
@@ -91,7 +91,7 @@ fn every_optimizer_keeps_written_weights() {
                 optimizer.parameters().iter().for_each(|p| p.copy_(&Tensor::full(p.shape(), 64.0, p.dtype())));
             };
             let distances = |what: &str| {
-                let moved = flat(optimizer.parameters()).iter().any(|value| (value - 64.0).abs() > 32.0);
+                let moved = flat(&optimizer.parameters()).iter().any(|value| (value - 64.0).abs() > 32.0);
                 assert!(!moved, "{kind}.{case}, {what}: the step does not start from the written weights");
             };
             set_gradients(&*optimizer, 1.0);
@@ -113,10 +113,10 @@ fn dtypes_mix_in_a_group_but_not_with_double() {
     let mixed = || [parameters(false, DType::F16), parameters(false, DType::F32)].concat();
     let optimizer = AdamW::new(mixed(), AdamWOptions::default());
     set_gradients(&optimizer, 1.0);
-    let before = flat(optimizer.parameters());
+    let before = flat(&optimizer.parameters());
     optimizer.set_lr(0.1);
     optimizer.step();
-    assert!(flat(optimizer.parameters()).iter().zip(before).all(|(a, b)| *a != b));
+    assert!(flat(&optimizer.parameters()).iter().zip(before).all(|(a, b)| *a != b));
     let double = [mixed(), parameters(false, DType::F64)].concat();
     assert!(matches!(AdamW::try_new(double, AdamWOptions::default()), Err(Error::DTypeMismatch { .. })));
 }

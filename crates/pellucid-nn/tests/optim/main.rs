@@ -34,7 +34,7 @@ fn gradient(p: &Tensor, t: f64) -> Tensor {
 /// Sets the gradients of all parameters in step `t`.
 fn set_gradients(optimizer: &dyn Optimizer, t: f64) {
     let _guard = no_grad();
-    for p in optimizer.parameters() {
+    for p in optimizer.parameters().iter() {
         p.set_grad(Some(gradient(&p.detach(), t)));
     }
 }

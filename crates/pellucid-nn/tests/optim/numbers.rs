@@ -156,8 +156,11 @@ fn every_optimizer_equals_itself_on_another_device() {
                         assert!(optimizer.parameters().iter().all(|p| p.device() == *device));
                     }
                     let state = optimizer.state();
-                    let parameters = optimizer.parameters().iter().map(|p| p.tensor().clone());
-                    let all = parameters.chain(state.into_iter().map(|(_, tensor)| tensor));
+                    let parameters = optimizer.parameters();
+                    let all = parameters
+                        .iter()
+                        .map(|p| p.tensor().clone())
+                        .chain(state.into_iter().map(|(_, tensor)| tensor));
                     all.map(|tensor| tensor.detach().to(Device::cpu()).copy()).collect()
                 };
                 let bits = |all: &[Tensor]| all.iter().map(|t| t.to_bytes()).collect::<Vec<_>>();
@@ -186,7 +189,7 @@ fn fifty_steps_match_pytorch() {
                 optimizer.step();
                 if let Some(expected) = fixture.get(&(name.as_str(), t)) {
                     let tolerance = if kind == "muon" { 1e-9 } else { 1e-11 };
-                    close(&flat(optimizer.parameters()), expected, tolerance, &format!("{name} after {t} steps"));
+                    close(&flat(&optimizer.parameters()), expected, tolerance, &format!("{name} after {t} steps"));
                     compared += 1;
                 }
             }
@@ -217,7 +220,7 @@ fn parameters_that_are_added_late_match_pytorch() {
                     }
                     optimizer.step();
                 }
-                close(&flat(optimizer.parameters()), expected, 1e-11, &format!("{kind}.{case}, {added_late}"));
+                close(&flat(&optimizer.parameters()), expected, 1e-11, &format!("{kind}.{case}, {added_late}"));
             }
         }
     }
@@ -239,7 +242,7 @@ fn rprop_starts_with_the_rate_of_its_first_step() {
         }
         late.set_lr(3.0);
     }
-    assert_eq!(flat(early.parameters()), flat(late.parameters()));
+    assert_eq!(flat(&early.parameters()), flat(&late.parameters()));
 }
 
 /// `f32` gives the same values within its precision, unless rounding changes a branch.
@@ -254,7 +257,7 @@ fn single_precision_matches() {
                 optimizer.step();
             }
             let name = format!("{kind}.{case}");
-            close(&flat(optimizer.parameters()), &fixture[&(name.as_str(), 10)], 2e-4, &name);
+            close(&flat(&optimizer.parameters()), &fixture[&(name.as_str(), 10)], 2e-4, &name);
         }
     }
 }
@@ -341,9 +344,9 @@ fn a_step_with_a_closure_is_a_step() {
         loss
     };
     for _ in 0..3 {
-        let loss = losses(plain.parameters());
+        let loss = losses(&plain.parameters());
         plain.step();
         assert_eq!(with.step_with(&mut || losses(&own)), loss.item::<f64>());
     }
-    assert_eq!(flat(plain.parameters()), flat(with.parameters()));
+    assert_eq!(flat(&plain.parameters()), flat(&with.parameters()));
 }

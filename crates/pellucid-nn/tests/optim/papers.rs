@@ -44,7 +44,7 @@ fn compare<R: Rule + Copy>(options: R, shapes: &[&[usize]], reference: impl Fn(&
             set_gradients(&optimizer, f64::from(t));
             optimizer.step();
         }
-        close(&flat(optimizer.parameters()), &expected.concat(), tolerance, &format!("{options:?} in {dtype}"));
+        close(&flat(&optimizer.parameters()), &expected.concat(), tolerance, &format!("{options:?} in {dtype}"));
     }
 }
 
@@ -284,12 +284,12 @@ fn muon_in_half_precision_is_near_its_paper() {
     assert_eq!(options.ns_dtype, Some(DType::BF16));
     let shape = [3, 5];
     let optimizer = Muon::new(vec![Parameter::new(start(&shape, DType::F64))], options);
-    let (mut expected, mut update) = (flat(optimizer.parameters()), muon(options, &shape));
+    let (mut expected, mut update) = (flat(&optimizer.parameters()), muon(options, &shape));
     for t in 1..=10 {
         let g: Vec<f64> = gradient(&optimizer.parameters()[0].detach(), f64::from(t)).to_vec();
         update(&mut expected, &g, t);
         set_gradients(&optimizer, f64::from(t));
         optimizer.step();
     }
-    close(&flat(optimizer.parameters()), &expected, 5e-3, "bf16");
+    close(&flat(&optimizer.parameters()), &expected, 5e-3, "bf16");
 }

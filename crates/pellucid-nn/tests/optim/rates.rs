@@ -5,8 +5,8 @@ use crate::parameters;
 use pellucid_nn::Parameter;
 use pellucid_nn::optim::schedule::{ExponentialLr, OneCycleLr, PerGroup, Schedule, Scheduler};
 use pellucid_nn::optim::{
-    Adam, AdamOptions, AdamW, AdamWOptions, GradScaler, GradScalerOptions, Hyperparameter, Lbfgs, LbfgsOptions,
-    Optimizer, ParameterList, Sgd, SgdOptions,
+    Adam, AdamOptions, AdamW, AdamWOptions, GradScaler, GradScalerOptions, Lbfgs, LbfgsOptions, Optimizer, ParamGroup,
+    ParameterList, Sgd, SgdOptions,
 };
 use pellucid_tensor::{DType, Error, Tensor, capture, lazy, ops};
 

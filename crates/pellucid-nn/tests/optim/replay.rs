@@ -25,7 +25,8 @@ fn run_steps(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bo
     let mut scheduler = Scheduler::new(schedule(&*optimizer), &*optimizer);
     let step = |x: &Tensor| {
         optimizer.zero_grad();
-        let own = optimizer.parameters().iter().map(|p| (p.to_dtype(DType::F32) * x).sin().sum(..));
+        let parameters = optimizer.parameters();
+        let own = parameters.iter().map(|p| (p.to_dtype(DType::F32) * x).sin().sum(..));
         let loss = own.reduce(|a, b| a + b).unwrap();
         loss.backward();
         optimizer.step();
@@ -46,7 +47,8 @@ fn run_steps(make: Make, case: usize, matrices: bool, dtype: DType, replayed: bo
             scheduler.step();
         }
     }
-    let parameters = optimizer.parameters().iter().map(|p| p.to_bytes());
+    let parameters = optimizer.parameters();
+    let parameters = parameters.iter().map(|p| p.to_bytes());
     let state = optimizer.state_dict().into_iter().chain(average.state_dict());
     parameters.chain(state.map(|(_, t)| t.to_bytes())).collect()
 }
@@ -161,6 +163,23 @@ fn launches_use_rebound_gradients_and_new_scales() {
     captured.launch(&[&x]).unwrap();
     captured.launch(&[&x]).unwrap();
     assert_eq!((p.to_vec::<f64>(), buffer.to_vec::<f64>()), (vec![2.5, 2.75], vec![1.0, 0.5]));
+}
+
+/// A scale is set through the trait, and a step that was recorded before uses it.
+#[test]
+fn a_recorded_step_uses_a_scale_that_is_set_later() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let model = Linear::new(2, 1);
+    let sgd: Box<dyn Optimizer> = Box::new(Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() }));
+    let mut trainer = GraphTrainer::new(&model, MseLoss::default(), sgd);
+    let (x, y) = (Tensor::ones([4, 2], DType::F32), Tensor::ones([4, 1], DType::F32));
+    let mut change = |scale: f64| {
+        trainer.optimizer().set_grad_scale(scale.into());
+        let before = model.weight.to_vec::<f32>();
+        trainer.step(&x, &y).unwrap();
+        model.weight.to_vec::<f32>() != before
+    };
+    assert_eq!([1.0, 0.0, 0.5].map(&mut change), [true, false, true]);
 }
 
 /// The number of evaluations in a step of L-BFGS depends on values, but the loss with its gradients can be a captured

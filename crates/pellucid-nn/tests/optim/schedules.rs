@@ -203,7 +203,7 @@ fn a_cycle_changes_the_first_beta() {
         optimizer.step();
         scheduler.step();
     }
-    close(&flat(optimizer.parameters()), &fixture()[&("onecycle_adamw", "parameters")], 1e-11, "onecycle");
+    close(&flat(&optimizer.parameters()), &fixture()[&("onecycle_adamw", "parameters")], 1e-11, "onecycle");
 }
 
 #[test]
@@ -213,6 +213,8 @@ fn optimizers_without_momentum_are_refused() {
     let cycle = || OneCycleLr::new(0.1, 20);
     assert!(matches!(Scheduler::try_new(cycle(), &plain), Err(Error::InvalidArgument { .. })));
     assert!(matches!(Scheduler::try_new(cycle(), &adagrad), Err(Error::InvalidArgument { .. })));
+    let later = SequentialLr::new(StepLr::new(5)).then(20, cycle());
+    assert!(matches!(Scheduler::try_new(later, &plain), Err(Error::InvalidArgument { .. })));
     assert!(Scheduler::try_new(OneCycleLr { cycle_momentum: false, ..cycle() }, &plain).is_ok());
     assert!(adagrad.groups()[0].try_set_momentum(0.5).is_err());
 }

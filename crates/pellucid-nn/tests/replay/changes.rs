@@ -127,7 +127,7 @@ fn the_clipping_factor() {
     let step = |inputs: &[Tensor]| {
         sgd.zero_grad();
         (p.tensor() * &inputs[0]).sum(..).backward();
-        let norm = clip_grad_norm(sgd.parameters(), 1.0).unwrap();
+        let norm = clip_grad_norm(&sgd.parameters(), 1.0).unwrap();
         let clipped = p.grad().unwrap();
         sgd.zero_grad();
         [norm, clipped]

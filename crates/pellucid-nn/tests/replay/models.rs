@@ -76,20 +76,20 @@ fn cnn(dtype: DType) -> TrainingCase {
     let schedule = CosineWithWarmupLr { warmup_steps: 20, total_steps: 200, eta_min: 0.0 };
     let scheduler = RefCell::new(Scheduler::new(schedule, &optimizer));
     let both = Rc::new((model, optimizer));
-    let (own, scheduled) = (both.clone(), both.clone());
+    let own = both.clone();
     let step = move |inputs: &[Tensor]| {
         let (model, optimizer) = &*own;
         optimizer.zero_grad();
         let loss = loss::cross_entropy(&model.forward(&inputs[0]), &inputs[1]);
         loss.backward();
-        clip_grad_norm(optimizer.parameters(), 0.3).unwrap();
+        clip_grad_norm(&optimizer.parameters(), 0.3).unwrap();
         optimizer.step();
         loss.detach()
     };
     TrainingCase {
         steps: vec![Box::new(step)],
         launch: |dtype, i| (0, vec![wave(&[4, 2, 6, 6], i, dtype), classes(&[4], i, 3)]),
-        before: Box::new(move |i| scheduler.borrow_mut().set_epoch(i, &scheduled.1)),
+        before: Box::new(move |i| scheduler.borrow_mut().set_epoch(i)),
         state: Box::new(move || together(&[("model", both.0.state_dict()), ("optimizer", both.1.state_dict())])),
     }
 }
@@ -144,7 +144,8 @@ fn transformer(dtype: DType) -> TrainingCase {
         },
         before: Box::new(|_| {}),
         state: Box::new(move || {
-            let gradients = both.1.parameters().iter().enumerate();
+            let parameters = both.1.parameters();
+            let gradients = parameters.iter().enumerate();
             let gradients = gradients
                 .map(|(k, p)| (k.to_string(), p.grad().expect("rebind_grads() must store a gradient")))
                 .collect();
@@ -182,7 +183,7 @@ fn mixed(_: DType) -> TrainingCase {
         };
         scaler.scale(&loss).backward();
         let unscaled = scaler.unscale(optimizer);
-        clip_grad_norm(optimizer.parameters(), 1.0).unwrap();
+        clip_grad_norm(&optimizer.parameters(), 1.0).unwrap();
         unscaled.step();
         scaler.update();
         average.update().unwrap();

@@ -310,7 +310,7 @@ where
     }
 
     fn output(&self) -> Result<Tensor> {
-        self.captured.model().run(&self.batch()?.0)
+        self.captured.model().compute(&self.batch()?.0)
     }
 
     fn loss(&self, output: &Tensor) -> Result<Tensor> {

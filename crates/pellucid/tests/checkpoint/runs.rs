@@ -68,13 +68,14 @@ impl TrainingRun for MlpRun {
         let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
         let schedule = Scheduler::new(OneCycleLr::new(0.05, 20), &optimizer);
         let options = ReduceLrOnPlateauOptions { patience: 1, factor: 0.9, ..Default::default() };
+        let plateau = ReduceLrOnPlateau::new(options, &optimizer);
         let averaged = AveragedModel::new(&model, Average::Exponential(0.9));
         let (x, y) = data(&[14, 6]);
         MlpRun {
             model,
             optimizer,
             schedule,
-            plateau: ReduceLrOnPlateau::new(options, &optimizer),
+            plateau,
             averaged,
             noise: Generator::new(77),
             batches: Batches::new(&[&x, &y], 4).shuffled(3),
@@ -128,7 +129,7 @@ impl TrainingRun for MlpRun {
 /// A CNN with batch normalization, SGD with momentum, and loss scaling under autocast.
 pub(crate) struct CnnRun {
     model: Sequential,
-    optimizer: Sgd,
+    pub(crate) optimizer: Sgd,
     pub(crate) scaler: GradScaler,
     schedule: Scheduler<ExponentialLr>,
     batches: Batches,
@@ -231,7 +232,7 @@ impl TrainingRun for CapturedRun {
         while self.steps < end {
             for [x, y] in self.batches.epoch() {
                 self.trainer.step(&x, &y).unwrap();
-                self.schedule.step(self.trainer.optimizer());
+                self.schedule.step();
                 self.steps += 1;
                 after(self);
                 if self.steps == end {
