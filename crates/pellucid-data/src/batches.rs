@@ -96,8 +96,8 @@ impl<const K: usize> Batches<K> {
         self
     }
 
-    /// Sets whether the last batch is dropped if it is not full; default false. All batches then have the same shape, so
-    /// a captured step needs one recording.
+    /// Sets whether the last batch is dropped if it is not full; default false. Then all batches have the same shape,
+    /// and a captured step needs one recording.
     #[must_use]
     pub fn drop_last(self, drop_last: bool) -> Self {
         Batches { drop_last, ..self }

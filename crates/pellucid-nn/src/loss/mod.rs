@@ -183,7 +183,7 @@ pointers!(&L, &mut L, Box<L>, Arc<L>);
 
 /// A loss that a function computes; see [`from_fn`].
 #[derive(Clone)]
-pub struct LossFn<F>(F);
+pub struct FnLoss<F>(F);
 
 /// Returns a loss that calls `f` with the logits and the targets.
 ///
@@ -193,11 +193,11 @@ pub struct LossFn<F>(F);
 /// let distance = from_fn(|logits, y| ops::mean(&ops::abs(&ops::sub(logits, y)?)?, ..));
 /// assert_eq!(distance.forward(&Tensor::from([1.0f32, 4.0]), &Tensor::from([2.0f32, 2.0])).item::<f32>(), 1.5);
 /// ```
-pub fn from_fn<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync>(f: F) -> LossFn<F> {
-    LossFn(f)
+pub fn from_fn<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync>(f: F) -> FnLoss<F> {
+    FnLoss(f)
 }
 
-impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for LossFn<F> {
+impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for FnLoss<F> {
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
         (self.0)(logits, y)
     }

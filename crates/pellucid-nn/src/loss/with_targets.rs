@@ -7,9 +7,9 @@ use pellucid_tensor::{DType, Result, Shape, Tensor};
 /// A loss with given shape and dtype of its targets; see [`Loss::with_targets`].
 ///
 /// ```
-/// use pellucid::nn::loss::Loss;
-/// use pellucid::{DType, Result, Shape, Tensor};
-/// let margin = |y: &Tensor, t: &Tensor| -> Result<Tensor> { Ok((t - y).relu().mean(..)) };
+/// use pellucid::nn::loss::{Loss, from_fn};
+/// use pellucid::{DType, Shape};
+/// let margin = from_fn(|y, t| Ok((t - y).relu().mean(..)));
 /// let loss = margin.with_targets([8, 1], DType::F32);
 /// let targets = loss.expected_targets(&Shape::from([8, 1]), DType::F32)?;
 /// assert_eq!(targets, Some(([8, 1].into(), DType::F32)));

@@ -126,7 +126,8 @@ impl OptimizerCore {
         self.rules.push(rule);
         let added = self.add_named(parameters);
         if added.is_err() {
-            (self.groups.pop(), self.rules.pop());
+            self.groups.pop();
+            self.rules.pop();
         }
         added
     }

@@ -192,8 +192,8 @@ fn a_loss_may_be_a_pointer() {
         ("&Box<dyn>", with(&|model, sgd, loss| losses(model, &(Box::new(loss) as Box<dyn Loss>), sgd, &x))),
         ("Arc", with(&|model, sgd, loss| losses(model, Arc::new(loss), sgd, &x))),
         ("Arc<dyn>", with(&|model, sgd, loss| losses(model, Arc::new(loss) as Arc<dyn Loss>, sgd, &x))),
-        ("with_targets", with(&|model, sgd, loss| losses(model, &loss.with_targets([4, 1], DType::F32), sgd, &x))),
-        ("from_fn", with(&|model, sgd, loss| losses(model, &from_fn(|x, y| loss.try_forward(x, y)), sgd, &x))),
+        ("with_targets", with(&|model, sgd, loss| losses(model, loss.with_targets([4, 1], DType::F32), sgd, &x))),
+        ("from_fn", with(&|model, sgd, loss| losses(model, from_fn(|x, y| loss.try_forward(x, y)), sgd, &x))),
     ] {
         assert_eq!(found, expected, "{name}");
     }
@@ -228,14 +228,23 @@ impl Optimizer for Overriding {
     }
 }
 
+fn zero_grad(optimizer: impl Optimizer) {
+    optimizer.zero_grad();
+}
+
+fn gradient(loss: impl Loss, x: &Tensor) -> Tensor {
+    loss.forward_with_grad(x, x).1
+}
+
 /// A pointer calls the overrides of its optimizer or loss.
 #[test]
 fn overrides_are_not_lost_behind_pointers() {
     let own = Arc::new(Overriding(ParamGroup::new(0.5, None, DType::F32), AtomicUsize::new(0)));
     let boxed: Box<dyn Optimizer> = Box::new(own.clone());
     boxed.zero_grad();
-    (&boxed).zero_grad();
+    zero_grad(&boxed);
     assert_eq!((boxed.lr(), own.1.load(Ordering::Relaxed)), (7.0, 2));
     let (x, boxed) = (Tensor::from([1.0f32, 2.0]), Box::new(Squares) as Box<dyn Loss>);
-    assert_eq!((&boxed).forward_with_grad(&x, &x).1.to_vec::<f32>(), [1.0, 2.0]);
+    assert_eq!(gradient(&boxed, &x).to_vec::<f32>(), [1.0, 2.0]);
+    assert_eq!(gradient(boxed, &x).to_vec::<f32>(), [1.0, 2.0]);
 }

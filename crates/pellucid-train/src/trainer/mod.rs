@@ -54,11 +54,9 @@ use loader::EntireEpoch;
 use pellucid_derive::panicking_form;
 use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
-use pellucid_nn::optim::schedule::{ReduceLrOnPlateauOptions, Schedule};
 use pellucid_nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer};
 use pellucid_nn::{Layer, Parameter, Stateful};
 use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, ops, unwrap};
-use schedules::{RunSchedule, ScheduleUnit};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -176,9 +174,7 @@ where
     /// [`Error::InvalidArgument`] if `steps` is 0.
     #[panicking_form]
     pub fn try_accumulate(self, steps: usize) -> Result<Self> {
-        if steps == 0 {
-            return Err(Error::invalid("accumulate", "`steps` must be at least 1, got 0"));
-        }
+        OptionRange::COUNT.check("accumulate", "steps", steps as f64, 8.0)?;
         Ok(self.with_settings(|settings| settings.accumulate = steps))
     }
 
@@ -395,80 +391,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// [`Error::InvalidArgument`] if `steps` is 0.
     #[panicking_form]
     pub fn try_log_every(mut self, steps: usize) -> Result<Self> {
-        if steps == 0 {
-            return Err(Error::invalid("log_every", "`steps` must be at least 1, got 0"));
-        }
+        OptionRange::COUNT.check("log_every", "steps", steps as f64, 100.0)?;
         self.run.log_every = steps;
         Ok(self)
-    }
-
-    /// Sets the learning rate of each epoch by a schedule.
-    pub fn schedule_epochs(self, schedule: impl Schedule + 'f) -> Self {
-        self.with_schedule(RunSchedule::new(None, ScheduleUnit::Epoch, schedule))
-    }
-
-    /// Sets the learning rate of each step by a schedule, whose epochs are the steps. A step is a batch: with
-    /// [`accumulate(k)`](Trainer::accumulate), an update consists of k steps.
-    pub fn schedule_steps(self, schedule: impl Schedule + 'f) -> Self {
-        self.with_schedule(RunSchedule::new(None, ScheduleUnit::Step, schedule))
-    }
-
-    /// Sets the learning rate of each epoch of one of several [optimizers](TrainingTask::optimizers).
-    pub fn schedule_epochs_of(self, optimizer: &str, schedule: impl Schedule + 'f) -> Self {
-        self.with_schedule(RunSchedule::new(Some(optimizer), ScheduleUnit::Epoch, schedule))
-    }
-
-    /// Sets the learning rate of each step of one of several [optimizers](TrainingTask::optimizers).
-    pub fn schedule_steps_of(self, optimizer: &str, schedule: impl Schedule + 'f) -> Self {
-        self.with_schedule(RunSchedule::new(Some(optimizer), ScheduleUnit::Step, schedule))
-    }
-
-    /// Multiplies the learning rate by a factor after epochs in which the [monitored](Trainer::monitor) value has not
-    /// improved ([`ReduceLrOnPlateau`]). The direction of the monitored value replaces the option `mode`. The state of
-    /// the run contains the state of the schedule.
-    ///
-    /// [`ReduceLrOnPlateau`]: pellucid_nn::optim::schedule::ReduceLrOnPlateau
-    ///
-    /// ```
-    /// use pellucid::nn::optim::schedule::ReduceLrOnPlateauOptions;
-    /// use pellucid::prelude::*;
-    ///
-    /// let (x, y) = (Tensor::randn([32, 3], DType::F32), Tensor::randn([32, 1], DType::F32));
-    /// let model = Linear::new(3, 1);
-    /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.5, ..Default::default() });
-    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(40).quiet(true);
-    /// trainer = trainer.reduce_lr_on_plateau(ReduceLrOnPlateauOptions { patience: 2, ..Default::default() });
-    /// let history = trainer.fit(&mut Batches::new(&[&x, &y], 8), None)?;
-    /// assert!(history.last("lr").unwrap() < 0.5);
-    /// # Ok::<(), Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for invalid options.
-    #[panicking_form]
-    pub fn try_reduce_lr_on_plateau(self, options: ReduceLrOnPlateauOptions) -> Result<Self> {
-        self.with_plateau(None, options)
-    }
-
-    /// Reduces the learning rate of one of several [optimizers](TrainingTask::optimizers), as
-    /// [`reduce_lr_on_plateau`](Trainer::reduce_lr_on_plateau) does.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for invalid options.
-    #[panicking_form]
-    pub fn try_reduce_lr_on_plateau_of(self, optimizer: &str, options: ReduceLrOnPlateauOptions) -> Result<Self> {
-        self.with_plateau(Some(optimizer), options)
-    }
-
-    fn with_plateau(self, optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> Result<Self> {
-        // Only checks the options. The schedule is created when the direction of the value is known.
-        options.check()?;
-        Ok(self.with_schedule(RunSchedule::from_plateau(optimizer, options)))
-    }
-
-    fn with_schedule(mut self, schedule: RunSchedule<'f>) -> Self {
-        self.run.schedules.push(schedule);
-        self
     }
 
     /// Sets the value that determines the best epoch, and its direction. By default, `validation_loss` is minimized, or
@@ -498,9 +423,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// [`Error::InvalidArgument`] if `steps` is 0.
     #[panicking_form]
     pub fn try_checkpoint_every(mut self, steps: usize) -> Result<Self> {
-        if steps == 0 {
-            return Err(Error::invalid("checkpoint_every", "`steps` must be at least 1, got 0"));
-        }
+        OptionRange::COUNT.check("checkpoint_every", "steps", steps as f64, 1000.0)?;
         self.run.files.every = Some(steps);
         Ok(self)
     }

@@ -22,7 +22,8 @@ impl SequentialLr {
     ///
     /// ```
     /// use pellucid::nn::optim::schedule::{CosineAnnealingLr, Schedule, SequentialLr, StepLr, WarmupLr};
-    /// let schedule = SequentialLr::new(WarmupLr::new(5)).then(5, CosineAnnealingLr::new(20)).then(25, StepLr::new(10));
+    /// let schedule = SequentialLr::new(WarmupLr::new(5)).then(5, CosineAnnealingLr::new(20));
+    /// let schedule = schedule.then(25, StepLr::new(10));
     /// assert!(schedule.check().is_ok() && schedule.then(25, StepLr::new(10)).check().is_err());
     /// ```
     #[must_use]
