@@ -437,7 +437,10 @@ mod tests {
         copy.copy_from(a.transpose());
         assert!((0..21).all(|i| (0..19).all(|j| copy.at(i, j) == a.at(j, i))));
         copy.swap_rows(2, 20);
-        assert_eq!(copy.as_mut().reverse_rows().row_mut(0), &numbers(19, 21).into_iter().skip(2).step_by(21).collect::<Vec<_>>());
+        assert_eq!(
+            copy.as_mut().reverse_rows().row_mut(0),
+            &numbers(19, 21).into_iter().skip(2).step_by(21).collect::<Vec<_>>()
+        );
         let mut columns = copy.transpose();
         columns.swap_rows(0, 1);
         assert_eq!((columns.at(0, 0), columns.at(1, 0)), (a.at(1, 0), a.at(0, 0)));

@@ -86,6 +86,16 @@ pub enum Error {
         /// A remedy.
         help: &'static str,
     },
+    /// The iteration for eigenvalues or singular values has reached its limit of steps.
+    #[error(
+        "{op}: the iteration for matrix {batch} of the batch has not converged; scale its rows and columns to similar sizes, or use to_dtype() to compute in f64"
+    )]
+    NotConverged {
+        /// The operation.
+        op: &'static str,
+        /// The first such matrix, counted in row-major order over the batch axes; 0 if there are no batch axes.
+        batch: usize,
+    },
     /// The operation needs a Cargo feature that is not enabled.
     #[error("{op}: not compiled into this build; enable the Cargo feature `{feature}`")]
     MissingFeature {
@@ -493,6 +503,7 @@ impl Error {
             | Error::IndexOutOfBounds { op, .. }
             | Error::InvalidArgument { op, .. }
             | Error::Singular { op, .. }
+            | Error::NotConverged { op, .. }
             | Error::MissingFeature { op, .. }
             | Error::NoGradient { op }
             | Error::InPlaceOnTracked { op, .. }

@@ -1,10 +1,10 @@
 //! The reduction of a matrix to bidiagonal form by reflections.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use crate::matrix::Matrix;
-use crate::reflectors::{Reflections, reflector};
-use crate::scalar::{dot, largest, scale_to_one, subtract_scaled, sum_lanes};
-use pellucid_gemm::{MatRef, TILE};
+use crate::reflectors::{HouseholderReflections, reflector};
+use crate::scalar::{dot, largest, scale_to_one, subtract_scaled, update_row};
+use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
 /// `scale`·A = U·B·Vᵀ with upper bidiagonal B, for A with at least as many rows as columns.
@@ -14,13 +14,13 @@ pub(crate) struct Bidiagonal<T> {
     /// The elements above the diagonal, followed by a zero.
     pub(crate) off_diagonal: Vec<T>,
     /// The reflections whose product is U.
-    pub(crate) left: Reflections<T>,
+    pub(crate) left: HouseholderReflections<T>,
     /// The reflections whose product is V.
-    pub(crate) right: Reflections<T>,
+    pub(crate) right: HouseholderReflections<T>,
 }
 
 /// Reduces a matrix, multiplied by a power of two, to bidiagonal form.
-pub(crate) fn bidiagonalize<T: Scalar>(a: MatRef<'_, T>) -> Bidiagonal<T> {
+pub(crate) fn bidiagonalize<T: MatrixElement>(a: MatRef<'_, T>) -> Bidiagonal<T> {
     let (m, n) = (a.rows(), a.columns());
     // The rows are padded with zeros to complete vectors.
     let mut work = Matrix::zeros(m, n.next_multiple_of(TILE));
@@ -28,7 +28,7 @@ pub(crate) fn bidiagonalize<T: Scalar>(a: MatRef<'_, T>) -> Bidiagonal<T> {
     // The largest element is scaled to [1, 2), so that no square overflows or underflows; a power of two is exact.
     let scale = scale_to_one(largest(work.data()));
     work.update(|x| x * scale);
-    let reflections = |count: usize, len: usize, offset: usize| Reflections {
+    let reflections = |count: usize, len: usize, offset: usize| HouseholderReflections {
         vectors: Matrix::zeros(count, len),
         taus: vec![T::zero(); count],
         offset,
@@ -51,12 +51,12 @@ struct Bidiagonalize<'a, T> {
     to: &'a mut Bidiagonal<T>,
 }
 
-impl<T: Scalar> AutoVectorized for Bidiagonalize<'_, T> {
+impl<T: MatrixElement> AutoVectorized for Bidiagonalize<'_, T> {
     type Output = ();
 
-    /// Step k maps column k by a reflection I − τ·u·uᵀ from the left, and then row k by I − τ·v·vᵀ from the right, which
-    /// changes the remaining matrix to A − u·zᵀ − y·vᵀ. The next step computes this update together with its own product
-    /// uᵀ·A, so that it writes the matrix once.
+    /// Step k maps column k by a reflection I − τ·u·uᵀ from the left, and then row k by I − τ·v·vᵀ from the right. This
+    /// changes the remaining matrix to A − u·zᵀ − y·vᵀ. The next step computes this update together with its own
+    /// product uᵀ·A, so that it writes the matrix once.
     #[inline(always)]
     fn run(self) {
         let Bidiagonalize { mut work, n, to } = self;
@@ -92,37 +92,12 @@ impl<T: Scalar> AutoVectorized for Bidiagonalize<'_, T> {
             to.right.taus[k] = tau;
             to.right.vectors.row_mut(k).copy_from_slice(&v[..n]);
             let along = dot(&next_z[start..], &v[start..]);
-            for i in k + 1..m {
-                y[i] = tau * (dot_chunks(&work.row(i)[start..], &v[start..]) - next_u[i] * along);
-            }
+            let rest = work.view().block(k + 1..m, start..width);
+            let direction = MatRef::from_slice(&v[start..], width - start, 1);
+            MatMut::from_slice(&mut y[k + 1..], m - k - 1, 1).assign_product(rest, direction);
+            (k + 1..m).for_each(|i| y[i] = tau * (y[i] - next_u[i] * along));
             std::mem::swap(&mut u, &mut next_u);
             std::mem::swap(&mut z, &mut next_z);
         }
     }
-}
-
-/// Subtracts uᵢ·z + yᵢ·v from row i, and adds the row times xᵢ to `sum`. The factors are uᵢ, yᵢ and xᵢ.
-#[inline(always)]
-fn update_row<T: Scalar>(row: &mut [T], [ui, yi, xi]: [T; 3], [z, v]: [&[T]; 2], sum: &mut [T]) {
-    let (row, sum) = (row.as_chunks_mut::<TILE>().0, sum.as_chunks_mut::<TILE>().0);
-    let (z, v) = (z.as_chunks::<TILE>().0, v.as_chunks::<TILE>().0);
-    for (((row, sum), z), v) in row.iter_mut().zip(sum).zip(z).zip(v) {
-        for lane in 0..TILE {
-            let element = row[lane] - (ui * z[lane] + yi * v[lane]);
-            row[lane] = element;
-            sum[lane] = sum[lane] + element * xi;
-        }
-    }
-}
-
-/// Returns the product of two vectors whose length is a multiple of 16.
-#[inline(always)]
-fn dot_chunks<T: Scalar>(x: &[T], y: &[T]) -> T {
-    let mut sums = [T::zero(); TILE];
-    for (x, y) in x.as_chunks::<TILE>().0.iter().zip(y.as_chunks::<TILE>().0) {
-        for lane in 0..TILE {
-            sums[lane] = sums[lane] + x[lane] * y[lane];
-        }
-    }
-    sum_lanes(sums)
 }

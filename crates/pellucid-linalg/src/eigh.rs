@@ -1,78 +1,81 @@
 //! The eigendecomposition A = V·diag(w)·Vᵀ of a symmetric matrix.
 
-use crate::Scalar;
-use crate::cholesky::{is_finite_below, zero_above};
+use crate::cholesky::is_finite_below;
 use crate::matrix::Matrix;
-use crate::reflectors::{Reflections, reflector};
+use crate::reflectors::{HouseholderReflections, reflector};
 use crate::rotations::RotatedVectors;
-use crate::scalar::{dot, largest, plane_rotation, scale_to_one, sum_lanes};
+use crate::scalar::{dot, largest, plane_rotation, scale_to_one, update_row};
+use crate::{MatrixElement, NotConverged};
 use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
+use std::cmp::Ordering;
 
 /// The largest number of QR sweeps, for each row.
 const MAX_SWEEPS: usize = 30;
 
 /// Writes the eigenvalues of a symmetric matrix, ascending, and the eigenvectors as columns of `vectors`, if any.
 ///
-/// Only the lower triangle is read. If an element of it is NaN or infinite, or if the iteration does not converge, all
-/// results are NaN.
+/// Only the lower triangle is read. If an element of it is NaN or infinite, all results are NaN.
 ///
 /// The matrix is reduced to tridiagonal form by reflections, and diagonalized by the implicit QR algorithm (Golub &
 /// Van Loan, Matrix Computations, 8.3).
 ///
+/// # Errors
+/// [`NotConverged`] after 30·n sweeps; all results are NaN. A typical matrix needs fewer than 2·n.
+///
 /// # Panics
 /// Panics unless `values` has n elements and `vectors` n rows and columns.
-pub fn eigh<T: Scalar>(a: MatRef<'_, T>, values: &mut [T], mut vectors: Option<MatMut<'_, T>>) {
+pub fn eigh<T: MatrixElement>(
+    a: MatRef<'_, T>,
+    values: &mut [T],
+    mut vectors: Option<MatMut<'_, T>>,
+) -> Result<(), NotConverged> {
     let n = a.rows();
     assert_eq!(values.len(), n, "an n × n matrix has n eigenvalues");
-    let has_vectors = vectors.is_some();
-    let result = if is_finite_below(a) { decompose(a, values, has_vectors) } else { None };
-    let Some(basis) = result else {
-        values.fill(T::NAN);
-        return vectors.iter_mut().for_each(|v| v.fill(T::NAN));
-    };
-    let mut order: Vec<(usize, T)> = (0..n).map(|k| (k, T::one())).collect();
-    order.sort_by(|a, b| values[a.0].partial_cmp(&values[b.0]).unwrap_or(std::cmp::Ordering::Equal));
-    let sorted: Vec<T> = order.iter().map(|&(k, _)| values[k]).collect();
-    values.copy_from_slice(&sorted);
-    if let Some(vectors) = vectors {
-        basis.store(&order, vectors);
+    // The results of a matrix that is not finite, or not decomposed.
+    values.fill(T::NAN);
+    vectors.iter_mut().for_each(|v| v.fill(T::NAN));
+    if !is_finite_below(a) {
+        return Ok(());
     }
-}
-
-/// Writes the eigenvalues, and returns the eigenvectors, or `None` if the iteration does not converge.
-fn decompose<T: Scalar>(a: MatRef<'_, T>, values: &mut [T], has_vectors: bool) -> Option<RotatedVectors<T>> {
-    let n = a.rows();
     // The rows are padded with zeros to complete vectors.
     let mut work = Matrix::zeros(n, n.next_multiple_of(TILE));
-    let mut square = work.view_mut().block(0..n, 0..n);
-    square.copy_from(a);
-    zero_above(&mut square);
+    for i in 0..n {
+        (0..=i).for_each(|j| work.row_mut(i)[j] = a.at(i, j));
+        (i + 1..n).for_each(|j| work.row_mut(i)[j] = a.at(j, i));
+    }
     // The largest element is scaled to [1, 2), so that no square overflows or underflows; a power of two is exact.
     let scale = scale_to_one(largest(work.data()));
     work.update(|x| x * scale);
-    let mut off_diagonal = vec![T::zero(); n];
+    let (mut diagonal, mut off_diagonal) = (vec![T::zero(); n], vec![T::zero(); n]);
+    let count = n.max(1) - 1;
     let mut reflections =
-        Reflections { vectors: Matrix::zeros(n.max(1) - 1, n), taus: vec![T::zero(); n.max(1) - 1], offset: 1 };
-    run_vectorized(Tridiagonalize { work, diagonal: values, off_diagonal: &mut off_diagonal, to: &mut reflections });
-    let basis = has_vectors.then(|| reflections.basis(n));
-    let mut vectors = RotatedVectors::new(basis.as_ref(), n);
-    diagonalize(values, &mut off_diagonal, &mut vectors)?;
-    values.iter_mut().for_each(|w| *w = *w / scale);
-    Some(vectors)
+        HouseholderReflections { vectors: Matrix::zeros(count, n), taus: vec![T::zero(); count], offset: 1 };
+    let (d, e) = (&mut diagonal[..], &mut off_diagonal[..]);
+    run_vectorized(Tridiagonalize { work, diagonal: &mut *d, off_diagonal: &mut *e, to: &mut reflections });
+    let basis = vectors.is_some().then(|| reflections.basis(n));
+    let mut rotated = RotatedVectors::new(basis.as_ref(), n);
+    diagonalize(d, e, &mut rotated, MAX_SWEEPS * n)?;
+    let mut order: Vec<(usize, T)> = (0..n).map(|k| (k, T::one())).collect();
+    order.sort_by(|a, b| d[a.0].partial_cmp(&d[b.0]).unwrap_or(Ordering::Equal));
+    order.iter().zip(values).for_each(|(&(k, _), value)| *value = d[k] / scale);
+    if let Some(vectors) = vectors {
+        rotated.store(&order, vectors);
+    }
+    Ok(())
 }
 
 /// The reduction of a symmetric matrix to tridiagonal form by reflections.
 struct Tridiagonalize<'a, T> {
-    /// The lower triangle, in rows that are padded with zeros to a multiple of 16 elements.
+    /// The matrix, in rows that are padded with zeros to a multiple of 16 elements.
     work: Matrix<T>,
     diagonal: &'a mut [T],
     /// Receives the elements below the diagonal. The last element is not used.
     off_diagonal: &'a mut [T],
-    to: &'a mut Reflections<T>,
+    to: &'a mut HouseholderReflections<T>,
 }
 
-impl<T: Scalar> AutoVectorized for Tridiagonalize<'_, T> {
+impl<T: MatrixElement> AutoVectorized for Tridiagonalize<'_, T> {
     type Output = ();
 
     /// Step k maps column k to a multiple of a unit vector by the reflection I − τ·u·uᵀ, which changes the remaining
@@ -101,10 +104,8 @@ impl<T: Scalar> AutoVectorized for Tridiagonalize<'_, T> {
             let start = (k + 1) / TILE * TILE;
             product.fill(T::zero());
             for i in k + 1..n {
-                let row = &mut work.row_mut(i)[start..];
                 let factors = [u[i], w[i], next_u[i]];
-                let sum = update_row(row, i - start, factors, [&u[start..], &w[start..], &next_u[start..]], &mut product[start..]);
-                product[i] = product[i] + sum;
+                update_row(&mut work.row_mut(i)[start..], factors, [&w[start..], &u[start..]], &mut product[start..]);
             }
             // A·u becomes w = τ·A·u − ½·τ²·(uᵀ·A·u)·u.
             product[..=k].fill(T::zero());
@@ -116,58 +117,27 @@ impl<T: Scalar> AutoVectorized for Tridiagonalize<'_, T> {
     }
 }
 
-/// Subtracts uᵢ·w + wᵢ·u from the elements up to the diagonal of row i of the lower triangle, adds the elements below
-/// the diagonal times xᵢ to `product`, and returns the product of the row and x. The factors are uᵢ, wᵢ and xᵢ.
-#[inline(always)]
-fn update_row<T: Scalar>(
-    row: &mut [T],
-    diagonal: usize,
-    [ui, wi, xi]: [T; 3],
-    [u, w, x]: [&[T]; 3],
-    product: &mut [T],
-) -> T {
-    let mut sums = [T::zero(); TILE];
-    let (row, product) = (row.as_chunks_mut::<TILE>().0, product.as_chunks_mut::<TILE>().0);
-    let [u, w, x] = [u, w, x].map(|vector| vector.as_chunks::<TILE>().0);
-    let last = diagonal / TILE;
-    for chunk in 0..last {
-        for lane in 0..TILE {
-            let element = row[chunk][lane] - (ui * w[chunk][lane] + wi * u[chunk][lane]);
-            row[chunk][lane] = element;
-            sums[lane] = sums[lane] + element * x[chunk][lane];
-            product[chunk][lane] = product[chunk][lane] + element * xi;
-        }
-    }
-    // Elements above the diagonal stay zero. The diagonal element is added once.
-    for lane in 0..TILE {
-        let at = last * TILE + lane;
-        let element = row[last][lane] - (ui * w[last][lane] + wi * u[last][lane]);
-        let element = if at <= diagonal { element } else { T::zero() };
-        row[last][lane] = element;
-        sums[lane] = sums[lane] + element * x[last][lane];
-        let below = if at < diagonal { element } else { T::zero() };
-        product[last][lane] = product[last][lane] + below * xi;
-    }
-    sum_lanes(sums)
-}
-
-/// Diagonalizes a symmetric tridiagonal matrix by QR sweeps with Wilkinson's shift, and rotates the vectors. Returns
-/// `None` if the sweeps do not converge.
-fn diagonalize<T: Scalar>(d: &mut [T], e: &mut [T], vectors: &mut RotatedVectors<T>) -> Option<()> {
-    let half_epsilon = T::EPSILON * T::from_f64(0.5);
-    let mut sweeps = MAX_SWEEPS * d.len();
+/// Diagonalizes a symmetric tridiagonal matrix by at most `sweeps` QR sweeps with Wilkinson's shift, and rotates the
+/// vectors.
+fn diagonalize<T: MatrixElement>(
+    d: &mut [T],
+    e: &mut [T],
+    vectors: &mut RotatedVectors<T>,
+    mut sweeps: usize,
+) -> Result<(), NotConverged> {
+    // The largest element of the matrix is about 1, so the square root of the smallest number is negligible. Squares of
+    // smaller elements underflow.
+    let (half_epsilon, least) = (T::EPSILON * T::from_f64(0.5), T::MIN_POSITIVE.sqrt());
     let mut high = d.len().max(1) - 1;
     while high > 0 {
-        let is_small = |k: usize, e: &[T], d: &[T]| {
-            e[k].abs() <= half_epsilon * (d[k].abs() + d[k + 1].abs()) + T::MIN_POSITIVE
-        };
+        let is_small = |k: usize, e: &[T], d: &[T]| e[k].abs() <= half_epsilon * (d[k].abs() + d[k + 1].abs()) + least;
         if is_small(high - 1, e, d) {
             e[high - 1] = T::zero();
             high -= 1;
             continue;
         }
         let low = (0..high - 1).rev().find(|&k| is_small(k, e, d)).map_or(0, |k| k + 1);
-        sweeps = sweeps.checked_sub(1)?;
+        sweeps = sweeps.checked_sub(1).ok_or(NotConverged)?;
         // The eigenvalue of the last 2×2 block that is closer to its last element.
         let half_gap = (d[high - 1] - d[high]) * T::from_f64(0.5);
         let (_, _, root) = plane_rotation(half_gap, e[high - 1]);
@@ -190,7 +160,7 @@ fn diagonalize<T: Scalar>(d: &mut [T], e: &mut [T], vectors: &mut RotatedVectors
             vectors.rotate(k, c, s);
         }
     }
-    Some(())
+    Ok(())
 }
 
 #[cfg(test)]
@@ -199,21 +169,21 @@ mod tests {
     use crate::testing::{SIZES, close, for_both_dtypes, numbers, product, transpose};
 
     /// Checks VᵀV = I and V·diag(w)·Vᵀ = A, in units of `factor`·ε·n.
-    fn check_factors<T: Scalar>(a: &Matrix<T>, factor: f64) {
+    fn check_factors<T: MatrixElement>(a: &Matrix<T>, factor: f64) {
         let n = a.rows();
         let lower = Matrix::from_fn(n, n, |i, j| if i < j { T::NAN } else { a.row(i)[j] });
         let (mut w, mut v) = (vec![T::zero(); n], Matrix::zeros(n, n));
-        eigh(lower.view(), &mut w, Some(v.view_mut()));
+        eigh(lower.view(), &mut w, Some(v.view_mut())).unwrap();
         assert!(w.is_sorted());
         close(&product(&transpose(&v), &v), &Matrix::identity(n, n), factor);
         let vw = Matrix::from_fn(n, n, |i, j| v.row(i)[j] * w[j]);
         close(&product(&vw, &transpose(&v)), a, factor * (n as f64).sqrt().max(1.0));
         let mut alone = vec![T::zero(); n];
-        eigh(lower.view(), &mut alone, None);
+        eigh(lower.view(), &mut alone, None).unwrap();
         assert!(alone == w, "the eigenvalues must not depend on the vectors");
     }
 
-    fn check<T: Scalar>() {
+    fn check<T: MatrixElement>() {
         for n in SIZES {
             let x = numbers::<T>(n, n, 9);
             let a = Matrix::from_fn(n, n, |i, j| x.row(i)[j] + x.row(j)[i]);
@@ -251,11 +221,38 @@ mod tests {
         for_both_dtypes!(check);
     }
 
+    /// Checks tridiagonal matrices with random elements from 1 to 1e-36, whose squares underflow in `f32`.
+    fn check_tiny_elements<T: MatrixElement>() {
+        for seed in 0..200 {
+            let exponents = numbers::<f64>(19, 2, seed);
+            let a = Matrix::from_fn(19, 19, |i, j| match i.abs_diff(j) {
+                distance @ (0 | 1) => T::from_f64(10f64.powf(18.0 * (exponents.row(i.min(j))[distance] - 1.0))),
+                _ => T::zero(),
+            });
+            check_factors(&a, 4.0);
+        }
+    }
+
+    #[test]
+    fn matrices_with_tiny_elements_converge() {
+        for_both_dtypes!(check_tiny_elements);
+    }
+
     #[test]
     fn nan_propagates_to_all_results() {
         let a = Matrix::from_fn(2, 2, |_, _| f64::NAN);
         let (mut w, mut v) = ([0.0; 2], Matrix::zeros(2, 2));
-        eigh(a.view(), &mut w, Some(v.view_mut()));
+        assert_eq!(eigh(a.view(), &mut w, Some(v.view_mut())), Ok(()));
         assert!(w.iter().chain(v.data()).all(|x| x.is_nan()));
+    }
+
+    #[test]
+    fn the_number_of_sweeps_is_limited() {
+        let diagonalize_within = |sweeps| {
+            let (mut d, mut e) = ([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 0.0]);
+            diagonalize(&mut d, &mut e, &mut RotatedVectors::new(None, 4), sweeps)
+        };
+        assert_eq!(diagonalize_within(2), Err(NotConverged));
+        assert_eq!(diagonalize_within(12), Ok(()));
     }
 }

@@ -1,7 +1,7 @@
 //! The matrix exponential.
 
 use crate::matrix::Matrix;
-use crate::{Scalar, TriangleKind, lu, row_order, solve_triangular};
+use crate::{MatrixElement, TriangleKind, lu, row_order, solve_triangular};
 use pellucid_gemm::{MatMut, MatRef};
 
 /// A diagonal Padé approximant of eˣ: the coefficients of its numerator, and the largest 1-norm for which its backward
@@ -14,7 +14,7 @@ struct Pade {
 /// The approximants of degree 3, 5, 7, 9 and 13 for `f64`.
 const DOUBLE: [Pade; 5] = [
     Pade { max_norm: 1.495585217958292e-2, coefficients: &DEGREE_3 },
-    Pade { max_norm: 2.539398330063230e-1, coefficients: &DEGREE_5 },
+    Pade { max_norm: 2.53939833006323e-1, coefficients: &DEGREE_5 },
     Pade { max_norm: 9.504178996162932e-1, coefficients: &DEGREE_7 },
     Pade { max_norm: 2.097847961257068, coefficients: &DEGREE_9 },
     Pade { max_norm: 5.371920351148152, coefficients: &DEGREE_13 },
@@ -24,24 +24,14 @@ const DOUBLE: [Pade; 5] = [
 const SINGLE: [Pade; 3] = [
     Pade { max_norm: 4.258730016922831e-1, coefficients: &DEGREE_3 },
     Pade { max_norm: 1.880152677804762, coefficients: &DEGREE_5 },
-    Pade { max_norm: 3.925724783138660, coefficients: &DEGREE_7 },
+    Pade { max_norm: 3.92572478313866, coefficients: &DEGREE_7 },
 ];
 
 const DEGREE_3: [f64; 4] = [120.0, 60.0, 12.0, 1.0];
 const DEGREE_5: [f64; 6] = [30240.0, 15120.0, 3360.0, 420.0, 30.0, 1.0];
 const DEGREE_7: [f64; 8] = [17297280.0, 8648640.0, 1995840.0, 277200.0, 25200.0, 1512.0, 56.0, 1.0];
-const DEGREE_9: [f64; 10] = [
-    17643225600.0,
-    8821612800.0,
-    2075673600.0,
-    302702400.0,
-    30270240.0,
-    2162160.0,
-    110880.0,
-    3960.0,
-    90.0,
-    1.0,
-];
+const DEGREE_9: [f64; 10] =
+    [17643225600.0, 8821612800.0, 2075673600.0, 302702400.0, 30270240.0, 2162160.0, 110880.0, 3960.0, 90.0, 1.0];
 const DEGREE_13: [f64; 14] = [
     64764752532480000.0,
     32382376266240000.0,
@@ -60,7 +50,7 @@ const DEGREE_13: [f64; 14] = [
 ];
 
 /// Replaces A by Σ Aᵏ/k!: a Padé approximant of A/2ˢ, squared s times (Higham 2005).
-pub fn exp<T: Scalar>(mut a: MatMut<'_, T>) {
+pub fn exp<T: MatrixElement>(mut a: MatMut<'_, T>) {
     let n = a.rows();
     if !a.as_ref().is_finite() {
         return a.fill(T::NAN);
@@ -69,7 +59,8 @@ pub fn exp<T: Scalar>(mut a: MatMut<'_, T>) {
     let approximants: &[Pade] = if T::EPSILON.to_f64() > 1e-10 { &SINGLE } else { &DOUBLE };
     let last = &approximants[approximants.len() - 1];
     let approximant = approximants.iter().find(|pade| norm <= pade.max_norm).unwrap_or(last);
-    let squarings = if norm > last.max_norm { (norm / last.max_norm).log2().ceil() as i32 } else { 0 };
+    // The norm may overflow. 2⁻¹⁰²³ is the smallest power of two whose inverse is finite.
+    let squarings = (0..1023).find(|&s| norm * 2f64.powi(-s) <= last.max_norm).unwrap_or(1023);
     let mut scaled = Matrix::copy_of(a.as_ref());
     let scale = T::from_f64(2f64.powi(-squarings));
     scaled.update(|x| x * scale);
@@ -83,7 +74,7 @@ pub fn exp<T: Scalar>(mut a: MatMut<'_, T>) {
 }
 
 /// Returns the largest sum of magnitudes of a column.
-fn one_norm<T: Scalar>(a: MatRef<'_, T>) -> f64 {
+fn one_norm<T: MatrixElement>(a: MatRef<'_, T>) -> f64 {
     let mut sums = vec![0.0; a.columns()];
     for i in 0..a.rows() {
         sums.iter_mut().enumerate().for_each(|(j, sum)| *sum += a.at(i, j).to_f64().abs());
@@ -92,7 +83,7 @@ fn one_norm<T: Scalar>(a: MatRef<'_, T>) -> f64 {
 }
 
 /// Returns the approximant (V − U)⁻¹·(V + U), where U is the odd and V the even part of the numerator.
-fn pade<T: Scalar>(a: &Matrix<T>, coefficients: &[f64]) -> Matrix<T> {
+fn pade<T: MatrixElement>(a: &Matrix<T>, coefficients: &[f64]) -> Matrix<T> {
     let n = a.rows();
     let degree = coefficients.len() - 1;
     // The powers A², A⁴, .. of both parts. Degree 13 uses A⁶ times a sum of lower powers instead of higher powers.
@@ -139,7 +130,7 @@ mod tests {
     use crate::testing::{close, for_both_dtypes, numbers};
 
     /// Returns the exponential of A in `f64`, by a Taylor series: sums Σ (A/2¹⁰)ᵏ/k! and squares the sum ten times.
-    fn series<T: Scalar>(a: &Matrix<T>) -> Matrix<T> {
+    fn series<T: MatrixElement>(a: &Matrix<T>) -> Matrix<T> {
         let n = a.rows();
         let small = Matrix::from_fn(n, n, |i, j| a.row(i)[j].to_f64() / 1024.0);
         let mut term = Matrix::identity(n, n);
@@ -153,7 +144,7 @@ mod tests {
         Matrix::from_fn(n, n, |i, j| T::from_f64(squared.row(i)[j]))
     }
 
-    fn check<T: Scalar>() {
+    fn check<T: MatrixElement>() {
         // The sizes use every degree.
         for (n, size) in
             [(0, 1.0), (1, 1.0), (4, 1e-3), (4, 0.05), (4, 0.2), (4, 0.5), (4, 1.0), (4, 5.0), (10, 3.0), (40, 0.5)]
@@ -179,6 +170,17 @@ mod tests {
         exp(a.view_mut());
         let expected = [[1.0, 1e3, 5e5], [0.0, 1.0, 1e3], [0.0, 0.0, 1.0]];
         close(&a, &Matrix::from_fn(3, 3, |i, j| expected[i][j]), 16.0);
+    }
+
+    #[test]
+    fn a_norm_that_overflows_needs_finitely_many_squares() {
+        // The column sums are infinite, and the exponential is I + A.
+        let a = Matrix::from_fn(6, 6, |i, j| if i < 3 && j >= 3 { 1e308 } else { 0.0 });
+        let mut x = a.clone();
+        exp(x.view_mut());
+        let mut expected = Matrix::identity(6, 6);
+        expected.add_scaled(&a, 1.0);
+        close(&x, &expected, 16.0);
     }
 
     #[test]

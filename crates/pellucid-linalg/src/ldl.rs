@@ -1,6 +1,6 @@
 //! The factorization P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices, and the solution of linear systems with it.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use crate::cholesky::{is_finite_below, zero_above};
 use crate::scalar::subtract_scaled;
 use pellucid_gemm::{MatMut, MatRef};
@@ -21,7 +21,7 @@ pub enum Pivot {
 ///
 /// Only the lower triangle is read; the upper one is set to zero. L is stored below the blocks of D; its diagonal
 /// blocks are identities. The pivoting is the partial pivoting of Bunch and Kaufman (1977), as in LAPACK's `sytf2`.
-pub fn ldl<T: Scalar>(mut a: MatMut<'_, T>) -> (Vec<Pivot>, usize) {
+pub fn ldl<T: MatrixElement>(mut a: MatMut<'_, T>) -> (Vec<Pivot>, usize) {
     let n = a.rows();
     if !is_finite_below(a.as_ref()) {
         a.fill(T::NAN);
@@ -50,12 +50,12 @@ pub fn ldl<T: Scalar>(mut a: MatMut<'_, T>) -> (Vec<Pivot>, usize) {
 }
 
 /// Returns the candidate with the larger value. A candidate is an index and the value of the element there.
-fn larger_candidate<T: Scalar>(best: (usize, T), (i, x): (usize, T)) -> (usize, T) {
+fn larger_candidate<T: MatrixElement>(best: (usize, T), (i, x): (usize, T)) -> (usize, T) {
     if x > best.1 { (i, x) } else { best }
 }
 
 /// Chooses the pivot that eliminates column k; `None` if the column is zero.
-fn choose_pivot<T: Scalar>(a: MatRef<'_, T>, k: usize) -> Option<Pivot> {
+fn choose_pivot<T: MatrixElement>(a: MatRef<'_, T>, k: usize) -> Option<Pivot> {
     let n = a.rows();
     // This threshold minimizes the bound on element growth: the bound is equal for one 2×2 pivot and two 1×1 pivots.
     let alpha = T::from_f64((1.0 + 17f64.sqrt()) / 8.0);
@@ -64,7 +64,8 @@ fn choose_pivot<T: Scalar>(a: MatRef<'_, T>, k: usize) -> Option<Pivot> {
     if diagonal == T::zero() && column_max == T::zero() {
         return None;
     }
-    if diagonal >= alpha * column_max {
+    // After an overflow, the diagonal element may be NaN.
+    if diagonal >= alpha * column_max || diagonal.is_nan() {
         return Some(Pivot::One(k));
     }
     let beside = (k..row).map(|j| (j, a.at(row, j).abs())).chain((row + 1..n).map(|i| (i, a.at(i, row).abs())));
@@ -77,7 +78,7 @@ fn choose_pivot<T: Scalar>(a: MatRef<'_, T>, k: usize) -> Option<Pivot> {
 }
 
 /// Exchanges rows and columns `row` and `pivot_row` of the submatrix from column k.
-fn swap_symmetric<T: Scalar>(a: &mut MatMut<'_, T>, k: usize, row: usize, pivot_row: usize) {
+fn swap_symmetric<T: MatrixElement>(a: &mut MatMut<'_, T>, k: usize, row: usize, pivot_row: usize) {
     if row == pivot_row {
         return;
     }
@@ -101,7 +102,7 @@ struct EliminateOne<'a, T> {
     k: usize,
 }
 
-impl<T: Scalar> AutoVectorized for EliminateOne<'_, T> {
+impl<T: MatrixElement> AutoVectorized for EliminateOne<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -125,7 +126,7 @@ struct EliminateTwo<'a, T> {
     k: usize,
 }
 
-impl<T: Scalar> AutoVectorized for EliminateTwo<'_, T> {
+impl<T: MatrixElement> AutoVectorized for EliminateTwo<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -154,7 +155,7 @@ impl<T: Scalar> AutoVectorized for EliminateTwo<'_, T> {
 /// Replaces B by X with A·X = B, from the factors and pivots of [`ldl`].
 ///
 /// If D has a zero block, X contains infinities or NaN.
-pub fn solve_ldl<T: Scalar>(a: MatRef<'_, T>, pivots: &[Pivot], mut b: MatMut<'_, T>) {
+pub fn solve_ldl<T: MatrixElement>(a: MatRef<'_, T>, pivots: &[Pivot], mut b: MatMut<'_, T>) {
     let n = a.rows();
     let mut k = 0;
     while k < n {
@@ -199,7 +200,7 @@ mod tests {
     use crate::matrix::Matrix;
     use crate::testing::{SIZES, close, for_both_dtypes, numbers, product};
 
-    fn check<T: Scalar>() {
+    fn check<T: MatrixElement>() {
         for (n, k) in SIZES.into_iter().zip([2, 1, 2, 1].into_iter().cycle()) {
             for seed in 0..4 {
                 // A zero diagonal needs 2×2 blocks.
@@ -242,6 +243,23 @@ mod tests {
         let (pivots, first_zero) = ldl(a.view_mut());
         assert_eq!((first_zero, pivots), (2, vec![Pivot::One(0), Pivot::One(1), Pivot::One(2)]));
         assert!(a.view().is_finite());
+    }
+
+    #[test]
+    fn an_overflow_ends_with_pivots_inside_the_matrix() {
+        for n in 2..9 {
+            let mut a = Matrix::from_fn(n, n, |i, j| if (i + j) % 2 == 0 { f32::MAX } else { -f32::MAX });
+            for k in 0..n {
+                a.row_mut(k)[k] = f32::MAX * [0.9, -0.9, 0.1][k % 3];
+            }
+            let (pivots, _) = ldl(a.view_mut());
+            assert_eq!(pivots.len(), n);
+            assert!(pivots.iter().all(|&(Pivot::One(row) | Pivot::Two(row))| row < n), "{pivots:?}");
+        }
+        // The update of the last diagonal element is ∞ − ∞.
+        let mut a = Matrix::from_fn(3, 3, |i, j| [[1.0, 0.0, 0.0], [-1.0, -1.0, 0.0], [1.0; 3]][i][j] * f32::MAX);
+        let (pivots, _) = ldl(a.view_mut());
+        assert!(pivots.len() == 3 && a.row(2)[2].is_nan(), "{pivots:?}, {a:?}");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The singular value decomposition A = U·diag(S)·Vᵀ.
 
-use crate::Scalar;
 use crate::bidiagonal::bidiagonalize;
 use crate::matrix::Matrix;
 use crate::qr::{qr, reflections};
 use crate::rotations::RotatedVectors;
-use crate::scalar::plane_rotation;
+use crate::scalar::{largest, plane_rotation};
+use crate::{MatrixElement, NotConverged};
 use pellucid_gemm::{MatMut, MatRef};
+use std::cmp::Ordering;
 
 /// The largest number of QR sweeps, for each singular value.
 const MAX_SWEEPS: usize = 60;
@@ -14,7 +15,7 @@ const MAX_SWEEPS: usize = 60;
 /// The matrices U and Vᵀ that a decomposition writes.
 ///
 /// U is `[m, k]` or `[m, m]`, and Vᵀ `[k, n]` or `[n, n]`, k = min(m, n).
-pub struct SingularVectors<'a, T> {
+pub struct SingularBases<'a, T> {
     /// Left singular vectors as columns.
     pub u: MatMut<'a, T>,
     /// Right singular vectors as rows.
@@ -23,31 +24,40 @@ pub struct SingularVectors<'a, T> {
 
 /// Writes the singular values of a matrix, descending, and its singular vectors, if any.
 ///
-/// If an element is NaN or infinite, or if the iteration does not converge, all results are NaN.
+/// If an element is NaN or infinite, all results are NaN.
 ///
 /// The matrix is reduced to bidiagonal form by reflections, a tall one by its QR factorization first (Chan 1982). The
 /// implicit QR algorithm then computes all singular values of the bidiagonal matrix with high relative accuracy (Demmel
 /// & Kahan 1990).
 ///
+/// # Errors
+/// [`NotConverged`] after 60·k sweeps, k = min(m, n); all results are NaN. A typical matrix needs fewer than 3·k.
+///
 /// # Panics
 /// Panics unless `values` has min(m, n) elements and the singular vectors have one of their shapes.
-pub fn svd<T: Scalar>(a: MatRef<'_, T>, values: &mut [T], vectors: Option<SingularVectors<'_, T>>) {
+pub fn svd<T: MatrixElement>(
+    a: MatRef<'_, T>,
+    values: &mut [T],
+    vectors: Option<SingularBases<'_, T>>,
+) -> Result<(), NotConverged> {
     if a.rows() < a.columns() {
-        let transposed = vectors.map(|v| SingularVectors { u: v.vt.transpose(), vt: v.u.transpose() });
+        let transposed = vectors.map(|v| SingularBases { u: v.vt.transpose(), vt: v.u.transpose() });
         return svd(a.transpose(), values, transposed);
     }
     assert_eq!(values.len(), a.columns(), "a matrix has min(m, n) singular values");
     let mut vectors = vectors.map(|v| [v.u, v.vt.transpose()]);
-    if a.is_finite() && decompose(a, values, vectors.as_mut()).is_some() {
-        return;
-    }
+    // The results of a matrix that is not finite, or not decomposed.
     values.fill(T::NAN);
     vectors.iter_mut().flatten().for_each(|matrix| matrix.fill(T::NAN));
+    if a.is_finite() { decompose(a, values, vectors) } else { Ok(()) }
 }
 
-/// Writes the decomposition of a matrix with m ≥ n and the matrices U and V. Returns `None` if the iteration does not
-/// converge.
-fn decompose<T: Scalar>(a: MatRef<'_, T>, values: &mut [T], vectors: Option<&mut [MatMut<'_, T>; 2]>) -> Option<()> {
+/// Writes the decomposition of a matrix with m ≥ n and the matrices U and V.
+fn decompose<T: MatrixElement>(
+    a: MatRef<'_, T>,
+    values: &mut [T],
+    vectors: Option<[MatMut<'_, T>; 2]>,
+) -> Result<(), NotConverged> {
     let (m, n) = (a.rows(), a.columns());
     let tall = (m * 5 > n * 8).then(|| {
         let (mut packed, mut taus) = (Matrix::copy_of(a), vec![T::zero(); n]);
@@ -62,12 +72,12 @@ fn decompose<T: Scalar>(a: MatRef<'_, T>, values: &mut [T], vectors: Option<&mut
     });
     let mut left = RotatedVectors::new(bases.as_ref().map(|(u, _)| u), n);
     let mut right = RotatedVectors::new(bases.as_ref().map(|(_, v)| v), n);
-    BidiagonalQr { d: &mut form.diagonal, e: &mut form.off_diagonal, left: &mut left, right: &mut right }.diagonalize()?;
-    let d = form.diagonal;
+    let (d, e) = (&mut form.diagonal[..], &mut form.off_diagonal[..]);
+    BidiagonalQr { d: &mut *d, e, left: &mut left, right: &mut right }.diagonalize(MAX_SWEEPS * n)?;
     let mut order: Vec<usize> = (0..n).collect();
-    order.sort_by(|&i, &j| d[j].abs().partial_cmp(&d[i].abs()).unwrap_or(std::cmp::Ordering::Equal));
+    order.sort_by(|&i, &j| d[j].abs().partial_cmp(&d[i].abs()).unwrap_or(Ordering::Equal));
     order.iter().zip(values).for_each(|(&k, value)| *value = d[k].abs() / form.scale);
-    let (Some([u, v]), Some((basis, _))) = (vectors, bases) else { return Some(()) };
+    let (Some([mut u, mut v]), Some((basis, _))) = (vectors, bases) else { return Ok(()) };
     // The columns of U beyond the singular values complete the basis.
     for i in 0..m {
         for j in n..u.columns() {
@@ -81,9 +91,9 @@ fn decompose<T: Scalar>(a: MatRef<'_, T>, values: &mut [T], vectors: Option<&mut
     left.store(&left_order, u.as_mut().block(0..height, 0..n));
     right.store(&right_order, v.as_mut().block(0..n, 0..n));
     if let Some((_, q)) = tall {
-        q.apply(u.as_mut());
+        q.apply(u);
     }
-    Some(())
+    Ok(())
 }
 
 /// The diagonalization of an upper bidiagonal matrix.
@@ -118,18 +128,17 @@ impl Sweep {
     }
 }
 
-impl<T: Scalar> BidiagonalQr<'_, T> {
-    /// Sweeps over the last block without a negligible element until all blocks have one row. Returns `None` if the
-    /// sweeps do not converge.
-    fn diagonalize(mut self) -> Option<()> {
+impl<T: MatrixElement> BidiagonalQr<'_, T> {
+    /// Sweeps over the last block without a negligible element until all blocks have one row, at most `sweeps` times.
+    fn diagonalize(mut self, mut sweeps: usize) -> Result<(), NotConverged> {
         let n = self.d.len();
         let half_epsilon = T::EPSILON.to_f64() * 0.5;
-        let tolerance = T::from_f64(half_epsilon.powf(-0.125).clamp(10.0, 100.0) * half_epsilon);
-        let most = self.d.iter().chain(&self.e[..n.max(1) - 1]).fold(T::zero(), |m, x| if x.abs() > m { x.abs() } else { m });
-        // Elements below this bound are zero in the dtype's arithmetic with elements of size `most`.
+        // ε^(−1/8) rounding units, as in LAPACK. Roots have equal bits on all processors.
+        let units = (1.0 / half_epsilon.sqrt().sqrt().sqrt()).clamp(10.0, 100.0);
+        let tolerance = T::from_f64(units * half_epsilon);
+        // Elements below this bound, which LAPACK uses too, are zero relative to a largest element of about 1.
         let threshold = T::MIN_POSITIVE * T::from_f64((n * n * 6) as f64);
-        let (mut sweeps, mut high) = (MAX_SWEEPS * n, n.max(1) - 1);
-        let mut last = None;
+        let (mut high, mut last) = (n.max(1) - 1, None);
         while high > 0 {
             let low = self.split(high, threshold);
             if low == high {
@@ -144,11 +153,11 @@ impl<T: Scalar> BidiagonalQr<'_, T> {
             let sweep = Sweep { low, high, is_upward };
             last = Some(sweep);
             let Some(least) = self.least_bound(sweep, tolerance) else { continue };
-            sweeps = sweeps.checked_sub(1)?;
-            let shift = self.shift(sweep, tolerance, least, most);
+            sweeps = sweeps.checked_sub(1).ok_or(NotConverged)?;
+            let shift = self.shift(sweep, tolerance, least);
             if shift == T::zero() { self.sweep_without_shift(sweep) } else { self.sweep_with_shift(sweep, shift) }
         }
-        Some(())
+        Ok(())
     }
 
     /// Sets negligible elements to zero, and returns the first row of the block that ends at row `high`.
@@ -192,16 +201,18 @@ impl<T: Scalar> BidiagonalQr<'_, T> {
 
     /// Returns the least singular value of the last 2×2 block, or zero if a shift would change small singular values by
     /// more than the tolerance.
-    fn shift(&self, sweep: Sweep, tolerance: T, least: T, most: T) -> T {
+    fn shift(&self, sweep: Sweep, tolerance: T, least: T) -> T {
         let last = sweep.high - sweep.low;
-        let hundredth = tolerance * T::from_f64(0.01);
-        let limit = if hundredth > T::EPSILON { hundredth } else { T::EPSILON };
+        let (d, e) = (largest(&self.d[sweep.low..=sweep.high]), largest(&self.e[sweep.low..sweep.high]));
+        let most = if e > d { e } else { d };
+        let (hundredth, half_epsilon) = (tolerance * T::from_f64(0.01), T::EPSILON * T::from_f64(0.5));
+        let limit = if hundredth > half_epsilon { hundredth } else { half_epsilon };
         if T::from_f64(self.d.len() as f64) * tolerance * (least / most) <= limit {
             return T::zero();
         }
         let shift = least_of_2x2(self.d[sweep.d(last - 1)], self.e[sweep.e(last - 1)], self.d[sweep.d(last)]);
         let first = self.d[sweep.d(0)].abs();
-        if first > T::zero() && (shift / first) * (shift / first) < T::EPSILON { T::zero() } else { shift }
+        if first > T::zero() && (shift / first) * (shift / first) < half_epsilon { T::zero() } else { shift }
     }
 
     /// Rotates the vectors of the k-th and the next element of the diagonal: the columns of B by (c, s) = `right`, and
@@ -270,7 +281,7 @@ impl<T: Scalar> BidiagonalQr<'_, T> {
 }
 
 /// Returns the smaller singular value of [f, g; 0, h], as LAPACK's `las2` does.
-fn least_of_2x2<T: Scalar>(f: T, g: T, h: T) -> T {
+fn least_of_2x2<T: MatrixElement>(f: T, g: T, h: T) -> T {
     let (f, g, h) = (f.abs(), g.abs(), h.abs());
     let (small, large) = if f < h { (f, h) } else { (h, f) };
     if small == T::zero() {
@@ -295,17 +306,17 @@ mod tests {
     use crate::testing::{SIZES, close, for_both_dtypes, numbers, product, transpose};
 
     /// Returns U, S and Vᵀ, with complete bases if `is_full`.
-    fn factors<T: Scalar>(a: &Matrix<T>, is_full: bool) -> (Matrix<T>, Vec<T>, Matrix<T>) {
+    fn factors<T: MatrixElement>(a: &Matrix<T>, is_full: bool) -> (Matrix<T>, Vec<T>, Matrix<T>) {
         let (m, n) = (a.rows(), a.columns());
         let k = m.min(n);
         let (p, q) = if is_full { (m, n) } else { (k, k) };
         let (mut u, mut s, mut vt) = (Matrix::zeros(m, p), vec![T::zero(); k], Matrix::zeros(q, n));
-        svd(a.view(), &mut s, Some(SingularVectors { u: u.view_mut(), vt: vt.view_mut() }));
+        svd(a.view(), &mut s, Some(SingularBases { u: u.view_mut(), vt: vt.view_mut() })).unwrap();
         (u, s, vt)
     }
 
     /// Checks that U and V are orthonormal, and U·diag(S)·Vᵀ = A, in units of `factor`·ε·n.
-    fn check_factors<T: Scalar>(a: &Matrix<T>, factor: f64) {
+    fn check_factors<T: MatrixElement>(a: &Matrix<T>, factor: f64) {
         let (m, n) = (a.rows(), a.columns());
         let k = m.min(n);
         for is_full in [false, true] {
@@ -318,12 +329,12 @@ mod tests {
             let first = Matrix::copy_of(vt.view().block(0..k, 0..n));
             close(&product(&us, &first), a, factor * (n as f64).sqrt().max(1.0));
             let mut alone = vec![T::zero(); k];
-            svd(a.view(), &mut alone, None);
+            svd(a.view(), &mut alone, None).unwrap();
             assert!(alone == s, "the singular values must not depend on the vectors");
         }
     }
 
-    fn check<T: Scalar>() {
+    fn check<T: MatrixElement>() {
         for n in SIZES {
             check_factors(&numbers::<T>(n, n, 7), 4.0);
         }
@@ -354,8 +365,23 @@ mod tests {
         for_both_dtypes!(check);
     }
 
+    /// Checks matrices of low rank, whose small singular values are rounding errors of similar sizes. Their block
+    /// converges only with a shift.
+    fn check_low_rank<T: MatrixElement>() {
+        for seed in 0..40 {
+            for rank in 1..4 {
+                check_factors(&product(&numbers::<T>(24, rank, seed), &numbers(rank, 19, seed + 100)), 4.0);
+            }
+        }
+    }
+
+    #[test]
+    fn matrices_of_low_rank_converge() {
+        for_both_dtypes!(check_low_rank);
+    }
+
     /// Checks the relative accuracy of all singular values of bidiagonal matrices that are graded in either direction.
-    fn check_graded<T: Scalar>() {
+    fn check_graded<T: MatrixElement>() {
         let n = 12;
         for is_reversed in [false, true] {
             let grade = |i: usize| 10f64.powi(-2 * if is_reversed { (n - 1 - i) as i32 } else { i as i32 });
@@ -365,7 +391,7 @@ mod tests {
                 _ => T::zero(),
             });
             let mut values = vec![T::zero(); n];
-            svd(a.view(), &mut values, None);
+            svd(a.view(), &mut values, None).unwrap();
             // The product of the singular values is |det A|, the product of the diagonal.
             let logarithm: f64 = values.iter().map(|s| s.to_f64().ln()).sum();
             let expected: f64 = (0..n).map(|i| a.row(i)[i].to_f64().ln()).sum();
@@ -376,6 +402,17 @@ mod tests {
     #[test]
     fn small_singular_values_of_graded_bidiagonal_matrices_are_accurate() {
         for_both_dtypes!(check_graded);
+    }
+
+    #[test]
+    fn the_number_of_sweeps_is_limited() {
+        let diagonalize_within = |sweeps| {
+            let (mut d, mut e) = ([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 0.0]);
+            let (mut left, mut right) = (RotatedVectors::new(None, 4), RotatedVectors::new(None, 4));
+            BidiagonalQr { d: &mut d, e: &mut e, left: &mut left, right: &mut right }.diagonalize(sweeps)
+        };
+        assert_eq!(diagonalize_within(2), Err(NotConverged));
+        assert_eq!(diagonalize_within(16), Ok(()));
     }
 
     #[test]

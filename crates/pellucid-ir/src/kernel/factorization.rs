@@ -13,7 +13,8 @@ use smallvec::smallvec;
 /// It is a family of its own because its algorithms depend on values: they search pivots and iterate until convergence.
 ///
 /// Matrices are `f32` or `f64`, and so is the arithmetic. Layout, number of threads and instruction set do not change
-/// any bit. If an element that is read is NaN or infinite, all factors are NaN.
+/// any bit. If an element that is read is NaN or infinite, all factors are NaN. If the iteration of a finite matrix
+/// does not converge, the kernel fails with [`Error::NotConverged`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Factorization {
     /// A = L·Lᵀ for symmetric positive definite A. Only the lower triangle is read.
@@ -38,9 +39,9 @@ pub enum Factorization {
     /// P·A·Pᵀ = L·D·Lᵀ for symmetric A. Only the lower triangle is read; D has 1×1 and 2×2 blocks.
     ///
     /// Outputs, as in LAPACK's `sytrf`: D, and L below its blocks (the diagonal blocks of L are identities), zeros
-    /// above, `[n, n]`; the pivots, `i32 [n]`; and `i32`, 0 or the position, counted from 1, of the first zero block. A 1×1
-    /// block has a pivot p > 0: row and column i were exchanged with p − 1. A 2×2 block has −p twice: its second row
-    /// and column were exchanged with p − 1.
+    /// above, `[n, n]`; the pivots, `i32 [n]`; and `i32`, 0 or the position, counted from 1, of the first zero block. A
+    /// 1×1 block has a pivot p > 0: row and column i were exchanged with p − 1. A 2×2 block has −p twice: its second
+    /// row and column were exchanged with p − 1.
     Ldl,
     /// X with A·X = B, from the first two outputs of [`Factorization::Ldl`] and B `[n, k]`; their batch axes are equal.
     /// Invalid pivots are rejected.

@@ -1,13 +1,14 @@
 //! Factorization of every matrix of a batch.
 
 use crate::operand::Operand;
-use pellucid_ir::kernel::{Factorization, SvdVectors};
 use pellucid_gemm::{MatMut, MatRef};
+use pellucid_ir::kernel::{Factorization, SvdVectors};
 use pellucid_ir::{DType, Error, Layout, Result};
-use pellucid_linalg::{Pivot, Scalar, SingularVectors, TriangleKind};
+use pellucid_linalg::{MatrixElement, NotConverged, Pivot, SingularBases, TriangleKind};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch;
 use pellucid_runtime::threads::{SharedPtr, parallel_ranges};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The minimum number of arithmetic operations per task.
 const GRAIN: usize = 1 << 18;
@@ -15,8 +16,8 @@ const GRAIN: usize = 1 << 18;
 /// Factors every matrix of the inputs `x` into the outputs `y`.
 ///
 /// # Errors
-/// Returns an error if a pivot is out of range, or if there is not enough memory for the intermediate
-/// results.
+/// Returns an error if a pivot is out of range, if there is not enough memory for the intermediate results, or if an
+/// iteration does not converge.
 pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[Operand<'a>]) -> Result<()> {
     // The number of axes of one matrix, or of one list of pivots.
     let inner_rank = if matches!(kernel, Factorization::RowOrder { .. }) { 1 } else { 2 };
@@ -35,22 +36,30 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     let dtype = x[0].dtype;
     check_memory(x.iter().chain(&y).map(MatrixBatch::elements), side, dtype.size())?;
     let work = last.iter().product::<usize>().saturating_mul(side).max(1);
+    // The first matrix whose iteration does not converge.
+    let failed = AtomicUsize::new(usize::MAX);
     parallel_ranges(count, GRAIN / work, |range| {
         for b in range {
             let matrices = |operands: &[MatrixBatch<'_>]| -> List<BatchMatrix, 3> {
                 operands.iter().map(|operand| operand.matrix(b)).collect()
             };
-            match dtype {
+            let result = match dtype {
                 DType::F64 => factor_matrix::<f64>(*kernel, &matrices(&x), &matrices(&y)),
                 _ => factor_matrix::<f32>(*kernel, &matrices(&x), &matrices(&y)),
+            };
+            if result == Err(NotConverged) {
+                failed.fetch_min(b, Ordering::Relaxed);
             }
         }
     });
-    Ok(())
+    match failed.into_inner() {
+        usize::MAX => Ok(()),
+        batch => Err(Error::NotConverged { op: kernel.name(), batch }),
+    }
 }
 
-/// Returns an error if the memory for one factorization cannot be allocated: a few copies of the operands and vectors of
-/// length `side`. Small matrices are not checked.
+/// Returns an error if the memory for one factorization cannot be allocated: a few copies of the operands and vectors
+/// of length `side`. Small matrices are not checked.
 ///
 /// `elements` are the numbers of elements of one matrix of every operand, and `size` is the size of an element.
 fn check_memory(elements: impl Iterator<Item = usize>, side: usize, size: usize) -> Result<()> {
@@ -97,7 +106,11 @@ fn decode_ldl_pivots(op: &'static str, encoded: &BatchMatrix) -> Result<Vec<Pivo
 }
 
 /// Computes the outputs `y` of one factorization from the inputs `x`. `T` is the dtype of the matrices.
-fn factor_matrix<T: Scalar>(kernel: Factorization, x: &[BatchMatrix], y: &[BatchMatrix]) {
+fn factor_matrix<T: MatrixElement>(
+    kernel: Factorization,
+    x: &[BatchMatrix],
+    y: &[BatchMatrix],
+) -> std::result::Result<(), NotConverged> {
     match kernel {
         Factorization::Cholesky => {
             let minor = with_copy(&x[0], &y[0], pellucid_linalg::cholesky::<T>);
@@ -126,20 +139,28 @@ fn factor_matrix<T: Scalar>(kernel: Factorization, x: &[BatchMatrix], y: &[Batch
         }
         Factorization::LdlSolve => {
             let pivots = decode_ldl_pivots(kernel.name(), &x[1]).expect("the pivots must be valid after the check");
-            with_input(&x[0], y, |a| with_copy(&x[2], &y[0], |b: MatMut<'_, T>| pellucid_linalg::solve_ldl(a, &pivots, b)));
+            with_input(&x[0], y, |a| {
+                with_copy(&x[2], &y[0], |b: MatMut<'_, T>| pellucid_linalg::solve_ldl(a, &pivots, b))
+            });
         }
-        Factorization::Qr => with_vector(&y[1], |taus| with_copy(&x[0], &y[0], |a: MatMut<'_, T>| pellucid_linalg::qr(a, taus))),
+        Factorization::Qr => {
+            with_vector(&y[1], |taus| with_copy(&x[0], &y[0], |a: MatMut<'_, T>| pellucid_linalg::qr(a, taus)))
+        }
         Factorization::Svd(SvdVectors::Without) => {
-            with_input(&x[0], y, |a| with_vector(&y[0], |s: &mut [T]| pellucid_linalg::svd(a, s, None)));
+            return with_input(&x[0], y, |a| with_vector(&y[0], |s: &mut [T]| pellucid_linalg::svd(a, s, None)));
         }
-        Factorization::Svd(_) => with_input(&x[0], y, |a| {
-            let vectors = SingularVectors { u: y[0].view_mut(), vt: y[2].view_mut() };
-            with_vector(&y[1], |s: &mut [T]| pellucid_linalg::svd(a, s, Some(vectors)));
-        }),
-        Factorization::Eigh { vectors } => with_input(&x[0], y, |a| {
-            let v = if vectors { Some(y[1].view_mut()) } else { None };
-            with_vector(&y[0], |w: &mut [T]| pellucid_linalg::eigh(a, w, v));
-        }),
+        Factorization::Svd(_) => {
+            return with_input(&x[0], y, |a| {
+                let vectors = SingularBases { u: y[0].view_mut(), vt: y[2].view_mut() };
+                with_vector(&y[1], |s: &mut [T]| pellucid_linalg::svd(a, s, Some(vectors)))
+            });
+        }
+        Factorization::Eigh { vectors } => {
+            return with_input(&x[0], y, |a| {
+                let v = vectors.then(|| y[1].view_mut());
+                with_vector(&y[0], |w: &mut [T]| pellucid_linalg::eigh(a, w, v))
+            });
+        }
         Factorization::TriangularSolve { upper, unit } => {
             let kind = TriangleKind { is_upper: upper, has_unit_diagonal: unit };
             with_input(&x[0], y, |a| {
@@ -148,22 +169,23 @@ fn factor_matrix<T: Scalar>(kernel: Factorization, x: &[BatchMatrix], y: &[Batch
         }
         Factorization::Exp => with_copy(&x[0], &y[0], pellucid_linalg::exp::<T>),
     }
+    Ok(())
 }
 
 /// Calls `f` with a view of an input, or with a view of a copy if an output has the same memory.
-fn with_input<T: Scalar>(x: &BatchMatrix, outputs: &[BatchMatrix], f: impl FnOnce(MatRef<'_, T>)) {
+fn with_input<T: MatrixElement, R>(x: &BatchMatrix, outputs: &[BatchMatrix], f: impl FnOnce(MatRef<'_, T>) -> R) -> R {
     if outputs.iter().all(|y| y.first != x.first) {
         return f(x.view());
     }
     let [rows, columns] = x.shape;
     scratch::with_filled(rows * columns, T::zero(), |elements| {
         MatMut::from_slice(elements, rows, columns).copy_from(x.view());
-        f(MatRef::from_slice(elements, rows, columns));
-    });
+        f(MatRef::from_slice(elements, rows, columns))
+    })
 }
 
 /// Copies an input to an output, and calls `f` with a view of the output whose rows are contiguous.
-fn with_copy<T: Scalar, R>(x: &BatchMatrix, y: &BatchMatrix, f: impl FnOnce(MatMut<'_, T>) -> R) -> R {
+fn with_copy<T: MatrixElement, R>(x: &BatchMatrix, y: &BatchMatrix, f: impl FnOnce(MatMut<'_, T>) -> R) -> R {
     let [rows, columns] = y.shape;
     if y.strides[1] == 1 {
         if x.first != y.first {
@@ -180,11 +202,12 @@ fn with_copy<T: Scalar, R>(x: &BatchMatrix, y: &BatchMatrix, f: impl FnOnce(MatM
 }
 
 /// Calls `f` with a slice of zeros, and copies it to an output that is a vector.
-fn with_vector<T: Scalar>(y: &BatchMatrix, f: impl FnOnce(&mut [T])) {
+fn with_vector<T: MatrixElement, R>(y: &BatchMatrix, f: impl FnOnce(&mut [T]) -> R) -> R {
     scratch::with_filled(y.shape[0], T::zero(), |elements| {
-        f(elements);
+        let result = f(elements);
         y.view_mut().copy_from(MatRef::from_slice(elements, y.shape[0], 1));
-    });
+        result
+    })
 }
 
 /// The matrices, vectors or scalars of a batched operand.
@@ -233,7 +256,7 @@ struct BatchMatrix {
 
 impl BatchMatrix {
     /// Returns a view of an input.
-    fn view<T: Scalar>(&self) -> MatRef<'_, T> {
+    fn view<T: MatrixElement>(&self) -> MatRef<'_, T> {
         debug_assert_eq!(self.dtype.size(), size_of::<T>(), "the view must have the dtype of the operand");
         // SAFETY: *Bounds*: all elements of the operand are in its buffer, as type `T` (its dtype). *Aliasing*: outputs
         // overlap an input only with equal address and layout. `with_input` then views a copy, and `with_copy` views no
@@ -242,7 +265,7 @@ impl BatchMatrix {
     }
 
     /// Returns a view of an output. Only one such view of a matrix is in use at a time.
-    fn view_mut<T: Scalar>(&self) -> MatMut<'_, T> {
+    fn view_mut<T: MatrixElement>(&self) -> MatMut<'_, T> {
         debug_assert_eq!(self.dtype.size(), size_of::<T>(), "the view must have the dtype of the operand");
         // SAFETY: *Bounds*: all elements of the operand are in its buffer, as type `T` (its dtype). *Aliasing*: outputs
         // are not broadcast and do not overlap each other, only the thread of this matrix accesses it, and
@@ -258,8 +281,8 @@ impl BatchMatrix {
     /// Returns the elements of an input that is a vector of `i32`.
     fn integers(&self) -> impl Iterator<Item = i64> + '_ {
         assert_eq!(self.dtype, DType::I32, "pivots must be i32");
-        // SAFETY: all elements of the operand are in its buffer, as `i32`. No code writes them: outputs overlap an input
-        // only with equal address and layout, and the outputs of a kernel with pivots have another dtype.
+        // SAFETY: all elements of the operand are in its buffer, as `i32`. No code writes them: outputs overlap an
+        // input only with equal address and layout, and the outputs of a kernel with pivots have another dtype.
         (0..self.shape[0]).map(|i| i64::from(unsafe { *self.element::<i32>(i) }))
     }
 

@@ -45,7 +45,8 @@ impl Operation for Eigh {
 /// requires distinct eigenvalues.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch);
+/// [`Error::NotConverged`](crate::Error::NotConverged).
 #[doc(alias = "symeig")]
 #[tensor_method]
 pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
@@ -61,7 +62,8 @@ pub fn eigh(a: &Tensor, upper: bool) -> Result<(Tensor, Tensor)> {
 /// depends on the vectors and requires distinct eigenvalues.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch);
+/// [`Error::NotConverged`](crate::Error::NotConverged).
 #[tensor_method]
 pub fn eigvalsh(a: &Tensor, upper: bool) -> Result<Tensor> {
     square_side("eigvalsh", a)?;
@@ -102,7 +104,8 @@ impl Operation for SquareRoot {
 /// are both zero the derivative is infinite; such pairs contribute 0.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).
+/// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch);
+/// [`Error::NotConverged`](crate::Error::NotConverged).
 #[doc(alias = "sqrtm")]
 #[tensor_method]
 pub fn matrix_sqrth(a: &Tensor) -> Result<Tensor> {

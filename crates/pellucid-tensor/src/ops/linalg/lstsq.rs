@@ -33,7 +33,7 @@ pub struct Lstsq {
 /// The gradients follow from [`pinv`], the product, and [`svdvals`].
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NotConverged`].
 #[tensor_method]
 pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
     let op = "lstsq";
@@ -56,6 +56,7 @@ pub fn lstsq(a: &Tensor, b: &Tensor, rcond: Option<f64>) -> Result<Lstsq> {
         false => fill::full_on_device_of(a, [0], 0, a.dtype())?,
     };
     let solution = if vectors { view::squeeze(&solution, -1)? } else { solution };
-    let rank = if values.size() == 0 { matrix_rank(a, &cutoff)? } else { rank_of_values(&a.detach(), &values, &cutoff)? };
+    let rank =
+        if values.size() == 0 { matrix_rank(a, &cutoff)? } else { rank_of_values(&a.detach(), &values, &cutoff)? };
     Ok(Lstsq { solution, residuals, rank, singular_values: if is_recorded(&[a]) { svdvals(a)? } else { values } })
 }

@@ -110,7 +110,7 @@ impl Operation for PseudoInverse {
 /// The gradient assumes constant rank (Golub & Pereyra 1973). It exists at equal singular values.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NotConverged`].
 #[doc(alias = "pseudo_inverse")]
 #[tensor_method]
 pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
@@ -142,7 +142,7 @@ pub(super) fn pinv_with_values(a: &Tensor, cutoff: &Cutoff) -> Result<(Tensor, T
 /// shape.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NotConverged`].
 #[tensor_method]
 pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     let (m, n) = check_operands("matrix_rank", a, cutoff)?;

@@ -86,7 +86,7 @@ pub(super) fn thin_svd(a: &Tensor) -> Result<[Tensor; 3]> {
 /// on them requires distinct singular values, and for m ≠ n also nonzero ones.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NotConverged`].
 #[tensor_method]
 pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> {
     matrix_dims("svd", a)?;
@@ -101,7 +101,7 @@ pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> 
 /// depends on the vectors and requires distinct values, and for m ≠ n also nonzero ones.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NotConverged`].
 #[tensor_method]
 pub fn svdvals(a: &Tensor) -> Result<Tensor> {
     matrix_dims("svdvals", a)?;
@@ -154,7 +154,7 @@ impl Operation for Polar {
 /// of singular values that are both zero, Q has no derivative; such pairs contribute 0 to the gradient.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NotConverged`].
 #[tensor_method]
 pub fn polar(a: &Tensor) -> Result<(Tensor, Tensor)> {
     let (m, n) = matrix_dims("polar", a)?;
