@@ -1,8 +1,8 @@
 //! The reduction of a matrix to bidiagonal form by reflections.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use crate::matrix::Matrix;
-use crate::reflectors::{Reflections, reflector};
+use crate::reflectors::{HouseholderReflections, reflector};
 use crate::scalar::{dot, largest, scale_to_one, subtract_scaled, update_row};
 use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
@@ -14,13 +14,13 @@ pub(crate) struct Bidiagonal<T> {
     /// The elements above the diagonal, followed by a zero.
     pub(crate) off_diagonal: Vec<T>,
     /// The reflections whose product is U.
-    pub(crate) left: Reflections<T>,
+    pub(crate) left: HouseholderReflections<T>,
     /// The reflections whose product is V.
-    pub(crate) right: Reflections<T>,
+    pub(crate) right: HouseholderReflections<T>,
 }
 
 /// Reduces a matrix, multiplied by a power of two, to bidiagonal form.
-pub(crate) fn bidiagonalize<T: Scalar>(a: MatRef<'_, T>) -> Bidiagonal<T> {
+pub(crate) fn bidiagonalize<T: MatrixElement>(a: MatRef<'_, T>) -> Bidiagonal<T> {
     let (m, n) = (a.rows(), a.columns());
     // The rows are padded with zeros to complete vectors.
     let mut work = Matrix::zeros(m, n.next_multiple_of(TILE));
@@ -28,7 +28,7 @@ pub(crate) fn bidiagonalize<T: Scalar>(a: MatRef<'_, T>) -> Bidiagonal<T> {
     // The largest element is scaled to [1, 2), so that no square overflows or underflows; a power of two is exact.
     let scale = scale_to_one(largest(work.data()));
     work.update(|x| x * scale);
-    let reflections = |count: usize, len: usize, offset: usize| Reflections {
+    let reflections = |count: usize, len: usize, offset: usize| HouseholderReflections {
         vectors: Matrix::zeros(count, len),
         taus: vec![T::zero(); count],
         offset,
@@ -51,12 +51,12 @@ struct Bidiagonalize<'a, T> {
     to: &'a mut Bidiagonal<T>,
 }
 
-impl<T: Scalar> AutoVectorized for Bidiagonalize<'_, T> {
+impl<T: MatrixElement> AutoVectorized for Bidiagonalize<'_, T> {
     type Output = ();
 
-    /// Step k maps column k by a reflection I − τ·u·uᵀ from the left, and then row k by I − τ·v·vᵀ from the right, which
-    /// changes the remaining matrix to A − u·zᵀ − y·vᵀ. The next step computes this update together with its own product
-    /// uᵀ·A, so that it writes the matrix once.
+    /// Step k maps column k by a reflection I − τ·u·uᵀ from the left, and then row k by I − τ·v·vᵀ from the right. This
+    /// changes the remaining matrix to A − u·zᵀ − y·vᵀ. The next step computes this update together with its own
+    /// product uᵀ·A, so that it writes the matrix once.
     #[inline(always)]
     fn run(self) {
         let Bidiagonalize { mut work, n, to } = self;

@@ -1,6 +1,6 @@
 //! The Cholesky factorization A = L·Lᵀ.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use crate::triangular::solve_lower;
 use pellucid_gemm::{MatMut, MatRef, TILE, Tile};
 use pellucid_simd::{AutoVectorized, run_vectorized};
@@ -12,7 +12,7 @@ const FULL_UPDATE: usize = 64;
 ///
 /// If A is not positive definite, L is NaN, and the result is the order of the first leading minor that is not
 /// positive.
-pub fn cholesky<T: Scalar>(mut a: MatMut<'_, T>) -> usize {
+pub fn cholesky<T: MatrixElement>(mut a: MatMut<'_, T>) -> usize {
     if !is_finite_below(a.as_ref()) {
         a.fill(T::NAN);
         return 0;
@@ -27,19 +27,19 @@ pub fn cholesky<T: Scalar>(mut a: MatMut<'_, T>) -> usize {
 }
 
 /// Returns true if all elements on and below the diagonal are finite.
-pub(crate) fn is_finite_below<T: Scalar>(a: MatRef<'_, T>) -> bool {
+pub(crate) fn is_finite_below<T: MatrixElement>(a: MatRef<'_, T>) -> bool {
     (0..a.rows()).all(|i| a.block(i..i + 1, 0..i + 1).is_finite())
 }
 
 /// Sets the elements above the diagonal to zero.
-pub(crate) fn zero_above<T: Scalar>(a: &mut MatMut<'_, T>) {
+pub(crate) fn zero_above<T: MatrixElement>(a: &mut MatMut<'_, T>) {
     let n = a.columns();
     (0..a.rows()).for_each(|i| a.as_mut().block(i..i + 1, i + 1..n).fill(T::zero()));
 }
 
 /// Replaces the lower triangle by L and returns 0, or returns the order of the first minor that is not positive. Writes
 /// some of the elements above the diagonal.
-fn factor<T: Scalar>(mut a: MatMut<'_, T>) -> usize {
+fn factor<T: MatrixElement>(mut a: MatMut<'_, T>) -> usize {
     let n = a.rows();
     if n <= TILE {
         let mut tile = a.as_ref().tile(0, 0);
@@ -64,7 +64,7 @@ fn factor<T: Scalar>(mut a: MatMut<'_, T>) -> usize {
 }
 
 /// Subtracts A·Aᵀ from the lower triangle of C. Writes some of the elements above the diagonal.
-fn subtract_square<T: Scalar>(mut c: MatMut<'_, T>, a: MatRef<'_, T>) {
+fn subtract_square<T: MatrixElement>(mut c: MatMut<'_, T>, a: MatRef<'_, T>) {
     let n = c.rows();
     if n <= FULL_UPDATE {
         return c.subtract_product(a, a.transpose());
@@ -84,7 +84,7 @@ struct TileCholesky<'a, T> {
     n: usize,
 }
 
-impl<T: Scalar> AutoVectorized for TileCholesky<'_, T> {
+impl<T: MatrixElement> AutoVectorized for TileCholesky<'_, T> {
     type Output = usize;
 
     #[inline(always)]
@@ -118,7 +118,7 @@ mod tests {
     use crate::matrix::Matrix;
     use crate::testing::{SIZES, close, for_both_dtypes, numbers, product};
 
-    fn check<T: Scalar>() {
+    fn check<T: MatrixElement>() {
         for n in SIZES {
             let x = numbers::<T>(n, n, 1);
             let square = product(&x, &Matrix::copy_of(x.view().transpose()));

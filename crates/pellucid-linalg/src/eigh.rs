@@ -2,10 +2,10 @@
 
 use crate::cholesky::is_finite_below;
 use crate::matrix::Matrix;
-use crate::reflectors::{Reflections, reflector};
+use crate::reflectors::{HouseholderReflections, reflector};
 use crate::rotations::RotatedVectors;
 use crate::scalar::{dot, largest, plane_rotation, scale_to_one, update_row};
-use crate::{NotConverged, Scalar};
+use crate::{MatrixElement, NotConverged};
 use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 use std::cmp::Ordering;
@@ -25,7 +25,7 @@ const MAX_SWEEPS: usize = 30;
 ///
 /// # Panics
 /// Panics unless `values` has n elements and `vectors` n rows and columns.
-pub fn eigh<T: Scalar>(
+pub fn eigh<T: MatrixElement>(
     a: MatRef<'_, T>,
     values: &mut [T],
     mut vectors: Option<MatMut<'_, T>>,
@@ -49,7 +49,8 @@ pub fn eigh<T: Scalar>(
     work.update(|x| x * scale);
     let (mut diagonal, mut off_diagonal) = (vec![T::zero(); n], vec![T::zero(); n]);
     let count = n.max(1) - 1;
-    let mut reflections = Reflections { vectors: Matrix::zeros(count, n), taus: vec![T::zero(); count], offset: 1 };
+    let mut reflections =
+        HouseholderReflections { vectors: Matrix::zeros(count, n), taus: vec![T::zero(); count], offset: 1 };
     let (d, e) = (&mut diagonal[..], &mut off_diagonal[..]);
     run_vectorized(Tridiagonalize { work, diagonal: &mut *d, off_diagonal: &mut *e, to: &mut reflections });
     let basis = vectors.is_some().then(|| reflections.basis(n));
@@ -71,10 +72,10 @@ struct Tridiagonalize<'a, T> {
     diagonal: &'a mut [T],
     /// Receives the elements below the diagonal. The last element is not used.
     off_diagonal: &'a mut [T],
-    to: &'a mut Reflections<T>,
+    to: &'a mut HouseholderReflections<T>,
 }
 
-impl<T: Scalar> AutoVectorized for Tridiagonalize<'_, T> {
+impl<T: MatrixElement> AutoVectorized for Tridiagonalize<'_, T> {
     type Output = ();
 
     /// Step k maps column k to a multiple of a unit vector by the reflection I − τ·u·uᵀ, which changes the remaining
@@ -118,7 +119,7 @@ impl<T: Scalar> AutoVectorized for Tridiagonalize<'_, T> {
 
 /// Diagonalizes a symmetric tridiagonal matrix by at most `sweeps` QR sweeps with Wilkinson's shift, and rotates the
 /// vectors.
-fn diagonalize<T: Scalar>(
+fn diagonalize<T: MatrixElement>(
     d: &mut [T],
     e: &mut [T],
     vectors: &mut RotatedVectors<T>,
@@ -168,7 +169,7 @@ mod tests {
     use crate::testing::{SIZES, close, for_both_dtypes, numbers, product, transpose};
 
     /// Checks VᵀV = I and V·diag(w)·Vᵀ = A, in units of `factor`·ε·n.
-    fn check_factors<T: Scalar>(a: &Matrix<T>, factor: f64) {
+    fn check_factors<T: MatrixElement>(a: &Matrix<T>, factor: f64) {
         let n = a.rows();
         let lower = Matrix::from_fn(n, n, |i, j| if i < j { T::NAN } else { a.row(i)[j] });
         let (mut w, mut v) = (vec![T::zero(); n], Matrix::zeros(n, n));
@@ -182,7 +183,7 @@ mod tests {
         assert!(alone == w, "the eigenvalues must not depend on the vectors");
     }
 
-    fn check<T: Scalar>() {
+    fn check<T: MatrixElement>() {
         for n in SIZES {
             let x = numbers::<T>(n, n, 9);
             let a = Matrix::from_fn(n, n, |i, j| x.row(i)[j] + x.row(j)[i]);
@@ -221,7 +222,7 @@ mod tests {
     }
 
     /// Checks tridiagonal matrices with random elements from 1 to 1e-36, whose squares underflow in `f32`.
-    fn check_tiny_elements<T: Scalar>() {
+    fn check_tiny_elements<T: MatrixElement>() {
         for seed in 0..200 {
             let exponents = numbers::<f64>(19, 2, seed);
             let a = Matrix::from_fn(19, 19, |i, j| match i.abs_diff(j) {

@@ -1,6 +1,6 @@
 //! The factorization P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices, and the solution of linear systems with it.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use crate::cholesky::{is_finite_below, zero_above};
 use crate::scalar::subtract_scaled;
 use pellucid_gemm::{MatMut, MatRef};
@@ -21,7 +21,7 @@ pub enum Pivot {
 ///
 /// Only the lower triangle is read; the upper one is set to zero. L is stored below the blocks of D; its diagonal
 /// blocks are identities. The pivoting is the partial pivoting of Bunch and Kaufman (1977), as in LAPACK's `sytf2`.
-pub fn ldl<T: Scalar>(mut a: MatMut<'_, T>) -> (Vec<Pivot>, usize) {
+pub fn ldl<T: MatrixElement>(mut a: MatMut<'_, T>) -> (Vec<Pivot>, usize) {
     let n = a.rows();
     if !is_finite_below(a.as_ref()) {
         a.fill(T::NAN);
@@ -50,12 +50,12 @@ pub fn ldl<T: Scalar>(mut a: MatMut<'_, T>) -> (Vec<Pivot>, usize) {
 }
 
 /// Returns the candidate with the larger value. A candidate is an index and the value of the element there.
-fn larger_candidate<T: Scalar>(best: (usize, T), (i, x): (usize, T)) -> (usize, T) {
+fn larger_candidate<T: MatrixElement>(best: (usize, T), (i, x): (usize, T)) -> (usize, T) {
     if x > best.1 { (i, x) } else { best }
 }
 
 /// Chooses the pivot that eliminates column k; `None` if the column is zero.
-fn choose_pivot<T: Scalar>(a: MatRef<'_, T>, k: usize) -> Option<Pivot> {
+fn choose_pivot<T: MatrixElement>(a: MatRef<'_, T>, k: usize) -> Option<Pivot> {
     let n = a.rows();
     // This threshold minimizes the bound on element growth: the bound is equal for one 2×2 pivot and two 1×1 pivots.
     let alpha = T::from_f64((1.0 + 17f64.sqrt()) / 8.0);
@@ -78,7 +78,7 @@ fn choose_pivot<T: Scalar>(a: MatRef<'_, T>, k: usize) -> Option<Pivot> {
 }
 
 /// Exchanges rows and columns `row` and `pivot_row` of the submatrix from column k.
-fn swap_symmetric<T: Scalar>(a: &mut MatMut<'_, T>, k: usize, row: usize, pivot_row: usize) {
+fn swap_symmetric<T: MatrixElement>(a: &mut MatMut<'_, T>, k: usize, row: usize, pivot_row: usize) {
     if row == pivot_row {
         return;
     }
@@ -102,7 +102,7 @@ struct EliminateOne<'a, T> {
     k: usize,
 }
 
-impl<T: Scalar> AutoVectorized for EliminateOne<'_, T> {
+impl<T: MatrixElement> AutoVectorized for EliminateOne<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -126,7 +126,7 @@ struct EliminateTwo<'a, T> {
     k: usize,
 }
 
-impl<T: Scalar> AutoVectorized for EliminateTwo<'_, T> {
+impl<T: MatrixElement> AutoVectorized for EliminateTwo<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -155,7 +155,7 @@ impl<T: Scalar> AutoVectorized for EliminateTwo<'_, T> {
 /// Replaces B by X with A·X = B, from the factors and pivots of [`ldl`].
 ///
 /// If D has a zero block, X contains infinities or NaN.
-pub fn solve_ldl<T: Scalar>(a: MatRef<'_, T>, pivots: &[Pivot], mut b: MatMut<'_, T>) {
+pub fn solve_ldl<T: MatrixElement>(a: MatRef<'_, T>, pivots: &[Pivot], mut b: MatMut<'_, T>) {
     let n = a.rows();
     let mut k = 0;
     while k < n {
@@ -200,7 +200,7 @@ mod tests {
     use crate::matrix::Matrix;
     use crate::testing::{SIZES, close, for_both_dtypes, numbers, product};
 
-    fn check<T: Scalar>() {
+    fn check<T: MatrixElement>() {
         for (n, k) in SIZES.into_iter().zip([2, 1, 2, 1].into_iter().cycle()) {
             for seed in 0..4 {
                 // A zero diagonal needs 2×2 blocks.

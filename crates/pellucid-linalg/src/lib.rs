@@ -3,12 +3,12 @@
 //! All arithmetic is in the dtype of the matrix. Blocked algorithms compute most of the work as matrix products of
 //! `pellucid-gemm`. The rest is safe code that the compiler vectorizes for each instruction set
 //! ([`run_vectorized`](pellucid_simd::run_vectorized)). Neither changes the order of an operation, so results are
-//! bit-identical on all instruction sets and for all numbers of threads. If a factorization reads an element that is NaN
-//! or infinite, all its factors are NaN.
+//! bit-identical on all instruction sets and for all numbers of threads. If a factorization reads an element that is
+//! NaN or infinite, all its factors are NaN.
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `scalar` | [`Scalar`]: the element type; loops over vectors |
+//! | `scalar` | [`MatrixElement`]: the element type; loops over vectors |
 //! | `matrix` | an owned matrix for intermediate results |
 //! | `panel` | the copies in which panels of a few columns are factored |
 //! | `triangular` | [`solve_triangular`]: A·X = B for triangular A |
@@ -47,8 +47,8 @@ pub use exp::exp;
 pub use ldl::{Pivot, ldl, solve_ldl};
 pub use lu::{lu, row_order};
 pub use qr::qr;
-pub use scalar::Scalar;
-pub use svd::{SingularVectors, svd};
+pub use scalar::MatrixElement;
+pub use svd::{SingularBases, svd};
 pub use triangular::{TriangleKind, solve_triangular};
 
 /// The error of an iteration that has reached its limit of QR sweeps. All results are NaN.

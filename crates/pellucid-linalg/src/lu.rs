@@ -1,19 +1,19 @@
 //! The LU factorization P·A = L·U with partial pivoting.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use crate::panel::with_columns;
 use crate::triangular::solve_lower;
 use pellucid_gemm::{MatMut, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// Replaces a matrix by L (below the diagonal; its diagonal is 1) and U, and writes the pivots: row i was exchanged with
-/// row pivotᵢ ≥ i, in order.
+/// Replaces a matrix by L (below the diagonal; its diagonal is 1) and U, and writes the pivots: row i was exchanged
+/// with row pivotᵢ ≥ i, in order.
 ///
 /// A column without a nonzero pivot is skipped, as in LAPACK: U then has a zero on its diagonal. If an element is NaN
 /// or infinite, all elements become NaN, and the pivots describe the identity: pivotᵢ = i.
 ///
 /// The columns are halved recursively (Toledo 1997) down to panels of 16 columns.
-pub fn lu<T: Scalar>(mut a: MatMut<'_, T>, pivots: &mut Vec<usize>) {
+pub fn lu<T: MatrixElement>(mut a: MatMut<'_, T>, pivots: &mut Vec<usize>) {
     pivots.clear();
     if a.as_ref().is_finite() {
         return factor(a, pivots);
@@ -23,7 +23,7 @@ pub fn lu<T: Scalar>(mut a: MatMut<'_, T>, pivots: &mut Vec<usize>) {
 }
 
 /// Factors a block and appends its pivots, which count from the first row of the block.
-fn factor<T: Scalar>(a: MatMut<'_, T>, pivots: &mut Vec<usize>) {
+fn factor<T: MatrixElement>(a: MatMut<'_, T>, pivots: &mut Vec<usize>) {
     let (n, k) = (a.columns(), a.rows().min(a.columns()));
     if k == 0 {
         return;
@@ -48,7 +48,7 @@ fn factor<T: Scalar>(a: MatMut<'_, T>, pivots: &mut Vec<usize>) {
 }
 
 /// Factors at most 16 columns.
-fn factor_panel<T: Scalar>(mut a: MatMut<'_, T>, pivots: &mut Vec<usize>) {
+fn factor_panel<T: MatrixElement>(mut a: MatMut<'_, T>, pivots: &mut Vec<usize>) {
     let (m, n) = (a.rows(), a.columns());
     let found = with_columns(&mut a, 1, |columns, multipliers| {
         run_vectorized(PanelLu { m, n, height: multipliers.len(), columns, multipliers })
@@ -66,7 +66,7 @@ struct PanelLu<'a, T> {
     multipliers: &'a mut [T],
 }
 
-impl<T: Scalar> AutoVectorized for PanelLu<'_, T> {
+impl<T: MatrixElement> AutoVectorized for PanelLu<'_, T> {
     type Output = [usize; TILE];
 
     #[inline(always)]
@@ -108,7 +108,7 @@ impl<T: Scalar> AutoVectorized for PanelLu<'_, T> {
 /// Returns the first position, from k < 16 to m − 1, of the element with the largest magnitude; k if no element is a
 /// number, after an overflow. The elements from m are zero.
 #[inline(always)]
-fn largest_position<T: Scalar>(column: &[T], k: usize, m: usize) -> usize {
+fn largest_position<T: MatrixElement>(column: &[T], k: usize, m: usize) -> usize {
     let mut most = [T::zero(); TILE];
     for (chunk, x) in column.as_chunks::<TILE>().0.iter().enumerate() {
         for lane in 0..TILE {
@@ -134,7 +134,7 @@ mod tests {
     use crate::testing::{SIZES, close, for_both_dtypes, numbers, product};
 
     /// Checks P·A = L·U, relative to the largest element, in units of `factor`·ε·n.
-    fn check_factors<T: Scalar>(a: &Matrix<T>, factor: f64) {
+    fn check_factors<T: MatrixElement>(a: &Matrix<T>, factor: f64) {
         let (m, n) = (a.rows(), a.columns());
         let k = m.min(n);
         let (mut packed, mut pivots) = (a.clone(), Vec::new());
@@ -152,7 +152,7 @@ mod tests {
         close(&product(&l, &u), &Matrix::from_fn(m, n, |i, j| a.row(order[i])[j]), factor);
     }
 
-    fn check<T: Scalar>() {
+    fn check<T: MatrixElement>() {
         for n in SIZES {
             check_factors(&numbers::<T>(n, n, 2), 2.0);
             // Graded rows and columns.

@@ -1,6 +1,6 @@
 //! [`Matrix`], an owned matrix in rows for intermediate results.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use pellucid_gemm::{MatMut, MatRef};
 
 /// A matrix whose rows are stored in order.
@@ -11,7 +11,7 @@ pub(crate) struct Matrix<T> {
     data: Vec<T>,
 }
 
-impl<T: Scalar> Matrix<T> {
+impl<T: MatrixElement> Matrix<T> {
     /// Creates the matrix whose element (i, j) is `f(i, j)`.
     pub(crate) fn from_fn(rows: usize, columns: usize, mut f: impl FnMut(usize, usize) -> T) -> Matrix<T> {
         let data = (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))).map(|(i, j)| f(i, j)).collect();

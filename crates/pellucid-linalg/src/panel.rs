@@ -1,6 +1,6 @@
 //! The copies in which panels of a few columns are factored.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use pellucid_gemm::{MatMut, TILE};
 use pellucid_runtime::scratch;
 
@@ -8,7 +8,7 @@ use pellucid_runtime::scratch;
 ///
 /// The first argument of `f` contains the columns one after the other, each padded with zeros to a multiple of 16
 /// elements. The second argument is scratch for `extra` columns, which are zero.
-pub(crate) fn with_columns<T: Scalar, R>(
+pub(crate) fn with_columns<T: MatrixElement, R>(
     a: &mut MatMut<'_, T>,
     extra: usize,
     f: impl FnOnce(&mut [T], &mut [T]) -> R,

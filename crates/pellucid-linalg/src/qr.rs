@@ -1,9 +1,9 @@
 //! The QR factorization A = Q·R by Householder reflections.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use crate::matrix::Matrix;
 use crate::panel::with_columns;
-use crate::reflectors::{BlockReflector, Reflections, reflector};
+use crate::reflectors::{BlockReflector, HouseholderReflections, reflector};
 use crate::scalar::{dot, subtract_scaled};
 use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
@@ -17,7 +17,7 @@ use pellucid_simd::{AutoVectorized, run_vectorized};
 ///
 /// # Panics
 /// Panics unless `taus` has min(m, n) elements.
-pub fn qr<T: Scalar>(mut a: MatMut<'_, T>, taus: &mut [T]) {
+pub fn qr<T: MatrixElement>(mut a: MatMut<'_, T>, taus: &mut [T]) {
     let (m, n) = (a.rows(), a.columns());
     assert_eq!(taus.len(), m.min(n), "a {m} × {n} matrix has min(m, n) reflections");
     if !a.as_ref().is_finite() {
@@ -32,7 +32,7 @@ pub fn qr<T: Scalar>(mut a: MatMut<'_, T>, taus: &mut [T]) {
 }
 
 /// Factors at most 16 columns, and applies Qᵀ to `rest`.
-fn factor_panel<T: Scalar>(mut panel: MatMut<'_, T>, rest: MatMut<'_, T>, taus: &mut [T]) {
+fn factor_panel<T: MatrixElement>(mut panel: MatMut<'_, T>, rest: MatMut<'_, T>, taus: &mut [T]) {
     let (m, count) = (panel.rows(), taus.len());
     with_columns(&mut panel, count, |columns, vectors| {
         let height = vectors.len() / count;
@@ -54,7 +54,7 @@ struct PanelQr<'a, T> {
     taus: &'a mut [T],
 }
 
-impl<T: Scalar> AutoVectorized for PanelQr<'_, T> {
+impl<T: MatrixElement> AutoVectorized for PanelQr<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -75,13 +75,13 @@ impl<T: Scalar> AutoVectorized for PanelQr<'_, T> {
 }
 
 /// Returns the reflections of the result of [`qr`].
-pub(crate) fn reflections<T: Scalar>(packed: &Matrix<T>, taus: Vec<T>) -> Reflections<T> {
+pub(crate) fn reflections<T: MatrixElement>(packed: &Matrix<T>, taus: Vec<T>) -> HouseholderReflections<T> {
     let vectors = Matrix::from_fn(taus.len(), packed.rows(), |k, i| match i.cmp(&k) {
         std::cmp::Ordering::Less => T::zero(),
         std::cmp::Ordering::Equal => T::one(),
         std::cmp::Ordering::Greater => packed.row(i)[k],
     });
-    Reflections { vectors, taus, offset: 0 }
+    HouseholderReflections { vectors, taus, offset: 0 }
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     use crate::testing::{SIZES, close, for_both_dtypes, numbers, product, transpose};
 
     /// Checks QᵀQ = I and Q·R = A, in units of `factor`·ε·n.
-    fn check_factors<T: Scalar>(a: &Matrix<T>, factor: f64) {
+    fn check_factors<T: MatrixElement>(a: &Matrix<T>, factor: f64) {
         let (m, n) = (a.rows(), a.columns());
         let (mut packed, mut taus) = (a.clone(), vec![T::zero(); m.min(n)]);
         qr(packed.view_mut(), &mut taus);
@@ -106,7 +106,7 @@ mod tests {
         close(&thin, &Matrix::copy_of(q.view().block(0..m, 0..m.min(n))), factor);
     }
 
-    fn check<T: Scalar>() {
+    fn check<T: MatrixElement>() {
         for n in SIZES {
             check_factors(&numbers::<T>(n, n, 5), 2.0);
         }

@@ -1,6 +1,6 @@
 //! Householder reflections I − τ·v·vᵀ, and the application of blocks of them by matrix products.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use crate::matrix::Matrix;
 use crate::scalar::{dot, largest};
 use pellucid_gemm::{MatMut, MatRef, TILE, Tile};
@@ -11,7 +11,7 @@ use pellucid_runtime::scratch;
 ///
 /// The sign of β is the opposite of the sign of the first element, unless all other elements are zero (then τ = 0).
 #[inline(always)]
-pub(crate) fn reflector<T: Scalar>(x: &mut [T]) -> T {
+pub(crate) fn reflector<T: MatrixElement>(x: &mut [T]) -> T {
     let square = dot(x, x);
     let least = T::MIN_POSITIVE / (T::EPSILON * T::EPSILON);
     if square > least && square.is_finite() {
@@ -30,7 +30,7 @@ pub(crate) fn reflector<T: Scalar>(x: &mut [T]) -> T {
 
 /// Computes the reflection of a vector with the given norm.
 #[inline(always)]
-fn reflector_of_norm<T: Scalar>(x: &mut [T], norm: T) -> T {
+fn reflector_of_norm<T: MatrixElement>(x: &mut [T], norm: T) -> T {
     let Some((head, tail)) = x.split_first_mut() else { return T::zero() };
     if tail.iter().all(|&x| x == T::zero()) {
         return T::zero();
@@ -49,7 +49,7 @@ pub(crate) struct BlockReflector<'a, T> {
     t: Tile<T>,
 }
 
-impl<'a, T: Scalar> BlockReflector<'a, T> {
+impl<'a, T: MatrixElement> BlockReflector<'a, T> {
     pub(crate) fn new(vectors: MatRef<'a, T>, taus: &[T]) -> BlockReflector<'a, T> {
         let count = taus.len();
         let mut products = [T::zero(); TILE * TILE];
@@ -86,14 +86,14 @@ impl<'a, T: Scalar> BlockReflector<'a, T> {
 }
 
 /// The reflections of a factorization. The elements of vector k before element `offset + k`, which is 1, are zero.
-pub(crate) struct Reflections<T> {
+pub(crate) struct HouseholderReflections<T> {
     /// The vectors v as rows.
     pub(crate) vectors: Matrix<T>,
     pub(crate) taus: Vec<T>,
     pub(crate) offset: usize,
 }
 
-impl<T: Scalar> Reflections<T> {
+impl<T: MatrixElement> HouseholderReflections<T> {
     /// Replaces C by the product of all reflections and C.
     pub(crate) fn apply(&self, mut c: MatMut<'_, T>) {
         self.apply_blocks(&mut c, |_| 0);
@@ -102,7 +102,7 @@ impl<T: Scalar> Reflections<T> {
     /// Returns the first columns of the product of all reflections.
     pub(crate) fn basis(&self, columns: usize) -> Matrix<T> {
         let mut basis = Matrix::identity(self.vectors.columns(), columns);
-        // Before a block is applied, the rows and columns before its first vector are those of the identity.
+        // Before a block is applied, the rows and columns before its first vector equal the identity.
         self.apply_blocks(&mut basis.view_mut(), |first| first.min(columns));
         basis
     }

@@ -1,6 +1,6 @@
 //! Sequences of plane rotations of neighbouring rows, which the iterations for eigenvalues and singular values produce.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use crate::matrix::Matrix;
 use pellucid_gemm::MatMut;
 use pellucid_simd::{AutoVectorized, run_vectorized};
@@ -22,7 +22,7 @@ pub(crate) struct RotatedVectors<T> {
     rotations: Vec<(usize, T, T)>,
 }
 
-impl<T: Scalar> RotatedVectors<T> {
+impl<T: MatrixElement> RotatedVectors<T> {
     /// Creates the vectors from the columns of a basis. Without a basis, rotations have no effect.
     pub(crate) fn new(basis: Option<&Matrix<T>>, count: usize) -> RotatedVectors<T> {
         let strips = basis.map_or(0, |basis| basis.rows().div_ceil(STRIP));
@@ -67,7 +67,7 @@ struct ApplyRotations<'a, T> {
     vectors: &'a mut RotatedVectors<T>,
 }
 
-impl<T: Scalar> AutoVectorized for ApplyRotations<'_, T> {
+impl<T: MatrixElement> AutoVectorized for ApplyRotations<'_, T> {
     type Output = ();
 
     #[inline(always)]

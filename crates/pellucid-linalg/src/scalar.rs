@@ -1,10 +1,10 @@
-//! [`Scalar`], the element type of matrices, and loops over vectors of them.
+//! [`MatrixElement`], the element type of matrices, and loops over vectors of them.
 
 use pellucid_gemm::TILE;
 use pellucid_simd::Float;
 
 /// `f32` or `f64`. All arithmetic of a factorization is in this type.
-pub trait Scalar: Float {
+pub trait MatrixElement: Float {
     /// The difference between 1 and the next larger value.
     const EPSILON: Self;
 
@@ -30,7 +30,7 @@ pub trait Scalar: Float {
     fn to_f64(self) -> f64;
 }
 
-impl Scalar for f32 {
+impl MatrixElement for f32 {
     const EPSILON: f32 = f32::EPSILON;
     const MIN_POSITIVE: f32 = f32::MIN_POSITIVE;
     const NAN: f32 = f32::NAN;
@@ -41,7 +41,7 @@ impl Scalar for f32 {
     }
 }
 
-impl Scalar for f64 {
+impl MatrixElement for f64 {
     const EPSILON: f64 = f64::EPSILON;
     const MIN_POSITIVE: f64 = f64::MIN_POSITIVE;
     const NAN: f64 = f64::NAN;
@@ -54,7 +54,7 @@ impl Scalar for f64 {
 
 /// Returns Σ xᵢ·yᵢ as 16 partial sums, which a tree adds.
 #[inline(always)]
-pub(crate) fn dot<T: Scalar>(x: &[T], y: &[T]) -> T {
+pub(crate) fn dot<T: MatrixElement>(x: &[T], y: &[T]) -> T {
     let mut sums = [T::zero(); TILE];
     let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<TILE>(), y.as_chunks::<TILE>());
     for (x, y) in x.iter().zip(y) {
@@ -70,7 +70,7 @@ pub(crate) fn dot<T: Scalar>(x: &[T], y: &[T]) -> T {
 
 /// Returns the sum of 16 values, by halving.
 #[inline(always)]
-pub(crate) fn sum_lanes<T: Scalar>(mut sums: [T; TILE]) -> T {
+pub(crate) fn sum_lanes<T: MatrixElement>(mut sums: [T; TILE]) -> T {
     let mut width = TILE / 2;
     while width > 0 {
         for lane in 0..width {
@@ -83,7 +83,7 @@ pub(crate) fn sum_lanes<T: Scalar>(mut sums: [T; TILE]) -> T {
 
 /// Subtracts `by`·x from y.
 #[inline(always)]
-pub(crate) fn subtract_scaled<T: Scalar>(y: &mut [T], by: T, x: &[T]) {
+pub(crate) fn subtract_scaled<T: MatrixElement>(y: &mut [T], by: T, x: &[T]) {
     y.iter_mut().zip(x).for_each(|(y, &x)| *y = *y - by * x);
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn subtract_scaled<T: Scalar>(y: &mut [T], by: T, x: &[T]) {
 /// The reductions to tridiagonal and bidiagonal form apply the update of one step and compute a product of the next
 /// step in the same pass over the matrix.
 #[inline(always)]
-pub(crate) fn update_row<T: Scalar>(row: &mut [T], [a, b, c]: [T; 3], [x, y]: [&[T]; 2], sum: &mut [T]) {
+pub(crate) fn update_row<T: MatrixElement>(row: &mut [T], [a, b, c]: [T; 3], [x, y]: [&[T]; 2], sum: &mut [T]) {
     // A loop over single elements, because LLVM vectorizes a loop over chunks of this body by gathers.
     for (((row, sum), &x), &y) in row.iter_mut().zip(sum).zip(x).zip(y) {
         *row = *row - (a * x + b * y);
@@ -102,7 +102,7 @@ pub(crate) fn update_row<T: Scalar>(row: &mut [T], [a, b, c]: [T; 3], [x, y]: [&
 
 /// Returns the largest magnitude; 0 for an empty slice.
 #[inline(always)]
-pub(crate) fn largest<T: Scalar>(x: &[T]) -> T {
+pub(crate) fn largest<T: MatrixElement>(x: &[T]) -> T {
     let larger = |most: T, x: T| if x.abs() > most { x.abs() } else { most };
     let (chunks, rest) = x.as_chunks::<TILE>();
     let mut most = [T::zero(); TILE];
@@ -115,7 +115,7 @@ pub(crate) fn largest<T: Scalar>(x: &[T]) -> T {
 }
 
 /// Returns the power of two that scales a magnitude to [1, 2), as far as the scale and its inverse are finite.
-pub(crate) fn scale_to_one<T: Scalar>(magnitude: T) -> T {
+pub(crate) fn scale_to_one<T: MatrixElement>(magnitude: T) -> T {
     // The exponent of the format; a logarithm would depend on the C library.
     let exponent = |x: T| (x.to_f64().to_bits() >> 52) as i32 - 1023;
     let limit = exponent(T::MIN_POSITIVE) + 2;
@@ -124,7 +124,7 @@ pub(crate) fn scale_to_one<T: Scalar>(magnitude: T) -> T {
 
 /// Computes the plane rotation with c·x + s·y = r and c·y − s·x = 0. Returns (c, s, r).
 #[inline(always)]
-pub(crate) fn plane_rotation<T: Scalar>(x: T, y: T) -> (T, T, T) {
+pub(crate) fn plane_rotation<T: MatrixElement>(x: T, y: T) -> (T, T, T) {
     if y == T::zero() {
         return (T::one(), T::zero(), x);
     }

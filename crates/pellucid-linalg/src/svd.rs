@@ -5,7 +5,7 @@ use crate::matrix::Matrix;
 use crate::qr::{qr, reflections};
 use crate::rotations::RotatedVectors;
 use crate::scalar::{largest, plane_rotation};
-use crate::{NotConverged, Scalar};
+use crate::{MatrixElement, NotConverged};
 use pellucid_gemm::{MatMut, MatRef};
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ const MAX_SWEEPS: usize = 60;
 /// The matrices U and Vᵀ that a decomposition writes.
 ///
 /// U is `[m, k]` or `[m, m]`, and Vᵀ `[k, n]` or `[n, n]`, k = min(m, n).
-pub struct SingularVectors<'a, T> {
+pub struct SingularBases<'a, T> {
     /// Left singular vectors as columns.
     pub u: MatMut<'a, T>,
     /// Right singular vectors as rows.
@@ -35,13 +35,13 @@ pub struct SingularVectors<'a, T> {
 ///
 /// # Panics
 /// Panics unless `values` has min(m, n) elements and the singular vectors have one of their shapes.
-pub fn svd<T: Scalar>(
+pub fn svd<T: MatrixElement>(
     a: MatRef<'_, T>,
     values: &mut [T],
-    vectors: Option<SingularVectors<'_, T>>,
+    vectors: Option<SingularBases<'_, T>>,
 ) -> Result<(), NotConverged> {
     if a.rows() < a.columns() {
-        let transposed = vectors.map(|v| SingularVectors { u: v.vt.transpose(), vt: v.u.transpose() });
+        let transposed = vectors.map(|v| SingularBases { u: v.vt.transpose(), vt: v.u.transpose() });
         return svd(a.transpose(), values, transposed);
     }
     assert_eq!(values.len(), a.columns(), "a matrix has min(m, n) singular values");
@@ -53,7 +53,7 @@ pub fn svd<T: Scalar>(
 }
 
 /// Writes the decomposition of a matrix with m ≥ n and the matrices U and V.
-fn decompose<T: Scalar>(
+fn decompose<T: MatrixElement>(
     a: MatRef<'_, T>,
     values: &mut [T],
     vectors: Option<[MatMut<'_, T>; 2]>,
@@ -128,7 +128,7 @@ impl Sweep {
     }
 }
 
-impl<T: Scalar> BidiagonalQr<'_, T> {
+impl<T: MatrixElement> BidiagonalQr<'_, T> {
     /// Sweeps over the last block without a negligible element until all blocks have one row, at most `sweeps` times.
     fn diagonalize(mut self, mut sweeps: usize) -> Result<(), NotConverged> {
         let n = self.d.len();
@@ -281,7 +281,7 @@ impl<T: Scalar> BidiagonalQr<'_, T> {
 }
 
 /// Returns the smaller singular value of [f, g; 0, h], as LAPACK's `las2` does.
-fn least_of_2x2<T: Scalar>(f: T, g: T, h: T) -> T {
+fn least_of_2x2<T: MatrixElement>(f: T, g: T, h: T) -> T {
     let (f, g, h) = (f.abs(), g.abs(), h.abs());
     let (small, large) = if f < h { (f, h) } else { (h, f) };
     if small == T::zero() {
@@ -306,17 +306,17 @@ mod tests {
     use crate::testing::{SIZES, close, for_both_dtypes, numbers, product, transpose};
 
     /// Returns U, S and Vᵀ, with complete bases if `is_full`.
-    fn factors<T: Scalar>(a: &Matrix<T>, is_full: bool) -> (Matrix<T>, Vec<T>, Matrix<T>) {
+    fn factors<T: MatrixElement>(a: &Matrix<T>, is_full: bool) -> (Matrix<T>, Vec<T>, Matrix<T>) {
         let (m, n) = (a.rows(), a.columns());
         let k = m.min(n);
         let (p, q) = if is_full { (m, n) } else { (k, k) };
         let (mut u, mut s, mut vt) = (Matrix::zeros(m, p), vec![T::zero(); k], Matrix::zeros(q, n));
-        svd(a.view(), &mut s, Some(SingularVectors { u: u.view_mut(), vt: vt.view_mut() })).unwrap();
+        svd(a.view(), &mut s, Some(SingularBases { u: u.view_mut(), vt: vt.view_mut() })).unwrap();
         (u, s, vt)
     }
 
     /// Checks that U and V are orthonormal, and U·diag(S)·Vᵀ = A, in units of `factor`·ε·n.
-    fn check_factors<T: Scalar>(a: &Matrix<T>, factor: f64) {
+    fn check_factors<T: MatrixElement>(a: &Matrix<T>, factor: f64) {
         let (m, n) = (a.rows(), a.columns());
         let k = m.min(n);
         for is_full in [false, true] {
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    fn check<T: Scalar>() {
+    fn check<T: MatrixElement>() {
         for n in SIZES {
             check_factors(&numbers::<T>(n, n, 7), 4.0);
         }
@@ -367,7 +367,7 @@ mod tests {
 
     /// Checks matrices of low rank, whose small singular values are rounding errors of similar sizes. Their block
     /// converges only with a shift.
-    fn check_low_rank<T: Scalar>() {
+    fn check_low_rank<T: MatrixElement>() {
         for seed in 0..40 {
             for rank in 1..4 {
                 check_factors(&product(&numbers::<T>(24, rank, seed), &numbers(rank, 19, seed + 100)), 4.0);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     /// Checks the relative accuracy of all singular values of bidiagonal matrices that are graded in either direction.
-    fn check_graded<T: Scalar>() {
+    fn check_graded<T: MatrixElement>() {
         let n = 12;
         for is_reversed in [false, true] {
             let grade = |i: usize| 10f64.powi(-2 * if is_reversed { (n - 1 - i) as i32 } else { i as i32 });

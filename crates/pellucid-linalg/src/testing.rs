@@ -1,6 +1,6 @@
 //! Helpers of the tests: naive products and reproducible matrices.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use crate::matrix::Matrix;
 
 /// Sides of matrices: around the sizes of tiles and blocks.
@@ -16,7 +16,7 @@ macro_rules! for_both_dtypes {
 pub(crate) use for_both_dtypes;
 
 /// Returns a reproducible matrix of values between −1 and 1.
-pub(crate) fn numbers<T: Scalar>(rows: usize, columns: usize, seed: u64) -> Matrix<T> {
+pub(crate) fn numbers<T: MatrixElement>(rows: usize, columns: usize, seed: u64) -> Matrix<T> {
     let mut state = seed;
     Matrix::from_fn(rows, columns, |_, _| {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -25,7 +25,7 @@ pub(crate) fn numbers<T: Scalar>(rows: usize, columns: usize, seed: u64) -> Matr
 }
 
 /// Returns A·B, by the definition, with sums in `f64`.
-pub(crate) fn product<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>) -> Matrix<T> {
+pub(crate) fn product<T: MatrixElement>(a: &Matrix<T>, b: &Matrix<T>) -> Matrix<T> {
     assert_eq!(a.columns(), b.rows());
     let columns: Vec<Vec<f64>> =
         (0..b.columns()).map(|j| (0..b.rows()).map(|k| b.row(k)[j].to_f64()).collect()).collect();
@@ -35,13 +35,13 @@ pub(crate) fn product<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>) -> Matrix<T> {
 }
 
 /// Returns Aᵀ.
-pub(crate) fn transpose<T: Scalar>(a: &Matrix<T>) -> Matrix<T> {
+pub(crate) fn transpose<T: MatrixElement>(a: &Matrix<T>) -> Matrix<T> {
     Matrix::copy_of(a.view().transpose())
 }
 
 /// Asserts that two matrices differ by at most `factor`·ε·n times the largest element, for the larger side n.
 #[track_caller]
-pub(crate) fn close<T: Scalar>(got: &Matrix<T>, expected: &Matrix<T>, factor: f64) {
+pub(crate) fn close<T: MatrixElement>(got: &Matrix<T>, expected: &Matrix<T>, factor: f64) {
     assert_eq!((got.rows(), got.columns()), (expected.rows(), expected.columns()));
     let size = expected.data().iter().fold(0.0, |m: f64, x| m.max(x.to_f64().abs()));
     let n = got.rows().max(got.columns()).max(4) as f64;

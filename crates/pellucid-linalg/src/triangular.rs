@@ -1,6 +1,6 @@
 //! The solution of A·X = B for triangular A.
 
-use crate::Scalar;
+use crate::MatrixElement;
 use pellucid_gemm::{MatMut, MatRef, TILE, Tile};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
@@ -16,7 +16,7 @@ pub struct TriangleKind {
 /// Replaces B by X with A·X = B.
 ///
 /// The opposite triangle of A is not read. If a diagonal element that is read is zero, all elements of X are NaN.
-pub fn solve_triangular<T: Scalar>(a: MatRef<'_, T>, mut b: MatMut<'_, T>, kind: TriangleKind) {
+pub fn solve_triangular<T: MatrixElement>(a: MatRef<'_, T>, mut b: MatMut<'_, T>, kind: TriangleKind) {
     let TriangleKind { is_upper, has_unit_diagonal } = kind;
     if !has_unit_diagonal && (0..a.rows()).any(|i| a.at(i, i) == T::zero()) {
         return b.fill(T::NAN);
@@ -32,7 +32,7 @@ pub fn solve_triangular<T: Scalar>(a: MatRef<'_, T>, mut b: MatMut<'_, T>, kind:
 /// Replaces B by X with A·X = B for lower triangular A, whose diagonal has no zeros.
 ///
 /// Each half of the rows is solved recursively. A product subtracts the first half from the second.
-pub(crate) fn solve_lower<T: Scalar>(a: MatRef<'_, T>, b: MatMut<'_, T>, has_unit_diagonal: bool) {
+pub(crate) fn solve_lower<T: MatrixElement>(a: MatRef<'_, T>, b: MatMut<'_, T>, has_unit_diagonal: bool) {
     let n = a.rows();
     if n <= TILE {
         return run_vectorized(TileSolve { a: a.tile(0, 0), n, b, has_unit_diagonal });
@@ -52,7 +52,7 @@ struct TileSolve<'a, T> {
     has_unit_diagonal: bool,
 }
 
-impl<T: Scalar> AutoVectorized for TileSolve<'_, T> {
+impl<T: MatrixElement> AutoVectorized for TileSolve<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -83,7 +83,7 @@ mod tests {
     use crate::matrix::Matrix;
     use crate::testing::{SIZES, close, for_both_dtypes, numbers, product};
 
-    fn check<T: Scalar>() {
+    fn check<T: MatrixElement>() {
         for n in SIZES {
             for (is_upper, has_unit_diagonal) in [(false, false), (false, true), (true, false), (true, true)] {
                 let elements = numbers::<T>(n, n, 10);

@@ -13,8 +13,8 @@ use smallvec::smallvec;
 /// It is a family of its own because its algorithms depend on values: they search pivots and iterate until convergence.
 ///
 /// Matrices are `f32` or `f64`, and so is the arithmetic. Layout, number of threads and instruction set do not change
-/// any bit. If an element that is read is NaN or infinite, all factors are NaN. If the iteration of a finite matrix does
-/// not converge, the kernel fails with [`Error::NotConverged`].
+/// any bit. If an element that is read is NaN or infinite, all factors are NaN. If the iteration of a finite matrix
+/// does not converge, the kernel fails with [`Error::NotConverged`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Factorization {
     /// A = L·Lᵀ for symmetric positive definite A. Only the lower triangle is read.

@@ -4,7 +4,7 @@ use crate::operand::Operand;
 use pellucid_gemm::{MatMut, MatRef};
 use pellucid_ir::kernel::{Factorization, SvdVectors};
 use pellucid_ir::{DType, Error, Layout, Result};
-use pellucid_linalg::{NotConverged, Pivot, Scalar, SingularVectors, TriangleKind};
+use pellucid_linalg::{MatrixElement, NotConverged, Pivot, SingularBases, TriangleKind};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch;
 use pellucid_runtime::threads::{SharedPtr, parallel_ranges};
@@ -58,8 +58,8 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     }
 }
 
-/// Returns an error if the memory for one factorization cannot be allocated: a few copies of the operands and vectors of
-/// length `side`. Small matrices are not checked.
+/// Returns an error if the memory for one factorization cannot be allocated: a few copies of the operands and vectors
+/// of length `side`. Small matrices are not checked.
 ///
 /// `elements` are the numbers of elements of one matrix of every operand, and `size` is the size of an element.
 fn check_memory(elements: impl Iterator<Item = usize>, side: usize, size: usize) -> Result<()> {
@@ -106,7 +106,7 @@ fn decode_ldl_pivots(op: &'static str, encoded: &BatchMatrix) -> Result<Vec<Pivo
 }
 
 /// Computes the outputs `y` of one factorization from the inputs `x`. `T` is the dtype of the matrices.
-fn factor_matrix<T: Scalar>(
+fn factor_matrix<T: MatrixElement>(
     kernel: Factorization,
     x: &[BatchMatrix],
     y: &[BatchMatrix],
@@ -151,7 +151,7 @@ fn factor_matrix<T: Scalar>(
         }
         Factorization::Svd(_) => {
             return with_input(&x[0], y, |a| {
-                let vectors = SingularVectors { u: y[0].view_mut(), vt: y[2].view_mut() };
+                let vectors = SingularBases { u: y[0].view_mut(), vt: y[2].view_mut() };
                 with_vector(&y[1], |s: &mut [T]| pellucid_linalg::svd(a, s, Some(vectors)))
             });
         }
@@ -173,7 +173,7 @@ fn factor_matrix<T: Scalar>(
 }
 
 /// Calls `f` with a view of an input, or with a view of a copy if an output has the same memory.
-fn with_input<T: Scalar, R>(x: &BatchMatrix, outputs: &[BatchMatrix], f: impl FnOnce(MatRef<'_, T>) -> R) -> R {
+fn with_input<T: MatrixElement, R>(x: &BatchMatrix, outputs: &[BatchMatrix], f: impl FnOnce(MatRef<'_, T>) -> R) -> R {
     if outputs.iter().all(|y| y.first != x.first) {
         return f(x.view());
     }
@@ -185,7 +185,7 @@ fn with_input<T: Scalar, R>(x: &BatchMatrix, outputs: &[BatchMatrix], f: impl Fn
 }
 
 /// Copies an input to an output, and calls `f` with a view of the output whose rows are contiguous.
-fn with_copy<T: Scalar, R>(x: &BatchMatrix, y: &BatchMatrix, f: impl FnOnce(MatMut<'_, T>) -> R) -> R {
+fn with_copy<T: MatrixElement, R>(x: &BatchMatrix, y: &BatchMatrix, f: impl FnOnce(MatMut<'_, T>) -> R) -> R {
     let [rows, columns] = y.shape;
     if y.strides[1] == 1 {
         if x.first != y.first {
@@ -202,7 +202,7 @@ fn with_copy<T: Scalar, R>(x: &BatchMatrix, y: &BatchMatrix, f: impl FnOnce(MatM
 }
 
 /// Calls `f` with a slice of zeros, and copies it to an output that is a vector.
-fn with_vector<T: Scalar, R>(y: &BatchMatrix, f: impl FnOnce(&mut [T]) -> R) -> R {
+fn with_vector<T: MatrixElement, R>(y: &BatchMatrix, f: impl FnOnce(&mut [T]) -> R) -> R {
     scratch::with_filled(y.shape[0], T::zero(), |elements| {
         let result = f(elements);
         y.view_mut().copy_from(MatRef::from_slice(elements, y.shape[0], 1));
@@ -256,7 +256,7 @@ struct BatchMatrix {
 
 impl BatchMatrix {
     /// Returns a view of an input.
-    fn view<T: Scalar>(&self) -> MatRef<'_, T> {
+    fn view<T: MatrixElement>(&self) -> MatRef<'_, T> {
         debug_assert_eq!(self.dtype.size(), size_of::<T>(), "the view must have the dtype of the operand");
         // SAFETY: *Bounds*: all elements of the operand are in its buffer, as type `T` (its dtype). *Aliasing*: outputs
         // overlap an input only with equal address and layout. `with_input` then views a copy, and `with_copy` views no
@@ -265,7 +265,7 @@ impl BatchMatrix {
     }
 
     /// Returns a view of an output. Only one such view of a matrix is in use at a time.
-    fn view_mut<T: Scalar>(&self) -> MatMut<'_, T> {
+    fn view_mut<T: MatrixElement>(&self) -> MatMut<'_, T> {
         debug_assert_eq!(self.dtype.size(), size_of::<T>(), "the view must have the dtype of the operand");
         // SAFETY: *Bounds*: all elements of the operand are in its buffer, as type `T` (its dtype). *Aliasing*: outputs
         // are not broadcast and do not overlap each other, only the thread of this matrix accesses it, and
@@ -281,8 +281,8 @@ impl BatchMatrix {
     /// Returns the elements of an input that is a vector of `i32`.
     fn integers(&self) -> impl Iterator<Item = i64> + '_ {
         assert_eq!(self.dtype, DType::I32, "pivots must be i32");
-        // SAFETY: all elements of the operand are in its buffer, as `i32`. No code writes them: outputs overlap an input
-        // only with equal address and layout, and the outputs of a kernel with pivots have another dtype.
+        // SAFETY: all elements of the operand are in its buffer, as `i32`. No code writes them: outputs overlap an
+        // input only with equal address and layout, and the outputs of a kernel with pivots have another dtype.
         (0..self.shape[0]).map(|i| i64::from(unsafe { *self.element::<i32>(i) }))
     }
 
