@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn requests_are_answered_with_the_embeddings_of_their_texts() {
         let work = |jobs: Receiver<Job>| {
-            let mut encoder = inference_model(Bert::load(directory()).unwrap(), 24).unwrap();
+            let mut encoder = inference_model(Bert::load(directory()).unwrap(), 24);
             worker::run(&mut encoder, &jobs, 8, Duration::from_millis(1));
         };
         with_server(Duration::from_secs(60), work, |to| {
