@@ -172,10 +172,14 @@ impl<L: LoraTarget> Lora<L> {
     /// Sets α, the scale of the update, which is divided by the rank.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if α is not finite and above 0.
+    /// [`Error::InvalidArgument`] if α is not finite and above 0, or if W includes the update.
     #[panicking_form]
     pub fn try_alpha(self, alpha: f64) -> Result<Lora<L>> {
         OptionRange::POSITIVE.check("lora", "alpha", alpha, 16.0)?;
+        if self.is_merged() {
+            let reason = "the weight includes the update with the present `alpha`; call unmerge() first";
+            return Err(Error::invalid("lora", reason));
+        }
         Ok(Lora { alpha, ..self })
     }
 

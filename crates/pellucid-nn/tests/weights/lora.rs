@@ -224,6 +224,8 @@ fn partial_states_follow_a_merge() {
     let error = layer.load_matching(&update).unwrap_err();
     assert!(error.to_string().contains("unmerge()"), "{error}");
     assert!(layer.is_merged());
+    let error = layer.clone().try_alpha(3.0).unwrap_err();
+    assert!(error.to_string().contains("unmerge()"), "{error}");
     let bias = StateDict::from([("bias".to_string(), Tensor::zeros([3], DType::F32))]);
     layer.load_matching(&bias).unwrap();
     assert!(layer.is_merged());
