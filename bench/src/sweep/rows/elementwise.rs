@@ -124,7 +124,10 @@ fn predicates() -> Vec<SweepRow> {
 }
 
 fn with_settings() -> Vec<SweepRow> {
+    let betas = [Positive, Positive, Unit];
     vec![
+        SweepRow::new("betainc", "", |t, _| t[0].betainc(&t[1], &t[2])).of(betas),
+        SweepRow::new("betaincc", "", |t, _| t[0].betaincc(&t[1], &t[2])).of(betas),
         SweepRow::new("where_", "torch.where(c, a, b)", |t, _| ops::where_(&t[2], &t[0], &t[1]).expect("shapes agree"))
             .of([Normal, Normal, Mask])
             .layouts(),

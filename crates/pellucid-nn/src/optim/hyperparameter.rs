@@ -54,6 +54,7 @@ impl Hyperparameter {
     ///
     /// # Errors
     /// [`Error::ReadInCapture`](pellucid_tensor::Error::ReadInCapture) inside a captured step.
+    #[track_caller]
     pub(super) fn try_get(&self) -> Result<f64> {
         let stored: f64 = self.stored.try_item()?;
         let is_stored = |number: &f64| round((self.conversion)(*number), self.stored.dtype()) == stored;

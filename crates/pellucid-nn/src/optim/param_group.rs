@@ -49,6 +49,7 @@ impl ParamGroup {
     ///
     /// # Errors
     /// [`Error::ReadInCapture`] while a step is captured, since values cannot be read then.
+    #[track_caller]
     #[panicking_form]
     pub fn try_lr(&self) -> Result<f64> {
         self.lr.try_get()

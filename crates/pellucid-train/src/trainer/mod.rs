@@ -480,8 +480,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
 
     /// Returns the mean losses and the metrics of the batches, in evaluation mode: `loss`, and for example `accuracy`.
     /// It uses the weights of the model. After a run with [`ema`](Trainer::ema), these are not the averages, which
-    /// [`use_averages`](Trainer::use_averages) copies into the model. It reads an entire epoch of the loader, which then
-    /// returns to its position.
+    /// [`use_averages`](Trainer::use_averages) copies into the model. The evaluation reads an entire epoch of the
+    /// loader, which then returns to its position.
     ///
     /// # Errors
     /// [`Error::Evaluation`] for a failed batch or metric; [`Error::InvalidArgument`] before the `fit` that

@@ -287,7 +287,7 @@ impl RunCore<'_> {
         if is_logged && !self.loggers.is_empty() {
             push_rates(parts, &mut rates);
         }
-        // The schedules advance with the number of steps, also if a logger or a callback fails.
+        // The schedules advance with the number of steps, even if a logger or a callback fails.
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step))?;
         let weight = parts.batch_weight()?;
         let values = meter.add(&mut self.state.0.borrow_mut(), &scalars, (&weight, samples), is_logged)?;
@@ -343,7 +343,7 @@ impl RunCore<'_> {
             progress.sums.clear();
             progress.weight = 0.0;
         }
-        // The schedules advance with the number of epochs, also if a logger or a callback fails.
+        // The schedules advance with the number of epochs, even if a logger or a callback fails.
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch))?;
         self.schedules.iter_mut().try_for_each(|schedule| schedule.measure(improvement.value))?;
         self.log_epoch(scores)?;

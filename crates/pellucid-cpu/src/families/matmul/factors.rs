@@ -7,11 +7,13 @@ use crate::operand::Operand;
 use crate::pairs::PairMatrices;
 use crate::program;
 use pellucid_gemm::Strided;
-use pellucid_ir::{DType, Layout, Result};
+use pellucid_ir::{DType, Layout, Result, Shape, Strides};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
+use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Isa;
 use pellucid_simd::math::half::BF16;
+use std::ops::Range;
 
 /// The factors A and B of a product.
 pub(super) enum PreparedFactors<'a> {
@@ -45,20 +47,67 @@ impl<'a> PreparedFactors<'a> {
         Ok(PreparedFactors::Converted([ConvertedFactor::new(a, dtype)?, ConvertedFactor::new(b, dtype)?]))
     }
 
-    /// Returns the factors as operands, with the dtype of the sums.
-    pub(super) fn operands(&self) -> [Operand<'_>; 2] {
+    /// Returns the factors with the dtype of the sums.
+    pub(super) fn arrays(&self) -> [ProductArray<'_>; 2] {
         match self {
-            PreparedFactors::Own(operands) => *operands,
-            PreparedFactors::Converted([a, b]) => [a.operand(), b.operand()],
-            PreparedFactors::Pairs([a, b]) => [a.operand(), b.operand()],
+            PreparedFactors::Own([a, b]) => [ProductArray::new(a), ProductArray::new(b)],
+            PreparedFactors::Converted([a, b]) => [a.array(), b.array()],
+            PreparedFactors::Pairs([a, b]) => [a.array(), b.array()],
         }
+    }
+}
+
+/// A factor or a product with its strides. In contrast to an operand it needs no [`Layout`], whose
+/// strides are on the heap: the launch of a captured step allocates nothing.
+pub(super) struct ProductArray<'a> {
+    first: SharedPtr<u8>,
+    shape: &'a Shape,
+    strides: Strides,
+    pub(super) dtype: DType,
+}
+
+impl<'a> ProductArray<'a> {
+    pub(super) fn new(operand: &Operand<'a>) -> ProductArray<'a> {
+        let (first, strides) = (operand.first(), operand.layout.strides());
+        ProductArray { first, shape: operand.shape(), strides, dtype: operand.dtype }
+    }
+
+    /// Returns a pointer to element (0, 0, ..). `T` must have the size of the dtype.
+    pub(super) fn first<T>(&self) -> *mut T {
+        self.first.get().cast()
+    }
+
+    /// Returns the rows and columns of a matrix, and the strides between them.
+    pub(super) fn matrix(&self) -> (usize, usize, (isize, isize)) {
+        let rank = self.shape.rank();
+        (self.shape[rank - 2], self.shape[rank - 1], (self.strides[rank - 2], self.strides[rank - 1]))
+    }
+
+    /// Returns the stride along an axis of a shape of `rank` axes to which the array broadcasts: 0 where it repeats.
+    pub(super) fn broadcast_stride(&self, axis: usize, rank: usize) -> isize {
+        match (axis + self.shape.rank()).checked_sub(rank) {
+            Some(own) if self.shape[own] != 1 => self.strides[own],
+            _ => 0,
+        }
+    }
+
+    /// Returns the range of addresses from the lowest element to the end of the highest.
+    pub(super) fn addresses(&self) -> Range<usize> {
+        let (mut low, mut high) = (0, 0);
+        for (&dim, &stride) in self.shape.iter().zip(&*self.strides) {
+            let extent = (dim as isize - 1) * stride;
+            if extent < 0 { low += extent } else { high += extent }
+        }
+        let size = self.dtype.size() as isize;
+        self.first.offset(low * size).addr()..self.first.offset((high + 1) * size).addr()
     }
 }
 
 /// One factor converted to another dtype.
 pub(super) struct ConvertedFactor {
     memory: CpuBuffer,
-    layout: Layout,
+    shape: Shape,
+    strides: Strides,
     dtype: DType,
 }
 
@@ -69,23 +118,22 @@ impl ConvertedFactor {
     /// # Errors
     /// Returns an error if memory cannot be allocated.
     fn new(operand: &Operand<'_>, dtype: DType) -> Result<ConvertedFactor> {
-        let (shape, strides) = (operand.shape(), operand.layout.strides());
+        let (shape, mut strides) = (operand.shape(), operand.layout.strides());
         let mut order: List<usize, 6> = (0..shape.rank()).collect();
         order.sort_unstable_by_key(|&axis| (std::cmp::Reverse(strides[axis].unsigned_abs()), axis));
-        let mut axes_in_order = order.clone();
-        (0..order.len()).for_each(|k| axes_in_order[order[k]] = k);
         let from = operand.layout.permute(&order);
         let to = Layout::contiguous(from.shape().clone());
         let memory = CpuBuffer::scratch(shape.size().saturating_mul(dtype.size()))?;
         let base = memory.ensure()?.as_ptr();
         program::copy(&Operand { layout: &from, ..*operand }, &Operand { base, layout: &to, dtype })?;
-        Ok(ConvertedFactor { memory, layout: to.permute(&axes_in_order), dtype })
+        order.iter().zip(&*to.strides()).for_each(|(&axis, &stride)| strides[axis] = stride);
+        Ok(ConvertedFactor { memory, shape: shape.clone(), strides, dtype })
     }
 
-    /// Returns the converted array as an operand.
-    fn operand(&self) -> Operand<'_> {
-        let base = self.memory.start().expect("the memory of the factor must be allocated").as_ptr();
-        Operand { base, layout: &self.layout, dtype: self.dtype }
+    /// Returns the converted array.
+    fn array(&self) -> ProductArray<'_> {
+        let first = SharedPtr(self.memory.start().expect("the memory of the factor must be allocated").as_ptr());
+        ProductArray { first, shape: &self.shape, strides: self.strides.clone(), dtype: self.dtype }
     }
 }
 
@@ -101,7 +149,8 @@ enum LaneAxis {
 /// One factor as matrices of pairs, which replace the axis of k by an axis of half the length.
 pub(super) struct PairFactor {
     matrices: PairMatrices,
-    layout: Layout,
+    shape: Shape,
+    strides: Strides,
 }
 
 impl PairFactor {
@@ -139,12 +188,13 @@ impl PairFactor {
                 step *= shape[axis] as isize;
             }
         }
-        let layout = Layout::strided(shape.with_axis(depth_axis, shape[depth_axis].div_ceil(2)), strides, 0);
-        Ok(PairFactor { matrices, layout })
+        let shape = shape.with_axis(depth_axis, shape[depth_axis].div_ceil(2));
+        Ok(PairFactor { matrices, shape, strides })
     }
 
-    /// Returns the matrices as an operand with elements of the size of an `f32`.
-    fn operand(&self) -> Operand<'_> {
-        Operand { base: self.matrices.data().get().cast(), layout: &self.layout, dtype: DType::F32 }
+    /// Returns the matrices as an array with elements of the size of an `f32`.
+    fn array(&self) -> ProductArray<'_> {
+        let first = SharedPtr(self.matrices.data().get().cast());
+        ProductArray { first, shape: &self.shape, strides: self.strides.clone(), dtype: DType::F32 }
     }
 }

@@ -16,7 +16,7 @@ use crate::family::CpuFamily;
 use crate::operand::{Operand, Operands};
 use crate::program::MapEpilogue;
 use crate::strided::IndexSpace;
-use factors::PreparedFactors;
+use factors::{PreparedFactors, ProductArray};
 use pellucid_gemm::{Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, Threads, gemm_batched};
 use pellucid_ir::kernel::{Map, MatMul};
 use pellucid_ir::{DType, Error, Layout, Result, Shape, are_one_axis};
@@ -42,20 +42,23 @@ pub(crate) fn run_matmul(
 ) -> Result<()> {
     let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
     let factors = PreparedFactors::new(a, b)?;
-    let sums = factors.operands()[0].dtype;
+    let arrays = factors.arrays();
+    let sums = arrays[0].dtype;
     let Some(program) = &kernel.epilogue else {
         return multiply_rounded(&factors, out, weight);
     };
     let map = Map { program: program.clone(), params: kernel.params.clone() };
     let others = &inputs[2..];
-    let is_disjoint = |x: &Operand<'_>, o: &Operand<'_>| {
-        address_range(x).start >= address_range(o).end || address_range(o).start >= address_range(x).end
+    let addresses = |o: &Operand<'_>| ProductArray::new(o).addresses();
+    let avoids_factors = |o: &Operand<'_>| {
+        let output = addresses(o);
+        let ranges = arrays.each_ref().map(ProductArray::addresses);
+        ranges.iter().all(|factor| factor.start >= output.end || output.start >= factor.end)
     };
-    let avoids_factors = |o: &Operand<'_>| factors.operands().iter().all(|x| is_disjoint(x, o));
     // The product is complete and rounded to its dtype before the epilogue reads it. It is stored in an output of the
     // same dtype that shares no memory with an input of the epilogue, if there is one.
     let dtype = kernel.product_dtype(a.dtype);
-    let have_same_start = |i: &Operand<'_>, o: &Operand<'_>| address_range(i).start == address_range(o).start;
+    let have_same_start = |i: &Operand<'_>, o: &Operand<'_>| addresses(i).start == addresses(o).start;
     let stored = outputs.iter().find(|o| o.dtype == dtype && !others.iter().any(|i| have_same_start(i, o)));
     if dtype == sums && outputs.iter().all(avoids_factors) {
         // The epilogue reads each part of the product while it is in cache.
@@ -74,23 +77,12 @@ pub(crate) fn run_matmul(
     map.run(&operands, outputs)
 }
 
-/// Returns the range of addresses from the lowest element of an operand to the end of the highest.
-fn address_range(o: &Operand<'_>) -> Range<usize> {
-    let (mut low, mut high) = (0, 0);
-    for (&dim, &stride) in o.shape().iter().zip(&*o.layout.strides()) {
-        let extent = (dim as isize - 1) * stride;
-        if extent < 0 { low += extent } else { high += extent }
-    }
-    let (first, size) = (o.first::<u8>(), o.dtype.size() as isize);
-    first.offset(low * size).addr()..first.offset((high + 1) * size).addr()
-}
-
 /// The destination of a product, or the shape of a product that only the epilogue reads.
 type ProductTarget<'a> = std::result::Result<&'a Operand<'a>, &'a Shape>;
 
 /// Computes C = A·B, rounded to the dtype of C.
 fn multiply_rounded(factors: &PreparedFactors<'_>, c: &Operand<'_>, weight: Option<&PackedWeight>) -> Result<()> {
-    match factors.operands()[0].dtype {
+    match factors.arrays()[0].dtype {
         dtype if dtype == c.dtype => multiply(factors, Ok(c), None, weight),
         dtype => multiply(factors, Err(c.shape()), Some(MapEpilogue::cast(dtype, c)), weight),
     }
@@ -103,21 +95,21 @@ fn multiply(
     epilogue: Option<MapEpilogue<'_>>,
     weight: Option<&PackedWeight>,
 ) -> Result<()> {
-    let operands = &factors.operands();
-    match (factors, operands[0].dtype) {
-        (PreparedFactors::Pairs(_), _) => multiply_as::<BF16Pair>(operands, c, epilogue, None),
-        (_, DType::F32) => multiply_as::<f32>(operands, c, epilogue, weight),
-        (_, DType::F64) => multiply_as::<f64>(operands, c, epilogue, weight),
-        (_, DType::I32) => multiply_as::<i32>(operands, c, epilogue, None),
-        (_, DType::I64) => multiply_as::<i64>(operands, c, epilogue, None),
+    let arrays = &factors.arrays();
+    match (factors, arrays[0].dtype) {
+        (PreparedFactors::Pairs(_), _) => multiply_as::<BF16Pair>(arrays, c, epilogue, None),
+        (_, DType::F32) => multiply_as::<f32>(arrays, c, epilogue, weight),
+        (_, DType::F64) => multiply_as::<f64>(arrays, c, epilogue, weight),
+        (_, DType::I32) => multiply_as::<i32>(arrays, c, epilogue, None),
+        (_, DType::I64) => multiply_as::<i64>(arrays, c, epilogue, None),
         (_, dtype) => return Err(Error::dtypes("matmul", [dtype], "convert booleans to a numeric dtype first")),
     }
     Ok(())
 }
 
-/// Computes C = A·B for elements of type `T`, which have the size of the dtype of all operands.
+/// Computes C = A·B for elements of type `T`, which have the size of the dtype of all arrays.
 fn multiply_as<T: Element>(
-    [a, b]: &[Operand<'_>; 2],
+    [a, b]: &[ProductArray<'_>; 2],
     c: ProductTarget<'_>,
     mut epilogue: Option<MapEpilogue<'_>>,
     weight: Option<&PackedWeight>,
@@ -127,22 +119,19 @@ fn multiply_as<T: Element>(
         return;
     }
     let batch_rank = shape.rank() - 2;
-    let matrix = |o: &Operand<'_>| {
-        let (rank, strides) = (o.shape().rank(), o.layout.strides());
-        (o.shape()[rank - 2], o.shape()[rank - 1], (strides[rank - 2], strides[rank - 1]))
-    };
-    let ((m, k, a_strides), (_, n, b_strides)) = (matrix(a), matrix(b));
-    let c_strides = c.map_or((n as isize, 1), |c| matrix(c).2);
+    let c = c.ok().map(ProductArray::new);
+    let ((m, k, a_strides), (_, n, b_strides)) = (a.matrix(), b.matrix());
+    let c_strides = c.as_ref().map_or((n as isize, 1), |c| c.matrix().2);
     let mut gemm = Gemm { m, n, k, a_strides, b_strides, c_strides, accumulate: false };
-    let stride = |o: &Operand<'_>, axis: usize| o.layout.broadcast_stride(axis, batch_rank + 2);
-    let steps = |axis: usize| [stride(a, axis), stride(b, axis), c.map_or(0, |c| stride(c, axis))];
+    let stride = |array: &ProductArray<'_>, axis: usize| array.broadcast_stride(axis, batch_rank + 2);
+    let steps = |axis: usize| [stride(a, axis), stride(b, axis), c.as_ref().map_or(0, |c| stride(c, axis))];
     let mut batch: List<(usize, [isize; 3]), 6> = (0..batch_rank).map(|axis| (shape[axis], steps(axis))).collect();
     // Products with the same B are one product with more rows. Therefore a batch axis along which B is broadcast is
     // merged into the rows of A and C (folded), if their strides permit it. For m, n > 1 the order of summation depends
     // on k alone, so folding changes no bit.
     while let Some(&(len, [x, y, z])) = batch.last() {
         let extends_rows = |stride: isize, rows: isize| are_one_axis(stride, rows, gemm.m);
-        let is_foldable = y == 0 && extends_rows(x, a_strides.0) && (c.is_err() || extends_rows(z, c_strides.0));
+        let is_foldable = y == 0 && extends_rows(x, a_strides.0) && (c.is_none() || extends_rows(z, c_strides.0));
         if len == 1 || m > 1 && n > 1 && is_foldable && epilogue.as_mut().is_none_or(MapEpilogue::fold) {
             gemm.m *= len;
             batch.pop();
@@ -158,10 +147,10 @@ fn multiply_as<T: Element>(
         offsets.extend((0..count as isize).map(|i| Offsets { a: offset(i, 0), b: offset(i, 1), c: offset(i, 2) }));
     });
     let operands = GemmOperands {
-        a: a.first::<T>().get(),
-        b: b.first::<T>().get(),
+        a: a.first::<T>(),
+        b: b.first::<T>(),
         packed_b: weight.and_then(PackedWeight::panels),
-        c: c.ok().map(|c| c.first::<T>().get()),
+        c: c.as_ref().map(ProductArray::first::<T>),
         epilogue: epilogue.as_ref().map(|epilogue| -> &dyn Epilogue<T> { epilogue }),
     };
     // SAFETY: all elements of an operand are in its buffer, and the rule of the family has accepted the shapes, so
