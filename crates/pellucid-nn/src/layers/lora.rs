@@ -172,11 +172,11 @@ impl<L: LoraTarget> Lora<L> {
     /// Sets α, the scale of the update, which is divided by the rank.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if α is not finite and above 0, or if W includes the update.
+    /// [`Error::InvalidArgument`] if α is not finite and above 0, or if W includes the update with another α.
     #[panicking_form]
     pub fn try_alpha(self, alpha: f64) -> Result<Lora<L>> {
         OptionRange::POSITIVE.check("lora", "alpha", alpha, 16.0)?;
-        if self.is_merged() {
+        if self.is_merged() && alpha != self.alpha {
             let reason = "the weight includes the update with the present `alpha`; call unmerge() first";
             return Err(Error::invalid("lora", reason));
         }
