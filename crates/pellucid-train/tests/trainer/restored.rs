@@ -163,7 +163,7 @@ fn a_panic_of_a_prediction_does_not_change_the_batches_of_a_run() {
     assert_eq!(train.position(), position);
 }
 
-/// The validation after a limited number of steps panics. The validation at the end of the epoch reads the same batches.
+/// A validation after a limited number of steps panics. The validation at the end of the epoch reads the same batches.
 #[test]
 fn a_panic_of_a_validation_within_an_epoch_does_not_advance_the_loader() {
     let _generator = isolated_generator();
