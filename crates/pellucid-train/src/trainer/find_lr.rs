@@ -1,5 +1,6 @@
 //! The learning-rate finder.
 
+use super::caught::CaughtResult;
 use super::finite::is_non_finite_loss;
 use super::loader::EpochLoader;
 use super::scores::short_number;
@@ -71,8 +72,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// rate applies to all groups of all optimizers.
     ///
     /// A model in evaluation mode is set to training mode, as by [`fit`](Trainer::fit). The search ends early when the
-    /// loss diverges. Parameters, optimizers, random numbers and the position of the
-    /// loader are restored.
+    /// loss diverges. Parameters, optimizers, random numbers and the position of the loader are restored, also after an
+    /// error or a panic.
     ///
     /// ```
     /// use pellucid::prelude::*;
@@ -99,11 +100,15 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self.task.prepare_load()?;
         self.task.begin_fit()?;
         let saved = self.search_state(batches)?;
-        let curve_result = self.search(batches, options);
+        // The state contains rates that may be rounded to `f32`.
+        let groups = self.task.optimizers().into_iter().flat_map(|(_, optimizer)| optimizer.groups().to_vec());
+        let rates = groups.map(|group| Ok((group.try_lr()?, group))).collect::<Result<Vec<_>>>()?;
+        let curve = CaughtResult::call(|| self.search(batches, options));
         // Otherwise, the accumulated gradients would be added to the gradients of the next step.
-        self.task.end_epoch()?;
-        self.task.checkpoint().batches(batches.as_stateful()).load_state_dict(&saved)?;
-        curve_result
+        let ended = CaughtResult::call(|| self.task.end_epoch());
+        let loaded = self.task.checkpoint().batches(batches.as_stateful()).load_state_dict(&saved);
+        let restored = loaded.and_then(|_| rates.iter().try_for_each(|(lr, group)| group.try_set_lr(*lr)));
+        curve.resume_after(ended.resume_after(restored))
     }
 
     /// Returns copies of all state that a search changes.

@@ -1,5 +1,6 @@
 //! [`EpochLoader`]: loaders from which a trainer reads batches.
 
+use super::caught::CaughtResult;
 use pellucid_data::{BatchPosition, Batches, DataLoader, StreamLoader};
 use pellucid_nn::{StateDict, Stateful};
 use pellucid_tensor::{Result, Tensor};
@@ -50,17 +51,29 @@ impl<B> EntireEpoch<B> {
     pub(super) fn begin(loader: &mut dyn EpochLoader<B>, returns: bool) -> Result<EntireEpoch<B>> {
         let is_interrupted = loader.position().batch > 0;
         let before = (returns || is_interrupted).then(|| state_of(loader.as_stateful())).transpose()?;
-        if is_interrupted {
-            drop(loader.begin_epoch()?);
-        }
-        Ok(EntireEpoch { batches: loader.begin_epoch()?, before })
+        let begun = CaughtResult::call(|| {
+            if is_interrupted {
+                drop(loader.begin_epoch()?);
+            }
+            loader.begin_epoch()
+        });
+        let restored = match begun.value() {
+            Some(_) => Ok(()),
+            None => load_state(loader, before.as_ref()),
+        };
+        Ok(EntireEpoch { batches: begun.resume_after(restored)?, before })
     }
 
     /// Ends the epoch, also before its last batch.
     pub(super) fn end(self, loader: &dyn EpochLoader<B>) -> Result<()> {
         drop(self.batches);
-        self.before.map_or(Ok(()), |before| loader.as_stateful().prepare_load(&before)?.commit())
+        load_state(loader, self.before.as_ref())
     }
+}
+
+/// Loads a state into a loader, if there is one.
+fn load_state<B>(loader: &dyn EpochLoader<B>, state: Option<&StateDict>) -> Result<()> {
+    state.map_or(Ok(()), |state| loader.as_stateful().prepare_load(state)?.commit())
 }
 
 /// Returns the state of a loader.

@@ -9,6 +9,7 @@
 //! | `run` | the loop over epochs and steps, which is compiled once for all tasks |
 //! | `validation` | losses and metrics of an epoch, and the choice of the best one |
 //! | `bound` | type erasure of the task and the loaders |
+//! | `caught` | restoration of state after an error or a panic |
 //! | `files` | the files of the best and the last epoch |
 //! | `find_lr` | the learning-rate finder |
 //! | `event` | [`Callback`]s and their events |
@@ -21,6 +22,7 @@
 //! | `report` | terminal output |
 
 mod bound;
+mod caught;
 mod core;
 mod event;
 mod files;
@@ -49,6 +51,7 @@ pub use task::{BatchScores, NamedScalars, TrainingTask};
 use crate::log::{History, Logger};
 use crate::metrics::{Goal, Metric};
 use bound::BoundRun;
+use caught::CaughtResult;
 use core::RunCore;
 use loader::EntireEpoch;
 use pellucid_derive::panicking_form;
@@ -299,9 +302,8 @@ where
             let samples = y.shape().first().copied().unwrap_or(1);
             self.task.predict(&x).map_err(error_of(samples))
         });
-        let outputs = outputs.collect::<Result<Vec<Tensor>>>();
-        epoch.end(batches)?;
-        ops::concatenate(&outputs?, 0)
+        let outputs = CaughtResult::call(|| outputs.collect::<Result<Vec<Tensor>>>());
+        ops::concatenate(&outputs.resume_after(epoch.end(batches))?, 0)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The loop of a run over epochs and steps.
 
 use super::bound::RunParts;
+use super::caught::CaughtResult;
 use super::core::{EarlyStopping, RunCore, STEP};
 use super::event::{FitControl, StopReason, TrainingEvent};
 use super::finite::is_non_finite_loss;
@@ -15,7 +16,6 @@ use pellucid_data::BatchPosition;
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{Checkpoint, StateDict};
 use pellucid_tensor::{Error, Result};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
 /// The reason why the steps of an epoch have ended.
@@ -130,22 +130,19 @@ impl RunCore<'_> {
         report.begin_epoch(epoch, parts.batch_count(), parts.position().batch);
         let mut at_end = None;
         let mut meter = LossMeter::default();
-        let run_steps = || self.run_steps(parts, signals, report, &mut meter, &mut at_end);
-        let end = catch_unwind(AssertUnwindSafe(run_steps));
+        let end = CaughtResult::call(|| self.run_steps(parts, signals, report, &mut meter, &mut at_end));
         report.end_steps();
-        if !matches!(end, Ok(Ok(_))) {
-            // Another call of `fit` continues after the batch that failed.
+        if end.value().is_none() {
             let _ = meter.read(&mut self.state.0.borrow_mut());
-            parts.pause_batches()?;
         }
-        let end = end.unwrap_or_else(|panic| resume_unwind(panic))?;
-        let stopped = match end {
-            StepsEnd::Stopped(reason) => {
-                parts.pause_batches()?;
-                return Ok(Some(self.report_stop(reason, report)));
-            }
+        // Another call of `fit` continues after the last batch, also after a batch that failed.
+        let paused = match end.value() {
+            Some(StepsEnd::Exhausted(_)) => Ok(()),
+            _ => parts.pause_batches(),
+        };
+        let stopped = match end.resume_after(paused)? {
+            StepsEnd::Stopped(reason) => return Ok(Some(self.report_stop(reason, report))),
             StepsEnd::Limit => {
-                parts.pause_batches()?;
                 self.save_last(parts)?;
                 return self.end_partial_epoch(parts, start, signals, report).map(Some);
             }
@@ -157,17 +154,19 @@ impl RunCore<'_> {
             None => parts.batches_state()?,
         };
         parts.end_batches();
-        parts.end_epoch()?;
-        let validate = || match stopped {
-            None => self.validate_epoch(parts, start, signals),
-            Some(_) => Ok(None),
-        };
-        let validated = catch_unwind(AssertUnwindSafe(validate));
-        let validated = validated.unwrap_or_else(|panic| {
-            let _ = parts.load_batches_state(&at_end);
-            resume_unwind(panic)
+        let validated = CaughtResult::call(|| {
+            parts.end_epoch()?;
+            match stopped {
+                None => self.validate_epoch(parts, start, signals),
+                Some(_) => Ok(None),
+            }
         });
-        match validated {
+        // The steps of the epoch are not lost: the next call of `fit`, or a resumed run, begins with the validation.
+        let restored = match validated.value() {
+            Some(Some(_)) => Ok(()),
+            _ => parts.load_batches_state(&at_end),
+        };
+        match validated.resume_after(restored) {
             Ok(Some((scores, improvement))) => {
                 let stopped = self.end_epoch(parts, &scores, improvement)?;
                 report.end_epoch(epoch, self.epochs, &scores);
@@ -176,16 +175,16 @@ impl RunCore<'_> {
                 }
                 Ok(stopped)
             }
-            // The steps of the epoch are not lost: the resumed run begins with the validation.
             Ok(None) => {
-                parts.load_batches_state(&at_end)?;
                 self.save_last(parts)?;
                 Ok(Some(self.report_stop(stopped.unwrap_or(StopReason::Interrupted), report)))
             }
             Err(error) => {
-                parts.load_batches_state(&at_end)?;
-                // The error of the validation is reported instead.
-                let _ = self.save_last(parts);
+                // A file does not contain the gradients of an update that failed.
+                if parts.is_between_updates() {
+                    // The error of the validation is reported instead.
+                    let _ = self.save_last(parts);
+                }
                 Err(error)
             }
         }
@@ -371,9 +370,8 @@ impl RunCore<'_> {
     ) -> Result<StopReason> {
         // The validation at the end of the epoch reads the same batches.
         let loaders = parts.batches_state()?;
-        let validated = self.validate_epoch(parts, start, signals);
-        parts.load_batches_state(&loaders)?;
-        let Some((scores, improvement)) = validated? else {
+        let validated = CaughtResult::call(|| self.validate_epoch(parts, start, signals));
+        let Some((scores, improvement)) = validated.resume_after(parts.load_batches_state(&loaders))? else {
             return Ok(self.report_stop(StopReason::Interrupted, report));
         };
         improvement.note(&mut self.state.0.borrow_mut(), false);

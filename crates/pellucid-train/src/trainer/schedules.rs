@@ -5,8 +5,11 @@ use crate::metrics::Goal;
 use pellucid_derive::panicking_form;
 use pellucid_nn::Stateful;
 use pellucid_nn::optim::Optimizer;
-use pellucid_nn::optim::schedule::{PlateauMode, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule, Scheduler};
+use pellucid_nn::optim::schedule::{
+    PlateauMode, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule, SchedulePoint, Scheduler,
+};
 use pellucid_tensor::{Error, Result, unwrap};
+use std::sync::Arc;
 
 /// The unit in which a schedule advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +21,52 @@ pub(super) enum ScheduleUnit {
 /// The rule that sets the rates of an optimizer.
 enum RateRule<'f> {
     /// A schedule that has not started.
-    New(ScheduleUnit, Option<Box<dyn Schedule + 'f>>),
+    New(ScheduleUnit, SharedSchedule<'f>),
     /// A schedule that advances by steps or epochs.
-    Timed(ScheduleUnit, Scheduler<Box<dyn Schedule + 'f>>),
+    Timed(ScheduleUnit, Scheduler<SharedSchedule<'f>>),
     /// The options of a plateau schedule that has not started.
     NewPlateau(ReduceLrOnPlateauOptions),
     /// A plateau schedule, which depends on the monitored value.
     Plateau(ReduceLrOnPlateau),
+}
+
+/// A schedule that is not lost if a scheduler cannot be created from it.
+#[derive(Clone)]
+struct SharedSchedule<'f>(Arc<dyn Schedule + 'f>);
+
+#[deny(clippy::missing_trait_methods)]
+impl Schedule for SharedSchedule<'_> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn rate(&self, point: SchedulePoint) -> f64 {
+        self.0.rate(point)
+    }
+
+    fn chained(&self, point: SchedulePoint) -> f64 {
+        self.0.chained(point)
+    }
+
+    fn begin(&self, point: SchedulePoint) -> f64 {
+        self.0.begin(point)
+    }
+
+    fn base(&self, group: usize, lr: f64) -> f64 {
+        self.0.base(group, lr)
+    }
+
+    fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
+        self.0.momentum(group, epoch)
+    }
+
+    fn changes_momentum(&self) -> bool {
+        self.0.changes_momentum()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.0.check()
+    }
 }
 
 /// A schedule of an optimizer of the task.
@@ -36,7 +78,10 @@ pub(super) struct RunSchedule<'f> {
 
 impl<'f> RunSchedule<'f> {
     pub(super) fn new(optimizer: Option<&str>, unit: ScheduleUnit, schedule: impl Schedule + 'f) -> RunSchedule<'f> {
-        RunSchedule { optimizer: optimizer.map(str::to_string), rule: RateRule::New(unit, Some(Box::new(schedule))) }
+        RunSchedule {
+            optimizer: optimizer.map(str::to_string),
+            rule: RateRule::New(unit, SharedSchedule(Arc::new(schedule))),
+        }
     }
 
     pub(super) fn from_plateau(optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> RunSchedule<'f> {
@@ -48,9 +93,7 @@ impl<'f> RunSchedule<'f> {
         let optimizer = find(optimizers, self.optimizer.as_deref())?;
         match &mut self.rule {
             RateRule::New(unit, schedule) => {
-                if let Some(schedule) = schedule.take() {
-                    self.rule = RateRule::Timed(*unit, Scheduler::try_new(schedule, optimizer)?);
-                }
+                self.rule = RateRule::Timed(*unit, Scheduler::try_new(schedule.clone(), optimizer)?);
             }
             RateRule::NewPlateau(options) => {
                 let mode = match goal {

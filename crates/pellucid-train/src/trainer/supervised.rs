@@ -1,5 +1,6 @@
 //! [`Supervised`]: the task of a model, a loss and an optimizer.
 
+use super::caught::CaughtResult;
 use super::finite::{FiniteCheckedLoss, NonFiniteSearch};
 use super::task::{BatchScores, NamedScalars, TrainingTask};
 use pellucid_nn::graph::{Batch, BeforeUpdate, GraphTrainer, Model, StepOptions};
@@ -125,11 +126,20 @@ impl<'f> SupervisedState<'f> {
             Err(panic) => panic_message(&*panic).to_string(),
         };
         generator.set_states(&states)?;
-        self.settings.is_eager = true;
+        self.set_eager(step, true);
+        let repeated = CaughtResult::call(|| step.run());
+        match repeated.value() {
+            Some(()) => self.eager_reason = Some(reason),
+            // The step fails for another reason, for example the shape of the batch. The next step is a first step.
+            None => self.set_eager(step, false),
+        }
+        repeated.resume_after(Ok(()))
+    }
+
+    /// Sets whether later steps run eagerly.
+    fn set_eager(&mut self, step: &mut dyn SupervisedStep<'f>, is_eager: bool) {
+        self.settings.is_eager = is_eager;
         step.set_options(self.settings.step_options());
-        step.run()?;
-        self.eager_reason = Some(reason);
-        Ok(())
     }
 
     fn end_epoch(&mut self, step: &mut dyn SupervisedStep<'f>) -> Result<()> {

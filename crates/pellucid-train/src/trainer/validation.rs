@@ -1,6 +1,7 @@
 //! The validation of a run: losses and metrics of an epoch, and the choice of the best epoch.
 
 use super::bound::RunParts;
+use super::caught::CaughtResult;
 use super::core::{RunCore, STEP};
 use super::meter::LossMeter;
 use super::scores::Scores;
@@ -9,7 +10,6 @@ use super::state::RunProgress;
 use crate::metrics::Goal;
 use pellucid_nn::optim::ParamGroup;
 use pellucid_tensor::{DType, Error, Result};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
 /// How the monitored value of an epoch compares with earlier epochs.
@@ -39,9 +39,8 @@ impl Improvement {
 /// even after a panic.
 pub(super) fn with_averages<R>(parts: &mut dyn RunParts, f: impl FnOnce(&mut dyn RunParts) -> Result<R>) -> Result<R> {
     parts.apply_averages()?;
-    let result = catch_unwind(AssertUnwindSafe(|| f(parts)));
-    parts.restore_weights()?;
-    result.unwrap_or_else(|panic| resume_unwind(panic))
+    let result = CaughtResult::call(|| f(parts));
+    result.resume_after(parts.restore_weights())
 }
 
 impl RunCore<'_> {
@@ -53,9 +52,8 @@ impl RunCore<'_> {
     ) -> Result<Option<Scores>> {
         self.metrics.iter_mut().for_each(|metric| metric.reset());
         parts.begin_validation()?;
-        let scores = self.evaluate_batches(parts, signals);
-        parts.end_validation()?;
-        scores
+        let scores = CaughtResult::call(|| self.evaluate_batches(parts, signals));
+        scores.resume_after(parts.end_validation())
     }
 
     fn evaluate_batches(

@@ -4,7 +4,7 @@ use crate::runs::{bits, isolated_generator, points, trainer};
 use crate::scratch::Scratch;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const FOLDER: &str = "PELLUCID_TEST_TRAINER_FOLDER";
 
@@ -65,7 +65,7 @@ fn an_interrupt_saves_the_state() {
         let scratch = Scratch::new(&format!("trainer-interrupted{signal}"));
         let (folder, uninterrupted) = (scratch.0.join("interrupted"), scratch.0.join("uninterrupted"));
         let mut child = process(&folder);
-        let (start, file) = (Instant::now(), folder.join("last.safetensors"));
+        let (start, file) = (std::time::Instant::now(), folder.join("last.safetensors"));
         while !file.exists() && start.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(2));
         }

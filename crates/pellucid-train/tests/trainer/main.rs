@@ -10,6 +10,7 @@ mod endings;
 mod failures;
 mod killed;
 mod logged;
+mod restored;
 mod resumed;
 mod runs;
 mod weights;

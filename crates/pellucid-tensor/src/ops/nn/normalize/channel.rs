@@ -186,8 +186,8 @@ pub fn batch_norm(
     let axes: Vec<isize> = (0..x.rank() as isize).filter(|&a| a != 1).collect();
     if x.size() == x.shape()[1] && x.size() > 0 {
         let reason = format!(
-            "training requires more than one value per channel, got {}; use a larger batch (drop_last() of a loader drops \
-             an incomplete one), or evaluate with eval()",
+            "training requires more than one value per channel, got {}; use a larger batch (drop_last(true) of \
+             Batches, or `drop_last: true` of a DataLoader, drops an incomplete one), or evaluate with eval()",
             x.shape()
         );
         return Err(Error::invalid(op, reason));
