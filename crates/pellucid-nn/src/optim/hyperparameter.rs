@@ -31,16 +31,21 @@ impl fmt::Debug for Hyperparameter {
 
 impl Hyperparameter {
     /// Creates a number x that is stored as `conversion(x)` in a tensor of this dtype, `f32` or `f64`. The tensor is
-    /// [free](Tensor::is_free), and `conversion` is its own inverse.
+    /// [free](Tensor::is_free), and `conversion` is its own inverse. Errors name the operation `op`.
     ///
     /// # Errors
     /// [`Error::DTypeMismatch`] for other dtypes; [`Error::InvalidArgument`] for a finite number outside the range of
     /// the dtype; [`Error::OutOfMemory`].
-    pub(super) fn stored_as(value: f64, dtype: DType, conversion: fn(f64) -> f64) -> Result<Hyperparameter> {
+    pub(super) fn stored_as(
+        op: &'static str,
+        value: f64,
+        dtype: DType,
+        conversion: fn(f64) -> f64,
+    ) -> Result<Hyperparameter> {
         if !matches!(dtype, DType::F32 | DType::F64) {
-            return Err(Error::dtypes("hyperparameter", [dtype], "a hyperparameter is stored in f32 or f64"));
+            return Err(Error::dtypes(op, [dtype], "a hyperparameter is stored in f32 or f64"));
         }
-        check_range(value, conversion(value), dtype)?;
+        check_range(op, value, conversion(value), dtype)?;
         let stored = free_buffer(ops::full((), conversion(value), dtype)?);
         Ok(Hyperparameter { stored, set: Arc::new(AtomicU64::new(value.to_bits())), conversion })
     }
@@ -57,27 +62,57 @@ impl Hyperparameter {
     #[track_caller]
     pub(super) fn try_get(&self) -> Result<f64> {
         let stored: f64 = self.stored.try_item()?;
-        let is_stored = |number: &f64| round((self.conversion)(*number), self.stored.dtype()) == stored;
         let set = f64::from_bits(self.set.load(Ordering::Relaxed));
-        Ok(if is_stored(&set) { set } else { shortest_decimal((self.conversion)(stored), is_stored) })
+        Ok(if self.rounds_to(set, stored) { set } else { self.shortest_decimal(stored) })
+    }
+
+    /// Returns the number that [`Hyperparameter::try_get`] returns after a load of the tensor's value.
+    ///
+    /// # Errors
+    /// The errors of [`Hyperparameter::try_get`].
+    pub(super) fn try_get_loaded(&self) -> Result<f64> {
+        Ok(self.shortest_decimal(self.stored.try_item()?))
+    }
+
+    /// Returns true if a number is stored as this value of the tensor.
+    fn rounds_to(&self, number: f64, stored: f64) -> bool {
+        round((self.conversion)(number), self.stored.dtype()) == stored
+    }
+
+    /// Returns the decimal number with the fewest digits that is stored as this value of the tensor.
+    fn shortest_decimal(&self, stored: f64) -> f64 {
+        shortest_decimal((self.conversion)(stored), |number| self.rounds_to(*number, stored))
     }
 
     /// Sets the number; replays of a captured step use it. Inside a captured step, the write is a part of the step.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a finite number outside the range of the dtype; the errors of [`ops::copy_`].
-    pub(super) fn try_set(&self, value: f64) -> Result<()> {
-        check_range(value, (self.conversion)(value), self.stored.dtype())?;
+    /// The errors of [`Hyperparameter::check`] and [`ops::copy_`].
+    pub(super) fn try_set(&self, op: &'static str, value: f64) -> Result<()> {
+        self.check(op, value)?;
         ops::copy_(&self.stored, &Tensor::from((self.conversion)(value)))?;
         self.set.store(value.to_bits(), Ordering::Relaxed);
         Ok(())
     }
 
+    /// Checks a number before it is set.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a finite number outside the range of the dtype.
+    pub(super) fn check(&self, op: &'static str, value: f64) -> Result<()> {
+        check_range(op, value, (self.conversion)(value), self.stored.dtype())
+    }
+
     /// Stores the number in another dtype in place. All handles use the new tensor.
-    pub(super) fn try_to_dtype_(&self, dtype: DType) -> Result<()> {
+    pub(super) fn try_to_dtype_(&self, op: &'static str, dtype: DType) -> Result<()> {
+        if dtype == self.stored.dtype() {
+            return Ok(());
+        }
         let number = self.try_get()?;
-        check_range(number, (self.conversion)(number), dtype)?;
-        self.stored.try_to_dtype_(dtype)
+        check_range(op, number, (self.conversion)(number), dtype)?;
+        self.stored.try_to_dtype_(dtype)?;
+        // The converted tensor holds the rounding to the previous dtype.
+        self.try_set(op, number)
     }
 
     /// Returns true for a handle of the same number.
@@ -92,14 +127,10 @@ impl Hyperparameter {
 }
 
 /// Returns an error if a finite number is infinite in the dtype in which it is `stored`.
-fn check_range(number: f64, stored: f64, dtype: DType) -> Result<()> {
+fn check_range(op: &'static str, number: f64, stored: f64, dtype: DType) -> Result<()> {
     if number.is_finite() && !round(stored, dtype).is_finite() {
-        return Err(Error::invalid(
-            "hyperparameter",
-            format!(
-                "{number:e} is outside the range of {dtype}, in which the optimizer stores it; use a smaller number"
-            ),
-        ));
+        let reason = format!("{number:e} is outside the range of {dtype}, in which it is stored; use a smaller number");
+        return Err(Error::invalid(op, reason));
     }
     Ok(())
 }

@@ -268,37 +268,6 @@ pub trait Optimizer: Send + Sync {
         Ok(())
     }
 
-    /// Binds the gradient of each parameter to one of these buffers, in order: the buffer becomes the gradient tensor.
-    ///
-    /// A step reads it without a copy, and a captured step writes its gradients there. An eager backward pass does not
-    /// write to it, since other tensors may share it; it stores the sum in a new tensor.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if the number of buffers is wrong,
-    /// [`Error::ShapeMismatch`] if one differs from its parameter in
-    /// shape or dtype; on error nothing is changed.
-    #[panicking_form]
-    fn try_rebind_grads(&self, gradients: &[Tensor]) -> Result<()> {
-        let op = "rebind_grads";
-        let parameters = self.parameters();
-        if gradients.len() != parameters.len() {
-            let (n, k) = (parameters.len(), gradients.len());
-            let reason = format!("the list must contain one gradient tensor for each of the {n} parameters, got {k}");
-            return Err(Error::invalid(op, reason));
-        }
-        for (p, g) in parameters.iter().zip(gradients) {
-            let help = "a gradient must have the shape and dtype of its parameter";
-            if g.shape() != p.shape() {
-                return Err(Error::shapes(op, [g.shape(), p.shape()], help));
-            }
-            if g.dtype() != p.dtype() {
-                return Err(Error::dtypes(op, [g.dtype(), p.dtype()], help));
-            }
-        }
-        parameters.iter().zip(gradients).for_each(|(p, g)| p.set_grad(Some(g.clone())));
-        Ok(())
-    }
-
     /// Returns the learning rate of the first group as it was set, see [`ParamGroup::lr`].
     ///
     /// # Panics
@@ -311,9 +280,10 @@ pub trait Optimizer: Send + Sync {
     /// Sets the learning rate of all groups in place, see [`ParamGroup::set_lr`].
     ///
     /// # Errors
-    /// The errors of [`ParamGroup::try_set_lr`].
+    /// The errors of [`ParamGroup::try_set_lr`]; if a group refuses the rate, no group is changed.
     #[panicking_form]
     fn try_set_lr(&self, lr: f64) -> Result<()> {
+        self.groups().iter().try_for_each(|group| group.check_lr("set_lr", lr))?;
         self.groups().iter().try_for_each(|group| group.try_set_lr(lr))
     }
 
@@ -402,9 +372,6 @@ macro_rules! delegate_optimizer {
             fn try_zero_grad_with($self: &Self, set_to_none: bool) -> Result<()>;
             #[track_caller]
             fn zero_grad_with($self: &Self, set_to_none: bool);
-            fn try_rebind_grads($self: &Self, gradients: &[Tensor]) -> Result<()>;
-            #[track_caller]
-            fn rebind_grads($self: &Self, gradients: &[Tensor]);
             #[track_caller]
             fn lr($self: &Self) -> f64;
             fn try_set_lr($self: &Self, lr: f64) -> Result<()>;

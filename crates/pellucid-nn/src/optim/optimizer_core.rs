@@ -185,7 +185,7 @@ impl OptimizerCore {
         let clocks = Clocks::new(rule, dtype, members.data.len()..members.data.len() + parameters.len())?;
         let place = |i: usize| Ok((clocks.of(i)?, self.rates(last, &clocks, i)?));
         let places: Vec<_> = (0..parameters.len()).map(place).collect::<Result<_>>()?;
-        self.groups[last].try_to_dtype_(dtype)?;
+        self.groups[last].try_to_dtype_(self.name, dtype)?;
         members.parameters = members.parameters.iter().chain(parameters.iter().map(|(_, p)| p)).cloned().collect();
         members.clocks.push((last, clocks));
         for (((name, parameter), kept), (clock, rates)) in parameters.into_iter().zip(kept).zip(places) {

@@ -37,12 +37,13 @@ impl ParamGroup {
     /// momentum outside [0, 1); [`Error::DTypeMismatch`] for other dtypes; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(lr: f64, momentum: Option<Momentum>, dtype: DType) -> Result<ParamGroup> {
-        check_lr("param_group", lr)?;
+        let op = "param_group";
+        check_lr(op, lr)?;
         let momentum = momentum.map(|momentum| {
-            check_momentum("param_group", momentum.value())?;
-            Hyperparameter::stored_as(momentum.value(), dtype, momentum.conversion())
+            check_momentum(op, momentum.value())?;
+            Hyperparameter::stored_as(op, momentum.value(), dtype, momentum.conversion())
         });
-        Ok(ParamGroup { lr: Hyperparameter::stored_as(lr, dtype, |lr| lr)?, momentum: momentum.transpose()? })
+        Ok(ParamGroup { lr: Hyperparameter::stored_as(op, lr, dtype, |lr| lr)?, momentum: momentum.transpose()? })
     }
 
     /// Returns the learning rate.
@@ -62,8 +63,23 @@ impl ParamGroup {
     /// [`Error::InvalidArgument`] if the rate is negative, not finite, or outside the range of the tensor's dtype.
     #[panicking_form]
     pub fn try_set_lr(&self, lr: f64) -> Result<()> {
-        check_lr("set_lr", lr)?;
-        self.lr.try_set(lr)
+        let op = "set_lr";
+        self.check_lr(op, lr)?;
+        self.lr.try_set(op, lr)
+    }
+
+    /// Returns the error of [`ParamGroup::try_set_lr`] with this rate, if any, under the name of the operation `op`.
+    pub(super) fn check_lr(&self, op: &'static str, lr: f64) -> Result<()> {
+        check_lr(op, lr)?;
+        self.lr.check(op, lr)
+    }
+
+    /// Returns the rate that [`ParamGroup::try_lr`] returns after the current state of the group is saved and loaded.
+    ///
+    /// # Errors
+    /// The errors of [`ParamGroup::try_lr`].
+    pub(super) fn try_loaded_lr(&self) -> Result<f64> {
+        self.lr.try_get_loaded()
     }
 
     /// Returns the 0-d tensor of the learning rate, which kernels read.
@@ -87,9 +103,14 @@ impl ParamGroup {
     #[panicking_form]
     pub fn try_set_momentum(&self, momentum: f64) -> Result<()> {
         let op = "set_momentum";
+        self.checked_momentum(op, momentum)?.try_set(op, momentum)
+    }
+
+    /// Returns the number of the momentum, or the error of [`ParamGroup::try_set_momentum`] with this value.
+    pub(super) fn checked_momentum(&self, op: &'static str, momentum: f64) -> Result<&Hyperparameter> {
         check_momentum(op, momentum)?;
         let missing = || Error::invalid(op, "the optimizer has no momentum, or was created with momentum 0");
-        self.momentum.as_ref().ok_or_else(missing)?.try_set(momentum)
+        self.momentum.as_ref().ok_or_else(missing)
     }
 
     /// Returns the 0-d tensor of the momentum, which kernels read: μ or 1 − β₁, see [`Momentum`].
@@ -103,12 +124,12 @@ impl ParamGroup {
     }
 
     /// Stores the numbers in another dtype in place; on error nothing is changed.
-    pub(super) fn try_to_dtype_(&self, dtype: DType) -> Result<()> {
+    pub(super) fn try_to_dtype_(&self, op: &'static str, dtype: DType) -> Result<()> {
         let before = self.lr_tensor().dtype();
-        self.lr.try_to_dtype_(dtype)?;
-        match self.momentum.as_ref().map_or(Ok(()), |momentum| momentum.try_to_dtype_(dtype)) {
+        self.lr.try_to_dtype_(op, dtype)?;
+        match self.momentum.as_ref().map_or(Ok(()), |momentum| momentum.try_to_dtype_(op, dtype)) {
             Ok(()) => Ok(()),
-            Err(error) => self.lr.try_to_dtype_(before).and(Err(error)),
+            Err(error) => self.lr.try_to_dtype_(op, before).and(Err(error)),
         }
     }
 }

@@ -90,12 +90,12 @@ impl GradScaler {
     /// Creates a scaler.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a scale that is not above 0, a growth factor of at most 1, a backoff factor
-    /// outside (0, 1), or an interval of 0.
+    /// [`Error::InvalidArgument`] for a scale that is not above 0 or is outside the range of `f32`, a growth factor of
+    /// at most 1, a backoff factor outside (0, 1), or an interval of 0.
     #[panicking_form]
     pub fn try_new(options: GradScalerOptions) -> Result<GradScaler> {
         options.check_ranges(OP)?;
-        let scale = Hyperparameter::stored_as(options.init_scale, DType::F32, |scale| scale)?;
+        let scale = Hyperparameter::stored_as(OP, options.init_scale, DType::F32, |scale| scale)?;
         let growth_tracker = free_buffer(ops::full((), 0.0, DType::F32)?);
         let found_inf = free_buffer(ops::full((), false, DType::Bool)?);
         Ok(GradScaler { scale, growth_tracker, found_inf, options, calls: Mutex::default() })

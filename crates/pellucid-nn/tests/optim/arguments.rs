@@ -71,14 +71,16 @@ fn schedules_check_their_options() {
     let nested = SequentialLr::new(StepLr::new(1)).then(2, StepLr::new(0));
     let descending = SequentialLr::new(StepLr::new(1)).then(2, StepLr::new(1)).then(2, StepLr::new(1));
     let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total_iters: 4 };
-    let cases: [(Box<dyn Schedule>, &str); 21] = [
+    let unused = SequentialLr::new(StepLr::new(1)).then(0, StepLr::new(1));
+    let cases: [(Box<dyn Schedule>, &str); 22] = [
         (Box::new(StepLr { step_size: 0, gamma: 0.1 }), "StepLr: step_size must be at least 1, got 0; for example 30"),
         (
             Box::new(StepLr { step_size: 1, gamma: -1.0 }),
             "gamma must be finite and not negative, got -1; for example 0.1",
         ),
         (Box::new(nested), "step_size must be at least 1"),
-        (Box::new(descending), "each schedule must start at a later epoch"),
+        (Box::new(descending), "starts at epoch 2; got the milestone 2"),
+        (Box::new(unused), "starts at epoch 0; got the milestone 0"),
         (
             Box::new(ExponentialLr { gamma: f64::NAN }),
             "gamma must be finite and not negative, got NaN; for example 0.9",
@@ -159,7 +161,7 @@ fn a_state_with_an_invalid_learning_rate_is_refused() {
 
 #[test]
 fn gradients_of_another_dtype_are_named() {
-    let found = message(sgd().try_rebind_grads(&[Tensor::from([1.0f64])]));
+    let found = message(sgd().parameters()[0].try_set_grad(Some(Tensor::from([1.0f64]))));
     assert!(found.contains("f64") && found.contains("f32"), "{found}");
 }
 

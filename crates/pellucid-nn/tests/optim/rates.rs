@@ -3,7 +3,9 @@
 use crate::numbers::KINDS;
 use crate::parameters;
 use pellucid_nn::Parameter;
-use pellucid_nn::optim::schedule::{ExponentialLr, OneCycleLr, PerGroup, Schedule, Scheduler};
+use pellucid_nn::optim::schedule::{
+    ExponentialLr, OneCycleLr, PerGroup, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule, Scheduler,
+};
 use pellucid_nn::optim::{
     Adam, AdamOptions, AdamW, AdamWOptions, GradScaler, GradScalerOptions, Lbfgs, LbfgsOptions, Optimizer, ParamGroup,
     ParameterList, Sgd, SgdOptions,
@@ -219,4 +221,74 @@ fn the_loss_scale_is_returned_as_it_was_set() {
     assert_eq!(other.get_scale(), 65536.0);
     other.load_state_dict(&scaler.state_dict()).unwrap();
     assert_eq!(other.get_scale(), 2000.2);
+}
+
+/// A number that was stored in `f32` has all its digits in `f64`.
+#[test]
+fn a_filled_optimizer_has_the_exact_numbers() {
+    let named = |dtype| {
+        let names = ["w", "b"].map(String::from).into_iter();
+        names.zip(parameters(false, dtype)).collect::<Vec<(String, Parameter)>>()
+    };
+    let options = AdamOptions { lr: 0.01, betas: (0.9, 0.999), ..Default::default() };
+    let exact = Adam::new(named(DType::F64), options);
+    let adam = Adam::new(ParameterList::default(), options);
+    for dtype in [DType::F32, DType::F64, DType::F32, DType::F64] {
+        adam.fill(named(dtype)).unwrap();
+        assert_eq!((adam.lr(), adam.groups()[0].momentum()), (0.01, Some(0.9)), "{dtype}");
+        if dtype == DType::F64 {
+            let tensors = |adam: &Adam| {
+                let group = &adam.groups()[0];
+                [group.lr_tensor().to_bytes(), group.momentum_tensor().unwrap().to_bytes()]
+            };
+            assert_eq!(tensors(&adam), tensors(&exact));
+        }
+        adam.unfill();
+    }
+}
+
+/// A rate that one group cannot store changes no group.
+#[test]
+fn a_refused_rate_changes_no_group() {
+    let options = SgdOptions { lr: 0.5, momentum: 0.9, ..Default::default() };
+    let mut sgd = Sgd::new(parameters(false, DType::F64), options);
+    sgd.try_add_group(vec![Parameter::new(Tensor::from([1.0f32]))], options).unwrap();
+    let numbers = |sgd: &Sgd| sgd.groups().iter().map(|group| (group.lr(), group.momentum())).collect::<Vec<_>>();
+    let before = numbers(&sgd);
+    let refused = sgd.try_set_lr(1e300).unwrap_err().to_string();
+    assert!(refused.contains("set_lr: 1e300 is outside the range of f32, in which it is stored"), "{refused}");
+    assert_eq!(numbers(&sgd), before);
+    let mut scheduler = Scheduler::new(ExponentialLr { gamma: 1e300 }, &sgd);
+    assert!(matches!(scheduler.try_step(), Err(Error::InvalidArgument { op: "scheduler", .. })));
+    assert_eq!((numbers(&sgd), scheduler.epoch()), (before, 0));
+}
+
+#[test]
+fn a_number_outside_the_range_names_its_operation() {
+    let refused = GradScaler::try_new(GradScalerOptions { init_scale: 1e300, ..Default::default() }).err();
+    let refused = refused.expect("1e300 is infinite in f32").to_string();
+    assert!(refused.contains("grad_scaler: 1e300 is outside the range of f32, in which it is stored"), "{refused}");
+}
+
+/// Reductions after a load have the bits of an uninterrupted run, although `f32` rounds the rates.
+#[test]
+fn a_plateau_resumes_bit_equal() {
+    let options = || ReduceLrOnPlateauOptions { factor: 0.9, patience: 0, ..Default::default() };
+    let reduce = |plateau: &mut ReduceLrOnPlateau, count: usize| (0..count).for_each(|_| plateau.step(1.0));
+    let rate = |sgd: &Sgd| sgd.groups()[0].lr_tensor().to_bytes();
+    let reductions = 20;
+    let own = sgd(0.01);
+    reduce(&mut ReduceLrOnPlateau::new(options(), &own), 2);
+    assert!((own.lr() - 0.009).abs() < 1e-15, "{}", own.lr());
+    for saved in 0..reductions {
+        let (first, loaded) = (sgd(0.01), sgd(0.01));
+        let mut plateau = ReduceLrOnPlateau::new(options(), &first);
+        reduce(&mut plateau, saved);
+        let mut resumed = ReduceLrOnPlateau::new(options(), &loaded);
+        resumed.load_state_dict(&plateau.state_dict()).unwrap();
+        loaded.load_state_dict(&first.state_dict()).unwrap();
+        reduce(&mut plateau, reductions - saved);
+        reduce(&mut resumed, reductions - saved);
+        assert_eq!(rate(&loaded), rate(&first), "saved after {saved} measurements");
+    }
 }

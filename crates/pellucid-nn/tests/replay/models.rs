@@ -118,8 +118,7 @@ fn transformer(dtype: DType) -> TrainingCase {
         }
     });
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() });
-    let zeros: Vec<Tensor> = optimizer.parameters().iter().map(|p| Tensor::zeros_like(&p.detach())).collect();
-    optimizer.rebind_grads(&zeros);
+    optimizer.parameters().iter().for_each(|p| p.set_grad(Some(Tensor::zeros_like(&p.detach()))));
     let both = Rc::new((model, optimizer));
     let (first, second) = (both.clone(), both.clone());
     let gather = move |inputs: &[Tensor]| {
@@ -146,9 +145,8 @@ fn transformer(dtype: DType) -> TrainingCase {
         state: Box::new(move || {
             let parameters = both.1.parameters();
             let gradients = parameters.iter().enumerate();
-            let gradients = gradients
-                .map(|(k, p)| (k.to_string(), p.grad().expect("rebind_grads() must store a gradient")))
-                .collect();
+            let gradients =
+                gradients.map(|(k, p)| (k.to_string(), p.grad().expect("set_grad() must store a gradient"))).collect();
             together(&[("model", both.0.state_dict()), ("optimizer", both.1.state_dict()), ("gradient", gradients)])
         }),
     }

@@ -17,8 +17,8 @@ impl SequentialLr {
         SequentialLr { first: Box::new(first), others: Vec::new() }
     }
 
-    /// Adds a schedule that starts at epoch `milestone`, its own epoch 0. The milestones must ascend, which a
-    /// [`Scheduler`](super::Scheduler) checks.
+    /// Adds a schedule that starts at epoch `milestone`, its own epoch 0. The milestones must be above 0 and ascend,
+    /// which a [`Scheduler`](super::Scheduler) checks.
     ///
     /// ```
     /// use pellucid::nn::optim::schedule::{CosineAnnealingLr, Schedule, SequentialLr, StepLr, WarmupLr};
@@ -72,12 +72,16 @@ impl Schedule for SequentialLr {
     }
 
     fn check(&self) -> Result<()> {
-        if let Some(pair) = self.others.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
-            let reason = format!(
-                "each schedule must start at a later epoch than the schedule before it, got the milestones {} and {}",
-                pair[0].0, pair[1].0
-            );
-            return Err(Error::invalid(self.name(), reason));
+        let mut start = 0;
+        for &(milestone, _) in &self.others {
+            if milestone <= start {
+                let reason = format!(
+                    "each schedule must start at a later epoch than the schedule before it, which starts at epoch \
+                     {start}; got the milestone {milestone}"
+                );
+                return Err(Error::invalid(self.name(), reason));
+            }
+            start = milestone;
         }
         self.first.check()?;
         self.others.iter().try_for_each(|(_, schedule)| schedule.check())

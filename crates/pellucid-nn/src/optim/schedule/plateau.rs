@@ -54,6 +54,9 @@ options! {
 
 /// Reduces learning rates when a metric has stopped improving. It keeps handles of the optimizer's groups.
 ///
+/// A reduction starts from the rate that a state dict of the optimizer contains ([`ParamGroup`] has the rule), so
+/// training that is saved and loaded continues with equal rates.
+///
 /// ```
 /// use pellucid::nn::Parameter;
 /// use pellucid::nn::optim::schedule::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions};
@@ -123,7 +126,7 @@ impl ReduceLrOnPlateau {
         }
         if progress.bad > options.patience {
             for (index, group) in groups.iter().enumerate() {
-                let old = group.try_lr()?;
+                let old = group.try_loaded_lr()?;
                 let new = (old * options.factor).max(options.min_lr.of(index));
                 if old - new > options.eps {
                     group.try_set_lr(new)?;

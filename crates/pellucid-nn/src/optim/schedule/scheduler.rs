@@ -86,7 +86,8 @@ impl<S: Schedule> Scheduler<S> {
     /// Advances to the next epoch.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a rate is negative or not finite; then nothing is changed.
+    /// [`Error::InvalidArgument`] if a rate is negative, not finite or outside the range of its dtype, or a momentum is
+    /// outside [0, 1); then nothing is changed.
     #[panicking_form]
     pub fn try_step(&mut self) -> Result<()> {
         let epoch = self.epoch() + 1;
@@ -168,7 +169,7 @@ impl<S: Schedule> Scheduler<S> {
         self.prepare(state)?.commit()
     }
 
-    /// Moves to an epoch; if a rate is invalid, nothing is changed.
+    /// Moves to an epoch; if a rate or a momentum is invalid, nothing is changed.
     fn advance_to(&mut self, epoch: usize, rate: impl Fn(&S, SchedulePoint) -> f64) -> Result<()> {
         let progress = self.progress.get_mut();
         let point_of =
@@ -181,6 +182,12 @@ impl<S: Schedule> Scheduler<S> {
                  options"
             );
             return Err(Error::invalid("scheduler", reason));
+        }
+        for (index, (group, &lr)) in self.groups.iter().zip(&rates).enumerate() {
+            group.check_lr("scheduler", lr)?;
+            if let Some(momentum) = self.schedule.momentum(index, epoch) {
+                group.checked_momentum("scheduler", momentum)?;
+            }
         }
         for (index, (group, &lr)) in self.groups.iter().zip(&rates).enumerate() {
             if let Some(momentum) = self.schedule.momentum(index, epoch) {
