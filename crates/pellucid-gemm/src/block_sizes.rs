@@ -23,8 +23,8 @@ pub(crate) fn depth_blocks<T: Element>(len: usize) -> impl Iterator<Item = Range
 
 /// Returns the size of a block of a depth of `len` elements of type `T`.
 ///
-/// Pairs of factors have the same blocks of k as single factors: an odd k is in no block of a size that is a multiple
-/// of 8, so padding it to an even k changes no block.
+/// Pairs of factors have the same blocks of k as single factors: block boundaries are multiples of 8, so a pair never
+/// crosses one, and padding an odd k to an even one changes no boundary.
 pub(crate) fn depth_block_size<T: Element>(len: usize) -> usize {
     equal_part(len * T::FACTORS, MAX_DEPTH_BLOCK).next_multiple_of(8).max(8) / T::FACTORS
 }

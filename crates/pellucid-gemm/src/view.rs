@@ -23,6 +23,16 @@ struct Extent {
 }
 
 impl Extent {
+    /// Returns the extent of a matrix whose rows a slice contains in order.
+    ///
+    /// # Panics
+    /// Panics unless the slice has `rows · columns` elements.
+    fn of_slice<T>(elements: &[T], rows: usize, columns: usize) -> Extent {
+        let is_full = rows.checked_mul(columns) == Some(elements.len());
+        assert!(is_full, "the slice must have {rows} · {columns} elements, not {}", elements.len());
+        Extent { rows, columns, strides: (columns as isize, 1) }
+    }
+
     /// Returns the offset of an element.
     #[inline(always)]
     fn offset(&self, i: usize, j: usize) -> isize {
@@ -90,8 +100,7 @@ impl<'a, T: Float> MatRef<'a, T> {
     /// # Panics
     /// Panics unless the slice has `rows · columns` elements.
     pub fn from_slice(elements: &'a [T], rows: usize, columns: usize) -> MatRef<'a, T> {
-        assert_eq!(elements.len(), rows * columns, "the slice must have {rows} · {columns} elements");
-        let extent = Extent { rows, columns, strides: (columns as isize, 1) };
+        let extent = Extent::of_slice(elements, rows, columns);
         MatRef { first: elements.as_ptr(), extent, memory: PhantomData }
     }
 
@@ -179,10 +188,15 @@ impl<'a, T: Float> MatRef<'a, T> {
 
     /// Returns true if all elements are finite.
     pub fn is_finite(self) -> bool {
+        self.all(T::is_finite)
+    }
+
+    /// Returns true if the condition holds for all elements.
+    pub fn all(self, condition: impl Fn(T) -> bool) -> bool {
         (0..self.rows()).all(|i| match self.extent.has_adjacent_columns() {
             // The loop has no exit, so that the compiler vectorizes it.
-            true => self.row(i).iter().fold(true, |all, x| all & x.is_finite()),
-            false => (0..self.columns()).all(|j| self.at(i, j).is_finite()),
+            true => self.row(i).iter().fold(true, |all, &x| all & condition(x)),
+            false => (0..self.columns()).all(|j| condition(self.at(i, j))),
         })
     }
 }
@@ -193,8 +207,7 @@ impl<'a, T: Float> MatMut<'a, T> {
     /// # Panics
     /// Panics unless the slice has `rows · columns` elements.
     pub fn from_slice(elements: &'a mut [T], rows: usize, columns: usize) -> MatMut<'a, T> {
-        assert_eq!(elements.len(), rows * columns, "the slice must have {rows} · {columns} elements");
-        let extent = Extent { rows, columns, strides: (columns as isize, 1) };
+        let extent = Extent::of_slice(elements, rows, columns);
         MatMut { first: elements.as_mut_ptr(), extent, memory: PhantomData }
     }
 
@@ -403,6 +416,19 @@ mod tests {
 
     fn numbers(rows: usize, columns: usize) -> Vec<f32> {
         (0..rows * columns).map(|i| (i * 7 % 23) as f32 - 11.0).collect()
+    }
+
+    #[test]
+    #[should_panic(expected = "the slice must have 9223372036854775808 · 2 elements, not 0")]
+    #[cfg(target_pointer_width = "64")]
+    fn a_slice_is_no_matrix_whose_size_overflows() {
+        MatRef::<f32>::from_slice(&[], 1 << 63, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "the slice must have 2 · 3 elements, not 5")]
+    fn a_unique_view_has_all_elements_of_its_slice() {
+        MatMut::from_slice(&mut [0.0f32; 5], 2, 3);
     }
 
     #[test]

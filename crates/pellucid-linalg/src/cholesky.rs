@@ -116,15 +116,16 @@ impl<T: MatrixElement> AutoVectorized for TileCholesky<'_, T> {
 mod tests {
     use super::*;
     use crate::matrix::Matrix;
-    use crate::testing::{SIZES, close, for_both_dtypes, numbers, product};
+    use crate::testing::{SIZES, close, extreme_scales, for_both_dtypes, numbers, product};
 
     fn check<T: MatrixElement>() {
         for n in SIZES {
             let x = numbers::<T>(n, n, 1);
             let square = product(&x, &Matrix::copy_of(x.view().transpose()));
+            let [large, small] = extreme_scales::<T>();
             // The second matrix is graded: its rows and columns are scaled by up to 1e-6.
-            for base in [1.0, 0.95f64] {
-                let scale = |i: usize, j: usize| T::from_f64(base.powi((i + j) as i32));
+            for (base, size) in [(1.0, T::one()), (0.95f64, T::one()), (1.0, large), (1.0, small)] {
+                let scale = |i: usize, j: usize| T::from_f64(base.powi((i + j) as i32)) * size;
                 let a = Matrix::from_fn(n, n, |i, j| {
                     scale(i, j) * (square.row(i)[j] + if i == j { T::one() } else { T::zero() })
                 });

@@ -2,7 +2,7 @@
 
 use crate::MatrixElement;
 use crate::cholesky::{is_finite_below, zero_above};
-use crate::scalar::subtract_scaled;
+use crate::scalar::{scale_to_one, subtract_scaled};
 use pellucid_gemm::{MatMut, MatRef};
 use pellucid_runtime::scratch;
 use pellucid_simd::{AutoVectorized, run_vectorized};
@@ -71,7 +71,8 @@ fn choose_pivot<T: MatrixElement>(a: MatRef<'_, T>, k: usize) -> Option<Pivot> {
     let beside = (k..row).map(|j| (j, a.at(row, j).abs())).chain((row + 1..n).map(|i| (i, a.at(i, row).abs())));
     let (_, row_max) = beside.fold((k, T::zero()), larger_candidate);
     Some(match () {
-        () if diagonal >= alpha * column_max * (column_max / row_max) => Pivot::One(k),
+        // The bound may underflow to zero.
+        () if diagonal > T::zero() && diagonal >= alpha * column_max * (column_max / row_max) => Pivot::One(k),
         () if a.at(row, row).abs() >= alpha * row_max => Pivot::One(row),
         () => Pivot::Two(row),
     })
@@ -136,13 +137,15 @@ impl<T: MatrixElement> AutoVectorized for EliminateTwo<'_, T> {
         // The 2×2 pivot is divided by its off-diagonal element, so that its determinant does not overflow.
         let off_diagonal = a.at(k + 1, k);
         let (pivot_1, pivot_2) = (a.at(k, k) / off_diagonal, a.at(k + 1, k + 1) / off_diagonal);
-        let scale = T::one() / (pivot_1 * pivot_2 - T::one()) / off_diagonal;
+        // The inverse of a tiny element overflows, so columns k and k + 1 are scaled too, by a power of two.
+        let unit = scale_to_one(off_diagonal.abs());
+        let scale = T::one() / (pivot_1 * pivot_2 - T::one()) / (unit * off_diagonal);
         scratch::with_filled(2 * n, T::zero(), |factors| {
             let (u, v) = factors.split_at_mut(n);
             for i in k + 2..n {
                 let (first, second) = (a.at(i, k), a.at(i, k + 1));
-                u[i] = scale * (pivot_2 * first - second);
-                v[i] = scale * (pivot_1 * second - first);
+                u[i] = scale * (pivot_2 * (unit * first) - unit * second);
+                v[i] = scale * (pivot_1 * (unit * second) - unit * first);
                 let (x, u, v) = (&mut a.row_mut(i)[k + 2..=i], &u[k + 2..=i], &v[k + 2..=i]);
                 x.iter_mut().zip(u.iter().zip(v)).for_each(|(x, (&u, &v))| *x = *x - (first * u + second * v));
                 a.set(i, k, u[u.len() - 1]);
@@ -198,7 +201,7 @@ pub fn solve_ldl<T: MatrixElement>(a: MatRef<'_, T>, pivots: &[Pivot], mut b: Ma
 mod tests {
     use super::*;
     use crate::matrix::Matrix;
-    use crate::testing::{SIZES, close, for_both_dtypes, numbers, product};
+    use crate::testing::{SIZES, close, extreme_scales, for_both_dtypes, numbers, product};
 
     fn check<T: MatrixElement>() {
         for (n, k) in SIZES.into_iter().zip([2, 1, 2, 1].into_iter().cycle()) {
@@ -227,6 +230,94 @@ mod tests {
     #[test]
     fn a_times_x_is_b_and_the_upper_triangle_is_not_read() {
         for_both_dtypes!(check);
+    }
+
+    /// Returns A from its factors and pivots.
+    fn restored<T: MatrixElement>(packed: &Matrix<T>, pivots: &[Pivot]) -> Matrix<T> {
+        let n = packed.rows();
+        let mut a = Matrix::<f64>::zeros(n, n);
+        let mut end = n;
+        while end > 0 {
+            let (size, pivot_row) = match pivots[end - 1] {
+                Pivot::One(pivot_row) => (1, pivot_row),
+                Pivot::Two(pivot_row) => (2, pivot_row),
+            };
+            let start = end - size;
+            let d = |i: usize, j: usize| packed.row(i.max(j))[i.min(j)].to_f64();
+            // The block column of L, with the identity in the rows of the pivot.
+            let l = |i: usize, c: usize| if i >= end { d(i, start + c) } else { f64::from(u8::from(i == start + c)) };
+            for (i, j) in (start..n).flat_map(|i| (start..n).map(move |j| (i, j))) {
+                for (p, q) in (0..size).flat_map(|p| (0..size).map(move |q| (p, q))) {
+                    a.row_mut(i)[j] += l(i, p) * d(start + p, start + q) * l(j, q);
+                }
+            }
+            a.view_mut().swap_rows(end - 1, pivot_row);
+            a.view_mut().transpose().swap_rows(end - 1, pivot_row);
+            end = start;
+        }
+        Matrix::from_fn(n, n, |i, j| T::from_f64(a.row(i)[j]))
+    }
+
+    fn check_restored<T: MatrixElement>(a: &Matrix<T>) {
+        let mut packed = a.clone();
+        let (pivots, _) = ldl(packed.view_mut());
+        close(&restored(&packed, &pivots), a, 16.0);
+    }
+
+    fn check_ranges<T: MatrixElement>() {
+        for n in [1, 2, 3, 17, 40] {
+            let (half, wide) = (numbers::<T>(n, n, 1), numbers::<T>(n, 2, 2));
+            let random = Matrix::from_fn(n, n, |i, j| half.row(i)[j] + half.row(j)[i]);
+            let indefinite = Matrix::from_fn(n, n, |i, j| if i == j { T::zero() } else { random.row(i)[j] });
+            for a in [&random, &indefinite] {
+                check_restored(a);
+                for size in extreme_scales() {
+                    check_restored(&Matrix::from_fn(n, n, |i, j| a.row(i)[j] * size));
+                }
+                // Graded in both directions, by factors from 1 to 1e-30.
+                for is_reversed in [false, true] {
+                    let grade = |i: usize| {
+                        let position = if is_reversed { n - 1 - i } else { i } as i32;
+                        T::from_f64(10f64.powi(-15 * position / n as i32))
+                    };
+                    check_restored(&Matrix::from_fn(n, n, |i, j| a.row(i)[j] * grade(i) * grade(j)));
+                }
+            }
+            // Rank 0 and 2.
+            check_restored(&Matrix::<T>::zeros(n, n));
+            check_restored(&Matrix::from_fn(n, n, |i, j| {
+                wide.row(i)[0] * wide.row(j)[1] + wide.row(i)[1] * wide.row(j)[0]
+            }));
+        }
+    }
+
+    #[test]
+    fn factors_of_graded_singular_tiny_and_large_matrices_restore_a() {
+        for_both_dtypes!(check_ranges);
+    }
+
+    fn check_tiny_pivots<T: MatrixElement>() {
+        // The bound for a 1×1 pivot underflows.
+        let tiny = T::MIN_POSITIVE.sqrt() * T::EPSILON;
+        let a = Matrix::from_fn(3, 3, |i, j| match i + j {
+            1 => tiny,
+            3 => T::one(),
+            _ => T::zero(),
+        });
+        check_restored(&a);
+        // The inverse of a pivot overflows; half of the digits are below the smallest number.
+        let subnormal = T::MIN_POSITIVE * T::EPSILON.sqrt();
+        let mut packed = Matrix::from_fn(3, 3, |i, j| if i == j { T::zero() } else { subnormal });
+        let mut x = Matrix::from_fn(3, 1, |_, _| subnormal + subnormal);
+        let (pivots, first_zero) = ldl(packed.view_mut());
+        solve_ldl(packed.view(), &pivots, x.view_mut());
+        assert_eq!(first_zero, 0);
+        assert!(x.data().iter().all(|&x| (x - T::one()).abs() <= T::EPSILON.sqrt() * T::from_f64(4.0)), "{x:?}");
+    }
+
+    #[test]
+    fn tiny_pivots_neither_divide_by_zero_nor_overflow() {
+        for_both_dtypes!(check_tiny_pivots);
     }
 
     #[test]

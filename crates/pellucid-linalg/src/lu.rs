@@ -131,7 +131,7 @@ pub fn row_order(pivots: impl IntoIterator<Item = usize>, rows: usize) -> Vec<us
 mod tests {
     use super::*;
     use crate::matrix::Matrix;
-    use crate::testing::{SIZES, close, for_both_dtypes, numbers, product};
+    use crate::testing::{SIZES, close, extreme_scales, for_both_dtypes, numbers, product};
 
     /// Checks P·A = L·U, relative to the largest element, in units of `factor`·ε·n.
     fn check_factors<T: MatrixElement>(a: &Matrix<T>, factor: f64) {
@@ -159,8 +159,12 @@ mod tests {
             let graded = numbers::<T>(n, n, 3);
             let grade = |i: usize, j: usize| T::from_f64(0.9f64.powi((i + j) as i32 / 4));
             check_factors(&Matrix::from_fn(n, n, |i, j| graded.row(i)[j] * grade(i, j)), 2.0);
-            let tiny = numbers::<T>(n, n, 4);
-            check_factors(&Matrix::from_fn(n, n, |i, j| tiny.row(i)[j] * T::MIN_POSITIVE * T::from_f64(0.01)), 200.0);
+            let random = numbers::<T>(n, n, 4);
+            let subnormal = T::MIN_POSITIVE * T::from_f64(0.01);
+            check_factors(&Matrix::from_fn(n, n, |i, j| random.row(i)[j] * subnormal), 200.0);
+            for size in extreme_scales() {
+                check_factors(&Matrix::from_fn(n, n, |i, j| random.row(i)[j] * size), 2.0);
+            }
         }
         for (m, n) in [(0, 3), (3, 0), (0, 40), (3, 7), (7, 3), (90, 33), (33, 90), (8, 100), (100, 8), (129, 31)] {
             check_factors(&numbers::<T>(m, n, 2), 2.0);

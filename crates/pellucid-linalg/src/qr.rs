@@ -8,6 +8,10 @@ use crate::scalar::{dot, subtract_scaled};
 use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
+/// The power of two by which a matrix is divided if its elements exceed the largest number divided by about this
+/// power. Intermediate products may exceed the elements of R by a factor of about 64·√m.
+const HEADROOM: f64 = (1u64 << 32) as f64;
+
 /// Replaces a matrix by R (on and above the diagonal) and the vectors vᵢ below it, and writes the factors τ: Q is the
 /// product of all I − τᵢ·vᵢ·vᵢᵀ, where element i of vᵢ is 1 and the elements above it are 0.
 ///
@@ -20,10 +24,22 @@ use pellucid_simd::{AutoVectorized, run_vectorized};
 pub fn qr<T: MatrixElement>(mut a: MatMut<'_, T>, taus: &mut [T]) {
     let (m, n) = (a.rows(), a.columns());
     assert_eq!(taus.len(), m.min(n), "a {m} × {n} matrix has min(m, n) reflections");
+    let headroom = T::from_f64(HEADROOM);
+    if a.as_ref().all(|x| x.abs() <= T::one() / T::MIN_POSITIVE / headroom) {
+        return factor(a, taus);
+    }
     if !a.as_ref().is_finite() {
         a.fill(T::NAN);
         return taus.fill(T::NAN);
     }
+    (0..m).for_each(|i| (0..n).for_each(|j| a.set(i, j, a.at(i, j) / headroom)));
+    factor(a.as_mut(), taus);
+    (0..m).for_each(|i| (i..n).for_each(|j| a.set(i, j, a.at(i, j) * headroom)));
+}
+
+/// Factors a finite matrix whose products do not overflow.
+fn factor<T: MatrixElement>(mut a: MatMut<'_, T>, taus: &mut [T]) {
+    let (m, n) = (a.rows(), a.columns());
     for (block, taus) in taus.chunks_mut(TILE).enumerate() {
         let start = block * TILE;
         let (panel, rest) = a.as_mut().block(start..m, start..n).split_columns(taus.len());
@@ -87,7 +103,7 @@ pub(crate) fn reflections<T: MatrixElement>(packed: &Matrix<T>, taus: Vec<T>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{SIZES, close, for_both_dtypes, numbers, product, transpose};
+    use crate::testing::{SIZES, close, extreme_scales, for_both_dtypes, largest_tall, numbers, product, transpose};
 
     /// Checks QᵀQ = I and Q·R = A, in units of `factor`·ε·n.
     fn check_factors<T: MatrixElement>(a: &Matrix<T>, factor: f64) {
@@ -116,8 +132,7 @@ mod tests {
         for n in [2, 5, 40] {
             check_factors(&Matrix::<T>::zeros(n, n), 2.0);
             check_factors(&product(&numbers::<T>(n, 1, 3), &numbers(1, n, 4)), 2.0);
-            // Squares of these elements overflow, underflow, or are subnormal.
-            for size in [T::one() / T::MIN_POSITIVE / T::from_f64(64.0), T::MIN_POSITIVE / T::EPSILON] {
+            for size in extreme_scales() {
                 let mut a = numbers::<T>(n, n, 6);
                 a.update(|x| x * size);
                 check_factors(&a, 2.0);
@@ -132,6 +147,21 @@ mod tests {
     #[test]
     fn q_is_orthogonal_and_q_times_r_is_a() {
         for_both_dtypes!(check);
+    }
+
+    /// Checks R of matrices whose columns are just shorter than the largest number.
+    fn check_largest<T: MatrixElement>() {
+        for a in largest_tall::<T>() {
+            let (mut packed, mut taus) = (a.clone(), vec![T::zero(); a.columns()]);
+            qr(packed.view_mut(), &mut taus);
+            let r = Matrix::from_fn(a.rows(), a.columns(), |i, j| if i <= j { packed.row(i)[j] } else { T::zero() });
+            close(&product(&reflections(&packed, taus).basis(a.rows()), &r), &a, 2.0);
+        }
+    }
+
+    #[test]
+    fn intermediate_results_of_large_matrices_do_not_overflow() {
+        for_both_dtypes!(check_largest);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::bidiagonal::bidiagonalize;
 use crate::matrix::Matrix;
 use crate::qr::{qr, reflections};
 use crate::rotations::RotatedVectors;
-use crate::scalar::{largest, plane_rotation};
+use crate::scalar::{largest, plane_rotation, scale_to_one};
 use crate::{MatrixElement, NotConverged};
 use pellucid_gemm::{MatMut, MatRef};
 use std::cmp::Ordering;
@@ -59,8 +59,12 @@ fn decompose<T: MatrixElement>(
     vectors: Option<[MatMut<'_, T>; 2]>,
 ) -> Result<(), NotConverged> {
     let (m, n) = (a.rows(), a.columns());
+    let mut scale = T::one();
     let tall = (m * 5 > n * 8).then(|| {
         let (mut packed, mut taus) = (Matrix::copy_of(a), vec![T::zero(); n]);
+        // An element of R may overflow although most singular values are finite.
+        scale = scale_to_one(largest(packed.data()));
+        packed.update(|x| x * scale);
         qr(packed.view_mut(), &mut taus);
         (Matrix::from_fn(n, n, |i, j| if i <= j { packed.row(i)[j] } else { T::zero() }), reflections(&packed, taus))
     });
@@ -76,7 +80,7 @@ fn decompose<T: MatrixElement>(
     BidiagonalQr { d: &mut *d, e, left: &mut left, right: &mut right }.diagonalize(MAX_SWEEPS * n)?;
     let mut order: Vec<usize> = (0..n).collect();
     order.sort_by(|&i, &j| d[j].abs().partial_cmp(&d[i].abs()).unwrap_or(Ordering::Equal));
-    order.iter().zip(values).for_each(|(&k, value)| *value = d[k].abs() / form.scale);
+    order.iter().zip(values).for_each(|(&k, value)| *value = d[k].abs() / form.scale / scale);
     let (Some([mut u, mut v]), Some((basis, _))) = (vectors, bases) else { return Ok(()) };
     // The columns of U beyond the singular values complete the basis.
     for i in 0..m {
@@ -303,7 +307,7 @@ fn least_of_2x2<T: MatrixElement>(f: T, g: T, h: T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{SIZES, close, for_both_dtypes, numbers, product, transpose};
+    use crate::testing::{SIZES, close, extreme_scales, for_both_dtypes, largest_tall, numbers, product, transpose};
 
     /// Returns U, S and Vᵀ, with complete bases if `is_full`.
     fn factors<T: MatrixElement>(a: &Matrix<T>, is_full: bool) -> (Matrix<T>, Vec<T>, Matrix<T>) {
@@ -349,11 +353,14 @@ mod tests {
                 _ => T::zero(),
             };
             check_factors(&Matrix::from_fn(n, n, bidiagonal), 4.0);
-            for size in [T::one() / T::MIN_POSITIVE / T::from_f64(64.0), T::MIN_POSITIVE / T::EPSILON] {
+            for size in extreme_scales() {
                 let mut a = numbers::<T>(n, n, 8);
                 a.update(|x| x * size);
                 check_factors(&a, 4.0);
             }
+        }
+        for a in largest_tall::<T>() {
+            check_factors(&a, 4.0);
         }
         for (m, n) in [(0, 3), (3, 0), (1, 4), (3, 7), (7, 3), (150, 140), (90, 20), (20, 90), (33, 32)] {
             check_factors(&numbers::<T>(m, n, 7), 4.0);
@@ -402,6 +409,13 @@ mod tests {
     #[test]
     fn small_singular_values_of_graded_bidiagonal_matrices_are_accurate() {
         for_both_dtypes!(check_graded);
+    }
+
+    #[test]
+    fn only_the_singular_values_that_overflow_are_infinite() {
+        let mut values = [0.0; 2];
+        svd(Matrix::from_fn(100, 2, |_, _| f32::MAX).view(), &mut values, None).unwrap();
+        assert!(values[0] == f32::INFINITY && values[1].is_finite(), "{values:?}");
     }
 
     #[test]

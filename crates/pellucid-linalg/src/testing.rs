@@ -24,6 +24,20 @@ pub(crate) fn numbers<T: MatrixElement>(rows: usize, columns: usize, seed: u64) 
     })
 }
 
+/// Returns factors by which matrices are scaled, so that squares of elements overflow, or underflow.
+pub(crate) fn extreme_scales<T: MatrixElement>() -> [T; 2] {
+    [T::one() / T::MIN_POSITIVE / T::from_f64(64.0), T::MIN_POSITIVE / T::EPSILON]
+}
+
+/// Returns tall matrices whose largest singular value is just below the largest number.
+pub(crate) fn largest_tall<T: MatrixElement>() -> [Matrix<T>; 3] {
+    let unit = T::one() / T::MIN_POSITIVE;
+    let part = |x: f64| T::from_f64(x) * unit;
+    let mut random = numbers::<T>(40, 20, 5);
+    random.update(|x| x * part(0.5));
+    [Matrix::from_fn(4, 2, |i, _| part([2.35, 1.18, 0.0, 0.0][i])), Matrix::from_fn(100, 1, |_, _| part(0.35)), random]
+}
+
 /// Returns A·B, by the definition, with sums in `f64`.
 pub(crate) fn product<T: MatrixElement>(a: &Matrix<T>, b: &Matrix<T>) -> Matrix<T> {
     assert_eq!(a.columns(), b.rows());

@@ -1,7 +1,8 @@
 //! Scratch memory: every thread keeps a stack for the tiles and panels of its kernels, so that kernels do not allocate.
 //!
 //! Nested uses are stacked: a use within another use receives the memory above it. A use that exceeds the stack
-//! allocates its own block. The stack then grows to the largest size that was needed as soon as it is empty.
+//! allocates its own block. The stack then grows to the largest size that was needed as soon as it is empty. Slices
+//! of more than 1 MiB ([`with_filled`]) are never on the stack, and freed after their use.
 
 use crate::guard;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -14,6 +15,9 @@ const ALIGN: usize = 64;
 
 /// The smallest size of a thread's stack.
 const MIN_BYTES: usize = 64 << 10;
+
+/// The largest size of a slice of [`with_filled`] on the stack.
+const MAX_FILLED_BYTES: usize = 1 << 20;
 
 /// The maximum number of bytes that any thread has needed simultaneously.
 static MAX_NEEDED: AtomicUsize = AtomicUsize::new(0);
@@ -141,10 +145,16 @@ impl Drop for ScratchFrame {
 /// memory.
 #[inline]
 pub fn with_buffer<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
+    with_memory(count, guard::EXACT, f)
+}
+
+/// Runs `f` as [`with_buffer`] does, with memory of the stack, or with a block that is freed when `f` returns.
+#[inline]
+fn with_memory<T, R>(count: usize, has_own_block: bool, f: impl FnOnce(*mut T) -> R) -> R {
     const { assert!(align_of::<T>() <= ALIGN) };
     let bytes = count.checked_mul(size_of::<T>()).filter(|&bytes| bytes < isize::MAX as usize / 2);
     let bytes = bytes.expect("scratch memory must fit the address space");
-    if guard::EXACT {
+    if has_own_block {
         let block = ScratchBlock::new(bytes);
         return f(block.start.cast());
     }
@@ -162,11 +172,15 @@ pub fn with_buffer<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
 
 /// Runs `f` with a slice of `count` values in scratch memory, all equal to `value`.
 ///
+/// A slice of more than 1 MiB has its own block, which is freed when `f` returns, so that a large matrix does not grow
+/// the stacks of all threads for the life of the process.
+///
 /// # Panics
 /// Panics if the size overflows the address space.
 #[inline]
 pub fn with_filled<T: Copy, R>(count: usize, value: T, f: impl FnOnce(&mut [T]) -> R) -> R {
-    with_buffer(count, |start: *mut T| {
+    let is_large = count.saturating_mul(size_of::<T>()) > MAX_FILLED_BYTES;
+    with_memory(count, guard::EXACT || is_large, |start: *mut T| {
         // SAFETY: the buffer has memory for `count` values, aligned to 64 bytes, which no other code uses until `f`
         // returns. All values are initialized before the slice of values is created.
         let values = unsafe {
@@ -227,6 +241,16 @@ mod tests {
         let addresses = nested();
         assert_eq!(addresses, nested(), "the second use must reuse the memory of the first");
         assert!(addresses.is_sorted(), "nested uses must be stacked in one block");
+    }
+
+    #[test]
+    fn a_large_slice_is_freed_after_its_use() {
+        let bytes = 32 << 20;
+        with_filled(bytes, 1u8, |values| {
+            assert!(values.len() == bytes && values[bytes - 1] == 1 && total_bytes() >= bytes);
+        });
+        reserve();
+        assert!(total_bytes() < bytes && peak_bytes() < bytes);
     }
 
     #[test]

@@ -213,8 +213,11 @@ impl Family for Factorization {
     }
 
     fn info(&self) -> FamilyInfo {
-        let rejects_values = matches!(self, Factorization::RowOrder { .. } | Factorization::LdlSolve);
-        FamilyInfo { rejects_values, ..FamilyInfo::new(self.inputs(), self.outputs()) }
+        // QR sweeps may not converge.
+        let writes_before_rejection = matches!(self, Factorization::Svd(_) | Factorization::Eigh { .. });
+        let reads_pivots = matches!(self, Factorization::RowOrder { .. } | Factorization::LdlSolve);
+        let rejects_values = writes_before_rejection || reads_pivots;
+        FamilyInfo { rejects_values, writes_before_rejection, ..FamilyInfo::new(self.inputs(), self.outputs()) }
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {

@@ -72,8 +72,11 @@ pub struct FamilyInfo {
     pub reads: ReadOrder,
     /// Whether printed plans show its FLOPs instead of its bytes.
     pub is_compute_bound: bool,
-    /// Whether the kernel may reject values at run time, for example an index out of bounds. It then writes nothing.
+    /// Whether the kernel may reject values at run time, for example an index out of bounds.
     pub rejects_values: bool,
+    /// Whether the outputs are undefined after a rejection, for example because an iteration did not converge. Other
+    /// kernels reject values before they write.
+    pub writes_before_rejection: bool,
 }
 
 impl FamilyInfo {
@@ -87,6 +90,7 @@ impl FamilyInfo {
             reads: ReadOrder::Anywhere,
             is_compute_bound: false,
             rejects_values: false,
+            writes_before_rejection: false,
         }
     }
 }

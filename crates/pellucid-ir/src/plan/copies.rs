@@ -52,7 +52,8 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
         })
     };
     // A run that is rejected must not have written the state already.
-    if plan.role(to.slot) == SlotRole::State && launches[producer + 1..k].iter().any(|l| l.can_fail) {
+    let first = if launches[producer].kernel.info().writes_before_rejection { producer } else { producer + 1 };
+    if plan.role(to.slot) == SlotRole::State && launches[first..k].iter().any(|l| l.can_fail) {
         return false;
     }
     if is_touched(producer + 1..k, false) || (last > k && is_touched(k + 1..last + 1, true)) {

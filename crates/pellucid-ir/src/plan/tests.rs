@@ -4,8 +4,8 @@ use super::*;
 use crate::formula;
 use crate::formula::{Formula, Program};
 use crate::kernel::{
-    AxisSet, Distribution, Index, Map, MatMul, Params, Pool, PoolPart, Random, Reduce, ReduceOp, Row, Scatter,
-    ScatterOp, Window,
+    AxisSet, Distribution, Factorization, Index, Map, MatMul, Params, Pool, PoolPart, Random, Reduce, ReduceOp, Row,
+    Scatter, ScatterOp, SvdVectors, Window,
 };
 use crate::shape::Shape;
 use std::sync::Arc;
@@ -221,6 +221,22 @@ fn copies_keeps_a_copy_whose_destination_is_read_before() {
     w.launch(Kernel::Copy, &[&y], &[&state]);
     w.plan.outputs.push(y);
     assert_eq!(w.after(&["copies"]).launches.len(), 2);
+}
+
+/// If the iteration of `svd` or `eigh` does not converge, the states of a plan have their previous values.
+#[test]
+fn states_are_written_after_decompositions_that_may_fail() {
+    for kernel in [Factorization::Svd(SvdVectors::Without), Factorization::Eigh { vectors: false }] {
+        let mut w = PlanBuilder::default();
+        let (x, state) = (w.slot(SlotRole::Input, [4, 4]), w.slot(SlotRole::State, [4]));
+        let (values, counter) = (w.slot(SlotRole::Scratch, [4]), w.slot(SlotRole::State, [1]));
+        w.launch(Kernel::Factorization(kernel), &[&x], &[&values]);
+        w.launch(Kernel::Copy, &[&values], &[&state]);
+        w.launch(map(formula!(|count| count + 1.0)), &[&counter], &[&counter]);
+        let plan = w.after(&["copies", "early"]);
+        assert_eq!(families(&plan)[0], "factorization", "{plan}");
+        assert_eq!(plan.launches[0].outputs[0].slot, values.slot, "{plan}");
+    }
 }
 
 #[test]
