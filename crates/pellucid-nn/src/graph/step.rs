@@ -113,8 +113,10 @@ impl<'f> StepCore<'f> {
             self.launcher()?.prepare(inputs)?;
             self.prepare_update()?;
         }
-        self.launcher()?.launch(inputs)?;
+        let launched = self.launcher()?.launch(inputs).map(drop);
+        // A recording stays if its first launch fails, and later launches of it need to know what it reaches.
         let reached = self.reached_now()?;
+        launched?;
         self.gradients.mark_filled(&reached, accumulates)?;
         self.launches_since_update += usize::from(accumulates);
         if is_last { self.update_accumulated() } else { Ok(()) }
@@ -136,7 +138,19 @@ impl<'f> StepCore<'f> {
         if !self.accumulates() || self.launches_since_update == 0 {
             return Ok(false);
         }
-        self.with_gradients(Self::update_accumulated).map(|()| true)
+        self.with_gradients(|step| {
+            let parameters = step.optimizer.parameters();
+            let mut trained = parameters.iter().enumerate().filter(|(_, parameter)| parameter.requires_grad());
+            let has_gradients = trained.any(|(at, _)| step.gradients.is_filled(at));
+            if has_gradients {
+                step.update_accumulated()?;
+            } else {
+                // The gradients were removed, for example by zero_grad(), or their parameters were frozen.
+                step.gradients.mark_zero(&parameters)?;
+                step.launches_since_update = 0;
+            }
+            Ok(has_gradients)
+        })
     }
 
     /// Returns which parameters of the optimizer the latest pass reaches.

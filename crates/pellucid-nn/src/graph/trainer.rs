@@ -145,8 +145,8 @@ where
     /// gradient and do not belong to the optimizer, unless that is
     /// [allowed](StepOptions::allow_untrained_parameters);
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a loss without
-    /// [expected targets](Loss::expected_targets); the
-    /// errors of [`capture`](pellucid_tensor::capture()). On error, parameters, gradients and optimizer are unchanged.
+    /// [expected targets](Loss::expected_targets); the errors of [`capture`](pellucid_tensor::capture()). On error,
+    /// parameters, gradients and optimizer are unchanged.
     pub fn prepare(&mut self, inputs: &X) -> Result<()> {
         self.set_structure(inputs)?;
         self.core.prepare(inputs)
@@ -157,8 +157,8 @@ where
     ///
     /// A step for other shapes or dtypes, or for another path of the model, is recorded first, as by
     /// [`prepare`](GraphTrainer::prepare). The targets of a loss without
-    /// [expected targets](Loss::expected_targets), such as a closure, then
-    /// have the shape and dtype of `y`.
+    /// [expected targets](Loss::expected_targets), such as one of [`loss::from_fn`](crate::loss::from_fn), then have
+    /// the shape and dtype of `y`.
     ///
     /// Values of targets on the host are checked before the launch ([`Loss::check_targets`]). No other values of a
     /// batch are: a class index of targets on another device, or a predicted probability outside [0, 1], makes the

@@ -2,7 +2,8 @@
 
 use crate::models::*;
 use pellucid_nn::graph::*;
-use pellucid_nn::optim::{GradScaler, GradScalerOptions, Sgd, SgdOptions};
+use pellucid_nn::loss::MseLoss;
+use pellucid_nn::optim::{GradScaler, GradScalerOptions, Optimizer, Sgd, SgdOptions};
 use pellucid_nn::paths::If;
 use pellucid_nn::*;
 use pellucid_tensor::{Error, Result, Tensor, manual_seed, ops};
@@ -229,6 +230,54 @@ fn a_failed_update_beside_a_new_buffer_is_an_error() {
         assert!(step.launch(&[&x]).is_err());
         fails.store(false, Ordering::Relaxed);
         (0..4).for_each(|_| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
+    }
+}
+
+/// Without gradients there is nothing to update, and the next launch is the first of an accumulation.
+#[test]
+fn an_early_update_after_zero_grad_changes_nothing() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let (x, y) = (Tensor::from([[1.0f32, 2.0]]), Tensor::from([[3.0f32]]));
+    for (eager, freezes) in [(false, false), (false, true), (true, false), (true, true)] {
+        let model = Linear::new(2, 1);
+        let trainer = GraphTrainer::new(&model, MseLoss::default(), decaying(model.parameters()));
+        let mut trainer = trainer.with_options(accumulating(eager, 2));
+        trainer.step(&x, &y).unwrap();
+        let before = bits(model.state_dict());
+        if freezes {
+            model.freeze();
+        } else {
+            trainer.optimizer().zero_grad();
+        }
+        assert!(!trainer.update_early().unwrap());
+        assert!(!trainer.update_early().unwrap());
+        model.unfreeze();
+        trainer.step(&x, &y).unwrap();
+        assert_eq!(bits(model.state_dict()), before, "one launch must not update");
+        assert!(trainer.update_early().unwrap());
+        assert_ne!(bits(model.state_dict()), before);
+    }
+}
+
+/// A recording whose first launch failed trains the parameters on its own path later.
+#[test]
+fn a_recording_is_used_after_its_first_launch_failed() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    for eager in [false, true] {
+        let [p, q] = [(); 2].map(|()| Parameter::new(Tensor::from([1.0f32])));
+        // One index reads p, two indices read q.
+        let compute = |i: &[Tensor]| {
+            let table = if i[0].shape().size() == 1 { &p } else { &q };
+            ops::sum(&ops::index_select(table, 0, &i[0])?, ..)
+        };
+        let step = TrainingStep::new(decaying(vec![p.clone(), q.clone()]), compute);
+        let mut step = step.with_options(accumulating(eager, 2));
+        assert!(step.launch(&[&Tensor::from([7i64])]).is_err());
+        (0..2).for_each(|_| assert_eq!(step.launch(&[&Tensor::from([0i64, 0])]).unwrap().len(), 1));
+        let before = (p.item::<f32>(), q.item::<f32>());
+        assert!(before.0 == 1.0 && before.1 < 1.0);
+        (0..2).for_each(|_| assert_eq!(step.launch(&[&Tensor::from([0i64])]).unwrap().len(), 1));
+        assert!(p.item::<f32>() < before.0 && q.item::<f32>() == before.1, "{before:?}");
     }
 }
 

@@ -98,7 +98,7 @@ impl Tensor {
     /// [`Error::NotTracked`](crate::Error::NotTracked); [`Error::GraphFreed`](crate::Error::GraphFreed) if an earlier
     /// pass has freed the graph; [`Error::SavedValueModified`](crate::Error::SavedValueModified);
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for an initial gradient of another shape. After an error,
-    /// the gradients of leaves are unchanged.
+    /// all gradients are unchanged.
     pub fn try_backward_with(&self, options: BackwardOptions) -> Result<()> {
         backward(self, options)
     }
@@ -162,6 +162,8 @@ pub(crate) struct BackwardPass<'a> {
     node_at: AddressMap<usize>,
     leaves: SmallVec<[LeafGradient; 4]>,
     leaf_at: AddressMap<usize>,
+    /// The gradients of results that retain them, with their slots.
+    retained: Vec<(Arc<GradientSlot>, Tensor)>,
     shared: SharedStorages,
     /// Only for `grad`: the targets, and a map from nodes to whether a target is reachable from them.
     targets: Option<(&'a mut [GradTarget], AddressMap<bool>)>,
@@ -178,6 +180,7 @@ impl<'a> BackwardPass<'a> {
             node_at: AddressMap::default(),
             leaves: SmallVec::new(),
             leaf_at: AddressMap::default(),
+            retained: Vec::new(),
             shared: SharedStorages::default(),
             targets: None,
             preset: None,
@@ -339,7 +342,7 @@ impl<'a> BackwardPass<'a> {
         Ok(copy)
     }
 
-    /// Passes the complete gradients of a node's outputs to hooks, targets, and slots that keep them.
+    /// Passes the complete gradients of a node's outputs to hooks and targets, and keeps those that are retained.
     fn observe(&mut self, node: &Arc<GraphNode>, gradients: &mut [Option<Tensor>]) -> Result<()> {
         if is_capturing() {
             node.keep_hooks_of_live_outputs();
@@ -371,16 +374,16 @@ impl<'a> BackwardPass<'a> {
                     // Slots never share a storage, because the user may write into each.
                     let is_first = self.shared.insert(gradient);
                     let retained = if is_first { gradient.clone() } else { copy(gradient)? };
-                    slot.update(|held| self.options.accumulate(held, retained))?;
+                    self.retained.push((slot.clone(), retained));
                 }
             }
         }
         Ok(())
     }
 
-    /// Moves the gradients of leaves to their targets or slots.
+    /// Moves the gradients of leaves and the retained gradients to their targets or slots.
     fn finish(&mut self) -> Result<()> {
-        let BackwardPass { options, leaves, shared, targets, .. } = self;
+        let BackwardPass { options, leaves, retained, shared, targets, .. } = self;
         for LeafGradient { slot, gradient } in leaves.iter_mut() {
             let run = |g| run_hooks(&slot.hooks, g, slot.meta(), slot.device(), shared);
             *gradient = gradient.take().map(run).transpose()?;
@@ -400,6 +403,9 @@ impl<'a> BackwardPass<'a> {
             true => leaves.iter().map(|arrived| Edge::Leaf(Arc::downgrade(&arrived.slot))).collect(),
             false => Vec::new(),
         };
+        for (slot, gradient) in retained.drain(..) {
+            slot.update(|held| options.accumulate(held, gradient))?;
+        }
         for LeafGradient { slot, gradient } in leaves.drain(..) {
             let Some(gradient) = gradient else { continue };
             let gradient = with_zero_derivative(gradient, &edges);

@@ -15,17 +15,20 @@ pub(crate) trait SavedValueSlot {
     fn with_values(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool;
 }
 
-impl<S: AsRef<[SavedValue]>> SavedValueSlot for RwLock<Option<S>> {
+/// `None` for a node that saves no value: without a lock, several passes can run it at the same time.
+impl<S: AsRef<[SavedValue]>> SavedValueSlot for Option<RwLock<Option<S>>> {
     fn with_values(&self, keep: bool, run: &mut dyn FnMut(&[SavedValue])) -> bool {
-        if !keep && let Some(mut saved) = try_guard(self.try_write()) {
+        let Some(lock) = self else {
+            run(&[]);
+            return true;
+        };
+        if !keep && let Some(mut saved) = try_guard(lock.try_write()) {
             let Some(values) = &*saved else { return false };
             run(values.as_ref());
-            if !values.as_ref().is_empty() {
-                *saved = None;
-            }
+            *saved = None;
             return true;
         }
-        let Some(saved) = try_guard(self.try_read()) else { return false };
+        let Some(saved) = try_guard(lock.try_read()) else { return false };
         let Some(values) = &*saved else { return false };
         run(values.as_ref());
         true
@@ -59,14 +62,15 @@ pub(crate) trait SavedDerivative: Send + Sync {
 
 /// A derivative with its saved values. `S` is an array or a list of them.
 pub(crate) struct SavedDerivativeOf<S, D> {
-    saved: RwLock<Option<S>>,
+    saved: Option<RwLock<Option<S>>>,
     derivative: D,
 }
 
-impl<S, D> SavedDerivativeOf<S, D> {
+impl<S: AsRef<[SavedValue]>, D> SavedDerivativeOf<S, D> {
     #[inline(always)]
     pub(crate) fn new(saved: S, derivative: D) -> SavedDerivativeOf<S, D> {
-        SavedDerivativeOf { saved: RwLock::new(Some(saved)), derivative }
+        let saved = (!saved.as_ref().is_empty()).then(|| RwLock::new(Some(saved)));
+        SavedDerivativeOf { saved, derivative }
     }
 }
 

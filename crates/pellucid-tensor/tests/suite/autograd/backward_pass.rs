@@ -244,6 +244,21 @@ fn a_second_pass_through_a_freed_graph_is_an_error() {
     assert!(y.try_backward_with(BackwardOptions::default()).is_err());
 }
 
+/// The pass reaches the retaining result before the node that was freed.
+#[test]
+fn a_failed_pass_changes_no_retained_gradient() {
+    let x = number(3.0);
+    let y = &x * &x;
+    y.retain_grad();
+    let loss = y.sum(..);
+    loss.backward();
+    assert!(matches!(loss.try_backward(), Err(Error::GraphFreed { node: "mul" })));
+    assert_eq!((slope(&y), slope(&x)), (1.0, 6.0));
+    let every = BackwardOptions { retain_grad: true, ..Default::default() };
+    assert!(matches!(loss.try_backward_with(every), Err(Error::GraphFreed { node: "mul" })));
+    assert!((slope(&y), loss.grad().is_none()) == (1.0, true));
+}
+
 /// Saved values that backward no longer needs are freed while handles of the graph exist.
 #[test]
 fn saved_values_are_freed_during_the_pass() {

@@ -165,6 +165,35 @@ fn a_wrong_gradient_is_a_typed_error() {
     assert!(x.grad().is_none(), "the leaf must have no gradient, because backward returned none");
 }
 
+/// The identity; its first `backward` runs the backward pass of another loss.
+struct NestedPass(Arc<Mutex<Option<Tensor>>>);
+
+impl Operation for NestedPass {
+    fn name(&self) -> &'static str {
+        "nested_pass"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        Ok(std::iter::once(inputs[0].copy()?).collect())
+    }
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let other = self.0.lock().unwrap().take();
+        other.map_or(Ok(()), |loss| loss.try_backward())?;
+        Ok(std::iter::once(Some(grads.get(0)?)).collect())
+    }
+}
+
+/// Several passes can run a node without saved values at the same time, also in several threads.
+#[test]
+fn passes_share_a_node_without_saved_values() {
+    let x = leaf([1.0, 2.0]);
+    let nested = Arc::new(Mutex::new(None));
+    let shared = apply_one(NestedPass(nested.clone()), &[&x]).unwrap();
+    let [first, second] = [1.0, 10.0].map(|factor| (&shared * factor).sum(..));
+    *nested.lock().unwrap() = Some(second);
+    first.backward();
+    assert_close(&x.grad().unwrap(), &[11.0, 11.0]);
+}
+
 /// An operation whose `backward` reads a value that `forward` did not save.
 struct ReadsUnsavedValue;
 
