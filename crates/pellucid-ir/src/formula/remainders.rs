@@ -87,5 +87,6 @@ pub fn exp_m1_minus(v: Expr) -> Expr {
     let is_near = v.abs().lt(0.75);
     let near = is_near.select(v, 0.0);
     let series = (3..=17).rev().fold(0.0 * near, |sum, k| (sum + 1.0) * near / f64::from(k));
-    is_near.select(0.5 * near * near * (series + 1.0), v.exp_m1() - v)
+    // eᵛ is infinite above 1e4; ∞ − ∞ would be NaN.
+    is_near.select(0.5 * near * near * (series + 1.0), v.exp_m1() - v.min(1e4))
 }

@@ -517,7 +517,7 @@ impl RowExecution<'_> {
     ///
     /// # Safety
     /// The contract of [`RowExecution::run_block`] holds, with a block of one row and a tile of this row, whose values
-    /// are at `at`.
+    /// are at `addresses`.
     unsafe fn store_tile(
         &self,
         p: usize,

@@ -87,6 +87,15 @@ fn clamp_with_crossed_bounds_returns_the_upper_one() {
 }
 
 #[test]
+fn remainders_of_exp_are_infinite_at_both_ends() {
+    let f = formula!(|v| remainders::exp_m1_minus(v));
+    for (v, expected) in [(INF, INF), (1e5, INF), (-INF, INF), (-2e4, 19999.0), (0.0, 0.0)] {
+        assert_eq!(f.evaluate(&[&[v]], &[]), [[expected]], "{v}");
+    }
+    slopes(f, &[(INF, INF), (1e5, INF), (-INF, -1.0), (0.0, 0.0)]);
+}
+
+#[test]
 fn activations_are_accurate_for_large_arguments() {
     let softplus = formula! { softplus(x) = x.relu() + (-x.abs()).exp().ln_1p(); d x = g * x.sigmoid(); };
     slopes(&softplus, &[(0.0, 0.5), (1e4, 1.0), (-1e4, 0.0), (INF, 1.0), (-INF, 0.0)]);

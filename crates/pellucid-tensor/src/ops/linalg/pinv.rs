@@ -122,7 +122,7 @@ pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
 pub(super) fn pinv_with_values(a: &Tensor, cutoff: &Cutoff) -> Result<(Tensor, Tensor)> {
     let (m, n) = matrix_dims("pinv", a)?;
     if a.size() == 0 {
-        // If A has no elements, the results have none either, unless only the batch is not empty.
+        // If A has no elements, the results have none either.
         let inverse = mt(&view::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?)?;
         let values: Shape = super::batch(a).iter().copied().chain([m.min(n)]).collect();
         return Ok((inverse, fill::full_on_device_of(a, values, 0, a.dtype())?));
