@@ -25,12 +25,20 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     let (batch, last) = shape.split_at(shape.rank() - inner_rank);
     let count: usize = batch.iter().product();
     let batches = |operands: &[Operand<'a>]| operands.iter().map(|o| MatrixBatch::new(o, batch)).collect::<Vec<_>>();
+    // A batch of matrices or pivots without elements may be long.
+    let is_empty = |operand: &Operand<'_>| operand.shape().contains(&0);
+    let outputs_are_empty = y.iter().all(is_empty);
+    let pivots = if inner_rank == 1 { x.first() } else { x.get(1) };
+    let checked = if pivots.is_some_and(is_empty) { 0 } else { count };
     let (x, y) = (batches(x), batches(y));
     if let Factorization::RowOrder { op, rows } = *kernel {
-        (0..count).try_for_each(|b| check_pivots(op, &x[0].matrix(b), rows))?;
+        (0..checked).try_for_each(|b| check_pivots(op, &x[0].matrix(b), rows))?;
     }
     if *kernel == Factorization::LdlSolve {
-        (0..count).try_for_each(|b| decode_ldl_pivots(kernel.name(), &x[1].matrix(b)).map(|_| ()))?;
+        (0..checked).try_for_each(|b| decode_ldl_pivots(kernel.name(), &x[1].matrix(b)).map(|_| ()))?;
+    }
+    if outputs_are_empty {
+        return Ok(());
     }
     let side = last.iter().copied().max().unwrap_or(0);
     let dtype = x[0].dtype;
@@ -139,58 +147,36 @@ fn factor_matrix<T: MatrixElement>(
         }
         Factorization::LdlSolve => {
             let pivots = decode_ldl_pivots(kernel.name(), &x[1]).expect("the pivots must be valid after the check");
-            with_input(&x[0], y, |a| {
-                with_copy(&x[2], &y[0], |b: MatMut<'_, T>| pellucid_linalg::solve_ldl(a, &pivots, b))
-            });
+            with_copy(&x[2], &y[0], |b: MatMut<'_, T>| pellucid_linalg::solve_ldl(x[0].view(), &pivots, b));
         }
         Factorization::Qr => {
             with_vector(&y[1], |taus| with_copy(&x[0], &y[0], |a: MatMut<'_, T>| pellucid_linalg::qr(a, taus)))
         }
         Factorization::Svd(SvdVectors::Without) => {
-            return with_input(&x[0], y, |a| with_vector(&y[0], |s: &mut [T]| pellucid_linalg::svd(a, s, None)));
+            return with_vector(&y[0], |s: &mut [T]| pellucid_linalg::svd(x[0].view(), s, None));
         }
         Factorization::Svd(_) => {
-            return with_input(&x[0], y, |a| {
-                let vectors = SingularBases { u: y[0].view_mut(), vt: y[2].view_mut() };
-                with_vector(&y[1], |s: &mut [T]| pellucid_linalg::svd(a, s, Some(vectors)))
-            });
+            let vectors = SingularBases { u: y[0].view_mut(), vt: y[2].view_mut() };
+            return with_vector(&y[1], |s: &mut [T]| pellucid_linalg::svd(x[0].view(), s, Some(vectors)));
         }
         Factorization::Eigh { vectors } => {
-            return with_input(&x[0], y, |a| {
-                let v = vectors.then(|| y[1].view_mut());
-                with_vector(&y[0], |w: &mut [T]| pellucid_linalg::eigh(a, w, v))
-            });
+            let v = vectors.then(|| y[1].view_mut());
+            return with_vector(&y[0], |w: &mut [T]| pellucid_linalg::eigh(x[0].view(), w, v));
         }
         Factorization::TriangularSolve { upper, unit } => {
             let kind = TriangleKind { is_upper: upper, has_unit_diagonal: unit };
-            with_input(&x[0], y, |a| {
-                with_copy(&x[1], &y[0], |b: MatMut<'_, T>| pellucid_linalg::solve_triangular(a, b, kind));
-            });
+            with_copy(&x[1], &y[0], |b: MatMut<'_, T>| pellucid_linalg::solve_triangular(x[0].view(), b, kind));
         }
         Factorization::Exp => with_copy(&x[0], &y[0], pellucid_linalg::exp::<T>),
     }
     Ok(())
 }
 
-/// Calls `f` with a view of an input, or with a view of a copy if an output has the same memory.
-fn with_input<T: MatrixElement, R>(x: &BatchMatrix, outputs: &[BatchMatrix], f: impl FnOnce(MatRef<'_, T>) -> R) -> R {
-    if outputs.iter().all(|y| y.first != x.first) {
-        return f(x.view());
-    }
-    let [rows, columns] = x.shape;
-    scratch::with_filled(rows * columns, T::zero(), |elements| {
-        MatMut::from_slice(elements, rows, columns).copy_from(x.view());
-        f(MatRef::from_slice(elements, rows, columns))
-    })
-}
-
 /// Copies an input to an output, and calls `f` with a view of the output whose rows are contiguous.
 fn with_copy<T: MatrixElement, R>(x: &BatchMatrix, y: &BatchMatrix, f: impl FnOnce(MatMut<'_, T>) -> R) -> R {
     let [rows, columns] = y.shape;
     if y.strides[1] == 1 {
-        if x.first != y.first {
-            y.view_mut::<T>().copy_from(x.view());
-        }
+        y.view_mut::<T>().copy_from(x.view());
         return f(y.view_mut());
     }
     scratch::with_filled(rows * columns, T::zero(), |elements| {
@@ -259,8 +245,7 @@ impl BatchMatrix {
     fn view<T: MatrixElement>(&self) -> MatRef<'_, T> {
         debug_assert_eq!(self.dtype.size(), size_of::<T>(), "the view must have the dtype of the operand");
         // SAFETY: *Bounds*: all elements of the operand are in its buffer, as type `T` (its dtype). *Aliasing*: outputs
-        // overlap an input only with equal address and layout. `with_input` then views a copy, and `with_copy` views no
-        // input. The outputs of other matrices, which other threads write, are disjoint from this matrix.
+        // overlap no input, because a factorization reads its inputs in any order (`ReadOrder::Anywhere`).
         unsafe { MatRef::from_raw(self.first.cast(), self.shape.into(), self.strides.into()) }
     }
 
@@ -281,8 +266,8 @@ impl BatchMatrix {
     /// Returns the elements of an input that is a vector of `i32`.
     fn integers(&self) -> impl Iterator<Item = i64> + '_ {
         assert_eq!(self.dtype, DType::I32, "pivots must be i32");
-        // SAFETY: all elements of the operand are in its buffer, as `i32`. No code writes them: outputs overlap an
-        // input only with equal address and layout, and the outputs of a kernel with pivots have another dtype.
+        // SAFETY: all elements of the operand are in its buffer, as `i32`. No code writes them, because outputs overlap
+        // no input (`ReadOrder::Anywhere`).
         (0..self.shape[0]).map(|i| i64::from(unsafe { *self.element::<i32>(i) }))
     }
 
