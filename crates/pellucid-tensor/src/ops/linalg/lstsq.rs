@@ -30,7 +30,7 @@ pub struct Lstsq {
 /// A is `[.., m, n]`, B `[.., m, k]`, or `[.., m]` with as many batch axes as A (X is then `[.., n]`); batch axes
 /// broadcast. Singular values up to `rcond` times the largest count as zero; the default is max(m, n)·ε of the dtype.
 ///
-/// The gradients follow from [`pinv`], the product, and [`svdvals`].
+/// The gradients follow from [`pinv`](super::pinv()), the product, and [`svdvals`].
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NotConverged`].
