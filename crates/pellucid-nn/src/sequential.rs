@@ -77,7 +77,7 @@ impl fmt::Display for dyn DynLayer {
 /// [`sequential!`](crate::sequential!), or layer by layer:
 ///
 /// ```
-/// use pellucid::nn::{Layer, Linear, Module, Sequential, Tanh};
+/// use pellucid::nn::{BoxedLayer, Layer, Linear, Module, Sequential, Tanh};
 /// use pellucid::Tensor;
 ///
 /// let mut model = Sequential::new();
@@ -90,7 +90,9 @@ impl fmt::Display for dyn DynLayer {
 /// assert_eq!(model.len(), 6);
 /// let classes: Vec<String> = model.iter().map(|layer| layer.named_modules()[0].1.class().to_string()).collect();
 /// assert_eq!(classes[..2], ["Linear", "Tanh"]);
-/// assert_eq!(model[0].downcast_ref::<Linear>().unwrap().weight.shape().dims(), [8, 4]);
+/// let boxed: BoxedLayer = Box::new(Linear::new(32, 2));
+/// model.push(boxed);
+/// assert_eq!(model[6].downcast_ref::<Linear>().unwrap().weight.shape().dims(), [2, 32]);
 /// ```
 #[derive(Clone, Default)]
 pub struct Sequential {
@@ -103,13 +105,14 @@ impl Sequential {
         Sequential::default()
     }
 
-    /// Adds a layer at the end.
+    /// Adds a layer at the end. A [`BoxedLayer`] stays in its box.
     pub fn push(&mut self, layer: impl DynLayer + 'static) {
-        self.push_boxed(Box::new(layer));
-    }
-
-    fn push_boxed(&mut self, layer: BoxedLayer) {
-        self.layers.push(layer);
+        let mut layer = Some(layer);
+        let boxed = match (&mut layer as &mut dyn Any).downcast_mut::<Option<BoxedLayer>>() {
+            Some(boxed) => boxed.take(),
+            None => layer.take().map(|layer| Box::new(layer) as BoxedLayer),
+        };
+        self.layers.extend(boxed);
     }
 
     /// Returns the layers, in order.

@@ -124,9 +124,9 @@ rows! {
     "y[mask] = 0" => [y.set(&mask, 0.0)];
     "torch.index_select(x, 0, rows)" => [x.index_select(0, &rows)];
     "torch.gather(x, 1, index)" => [x.take_along_axis(&index, 1)];
-    "x.scatter(1, index, source)" => [x.scatter(&index, &source, 1)];
-    "x.scatter_add(1, index, source)" => [x.scatter_add(&index, &source, 1)];
-    "x.scatter_reduce(1, index, source, 'amax')" => [x.scatter_reduce(&index, &source, 1, ops::ScatterReduceOp::Max, true)];
+    "x.scatter(1, index, source)" => [x.scatter(1, &index, &source)];
+    "x.scatter_add(1, index, source)" => [x.scatter_add(1, &index, &source)];
+    "x.scatter_reduce(1, index, source, 'amax')" => [x.scatter_reduce(1, &index, &source, ops::ScatterReduceOp::Max, true)];
     "x.index_add(1, index[0], source)" => [x.index_add(1, &index.i(0), &source, 1.0)];
     "x.masked_fill(mask, 0)" => [x.masked_fill(&mask, 0.0)];
     "x.masked_select(mask)" => [x.masked_select(&mask)];
@@ -485,7 +485,7 @@ rows! {
     "F.interpolate(image, scale_factor=2, mode='bilinear')" => [image.interpolate(ops::Resize::By(vec![2.0, 2.0]), ops::InterpolationMode::Linear { align_corners: false })];
     "F.interpolate(image, scale_factor=0.5, mode='bilinear', antialias=True)" => [image.interpolate(ops::Resize::By(vec![0.5, 0.5]), ops::InterpolationMode::LinearAntialias)];
     "F.grid_sample(image, grid)" => [image.grid_sample(&grid, ops::GridSampleMode::Linear, ops::GridSamplePadding::Zeros, false)];
-    "F.unfold(image, 3)" => [image.unfold(3, 1, 0, 1, 2)];
+    "F.unfold(image, 3)" => [image.unfold(ops::FoldOptions::new(3), 2)];
     "F.scaled_dot_product_attention(q, q, q, is_causal=True)" => [q.scaled_dot_product_attention(&q, &q, ops::AttentionOptions { causal: true, ..Default::default() })];
 
     losses [use pellucid::nn::loss::*;] {

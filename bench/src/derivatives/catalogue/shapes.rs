@@ -133,10 +133,10 @@ fn indexing() -> Vec<CatalogueOperation> {
         };
         "scatter" [Any, Any] (x, random) => {
             let index: Vec<i64> = random.permutation(3).into_iter().take(2).map(|k| k as i64).collect();
-            ops::scatter(&fit(&x[0], &[3])?, &Tensor::new(&index[..], [2]), &fit(&x[1], &[2])?, 0)
+            ops::scatter(&fit(&x[0], &[3])?, 0, &Tensor::new(&index[..], [2]), &fit(&x[1], &[2])?)
         };
         "scatter_add" [Any, Any] (x, random) => {
-            ops::scatter_add(&fit(&x[0], &[2, 3])?, &random.indices(&[2, 4], 3), &fit(&x[1], &[2, 4])?, 1)
+            ops::scatter_add(&fit(&x[0], &[2, 3])?, 1, &random.indices(&[2, 4], 3), &fit(&x[1], &[2, 4])?)
         };
         "scatter_add_along" [Any] (x, random) => {
             ops::scatter_add_along(&fit(&x[0], &[2, 3])?, &random.indices(&[2, 3], 4), 1, [2, 4])
@@ -144,7 +144,7 @@ fn indexing() -> Vec<CatalogueOperation> {
         "scatter_reduce" [Apart, Apart] (x, random) => {
             let meeting = random.choose(&[ScatterReduceOp::Sum, ScatterReduceOp::Prod, ScatterReduceOp::Mean, ScatterReduceOp::Max, ScatterReduceOp::Min]);
             let (x, values) = (fit(&x[0], &[3])?, ops::add(&fit(&x[1], &[4])?, 0.013)?);
-            ops::scatter_reduce(&x, &random.indices(&[4], 3), &values, 0, meeting, random.coin())
+            ops::scatter_reduce(&x, 0, &random.indices(&[4], 3), &values, meeting, random.coin())
         };
         "index_add" [Any, Any] (x, random) => {
             ops::index_add(&fit(&x[0], &[2, 3])?, 1, &random.indices(&[2], 3), &fit(&x[1], &[2, 2])?, 0.7)

@@ -3,7 +3,9 @@
 use super::{CatalogueOperation, Domain, OperationFamily, fit};
 use Domain::{Any, Apart, Positive, Unit};
 use pellucid::ops;
-use pellucid::ops::{AvgPoolDivisor, GridSampleMode, GridSamplePadding, InterpolationMode, PoolOptions, Resize};
+use pellucid::ops::{
+    AvgPoolDivisor, FoldOptions, GridSampleMode, GridSamplePadding, InterpolationMode, PoolOptions, Resize,
+};
 
 pub(super) fn operations() -> Vec<CatalogueOperation> {
     entries! { Windows;
@@ -82,7 +84,10 @@ pub(super) fn operations() -> Vec<CatalogueOperation> {
             ops::grid_sample(&x, &ops::mul(&grid, 0.97)?, mode, outside, random.coin())
         };
         "affine_grid" [Any] (x, random) => ops::affine_grid(&fit(&x[0], &[1, 2, 3])?, &[2, 2], random.coin());
-        "unfold" [Any] (x, _) => ops::unfold(&fit(&x[0], &[1, 2, 3])?, 2, 1, 1, 1, 2);
-        "fold" [Any] (x, _) => ops::fold(&fit(&x[0], &[4, 2])?, &[2, 3], 2, 1, 0, 1);
+        "unfold" [Any] (x, _) => {
+            let options = FoldOptions { padding: 1.into(), ..FoldOptions::new(2) };
+            ops::unfold(&fit(&x[0], &[1, 2, 3])?, options, 2)
+        };
+        "fold" [Any] (x, _) => ops::fold(&fit(&x[0], &[4, 2])?, &[2, 3], FoldOptions::new(2));
     }
 }

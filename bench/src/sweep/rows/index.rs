@@ -65,12 +65,12 @@ fn scattering() -> Vec<SweepRow> {
     let scattered = |row: SweepRow| row.of([Normal, ALONG, Normal]).shapes(cube_index_source).axes(3);
     let lines = |row: SweepRow| row.of([Normal, ALONG, Normal]).shapes(cube_line_source).axes(3);
     vec![
-        scattered(SweepRow::new("scatter", "a.scatter({d}, b, c)", |t, s| t[0].scatter(&t[1], &t[2], s.axis))),
+        scattered(SweepRow::new("scatter", "a.scatter({d}, b, c)", |t, s| t[0].scatter(s.axis, &t[1], &t[2]))),
         scattered(SweepRow::new("scatter_add", "a.scatter_add({d}, b, c)", |t, s| {
-            t[0].scatter_add(&t[1], &t[2], s.axis)
+            t[0].scatter_add(s.axis, &t[1], &t[2])
         })),
         scattered(SweepRow::new("scatter_reduce", "a.scatter_reduce({d}, b, c, 'amax')", |t, s| {
-            t[0].scatter_reduce(&t[1], &t[2], s.axis, ops::ScatterReduceOp::Max, true)
+            t[0].scatter_reduce(s.axis, &t[1], &t[2], ops::ScatterReduceOp::Max, true)
         })),
         SweepRow::new("scatter_add_along", "torch.zeros(b.shape).scatter_add({d}, b, a)", |t, s| {
             t[0].scatter_add_along(&t[1], s.axis, t[0].shape().clone())

@@ -109,10 +109,10 @@ fn convolutions() -> Vec<SweepRow> {
             t[0].conv_transpose3d(&t[1], None, ConvOptions { stride: 2.into(), ..Default::default() })
         })
         .shapes(|n| with_kernel(volumes(n).remove(0))),
-        SweepRow::new("unfold", "F.unfold(a, 3)", |t, _| t[0].unfold(3, 1, 0, 1, 2)).shapes(images),
+        SweepRow::new("unfold", "F.unfold(a, 3)", |t, _| t[0].unfold(ops::FoldOptions::new(3), 2)).shapes(images),
         SweepRow::new("fold", "F.fold(F.unfold(a, 3), a.shape[2:], 3)", |t, _| {
             let dims = &t[0].shape().dims()[2..];
-            t[0].unfold(3, 1, 0, 1, 2).fold(dims, 3, 1, 0, 1)
+            t[0].unfold(ops::FoldOptions::new(3), 2).fold(dims, ops::FoldOptions::new(3))
         })
         .shapes(images),
     ]

@@ -94,6 +94,39 @@ impl<'a> Evaluator<'a> {
         }
     }
 
+    /// Returns true if only the first segment needs [`Evaluator::begin_segment`]: all inputs are read in place, and no
+    /// instruction computes a value that is constant in a segment and differs between segments.
+    pub(crate) fn reads_in_place(&self) -> bool {
+        let inputs = self.program.inputs.iter().zip(&self.staged).zip(&self.schedule.granularity);
+        let has_head = self.schedule.phases[0].head.end > 0;
+        let mut are_in_place = inputs.map(|((input, &staged), &granularity)| {
+            !staged && input.load.is_none() && (granularity == Granularity::PerElement || !has_head)
+        });
+        self.tile_len == usize::MAX && are_in_place.all(|is_in_place| is_in_place)
+    }
+
+    /// Evaluates elements `start..start + n` of a segment, if [`Evaluator::reads_in_place`]. The frame has the addresses
+    /// of the results.
+    ///
+    /// # Safety
+    /// *Frame* and *Operands* of [`Evaluator::begin_segment`], which was called for one segment; *Range* and *Results*
+    /// of [`Evaluator::run_tile`].
+    #[inline]
+    pub(crate) unsafe fn run_in_place(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize) {
+        let inputs = self.program.inputs.iter().zip(&self.patterns).zip(bases);
+        for (address, ((input, &pattern), &base)) in frame.addresses.iter_mut().zip(inputs) {
+            *address = match pattern {
+                AccessPattern::Dense => base.wrapping_add(start * input.size),
+                _ => base,
+            };
+        }
+        let instrs = &self.schedule.instrs[self.schedule.phases[0].tiles.clone()];
+        // SAFETY: every input is contiguous or one value (*Operands*), and its slot has its address; every other slot
+        // has the address of a cell or of a result (*Frame*, *Results*), because without limit of the length there are
+        // no buffers. The tile has one row and no reductions.
+        unsafe { execute(instrs, &frame.addresses, &TileExtent { stream: self.stream, ..TileExtent::single_row(n) }) };
+    }
+
     /// Returns the number of elements for which buffers are allocated.
     fn buffer_len(&self) -> usize {
         if self.tile_len == usize::MAX { 0 } else { self.tile_len }

@@ -3,7 +3,7 @@
 use super::spatial::{PerAxis, positive};
 use crate::layer::Layer;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::ops::Spatial;
+use pellucid_tensor::ops::{FoldOptions, Spatial};
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 /// The identity: returns x.
@@ -98,6 +98,15 @@ macro_rules! windows {
                 Ok($name { $($field: $field.into().0,)* size, stride: one, padding: [0, 0], dilation: one })
             }
 
+            fn options(&self) -> FoldOptions {
+                FoldOptions {
+                    size: self.size.into(),
+                    dilation: self.dilation.into(),
+                    padding: self.padding.into(),
+                    stride: self.stride.into(),
+                }
+            }
+
             /// Sets the stride.
             ///
             /// # Errors
@@ -137,12 +146,12 @@ windows! {
 
 impl Layer for Unfold {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        ops::unfold(x, self.size, self.dilation, self.padding, self.stride, 2)
+        ops::unfold(x, self.options(), 2)
     }
 }
 
 impl Layer for Fold {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        ops::fold(x, &self.dims, self.size, self.dilation, self.padding, self.stride)
+        ops::fold(x, &self.dims, self.options())
     }
 }

@@ -12,7 +12,7 @@ use pellucid_tensor::{DType, Error, Result, Scalar, Tensor, ops};
 /// let (padded, lengths) = pad_sequence(&[&a, &b], true, 0.0)?;
 /// assert_eq!(padded.to_vec::<f32>(), [1.0, 2.0, 3.0, 4.0, 0.0, 0.0]);
 /// assert_eq!(lengths.to_vec::<i64>(), [3, 1]);
-/// assert_eq!(unpad_sequence(&padded, &[3, 1], true)?[1].to_vec::<f32>(), [4.0]);
+/// assert_eq!(unpad_sequence(&padded, &lengths, true)?[1].to_vec::<f32>(), [4.0]);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
@@ -55,11 +55,18 @@ fn pad_all(op: &'static str, sequences: &[&Tensor], batch_first: bool, value: Sc
     Ok((padded, Tensor::new(&lengths[..], [lengths.len()])))
 }
 
-/// Returns the sequences that [`pad_sequence`] stacked, as views.
+/// Returns the sequences that [`pad_sequence`] stacked, as views. The lengths are integers `[N]`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the number of lengths is not N; [`Error::InvalidArgument`] for a length above T.
-pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> Result<Vec<Tensor>> {
+/// [`Error::ShapeMismatch`] if the number of lengths is not N; [`Error::DTypeMismatch`] unless the lengths are integers;
+/// [`Error::InvalidArgument`] for a negative length and for one above T; [`Error::ReadInCapture`] in a captured step,
+/// because the shapes depend on the lengths.
+pub fn unpad_sequence(padded: &Tensor, lengths: &Tensor, batch_first: bool) -> Result<Vec<Tensor>> {
+    if !lengths.dtype().is_int() {
+        let help = "the lengths must be integers; use to_dtype(DType::I64)";
+        return Err(Error::dtypes("unpad_sequence", [lengths.dtype()], help));
+    }
+    let lengths: Vec<i64> = ops::to_dtype(lengths, DType::I64)?.try_to_vec()?;
     let batch = if batch_first { 0 } else { 1 };
     if padded.rank() < 2 || padded.shape()[batch] != lengths.len() {
         let help = format!(
@@ -69,13 +76,15 @@ pub fn unpad_sequence(padded: &Tensor, lengths: &[usize], batch_first: bool) -> 
         return Err(Error::shapes("unpad_sequence", [padded.shape()], help));
     }
     let steps = padded.shape()[1 - batch];
-    if let Some(length) = lengths.iter().find(|&&length| length > steps) {
-        let reason = format!("length {length} exceeds the {steps} time steps of the shape {}", padded.shape());
+    if let Some(length) = lengths.iter().find(|&&length| !(0..=steps as i64).contains(&length)) {
+        let reason = format!("length {length} is not in 0..={steps}, the time steps of the shape {}", padded.shape());
         return Err(Error::invalid("unpad_sequence", reason));
     }
-    let one =
-        |(k, &length): (usize, &usize)| ops::narrow(&ops::select(padded, batch as isize, k as isize)?, 0, 0, length);
-    lengths.iter().enumerate().map(one).collect()
+    let sequences = lengths.iter().enumerate().map(|(k, &length)| {
+        let steps = ops::select(padded, batch as isize, k as isize)?;
+        ops::narrow(&steps, 0, 0, length as usize)
+    });
+    sequences.collect()
 }
 
 /// Sequences of different lengths that a recurrent layer runs to their own ends
@@ -160,9 +169,7 @@ pub fn pad_packed_sequence(
 /// Returns the sequences of a packed tensor, as views.
 ///
 /// # Errors
-/// The errors of [`unpad_sequence`]; [`Error::ReadInCapture`] in a captured step, because the shapes depend on the
-/// lengths.
+/// The errors of [`unpad_sequence`].
 pub fn unpack_sequence(packed: &PackedSequence) -> Result<Vec<Tensor>> {
-    let lengths: Vec<usize> = packed.lengths.try_to_vec()?;
-    unpad_sequence(&packed.padded, &lengths, false)
+    unpad_sequence(&packed.padded, &packed.lengths, false)
 }

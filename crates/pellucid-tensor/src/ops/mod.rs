@@ -57,8 +57,8 @@ pub use nn::recurrent::{RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 #[doc(hidden)]
 pub use nn::window::check_positive;
 pub use nn::window::{
-    AvgPoolDivisor, ConvOptions, ConvPadding, GridSampleMode, GridSamplePadding, InterpolationMode, PoolOptions,
-    Resize, Spatial,
+    AvgPoolDivisor, ConvOptions, ConvPadding, FoldOptions, GridSampleMode, GridSamplePadding, InterpolationMode,
+    PoolOptions, Resize, Spatial,
 };
 pub use numeric::convolve::ConvolveMode;
 pub use numeric::integrate::Spacing;

@@ -87,10 +87,10 @@ fn reductions() -> Vec<(&'static str, Domain, Call)> {
             ops::quantile(&x[0], &q, 1, QuantileInterpolation::Linear)
         }),
         ("scatter_reduce mean", Any, |x| {
-            ops::scatter_reduce(&x[0], &Tensor::zeros([4, 6], DType::I64), &x[1], 1, ScatterReduceOp::Mean, true)
+            ops::scatter_reduce(&x[0], 1, &Tensor::zeros([4, 6], DType::I64), &x[1], ScatterReduceOp::Mean, true)
         }),
         ("scatter_reduce product", Near, |x| {
-            ops::scatter_reduce(&x[0], &Tensor::zeros([4, 6], DType::I64), &x[1], 1, ScatterReduceOp::Prod, true)
+            ops::scatter_reduce(&x[0], 1, &Tensor::zeros([4, 6], DType::I64), &x[1], ScatterReduceOp::Prod, true)
         }),
         ("embedding_bag", Any, |x| {
             let index = Tensor::from([[0i64, 1, 0], [3, 3, 2]]);
@@ -176,7 +176,7 @@ fn windows() -> Vec<(&'static str, Domain, Call)> {
         }),
         ("fold", Any, |x| {
             let columns = ops::reshape(&ops::concatenate(&[&x[0], &x[1]], 0)?, [1, 8, 6])?;
-            ops::fold(&columns, &[4, 3], [2, 2], 1, 0, 1)
+            ops::fold(&columns, &[4, 3], ops::FoldOptions::new([2, 2]))
         }),
     ]
 }

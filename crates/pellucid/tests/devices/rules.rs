@@ -95,7 +95,7 @@ impl Operation for SortedOnHost {
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (x, gradient) = (saved.input(0)?, grads.get(0)?);
         let (_, order) = ops::sort(&x, 0, false)?;
-        Ok([Some(ops::scatter_add(&ops::zeros_like(&x)?, &order, &gradient, 0)?)].into_iter().collect())
+        Ok([Some(ops::scatter_add(&ops::zeros_like(&x)?, 0, &order, &gradient)?)].into_iter().collect())
     }
 
     fn runs_on_cpu(&self) -> bool {

@@ -250,13 +250,22 @@ fn padded_sequences_are_recovered() {
         assert_eq!(padded.shape().dims(), if batch_first { [3, 5, 2] } else { [5, 3, 2] });
         assert_eq!(found.to_vec::<i64>(), [3, 0, 5]);
         assert_eq!(padded.eq(7.0).to_dtype(DType::I64).sum(..).item::<i64>(), 2 * (2 + 5));
-        for (sequence, again) in all.iter().zip(unpad_sequence(&padded, &lengths, batch_first).unwrap()) {
+        for (sequence, again) in all.iter().zip(unpad_sequence(&padded, &found, batch_first).unwrap()) {
             assert_eq!(sequence.to_vec::<f32>(), again.to_vec::<f32>());
         }
         padded.sum(..).backward();
     }
     assert_eq!(sequences[0].grad().unwrap().to_vec::<f32>(), [2.0; 6]);
     assert!(pad_sequence(&[] as &[&Tensor], false, 0.0).is_err());
+    let padded = Tensor::ones([5, 3, 2], DType::F32);
+    for wrong in [
+        Tensor::from([3i64, 0]),
+        Tensor::from([3i64, -1, 5]),
+        Tensor::from([3i64, 6, 5]),
+        Tensor::ones([3], DType::F32),
+    ] {
+        assert!(unpad_sequence(&padded, &wrong, false).is_err());
+    }
     assert!(pad_sequence(&[&Tensor::ones([1, 2], DType::F32), &Tensor::ones([1, 3], DType::F32)], false, 0.0).is_err());
 }
 

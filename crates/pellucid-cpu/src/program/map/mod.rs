@@ -183,7 +183,10 @@ fn map_segments(
     let own = |schedule: &KernelSchedule| direct && (stream.is_none() || aligned && is_streamed(schedule));
     let mut eval = Evaluator::new(program, params, inner, staged, own);
     eval.stream = stream.is_some() && aligned;
-    let map = SegmentedMap { eval, outer, patterns, bases, length, stream };
+    // `own` holds for an evaluator without buffers, so all outputs are written in place.
+    let in_place = eval.reads_in_place()
+        && (program.outputs.iter()).all(|o| eval.schedule.granularity[o.slot as usize] == Granularity::PerElement);
+    let map = SegmentedMap { eval, outer, patterns, bases, length, stream, in_place };
     let bytes: usize = program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size)).sum();
     let grain = GRAIN / (bytes + 2 * program.steps.len()).max(1);
     let run_units = |r: Range<usize>| map.run_range(r.start * SPLIT_UNIT..total.min(r.end * SPLIT_UNIT));
@@ -212,6 +215,8 @@ struct SegmentedMap<'a> {
     length: usize,
     /// The copy with non-temporal stores, if the outputs are too large for the caches.
     stream: Option<StreamLoop>,
+    /// All operands are used where they are, so only the first segment needs preparation.
+    in_place: bool,
 }
 
 // SAFETY: threads evaluate disjoint ranges of elements, and write disjoint memory of every output. If an input has the
@@ -230,10 +235,18 @@ impl SegmentedMap<'_> {
             // of `run_tile`).
             unsafe {
                 let mut frame = self.eval.frame(scratch);
+                let mut is_prepared = false;
                 while done < range.end {
                     let end = self.length.min(within + range.end - done);
-                    self.eval.begin_segment(&mut frame, &cursor.positions);
+                    if !is_prepared {
+                        self.eval.begin_segment(&mut frame, &cursor.positions);
+                        is_prepared = self.in_place;
+                    }
                     done += end - within;
+                    if self.in_place {
+                        self.run_in_place(&mut frame, &cursor.positions, within, end - within);
+                        within = end;
+                    }
                     while within < end {
                         let n = self.eval.tile_len.min(end - within);
                         self.run_tile(&mut frame, &cursor.positions, within, n);
@@ -247,6 +260,21 @@ impl SegmentedMap<'_> {
         if self.stream.is_some() {
             loops::store_fence();
         }
+    }
+
+    /// Evaluates elements `start..start + n` of a segment if all operands are used in place.
+    ///
+    /// # Safety
+    /// *Frame* and *Operands* of [`Evaluator::run_in_place`], *Range* and *Outputs* of [`SegmentedMap::run_tile`].
+    #[inline]
+    unsafe fn run_in_place(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize) {
+        let outputs = &self.eval.program.outputs;
+        for (output, &base) in outputs.iter().zip(&bases[self.eval.program.inputs.len()..]) {
+            frame.addresses[output.slot as usize] = base.wrapping_add(start * output.size);
+        }
+        // SAFETY: by this function's contract. *Results*: elements `start..start + n` of every output are valid for
+        // writes (*Range*, *Outputs*); no input is staged, so none is read after an output in its memory was written.
+        unsafe { self.eval.run_in_place(frame, bases, start, n) };
     }
 
     /// Evaluates elements `start..start + n` of a segment and stores the results.

@@ -254,13 +254,13 @@ impl Derivative for OverwriteAt {
         let mut gradients: InputGradients = smallvec![None, None, None];
         if needs.contains(0) {
             let zeros = fill::zeros(positions.shape(), g.dtype())?;
-            gradients[0] = Some(view::reshape_to(&scatter::scatter(&g, &positions, &zeros, 0)?, &self.shape)?);
+            gradients[0] = Some(view::reshape_to(&scatter::scatter(&g, 0, &positions, &zeros)?, &self.shape)?);
         }
         if needs.contains(1) {
             // If positions are equal, only the last source has a gradient. A scatter of the indices finds the last
             // ones.
             let indices = Tensor::arange(0, positions.size() as i64, 1);
-            let last = scatter::scatter(&fill::zeros(g.shape(), DType::I64)?, &positions, &indices, 0)?;
+            let last = scatter::scatter(&fill::zeros(g.shape(), DType::I64)?, 0, &positions, &indices)?;
             let stayed = compare::eq(&gather::take_along_axis(&last, &positions, 0)?, &indices)?;
             let picked = arithmetic::where_(&stayed, &gather::take_along_axis(&g, &positions, 0)?, 0)?;
             gradients[1] = Some(view::reshape_to(&picked, &shape)?);

@@ -24,7 +24,7 @@ use pellucid_ir::{Error, Result, Shape};
 /// Writes or adds the values to a copy of x at row-major positions. Positions and values have the same shape.
 fn put_at(x: &Tensor, positions: &Tensor, values: &Tensor, accumulate: bool) -> Result<Tensor> {
     let put = if accumulate { scatter_add } else { scatter };
-    let y = put(&view::ravel(x)?, &view::ravel(positions)?, &view::ravel(values)?, 0)?;
+    let y = put(&view::ravel(x)?, 0, &view::ravel(positions)?, &view::ravel(values)?)?;
     view::reshape_to(&y, x.shape())
 }
 

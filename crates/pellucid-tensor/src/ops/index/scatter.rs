@@ -152,7 +152,7 @@ pub(in crate::ops) fn narrow_values(op: &'static str, x: &Tensor, index: &Tensor
 /// than indices.
 #[doc(alias = "put_along_axis")]
 #[tensor_method]
-pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
+pub fn scatter(x: &Tensor, axis: isize, index: &Tensor, values: &Tensor) -> Result<Tensor> {
     scatter_into(x, index, values, axis, ScatterOp::Set)
 }
 
@@ -161,6 +161,6 @@ pub fn scatter(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Resu
 /// # Errors
 /// The errors of [`scatter`].
 #[tensor_method]
-pub fn scatter_add(x: &Tensor, index: &Tensor, values: &Tensor, axis: isize) -> Result<Tensor> {
+pub fn scatter_add(x: &Tensor, axis: isize, index: &Tensor, values: &Tensor) -> Result<Tensor> {
     scatter_into(x, index, values, axis, ScatterOp::Add)
 }

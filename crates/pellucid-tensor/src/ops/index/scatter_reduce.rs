@@ -129,9 +129,9 @@ pub(in crate::ops) fn reduction_identity(reduce: ScatterReduceOp, dtype: DType) 
 #[tensor_method]
 pub fn scatter_reduce(
     x: &Tensor,
+    axis: isize,
     index: &Tensor,
     values: &Tensor,
-    axis: isize,
     reduce: ScatterReduceOp,
     include_self: bool,
 ) -> Result<Tensor> {

@@ -381,7 +381,7 @@ fn an_invalid_index_stops_a_launch_before_the_update() {
     let steps: [fn(&Tensor, &Tensor) -> Tensor; 3] = [
         |table, index| table.index_select(0, index),
         |table, index| table.take_along_axis(&index.unsqueeze(1), 0),
-        |table, index| table.scatter_add(&index.unsqueeze(1), &table.i((..2, ..1)), 0),
+        |table, index| table.scatter_add(0, &index.unsqueeze(1), &table.i((..2, ..1))),
     ];
     for read in steps {
         let table = Tensor::from([[0.5, -1.0], [1.0, 0.25], [2.0, 3.0]]).requires_grad_(true);

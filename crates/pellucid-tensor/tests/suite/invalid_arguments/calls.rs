@@ -2,8 +2,8 @@
 
 use super::Case;
 use pellucid_tensor::ops::{
-    self, Bins, ConvOptions, InterpolationMode, MatrixNorm, MeshgridIndexing, PaddingMode, PoolOptions, Reduction,
-    Resize, Sections, Spacing, WindowFunction, einops, over,
+    self, Bins, ConvOptions, FoldOptions, InterpolationMode, MatrixNorm, MeshgridIndexing, PaddingMode, PoolOptions,
+    Reduction, Resize, Sections, Spacing, WindowFunction, einops, over,
 };
 use pellucid_tensor::{DType, Error, Generator, Result, Tensor, slice};
 use std::fmt::Debug;
@@ -321,12 +321,12 @@ fn positions(c: &mut Calls) {
     c.axes("take_along_axis", |n| ops::take_along_axis(&v(), &Tensor::from([n as i64]), 0));
     c.axes("scatter_add_along", |a| ops::scatter_add_along(&v(), &at(), a, [3]));
     c.sizes("scatter_add_along", |n| ops::scatter_add_along(&v(), &at(), 0, [n]));
-    c.axes("scatter", |a| ops::scatter(&v(), &at(), &v(), a));
-    c.axes("scatter", |n| ops::scatter(&v(), &Tensor::from([n as i64]), &v(), 0));
-    c.axes("scatter_add", |a| ops::scatter_add(&v(), &at(), &v(), a));
-    c.axes("scatter_reduce", |a| ops::scatter_reduce(&v(), &at(), &v(), a, ops::ScatterReduceOp::Prod, true));
+    c.axes("scatter", |a| ops::scatter(&v(), a, &at(), &v()));
+    c.axes("scatter", |n| ops::scatter(&v(), 0, &Tensor::from([n as i64]), &v()));
+    c.axes("scatter_add", |a| ops::scatter_add(&v(), a, &at(), &v()));
+    c.axes("scatter_reduce", |a| ops::scatter_reduce(&v(), a, &at(), &v(), ops::ScatterReduceOp::Prod, true));
     c.axes("scatter_reduce", |n| {
-        ops::scatter_reduce(&v(), &Tensor::from([n as i64]), &v(), 0, ops::ScatterReduceOp::Mean, true)
+        ops::scatter_reduce(&v(), 0, &Tensor::from([n as i64]), &v(), ops::ScatterReduceOp::Mean, true)
     });
     c.axes("index_add", |a| ops::index_add(&v(), a, &at(), &v(), 1.0));
     c.axes("index_add", |n| ops::index_add(&v(), 0, &Tensor::from([n as i64; 3]), &v(), 1.0));
@@ -468,17 +468,39 @@ fn windows(c: &mut Calls) {
     c.sizes("fractional_max_pool2d", |n| ops::fractional_max_pool2d(&image(2), 2, n, None));
     c.sizes("fractional_max_pool3d", |n| ops::fractional_max_pool3d(&image(3), n, n, None));
     for spatial in 1..=3 {
-        c.sizes("unfold", move |n| ops::unfold(&image(spatial), n, 1, 0, 1, spatial));
-        c.sizes("unfold", move |n| ops::unfold(&image(spatial), 2, 1, n, 1, spatial));
-        c.sizes("unfold", move |n| ops::unfold(&image(spatial), n, 1, n, 1, spatial));
-        c.sizes("unfold", move |n| ops::unfold(&image(spatial), 2, n, n, n, spatial));
+        c.sizes("unfold", move |n| ops::unfold(&image(spatial), FoldOptions::new(n), spatial));
+        c.sizes("unfold", move |n| {
+            ops::unfold(&image(spatial), FoldOptions { padding: n.into(), ..FoldOptions::new(2) }, spatial)
+        });
+        c.sizes("unfold", move |n| {
+            ops::unfold(&image(spatial), FoldOptions { padding: n.into(), ..FoldOptions::new(n) }, spatial)
+        });
+        c.sizes("unfold", move |n| {
+            ops::unfold(
+                &image(spatial),
+                FoldOptions { dilation: n.into(), padding: n.into(), stride: n.into(), ..FoldOptions::new(2) },
+                spatial,
+            )
+        });
         c.sizes("unfold", move |n| {
             let x = Tensor::zeros(&[0, 2, 4, 4, 4][..spatial + 2], F);
-            ops::unfold(&x, 2, 1, n, 1, spatial)
+            ops::unfold(&x, FoldOptions { padding: n.into(), ..FoldOptions::new(2) }, spatial)
         });
-        c.sizes("fold", move |n| ops::fold(&Tensor::ones([1, 8, 9], F), &vec![n; spatial], 2, 1, 0, 1));
-        c.sizes("fold", move |n| ops::fold(&Tensor::ones([1, 8, 9], F), &vec![4; spatial], n, 1, n, 1));
-        c.sizes("fold", move |n| ops::fold(&Tensor::ones([1, 8, 0], F), &vec![4; spatial], 2, 1, n, n));
+        c.sizes("fold", move |n| ops::fold(&Tensor::ones([1, 8, 9], F), &vec![n; spatial], FoldOptions::new(2)));
+        c.sizes("fold", move |n| {
+            ops::fold(
+                &Tensor::ones([1, 8, 9], F),
+                &vec![4; spatial],
+                FoldOptions { padding: n.into(), ..FoldOptions::new(n) },
+            )
+        });
+        c.sizes("fold", move |n| {
+            ops::fold(
+                &Tensor::ones([1, 8, 0], F),
+                &vec![4; spatial],
+                FoldOptions { padding: n.into(), stride: n.into(), ..FoldOptions::new(2) },
+            )
+        });
         for mode in [
             InterpolationMode::Nearest,
             InterpolationMode::NearestExact,
@@ -490,7 +512,7 @@ fn windows(c: &mut Calls) {
             c.numbers("interpolate", move |x| ops::interpolate(&image(spatial), Resize::By(vec![x; spatial]), mode));
         }
     }
-    c.sizes("unfold", |n| ops::unfold(&image(2), 2, 1, 0, 1, n));
+    c.sizes("unfold", |n| ops::unfold(&image(2), FoldOptions::new(2), n));
 }
 
 fn others(c: &mut Calls) {

@@ -189,11 +189,11 @@ fn an_index_that_a_gradient_needs_names_the_call() {
     let index = Tensor::from([0i64, 9]);
     type Call = fn(&Tensor, &Tensor) -> Result<Tensor>;
     let calls: [(&str, Call); 4] = [
-        ("scatter", |v, i| ops::scatter(&Tensor::zeros([4], DType::F32), i, v, 0)),
-        ("scatter_add", |v, i| ops::scatter_add(&Tensor::zeros([4], DType::F32), i, v, 0)),
+        ("scatter", |v, i| ops::scatter(&Tensor::zeros([4], DType::F32), 0, i, v)),
+        ("scatter_add", |v, i| ops::scatter_add(&Tensor::zeros([4], DType::F32), 0, i, v)),
         ("put", |v, i| ops::put(&Tensor::zeros([4], DType::F32), i, v, false)),
         ("scatter_reduce", |v, i| {
-            ops::scatter_reduce(&Tensor::zeros([4], DType::F32), i, v, 0, ops::ScatterReduceOp::Max, true)
+            ops::scatter_reduce(&Tensor::zeros([4], DType::F32), 0, i, v, ops::ScatterReduceOp::Max, true)
         }),
     ];
     for (op, call) in calls {

@@ -117,8 +117,8 @@ fn selections() {
     let nowhere = Tensor::zeros([0], DType::I64);
     assert_eq!(x.index_select(0, &nowhere).shape()[..], [0]);
     assert_eq!(x.take(&nowhere).shape()[..], [0]);
-    assert_eq!(x.scatter(&nowhere, &empty([0]), 0).to_vec::<f64>(), [1.0, 2.0, 3.0]);
-    assert_eq!(x.scatter_add(&nowhere, &empty([0]), 0).to_vec::<f64>(), [1.0, 2.0, 3.0]);
+    assert_eq!(x.scatter(0, &nowhere, &empty([0])).to_vec::<f64>(), [1.0, 2.0, 3.0]);
+    assert_eq!(x.scatter_add(0, &nowhere, &empty([0])).to_vec::<f64>(), [1.0, 2.0, 3.0]);
     assert_eq!(x.masked_select(&Tensor::from([false; 3])).shape()[..], [0]);
     assert_eq!(ops::nonzero(&empty([2, 2])).unwrap()[1].shape()[..], [0]);
     assert_eq!(nowhere.one_hot(3).shape()[..], [0, 3]);

@@ -329,13 +329,13 @@ fn upsampling_accumulates() {
 #[test]
 fn scatter() {
     let (x, values) = (leaf([1.0, 2.0, 3.0]), leaf([10.0, 20.0]));
-    let y = x.scatter(&Tensor::from([2i64, 0]), &values, 0);
+    let y = x.scatter(0, &Tensor::from([2i64, 0]), &values);
     assert_eq!(y.to_vec::<f64>(), [20.0, 2.0, 10.0]);
     let weights = || Tensor::from([1.0, 10.0, 100.0]);
     let [dx, dv] = gradients(&y, weights(), [&x, &values]);
     assert_eq!((dx, dv), (vec![0.0, 10.0, 0.0], vec![100.0, 1.0]));
     // The last value for a position is stored; the others have gradient 0.
-    let y = x.scatter(&Tensor::from([1i64, -2]), &values, 0);
+    let y = x.scatter(0, &Tensor::from([1i64, -2]), &values);
     assert_eq!(y.to_vec::<f64>(), [1.0, 20.0, 3.0]);
     let [dx, dv] = gradients(&y, weights(), [&x, &values]);
     assert_eq!((dx, dv), (vec![1.0, 0.0, 100.0], vec![0.0, 10.0]));
@@ -344,7 +344,7 @@ fn scatter() {
 #[test]
 fn scatter_add() {
     let (x, values) = (leaf([1.0, 2.0, 3.0]), leaf([10.0, 20.0]));
-    let y = x.scatter_add(&Tensor::from([1i64, -2]), &values, 0);
+    let y = x.scatter_add(0, &Tensor::from([1i64, -2]), &values);
     assert_eq!(y.to_vec::<f64>(), [1.0, 32.0, 3.0]);
     let weights = || Tensor::from([1.0, 10.0, 100.0]);
     let [dx, dv] = gradients(&y, weights(), [&x, &values]);

@@ -114,7 +114,7 @@ fn remainders_and_divisors_of_the_least_integer() {
 fn means_of_scattered_integers() {
     let (x, index) = (Tensor::from([0u8, 1]), Tensor::from([0i64, 0, 0]));
     let mean =
-        |x: &Tensor, values: &Tensor| ops::scatter_reduce(x, &index, values, 0, ops::ScatterReduceOp::Mean, false);
+        |x: &Tensor, values: &Tensor| ops::scatter_reduce(x, 0, &index, values, ops::ScatterReduceOp::Mean, false);
     let y = mean(&x, &Tensor::from([200u8, 201, 250])).unwrap();
     assert_eq!((y.dtype(), y.to_vec::<i64>()), (DType::U8, vec![217, 1]));
     let masks = Tensor::from([true, false, true]);
@@ -375,11 +375,11 @@ fn a_wrong_index_is_named_in_every_mode() {
         ("index_add", |x, i| ops::index_add(x, 0, i, &x.i(..2), 1.0)),
         ("index_copy", |x, i| ops::index_copy(x, 0, i, &x.i(..2))),
         ("index_fill", |x, i| ops::index_fill(x, 0, i, 3.0)),
-        ("scatter", |x, i| ops::scatter(&x.i((.., 0)), i, &x.i((..2, 0)), 0)),
-        ("scatter_add", |x, i| ops::scatter_add(&x.i((.., 0)), i, &x.i((..2, 0)), 0)),
+        ("scatter", |x, i| ops::scatter(&x.i((.., 0)), 0, i, &x.i((..2, 0)))),
+        ("scatter_add", |x, i| ops::scatter_add(&x.i((.., 0)), 0, i, &x.i((..2, 0)))),
         ("scatter_add_along", |x, i| ops::scatter_add_along(&x.i((..2, 0)), i, 0, 4)),
         ("scatter_reduce", |x, i| {
-            ops::scatter_reduce(&x.i((.., 0)), i, &x.i((..2, 0)), 0, ops::ScatterReduceOp::Max, true)
+            ops::scatter_reduce(&x.i((.., 0)), 0, i, &x.i((..2, 0)), ops::ScatterReduceOp::Max, true)
         }),
         ("max_unpool1d", |x, i| ops::max_unpool1d(&x.i((..2, 0)).reshape([1, 1, 2]), &i.reshape([1, 1, 2]), &[4])),
         ("max_unpool2d", |x, i| {
@@ -460,8 +460,8 @@ fn dtypes_are_checked_before_indices() {
     let results = [
         ("index_put", ops::index_put(&integers, [9, 1], &Tensor::zeros((), DType::F32), false)),
         ("put", ops::put(&integers, &indices, &number.i((..2, 0)), false)),
-        ("scatter", ops::scatter(&integers, &places, &number, 0)),
-        ("scatter_add", ops::scatter_add(&integers, &places, &number, 0)),
+        ("scatter", ops::scatter(&integers, 0, &places, &number)),
+        ("scatter_add", ops::scatter_add(&integers, 0, &places, &number)),
         ("index_add", ops::index_add(&integers, 0, &indices, &number.i(..2), 1)),
         ("index_copy", ops::index_copy(&integers, 0, &indices, &number.i(..2))),
         ("embedding", ops::embedding(&integers, &indices, norm)),

@@ -47,8 +47,8 @@ fn writes_by_index() {
     let one = Tensor::from([7.0, 8.0, 9.0]);
     for wrong in WRONG {
         let at = Tensor::from([0, wrong, 1]);
-        rejected(wrong, ops::scatter(&line(), &at, &one, 0));
-        rejected(wrong, ops::scatter_add(&line(), &at, &one, 0));
+        rejected(wrong, ops::scatter(&line(), 0, &at, &one));
+        rejected(wrong, ops::scatter_add(&line(), 0, &at, &one));
         rejected(wrong, ops::scatter_add_along(&one, &at, 0, 3));
         let positions = at.reshape([1, 1, 3]);
         rejected(wrong, ops::max_unpool1d(&one.reshape([1, 1, 3]), &positions, &[3]));
@@ -123,7 +123,7 @@ fn windows_stay_inside() {
     for size in [4, usize::MAX] {
         assert!(ops::max_pool1d(&image, PoolOptions::new(size)).is_err());
         assert!(ops::avg_pool1d(&image, PoolOptions::new(size), Default::default()).is_err());
-        assert!(ops::unfold(&image, size, 1, 0, 1, 1).is_err());
+        assert!(ops::unfold(&image, ops::FoldOptions::new(size), 1).is_err());
         assert!(ops::windows(&image, 2, size, 1).is_err());
     }
     assert!(ops::max_pool1d(&image, PoolOptions { dilation: usize::MAX.into(), ..PoolOptions::new(2) }).is_err());

@@ -44,15 +44,15 @@ pub(super) fn bind(table: &mut Binder) {
         };
         let (index, values) = (lifted(index)?, lifted(&values)?);
         along(c.x()?, |x| match c.text(KEY, "reduce") {
-            None => ops::scatter(x, &index, &values, axis),
-            Some("add") => ops::scatter_add(x, &index, &values, axis),
-            Some("multiply") => ops::scatter_reduce(x, &index, &values, axis, ScatterReduceOp::Prod, true),
+            None => ops::scatter(x, axis, &index, &values),
+            Some("add") => ops::scatter_add(x, axis, &index, &values),
+            Some("multiply") => ops::scatter_reduce(x, axis, &index, &values, ScatterReduceOp::Prod, true),
             Some(other) => Err(Error::invalid("scatter", format!("unknown reduction {other}"))),
         })
     });
     table.one("scatter_add", |c| {
         let (axis, index, source) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?, c.tensor(3, "src")?);
-        along(c.x()?, |x| ops::scatter_add(x, &lifted(index)?, &lifted(source)?, axis))
+        along(c.x()?, |x| ops::scatter_add(x, axis, &lifted(index)?, &lifted(source)?))
     });
     for name in [
         "scatter_reduce.amax",
@@ -64,7 +64,7 @@ pub(super) fn bind(table: &mut Binder) {
         table.one(name, |c| {
             let (axis, index, source) = (c.int(1, "dim").unwrap_or(0), c.tensor(2, "index")?, c.tensor(3, "src")?);
             let (meeting, with_self) = (c.meeting(4)?, c.includes_self());
-            along(c.x()?, |x| ops::scatter_reduce(x, &lifted(index)?, &lifted(source)?, axis, meeting, with_self))
+            along(c.x()?, |x| ops::scatter_reduce(x, axis, &lifted(index)?, &lifted(source)?, meeting, with_self))
         });
     }
     table.one("take_along_dim", |c| {

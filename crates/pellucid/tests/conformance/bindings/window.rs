@@ -3,8 +3,8 @@
 use super::Binder;
 use crate::call::Call;
 use pellucid::ops::{
-    self, AvgPoolDivisor, ConvOptions, ConvPadding, GridSampleMode, GridSamplePadding, InterpolationMode, PoolOptions,
-    Resize, Spatial,
+    self, AvgPoolDivisor, ConvOptions, ConvPadding, FoldOptions, GridSampleMode, GridSamplePadding, InterpolationMode,
+    PoolOptions, Resize, Spatial,
 };
 use pellucid::{Error, GradOptions, Result, Tensor, grad};
 
@@ -21,15 +21,11 @@ pub(super) fn bind(table: &mut Binder) {
     pools(table);
     adaptive(table);
     resampled(table);
-    table.one("nn.functional.unfold", |c| {
-        let [size, dilation, padding, stride] = folds(c, 1)?;
-        ops::unfold(c.x()?, size, dilation, padding, stride, 2)
-    });
+    table.one("nn.functional.unfold", |c| ops::unfold(c.x()?, folds(c, 1)?, 2));
     table.one("nn.functional.fold", |c| {
         let dims = numbers(c.ints(1, "output_size").unwrap_or_default())?;
         let dims = if dims.len() == 1 { vec![dims[0]; 2] } else { dims };
-        let [size, dilation, padding, stride] = folds(c, 2)?;
-        ops::fold(c.x()?, &dims, size, dilation, padding, stride)
+        ops::fold(c.x()?, &dims, folds(c, 2)?)
     });
     table.one("nn.functional.pixel_shuffle", |c| ops::pixel_shuffle(c.x()?, c.count(1, "upscale_factor")?));
     table.one("nn.functional.pixel_unshuffle", |c| ops::pixel_unshuffle(c.x()?, c.count(1, "downscale_factor")?));
@@ -49,9 +45,14 @@ fn spatial(c: &Call, at: usize, name: &str) -> Result<Option<Spatial>> {
     })
 }
 
-fn folds(c: &Call, at: usize) -> Result<[Spatial; 4]> {
-    let of = |k, name, other: usize| Ok(spatial(c, at + k, name)?.unwrap_or(other.into()));
-    Ok([of(0, "kernel_size", 1)?, of(1, "dilation", 1)?, of(2, "padding", 0)?, of(3, "stride", 1)?])
+fn folds(c: &Call, at: usize) -> Result<FoldOptions> {
+    let lengths = |k, name, default: usize| Result::Ok(spatial(c, at + k, name)?.unwrap_or(default.into()));
+    Ok(FoldOptions {
+        size: lengths(0, "kernel_size", 1)?,
+        dilation: lengths(1, "dilation", 1)?,
+        padding: lengths(2, "padding", 0)?,
+        stride: lengths(3, "stride", 1)?,
+    })
 }
 
 fn convolutions(table: &mut Binder) {

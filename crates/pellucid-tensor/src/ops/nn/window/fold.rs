@@ -20,14 +20,41 @@ struct AxisWindows {
     padding: usize,
 }
 
+/// The windows of [`unfold`] and [`fold`]. By default, neighbouring windows start one element apart.
+///
+/// ```
+/// use pellucid::{DType, Tensor, ops::FoldOptions};
+/// let x = Tensor::ones([1, 2, 5, 5], DType::F32);
+/// assert_eq!(x.unfold(FoldOptions::new(3), 2).shape().dims(), [1, 18, 9]);
+/// assert_eq!(x.unfold(FoldOptions { stride: 2.into(), ..FoldOptions::new(3) }, 2).shape().dims(), [1, 18, 4]);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoldOptions {
+    /// The size of a window.
+    pub size: Spatial,
+    /// The spacing of the elements of a window.
+    pub dilation: Spatial,
+    /// The zero padding at both ends of each axis.
+    pub padding: Spatial,
+    /// The stride between windows.
+    pub stride: Spatial,
+}
+
+impl FoldOptions {
+    /// Creates windows of this size with stride 1, without padding.
+    pub fn new(size: impl Into<Spatial>) -> FoldOptions {
+        FoldOptions { size: size.into(), dilation: 1.into(), padding: 0.into(), stride: 1.into() }
+    }
+}
+
 /// Computes the windows along each spatial axis; `dims` are the spatial lengths.
-fn windows_of_axes(op: &'static str, dims: &[usize], options: [&Spatial; 4]) -> Result<Vec<AxisWindows>> {
+fn windows_of_axes(op: &'static str, dims: &[usize], options: &FoldOptions) -> Result<Vec<AxisWindows>> {
     let count = dims.len();
     if !(1..=3).contains(&count) {
         return Err(Error::invalid(op, format!("the input must have one to three spatial axes, got {count}")));
     }
     check_lengths(dims)?;
-    let [size, dilation, padding, stride] = options;
+    let FoldOptions { size, dilation, padding, stride } = options;
     let window = Window {
         size: size.to_positive(op, "the size", count, Spatial::ONE_ELEMENT)?,
         dilation: dilation.to_positive(op, "dilation", count, Spatial::DEFAULT_IS_ONE)?,
@@ -60,20 +87,14 @@ fn product(lengths: impl Iterator<Item = usize>) -> usize {
 }
 
 /// Extracts every window as a column (im2col): `[N, C, spatial..]` to `[N, C·taps, windows]`, both in row-major order.
+/// `spatial` is the number of spatial axes, 1 to 3.
 ///
 /// For a single image without N, the result has no axis N.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for invalid windows.
 #[tensor_method]
-pub fn unfold(
-    x: &Tensor,
-    size: impl Into<Spatial>,
-    dilation: impl Into<Spatial>,
-    padding: impl Into<Spatial>,
-    stride: impl Into<Spatial>,
-    spatial: usize,
-) -> Result<Tensor> {
+pub fn unfold(x: &Tensor, options: FoldOptions, spatial: usize) -> Result<Tensor> {
     let op = "unfold";
     if !(1..=3).contains(&spatial) {
         return Err(Error::invalid(op, format!("the input must have one to three spatial axes, got {spatial}")));
@@ -83,8 +104,7 @@ pub fn unfold(
         return Err(Error::shapes(op, [x.shape()], help));
     }
     let first = x.rank() - spatial;
-    let options = [&size.into(), &dilation.into(), &padding.into(), &stride.into()];
-    let axes = windows_of_axes(op, &x.shape()[first..], options)?;
+    let axes = windows_of_axes(op, &x.shape()[first..], &options)?;
     let around = |a: usize| if a < first { 0 } else { axes[a - first].padding as isize };
     let width: Vec<(isize, isize)> = (0..x.rank()).map(|a| (around(a), around(a))).collect();
     let mut y = pad(x, &width[..], PaddingMode::Constant(0.into()))?;
@@ -110,16 +130,9 @@ pub fn unfold(
 /// [`Error::ShapeMismatch`] if the rows are not divisible by the taps, or the number of columns does not match the
 /// windows; [`Error::InvalidArgument`] for invalid windows; [`Error::OutOfMemory`].
 #[tensor_method]
-pub fn fold(
-    x: &Tensor,
-    dims: &[usize],
-    size: impl Into<Spatial>,
-    dilation: impl Into<Spatial>,
-    padding: impl Into<Spatial>,
-    stride: impl Into<Spatial>,
-) -> Result<Tensor> {
+pub fn fold(x: &Tensor, dims: &[usize], options: FoldOptions) -> Result<Tensor> {
     let op = "fold";
-    let axes = windows_of_axes(op, dims, [&size.into(), &dilation.into(), &padding.into(), &stride.into()])?;
+    let axes = windows_of_axes(op, dims, &options)?;
     let (taps, columns) = (product(axes.iter().map(|a| a.taps)), product(axes.iter().map(|a| a.outputs)));
     let fits = (x.rank() == 2 || x.rank() == 3)
         && x.shape()[x.rank() - 1] == columns

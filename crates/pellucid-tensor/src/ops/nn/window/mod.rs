@@ -19,7 +19,7 @@ pub use adaptive::{
 pub use conv::{
     ConvOptions, ConvPadding, conv_transpose1d, conv_transpose2d, conv_transpose3d, conv1d, conv2d, conv3d,
 };
-pub use fold::{fold, unfold};
+pub use fold::{FoldOptions, fold, unfold};
 pub use fractional::{fractional_max_pool2d, fractional_max_pool3d};
 pub use grid::{GridSampleMode, GridSamplePadding, affine_grid, grid_sample};
 pub use pool::{

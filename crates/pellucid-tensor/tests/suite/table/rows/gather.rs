@@ -61,8 +61,8 @@ pub(super) fn rows() -> Vec<Row> {
     let x = || Tensor::zeros([2, 3], DType::F32);
     let into = |axis, set: bool| {
         move |x: &[Tensor]| match set {
-            true => ops::scatter(&x[0], &x[2], &x[1].to_dtype(x[0].dtype()), axis),
-            false => ops::scatter_add(&x[0], &x[2], &x[1].to_dtype(x[0].dtype()), axis),
+            true => ops::scatter(&x[0], axis, &x[2], &x[1].to_dtype(x[0].dtype())),
+            false => ops::scatter_add(&x[0], axis, &x[2], &x[1].to_dtype(x[0].dtype())),
         }
     };
     let put = |x: &[Nd], axis: usize, set: bool| {
@@ -163,20 +163,20 @@ pub(super) fn rows() -> Vec<Row> {
             .check("every dtype", || {
                 DType::ALL.into_iter().try_fold(true, |all, dtype| {
                     let (x, one) = (Tensor::zeros([2], dtype), Tensor::ones([1], dtype));
-                    let y = ops::scatter(&x, &[1i64].into(), &one, 0)?;
+                    let y = ops::scatter(&x, 0, &[1i64].into(), &one)?;
                     Ok(all && y.dtype() == dtype && y.to_dtype(DType::I64).to_vec::<i64>() == [0, 1])
                 })
             })
             .check("values of another dtype must be an error", move || {
-                let result = ops::scatter(&x(), &[[0i64]].into(), &Tensor::from([[1.0f64]]), 1);
+                let result = ops::scatter(&x(), 1, &[[0i64]].into(), &Tensor::from([[1.0f64]]));
                 Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
             })
             .check("fewer values than indices must be an error", move || {
-                let result = ops::scatter(&x(), &[[0i64, 1]].into(), &Tensor::from([[1f32]]), 1);
+                let result = ops::scatter(&x(), 1, &[[0i64, 1]].into(), &Tensor::from([[1f32]]));
                 Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
             })
             .check("an index out of bounds must be an error", move || {
-                out_of_bounds(ops::scatter(&x(), &[[3i64]].into(), &Tensor::from([[1f32]]), 1))
+                out_of_bounds(ops::scatter(&x(), 1, &[[3i64]].into(), &Tensor::from([[1f32]])))
             }),
         Row::new("scatter_add")
             .scale(4.0)
@@ -189,7 +189,7 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .floats_only()
             .check("an index out of bounds must be an error", move || {
-                out_of_bounds(ops::scatter_add(&x(), &[[-4i64]].into(), &Tensor::from([[1f32]]), 1))
+                out_of_bounds(ops::scatter_add(&x(), 1, &[[-4i64]].into(), &Tensor::from([[1f32]])))
             }),
         nonzero(),
         Row::new("flatnonzero")

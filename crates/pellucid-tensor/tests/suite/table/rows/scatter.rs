@@ -59,7 +59,7 @@ fn reduction_rows() -> Vec<Row> {
             .case(
                 format!("{m:?}, {own}"),
                 [real([3, 3]), real([2, 4]), index([2, 4], 3)],
-                move |x| ops::scatter_reduce(&x[0], &x[2], &x[1].to_dtype(x[0].dtype()), 1, m, own),
+                move |x| ops::scatter_reduce(&x[0], 1, &x[2], &x[1].to_dtype(x[0].dtype()), m, own),
                 move |x| scatter_along(&x[0], &x[1], 1, |at| x[2].at(at), &[2, 4], m, own),
             )
             .floats_only();
@@ -74,7 +74,7 @@ fn reduction_rows() -> Vec<Row> {
     }
     let slopes = |values: Tensor, m| -> Result<Vec<f64>> {
         let (x, v) = (Tensor::from([2.0]).requires_grad_(true), values.requires_grad_(true));
-        ops::scatter_reduce(&x, &[0i64, 0].into(), &v, 0, m, true)?.backward();
+        ops::scatter_reduce(&x, 0, &[0i64, 0].into(), &v, m, true)?.backward();
         Ok([x.grad(), v.grad()]
             .into_iter()
             .flat_map(|g| g.expect("the tensor must have a gradient").to_vec::<f64>())
@@ -90,17 +90,17 @@ fn reduction_rows() -> Vec<Row> {
         .check("integers, and the minimum of their dtype", || {
             let x = Tensor::from([5i8, 5]);
             let least =
-                ops::scatter_reduce(&x, &[0i64].into(), &Tensor::from([-128i8]), 0, ScatterReduceOp::Max, false)?;
+                ops::scatter_reduce(&x, 0, &[0i64].into(), &Tensor::from([-128i8]), ScatterReduceOp::Max, false)?;
             let mean =
-                ops::scatter_reduce(&x, &[0i64, 0].into(), &Tensor::from([-2i8, -2]), 0, ScatterReduceOp::Mean, true)?;
+                ops::scatter_reduce(&x, 0, &[0i64, 0].into(), &Tensor::from([-2i8, -2]), ScatterReduceOp::Mean, true)?;
             Ok(least.to_vec::<i8>() == [-128, 5] && mean.to_vec::<i8>() == [0, 5])
         })
         .check("NaN must propagate", || {
             let y = ops::scatter_reduce(
                 &Tensor::from([1.0]),
+                0,
                 &[0i64].into(),
                 &Tensor::from([f64::NAN]),
-                0,
                 ScatterReduceOp::Max,
                 true,
             );
@@ -108,7 +108,7 @@ fn reduction_rows() -> Vec<Row> {
         })
         .check("an index out of bounds must be an error", || {
             let x = Tensor::from([1.0]);
-            out_of_bounds(ops::scatter_reduce(&x, &[1i64].into(), &x, 0, ScatterReduceOp::Sum, true))
+            out_of_bounds(ops::scatter_reduce(&x, 0, &[1i64].into(), &x, ScatterReduceOp::Sum, true))
         });
     let indexed = indexed.check("a source of another shape must be an error", || {
         let x = Tensor::zeros([2, 2], DType::F32);

@@ -3,6 +3,7 @@
 use super::{WindowGeometry, batched};
 use crate::table::nd::{Nd, indices};
 use crate::table::row::{Input, Row, argument_refused, real, shape_refused};
+use pellucid_tensor::ops::FoldOptions;
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
 /// Returns (row, column, index) for all elements of the columns; the index in `[C, spatial..]` is `None` in the
@@ -87,7 +88,7 @@ pub(super) fn rows() -> Vec<Row> {
             .case(
                 label,
                 [Input { shape: images, ..real([]) }],
-                move |x| ops::unfold(&x[0], slide.size, slide.dilation, slide.padding, slide.stride, spatial),
+                move |x| ops::unfold(&x[0], slide.fold_options(), spatial),
                 move |x| batched(&x[0], spatial, |x| unfold_reference(x, slide)),
             )
             .floats_only();
@@ -97,7 +98,7 @@ pub(super) fn rows() -> Vec<Row> {
             .case(
                 label,
                 [Input { shape, ..real([]) }],
-                move |x| ops::fold(&x[0], dims, slide.size, slide.dilation, slide.padding, slide.stride),
+                move |x| ops::fold(&x[0], dims, slide.fold_options()),
                 move |x| batched(&x[0], 1, |x| fold_reference(x, dims, slide)),
             )
             .floats_only();
@@ -106,53 +107,70 @@ pub(super) fn rows() -> Vec<Row> {
     let columns = || Tensor::ones([1, 8, 4], DType::F64);
     vec![
         unfold
-            .check("another rank must be an error", move || shape_refused(ops::unfold(&image(), 2, 1, 0, 1, 1)))
+            .check("another rank must be an error", move || {
+                shape_refused(ops::unfold(&image(), FoldOptions::new(2), 1))
+            })
             .check("too many axes must be an error", move || {
-                argument_refused(ops::unfold(&Tensor::ones([1, 1, 1, 1, 1, 1], DType::F64), 1, 1, 0, 1, 4))
+                argument_refused(ops::unfold(&Tensor::ones([1, 1, 1, 1, 1, 1], DType::F64), FoldOptions::new(1), 4))
             })
             .check("zero spatial axes must be an error", move || {
-                argument_refused(ops::unfold(&Tensor::ones([1, 1], DType::F64), 1, 1, 0, 1, 0))
+                argument_refused(ops::unfold(&Tensor::ones([1, 1], DType::F64), FoldOptions::new(1), 0))
             })
-            .check("a size of 0 must be an error", move || argument_refused(ops::unfold(&image(), 0, 1, 0, 1, 2)))
-            .check("a stride of 0 must be an error", move || argument_refused(ops::unfold(&image(), 2, 1, 0, 0, 2)))
-            .check("a dilation of 0 must be an error", move || argument_refused(ops::unfold(&image(), 2, 0, 0, 1, 2)))
+            .check("a size of 0 must be an error", move || {
+                argument_refused(ops::unfold(&image(), FoldOptions::new(0), 2))
+            })
+            .check("a stride of 0 must be an error", move || {
+                argument_refused(ops::unfold(&image(), FoldOptions { stride: 0.into(), ..FoldOptions::new(2) }, 2))
+            })
+            .check("a dilation of 0 must be an error", move || {
+                argument_refused(ops::unfold(&image(), FoldOptions { dilation: 0.into(), ..FoldOptions::new(2) }, 2))
+            })
             .check("a window larger than the image must be an error", move || {
-                argument_refused(ops::unfold(&image(), 4, 1, 0, 1, 2))
+                argument_refused(ops::unfold(&image(), FoldOptions::new(4), 2))
             })
             .check("an extreme size must be an error", move || {
-                argument_refused(ops::unfold(&image(), usize::MAX, 2, 0, 1, 2))
+                argument_refused(ops::unfold(
+                    &image(),
+                    FoldOptions { dilation: 2.into(), ..FoldOptions::new(usize::MAX) },
+                    2,
+                ))
             })
             .check("a wrong number of values must be an error", move || {
-                argument_refused(ops::unfold(&image(), [2, 2, 2], 1, 0, 1, 2))
+                argument_refused(ops::unfold(&image(), FoldOptions::new([2, 2, 2]), 2))
             })
             .check("integers", || {
                 let x = Tensor::from([[[1i64, 2, 3]]]);
-                Ok(ops::unfold(&x, 2, 1, 0, 1, 1)?.to_vec::<i64>() == [1, 2, 2, 3])
+                Ok(ops::unfold(&x, FoldOptions::new(2), 1)?.to_vec::<i64>() == [1, 2, 2, 3])
             })
             .check("booleans", || {
                 let x = Tensor::from([[[true, false]]]);
-                Ok(ops::unfold(&x, 2, 1, 1, 1, 1)?.to_vec::<bool>() == [false, true, false, true, false, false])
+                Ok(ops::unfold(&x, FoldOptions { padding: 1.into(), ..FoldOptions::new(2) }, 1)?.to_vec::<bool>()
+                    == [false, true, false, true, false, false])
             }),
         fold.check("a number of rows that is not a multiple of the window size must be an error", move || {
-            shape_refused(ops::fold(&Tensor::ones([1, 7, 4], DType::F64), &[3, 3], 2, 1, 0, 1))
+            shape_refused(ops::fold(&Tensor::ones([1, 7, 4], DType::F64), &[3, 3], FoldOptions::new(2)))
         })
         .check("a wrong number of columns must be an error", move || {
-            shape_refused(ops::fold(&columns(), &[4, 3], 2, 1, 0, 1))
+            shape_refused(ops::fold(&columns(), &[4, 3], FoldOptions::new(2)))
         })
         .check("another rank must be an error", move || {
-            shape_refused(ops::fold(&Tensor::ones([8], DType::F64), &[3, 3], 2, 1, 0, 1))
+            shape_refused(ops::fold(&Tensor::ones([8], DType::F64), &[3, 3], FoldOptions::new(2)))
         })
-        .check("a size of 0 must be an error", move || argument_refused(ops::fold(&columns(), &[3, 3], 0, 1, 0, 1)))
-        .check("a length of 0 must be an error", move || argument_refused(ops::fold(&columns(), &[], 2, 1, 0, 1)))
+        .check("a size of 0 must be an error", move || {
+            argument_refused(ops::fold(&columns(), &[3, 3], FoldOptions::new(0)))
+        })
+        .check("a length of 0 must be an error", move || {
+            argument_refused(ops::fold(&columns(), &[], FoldOptions::new(2)))
+        })
         .check("a window larger than the image must be an error", move || {
-            argument_refused(ops::fold(&columns(), &[3, 3], 4, 1, 0, 1))
+            argument_refused(ops::fold(&columns(), &[3, 3], FoldOptions::new(4)))
         })
         .check("a result beyond the memory must be an error", move || {
-            Ok(matches!(ops::fold(&columns(), &[usize::MAX, 3], 2, 1, 0, 1), Err(Error::OutOfMemory { .. })))
+            Ok(matches!(ops::fold(&columns(), &[usize::MAX, 3], FoldOptions::new(2)), Err(Error::OutOfMemory { .. })))
         })
         .check("integers", || {
             let x = Tensor::from([[[1i64, 2], [3, 4]]]);
-            Ok(ops::fold(&x, &[3], 2, 1, 0, 1)?.to_vec::<i64>() == [1, 5, 4])
+            Ok(ops::fold(&x, &[3], FoldOptions::new(2))?.to_vec::<i64>() == [1, 5, 4])
         }),
     ]
 }

@@ -13,6 +13,7 @@ mod unpool;
 
 use crate::table::nd::{Nd, indices};
 use crate::table::row::Row;
+use pellucid_tensor::ops::FoldOptions;
 
 pub(super) fn rows() -> Vec<Row> {
     let files: [fn() -> Vec<Row>; 9] = [
@@ -40,6 +41,16 @@ struct WindowGeometry {
 }
 
 impl WindowGeometry {
+    /// Returns the same windows as options of `unfold` and `fold`.
+    fn fold_options(&self) -> FoldOptions {
+        FoldOptions {
+            size: self.size.into(),
+            dilation: self.dilation.into(),
+            padding: self.padding.into(),
+            stride: self.stride.into(),
+        }
+    }
+
     /// Returns the number of windows along axis `a` that end inside the padded axis. With `ceil`, one more window is
     /// included if elements remain and it starts before the padding at the end.
     fn outputs(&self, a: usize, len: usize) -> usize {
