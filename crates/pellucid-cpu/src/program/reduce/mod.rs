@@ -13,6 +13,7 @@ mod rows;
 mod transposed;
 
 use crate::operand::Operand;
+use crate::program::copy::copy;
 use crate::program::evaluate::Evaluator;
 use crate::program::fold::FoldKernel;
 use crate::program::loader::{fill, scatter};
@@ -122,6 +123,13 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
         return Ok(());
     }
     let shape = common_shape(name, inputs.iter().chain([output]))?;
+    let is_repeated = |a: usize| {
+        let repeats = |x: &Operand<'_>| x.layout.broadcast_stride(a, shape.rank()) == 0;
+        shape[a] > 1 && !kernel.axes.contains(a) && inputs.iter().all(repeats)
+    };
+    if (0..shape.rank()).any(is_repeated) {
+        return reduce_repeated(kernel, inputs, output, (0..shape.rank()).filter(|&a| is_repeated(a)));
+    }
     let operands = || inputs.iter().chain([output]);
     let mut bases: List<*mut u8, 8> = operands().map(strided::base_address).collect();
     let mut kept = strided::broadcast_axes(&shape, operands(), |a| !kernel.axes.contains(a));
@@ -166,6 +174,30 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
         reduction.reduce_rows()
     }
     Ok(())
+}
+
+/// Runs a reduction whose inputs repeat their values along the kept axes `repeated`. Results that differ only in these
+/// axes are equal: one is computed and copied.
+fn reduce_repeated(
+    kernel: &Reduce,
+    inputs: &[Operand<'_>],
+    output: &Operand<'_>,
+    repeated: impl Iterator<Item = usize> + Clone,
+) -> Result<()> {
+    let rank = output.shape().rank();
+    let first = |layout: &Layout| {
+        let missing = rank - layout.shape().rank();
+        repeated.clone().filter(|&a| a >= missing).fold(layout.clone(), |layout, a| layout.slice(a - missing, 0, 1, 1))
+    };
+    let layouts: List<Layout, 8> = inputs.iter().map(|x| first(x.layout)).collect();
+    let layout = Layout::contiguous(first(output.layout).shape().clone());
+    scratch::with_buffer(layout.shape().size() * output.dtype.size(), |base: *mut u8| {
+        let result = Operand { base, layout: &layout, dtype: output.dtype };
+        let inputs: List<Operand<'_>, 8> =
+            inputs.iter().zip(&layouts).map(|(x, layout)| Operand { layout, ..*x }).collect();
+        reduce_to(kernel, &inputs, &result)?;
+        copy(&result, output)
+    })
 }
 
 /// Returns an error if `finish` was compiled for another result.
