@@ -123,13 +123,6 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
         return Ok(());
     }
     let shape = common_shape(name, inputs.iter().chain([output]))?;
-    let is_repeated = |a: usize| {
-        let repeats = |x: &Operand<'_>| x.layout.broadcast_stride(a, shape.rank()) == 0;
-        shape[a] > 1 && !kernel.axes.contains(a) && inputs.iter().all(repeats)
-    };
-    if (0..shape.rank()).any(is_repeated) {
-        return reduce_repeated(kernel, inputs, output, (0..shape.rank()).filter(|&a| is_repeated(a)));
-    }
     let operands = || inputs.iter().chain([output]);
     let mut bases: List<*mut u8, 8> = operands().map(strided::base_address).collect();
     let mut kept = strided::broadcast_axes(&shape, operands(), |a| !kernel.axes.contains(a));
@@ -137,6 +130,9 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
     let (count, length) = (strided::element_count(&kept), strided::element_count(&reduced));
     if count == 0 {
         return Ok(());
+    }
+    if kept.iter().any(|axis| axis.strides[..inputs.len()].iter().all(|&stride| stride == 0)) {
+        return reduce_repeated(kernel, inputs, output);
     }
     strided::reorder(&mut kept, inputs.len(), &mut bases);
     strided::merge(&mut kept);
@@ -176,18 +172,15 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
     Ok(())
 }
 
-/// Runs a reduction whose inputs repeat their values along the kept axes `repeated`. Results that differ only in these
-/// axes are equal: one is computed and copied.
-fn reduce_repeated(
-    kernel: &Reduce,
-    inputs: &[Operand<'_>],
-    output: &Operand<'_>,
-    repeated: impl Iterator<Item = usize> + Clone,
-) -> Result<()> {
+/// Runs a reduction whose inputs repeat their values along kept axes. Results that differ only in these axes are equal:
+/// one is computed and copied.
+fn reduce_repeated(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> Result<()> {
     let rank = output.shape().rank();
+    let repeats = |a: usize| inputs.iter().all(|x| x.layout.broadcast_stride(a, rank) == 0);
+    let is_repeated = |a: &usize| output.shape()[*a] > 1 && repeats(*a);
     let first = |layout: &Layout| {
         let missing = rank - layout.shape().rank();
-        repeated.clone().filter(|&a| a >= missing).fold(layout.clone(), |layout, a| layout.slice(a - missing, 0, 1, 1))
+        (missing..rank).filter(is_repeated).fold(layout.clone(), |layout, a| layout.slice(a - missing, 0, 1, 1))
     };
     let layouts: List<Layout, 8> = inputs.iter().map(|x| first(x.layout)).collect();
     let layout = Layout::contiguous(first(output.layout).shape().clone());
