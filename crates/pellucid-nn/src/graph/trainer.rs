@@ -112,7 +112,7 @@ where
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step; errors of the step on
     /// a device that runs it later.
-    pub fn loss(&self) -> Result<f32> {
+    pub fn loss(&self) -> Result<f64> {
         self.core.results("loss")?.0.try_item()
     }
 
@@ -183,7 +183,7 @@ where
     ///
     /// # Errors
     /// The errors of [`step`](GraphTrainer::step).
-    pub fn step_and_evaluate(&mut self, x: &X, y: &Tensor) -> Result<f32> {
+    pub fn step_and_evaluate(&mut self, x: &X, y: &Tensor) -> Result<f64> {
         self.step(x, y)?;
         self.core.evaluate_again()?[0].try_item()
     }
@@ -217,7 +217,7 @@ where
     /// # Errors
     /// [`Error::Layer`](pellucid_tensor::Error::Layer) names a layer, or `loss`, that rejects the batch; errors of
     /// [`capture`](pellucid_tensor::capture()) and of [`Captured::launch`].
-    pub fn evaluate(&mut self, x: &X, y: &Tensor) -> Result<f32> {
+    pub fn evaluate(&mut self, x: &X, y: &Tensor) -> Result<f64> {
         self.evaluate_with_logits(x, y)?.0.try_item()
     }
 

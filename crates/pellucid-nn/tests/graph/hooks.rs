@@ -142,7 +142,7 @@ fn an_evaluation_follows_changes_of_hooks() {
     let mut trainer = GraphTrainer::new(own, CrossEntropyLoss::default(), sgd(own, 0.1, 0.9));
     let (x, y) = batch(&[BATCH, 6], 0);
     check_hooks(&models, &FORWARD, |what| {
-        let expected = loss::cross_entropy(&other.forward(&x), &y).item::<f32>();
+        let expected = loss::cross_entropy(&other.forward(&x), &y).item::<f64>();
         assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected, "{what}");
         trainer.cache_stats().misses - 1
     });

@@ -328,7 +328,7 @@ fn the_trainer_of_the_earlier_framework_is_a_graph_trainer() {
     assert_eq!(trainer.trainer.cache_stats(), CacheStats { hits: 0, misses: 0, len: 1 });
     let mut expected = crate::models::trainer(&other, CrossEntropyLoss::default(), sgd(&other, 0.05, 0.9), false);
     for _ in 0..3 {
-        assert_eq!(trainer.one_step(&x, &y).unwrap(), expected.step_and_evaluate(&x, &y).unwrap());
+        assert_eq!(trainer.one_step(&x, &y).unwrap(), expected.step_and_evaluate(&x, &y).unwrap() as f32);
     }
     assert_eq!(bits(own.state_dict()), bits(other.state_dict()));
 }

@@ -92,7 +92,7 @@ fn trainers_follow_the_path() {
             let value = loss.forward(&by_hand.forward(&x), &y);
             value.backward();
             hand_optimizer.step();
-            assert_eq!(trainer.loss().unwrap(), value.item::<f32>(), "paths {ways:?}: the losses differ");
+            assert_eq!(trainer.loss().unwrap(), value.item::<f64>(), "paths {ways:?}: the losses differ");
             assert_eq!(bits(by_graph.state_dict()), bits(by_hand.state_dict()), "paths {ways:?}: the models differ");
             assert!(
                 bits(trainer.optimizer().state_dict()) == bits(hand_optimizer.state_dict()),

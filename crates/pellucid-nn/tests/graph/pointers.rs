@@ -61,10 +61,10 @@ fn sgd(model: &(impl Module + ?Sized)) -> Sgd {
 }
 
 /// Returns the losses of some steps.
-fn losses<X: Batch, M: Model<X>>(model: M, loss: impl Loss, optimizer: impl Optimizer, x: &X) -> Vec<f32> {
+fn losses<X: Batch, M: Model<X>>(model: M, loss: impl Loss, optimizer: impl Optimizer, x: &X) -> Vec<f64> {
     let mut trainer = GraphTrainer::new(model, loss, optimizer);
     let y = Tensor::zeros([4, 1], DType::F32);
-    let losses: Vec<f32> = (0..3).map(|_| trainer.step_and_evaluate(x, &y).unwrap()).collect();
+    let losses: Vec<f64> = (0..3).map(|_| trainer.step_and_evaluate(x, &y).unwrap()).collect();
     assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "the losses must fall: {losses:?}");
     losses
 }
@@ -138,7 +138,7 @@ fn a_batch_may_be_an_array_or_a_tuple_of_four() {
 fn an_optimizer_may_be_a_pointer() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = pair();
-    let with = |run: &dyn Fn(&Sum, Sgd) -> Vec<f32>| {
+    let with = |run: &dyn Fn(&Sum, Sgd) -> Vec<f64>| {
         let model = sum();
         run(&model, sgd(&model))
     };
@@ -177,7 +177,7 @@ impl Loss for Squares {
 fn a_loss_may_be_a_pointer() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = pair();
-    let with = |run: &dyn Fn(&Sum, Sgd, Squares) -> Vec<f32>| {
+    let with = |run: &dyn Fn(&Sum, Sgd, Squares) -> Vec<f64>| {
         let model = sum();
         run(&model, sgd(&model), Squares)
     };

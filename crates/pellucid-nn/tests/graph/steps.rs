@@ -89,7 +89,7 @@ fn launches_equal_eager_steps() {
                         let value = loss.forward(&model.forward(x), y);
                         value.backward();
                         optimizer.step();
-                        value.item::<f32>()
+                        value.item::<f64>()
                     }
                 });
             }
@@ -322,12 +322,12 @@ fn an_eager_step_may_read_values() {
             trainer.step(&x, &y).unwrap();
             let value = reading_loss(&other.forward(&x), &y).unwrap();
             (&value * (1.0 / accumulate as f64)).backward();
-            assert_eq!(trainer.loss().unwrap(), value.item::<f32>());
+            assert_eq!(trainer.loss().unwrap(), value.item::<f64>());
             if (seed as usize + 1).is_multiple_of(accumulate) {
                 hand.step();
                 hand.zero_grad();
             }
-            let expected = with_evaluation_mode(|| reading_loss(&other.forward(&x), &y)).unwrap().item::<f32>();
+            let expected = with_evaluation_mode(|| reading_loss(&other.forward(&x), &y)).unwrap().item::<f64>();
             assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected);
         }
         assert_eq!(bits(model.state_dict()), bits(other.state_dict()));

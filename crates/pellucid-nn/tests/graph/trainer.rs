@@ -28,7 +28,7 @@ fn step_and_evaluate_returns_the_loss_of_the_new_parameters() {
                 let found = trainer.step_and_evaluate(&x, &y).unwrap();
                 let before = trainer.loss().unwrap();
                 model.eval();
-                let expected = loss::cross_entropy(&model.forward(&x), &y).item::<f32>();
+                let expected = loss::cross_entropy(&model.forward(&x), &y).item::<f64>();
                 model.train();
                 assert_eq!(found, expected, "{}: the loss after the update is wrong", kind.0);
                 assert_ne!(found, before);
@@ -93,7 +93,7 @@ fn the_first_step_of_each_shape_records() {
             value.backward();
             hand.step();
             assert_eq!(bits(model.state_dict()), bits(other.state_dict()), "batch {seed} of size {size}");
-            assert_eq!(trainer.loss().unwrap(), value.item::<f32>());
+            assert_eq!(trainer.loss().unwrap(), value.item::<f64>());
             assert_eq!(trainer.logits().unwrap().to_vec::<f32>(), logits.to_vec::<f32>());
             // An evaluation of other shapes records as well, and does not change the results of the last step.
             let full_batch = batch(&[BATCH, 6], seed as u64);
@@ -140,7 +140,7 @@ fn an_evaluation_needs_no_training_step() {
         let (one, label) = (x.narrow(0, 0, 1), y.narrow(0, 0, 1));
         let expected = |x: &Tensor, y: &Tensor| {
             model.eval();
-            let value = loss::cross_entropy(&model.forward(x), y).item::<f32>();
+            let value = loss::cross_entropy(&model.forward(x), y).item::<f64>();
             model.train();
             value
         };
@@ -205,7 +205,7 @@ fn the_first_step_of_each_dtype_records() {
     let y = batch(&[BATCH, 6], 1).1;
     for dtype in [DType::I64, DType::I32, DType::I64] {
         let x = tokens.to_dtype(dtype);
-        let expected = loss::cross_entropy(&model.forward(&x), &y).item::<f32>();
+        let expected = loss::cross_entropy(&model.forward(&x), &y).item::<f64>();
         trainer.step(&x, &y).unwrap();
         assert_eq!(trainer.loss().unwrap(), expected);
     }
@@ -223,7 +223,7 @@ fn a_function_is_a_loss() {
         trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).err().unwrap().to_string().contains("with_targets")
     );
     let (x, y) = (batch(&[BATCH, 6], 1).0, Tensor::ones([BATCH, CLASSES], DType::F32));
-    let expected = distance(&model.forward(&x), &y).unwrap().item::<f32>();
+    let expected = distance(&model.forward(&x), &y).unwrap().item::<f64>();
     trainer.step(&x, &y).unwrap();
     assert_eq!(trainer.loss().unwrap(), expected);
 }
@@ -383,7 +383,7 @@ impl Model<BTreeMap<String, Tensor>> for Siamese {
 }
 
 /// Returns the losses of some steps, and the error for a batch of a wrong shape.
-fn several<X: Batch>(make: impl Fn(Tensor, Tensor) -> X) -> (Vec<f32>, String)
+fn several<X: Batch>(make: impl Fn(Tensor, Tensor) -> X) -> (Vec<f64>, String)
 where
     Siamese: Model<X>,
 {
@@ -549,7 +549,7 @@ fn an_evaluation_may_have_another_precision_than_the_step() {
                 eager.step();
             }
             let _mode = mode(evaluation);
-            let expected = CrossEntropyLoss::default().forward(&twin.forward(&x), &y).item::<f32>();
+            let expected = CrossEntropyLoss::default().forward(&twin.forward(&x), &y).item::<f64>();
             assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected, "{training:?}");
         }
         let CacheStats { hits, misses, .. } = trainer.cache_stats();

@@ -102,7 +102,7 @@ fn all_kinds_train_a_model_bit_equal() {
             let value = loss::mse_loss(&other.forward(x), y);
             value.backward();
             hand.step();
-            assert_eq!(trainer.loss().unwrap(), value.item::<f32>(), "{kind}: the losses differ");
+            assert_eq!(trainer.loss().unwrap(), value.item::<f64>(), "{kind}: the losses differ");
         }
         let bits = |model: &Sequential, optimizer: &dyn Optimizer| {
             let state = model.state_dict().into_iter().chain(optimizer.state_dict());

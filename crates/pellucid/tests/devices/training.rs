@@ -60,7 +60,7 @@ fn train_by_replays(device: Device) -> Vec<u32> {
         for step in 0..6 {
             let (x, y) = batch(step);
             trainer.step(&x, &y).unwrap();
-            losses.push(trainer.loss().unwrap());
+            losses.push(trainer.loss().unwrap() as f32);
         }
         assert_eq!(trainer.loss_tensor().unwrap().device(), device);
         assert_eq!(trainer.logits().unwrap().device(), device);

@@ -31,7 +31,7 @@ fn trained(is_moved: bool) -> Vec<u32> {
         let step = |&rows: &usize| {
             let (x, y) = batch(rows);
             trainer.step(&x, &y).unwrap();
-            trainer.loss().unwrap().to_bits()
+            (trainer.loss().unwrap() as f32).to_bits()
         };
         rows.iter().map(step).collect()
     };

@@ -71,6 +71,6 @@ impl<'f, M: Layer + 'f, O: Optimizer + 'f> CudaGraphTrainer<'f, M, O> {
     /// # Errors
     /// The errors of [`GraphTrainer::step`].
     pub fn one_step(&mut self, x: &Tensor, y: &Tensor) -> Result<f32> {
-        self.trainer.step_and_evaluate(x, y)
+        Ok(self.trainer.step_and_evaluate(x, y)? as f32)
     }
 }
