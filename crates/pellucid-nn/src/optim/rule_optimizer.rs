@@ -156,7 +156,7 @@ impl<R: Rule> RuleOptimizer<R> {
         self.core.ensure_initialized()
     }
 
-    /// Returns the options of a group.
+    /// Returns the options of a group as they were given. The current rate is `groups()[group].lr()`.
     ///
     /// # Panics
     /// Panics if there is no such group.
