@@ -145,11 +145,11 @@ pub(crate) fn submit_dispatches(
     let mut last: Option<&ReadyDispatch> = None;
     for dispatch in dispatches {
         let ReadyDispatch { shader, offset, operands, groups: [x, y] } = dispatch;
-        if !last.is_some_and(|last| Arc::ptr_eq(&last.shader, shader)) {
+        if last.is_none_or(|last| !Arc::ptr_eq(&last.shader, shader)) {
             pass.set_pipeline(&shader.pipeline);
         }
         pass.set_bind_group(0, headers.group(shader), &[*offset]);
-        if !last.is_some_and(|last| last.operands == *operands) {
+        if last.is_none_or(|last| last.operands != *operands) {
             let group: &wgpu::BindGroup = groups[*operands].borrow();
             pass.set_bind_group(1, group, &[]);
         }
