@@ -14,7 +14,7 @@ pub(crate) struct DispatchList<'a> {
     pub(crate) features: ShaderFeatures,
     operations: &'a CheckedOperations,
     /// The shaders with the names of their operations.
-    pub(crate) shaders: Vec<(&'static str, ShaderBuilder)>,
+    shaders: Vec<(&'static str, ShaderBuilder)>,
     /// The shader and the parameters of every dispatch.
     dispatches: Vec<(ShaderIndex, Parameters)>,
     /// The sizes of the scratch buffers.

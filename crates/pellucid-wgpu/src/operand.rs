@@ -139,7 +139,6 @@ impl<I> UncheckedOperand<'_, I> {
 }
 
 /// The elements of the operands of a dispatch. Each buffer is bound once, even if several operands refer to it.
-#[derive(Default)]
 pub(crate) struct Bindings {
     /// The elements of the inputs, then of the outputs.
     elements: Vec<ElementAccess>,

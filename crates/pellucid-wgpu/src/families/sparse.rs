@@ -69,7 +69,7 @@ fn product_shader(axis: usize, operands: &DeviceOperands<'_>) -> (ShaderBuilder,
     let bindings = Bindings::new(&mut shader, &operands.inputs, &operands.outputs);
     let begin_slot = shader.parameters.declare_slot(0);
     let begin = begin_slot.expr();
-    let firsts = declare_starts(&mut shader, [y, x, starts, columns, weights]);
+    let array_starts = declare_starts(&mut shader, [y, x, starts, columns, weights]);
     let [rows, inner] = shader.declare_lens([shape[axis], shape[axis + 1..].iter().product()]);
     let column_step = shader.declare(step);
     let [start_step, term_step, weight_step] =
@@ -79,15 +79,16 @@ fn product_shader(axis: usize, operands: &DeviceOperands<'_>) -> (ShaderBuilder,
     let [elements, starts, columns, weights] = [0, 1, 2, 3].map(|k| bindings.input(k));
     let float = WgslFloat(x.dtype.compute());
     // The lower word determines a valid start or column.
-    let [row_start, row_end] =
-        ["row", "(row + 1u)"].map(|row| starts.lower_word(&shader, &format!("({} + {row} * {start_step})", firsts[2])));
-    let (compute_offsets, offsets) = shader.collect_result(|shader| space.offsets(shader, "thread", &firsts[..2]));
+    let [row_start, row_end] = ["row", "(row + 1u)"]
+        .map(|row| starts.lower_word(&shader, &format!("({} + {row} * {start_step})", array_starts[2])));
+    let (compute_offsets, offsets) =
+        shader.collect_result(|shader| space.offsets(shader, "thread", &array_starts[..2]));
     let earlier = bindings.output(0).load(&shader, &offsets[0]);
     let term = |shader: &mut ShaderBuilder, k: &str| {
-        let column = columns.lower_word(shader, &format!("({} + {k} * {term_step})", firsts[3]));
+        let column = columns.lower_word(shader, &format!("({} + {k} * {term_step})", array_starts[3]));
         let offset = shader.define(format!("{} + {column} * {column_step}", offsets[1]));
         let value = elements.define(shader, &offset);
-        let offset = shader.define(format!("{} + {k} * {weight_step}", firsts[4]));
+        let offset = shader.define(format!("{} + {k} * {weight_step}", array_starts[4]));
         let weight = weights.define(shader, &offset);
         shader.define(float.mul(&value, &weight))
     };

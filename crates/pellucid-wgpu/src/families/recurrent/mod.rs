@@ -163,7 +163,7 @@ impl<'a> RecurrentDispatches<'_, StateArrays<'a, '_>> {
             layout: &layout,
             dtype: x.dtype,
         });
-        let times = |step| StepTimes { step, states: self.states(step), done: None };
+        let times = |step| StepTimes { step, states: self.states(step), finished: None };
         dispatch_steps(list, self.steps().into_iter().map(times), |list, times| {
             let projection = projection.zip(unprojected.as_ref());
             let cell = self.describe_cell(list, times, unprojected.as_ref());
@@ -252,15 +252,16 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
             self.copy_state(list, final_cell_grad, carry, 0);
         }
         let steps: Vec<usize> = self.steps().into_iter().rev().collect();
-        let done = [None].into_iter().chain(steps.iter().copied().map(Some));
-        let times = steps.iter().zip(done).map(|(&step, done)| StepTimes { step, states: self.states(step), done });
+        let finished = [None].into_iter().chain(steps.iter().copied().map(Some));
+        let times =
+            steps.iter().zip(finished).map(|(&step, finished)| StepTimes { step, states: self.states(step), finished });
         dispatch_steps(list, times, |list, times| {
             let total_grads = projection.and(self.operands.total_grads);
             let total = total_grads.map(|total_grads| self.describe_total(list, times, total_grads));
             total.into_iter().chain([self.describe_cell_gradient(list, times, projection)]).collect()
         });
         if let Some(&last) = steps.last() {
-            self.describe_initial_gradient(list, StepTimes { step: 0, states: [0, 0], done: Some(last) });
+            self.describe_initial_gradient(list, StepTimes { step: 0, states: [0, 0], finished: Some(last) });
         }
     }
 
@@ -271,7 +272,7 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
             let depth = gates * hidden;
             let left = matrix(self.operands.gate_grads, [0, first_block * hidden], [batch, depth]);
             let right = matrix(self.operands.weights, [first_gate * hidden, 0], [depth, state]);
-            StepFactors { left: (left, Some(TimeIndex::Done)), right, depth }
+            StepFactors { left: (left, Some(TimeIndex::Finished)), right, depth }
         };
         self.kernel.cell.weight_blocks().iter().map(factors).collect()
     }

@@ -17,9 +17,9 @@ pub(super) enum TimeIndex {
     /// The state after the step.
     Following,
     /// The time step whose gradients are already computed.
-    Done,
+    Finished,
     /// Whether there is a step whose gradients are already computed and can be multiplied: 1 or 0.
-    IsAnyDone,
+    IsAnyFinished,
 }
 
 /// The parameters that differ between the dispatches of the steps, in the order of [`TimeIndex`].
@@ -33,8 +33,8 @@ impl TimeSlots {
     }
 
     /// Sets the time indices of parameters.
-    fn set(&self, parameters: &mut Parameters, StepTimes { step, states, done }: StepTimes) {
-        let values = [step, states[0], states[1], done.unwrap_or(0), usize::from(done.is_some())];
+    fn set(&self, parameters: &mut Parameters, StepTimes { step, states, finished }: StepTimes) {
+        let values = [step, states[0], states[1], finished.unwrap_or(0), usize::from(finished.is_some())];
         self.0.into_iter().zip(values).for_each(|(slot, value)| parameters.set(slot, value));
     }
 }
@@ -47,7 +47,7 @@ pub(super) struct StepTimes {
     /// The states before and after the step.
     pub(super) states: [usize; 2],
     /// The time step whose gradients are already computed. Without it, the product is 0.
-    pub(super) done: Option<usize>,
+    pub(super) finished: Option<usize>,
 }
 
 /// One array at the time of a step, for the epilogue.
@@ -174,8 +174,8 @@ impl StepShader {
             let right = builder.factor(&factor.right, bindings.input(2 * k + 1), None);
             let depth = builder.shader.declare_len(factor.depth);
             let end = match factor.left.1 {
-                Some(TimeIndex::Done) => {
-                    builder.shader.define(format!("{depth} * {}", times.expr(TimeIndex::IsAnyDone)))
+                Some(TimeIndex::Finished) => {
+                    builder.shader.define(format!("{depth} * {}", times.expr(TimeIndex::IsAnyFinished)))
                 }
                 _ => depth,
             };
