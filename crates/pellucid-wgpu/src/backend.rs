@@ -96,7 +96,7 @@ impl Backend for Wgpu {
         let description = families::describe_kernel(gpu, kernel, &bound.operands)?;
         check_scalars(kernel, &description)?;
         let mut memory = bound.memory(kernel)?;
-        // Scratch memory returns to the pool at the end of this function. Reuse is safe because the device runs work in
+        // Scratch memory is freed at the end of this function. Its reuse is safe, because the device runs work in
         // submission order.
         let scratch: Vec<DeviceMemory> =
             description.scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
@@ -107,12 +107,7 @@ impl Backend for Wgpu {
         if description.checks == 0 {
             return Ok(());
         }
-        recorded.submit(graphics)?;
-        let copied = graphics.scoped("status", || {
-            let mut encoder = graphics.device.create_command_encoder(&Default::default());
-            recorded.status.copy(&mut encoder, status);
-            graphics.queue.submit([encoder.finish()])
-        })?;
+        let copied = recorded.submit_with_status(graphics, Some(status))?;
         recorded.status.confirm(graphics, status, description.checks as usize, copied).map_err(|failed| failed.error)
     }
 
@@ -152,14 +147,14 @@ impl Backend for Wgpu {
     }
 
     fn memory_stats(&self) -> MemoryStats {
-        lock(&self.gpu.pool).stats()
+        lock(&self.gpu.allocator).stats()
     }
 
     fn set_memory_cap(&self, bytes: usize) {
-        lock(&self.gpu.pool).set_cap(bytes);
+        lock(&self.gpu.allocator).set_cap(bytes);
     }
 
     fn trim(&self) {
-        lock(&self.gpu.pool).trim();
+        lock(&self.gpu.allocator).trim();
     }
 }

@@ -5,15 +5,14 @@ use pellucid_ir::backend::Buffer;
 use pellucid_ir::{Error, Result, lock};
 use std::sync::{Arc, Mutex};
 
-/// Memory of a device that is allocated when it is first written. It returns to the pool of the device when the buffer
-/// is dropped or discarded.
+/// Memory of a device that is allocated when it is first written, and freed when the buffer is dropped or discarded.
 pub(crate) struct WgpuBuffer {
     gpu: Arc<Gpu>,
     bytes: usize,
     memory: Mutex<Option<DeviceMemory>>,
 }
 
-/// A buffer of the graphics API and its size class in the pool.
+/// A buffer of the graphics API and its size class.
 pub(crate) struct DeviceMemory {
     gpu: Arc<Gpu>,
     class: usize,
@@ -26,7 +25,7 @@ impl DeviceMemory {
     /// # Errors
     /// [`Error::OutOfMemory`] beyond the cap, the adapter's limit for one buffer, or its memory.
     pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: usize) -> Result<DeviceMemory> {
-        let (class, cached) = lock(&gpu.pool).reserve(bytes)?;
+        let (class, cached) = lock(&gpu.allocator).reserve(bytes)?;
         let create = || {
             let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
             gpu.graphics.create_buffer("memory", class, usage)
@@ -34,7 +33,7 @@ impl DeviceMemory {
         match cached.map_or_else(|| gpu.graphics.scoped("allocate", create), Ok) {
             Ok(buffer) => Ok(DeviceMemory { gpu: gpu.clone(), class, buffer }),
             Err(error) => {
-                lock(&gpu.pool).cancel(class);
+                lock(&gpu.allocator).cancel(class);
                 Err(match error {
                     Error::OutOfMemory { .. } => Error::out_of_memory(bytes),
                     other => other,
@@ -51,7 +50,7 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        lock(&self.gpu.pool).put(self.class, self.buffer.clone());
+        lock(&self.gpu.allocator).put(self.class, self.buffer.clone());
     }
 }
 

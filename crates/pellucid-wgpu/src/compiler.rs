@@ -5,7 +5,7 @@
 
 use crate::cache::GenerationalCache;
 use crate::device::GraphicsDevice;
-use crate::shader::{BindingUse, ShaderBuilder, ShaderFeatures};
+use crate::shader::{ShaderBuilder, ShaderFeatures};
 use pellucid_ir::{Result, lock};
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,6 @@ const LAYOUTS: usize = 256;
 
 /// A pipeline and the layout of its operands.
 pub(crate) struct CompiledShader {
-    /// The pipeline.
     pub(crate) pipeline: wgpu::ComputePipeline,
     /// The layout of group 1.
     pub(crate) operands: wgpu::BindGroupLayout,
@@ -102,10 +101,9 @@ impl ShaderCompiler {
         &self,
         graphics: &GraphicsDevice,
         op: &'static str,
-        shader: ShaderBuilder,
+        shader: &ShaderBuilder,
         features: ShaderFeatures,
     ) -> Result<Arc<CompiledShader>> {
-        let (uses, is_check) = (shader.binding_uses(), shader.is_check);
         let source = shader.finish(features);
         if let Some(cached) = lock(&self.shaders).get(&source) {
             return Ok(cached.clone());
@@ -113,8 +111,9 @@ impl ShaderCompiler {
         #[cfg(feature = "check-translations")]
         crate::shader::languages::check_translations(op, &source)?;
         let compiled = graphics.scoped(op, || {
-            let layouts = [self.headers[usize::from(is_check)].clone(), self.operand_layout(graphics, &uses)];
-            CompiledShader::new(&graphics.device, op, &source, layouts, is_check)
+            let header = self.headers[usize::from(shader.is_check)].clone();
+            let layouts = [header, self.operand_layout(graphics, shader.read_only_bindings())];
+            CompiledShader::new(&graphics.device, op, &source, layouts, shader.is_check)
         })?;
         graphics.counters.pipelines.add(1);
         let compiled = Arc::new(compiled);
@@ -122,9 +121,8 @@ impl ShaderCompiler {
         Ok(compiled)
     }
 
-    /// Returns the layout of group 1 of a shader. Shaders with the same uses of buffers share a layout.
-    fn operand_layout(&self, graphics: &GraphicsDevice, uses: &[BindingUse]) -> wgpu::BindGroupLayout {
-        let read_only: Vec<bool> = uses.iter().map(|usage| usage.is_read_only()).collect();
+    /// Returns the layout of group 1 of a shader. `read_only` states for every buffer whether it is only read.
+    fn operand_layout(&self, graphics: &GraphicsDevice, read_only: Vec<bool>) -> wgpu::BindGroupLayout {
         let mut cached = lock(&self.operands);
         if let Some(layout) = cached.get(&read_only) {
             return layout.clone();

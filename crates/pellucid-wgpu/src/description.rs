@@ -6,8 +6,8 @@
 
 use crate::cache::GenerationalCache;
 use crate::compiler::CompiledShader;
-use crate::operand::{BufferRef, DeviceArray, DeviceOperands};
-use crate::shader::parameters::Parameters;
+use crate::operand::{DeviceArray, DeviceOperands};
+use crate::shader::{BufferRef, Parameters};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{DType, Error, Layout, Result, Scalar};
 use std::collections::hash_map::DefaultHasher;
@@ -19,9 +19,7 @@ const DESCRIPTIONS: usize = 1024;
 
 /// One dispatch of a kernel.
 pub(crate) struct DispatchDescription {
-    /// The shader.
     pub(crate) shader: Arc<CompiledShader>,
-    /// The parameters of the shader.
     pub(crate) parameters: Parameters,
     /// The buffers of the shader's bindings.
     pub(crate) buffers: Vec<BufferRef>,
@@ -32,7 +30,6 @@ pub(crate) struct DispatchDescription {
 /// The dispatches of a kernel in order.
 #[derive(Default)]
 pub(crate) struct KernelDescription {
-    /// The dispatches.
     pub(crate) dispatches: Vec<DispatchDescription>,
     /// The bytes of [`WgpuCounters::bytes`](crate::counters::WgpuCounters::bytes).
     pub(crate) bytes: usize,

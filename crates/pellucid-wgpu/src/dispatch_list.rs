@@ -2,95 +2,90 @@
 
 use crate::description::{DispatchDescription, KernelDescription};
 use crate::gpu::Gpu;
-use crate::operand::{BufferRef, DeviceOperands};
-use crate::shader::parameters::Parameters;
-use crate::shader::{ShaderBuilder, ShaderFeatures};
+use crate::operand::DeviceOperands;
+use crate::shader::{BufferRef, Parameters, ShaderBuilder, ShaderFeatures};
+use crate::status::CheckedOperations;
 use crate::submission::PARAMETER_BYTES;
 use pellucid_ir::{Error, Result};
 
-/// The dispatches of a kernel while a family adds them.
+/// The dispatches of a kernel while a family adds them. Their shaders are not compiled yet, so no adapter is needed.
 pub(crate) struct DispatchList<'a> {
-    gpu: &'a Gpu,
-    description: KernelDescription,
+    /// The properties of the adapter that change the text of shaders.
+    pub(crate) features: ShaderFeatures,
+    operations: &'a CheckedOperations,
+    /// The shaders with the names of their operations.
+    shaders: Vec<(&'static str, ShaderBuilder)>,
+    /// The shader and the parameters of every dispatch.
+    dispatches: Vec<(ShaderIndex, Parameters)>,
+    /// The sizes of the scratch buffers.
+    scratch: Vec<usize>,
+    checks: u32,
 }
 
-impl<'a> DispatchList<'a> {
-    /// Creates an empty list.
-    pub(crate) fn new(gpu: &'a Gpu) -> DispatchList<'a> {
-        DispatchList { gpu, description: KernelDescription::default() }
-    }
+/// The index of a shader in a [`DispatchList`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ShaderIndex(usize);
 
-    /// Returns the properties of the adapter that change the text of shaders.
-    pub(crate) fn features(&self) -> ShaderFeatures {
-        self.gpu.shader_features()
+impl<'a> DispatchList<'a> {
+    /// Creates an empty list. `operations` numbers the operations whose checks can fail.
+    pub(crate) fn new(features: ShaderFeatures, operations: &'a CheckedOperations) -> DispatchList<'a> {
+        let (shaders, dispatches, scratch) = Default::default();
+        DispatchList { features, operations, shaders, dispatches, scratch, checks: 0 }
     }
 
     /// Adds a scratch buffer of at least `bytes` bytes. Its contents are undefined before the first dispatch writes it.
     pub(crate) fn scratch(&mut self, bytes: usize) -> BufferRef {
-        self.description.scratch.push(bytes);
-        BufferRef::Scratch(self.description.scratch.len() - 1)
+        self.scratch.push(bytes);
+        BufferRef::Scratch(self.scratch.len() - 1)
     }
 
-    /// Adds one dispatch of `groups` workgroups. The words 0 and 1 of the parameters are the number of work items and
-    /// 0; the buffers are the shader's bindings, in order.
-    ///
-    /// # Errors
-    /// If the shader does not compile, or the dispatch exceeds a limit of the adapter.
-    pub(crate) fn dispatch(
-        &mut self,
-        op: &'static str,
-        shader: ShaderBuilder,
-        parameters: Parameters,
-        buffers: &[BufferRef],
-        groups: usize,
-    ) -> Result<()> {
-        let axis = self.gpu.graphics.max_groups();
-        let [x, y] = [groups.min(axis), groups.div_ceil(axis)];
-        let bytes = parameters.bytes();
-        if y > axis || bytes > PARAMETER_BYTES {
-            let reason =
-                format!("{groups} workgroups with {bytes} bytes of parameters exceed the limits of the adapter");
-            return Err(Error::invalid(op, reason));
-        }
-        let shader = self.gpu.compiler.compile(&self.gpu.graphics, op, shader, self.features())?;
-        let (buffers, groups) = (buffers.to_vec(), [x as u32, y as u32]);
-        self.description.dispatches.push(DispatchDescription { shader, parameters, buffers, groups });
-        Ok(())
+    /// Adds a dispatch. Returns its shader, which [`repeat`](DispatchList::repeat) runs again.
+    pub(crate) fn dispatch(&mut self, op: &'static str, shader: ShaderBuilder) -> ShaderIndex {
+        let index = ShaderIndex(self.shaders.len());
+        self.dispatches.push((index, shader.parameters.clone()));
+        self.shaders.push((op, shader));
+        index
     }
 
-    /// Returns the number of dispatches.
-    pub(crate) fn len(&self) -> usize {
-        self.description.dispatches.len()
-    }
-
-    /// Adds dispatch `index` again with other parameters.
-    pub(crate) fn repeat(&mut self, index: usize, parameters: Parameters) {
-        let dispatch = &self.description.dispatches[index];
-        let (shader, buffers, groups) = (dispatch.shader.clone(), dispatch.buffers.clone(), dispatch.groups);
-        self.description.dispatches.push(DispatchDescription { shader, parameters, buffers, groups });
+    /// Adds a dispatch of a shader again, with other values of its parameters.
+    pub(crate) fn repeat(&mut self, shader: ShaderIndex, parameters: Parameters) {
+        self.dispatches.push((shader, parameters));
     }
 
     /// Counts a check, whose dispatches may set the status word, and returns the number of its operation.
     pub(crate) fn count_check(&mut self, op: &'static str) -> u32 {
-        self.description.checks += 1;
-        self.gpu.status.operation_number(op)
+        self.checks += 1;
+        self.operations.number(op)
     }
 
-    /// Counts the bytes that the dispatches read and write. `operands` are the operands of the kernel.
-    pub(crate) fn count_bytes(&mut self, operands: &DeviceOperands<'_>) {
-        let operand_bytes = |buffer: BufferRef| -> usize {
-            let bound = operands.all().filter(|array| array.buffer == buffer);
-            bound.map(|array| array.layout.touched() * array.dtype.size()).sum()
-        };
+    /// Compiles the shaders and returns the description. `operands` are the operands of the kernel.
+    ///
+    /// # Errors
+    /// If a shader does not compile, or a dispatch exceeds a limit of the adapter.
+    pub(crate) fn compile(self, gpu: &Gpu, operands: &DeviceOperands<'_>) -> Result<KernelDescription> {
         let bytes = |buffer: &BufferRef| match *buffer {
-            BufferRef::Operand(_) => operand_bytes(*buffer),
-            BufferRef::Scratch(k) => self.description.scratch[k],
+            BufferRef::Operand(_) => operands.touched_bytes(*buffer),
+            BufferRef::Scratch(k) => self.scratch[k],
         };
-        self.description.bytes = self.description.dispatches.iter().flat_map(|d| &d.buffers).map(bytes).sum();
-    }
-
-    /// Returns the description.
-    pub(crate) fn finish(self) -> KernelDescription {
-        self.description
+        let axis = gpu.graphics.max_groups();
+        let compile = |&(op, ref shader): &(&'static str, ShaderBuilder)| {
+            let (groups, parameters) = (shader.groups, shader.parameters.bytes());
+            if groups.div_ceil(axis) > axis || parameters > PARAMETER_BYTES {
+                let reason = format!(
+                    "{groups} workgroups with {parameters} bytes of parameters exceed the limits of the adapter"
+                );
+                return Err(Error::invalid(op, reason));
+            }
+            gpu.compiler.compile(&gpu.graphics, op, shader, self.features)
+        };
+        let compiled = self.shaders.iter().map(compile).collect::<Result<Vec<_>>>()?;
+        let described = self.dispatches.into_iter().map(|(ShaderIndex(index), parameters)| {
+            let (_, builder) = &self.shaders[index];
+            let groups = [builder.groups.min(axis) as u32, builder.groups.div_ceil(axis) as u32];
+            DispatchDescription { shader: compiled[index].clone(), parameters, buffers: builder.buffers(), groups }
+        });
+        let dispatches: Vec<DispatchDescription> = described.collect();
+        let bytes = dispatches.iter().flat_map(|dispatch| &dispatch.buffers).map(bytes).sum();
+        Ok(KernelDescription { dispatches, bytes, scratch: self.scratch, checks: self.checks })
     }
 }

@@ -3,12 +3,11 @@
 //! Dispatches are [recorded](crate::submission) and submitted together. Every transfer and every wait submits the
 //! recorded dispatches first, so all work runs in the order of the calls.
 
+use crate::allocator::BufferAllocator;
 use crate::compiler::ShaderCompiler;
 use crate::description::DescriptionCache;
 use crate::device::GraphicsDevice;
-use crate::pool::BufferPool;
-use crate::shader::ShaderFeatures;
-use crate::shader::iterations::MAX_ITERATIONS;
+use crate::shader::{MAX_ITERATIONS, ShaderFeatures};
 use crate::status::StatusBuffer;
 use crate::submission::RecordedDispatches;
 use pellucid_ir::{Result, lock};
@@ -16,17 +15,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// A device and the state of its kernels.
 pub(crate) struct Gpu {
-    /// The device of the graphics API.
     pub(crate) graphics: GraphicsDevice,
     /// The properties of the adapter that change the text of shaders.
     pub(crate) features: OnceLock<ShaderFeatures>,
     /// Whether the adapter ends long loops.
     pub(crate) ends_long_loops: OnceLock<bool>,
-    /// The memory.
-    pub(crate) pool: Mutex<BufferPool>,
-    /// The compiled shaders.
+    pub(crate) allocator: Mutex<BufferAllocator>,
     pub(crate) compiler: ShaderCompiler,
-    /// The described kernels.
     pub(crate) descriptions: Mutex<DescriptionCache>,
     /// The dispatches of the next submission.
     pub(crate) recorded: Mutex<RecordedDispatches>,
@@ -45,7 +40,7 @@ impl Gpu {
         Ok(Arc::new(Gpu {
             features: OnceLock::new(),
             ends_long_loops: OnceLock::new(),
-            pool: Mutex::new(BufferPool::new(graphics.max_buffer_bytes())),
+            allocator: Mutex::new(BufferAllocator::new(graphics.max_buffer_bytes())),
             descriptions: Mutex::new(DescriptionCache::new()),
             recorded: Mutex::new(RecordedDispatches::new(&graphics, &compiler, &status)),
             compiler,

@@ -15,7 +15,7 @@
 //! | `prepared` | plans prepared for repeated launches |
 //! | `profile` | the time of the device for some work |
 //! | `status` | the status word, which a failed check of indices sets, and its evaluation by the host |
-//! | `pool` | device memory: size classes, a bounded cache, the memory cap |
+//! | `allocator` | device memory: size classes, a bounded cache, the memory cap |
 //! | `buffer` | `WgpuBuffer`: the memory of one storage, allocated when it is first written |
 //! | `transfer` | copies between host and device; waits |
 //! | `operand` | operands without their memory: checks, the buffers that a dispatch binds |
@@ -28,6 +28,7 @@
 //! | `backend` | [`Wgpu`], the backend |
 #![forbid(unsafe_code)]
 
+mod allocator;
 mod backend;
 mod buffer;
 mod cache;
@@ -41,7 +42,6 @@ mod families;
 mod gpu;
 mod operand;
 mod operand_memory;
-mod pool;
 mod prepared;
 mod probe;
 mod profile;

@@ -1,28 +1,35 @@
 //! Operands without their memory: checks, and the buffers that a dispatch binds.
 
-use crate::shader::parameters::Parameters;
-use crate::shader::{BindingUse, ShaderBuilder};
+use crate::shader::{BindingUse, BufferRef, ElementAccess, ElementRef, ShaderBuilder};
 use pellucid_ir::kernel::{Kernel, KernelOperand};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 
-/// A buffer of a described dispatch.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum BufferRef {
-    /// The buffer of an operand: the inputs are numbered first, then the outputs. Operands that share a buffer have
-    /// the number of the first of them.
-    Operand(usize),
-    /// A scratch buffer of the kernel, by its number.
-    Scratch(usize),
+/// The maximum number of elements of an operand, and of the elements that a kernel visits. Shaders compute counts and
+/// offsets in 32 bits.
+const MAX_ELEMENTS: usize = u32::MAX as usize / 2;
+
+/// Returns the product of two counts, the number of elements that a kernel visits.
+///
+/// # Errors
+/// If shaders cannot count the elements.
+pub(crate) fn element_count(op: &'static str, counts: [usize; 2]) -> Result<usize> {
+    let count = counts[0].checked_mul(counts[1]).filter(|&count| count <= MAX_ELEMENTS);
+    count.ok_or_else(|| {
+        let [rows, columns] = counts;
+        let reason = format!(
+            "the operation visits {rows} times {columns} elements, but shaders count fewer than 2^31; split it, or run \
+             it on the CPU"
+        );
+        Error::invalid(op, reason)
+    })
 }
 
 /// A checked operand of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceArray<'a> {
-    /// The buffer.
     pub(crate) buffer: BufferRef,
     /// The layout; offset and strides in elements.
     pub(crate) layout: &'a Layout,
-    /// The type of the elements.
     pub(crate) dtype: DType,
 }
 
@@ -49,17 +56,15 @@ impl<'a> DeviceArray<'a> {
 
 /// Adds the offset of the first element of every array to the parameters, and returns the expressions.
 pub(crate) fn declare_starts<'a>(
-    parameters: &mut Parameters,
+    shader: &mut ShaderBuilder,
     arrays: impl IntoIterator<Item = &'a DeviceArray<'a>>,
 ) -> Vec<String> {
-    arrays.into_iter().map(|array| parameters.declare_len(array.layout.offset())).collect()
+    arrays.into_iter().map(|array| shader.declare_len(array.layout.offset())).collect()
 }
 
 /// The checked operands of a kernel.
 pub(crate) struct DeviceOperands<'a> {
-    /// The inputs.
     pub(crate) inputs: Vec<DeviceArray<'a>>,
-    /// The outputs.
     pub(crate) outputs: Vec<DeviceArray<'a>>,
 }
 
@@ -70,9 +75,7 @@ pub(crate) struct UncheckedOperand<'a, I> {
     pub(crate) identity: I,
     /// The size of the buffer in bytes.
     pub(crate) bytes: usize,
-    /// The layout of the elements.
     pub(crate) layout: &'a Layout,
-    /// The type of the elements.
     pub(crate) dtype: DType,
 }
 
@@ -98,6 +101,12 @@ impl<'a> DeviceOperands<'a> {
         Ok(DeviceOperands { inputs, outputs: checked.collect::<Result<_>>()? })
     }
 
+    /// Returns the size of the elements of all operands in a buffer, in bytes.
+    pub(crate) fn touched_bytes(&self, buffer: BufferRef) -> usize {
+        let bound = self.all().filter(|array| array.buffer == buffer);
+        bound.map(|array| array.layout.touched() * array.dtype.size()).sum()
+    }
+
     /// Iterates over the inputs, then the outputs.
     pub(crate) fn all(&self) -> impl Iterator<Item = &DeviceArray<'a>> {
         self.inputs.iter().chain(&self.outputs)
@@ -109,8 +118,7 @@ impl<I> UncheckedOperand<'_, I> {
     fn check_extent(&self, op: &'static str) -> Result<()> {
         let UncheckedOperand { layout, bytes, dtype, .. } = self;
         let capacity = (bytes / dtype.size()) as isize;
-        // Shaders compute element counts and offsets in 32 bits.
-        let is_countable = layout.shape().checked_size().is_some_and(|size| size <= u32::MAX as usize / 2);
+        let is_countable = layout.shape().checked_size().is_some_and(|size| size <= MAX_ELEMENTS);
         let extent = if is_countable { layout.extent() } else { 0..isize::MAX };
         if extent.is_empty() || extent.start >= 0 && extent.end <= capacity && capacity <= u32::MAX as isize {
             return Ok(());
@@ -130,13 +138,11 @@ impl<I> UncheckedOperand<'_, I> {
     }
 }
 
-/// The buffers of a dispatch: each buffer is bound once, even if several operands refer to it.
-#[derive(Default)]
+/// The elements of the operands of a dispatch. Each buffer is bound once, even if several operands refer to it.
 pub(crate) struct Bindings {
-    /// The buffers in the order of their bindings.
-    pub(crate) buffers: Vec<BufferRef>,
-    inputs: Vec<usize>,
-    outputs: Vec<usize>,
+    /// The elements of the inputs, then of the outputs.
+    elements: Vec<ElementAccess>,
+    inputs: usize,
 }
 
 impl Bindings {
@@ -153,42 +159,57 @@ impl Bindings {
         outputs: &[DeviceArray<'_>],
         is_vector: impl Fn(usize) -> bool,
     ) -> Bindings {
-        let mut bindings = Bindings::default();
-        for array in inputs.iter().chain(outputs) {
-            let binding = match bindings.buffers.iter().position(|&buffer| buffer == array.buffer) {
-                Some(index) => index + 1,
-                None => {
-                    let written: Vec<DType> =
-                        outputs.iter().filter(|o| o.buffer == array.buffer).map(|o| o.dtype).collect();
-                    let mut readers = (0..inputs.len()).filter(|&k| inputs[k].buffer == array.buffer);
-                    let usage = match &written[..] {
-                        [] if readers.all(&is_vector) => BindingUse::ReadVectors,
-                        [] => BindingUse::Read,
-                        dtypes if dtypes.iter().any(|d| d.size() < 4) => BindingUse::Atomic,
-                        _ => BindingUse::Write,
-                    };
-                    bindings.buffers.push(array.buffer);
-                    shader.binding(usage)
-                }
-            };
-            let is_input = bindings.inputs.len() < inputs.len();
-            if is_input { bindings.inputs.push(binding) } else { bindings.outputs.push(binding) }
-        }
-        bindings
+        let bind = |array: &DeviceArray<'_>| {
+            let binding = shader.binding_of(array.buffer).unwrap_or_else(|| {
+                let is_same = |other: &DeviceArray<'_>| other.buffer == array.buffer;
+                let mut readers = (0..inputs.len()).filter(|&k| is_same(&inputs[k]));
+                let written = outputs.iter().filter(|other| is_same(other)).map(|other| other.dtype.size()).min();
+                let usage = match written {
+                    None if readers.all(&is_vector) => BindingUse::ReadVectors,
+                    None => BindingUse::Read,
+                    // Other invocations may write other elements of a word.
+                    Some(1 | 2) => BindingUse::Atomic,
+                    Some(_) => BindingUse::Write,
+                };
+                shader.binding(array.buffer, usage)
+            });
+            ElementAccess::new(binding, array.dtype)
+        };
+        Bindings { elements: inputs.iter().chain(outputs).map(bind).collect(), inputs: inputs.len() }
     }
 
-    /// Returns the binding of a buffer that is bound.
-    pub(crate) fn binding_of(&self, buffer: BufferRef) -> usize {
-        self.buffers.iter().position(|&bound| bound == buffer).map_or(0, |index| index + 1)
+    /// Returns an element of each operand. `offsets` are the offsets in the inputs, then in the outputs.
+    pub(crate) fn elements(&self, offsets: Vec<String>) -> Vec<ElementRef> {
+        self.elements.iter().zip(offsets).map(|(&elements, offset)| ElementRef { elements, offset }).collect()
     }
 
-    /// Returns the binding of input `k`.
-    pub(crate) fn input(&self, k: usize) -> usize {
-        self.inputs[k]
+    /// Returns the elements of input `k`.
+    pub(crate) fn input(&self, k: usize) -> ElementAccess {
+        self.elements[k]
     }
 
-    /// Returns the binding of output `k`.
-    pub(crate) fn output(&self, k: usize) -> usize {
-        self.outputs[k]
+    /// Returns the elements of output `k`.
+    pub(crate) fn output(&self, k: usize) -> ElementAccess {
+        self.elements[self.inputs + k]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the error of a view of `f32` in a buffer of `bytes` bytes.
+    fn extent_error(shape: [usize; 2], bytes: usize) -> String {
+        let layout = Layout::contiguous(shape.into());
+        let operand = UncheckedOperand { identity: 0, bytes, layout: &layout, dtype: DType::F32 };
+        DeviceOperands::new(&Kernel::Copy, &[operand], 1).err().map_or_else(String::new, |error| error.to_string())
+    }
+
+    #[test]
+    fn operands_that_shaders_cannot_address_are_errors_with_their_cause() {
+        assert_eq!(extent_error([2, 3], 24), "");
+        assert!(extent_error([2, 3], 20).contains("a view exceeds its buffer of 20 bytes"));
+        assert!(extent_error([2, 3], 1 << 34).contains("has 2^32 elements of f32 or more"));
+        assert!(extent_error([1 << 16, 1 << 15], 1 << 33).contains("has 2^31 elements or more"));
     }
 }

@@ -20,7 +20,6 @@ pub(crate) fn device_buffer<'a>(op: &'static str, gpu: &Arc<Gpu>, storage: &'a S
 
 /// The operands of a kernel and their buffers.
 pub(crate) struct BoundOperands<'a> {
-    /// The checked operands.
     pub(crate) operands: DeviceOperands<'a>,
     /// The buffers of the inputs, then the buffers of the outputs.
     buffers: Vec<&'a WgpuBuffer>,

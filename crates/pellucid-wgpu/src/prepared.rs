@@ -8,14 +8,15 @@
 //! host waits for the first one, while the device computes the second one.
 
 use crate::buffer::DeviceMemory;
-use crate::compiler::{CompiledShader, ParameterBindGroups, operand_group};
+use crate::compiler::{ParameterBindGroups, operand_group};
 use crate::description::{DispatchDescription, check_scalars, kernel_scalar};
 use crate::device::GraphicsDevice;
 use crate::families::describe_kernel;
 use crate::gpu::Gpu;
-use crate::operand::{BufferRef, DeviceOperands, UncheckedOperand};
+use crate::operand::{DeviceOperands, UncheckedOperand};
 use crate::operand_memory::device_buffer;
-use crate::submission::RecordedDispatches;
+use crate::shader::BufferRef;
+use crate::submission::{ReadyDispatch, RecordedDispatches, submit_dispatches};
 use pellucid_ir::backend::{Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, SlotUse};
@@ -23,15 +24,15 @@ use pellucid_ir::{Error, Result, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// The number of bind groups that a plan caches for each list of its buffers. The pool of a training loop that runs
-/// eager code between its plans returns to the same buffers after a few steps.
+/// The number of bind groups that a plan caches for each list of its buffers. In a training loop that runs eager code
+/// between its plans, the allocator returns to the same buffers after a few steps.
 const CACHED_BIND_GROUPS: usize = 8;
 
 /// A plan whose operands have been checked and whose shaders are compiled.
 pub(crate) struct WgpuPlan {
     gpu: Arc<Gpu>,
     slots: Vec<SlotUse>,
-    dispatches: Vec<PlanDispatch>,
+    dispatches: Vec<ReadyDispatch>,
     /// The bytes that a launch reads and writes.
     bytes: usize,
     headers: ParameterBindGroups,
@@ -43,25 +44,11 @@ pub(crate) struct WgpuPlan {
     groups: Mutex<Vec<PlanGroup>>,
 }
 
-/// A dispatch with the offset of its parameters and the number of its group of buffers.
-struct PlanDispatch {
-    shader: Arc<CompiledShader>,
-    offset: u32,
-    group: usize,
-    groups: [u32; 2],
-}
-
-/// A buffer of a dispatch.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum PlanBuffer {
-    Slot(usize),
-    Scratch(usize),
-}
-
-/// The buffers of a bind group, and the bind groups for the last memory of these buffers.
+/// The buffers of a bind group, and the bind groups for the last memory of these buffers. The number of an operand is
+/// its slot.
 struct PlanGroup {
     layout: wgpu::BindGroupLayout,
-    buffers: Vec<PlanBuffer>,
+    buffers: Vec<BufferRef>,
     /// The oldest comes first.
     cached: Vec<(Vec<wgpu::Buffer>, wgpu::BindGroup)>,
 }
@@ -70,10 +57,10 @@ struct PlanGroup {
 #[derive(Default)]
 struct PlanBuilder {
     slots: Vec<SlotUse>,
-    dispatches: Vec<PlanDispatch>,
+    dispatches: Vec<ReadyDispatch>,
     groups: Vec<PlanGroup>,
     /// The group of each list of buffers with its layout.
-    group_indices: HashMap<(wgpu::BindGroupLayout, Vec<PlanBuffer>), usize>,
+    group_indices: HashMap<(wgpu::BindGroupLayout, Vec<BufferRef>), usize>,
     parameters: Vec<u8>,
     /// The bytes that all kernels read and write.
     bytes: usize,
@@ -135,11 +122,11 @@ impl PlanBuilder {
         parameters.append_bytes(&mut self.parameters, |index| kernel_scalar(kernel, index));
         self.window = self.window.max(self.parameters.len() - offset);
         let buffer = |buffer: &BufferRef| match *buffer {
-            BufferRef::Operand(k) => PlanBuffer::Slot(slot(k)),
-            BufferRef::Scratch(k) => PlanBuffer::Scratch(k),
+            BufferRef::Operand(k) => BufferRef::Operand(slot(k)),
+            scratch => scratch,
         };
-        let buffers: Vec<PlanBuffer> = buffers.iter().map(buffer).collect();
-        let group = *self.group_indices.entry((shader.operands.clone(), buffers)).or_insert_with_key(|key| {
+        let buffers: Vec<BufferRef> = buffers.iter().map(buffer).collect();
+        let operands = *self.group_indices.entry((shader.operands.clone(), buffers)).or_insert_with_key(|key| {
             let (layout, buffers) = key.clone();
             self.groups.push(PlanGroup { layout, buffers, cached: Vec::new() });
             self.groups.len() - 1
@@ -148,7 +135,7 @@ impl PlanBuilder {
             Error::invalid(kernel.name(), "the parameters of the plan exceed 4 GiB, because it has too many kernels")
         };
         let offset = u32::try_from(offset).map_err(too_many)?;
-        self.dispatches.push(PlanDispatch { shader: shader.clone(), offset, group, groups: *groups });
+        self.dispatches.push(ReadyDispatch { shader: shader.clone(), offset, operands, groups: *groups });
         Ok(())
     }
 
@@ -204,45 +191,18 @@ impl WgpuPlan {
     ) -> Result<Option<wgpu::SubmissionIndex>> {
         let graphics = &self.gpu.graphics;
         let (checked, rest) = self.dispatches.split_at(self.checked);
-        let copied = graphics.scoped("launch", || {
+        graphics.counters.bytes.add(self.bytes);
+        graphics.scoped("launch", || {
             let groups: Vec<&wgpu::BindGroup> =
                 groups.iter_mut().map(|group| group.bind(graphics, &self.scratch, buffers)).collect();
-            let copied = (!checked.is_empty()).then(|| {
-                let mut encoder = graphics.device.create_command_encoder(&Default::default());
-                self.encode(&mut encoder, checked, &groups);
-                recorded.status.copy(&mut encoder, &self.gpu.status);
-                graphics.counters.submissions.add(1);
-                graphics.queue.submit([encoder.finish()])
-            });
+            let submit = |dispatches, status| submit_dispatches(graphics, &self.headers, dispatches, &groups, status);
+            let status = (&recorded.status, &self.gpu.status);
+            let copied = (!checked.is_empty()).then(|| submit(checked, Some(status)));
             if !rest.is_empty() {
-                let mut encoder = graphics.device.create_command_encoder(&Default::default());
-                self.encode(&mut encoder, rest, &groups);
-                graphics.counters.submissions.add(1);
-                graphics.queue.submit([encoder.finish()]);
+                submit(rest, None);
             }
             copied
-        })?;
-        graphics.counters.dispatches.add(self.dispatches.len());
-        graphics.counters.bytes.add(self.bytes);
-        Ok(copied)
-    }
-
-    /// Encodes dispatches. `groups` are the bind groups of the plan.
-    fn encode(&self, encoder: &mut wgpu::CommandEncoder, dispatches: &[PlanDispatch], groups: &[&wgpu::BindGroup]) {
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        let (mut bound, mut shader) = (None, None::<&Arc<CompiledShader>>);
-        for dispatch in dispatches {
-            if !shader.is_some_and(|shader| Arc::ptr_eq(shader, &dispatch.shader)) {
-                pass.set_pipeline(&dispatch.shader.pipeline);
-                shader = Some(&dispatch.shader);
-            }
-            pass.set_bind_group(0, self.headers.group(&dispatch.shader), &[dispatch.offset]);
-            if bound != Some(dispatch.group) {
-                pass.set_bind_group(1, groups[dispatch.group], &[]);
-                bound = Some(dispatch.group);
-            }
-            pass.dispatch_workgroups(dispatch.groups[0], dispatch.groups[1], 1);
-        }
+        })
     }
 }
 
@@ -254,9 +214,9 @@ impl PlanGroup {
         scratch: &[DeviceMemory],
         slots: &[Option<wgpu::Buffer>],
     ) -> &wgpu::BindGroup {
-        let memory = |buffer: &PlanBuffer| match *buffer {
-            PlanBuffer::Slot(slot) => slots[slot].as_ref(),
-            PlanBuffer::Scratch(k) => Some(scratch[k].raw()),
+        let memory = |buffer: &BufferRef| match *buffer {
+            BufferRef::Operand(slot) => slots[slot].as_ref(),
+            BufferRef::Scratch(k) => Some(scratch[k].raw()),
         };
         let PlanGroup { layout, buffers, cached } = self;
         let current = || buffers.iter().map(memory);

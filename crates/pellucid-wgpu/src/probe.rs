@@ -3,13 +3,14 @@
 use crate::buffer::DeviceMemory;
 use crate::dispatch_list::DispatchList;
 use crate::gpu::Gpu;
-use crate::operand::BufferRef;
-use crate::shader::parameters::Parameters;
-use crate::shader::template::values;
-use crate::shader::{BindingUse, ROUND_F16, ShaderBuilder, ShaderFeatures, WORKGROUP};
+use crate::operand::DeviceOperands;
+use crate::shader::{BindingUse, BufferRef, ROUND_F16, ShaderBuilder, ShaderFeatures, WORKGROUP, values};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result, lock};
 use std::sync::Arc;
+
+/// The buffer of a probe.
+const MEMORY: BufferRef = BufferRef::Operand(0);
 
 impl Gpu {
     /// Finds whether the adapter ends long loops, as llvmpipe does without an error. It must be called before the first
@@ -19,13 +20,11 @@ impl Gpu {
     /// [`Error::DeviceUnavailable`] if the adapter cannot run a test shader.
     pub(crate) fn probe_loops(self: &Arc<Gpu>) -> Result<()> {
         const ITERATIONS: usize = 70_000;
-        let mut shader = ShaderBuilder::default();
-        let output = shader.binding(BindingUse::Write);
-        let mut parameters = Parameters::for_items(1);
-        let iterations = parameters.declare_len(ITERATIONS);
+        let mut shader = ShaderBuilder::for_threads(1);
+        let output = shader.binding(MEMORY, BindingUse::Write);
+        let iterations = shader.declare_len(ITERATIONS);
         // A compiler cannot replace the loop by a formula.
         let source = "
-            if (thread >= $item_count) { return; }
             var x = params[1];
             for (var i = 0u; i < $iterations; i = i + 1u) {
                 x = (x ^ (x >> 7u)) * 1664525u + 1013904223u;
@@ -34,7 +33,7 @@ impl Gpu {
         shader.store_word(output, "thread", "x");
         let expected =
             (0..ITERATIONS).fold(0u32, |x, _| (x ^ (x >> 7)).wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
-        let stored = self.run_probe(shader, parameters, 1).map_err(|error| self.graphics.unavailable(error))?;
+        let stored = self.run_probe(shader, 1).map_err(|error| self.graphics.unavailable(error))?;
         self.ends_long_loops.get_or_init(|| stored != [expected]);
         Ok(())
     }
@@ -53,12 +52,13 @@ impl Gpu {
     }
 
     /// Runs a shader with one buffer of `words` words, and returns the words that it stores.
-    fn run_probe(self: &Arc<Gpu>, shader: ShaderBuilder, parameters: Parameters, words: usize) -> Result<Vec<u32>> {
-        let mut list = DispatchList::new(self);
-        list.dispatch("probe", shader, parameters, &[BufferRef::Operand(0)], 1)?;
+    fn run_probe(self: &Arc<Gpu>, shader: ShaderBuilder, words: usize) -> Result<Vec<u32>> {
+        let mut list = DispatchList::new(self.shader_features(), &self.status.operations);
+        list.dispatch("probe", shader);
+        let description = list.compile(self, &DeviceOperands { inputs: vec![], outputs: vec![] })?;
         let memory = DeviceMemory::allocate(self, words * 4)?;
         let operands = [memory.raw().clone()];
-        lock(&self.recorded).record(&self.graphics, &Kernel::Copy, &list.finish(), &operands)?;
+        lock(&self.recorded).record(&self.graphics, &Kernel::Copy, &description, &operands)?;
         let mut stored = Vec::new();
         self.read(memory.raw(), 0..words * 4, |bytes| {
             stored.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word)));
@@ -70,19 +70,17 @@ impl Gpu {
     fn probe_fused_multiply_add(self: &Arc<Gpu>) -> Result<bool> {
         let cases = [(4097, 4097, -8193), (8191, 8193, -67_108_863), (12_345_677, 7_654_321, 1), (3, 5, -15)]
             .map(|(a, b, c)| [a as f32 / 4096.0, b as f32 / 4096.0, c as f32 / 4096.0]);
-        let mut shader = ShaderBuilder::default();
-        let output = shader.binding(BindingUse::Write);
-        shader.return_unless_item("thread");
+        let mut shader = ShaderBuilder::for_threads(cases.len());
+        let output = shader.binding(MEMORY, BindingUse::Write);
         // The operands follow the first two words.
         let value = |k: usize| format!("bitcast<f32>(params[3u * thread + {}u])", k + 2);
         shader.line(format!("let y = fma({}, {}, {});", value(0), value(1), value(2)));
         shader.store_word(output, "thread", "bitcast<u32>(y)");
-        let mut parameters = Parameters::for_items(cases.len());
         for x in cases.iter().flatten() {
-            parameters.declare_slot(x.to_bits() as usize);
+            shader.declare_len(x.to_bits() as usize);
         }
         let expected = cases.map(|[a, b, c]| a.mul_add(b, c).to_bits());
-        Ok(self.run_probe(shader, parameters, cases.len())? == expected)
+        Ok(self.run_probe(shader, cases.len())? == expected)
     }
 
     /// Returns true if the adapter has subgroups whose invocations have consecutive indices in the workgroup. WGSL
@@ -91,8 +89,7 @@ impl Gpu {
         if !self.graphics.device.features().contains(wgpu::Features::SUBGROUP) {
             return Ok(false);
         }
-        let mut shader = ShaderBuilder::default();
-        let output = shader.binding(BindingUse::Write);
+        let mut shader = ShaderBuilder::with_groups(WORKGROUP as usize, 1);
         let size = shader.subgroup_size();
         let workgroup = format!("{WORKGROUP}u");
         let source = "
@@ -102,8 +99,14 @@ impl Gpu {
                 is_expected = is_expected && other == (local ^ stride);
             }";
         shader.template(source, values![size, workgroup]);
+        self.probe_all(shader)
+    }
+
+    /// Runs a shader of one workgroup. Returns true if `is_expected` is true in all invocations.
+    fn probe_all(self: &Arc<Gpu>, mut shader: ShaderBuilder) -> Result<bool> {
+        let output = shader.binding(MEMORY, BindingUse::Write);
         shader.store_word(output, "local", "select(0u, 1u, is_expected)");
-        let words = self.run_probe(shader, Parameters::for_items(WORKGROUP as usize), WORKGROUP as usize)?;
+        let words = self.run_probe(shader, WORKGROUP as usize)?;
         Ok(words.iter().all(|&is_expected| is_expected == 1))
     }
 
@@ -116,8 +119,7 @@ impl Gpu {
         if !self.graphics.device.features().contains(wgpu::Features::SHADER_F16) {
             return Ok(false);
         }
-        let mut shader = ShaderBuilder::default();
-        let output = shader.binding(BindingUse::Write);
+        let mut shader = ShaderBuilder::with_groups(WORKGROUP as usize, 1);
         let (workgroup, round_f16) = (format!("{WORKGROUP}u"), ROUND_F16);
         let source = "
             var is_expected = true;
@@ -142,8 +144,6 @@ impl Gpu {
                 }
             }";
         shader.template(source, values![workgroup, round_f16]);
-        shader.store_word(output, "local", "select(0u, 1u, is_expected)");
-        let words = self.run_probe(shader, Parameters::for_items(WORKGROUP as usize), WORKGROUP as usize)?;
-        Ok(words.iter().all(|&is_expected| is_expected == 1))
+        self.probe_all(shader)
     }
 }

@@ -38,7 +38,7 @@ const NO_FAILURE: [u32; STATUS_WORDS] = [0, u32::MAX, 0, 0, 0, 0, 0, 0];
 /// The status buffer of a device, and the operations whose checks can fail.
 pub(crate) struct StatusBuffer {
     pub(crate) buffer: wgpu::Buffer,
-    operations: Mutex<CheckedOperations>,
+    pub(crate) operations: CheckedOperations,
 }
 
 impl StatusBuffer {
@@ -47,15 +47,10 @@ impl StatusBuffer {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
         let status = StatusBuffer {
             buffer: graphics.create_buffer("status", STATUS_BYTES, usage),
-            operations: Mutex::default(),
+            operations: CheckedOperations::default(),
         };
         status.reset(graphics);
         status
-    }
-
-    /// Returns the number of an operation whose checks can fail.
-    pub(crate) fn operation_number(&self, op: &'static str) -> u32 {
-        lock(&self.operations).number(op)
     }
 
     /// Resets the status before the next submission. The graphics API reports errors to the error scopes of the caller.
@@ -106,7 +101,7 @@ impl StatusReader {
     ) -> Result<(), CheckFailure> {
         let broken = |error| CheckFailure { passed: 0, error };
         let words = graphics.read_staging(&self.copy, copied, read_words).map_err(broken)?;
-        let Some(error) = lock(&status.operations).error(&words) else {
+        let Some(error) = status.operations.error(&words) else {
             self.passed = self.passed.wrapping_add(checks as u32);
             return Ok(());
         };
@@ -128,15 +123,16 @@ fn read_words(bytes: &[u8]) -> [u32; STATUS_WORDS] {
 
 /// The names of operations whose checks can fail, by their number minus 1.
 #[derive(Debug, Default)]
-struct CheckedOperations(Vec<&'static str>);
+pub(crate) struct CheckedOperations(Mutex<Vec<&'static str>>);
 
 impl CheckedOperations {
     /// Returns the number of an operation.
-    fn number(&mut self, op: &'static str) -> u32 {
-        let existing = self.0.iter().position(|&other| other == op);
+    pub(crate) fn number(&self, op: &'static str) -> u32 {
+        let mut operations = lock(&self.0);
+        let existing = operations.iter().position(|&other| other == op);
         let index = existing.unwrap_or_else(|| {
-            self.0.push(op);
-            self.0.len() - 1
+            operations.push(op);
+            operations.len() - 1
         });
         index as u32 + 1
     }
@@ -144,7 +140,7 @@ impl CheckedOperations {
     /// Returns the error that the contents of a status buffer describe, if a check failed.
     fn error(&self, status: &[u32; STATUS_WORDS]) -> Option<Error> {
         let number = status[OPERATION].checked_sub(1)?;
-        let op = self.0.get(number as usize).copied().unwrap_or_default();
+        let op = lock(&self.0).get(number as usize).copied().unwrap_or_default();
         let index = (u64::from(status[INDEX + 1]) << 32 | u64::from(status[INDEX])) as i64;
         Some(Error::IndexOutOfBounds { op, index, axis: status[AXIS] as usize, len: status[LENGTH] as usize })
     }
@@ -156,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_status_describes_the_error_of_its_operation() {
-        let mut operations = CheckedOperations::default();
+        let operations = CheckedOperations::default();
         assert_eq!(["gather", "scatter", "gather"].map(|op| operations.number(op)), [1, 2, 1]);
         assert_eq!(operations.error(&NO_FAILURE), None);
         let status = [2, 9, -5i32 as u32, u32::MAX, 1, 3, 0, 0];

@@ -3,10 +3,11 @@
 use crate::compiler::{CompiledShader, ParameterBindGroups, ShaderCompiler, operand_group};
 use crate::description::{KernelDescription, kernel_scalar};
 use crate::device::GraphicsDevice;
-use crate::operand::BufferRef;
+use crate::shader::BufferRef;
 use crate::status::{StatusBuffer, StatusReader};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::Kernel;
+use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,21 +23,23 @@ pub(crate) struct RecordedDispatches {
     headers: ParameterBindGroups,
     /// The contents of the parameter buffer.
     bytes: Vec<u8>,
-    /// The buffers of all dispatches.
+    /// The buffers of all dispatches, and the range of each dispatch.
     buffers: Vec<wgpu::Buffer>,
-    dispatches: Vec<RecordedDispatch>,
+    ranges: Vec<Range<usize>>,
+    dispatches: Vec<ReadyDispatch>,
     /// Reads the status of submissions with checks.
     pub(crate) status: StatusReader,
 }
 
-/// A recorded dispatch.
-struct RecordedDispatch {
-    shader: Arc<CompiledShader>,
+/// A dispatch that is ready for submission.
+pub(crate) struct ReadyDispatch {
+    pub(crate) shader: Arc<CompiledShader>,
     /// The offset of the parameters.
-    offset: u32,
-    /// The range of the buffers in the list of all buffers.
-    buffers: Range<usize>,
-    groups: [u32; 2],
+    pub(crate) offset: u32,
+    /// The index of the bind group of the operands.
+    pub(crate) operands: usize,
+    /// The number of workgroups along both axes.
+    pub(crate) groups: [u32; 2],
 }
 
 impl RecordedDispatches {
@@ -50,8 +53,9 @@ impl RecordedDispatches {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
         let parameters = graphics.create_buffer("parameters", 2 * PARAMETER_BYTES, usage);
         let headers = compiler.header_groups(graphics, (&parameters, PARAMETER_BYTES), &status.buffer);
-        let (bytes, buffers, dispatches) = Default::default();
-        RecordedDispatches { parameters, headers, bytes, buffers, dispatches, status: StatusReader::new(graphics) }
+        let (bytes, buffers, ranges, dispatches, status) =
+            (vec![], vec![], vec![], vec![], StatusReader::new(graphics));
+        RecordedDispatches { parameters, headers, bytes, buffers, ranges, dispatches, status }
     }
 
     /// Records the dispatches of a kernel. `memory` is the memory of the operands, then the scratch memory.
@@ -81,9 +85,9 @@ impl RecordedDispatches {
                 BufferRef::Operand(k) => memory[k].clone(),
                 BufferRef::Scratch(k) => memory[operands + k].clone(),
             }));
-            let buffers = first..self.buffers.len();
-            let (shader, groups) = (dispatch.shader.clone(), dispatch.groups);
-            self.dispatches.push(RecordedDispatch { shader, offset: offset as u32, buffers, groups });
+            let (shader, groups, operands) = (dispatch.shader.clone(), dispatch.groups, self.ranges.len());
+            self.ranges.push(first..self.buffers.len());
+            self.dispatches.push(ReadyDispatch { shader, offset: offset as u32, operands, groups });
         }
         Ok(())
     }
@@ -93,28 +97,68 @@ impl RecordedDispatches {
     /// # Errors
     /// If the device fails.
     pub(crate) fn submit(&mut self, graphics: &GraphicsDevice) -> Result<()> {
-        if self.dispatches.is_empty() {
-            return graphics.check_failure();
+        match self.dispatches.is_empty() {
+            true => graphics.check_failure(),
+            false => self.submit_with_status(graphics, None).map(drop),
         }
+    }
+
+    /// Submits the recorded dispatches and a copy of `status`, if it is given, for [`StatusReader::confirm`].
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn submit_with_status(
+        &mut self,
+        graphics: &GraphicsDevice,
+        status: Option<&StatusBuffer>,
+    ) -> Result<wgpu::SubmissionIndex> {
         let submitted = graphics.scoped("submit", || {
             graphics.queue.write_buffer(&self.parameters, 0, &self.bytes);
-            let mut encoder = graphics.device.create_command_encoder(&Default::default());
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            for RecordedDispatch { shader, offset, buffers, groups } in &self.dispatches {
-                let operands = operand_group(graphics, &shader.operands, &self.buffers[buffers.clone()]);
-                pass.set_pipeline(&shader.pipeline);
-                pass.set_bind_group(0, self.headers.group(shader), &[*offset]);
-                pass.set_bind_group(1, &operands, &[]);
-                pass.dispatch_workgroups(groups[0], groups[1], 1);
-            }
-            drop(pass);
-            graphics.queue.submit([encoder.finish()]);
+            let dispatches = self.dispatches.iter().zip(&self.ranges);
+            let groups = dispatches.map(|(dispatch, range)| {
+                operand_group(graphics, &dispatch.shader.operands, &self.buffers[range.clone()])
+            });
+            let (groups, status) = (groups.collect::<Vec<_>>(), status.map(|status| (&self.status, status)));
+            submit_dispatches(graphics, &self.headers, &self.dispatches, &groups, status)
         });
-        graphics.counters.submissions.add(1);
-        graphics.counters.dispatches.add(self.dispatches.len());
         self.bytes.clear();
         self.buffers.clear();
+        self.ranges.clear();
         self.dispatches.clear();
         submitted
     }
+}
+
+/// Submits dispatches in their order, and a copy of the status if `status` is given. `groups` are the bind groups of
+/// the operands. The graphics API reports errors to the error scopes of the caller.
+pub(crate) fn submit_dispatches(
+    graphics: &GraphicsDevice,
+    headers: &ParameterBindGroups,
+    dispatches: &[ReadyDispatch],
+    groups: &[impl Borrow<wgpu::BindGroup>],
+    status: Option<(&StatusReader, &StatusBuffer)>,
+) -> wgpu::SubmissionIndex {
+    graphics.counters.submissions.add(1);
+    graphics.counters.dispatches.add(dispatches.len());
+    let mut encoder = graphics.device.create_command_encoder(&Default::default());
+    let mut pass = encoder.begin_compute_pass(&Default::default());
+    let mut last: Option<&ReadyDispatch> = None;
+    for dispatch in dispatches {
+        let ReadyDispatch { shader, offset, operands, groups: [x, y] } = dispatch;
+        if last.is_none_or(|last| !Arc::ptr_eq(&last.shader, shader)) {
+            pass.set_pipeline(&shader.pipeline);
+        }
+        pass.set_bind_group(0, headers.group(shader), &[*offset]);
+        if last.is_none_or(|last| last.operands != *operands) {
+            let group: &wgpu::BindGroup = groups[*operands].borrow();
+            pass.set_bind_group(1, group, &[]);
+        }
+        pass.dispatch_workgroups(*x, *y, 1);
+        last = Some(dispatch);
+    }
+    drop(pass);
+    if let Some((reader, status)) = status {
+        reader.copy(&mut encoder, status);
+    }
+    graphics.queue.submit([encoder.finish()])
 }

@@ -13,8 +13,8 @@ mod gather_scatter;
 mod index;
 mod map;
 mod matmul;
+mod max_pool;
 mod operand;
-mod pool;
 mod random;
 mod recurrent;
 mod reduce;
@@ -34,8 +34,8 @@ pub use gather_scatter::{Gather, Scatter, ScatterOp};
 pub use index::{Index, IndexedOperand};
 pub use map::Map;
 pub use matmul::MatMul;
+pub use max_pool::{Pool, PoolPart, PoolWindows};
 pub use operand::{KernelOperand, common_shape, metas};
-pub use pool::{Pool, PoolPart, PoolWindows};
 pub use random::{Distribution, Random};
 pub use recurrent::{
     GateBlock, Recurrent, RecurrentGradientOperands, RecurrentPart, RecurrentSizes, RecurrentStateOperands, RnnMode,

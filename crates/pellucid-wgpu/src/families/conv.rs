@@ -69,12 +69,7 @@ struct ConvArrays<'a, 'k> {
     channels: usize,
     /// The number of outputs of a group.
     outputs: usize,
-    digits: LeadDigits,
-}
-
-/// The digits of the axes of a convolution that are not spatial.
-#[derive(Clone, Copy)]
-struct LeadDigits {
+    /// The digits of the axes that are not spatial.
     w_output: IndexDigit,
     w_channel: IndexDigit,
     x_image: IndexDigit,
@@ -86,21 +81,16 @@ struct LeadDigits {
 impl<'a, 'k> ConvArrays<'a, 'k> {
     fn new(kernel: &'k Conv, [x, w, y]: [DeviceArray<'a>; 3]) -> ConvArrays<'a, 'k> {
         let (channels, outputs, images) = (w.shape()[1], w.shape()[0] / kernel.groups, x.shape()[0]);
-        let digits = LeadDigits {
-            w_output: digit(&w, 0, outputs),
-            w_channel: digit(&w, 1, channels),
-            x_image: digit(&x, 0, images),
-            y_image: digit(&y, 0, images),
-            x_channel: digit(&x, 1, channels),
-            y_output: digit(&y, 1, outputs),
-        };
-        ConvArrays { kernel, x, w, y, channels, outputs, digits }
+        let [w_output, w_channel] = [(0, outputs), (1, channels)].map(|(axis, len)| digit(&w, axis, len));
+        let [x_image, x_channel] = [(0, images), (1, channels)].map(|(axis, len)| digit(&x, axis, len));
+        let [y_image, y_output] = [(0, images), (1, outputs)].map(|(axis, len)| digit(&y, axis, len));
+        ConvArrays { kernel, x, w, y, channels, outputs, w_output, w_channel, x_image, y_image, x_channel, y_output }
     }
 
     /// Adds the product of the output, or of the gradient of w.
     fn describe_windows(&self, list: &mut DispatchList<'_>) -> Result<()> {
         let ConvArrays { kernel, x, w, y, channels, outputs, .. } = self;
-        let LeadDigits { w_output, w_channel, x_image, y_image, x_channel, y_output } = self.digits;
+        let ConvArrays { w_output, w_channel, x_image, y_image, x_channel, y_output, .. } = *self;
         let [taps, positions] = [w, y].map(|array| array.shape()[2..].iter().product::<usize>());
         let window = &kernel.window;
         // The windows of x: the rows of their matrix are channels and taps, the columns images and positions of y.
@@ -148,7 +138,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
     /// Adds the product of the gradient of the elements of x in one residue class along each axis.
     fn describe_input_gradient(&self, list: &mut DispatchList<'_>, classes: [&ResidueClass; 3]) -> Result<()> {
         let ConvArrays { kernel, x, w, y, channels, outputs, .. } = self;
-        let LeadDigits { w_output, w_channel, x_image, y_image, x_channel, y_output } = self.digits;
+        let ConvArrays { w_output, w_channel, x_image, y_image, x_channel, y_output, .. } = *self;
         let window = &kernel.window;
         let (counts, taps) = (classes.map(|class| class.count), classes.map(|class| class.taps));
         // The next tap of a class is at an earlier position of y.

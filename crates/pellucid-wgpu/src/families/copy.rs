@@ -4,20 +4,21 @@ use super::GpuFamily;
 use super::map::describe_map;
 use crate::dispatch_list::DispatchList;
 use crate::operand::DeviceOperands;
-use crate::shader::access::same_size_integer;
+use crate::shader::same_size_integer;
 use pellucid_ir::Result;
 use pellucid_ir::formula::{InstructionOperand, Load, Program, Store};
 use pellucid_ir::kernel::CopyValues;
 
 impl GpuFamily for CopyValues {
-    /// Runs a program without instructions: the load is exact, the store rounds once.
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        copy(list, operands)
+        copy(list, operands);
+        Ok(())
     }
 }
 
-/// Copies the input to the output.
-pub(super) fn copy(list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+/// Adds the dispatch that copies the input to the output: a program without instructions, whose load is exact and whose
+/// store rounds once.
+pub(super) fn copy(list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) {
     let (mut input, mut output) = (operands.inputs[0], operands.outputs[0]);
     if input.dtype == output.dtype {
         // Copies without conversion move integers of the same size, so that all bit patterns are preserved.
@@ -25,13 +26,8 @@ pub(super) fn copy(list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -
         (input.dtype, output.dtype) = (integer, integer);
     }
     let compute = input.dtype.compute();
-    let program = Program::new(
-        "copy",
-        vec![Load { storage: input.dtype, compute, per_row: false }],
-        Vec::new(),
-        Vec::new(),
-        Default::default(),
-        vec![Store { value: InstructionOperand::Input(0), compute, storage: output.dtype, per_row: false }],
-    );
-    describe_map(list, &program, &DeviceOperands { inputs: vec![input], outputs: vec![output] })
+    let store = Store { value: InstructionOperand::Input(0), compute, storage: output.dtype, per_row: false };
+    let load = Load { storage: input.dtype, compute, per_row: false };
+    let program = Program::new("copy", vec![load], vec![], vec![], Default::default(), vec![store]);
+    describe_map(list, &program, &DeviceOperands { inputs: vec![input], outputs: vec![output] });
 }

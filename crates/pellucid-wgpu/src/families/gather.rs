@@ -5,34 +5,26 @@
 use super::GpuFamily;
 use super::shared::indices::{IndexedAxes, check_indices, unindexed_strides};
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
-use crate::shader::access::{self, MergedAxes, same_size_integer};
-use crate::shader::parameters::Parameters;
-use crate::shader::{ShaderBuilder, WORKGROUP};
+use crate::operand::{Bindings, DeviceOperands, declare_starts};
+use crate::shader::{MergedAxes, ShaderBuilder};
 use pellucid_ir::Result;
-use pellucid_ir::kernel::{Gather, Index};
+use pellucid_ir::kernel::Gather;
 
 impl GpuFamily for Gather {
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        let (x, indices, y) = (&operands.inputs[0], &operands.inputs[1..], &operands.outputs[0]);
-        check_indices(list, self.op, &self.index, self.from_end, x, indices)?;
-        if y.shape().size() == 0 {
-            return Ok(());
+        let (x, indices) = (&operands.inputs[0], &operands.inputs[1..]);
+        check_indices(list, self.op, &self.index, self.from_end, x, indices);
+        if operands.outputs[0].shape().size() > 0 {
+            gather(list, self, operands);
         }
-        gather(list, &self.index, x, indices, y)
+        Ok(())
     }
 }
 
 /// Adds the dispatch that copies the selected elements.
-fn gather(
-    list: &mut DispatchList<'_>,
-    index: &Index,
-    x: &DeviceArray<'_>,
-    indices: &[DeviceArray<'_>],
-    y: &DeviceArray<'_>,
-) -> Result<()> {
-    let shape = y.shape();
-    let rank = indices[0].shape().rank();
+fn gather(list: &mut DispatchList<'_>, kernel: &Gather, operands: &DeviceOperands<'_>) {
+    let (x, indices, y) = (&operands.inputs[0], &operands.inputs[1..], &operands.outputs[0]);
+    let (shape, rank, index) = (y.shape(), indices[0].shape().rank(), &kernel.index);
     // The strides of the array over the axes of the result, without the axes that are indexed.
     let slice_strides = index.slice_axes(x.shape().rank()).map(|axis| x.layout.strides()[axis]);
     let array_strides = unindexed_strides(index, x, rank).into_iter().chain(slice_strides).collect();
@@ -43,21 +35,16 @@ fn gather(
         strides.push(index_strides);
     }
     let space = MergedAxes::new(shape, &strides);
-    let count = shape.size();
-    let mut shader = ShaderBuilder::default();
-    let inputs: Vec<DeviceArray<'_>> = [*x].into_iter().chain(indices.iter().copied()).collect();
-    let bindings = Bindings::new(&mut shader, &inputs, std::slice::from_ref(y));
-    let mut parameters = Parameters::for_items(count);
-    let starts = declare_starts(&mut parameters, [y, x].into_iter().chain(indices));
-    let indexed = IndexedAxes::declare(&mut parameters, index, x);
-    let space = space.declare(&mut parameters);
+    let mut shader = ShaderBuilder::for_threads(shape.size());
+    let bindings = Bindings::new(&mut shader, &operands.inputs, &operands.outputs);
+    let starts = declare_starts(&mut shader, [y, x].into_iter().chain(indices));
+    let indexed = IndexedAxes::declare(&mut shader, index, x);
+    let space = space.declare(&mut shader);
 
-    shader.return_unless_item("thread");
     let offsets = space.offsets(&mut shader, "thread", &starts);
-    let selected: Vec<(usize, &str)> = (0..indices.len()).map(|k| (bindings.input(k + 1), &*offsets[k + 2])).collect();
-    let offset = indexed.offset(&mut shader, &offsets[1], &selected);
-    let dtype = same_size_integer(x.dtype);
-    let value = shader.define(access::load(&shader, bindings.input(0), dtype, dtype.compute(), &offset));
-    access::store(&mut shader, bindings.output(0), dtype.compute(), dtype, &value, &offsets[0]);
-    list.dispatch("gather", shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
+    let selected = (0..indices.len()).map(|k| (bindings.input(k + 1), &*offsets[k + 2]));
+    let offset = indexed.offset(&mut shader, &offsets[1], selected);
+    let value = bindings.input(0).as_bits().define(&mut shader, &offset);
+    bindings.output(0).as_bits().store(&mut shader, &value, &offsets[0]);
+    list.dispatch(kernel.op, shader);
 }

@@ -7,15 +7,17 @@
 use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
-use crate::shader::access::{self, MergedAxes};
-use crate::shader::parameters::Parameters;
-use crate::shader::program::{ProgramValues, is_supported, program_iterations};
-use crate::shader::template::{CollectLines, values};
-use crate::shader::{ShaderBuilder, WORKGROUP};
+use crate::shader::{
+    CollectLines, CollectedWord, ElementRef, MergedAxes, ProgramValues, ShaderBuilder, WORKGROUP, compute_program,
+    is_supported, program_iterations, values,
+};
 use pellucid_ir::Result;
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::Map;
+
+/// The maximum number of elements of an invocation, which share a word.
+const MAX_LANES: usize = 4;
 
 impl GpuFamily for Map {
     fn is_supported(&self) -> bool {
@@ -23,12 +25,12 @@ impl GpuFamily for Map {
     }
 
     fn iterations(&self, _: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
-        // An invocation computes up to four elements.
-        program_iterations(&self.program).saturating_mul(4)
+        program_iterations(&self.program).saturating_mul(MAX_LANES)
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        describe_map(list, &self.program, operands)
+        describe_map(list, &self.program, operands);
+        Ok(())
     }
 }
 
@@ -58,9 +60,7 @@ fn collected_outputs(space: &MergedAxes, inputs: usize, outputs: &[DeviceArray<'
 
 /// The element of an invocation.
 const ONE_ELEMENT: &str = "
-    let first = thread * 1u;
-    if (first >= $item_count) { return; }
-    let flat = first;
+    let flat = thread;
     $compute_element
 ";
 
@@ -77,50 +77,46 @@ const SEVERAL_ELEMENTS: &str = "
 ";
 
 /// Adds the dispatch of a program over the shape of its outputs.
-pub(super) fn describe_map(
-    list: &mut DispatchList<'_>,
-    program: &Program,
-    operands: &DeviceOperands<'_>,
-) -> Result<()> {
+pub(super) fn describe_map(list: &mut DispatchList<'_>, program: &Program, operands: &DeviceOperands<'_>) {
     let DeviceOperands { inputs, outputs } = operands;
-    let Some(first) = outputs.first() else { return Ok(()) };
+    let Some(first) = outputs.first() else { return };
     let count = first.shape().size();
     if count == 0 {
-        return Ok(());
+        return;
     }
     let space = memory_order_space(operands, first);
-    let lane_count = outputs.iter().map(|o| 4 / o.dtype.size().min(4)).max().unwrap_or(1);
-    let is_collected = match lane_count {
-        1 => vec![false; outputs.len()],
-        _ => collected_outputs(&space, inputs.len(), outputs),
+    let lane_count = outputs.iter().map(|o| MAX_LANES / o.dtype.size().min(MAX_LANES)).max().unwrap_or(1);
+    let (source, mut shader, is_collected) = match lane_count {
+        1 => (ONE_ELEMENT, ShaderBuilder::for_threads(count), vec![false; outputs.len()]),
+        _ => {
+            let groups = count.div_ceil(lane_count).div_ceil(WORKGROUP as usize);
+            let is_collected = collected_outputs(&space, inputs.len(), outputs);
+            (SEVERAL_ELEMENTS, ShaderBuilder::with_groups(count, groups), is_collected)
+        }
     };
-    let mut shader = ShaderBuilder::default();
     let bindings = Bindings::new(&mut shader, inputs, outputs);
-    let mut parameters = Parameters::for_items(count);
-    let starts = declare_starts(&mut parameters, operands.all());
-    let axes = space.declare(&mut parameters);
-    let mut values = ProgramValues::declare(&mut parameters, program, 0, 0);
+    let starts = declare_starts(&mut shader, operands.all());
+    let axes = space.declare(&mut shader);
+    let mut values = ProgramValues::declare(&mut shader, program, 0, 0);
 
     let compute_element = shader.collect_lines(|shader| {
-        let offsets = axes.offsets(shader, "flat", &starts);
-        access::load_inputs(shader, &mut values, program, 0, |k| (bindings.input(k), &offsets[k]));
-        values.compute_steps(shader, program);
+        let elements = bindings.elements(axes.offsets(shader, "flat", &starts));
+        compute_program(shader, program, &mut values, 0, &elements);
         for (k, store) in program.outputs.iter().enumerate() {
-            let (binding, offset) = (bindings.output(k), &offsets[inputs.len() + k]);
-            let value = values.value(store.value).to_string();
+            let ElementRef { elements, offset } = &elements[inputs.len() + k];
+            let (elements, value) = (elements.as_type(store.compute), values.value(store.value));
             if is_collected[k] {
-                let lane = (&*format!("word{k}"), "lane", "lane + 1u == lanes");
-                access::store_collected(shader, binding, store.compute, store.storage, &value, offset, lane);
+                let variable = format!("word{k}");
+                let word = CollectedWord { variable: &variable, lane: "lane", is_last: "lane + 1u == lanes" };
+                elements.store_collected(shader, value, offset, word);
             } else {
-                access::store(shader, binding, store.compute, store.storage, &value, offset);
+                elements.store(shader, value, offset);
             }
         }
     });
     let collected = (0..outputs.len()).filter(|&k| is_collected[k]);
     let declare_words: String = collected.map(|k| format!("var word{k} = 0u;\n")).collect();
     let lanes = format!("{lane_count}u");
-    let source = if lane_count == 1 { ONE_ELEMENT } else { SEVERAL_ELEMENTS };
     shader.template(source, values![lanes, declare_words, compute_element]);
-    let groups = count.div_ceil(lane_count).div_ceil(WORKGROUP as usize);
-    list.dispatch(program.name, shader, parameters, &bindings.buffers, groups)
+    list.dispatch(program.name, shader);
 }

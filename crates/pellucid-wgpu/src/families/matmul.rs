@@ -7,7 +7,7 @@ use super::GpuFamily;
 use super::shared::tile::{TiledArray, TiledProduct, epilogue_iterations};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
-use crate::shader::program::is_supported;
+use crate::shader::is_supported;
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::MatMul;
 use pellucid_ir::{Result, Shape};

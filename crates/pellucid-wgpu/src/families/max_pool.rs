@@ -4,16 +4,14 @@ use super::GpuFamily;
 use super::shared::window::{fits_shader_coordinates, spatial_lengths};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
-use crate::shader::access::{self, MergedAxes};
-use crate::shader::parameters::Parameters;
-use crate::shader::program::{binary_expr, precedes_expr};
-use crate::shader::template::{CollectLines, axis_values, values};
-use crate::shader::types::wgsl_type;
-use crate::shader::{ShaderBuilder, WORKGROUP};
+use crate::shader::{
+    Accumulator, AccumulatorOp, CollectLines, MergedAxes, ShaderBuilder, TieRule, axis_values, binary_expr, values,
+    wgsl_type,
+};
+use pellucid_ir::Result;
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Pool, PoolPart, PoolWindows};
-use pellucid_ir::{Compute, DType, Result};
 
 impl GpuFamily for Pool {
     /// Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
@@ -39,10 +37,13 @@ impl GpuFamily for Pool {
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        match self.part {
-            PoolPart::Maximum => describe_maximum(&self.windows, list, operands),
-            PoolPart::Gradient => describe_gradient(&self.windows, list, operands),
+        if operands.outputs[0].shape().size() > 0 {
+            match self.part {
+                PoolPart::Maximum => describe_maximum(&self.windows, list, operands),
+                PoolPart::Gradient => describe_gradient(&self.windows, list, operands),
+            }
         }
+        Ok(())
     }
 }
 
@@ -93,6 +94,7 @@ fn axis_loops(source: &str) -> [String; 3] {
 }
 
 /// The parameters of the windows along the spatial axes; only the lengths for adaptive windows.
+#[derive(Default)]
 struct WindowParameters {
     size: [String; 3],
     stride: [String; 3],
@@ -102,33 +104,26 @@ struct WindowParameters {
 }
 
 impl WindowParameters {
-    fn declare(parameters: &mut Parameters, windows: &PoolWindows) -> WindowParameters {
-        let mut declare = |values: [usize; 3]| values.map(|value| parameters.declare_len(value));
-        match windows {
-            PoolWindows::Sliding(window) => WindowParameters {
-                size: declare(window.size),
-                stride: declare(window.stride),
-                dilation: declare(window.dilation),
-                padding: declare(window.before),
-                reach: declare([0, 1, 2].map(|axis| window.reach(axis))),
-            },
-            PoolWindows::Adaptive => {
-                let [size, stride, dilation, padding, reach] = Default::default();
-                WindowParameters { size, stride, dilation, padding, reach }
-            }
+    fn declare(shader: &mut ShaderBuilder, windows: &PoolWindows) -> WindowParameters {
+        let PoolWindows::Sliding(window) = windows else { return WindowParameters::default() };
+        WindowParameters {
+            size: shader.declare_lens(window.size),
+            stride: shader.declare_lens(window.stride),
+            dilation: shader.declare_lens(window.dilation),
+            padding: shader.declare_lens(window.before),
+            reach: shader.declare_lens([0, 1, 2].map(|axis| window.reach(axis))),
         }
     }
 }
 
 /// Adds the strides of the spatial axes to the parameters and returns their expressions.
-fn spatial_steps(parameters: &mut Parameters, array: &DeviceArray<'_>) -> [String; 3] {
+fn spatial_steps(shader: &mut ShaderBuilder, array: &DeviceArray<'_>) -> [String; 3] {
     let strides = array.layout.strides();
-    [3, 2, 1].map(|back| parameters.declare(strides[strides.len() - back]))
+    [3, 2, 1].map(|back| shader.declare(strides[strides.len() - back]))
 }
 
 /// Finds the largest element of a window.
 const MAXIMUM: &str = "
-    if (thread >= $item_count) { return; }
     let window2 = thread % $y_length2;
     let windows1 = thread / $y_length2;
     let window1 = windows1 % $y_length1;
@@ -136,17 +131,14 @@ const MAXIMUM: &str = "
     let window0 = windows0 % $y_length0;
     let lead = windows0 / $y_length0;
     $compute_base
-    var best: $value_type;
-    var best_index = 0xffffffffu;
+    $declare_best
     $taps0
         $taps1
             $taps2
                 let offset = $base + at0 * $step0 + at1 * $step1 + at2 * $step2;
                 let value = $value;
-                if (best_index == 0xffffffffu || $is_larger) {
-                    best = value;
-                    best_index = (at0 * $x_length1 + at1) * $x_length2 + at2;
-                }
+                let index = (at0 * $x_length1 + at1) * $x_length2 + at2;
+                $select_best
             }
         }
     }
@@ -154,7 +146,6 @@ const MAXIMUM: &str = "
 
 /// Adds the gradients of the windows that selected an element.
 const GRADIENT: &str = "
-    if (thread >= $item_count) { return; }
     let element = thread % $plane;
     let at2 = thread % $x_length2;
     let rows = thread / $x_length2;
@@ -180,83 +171,68 @@ const GRADIENT: &str = "
 ";
 
 /// Adds the dispatch that computes the maxima and their indices. One invocation computes one window.
-fn describe_maximum(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+fn describe_maximum(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) {
     let (x, values, indices) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
-    let (shape, rank) = (values.shape(), values.shape().rank());
-    let count = shape.size();
-    if count == 0 {
-        return Ok(());
-    }
-    let lead = rank - 3;
+    let (shape, lead) = (values.shape(), values.shape().rank() - 3);
     let lead_axes = MergedAxes::new(&shape[..lead], &[x.layout.strides()[..lead].to_vec()]);
-    let compute = x.dtype.compute();
-    let mut shader = ShaderBuilder::default();
+    let mut shader = ShaderBuilder::for_threads(shape.size());
     let bindings = Bindings::new(&mut shader, &operands.inputs[..1], &operands.outputs[..2]);
-    let mut parameters = Parameters::for_items(count);
-    let starts = declare_starts(&mut parameters, [x, values, indices]);
-    let [y_length, x_length] =
-        [spatial_lengths(values), spatial_lengths(x)].map(|axes| axes.map(|v| parameters.declare_len(v)));
-    let WindowParameters { size, stride, dilation, padding, .. } = WindowParameters::declare(&mut parameters, windows);
+    let starts = declare_starts(&mut shader, [x, values, indices]);
+    let [y_length, x_length] = [values, x].map(|array| shader.declare_lens(spatial_lengths(array)));
+    let WindowParameters { size, stride, dilation, padding, .. } = WindowParameters::declare(&mut shader, windows);
     let taps = axis_loops(match windows {
         PoolWindows::Sliding(_) => SLIDING_TAPS,
         PoolWindows::Adaptive => ADAPTIVE_TAPS,
     });
-    let step = spatial_steps(&mut parameters, x);
-    let lead_axes = lead_axes.declare(&mut parameters);
+    let step = spatial_steps(&mut shader, x);
+    let lead_axes = lead_axes.declare(&mut shader);
 
-    let (compute_base, base) =
-        shader.collect_result(|shader| lead_axes.offsets(shader, "lead", &starts[..1]).remove(0));
-    let value = access::load(&shader, bindings.input(0), x.dtype, compute, "offset");
-    let (value_type, is_larger) = (wgsl_type(compute), precedes_expr(compute, true, "value", "best"));
+    let (compute_base, base) = shader.collect_result(|shader| lead_axes.offset(shader, "lead", &starts[0]));
+    let largest = AccumulatorOp::Arg { largest: true, ties: TieRule::Earlier };
+    let (declare_best, best) =
+        shader.collect_result(|shader| Accumulator::declare(shader, largest, x.dtype.compute(), "best"));
+    let select_best = shader.collect_lines(|shader| best.accumulate(shader, "value", "index"));
+    let value = bindings.input(0).load(&shader, "offset");
     let axes = axis_values![y_length, x_length, size, stride, dilation, padding, step, taps];
-    shader.axis_template(MAXIMUM, axes, values![compute_base, base, value, value_type, is_larger]);
-    let to = shader.define(format!("{} + thread", starts[1]));
-    access::store(&mut shader, bindings.output(0), compute, x.dtype, "best", &to);
-    let to = shader.define(format!("{} + thread", starts[2]));
-    let index = "vec2<u32>(best_index, 0u)";
-    access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, index, &to);
-    let groups = count.div_ceil(WORKGROUP as usize);
-    list.dispatch("pool", shader, parameters, &bindings.buffers, groups)
+    shader.axis_template(MAXIMUM, axes, values![compute_base, base, declare_best, value, select_best]);
+    for (k, result) in [best.value(), best.result()].iter().enumerate() {
+        let offset = shader.define(format!("{} + thread", starts[1 + k]));
+        bindings.output(k).store(&mut shader, result, &offset);
+    }
+    list.dispatch("max_pool", shader);
 }
 
 /// Adds the dispatch that computes the gradient. One invocation computes one element of the output: it adds the
 /// gradients of those windows around the element that selected it. The gradients are added in the order of the windows,
 /// as on the CPU.
-fn describe_gradient(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
+fn describe_gradient(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) {
     let (g, indices, out) = (&operands.inputs[0], &operands.inputs[1], &operands.outputs[0]);
     let (shape, lead) = (out.shape(), out.shape().rank() - 3);
-    let count = shape.size();
-    if count == 0 {
-        return Ok(());
-    }
     let arrays = [g, indices];
     let lead_axes = MergedAxes::new(&shape[..lead], &arrays.map(|array| array.layout.strides()[..lead].to_vec()));
     let compute = g.dtype.compute();
-    let mut shader = ShaderBuilder::default();
+    let mut shader = ShaderBuilder::for_threads(shape.size());
     let bindings = Bindings::new(&mut shader, &operands.inputs[..2], &operands.outputs[..1]);
-    let plane: usize = shape[lead..].iter().product();
-    let mut parameters = Parameters::for_items(count);
-    let plane = parameters.declare_len(plane);
-    let starts = declare_starts(&mut parameters, [g, indices, out]);
-    let [x_length, y_length] =
-        [spatial_lengths(out), spatial_lengths(g)].map(|axes| axes.map(|v| parameters.declare_len(v)));
-    let WindowParameters { stride, padding, reach, .. } = WindowParameters::declare(&mut parameters, windows);
+    let plane = shader.declare_len(shape[lead..].iter().product());
+    let starts = declare_starts(&mut shader, [g, indices, out]);
+    let [x_length, y_length] = [out, g].map(|array| shader.declare_lens(spatial_lengths(array)));
+    let WindowParameters { stride, padding, reach, .. } = WindowParameters::declare(&mut shader, windows);
     let windows = axis_loops(match windows {
         PoolWindows::Sliding(_) => SLIDING_WINDOWS,
         PoolWindows::Adaptive => ADAPTIVE_WINDOWS,
     });
-    let [g_step, index_step] = arrays.map(|array| spatial_steps(&mut parameters, array));
-    let lead_axes = lead_axes.declare(&mut parameters);
+    let [g_step, index_step] = arrays.map(|array| spatial_steps(&mut shader, array));
+    let lead_axes = lead_axes.declare(&mut shader);
 
     let (compute_bases, bases) = shader.collect_result(|shader| lead_axes.offsets(shader, "lead", &starts[..2]));
     let (g_base, index_base) = (&bases[0], &bases[1]);
-    let index = access::load(&shader, bindings.input(1), DType::I64, Compute::I64, "index_offset");
-    let value = access::load(&shader, bindings.input(0), g.dtype, compute, "gradient_offset");
+    let index = bindings.input(1).load(&shader, "index_offset");
+    let value = bindings.input(0).load(&shader, "gradient_offset");
     let (value_type, sum) = (wgsl_type(compute), binary_expr(Binary::Add, compute, "sum", "value"));
     let axes = axis_values![x_length, y_length, stride, padding, reach, windows, g_step, index_step];
     let lines = values![plane, compute_bases, g_base, index_base, index, value, value_type, sum];
     shader.axis_template(GRADIENT, axes, lines);
-    let to = shader.define(format!("{} + thread", starts[2]));
-    access::store(&mut shader, bindings.output(0), compute, out.dtype, "sum", &to);
-    list.dispatch("pool", shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
+    let offset = shader.define(format!("{} + thread", starts[2]));
+    bindings.output(0).store(&mut shader, "sum", &offset);
+    list.dispatch("max_pool", shader);
 }

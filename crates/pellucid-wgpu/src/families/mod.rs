@@ -95,10 +95,9 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
         let reason = format!("the device {} has no kernel for it; run it on the CPU", gpu.graphics.name);
         return Err(Error::invalid(kernel.name(), reason));
     }
-    let mut list = DispatchList::new(gpu);
+    let mut list = DispatchList::new(gpu.shader_features(), &gpu.status.operations);
     implementation(kernel).describe(&mut list, operands)?;
-    list.count_bytes(operands);
-    Ok(list.finish())
+    list.compile(gpu, operands)
 }
 
 /// Returns the dispatches of a kernel. Descriptions are cached.
@@ -117,4 +116,78 @@ pub(crate) fn describe_kernel(
     let description = Arc::new(describe_new(gpu, kernel, operands)?);
     lock(&gpu.descriptions).insert(digest, kernel, operands, description.clone());
     Ok(description)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operand::UncheckedOperand;
+    use crate::shader::ShaderFeatures;
+    use crate::status::CheckedOperations;
+    use pellucid_ir::formula::{Binary, InstructionOperand, Load, Op, Program, Step, Store};
+    use pellucid_ir::kernel::{Attention, AttentionPart, AxisSet, Recurrent, RecurrentPart, Reduce, ReduceOp, RnnMode};
+    use pellucid_ir::{Compute, DType, Layout, Shape};
+
+    /// Describes a kernel without an adapter, for operands of `f32` that its rule may reject. Returns the error.
+    fn describe_error(kernel: &Kernel, inputs: &[&[usize]], outputs: &[&[usize]]) -> String {
+        let layouts: Vec<Layout> = inputs
+            .iter()
+            .chain(outputs)
+            .map(|shape| Layout::contiguous(Shape::from_iter(shape.iter().copied())))
+            .collect();
+        let unchecked = layouts.iter().enumerate().map(|(identity, layout)| UncheckedOperand {
+            identity,
+            bytes: 4 * layout.shape().size(),
+            layout,
+            dtype: DType::F32,
+        });
+        let operands = DeviceOperands::new(kernel, &unchecked.collect::<Vec<_>>(), inputs.len()).unwrap();
+        let operations = CheckedOperations::default();
+        let mut list = DispatchList::new(ShaderFeatures::default(), &operations);
+        implementation(kernel).describe(&mut list, &operands).expect_err("the kernel must be rejected").to_string()
+    }
+
+    #[test]
+    fn shapes_without_sizes_are_errors() {
+        let attention = Attention { causal: false, masked: false, scale: 1.0, part: AttentionPart::Result };
+        let (three_heads, two_heads): (&[usize], &[usize]) = (&[1, 3, 4, 8], &[1, 2, 4, 8]);
+        let inputs = [three_heads, two_heads, two_heads];
+        let error = describe_error(&Kernel::Attention(attention), &inputs, &[three_heads, &[1, 3, 4]]);
+        assert!(error.contains("attention") && error.contains("do not fit"), "{error}");
+
+        let recurrent = Recurrent {
+            op: "rnn_tanh",
+            cell: RnnMode::Tanh,
+            reverse: false,
+            projected: false,
+            lengths: false,
+            bf16_factors: false,
+            part: RecurrentPart::States,
+        };
+        let inputs: [&[usize]; 4] = [&[2, 3, 4], &[4, 5], &[4], &[3, 4]];
+        let error = describe_error(&Kernel::Recurrent(recurrent), &inputs, &[&[2, 3, 4], &[3, 3, 4]]);
+        assert!(error.contains("rnn_tanh") && error.contains("do not fit"), "{error}");
+    }
+
+    #[test]
+    fn a_reduction_of_more_elements_than_shaders_count_is_an_error() {
+        let (compute, into) = (Compute::F32, InstructionOperand::Register(0));
+        let load = Load { storage: DType::F32, compute, per_row: false };
+        let args = (0..2).map(InstructionOperand::Input).collect();
+        let step = Step { op: Op::Binary(Binary::Add), compute, into, args };
+        let store = Store { value: into, compute, storage: DType::F32, per_row: false };
+        let program =
+            Program::new("sum_of_sums", vec![load; 2], vec![], vec![step], (vec![compute], vec![]), vec![store]);
+        let reduce = Kernel::Reduce(Reduce {
+            op: ReduceOp::Sum,
+            axes: AxisSet::all(2),
+            program: program.into(),
+            params: Default::default(),
+            finish: None,
+            finish_params: Default::default(),
+            output: DType::F32,
+        });
+        let error = describe_error(&reduce, &[&[1 << 16, 1], &[1, 1 << 15]], &[&[1, 1]]);
+        assert!(error.contains("sum_of_sums") && error.contains("fewer than 2^31"), "{error}");
+    }
 }

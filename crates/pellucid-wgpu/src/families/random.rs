@@ -5,18 +5,20 @@
 
 use super::GpuFamily;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceOperands, declare_starts};
-use crate::shader::access::{self, MergedAxes};
-use crate::shader::parameters::Parameters;
-use crate::shader::template::{CollectLines, values};
-use crate::shader::types::u64_literal;
-use crate::shader::{ShaderBuilder, WORKGROUP};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands};
+use crate::shader::{CollectLines, MergedAxes, ShaderBuilder, WORKGROUP, i64_from_word, u64_literal, values};
 use pellucid_ir::kernel::{Distribution, Random};
 use pellucid_ir::{Compute, DType, Result};
 
 impl GpuFamily for Random {
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        draw(list, self.distribution, operands)
+        let [state, values] = [0, 1].map(|k| &operands.outputs[k]);
+        let per_draw = 4 / Distribution::words_per_element(values.dtype);
+        if values.shape().size() > 0 {
+            list.dispatch("random", draw_shader(self.distribution, per_draw, state, values));
+        }
+        list.dispatch("random", advance_shader(values.shape().size().div_ceil(per_draw), state));
+        Ok(())
     }
 }
 
@@ -95,7 +97,7 @@ const DRAW: &str = "
     if (first >= $item_count) { return; }
     let key = $key;
     let counter_offset = $key_offset + $step;
-    let counter = l_add($counter, vec2<u32>(thread, 0u));
+    let counter = l_add($counter, $invocation);
     var words = l_philox(counter, key);
     $store_elements
 ";
@@ -107,48 +109,48 @@ const STORE_ELEMENT: &str = "
     }
 ";
 
-/// Adds the dispatches that write the numbers and advance the counter.
-fn draw(list: &mut DispatchList<'_>, distribution: Distribution, operands: &DeviceOperands<'_>) -> Result<()> {
-    let (state, values) = (&operands.outputs[0], &operands.outputs[1]);
+/// Returns the dispatch that writes the numbers, `per_draw` in each invocation.
+fn draw_shader(
+    distribution: Distribution,
+    per_draw: usize,
+    state: &DeviceArray<'_>,
+    values: &DeviceArray<'_>,
+) -> ShaderBuilder {
     let count = values.shape().size();
-    let per_draw = 4 / Distribution::words_per_element(values.dtype);
-    let draws = count.div_ceil(per_draw);
-    let (key_offset, step) = (state.layout.offset() as isize, state.layout.strides()[0]);
-    if count > 0 {
-        let space = MergedAxes::new(values.shape(), &[values.broadcast_strides(values.shape())]);
-        let mut shader = ShaderBuilder::default();
-        let bindings = Bindings::new(&mut shader, std::slice::from_ref(state), std::slice::from_ref(values));
-        let mut parameters = Parameters::for_items(count);
-        let [key_offset, step] = [key_offset, step].map(|v| parameters.declare(v));
-        let start = declare_starts(&mut parameters, [values]);
-        let space = space.declare(&mut parameters);
-        let word_pair = |offset| access::load(&shader, bindings.input(0), DType::I64, Compute::I64, offset);
-        let (key, counter) = (word_pair(&key_offset), word_pair("counter_offset"));
-        let store_elements = shader.collect_lines(|shader| {
-            let (elements, compute) = elements(shader, distribution, values.dtype);
-            for (k, element) in elements.iter().enumerate() {
-                let (lane, output) = (format!("{k}u"), bindings.output(0));
-                let store = shader.collect_lines(|shader| {
-                    let flat = shader.define(format!("first + {lane}"));
-                    let offset = space.offsets(shader, &flat, &start).remove(0);
-                    let value = shader.define(element);
-                    access::store(shader, output, compute, values.dtype, &value, &offset);
-                });
-                shader.template(STORE_ELEMENT, values![lane, store]);
-            }
-        });
-        let per_draw = format!("{per_draw}u");
-        shader.template(DRAW, values![per_draw, key, key_offset, step, counter, store_elements]);
-        let groups = draws.div_ceil(WORKGROUP as usize);
-        list.dispatch("random", shader, parameters, &bindings.buffers, groups)?;
-    }
-    let mut shader = ShaderBuilder::default();
+    let space = MergedAxes::new(values.shape(), &[values.broadcast_strides(values.shape())]);
+    let mut shader = ShaderBuilder::with_groups(count, count.div_ceil(per_draw).div_ceil(WORKGROUP as usize));
+    let bindings = Bindings::new(&mut shader, std::slice::from_ref(state), std::slice::from_ref(values));
+    let [key_offset, step] = [state.layout.offset() as isize, state.layout.strides()[0]].map(|v| shader.declare(v));
+    let start = shader.declare_len(values.layout.offset());
+    let space = space.declare(&mut shader);
+    let [key, counter] = [&key_offset, "counter_offset"].map(|offset| bindings.input(0).load(&shader, offset));
+    let store_elements = shader.collect_lines(|shader| {
+        let (elements, compute) = elements(shader, distribution, values.dtype);
+        let output = bindings.output(0).as_type(compute);
+        for (k, element) in elements.iter().enumerate() {
+            let lane = format!("{k}u");
+            let store = shader.collect_lines(|shader| {
+                let flat = shader.define(format!("first + {lane}"));
+                let offset = space.offset(shader, &flat, &start);
+                let value = shader.define(element);
+                output.store(shader, &value, &offset);
+            });
+            shader.template(STORE_ELEMENT, values![lane, store]);
+        }
+    });
+    let (per_draw, invocation) = (format!("{per_draw}u"), i64_from_word("thread"));
+    shader.template(DRAW, values![per_draw, key, key_offset, step, counter, invocation, store_elements]);
+    shader
+}
+
+/// Returns the dispatch that advances the counter of the state by `draws`.
+fn advance_shader(draws: usize, state: &DeviceArray<'_>) -> ShaderBuilder {
+    let mut shader = ShaderBuilder::for_threads(1);
     let bindings = Bindings::new(&mut shader, &[], std::slice::from_ref(state));
-    let mut parameters = Parameters::for_items(1);
-    let [counter_offset, draws] = [key_offset + step, draws as isize].map(|v| parameters.declare(v));
-    shader.return_unless_item("thread");
-    let counter = access::load(&shader, bindings.output(0), DType::I64, Compute::I64, &counter_offset);
-    let next = shader.define(format!("l_add({counter}, vec2<u32>({draws}, 0u))"));
-    access::store(&mut shader, bindings.output(0), Compute::I64, DType::I64, &next, &counter_offset);
-    list.dispatch("random", shader, parameters, &bindings.buffers, 1)
+    let counter_offset = shader.declare(state.layout.offset() as isize + state.layout.strides()[0]);
+    let draws = shader.declare_len(draws);
+    let counter = bindings.output(0).load(&shader, &counter_offset);
+    let next = shader.define(format!("l_add({counter}, {})", i64_from_word(&draws)));
+    bindings.output(0).store(&mut shader, &next, &counter_offset);
+    shader
 }

@@ -8,18 +8,12 @@
 use super::GpuFamily;
 use super::shared::axes::axes_space;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands, declare_starts};
-use crate::shader::access::{self, MergedAxes};
-use crate::shader::iterations::{MAX_ITERATIONS, iterations};
-use crate::shader::parameters::{Parameters, words};
-use crate::shader::program::{
-    Accumulator, ProgramValues, binary_expr, convert_expr, is_supported, precedes_expr, program_iterations,
+use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts, element_count};
+use crate::shader::{
+    Accumulator, AccumulatorOp, BindingUse, BufferRef, CollectLines, MergedAxes, ProgramValues, ShaderBuilder, TieRule,
+    WORKGROUP, compute_program, convert_expr, is_supported, max_items, program_iterations, store_finished, values,
 };
-use crate::shader::template::{CollectLines, values};
-use crate::shader::types::wgsl_type;
-use crate::shader::workgroup::{InvocationValue, combine_in_workgroup, combine_values};
-use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
-use pellucid_ir::formula::Binary;
+use pellucid_ir::formula::{Binary, Program};
 use pellucid_ir::kernel::{Reduce, ReduceOp, common_shape};
 use pellucid_ir::{Compute, Error, Result, Shape};
 
@@ -30,186 +24,81 @@ const MAX_SERIAL: usize = 128;
 const MAX_PARTS: usize = 1 << 17;
 
 /// Returns the number of parts of a sequence of `length` elements: up to 256 parts of 64 elements or more, then parts
-/// of 1024 elements, then [`MAX_PARTS`]. There are more parts if the loops of an element have `iterations`, so that no
-/// invocation has more than [`MAX_ITERATIONS`].
+/// of 1024 elements, then [`MAX_PARTS`]. There are more parts if the loops of an element have `iterations`, so that an
+/// invocation can reduce a part.
 fn part_count(length: usize, iterations: usize) -> usize {
-    let min_parts = length.saturating_mul(1 + iterations).div_ceil(MAX_ITERATIONS);
     let parts = match length {
         0..=MAX_SERIAL => 1,
         _ => length.div_ceil(64).min(length.div_ceil(1024).clamp(256, MAX_PARTS)),
     };
-    parts.max(min_parts).clamp(1, length.max(1))
+    parts.max(length.div_ceil(max_items(iterations)))
 }
 
-/// The operation of a reduction and the type of its accumulator.
-#[derive(Clone, Copy, Debug)]
-struct GpuReduction {
-    /// The operation that combines values, or `None` for arg max and arg min.
-    combine: Option<Binary>,
-    /// Whether arg max or arg min is computed.
-    finds_largest: bool,
-    /// The type of the accumulator.
-    compute: Compute,
+/// Returns the operation of a reduction.
+fn reduction(op: ReduceOp) -> AccumulatorOp {
+    let arg = |largest| AccumulatorOp::Arg { largest, ties: TieRule::LowestIndex };
+    match op {
+        ReduceOp::Sum => AccumulatorOp::Fold(Binary::Add),
+        ReduceOp::Prod => AccumulatorOp::Fold(Binary::Mul),
+        ReduceOp::Max => AccumulatorOp::Fold(Binary::Max),
+        ReduceOp::Min => AccumulatorOp::Fold(Binary::Min),
+        ReduceOp::Any => AccumulatorOp::Fold(Binary::Or),
+        ReduceOp::All => AccumulatorOp::Fold(Binary::And),
+        ReduceOp::ArgMax => arg(true),
+        ReduceOp::ArgMin => arg(false),
+    }
 }
 
-impl GpuReduction {
-    /// Returns the reduction of a kernel, or `None` if it is not defined for the dtypes.
-    fn new(kernel: &Reduce) -> Option<GpuReduction> {
-        let value = kernel.program.outputs.first()?.compute;
-        let consumer = match &kernel.finish {
-            Some(finish) => finish.inputs.first()?.compute,
-            None => kernel.output.compute(),
-        };
-        let combine = match kernel.op {
-            ReduceOp::Sum => Some(Binary::Add),
-            ReduceOp::Prod => Some(Binary::Mul),
-            ReduceOp::Max => Some(Binary::Max),
-            ReduceOp::Min => Some(Binary::Min),
-            ReduceOp::Any => Some(Binary::Or),
-            ReduceOp::All => Some(Binary::And),
-            ReduceOp::ArgMax | ReduceOp::ArgMin => None,
-        };
-        let compute = kernel.op.accumulator(value, consumer)?;
-        Some(GpuReduction { combine, finds_largest: kernel.op == ReduceOp::ArgMax, compute })
-    }
-
-    /// Returns an estimate of the iterations of the loops that combine two values.
-    fn iterations(&self) -> usize {
-        iterations(&match self.combine {
-            Some(op) => binary_expr(op, self.compute, "x", "y"),
-            None => self.is_preferred(("x", "i"), ("y", "j")),
-        })
-    }
-
-    /// Returns the type of the result.
-    fn result(&self) -> Compute {
-        if self.combine.is_some() { self.compute } else { Compute::I64 }
-    }
-
-    /// Returns the words of a partial result.
-    fn partial_words(&self) -> usize {
-        words(self.compute) + usize::from(self.combine.is_none())
-    }
+/// Returns the type of the accumulator, or `None` if the reduction is not defined for the dtypes.
+fn accumulator_compute(kernel: &Reduce) -> Option<Compute> {
+    let value = kernel.program.outputs.first()?.compute;
+    let consumer = match &kernel.finish {
+        Some(finish) => finish.inputs.first()?.compute,
+        None => kernel.output.compute(),
+    };
+    kernel.op.accumulator(value, consumer)
 }
 
 impl GpuFamily for Reduce {
     fn is_supported(&self) -> bool {
         let programs = [Some(&self.program), self.finish.as_ref()];
         // The finishing program reads the result of the reduction.
-        let is_finished = |reduction: GpuReduction| {
-            self.finish.as_ref().is_none_or(|finish| finish.inputs[0].storage == reduction.result().storage())
+        let is_finished = |compute: Compute| {
+            let result = self.op.result(compute).storage();
+            self.finish.as_ref().is_none_or(|finish| finish.inputs[0].storage == result)
         };
         programs.into_iter().flatten().all(|p| is_supported(p) && !p.is_row())
-            && GpuReduction::new(self).is_some_and(is_finished)
+            && accumulator_compute(self).is_some_and(is_finished)
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        let reduction = GpuReduction::new(self)
+        let compute = accumulator_compute(self)
             .ok_or_else(|| Error::invalid(self.program.name, "shaders do not have this reduction of these dtypes"))?;
+        let reduction = reduction(self.op);
         let (reduced, finishing) = operands.inputs.split_at(self.program.inputs.len());
         let shape = common_shape(reduced).unwrap_or(Shape::scalar());
         let (count, length) = (self.axes.keepdims(&shape).size(), self.axes.count(&shape));
         if count == 0 {
             return Ok(());
         }
-        let launch = ReductionLaunch { kernel: self, reduction };
-        let parts = part_count(length, program_iterations(&self.program) + reduction.iterations());
-        if count.checked_mul(parts.max(length)).is_none_or(|total| total > u32::MAX as usize) {
-            return Err(Error::invalid(self.program.name, "the reduction has 2^32 elements or more"));
-        }
+        let parts = part_count(length, program_iterations(&self.program) + reduction.iterations(compute));
+        // The inputs broadcast, so they may have fewer elements.
+        element_count(self.program.name, [count, parts.max(length)])?;
+        let launch =
+            ReductionLaunch { kernel: self, reduction, compute, reduced, finishing, outputs: &operands.outputs };
         if parts == 1 {
-            return launch.reduce_inputs(list, operands, &shape, None);
+            launch.reduce_inputs(list, &shape, None);
+        } else {
+            let partial = list.scratch(count * parts * reduction.partial_words(compute) * 4);
+            launch.reduce_inputs(list, &shape, Some((partial, parts)));
+            launch.reduce_partials(list, partial, count, parts);
         }
-        let partial = list.scratch(count * parts * reduction.partial_words() * 4);
-        launch.reduce_inputs(list, operands, &shape, Some((partial, parts)))?;
-        launch.reduce_partials(list, (finishing, &operands.outputs), partial, (count, parts))
+        Ok(())
     }
 }
-
-/// The variables of a reduction in a shader.
-enum ReductionVariables {
-    Fold(Accumulator),
-    /// The extremum and its index.
-    Arg(GpuReduction),
-}
-
-impl ReductionVariables {
-    fn declare(shader: &mut ShaderBuilder, reduction: GpuReduction) -> ReductionVariables {
-        match reduction.combine {
-            Some(op) => ReductionVariables::Fold(Accumulator::declare(shader, op, reduction.compute, "result")),
-            None => {
-                shader.line(format!("var best: {};", wgsl_type(reduction.compute)));
-                shader.line("var best_index = 0xffffffffu;");
-                ReductionVariables::Arg(reduction)
-            }
-        }
-    }
-
-    /// Adds the lines that reduce `value`, which has the index `index` in the sequence.
-    fn reduce(&self, shader: &mut ShaderBuilder, value: &str, index: &str) {
-        match self {
-            ReductionVariables::Fold(accumulator) => accumulator.accumulate(shader, value),
-            ReductionVariables::Arg(reduction) => {
-                let is_preferred = reduction.is_preferred((value, index), ("best", "best_index"));
-                shader.template(SELECT_BEST, values![is_preferred, value, index]);
-            }
-        }
-    }
-
-    /// Adds the lines that combine the results of the invocations of a workgroup, each of which has reduced a value,
-    /// and returns the expression of the result.
-    fn combine(&self, shader: &mut ShaderBuilder, subgroups: bool) -> String {
-        match self {
-            ReductionVariables::Fold(accumulator) => combine_in_workgroup(shader, accumulator, "shared", subgroups),
-            ReductionVariables::Arg(reduction) => {
-                let value = |type_name, expr: &str| InvocationValue { type_name, expr: expr.into() };
-                let values = [value(wgsl_type(reduction.compute), "best"), value("u32", "best_index")];
-                let combined = combine_values(shader, &values, "shared", subgroups, |shader, current, other| {
-                    let is_preferred = reduction.is_preferred((&other[0], &other[1]), (&current[0], &current[1]));
-                    let ([best, best_index], [value, index]) = ([0, 1].map(|k| &current[k]), [0, 1].map(|k| &other[k]));
-                    shader.template(REPLACE_BEST, values![is_preferred, best, value, best_index, index]);
-                });
-                format!("vec2<u32>({}, 0u)", combined[1])
-            }
-        }
-    }
-
-    fn result(&self) -> String {
-        match self {
-            ReductionVariables::Fold(accumulator) => accumulator.result(),
-            ReductionVariables::Arg(_) => "vec2<u32>(best_index, 0u)".into(),
-        }
-    }
-}
-
-impl GpuReduction {
-    /// Returns the condition that the value x with its index is preferred to y. Of equal values, the first is
-    /// preferred.
-    fn is_preferred(&self, (x, x_index): (&str, &str), (y, y_index): (&str, &str)) -> String {
-        let precedes = |x, y| precedes_expr(self.compute, self.finds_largest, x, y);
-        format!("({} || (!{} && {x_index} < {y_index}))", precedes(x, y), precedes(y, x))
-    }
-}
-
-/// Selects a value if it is preferred to the best value so far.
-const SELECT_BEST: &str = "
-    if (best_index == 0xffffffffu || $is_preferred) {
-        best = $value;
-        best_index = $index;
-    }
-";
-
-/// Replaces the best value of an invocation by that of another one.
-const REPLACE_BEST: &str = "
-    if ($is_preferred) {
-        $best = $value;
-        $best_index = $index;
-    }
-";
 
 /// Reduces a part of a row in every invocation.
 const REDUCE_PART: &str = "
-    if (thread >= $item_count) { return; }
     let part = $part;
     let row = $row;
     $compute_bases
@@ -222,7 +111,6 @@ const REDUCE_PART: &str = "
 
 /// Reduces the partial results of an output, in order or in a workgroup.
 const REDUCE_PARTIALS: &str = "
-    if ($output >= $item_count) { return; }
     $compute_offsets
     $declare_variables
     for (var part = $first; part < $parts; part = part + $step) {
@@ -235,10 +123,17 @@ const REDUCE_PARTIALS: &str = "
     $store
 ";
 
-/// A kernel with its reduction.
+/// A kernel with its reduction and its operands.
 struct ReductionLaunch<'a> {
     kernel: &'a Reduce,
-    reduction: GpuReduction,
+    reduction: AccumulatorOp,
+    /// The type of the accumulator.
+    compute: Compute,
+    /// The inputs of the program.
+    reduced: &'a [DeviceArray<'a>],
+    /// The other inputs of the finishing program.
+    finishing: &'a [DeviceArray<'a>],
+    outputs: &'a [DeviceArray<'a>],
 }
 
 /// Returns the expressions of the part and the row of an invocation. Neighbouring invocations read neighbouring
@@ -255,165 +150,98 @@ fn assign_parts(kept: &MergedAxes, reduced: &MergedAxes, parts: &str, rows: &str
 }
 
 impl ReductionLaunch<'_> {
-    fn reduce_inputs(
-        &self,
-        list: &mut DispatchList<'_>,
-        operands: &DeviceOperands<'_>,
-        shape: &Shape,
-        partial: Option<(BufferRef, usize)>,
-    ) -> Result<()> {
-        let program = &self.kernel.program;
-        let (inputs, finishing) = operands.inputs.split_at(program.inputs.len());
+    /// Adds the dispatch that reduces the inputs, to partial results in a buffer if they have several parts.
+    fn reduce_inputs(&self, list: &mut DispatchList<'_>, shape: &Shape, partial: Option<(BufferRef, usize)>) {
+        let (program, inputs, axes) = (&self.kernel.program, self.reduced.len(), self.kernel.axes);
         // The results are finished here if there are no partial ones.
-        let finished = if partial.is_some() { (&[][..], &[][..]) } else { (finishing, &operands.outputs[..]) };
-        let arrays: Vec<DeviceArray<'_>> = inputs.iter().chain(finished.0).chain(finished.1).copied().collect();
-        let kept = axes_space(&arrays, shape, |axis| !self.kernel.axes.contains(axis));
-        let reduced = axes_space(inputs, shape, |axis| self.kernel.axes.contains(axis));
-        let (count, length) = (self.kernel.axes.keepdims(shape).size(), self.kernel.axes.count(shape));
+        let (finishing, outputs) = if partial.is_some() { (&[][..], &[][..]) } else { (self.finishing, self.outputs) };
+        let arrays = [self.reduced, finishing, outputs].concat();
+        let kept = axes_space(&arrays, shape, |axis| !axes.contains(axis));
+        let reduced = axes_space(self.reduced, shape, |axis| axes.contains(axis));
+        let (count, length) = (axes.keepdims(shape).size(), axes.count(shape));
         let parts = partial.map_or(1, |(_, parts)| parts);
 
-        let mut shader = ShaderBuilder::default();
-        let bindings = Bindings::new(&mut shader, &arrays[..inputs.len() + finished.0.len()], finished.1);
-        let mut buffers = bindings.buffers.clone();
-        let partial_binding = partial.map(|(buffer, _)| {
-            buffers.push(buffer);
-            shader.binding(BindingUse::Write)
-        });
-        let groups = (count * parts).div_ceil(WORKGROUP as usize);
-        let mut parameters = Parameters::for_items(count * parts);
-        let [parts, length, rows] = [parts, length, count].map(|v| parameters.declare_len(v));
-        let starts = declare_starts(&mut parameters, &arrays);
+        let mut shader = ShaderBuilder::for_threads(count * parts);
+        let bindings = Bindings::new(&mut shader, &arrays[..inputs + finishing.len()], outputs);
+        let partial_binding = partial.map(|(buffer, _)| shader.binding(buffer, BindingUse::Write));
+        let [parts, length, rows] = shader.declare_lens([parts, length, count]);
+        let starts = declare_starts(&mut shader, &arrays);
         let (part, row) = assign_parts(&kept, &reduced, &parts, &rows);
-        let [kept, reduced] = [kept, reduced].map(|space| space.declare(&mut parameters));
-        let mut values = ProgramValues::declare(&mut parameters, program, 0, 0);
-        let finish = self.declare_finish(&mut parameters);
+        let [kept, reduced] = [kept, reduced].map(|space| space.declare(&mut shader));
+        let mut values = ProgramValues::declare(&mut shader, program, 0, 0);
+        let (finishing_values, result_compute) =
+            (self.declare_finish(&mut shader), self.kernel.op.result(self.compute));
 
         let (compute_bases, bases) = shader.collect_result(|shader| kept.offsets(shader, "row", &starts));
-        let (declare_variables, variables) =
-            shader.collect_result(|shader| ReductionVariables::declare(shader, self.reduction));
+        let (declare_variables, accumulator) = shader.collect_result(|shader| self.declare_accumulator(shader));
         let reduce_element = shader.collect_lines(|shader| {
-            let offsets = reduced.offsets(shader, "index", &bases[..inputs.len()]);
-            access::load_inputs(shader, &mut values, program, 0, |k| (bindings.input(k), &offsets[k]));
-            values.compute_steps(shader, program);
+            let elements = bindings.elements(reduced.offsets(shader, "index", &bases[..inputs]));
+            compute_program(shader, program, &mut values, 0, &elements);
             let stored = program.outputs[0];
-            let value = convert_expr(stored.compute, self.reduction.compute, values.value(stored.value));
-            let value = shader.define(value);
-            variables.reduce(shader, &value, "index");
+            let value = shader.define(convert_expr(stored.compute, self.compute, values.value(stored.value)));
+            accumulator.accumulate(shader, &value, "index");
         });
         let store = shader.collect_lines(|shader| match partial_binding {
             None => {
-                let result = shader.define(variables.result());
-                self.store_results(shader, &result, finish, (&bindings, inputs.len()), &bases[inputs.len()..]);
+                let result = shader.define(accumulator.result());
+                store_finished(shader, finishing_values, &result, result_compute, &bindings.elements(bases)[inputs..]);
             }
             Some(binding) => {
-                shader.line(format!("let slot = (row * {parts} + part) * {}u;", self.reduction.partial_words()));
-                self.store_partial(shader, binding, &variables);
+                let words = self.reduction.partial_words(self.compute);
+                shader.line(format!("let slot = (row * {parts} + part) * {words}u;"));
+                accumulator.store_partial(shader, binding, "slot");
             }
         });
         let space = values![part, row, length, parts];
         let lines = values![compute_bases, declare_variables, reduce_element, store];
         shader.template(REDUCE_PART, &[&space[..], lines].concat());
-        list.dispatch(program.name, shader, parameters, &buffers, groups)
+        list.dispatch(program.name, shader);
     }
 
-    /// Declares the uniforms of the finishing program.
-    fn declare_finish(&self, parameters: &mut Parameters) -> Option<ProgramValues> {
-        let finish = self.kernel.finish.as_ref()?;
-        Some(ProgramValues::declare(parameters, finish, self.kernel.params.len(), 0))
-    }
-
-    /// Adds the lines that store the partial result of an invocation from the word `slot` on.
-    fn store_partial(&self, shader: &mut ShaderBuilder, binding: usize, variables: &ReductionVariables) {
-        let value = match variables {
-            ReductionVariables::Fold(accumulator) => shader.define(accumulator.result()),
-            ReductionVariables::Arg(_) => "best".into(),
-        };
-        access::store_words(shader, binding, self.reduction.compute, &value, "slot");
-        if matches!(variables, ReductionVariables::Arg(_)) {
-            shader.store_word(binding, &self.index_word(), "best_index");
-        }
-    }
-
-    fn reduce_partials(
-        &self,
-        list: &mut DispatchList<'_>,
-        (finishing, outputs): (&[DeviceArray<'_>], &[DeviceArray<'_>]),
-        partial: BufferRef,
-        (count, parts): (usize, usize),
-    ) -> Result<()> {
-        let mut shader = ShaderBuilder::default();
-        let bindings = Bindings::new(&mut shader, finishing, outputs);
-        let mut buffers = bindings.buffers.clone();
-        buffers.push(partial);
-        let binding = shader.binding(BindingUse::Read);
-        let subgroups = list.features().subgroups;
-        let arrays: Vec<DeviceArray<'_>> = finishing.iter().chain(outputs).copied().collect();
-        let space = axes_space(&arrays, outputs[0].shape(), |_| true);
-        let mut parameters = Parameters::for_items(count);
+    /// Adds the dispatch that reduces the partial results of `count` outputs.
+    fn reduce_partials(&self, list: &mut DispatchList<'_>, partial: BufferRef, count: usize, parts: usize) {
         // Each invocation of a workgroup has a partial result.
         let in_workgroup = parts >= WORKGROUP as usize;
-        let parts = parameters.declare_len(parts);
-        let starts = declare_starts(&mut parameters, &arrays);
-        let space = space.declare(&mut parameters);
-        let finish = self.declare_finish(&mut parameters);
-        let (output, first, step, groups) = match in_workgroup {
-            true => ("group", "local", WORKGROUP, count),
-            false => ("thread", "0u", 1, count.div_ceil(WORKGROUP as usize)),
+        let (mut shader, output, first, step) = match in_workgroup {
+            true => (ShaderBuilder::for_groups(count), "group", "local", WORKGROUP as usize),
+            false => (ShaderBuilder::for_threads(count), "thread", "0u", 1),
         };
+        let bindings = Bindings::new(&mut shader, self.finishing, self.outputs);
+        let binding = shader.binding(partial, BindingUse::Read);
+        let arrays = [self.finishing, self.outputs].concat();
+        let space = axes_space(&arrays, self.outputs[0].shape(), |_| true);
+        let parts = shader.declare_len(parts);
+        let starts = declare_starts(&mut shader, &arrays);
+        let space = space.declare(&mut shader);
+        let (finishing_values, result_compute) =
+            (self.declare_finish(&mut shader), self.kernel.op.result(self.compute));
         let (compute_offsets, offsets) = shader.collect_result(|shader| space.offsets(shader, output, &starts));
-        let (declare_variables, variables) =
-            shader.collect_result(|shader| ReductionVariables::declare(shader, self.reduction));
-        let reduce_partial = shader.collect_lines(|shader| {
-            let value = shader.define(access::load_words(shader, binding, self.reduction.compute, "slot"));
-            let index = match variables {
-                ReductionVariables::Fold(_) => String::new(),
-                ReductionVariables::Arg(_) => shader.define(shader.word(binding, &self.index_word())),
-            };
-            variables.reduce(shader, &value, &index);
-        });
+        let (declare_variables, accumulator) = shader.collect_result(|shader| self.declare_accumulator(shader));
+        let reduce_partial = shader.collect_lines(|shader| accumulator.accumulate_partial(shader, binding, "slot"));
         let (combine, combined) = shader.collect_result(|shader| match in_workgroup {
-            true => variables.combine(shader, subgroups),
-            false => variables.result(),
+            true => accumulator.combine_in_workgroup(shader, "shared", list.features.subgroups),
+            false => accumulator.result(),
         });
         let return_others = if in_workgroup { "if (local > 0u) { return; }" } else { "" };
-        let store = shader.collect_lines(|shader| {
-            self.store_results(shader, "reduced", finish, (&bindings, 0), &offsets);
-        });
-        let [step, words] = [step as usize, self.reduction.partial_words()].map(|v| format!("{v}u"));
+        let elements = bindings.elements(offsets);
+        let store = shader
+            .collect_lines(|shader| store_finished(shader, finishing_values, "reduced", result_compute, &elements));
+        let [step, words] = [step, self.reduction.partial_words(self.compute)].map(|v| format!("{v}u"));
         let space = values![output, parts, first, step, words];
         let lines =
             values![compute_offsets, declare_variables, reduce_partial, combine, combined, return_others, store];
         shader.template(REDUCE_PARTIALS, &[&space[..], lines].concat());
-        list.dispatch(self.kernel.program.name, shader, parameters, &buffers, groups)
+        list.dispatch(self.kernel.program.name, shader);
     }
 
-    /// Returns the word of the index in the partial result at `slot`.
-    fn index_word(&self) -> String {
-        format!("slot + {}u", self.reduction.partial_words() - 1)
+    fn declare_accumulator(&self, shader: &mut ShaderBuilder) -> Accumulator {
+        Accumulator::declare(shader, self.reduction, self.compute, "result")
     }
 
-    /// Adds the lines that finish a result and store it. `offsets` are the offsets of the other inputs of the finishing
-    /// program (the kernel's inputs starting at `first`) and of the outputs.
-    fn store_results(
-        &self,
-        shader: &mut ShaderBuilder,
-        result: &str,
-        values: Option<ProgramValues>,
-        (bindings, first): (&Bindings, usize),
-        offsets: &[String],
-    ) {
-        let (Some(finish), Some(mut values)) = (&self.kernel.finish, values) else {
-            let (binding, offset) = (bindings.output(0), &offsets[0]);
-            return access::store(shader, binding, self.reduction.result(), self.kernel.output, result, offset);
-        };
-        values.inputs[0] = shader.define(convert_expr(self.reduction.result(), finish.inputs[0].compute, result));
-        access::load_inputs(shader, &mut values, finish, 1, |k| (bindings.input(first + k - 1), &offsets[k - 1]));
-        values.compute_steps(shader, finish);
-        let outputs = &offsets[finish.inputs.len() - 1..];
-        for (k, (stored, dtype)) in finish.outputs.iter().zip(self.kernel.output_dtypes()).enumerate() {
-            let value = values.value(stored.value).to_string();
-            access::store(shader, bindings.output(k), stored.compute, dtype, &value, &outputs[k]);
-        }
+    /// Returns the finishing program with its uniforms, which are declared.
+    fn declare_finish(&self, shader: &mut ShaderBuilder) -> Option<(&Program, ProgramValues)> {
+        let finish = self.kernel.finish.as_deref()?;
+        Some((finish, ProgramValues::declare(shader, finish, self.kernel.params.len(), 0)))
     }
 }
 
@@ -428,8 +256,7 @@ mod tests {
             for iterations in [0, 100, 3000] {
                 let parts = part_count(length, iterations);
                 assert!(parts >= 1 && parts <= length && (iterations > 0 || parts <= MAX_PARTS));
-                // One element can exceed the limit by the rounding of the number of parts.
-                assert!((length / parts) * (1 + iterations) <= MAX_ITERATIONS);
+                assert!(length.div_ceil(parts) <= max_items(iterations));
             }
             assert!(part_count(length, 0).div_ceil(WORKGROUP as usize) <= 1 << 15);
         }

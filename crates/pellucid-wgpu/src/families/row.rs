@@ -11,18 +11,15 @@
 use super::GpuFamily;
 use super::shared::axes::axes_space;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands, declare_starts};
-use crate::shader::access::{self, AxesExprs};
-use crate::shader::iterations::MAX_ITERATIONS;
-use crate::shader::parameters::{Parameters, words};
-use crate::shader::program::{Accumulator, ProgramValues, combining_primitive, is_supported, program_iterations};
-use crate::shader::template::{CollectLines, values};
-use crate::shader::workgroup::combine_in_workgroup;
-use crate::shader::{BindingUse, ShaderBuilder, ShaderFeatures, WORKGROUP};
-use pellucid_ir::formula::{InstructionOperand, Op, Program, Step};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
+use crate::shader::{
+    Accumulator, AccumulatorOp, AxesExprs, BindingUse, BufferRef, CollectLines, ProgramValues, ShaderBuilder,
+    WORKGROUP, combining_primitive, is_supported, max_items, program_iterations, step_expr, store_words, values, words,
+};
+use pellucid_ir::formula::{InstructionOperand, Op, Program, RowOp, Step};
 use pellucid_ir::kernel::{Row, common_shape};
 use pellucid_ir::{Result, Shape};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// The length of the longest row that is not divided.
 const MAX_UNDIVIDED: usize = 1 << 15;
@@ -34,13 +31,13 @@ const MIN_PART: usize = 1 << 13;
 const MAX_PARTS: usize = 1 << 10;
 
 /// Returns the number of parts of a row that is read in `passes`. There are more parts if the loops of an element have
-/// `iterations`, so that no invocation has more than [`MAX_ITERATIONS`].
+/// `iterations`, so that a workgroup can read a part.
 fn part_count(length: usize, passes: usize, iterations: usize) -> usize {
-    let pass_iterations = length.div_ceil(WORKGROUP as usize).saturating_mul(1 + iterations);
-    if length <= MAX_UNDIVIDED && pass_iterations.saturating_mul(passes) <= MAX_ITERATIONS {
+    let invocation_elements = length.div_ceil(WORKGROUP as usize);
+    if length <= MAX_UNDIVIDED && invocation_elements * passes <= max_items(iterations) {
         return 1;
     }
-    length.div_ceil(MIN_PART).min(MAX_PARTS).max(pass_iterations.div_ceil(MAX_ITERATIONS))
+    length.div_ceil(MIN_PART).min(MAX_PARTS).max(invocation_elements.div_ceil(max_items(iterations)))
 }
 
 /// The source of an operand after every result has its own name.
@@ -66,52 +63,50 @@ struct RowSteps<'a> {
 impl<'a> RowSteps<'a> {
     fn new(program: &'a Program) -> RowSteps<'a> {
         // The step that wrote each register last.
-        let mut registers = vec![None; program.registers.len()];
-        let mut rows = vec![None; program.row_registers.len()];
-        let source = |registers: &[Option<usize>], rows: &[Option<usize>], operand| {
-            let step = match operand {
-                InstructionOperand::Register(r) => registers[r as usize],
-                InstructionOperand::Row(r) => rows[r as usize],
-                _ => None,
-            };
-            step.map_or(StepOperand::Leaf(operand), StepOperand::Step)
+        let mut writers: HashMap<InstructionOperand, usize> = HashMap::new();
+        let source = |writers: &HashMap<InstructionOperand, usize>, operand| {
+            writers.get(&operand).map_or(StepOperand::Leaf(operand), |&k| StepOperand::Step(k))
         };
         let (mut args, mut levels): (Vec<Vec<StepOperand>>, Vec<usize>) = Default::default();
         for (k, step) in program.steps.iter().enumerate() {
-            let operands: Vec<StepOperand> = step.args.iter().map(|&a| source(&registers, &rows, a)).collect();
+            let operands: Vec<StepOperand> = step.args.iter().map(|&a| source(&writers, a)).collect();
             let level = operands.iter().map(|s| if let StepOperand::Step(s) = s { levels[*s] } else { 0 }).max();
             levels.push(level.unwrap_or(0) + usize::from(matches!(step.op, Op::Reduce(_))));
             args.push(operands);
-            match step.into {
-                InstructionOperand::Register(r) => registers[r as usize] = Some(k),
-                InstructionOperand::Row(r) => rows[r as usize] = Some(k),
-                _ => {}
-            }
+            writers.insert(step.into, k);
         }
-        let outputs = program.outputs.iter().map(|o| source(&registers, &rows, o.value)).collect();
+        let outputs = program.outputs.iter().map(|o| source(&writers, o.value)).collect();
         RowSteps { program, args, outputs, levels }
     }
 
-    /// Returns the reductions of a level.
-    fn reductions(&self, level: usize) -> Vec<usize> {
-        let is_reduction = |k: &usize| matches!(self.step(*k).op, Op::Reduce(_)) && self.levels[*k] == level;
-        (0..self.program.steps.len()).filter(is_reduction).collect()
+    /// Returns the reductions of a level with their operations.
+    fn reductions(&self, level: usize) -> Vec<(usize, RowOp)> {
+        let reduction = |(k, step): (usize, &Step)| match step.op {
+            Op::Reduce(op) if self.levels[k] == level => Some((k, op)),
+            _ => None,
+        };
+        self.program.steps.iter().enumerate().filter_map(reduction).collect()
     }
 
-    /// Returns the word of the partial result of step `k` within a part. For the number of steps, this is the number of
-    /// words of a part.
+    /// Returns the word of the partial result of step `k` within the words of a part.
     fn partial_word(&self, k: usize) -> usize {
         let reductions = self.program.steps[..k].iter().filter(|step| matches!(step.op, Op::Reduce(_)));
         reductions.map(|step| words(step.compute)).sum()
     }
 
-    fn step(&self, k: usize) -> &'a Step {
-        &self.program.steps[k]
+    /// Returns the number of words of the partial results of a part.
+    fn partial_words(&self) -> usize {
+        self.partial_word(self.program.steps.len())
+    }
+
+    /// Returns the number of reductions in sequence.
+    fn level_count(&self) -> usize {
+        self.levels.iter().copied().max().unwrap_or(0)
     }
 
     /// Returns true if the result of a step has one value for each element.
     fn is_per_element(&self, k: usize) -> bool {
-        matches!(self.step(k).into, InstructionOperand::Register(_))
+        matches!(self.program.steps[k].into, InstructionOperand::Register(_))
     }
 
     /// Returns the steps with one value for each element, and the inputs with one value for each element, that `values`
@@ -138,7 +133,8 @@ impl GpuFamily for Row {
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        describe_row(list, self, operands)
+        describe_row(list, self, operands);
+        Ok(())
     }
 }
 
@@ -147,8 +143,8 @@ struct RowShader<'a> {
     shader: ShaderBuilder,
     steps: RowSteps<'a>,
     values: ProgramValues,
-    /// The name of the result of every step that has one value for each row.
-    row_results: Vec<String>,
+    /// The name of the result of every step that is computed.
+    results: Vec<String>,
     bindings: Bindings,
     /// The offset of the row in each operand.
     bases: Vec<String>,
@@ -158,8 +154,7 @@ struct RowShader<'a> {
     length: String,
     parts: String,
     part_length: String,
-    inputs: usize,
-    features: ShaderFeatures,
+    subgroups: bool,
     /// The binding of the partial results, if the row is divided.
     partial: Option<usize>,
 }
@@ -192,13 +187,32 @@ const FIRST_INVOCATION: &str = "
 ";
 
 impl RowShader<'_> {
-    /// Adds a loop over the elements of the row, with the lines of the given inputs and steps. `lines` receives the
-    /// names of the results of the steps and of the offsets of all operands.
+    /// Adds the lines of a pass, and the lines of the reductions that it needs.
+    fn add_pass(&mut self, pass: RowPass) {
+        for level in 0..=self.steps.level_count() {
+            let stores_partials = pass == RowPass::Level(level);
+            self.reduce(level, self.partial.filter(|_| !stores_partials));
+            if stores_partials {
+                return self.store_partials(level);
+            }
+            self.compute_row_values(level);
+        }
+        if pass != RowPass::Rows {
+            self.store_elements();
+        }
+        if pass != RowPass::Elements {
+            self.store_rows();
+        }
+    }
+
+    /// Adds a loop over the elements of the row, with the lines of the inputs and steps that `values` need. `lines`
+    /// receives the offsets of all operands.
     fn loop_over_elements(
         &mut self,
-        needed: &(BTreeSet<usize>, BTreeSet<usize>),
-        lines: impl FnOnce(&mut Self, &[String], &[String]),
+        values: impl IntoIterator<Item = StepOperand>,
+        lines: impl FnOnce(&mut Self, &[String]),
     ) {
+        let (steps, inputs) = self.steps.needed(values);
         let RowShader { length, part_length, .. } = self;
         let (first, end) = match self.partial {
             Some(_) => (format!("part * {part_length} + local"), format!("min((part + 1u) * {part_length}, {length})")),
@@ -206,14 +220,9 @@ impl RowShader<'_> {
         };
         let visit_element = self.collect_lines(|this| {
             let offsets = this.row_axes.offsets(&mut this.shader, "element", &this.bases);
-            for &k in &needed.1 {
-                this.load_input(k, &offsets[k]);
-            }
-            let mut results = this.row_results.clone();
-            for &k in &needed.0 {
-                results[k] = this.compute(k, &results, "element");
-            }
-            lines(this, &results, &offsets);
+            inputs.into_iter().for_each(|k| this.load_input(k, &offsets[k]));
+            steps.into_iter().for_each(|k| this.compute(k, "element"));
+            lines(this, &offsets);
         });
         let step = format!("{WORKGROUP}u");
         self.shader.template(LOOP_OVER_ELEMENTS, values![first, end, step, visit_element]);
@@ -221,88 +230,68 @@ impl RowShader<'_> {
 
     /// Adds the line that loads input `k`.
     fn load_input(&mut self, k: usize, offset: &str) {
-        let load = self.steps.program.inputs[k];
-        let element = access::load(&self.shader, self.bindings.input(k), load.storage, load.compute, offset);
-        self.values.inputs[k] = self.shader.define(element);
+        let elements = self.bindings.input(k).as_type(self.steps.program.inputs[k].compute);
+        self.values.set_input(k, elements.define(&mut self.shader, offset));
     }
 
-    /// Adds the line of a step and returns the name of its result.
-    fn compute(&mut self, k: usize, results: &[String], row_index: &str) -> String {
-        let step = self.steps.step(k).clone();
-        let args: Vec<String> = self.steps.args[k].iter().map(|&a| self.value(a, results)).collect();
-        let mut values = self.values.clone();
-        // The operands of the step are replaced by inputs with the names of the values.
-        values.inputs = args;
-        let args = (0..step.args.len() as u8).map(InstructionOperand::Input).collect();
-        let step = Step { args, ..step };
-        values.compute_step(&mut self.shader, &step, row_index);
-        values.value(step.into).to_string()
+    /// Adds the line of a step.
+    fn compute(&mut self, k: usize, row_index: &str) {
+        let args: Vec<&str> = self.steps.args[k].iter().map(|&a| self.value(a)).collect();
+        let expr = step_expr(&self.steps.program.steps[k], &args, row_index);
+        self.results[k] = self.shader.define(expr);
     }
 
-    fn value(&self, source: StepOperand, results: &[String]) -> String {
+    fn value(&self, source: StepOperand) -> &str {
         match source {
-            StepOperand::Leaf(operand) => self.values.value(operand).to_string(),
-            StepOperand::Step(k) => results[k].clone(),
+            StepOperand::Leaf(operand) => self.values.value(operand),
+            StepOperand::Step(k) => &self.results[k],
         }
     }
 
-    /// Declares the accumulators of all reductions of a level.
-    fn declare_accumulators(&mut self, level: usize) -> Vec<(usize, Accumulator)> {
-        let mut accumulators = Vec::new();
-        for k in self.steps.reductions(level) {
-            let step = self.steps.step(k);
-            let Op::Reduce(op) = step.op else { continue };
-            let primitive = combining_primitive(op);
-            let name = format!("sum{k}");
-            accumulators.push((k, Accumulator::declare(&mut self.shader, primitive, step.compute, &name)));
+    /// Adds the lines that compute all reductions of a level: from the partial results of the parts, which are words of
+    /// the buffer `partial`, or else from the elements.
+    fn reduce(&mut self, level: usize, partial: Option<usize>) {
+        let mut accumulators: Vec<(usize, Accumulator)> = Vec::new();
+        for (k, op) in self.steps.reductions(level) {
+            let (reduction, compute) =
+                (AccumulatorOp::Fold(combining_primitive(op)), self.steps.program.steps[k].compute);
+            accumulators.push((k, Accumulator::declare(&mut self.shader, reduction, compute, &format!("sum{k}"))));
         }
-        accumulators
-    }
-
-    /// Adds the pass over the elements that computes all reductions of a level, and combines the results of the
-    /// invocations.
-    fn reduce_elements(&mut self, level: usize) {
-        let accumulators = self.declare_accumulators(level);
         if accumulators.is_empty() {
             return;
         }
-        let needed = self.steps.needed(accumulators.iter().map(|&(k, _)| self.steps.args[k][0]));
-        self.loop_over_elements(&needed, |this, results, _| {
-            for (k, accumulator) in &accumulators {
-                let value = this.value(this.steps.args[*k][0], results);
-                accumulator.accumulate(&mut this.shader, &value);
-            }
-        });
-        self.combine(&accumulators);
-    }
-
-    /// Adds the lines that compute all reductions of a level from the partial results of the parts, which are words of
-    /// the buffer `binding`.
-    fn reduce_partials(&mut self, level: usize, binding: usize) {
-        let accumulators = self.declare_accumulators(level);
-        if accumulators.is_empty() {
-            return;
+        if let Some(binding) = partial {
+            let accumulate_part = self.collect_lines(|this| {
+                for (k, accumulator) in &accumulators {
+                    let offset = this.partial_offset(*k, "other");
+                    accumulator.accumulate_partial(&mut this.shader, binding, &offset);
+                }
+            });
+            let (parts, step) = (&self.parts, format!("{WORKGROUP}u"));
+            self.shader.template(LOOP_OVER_PARTS, values![parts, step, accumulate_part]);
+        } else {
+            let args: Vec<StepOperand> = accumulators.iter().map(|&(k, _)| self.steps.args[k][0]).collect();
+            self.loop_over_elements(args.clone(), |this, _| {
+                for ((_, accumulator), &arg) in accumulators.iter().zip(&args) {
+                    let value = this.value(arg).to_string();
+                    accumulator.accumulate(&mut this.shader, &value, "element");
+                }
+            });
         }
-        let accumulate_part = self.collect_lines(|this| {
-            for (k, accumulator) in &accumulators {
-                let offset = this.partial_offset(*k, "other");
-                let partial = access::load_words(&this.shader, binding, accumulator.compute(), &offset);
-                let partial = this.shader.define(partial);
-                accumulator.accumulate(&mut this.shader, &partial);
-            }
-        });
-        let (parts, step) = (&self.parts, format!("{WORKGROUP}u"));
-        self.shader.template(LOOP_OVER_PARTS, values![parts, step, accumulate_part]);
-        self.combine(&accumulators);
+        for (k, accumulator) in &accumulators {
+            let shared = format!("shared{k}");
+            self.results[*k] = accumulator.combine_in_workgroup(&mut self.shader, &shared, self.subgroups);
+        }
     }
 
-    /// Adds the lines that store the partial results of a level in the buffer `binding`.
-    fn store_partials(&mut self, level: usize, binding: usize) {
+    /// Adds the lines that store the partial results of a level.
+    fn store_partials(&mut self, level: usize) {
+        let Some(binding) = self.partial else { return };
         let store = self.collect_lines(|this| {
-            for k in this.steps.reductions(level) {
+            for (k, _) in this.steps.reductions(level) {
                 let offset = this.partial_offset(k, "part");
-                let (compute, value) = (this.steps.step(k).compute, this.row_results[k].clone());
-                access::store_words(&mut this.shader, binding, compute, &value, &offset);
+                let compute = this.steps.program.steps[k].compute;
+                store_words(&mut this.shader, binding, compute, &this.results[k], &offset);
             }
         });
         self.shader.template(FIRST_INVOCATION, values![store]);
@@ -310,66 +299,52 @@ impl RowShader<'_> {
 
     /// Defines the first word of the partial result of step `k` of a part of the row.
     fn partial_offset(&mut self, k: usize, part: &str) -> String {
-        let size = self.steps.partial_word(self.steps.program.steps.len());
-        let (parts, word) = (&self.parts, self.steps.partial_word(k));
+        let (parts, size, word) = (&self.parts, self.steps.partial_words(), self.steps.partial_word(k));
         self.shader.define(format!("(row * {parts} + {part}) * {size}u + {word}u"))
-    }
-
-    /// Adds the lines that combine the results of the invocations.
-    fn combine(&mut self, accumulators: &[(usize, Accumulator)]) {
-        for (k, accumulator) in accumulators {
-            let shared = format!("shared{k}");
-            let subgroups = self.features.subgroups;
-            self.row_results[*k] = combine_in_workgroup(&mut self.shader, accumulator, &shared, subgroups);
-        }
     }
 
     /// Adds the lines that compute the values per row of a level, except reductions.
     fn compute_row_values(&mut self, level: usize) {
         for k in 0..self.steps.program.steps.len() {
-            let is_reduction = matches!(self.steps.step(k).op, Op::Reduce(_));
+            let is_reduction = matches!(self.steps.program.steps[k].op, Op::Reduce(_));
             if !is_reduction && !self.steps.is_per_element(k) && self.steps.levels[k] == level {
-                let results = self.row_results.clone();
-                self.row_results[k] = self.compute(k, &results, "0u");
+                self.compute(k, "0u");
             }
         }
+    }
+
+    /// Returns the outputs with one value for each row, or those with one value for each element.
+    fn outputs(&self, per_row: bool) -> Vec<usize> {
+        let outputs = &self.steps.program.outputs;
+        (0..outputs.len()).filter(|&k| outputs[k].per_row == per_row).collect()
     }
 
     /// Adds the pass that stores the outputs with one value for each element.
     fn store_elements(&mut self) {
-        let outputs = &self.steps.program.outputs;
-        let per_element: Vec<usize> = (0..outputs.len()).filter(|&k| !outputs[k].per_row).collect();
-        if per_element.is_empty() {
-            return;
+        let outputs = self.outputs(false);
+        if !outputs.is_empty() {
+            let values: Vec<StepOperand> = outputs.iter().map(|&k| self.steps.outputs[k]).collect();
+            self.loop_over_elements(values, |this, offsets| this.store(&outputs, offsets));
         }
-        let needed = self.steps.needed(per_element.iter().map(|&k| self.steps.outputs[k]));
-        self.loop_over_elements(&needed, |this, results, offsets| {
-            for &k in &per_element {
-                let value = this.value(this.steps.outputs[k], results);
-                this.store(k, &value, &offsets[this.inputs + k]);
-            }
-        });
     }
 
     /// Adds the lines that store the outputs with one value for each row.
     fn store_rows(&mut self) {
-        let outputs = &self.steps.program.outputs;
         // All invocations have read the values per row, which an output may overwrite.
         self.shader.line("workgroupBarrier();");
-        let store = self.collect_lines(|this| {
-            for k in (0..outputs.len()).filter(|&k| outputs[k].per_row) {
-                let value = this.value(this.steps.outputs[k], &this.row_results.clone());
-                let offset = this.bases[this.inputs + k].clone();
-                this.store(k, &value, &offset);
-            }
-        });
+        let (outputs, bases) = (self.outputs(true), self.bases.clone());
+        let store = self.collect_lines(|this| this.store(&outputs, &bases));
         self.shader.template(FIRST_INVOCATION, values![store]);
     }
 
-    fn store(&mut self, k: usize, value: &str, offset: &str) {
-        let store = self.steps.program.outputs[k];
-        let binding = self.bindings.output(k);
-        access::store(&mut self.shader, binding, store.compute, store.storage, value, offset);
+    /// Adds the lines that store outputs. `offsets` are the offsets of all operands.
+    fn store(&mut self, outputs: &[usize], offsets: &[String]) {
+        let program = self.steps.program;
+        for &k in outputs {
+            let value = self.value(self.steps.outputs[k]).to_string();
+            let elements = self.bindings.output(k).as_type(program.outputs[k].compute);
+            elements.store(&mut self.shader, &value, &offsets[program.inputs.len() + k]);
+        }
     }
 }
 
@@ -397,60 +372,55 @@ struct RowLaunch<'a> {
 }
 
 /// Adds the dispatches of a row program.
-fn describe_row(list: &mut DispatchList<'_>, kernel: &Row, operands: &DeviceOperands<'_>) -> Result<()> {
+fn describe_row(list: &mut DispatchList<'_>, kernel: &Row, operands: &DeviceOperands<'_>) {
     let arrays: Vec<DeviceArray<'_>> = operands.all().copied().collect();
     let shape = common_shape(&arrays).unwrap_or(Shape::scalar());
     let (count, length) = (kernel.axes.keepdims(&shape).size(), kernel.axes.count(&shape));
     if count == 0 {
-        return Ok(());
+        return;
     }
     let steps = RowSteps::new(&kernel.program);
-    let levels = steps.levels.iter().copied().max().unwrap_or(0);
+    let levels = steps.level_count();
     let parts = part_count(length, levels + 1, program_iterations(&kernel.program));
-    let words = steps.partial_word(kernel.program.steps.len());
     if parts == 1 {
         return RowLaunch { kernel, operands, shape, parts, partial: None }.describe(list, RowPass::All);
     }
-    let partial = Some(list.scratch((count * parts * words * 4).max(4)));
+    let partial = Some(list.scratch((count * parts * steps.partial_words() * 4).max(4)));
     let launch = RowLaunch { kernel, operands, shape, parts, partial };
     for level in (1..=levels).filter(|&level| !steps.reductions(level).is_empty()) {
-        launch.describe(list, RowPass::Level(level))?;
+        launch.describe(list, RowPass::Level(level));
     }
     // The elements come first: they need inputs per row that an output per row may overwrite.
     for (pass, per_row) in [(RowPass::Elements, false), (RowPass::Rows, true)] {
         if kernel.program.outputs.iter().any(|output| output.per_row == per_row) {
-            launch.describe(list, pass)?;
+            launch.describe(list, pass);
         }
     }
-    Ok(())
 }
 
 impl RowLaunch<'_> {
     /// Adds the dispatch of a pass.
-    fn describe(&self, list: &mut DispatchList<'_>, pass: RowPass) -> Result<()> {
-        let RowLaunch { kernel, operands: DeviceOperands { inputs, outputs }, shape, .. } = self;
+    fn describe(&self, list: &mut DispatchList<'_>, pass: RowPass) {
+        let RowLaunch { kernel, operands, shape, .. } = self;
         let program = &*kernel.program;
-        let arrays: Vec<DeviceArray<'_>> = inputs.iter().chain(outputs).copied().collect();
+        let arrays: Vec<DeviceArray<'_>> = operands.all().copied().collect();
         let (count, length) = (kernel.axes.keepdims(shape).size(), kernel.axes.count(shape));
         // One workgroup stores the values of a row.
         let parts = if pass == RowPass::Rows { 1 } else { self.parts };
-        let kept = axes_space(&arrays, shape, |axis| !kernel.axes.contains(axis));
-        let row = axes_space(&arrays, shape, |axis| kernel.axes.contains(axis));
-        let mut shader = ShaderBuilder::default();
-        let stored = if matches!(pass, RowPass::Level(_)) { &[][..] } else { &outputs[..] };
-        let mut bindings = Bindings::new(&mut shader, inputs, stored);
-        let partial = self.partial.map(|buffer| {
-            bindings.buffers.push(buffer);
-            shader.binding(if matches!(pass, RowPass::Level(_)) { BindingUse::Write } else { BindingUse::Read })
-        });
-        let mut parameters = Parameters::for_items(count * parts);
+        let mut shader = ShaderBuilder::for_groups(count * parts);
+        let (stored, usage) = match pass {
+            RowPass::Level(_) => (&[][..], BindingUse::Write),
+            _ => (&operands.outputs[..], BindingUse::Read),
+        };
+        let bindings = Bindings::new(&mut shader, &operands.inputs, stored);
+        let partial = self.partial.map(|buffer| shader.binding(buffer, usage));
         let [length_expr, parts_expr, part_length] =
-            [length, self.parts, length.div_ceil(self.parts)].map(|v| parameters.declare_len(v));
-        let starts = declare_starts(&mut parameters, &arrays);
-        let [kept, row_axes] = [kept, row].map(|axes| axes.declare(&mut parameters));
-        let values = ProgramValues::declare(&mut parameters, program, 0, length);
-
-        shader.return_unless_item("group");
+            shader.declare_lens([length, self.parts, length.div_ceil(self.parts)]);
+        let starts = declare_starts(&mut shader, &arrays);
+        let [kept, row_axes] = [false, true].map(|is_reduced| {
+            axes_space(&arrays, shape, |axis| kernel.axes.contains(axis) == is_reduced).declare(&mut shader)
+        });
+        let values = ProgramValues::declare(&mut shader, program, 0, length);
         match parts {
             1 => shader.line("let row = group;"),
             _ => {
@@ -459,51 +429,25 @@ impl RowLaunch<'_> {
             }
         }
         let bases = kept.offsets(&mut shader, "row", &starts);
-        let steps = RowSteps::new(program);
         let mut builder = RowShader {
             shader,
-            steps,
+            steps: RowSteps::new(program),
             values,
-            row_results: vec![String::new(); program.steps.len()],
+            results: vec![String::new(); program.steps.len()],
             bindings,
             bases,
             row_axes,
             length: length_expr,
             parts: parts_expr,
             part_length,
-            inputs: inputs.len(),
-            features: list.features(),
+            subgroups: list.features.subgroups,
             partial,
         };
-        for k in (0..inputs.len()).filter(|&k| program.inputs[k].per_row) {
+        for k in (0..program.inputs.len()).filter(|&k| program.inputs[k].per_row) {
             let offset = builder.bases[k].clone();
             builder.load_input(k, &offset);
         }
         builder.add_pass(pass);
-        list.dispatch(program.name, builder.shader, parameters, &builder.bindings.buffers, count * parts)
-    }
-}
-
-impl RowShader<'_> {
-    /// Adds the lines of a pass, and the lines of the reductions that it needs.
-    fn add_pass(&mut self, pass: RowPass) {
-        let levels = self.steps.levels.iter().copied().max().unwrap_or(0);
-        for level in 0..=levels {
-            match (pass, self.partial) {
-                (RowPass::Level(reduced), Some(binding)) if reduced == level => {
-                    self.reduce_elements(level);
-                    return self.store_partials(level, binding);
-                }
-                (_, Some(binding)) => self.reduce_partials(level, binding),
-                (_, None) => self.reduce_elements(level),
-            }
-            self.compute_row_values(level);
-        }
-        if pass != RowPass::Rows {
-            self.store_elements();
-        }
-        if pass != RowPass::Elements {
-            self.store_rows();
-        }
+        list.dispatch(program.name, builder.shader);
     }
 }

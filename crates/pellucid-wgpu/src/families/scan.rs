@@ -7,26 +7,22 @@
 use super::GpuFamily;
 use super::shared::axes::axes_space;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, BufferRef, DeviceArray, DeviceOperands};
-use crate::shader::access;
-use crate::shader::iterations::{MAX_ITERATIONS, iterations};
-use crate::shader::parameters::{Parameters, words};
-use crate::shader::program::{Accumulator, convert_expr, precedes_expr};
-use crate::shader::template::{CollectLines, values};
-use crate::shader::types::{WgslFloat, wgsl_type};
-use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands};
+use crate::shader::{
+    Accumulator, AccumulatorOp, BindingUse, BufferRef, CollectLines, ShaderBuilder, TieRule, WgslFloat, convert_expr,
+    iterations, load_words, max_items, store_words, values, words,
+};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Scan, ScanOp};
-use pellucid_ir::{Compute, DType, Result};
+use pellucid_ir::{Compute, Result};
 
 /// The length of the longest line that is not divided.
 const MAX_SERIAL: usize = 1024;
 
 /// Returns the length of the chunks of a line whose elements need `iterations` of loops.
 fn chunk_length(length: usize, iterations: usize) -> usize {
-    let is_serial = length <= MAX_SERIAL && length * (1 + iterations) <= MAX_ITERATIONS;
-    if is_serial { length } else { length.isqrt().next_power_of_two() }
+    if length <= MAX_SERIAL.min(max_items(iterations)) { length } else { length.isqrt().next_power_of_two() }
 }
 
 impl GpuFamily for Scan {
@@ -48,12 +44,14 @@ impl GpuFamily for Scan {
         let chunks = shape[self.axis].div_ceil(chunk);
         let launch = ScanLaunch { kernel: self, x, outputs, chunk, chunks };
         if chunks == 1 {
-            return launch.describe(list, ScanPass::All);
+            launch.describe(list, ScanPass::All);
+        } else {
+            let words = RunningScan::words(self.op, x.dtype.compute());
+            let results = list.scratch(shape.size() / shape[self.axis] * chunks * words * 4);
+            launch.describe(list, ScanPass::Chunks(results));
+            launch.describe(list, ScanPass::Outputs(results));
         }
-        let words = RunningScan::words(self.op, x.dtype.compute());
-        let results = list.scratch(shape.size() / shape[self.axis] * chunks * words * 4);
-        launch.describe(list, ScanPass::Chunks(results))?;
-        launch.describe(list, ScanPass::Outputs(results))
+        Ok(())
     }
 }
 
@@ -81,69 +79,65 @@ struct ScanLaunch<'a> {
 
 impl ScanLaunch<'_> {
     /// Adds the dispatch of a pass.
-    fn describe(&self, list: &mut DispatchList<'_>, pass: ScanPass) -> Result<()> {
+    fn describe(&self, list: &mut DispatchList<'_>, pass: ScanPass) {
         let ScanLaunch { kernel, x, outputs, chunk, chunks } = *self;
         let outputs = if matches!(pass, ScanPass::Chunks(_)) { &[] } else { outputs };
         let (shape, axis) = (x.shape(), kernel.axis);
-        let items = shape.size() / shape[axis] * chunks;
         let arrays: Vec<_> = [x].into_iter().chain(outputs).collect();
         let axes = axes_space(arrays.iter().copied(), shape, |other| other != axis);
-        let mut shader = ShaderBuilder::default();
-        let mut bindings = Bindings::new(&mut shader, std::slice::from_ref(x), outputs);
+        let mut shader = ShaderBuilder::for_threads(shape.size() / shape[axis] * chunks);
+        let bindings = Bindings::new(&mut shader, std::slice::from_ref(x), outputs);
         let results = match pass {
-            ScanPass::All => None,
-            ScanPass::Chunks(buffer) => Some((buffer, shader.binding(BindingUse::Write))),
-            ScanPass::Outputs(buffer) => Some((buffer, shader.binding(BindingUse::Read))),
+            ScanPass::All => 0,
+            ScanPass::Chunks(buffer) => shader.binding(buffer, BindingUse::Write),
+            ScanPass::Outputs(buffer) => shader.binding(buffer, BindingUse::Read),
         };
-        bindings.buffers.extend(results.map(|(buffer, _)| buffer));
-        let mut parameters = Parameters::for_items(items);
-        let [length, chunks, chunk_length] = [shape[axis], chunks, chunk].map(|v| parameters.declare_len(v));
+        let [length, chunks, chunk_length] = shader.declare_lens([shape[axis], chunks, chunk]);
         let declare = |array: &&DeviceArray<'_>| {
-            (parameters.declare_len(array.layout.offset()), parameters.declare(array.layout.strides()[axis]))
+            (shader.declare_len(array.layout.offset()), shader.declare(array.layout.strides()[axis]))
         };
         let (starts, steps): (Vec<String>, Vec<String>) = arrays.iter().map(declare).unzip();
-        let axes = axes.declare(&mut parameters);
+        let axes = axes.declare(&mut shader);
 
         let (compute, words) = (x.dtype.compute(), RunningScan::words(kernel.op, x.dtype.compute()));
         let (compute_bases, bases) = shader.collect_result(|shader| axes.offsets(shader, "line", &starts));
         let (declare_variables, running) =
             shader.collect_result(|shader| RunningScan::declare(shader, kernel.op, compute));
-        let combine_chunk = shader.collect_lines(|shader| {
-            if let (ScanPass::Outputs(_), Some((_, binding))) = (pass, results) {
-                running.combine(shader, binding, "variables");
+        let (combine_earlier, combine_chunk) = match pass {
+            ScanPass::Outputs(_) => {
+                (COMBINE_EARLIER, shader.collect_lines(|shader| running.combine(shader, results, "variables")))
             }
-        });
-        let combine_earlier = if matches!(pass, ScanPass::Outputs(_)) { COMBINE_EARLIER } else { "" };
+            _ => ("", String::new()),
+        };
         let scan_element = shader.collect_lines(|shader| {
             let offset = |(base, step)| shader.define(format!("{base} + index * {step}"));
             let offsets: Vec<String> = bases.iter().zip(&steps).map(offset).collect();
-            let value = shader.define(access::load(shader, bindings.input(0), x.dtype, compute, &offsets[0]));
+            let value = bindings.input(0).define(shader, &offsets[0]);
             running.accumulate(shader, &value, "index");
-            let [values, indices @ ..] = outputs else { return };
+            let [_, indices @ ..] = outputs else { return };
             let result = running.result(shader);
-            access::store(shader, bindings.output(0), compute, values.dtype, &result, &offsets[1]);
-            if !indices.is_empty() {
-                let index = "vec2<u32>(extremum_index, 0u)";
-                access::store(shader, bindings.output(1), Compute::I64, DType::I64, index, &offsets[2]);
+            bindings.output(0).store(shader, &result, &offsets[1]);
+            if let (RunningScan::Reduction(accumulator, _), [_]) = (&running, indices) {
+                bindings.output(1).store(shader, &accumulator.result(), &offsets[2]);
             }
         });
-        let store_chunk = shader.collect_lines(|shader| {
-            if let (ScanPass::Chunks(_), Some((_, binding))) = (pass, results) {
+        let store_chunk = match pass {
+            ScanPass::Chunks(_) => shader.collect_lines(|shader| {
                 let offset = shader.define(format!("thread * {words}u"));
-                running.store(shader, binding, &offset);
-            }
-        });
+                running.store(shader, results, &offset);
+            }),
+            _ => String::new(),
+        };
         let (words, index) = (format!("{words}u"), if kernel.reverse { "$length - 1u - i" } else { "i" });
         let sizes = values![length, chunks, chunk_length, words, index];
         let begin = values![compute_bases, declare_variables, combine_earlier, combine_chunk];
         shader.template(SCAN_CHUNK, &[&sizes[..], begin, values![scan_element, store_chunk]].concat());
-        list.dispatch("scan", shader, parameters, &bindings.buffers, items.div_ceil(WORKGROUP as usize))
+        list.dispatch("scan", shader);
     }
 }
 
 /// Scans one chunk of a line in every invocation.
 const SCAN_CHUNK: &str = "
-    if (thread >= $item_count) { return; }
     let line = thread / $chunks;
     let chunk = thread % $chunks;
     $compute_bases
@@ -162,14 +156,6 @@ const COMBINE_EARLIER: &str = "
     for (var earlier = 0u; earlier < chunk; earlier = earlier + 1u) {
         let variables = (line * $chunks + earlier) * $words;
         $combine_chunk
-    }
-";
-
-/// Selects a value. It replaces an equal one.
-const SELECT_EXTREMUM: &str = "
-    if (extremum_index == 0xffffffffu || !$precedes) {
-        extremum = $value;
-        extremum_index = $index;
     }
 ";
 
@@ -203,70 +189,63 @@ const CORRECT_LOG_SUM: &str = "
 
 /// The variables of a scan in a shader.
 enum RunningScan {
-    /// A sum or product, with the types of the elements and of the total.
-    Fold(Accumulator, Compute, Compute),
-    Extremum(ScanOp, Compute),
+    /// A reduction of elements of a type.
+    Reduction(Accumulator, Compute),
     LogSumExp(Compute),
+}
+
+/// Returns the reduction that a scan computes and the type of its values, or `None` for ln Σ exp.
+fn reduction(op: ScanOp, compute: Compute) -> Option<(AccumulatorOp, Compute)> {
+    let arg = |largest| (AccumulatorOp::Arg { largest, ties: TieRule::Later }, compute);
+    match op {
+        ScanOp::Sum => Some((AccumulatorOp::Fold(Binary::Add), ScanOp::accumulator(compute))),
+        ScanOp::Prod => Some((AccumulatorOp::Fold(Binary::Mul), ScanOp::accumulator(compute))),
+        ScanOp::Max => Some(arg(true)),
+        ScanOp::Min => Some(arg(false)),
+        ScanOp::LogSumExp => None,
+    }
 }
 
 impl RunningScan {
     fn declare(shader: &mut ShaderBuilder, op: ScanOp, compute: Compute) -> RunningScan {
-        match op {
-            ScanOp::Sum | ScanOp::Prod => {
-                let total = ScanOp::accumulator(compute);
-                let primitive = if op == ScanOp::Sum { Binary::Add } else { Binary::Mul };
-                let accumulator = Accumulator::declare(shader, primitive, total, "total");
-                if (op, total) == (ScanOp::Sum, Compute::F64) {
-                    // The sum of −0 alone is −0.
-                    shader.line("total = vec2<u32>(0u, 0x80000000u);");
-                }
-                RunningScan::Fold(accumulator, compute, total)
-            }
-            ScanOp::Max | ScanOp::Min => {
-                shader.line(format!("var extremum: {};", wgsl_type(compute)));
-                shader.line("var extremum_index = 0xffffffffu;");
-                RunningScan::Extremum(op, compute)
-            }
-            ScanOp::LogSumExp => {
-                shader.line(format!("var largest = {};", WgslFloat(compute).negative_infinity()));
-                shader.line(format!("var sum = {};", WgslFloat(Compute::F64).zero()));
-                RunningScan::LogSumExp(compute)
-            }
+        let Some((reduction, total)) = reduction(op, compute) else {
+            shader.line(format!("var largest = {};", WgslFloat(compute).negative_infinity()));
+            shader.line(format!("var sum = {};", WgslFloat(Compute::F64).zero()));
+            return RunningScan::LogSumExp(compute);
+        };
+        let accumulator = Accumulator::declare(shader, reduction, total, "total");
+        if (op, total) == (ScanOp::Sum, Compute::F64) {
+            // The sum of −0 alone is −0.
+            shader.line("total = vec2<u32>(0u, 0x80000000u);");
         }
+        RunningScan::Reduction(accumulator, compute)
     }
 
     /// Returns an estimate of the iterations of the loops for one element.
     fn iterations(op: ScanOp, compute: Compute) -> usize {
-        let mut shader = ShaderBuilder::default();
-        let running = RunningScan::declare(&mut shader, op, compute);
-        running.accumulate(&mut shader, "value", "index");
-        running.result(&mut shader);
-        iterations(&shader.body)
+        iterations(&ShaderBuilder::default().collect_lines(|shader| {
+            let running = RunningScan::declare(shader, op, compute);
+            running.accumulate(shader, "value", "index");
+            running.result(shader);
+        }))
     }
 
     /// Returns the number of words of the variables of a scan.
     fn words(op: ScanOp, compute: Compute) -> usize {
-        match op {
-            ScanOp::Sum | ScanOp::Prod => words(ScanOp::accumulator(compute)),
-            ScanOp::Max | ScanOp::Min => words(compute) + 1,
-            ScanOp::LogSumExp => words(compute) + words(Compute::F64),
+        match reduction(op, compute) {
+            Some((reduction, total)) => reduction.partial_words(total),
+            None => words(compute) + words(Compute::F64),
         }
     }
 
     /// Adds the lines that store the variables in words of the buffer `binding`.
     fn store(&self, shader: &mut ShaderBuilder, binding: usize, offset: &str) {
         match self {
-            RunningScan::Fold(accumulator, _, total) => {
-                access::store_words(shader, binding, *total, &accumulator.result(), offset);
-            }
-            RunningScan::Extremum(_, compute) => {
-                access::store_words(shader, binding, *compute, "extremum", offset);
-                shader.store_word(binding, &format!("{offset} + {}u", words(*compute)), "extremum_index");
-            }
+            RunningScan::Reduction(accumulator, _) => accumulator.store_partial(shader, binding, offset),
             RunningScan::LogSumExp(compute) => {
-                access::store_words(shader, binding, *compute, "largest", offset);
+                store_words(shader, binding, *compute, "largest", offset);
                 let offset = format!("{offset} + {}u", words(*compute));
-                access::store_words(shader, binding, Compute::F64, "sum", &offset);
+                store_words(shader, binding, Compute::F64, "sum", &offset);
             }
         }
     }
@@ -275,19 +254,11 @@ impl RunningScan {
     /// following elements.
     fn combine(&self, shader: &mut ShaderBuilder, binding: usize, offset: &str) {
         match self {
-            RunningScan::Fold(accumulator, _, total) => {
-                let value = shader.define(access::load_words(shader, binding, *total, offset));
-                accumulator.accumulate(shader, &value);
-            }
-            RunningScan::Extremum(_, compute) => {
-                let value = shader.define(access::load_words(shader, binding, *compute, offset));
-                let index = shader.define(shader.word(binding, &format!("{offset} + {}u", words(*compute))));
-                self.accumulate(shader, &value, &index);
-            }
+            RunningScan::Reduction(accumulator, _) => accumulator.accumulate_partial(shader, binding, offset),
             RunningScan::LogSumExp(compute) => {
-                let value = shader.define(access::load_words(shader, binding, *compute, offset));
+                let value = shader.define(load_words(shader, binding, *compute, offset));
                 let offset = format!("{offset} + {}u", words(*compute));
-                let count = shader.define(access::load_words(shader, binding, Compute::F64, &offset));
+                let count = shader.define(load_words(shader, binding, Compute::F64, &offset));
                 add_exponentials(shader, *compute, &value, Some(&count));
             }
         }
@@ -296,13 +267,9 @@ impl RunningScan {
     /// Adds the lines that process the next value, which has the index `index` in its line.
     fn accumulate(&self, shader: &mut ShaderBuilder, value: &str, index: &str) {
         match self {
-            RunningScan::Fold(accumulator, compute, total) => {
-                let wide = shader.define(convert_expr(*compute, *total, value));
-                accumulator.accumulate(shader, &wide);
-            }
-            RunningScan::Extremum(op, compute) => {
-                let precedes = precedes_expr(*compute, *op == ScanOp::Max, "extremum", value);
-                shader.template(SELECT_EXTREMUM, values![precedes, value, index]);
+            RunningScan::Reduction(accumulator, compute) => {
+                let wide = shader.define(convert_expr(*compute, accumulator.compute, value));
+                accumulator.accumulate(shader, &wide, index);
             }
             RunningScan::LogSumExp(compute) => add_exponentials(shader, *compute, value, None),
         }
@@ -311,10 +278,9 @@ impl RunningScan {
     /// Defines the result for the values so far.
     fn result(&self, shader: &mut ShaderBuilder) -> String {
         match self {
-            RunningScan::Fold(accumulator, compute, total) => {
-                shader.define(convert_expr(*total, *compute, &accumulator.result()))
+            RunningScan::Reduction(accumulator, compute) => {
+                shader.define(convert_expr(accumulator.compute, *compute, &accumulator.value()))
             }
-            RunningScan::Extremum(..) => "extremum".into(),
             RunningScan::LogSumExp(compute) => {
                 let float = WgslFloat(*compute);
                 let rounded_sum = convert_expr(Compute::F64, *compute, "sum");

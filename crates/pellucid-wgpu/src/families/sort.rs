@@ -9,19 +9,17 @@ use super::shared::axes::axes_space;
 use super::shared::key_sort::{KeySort, KeyType, SortedKeys};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
-use crate::shader::access::{self, same_size_integer};
-use crate::shader::parameters::Parameters;
-use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
+use crate::shader::{ShaderBuilder, i64_from_word};
 use pellucid_ir::kernel::Sort;
-use pellucid_ir::{Compute, DType, Result};
+use pellucid_ir::{DType, Result};
 
 impl GpuFamily for Sort {
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        if operands.outputs[0].shape().size() == 0 {
-            return Ok(());
+        if operands.outputs[0].shape().size() > 0 {
+            let sorted = sort_keys(list, self, &operands.inputs[0])?;
+            copy_selected(list, self, operands, &sorted);
         }
-        let sorted = sort_keys(list, self, &operands.inputs[0])?;
-        copy_selected(list, self, operands, &sorted)
+        Ok(())
     }
 }
 
@@ -49,53 +47,39 @@ fn sort_keys(list: &mut DispatchList<'_>, kernel: &Sort, x: &DeviceArray<'_>) ->
     let length = x.shape()[kernel.axis];
     let lines = x.shape().size() / length;
     let axes = axes_space([x], x.shape(), |axis| axis != kernel.axis);
-    let mut shader = ShaderBuilder::default();
-    let bindings = Bindings::new(&mut shader, std::slice::from_ref(x), &[]);
     let sort = KeySort { op: "sort", lines, length, keep: kernel.k, key: key_type(x.dtype) };
-    sort.sort(list, shader, &bindings, |shader, parameters| {
-        let starts = declare_starts(parameters, [x]);
-        let stride = parameters.declare(x.layout.strides()[kernel.axis]);
-        let base = axes.declare(parameters).offsets(shader, "line", &starts).remove(0);
+    sort.sort(list, std::slice::from_ref(x), |shader, bindings| {
+        let starts = declare_starts(shader, [x]);
+        let stride = shader.declare(x.layout.strides()[kernel.axis]);
+        let base = axes.declare(shader).offset(shader, "line", &starts[0]);
         let offset = shader.define(format!("{base} + i * {stride}"));
-        let integer = same_size_integer(x.dtype);
-        let bits = shader.define(access::load(shader, bindings.input(0), integer, integer.compute(), &offset));
+        let bits = bindings.input(0).as_bits().define(shader, &offset);
         let key = element_key(x.dtype, &bits);
         shader.define(if kernel.descending { format!("~{key}") } else { key })
     })
 }
 
 /// Adds the dispatch that writes the first k elements of every line and their indices.
-fn copy_selected(
-    list: &mut DispatchList<'_>,
-    kernel: &Sort,
-    operands: &DeviceOperands<'_>,
-    sorted: &SortedKeys,
-) -> Result<()> {
+fn copy_selected(list: &mut DispatchList<'_>, kernel: &Sort, operands: &DeviceOperands<'_>, sorted: &SortedKeys) {
     let (x, y, indices) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
     let arrays = [x, y, indices];
     let axes = axes_space(arrays, x.shape(), |axis| axis != kernel.axis);
-    let count = y.shape().size();
-    let mut shader = ShaderBuilder::default();
-    let bindings = Bindings::new(&mut shader, std::slice::from_ref(x), &[*y, *indices]);
-    let from = shader.binding(BindingUse::Read);
-    let mut parameters = Parameters::for_items(count);
-    let [kept, length] = [kernel.k, x.shape()[kernel.axis]].map(|v| parameters.declare_len(v));
-    let keys = sorted.declare(&mut parameters, from);
-    let starts = declare_starts(&mut parameters, arrays);
-    let strides = arrays.map(|array| parameters.declare(array.layout.strides()[kernel.axis]));
-    let axes = axes.declare(&mut parameters);
+    let mut shader = ShaderBuilder::for_threads(y.shape().size());
+    let bindings = Bindings::new(&mut shader, &operands.inputs, &operands.outputs);
+    let [kept, length] = shader.declare_lens([kernel.k, x.shape()[kernel.axis]]);
+    let keys = sorted.declare(&mut shader);
+    let starts = declare_starts(&mut shader, arrays);
+    let strides = arrays.map(|array| shader.declare(array.layout.strides()[kernel.axis]));
+    let axes = axes.declare(&mut shader);
 
-    shader.return_unless_item("thread");
     shader.line(format!("let line = thread / {kept};"));
     shader.line(format!("let i = thread % {kept};"));
     let bases = axes.offsets(&mut shader, "line", &starts);
     shader.line(format!("let index = {};", keys.index(&format!("(line * {length} + i)"))));
     let offsets = [("index", 0), ("i", 1), ("i", 2)]
         .map(|(index, k)| shader.define(format!("{} + {index} * {}", bases[k], strides[k])));
-    let integer = same_size_integer(x.dtype);
-    let value = shader.define(access::load(&shader, bindings.input(0), integer, integer.compute(), &offsets[0]));
-    access::store(&mut shader, bindings.output(0), integer.compute(), integer, &value, &offsets[1]);
-    access::store(&mut shader, bindings.output(1), Compute::I64, DType::I64, "vec2<u32>(index, 0u)", &offsets[2]);
-    let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
-    list.dispatch("sort", shader, parameters, &buffers, count.div_ceil(WORKGROUP as usize))
+    let value = bindings.input(0).as_bits().define(&mut shader, &offsets[0]);
+    bindings.output(0).as_bits().store(&mut shader, &value, &offsets[1]);
+    bindings.output(1).store(&mut shader, &i64_from_word("index"), &offsets[2]);
+    list.dispatch("sort", shader);
 }

@@ -17,7 +17,13 @@ pub(crate) const MAX_ITERATIONS: usize = 60_000;
 /// The assumed iterations of a loop that ends at a condition, such as the sum of a series.
 const SERIES_TERMS: usize = 256;
 
-/// Returns an estimate of the iterations of all loops that `text` executes, including the loops of the functions that
+/// Returns the number of items that one invocation can process in a loop, if the loops of an item have `per_item`
+/// iterations. It is at least 1.
+pub(crate) fn max_items(per_item: usize) -> usize {
+    (MAX_ITERATIONS / per_item.saturating_add(1)).max(1)
+}
+
+/// Returns an estimate of the iterations of all loops that `source` executes, including the loops of the functions that
 /// it calls.
 ///
 /// The length of a loop is the constant in its condition, or the number in the comment `at most N iterations`.

@@ -2,11 +2,13 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | this file | [`ShaderBuilder`]: bindings, parameters and body of one compute shader; the library of functions |
+//! | this file | [`ShaderBuilder`]: one dispatch, its compute shader, buffers and parameters; the library of functions |
 //! | `library.wgsl` | functions on f32, 32-bit and 64-bit integers and half precision |
 //! | `translate` | scalar functions, translated from the Rust text of the CPU |
 //! | `types` | types, constants and the arithmetic of floats |
-//! | `access` | loads and stores of packed elements; offsets from flat indices |
+//! | `access` | [`ElementAccess`](access::ElementAccess): loads and stores of packed elements |
+//! | `accumulator` | [`Accumulator`](accumulator::Accumulator): running reductions |
+//! | `axes` | merged axes; offsets from flat indices |
 //! | `parameters` | the words that a dispatch reads in addition to its buffers |
 //! | `program` | the instructions of a program as WGSL expressions |
 //! | `special_functions` | the functions of `f32` with series: their iterations and their arithmetic |
@@ -19,6 +21,8 @@
 //! that depends on data, such as the offset of an element of an array with any number of axes.
 
 pub(crate) mod access;
+pub(crate) mod accumulator;
+pub(crate) mod axes;
 pub(crate) mod iterations;
 #[cfg(feature = "check-translations")]
 pub(crate) mod languages;
@@ -32,6 +36,21 @@ pub(crate) mod workgroup;
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use access::{
+    CollectedWord, ElementAccess, ElementRef, compute_program, load_words, same_size_integer, store_finished,
+    store_words,
+};
+pub(crate) use accumulator::{Accumulator, AccumulatorOp, TieRule};
+pub(crate) use axes::{AxesExprs, MergedAxes, digits};
+pub(crate) use iterations::{MAX_ITERATIONS, iterations, max_items};
+pub(crate) use parameters::{ParameterSlot, Parameters};
+pub(crate) use program::{
+    ProgramValues, binary_expr, combining_primitive, convert_expr, is_supported, program_iterations, round_expr,
+    step_expr,
+};
+pub(crate) use template::{CollectLines, axis_values, values};
+pub(crate) use types::{WgslFloat, i64_from_word, u64_literal, wgsl_type, words};
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
@@ -54,6 +73,16 @@ pub(crate) struct ShaderFeatures {
     pub(crate) native_f16: bool,
 }
 
+/// A buffer of a described dispatch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum BufferRef {
+    /// The buffer of an operand: the inputs are numbered first, then the outputs. Operands that share a buffer have
+    /// the number of the first of them.
+    Operand(usize),
+    /// A scratch buffer of the kernel, by its number.
+    Scratch(usize),
+}
+
 /// The use of a storage buffer in a shader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BindingUse {
@@ -67,21 +96,19 @@ pub(crate) enum BindingUse {
     Atomic,
 }
 
-impl BindingUse {
-    /// Returns true if the shader only reads the buffer.
-    pub(crate) fn is_read_only(self) -> bool {
-        matches!(self, BindingUse::Read | BindingUse::ReadVectors)
-    }
-}
-
-/// A compute shader under construction.
+/// A dispatch under construction: its compute shader, the buffers that it binds, and its parameters.
 ///
 /// Group 0 contains the parameters as words, where `params[0]` is the number of work items and `params[1]` is 0, and
 /// the [status buffer](crate::status). Group 1 contains the buffers of the operands. The shader returns immediately if
 /// the status word is not 0.
 #[derive(Debug, Default)]
 pub(crate) struct ShaderBuilder {
-    bindings: Vec<BindingUse>,
+    pub(crate) parameters: Parameters,
+    /// The number of workgroups.
+    pub(crate) groups: usize,
+    /// The index of the work item of an invocation, which returns if there is no such item.
+    item: Option<&'static str>,
+    bindings: Vec<(BufferRef, BindingUse)>,
     /// Whether the shader changes the status buffer, whose words are then atomic.
     pub(crate) is_check: bool,
     /// Declarations at module scope.
@@ -95,20 +122,66 @@ pub(crate) struct ShaderBuilder {
 }
 
 impl ShaderBuilder {
-    /// Adds a buffer and returns its number.
-    pub(crate) fn binding(&mut self, usage: BindingUse) -> usize {
-        self.bindings.push(usage);
+    /// Creates the dispatch of `items` work items, each of which one invocation computes.
+    pub(crate) fn for_threads(items: usize) -> ShaderBuilder {
+        let groups = items.div_ceil(WORKGROUP as usize);
+        ShaderBuilder { item: Some("thread"), ..ShaderBuilder::with_groups(items, groups) }
+    }
+
+    /// Creates the dispatch of `items` work items, each of which one workgroup computes.
+    pub(crate) fn for_groups(items: usize) -> ShaderBuilder {
+        ShaderBuilder { item: Some("group"), ..ShaderBuilder::with_groups(items, items) }
+    }
+
+    /// Creates the dispatch of `groups` workgroups for `items` work items. The body assigns the items.
+    pub(crate) fn with_groups(items: usize, groups: usize) -> ShaderBuilder {
+        ShaderBuilder { parameters: Parameters::for_items(items), groups, ..Default::default() }
+    }
+
+    /// Binds a buffer and returns the number of the binding.
+    pub(crate) fn binding(&mut self, buffer: BufferRef, usage: BindingUse) -> usize {
+        self.bindings.push((buffer, usage));
         self.bindings.len()
     }
 
-    /// Returns the use of every buffer.
-    pub(crate) fn binding_uses(&self) -> Vec<BindingUse> {
-        self.bindings.clone()
+    /// Returns the binding of a buffer, if it is bound.
+    pub(crate) fn binding_of(&self, buffer: BufferRef) -> Option<usize> {
+        self.bindings.iter().position(|&(bound, _)| bound == buffer).map(|index| index + 1)
+    }
+
+    /// Returns the buffers in the order of their bindings.
+    pub(crate) fn buffers(&self) -> Vec<BufferRef> {
+        self.bindings.iter().map(|&(buffer, _)| buffer).collect()
+    }
+
+    /// Returns for every buffer whether the shader only reads it.
+    pub(crate) fn read_only_bindings(&self) -> Vec<bool> {
+        self.bindings.iter().map(|(_, usage)| matches!(usage, BindingUse::Read | BindingUse::ReadVectors)).collect()
+    }
+
+    /// Appends an offset or a stride to the parameters and returns the expression that reads it. Offsets wrap modulo
+    /// 2³², so negative numbers need no sign.
+    pub(crate) fn declare(&mut self, value: isize) -> String {
+        self.declare_len(value as usize)
+    }
+
+    /// Appends a length to the parameters and returns the expression that reads it.
+    pub(crate) fn declare_len(&mut self, value: usize) -> String {
+        self.parameters.declare_slot(value).expr()
+    }
+
+    /// Appends lengths to the parameters and returns the expressions that read them.
+    pub(crate) fn declare_lens<const N: usize>(&mut self, values: [usize; N]) -> [String; N] {
+        values.map(|value| self.declare_len(value))
+    }
+
+    fn usage(&self, binding: usize) -> BindingUse {
+        self.bindings[binding - 1].1
     }
 
     /// Returns the expression that reads word `index` of buffer `binding`.
     pub(crate) fn word(&self, binding: usize, index: &str) -> String {
-        match self.bindings[binding - 1] {
+        match self.usage(binding) {
             BindingUse::Atomic => format!("atomicLoad(&b{binding}[{index}])"),
             BindingUse::ReadVectors => format!("b{binding}[({index}) >> 2u][({index}) & 3u]"),
             _ => format!("b{binding}[{index}]"),
@@ -117,7 +190,7 @@ impl ShaderBuilder {
 
     /// Returns the expression that reads the four words starting at `index`, a multiple of 4, of buffer `binding`.
     pub(crate) fn four_words(&self, binding: usize, index: &str) -> String {
-        match self.bindings[binding - 1] {
+        match self.usage(binding) {
             BindingUse::ReadVectors => format!("b{binding}[({index}) >> 2u]"),
             _ => {
                 let words = [0, 1, 2, 3].map(|k| self.word(binding, &format!("{index} + {k}u")));
@@ -128,7 +201,7 @@ impl ShaderBuilder {
 
     /// Adds the line that writes word `index` of buffer `binding`.
     pub(crate) fn store_word(&mut self, binding: usize, index: &str, value: &str) {
-        self.line(match self.bindings[binding - 1] {
+        self.line(match self.usage(binding) {
             BindingUse::Atomic => format!("atomicStore(&b{binding}[{index}], {value});"),
             _ => format!("b{binding}[{index}] = {value};"),
         });
@@ -147,11 +220,6 @@ impl ShaderBuilder {
         self.body.push('\n');
     }
 
-    /// Adds the line that ends the invocations whose item `index` does not exist.
-    pub(crate) fn return_unless_item(&mut self, index: &str) {
-        self.line(format!("if ({index} >= {ITEM_COUNT}) {{ return; }}"));
-    }
-
     /// Declares an array in the memory of the workgroup.
     pub(crate) fn workgroup_array(&mut self, name: &str, element_type: &str, len: usize) {
         let _ = writeln!(self.globals, "var<workgroup> {name}: array<{element_type}, {len}>;");
@@ -166,14 +234,14 @@ impl ShaderBuilder {
     }
 
     /// Returns the text of the shader for an adapter.
-    pub(crate) fn finish(self, features: ShaderFeatures) -> String {
+    pub(crate) fn finish(&self, features: ShaderFeatures) -> String {
         let mut source = String::from("@group(0) @binding(0) var<storage, read> params: array<u32>;\n");
         let (access, element, status) = match self.is_check {
             true => ("read_write", "atomic<u32>", "atomicLoad(&status[0])"),
             false => ("read", "u32", "status[0]"),
         };
         let _ = writeln!(source, "@group(0) @binding(1) var<storage, {access}> status: array<{element}>;");
-        for (k, usage) in self.bindings.iter().enumerate() {
+        for (k, (_, usage)) in self.bindings.iter().enumerate() {
             let (access, element) = match usage {
                 BindingUse::Read => ("read", "u32"),
                 BindingUse::ReadVectors => ("read", "vec4<u32>"),
@@ -201,6 +269,9 @@ impl ShaderBuilder {
                 let group = group_id.y * groups.x + group_id.x;\n    \
                 let thread = group * {WORKGROUP}u + local;\n"
         );
+        if let Some(item) = self.item {
+            let _ = writeln!(main, "    if ({item} >= {ITEM_COUNT}) {{ return; }}");
+        }
         main.push_str(&self.body);
         main.push_str("}\n");
         source.push_str(&library_for(&[&self.globals, &main], features));

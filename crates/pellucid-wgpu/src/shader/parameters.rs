@@ -1,5 +1,6 @@
 //! [`Parameters`]: the words that a dispatch reads in addition to its buffers.
 
+use super::types::{value_of_words, words};
 use pellucid_ir::formula::{Program, Uniform, UniformSource};
 use pellucid_ir::{Compute, Element, Scalar};
 
@@ -45,21 +46,6 @@ fn scalar_words(compute: Compute, scalar: Scalar) -> [u32; 2] {
     }
 }
 
-/// Returns the number of parameter words of a value.
-pub(crate) fn words(compute: Compute) -> usize {
-    compute.size().div_ceil(4)
-}
-
-/// Returns the expression that reads a value of type `compute` from the parameters at `word`.
-fn parameter_expr(compute: Compute, word: usize) -> String {
-    match compute {
-        Compute::Mask => format!("(params[{word}] != 0u)"),
-        Compute::I32 => format!("bitcast<i32>(params[{word}])"),
-        Compute::I64 | Compute::F64 => format!("vec2<u32>(params[{word}], params[{}])", word + 1),
-        Compute::F32 => format!("bitcast<f32>(params[{word}])"),
-    }
-}
-
 impl Parameters {
     /// Creates the parameters of a dispatch with `items` work items.
     pub(crate) fn for_items(items: usize) -> Parameters {
@@ -69,17 +55,6 @@ impl Parameters {
     /// Returns the number of bytes.
     pub(crate) fn bytes(&self) -> usize {
         4 * self.words.len()
-    }
-
-    /// Appends an offset or a stride and returns the expression that reads it. Offsets wrap modulo 2³², so negative
-    /// numbers need no sign.
-    pub(crate) fn declare(&mut self, value: isize) -> String {
-        self.declare_slot(value as usize).expr()
-    }
-
-    /// Appends a length and returns the expression that reads it.
-    pub(crate) fn declare_len(&mut self, value: usize) -> String {
-        self.declare_slot(value).expr()
     }
 
     /// Appends a number that can be changed.
@@ -102,7 +77,7 @@ impl Parameters {
     pub(crate) fn declare_scalar(&mut self, compute: Compute, value: Scalar) -> String {
         let word = self.words.len();
         self.words.extend_from_slice(&scalar_words(compute, value)[..words(compute)]);
-        parameter_expr(compute, word)
+        value_of_words(compute, |k| format!("params[{}]", word + k))
     }
 
     /// Appends every uniform of a program, rounded to its compute type, and returns the expressions that read them. The

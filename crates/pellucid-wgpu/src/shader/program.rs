@@ -1,12 +1,12 @@
 //! The instructions of a program as WGSL.
 
 use super::iterations::iterations;
-use super::parameters::Parameters;
 use super::special_functions::has_two_floats;
-use super::types::{WgslFloat, float_prefix, wgsl_type};
+use super::types::{float_prefix, i64_from_word};
 use super::{ShaderBuilder, has_function};
 use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, RowOp, Step, Unary};
 use pellucid_ir::{Compute, DType};
+use std::collections::HashMap;
 
 /// The slot of this backend in the forms that a program caches ([`Program::prepared`]).
 const PROGRAM_CACHE_SLOT: usize = 1;
@@ -80,67 +80,43 @@ fn is_step_supported(step: &Step) -> bool {
 
 /// The names of the values of a program while its text is generated.
 #[derive(Clone, Debug)]
-pub(crate) struct ProgramValues {
-    /// The value of every input.
-    pub(crate) inputs: Vec<String>,
-    uniforms: Vec<String>,
-    registers: Vec<String>,
-    rows: Vec<String>,
-}
+pub(crate) struct ProgramValues(HashMap<InstructionOperand, String>);
 
 impl ProgramValues {
-    /// Declares the uniforms of a program ([`Parameters::declare_uniforms`]), whose other values are unknown.
+    /// Declares the uniforms of a program, whose other values are unknown. See
+    /// [`Parameters::declare_uniforms`](super::Parameters::declare_uniforms).
     pub(crate) fn declare(
-        parameters: &mut Parameters,
+        shader: &mut ShaderBuilder,
         program: &Program,
         first: usize,
         row_length: usize,
     ) -> ProgramValues {
-        ProgramValues {
-            inputs: vec![String::new(); program.inputs.len()],
-            uniforms: parameters.declare_uniforms(program, first, row_length),
-            registers: vec![String::new(); program.registers.len()],
-            rows: vec![String::new(); program.row_registers.len()],
-        }
+        let uniforms = shader.parameters.declare_uniforms(program, first, row_length);
+        ProgramValues((0..).map(InstructionOperand::Uniform).zip(uniforms).collect())
     }
 
-    /// Returns the expression of an operand.
+    /// Returns the name of the value of an operand.
     pub(crate) fn value(&self, operand: InstructionOperand) -> &str {
-        match operand {
-            InstructionOperand::Input(i) => &self.inputs[i as usize],
-            InstructionOperand::Register(r) => &self.registers[r as usize],
-            InstructionOperand::Uniform(u) => &self.uniforms[u as usize],
-            InstructionOperand::Row(r) => &self.rows[r as usize],
-        }
+        self.0.get(&operand).map_or("unknown_value", String::as_str)
     }
 
-    /// Sets the value of the destination of a step.
-    pub(crate) fn set(&mut self, into: InstructionOperand, value: String) {
-        match into {
-            InstructionOperand::Register(r) => self.registers[r as usize] = value,
-            InstructionOperand::Row(r) => self.rows[r as usize] = value,
-            InstructionOperand::Input(i) => self.inputs[i as usize] = value,
-            InstructionOperand::Uniform(u) => self.uniforms[u as usize] = value,
-        }
+    /// Sets the name of the value of input `k`.
+    pub(crate) fn set_input(&mut self, k: usize, name: String) {
+        self.0.insert(InstructionOperand::Input(k as u8), name);
     }
 
     /// Adds the lines of every step. The program is supported and has no row reductions.
     pub(crate) fn compute_steps(&mut self, shader: &mut ShaderBuilder, program: &Program) {
         for step in &program.steps {
-            self.compute_step(shader, step, "");
+            let args: Vec<&str> = step.args.iter().map(|&a| self.value(a)).collect();
+            let name = shader.define(step_expr(step, &args, ""));
+            self.0.insert(step.into, name);
         }
-    }
-
-    /// Adds the line of one step that is not a reduction. `row_index` is the index of the element in its row.
-    pub(crate) fn compute_step(&mut self, shader: &mut ShaderBuilder, step: &Step, row_index: &str) {
-        let args: Vec<&str> = step.args.iter().map(|&a| self.value(a)).collect();
-        let expr = step_expr(step, &args, row_index);
-        let name = shader.define(expr);
-        self.set(step.into, name);
     }
 }
 
-fn step_expr(step: &Step, args: &[&str], row_index: &str) -> String {
+/// Returns the expression of a step that is not a reduction. `row_index` is the index of the element in its row.
+pub(crate) fn step_expr(step: &Step, args: &[&str], row_index: &str) -> String {
     match (step.op, args) {
         (Op::Unary(op), [a]) => supported_unary(op, step.compute, a).unwrap_or_else(|| UNSUPPORTED.into()),
         (Op::Binary(op), [a, b]) => binary_expr(op, step.compute, a, b),
@@ -149,7 +125,7 @@ fn step_expr(step: &Step, args: &[&str], row_index: &str) -> String {
         (Op::MulAdd, [a, b, c]) => format!("f_fma({a}, {b}, {c})"),
         (Op::Convert(to), [a]) => convert_expr(step.compute, to, a),
         (Op::Round(dtype), [a]) => round_expr(dtype, a),
-        (Op::RowIndex, _) => format!("vec2<u32>({row_index}, 0u)"),
+        (Op::RowIndex, _) => i64_from_word(row_index),
         _ => UNSUPPORTED.into(),
     }
 }
@@ -160,7 +136,7 @@ pub(crate) fn convert_expr(from: Compute, to: Compute, x: &str) -> String {
     use Compute::*;
     match (from, to) {
         (Mask, I32) => format!("select(0, 1, {x})"),
-        (Mask, I64) => format!("vec2<u32>(select(0u, 1u, {x}), 0u)"),
+        (Mask, I64) => i64_from_word(&format!("select(0u, 1u, {x})")),
         (Mask, F32) => format!("select(0.0, 1.0, {x})"),
         (I32, Mask) => format!("({x} != 0)"),
         (I32, I64) => format!("i_to_i64({x})"),
@@ -197,36 +173,23 @@ pub(crate) fn round_expr(dtype: DType, x: &str) -> String {
 
 /// Returns the expression of a primitive of one operand, or `None` if shaders do not have it for this type.
 fn supported_unary(op: Unary, compute: Compute, x: &str) -> Option<String> {
+    use Compute::{F32, F64, I32, I64, Mask};
     use Unary::*;
-    let rounding = matches!(op, Floor | Ceil | Round | Trunc);
-    Some(match compute {
-        Compute::Mask => match op {
-            Not => format!("(!{x})"),
-            _ => return None,
-        },
-        Compute::I32 => match op {
-            Neg => format!("(0 - {x})"),
-            Abs => format!("abs({x})"),
-            Sign => format!("sign({x})"),
-            Not => format!("(~{x})"),
-            IsNan => "false".into(),
-            IsFinite => "true".into(),
-            _ if rounding => x.into(),
-            _ => return None,
-        },
-        Compute::I64 => match op {
-            Neg => format!("l_neg({x})"),
-            Abs => format!("l_abs({x})"),
-            Sign => format!("l_signum({x})"),
-            Not => format!("(~{x})"),
-            IsNan => "false".into(),
-            IsFinite => "true".into(),
-            _ if rounding => x.into(),
-            _ => return None,
-        },
-        Compute::F32 | Compute::F64 => {
+    Some(match (compute, op) {
+        (Mask, Not) => format!("(!{x})"),
+        (I32 | I64, Not) => format!("(~{x})"),
+        (I32 | I64, IsNan) => "false".into(),
+        (I32 | I64, IsFinite) => "true".into(),
+        (I32 | I64, Floor | Ceil | Round | Trunc) => x.into(),
+        (I32, Neg) => format!("(0 - {x})"),
+        (I32, Abs) => format!("abs({x})"),
+        (I32, Sign) => format!("sign({x})"),
+        (I64, Neg) => format!("l_neg({x})"),
+        (I64, Abs) => format!("l_abs({x})"),
+        (I64, Sign) => format!("l_signum({x})"),
+        (Mask | I32 | I64, _) | (F32 | F64, Not) => return None,
+        (F32 | F64, _) => {
             let name = match op {
-                Not => return None,
                 Round => "round",
                 Expm1 => "expm1",
                 other => other.name(),
@@ -246,79 +209,48 @@ pub(crate) fn binary_expr(op: Binary, compute: Compute, x: &str, y: &str) -> Str
 /// Returns the expression of a primitive of two operands, or `None` if shaders do not have it for this type.
 fn supported_binary(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String> {
     use Binary::*;
-    Some(match compute {
-        Compute::Mask => match op {
-            And | Min => format!("({x} && {y})"),
-            Or | Max => format!("({x} || {y})"),
-            Xor | Ne => format!("({x} != {y})"),
-            Eq => format!("({x} == {y})"),
-            Lt => format!("(!{x} && {y})"),
-            Le => format!("(!{x} || {y})"),
-            Gt => format!("({x} && !{y})"),
-            Ge => format!("({x} || !{y})"),
-            _ => return None,
-        },
-        Compute::I32 => match op {
-            Add => format!("({x} + {y})"),
-            Sub => format!("({x} - {y})"),
-            Mul => format!("({x} * {y})"),
-            Max => format!("max({x}, {y})"),
-            Min => format!("min({x}, {y})"),
-            And => format!("({x} & {y})"),
-            Or => format!("({x} | {y})"),
-            Xor => format!("({x} ^ {y})"),
-            Lt => format!("({x} < {y})"),
-            Le => format!("({x} <= {y})"),
-            Gt => format!("({x} > {y})"),
-            Ge => format!("({x} >= {y})"),
-            Eq => format!("({x} == {y})"),
-            Ne => format!("({x} != {y})"),
-            FloorDiv | Rem | Pow | Shl | Shr => format!("i_{}({x}, {y})", op.name()),
-            _ => return None,
-        },
-        Compute::I64 => match op {
-            Add | Sub | Mul | Max | Min | FloorDiv | Rem | Pow | Shl | Shr | Lt | Le | Eq => {
-                format!("l_{}({x}, {y})", op.name())
-            }
-            And => format!("({x} & {y})"),
-            Or => format!("({x} | {y})"),
-            Xor => format!("({x} ^ {y})"),
-            Gt => format!("l_lt({y}, {x})"),
-            Ge => format!("l_le({y}, {x})"),
-            Ne => format!("(!l_eq({x}, {y}))"),
-            _ => return None,
-        },
-        Compute::F32 | Compute::F64 => {
-            let prefix = float_prefix(compute);
-            match op {
-                Gt => format!("{prefix}_lt({y}, {x})"),
-                Ge => format!("{prefix}_le({y}, {x})"),
-                Ne => format!("(!{prefix}_eq({x}, {y}))"),
-                And | Or | Xor | Shl | Shr => return None,
-                // They can be translated, but drivers inline all calls, and compile the long result for minutes.
-                _ if compute == Compute::F64 && has_two_floats(op.name()) => return None,
-                _ => {
-                    let function = format!("{prefix}_{}", op.name());
-                    return has_function(&function).then(|| format!("{function}({x}, {y})"));
-                }
-            }
+    use Compute::{F32, F64, I32, I64, Mask};
+    let infix = |symbol: &str| format!("({x} {symbol} {y})");
+    let p = float_prefix(compute);
+    Some(match (compute, op) {
+        (Mask, And | Min) => infix("&&"),
+        (Mask, Or | Max) => infix("||"),
+        (Mask, Xor | Ne) => infix("!="),
+        (Mask, Lt) => format!("(!{x} && {y})"),
+        (Mask, Le) => format!("(!{x} || {y})"),
+        (Mask, Gt) => format!("({x} && !{y})"),
+        (Mask, Ge) => format!("({x} || !{y})"),
+        (Mask | I32, Eq) => infix("=="),
+        (I32, Ne) => infix("!="),
+        (I32, Add) => infix("+"),
+        (I32, Sub) => infix("-"),
+        (I32, Mul) => infix("*"),
+        (I32, Lt) => infix("<"),
+        (I32, Le) => infix("<="),
+        (I32, Gt) => infix(">"),
+        (I32, Ge) => infix(">="),
+        (I32, Max | Min) => format!("{}({x}, {y})", op.name()),
+        (I32, FloorDiv | Rem | Pow | Shl | Shr) => format!("i_{}({x}, {y})", op.name()),
+        (I32 | I64, And) => infix("&"),
+        (I32 | I64, Or) => infix("|"),
+        (I32 | I64, Xor) => infix("^"),
+        (I64, Add | Sub | Mul | Max | Min | FloorDiv | Rem | Pow | Shl | Shr | Lt | Le | Eq) => {
+            format!("l_{}({x}, {y})", op.name())
+        }
+        (I64, Gt) => format!("l_lt({y}, {x})"),
+        (I64, Ge) => format!("l_le({y}, {x})"),
+        (I64, Ne) => format!("(!l_eq({x}, {y}))"),
+        (F32 | F64, Gt) => format!("{p}_lt({y}, {x})"),
+        (F32 | F64, Ge) => format!("{p}_le({y}, {x})"),
+        (F32 | F64, Ne) => format!("(!{p}_eq({x}, {y}))"),
+        (Mask | I32 | I64, _) | (F32 | F64, And | Or | Xor | Shl | Shr) => return None,
+        // They can be translated, but drivers inline all calls, and compile the long result for minutes.
+        (F64, _) if has_two_floats(op.name()) => return None,
+        (F32 | F64, _) => {
+            let function = format!("{p}_{}", op.name());
+            return has_function(&function).then(|| format!("{function}({x}, {y})"));
         }
     })
-}
-
-/// Returns the condition that x is larger than y, or smaller if `largest` is false. In both orders NaN precedes all
-/// numbers.
-pub(crate) fn precedes_expr(compute: Compute, largest: bool, x: &str, y: &str) -> String {
-    let (low, high) = if largest { (y, x) } else { (x, y) };
-    match compute {
-        Compute::Mask => format!("(!{low} && {high})"),
-        Compute::I32 => format!("({low} < {high})"),
-        Compute::I64 => format!("l_lt({low}, {high})"),
-        Compute::F32 | Compute::F64 => {
-            let p = float_prefix(compute);
-            format!("(({p}_is_nan({x}) && !{p}_is_nan({y})) || {p}_lt({low}, {high}))")
-        }
-    }
 }
 
 /// Returns the primitive that combines two values of a reduction.
@@ -327,83 +259,5 @@ pub(crate) fn combining_primitive(op: RowOp) -> Binary {
         RowOp::Sum => Binary::Add,
         RowOp::Max => Binary::Max,
         RowOp::Min => Binary::Min,
-    }
-}
-
-/// A running reduction of values in one invocation. Sums of `f32` also accumulate their rounding errors (Neumaier
-/// 1974).
-#[derive(Clone, Debug)]
-pub(crate) struct Accumulator {
-    op: Binary,
-    compute: Compute,
-    name: String,
-}
-
-impl Accumulator {
-    /// Declares the variables of an accumulator, with the identity of the operation.
-    pub(crate) fn declare(shader: &mut ShaderBuilder, op: Binary, compute: Compute, name: &str) -> Accumulator {
-        shader.line(format!("var {name}: {} = {};", wgsl_type(compute), identity_expr(op, compute)));
-        let accumulator = Accumulator { op, compute, name: name.to_string() };
-        if accumulator.is_compensated() {
-            shader.line(format!("var {name}_error = 0.0;"));
-        }
-        accumulator
-    }
-
-    /// Returns the type of the results.
-    pub(crate) fn compute(&self) -> Compute {
-        self.compute
-    }
-
-    fn is_compensated(&self) -> bool {
-        self.op == Binary::Add && self.compute == Compute::F32
-    }
-
-    /// Adds the lines that accumulate `value`.
-    pub(crate) fn accumulate(&self, shader: &mut ShaderBuilder, value: &str) {
-        let name = &self.name;
-        if self.is_compensated() {
-            let sum = shader.define(format!("f_two_sum({name}, {value})"));
-            shader.line(format!("{name} = {sum}.x;"));
-            shader.line(format!("{name}_error = f_add({name}_error, {sum}.y);"));
-        } else {
-            shader.line(format!("{name} = {};", self.combined(name, value)));
-        }
-    }
-
-    /// Returns the result. The errors of a sum that is infinite or NaN are ignored.
-    pub(crate) fn result(&self) -> String {
-        let name = &self.name;
-        match self.is_compensated() {
-            true => format!("select({name}, f_add({name}, {name}_error), f_is_finite({name}))"),
-            false => name.clone(),
-        }
-    }
-
-    /// Returns the combination of two results.
-    pub(crate) fn combined(&self, x: &str, y: &str) -> String {
-        binary_expr(self.op, self.compute, x, y)
-    }
-}
-
-/// Returns the identity of an operation.
-fn identity_expr(op: Binary, compute: Compute) -> &'static str {
-    let is_largest = matches!(op, Binary::Min | Binary::And);
-    let float = WgslFloat(compute);
-    match (op, compute) {
-        (Binary::Mul, Compute::F32 | Compute::F64) => float.one(),
-        (Binary::Mul, Compute::I64) => "vec2<u32>(1u, 0u)",
-        (Binary::Mul, _) => "1",
-        (_, Compute::Mask) if is_largest => "true",
-        (_, Compute::Mask) => "false",
-        (Binary::Add, Compute::F32 | Compute::F64) => float.zero(),
-        (Binary::Add, Compute::I64) => "vec2<u32>(0u, 0u)",
-        (Binary::Add, _) => "0",
-        (_, Compute::F32 | Compute::F64) if is_largest => float.infinity(),
-        (_, Compute::F32 | Compute::F64) => float.negative_infinity(),
-        (_, Compute::I64) if is_largest => "vec2<u32>(0xffffffffu, 0x7fffffffu)",
-        (_, Compute::I64) => "vec2<u32>(0u, 0x80000000u)",
-        (_, Compute::I32) if is_largest => "2147483647",
-        (_, Compute::I32) => "i32(-2147483648)",
     }
 }

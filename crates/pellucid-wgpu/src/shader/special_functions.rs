@@ -17,7 +17,6 @@ pub(crate) struct SpecialFunction {
     /// The iterations of all loops for the largest arguments, with the divisions in them. The loops end at a condition
     /// in several places, so that estimates would be multiplied.
     pub(crate) iterations: usize,
-    /// The arithmetic.
     pub(crate) arithmetic: SeriesArithmetic,
 }
 

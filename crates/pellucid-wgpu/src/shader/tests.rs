@@ -1,12 +1,12 @@
 //! Validates generated shaders with the shader compiler of wgpu, without an adapter, and translates them to the
 //! languages of all graphics APIs.
 
-use super::access::{MergedAxes, load, store, store_collected};
+use super::access::{CollectedWord, ElementAccess};
+use super::accumulator::{Accumulator, AccumulatorOp, TieRule};
+use super::axes::MergedAxes;
 use super::languages::check_translations;
-use super::parameters::Parameters;
-use super::program::{Accumulator, ProgramValues, combining_primitive, convert_expr, is_supported};
-use super::workgroup::combine_in_workgroup;
-use super::{BindingUse, LIBRARY, ShaderBuilder, ShaderFeatures, has_function};
+use super::program::{ProgramValues, combining_primitive, convert_expr, is_supported};
+use super::{BindingUse, BufferRef, LIBRARY, ShaderBuilder, ShaderFeatures, has_function};
 use pellucid_ir::formula::{
     Binary, InstructionOperand, Load, Op, Program, RowOp, Step, Store, Unary, Uniform, UniformSource,
 };
@@ -38,20 +38,24 @@ fn program(op: Op, operands: usize, compute: Compute, result: Compute) -> Progra
     )
 }
 
+/// Binds a buffer with elements of type `dtype`.
+fn bind(shader: &mut ShaderBuilder, usage: BindingUse, dtype: DType) -> ElementAccess {
+    ElementAccess::new(shader.binding(BufferRef::Scratch(0), usage), dtype)
+}
+
 /// Returns a shader that runs a program on contiguous operands.
 fn shader(program: &Program) -> ShaderBuilder {
-    let mut shader = ShaderBuilder::default();
-    let inputs: Vec<usize> = program.inputs.iter().map(|_| shader.binding(BindingUse::Read)).collect();
-    let output = shader.binding(BindingUse::Atomic);
-    let mut values = ProgramValues::declare(&mut Parameters::for_items(1), program, 0, 0);
+    let mut shader = ShaderBuilder::for_threads(1);
+    let inputs = program.inputs.iter().map(|input| bind(&mut shader, BindingUse::Read, input.storage));
+    let inputs: Vec<ElementAccess> = inputs.collect();
+    let stored = program.outputs[0];
+    let output = bind(&mut shader, BindingUse::Atomic, stored.storage);
+    let mut values = ProgramValues::declare(&mut shader, program, 0, 0);
     for (k, input) in program.inputs.iter().enumerate() {
-        let element = load(&shader, inputs[k], input.storage, input.compute, "thread");
-        values.inputs[k] = shader.define(element);
+        values.set_input(k, inputs[k].as_type(input.compute).define(&mut shader, "thread"));
     }
     values.compute_steps(&mut shader, program);
-    let stored = program.outputs[0];
-    let value = values.value(stored.value).to_string();
-    store(&mut shader, output, stored.compute, stored.storage, &value, "thread");
+    output.as_type(stored.compute).store(&mut shader, values.value(stored.value), "thread");
     shader
 }
 
@@ -59,7 +63,7 @@ fn shader(program: &Program) -> ShaderBuilder {
 fn a_shader_that_one_language_cannot_express_is_an_error_with_its_name() {
     let source = |body: &str| {
         let mut shader = ShaderBuilder::default();
-        let output = shader.binding(BindingUse::Write);
+        let output = shader.binding(BufferRef::Scratch(0), BindingUse::Write);
         let value = shader.define(body);
         shader.store_word(output, "thread", &value);
         shader.finish(ShaderFeatures::default())
@@ -128,9 +132,9 @@ fn conversions_of_half_precision_by_instructions_are_valid() {
     assert!(source.starts_with("enable f16;") && !source.contains("by_bits"));
     for (from, to) in [(DType::F16, DType::F32), (DType::F32, DType::F16)] {
         let mut shader = ShaderBuilder::default();
-        let (input, output) = (shader.binding(BindingUse::Read), shader.binding(BindingUse::Atomic));
-        let element = load(&shader, input, from, Compute::F32, "thread");
-        store(&mut shader, output, Compute::F32, to, &element, "thread");
+        let (input, output) = (bind(&mut shader, BindingUse::Read, from), bind(&mut shader, BindingUse::Atomic, to));
+        let element = input.load(&shader, "thread");
+        output.store(&mut shader, &element, "thread");
         let source = shader.finish(native);
         validate(&source);
         assert!(source.contains("pack2x16float(") && !source.contains("by_bits"));
@@ -183,17 +187,18 @@ fn loads_and_stores_of_all_dtypes_are_valid() {
     for from in DType::ALL {
         for to in DType::ALL {
             let mut shader = ShaderBuilder::default();
-            let (input, output) = (shader.binding(BindingUse::Read), shader.binding(BindingUse::Atomic));
+            let (input, output) =
+                (bind(&mut shader, BindingUse::Read, from), bind(&mut shader, BindingUse::Atomic, to));
             shader.line("var word = 0u;");
             let space = MergedAxes::new(&[2, 3, 4], &[vec![24, 1, 6], vec![12, 4, 1]]);
             let starts = [String::from("0u"), String::from("5u")];
-            let offsets = space.declare(&mut Parameters::for_items(24)).offsets(&mut shader, "thread", &starts);
-            let element = load(&shader, input, from, from.compute(), &offsets[0]);
-            let value = shader.define(element);
-            store(&mut shader, output, from.compute(), to, &value, &offsets[1]);
+            let offsets = space.declare(&mut shader).offsets(&mut shader, "thread", &starts);
+            let value = input.define(&mut shader, &offsets[0]);
+            let output = output.as_type(from.compute());
+            output.store(&mut shader, &value, &offsets[1]);
             if to.size() < 4 {
-                let lane = ("word", "local", "local == 3u");
-                store_collected(&mut shader, output, from.compute(), to, &value, &offsets[1], lane);
+                let word = CollectedWord { variable: "word", lane: "local", is_last: "local == 3u" };
+                output.store_collected(&mut shader, &value, &offsets[1], word);
             }
             validate(&shader.finish(ShaderFeatures::default()));
         }
@@ -202,19 +207,27 @@ fn loads_and_stores_of_all_dtypes_are_valid() {
 
 #[test]
 fn accumulators_are_valid() {
+    let folds = [RowOp::Sum, RowOp::Max, RowOp::Min].map(|op| AccumulatorOp::Fold(combining_primitive(op)));
+    let arg = |ties| AccumulatorOp::Arg { largest: ties == TieRule::Later, ties };
+    let args = [TieRule::Earlier, TieRule::Later, TieRule::LowestIndex].map(arg);
     for (compute, subgroups) in COMPUTES.into_iter().flat_map(|compute| [(compute, false), (compute, true)]) {
-        for op in [RowOp::Sum, RowOp::Max, RowOp::Min] {
-            if compute == Compute::Mask && op == RowOp::Sum {
+        for reduction in folds.into_iter().chain(args) {
+            if (compute, reduction) == (Compute::Mask, folds[0])
+                || compute == Compute::Mask && args.contains(&reduction)
+            {
                 continue;
             }
             let mut shader = ShaderBuilder::default();
-            let output = shader.binding(BindingUse::Write);
-            let primitive = combining_primitive(op);
-            let accumulator = Accumulator::declare(&mut shader, primitive, compute, "sum");
+            let output = bind(&mut shader, BindingUse::Write, DType::I32);
+            let partial = shader.binding(BufferRef::Scratch(1), BindingUse::Write);
+            let accumulator = Accumulator::declare(&mut shader, reduction, compute, "sum");
             let value = shader.define(convert_expr(Compute::I32, compute, "bitcast<i32>(thread)"));
-            accumulator.accumulate(&mut shader, &value);
-            let result = combine_in_workgroup(&mut shader, &accumulator, "total", subgroups);
-            store(&mut shader, output, compute, DType::I32, &result, "thread");
+            accumulator.accumulate(&mut shader, &value, "local");
+            accumulator.store_partial(&mut shader, partial, "group");
+            accumulator.accumulate_partial(&mut shader, partial, "group");
+            let result = accumulator.combine_in_workgroup(&mut shader, "total", subgroups);
+            let result_compute = if args.contains(&reduction) { Compute::I64 } else { compute };
+            output.as_type(result_compute).store(&mut shader, &result, "thread");
             validate(&shader.finish(ShaderFeatures::default()));
         }
     }

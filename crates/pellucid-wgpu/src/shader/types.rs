@@ -17,6 +17,26 @@ pub(crate) fn wgsl_type(compute: Compute) -> &'static str {
     }
 }
 
+/// Returns the number of words of a value.
+pub(crate) fn words(compute: Compute) -> usize {
+    compute.size().div_ceil(4)
+}
+
+/// Returns the value whose words `word` returns.
+pub(crate) fn value_of_words(compute: Compute, word: impl Fn(usize) -> String) -> String {
+    match compute {
+        Compute::Mask => format!("({} != 0u)", word(0)),
+        Compute::I32 => format!("bitcast<i32>({})", word(0)),
+        Compute::F32 => format!("bitcast<f32>({})", word(0)),
+        Compute::I64 | Compute::F64 => format!("vec2<u32>({}, {})", word(0), word(1)),
+    }
+}
+
+/// Returns the `i64` of a word without a sign.
+pub(crate) fn i64_from_word(word: &str) -> String {
+    format!("vec2<u32>({word}, 0u)")
+}
+
 /// Returns the literal of 64 bits, a pair of words.
 pub(crate) fn u64_literal(bits: u64) -> String {
     format!("vec2<u32>({:#x}u, {:#x}u)", bits as u32, bits >> 32)

@@ -1,49 +1,12 @@
 //! Reductions over the invocations of a workgroup.
 
-use super::program::Accumulator;
 use super::template::{CollectLines, values};
-use super::types::wgsl_type;
 use super::{ShaderBuilder, WORKGROUP};
-use pellucid_ir::Compute;
 
 /// A value that every invocation of a workgroup has.
 pub(crate) struct InvocationValue {
-    /// The WGSL type.
     pub(crate) type_name: &'static str,
-    /// The expression of the value.
     pub(crate) expr: String,
-}
-
-/// Adds the lines that combine the results of an accumulator of all invocations, and returns the name of the combined
-/// value. See [`combine_values`].
-pub(crate) fn combine_in_workgroup(
-    shader: &mut ShaderBuilder,
-    accumulator: &Accumulator,
-    shared: &str,
-    subgroups: bool,
-) -> String {
-    let is_mask = accumulator.compute() == Compute::Mask;
-    // A shuffle exchanges numbers.
-    let (type_name, expr) = match is_mask {
-        true => ("u32", format!("select(0u, 1u, {})", accumulator.result())),
-        false => (wgsl_type(accumulator.compute()), accumulator.result()),
-    };
-    let values = [InvocationValue { type_name, expr }];
-    let combined = combine_values(shader, &values, shared, subgroups, |shader, current, other| {
-        let expr = match is_mask {
-            true => {
-                let combined =
-                    accumulator.combined(&format!("({} != 0u)", current[0]), &format!("({} != 0u)", other[0]));
-                format!("select(0u, 1u, {combined})")
-            }
-            false => accumulator.combined(&current[0], &other[0]),
-        };
-        shader.line(format!("{} = {expr};", current[0]));
-    });
-    match is_mask {
-        true => shader.define(format!("({} != 0u)", combined[0])),
-        false => combined[0].clone(),
-    }
 }
 
 /// Combines the values of the invocations at a distance of `$stride`, starting at 1.

@@ -22,8 +22,7 @@ use super::GpuFamily;
 use super::shared::tile::{WIDE_PRODUCT_ITERATIONS, is_narrow};
 use crate::dispatch_list::DispatchList;
 use crate::operand::DeviceOperands;
-use crate::shader::iterations::iterations;
-use crate::shader::types::WgslFloat;
+use crate::shader::{WgslFloat, iterations};
 use pass::{AttentionPass, BLOCK, PassKind};
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{Attention, AttentionPart, AttentionSizes, metas};
@@ -56,17 +55,19 @@ impl GpuFamily for Attention {
             .ok_or_else(|| Error::invalid("attention", "the shapes of queries, keys and values do not fit"))?;
         let mask = self.mask(inputs).copied();
         let pass = |kind| AttentionPass { kernel: self, sizes, kind, mask, inputs, outputs };
-        match self.part {
-            AttentionPart::Result => pass(PassKind::Output).describe(list, None),
+        let (kinds, statistics) = match self.part {
+            AttentionPart::Result => (&[PassKind::Output][..], None),
             AttentionPart::Gradient => {
                 // Two numbers for each query.
                 let rows = sizes.batch * sizes.heads * sizes.queries;
                 let statistics = list.scratch(2 * rows.max(1) * inputs[0].dtype.size());
-                for kind in [PassKind::QueryGradient, PassKind::KeyGradient, PassKind::ValueGradient] {
-                    pass(kind).describe(list, Some(statistics))?;
-                }
-                Ok(())
+                let kinds = &[PassKind::QueryGradient, PassKind::KeyGradient, PassKind::ValueGradient];
+                (&kinds[..], Some(statistics))
             }
+        };
+        for shader in kinds.iter().filter_map(|&kind| pass(kind).shader(statistics)) {
+            list.dispatch("attention", shader);
         }
+        Ok(())
     }
 }

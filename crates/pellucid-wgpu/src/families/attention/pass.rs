@@ -1,18 +1,16 @@
 //! [`AttentionPass`]: the dispatch of one output. Its shader is in [`template`].
 
 use super::template;
-use crate::dispatch_list::DispatchList;
 use crate::families::shared::tile::{
     ArrayExprs, FactorLoader, FactorSide, SharedTile, TileBounds, TiledArray, WorkgroupTile, declare_shared, is_narrow,
     quad_type,
 };
-use crate::operand::{Bindings, BufferRef, DeviceArray};
-use crate::shader::parameters::Parameters;
-use crate::shader::template::{CollectLines, values};
-use crate::shader::types::{WgslFloat, wgsl_type};
-use crate::shader::{BindingUse, ShaderBuilder, access};
+use crate::operand::{Bindings, DeviceArray};
+use crate::shader::{
+    BindingUse, BufferRef, CollectLines, ElementAccess, ElementRef, ShaderBuilder, WgslFloat, values, wgsl_type,
+};
 use pellucid_ir::kernel::{Attention, AttentionSizes};
-use pellucid_ir::{Compute, DType, Result, Scalar};
+use pellucid_ir::{Compute, DType, Scalar};
 
 /// The rows and columns of a block of scores. The order of accumulation depends on this number.
 pub(super) const BLOCK: usize = 32;
@@ -28,17 +26,11 @@ pub(super) enum PassKind {
 
 /// The dispatch of one output.
 pub(super) struct AttentionPass<'a, 'o> {
-    /// The kernel.
     pub(super) kernel: &'o Attention,
-    /// Its sizes.
     pub(super) sizes: AttentionSizes,
-    /// The output.
     pub(super) kind: PassKind,
-    /// The mask.
     pub(super) mask: Option<DeviceArray<'a>>,
-    /// The inputs of the kernel.
     pub(super) inputs: &'o [DeviceArray<'a>],
-    /// The outputs of the kernel.
     pub(super) outputs: &'o [DeviceArray<'a>],
 }
 
@@ -94,7 +86,6 @@ impl PassKind {
 struct PassShader<'p, 'a, 'o> {
     pass: &'p AttentionPass<'a, 'o>,
     shader: ShaderBuilder,
-    parameters: Parameters,
     bindings: Bindings,
     float: WgslFloat,
     tile: WorkgroupTile,
@@ -102,8 +93,8 @@ struct PassShader<'p, 'a, 'o> {
     limits: [String; 2],
     /// The scale of the scores.
     scale: String,
-    /// The binding of the statistics of the queries.
-    statistics: Option<usize>,
+    /// The statistics of the queries.
+    statistics: Option<ElementAccess>,
 }
 
 impl<'a> AttentionPass<'a, '_> {
@@ -127,9 +118,9 @@ impl<'a> AttentionPass<'a, '_> {
         TiledArray::matrix(array, strides[..2].to_vec(), [(shape[2], strides[2]), column])
     }
 
-    /// Adds the dispatch to a list. `statistics` contains two numbers for each query: the reciprocal of the sum of its
-    /// weights and Σ Ω·O.
-    pub(super) fn describe(&self, list: &mut DispatchList<'_>, statistics: Option<BufferRef>) -> Result<()> {
+    /// Returns the dispatch, unless it has no rows. `statistics` contains two numbers for each query: the reciprocal of
+    /// the sum of its weights and Σ Ω·O.
+    pub(super) fn shader(&self, statistics: Option<BufferRef>) -> Option<ShaderBuilder> {
         let AttentionSizes { batch, heads, kv_heads, queries, keys, .. } = self.sizes;
         let output = self.outputs[self.kind.output()];
         let has_query_rows = self.kind.has_query_rows();
@@ -146,35 +137,22 @@ impl<'a> AttentionPass<'a, '_> {
         let row_tiles = rows.div_ceil(BLOCK);
         let items = batch * row_heads * row_tiles * width_tiles;
         if items == 0 {
-            return Ok(());
+            return None;
         }
-        let mut shader = ShaderBuilder::default();
-        let mut parameters = Parameters::for_items(items);
+        let mut shader = ShaderBuilder::for_groups(items);
         let is_vector = |array: &DeviceArray<'a>| {
             array.dtype.size() >= 4 && array.shape().rank() == 4 && self.matrices(*array).quad_axis().is_some()
         };
         let reads = self.reads();
         let bindings = Bindings::with_vectors(&mut shader, &reads, &self.writes(), |k| is_vector(&reads[k]));
-        let limits = [rows, columns].map(|v| parameters.declare_len(v));
-        let scale = parameters.declare_scalar(compute, Scalar::Float(self.kernel.scale));
-        let statistics_binding = statistics.map(|_| {
-            shader.binding(if self.kind == PassKind::QueryGradient { BindingUse::Write } else { BindingUse::Read })
-        });
-        let mut shader = PassShader {
-            pass: self,
-            shader,
-            parameters,
-            bindings,
-            float: WgslFloat(compute),
-            tile,
-            limits,
-            scale,
-            statistics: statistics_binding,
-        };
-        shader.generate([width_tiles, row_tiles, row_heads, width]);
-        let PassShader { shader, parameters, mut bindings, .. } = shader;
-        bindings.buffers.extend(statistics);
-        list.dispatch("attention", shader, parameters, &bindings.buffers, items)
+        let limits = shader.declare_lens([rows, columns]);
+        let scale = shader.parameters.declare_scalar(compute, Scalar::Float(self.kernel.scale));
+        let usage = if self.kind == PassKind::QueryGradient { BindingUse::Write } else { BindingUse::Read };
+        let statistics = statistics.map(|buffer| ElementAccess::new(shader.binding(buffer, usage), compute.storage()));
+        let float = WgslFloat(compute);
+        let mut pass = PassShader { pass: self, shader, bindings, float, tile, limits, scale, statistics };
+        pass.generate([width_tiles, row_tiles, row_heads, width]);
+        Some(pass.shader)
     }
 }
 
@@ -192,11 +170,11 @@ impl<'a> PassShader<'_, 'a, '_> {
     }
 
     /// Returns the expressions of the matrix of an operand for head `head`.
-    fn declare(&mut self, array: &TiledArray<'a>, binding: usize, head: &str) -> ArrayExprs {
+    fn declare(&mut self, array: &TiledArray<'a>, elements: ElementAccess, head: &str) -> ArrayExprs {
         let [start, sequence_stride, head_stride] =
-            [array.start, array.batch[0], array.batch[1]].map(|v| self.parameters.declare(v));
-        let base = self.shader.define(format!("{start} + sequence * {sequence_stride} + {head} * {head_stride}"));
-        array.declare(&mut self.parameters, binding, base)
+            [array.start, array.batch[0], array.batch[1]].map(|v| self.shader.declare(v));
+        let offset = self.shader.define(format!("{start} + sequence * {sequence_stride} + {head} * {head_stride}"));
+        array.declare(&mut self.shader, ElementRef { elements, offset })
     }
 
     /// Returns the expressions of the matrix of input `k` of the kernel.
@@ -220,9 +198,9 @@ impl<'a> PassShader<'_, 'a, '_> {
 
     fn generate(&mut self, [width_tiles, row_tiles, heads, width]: [usize; 4]) {
         let AttentionSizes { heads: all_heads, kv_heads, qk_width, v_width, .. } = self.pass.sizes;
+        let group_size = all_heads / kv_heads.max(1);
         let [width_tiles, row_tiles, heads, width, group_size, qk_width, v_width] =
-            [width_tiles, row_tiles, heads, width, all_heads / kv_heads.max(1), qk_width, v_width]
-                .map(|v| self.parameters.declare_len(v));
+            self.shader.declare_lens([width_tiles, row_tiles, heads, width, group_size, qk_width, v_width]);
         let (has_query_rows, tile) = (self.pass.kind.has_query_rows(), self.tile);
         let declare_tile = self.collect_lines(|this| {
             tile.declare_grid(&mut this.shader);
@@ -321,8 +299,8 @@ impl<'a> PassShader<'_, 'a, '_> {
         let mask = self.pass.mask.map(|mask| {
             let array = self.pass.matrices(mask);
             let array = if has_query_rows { array } else { array.transposed() };
-            let binding = self.bindings.input(self.pass.kind.inputs().len());
-            self.declare(&array, binding, "query_head")
+            let elements = self.bindings.input(self.pass.kind.inputs().len());
+            (self.declare(&array, elements, "query_head"), mask.dtype == DType::Bool)
         });
         let and_is_visible = match (self.pass.kernel.causal, has_query_rows) {
             (false, _) => "",
@@ -331,10 +309,9 @@ impl<'a> PassShader<'_, 'a, '_> {
         };
         let (load_mask, apply_mask) = match &mask {
             None => Default::default(),
-            Some(mask) => {
+            Some((mask, is_boolean)) => {
                 let [rows, columns] = self.limits.clone();
-                let is_boolean = mask.dtype == DType::Bool;
-                let compute = if is_boolean { Compute::Mask } else { self.float.0 };
+                let compute = if *is_boolean { Compute::Mask } else { self.float.0 };
                 let load = self
                     .collect_lines(|this| this.load(mask, [("row", &rows), ("column", &columns)], compute, "masked"));
                 let apply = match is_boolean {
@@ -360,7 +337,7 @@ impl<'a> PassShader<'_, 'a, '_> {
         let [gradient, result, log_sums] =
             [Attention::GRADIENT, Attention::RESULT, Attention::LOG_SUMS].map(|k| self.input(k, false));
         let (rows, compute) = (self.limits[0].clone(), self.float.0);
-        let v_width = self.parameters.declare_len(self.pass.sizes.v_width);
+        let v_width = self.shader.declare_len(self.pass.sizes.v_width);
         let load_factors = self.collect_lines(|this| {
             this.load(&gradient, [("row", &rows), ("c", &v_width)], compute, "g");
             this.load(&result, [("row", &rows), ("c", &v_width)], compute, "o");
@@ -399,16 +376,15 @@ impl<'a> PassShader<'_, 'a, '_> {
         let (columns, compute) = (self.limits[1].clone(), self.float.0);
         self.shader.line("let column = first_column + own_column * 4u + j;");
         self.load(log_sums, [("column", &columns), ("0u", "1u")], compute, "log_sum");
-        let binding = self.statistics.unwrap_or(0);
-        let [inverse_sum, dot] = self
-            .statistics_offsets("column", &columns)
-            .map(|offset| access::load(&self.shader, binding, compute.storage(), compute, &offset));
+        let statistics = self.statistics.expect("a gradient must have statistics");
+        let [inverse_sum, dot] =
+            self.statistics_offsets("column", &columns).map(|offset| statistics.load(&self.shader, &offset));
         self.template(template::LOAD_STATISTICS, values![inverse_sum, dot]);
     }
 
     /// Adds the lines that compute the offsets of both statistics of a query.
     fn statistics_offsets(&mut self, query: &str, queries: &str) -> [String; 2] {
-        let heads = self.parameters.declare_len(self.pass.sizes.heads);
+        let heads = self.shader.declare_len(self.pass.sizes.heads);
         let first = format!("(((sequence * {heads}) + query_head) * {queries} + {query}) * 2u");
         let first = self.shader.define(first);
         let second = self.shader.define(format!("{first} + 1u"));
@@ -428,34 +404,29 @@ impl<'a> PassShader<'_, 'a, '_> {
 
     /// Adds the lines that store λ or the statistics of a row.
     fn store_row(&mut self) {
-        let (rows, float) = (self.limits[0].clone(), self.float);
-        let (compute, storage) = (float.0, float.0.storage());
-        if self.pass.kind == PassKind::Output {
+        let Some(statistics) = self.statistics else {
             let array = self.pass.matrices(self.pass.outputs[1]);
             let log_sums = self.declare(&array, self.bindings.output(1), "query_head");
-            let shader = &mut self.shader;
-            let (row, column) = (log_sums.row_part(shader, "row", &rows), log_sums.column_part(shader, "0u", "1u"));
-            let offset = log_sums.offset(shader, &row, &column);
+            let log_sum = log_sums.element(&mut self.shader, "row", "0u");
             self.template(template::LOG_SUM, &[]);
-            return access::store(&mut self.shader, log_sums.binding, compute, storage, "log_sum", &offset);
-        }
+            return log_sum.store(&mut self.shader, "log_sum");
+        };
+        let rows = self.limits[0].clone();
         let offsets = self.statistics_offsets("row", &rows);
-        for (value, to) in ["factor_of_sum[i]", "row_dot[i]"].iter().zip(&offsets) {
-            access::store(&mut self.shader, self.statistics.unwrap_or(0), compute, storage, value, to);
+        for (value, offset) in ["factor_of_sum[i]", "row_dot[i]"].iter().zip(&offsets) {
+            statistics.store(&mut self.shader, value, offset);
         }
     }
 
     /// Adds the lines that store the rows.
     fn store(&mut self, width: &str) {
-        let (rows, compute) = (self.limits[0].clone(), self.float.0);
+        let rows = self.limits[0].clone();
         let array = self.pass.matrices(self.pass.outputs[self.pass.kind.output()]);
         let head = if self.pass.kind.has_query_rows() { "query_head" } else { "group_head" };
         let output = self.declare(&array, self.bindings.output(0), head);
         let bounds = TileBounds { first: ["first_row", "first_output_column"], limits: [&rows, width] };
         self.tile.loop_over_elements(&mut self.shader, "total", bounds, |shader| {
-            let parts = (output.row_part(shader, "row", &rows), output.column_part(shader, "column", width));
-            let offset = output.offset(shader, &parts.0, &parts.1);
-            access::store(shader, output.binding, compute, compute.storage(), "value", &offset);
+            output.element(shader, "row", "column").store(shader, "value");
         });
     }
 }

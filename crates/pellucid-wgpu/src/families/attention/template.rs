@@ -4,7 +4,6 @@
 
 /// One dispatch. `$visit_head` is [`QUERY_HEAD`] or [`KEY_HEAD`].
 pub(super) const PASS: &str = "
-    if (group >= $item_count) { return; }
     let first_output_column = group % $width_tiles * $tile_width;
     let first_row = group / $width_tiles % $row_tiles * $block;
     let head = group / $width_tiles / $row_tiles % $heads;

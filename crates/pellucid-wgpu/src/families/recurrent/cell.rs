@@ -1,13 +1,11 @@
 //! The equations of one element of a step, forward and backward, as text.
 
 use super::step::StepArray;
-use crate::shader::ShaderBuilder;
-use crate::shader::types::WgslFloat;
+use crate::shader::{ShaderBuilder, WgslFloat};
 use pellucid_ir::kernel::RnnMode;
 
 /// The arrays of a cell at one step. Blocks of the gates are `hidden` columns apart.
 pub(super) struct CellArrays {
-    /// The equations.
     pub(super) cell: RnnMode,
     /// H.
     pub(super) hidden: String,
@@ -22,20 +20,21 @@ pub(super) struct CellArrays {
 }
 
 impl CellArrays {
-    fn column(&self, shader: &mut ShaderBuilder, unit: &str, block: usize) -> String {
-        shader.define(format!("{unit} + {block}u * {}", self.hidden))
+    /// Adds the line that computes the column of the unit `column` in a block of the gates.
+    fn gate_column(&self, shader: &mut ShaderBuilder, block: usize) -> String {
+        shader.define(format!("column + {block}u * {}", self.hidden))
     }
 
-    fn gate(&self, shader: &mut ShaderBuilder, (row, unit): (&str, &str), block: usize) -> String {
-        let column = self.column(shader, unit, block);
-        self.gates.load(shader, row, &column)
+    fn gate(&self, shader: &mut ShaderBuilder, block: usize) -> String {
+        let column = self.gate_column(shader, block);
+        self.gates.load_at(shader, "row", &column)
     }
 
     /// Adds the lines that store a result of every block.
-    pub(super) fn store(&self, shader: &mut ShaderBuilder, (row, unit): (&str, &str), values: &[&str]) {
+    pub(super) fn store(&self, shader: &mut ShaderBuilder, values: &[&str]) {
         for (block, value) in values.iter().enumerate() {
-            let column = self.column(shader, unit, block);
-            self.results.store(shader, row, &column, value);
+            let column = self.gate_column(shader, block);
+            self.results.store_at(shader, &column, value);
         }
     }
 
@@ -45,15 +44,14 @@ impl CellArrays {
         shader: &mut ShaderBuilder,
         float: WgslFloat,
         bias: &StepArray,
-        element: (&str, &str),
         products: &[String],
     ) -> String {
         let bias = |shader: &mut ShaderBuilder, block: usize| {
-            let column = self.column(shader, element.1, block);
-            bias.load(shader, "0u", &column)
+            let column = self.gate_column(shader, block);
+            bias.load_at(shader, "0u", &column)
         };
         let sum = |shader: &mut ShaderBuilder, block: usize| {
-            let (x, b) = (self.gate(shader, element, block), bias(shader, block));
+            let (x, b) = (self.gate(shader, block), bias(shader, block));
             let sum = shader.define(float.add(&x, &products[block]));
             shader.define(float.add(&sum, &b))
         };
@@ -65,7 +63,7 @@ impl CellArrays {
                     RnnMode::Tanh => call(shader, "tanh", &x),
                     _ => shader.define(float.call("max", &[&x, float.zero()])),
                 };
-                self.store(shader, element, &[&y]);
+                self.store(shader, &[&y]);
                 y
             }
             RnnMode::Gru => {
@@ -73,14 +71,14 @@ impl CellArrays {
                     let x = sum(shader, block);
                     call(shader, "sigmoid", &x)
                 });
-                let (x, b, c) = (self.gate(shader, element, 2), bias(shader, 2), bias(shader, 3));
+                let (x, b, c) = (self.gate(shader, 2), bias(shader, 2), bias(shader, 3));
                 let u = shader.define(float.add(&products[2], &c));
                 let input_part = shader.define(float.add(&x, &b));
                 let sum = shader.define(float.mul_add(&r, &u, &input_part));
                 let n = call(shader, "tanh", &sum);
-                let h = self.previous.load(shader, element.0, element.1);
+                let h = self.previous.load(shader);
                 let difference = shader.define(float.sub(&h, &n));
-                self.store(shader, element, &[&r, &z, &n, &u]);
+                self.store(shader, &[&r, &z, &n, &u]);
                 shader.define(float.mul_add(&z, &difference, &n))
             }
             RnnMode::Lstm => {
@@ -88,12 +86,12 @@ impl CellArrays {
                     let x = sum(shader, block);
                     call(shader, if block == 2 { "tanh" } else { "sigmoid" }, &x)
                 });
-                self.store(shader, element, &[&i, &f, &g, &o]);
+                self.store(shader, &[&i, &f, &g, &o]);
                 let [before, after] = self.cells.as_ref().expect("an LSTM must have cells");
-                let c = before.load(shader, element.0, element.1);
+                let c = before.load(shader);
                 let added = shader.define(float.mul(&i, &g));
                 let c = shader.define(float.mul_add(&f, &c, &added));
-                after.store(shader, element.0, element.1, &c);
+                after.store(shader, &c);
                 let y = call(shader, "tanh", &c);
                 shader.define(float.mul(&o, &y))
             }
@@ -108,7 +106,6 @@ impl CellArrays {
         shader: &mut ShaderBuilder,
         float: WgslFloat,
         cell_grads: Option<&StepArray>,
-        element: (&str, &str),
         g: &str,
     ) -> String {
         let mul = |shader: &mut ShaderBuilder, a: &str, b: &str| shader.define(float.mul(a, b));
@@ -122,46 +119,46 @@ impl CellArrays {
             let product = mul(shader, g, y);
             shader.define(float.mul(&product, &float.sub(float.one(), y)))
         };
-        let y = self.gate(shader, element, 0);
+        let y = self.gate(shader, 0);
         match self.cell {
             RnnMode::Tanh => {
                 let slope = tanh_slope(shader, &y);
                 let result = mul(shader, g, &slope);
-                self.store(shader, element, &[&result]);
+                self.store(shader, &[&result]);
             }
             RnnMode::Relu => {
                 let is_positive = float.call("lt", &[float.zero(), &y]);
                 let result = shader.define(format!("select({}, {g}, {is_positive})", float.zero()));
-                self.store(shader, element, &[&result]);
+                self.store(shader, &[&result]);
             }
             RnnMode::Gru => {
-                let [z, n, u] = [1, 2, 3].map(|block| self.gate(shader, element, block));
-                let h = self.previous.load(shader, element.0, element.1);
+                let [z, n, u] = [1, 2, 3].map(|block| self.gate(shader, block));
+                let h = self.previous.load(shader);
                 let kept = shader.define(float.sub(float.one(), &z));
                 let (scaled, slope) = (mul(shader, g, &kept), tanh_slope(shader, &n));
                 let dn = mul(shader, &scaled, &slope);
                 let difference = shader.define(float.sub(&h, &n));
                 let (dz, dr, du) = (mul(shader, g, &difference), mul(shader, &dn, &u), mul(shader, &dn, &y));
                 let (dr, dz) = (sigmoid_gradient(shader, &dr, &y), sigmoid_gradient(shader, &dz, &z));
-                self.store(shader, element, &[&dr, &dz, &dn, &du]);
+                self.store(shader, &[&dr, &dz, &dn, &du]);
                 return mul(shader, g, &z);
             }
             RnnMode::Lstm => {
                 let [before, after] = self.cells.as_ref().expect("an LSTM must have cells");
                 let cell_grads = cell_grads.expect("an LSTM must have gradients of cells");
-                let [f, new, o] = [1, 2, 3].map(|block| self.gate(shader, element, block));
-                let (c, next) = (before.load(shader, element.0, element.1), after.load(shader, element.0, element.1));
+                let [f, new, o] = [1, 2, 3].map(|block| self.gate(shader, block));
+                let (c, next) = (before.load(shader), after.load(shader));
                 let t = shader.define(float.call("tanh", &[&next]));
                 let (slope, through) = (tanh_slope(shader, &t), mul(shader, g, &o));
-                let carried = cell_grads.load(shader, element.0, element.1);
+                let carried = cell_grads.load(shader);
                 let dc = shader.define(float.mul_add(&through, &slope, &carried));
                 let kept = mul(shader, &dc, &f);
-                cell_grads.store(shader, element.0, element.1, &kept);
+                cell_grads.store(shader, &kept);
                 let [di, df, dn, d_o] = [(&*dc, &*new), (&dc, &c), (&dc, &y), (g, &t)].map(|(a, b)| mul(shader, a, b));
                 let new_slope = tanh_slope(shader, &new);
                 let dn = mul(shader, &dn, &new_slope);
                 let [di, df, d_o] = [(&di, &y), (&df, &f), (&d_o, &o)].map(|(d, y)| sigmoid_gradient(shader, d, y));
-                self.store(shader, element, &[&di, &df, &dn, &d_o]);
+                self.store(shader, &[&di, &df, &dn, &d_o]);
             }
         }
         float.zero().into()

@@ -19,20 +19,18 @@ mod step;
 
 use super::GpuFamily;
 use super::copy::copy;
-use super::shared::indices::check_lengths;
+use super::shared::indices::{LowerBound, check_range};
 use super::shared::tile::{Coordinate, IndexDigit, TiledArray, WIDE_PRODUCT_ITERATIONS, is_narrow};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
-use crate::shader::ShaderBuilder;
-use crate::shader::iterations::iterations;
-use crate::shader::types::WgslFloat;
+use crate::shader::{ShaderBuilder, WgslFloat, iterations};
 use cell::CellArrays;
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::{
     GateBlock, Recurrent, RecurrentGradientOperands, RecurrentPart, RecurrentSizes, RecurrentStateOperands, metas,
 };
 use pellucid_ir::{Error, Layout, Result};
-use step::{SequenceLengths, StepDispatch, StepFactors, StepShader, StepTimes, TimeIndex};
+use step::{StepDispatch, StepFactors, StepShader, StepTimes, TimeIndex, if_active};
 
 impl GpuFamily for Recurrent {
     fn iterations(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
@@ -50,19 +48,21 @@ impl GpuFamily for Recurrent {
         let sizes =
             self.sizes(&metas(inputs)).ok_or_else(|| Error::invalid(self.op, "the shapes of the inputs do not fit"))?;
         if let Some(lengths) = self.lengths(inputs) {
-            check_lengths(list, self.op, lengths, sizes.steps)?;
+            // A length is in 0..=steps.
+            check_range(list, self.op, lengths, 0, (LowerBound::Zero, sizes.steps + 1));
         }
         let float = WgslFloat(inputs[0].dtype.compute());
         match self.part {
             RecurrentPart::States => {
                 let operands = self.state_operands(inputs, outputs);
-                RecurrentDispatches { kernel: self, sizes, float, operands }.describe_states(list)
+                RecurrentDispatches { kernel: self, sizes, float, operands }.describe_states(list);
             }
             RecurrentPart::Gradient => {
                 let operands = self.gradient_operands(inputs, outputs);
-                RecurrentDispatches { kernel: self, sizes, float, operands }.describe_gradient(list)
+                RecurrentDispatches { kernel: self, sizes, float, operands }.describe_gradient(list);
             }
         }
+        Ok(())
     }
 }
 
@@ -99,24 +99,16 @@ impl<Operands> RecurrentDispatches<'_, Operands> {
 
     /// Returns the steps in the order in which the layer runs.
     fn steps(&self) -> Vec<usize> {
-        match self.kernel.reverse {
-            true => (0..self.sizes.steps).rev().collect(),
-            false => (0..self.sizes.steps).collect(),
-        }
+        let steps = 0..self.sizes.steps;
+        if self.kernel.reverse { steps.rev().collect() } else { steps.collect() }
     }
 
     /// Adds the dispatches that copy an array `[N, width]` to one time of an array of states.
-    fn copy_state<'a>(
-        &self,
-        list: &mut DispatchList<'_>,
-        from: &DeviceArray<'a>,
-        to: &DeviceArray<'a>,
-        time: usize,
-    ) -> Result<()> {
+    fn copy_state<'a>(&self, list: &mut DispatchList<'_>, from: &DeviceArray<'a>, to: &DeviceArray<'a>, time: usize) {
         let shape = from.shape().clone();
         let layout = Layout::contiguous_from(shape.clone(), to.layout.offset() + time * shape.size());
         let to = DeviceArray { layout: &layout, ..*to };
-        copy(list, &DeviceOperands { inputs: vec![*from], outputs: vec![to] })
+        copy(list, &DeviceOperands { inputs: vec![*from], outputs: vec![to] });
     }
 
     /// Returns the arrays that a cell uses.
@@ -157,13 +149,13 @@ impl<'a> RecurrentDispatches<'_, StateArrays<'a, '_>> {
     }
 
     /// Adds all dispatches of the forward pass.
-    fn describe_states(&self, list: &mut DispatchList<'_>) -> Result<()> {
+    fn describe_states(&self, list: &mut DispatchList<'_>) {
         let RecurrentSizes { batch, hidden, .. } = self.sizes;
         let RecurrentStateOperands { x, initial_state, initial_cell, projection, states, cells, .. } = self.operands;
         let start = if self.kernel.reverse { self.sizes.steps } else { 0 };
-        self.copy_state(list, initial_state, states, start)?;
+        self.copy_state(list, initial_state, states, start);
         if let (Some(initial_cell), Some(cells)) = (initial_cell, cells) {
-            self.copy_state(list, initial_cell, cells, start)?;
+            self.copy_state(list, initial_cell, cells, start);
         }
         let layout = Layout::contiguous([batch, hidden].into());
         let unprojected = projection.map(|_| DeviceArray {
@@ -171,19 +163,13 @@ impl<'a> RecurrentDispatches<'_, StateArrays<'a, '_>> {
             layout: &layout,
             dtype: x.dtype,
         });
-        let mut dispatches: Vec<StepDispatch> = Vec::new();
-        for step in self.steps() {
-            let times = StepTimes { step, states: self.states(step), done: None };
-            if !dispatches.is_empty() {
-                dispatches.iter().for_each(|dispatch| dispatch.repeat(list, times));
-                continue;
-            }
-            dispatches.push(self.describe_cell(list, times, unprojected.as_ref())?);
-            if let (Some(projection), Some(unprojected)) = (projection, &unprojected) {
-                dispatches.push(self.describe_projection(list, times, projection, unprojected)?);
-            }
-        }
-        Ok(())
+        let times = |step| StepTimes { step, states: self.states(step), finished: None };
+        dispatch_steps(list, self.steps().into_iter().map(times), |list, times| {
+            let projection = projection.zip(unprojected.as_ref());
+            let cell = self.describe_cell(list, times, unprojected.as_ref());
+            let projected = projection.map(|arrays| self.describe_projection(list, times, arrays));
+            [cell].into_iter().chain(projected).collect()
+        });
     }
 
     /// Adds the dispatch of the cell. If the states are projected, it writes the state to `unprojected`.
@@ -192,7 +178,7 @@ impl<'a> RecurrentDispatches<'_, StateArrays<'a, '_>> {
         list: &mut DispatchList<'_>,
         times: StepTimes,
         unprojected: Option<&DeviceArray<'_>>,
-    ) -> Result<StepDispatch> {
+    ) -> StepDispatch {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
         let RecurrentStateOperands { x, bias, lengths, gates, states, cells, .. } = self.operands;
         let is_grouped = self.kernel.cell.gates() > 1;
@@ -205,26 +191,26 @@ impl<'a> RecurrentDispatches<'_, StateArrays<'a, '_>> {
         let written = unprojected.unwrap_or(states);
         let writes: Vec<DeviceArray<'_>> = [gates, written].into_iter().chain(cells).copied().collect();
         let columns = if is_grouped { 4 * hidden } else { hidden };
-        let mut builder = StepShader::new(self.float, [batch, columns], &[factors], (&reads, &writes));
+        let mut builder = StepShader::new(self.kernel.op, [batch, columns], &[factors], &reads, &writes);
         let cell = self.cell_arrays(&mut builder, [x, gates, states], cells);
         let bias = builder.array(bias, None);
         let lengths = lengths.map(|lengths| builder.lengths(lengths));
         let next = builder.array(written, unprojected.is_none().then_some(TimeIndex::Following));
-        let float = self.float;
-        builder.finish(list, is_grouped, times, |shader, row, unit, products| {
-            begin_active(shader, lengths.as_ref());
-            let state = cell.forward(shader, float, &bias, (row, unit), products);
-            next.store(shader, row, unit, &state);
-            shader.line("} else {");
-            if unprojected.is_none() {
-                let state = cell.previous.load(shader, row, unit);
-                next.store(shader, row, unit, &state);
-            }
-            if let Some([before, after]) = &cell.cells {
-                let c = before.load(shader, row, unit);
-                after.store(shader, row, unit, &c);
-            }
-            shader.line("}");
+        builder.finish(list, is_grouped, times, |shader, products| {
+            let change_state = |shader: &mut ShaderBuilder| {
+                let state = cell.forward(shader, self.float, &bias, products);
+                next.store(shader, &state);
+            };
+            if_active(shader, lengths.as_ref(), change_state, |shader| {
+                if unprojected.is_none() {
+                    let state = cell.previous.load(shader);
+                    next.store(shader, &state);
+                }
+                if let Some([before, after]) = &cell.cells {
+                    let c = before.load(shader);
+                    after.store(shader, &c);
+                }
+            });
         })
     }
 
@@ -233,9 +219,8 @@ impl<'a> RecurrentDispatches<'_, StateArrays<'a, '_>> {
         &self,
         list: &mut DispatchList<'_>,
         times: StepTimes,
-        projection: &DeviceArray<'_>,
-        unprojected: &DeviceArray<'_>,
-    ) -> Result<StepDispatch> {
+        (projection, unprojected): (&DeviceArray<'_>, &DeviceArray<'_>),
+    ) -> StepDispatch {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
         let RecurrentStateOperands { states, lengths, .. } = self.operands;
         let factors = StepFactors {
@@ -244,51 +229,39 @@ impl<'a> RecurrentDispatches<'_, StateArrays<'a, '_>> {
             depth: hidden,
         };
         let reads: Vec<DeviceArray<'_>> = lengths.into_iter().copied().collect();
-        let mut builder = StepShader::new(self.float, [batch, state], &[factors], (&reads, &[*states]));
+        let mut builder = StepShader::new(self.kernel.op, [batch, state], &[factors], &reads, &[*states]);
         let [previous, next] =
             [TimeIndex::Previous, TimeIndex::Following].map(|time| builder.array(states, Some(time)));
         let lengths = lengths.map(|lengths| builder.lengths(lengths));
-        builder.finish(list, false, times, |shader, row, column, products| {
-            begin_active(shader, lengths.as_ref());
-            next.store(shader, row, column, &products[0]);
-            shader.line("} else {");
-            let state = previous.load(shader, row, column);
-            next.store(shader, row, column, &state);
-            shader.line("}");
+        builder.finish(list, false, times, |shader, products| {
+            let change_state = |shader: &mut ShaderBuilder| next.store(shader, &products[0]);
+            if_active(shader, lengths.as_ref(), change_state, |shader| {
+                let state = previous.load(shader);
+                next.store(shader, &state);
+            });
         })
     }
 }
 
 impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
     /// Adds all dispatches of the gradient.
-    fn describe_gradient(&self, list: &mut DispatchList<'_>) -> Result<()> {
+    fn describe_gradient(&self, list: &mut DispatchList<'_>) {
         let RecurrentGradientOperands { final_state_grad, final_cell_grad, projection, .. } = self.operands;
-        self.copy_state(list, final_state_grad, self.operands.initial_state_grad, 0)?;
+        self.copy_state(list, final_state_grad, self.operands.initial_state_grad, 0);
         if let (Some(final_cell_grad), Some(carry)) = (final_cell_grad, self.operands.initial_cell_grad) {
-            self.copy_state(list, final_cell_grad, carry, 0)?;
+            self.copy_state(list, final_cell_grad, carry, 0);
         }
-        let mut dispatches: Vec<StepDispatch> = Vec::new();
-        let mut done = None;
-        for step in self.steps().into_iter().rev() {
-            let times = StepTimes { step, states: self.states(step), done };
-            done = Some(step);
-            if !dispatches.is_empty() {
-                dispatches.iter().for_each(|dispatch| dispatch.repeat(list, times));
-                continue;
-            }
-            match projection {
-                None => dispatches.push(self.describe_cell_gradient(list, times, None)?),
-                Some(projection) => {
-                    if let Some(total_grads) = self.operands.total_grads {
-                        dispatches.push(self.describe_total(list, times, total_grads)?);
-                    }
-                    dispatches.push(self.describe_cell_gradient(list, times, Some(projection))?);
-                }
-            }
-        }
-        match done {
-            Some(_) => self.describe_initial_gradient(list, StepTimes { step: 0, states: [0, 0], done }),
-            None => Ok(()),
+        let steps: Vec<usize> = self.steps().into_iter().rev().collect();
+        let finished = [None].into_iter().chain(steps.iter().copied().map(Some));
+        let times =
+            steps.iter().zip(finished).map(|(&step, finished)| StepTimes { step, states: self.states(step), finished });
+        dispatch_steps(list, times, |list, times| {
+            let total_grads = projection.and(self.operands.total_grads);
+            let total = total_grads.map(|total_grads| self.describe_total(list, times, total_grads));
+            total.into_iter().chain([self.describe_cell_gradient(list, times, projection)]).collect()
+        });
+        if let Some(&last) = steps.last() {
+            self.describe_initial_gradient(list, StepTimes { step: 0, states: [0, 0], finished: Some(last) });
         }
     }
 
@@ -299,7 +272,7 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
             let depth = gates * hidden;
             let left = matrix(self.operands.gate_grads, [0, first_block * hidden], [batch, depth]);
             let right = matrix(self.operands.weights, [first_gate * hidden, 0], [depth, state]);
-            StepFactors { left: (left, Some(TimeIndex::Done)), right, depth }
+            StepFactors { left: (left, Some(TimeIndex::Finished)), right, depth }
         };
         self.kernel.cell.weight_blocks().iter().map(factors).collect()
     }
@@ -312,7 +285,7 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
         list: &mut DispatchList<'_>,
         times: StepTimes,
         projection: Option<&DeviceArray<'a>>,
-    ) -> Result<StepDispatch> {
+    ) -> StepDispatch {
         let RecurrentSizes { batch, hidden, state, .. } = self.sizes;
         let RecurrentGradientOperands { gates, states, state_grads, cells, lengths, .. } = self.operands;
         let RecurrentGradientOperands { gate_grads, initial_state_grad, initial_cell_grad, .. } = self.operands;
@@ -328,37 +301,30 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
             [gates, states, state_grads].into_iter().chain(cells).chain(lengths).copied().collect();
         let carries = [gate_grads, initial_state_grad].into_iter().chain(initial_cell_grad);
         let writes: Vec<DeviceArray<'_>> = carries.copied().collect();
-        let mut builder = StepShader::new(self.float, [batch, hidden], &factors, (&reads, &writes));
+        let mut builder = StepShader::new(self.kernel.op, [batch, hidden], &factors, &reads, &writes);
         let cell = self.cell_arrays(&mut builder, [gates, gate_grads, states], cells);
         let lengths = lengths.map(|lengths| builder.lengths(lengths));
         let [carry, incoming] = [(initial_state_grad, None), (state_grads, Some(TimeIndex::Step))]
             .map(|(array, time)| builder.array(array, time));
         let cell_carry = initial_cell_grad.map(|array| builder.array(array, None));
         let (float, is_projected) = (self.float, projection.is_some());
-        builder.finish(list, false, times, |shader, row, unit, products| {
-            let element = (row, unit);
-            let through = match is_projected {
-                true => products[0].clone(),
-                false => {
-                    let bypass = carry.load(shader, row, unit);
-                    shader.define(float.add(&products[0], &bypass))
+        builder.finish(list, false, times, |shader, products| {
+            let through = if is_projected { products[0].clone() } else { carry.sum(shader, float, &products[0]) };
+            let change_state = |shader: &mut ShaderBuilder| {
+                if is_projected {
+                    cell.backward(shader, float, cell_carry.as_ref(), &through);
+                } else {
+                    let total = incoming.sum(shader, float, &through);
+                    let bypass = cell.backward(shader, float, cell_carry.as_ref(), &total);
+                    carry.store(shader, &bypass);
                 }
             };
-            begin_active(shader, lengths.as_ref());
-            if is_projected {
-                cell.backward(shader, float, cell_carry.as_ref(), element, &through);
-            } else {
-                let added = incoming.load(shader, row, unit);
-                let total = shader.define(float.add(&through, &added));
-                let bypass = cell.backward(shader, float, cell_carry.as_ref(), element, &total);
-                carry.store(shader, row, unit, &bypass);
-            }
-            shader.line("} else {");
-            cell.store(shader, element, &vec![float.zero(); cell.cell.blocks()]);
-            if !is_projected {
-                carry.store(shader, row, unit, &through);
-            }
-            shader.line("}");
+            if_active(shader, lengths.as_ref(), change_state, |shader| {
+                cell.store(shader, &vec![float.zero(); cell.cell.blocks()]);
+                if !is_projected {
+                    carry.store(shader, &through);
+                }
+            });
         })
     }
 
@@ -368,52 +334,51 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
         list: &mut DispatchList<'_>,
         times: StepTimes,
         total_grads: &DeviceArray<'_>,
-    ) -> Result<StepDispatch> {
+    ) -> StepDispatch {
         let RecurrentSizes { batch, state, .. } = self.sizes;
         let RecurrentGradientOperands { state_grads, initial_state_grad, lengths, .. } = self.operands;
         let reads: Vec<DeviceArray<'_>> = [state_grads].into_iter().chain(lengths).copied().collect();
         let factors = self.gate_gradients();
-        let mut builder =
-            StepShader::new(self.float, [batch, state], &factors, (&reads, &[*initial_state_grad, *total_grads]));
+        let writes = [*initial_state_grad, *total_grads];
+        let mut builder = StepShader::new(self.kernel.op, [batch, state], &factors, &reads, &writes);
         let lengths = lengths.map(|lengths| builder.lengths(lengths));
         let [incoming, total] = [state_grads, total_grads].map(|array| builder.array(array, Some(TimeIndex::Step)));
         let carry = builder.array(initial_state_grad, None);
         let float = self.float;
-        builder.finish(list, false, times, |shader, row, column, products| {
-            let bypass = carry.load(shader, row, column);
-            let through = shader.define(float.add(&products[0], &bypass));
-            begin_active(shader, lengths.as_ref());
-            let added = incoming.load(shader, row, column);
-            let sum = shader.define(float.add(&through, &added));
-            total.store(shader, row, column, &sum);
-            carry.store(shader, row, column, float.zero());
-            shader.line("} else {");
-            total.store(shader, row, column, float.zero());
-            carry.store(shader, row, column, &through);
-            shader.line("}");
+        builder.finish(list, false, times, |shader, products| {
+            let through = carry.sum(shader, float, &products[0]);
+            let change_state = |shader: &mut ShaderBuilder| {
+                let sum = incoming.sum(shader, float, &through);
+                total.store(shader, &sum);
+                carry.store(shader, float.zero());
+            };
+            if_active(shader, lengths.as_ref(), change_state, |shader| {
+                total.store(shader, float.zero());
+                carry.store(shader, &through);
+            });
         })
     }
 
     /// Adds the dispatch of the gradient of the initial state.
-    fn describe_initial_gradient(&self, list: &mut DispatchList<'_>, times: StepTimes) -> Result<()> {
+    fn describe_initial_gradient(&self, list: &mut DispatchList<'_>, times: StepTimes) {
         let RecurrentSizes { batch, state, .. } = self.sizes;
         let carry = self.operands.initial_state_grad;
-        let factors = self.gate_gradients();
-        let mut builder = StepShader::new(self.float, [batch, state], &factors, (&[], &[*carry]));
+        let mut builder = StepShader::new(self.kernel.op, [batch, state], &self.gate_gradients(), &[], &[*carry]);
         let carry = builder.array(carry, None);
-        let float = self.float;
-        let lines = |shader: &mut ShaderBuilder, row: &str, column: &str, products: &[String]| {
-            let bypass = carry.load(shader, row, column);
-            let sum = shader.define(float.add(&products[0], &bypass));
-            carry.store(shader, row, column, &sum);
-        };
-        builder.finish(list, false, times, lines).map(drop)
+        builder.finish(list, false, times, |shader, products| {
+            let sum = carry.sum(shader, self.float, &products[0]);
+            carry.store(shader, &sum);
+        });
     }
 }
 
-/// Begins the lines for sequences whose state the step changes. The steps beyond the length of a sequence do not change
-/// its state.
-fn begin_active(shader: &mut ShaderBuilder, lengths: Option<&SequenceLengths>) {
-    let is_active = lengths.map_or("true".into(), |lengths| lengths.is_active(shader, "row"));
-    shader.line(format!("if ({is_active}) {{"));
+/// Adds the dispatches of all steps. `describe` adds those of the first one, which the others repeat at their times.
+fn dispatch_steps(
+    list: &mut DispatchList<'_>,
+    mut times: impl Iterator<Item = StepTimes>,
+    describe: impl FnOnce(&mut DispatchList<'_>, StepTimes) -> Vec<StepDispatch>,
+) {
+    let Some(first) = times.next() else { return };
+    let dispatches = describe(list, first);
+    times.for_each(|times| dispatches.iter().for_each(|dispatch| dispatch.repeat(list, times)));
 }

@@ -1,7 +1,7 @@
 //! The axes of operands.
 
 use crate::operand::DeviceArray;
-use crate::shader::access::MergedAxes;
+use crate::shader::MergedAxes;
 use pellucid_ir::Shape;
 
 /// Returns the space of the axes of `shape` that `keep` selects, with the strides of every array.

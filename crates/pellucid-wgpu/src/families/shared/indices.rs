@@ -3,19 +3,14 @@
 
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray};
-use crate::shader::access::{self, MergedAxes};
-use crate::shader::parameters::Parameters;
-use crate::shader::template::{CollectLines, values};
-use crate::shader::{ShaderBuilder, WORKGROUP};
+use crate::shader::{CollectLines, ElementAccess, MergedAxes, ShaderBuilder, i64_from_word, values};
 use crate::status::{AXIS, INDEX, LENGTH, OPERATION, PASSED, POSITION};
 use pellucid_ir::kernel::Index;
-use pellucid_ir::{Compute, DType, Result};
 
 /// Finds the first index out of bounds.
 const FIND_INVALID: &str = "
-    if (thread >= $item_count) { return; }
     $load_index
-    if (l_le(vec2<u32>($len, 0u), $value) || l_lt($value, $low)) {
+    if (l_le($end, $value) || l_lt($value, $low)) {
         atomicMin(&status[$position], thread);
     }
 ";
@@ -45,20 +40,11 @@ pub(in crate::families) fn check_indices(
     from_end: bool,
     array: &DeviceArray<'_>,
     indices: &[DeviceArray<'_>],
-) -> Result<()> {
+) {
     let low = if from_end { LowerBound::FromEnd } else { LowerBound::Zero };
-    let mut checked = indices.iter().zip(index.axes());
-    checked.try_for_each(|(index, &axis)| check_range(list, op, index, axis, (low, array.shape()[axis])))
-}
-
-/// Adds the dispatches that set the status word if a length is not in `0..=steps`.
-pub(in crate::families) fn check_lengths(
-    list: &mut DispatchList<'_>,
-    op: &'static str,
-    lengths: &DeviceArray<'_>,
-    steps: usize,
-) -> Result<()> {
-    check_range(list, op, lengths, 0, (LowerBound::Zero, steps + 1))
+    for (index, &axis) in indices.iter().zip(index.axes()) {
+        check_range(list, op, index, axis, (low, array.shape()[axis]));
+    }
 }
 
 /// The smallest valid index.
@@ -79,47 +65,44 @@ pub(in crate::families) fn check_range(
     index: &DeviceArray<'_>,
     axis: usize,
     (low, len): (LowerBound, usize),
-) -> Result<()> {
+) {
     let count = index.shape().size();
     if count == 0 {
-        return Ok(());
+        return;
     }
-    let strides = index.broadcast_strides(index.shape());
-    let space = MergedAxes::new(index.shape(), &[strides]);
-    let mut parameters = Parameters::for_items(count);
-    let [len, start, axis, operation] =
-        [len, index.layout.offset(), axis, list.count_check(op) as usize].map(|v| parameters.declare_len(v));
-    let space = space.declare(&mut parameters);
+    let operation = list.count_check(op) as usize;
     // Two dispatches: one invocation of the second one reports the index that the first one found.
-    for (source, flat, groups) in [(FIND_INVALID, "thread", count.div_ceil(WORKGROUP as usize)), (REPORT, "first", 1)] {
-        let mut shader = ShaderBuilder::default();
+    let shaders = [ShaderBuilder::for_threads(count), ShaderBuilder::with_groups(count, 1)];
+    for (mut shader, (source, flat)) in shaders.into_iter().zip([(FIND_INVALID, "thread"), (REPORT, "first")]) {
         shader.is_check = true;
         let bindings = Bindings::new(&mut shader, std::slice::from_ref(index), &[]);
+        let [len, start, axis, operation] = shader.declare_lens([len, index.layout.offset(), axis, operation]);
+        let space = MergedAxes::new(index.shape(), &[index.broadcast_strides(index.shape())]).declare(&mut shader);
         let load = |shader: &mut ShaderBuilder, flat: &str| {
-            let offset = space.offsets(shader, flat, std::slice::from_ref(&start)).remove(0);
-            shader.define(access::load(shader, bindings.input(0), DType::I64, Compute::I64, &offset))
+            let offset = space.offset(shader, flat, &start);
+            bindings.input(0).define(shader, &offset)
         };
+        let end = i64_from_word(&len);
         let (load_index, (value, low)) = shader.collect_result(|shader| {
-            let value = load(shader, flat);
+            let (value, zero) = (load(shader, flat), i64_from_word("0u"));
             let low = match low {
-                LowerBound::Zero => "vec2<u32>(0u, 0u)".into(),
-                LowerBound::FromEnd => format!("l_neg(vec2<u32>({len}, 0u))"),
+                LowerBound::Zero => zero,
+                LowerBound::FromEnd => format!("l_neg({end})"),
                 LowerBound::Previous => {
                     let before = shader.define(format!("max({flat}, 1u) - 1u"));
                     let previous = load(shader, &before);
-                    format!("select({previous}, vec2<u32>(0u, 0u), {flat} == 0u)")
+                    format!("select({previous}, {zero}, {flat} == 0u)")
                 }
             };
             (value, low)
         });
-        let range = values![load_index, value, len, low, axis, operation];
+        let range = values![load_index, value, len, end, low, axis, operation];
         let [position, passed, low_word, high_word, axis_word, len_word, operation_word] =
             [POSITION, PASSED, INDEX, INDEX + 1, AXIS, LENGTH, OPERATION].map(|word| word.to_string());
         let words = values![position, passed, low_word, high_word, axis_word, len_word, operation_word];
         shader.template(source, &[&range[..], words].concat());
-        list.dispatch(op, shader, parameters.clone(), &bindings.buffers, groups)?;
+        list.dispatch(op, shader);
     }
-    Ok(())
 }
 
 /// Returns the strides of an indexed array over the axes of the index arrays, of rank `rank`. Strides along an indexed
@@ -137,28 +120,28 @@ pub(in crate::families) struct IndexedAxes(Vec<[String; 2]>);
 impl IndexedAxes {
     /// Adds the length and the stride of every indexed axis of `array` to the parameters.
     pub(in crate::families) fn declare(
-        parameters: &mut Parameters,
+        shader: &mut ShaderBuilder,
         index: &Index,
         array: &DeviceArray<'_>,
     ) -> IndexedAxes {
         let (shape, strides) = (array.shape(), array.layout.strides());
-        let axis = |&axis: &usize| [parameters.declare_len(shape[axis]), parameters.declare(strides[axis])];
+        let axis = |&axis: &usize| [shader.declare_len(shape[axis]), shader.declare(strides[axis])];
         IndexedAxes(index.axes().iter().map(axis).collect())
     }
 
     /// Adds the lines that compute the offset of the element that indices select, and returns its name. `start` is the
-    /// offset for indices 0. `indices` has the binding of every index array and the offset of the index. All indices
+    /// offset for indices 0. `indices` has the elements of every index array and the offset of the index. All indices
     /// are in bounds.
-    pub(in crate::families) fn offset(
+    pub(in crate::families) fn offset<'o>(
         &self,
         shader: &mut ShaderBuilder,
         start: &str,
-        indices: &[(usize, &str)],
+        indices: impl Iterator<Item = (ElementAccess, &'o str)>,
     ) -> String {
         let mut offset = start.to_string();
-        for ((binding, index_offset), [len, stride]) in indices.iter().zip(&self.0) {
+        for ((elements, index_offset), [len, stride]) in indices.zip(&self.0) {
             // The lower word determines an index in bounds.
-            let value = shader.define(shader.word(*binding, &format!("2u * {index_offset}")));
+            let value = shader.define(elements.lower_word(shader, index_offset));
             let wrapped = shader.define(format!("select({value}, {value} + {len}, {value} >= 0x80000000u)"));
             offset = shader.define(format!("{offset} + {wrapped} * {stride}"));
         }

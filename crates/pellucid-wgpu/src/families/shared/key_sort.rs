@@ -8,14 +8,15 @@
 //! first k elements are kept, runs are truncated to k elements.
 
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, BufferRef};
-use crate::shader::parameters::Parameters;
-use crate::shader::template::{CollectLines, values};
-use crate::shader::{BindingUse, ShaderBuilder, WORKGROUP};
+use crate::operand::{Bindings, DeviceArray};
+use crate::shader::{BindingUse, BufferRef, CollectLines, ShaderBuilder, WORKGROUP, values};
 use pellucid_ir::{Error, Result};
 
 /// The number of elements that a workgroup sorts in shared memory.
 const TILE_ELEMENTS: usize = 256;
+
+/// The maximum number of keys. Shaders compute the offsets of the words of keys and indices in 32 bits.
+const MAX_KEYS: usize = 1 << 30;
 
 /// The number of elements that an invocation merges.
 const OUTPUTS_PER_INVOCATION: usize = 8;
@@ -74,7 +75,6 @@ const SORT_TILES: &str = "
 
 /// Merges pairs of runs, of a power of two of elements. An invocation computes `$merged` elements.
 const MERGE_RUNS: &str = "
-    if (thread >= $item_count) { return; }
     let line_at = thread / $blocks * $length;
     let i = thread % $blocks * $merged;
     let start = i & ~(2u * $run - 1u);
@@ -152,20 +152,17 @@ impl KeyType {
 pub(in crate::families) struct KeySort {
     /// The name of the kernel in errors.
     pub(in crate::families) op: &'static str,
-    /// The number of lines.
     pub(in crate::families) lines: usize,
     /// The number of elements of a line.
     pub(in crate::families) length: usize,
     /// The number of elements to keep: at least 1 and at most `length`.
     pub(in crate::families) keep: usize,
-    /// The type of the keys.
     pub(in crate::families) key: KeyType,
 }
 
 /// Sorted keys and indices in a scratch buffer. The first elements of line i start at i · length.
 pub(in crate::families) struct SortedKeys {
-    /// The buffer, which shaders bind as [`BindingUse::Read`].
-    pub(in crate::families) buffer: BufferRef,
+    buffer: BufferRef,
     key: KeyType,
     /// The number of elements of all lines.
     total: usize,
@@ -179,9 +176,10 @@ pub(in crate::families) struct SortedKeysExprs {
 }
 
 impl SortedKeys {
-    /// Adds the number of elements to the parameters and returns the expressions.
-    pub(in crate::families) fn declare(&self, parameters: &mut Parameters, binding: usize) -> SortedKeysExprs {
-        SortedKeysExprs { key: self.key, binding, total: parameters.declare_len(self.total) }
+    /// Binds the buffer for reads, adds the number of elements to the parameters and returns the expressions.
+    pub(in crate::families) fn declare(&self, shader: &mut ShaderBuilder) -> SortedKeysExprs {
+        let binding = shader.binding(self.buffer, BindingUse::Read);
+        SortedKeysExprs { key: self.key, binding, total: shader.declare_len(self.total) }
     }
 }
 
@@ -212,79 +210,75 @@ impl SortedKeysExprs {
 }
 
 impl KeySort {
-    /// Adds the dispatches that sort all lines. `shader` and `bindings` have the buffers that `key` reads.
+    /// Adds the dispatches that sort all lines by keys that are computed from `inputs`.
     ///
     /// `key` declares its parameters, adds the lines that compute the key of element `i` of line `line`, and returns
     /// the key.
     ///
     /// # Errors
-    /// If there are too many elements, or the device fails.
+    /// If there are too many elements.
     pub(in crate::families) fn sort(
         self,
         list: &mut DispatchList<'_>,
-        mut shader: ShaderBuilder,
-        bindings: &Bindings,
-        key: impl FnOnce(&mut ShaderBuilder, &mut Parameters) -> String,
+        inputs: &[DeviceArray<'_>],
+        key: impl FnOnce(&mut ShaderBuilder, &Bindings) -> String,
     ) -> Result<SortedKeys> {
-        let total = self.lines.checked_mul(self.length).filter(|&total| total <= u32::MAX as usize / 4);
-        let Some(total) = total else {
-            return Err(Error::invalid(self.op, "the keys have more than 2^30 elements"));
-        };
+        let total = self.lines.checked_mul(self.length).filter(|&total| total <= MAX_KEYS);
+        let total = total.ok_or_else(|| Error::invalid(self.op, "the keys have more than 2^30 elements"))?;
         let bytes = total * (self.key.words() + 1) * 4;
         let mut sorted = SortedKeys { buffer: list.scratch(bytes), key: self.key, total };
-
         let tile = self.length.next_power_of_two().min(TILE_ELEMENTS);
-        let tiles = self.length.div_ceil(tile);
-        let count = self.lines * tiles;
-        let to = shader.binding(BindingUse::Write);
-        let mut parameters = Parameters::for_items(count);
-        self.sort_tiles(&mut shader, &mut parameters, (tile, tiles), (&sorted, to), key);
-        let buffers = [&bindings.buffers[..], &[sorted.buffer]].concat();
-        list.dispatch(self.op, shader, parameters, &buffers, count.div_ceil(TILE_ELEMENTS / tile))?;
-
+        list.dispatch(self.op, self.sort_tiles(tile, &sorted, inputs, key));
         let mut other = if tile < self.length { list.scratch(bytes) } else { sorted.buffer };
         let mut run = tile;
         while run < self.length {
-            let work = self.lines * self.length.div_ceil(OUTPUTS_PER_INVOCATION);
-            let (mut shader, mut parameters) = (ShaderBuilder::default(), Parameters::for_items(work));
-            self.merge_runs(&mut shader, &mut parameters, run, &sorted);
-            list.dispatch(self.op, shader, parameters, &[sorted.buffer, other], work.div_ceil(WORKGROUP as usize))?;
+            list.dispatch(self.op, self.merge_runs(run, &sorted, other));
             std::mem::swap(&mut sorted.buffer, &mut other);
             run *= 2;
         }
         Ok(sorted)
     }
 
-    /// Adds the lines of the dispatch that sorts tiles of `tile` elements.
+    /// Returns the dispatch that sorts tiles of `tile` elements.
     fn sort_tiles(
         self,
-        shader: &mut ShaderBuilder,
-        parameters: &mut Parameters,
-        (tile, tiles): (usize, usize),
-        (sorted, to): (&SortedKeys, usize),
-        key: impl FnOnce(&mut ShaderBuilder, &mut Parameters) -> String,
-    ) {
+        tile: usize,
+        sorted: &SortedKeys,
+        inputs: &[DeviceArray<'_>],
+        key: impl FnOnce(&mut ShaderBuilder, &Bindings) -> String,
+    ) -> ShaderBuilder {
+        let tiles = self.length.div_ceil(tile);
+        let count = self.lines * tiles;
+        let mut shader = ShaderBuilder::with_groups(count, count.div_ceil(TILE_ELEMENTS / tile));
+        let bindings = Bindings::new(&mut shader, inputs, &[]);
+        let binding = shader.binding(sorted.buffer, BindingUse::Write);
         for (name, ty) in [("tile_keys", self.key.wgsl_type()), ("tile_indices", "u32")] {
             shader.workgroup_array(name, ty, TILE_ELEMENTS);
         }
-        let [tile, tiles, length, keep] = [tile, tiles, self.length, self.keep].map(|v| parameters.declare_len(v));
-        let store = sorted.declare(parameters, to).store("at", "tile_keys[slot]", "tile_indices[slot]");
-        let (compute_key, key) = shader.collect_result(|shader| key(shader, parameters));
+        let [tile, tiles, length, keep, total] =
+            shader.declare_lens([tile, tiles, self.length, self.keep, sorted.total]);
+        let to = SortedKeysExprs { key: self.key, binding, total };
+        let store = to.store("at", "tile_keys[slot]", "tile_indices[slot]");
+        let (compute_key, key) = shader.collect_result(|shader| key(shader, &bindings));
         let (largest, a_less, b_less) = (self.key.largest(), self.key.less("a", "b"), self.key.less("b", "a"));
         let [slots, pairs, workgroup] =
             [TILE_ELEMENTS, TILE_ELEMENTS / 2, WORKGROUP as usize].map(|size| format!("{size}u"));
         let sizes = values![tile, tiles, length, keep, slots, pairs, workgroup];
         let keys = values![compute_key, key, largest, a_less, b_less, store];
         shader.template(SORT_TILES, &[&sizes[..], keys].concat());
+        shader
     }
 
-    /// Adds the lines of a dispatch that merges pairs of runs of `run` elements.
-    fn merge_runs(self, shader: &mut ShaderBuilder, parameters: &mut Parameters, run: usize, sorted: &SortedKeys) {
-        let [from, to] = [BindingUse::Read, BindingUse::Write].map(|usage| shader.binding(usage));
-        let [run, blocks, length, keep] = [run, self.length.div_ceil(OUTPUTS_PER_INVOCATION), self.length, self.keep]
-            .map(|v| parameters.declare_len(v));
-        let from = sorted.declare(parameters, from);
-        let to = SortedKeysExprs { binding: to, total: from.total.clone(), ..from };
+    /// Returns the dispatch that merges pairs of runs of `run` elements to another buffer.
+    fn merge_runs(self, run: usize, sorted: &SortedKeys, to: BufferRef) -> ShaderBuilder {
+        let blocks = self.length.div_ceil(OUTPUTS_PER_INVOCATION);
+        let mut shader = ShaderBuilder::for_threads(self.lines * blocks);
+        let [binding, to] = [(sorted.buffer, BindingUse::Read), (to, BindingUse::Write)]
+            .map(|(buffer, usage)| shader.binding(buffer, usage));
+        let [run, blocks, length, keep, total] =
+            shader.declare_lens([run, blocks, self.length, self.keep, sorted.total]);
+        let from = SortedKeysExprs { key: self.key, binding, total: total.clone() };
+        let to = SortedKeysExprs { key: self.key, binding: to, total };
         let elements =
             ["(at + middle)", "(b_at + first - 1u - middle)", "(at + min(a_next, a_count - 1u))", "(b_at + b_next)"];
         let [middle_of_a, middle_of_b, next_of_a, next_of_b] = elements.map(|element| from.key(element));
@@ -293,5 +287,6 @@ impl KeySort {
         let sizes = values![run, blocks, length, keep, merged];
         let keys = values![middle_of_a, middle_of_b, next_of_a, next_of_b, b_less, index, store];
         shader.template(MERGE_RUNS, &[&sizes[..], keys].concat());
+        shader
     }
 }

@@ -71,6 +71,16 @@ impl ValueType {
         }
     }
 
+    /// Returns the prefix of the functions of the type in WGSL.
+    fn prefix(self) -> &'static str {
+        match self {
+            ValueType::F64 => "d",
+            ValueType::TwoFloats => "t",
+            ValueType::I64 | ValueType::U64 => "l",
+            _ => "f",
+        }
+    }
+
     /// Returns true if the type stands for `f64`.
     fn is_wide(self) -> bool {
         matches!(self, ValueType::F64 | ValueType::TwoFloats)
@@ -129,11 +139,7 @@ impl SourceModule {
 
     /// Returns the prefix of the names of the module's functions in WGSL.
     fn prefix(self) -> &'static str {
-        match self {
-            SourceModule::Single => "f",
-            SourceModule::Double => "d",
-            SourceModule::TwoFloats => "t",
-        }
+        self.float().prefix()
     }
 
     /// Returns the module whose sources have the text of the functions.
@@ -338,14 +344,8 @@ impl<'a> WgslTranslator<'a> {
             Symbol::List(values) => &values[..],
             single => std::slice::from_ref(single),
         };
-        let mut exprs = Vec::new();
-        for (value, &wanted) in values.iter().zip(types) {
-            let (ty, expr) = self.typed(value, wanted)?;
-            if ty != wanted {
-                return Err("a result of another type".into());
-            }
-            exprs.push(expr);
-        }
+        let exprs = values.iter().zip(types).map(|(value, &ty)| self.expr_of(value, ty, "a result"));
+        let exprs = exprs.collect::<Result<Vec<String>, _>>()?;
         self.lines.push(match &exprs[..] {
             [expr] => format!("return {expr};"),
             exprs if types.contains(&ValueType::TwoFloats) => format!("return vec4<f32>({});", exprs.join(", ")),
@@ -354,10 +354,15 @@ impl<'a> WgslTranslator<'a> {
         Ok(())
     }
 
-    /// Adds a line that computes `text` and returns its name.
-    fn emit(&mut self, ty: ValueType, expr: String) -> Symbol {
+    /// Returns a new name.
+    fn new_name(&mut self) -> String {
         self.names += 1;
-        let name = format!("v{}", self.names);
+        format!("v{}", self.names)
+    }
+
+    /// Adds a line that computes `expr` and returns its name.
+    fn emit(&mut self, ty: ValueType, expr: String) -> Symbol {
+        let name = self.new_name();
         self.lines.push(format!("let {name}: {} = {expr};", ty.wgsl()));
         Symbol::Name(ty, name)
     }
@@ -377,6 +382,12 @@ impl<'a> WgslTranslator<'a> {
             Symbol::Integer(x) if wanted == ValueType::U32 => (ValueType::U32, format!("{x}u")),
             other => return Err(format!("{other:?} as {wanted:?}")),
         })
+    }
+
+    /// Returns the text of a value of type `wanted`. `place` names the use of the value in the error.
+    fn expr_of(&self, value: &Symbol, wanted: ValueType, place: &str) -> Result<String, Untranslatable> {
+        let (ty, expr) = self.typed(value, wanted)?;
+        if ty == wanted { Ok(expr) } else { Err(format!("{ty:?} in place of {wanted:?} in {place}")) }
     }
 
     /// Inlines a call of `function`, which is straight.
@@ -421,33 +432,26 @@ fn two_floats_literal(x: f64) -> String {
     format!("vec2<f32>({}, {})", f32_literal(high), f32_literal(low))
 }
 
-fn as_f32(value: Symbol) -> Symbol {
-    match value {
-        Symbol::F64(x) => Symbol::F32(x as f32),
-        other => other,
-    }
-}
-
-fn as_u32(value: Symbol) -> Symbol {
-    match value {
-        Symbol::Integer(x) => Symbol::U32(x as u32),
-        other => other,
+/// Gives a literal without a type the type `ty`. Other values keep their types.
+fn literal_as(value: Symbol, ty: ValueType) -> Symbol {
+    match (value, ty) {
+        (Symbol::F64(x), ValueType::F32) => Symbol::F32(x as f32),
+        (Symbol::Integer(x), ValueType::U32) => Symbol::U32(x as u32),
+        (Symbol::Integer(x), ValueType::I32) => Symbol::I32(x as i32),
+        (value, _) => value,
     }
 }
 
 /// Gives a literal the type `ty` of its declaration.
 fn with_declared_type(value: Symbol, ty: &syn::Type) -> Symbol {
     match (value, ty) {
-        (value, syn::Type::Path(path)) => match (value, &*last_segment(&path.path)) {
-            (Symbol::F64(x), "f32" | "S") => Symbol::F32(x as f32),
-            (Symbol::Integer(x), "u32" | "usize") => Symbol::U32(x as u32),
-            (Symbol::Integer(x), "i32") => Symbol::I32(x as i32),
-            (value, _) => value,
-        },
         (Symbol::List(values), syn::Type::Tuple(tuple)) => {
             Symbol::List(values.into_iter().zip(&tuple.elems).map(|(v, ty)| with_declared_type(v, ty)).collect())
         }
-        (value, _) => value,
+        (value, ty) => match ValueType::named(ty) {
+            Some(ty) => literal_as(value, ty),
+            None => value,
+        },
     }
 }
 

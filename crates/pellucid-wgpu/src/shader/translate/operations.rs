@@ -1,11 +1,11 @@
 //! Names, calls, methods, casts and operators.
 
-use crate::shader::LIBRARY;
-
 use super::{
-    FunctionTypes, Scope, SourceModule, Symbol, Untranslatable, ValueType, WgslTranslator, as_f32, as_u32,
-    last_segment, statements, with_declared_type,
+    FunctionTypes, Scope, SourceModule, Symbol, Untranslatable, ValueType, WgslTranslator, last_segment, literal_as,
+    statements, with_declared_type,
 };
+use crate::shader::LIBRARY;
+use crate::shader::types::i64_from_word;
 use syn::ItemFn;
 
 impl WgslTranslator<'_> {
@@ -69,7 +69,7 @@ impl WgslTranslator<'_> {
             (name, qualifier) = (rust_name.into(), None);
         }
         match (qualifier.as_deref(), &*name) {
-            (Some("S"), "splat") => return first(arguments).map(as_f32),
+            (Some("S"), "splat") => return first(arguments).map(|x| literal_as(x, ValueType::F32)),
             (Some("f32"), "from_bits") => return self.float_from_bits(first(arguments)?),
             (None, "polynomial") => return self.polynomial(&arguments, true),
             (None, "horner") => return self.polynomial(&arguments, false),
@@ -77,7 +77,10 @@ impl WgslTranslator<'_> {
                 let (_, bits) = self.typed(&first(arguments)?, ValueType::U64)?;
                 return Ok(Symbol::Name(ValueType::F64, bits));
             }
-            (Some("libm"), "fmod") => return self.double_method("fmod", &first(arguments.clone())?, &arguments[1..]),
+            (Some("libm"), "fmod") => {
+                let wide = self.module.wide();
+                return self.float_method("fmod", wide, &first(arguments.clone())?, &arguments[1..]);
+            }
             (Some("libm"), _) => return Err(format!("the function `{name}` of libm")),
             _ => {}
         }
@@ -85,14 +88,12 @@ impl WgslTranslator<'_> {
         let module = if has_wide_source { SourceModule::Double } else { self.module };
         let caller = std::mem::replace(&mut self.module, module);
         let function = self.function(&name)?;
-        let result = if self.has_own_function(&name) {
-            self.call_of(function, &arguments)
-        } else if statements::is_straight(&function.block) {
+        let result = if !self.has_own_function(&name) && statements::is_straight(&function.block) {
             let mut generics = Vec::new();
             if let Some(syn::PathArguments::AngleBracketed(list)) = path.segments.last().map(|s| &s.arguments) {
                 for argument in &list.args {
                     if let syn::GenericArgument::Const(value) = argument {
-                        generics.push(as_u32(self.expression(value, scope)?));
+                        generics.push(literal_as(self.expression(value, scope)?, ValueType::U32));
                     }
                 }
             }
@@ -120,20 +121,13 @@ impl WgslTranslator<'_> {
             callee.active = self.active.clone();
             callee.function_source(&name)?;
         }
-        let mut exprs = Vec::new();
-        for (argument, &wanted) in arguments.iter().zip(&types.parameters) {
-            let (ty, expr) = self.typed(argument, wanted)?;
-            if ty != wanted {
-                return Err(format!("an argument of `{name}`"));
-            }
-            exprs.push(expr);
-        }
+        let exprs = arguments.iter().zip(&types.parameters).map(|(argument, &ty)| self.expr_of(argument, ty, &name));
+        let exprs = exprs.collect::<Result<Vec<String>, _>>()?;
         let call = format!("{}_{name}({})", self.module.prefix(), exprs.join(", "));
         if let [single] = types.result[..] {
             return Ok(self.emit(single, call));
         }
-        self.names += 1;
-        let pair = format!("v{}", self.names);
+        let pair = self.new_name();
         self.lines.push(format!("let {pair} = {call};"));
         let wide = self.module.wide();
         Ok(Symbol::List(["xy", "zw"].map(|half| Symbol::Name(wide, format!("{pair}.{half}"))).into()))
@@ -162,7 +156,7 @@ impl WgslTranslator<'_> {
             self.lines.push("}".into());
             return Ok(Symbol::Name(wide, format!("v{k}")));
         }
-        let mut y = as_f32(last.clone());
+        let mut y = literal_as(last.clone(), ValueType::F32);
         for c in rest.iter().rev() {
             y = self.method("mul_add", y, vec![x.clone(), c.clone()])?;
         }
@@ -193,8 +187,7 @@ impl WgslTranslator<'_> {
         let (mut row, mut names) = (Vec::new(), Vec::new());
         let Some(Symbol::List(first)) = rows.first() else { return Err("a row that is not an array".into()) };
         for _ in 0..first.len() / 2 {
-            self.names += 1;
-            let name = format!("v{}", self.names);
+            let name = self.new_name();
             self.lines.push(format!("var {name}: {vector};"));
             row.extend(["xy", "zw"].map(|half| Symbol::Name(wide, format!("{name}.{half}"))));
             names.push(name);
@@ -220,10 +213,7 @@ impl WgslTranslator<'_> {
         if let Symbol::Integer(index) = index {
             return values.get(index as usize).cloned().ok_or_else(|| "an index out of bounds".into());
         }
-        let (ty, index) = self.typed(&as_u32(index), ValueType::U32)?;
-        if ty != ValueType::U32 {
-            return Err("an index that is not a `usize`".into());
-        }
+        let index = self.expr_of(&literal_as(index, ValueType::U32), ValueType::U32, "an index")?;
         let wide = self.module.wide();
         if let Some(Symbol::List(_)) = values.first() {
             return self.row(values, &index);
@@ -233,7 +223,7 @@ impl WgslTranslator<'_> {
     }
 
     fn float_from_bits(&mut self, value: Symbol) -> Result<Symbol, Untranslatable> {
-        match as_u32(value) {
+        match literal_as(value, ValueType::U32) {
             Symbol::U32(bits) => Ok(Symbol::F32(f32::from_bits(bits))),
             other => {
                 let (_, expr) = self.typed(&other, ValueType::U32)?;
@@ -259,70 +249,50 @@ impl WgslTranslator<'_> {
         }
         let is_double = |s: &Symbol| matches!(s, Symbol::Name(ty, _) if ty.is_wide());
         if is_double(&receiver) || arguments.iter().any(is_double) {
-            return self.double_method(name, &receiver, &arguments);
+            return self.float_method(name, self.module.wide(), &receiver, &arguments);
         }
-        if let Some(op) = match name {
-            "wrapping_add" => Some("+"),
-            "wrapping_sub" => Some("-"),
-            _ => None,
-        } {
-            return self.integer_operation(op, receiver, first(arguments)?);
+        match name {
+            "wrapping_add" => self.integer_operation("+", receiver, first(arguments)?),
+            "wrapping_sub" => self.integer_operation("-", receiver, first(arguments)?),
+            _ => self.float_method(name, ValueType::F32, &receiver, &arguments),
         }
-        let (ty, x) = self.typed(&receiver, ValueType::F32)?;
-        if ty != ValueType::F32 {
-            return Err(format!("the method `{name}` of an integer"));
-        }
-        let mut exprs = vec![x];
-        for argument in &arguments {
-            let (ty, expr) = self.typed(argument, ValueType::F32)?;
-            if ty != ValueType::F32 {
-                return Err(format!("an integer argument of `{name}`"));
-            }
-            exprs.push(expr);
-        }
-        let (ty, expr) = match (name, &exprs[..]) {
-            ("mul_add", [a, b, c]) => (ValueType::F32, format!("f_fma({a}, {b}, {c})")),
-            ("abs" | "sqrt" | "trunc" | "floor", [a]) => (ValueType::F32, format!("f_{name}({a})")),
-            ("round_ties_even", [a]) => (ValueType::F32, format!("f_round({a})")),
-            ("copysign", [a, s]) => (ValueType::F32, format!("f_copysign({a}, {s})")),
-            ("min_const", [a, c]) => (ValueType::F32, format!("select({a}, {c}, f_lt({c}, {a}))")),
-            ("low_bits_as_exponent", [a]) => (ValueType::F32, format!("bitcast<f32>(bitcast<u32>({a}) << 23u)")),
-            ("add_bits", [a, b]) => (ValueType::F32, format!("bitcast<f32>(bitcast<u32>({a}) + bitcast<u32>({b}))")),
-            ("to_bits", [a]) => (ValueType::U32, format!("bitcast<u32>({a})")),
-            ("is_nan", [a]) => (ValueType::Bool, format!("f_is_nan({a})")),
-            ("is_sign_negative", [a]) => (ValueType::Bool, format!("(bitcast<u32>({a}) >= 0x80000000u)")),
-            _ => return Err(format!("the method `{name}`")),
-        };
-        Ok(self.emit(ty, expr))
     }
 
-    /// Returns the result of a method of `f64`.
-    fn double_method(&mut self, name: &str, receiver: &Symbol, arguments: &[Symbol]) -> Result<Symbol, Untranslatable> {
-        let (wide, p) = (self.module.wide(), self.module.prefix());
-        let (wide, p) = if self.module == SourceModule::Single { (ValueType::F64, "d") } else { (wide, p) };
-        let mut exprs = Vec::new();
-        for operand in [receiver].into_iter().chain(arguments) {
-            let (ty, expr) = self.typed(operand, wide)?;
-            if ty != wide {
-                return Err(format!("an operand of `{name}`"));
+    /// Returns the result of a method of the type `float`.
+    fn float_method(
+        &mut self,
+        name: &str,
+        float: ValueType,
+        receiver: &Symbol,
+        arguments: &[Symbol],
+    ) -> Result<Symbol, Untranslatable> {
+        let operands = [receiver].into_iter().chain(arguments);
+        let exprs = operands.map(|operand| self.expr_of(operand, float, name)).collect::<Result<Vec<String>, _>>()?;
+        let p = float.prefix();
+        let (ty, expr) = match (name, &exprs[..], float) {
+            ("mul_add", [a, b, c], _) => (float, format!("{p}_fma({a}, {b}, {c})")),
+            ("abs" | "sqrt" | "trunc" | "floor" | "ceil", [a], _) => (float, format!("{p}_{name}({a})")),
+            ("round_ties_even", [a], _) => (float, format!("{p}_round({a})")),
+            ("copysign", [a, s], _) => (float, format!("{p}_copysign({a}, {s})")),
+            ("is_nan" | "is_finite", [a], _) => (ValueType::Bool, format!("{p}_{name}({a})")),
+            ("is_infinite", [a], _) => (ValueType::Bool, format!("!({p}_is_finite({a}) || {p}_is_nan({a}))")),
+            ("is_sign_negative", [a], _) => {
+                let high = match float {
+                    ValueType::F64 => format!("{a}.y"),
+                    ValueType::TwoFloats => format!("bitcast<u32>({a}.x)"),
+                    _ => format!("bitcast<u32>({a})"),
+                };
+                (ValueType::Bool, format!("({high} >= 0x80000000u)"))
             }
-            exprs.push(expr);
-        }
-        let (ty, expr) = match (name, &exprs[..]) {
-            ("mul_add", [a, b, c]) => (wide, format!("{p}_fma({a}, {b}, {c})")),
-            ("abs" | "sqrt" | "trunc" | "floor" | "ceil", [a]) => (wide, format!("{p}_{name}({a})")),
-            ("round_ties_even", [a]) => (wide, format!("{p}_round({a})")),
-            ("copysign", [a, s]) => (wide, format!("{p}_copysign({a}, {s})")),
-            ("is_nan" | "is_finite", [a]) => (ValueType::Bool, format!("{p}_{name}({a})")),
-            ("is_infinite", [a]) => (ValueType::Bool, format!("!({p}_is_finite({a}) || {p}_is_nan({a}))")),
-            ("is_sign_negative", [a]) if wide == ValueType::TwoFloats => {
-                (ValueType::Bool, format!("(bitcast<u32>({a}.x) >= 0x80000000u)"))
+            ("fmod", [a, b], ValueType::F64) => (float, format!("d_fmod({a}, {b})")),
+            ("to_bits", [a], ValueType::F64) => return Ok(Symbol::Name(ValueType::U64, a.clone())),
+            ("to_bits", [a], ValueType::F32) => (ValueType::U32, format!("bitcast<u32>({a})")),
+            ("min_const", [a, c], ValueType::F32) => (float, format!("select({a}, {c}, f_lt({c}, {a}))")),
+            ("low_bits_as_exponent", [a], ValueType::F32) => (float, format!("bitcast<f32>(bitcast<u32>({a}) << 23u)")),
+            ("add_bits", [a, b], ValueType::F32) => {
+                (float, format!("bitcast<f32>(bitcast<u32>({a}) + bitcast<u32>({b}))"))
             }
-            ("is_sign_negative", [a]) => (ValueType::Bool, format!("({a}.y >= 0x80000000u)")),
-            _ if wide == ValueType::TwoFloats => return Err(format!("the method `{name}` of two floats")),
-            ("fmod", [a, b]) => (wide, format!("d_fmod({a}, {b})")),
-            ("to_bits", [a]) => return Ok(Symbol::Name(ValueType::U64, a.clone())),
-            _ => return Err(format!("the method `{name}` of f64")),
+            _ => return Err(format!("the method `{name}` of {float:?}")),
         };
         Ok(self.emit(ty, expr))
     }
@@ -336,7 +306,7 @@ impl WgslTranslator<'_> {
                 self.emit(ValueType::TwoFloats, format!("t_from_f32(f32({x}))"))
             }
             (Symbol::Name(ValueType::U32, x), "f64") => {
-                self.emit(ValueType::F64, format!("d_from_i64(vec2<u32>({x}, 0u))"))
+                self.emit(ValueType::F64, format!("d_from_i64({})", i64_from_word(&x)))
             }
             (Symbol::Name(ValueType::F32, x), "f64") => self.emit(ValueType::F64, format!("d_from_f32({x})")),
             (Symbol::Name(ValueType::F64, x), "f32") => self.emit(ValueType::F32, format!("d_to_f32({x})")),
@@ -358,13 +328,11 @@ impl WgslTranslator<'_> {
             (syn::UnOp::Neg(_), Symbol::F64(x)) => Symbol::F64(-x),
             (syn::UnOp::Neg(_), Symbol::Integer(x)) => Symbol::Integer(-x),
             (syn::UnOp::Neg(_), Symbol::I32(x)) => Symbol::I32(x.wrapping_neg()),
-            (syn::UnOp::Neg(_), Symbol::Name(ValueType::F32, x)) => self.emit(ValueType::F32, format!("f_neg({x})")),
-            (syn::UnOp::Neg(_), Symbol::Name(ValueType::F64, x)) => self.emit(ValueType::F64, format!("d_neg({x})")),
-            (syn::UnOp::Neg(_), Symbol::Name(ValueType::TwoFloats, x)) => {
-                self.emit(ValueType::TwoFloats, format!("t_neg({x})"))
-            }
-            (syn::UnOp::Neg(_), Symbol::Name(ValueType::I64, x)) => self.emit(ValueType::I64, format!("l_neg({x})")),
             (syn::UnOp::Neg(_), Symbol::Name(ValueType::I32, x)) => self.emit(ValueType::I32, format!("0 - {x}")),
+            (
+                syn::UnOp::Neg(_),
+                Symbol::Name(ty @ (ValueType::F32 | ValueType::F64 | ValueType::TwoFloats | ValueType::I64), x),
+            ) => self.emit(ty, format!("{}_neg({x})", ty.prefix())),
             (syn::UnOp::Not(_), Symbol::Name(ValueType::Bool, x)) => self.emit(ValueType::Bool, format!("!{x}")),
             (_, value) => return Err(format!("a sign or negation of {value:?}")),
         })
@@ -377,21 +345,20 @@ impl WgslTranslator<'_> {
         }
         let wide = |s: &Symbol| matches!(s, Symbol::Name(ty, _) if ty.is_wide());
         if wide(&a) || wide(&b) {
-            let is_sum = self.module == SourceModule::TwoFloats;
-            let (wide, prefix) = if is_sum { (ValueType::TwoFloats, "t") } else { (ValueType::F64, "d") };
-            let (x, y) = (self.typed(&a, wide)?.1, self.typed(&b, wide)?.1);
-            return self.float_operation(op, wide, prefix, (&x, &y));
+            return self.float_operation(op, self.module.wide(), &a, &b);
         }
         let is_float = |s: &Symbol| matches!(s, Symbol::F32(_) | Symbol::F64(_) | Symbol::Name(ValueType::F32, _));
-        let (a, b) = if is_float(&a) || is_float(&b) { (as_f32(a), as_f32(b)) } else { (a, b) };
+        let (a, b) = if is_float(&a) || is_float(&b) {
+            (literal_as(a, ValueType::F32), literal_as(b, ValueType::F32))
+        } else {
+            (a, b)
+        };
         if let (Symbol::F32(x), Symbol::F32(y)) = (&a, &b) {
             // The sum, product and quotient of two f32 in f64 round to f32 as if rounded once (Figueroa 1995).
             return folded(op, f64::from(*x), f64::from(*y)).map(|z| Symbol::F32(z as f32));
         }
         if is_float(&a) {
-            let (_, x) = self.typed(&a, ValueType::F32)?;
-            let (_, y) = self.typed(&b, ValueType::F32)?;
-            return self.float_operation(op, ValueType::F32, "f", (&x, &y));
+            return self.float_operation(op, ValueType::F32, &a, &b);
         }
         let expr = match op {
             BinOp::And(_) => "&&",
@@ -412,26 +379,27 @@ impl WgslTranslator<'_> {
         self.integer_operation(expr, a, b)
     }
 
-    /// Returns the result of an operator on two floats of type `float`, whose functions have this prefix.
+    /// Returns the result of an operator on two floats of type `float`.
     fn float_operation(
         &mut self,
         op: &syn::BinOp,
         float: ValueType,
-        prefix: &str,
-        (x, y): (&str, &str),
+        a: &Symbol,
+        b: &Symbol,
     ) -> Result<Symbol, Untranslatable> {
         use syn::BinOp;
+        let (p, x, y) = (float.prefix(), self.typed(a, float)?.1, self.typed(b, float)?.1);
         let (ty, expr) = match op {
-            BinOp::Add(_) => (float, format!("{prefix}_add({x}, {y})")),
-            BinOp::Sub(_) => (float, format!("{prefix}_sub({x}, {y})")),
-            BinOp::Mul(_) => (float, format!("{prefix}_mul({x}, {y})")),
-            BinOp::Div(_) => (float, format!("{prefix}_div({x}, {y})")),
-            BinOp::Lt(_) => (ValueType::Bool, format!("{prefix}_lt({x}, {y})")),
-            BinOp::Le(_) => (ValueType::Bool, format!("{prefix}_le({x}, {y})")),
-            BinOp::Gt(_) => (ValueType::Bool, format!("{prefix}_lt({y}, {x})")),
-            BinOp::Ge(_) => (ValueType::Bool, format!("{prefix}_le({y}, {x})")),
-            BinOp::Eq(_) => (ValueType::Bool, format!("{prefix}_eq({x}, {y})")),
-            BinOp::Ne(_) => (ValueType::Bool, format!("!{prefix}_eq({x}, {y})")),
+            BinOp::Add(_) => (float, format!("{p}_add({x}, {y})")),
+            BinOp::Sub(_) => (float, format!("{p}_sub({x}, {y})")),
+            BinOp::Mul(_) => (float, format!("{p}_mul({x}, {y})")),
+            BinOp::Div(_) => (float, format!("{p}_div({x}, {y})")),
+            BinOp::Lt(_) => (ValueType::Bool, format!("{p}_lt({x}, {y})")),
+            BinOp::Le(_) => (ValueType::Bool, format!("{p}_le({x}, {y})")),
+            BinOp::Gt(_) => (ValueType::Bool, format!("{p}_lt({y}, {x})")),
+            BinOp::Ge(_) => (ValueType::Bool, format!("{p}_le({y}, {x})")),
+            BinOp::Eq(_) => (ValueType::Bool, format!("{p}_eq({x}, {y})")),
+            BinOp::Ne(_) => (ValueType::Bool, format!("!{p}_eq({x}, {y})")),
             _ => return Err("a float operator outside the subset".into()),
         };
         Ok(self.emit(ty, expr))
@@ -440,16 +408,14 @@ impl WgslTranslator<'_> {
     fn integer_operation(&mut self, op: &str, a: Symbol, b: Symbol) -> Result<Symbol, Untranslatable> {
         if matches!(op, "<<" | ">>") {
             let (ty, x) = self.typed(&a, ValueType::U32)?;
-            let (_, n) = self.typed(&as_u32(b), ValueType::U32)?;
-            match (ty, op) {
-                (ValueType::I64 | ValueType::U64, "<<") => {
-                    return Ok(self.emit(ty, format!("l_shift_left({x}, {n})")));
-                }
-                (ValueType::I64, _) => return Ok(self.emit(ty, format!("l_shr({x}, vec2<u32>({n}, 0u))"))),
+            let (_, n) = self.typed(&literal_as(b, ValueType::U32), ValueType::U32)?;
+            let expr = match (ty, op) {
+                (ValueType::I64 | ValueType::U64, "<<") => format!("l_shift_left({x}, {n})"),
+                (ValueType::I64, _) => format!("l_shr({x}, {})", i64_from_word(&n)),
                 (ValueType::U64, _) => return Err("a shift of u64 to the right".into()),
-                _ => {}
-            }
-            return Ok(self.emit(ty, format!("{x} {op} {n}")));
+                _ => format!("{x} {op} {n}"),
+            };
+            return Ok(self.emit(ty, expr));
         }
         let wanted = match (&a, &b) {
             (Symbol::Name(ty, _), _) | (_, Symbol::Name(ty, _)) => *ty,
@@ -459,8 +425,8 @@ impl WgslTranslator<'_> {
         let (ty, x) = self.typed(&a, wanted)?;
         let (_, y) = self.typed(&b, wanted)?;
         let is_boolean = matches!(op, "==" | "!=" | "<" | ">" | "&&" | "||");
-        if matches!(ty, ValueType::I64 | ValueType::U64) {
-            let expr = match op {
+        let expr = if matches!(ty, ValueType::I64 | ValueType::U64) {
+            match op {
                 "+" => format!("l_add({x}, {y})"),
                 "-" => format!("l_sub({x}, {y})"),
                 "==" => format!("l_eq({x}, {y})"),
@@ -469,10 +435,11 @@ impl WgslTranslator<'_> {
                 ">" if ty == ValueType::I64 => format!("l_lt({y}, {x})"),
                 "&" | "|" | "^" => format!("{x} {op} {y}"),
                 _ => return Err(format!("the operator {op} of a 64-bit integer")),
-            };
-            return Ok(self.emit(if is_boolean { ValueType::Bool } else { ty }, expr));
-        }
-        Ok(self.emit(if is_boolean { ValueType::Bool } else { ty }, format!("{x} {op} {y}")))
+            }
+        } else {
+            format!("{x} {op} {y}")
+        };
+        Ok(self.emit(if is_boolean { ValueType::Bool } else { ty }, expr))
     }
 
     pub(super) fn select(

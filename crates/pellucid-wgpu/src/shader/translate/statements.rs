@@ -46,16 +46,10 @@ impl WgslTranslator<'_> {
     /// Translates a block with its control flow. Returns its value, or `None` if it has none.
     pub(super) fn statements(&mut self, block: &Block, mut scope: Scope) -> Result<Option<Symbol>, Untranslatable> {
         for statement in &block.stmts {
+            if self.declaration(statement, &mut scope)? {
+                continue;
+            }
             match statement {
-                Stmt::Local(local) => {
-                    let Some(init) = &local.init else { return Err("`let` without a value".into()) };
-                    let value = self.expression(&init.expr, &scope)?;
-                    self.bind(&mut scope, &local.pat, value)?;
-                }
-                Stmt::Item(Item::Const(constant)) => {
-                    let value = self.expression(&constant.expr, &scope)?;
-                    scope.insert(constant.ident.to_string(), with_declared_type(value, &constant.ty));
-                }
                 // Only the last statement of a block has a value.
                 Stmt::Expr(Expr::If(branch), _) => {
                     let value = self.branch(branch, &scope)?;
@@ -72,6 +66,23 @@ impl WgslTranslator<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Translates a `let` or a constant. Returns false for any other statement.
+    fn declaration(&mut self, statement: &Stmt, scope: &mut Scope) -> Result<bool, Untranslatable> {
+        match statement {
+            Stmt::Local(local) => {
+                let Some(init) = &local.init else { return Err("`let` without a value".into()) };
+                let value = self.expression(&init.expr, scope)?;
+                self.bind(scope, &local.pat, value)?;
+            }
+            Stmt::Item(Item::Const(constant)) => {
+                let value = self.expression(&constant.expr, scope)?;
+                scope.insert(constant.ident.to_string(), with_declared_type(value, &constant.ty));
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Translates a `return`, a loop or an assignment. Returns false for any other expression.
@@ -124,10 +135,7 @@ impl WgslTranslator<'_> {
         let Some(Symbol::Variable(ty, name)) = scope.get(&last_segment(&path.path)) else {
             return Err("an assignment to a constant".into());
         };
-        let (other, expr) = self.typed(&value, *ty)?;
-        if other != *ty {
-            return Err("an assignment of another type".into());
-        }
+        let expr = self.expr_of(&value, *ty, "an assignment")?;
         self.lines.push(format!("{name} = {expr};"));
         Ok(())
     }
@@ -192,8 +200,7 @@ impl WgslTranslator<'_> {
         if ty != other {
             return Err("branches of different types".into());
         }
-        self.names += 1;
-        let name = format!("v{}", self.names);
+        let name = self.new_name();
         self.lines.push(format!("var {name}: {};", ty.wgsl()));
         then_lines.push(format!("{name} = {a};"));
         else_lines.push(format!("{name} = {b};"));
@@ -222,8 +229,7 @@ impl WgslTranslator<'_> {
     /// Adds a variable with an initial value.
     fn variable(&mut self, value: Symbol) -> Result<Symbol, Untranslatable> {
         let (ty, expr) = self.typed(&value, self.literal_type(&value))?;
-        self.names += 1;
-        let name = format!("v{}", self.names);
+        let name = self.new_name();
         self.lines.push(format!("var {name}: {} = {expr};", ty.wgsl()));
         Ok(Symbol::Variable(ty, name))
     }
@@ -233,20 +239,20 @@ impl WgslTranslator<'_> {
         let mut last = None;
         for statement in &block.stmts {
             match statement {
-                Stmt::Local(local) => {
-                    let Some(init) = &local.init else { return Err("`let` without a value".into()) };
-                    let value = self.expression(&init.expr, &scope)?;
-                    self.bind(&mut scope, &local.pat, value)?;
-                }
-                Stmt::Item(Item::Const(constant)) => {
-                    let value = self.expression(&constant.expr, &scope)?;
-                    scope.insert(constant.ident.to_string(), with_declared_type(value, &constant.ty));
-                }
                 Stmt::Expr(expression, None) => last = Some(self.expression(expression, &scope)?),
+                other if self.declaration(other, &mut scope)? => {}
                 _ => return Err("a statement with a side effect".into()),
             }
         }
         last.ok_or_else(|| "a block without a value".into())
+    }
+
+    fn expressions<'e>(
+        &mut self,
+        list: impl IntoIterator<Item = &'e Expr>,
+        scope: &Scope,
+    ) -> Result<Vec<Symbol>, Untranslatable> {
+        list.into_iter().map(|expression| self.expression(expression, scope)).collect()
     }
 
     pub(super) fn expression(&mut self, expression: &Expr, scope: &Scope) -> Result<Symbol, Untranslatable> {
@@ -255,12 +261,8 @@ impl WgslTranslator<'_> {
             Expr::Group(inner) => self.expression(&inner.expr, scope),
             Expr::Lit(literal) => literal_value(&literal.lit),
             Expr::Path(path) => self.path(&path.path, scope),
-            Expr::Tuple(tuple) => {
-                Ok(Symbol::List(tuple.elems.iter().map(|e| self.expression(e, scope)).collect::<Result<_, _>>()?))
-            }
-            Expr::Array(array) => {
-                Ok(Symbol::List(array.elems.iter().map(|e| self.expression(e, scope)).collect::<Result<_, _>>()?))
-            }
+            Expr::Tuple(tuple) => self.expressions(&tuple.elems, scope).map(Symbol::List),
+            Expr::Array(array) => self.expressions(&array.elems, scope).map(Symbol::List),
             Expr::Block(block) => self.block(&block.block, scope.clone()),
             Expr::Unary(unary) => {
                 let value = self.expression(&unary.expr, scope)?;
@@ -287,15 +289,13 @@ impl WgslTranslator<'_> {
                 self.select(&condition, then, otherwise)
             }
             Expr::Call(call) => {
-                let arguments =
-                    call.args.iter().map(|a| self.expression(a, scope)).collect::<Result<Vec<Symbol>, _>>()?;
+                let arguments = self.expressions(&call.args, scope)?;
                 let Expr::Path(path) = &*call.func else { return Err("a call of an expression".into()) };
                 self.call(&path.path, arguments, scope)
             }
             Expr::MethodCall(call) => {
                 let receiver = self.expression(&call.receiver, scope)?;
-                let arguments =
-                    call.args.iter().map(|a| self.expression(a, scope)).collect::<Result<Vec<Symbol>, _>>()?;
+                let arguments = self.expressions(&call.args, scope)?;
                 self.method(&call.method.to_string(), receiver, arguments)
             }
             Expr::Field(field) => match (self.expression(&field.base, scope)?, &field.member) {

@@ -1,16 +1,12 @@
 //! [`TiledArray`]: an operand of a tiled product, and the expressions of its offsets.
 
 use crate::operand::DeviceArray;
-use crate::shader::ShaderBuilder;
-use crate::shader::access;
-use crate::shader::parameters::Parameters;
-use crate::shader::types::wgsl_type;
+use crate::shader::{ElementRef, ShaderBuilder, digits, wgsl_type};
 use pellucid_ir::{Compute, are_one_axis};
 
 /// One digit of a row, a column or a k index in mixed radix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct IndexDigit {
-    /// The number of values.
     pub(crate) len: usize,
     /// The stride of neighbouring values in elements.
     pub(crate) stride: isize,
@@ -34,7 +30,6 @@ impl IndexDigit {
 /// is not in `0..len` are 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Coordinate {
-    /// The number of positions.
     pub(crate) len: usize,
     /// The coordinate if all digits are 0.
     pub(crate) start: isize,
@@ -46,7 +41,6 @@ pub(crate) struct Coordinate {
 /// part that depends on the column, if every coordinate is in range.
 #[derive(Clone, Debug)]
 pub(crate) struct TiledArray<'a> {
-    /// The operand.
     pub(crate) array: DeviceArray<'a>,
     /// The offset of the first element.
     pub(crate) start: isize,
@@ -56,7 +50,6 @@ pub(crate) struct TiledArray<'a> {
     pub(crate) rows: Vec<IndexDigit>,
     /// The digits of the column, the most significant first.
     pub(crate) columns: Vec<IndexDigit>,
-    /// The coordinates.
     pub(crate) coordinates: Vec<Coordinate>,
 }
 
@@ -139,26 +132,23 @@ impl<'a> TiledArray<'a> {
         }
     }
 
-    /// Adds the values of the array to the parameters and returns its expressions.
-    pub(crate) fn declare(&self, parameters: &mut Parameters, binding: usize, base: String) -> ArrayExprs {
-        let mut side = |digits: &[IndexDigit]| -> Vec<DigitExprs> {
-            digits
-                .iter()
-                .map(|d| DigitExprs {
-                    len: parameters.declare_len(d.len),
-                    stride: parameters.declare(d.stride),
-                    coordinate: d.coordinate.map(|(index, factor)| (index, parameters.declare(factor))),
-                })
-                .collect()
+    /// Adds the values of the array to the parameters and returns its expressions. `first` is the first element of the
+    /// matrix.
+    pub(crate) fn declare(&self, shader: &mut ShaderBuilder, first: ElementRef) -> ArrayExprs {
+        let mut digit = |d: &IndexDigit| DigitExprs {
+            len: shader.declare_len(d.len),
+            stride: shader.declare(d.stride),
+            coordinate: d.coordinate.map(|(index, factor)| (index, shader.declare(factor))),
         };
-        let (rows, columns) = (side(&self.rows), side(&self.columns));
+        let rows = self.rows.iter().map(&mut digit).collect();
+        let columns = self.columns.iter().map(&mut digit).collect();
         let coordinate = |c: &Coordinate| CoordinateExprs {
-            limit: parameters.declare_len(c.len),
-            start: parameters.declare(c.start),
-            stride: parameters.declare(c.stride),
+            limit: shader.declare_len(c.len),
+            start: shader.declare(c.start),
+            stride: shader.declare(c.stride),
         };
         let coordinates = self.coordinates.iter().map(coordinate).collect();
-        ArrayExprs { dtype: self.array.dtype, binding, base, rows, columns, coordinates, quads: self.quad_axis() }
+        ArrayExprs { first, rows, columns, coordinates, quads: self.quad_axis() }
     }
 }
 
@@ -176,7 +166,7 @@ fn merged(digits: &[IndexDigit]) -> Vec<IndexDigit> {
     result
 }
 
-/// The parameters of a [`IndexDigit`].
+/// The parameters of an [`IndexDigit`].
 struct DigitExprs {
     len: String,
     stride: String,
@@ -192,12 +182,8 @@ struct CoordinateExprs {
 
 /// The expressions of a [`TiledArray`] in a shader.
 pub(crate) struct ArrayExprs {
-    /// The type of the elements.
-    pub(crate) dtype: pellucid_ir::DType,
-    /// The binding of the buffer.
-    pub(crate) binding: usize,
-    /// The offset of the first element of the matrix.
-    base: String,
+    /// The first element of the matrix.
+    first: ElementRef,
     rows: Vec<DigitExprs>,
     columns: Vec<DigitExprs>,
     coordinates: Vec<CoordinateExprs>,
@@ -217,7 +203,7 @@ pub(crate) struct IndexPart {
 impl ArrayExprs {
     /// Adds the lines that compute the part of the offsets in row `index`, which must be less than `limit`.
     pub(crate) fn row_part(&self, shader: &mut ShaderBuilder, index: &str, limit: &str) -> IndexPart {
-        self.part(shader, &self.rows, Some(&self.base), index, limit)
+        self.part(shader, &self.rows, Some(&self.first.offset), index, limit)
     }
 
     /// Adds the lines that compute the part of the offsets in column `index`, which must be less than `limit`.
@@ -228,7 +214,7 @@ impl ArrayExprs {
     fn part(
         &self,
         shader: &mut ShaderBuilder,
-        digits: &[DigitExprs],
+        side: &[DigitExprs],
         base: Option<&str>,
         index: &str,
         limit: &str,
@@ -237,12 +223,8 @@ impl ArrayExprs {
         // The row contributes the starts of the coordinates.
         let start = |c: &CoordinateExprs| base.map(|_| c.start.clone());
         let mut coordinates: Vec<Option<String>> = self.coordinates.iter().map(start).collect();
-        let mut rest = index.to_string();
-        for (k, digit) in digits.iter().enumerate().rev() {
-            let value = if k == 0 { rest.clone() } else { shader.define(format!("{rest} % {}", digit.len)) };
-            if k > 0 {
-                rest = shader.define(format!("{rest} / {}", digit.len));
-            }
+        let values = digits(shader, index, side.iter().map(|digit| &digit.len));
+        for (value, digit) in values.iter().zip(side).rev() {
             match &digit.coordinate {
                 None => offset = format!("{offset} + {value} * {}", digit.stride),
                 Some((index, factor)) => {
@@ -265,9 +247,12 @@ impl ArrayExprs {
         IndexPart { is_valid: format!("{index} < {limit}"), offset, coordinates }
     }
 
-    /// Adds the line that computes the offset of an element of an array without coordinates.
-    pub(crate) fn offset(&self, shader: &mut ShaderBuilder, row: &IndexPart, column: &IndexPart) -> String {
-        shader.define(format!("{} + {}", row.offset, column.offset))
+    /// Adds the lines that compute the offset of the element at a row and a column of an array without coordinates.
+    pub(crate) fn element(&self, shader: &mut ShaderBuilder, row: &str, column: &str) -> ElementRef {
+        // The part of an index does not depend on its limit.
+        let (row, column) = (self.row_part(shader, row, ""), self.column_part(shader, column, ""));
+        let offset = shader.define(format!("{} + {}", row.offset, column.offset));
+        ElementRef { elements: self.first.elements, offset }
     }
 
     /// Adds the lines that assign an element to `target`, or 0 if the element is outside the array.
@@ -290,7 +275,7 @@ impl ArrayExprs {
             conditions.push(format!("{sum} < {}", coordinate.limit));
         }
         let (is_valid, offset) = valid_offset(shader, &conditions.join(" && "), &offset);
-        let value = access::load(shader, self.binding, self.dtype, compute, &offset);
+        let value = self.first.elements.as_type(compute).load(shader, &offset);
         shader.line(format!("{target} = select({}(), {value}, {is_valid});", wgsl_type(compute)));
     }
 
@@ -305,7 +290,7 @@ impl ArrayExprs {
     ) {
         let condition = format!("{} && {}", row.is_valid, column.is_valid);
         let (is_valid, offset) = valid_offset(shader, &condition, &format!("{} + {}", row.offset, column.offset));
-        let values = access::load_quad(shader, self.binding, self.dtype, compute, &offset);
+        let values = self.first.elements.as_type(compute).load_quad(shader, &offset);
         for (target, value) in targets.iter().zip(values) {
             shader.line(format!("{target} = select({}(), {value}, {is_valid});", wgsl_type(compute)));
         }
@@ -405,7 +390,7 @@ pub(crate) fn quad_type(compute: Compute) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operand::BufferRef;
+    use crate::shader::BufferRef;
     use pellucid_ir::{DType, Layout};
 
     /// Returns an array with these digits of rows and columns.

@@ -1,32 +1,36 @@
 //! [`TiledProduct`]: batched products of two factors with an epilogue.
 
 use super::array::{ArrayExprs, TiledArray};
-use super::registers::{TileBounds, WorkgroupTile, is_narrow};
+use super::registers::{TileBounds, UNROLLED_STEP, WIDE_PRODUCT_ITERATIONS, WorkgroupTile, is_narrow};
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, BufferRef, DeviceArray};
-use crate::shader::access::{self, MergedAxes};
-use crate::shader::iterations::MAX_ITERATIONS;
-use crate::shader::parameters::Parameters;
-use crate::shader::program::{Accumulator, ProgramValues, convert_expr, program_iterations, round_expr};
-use crate::shader::template::{CollectLines, values};
-use crate::shader::{BindingUse, ITEM_COUNT, ShaderBuilder, WORKGROUP};
+use crate::operand::{Bindings, DeviceArray, element_count};
+use crate::shader::{
+    Accumulator, AccumulatorOp, BindingUse, BufferRef, CollectLines, ElementAccess, ElementRef, ITEM_COUNT,
+    MAX_ITERATIONS, MergedAxes, ProgramValues, ShaderBuilder, program_iterations, round_expr, store_finished, values,
+};
 use pellucid_ir::formula::{Binary, Program};
-use pellucid_ir::{Compute, DType, Error, Result};
+use pellucid_ir::{Compute, DType, Result};
 
 /// The minimum k extent of a split.
 const MIN_SPLIT_DEPTH: usize = 256;
 
-/// Returns the maximum k extent of a split: llvmpipe executes at most 65,535 iterations of the loops of an invocation.
+/// The iterations of the loops over k of a split. The others are left to the epilogue.
+const SPLIT_ITERATIONS: usize = MAX_ITERATIONS * 3 / 4;
+
+/// Returns the maximum k extent of a split, a power of two, so that its loops have at most [`SPLIT_ITERATIONS`].
 fn max_split_depth(compute: Compute) -> usize {
-    // The arithmetic of values of two words is in loops: 2^11 · `WIDE_PRODUCT_ITERATIONS` < 65,535.
-    if is_narrow(compute) { 1 << 17 } else { 1 << 11 }
+    // Shared tiles have a k extent of 8 or more, or of 16 for values of one word.
+    let (iterations, depth) = match is_narrow(compute) {
+        true => (1 + 16 / UNROLLED_STEP, 16),
+        false => (1 + 8 * WIDE_PRODUCT_ITERATIONS, 8),
+    };
+    1 << (SPLIT_ITERATIONS / iterations * depth).ilog2()
 }
 
 /// Returns an estimate of the iterations of the loops of an invocation of a product with this epilogue.
 pub(crate) fn epilogue_iterations(epilogue: Option<&Program>) -> usize {
-    // The loops of a split of k, and 64 elements of the largest tile.
-    let split_iterations = MAX_ITERATIONS * 3 / 4;
-    split_iterations.saturating_add(epilogue.map_or(0, program_iterations).saturating_mul(64))
+    // An invocation computes up to 64 elements.
+    SPLIT_ITERATIONS.saturating_add(epilogue.map_or(0, program_iterations).saturating_mul(64))
 }
 
 /// The number of small tiles below which k is split.
@@ -38,7 +42,6 @@ const MIN_LARGE_TILES: usize = 16;
 /// The tiles of a product and the splits of k.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ProductPlan {
-    /// The tile of a workgroup.
     pub(crate) tile: WorkgroupTile,
     /// The k extent of the shared tiles.
     pub(crate) tile_k: usize,
@@ -80,7 +83,6 @@ pub(crate) fn choose_tile(compute: Compute, batch: usize, [m, n]: [usize; 2]) ->
 
 /// The tile, the split of k and the matrix of a workgroup.
 const BEGIN_TILE: &str = "
-    if (group >= $item_count) { return; }
     let tile = group % $tile_count;
     let split = group / $tile_count % $k_splits;
     let matrix = group / $tile_count / $k_splits;
@@ -91,7 +93,6 @@ const BEGIN_TILE: &str = "
 
 /// The element of an invocation.
 const BEGIN_ELEMENT: &str = "
-    if (thread >= $item_count) { return; }
     let column = thread % $columns;
     let row = thread / $columns % $rows;
     let matrix = thread / $columns / $rows;
@@ -107,7 +108,6 @@ const ADD_SPLITS: &str = "
 
 /// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, followed by an epilogue.
 pub(crate) struct TiledProduct<'a, 'p> {
-    /// The name of the operation.
     pub(crate) op: &'static str,
     /// m, n and k.
     pub(crate) sizes: [usize; 3],
@@ -117,42 +117,27 @@ pub(crate) struct TiledProduct<'a, 'p> {
     pub(crate) dtype: DType,
     /// A, B and the other inputs of the epilogue.
     pub(crate) inputs: Vec<TiledArray<'a>>,
-    /// The outputs.
     pub(crate) outputs: Vec<TiledArray<'a>>,
     /// The program whose first input is the product.
     pub(crate) epilogue: Option<&'p Program>,
 }
 
-/// A shader of a product while it is generated.
-#[derive(Default)]
-pub(crate) struct ProductShader {
-    /// The shader.
-    pub(crate) shader: ShaderBuilder,
-    /// The parameters.
-    pub(crate) parameters: Parameters,
-    /// The buffers.
-    pub(crate) bindings: Bindings,
-    /// The operands, inputs first.
-    pub(crate) arrays: Vec<ArrayExprs>,
-}
-
-impl ProductShader {
-    /// Binds the operands and adds the lines that compute the offset of matrix `matrix` in each.
-    pub(crate) fn declare_arrays(&mut self, batch: &[usize], operands: [&[TiledArray<'_>]; 2], matrix: &str) {
-        let [inputs, outputs] = operands.map(|side| side.iter().map(|a| a.array).collect::<Vec<DeviceArray<'_>>>());
-        let is_vector = |k: usize| operands[0][k].array.dtype.size() >= 4 && operands[0][k].quad_axis().is_some();
-        self.bindings = Bindings::with_vectors(&mut self.shader, &inputs, &outputs, is_vector);
-        let all: Vec<&TiledArray<'_>> = operands.into_iter().flatten().collect();
-        let strides: Vec<Vec<isize>> = all.iter().map(|a| a.batch.clone()).collect();
-        let space = MergedAxes::new(batch, &strides);
-        let starts: Vec<String> = all.iter().map(|a| self.parameters.declare(a.start)).collect();
-        let bases = space.declare(&mut self.parameters).offsets(&mut self.shader, matrix, &starts);
-        for (k, (array, base)) in all.iter().zip(bases).enumerate() {
-            let binding =
-                if k < inputs.len() { self.bindings.input(k) } else { self.bindings.output(k - inputs.len()) };
-            self.arrays.push(array.declare(&mut self.parameters, binding, base));
-        }
-    }
+/// Binds the operands, inputs first, and adds the lines that compute the offset of matrix `matrix` in each.
+fn declare_arrays(
+    shader: &mut ShaderBuilder,
+    batch: &[usize],
+    operands: [&[TiledArray<'_>]; 2],
+    matrix: &str,
+) -> Vec<ArrayExprs> {
+    let [inputs, outputs] = operands.map(|side| side.iter().map(|a| a.array).collect::<Vec<DeviceArray<'_>>>());
+    let is_vector = |k: usize| operands[0][k].array.dtype.size() >= 4 && operands[0][k].quad_axis().is_some();
+    let bindings = Bindings::with_vectors(shader, &inputs, &outputs, is_vector);
+    let all: Vec<&TiledArray<'_>> = operands.into_iter().flatten().collect();
+    let strides: Vec<Vec<isize>> = all.iter().map(|a| a.batch.clone()).collect();
+    let space = MergedAxes::new(batch, &strides);
+    let starts: Vec<String> = all.iter().map(|a| shader.declare(a.start)).collect();
+    let bases = space.declare(shader).offsets(shader, matrix, &starts);
+    all.iter().zip(bindings.elements(bases)).map(|(array, first)| array.declare(shader, first)).collect()
 }
 
 impl TiledProduct<'_, '_> {
@@ -170,120 +155,95 @@ impl TiledProduct<'_, '_> {
         }
         let plan = ProductPlan::new(self.dtype.compute(), self.matrices(), self.sizes);
         if plan.k_splits == 1 {
-            return self.multiply(list, &plan, None);
+            list.dispatch(self.op, self.multiply(&plan, None));
+            return Ok(());
         }
-        let elements = count.checked_mul(plan.k_splits).filter(|&elements| elements <= u32::MAX as usize / 2);
-        let bytes = elements.ok_or_else(|| Error::out_of_memory(usize::MAX))? * plan.tile.compute.size();
-        let partial = list.scratch(bytes);
-        self.multiply(list, &plan, Some(partial))?;
-        self.combine(list, &plan, partial, count)
+        let partial = list.scratch(element_count(self.op, [count, plan.k_splits])? * plan.tile.compute.size());
+        list.dispatch(self.op, self.multiply(&plan, Some(partial)));
+        list.dispatch(self.op, self.combine(&plan, partial, count));
+        Ok(())
     }
 
-    /// Adds the dispatch that computes the product, or its splits in `partial`.
-    fn multiply(&self, list: &mut DispatchList<'_>, plan: &ProductPlan, partial: Option<BufferRef>) -> Result<()> {
+    /// Returns the dispatch that computes the product, or its splits in `partial`.
+    fn multiply(&self, plan: &ProductPlan, partial: Option<BufferRef>) -> ShaderBuilder {
         let [m, n, k] = self.sizes;
         let tiles = [m.div_ceil(plan.tile.height()), n.div_ceil(plan.tile.width())];
-        let groups = self.matrices() * tiles[0] * tiles[1] * plan.k_splits;
-        let mut builder = ProductShader { parameters: Parameters::for_items(groups), ..Default::default() };
+        let mut shader = ShaderBuilder::for_groups(self.matrices() * tiles[0] * tiles[1] * plan.k_splits);
         let [rows, columns, k_extent, tile_columns, tile_count, k_splits, split_depth] =
-            [m, n, k, tiles[1], tiles[0] * tiles[1], plan.k_splits, plan.split_depth]
-                .map(|v| builder.parameters.declare_len(v));
-        let shader = &mut builder.shader;
+            shader.declare_lens([m, n, k, tiles[1], tiles[0] * tiles[1], plan.k_splits, plan.split_depth]);
         let begin_tile = shader.collect_lines(|shader| plan.tile.begin(shader, "tile", &tile_columns));
         shader.template(BEGIN_TILE, values![tile_count, k_splits, split_depth, k_extent, begin_tile]);
-        let [a, b] = plan.tile.declare_product(shader, plan.tile_k);
+        let [a, b] = plan.tile.declare_product(&mut shader, plan.tile_k);
         let (inputs, outputs) = match partial {
             Some(_) => (&self.inputs[..2], &[][..]),
             None => (&self.inputs[..], &self.outputs[..]),
         };
-        builder.declare_arrays(&self.batch, [inputs, outputs], "matrix");
+        let arrays = declare_arrays(&mut shader, &self.batch, [inputs, outputs], "matrix");
         let bounds = TileBounds { first: ["first_row", "first_column"], limits: [&rows, &columns] };
-        let factors = ([&builder.arrays[0], &builder.arrays[1]], [&a, &b]);
-        plan.tile.accumulate(&mut builder.shader, "sum", factors, bounds, ("first_k", "end_k"));
-        let scratch = partial.map(|_| builder.shader.binding(BindingUse::Write));
-        let values = if partial.is_none() { self.declare_epilogue(&mut builder.parameters) } else { None };
-        let ProductShader { mut shader, parameters, mut bindings, arrays } = builder;
+        let factors = ([&arrays[0], &arrays[1]], [&a, &b]);
+        plan.tile.accumulate(&mut shader, "sum", factors, bounds, ("first_k", "end_k"));
+        let compute = plan.tile.compute;
+        let scratch =
+            partial.map(|buffer| ElementAccess::new(shader.binding(buffer, BindingUse::Write), compute.storage()));
+        let values = if partial.is_none() { self.declare_epilogue(&mut shader) } else { None };
         plan.tile.loop_over_elements(&mut shader, "sum", bounds, |shader| match scratch {
-            Some(binding) => {
+            Some(scratch) => {
                 let all = shader.define(format!("{ITEM_COUNT} / {tile_count} / {k_splits}"));
                 let offset = format!("((split * {all} + matrix) * {rows} + row) * {columns} + column");
-                let (offset, compute) = (shader.define(offset), plan.tile.compute);
-                access::store(shader, binding, compute, compute.storage(), "value", &offset);
+                let offset = shader.define(offset);
+                scratch.store(shader, "value", &offset);
             }
-            None => self.store(shader, &arrays[2..], ("value", values), ("row", &rows), ("column", &columns)),
+            None => self.store(shader, &arrays[2..], "value", values),
         });
-        bindings.buffers.extend(partial);
-        list.dispatch(self.op, shader, parameters, &bindings.buffers, groups)
+        shader
     }
 
-    /// Adds the dispatch that adds the splits of every element in their order and stores the result.
-    fn combine(&self, list: &mut DispatchList<'_>, plan: &ProductPlan, partial: BufferRef, count: usize) -> Result<()> {
+    /// Returns the dispatch that adds the splits of every element in their order and stores the result.
+    fn combine(&self, plan: &ProductPlan, partial: BufferRef, count: usize) -> ShaderBuilder {
         let [m, n, _] = self.sizes;
-        let mut builder = ProductShader { parameters: Parameters::for_items(count), ..Default::default() };
-        let [rows, columns, k_splits] = [m, n, plan.k_splits].map(|v| builder.parameters.declare_len(v));
-        builder.shader.template(BEGIN_ELEMENT, values![rows, columns]);
-        builder.declare_arrays(&self.batch, [&self.inputs[2..], &self.outputs], "matrix");
-        let values = self.declare_epilogue(&mut builder.parameters);
-        let ProductShader { mut shader, parameters, mut bindings, arrays } = builder;
-        let binding = shader.binding(BindingUse::Read);
-        bindings.buffers.push(partial);
+        let mut shader = ShaderBuilder::for_threads(count);
+        let [rows, columns, k_splits] = shader.declare_lens([m, n, plan.k_splits]);
+        shader.template(BEGIN_ELEMENT, values![rows, columns]);
+        let arrays = declare_arrays(&mut shader, &self.batch, [&self.inputs[2..], &self.outputs], "matrix");
+        let values = self.declare_epilogue(&mut shader);
         let compute = plan.tile.compute;
-        let total = Accumulator::declare(&mut shader, Binary::Add, compute, "total");
+        let splits = ElementAccess::new(shader.binding(partial, BindingUse::Read), compute.storage());
+        let total = Accumulator::declare(&mut shader, AccumulatorOp::Fold(Binary::Add), compute, "total");
         let add_split = shader.collect_lines(|shader| {
-            let value = access::load(shader, binding, compute.storage(), compute, "offset");
-            let value = shader.define(value);
-            total.accumulate(shader, &value);
+            let value = splits.define(shader, "offset");
+            total.accumulate(shader, &value, "split");
         });
         shader.template(ADD_SPLITS, values![k_splits, add_split]);
         let value = shader.define(total.result());
-        self.store(&mut shader, &arrays, (&value, values), ("row", &rows), ("column", &columns));
-        list.dispatch(self.op, shader, parameters, &bindings.buffers, count.div_ceil(WORKGROUP as usize))
+        self.store(&mut shader, &arrays, &value, values);
+        shader
     }
 
-    /// Declares the uniforms of the epilogue.
-    fn declare_epilogue(&self, parameters: &mut Parameters) -> Option<ProgramValues> {
-        Some(ProgramValues::declare(parameters, self.epilogue?, 0, 0))
+    /// Returns the epilogue with its uniforms, which are declared.
+    fn declare_epilogue(&self, shader: &mut ShaderBuilder) -> Option<(&Program, ProgramValues)> {
+        let epilogue = self.epilogue?;
+        Some((epilogue, ProgramValues::declare(shader, epilogue, 0, 0)))
     }
 
-    /// Adds the lines that round an element of the product, apply the epilogue and store the results. `arrays` are the
-    /// other inputs of the epilogue and the outputs.
+    /// Adds the lines that round the element `value` of the product at `row` and `column`, apply the epilogue and store
+    /// the results. `arrays` are the other inputs of the epilogue and the outputs.
     fn store(
         &self,
         shader: &mut ShaderBuilder,
         arrays: &[ArrayExprs],
-        (value, values): (&str, Option<ProgramValues>),
-        row: (&str, &str),
-        column: (&str, &str),
+        value: &str,
+        epilogue: Option<(&Program, ProgramValues)>,
     ) {
-        let compute = self.dtype.compute();
-        let offsets: Vec<String> = arrays
-            .iter()
-            .map(|array| {
-                let row = array.row_part(shader, row.0, row.1);
-                let column = array.column_part(shader, column.0, column.1);
-                array.offset(shader, &row, &column)
-            })
-            .collect();
+        let elements: Vec<ElementRef> = arrays.iter().map(|array| array.element(shader, "row", "column")).collect();
         let product = shader.define(round_expr(self.dtype, value));
-        let (Some(program), Some(mut values)) = (self.epilogue, values) else {
-            access::store(shader, arrays[0].binding, compute, self.dtype, &product, &offsets[0]);
-            return;
-        };
-        values.inputs[0] = shader.define(convert_expr(compute, program.inputs[0].compute, &product));
-        access::load_inputs(shader, &mut values, program, 1, |k| (arrays[k - 1].binding, &offsets[k - 1]));
-        values.compute_steps(shader, program);
-        let others = program.inputs.len() - 1;
-        for (k, store) in program.outputs.iter().enumerate() {
-            let value = values.value(store.value).to_string();
-            let (binding, offset) = (arrays[others + k].binding, &offsets[others + k]);
-            access::store(shader, binding, store.compute, store.storage, &value, offset);
-        }
+        store_finished(shader, epilogue, &product, self.dtype.compute(), &elements);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shader::WORKGROUP;
 
     #[test]
     fn the_splits_of_k_depend_on_the_shape_of_one_product() {

@@ -1,8 +1,7 @@
 //! Tiles in shared memory and in registers.
 
 use super::array::{ArrayExprs, FactorSide, IndexPart, quad_type};
-use crate::shader::template::{CollectLines, values};
-use crate::shader::{ShaderBuilder, WORKGROUP};
+use crate::shader::{CollectLines, ShaderBuilder, WORKGROUP, values};
 use pellucid_ir::Compute;
 
 /// A tile of a factor in shared memory: for each k, the elements of neighbouring indices of the product, four in a
@@ -29,7 +28,8 @@ pub(crate) fn declare_shared(shader: &mut ShaderBuilder, name: &str, compute: Co
     shader.workgroup_array(name, &quad_type(compute), elements / 4);
 }
 
-/// Returns true if a value has one word.
+/// Returns true if a value has one word. The sums of a tile are then separate variables. Otherwise they are an array,
+/// and the long arithmetic in two words is in a loop.
 pub(crate) fn is_narrow(compute: Compute) -> bool {
     matches!(compute, Compute::F32 | Compute::I32)
 }
@@ -169,12 +169,15 @@ const ACCUMULATE: &str = "
     }
 ";
 
-/// Adds products of values of one word, four k indices at a time.
+/// Adds products of values of one word, [`UNROLLED_STEP`] k indices at a time.
 const MULTIPLY_UNROLLED: &str = "
-    for (var k = 0u; k < $tile_k; k = k + 4u) {
+    for (var k = 0u; k < $tile_k; k = k + $step) {
         $add_products
     }
 ";
+
+/// The number of k indices of an iteration of [`MULTIPLY_UNROLLED`].
+pub(in crate::families) const UNROLLED_STEP: usize = 4;
 
 /// Adds products of values of two words. Values are indexed at run time through variables.
 const MULTIPLY_WIDE: &str = "
@@ -240,7 +243,6 @@ pub(crate) struct TileBounds<'a> {
 /// the blocks of one invocation are an entire grid apart, so neighbouring invocations read neighbouring quads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WorkgroupTile {
-    /// The type of the elements.
     pub(crate) compute: Compute,
     /// The rows and columns of invocations.
     pub(crate) grid: [usize; 2],
@@ -259,11 +261,6 @@ impl WorkgroupTile {
         4 * self.grid[1] * self.quads[1]
     }
 
-    /// Returns true if the sums are separate variables. Arithmetic in two words is long, so it is in a loop instead.
-    fn is_unrolled(&self) -> bool {
-        is_narrow(self.compute)
-    }
-
     /// Returns the number of quads of an invocation.
     fn count(&self) -> usize {
         4 * self.quads[0] * self.quads[1]
@@ -278,7 +275,7 @@ impl WorkgroupTile {
     /// Adds the variables `name` of the sums, which are 0.
     pub(crate) fn declare(&self, shader: &mut ShaderBuilder, name: &str) {
         let ty = quad_type(self.compute);
-        match self.is_unrolled() {
+        match is_narrow(self.compute) {
             true => (0..self.count()).for_each(|k| shader.line(format!("var {name}{k} = {ty}();"))),
             false => shader.line(format!("var {name} = array<{ty}, {}>();", self.count())),
         }
@@ -344,7 +341,7 @@ impl WorkgroupTile {
             (a, b)
         };
         let tile_k = format!("{}u", b.tile_k);
-        if !self.is_unrolled() {
+        if !is_narrow(self.compute) {
             debug_assert_eq!(self.quads, [1, 1], "tiles of values of two words have one block for each invocation");
             let (load_quads, (a, b)) = shader.collect_result(|shader| quads(shader, "k"));
             let (a, b) = (&a[0], &b[0]);
@@ -357,7 +354,7 @@ impl WorkgroupTile {
         }
         let ty = quad_type(self.compute);
         let add_products = shader.collect_lines(|shader| {
-            for kk in 0..4 {
+            for kk in 0..UNROLLED_STEP {
                 let (a, b) = quads(shader, &format!("k + {kk}u"));
                 for (row, column) in (0..4 * a.len()).flat_map(|r| (0..b.len()).map(move |c| (r, c))) {
                     let (x, y) = (format!("{ty}({}[{}])", a[row / 4], row % 4), &b[column]);
@@ -369,13 +366,14 @@ impl WorkgroupTile {
                 }
             }
         });
-        shader.template(MULTIPLY_UNROLLED, values![tile_k, add_products]);
+        let step = format!("{UNROLLED_STEP}u");
+        shader.template(MULTIPLY_UNROLLED, values![tile_k, step, add_products]);
     }
 
     /// Adds the lines that multiply every row of the sums `sums` by an element of the array `factors`. Every invocation
     /// has four rows.
     pub(crate) fn scale_rows(&self, shader: &mut ShaderBuilder, sums: &str, factors: &str) {
-        if self.is_unrolled() {
+        if is_narrow(self.compute) {
             for k in 0..self.count() {
                 shader.line(format!("{sums}{k} = {sums}{k} * {factors}[{}];", k / self.quads[1]));
             }
@@ -387,7 +385,7 @@ impl WorkgroupTile {
 
     /// Returns the sums `name` as the expression of one array.
     pub(crate) fn as_array(&self, name: &str) -> String {
-        let all: Vec<String> = match self.is_unrolled() {
+        let all: Vec<String> = match is_narrow(self.compute) {
             true => (0..self.count()).map(|k| format!("{name}{k}")).collect(),
             false => (0..self.count()).map(|k| format!("{name}[{k}]")).collect(),
         };
@@ -431,7 +429,7 @@ impl WorkgroupTile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shader::iterations::iterations;
+    use crate::shader::iterations;
 
     #[test]
     fn the_loops_of_a_wide_product_have_the_stated_iterations() {

@@ -49,7 +49,7 @@ pub struct Pool {
 }
 
 impl Family for Pool {
-    const FAMILY: &'static str = "pool";
+    const FAMILY: &'static str = "max_pool";
 
     fn info(&self) -> FamilyInfo {
         let (inputs, outputs) = match self.part {
@@ -73,7 +73,7 @@ impl Family for Pool {
                 if !(fits(x.shape(), values.shape(), positions.shape()) && is_stored && is_dense) {
                     let rule = "values and positions must be contiguous, with the shape of the input except along the \
                                 last three axes";
-                    return Err(Error::shapes("pool", [x.shape(), values.shape()], rule));
+                    return Err(Error::shapes("max_pool", [x.shape(), values.shape()], rule));
                 }
                 (x.shape(), values.shape())
             }
@@ -82,11 +82,11 @@ impl Family for Pool {
                 if !fits(out.shape(), g.shape(), positions.shape()) {
                     let rule =
                         "gradient and positions must have the shape of the output except along the last three axes";
-                    return Err(Error::shapes("pool", [g.shape(), positions.shape(), out.shape()], rule));
+                    return Err(Error::shapes("max_pool", [g.shape(), positions.shape(), out.shape()], rule));
                 }
                 if !g.dtype().is_float() || g.dtype() != out.dtype() || positions.dtype() != DType::I64 {
                     let rule = "gradient and output must have the same float dtype, and the positions must be i64";
-                    return Err(Error::dtypes("pool", [g.dtype(), positions.dtype(), out.dtype()], rule));
+                    return Err(Error::dtypes("max_pool", [g.dtype(), positions.dtype(), out.dtype()], rule));
                 }
                 (out.shape(), g.shape())
             }
@@ -105,7 +105,7 @@ impl Family for Pool {
         if y.size() == 0 || (0..3).all(is_valid) {
             return Ok(());
         }
-        Err(Error::invalid("pool", "a window is entirely in the padding, or its parameters are out of range"))
+        Err(Error::invalid("max_pool", "a window is entirely in the padding, or its parameters are out of range"))
     }
 
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {

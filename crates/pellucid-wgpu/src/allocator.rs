@@ -12,7 +12,7 @@ const MAX_CACHED: usize = 256 << 20;
 
 /// The freed buffers and the memory statistics of a device.
 #[derive(Debug)]
-pub(crate) struct BufferPool {
+pub(crate) struct BufferAllocator {
     /// The cached buffers by their size class.
     free: BTreeMap<usize, Vec<wgpu::Buffer>>,
     stats: MemoryStats,
@@ -30,10 +30,10 @@ pub(crate) fn size_class(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(step)
 }
 
-impl BufferPool {
-    /// Creates an empty pool for buffers of at most `largest` bytes.
-    pub(crate) fn new(largest: usize) -> BufferPool {
-        BufferPool { free: BTreeMap::new(), stats: MemoryStats::default(), cap: usize::MAX, largest }
+impl BufferAllocator {
+    /// Creates an allocator of buffers of at most `largest` bytes.
+    pub(crate) fn new(largest: usize) -> BufferAllocator {
+        BufferAllocator { free: BTreeMap::new(), stats: MemoryStats::default(), cap: usize::MAX, largest }
     }
 
     /// Reserves `bytes` bytes. Returns the size class and a cached buffer of it, if there is one.
@@ -62,7 +62,7 @@ impl BufferPool {
         Ok((class, cached))
     }
 
-    /// Reverts a [`BufferPool::reserve`] whose buffer could not be created.
+    /// Reverts a [`BufferAllocator::reserve`] whose buffer could not be created.
     pub(crate) fn cancel(&mut self, class: usize) {
         self.stats.in_use -= class;
     }
@@ -111,14 +111,14 @@ mod tests {
 
     #[test]
     fn sizes_beyond_the_limits_are_typed_errors() {
-        let mut pool = BufferPool::new(1000);
-        assert_eq!(pool.reserve(900).unwrap().0, 1000);
-        assert!(matches!(pool.reserve(1001), Err(Error::OutOfMemory { requested: 1001, cap: 1000, .. })));
-        assert!(matches!(pool.reserve(usize::MAX), Err(Error::OutOfMemory { .. })));
-        pool.set_cap(1200);
-        assert!(matches!(pool.reserve(256), Err(Error::OutOfMemory { in_use: 1000, cap: 1200, .. })));
-        pool.cancel(1000);
-        pool.reserve(256).unwrap();
-        assert_eq!((pool.stats().in_use, pool.stats().peak, pool.stats().allocations), (256, 1000, 2));
+        let mut allocator = BufferAllocator::new(1000);
+        assert_eq!(allocator.reserve(900).unwrap().0, 1000);
+        assert!(matches!(allocator.reserve(1001), Err(Error::OutOfMemory { requested: 1001, cap: 1000, .. })));
+        assert!(matches!(allocator.reserve(usize::MAX), Err(Error::OutOfMemory { .. })));
+        allocator.set_cap(1200);
+        assert!(matches!(allocator.reserve(256), Err(Error::OutOfMemory { in_use: 1000, cap: 1200, .. })));
+        allocator.cancel(1000);
+        allocator.reserve(256).unwrap();
+        assert_eq!((allocator.stats().in_use, allocator.stats().peak, allocator.stats().allocations), (256, 1000, 2));
     }
 }
