@@ -34,16 +34,19 @@ family! {
     }
 }
 
-/// Returns the logarithm of the density at x in [0, 1]. For large a and b, all terms are small near the mode.
+/// Returns ln(x·y·p(x)) for the density p of Beta(a, b), y = 1 − x and a, b ≥ 10. All terms are small near the mode.
+pub(crate) fn log_logit_density(a: Expr, b: Expr, x: Expr, y: Expr) -> Expr {
+    let n = a + b;
+    0.5 * (a / n * b).ln() - HALF_LN_2PI - remainder(a) - remainder(b) + remainder(n)
+        - deviance(a, n * x)
+        - deviance(b, n * y)
+}
+
+/// Returns the logarithm of the density at x in [0, 1].
 fn log_beta_density(a: Expr, b: Expr, x: Expr) -> Expr {
     let is_large = a.ge(SERIES_BEGIN) & b.ge(SERIES_BEGIN) & x.gt(0.0) & x.lt(1.0);
     let (c, d, at) = (is_large.select(a, SERIES_BEGIN), is_large.select(b, SERIES_BEGIN), is_large.select(x, 0.5));
-    let n = c + d;
-    let series = 0.5 * (c / n * d).ln() - HALF_LN_2PI - remainder(c) - remainder(d) + remainder(n)
-        - deviance(c, n * at)
-        - deviance(d, n * (1.0 - at))
-        - at.ln()
-        - (-at).ln_1p();
+    let series = log_logit_density(c, d, at, 1.0 - at) - at.ln() - (-at).ln_1p();
     let (c, d, at) = (is_large.select(1.0, a), is_large.select(1.0, b), is_large.select(0.5, x));
     is_large.select(series, xlogy(c - 1.0, at) + xlog1py(d - 1.0, -at) - log_beta(c, d))
 }

@@ -15,7 +15,7 @@ use crate::{
     Transform, Uniform,
 };
 use pellucid_tensor::formula::Expr;
-use pellucid_tensor::formula::remainders::{exp_m1_minus, log_ratio_minus};
+use pellucid_tensor::formula::remainders::{exp_m1_minus, log_ratio, log_ratio_minus};
 use pellucid_tensor::{Error, Result, Tensor, formula, ops, unwrap};
 use std::f64::consts::PI;
 
@@ -125,7 +125,7 @@ fn shape_deviance(c: Expr, u: Expr, r: Expr) -> Expr {
 fn gamma_divergence(a: Expr, b: Expr, c: Expr, d: Expr) -> Expr {
     let ratio = a / c * (d / b);
     let change = a / c * ((d - b) / b) + (a - c) / c;
-    shape_deviance(c, change, ratio) + shape_divergence_rest(a, c)
+    shape_deviance(c, change, ratio) + shape_divergence_rest(a, c, c - a)
 }
 
 divergences! {
@@ -159,10 +159,13 @@ divergences! {
         cross_entropy_with_normal(m, 2.0 * s * s, n, t) - (2.0 * s).ln() - 1.0
     };
     kl_gumbel_gumbel: Gumbel => Gumbel, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
-        let (ratio, z) = (s / t, (m - n) / t);
-        // The logarithm of E[e^(−(x − n)/t)]; ln Γ(r) is ln Γ(1 + r) − ln r.
-        let exponent = (1.0 + ratio).lgamma() - z;
-        exp_m1_minus(exponent) + ratio.lgamma() + EULER_GAMMA * ((s - t) / t)
+        let (ratio, u, z) = (s / t, (s - t) / t, (m - n) / t);
+        // ln Γ(r) + γ·(r − 1) for r = s/t, the divergence of gamma distributions of the shapes 1 and r; ψ(1) is −γ.
+        let rest = shape_divergence_rest(0.0 * u + 1.0, ratio, u);
+        let divergence = shape_deviance(ratio, -u / ratio, ratio.recip()) + rest;
+        // The logarithm of E[e^(−(x − n)/t)], ln Γ(1 + r) − z.
+        let exponent = log_ratio(u, ratio) + (divergence - EULER_GAMMA * u) - z;
+        exp_m1_minus(exponent) + divergence
     };
     kl_gumbel_normal: Gumbel => Normal, |m = p.loc, s = p.scale, n = q.loc, t = q.scale| {
         cross_entropy_with_normal(m + s * EULER_GAMMA, s * s * (PI * PI / 6.0), n, t) - s.ln() - (1.0 + EULER_GAMMA)
@@ -230,9 +233,9 @@ divergences! {
         // a·d − b·c, divided by n.
         let change = a / n * (d - b) + b / n * (a - c);
         shape_deviance(c, change / c, m / c * (a / n)) + shape_deviance(d, -change / d, m / d * (b / n))
-            + shape_divergence_rest(a, c)
-            + shape_divergence_rest(b, d)
-            - shape_divergence_rest(n, m)
+            + shape_divergence_rest(a, c, c - a)
+            + shape_divergence_rest(b, d, d - b)
+            - shape_divergence_rest(n, m, (c - a) + (d - b))
     };
     kl_beta_normal: Beta => Normal, |a = p.concentration1, b = p.concentration0, n = q.loc, t = q.scale| {
         let sum = a + b;
@@ -359,9 +362,10 @@ impl KlDivergence<Dirichlet> for Dirichlet {
         let divergence = formula! {
             static kl_dirichlet_dirichlet(a, b) = {
                 let (sum, other) = (a.row_sum(), b.row_sum());
-                let change = (a * (b - a).row_sum() / sum + (a - b)) / b;
-                let terms = shape_deviance(b, change, other / b * (a / sum)) + shape_divergence_rest(a, b);
-                terms.row_sum() - shape_divergence_rest(sum, other)
+                let growth = (b - a).row_sum();
+                let change = (a * growth / sum + (a - b)) / b;
+                let terms = shape_deviance(b, change, other / b * (a / sum)) + shape_divergence_rest(a, b, b - a);
+                terms.row_sum() - shape_divergence_rest(sum, other, growth)
             };
         };
         let inputs = [self.concentration(), q.concentration()];

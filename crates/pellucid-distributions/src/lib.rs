@@ -44,6 +44,7 @@
 //! | `interval` | [`Uniform`], [`Kumaraswamy`] |
 //! | `gamma` | [`Gamma`], [`Chi2`], [`StudentT`] |
 //! | `beta` | [`Beta`], [`Dirichlet`] |
+//! | `fisher_snedecor` | [`FisherSnedecor`] |
 //! | `von_mises` | [`VonMises`] |
 //! | `multivariate_normal` | [`MultivariateNormal`] |
 //! | `bernoulli` | [`Bernoulli`], [`ContinuousBernoulli`] |
@@ -63,6 +64,7 @@ mod constraint;
 mod count;
 mod distribution;
 mod exponential;
+mod fisher_snedecor;
 mod gamma;
 mod gamma_quantile;
 mod interval;
@@ -87,6 +89,7 @@ pub use constraint::Constraint;
 pub use count::{Binomial, Geometric, NegativeBinomial, Poisson};
 pub use distribution::Distribution;
 pub use exponential::{Exponential, Pareto, Weibull};
+pub use fisher_snedecor::FisherSnedecor;
 pub use gamma::{Chi2, Gamma, StudentT};
 pub use interval::{Kumaraswamy, Uniform};
 pub use kl::{KlDivergence, kl_divergence};

@@ -93,14 +93,41 @@ pub(crate) fn log_beta(a: Expr, b: Expr) -> Expr {
     small.lgamma() - log_gamma_step(large, small)
 }
 
+/// Returns f(q) − f(p) − (q − p)·f′(p) for the remainder f of Stirling's formula and p, q ≥ 10. `change` is q − p.
+fn remainder_divergence(p: Expr, q: Expr, change: Expr) -> Expr {
+    // For f(x) = x⁻ᵏ and v = (q − p)/p, the value is v²·gₖ with g₀ = 0 and gₖ₊₁ = (gₖ + (k + 1)·p⁻ᵏ)/q. The terms are
+    // positive, so they do not cancel.
+    let (v, inverse) = (change / p, p.recip());
+    let (mut term, mut power, mut sum) = (0.0 * p, 0.0 * p + 1.0, 0.0 * p);
+    for (k, coefficient) in remainder_coefficients().into_iter().enumerate().map(|(j, c)| (2.0 * j as f64, c)) {
+        // g₂ⱼ₊₁ is used, and g₂ⱼ₊₂ is a step to the next.
+        term = (term + (k + 1.0) * power) / q;
+        sum = sum + coefficient * term;
+        power = power * inverse;
+        term = (term + (k + 2.0) * power) / q;
+        power = power * inverse;
+    }
+    sum * v * v
+}
+
 /// Returns the terms that [`deviance`] lacks of ln Γ(c) − ln Γ(a) − (c − a)·ψ(a), the divergence of gamma distributions
-/// of the shapes a and c: the difference to c·ln(c/a) − c + a.
-pub(crate) fn shape_divergence_rest(a: Expr, c: Expr) -> Expr {
+/// of the shapes a and c: the difference to c·ln(c/a) − c + a. `change` is c − a without cancellation.
+pub(crate) fn shape_divergence_rest(a: Expr, c: Expr, change: Expr) -> Expr {
     let is_large = a.ge(SERIES_BEGIN) & c.ge(SERIES_BEGIN);
-    let (p, q) = (is_large.select(a, SERIES_BEGIN), is_large.select(c, SERIES_BEGIN));
-    let bregman = remainder(q) - remainder(p) - (q - p) * remainder_slope(p);
-    let large = bregman - 0.5 * log_ratio_minus((q - p) / p, q / p);
-    let (p, q) = (is_large.select(1.0, a), is_large.select(1.0, c));
-    let small = remainder_of_any(q) - remainder_of_any(p) - 0.5 * (q / p).ln() - (q - p) * digamma_minus_log(p);
-    is_large.select(large, small)
+    let is_small = a.max(c).lt(2.0 * SERIES_BEGIN);
+    let uses_series = is_large | is_small;
+    let of_series = |x: Expr| uses_series.select(x, 1.0) + is_large.select(0.0, SERIES_BEGIN);
+    let (p, q, step) = (of_series(a), of_series(c), uses_series.select(change, 0.0));
+    let series = remainder_divergence(p, q, step) - 0.5 * log_ratio_minus(step / p, q / p);
+    // By ln Γ(x) = ln Γ(x + 10) − Σ ln(x + i), the divergence is a sum of positive terms for small shapes.
+    let (p, q) = (is_small.select(a, 1.0), is_small.select(c, 1.0));
+    let step = is_small.select(change, 0.0);
+    let near = |p: Expr, q: Expr| -q * log_ratio_minus(-step / q, p / q);
+    let shifted = (0..SERIES_BEGIN as usize).fold(near(p + SERIES_BEGIN, q + SERIES_BEGIN) - near(p, q), |sum, i| {
+        let at = p + i as f64;
+        sum - log_ratio_minus(step / at, (q + i as f64) / at)
+    });
+    let (p, q) = (uses_series.select(1.0, a), uses_series.select(1.0, c));
+    let distant = remainder_of_any(q) - remainder_of_any(p) - 0.5 * (q / p).ln() - (q - p) * digamma_minus_log(p);
+    is_large.select(series, is_small.select(series + shifted, distant))
 }

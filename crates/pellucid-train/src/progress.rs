@@ -1,7 +1,11 @@
 //! Progress bars of training loops.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// The shortest time between two messages of a bar, in milliseconds.
+const MESSAGE_INTERVAL: u64 = 100;
 
 /// A progress bar for one epoch on standard error. It is silent if standard error is not a terminal.
 ///
@@ -18,6 +22,8 @@ use std::time::{Duration, Instant};
 pub struct Progress {
     bar: ProgressBar,
     start: Instant,
+    /// The earliest time of the next message, in milliseconds after `start`.
+    next_message: AtomicU64,
 }
 
 impl Progress {
@@ -44,7 +50,7 @@ impl Progress {
             None => ProgressBar::no_length(),
         };
         let bar = bar.with_style(style).with_prefix(name.into());
-        Progress { bar, start: Instant::now() }
+        Progress { bar, start: Instant::now(), next_message: AtomicU64::new(0) }
     }
 
     /// Returns this bar, advanced by `steps` steps, for an epoch that continues.
@@ -54,11 +60,13 @@ impl Progress {
         self
     }
 
-    /// Advances the bar by one step and sets its message.
+    /// Advances the bar by one step and sets its message. The message is formatted only if the bar is visible, and at
+    /// most ten times a second, so it may compute its values when it is formatted.
     pub fn advance(&self, message: impl std::fmt::Display) {
-        // The message is formatted only if the bar is visible.
-        if !self.bar.is_hidden() {
+        let now = || self.start.elapsed().as_millis() as u64;
+        if !self.bar.is_hidden() && now() >= self.next_message.load(Ordering::Relaxed) {
             self.bar.set_message(message.to_string());
+            self.next_message.store(now() + MESSAGE_INTERVAL, Ordering::Relaxed);
         }
         self.bar.inc(1);
     }

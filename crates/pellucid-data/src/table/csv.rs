@@ -5,6 +5,7 @@ use super::{Column, ColumnType, Table, list_names};
 use crate::text::BYTE_ORDER_MARK;
 use ::csv::{ReaderBuilder, StringRecord, Trim};
 use pellucid_tensor::{Error, Result};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -199,7 +200,8 @@ fn read_lines<'a>(bytes: &'a [u8], options: CsvOptions<'_>) -> std::result::Resu
     if names.len() > MAX_COLUMNS {
         return Err(format!("the first line has {} fields; a table has at most {MAX_COLUMNS} columns", names.len()));
     }
-    if let Some(name) = (1..names.len()).find(|&i| names[..i].contains(&names[i])).map(|i| &names[i]) {
+    let mut known = HashSet::with_capacity(names.len());
+    if let Some(name) = names.iter().find(|name| !known.insert(*name)) {
         let help = "name all columns with the option `names`";
         return Err(format!("two columns have the name {name:?}; {help}"));
     }

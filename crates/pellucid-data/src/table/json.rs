@@ -6,6 +6,7 @@ use crate::random::vec_with_capacity;
 use crate::text::BYTE_ORDER_MARK;
 use pellucid_tensor::{Error, Result};
 use serde_json::Value;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -80,7 +81,7 @@ impl Table {
         let path = path.as_ref();
         let rows = numbered_values(path)?;
         let line_error = |line: usize, reason: String| Error::file(OP, path, format!("line {line}{reason}"));
-        let mut names: Vec<&String> = Vec::new();
+        let (mut names, mut known) = (Vec::new(), HashSet::new());
         for (line, value) in &rows {
             let Value::Object(fields) = value else {
                 return Err(line_error(
@@ -91,7 +92,7 @@ impl Table {
                 ));
             };
             for name in fields.keys() {
-                if !names.contains(&name) {
+                if known.insert(name) {
                     names.push(name);
                 }
             }

@@ -19,7 +19,7 @@ use crate::dataset::{SplitLength, split_indices};
 use crate::random::vec_with_capacity;
 use column::{column_floats, text_error};
 use pellucid_tensor::{DType, Error, Result, Scalar, Tensor, ops};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 const OP: &str = "table";
@@ -114,8 +114,9 @@ impl Table {
         let columns: Vec<(String, Column)> =
             columns.into_iter().map(|(name, column)| (name.into(), column.into())).collect();
         let rows = columns.first().map_or(0, |(_, column)| column.len());
-        for (i, (name, column)) in columns.iter().enumerate() {
-            if columns[..i].iter().any(|(other, _)| other == name) {
+        let mut known = HashSet::with_capacity(columns.len());
+        for (name, column) in &columns {
+            if !known.insert(name) {
                 return Err(invalid(format!("two columns have the name {name:?}; the names must be different")));
             }
             if column.len() != rows {

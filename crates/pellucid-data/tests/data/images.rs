@@ -26,7 +26,10 @@ fn every_cut_off_file_is_an_error() {
     for (name, bytes) in files() {
         // The last bytes of a JPEG file are the end-of-image marker.
         for len in 0..bytes.len() - 2 {
-            assert!(Image::decode(&bytes[..len]).is_err(), "{name} of {} bytes is decoded from {len}", bytes.len());
+            let Err(error) = Image::decode(&bytes[..len]) else {
+                panic!("{name} of {} bytes is decoded from {len}", bytes.len());
+            };
+            assert_eq!(error.to_string(), error.to_string().trim(), "{name} of {len} bytes");
         }
     }
 }
@@ -41,6 +44,42 @@ fn damaged_files_do_not_panic() {
                 let _ = Image::decode_with(&damaged, DecodeOptions { max_pixels: 1 << 16, ..Default::default() });
             }
         }
+    }
+}
+
+/// Returns a JPEG file of gray pixels: each block of 8 × 8 pixels is two bits, the codes of "no change" and "end".
+fn gray_jpeg(width: u16, height: u16) -> Vec<u8> {
+    let segment = |marker: u8, content: &[u8]| {
+        let len = (content.len() as u16 + 2).to_be_bytes();
+        [&[0xff, marker][..], &len, content].concat()
+    };
+    let [width_bytes, height_bytes] = [width, height].map(u16::to_be_bytes);
+    let frame = [&[8][..], &height_bytes, &width_bytes, &[1, 1, 0x11, 0]].concat();
+    // One code of one bit for the value 0.
+    let table = |class: u8| [&[class, 1][..], &[0; 16]].concat();
+    let blocks = usize::from(width.div_ceil(8)) * usize::from(height.div_ceil(8));
+    assert_eq!(blocks % 4, 0, "the last byte of the scan has no padding");
+    let parts = [
+        segment(0xdb, &[&[0][..], &[1; 64]].concat()),
+        segment(0xc0, &frame),
+        segment(0xc4, &table(0x00)),
+        segment(0xc4, &table(0x10)),
+        segment(0xda, &[1, 1, 0, 0, 63, 0]),
+        vec![0; blocks / 4],
+    ];
+    [&[0xff, 0xd8][..], &parts.concat(), &[0xff, 0xd9]].concat()
+}
+
+/// The limit of a panorama is its number of pixels.
+#[test]
+fn images_may_have_one_long_side() {
+    for (width, height) in [(20_000, 16), (16, 65_504)] {
+        let image = Image::decode(&gray_jpeg(width, height)).unwrap();
+        assert_eq!(image.shape(), [usize::from(height), usize::from(width), 1]);
+        assert!(image.pixels().iter().all(|&pixel| pixel == 128));
+        let limit = DecodeOptions { max_pixels: 1000, ..Default::default() };
+        let error = Image::decode_with(&gray_jpeg(width, height), limit).unwrap_err().to_string();
+        assert!(error.contains(&format!("{width} × {height} pixels")), "{error}");
     }
 }
 

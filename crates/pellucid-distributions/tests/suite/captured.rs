@@ -12,6 +12,7 @@ fn loss(mean: &Tensor, width: &Tensor) -> Result<Tensor> {
     let z = normal.try_rsample([8])?;
     let gamma = Gamma::try_new(&scale, 2.0f32)?;
     let share = Beta::try_new(&scale, 1.5f32)?.try_rsample(())?;
+    let ratio = FisherSnedecor::try_new(&scale, 9.0f32)?.try_rsample(())?;
     let class = Categorical::try_from_logits(mean)?;
     let drawn = class.try_sample([5])?;
     let counts = Poisson::try_new(&scale)?.try_sample([4])?;
@@ -21,6 +22,7 @@ fn loss(mean: &Tensor, width: &Tensor) -> Result<Tensor> {
         + gamma.try_rsample(())?.sum(..)
         + gamma.try_log_prob(&z.detach().exp())?.mean(..)
         + share.sum(..)
+        + ratio.sum(..)
         + class.try_log_prob(&drawn)?.mean(..)
         + Poisson::try_new(&scale)?.try_log_prob(&counts)?.mean(..)
         + angles.cos().sum(..)

@@ -174,6 +174,11 @@ fn densities_at_the_ends_of_the_support_are_limits() {
     assert_close("weibull at ∞", &at(&Weibull::new(2.0, three()), INF), &[-INF; 3]);
     assert_close("gamma at 0", &at(&Gamma::new(three(), 2.0), 0.0), &[INF, 2f64.ln(), -INF]);
     assert_close("gamma at ∞", &at(&Gamma::new(three(), 2.0), INF), &[-INF; 3]);
+    // The density at 0 for m = 2 is 1.
+    let ratio = FisherSnedecor::new(three() * 2.0, 3.0);
+    assert_close("fisher_snedecor at 0", &at(&ratio, 0.0), &[INF, 0.0, -INF]);
+    assert_close("fisher_snedecor at ∞", &at(&ratio, INF), &[-INF; 3]);
+    assert_close("fisher_snedecor", &ratio.cdf(&x(&[-1.0, 0.0, INF])).to_vec::<f64>(), &[0.0, 0.0, 1.0]);
     for d in [&Beta::new(three(), 1.0) as &dyn Distribution, &Kumaraswamy::new(three(), 1.0)] {
         assert_close(d.name(), &at(d, 0.0), &[INF, 0.0, -INF]);
         assert_close(d.name(), &at(d, 1.0), &[0.5f64.ln(), 0.0, 2f64.ln()]);
@@ -368,6 +373,7 @@ fn samples_have_a_finite_density() {
     check(&RelaxedOneHotCategorical::new(f(0.02), Tensor::from([0.2f32, 0.3, 0.5])));
     check(&Beta::new(f(0.01), 0.01));
     check(&Beta::new(f(40.0), 1e-3));
+    check(&FisherSnedecor::new(f(0.01), 0.01));
     check(&Dirichlet::new(Tensor::from([0.01f32, 0.01, 0.01])));
     check(&Kumaraswamy::new(f(0.01), 0.01));
     check(&Weibull::new(f(1.0), 0.01));

@@ -45,6 +45,7 @@ const REPARAMETRIZED: &[Row] = &[
     ("chi2", &[("df", V(&[0.9, 4.0]))], V(&[0.5, 1.5])),
     ("student_t", &[("df", V(&[2.5])), ("loc", V(&[0.3])), ("scale", V(&[0.7]))], V(&[0.5])),
     ("beta", &[("concentration1", V(&[0.7, 4.0])), ("concentration0", V(&[1.7, 0.9]))], V(&[0.2, 0.6])),
+    ("fisher_snedecor", &[("df1", V(&[0.9, 24.0])), ("df2", V(&[5.5, 31.0]))], V(&[0.2, 1.3])),
     ("dirichlet", &[("concentration", V(&[0.7, 4.0, 1.2]))], V(&[0.2, 0.5, 0.3])),
     ("continuous_bernoulli", &[("probs", V(&[0.2, 0.501, 0.9]))], V(&[0.2, 0.6, 0.5])),
     ("relaxed_bernoulli", &[("temperature", V(&[0.7])), ("probs", V(&[0.2]))], V(&[0.6])),
@@ -110,7 +111,7 @@ fn distribution_functions_have_gradients_of_two_orders() {
         let x = row.2.tensor();
         check_gradients(row, false, |d, _| d.try_cdf(&x));
     }
-    for family in ["gamma", "chi2", "student_t", "beta"] {
+    for family in ["gamma", "chi2", "student_t", "beta", "fisher_snedecor"] {
         assert!(REPARAMETRIZED.iter().any(|row| row.0 == family && exists(row)), "{family}");
     }
     assert!(DISCRETE.iter().any(|row| row.0 == "negative_binomial" && exists(row)));

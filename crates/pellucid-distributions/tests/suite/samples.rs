@@ -24,6 +24,7 @@ const ROWS: &[Row] = &[
     ("chi2", &[("df", &[3.0])]),
     ("student_t", &[("df", &[9.0]), ("loc", &[0.5]), ("scale", &[2.0])]),
     ("beta", &[("concentration1", &[0.6, 30.0]), ("concentration0", &[1.5, 20.0])]),
+    ("fisher_snedecor", &[("df1", &[0.9, 40.0]), ("df2", &[20.0, 70.0])]),
     ("dirichlet", &[("concentration", &[0.5, 2.0, 7.0])]),
     ("bernoulli", &[("probs", &[0.2])]),
     ("continuous_bernoulli", &[("probs", &[0.2, 0.5, 0.99])]),

@@ -177,6 +177,7 @@ fn densities_are_minus_infinity_outside_of_the_support() {
         outside(&Pareto::new(one(), 1.0), x);
         outside(&Gamma::new(one(), 1.0), x);
         outside(&Beta::new(one(), 1.0), x);
+        outside(&FisherSnedecor::new(one(), 1.0), x);
         outside(&Kumaraswamy::new(one(), 1.0), x);
         outside(&Uniform::new(Tensor::from(0.0), 1.0), x);
         outside(&Poisson::new(one()), x);

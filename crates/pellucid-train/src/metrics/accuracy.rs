@@ -1,6 +1,7 @@
 //! Accuracy: the fraction of samples whose predicted class is correct.
 
 use super::input::{ClassBatch, ClassOptions, OutputForm, read_labels, read_scores};
+use super::state::{metric_state, stored_struct};
 use super::{Goal, Metric};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
@@ -13,6 +14,8 @@ struct CorrectCount {
     /// Whether a sample has a NaN score.
     has_nan: bool,
 }
+
+stored_struct!(CorrectCount { correct, samples, has_nan });
 
 impl CorrectCount {
     /// Returns the fraction of correct samples: NaN without samples, or if a score is NaN.
@@ -78,6 +81,8 @@ impl Metric for Accuracy {
     fn reset(&mut self) {
         self.count = CorrectCount::default();
     }
+
+    metric_state!(count);
 }
 
 /// The fraction of samples whose label is among the `k` classes with the largest scores.
@@ -159,4 +164,6 @@ impl Metric for TopKAccuracy {
     fn reset(&mut self) {
         self.count = CorrectCount::default();
     }
+
+    metric_state!(count);
 }

@@ -2,6 +2,7 @@
 
 use super::class_counts::{ClassAverage, ClassCount, ClassCounts};
 use super::input::{ClassBatch, ClassOptions};
+use super::state::metric_state;
 use super::{Goal, Metric};
 use pellucid_tensor::{Result, Tensor};
 
@@ -64,6 +65,8 @@ macro_rules! averaged {
             fn reset(&mut self) {
                 self.counts.clear();
             }
+
+            metric_state!(counts);
         }
     )*};
 }

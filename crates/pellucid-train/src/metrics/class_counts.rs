@@ -1,6 +1,7 @@
 //! Counts of predicted and true classes, and the per-class ratios and averages that are computed from them.
 
 use super::input::ClassBatch;
+use super::state::stored_struct;
 use super::sum::CompensatedSum;
 use pellucid_tensor::{Error, Result, Tensor};
 
@@ -40,6 +41,8 @@ pub(super) struct ClassCount {
     pub(super) actual: u64,
 }
 
+stored_struct!(ClassCount { true_positives, predicted, actual });
+
 /// A ratio of the counts of a class: its numerator and denominator.
 pub(super) type ClassRatio = fn(ClassCount) -> (u64, u64);
 
@@ -50,6 +53,8 @@ pub(super) struct ClassCounts {
     /// Whether a sample has a NaN score. All values are then NaN.
     has_nan: bool,
 }
+
+stored_struct!(ClassCounts { counts, has_nan });
 
 impl ClassCounts {
     /// Adds a batch.

@@ -72,7 +72,7 @@ fn shape_help(output: &Tensor, target: &Tensor) -> String {
     if scores.rank() >= 1 && labels.rank() >= 1 && scores[0] != labels[0] {
         return format!("the output has {} samples, but the target has {}", scores[0], labels[0]);
     }
-    if scores == labels {
+    if scores == labels && scores.rank() > 1 {
         return "a target with the shape of scores looks like one-hot rows: use argmax(1) of the target; for \
                 independent labels, use MultiLabelAccuracy or MultiLabelF1Score"
             .to_string();

@@ -1,6 +1,7 @@
 //! Metrics of the likelihood of the labels: log loss and perplexity.
 
 use super::input::{OutputForm, ScoreKind, check_float, check_probabilities, read, read_labels, read_scores};
+use super::state::{metric_state, stored_struct};
 use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_tensor::ops::{self, CrossEntropyOptions, Reduction};
@@ -21,6 +22,8 @@ struct LogLikelihood {
     sum: CompensatedSum,
     samples: u64,
 }
+
+stored_struct!(LogLikelihood { sum, samples });
 
 impl LogLikelihood {
     fn update(&mut self, op: &'static str, output: &Tensor, target: &Tensor, options: LikelihoodOptions) -> Result<()> {
@@ -143,6 +146,8 @@ impl Metric for LogLoss {
     fn reset(&mut self) {
         self.likelihood = LogLikelihood::default();
     }
+
+    metric_state!(likelihood);
 }
 
 /// The exponential of the mean of −log p(token), over the tokens that are not ignored.
@@ -204,4 +209,6 @@ impl Metric for Perplexity {
     fn reset(&mut self) {
         self.likelihood = LogLikelihood::default();
     }
+
+    metric_state!(likelihood);
 }

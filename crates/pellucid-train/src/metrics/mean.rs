@@ -1,5 +1,6 @@
 //! Means of values and of losses.
 
+use super::state::{metric_state, stored_struct};
 use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_nn::loss::{BatchWeight, Loss};
@@ -19,6 +20,8 @@ pub struct Mean {
     sum: CompensatedSum,
     weight: CompensatedSum,
 }
+
+stored_struct!(Mean { sum, weight });
 
 impl Mean {
     /// Creates an empty mean.
@@ -130,4 +133,6 @@ impl<L: Loss> Metric for MeanLoss<L> {
     fn reset(&mut self) {
         self.mean.reset();
     }
+
+    metric_state!(mean);
 }

@@ -62,6 +62,7 @@ mod mean;
 mod multi_label;
 mod ranking;
 mod regression;
+mod state;
 mod sum;
 
 pub use accuracy::{Accuracy, TopKAccuracy};
@@ -167,6 +168,21 @@ pub trait Metric: Send {
 
     /// Removes all samples.
     fn reset(&mut self);
+
+    /// Returns the accumulated values as a list of numbers, which [`load_state`](Metric::load_state) reads. A
+    /// [`Trainer`](crate::Trainer) saves the state of its [training metrics](crate::Trainer::train_metric). By default
+    /// `None`: the metric cannot be saved.
+    fn state(&self) -> Option<Vec<f64>> {
+        None
+    }
+
+    /// Replaces the accumulated values by those of a [`state`](Metric::state).
+    ///
+    /// # Errors
+    /// Returns an error if the numbers are not a state of this metric. The metric is then unchanged.
+    fn load_state(&mut self, state: &[f64]) -> Result<()> {
+        Err(state::wrong_state(&self.name(), state.len()))
+    }
 }
 
 impl<M: Metric + ?Sized> Metric for Box<M> {
@@ -188,5 +204,13 @@ impl<M: Metric + ?Sized> Metric for Box<M> {
 
     fn reset(&mut self) {
         (**self).reset();
+    }
+
+    fn state(&self) -> Option<Vec<f64>> {
+        (**self).state()
+    }
+
+    fn load_state(&mut self, state: &[f64]) -> Result<()> {
+        (**self).load_state(state)
     }
 }

@@ -3,6 +3,7 @@
 use super::averaged::f1_ratio;
 use super::class_counts::{ClassAverage, ClassCount, quotient};
 use super::input::{ClassOptions, OutputForm, read, read_labels};
+use super::state::metric_state;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops};
 
@@ -123,6 +124,8 @@ impl Metric for MultiLabelAccuracy {
     fn reset(&mut self) {
         *self = MultiLabelAccuracy { options: self.options, is_exact: self.is_exact, ..Default::default() };
     }
+
+    metric_state!(correct, count, has_nan);
 }
 
 /// The F1 score of independent labels `[N, L]`: 2·TP/(2·TP + FP + FN) of each label, or its average. A label is
@@ -221,4 +224,6 @@ impl Metric for MultiLabelF1Score {
     fn reset(&mut self) {
         *self = MultiLabelF1Score::with(self.average, self.options);
     }
+
+    metric_state!(counts, label_count, has_nan);
 }

@@ -1,6 +1,7 @@
 //! Metrics of the ranking of samples by score. All scores and labels are stored, so the values are exact.
 
 use super::input::{OutputForm, ScoreKind, check_probabilities, read_labels, read_scores};
+use super::state::metric_state;
 use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor};
@@ -134,6 +135,8 @@ impl Metric for RocAuc {
     fn reset(&mut self) {
         *self = RocAuc::with(self.kind);
     }
+
+    metric_state!(width, scores, labels);
 }
 
 /// Replaces logits by probabilities.
@@ -212,4 +215,6 @@ impl Metric for AveragePrecision {
     fn reset(&mut self) {
         self.samples.clear();
     }
+
+    metric_state!(samples);
 }

@@ -1,6 +1,7 @@
 //! Regression metrics: squared and absolute errors, and the coefficient of determination.
 
 use super::input::{check_float, read, same_but_for_unit_axis};
+use super::state::{metric_state, stored_struct};
 use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor};
@@ -27,6 +28,8 @@ struct ErrorMean {
     elements: u64,
 }
 
+stored_struct!(ErrorMean { sum, elements });
+
 impl ErrorMean {
     fn update(&mut self, op: &'static str, output: &Tensor, target: &Tensor, size: fn(f64) -> f64) -> Result<()> {
         let pairs = read_numbers(op, output, target)?;
@@ -45,7 +48,9 @@ macro_rules! error_means {
     ($($(#[$doc:meta])* $metric:ident($op:literal) = |$error:ident| $size:expr, |$mean:ident| $value:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Default)]
-        pub struct $metric(ErrorMean);
+        pub struct $metric {
+            errors: ErrorMean,
+        }
 
         impl $metric {
             /// Creates the metric.
@@ -64,17 +69,19 @@ macro_rules! error_means {
             }
 
             fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
-                self.0.update($op, output, target, |$error| $size)
+                self.errors.update($op, output, target, |$error| $size)
             }
 
             fn compute(&self) -> Result<f64> {
-                let $mean = self.0.mean();
+                let $mean = self.errors.mean();
                 Ok($value)
             }
 
             fn reset(&mut self) {
-                self.0 = ErrorMean::default();
+                self.errors = ErrorMean::default();
             }
+
+            metric_state!(errors);
         }
     )*};
 }
@@ -115,6 +122,8 @@ struct ColumnSums {
     squared_deviations: CompensatedSum,
     squared_errors: CompensatedSum,
 }
+
+stored_struct!(ColumnSums { origin, offsets, squared_deviations, squared_errors });
 
 impl ColumnSums {
     /// Adds a sample, the last one of `samples`.
@@ -218,4 +227,6 @@ impl Metric for R2Score {
     fn reset(&mut self) {
         *self = R2Score::default();
     }
+
+    metric_state!(samples, columns);
 }

@@ -1,5 +1,7 @@
 //! Sums of `f64` values.
 
+use super::state::stored_struct;
+
 /// A sum with compensation of rounding errors (Neumaier 1974).
 ///
 /// Values are added one after another, so the sum does not depend on how they are split into batches.
@@ -8,6 +10,8 @@ pub(super) struct CompensatedSum {
     sum: f64,
     compensation: f64,
 }
+
+stored_struct!(CompensatedSum { sum, compensation });
 
 impl CompensatedSum {
     pub(super) fn add(&mut self, value: f64) {

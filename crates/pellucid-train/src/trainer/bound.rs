@@ -6,7 +6,7 @@ use pellucid_data::BatchPosition;
 use pellucid_nn::loss::BatchWeight;
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{Checkpoint, StateDict, Stateful};
-use pellucid_tensor::{Error, Result};
+use pellucid_tensor::{Error, Result, Tensor};
 
 /// The operations of a training loop on a task and its loaders. Most methods call a method of [`TrainingTask`] with the
 /// current batch.
@@ -34,6 +34,9 @@ pub(super) trait RunParts {
     fn pause_batches(&mut self) -> Result<()>;
 
     fn train_step(&mut self) -> Result<NamedScalars>;
+
+    /// Returns the outputs and the targets of the last step.
+    fn train_predictions(&self) -> Result<Option<(Tensor, Tensor)>>;
 
     /// Returns the weight of the current batch in the mean losses of the epoch.
     fn batch_weight(&self) -> Result<BatchWeight>;
@@ -164,6 +167,10 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
 
     fn train_step(&mut self) -> Result<NamedScalars> {
         self.task.train_step(self.batch.as_ref().ok_or_else(no_batch)?)
+    }
+
+    fn train_predictions(&self) -> Result<Option<(Tensor, Tensor)>> {
+        self.task.train_predictions(self.batch.as_ref().ok_or_else(no_batch)?)
     }
 
     fn batch_weight(&self) -> Result<BatchWeight> {

@@ -4,6 +4,7 @@ use super::event::{Callback, StopReason};
 use super::files::RunFiles;
 use super::schedules::RunSchedule;
 use super::state::RunState;
+use super::train_metrics::TrainMetrics;
 use crate::log::{History, Logger};
 use crate::metrics::{Goal, Metric};
 use pellucid_nn::Stateful;
@@ -35,7 +36,9 @@ impl Default for EarlyStopping {
 pub(super) struct RunCore<'f> {
     pub(super) epochs: Option<usize>,
     pub(super) max_steps: Option<usize>,
+    /// The metrics of validations and evaluations.
     pub(super) metrics: Vec<Box<dyn Metric + 'f>>,
+    pub(super) train_metrics: TrainMetrics<'f>,
     pub(super) callbacks: Vec<Box<dyn Callback + 'f>>,
     pub(super) loggers: Vec<Box<dyn Logger + 'f>>,
     /// Functions that open loggers when the run begins.
@@ -65,6 +68,7 @@ impl<'f> RunCore<'f> {
             epochs: None,
             max_steps: None,
             metrics: Vec::new(),
+            train_metrics: TrainMetrics::default(),
             callbacks: Vec::new(),
             loggers: Vec::new(),
             opened_loggers: Vec::new(),

@@ -16,6 +16,7 @@
 //! | `schedules` | learning rates by step or epoch |
 //! | `state` | the progress, which a checkpoint contains |
 //! | `meter` | means of losses over an epoch |
+//! | `train_metrics` | metrics of the batches of training |
 //! | `scores` | [`Scores`]: named values |
 //! | `finite` | detection of non-finite losses |
 //! | `signals` | Ctrl-C |
@@ -38,6 +39,7 @@ mod signals;
 mod state;
 mod supervised;
 mod task;
+mod train_metrics;
 mod validation;
 
 pub use core::EarlyStopping;
@@ -98,7 +100,8 @@ use std::sync::Arc;
 ///
 /// # Values
 /// [`fit`](Trainer::fit) returns a [`History`] with a row for each epoch: `step`, `train_loss`, `lr` and `seconds`;
-/// with validation also `validation_loss` and the metrics, for example `validation_accuracy`. Losses are means over
+/// with validation also `validation_loss` and the metrics, for example `validation_accuracy`, and with
+/// [training metrics](Trainer::train_metric) for example `train_accuracy`. Losses are means over
 /// samples and do not depend on the batch size: batches are weighted by [`Loss::batch_weight`], for example by the
 /// class weights of labels that are not ignored. A sum ([`Reduction::Sum`](pellucid_nn::loss::Reduction::Sum)) is
 /// divided by the number of samples. The training loss of an epoch is the mean over its steps, computed before each
@@ -348,6 +351,35 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
+    /// Adds a metric of the training, such as `train_accuracy`: it is computed over the batches of an epoch, from the
+    /// outputs of the training steps. The model is in training mode, and changes from step to step; the metric is
+    /// therefore often worse than a [`metric`](Trainer::metric) of the trained model.
+    ///
+    /// A captured step remains captured, because it returns its outputs. Each step waits for the device and copies the
+    /// outputs to the host; a run without training metrics does not. With [`checkpoints`](Trainer::checkpoints), the
+    /// files contain the values of an incomplete epoch. A [custom metric](Metric) must then define
+    /// [`state`](Metric::state), and a [custom task](TrainingTask) always defines
+    /// [`train_predictions`](TrainingTask::train_predictions).
+    ///
+    /// ```
+    /// use pellucid::prelude::*;
+    /// use pellucid::train::metrics::Accuracy;
+    ///
+    /// let x = Tensor::randn([64, 2], DType::F32);
+    /// let mut batches = Batches::new(&[&x, &x.sum(1).gt(0.0).to_dtype(DType::I64)], 16);
+    /// let model = Linear::new(2, 2);
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 1.0, ..Default::default() });
+    /// let mut trainer = Trainer::new(model, CrossEntropyLoss::default(), sgd).epochs(20).quiet(true);
+    /// trainer = trainer.train_metric(Accuracy::new());
+    /// trainer.fit(&mut batches, None)?;
+    /// assert!(trainer.history().last("train_accuracy").unwrap() > 0.9);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn train_metric(mut self, metric: impl Metric + 'f) -> Self {
+        self.run.train_metrics.push(metric);
+        self
+    }
+
     /// Adds a callback, which observes the run and may end it.
     pub fn callback(mut self, callback: impl Callback + 'f) -> Self {
         self.run.callbacks.push(Box::new(callback));
@@ -445,7 +477,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Adds a part to the state of the run in `last.safetensors`, such as an input scaler. Reserved names are the parts
-    /// of the task (`model`, `optimizer`), `batches`, `validation_batches`, `run`, `history`, `schedule_0` and so on.
+    /// of the task (`model`, `optimizer`), `batches`, `validation_batches`, `run`, `train_metrics`, `history`,
+    /// `schedule_0` and so on.
     pub fn part(mut self, name: &str, part: impl Stateful + Send + 'f) -> Self {
         self.run.parts.push((name.to_string(), Box::new(part)));
         self

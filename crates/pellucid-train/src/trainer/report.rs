@@ -1,6 +1,7 @@
 //! Terminal output of a run: lines and a progress bar on standard error.
 
 use super::scores::Scores;
+use super::train_metrics::TrainMetrics;
 
 /// Reports a run: a progress bar if standard error is a terminal, and a line for each epoch.
 pub(super) struct RunReport {
@@ -39,17 +40,17 @@ impl RunReport {
         let _ = (epoch, steps, done);
     }
 
-    /// Shows a step.
-    pub(super) fn step(&self, scalars: &[(&'static str, f64)]) {
+    /// Shows a step with the running values of the training metrics.
+    pub(super) fn step(&self, scalars: &[(&'static str, f64)], metrics: &TrainMetrics<'_>) {
         #[cfg(feature = "progress")]
         if let Some(bar) = &self.bar {
             // If the values of the step were not read, the earlier values remain.
             if scalars.is_empty() {
                 return bar.advance_silently();
             }
-            bar.advance(super::scores::ShortList(scalars));
+            bar.advance(StepMessage { scalars, metrics });
         }
-        let _ = scalars;
+        let _ = (scalars, metrics);
     }
 
     /// Removes the bar of the epoch.
@@ -65,6 +66,25 @@ impl RunReport {
         match epochs {
             Some(epochs) => self.line(format_args!("epoch {epoch}/{epochs}: {scores}")),
             None => self.line(format_args!("epoch {epoch}: {scores}")),
+        }
+    }
+}
+
+/// The message of a progress bar, which computes the metrics when it is formatted.
+#[cfg(feature = "progress")]
+struct StepMessage<'a, 'f> {
+    scalars: &'a [(&'static str, f64)],
+    metrics: &'a TrainMetrics<'f>,
+}
+
+#[cfg(feature = "progress")]
+impl std::fmt::Display for StepMessage<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", super::scores::ShortList(self.scalars))?;
+        // The end of the epoch reports the error of a metric.
+        match self.metrics.scores("") {
+            Ok(scores) if scores.iter().next().is_some() => write!(f, ", {scores}"),
+            _ => Ok(()),
         }
     }
 }

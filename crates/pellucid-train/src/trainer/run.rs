@@ -10,6 +10,7 @@ use super::report::RunReport;
 use super::schedules::{ScheduleUnit, check_schedules};
 use super::scores::Scores;
 use super::signals::TerminationSignals;
+use super::train_metrics::check_names;
 use super::validation::{Improvement, push_rates, store_rates, with_averages};
 use crate::log::{History, Logger};
 use pellucid_data::BatchPosition;
@@ -81,6 +82,7 @@ impl RunCore<'_> {
             let names = self.schedule_names();
             let checkpoint = self.full_checkpoint(parts.checkpoint(), &names);
             pellucid_io::load_checkpoint(&path, checkpoint)?;
+            self.train_metrics.apply_loaded()?;
             let (epoch, step) = (self.epoch(), self.step());
             report.line(format_args!("resumed {} after epoch {epoch}, step {step}", path.display()));
         }
@@ -227,7 +229,7 @@ impl RunCore<'_> {
                 *at_end = Some(parts.batches_state()?);
             }
             let Some(samples) = parts.next_batch() else { break };
-            let samples = samples.map_err(|error| self.step_error(position, 0, error))?;
+            let samples = samples.map_err(|error| self.step_error(self.step() + 1, position, 0, error))?;
             let is_first = self.step() == 0;
             let stops = self.run_step(samples, position, parts, meter, report)?;
             if is_first && let Some(reason) = parts.eager_reason() {
@@ -271,16 +273,13 @@ impl RunCore<'_> {
         meter: &mut LossMeter,
         report: &RunReport,
     ) -> Result<bool> {
+        let step = self.step() + 1;
         let scalars = match parts.train_step() {
             Ok(scalars) => scalars,
-            Err(error) if is_non_finite_loss(&error) => return Err(self.not_finite(samples, position, parts)),
-            Err(error) => return Err(self.step_error(position, samples, error)),
+            Err(error) if is_non_finite_loss(&error) => return Err(self.not_finite(step, samples, position, parts)),
+            Err(error) => return Err(self.step_error(step, position, samples, error)),
         };
-        let step = {
-            let progress = &mut *self.state.0.borrow_mut();
-            progress.step += 1;
-            progress.step
-        };
+        self.state.0.borrow_mut().step = step;
         let is_logged = step.is_multiple_of(self.log_every);
         let mut rates = Scores::default();
         if is_logged && !self.loggers.is_empty() {
@@ -297,11 +296,15 @@ impl RunCore<'_> {
                 progress.skipped
             };
             if skipped > 0 && (!parts.skips_updates() || skipped > MAX_SKIPPED) {
-                return Err(self.not_finite(samples, position, parts));
+                return Err(self.not_finite(step, samples, position, parts));
             }
         }
-        report.step(values);
         let values = values.to_vec();
+        if !self.train_metrics.is_empty() {
+            let added = self.add_train_predictions(parts);
+            added.map_err(|error| self.step_error(step, position, samples, error))?;
+        }
+        report.step(&values, &self.train_metrics);
         if is_logged {
             self.log_step(step, &values, &rates)?;
         }
@@ -310,6 +313,15 @@ impl RunCore<'_> {
             store_rates(parts, false)?;
         }
         Ok(stops)
+    }
+
+    /// Adds the outputs of the last step to the training metrics.
+    fn add_train_predictions(&mut self, parts: &dyn RunParts) -> Result<()> {
+        let Some((output, target)) = parts.train_predictions()? else {
+            let reason = "the task does not define train_predictions(); define it, or train without training metrics";
+            return Err(Error::invalid("train_metric", reason));
+        };
+        self.train_metrics.update(&output, &target)
     }
 
     /// Logs the losses of a step and its learning rates.
@@ -325,7 +337,7 @@ impl RunCore<'_> {
             return Ok(());
         }
         let reason = "a loss of this epoch is not finite; lower the learning rate, or clip the gradients";
-        Err(self.step_error(position, 0, Error::invalid("fit", reason)))
+        Err(self.step_error(self.step(), position, 0, Error::invalid("fit", reason)))
     }
 
     /// Ends an epoch: history, schedules, files. Returns the reason if the run ends.
@@ -342,6 +354,7 @@ impl RunCore<'_> {
             progress.sums.clear();
             progress.weight = 0.0;
         }
+        self.train_metrics.reset();
         // The schedules advance with the number of epochs, even if a logger or a callback fails.
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch))?;
         self.schedules.iter_mut().try_for_each(|schedule| schedule.measure(improvement.value))?;
@@ -400,16 +413,16 @@ impl RunCore<'_> {
         {
             return Err(Error::invalid("early_stopping", format!("min_delta must be at least 0, got {min_delta}")));
         }
-        let names: Vec<String> = self.metrics.iter().map(|metric| metric.name()).collect();
-        match names.iter().enumerate().find(|(k, name)| names[..*k].contains(name)) {
-            Some((_, name)) => Err(Error::invalid("metric", format!("two metrics have the name `{name}`"))),
-            None => Ok(()),
-        }
+        check_names("metric", &self.metrics)?;
+        self.train_metrics.check(self.files.last().is_some())
     }
 
     /// Adds the parts of the run to the checkpoint of the task and the loaders.
     fn full_checkpoint<'a>(&'a self, parts: Checkpoint<'a>, schedule_names: &'a [String]) -> Checkpoint<'a> {
         let mut checkpoint = parts.part("run", &self.state).part("history", &self.history);
+        if !self.train_metrics.is_empty() {
+            checkpoint = checkpoint.part("train_metrics", &self.train_metrics);
+        }
         for (name, part) in &self.parts {
             checkpoint = checkpoint.part(name, &**part);
         }
@@ -448,22 +461,16 @@ impl RunCore<'_> {
         Ok(control.stops)
     }
 
-    pub(super) fn step_error(&self, position: BatchPosition, samples: usize, source: Error) -> Error {
-        Error::Step {
-            step: self.step() + 1,
-            epoch: self.epoch() + 1,
-            batch: position.batch + 1,
-            samples,
-            source: Box::new(source),
-        }
+    fn step_error(&self, step: usize, position: BatchPosition, samples: usize, source: Error) -> Error {
+        Error::Step { step, epoch: self.epoch() + 1, batch: position.batch + 1, samples, source: Box::new(source) }
     }
 
-    /// Returns the error for a non-finite loss.
-    fn not_finite(&mut self, samples: usize, position: BatchPosition, parts: &mut dyn RunParts) -> Error {
+    /// Returns the error for a non-finite loss of a step.
+    fn not_finite(&mut self, step: usize, samples: usize, position: BatchPosition, parts: &mut dyn RunParts) -> Error {
         if parts.batch_weight().is_ok_and(|weight| weight.is_zero()) {
             let reason = "the loss ignores all targets of the batch (`ignore_index`, or classes of weight 0), so that its \
                           mean is 0/0; remove samples whose targets are all ignored, or use larger batches";
-            return self.step_error(position, samples, Error::invalid("fit", reason));
+            return self.step_error(step, position, samples, Error::invalid("fit", reason));
         }
         let origin = match parts.first_non_finite() {
             Some(name) => format!("the first non-finite tensor is {name}"),
@@ -483,6 +490,6 @@ impl RunCore<'_> {
         let reason = format!(
             "the loss is not finite: {origin}{indices}; lower the learning rate, clip the gradients, or check the samples"
         );
-        self.step_error(position, samples, Error::invalid("fit", reason))
+        self.step_error(step, position, samples, Error::invalid("fit", reason))
     }
 }

@@ -352,6 +352,10 @@ where
         self.with_parts(Some(batch), |state, step| state.train_step(step))
     }
 
+    fn train_predictions(&self, (_, y): &(X, Tensor)) -> Result<Option<(Tensor, Tensor)>> {
+        Ok(Some((self.trainer.logits()?.clone(), y.clone())))
+    }
+
     fn begin_fit(&mut self) -> Result<()> {
         // Modules in evaluation mode, such as frozen normalizations, remain in evaluation mode.
         if self.model().is_eval() {

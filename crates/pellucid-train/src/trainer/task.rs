@@ -86,6 +86,17 @@ pub trait TrainingTask {
     /// The errors of the computation.
     fn train_step(&mut self, batch: &Self::Batch) -> Result<NamedScalars>;
 
+    /// Returns the outputs of the model that the last [`train_step`](TrainingTask::train_step) has computed, for this
+    /// batch, and the targets. [Training metrics](super::Trainer::train_metric) are computed from them. By default
+    /// `None`: the task has no outputs.
+    ///
+    /// # Errors
+    /// The errors of the computation.
+    fn train_predictions(&self, batch: &Self::Batch) -> Result<Option<(Tensor, Tensor)>> {
+        let _ = batch;
+        Ok(None)
+    }
+
     /// Evaluates a batch in evaluation mode, without training.
     ///
     /// # Errors

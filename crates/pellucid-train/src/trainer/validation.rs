@@ -100,6 +100,7 @@ impl RunCore<'_> {
             scores.push(STEP, progress.step as f64);
             means(&progress, "train_").iter().for_each(|(name, value)| scores.push(name, value));
         }
+        self.train_metrics.scores("train_")?.iter().for_each(|(name, value)| scores.push(name, value));
         if parts.is_validated() {
             let validated = with_averages(parts, |parts| self.evaluate(parts, Some(signals)))?;
             let Some(validated) = validated else { return Ok(None) };

@@ -195,6 +195,15 @@ fn independent_labels_have_metrics() {
     assert_eq!(value(MultiLabelF1Score::new(LabelAverage::Micro), &scores, &labels), 0.75);
     let integers = labels.to_dtype(DType::I64);
     assert_eq!(value(MultiLabelF1Score::new(LabelAverage::Micro), &scores, &integers), 0.75);
+    let metrics: [Box<dyn Metric>; 2] =
+        [Box::new(MultiLabelAccuracy::new().exact()), Box::new(MultiLabelF1Score::new(LabelAverage::Macro))];
+    for mut metric in metrics {
+        metric.update(&scores, &integers).unwrap();
+        let (state, value) = (metric.state().unwrap(), metric.compute().unwrap());
+        metric.reset();
+        metric.load_state(&state).unwrap();
+        assert_eq!(metric.compute().unwrap().to_bits(), value.to_bits(), "{}", metric.name());
+    }
     let ignored = ClassOptions { ignore_index: Some(-1), ..Default::default() };
     let (scores, labels) = (Tensor::from([[1.0, f64::NAN]]), Tensor::from([[1i64, -1]]));
     assert_eq!(value(MultiLabelAccuracy::with(ignored), &scores, &labels), 1.0);

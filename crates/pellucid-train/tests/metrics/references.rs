@@ -54,7 +54,8 @@ fn metric(name: &str) -> Box<dyn Metric> {
     }
 }
 
-/// Adds an empty batch, then all samples in batches of these sizes, which repeat cyclically.
+/// Adds an empty batch, then all samples in batches of these sizes, which repeat cyclically. The state is saved and
+/// loaded after each batch.
 fn value_in_batches(metric: &mut dyn Metric, output: &Tensor, target: &Tensor, sizes: &[usize]) -> f64 {
     metric.reset();
     metric.update(&output.narrow(0, 0, 0), &target.narrow(0, 0, 0)).unwrap();
@@ -62,6 +63,9 @@ fn value_in_batches(metric: &mut dyn Metric, output: &Tensor, target: &Tensor, s
     for &size in sizes.iter().cycle() {
         let size = size.min(samples - start);
         metric.update(&output.narrow(0, start, size), &target.narrow(0, start, size)).unwrap();
+        let state = metric.state().unwrap();
+        metric.reset();
+        metric.load_state(&state).unwrap();
         start += size;
         if start == samples {
             break;

@@ -13,4 +13,5 @@ mod logged;
 mod restored;
 mod resumed;
 mod runs;
+mod train_metrics;
 mod weights;

@@ -5,7 +5,7 @@ use crate::scratch::{Scratch, names};
 use pellucid::data::{IterableDataset, StreamLoader, from_records};
 use pellucid::nn::optim::schedule::{CosineAnnealingLr, ExponentialLr, ReduceLrOnPlateauOptions, ThresholdMode};
 use pellucid::prelude::*;
-use pellucid::train::metrics::{Accuracy, Goal};
+use pellucid::train::metrics::{Accuracy, Goal, LogLoss, RocAuc};
 use pellucid::train::{EarlyStopping, FitControl, History, StopReason, TrainingEvent};
 use pellucid::{Error, io};
 use std::sync::Arc;
@@ -13,14 +13,18 @@ use std::sync::Arc;
 /// A run with every part that a checkpoint can contain.
 fn trainer_with_all_parts() -> SmallTrainer {
     let schedule = CosineAnnealingLr { t_max: 40, eta_min: 0.0 };
-    trainer().epochs(4).ema(0.9).accumulate(2).schedule_steps(schedule)
+    let run = trainer().epochs(4).ema(0.9).accumulate(2).schedule_steps(schedule);
+    run.train_metric(Accuracy::new()).train_metric(RocAuc::new()).train_metric(LogLoss::new())
 }
 
 /// The values of a history, without times.
 fn values(run: &SmallTrainer) -> Vec<Vec<u64>> {
+    let metrics = ["train_accuracy", "train_roc_auc", "train_log_loss"];
     ["step", "train_loss", "validation_loss", "lr"]
+        .into_iter()
+        .chain(metrics)
         .map(|name| run.history().column(name).unwrap().into_iter().map(f64::to_bits).collect())
-        .to_vec()
+        .collect()
 }
 
 #[test]

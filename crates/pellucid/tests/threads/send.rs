@@ -207,7 +207,7 @@ fn distributions_are_send_and_sync() {
     both![MixtureSameFamily<Normal>, Multinomial, MultivariateNormal, NegativeBinomial, Normal, OneHotCategorical];
     both![Pareto, Poisson, RelaxedBernoulli, RelaxedOneHotCategorical, StudentT, Uniform, VonMises, Weibull];
     both![TransformedDistribution<Normal, ExpTransform>, AffineTransform, ComposeTransform, PowerTransform, Constraint];
-    both![SigmoidTransform, SoftplusTransform, TanhTransform];
+    both![FisherSnedecor, SigmoidTransform, SoftplusTransform, TanhTransform];
 }
 
 #[test]

@@ -1,0 +1,101 @@
+//! [`TrainMetrics`]: metrics of the batches of training, accumulated over an epoch.
+
+use super::scores::Scores;
+use crate::metrics::Metric;
+use pellucid_nn::{StateDict, StateLoad, Stateful};
+use pellucid_tensor::{Error, Result, Tensor};
+use std::cell::RefCell;
+
+/// The metrics of an epoch of training, and their values as a part of a checkpoint.
+#[derive(Default)]
+pub(super) struct TrainMetrics<'f> {
+    metrics: Vec<Box<dyn Metric + 'f>>,
+    /// The states of a loaded file before [`apply_loaded`](TrainMetrics::apply_loaded). Metrics in a cell, which a load
+    /// could change, would make the lifetime of the run invariant.
+    loaded: RefCell<Vec<Vec<f64>>>,
+}
+
+impl<'f> TrainMetrics<'f> {
+    pub(super) fn push(&mut self, metric: impl Metric + 'f) {
+        self.metrics.push(Box::new(metric));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.metrics.is_empty()
+    }
+
+    /// Adds the outputs and the targets of a step.
+    pub(super) fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
+        self.metrics.iter_mut().try_for_each(|metric| metric.update(output, target))
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.metrics.iter_mut().for_each(|metric| metric.reset());
+    }
+
+    /// Continues with the values of a loaded file.
+    pub(super) fn apply_loaded(&mut self) -> Result<()> {
+        let loaded = self.loaded.take();
+        self.metrics.iter_mut().zip(&loaded).try_for_each(|(metric, numbers)| metric.load_state(numbers))
+    }
+
+    /// Returns the values over the steps since the last reset, with the given prefix of their names.
+    pub(super) fn scores(&self, prefix: &str) -> Result<Scores> {
+        let mut scores = Scores::default();
+        for metric in &self.metrics {
+            scores.push(format!("{prefix}{}", metric.name()), metric.compute()?);
+        }
+        Ok(scores)
+    }
+
+    /// Returns an error for equal names, and, if the state of the run is saved, for a metric that cannot be saved.
+    pub(super) fn check(&self, is_saved: bool) -> Result<()> {
+        check_names("train_metric", &self.metrics)?;
+        match self.metrics.iter().find(|metric| is_saved && metric.state().is_none()) {
+            Some(metric) => Err(unsaved(&**metric)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns an error if two metrics have the same name.
+pub(super) fn check_names(op: &'static str, metrics: &[Box<dyn Metric + '_>]) -> Result<()> {
+    let names: Vec<String> = metrics.iter().map(|metric| metric.name()).collect();
+    match names.iter().enumerate().find(|(k, name)| names[..*k].contains(name)) {
+        Some((_, name)) => Err(Error::invalid(op, format!("two metrics have the name `{name}`"))),
+        None => Ok(()),
+    }
+}
+
+/// Returns the error for a metric without a state.
+fn unsaved(metric: &(dyn Metric + '_)) -> Error {
+    let reason = format!(
+        "the checkpoint files of a run contain its training metrics, but the metric `{}` has no state; define state() \
+         and load_state()",
+        metric.name()
+    );
+    Error::invalid("train_metric", reason)
+}
+
+impl Stateful for TrainMetrics<'_> {
+    fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        let states = self.metrics.iter().map(|metric| {
+            let numbers = metric.state().ok_or_else(|| unsaved(&**metric))?;
+            let len = numbers.len();
+            Ok((metric.name(), Tensor::try_new(numbers, [len])?))
+        });
+        states.collect()
+    }
+
+    fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
+        // The lengths of the lists depend on the samples, so the names alone are compared.
+        let names: Vec<String> = self.metrics.iter().map(|metric| metric.name()).collect();
+        let own = |name: &String| (name.clone(), state.get(name).cloned().unwrap_or_else(|| Tensor::from(0.0)));
+        let _ = StateLoad::new(&names.iter().map(own).collect::<Vec<_>>(), state)?;
+        let numbers = names.iter().map(|name| state[name].try_to_vec::<f64>()).collect::<Result<Vec<_>>>()?;
+        Ok(StateLoad::default().then(move || {
+            self.loaded.replace(numbers);
+            Ok(())
+        }))
+    }
+}
