@@ -98,7 +98,7 @@ pub(crate) fn dense_input(op: &'static str, dense: &DenseView<'_>, size: usize, 
             None if count == 0 => buffer.ensure(),
             None => Err(no_value(op)),
         },
-        None => Err(dense_out_of_bounds(op, dense, count)),
+        None => Err(dense_out_of_bounds(op, dense, count, element)),
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn dense_output(
     match dense_buffer(dense, size, element) {
         // SAFETY: `dense_buffer` returns `skip` only if it is at most the size of the buffer.
         Some((buffer, skip)) => buffer.ensure().map(|start| unsafe { start.add(skip) }),
-        None => Err(dense_out_of_bounds(op, dense, size)),
+        None => Err(dense_out_of_bounds(op, dense, size, element)),
     }
 }
 
@@ -137,12 +137,13 @@ fn dense_buffer<'a>(dense: &DenseView<'a>, count: usize, element: usize) -> Opti
 
 /// Returns the error of a contiguous operand that is not within a buffer of this backend.
 #[cold]
-fn dense_out_of_bounds(op: &'static str, dense: &DenseView<'_>, count: usize) -> Error {
+fn dense_out_of_bounds(op: &'static str, dense: &DenseView<'_>, count: usize, element: usize) -> Error {
     match as_cpu_buffer(dense.storage) {
         None => wrong_device(op),
         Some(buffer) => {
             let (bytes, offset) = (buffer.bytes(), dense.offset);
-            Error::invalid(op, format!("{count} elements at offset {offset} exceed a buffer of {bytes} bytes"))
+            let elements = format!("{count} elements of {element} bytes at offset {offset}");
+            Error::invalid(op, format!("{elements} exceed a buffer of {bytes} bytes"))
         }
     }
 }

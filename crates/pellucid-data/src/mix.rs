@@ -42,9 +42,9 @@ fn one_hot_labels(op: &'static str, alpha: f64, classes: usize, inputs: &Tensor,
     }
     match labels.shape().dims() {
         [_] if labels.dtype() == DType::I64 => {
-            let numbers: Vec<i64> = labels.try_to_vec()?;
-            if let Some(label) = numbers.iter().find(|label| !(0..classes as i64).contains(*label)) {
-                return Err(Error::invalid(op, format!("the labels must be from 0 to {classes} - 1, got {label}")));
+            let indices: Vec<i64> = labels.try_to_vec()?;
+            if let Some(label) = indices.iter().find(|label| !(0..classes as i64).contains(*label)) {
+                return Err(Error::invalid(op, format!("the labels must be in 0..{classes}, got {label}")));
             }
             ops::to_dtype(&ops::one_hot(labels, classes)?, inputs.dtype())
         }

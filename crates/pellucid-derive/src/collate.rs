@@ -74,7 +74,7 @@ fn crate_path(attributes: &[Attribute]) -> Result<Path> {
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("collate")) {
         attribute.parse_nested_meta(|meta| {
             if !meta.path.is_ident("crate") {
-                return Err(meta.error("the attribute of a sample is `crate = path`"));
+                return Err(meta.error("unknown argument; `#[collate(..)]` accepts only `crate = path`"));
             }
             path = meta.value()?.parse()?;
             Ok(())

@@ -13,7 +13,12 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
     let note = match arguments.to_string().as_str() {
         "" => None,
         "located" => Some(quote!(let _call = note_call_location();)),
-        _ => return Err(Error::new(arguments.span(), "the argument is `located`")),
+        _ => {
+            return Err(Error::new(
+                arguments.span(),
+                "unknown argument; `#[panicking_form(..)]` accepts only `located`",
+            ));
+        }
     };
     let (attrs, vis, sig, block) = parse_function(item)?;
     let try_name = sig.ident.to_string();

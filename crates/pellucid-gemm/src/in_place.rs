@@ -60,8 +60,8 @@ impl<T: Element> BlockedProduct<'_, T> {
         (256..=2048 - 256).contains(&remainder)
     }
 
-    /// Returns true if rows of A, at a multiple of half a page, share the sets of an 8-way L1, so that 14 of them evict
-    /// each other.
+    /// Returns true if the rows of A are long and contiguous, and their stride is a multiple of half a page. 14 rows
+    /// then map to the same sets of an 8-way L1 and evict each other.
     fn has_set_conflicts(&self, a: &Strided<T>) -> bool {
         a.depth == 1 && (a.lane.unsigned_abs() * size_of::<T>()).is_multiple_of(2048) && self.k >= 64
     }

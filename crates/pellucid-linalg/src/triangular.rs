@@ -31,7 +31,8 @@ pub fn solve_triangular<T: MatrixElement>(a: MatRef<'_, T>, mut b: MatMut<'_, T>
 
 /// Replaces B by X with A·X = B for lower triangular A, whose diagonal has no zeros.
 ///
-/// Each half of the rows is solved recursively. A product subtracts the first half from the second.
+/// Each half of the rows is solved recursively. A matrix product subtracts the
+/// contribution of the first half from the second.
 pub(crate) fn solve_lower<T: MatrixElement>(a: MatRef<'_, T>, b: MatMut<'_, T>, has_unit_diagonal: bool) {
     let n = a.rows();
     if n <= TILE {
@@ -44,7 +45,7 @@ pub(crate) fn solve_lower<T: MatrixElement>(a: MatRef<'_, T>, b: MatMut<'_, T>, 
     solve_lower(a.block(half..n, half..n), second, has_unit_diagonal);
 }
 
-/// The solution for the first n ≤ 16 rows and columns of a tile. 16 columns of B are solved at a time.
+/// The triangular solve with the leading n × n block of a tile, n ≤ 16. 16 columns of B are solved at a time.
 struct TileSolve<'a, T> {
     a: Tile<T>,
     n: usize,

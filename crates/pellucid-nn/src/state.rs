@@ -245,9 +245,9 @@ struct NamedValue<'a> {
 
 impl<'a> NamedValue<'a> {
     fn all(own: &'a [(String, Tensor)]) -> Vec<NamedValue<'a>> {
-        let (mut all, mut places) = (Vec::<NamedValue<'_>>::new(), HashMap::new());
+        let (mut all, mut indices) = (Vec::<NamedValue<'_>>::new(), HashMap::new());
         for (name, tensor) in own {
-            let place = *places.entry(view(tensor)).or_insert(all.len());
+            let place = *indices.entry(view(tensor)).or_insert(all.len());
             if place == all.len() {
                 all.push(NamedValue { names: Vec::new(), tensor });
             }

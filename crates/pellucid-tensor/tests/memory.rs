@@ -398,6 +398,39 @@ fn attention_stores_scores_in_second_derivatives_only() {
     }
 }
 
+#[test]
+fn a_pass_that_runs_out_of_memory_changes_no_gradient() {
+    let _turn = lock_statistics();
+    let cpu = Device::cpu();
+    let leaves = || [4, 1 << 20].map(|n| Tensor::zeros([n], DType::F32).requires_grad_(true));
+    let fails = |a: &Tensor, b: &Tensor| {
+        let loss = a.sum(..) + b.sum(..);
+        cpu.set_memory_cap(in_use() + (1 << 20));
+        let error = loss.try_backward();
+        cpu.set_memory_cap(usize::MAX);
+        assert!(matches!(error, Err(Error::OutOfMemory { .. })), "{error:?}");
+    };
+    for is_first in [true, false] {
+        let [small, large] = leaves();
+        let run = || if is_first { fails(&small, &large) } else { fails(&large, &small) };
+        run();
+        assert!(small.grad().is_none() && large.grad().is_none());
+        // The caller holds the gradients, so a sum is not stored in their memory.
+        (small.sum(..) + large.sum(..)).backward();
+        let held = [&small, &large].map(|leaf| leaf.grad().unwrap());
+        run();
+        for (leaf, before) in [&small, &large].into_iter().zip(&held) {
+            assert_eq!(
+                (leaf.grad().unwrap().sum(..).item::<f32>(), before.i(0).item::<f32>()),
+                (leaf.size() as f32, 1.0)
+            );
+        }
+        (small.sum(..) + large.sum(..)).backward();
+        let (after, before) = (large.grad().unwrap(), &held[1]);
+        assert_eq!((after.i(0).item::<f32>(), before.i(0).item::<f32>()), (2.0, 1.0));
+    }
+}
+
 /// Lists of host values are compared with the cap before they are filled.
 #[test]
 fn values_beyond_the_memory_cap_are_refused_before_they_are_computed() {

@@ -94,7 +94,7 @@ impl FusedOp {
 ///   writes of `tile.rows` values.
 pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], tile: &TileExtent<'_>) {
     debug_assert!(
-        instrs.iter().all(|i| i.operands().iter().chain([&i.into]).all(|&s| (s as usize) < addresses.len())),
+        instrs.iter().all(|i| i.operands().iter().chain([&i.result]).all(|&s| (s as usize) < addresses.len())),
         "every slot must have an address"
     );
     // SAFETY: by this function's contract, every slot has an address (*Slots*; unused operands refer to slot 0). A
@@ -113,7 +113,7 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
                 continue;
             }
             remaining = others;
-            let (into, [a, b, d]) = (address(instr.into), instr.args.map(address));
+            let (into, [a, b, d]) = (address(instr.result), instr.args.map(address));
             if tile.rows == 1 {
                 let n = if instr.granularity == Granularity::PerElement { tile.len } else { 1 };
                 instr.call(into, [a, b, d], n, tile.first);
@@ -212,13 +212,13 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
         };
         for instr in chain {
             let op = instr.fused.unwrap_unchecked();
-            let into = if op.is_stored { address(instr.into) } else { std::ptr::null_mut() };
+            let into = if op.is_stored { address(instr.result) } else { std::ptr::null_mut() };
             let mut non_temporal = tile.stream && op.can_stream;
             if non_temporal && first_streamed.is_null() {
                 first_streamed = into;
             }
             non_temporal &= (into.addr() ^ first_streamed.addr()).is_multiple_of(64);
-            let begin = op.begin.map_or(std::ptr::null(), |slot| address(slot).cast_const());
+            let begin = op.chain_start.map_or(std::ptr::null(), |slot| address(slot).cast_const());
             push(FusedOperands {
                 begin,
                 instr: op.instr,
@@ -282,7 +282,7 @@ unsafe fn run_chain_by_rows(
             let sum = lanes.as_mut_ptr().cast();
             chain_loop(links, sum, tile.len);
             let tail = fold.values(addresses).skip((row * tile.len + done) * size);
-            fold.fold.finish_chunk(addresses[fold.into as usize].add(row * size), sum, tail, done, tile.len - done);
+            fold.fold.finish_chunk(addresses[fold.result as usize].add(row * size), sum, tail, done, tile.len - done);
         }
     }
 }

@@ -47,19 +47,19 @@ fn longest_chain(
     let mut ops: Vec<FusedOp> = Vec::new();
     let mut last = None;
     for instr in schedule.instrs[range].iter().take(MAX_FUSED - 1) {
-        let joins = fused_op(schedule, program, rows, instr, last);
-        let Some(op) = joins.or_else(|| fused_op(schedule, program, rows, instr, None)) else { break };
+        let continued = fused_op(schedule, program, rows, instr, last);
+        let Some(op) = continued.or_else(|| fused_op(schedule, program, rows, instr, None)) else { break };
         if ops.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.chain_loop, op.chain_loop)) {
             break;
         }
-        if let (Some(before), Some(last), None) = (ops.last_mut(), last, op.begin) {
-            let here = instr.operands().iter().filter(|&&a| a == last).count();
-            before.is_stored = reads[last as usize] > here;
-            before.can_stream = false;
+        if let (Some(previous_op), Some(last), None) = (ops.last_mut(), last, op.chain_start) {
+            let occurrences = instr.operands().iter().filter(|&&a| a == last).count();
+            previous_op.is_stored = reads[last as usize] > occurrences;
+            previous_op.can_stream = false;
         }
-        let direct = is_tile && program.outputs.iter().any(|o| o.slot == instr.into && o.direct.is_some());
-        ops.push(FusedOp { can_stream: direct && reads[instr.into as usize] == 1, ..op });
-        last = Some(instr.into);
+        let direct = is_tile && program.outputs.iter().any(|o| o.slot == instr.result && o.direct.is_some());
+        ops.push(FusedOp { can_stream: direct && reads[instr.result as usize] == 1, ..op });
+        last = Some(instr.result);
     }
     ops
 }
@@ -67,7 +67,7 @@ fn longest_chain(
 /// Marks the instructions starting at `start` as a fused loop, if that is faster than one by one. `can_sum` states
 /// whether the loop may accumulate a sum of its phase.
 fn mark_chain(schedule: &mut KernelSchedule, phase: usize, start: usize, ops: &[FusedOp], can_sum: bool) {
-    let last = ops.len().checked_sub(1).map(|k| schedule.instrs[start + k].into);
+    let last = ops.len().checked_sub(1).map(|k| schedule.instrs[start + k].result);
     let reduction = last.filter(|_| can_sum).and_then(|last| fused_reduction(schedule, phase, start, last));
     if let Some(reduction) = &reduction {
         schedule.folds[reduction.index as usize].chained = true;
@@ -75,8 +75,8 @@ fn mark_chain(schedule: &mut KernelSchedule, phase: usize, start: usize, ops: &[
     if ops.len() > 1 || reduction.is_some() || ops.iter().any(|op| op.can_stream) {
         let by_row = ops.iter().any(|op| op.by_row);
         for (k, op) in ops.iter().enumerate() {
-            let into = schedule.instrs[start + k].into;
-            schedule.is_streamed[into as usize] = op.can_stream;
+            let slot = schedule.instrs[start + k].result;
+            schedule.is_streamed[slot as usize] = op.can_stream;
             let count = (ops.len() - k) as u8;
             schedule.instrs[start + k].fused = Some(FusedOp { count, by_row, reduction, ..*op });
         }
@@ -87,13 +87,13 @@ fn mark_chain(schedule: &mut KernelSchedule, phase: usize, start: usize, ops: &[
 /// begins at instruction `start`.
 fn fused_reduction(schedule: &KernelSchedule, phase: usize, start: usize, last: ValueSlot) -> Option<FusedReduction> {
     let folds = schedule.phases[phase].folds.clone();
-    let computed_before = |slot: ValueSlot| schedule.instrs[start..].iter().all(|i| i.into != slot);
+    let computed_before = |slot: ValueSlot| schedule.instrs[start..].iter().all(|i| i.result != slot);
     folds.zip(&schedule.folds[schedule.phases[phase].folds.clone()]).find_map(|(index, fold)| {
-        let product = match (fold.from, fold.times) {
-            (from, None) if from == last => None,
-            (from, Some(times)) if from == last && times == last => Some((FusedInstr::Square, last)),
-            (from, Some(times)) if from == last && computed_before(times) => Some((FusedInstr::MulTile, times)),
-            (from, Some(times)) if times == last && computed_before(from) => Some((FusedInstr::MulTile, from)),
+        let product = match (fold.operand, fold.factor) {
+            (a, None) if a == last => None,
+            (a, Some(b)) if a == last && b == last => Some((FusedInstr::Square, last)),
+            (a, Some(b)) if a == last && computed_before(b) => Some((FusedInstr::MulTile, b)),
+            (a, Some(b)) if b == last && computed_before(a) => Some((FusedInstr::MulTile, a)),
             _ => return None,
         };
         let is_sum = fold.fold.loops.accumulate_products.is_some();
@@ -121,7 +121,7 @@ fn fused_op(
     instr: &ScheduledInstr,
     last: Option<ValueSlot>,
 ) -> Option<FusedOp> {
-    let step = program.steps.get((instr.into as usize).checked_sub(program.first_step())?)?;
+    let step = program.steps.get((instr.result as usize).checked_sub(program.first_step())?)?;
     let (opcode, chain_loop) = step.fusable.filter(|_| !instr.mixed || rows == RowLength::Long)?;
     let args = instr.operands();
     // Values of the granularity of the result.
@@ -141,14 +141,14 @@ fn fused_op(
         2 if repeats(1 - in_registers) => fused_instr_with_itself(opcode),
         _ => fused_instr(opcode, in_registers, others.map(is_tile)),
     };
-    let (begin, operands) = (last.is_none().then_some(args[in_registers]), others.map(|k| args[k]));
+    let (chain_start, operands) = (last.is_none().then_some(args[in_registers]), others.map(|k| args[k]));
     let granularity = operands.map(|slot| schedule.granularity[slot as usize]);
     Some(FusedOp {
         chain_loop,
         count: 0,
         by_row: instr.mixed,
         instr: fused_instr?,
-        begin,
+        chain_start,
         operands,
         granularity,
         is_stored: true,

@@ -56,7 +56,7 @@ pub(crate) struct ScheduledInstr {
     /// True if the instruction reads per-row and per-element values. In a tile of several rows it runs row by row.
     pub(crate) mixed: bool,
     /// The slot of the result.
-    pub(crate) into: ValueSlot,
+    pub(crate) result: ValueSlot,
     /// The slots of the operands.
     pub(crate) args: [ValueSlot; 3],
     /// The size of one value in bytes and the granularity, first of the result and then of the operands.
@@ -96,7 +96,7 @@ pub(crate) struct FusedOp {
     /// The operation on the values in registers.
     pub(crate) instr: FusedInstr,
     /// The slot of the values that the chain loads, if this instruction begins a chain.
-    pub(crate) begin: Option<ValueSlot>,
+    pub(crate) chain_start: Option<ValueSlot>,
     /// The slots of the operands other than the values in registers, as many as `instr` has.
     pub(crate) operands: [ValueSlot; 2],
     /// The granularities of `operands`.
@@ -123,11 +123,11 @@ pub(crate) struct RowReduction {
     /// The loops of the operation.
     pub(crate) fold: FoldKernel,
     /// The slot of the result.
-    pub(crate) into: ValueSlot,
+    pub(crate) result: ValueSlot,
     /// The slot of the values, or of the first factors of the products that are summed.
-    pub(crate) from: ValueSlot,
+    pub(crate) operand: ValueSlot,
     /// The slot of the second factors, if products are summed.
-    pub(crate) times: Option<ValueSlot>,
+    pub(crate) factor: Option<ValueSlot>,
     /// True if a fused chain can compute the reduction: see
     /// [`TileExtent::folds`](crate::program::execute::TileExtent::folds).
     pub(crate) chained: bool,
@@ -136,14 +136,14 @@ pub(crate) struct RowReduction {
 impl RowReduction {
     /// Returns the slots that the reduction reads.
     pub(crate) fn operands(&self) -> impl Iterator<Item = ValueSlot> {
-        std::iter::once(self.from).chain(self.times)
+        std::iter::once(self.operand).chain(self.factor)
     }
 
     /// Returns the values to reduce; `addresses` has the address of every slot.
     #[inline]
     pub(crate) fn values(&self, addresses: &[*mut u8]) -> FoldValues {
-        let factors = self.times.map(|t| addresses[t as usize].cast_const());
-        FoldValues { values: addresses[self.from as usize], factors }
+        let factors = self.factor.map(|slot| addresses[slot as usize].cast_const());
+        FoldValues { values: addresses[self.operand as usize], factors }
     }
 }
 

@@ -163,7 +163,7 @@ impl KernelSchedule {
         fuse::fuse_chains(&mut schedule, program, rows);
         let direct = |slot: ValueSlot| program.outputs.iter().any(|o| o.slot == slot && o.direct.is_some());
         let buffered = |i: &ScheduledInstr| {
-            i.granularity == Granularity::PerElement && !direct(i.into) && i.fused.is_none_or(|f| f.is_stored)
+            i.granularity == Granularity::PerElement && !direct(i.result) && i.fused.is_none_or(|f| f.is_stored)
         };
         schedule.has_inner = schedule.instrs.iter().any(buffered);
         schedule
@@ -267,17 +267,17 @@ impl KernelSchedule {
         let mut reductions: Vec<RowReduction> = Vec::new();
         for (s, factors) in folds.into_iter().zip(factors) {
             let KernelFn::Reduce(fold, _) = program.steps[s].kernel else { continue };
-            let into = (first_step + s) as ValueSlot;
-            if let Some([from, times]) = factors {
-                reductions.push(RowReduction { fold, into, from, times: Some(times), chained: false });
+            let result = (first_step + s) as ValueSlot;
+            if let Some([operand, factor]) = factors {
+                reductions.push(RowReduction { fold, result, operand, factor: Some(factor), chained: false });
                 continue;
             }
             let arg = program.steps[s].args[0];
             if self.granularity[arg as usize] != Granularity::PerElement && slots.broadcast[arg as usize].is_none() {
                 self.add_broadcast(arg, phase, slots);
             }
-            let from = slots.broadcast[arg as usize].unwrap_or(arg);
-            reductions.push(RowReduction { fold, into, from, times: None, chained: false });
+            let operand = slots.broadcast[arg as usize].unwrap_or(arg);
+            reductions.push(RowReduction { fold, result, operand, factor: None, chained: false });
         }
         let first_tile = self.instrs.len();
         let mut reads: Vec<ValueSlot> = tiles.iter().flat_map(|i| i.operands().to_vec()).collect();
@@ -326,8 +326,8 @@ impl KernelSchedule {
         broadcast: &[Option<ValueSlot>],
     ) -> Result<ScheduledInstr, ValueSlot> {
         let step = &program.steps[s];
-        let into = (program.first_step() + s) as ValueSlot;
-        let granularity = self.granularity[into as usize];
+        let result = (program.first_step() + s) as ValueSlot;
+        let granularity = self.granularity[result as usize];
         let mut args = [0; 3];
         for (to, &arg) in args.iter_mut().zip(&step.args) {
             let tile = broadcast.get(arg as usize).copied().flatten();
@@ -355,44 +355,44 @@ impl KernelSchedule {
             KernelFn::RowIndex => LoopKind::RowIndex,
             KernelFn::Reduce(..) => return Err(args[0]),
         };
-        Ok(self.instr(kernel, into, args, step.args.len(), sizes))
+        Ok(self.instr(kernel, result, args, step.args.len(), sizes))
     }
 
     /// Returns an instruction of `count` operands.
     fn instr(
         &self,
         kernel: LoopKind,
-        into: ValueSlot,
+        result: ValueSlot,
         args: [ValueSlot; 3],
         count: usize,
         sizes: &[u8],
     ) -> ScheduledInstr {
         let layout = |slot: ValueSlot| (sizes[slot as usize], self.granularity[slot as usize]);
         let none = (0, Granularity::Uniform);
-        let mut layouts = [layout(into), none, none, none];
+        let mut layouts = [layout(result), none, none, none];
         for k in 0..count {
             layouts[k + 1] = layout(args[k]);
         }
-        let granularity = self.granularity[into as usize];
+        let granularity = self.granularity[result as usize];
         let mixed = granularity == Granularity::PerElement && layouts[1..].iter().any(|a| a.1 == Granularity::PerRow);
-        ScheduledInstr { kernel, granularity, mixed, into, args, layouts, fused: None }
+        ScheduledInstr { kernel, granularity, mixed, result, args, layouts, fused: None }
     }
 
     /// Appends an instruction that broadcasts the value of `slot` to every element, to the head of phase `phase`.
     fn add_broadcast(&mut self, slot: ValueSlot, phase: usize, slots: &mut SlotTable) {
-        let into = self.granularity.len() as ValueSlot;
+        let result = self.granularity.len() as ValueSlot;
         let size = slots.sizes[slot as usize];
         slots.sizes.push(size);
         self.granularity.push(Granularity::PerElement);
         self.phase.push(phase);
-        slots.broadcast[slot as usize] = Some(into);
+        slots.broadcast[slot as usize] = Some(result);
         let compute = match size {
             1 => Compute::Mask,
             4 => Compute::F32,
             _ => Compute::F64,
         };
         let kernel = LoopKind::Broadcast(loops::splat(compute, Isa::best()));
-        let instr = self.instr(kernel, into, [slot, 0, 0], 1, &slots.sizes);
+        let instr = self.instr(kernel, result, [slot, 0, 0], 1, &slots.sizes);
         self.instrs.push(instr);
     }
 
@@ -434,16 +434,16 @@ impl KernelSchedule {
         for phase in &self.phases {
             for i in phase.head.start..phase.tiles.end {
                 let instr = &self.instrs[i];
-                let into = instr.into as usize;
-                if instr.granularity != Granularity::PerElement || into >= own {
+                let slot = instr.result as usize;
+                if instr.granularity != Granularity::PerElement || slot >= own {
                     continue;
                 }
-                let reused = free.iter().position(|f| f.0 == sizes[into]).filter(|_| !self.is_live_across_phases[into]);
-                self.buffer_offset[into] = match reused {
+                let reused = free.iter().position(|f| f.0 == sizes[slot]).filter(|_| !self.is_live_across_phases[slot]);
+                self.buffer_offset[slot] = match reused {
                     Some(k) => free.swap_remove(k).1,
                     None => {
-                        self.buffer_width += sizes[into] as usize;
-                        self.buffer_width - sizes[into] as usize
+                        self.buffer_width += sizes[slot] as usize;
+                        self.buffer_width - sizes[slot] as usize
                     }
                 };
                 let dead = instr.operands().iter().filter(|&&a| last_use[a as usize] == i);

@@ -48,6 +48,9 @@ pub(super) struct BatchQueue<B> {
     /// The index of the next batch to submit, in the epoch of `plan`.
     back: usize,
     plan: Arc<EpochPlan>,
+    /// Whether the plan of the epoch after `plan` has failed. The call that begins this epoch computes the plan again
+    /// and returns the error.
+    has_failed: bool,
     /// The number of batches of an epoch.
     batches: usize,
 }
@@ -59,16 +62,22 @@ impl<B: Send + 'static> BatchQueue<B> {
         let shared = pipeline.clone();
         let process = move |job: BatchJob| shared.compute(&job.plan, job.batch);
         let workers = OrderedWorkers::start(workers, prefetch_factor, process)?;
-        Ok(BatchQueue { workers, seed: plan.seed.seed, front, back: front.batch, plan: Arc::new(plan), batches })
+        let (seed, back, plan) = (plan.seed.seed, front.batch, Arc::new(plan));
+        Ok(BatchQueue { workers, seed, front, back, plan, has_failed: false, batches })
     }
 
-    /// Submits batches until the queue is full.
+    /// Submits batches until the queue is full or the plan of an epoch fails.
     fn fill(&mut self, pipeline: &LoaderPipeline<B>) {
-        while self.workers.waiting() < self.workers.capacity() {
+        while self.workers.pending() < self.workers.capacity() {
             if self.back == self.batches {
+                if self.has_failed {
+                    return;
+                }
                 let EpochSeed { seed, epoch } = self.plan.seed;
-                // The call that begins the next epoch returns the error.
-                let Ok(plan) = pipeline.plan(EpochSeed { seed, epoch: epoch + 1 }) else { return };
+                let Ok(plan) = pipeline.plan(EpochSeed { seed, epoch: epoch + 1 }) else {
+                    self.has_failed = true;
+                    return;
+                };
                 (self.plan, self.back) = (Arc::new(plan), 0);
             }
             self.workers.submit(BatchJob { plan: self.plan.clone(), batch: self.back });
@@ -122,7 +131,10 @@ impl<B: Send + 'static> EpochIter<B> {
     ) -> Result<EpochIter<B>> {
         let (position, seed) = (progress.next_position(), progress.seed().unwrap_or(0));
         let end = pipeline.order.sizes(pipeline.samples).batches;
-        let prepared = queue.filter(|queue| (queue.front, queue.seed) == (position, seed));
+        // A queue without pending batches has failed to plan this epoch.
+        let is_usable =
+            |queue: &BatchQueue<B>| (queue.front, queue.seed) == (position, seed) && queue.workers.pending() > 0;
+        let prepared = queue.filter(is_usable);
         let source = match prepared {
             Some(queue) => BatchSource::Workers(queue),
             None => {

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 pub(crate) struct OrderedWorkers<J, R> {
     threads: Vec<WorkerThread<J, R>>,
     /// The threads of the pending jobs, at most [`capacity`](Self::capacity).
-    waiting: VecDeque<usize>,
+    pending: VecDeque<usize>,
     /// The thread of the next job.
     next: usize,
     /// The maximum number of pending jobs per thread.
@@ -39,7 +39,7 @@ impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
     ) -> Result<OrderedWorkers<J, R>> {
         let (process, stop) = (Arc::new(process), Arc::new(AtomicBool::new(false)));
         let mut workers =
-            OrderedWorkers { threads: Vec::new(), waiting: VecDeque::new(), next: 0, depth, stop: stop.clone() };
+            OrderedWorkers { threads: Vec::new(), pending: VecDeque::new(), next: 0, depth, stop: stop.clone() };
         for index in 0..n {
             let (jobs, received) = sync_channel::<J>(depth);
             // A thread has at most `depth` pending jobs, so sending a result never blocks.
@@ -67,30 +67,30 @@ impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
     }
 
     /// Returns the number of pending jobs, whose results were not received.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.len()
     }
 
     /// Appends a job. The number of pending jobs must be below [`capacity`](Self::capacity).
     pub(crate) fn submit(&mut self, job: J) {
-        debug_assert!(self.waiting() < self.capacity(), "the queue of the workers is full");
+        debug_assert!(self.pending() < self.capacity(), "the queue of the workers is full");
         let thread = self.next;
         // A thread that has ended returns no result, which `receive` reports.
         let _ = self.threads[thread].jobs.as_ref().map(|jobs| jobs.send(job));
-        self.waiting.push_back(thread);
+        self.pending.push_back(thread);
         self.next = (thread + 1) % self.threads.len();
     }
 
     /// Waits for the result of the oldest job. Returns `None` if no job is pending, or its thread has ended.
     pub(crate) fn receive(&mut self) -> Option<R> {
-        let thread = self.waiting.pop_front()?;
+        let thread = self.pending.pop_front()?;
         self.threads[thread].results.recv().ok()
     }
 
     /// Returns the result of the oldest job if it is ready.
     pub(crate) fn receive_ready(&mut self) -> Option<R> {
-        let result = self.threads[*self.waiting.front()?].results.try_recv().ok()?;
-        self.waiting.pop_front();
+        let result = self.threads[*self.pending.front()?].results.try_recv().ok()?;
+        self.pending.pop_front();
         Some(result)
     }
 }
@@ -126,7 +126,7 @@ mod tests {
             let mut workers = OrderedWorkers::start(threads, 2, process).unwrap();
             let (mut submitted, mut received) = (0, Vec::new());
             while received.len() < 40 {
-                while submitted < 40 && workers.waiting() < workers.capacity() {
+                while submitted < 40 && workers.pending() < workers.capacity() {
                     workers.submit(submitted);
                     submitted += 1;
                 }

@@ -192,7 +192,8 @@ struct StreamQueue<B> {
     /// One thread, which reads the records of a batch for each job. `None` is the end of the epoch.
     reader: OrderedWorkers<(), Option<Result<BatchTask<B>>>>,
     workers: OrderedWorkers<Result<BatchTask<B>>, Result<B>>,
-    is_read: bool,
+    /// Whether the source has ended or failed.
+    is_exhausted: bool,
 }
 
 impl<B: Send + 'static> StreamQueue<B> {
@@ -201,17 +202,17 @@ impl<B: Send + 'static> StreamQueue<B> {
         let reader = OrderedWorkers::start(1, options.prefetch_factor, move |()| lock(&tasks).next())?;
         let compute = |task: Result<BatchTask<B>>| task?();
         let workers = OrderedWorkers::start(options.workers, options.prefetch_factor, compute)?;
-        Ok(StreamQueue { reader, workers, is_read: false })
+        Ok(StreamQueue { reader, workers, is_exhausted: false })
     }
 
     /// Moves batches from the reader to the workers until their queues are full. Waits for the reader only if no batch
     /// is being computed.
     fn fill(&mut self, may_wait: bool) {
-        while !self.is_read && self.workers.waiting() < self.workers.capacity() {
-            while self.reader.waiting() < self.reader.capacity() {
+        while !self.is_exhausted && self.workers.pending() < self.workers.capacity() {
+            while self.reader.pending() < self.reader.capacity() {
                 self.reader.submit(());
             }
-            let task = match self.workers.waiting() {
+            let task = match self.workers.pending() {
                 0 if may_wait => self.reader.receive(),
                 _ => match self.reader.receive_ready() {
                     Some(task) => Some(task),
@@ -221,10 +222,10 @@ impl<B: Send + 'static> StreamQueue<B> {
             match task.flatten() {
                 Some(task) => {
                     // After an error of the source, the state of its iterator is undefined.
-                    self.is_read = task.is_err();
+                    self.is_exhausted = task.is_err();
                     self.workers.submit(task);
                 }
-                None => self.is_read = true,
+                None => self.is_exhausted = true,
             }
         }
     }

@@ -197,7 +197,7 @@ impl RandomCrop {
         RandomCrop { padding, ..self }
     }
 
-    /// Sets the padding mode. Default: 0.
+    /// Sets the padding mode. Default: zeros ([`PaddingMode::Constant`]).
     #[must_use]
     pub fn mode(self, mode: PaddingMode) -> Self {
         RandomCrop { mode, ..self }

@@ -1,8 +1,8 @@
 //! `DataLoader`: equal batches for any number of workers, errors, resuming, the end of threads.
 
 use pellucid::data::{
-    BatchPosition, BucketBatchSampler, Collate, DataLoader, Dataset, LoaderOptions, RandomSampler, TensorDataset,
-    from_fn, pad_sequences, with_rng,
+    BatchPosition, BucketBatchSampler, Collate, DataLoader, Dataset, EpochSeed, LoaderOptions, RandomSampler, Sampler,
+    TensorDataset, from_fn, pad_sequences, with_rng,
 };
 use pellucid::nn::{Checkpoint, StateDict};
 use pellucid::{DType, Device, Error, Generator, Result, Tensor, autocast, no_grad};
@@ -337,11 +337,11 @@ fn ones_where(mask: &Tensor) -> Vec<f32> {
 #[test]
 fn a_panic_of_a_sampler_is_an_error() {
     struct Broken;
-    impl pellucid::data::Sampler for Broken {
+    impl Sampler for Broken {
         fn len(&self) -> usize {
             4
         }
-        fn indices(&self, _: pellucid::data::EpochSeed) -> Result<Vec<usize>> {
+        fn indices(&self, _: EpochSeed) -> Result<Vec<usize>> {
             panic!("no order")
         }
     }
@@ -349,6 +349,57 @@ fn a_panic_of_a_sampler_is_an_error() {
     let mut loader = DataLoader::new(samples, LoaderOptions::default()).sampler(Broken);
     let error = loader.try_epoch().map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("the sampler panicked: no order"), "{error}");
+}
+
+/// A sampler that fails for epoch 1 until `failures` calls for it have failed.
+struct FailsInEpoch1 {
+    kind: &'static str,
+    failures: usize,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Sampler for FailsInEpoch1 {
+    fn len(&self) -> usize {
+        4
+    }
+    fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
+        let order = vec![3, 1, 0, 2];
+        if seed.epoch != 1 || self.calls.fetch_add(1, Ordering::Relaxed) >= self.failures {
+            return Ok(order);
+        }
+        match self.kind {
+            "panic" => panic!("no order"),
+            "error" => Err(Error::InvalidArgument { op: "sampler", reason: "no order".into() }),
+            "length" => Ok(order[1..].to_vec()),
+            _ => Ok(vec![9; 4]),
+        }
+    }
+}
+
+#[test]
+fn a_sampler_that_fails_in_a_later_epoch_is_an_error_of_the_call_that_begins_it() {
+    for kind in ["panic", "error", "length", "index"] {
+        let mut expected = None;
+        for (workers, prefetch_factor) in [(0, 2), (1, 1), (2, 1), (2, 5)] {
+            let calls = Arc::new(AtomicUsize::new(0));
+            // The third call of `try_epoch` for the epoch succeeds. Workers compute its plan once ahead of the first.
+            let failures = if workers == 0 { 2 } else { 3 };
+            let options = LoaderOptions { batch_size: 2, workers, prefetch_factor, ..Default::default() };
+            let sampler = FailsInEpoch1 { kind, failures, calls: calls.clone() };
+            let mut loader = DataLoader::with_collate(from_fn(4, Ok), options, Ok).sampler(sampler);
+            let read = |loader: &mut DataLoader<Vec<usize>>| loader.try_epoch()?.collect::<Result<Vec<_>>>();
+            assert_eq!(read(&mut loader).unwrap(), [[3, 1], [0, 2]], "{kind}, {workers} workers");
+            for _ in 0..2 {
+                let error = loader.try_epoch().map(|_| ()).unwrap_err().to_string();
+                assert_eq!(&error, expected.get_or_insert(error.clone()), "{kind}, {workers} workers");
+            }
+            assert_eq!(calls.load(Ordering::Relaxed), failures, "{kind}, {workers} workers");
+            for epoch in 1..4 {
+                assert_eq!(loader.position(), BatchPosition { epoch, batch: 0 });
+                assert_eq!(read(&mut loader).unwrap(), [[3, 1], [0, 2]], "{kind}, {workers} workers, epoch {epoch}");
+            }
+        }
+    }
 }
 
 #[test]

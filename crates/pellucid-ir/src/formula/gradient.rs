@@ -104,7 +104,7 @@ pub struct Gradient {
     pub formula: Formula,
     /// The source of every input of `formula`: the needed inputs, then outputs, then incoming gradients, ascending.
     pub reads: Vec<GradientInput>,
-    /// The first of the inputs whose gradients are added into each output.
+    /// For each output of `formula`, the index of the first input whose gradient is added to it.
     pub first_inputs: SmallVec<[u8; 4]>,
     pub(super) results: SmallVec<[GradientStructure; 2]>,
 }

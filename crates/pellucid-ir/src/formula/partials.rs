@@ -343,8 +343,9 @@ impl Partials {
             let id = |e: Expr| Builder::with(|b| b.id(e)).expect("the expression must belong to the current builder");
             sums.into_iter().map(|s| id(s.expect("outputs must be numbered without gaps"))).collect::<Vec<NodeId>>()
         });
-        let (graph, places) = builder.graph.extract(&sums, &|_| None);
-        let outputs = places.into_iter().map(|node| Output { node, kind: ValueKind::Number, per_row: false }).collect();
+        let (graph, extracted) = builder.graph.extract(&sums, &|_| None);
+        let outputs =
+            extracted.into_iter().map(|node| Output { node, kind: ValueKind::Number, per_row: false }).collect();
         let name = (0..order).fold(self.name, |name, _| derivative_name(name));
         let formula = Formula::assemble(name, inputs, self.params, graph, outputs);
         let reads: Vec<GradientInput> = leaves.iter().map(|&i| self.read(i as usize)).collect();

@@ -48,13 +48,13 @@ pub(super) fn gradient(
             reads.iter().position(|&r| r == input).expect("the walk must collect all inputs that are read") as u8,
         )
     };
-    let (graph, places) = b.graph.extract(roots, &|id| match b.graph.node(id) {
+    let (graph, extracted) = b.graph.extract(roots, &|id| match b.graph.node(id) {
         FormulaNode::Input(i) => Some(number(i as usize)),
         _ => saved.iter().find(|s| s.0 == id).map(|s| number(s.1)),
     });
 
     let per_row = |k: usize| (0..n).find(|&i| request.output_of(i) == Some(k)).is_some_and(|i| inner.inputs[i].per_row);
-    let outputs = places.iter().enumerate();
+    let outputs = extracted.iter().enumerate();
     let outputs = outputs.map(|(k, &node)| Output { node, kind: ValueKind::Number, per_row: per_row(k) }).collect();
     let outcome = |(k, &root): (usize, &NodeId)| match b.graph.node(root) {
         _ if b.constant(root) == Some(0.0) => GradientStructure::Zero,

@@ -59,8 +59,12 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
     if is_touched(producer + 1..k, false) || (last > k && is_touched(k + 1..last + 1, true)) {
         return false;
     }
+    // The writers compute the result of the copy together, unless one launch writes all of it.
+    let writers = users.iter().filter(|&&u| launches[u].writes(from.slot)).count();
+    let shares_result = writers > 1 || launches[k].shares_result;
     let moved = |launch: &Launch| {
         let mut launch = launch.clone();
+        launch.shares_result |= shares_result && launch.writes(from.slot);
         for o in launch.operands_mut().filter(|o| o.slot == from.slot) {
             let (shape, offset) = (o.layout.shape().clone(), o.layout.offset() + to.layout.offset());
             o.layout = match o.layout.is_contiguous() {

@@ -67,6 +67,9 @@ pub struct Launch {
     /// True if the kernel may fail because of values (such as an index out of bounds) that no earlier launch of the
     /// plan has checked.
     pub(crate) can_fail: bool,
+    /// True if several launches of one operation write an output of this launch, such as the copy of a tensor and the
+    /// scatter into this copy. The output has values after the last of them.
+    pub shares_result: bool,
 }
 
 impl Launch {
@@ -181,13 +184,14 @@ impl SlotView {
 impl Launch {
     /// Creates a launch of a recorded (unfused) kernel.
     pub fn new(kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>) -> Launch {
-        Launch { kernel, inputs, outputs, parts: Vec::new(), can_fail: false }
+        Launch { kernel, inputs, outputs, parts: Vec::new(), can_fail: false, shares_result: false }
     }
 
     /// Creates the launch of a kernel that computes the launches `a` and `b`.
     fn fused(kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>, (a, b): (&Launch, &Launch)) -> Launch {
         let parts = [a.parts(), b.parts()].concat();
-        Launch { kernel, inputs, outputs, parts, can_fail: a.can_fail || b.can_fail }
+        let (can_fail, shares_result) = (a.can_fail || b.can_fail, a.shares_result || b.shares_result);
+        Launch { kernel, inputs, outputs, parts, can_fail, shares_result }
     }
 
     /// Returns the names of the recorded kernels that this launch computes.

@@ -176,6 +176,7 @@ fn copies_lets_the_producer_write_to_the_destination() {
     assert_eq!(plan.launches.len(), 2);
     assert_eq!((plan.launches[0].outputs[0].slot, plan.launches[1].inputs[0].slot), (grad.slot, grad.slot));
     assert_eq!(plan.report.elided, [(y.slot, Elision::Same(grad.slot))]);
+    assert!(!plan.launches[0].shares_result);
 }
 
 /// The copy of a gradient whose parts are written by several kernels is removed, unless one of them runs after the
@@ -202,6 +203,7 @@ fn copies_removes_the_copy_of_a_value_that_several_kernels_write() {
     let places = plan.launches[..2].iter().map(|l| (l.outputs[0].slot, l.outputs[0].layout.offset()));
     assert_eq!(places.collect::<Vec<_>>(), [(1, 0), (1, 4)]);
     assert_eq!(plan.launches[2].inputs[0].slot, 1);
+    assert_eq!(plan.launches.iter().map(|l| l.shares_result).collect::<Vec<_>>(), [true, true, false]);
     assert_eq!(families(&write(true)), ["map", "map", "copy", "map", "map"]);
 }
 

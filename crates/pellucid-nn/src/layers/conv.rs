@@ -50,7 +50,7 @@ pub struct Conv<const N: usize> {
     pub weight: Parameter,
     /// The bias, `[out]`.
     pub bias: Option<Parameter>,
-    sliding: ConvSettings<N>,
+    settings: ConvSettings<N>,
     /// The padding.
     pub padding: Padding<N>,
     /// The values of the padding; `None` means zeros.
@@ -193,13 +193,13 @@ macro_rules! convolution_options {
             #[panicking_form]
             pub fn try_stride(self, stride: impl Into<PerAxis<N>>) -> Result<$layer<N>> {
                 let stride = positive(Self::NAME, "stride", stride, Spatial::DEFAULT_IS_ONE)?;
-                Ok($layer { sliding: ConvSettings { stride, ..self.sliding }, ..self })
+                Ok($layer { settings: ConvSettings { stride, ..self.settings }, ..self })
             }
 
             /// Returns the kernel size.
             #[doc(alias = "kernel_size")]
             pub fn kernel(&self) -> [usize; N] {
-                self.sliding.kernel
+                self.settings.kernel
             }
 
             /// Sets the dilation, the distance between taps of the kernel.
@@ -209,7 +209,7 @@ macro_rules! convolution_options {
             #[panicking_form]
             pub fn try_dilation(self, dilation: impl Into<PerAxis<N>>) -> Result<$layer<N>> {
                 let dilation = positive(Self::NAME, "dilation", dilation, Spatial::DEFAULT_IS_ONE)?;
-                Ok($layer { sliding: ConvSettings { dilation, ..self.sliding }, ..self })
+                Ok($layer { settings: ConvSettings { dilation, ..self.settings }, ..self })
             }
 
             /// Splits the channels into groups: the output channels of a group depend on its input channels only.
@@ -221,10 +221,10 @@ macro_rules! convolution_options {
             /// [`Error::OutOfMemory`].
             #[panicking_form]
             pub fn try_groups(self, groups: usize) -> Result<$layer<N>> {
-                let channels = [self.weight.shape()[0], self.weight.shape()[1] * self.sliding.groups];
-                let sliding = ConvSettings { groups, ..self.sliding };
-                let (weight, bias) = sliding.regroup(Self::NAME, $kinds, channels, self.weight, self.bias)?;
-                Ok($layer { weight, bias, sliding, ..self })
+                let channels = [self.weight.shape()[0], self.weight.shape()[1] * self.settings.groups];
+                let settings = ConvSettings { groups, ..self.settings };
+                let (weight, bias) = settings.regroup(Self::NAME, $kinds, channels, self.weight, self.bias)?;
+                Ok($layer { weight, bias, settings, ..self })
             }
 
             /// Sets whether the layer has a bias. A bias that is added is drawn as in `new`.
@@ -234,7 +234,7 @@ macro_rules! convolution_options {
             #[panicking_form]
             pub fn try_bias(self, bias: bool) -> Result<$layer<N>> {
                 let shape = self.weight.shape();
-                let outputs = [shape[0], shape[1] * self.sliding.groups][$output_axis];
+                let outputs = [shape[0], shape[1] * self.settings.groups][$output_axis];
                 let inputs = shape[1..].iter().product();
                 let bias = uniform_bias(Self::NAME, bias, self.bias, &self.weight, outputs, inputs)?;
                 Ok($layer { bias, ..self })
@@ -258,9 +258,9 @@ impl<const N: usize> Conv<N> {
     /// [`Error::InvalidArgument`] for a kernel size of 0; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
-        let sliding = ConvSettings::new(Self::NAME, kernel.into().0)?;
-        let (weight, bias) = sliding.draw(Self::NAME, ["output", "input"], [outputs, inputs], Some(outputs))?;
-        Ok(Conv { weight, bias, sliding, padding: 0.into(), padding_mode: None })
+        let settings = ConvSettings::new(Self::NAME, kernel.into().0)?;
+        let (weight, bias) = settings.draw(Self::NAME, ["output", "input"], [outputs, inputs], Some(outputs))?;
+        Ok(Conv { weight, bias, settings, padding: 0.into(), padding_mode: None })
     }
 
     /// Creates a layer to `outputs` channels from the number of channels of its first input. Set options with
@@ -286,7 +286,7 @@ impl<const N: usize> Conv<N> {
             Padding::Both(both) => both.into(),
             Padding::Same => ops::ConvPadding::Same,
         };
-        ops::ConvOptions { padding, ..self.sliding.options() }
+        ops::ConvOptions { padding, ..self.settings.options() }
     }
 
     /// Returns the padding (before, after) of every axis.
@@ -296,7 +296,7 @@ impl<const N: usize> Conv<N> {
         std::array::from_fn(|a| match self.padding {
             Padding::Both(both) => (width(both[a]), width(both[a])),
             Padding::Same => {
-                let reach = self.sliding.dilation[a].saturating_mul(self.sliding.kernel[a].saturating_sub(1));
+                let reach = self.settings.dilation[a].saturating_mul(self.settings.kernel[a].saturating_sub(1));
                 (width(reach / 2), width(reach - reach / 2))
             }
         })
@@ -317,7 +317,7 @@ impl<const N: usize> Conv<N> {
 
     /// Returns the number of groups.
     pub(super) fn group_count(&self) -> usize {
-        self.sliding.groups
+        self.settings.groups
     }
 
     /// Returns the output with this weight and this bias.
@@ -325,10 +325,10 @@ impl<const N: usize> Conv<N> {
         let conv = by_axes::<_, N>([ops::conv1d, ops::conv2d, ops::conv3d]);
         check_input_dtype(Self::NAME, x, weight)?;
         let Some(mode) = self.padding_mode else { return conv(x, weight, bias, self.options()) };
-        if self.padding == Padding::Same && self.sliding.stride != [1; N] {
+        if self.padding == Padding::Same && self.settings.stride != [1; N] {
             return Err(Error::invalid(Self::NAME, "padding \"same\" requires stride 1"));
         }
-        conv(&pad_last(x, self.pad_widths(), mode)?, weight, bias, self.sliding.options())
+        conv(&pad_last(x, self.pad_widths(), mode)?, weight, bias, self.settings.options())
     }
 }
 
@@ -352,7 +352,7 @@ pub struct ConvTranspose<const N: usize> {
     pub weight: Parameter,
     /// The bias, `[out]`.
     pub bias: Option<Parameter>,
-    sliding: ConvSettings<N>,
+    settings: ConvSettings<N>,
     /// The padding, which is cut off at both ends of the output.
     pub padding: [usize; N],
     /// The number of additional outputs at the end of every axis.
@@ -374,9 +374,9 @@ impl<const N: usize> ConvTranspose<N> {
     /// [`Error::InvalidArgument`] for a kernel size of 0; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
-        let sliding = ConvSettings::new(Self::NAME, kernel.into().0)?;
-        let (weight, bias) = sliding.draw(Self::NAME, ["input", "output"], [inputs, outputs], Some(outputs))?;
-        Ok(ConvTranspose { weight, bias, sliding, padding: [0; N], output_padding: [0; N] })
+        let settings = ConvSettings::new(Self::NAME, kernel.into().0)?;
+        let (weight, bias) = settings.draw(Self::NAME, ["input", "output"], [inputs, outputs], Some(outputs))?;
+        Ok(ConvTranspose { weight, bias, settings, padding: [0; N], output_padding: [0; N] })
     }
 
     /// Creates a layer to `outputs` channels from the number of channels of its first input; see [`Conv::lazy`].
@@ -403,7 +403,7 @@ impl<const N: usize> ConvTranspose<N> {
     #[panicking_form]
     pub fn try_forward_to(&self, x: &Tensor, dims: [usize; N]) -> Result<Tensor> {
         channels::<N>("conv_transpose", x.shape())?;
-        let ConvSettings { kernel, stride, dilation, .. } = self.sliding;
+        let ConvSettings { kernel, stride, dilation, .. } = self.settings;
         let mut more = [0; N];
         for a in 0..N {
             let steps = x.shape()[x.rank() - N + a].saturating_sub(1).saturating_mul(stride[a]);
@@ -423,7 +423,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// Returns the options.
     pub fn options(&self) -> ops::ConvOptions {
         let (padding, output_padding) = (self.padding.into(), self.output_padding.into());
-        ops::ConvOptions { padding, output_padding, ..self.sliding.options() }
+        ops::ConvOptions { padding, output_padding, ..self.settings.options() }
     }
 
     fn transposed(&self, weight: &Tensor, x: &Tensor, more: [usize; N]) -> Result<Tensor> {

@@ -31,20 +31,20 @@ pub struct LinearCrossEntropyLoss {
     pub loss: CrossEntropyLoss,
     /// The number of classes C, and the axes d.. of the positions, each of which has one class.
     #[module(skip)]
-    scores: Shape,
+    score_axes: Shape,
 }
 
 impl LinearCrossEntropyLoss {
-    /// Creates the loss for this many features and classes, with one class at each position of `places` (`[]` for one
-    /// position).
+    /// Creates the loss for this many features and classes, with one class at each position. `positions` is the shape
+    /// of the positions, `[]` for one position.
     ///
     /// # Errors
     /// The errors of [`Linear::new`].
     #[panicking_form]
-    pub fn try_new(inputs: usize, classes: usize, places: &[usize]) -> Result<LinearCrossEntropyLoss> {
-        let scores: Shape = [classes].iter().chain(places).copied().collect();
-        let linear = Linear::try_new(inputs, scores.size())?.try_bias(false)?;
-        Ok(LinearCrossEntropyLoss { linear, loss: CrossEntropyLoss::default(), scores })
+    pub fn try_new(inputs: usize, classes: usize, positions: &[usize]) -> Result<LinearCrossEntropyLoss> {
+        let score_axes: Shape = [classes].iter().chain(positions).copied().collect();
+        let linear = Linear::try_new(inputs, score_axes.size())?.try_bias(false)?;
+        Ok(LinearCrossEntropyLoss { linear, loss: CrossEntropyLoss::default(), score_axes })
     }
 
     /// Sets whether the scores have a bias, by default not. A bias that is added is drawn as in [`Linear`].
@@ -59,7 +59,7 @@ impl LinearCrossEntropyLoss {
     /// Returns the shape of the scores of features of this shape.
     fn score_shape(&self, features: &Shape) -> Shape {
         let samples = features.split_last().map_or(&[][..], |(_, samples)| samples);
-        samples.iter().chain(self.scores.iter()).copied().collect()
+        samples.iter().chain(self.score_axes.iter()).copied().collect()
     }
 }
 

@@ -34,11 +34,11 @@ impl Rule for AdadeltaOptions {
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        let adadelta = formula!(adadelta |p, v, u, g, lr; rho, rest, eps, decay| {
+        let adadelta = formula!(adadelta |p, v, u, g, lr; rho, one_minus_rho, eps, decay| {
             let g = g + decay * p;
-            let v = rho * v + rest * (g * g);
+            let v = rho * v + one_minus_rho * (g * g);
             let d = (u + eps).sqrt() / (v + eps).sqrt() * g;
-            (p - lr * d, v, rho * u + rest * (d * d))
+            (p - lr * d, v, rho * u + one_minus_rho * (d * d))
         });
         let rho = self.rho;
         context.update(adadelta, &[rho.into(), (1.0 - rho).into(), self.eps.into(), self.weight_decay.into()])

@@ -65,7 +65,7 @@ impl Rule for AdafactorOptions {
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        let mix = formula!(mix | old, new, rest | old + rest * (new - old));
+        let mix = formula!(mix | old, new, weight | old + weight * (new - old));
         let vector = formula!(vector |g, v; eps| g / v.max(eps * eps).sqrt());
         let matrix = formula!(matrix |g, row, column, mean; eps| {
             g / (row * column / mean.max(eps)).max(eps * eps).sqrt()
@@ -73,24 +73,25 @@ impl Rule for AdafactorOptions {
         let rate = formula!(rate |of_p, of_u, rho; eps, root, d| {
             (of_p / root).max(eps) * rho / (of_u / (root * d)).max(1.0)
         });
-        let [rest, rho, shrink] = context.rates()?;
+        let [weight, rho, decay_factor] = context.rates()?;
         let (p, g) = (context.parameter()?, context.gradient()?);
         let eps = self.eps.0.or_else(|| p.dtype().promote(DType::F32).epsilon()).unwrap_or_default();
         let square = ops::square(&g)?;
         let u = if p.rank() < 2 {
             let [mean] = context.states()?;
-            context.update_states(mix, &[mean], &[&square, rest], &[])?;
+            context.update_states(mix, &[mean], &[&square, weight], &[])?;
             ops::map(vector, &[&g, mean], &[eps.into()])?
         } else {
             let [row, column] = context.states()?;
-            context.update_states(mix, &[row], &[&ops::mean(&square, over(-1).keepdims())?, rest], &[])?;
-            context.update_states(mix, &[column], &[&ops::mean(&square, over(-2).keepdims())?, rest], &[])?;
+            context.update_states(mix, &[row], &[&ops::mean(&square, over(-1).keepdims())?, weight], &[])?;
+            context.update_states(mix, &[column], &[&ops::mean(&square, over(-2).keepdims())?, weight], &[])?;
             let mean = ops::mean(row, over(-2).keepdims())?;
             ops::map(matrix, &[&g, row, column, &mean], &[eps.into()])?
         };
         let norms = (ops::norm(p, 2.0, ..)?, ops::norm(&u, 2.0, ..)?);
         let params = [self.eps.1.into(), (p.size() as f64).sqrt().into(), self.d.into()];
         let rate = ops::map(rate, &[&norms.0, &norms.1, rho], &params)?;
-        context.update_parameter(formula!(|p, u, rate, shrink| p * shrink - rate * u), &[&u, &rate, shrink], &[])
+        let descent = formula!(descent | p, u, rate, decay_factor | p * decay_factor - rate * u);
+        context.update_parameter(descent, &[&u, &rate, decay_factor], &[])
     }
 }

@@ -33,8 +33,15 @@ options! {
 }
 
 /// Updates the running means of g and g². 1 − β is computed in f64: in f32, 1 − 0.999 loses three digits.
-pub(super) fn update_moments(m: Expr, v: Expr, g: Expr, rest1: Expr, b2: Expr, rest2: Expr) -> (Expr, Expr) {
-    (m + rest1 * (g - m), b2 * v + rest2 * (g * g))
+pub(super) fn update_moments(
+    m: Expr,
+    v: Expr,
+    g: Expr,
+    one_minus_b1: Expr,
+    b2: Expr,
+    one_minus_b2: Expr,
+) -> (Expr, Expr) {
+    (m + one_minus_b1 * (g - m), b2 * v + one_minus_b2 * (g * g))
 }
 
 /// Returns the weight decay that is added to the gradient.
@@ -71,20 +78,20 @@ impl Rule for AdamOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, η/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ))
-        let tick = formula!(tick |t, lr, rest1; ln_b2| {
+        let tick = formula!(tick |t, lr, one_minus_b1; ln_b2| {
             let t = t + 1.0;
-            (t, lr / correction(t, (-rest1).ln_1p()), correction(t, ln_b2).sqrt().recip())
+            (t, lr / correction(t, (-one_minus_b1).ln_1p()), correction(t, ln_b2).sqrt().recip())
         });
         Some((tick, vec![ln(self.betas.1)]))
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        let adam = formula!(adam |p, m, v, g, rate, scale, rest1; b2, rest2, eps, decay| {
-            let (m, v) = update_moments(m, v, g + decay * p, rest1, b2, rest2);
+        let adam = formula!(adam |p, m, v, g, rate, scale, one_minus_b1; b2, one_minus_b2, eps, decay| {
+            let (m, v) = update_moments(m, v, g + decay * p, one_minus_b1, b2, one_minus_b2);
             (p - rate * m / (v.sqrt() * scale + eps), m, v)
         });
-        let amsgrad = formula!(amsgrad |p, m, v, u, g, rate, scale, rest1; b2, rest2, eps, decay| {
-            let (m, v) = update_moments(m, v, g + decay * p, rest1, b2, rest2);
+        let amsgrad = formula!(amsgrad |p, m, v, u, g, rate, scale, one_minus_b1; b2, one_minus_b2, eps, decay| {
+            let (m, v) = update_moments(m, v, g + decay * p, one_minus_b1, b2, one_minus_b2);
             let u = u.max(v);
             (p - rate * m / (u.sqrt() * scale + eps), m, v, u)
         });

@@ -35,17 +35,17 @@ impl Rule for AdamaxOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        let tick = formula!(tick |t, lr, rest1;| {
+        let tick = formula!(tick |t, lr, one_minus_b1;| {
             let t = t + 1.0;
-            (t, lr / correction(t, (-rest1).ln_1p()))
+            (t, lr / correction(t, (-one_minus_b1).ln_1p()))
         });
         Some((tick, vec![]))
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        let adamax = formula!(adamax |p, m, u, g, rate, rest1; b2, eps, decay| {
+        let adamax = formula!(adamax |p, m, u, g, rate, one_minus_b1; b2, eps, decay| {
             let g = g + decay * p;
-            let m = m + rest1 * (g - m);
+            let m = m + one_minus_b1 * (g - m);
             let u = (b2 * u).max(g.abs() + eps);
             (p - rate * m / u, m, u)
         });

@@ -41,23 +41,23 @@ impl Rule for AdamWOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, η/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ), 1 − η·λ)
-        let tick = formula!(tick |t, lr, rest1; ln_b2, decay| {
+        let tick = formula!(tick |t, lr, one_minus_b1; ln_b2, decay| {
             let t = t + 1.0;
-            let rate = lr / correction(t, (-rest1).ln_1p());
+            let rate = lr / correction(t, (-one_minus_b1).ln_1p());
             (t, rate, correction(t, ln_b2).sqrt().recip(), 1.0 - lr * decay)
         });
         Some((tick, vec![ln(self.betas.1), self.weight_decay.into()]))
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        let adamw = formula!(adamw |p, m, v, g, rate, scale, shrink, rest1; b2, rest2, eps| {
-            let (m, v) = update_moments(m, v, g, rest1, b2, rest2);
-            (p * shrink - rate * m / (v.sqrt() * scale + eps), m, v)
+        let adamw = formula!(adamw |p, m, v, g, rate, scale, decay_factor, one_minus_b1; b2, one_minus_b2, eps| {
+            let (m, v) = update_moments(m, v, g, one_minus_b1, b2, one_minus_b2);
+            (p * decay_factor - rate * m / (v.sqrt() * scale + eps), m, v)
         });
-        let amsgrad = formula!(amsgrad |p, m, v, u, g, rate, scale, shrink, rest1; b2, rest2, eps| {
-            let (m, v) = update_moments(m, v, g, rest1, b2, rest2);
+        let amsgrad = formula!(amsgrad |p, m, v, u, g, rate, scale, decay_factor, one_minus_b1; b2, one_minus_b2, eps| {
+            let (m, v) = update_moments(m, v, g, one_minus_b1, b2, one_minus_b2);
             let u = u.max(v);
-            (p * shrink - rate * m / (u.sqrt() * scale + eps), m, v, u)
+            (p * decay_factor - rate * m / (u.sqrt() * scale + eps), m, v, u)
         });
         let b2 = self.betas.1;
         context.update(if self.amsgrad { amsgrad } else { adamw }, &[b2.into(), (1.0 - b2).into(), self.eps.into()])

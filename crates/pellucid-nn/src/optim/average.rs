@@ -43,7 +43,7 @@ pub struct AveragedModel {
     count: Buffer,
     average: Average,
     /// The model's own weights, saved while the model contains the averages.
-    aside: Option<Vec<Tensor>>,
+    saved_weights: Option<Vec<Tensor>>,
 }
 
 impl AveragedModel {
@@ -64,7 +64,7 @@ impl AveragedModel {
             count: free_buffer(ops::zeros((), DType::F32)?),
             parameters,
             average,
-            aside: None,
+            saved_weights: None,
         })
     }
 
@@ -84,9 +84,11 @@ impl AveragedModel {
             return Err(Error::dtypes("averaged_model", [a.dtype(), p.dtype()], help));
         }
         let _guard = no_grad();
-        let equal = formula!(equal |a, p, n; _rest| n.eq(0.0).select(p, a + (p - a) / (n + 1.0)));
-        let exponential = formula!(exponential |a, p, n; rest| n.eq(0.0).select(p, a + rest * (p - a)));
-        let (formula, rest) = match self.average {
+        let equal = formula!(equal |a, p, n; _one_minus_decay| n.eq(0.0).select(p, a + (p - a) / (n + 1.0)));
+        let exponential = formula!(exponential |a, p, n; one_minus_decay| {
+            n.eq(0.0).select(p, a + one_minus_decay * (p - a))
+        });
+        let (formula, one_minus_decay) = match self.average {
             Average::Equal => (equal, 0.0),
             Average::Exponential(decay) => (exponential, 1.0 - decay),
         };
@@ -95,7 +97,7 @@ impl AveragedModel {
                 // A captured step only references the averages.
                 eager(|| a.try_to_(p.device()))?;
             }
-            ops::update(formula, &[a], &[p, &self.count], &[rest.into()])?;
+            ops::update(formula, &[a], &[p, &self.count], &[one_minus_decay.into()])?;
         }
         ops::update(formula!(|n| n + 1.0), &[&self.count], &[], &[])
     }
@@ -117,7 +119,7 @@ impl AveragedModel {
     /// [`Error::InvalidArgument`] if the model holds the averages already, and before the first update, when there are
     /// none; [`Error::ReadInCapture`] in a captured step.
     pub fn apply(&mut self) -> Result<()> {
-        if self.aside.is_some() {
+        if self.saved_weights.is_some() {
             let reason = "the model already contains the averages; call restore() before the next apply()";
             return Err(Error::invalid("averaged_model", reason));
         }
@@ -128,8 +130,8 @@ impl AveragedModel {
         let _guard = no_grad();
         let own: Vec<Tensor> = self.parameters.iter().map(|(_, p)| ops::copy(&p.detach())).collect::<Result<_>>()?;
         let averages = self.averages.iter().map(|average| average.tensor().clone()).collect::<Vec<_>>();
-        self.aside = Some(own);
-        self.write_weights(&averages).inspect_err(|_| self.aside = None)
+        self.saved_weights = Some(own);
+        self.write_weights(&averages).inspect_err(|_| self.saved_weights = None)
     }
 
     /// Restores the model's own weights.
@@ -137,7 +139,7 @@ impl AveragedModel {
     /// # Errors
     /// [`Error::InvalidArgument`] if the model does not hold the averages.
     pub fn restore(&mut self) -> Result<()> {
-        let own = self.aside.clone().ok_or_else(|| {
+        let own = self.saved_weights.clone().ok_or_else(|| {
             Error::invalid(
                 "averaged_model",
                 "the model already contains its own weights; call apply() before restore()",
@@ -145,7 +147,7 @@ impl AveragedModel {
         })?;
         let _guard = no_grad();
         self.write_weights(&own)?;
-        self.aside = None;
+        self.saved_weights = None;
         Ok(())
     }
 
@@ -181,7 +183,7 @@ impl AveragedModel {
 
     /// Returns an error if the model contains the averages, because a checkpoint would not contain its own weights.
     fn check_restored(&self) -> Result<()> {
-        match self.aside {
+        match self.saved_weights {
             Some(_) => Err(Error::invalid(
                 "averaged_model",
                 "the model contains the averages instead of its own weights; call restore() first",

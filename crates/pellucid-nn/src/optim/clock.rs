@@ -12,7 +12,7 @@ use std::ops::Range;
 pub(super) struct Clocks {
     /// The range of the parameters in the optimizer.
     members: Range<usize>,
-    numbers: Vec<(&'static str, Buffer)>,
+    counters: Vec<(&'static str, Buffer)>,
     /// The rates that a tick computes for the updates of its step.
     rates: Vec<Buffer>,
 }
@@ -21,17 +21,17 @@ impl Clocks {
     pub(super) fn new(rule: &dyn Rule, dtype: DType, members: Range<usize>) -> Result<Clocks> {
         // The parameters may be on several devices, so the counters and rates are free.
         let all = |value: f64| ops::full(members.len(), value, dtype).map(free_buffer);
-        let numbers = rule.clock().into_iter().map(|(name, value)| Ok((name, all(value)?)));
-        let numbers: Vec<_> = numbers.collect::<Result<_>>()?;
-        let rates = rule.tick().map_or(0, |(formula, _)| formula.outputs().len() - numbers.len());
+        let counters = rule.clock().into_iter().map(|(name, value)| Ok((name, all(value)?)));
+        let counters: Vec<_> = counters.collect::<Result<_>>()?;
+        let rates = rule.tick().map_or(0, |(formula, _)| formula.outputs().len() - counters.len());
         let rates = (0..rates).map(|_| all(0.0)).collect::<Result<_>>()?;
-        Ok(Clocks { members, numbers, rates })
+        Ok(Clocks { members, counters, rates })
     }
 
     /// Returns the counters of parameter `i` of these.
     pub(super) fn of(&self, i: usize) -> Result<Vec<(&'static str, Buffer)>> {
         let counter = |all: &Buffer| ops::select(all, 0, i as isize).map(free_buffer);
-        self.numbers.iter().map(|(name, all)| Ok((*name, counter(all)?))).collect()
+        self.counters.iter().map(|(name, all)| Ok((*name, counter(all)?))).collect()
     }
 
     /// Returns the rates of parameter `i` of these; empty for a rule without a tick.
@@ -46,13 +46,13 @@ impl Clocks {
 
     /// Moves the clocks and rates to `device`.
     pub(super) fn to_(&self, device: Device) -> Result<()> {
-        let mut all = self.numbers.iter().map(|(_, all)| all).chain(&self.rates);
+        let mut all = self.counters.iter().map(|(_, all)| all).chain(&self.rates);
         all.try_for_each(|all| move_free(all, device))
     }
 
     /// Makes the counters and rates of parameter `i` views of the clocks at their current location.
     pub(super) fn follow(&self, counters: &[(&'static str, Buffer)], rates: &[Tensor]) {
-        self.numbers.iter().zip(counters).for_each(|((_, all), (_, own))| own.move_view_to_base_(all));
+        self.counters.iter().zip(counters).for_each(|((_, all), (_, own))| own.move_view_to_base_(all));
         self.rates.iter().zip(rates).for_each(|(all, own)| own.move_view_to_base_(all));
     }
 
@@ -60,7 +60,7 @@ impl Clocks {
     pub(super) fn tick(
         &self,
         rule: &dyn Rule,
-        drives: &[&Tensor],
+        tick_inputs: &[&Tensor],
         gradients: &[Option<Tensor>],
         skip: Option<&Tensor>,
     ) -> Result<()> {
@@ -74,8 +74,8 @@ impl Clocks {
         let mask = if idle > 0 { Some(mask()?) } else { None };
         let skip = mask.as_ref().or(skip);
         let targets: Vec<&Tensor> =
-            self.numbers.iter().map(|(_, all)| all).chain(&self.rates).map(Buffer::tensor).collect();
-        let inputs: Vec<&Tensor> = drives.iter().copied().chain(skip).collect();
-        ops::update(clock_update(formula, self.numbers.len(), skip.is_some()), &targets, &inputs, &params)
+            self.counters.iter().map(|(_, all)| all).chain(&self.rates).map(Buffer::tensor).collect();
+        let inputs: Vec<&Tensor> = tick_inputs.iter().copied().chain(skip).collect();
+        ops::update(clock_update(formula, self.counters.len(), skip.is_some()), &targets, &inputs, &params)
     }
 }

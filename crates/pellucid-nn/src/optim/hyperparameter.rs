@@ -74,9 +74,11 @@ impl Hyperparameter {
         Ok(self.shortest_decimal(self.stored.try_item()?))
     }
 
-    /// Returns true if a number is stored as this value of the tensor.
+    /// Returns true if a number is stored as this value of the tensor. A number that underflows is not stored as 0: the
+    /// kernels read 0, and so does the host.
     fn rounds_to(&self, number: f64, stored: f64) -> bool {
-        round((self.conversion)(number), self.stored.dtype()) == stored
+        let exact = (self.conversion)(number);
+        round(exact, self.stored.dtype()) == stored && (stored != 0.0 || exact == 0.0)
     }
 
     /// Returns the decimal number with the fewest digits that is stored as this value of the tensor.

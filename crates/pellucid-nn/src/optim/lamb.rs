@@ -40,15 +40,17 @@ impl Rule for LambOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, η, 1/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ))
-        let tick = formula!(tick |t, lr, rest1; ln_b2| {
+        let tick = formula!(tick |t, lr, one_minus_b1; ln_b2| {
             let t = t + 1.0;
-            (t, lr, correction(t, (-rest1).ln_1p()).recip(), correction(t, ln_b2).sqrt().recip())
+            (t, lr, correction(t, (-one_minus_b1).ln_1p()).recip(), correction(t, ln_b2).sqrt().recip())
         });
         Some((tick, vec![ln(self.betas.1)]))
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        let track = formula!(track |m, v, g, rest1; b2, rest2| update_moments(m, v, g, rest1, b2, rest2));
+        let track = formula!(track |m, v, g, one_minus_b1; b2, one_minus_b2| {
+            update_moments(m, v, g, one_minus_b1, b2, one_minus_b2)
+        });
         let direction = formula!(direction |p, m, v, unbias, scale; eps, decay| {
             unbias * m / (v.sqrt() * scale + eps) + decay * p
         });
@@ -60,9 +62,14 @@ impl Rule for LambOptions {
                 lr * both.select(of_p / of_r, 1.0)
             }
         );
-        let ([lr, unbias, scale, rest1], [m, v]) = (context.rates()?, context.states()?);
+        let ([lr, unbias, scale, one_minus_b1], [m, v]) = (context.rates()?, context.states()?);
         let (p, b2) = (context.parameter()?, self.betas.1);
-        context.update_states(track, &[m, v], &[&context.gradient()?, rest1], &[b2.into(), (1.0 - b2).into()])?;
+        context.update_states(
+            track,
+            &[m, v],
+            &[&context.gradient()?, one_minus_b1],
+            &[b2.into(), (1.0 - b2).into()],
+        )?;
         let params = [self.eps.into(), self.weight_decay.into()];
         let r = ops::map(direction, &[p, m, v, unbias, scale], &params)?;
         let norms = (ops::norm(p, 2.0, ..)?, ops::norm(&r, 2.0, ..)?);

@@ -34,9 +34,9 @@ impl Rule for LionOptions {
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        let lion = formula!(lion |p, m, g, lr, rest1; rest2, decay| {
-            let c = m + rest1 * (g - m);
-            (p - lr * (c.signum() + decay * p), m + rest2 * (g - m))
+        let lion = formula!(lion |p, m, g, lr, one_minus_b1; one_minus_b2, decay| {
+            let c = m + one_minus_b1 * (g - m);
+            (p - lr * (c.signum() + decay * p), m + one_minus_b2 * (g - m))
         });
         context.update(lion, &[(1.0 - self.betas.1).into(), self.weight_decay.into()])
     }

@@ -46,9 +46,9 @@ impl Rule for NAdamOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, ∏μ, the rates of g and of m, 1/√(1 − β₂ᵗ), 1 − η·λ)
-        let tick = formula!(tick |t, product, lr, rest1; ln_b2, psi, decay| {
+        let tick = formula!(tick |t, product, lr, one_minus_b1; ln_b2, psi, decay| {
             let t = t + 1.0;
-            let momentum = |t: Expr| (1.0 - rest1) * (1.0 - 0.5 * (t * psi).exp());
+            let momentum = |t: Expr| (1.0 - one_minus_b1) * (1.0 - 0.5 * (t * psi).exp());
             let (now, next) = (momentum(t), momentum(t + 1.0));
             let product = product * now;
             let (of_gradient, of_mean) = (lr * (1.0 - now) / (1.0 - product), lr * next / (1.0 - product * next));
@@ -60,10 +60,12 @@ impl Rule for NAdamOptions {
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        let nadam = formula!(nadam |p, m, v, g, of_gradient, of_mean, scale, shrink, rest1; b2, rest2, eps, decay| {
+        let nadam = formula!(nadam |
+            p, m, v, g, of_gradient, of_mean, scale, decay_factor, one_minus_b1; b2, one_minus_b2, eps, decay
+        | {
             let g = g + decay * p;
-            let (m, v) = update_moments(m, v, g, rest1, b2, rest2);
-            (p * shrink - (of_gradient * g + of_mean * m) / (v.sqrt() * scale + eps), m, v)
+            let (m, v) = update_moments(m, v, g, one_minus_b1, b2, one_minus_b2);
+            (p * decay_factor - (of_gradient * g + of_mean * m) / (v.sqrt() * scale + eps), m, v)
         });
         let decay = coupled_decay(self.weight_decay, self.decoupled_weight_decay);
         context.update(nadam, &update_params(self.betas.1, self.eps, decay))

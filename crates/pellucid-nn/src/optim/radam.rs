@@ -41,13 +41,13 @@ impl Rule for RAdamOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, η/(1 − β₁ᵗ), r·√(1 − β₂ᵗ) or 0 while r is undefined, 1 − η·λ)
-        let tick = formula!(tick |t, lr, rest1; ln_b2, longest, decay| {
+        let tick = formula!(tick |t, lr, one_minus_b1; ln_b2, longest, decay| {
             let t = t + 1.0;
             let c2 = correction(t, ln_b2);
             let length = longest - 2.0 * t * (t * ln_b2).exp() / c2;
             let share = (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length);
             let rectified = length.gt(5.0).select((share * c2).sqrt(), 0.0);
-            (t, lr / correction(t, (-rest1).ln_1p()), rectified, 1.0 - lr * decay)
+            (t, lr / correction(t, (-one_minus_b1).ln_1p()), rectified, 1.0 - lr * decay)
         });
         let longest = 2.0 / (1.0 - self.betas.1) - 1.0;
         let decay = decoupled_decay(self.weight_decay, self.decoupled_weight_decay);
@@ -55,10 +55,12 @@ impl Rule for RAdamOptions {
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        let radam = formula!(radam |p, m, v, g, rate, rectified, shrink, rest1; b2, rest2, eps, decay| {
-            let (m, v) = update_moments(m, v, g + decay * p, rest1, b2, rest2);
+        let radam = formula!(radam |
+            p, m, v, g, rate, rectified, decay_factor, one_minus_b1; b2, one_minus_b2, eps, decay
+        | {
+            let (m, v) = update_moments(m, v, g + decay * p, one_minus_b1, b2, one_minus_b2);
             let adaptive = rectified.gt(0.0).select(rectified / (v.sqrt() + eps), 1.0);
-            (p * shrink - rate * m * adaptive, m, v)
+            (p * decay_factor - rate * m * adaptive, m, v)
         });
         let decay = coupled_decay(self.weight_decay, self.decoupled_weight_decay);
         context.update(radam, &update_params(self.betas.1, self.eps, decay))

@@ -50,25 +50,29 @@ impl Rule for RmsPropOptions {
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
-        let rmsprop = formula!(rmsprop |p, v, g, lr; alpha, rest, eps, decay| {
+        let rmsprop = formula!(rmsprop |p, v, g, lr; alpha, one_minus_alpha, eps, decay| {
             let g = g + decay * p;
-            let v = alpha * v + rest * (g * g);
+            let v = alpha * v + one_minus_alpha * (g * g);
             (p - lr * g / (v.sqrt() + eps), v)
         });
-        let rmsprop_centered = formula!(rmsprop_centered |p, v, mean, g, lr; alpha, rest, eps, decay| {
+        let rmsprop_centered = formula!(rmsprop_centered |p, v, mean, g, lr; alpha, one_minus_alpha, eps, decay| {
             let g = g + decay * p;
-            let (v, mean) = (alpha * v + rest * (g * g), mean + rest * (g - mean));
+            let (v, mean) = (alpha * v + one_minus_alpha * (g * g), mean + one_minus_alpha * (g - mean));
             (p - lr * g / ((v - mean * mean).sqrt() + eps), v, mean)
         });
-        let rmsprop_momentum = formula!(rmsprop_momentum |p, v, b, g, lr, momentum; alpha, rest, eps, decay| {
+        let rmsprop_momentum = formula!(rmsprop_momentum |
+            p, v, b, g, lr, momentum; alpha, one_minus_alpha, eps, decay
+        | {
             let g = g + decay * p;
-            let v = alpha * v + rest * (g * g);
+            let v = alpha * v + one_minus_alpha * (g * g);
             let b = momentum * b + g / (v.sqrt() + eps);
             (p - lr * b, v, b)
         });
-        let rmsprop_centered_momentum = formula!(rmsprop_centered_momentum |p, v, mean, b, g, lr, momentum; alpha, rest, eps, decay| {
+        let rmsprop_centered_momentum = formula!(rmsprop_centered_momentum |
+            p, v, mean, b, g, lr, momentum; alpha, one_minus_alpha, eps, decay
+        | {
             let g = g + decay * p;
-            let (v, mean) = (alpha * v + rest * (g * g), mean + rest * (g - mean));
+            let (v, mean) = (alpha * v + one_minus_alpha * (g * g), mean + one_minus_alpha * (g - mean));
             let b = momentum * b + g / ((v - mean * mean).sqrt() + eps);
             (p - lr * b, v, mean, b)
         });

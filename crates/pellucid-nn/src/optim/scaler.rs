@@ -95,6 +95,10 @@ impl GradScaler {
     #[panicking_form]
     pub fn try_new(options: GradScalerOptions) -> Result<GradScaler> {
         options.check_ranges(OP)?;
+        if options.init_scale as f32 == 0.0 {
+            let reason = format!("`init_scale` is 0 in f32, in which it is stored, got {:e}", options.init_scale);
+            return Err(Error::invalid(OP, reason));
+        }
         let scale = Hyperparameter::stored_as(OP, options.init_scale, DType::F32, |scale| scale)?;
         let growth_tracker = free_buffer(ops::full((), 0.0, DType::F32)?);
         let found_inf = free_buffer(ops::full((), false, DType::Bool)?);
@@ -281,7 +285,7 @@ impl GradScaler {
         eager(|| buffers.into_iter().try_for_each(|buffer| move_free(buffer, device)))
     }
 
-    /// Returns true if a gradient is not finite, a 0-d tensor, and stores it for the next update.
+    /// Returns a 0-d bool tensor that is true if a gradient is not finite, and stores it for the next update.
     fn find(&self, parameters: &[Parameter]) -> Result<Tensor> {
         let mut finite: Option<Tensor> = None;
         for gradient in gradients(parameters) {

@@ -57,9 +57,9 @@ impl Rule for SgdOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        let joins = formula!(joins |t, lr, _momentum; rest| {
+        let joins = formula!(joins |t, lr, _momentum; one_minus_dampening| {
             let t = t + 1.0;
-            (t, lr, t.le(1.0).select(1.0, rest))
+            (t, lr, t.le(1.0).select(1.0, one_minus_dampening))
         });
         self.is_dampened().then(|| (joins, vec![(1.0 - self.dampening).into()]))
     }

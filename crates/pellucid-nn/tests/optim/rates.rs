@@ -7,8 +7,8 @@ use pellucid_nn::optim::schedule::{
     ExponentialLr, OneCycleLr, PerGroup, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule, Scheduler,
 };
 use pellucid_nn::optim::{
-    Adam, AdamOptions, AdamW, AdamWOptions, GradScaler, GradScalerOptions, Lbfgs, LbfgsOptions, Optimizer, ParamGroup,
-    ParameterList, Sgd, SgdOptions,
+    Adam, AdamOptions, AdamW, AdamWOptions, GradScaler, GradScalerOptions, Lbfgs, LbfgsOptions, Momentum, Optimizer,
+    ParamGroup, ParameterList, Sgd, SgdOptions,
 };
 use pellucid_tensor::{DType, Error, Tensor, capture, lazy, ops};
 
@@ -245,6 +245,19 @@ fn a_filled_optimizer_has_the_exact_numbers() {
         }
         adam.unfill();
     }
+}
+
+#[test]
+fn a_rate_that_underflows_is_read_as_zero() {
+    for (dtype, rate, read) in [(DType::F32, 1e-50, 0.0), (DType::F32, 1e-44, 1e-44), (DType::F64, 1e-50, 1e-50)] {
+        let group = ParamGroup::new(rate, Some(Momentum::Kept(rate)), dtype);
+        assert_eq!((group.lr(), group.momentum()), (read, Some(read)), "{dtype}");
+        group.set_lr(0.1);
+        group.set_lr(rate);
+        assert_eq!((group.lr(), group.lr_tensor().item::<f64>() > 0.0), (read, read > 0.0), "{dtype}");
+    }
+    let refused = GradScaler::try_new(GradScalerOptions { init_scale: 1e-50, ..Default::default() }).err();
+    assert!(refused.is_some_and(|error| error.to_string().contains("`init_scale` is 0 in f32")));
 }
 
 /// A rate that one group cannot store changes no group.

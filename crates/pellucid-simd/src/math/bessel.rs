@@ -39,7 +39,7 @@ pub fn bessel_j(n: f64, x: f64) -> f64 {
     let last = if order >= 1.0 { 1.0 } else { 0.0 };
     while k <= last {
         below = y;
-        y = low_order(k, a, 1.0);
+        y = bessel_jy_01(k, a, 1.0);
         k += 1.0;
     }
     if order < 2.0 {
@@ -109,7 +109,7 @@ pub fn bessel_y(n: f64, x: f64) -> f64 {
     let last = if order >= 1.0 { 1.0 } else { 0.0 };
     while k <= last {
         below = y;
-        y = low_order(k, x, 2.0);
+        y = bessel_jy_01(k, x, 2.0);
         k += 1.0;
     }
     k = 1.0;
@@ -200,9 +200,9 @@ fn is_odd(order: f64) -> bool {
 
 /// Returns J_n(x) or, for kind 2, Y_n(x) for n = 0 or 1 and finite x > 0. J_n is also defined at x = 0.
 #[inline(always)]
-fn low_order(order: f64, x: f64, kind: f64) -> f64 {
+fn bessel_jy_01(order: f64, x: f64, kind: f64) -> f64 {
     if x >= 2.0 {
-        return low_order_from_two(order, x, kind);
+        return bessel_jy_01_from_2(order, x, kind);
     }
     let z = x * x;
     let first = if order == 0.0 { small_j0(x, z) } else { small_j1(x, z) };
@@ -301,7 +301,7 @@ fn small_j1(x: f64, z: f64) -> f64 {
 ///
 /// With φ = x − π/4 − n·π/2, J is √(2/πx)·(P·cos φ − Q·sin φ) and Y is √(2/πx)·(P·sin φ + Q·cos φ).
 #[inline(always)]
-fn low_order_from_two(order: f64, x: f64, kind: f64) -> f64 {
+fn bessel_jy_01_from_2(order: f64, x: f64, kind: f64) -> f64 {
     let z = 1.0 / (x * x);
     let interval: usize = if x >= 8.0 {
         0usize
@@ -317,11 +317,11 @@ fn low_order_from_two(order: f64, x: f64, kind: f64) -> f64 {
     let mut j: usize = base + 7usize;
     while j > base {
         j -= 1;
-        let line = QUOTIENTS[j];
-        r = r * z + line[0];
-        s = s * z + line[1];
-        u = u * z + line[2];
-        v = v * z + line[3];
+        let row = QUOTIENTS[j];
+        r = r * z + row[0];
+        s = s * z + row[1];
+        u = u * z + row[2];
+        v = v * z + row[3];
     }
     let (sine, cosine) = sine_and_cosine(x);
     let p = 1.0 + r / s;

@@ -5,6 +5,7 @@ use super::placement::{copy_to, on_one_device};
 use crate::array::Array;
 use crate::autocast::autocast_off;
 use crate::device::Device;
+use crate::engine::CallScope;
 use crate::execution_mode::is_capturing;
 use crate::grad_mode::{is_grad_enabled, set_grad_enabled};
 use crate::tensor::{
@@ -251,6 +252,7 @@ fn reword_capture_error(name: &'static str, error: Error) -> Error {
 
 /// Runs the forward computation of an operation, and checks that it has an output.
 fn checked_forward(op: &dyn Operation, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+    let _call = CallScope::enter();
     let outputs = op.forward(inputs, saves)?;
     if outputs.is_empty() {
         return Err(Error::invalid(op.name(), "forward returned no output; an operation has at least one"));

@@ -97,8 +97,9 @@ impl Tensor {
     /// # Errors
     /// [`Error::NotTracked`](crate::Error::NotTracked); [`Error::GraphFreed`](crate::Error::GraphFreed) if an earlier
     /// pass has freed the graph; [`Error::SavedValueModified`](crate::Error::SavedValueModified);
-    /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for an initial gradient of another shape. After an error,
-    /// all gradients are unchanged.
+    /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for an initial gradient of another shape;
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory). After an error, all gradients are unchanged, unless the
+    /// memory of a sum that `create_graph` records runs out.
     pub fn try_backward_with(&self, options: BackwardOptions) -> Result<()> {
         backward(self, options)
     }
@@ -403,17 +404,22 @@ impl<'a> BackwardPass<'a> {
             true => leaves.iter().map(|arrived| Edge::Leaf(Arc::downgrade(&arrived.slot))).collect(),
             false => Vec::new(),
         };
-        for (slot, gradient) in retained.drain(..) {
-            slot.update(|held| options.accumulate(held, gradient))?;
+        // Memory is allocated before the first slot is written, so that an error changes no gradient.
+        for LeafGradient { slot, gradient } in leaves.iter_mut() {
+            let Some(new) = gradient.take() else { continue };
+            let new = with_zero_derivative(new, &edges);
+            let is_stored = |current: &Option<Tensor>| current.as_ref().is_none_or(|sum| options.adds_to(&new, sum));
+            *gradient = Some(if slot.inspect(is_stored) { with_unique_storage(new, shared)? } else { new });
         }
-        for LeafGradient { slot, gradient } in leaves.drain(..) {
-            let Some(gradient) = gradient else { continue };
-            let gradient = with_zero_derivative(gradient, &edges);
-            slot.update(|held| {
-                // If the slot has a gradient, the sum gets new storage.
-                let gradient = if held.is_none() { with_unique_storage(gradient, shared)? } else { gradient };
-                options.accumulate(held, gradient)
-            })?;
+        for (slot, new) in retained.iter_mut() {
+            let is_stored = |current: &Option<Tensor>| current.as_ref().is_some_and(|sum| options.adds_to(new, sum));
+            if slot.inspect(is_stored) && !new.is_unique() {
+                *new = copy(new)?;
+            }
+        }
+        let of_leaves = leaves.drain(..).filter_map(|LeafGradient { slot, gradient }| Some((slot, gradient?)));
+        for (slot, gradient) in retained.drain(..).chain(of_leaves) {
+            slot.update(|current| options.accumulate(current, gradient))?;
         }
         Ok(())
     }
@@ -431,17 +437,28 @@ impl<'a> BackwardPass<'a> {
 }
 
 impl BackwardOptions {
-    /// Computes `held += gradient`. The first contribution is moved in. A buffer is written in place only if it is
-    /// uniquely owned and the sum is not recorded. An error leaves `held` unchanged, because a sum in place allocates
-    /// no memory.
-    fn accumulate(&self, held: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
-        let recorded = |sum: &Tensor| self.create_graph || sum.requires_grad() || gradient.requires_grad();
-        let in_place = |sum: &mut Tensor| !recorded(sum) && sum.is_unique() && engine::is_immediate(sum.device());
-        *held = Some(match held.take_if(in_place) {
+    /// Returns true if the sum of two gradients is recorded.
+    fn records(&self, sum: &Tensor, gradient: &Tensor) -> bool {
+        self.create_graph || sum.requires_grad() || gradient.requires_grad()
+    }
+
+    /// Returns true if [`accumulate`](Self::accumulate) stores the sum in the memory of `gradient`, provided that this
+    /// is uniquely owned, because `sum` has another owner.
+    fn adds_to(&self, gradient: &Tensor, sum: &Tensor) -> bool {
+        !self.records(sum, gradient) && !sum.is_unique() && engine::is_immediate(sum.device())
+    }
+
+    /// Computes `current += gradient`. The first contribution is moved in. A buffer is written in place only if it is
+    /// uniquely owned and the sum is not recorded. An error leaves `current` unchanged, because a sum in place
+    /// allocates no memory.
+    fn accumulate(&self, current: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
+        let in_place =
+            |sum: &mut Tensor| !self.records(sum, &gradient) && sum.is_unique() && engine::is_immediate(sum.device());
+        *current = Some(match current.take_if(in_place) {
             Some(sum) => add(sum, gradient)?,
-            None => match held {
+            None => match current {
                 None => gradient,
-                Some(sum) if recorded(sum) => {
+                Some(sum) if self.records(sum, &gradient) => {
                     let _on = set_grad_enabled(true);
                     add(&*sum, &gradient)?
                 }

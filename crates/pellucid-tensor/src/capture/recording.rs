@@ -1,7 +1,7 @@
 //! Records the kernels of a closure without running them, and restores the state that the closure changes.
 
 use crate::array::Array;
-use crate::engine::{DeferredGuard, ExecutionMode, RecordedKernel, Recording};
+use crate::engine::{DeferredGuard, ExecutionMode, Recording};
 use crate::tensor::{EntryGradients, RecordedSlot, collect_recorded_slots, collect_rewritten_histories};
 use pellucid_ir::backend::POISONED;
 use pellucid_ir::kernel::Kernel;
@@ -72,9 +72,7 @@ fn record_gradient_copies(recording: &mut Recording, used: Vec<RecordedSlot>) ->
             }
             (Some(before), Some(after)) => {
                 if !before.array().shares_storage(after.array()) {
-                    let (inputs, outputs) = (vec![after.array().clone()], vec![before.array().clone()]);
-                    let copy = RecordedKernel { kernel: Kernel::Copy, inputs, outputs, is_host_constant: false };
-                    recording.kernels.push(copy);
+                    recording.push(Kernel::Copy, &[after.array()], &[before.array()]);
                 }
                 None
             }

@@ -165,7 +165,24 @@ impl NumberedKernels {
             let (inputs, outputs) = (operands(inputs), operands(outputs));
             launches.push(Launch::new(kernel.clone(), inputs, outputs));
         }
+        mark_shared_results(kernels, &mut launches, handles.len());
         NumberedKernels { storages: table.into_storages(), handles, launches }
+    }
+}
+
+/// Marks the launches of a call that writes a slot for the first time, if it writes this slot by several launches.
+fn mark_shared_results(kernels: &[RecordedKernel], launches: &mut [Launch], slots: usize) {
+    // For each slot, the call that writes it first, and the number of its launches that write the slot.
+    let mut writers: Vec<Option<(u64, usize)>> = vec![None; slots];
+    for (kernel, launch) in kernels.iter().zip(&*launches) {
+        for out in &launch.outputs {
+            let (call, count) = writers[out.slot].get_or_insert((kernel.call, 0));
+            *count += usize::from(*call == kernel.call);
+        }
+    }
+    for (kernel, launch) in kernels.iter().zip(launches) {
+        let is_shared = |out: &SlotView| writers[out.slot].is_some_and(|(call, n)| call == kernel.call && n > 1);
+        launch.shares_result = launch.outputs.iter().any(is_shared);
     }
 }
 

@@ -10,6 +10,7 @@
 //! operations.
 
 mod address_hasher;
+mod call_scope;
 mod deferred_plan;
 mod fallback;
 mod fill;
@@ -29,6 +30,7 @@ mod transfer;
 pub use crate::execution_mode::is_capturing;
 pub(crate) use crate::execution_mode::{ExecutionMode, is_eager, mode};
 pub(crate) use address_hasher::AddressHasher;
+pub(crate) use call_scope::CallScope;
 pub(crate) use fallback::prepare;
 pub use hook_list::HookList;
 pub(crate) use host_dependencies::HostDependencies;

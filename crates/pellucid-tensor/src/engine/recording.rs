@@ -1,6 +1,7 @@
 //! Recorded kernels: the content of a deferred list, and of a captured step.
 
 use super::address_hasher::AddressHasher;
+use super::call_scope::call_number;
 use super::host_dependencies::HostDependencies;
 use crate::array::Array;
 use pellucid_ir::kernel::Kernel;
@@ -14,6 +15,8 @@ pub(crate) struct RecordedKernel {
     pub(crate) kernel: Kernel,
     pub(crate) inputs: Vec<Array>,
     pub(crate) outputs: Vec<Array>,
+    /// The number of the call of an operation that has submitted the kernel, for the thread that records.
+    pub(crate) call: u64,
     /// Whether the result is a constant of a captured step that runs on another device.
     pub(crate) is_host_constant: bool,
 }
@@ -59,10 +62,10 @@ impl Recording {
         self.dependencies.note_flag(flag, value);
     }
 
-    pub(super) fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
+    pub(crate) fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
         let clone_arrays = |list: &[&Array]| list.iter().map(|&a| a.clone()).collect();
         let (inputs, outputs) = (clone_arrays(inputs), clone_arrays(outputs));
-        self.kernels.push(RecordedKernel { kernel, inputs, outputs, is_host_constant: false });
+        self.kernels.push(RecordedKernel { kernel, inputs, outputs, call: call_number(), is_host_constant: false });
     }
 
     /// Records the versions of these arrays, which the last kernel of a captured step writes.

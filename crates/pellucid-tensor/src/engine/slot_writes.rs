@@ -10,6 +10,8 @@ pub(super) struct SlotWrites(Vec<Writes>);
 struct Writes {
     /// The first launch that writes all elements of the slot.
     first_full: Option<usize>,
+    /// The last launch of the operation that computes the slot by several launches.
+    last_of_operation: Option<usize>,
     /// The last launch that writes the slot.
     last: Option<usize>,
 }
@@ -20,8 +22,11 @@ impl SlotWrites {
         let mut writes = vec![Writes::default(); slots.len()];
         for (k, launch) in launches.iter().enumerate() {
             for out in &launch.outputs {
-                let Writes { first_full, last } = &mut writes[out.slot];
+                let Writes { first_full, last_of_operation, last } = &mut writes[out.slot];
                 *last = Some(k);
+                if launch.shares_result {
+                    *last_of_operation = Some(k);
+                }
                 if out.bytes() == slots[out.slot] {
                     first_full.get_or_insert(k);
                 }
@@ -32,7 +37,7 @@ impl SlotWrites {
 
     /// Returns true if a slot without initial values has values after the launches before `launch`.
     pub(super) fn is_complete(&self, slot: usize, launch: usize) -> bool {
-        let Writes { first_full, last } = self.0[slot];
-        first_full.or(last).is_some_and(|write| write < launch)
+        let Writes { first_full, last_of_operation, last } = self.0[slot];
+        last_of_operation.or(first_full).or(last).is_some_and(|write| write < launch)
     }
 }

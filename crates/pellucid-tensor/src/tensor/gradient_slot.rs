@@ -130,6 +130,11 @@ impl GradientSlot {
         self.with_gradient(false, |held| held.gradient.clone())
     }
 
+    /// Calls `f` with the gradient while the slot is locked.
+    pub(crate) fn inspect<R>(self: &Arc<GradientSlot>, f: impl FnOnce(&Option<Tensor>) -> R) -> R {
+        self.with_gradient(false, |held| f(&held.gradient))
+    }
+
     /// Changes the gradient while the slot is locked, so that concurrent backward passes add up.
     pub(crate) fn update(
         self: &Arc<GradientSlot>,

@@ -184,12 +184,12 @@ impl RowPlan {
     /// Returns the plan for rows of an image of `width` columns, in phases of `phase_len` elements.
     fn new(region: &ReadRegion, width: usize, phase_len: usize) -> RowPlan {
         let (low, phases) = (region.low[2], region.phases);
-        // Element i of phase c is the element low + c + phases·i of the image.
-        let index = |c: usize, element: isize| {
-            let i = (element - low - c as isize + phases as isize - 1).div_euclid(phases as isize);
+        // Element i of a phase is the element low + phase + phases·i of the image.
+        let first_from = |phase: usize, element: isize| {
+            let i = (element - low - phase as isize + phases as isize - 1).div_euclid(phases as isize);
             i.clamp(0, phase_len as isize) as usize
         };
-        let inside = (0..phases).map(|c| (index(c, 0), index(c, width as isize))).collect();
+        let inside = (0..phases).map(|phase| (first_from(phase, 0), first_from(phase, width as isize))).collect();
         RowPlan { low, phase_len, phases, inside }
     }
 

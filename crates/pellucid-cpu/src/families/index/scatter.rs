@@ -138,10 +138,10 @@ impl<'a> ScatterTask<'a> {
         parallel_ranges(total, GRAIN / work, |range| {
             let shift = |l: &Layout, axis: usize| l.strides()[axis] * range.start as isize;
             let along = matches!(self.index, Index::Along(_));
-            let index = |&(first, l): &(SharedPtr<i64>, &'a Layout)| {
+            let shifted_index = |&(first, l): &(SharedPtr<i64>, &'a Layout)| {
                 (SharedPtr(first.offset(if along { shift(l, in_values) } else { 0 })), l)
             };
-            let indices: List<(SharedPtr<i64>, &Layout), 4> = self.indices.iter().map(index).collect();
+            let indices: List<(SharedPtr<i64>, &Layout), 4> = self.indices.iter().map(shifted_index).collect();
             let y = ScatterArray { first: SharedPtr(y.first.offset(shift(y.layout, in_y))), ..y };
             let values =
                 ScatterArray { first: SharedPtr(values.first.offset(shift(values.layout, in_values))), ..values };

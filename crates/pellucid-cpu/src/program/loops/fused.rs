@@ -209,7 +209,8 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
     // because `lane` plus a vector is at most 16.
     unsafe {
         let all = V::mask(V::LANES);
-        // Selects the lanes of a partial vector: first before the first aligned address, and later at the end.
+        // The number of lanes of the next partial vector: at the start the lanes before the first aligned address, at
+        // the end the remaining ones.
         let first_streamed = links.iter().find(|l| l.non_temporal);
         let mut partial = first_streamed.map_or(0, |l| l.into.cast::<V::Scalar>().align_offset(size_of::<V>()).min(n));
         loop {

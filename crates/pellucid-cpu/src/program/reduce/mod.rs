@@ -198,7 +198,7 @@ fn check_finish(finish: &Program, result: Compute) -> Result<()> {
     if finish.inputs[0].storage == result.storage() {
         return Ok(());
     }
-    let rule = "the first input of the finishing program must have this dtype, the result of the reduction";
+    let rule = "the first input of the finishing program must have this dtype, the dtype of the reduction's result";
     Err(Error::dtypes(finish.name, [result.storage()], rule))
 }
 

@@ -159,7 +159,7 @@ fn must_stage(program: &PreparedProgram, schedule: &KernelSchedule, bases: &[*mu
     (0..program.outputs.len()).filter(|&o| aliases(o)).any(|o| {
         let output = &program.outputs[o];
         let result = output.slot as usize;
-        let written = schedule.instrs.iter().position(|c| c.into == output.slot).unwrap_or(usize::MAX);
+        let written = schedule.instrs.iter().position(|c| c.result == output.slot).unwrap_or(usize::MAX);
         let same_phase_fold = folded && schedule.phase.get(result).is_some_and(|&p| p <= last_phase);
         program.inputs[k].per_row
             || stored
@@ -227,13 +227,13 @@ impl RowExecution<'_> {
             // SAFETY: `scratch` has `scratch_bytes` bytes, and the rows `range` are within the operands. Only this task
             // accesses their outputs.
             unsafe {
-                let (places, raw) = self.place_slots(scratch);
-                let mut addresses = places.clone();
+                let (slot_addresses, raw) = self.place_slots(scratch);
+                let mut addresses = slot_addresses.clone();
                 let group = if self.is_screened() { self.screened } else { range.len() };
                 for first in range.clone().step_by(group) {
                     let rows = first..range.end.min(first + group);
                     if !(self.is_screened() && self.screen(rows.clone(), &mut addresses, raw)) {
-                        self.run_blocks(rows, &places, &mut addresses, raw);
+                        self.run_blocks(rows, &slot_addresses, &mut addresses, raw);
                     }
                 }
             }
@@ -246,9 +246,15 @@ impl RowExecution<'_> {
     /// Runs the program on the rows `range`, block by block.
     ///
     /// # Safety
-    /// The rows are within the operands, and no other task accesses their outputs. `places` and `raw` are the addresses
-    /// from [`RowExecution::place_slots`], and `addresses` is a copy of `places`.
-    unsafe fn run_blocks(&self, range: Range<usize>, places: &[*mut u8], addresses: &mut [*mut u8], raw: *mut u8) {
+    /// The rows are within the operands, and no other task accesses their outputs. `slot_addresses` and `raw` are the
+    /// addresses from [`RowExecution::place_slots`], and `addresses` is a copy of `slot_addresses`.
+    unsafe fn run_blocks(
+        &self,
+        range: Range<usize>,
+        slot_addresses: &[*mut u8],
+        addresses: &mut [*mut u8],
+        raw: *mut u8,
+    ) {
         // SAFETY: the contract of this method implies the contract of every called method.
         unsafe {
             let mut cursor = Cursor::at(self.outer, self.bases, range.start);
@@ -260,9 +266,9 @@ impl RowExecution<'_> {
                     self.load_row_inputs(&block, addresses, raw);
                 }
                 if self.phased {
-                    self.run_in_phases(&block, places, addresses, raw);
+                    self.run_in_phases(&block, slot_addresses, addresses, raw);
                 } else {
-                    self.run_block(&block, places, addresses, raw);
+                    self.run_block(&block, slot_addresses, addresses, raw);
                 }
                 if !self.in_place {
                     self.store_row_outputs(&block, addresses, raw);
@@ -359,10 +365,16 @@ impl RowExecution<'_> {
     /// Runs the program on a block of entire rows.
     ///
     /// # Safety
-    /// The rows of `block` are within the operands. `places` and `raw` are the addresses from
-    /// [`RowExecution::place_slots`], and `addresses` is a copy of `places`, with the inputs of one value per row
-    /// loaded.
-    unsafe fn run_block(&self, block: &RowBlock<'_>, places: &[*mut u8], addresses: &mut [*mut u8], raw: *mut u8) {
+    /// The rows of `block` are within the operands. `slot_addresses` and `raw` are the addresses from
+    /// [`RowExecution::place_slots`], and `addresses` is a copy of `slot_addresses`, with the inputs of one value per
+    /// row loaded.
+    unsafe fn run_block(
+        &self,
+        block: &RowBlock<'_>,
+        slot_addresses: &[*mut u8],
+        addresses: &mut [*mut u8],
+        raw: *mut u8,
+    ) {
         let folds = if self.length <= CHUNK { &self.schedule.folds[..] } else { &[] };
         let tile = &TileExtent {
             rows: block.rows,
@@ -384,7 +396,7 @@ impl RowExecution<'_> {
                 if n > 0 {
                     let is_first = |&k: &usize| !self.program.inputs[k].per_row && !self.is_guarded_input(k);
                     for k in (0..self.program.inputs.len()).filter(is_first) {
-                        addresses[k] = self.load_input(k, block, 0, n, places[k], raw);
+                        addresses[k] = self.load_input(k, block, 0, n, slot_addresses[k], raw);
                     }
                 }
                 for (o, output) in self.full_outputs() {
@@ -402,12 +414,12 @@ impl RowExecution<'_> {
                         continue;
                     }
                     for k in phase.reads.iter().map(|&k| k as usize).filter(|&k| n > 0 && self.is_guarded_input(k)) {
-                        addresses[k] = self.load_input(k, block, 0, n, places[k], raw);
+                        addresses[k] = self.load_input(k, block, 0, n, slot_addresses[k], raw);
                     }
                 }
                 execute(&self.schedule.instrs[phase.head.start..phase.tiles.end], addresses, tile);
                 for f in self.schedule.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
-                    f.fold.reduce_rows(addresses[f.into as usize], f.values(addresses), tile.rows, tile.len);
+                    f.fold.reduce_rows(addresses[f.result as usize], f.values(addresses), tile.rows, tile.len);
                 }
             }
             if n > 0 && !self.in_place {
@@ -442,7 +454,13 @@ impl RowExecution<'_> {
     ///
     /// # Safety
     /// The contract of [`RowExecution::run_block`] holds, with a block of one row.
-    unsafe fn run_in_phases(&self, block: &RowBlock<'_>, places: &[*mut u8], addresses: &mut [*mut u8], raw: *mut u8) {
+    unsafe fn run_in_phases(
+        &self,
+        block: &RowBlock<'_>,
+        slot_addresses: &[*mut u8],
+        addresses: &mut [*mut u8],
+        raw: *mut u8,
+    ) {
         // SAFETY: the row is within the operands, and every slot has memory for a tile, or for the row if `keeps_row`
         // (the contract of this method). All tiles are within the row.
         unsafe {
@@ -450,7 +468,7 @@ impl RowExecution<'_> {
                 for first in (0..self.length).step_by(self.tile) {
                     let n = self.tile.min(self.length - first);
                     let size = self.program.sizes[k] as usize;
-                    self.load_input(k, block, first, n, places[k].add(first * size), raw);
+                    self.load_input(k, block, first, n, slot_addresses[k].add(first * size), raw);
                 }
             }
             for (p, phase) in self.schedule.phases.iter().enumerate() {
@@ -468,7 +486,7 @@ impl RowExecution<'_> {
                 for first in (0..self.length).step_by(self.tile) {
                     let len = self.tile.min(self.length - first);
                     let tile = &TileExtent { first, stream: self.chains_stream, ..TileExtent::single_row(len) };
-                    self.load_tile(phase, block, tile, places, addresses, raw);
+                    self.load_tile(phase, block, tile, slot_addresses, addresses, raw);
                     execute(&self.schedule.instrs[phase.tiles.clone()], addresses, tile);
                     for (f, running) in folds.iter().zip(&mut running) {
                         running.push(&f.fold, f.values(addresses), len);
@@ -476,7 +494,7 @@ impl RowExecution<'_> {
                     self.store_tile(p, block, tile, addresses, raw);
                 }
                 for (f, running) in folds.iter().zip(&mut running) {
-                    running.finish(&f.fold, addresses[f.into as usize]);
+                    running.finish(&f.fold, addresses[f.result as usize]);
                 }
             }
         }
@@ -491,7 +509,7 @@ impl RowExecution<'_> {
         phase: &Phase,
         block: &RowBlock<'_>,
         tile: &TileExtent<'_>,
-        places: &[*mut u8],
+        slot_addresses: &[*mut u8],
         addresses: &mut [*mut u8],
         raw: *mut u8,
     ) {
@@ -499,11 +517,11 @@ impl RowExecution<'_> {
         // SAFETY: the tile is within the row and the row within the operands, and every slot has memory for a tile, or
         // for the row if `keeps_row` (the contract of this method).
         unsafe {
-            for (slot, place) in places.iter().enumerate().filter(|(s, _)| keeps_row(*s)) {
+            for (slot, place) in slot_addresses.iter().enumerate().filter(|(s, _)| keeps_row(*s)) {
                 addresses[slot] = place.add(tile.first * self.program.sizes[slot] as usize);
             }
             for k in phase.reads.iter().map(|&k| k as usize).filter(|&k| !self.staged[k]) {
-                addresses[k] = self.load_input(k, block, tile.first, tile.len, places[k], raw);
+                addresses[k] = self.load_input(k, block, tile.first, tile.len, slot_addresses[k], raw);
             }
         }
         for (o, output) in self.full_outputs() {

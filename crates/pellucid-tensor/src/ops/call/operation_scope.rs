@@ -1,6 +1,7 @@
 //! The operation that was called. An operation may call others, and errors name the outermost one. A kernel stores this
 //! name, so an error of a deferred kernel has it too.
 
+use crate::engine::CallScope;
 use std::cell::Cell;
 
 thread_local! {
@@ -10,6 +11,7 @@ thread_local! {
 /// Guard of the call of an operation. `#[operation]` creates it.
 pub(crate) struct OperationScope {
     is_outermost: bool,
+    _call: CallScope,
 }
 
 impl OperationScope {
@@ -20,7 +22,7 @@ impl OperationScope {
         if is_outermost {
             OUTERMOST.set(Some(op));
         }
-        OperationScope { is_outermost }
+        OperationScope { is_outermost, _call: CallScope::enter() }
     }
 }
 

@@ -83,8 +83,8 @@ fn named_operations() -> impl Iterator<Item = &'static OperationInfo> {
     operations().chain(Entries::PARTS)
 }
 
-/// Returns the policy of an operation, by the name that its errors and its graph node show. The operation's definition
-/// states it. It is [`AutocastPolicy::Promote`] for all other names.
+/// Returns the autocast policy of the operation with this name, which its errors and its graph node show. A name
+/// without a registered policy has [`AutocastPolicy::Promote`].
 ///
 /// ```
 /// use pellucid::{AutocastPolicy, autocast_policy};

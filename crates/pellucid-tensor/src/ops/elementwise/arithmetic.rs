@@ -237,7 +237,8 @@ impl Tensor {
 
 /// Interpolates linearly, a + w·(b − a): exactly a at w = 0, exactly b at w = 1. All three tensors broadcast.
 ///
-/// For w ≥ ½ the formula is b − (1 − w)·(b − a).
+/// For w ≥ ½ the formula is b − (1 − w)·(b − a). If b − a overflows or an end is infinite, it is (1 − w)·a + w·b.
+/// Between equal infinities the result is this infinity.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`].
@@ -245,10 +246,15 @@ impl Tensor {
 pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let formula = match [a, b, weight].iter().any(|t| t.dtype().is_float()) {
         true => formula! {
-            static lerp(a, b, w) = w.lt(0.5).select(a + w * (b - a), b - (1.0 - w) * (b - a));
+            static lerp(a, b, w) = {
+                let rise = a.eq(b).select(0.0, b - a);
+                let value = w.lt(0.5).select(a + w * rise, b - (1.0 - w) * rise);
+                let weighted = w.eq(0.0).select(a, w.eq(1.0).select(b, (1.0 - w) * a + w * b));
+                rise.is_finite().select(value, weighted)
+            };
             d a = g * (1.0 - w);
             d b = g * w;
-            d w = g * (b - a);
+            d w = g * (a.eq(b) & !a.is_finite()).select(0.0, b - a);
         },
         false => formula! { static lerp(a, b, w) = a + w * (b - a); },
     };

@@ -86,28 +86,28 @@ impl EvaluationPoint<'_> {
     ) -> Result<()> {
         let mut full = Vec::new();
         for target in targets {
-            let passes = match &target.products[..] {
+            let passed_cotangent = match &target.products[..] {
                 [] => continue,
                 [(factors, partial)] if factors.len() == 1 && self.partials.constant(partial)? == Some(1.0) => {
                     Some(factors[0])
                 }
                 _ => None,
             };
-            if let Some(f) = passes {
+            if let Some(f) = passed_cotangent {
                 let gradient = broadcast::broadcast_to(&factor(f)?, self.shape)?;
                 add(&mut gradients[target.input], reduce_gradient_to(gradient, target.meta)?)?;
             } else if target.meta.shape != *self.shape {
                 let sum = broadcast::broadcast_axes(&target.meta.shape, self.shape);
-                self.node(&[target], Some(sum), factor, gradients)?;
+                self.record_node(&[target], Some(sum), factor, gradients)?;
             } else {
                 full.push(target);
             }
         }
-        if full.is_empty() { Ok(()) } else { self.node(&full, None, factor, gradients) }
+        if full.is_empty() { Ok(()) } else { self.record_node(&full, None, factor, gradients) }
     }
 
     /// Computes the targets by one kernel, and records one node.
-    fn node(
+    fn record_node(
         &self,
         targets: &[GradientTarget],
         sum: Option<AxisSet>,
@@ -121,10 +121,11 @@ impl EvaluationPoint<'_> {
         if used.len() > MAX_COTANGENTS {
             return Err(Error::invalid(self.partials.name(), "too many cotangents for one formula"));
         }
-        let index = |f: &u16| used.binary_search(f).expect("`used` must contain every cotangent of the products") as u8;
+        let cotangent_index =
+            |f: &u16| used.binary_search(f).expect("`used` must contain every cotangent of the products") as u8;
         let term = |(k, (factors, partial)): (usize, &TermProduct)| Term {
             output: k as u8,
-            factors: factors.iter().map(index).collect(),
+            factors: factors.iter().map(cotangent_index).collect(),
             partial: partial.clone(),
         };
         let terms: Vec<Term> = products().map(term).collect();
@@ -201,13 +202,13 @@ impl ContractionDerivative {
     fn targets<'a>(
         &self,
         saved: &'a SavedTensors,
-        arrived: &[bool],
+        has_gradient: &[bool],
         needs: NeedsInputGrad,
     ) -> Result<Vec<GradientTarget<'a>>> {
         let mut targets = Vec::new();
         for input in (0..saved.inputs()).filter(|&i| saved.wants(needs, i)) {
             let mut products = Vec::new();
-            for term in self.terms.iter().filter(|t| arrived[t.output as usize]) {
+            for term in self.terms.iter().filter(|t| has_gradient[t.output as usize]) {
                 let factors = term.factors.iter().map(|&f| u16::from(f));
                 let m = self.cotangents as u16 + u16::from(term.output);
                 if input < self.cotangents {
@@ -299,14 +300,15 @@ impl ContractionDerivative {
 /// Splits the targets, or the products of a single target, into two halves.
 fn halves<'a>(piece: &[GradientTarget<'a>]) -> Option<(Vec<GradientTarget<'a>>, Vec<GradientTarget<'a>>)> {
     match piece {
-        [one] if one.products.len() > 1 => {
-            let (left, right) = one.products.split_at(one.products.len() / 2);
-            let with = |products: &[TermProduct]| vec![GradientTarget { products: products.to_vec(), ..one.clone() }];
+        [single] if single.products.len() > 1 => {
+            let (left, right) = single.products.split_at(single.products.len() / 2);
+            let with =
+                |products: &[TermProduct]| vec![GradientTarget { products: products.to_vec(), ..single.clone() }];
             Some((with(left), with(right)))
         }
         [] | [_] => None,
-        more => {
-            let (left, right) = more.split_at(more.len() / 2);
+        several => {
+            let (left, right) = several.split_at(several.len() / 2);
             Some((left.to_vec(), right.to_vec()))
         }
     }
@@ -321,7 +323,7 @@ impl Derivative for ContractionDerivative {
         // The gradient of a sum is not broadcast to the shape of the summands. Otherwise the next gradient would have
         // that shape.
         let incoming: SmallVec<[Option<Tensor>; 2]> = (0..grads.len()).map(|o| grads.try_get(o).cloned()).collect();
-        let arrived: SmallVec<[bool; 2]> = incoming.iter().map(Option::is_some).collect();
+        let has_gradient: SmallVec<[bool; 2]> = incoming.iter().map(Option::is_some).collect();
         let factor = |f: u16| match (f as usize).checked_sub(self.cotangents) {
             None => saved.input(f as usize),
             Some(o) => Ok(incoming[o].clone().expect("every factor must be a gradient that this pass has computed")),
@@ -329,12 +331,12 @@ impl Derivative for ContractionDerivative {
         let point = self.point(saved)?;
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
         if !is_grad_enabled() || self.terms.iter().all(|t| t.factors.len() == 1) {
-            match point.contract(self.targets(saved, &arrived, needs)?, &factor, &mut gradients) {
+            match point.contract(self.targets(saved, &has_gradient, needs)?, &factor, &mut gradients) {
                 Err(Error::InvalidArgument { .. }) => gradients.fill(None),
                 other => return other.map(|()| gradients),
             }
         }
-        let targets = self.targets(saved, &arrived, needs)?;
+        let targets = self.targets(saved, &has_gradient, needs)?;
         self.multiplied(&point, targets, &factor, &mut gradients)?;
         Ok(gradients)
     }

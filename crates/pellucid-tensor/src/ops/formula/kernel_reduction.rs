@@ -21,7 +21,8 @@ pub(in crate::ops) fn accumulator(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::I64 }
 }
 
-/// A reduction to an extremum, an index or a boolean.
+/// A reduction to an extremum, an index or a boolean. The inputs are x and, for the extremum of selected elements, a
+/// mask.
 struct KernelReduction {
     name: &'static str,
     op: ReduceOp,
@@ -35,6 +36,20 @@ pub(in crate::ops) fn by_kernel(name: &'static str, op: ReduceOp, x: &Tensor, ax
     reshape_to(&reduced, &axes.shape(x.shape()))
 }
 
+/// Reduces x to an extremum of the elements where the mask is true. The others must be the identity of the reduction,
+/// and have no share of the gradient if the extremum is the identity, too. The mask has x's shape.
+pub(in crate::ops) fn extremum_where(
+    name: &'static str,
+    op: ReduceOp,
+    x: &Tensor,
+    mask: &Tensor,
+    axes: Axes,
+) -> Result<Tensor> {
+    let axes = axes.resolve(name, x.shape())?;
+    let reduced = apply_one(KernelReduction { name, op, axes: axes.set }, &[x, mask])?;
+    reshape_to(&reduced, &axes.shape(x.shape()))
+}
+
 impl KernelReduction {
     fn is_extremum(&self) -> bool {
         matches!(self.op, ReduceOp::Max | ReduceOp::Min)
@@ -42,13 +57,23 @@ impl KernelReduction {
 
     /// Distributes the gradient of an extremum evenly over the elements that equal it.
     fn extremum_gradient(&self, saved: &SavedTensors, g: &Tensor) -> Result<Tensor> {
+        let (x, y) = (saved.input(0)?, saved.output(0)?);
+        if saved.inputs() == 1 {
+            let tie_fraction = formula! {
+                static extremum_gradient(x, y: per_row, g: per_row) = {
+                    let ties = x.eq(y).to_number();
+                    ties * (g / ties.row_sum())
+                };
+            };
+            return apply_rows(tie_fraction, &[&x, &y, g], &[], self.axes);
+        }
         let tie_fraction = formula! {
-            static extremum_gradient(x, y: per_row, g: per_row) = {
-                let ties = x.eq(y).to_number();
+            static selected_extremum_gradient(x, selected: mask, y: per_row, g: per_row) = {
+                let ties = (x.eq(y) & selected).to_number();
                 ties * (g / ties.row_sum())
             };
         };
-        apply_rows(tie_fraction, &[&saved.input(0)?, &saved.output(0)?, g], &[], self.axes)
+        apply_rows(tie_fraction, &[&x, &saved.input(1)?, &y, g], &[], self.axes)
     }
 }
 
@@ -59,16 +84,17 @@ impl Operation for KernelReduction {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         if self.is_extremum() {
             saves.output(0);
-            saves.input(0);
+            (0..inputs.len()).for_each(|i| saves.input(i));
         }
         Ok(smallvec![run_reduction(self.name, self.op, self.axes, inputs[0])?])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        Ok(smallvec![match self.is_extremum() {
-            true => Some(self.extremum_gradient(saved, &grads.get(0)?)?),
-            // The result is an integer or a boolean.
-            false => None,
-        }])
+        let mut gradients = InputGradients::from_elem(None, saved.inputs());
+        // Any other result is an integer or a boolean.
+        if self.is_extremum() {
+            gradients[0] = Some(self.extremum_gradient(saved, &grads.get(0)?)?);
+        }
+        Ok(gradients)
     }
 }
 

@@ -67,13 +67,13 @@ impl Tensor {
         check: impl FnOnce(&Shape) -> Result<()>,
     ) -> Result<Tensor> {
         let view = view::reshape_to(&view::slice_axes(self, resolved.slices.clone())?, &resolved.shape)?;
-        if resolved.picks.is_empty() {
+        if resolved.index_tensors.is_empty() {
             check(view.shape())?;
             return Ok(view);
         }
         let (axes, indices) = resolved.broadcast_indices("index")?;
-        check(&resolved.picked_shape(view.shape(), &axes, indices[0].shape()))?;
-        gather::gather_axes("index", &view, axes, &indices, resolved.axes_before_picks())
+        check(&resolved.indexed_shape(view.shape(), &axes, indices[0].shape()))?;
+        gather::gather_axes("index", &view, axes, &indices, resolved.axes_before_indices())
     }
 
     /// Writes `values` at an index, in place. `values` is a tensor or a list of numbers, which broadcasts and is
@@ -134,7 +134,7 @@ impl Tensor {
         if let Some((axis, mask)) = &resolved.mask {
             return self.fill(&resolved, &view, *axis, mask, &values);
         }
-        if resolved.picks.is_empty() {
+        if resolved.index_tensors.is_empty() {
             return in_place::put_view("set", self, &view, &values);
         }
         let (axes, indices) = resolved.broadcast_indices("set")?;
@@ -143,7 +143,7 @@ impl Tensor {
         {
             // The indexed axes are in the middle of the result, but the kernel needs them first.
             Some(order) => {
-                let shape = resolved.picked_shape(view.shape(), &axes, indices[0].shape());
+                let shape = resolved.indexed_shape(view.shape(), &axes, indices[0].shape());
                 let expanded = broadcast::broadcast_to(&values, shape)?;
                 let mut inverse = vec![0isize; order.len()];
                 order.iter().enumerate().for_each(|(k, &a)| inverse[a as usize] = k as isize);

@@ -20,12 +20,12 @@ pub(super) struct ResolvedIndex {
     /// The shape after the slices, without indexed axes of single integers and with new axes.
     pub(super) shape: Shape,
     /// Index tensors, each with the axis of `shape` that it indexes.
-    pub(super) picks: Vec<(usize, Tensor)>,
+    pub(super) index_tensors: Vec<(usize, Tensor)>,
     /// A mask for a fill, with its first axis in `shape`. It is not converted to positions.
     pub(super) mask: Option<(usize, Tensor)>,
     /// NumPy's rule: if a new axis or a range separates index tensors, their axes come first in the result. An ellipsis
     /// that covers no axis separates nothing.
-    adjacent: bool,
+    are_adjacent: bool,
 }
 
 /// Returns the items of an index, with index tensors on the device of x. A free x is copied later if an index tensor is
@@ -81,14 +81,14 @@ impl ResolvedIndex {
             uncovered,
             has_tensors: tensors > 0,
             keeps_mask: keeps_mask && tensors == 1,
-            has_picks: false,
+            has_index_tensors: false,
             has_gap: false,
             resolved: ResolvedIndex {
                 slices: SmallVec::new(),
                 shape: Shape::scalar(),
-                picks: Vec::new(),
+                index_tensors: Vec::new(),
                 mask: None,
-                adjacent: true,
+                are_adjacent: true,
             },
         };
         items.into_iter().try_for_each(|item| resolver.add(item))?;
@@ -98,35 +98,36 @@ impl ResolvedIndex {
 
     /// Returns the indexed axes, and the index tensors broadcast to a common shape.
     pub(super) fn broadcast_indices(&self, op: &'static str) -> Result<(SmallVec<[usize; 4]>, Vec<Tensor>)> {
-        let picked: Vec<&Tensor> = self.picks.iter().map(|(_, t)| t).collect();
+        let tensors: Vec<&Tensor> = self.index_tensors.iter().map(|(_, t)| t).collect();
         let common =
-            check::common_shape(op, &picked, "the index tensors of an index must broadcast to the same shape")?;
-        let indices = self.picks.iter().map(|(_, t)| broadcast::broadcast_to(t, &common)).collect::<Result<_>>()?;
-        Ok((self.picks.iter().map(|(axis, _)| *axis).collect(), indices))
+            check::common_shape(op, &tensors, "the index tensors of an index must broadcast to the same shape")?;
+        let indices =
+            self.index_tensors.iter().map(|(_, t)| broadcast::broadcast_to(t, &common)).collect::<Result<_>>()?;
+        Ok((self.index_tensors.iter().map(|(axis, _)| *axis).collect(), indices))
     }
 
     /// Returns the number of result axes before the axes of the index tensors.
-    pub(super) fn axes_before_picks(&self) -> usize {
-        self.picks.first().map_or(0, |(axis, _)| if self.adjacent { *axis } else { 0 })
+    pub(super) fn axes_before_indices(&self) -> usize {
+        self.index_tensors.first().map_or(0, |(axis, _)| if self.are_adjacent { *axis } else { 0 })
     }
 
     /// Returns the selection, the index tensors, and the shape of the selected elements. Returns `None` if the index
     /// has items other than index tensors and full ranges.
     pub(super) fn selection(&self, op: &'static str, x: &Tensor) -> Result<Option<(Selection, Vec<Tensor>, Shape)>> {
         let sliced = view::slice_axes(x, self.slices.clone())?;
-        if self.picks.is_empty() || self.shape != *x.shape() || sliced.array().layout() != x.array().layout() {
+        if self.index_tensors.is_empty() || self.shape != *x.shape() || sliced.array().layout() != x.array().layout() {
             return Ok(None);
         }
         let (axes, indices) = self.broadcast_indices(op)?;
-        let part = self.picked_shape(x.shape(), &axes, indices[0].shape());
+        let part = self.indexed_shape(x.shape(), &axes, indices[0].shape());
         let (op, index) = (outermost_operation(op), Index::Axes(axes));
-        Ok(Some((Selection { op, from_end: true, index, place: self.axes_before_picks() }, indices, part)))
+        Ok(Some((Selection { op, from_end: true, index, place: self.axes_before_indices() }, indices, part)))
     }
 
     /// Returns the permutation that moves the indexed axes from the front to their position in the result, or `None` if
     /// the order does not change.
     pub(super) fn result_permutation(&self, picked: usize, rank: usize) -> Option<Vec<isize>> {
-        let first = self.axes_before_picks();
+        let first = self.axes_before_indices();
         (first > 0).then(|| {
             let front = (picked..picked + first).chain(0..picked).chain(picked + first..rank);
             front.map(|a| a as isize).collect()
@@ -135,7 +136,7 @@ impl ResolvedIndex {
 
     /// Returns the shape of the result. The arguments are the shape of the sliced tensor, the indexed axes, and the
     /// shape of the indices.
-    pub(super) fn picked_shape(&self, view: &Shape, axes: &SmallVec<[usize; 4]>, indices: &Shape) -> Shape {
+    pub(super) fn indexed_shape(&self, view: &Shape, axes: &SmallVec<[usize; 4]>, indices: &Shape) -> Shape {
         let front = Index::Axes(axes.clone()).shape(view, indices);
         match self.result_permutation(indices.rank(), front.rank()) {
             Some(order) => order.iter().map(|&a| front[a as usize]).collect(),
@@ -179,7 +180,7 @@ struct IndexResolver<'x> {
     has_tensors: bool,
     keeps_mask: bool,
     /// Whether an earlier item was an index tensor.
-    has_picks: bool,
+    has_index_tensors: bool,
     /// Whether a range or a new axis followed the last index tensor.
     has_gap: bool,
     resolved: ResolvedIndex,
@@ -226,7 +227,7 @@ impl IndexResolver<'_> {
         }
         // If the index contains index tensors, an integer is treated as an index tensor.
         if self.has_tensors {
-            self.begin_pick();
+            self.begin_index_tensor();
         }
         self.resolved.slices.push((axis, index.rem_euclid(n) as usize, 1, 1));
         self.axis += 1;
@@ -236,13 +237,13 @@ impl IndexResolver<'_> {
     /// A 0-d mask covers no axis: it selects from a new axis of length 1.
     #[track_caller]
     fn add_scalar_mask(&mut self, mask: &Tensor) -> Result<()> {
-        self.begin_pick();
+        self.begin_index_tensor();
         let (axis, mask) = (self.shape.len(), view::reshape_to(mask, &[1].into())?);
         if self.keeps_mask {
             self.resolved.mask = Some((axis, mask));
         } else {
             let positions = nonzero::nonzero_as(self.op, &mask)?;
-            self.resolved.picks.extend(positions.into_iter().map(|positions| (axis, positions)));
+            self.resolved.index_tensors.extend(positions.into_iter().map(|positions| (axis, positions)));
         }
         self.shape.push(1);
         Ok(())
@@ -259,7 +260,7 @@ impl IndexResolver<'_> {
             );
             return Err(Error::shapes(self.op, [self.x.shape(), mask.shape()], help));
         }
-        self.begin_pick();
+        self.begin_index_tensor();
         let first = self.shape.len();
         self.shape.extend(covered);
         self.axis += mask.rank();
@@ -267,7 +268,7 @@ impl IndexResolver<'_> {
             self.resolved.mask = Some((first, mask));
         } else {
             let positions = nonzero::nonzero_as(self.op, &mask)?;
-            self.resolved.picks.extend((first..).zip(positions));
+            self.resolved.index_tensors.extend((first..).zip(positions));
         }
         Ok(())
     }
@@ -277,16 +278,16 @@ impl IndexResolver<'_> {
             let help = "index tensors must be integers: use to_dtype(DType::I64); masks must be bool: use a comparison";
             return Err(Error::dtypes(self.op, [positions.dtype()], help));
         }
-        self.begin_pick();
-        self.resolved.picks.push((self.shape.len(), copy::to_dtype(positions, DType::I64)?));
+        self.begin_index_tensor();
+        self.resolved.index_tensors.push((self.shape.len(), copy::to_dtype(positions, DType::I64)?));
         self.shape.push(self.x.shape()[self.axis]);
         self.axis += 1;
         Ok(())
     }
 
     /// Records an index tensor, or an integer that is treated as one.
-    fn begin_pick(&mut self) {
-        self.resolved.adjacent &= !self.has_picks || !self.has_gap;
-        (self.has_picks, self.has_gap) = (true, false);
+    fn begin_index_tensor(&mut self) {
+        self.resolved.are_adjacent &= !self.has_index_tensors || !self.has_gap;
+        (self.has_index_tensors, self.has_gap) = (true, false);
     }
 }

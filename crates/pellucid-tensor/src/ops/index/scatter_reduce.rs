@@ -37,6 +37,8 @@ pub enum ScatterReduceOp {
 struct ScatterReduce {
     selection: Selection,
     reduction: ScatterOp,
+    /// Whether the elements of x that have values are operands. Otherwise they are the identity of the reduction.
+    include_self: bool,
 }
 
 impl Operation for ScatterReduce {
@@ -61,7 +63,12 @@ impl Operation for ScatterReduce {
         let y = saved.output(0)?.detach();
         let gather_at_index = |x: &Tensor| self.selection.gather(x, std::slice::from_ref(&index));
         let as_factor = |mask: Tensor| copy::to_dtype(&mask, g.dtype());
-        let x_ties = as_factor(compare::eq(&x, &y)?)?;
+        let mut x_ties = as_factor(compare::eq(&x, &y)?)?;
+        if !self.include_self {
+            let none = broadcast::broadcast_to(&fill::zeros((), g.dtype())?, values.shape())?;
+            let selection = self.selection.clone();
+            x_ties = scatter_selected(selection, &x_ties, std::slice::from_ref(&index), &none, ScatterOp::Set)?;
+        }
         let value_ties = as_factor(compare::eq(&values, &gather_at_index(&y)?)?)?;
         let ties = scatter_selected(
             self.selection.clone(),
@@ -190,7 +197,7 @@ fn reduce_selected(
         ScatterReduceOp::Max => ScatterOp::Max,
         ScatterReduceOp::Min => ScatterOp::Min,
     };
-    apply_one(ScatterReduce { selection, reduction }, &[x, values, index])
+    apply_one(ScatterReduce { selection, reduction, include_self }, &[x, values, index])
 }
 
 /// Returns the selection of slices of x at a vector of indices of an axis, and this vector. Checks the shape of the

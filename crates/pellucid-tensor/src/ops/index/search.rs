@@ -303,9 +303,12 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
     let width = copy::to_dtype(&arithmetic::sub(&high, &low)?, x.dtype())?;
     let (subject, range) = ("the distance between the ends of the bins", 0.0..=f64::MAX);
     is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, subject, &width, range, false)?)?;
-    // If the ends are equal, both are moved outwards by ½.
-    let margin = arithmetic::mul(&copy::to_dtype(&compare::eq(&low, &high)?, single)?, 0.5)?;
-    let (low, high) = (arithmetic::sub(&low, &margin)?, arithmetic::add(&high, &margin)?);
+    // If the ends are equal, both are moved outwards by ½, or as far as needed for another number of the dtype.
+    let least = arithmetic::mul(&arithmetic::abs(&low)?, x.dtype().epsilon().unwrap_or_default())?;
+    let margin = arithmetic::where_(&compare::eq(&low, &high)?, &arithmetic::maximum(&least, 0.5)?, 0.0)?;
+    let limit = x.dtype().range().1.to_f64();
+    let low = arithmetic::maximum(&arithmetic::sub(&low, &margin)?, -limit)?;
+    let high = arithmetic::minimum(&arithmetic::add(&high, &margin)?, limit)?;
     let parts = count.checked_add(1).ok_or_else(Error::size_overflow)?;
     let parts = create::linspace(0.0, 1.0, parts, single)?;
     let inner = arithmetic::lerp(&low, &high, &parts)?;
@@ -315,8 +318,8 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
 
 /// Counts the elements in `bins` bins of equal width between two ends. Equal ends select the extrema of x.
 ///
-/// The bin of an element is ⌊(x − low)·bins / (high − low)⌋. Near an edge, rounding may select another bin than
-/// [`histogram`], which compares with the edges.
+/// The bin of an element is ⌊(x − low)·bins / (high − low)⌋. If the product overflows, the quotient is computed first.
+/// Near an edge, rounding may select another bin than [`histogram`], which compares with the edges.
 ///
 /// # Errors
 /// The errors of [`histogram`].
@@ -328,12 +331,14 @@ pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
     let x = view::ravel(&x.detach())?;
     let (low, high) = (view::select(&edges, 0, 0)?, view::select(&edges, 0, -1)?);
     let inside = compare::logical_and(&compare::ge(&x, &low)?, &compare::le(&x, &high)?)?;
-    let scaled = arithmetic::mul(&arithmetic::sub(&x, &low)?, bins as f64)?;
-    let bin = arithmetic::floor(&arithmetic::where_(
-        &inside,
-        &arithmetic::div(&scaled, &arithmetic::sub(&high, &low)?)?,
-        0,
-    )?)?;
+    let (distance, width) = (arithmetic::sub(&x, &low)?, arithmetic::sub(&high, &low)?);
+    let scaled = arithmetic::mul(&distance, bins as f64)?;
+    let quotient = arithmetic::where_(
+        &compare::isfinite(&scaled)?,
+        &arithmetic::div(&scaled, &width)?,
+        &arithmetic::mul(&arithmetic::div(&distance, &width)?, bins as f64)?,
+    )?;
+    let bin = arithmetic::floor(&arithmetic::where_(&inside, &quotient, 0)?)?;
     let bin = copy::to_dtype(&arithmetic::minimum(&bin, bins as f64 - 1.0)?, DType::I64)?;
     let counts = gather::scatter_add_along(&copy::to_dtype(&inside, DType::I64)?, &bin, 0, [bins])?;
     let counts = copy::to_dtype(&counts, x.dtype())?;

@@ -64,8 +64,7 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
         let got = format!("{takes}; got {} tensors and {} parameters", operands.len(), params.len());
         return Err(Error::invalid(op, got));
     }
-    let numbers = params;
-    let params = Params::from(params);
+    let (scalars, params) = (params, Params::from(params));
     let placed = on_target_devices(op, targets, count, operands)?;
     let refs: Vec<&Tensor>;
     let operands = match &placed {
@@ -92,7 +91,7 @@ pub fn update_many(formula: &Formula, targets: usize, operands: &[&Tensor], para
         before = Some(set);
     }
     if is_grad_enabled() && operands.iter().any(|t| t.requires_grad()) {
-        return update_recorded(formula, targets, operands, numbers);
+        return update_recorded(formula, targets, operands, scalars);
     }
     let arrays: SmallVec<[_; 8]> = operands.iter().map(|t| t.array()).collect();
     let mut rest = &arrays[..];

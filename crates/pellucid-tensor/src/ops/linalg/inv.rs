@@ -64,7 +64,7 @@ impl Operation for Solve {
         let factors = lu::Factors {
             packed: saved.array(0)?,
             pivots: saved.array(1)?,
-            // The forward pass returned an error for a singular A.
+            // The info of this intermediate solution is not read.
             info: fill::zeros(super::batch(&a), DType::I32)?,
         };
         let back = Solve { is_transposed: !self.is_transposed, factors: Some(factors) };

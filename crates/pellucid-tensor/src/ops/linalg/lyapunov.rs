@@ -4,6 +4,7 @@ use super::{as_column, as_row, mt, untracked_tensor};
 use crate::autograd::{apply_one, interface::*};
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::products::matmul::matmul;
+use crate::ops::shape::diagonal;
 use crate::tensor::Tensor;
 use pellucid_ir::Result;
 
@@ -73,6 +74,28 @@ impl Operation for Lyapunov {
 /// Solves S·X + X·S = G for symmetric S with this spectrum. S and G have the same shape.
 pub(super) fn lyapunov(s: &Tensor, g: &Tensor, spectrum: Spectrum) -> Result<Tensor> {
     apply_one(Lyapunov { spectrum }, &[s, g])
+}
+
+/// Mirrors the lower triangle of A at the diagonal. The gradient treats A as symmetric: ∂A = ½·(g + gᵀ).
+struct MirrorLower;
+
+impl Operation for MirrorLower {
+    fn name(&self) -> &'static str {
+        "mirror_lower"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        let a = untracked_tensor(inputs[0]);
+        let symmetric = arithmetic::add(&diagonal::tril(&a, 0)?, &mt(&diagonal::tril(&a, -1)?)?)?;
+        Ok(smallvec![symmetric.array().clone()])
+    }
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        Ok(smallvec![Some(symmetric_part(&grads.get(0)?)?)])
+    }
+}
+
+/// Returns the symmetric matrix with the lower triangle of A.
+pub(super) fn mirror_lower(a: &Tensor) -> Result<Tensor> {
+    apply_one(MirrorLower, &[a])
 }
 
 /// Computes ½·(x + xᵀ).

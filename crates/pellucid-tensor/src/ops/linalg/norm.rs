@@ -86,9 +86,9 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
 /// B.
 ///
 /// For order ±2 it is the largest (smallest) singular value over the smallest (largest), and A may have any shape;
-/// other norms require square matrices. It is infinite if A is singular, and 0 if A has no elements.
-/// Second derivatives with respect to singular values require distinct singular values.
-/// Second derivatives with respect to singular values require distinct ones.
+/// other norms require square matrices. If A is singular it is infinite, except for order -2, where it is 0 unless
+/// A = 0. It is 0 if A has no elements. Second derivatives with respect to singular values require distinct singular
+/// values.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for an unsupported order.
@@ -102,7 +102,9 @@ pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
         }
         let s = svdvals(a)?;
         let (first, last) = (view::select(&s, -1, 0)?, view::select(&s, -1, -1)?);
-        return if p > 0.0 { arithmetic::div(&first, &last) } else { arithmetic::div(&last, &first) };
+        let quotient = if p > 0.0 { arithmetic::div(&first, &last)? } else { arithmetic::div(&last, &first)? };
+        // All singular values of A = 0 are 0.
+        return arithmetic::where_(&compare::eq(&first, 0.0)?, f64::INFINITY, &quotient);
     }
     square_side("cond", a)?;
     let (inverse, info) = inv_ex(a)?;

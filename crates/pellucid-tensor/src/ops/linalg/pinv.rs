@@ -1,6 +1,7 @@
 //! Pseudo-inverses and ranks, with a cutoff for small singular values.
 
 use super::eigh::eigh;
+use super::lyapunov::mirror_lower;
 use super::svd::{svdvals, thin_svd};
 use super::{as_column, as_row, matrix_dims, mt, square_side, untracked_tensor};
 use crate::autograd::{apply, interface::*};
@@ -24,8 +25,8 @@ pub struct Cutoff {
     pub atol: Option<Tensor>,
     /// The bound relative to the largest singular value.
     pub rtol: Option<Tensor>,
-    /// Whether the matrices are symmetric. Then eigenvalues replace singular values, and only the lower triangle is
-    /// read.
+    /// Whether the matrices are symmetric. Then eigenvalues replace singular values, only the lower triangle is read,
+    /// and gradients are symmetric, as those of [`eigh`](crate::ops::eigh).
     pub hermitian: bool,
 }
 
@@ -133,7 +134,9 @@ pub(super) fn pinv_with_values(a: &Tensor, cutoff: &Cutoff) -> Result<(Tensor, T
     let batch = Shape::broadcast_all([&batch, atol.shape(), rtol.shape()]).ok_or_else(|| {
         Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "atol and rtol must broadcast to the same shape")
     })?;
-    let a = &broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;
+    let a = broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;
+    // The gradient multiplies by all of A, and its other triangle must not be read.
+    let a = &if cutoff.hermitian { mirror_lower(&a)? } else { a };
     let outputs = apply(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])?;
     Ok((outputs[0].clone(), outputs[1].detach()))
 }

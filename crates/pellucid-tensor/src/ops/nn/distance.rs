@@ -224,15 +224,20 @@ pub fn renorm(x: &Tensor, p: f64, axis: isize, max_norm: f64) -> Result<Tensor> 
     if p.is_nan() || p <= 0.0 || max_norm.is_nan() || max_norm < 0.0 {
         return Err(Error::invalid(
             op,
-            format!("`p` must be above 0, and the maximal norm at least 0, got {p} and {max_norm}"),
+            format!("`p` must be above 0 and `max_norm` at least 0, got {p} and {max_norm}"),
         ));
     }
     in_single!(op, [x] => renorm(x, p, axis, max_norm));
     let axis = x.shape().axis(op, axis)?;
     let other_axes: Vec<isize> = (0..x.rank()).filter(|&k| k != axis).map(|k| k as isize).collect();
     let length = reductions::norm(x, p, over(other_axes).keepdims())?;
+    let exceeds = compare::gt(&length, max_norm)?;
+    if max_norm == 0.0 {
+        // The quotient below divides by it.
+        return arithmetic::where_(&exceeds, 0.0, x);
+    }
     // PyTorch also adds 1e-7; it avoids a division by a norm of 0.
     // This is a quotient, because the derivatives of a factor max_norm/norm contain higher powers of the norm.
     let divisor = arithmetic::div(&arithmetic::add(&length, 1e-7)?, max_norm)?;
-    arithmetic::div(x, &arithmetic::where_(&compare::gt(&length, max_norm)?, &divisor, 1.0)?)
+    arithmetic::div(x, &arithmetic::where_(&exceeds, &divisor, 1.0)?)
 }

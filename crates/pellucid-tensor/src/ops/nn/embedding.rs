@@ -85,7 +85,7 @@ pub(in crate::ops) fn check_norm(op: &'static str, table: &Tensor, max_norm: Opt
     let Some((max_norm, p)) = max_norm else { return Ok(()) };
     check::floats(op, &[table])?;
     if !(p > 0.0 && max_norm > 0.0) {
-        return Err(Error::invalid(op, format!("p and the maximal norm must be positive, got {p} and {max_norm}")));
+        return Err(Error::invalid(op, format!("`p` and `max_norm` must be positive, got {p} and {max_norm}")));
     }
     match table.creator() {
         Some(_) => Err(Error::InPlaceOnTracked { op, shape: Shape::from(&table.shape()[..]) }),

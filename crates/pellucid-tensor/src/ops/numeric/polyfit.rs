@@ -268,13 +268,18 @@ fn piecewise_linear(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tens
     let left = arithmetic::maximum(&arithmetic::sub(&right, 1)?, 0)?;
     let segment = formula! {
         static interp(x, p0, p1, v0, v1) = {
-            let width = p1 - p0;
+            // The halves of points and values have a finite distance.
+            let scale = (p1 - p0).is_finite().select(1.0, 0.5);
+            let width = scale * p1 - scale * p0;
+            let share = (scale * x - scale * p0) / width.gt(0.0).select(width, 1.0);
             // A segment has no width only beyond a repeated end point.
             let beyond = x.lt(p1).select(0.0, x.ge(p1).select(1.0, x));
-            let t = width.gt(0.0).select(((x - p0) / width.gt(0.0).select(width, 1.0)).clamp(0.0, 1.0), beyond);
-            let rise = v1 - v0;
+            let t = width.gt(0.0).select(share.clamp(0.0, 1.0), beyond);
+            let scale = (v1 - v0).is_finite().select(1.0, 0.5);
+            let (low, high) = (scale * v0, scale * v1);
+            let rise = high - low;
             // The value is computed from the nearer end, so that the function is exact at all points.
-            let value = t.lt(0.5).select(v0 + t * rise, v1 - (1.0 - t) * rise);
+            let value = t.lt(0.5).select(low + t * rise, high - (1.0 - t) * rise) / scale;
             // Between a finite and an infinite value the function is infinite; t is NaN if x is.
             let between = t.gt(0.0).select(v0 + v1, t);
             rise.is_finite().select(value, t.le(0.0).select(v0, t.ge(1.0).select(v1, between)))

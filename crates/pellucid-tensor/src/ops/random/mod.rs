@@ -16,7 +16,7 @@ use crate::ops::formula::map;
 use crate::ops::index::{search, sort};
 use crate::ops::primitive::gather::select_rows;
 use crate::ops::primitive::precision::widened_dtype;
-use crate::ops::primitive::{copy, create, view};
+use crate::ops::primitive::{copy, create, fill, view};
 use crate::ops::reduce::{reductions, scan, value_range};
 use crate::panic;
 use crate::tensor::Tensor;
@@ -227,7 +227,7 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
             return Err(Error::invalid(op, reason));
         }
     }
-    let drawn = draw_classes(&weights, samples, classes, replacement)?;
+    let drawn = draw_classes(&without_underflow(&weights, &totals)?, samples, classes, replacement)?;
     if is_readable {
         return Ok(drawn);
     }
@@ -239,6 +239,16 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     }
     // The kernel that selects the classes rejects an invalid class index.
     select_rows(op, &create::indices(classes)?, &arithmetic::where_(&is_valid, &drawn, classes as i64)?)
+}
+
+/// Scales rows of weights whose total is so small that its product with a uniform value would be subnormal, and could
+/// round to the total. The scale is a power of two, so no weight is rounded.
+fn without_underflow(weights: &Tensor, totals: &Tensor) -> Result<Tensor> {
+    let dtype = weights.dtype();
+    let [smallest, epsilon] = [dtype.min_positive(), dtype.epsilon()].map(Option::unwrap_or_default);
+    let scale = fill::full_on_device_of(weights, (), smallest.recip(), dtype)?;
+    let scale = arithmetic::where_(&compare::lt(totals, smallest / epsilon)?, &scale, 1.0)?;
+    arithmetic::mul(weights, &scale)
 }
 
 /// Draws for [`multinomial`] from valid weights.
@@ -257,6 +267,9 @@ fn draw_classes(weights: &Tensor, samples: usize, classes: usize, replacement: b
     let u = uniform_on(weights.device(), weights.shape().clone(), weights.dtype())?;
     // Ascending −ln u / w has the order of descending ln w + G.
     let keys = arithmetic::div(&arithmetic::neg(&transcendental::log1p(&arithmetic::neg(&u)?)?)?, weights)?;
+    // A key that overflows is less than the key of a class without weight.
+    let finite = arithmetic::minimum(&keys, weights.dtype().range().1)?;
+    let keys = arithmetic::where_(&compare::gt(weights, 0)?, &finite, f64::INFINITY)?;
     Ok(sort::topk(&keys, samples, -1, false)?.1)
 }
 

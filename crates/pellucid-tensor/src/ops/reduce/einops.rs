@@ -176,22 +176,24 @@ impl EinopsPlan {
             let help = format!("x must have the {named} axes that the left side of \"{}\" names", self.pattern);
             return Err(Error::shapes(self.op, [x.shape()], help));
         };
-        let (mut lengths, mut ellipsis) = (x.shape().iter().copied(), None);
+        let (mut axis, mut ellipsis) = (0, None);
         for group in left {
             if group.is_rest() {
-                let axes: Vec<usize> = lengths.by_ref().take(more).map(|len| self.add("", len)).collect();
+                let axes: Vec<usize> = x.shape()[axis..axis + more].iter().map(|&len| self.add("", len)).collect();
                 self.left.extend(&axes);
                 ellipsis = Some(axes);
+                axis += more;
             } else {
-                let len = lengths.next().expect("the lengths must match the number of axes that was checked above");
-                self.split_axis(x, group, len, given)?;
+                self.split_axis(x, axis, group, given)?;
+                axis += 1;
             }
         }
         Ok(ellipsis)
     }
 
     /// Adds the elementary axes of one axis of x.
-    fn split_axis(&mut self, x: &Tensor, group: &AxisGroup, len: usize, given: &[(&str, usize)]) -> Result<()> {
+    fn split_axis(&mut self, x: &Tensor, axis: usize, group: &AxisGroup, given: &[(&str, usize)]) -> Result<()> {
+        let len = x.shape()[axis];
         let parts: Vec<Option<usize>> = group.parts.iter().map(|part| length(part, given)).collect();
         let known_size = parts.iter().flatten().fold(1usize, |known_size, &len| known_size.saturating_mul(len));
         let fits = match parts.iter().filter(|part| part.is_none()).count() {
@@ -200,15 +202,17 @@ impl EinopsPlan {
             _ => return Err(self.invalid(format!("more than one length of ({}) is unknown", group.parts.join(" ")))),
         };
         if !fits {
-            let help = format!("({}) of \"{}\" cannot have length {len}", group.parts.join(" "), self.pattern);
+            let parts = group.parts.join(" ");
+            let help = format!("({parts}) of \"{}\" cannot describe axis {axis} of length {len}", self.pattern);
             return Err(Error::shapes(self.op, [x.shape()], help));
         }
         for (part, part_len) in group.parts.iter().zip(parts) {
             if is_name(part) && self.find(part).is_some() {
                 return Err(self.invalid(format!("{part} occurs twice")));
             }
-            let axis = self.add(if is_name(part) { part } else { "" }, part_len.unwrap_or(len / known_size.max(1)));
-            self.left.push(axis);
+            let elementary =
+                self.add(if is_name(part) { part } else { "" }, part_len.unwrap_or(len / known_size.max(1)));
+            self.left.push(elementary);
         }
         Ok(())
     }

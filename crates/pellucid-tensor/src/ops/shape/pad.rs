@@ -288,8 +288,8 @@ fn pad_by_index(x: &Tensor, pairs: &[(isize, isize)], mode: PaddingMode) -> Resu
             PaddingMode::Circular => first + (i - first).rem_euclid(period),
             _ => i.clamp(0, last),
         };
-        let places = -before..len as isize + after;
-        let index = host_values(places.len(), places.map(|i| from(i) as i64))?;
+        let positions = -before..len as isize + after;
+        let index = host_values(positions.len(), positions.map(|i| from(i) as i64))?;
         padded = select_axis("pad", &padded, axis, (&index, &[index.len()]))?;
     }
     Ok(padded)

@@ -7,6 +7,7 @@
 use crate::ops::call::axes::{Axes, over};
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::kernel_reduction::extremum_where;
 use crate::ops::formula::over_axes::{as_float, over_axes};
 use crate::ops::formula::{broadcast, full_range, map};
 use crate::ops::index::scatter_reduce::{ScatterReduceOp, reduction_identity};
@@ -16,7 +17,7 @@ use crate::ops::reduce::{reductions, scan, softmax, value_range};
 use crate::ops::statistics::quantile;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::kernel::AxisSet;
+use pellucid_ir::kernel::{AxisSet, ReduceOp};
 use pellucid_ir::{Error, Result, Scalar, Shape, formula};
 
 /// Returns x where the mask is true, else `replacement`.
@@ -62,10 +63,6 @@ masked! {
     masked_sum = reductions::sum, neutral Sum;
     /// Computes the product over axes of the elements where the mask is true; 1 without such elements.
     masked_prod = reductions::prod, neutral Prod;
-    /// Returns the largest element over axes where the mask is true; the least value without such elements.
-    masked_max = reductions::max, neutral Max;
-    /// Returns the smallest element over axes where the mask is true; the greatest value without such elements.
-    masked_min = reductions::min, neutral Min;
     /// Computes ln Σ exp x over axes, where the mask is true; −∞ without such elements.
     masked_logsumexp = reductions::logsumexp, neutral Max;
     /// Computes the softmax over axes where the mask is true, and 0 where it is false; NaN if it is false everywhere.
@@ -84,6 +81,14 @@ over_axes! {
     errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not \
               broadcast to x's shape; [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
 
+    /// Returns the largest element over axes where the mask is true; the least value without such elements.
+    ///
+    /// The mask broadcasts to x's shape. The gradient of the elements that are not selected is zero.
+    masked_max(x, mask: &Tensor; axes) = masked_extremum("masked_max", ReduceOp::Max, x, mask, axes.into());
+    /// Returns the smallest element over axes where the mask is true; the greatest value without such elements.
+    ///
+    /// The mask broadcasts to x's shape. The gradient of the elements that are not selected is zero.
+    masked_min(x, mask: &Tensor; axes) = masked_extremum("masked_min", ReduceOp::Min, x, mask, axes.into());
     /// Returns the index (`i64`), among all elements, of the first maximum over axes where the mask is true. If an
     /// element where the mask is true is NaN, returns the index of the first one. Returns 0 if the mask is false
     /// everywhere.
@@ -143,10 +148,26 @@ over_axes! {
         quantile::nanmedian(&masked_or("masked_median", x, mask, f64::NAN.into())?, axes);
     /// Computes the p-norm over axes of the elements where the mask is true (see [`norm`](crate::ops::norm)). Without
     /// such elements it is 0, or ∞ if p < 0.
-    masked_norm(x: floats, mask: &Tensor, p: f64; axes) = {
-        let identity = if p < 0.0 { f64::INFINITY } else { 0.0 };
-        reductions::norm(&masked_or("masked_norm", x, mask, identity.into())?, p, axes)
+    masked_norm(x: floats, mask: &Tensor, p: f64; axes) = match p {
+        f64::NEG_INFINITY => masked_min(&arithmetic::abs(x)?, mask, axes),
+        _ => {
+            let identity = if p < 0.0 { f64::INFINITY } else { 0.0 };
+            reductions::norm(&masked_or("masked_norm", x, mask, identity.into())?, p, axes)
+        }
     };
+}
+
+/// Computes an extremum of the elements where the mask is true. The mask broadcasts to x's shape.
+pub(super) fn masked_extremum(
+    name: &'static str,
+    op: ReduceOp,
+    x: &Tensor,
+    mask: &Tensor,
+    axes: Axes,
+) -> Result<Tensor> {
+    let reduce = if op == ReduceOp::Max { ScatterReduceOp::Max } else { ScatterReduceOp::Min };
+    let selected = masked_or(name, x, mask, reduction_identity(reduce, x.dtype()))?;
+    extremum_where(name, op, &selected, &broadcast::broadcast_to(mask, x.shape())?, axes)
 }
 
 /// Returns the first selected position of an extremum. An element where the mask is false is not selected, even if it

@@ -2,12 +2,14 @@
 
 use crate::ops::call::axes::Axes;
 use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::kernel_reduction::by_kernel;
 use crate::ops::formula::over_axes::over_axes;
 use crate::ops::index::masked;
 use crate::ops::reduce::{reductions, scan};
 use crate::ops::statistics::masked_reduce;
 use crate::tensor::Tensor;
 use pellucid_ir::Result;
+use pellucid_ir::kernel::ReduceOp;
 
 over_axes! {
     errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); \
@@ -21,10 +23,10 @@ over_axes! {
     /// let x = Tensor::from([[1.0, f64::NAN], [3.0, 2.0]]);
     /// assert_eq!(x.nanmax(1).to_vec::<f64>(), [1.0, 3.0]);
     /// ```
-    nanmax(x; axes) = extremum(x, axes, f64::NEG_INFINITY, |x, axes| reductions::max(x, axes));
+    nanmax(x; axes) = extremum("nanmax", ReduceOp::Max, x, axes);
     /// Returns the smallest element over `axes` that is not NaN; NaN if all are NaN. Equal minima share the gradient
     /// evenly.
-    nanmin(x; axes) = extremum(x, axes, f64::INFINITY, |x, axes| reductions::min(x, axes));
+    nanmin(x; axes) = extremum("nanmin", ReduceOp::Min, x, axes);
     /// Returns the index (`i64`) of the first maximum over `axes` that is not NaN, in row-major order. If all elements
     /// are NaN it is 0; NumPy raises an error.
     nanargmax(x; axes) = position(x, axes, masked_reduce::masked_argmax, |x, axes| reductions::argmax(x, axes));
@@ -67,13 +69,13 @@ fn without_nan(x: &Tensor, number: i64) -> Result<Tensor> {
     if x.dtype().is_float() { masked::masked_fill(x, &compare::isnan(x)?, number) } else { Ok(x.clone()) }
 }
 
-/// Computes an extremum. Its identity `neutral` replaces NaN.
-fn extremum(x: &Tensor, axes: Axes, neutral: f64, extremum: ReductionFn) -> Result<Tensor> {
+/// Computes an extremum of the elements that are not NaN.
+fn extremum(name: &'static str, op: ReduceOp, x: &Tensor, axes: Axes) -> Result<Tensor> {
     if !x.dtype().is_float() {
-        return extremum(x, axes);
+        return by_kernel(name, op, x, axes);
     }
     let nan = compare::isnan(x)?;
-    let y = extremum(&masked::masked_fill(x, &nan, neutral)?, axes.clone())?;
+    let y = masked_reduce::masked_extremum(name, op, x, &compare::logical_not(&nan)?, axes.clone())?;
     arithmetic::where_(&reductions::all(&nan, axes)?, f64::NAN, &y)
 }
 

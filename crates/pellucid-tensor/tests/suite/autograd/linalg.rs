@@ -53,6 +53,28 @@ fn gradient_of_inv_is_minus_column_sums_times_row_sums() {
 }
 
 #[test]
+fn gradient_of_a_symmetric_pseudo_inverse_reads_the_lower_triangle_only() {
+    let weights = [[[1.0, -2.0], [0.5, 3.0]], [[0.25, 4.0], [-1.0, 2.0]]].map(Tensor::from);
+    // The last matrix has rank 1.
+    for [a, b, c] in [[2.0, 1.0, 3.0], [1.0, 2.0, 4.0]] {
+        let derivatives = |x: Tensor, f: &dyn Fn(&Tensor) -> Tensor| {
+            let x = x.requires_grad_(true);
+            let options = || GradOptions { create_graph: true, ..Default::default() };
+            let first = grad(&[&(f(&x) * &weights[0]).sum(..)], &[&x], options()).unwrap().remove(0);
+            let second = grad(&[&(&first * &weights[1]).sum(..)], &[&x], options()).unwrap().remove(0);
+            [first, second].map(|t| t.to_vec::<f64>())
+        };
+        let full = Tensor::from([[a, b], [b, c]]);
+        let [first, second] = derivatives(full, &|x| ((x + x.t()) * 0.5).pinv(&Cutoff::default()));
+        let lower = Tensor::from([[a, f64::NAN], [b, c]]);
+        let symmetric = Cutoff { hermitian: true, ..Cutoff::default() };
+        let found = derivatives(lower, &|x| x.pinv(&symmetric));
+        assert_close(&Tensor::from(found[0].clone()), &first);
+        assert_close(&Tensor::from(found[1].clone()), &second);
+    }
+}
+
+#[test]
 fn gradient_of_solve_equals_that_of_the_inverse_times_the_right_side() {
     let (x, [a, b, c, d]) = matrix();
     let right = Tensor::from([1.0, 1.0]).requires_grad_(true);

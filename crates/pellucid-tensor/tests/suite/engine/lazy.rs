@@ -2,7 +2,11 @@
 
 use super::programs::{ALL, wave};
 use crate::support::{bits, leaf, payload_of};
-use pellucid_tensor::{DType, Error, Generator, Tensor, capture, eager, flush, lazy, manual_seed, ops};
+use pellucid_tensor::ops::ScatterReduceOp;
+use pellucid_tensor::{
+    Array, Arrays, DType, Error, Generator, InputGradients, NeedsInputGrad, Operation, OutputGradients, Result,
+    SaveForBackward, SavedTensors, Tensor, apply_one, capture, eager, flush, lazy, manual_seed, ops,
+};
 
 #[test]
 fn every_program_computes_the_same_bits() {
@@ -115,6 +119,70 @@ fn a_failed_kernel_is_an_error_at_the_read() {
         y.try_to_vec::<f32>().unwrap_err()
     });
     assert!(matches!(inside, Error::IndexOutOfBounds { .. }));
+}
+
+/// Copies its input and writes at a position, as an operation of a user does.
+struct WriteAt(Tensor);
+
+impl Operation for WriteAt {
+    fn name(&self) -> &'static str {
+        "write_at"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        let y = Tensor::from(inputs[0].copy()?);
+        y.try_set(&self.0, 2.0)?;
+        Ok(std::iter::once(y.array().clone()).collect())
+    }
+    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        unreachable!("the input is not tracked")
+    }
+}
+
+/// An operation that copies an operand, or fills a tensor, and then writes into it has no result if the write fails.
+#[test]
+fn a_failed_write_into_the_copy_of_an_operation_leaves_no_result() {
+    let (x, v, bad) = (wave([3]), wave([1]), Tensor::from([7i64]));
+    let reduced = |reduce, include_self| ops::scatter_reduce(&x, &bad, &v, 0, reduce, include_self);
+    let programs: [(&str, &dyn Fn() -> Result<Tensor>); 19] = [
+        ("scatter", &|| ops::scatter(&x, &bad, &v, 0)),
+        ("scatter_add", &|| ops::scatter_add(&x, &bad, &v, 0)),
+        ("scatter_add_along", &|| ops::scatter_add_along(&v, &bad, 0, [3])),
+        ("scatter_reduce of a sum", &|| reduced(ScatterReduceOp::Sum, true)),
+        ("scatter_reduce of a product", &|| reduced(ScatterReduceOp::Prod, true)),
+        ("scatter_reduce of a mean", &|| reduced(ScatterReduceOp::Mean, true)),
+        ("scatter_reduce of a maximum", &|| reduced(ScatterReduceOp::Max, true)),
+        ("scatter_reduce without x", &|| reduced(ScatterReduceOp::Min, false)),
+        ("index_add", &|| ops::index_add(&x, 0, &bad, &v, 2.0)),
+        ("index_copy", &|| ops::index_copy(&x, 0, &bad, &v)),
+        ("index_fill", &|| ops::index_fill(&x, 0, &bad, 2.0)),
+        ("index_reduce", &|| ops::index_reduce(&x, 0, &bad, &v, ScatterReduceOp::Max, true)),
+        ("put", &|| ops::put(&x, &bad, &v, false)),
+        ("index_put", &|| ops::index_put(&x, &bad, &v, true)),
+        ("max_unpool1d", &|| ops::max_unpool1d(&v.reshape([1, 1, 1]), &bad.reshape([1, 1, 1]), &[3])),
+        ("an operation of a user", &|| apply_one(WriteAt(bad.clone()), &[&x])),
+        ("a copy of the result", &|| ops::copy(&ops::scatter_add(&x, &bad, &v, 0)?)),
+        ("a view of the result", &|| ops::unsqueeze(&ops::scatter_add(&x, &bad, &v, 0)?, 0)),
+        ("a part of the result", &|| ops::concatenate(&[&x, &ops::scatter_add(&x, &bad, &v, 0)?], 0)),
+    ];
+    for (name, program) in programs {
+        let y = lazy(program).unwrap();
+        let read = || y.try_to_vec::<f32>().unwrap_err();
+        assert!(matches!(read(), Error::IndexOutOfBounds { index: 7, .. }), "{name}");
+        assert!(matches!(read(), Error::NotComputed { .. }), "{name}");
+        assert!(matches!(ops::add(&y, 1.0), Err(Error::NotComputed { .. })), "{name}");
+    }
+    // A write in place is another operation: its target keeps the values from before.
+    let y = lazy(|| {
+        let y = &x + 1.0;
+        y.set(&bad, 9.0);
+        y
+    });
+    assert!(matches!(y.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { index: 7, .. })));
+    assert_eq!(y.to_vec::<f32>(), (&x + 1.0).to_vec::<f32>());
+    // An operation after the failed one does not affect results that were complete.
+    let (y, z) = lazy(|| (ops::scatter_add(&x, &Tensor::from([2i64]), &v, 0).unwrap(), ops::take(&x, &bad).unwrap()));
+    assert!(matches!(z.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { index: 7, .. })));
+    assert_eq!(y.to_vec::<f32>(), ops::scatter_add(&x, &Tensor::from([2i64]), &v, 0).unwrap().to_vec::<f32>());
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! NaN, infinities and values near the ends of their range follow IEEE 754, C99 and PyTorch.
 
 use crate::support::{bits, leaf};
-use pellucid_tensor::ops::{CovOptions, PoissonNllLossOptions, Reduction};
-use pellucid_tensor::{DType, GradOptions, Tensor, capture, grad_one, ops};
+use pellucid_tensor::ops::{CovOptions, PoissonNllLossOptions, Reduction, ScatterReduceOp};
+use pellucid_tensor::{DType, Generator, GradOptions, Tensor, capture, grad_one, ops};
 
 const NAN: f64 = f64::NAN;
 const INF: f64 = f64::INFINITY;
@@ -46,6 +46,65 @@ fn nan_is_the_largest_everywhere() {
     let x = Tensor::from([NAN, 2.0, NAN, 1.0]);
     assert_eq!(x.argsort(0, true).to_vec::<i64>(), [0, 2, 1, 3]);
     assert_eq!(x.argsort(0, false).to_vec::<i64>(), [3, 1, 0, 2]);
+}
+
+/// The identity of a reduction replaces elements that are not selected. They have no share of the gradient if the
+/// selected elements are the identity, too.
+#[test]
+fn selected_elements_that_equal_the_identity_have_the_whole_gradient() {
+    type MaskedReduction = fn(&Tensor, &Tensor) -> Tensor;
+    type NanReduction = fn(&Tensor) -> Tensor;
+    let by_mask: [(f64, MaskedReduction); 3] = [
+        (-INF, |x, mask| ops::masked_max(x, mask, ..).unwrap()),
+        (INF, |x, mask| ops::masked_min(x, mask, ..).unwrap()),
+        (INF, |x, mask| ops::masked_norm(x, mask, -INF, ..).unwrap()),
+    ];
+    for (identity, reduce) in by_mask {
+        for (mask, gradient) in [([false, true, false], [0.0, 1.0, 0.0]), ([false, true, true], [0.0, 0.5, 0.5])] {
+            let x = leaf([5.0, identity, identity]);
+            let y = reduce(&x, &Tensor::from(mask));
+            assert_same(&y.detach(), &[identity]);
+            y.backward();
+            assert_same(&x.grad().unwrap(), &gradient);
+        }
+        let x = leaf([5.0, identity, 1.0]);
+        reduce(&x, &Tensor::from([false; 3])).backward();
+        assert_same(&x.grad().unwrap(), &[0.0; 3]);
+    }
+    let by_nan: [(f64, NanReduction); 2] = [(-INF, |x| x.nanmax(..)), (INF, |x| x.nanmin(..))];
+    for (identity, reduce) in by_nan {
+        let x = leaf([NAN, identity, NAN]);
+        reduce(&x).backward();
+        assert_same(&x.grad().unwrap(), &[0.0, 1.0, 0.0]);
+        let x = leaf([NAN; 3]);
+        reduce(&x).backward();
+        assert_same(&x.grad().unwrap(), &[0.0; 3]);
+    }
+    for (identity, reduce) in [(-INF, ScatterReduceOp::Max), (INF, ScatterReduceOp::Min)] {
+        for (include_self, gradients) in [(false, [[0.0, 1.0], [1.0, 0.0]]), (true, [[0.5, 1.0], [0.5, 0.0]])] {
+            let (x, values) = (leaf([identity, 2.0]), leaf([identity, 3.0]));
+            let index = Tensor::from([0i64]);
+            let y = ops::scatter_reduce(&x, &index, &values, 0, reduce, include_self).unwrap();
+            y.sum(..).backward();
+            assert_same(&x.grad().unwrap(), &gradients[0]);
+            assert_same(&values.grad().unwrap(), &gradients[1]);
+        }
+    }
+}
+
+#[test]
+fn classes_without_weight_are_never_drawn() {
+    let _random = Generator::new(3).scope();
+    // The least positive numbers: a product with a uniform value rounds to 0 or to the number.
+    for (dtype, least) in [(DType::F32, f64::from(f32::from_bits(1))), (DType::F64, f64::from_bits(1))] {
+        let weights = Tensor::from([[least, 0.0], [0.0, least]]).to_dtype(dtype);
+        let drawn = weights.multinomial(500, true);
+        assert!(drawn.eq(Tensor::from([[0i64], [1]])).all(..).item::<bool>(), "{dtype}");
+        let weights = Tensor::from([0.0, least, 1.0, 0.0]).to_dtype(dtype);
+        for _ in 0..50 {
+            assert_eq!(weights.multinomial(2, false).to_vec::<i64>(), [2, 1], "{dtype}");
+        }
+    }
 }
 
 #[test]

@@ -169,6 +169,7 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("softmax([x, 0])", call(move |x| first(ops::softmax(&vector(x, &[0.0])?, ..)))),
         ("ptp([x, 2])", call(move |x| ops::ptp(&vector(x, &[2.0])?, ..))),
         ("nanmax([x, 2, nan])", call(move |x| ops::nanmax(&vector(x, &[2.0, f64::NAN])?, ..))),
+        ("nanmax([x, nan])", call(move |x| ops::nanmax(&vector(x, &[f64::NAN])?, ..))),
         ("nanmin([x, 2, nan])", call(move |x| ops::nanmin(&vector(x, &[2.0, f64::NAN])?, ..))),
         ("nanprod([x, 0, nan, 3])", call(move |x| ops::nanprod(&vector(x, &[0.0, f64::NAN, 3.0])?, ..))),
         ("nanprod([x, x, nan, 3])", call(move |x| ops::nanprod(&with_nan(x)?, ..))),
@@ -179,6 +180,7 @@ fn calls() -> Vec<(&'static str, Call)> {
             "masked_max([x, 2])",
             call(move |x| ops::masked_max(&vector(x, &[2.0, 9.0])?, &Tensor::from([true, true, false]), ..)),
         ),
+        ("masked_max([x])", call(move |x| ops::masked_max(&vector(x, &[9.0])?, &Tensor::from([true, false]), ..))),
         (
             "masked_prod([x, 0, 3])",
             call(move |x| ops::masked_prod(&vector(x, &[0.0, 3.0, 9.0])?, &[true, true, true, false].into(), ..)),

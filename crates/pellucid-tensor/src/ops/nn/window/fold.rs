@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result, Shape};
 /// The windows along one axis.
 struct AxisWindows {
     /// `[taps, outputs]`, row-major: the position of each tap of each window in the padded axis.
-    places: Vec<i64>,
+    positions: Vec<i64>,
     taps: usize,
     outputs: usize,
     padding: usize,
@@ -75,8 +75,8 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: &FoldOptions) -> R
                 )
             })?;
             let place = |t: usize| (0..outputs).map(move |o| (t * dilation + o * stride) as i64);
-            let places = host_values(taps.saturating_mul(outputs), (0..taps).flat_map(place))?;
-            Ok(AxisWindows { places, taps, outputs, padding })
+            let positions = host_values(taps.saturating_mul(outputs), (0..taps).flat_map(place))?;
+            Ok(AxisWindows { positions, taps, outputs, padding })
         })
         .collect()
 }
@@ -111,7 +111,7 @@ pub fn unfold(x: &Tensor, options: FoldOptions, spatial: usize) -> Result<Tensor
     // Every axis becomes two: taps and windows. The products along the last axis cost most per element, so this axis
     // is the first that grows.
     for (k, axis) in axes.iter().enumerate().rev() {
-        y = select_axis(op, &y, first + k, (&axis.places, &[axis.taps, axis.outputs]))?;
+        y = select_axis(op, &y, first + k, (&axis.positions, &[axis.taps, axis.outputs]))?;
     }
     let taps = (0..spatial).map(|k| (first + 2 * k) as isize);
     let windows = taps.clone().map(|a| a + 1);
@@ -156,8 +156,8 @@ pub fn fold(x: &Tensor, dims: &[usize], options: FoldOptions) -> Result<Tensor> 
     for (k, (axis, &len)) in axes.iter().zip(dims).enumerate() {
         y = view::flatten(&y, (first + k) as isize, (first + k + 1) as isize)?;
         let inside = |place: &i64| (*place as usize).checked_sub(axis.padding).filter(|&place| place < len);
-        let places = host_values(axis.places.len(), axis.places.iter().map(inside))?;
-        y = add_to_axis(op, &y, first + k, &places, len)?;
+        let positions = host_values(axis.positions.len(), axis.positions.iter().map(inside))?;
+        y = add_to_axis(op, &y, first + k, &positions, len)?;
     }
     round_to_operands(op, &[x], y)
 }

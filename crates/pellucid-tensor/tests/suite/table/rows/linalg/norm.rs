@@ -65,6 +65,14 @@ pub(super) fn rows() -> Vec<Row> {
                 };
                 Ok(infinite(1.into())? && infinite(MatrixNorm::Frobenius)?)
             })
+            .check("singular matrices, by singular values", || {
+                let x = Tensor::from([[[0.0, 0.0], [0.0, 0.0]], [[2.0, 0.0], [0.0, 0.0]], [[f64::NAN; 2]; 2]]);
+                let found = |order: f64| Ok::<_, Error>(ops::cond(&x, order)?.to_vec::<f64>());
+                let [largest, smallest] = [found(2.0)?, found(-2.0)?];
+                let is_right =
+                    |found: Vec<f64>, singular: f64| found[..2] == [f64::INFINITY, singular] && found[2].is_nan();
+                Ok(is_right(largest, f64::INFINITY) && is_right(smallest, 0.0))
+            })
             .check("an empty matrix", || {
                 let zero = |order: MatrixNorm| {
                     Ok::<_, Error>(ops::cond(&zeros(&[2, 0, 0]), order)?.to_vec::<f64>() == [0.0, 0.0])
