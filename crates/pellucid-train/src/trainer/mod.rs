@@ -248,8 +248,8 @@ where
         Ok(self)
     }
 
-    /// Copies the [averages](Trainer::ema) of the weights into model and loss. Does nothing without averages or before the
-    /// first step.
+    /// Copies the [averages](Trainer::ema) of the weights into model and loss. Does nothing without averages or before
+    /// the first step.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).

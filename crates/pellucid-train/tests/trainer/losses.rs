@@ -31,7 +31,7 @@ fn seeded<L>(seed: u64, make: impl Fn() -> L) -> L {
 }
 
 /// Checks runs of losses that `make` creates; clones share their parameters.
-fn check<L: Loss + Module + Clone + 'static>(name: &str, make: impl Fn() -> L) {
+fn check_runs_with<L: Loss + Module + Clone + 'static>(name: &str, make: impl Fn() -> L) {
     let (mut train, mut validation) = points();
     let loss = seeded(3, &make);
     let initial = bits(&loss);
@@ -74,8 +74,8 @@ fn check<L: Loss + Module + Clone + 'static>(name: &str, make: impl Fn() -> L) {
 #[test]
 fn runs_save_and_restore_the_parameters_of_the_loss() {
     let _generator = isolated_generator();
-    check("linear", || LinearCrossEntropyLoss::new(6, 2, &[]));
-    check("adaptive", || AdaptiveLogSoftmaxWithLoss::new(6, 4, &[2], 2.0));
+    check_runs_with("linear", || LinearCrossEntropyLoss::new(6, 2, &[]));
+    check_runs_with("adaptive", || AdaptiveLogSoftmaxWithLoss::new(6, 4, &[2], 2.0));
 }
 
 #[test]
