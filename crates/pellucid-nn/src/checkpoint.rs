@@ -180,7 +180,11 @@ impl<'a> Checkpoint<'a> {
         self.parts.iter().map(|(name, part)| (name.as_str(), &**part as &(dyn Stateful + 'b))).chain([own])
     }
 
-    fn check_names(&self) -> Result<()> {
+    /// Checks the names of the parts, as [`state`](Checkpoint::state) and the loads do.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] names a part whose name is invalid or used twice.
+    pub fn check_names(&self) -> Result<()> {
         let mut seen = BTreeSet::from([GENERATOR, STEP]);
         for (name, _) in &self.parts {
             let reason = if name.is_empty() || name.contains('.') {

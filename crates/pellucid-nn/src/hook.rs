@@ -7,7 +7,7 @@
 //! kept, and is used once the hook is removed.
 
 use crate::call::{CallComputation, Observer, is_observed};
-use crate::module::{DynModule, Module, as_dyn};
+use crate::module::{DynModule, Module, as_dyn, not_built};
 use crate::visit::ModuleId;
 use pellucid_tensor::{Error, HookList, Result, Tensor, is_capturing, is_grad_enabled, ops};
 use std::collections::HashMap;
@@ -107,7 +107,8 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the model has no such layer, or if the layer is zero-sized and not boxed: its
-/// address does not identify it; hook the enclosing layer then.
+/// address does not identify it; hook the enclosing layer then. [`Error::Layer`] for a [`Lazy`](crate::Lazy) layer that
+/// is not built.
 #[doc(alias = "register_forward_hook")]
 pub fn on_forward<'m, M: Module + ?Sized>(
     model: &'m M,
@@ -203,6 +204,10 @@ fn register<'m>(model: &dyn DynModule, name: &str, hook: LayerHook) -> Result<Ho
         let names: Vec<&str> = modules.iter().map(|(n, _)| n.as_str()).collect();
         return Err(Error::invalid("hook", format!("the model has no layer named {name:?}; its layers are {names:?}")));
     };
+    if info.unbuilt {
+        // The layer that is built later has another id.
+        return Err(not_built("hook", info.label(name)));
+    }
     let Some(module) = info.id() else {
         let help = "the layer is zero-sized, so its address does not identify it; hook the enclosing layer, or box it";
         return Err(Error::invalid("hook", format!("{}: {help}", info.label(name))));

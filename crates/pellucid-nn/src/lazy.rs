@@ -85,7 +85,7 @@ impl<L> Lazy<L> {
             Ok(layer)
         })
         .map_err(|e| call::with_failed_path(self, e))?;
-        if !self.training.get() {
+        if !self.training.own() {
             layer.eval();
         }
         // If another thread was first, its layer is used.

@@ -3,7 +3,7 @@
 mod dyn_module;
 
 pub(crate) use dyn_module::{
-    DynModule, RoleModule, as_dyn, identity, in_value, modules_in_role, parameters_so_far, view, walk,
+    DynModule, RoleModule, as_dyn, identity, in_value, modules_in_role, not_built, parameters_so_far, view, walk,
 };
 
 use crate::cloning::CloneScope;

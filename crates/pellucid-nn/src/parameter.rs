@@ -261,7 +261,12 @@ impl TrainingMode {
 
     /// Returns true in training, false in evaluation.
     pub fn get(&self) -> bool {
-        !EVALUATES.get() && self.0.get() == 1
+        !EVALUATES.get() && self.own()
+    }
+
+    /// Returns the mode that was set, also in [`with_evaluation_mode`].
+    pub(crate) fn own(&self) -> bool {
+        self.0.get() == 1
     }
 
     /// Sets the mode.

@@ -37,6 +37,11 @@ impl StateFlag {
         self.flag.set(usize::from(value));
     }
 
+    /// Returns true if there are clones that share the flag.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.flag) > 1
+    }
+
     fn is_same(&self, other: &StateFlag) -> bool {
         Arc::ptr_eq(&self.flag, &other.flag)
     }

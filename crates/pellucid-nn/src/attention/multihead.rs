@@ -236,9 +236,9 @@ impl MultiheadAttention {
     /// adds them to the cache. In any split into calls, the result is causal attention over the entire sequence.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::IndexOutOfBounds`] if it is full (at
-    /// launch in a captured step); [`Error::InvalidArgument`] outside `no_grad`, since gradients do not flow through a
-    /// cache.
+    /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::InvalidArgument`] if it is full
+    /// ([`Error::IndexOutOfBounds`] from a launch of a captured step), and outside `no_grad`, since gradients do not
+    /// flow through a cache.
     #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         call::call(self, &[x], || {

@@ -95,11 +95,12 @@ impl Batch for BTreeMap<String, Tensor> {
 }
 
 /// A module that computes logits from a batch, and can be recorded. Every [`Layer`] is a model of one tensor. A model
-/// of several inputs implements this trait for a tuple, an array or a map of tensors.
+/// of several inputs implements this trait for a tuple, an array or a map of tensors. It computes inside of
+/// [`hook::call`](crate::hook::call), so that hooks of the model itself observe it and errors name it.
 ///
 /// ```
 /// use pellucid::nn::graph::{InferenceModel, Model};
-/// use pellucid::nn::{Layer, Linear, Module};
+/// use pellucid::nn::{Layer, Linear, Module, hook};
 /// use pellucid::{DType, Result, Tensor, ops};
 ///
 /// #[derive(Module)]
@@ -110,8 +111,10 @@ impl Batch for BTreeMap<String, Tensor> {
 ///
 /// impl Model<(Tensor, Tensor)> for Siamese {
 ///     fn compute(&self, (a, b): &(Tensor, Tensor)) -> Result<Tensor> {
-///         let (a, b) = (self.encoder.try_forward(a)?, self.encoder.try_forward(b)?);
-///         self.head.try_forward(&ops::abs(&ops::sub(&a, &b)?)?)
+///         hook::call(self, &[a, b], || {
+///             let (a, b) = (self.encoder.try_forward(a)?, self.encoder.try_forward(b)?);
+///             self.head.try_forward(&ops::abs(&ops::sub(&a, &b)?)?)
+///         })
 ///     }
 /// }
 ///

@@ -1,30 +1,31 @@
 //! Checks that the optimizer of a training step updates all parameters that require a gradient.
 
 use crate::loss::Loss;
-use crate::module::DynModule;
+use crate::module::{DynModule, as_dyn};
 use crate::optim::Optimizer;
 use crate::parameter::Parameter;
 use pellucid_tensor::{Error, Result};
 use std::collections::HashSet;
 
-/// Returns the parameters of model and loss, by name.
-fn parameters_of(model: &dyn DynModule, loss: &dyn Loss) -> Vec<(String, Parameter)> {
+/// Returns the parameters of model and loss, by name. The first batch builds lazy layers of the model, but those of the
+/// loss must be built before.
+fn parameters_of(model: &dyn DynModule, loss: &dyn Loss) -> Result<Vec<(String, Parameter)>> {
     let mut seen = HashSet::new();
-    let own = loss.trainable().into_iter().map(|(name, p)| (format!("loss.{name}"), p));
-    model.parameters().into_iter().chain(own).filter(|(_, p)| seen.insert(p.id())).collect()
+    let own = as_dyn(&loss).built_parameters()?.into_iter().map(|(name, p)| (format!("loss.{name}"), p));
+    Ok(model.parameters().into_iter().chain(own).filter(|(_, p)| seen.insert(p.id())).collect())
 }
 
 /// Returns the parameters of model and loss that require a gradient, by name.
-fn trained_parameters(model: &dyn DynModule, loss: &dyn Loss) -> Vec<(String, Parameter)> {
-    let mut trained = parameters_of(model, loss);
+fn trained_parameters(model: &dyn DynModule, loss: &dyn Loss) -> Result<Vec<(String, Parameter)>> {
+    let mut trained = parameters_of(model, loss)?;
     trained.retain(|(_, p)| p.requires_grad());
-    trained
+    Ok(trained)
 }
 
 /// Adds the parameters of model and loss that require a gradient to an optimizer without parameters. Returns true if it
 /// did.
 pub(super) fn fill_optimizer(model: &dyn DynModule, loss: &dyn Loss, optimizer: &dyn Optimizer) -> Result<bool> {
-    let trained = if optimizer.parameters().is_empty() { trained_parameters(model, loss) } else { Vec::new() };
+    let trained = if optimizer.parameters().is_empty() { trained_parameters(model, loss)? } else { Vec::new() };
     if trained.is_empty() {
         return Ok(false);
     }
@@ -47,14 +48,14 @@ impl FrozenParameters {
         if is_untrained_allowed {
             return Ok(FrozenParameters(Vec::new()));
         }
-        if updated.is_empty() && trained_parameters(model, loss).is_empty() {
+        if updated.is_empty() && trained_parameters(model, loss)?.is_empty() {
             let reason = "the model has no parameters that require a gradient, so nothing would be trained; unfreeze() \
                           some of them, or add a layer with parameters";
             return Err(Error::invalid(op, reason));
         }
         let (given, updated) = (updated.len(), updated.iter().map(|p| p.id()).collect::<HashSet<_>>());
         let (own, mut others): (Vec<_>, Vec<_>) =
-            parameters_of(model, loss).into_iter().partition(|(_, p)| updated.contains(&p.id()));
+            parameters_of(model, loss)?.into_iter().partition(|(_, p)| updated.contains(&p.id()));
         let untrained: Vec<String> =
             others.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
         if untrained.is_empty() {

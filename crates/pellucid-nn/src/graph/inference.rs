@@ -338,7 +338,7 @@ impl<'f> ForwardPasses<'f> {
         check_rows(output.shape(), fill.rows)?;
         // The next launch overwrites the output.
         let output = ops::copy(output)?;
-        if fill == given && (!is_split || fill.rows == 1) {
+        if fill == given && !is_split {
             return Ok(output);
         }
         let axes = self.output_axes(fill, output.shape())?;

@@ -21,8 +21,10 @@ use std::sync::Arc;
 ///
 /// A trainer is `Send`: it may move to another thread between steps, and a service may hold it in a
 /// [`Mutex`](std::sync::Mutex). It continues with the random numbers of the thread that recorded its first step, so a
-/// move does not change the results. [Autocast](pellucid_tensor::autocast) is a mode of the thread, and does not move
-/// with the trainer.
+/// move does not change the results. A [`Checkpoint`](crate::Checkpoint) contains the random numbers of the thread that
+/// saves it: a program that steps and saves on several threads opens the
+/// [scope](pellucid_tensor::Generator::scope) of one generator on each of them.
+/// [Autocast](pellucid_tensor::autocast) is a mode of the thread, and does not move with the trainer.
 ///
 /// ```
 /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss, optim::{Sgd, SgdOptions}};

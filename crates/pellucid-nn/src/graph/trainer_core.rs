@@ -9,7 +9,7 @@ use super::state::ModelState;
 use super::step::{StepComputation, StepCore};
 use crate::call::{module_device, trace_output};
 use crate::loss::Loss;
-use crate::module::DynModule;
+use crate::module::{DynModule, as_dyn};
 use crate::optim::Optimizer;
 use crate::parameter::with_evaluation_mode;
 use pellucid_tensor::{
@@ -118,8 +118,10 @@ impl<'f> TrainerCore<'f> {
     pub(super) fn check_step(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<StepCheck> {
         self.with_batch(x, y, |core| {
             let buffers = ModelState::of(core.model.clone());
+            let of_loss = as_dyn(&&*core.loss).unnamed_buffers();
+            let of_loss = of_loss.iter().map(|buffer| buffer.tensor());
             let results = core.results.iter().flat_map(|(loss, logits)| [loss, logits]);
-            let written = buffers.tensors().iter().chain(results).cloned().collect();
+            let written = buffers.tensors().iter().chain(of_loss).chain(results).cloned().collect();
             core.step.check(&core.inputs, written)
         })
     }
@@ -207,7 +209,10 @@ impl<'f> TrainerCore<'f> {
         match is_eager {
             true if model.built_parameters().is_ok() => return Ok(None),
             true => {}
-            false => model.supports_capture()?,
+            false => {
+                model.supports_capture()?;
+                as_dyn(&&*self.loss).supports_capture().map_err(of_loss)?;
+            }
         }
         let like = |x: &Tensor| placeholder(x.device(), x.shape(), x.dtype());
         let inputs = &self.inputs[..self.inputs.len() - usize::from(y.is_some())];

@@ -114,6 +114,16 @@ impl<'f> TrainingStep<'f> {
         self.core.launch(&self.inputs)
     }
 
+    /// Updates the parameters with the gradients of fewer launches than [`accumulate`](StepOptions::accumulate), as
+    /// [`GraphTrainer::update_early`](super::GraphTrainer::update_early) does, for example after the last batch of an
+    /// epoch. Returns false if there are none.
+    ///
+    /// # Errors
+    /// The errors of the update, after which the accumulated gradients are not used.
+    pub fn update_early(&mut self) -> Result<bool> {
+        self.core.update_early()
+    }
+
     fn place(&mut self, inputs: &[&Tensor]) -> Result<()> {
         let device = first_device(&*self.optimizer().parameters());
         self.inputs.clear();

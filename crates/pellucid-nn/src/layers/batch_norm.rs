@@ -1,7 +1,7 @@
 //! Batch normalization.
 
 use super::spatial::{by_axes, channels, check_channels};
-use super::switch::switched_affine;
+use super::switch::{switched_affine, values_like};
 use crate::init;
 use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
@@ -127,7 +127,8 @@ impl<const N: usize> BatchNorm<N> {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_affine(self, affine: bool) -> Result<BatchNorm<N>> {
-        let [weight, bias] = switched_affine("batch_norm", affine, [self.weight, self.bias], self.channels)?;
+        let (current, other) = ([self.weight, self.bias], self.running_mean.as_deref());
+        let [weight, bias] = switched_affine("batch_norm", affine, current, other, self.channels)?;
         Ok(BatchNorm { weight, bias, ..self })
     }
 
@@ -139,7 +140,8 @@ impl<const N: usize> BatchNorm<N> {
     #[panicking_form]
     pub fn try_running_statistics(self, running: bool) -> Result<BatchNorm<N>> {
         let current = [self.running_mean, self.running_var, self.num_batches_tracked];
-        let [mean, var, count] = switched_statistics("batch_norm", running, current, self.channels)?;
+        let other = self.weight.as_deref();
+        let [mean, var, count] = switched_statistics("batch_norm", running, current, other, self.channels)?;
         Ok(BatchNorm { running_mean: mean, running_var: var, num_batches_tracked: count, ..self })
     }
 
@@ -173,17 +175,19 @@ impl<const N: usize> BatchNorm<N> {
     }
 }
 
-/// Returns the running statistics of a layer after their switch is set.
+/// Returns the running statistics of a layer after their switch is set. `other` is another value of the layer, if it
+/// has one.
 pub(super) fn switched_statistics(
     layer: &'static str,
     running: bool,
     current: [Option<Buffer>; 3],
+    other: Option<&Tensor>,
     channels: usize,
 ) -> Result<[Option<Buffer>; 3]> {
     match (running, &current[0]) {
         (false, _) => Ok([None, None, None]),
         (true, Some(_)) => Ok(current),
-        (true, None) => running_statistics(layer, channels).map(|all| all.map(Some)),
+        (true, None) => values_like(layer, other, || running_statistics(layer, channels)).map(|all| all.map(Some)),
     }
 }
 
@@ -236,11 +240,12 @@ impl<const N: usize> BatchNorm<N> {
         let y = self.normalized(x, Some([&batch[0], &batch[1]]), true, 1.0)?;
         if x.size() > 0 {
             let _off = no_grad();
-            let share = ops::div(1.0, &ops::to_dtype(n, x.dtype())?)?;
-            let kept = ops::sub(1.0, &share)?;
+            // Half precision, such as that of x under autocast, has neither all counts nor all weights 1 − 1/n.
+            let wide = running[0].dtype().promote(DType::F32);
+            let n = ops::to_dtype(n, wide)?;
             for (running, batch) in running.into_iter().zip(&batch) {
-                let next = ops::add(&ops::mul(running, &kept)?, &ops::mul(batch, &share)?)?;
-                ops::copy_(running, &next)?;
+                let change = ops::sub(&ops::to_dtype(batch, wide)?, &ops::to_dtype(running, wide)?)?;
+                ops::copy_(running, &ops::add(running, &ops::div(&change, &n)?)?)?;
             }
         }
         Ok(y)

@@ -95,7 +95,8 @@ impl<const N: usize> InstanceNorm<N> {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_affine(self, affine: bool) -> Result<InstanceNorm<N>> {
-        let [weight, bias] = switched_affine("instance_norm", affine, [self.weight, self.bias], self.channels)?;
+        let (current, other) = ([self.weight, self.bias], self.running_mean.as_deref());
+        let [weight, bias] = switched_affine("instance_norm", affine, current, other, self.channels)?;
         Ok(InstanceNorm { weight, bias, ..self })
     }
 
@@ -107,7 +108,8 @@ impl<const N: usize> InstanceNorm<N> {
     #[panicking_form]
     pub fn try_running_statistics(self, running: bool) -> Result<InstanceNorm<N>> {
         let current = [self.running_mean, self.running_var, self.num_batches_tracked];
-        let [mean, var, count] = switched_statistics("instance_norm", running, current, self.channels)?;
+        let other = self.weight.as_deref();
+        let [mean, var, count] = switched_statistics("instance_norm", running, current, other, self.channels)?;
         Ok(InstanceNorm { running_mean: mean, running_var: var, num_batches_tracked: count, ..self })
     }
 }

@@ -1,6 +1,7 @@
 //! Low-rank adaptation: frozen layers with small trained updates.
 
 use super::spatial::by_axes;
+use super::switch::values_like;
 use super::weighted::{Reparametrized, Weighted, check_new_weight, visit_others};
 use super::{Conv, Embedding, Linear};
 use crate::init::{self, uniform_bound};
@@ -151,11 +152,7 @@ impl<L: LoraTarget> Lora<L> {
         if rank == 0 {
             return Err(Error::invalid("lora", "the rank must be at least 1; for example 8"));
         }
-        let weight = layer.weight();
-        let parameters = init::in_dtype(weight.dtype(), || layer.low_rank_parameters(rank));
-        let [lora_a, lora_b] = init::of_layer("lora", parameters)?;
-        lora_a.try_to_(weight.device())?;
-        lora_b.try_to_(weight.device())?;
+        let [lora_a, lora_b] = values_like("lora", Some(layer.weight()), || layer.low_rank_parameters(rank))?;
         layer.try_freeze()?;
         Ok(Lora {
             lora_a,
@@ -169,15 +166,21 @@ impl<L: LoraTarget> Lora<L> {
         })
     }
 
-    /// Sets α, the scale of the update, which is divided by the rank.
+    /// Sets α, the scale of the update, which is divided by the rank. Clones share W, A and B, so they have the same α.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if α is not finite and above 0, or if W includes the update with another α.
+    /// [`Error::InvalidArgument`] if α is not finite and above 0, if the layer has clones with another α, or if W
+    /// includes the update with another α.
     #[panicking_form]
     pub fn try_alpha(self, alpha: f64) -> Result<Lora<L>> {
         OptionRange::POSITIVE.check("lora", "alpha", alpha, 16.0)?;
         if self.is_merged() && alpha != self.alpha {
             let reason = "the weight includes the update with the present `alpha`; call unmerge() first";
+            return Err(Error::invalid("lora", reason));
+        }
+        if self.merged.is_shared() && alpha != self.alpha {
+            let reason = "clones of the layer share its weight, into which they merge the update with the present \
+                          `alpha`; set it before the first clone, or change a deep_copy()";
             return Err(Error::invalid("lora", reason));
         }
         Ok(Lora { alpha, ..self })

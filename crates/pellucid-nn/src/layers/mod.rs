@@ -9,6 +9,7 @@
 //! - A constructor draws the random values of the default layer: the weight, then the bias. Options keep the values
 //!   that are drawn, so their order does not matter, and values that an option removes were drawn nevertheless. Only a
 //!   parameter that an option adds is drawn then. A struct of options draws only what the layer contains.
+//! - A value that an option adds has the dtype and the device of the other values of the layer.
 //! - A number with a range is checked by the method that sets it. Settings can be read: they are public fields, which
 //!   the operation checks in each call, or `options` returns them. A number on which other parts of the layer depend
 //!   has a method that returns it, such as `groups`.
@@ -48,7 +49,7 @@ pub use fusion::{fuse_conv_bn, fuse_linear_bn};
 pub(crate) use pruned::PRUNED_NAMES;
 pub(crate) use repeated::make_layers;
 pub use spatial::PerAxis;
-pub(crate) use switch::{switched, uniform_bias};
+pub(crate) use switch::{switched, uniform_bias, values_like};
 
 crate::exports::exports! {
     /// The names of all activations; `tests/reference` has a row for each.

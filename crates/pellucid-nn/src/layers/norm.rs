@@ -1,7 +1,7 @@
 //! Normalization within a sample: over its last axes, groups of channels, or neighbouring channels.
 
 use super::spatial::check_channels;
-use super::switch::{switched, switched_affine};
+use super::switch::{switched, switched_affine, values_like};
 use crate::init;
 use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
@@ -59,7 +59,7 @@ impl LayerNorm {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_bias(self, bias: bool) -> Result<LayerNorm> {
-        let zeros = || init::of_layer("layer_norm", init::try_zeros(&self.shape));
+        let zeros = || values_like("layer_norm", self.weight.as_deref(), || init::try_zeros(&self.shape));
         Ok(LayerNorm { bias: switched(bias, self.bias, zeros)?, ..self })
     }
 
@@ -70,7 +70,7 @@ impl LayerNorm {
     #[doc(alias = "elementwise_affine")]
     #[panicking_form]
     pub fn try_affine(self, affine: bool) -> Result<LayerNorm> {
-        let [weight, bias] = switched_affine("layer_norm", affine, [self.weight, self.bias], &self.shape)?;
+        let [weight, bias] = switched_affine("layer_norm", affine, [self.weight, self.bias], None, &self.shape)?;
         Ok(LayerNorm { weight, bias, ..self })
     }
 
@@ -242,7 +242,7 @@ impl GroupNorm {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_affine(self, affine: bool) -> Result<GroupNorm> {
-        let [weight, bias] = switched_affine("group_norm", affine, [self.weight, self.bias], self.channels)?;
+        let [weight, bias] = switched_affine("group_norm", affine, [self.weight, self.bias], None, self.channels)?;
         Ok(GroupNorm { weight, bias, ..self })
     }
 

@@ -115,6 +115,10 @@ impl Parametrization for Orthogonal {
         let diagonals = ops::mul(&ops::eye(rows, columns, x.dtype())?, &ops::unsqueeze(&signs, -2)?)?;
         TallMatrix { x: ops::add(&ops::tril(&packed, -1)?, &diagonals)?, is_transposed }.restored(weight.dtype())
     }
+
+    fn is_initialized(&self) -> bool {
+        self.base.get().is_some()
+    }
 }
 
 impl Orthogonal {

@@ -44,7 +44,8 @@ pub trait Parametrization: Module {
     fn forward(&self, original: &Tensor) -> Result<Tensor>;
 
     /// Returns an original for a weight, which becomes the initial one. By default it is the weight itself. If `weight`
-    /// is not a value of the map, such as a matrix that is not orthogonal, the result is the original of a near one.
+    /// is not a value of the map, such as a matrix that is not orthogonal, the result is the original of a near one. A
+    /// parametrization with parameters or buffers that depend on the weight sets their values.
     ///
     /// # Errors
     /// The errors of the operations.
@@ -60,6 +61,12 @@ pub trait Parametrization: Module {
     fn initialize(&self, weight: &Tensor, outputs: usize) -> Result<Tensor> {
         let _ = outputs;
         self.right_inverse(weight)
+    }
+
+    /// Returns true if the parametrization has parameters or buffers that depend on the weight of a layer. It then
+    /// cannot belong to another layer, because clones share these values.
+    fn is_initialized(&self) -> bool {
+        false
     }
 
     /// Changes the buffers of the parametrization before a forward pass of the layer. By default it does nothing.
@@ -96,25 +103,36 @@ pub struct Parametrized<L, P> {
     parametrization: P,
 }
 
+/// The name of the layer in errors.
+const OP: &str = "parametrized";
+
 impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
     /// Wraps this layer, whose parameter becomes the original of its weight.
     ///
     /// # Errors
-    /// The errors of [`Parametrization::initialize`]; [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] if the
-    /// original or its weight does not have the shape and dtype of the layer's weight. Then the layer is not changed.
+    /// The errors of [`Parametrization::initialize`]; [`Error::InvalidArgument`] for a parametrization that belongs to
+    /// another layer, and for an [`Embedding`](crate::Embedding) with `max_norm`; [`Error::ShapeMismatch`] and
+    /// [`Error::DTypeMismatch`] if the original or its weight does not have the shape and dtype of the layer's weight.
+    /// Then the layer is not changed.
     #[panicking_form]
     pub fn try_new(layer: L, parametrization: P) -> Result<Parametrized<L, P>> {
+        layer.check_replaceable(OP)?;
+        if parametrization.is_initialized() {
+            let reason = "the parametrization belongs to a layer already, and its clones share their values; create \
+                          another one";
+            return Err(Error::invalid(OP, reason));
+        }
         let _off = no_grad();
         let own = layer.weight();
         let original = parametrization.initialize(&own.detach(), L::OUTPUTS)?;
         for found in [&original, &parametrization.forward(&original)?] {
             if found.shape() != own.shape() {
                 let help = "the original and its weight must have the shape of the layer's weight";
-                return Err(Error::shapes("parametrized", [own.shape(), found.shape()], help));
+                return Err(Error::shapes(OP, [own.shape(), found.shape()], help));
             }
             if found.dtype() != own.dtype() {
                 let help = "the original and its weight must have the dtype of the layer's weight";
-                return Err(Error::dtypes("parametrized", [own.dtype(), found.dtype()], help));
+                return Err(Error::dtypes(OP, [own.dtype(), found.dtype()], help));
             }
         }
         ops::copy_(own, &original)?;
@@ -140,7 +158,7 @@ impl<L: Weighted, P: Parametrization> Reparametrized for Parametrized<L, P> {
 
     fn try_set_weight(&self, weight: &Tensor) -> Result<()> {
         let _off = no_grad();
-        check_new_weight("parametrized", self.original(), weight)?;
+        check_new_weight(OP, self.original(), weight)?;
         ops::copy_(self.original(), &self.parametrization.right_inverse(&weight.detach())?)
     }
 
@@ -164,7 +182,7 @@ impl<L: Weighted, P: Parametrization> Visit for Parametrized<L, P> {
 impl<L: Weighted, P: Parametrization> Layer for Parametrized<L, P> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         if self.input_dtype().is_float() {
-            check_input_dtype("parametrized", x, self.original())?;
+            check_input_dtype(OP, x, self.original())?;
         }
         self.parametrization.update(self.original())?;
         self.layer.compute_with(&self.try_weight()?, x)

@@ -36,9 +36,11 @@ impl<L: Weighted> Pruned<L> {
     /// Wraps this layer, with a mask of ones.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an [`Embedding`](crate::Embedding) with
+    /// `max_norm`; [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[panicking_form]
     pub fn try_new(layer: L) -> Result<Pruned<L>> {
+        layer.check_replaceable("pruned")?;
         Ok(Pruned { weight_mask: Buffer::new(ops::ones_like(&layer.weight().detach())?), layer })
     }
 }

@@ -153,13 +153,14 @@ impl Parametrization for SpectralNorm {
     }
 
     fn initialize(&self, weight: &Tensor, outputs: usize) -> Result<Tensor> {
-        if self.vectors.get().is_some() {
-            return Err(Error::invalid(OP, "the parametrization belongs to a layer already; create another one"));
-        }
         let vectors = SingularVectors::random(weight, outputs)?;
         vectors.iterate(weight, 15, self.eps)?;
         self.vectors.get_or_init(|| vectors);
         Ok(weight.clone())
+    }
+
+    fn is_initialized(&self) -> bool {
+        self.vectors.get().is_some()
     }
 
     fn update(&self, original: &Tensor) -> Result<()> {

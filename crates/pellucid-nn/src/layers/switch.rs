@@ -1,8 +1,10 @@
 //! Parameters that an option of a layer adds or removes.
 
 use crate::init::{self, uniform_bound};
+use crate::module::as_dyn;
 use crate::parameter::Parameter;
-use pellucid_tensor::{Result, Shape};
+use crate::visit::Visit;
+use pellucid_tensor::{Result, Shape, Tensor};
 
 /// Returns the optional parameter of a layer after its switch is set: a parameter that exists is kept, and only a
 /// missing one is created by `make`.
@@ -26,30 +28,34 @@ pub(crate) fn uniform_bias(
     inputs: usize,
 ) -> Result<Option<Parameter>> {
     let bound = uniform_bound(inputs);
-    switched(enabled, current, || parameter_like(layer, weight, || init::try_uniform(len, -bound, bound)))
+    switched(enabled, current, || values_like(layer, Some(weight), || init::try_uniform(len, -bound, bound)))
 }
 
-/// Returns the weight of ones and the bias of zeros of a norm after its switches are set.
+/// Returns the weight of ones and the bias of zeros of a norm after its switches are set. `other` is another value of
+/// the norm, if it has one.
 pub(crate) fn switched_affine(
     layer: &'static str,
     enabled: bool,
     [weight, bias]: [Option<Parameter>; 2],
+    other: Option<&Tensor>,
     shape: impl Into<Shape>,
 ) -> Result<[Option<Parameter>; 2]> {
     match (enabled, weight) {
         (false, _) => Ok([None, None]),
         (true, Some(weight)) => Ok([Some(weight), bias]),
-        (true, None) => init::try_affine(layer, shape).map(|both| both.map(Some)),
+        (true, None) => values_like(layer, other, || init::try_affine(layer, shape)).map(|both| both.map(Some)),
     }
 }
 
-/// Creates a parameter with the dtype and on the device of another one of the same layer.
-pub(crate) fn parameter_like(
+/// Creates parameters, buffers or a module with the dtype and on the device of another value of the same layer. If the
+/// layer has no other value, the dtype is the default one and the device is the CPU.
+pub(crate) fn values_like<V: Visit>(
     layer: &'static str,
-    other: &Parameter,
-    make: impl FnOnce() -> Result<Parameter>,
-) -> Result<Parameter> {
-    let parameter = init::of_layer(layer, init::in_dtype(other.dtype(), make))?;
-    parameter.try_to_(other.device())?;
-    Ok(parameter)
+    other: Option<&Tensor>,
+    make: impl FnOnce() -> Result<V>,
+) -> Result<V> {
+    let Some(other) = other else { return init::of_layer(layer, make()) };
+    let values = init::of_layer(layer, init::in_dtype(other.dtype(), make))?;
+    as_dyn(&&values).to_(other.device())?;
+    Ok(values)
 }

@@ -72,6 +72,10 @@ impl Parametrization for WeightNorm {
         }
         Ok(weight.clone())
     }
+
+    fn is_initialized(&self) -> bool {
+        self.length.get().is_some()
+    }
 }
 
 /// Returns all axes but the first.

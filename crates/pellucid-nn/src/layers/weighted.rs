@@ -21,10 +21,20 @@ pub trait Weighted: Layer {
     /// # Errors
     /// The errors of [`Layer::compute`].
     fn compute_with(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor>;
+
+    /// Returns an error if an option of the layer has no effect in [`compute_with`](Weighted::compute_with). The layers
+    /// that compute another weight refuse to wrap it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] names the option.
+    fn check_replaceable(&self, op: &'static str) -> Result<()> {
+        let _ = op;
+        Ok(())
+    }
 }
 
 macro_rules! weighted {
-    ([$($generic:tt)*] $layer:ty: $outputs:literal) => {
+    ([$($generic:tt)*] $layer:ty: $outputs:literal $($method:item)?) => {
         impl $($generic)* Weighted for $layer {
             const OUTPUTS: usize = $outputs;
 
@@ -35,13 +45,24 @@ macro_rules! weighted {
             fn compute_with(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
                 self.output(weight, x)
             }
+            $($method)?
         }
     };
 }
 weighted!([] Linear: 0);
 weighted!([<const N: usize>] Conv<N>: 0);
 weighted!([<const N: usize>] ConvTranspose<N>: 1);
-weighted!([] Embedding: 0);
+weighted!([] Embedding: 0
+    fn check_replaceable(&self, op: &'static str) -> Result<()> {
+        match self.options().max_norm {
+            Some(_) => Err(Error::invalid(
+                op,
+                "the embedding has `max_norm`, which scales the vectors of its own table; create it without",
+            )),
+            None => Ok(()),
+        }
+    }
+);
 
 /// A layer that computes its weight from a trained parameter and other values: [`Parametrized`](crate::Parametrized),
 /// [`Pruned`](crate::Pruned) and [`Lora`](crate::Lora).

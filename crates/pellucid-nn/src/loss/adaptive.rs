@@ -4,8 +4,6 @@ use super::{Loss, TargetForm, Targets};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
-use crate::module::parameters_so_far;
-use crate::parameter::Parameter;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 
@@ -123,9 +121,5 @@ impl Loss for AdaptiveLogSoftmaxWithLoss {
 
     fn check_targets(&self, x: &Shape, y: &Tensor) -> Result<()> {
         Targets::Classes { ignored: None, weight: None }.check_if_readable("nll_loss", &self.score_shape(x), y)
-    }
-
-    fn trainable(&self) -> Vec<(String, Parameter)> {
-        parameters_so_far(self)
     }
 }

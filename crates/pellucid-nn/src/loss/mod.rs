@@ -14,7 +14,8 @@
 //! assert!(loss.item::<f32>() > 0.0 && cross_entropy(&logits, &classes).item::<f32>() > 0.0);
 //! ```
 //!
-//! Losses are modules, usually without parameters, so models can contain them and hooks can observe them.
+//! The losses of this module are modules, usually without parameters, so models can contain them and hooks can observe
+//! them.
 //!
 //! The value is a 0-d tensor that stays on the device (or one value per sample without reduction); [`Tensor::item`]
 //! reads it. A loss of two inputs is a [`Loss`], as is a pointer to one (`&L`, `Box<dyn Loss>`, `Arc<L>`); [`from_fn`]
@@ -57,20 +58,21 @@ use targets::Targets;
 pub use with_targets::WithTargets;
 
 use crate::delegate::delegate;
-use crate::parameter::Parameter;
+use crate::visit::{Visit, Visitor};
 use pellucid_tensor::{DType, GradOptions, Result, Shape, Tensor, enable_grad, grad, unwrap};
 use std::sync::Arc;
 
 /// A loss of a model's output and its target.
 ///
-/// Implement [`try_forward`](Loss::try_forward), or use [`from_fn`] for a function of two tensors. Losses are
-/// thread-safe, as modules are, so a trainer can move to another thread.
+/// Implement [`try_forward`](Loss::try_forward), or use [`from_fn`] for a function of two tensors. A loss may have
+/// parameters and buffers, as a module does: `#[derive(Module)]` implements [`Visit`]. A trainer trains the parameters,
+/// and a run saves them. Losses are thread-safe, as modules are, so a trainer can move to another thread.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a loss",
-    note = "a loss implements `Loss`; `loss::from_fn(f)` is the loss of a function `f(logits, y)`",
+    note = "a loss implements `Loss` and derives `Module`; `loss::from_fn(f)` is the loss of a function `f(logits, y)`",
     note = "a loss is `Send` and `Sync`: share values with `Arc` and atomics, not with `Rc`, `Cell` or `RefCell`"
 )]
-pub trait Loss: Send + Sync {
+pub trait Loss: Visit {
     /// Returns the loss of `logits` (scores, predictions) and the target `y`.
     ///
     /// The losses of this module reject values of targets that they do not define. In captured steps and on other
@@ -112,12 +114,6 @@ pub trait Loss: Send + Sync {
     /// The errors of the operations.
     fn batch_weight(&self, _y: &Tensor) -> Result<BatchWeight> {
         Ok(BatchWeight::Samples)
-    }
-
-    /// Returns the loss's own parameters by name, none by default. A [recorded](crate::graph) step requires that the
-    /// optimizer has these parameters.
-    fn trainable(&self) -> Vec<(String, Parameter)> {
-        Vec::new()
     }
 
     /// Returns this loss with targets of this shape and dtype; see [`expected_targets`](Loss::expected_targets).
@@ -169,7 +165,6 @@ macro_rules! pointers {
                 fn expected_targets(self: &Self, logits: &Shape, dtype: DType) -> Result<Option<(Shape, DType)>>;
                 fn check_targets(self: &Self, logits: &Shape, y: &Tensor) -> Result<()>;
                 fn batch_weight(self: &Self, y: &Tensor) -> Result<BatchWeight>;
-                fn trainable(self: &Self) -> Vec<(String, Parameter)>;
                 #[track_caller]
                 fn forward(self: &Self, logits: &Tensor, y: &Tensor) -> Tensor;
                 fn try_forward_with_grad(self: &Self, logits: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor)>;
@@ -195,6 +190,11 @@ pub struct FnLoss<F>(F);
 /// ```
 pub fn from_fn<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync>(f: F) -> FnLoss<F> {
     FnLoss(f)
+}
+
+/// The function has no parts. A loss with parameters is a struct.
+impl<F: Send + Sync> Visit for FnLoss<F> {
+    fn visit(&self, _: &mut Visitor<'_>) {}
 }
 
 impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for FnLoss<F> {

@@ -4,8 +4,6 @@ use super::{BatchWeight, CrossEntropyLoss, Loss};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::Linear;
-use crate::module::parameters_so_far;
-use crate::parameter::Parameter;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 
@@ -85,9 +83,5 @@ impl Loss for LinearCrossEntropyLoss {
 
     fn batch_weight(&self, y: &Tensor) -> Result<BatchWeight> {
         self.loss.batch_weight(y)
-    }
-
-    fn trainable(&self) -> Vec<(String, Parameter)> {
-        parameters_so_far(self)
     }
 }

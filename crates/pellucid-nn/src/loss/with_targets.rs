@@ -1,7 +1,7 @@
 //! A loss with given targets.
 
 use super::{BatchWeight, Loss};
-use crate::parameter::Parameter;
+use crate::visit::{Visit, Visitor};
 use pellucid_tensor::{DType, Result, Shape, Tensor};
 
 /// A loss with given shape and dtype of its targets; see [`Loss::with_targets`].
@@ -28,6 +28,12 @@ impl<L: Loss> WithTargets<L> {
     }
 }
 
+impl<L: Loss> Visit for WithTargets<L> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        self.loss.visit(visitor);
+    }
+}
+
 impl<L: Loss> Loss for WithTargets<L> {
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
         self.loss.try_forward(logits, y)
@@ -43,9 +49,5 @@ impl<L: Loss> Loss for WithTargets<L> {
 
     fn batch_weight(&self, y: &Tensor) -> Result<BatchWeight> {
         self.loss.batch_weight(y)
-    }
-
-    fn trainable(&self) -> Vec<(String, Parameter)> {
-        self.loss.trainable()
     }
 }

@@ -219,7 +219,7 @@ impl dyn DynModule + '_ {
         evaluating && !training
     }
 
-    pub(super) fn to_(&self, device: Device) -> Result<()> {
+    pub(crate) fn to_(&self, device: Device) -> Result<()> {
         self.replace_elements("to", |tensor| tensor.device() != device, |tensor| tensor.try_to_(device))
     }
 
@@ -321,11 +321,15 @@ impl dyn DynModule + '_ {
                 found.get_or_insert_with(|| info.label(name));
             }
         });
-        let Some(layer) = found else { return Ok(()) };
-        let help = "the parameters of the layer depend on the shape of its first input; call build() of the model \
-                    first, or run the model once";
-        Err(Error::Layer { layer, source: Box::new(Error::invalid(op, help)) })
+        found.map_or(Ok(()), |layer| Err(not_built(op, layer)))
     }
+}
+
+/// Returns the error of an operation that a layer refuses before it is built.
+pub(crate) fn not_built(op: &'static str, layer: String) -> Error {
+    let help = "the parameters of the layer depend on the shape of its first input; call build() of the model first, \
+                or run the model once";
+    Error::Layer { layer, source: Box::new(Error::invalid(op, help)) }
 }
 
 /// The state consists of the parameters and persistent buffers, a shared one under its first name, and of the flags

@@ -162,18 +162,20 @@ impl AveragedModel {
     /// Returns a snapshot: `count`, and `average.` with the name of every parameter.
     ///
     /// # Errors
-    /// The errors of [`Module::try_state_dict`].
+    /// [`Error::InvalidArgument`] between [`AveragedModel::apply`] and [`AveragedModel::restore`]; the errors of
+    /// [`Module::try_state_dict`].
     #[panicking_form]
     pub fn try_state_dict(&self) -> Result<StateDict> {
-        state::snapshot(&self.values())
+        state::snapshot(&self.state()?)
     }
 
     /// Loads a snapshot in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it does not hold averages of these parameters; then nothing is changed.
+    /// [`Error::StateDict`] if it does not hold averages of these parameters; [`Error::InvalidArgument`] between
+    /// [`AveragedModel::apply`] and [`AveragedModel::restore`]. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
-        StateLoad::new(&self.values(), state)?.commit()
+        self.prepare_load(state)?.commit()
     }
 
     fn values(&self) -> Vec<(String, Tensor)> {
@@ -257,7 +259,7 @@ impl<'m, M: Module + ?Sized> SavedModes<'m, M> {
         let mut modes = BTreeMap::new();
         walk(model, |name, part| {
             if let ModulePart::TrainingMode(mode) = part {
-                modes.insert(name.to_string(), mode.get());
+                modes.insert(name.to_string(), mode.own());
             }
         });
         SavedModes { model, modes }

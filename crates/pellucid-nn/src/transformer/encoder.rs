@@ -6,7 +6,7 @@ use super::sublayers::Sublayer;
 use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
 use crate::call;
 use crate::layer::Layer;
-use crate::layers::{Dropout, LayerNorm, Linear, make_layers, switched};
+use crate::layers::{Dropout, LayerNorm, Linear, make_layers, switched, values_like};
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Result, Tensor, unwrap};
 

@@ -51,7 +51,9 @@ macro_rules! layer_stack {
             #[panicking_form]
             #[must_use]
             pub fn try_norm(self, norm: bool) -> Result<$stack> {
-                Ok($stack { norm: switched(norm, self.norm, || self.options.norm(self.width))?, ..self })
+                let other = self.layers.first().map(|layer| layer.linear1.weight.tensor());
+                let norm = switched(norm, self.norm, || values_like($op, other, || self.options.norm(self.width)))?;
+                Ok($stack { norm, ..self })
             }
 
             /// Returns the options of the layers.

@@ -81,3 +81,25 @@ fn hooks_may_change_the_shape_of_the_output() {
     drop(guard);
     assert_eq!(values(&other.run(&x.reshape([9, 2])).unwrap()), values(&twice));
 }
+
+/// Parts of one row are joined only if axis 0 of the output is the batch.
+#[test]
+fn a_mean_over_the_batch_is_not_split_into_rows() {
+    #[derive(Module)]
+    struct Mean;
+
+    impl Layer for Mean {
+        fn compute(&self, x: &Tensor) -> Result<Tensor> {
+            ops::mean(x, ops::over(0).keepdims())
+        }
+    }
+
+    let x = Tensor::arange(0.0f32, 12.0, 1.0).reshape([3, 4]);
+    for sizes in [&[1][..], &[1, 2]] {
+        let mut inference = InferenceModel::new(Mean, sizes);
+        let error = inference.run(&x).unwrap_err();
+        assert!(matches!(error, Error::ShapeMismatch { .. }), "{error}");
+        assert_eq!(values(&inference.run(&x.narrow(0, 1, 1)).unwrap()), [4.0, 5.0, 6.0, 7.0]);
+    }
+    assert_eq!(values(&InferenceModel::new(Doubled, &[1]).run(&x).unwrap()), values(&(&x * 2.0)));
+}

@@ -161,6 +161,7 @@ fn an_optimizer_may_be_a_pointer() {
 }
 
 /// A loss of a program: a struct.
+#[derive(Module)]
 struct Squares;
 
 impl Loss for Squares {

@@ -153,3 +153,26 @@ fn a_refused_launch_leaves_removed_gradients_removed() {
     assert!(trainer.step(&x, &(&y + CLASSES as i64)).is_err());
     assert!(model.parameters().iter().all(|p| p.grad().is_none()));
 }
+
+/// The last launches of an epoch update the parameters, although there are fewer of them.
+#[test]
+fn a_step_that_accumulates_may_end_early() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = batch(&[BATCH, 6], 1).0;
+    for eager in [false, true] {
+        let [model, expected] = [(); 2].map(|()| {
+            pellucid_tensor::manual_seed(3);
+            mlp()
+        });
+        let compute = |model: &Sequential, i: &[Tensor]| ops::mean(&ops::square(&model.try_forward(&i[0])?)?, ..);
+        let options = StepOptions { accumulate: 4, eager, ..Default::default() };
+        let mut step = TrainingStep::new(adam(&model), |i| compute(&model, i)).with_options(options);
+        let mut one = TrainingStep::new(adam(&expected), |i| compute(&expected, i).map(|loss| loss * 0.5));
+        assert!(!step.update_early().unwrap());
+        step.launch(&[&x]).unwrap();
+        step.launch(&[&x]).unwrap();
+        assert!(step.update_early().unwrap() && !step.update_early().unwrap());
+        one.launch(&[&x]).unwrap();
+        assert_eq!(bits(model.state_dict()), bits(expected.state_dict()));
+    }
+}

@@ -1,10 +1,11 @@
 //! Layers that are built later, their dtype and shapes, and cells without a batch.
 
 use super::mlp;
+use pellucid_nn::graph::InferenceModel;
 use pellucid_nn::optim::{Average, AveragedModel};
 use pellucid_nn::{
-    AdaptiveAvgPool2d, AdaptiveMaxPool2d, Dropout, Embedding, Flatten, GruCell, Layer, Linear, LstmCell, Module, Relu,
-    RnnCell, Sequential, StateDict, init, sequential,
+    AdaptiveAvgPool2d, AdaptiveMaxPool2d, BatchNorm1d, Dropout, Embedding, Flatten, GruCell, Layer, Linear, LstmCell,
+    Module, Relu, RnnCell, Sequential, StateDict, init, sequential, with_evaluation_mode,
 };
 use pellucid_tensor::{DType, Error, Tensor, manual_seed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -133,5 +134,28 @@ fn adaptive_pools_of_no_windows_are_empty() {
             y.sum(..).backward();
             assert_eq!(x.grad().unwrap().to_vec::<f32>(), [0.0; 32]);
         }
+    }
+}
+
+/// A lazy layer that an evaluation builds has the mode of its model, which is not the mode of the evaluation.
+#[test]
+fn a_layer_that_an_evaluation_builds_is_in_training_mode() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = Tensor::randn([6, 3], DType::F32);
+    let new = || sequential![Linear::lazy(4), BatchNorm1d::lazy(), Dropout::new(0.1)];
+    let evaluated: [fn(&Sequential, &Tensor); 2] = [
+        |model, x| drop(with_evaluation_mode(|| model.forward(x))),
+        |model, x| InferenceModel::new(model, &[6]).prepare(x).unwrap(),
+    ];
+    for evaluate in evaluated {
+        let model = new();
+        evaluate(&model, &x);
+        model.forward(&x);
+        assert_eq!(model.state_dict()["1.num_batches_tracked"].item::<i64>(), 1);
+        let model = new();
+        model.eval();
+        evaluate(&model, &x);
+        model.forward(&x);
+        assert_eq!(model.state_dict()["1.num_batches_tracked"].item::<i64>(), 0);
     }
 }

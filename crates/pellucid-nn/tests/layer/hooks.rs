@@ -254,3 +254,24 @@ fn hooks_before_a_layer_replace_its_input() {
     let _guard = hook::on_forward_pre(&loss, "", |x| Some(x.clone())).unwrap();
     assert!(matches!(loss.try_forward(&x, &x), Err(Error::InvalidArgument { .. })));
 }
+
+/// A lazy layer has its hooks after it was built; before, a hook would never be called.
+#[test]
+fn a_hook_of_a_layer_that_is_not_built_is_refused() {
+    let (model, x) = (sequential![Linear::lazy(3), Relu], Tensor::ones([2, 4], DType::F32));
+    let calls = Arc::new(AtomicUsize::new(0));
+    let register = |name: &str| {
+        let count = calls.clone();
+        hook::on_forward(&model, name, move |_, _| {
+            count.fetch_add(1, Ordering::Relaxed);
+            None
+        })
+    };
+    let refused = register("0").err().unwrap().to_string();
+    assert!(refused.contains("0 (Lazy)") && refused.contains("build()"), "{refused}");
+    let _outer = register("").unwrap();
+    model.build(&[2, 4]).unwrap();
+    let _inner = register("0").unwrap();
+    model.forward(&x);
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+}

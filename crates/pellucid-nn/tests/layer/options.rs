@@ -200,3 +200,28 @@ fn the_nonlinearity_of_an_rnn_is_an_option() {
     let tanh = relu.nonlinearity(RnnNonlinearity::Tanh);
     assert_eq!(tanh.forward_sequence(&x, None).0.to_vec::<f32>(), rnn.forward_sequence(&x, None).0.to_vec::<f32>());
 }
+
+/// Parameters and buffers that an option adds have the dtype of the layer.
+#[test]
+fn added_values_have_the_dtype_of_the_layer() {
+    let check = |module: &dyn Module| {
+        let parameters = module.parameters().into_iter().map(|p| p.dtype());
+        let buffers = module.buffers().into_iter().map(|b| b.dtype()).filter(|dtype| dtype.is_float());
+        let dtypes: Vec<DType> = parameters.chain(buffers).collect();
+        assert!(!dtypes.is_empty() && dtypes.iter().all(|dtype| *dtype == DType::F64), "{}: {dtypes:?}", module.tree());
+    };
+    let norm = || BatchNorm2d::new(3).to_dtype(DType::F64).unwrap();
+    check(&LayerNorm::new(4).to_dtype(DType::F64).unwrap().bias(false).bias(true));
+    check(&norm().affine(false).affine(true));
+    check(&norm().running_statistics(false).running_statistics(true));
+    let instance = InstanceNorm2d::new(3).affine(true).to_dtype(DType::F64).unwrap();
+    check(&instance.clone().running_statistics(true));
+    check(&instance.running_statistics(true).affine(false).affine(true));
+    check(&Linear::new(3, 2).bias(false).to_dtype(DType::F64).unwrap().bias(true));
+    check(&Lora::new(Linear::new(3, 2).to_dtype(DType::F64).unwrap(), 1));
+    let options = TransformerOptions { hidden: 6, ..Default::default() };
+    let encoder = TransformerEncoder::with_options(4, 2, 1, options).to_dtype(DType::F64).unwrap().norm(true);
+    check(&encoder);
+    assert_eq!(encoder.forward(&Tensor::ones([1, 2, 4], DType::F64)).dtype(), DType::F64);
+    check(&TransformerDecoder::with_options(4, 2, 1, options).to_dtype(DType::F64).unwrap().norm(true));
+}

@@ -6,11 +6,11 @@ use pellucid_nn::optim::schedule::{
     Schedule, Scheduler, SequentialLr, StepLr, ThresholdMode, WarmupLr,
 };
 use pellucid_nn::optim::{
-    Adafactor, AdafactorOptions, Adam, AdamOptions, Optimizer, Rule, RuleOptimizer, RuleState, Sgd, SgdOptions,
-    UpdateContext, is_bias_or_norm,
+    Adafactor, AdafactorOptions, Adam, AdamOptions, Lbfgs, LbfgsOptions, Optimizer, Rule, RuleOptimizer, RuleState,
+    Sgd, SgdOptions, UpdateContext, is_bias_or_norm,
 };
-use pellucid_nn::{Dropout, Parameter, StateDict};
-use pellucid_tensor::{Result, Tensor};
+use pellucid_nn::{Checkpoint, Dropout, Linear, Module, Parameter, StateDict};
+use pellucid_tensor::{DType, Result, Tensor};
 use std::panic::catch_unwind;
 
 fn sgd() -> Sgd {
@@ -204,4 +204,26 @@ fn a_rule_reads_the_states_that_it_has() {
     assert!(message(exempting).contains("Rule::without_decay"));
     let none: Vec<(Vec<Parameter>, Misread)> = Vec::new();
     assert!(message(RuleOptimizer::try_with_groups(none)).contains("at least one group"));
+}
+
+/// A state that L-BFGS cannot use is refused before another part of a checkpoint changes.
+#[test]
+fn an_invalid_state_of_lbfgs_changes_nothing() {
+    let model = Linear::new(2, 1);
+    let optimizer = Lbfgs::new(model.parameters(), LbfgsOptions::default());
+    let checkpoint = Checkpoint::new().model(&model).optimizer(&optimizer);
+    let state = copied(&checkpoint.state().unwrap());
+    for (name, value) in [("groups.0.lr", -1.0), ("groups.0.lr", f64::NAN), ("iterations", 0.5), ("evaluations", -1.0)]
+    {
+        let mut invalid = state.clone();
+        invalid.insert("model.weight".into(), Tensor::full([1, 2], 9.0, DType::F32));
+        invalid.insert(format!("optimizer.{name}"), Tensor::scalar(value, DType::F64));
+        assert!(checkpoint.load_state_dict(&invalid).is_err(), "{name} = {value}");
+        assert_eq!(model.weight.to_bytes(), state["model.weight"].to_bytes(), "{name} = {value}");
+    }
+    checkpoint.load_state_dict(&state).unwrap();
+}
+
+fn copied(state: &StateDict) -> StateDict {
+    state.iter().map(|(name, tensor)| (name.clone(), tensor.detach().copy())).collect()
 }

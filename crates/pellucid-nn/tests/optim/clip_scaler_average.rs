@@ -3,8 +3,10 @@
 use crate::numbers::KINDS;
 use crate::{close, flat, parameters, set_gradients};
 use pellucid_nn::optim::*;
-use pellucid_nn::{BatchNorm1d, Dropout, InstanceNorm1d, Layer, Linear, Module, Parameter, sequential};
-use pellucid_tensor::{DType, Error, Tensor, capture};
+use pellucid_nn::{
+    BatchNorm1d, Dropout, InstanceNorm1d, Layer, Linear, Module, Parameter, init, sequential, with_evaluation_mode,
+};
+use pellucid_tensor::{DType, Error, Tensor, autocast, capture};
 use std::slice::from_ref;
 
 fn with_gradients(gradients: &[&[f64]], dtype: DType) -> Vec<Parameter> {
@@ -385,4 +387,42 @@ fn gradients_that_are_equal_or_repeat_a_number_are_clipped_once() {
     summed.sum(..).backward();
     clip_grad_norm(from_ref(&summed), 1.0).unwrap();
     close(&gradients(from_ref(&summed)), &[0.5f64.sqrt(); 2], 1e-6, "one number, repeated");
+}
+
+/// The weights of the batches in plain averages do not depend on the dtype of the activations.
+#[test]
+fn statistics_are_plain_averages_of_many_batches_in_half_precision() {
+    let model = sequential![Linear::new(1, 1).bias(false), BatchNorm1d::new(1)];
+    init::ones_(&model.parameters()[0]);
+    let batch = Tensor::from([[1.0f32], [3.0]]);
+    for dtype in [DType::BF16, DType::F16] {
+        let _half = autocast(dtype);
+        update_bn(&model, (0..1500).map(|_| batch.clone())).unwrap();
+        let state = model.state_dict();
+        close(&state["1.running_mean"].to_vec::<f64>(), &[2.0], 1e-5, "mean");
+        close(&state["1.running_var"].to_vec::<f64>(), &[2.0], 1e-5, "variance");
+    }
+}
+
+/// Modes are restored inside an evaluation too.
+#[test]
+fn modes_are_restored_inside_an_evaluation() {
+    let model = sequential![Linear::new(2, 2), BatchNorm1d::new(2), Dropout::new(0.5)];
+    with_evaluation_mode(|| update_bn(&model, [Tensor::ones([3, 2], DType::F32)])).unwrap();
+    model.forward(&Tensor::ones([3, 2], DType::F32));
+    assert_eq!(model.state_dict()["1.num_batches_tracked"].item::<i64>(), 1);
+}
+
+/// While a model contains the averages, they are neither saved nor loaded.
+#[test]
+fn averages_in_use_are_neither_saved_nor_loaded() {
+    let model = Linear::new(2, 2);
+    let mut averaged = AveragedModel::new(&model, Average::Equal);
+    averaged.update().unwrap();
+    let state = averaged.state_dict();
+    averaged.apply().unwrap();
+    assert!(matches!(averaged.try_state_dict(), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(averaged.load_state_dict(&state), Err(Error::InvalidArgument { .. })));
+    averaged.restore().unwrap();
+    averaged.load_state_dict(&state).unwrap();
 }

@@ -436,3 +436,26 @@ fn options_outside_of_their_ranges_are_refused() {
     }
     assert!(Scheduler::try_new(NoamLr { d_model: 512, warmup_steps: 0 }, &optimizer).is_err());
 }
+
+/// A composed schedule in a sequence begins at its own first rate, not at the last rate of the schedule before it.
+#[test]
+fn composed_schedules_begin_in_a_sequence() {
+    let constant = || SequentialLr::new(ConstantLr { factor: 0.1, total_iters: 5 });
+    let exponential = || ExponentialLr::new(0.9);
+    let rates = |schedule: SequentialLr| {
+        let optimizer = Sgd::new(parameters(false, DType::F64), SgdOptions { lr: 1.0, ..Default::default() });
+        let mut scheduler = Scheduler::new(schedule, &optimizer);
+        let next = |_| {
+            let lr = optimizer.lr();
+            scheduler.step();
+            lr
+        };
+        (0..9).map(next).collect::<Vec<f64>>()
+    };
+    let plain = rates(constant().then(5, exponential()));
+    close(&plain[3..8], &[0.1, 0.1, 1.0, 0.9, 0.81], 1e-12, "plain");
+    let chained = ChainedScheduler::new(StepLr::new(10)).and(exponential());
+    close(&rates(constant().then(5, chained)), &plain, 1e-12, "chained");
+    let nested = SequentialLr::new(ChainedScheduler::new(exponential())).then(50, StepLr::new(10));
+    close(&rates(constant().then(5, nested)), &plain, 1e-12, "nested");
+}

@@ -258,3 +258,22 @@ fn refused_options_are_errors() {
     assert_eq!(half.lora_a.dtype(), DType::BF16);
     assert_eq!(ops::neg(&half.delta_weight()).unwrap().dtype(), DType::BF16);
 }
+
+/// Clones merge their update into one weight, so they have one scale.
+#[test]
+fn clones_have_the_same_scale() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let layer = randomize(Lora::new(Linear::new(4, 3), 2).alpha(3.0));
+    let clone = layer.clone();
+    for refused in [clone.clone().try_alpha(8.0), layer.clone().try_alpha(8.0)] {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("clones"), "{text}");
+    }
+    let before = layer.original().copy();
+    layer.clone().alpha(3.0).merge();
+    clone.unmerge();
+    assert_near(layer.original(), &before, 1e-5);
+    assert_eq!(layer.deep_copy().unwrap().alpha(8.0).scaling(), 4.0);
+    drop(clone);
+    assert_eq!(layer.alpha(8.0).scaling(), 4.0);
+}

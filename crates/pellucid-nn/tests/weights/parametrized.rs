@@ -226,3 +226,37 @@ fn spectral_norm_updates_its_vectors_in_training() {
     assert!(SpectralNorm::new().try_iterations(0).is_err() && SpectralNorm::new().try_eps(-1.0).is_err());
     assert!(Parametrized::try_new(Linear::new(3, 2), layer.parametrization().clone()).is_err());
 }
+
+/// A wrapper does not drop the limit of an embedding, which changes the layer's own table.
+#[test]
+fn embeddings_with_a_limit_are_not_wrapped() {
+    let limited = || Embedding::new(5, 3).max_norm(1.0, 2.0);
+    for refused in [
+        Parametrized::try_new(limited(), WeightNorm::new()).map(drop),
+        Parametrized::try_new(limited(), Positive).map(drop),
+        Pruned::try_new(limited()).map(drop),
+    ] {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("max_norm"), "{text}");
+    }
+    let lora = Lora::new(limited(), 2);
+    let norm = lora.forward(&Tensor::arange(0i64, 5, 1)).norm(2.0, -1);
+    assert!(norm.to_vec::<f32>().iter().all(|norm| *norm <= 1.0 + 1e-6), "{norm}");
+}
+
+/// The values of a parametrization belong to one layer; wrapping another one leaves them unchanged.
+#[test]
+fn a_parametrization_of_one_layer_is_not_used_for_another_one() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    fn check<P: Parametrization + Clone>(parametrization: P) {
+        let layer = Parametrized::new(Linear::new(3, 3), parametrization);
+        layer.eval();
+        let before = layer.weight().to_bytes();
+        let refused = Parametrized::try_new(Linear::new(3, 3), layer.parametrization().clone()).map(drop);
+        assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{refused:?}");
+        assert_eq!(layer.weight().to_bytes(), before);
+    }
+    check(WeightNorm::new());
+    check(Orthogonal::new());
+    check(SpectralNorm::new());
+}

@@ -88,7 +88,7 @@ impl<L: Loss> MeanLoss<L> {
 
 impl<L: Loss> Metric for MeanLoss<L> {
     fn name(&self) -> String {
-        "loss".into()
+        "mean_loss".into()
     }
 
     fn goal(&self) -> Goal {

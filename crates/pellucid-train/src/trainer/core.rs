@@ -8,7 +8,7 @@ use super::train_metrics::TrainMetrics;
 use crate::log::{History, Logger};
 use crate::metrics::{Goal, Metric};
 use pellucid_nn::Stateful;
-use pellucid_tensor::Result;
+use pellucid_tensor::{Result, ThreadStream, ThreadStreamGuard};
 
 /// The name of the step count in the values of an epoch. Loggers receive it as an argument.
 pub(super) const STEP: &str = "step";
@@ -20,9 +20,9 @@ type OpenLogger<'f> = Box<dyn FnOnce(usize) -> Result<Box<dyn Logger + 'f>> + Se
 /// than `min_delta`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EarlyStopping {
-    /// The number of epochs without improvement after which the run ends. Default: 3.
+    /// The number of epochs without improvement after which the run ends, at least 1. Default: 3.
     pub patience: usize,
-    /// The smallest change that counts as an improvement. Default: 0.
+    /// The smallest change that counts as an improvement, at least 0. Default: 0.
     pub min_delta: f64,
 }
 
@@ -59,6 +59,8 @@ pub(super) struct RunCore<'f> {
     /// Additional parts of the saved state.
     pub(super) parts: Vec<(String, Box<dyn Stateful + Send + 'f>)>,
     pub(super) stop_reason: Option<StopReason>,
+    /// The random numbers of the thread that used the run first.
+    random: Option<ThreadStream>,
 }
 
 impl<'f> RunCore<'f> {
@@ -84,6 +86,13 @@ impl<'f> RunCore<'f> {
             has_partial_row: false,
             parts: Vec::new(),
             stop_reason: None,
+            random: None,
         })
+    }
+
+    /// Makes the random numbers of the thread that used the run first those of the current thread, until the guard is
+    /// dropped. Steps, loaders and the saved generator then use the same numbers, also after a move to another thread.
+    pub(super) fn enter_random(&mut self) -> ThreadStreamGuard {
+        self.random.get_or_insert_with(ThreadStream::current).enter()
     }
 }

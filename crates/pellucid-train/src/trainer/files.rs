@@ -26,8 +26,10 @@ pub(super) struct RunFiles {
 }
 
 /// The lock of a run directory. It is released when it is dropped or the process ends.
+///
+/// The file remains: another process may have opened a file that is removed, and would lock it while a third process
+/// locks a new one.
 pub(super) struct DirectoryLock {
-    path: PathBuf,
     _file: File,
 }
 
@@ -42,15 +44,8 @@ impl DirectoryLock {
                 Err(Error::file("fit", directory, reason))
             }
             // Some file systems have no locks.
-            Ok(()) | Err(TryLockError::Error(_)) => Ok(DirectoryLock { path, _file: file }),
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(DirectoryLock { _file: file }),
         }
-    }
-}
-
-impl Drop for DirectoryLock {
-    fn drop(&mut self) {
-        // The lock is released when the file is closed. The next run can lock a remaining file.
-        let _ = fs::remove_file(&self.path);
     }
 }
 

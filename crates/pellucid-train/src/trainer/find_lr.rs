@@ -97,6 +97,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// of at most 1; the errors of batches and steps, except for losses that are not finite.
     pub fn find_lr(&mut self, batches: &mut dyn EpochLoader<T::Batch>, options: FindLrOptions) -> Result<LrCurve> {
         options.check()?;
+        let _random = self.run.enter_random();
         self.task.prepare_load()?;
         self.task.begin_fit()?;
         let saved = self.search_state(batches)?;

@@ -2,7 +2,7 @@
 
 use pellucid_nn::hook::HookGuard;
 use pellucid_nn::loss::{BatchWeight, Loss};
-use pellucid_nn::{ModuleInfo, Parameter};
+use pellucid_nn::{ModuleInfo, Parameter, Visit, Visitor};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, is_grad_enabled, lock, no_grad, ops};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -53,6 +53,12 @@ fn checked(loss: Tensor) -> Result<Tensor> {
     ops::reshape(&one, ())
 }
 
+impl Visit for FiniteCheckedLoss<'_> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        self.loss.visit(visitor);
+    }
+}
+
 impl Loss for FiniteCheckedLoss<'_> {
     fn try_forward(&self, logits: &Tensor, y: &Tensor) -> Result<Tensor> {
         let loss = self.loss.try_forward(logits, y)?;
@@ -69,10 +75,6 @@ impl Loss for FiniteCheckedLoss<'_> {
 
     fn batch_weight(&self, y: &Tensor) -> Result<BatchWeight> {
         self.loss.batch_weight(y)
-    }
-
-    fn trainable(&self) -> Vec<(String, Parameter)> {
-        self.loss.trainable()
     }
 }
 

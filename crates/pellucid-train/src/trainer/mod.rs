@@ -59,7 +59,7 @@ use loader::EntireEpoch;
 use pellucid_derive::panicking_form;
 use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
-use pellucid_nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer};
+use pellucid_nn::optim::{Average, GradScaler, GradScalerOptions, Optimizer};
 use pellucid_nn::{Layer, Parameter, Stateful};
 use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, ops, unwrap};
 use std::path::Path;
@@ -110,7 +110,7 @@ use std::sync::Arc;
 /// # Resuming
 /// With [`checkpoints`](Trainer::checkpoints), `last.safetensors` contains the state of the run after each epoch, and
 /// after an interrupt. A program that is restarted with [`resume`](Trainer::resume) continues from this state,
-/// bit-identical to an uninterrupted run. It must create model, optimizer, loaders and trainer in the same way.
+/// bit-identical to an uninterrupted run. It must create model, loss, optimizer, loaders and trainer in the same way.
 ///
 /// # Errors of a step
 /// A failed step returns [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or
@@ -238,22 +238,21 @@ where
         self.with_settings(|settings| settings.is_eager = eager)
     }
 
-    /// Computes an exponential moving average of the weights with this decay. The validations of [`fit`](Trainer::fit)
-    /// use the averages, and `best.safetensors` contains them. The model keeps the trained weights, which
-    /// [`evaluate`](Trainer::evaluate) and [`predict`](Trainer::predict) use. Running statistics of normalizations are
-    /// not averaged.
+    /// Computes an exponential moving average of the weights of model and loss with this decay. The validations of
+    /// [`fit`](Trainer::fit) use the averages, and `best.safetensors` contains them. The model keeps the trained
+    /// weights, which [`evaluate`](Trainer::evaluate) and [`predict`](Trainer::predict) use. Running statistics of
+    /// normalizations are not averaged.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a decay outside [0, 1]; an error for a model whose parameters do not exist yet.
     #[panicking_form]
     pub fn try_ema(mut self, decay: f64) -> Result<Self> {
-        let averages = AveragedModel::try_new(self.task.model(), Average::Exponential(decay))?;
-        self.task.set_averages(averages);
+        self.task.set_average(Average::Exponential(decay))?;
         Ok(self)
     }
 
-    /// Copies the [averages](Trainer::ema) of the weights into the model. Does nothing without averages or before the
-    /// first step.
+    /// Copies the [averages](Trainer::ema) of the weights into model and loss. Does nothing without averages or before
+    /// the first step.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -444,8 +443,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Writes checkpoint files into a directory, which is created if necessary. `last.safetensors` contains the state
-    /// of the run after each epoch. `best.safetensors` contains the weights of the best epoch. Each file is replaced
-    /// atomically: after a kill at any moment, the old or the new file exists.
+    /// of the run after each epoch. `best.safetensors` contains the weights of the best epoch; the names of those of
+    /// the loss begin with `loss.`. Each file is replaced atomically: after a kill at any moment, the old or the new
+    /// file exists.
     pub fn checkpoints(mut self, folder: impl AsRef<Path>) -> Self {
         self.run.files.folder = Some(folder.as_ref().to_path_buf());
         self
@@ -477,8 +477,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Adds a part to the state of the run in `last.safetensors`, such as an input scaler. Reserved names are the parts
-    /// of the task (`model`, `optimizer`), `batches`, `validation_batches`, `run`, `train_metrics`, `history`,
-    /// `schedule_0` and so on.
+    /// of the task (`model`, `loss`, `optimizer`; `scaler` and `averages` if they are enabled), `batches`,
+    /// `validation_batches`, `run`, `train_metrics`, `history`, `schedule_0` and so on; [`fit`](Trainer::fit) returns an
+    /// error for them.
     pub fn part(mut self, name: &str, part: impl Stateful + Send + 'f) -> Self {
         self.run.parts.push((name.to_string(), Box::new(part)));
         self
@@ -503,8 +504,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// [`Error::Step`] for a failed batch or step; [`Error::Evaluation`] for a failed validation, after which the state
     /// is saved, so that the run resumes with this validation; [`Error::File`] for files that cannot be read or
     /// written, and for a directory that another run uses; [`Error::Checkpoint`] for a resumed state that does not
-    /// match; [`Error::InvalidArgument`] with the names of all values if the monitored value does not exist; the errors
-    /// of callbacks and loggers.
+    /// match, and for a [part](Trainer::part) with a reserved name; [`Error::InvalidArgument`] for options out of
+    /// range, for a metric with the name of a loss, and with the names of all values if the monitored value does not
+    /// exist; the errors of callbacks and loggers.
     pub fn fit(
         &mut self,
         train: &mut dyn EpochLoader<T::Batch>,
@@ -530,6 +532,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
             );
             return Err(Error::invalid("evaluate", reason));
         }
+        let _random = self.run.enter_random();
         let scores = self.run.evaluate(&mut BoundRun::evaluation(&mut self.task, batches), None)?;
         scores.ok_or_else(|| Error::invalid("evaluate", "the evaluation was interrupted"))
     }

@@ -14,9 +14,8 @@ use super::train_metrics::check_names;
 use super::validation::{Improvement, push_rates, store_rates, with_averages};
 use crate::log::{History, Logger};
 use pellucid_data::BatchPosition;
-use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{Checkpoint, StateDict};
-use pellucid_tensor::{Error, Result};
+use pellucid_tensor::{Error, OptionRange, Result};
 use std::time::Instant;
 
 /// The reason why the steps of an epoch have ended.
@@ -46,7 +45,8 @@ impl RunCore<'_> {
 
     pub(super) fn fit(&mut self, parts: &mut dyn RunParts) -> Result<History> {
         self.stop_reason = None;
-        self.check_settings(&parts.optimizers())?;
+        let _random = self.enter_random();
+        self.check_settings(parts)?;
         let _lock = self.files.open_directory()?;
         let signals = TerminationSignals::watch()?;
         let mut report = RunReport::new(self.is_quiet);
@@ -110,7 +110,7 @@ impl RunCore<'_> {
     /// Returns true if early stopping ends the run.
     fn is_stuck(&self) -> bool {
         let epochs_without_improvement = self.state.0.borrow().epochs_without_improvement;
-        self.early_stopping.is_some_and(|options| epochs_without_improvement >= options.patience.max(1))
+        self.early_stopping.is_some_and(|options| epochs_without_improvement >= options.patience)
     }
 
     /// Runs an epoch, or the rest of an epoch. Returns the reason if the run ends.
@@ -406,13 +406,13 @@ impl RunCore<'_> {
     }
 
     /// Returns an error for contradictory settings.
-    fn check_settings(&self, optimizers: &[(&'static str, &dyn Optimizer)]) -> Result<()> {
-        check_schedules(&self.schedules, optimizers)?;
-        if let Some(EarlyStopping { min_delta, .. }) = self.early_stopping
-            && (min_delta.is_nan() || min_delta < 0.0)
-        {
-            return Err(Error::invalid("early_stopping", format!("min_delta must be at least 0, got {min_delta}")));
+    fn check_settings(&self, parts: &dyn RunParts) -> Result<()> {
+        check_schedules(&self.schedules, &parts.optimizers())?;
+        if let Some(EarlyStopping { patience, min_delta }) = self.early_stopping {
+            OptionRange::COUNT.check("early_stopping", "patience", patience as f64, 3.0)?;
+            OptionRange::NONNEGATIVE.check("early_stopping", "min_delta", min_delta, 0.0)?;
         }
+        self.full_checkpoint(parts.checkpoint(), &self.schedule_names()).check_names()?;
         check_names("metric", &self.metrics)?;
         self.train_metrics.check(self.files.last().is_some())
     }

@@ -6,13 +6,16 @@ use super::task::{BatchScores, NamedScalars, TrainingTask};
 use pellucid_nn::graph::{Batch, BeforeUpdate, GraphTrainer, Model, StepOptions};
 use pellucid_nn::loss::{BatchWeight, Loss};
 use pellucid_nn::optim::{
-    AveragedModel, ClipGradNormOptions, GradScaler, Optimizer, clip_grad_norm_with, clip_grad_value,
+    Average, AveragedModel, ClipGradNormOptions, GradScaler, Optimizer, clip_grad_norm_with, clip_grad_value,
 };
-use pellucid_nn::{Checkpoint, Parameter, StateDict, hook, with_evaluation_mode};
+use pellucid_nn::{Checkpoint, Module, Parameter, StateDict, Visit, Visitor, hook, with_evaluation_mode};
 use pellucid_tensor::{Autocast, DType, Error, Generator, Result, Tensor, autocast, no_grad, ops};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+
+/// The name of the loss in values, checkpoints and weights.
+const LOSS: &str = "loss";
 
 /// The settings of a supervised step.
 #[derive(Clone, Default)]
@@ -109,7 +112,7 @@ impl<'f> SupervisedState<'f> {
         if self.accumulated == self.settings.accumulate {
             self.count_update()?;
         }
-        Ok(vec![("loss", step.loss()?)])
+        Ok(vec![(LOSS, step.loss()?)])
     }
 
     /// Runs the first step captured, or eagerly if it cannot be captured.
@@ -160,7 +163,7 @@ impl<'f> SupervisedState<'f> {
     fn evaluate(&self, step: &dyn SupervisedStep<'f>, y: &Tensor) -> Result<BatchScores> {
         let (_off, _precision) = (no_grad(), self.settings.precision());
         let (output, loss) = with_evaluation_mode(|| step.evaluate())?;
-        Ok(BatchScores { losses: vec![("loss", loss)], predictions: Some((output, y.clone())) })
+        Ok(BatchScores { losses: vec![(LOSS, loss)], predictions: Some((output, y.clone())) })
     }
 
     fn apply_averages(&mut self) -> Result<()> {
@@ -215,6 +218,21 @@ pub struct Supervised<'f, M, O, X = Tensor> {
     state: SupervisedState<'f>,
 }
 
+/// The modules that a task trains: the parts of the model, and those of the loss under `loss`.
+struct ModelAndLoss<'a, 'f, M> {
+    model: &'a M,
+    loss: &'a FiniteCheckedLoss<'f>,
+}
+
+impl<M: Module> Module for ModelAndLoss<'_, '_, M> {}
+
+impl<M: Module> Visit for ModelAndLoss<'_, '_, M> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        self.model.visit(visitor);
+        visitor.field(LOSS, self.loss);
+    }
+}
+
 /// The parts of a task, with an optional batch.
 struct StepParts<'a, 'f, M, O, X> {
     trainer: &'a mut GraphTrainer<'f, M, O, X>,
@@ -257,7 +275,7 @@ where
     }
 
     fn supports_capture(&self) -> bool {
-        self.trainer.model().supports_capture().is_ok()
+        ModelAndLoss { model: self.trainer.model(), loss: self.loss }.supports_capture().is_ok()
     }
 
     fn set_options(&mut self, options: StepOptions<'f>) {
@@ -294,8 +312,14 @@ where
         Supervised { trainer, ..self }
     }
 
-    pub(super) fn set_averages(&mut self, averages: AveragedModel) {
-        self.state.averages = Some(averages);
+    /// Averages the weights.
+    pub(super) fn set_average(&mut self, average: Average) -> Result<()> {
+        self.state.averages = Some(AveragedModel::try_new(&self.modules(), average)?);
+        Ok(())
+    }
+
+    fn modules(&self) -> ModelAndLoss<'_, 'f, M> {
+        ModelAndLoss { model: self.trainer.model(), loss: &self.loss }
     }
 
     /// Returns the model.
@@ -308,12 +332,12 @@ where
         self.trainer.optimizer()
     }
 
-    /// Copies the averaged weights into the model, if averaging is enabled.
+    /// Copies the averaged weights into model and loss, if averaging is enabled.
     pub(super) fn use_averages(&mut self) -> Result<()> {
         self.state.apply_averages()?;
-        let averages = self.model().try_state_dict();
+        let averages = self.modules().try_state_dict();
         self.state.restore_weights()?;
-        self.model().load_state_dict(&averages?)
+        self.modules().load_state_dict(&averages?)
     }
 
     /// Returns the averaged weights, if [averaging](super::Trainer::ema) is enabled.
@@ -387,7 +411,7 @@ where
         let _precision = self.state.settings.precision();
         let (loss, output) = self.trainer.evaluate_with_logits(&batch.0, &batch.1)?;
         let predictions = Some((output.clone(), batch.1.clone()));
-        Ok(BatchScores { losses: vec![("loss", loss.clone())], predictions })
+        Ok(BatchScores { losses: vec![(LOSS, loss.clone())], predictions })
     }
 
     fn batch_size(&self, (_, y): &(X, Tensor)) -> usize {
@@ -400,11 +424,11 @@ where
 
     fn checkpoint(&self) -> Checkpoint<'_> {
         let optimizer: &dyn Optimizer = self.optimizer();
-        self.state.add_to(Checkpoint::new().model(self.model()).optimizer(optimizer))
+        self.state.add_to(Checkpoint::new().model(self.model()).named_model(LOSS, &self.loss).optimizer(optimizer))
     }
 
     fn weights(&self) -> Result<StateDict> {
-        self.model().try_state_dict()
+        self.modules().try_state_dict()
     }
 
     fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)> {
@@ -428,7 +452,7 @@ where
         let search = NonFiniteSearch {
             inputs: x.named(),
             targets: y.clone(),
-            parameters: model.try_named_parameters().ok()?,
+            parameters: self.modules().try_named_parameters().ok()?,
             modules: model.named_modules(),
             observe: &|name, observe| hook::on_call(model, name, observe).ok(),
             output: &|| {

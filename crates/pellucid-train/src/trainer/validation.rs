@@ -7,6 +7,7 @@ use super::meter::LossMeter;
 use super::scores::Scores;
 use super::signals::TerminationSignals;
 use super::state::RunProgress;
+use super::task::NamedScalars;
 use crate::metrics::Goal;
 use pellucid_nn::optim::ParamGroup;
 use pellucid_tensor::{DType, Error, Result};
@@ -68,6 +69,7 @@ impl RunCore<'_> {
                 |samples: usize| move |error: Error| Error::Evaluation { batch, samples, source: Box::new(error) };
             let samples = samples.map_err(batch_error(0))?;
             let scores = parts.evaluate_step().map_err(batch_error(samples))?;
+            self.check_metric_names(&scores.losses)?;
             let weight = parts.batch_weight().map_err(batch_error(samples))?;
             meter.add(&mut sums, &scores.losses, (&weight, samples), false)?;
             if let Some((output, target)) = &scores.predictions {
@@ -84,6 +86,15 @@ impl RunCore<'_> {
             scores.push(metric.name(), metric.compute()?);
         }
         Ok(Some(scores))
+    }
+
+    /// Returns an error if a metric has the name of a loss: a history has one column for each name.
+    fn check_metric_names(&self, losses: &NamedScalars) -> Result<()> {
+        let is_loss = |name: &str| losses.iter().any(|(loss, _)| *loss == name);
+        match self.metrics.iter().map(|metric| metric.name()).find(|name| is_loss(name)) {
+            Some(name) => Err(Error::invalid("metric", format!("a metric and a loss have the name `{name}`"))),
+            None => Ok(()),
+        }
     }
 
     /// Returns the values of an epoch after its validation, and how they compare with earlier epochs; `None` after a

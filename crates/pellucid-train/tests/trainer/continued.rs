@@ -60,7 +60,7 @@ fn a_run_of_more_steps_continues_within_the_epoch() {
     let mut run = trainer().steps(5).checkpoints(&scratch.0);
     let part = run.fit(&mut train, Some(&mut validation)).unwrap();
     assert_eq!(part.column("step").unwrap(), [5.0]);
-    assert_eq!(names(&scratch.0), ["best.safetensors", "last.safetensors"]);
+    assert_eq!(names(&scratch.0), ["best.safetensors", "last.safetensors", "run.lock"]);
     let mut run = run.steps(21);
     let history = run.fit(&mut train, Some(&mut validation)).unwrap();
     assert_eq!(history.column("step").unwrap(), [8.0, 16.0, 21.0]);
@@ -344,7 +344,7 @@ fn two_runs_do_not_share_a_directory() {
     let (mut train, _) = points();
     trainer().checkpoints(&scratch.0).callback(second).fit(&mut train, None).unwrap();
     assert_eq!(tried.load(Ordering::Relaxed), 1);
-    assert_eq!(names(&scratch.0), ["best.safetensors", "last.safetensors"]);
+    assert_eq!(names(&scratch.0), ["best.safetensors", "last.safetensors", "run.lock"]);
     // A path that cannot be a directory is an error before the first step.
     let file = scratch.0.join("last.safetensors");
     let (mut train, _) = points();

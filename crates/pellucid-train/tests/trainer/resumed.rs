@@ -112,7 +112,7 @@ fn the_files_are_the_best_weights_and_the_last_state() {
     let (mut train, mut validation) = points();
     let mut run = trainer().epochs(3).checkpoints(&folder).resume_if_exists(&folder);
     let history = run.fit(&mut train, Some(&mut validation)).unwrap();
-    assert_eq!(names(&folder), ["best.safetensors", "last.safetensors"]);
+    assert_eq!(names(&folder), ["best.safetensors", "last.safetensors", "run.lock"]);
     let losses = history.column("validation_loss").unwrap();
     let best = losses.iter().copied().fold(f64::INFINITY, f64::min);
     run.model().load_state_dict(&io::load(folder.join("best.safetensors")).unwrap()).unwrap();

@@ -62,6 +62,11 @@ impl Schedule for SequentialLr {
         if begins { schedule.begin(point) } else { schedule.chained(point) }
     }
 
+    fn begin(&self, point: SchedulePoint) -> f64 {
+        let (first, point, _) = self.at(point);
+        first.begin(point)
+    }
+
     fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
         let (schedule, epoch, _) = self.holding(epoch);
         schedule.momentum(group, epoch)
@@ -105,15 +110,27 @@ impl ChainedScheduler {
     }
 }
 
+/// Returns the previous rate after each of the schedules has changed it.
+fn chained_rate(schedules: &[Box<dyn Schedule>], point: SchedulePoint) -> f64 {
+    schedules.iter().fold(point.lr, |lr, schedule| {
+        schedule.chained(SchedulePoint { lr, base: schedule.base(point.group, point.base), ..point })
+    })
+}
+
 impl Schedule for ChainedScheduler {
     fn name(&self) -> &'static str {
         "ChainedScheduler"
     }
 
     fn rate(&self, point: SchedulePoint) -> f64 {
-        self.0.iter().fold(point.lr, |lr, schedule| {
-            schedule.chained(SchedulePoint { lr, base: schedule.base(point.group, point.base), ..point })
-        })
+        chained_rate(&self.0, point)
+    }
+
+    /// Returns the rate at which the first schedule begins, changed by the others.
+    fn begin(&self, point: SchedulePoint) -> f64 {
+        let Some((first, others)) = self.0.split_first() else { return point.lr };
+        let base = first.base(point.group, point.base);
+        chained_rate(others, SchedulePoint { lr: first.begin(SchedulePoint { base, ..point }), ..point })
     }
 
     fn base(&self, group: usize, lr: f64) -> f64 {

@@ -1,0 +1,86 @@
+//! Settings that cannot work are errors before the first step, and the directory of a run is locked.
+
+use crate::runs::{isolated_generator, points, trainer};
+use crate::scratch::Scratch;
+use pellucid::Error;
+use pellucid::nn::loss::CrossEntropyLoss;
+use pellucid::prelude::*;
+use pellucid::train::metrics::{Goal, MeanLoss, Metric};
+use pellucid::train::{EarlyStopping, History};
+use std::fs::File;
+
+/// A metric with the name of the loss.
+struct Named(&'static str);
+
+impl Metric for Named {
+    fn name(&self) -> String {
+        self.0.into()
+    }
+
+    fn goal(&self) -> Goal {
+        Goal::Minimize
+    }
+
+    fn reset(&mut self) {}
+
+    fn update(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
+        Ok(())
+    }
+
+    fn compute(&self) -> Result<f64> {
+        Ok(0.0)
+    }
+}
+
+#[test]
+fn the_mean_of_another_loss_is_a_metric() {
+    let _generator = isolated_generator();
+    let (mut train, mut validation) = points();
+    let mut run = trainer().metric(MeanLoss::new(CrossEntropyLoss::default()));
+    let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+    let (loss, mean) = (history.last("validation_loss").unwrap(), history.last("validation_mean_loss").unwrap());
+    assert!((loss - mean).abs() < 1e-6);
+}
+
+#[test]
+fn a_metric_with_the_name_of_a_loss_is_refused() {
+    let _generator = isolated_generator();
+    let (_, mut validation) = points();
+    let refused = trainer().metric(Named("loss")).evaluate(&mut validation).unwrap_err().to_string();
+    assert!(refused.contains("a metric and a loss have the name `loss`"), "{refused}");
+    let scores = trainer().metric(Named("other")).evaluate(&mut validation).unwrap();
+    assert_eq!(scores.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["loss", "other"]);
+}
+
+#[test]
+fn invalid_names_of_parts_and_options_are_found_before_the_first_step() {
+    let _generator = isolated_generator();
+    let scratch = Scratch::new("trainer-settings");
+    for name in ["model", "loss", "optimizer", "history", "run", "batches", "generator", "step", "a.b", ""] {
+        let (mut train, _) = points();
+        let mut run = trainer().checkpoints(&scratch.0).part(name, History::default());
+        let refused = run.fit(&mut train, None).unwrap_err();
+        assert!(matches!(&refused, Error::Checkpoint { part, .. } if part == name), "{refused}");
+        assert_eq!(run.step(), 0);
+    }
+    let (mut train, _) = points();
+    let mut run = trainer().early_stopping(EarlyStopping { patience: 0, ..Default::default() });
+    let refused = run.fit(&mut train, None).unwrap_err().to_string();
+    assert!(refused.contains("patience") && run.step() == 0, "{refused}");
+}
+
+/// A run that has opened the file of the lock before another run ends still excludes a third one.
+#[test]
+fn the_file_of_a_lock_is_not_replaced() {
+    let _generator = isolated_generator();
+    let scratch = Scratch::new("trainer-lock");
+    let (mut train, _) = points();
+    trainer().checkpoints(&scratch.0).fit(&mut train, None).unwrap();
+    let second = File::options().write(true).open(scratch.0.join("run.lock")).unwrap();
+    let (mut train, _) = points();
+    trainer().checkpoints(&scratch.0).fit(&mut train, None).unwrap();
+    second.try_lock().unwrap();
+    let (mut train, _) = points();
+    let refused = trainer().checkpoints(&scratch.0).fit(&mut train, None).unwrap_err();
+    assert!(refused.to_string().contains("another run"), "{refused}");
+}
