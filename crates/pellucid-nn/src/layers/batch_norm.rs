@@ -236,10 +236,10 @@ impl<const N: usize> BatchNorm<N> {
         let y = self.normalized(x, Some([&batch[0], &batch[1]]), true, 1.0)?;
         if x.size() > 0 {
             let _off = no_grad();
-            let share = ops::div(1.0, &ops::to_dtype(n, x.dtype())?)?;
-            let kept = ops::sub(1.0, &share)?;
+            let batch_share = ops::div(1.0, &ops::to_dtype(n, x.dtype())?)?;
+            let retained_share = ops::sub(1.0, &batch_share)?;
             for (running, batch) in running.into_iter().zip(&batch) {
-                let next = ops::add(&ops::mul(running, &kept)?, &ops::mul(batch, &share)?)?;
+                let next = ops::add(&ops::mul(running, &retained_share)?, &ops::mul(batch, &batch_share)?)?;
                 ops::copy_(running, &next)?;
             }
         }
