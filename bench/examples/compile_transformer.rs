@@ -1,6 +1,6 @@
 //! Measures compile time: a transformer encoder in a custom module.
 
-use pellucid::nn::{Embedding, TransformerEncoder, TransformerOptions};
+use pellucid::nn::{Embedding, TransformerEncoder};
 use pellucid::prelude::*;
 
 #[derive(Debug, Module)]
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     manual_seed(0);
     let model = Tagger {
         embedding: Embedding::new(100, 16),
-        encoder: TransformerEncoder::with_options(16, 2, 2, TransformerOptions { hidden: 32, ..Default::default() }),
+        encoder: TransformerEncoder::new(16, 2, 2).hidden(32),
         head: Linear::new(16, 5),
     };
     let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());

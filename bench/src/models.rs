@@ -5,8 +5,7 @@ use crate::harness::{Work, Workload};
 use crate::training::Training;
 use pellucid::nn::{
     AdaptiveAvgPool2d, AdaptiveAvgPool3d, AttentionMasks, AvgPool2d, BatchNorm2d, Conv1d, Conv2d, Conv3d,
-    ConvTranspose2d, Embedding, GroupNorm, Gru, LayerNorm, LeakyRelu, RecurrentOptions, TransformerEncoder,
-    TransformerOptions, Upsample,
+    ConvTranspose2d, Embedding, GroupNorm, Gru, LayerNorm, LeakyRelu, TransformerEncoder, Upsample,
 };
 use pellucid::prelude::*;
 use pellucid::{GradOptions, grad, grad_one};
@@ -202,8 +201,7 @@ fn mixer() -> Training {
 }
 
 fn gru() -> Training {
-    let options = RecurrentOptions { batch_first: true, bidirectional: true, ..Default::default() };
-    let model = (Gru::with_options(64, 128, options), Linear::new(256, 10));
+    let model = (Gru::new(64, 128).batch_first(true).bidirectional(true), Linear::new(256, 10));
     let data = (Tensor::randn([32, 64, 64], DType::F32), Tensor::randint(0, 10, [32]));
     training(model, data, |(gru, head), x, target| {
         let (y, _) = gru.forward_sequence(x, None);
@@ -213,8 +211,7 @@ fn gru() -> Training {
 
 /// One transformer layer over 1,024 tokens.
 fn attention() -> Training {
-    let options = TransformerOptions { hidden: 1024, dropout: 0.0, norm_first: true, ..Default::default() };
-    let model = TransformerEncoder::with_options(256, 4, 1, options);
+    let model = TransformerEncoder::new(256, 4, 1).hidden(1024).dropout(0.0).norm_first(true);
     let data = (Tensor::randn([2, 1024, 256], DType::F32), Tensor::randn([2, 1024, 256], DType::F32));
     training(model, data, |model, x, target| {
         (model.forward_masked(x, AttentionMasks::default()) - target).square().mean(..)

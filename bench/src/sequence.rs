@@ -2,9 +2,7 @@
 
 use crate::harness::{Work, Workload};
 use crate::training::Training;
-use pellucid::nn::{
-    AttentionMasks, Embedding, LearnedPositions, Lstm, RecurrentOptions, TransformerEncoder, TransformerOptions,
-};
+use pellucid::nn::{AttentionMasks, Embedding, LearnedPositions, Lstm, TransformerEncoder};
 use pellucid::prelude::*;
 
 pub(crate) fn workloads() -> Vec<Workload> {
@@ -48,14 +46,8 @@ impl Gpt {
 }
 
 fn gpt() -> Training {
-    let options = TransformerOptions {
-        hidden: 4 * WIDTH,
-        dropout: 0.0,
-        activation: ops::gelu_tanh,
-        norm_first: true,
-        ..Default::default()
-    };
-    let body = TransformerEncoder::with_options(WIDTH, 4, LAYERS, options).norm(true);
+    let body = TransformerEncoder::new(WIDTH, 4, LAYERS).hidden(4 * WIDTH).dropout(0.0).norm_first(true);
+    let body = body.activation(ops::gelu_tanh).norm(true);
     let model = Gpt {
         words: Embedding::new(WORDS, WIDTH),
         positions: LearnedPositions::new(LENGTH, WIDTH),
@@ -75,8 +67,7 @@ fn gpt() -> Training {
 
 fn classifier() -> Training {
     let (batch, steps, input, hidden) = (32, 64, 128, 256);
-    let options = RecurrentOptions { batch_first: true, ..Default::default() };
-    let model = (Lstm::with_options(input, hidden, options), Linear::new(hidden, 10));
+    let model = (Lstm::new(input, hidden).batch_first(true), Linear::new(hidden, 10));
     let optimizer = Box::new(adamw(&model, 1e-3, 0.0));
     let data = (Tensor::randn([batch, steps, input], DType::F32), Tensor::randint(0, 10, [batch]));
     let work = Work::Flops((3 * 2 * batch * steps * 4 * hidden * (input + hidden)) as f64);

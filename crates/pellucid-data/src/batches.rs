@@ -144,7 +144,7 @@ impl<const K: usize> Batches<K> {
     }
 
     fn sizes(&self) -> LoaderSizes {
-        LoaderSizes { samples: self.samples, size: self.size, batches: self.len() }
+        LoaderSizes { samples: self.samples, size: self.size, batches: self.len(), drop_last: self.drop_last }
     }
 
     /// Returns the indices of the samples of a batch.
@@ -191,7 +191,7 @@ impl<const K: usize> Iterator for EpochBatches<K> {
     type Item = [Tensor; K];
 
     fn next(&mut self) -> Option<[Tensor; K]> {
-        let LoaderSizes { samples, size, batches } = self.sizes;
+        let LoaderSizes { samples, size, batches, .. } = self.sizes;
         if self.next == batches {
             self.progress.end();
             return None;

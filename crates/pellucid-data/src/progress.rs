@@ -36,7 +36,12 @@ pub(crate) struct LoaderSizes {
     pub(crate) size: usize,
     /// The number of batches of an epoch.
     pub(crate) batches: usize,
+    /// Whether an incomplete last batch is dropped.
+    pub(crate) drop_last: bool,
 }
+
+/// The name of [`LoaderSizes::drop_last`] in a snapshot.
+const DROP_LAST: &str = "drop_last";
 
 /// The progress of a loader, which it shares with the iterator of the current epoch.
 #[derive(Clone, Debug)]
@@ -118,7 +123,8 @@ impl LoaderProgress {
         EpochProgress { progress: self.clone(), id: state.iterators }
     }
 
-    /// Returns the state by name: `epoch`, `batch`, `samples`, `size`, and, if the samples are shuffled, `seed`.
+    /// Returns the state by name: `epoch`, `batch`, `samples`, `size`, `drop_last`, and, if the samples are shuffled,
+    /// `seed`.
     pub(crate) fn values(&self, sizes: LoaderSizes) -> Vec<(String, Tensor)> {
         let ProgressState { seed, position, .. } = *self.lock();
         let named = [
@@ -126,6 +132,7 @@ impl LoaderProgress {
             ("batch", position.batch as i64),
             ("samples", sizes.samples as i64),
             ("size", sizes.size as i64),
+            (DROP_LAST, i64::from(sizes.drop_last)),
         ];
         let seed = seed.map(|seed| ("seed", seed as i64));
         let named = named.into_iter().chain(seed);
@@ -150,8 +157,11 @@ impl LoaderProgress {
             );
             return Err(invalid(reason));
         }
+        // Earlier versions have not saved whether the last batch is dropped.
+        let mut state = state.clone();
+        state.entry(DROP_LAST.to_string()).or_insert_with(|| Tensor::scalar(i64::from(sizes.drop_last), DType::I64));
         // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
-        let load = StateLoad::new(&self.values(sizes), state)?;
+        let load = StateLoad::new(&self.values(sizes), &state)?;
         let read_i64 = |name: &str| state[name].try_item::<i64>();
         let (samples, size) = (read_i64("samples")?, read_i64("size")?);
         if (samples, size) != (sizes.samples as i64, sizes.size as i64) {
@@ -159,6 +169,15 @@ impl LoaderProgress {
                 "the state was saved with {samples} samples in batches of {size}, but this loader has {} in batches \
                  of {}; load it into a loader with the same data set and batch size",
                 sizes.samples, sizes.size
+            )));
+        }
+        let drop_last = read_i64(DROP_LAST)?;
+        if drop_last != i64::from(sizes.drop_last) {
+            return Err(invalid(format!(
+                "the state was saved with drop_last = {}, but this loader has drop_last = {}; load it into a loader with \
+                 the same option",
+                drop_last != 0,
+                sizes.drop_last
             )));
         }
         let (epoch, batch) = (read_i64("epoch")?, read_i64("batch")?);
@@ -207,7 +226,7 @@ macro_rules! positioned_loader {
             }
 
             /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, the `seed` if the loader has one, and the
-            /// `samples` and batch `size` that a loader of the snapshot must have.
+            /// `samples`, the batch `size` and `drop_last` that a loader of the snapshot must have.
             ///
             /// A batch counts as consumed when the iterator has returned it. Save after the step that trains on it.
             pub fn state_dict(&self) -> pellucid_nn::StateDict {
@@ -221,8 +240,8 @@ macro_rules! positioned_loader {
             /// # Errors
             /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if the state dict is not from a loader;
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if only one of the two loaders
-            /// shuffles, the sizes of the data set or the batches differ, or the position does not exist. On error
-            /// nothing is changed.
+            /// shuffles, the sizes of the data set or the batches or `drop_last` differ, or the position does not
+            /// exist. On error nothing is changed.
             pub fn load_state_dict(&self, state: &pellucid_nn::StateDict) -> pellucid_tensor::Result<()> {
                 pellucid_nn::Stateful::prepare_load(self, state)?.commit()
             }

@@ -6,6 +6,7 @@ use crate::state::{StateDict, Stateful};
 use crate::visit::Visit;
 use pellucid_tensor::{DType, Error, Generator, Result, Tensor, is_capturing};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// The part that every checkpoint contains: the generator of the current thread.
 const GENERATOR: &str = "generator";
@@ -176,8 +177,8 @@ impl<'a> Checkpoint<'a> {
 
     /// Returns all parts, with the generator of the current thread.
     fn all_parts<'b>(&'b self, generator: &'b Generator) -> impl Iterator<Item = (&'b str, &'b (dyn Stateful + 'b))> {
-        let own: (&str, &(dyn Stateful + 'b)) = (GENERATOR, generator);
-        self.parts.iter().map(|(name, part)| (name.as_str(), &**part as &(dyn Stateful + 'b))).chain([own])
+        let generator_part: (&str, &(dyn Stateful + 'b)) = (GENERATOR, generator);
+        self.parts.iter().map(|(name, part)| (name.as_str(), &**part as &(dyn Stateful + 'b))).chain([generator_part])
     }
 
     /// Checks the names of the parts, as [`state`](Checkpoint::state) and the loads do.
@@ -284,4 +285,11 @@ fn check_dtypes(part: &dyn Stateful, given: &StateDict) -> Result<()> {
         }
     }
     Ok(())
+}
+
+impl fmt::Debug for Checkpoint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts: Vec<&str> = self.parts.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("Checkpoint").field("parts", &parts).field("step", &self.step).finish()
+    }
 }

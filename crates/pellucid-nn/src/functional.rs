@@ -25,12 +25,12 @@ use std::collections::HashMap;
 /// let model = sequential![Linear::new(2, 8), Tanh, Linear::new(8, 1)];
 /// let (x, y) = (Tensor::randn([4, 2], DType::F32), Tensor::randn([4, 1], DType::F32));
 ///
-/// let own = model.named_parameters().into_iter().map(|(name, parameter)| (name, parameter.tensor().clone()));
-/// let own: StateDict = own.collect();
-/// let inner = functional_call(&model, &own, |model| loss::mse_loss(&model.forward(&x), &y))?;
+/// let weights = model.named_parameters().into_iter().map(|(name, parameter)| (name, parameter.tensor().clone()));
+/// let weights: StateDict = weights.collect();
+/// let inner = functional_call(&model, &weights, |model| loss::mse_loss(&model.forward(&x), &y))?;
 /// let options = GradOptions { create_graph: true, ..Default::default() };
-/// let gradients = grad(&[&inner], &own.values().collect::<Vec<_>>(), options)?;
-/// let steps = own.iter().zip(&gradients);
+/// let gradients = grad(&[&inner], &weights.values().collect::<Vec<_>>(), options)?;
+/// let steps = weights.iter().zip(&gradients);
 /// let adapted: StateDict = steps.map(|((name, tensor), g)| (name.clone(), tensor - g * 0.1)).collect();
 ///
 /// let outer = functional_call(&model, &adapted, |model| loss::mse_loss(&model.forward(&x), &y))?;
@@ -57,11 +57,11 @@ pub fn functional_call<M: Module + Clone, R>(model: &M, tensors: &StateDict, run
 /// Returns the given tensor of each parameter and buffer of the model.
 fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<TensorId, Tensor>> {
     model.check_built(OP)?;
-    let own = model.values(|_| true);
+    let values = model.values(|_| true);
     let mut given: HashMap<TensorId, Tensor> = HashMap::new();
-    for (name, own) in &own {
+    for (name, value) in &values {
         let Some(tensor) = tensors.get(name) else { continue };
-        if given.insert(own.id(), tensor.clone()).is_some_and(|before| before.id() != tensor.id()) {
+        if given.insert(value.id(), tensor.clone()).is_some_and(|before| before.id() != tensor.id()) {
             let reason = format!(
                 "`{name}` and another name of the same parameter have different tensors; pass one tensor for both, or \
                  only one of the names"
@@ -72,13 +72,13 @@ fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<T
     let parameters = model.parameters();
     let absent = parameters.iter().filter(|(_, parameter)| !given.contains_key(&parameter.id()));
     let missing = absent.map(|(name, _)| name.clone()).collect();
-    let mismatch = StateMismatch::of(names_and_shapes(&own), missing, tensors);
+    let mismatch = StateMismatch::new(names_and_shapes(&values), missing, tensors);
     if !mismatch.is_empty() {
         return Err(mismatch.into_error(OP));
     }
-    for (name, own) in &own {
-        if let Some(tensor) = given.get(&own.id()) {
-            check_tensor(tensor, own).map_err(|error| in_value(name, error))?;
+    for (name, value) in &values {
+        if let Some(tensor) = given.get(&value.id()) {
+            check_tensor(tensor, value).map_err(|error| in_value(name, error))?;
         }
     }
     Ok(given)
@@ -87,13 +87,13 @@ fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<T
 /// Operation name in errors.
 const OP: &str = "functional_call";
 
-fn check_tensor(tensor: &Tensor, own: &Tensor) -> Result<()> {
-    if tensor.dtype() != own.dtype() {
-        let help = format!("the tensor must have the dtype of the model; use to_dtype(DType::{:?})", own.dtype());
-        return Err(Error::dtypes(OP, [tensor.dtype(), own.dtype()], help));
+fn check_tensor(tensor: &Tensor, replaced: &Tensor) -> Result<()> {
+    if tensor.dtype() != replaced.dtype() {
+        let help = format!("the tensor must have the dtype of the model; use to_dtype(DType::{:?})", replaced.dtype());
+        return Err(Error::dtypes(OP, [tensor.dtype(), replaced.dtype()], help));
     }
-    if tensor.device() != own.device() && !tensor.is_free() {
-        let devices = [tensor, own].map(|tensor| tensor.device().name().to_string()).into();
+    if tensor.device() != replaced.device() && !tensor.is_free() {
+        let devices = [tensor, replaced].map(|tensor| tensor.device().name().to_string()).into();
         return Err(Error::DeviceMismatch { op: OP, devices });
     }
     Ok(())
@@ -105,16 +105,16 @@ fn connect<'c>(
     clone: &'c dyn DynModule,
     given: &HashMap<TensorId, Tensor>,
 ) -> Result<Vec<HookGuard<'c>>> {
-    let (own, cloned) = (model.values(|_| true), clone.values(|_| true));
-    let is_kept = |((_, own), (_, cloned)): &(&(String, Tensor), &(String, Tensor))| {
-        cloned.id() != given.get(&own.id()).unwrap_or(own).id()
+    let (values, cloned_values) = (model.values(|_| true), clone.values(|_| true));
+    let is_not_cloned = |((_, value), (_, cloned)): &(&(String, Tensor), &(String, Tensor))| {
+        cloned.id() != given.get(&value.id()).unwrap_or(value).id()
     };
-    let kept = own.iter().zip(&cloned).find(is_kept);
-    if kept.is_none() && own.len() == cloned.len() {
+    let not_cloned = values.iter().zip(&cloned_values).find(is_not_cloned);
+    if not_cloned.is_none() && values.len() == cloned_values.len() {
         return Ok(copy_hooks(model, clone));
     }
     model.check_separate(OP, clone)?;
     let reason = "clone() of the model must clone all of its parameters and buffers";
     let error = Error::invalid(OP, reason);
-    Err(kept.map_or(error.clone(), |((name, _), _)| in_value(name, error)))
+    Err(not_cloned.map_or(error.clone(), |((name, _), _)| in_value(name, error)))
 }

@@ -11,6 +11,7 @@ use crate::module::{DynModule, Module, as_dyn, not_built};
 use crate::visit::ModuleId;
 use pellucid_tensor::{Error, HookList, Result, Tensor, is_capturing, is_grad_enabled, ops};
 use std::collections::HashMap;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
@@ -93,9 +94,9 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
 ///
 /// let model = sequential![Linear::new(2, 3), Relu, Linear::new(3, 1)];
 /// let seen = std::sync::Arc::new(Mutex::new(Vec::new()));
-/// let kept = seen.clone();
+/// let recorded = seen.clone();
 /// let guard = hook::on_forward(&model, "1", move |_, y| {
-///     kept.lock().unwrap().push(y.shape().dims().to_vec());
+///     recorded.lock().unwrap().push(y.shape().dims().to_vec());
 ///     None
 /// })?;
 /// model.forward(&Tensor::ones([5, 2], DType::F32));
@@ -122,15 +123,15 @@ pub fn on_forward<'m, M: Module + ?Sized>(
 /// replaces y.
 ///
 /// ```
-/// use pellucid::nn::{AttentionMasks, TransformerDecoderLayer, TransformerOptions, hook};
+/// use pellucid::nn::{AttentionMasks, TransformerDecoderLayer, hook};
 /// use pellucid::{DType, Tensor};
 /// use std::sync::{Arc, Mutex};
 ///
-/// let layer = TransformerDecoderLayer::with_options(8, 2, TransformerOptions { hidden: 16, ..Default::default() });
+/// let layer = TransformerDecoderLayer::new(8, 2).hidden(16);
 /// let lengths = Arc::new(Mutex::new(Vec::new()));
-/// let kept = lengths.clone();
+/// let recorded = lengths.clone();
 /// let _guard = hook::on_call(&layer, "multihead_attn", move |inputs, _| {
-///     kept.lock().unwrap().extend(inputs.iter().map(|x| x.shape()[1]));
+///     recorded.lock().unwrap().extend(inputs.iter().map(|x| x.shape()[1]));
 ///     None
 /// })?;
 /// let (target, memory) = (Tensor::randn([1, 3, 8], DType::F32), Tensor::randn([1, 5, 8], DType::F32));
@@ -275,4 +276,10 @@ pub(crate) fn call_hooked(
         }
     }
     Ok(y)
+}
+
+impl fmt::Debug for HookGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HookGuard").field("module", &self.module).finish_non_exhaustive()
+    }
 }

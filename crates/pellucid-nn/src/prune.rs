@@ -133,13 +133,13 @@ pub fn global_unstructured(module: &(impl Module + ?Sized), amount: impl Into<Pr
         importance.extend(weight.magnitudes()?);
         mask.extend(weight.mask_values()?);
     }
-    let kept: Vec<bool> = mask.iter().map(|value| *value != 0.0).collect();
-    let pruned = least_important(op, &importance, &kept, amount.into())?;
+    let is_kept: Vec<bool> = mask.iter().map(|value| *value != 0.0).collect();
+    let pruned = least_important(op, &importance, &is_kept, amount.into())?;
     let mut start = 0;
     let masks = weights.iter().map(|weight| {
-        let at = start..start + weight.original.size();
-        start = at.end;
-        let values: Vec<f64> = at.map(|i| if pruned.contains(&i) { 0.0 } else { mask[i] }).collect();
+        let elements = start..start + weight.original.size();
+        start = elements.end;
+        let values: Vec<f64> = elements.map(|i| if pruned.contains(&i) { 0.0 } else { mask[i] }).collect();
         weight.mask_of(values)
     });
     set_masks(&weights, masks.collect::<Result<_>>()?)
@@ -161,17 +161,17 @@ pub fn global_unstructured(module: &(impl Module + ?Sized), amount: impl Into<Pr
 /// element that is neither 0 nor 1; [`Error::ReadInCapture`] inside a captured step.
 pub fn custom_from_mask<L: Weighted>(layer: &Pruned<L>, mask: &Tensor) -> Result<()> {
     let op = "custom_from_mask";
-    let own = &layer.weight_mask;
-    if mask.shape() != own.shape() {
+    let current = &layer.weight_mask;
+    if mask.shape() != current.shape() {
         let help = "the mask must have the shape of the weight";
-        return Err(Error::shapes(op, [mask.shape(), own.shape()], help));
+        return Err(Error::shapes(op, [mask.shape(), current.shape()], help));
     }
     if let Some(other) = mask.try_to_vec::<f64>()?.into_iter().find(|value| ![0.0, 1.0].contains(value)) {
         return Err(Error::invalid(op, format!("all elements of the mask must be 0 or 1, got {other}")));
     }
     let _off = no_grad();
-    let mask = ops::to_dtype(&mask.detach(), own.dtype())?.try_to(own.device())?;
-    ops::copy_(own, &ops::mul(own.tensor(), &mask)?)
+    let mask = ops::to_dtype(&mask.detach(), current.dtype())?.try_to(current.device())?;
+    ops::copy_(current, &ops::mul(current.tensor(), &mask)?)
 }
 
 /// Counts the zeros of the weights of all [`Pruned`] layers of a module. Elements that are 0 without the mask count as
@@ -308,11 +308,11 @@ fn prune_each(
         // Element i belongs to the unit (i / inner) mod units.
         let inner: usize = axis.map_or(1, |axis| shape[axis + 1..].iter().product());
         let unit_of = |i: usize| (i / inner.max(1)) % importance.len().max(1);
-        let mut kept = vec![false; importance.len()];
+        let mut is_kept = vec![false; importance.len()];
         for (i, value) in mask.iter().enumerate() {
-            kept[unit_of(i)] |= *value != 0.0;
+            is_kept[unit_of(i)] |= *value != 0.0;
         }
-        let pruned = least_important(op, &importance, &kept, amount)?;
+        let pruned = least_important(op, &importance, &is_kept, amount)?;
         for (i, value) in mask.iter_mut().enumerate() {
             if pruned.contains(&unit_of(i)) {
                 *value = 0.0;
@@ -325,8 +325,13 @@ fn prune_each(
 }
 
 /// Returns the units with the smallest importance among those that are kept; of equal ones, the first.
-fn least_important(op: &'static str, importance: &[f64], kept: &[bool], amount: PruneAmount) -> Result<HashSet<usize>> {
-    let mut units: Vec<usize> = (0..importance.len()).filter(|unit| kept[*unit]).collect();
+fn least_important(
+    op: &'static str,
+    importance: &[f64],
+    is_kept: &[bool],
+    amount: PruneAmount,
+) -> Result<HashSet<usize>> {
+    let mut units: Vec<usize> = (0..importance.len()).filter(|unit| is_kept[*unit]).collect();
     let count = amount.count(op, units.len())?;
     units.sort_by(|a, b| importance[*a].total_cmp(&importance[*b]));
     Ok(units.into_iter().take(count).collect())

@@ -273,8 +273,8 @@ impl<M> ModuleDict<M> {
 
     /// Removes and returns the module of this name.
     pub fn remove(&mut self, name: &str) -> Option<M> {
-        let at = self.entries.iter().position(|(n, _)| n == name)?;
-        Some(self.entries.remove(at).1)
+        let index = self.entries.iter().position(|(n, _)| n == name)?;
+        Some(self.entries.remove(index).1)
     }
 
     /// Returns the module of this name.

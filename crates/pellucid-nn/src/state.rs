@@ -11,8 +11,8 @@ pub type StateDict = BTreeMap<String, Tensor>;
 
 /// Copies values into a state dict.
 #[track_caller]
-pub(crate) fn snapshot(own: &[(String, Tensor)]) -> Result<StateDict> {
-    own.iter().map(|(name, tensor)| Ok((name.clone(), ops::copy(&tensor.detach())?))).collect()
+pub(crate) fn snapshot(values: &[(String, Tensor)]) -> Result<StateDict> {
+    values.iter().map(|(name, tensor)| Ok((name.clone(), ops::copy(&tensor.detach())?))).collect()
 }
 
 /// A part of a training run whose state can be saved and restored: a model, an optimizer, a schedule, a generator, a
@@ -96,21 +96,21 @@ pub struct StateLoad<'a> {
 }
 
 impl<'a> StateLoad<'a> {
-    /// Checks the names and shapes of a state dict against the tensors `own`, into which the values are copied. Values
-    /// are converted to the dtypes of `own`.
+    /// Checks the names and shapes of a state dict against the tensors `targets`, into which the values are copied.
+    /// Values are converted to the dtypes of `targets`.
     ///
     /// # Errors
     /// [`Error::StateDict`] if a name is missing or unexpected, or a shape differs; [`Error::InvalidArgument`] if two
     /// names of one tensor have different values.
-    pub fn new(own: &[(String, Tensor)], state: &StateDict) -> Result<StateLoad<'a>> {
-        prepare_entries(own, state, true).map(|(load, _)| load)
+    pub fn new(targets: &[(String, Tensor)], state: &StateDict) -> Result<StateLoad<'a>> {
+        prepare_entries(targets, state, true).map(|(load, _)| load)
     }
 
     /// Creates a load that copies each value into its tensor, which has the same shape, dtype and device.
     fn of_writes(writes: Vec<(Tensor, Tensor)>) -> StateLoad<'a> {
         let write = move || {
             let _guard = no_grad();
-            writes.iter().try_for_each(|(own, value)| ops::copy_(own, value))
+            writes.iter().try_for_each(|(target, value)| ops::copy_(target, value))
         };
         StateLoad { changes: vec![Box::new(write)] }
     }
@@ -225,15 +225,14 @@ pub fn concatenate_entries(state: &StateDict, parts: &[&str], joined_part: &str)
     Ok(joined)
 }
 
-/// Loads the values whose names are in `own` and in `state`, and returns the other names. `own` has one entry for each
-/// name of a shared value. On error nothing is written.
-/// `complete` adds further changes.
+/// Loads the values whose names are in `targets` and in `state`, and returns the other names. `targets` has one entry
+/// for each name of a shared value. `complete` adds further changes. On error nothing is written.
 pub(crate) fn load_matching<'a>(
-    own: &[(String, Tensor)],
+    targets: &[(String, Tensor)],
     state: &StateDict,
     complete: impl FnOnce(StateLoad<'a>) -> StateLoad<'a>,
 ) -> Result<IncompatibleKeys> {
-    let (load, other_names) = prepare_entries(own, state, false)?;
+    let (load, other_names) = prepare_entries(targets, state, false)?;
     complete(load).commit().map(|()| other_names)
 }
 
@@ -244,9 +243,9 @@ struct NamedValue<'a> {
 }
 
 impl<'a> NamedValue<'a> {
-    fn all(own: &'a [(String, Tensor)]) -> Vec<NamedValue<'a>> {
+    fn all(named: &'a [(String, Tensor)]) -> Vec<NamedValue<'a>> {
         let (mut all, mut indices) = (Vec::<NamedValue<'_>>::new(), HashMap::new());
-        for (name, tensor) in own {
+        for (name, tensor) in named {
             let place = *indices.entry(view(tensor)).or_insert(all.len());
             if place == all.len() {
                 all.push(NamedValue { names: Vec::new(), tensor });
@@ -288,12 +287,12 @@ pub(crate) struct StateMismatch {
 
 impl StateMismatch {
     /// Compares a state dict with the names and shapes of a part. `missing` are the names that it lacks.
-    pub(crate) fn of<'a>(
-        own: impl Iterator<Item = (&'a str, &'a Shape)> + Clone,
+    pub(crate) fn new<'a>(
+        expected: impl Iterator<Item = (&'a str, &'a Shape)> + Clone,
         missing: Vec<String>,
         state: &StateDict,
     ) -> StateMismatch {
-        let known: HashSet<&str> = own.clone().map(|(name, _)| name).collect();
+        let known: HashSet<&str> = expected.clone().map(|(name, _)| name).collect();
         let unexpected = state.keys().filter(|name| !known.contains(name.as_str())).cloned().collect();
         let shape_error = |(name, expected): (&str, &Shape)| {
             let found = state.get(name)?.shape();
@@ -305,7 +304,7 @@ impl StateMismatch {
         };
         StateMismatch {
             keys: IncompatibleKeys { missing, unexpected },
-            wrong_shapes: own.filter_map(shape_error).collect(),
+            wrong_shapes: expected.filter_map(shape_error).collect(),
         }
     }
 
@@ -331,23 +330,24 @@ pub(crate) fn names_and_shapes(named: &[(String, Tensor)]) -> impl Iterator<Item
     named.iter().map(|(name, tensor)| (name.as_str(), tensor.shape()))
 }
 
-/// Checks the values of `state` for `own`; `strict` requires that both have the same names. Returns the names that only
-/// one of them has.
+/// Checks the values of `state` for `targets`; `strict` requires that both have the same names. Returns the names that
+/// only one of them has.
 fn prepare_entries<'a>(
-    own: &[(String, Tensor)],
+    targets: &[(String, Tensor)],
     state: &StateDict,
     strict: bool,
 ) -> Result<(StateLoad<'a>, IncompatibleKeys)> {
-    let values = NamedValue::all(own);
+    let values = NamedValue::all(targets);
     let absent = values.iter().filter(|value| value.given(state).next().is_none());
     let missing = absent.map(|value| value.names[0].to_string()).collect();
-    let mismatch = StateMismatch::of(names_and_shapes(own), missing, state);
+    let mismatch = StateMismatch::new(names_and_shapes(targets), missing, state);
     if !mismatch.wrong_shapes.is_empty() || strict && !mismatch.has_same_names() {
         return Err(mismatch.into_error(if strict { "load_state_dict" } else { "load_matching" }));
     }
     let _guard = no_grad();
     // All fallible work (memory, missing values) is done before the first write.
-    let found = values.iter().filter_map(|own| Some((own.tensor, own.value(state).transpose()?)));
-    let writes = found.map(|(own, value)| Ok((own.clone(), value?.try_to(own.device())?))).collect::<Result<_>>()?;
+    let found = values.iter().filter_map(|value| Some((value.tensor, value.value(state).transpose()?)));
+    let writes =
+        found.map(|(target, value)| Ok((target.clone(), value?.try_to(target.device())?))).collect::<Result<_>>()?;
     Ok((StateLoad::of_writes(writes), mismatch.keys))
 }

@@ -94,7 +94,7 @@ impl NamedFlag {
         if !self.flag.get() && given != Some(true) {
             return Ok(None);
         }
-        let [described, flag] = [first, &self.flag.described[0]].map(|name| beside(&self.names[0], name));
+        let [described, flag] = [first, &self.flag.described[0]].map(|name| sibling_name(&self.names[0], name));
         let reason = format!(
             "`{described}` cannot be loaded without `{flag}`, whose values include it according to `{}`; load both, or \
              call unmerge() of the layer first",
@@ -105,12 +105,12 @@ impl NamedFlag {
 
     /// Returns true if a state dict has a described parameter.
     fn is_given(&self, described: &str, state: &FlagTensors) -> bool {
-        self.names.iter().any(|name| state.contains_key(&beside(name, described)))
+        self.names.iter().any(|name| state.contains_key(&sibling_name(name, described)))
     }
 }
 
 /// Returns the name of another part of the module of a flag.
-fn beside(flag: &str, name: &str) -> String {
+fn sibling_name(flag: &str, name: &str) -> String {
     flag.rsplit_once('.').map_or_else(|| name.to_string(), |(module, _)| format!("{module}.{name}"))
 }
 

@@ -53,8 +53,8 @@ impl Summary {
             let counted = parameters.iter().filter(|(_, p)| frozen || p.requires_grad());
             counted.map(|(_, p)| p.size()).sum()
         };
-        let own = parameters.iter().map(|(_, p)| p.size() * p.dtype().size());
-        let kept = buffers.iter().map(|b| b.size() * b.dtype().size());
+        let parameter_bytes = parameters.iter().map(|(_, p)| p.size() * p.dtype().size());
+        let buffer_bytes = buffers.iter().map(|b| b.size() * b.dtype().size());
         let innermost = |(k, row): (usize, &SummaryRow)| match rows.get(k + 1) {
             Some(next) if next.depth > row.depth => 0,
             _ => row.bytes,
@@ -62,7 +62,7 @@ impl Summary {
         Summary {
             parameters: sum(true),
             trainable: sum(false),
-            state_bytes: own.chain(kept).sum(),
+            state_bytes: parameter_bytes.chain(buffer_bytes).sum(),
             activation_bytes: rows.iter().enumerate().map(innermost).sum(),
             work: rows.first().map_or(KernelWork::default(), |row| row.work),
             input: Shape::from(input),

@@ -74,8 +74,9 @@ impl ModelTree {
     /// Returns the innermost module of a part, and the name of the part in it.
     fn owner<'p>(&self, path: &'p str) -> (usize, &'p str) {
         let within = |(index, node): (usize, &TreeNode)| {
-            let rest = if node.path.is_empty() { path } else { path.strip_prefix(&node.path)?.strip_prefix('.')? };
-            Some((index, rest))
+            let path_in_module =
+                if node.path.is_empty() { path } else { path.strip_prefix(&node.path)?.strip_prefix('.')? };
+            Some((index, path_in_module))
         };
         let modules = self.nodes.iter().enumerate().filter_map(within);
         modules.min_by_key(|(_, rest)| rest.len()).unwrap_or((0, path))

@@ -132,7 +132,7 @@ pub(crate) struct ModuleId {
 }
 
 impl ModuleId {
-    pub(crate) fn of<M: ?Sized>(value: &M) -> Option<ModuleId> {
+    pub(crate) fn new<M: ?Sized>(value: &M) -> Option<ModuleId> {
         let address = std::ptr::from_ref(value).cast::<()>().addr();
         (size_of_val(value) > 0).then_some(ModuleId { address, type_name: type_name::<M>() })
     }
@@ -168,7 +168,7 @@ impl<'a> Visitor<'a> {
     /// Reports the current field as this module, and then its parts. If `refuses_capture` contains a reason, a step
     /// with this module cannot be captured.
     pub fn module<M: Module + ?Sized>(&mut self, module: &M, refuses_capture: Option<&'static str>) {
-        self.report_module(ModuleId::of(module), type_name::<M>(), refuses_capture, false);
+        self.report_module(ModuleId::new(module), type_name::<M>(), refuses_capture, false);
     }
 
     /// Reports a module as [`module`](Visitor::module) does, with a class name that differs from its type.
@@ -178,18 +178,18 @@ impl<'a> Visitor<'a> {
         class: &'static str,
         refuses_capture: Option<&'static str>,
     ) {
-        self.report_module(ModuleId::of(module), class, refuses_capture, false);
+        self.report_module(ModuleId::new(module), class, refuses_capture, false);
     }
 
     /// Reports a module as [`module`](Visitor::module) does, whose parameters are created at its first input. Until
     /// then, [`parameters`](Module::parameters) panics.
     pub fn unbuilt<M: Module + ?Sized>(&mut self, module: &M) {
-        self.report_module(ModuleId::of(module), type_name::<M>(), None, true);
+        self.report_module(ModuleId::new(module), type_name::<M>(), None, true);
     }
 
     /// Visits a field of the current module, under this name.
     pub fn field(&mut self, name: impl Display, part: &(impl Visit + ?Sized)) {
-        self.visit_field(&name, ModuleId::of(part), &part);
+        self.visit_field(&name, ModuleId::new(part), &part);
     }
 
     /// Reports a plain value of the current module, under this name, which [`tree`](Module::tree) shows.

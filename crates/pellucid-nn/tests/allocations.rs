@@ -6,7 +6,7 @@ use pellucid_nn::graph::{GraphTrainer, InferenceModel, StepOptions};
 use pellucid_nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm};
 use pellucid_nn::{
     BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, Linear, Lstm, MaxPool2d, Module, Relu, Sequential,
-    TransformerEncoder, TransformerOptions, loss, sequential,
+    TransformerEncoder, loss, sequential,
 };
 use pellucid_tensor::{DType, Device, Tensor, autocast, capture_local, manual_seed, ops};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -112,7 +112,7 @@ fn cnn(found: &mut Vec<String>) {
 
 fn transformer(found: &mut Vec<String>) {
     let words = Embedding::new(100, 64);
-    let model = TransformerEncoder::with_options(64, 4, 2, TransformerOptions { hidden: 128, ..Default::default() });
+    let model = TransformerEncoder::new(64, 4, 2).hidden(128);
     let head = Linear::new(64, 100);
     let parameters = [words.parameters(), model.parameters(), head.parameters()].concat();
     let optimizer = AdamW::new(parameters, AdamWOptions::default());

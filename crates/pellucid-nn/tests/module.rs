@@ -3,7 +3,7 @@
 use pellucid_nn::optim::Optimizer;
 use pellucid_nn::{
     BatchNorm1d, Buffer, Dropout, Flatten, Gelu, IncompatibleKeys, Layer, Linear, Module, ModulePart, Parameter, Relu,
-    Sequential, TrainingMode, TransformerEncoderLayer, TransformerOptions, Visit, Visitor, hook, optim, sequential,
+    Sequential, TrainingMode, TransformerEncoderLayer, Visit, Visitor, hook, optim, sequential,
 };
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, WrongShape, capture, manual_seed, ops};
 use std::collections::{BTreeMap, HashMap};
@@ -401,7 +401,7 @@ fn an_error_names_the_path_of_its_layer() {
     let lazy = sequential![Relu, Linear::lazy(3)];
     assert_eq!(named(lazy.try_forward(&Tensor::from(1.0f32))).0, "1 (Lazy)");
     // Modules of several inputs.
-    let layer = TransformerEncoderLayer::with_options(8, 2, TransformerOptions { hidden: 16, ..Default::default() });
+    let layer = TransformerEncoderLayer::new(8, 2).hidden(16);
     let (path, _) = named(sequential![Linear::new(3, 6), layer].try_forward(&Tensor::ones([1, 2, 3], DType::F32)));
     assert!(path.starts_with('1'), "the path must start with 1, but is {path}");
 }

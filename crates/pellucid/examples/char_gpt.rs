@@ -14,9 +14,7 @@
 
 use flate2::read::GzDecoder;
 use pellucid::data::from_fn;
-use pellucid::nn::{
-    AttentionMasks, KvCache, MultiheadAttention, MultiheadAttentionOptions, Rotary, RotaryPairing, init, loss,
-};
+use pellucid::nn::{AttentionMasks, KvCache, MultiheadAttention, Rotary, RotaryPairing, init, loss};
 use pellucid::prelude::*;
 use std::fs::File;
 use std::io::Read;
@@ -114,11 +112,10 @@ struct GptBlock {
 impl GptBlock {
     fn new(width: usize, heads: usize) -> GptBlock {
         // Rotary embeddings encode positions in the angles of queries and keys, so no position embeddings are needed.
-        let rotary = Some(Rotary { pairs: RotaryPairing::Halves, ..Default::default() });
-        let options = MultiheadAttentionOptions { bias: false, rotary, ..Default::default() };
+        let rotary = Rotary { pairs: RotaryPairing::Halves, ..Default::default() };
         GptBlock {
             norm1: RmsNorm::new(width),
-            attention: MultiheadAttention::with_options(width, heads, options),
+            attention: MultiheadAttention::new(width, heads).bias(false).rotary(rotary),
             norm2: RmsNorm::new(width),
             mlp: sequential![
                 Linear::new(width, 4 * width).bias(false),

@@ -61,7 +61,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
     model.encoder.freeze();
     let head = AdamW::new(model.head.parameters(), AdamWOptions { lr: 1e-2, ..Default::default() });
-    let mut trainer = Trainer::with_inputs(&model, CrossEntropyLoss::default(), head).epochs(3).metric(Accuracy::new());
+    let mut trainer = Trainer::new(&model, CrossEntropyLoss::default(), head).epochs(3).metric(Accuracy::new());
     let probe = trainer.fit(&mut train, Some(&mut test))?;
 
     model.encoder.unfreeze();
@@ -74,7 +74,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     ];
     // The rate of each group rises during a tenth of the steps, then falls to 0.
     let rate = move |step: usize| ((step + 1) as f64 / (steps as f64 / 10.0)).min(1.0 - step as f64 / steps as f64);
-    let mut trainer = Trainer::with_inputs(&model, CrossEntropyLoss::default(), AdamW::with_groups(groups))
+    let mut trainer = Trainer::new(&model, CrossEntropyLoss::default(), AdamW::with_groups(groups))
         .epochs(epochs)
         .clip_grad_norm(1.0)
         .schedule_steps(LambdaLr::new(rate))

@@ -15,9 +15,9 @@
 #![allow(clippy::print_stdout, reason = "an example program prints to standard output")]
 
 use pellucid::data::{BucketBatchSampler, SplitMix64, from_vec, pad_sequences};
+use pellucid::nn::Lstm;
 use pellucid::nn::graph::Model;
 use pellucid::nn::loss::BceWithLogitsLoss;
-use pellucid::nn::{Lstm, RecurrentOptions};
 use pellucid::prelude::*;
 use pellucid::train::metrics::Accuracy;
 
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     let model = Classifier::new(32, 128);
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 3e-3, ..Default::default() });
     let steps = epochs * train.len();
-    let mut trainer = Trainer::with_inputs(&model, BceWithLogitsLoss::default(), optimizer)
+    let mut trainer = Trainer::new(&model, BceWithLogitsLoss::default(), optimizer)
         .epochs(epochs)
         .clip_grad_norm(1.0)
         .schedule_steps(CosineWithWarmupLr { warmup_steps: steps / 20, total_steps: steps, eta_min: 0.0 })
@@ -141,10 +141,9 @@ struct Classifier {
 
 impl Classifier {
     fn new(width: usize, hidden: usize) -> Classifier {
-        let options = RecurrentOptions { batch_first: true, ..Default::default() };
         Classifier {
             embedding: Embedding::new(SYMBOLS.len(), width).padding_index(0),
-            lstm: Lstm::with_options(width, hidden, options),
+            lstm: Lstm::new(width, hidden).batch_first(true),
             head: Linear::new(hidden, 1),
         }
     }

@@ -431,8 +431,8 @@ rows! {
     "prune.remove(layer, 'weight')" => [layer.remove()];
     "nn.utils.fuse_conv_bn_eval(conv, bn)" => [fuse_conv_bn(&conv, &BatchNorm2d::new(8))?];
     "nn.RNN(8, 6)" => [Rnn::new(8, 6)];
-    "nn.GRU(8, 6, num_layers=2)" => [Gru::with_options(8, 6, RecurrentOptions { layers: 2, ..Default::default() })];
-    "nn.LSTM(8, 6, batch_first=True)" => [Lstm::with_options(8, 6, RecurrentOptions { batch_first: true, ..Default::default() })];
+    "nn.GRU(8, 6, num_layers=2)" => [Gru::new(8, 6).layers(2)];
+    "nn.LSTM(8, 6, batch_first=True)" => [Lstm::new(8, 6).batch_first(true)];
     "out, (h, c) = lstm(x)" => [let (out, (h, c)) = lstm.forward_sequence(&x, None)];
     "out, (h, c) = lstm(x, (h, c))" => [let (out, (h, c)) = lstm.forward_sequence(&x, Some(&(h, c)))];
     "packed = nn.utils.rnn.pack_padded_sequence(x, lengths)" => [let packed = pack_padded_sequence(&x, &lengths, false)?];
@@ -447,12 +447,12 @@ rows! {
     "attention(x, x, x, key_padding_mask=~visible)" => [attention.forward_qkv(&x, &x, &x, AttentionMasks::padding(&visible))];
     "attention(x, x, x)" => [attention.forward_with_weights(&x, &x, &x, none, true)];
     "F.multi_head_attention_forward(x, x, x, 8, 2, ..)" => [functional_call(&attention, &weights, |attention| attention.forward_qkv(&x, &x, &x, none))?];
-    "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)" => [TransformerEncoderLayer::with_options(8, 2, TransformerOptions { hidden: 16, ..Default::default() })];
+    "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)" => [TransformerEncoderLayer::new(8, 2).hidden(16)];
     "nn.TransformerEncoder(layer, 3)" => [TransformerEncoder::new(8, 2, 3)];
     "encoder(x, src_key_padding_mask=~visible)" => [TransformerEncoder::new(8, 2, 3).forward_masked(&x, AttentionMasks::padding(&visible))];
     "nn.TransformerDecoder(layer, 3)" => [TransformerDecoder::new(8, 2, 3)];
     "decoder(x, memory)" => [TransformerDecoder::new(8, 2, 3).forward(&x, &x, none, none)];
-    "nn.Transformer(8, 2, 1, 2, 16, batch_first=True)" => [Transformer::with_options(8, 2, [1, 2], TransformerOptions { hidden: 16, ..Default::default() })];
+    "nn.Transformer(8, 2, 1, 2, 16, batch_first=True)" => [Transformer::new(8, 2, [1, 2]).hidden(16)];
     "model(x, x)" => [Transformer::new(8, 2, [1, 2]).forward(&x, &x, none, none, none)];
     "nn.Transformer.generate_square_subsequent_mask(5)" => [AttentionMasks::causal()];
 

@@ -286,7 +286,7 @@ impl<B: Send + 'static> DataLoader<B> {
 
 impl<B> fmt::Debug for DataLoader<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LoaderSizes { samples, size, batches } = self.sizes();
+        let LoaderSizes { samples, size, batches, .. } = self.sizes();
         let mut fields = f.debug_struct("DataLoader");
         fields.field("samples", &samples).field("batch_size", &size).field("batches", &batches);
         fields

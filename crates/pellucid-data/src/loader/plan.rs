@@ -50,10 +50,10 @@ impl BatchOrder {
     /// Returns the sizes of an epoch of a data set of `samples` samples. For batches of different sizes, `size` is 0.
     pub(super) fn sizes(&self, samples: usize) -> LoaderSizes {
         match self {
-            BatchOrder::Samples { sampler, size, drop_last } => {
-                LoaderSizes { samples, size: *size, batches: batch_count(sampler.len(), *size, *drop_last) }
+            &BatchOrder::Samples { ref sampler, size, drop_last } => {
+                LoaderSizes { samples, size, batches: batch_count(sampler.len(), size, drop_last), drop_last }
             }
-            BatchOrder::Batches(sampler) => LoaderSizes { samples, size: 0, batches: sampler.len() },
+            BatchOrder::Batches(sampler) => LoaderSizes { samples, size: 0, batches: sampler.len(), drop_last: false },
         }
     }
 

@@ -152,6 +152,14 @@ fn a_loader_is_a_part_of_a_checkpoint() {
     let other = DataLoader::new(noisy(), LoaderOptions { batch_size: 5, ..options(0) });
     let error = other.load_state_dict(&loader.state_dict()).unwrap_err().to_string();
     assert!(error.contains("23 samples in batches of 4, but this loader has 23 in batches of 5"), "{error}");
+    let other = DataLoader::new(noisy(), LoaderOptions { drop_last: true, ..options(0) });
+    let mut state = loader.state_dict();
+    let error = other.load_state_dict(&state).unwrap_err().to_string();
+    assert!(error.contains("saved with drop_last = false, but this loader has drop_last = true"), "{error}");
+    // A snapshot of an earlier version does not have the option.
+    state.remove("drop_last").unwrap();
+    other.load_state_dict(&state).unwrap();
+    loader.load_state_dict(&state).unwrap();
 }
 
 #[test]

@@ -118,11 +118,11 @@ impl KvCache {
             return Err(Error::invalid(op, "a cache does not propagate gradients; decode under no_grad()"));
         }
         // Under `autocast`, keys and values have half precision, even if the cache has a different dtype.
-        let own = |new: &Tensor| match autocast_dtype() {
+        let in_cache_dtype = |new: &Tensor| match autocast_dtype() {
             Some(_) => ops::to_dtype(new, self.keys.dtype()),
             None => Ok(new.clone()),
         };
-        let (keys, values) = (&own(keys)?, &own(values)?);
+        let (keys, values) = (&in_cache_dtype(keys)?, &in_cache_dtype(values)?);
         let count = keys.shape()[2];
         for (new, buffer) in [(keys, &self.keys), (values, &self.values)] {
             let expected: Shape = buffer.shape().with_axis(2, count);

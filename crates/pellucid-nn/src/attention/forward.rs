@@ -3,6 +3,7 @@
 use super::mask::{AttentionMasks, MULTIHEAD_ATTENTION, extend_mask};
 use super::rotary::Rotary;
 use crate::call;
+use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::parameter::Parameter;
 use pellucid_tensor::OptionRange;
@@ -16,6 +17,27 @@ pub enum InProj {
     Joint(Parameter),
     /// Matrices for queries `[E, E]`, keys `[G·D, kdim]` and values `[G·D, vdim]`.
     Separate([Parameter; 3]),
+}
+
+impl InProj {
+    /// Draws the projections of queries, keys and values with these widths, uniformly after Glorot & Bengio 2010. Keys
+    /// and values of all heads together have `shared` elements.
+    #[track_caller]
+    pub(super) fn draw(shared: usize, [width, kdim, vdim]: [usize; 3]) -> Result<InProj> {
+        let weight = |shape: [usize; 2]| init::of_layer(MULTIHEAD_ATTENTION, init::try_xavier_uniform(shape, 1.0));
+        if kdim == width && vdim == width {
+            return Ok(InProj::Joint(weight([shared.saturating_mul(2).saturating_add(width), width])?));
+        }
+        Ok(InProj::Separate([weight([width, width])?, weight([shared, kdim])?, weight([shared, vdim])?]))
+    }
+
+    /// Returns the number of rows of all projections.
+    pub(super) fn rows(&self) -> usize {
+        match self {
+            InProj::Joint(weight) => weight.shape()[0],
+            InProj::Separate(weights) => weights.iter().map(|weight| weight.shape()[0]).sum(),
+        }
+    }
 }
 
 /// Returns an error for numbers of heads that do not divide the width or each other, and for an invalid dropout.
@@ -84,13 +106,13 @@ impl HeadAttention<'_> {
         let [q, k, v] = &prepared.qkv;
         // Attention with the identity matrix as values returns the weights.
         let identity = ops::eye(k.shape()[k.rank() - 2], k.shape()[k.rank() - 2], k.dtype())?;
-        let own = ops::scaled_dot_product_attention(q, k, &identity, self.options(&prepared))?;
+        let weights = ops::scaled_dot_product_attention(q, k, &identity, self.options(&prepared))?;
         let v = match self.heads / self.kv_heads {
             1 => v.clone(),
             group => ops::repeat(v, group, Some(-3))?,
         };
-        let found = join_heads(&ops::matmul(&own, &v)?)?;
-        Ok((found, if average { ops::mean(&own, -3)? } else { own }))
+        let found = join_heads(&ops::matmul(&weights, &v)?)?;
+        Ok((found, if average { ops::mean(&weights, -3)? } else { weights }))
     }
 
     /// Computes the attention of all heads and joins their results.

@@ -52,9 +52,9 @@ impl<'a> AttentionMasks<'a> {
     /// E]`.
     pub(super) fn check(&self, query: &Tensor, key: &Tensor, heads: usize) -> Result<()> {
         let op = MULTIHEAD_ATTENTION;
-        let lead = |x: &Tensor| Shape::from(&x.shape()[..x.rank() - 2]);
+        let batch_axes = |x: &Tensor| Shape::from(&x.shape()[..x.rank() - 2]);
         // Inputs that do not match are rejected later.
-        let Some(batch) = lead(query).broadcast(&lead(key)) else { return Ok(()) };
+        let Some(batch) = batch_axes(query).broadcast(&batch_axes(key)) else { return Ok(()) };
         let [queries, keys] = [query, key].map(|x| x.shape()[x.rank() - 2]);
         if let Some(padding) = self.key_padding {
             if padding.dtype() != DType::Bool {

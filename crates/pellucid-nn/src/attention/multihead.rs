@@ -7,14 +7,14 @@ use super::rotary::Rotary;
 use crate::call;
 use crate::init;
 use crate::layer::Layer;
-use crate::layers::Linear;
+use crate::layers::{Linear, parameter_like, switched};
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Parameter, TrainingMode};
 use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype, unwrap};
 
-/// Options of [`MultiheadAttention`].
+/// The options of [`MultiheadAttention`], which its methods set.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MultiheadAttentionOptions {
     /// The probability of dropping an attention weight in training.
@@ -118,55 +118,147 @@ display_as_tree! {
 }
 
 impl MultiheadAttention {
-    /// Creates an attention with this width, split into this many heads.
+    /// Creates an attention with this width, split into this many heads, with biases. Input projections are initialized
+    /// after Glorot & Bengio 2010 (uniform), the output projection as a [`Linear`], biases at 0.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the number of heads does not divide the width; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(width: usize, heads: usize) -> Result<MultiheadAttention> {
-        MultiheadAttention::try_with_options(width, heads, MultiheadAttentionOptions::default())
+        check_heads(width, heads, heads, false, 0.0)?;
+        let in_proj = InProj::draw(width, [width; 3])?;
+        let mut out_proj = init::of_layer(MULTIHEAD_ATTENTION, Linear::try_new(width, width))?;
+        out_proj.bias = Some(init::try_zeros([width])?);
+        Ok(MultiheadAttention {
+            in_proj_bias: Some(init::try_zeros([in_proj.rows()])?),
+            in_proj,
+            out_proj,
+            bias_kv: None,
+            zero_attn: false,
+            heads,
+            kv_heads: heads,
+            dropout: 0.0,
+            rotary: None,
+            training: TrainingMode::new(),
+        })
     }
 
-    /// Creates an attention with options. Input projections and the appended key and value are initialized after Glorot
-    /// & Bengio 2010 (uniform and normal), the output projection as a [`Linear`], biases at 0.
+    /// Sets the probability of dropping an attention weight in training; default 0.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the heads do not divide the width, the key-value heads do not divide the heads,
-    /// the head width is odd with rotary positions, or dropout is not in [0, 1].
+    /// [`Error::InvalidArgument`] for a probability outside [0, 1].
     #[panicking_form]
-    pub fn try_with_options(
-        width: usize,
-        heads: usize,
-        options: MultiheadAttentionOptions,
-    ) -> Result<MultiheadAttention> {
+    pub fn try_dropout(self, dropout: f64) -> Result<MultiheadAttention> {
+        self.changed(|options| options.dropout = dropout)
+    }
+
+    /// Sets whether projections have biases. Biases that are added are 0.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_bias(self, bias: bool) -> Result<MultiheadAttention> {
+        self.changed(|options| options.bias = bias)
+    }
+
+    /// Sets the number of key-value heads, by default the number of query heads; neighbouring query heads share one
+    /// (grouped-query attention, Ainslie et al. 2023). The input projections are drawn again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it does not divide the number of query heads; [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_kv_heads(self, kv_heads: usize) -> Result<MultiheadAttention> {
+        self.changed(|options| options.kv_heads = Some(kv_heads))
+    }
+
+    /// Sets the width of keys, by default the width of queries. The input projections are drawn again.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_kdim(self, kdim: usize) -> Result<MultiheadAttention> {
+        self.changed(|options| options.kdim = Some(kdim))
+    }
+
+    /// Sets the width of values, by default the width of queries. The input projections are drawn again.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_vdim(self, vdim: usize) -> Result<MultiheadAttention> {
+        self.changed(|options| options.vdim = Some(vdim))
+    }
+
+    /// Sets the rotary position embedding of queries and keys, or `None`, the default.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the head width is odd.
+    #[panicking_form]
+    pub fn try_rotary(self, rotary: impl Into<Option<Rotary>>) -> Result<MultiheadAttention> {
+        let rotary = rotary.into();
+        self.changed(|options| options.rotary = rotary)
+    }
+
+    /// Sets whether a trained key with its value, visible to every query, is appended; default false. Both are drawn.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[doc(alias = "add_bias_kv")]
+    #[panicking_form]
+    pub fn try_bias_kv(self, bias_kv: bool) -> Result<MultiheadAttention> {
+        self.changed(|options| options.bias_kv = bias_kv)
+    }
+
+    /// Sets whether a key of zeros with a value of zeros, visible to every query, is appended; default false.
+    #[doc(alias = "add_zero_attn")]
+    #[must_use]
+    pub fn zero_attn(self, zero_attn: bool) -> MultiheadAttention {
+        MultiheadAttention { zero_attn, ..self }
+    }
+
+    #[track_caller]
+    fn changed(self, change: impl FnOnce(&mut MultiheadAttentionOptions)) -> Result<MultiheadAttention> {
+        let mut options = self.options();
+        change(&mut options);
+        self.with_options(options)
+    }
+
+    /// Returns the layer with other options. Weights of other shapes are drawn.
+    #[track_caller]
+    pub(crate) fn with_options(self, options: MultiheadAttentionOptions) -> Result<MultiheadAttention> {
         let MultiheadAttentionOptions { dropout, bias, kv_heads, kdim, vdim, rotary, bias_kv, zero_attn } = options;
-        let kv_heads = kv_heads.unwrap_or(heads);
-        check_heads(width, heads, kv_heads, rotary.is_some(), dropout)?;
-        let (kdim, vdim, shared) = (kdim.unwrap_or(width), vdim.unwrap_or(width), width / heads * kv_heads);
-        let rows = shared.saturating_mul(2).saturating_add(width);
-        let weight = |shape: [usize; 2]| init::of_layer(MULTIHEAD_ATTENTION, init::try_xavier_uniform(shape, 1.0));
-        let in_proj = if kdim == width && vdim == width {
-            InProj::Joint(weight([rows, width])?)
-        } else {
-            let [query, key, value] = [[width, width], [shared, kdim], [shared, vdim]];
-            InProj::Separate([weight(query)?, weight(key)?, weight(value)?])
+        let (width, kv_heads) = (self.out_proj.weight.shape()[1], kv_heads.unwrap_or(self.heads));
+        check_heads(width, self.heads, kv_heads, rotary.is_some(), dropout)?;
+        let (shared, dtype) = (width / self.heads * kv_heads, self.out_proj.weight.dtype());
+        let [kdim, vdim] = [kdim, vdim].map(|input_width| input_width.unwrap_or(width));
+        let current = self.options();
+        let in_proj = match (current.kv_heads, current.kdim, current.vdim) == (Some(kv_heads), Some(kdim), Some(vdim)) {
+            true => self.in_proj,
+            false => init::in_dtype(dtype, || InProj::draw(shared, [width, kdim, vdim]))?,
         };
-        let mut out_proj = init::of_layer(MULTIHEAD_ATTENTION, Linear::try_new(width, width))?;
-        let zeros = |length: usize| bias.then(|| init::try_zeros([length])).transpose();
-        out_proj.bias = zeros(width)?;
-        let in_proj_bias = zeros(rows)?;
-        let appended = || init::try_xavier_normal([1, 1, shared], 1.0);
+        let zeros = |current: Option<Parameter>, length: usize| {
+            let fitting = current.filter(|bias| bias.size() == length);
+            switched(bias, fitting, || {
+                parameter_like(MULTIHEAD_ATTENTION, &self.out_proj.weight, || init::try_zeros([length]))
+            })
+        };
+        let in_proj_bias = zeros(self.in_proj_bias, in_proj.rows())?;
+        let bias = zeros(self.out_proj.bias, width)?;
+        let out_proj = Linear { weight: self.out_proj.weight, bias };
+        let appended = || init::in_dtype(dtype, || init::try_xavier_normal([1, 1, shared], 1.0));
+        let fitting = self.bias_kv.filter(|[key, _]| key.size() == shared);
+        let bias_kv = switched(bias_kv, fitting, || Ok([appended()?, appended()?]))?;
         Ok(MultiheadAttention {
             in_proj,
             in_proj_bias,
             out_proj,
-            bias_kv: if bias_kv { Some([appended()?, appended()?]) } else { None },
+            bias_kv,
             zero_attn,
-            heads,
+            heads: self.heads,
             kv_heads,
             dropout,
             rotary,
-            training: TrainingMode::new(),
+            training: self.training,
         })
     }
 
@@ -262,8 +354,8 @@ impl MultiheadAttention {
     #[panicking_form]
     pub fn try_cache(&self, batch: usize, capacity: usize) -> Result<KvCache> {
         let dtype = match (autocast_dtype(), self.out_proj.weight.dtype()) {
-            (Some(half), own) if own != DType::F64 => half,
-            (_, own) => own,
+            (Some(half), dtype) if dtype != DType::F64 => half,
+            (_, dtype) => dtype,
         };
         KvCache::try_new(batch, self.kv_heads, capacity, self.heads_attention().head_width(), dtype)
     }

@@ -53,8 +53,8 @@ impl Rotary {
         if !x.dtype().is_float() {
             return Err(Error::dtypes(op, [x.dtype()], "`x` must have a float dtype; use to_dtype()"));
         }
-        let lead = &x.shape()[..x.rank() - 1];
-        if !positions.shape().broadcasts_to(&lead.into()) {
+        let position_shape = &x.shape()[..x.rank() - 1];
+        if !positions.shape().broadcasts_to(&position_shape.into()) {
             let help = "the positions must broadcast to the shape of x without the last axis";
             return Err(Error::shapes(op, [x.shape(), positions.shape()], help));
         }

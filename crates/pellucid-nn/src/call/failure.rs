@@ -25,16 +25,16 @@ thread_local! {
 /// The function is called only after a failure.
 #[inline]
 pub(crate) fn with_failed_path<M: Module + ?Sized>(module: &M, error: Error) -> Error {
-    add_failed_path(ModuleId::of(module), as_dyn(&module), error)
+    add_failed_path(ModuleId::new(module), as_dyn(&module), error)
 }
 
-/// Implements [`with_failed_path`] for the module `own`, without its type.
+/// Implements [`with_failed_path`] for the module of this id, without its type.
 #[cold]
 #[inline(never)]
-pub(super) fn add_failed_path(own: Option<ModuleId>, module: &dyn DynModule, error: Error) -> Error {
+pub(super) fn add_failed_path(id: Option<ModuleId>, module: &dyn DynModule, error: Error) -> Error {
     // An error that the module caught or created itself is unrelated to an earlier failure of a part.
     let Some(mut failure) = FAILURE.take().filter(|failure| failure.returned == error) else {
-        FAILURE.set(own.map(|id| FailedCall { id, source: error.clone(), returned: error.clone() }));
+        FAILURE.set(id.map(|id| FailedCall { id, source: error.clone(), returned: error.clone() }));
         return error;
     };
     let mut found = None;
@@ -49,7 +49,7 @@ pub(super) fn add_failed_path(own: Option<ModuleId>, module: &dyn DynModule, err
     match found {
         Some(layer) => failure.returned = Error::Layer { layer, source: Box::new(failure.source.clone()) },
         // No named part failed, so this module did.
-        None if failure.returned == failure.source => failure.id = own.unwrap_or(failure.id),
+        None if failure.returned == failure.source => failure.id = id.unwrap_or(failure.id),
         None => {}
     }
     let error = failure.returned.clone();

@@ -61,7 +61,7 @@ pub(crate) fn call<M: Module + ?Sized>(
         None => compute.take().expect("a call must compute its output only once")(),
         Some(_) => Err(Error::invalid("hook", "a hook cannot replace an input of a layer with several inputs")),
     };
-    call_observed(CalledModule::of(&module), inputs, &mut compute)
+    call_observed(CalledModule::new(&module), inputs, &mut compute)
 }
 
 /// Calls a module that returns a second result, such as a state, in addition to its output.
@@ -86,7 +86,7 @@ pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Ten
         return layer.compute(x).map_err(|error| with_failed_path(layer, error));
     }
     let mut compute = |replaced: Option<&Tensor>| layer.compute(replaced.unwrap_or(x));
-    call_observed(CalledModule::of(&layer), &[x], &mut compute)
+    call_observed(CalledModule::new(&layer), &[x], &mut compute)
 }
 
 /// Returns the result of operations that are steps of the layer `op`; an error of one of them names the layer.
@@ -106,15 +106,15 @@ struct CalledModule<'a> {
 
 impl<'a> CalledModule<'a> {
     #[inline]
-    fn of<M: Module + ?Sized>(module: &'a &'a M) -> CalledModule<'a> {
-        CalledModule { id: ModuleId::of(*module), type_name: type_name::<M>(), module: as_dyn(module) }
+    fn new<M: Module + ?Sized>(module: &'a &'a M) -> CalledModule<'a> {
+        CalledModule { id: ModuleId::new(*module), type_name: type_name::<M>(), module: as_dyn(module) }
     }
 
     /// Returns the name of the module's type. For a pointer, it is the name of the pointee's type.
-    fn class(&self) -> &'static str {
-        let own = short_type_name(self.type_name);
-        if !["Box", "Arc"].contains(&own) {
-            return own;
+    fn pointee_type_name(&self) -> &'static str {
+        let own_type = short_type_name(self.type_name);
+        if !["Box", "Arc"].contains(&own_type) {
+            return own_type;
         }
         let mut pointee = None;
         self.module.walk(&mut |_, part| {
@@ -122,7 +122,7 @@ impl<'a> CalledModule<'a> {
                 pointee.get_or_insert(info.class());
             }
         });
-        pointee.unwrap_or(own)
+        pointee.unwrap_or(own_type)
     }
 }
 
@@ -131,7 +131,7 @@ impl<'a> CalledModule<'a> {
 #[inline(never)]
 fn call_observed(module: CalledModule<'_>, inputs: &[&Tensor], compute: CallComputation<'_>) -> Result<Tensor> {
     if is_traced() {
-        return record_call(module.id, module.class(), inputs, compute);
+        return record_call(module.id, module.pointee_type_name(), inputs, compute);
     }
     hook::call_hooked(module.id, inputs, compute).map_err(|error| add_failed_path(module.id, module.module, error))
 }

@@ -46,7 +46,7 @@ pub(super) fn record_call(
     compute: CallComputation<'_>,
 ) -> Result<Tensor> {
     let work = traced().unwrap_or_default();
-    let (at, runs_hooks) = ModelTrace::with(|trace| {
+    let (index, runs_hooks) = ModelTrace::with(|trace| {
         let known = id.and_then(|id| trace.names.get(&id)).cloned();
         let (name, class) = known.unwrap_or((String::new(), type_name));
         trace.calls.push(SummaryRow { name, class, depth: trace.depth, output: Shape::scalar(), bytes: 0, work });
@@ -54,7 +54,7 @@ pub(super) fn record_call(
         (trace.calls.len() - 1, trace.runs_hooks)
     });
     // The guard also records a layer that panics as failed.
-    let mut call = TracedCallGuard { at, output: None };
+    let mut call = TracedCallGuard { index, output: None };
     let result = if runs_hooks { hook::call_hooked(id, inputs, compute) } else { compute(None) };
     call.output = result.as_ref().ok().map(|y| (y.shape().clone(), y.dtype()));
     drop(call);
@@ -63,7 +63,8 @@ pub(super) fn record_call(
 
 /// A guard that records the end of a traced call, even if it panics.
 struct TracedCallGuard {
-    at: usize,
+    /// The index of the row of the call.
+    index: usize,
     /// Shape and dtype of the output.
     output: Option<(Shape, DType)>,
 }
@@ -73,7 +74,7 @@ impl Drop for TracedCallGuard {
         let work = traced().unwrap_or_default();
         ModelTrace::with(|trace| {
             trace.depth -= 1;
-            let row = &mut trace.calls[self.at];
+            let row = &mut trace.calls[self.index];
             match self.output.take() {
                 Some((shape, dtype)) => {
                     (row.bytes, row.work) = (shape.size() * dtype.size(), work - row.work);

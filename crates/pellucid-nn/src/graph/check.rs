@@ -68,10 +68,10 @@ pub(super) fn check_step(
     launch: &mut dyn FnMut() -> Result<f64>,
 ) -> Result<StepCheck> {
     let _off = no_grad();
-    let random = TensorSnapshot::of(Generator::default().states().into_iter().map(|(_, state)| state).collect())?;
-    let state = TensorSnapshot::of(state)?;
+    let random = TensorSnapshot::new(Generator::default().states().into_iter().map(|(_, state)| state).collect())?;
+    let state = TensorSnapshot::new(state)?;
     let gradients: Vec<Option<Tensor>> = parameters.iter().map(|p| p.grad()).collect();
-    let gradient_values = TensorSnapshot::of(gradients.iter().flatten().cloned().collect())?;
+    let gradient_values = TensorSnapshot::new(gradients.iter().flatten().cloned().collect())?;
     let result = launch_twice(&random, parameters, launch);
     parameters.iter().zip(gradients).for_each(|(p, gradient)| p.set_grad(gradient));
     random.restore()?;
@@ -106,7 +106,7 @@ fn launch_twice(
 struct TensorSnapshot(Vec<(Tensor, Tensor)>);
 
 impl TensorSnapshot {
-    fn of(mut tensors: Vec<Tensor>) -> Result<TensorSnapshot> {
+    fn new(mut tensors: Vec<Tensor>) -> Result<TensorSnapshot> {
         let mut seen = HashSet::new();
         tensors.retain(|tensor| seen.insert((identity(tensor), tensor.shape().clone())));
         let saved = tensors.into_iter().map(|tensor| Ok((ops::copy(&tensor)?, tensor)));

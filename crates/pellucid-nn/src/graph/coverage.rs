@@ -11,8 +11,8 @@ use std::collections::HashSet;
 /// loss must be built before.
 fn parameters_of(model: &dyn DynModule, loss: &dyn Loss) -> Result<Vec<(String, Parameter)>> {
     let mut seen = HashSet::new();
-    let own = as_dyn(&loss).built_parameters()?.into_iter().map(|(name, p)| (format!("loss.{name}"), p));
-    Ok(model.parameters().into_iter().chain(own).filter(|(_, p)| seen.insert(p.id())).collect())
+    let of_loss = as_dyn(&loss).built_parameters()?.into_iter().map(|(name, p)| (format!("loss.{name}"), p));
+    Ok(model.parameters().into_iter().chain(of_loss).filter(|(_, p)| seen.insert(p.id())).collect())
 }
 
 /// Returns the parameters of model and loss that require a gradient, by name.
@@ -24,12 +24,20 @@ fn trained_parameters(model: &dyn DynModule, loss: &dyn Loss) -> Result<Vec<(Str
 
 /// Adds the parameters of model and loss that require a gradient to an optimizer without parameters. Returns true if it
 /// did.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for an optimizer of several groups, and for one that is no
+/// [`RuleOptimizer`](crate::optim::RuleOptimizer).
 pub(super) fn fill_optimizer(model: &dyn DynModule, loss: &dyn Loss, optimizer: &dyn Optimizer) -> Result<bool> {
     let trained = if optimizer.parameters().is_empty() { trained_parameters(model, loss)? } else { Vec::new() };
     if trained.is_empty() {
         return Ok(false);
     }
-    optimizer.fill(trained).map(|()| true)
+    let deferred = optimizer.deferred_parameters().ok_or_else(|| {
+        let reason = "parameters cannot be added to this optimizer; create the optimizer with the model's parameters()";
+        Error::invalid("fill_optimizer", reason)
+    })?;
+    deferred.add(trained).map(|()| true)
 }
 
 /// The frozen parameters of a step that do not belong to its optimizer, and must stay frozen.
@@ -38,7 +46,7 @@ pub(super) struct FrozenParameters(Vec<(String, Parameter)>);
 impl FrozenParameters {
     /// Returns an error if a parameter requires a gradient and is not one of `updated`, the parameters of the
     /// optimizer, unless that is allowed.
-    pub(super) fn of(
+    pub(super) fn checked(
         op: &'static str,
         model: &dyn DynModule,
         loss: &dyn Loss,
@@ -53,16 +61,16 @@ impl FrozenParameters {
                           some of them, or add a layer with parameters";
             return Err(Error::invalid(op, reason));
         }
-        let (given, updated) = (updated.len(), updated.iter().map(|p| p.id()).collect::<HashSet<_>>());
-        let (own, mut others): (Vec<_>, Vec<_>) =
-            parameters_of(model, loss)?.into_iter().partition(|(_, p)| updated.contains(&p.id()));
+        let (given, ids) = (updated.len(), updated.iter().map(|p| p.id()).collect::<HashSet<_>>());
+        let (updated, mut others): (Vec<_>, Vec<_>) =
+            parameters_of(model, loss)?.into_iter().partition(|(_, p)| ids.contains(&p.id()));
         let untrained: Vec<String> =
             others.iter().filter(|(_, p)| p.requires_grad()).map(|(name, _)| name.clone()).collect();
         if untrained.is_empty() {
             others.retain(|(_, p)| !p.requires_grad());
             return Ok(FrozenParameters(others));
         }
-        let help = match (own.is_empty(), given) {
+        let help = match (updated.is_empty(), given) {
             (true, 0) => {
                 "the optimizer has no parameters: build() lazy layers, then create it with the model's parameters()"
                     .into()

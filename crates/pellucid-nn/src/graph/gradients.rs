@@ -41,10 +41,10 @@ impl GradientBuffers {
             let is_removed = gradient.is_none();
             match (buffer.fitting(parameter), gradient) {
                 // Another step may have bound a buffer of its own.
-                (Some(own), Some(gradient)) if own.storage_id() == gradient.storage_id() => continue,
+                (Some(tensor), Some(gradient)) if tensor.storage_id() == gradient.storage_id() => continue,
                 (Some(_), _) if !(accumulates && is_removed) => {}
-                (Some(own), _) => {
-                    zero(own)?;
+                (Some(tensor), _) => {
+                    zero(tensor)?;
                     buffer.is_filled = false;
                 }
                 (None, _) => {
@@ -71,8 +71,8 @@ impl GradientBuffers {
     }
 
     /// Returns whether the buffer of the parameter of this index holds a gradient.
-    pub(super) fn is_filled(&self, at: usize) -> bool {
-        self.0.get(at).is_some_and(|buffer| buffer.is_filled)
+    pub(super) fn is_filled(&self, index: usize) -> bool {
+        self.0.get(index).is_some_and(|buffer| buffer.is_filled)
     }
 
     /// Marks all buffers as zero after an update, which has zeroed the buffers of all parameters but the frozen ones.
@@ -117,8 +117,8 @@ impl Drop for ReplacedGradients {
 /// the last update.
 pub(super) fn hide_skipped(parameters: &[Parameter], has_gradient: impl Fn(usize) -> bool) -> ReplacedGradients {
     let mut hidden = ReplacedGradients::default();
-    for (at, parameter) in parameters.iter().enumerate() {
-        if !(parameter.requires_grad() && has_gradient(at)) && parameter.grad().is_some() {
+    for (index, parameter) in parameters.iter().enumerate() {
+        if !(parameter.requires_grad() && has_gradient(index)) && parameter.grad().is_some() {
             hidden.replace(parameter, None);
         }
     }

@@ -72,10 +72,10 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// [`Error::InvalidArgument`] if there is no size, or one is 0.
     #[panicking_form]
     pub fn try_new(model: M, batch_sizes: &[usize]) -> Result<Self> {
-        Ok(InferenceModel::of(Arc::new(model), ascending("batch size", batch_sizes)?, Vec::new()))
+        Ok(InferenceModel::with_shapes(Arc::new(model), ascending("batch size", batch_sizes)?, Vec::new()))
     }
 
-    fn of(model: Arc<M>, sizes: Vec<usize>, lengths: Vec<usize>) -> Self {
+    fn with_shapes(model: Arc<M>, sizes: Vec<usize>, lengths: Vec<usize>) -> Self {
         let model = Arc::new(BoundModel::new(model));
         InferenceModel { passes: ForwardPasses::new(model.clone(), sizes, lengths), model }
     }
@@ -90,7 +90,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///
     /// ```
     /// use pellucid::nn::graph::{InferenceModel, Model};
-    /// use pellucid::nn::{AttentionMasks, Embedding, Layer, Module, TransformerEncoder, TransformerOptions};
+    /// use pellucid::nn::{AttentionMasks, Embedding, Layer, Module, TransformerEncoder};
     /// use pellucid::{DType, Result, Tensor, ops};
     ///
     /// #[derive(Module)]
@@ -102,7 +102,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     ///     }
     /// }
     ///
-    /// let layers = TransformerEncoder::with_options(8, 2, 1, TransformerOptions { hidden: 16, ..Default::default() });
+    /// let layers = TransformerEncoder::new(8, 2, 1).hidden(16);
     /// let encoder = Encoder(Embedding::new(50, 8), layers);
     /// let mut inference = InferenceModel::new(encoder, &[1, 4]).with_lengths(&[8, 16]);
     /// let (ids, mask) = (Tensor::randint(0, 50, [3, 10]), Tensor::ones([3, 10], DType::Bool));
@@ -114,7 +114,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// [`Error::InvalidArgument`] if there is no length, or one is 0.
     #[panicking_form]
     pub fn try_with_lengths(self, lengths: &[usize]) -> Result<Self> {
-        Ok(InferenceModel::of(self.model.model.clone(), self.passes.sizes, ascending("length", lengths)?))
+        Ok(InferenceModel::with_shapes(self.model.model.clone(), self.passes.sizes, ascending("length", lengths)?))
     }
 
     /// Returns another inference model of the same model, with the same listed sizes and without recordings.
@@ -146,7 +146,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// pops a fork, and to which it returns the fork after the batch.
     #[must_use]
     pub fn fork(&self) -> Self {
-        InferenceModel::of(self.model.model.clone(), self.passes.sizes.clone(), self.passes.lengths.clone())
+        InferenceModel::with_shapes(self.model.model.clone(), self.passes.sizes.clone(), self.passes.lengths.clone())
     }
 
     /// Returns the model.
@@ -241,7 +241,7 @@ struct FilledShape {
 
 impl FilledShape {
     /// Returns the shape of an input that is filled up to this shape.
-    fn of(self, shape: &Shape) -> Shape {
+    fn filled(self, shape: &Shape) -> Shape {
         let filled = shape.with_axis(0, self.rows);
         match self.length {
             Some(length) if shape.rank() > 1 => filled.with_axis(1, length),
@@ -323,13 +323,13 @@ impl<'f> ForwardPasses<'f> {
     /// whether they are a part of a larger batch.
     fn run_part(&mut self, given: FilledShape, is_split: bool) -> Result<Tensor> {
         let fill = self.fill(given);
-        let own = if fill == given { Vec::new() } else { self.inputs.clone() };
+        let unfilled = if fill == given { Vec::new() } else { self.inputs.clone() };
         for input in &mut self.inputs {
             *input = filled(input, fill)?;
         }
         let before = self.launcher.cache_stats().misses;
         if let Err(error) = self.launcher.launch(&self.inputs) {
-            return Err(in_filled(&own, &self.inputs, error));
+            return Err(in_filled(&unfilled, &self.inputs, error));
         }
         if self.launcher.cache_stats().misses > before {
             self.log_recording(fill);
@@ -406,14 +406,14 @@ impl<'f> ForwardPasses<'f> {
         {
             return refuse(format!("the length of `{name}` must be 1 to {longest}, the largest listed length"));
         }
-        let Some((own, dtype)) = self.expected.get(index) else { return Ok(()) };
-        if x.rank() != own.rank() || given.of(x.shape()) != given.of(own) {
+        let Some((expected, dtype)) = self.expected.get(index) else { return Ok(()) };
+        if x.rank() != expected.rank() || given.filled(x.shape()) != given.filled(expected) {
             let axes = if length.is_some() { "axes 0 and 1" } else { "axis 0" };
             let help = format!(
-                "the model was recorded for `{name}` of shape {own}, in which only {axes} may differ; create another \
+                "the model was recorded for `{name}` of shape {expected}, in which only {axes} may differ; create another \
                  inference model"
             );
-            return Err(Error::shapes(INFERENCE, [x.shape(), own], help));
+            return Err(Error::shapes(INFERENCE, [x.shape(), expected], help));
         }
         check_batch_dtype(INFERENCE, *dtype, name, x)
     }
@@ -465,10 +465,10 @@ impl<'f> ForwardPasses<'f> {
             let (given, fill) = (FilledShape { rows, length }, self.fill(FilledShape { rows, length }));
             let traced = self.traced_shape(fill).and_then(|output| check_rows(&output, fill.rows));
             if let Err(error) = traced {
-                let own = if fill == given { &[] } else { &self.inputs[..] };
-                return Err(in_filled(own, &self.placeholders(fill)?, error));
+                let unfilled = if fill == given { &[] } else { &self.inputs[..] };
+                return Err(in_filled(unfilled, &self.placeholders(fill)?, error));
             }
-            self.state = Some(ModelState::of(self.model.clone()));
+            self.state = Some(ModelState::new(self.model.clone()));
         }
         Ok(())
     }
@@ -504,7 +504,7 @@ impl<'f> ForwardPasses<'f> {
     }
 
     fn placeholders(&self, fill: FilledShape) -> Result<Vec<Tensor>> {
-        self.inputs.iter().map(|x| placeholder(x.device(), fill.of(x.shape()), x.dtype())).collect()
+        self.inputs.iter().map(|x| placeholder(x.device(), fill.filled(x.shape()), x.dtype())).collect()
     }
 
     fn log_recording(&self, fill: FilledShape) {
@@ -532,12 +532,12 @@ fn check_rows(output: &Shape, rows: usize) -> Result<()> {
 /// Returns the error of a launch for filled inputs. An error of the model names the filled shapes, so the shapes of the
 /// inputs before are added, if there are some.
 #[cold]
-fn in_filled(own: &[Tensor], filled: &[Tensor], error: Error) -> Error {
-    if own.is_empty() || error.operation() == Some(INFERENCE) {
+fn in_filled(unfilled: &[Tensor], filled: &[Tensor], error: Error) -> Error {
+    if unfilled.is_empty() || error.operation() == Some(INFERENCE) {
         return error;
     }
     let list = |tensors: &[Tensor]| tensors.iter().map(|x| x.shape().to_string()).collect::<Vec<_>>().join(", ");
-    let layer = format!("inputs of shape {}, filled up to {}", list(own), list(filled));
+    let layer = format!("inputs of shape {}, filled up to {}", list(unfilled), list(filled));
     Error::Layer { layer, source: Box::new(error) }
 }
 
@@ -545,7 +545,7 @@ fn in_filled(own: &[Tensor], filled: &[Tensor], error: Error) -> Error {
 ///
 /// Rows of zeros would be simpler, but may give NaN (a mean over no elements), which selects slower kernels.
 fn filled(x: &Tensor, fill: FilledShape) -> Result<Tensor> {
-    let (shape, mut x) = (fill.of(x.shape()), x.clone());
+    let (shape, mut x) = (fill.filled(x.shape()), x.clone());
     let more = |x: &Tensor, axis: usize| shape[axis] - x.shape()[axis];
     if x.rank() > 1 && more(&x, 1) > 0 {
         let zeros = ops::zeros(x.shape().with_axis(1, more(&x, 1)), x.dtype())?.try_to(x.device())?;

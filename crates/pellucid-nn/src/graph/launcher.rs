@@ -121,8 +121,8 @@ impl<T> PerRecording<T> {
     pub(super) fn of_latest(&mut self, launcher: &Launcher<'_>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
         let number = launcher.latest_recording();
         let known = self.0.iter().position(|(known, _)| Some(*known) == number);
-        let at = match known {
-            Some(at) => at,
+        let index = match known {
+            Some(index) => index,
             None => {
                 let value = make()?;
                 let is_kept = |number| launcher.captured().is_some_and(|step| step.recordings().any(|n| n == number));
@@ -131,7 +131,7 @@ impl<T> PerRecording<T> {
                 self.0.len() - 1
             }
         };
-        Ok(&self.0[at].1)
+        Ok(&self.0[index].1)
     }
 }
 

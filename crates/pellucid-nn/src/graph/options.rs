@@ -3,6 +3,7 @@
 use crate::optim::GradScaler;
 use crate::parameter::Parameter;
 use pellucid_tensor::{CaptureOptions, Error, Result};
+use std::fmt;
 use std::sync::Arc;
 
 /// A function that changes the gradients of these parameters before the update, such as clipping: the type of
@@ -91,5 +92,18 @@ impl Default for StepOptions<'_> {
             allow_untrained_parameters: false,
             max_recordings: CaptureOptions::default().max_recordings,
         }
+    }
+}
+
+impl fmt::Debug for StepOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepOptions")
+            .field("eager", &self.eager)
+            .field("accumulate", &self.accumulate)
+            .field("scaler", &self.scaler)
+            .field("before_update", &self.before_update.as_ref().map(|_| ".."))
+            .field("allow_untrained_parameters", &self.allow_untrained_parameters)
+            .field("max_recordings", &self.max_recordings)
+            .finish()
     }
 }

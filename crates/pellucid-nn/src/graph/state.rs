@@ -18,7 +18,7 @@ pub(super) struct ModelState<'f> {
 }
 
 impl<'f> ModelState<'f> {
-    pub(super) fn of(model: Arc<dyn DynModule + Send + Sync + 'f>) -> ModelState<'f> {
+    pub(super) fn new(model: Arc<dyn DynModule + Send + Sync + 'f>) -> ModelState<'f> {
         let mut known = Vec::new();
         each_tensor(&*model, &mut |_, tensor| known.push(tensor.clone()));
         let dtypes = known.iter().map(Tensor::dtype).collect();

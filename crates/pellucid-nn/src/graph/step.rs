@@ -30,7 +30,7 @@ pub(super) struct StepCore<'f> {
     /// The separate update of a step that accumulates gradients. It has no inputs, so it has one recording.
     update: Option<Launcher<'f>>,
     /// The number of launches since the last update, if gradients accumulate.
-    launches_since_update: usize,
+    pub(super) launches_since_update: usize,
     /// The random numbers of the thread that recorded the step first.
     random: Option<ThreadStream>,
 }
@@ -141,7 +141,7 @@ impl<'f> StepCore<'f> {
         self.with_gradients(|step| {
             let parameters = step.optimizer.parameters();
             let mut trained = parameters.iter().enumerate().filter(|(_, parameter)| parameter.requires_grad());
-            let has_gradients = trained.any(|(at, _)| step.gradients.is_filled(at));
+            let has_gradients = trained.any(|(index, _)| step.gradients.is_filled(index));
             if has_gradients {
                 step.update_accumulated()?;
             } else {
@@ -168,7 +168,7 @@ impl<'f> StepCore<'f> {
     /// update, or that are `reached`, have one: the optimizer skips the others.
     fn with_update(&mut self, reached: &[bool], f: impl FnOnce(&mut Launcher<'f>) -> Result<()>) -> Result<()> {
         let Some(update) = &mut self.update else { return Ok(()) };
-        let has_gradient = |at: usize| self.gradients.is_filled(at) || reached.get(at) == Some(&true);
+        let has_gradient = |index: usize| self.gradients.is_filled(index) || reached.get(index) == Some(&true);
         let _hidden = hide_skipped(&self.optimizer.parameters(), has_gradient);
         f(update)
     }
@@ -207,7 +207,7 @@ impl<'f> StepCore<'f> {
                 replaced.keep();
             } else {
                 let _off = no_grad();
-                let _hidden = hide_skipped(&update.optimizer.parameters(), |at| reached[at]);
+                let _hidden = hide_skipped(&update.optimizer.parameters(), |index| reached[index]);
                 update.run()?;
             }
             Ok(results.iter().map(Tensor::detach).collect())
@@ -263,9 +263,9 @@ impl<'f> StepUpdate<'f> {
         // In the order of the parameters, whichever of them are frozen: a recording stays valid if a parameter on which
         // it does not depend is frozen.
         let mut reached = vec![false; parameters.len()];
-        for ((at, parameter), gradient) in trained.into_iter().zip(gradients) {
+        for ((index, parameter), gradient) in trained.into_iter().zip(gradients) {
             let Some(gradient) = gradient else { continue };
-            reached[at] = true;
+            reached[index] = true;
             match parameter.grad() {
                 Some(buffer) if self.accumulate > 1 => ops::copy_(&buffer, &ops::add(&buffer, &gradient)?)?,
                 Some(buffer) => ops::copy_(&buffer, &gradient)?,

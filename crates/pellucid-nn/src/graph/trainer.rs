@@ -7,6 +7,7 @@ use super::trainer_core::TrainerCore;
 use crate::loss::Loss;
 use crate::optim::Optimizer;
 use pellucid_tensor::{CacheStats, Captured, Result, Tensor};
+use std::fmt;
 use std::sync::Arc;
 
 /// A trainer: a model, a loss, an optimizer, and recorded training steps. The first [`step`](GraphTrainer::step) with a
@@ -85,8 +86,9 @@ where
     /// step does. Returns true if it added some.
     ///
     /// # Errors
-    /// [`Error::Layer`](pellucid_tensor::Error::Layer) names a lazy layer that is not built; the errors of
-    /// [`Optimizer::fill`].
+    /// [`Error::Layer`](pellucid_tensor::Error::Layer) names a lazy layer that is not built;
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an optimizer without parameters that has
+    /// several groups, or is no [`RuleOptimizer`](crate::optim::RuleOptimizer).
     pub fn fill_optimizer(&self) -> Result<bool> {
         self.core.fill_optimizer()
     }
@@ -259,7 +261,19 @@ where
         self.core.update_early()
     }
 
+    /// Returns the number of steps since the last update whose gradients are accumulated. It is 0 after an update, and
+    /// if gradients do not accumulate.
+    pub fn steps_since_update(&self) -> usize {
+        self.core.steps_since_update()
+    }
+
     fn set_structure(&self, x: &X) -> Result<()> {
         if self.core.knows_inputs() { Ok(()) } else { self.model.set_structure(x) }
+    }
+}
+
+impl<M, O, X> fmt::Debug for GraphTrainer<'_, M, O, X> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GraphTrainer").field("cache_stats", &self.core.cache_stats()).finish_non_exhaustive()
     }
 }

@@ -117,7 +117,7 @@ impl<'f> TrainerCore<'f> {
     /// Checks the step for a batch.
     pub(super) fn check_step(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<StepCheck> {
         self.with_batch(x, y, |core| {
-            let buffers = ModelState::of(core.model.clone());
+            let buffers = ModelState::new(core.model.clone());
             let of_loss = as_dyn(&&*core.loss).unnamed_buffers();
             let of_loss = of_loss.iter().map(|buffer| buffer.tensor());
             let results = core.results.iter().flat_map(|(loss, logits)| [loss, logits]);
@@ -156,6 +156,11 @@ impl<'f> TrainerCore<'f> {
         self.step.update_early()
     }
 
+    /// Returns the number of steps since the last update whose gradients are accumulated.
+    pub(super) fn steps_since_update(&self) -> usize {
+        self.step.launches_since_update
+    }
+
     /// Returns loss and logits of a batch in evaluation mode.
     pub(super) fn evaluate(&mut self, x: &dyn BatchTensors, y: &Tensor) -> Result<&[Tensor]> {
         self.set_inputs(x, Some(y))?;
@@ -182,8 +187,8 @@ impl<'f> TrainerCore<'f> {
 
     /// Places the inputs and the targets of a launch on the device of the model.
     fn set_inputs(&mut self, x: &dyn BatchTensors, y: Option<&Tensor>) -> Result<()> {
-        let own: &dyn DynModule = &*self.model;
-        let device = self.state.as_ref().map_or_else(|| module_device(own), ModelState::device);
+        let model: &dyn DynModule = &*self.model;
+        let device = self.state.as_ref().map_or_else(|| module_device(model), ModelState::device);
         let TrainerCore { names, inputs, .. } = self;
         inputs.clear();
         x.try_each_tensor(SET_BATCH, names, &mut |_, _, x| {
@@ -265,13 +270,14 @@ impl<'f> TrainerCore<'f> {
         let optimizer = self.step.optimizer.clone();
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
         let (before, is_allowed) = (self.step.cache_stats(), self.step.options.allow_untrained_parameters);
-        let frozen = FrozenParameters::of("prepare", &*self.model, &*self.loss, &optimizer.parameters(), is_allowed);
+        let frozen =
+            FrozenParameters::checked("prepare", &*self.model, &*self.loss, &optimizer.parameters(), is_allowed);
         let result = frozen.and_then(|frozen| record(self).inspect(|_| self.frozen = Some(frozen)));
         if result.is_ok() || self.step.cache_stats().len > before.len {
             self.accept(x);
             log_recording(before, self.step.cache_stats(), &self.inputs, self.step.options.max_recordings);
-        } else if is_filled {
-            optimizer.unfill();
+        } else if is_filled && let Some(deferred) = optimizer.deferred_parameters() {
+            deferred.remove_added();
         }
         result
     }
@@ -282,7 +288,7 @@ impl<'f> TrainerCore<'f> {
             x.each_tensor(&mut |name, _| self.names.push(name.to_string()));
         }
         if self.state.is_none() {
-            self.state = Some(ModelState::of(self.model.clone()));
+            self.state = Some(ModelState::new(self.model.clone()));
         }
     }
 

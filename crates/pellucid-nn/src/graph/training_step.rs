@@ -6,6 +6,7 @@ use super::step::StepCore;
 use crate::optim::Optimizer;
 use crate::parameter::first_device;
 use pellucid_tensor::{CacheStats, Captured, IntoOutputs, Result, Tensor};
+use std::fmt;
 use std::sync::Arc;
 
 /// A training step over any inputs: a closure computes the loss and other results, and an optimizer minimizes the loss.
@@ -128,5 +129,11 @@ impl<'f> TrainingStep<'f> {
         let device = first_device(&*self.optimizer().parameters());
         self.inputs.clear();
         inputs.iter().try_for_each(|x| placed("launch", device, x).map(|x| self.inputs.push(x)))
+    }
+}
+
+impl fmt::Debug for TrainingStep<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TrainingStep").field("cache_stats", &self.cache_stats()).finish_non_exhaustive()
     }
 }

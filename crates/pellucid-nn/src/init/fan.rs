@@ -27,7 +27,7 @@ impl Fan {
     }
 
     /// Returns the fan of this side.
-    pub(super) fn of(self, op: &'static str, shape: &Shape) -> Result<usize> {
+    pub(super) fn count(self, op: &'static str, shape: &Shape) -> Result<usize> {
         let (inputs, outputs) = Fan::both(op, shape)?;
         Ok(if self == Fan::In { inputs } else { outputs })
     }

@@ -37,8 +37,8 @@ pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor
     // 1 if the input channel equals the output channel within its group and every tap is the middle one.
     let length = |len: usize| i64::try_from(len).map_err(|_| Error::size_overflow());
     let count = |len: usize| ops::arange(0, length(len)?, 1, DType::I64);
-    let own = ops::rem(&count(*outputs)?, (outputs / groups).max(1) as i64)?;
-    let mut weight = ops::eq(&ops::unsqueeze(&own, 1)?, &count(*inputs)?)?;
+    let channel_in_group = ops::rem(&count(*outputs)?, (outputs / groups).max(1) as i64)?;
+    let mut weight = ops::eq(&ops::unsqueeze(&channel_in_group, 1)?, &count(*inputs)?)?;
     for &len in taps {
         weight = ops::logical_and(&ops::unsqueeze(&weight, -1)?, &ops::eq(&count(len)?, (len / 2) as i64)?)?;
     }
@@ -94,7 +94,7 @@ fn xavier(op: &'static str, shape: &Shape, gain: f64) -> Result<f64> {
 
 /// Returns the standard deviation of He et al.
 fn kaiming(op: &'static str, shape: &Shape, fan: Fan, nonlinearity: Nonlinearity) -> Result<f64> {
-    Ok(nonlinearity.gain() / (fan.of(op, shape)?.max(1) as f64).sqrt())
+    Ok(nonlinearity.gain() / (fan.count(op, shape)?.max(1) as f64).sqrt())
 }
 
 pub(super) fn xavier_uniform(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {

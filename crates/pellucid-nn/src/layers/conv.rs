@@ -149,17 +149,17 @@ impl<const N: usize> ConvSettings<N> {
         bias: Option<Parameter>,
     ) -> Result<(Parameter, Option<Parameter>)> {
         self.check_groups(layer, kinds, channels)?;
-        let (given, kept) = (weight.shape()[1], channels[1] / self.groups);
-        if given == kept {
+        let (drawn, per_group) = (weight.shape()[1], channels[1] / self.groups);
+        if drawn == per_group {
             return Ok((weight, bias));
         }
-        if given < kept {
+        if drawn < per_group {
             return init::in_dtype(weight.dtype(), || self.draw(layer, kinds, channels, bias.map(|bias| bias.size())));
         }
         let _off = no_grad();
-        let scale = init::uniform_bound(kept) / init::uniform_bound(given);
+        let scale = init::uniform_bound(per_group) / init::uniform_bound(drawn);
         let scaled = |values: &Tensor| ops::mul(values, scale).and_then(Parameter::try_new);
-        let weight = ops::narrow(&weight, 1, 0, kept).and_then(|weight| scaled(&weight));
+        let weight = ops::narrow(&weight, 1, 0, per_group).and_then(|weight| scaled(&weight));
         Ok((init::of_layer(layer, weight)?, bias.map(|bias| init::of_layer(layer, scaled(&bias))).transpose()?))
     }
 

@@ -344,10 +344,10 @@ const MERGED_NAMES: [&str; 3] = ["weight", LORA_NAMES[0], LORA_NAMES[1]];
 fn named_lora_parameters(model: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
     let mut found = Vec::<(String, Parameter)>::new();
     for layer in modules_in_role(model, ModuleRole::Lora) {
-        for (own, parameter) in layer.parameters.iter().filter(|(own, _)| LORA_NAMES.contains(&own.as_str())) {
+        for (name, parameter) in layer.parameters.iter().filter(|(name, _)| LORA_NAMES.contains(&name.as_str())) {
             if found.iter().all(|(_, known)| known.id() != parameter.id()) {
-                let name = if layer.name.is_empty() { own.clone() } else { format!("{}.{own}", layer.name) };
-                found.push((name, parameter.clone()));
+                let path = if layer.name.is_empty() { name.clone() } else { format!("{}.{name}", layer.name) };
+                found.push((path, parameter.clone()));
             }
         }
     }

@@ -3,12 +3,11 @@
 //! Rules of construction, for all layers of this crate:
 //!
 //! - `new` has the required arguments, and builder methods set the options:
-//!   `Conv2d::new(3, 64, 7).stride(2).padding(3).bias(false)`. A layer with many options has a struct of them and
-//!   `with_options(required arguments, options)`; `new` uses its defaults.
+//!   `Conv2d::new(3, 64, 7).stride(2).padding(3).bias(false)`, `Lstm::new(8, 16).layers(2).bidirectional(true)`.
 //! - A switch is a method with PyTorch's name and a `bool`: `bias(false)`, `affine(true)`.
 //! - A constructor draws the random values of the default layer: the weight, then the bias. Options keep the values
-//!   that are drawn, so their order does not matter, and values that an option removes were drawn nevertheless. Only a
-//!   parameter that an option adds is drawn then. A struct of options draws only what the layer contains.
+//!   that are drawn, and values that an option removes were drawn nevertheless. Only a parameter that an option adds is
+//!   drawn then, or one to which it gives another shape.
 //! - A value that an option adds has the dtype and the device of the other values of the layer.
 //! - A number with a range is checked by the method that sets it. Settings can be read: they are public fields, which
 //!   the operation checks in each call, or `options` returns them. A number on which other parts of the layer depend
@@ -49,7 +48,7 @@ pub use fusion::{fuse_conv_bn, fuse_linear_bn};
 pub(crate) use pruned::PRUNED_NAMES;
 pub(crate) use repeated::make_layers;
 pub use spatial::PerAxis;
-pub(crate) use switch::{switched, uniform_bias, values_like};
+pub(crate) use switch::{parameter_like, switched, uniform_bias, values_like};
 
 crate::exports::exports! {
     /// The names of all activations; `tests/reference` has a row for each.

@@ -95,8 +95,8 @@ fn check_last_axes(op: &'static str, layer: &str, x: &Tensor, shape: &Shape) -> 
         return Ok(());
     }
     let help = match x.rank().checked_sub(shape.rank()) {
-        Some(lead) if shape.rank() > 0 => {
-            let given = Shape::from(&x.shape()[lead..]);
+        Some(other_axes) if shape.rank() > 0 => {
+            let given = Shape::from(&x.shape()[other_axes..]);
             format!("the last axes of the input are {given}, but the layer expects {shape}: {layer}::new({given})")
         }
         _ => format!("the input must have the last axes {shape}, as the layer expects"),

@@ -80,7 +80,7 @@ const OP: &str = "orthogonal";
 
 impl Parametrization for Orthogonal {
     fn forward(&self, original: &Tensor) -> Result<Tensor> {
-        let TallMatrix { x, is_transposed } = TallMatrix::of(original)?;
+        let TallMatrix { x, is_transposed } = TallMatrix::new(original)?;
         let (rows, columns) = (x.shape()[x.rank() - 2], x.shape()[x.rank() - 1]);
         let q = match self.map_for(rows, columns) {
             OrthogonalMap::MatrixExp => ops::narrow(&ops::matrix_exp(&skew_symmetric(&x)?)?, -1, 0, columns)?,
@@ -95,7 +95,7 @@ impl Parametrization for Orthogonal {
     }
 
     fn right_inverse(&self, weight: &Tensor) -> Result<Tensor> {
-        let TallMatrix { x, is_transposed } = TallMatrix::of(weight)?;
+        let TallMatrix { x, is_transposed } = TallMatrix::new(weight)?;
         let (rows, columns) = (x.shape()[x.rank() - 2], x.shape()[x.rank() - 1]);
         if !self.without_base {
             self.set_base(&ops::to_dtype(&completed(&x)?, weight.dtype())?)?;
@@ -142,7 +142,7 @@ struct TallMatrix {
 }
 
 impl TallMatrix {
-    fn of(matrix: &Tensor) -> Result<TallMatrix> {
+    fn new(matrix: &Tensor) -> Result<TallMatrix> {
         let [.., rows, columns] = *matrix.shape().dims() else {
             return Err(Error::shapes(OP, [matrix.shape()], "the weight must have at least two axes"));
         };

@@ -123,19 +123,19 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
             return Err(Error::invalid(OP, reason));
         }
         let _off = no_grad();
-        let own = layer.weight();
-        let original = parametrization.initialize(&own.detach(), L::OUTPUTS)?;
+        let weight = layer.weight();
+        let original = parametrization.initialize(&weight.detach(), L::OUTPUTS)?;
         for found in [&original, &parametrization.forward(&original)?] {
-            if found.shape() != own.shape() {
+            if found.shape() != weight.shape() {
                 let help = "the original and its weight must have the shape of the layer's weight";
-                return Err(Error::shapes(OP, [own.shape(), found.shape()], help));
+                return Err(Error::shapes(OP, [weight.shape(), found.shape()], help));
             }
-            if found.dtype() != own.dtype() {
+            if found.dtype() != weight.dtype() {
                 let help = "the original and its weight must have the dtype of the layer's weight";
-                return Err(Error::dtypes(OP, [own.dtype(), found.dtype()], help));
+                return Err(Error::dtypes(OP, [weight.dtype(), found.dtype()], help));
             }
         }
-        ops::copy_(own, &original)?;
+        ops::copy_(weight, &original)?;
         Ok(Parametrized { layer, parametrization })
     }
 

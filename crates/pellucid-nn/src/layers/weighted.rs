@@ -107,12 +107,12 @@ pub trait Reparametrized: Layer {
 }
 
 /// Returns an error unless a new weight has the shape of the layer's weight.
-pub(super) fn check_new_weight(op: &'static str, own: &Parameter, weight: &Tensor) -> Result<()> {
-    if weight.shape() == own.shape() {
+pub(super) fn check_new_weight(op: &'static str, current: &Parameter, weight: &Tensor) -> Result<()> {
+    if weight.shape() == current.shape() {
         return Ok(());
     }
     let help = "the weight must have the shape of the layer's weight";
-    Err(Error::shapes(op, [own.shape(), weight.shape()], help))
+    Err(Error::shapes(op, [current.shape(), weight.shape()], help))
 }
 
 /// Visits the parts of a layer, its weight under another name.

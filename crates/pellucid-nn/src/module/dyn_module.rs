@@ -32,12 +32,12 @@ pub(crate) struct RoleModule {
 impl RoleModule {
     /// Returns the parameter of this name in the module.
     pub(crate) fn parameter(&self, name: &str) -> Option<&Parameter> {
-        self.parameters.iter().find(|(own, _)| own == name).map(|(_, parameter)| parameter)
+        self.parameters.iter().find(|(other, _)| other == name).map(|(_, parameter)| parameter)
     }
 
     /// Returns the buffer of this name in the module.
     pub(crate) fn buffer(&self, name: &str) -> Option<&Buffer> {
-        self.buffers.iter().find(|(own, _)| own == name).map(|(_, buffer)| buffer)
+        self.buffers.iter().find(|(other, _)| other == name).map(|(_, buffer)| buffer)
     }
 }
 
@@ -118,16 +118,16 @@ impl dyn DynModule + '_ {
     pub(crate) fn modules_in_role(&self, role: ModuleRole) -> Vec<RoleModule> {
         let mut found: Vec<RoleModule> = Vec::new();
         self.walk(&mut |name, part| {
-            let (owner, own) = name.rsplit_once('.').unwrap_or(("", name));
+            let (owner, field) = name.rsplit_once('.').unwrap_or(("", name));
             let mut owner = found.iter_mut().rev().find(|module| module.name == owner);
             match (part, &mut owner) {
                 (ModulePart::Module(info), _) if info.role() == Some(role) => {
                     found.push(RoleModule { name: name.to_string(), parameters: Vec::new(), buffers: Vec::new() });
                 }
                 (ModulePart::Parameter(parameter), Some(module)) => {
-                    module.parameters.push((own.to_string(), parameter.clone()));
+                    module.parameters.push((field.to_string(), parameter.clone()));
                 }
-                (ModulePart::Buffer(buffer), Some(module)) => module.buffers.push((own.to_string(), buffer.clone())),
+                (ModulePart::Buffer(buffer), Some(module)) => module.buffers.push((field.to_string(), buffer.clone())),
                 _ => {}
             }
         });
@@ -249,11 +249,11 @@ impl dyn DynModule + '_ {
 
     /// Returns an error if a part of this module is also a part of its clone.
     pub(crate) fn check_separate(&self, op: &'static str, clone: &dyn DynModule) -> Result<()> {
-        let mut own = HashSet::new();
-        self.walk(&mut |_, part| own.extend(part.address()));
+        let mut addresses = HashSet::new();
+        self.walk(&mut |_, part| addresses.extend(part.address()));
         let mut shared = None;
         clone.walk(&mut |name, part| {
-            if part.address().is_some_and(|address| own.contains(&address)) {
+            if part.address().is_some_and(|address| addresses.contains(&address)) {
                 shared.get_or_insert_with(|| name.to_string());
             }
         });

@@ -11,6 +11,7 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::OptionRange;
 use pellucid_tensor::{DType, Error, Result, Tensor, eager, formula, no_grad, ops, unwrap};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The kind of an average of weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -128,9 +129,10 @@ impl AveragedModel {
             return Err(Error::invalid("averaged_model", reason));
         }
         let _guard = no_grad();
-        let own: Vec<Tensor> = self.parameters.iter().map(|(_, p)| ops::copy(&p.detach())).collect::<Result<_>>()?;
+        let weights: Vec<Tensor> =
+            self.parameters.iter().map(|(_, p)| ops::copy(&p.detach())).collect::<Result<_>>()?;
         let averages = self.averages.iter().map(|average| average.tensor().clone()).collect::<Vec<_>>();
-        self.saved_weights = Some(own);
+        self.saved_weights = Some(weights);
         self.write_weights(&averages).inspect_err(|_| self.saved_weights = None)
     }
 
@@ -139,14 +141,14 @@ impl AveragedModel {
     /// # Errors
     /// [`Error::InvalidArgument`] if the model does not hold the averages.
     pub fn restore(&mut self) -> Result<()> {
-        let own = self.saved_weights.clone().ok_or_else(|| {
+        let weights = self.saved_weights.clone().ok_or_else(|| {
             Error::invalid(
                 "averaged_model",
                 "the model already contains its own weights; call apply() before restore()",
             )
         })?;
         let _guard = no_grad();
-        self.write_weights(&own)?;
+        self.write_weights(&weights)?;
         self.saved_weights = None;
         Ok(())
     }
@@ -274,5 +276,12 @@ impl<M: Module + ?Sized> Drop for SavedModes<'_, M> {
                 mode.set(before);
             }
         });
+    }
+}
+
+impl fmt::Debug for AveragedModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parameters = self.parameters.len();
+        f.debug_struct("AveragedModel").field("average", &self.average).field("parameters", &parameters).finish()
     }
 }

@@ -70,20 +70,20 @@ fn norm_of_gradients(op: &'static str, parameters: &[Parameter], options: ClipGr
     let _guard = no_grad();
     let gradients: Vec<Tensor> = gradients(parameters).collect();
     let widest = gradients.iter().map(Tensor::dtype).fold(DType::F32, DType::promote);
-    let own = |g: &Tensor| {
+    let norm_of = |g: &Tensor| {
         // The norm may overflow f16 although all elements are finite.
         let g = ops::to_dtype(g, g.dtype().promote(DType::F32))?;
         ops::to_dtype(&ops::norm(&g, order, ..)?, widest)
     };
-    let norms: Vec<Tensor> = gradients.iter().filter(|g| g.size() > 0).map(own).collect::<Result<_>>()?;
+    let norms: Vec<Tensor> = gradients.iter().filter(|g| g.size() > 0).map(norm_of).collect::<Result<_>>()?;
     match &norms[..] {
         [] if gradients.is_empty() => Err(Error::invalid(op, "no parameter has a gradient; call backward() first")),
         [] => ops::zeros((), widest),
         [one] => Ok(one.clone()),
-        [first, rest @ ..] => {
+        [first, others @ ..] => {
             // The parameters may be on several devices.
-            let rest: Vec<Tensor> = rest.iter().map(|norm| norm.try_to(first.device())).collect::<Result<_>>()?;
-            ops::norm(&ops::stack(&[first].into_iter().chain(&rest).collect::<Vec<_>>(), 0)?, order, ..)
+            let others: Vec<Tensor> = others.iter().map(|norm| norm.try_to(first.device())).collect::<Result<_>>()?;
+            ops::norm(&ops::stack(&[first].into_iter().chain(&others).collect::<Vec<_>>(), 0)?, order, ..)
         }
     }
 }

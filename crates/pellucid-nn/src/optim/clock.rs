@@ -29,7 +29,7 @@ impl Clocks {
     }
 
     /// Returns the counters of parameter `i` of these.
-    pub(super) fn of(&self, i: usize) -> Result<Vec<(&'static str, Buffer)>> {
+    pub(super) fn counters_of(&self, i: usize) -> Result<Vec<(&'static str, Buffer)>> {
         let counter = |all: &Buffer| ops::select(all, 0, i as isize).map(free_buffer);
         self.counters.iter().map(|(name, all)| Ok((*name, counter(all)?))).collect()
     }
@@ -52,8 +52,8 @@ impl Clocks {
 
     /// Makes the counters and rates of parameter `i` views of the clocks at their current location.
     pub(super) fn follow(&self, counters: &[(&'static str, Buffer)], rates: &[Tensor]) {
-        self.counters.iter().zip(counters).for_each(|((_, all), (_, own))| own.move_view_to_base_(all));
-        self.rates.iter().zip(rates).for_each(|(all, own)| own.move_view_to_base_(all));
+        self.counters.iter().zip(counters).for_each(|((_, all), (_, counter))| counter.move_view_to_base_(all));
+        self.rates.iter().zip(rates).for_each(|(all, rate)| rate.move_view_to_base_(all));
     }
 
     /// Advances the clocks of the parameters that have a gradient, unless the step is skipped.

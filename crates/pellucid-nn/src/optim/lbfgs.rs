@@ -11,6 +11,7 @@ use crate::state::{StateDict, StateLoad, StateMismatch, whole_number};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, formula, lock, no_grad, ops, unwrap};
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 options! {
@@ -132,11 +133,11 @@ impl Lbfgs {
         let max_eval = options.max_eval.unwrap_or(options.max_iter * 5 / 4);
         let sign = if options.maximize { -1.0 } else { 1.0 };
         let parameters = self.parameters.clone();
-        let own = parameters[0].dtype();
-        if let Some(before) = progress.memory.as_ref().map(|memory| memory.gradient.dtype()).filter(|&b| b != own) {
+        let dtype = parameters[0].dtype();
+        if let Some(before) = progress.memory.as_ref().map(|memory| memory.gradient.dtype()).filter(|&b| b != dtype) {
             let help = "the parameters were converted after a step; create the optimizer after \
                         converting the model with to_dtype_()";
-            return Err(Error::dtypes("lbfgs", [before, own], help));
+            return Err(Error::dtypes("lbfgs", [before, dtype], help));
         }
         let mut evaluate = || -> Result<(f64, Tensor)> {
             let loss = {
@@ -180,8 +181,8 @@ impl Lbfgs {
                 };
                 let max_evaluations = max_eval.saturating_sub(evaluations);
                 let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, max_evaluations)?;
-                let SearchResult { point, evaluations: own } = search;
-                (loss, gradient, t, used) = (point.loss, point.gradient, point.t, own);
+                let SearchResult { point, evaluations: search_evaluations } = search;
+                (loss, gradient, t, used) = (point.loss, point.gradient, point.t, search_evaluations);
                 advance(&self.parameters, direction, t)?;
             } else {
                 advance(&self.parameters, direction, t)?;
@@ -316,20 +317,22 @@ impl Optimizer for Lbfgs {
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         let (size, dtype) = (self.parameters.iter().map(|p| p.size()).sum::<usize>(), self.parameters[0].dtype());
         let (flat, scalar) = (Shape::from([size]), Shape::scalar());
-        let mut own: Vec<(String, &Shape)> = [LR, "iterations", "evaluations"].map(|n| (n.to_string(), &scalar)).into();
+        let mut expected: Vec<(String, &Shape)> =
+            [LR, "iterations", "evaluations"].map(|n| (n.to_string(), &scalar)).into();
         let steps = state.keys().filter(|name| name.starts_with("history.") && name.ends_with(".inverse")).count();
         let is_begun = state.contains_key("direction");
         if is_begun {
             let memory = [("direction", &flat), ("t", &scalar), ("gradient", &flat), ("diagonal", &scalar)];
-            own.extend(memory.map(|(name, shape)| (name.to_string(), shape)));
+            expected.extend(memory.map(|(name, shape)| (name.to_string(), shape)));
             for i in 0..steps {
                 let parts = [("change", &flat), ("step", &flat), ("inverse", &scalar)];
-                own.extend(parts.map(|(part, shape)| (format!("history.{i}.{part}"), shape)));
+                expected.extend(parts.map(|(part, shape)| (format!("history.{i}.{part}"), shape)));
             }
         }
-        let own = own.iter().map(|(name, shape)| (name.as_str(), *shape));
-        let missing = own.clone().filter(|(name, _)| !state.contains_key(*name)).map(|(name, _)| name.into()).collect();
-        let mismatch = StateMismatch::of(own, missing, state);
+        let expected = expected.iter().map(|(name, shape)| (name.as_str(), *shape));
+        let missing =
+            expected.clone().filter(|(name, _)| !state.contains_key(*name)).map(|(name, _)| name.into()).collect();
+        let mismatch = StateMismatch::new(expected, missing, state);
         if !mismatch.is_empty() {
             return Err(mismatch.into_error("load_state_dict"));
         }
@@ -389,4 +392,11 @@ fn max_abs(flat: &Tensor) -> Result<f64> {
         return Ok(0.0);
     }
     ops::max(&ops::abs(flat)?, ..)?.try_item()
+}
+
+impl fmt::Debug for Lbfgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parameters = self.parameters.len();
+        f.debug_struct("Lbfgs").field("parameters", &parameters).field("options", &self.options).finish()
+    }
 }

@@ -53,7 +53,7 @@ pub(super) fn strong_wolfe(
 ) -> Result<SearchResult> {
     let reach: f64 = ops::max(&ops::abs(direction)?, ..)?.try_item()?;
     let mut evaluations = 0;
-    let mut at = |t: f64| -> Result<SearchPoint> {
+    let mut point_at = |t: f64| -> Result<SearchPoint> {
         let (loss, gradient) = evaluate(t)?;
         evaluations += 1;
         let slope = ops::dot(&gradient, direction)?.try_item()?;
@@ -63,7 +63,7 @@ pub(super) fn strong_wolfe(
     let is_flat = |p: &SearchPoint| p.slope.abs() <= -CURVATURE * start.slope;
 
     // Bracketing phase: find two lengths between which a valid length exists.
-    let (mut before, mut now) = (start.clone(), at(t)?);
+    let (mut before, mut now) = (start.clone(), point_at(t)?);
     let (mut steps, mut done) = (0, false);
     let mut bracket = loop {
         if steps == max_evaluations {
@@ -81,7 +81,7 @@ pub(super) fn strong_wolfe(
         }
         let bounds = (now.t + 0.01 * (now.t - before.t), now.t * 10.0);
         let t = cubic(&before, &now, Some(bounds));
-        before = std::mem::replace(&mut now, at(t)?);
+        before = std::mem::replace(&mut now, point_at(t)?);
         steps += 1;
     };
 
@@ -107,7 +107,7 @@ pub(super) fn strong_wolfe(
         } else {
             stalled = false;
         }
-        let new = at(t)?;
+        let new = point_at(t)?;
         steps += 1;
         if is_too_high(&new) || new.loss >= bracket[low].loss {
             bracket[high] = new;

@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | `rule` | [`Rule`]: options, state and formula of one optimizer |
 //! | `rule_optimizer` | [`RuleOptimizer`]: an optimizer from a rule and groups of parameters |
+//! | `deferred` | parameters that a recorded step adds to an optimizer |
 //! | `optimizer_core` | groups, names, state dicts and half precision for all rules |
 //! | `parameter_list` | [`ParameterList`]: parameters with or without names |
 //! | `param_group` | [`ParamGroup`]: the learning rate and the momentum of a group |
@@ -34,6 +35,7 @@ mod asgd;
 mod average;
 mod clip;
 mod clock;
+mod deferred;
 mod free_buffer;
 mod hyperparameter;
 mod lamb;
@@ -86,60 +88,97 @@ pub use scaler::{GradScaler, GradScalerOptions, Unscaled};
 
 use crate::parameter::Parameter;
 use crate::state::{self, StateDict, StateLoad, Stateful};
+use crate::visit::short_type_name;
+use deferred::DeferredParameters;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
+use std::any::type_name;
 use std::sync::Arc;
 
 /// The interface of all optimizers, which schedules, the scaler and training loops use.
 ///
 /// Parameters are in one or several groups, each with its own learning rate (and momentum). An optimizer of your own
-/// has the four required methods; a [`Rule`] is enough for an update of each parameter by one formula.
+/// has the four required methods. It works with schedules, captured steps, loss scaling and checkpoints. If one formula
+/// updates each parameter, a [`Rule`] is enough.
 ///
 /// ```
-/// use pellucid::nn::{Parameter, optim::{Optimizer, ParamGroup}};
+/// use pellucid::nn::graph::GraphTrainer;
+/// use pellucid::nn::optim::{Momentum, Optimizer, ParamGroup};
+/// use pellucid::nn::{Linear, Module, Parameter, loss::MseLoss};
 /// use pellucid::{DType, Result, Tensor, no_grad, ops};
 /// use std::sync::Arc;
 ///
-/// /// Gradient descent without state: p ← p − η·g.
-/// struct Descent {
+/// /// Gradient descent with momentum: v ← μ·v + g, p ← p − η·v.
+/// struct HeavyBall {
 ///     parameters: Arc<[Parameter]>,
+///     velocities: Vec<Tensor>,
 ///     group: ParamGroup,
 /// }
 ///
-/// impl Optimizer for Descent {
+/// impl HeavyBall {
+///     fn new(parameters: Vec<Parameter>, lr: f64, momentum: f64) -> HeavyBall {
+///         let velocities = parameters.iter().map(|p| Tensor::zeros(p.shape(), DType::F32)).collect();
+///         let group = ParamGroup::new(lr, Some(Momentum::Kept(momentum)), DType::F32);
+///         HeavyBall { parameters: parameters.into(), velocities, group }
+///     }
+/// }
+///
+/// impl Optimizer for HeavyBall {
 ///     fn parameters(&self) -> Arc<[Parameter]> {
 ///         self.parameters.clone()
 ///     }
+///
+///     // A schedule sets the numbers of the groups.
 ///     fn groups(&self) -> &[ParamGroup] {
 ///         std::slice::from_ref(&self.group)
 ///     }
+///
+///     // A checkpoint saves and restores these tensors.
 ///     fn state(&self) -> Vec<(String, Tensor)> {
-///         vec![("groups.0.lr".to_string(), self.group.lr_tensor().clone())]
+///         let numbers = [("lr", Some(self.group.lr_tensor())), ("momentum", self.group.momentum_tensor())];
+///         let numbers = numbers.into_iter().filter_map(|(name, t)| Some((format!("groups.0.{name}"), t?.clone())));
+///         let velocities = self.velocities.iter().enumerate();
+///         numbers.chain(velocities.map(|(i, v)| (format!("state.{i}.velocity"), v.clone()))).collect()
 ///     }
+///
+///     // The update reads numbers as tensors and writes in place, so a captured step can contain it.
 ///     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
 ///         let _off = no_grad();
-///         for p in self.parameters.iter() {
-///             let Some(gradient) = p.grad() else { continue };
-///             let mut change = ops::mul(&gradient, self.group.lr_tensor())?;
+///         let momentum = self.group.momentum_tensor().expect("new() must create the group with a momentum");
+///         for (p, v) in self.parameters.iter().zip(&self.velocities) {
+///             let Some(mut gradient) = p.grad() else { continue };
 ///             if let Some(scale) = scale {
-///                 change = ops::mul(&change, scale)?;
+///                 gradient = ops::mul(&gradient, scale)?;
 ///             }
-///             if let Some(skip) = skip {
-///                 change = ops::where_(skip, 0.0, &change)?;
+///             let velocity = ops::add(&ops::mul(v, momentum)?, &gradient)?;
+///             let value = ops::sub(p, &ops::mul(&velocity, self.group.lr_tensor())?)?;
+///             for (old, new) in [(v, velocity), (p.tensor(), value)] {
+///                 match skip {
+///                     Some(skip) => ops::copy_(old, &ops::where_(skip, old, &new)?)?,
+///                     None => ops::copy_(old, &new)?,
+///                 }
 ///             }
-///             ops::copy_(p, &ops::sub(p, &change)?)?;
 ///         }
 ///         Ok(())
 ///     }
 /// }
 ///
 /// let p = Parameter::new(Tensor::from([1.0f32, -1.0]));
-/// let group = ParamGroup::new(0.25, None, DType::F32);
-/// let optimizer = Descent { parameters: Arc::from([p.clone()]), group };
-/// p.square().sum(..).backward();
-/// optimizer.step();
-/// assert_eq!((p.to_vec::<f32>(), optimizer.lr()), (vec![0.5, -0.5], 0.25));
+/// let optimizer = HeavyBall::new(vec![p.clone()], 0.25, 0.5);
+/// for expected in [[0.5, -0.5], [0.0, 0.0]] {
+///     optimizer.zero_grad();
+///     p.square().sum(..).backward();
+///     optimizer.step();
+///     assert_eq!(p.to_vec::<f32>(), expected);
+/// }
+///
+/// // A captured step.
+/// let model = Linear::new(3, 1);
+/// let optimizer = HeavyBall::new(model.parameters(), 0.1, 0.9);
+/// let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &optimizer);
+/// trainer.step(&Tensor::ones([8, 3], DType::F32), &Tensor::zeros([8, 1], DType::F32))?;
+/// assert!(trainer.captured().is_some());
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait Optimizer: Send + Sync {
@@ -171,20 +210,15 @@ pub trait Optimizer: Send + Sync {
     /// The errors of [`Optimizer::try_step`].
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
 
-    /// Adds parameters with these names to an optimizer without parameters. A [recorded](crate::graph) step calls it.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if the optimizer has parameters or several groups, or is of a kind that cannot be
-    /// filled; the errors of the constructor. On error nothing is changed.
-    fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
-        let _ = parameters;
-        let reason = "parameters cannot be added to this optimizer; create the optimizer with the model's parameters()";
-        Err(Error::invalid("fill", reason))
+    /// Returns the name of the optimizer in the checkpoint of a training run, by default the name of its type.
+    fn name(&self) -> &'static str {
+        short_type_name(type_name::<Self>())
     }
 
-    /// Removes the parameters that [`Optimizer::fill`] added, with their state. The learning rate and the momentum
-    /// stay.
-    fn unfill(&self) {}
+    #[doc(hidden)]
+    fn deferred_parameters(&self) -> Option<&dyn DeferredParameters> {
+        None
+    }
 
     /// Multiplies every gradient within the update by a number or a 0-d tensor; 1 is the initial factor. A tensor is
     /// read in every step, so replayed steps use its new values. A captured step is recorded again after a call.
@@ -356,8 +390,8 @@ macro_rules! delegate_optimizer {
             fn groups($self: &Self) -> &[ParamGroup];
             fn state($self: &Self) -> Vec<(String, Tensor)>;
             fn try_step_scaled($self: &Self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
-            fn fill($self: &Self, parameters: Vec<(String, Parameter)>) -> Result<()>;
-            fn unfill($self: &Self);
+            fn name($self: &Self) -> &'static str;
+            fn deferred_parameters($self: &Self) -> Option<&dyn crate::optim::deferred::DeferredParameters>;
             fn try_set_grad_scale($self: &Self, scale: TensorOrScalar<'_>) -> Result<()>;
             #[track_caller]
             fn set_grad_scale($self: &Self, scale: TensorOrScalar<'_>);

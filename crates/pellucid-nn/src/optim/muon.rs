@@ -67,9 +67,9 @@ impl MuonOptions {
     /// Runs the Newton-Schulz iteration. In half precision, sums of products are accumulated in `f32` and rounded once,
     /// after the addition.
     fn orthogonal(&self, u: &Tensor) -> Result<Tensor> {
-        let own = self.ns_dtype.unwrap_or(u.dtype());
-        let rounded = |x: &Tensor| ops::to_dtype(x, own);
-        let full = |x: &Tensor| ops::to_dtype(x, own.promote(DType::F32));
+        let dtype = self.ns_dtype.unwrap_or(u.dtype());
+        let rounded = |x: &Tensor| ops::to_dtype(x, dtype);
+        let full = |x: &Tensor| ops::to_dtype(x, dtype.promote(DType::F32));
         let is_tall = u.shape().dims()[0] > u.shape().dims()[1];
         let u = rounded(u)?;
         let norm = rounded(&ops::norm(&full(&u)?, 2.0, ..)?)?;

@@ -2,6 +2,7 @@
 
 use super::Optimizer;
 use super::clock::Clocks;
+use super::deferred::DeferredParameters;
 use super::free_buffer::{free_buffer, move_free};
 use super::param_group::{ParamGroup, check_lr};
 use super::parameter_list::{NamedParameters, ParameterList};
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 /// An optimizer of any rule. It is not generic, so programs that name several optimizers compile it once.
 pub(super) struct OptimizerCore {
-    /// The optimizer's name in errors.
+    /// The name of the optimizer in errors and checkpoints.
     name: &'static str,
     /// The learning rate and the momentum of each group, in the dtype of its state. The parameters of a group may be on
     /// several devices, so these tensors are free.
@@ -42,8 +43,8 @@ struct OptimizerMembers {
     data: Vec<ParameterData>,
     /// The groups of clocks, one for each set of parameters that were added together.
     clocks: Vec<(usize, Clocks)>,
-    /// Whether [`Optimizer::fill`] added the parameters.
-    is_filled: bool,
+    /// Whether [`DeferredParameters::add`] added the parameters.
+    is_deferred: bool,
 }
 
 /// The data of one parameter in an optimizer.
@@ -57,12 +58,12 @@ struct ParameterData {
     /// The 0-d inputs of the update: the rates of the clock (or only η), and the momentum.
     rates: Vec<Tensor>,
     /// The state; `None` until the parameter first requires a gradient.
-    kept: Option<ParameterState>,
+    state: Option<ParameterState>,
 }
 
 struct ParameterState {
     master: Option<Buffer>,
-    state: Vec<(&'static str, Buffer)>,
+    buffers: Vec<(&'static str, Buffer)>,
 }
 
 /// The factor of all gradients.
@@ -90,8 +91,8 @@ impl OptimizerCore {
     pub(super) fn ensure_initialized(&mut self) -> Result<()> {
         let OptimizerMembers { parameters, data, .. } = &mut *self.members_mut();
         for (member, parameter) in data.iter_mut().zip(&**parameters) {
-            if member.kept.is_none() {
-                member.kept =
+            if member.state.is_none() {
+                member.state =
                     Some(ParameterState::new(&*self.rules[member.group], parameter, self.dtype(member.group))?);
             }
         }
@@ -111,7 +112,7 @@ impl OptimizerCore {
     /// Returns the counter of a parameter in a clock of its group.
     pub(super) fn clock_tensor(&self, parameter: usize, name: &str) -> Option<Tensor> {
         let members = self.members();
-        let named = members.data.get(parameter)?.clock.iter().find(|(own, _)| *own == name);
+        let named = members.data.get(parameter)?.clock.iter().find(|(counter, _)| *counter == name);
         named.map(|(_, buffer)| buffer.tensor().clone())
     }
 
@@ -168,8 +169,8 @@ impl OptimizerCore {
         members.refuse_doubles(self.name, &parameters)?;
         let last = self.groups.len() - 1;
         let is_empty = members.data.iter().all(|m| m.group != last);
-        let own = if is_empty { state_dtype(&parameters) } else { None };
-        let dtype = own.unwrap_or(self.dtype(last));
+        let own_dtype = if is_empty { state_dtype(&parameters) } else { None };
+        let dtype = own_dtype.unwrap_or(self.dtype(last));
         let fits = |p: &Parameter| state_of(p.dtype()) == Some(dtype);
         if !parameters.iter().all(|(_, p)| fits(p)) {
             let mut dtypes: Vec<DType> = parameters.iter().map(|(_, p)| p.dtype()).collect();
@@ -180,16 +181,18 @@ impl OptimizerCore {
             return Err(Error::dtypes(self.name, dtypes, help));
         }
         let rule = &*self.rules[last];
-        let keep = |p: &Parameter| ParameterState::new(rule, p, dtype).map(|kept| p.requires_grad().then_some(kept));
-        let kept: Vec<Option<ParameterState>> = parameters.iter().map(|(_, p)| keep(p)).collect::<Result<_>>()?;
+        // A frozen parameter is checked too.
+        let trained_state =
+            |p: &Parameter| ParameterState::new(rule, p, dtype).map(|state| p.requires_grad().then_some(state));
+        let states: Vec<_> = parameters.iter().map(|(_, p)| trained_state(p)).collect::<Result<_>>()?;
         let clocks = Clocks::new(rule, dtype, members.data.len()..members.data.len() + parameters.len())?;
-        let place = |i: usize| Ok((clocks.of(i)?, self.rates(last, &clocks, i)?));
-        let places: Vec<_> = (0..parameters.len()).map(place).collect::<Result<_>>()?;
+        let clock_and_rates = |i: usize| Ok((clocks.counters_of(i)?, self.rates(last, &clocks, i)?));
+        let clocks_and_rates: Vec<_> = (0..parameters.len()).map(clock_and_rates).collect::<Result<_>>()?;
         self.groups[last].try_to_dtype_(self.name, dtype)?;
         members.parameters = members.parameters.iter().chain(parameters.iter().map(|(_, p)| p)).cloned().collect();
         members.clocks.push((last, clocks));
-        for (((name, parameter), kept), (clock, rates)) in parameters.into_iter().zip(kept).zip(places) {
-            members.data.push(ParameterData { name, dtype: parameter.dtype(), group: last, clock, rates, kept });
+        for (((name, parameter), state), (clock, rates)) in parameters.into_iter().zip(states).zip(clocks_and_rates) {
+            members.data.push(ParameterData { name, dtype: parameter.dtype(), group: last, clock, rates, state });
         }
         Ok(())
     }
@@ -217,7 +220,7 @@ impl OptimizerCore {
                           parameters() of the model that computes the loss, and unfreeze() the parameters to train";
             return Err(Error::invalid(self.name, reason));
         }
-        if let Some((member, _)) = data.iter().zip(&gradients).find(|(m, g)| m.kept.is_none() && g.is_some()) {
+        if let Some((member, _)) = data.iter().zip(&gradients).find(|(m, g)| m.state.is_none() && g.is_some()) {
             let name = &member.name;
             let reason = format!(
                 "parameter `{name}` was frozen when the optimizer was created, so it has no state; create the optimizer \
@@ -236,13 +239,13 @@ impl OptimizerCore {
         }
         let batch = RefCell::new(QueuedUpdates::default());
         for ((member, parameter), gradient) in data.iter().zip(&**parameters).zip(&gradients) {
-            let (Some(gradient), Some(kept)) = (gradient, &member.kept) else { continue };
+            let (Some(gradient), Some(state)) = (gradient, &member.state) else { continue };
             let rule = &*self.rules[member.group];
-            let master = kept.master.as_ref().map(Buffer::tensor);
+            let master = state.master.as_ref().map(Buffer::tensor);
             rule.update(&UpdateContext {
                 parameter: master.unwrap_or(parameter.tensor()),
                 half: master.map(|_| parameter.tensor()),
-                state: &kept.state,
+                state: &state.buffers,
                 gradient,
                 rates: &member.rates,
                 scale: scales[member.group].as_ref(),
@@ -259,8 +262,8 @@ impl OptimizerCore {
     fn follow_parameters(&self, members: &OptimizerMembers) -> Result<()> {
         let stays = |(member, parameter): (&ParameterData, &Parameter)| {
             let device = parameter.device();
-            let mut state = member.kept.iter().flat_map(|kept| kept.state.iter().map(|(_, b)| b).chain(&kept.master));
-            self.groups[member.group].lr_tensor().device() == device && state.all(|buffer| buffer.device() == device)
+            let mut buffers = member.state.iter().flat_map(ParameterState::all_buffers);
+            self.groups[member.group].lr_tensor().device() == device && buffers.all(|buffer| buffer.device() == device)
         };
         if members.data.iter().zip(&*members.parameters).all(stays) {
             return Ok(());
@@ -274,15 +277,15 @@ impl OptimizerCore {
     fn move_to_parameters(&self, OptimizerMembers { parameters, data, clocks, .. }: &OptimizerMembers) -> Result<()> {
         for (member, parameter) in data.iter().zip(&**parameters) {
             let device = parameter.device();
-            if let Some(kept) = &member.kept {
-                kept.state.iter().map(|(_, b)| b).chain(&kept.master).try_for_each(|buffer| buffer.try_to_(device))?;
+            if let Some(state) = &member.state {
+                state.all_buffers().try_for_each(|buffer| buffer.try_to_(device))?;
             }
         }
         for (_, clocks) in clocks {
-            let own = clocks.members();
-            let Some(device) = parameters[own.clone()].first().map(|p| p.device()) else { continue };
+            let members = clocks.members();
+            let Some(device) = parameters[members.clone()].first().map(|p| p.device()) else { continue };
             clocks.to_(device)?;
-            data[own].iter().for_each(|member| clocks.follow(&member.clock, &member.rates));
+            data[members].iter().for_each(|member| clocks.follow(&member.clock, &member.rates));
         }
         for group in 0..self.groups.len() {
             if let Some(first) = data.iter().position(|member| member.group == group) {
@@ -372,11 +375,16 @@ impl OptimizerMembers {
 impl ParameterState {
     fn new(rule: &dyn Rule, parameter: &Parameter, dtype: DType) -> Result<ParameterState> {
         let _guard = no_grad();
-        let own = parameter.detach();
+        let values = parameter.detach();
         let is_half = parameter.dtype() != dtype;
-        let like = ops::to_dtype(&own, dtype)?;
-        let state = rule.state(&like)?.into_iter().map(|(name, value)| (name, Buffer::new(value))).collect();
-        Ok(ParameterState { master: is_half.then(|| Buffer::new(like)), state })
+        let like = ops::to_dtype(&values, dtype)?;
+        let buffers = rule.state(&like)?.into_iter().map(|(name, value)| (name, Buffer::new(value))).collect();
+        Ok(ParameterState { master: is_half.then(|| Buffer::new(like)), buffers })
+    }
+
+    /// Returns the state of the rule and the master copy.
+    fn all_buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.buffers.iter().map(|(_, buffer)| buffer).chain(&self.master)
     }
 }
 
@@ -396,35 +404,21 @@ impl Optimizer for OptimizerCore {
             let named = [("lr", group.lr_tensor())].into_iter().chain(momentum);
             all.extend(named.map(|(name, number)| (format!("groups.{i}.{name}"), number.clone())));
         }
-        for ParameterData { name: parameter, clock, kept, .. } in &self.members().data {
-            let Some(ParameterState { master, state }) = kept else { continue };
-            let state = clock.iter().chain(state).map(|(name, buffer)| (*name, buffer));
+        for ParameterData { name: parameter, clock, state, .. } in &self.members().data {
+            let Some(ParameterState { master, buffers }) = state else { continue };
+            let state = clock.iter().chain(buffers).map(|(name, buffer)| (*name, buffer));
             let named = master.iter().map(|buffer| ("master", buffer)).chain(state);
             all.extend(named.map(|(name, b)| (format!("state.{parameter}.{name}"), b.tensor().clone())));
         }
         all
     }
 
-    fn fill(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
-        if !self.parameters().is_empty() {
-            let reason = "the optimizer already has parameters; add other parameters with add_params()";
-            return Err(Error::invalid(self.name, reason));
-        }
-        if self.groups.len() > 1 {
-            let reason = "the optimizer has several groups without parameters and cannot be filled; add parameters to \
-                          the groups";
-            return Err(Error::invalid(self.name, reason));
-        }
-        self.add_named(parameters)?;
-        self.members_mut().is_filled = true;
-        Ok(())
+    fn name(&self) -> &'static str {
+        self.name
     }
 
-    fn unfill(&self) {
-        let members = &mut *self.members_mut();
-        if members.is_filled {
-            *members = OptimizerMembers::default();
-        }
+    fn deferred_parameters(&self) -> Option<&dyn DeferredParameters> {
+        Some(self)
     }
 
     fn try_set_grad_scale(&self, scale: TensorOrScalar<'_>) -> Result<()> {
@@ -445,6 +439,30 @@ impl Optimizer for OptimizerCore {
         self.update(scale, skip)?;
         // Deferred kernels run once in every step, so that the next step can reuse the plan.
         flush()
+    }
+}
+
+impl DeferredParameters for OptimizerCore {
+    fn add(&self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+        if !self.parameters().is_empty() {
+            let reason = "the optimizer already has parameters; add other parameters with add_params()";
+            return Err(Error::invalid(self.name, reason));
+        }
+        if self.groups.len() > 1 {
+            let reason = "the optimizer has several groups without parameters and cannot be filled; add parameters to \
+                          the groups";
+            return Err(Error::invalid(self.name, reason));
+        }
+        self.add_named(parameters)?;
+        self.members_mut().is_deferred = true;
+        Ok(())
+    }
+
+    fn remove_added(&self) {
+        let members = &mut *self.members_mut();
+        if members.is_deferred {
+            *members = OptimizerMembers::default();
+        }
     }
 }
 

@@ -265,12 +265,12 @@ impl<'a> UpdateContext<'a> {
             has_scale: self.scale.is_some(),
             can_skip: self.skip.is_some(),
         };
-        let own = 1 + self.state.len();
+        let updated = 1 + self.state.len();
         let state = self.state.iter().map(|(_, buffer)| buffer.tensor());
         let targets = [self.parameter].into_iter().chain(state).chain(self.half);
         let inputs = [self.gradient].into_iter().chain(self.rates).chain(self.scale).chain(self.skip);
-        let count = own + usize::from(modifiers.half.is_some());
-        self.batch.borrow_mut().push(with_modifiers(formula, own, modifiers), count, targets.chain(inputs), params)
+        let count = updated + usize::from(modifiers.half.is_some());
+        self.batch.borrow_mut().push(with_modifiers(formula, updated, modifiers), count, targets.chain(inputs), params)
     }
 
     /// Overwrites the parameter with a formula of (p, inputs..; params).

@@ -11,6 +11,7 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TensorOrScalar;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 use std::any::Any;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -183,4 +184,12 @@ pub fn is_bias_or_norm(_: &str, parameter: &Parameter) -> bool {
 #[deny(clippy::missing_trait_methods)]
 impl<R: Rule> Optimizer for RuleOptimizer<R> {
     delegate_optimizer! { self => self.core }
+}
+
+impl<R: Rule> fmt::Debug for RuleOptimizer<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rules: Vec<&R> = (0..self.groups().len()).map(|group| self.options(group)).collect();
+        let parameters = self.parameters().len();
+        f.debug_struct("RuleOptimizer").field("parameters", &parameters).field("groups", &rules).finish()
+    }
 }

@@ -11,6 +11,7 @@ use crate::state::{self, StateDict, StateLoad, Stateful};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::OptionRange;
 use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, lock, no_grad, ops, recording_id, unwrap};
+use std::fmt;
 use std::sync::Mutex;
 
 /// Operation name in errors.
@@ -290,10 +291,10 @@ impl GradScaler {
         let mut finite: Option<Tensor> = None;
         for gradient in gradients(parameters) {
             // The parameters may be on several devices.
-            let own = ops::all(&ops::isfinite(&gradient)?, ..)?.try_to(self.found_inf.device())?;
+            let is_finite = ops::all(&ops::isfinite(&gradient)?, ..)?.try_to(self.found_inf.device())?;
             finite = Some(match finite {
-                Some(others) => ops::logical_and(&others, &own)?,
-                None => own,
+                Some(others) => ops::logical_and(&others, &is_finite)?,
+                None => is_finite,
             });
         }
         let found = match finite {
@@ -341,5 +342,11 @@ impl<O: Optimizer + ?Sized> Unscaled<'_, O> {
     #[panicking_form]
     pub fn try_step(self) -> Result<()> {
         self.optimizer.try_step_scaled(None, Some(&self.found_inf))
+    }
+}
+
+impl fmt::Debug for GradScaler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GradScaler").field("options", &self.options).finish_non_exhaustive()
     }
 }

@@ -54,22 +54,23 @@ pub(super) fn with_modifiers(formula: &'static Formula, targets: usize, modifier
         inputs.extend(modifiers.has_scale.then_some(Input::NUMBER));
         inputs.extend(modifiers.can_skip.then_some(Input::MASK));
         Formula::new(formula.name(), &inputs, formula.params(), |inputs, params| {
-            let mut own = inputs.to_vec();
-            let skip = modifiers.can_skip.then(|| own.pop().expect("the last input must be the mask"));
-            let scale = modifiers.has_scale.then(|| own.pop().expect("the input before the mask must be the scale"));
+            let mut rule_inputs = inputs.to_vec();
+            let skip = modifiers.can_skip.then(|| rule_inputs.pop().expect("the last input must be the mask"));
+            let scale =
+                modifiers.has_scale.then(|| rule_inputs.pop().expect("the input before the mask must be the scale"));
             if let Some(dtype) = modifiers.half {
-                let half = own.remove(targets);
-                own[0] = own[0].round_to(dtype).eq(half).select(own[0], half);
+                let half = rule_inputs.remove(targets);
+                rule_inputs[0] = rule_inputs[0].round_to(dtype).eq(half).select(rule_inputs[0], half);
             }
             if modifiers.negates_gradient {
-                own[targets] = -own[targets];
+                rule_inputs[targets] = -rule_inputs[targets];
             }
             if let Some(scale) = scale {
-                own[targets] = own[targets] * scale;
+                rule_inputs[targets] = rule_inputs[targets] * scale;
             }
-            let mut outputs = formula.call(&own, params);
+            let mut outputs = formula.call(&rule_inputs, params);
             if let Some(skip) = skip {
-                outputs.iter_mut().zip(&own).for_each(|(new, &old)| *new = skip.select(old, *new));
+                outputs.iter_mut().zip(&rule_inputs).for_each(|(new, &old)| *new = skip.select(old, *new));
             }
             if modifiers.half.is_some() {
                 outputs.push(outputs[0]);
@@ -88,12 +89,12 @@ pub(super) fn clock_update(formula: &'static Formula, clock: usize, skip: bool) 
         inputs.splice(clock..clock, vec![Input::NUMBER; rates]);
         inputs.extend(skip.then_some(Input::MASK));
         Formula::new(formula.name(), &inputs, formula.params(), |inputs, params| {
-            let mut own = inputs.to_vec();
-            let skip = skip.then(|| own.pop().expect("the last input must be the mask"));
-            own.drain(clock..clock + rates);
-            let mut outputs = formula.call(&own, params);
+            let mut tick_inputs = inputs.to_vec();
+            let skip = skip.then(|| tick_inputs.pop().expect("the last input must be the mask"));
+            tick_inputs.drain(clock..clock + rates);
+            let mut outputs = formula.call(&tick_inputs, params);
             if let Some(skip) = skip {
-                outputs[..clock].iter_mut().zip(&own).for_each(|(new, &old)| *new = skip.select(old, *new));
+                outputs[..clock].iter_mut().zip(&tick_inputs).for_each(|(new, &old)| *new = skip.select(old, *new));
             }
             outputs
         })

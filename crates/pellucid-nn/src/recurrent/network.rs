@@ -15,8 +15,8 @@ use std::marker::PhantomData;
 
 /// A recurrent network of one layer or several, over entire sequences; see [`Rnn`], [`Gru`] and [`Lstm`].
 ///
-/// Sequences are `[T, N, I]`: time comes first, as in PyTorch. With the option
-/// [`batch_first`](RecurrentOptions::batch_first) they are `[N, T, I]`, the layout of attention and transformers in
+/// Sequences are `[T, N, I]`: time comes first, as in PyTorch. With
+/// [`batch_first`](RecurrentNetwork::batch_first) they are `[N, T, I]`, the layout of attention and transformers in
 /// this crate. `[T, I]` is one sequence. Outputs have the layout of the sequences, with K·H features, and states are
 /// `[layers·K, N, H]` in both layouts, where K is the number of directions. As a [`Layer`] it starts from zeros and
 /// returns the outputs. All weights are initialized uniformly on ±1/√hidden.
@@ -55,9 +55,9 @@ pub type Rnn = RecurrentNetwork<Elman>;
 /// [`RecurrentNetwork`] lists the shapes.
 ///
 /// ```
-/// use pellucid::nn::{Gru, RecurrentOptions, pack_sequence};
+/// use pellucid::nn::{Gru, pack_sequence};
 /// use pellucid::{DType, Tensor};
-/// let gru = Gru::with_options(3, 4, RecurrentOptions { bidirectional: true, ..Default::default() });
+/// let gru = Gru::new(3, 4).bidirectional(true);
 /// let (long, short) = (Tensor::randn([5, 3], DType::F32), Tensor::randn([2, 3], DType::F32));
 /// let (y, h) = gru.forward_packed(&pack_sequence(&[&long, &short])?, None);
 /// assert_eq!((y.padded.shape().dims(), h.shape().dims()), ([5, 2, 8].as_slice(), [2, 2, 4].as_slice()));
@@ -78,9 +78,9 @@ pub type Gru = RecurrentNetwork<GatedRecurrentUnit>;
 /// h′ = W_hr·(o·tanh(c′)) (Sak et al. 2014), outputs are `[T, N, K·P]` and h is `[layers·K, N, P]`.
 ///
 /// ```
-/// use pellucid::nn::{Lstm, RecurrentOptions};
+/// use pellucid::nn::Lstm;
 /// use pellucid::{DType, Tensor};
-/// let lstm = Lstm::with_options(3, 4, RecurrentOptions { layers: 2, batch_first: true, ..Default::default() });
+/// let lstm = Lstm::new(3, 4).layers(2).batch_first(true);
 /// let (y, (h, c)) = lstm.forward_sequence(&Tensor::randn([2, 5, 3], DType::F32), None);
 /// assert_eq!(y.shape().dims(), [2, 5, 4]);
 /// assert_eq!((h.shape().dims(), c.shape().dims()), ([2, 2, 4].as_slice(), [2, 2, 4].as_slice()));
@@ -97,24 +97,82 @@ impl Rnn {
     }
 }
 
+impl Lstm {
+    /// Sets the width to which the states h are projected (Sak et al. 2014), or `None` for no projection, the default.
+    /// All weights are drawn again.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[doc(alias = "proj_size")]
+    #[panicking_form]
+    pub fn try_projection(self, width: impl Into<Option<usize>>) -> Result<Lstm> {
+        let width = width.into();
+        self.with_options(|options| options.projection = width)
+    }
+}
+
 impl<K: RecurrentKind> RecurrentNetwork<K> {
-    /// Creates one layer from `input` to `hidden` features; an [`Rnn`] has tanh.
+    /// Creates one layer from `input` to `hidden` features in one direction, with biases; an [`Rnn`] has tanh.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[panicking_form]
     pub fn try_new(input: usize, hidden: usize) -> Result<RecurrentNetwork<K>> {
-        RecurrentNetwork::try_with_options(input, hidden, RecurrentOptions::default())
+        Ok(RecurrentNetwork { stack: RecurrentStack::new(K::CELL, input, hidden)?, kind: PhantomData })
     }
 
-    /// Creates layers with options; an [`Rnn`] has tanh.
+    /// Sets the number of layers, by default 1; each reads the outputs of the previous one. Added layers are drawn.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers, a dropout outside [0, 1],
-    /// or a projection unless it is an [`Lstm`].
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers;
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[doc(alias = "num_layers")]
     #[panicking_form]
-    pub fn try_with_options(input: usize, hidden: usize, options: RecurrentOptions) -> Result<RecurrentNetwork<K>> {
-        Ok(RecurrentNetwork { stack: RecurrentStack::new(K::CELL, input, hidden, options)?, kind: PhantomData })
+    pub fn try_layers(self, layers: usize) -> Result<RecurrentNetwork<K>> {
+        self.with_options(|options| options.layers = layers)
+    }
+
+    /// Sets whether there are biases. Biases that are added are drawn as in [`new`](RecurrentNetwork::new).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_bias(self, bias: bool) -> Result<RecurrentNetwork<K>> {
+        self.with_options(|options| options.bias = bias)
+    }
+
+    /// Sets whether sequences are `[N, T, I]` instead of `[T, N, I]`; default false. States are `[.., N, H]` in both
+    /// cases.
+    #[must_use]
+    pub fn batch_first(self, batch_first: bool) -> RecurrentNetwork<K> {
+        RecurrentNetwork { stack: self.stack.with_batch_first(batch_first), ..self }
+    }
+
+    /// Sets the probability of dropping an output in training, in all layers but the last; default 0.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a probability outside [0, 1].
+    #[panicking_form]
+    pub fn try_dropout(self, dropout: f64) -> Result<RecurrentNetwork<K>> {
+        self.with_options(|options| options.dropout = dropout)
+    }
+
+    /// Sets whether each layer also has a reverse direction; default false. Outputs are concatenated along the last
+    /// axis. The weights of the added direction are drawn, and those that read the outputs of both directions are drawn
+    /// again.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_bidirectional(self, bidirectional: bool) -> Result<RecurrentNetwork<K>> {
+        self.with_options(|options| options.bidirectional = bidirectional)
+    }
+
+    #[track_caller]
+    fn with_options(self, change: impl FnOnce(&mut RecurrentOptions)) -> Result<RecurrentNetwork<K>> {
+        let mut options = self.options();
+        change(&mut options);
+        Ok(RecurrentNetwork { stack: self.stack.with_options(options)?, ..self })
     }
 
     /// Returns the options.
@@ -161,7 +219,8 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     }
 
     /// Runs packed sequences (see [`pack_sequence`](crate::pack_sequence)) as
-    /// [`try_forward_padded`](RecurrentNetwork::try_forward_padded). The option `batch_first` has no effect.
+    /// [`try_forward_padded`](RecurrentNetwork::try_forward_padded). [`batch_first`](RecurrentNetwork::batch_first) has
+    /// no effect.
     ///
     /// # Errors
     /// The errors of [`try_forward_padded`](RecurrentNetwork::try_forward_padded).

@@ -46,8 +46,8 @@ fn pad_all(op: &'static str, sequences: &[&Tensor], batch_first: bool, value: Sc
         return Err(shape_error());
     }
     let padded = sequences.iter().zip(&lengths).map(|(t, &length)| {
-        let rest = ops::full(t.shape().with_axis(0, longest - length), value, t.dtype())?;
-        ops::concatenate(&[t, &rest], 0)
+        let padding = ops::full(t.shape().with_axis(0, longest - length), value, t.dtype())?;
+        ops::concatenate(&[t, &padding], 0)
     });
     let padded: Vec<Tensor> = padded.collect::<Result<_>>()?;
     let padded = ops::stack(&padded, if batch_first { 0 } else { 1 })?;

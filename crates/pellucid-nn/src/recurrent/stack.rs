@@ -2,6 +2,7 @@
 
 use super::kind::{CellKind, RecurrentOutputs};
 use super::weights::LayerWeights;
+use crate::init::in_dtype;
 use crate::layer::Layer;
 use crate::layers::{Dropout, make_layers};
 use crate::visit::Visitor;
@@ -9,7 +10,7 @@ use pellucid_tensor::OptionRange;
 use pellucid_tensor::ops::RecurrenceOptions;
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 
-/// Options of [`Rnn`](crate::Rnn), [`Gru`](crate::Gru) and [`Lstm`](crate::Lstm).
+/// The options of an [`Rnn`](crate::Rnn), a [`Gru`](crate::Gru) or an [`Lstm`](crate::Lstm), which its methods set.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RecurrentOptions {
     /// The number of layers; each reads the outputs of the previous one.
@@ -51,26 +52,45 @@ pub(super) struct RecurrentStack {
 
 impl RecurrentStack {
     #[track_caller]
-    pub(super) fn new(
-        cell: CellKind,
-        input: usize,
-        hidden: usize,
-        options: RecurrentOptions,
-    ) -> Result<RecurrentStack> {
+    pub(super) fn new(cell: CellKind, input: usize, hidden: usize) -> Result<RecurrentStack> {
+        let options = RecurrentOptions::default();
+        let weights = vec![LayerWeights::new(cell, input, hidden, options.bias, options.projection)?];
+        Ok(RecurrentStack { cell, options, weights, dropout: Dropout::try_new(options.dropout)? })
+    }
+
+    /// Returns the stack with other options. Weights that are added or have other shapes are drawn.
+    #[track_caller]
+    pub(super) fn with_options(self, options: RecurrentOptions) -> Result<RecurrentStack> {
+        let (cell, input, hidden, earlier_directions) = (self.cell, self.input(), self.hidden(), self.directions());
         let RecurrentOptions { layers, bias, dropout, bidirectional, projection, .. } = options;
         if layers == 0 {
             return Err(Error::invalid(cell.names()[0], "the number of layers must be at least 1"));
         }
         OptionRange::PROBABILITY.check(cell.names()[0], "dropout", dropout, 0.2)?;
-        if projection.is_some() && cell != CellKind::Lstm {
-            return Err(Error::invalid(cell.names()[0], "projection is supported for Lstm only"));
-        }
         let directions = 1 + usize::from(bidirectional);
         let width =
             |layer: usize| if layer == 0 { input } else { projection.unwrap_or(hidden).saturating_mul(directions) };
-        let weights = |k: usize| LayerWeights::new(cell, width(k / directions), hidden, bias, projection);
+        let dtype = self.weights[0].weight_ih.dtype();
+        let mut earlier: Vec<Option<LayerWeights>> = self.weights.into_iter().map(Some).collect();
+        let weights = |k: usize| {
+            let (layer, direction) = (k / directions, k % directions);
+            let same = match direction < earlier_directions {
+                true => earlier.get_mut(layer * earlier_directions + direction).and_then(Option::take),
+                false => None,
+            };
+            match same.filter(|weights| weights.has_widths(width(layer), projection)) {
+                Some(weights) => weights.with_biases(cell, bias),
+                None => in_dtype(dtype, || LayerWeights::new(cell, width(layer), hidden, bias, projection)),
+            }
+        };
         let weights = make_layers(cell.names()[0], layers.saturating_mul(directions), weights)?;
-        Ok(RecurrentStack { cell, options, weights, dropout: Dropout::try_new(dropout)? })
+        let mut dropout_layer = self.dropout;
+        dropout_layer.p = dropout;
+        Ok(RecurrentStack { cell, options, weights, dropout: dropout_layer })
+    }
+
+    pub(super) fn with_batch_first(self, batch_first: bool) -> RecurrentStack {
+        RecurrentStack { options: RecurrentOptions { batch_first, ..self.options }, ..self }
     }
 
     pub(super) fn options(&self) -> RecurrentOptions {
@@ -164,7 +184,7 @@ impl RecurrentStack {
             return String::new();
         }
         let (axes, other) = if batch_first { ("[N, T, I]", "[T, N, I]") } else { ("[T, N, I]", "[N, T, I]") };
-        format!("; sequences are {axes}; for {other} set RecurrentOptions {{ batch_first: {}, .. }}", !batch_first)
+        format!("; sequences are {axes}; for {other} set batch_first({})", !batch_first)
     }
 
     /// Runs x `[T, N, I]`; see [`RecurrentStack::run`].
@@ -181,8 +201,8 @@ impl RecurrentStack {
             }
             let mut outputs = Vec::new();
             for (direction, weights) in weights.iter().enumerate() {
-                let own = |t: Option<&Tensor>| t.map(|t| ops::select(t, 0, all_h.len() as isize)).transpose();
-                let [h, c] = states.map(own);
+                let initial_state = |t: Option<&Tensor>| t.map(|t| ops::select(t, 0, all_h.len() as isize)).transpose();
+                let [h, c] = states.map(initial_state);
                 let how = RecurrenceOptions { reverse: direction == 1, lengths };
                 let (y, h, c) = self.cell.run(&x, weights.borrowed(), [h?.as_ref(), c?.as_ref()], how)?;
                 outputs.push(y);

@@ -84,6 +84,11 @@ impl LayerWeights {
         Ok(LayerWeights { biases, ..self })
     }
 
+    /// Returns true if the weights have this number of input features and this projection.
+    pub(super) fn has_widths(&self, input: usize, projection: Option<usize>) -> bool {
+        self.input() == input && self.weight_hr.as_ref().map(|weight| weight.shape()[0]) == projection
+    }
+
     /// Returns the number of input features.
     pub(super) fn input(&self) -> usize {
         self.weight_ih.shape()[1]

@@ -1,9 +1,9 @@
 //! Transformer decoders: layers with attention to the memory of an encoder.
 
-use super::TransformerOptions;
 use super::stack::{layer_stack, zip_caches};
 use super::sublayers::Sublayer;
-use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
+use super::{TransformerOptions, transformer_options};
+use crate::attention::{AttentionMasks, KvCache, MultiheadAttention, Rotary};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::{Dropout, LayerNorm, Linear, make_layers, switched, values_like};
@@ -38,39 +38,50 @@ pub struct TransformerDecoderLayer {
 }
 
 impl TransformerDecoderLayer {
-    /// Creates a layer of this width with this many heads, and the default options.
+    /// Creates a layer of this width with this many heads, and the default options. Rotary positions apply to
+    /// self-attention only.
     ///
     /// # Errors
-    /// The errors of [`MultiheadAttention::try_with_options`].
+    /// The errors of [`MultiheadAttention::try_new`].
     #[panicking_form]
     pub fn try_new(width: usize, heads: usize) -> Result<TransformerDecoderLayer> {
-        TransformerDecoderLayer::try_with_options(width, heads, TransformerOptions::default())
-    }
-
-    /// Creates a layer of this width with this many heads, and options. Rotary
-    /// positions apply to self-attention only.
-    ///
-    /// # Errors
-    /// The errors of [`MultiheadAttention::try_with_options`].
-    #[panicking_form]
-    pub fn try_with_options(
-        width: usize,
-        heads: usize,
-        options: TransformerOptions,
-    ) -> Result<TransformerDecoderLayer> {
-        let hidden = options.hidden;
+        let options = TransformerOptions::default();
         Ok(TransformerDecoderLayer {
-            self_attn: options.attention(width, heads, options.rotary)?,
-            multihead_attn: options.attention(width, heads, None)?,
-            linear1: options.linear(width, hidden)?,
-            linear2: options.linear(hidden, width)?,
-            norm1: options.norm(width)?,
-            norm2: options.norm(width)?,
-            norm3: options.norm(width)?,
+            self_attn: MultiheadAttention::try_new(width, heads)?.try_dropout(options.dropout)?,
+            multihead_attn: MultiheadAttention::try_new(width, heads)?.try_dropout(options.dropout)?,
+            linear1: Linear::try_new(width, options.hidden)?,
+            linear2: Linear::try_new(options.hidden, width)?,
+            norm1: LayerNorm::try_new(width)?,
+            norm2: LayerNorm::try_new(width)?,
+            norm3: LayerNorm::try_new(width)?,
             dropout: Dropout::try_new(options.dropout)?,
             dropout1: Dropout::try_new(options.dropout)?,
             options,
         })
+    }
+
+    /// Returns the layer with other options. Weights of other shapes are drawn.
+    #[track_caller]
+    fn with_options(self, options: TransformerOptions) -> Result<TransformerDecoderLayer> {
+        let self_attn = options.attention(self.self_attn, options.rotary)?;
+        let multihead_attn = options.attention(self.multihead_attn, None)?;
+        let [linear1, linear2] = options.linear([self.linear1, self.linear2])?;
+        Ok(TransformerDecoderLayer {
+            self_attn,
+            multihead_attn,
+            linear1,
+            linear2,
+            norm1: options.norm(self.norm1)?,
+            norm2: options.norm(self.norm2)?,
+            norm3: options.norm(self.norm3)?,
+            dropout: options.dropout(self.dropout),
+            dropout1: options.dropout(self.dropout1),
+            options,
+        })
+    }
+
+    fn each_options(&mut self, change: &mut dyn FnMut(&mut TransformerOptions)) {
+        change(&mut self.options);
     }
 
     /// Returns the output `[.., L, E]` for a target `[.., L, E]` and a memory `[.., S, E]`.
@@ -131,6 +142,9 @@ impl TransformerDecoderLayer {
         self.sublayer(&self.norm3).feed_forward(&x, [&self.linear1, &self.linear2], &self.dropout)
     }
 }
+
+transformer_options!(TransformerDecoderLayer);
+transformer_options!(TransformerDecoder);
 
 layer_stack!(TransformerDecoder of TransformerDecoderLayer, "transformer_decoder", "targets");
 

@@ -1,9 +1,9 @@
 //! Transformer encoders, and with a causal mask the bodies of language models.
 
-use super::TransformerOptions;
 use super::stack::{layer_stack, zip_caches};
 use super::sublayers::Sublayer;
-use crate::attention::{AttentionMasks, KvCache, MultiheadAttention};
+use super::{TransformerOptions, transformer_options};
+use crate::attention::{AttentionMasks, KvCache, MultiheadAttention, Rotary};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::{Dropout, LayerNorm, Linear, make_layers, switched, values_like};
@@ -40,33 +40,41 @@ impl TransformerEncoderLayer {
     /// Creates a layer of this width with this many heads, and the default options.
     ///
     /// # Errors
-    /// The errors of [`MultiheadAttention::try_with_options`].
+    /// The errors of [`MultiheadAttention::try_new`].
     #[panicking_form]
     pub fn try_new(width: usize, heads: usize) -> Result<TransformerEncoderLayer> {
-        TransformerEncoderLayer::try_with_options(width, heads, TransformerOptions::default())
-    }
-
-    /// Creates a layer of this width with this many heads, and options.
-    ///
-    /// # Errors
-    /// The errors of [`MultiheadAttention::try_with_options`].
-    #[panicking_form]
-    pub fn try_with_options(
-        width: usize,
-        heads: usize,
-        options: TransformerOptions,
-    ) -> Result<TransformerEncoderLayer> {
-        let hidden = options.hidden;
+        let options = TransformerOptions::default();
         Ok(TransformerEncoderLayer {
-            self_attn: options.attention(width, heads, options.rotary)?,
-            linear1: options.linear(width, hidden)?,
-            linear2: options.linear(hidden, width)?,
-            norm1: options.norm(width)?,
-            norm2: options.norm(width)?,
+            self_attn: MultiheadAttention::try_new(width, heads)?.try_dropout(options.dropout)?,
+            linear1: Linear::try_new(width, options.hidden)?,
+            linear2: Linear::try_new(options.hidden, width)?,
+            norm1: LayerNorm::try_new(width)?,
+            norm2: LayerNorm::try_new(width)?,
             dropout: Dropout::try_new(options.dropout)?,
             dropout1: Dropout::try_new(options.dropout)?,
             options,
         })
+    }
+
+    /// Returns the layer with other options. Weights of other shapes are drawn.
+    #[track_caller]
+    fn with_options(self, options: TransformerOptions) -> Result<TransformerEncoderLayer> {
+        let self_attn = options.attention(self.self_attn, options.rotary)?;
+        let [linear1, linear2] = options.linear([self.linear1, self.linear2])?;
+        Ok(TransformerEncoderLayer {
+            self_attn,
+            linear1,
+            linear2,
+            norm1: options.norm(self.norm1)?,
+            norm2: options.norm(self.norm2)?,
+            dropout: options.dropout(self.dropout),
+            dropout1: options.dropout(self.dropout1),
+            options,
+        })
+    }
+
+    fn each_options(&mut self, change: &mut dyn FnMut(&mut TransformerOptions)) {
+        change(&mut self.options);
     }
 
     /// Returns the output `[.., L, E]` for x `[.., L, E]` with masks.
@@ -110,6 +118,9 @@ impl Layer for TransformerEncoderLayer {
     }
 }
 
+transformer_options!(TransformerEncoderLayer);
+transformer_options!(TransformerEncoder);
+
 layer_stack!(TransformerEncoder of TransformerEncoderLayer, "transformer_encoder", "sequences");
 
 impl TransformerEncoder {
@@ -129,10 +140,9 @@ impl TransformerEncoder {
     /// [`MultiheadAttention::forward_cached`]. A greedy language model whose head shares the embedding, as in GPT-2:
     ///
     /// ```
-    /// use pellucid::nn::{Embedding, Layer, LearnedPositions, Linear, TransformerEncoder, TransformerOptions};
+    /// use pellucid::nn::{Embedding, Layer, LearnedPositions, Linear, TransformerEncoder};
     /// use pellucid::{Tensor, no_grad, ops};
-    /// let options = TransformerOptions { hidden: 64, dropout: 0.0, norm_first: true, ..Default::default() };
-    /// let body = TransformerEncoder::with_options(16, 4, 2, options).norm(true);
+    /// let body = TransformerEncoder::new(16, 4, 2).hidden(64).dropout(0.0).norm_first(true).norm(true);
     /// let (words, positions) = (Embedding::new(50, 16), LearnedPositions::new(32, 16));
     /// let head = Linear { weight: words.weight.clone(), bias: None };
     ///
@@ -141,8 +151,8 @@ impl TransformerEncoder {
     /// let mut found = next.clone();
     /// while found.shape()[1] < 8 {
     ///     // First the entire prompt, then one token at a time; the caches hold the position.
-    ///     let at = Tensor::arange(0, next.shape()[1] as i64, 1) + caches[0].length();
-    ///     let x = words.forward(&next) + positions.forward_rows(&at);
+    ///     let rows = Tensor::arange(0, next.shape()[1] as i64, 1) + caches[0].length();
+    ///     let x = words.forward(&next) + positions.forward_rows(&rows);
     ///     let last = body.forward_cached(&x, &caches).select(1, -1);
     ///     next = head.forward(&last).argmax(-1).unsqueeze(1);
     ///     found = ops::concatenate(&[&found, &next], 1)?;

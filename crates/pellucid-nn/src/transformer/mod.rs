@@ -14,20 +14,19 @@ pub use encoder::{TransformerEncoder, TransformerEncoderLayer};
 use crate::attention::{AttentionMasks, MultiheadAttention, MultiheadAttentionOptions, Rotary};
 use crate::call;
 use crate::init;
-use crate::layers::{LayerNorm, Linear};
+use crate::layers::{Dropout, LayerNorm, Linear};
 use crate::module::Module;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Result, Tensor, note_call_location, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, TensorId, note_call_location, ops, unwrap};
+use std::collections::HashSet;
 
-/// Options of all transformer layers. The defaults are the paper's.
+/// The options of all transformer layers, which their methods set. The defaults are the paper's.
 ///
 /// ```
-/// use pellucid::nn::{Layer, AttentionMasks, TransformerEncoder, TransformerOptions};
+/// use pellucid::nn::{Layer, AttentionMasks, TransformerEncoder};
 /// use pellucid::{DType, Tensor, ops};
 /// // The body of GPT-2: norms come first, attention is causal.
-/// let activation = ops::gelu_tanh;
-/// let options = TransformerOptions { hidden: 64, norm_first: true, activation, ..Default::default() };
-/// let body = TransformerEncoder::with_options(16, 4, 2, options).norm(true);
+/// let body = TransformerEncoder::new(16, 4, 2).hidden(64).norm_first(true).activation(ops::gelu_tanh).norm(true);
 /// let x = Tensor::randn([3, 5, 16], DType::F32);
 /// assert_eq!(body.forward_masked(&x, AttentionMasks::causal()).shape().dims(), [3, 5, 16]);
 /// # Ok::<(), pellucid::Error>(())
@@ -69,30 +68,136 @@ impl Default for TransformerOptions {
 }
 
 impl TransformerOptions {
+    /// Sets the options of an attention.
     #[track_caller]
-    fn attention(&self, width: usize, heads: usize, rotary: Option<Rotary>) -> Result<MultiheadAttention> {
+    fn attention(&self, attention: MultiheadAttention, rotary: Option<Rotary>) -> Result<MultiheadAttention> {
         let &TransformerOptions { dropout, bias, kv_heads, .. } = self;
-        let options = MultiheadAttentionOptions { dropout, bias, kv_heads, rotary, ..Default::default() };
-        MultiheadAttention::try_with_options(width, heads, options)
+        let options = MultiheadAttentionOptions { dropout, bias, kv_heads, rotary, ..attention.options() };
+        attention.with_options(options)
     }
 
+    /// Sets the options of the two linear layers of a sublayer. For another number of hidden features, they are drawn.
     #[track_caller]
-    fn linear(&self, inputs: usize, outputs: usize) -> Result<Linear> {
-        Linear::try_new(inputs, outputs)?.try_bias(self.bias)
+    fn linear(&self, [first, second]: [Linear; 2]) -> Result<[Linear; 2]> {
+        let (width, hidden) = (first.weight.shape()[1], self.hidden);
+        let [first, second] = match first.weight.shape()[0] == hidden {
+            true => [first, second],
+            false => init::in_dtype(first.weight.dtype(), || {
+                Ok::<_, Error>([Linear::try_new(width, hidden)?, Linear::try_new(hidden, width)?])
+            })?,
+        };
+        Ok([first.try_bias(self.bias)?, second.try_bias(self.bias)?])
     }
 
+    /// Sets the options of a norm.
     #[track_caller]
-    fn norm(&self, width: usize) -> Result<LayerNorm> {
-        LayerNorm::try_new(width)?.try_eps(self.layer_norm_eps)?.try_bias(self.bias)
+    fn norm(&self, norm: LayerNorm) -> Result<LayerNorm> {
+        norm.try_eps(self.layer_norm_eps)?.try_bias(self.bias)
+    }
+
+    /// Sets the probability of a dropout.
+    fn dropout(&self, mut dropout: Dropout) -> Dropout {
+        dropout.p = self.dropout;
+        dropout
     }
 }
+
+/// Implements the options of a transformer module as methods, by its methods `with_options`, which draws weights of
+/// other shapes, and `each_options`, which changes options that no weight depends on.
+macro_rules! transformer_options {
+    ($module:ident) => {
+        impl $module {
+            /// Sets the number of features between the two linear layers, by default 2048. Both layers are drawn again.
+            ///
+            /// # Errors
+            /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+            #[doc(alias = "dim_feedforward")]
+            #[panicking_form]
+            pub fn try_hidden(self, hidden: usize) -> Result<$module> {
+                let options = TransformerOptions { hidden, ..self.options() };
+                self.with_options(options)
+            }
+
+            /// Sets the dropout probability in training, for attention weights and for the output of each sublayer; by
+            /// default 0.1.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a probability outside [0, 1].
+            #[panicking_form]
+            pub fn try_dropout(self, dropout: f64) -> Result<$module> {
+                let options = TransformerOptions { dropout, ..self.options() };
+                self.with_options(options)
+            }
+
+            /// Sets the function between the two linear layers, by default [`ops::relu`](pellucid_tensor::ops::relu).
+            #[must_use]
+            pub fn activation(mut self, activation: fn(&Tensor) -> Result<Tensor>) -> $module {
+                self.each_options(&mut |options| options.activation = activation);
+                self
+            }
+
+            /// Sets whether the norm comes before its sublayer (Xiong et al. 2020) instead of after the residual sum;
+            /// default false.
+            #[must_use]
+            pub fn norm_first(mut self, norm_first: bool) -> $module {
+                self.each_options(&mut |options| options.norm_first = norm_first);
+                self
+            }
+
+            /// Sets the eps of norms, which is added to variances, by default 1e-5.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if it is negative or not finite.
+            #[panicking_form]
+            pub fn try_layer_norm_eps(self, layer_norm_eps: f64) -> Result<$module> {
+                let options = TransformerOptions { layer_norm_eps, ..self.options() };
+                self.with_options(options)
+            }
+
+            /// Sets whether linear layers and norms have biases.
+            ///
+            /// # Errors
+            /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+            #[panicking_form]
+            pub fn try_bias(self, bias: bool) -> Result<$module> {
+                let options = TransformerOptions { bias, ..self.options() };
+                self.with_options(options)
+            }
+
+            /// Sets the number of key-value heads, by default the number of query heads. See
+            /// [`MultiheadAttention::kv_heads`](crate::MultiheadAttention::kv_heads).
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if it does not divide the number of
+            /// query heads; [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+            #[panicking_form]
+            pub fn try_kv_heads(self, kv_heads: usize) -> Result<$module> {
+                let options = TransformerOptions { kv_heads: Some(kv_heads), ..self.options() };
+                self.with_options(options)
+            }
+
+            /// Sets the rotary position embedding of self-attention, or `None`, the default.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the head width is odd.
+            #[panicking_form]
+            pub fn try_rotary(self, rotary: impl Into<Option<Rotary>>) -> Result<$module> {
+                let options = TransformerOptions { rotary: rotary.into(), ..self.options() };
+                self.with_options(options)
+            }
+        }
+    };
+}
+use transformer_options;
+
+transformer_options!(Transformer);
 
 /// The Transformer of Vaswani et al. 2017: an encoder and a decoder, each with a norm at the end.
 ///
 /// ```
-/// use pellucid::nn::{AttentionMasks, Transformer, TransformerOptions};
+/// use pellucid::nn::{AttentionMasks, Transformer};
 /// use pellucid::{DType, Tensor};
-/// let model = Transformer::with_options(16, 4, [1, 2], TransformerOptions { hidden: 32, ..Default::default() });
+/// let model = Transformer::new(16, 4, [1, 2]).hidden(32);
 /// let (source, target) = (Tensor::randn([2, 7, 16], DType::F32), Tensor::randn([2, 5, 16], DType::F32));
 /// let (none, causal) = (AttentionMasks::default(), AttentionMasks::causal());
 /// let y = model.forward(&source, &target, none, causal, none);
@@ -113,30 +218,39 @@ impl Transformer {
     /// matrices are initialized uniformly after Glorot & Bengio 2010.
     ///
     /// # Errors
-    /// The errors of [`MultiheadAttention::try_with_options`].
+    /// The errors of [`MultiheadAttention::try_new`].
     #[panicking_form]
     pub fn try_new(width: usize, heads: usize, layers: [usize; 2]) -> Result<Transformer> {
-        Transformer::try_with_options(width, heads, layers, TransformerOptions::default())
+        let encoder = TransformerEncoder::try_new(width, heads, layers[0])?.try_norm(true)?;
+        let decoder = TransformerDecoder::try_new(width, heads, layers[1])?.try_norm(true)?;
+        Transformer { encoder, decoder }.initialized(&HashSet::new())
     }
 
-    /// Creates a transformer as [`new`](Transformer::new) does, with options.
-    ///
-    /// # Errors
-    /// The errors of [`MultiheadAttention::try_with_options`].
-    #[panicking_form]
-    pub fn try_with_options(
-        width: usize,
-        heads: usize,
-        layers: [usize; 2],
-        options: TransformerOptions,
-    ) -> Result<Transformer> {
-        let encoder = TransformerEncoder::try_with_options(width, heads, layers[0], options)?.try_norm(true)?;
-        let decoder = TransformerDecoder::try_with_options(width, heads, layers[1], options)?.try_norm(true)?;
-        let model = Transformer { encoder, decoder };
-        for matrix in model.parameters().iter().filter(|p| p.rank() == 2) {
+    /// Returns the options of the layers.
+    pub fn options(&self) -> TransformerOptions {
+        self.encoder.options()
+    }
+
+    /// Returns the transformer with other options. Weights of other shapes are drawn.
+    #[track_caller]
+    fn with_options(self, options: TransformerOptions) -> Result<Transformer> {
+        let drawn = self.parameters().iter().map(|parameter| parameter.id()).collect();
+        let (encoder, decoder) = (self.encoder.with_options(options)?, self.decoder.with_options(options)?);
+        Transformer { encoder, decoder }.initialized(&drawn)
+    }
+
+    fn each_options(&mut self, change: &mut dyn FnMut(&mut TransformerOptions)) {
+        self.encoder.each_options(change);
+        self.decoder.each_options(change);
+    }
+
+    /// Initializes all matrices but those that are `drawn`.
+    #[track_caller]
+    fn initialized(self, drawn: &HashSet<TensorId>) -> Result<Transformer> {
+        for matrix in self.parameters().iter().filter(|p| p.rank() == 2 && !drawn.contains(&p.id())) {
             init::try_xavier_uniform_(matrix, 1.0)?;
         }
-        Ok(model)
+        Ok(self)
     }
 
     /// Returns the decoder's output `[N, T, E]` for a target `[N, T, E]` and a source `[N, S, E]`, which the encoder

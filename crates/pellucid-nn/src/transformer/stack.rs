@@ -23,25 +23,24 @@ macro_rules! layer_stack {
             #[doc = concat!("Creates layers as [`", stringify!($layer), "::new`] does, without a norm at the end.")]
             ///
             /// # Errors
-            /// The errors of [`MultiheadAttention::try_with_options`].
+            /// The errors of [`MultiheadAttention::try_new`].
             #[panicking_form]
             pub fn try_new(width: usize, heads: usize, layers: usize) -> Result<$stack> {
-                $stack::try_with_options(width, heads, layers, TransformerOptions::default())
+                let layers = make_layers($op, layers, |_| $layer::try_new(width, heads))?;
+                Ok($stack { layers, norm: None, options: TransformerOptions::default(), width })
             }
 
-            /// Creates layers with options, without a norm at the end.
-            ///
-            /// # Errors
-            /// The errors of [`MultiheadAttention::try_with_options`].
-            #[panicking_form]
-            pub fn try_with_options(
-                width: usize,
-                heads: usize,
-                layers: usize,
-                options: TransformerOptions,
-            ) -> Result<$stack> {
-                let layers = make_layers($op, layers, |_| $layer::try_with_options(width, heads, options))?;
-                Ok($stack { layers, norm: None, options, width })
+            /// Returns the stack with other options. Weights of other shapes are drawn.
+            #[track_caller]
+            pub(super) fn with_options(self, options: TransformerOptions) -> Result<$stack> {
+                let layers = self.layers.into_iter().map(|layer| layer.with_options(options)).collect::<Result<_>>()?;
+                let norm = self.norm.map(|norm| options.norm(norm)).transpose()?;
+                Ok($stack { layers, norm, options, width: self.width })
+            }
+
+            pub(super) fn each_options(&mut self, change: &mut dyn FnMut(&mut TransformerOptions)) {
+                change(&mut self.options);
+                self.layers.iter_mut().for_each(|layer| layer.each_options(change));
             }
 
             /// Sets whether there is a norm at the end, which layers with `norm_first` need.
@@ -52,7 +51,8 @@ macro_rules! layer_stack {
             #[must_use]
             pub fn try_norm(self, norm: bool) -> Result<$stack> {
                 let other = self.layers.first().map(|layer| layer.linear1.weight.tensor());
-                let norm = switched(norm, self.norm, || values_like($op, other, || self.options.norm(self.width)))?;
+                let make = || self.options.norm(LayerNorm::try_new(self.width)?);
+                let norm = switched(norm, self.norm, || values_like($op, other, make))?;
                 Ok($stack { norm, ..self })
             }
 

@@ -312,3 +312,34 @@ fn a_failed_update_with_a_scaler_can_be_repeated() {
         }
     }
 }
+
+/// An update that fails ends its accumulation, so that the next one has as many steps.
+#[test]
+fn the_steps_since_an_update_are_counted() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let (x, y) = (inputs(1).remove(0), Tensor::zeros([BATCH, CLASSES], pellucid_tensor::DType::F32));
+    for eager in [false, true] {
+        let model = built(&KINDS[0]);
+        let fails = Arc::new(AtomicBool::new(false));
+        let failing = fails.clone();
+        let options = StepOptions {
+            before_update: Some(Arc::new(move |_| match failing.load(Ordering::Relaxed) {
+                true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
+                false => Ok(()),
+            })),
+            // A captured function runs once, when the update is recorded.
+            ..accumulating(eager, 3)
+        };
+        let optimizer = decaying(model.parameters());
+        let mut trainer = GraphTrainer::new(&model, MseLoss::default(), optimizer).with_options(options);
+        fails.store(true, Ordering::Relaxed);
+        let mut step = || (trainer.step(&x, &y).is_ok(), trainer.steps_since_update());
+        assert_eq!([step(), step()], [(true, 1), (true, 2)]);
+        let failed = step();
+        assert!(!failed.0, "the update must fail");
+        fails.store(false, Ordering::Relaxed);
+        // A captured update fails when it is recorded, before the launch that would be the last.
+        let expected = if eager { [(true, 1), (true, 2), (true, 0)] } else { [(true, 0), (true, 1), (true, 2)] };
+        assert_eq!([step(), step(), step()], expected, "eager {eager}");
+    }
+}

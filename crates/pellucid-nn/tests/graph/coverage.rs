@@ -212,8 +212,9 @@ fn an_optimizer_that_cannot_be_filled_returns_an_error() {
         "{refused}"
     );
     let full = adamw(model.parameters());
-    assert!(matches!(full.fill(model.named_parameters()), Err(Error::InvalidArgument { .. })));
-    full.unfill();
+    let deferred = full.deferred_parameters().unwrap();
+    assert!(matches!(deferred.add(model.named_parameters()), Err(Error::InvalidArgument { .. })));
+    deferred.remove_added();
     assert_eq!(full.parameters().len(), 4);
 }
 

@@ -129,7 +129,7 @@ struct Encoder {
 
 impl Encoder {
     fn new(pools: bool) -> Encoder {
-        let layers = TransformerEncoder::with_options(8, 2, 2, TransformerOptions { hidden: 16, ..Default::default() });
+        let layers = TransformerEncoder::new(8, 2, 2).hidden(16);
         Encoder { words: Embedding::new(20, 8), layers, pools }
     }
 }

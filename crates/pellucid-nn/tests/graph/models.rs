@@ -45,13 +45,12 @@ pub(crate) fn cnn() -> Sequential {
 }
 
 pub(crate) fn transformer() -> Sequential {
-    let encoder = TransformerEncoderLayer::with_options(8, 2, TransformerOptions { hidden: 16, ..Default::default() });
+    let encoder = TransformerEncoderLayer::new(8, 2).hidden(16);
     sequential![Linear::new(6, 8), encoder, Mean, Linear::new(8, CLASSES)]
 }
 
 pub(crate) fn lstm() -> Sequential {
-    let options = RecurrentOptions { batch_first: true, ..Default::default() };
-    sequential![Lstm::with_options(6, 8, options), Last, Linear::new(8, CLASSES)]
+    sequential![Lstm::new(6, 8).batch_first(true), Last, Linear::new(8, CLASSES)]
 }
 
 /// The name of a model, its constructor, and the shape of its input.

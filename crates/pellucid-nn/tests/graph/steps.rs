@@ -196,11 +196,11 @@ fn gradients_are_computed_in_their_buffers() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let words = Embedding::new(10, 6);
     let table = words.parameters().remove(0);
-    let both = RecurrentOptions { batch_first: true, bidirectional: true, ..Default::default() };
+    let both = Gru::new(6, 8).batch_first(true).bidirectional(true);
     let mut models: Vec<(&str, Sequential, Vec<usize>)> = vec![
         ("embedding", sequential![Embedding::new(10, 6), Mean, Linear::new(6, CLASSES)], vec![BATCH, 5]),
         ("tied", sequential![Tied { words, table }], vec![BATCH, 5]),
-        ("gru", sequential![Gru::with_options(6, 8, both), Last, Linear::new(16, CLASSES)], vec![BATCH, 5, 6]),
+        ("gru", sequential![both, Last, Linear::new(16, CLASSES)], vec![BATCH, 5, 6]),
     ];
     models.extend(KINDS.iter().map(|kind| (kind.0, built(kind), kind.2.to_vec())));
     for (name, model, shape) in &models {

@@ -6,9 +6,9 @@ use pellucid_nn::optim::{Average, AveragedModel, clip_grad_norm};
 use pellucid_nn::{
     AttentionMasks, AvgPool2d, BatchNorm1d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding,
     EmbeddingBag, Fold, FractionalMaxPool2d, GroupNorm, Gru, GruCell, Layer, LayerNorm, LearnedPositions, Linear,
-    LocalResponseNorm, LpPool2d, Lstm, LstmCell, MaxPool2d, MaxPool3d, MaxUnpool2d, Module, MultiheadAttention,
-    RecurrentOptions, Relu, RmsNorm, RnnCell, Rotary, SinusoidalPositions, TransformerDecoder, TransformerEncoder,
-    TransformerOptions, Unfold, init, pack_sequence, sequential,
+    LocalResponseNorm, LpPool2d, Lstm, LstmCell, MaxPool2d, MaxPool3d, MaxUnpool2d, Module, MultiheadAttention, Relu,
+    RmsNorm, RnnCell, Rotary, SinusoidalPositions, TransformerDecoder, TransformerEncoder, Unfold, init, pack_sequence,
+    sequential,
 };
 use pellucid_tensor::{BackwardOptions, DType, Error, Result, Tensor, capture, detect_anomaly, ops};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -278,27 +278,17 @@ fn errors_of_sequence_layers_name_the_layer() {
 #[test]
 fn absurd_sizes_are_errors_of_the_layer() {
     let most = usize::MAX;
-    let many = RecurrentOptions { layers: most, ..Default::default() };
-    let both = RecurrentOptions { bidirectional: true, ..Default::default() };
     let errors = [
-        ("lstm", Lstm::try_with_options(3, most / 2, RecurrentOptions::default()).map(drop)),
-        ("lstm", Lstm::try_with_options(3, 2, many).map(drop)),
-        ("lstm", Lstm::try_with_options(3, 2, RecurrentOptions { bidirectional: true, ..many }).map(drop)),
-        ("gru", Gru::try_with_options(3, most / 2 + 1, both).map(drop)),
-        ("gru", Gru::try_with_options(most, 1, RecurrentOptions::default()).map(drop)),
+        ("lstm", Lstm::try_new(3, most / 2).map(drop)),
+        ("lstm", Lstm::new(3, 2).try_layers(most).map(drop)),
+        ("lstm", Lstm::new(3, 2).bidirectional(true).try_layers(most).map(drop)),
+        ("gru", Gru::try_new(3, most / 2 + 1).map(drop)),
+        ("gru", Gru::try_new(most, 1).map(drop)),
         ("lstm", LstmCell::try_new(1, most).map(drop)),
         ("multihead_attention", MultiheadAttention::try_new(most, 1).map(drop)),
         ("multihead_attention", MultiheadAttention::try_new(most - 1, 2).map(drop)),
-        (
-            "transformer_encoder",
-            TransformerEncoder::try_with_options(8, 2, most, TransformerOptions { hidden: 16, ..Default::default() })
-                .map(drop),
-        ),
-        (
-            "transformer_decoder",
-            TransformerDecoder::try_with_options(8, 2, most, TransformerOptions { hidden: 16, ..Default::default() })
-                .map(drop),
-        ),
+        ("transformer_encoder", TransformerEncoder::try_new(8, 2, most).map(drop)),
+        ("transformer_decoder", TransformerDecoder::try_new(8, 2, most).map(drop)),
         ("batch_norm", BatchNorm2d::try_new(most).map(drop)),
         ("layer_norm", LayerNorm::try_new(most).map(drop)),
         ("group_norm", GroupNorm::try_new(1, most).map(drop)),

@@ -4,7 +4,7 @@ use super::mlp;
 use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDistanceLoss};
 use pellucid_nn::{
     AttentionMasks, Bilinear, Dropout, GruCell, Layer, Linear, Lstm, LstmCell, Module, Relu, Rnn, RnnCell,
-    TransformerDecoderLayer, TransformerOptions, hook, sequential,
+    TransformerDecoderLayer, hook, sequential,
 };
 use pellucid_tensor::{DType, Error, Result, Tensor, capture, no_grad};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,9 +46,8 @@ struct Translator {
 
 impl Translator {
     fn new() -> Translator {
-        let options = TransformerOptions { hidden: 8, dropout: 0.0, ..Default::default() };
         Translator {
-            decoder: TransformerDecoderLayer::with_options(4, 2, options),
+            decoder: TransformerDecoderLayer::new(4, 2).hidden(8).dropout(0.0),
             norm: Bilinear::new(4, 4, 4),
             loss: MseLoss::default(),
             ranking: MarginRankingLoss::default(),

@@ -2,9 +2,10 @@
 
 use pellucid_nn::{
     AvgPool2d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose2d, Dropout, Embedding, EmbeddingBag, FractionalMaxPool2d,
-    GroupNorm, GruCell, InstanceNorm2d, Layer, LayerNorm, Linear, LocalResponseNorm, Lora, LpPool2d, Lstm, MaxPool2d,
-    Module, Parameter, RecurrentOptions, RmsNorm, Rnn, RnnCell, RnnNonlinearity, Rrelu, TransformerDecoder,
-    TransformerEncoder, TransformerEncoderLayer, TransformerOptions, loss::LinearCrossEntropyLoss,
+    GroupNorm, Gru, GruCell, InstanceNorm2d, Layer, LayerNorm, Linear, LocalResponseNorm, Lora, LpPool2d, Lstm,
+    MaxPool2d, Module, MultiheadAttention, Parameter, RecurrentOptions, RmsNorm, Rnn, RnnCell, RnnNonlinearity, Rotary,
+    Rrelu, StateDict, Transformer, TransformerDecoder, TransformerEncoder, TransformerEncoderLayer, init,
+    loss::LinearCrossEntropyLoss,
 };
 use pellucid_tensor::{DType, Error, Generator, Tensor, ops};
 
@@ -51,6 +52,9 @@ fn switches_add_and_remove_parameters() {
         LayerNorm::new([2, 3]), affine: true, &[];
         RmsNorm::new(3), affine: true, &[];
         GruCell::new(3, 2), bias: true, &["weight_hh", "weight_ih"];
+        Gru::new(3, 2), bias: true, &["weight_hh_l0", "weight_ih_l0"];
+        MultiheadAttention::new(4, 2), bias: true, &["in_proj_weight", "out_proj.weight"];
+        MultiheadAttention::new(4, 2).bias(false), bias_kv: false, &["in_proj_weight", "out_proj.weight"];
         LinearCrossEntropyLoss::new(3, 4, &[2]), bias: false, &["linear.weight"];
     }
     let shapes = |layer: &dyn Fn() -> Vec<Parameter>| -> Vec<Vec<usize>> {
@@ -101,8 +105,7 @@ fn numbers_outside_their_range_are_refused_where_they_are_given() {
         refused(LayerNorm::new(2).try_eps(eps).map(drop), "layer_norm: eps");
         refused(RmsNorm::new(2).try_eps(eps).map(drop), "rms_norm: eps");
         refused(GroupNorm::new(1, 2).try_eps(eps).map(drop), "group_norm: eps");
-        let options = TransformerOptions { layer_norm_eps: eps, ..Default::default() };
-        refused(TransformerEncoderLayer::try_with_options(4, 2, options).map(drop), "eps");
+        refused(TransformerEncoderLayer::new(4, 2).try_layer_norm_eps(eps).map(drop), "eps");
         refused(Embedding::new(3, 2).try_max_norm(eps, 2.0).map(drop), "embedding: max_norm");
         refused(EmbeddingBag::new(3, 2).try_max_norm(eps, 2.0).map(drop), "embedding_bag: max_norm");
     }
@@ -161,16 +164,66 @@ fn settings_can_be_read() {
     assert_eq!((embedding.options().padding_index, embedding.options().scale_by_frequency), (Some(-1), true));
     assert!(EmbeddingBag::new(5, 3).include_last_offset(true).options().include_last_offset);
     let options = RecurrentOptions { layers: 2, bidirectional: true, ..Default::default() };
-    let lstm = Lstm::with_options(3, 4, options);
+    let lstm = Lstm::new(3, 4).layers(2).bidirectional(true);
     assert_eq!((lstm.options(), lstm.input(), lstm.hidden()), (options, 3, 4));
     let cell = RnnCell::new(3, 4);
     assert_eq!((cell.input(), cell.hidden()), (3, 4));
     let encoder = TransformerEncoder::new(4, 2, 1);
     assert_eq!((encoder.options().hidden, encoder.layers[0].linear1.weight.shape()[0]), (2048, 2048));
-    let options = TransformerOptions { hidden: 6, ..Default::default() };
-    let decoder = TransformerDecoder::with_options(4, 2, 3, options).norm(true);
+    let decoder = TransformerDecoder::new(4, 2, 3).norm(true).hidden(6);
     assert_eq!((decoder.layers.len(), decoder.layers[0].options().hidden), (3, 6));
     assert!(decoder.norm.is_some() && decoder.norm(false).norm.is_none());
+}
+
+/// An option draws only the weights that it adds or gives another shape, in the dtype of the layer.
+#[test]
+fn options_keep_weights_of_the_same_shape() {
+    let _random = Generator::new(0).scope();
+    let changed = |before: StateDict, after: StateDict| -> Vec<String> {
+        let is_kept = |name: &String| after.get(name).is_some_and(|new| new.to_bytes() == before[name].to_bytes());
+        before.keys().filter(|name| !is_kept(name)).cloned().collect()
+    };
+    let shape = |state: &StateDict, name: &str| state[name].shape().to_vec();
+    let lstm = Lstm::new(3, 4).layers(2);
+    let before = lstm.state_dict();
+    let lstm = lstm.layers(3).dropout(0.5).batch_first(true);
+    assert_eq!(changed(before.clone(), lstm.state_dict()), [""; 0]);
+    assert_eq!((shape(&lstm.state_dict(), "weight_ih_l2"), lstm.options().dropout), (vec![16, 4], 0.5));
+    // The first layer has the same inputs, and later layers read both directions.
+    let lstm = lstm.bidirectional(true);
+    assert_eq!(
+        changed(before.clone(), lstm.state_dict()),
+        ["bias_hh_l1", "bias_ih_l1", "weight_hh_l1", "weight_ih_l1"]
+    );
+    assert_eq!(shape(&lstm.state_dict(), "weight_ih_l2_reverse"), [16, 8]);
+    let lstm = lstm.bidirectional(false).layers(1).projection(2);
+    assert_eq!((shape(&lstm.state_dict(), "weight_hr_l0"), lstm.options().projection), (vec![2, 4], Some(2)));
+
+    let attention = MultiheadAttention::new(8, 4);
+    let before = attention.state_dict();
+    let attention = attention.kv_heads(4).dropout(0.25).zero_attn(true).rotary(Rotary::default());
+    assert_eq!(changed(before.clone(), attention.state_dict()), [""; 0]);
+    let attention = attention.kv_heads(2).bias_kv(true);
+    assert_eq!(changed(before, attention.state_dict()), ["in_proj_bias", "in_proj_weight"]);
+    assert_eq!(
+        (shape(&attention.state_dict(), "in_proj_bias"), shape(&attention.state_dict(), "bias_k")),
+        (vec![16], vec![1, 1, 4])
+    );
+
+    let encoder = init::in_dtype(DType::F64, || TransformerEncoder::new(8, 2, 2));
+    let before = encoder.state_dict();
+    let encoder = encoder.hidden(6).activation(ops::gelu).norm_first(true);
+    let linear = changed(before, encoder.state_dict());
+    assert!(linear.len() == 8 && linear.iter().all(|name| name.contains(".linear")), "{linear:?}");
+    assert!(encoder.parameters().iter().all(|parameter| parameter.dtype() == DType::F64));
+    assert!(encoder.layers.iter().all(|layer| layer.options().norm_first && layer.options().hidden == 6));
+
+    // All matrices of a transformer are initialized after Glorot & Bengio 2010.
+    let model = Transformer::new(8, 2, [1, 1]).hidden(24);
+    let weight = model.encoder.layers[0].linear1.weight.to_vec::<f32>();
+    let bound = (6.0f32 / (8.0 + 24.0)).sqrt();
+    let largest = weight.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    assert!(largest <= bound && largest > 0.9 * bound, "{largest} of {bound}");
 }
 
 /// A state whose batch is the other axis of the sequences is explained by the option.
@@ -181,13 +234,13 @@ fn a_state_of_the_other_layout_names_batch_first() {
     let text =
         |rnn: &Rnn, x: &Tensor, state: &Tensor| rnn.try_forward_sequence(x, Some(state)).err().unwrap().to_string();
     let found = text(&Rnn::new(3, 4), &x, &state);
-    let help = "sequences are [T, N, I]; for [N, T, I] set RecurrentOptions { batch_first: true, .. }";
+    let help = "sequences are [T, N, I]; for [N, T, I] set batch_first(true)";
     assert!(found.contains(help), "{found}");
-    let batch_first = Rnn::with_options(3, 4, RecurrentOptions { batch_first: true, ..Default::default() });
+    let batch_first = Rnn::new(3, 4).batch_first(true);
     let found = text(&batch_first, &x, &Tensor::zeros([1, 2, 4], DType::F32));
-    assert!(found.contains("for [T, N, I] set RecurrentOptions { batch_first: false, .. }"), "{found}");
+    assert!(found.contains("for [T, N, I] set batch_first(false)"), "{found}");
     let found = text(&Rnn::new(3, 4), &x, &Tensor::zeros([1, 7, 4], DType::F32));
-    assert!(!found.contains("RecurrentOptions"), "{found}");
+    assert!(!found.contains("batch_first"), "{found}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::mlp;
 use pellucid_nn::{
     AttentionMasks, Embedding, Flatten, Layer, Linear, Module, ModuleDict, ModuleList, Parameter, Relu, StateDict,
-    TransformerEncoder, TransformerOptions, rename_keys, sequential,
+    TransformerEncoder, rename_keys, sequential,
 };
 use pellucid_tensor::{DType, Device, Result, Shape, Tensor, manual_seed};
 
@@ -111,10 +111,7 @@ fn containers_name_their_parts() {
 fn a_file_with_other_names_and_transposed_weights_is_loaded() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     manual_seed(3);
-    let model = || {
-        let options = TransformerOptions { hidden: 12, norm_first: true, dropout: 0.0, ..Default::default() };
-        TransformerEncoder::with_options(6, 2, 2, options).norm(true)
-    };
+    let model = || TransformerEncoder::new(6, 2, 2).hidden(12).norm_first(true).dropout(0.0).norm(true);
     const NAMES: [(&str, &str); 7] = [
         ("self_attn.in_proj_", "attn.c_attn."),
         ("self_attn.out_proj.", "attn.c_proj."),

@@ -6,8 +6,8 @@ use pellucid_nn::optim::{Adam, AdamOptions, Average, AveragedModel, Lbfgs, Lbfgs
 use pellucid_nn::{
     BatchNorm1d, BatchNorm2d, Bilinear, BoxedLayer, Conv1d, Conv2d, ConvTranspose1d, Embedding, EmbeddingBag,
     GroupNorm, Gru, GruCell, InstanceNorm1d, Layer, LayerNorm, LearnedPositions, Linear, Lstm, Module,
-    MultiheadAttention, Parametrized, Prelu, Relu, RmsNorm, Rnn, SpectralNorm, TransformerEncoderLayer,
-    TransformerOptions, WeightNorm, loss, sequential,
+    MultiheadAttention, Parametrized, Prelu, Relu, RmsNorm, Rnn, SpectralNorm, TransformerEncoderLayer, WeightNorm,
+    loss, sequential,
 };
 use pellucid_tensor::{DType, Error, Tensor, autocast, capture, manual_seed, no_grad, ops};
 
@@ -35,14 +35,7 @@ fn layers() -> Vec<(BoxedLayer, Vec<usize>)> {
         (Box::new(Gru::new(4, 3)), sequence()),
         (Box::new(Lstm::new(4, 3)), sequence()),
         (Box::new(MultiheadAttention::new(4, 2)), sequence()),
-        (
-            Box::new(TransformerEncoderLayer::with_options(
-                4,
-                2,
-                TransformerOptions { hidden: 8, ..Default::default() },
-            )),
-            sequence(),
-        ),
+        (Box::new(TransformerEncoderLayer::new(4, 2).hidden(8)), sequence()),
         (Box::new(LearnedPositions::new(5, 4)), sequence()),
     ]
 }

@@ -5,7 +5,7 @@ use pellucid_nn::paths::If;
 use pellucid_nn::{
     AttentionMasks, BatchNorm1d, Conv1d, Dropout, Embedding, Gru, Identity, Layer, LayerNorm, Linear, Lstm, Module,
     MultiheadAttention, Parametrized, Prelu, Relu, RnnCell, Sequential, SpectralNorm, StateDict, Tanh, Transformer,
-    TransformerOptions, WeightNorm, functional_call, hook, sequential,
+    WeightNorm, functional_call, hook, sequential,
 };
 use pellucid_tensor::{
     DType, Error, GradOptions, Result, Tensor, capture, checkpoint, grad, manual_seed, no_grad, ops,
@@ -65,7 +65,7 @@ fn layers_of_every_kind_use_the_given_tensors() {
     check_functional_call(&MultiheadAttention::new(6, 2), |layer| layer.forward(&sequence));
     check_functional_call(&Conv1d::new(2, 3, 3), |layer| layer.forward(&sequence));
     check_functional_call(&Embedding::new(7, 3), |layer| layer.forward(&Tensor::from([1i64, 5, 0])));
-    let transformer = Transformer::with_options(6, 2, [1, 1], TransformerOptions { hidden: 8, ..Default::default() });
+    let transformer = Transformer::new(6, 2, [1, 1]).hidden(8);
     let none = AttentionMasks::default();
     check_functional_call(&transformer, |model| model.forward(&sequence, &sequence, none, none, none));
     let lazy = sequential![Linear::lazy(4), Tanh, Linear::lazy(2)];

@@ -168,12 +168,12 @@ fn schedules_set_and_read_exact_rates() {
 fn parameters_that_are_added_later_keep_the_rate() {
     let mut optimizer = AdamW::new(ParameterList::default(), AdamWOptions { lr: 0.1 / 3.0, ..Default::default() });
     let named = vec![("w".to_string(), Parameter::new(Tensor::from([1.0f32])))];
-    optimizer.fill(named.clone()).unwrap();
+    optimizer.deferred_parameters().unwrap().add(named.clone()).unwrap();
     assert_eq!((optimizer.groups()[0].lr_tensor().dtype(), optimizer.lr()), (DType::F32, 0.1 / 3.0));
     assert_eq!(optimizer.groups()[0].momentum(), Some(0.9));
-    optimizer.unfill();
+    optimizer.deferred_parameters().unwrap().remove_added();
     optimizer.set_lr(0.7 / 3.0);
-    optimizer.fill(named).unwrap();
+    optimizer.deferred_parameters().unwrap().add(named).unwrap();
     assert_eq!(optimizer.lr(), 0.7 / 3.0);
     optimizer.add_params(vec![Parameter::new(Tensor::from([2.0f32]))]);
     assert_eq!(optimizer.lr(), 0.7 / 3.0);
@@ -186,7 +186,7 @@ fn a_schedule_of_an_empty_optimizer_continues_with_its_parameters() {
     let mut scheduler = Scheduler::new(ExponentialLr { gamma: 0.5 }, &optimizer);
     let p = Parameter::new(Tensor::from([1.0f32]));
     for rate in [0.25, 0.125] {
-        optimizer.fill(vec![("w".to_string(), p.clone())]).unwrap();
+        optimizer.deferred_parameters().unwrap().add(vec![("w".to_string(), p.clone())]).unwrap();
         scheduler.step();
         assert_eq!((optimizer.lr(), optimizer.groups()[0].lr_tensor().dtype()), (rate, DType::F32));
         // The step reads the rate of the schedule: Adam's first step changes a parameter by the rate.
@@ -195,7 +195,7 @@ fn a_schedule_of_an_empty_optimizer_continues_with_its_parameters() {
         optimizer.step();
         let expected = before * (1.0 - 0.01 * rate) - rate;
         assert!((p.item::<f64>() - expected).abs() < 1e-6, "{} for {expected}", p.item::<f64>());
-        optimizer.unfill();
+        optimizer.deferred_parameters().unwrap().remove_added();
         assert_eq!((optimizer.parameters().len(), optimizer.lr()), (0, rate));
     }
 }
@@ -234,7 +234,7 @@ fn a_filled_optimizer_has_the_exact_numbers() {
     let exact = Adam::new(named(DType::F64), options);
     let adam = Adam::new(ParameterList::default(), options);
     for dtype in [DType::F32, DType::F64, DType::F32, DType::F64] {
-        adam.fill(named(dtype)).unwrap();
+        adam.deferred_parameters().unwrap().add(named(dtype)).unwrap();
         assert_eq!((adam.lr(), adam.groups()[0].momentum()), (0.01, Some(0.9)), "{dtype}");
         if dtype == DType::F64 {
             let tensors = |adam: &Adam| {
@@ -243,7 +243,7 @@ fn a_filled_optimizer_has_the_exact_numbers() {
             };
             assert_eq!(tensors(&adam), tensors(&exact));
         }
-        adam.unfill();
+        adam.deferred_parameters().unwrap().remove_added();
     }
 }
 

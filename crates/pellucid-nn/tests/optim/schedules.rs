@@ -7,6 +7,7 @@ use pellucid_nn::optim::{Adagrad, AdagradOptions, AdamW, AdamWOptions, Optimizer
 use pellucid_tensor::{DType, Error, Tensor};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 fn fixture() -> BTreeMap<(&'static str, &'static str), Vec<f64>> {
     let lines = include_str!("fixtures/schedules.txt").lines();
@@ -416,7 +417,7 @@ fn the_state_of_a_scheduler_belongs_to_its_schedule() {
 fn a_rate_outside_the_range_of_its_dtype_is_refused() {
     let options = |lr| SgdOptions { lr, ..Default::default() };
     assert!(Sgd::try_new(parameters(false, DType::F64), options(1e300)).is_ok());
-    let refused = Sgd::try_new(parameters(false, DType::F32), options(1e300)).err().expect("1e300 is infinite in f32");
+    let refused = Sgd::try_new(parameters(false, DType::F32), options(1e300)).expect_err("1e300 is infinite in f32");
     assert!(refused.to_string().contains("outside the range of f32"), "{refused}");
     let optimizer = Sgd::new(parameters(false, DType::F32), options(0.5));
     assert!(catch_unwind(AssertUnwindSafe(|| optimizer.set_lr(1e300))).is_err());
@@ -458,4 +459,28 @@ fn composed_schedules_begin_in_a_sequence() {
     close(&rates(constant().then(5, chained)), &plain, 1e-12, "chained");
     let nested = SequentialLr::new(ChainedScheduler::new(exponential())).then(50, StepLr::new(10));
     close(&rates(constant().then(5, nested)), &plain, 1e-12, "nested");
+}
+
+/// A schedule behind a pointer has the rates, the momentum and the name of the schedule itself.
+#[test]
+fn pointers_to_schedules_are_schedules() {
+    let rates = |schedule: &dyn Schedule| {
+        let sgd = two_groups();
+        let mut scheduler = Scheduler::new(schedule, &sgd);
+        let rates: Vec<_> = (0..8)
+            .map(|_| {
+                scheduler.step();
+                (scheduler.last_lr(), sgd.groups()[0].momentum())
+            })
+            .collect();
+        (rates, scheduler.state_dict().into_keys().collect::<Vec<_>>())
+    };
+    let schedule = || OneCycleLr::new(0.3, 10);
+    let expected = rates(&schedule());
+    assert!(expected.1.contains(&"schedule.OneCycleLr".to_string()), "{:?}", expected.1);
+    let shared: Arc<dyn Schedule> = Arc::new(schedule());
+    let boxed: Box<dyn Schedule> = Box::new(shared.clone());
+    for pointer in [&shared as &dyn Schedule, &boxed, &&*boxed] {
+        assert_eq!(rates(pointer), expected);
+    }
 }

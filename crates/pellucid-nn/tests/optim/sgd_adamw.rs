@@ -152,7 +152,7 @@ fn invalid_arguments_are_refused_at_construction() {
 
     let shared = parameter(DType::F32);
     let twice = vec![shared[0].clone(), shared[0].clone()];
-    let text = Sgd::try_new(twice, base).err().expect("a parameter with two entries must be rejected").to_string();
+    let text = Sgd::try_new(twice, base).expect_err("a parameter with two entries must be rejected").to_string();
     assert!(text.contains("listed twice, as `0` and as `1`"), "{text}");
     let mixed = [parameter(DType::F32), parameter(DType::F64)].concat();
     assert!(matches!(Sgd::try_new(mixed, base), Err(Error::DTypeMismatch { .. })));

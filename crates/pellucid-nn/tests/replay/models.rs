@@ -9,7 +9,7 @@ use pellucid_nn::optim::{
 };
 use pellucid_nn::{
     AttentionMasks, BatchNorm2d, Conv2d, Dropout, Embedding, Flatten, Layer, LearnedPositions, Linear, Lstm, Module,
-    Relu, StateDict, TransformerEncoder, TransformerOptions, init, loss, sequential,
+    Relu, StateDict, TransformerEncoder, init, loss, sequential,
 };
 use pellucid_tensor::{DType, Tensor, autocast, capture, manual_seed, ops};
 use std::cell::RefCell;
@@ -107,15 +107,11 @@ const MICRO: usize = 3;
 
 /// A transformer whose gradients accumulate over several launches before another captured step updates.
 fn transformer(dtype: DType) -> TrainingCase {
-    let model = init::in_dtype(dtype, || {
-        let options =
-            TransformerOptions { hidden: 16, norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
-        Gpt {
-            words: Embedding::new(7, 8),
-            positions: LearnedPositions::new(5, 8),
-            body: TransformerEncoder::with_options(8, 2, 1, options).norm(true),
-            head: Linear::new(8, 7).bias(false),
-        }
+    let model = init::in_dtype(dtype, || Gpt {
+        words: Embedding::new(7, 8),
+        positions: LearnedPositions::new(5, 8),
+        body: TransformerEncoder::new(8, 2, 1).hidden(16).norm_first(true).activation(ops::gelu_tanh).norm(true),
+        head: Linear::new(8, 7).bias(false),
     });
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.01, ..Default::default() });
     optimizer.parameters().iter().for_each(|p| p.set_grad(Some(Tensor::zeros_like(&p.detach()))));

@@ -1,6 +1,6 @@
 //! Accuracy: the fraction of samples whose predicted class is correct.
 
-use super::input::{ClassBatch, ClassOptions, OutputForm, read_labels, read_scores};
+use super::input::{ClassBatch, ClassOptions, OutputForm, class_options, read_labels, read_scores};
 use super::state::{metric_state, stored_struct};
 use super::{Goal, Metric};
 use pellucid_derive::panicking_form;
@@ -32,8 +32,8 @@ impl CorrectCount {
 ///
 /// ```
 /// use pellucid::Tensor;
-/// use pellucid::train::metrics::{Accuracy, ClassOptions, Metric};
-/// let mut accuracy = Accuracy::with(ClassOptions { threshold: 0.5, ..Default::default() });
+/// use pellucid::train::metrics::{Accuracy, Metric};
+/// let mut accuracy = Accuracy::new().threshold(0.5);
 /// accuracy.update(&Tensor::from([0.2, 0.7, 0.9]), &Tensor::from([0i64, 1, 0]))?;
 /// assert_eq!(accuracy.compute()?, 2.0 / 3.0);
 /// # Ok::<(), pellucid::Error>(())
@@ -46,16 +46,13 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// Creates the metric with the default options: binary scores are logits, and no label is ignored.
+    /// Creates the metric for logits, without an ignored label.
     pub fn new() -> Accuracy {
         Accuracy::default()
     }
-
-    /// Creates the metric with options.
-    pub fn with(options: ClassOptions) -> Accuracy {
-        Accuracy { options, count: CorrectCount::default() }
-    }
 }
+
+class_options!(Accuracy);
 
 impl Metric for Accuracy {
     fn name(&self) -> String {
@@ -120,6 +117,7 @@ impl TopKAccuracy {
     }
 
     /// Skips the samples of one label, such as −100.
+    #[must_use]
     pub fn ignore_index(self, label: i64) -> TopKAccuracy {
         TopKAccuracy { ignore_index: Some(label), ..self }
     }

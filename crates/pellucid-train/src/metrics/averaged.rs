@@ -1,7 +1,7 @@
 //! Precision, recall, F1 and intersection over union: per-class ratios of counts, averaged over classes.
 
 use super::class_counts::{ClassAverage, ClassCount, ClassCounts};
-use super::input::{ClassBatch, ClassOptions};
+use super::input::{ClassBatch, ClassOptions, class_options};
 use super::state::metric_state;
 use super::{Goal, Metric};
 use pellucid_tensor::{Result, Tensor};
@@ -23,14 +23,9 @@ macro_rules! averaged {
         }
 
         impl $metric {
-            /// Creates the metric with the default options: binary scores are logits, and no label is ignored.
+            /// Creates the metric for logits, without an ignored label.
             pub fn new(average: ClassAverage) -> $metric {
-                $metric::with(average, ClassOptions::default())
-            }
-
-            /// Creates the metric with options.
-            pub fn with(average: ClassAverage, options: ClassOptions) -> $metric {
-                $metric { average, options, counts: ClassCounts::default() }
+                $metric { average, options: ClassOptions::default(), counts: ClassCounts::default() }
             }
 
             /// Returns the value of each class; NaN for a class that occurs neither as a label nor as a prediction.
@@ -43,6 +38,8 @@ macro_rules! averaged {
                 $ratio
             }
         }
+
+        class_options!($metric);
 
         impl Metric for $metric {
             fn name(&self) -> String {
@@ -120,10 +117,9 @@ averaged! {
     /// [forms of outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
-    /// use pellucid::train::metrics::{ClassAverage, ClassOptions, IntersectionOverUnion, Metric};
-    /// use pellucid::{DType, Tensor};
-    /// let options = ClassOptions { ignore_index: Some(255), ..Default::default() };
-    /// let mut iou = IntersectionOverUnion::with(ClassAverage::Macro, options);
+    /// use pellucid::Tensor;
+    /// use pellucid::train::metrics::{ClassAverage, IntersectionOverUnion, Metric};
+    /// let mut iou = IntersectionOverUnion::new(ClassAverage::Macro).ignore_index(255);
     /// // The scores of 3 classes for an image of 2 by 2 pixels. One pixel is not labelled.
     /// let scores = Tensor::from([[[[2.0, 0.0], [0.0, 1.0]], [[0.0, 3.0], [1.0, 0.0]], [[1.0, 1.0], [0.0, 0.0]]]]);
     /// iou.update(&scores, &Tensor::from([[[0i64, 1], [0, 255]]]))?;

@@ -1,6 +1,6 @@
 //! The confusion matrix.
 
-use super::input::{ClassBatch, ClassOptions};
+use super::input::{ClassBatch, ClassOptions, class_options};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 use std::fmt;
@@ -34,27 +34,20 @@ pub struct ConfusionMatrix {
     counts: Vec<Vec<u64>>,
 }
 
+class_options!(ConfusionMatrix);
+
 impl ConfusionMatrix {
-    /// Creates a matrix for `classes` classes, with the default options: binary scores are logits, and no label is
-    /// ignored.
+    /// Creates a matrix for `classes` classes, for logits and without an ignored label.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for 0 or more than 16,384 classes.
     #[panicking_form]
     pub fn try_new(classes: usize) -> Result<ConfusionMatrix> {
-        ConfusionMatrix::try_with(classes, ClassOptions::default())
-    }
-
-    /// Creates a matrix for `classes` classes with options.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for 0 or more than 16,384 classes.
-    #[panicking_form]
-    pub fn try_with(classes: usize, options: ClassOptions) -> Result<ConfusionMatrix> {
         if !(1..=MAX_CLASSES).contains(&classes) {
             let reason = format!("the number of classes must be in 1..={MAX_CLASSES}, got {classes}");
             return Err(Error::invalid("confusion_matrix", reason));
         }
+        let options = ClassOptions::default();
         Ok(ConfusionMatrix { options, names: Vec::new(), counts: vec![vec![0; classes]; classes] })
     }
 

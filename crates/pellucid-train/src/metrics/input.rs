@@ -2,21 +2,35 @@
 
 use pellucid_tensor::{DType, Error, ReadElement, Result, Shape, Tensor, no_grad, ops};
 
-/// Options of metrics that compare predicted classes with labels.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ClassOptions {
-    /// The threshold of binary scores: a sample with a greater score is predicted as class 1. The default 0 is for
-    /// logits; use 0.5 for probabilities. It is rounded to the dtype of the scores.
-    pub threshold: f64,
-    /// A label whose samples are skipped, such as PyTorch's −100 or the 255 of unlabelled pixels.
-    pub ignore_index: Option<i64>,
+/// Options of metrics that compare predicted classes with labels. The default threshold 0 is for logits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ClassOptions {
+    pub(super) threshold: f64,
+    pub(super) ignore_index: Option<i64>,
 }
 
-impl Default for ClassOptions {
-    fn default() -> ClassOptions {
-        ClassOptions { threshold: 0.0, ignore_index: None }
-    }
+/// Implements the options of a metric as methods.
+macro_rules! class_options {
+    ($metric:ident) => {
+        impl $metric {
+            /// Sets the threshold of binary scores and of independent labels: a greater score predicts class 1. The
+            /// default 0 is for logits; use 0.5 for probabilities. It is rounded to the dtype of the scores.
+            #[must_use]
+            pub fn threshold(mut self, threshold: f64) -> $metric {
+                self.options.threshold = threshold;
+                self
+            }
+
+            /// Skips the samples of one label, such as PyTorch's −100 or the 255 of unlabelled pixels.
+            #[must_use]
+            pub fn ignore_index(mut self, label: i64) -> $metric {
+                self.options.ignore_index = Some(label);
+                self
+            }
+        }
+    };
 }
+pub(super) use class_options;
 
 /// Whether scores are logits or probabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -8,12 +8,31 @@ use pellucid_tensor::ops::{self, CrossEntropyOptions, Reduction};
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad};
 
 /// Options of [`LogLoss`] and [`Perplexity`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LikelihoodOptions {
-    /// Whether the outputs are logits or probabilities. Default: logits.
-    pub scores: ScoreKind,
-    /// A label whose samples are skipped, such as −100 or the index of padding.
-    pub ignore_index: Option<i64>,
+#[derive(Clone, Copy, Debug, Default)]
+struct LikelihoodOptions {
+    scores: ScoreKind,
+    ignore_index: Option<i64>,
+}
+
+/// Implements the options of a metric as methods.
+macro_rules! likelihood_options {
+    ($metric:ident) => {
+        impl $metric {
+            /// Sets whether the outputs are logits, the default, or probabilities.
+            #[must_use]
+            pub fn scores(mut self, kind: ScoreKind) -> $metric {
+                self.options.scores = kind;
+                self
+            }
+
+            /// Skips the samples of one label, such as −100 or the index of padding.
+            #[must_use]
+            pub fn ignore_index(mut self, label: i64) -> $metric {
+                self.options.ignore_index = Some(label);
+                self
+            }
+        }
+    };
 }
 
 /// The sum of −log p(label) over samples.
@@ -101,9 +120,8 @@ fn probability_losses(
 ///
 /// ```
 /// use pellucid::Tensor;
-/// use pellucid::train::metrics::{LikelihoodOptions, LogLoss, Metric, ScoreKind};
-/// let options = LikelihoodOptions { scores: ScoreKind::Probabilities, ..Default::default() };
-/// let mut loss = LogLoss::with(options);
+/// use pellucid::train::metrics::{LogLoss, Metric, ScoreKind};
+/// let mut loss = LogLoss::new().scores(ScoreKind::Probabilities);
 /// loss.update(&Tensor::from([[0.25, 0.75], [0.5, 0.5]]), &Tensor::from([1i64, 0]))?;
 /// assert!((loss.compute()? + (0.75f64.ln() + 0.5f64.ln()) / 2.0).abs() < 1e-7);
 /// # Ok::<(), pellucid::Error>(())
@@ -119,12 +137,9 @@ impl LogLoss {
     pub fn new() -> LogLoss {
         LogLoss::default()
     }
-
-    /// Creates the metric with options.
-    pub fn with(options: LikelihoodOptions) -> LogLoss {
-        LogLoss { options, ..Default::default() }
-    }
 }
+
+likelihood_options!(LogLoss);
 
 impl Metric for LogLoss {
     fn name(&self) -> String {
@@ -155,9 +170,9 @@ impl Metric for LogLoss {
 /// Outputs are logits or probabilities `[.., V]` of a vocabulary on the last axis, and targets are token ids `[..]`.
 ///
 /// ```
-/// use pellucid::train::metrics::{LikelihoodOptions, Metric, Perplexity};
+/// use pellucid::train::metrics::{Metric, Perplexity};
 /// use pellucid::{DType, Tensor};
-/// let mut perplexity = Perplexity::with(LikelihoodOptions { ignore_index: Some(-100), ..Default::default() });
+/// let mut perplexity = Perplexity::new().ignore_index(-100);
 /// // One text of 3 tokens, the last of which is padding. All 4 words have equal probabilities.
 /// perplexity.update(&Tensor::zeros([1, 3, 4], DType::F64), &Tensor::from([[1i64, 3, -100]]))?;
 /// assert!((perplexity.compute()? - 4.0).abs() < 1e-12);
@@ -174,12 +189,9 @@ impl Perplexity {
     pub fn new() -> Perplexity {
         Perplexity::default()
     }
-
-    /// Creates the metric with options.
-    pub fn with(options: LikelihoodOptions) -> Perplexity {
-        Perplexity { options, ..Default::default() }
-    }
 }
+
+likelihood_options!(Perplexity);
 
 impl Metric for Perplexity {
     fn name(&self) -> String {

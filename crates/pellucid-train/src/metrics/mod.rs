@@ -42,8 +42,8 @@
 //! - **Scores of classes**: floats `[N, C]` or `[N, C, d..]` with C ≥ 2, and labels `[N]` or `[N, d..]` of an integer
 //!   dtype. The predicted class has the largest score.
 //! - **Binary scores**: floats `[N]` or `[N, 1]`, and labels 0 and 1 of an integer dtype, `bool` or a float dtype, of
-//!   shape `[N]` or `[N, 1]`. The predicted class is 1 if the score is greater than [`ClassOptions::threshold`]. Masks
-//!   `[N, 1, d..]` are also accepted.
+//!   shape `[N]` or `[N, 1]`. The predicted class is 1 if the score is greater than the
+//!   [threshold](Accuracy::threshold). Masks `[N, 1, d..]` are also accepted.
 //! - **Classes**: integers or `bool`, and labels of the same shape.
 //!
 //! # Special cases
@@ -69,8 +69,8 @@ pub use accuracy::{Accuracy, TopKAccuracy};
 pub use averaged::{F1Score, IntersectionOverUnion, Precision, Recall};
 pub use class_counts::ClassAverage;
 pub use confusion::ConfusionMatrix;
-pub use input::{ClassOptions, ScoreKind};
-pub use likelihood::{LikelihoodOptions, LogLoss, Perplexity};
+pub use input::ScoreKind;
+pub use likelihood::{LogLoss, Perplexity};
 pub use mean::{Mean, MeanLoss};
 pub use multi_label::{LabelAverage, MultiLabelAccuracy, MultiLabelF1Score};
 pub use ranking::{AveragePrecision, RocAuc};

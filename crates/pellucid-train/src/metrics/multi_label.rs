@@ -2,7 +2,7 @@
 
 use super::averaged::f1_ratio;
 use super::class_counts::{ClassAverage, ClassCount, quotient};
-use super::input::{ClassOptions, OutputForm, read, read_labels};
+use super::input::{ClassOptions, OutputForm, class_options, read, read_labels};
 use super::state::metric_state;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops};
@@ -60,7 +60,7 @@ impl LabelBatch {
 /// use pellucid::Tensor;
 /// use pellucid::train::metrics::{Metric, MultiLabelAccuracy};
 /// let (logits, labels) = (Tensor::from([[2.0, -1.0], [0.5, 3.0]]), Tensor::from([[1i64, 0], [0, 1]]));
-/// let (mut accuracy, mut exact) = (MultiLabelAccuracy::new(), MultiLabelAccuracy::new().exact());
+/// let (mut accuracy, mut exact) = (MultiLabelAccuracy::new(), MultiLabelAccuracy::new().exact(true));
 /// accuracy.update(&logits, &labels)?;
 /// exact.update(&logits, &labels)?;
 /// assert_eq!((accuracy.compute()?, exact.compute()?), (0.75, 0.5));
@@ -76,23 +76,21 @@ pub struct MultiLabelAccuracy {
 }
 
 impl MultiLabelAccuracy {
-    /// Creates the metric with the default options: scores are logits, and no label is ignored.
+    /// Creates the metric for logits, without an ignored label.
     pub fn new() -> MultiLabelAccuracy {
         MultiLabelAccuracy::default()
     }
 
-    /// Creates the metric with options.
-    pub fn with(options: ClassOptions) -> MultiLabelAccuracy {
-        MultiLabelAccuracy { options, ..Default::default() }
-    }
-
-    /// Counts samples instead of labels: a sample is correct if all its labels are correct, as in scikit-learn's
-    /// `accuracy_score`.
+    /// Sets whether samples are counted instead of labels: a sample is correct if all its labels are correct, as in
+    /// scikit-learn's `accuracy_score`. Default false.
     #[doc(alias = "subset_accuracy")]
-    pub fn exact(self) -> MultiLabelAccuracy {
-        MultiLabelAccuracy { is_exact: true, ..self }
+    #[must_use]
+    pub fn exact(self, exact: bool) -> MultiLabelAccuracy {
+        MultiLabelAccuracy { is_exact: exact, ..self }
     }
 }
+
+class_options!(MultiLabelAccuracy);
 
 impl Metric for MultiLabelAccuracy {
     fn name(&self) -> String {
@@ -129,7 +127,7 @@ impl Metric for MultiLabelAccuracy {
 }
 
 /// The F1 score of independent labels `[N, L]`: 2·TP/(2·TP + FP + FN) of each label, or its average. A label is
-/// predicted if its score is greater than the threshold of the options; the default 0 is for logits. The F1 score of a
+/// predicted if its score is greater than the [threshold](MultiLabelF1Score::threshold). The F1 score of a
 /// label that neither occurs nor is predicted is 0, as in scikit-learn. The values are NaN if a score is NaN.
 ///
 /// ```
@@ -152,13 +150,9 @@ pub struct MultiLabelF1Score {
 }
 
 impl MultiLabelF1Score {
-    /// Creates the metric with the default options: scores are logits, and no label is ignored.
+    /// Creates the metric for logits, without an ignored label.
     pub fn new(average: LabelAverage) -> MultiLabelF1Score {
-        MultiLabelF1Score::with(average, ClassOptions::default())
-    }
-
-    /// Creates the metric with options.
-    pub fn with(average: LabelAverage, options: ClassOptions) -> MultiLabelF1Score {
+        let options = ClassOptions::default();
         MultiLabelF1Score { average, options, counts: Vec::new(), label_count: 0, has_nan: false }
     }
 
@@ -167,6 +161,8 @@ impl MultiLabelF1Score {
         self.counts.iter().map(|&count| if self.has_nan { f64::NAN } else { quotient(f1_ratio(count)) }).collect()
     }
 }
+
+class_options!(MultiLabelF1Score);
 
 impl Metric for MultiLabelF1Score {
     fn name(&self) -> String {
@@ -222,7 +218,7 @@ impl Metric for MultiLabelF1Score {
     }
 
     fn reset(&mut self) {
-        *self = MultiLabelF1Score::with(self.average, self.options);
+        *self = MultiLabelF1Score { options: self.options, ..MultiLabelF1Score::new(self.average) };
     }
 
     metric_state!(counts, label_count, has_nan);

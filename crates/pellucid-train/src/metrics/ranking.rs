@@ -77,9 +77,10 @@ impl RocAuc {
         RocAuc::default()
     }
 
-    /// Creates the metric for logits or probabilities. The kind matters only for several classes.
-    pub fn with(kind: ScoreKind) -> RocAuc {
-        RocAuc { kind, ..Default::default() }
+    /// Sets whether scores are logits, the default, or probabilities. The kind matters only for several classes.
+    #[must_use]
+    pub fn scores(self, kind: ScoreKind) -> RocAuc {
+        RocAuc { kind, ..self }
     }
 
     /// Returns the one-vs-rest area of each class. For binary scores, returns only the area of class 1.
@@ -133,7 +134,7 @@ impl Metric for RocAuc {
     }
 
     fn reset(&mut self) {
-        *self = RocAuc::with(self.kind);
+        *self = RocAuc::new().scores(self.kind);
     }
 
     metric_state!(width, scores, labels);

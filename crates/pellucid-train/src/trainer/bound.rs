@@ -56,6 +56,7 @@ pub(super) trait RunParts {
 
     /// Returns the parts of the task and of the loaders.
     fn checkpoint(&self) -> Checkpoint<'_>;
+    fn settings(&self) -> Vec<(&'static str, String)>;
     fn weights(&self) -> Result<StateDict>;
     fn begin_fit(&mut self) -> Result<()>;
     fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)>;
@@ -219,6 +220,10 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
             Some(validation) => checkpoint.part("validation_batches", validation.as_stateful()),
             None => checkpoint,
         }
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        self.task.settings()
     }
 
     fn weights(&self) -> Result<StateDict> {

@@ -59,9 +59,10 @@ use loader::EntireEpoch;
 use pellucid_derive::panicking_form;
 use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
-use pellucid_nn::optim::{Average, GradScaler, GradScalerOptions, Optimizer};
-use pellucid_nn::{Layer, Parameter, Stateful};
+use pellucid_nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer};
+use pellucid_nn::{Parameter, Stateful};
 use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, ops, unwrap};
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -111,6 +112,9 @@ use std::sync::Arc;
 /// With [`checkpoints`](Trainer::checkpoints), `last.safetensors` contains the state of the run after each epoch, and
 /// after an interrupt. A program that is restarted with [`resume`](Trainer::resume) continues from this state,
 /// bit-identical to an uninterrupted run. It must create model, loss, optimizer, loaders and trainer in the same way.
+/// Another optimizer, schedule, number of [accumulated](Trainer::accumulate) steps, batch size or `drop_last` than in the
+/// saved run is an error that names both values. Options with which a run may continue are not compared, such as the
+/// number of epochs, weight decay and clipping.
 ///
 /// # Errors of a step
 /// A failed step returns [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or
@@ -123,26 +127,15 @@ pub struct Trainer<'f, T> {
     run: Box<RunCore<'f>>,
 }
 
-impl<'f, M, O> Trainer<'f, Supervised<'f, M, O>>
-where
-    M: Layer + 'f,
-    O: Optimizer + 'f,
-{
-    /// Creates a trainer from a model, a loss and an optimizer, which may be owned, borrowed, boxed or shared (`Arc`).
-    /// The batches are pairs (inputs, targets).
-    pub fn new(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
-        Trainer::from_task(Supervised::new(model, loss, optimizer))
-    }
-}
-
 impl<'f, M, O, X> Trainer<'f, Supervised<'f, M, O, X>>
 where
     M: Model<X> + 'f,
     O: Optimizer + 'f,
     X: Batch + 'static,
 {
-    /// Creates a trainer of a model with several inputs X. The type of the trainer states X, as in the example. The
-    /// batches are pairs (X, targets).
+    /// Creates a trainer from a model, a loss and an optimizer, which may be owned, borrowed, boxed or shared (`Arc`).
+    /// The batches are pairs (inputs, targets). A model with several inputs implements [`Model`] for a tuple or an
+    /// array of tensors:
     ///
     /// ```
     /// use pellucid::nn::{graph::Model, loss::MseLoss};
@@ -161,11 +154,11 @@ where
     /// let model = Bilinear(Linear::new(2, 1), Linear::new(3, 1));
     /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
     /// let tensors = [2, 3, 1].map(|n| Tensor::randn([16, n], DType::F32));
-    /// let mut trainer = Trainer::with_inputs(model, MseLoss::default(), sgd).epochs(1).quiet(true);
+    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(1).quiet(true);
     /// trainer.fit(&mut Batches::<3>::new(&tensors, 4), None)?;
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn with_inputs(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
+    pub fn new(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
         Trainer::from_task(Supervised::new(model, loss, optimizer))
     }
 
@@ -227,10 +220,10 @@ where
         Ok(self.with_settings(|settings| (settings.half, settings.scaler) = (Some(half), scaler.clone())))
     }
 
-    /// Permits parameters of model and loss that require a gradient and that the optimizer does not update. By default,
-    /// the first step returns [`Error::UntrainedParameters`].
-    pub fn allow_untrained_parameters(self) -> Self {
-        self.with_settings(|settings| settings.allow_untrained_parameters = true)
+    /// Sets whether model and loss may have parameters that require a gradient and that the optimizer does not update;
+    /// default false: the first step returns [`Error::UntrainedParameters`].
+    pub fn allow_untrained_parameters(self, allow: bool) -> Self {
+        self.with_settings(|settings| settings.allow_untrained_parameters = allow)
     }
 
     /// Sets whether all steps run eagerly, operation by operation, for example to debug a model; default false.
@@ -321,9 +314,12 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Sets the maximum number of steps. The run may end within an epoch. With [`accumulate`](Trainer::accumulate), the
-    /// run ends at the first update at or after this number of steps, so that a run with more steps equals an
-    /// uninterrupted run.
+    /// Sets the maximum number of steps. The run may end within an epoch, with a validation. A run with more steps then
+    /// continues the epoch, and equals an uninterrupted run. Therefore,
+    ///
+    /// - the validation within an epoch does not determine the best epoch, so it does not write `best.safetensors`;
+    ///   `last.safetensors` contains the weights,
+    /// - with [`accumulate`](Trainer::accumulate), the run ends at the first update at or after this number of steps.
     pub fn steps(mut self, steps: usize) -> Self {
         self.run.max_steps = Some(steps);
         self
@@ -443,9 +439,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Writes checkpoint files into a directory, which is created if necessary. `last.safetensors` contains the state
-    /// of the run after each epoch. `best.safetensors` contains the weights of the best epoch; the names of those of
-    /// the loss begin with `loss.`. Each file is replaced atomically: after a kill at any moment, the old or the new
-    /// file exists.
+    /// of the run after each epoch. `best.safetensors` contains the weights of the best complete epoch; the names of
+    /// those of the loss begin with `loss.`. Each file is replaced atomically: after a kill at any moment, the old or the
+    /// new file exists.
     pub fn checkpoints(mut self, folder: impl AsRef<Path>) -> Self {
         self.run.files.folder = Some(folder.as_ref().to_path_buf());
         self
@@ -560,5 +556,12 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Returns the number of completed epochs.
     pub fn epoch(&self) -> usize {
         self.run.epoch()
+    }
+}
+
+impl<T> fmt::Debug for Trainer<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (epoch, step) = (self.run.epoch(), self.run.step());
+        f.debug_struct("Trainer").field("epoch", &epoch).field("step", &step).finish_non_exhaustive()
     }
 }

@@ -7,9 +7,10 @@ use super::event::{FitControl, StopReason, TrainingEvent};
 use super::finite::is_non_finite_loss;
 use super::meter::LossMeter;
 use super::report::RunReport;
-use super::schedules::{ScheduleUnit, check_schedules};
+use super::schedules::{RunSchedule, ScheduleUnit, check_schedules};
 use super::scores::Scores;
 use super::signals::TerminationSignals;
+use super::state::RunSettings;
 use super::train_metrics::check_names;
 use super::validation::{Improvement, push_rates, store_rates, with_averages};
 use crate::log::{History, Logger};
@@ -36,11 +37,11 @@ const LISTED_SAMPLES: usize = 64;
 
 impl RunCore<'_> {
     pub(super) fn step(&self) -> usize {
-        self.state.0.borrow().step
+        self.state.progress.borrow().step
     }
 
     pub(super) fn epoch(&self) -> usize {
-        self.state.0.borrow().epoch
+        self.state.progress.borrow().epoch
     }
 
     pub(super) fn fit(&mut self, parts: &mut dyn RunParts) -> Result<History> {
@@ -74,6 +75,7 @@ impl RunCore<'_> {
         let optimizers = parts.optimizers();
         let (_, goal) = self.monitored(parts.is_validated());
         self.schedules.iter_mut().try_for_each(|schedule| schedule.begin(goal, &optimizers))?;
+        self.state.settings = self.settings(parts);
         if let Some(directory) = self.files.replaced_directory() {
             report.line(format_args!("replaces the files of an earlier run in {}", directory.display()));
         }
@@ -101,7 +103,7 @@ impl RunCore<'_> {
     }
 
     fn is_complete(&self) -> bool {
-        let progress = self.state.0.borrow();
+        let progress = self.state.progress.borrow();
         let epochs = self.epochs.or(if self.max_steps.is_some() { None } else { Some(1) });
         epochs.is_some_and(|epochs| progress.epoch >= epochs)
             || self.max_steps.is_some_and(|steps| progress.step >= steps)
@@ -109,7 +111,7 @@ impl RunCore<'_> {
 
     /// Returns true if early stopping ends the run.
     fn is_stuck(&self) -> bool {
-        let epochs_without_improvement = self.state.0.borrow().epochs_without_improvement;
+        let epochs_without_improvement = self.state.progress.borrow().epochs_without_improvement;
         self.early_stopping.is_some_and(|options| epochs_without_improvement >= options.patience)
     }
 
@@ -135,7 +137,7 @@ impl RunCore<'_> {
         let end = CaughtResult::call(|| self.run_steps(parts, signals, report, &mut meter, &mut at_end));
         report.end_steps();
         if end.value().is_none() {
-            let _ = meter.read(&mut self.state.0.borrow_mut());
+            let _ = meter.read(&mut self.state.progress.borrow_mut());
         }
         // Another call of `fit` continues after the last batch, also after a batch that failed.
         let paused = match end.value() {
@@ -156,8 +158,10 @@ impl RunCore<'_> {
             None => parts.batches_state()?,
         };
         parts.end_batches();
+        let mut is_updated = false;
         let validated = CaughtResult::call(|| {
             parts.end_epoch()?;
+            is_updated = true;
             match stopped {
                 None => self.validate_epoch(parts, start, signals),
                 Some(_) => Ok(None),
@@ -182,8 +186,8 @@ impl RunCore<'_> {
                 Ok(Some(self.report_stop(stopped.unwrap_or(StopReason::Interrupted), report)))
             }
             Err(error) => {
-                // A file does not contain the gradients of an update that failed.
-                if parts.is_between_updates() {
+                // The gradients of an update that failed are lost. An earlier file can repeat their steps.
+                if is_updated {
                     // The error of the validation is reported instead.
                     let _ = self.save_last(parts);
                 }
@@ -245,7 +249,7 @@ impl RunCore<'_> {
             // With gradient accumulation, a file that is due is written after the next update.
             self.is_save_due |= self.files.every.is_some_and(|every| step.is_multiple_of(every));
             if parts.is_between_updates() && (ends.is_some() || self.is_save_due) {
-                meter.read(&mut self.state.0.borrow_mut())?;
+                meter.read(&mut self.state.progress.borrow_mut())?;
                 self.is_save_due = false;
                 self.save_last(parts)?;
                 if let Some(reason) = ends {
@@ -279,7 +283,7 @@ impl RunCore<'_> {
             Err(error) if is_non_finite_loss(&error) => return Err(self.not_finite(step, samples, position, parts)),
             Err(error) => return Err(self.step_error(step, position, samples, error)),
         };
-        self.state.0.borrow_mut().step = step;
+        self.state.progress.borrow_mut().step = step;
         let is_logged = step.is_multiple_of(self.log_every);
         let mut rates = Scores::default();
         if is_logged && !self.loggers.is_empty() {
@@ -288,10 +292,10 @@ impl RunCore<'_> {
         // The schedules advance with the number of steps, even if a logger or a callback fails.
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step))?;
         let weight = parts.batch_weight()?;
-        let values = meter.add(&mut self.state.0.borrow_mut(), &scalars, (&weight, samples), is_logged)?;
+        let values = meter.add(&mut self.state.progress.borrow_mut(), &scalars, (&weight, samples), is_logged)?;
         if let Some((_, loss)) = values.first() {
             let skipped = {
-                let progress = &mut *self.state.0.borrow_mut();
+                let progress = &mut *self.state.progress.borrow_mut();
                 progress.skipped = if loss.is_finite() { 0 } else { progress.skipped + 1 };
                 progress.skipped
             };
@@ -332,7 +336,7 @@ impl RunCore<'_> {
 
     /// Reads the sums from the device, and returns an error if one is not finite.
     fn check_sums(&mut self, meter: &mut LossMeter, position: BatchPosition, parts: &dyn RunParts) -> Result<()> {
-        let all_finite = meter.read(&mut self.state.0.borrow_mut())?;
+        let all_finite = meter.read(&mut self.state.progress.borrow_mut())?;
         if all_finite || parts.skips_updates() {
             return Ok(());
         }
@@ -348,8 +352,8 @@ impl RunCore<'_> {
         improvement: Improvement,
     ) -> Result<Option<StopReason>> {
         {
-            let progress = &mut *self.state.0.borrow_mut();
-            improvement.note(progress, true);
+            let progress = &mut *self.state.progress.borrow_mut();
+            improvement.note(progress);
             progress.epoch += 1;
             progress.sums.clear();
             progress.weight = 0.0;
@@ -372,8 +376,8 @@ impl RunCore<'_> {
         })
     }
 
-    /// Ends a run within an epoch: validates and logs. The progress is unchanged except for the best value, so that a
-    /// run with more steps continues the epoch.
+    /// Ends a run within an epoch: validates and logs. The progress and the best value are unchanged, so that a run
+    /// with more steps continues the epoch and equals an uninterrupted run.
     fn end_partial_epoch(
         &mut self,
         parts: &mut dyn RunParts,
@@ -383,11 +387,10 @@ impl RunCore<'_> {
     ) -> Result<StopReason> {
         // The validation at the end of the epoch reads the same batches.
         let loaders = parts.batches_state()?;
-        let validated = CaughtResult::call(|| self.validate_epoch(parts, start, signals));
-        let Some((scores, improvement)) = validated.resume_after(parts.load_batches_state(&loaders))? else {
+        let validated = CaughtResult::call(|| self.validated_scores(parts, start, signals));
+        let Some((scores, _)) = validated.resume_after(parts.load_batches_state(&loaders))? else {
             return Ok(self.report_stop(StopReason::Interrupted, report));
         };
-        improvement.note(&mut self.state.0.borrow_mut(), false);
         self.log_epoch(&scores)?;
         self.has_partial_row = true;
         let epoch = self.epoch() + 1;
@@ -432,6 +435,17 @@ impl RunCore<'_> {
             }
         }
         checkpoint.step(self.step())
+    }
+
+    /// Returns the settings that a resumed run must share.
+    fn settings(&self, parts: &dyn RunParts) -> RunSettings {
+        let optimizers = parts.optimizers().into_iter().map(|(name, optimizer)| {
+            let key = if name == "optimizer" { name.to_string() } else { format!("optimizer {name}") };
+            (key, optimizer.name().to_string())
+        });
+        let schedules = self.schedule_names().into_iter().zip(self.schedules.iter().map(RunSchedule::description));
+        let of_task = parts.settings().into_iter().map(|(name, value)| (name.to_string(), value));
+        RunSettings(optimizers.chain(schedules).chain(of_task).collect())
     }
 
     fn schedule_names(&self) -> Vec<String> {

@@ -5,9 +5,7 @@ use crate::metrics::Goal;
 use pellucid_derive::panicking_form;
 use pellucid_nn::Stateful;
 use pellucid_nn::optim::Optimizer;
-use pellucid_nn::optim::schedule::{
-    PlateauMode, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule, SchedulePoint, Scheduler,
-};
+use pellucid_nn::optim::schedule::{PlateauMode, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule, Scheduler};
 use pellucid_tensor::{Error, Result, unwrap};
 use std::sync::Arc;
 
@@ -20,53 +18,14 @@ pub(super) enum ScheduleUnit {
 
 /// The rule that sets the rates of an optimizer.
 enum RateRule<'f> {
-    /// A schedule that has not started.
-    New(ScheduleUnit, SharedSchedule<'f>),
+    /// A schedule that has not started. It is shared, so that it is not lost if it cannot start.
+    New(ScheduleUnit, Arc<dyn Schedule + 'f>),
     /// A schedule that advances by steps or epochs.
-    Timed(ScheduleUnit, Scheduler<SharedSchedule<'f>>),
+    Timed(ScheduleUnit, Scheduler<Arc<dyn Schedule + 'f>>),
     /// The options of a plateau schedule that has not started.
     NewPlateau(ReduceLrOnPlateauOptions),
     /// A plateau schedule, which depends on the monitored value.
     Plateau(ReduceLrOnPlateau),
-}
-
-/// A schedule that is not lost if a scheduler cannot be created from it.
-#[derive(Clone)]
-struct SharedSchedule<'f>(Arc<dyn Schedule + 'f>);
-
-#[deny(clippy::missing_trait_methods)]
-impl Schedule for SharedSchedule<'_> {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn rate(&self, point: SchedulePoint) -> f64 {
-        self.0.rate(point)
-    }
-
-    fn chained(&self, point: SchedulePoint) -> f64 {
-        self.0.chained(point)
-    }
-
-    fn begin(&self, point: SchedulePoint) -> f64 {
-        self.0.begin(point)
-    }
-
-    fn base(&self, group: usize, lr: f64) -> f64 {
-        self.0.base(group, lr)
-    }
-
-    fn momentum(&self, group: usize, epoch: usize) -> Option<f64> {
-        self.0.momentum(group, epoch)
-    }
-
-    fn changes_momentum(&self) -> bool {
-        self.0.changes_momentum()
-    }
-
-    fn check(&self) -> Result<()> {
-        self.0.check()
-    }
 }
 
 /// A schedule of an optimizer of the task.
@@ -78,10 +37,7 @@ pub(super) struct RunSchedule<'f> {
 
 impl<'f> RunSchedule<'f> {
     pub(super) fn new(optimizer: Option<&str>, unit: ScheduleUnit, schedule: impl Schedule + 'f) -> RunSchedule<'f> {
-        RunSchedule {
-            optimizer: optimizer.map(str::to_string),
-            rule: RateRule::New(unit, SharedSchedule(Arc::new(schedule))),
-        }
+        RunSchedule { optimizer: optimizer.map(str::to_string), rule: RateRule::New(unit, Arc::new(schedule)) }
     }
 
     pub(super) fn from_plateau(optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> RunSchedule<'f> {
@@ -111,7 +67,7 @@ impl<'f> RunSchedule<'f> {
     /// Advances the schedule after a step or an epoch.
     pub(super) fn advance(&mut self, unit: ScheduleUnit) -> Result<()> {
         match &mut self.rule {
-            RateRule::Timed(own, scheduler) if *own == unit => scheduler.try_step(),
+            RateRule::Timed(schedule_unit, scheduler) if *schedule_unit == unit => scheduler.try_step(),
             _ => Ok(()),
         }
     }
@@ -122,6 +78,21 @@ impl<'f> RunSchedule<'f> {
             RateRule::Plateau(plateau) => plateau.try_step(value),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the name of the schedule, its unit, and its optimizer unless that is the first one.
+    pub(super) fn description(&self) -> String {
+        let (name, unit) = match &self.rule {
+            RateRule::New(unit, schedule) => (schedule.name(), *unit),
+            RateRule::Timed(unit, scheduler) => (scheduler.schedule().name(), *unit),
+            RateRule::NewPlateau(_) | RateRule::Plateau(_) => ("ReduceLrOnPlateau", ScheduleUnit::Epoch),
+        };
+        let unit = match unit {
+            ScheduleUnit::Step => "steps",
+            ScheduleUnit::Epoch => "epochs",
+        };
+        let optimizer = self.optimizer.as_ref().map(|optimizer| format!(" of {optimizer}")).unwrap_or_default();
+        format!("{name} by {unit}{optimizer}")
     }
 
     /// Returns the schedule as a part of a checkpoint, if it has started.

@@ -1,4 +1,4 @@
-//! The progress of a run, which a checkpoint contains.
+//! The progress and the settings of a run, which a checkpoint contains.
 
 use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{DType, Error, Result, Tensor};
@@ -49,9 +49,41 @@ const SUM: &str = "sum_";
 /// The number of digits of the index in the name of a sum.
 const INDEX_DIGITS: usize = 4;
 
-/// The progress as a part of a checkpoint.
+/// The prefix of the names of settings.
+const SETTING: &str = "setting_";
+
+/// The progress and the settings as a part of a checkpoint.
 #[derive(Default)]
-pub(super) struct RunState(pub(super) RefCell<RunProgress>);
+pub(super) struct RunState {
+    pub(super) progress: RefCell<RunProgress>,
+    pub(super) settings: RunSettings,
+}
+
+/// The settings that the saved and the resumed run have in common, by name: the optimizers, the schedules, and the
+/// [settings of the task](super::TrainingTask::settings).
+#[derive(Debug, Default)]
+pub(super) struct RunSettings(pub(super) Vec<(String, String)>);
+
+impl RunSettings {
+    /// Returns an entry without elements for each setting. Its name has the name and the value of the setting.
+    fn entries(&self) -> impl Iterator<Item = (String, Tensor)> {
+        self.0.iter().map(|(name, value)| (format!("{SETTING}{name}={value}"), Tensor::zeros(0, DType::Bool)))
+    }
+
+    /// Returns an error if a saved setting has another value in this run. Earlier versions have saved no settings.
+    fn check(&self, saved: &StateDict) -> Result<()> {
+        for (name, saved_value) in saved.keys().filter_map(|entry| entry.strip_prefix(SETTING)?.split_once('=')) {
+            if let Some((_, value)) = self.0.iter().find(|(other, value)| other == name && value != saved_value) {
+                let reason = format!(
+                    "the saved run has {name} `{saved_value}`, but this run has `{value}`; create the trainer as for the \
+                     saved run, or begin a new run with the weights of the file"
+                );
+                return Err(Error::invalid("resume", reason));
+            }
+        }
+        Ok(())
+    }
+}
 
 impl RunState {
     fn counts(progress: &RunProgress) -> [(&'static str, usize); 5] {
@@ -68,22 +100,22 @@ impl RunState {
 
 impl Stateful for RunState {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        let progress = self.0.borrow();
+        let progress = self.progress.borrow();
         let counts = RunState::counts(&progress).into_iter();
         let counts = counts.map(|(name, count)| (name.to_string(), Tensor::scalar(count as i64, DType::I64)));
         let numbers = [("best", progress.best), ("reference", progress.reference), ("weight", progress.weight)];
         let numbers = numbers.into_iter().map(|(name, number)| (name.to_string(), Tensor::from(number)));
         let sums = progress.sums.iter().enumerate();
         let sums = sums.map(|(k, (name, sum))| (format!("{SUM}{k:0INDEX_DIGITS$}_{name}"), Tensor::from(*sum)));
-        Ok(counts.chain(numbers).chain(sums).collect())
+        Ok(counts.chain(numbers).chain(sums).chain(self.settings.entries()).collect())
     }
 
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-        let (sums, fixed): (StateDict, StateDict) = state
-            .iter()
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .partition(|(name, _)| name.starts_with(SUM));
-        let defaults = RunState(RefCell::default()).state()?;
+        let (settings, progress): (StateDict, StateDict) =
+            state.clone().into_iter().partition(|(name, _)| name.starts_with(SETTING));
+        self.settings.check(&settings)?;
+        let (sums, fixed): (StateDict, StateDict) = progress.into_iter().partition(|(name, _)| name.starts_with(SUM));
+        let defaults = RunState::default().state()?;
         let load = StateLoad::new(&defaults, &fixed)?;
         let count = |name: &str| {
             let count = fixed[name].try_item::<i64>()?;
@@ -107,7 +139,7 @@ impl Stateful for RunState {
             loaded.sums.push((name.to_string(), sum.try_item()?));
         }
         Ok(load.then(move || {
-            *self.0.borrow_mut() = loaded;
+            *self.progress.borrow_mut() = loaded;
             Ok(())
         }))
     }
@@ -121,10 +153,28 @@ mod tests {
     fn sums_keep_their_order() {
         let names = ["loss", "adversarial", "reconstruction", "0"];
         let state = RunState::default();
-        state.0.borrow_mut().sums = names.map(|name| (name.to_string(), 1.5)).into();
+        state.progress.borrow_mut().sums = names.map(|name| (name.to_string(), 1.5)).into();
         let saved: StateDict = state.state().unwrap().into_iter().collect();
         let loaded = RunState::default();
         loaded.prepare_load(&saved).unwrap().commit().unwrap();
-        assert_eq!(loaded.0.borrow().sums, state.0.borrow().sums);
+        assert_eq!(loaded.progress.borrow().sums, state.progress.borrow().sums);
+    }
+
+    /// A state of an earlier version has no settings, and an unknown setting is ignored.
+    #[test]
+    fn only_different_values_of_a_setting_are_refused() {
+        let run = |settings: &[(&str, &str)]| {
+            let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+            RunState { settings: RunSettings(settings), ..RunState::default() }
+        };
+        let saved = |settings| -> StateDict { run(settings).state().unwrap().into_iter().collect() };
+        let current = run(&[("optimizer", "adamw"), ("accumulate", "2")]);
+        for accepted in [&[][..], &[("accumulate", "2")], &[("optimizer", "adamw"), ("other", "1")]] {
+            current.prepare_load(&saved(accepted)).unwrap().commit().unwrap();
+        }
+        let refused = current.prepare_load(&saved(&[("optimizer", "adam")])).map(drop).unwrap_err();
+        let text = refused.to_string();
+        assert!(matches!(refused, Error::InvalidArgument { .. }), "{text}");
+        assert!(text.contains("has optimizer `adam`, but this run has `adamw`"), "{text}");
     }
 }

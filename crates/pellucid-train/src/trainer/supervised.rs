@@ -79,8 +79,11 @@ trait SupervisedStep<'f> {
     /// Returns the loss of the last step.
     fn loss(&self) -> Result<Tensor>;
 
-    /// Updates the parameters with the gradients that were accumulated so far.
-    fn update_early(&mut self) -> Result<()>;
+    /// Updates the parameters with the gradients that were accumulated so far. Returns false if there are none.
+    fn update_early(&mut self) -> Result<bool>;
+
+    /// Returns true if no accumulated gradients are pending.
+    fn is_between_updates(&self) -> bool;
 
     /// Returns the output of the model and the loss of the batch.
     fn evaluate(&self) -> Result<(Tensor, Tensor)>;
@@ -96,8 +99,6 @@ struct SupervisedState<'f> {
     /// Whether the first step has run, which selects captured or eager steps.
     is_decided: bool,
     eager_reason: Option<String>,
-    /// The number of steps since the last update.
-    accumulated: usize,
     averages: Option<AveragedModel>,
     /// Whether the model contains the averages.
     holds_averages: bool,
@@ -108,9 +109,8 @@ impl<'f> SupervisedState<'f> {
         let _precision = self.settings.precision();
         if self.is_decided || self.settings.is_eager { step.run() } else { self.first_step(step) }?;
         self.is_decided = true;
-        self.accumulated += 1;
-        if self.accumulated == self.settings.accumulate {
-            self.count_update()?;
+        if step.is_between_updates() {
+            self.update_averages()?;
         }
         Ok(vec![(LOSS, step.loss()?)])
     }
@@ -146,16 +146,11 @@ impl<'f> SupervisedState<'f> {
     }
 
     fn end_epoch(&mut self, step: &mut dyn SupervisedStep<'f>) -> Result<()> {
-        if self.accumulated == 0 {
-            return Ok(());
-        }
-        step.update_early()?;
-        self.count_update()
+        if step.update_early()? { self.update_averages() } else { Ok(()) }
     }
 
-    /// Counts an update of the parameters.
-    fn count_update(&mut self) -> Result<()> {
-        self.accumulated = 0;
+    /// Adds the weights after an update of the parameters to their averages.
+    fn update_averages(&self) -> Result<()> {
         self.averages.as_ref().map_or(Ok(()), AveragedModel::update)
     }
 
@@ -263,8 +258,12 @@ where
         self.trainer.loss_tensor().cloned()
     }
 
-    fn update_early(&mut self) -> Result<()> {
-        self.trainer.update_early().map(drop)
+    fn update_early(&mut self) -> Result<bool> {
+        self.trainer.update_early()
+    }
+
+    fn is_between_updates(&self) -> bool {
+        self.trainer.steps_since_update() == 0
     }
 
     fn evaluate(&self) -> Result<(Tensor, Tensor)> {
@@ -295,7 +294,6 @@ where
             settings: StepSettings { accumulate: 1, ..Default::default() },
             is_decided: false,
             eager_reason: None,
-            accumulated: 0,
             averages: None,
             holds_averages: false,
         };
@@ -393,7 +391,11 @@ where
     }
 
     fn is_between_updates(&self) -> bool {
-        self.state.accumulated == 0
+        self.trainer.steps_since_update() == 0
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![("accumulate", self.state.settings.accumulate.to_string())]
     }
 
     fn skips_updates(&self) -> bool {

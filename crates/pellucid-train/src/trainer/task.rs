@@ -127,6 +127,12 @@ pub trait TrainingTask {
     /// Returns the models, optimizers and other parts that a resumed run needs. The trainer adds further parts.
     fn checkpoint(&self) -> Checkpoint<'_>;
 
+    /// Returns settings by name on which the state depends, such as the number of steps per update. A run with other
+    /// values cannot resume. By default there are none. The names of the optimizers and schedules are compared as well.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     /// Returns the weights that the file of the best epoch contains.
     ///
     /// # Errors
@@ -201,6 +207,7 @@ pub trait TrainingTask {
 }
 
 /// The results of an evaluated batch.
+#[derive(Clone, Debug)]
 pub struct BatchScores {
     /// The losses by name.
     pub losses: NamedScalars,

@@ -23,14 +23,14 @@ pub(super) struct Improvement {
 }
 
 impl Improvement {
-    /// Updates the best value, and, if `ends_epoch` is true, the counters of early stopping.
-    pub(super) fn note(self, progress: &mut RunProgress, ends_epoch: bool) {
+    /// Updates the best value and the counters of early stopping at the end of an epoch.
+    pub(super) fn note(self, progress: &mut RunProgress) {
         if self.is_best {
             (progress.best, progress.best_epoch) = (self.value, progress.epoch + 1);
         }
-        if ends_epoch && self.exceeds_min_delta {
+        if self.exceeds_min_delta {
             (progress.reference, progress.epochs_without_improvement) = (self.value, 0);
-        } else if ends_epoch {
+        } else {
             progress.epochs_without_improvement += 1;
         }
     }
@@ -107,7 +107,7 @@ impl RunCore<'_> {
     ) -> Result<Option<(Scores, Improvement)>> {
         let mut scores = Scores::default();
         {
-            let progress = self.state.0.borrow();
+            let progress = self.state.progress.borrow();
             scores.push(STEP, progress.step as f64);
             means(&progress, "train_").iter().for_each(|(name, value)| scores.push(name, value));
         }
@@ -146,7 +146,7 @@ impl RunCore<'_> {
             }
         };
         let min_delta = self.early_stopping.map_or(0.0, |options| options.min_delta);
-        let progress = self.state.0.borrow();
+        let progress = self.state.progress.borrow();
         let least = match goal {
             Goal::Maximize => progress.reference + min_delta,
             Goal::Minimize => progress.reference - min_delta,
@@ -159,7 +159,7 @@ impl RunCore<'_> {
     /// Returns the reason for early stopping as a message.
     pub(super) fn stagnation(&self, is_validated: bool) -> String {
         let (name, _) = self.monitored(is_validated);
-        let progress = self.state.0.borrow();
+        let progress = self.state.progress.borrow();
         match progress.best.is_nan() {
             true => format!("`{name}` is NaN in all epochs"),
             false => format!(

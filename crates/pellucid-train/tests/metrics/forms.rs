@@ -51,7 +51,7 @@ fn binary_labels_are_integers_booleans_or_floats() {
 
 #[test]
 fn a_threshold_is_rounded_to_the_dtype_of_the_scores() {
-    let with = |threshold| Accuracy::with(ClassOptions { threshold, ..Default::default() });
+    let with = |threshold| Accuracy::new().threshold(threshold);
     // 0.1 in f32 is greater than 0.1 in f64, but not greater than the rounded threshold.
     assert_eq!(value(with(0.1), &Tensor::from([0.1f32, 0.2]), &Tensor::from([0i64, 1])), 1.0);
     assert_eq!(value(with(0.5), &Tensor::from([0.4, 0.5, 0.6]), &Tensor::from([0i64, 0, 1])), 1.0);
@@ -82,7 +82,7 @@ fn ratios_of_classes_and_their_names() {
 
 #[test]
 fn a_confusion_matrix_counts_labels_in_rows() {
-    let mut matrix = ConfusionMatrix::with(3, ClassOptions { ignore_index: Some(-1), ..Default::default() });
+    let mut matrix = ConfusionMatrix::new(3).ignore_index(-1);
     matrix.update(&logits(), &Tensor::from([0i64, 1, 2, -1])).unwrap();
     matrix.update(&Tensor::from([2i64, 2]), &Tensor::from([2i64, 2])).unwrap();
     assert_eq!(matrix.counts(), [[1, 0, 0], [0, 1, 0], [0, 1, 2]]);
@@ -136,8 +136,7 @@ fn nan_scores_make_the_value_nan() {
     }
     assert!(ConfusionMatrix::new(3).update(&class_scores, &class_labels).is_err());
     // A NaN score of an ignored sample has no effect.
-    let ignored = ClassOptions { ignore_index: Some(0), ..Default::default() };
-    assert_eq!(value(Accuracy::with(ignored), &class_scores, &class_labels), 1.0);
+    assert_eq!(value(Accuracy::new().ignore_index(0), &class_scores, &class_labels), 1.0);
     let labels = Tensor::from([1i64, 0]);
     let metrics: [Box<dyn Metric>; 5] = [
         Box::new(RocAuc::new()),
@@ -184,7 +183,7 @@ fn independent_labels_have_metrics() {
     let scores = Tensor::from([[1.0, -1.0, 2.0], [-0.5, 0.5, -1.0], [3.0, 1.0, -2.0]]);
     let labels = Tensor::from([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]);
     assert_eq!(value(MultiLabelAccuracy::new(), &scores, &labels), 7.0 / 9.0);
-    assert_eq!(value(MultiLabelAccuracy::new().exact(), &scores, &labels), 1.0 / 3.0);
+    assert_eq!(value(MultiLabelAccuracy::new().exact(true), &scores, &labels), 1.0 / 3.0);
     // TP, FP, FN: (2, 0, 0), (1, 1, 0), (0, 1, 0).
     let mut f1 = MultiLabelF1Score::new(LabelAverage::Macro);
     for row in 0..3 {
@@ -196,7 +195,7 @@ fn independent_labels_have_metrics() {
     let integers = labels.to_dtype(DType::I64);
     assert_eq!(value(MultiLabelF1Score::new(LabelAverage::Micro), &scores, &integers), 0.75);
     let metrics: [Box<dyn Metric>; 2] =
-        [Box::new(MultiLabelAccuracy::new().exact()), Box::new(MultiLabelF1Score::new(LabelAverage::Macro))];
+        [Box::new(MultiLabelAccuracy::new().exact(true)), Box::new(MultiLabelF1Score::new(LabelAverage::Macro))];
     for mut metric in metrics {
         metric.update(&scores, &integers).unwrap();
         let (state, value) = (metric.state().unwrap(), metric.compute().unwrap());
@@ -204,9 +203,8 @@ fn independent_labels_have_metrics() {
         metric.load_state(&state).unwrap();
         assert_eq!(metric.compute().unwrap().to_bits(), value.to_bits(), "{}", metric.name());
     }
-    let ignored = ClassOptions { ignore_index: Some(-1), ..Default::default() };
     let (scores, labels) = (Tensor::from([[1.0, f64::NAN]]), Tensor::from([[1i64, -1]]));
-    assert_eq!(value(MultiLabelAccuracy::with(ignored), &scores, &labels), 1.0);
+    assert_eq!(value(MultiLabelAccuracy::new().ignore_index(-1), &scores, &labels), 1.0);
     let labels = Tensor::from([[1i64, 1]]);
     assert!(value(MultiLabelAccuracy::new(), &scores, &labels).is_nan());
     assert!(value(MultiLabelF1Score::new(LabelAverage::Macro), &scores, &labels).is_nan());

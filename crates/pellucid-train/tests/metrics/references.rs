@@ -19,8 +19,6 @@ fn tensor(entry: &Value) -> Tensor {
 
 /// Returns the metric for a name in the reference file. Label 255 is ignored.
 fn metric(name: &str) -> Box<dyn Metric> {
-    let options = ClassOptions { ignore_index: Some(255), ..Default::default() };
-    let likelihood = |scores| LikelihoodOptions { scores, ignore_index: Some(255) };
     let (family, average) = name.rsplit_once('_').unwrap_or((name, ""));
     let average = match average {
         "binary" => Some(ClassAverage::Binary),
@@ -30,18 +28,18 @@ fn metric(name: &str) -> Box<dyn Metric> {
         _ => None,
     };
     match (family, average) {
-        ("precision", Some(average)) => Box::new(Precision::with(average, options)),
-        ("recall", Some(average)) => Box::new(Recall::with(average, options)),
-        ("f1", Some(average)) => Box::new(F1Score::with(average, options)),
-        ("iou", Some(average)) => Box::new(IntersectionOverUnion::with(average, options)),
+        ("precision", Some(average)) => Box::new(Precision::new(average).ignore_index(255)),
+        ("recall", Some(average)) => Box::new(Recall::new(average).ignore_index(255)),
+        ("f1", Some(average)) => Box::new(F1Score::new(average).ignore_index(255)),
+        ("iou", Some(average)) => Box::new(IntersectionOverUnion::new(average).ignore_index(255)),
         _ => match name {
-            "accuracy" => Box::new(Accuracy::with(options)),
+            "accuracy" => Box::new(Accuracy::new().ignore_index(255)),
             "roc_auc" => Box::new(RocAuc::new()),
-            "roc_auc_of_probabilities" => Box::new(RocAuc::with(ScoreKind::Probabilities)),
+            "roc_auc_of_probabilities" => Box::new(RocAuc::new().scores(ScoreKind::Probabilities)),
             "average_precision" => Box::new(AveragePrecision::new()),
-            "log_loss" => Box::new(LogLoss::with(likelihood(ScoreKind::Logits))),
-            "log_loss_of_probabilities" => Box::new(LogLoss::with(likelihood(ScoreKind::Probabilities))),
-            "perplexity" => Box::new(Perplexity::with(likelihood(ScoreKind::Logits))),
+            "log_loss" => Box::new(LogLoss::new().ignore_index(255)),
+            "log_loss_of_probabilities" => Box::new(LogLoss::new().scores(ScoreKind::Probabilities).ignore_index(255)),
+            "perplexity" => Box::new(Perplexity::new().ignore_index(255)),
             "mean_squared_error" => Box::new(MeanSquaredError::new()),
             "root_mean_squared_error" => Box::new(RootMeanSquaredError::new()),
             "mean_absolute_error" => Box::new(MeanAbsoluteError::new()),

@@ -119,11 +119,12 @@ fn a_binary_average_needs_two_classes() {
 fn probabilities_must_be_valid() {
     let labels = Tensor::from([0i64, 1]);
     let valid = Tensor::from([[0.5, 0.25, 0.25], [0.0, 0.0, 1.0]]);
-    let options = LikelihoodOptions { scores: ScoreKind::Probabilities, ..Default::default() };
-    let error = assert_rejected(LogLoss::with(options), (&valid, &labels), &scores(), &labels).to_string();
+    let metric = LogLoss::new().scores(ScoreKind::Probabilities);
+    let error = assert_rejected(metric, (&valid, &labels), &scores(), &labels).to_string();
     assert_eq!(error, "log_loss: sample 0 has the probability 2; pass probabilities, or set ScoreKind::Logits");
     let sums = Tensor::from([[0.5, 0.25, 0.25], [0.0, 0.5, 1.0]]);
-    let error = assert_rejected(RocAuc::with(ScoreKind::Probabilities), (&valid, &labels), &sums, &labels).to_string();
+    let metric = RocAuc::new().scores(ScoreKind::Probabilities);
+    let error = assert_rejected(metric, (&valid, &labels), &sums, &labels).to_string();
     assert!(error.starts_with("roc_auc: the probabilities of sample 1 sum to 1.5"), "{error}");
     let error = assert_rejected(RocAuc::new(), (&valid, &labels), &Tensor::from([0.5, 0.1]), &labels).to_string();
     assert_eq!(error, "roc_auc: the output has shape [2], but earlier batches had 3 scores per sample");

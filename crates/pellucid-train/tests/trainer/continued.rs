@@ -60,9 +60,10 @@ fn a_run_of_more_steps_continues_within_the_epoch() {
     let mut run = trainer().steps(5).checkpoints(&scratch.0);
     let part = run.fit(&mut train, Some(&mut validation)).unwrap();
     assert_eq!(part.column("step").unwrap(), [5.0]);
-    assert_eq!(names(&scratch.0), ["best.safetensors", "last.safetensors", "run.lock"]);
+    assert_eq!(names(&scratch.0), ["last.safetensors", "run.lock"]);
     let mut run = run.steps(21);
     let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(names(&scratch.0), ["best.safetensors", "last.safetensors", "run.lock"]);
     assert_eq!(history.column("step").unwrap(), [8.0, 16.0, 21.0]);
     assert_eq!(history.names(), uninterrupted.names());
     assert_eq!(bits(run.model()), bits(expected.model()));
@@ -561,4 +562,34 @@ fn a_validation_within_an_epoch_does_not_advance_the_loader() {
     run.fit(&mut train, Some(&mut validation)).unwrap();
     let history = run.steps(21).fit(&mut train, Some(&mut validation)).unwrap();
     assert_eq!(history.column("validation_loss"), expected.column("validation_loss"));
+}
+
+/// The validation after a limited number of steps does not determine the best epoch, even if its value is the best.
+#[test]
+fn a_validation_within_an_epoch_does_not_determine_the_best_epoch() {
+    let _generator = isolated_generator();
+    let scratch = Scratch::new("trainer-best-of-steps");
+    let saved: Arc<std::sync::Mutex<Vec<usize>>> = Arc::default();
+    let (list, step) = (saved.clone(), AtomicUsize::new(0));
+    let (mut train, mut validation) = points();
+    // The validations are after 5 steps, after the epochs of 8 steps, and after 21 steps.
+    let mut run = trainer()
+        .steps(5)
+        .metric(Given(vec![0.9, 0.5, 0.6, 0.7], 0))
+        .monitor("validation_given", Goal::Maximize)
+        .checkpoints(&scratch.0)
+        .callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| {
+            match event {
+                TrainingEvent::StepEnded { step: now, .. } => step.store(*now, Ordering::Relaxed),
+                TrainingEvent::Saved { path } if path.ends_with("best.safetensors") => {
+                    list.lock().unwrap().push(step.load(Ordering::Relaxed));
+                }
+                _ => {}
+            }
+            Ok(())
+        });
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    let history = run.steps(21).fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(history.column("validation_given").unwrap(), [0.5, 0.6, 0.7]);
+    assert_eq!(*saved.lock().unwrap(), [8, 16]);
 }

@@ -93,7 +93,7 @@ fn untrained_parameters_are_refused_or_allowed() {
         let error = run.fit(&mut train, None).unwrap_err();
         assert!(error.to_string().contains("0.weight") && error.to_string().contains("0.bias"), "{error}");
         assert_eq!(bits(run.model()), before);
-        let mut run = new_run().allow_untrained_parameters();
+        let mut run = new_run().allow_untrained_parameters(true);
         run.fit(&mut train, None).unwrap();
         let after = bits(run.model());
         let is_trained = |name: &str| before.iter().find(|(n, _)| n == name) != after.iter().find(|(n, _)| n == name);

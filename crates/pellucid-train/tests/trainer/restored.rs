@@ -249,3 +249,26 @@ fn an_evaluation_that_cannot_begin_does_not_change_the_position() {
     assert!(run.predict_batches(&mut train).is_err());
     assert_eq!(train.position(), position);
 }
+
+/// The first update fails. An epoch has 8 batches, so the last batch is the first one of the next accumulation, and the
+/// epoch ends with its update.
+#[test]
+fn an_accumulation_after_a_failed_update_is_complete() {
+    let _generator = isolated_generator();
+    let (mut train, _) = points();
+    let updates = Arc::<AtomicUsize>::default();
+    let counted = updates.clone();
+    let mut run = trainer().epochs(2).accumulate(7).eager(true).ema(0.9).before_update(move |_| {
+        match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
+            _ => Ok(()),
+        }
+    });
+    run.fit(&mut train, None).unwrap_err();
+    assert!(run.task().is_between_updates(), "the gradients of the failed update are discarded");
+    assert_eq!((train.position().batch, run.step()), (7, 6));
+    run.fit(&mut train, None).unwrap();
+    // The failed update, the end of the first epoch, and 7 and 8 batches in the second epoch.
+    assert_eq!(updates.load(Ordering::Relaxed), 4);
+    assert_eq!(run.task().averages().unwrap().count_tensor().item::<f64>(), 3.0);
+}

@@ -3,6 +3,7 @@
 use crate::runs::{SmallTrainer, bits, isolated_generator, model, points, trainer};
 use crate::scratch::{Scratch, names};
 use pellucid::data::{IterableDataset, StreamLoader, from_records};
+use pellucid::nn::optim::Optimizer;
 use pellucid::nn::optim::schedule::{CosineAnnealingLr, ExponentialLr, ReduceLrOnPlateauOptions, ThresholdMode};
 use pellucid::prelude::*;
 use pellucid::train::metrics::{Accuracy, Goal, LogLoss, RocAuc};
@@ -270,4 +271,55 @@ fn a_plateau_reduces_the_rate_and_is_resumed() {
     let (mut train, _) = points();
     let mut twice = twice;
     assert!(twice.fit(&mut train, None).unwrap_err().to_string().contains("two schedules"));
+}
+
+/// A run that would continue another training is refused before anything is loaded, although its state has the same
+/// names and shapes.
+#[test]
+fn a_run_of_other_settings_is_refused() {
+    let _generator = isolated_generator();
+    let scratch = Scratch::new("trainer-other-settings");
+    let decay = || ExponentialLr { gamma: 0.9 };
+    let run = |optimizer: Box<dyn Optimizer>, model: Sequential| {
+        Trainer::new(model, CrossEntropyLoss::default(), optimizer).quiet(true)
+    };
+    let adamw = |model: &Sequential| AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+    let saved = || {
+        let model = model();
+        run(Box::new(adamw(&model)), model)
+    };
+    let (mut train, _) = points();
+    saved().accumulate(2).schedule_epochs(decay()).checkpoints(&scratch.0).fit(&mut train, None).unwrap();
+    let adam = {
+        let model = model();
+        run(Box::new(Adam::new(model.parameters(), AdamOptions { lr: 0.02, ..Default::default() })), model)
+    };
+    let cases = [
+        (adam.accumulate(2).schedule_epochs(decay()), points().0, ["`adamw`", "`adam`"]),
+        (saved().accumulate(4).schedule_epochs(decay()), points().0, ["accumulate `2`", "`4`"]),
+        (
+            saved().accumulate(2).schedule_steps(decay()),
+            points().0,
+            ["ExponentialLr by epochs", "ExponentialLr by steps"],
+        ),
+        (
+            saved().accumulate(2).schedule_epochs(CosineAnnealingLr::new(4)),
+            points().0,
+            ["ExponentialLr", "CosineAnnealingLr"],
+        ),
+        (saved().accumulate(2).schedule_epochs(decay()), points().0.drop_last(true), ["= false", "= true"]),
+    ];
+    for (other, mut train, named) in cases {
+        let mut other = other.epochs(3).resume(&scratch.0);
+        let before = bits(other.model());
+        let error = other.fit(&mut train, None).unwrap_err();
+        assert!(matches!(error, Error::Checkpoint { .. }), "{error}");
+        let text = error.to_string();
+        assert!(named.iter().all(|name| text.contains(name)), "{named:?}: {text}");
+        assert_eq!((bits(other.model()), other.step()), (before, 0));
+    }
+    // The run itself continues, also with more epochs.
+    let mut same = saved().accumulate(2).schedule_epochs(decay()).epochs(2).resume(&scratch.0);
+    same.fit(&mut points().0, None).unwrap();
+    assert_eq!(same.step(), 16);
 }

@@ -7,9 +7,7 @@ mod word_piece;
 pub(crate) use word_piece::WordPiece;
 
 use pellucid::nn::graph::Model;
-use pellucid::nn::{
-    AttentionMasks, Embedding, LayerNorm, TransformerEncoder, TransformerOptions, concatenate_entries, rename_keys,
-};
+use pellucid::nn::{AttentionMasks, Embedding, LayerNorm, TransformerEncoder, concatenate_entries, rename_keys};
 use pellucid::prelude::*;
 use pellucid::{Result, io};
 use serde_json::Value;
@@ -48,13 +46,13 @@ impl Bert {
         let table = |name: &str| Ok::<_, String>(Embedding::from_table(Parameter::new(get(name)?)));
         let words = table("words.weight")?;
         let width = words.weight.shape()[1];
-        let options = TransformerOptions { hidden, activation: ops::gelu, layer_norm_eps: eps, ..Default::default() };
+        let encoder = TransformerEncoder::try_new(width, heads, layers)?.try_hidden(hidden)?.try_layer_norm_eps(eps)?;
         let model = Bert {
             words,
             positions: table("positions.weight")?,
             types: table("types.weight")?,
             norm: LayerNorm::new(width).eps(eps),
-            encoder: TransformerEncoder::try_with_options(width, heads, layers, options)?,
+            encoder: encoder.activation(ops::gelu),
             normalize: fs::read_to_string(directory.join("modules.json")).is_ok_and(|list| list.contains("Normalize")),
         };
         model.load_state_dict(&state)?;

@@ -2,10 +2,10 @@
 
 use pellucid::Error;
 use pellucid::nn::{
-    AttentionMasks, KvCache, LearnedPositions, Lstm, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions,
-    Rnn, Rotary, SinusoidalPositions, StateDict, Transformer, TransformerDecoder, TransformerEncoder,
-    TransformerOptions, causal_mask, functional_call, pack_padded_sequence, pack_sequence, pad_packed_sequence,
-    pad_sequence, sinusoidal_positions, unpack_sequence, unpad_sequence,
+    AttentionMasks, KvCache, LearnedPositions, Lstm, MultiheadAttention, MultiheadAttentionOptions, Rnn, Rotary,
+    SinusoidalPositions, StateDict, Transformer, TransformerDecoder, TransformerEncoder, causal_mask, functional_call,
+    pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence, sinusoidal_positions, unpack_sequence,
+    unpad_sequence,
 };
 use pellucid::prelude::*;
 
@@ -15,16 +15,8 @@ fn distance(a: &Tensor, b: &Tensor) -> f32 {
 
 /// Returns a pre-norm encoder with grouped-query attention and rotary embeddings.
 fn body() -> TransformerEncoder {
-    let options = TransformerOptions {
-        hidden: 32,
-        dropout: 0.0,
-        activation: ops::silu,
-        norm_first: true,
-        kv_heads: Some(2),
-        rotary: Some(Rotary::default()),
-        ..Default::default()
-    };
-    TransformerEncoder::with_options(16, 4, 3, options).norm(true)
+    let plain = TransformerEncoder::new(16, 4, 3).hidden(32).dropout(0.0).activation(ops::silu).norm_first(true);
+    plain.kv_heads(2).rotary(Rotary::default()).norm(true)
 }
 
 #[test]
@@ -71,8 +63,7 @@ fn a_captured_decoding_step_continues_the_sequence() {
 fn decoders_with_cross_attention_decode_step_by_step() {
     let _random = pellucid::Generator::new(0).scope();
     manual_seed(3);
-    let options = TransformerOptions { hidden: 12, dropout: 0.0, ..Default::default() };
-    let model = TransformerDecoder::with_options(8, 2, 2, options);
+    let model = TransformerDecoder::new(8, 2, 2).hidden(12).dropout(0.0);
     let (x, memory) = (Tensor::randn([2, 5, 8], DType::F32), Tensor::randn([2, 3, 8], DType::F32));
     let visible = Tensor::from([[true, true, false], [true, true, true]]);
     let _off = no_grad();
@@ -173,10 +164,10 @@ fn shapes_are_known_without_values() {
     let summary = body().summary(&[2, 9, 16]).unwrap();
     assert_eq!(summary.rows[0].output.dims(), [2, 9, 16]);
     assert!(summary.rows.iter().any(|row| row.name == "layers.2.self_attn.out_proj"), "{summary}");
-    let two = RecurrentOptions { layers: 2, bidirectional: true, projection: Some(3), ..Default::default() };
-    assert_eq!(Lstm::with_options(4, 5, two).output_shape(&[7, 2, 4]).unwrap().dims(), [7, 2, 6]);
+    let two = Lstm::new(4, 5).layers(2).bidirectional(true).projection(3);
+    assert_eq!(two.output_shape(&[7, 2, 4]).unwrap().dims(), [7, 2, 6]);
     let source = Tensor::zeros([0, 4, 8], DType::F32);
-    let model = Transformer::with_options(8, 2, [1, 1], TransformerOptions { hidden: 12, ..Default::default() });
+    let model = Transformer::new(8, 2, [1, 1]).hidden(12);
     let y =
         model.forward(&source, &source, AttentionMasks::default(), AttentionMasks::causal(), AttentionMasks::default());
     assert_eq!(y.shape().dims(), [0, 4, 8]);
@@ -185,17 +176,13 @@ fn shapes_are_known_without_values() {
 #[test]
 fn invalid_options_are_errors() {
     let _random = pellucid::Generator::new(0).scope();
-    let refused = |options| MultiheadAttention::try_with_options(6, 2, options).is_err();
-    let default = MultiheadAttentionOptions::default();
-    assert!(!refused(default));
-    assert!(refused(MultiheadAttentionOptions { kv_heads: Some(0), ..default }));
-    assert!(refused(MultiheadAttentionOptions { kv_heads: Some(4), ..default }));
-    assert!(refused(MultiheadAttentionOptions { dropout: 1.5, ..default }));
-    assert!(refused(MultiheadAttentionOptions { rotary: Some(Rotary::default()), ..default }));
-    assert!(MultiheadAttention::try_with_options(6, 4, default).is_err());
-    assert!(Rnn::try_with_options(2, 3, RecurrentOptions { layers: 0, ..Default::default() }).is_err());
-    let projected = RecurrentOptions { projection: Some(1), ..Default::default() };
-    assert!(Rnn::try_with_options(2, 3, projected).is_err());
+    let attention = || MultiheadAttention::new(6, 2);
+    assert!(attention().try_kv_heads(0).is_err());
+    assert!(attention().try_kv_heads(4).is_err());
+    assert!(attention().try_dropout(1.5).is_err());
+    assert!(attention().try_rotary(Rotary::default()).is_err());
+    assert!(MultiheadAttention::try_new(6, 4).is_err());
+    assert!(Rnn::new(2, 3).try_layers(0).is_err());
     let rnn = Rnn::new(2, 3);
     let x = Tensor::ones([4, 1, 2], DType::F32);
     assert!(matches!(
@@ -208,7 +195,7 @@ fn invalid_options_are_errors() {
 fn dropout_of_attention_is_off_in_evaluation() {
     let _random = pellucid::Generator::new(0).scope();
     manual_seed(4);
-    let m = MultiheadAttention::with_options(8, 2, MultiheadAttentionOptions { dropout: 0.5, ..Default::default() });
+    let m = MultiheadAttention::new(8, 2).dropout(0.5);
     let x = Tensor::randn([2, 5, 8], DType::F32);
     let _off = no_grad();
     assert!(distance(&m.forward(&x), &m.forward(&x)) > 0.0);
@@ -273,8 +260,7 @@ fn padded_sequences_are_recovered() {
 fn packed_sequences_run_to_their_own_ends() {
     let _random = pellucid::Generator::new(0).scope();
     for batch_first in [false, true] {
-        let options = RecurrentOptions { layers: 2, bidirectional: true, batch_first, ..Default::default() };
-        let lstm = Lstm::with_options(3, 4, options);
+        let lstm = Lstm::new(3, 4).layers(2).bidirectional(true).batch_first(batch_first);
         let of = |length: usize| Tensor::randn([length, 3], DType::F64).to_dtype(DType::F32);
         let all: Vec<Tensor> = [2, 5, 0, 4].map(of).map(|x| x.requires_grad_(true)).into();
         let (y, (h, c)) = lstm.forward_packed(&pack_sequence(&all).unwrap(), None);
@@ -310,24 +296,35 @@ fn packed_sequences_run_to_their_own_ends() {
 #[test]
 fn attention_as_a_function_equals_the_layer() {
     let _random = pellucid::Generator::new(0).scope();
-    let plain = MultiheadAttentionOptions::default();
-    let kinds = [
-        plain,
-        MultiheadAttentionOptions { bias: false, kv_heads: Some(2), rotary: Some(Rotary::default()), ..plain },
-        MultiheadAttentionOptions { kdim: Some(5), vdim: Some(3), bias_kv: true, zero_attn: true, ..plain },
+    let plain = || MultiheadAttention::new(8, 4);
+    let grouped = || plain().bias(false).kv_heads(2).rotary(Rotary::default());
+    let extended = || plain().kdim(5).vdim(3).bias_kv(true).zero_attn(true);
+    let widths = MultiheadAttentionOptions { kv_heads: Some(4), kdim: Some(8), vdim: Some(8), ..Default::default() };
+    let kinds: [(&dyn Fn() -> MultiheadAttention, _); 3] = [
+        (&plain, widths),
+        (
+            &grouped,
+            MultiheadAttentionOptions { bias: false, kv_heads: Some(2), rotary: Some(Rotary::default()), ..widths },
+        ),
+        (
+            &extended,
+            MultiheadAttentionOptions { kdim: Some(5), vdim: Some(3), bias_kv: true, zero_attn: true, ..widths },
+        ),
     ];
-    for (kind, options) in kinds.into_iter().enumerate() {
-        let layer = MultiheadAttention::with_options(8, 4, options);
-        let [kv_heads, kdim, vdim] = [options.kv_heads.or(Some(4)), options.kdim.or(Some(8)), options.vdim.or(Some(8))];
-        assert_eq!(layer.options(), MultiheadAttentionOptions { kv_heads, kdim, vdim, ..options });
+    for (kind, (make, options)) in kinds.into_iter().enumerate() {
+        let layer = make();
+        assert_eq!(layer.options(), options);
         let x = Tensor::randn([2, 5, 8], DType::F32);
-        let of = |width: Option<usize>| width.map_or(x.clone(), |width| Tensor::randn([2, 5, width], DType::F32));
+        let of = |width: Option<usize>| match width {
+            None | Some(8) => x.clone(),
+            Some(width) => Tensor::randn([2, 5, width], DType::F32),
+        };
         let (key, value) = (of(options.kdim), of(options.vdim));
         let visible = Tensor::from([[true, true, true, true, false], [true, true, false, false, false]]);
         let masks = AttentionMasks { key_padding: Some(&visible), causal: true, ..Default::default() };
         let weights = layer.state_dict();
         weights.values().for_each(|weight| weight.set_requires_grad(true).unwrap());
-        let other = MultiheadAttention::with_options(8, 4, options);
+        let other = make();
         let call = |average: bool| {
             functional_call(&other, &weights, |other| other.forward_with_weights(&x, &key, &value, masks, average))
         };

@@ -2,9 +2,8 @@
 
 use pellucid::io;
 use pellucid::nn::{
-    AttentionMasks, Gru, GruCell, Lstm, LstmCell, MultiheadAttention, MultiheadAttentionOptions, RecurrentOptions, Rnn,
-    RnnCell, Rotary, RotaryPairing, Transformer, TransformerDecoder, TransformerEncoder, TransformerEncoderLayer,
-    TransformerOptions, pack_padded_sequence, pad_packed_sequence,
+    AttentionMasks, Gru, GruCell, Lstm, LstmCell, MultiheadAttention, Rnn, RnnCell, Rotary, RotaryPairing, Transformer,
+    TransformerDecoder, TransformerEncoder, TransformerEncoderLayer, pack_padded_sequence, pad_packed_sequence,
 };
 use pellucid::ops::RnnNonlinearity;
 use pellucid::prelude::*;
@@ -91,17 +90,17 @@ impl Case {
     }
 }
 
-fn attention(options: MultiheadAttentionOptions) -> MultiheadAttention {
-    MultiheadAttention::with_options(8, 2, options)
+fn attention() -> MultiheadAttention {
+    MultiheadAttention::new(8, 2)
 }
 
 #[test]
 fn self_attention() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = attention(MultiheadAttentionOptions::default());
+    let m = attention();
     Case::new("mha").check(&m, |get| vec![("y", m.forward(&get("x")))]);
     // Queries, keys and values that are different tensors are projected separately.
-    let m = attention(MultiheadAttentionOptions::default());
+    let m = attention();
     Case::new("mha").check(&m, |get| {
         let x = get("x");
         vec![("y", m.forward_qkv(&x, &x.clone(), &x.clone(), AttentionMasks::default()))]
@@ -111,7 +110,7 @@ fn self_attention() {
 #[test]
 fn boolean_masks_and_returned_weights() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = attention(MultiheadAttentionOptions::default());
+    let m = attention();
     let case = Case::new("mha_masked");
     case.check(&m, |get| {
         let (x, mask, padding) = (get("x"), get("mask"), get("padding"));
@@ -130,7 +129,7 @@ fn boolean_masks_and_returned_weights() {
 #[test]
 fn additive_masks_have_gradients() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = attention(MultiheadAttentionOptions { bias: false, ..Default::default() });
+    let m = attention().bias(false);
     Case::new("mha_added").check(&m, |get| {
         let mask = get("mask");
         let masks = AttentionMasks { mask: Some(&mask), ..Default::default() };
@@ -145,14 +144,14 @@ fn additive_masks_have_gradients() {
 #[test]
 fn additional_keys_for_all_queries() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = attention(MultiheadAttentionOptions { bias_kv: true, zero_attn: true, ..Default::default() });
+    let m = attention().bias_kv(true).zero_attn(true);
     Case::new("mha_bias_kv").check(&m, |get| {
         let (q, k, v, padding) = (get("query"), get("key"), get("value"), get("padding"));
         let (y, weights) = m.forward_with_weights(&q, &k, &v, AttentionMasks::padding(&padding), false);
         assert!((m.forward_qkv(&q, &k, &v, AttentionMasks::padding(&padding)) - &y).abs().max(..).item::<f32>() < 1e-5);
         vec![("y", y), ("weights", weights)]
     });
-    let m = attention(MultiheadAttentionOptions { bias_kv: true, ..Default::default() });
+    let m = attention().bias_kv(true);
     Case::new("mha_causal_bias_kv").check(&m, |get| {
         let (x, mask) = (get("x"), get("mask"));
         let (y, weights) = m.forward_with_weights(&x, &x, &x, AttentionMasks::causal(), false);
@@ -173,7 +172,7 @@ fn additional_keys_for_all_queries() {
 #[test]
 fn keys_and_values_of_other_widths() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = attention(MultiheadAttentionOptions { kdim: Some(6), vdim: Some(5), ..Default::default() });
+    let m = attention().kdim(6).vdim(5);
     let names: Vec<String> = m.named_parameters().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names[..4], ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"]);
     Case::new("mha_widths").check(&m, |get| {
@@ -186,8 +185,7 @@ fn grouped_queries_and_rotary_positions() {
     let _random = pellucid::Generator::new(0).scope();
     let check = |name, heads, kv_heads, pairs: Option<RotaryPairing>| {
         let rotary = pairs.map(|pairs| Rotary { pairs, ..Default::default() });
-        let options = MultiheadAttentionOptions { kv_heads: Some(kv_heads), rotary, ..Default::default() };
-        let m = MultiheadAttention::with_options(8, heads, options);
+        let m = MultiheadAttention::new(8, heads).kv_heads(kv_heads).rotary(rotary);
         Case::new(name).check(&m, |get| {
             let x = get("x");
             let y = m.forward_qkv(&x, &x, &x, AttentionMasks::causal());
@@ -201,17 +199,12 @@ fn grouped_queries_and_rotary_positions() {
     check("rotary_halves", 2, 1, Some(RotaryPairing::Halves));
 }
 
-fn options() -> TransformerOptions {
-    TransformerOptions { hidden: 12, dropout: 0.0, ..Default::default() }
-}
-
 #[test]
 fn encoders() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = TransformerEncoderLayer::with_options(8, 2, options());
+    let m = TransformerEncoderLayer::new(8, 2).hidden(12).dropout(0.0);
     Case::new("encoder_layer").check(&m, |get| vec![("y", m.forward(&get("x")))]);
-    let options = TransformerOptions { norm_first: true, activation: ops::gelu, ..options() };
-    let m = TransformerEncoder::with_options(8, 2, 2, options).norm(true);
+    let m = TransformerEncoder::new(8, 2, 2).hidden(12).dropout(0.0).norm_first(true).activation(ops::gelu).norm(true);
     Case::new("encoder").check(&m, |get| {
         let (mask, padding) = (get("mask"), get("padding"));
         let masks = AttentionMasks { mask: Some(&mask), key_padding: Some(&padding), causal: false };
@@ -222,7 +215,7 @@ fn encoders() {
 #[test]
 fn decoders_without_biases() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = TransformerDecoder::with_options(8, 2, 2, TransformerOptions { bias: false, ..options() });
+    let m = TransformerDecoder::new(8, 2, 2).hidden(12).dropout(0.0).bias(false);
     Case::new("decoder").check(&m, |get| {
         let padding = get("padding");
         vec![("y", m.forward(&get("x"), &get("memory"), AttentionMasks::causal(), AttentionMasks::padding(&padding)))]
@@ -232,7 +225,7 @@ fn decoders_without_biases() {
 #[test]
 fn whole_transformers() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = Transformer::with_options(8, 2, [1, 1], options());
+    let m = Transformer::new(8, 2, [1, 1]).hidden(12).dropout(0.0);
     Case::new("transformer").check(&m, |get| {
         let padding = get("padding");
         let visible = AttentionMasks::padding(&padding);
@@ -240,19 +233,15 @@ fn whole_transformers() {
     });
 }
 
-const TWO: RecurrentOptions =
-    RecurrentOptions { layers: 2, bias: true, batch_first: false, dropout: 0.0, bidirectional: true, projection: None };
-
 #[test]
 fn plain_recurrent_layers() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = Rnn::with_options(3, 4, TWO);
+    let m = Rnn::new(3, 4).layers(2).bidirectional(true);
     Case::new("rnn").check(&m, |get| {
         let (y, h) = m.forward_sequence(&get("x"), Some(&get("h")));
         vec![("y", y), ("h", h)]
     });
-    let options = RecurrentOptions { bias: false, ..Default::default() };
-    let m = Rnn::with_options(3, 4, options).nonlinearity(RnnNonlinearity::Relu);
+    let m = Rnn::new(3, 4).bias(false).nonlinearity(RnnNonlinearity::Relu);
     Case::new("rnn_relu").check(&m, |get| {
         let (y, h) = m.forward_sequence(&get("x"), None);
         vec![("y", y), ("h", h)]
@@ -262,12 +251,12 @@ fn plain_recurrent_layers() {
 #[test]
 fn gated_recurrent_units() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = Gru::with_options(3, 4, RecurrentOptions { batch_first: true, ..TWO });
+    let m = Gru::new(3, 4).layers(2).bidirectional(true).batch_first(true);
     Case::new("gru").check(&m, |get| {
         let (y, h) = m.forward_sequence(&get("x"), Some(&get("h")));
         vec![("y", y), ("h", h)]
     });
-    let m = Gru::with_options(3, 4, RecurrentOptions { batch_first: true, layers: 1, ..TWO });
+    let m = Gru::new(3, 4).bidirectional(true).batch_first(true);
     Case::new("gru_packed").check(&m, |get| {
         let packed = pack_padded_sequence(&get("x"), &get("lengths"), true).unwrap();
         let (y, h) = m.forward_packed(&packed, None);
@@ -278,7 +267,7 @@ fn gated_recurrent_units() {
 #[test]
 fn long_short_term_memory() {
     let _random = pellucid::Generator::new(0).scope();
-    let m = Lstm::with_options(3, 4, TWO);
+    let m = Lstm::new(3, 4).bidirectional(true).layers(2);
     Case::new("lstm").check(&m, |get| {
         let (y, (h, c)) = m.forward_sequence(&get("x"), Some(&(get("h"), get("c"))));
         vec![("y", y), ("h", h), ("c", c)]
@@ -288,7 +277,7 @@ fn long_short_term_memory() {
         let (y, (h, c)) = m.forward_sequence(&get("x"), None);
         vec![("y", y), ("h", h), ("c", c)]
     });
-    let m = Lstm::with_options(3, 4, RecurrentOptions { projection: Some(2), ..TWO });
+    let m = Lstm::new(3, 4).layers(2).projection(2).bidirectional(true);
     Case::new("lstm_projected").check(&m, |get| {
         let (y, (h, c)) = m.forward_padded(&get("x"), &get("lengths"), Some(&(get("h"), get("c"))));
         vec![("y", y), ("h", h), ("c", c)]

@@ -1,9 +1,7 @@
 //! Replayed training steps are bit-identical to eager steps.
 
 use pellucid::capture_local;
-use pellucid::nn::{
-    AttentionMasks, Embedding, LearnedPositions, Lstm, RecurrentOptions, TransformerEncoder, TransformerOptions,
-};
+use pellucid::nn::{AttentionMasks, Embedding, LearnedPositions, Lstm, TransformerEncoder};
 use pellucid::prelude::*;
 
 const STEPS: usize = 6;
@@ -48,15 +46,11 @@ struct Gpt {
 #[test]
 fn a_step_of_a_transformer() {
     let _random = pellucid::Generator::new(0).scope();
-    let make = || {
-        let options =
-            TransformerOptions { hidden: 32, norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
-        Gpt {
-            words: Embedding::new(11, 16),
-            positions: LearnedPositions::new(8, 16),
-            body: TransformerEncoder::with_options(16, 4, 2, options).norm(true),
-            head: Linear::new(16, 11).bias(false),
-        }
+    let make = || Gpt {
+        words: Embedding::new(11, 16),
+        positions: LearnedPositions::new(8, 16),
+        body: TransformerEncoder::new(16, 4, 2).hidden(32).norm_first(true).activation(ops::gelu_tanh).norm(true),
+        head: Linear::new(16, 11).bias(false),
     };
     let loss = |model: &Gpt, x: &Tensor, y: &Tensor| {
         let x = model.positions.forward(&model.words.forward(x));
@@ -75,9 +69,8 @@ fn a_step_of_a_transformer() {
 #[test]
 fn a_step_of_an_lstm() {
     let _random = pellucid::Generator::new(0).scope();
-    let options =
-        RecurrentOptions { layers: 2, dropout: 0.2, bidirectional: true, batch_first: true, ..Default::default() };
-    let make = || (Lstm::with_options(3, 8, options), Linear::new(16, 5));
+    let lstm = || Lstm::new(3, 8).layers(2).dropout(0.2).bidirectional(true).batch_first(true);
+    let make = || (lstm(), Linear::new(16, 5));
     let lengths = Tensor::from([6i64, 2, 5, 6]);
     let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
         let (outputs, _) = lstm.forward_padded(x, &lengths, None);

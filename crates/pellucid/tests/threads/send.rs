@@ -217,7 +217,7 @@ fn metrics_and_logs_are_send_and_sync() {
     both![MultiLabelAccuracy, MultiLabelF1Score, LabelAverage];
     both![Accuracy, TopKAccuracy, Precision, Recall, F1Score, IntersectionOverUnion, ConfusionMatrix, RocAuc];
     both![AveragePrecision, LogLoss, Perplexity, MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, R2Score];
-    both![Mean, MeanLoss<CrossEntropyLoss>, ClassAverage, ClassOptions, LikelihoodOptions, ScoreKind, Goal];
+    both![Mean, MeanLoss<CrossEntropyLoss>, ClassAverage, ScoreKind, Goal];
     both![CsvLogger, JsonLinesLogger, History];
     both![BatchScores, EarlyStopping, FindLrOptions, FitControl, LrCurve, Scores, StopReason, TrainingEvent<'_>];
     both![Supervised<'_, Sequential, Muon>];

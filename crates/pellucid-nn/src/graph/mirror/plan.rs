@@ -58,9 +58,9 @@ pub struct PerLayerBufs {
 
 impl PerLayerBufs {
     /// Returns the gradient of the layer's own parameter of this name, such as `weight`.
-    pub fn gradient(&self, own: &str) -> Option<&Tensor> {
-        let is_own = |name: &str| name.split_once('.').is_some_and(|(_, rest)| rest == own);
-        self.gradients.iter().find(|(name, _)| is_own(name)).map(|(_, gradient)| gradient)
+    pub fn gradient(&self, name: &str) -> Option<&Tensor> {
+        let is_named = |path: &str| path.split_once('.').is_some_and(|(_, in_layer)| in_layer == name);
+        self.gradients.iter().find(|(path, _)| is_named(path)).map(|(_, gradient)| gradient)
     }
 
     /// Returns the gradient of the parameter `weight`.
@@ -225,7 +225,7 @@ pub fn make_plan_for_sequential(
     let calls: Vec<_> = calls.iter().filter(|call| call.depth == 0).collect();
     let mut per_layer = Vec::with_capacity(calls.len());
     for (i, ((x, y), call)) in values.iter().zip(&calls).enumerate() {
-        let own = parameters.iter().filter(|(name, _)| is_inside(name, &i.to_string()));
+        let in_layer = parameters.iter().filter(|(name, _)| is_inside(name, &i.to_string()));
         let zeros = |p: &Parameter| ops::zeros(p.shape(), p.dtype())?.try_to(p.device());
         let is_activated = calls.get(i + 1).is_some_and(|next| ACTIVATIONS.contains(&next.class));
         per_layer.push(PerLayerBufs {
@@ -233,7 +233,7 @@ pub fn make_plan_for_sequential(
             y: Buf::like(y),
             z: is_activated.then(|| Buf::like(y)),
             g_a: x.requires_grad().then(|| Buf::like(x)),
-            gradients: own.map(|(name, p)| Ok((name.clone(), zeros(p)?))).collect::<Result<_>>()?,
+            gradients: in_layer.map(|(name, p)| Ok((name.clone(), zeros(p)?))).collect::<Result<_>>()?,
             work: (call.work.allocated_bytes as usize).saturating_sub(call.bytes),
         });
     }

@@ -250,7 +250,7 @@ impl Schedule for SwaLr {
     name_and_check!(SwaLr { NONNEGATIVE swa_lr = 0.05 });
 
     fn rate(&self, point: SchedulePoint) -> f64 {
-        let end = self.swa_lr.of(point.group);
+        let end = self.swa_lr.value(point.group);
         // If `anneal_epochs` is 0, the final rate is reached immediately.
         let epoch = if self.anneal_epochs == 0 { point.epoch.max(1) } else { point.epoch } as f64;
         let share = |epoch: f64| {

@@ -5,6 +5,7 @@ use pellucid_tensor::{Error, Result};
 
 /// Schedules in sequence: each starts at its milestone, in its own epoch 0.
 #[doc(alias = "SequentialLR")]
+#[derive(Debug)]
 pub struct SequentialLr {
     first: Box<dyn Schedule>,
     /// The later schedules with their first epochs.
@@ -94,6 +95,7 @@ impl Schedule for SequentialLr {
 }
 
 /// Several schedules combined: each changes the rate that the previous ones returned.
+#[derive(Debug)]
 pub struct ChainedScheduler(Vec<Box<dyn Schedule>>);
 
 impl ChainedScheduler {

@@ -104,13 +104,13 @@ impl Schedule for OneCycleLr {
     });
 
     fn rate(&self, point: SchedulePoint) -> f64 {
-        let peak = self.max_lr.of(point.group);
+        let peak = self.max_lr.value(point.group);
         let start = peak / self.div_factor;
         self.value(point.epoch, start, peak, start / self.final_div_factor)
     }
 
     fn base(&self, group: usize, _: f64) -> f64 {
-        self.max_lr.of(group) / self.div_factor
+        self.max_lr.value(group) / self.div_factor
     }
 
     fn momentum(&self, _: usize, epoch: usize) -> Option<f64> {
@@ -212,12 +212,12 @@ impl Schedule for CyclicLr {
     });
 
     fn rate(&self, point: SchedulePoint) -> f64 {
-        let (low, high) = (self.base_lr.of(point.group), self.max_lr.of(point.group));
+        let (low, high) = (self.base_lr.value(point.group), self.max_lr.value(point.group));
         low + (high - low) * self.height(point.epoch)
     }
 
     fn base(&self, group: usize, _: f64) -> f64 {
-        self.base_lr.of(group)
+        self.base_lr.value(group)
     }
 
     fn momentum(&self, _: usize, epoch: usize) -> Option<f64> {

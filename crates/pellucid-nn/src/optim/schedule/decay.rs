@@ -3,6 +3,7 @@
 use super::checked_option::name_and_check;
 use super::factor::{Factor, factor_schedules};
 use super::{Schedule, SchedulePoint};
+use std::fmt;
 
 /// A function of group and epoch.
 type GroupFactor = Box<dyn Fn(usize, usize) -> f64 + Send + Sync>;
@@ -206,5 +207,17 @@ impl Schedule for NoamLr {
     fn rate(&self, point: SchedulePoint) -> f64 {
         let (t, w) = ((point.epoch + 1) as f64, self.warmup_steps as f64);
         point.base * (self.d_model as f64).powf(-0.5) * t.powf(-0.5).min(t * w.powf(-1.5))
+    }
+}
+
+impl fmt::Debug for LambdaLr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LambdaLr").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for MultiplicativeLr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiplicativeLr").finish_non_exhaustive()
     }
 }

@@ -31,6 +31,8 @@
 
 use crate::delegate::delegate;
 use pellucid_tensor::Result;
+use std::fmt;
+use std::sync::Arc;
 
 mod anneal;
 mod checked_option;
@@ -108,18 +110,40 @@ pub trait Schedule: Send + Sync {
     }
 }
 
-impl<S: Schedule + ?Sized> Schedule for Box<S> {
-    delegate! {
-        [**self]
-        fn name(self: &Self) -> &'static str;
-        fn rate(self: &Self, point: SchedulePoint) -> f64;
-        fn chained(self: &Self, point: SchedulePoint) -> f64;
-        fn begin(self: &Self, point: SchedulePoint) -> f64;
-        fn base(self: &Self, group: usize, lr: f64) -> f64;
-        fn momentum(self: &Self, group: usize, epoch: usize) -> Option<f64>;
-        fn changes_momentum(self: &Self) -> bool;
-        fn check(self: &Self) -> Result<()>;
+/// Prints the name.
+impl fmt::Debug for dyn Schedule + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
+}
+
+/// Implements `Schedule` for pointers.
+macro_rules! pointers {
+    ($($(#[$doc:meta])* $pointer:ty;)*) => {$(
+        $(#[$doc])*
+        #[deny(clippy::missing_trait_methods)]
+        impl<S: Schedule + ?Sized> Schedule for $pointer {
+            delegate! {
+                [**self]
+                fn name(self: &Self) -> &'static str;
+                fn rate(self: &Self, point: SchedulePoint) -> f64;
+                fn chained(self: &Self, point: SchedulePoint) -> f64;
+                fn begin(self: &Self, point: SchedulePoint) -> f64;
+                fn base(self: &Self, group: usize, lr: f64) -> f64;
+                fn momentum(self: &Self, group: usize, epoch: usize) -> Option<f64>;
+                fn changes_momentum(self: &Self) -> bool;
+                fn check(self: &Self) -> Result<()>;
+            }
+        }
+    )*};
+}
+pointers! {
+    /// A schedule of a type that is chosen at run time: `Box<dyn Schedule>`.
+    Box<S>;
+    /// A borrowed schedule.
+    &S;
+    /// A shared schedule.
+    Arc<S>;
 }
 
 /// One number for all groups, or one for each.
@@ -136,7 +160,7 @@ impl PerGroup {
     ///
     /// # Panics
     /// Panics if the list is empty.
-    pub fn of(&self, group: usize) -> f64 {
+    pub fn value(&self, group: usize) -> f64 {
         match self {
             PerGroup::All(value) => *value,
             PerGroup::Each(values) => values[group.min(values.len() - 1)],

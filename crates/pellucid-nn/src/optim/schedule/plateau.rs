@@ -127,7 +127,7 @@ impl ReduceLrOnPlateau {
         if progress.bad > options.patience {
             for (index, group) in groups.iter().enumerate() {
                 let old = group.try_loaded_lr()?;
-                let new = (old * options.factor).max(options.min_lr.of(index));
+                let new = (old * options.factor).max(options.min_lr.value(index));
                 if old - new > options.eps {
                     group.try_set_lr(new)?;
                 }

@@ -6,6 +6,7 @@ use crate::optim::{Optimizer, ParamGroup};
 use crate::state::{StateDict, StateLoad, Stateful, whole_number};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
+use std::fmt;
 
 /// A schedule with a current epoch, which sets an optimizer's learning rates, and momenta if the schedule changes them.
 ///
@@ -45,7 +46,7 @@ impl<S: Schedule> Scheduler<S> {
                           momentum 0; set cycle_momentum: false in the schedule, or create the optimizer with a momentum";
             return Err(Error::invalid("scheduler", reason));
         }
-        let initial = |(group, own): (usize, &ParamGroup)| Ok(schedule.base(group, own.try_lr()?));
+        let initial = |(index, group): (usize, &ParamGroup)| Ok(schedule.base(index, group.try_lr()?));
         let base: Vec<f64> = groups.iter().enumerate().map(initial).collect::<Result<_>>()?;
         let progress = Restorable::new(SchedulerProgress { epoch: 0, lr: base.clone(), base });
         let mut scheduler = Scheduler { schedule, groups, progress };
@@ -145,8 +146,8 @@ impl<S: Schedule> Scheduler<S> {
             .iter()
             .map(|(name, value)| (name.clone(), value.clone()))
             .partition(|(name, _)| name.starts_with(KIND));
-        let own = self.kind();
-        if let Some(saved) = kinds.into_keys().find(|saved| *saved != own && saved != UNKNOWN_KIND) {
+        let kind = self.kind();
+        if let Some(saved) = kinds.into_keys().find(|saved| *saved != kind && saved != UNKNOWN_KIND) {
             let reason = format!(
                 "the state belongs to the schedule {}, but this one is {}; use the schedule that was saved, or remove the \
                  entry `{saved}`",
@@ -232,14 +233,14 @@ impl SchedulerProgress {
 impl Restorable<SchedulerProgress> {
     /// Checks a snapshot, which must have as many groups.
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-        let own = self.get();
+        let current = self.get();
         // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
-        let load = StateLoad::new(&own.values(), state)?;
+        let load = StateLoad::new(&current.values(), state)?;
         let rate = |name: String| match state[&name].try_item::<f64>()? {
             rate if is_rate(rate) => Ok(rate),
             rate => Err(Error::invalid("scheduler", format!("{name} must be finite and at least 0, got {rate}"))),
         };
-        let rates = |name: &str| (0..own.lr.len()).map(|g| rate(format!("{name}.{g}"))).collect::<Result<_>>();
+        let rates = |name: &str| (0..current.lr.len()).map(|g| rate(format!("{name}.{g}"))).collect::<Result<_>>();
         let epoch = whole_number("scheduler", state, "epoch")?;
         let progress = SchedulerProgress { epoch, base: rates("base")?, lr: rates("lr")? };
         Ok(load.then(move || {
@@ -273,5 +274,13 @@ impl Scheduler<CosineAnnealingWarmRestarts> {
             return Err(Error::invalid("scheduler", format!("the epoch must be at least 0, got {epoch}")));
         }
         self.advance_to(epoch as usize, rate)
+    }
+}
+
+impl<S: Schedule> fmt::Debug for Scheduler<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SchedulerProgress { epoch, lr, .. } = self.progress.get();
+        let name = self.schedule.name();
+        f.debug_struct("Scheduler").field("schedule", &name).field("epoch", &epoch).field("last_lr", &lr).finish()
     }
 }
