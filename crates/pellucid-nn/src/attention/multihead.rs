@@ -7,7 +7,7 @@ use super::rotary::Rotary;
 use crate::call;
 use crate::init;
 use crate::layer::Layer;
-use crate::layers::{Linear, parameter_like, switched};
+use crate::layers::{Linear, switched, values_like};
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Parameter, TrainingMode};
 use crate::visit::{Visit, Visitor};
@@ -239,7 +239,7 @@ impl MultiheadAttention {
         let zeros = |current: Option<Parameter>, length: usize| {
             let fitting = current.filter(|bias| bias.size() == length);
             switched(bias, fitting, || {
-                parameter_like(MULTIHEAD_ATTENTION, &self.out_proj.weight, || init::try_zeros([length]))
+                values_like(MULTIHEAD_ATTENTION, Some(&self.out_proj.weight), || init::try_zeros([length]))
             })
         };
         let in_proj_bias = zeros(self.in_proj_bias, in_proj.rows())?;

@@ -48,7 +48,7 @@ pub use fusion::{fuse_conv_bn, fuse_linear_bn};
 pub(crate) use pruned::PRUNED_NAMES;
 pub(crate) use repeated::make_layers;
 pub use spatial::PerAxis;
-pub(crate) use switch::{parameter_like, switched, uniform_bias, values_like};
+pub(crate) use switch::{switched, uniform_bias, values_like};
 
 crate::exports::exports! {
     /// The names of all activations; `tests/reference` has a row for each.

@@ -272,9 +272,8 @@ fn added_values_have_the_dtype_of_the_layer() {
     check(&instance.running_statistics(true).affine(false).affine(true));
     check(&Linear::new(3, 2).bias(false).to_dtype(DType::F64).unwrap().bias(true));
     check(&Lora::new(Linear::new(3, 2).to_dtype(DType::F64).unwrap(), 1));
-    let options = TransformerOptions { hidden: 6, ..Default::default() };
-    let encoder = TransformerEncoder::with_options(4, 2, 1, options).to_dtype(DType::F64).unwrap().norm(true);
+    let encoder = TransformerEncoder::new(4, 2, 1).hidden(6).to_dtype(DType::F64).unwrap().norm(true);
     check(&encoder);
     assert_eq!(encoder.forward(&Tensor::ones([1, 2, 4], DType::F64)).dtype(), DType::F64);
-    check(&TransformerDecoder::with_options(4, 2, 1, options).to_dtype(DType::F64).unwrap().norm(true));
+    check(&TransformerDecoder::new(4, 2, 1).hidden(6).to_dtype(DType::F64).unwrap().norm(true));
 }

@@ -59,7 +59,7 @@ use loader::EntireEpoch;
 use pellucid_derive::panicking_form;
 use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
-use pellucid_nn::optim::{Average, AveragedModel, GradScaler, GradScalerOptions, Optimizer};
+use pellucid_nn::optim::{Average, GradScaler, GradScalerOptions, Optimizer};
 use pellucid_nn::{Parameter, Stateful};
 use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, ops, unwrap};
 use std::fmt;

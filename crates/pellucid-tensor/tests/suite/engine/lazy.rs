@@ -142,10 +142,10 @@ impl Operation for WriteAt {
 #[test]
 fn a_failed_write_into_the_copy_of_an_operation_leaves_no_result() {
     let (x, v, bad) = (wave([3]), wave([1]), Tensor::from([7i64]));
-    let reduced = |reduce, include_self| ops::scatter_reduce(&x, &bad, &v, 0, reduce, include_self);
+    let reduced = |reduce, include_self| ops::scatter_reduce(&x, 0, &bad, &v, reduce, include_self);
     let programs: [(&str, &dyn Fn() -> Result<Tensor>); 19] = [
-        ("scatter", &|| ops::scatter(&x, &bad, &v, 0)),
-        ("scatter_add", &|| ops::scatter_add(&x, &bad, &v, 0)),
+        ("scatter", &|| ops::scatter(&x, 0, &bad, &v)),
+        ("scatter_add", &|| ops::scatter_add(&x, 0, &bad, &v)),
         ("scatter_add_along", &|| ops::scatter_add_along(&v, &bad, 0, [3])),
         ("scatter_reduce of a sum", &|| reduced(ScatterReduceOp::Sum, true)),
         ("scatter_reduce of a product", &|| reduced(ScatterReduceOp::Prod, true)),
@@ -160,9 +160,9 @@ fn a_failed_write_into_the_copy_of_an_operation_leaves_no_result() {
         ("index_put", &|| ops::index_put(&x, &bad, &v, true)),
         ("max_unpool1d", &|| ops::max_unpool1d(&v.reshape([1, 1, 1]), &bad.reshape([1, 1, 1]), &[3])),
         ("an operation of a user", &|| apply_one(WriteAt(bad.clone()), &[&x])),
-        ("a copy of the result", &|| ops::copy(&ops::scatter_add(&x, &bad, &v, 0)?)),
-        ("a view of the result", &|| ops::unsqueeze(&ops::scatter_add(&x, &bad, &v, 0)?, 0)),
-        ("a part of the result", &|| ops::concatenate(&[&x, &ops::scatter_add(&x, &bad, &v, 0)?], 0)),
+        ("a copy of the result", &|| ops::copy(&ops::scatter_add(&x, 0, &bad, &v)?)),
+        ("a view of the result", &|| ops::unsqueeze(&ops::scatter_add(&x, 0, &bad, &v)?, 0)),
+        ("a part of the result", &|| ops::concatenate(&[&x, &ops::scatter_add(&x, 0, &bad, &v)?], 0)),
     ];
     for (name, program) in programs {
         let y = lazy(program).unwrap();
@@ -180,9 +180,9 @@ fn a_failed_write_into_the_copy_of_an_operation_leaves_no_result() {
     assert!(matches!(y.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { index: 7, .. })));
     assert_eq!(y.to_vec::<f32>(), (&x + 1.0).to_vec::<f32>());
     // An operation after the failed one does not affect results that were complete.
-    let (y, z) = lazy(|| (ops::scatter_add(&x, &Tensor::from([2i64]), &v, 0).unwrap(), ops::take(&x, &bad).unwrap()));
+    let (y, z) = lazy(|| (ops::scatter_add(&x, 0, &Tensor::from([2i64]), &v).unwrap(), ops::take(&x, &bad).unwrap()));
     assert!(matches!(z.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { index: 7, .. })));
-    assert_eq!(y.to_vec::<f32>(), ops::scatter_add(&x, &Tensor::from([2i64]), &v, 0).unwrap().to_vec::<f32>());
+    assert_eq!(y.to_vec::<f32>(), ops::scatter_add(&x, 0, &Tensor::from([2i64]), &v).unwrap().to_vec::<f32>());
 }
 
 #[test]

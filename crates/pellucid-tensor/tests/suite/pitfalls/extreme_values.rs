@@ -84,7 +84,7 @@ fn selected_elements_that_equal_the_identity_have_the_whole_gradient() {
         for (include_self, gradients) in [(false, [[0.0, 1.0], [1.0, 0.0]]), (true, [[0.5, 1.0], [0.5, 0.0]])] {
             let (x, values) = (leaf([identity, 2.0]), leaf([identity, 3.0]));
             let index = Tensor::from([0i64]);
-            let y = ops::scatter_reduce(&x, &index, &values, 0, reduce, include_self).unwrap();
+            let y = ops::scatter_reduce(&x, 0, &index, &values, reduce, include_self).unwrap();
             y.sum(..).backward();
             assert_same(&x.grad().unwrap(), &gradients[0]);
             assert_same(&values.grad().unwrap(), &gradients[1]);
