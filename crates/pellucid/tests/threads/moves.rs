@@ -1,10 +1,10 @@
 //! Steps and trainers that move to another thread are bit-identical to steps and trainers that do not move.
 
 use crate::{batch, exclusive, network, sgd};
-use pellucid::nn::Sequential;
 use pellucid::nn::graph::GraphTrainer;
 use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::nn::optim::Sgd;
+use pellucid::nn::{Checkpoint, Sequential, StateDict};
 use pellucid::prelude::*;
 use pellucid::{Generator, capture, manual_seed};
 use std::sync::Mutex;
@@ -71,6 +71,44 @@ fn a_trainer_that_moves_has_the_bits_of_one_that_stays() {
     assert_eq!(trained(true), stays);
     let losses: Vec<f32> = stays[..9].iter().map(|bits| f32::from_bits(*bits)).collect();
     assert!(losses.iter().all(|loss| loss.is_finite()) && losses[0] != losses[1], "{losses:?}");
+}
+
+/// With the scope of one generator on each thread, a checkpoint contains the random numbers of the steps.
+#[test]
+fn a_checkpoint_of_a_moved_trainer_has_the_numbers_of_the_scope() {
+    let _guard = exclusive();
+    let [saved, resumed] = [5, 6].map(|seed| {
+        let generator = Generator::new(seed);
+        let model = {
+            let _scope = generator.scope();
+            network(16)
+        };
+        let optimizer = sgd(&model);
+        (generator, Trainer::new(model, CrossEntropyLoss::default(), optimizer))
+    });
+    let step = |generator: &Generator, trainer: &mut Trainer| {
+        let _scope = generator.scope();
+        let (x, y) = batch(4);
+        trainer.step(&x, &y).unwrap();
+        trainer.loss().unwrap().to_bits()
+    };
+    let (generator, mut trainer) = saved;
+    elsewhere(true, || step(&generator, &mut trainer));
+    let state: StateDict = elsewhere(true, || {
+        let _scope = generator.scope();
+        let state = Checkpoint::new().model(trainer.model()).optimizer(trainer.optimizer()).state().unwrap();
+        state.into_iter().map(|(name, tensor)| (name, tensor.detach().copy())).collect()
+    });
+    let (other, mut resumed) = resumed;
+    elsewhere(true, || {
+        let _scope = other.scope();
+        Checkpoint::new().model(resumed.model()).optimizer(resumed.optimizer()).load_state_dict(&state).unwrap();
+    });
+    for _ in 0..3 {
+        let expected = elsewhere(true, || step(&generator, &mut trainer));
+        assert_eq!(elsewhere(true, || step(&other, &mut resumed)), expected);
+    }
+    assert_eq!(values(resumed.model()), values(trainer.model()));
 }
 
 #[test]
