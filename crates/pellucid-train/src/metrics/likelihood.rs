@@ -167,14 +167,15 @@ impl Metric for LogLoss {
 
 /// The exponential of the mean of −log p(token), over the tokens that are not ignored.
 ///
-/// Outputs are logits or probabilities `[.., V]` of a vocabulary on the last axis, and targets are token ids `[..]`.
+/// Outputs are logits or probabilities of a vocabulary on axis 1, `[N, V]` or `[N, V, d..]`, as in
+/// [`CrossEntropyLoss`](pellucid_nn::loss::CrossEntropyLoss); targets are token ids `[N]` or `[N, d..]`.
 ///
 /// ```
 /// use pellucid::train::metrics::{Metric, Perplexity};
 /// use pellucid::{DType, Tensor};
 /// let mut perplexity = Perplexity::new().ignore_index(-100);
 /// // One text of 3 tokens, the last of which is padding. All 4 words have equal probabilities.
-/// perplexity.update(&Tensor::zeros([1, 3, 4], DType::F64), &Tensor::from([[1i64, 3, -100]]))?;
+/// perplexity.update(&Tensor::zeros([1, 4, 3], DType::F64), &Tensor::from([[1i64, 3, -100]]))?;
 /// assert!((perplexity.compute()? - 4.0).abs() < 1e-12);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
@@ -203,15 +204,13 @@ impl Metric for Perplexity {
     }
 
     fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
-        let (op, scores, tokens) = ("perplexity", output.shape(), target.shape());
-        let is_row_per_token = scores.rank() == tokens.rank() + 1 && scores[..tokens.rank()] == tokens[..];
-        if !is_row_per_token || scores[tokens.rank()] < 2 {
-            let help = "the output must be [.., V] for a vocabulary of at least 2 tokens, and the target [..]";
-            return Err(Error::shapes(op, [scores, tokens], help));
+        let op = "perplexity";
+        if !matches!(OutputForm::new(op, output, target)?, OutputForm::ClassScores(_)) {
+            let help = "the output must be [N, V] or [N, V, d..] for a vocabulary of at least 2 tokens, and the target [N] \
+                        or [N, d..]; if the vocabulary is the last axis, call movedim(-1, 1)";
+            return Err(Error::shapes(op, [output.shape(), target.shape()], help));
         }
-        let _guard = no_grad();
-        let rows = ops::reshape(output, [tokens.size(), scores[tokens.rank()]])?;
-        self.likelihood.update(op, &rows, &ops::reshape(target, [tokens.size()])?, self.options)
+        self.likelihood.update(op, output, target, self.options)
     }
 
     fn compute(&self) -> Result<f64> {
