@@ -28,8 +28,8 @@
 //! # Ok::<(), pellucid::Error>(())
 //! ```
 //!
-//! Random numbers are drawn by [`with_rng`](crate::with_rng): inside a loader they depend only on the seed, the epoch
-//! and the position of the sample.
+//! Random numbers are drawn by [`with_rng`]: inside a loader they depend only on the seed, the epoch and the position
+//! of the sample.
 
 mod affine;
 mod blur;
@@ -74,7 +74,8 @@ pub trait ImageTransform: Send + Sync {
     /// Returns the transformed image. Most transforms reuse its memory.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the image is not suitable, for example smaller than the crop.
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the image is not suitable, for example
+    /// smaller than the crop.
     fn apply(&self, image: Image) -> Result<Image>;
 }
 
