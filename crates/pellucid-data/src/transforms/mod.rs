@@ -28,8 +28,8 @@
 //! # Ok::<(), pellucid::Error>(())
 //! ```
 //!
-//! Random numbers are drawn by [`with_rng`]: inside a loader they depend only on the seed, the epoch and the position of
-//! the sample.
+//! Random numbers are drawn by [`with_rng`]: inside a loader they depend only on the seed, the epoch and the position
+//! of the sample.
 
 mod affine;
 mod blur;
