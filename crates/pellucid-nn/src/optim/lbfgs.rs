@@ -3,9 +3,9 @@
 use super::line_search::{SearchPoint, SearchResult, strong_wolfe};
 use super::optimizer_core::listed_twice;
 use super::options::options;
-use super::param_group::ParamGroup;
+use super::param_group::{ParamGroup, check_lr};
 use super::parameter_list::ParameterList;
-use super::{Optimizer, check_closure, check_rates};
+use super::{Optimizer, check_closure};
 use crate::parameter::Parameter;
 use crate::state::{StateDict, StateLoad, StateMismatch, whole_number};
 use pellucid_derive::panicking_form;
@@ -75,9 +75,6 @@ struct LbfgsProgress {
     iterations: usize,
     evaluations: usize,
 }
-
-/// The name of the learning rate in the state.
-const LR: &str = "groups.0.lr";
 
 /// The data that is kept from iteration to iteration.
 struct LbfgsMemory {
@@ -285,7 +282,7 @@ impl Optimizer for Lbfgs {
         let scalar_f64 = |x: f64| Tensor::scalar(x, DType::F64);
         let progress = self.progress();
         let mut state = vec![
-            (LR.to_string(), self.group.lr_tensor().clone()),
+            ("lr".to_string(), self.group.lr_tensor().clone()),
             ("iterations".to_string(), scalar_f64(progress.iterations as f64)),
             ("evaluations".to_string(), scalar_f64(progress.evaluations as f64)),
         ];
@@ -318,7 +315,7 @@ impl Optimizer for Lbfgs {
         let (size, dtype) = (self.parameters.iter().map(|p| p.size()).sum::<usize>(), self.parameters[0].dtype());
         let (flat, scalar) = (Shape::from([size]), Shape::scalar());
         let mut expected: Vec<(String, &Shape)> =
-            [LR, "iterations", "evaluations"].map(|n| (n.to_string(), &scalar)).into();
+            ["lr", "iterations", "evaluations"].map(|n| (n.to_string(), &scalar)).into();
         let steps = state.keys().filter(|name| name.starts_with("history.") && name.ends_with(".inverse")).count();
         let is_begun = state.contains_key("direction");
         if is_begun {
@@ -354,10 +351,10 @@ impl Optimizer for Lbfgs {
             })
         };
         let memory = is_begun.then(memory).transpose()?;
-        check_rates(1, state)?;
         let count = |name: &str| whole_number("lbfgs", state, name);
         let progress = LbfgsProgress { memory, iterations: count("iterations")?, evaluations: count("evaluations")? };
-        let lr = read_f64(LR)?;
+        let lr = read_f64("lr")?;
+        check_lr("load_state_dict", lr)?;
         Ok(StateLoad::default().then(move || {
             self.group.try_set_lr(lr)?;
             *self.progress() = progress;

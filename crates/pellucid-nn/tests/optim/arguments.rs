@@ -213,8 +213,7 @@ fn an_invalid_state_of_lbfgs_changes_nothing() {
     let optimizer = Lbfgs::new(model.parameters(), LbfgsOptions::default());
     let checkpoint = Checkpoint::new().model(&model).optimizer(&optimizer);
     let state = copied(&checkpoint.state().unwrap());
-    for (name, value) in [("groups.0.lr", -1.0), ("groups.0.lr", f64::NAN), ("iterations", 0.5), ("evaluations", -1.0)]
-    {
+    for (name, value) in [("lr", -1.0), ("lr", f64::NAN), ("iterations", 0.5), ("evaluations", -1.0)] {
         let mut invalid = state.clone();
         invalid.insert("model.weight".into(), Tensor::full([1, 2], 9.0, DType::F32));
         invalid.insert(format!("optimizer.{name}"), Tensor::scalar(value, DType::F64));
