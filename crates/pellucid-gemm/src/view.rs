@@ -144,6 +144,15 @@ impl<'a, T: Float> MatRef<'a, T> {
         }
     }
 
+    /// Calls `f(j, x)` for every element x of row i, in column j.
+    #[inline(always)]
+    pub fn for_row(self, i: usize, mut f: impl FnMut(usize, T)) {
+        match self.extent.has_adjacent_columns() {
+            true => self.row(i).iter().enumerate().for_each(|(j, &x)| f(j, x)),
+            false => (0..self.columns()).for_each(|j| f(j, self.at(i, j))),
+        }
+    }
+
     /// Returns a block.
     #[inline]
     pub fn block(self, rows: Range<usize>, columns: Range<usize>) -> MatRef<'a, T> {
@@ -325,10 +334,27 @@ impl<'a, T: Float> MatMut<'a, T> {
 
     /// Sets all elements to `value`.
     pub fn fill(&mut self, value: T) {
+        self.fill_with(|_, _| value);
+    }
+
+    /// Sets every element (i, j) to `f(i, j)`.
+    #[inline(always)]
+    pub fn fill_with(&mut self, f: impl Fn(usize, usize) -> T) {
         for i in 0..self.rows() {
             match self.extent.has_adjacent_columns() {
-                true => self.row_mut(i).fill(value),
-                false => (0..self.columns()).for_each(|j| self.set(i, j, value)),
+                true => self.row_mut(i).iter_mut().enumerate().for_each(|(j, x)| *x = f(i, j)),
+                false => (0..self.columns()).for_each(|j| self.set(i, j, f(i, j))),
+            }
+        }
+    }
+
+    /// Replaces every element x by f(x).
+    #[inline(always)]
+    pub fn update(&mut self, f: impl Fn(T) -> T) {
+        for i in 0..self.rows() {
+            match self.extent.has_adjacent_columns() {
+                true => self.row_mut(i).iter_mut().for_each(|x| *x = f(*x)),
+                false => (0..self.columns()).for_each(|j| self.set(i, j, f(self.at(i, j)))),
             }
         }
     }
@@ -472,6 +498,28 @@ mod tests {
         assert_eq!((columns.at(0, 0), columns.at(1, 0)), (a.at(1, 0), a.at(0, 0)));
         let tile = a.tile(16, 16);
         assert_eq!((tile[2][4], tile[2][5], tile[3][0]), (a.at(18, 20), 0.0, 0.0));
+    }
+
+    #[test]
+    fn elements_are_visited_and_replaced() {
+        let elements = numbers(5, 3);
+        let a = MatRef::from_slice(&elements, 5, 3);
+        let row = |a: MatRef<'_, f32>, i: usize| {
+            let mut row = Vec::new();
+            a.for_row(i, |j, x| row.push((j, x)));
+            row
+        };
+        assert_eq!(row(a, 1), [(0, a.at(1, 0)), (1, a.at(1, 1)), (2, a.at(1, 2))]);
+        assert_eq!(row(a.transpose(), 2)[4], (4, a.at(4, 2)));
+        let mut filled = vec![0.0; 15];
+        let mut matrix = MatMut::from_slice(&mut filled, 5, 3);
+        matrix.fill_with(|i, j| (10 * i + j) as f32);
+        assert_eq!((matrix.at(4, 0), matrix.at(0, 2)), (40.0, 2.0));
+        matrix.as_mut().transpose().fill_with(|i, j| (10 * i + j) as f32);
+        assert_eq!((matrix.at(4, 0), matrix.at(0, 2)), (4.0, 20.0));
+        matrix.as_mut().update(|x| -x);
+        matrix.as_mut().transpose().block(0..1, 0..5).update(|x| x + 1.0);
+        assert_eq!((matrix.at(4, 0), matrix.at(0, 2)), (-3.0, -20.0));
     }
 
     #[test]

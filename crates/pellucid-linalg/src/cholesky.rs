@@ -1,6 +1,7 @@
 //! The Cholesky factorization A = L·Lᵀ.
 
 use crate::MatrixElement;
+use crate::group::{GROUP, MatrixGroup};
 use crate::triangular::solve_lower;
 use pellucid_gemm::{MatMut, MatRef, TILE, Tile};
 use pellucid_simd::{AutoVectorized, run_vectorized};
@@ -24,6 +25,17 @@ pub fn cholesky<T: MatrixElement>(mut a: MatMut<'_, T>) -> usize {
         zero_above(&mut a);
     }
     minor
+}
+
+/// Factors the matrices of a group, which have at most 16 rows, as [`cholesky`] does. Element `lane` of the result
+/// belongs to matrix `lane`.
+pub fn cholesky_group<T: MatrixElement>(a: &[MatRef<'_, T>], to: &mut [MatMut<'_, T>]) -> [usize; GROUP] {
+    MatrixGroup::with_copies(a, |mut group| {
+        let [check, minors] = run_vectorized(GroupCholesky { group: &mut group });
+        let is_finite = |lane: usize| check[lane] == T::zero();
+        group.store(to, |lane| !is_finite(lane) || minors[lane] > T::zero());
+        std::array::from_fn(|lane| if is_finite(lane) { minors[lane].to_f64() as usize } else { 0 })
+    })
 }
 
 /// Returns true if all elements on and below the diagonal are finite.
@@ -109,6 +121,49 @@ impl<T: MatrixElement> AutoVectorized for TileCholesky<'_, T> {
         }
         (0..n).for_each(|i| (0..n).for_each(|j| tile[i][j] = if j <= i { u[j][i] } else { T::zero() }));
         0
+    }
+}
+
+/// The factorization of a group. The output is 0 for a finite matrix and NaN otherwise, and the order of the first bad
+/// minor or 0.
+struct GroupCholesky<'a, 'b, T> {
+    group: &'a mut MatrixGroup<'b, T, GROUP>,
+}
+
+impl<T: MatrixElement> AutoVectorized for GroupCholesky<'_, '_, T> {
+    type Output = [[T; GROUP]; 2];
+
+    #[inline(always)]
+    fn run(self) -> [[T; GROUP]; 2] {
+        let check = self.group.zero_if_finite(|i, j| j <= i);
+        let (n, a) = (self.group.rows, &mut *self.group.elements);
+        let mut minors = [T::zero(); GROUP];
+        for k in 0..n {
+            let diagonal = a[k * n + k];
+            let (mut roots, order) = (diagonal, T::from_f64((k + 1) as f64));
+            for lane in 0..GROUP {
+                let is_bad = diagonal[lane] <= T::zero() || diagonal[lane].is_nan();
+                let is_first = is_bad && minors[lane] == T::zero();
+                minors[lane] = if is_first { order } else { minors[lane] };
+                roots[lane] = diagonal[lane].sqrt();
+            }
+            for i in k..n {
+                for lane in 0..GROUP {
+                    a[i * n + k][lane] = a[i * n + k][lane] / roots[lane];
+                }
+            }
+            for i in k + 1..n {
+                let by = a[i * n + k];
+                for j in k + 1..=i {
+                    let (x, to) = (a[j * n + k], &mut a[i * n + j]);
+                    for lane in 0..GROUP {
+                        to[lane] = to[lane] - x[lane] * by[lane];
+                    }
+                }
+            }
+        }
+        (0..n).for_each(|i| a[i * n + i + 1..(i + 1) * n].fill([T::zero(); GROUP]));
+        [check, minors]
     }
 }
 

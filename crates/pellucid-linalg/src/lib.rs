@@ -1,4 +1,5 @@
-//! Factorizations of one matrix in `f32` or `f64`, which the CPU backend runs for every matrix of a batch.
+//! Factorizations in `f32` or `f64` of one matrix or of a group of small matrices, which the CPU backend runs for all
+//! matrices of a batch.
 //!
 //! All arithmetic is in the dtype of the matrix. Blocked algorithms compute most of the work as matrix products of
 //! `pellucid-gemm`. The rest is safe code that the compiler vectorizes for each instruction set
@@ -10,14 +11,16 @@
 //! | --- | --- |
 //! | `scalar` | [`MatrixElement`]: the element type; loops over vectors |
 //! | `matrix` | an owned matrix for intermediate results |
+//! | `group` | groups of small matrices, one in each lane of the vectors: the functions whose names end in `_group` |
 //! | `panel` | the copies in which panels of a few columns are factored |
 //! | `triangular` | [`solve_triangular`]: A·X = B for triangular A |
 //! | `cholesky` | [`cholesky()`]: A = L·Lᵀ |
-//! | `lu` | [`lu()`] and [`row_order`]: P·A = L·U |
+//! | `lu` | [`lu()`], [`row_order`] and [`solve_lu`]: P·A = L·U |
+//! | `cofactors` | [`cofactors()`]: the derivative of the determinant |
 //! | `ldl` | [`ldl()`] and [`solve_ldl`]: P·A·Pᵀ = L·D·Lᵀ of symmetric indefinite matrices |
 //! | `exp` | [`exp()`]: the matrix exponential |
 //! | `reflectors` | Householder reflections, and blocks of them |
-//! | `qr` | [`qr()`]: A = Q·R |
+//! | `qr` | [`qr()`] and [`householder_basis`]: A = Q·R |
 //! | `rotations` | sequences of plane rotations |
 //! | `eigh` | [`eigh()`]: A = V·diag(w)·Vᵀ of symmetric matrices |
 //! | `bidiagonal` | the reduction to bidiagonal form |
@@ -26,8 +29,10 @@
 
 mod bidiagonal;
 mod cholesky;
+mod cofactors;
 mod eigh;
 mod exp;
+mod group;
 mod ldl;
 mod lu;
 mod matrix;
@@ -41,15 +46,17 @@ mod svd;
 mod testing;
 mod triangular;
 
-pub use cholesky::cholesky;
+pub use cholesky::{cholesky, cholesky_group};
+pub use cofactors::{cofactors, cofactors_group};
 pub use eigh::eigh;
 pub use exp::exp;
+pub use group::{GROUP, fits_group};
 pub use ldl::{Pivot, ldl, solve_ldl};
-pub use lu::{lu, row_order};
-pub use qr::qr;
+pub use lu::{lu, lu_group, row_order, solve_lu, solve_lu_group};
+pub use qr::{householder_basis, qr};
 pub use scalar::MatrixElement;
 pub use svd::{SingularBases, svd};
-pub use triangular::{TriangleKind, solve_triangular};
+pub use triangular::{TriangleKind, solve_triangular, solve_triangular_group};
 
 /// The error of an iteration that has reached its limit of QR sweeps. All results are NaN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,9 +1,10 @@
-//! The LU factorization P·A = L·U with partial pivoting.
+//! The LU factorization P·A = L·U with partial pivoting, and solving with it.
 
-use crate::MatrixElement;
+use crate::group::{GROUP, MatrixGroup, fits_group};
 use crate::panel::with_columns;
-use crate::triangular::solve_lower;
-use pellucid_gemm::{MatMut, TILE};
+use crate::triangular::{GroupSolve, has_zero_on_diagonal, solve_lower, solve_triangular};
+use crate::{MatrixElement, TriangleKind};
+use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
 /// Replaces a matrix by L (below the diagonal; its diagonal is 1) and U, and writes the pivots: row i was exchanged
@@ -12,9 +13,16 @@ use pellucid_simd::{AutoVectorized, run_vectorized};
 /// A column without a nonzero pivot is skipped, as in LAPACK: U then has a zero on its diagonal. If an element is NaN
 /// or infinite, all elements become NaN, and the pivots describe the identity: pivotᵢ = i.
 ///
-/// The columns are halved recursively (Toledo 1997) down to panels of 16 columns.
+/// The columns are halved recursively (Toledo 1997) down to panels of 16 columns. A matrix with at most 16 rows and
+/// columns is a group of one matrix.
 pub fn lu<T: MatrixElement>(mut a: MatMut<'_, T>, pivots: &mut Vec<usize>) {
     pivots.clear();
+    if fits_group(a.rows(), a.columns()) {
+        return MatrixGroup::with_zeros(a.rows(), a.columns(), |mut group| {
+            group.load(&[a.as_ref()], |_, i| i);
+            factor_group::<T, 1>(group, &mut [a], |[pivot]| pivots.push(pivot));
+        });
+    }
     if a.as_ref().is_finite() {
         return factor(a, pivots);
     }
@@ -118,6 +126,166 @@ fn largest_position<T: MatrixElement>(column: &[T], k: usize, m: usize) -> usize
     }
     let most = most.into_iter().fold(T::zero(), |a, b| if b > a { b } else { a });
     (k..m).find(|&i| column[i].abs() == most).unwrap_or(k)
+}
+
+/// Factors the matrices of a group, which have at most 16 rows and columns, as [`lu`] does. Element `lane` of an array
+/// of pivots belongs to matrix `lane`.
+pub fn lu_group<T: MatrixElement>(a: &[MatRef<'_, T>], to: &mut [MatMut<'_, T>], pivots: &mut Vec<[usize; GROUP]>) {
+    pivots.clear();
+    MatrixGroup::with_copies(a, |group| factor_group(group, to, |pivot| pivots.push(pivot)));
+}
+
+/// Factors a group, stores the factors in `to`, and calls `add_pivots` with the pivots of every step.
+fn factor_group<T: MatrixElement, const W: usize>(
+    mut group: MatrixGroup<'_, T, W>,
+    to: &mut [MatMut<'_, T>],
+    mut add_pivots: impl FnMut([usize; W]),
+) {
+    let (check, rows) = run_vectorized(GroupLu { group: &mut group });
+    let is_nan = |lane: usize| check[lane].is_nan();
+    group.store(to, is_nan);
+    for (k, rows) in rows[..group.rows.min(group.columns)].iter().enumerate() {
+        add_pivots(std::array::from_fn(|lane| if is_nan(lane) { k } else { rows[lane].to_f64() as usize }));
+    }
+}
+
+/// The LU factorization of a group. The output is 0 for a finite matrix and NaN otherwise, and the pivots.
+///
+/// Rows are counted in the type of the elements, so that comparisons select lanes of the same width.
+struct GroupLu<'a, 'b, T, const W: usize> {
+    group: &'a mut MatrixGroup<'b, T, W>,
+}
+
+impl<T: MatrixElement, const W: usize> AutoVectorized for GroupLu<'_, '_, T, W> {
+    type Output = ([T; W], [[T; W]; TILE]);
+
+    #[inline(always)]
+    fn run(self) -> ([T; W], [[T; W]; TILE]) {
+        let check = self.group.zero_if_finite(|_, _| true);
+        let (m, n, a) = (self.group.rows, self.group.columns, &mut *self.group.elements);
+        let mut pivots = [[T::zero(); W]; TILE];
+        for k in 0..m.min(n) {
+            pivots[k] = largest_rows(a, (m, n), k);
+            exchange_rows(a, (m, n), k, &pivots[k]);
+            let diagonal = a[k * n + k];
+            for i in k + 1..m {
+                let x = a[i * n + k];
+                let (mut multiplier, mut quotient) = (x, x);
+                for lane in 0..W {
+                    multiplier[lane] = x[lane] / diagonal[lane];
+                    quotient[lane] = if diagonal[lane] == T::zero() { x[lane] } else { multiplier[lane] };
+                }
+                a[i * n + k] = quotient;
+                for j in k + 1..n {
+                    let (by, x) = (a[k * n + j], a[i * n + j]);
+                    let mut difference = x;
+                    for lane in 0..W {
+                        let updated = x[lane] - by[lane] * multiplier[lane];
+                        difference[lane] = if diagonal[lane] == T::zero() { x[lane] } else { updated };
+                    }
+                    a[i * n + j] = difference;
+                }
+            }
+        }
+        (check, pivots)
+    }
+}
+
+/// Returns the first row, from k, of the element with the largest magnitude in column k of m × n matrices; k if no
+/// element is a number.
+#[inline(always)]
+fn largest_rows<T: MatrixElement, const W: usize>(a: &[[T; W]], (m, n): (usize, usize), k: usize) -> [T; W] {
+    let (mut most, mut rows) = ([-T::one(); W], [T::from_f64(k as f64); W]);
+    for i in k..m {
+        let (x, i) = (a[i * n + k], T::from_f64(i as f64));
+        for lane in 0..W {
+            let is_larger = x[lane].abs() > most[lane];
+            most[lane] = if is_larger { x[lane].abs() } else { most[lane] };
+            rows[lane] = if is_larger { i } else { rows[lane] };
+        }
+    }
+    rows
+}
+
+/// Exchanges row k of every m × n matrix with row `rows[lane]`, which is k or a later row: in a group of several
+/// matrices by selections of lanes.
+#[inline(always)]
+fn exchange_rows<T: MatrixElement, const W: usize>(a: &mut [[T; W]], (m, n): (usize, usize), k: usize, rows: &[T; W]) {
+    if W == 1 {
+        let pivot = rows[0].to_f64() as usize;
+        return (0..n).for_each(|j| a.swap(k * n + j, pivot * n + j));
+    }
+    for j in 0..n {
+        let old = a[k * n + j];
+        let mut first = old;
+        for i in k + 1..m {
+            let (x, row) = (a[i * n + j], T::from_f64(i as f64));
+            let mut exchanged = x;
+            for lane in 0..W {
+                let is_pivot = rows[lane] == row;
+                first[lane] = if is_pivot { x[lane] } else { first[lane] };
+                exchanged[lane] = if is_pivot { old[lane] } else { x[lane] };
+            }
+            a[i * n + j] = exchanged;
+        }
+        a[k * n + j] = first;
+    }
+}
+
+/// Replaces B by X with A·X = B (`is_transposed`: Aᵀ·X = B), from the result of [`lu`] for a square matrix A.
+///
+/// If U has a zero on its diagonal, all elements of X are NaN.
+pub fn solve_lu<T: MatrixElement>(packed: MatRef<'_, T>, pivots: &[usize], mut b: MatMut<'_, T>, is_transposed: bool) {
+    if has_zero_on_diagonal(packed) {
+        return b.fill(T::NAN);
+    }
+    let [first, second] = triangles(is_transposed);
+    if is_transposed {
+        solve_triangular(packed.transpose(), b.as_mut(), first);
+        solve_triangular(packed.transpose(), b.as_mut(), second);
+        return restore_rows(pivots, b);
+    }
+    pivots.iter().enumerate().for_each(|(i, &pivot)| b.swap_rows(i, pivot));
+    solve_triangular(packed, b.as_mut(), first);
+    solve_triangular(packed, b, second);
+}
+
+/// Solves the systems of a group as [`solve_lu`] does. All matrices have at most 16 rows and columns.
+pub fn solve_lu_group<T: MatrixElement>(
+    packed: &[MatRef<'_, T>],
+    pivots: &[&[usize]],
+    b: &[MatRef<'_, T>],
+    to: &mut [MatMut<'_, T>],
+    is_transposed: bool,
+) {
+    let mut orders: [[usize; TILE]; GROUP] = [std::array::from_fn(|i| i); GROUP];
+    for (order, pivots) in orders.iter_mut().zip(pivots) {
+        pivots.iter().enumerate().for_each(|(i, &pivot)| order.swap(i, pivot));
+    }
+    let source = |lane: usize, i: usize| if is_transposed { i } else { orders[lane][i] };
+    let (kinds, columns) = (triangles(is_transposed), b.first().map_or(0, |b| b.columns()));
+    MatrixGroup::with_copies(packed, |a| {
+        MatrixGroup::<T, GROUP>::with_zeros(a.rows, columns, |mut x| {
+            x.load(b, source);
+            for kind in kinds {
+                run_vectorized(GroupSolve { a: &a, b: &mut x, kind, is_transposed });
+            }
+            x.store(to, |lane| has_zero_on_diagonal(packed[lane]));
+        });
+    });
+    if is_transposed {
+        to.iter_mut().zip(pivots).for_each(|(to, pivots)| restore_rows(pivots, to.as_mut()));
+    }
+}
+
+/// Returns the triangles of the factors of A, or of Aᵀ, in the order in which they are solved.
+fn triangles(is_transposed: bool) -> [TriangleKind; 2] {
+    [false, true].map(|is_upper| TriangleKind { is_upper, has_unit_diagonal: is_upper == is_transposed })
+}
+
+/// Reverses the row exchanges of a factorization.
+pub(crate) fn restore_rows<T: MatrixElement>(pivots: &[usize], mut a: MatMut<'_, T>) {
+    pivots.iter().enumerate().rev().for_each(|(i, &pivot)| a.swap_rows(i, pivot));
 }
 
 /// Converts pivots to the order of `rows` rows: row i of the result is row `order[i]` of the original.

@@ -32,7 +32,7 @@ pub fn qr<T: MatrixElement>(mut a: MatMut<'_, T>, taus: &mut [T]) {
         a.fill(T::NAN);
         return taus.fill(T::NAN);
     }
-    (0..m).for_each(|i| (0..n).for_each(|j| a.set(i, j, a.at(i, j) / headroom)));
+    a.update(|x| x / headroom);
     factor(a.as_mut(), taus);
     (0..m).for_each(|i| (i..n).for_each(|j| a.set(i, j, a.at(i, j) * headroom)));
 }
@@ -91,13 +91,57 @@ impl<T: MatrixElement> AutoVectorized for PanelQr<'_, T> {
 }
 
 /// Returns the reflections of the result of [`qr`].
-pub(crate) fn reflections<T: MatrixElement>(packed: &Matrix<T>, taus: Vec<T>) -> HouseholderReflections<T> {
+pub(crate) fn reflections<T: MatrixElement>(packed: MatRef<'_, T>, taus: Vec<T>) -> HouseholderReflections<T> {
     let vectors = Matrix::from_fn(taus.len(), packed.rows(), |k, i| match i.cmp(&k) {
         std::cmp::Ordering::Less => T::zero(),
         std::cmp::Ordering::Equal => T::one(),
-        std::cmp::Ordering::Greater => packed.row(i)[k],
+        std::cmp::Ordering::Greater => packed.at(i, k),
     });
     HouseholderReflections { vectors, taus, offset: 0 }
+}
+
+/// Writes the first columns of Q from the result of [`qr`].
+///
+/// At most 16 columns are computed by one reflection after the other, and more by matrix products.
+pub fn householder_basis<T: MatrixElement>(packed: MatRef<'_, T>, taus: &[T], mut q: MatMut<'_, T>) {
+    let (m, n) = (q.rows(), q.columns());
+    if n > TILE || taus.len() > TILE {
+        return q.copy_from(reflections(packed, taus.to_vec()).basis(n).view());
+    }
+    q.fill_with(|i, j| if i == j { T::one() } else { T::zero() });
+    with_columns(&mut q, taus.len(), |columns, vectors| {
+        let height = m.next_multiple_of(TILE);
+        for (k, v) in vectors.chunks_exact_mut(height.max(1)).enumerate() {
+            v[k] = T::one();
+            (k + 1..m).for_each(|i| v[i] = packed.at(i, k));
+        }
+        run_vectorized(PanelBasis { height, vectors, taus, columns });
+    });
+}
+
+/// The application of at most 16 reflections to columns that are padded with zeros to `height`.
+struct PanelBasis<'a, T> {
+    height: usize,
+    vectors: &'a [T],
+    taus: &'a [T],
+    columns: &'a mut [T],
+}
+
+impl<T: MatrixElement> AutoVectorized for PanelBasis<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let PanelBasis { height, vectors, taus, columns } = self;
+        for (k, &tau) in taus.iter().enumerate().rev() {
+            let v = &vectors[k * height..][..height];
+            // Before reflection k, the columns up to k equal the identity.
+            for column in columns.chunks_exact_mut(height).skip(k) {
+                let by = tau * dot(v, column);
+                subtract_scaled(column, by, v);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +155,7 @@ mod tests {
         let (mut packed, mut taus) = (a.clone(), vec![T::zero(); m.min(n)]);
         qr(packed.view_mut(), &mut taus);
         let r = Matrix::from_fn(m, n, |i, j| if i <= j { packed.row(i)[j] } else { T::zero() });
-        let reflections = reflections(&packed, taus);
+        let reflections = reflections(packed.view(), taus.clone());
         let q = reflections.basis(m);
         close(&product(&transpose(&q), &q), &Matrix::identity(m, m), factor);
         close(&product(&q, &r), a, factor);
@@ -120,6 +164,9 @@ mod tests {
         close(&applied, a, factor);
         let thin = reflections.basis(m.min(n));
         close(&thin, &Matrix::copy_of(q.view().block(0..m, 0..m.min(n))), factor);
+        let mut basis = Matrix::zeros(m, m.min(n));
+        householder_basis(packed.view(), &taus, basis.view_mut());
+        close(&basis, &thin, factor);
     }
 
     fn check<T: MatrixElement>() {
@@ -155,7 +202,7 @@ mod tests {
             let (mut packed, mut taus) = (a.clone(), vec![T::zero(); a.columns()]);
             qr(packed.view_mut(), &mut taus);
             let r = Matrix::from_fn(a.rows(), a.columns(), |i, j| if i <= j { packed.row(i)[j] } else { T::zero() });
-            close(&product(&reflections(&packed, taus).basis(a.rows()), &r), &a, 2.0);
+            close(&product(&reflections(packed.view(), taus).basis(a.rows()), &r), &a, 2.0);
         }
     }
 

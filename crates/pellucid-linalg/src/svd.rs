@@ -66,7 +66,10 @@ fn decompose<T: MatrixElement>(
         scale = scale_to_one(largest(packed.data()));
         packed.update(|x| x * scale);
         qr(packed.view_mut(), &mut taus);
-        (Matrix::from_fn(n, n, |i, j| if i <= j { packed.row(i)[j] } else { T::zero() }), reflections(&packed, taus))
+        (
+            Matrix::from_fn(n, n, |i, j| if i <= j { packed.row(i)[j] } else { T::zero() }),
+            reflections(packed.view(), taus),
+        )
     });
     let mut form = bidiagonalize(tall.as_ref().map_or(a, |(r, _)| r.view()));
     let height = if tall.is_some() { n } else { m };

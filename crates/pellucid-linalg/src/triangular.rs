@@ -1,6 +1,7 @@
 //! The solution of A·X = B for triangular A.
 
 use crate::MatrixElement;
+use crate::group::{GROUP, MatrixGroup};
 use pellucid_gemm::{MatMut, MatRef, TILE, Tile};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
@@ -18,7 +19,7 @@ pub struct TriangleKind {
 /// The opposite triangle of A is not read. If a diagonal element that is read is zero, all elements of X are NaN.
 pub fn solve_triangular<T: MatrixElement>(a: MatRef<'_, T>, mut b: MatMut<'_, T>, kind: TriangleKind) {
     let TriangleKind { is_upper, has_unit_diagonal } = kind;
-    if !has_unit_diagonal && (0..a.rows()).any(|i| a.at(i, i) == T::zero()) {
+    if !has_unit_diagonal && has_zero_on_diagonal(a) {
         return b.fill(T::NAN);
     }
     // In reverse order of rows and columns, an upper triangle is a lower one.
@@ -27,6 +28,27 @@ pub fn solve_triangular<T: MatrixElement>(a: MatRef<'_, T>, mut b: MatMut<'_, T>
     } else {
         solve_lower(a, b, has_unit_diagonal);
     }
+}
+
+/// Returns true if a diagonal element is zero.
+pub(crate) fn has_zero_on_diagonal<T: MatrixElement>(a: MatRef<'_, T>) -> bool {
+    (0..a.rows()).any(|i| a.at(i, i) == T::zero())
+}
+
+/// Solves the systems of a group as [`solve_triangular`] does. All matrices have at most 16 rows and columns.
+pub fn solve_triangular_group<T: MatrixElement>(
+    a: &[MatRef<'_, T>],
+    b: &[MatRef<'_, T>],
+    to: &mut [MatMut<'_, T>],
+    kind: TriangleKind,
+) {
+    let is_nan = |lane: usize| !kind.has_unit_diagonal && has_zero_on_diagonal(a[lane]);
+    MatrixGroup::with_copies(a, |triangles| {
+        MatrixGroup::<T, GROUP>::with_copies(b, |mut b| {
+            run_vectorized(GroupSolve { a: &triangles, b: &mut b, kind, is_transposed: false });
+            b.store(to, is_nan);
+        });
+    });
 }
 
 /// Replaces B by X with A·X = B for lower triangular A, whose diagonal has no zeros.
@@ -74,6 +96,48 @@ impl<T: MatrixElement> AutoVectorized for TileSolve<'_, T> {
                 x[i] = sum;
             }
             self.b.set_tile(0, column, &x);
+        }
+    }
+}
+
+/// The solution of A·X = B, or Aᵀ·X = B, for the matrices of a group. `kind` is the kind of the transposed A.
+pub(crate) struct GroupSolve<'a, 'b, T, const W: usize> {
+    pub(crate) a: &'a MatrixGroup<'a, T, W>,
+    pub(crate) b: &'a mut MatrixGroup<'b, T, W>,
+    pub(crate) kind: TriangleKind,
+    pub(crate) is_transposed: bool,
+}
+
+impl<T: MatrixElement, const W: usize> AutoVectorized for GroupSolve<'_, '_, T, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let GroupSolve { a, b, kind, is_transposed } = self;
+        let (n, columns) = (a.rows, b.columns);
+        let at = |i: usize, j: usize| if is_transposed { a.elements[j * n + i] } else { a.elements[i * n + j] };
+        // An upper triangle is solved from the last row.
+        let row = |i: usize| if kind.is_upper { n - 1 - i } else { i };
+        for i in 0..n {
+            for j in 0..i {
+                let by = at(row(i), row(j));
+                for column in 0..columns {
+                    let x = b.elements[row(j) * columns + column];
+                    let sum = &mut b.elements[row(i) * columns + column];
+                    for lane in 0..W {
+                        sum[lane] = sum[lane] - by[lane] * x[lane];
+                    }
+                }
+            }
+            if !kind.has_unit_diagonal {
+                let diagonal = at(row(i), row(i));
+                for column in 0..columns {
+                    let sum = &mut b.elements[row(i) * columns + column];
+                    for lane in 0..W {
+                        sum[lane] = sum[lane] / diagonal[lane];
+                    }
+                }
+            }
         }
     }
 }

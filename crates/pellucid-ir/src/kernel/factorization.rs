@@ -36,6 +36,16 @@ pub enum Factorization {
         /// The number of rows of the factored matrix, at least k.
         rows: usize,
     },
+    /// X with A·X = B, or Aᵀ·X = B if `transposed`, from the first two outputs of [`Factorization::Lu`] for square A,
+    /// and B `[n, k]`; their batch axes are equal. Invalid pivots are rejected. A zero on the diagonal of U makes all
+    /// of X NaN.
+    LuSolve {
+        /// A is transposed.
+        transposed: bool,
+    },
+    /// The cofactor matrix of square A, `[n, n]`, from the first two outputs of [`Factorization::Lu`]. It is the
+    /// derivative of det A. Invalid pivots are rejected.
+    Cofactors,
     /// P·A·Pᵀ = L·D·Lᵀ for symmetric A. Only the lower triangle is read; D has 1×1 and 2×2 blocks.
     ///
     /// Outputs, as in LAPACK's `sytrf`: D, and L below its blocks (the diagonal blocks of L are identities), zeros
@@ -51,6 +61,11 @@ pub enum Factorization {
     /// Outputs, as in LAPACK's `geqrf`: R on and above the diagonal and, below it, the vectors vᵢ (whose diagonal
     /// element is 1); and the factors τ `[k]`: Q is the product of all I − τᵢ·vᵢ·vᵢᵀ.
     Qr,
+    /// The first columns of Q, `[m, columns]`, from the outputs of [`Factorization::Qr`].
+    HouseholderBasis {
+        /// The number of columns, from k to m.
+        columns: usize,
+    },
     /// A = U·diag(S)·Vᵀ, S descending.
     ///
     /// Outputs: S; with vectors U, S and Vᵀ.
@@ -92,9 +107,12 @@ impl Factorization {
             Factorization::Cholesky => "cholesky",
             Factorization::Lu => "lu",
             Factorization::RowOrder { .. } => "row_order",
+            Factorization::LuSolve { .. } => "lu_solve",
+            Factorization::Cofactors => "det_backward",
             Factorization::Ldl => "ldl_factor",
             Factorization::LdlSolve => "ldl_solve",
             Factorization::Qr => "qr",
+            Factorization::HouseholderBasis { .. } => "householder_product",
             Factorization::Svd(_) => "svd",
             Factorization::Eigh { .. } => "eigh",
             Factorization::TriangularSolve { .. } => "solve_triangular",
@@ -105,8 +123,10 @@ impl Factorization {
     /// Returns the number of inputs.
     pub fn inputs(self) -> usize {
         match self {
-            Factorization::LdlSolve => 3,
-            Factorization::TriangularSolve { .. } => 2,
+            Factorization::LdlSolve | Factorization::LuSolve { .. } => 3,
+            Factorization::TriangularSolve { .. }
+            | Factorization::Cofactors
+            | Factorization::HouseholderBasis { .. } => 2,
             _ => 1,
         }
     }
@@ -126,8 +146,11 @@ impl Factorization {
         if let Factorization::RowOrder { op, rows } = self {
             return row_order(op, a, rows);
         }
-        if self == Factorization::LdlSolve {
-            return ldl_solve(op, inputs);
+        if self == Factorization::Cofactors {
+            return cofactors(op, inputs);
+        }
+        if matches!(self, Factorization::LdlSolve | Factorization::LuSolve { .. }) {
+            return solve_with_pivots(op, inputs);
         }
         if let Some(other) = inputs.iter().find(|m| !matches!(m.dtype, DType::F32 | DType::F64) || m.dtype != a.dtype) {
             return Err(Error::dtypes(op, [a.dtype, other.dtype], "matrices must be f32 or f64; use to_dtype()"));
@@ -139,13 +162,26 @@ impl Factorization {
         let shaped = |last: &[usize]| batch.iter().chain(last).copied().collect::<Shape>();
         let meta = |last: &[usize]| Meta { shape: shaped(last), dtype: a.dtype };
         let counts = |last: &[usize]| Meta { shape: shaped(last), dtype: DType::I32 };
-        if !matches!(self, Factorization::Lu | Factorization::Qr | Factorization::Svd(_)) && m != n {
+        let accepts_all_shapes = matches!(
+            self,
+            Factorization::Lu | Factorization::Qr | Factorization::HouseholderBasis { .. } | Factorization::Svd(_)
+        );
+        if !accepts_all_shapes && m != n {
             return Err(Error::shapes(op, [&a.shape], "the matrices must be square"));
         }
         Ok(match self {
             Factorization::Cholesky => smallvec![a.clone(), counts(&[])],
             Factorization::Lu | Factorization::Ldl => smallvec![a.clone(), counts(&[k]), counts(&[])],
             Factorization::Qr => smallvec![a.clone(), meta(&[k])],
+            Factorization::HouseholderBasis { columns } => match inputs[1].shape.dims() {
+                [own @ .., taus] if own == batch && *taus == k && (k..=m).contains(&columns) => {
+                    smallvec![meta(&[m, columns])]
+                }
+                _ => {
+                    let help = "τ must have min(m, n) factors, and Q from as many to m columns";
+                    return Err(Error::shapes(op, [&a.shape, &inputs[1].shape], help));
+                }
+            },
             Factorization::Svd(SvdVectors::Without) => smallvec![meta(&[k])],
             Factorization::Svd(SvdVectors::Thin) => smallvec![meta(&[m, k]), meta(&[k]), meta(&[k, n])],
             Factorization::Svd(SvdVectors::Full) => smallvec![meta(&[m, m]), meta(&[k]), meta(&[n, n])],
@@ -159,33 +195,54 @@ impl Factorization {
                 }
             },
             Factorization::Exp => smallvec![a.clone()],
-            Factorization::RowOrder { .. } | Factorization::LdlSolve => {
-                unreachable!("RowOrder and LdlSolve must have returned above")
-            }
+            Factorization::RowOrder { .. }
+            | Factorization::Cofactors
+            | Factorization::LuSolve { .. }
+            | Factorization::LdlSolve => unreachable!("kernels that read pivots must have returned above"),
         })
     }
 }
 
-fn ldl_solve(op: &'static str, inputs: &[Meta]) -> Result<Metas> {
-    let [a, pivots, b] = inputs else { unreachable!("ldl_solve must have three inputs") };
-    if !matches!(a.dtype, DType::F32 | DType::F64) || pivots.dtype != DType::I32 || b.dtype != a.dtype {
-        let dtypes = inputs.iter().map(|m| m.dtype);
-        return Err(Error::dtypes(
-            op,
-            dtypes,
-            "factors and B must have the same dtype, f32 or f64, and pivots must be i32",
-        ));
+/// Returns the shape and dtype of the cofactor matrices.
+fn cofactors(op: &'static str, inputs: &[Meta]) -> Result<Metas> {
+    let [a, pivots] = inputs else { unreachable!("{op} must have two inputs") };
+    check_pivot_inputs(op, inputs)?;
+    if !has_row_pivots(a, pivots) {
+        return Err(Error::shapes(op, [&a.shape, &pivots.shape], "factors must be [.., n, n] and pivots [.., n]"));
     }
+    Ok(smallvec![a.clone()])
+}
+
+/// Returns the shape and dtype of the solution of a system of equations from factors and pivots.
+fn solve_with_pivots(op: &'static str, inputs: &[Meta]) -> Result<Metas> {
+    let [a, pivots, b] = inputs else { unreachable!("{op} must have three inputs") };
+    check_pivot_inputs(op, inputs)?;
     match (a.shape.dims(), b.shape.dims()) {
-        ([batch @ .., m, n], [own @ .., rows, _])
-            if m == n && rows == n && own == batch && pivots.shape.dims() == &a.shape.dims()[..a.shape.rank() - 1] =>
-        {
+        ([batch @ .., n, _], [own @ .., rows, _]) if has_row_pivots(a, pivots) && rows == n && own == batch => {
             Ok(smallvec![b.clone()])
         }
         _ => {
             let help = "factors must be [.., n, n], pivots [.., n] and B [.., n, k]";
             Err(Error::shapes(op, inputs.iter().map(|m| &m.shape), help))
         }
+    }
+}
+
+/// Returns an error unless the pivots, the second input, are `i32`, and the matrices `f32` or `f64`.
+fn check_pivot_inputs(op: &'static str, inputs: &[Meta]) -> Result<()> {
+    let (a, pivots) = (inputs[0].dtype, inputs[1].dtype);
+    if matches!(a, DType::F32 | DType::F64) && pivots == DType::I32 && inputs[2..].iter().all(|b| b.dtype == a) {
+        return Ok(());
+    }
+    let help = "matrices must have the same dtype, f32 or f64, and pivots must be i32";
+    Err(Error::dtypes(op, inputs.iter().map(|m| m.dtype), help))
+}
+
+/// Returns true if the matrices are square, and the pivots have one element for each row.
+fn has_row_pivots(a: &Meta, pivots: &Meta) -> bool {
+    match (a.shape.dims(), pivots.shape.dims()) {
+        ([batch @ .., m, n], [own @ .., k]) => m == n && k == n && own == batch,
+        _ => false,
     }
 }
 
@@ -215,7 +272,13 @@ impl Family for Factorization {
     fn info(&self) -> FamilyInfo {
         // QR sweeps may not converge.
         let writes_before_rejection = matches!(self, Factorization::Svd(_) | Factorization::Eigh { .. });
-        let reads_pivots = matches!(self, Factorization::RowOrder { .. } | Factorization::LdlSolve);
+        let reads_pivots = matches!(
+            self,
+            Factorization::RowOrder { .. }
+                | Factorization::Cofactors
+                | Factorization::LuSolve { .. }
+                | Factorization::LdlSolve
+        );
         let rejects_values = writes_before_rejection || reads_pivots;
         FamilyInfo { rejects_values, writes_before_rejection, ..FamilyInfo::new(self.inputs(), self.outputs()) }
     }

@@ -1,17 +1,23 @@
 //! Factorization of every matrix of a batch.
 
+mod groups;
+
 use crate::operand::Operand;
 use pellucid_gemm::{MatMut, MatRef};
 use pellucid_ir::kernel::{Factorization, SvdVectors};
 use pellucid_ir::{DType, Error, Layout, Result};
-use pellucid_linalg::{MatrixElement, NotConverged, Pivot, SingularBases, TriangleKind};
+use pellucid_linalg::{GROUP, MatrixElement, NotConverged, Pivot, SingularBases, TriangleKind};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch;
 use pellucid_runtime::threads::{SharedPtr, parallel_ranges};
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The minimum number of arithmetic operations per task.
 const GRAIN: usize = 1 << 18;
+
+/// The minimum number of matrices that are factored together. Fewer single matrices take less time than a group.
+const MIN_GROUP: usize = 6;
 
 /// Factors every matrix of the inputs `x` into the outputs `y`.
 ///
@@ -34,6 +40,9 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     if let Factorization::RowOrder { op, rows } = *kernel {
         (0..checked).try_for_each(|b| check_pivots(op, &x[0].matrix(b), rows))?;
     }
+    if matches!(kernel, Factorization::LuSolve { .. } | Factorization::Cofactors) {
+        (0..checked).try_for_each(|b| check_pivots(kernel.name(), &x[1].matrix(b), last[0]))?;
+    }
     if *kernel == Factorization::LdlSolve {
         (0..checked).try_for_each(|b| decode_ldl_pivots(kernel.name(), &x[1].matrix(b)).map(|_| ()))?;
     }
@@ -46,17 +55,26 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     let work = last.iter().product::<usize>().saturating_mul(side).max(1);
     // The first matrix whose iteration does not converge.
     let failed = AtomicUsize::new(usize::MAX);
+    let factor = |b: usize| {
+        let matrices = |operands: &[MatrixBatch<'_>]| -> List<BatchMatrix, 3> {
+            operands.iter().map(|operand| operand.matrix(b)).collect()
+        };
+        let result = match dtype {
+            DType::F64 => factor_matrix::<f64>(*kernel, &matrices(&x), &matrices(&y)),
+            _ => factor_matrix::<f32>(*kernel, &matrices(&x), &matrices(&y)),
+        };
+        if result == Err(NotConverged) {
+            failed.fetch_min(b, Ordering::Relaxed);
+        }
+    };
+    let has_groups = groups::has_groups(*kernel, &x);
     parallel_ranges(count, GRAIN / work, |range| {
-        for b in range {
-            let matrices = |operands: &[MatrixBatch<'_>]| -> List<BatchMatrix, 3> {
-                operands.iter().map(|operand| operand.matrix(b)).collect()
-            };
-            let result = match dtype {
-                DType::F64 => factor_matrix::<f64>(*kernel, &matrices(&x), &matrices(&y)),
-                _ => factor_matrix::<f32>(*kernel, &matrices(&x), &matrices(&y)),
-            };
-            if result == Err(NotConverged) {
-                failed.fetch_min(b, Ordering::Relaxed);
+        for first in range.clone().step_by(GROUP) {
+            let part = first..range.end.min(first + GROUP);
+            match dtype {
+                _ if !has_groups || part.len() < MIN_GROUP => part.for_each(&factor),
+                DType::F64 => groups::factor_group::<f64>(*kernel, &x, &y, part),
+                _ => groups::factor_group::<f32>(*kernel, &x, &y, part),
             }
         }
     });
@@ -128,10 +146,17 @@ fn factor_matrix<T: MatrixElement>(
             let mut pivots = Vec::new();
             let zero = with_copy(&x[0], &y[0], |mut a: MatMut<'_, T>| {
                 pellucid_linalg::lu(a.as_mut(), &mut pivots);
-                (0..pivots.len()).find(|&i| a.at(i, i) == T::zero()).map_or(0, |i| i + 1)
+                first_zero(a.as_ref())
             });
             y[1].store_integers(pivots.into_iter().map(|p| p as i64 + 1));
-            y[2].store_integers([zero as i64]);
+            y[2].store_integers([zero]);
+        }
+        Factorization::LuSolve { transposed } => {
+            let pivots = row_pivots(&x[1]);
+            with_copy(&x[2], &y[0], |b: MatMut<'_, T>| pellucid_linalg::solve_lu(x[0].view(), &pivots, b, transposed));
+        }
+        Factorization::Cofactors => {
+            pellucid_linalg::cofactors(x[0].view::<T>(), &row_pivots(&x[1]), y[0].view_mut());
         }
         Factorization::RowOrder { rows, .. } => {
             let order = pellucid_linalg::row_order(x[0].integers().map(|p| p as usize - 1), rows);
@@ -152,6 +177,11 @@ fn factor_matrix<T: MatrixElement>(
         Factorization::Qr => {
             with_vector(&y[1], |taus| with_copy(&x[0], &y[0], |a: MatMut<'_, T>| pellucid_linalg::qr(a, taus)))
         }
+        Factorization::HouseholderBasis { .. } => {
+            let taus = x[1].view::<T>();
+            let taus: List<T, GROUP> = (0..taus.rows()).map(|i| taus.at(i, 0)).collect();
+            pellucid_linalg::householder_basis(x[0].view(), &taus, y[0].view_mut());
+        }
         Factorization::Svd(SvdVectors::Without) => {
             return with_vector(&y[0], |s: &mut [T]| pellucid_linalg::svd(x[0].view(), s, None));
         }
@@ -170,6 +200,16 @@ fn factor_matrix<T: MatrixElement>(
         Factorization::Exp => with_copy(&x[0], &y[0], pellucid_linalg::exp::<T>),
     }
     Ok(())
+}
+
+/// Returns the position, counted from 1, of the first zero on the diagonal, or 0.
+fn first_zero<T: MatrixElement>(a: MatRef<'_, T>) -> i64 {
+    (0..a.rows().min(a.columns())).find(|&i| a.at(i, i) == T::zero()).map_or(0, |i| i as i64 + 1)
+}
+
+/// Returns the pivots of an LU factorization, counted from 0.
+fn row_pivots(pivots: &BatchMatrix) -> List<usize, GROUP> {
+    pivots.integers().map(|pivot| pivot as usize - 1).collect()
 }
 
 /// Copies an input to an output, and calls `f` with a view of the output whose rows are contiguous.
@@ -218,17 +258,32 @@ impl<'a> MatrixBatch<'a> {
     /// Returns matrix `b` of the batch, counted in row-major order of the batch axes.
     fn matrix(&self, b: usize) -> BatchMatrix {
         let (shape, strides) = (self.layout.shape(), self.layout.strides());
-        let (mut offset, mut remaining) = (0, b);
-        for (axis, len) in self.batch.iter().enumerate().rev() {
-            offset += (remaining % len) as isize * strides[axis];
-            remaining /= len;
-        }
         let axis = |k: usize| {
             let axis = self.batch.len() + k;
             if axis < shape.rank() { (shape[axis], strides[axis]) } else { (1, 1) }
         };
-        let first = self.first.offset(offset * self.dtype.size() as isize);
+        let first = self.matrix_start(b);
         BatchMatrix { first, dtype: self.dtype, shape: [axis(0).0, axis(1).0], strides: [axis(0).1, axis(1).1] }
+    }
+
+    /// Returns a range of matrices of the batch.
+    fn matrices(&self, range: Range<usize>) -> List<BatchMatrix, GROUP> {
+        let first = self.matrix(range.start);
+        range.map(|b| BatchMatrix { first: self.matrix_start(b), ..first }).collect()
+    }
+
+    /// Returns the address of the first element of matrix `b`.
+    fn matrix_start(&self, b: usize) -> *mut u8 {
+        let strides = self.layout.strides();
+        let (mut offset, mut remaining) = (0, b);
+        for axis in (1..self.batch.len()).rev() {
+            offset += (remaining % self.batch[axis]) as isize * strides[axis];
+            remaining /= self.batch[axis];
+        }
+        if !self.batch.is_empty() {
+            offset += remaining as isize * strides[0];
+        }
+        self.first.offset(offset * self.dtype.size() as isize)
     }
 }
 

@@ -1,43 +1,47 @@
 //! Determinants.
 
-use super::inv::inverse;
+use super::inv::{inverse, inverse_by_factors};
 use super::svd::thin_svd;
-use super::{as_row, block, eye, lu, main_diagonal, mt, scalar_matrix, square_side};
-use crate::autograd::{apply, apply_one, interface::*};
+use super::{as_row, block, eye, factor, lu, main_diagonal, mt, scalar_matrix, square_side};
+use crate::autograd::{GradOptions, apply, apply_one, collect_gradients, interface::*};
 use crate::ops::elementwise::{arithmetic, compare, transcendental};
 use crate::ops::primitive::via_definition::via_definition;
-use crate::ops::primitive::{copy, create, fill, view};
+use crate::ops::primitive::{create, fill, view};
 use crate::ops::products::matmul::matmul;
 use crate::ops::reduce::reductions;
 use crate::ops::shape::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::Result;
+use pellucid_ir::kernel::Factorization;
+use pellucid_ir::{DType, Result};
 
 /// The maximum number of zero singular values for which the derivatives of the determinant are exact.
 const DEFICIENCY: usize = 8;
 
-/// Computes the sign of the row permutation: (−1)ᵏ for k row exchanges.
-fn sign(factors: &lu::Factors) -> Result<Tensor> {
-    let k = factors.pivots.shape()[factors.pivots.rank() - 1];
-    let exchanges = reductions::sum(&compare::ne(&factors.pivots, arithmetic::add(&create::indices(k)?, 1)?)?, -1)?;
-    let odd = copy::to_dtype(&arithmetic::rem(&exchanges, 2)?, factors.packed.dtype())?;
-    arithmetic::sub(1.0, &arithmetic::mul(&odd, 2.0)?)
+/// Returns the diagonal of U with a change of sign for every row exchange. Its product is det A.
+fn signed_diagonal(factors: &lu::Factors) -> Result<Tensor> {
+    let diagonal = main_diagonal(&factors.packed)?;
+    let rows = create::arange(1, diagonal.shape()[diagonal.rank() - 1] as i32 + 1, 1, DType::I32)?;
+    arithmetic::where_(&compare::ne(&factors.pivots, &rows)?, &arithmetic::neg(&diagonal)?, &diagonal)
 }
 
-/// Computes the determinant det A = ± Π Uᵢᵢ, by LU.
-///
-/// The gradient is the cofactor matrix, which can be computed from A⁻¹ only if A is regular. Therefore `backward`
-/// differentiates another definition of the determinant. Let U·Σ·Vᵀ be the singular value decomposition of A at the
-/// point of the derivative. With U and V as constants, det A = det(U)·det(V)·det(M) for M = Uᵀ·A·V and for every A. At
-/// that point, M is diagonal, with the smallest singular values last. M has the blocks [B, E; C, D], where D is at most
-/// 8 by 8, and det M = det(B)·det(D − C·B⁻¹·E). If at most 8 singular values are zero, B is regular. The determinant of
-/// the Schur complement D − C·B⁻¹·E is computed without division (Bird 2011), so its derivatives are exact although the
-/// complement is singular.
+/// Computes the determinant det A = ± Π Uᵢᵢ, by LU. The gradient is g times the cofactor matrix.
 struct Det;
 
-impl Det {
-    fn definition(a: &Tensor) -> Result<Tensor> {
+/// Computes the cofactor matrix from the factors of A.
+///
+/// The derivatives of the factors do not exist for a singular A. Therefore `backward` differentiates the gradient of
+/// another definition of the determinant. Let U·Σ·Vᵀ be the singular value decomposition of A at the point of the
+/// derivative. With U and V as constants, det A = det(U)·det(V)·det(M) for M = Uᵀ·A·V and for every A. At that point, M
+/// is diagonal, with the smallest singular values last. M has the blocks [B, E; C, D], where D is at most 8 by 8, and
+/// det M = det(B)·det(D − C·B⁻¹·E). If at most 8 singular values are zero, B is regular. The determinant of the Schur
+/// complement D − C·B⁻¹·E is computed without division (Bird 2011), so its derivatives are exact although the
+/// complement is singular.
+struct Cofactors(lu::Factors);
+
+impl Cofactors {
+    /// Computes det A.
+    fn determinant(a: &Tensor) -> Result<Tensor> {
         let n = a.shape()[a.rank() - 1];
         let (u, v, sign) = {
             let [u, _, vt] = thin_svd(&a.detach())?;
@@ -80,16 +84,33 @@ impl Operation for Det {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(0);
         let factors = lu::lu_factors(inputs[0])?;
-        let product = reductions::prod(&main_diagonal(&factors.packed)?, -1)?;
-        Ok(smallvec![arithmetic::mul(&sign(&factors)?, &product)?.array().clone()])
+        factors.save(saves);
+        Ok(smallvec![reductions::prod(&signed_diagonal(&factors)?, -1)?.array().clone()])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let cofactors = apply_one(Cofactors(lu::Factors::from_saved(saved)?), &[&saved.input(0)?])?;
+        Ok(smallvec![Some(arithmetic::mul(&scalar_matrix(&grads.get(0)?)?, &cofactors)?)])
+    }
+}
+
+impl Operation for Cofactors {
+    fn name(&self) -> &'static str {
+        "det_backward"
+    }
+    fn forward(&self, _: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.input(0);
+        factor(Factorization::Cofactors, &[self.0.packed.array(), self.0.pivots.array()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let a = saved.input(0)?;
         if a.size() == 0 {
             return Ok(smallvec![Some(fill::zeros_like(&a)?)]);
         }
-        let gradients = via_definition(&[&a], &[&grads.get(0)?], |a| Ok(vec![Det::definition(&a[0])?]))?;
-        Ok(gradients.into_iter().map(Some).collect())
+        let definition = |a: &[Tensor]| {
+            let options = GradOptions { create_graph: true, ..GradOptions::default() };
+            collect_gradients(&[&Cofactors::determinant(&a[0])?], &[&a[0]], options)
+        };
+        Ok(via_definition(&[&a], &[&grads.get(0)?], definition)?.into_iter().map(Some).collect())
     }
 }
 
@@ -103,21 +124,22 @@ impl Operation for SlogDet {
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
         saves.input(0);
         let factors = lu::lu_factors(inputs[0])?;
-        let diagonal = main_diagonal(&factors.packed)?;
-        let sign = arithmetic::mul(&sign(&factors)?, &reductions::prod(&arithmetic::sign(&diagonal)?, -1)?)?;
+        factors.save(saves);
+        let diagonal = signed_diagonal(&factors)?;
+        let sign = reductions::prod(&arithmetic::sign(&diagonal)?, -1)?;
         let size = reductions::sum(&transcendental::ln(&arithmetic::abs(&diagonal)?)?, -1)?;
         Ok(smallvec![sign.array().clone(), size.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        let a = saved.input(0)?;
-        Ok(smallvec![Some(arithmetic::mul(&scalar_matrix(&grads.get(1)?)?, &mt(&inverse(&a)?)?)?)])
+        let inverse = inverse_by_factors(&saved.input(0)?, lu::Factors::from_saved(saved)?)?;
+        Ok(smallvec![Some(arithmetic::mul(&scalar_matrix(&grads.get(1)?)?, &mt(&inverse)?)?)])
     }
 }
 
 /// Computes the determinants of square matrices `[.., n, n]`; 1 for n = 0.
 ///
-/// The gradient is g times the cofactor matrix. If at most 8 singular values are zero, it is exact in every order, even
-/// for singular matrices (Bird 2011).
+/// The gradient is g times the cofactor matrix, which is accurate for singular matrices too (Stewart 1998). Derivatives
+/// of higher order are exact if at most 8 singular values are zero (Bird 2011).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).

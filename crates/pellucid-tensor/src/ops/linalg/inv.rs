@@ -7,11 +7,11 @@ use super::{
 use crate::autograd::{apply, interface::*};
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::broadcast;
-use crate::ops::primitive::{fill, view};
+use crate::ops::primitive::view;
 use crate::ops::products::matmul::matmul;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{Error, Result};
 
 /// Computes A⁻¹, and the position of the first zero pivot of the LU factorization. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).
 struct Inverse;
@@ -55,19 +55,12 @@ impl Operation for Solve {
         let factors = self.factors.clone().map_or_else(|| lu::lu_factors(inputs[0]), Ok)?;
         let x =
             lu::solve_by_factors(&factors.packed, &factors.pivots, &untracked_tensor(inputs[1]), self.is_transposed)?;
-        saves.array(factors.packed.array().clone());
-        saves.array(factors.pivots.array().clone());
+        factors.save(saves);
         Ok(smallvec![x.array().clone(), factors.info.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let a = saved.input(0)?;
-        let factors = lu::Factors {
-            packed: saved.array(0)?,
-            pivots: saved.array(1)?,
-            // The info of this intermediate solution is not read.
-            info: fill::zeros(super::batch(&a), DType::I32)?,
-        };
-        let back = Solve { is_transposed: !self.is_transposed, factors: Some(factors) };
+        let back = Solve { is_transposed: !self.is_transposed, factors: Some(lu::Factors::from_saved(saved)?) };
         let gradient_of_b = apply(back, &[&a, &grads.get(0)?])?[0].clone();
         let mut gradients: InputGradients = smallvec![None, None];
         if needs.contains(0) {
@@ -86,6 +79,12 @@ impl Operation for Solve {
 /// Computes A⁻¹; NaN if A is singular.
 pub(super) fn inverse(a: &Tensor) -> Result<Tensor> {
     Ok(apply(Inverse, &[a])?[0].clone())
+}
+
+/// Computes A⁻¹ from the factors of A; NaN if A is singular.
+pub(super) fn inverse_by_factors(a: &Tensor, factors: lu::Factors) -> Result<Tensor> {
+    let n = a.shape()[a.rank() - 1];
+    Ok(apply(Solve { is_transposed: false, factors: Some(factors) }, &[a, &eye(n, n, a.dtype())?])?[0].clone())
 }
 
 /// Computes the inverses of square matrices `[.., n, n]`. ∂A = −A⁻ᵀ·g·A⁻ᵀ (Giles 2008).

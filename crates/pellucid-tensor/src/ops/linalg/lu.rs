@@ -11,6 +11,7 @@ use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;
 use crate::ops::index::sort;
 use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::via_definition::via_definition;
 use crate::ops::primitive::{copy, create, fill, gather};
 use crate::ops::products::matmul::matmul;
 use crate::ops::shape::diagonal;
@@ -88,6 +89,18 @@ pub(super) struct Factors {
     pub(super) info: Tensor,
 }
 
+impl Factors {
+    /// Saves the factors as the arrays 0 to 2 of an operation.
+    pub(super) fn save(&self, saves: &mut SaveForBackward) {
+        [&self.packed, &self.pivots, &self.info].into_iter().for_each(|x| saves.array(x.array().clone()));
+    }
+
+    /// Returns the factors that [`save`](Factors::save) saved.
+    pub(super) fn from_saved(saved: &SavedTensors) -> Result<Factors> {
+        Ok(Factors { packed: saved.array(0)?, pivots: saved.array(1)?, info: saved.array(2)? })
+    }
+}
+
 /// Computes the LU factorization of an array.
 pub(super) fn lu_factors(a: &Array) -> Result<Factors> {
     let outputs = factor(Factorization::Lu, &[a])?;
@@ -98,18 +111,59 @@ pub(super) fn lu_factors(a: &Array) -> Result<Factors> {
     })
 }
 
+/// Computes X with A·X = B (`is_transposed`: Aᵀ·X = B) from the factors and the pivots of A. ∂B solves the transposed
+/// system.
+struct LuSolve {
+    is_transposed: bool,
+}
+
+impl LuSolve {
+    /// Computes X by two triangular solutions.
+    fn definition(&self, packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let order = row_order("lu_solve", pivots, packed.shape()[packed.rank() - 1])?;
+        if self.is_transposed {
+            let x = triangular(&mt(packed)?, &triangular(&mt(packed)?, b, false, false)?, true, true)?;
+            return take_rows(&x, &sort::argsort(&order, -1, false)?);
+        }
+        triangular(packed, &triangular(packed, &take_rows(b, &order)?, false, true)?, true, false)
+    }
+}
+
+impl Operation for LuSolve {
+    fn name(&self) -> &'static str {
+        "lu_solve"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        saves.input(0);
+        saves.input(1);
+        if saves.needs(0) {
+            saves.input(2);
+        }
+        factor(Factorization::LuSolve { transposed: self.is_transposed }, inputs)
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
+        let (packed, pivots, g) = (saved.input(0)?, saved.input(1)?, grads.get(0)?);
+        let mut gradients: InputGradients = smallvec![None, None, None];
+        if needs.contains(0) {
+            let b = saved.input(2)?;
+            let definition = |packed: &[Tensor]| Ok(vec![self.definition(&packed[0], &pivots, &b)?]);
+            gradients[0] = via_definition(&[&packed], &[&g], definition)?.pop();
+        }
+        if needs.contains(2) {
+            let back = LuSolve { is_transposed: !self.is_transposed };
+            gradients[2] = Some(apply_one(back, &[&packed, &pivots, &g])?);
+        }
+        Ok(gradients)
+    }
+}
+
 /// Solves A·X = B (`transposed`: Aᵀ·X = B) from the factors of A. The batch axes of A and B broadcast.
 pub(super) fn solve_by_factors(packed: &Tensor, pivots: &Tensor, b: &Tensor, transposed: bool) -> Result<Tensor> {
-    let n = packed.shape()[packed.rank() - 1];
     let batch = common_batch("lu_solve", packed, b)?;
-    let order = row_order("lu_solve", pivots, n)?;
-    let order = broadcast::broadcast_to(&order, batch.iter().copied().chain([n]).collect::<Shape>())?;
-    let b = broadcast_batch(b, &batch)?;
-    if transposed {
-        let x = triangular(&mt(packed)?, &triangular(&mt(packed)?, &b, false, false)?, true, true)?;
-        return take_rows(&x, &sort::argsort(&order, -1, false)?);
-    }
-    triangular(packed, &triangular(packed, &take_rows(&b, &order)?, false, true)?, true, false)
+    let n = packed.shape()[packed.rank() - 1];
+    let pivots = broadcast::broadcast_to(pivots, batch.iter().copied().chain([n]).collect::<Shape>())?;
+    let (packed, b) = (broadcast_batch(packed, &batch)?, broadcast_batch(b, &batch)?);
+    apply_one(LuSolve { is_transposed: transposed }, &[&packed, &pivots, &b])
 }
 
 /// Computes P, L and U with A = P·L·U, by partial pivoting.

@@ -2,7 +2,7 @@
 
 use super::triangular::triangular;
 use super::{WithoutGradient, as_column, block, eye, factor, matrix_dims, mt, promote_operands, untracked_tensor};
-use crate::autograd::{apply, interface::*, is_recorded};
+use crate::autograd::{apply, apply_one, interface::*, is_recorded};
 use crate::ops::elementwise::arithmetic;
 use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::{copy, fill};
@@ -39,11 +39,12 @@ impl Operation for Qr {
         saves.output(0);
         saves.output(1);
         let outputs = factor(Factorization::Qr, inputs)?;
-        let (packed, tau) = (untracked_tensor(&outputs[0]), untracked_tensor(&outputs[1]));
+        let packed = untracked_tensor(&outputs[0]);
         let (m, n) = matrix_dims("qr", &packed)?;
-        let q = Reflections::new(&packed, &tau)?.basis(m.min(n))?;
-        let r = diagonal::triu(&block(&packed, (0, 0), m.min(n), n)?, 0)?;
-        Ok(smallvec![q.array().clone(), r.array().clone()])
+        let columns = m.min(n);
+        let q = factor(Factorization::HouseholderBasis { columns }, &[&outputs[0], &outputs[1]])?;
+        let r = diagonal::triu(&block(&packed, (0, 0), columns, n)?, 0)?;
+        Ok(smallvec![q[0].clone(), r.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (q, r, gq, gr) = (saved.output(0)?, saved.output(1)?, grads.get(0)?, grads.get(1)?);
@@ -121,7 +122,8 @@ pub fn qr(a: &Tensor, mode: QrMode) -> Result<(Tensor, Tensor)> {
             return Err(Error::NoGradient { op: "qr" });
         }
         let outputs = apply(WithoutGradient("geqrf", Factorization::Qr), &[a])?;
-        let q = Reflections::new(&outputs[0], &outputs[1])?.basis(m)?;
+        let basis = WithoutGradient("householder_product", Factorization::HouseholderBasis { columns: m });
+        let q = apply_one(basis, &[&outputs[0], &outputs[1]])?;
         return Ok((q, diagonal::triu(&outputs[0], 0)?));
     }
     let outputs = apply(Qr, &[a])?;

@@ -45,6 +45,11 @@ impl MatrixStack {
     fn array(&self, dtype: DType, layout: TestLayout) -> TestArray {
         TestArray::cast([BATCH[0], BATCH[1], self.rows, self.columns], layout, dtype, &self.data)
     }
+
+    /// Returns vectors of `i32`, for matrices with one column.
+    fn pivots(&self, layout: TestLayout) -> TestArray {
+        TestArray::cast([BATCH[0], BATCH[1], self.rows], layout, DType::I32, &self.data)
+    }
 }
 
 fn random(rows: usize, columns: usize) -> MatrixStack {
@@ -54,7 +59,13 @@ fn random(rows: usize, columns: usize) -> MatrixStack {
 
 /// Runs a factorization whose inputs and outputs have the given dtype and layout, and returns the outputs.
 fn factors(kernel: Factorization, inputs: &[&MatrixStack], dtype: DType, layout: TestLayout) -> Vec<TestArray> {
-    let inputs: Vec<TestArray> = inputs.iter().map(|s| s.array(dtype, layout)).collect();
+    let has_pivots =
+        matches!(kernel, Factorization::LuSolve { .. } | Factorization::Cofactors | Factorization::LdlSolve);
+    let input = |(k, stack): (usize, &&MatrixStack)| match has_pivots && k == 1 {
+        true => stack.pivots(layout),
+        false => stack.array(dtype, layout),
+    };
+    let inputs: Vec<TestArray> = inputs.iter().enumerate().map(input).collect();
     let metas: Vec<Meta> = inputs.iter().map(|a| Meta { shape: a.layout.shape().clone(), dtype: a.dtype }).collect();
     let kernel = Kernel::Factorization(kernel);
     let outputs: Vec<TestArray> =
@@ -155,6 +166,56 @@ fn lu_and_row_order() {
 }
 
 #[test]
+fn lu_solve_and_cofactors() {
+    for n in [0, 1, 4, 16, 20] {
+        let (a, b) = (random(n, n), random(n, 3));
+        let lu = factors(Factorization::Lu, &[&a], DType::F64, TestLayout::Plain);
+        let (packed, pivots) = (MatrixStack::from_array(&lu[0]), MatrixStack::from_array(&lu[1]));
+        for transposed in [false, true] {
+            let matrix = if transposed { a.transpose() } else { a.clone() };
+            check_all(Factorization::LuSolve { transposed }, &[&packed, &pivots, &b], |f, tolerance| {
+                close(&matrix.times(&f[0]), &b, tolerance * 1e3);
+            });
+        }
+        check_all(Factorization::Cofactors, &[&packed, &pivots], |f, tolerance| {
+            let product = a.times(&f[0].transpose());
+            let expected = MatrixStack::from_fn(n, n, |b, i, j| if i == j { product.at(b, 0, 0) } else { 0.0 });
+            let size = f[0].data.iter().fold(1.0, |size: f64, x| size.max(x.abs()));
+            close(&product, &expected, tolerance * size * (1 + n) as f64);
+        });
+    }
+}
+
+/// The bits of a matrix do not depend on its position in a batch, which is factored in groups of 16.
+#[test]
+fn a_matrix_has_the_same_bits_alone_and_in_a_batch() {
+    let values = numbers(40 * 64, 1000, 5);
+    for (count, kernel) in [0, 1, 5, 6, 7, 15, 16, 17, 21, 22, 40]
+        .into_iter()
+        .flat_map(|count| [Factorization::Lu, Factorization::Cholesky].map(|kernel| (count, kernel)))
+    {
+        let run = |first: usize, count: usize| -> Vec<Vec<f64>> {
+            let a = TestArray::of([count, 8, 8], TestLayout::Plain, &values[first * 64..][..count * 64]);
+            let meta = Meta { shape: a.layout.shape().clone(), dtype: a.dtype };
+            let kernel = Kernel::Factorization(kernel);
+            let outputs: Vec<TestArray> = kernel
+                .infer(&[meta])
+                .unwrap()
+                .into_iter()
+                .map(|m| TestArray::new(m.shape, m.dtype, TestLayout::Plain))
+                .collect();
+            run_kernel(kernel, &[&a], &outputs.iter().collect::<Vec<_>>()).unwrap();
+            outputs.iter().map(TestArray::reals).collect()
+        };
+        for (k, together) in run(0, count).into_iter().enumerate() {
+            let alone: Vec<f64> = (0..count).flat_map(|b| run(b, 1).swap_remove(k)).collect();
+            let bits = |values: &[f64]| -> Vec<u64> { values.iter().map(|x| x.to_bits()).collect() };
+            assert_eq!(bits(&together), bits(&alone), "output {k} of {kernel:?} of {count} matrices");
+        }
+    }
+}
+
+#[test]
 fn pivots_out_of_range_are_errors() {
     let order = TestArray::new([3], DType::I64, TestLayout::Plain);
     for pivots in [[0, 1], [1, 4], [-1, 2]] {
@@ -206,7 +267,7 @@ fn invalid_ldl_pivots_are_errors() {
 
 #[test]
 fn qr() {
-    for (m, n) in [(2, 0), (1, 1), (4, 4), (3, 6), (6, 3)] {
+    for (m, n) in [(2, 0), (1, 1), (4, 4), (3, 6), (6, 3), (20, 2), (18, 18)] {
         let a = random(m, n);
         check_all(Factorization::Qr, &[&a], |f, tolerance| {
             let q = (0..m.min(n)).fold(identity(m), |q, k| {
@@ -224,6 +285,15 @@ fn qr() {
             });
             close(&q.transpose().times(&q), &identity(m), tolerance);
             close(&q.times(&upper(&f[0])), &a, tolerance);
+            let taus = TestArray::cast([BATCH[0], BATCH[1], m.min(n)], TestLayout::Gaps, DType::F64, &f[1].data);
+            let packed = f[0].array(DType::F64, TestLayout::Transposed);
+            for columns in [m.min(n), m] {
+                let basis = TestArray::new([BATCH[0], BATCH[1], m, columns], DType::F64, TestLayout::Plain);
+                let kernel = Kernel::Factorization(Factorization::HouseholderBasis { columns });
+                run_kernel(kernel, &[&packed, &taus], &[&basis]).unwrap();
+                let expected = MatrixStack::from_fn(m, columns, |b, i, j| q.at(b, i, j));
+                close(&MatrixStack::from_array(&basis), &expected, tolerance);
+            }
         });
     }
 }

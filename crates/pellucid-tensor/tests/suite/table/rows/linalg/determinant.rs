@@ -37,6 +37,9 @@ pub(super) fn rows() -> Vec<Row> {
                 let x = Tensor::from([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [5.0, 7.0, 9.0]]);
                 Ok(ops::det(&x)?.item::<f64>().abs() < 1e-14 && det_gradients(x)?)
             })
+            .check("gradients at a nilpotent matrix of rank 2, whose pivots are all zero", || {
+                det_gradients(Tensor::from([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]))
+            })
             .check("gradients at the zero matrix", || det_gradients(zeros(&[2, 2, 2])))
             .check("a large matrix without full rank", || {
                 let x = ops::sin(&ops::square(&ops::reshape(&Tensor::arange(1.0, 101.0, 1.0), [10, 10])?)?)?;
