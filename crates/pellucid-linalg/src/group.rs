@@ -17,8 +17,8 @@ pub fn fits_group(rows: usize, columns: usize) -> bool {
 /// A loop over adjacent elements performs one operation of an algorithm for all matrices. Each matrix has the same
 /// operations in the same order as alone, so its bits do not depend on the group.
 ///
-/// All loops index the elements. Without bounds checks, LLVM would vectorize a loop over the elements by gathers instead
-/// of the loop over adjacent elements.
+/// All loops index the elements. Without bounds checks, LLVM would vectorize a loop over the elements by gathers
+/// instead of the loop over adjacent elements.
 pub(crate) struct MatrixGroup<'a, T, const W: usize> {
     pub(crate) rows: usize,
     pub(crate) columns: usize,

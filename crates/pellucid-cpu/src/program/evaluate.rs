@@ -105,8 +105,8 @@ impl<'a> Evaluator<'a> {
         self.tile_len == usize::MAX && are_in_place.all(|is_in_place| is_in_place)
     }
 
-    /// Evaluates elements `start..start + n` of a segment, if [`Evaluator::reads_in_place`]. The frame has the addresses
-    /// of the results.
+    /// Evaluates elements `start..start + n` of a segment, if [`Evaluator::reads_in_place`]. The frame has the
+    /// addresses of the results.
     ///
     /// # Safety
     /// *Frame* and *Operands* of [`Evaluator::begin_segment`], which was called for one segment; *Range* and *Results*

@@ -58,9 +58,9 @@ fn pad_all(op: &'static str, sequences: &[&Tensor], batch_first: bool, value: Sc
 /// Returns the sequences that [`pad_sequence`] stacked, as views. The lengths are integers `[N]`.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the number of lengths is not N; [`Error::DTypeMismatch`] unless the lengths are integers;
-/// [`Error::InvalidArgument`] for a negative length and for one above T; [`Error::ReadInCapture`] in a captured step,
-/// because the shapes depend on the lengths.
+/// [`Error::ShapeMismatch`] if the number of lengths is not N; [`Error::DTypeMismatch`] unless the lengths are
+/// integers; [`Error::InvalidArgument`] for a negative length and for one above T; [`Error::ReadInCapture`] in a
+/// captured step, because the shapes depend on the lengths.
 pub fn unpad_sequence(padded: &Tensor, lengths: &Tensor, batch_first: bool) -> Result<Vec<Tensor>> {
     if !lengths.dtype().is_int() {
         let help = "the lengths must be integers; use to_dtype(DType::I64)";

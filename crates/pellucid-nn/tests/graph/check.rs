@@ -45,7 +45,7 @@ fn a_check_measures_a_step_and_restores_the_state() {
             let parameters: Vec<Vec<f64>> = model.parameters().iter().map(|p| p.to_vec()).collect();
             manual_seed(7);
             trainer.step(&x, &y).unwrap();
-            let first = f64::from(trainer.loss().unwrap());
+            let first = trainer.loss().unwrap();
             let changes = model.parameters().into_iter().zip(parameters).map(|(p, before)| {
                 let (now, g) = (p.to_vec::<f64>(), p.grad().unwrap().to_vec::<f64>());
                 now.iter().zip(before).zip(g).map(|((now, before), g)| (now - before) * g).sum::<f64>()
@@ -53,7 +53,7 @@ fn a_check_measures_a_step_and_restores_the_state() {
             let slope = changes.sum::<f64>();
             manual_seed(7);
             trainer.step(&x, &y).unwrap();
-            let second = f64::from(trainer.loss().unwrap());
+            let second = trainer.loss().unwrap();
             assert_eq!(check, StepCheck { loss_before: first, loss_after: second, slope }, "{}", kind.0);
         }
     }

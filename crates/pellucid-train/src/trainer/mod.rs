@@ -112,9 +112,9 @@ use std::sync::Arc;
 /// With [`checkpoints`](Trainer::checkpoints), `last.safetensors` contains the state of the run after each epoch, and
 /// after an interrupt. A program that is restarted with [`resume`](Trainer::resume) continues from this state,
 /// bit-identical to an uninterrupted run. It must create model, loss, optimizer, loaders and trainer in the same way.
-/// Another optimizer, schedule, number of [accumulated](Trainer::accumulate) steps, batch size or `drop_last` than in the
-/// saved run is an error that names both values. Options with which a run may continue are not compared, such as the
-/// number of epochs, weight decay and clipping.
+/// Another optimizer, schedule, number of [accumulated](Trainer::accumulate) steps, batch size or `drop_last` than in
+/// the saved run is an error that names both values. Options with which a run may continue are not compared, such as
+/// the number of epochs, weight decay and clipping.
 ///
 /// # Errors of a step
 /// A failed step returns [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or
@@ -440,8 +440,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
 
     /// Writes checkpoint files into a directory, which is created if necessary. `last.safetensors` contains the state
     /// of the run after each epoch. `best.safetensors` contains the weights of the best complete epoch; the names of
-    /// those of the loss begin with `loss.`. Each file is replaced atomically: after a kill at any moment, the old or the
-    /// new file exists.
+    /// those of the loss begin with `loss.`. Each file is replaced atomically: after a kill at any moment, the old or
+    /// the new file exists.
     pub fn checkpoints(mut self, folder: impl AsRef<Path>) -> Self {
         self.run.files.folder = Some(folder.as_ref().to_path_buf());
         self
@@ -474,8 +474,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
 
     /// Adds a part to the state of the run in `last.safetensors`, such as an input scaler. Reserved names are the parts
     /// of the task (`model`, `loss`, `optimizer`; `scaler` and `averages` if they are enabled), `batches`,
-    /// `validation_batches`, `run`, `train_metrics`, `history`, `schedule_0` and so on; [`fit`](Trainer::fit) returns an
-    /// error for them.
+    /// `validation_batches`, `run`, `train_metrics`, `history`, `schedule_0` and so on; [`fit`](Trainer::fit) returns
+    /// an error for them.
     pub fn part(mut self, name: &str, part: impl Stateful + Send + 'f) -> Self {
         self.run.parts.push((name.to_string(), Box::new(part)));
         self

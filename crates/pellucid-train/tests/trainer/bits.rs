@@ -25,12 +25,12 @@ fn a_run_has_the_bits_of_a_captured_loop() {
         let mut sum = 0.0;
         for [x, y] in train.epoch() {
             captured.step(&x, &y).unwrap();
-            sum += f64::from(captured.loss().unwrap()) * y.size() as f64;
+            sum += captured.loss().unwrap() * y.size() as f64;
         }
         assert_eq!(history.column("train_loss").unwrap()[epoch], sum / 60.0);
         let (mut loss, mut samples) = (0.0, 0.0);
         for [x, y] in validation.epoch() {
-            loss += f64::from(captured.evaluate(&x, &y).unwrap()) * y.size() as f64;
+            loss += captured.evaluate(&x, &y).unwrap() * y.size() as f64;
             samples += y.size() as f64;
         }
         assert_eq!(history.column("validation_loss").unwrap()[epoch], loss / samples);

@@ -139,6 +139,7 @@ fn public_types_are_send_and_sync() {
         BatchNormOptions,
         Bins<'_>,
         ConvOptions,
+        FoldOptions,
         ConvPadding,
         ConvolveMode
     ];

@@ -1,6 +1,6 @@
 //! Factorization of groups of small matrices, one in each lane of the vectors.
 
-use super::{BatchMatrix, MatrixBatch, first_zero, row_pivots};
+use super::matrices::{BatchMatrix, MatrixBatch, first_zero, row_pivots};
 use pellucid_gemm::{MatMut, MatRef};
 use pellucid_ir::kernel::Factorization;
 use pellucid_linalg::{GROUP, MatrixElement, TriangleKind, fits_group};
