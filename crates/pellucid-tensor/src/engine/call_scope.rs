@@ -3,15 +3,12 @@
 
 use std::cell::Cell;
 
-#[derive(Clone, Copy)]
-struct CallState {
-    /// The number of the current or latest call.
-    number: u64,
-    is_active: bool,
-}
+/// The lowest bit of [`CALL`]: set during a call.
+const ACTIVE: u64 = 1;
 
 thread_local! {
-    static CALL: Cell<CallState> = const { Cell::new(CallState { number: 0, is_active: false }) };
+    /// Twice the number of the current or latest call, and [`ACTIVE`].
+    static CALL: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Guard of the call of an operation. Calls inside it are parts of this call.
@@ -22,11 +19,12 @@ pub(crate) struct CallScope {
 impl CallScope {
     #[inline(always)]
     pub(crate) fn enter() -> CallScope {
-        let CallState { number, is_active } = CALL.get();
-        if !is_active {
-            CALL.set(CallState { number: number + 1, is_active: true });
+        let call = CALL.get();
+        let is_outermost = call & ACTIVE == 0;
+        if is_outermost {
+            CALL.set((call + 2) | ACTIVE);
         }
-        CallScope { is_outermost: !is_active }
+        CallScope { is_outermost }
     }
 }
 
@@ -34,17 +32,17 @@ impl Drop for CallScope {
     #[inline(always)]
     fn drop(&mut self) {
         if self.is_outermost {
-            CALL.set(CallState { is_active: false, ..CALL.get() });
+            CALL.set(CALL.get() & !ACTIVE);
         }
     }
 }
 
 /// Returns the number of the current call. A kernel outside operations is a call of its own.
 pub(super) fn call_number() -> u64 {
-    let CallState { number, is_active } = CALL.get();
-    if is_active {
-        return number;
+    let call = CALL.get();
+    if call & ACTIVE != 0 {
+        return call >> 1;
     }
-    CALL.set(CallState { number: number + 1, is_active });
-    number + 1
+    CALL.set(call + 2);
+    (call + 2) >> 1
 }
