@@ -474,8 +474,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
 
     /// Adds a part to the state of the run in `last.safetensors`, such as an input scaler. Reserved names are the parts
     /// of the task (`model`, `loss`, `optimizer`; `scaler` and `averages` if they are enabled), `batches`,
-    /// `validation_batches`, `run`, `train_metrics`, `history`, `schedule_0` and so on; [`fit`](Trainer::fit) returns
-    /// an error for them.
+    /// `validation_batches`, `run`, `train_metrics`, `history`, `schedule_0` and so on; with
+    /// [`checkpoints`](Trainer::checkpoints), [`fit`](Trainer::fit) returns an error for them.
     pub fn part(mut self, name: &str, part: impl Stateful + Send + 'f) -> Self {
         self.run.parts.push((name.to_string(), Box::new(part)));
         self

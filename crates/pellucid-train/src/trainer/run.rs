@@ -415,7 +415,9 @@ impl RunCore<'_> {
             OptionRange::COUNT.check("early_stopping", "patience", patience as f64, 3.0)?;
             OptionRange::NONNEGATIVE.check("early_stopping", "min_delta", min_delta, 0.0)?;
         }
-        self.full_checkpoint(parts.checkpoint(), &self.schedule_names()).check_names()?;
+        if self.files.last().is_some() {
+            self.full_checkpoint(parts.checkpoint(), &self.schedule_names()).check_names()?;
+        }
         check_names("metric", &self.metrics)?;
         self.train_metrics.check(self.files.last().is_some())
     }
