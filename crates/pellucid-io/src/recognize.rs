@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_recognised_by_their_first_bytes() {
+    fn formats_are_recognized_by_their_first_bytes() {
         let zipped = |name: &str| [b"PK\x03\x04".as_slice(), &[0; 26], name.as_bytes(), &[0; 9]].concat();
         let tar = [&[0u8; 257][..], b"ustar\0"].concat();
         let cases: [(&[u8], &str); 27] = [

@@ -144,7 +144,7 @@ fn malformed_safetensors_are_refused() {
 }
 
 #[test]
-fn files_of_other_formats_are_recognised() {
+fn files_of_other_formats_are_recognized() {
     let scratch = Scratch::new("formats");
     let zip = [b"PK\x03\x04".as_slice(), &[0; 26], b"archive/data.pkl", &[0; 100]].concat();
     for (bytes, what, way) in [

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_dict_of_another_optimizer_is_recognised() {
+    fn a_state_dict_of_another_optimizer_is_recognized() {
         let another = "belongs to another optimizer";
         assert!(text(&["state.0.momentum"], &["state.0.mean", "state.0.variance"], &[]).contains(another));
         assert!(text(&[], &["groups.1.lr", "state.0.step"], &[]).contains(another));
