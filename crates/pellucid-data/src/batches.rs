@@ -1,5 +1,6 @@
 //! [`Batches`]: mini-batches of tensors in memory, shuffled in every epoch.
 
+use crate::collate::try_each;
 use crate::dataset::{select_samples, shared_samples};
 use crate::progress::{BatchPosition, EpochProgress, LoaderProgress, LoaderSizes, check_not_empty, positioned_loader};
 use crate::random::EpochSeed;
@@ -123,19 +124,20 @@ impl<const K: usize> Batches<K> {
     /// which is empty if all its batches had been returned.
     ///
     /// # Panics
-    /// Panics if [`try_epoch`](Batches::try_epoch) returns an error.
+    /// Panics if [`try_epoch`](Batches::try_epoch) or its iterator returns an error.
     #[track_caller]
     pub fn epoch(&mut self) -> impl ExactSizeIterator<Item = [Tensor; K]> + use<K> {
-        unwrap(self.try_epoch())
+        unwrap(self.try_epoch()).map(unwrap)
     }
 
-    /// Fallible version of [`epoch`](Batches::epoch).
+    /// Fallible version of [`epoch`](Batches::epoch). A batch for which there is not enough memory is an
+    /// [`Error::OutOfMemory`], which ends the epoch.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an epoch [has no batch](Batches::is_empty), because a loop over it would train
     /// nothing: the data set has no samples, or with [`drop_last`](Batches::drop_last) fewer samples than one batch;
     /// [`Error::OutOfMemory`] if the order of the samples does not fit into memory.
-    pub fn try_epoch(&mut self) -> Result<impl ExactSizeIterator<Item = [Tensor; K]> + use<K>> {
+    pub fn try_epoch(&mut self) -> Result<impl ExactSizeIterator<Item = Result<[Tensor; K]>> + use<K>> {
         check_not_empty(OP, self.sizes())?;
         let BatchPosition { epoch, batch } = self.progress.next_position();
         let order = self.progress.seed().map(|seed| EpochSeed { seed, epoch }.permutation(self.samples)).transpose()?;
@@ -188,9 +190,9 @@ struct EpochBatches<const K: usize> {
 }
 
 impl<const K: usize> Iterator for EpochBatches<K> {
-    type Item = [Tensor; K];
+    type Item = Result<[Tensor; K]>;
 
-    fn next(&mut self) -> Option<[Tensor; K]> {
+    fn next(&mut self) -> Option<Result<[Tensor; K]>> {
         let LoaderSizes { samples, size, batches, .. } = self.sizes;
         if self.next == batches {
             self.progress.end();
@@ -202,8 +204,11 @@ impl<const K: usize> Iterator for EpochBatches<K> {
             None => ops::narrow(tensor, 0, start, end - start).and_then(|part| ops::copy(&part)),
             Some(order) => select_samples(tensor, &order[start..end]),
         };
-        // Samples come from a range or a permutation, so the indices are in bounds.
-        let batch = self.tensors.each_ref().map(|tensor| unwrap(part(tensor)));
+        let batch = try_each(&self.tensors, part);
+        if batch.is_err() {
+            self.sizes.batches = self.next;
+            return Some(batch);
+        }
         self.next += 1;
         self.progress.advance_to(self.next);
         Some(batch)

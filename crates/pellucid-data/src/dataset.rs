@@ -1,7 +1,7 @@
 //! Map-style data sets: samples by index.
 
 use crate::collate::{Collate, try_each};
-use crate::random::{EpochSeed, for_sample, vec_with_capacity};
+use crate::random::{for_sample, vec_with_capacity};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::any::Any;
@@ -71,7 +71,7 @@ pub trait Dataset: Send + Sync {
     where
         Self::Item: Collate,
     {
-        Self::Item::collate(self.get_many(indices)?)
+        Self::Item::collate(samples_of(self, indices)?)
     }
 
     /// Returns a data set whose samples are `f(sample)`, computed at each access.
@@ -103,14 +103,32 @@ pub trait Dataset: Send + Sync {
 
     /// Returns a data set that computes each sample once and caches it in memory. Apply random transforms after the
     /// cache.
-    fn cached(self) -> CachedDataset<Self>
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if the list of the samples does not fit into memory.
+    fn cached(self) -> Result<CachedDataset<Self>>
     where
         Self: Sized,
         Self::Item: Clone + Sync,
     {
-        let samples = std::iter::repeat_with(OnceLock::new).take(self.len()).collect();
-        CachedDataset { dataset: self, samples }
+        let mut samples = vec_with_capacity(self.len())?;
+        samples.extend(std::iter::repeat_with(OnceLock::new).take(self.len()));
+        Ok(CachedDataset { dataset: self, samples })
     }
+}
+
+/// Returns [`Dataset::get_many`].
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if it does not return one sample for each index.
+pub(crate) fn samples_of<D: Dataset + ?Sized>(dataset: &D, indices: &[usize]) -> Result<Vec<D::Item>> {
+    let samples = dataset.get_many(indices)?;
+    if samples.len() != indices.len() {
+        let reason =
+            format!("get_many() must return a sample for each of {} indices, got {}", indices.len(), samples.len());
+        return Err(Error::invalid("dataset", reason));
+    }
+    Ok(samples)
 }
 
 /// Returns an error if a sample index is out of bounds.
@@ -326,7 +344,7 @@ impl<D: Dataset, T: Send, F: Fn(D::Item) -> Result<T> + Send + Sync> Dataset for
     }
 
     fn get_many(&self, indices: &[usize]) -> Result<Vec<T>> {
-        let samples = self.dataset.get_many(indices)?.into_iter().enumerate();
+        let samples = samples_of(&self.dataset, indices)?.into_iter().enumerate();
         samples.map(|(i, sample)| for_sample(i, || (self.f)(sample))).collect()
     }
 }
@@ -342,7 +360,12 @@ impl<D: Dataset> Subset<D> {
     fn new(dataset: D, indices: Vec<usize>) -> Result<Subset<D>> {
         let len = dataset.len();
         indices.iter().try_for_each(|&index| check_index(index, len))?;
-        Ok(Subset { dataset, indices })
+        Ok(Subset::from_valid(dataset, indices))
+    }
+
+    /// Creates a subset from indices that exist.
+    pub(crate) fn from_valid(dataset: D, indices: Vec<usize>) -> Subset<D> {
+        Subset { dataset, indices }
     }
 
     /// Returns the index of each sample in the underlying data set.
@@ -396,7 +419,7 @@ impl<D: Dataset, E: Dataset<Item = D::Item>> Dataset for ConcatDataset<D, E> {
     type Item = D::Item;
 
     fn len(&self) -> usize {
-        self.first.len() + self.second.len()
+        self.first.len().saturating_add(self.second.len())
     }
 
     fn get(&self, index: usize) -> Result<D::Item> {
@@ -431,135 +454,6 @@ impl<D: Dataset<Item: Clone + Sync>> Dataset for CachedDataset<D> {
             None => self.dataset.get(index).map(|sample| cell.get_or_init(|| sample).clone()),
         }
     }
-}
-
-/// The size of a part of a split: a fraction (`f64`) or a number of samples (`usize`).
-pub trait SplitLength: Copy {
-    /// Returns the sample counts of the parts of a data set of `samples` samples.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if the sizes of the parts do not sum to the size of the data set.
-    fn counts(parts: &[Self], samples: usize) -> Result<Vec<usize>>;
-}
-
-impl SplitLength for usize {
-    fn counts(parts: &[usize], samples: usize) -> Result<Vec<usize>> {
-        let sum = parts.iter().try_fold(0usize, |sum, &part| sum.checked_add(part));
-        if sum != Some(samples) {
-            let reason = format!("the counts {parts:?} must sum to the {samples} samples of the data set");
-            return Err(Error::invalid("random_split", reason));
-        }
-        Ok(parts.to_vec())
-    }
-}
-
-/// Each part has ⌊fraction · N⌋ samples. The remaining samples are distributed to the first parts, one each. If the sum
-/// of the fractions differs from 1 by at most 10⁻⁶, the fractions are divided by the sum, so that every sample is in
-/// one part.
-impl SplitLength for f64 {
-    fn counts(parts: &[f64], samples: usize) -> Result<Vec<usize>> {
-        let sum: f64 = parts.iter().sum();
-        if parts.iter().any(|part| !(0.0..=1.0).contains(part)) || (sum - 1.0).abs() > 1e-6 {
-            let reason = format!("the fractions {parts:?} must be in [0, 1] and sum to 1");
-            return Err(Error::invalid("random_split", reason));
-        }
-        // A sum that differs from 1 only by rounding, such as 0.7 + 0.2 + 0.1, does not change the fractions.
-        let is_rounded = (sum - 1.0).abs() <= parts.len() as f64 * f64::EPSILON;
-        let fraction = |part: &f64| if is_rounded { *part } else { part / sum };
-        let mut counts: Vec<usize> =
-            parts.iter().map(|part| (fraction(part) * samples as f64).floor() as usize).collect();
-        let indices: Vec<usize> = (0..parts.len()).filter(|&index| parts[index] > 0.0).collect();
-        let total: usize = counts.iter().sum();
-        for index in indices.iter().cycle().take(samples.saturating_sub(total)) {
-            counts[*index] += 1;
-        }
-        // Products that were rounded up can exceed the number of samples.
-        for _ in samples..total {
-            let largest = (0..counts.len()).rev().max_by_key(|&index| counts[index]);
-            largest.into_iter().for_each(|index| counts[index] -= 1);
-        }
-        Ok(counts)
-    }
-}
-
-/// Splits a data set at random into disjoint parts. The sizes are fractions that sum to 1, or sample counts. The split
-/// depends only on the seed and the number of samples.
-///
-/// ```
-/// use pellucid::data::{Dataset, from_fn, random_split};
-/// let [train, validation] = random_split(from_fn(101, Ok), [0.8, 0.2], 0)?;
-/// assert_eq!((train.len(), validation.len()), (81, 20));
-/// # Ok::<(), pellucid::Error>(())
-/// ```
-///
-/// # Errors
-/// [`Error::InvalidArgument`] if the sizes do not sum to the entire data set; [`Error::OutOfMemory`].
-pub fn random_split<D: Dataset, S: SplitLength, const N: usize>(
-    dataset: D,
-    sizes: [S; N],
-    seed: u64,
-) -> Result<[Subset<Arc<D>>; N]> {
-    let parts = split_indices(dataset.len(), &sizes, seed)?;
-    let dataset = Arc::new(dataset);
-    let parts: Vec<_> = parts.into_iter().map(|indices| Subset { dataset: dataset.clone(), indices }).collect();
-    Ok(parts.try_into().unwrap_or_else(|_| unreachable!("N sizes give N parts")))
-}
-
-/// Splits a data set at random into `folds` folds of nearly equal size. Returns a pair for each fold: the other samples
-/// for training, and the fold for validation. The split depends only on the seed and the number of samples.
-///
-/// ```
-/// use pellucid::data::{Dataset, from_fn, k_fold};
-/// for [train, validation] in k_fold(from_fn(103, Ok), 5, 0)? {
-///     assert_eq!(train.len() + validation.len(), 103);
-///     assert!(validation.len() == 20 || validation.len() == 21);
-/// }
-/// # Ok::<(), pellucid::Error>(())
-/// ```
-///
-/// # Errors
-/// [`Error::InvalidArgument`] for fewer than 2 folds or more folds than samples; [`Error::OutOfMemory`].
-#[doc(alias = "KFold")]
-pub fn k_fold<D: Dataset>(dataset: D, folds: usize, seed: u64) -> Result<Vec<[Subset<Arc<D>>; 2]>> {
-    let samples = dataset.len();
-    if folds < 2 || folds > samples {
-        let reason = format!("`folds` must be from 2 to the number of samples, {samples}, got {folds}");
-        return Err(Error::invalid("k_fold", reason));
-    }
-    let order = EpochSeed { seed, epoch: 0 }.permutation(samples)?;
-    let dataset = Arc::new(dataset);
-    // The first folds have one sample more.
-    let start = |fold: usize| fold * (samples / folds) + fold.min(samples % folds);
-    let part = |indices: &[&[usize]]| {
-        let mut list = vec_with_capacity(indices.iter().map(|part| part.len()).sum())?;
-        indices.iter().for_each(|part| list.extend_from_slice(part));
-        Ok(Subset { dataset: dataset.clone(), indices: list })
-    };
-    let fold = |fold: usize| {
-        let (start, end) = (start(fold), start(fold + 1));
-        Ok([part(&[&order[..start], &order[end..]])?, part(&[&order[start..end]])?])
-    };
-    (0..folds).map(fold).collect()
-}
-
-/// Returns the indices of the parts of a random split.
-pub(crate) fn split_indices<S: SplitLength>(samples: usize, sizes: &[S], seed: u64) -> Result<Vec<Vec<usize>>> {
-    let order = EpochSeed { seed, epoch: 0 }.permutation(samples)?;
-    let counts = S::counts(sizes, samples)?;
-    if counts.len() != sizes.len() || counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) != Some(samples) {
-        let parts = sizes.len();
-        let reason = format!("SplitLength::counts() must return {parts} counts with the sum {samples}, got {counts:?}");
-        return Err(Error::invalid("random_split", reason));
-    }
-    let mut rest = order.as_slice();
-    let parts = counts.iter().map(|&count| {
-        let (part, others) = rest.split_at(count);
-        rest = others;
-        let mut indices = vec_with_capacity(count)?;
-        indices.extend_from_slice(part);
-        Ok(indices)
-    });
-    parts.collect()
 }
 
 /// Reads class labels from an integer tensor `[N]`.

@@ -29,6 +29,7 @@
 //! | `dataset` | [`Dataset`], and data sets that are derived from others: subsets, concatenations, maps, caches |
 //! | `collate` | [`Collate`]: collation of samples into a batch; padding of sequences |
 //! | `sampler` | [`Sampler`] and [`BatchSampler`]: the order of the samples in an epoch |
+//! | `split` | [`random_split`], [`stratified_split`] and [`k_fold`]: disjoint parts of a data set |
 //! | `random` | the random numbers of an epoch and of a sample |
 //! | `loader` | [`DataLoader`]: batches from worker threads |
 //! | `stream` | [`IterableDataset`] and [`StreamLoader`]: records that are read in order |
@@ -67,6 +68,7 @@ mod preprocessing;
 mod progress;
 mod random;
 mod sampler;
+mod split;
 mod stream;
 mod table;
 mod text;
@@ -79,8 +81,7 @@ pub use bundled::{digits, iris, wine};
 pub use cifar::{Cifar10, Cifar100, CifarImages};
 pub use collate::{BatchToDevice, Collate, PaddedSequences, pad_sequences};
 pub use dataset::{
-    CachedDataset, ConcatDataset, Dataset, FnDataset, MapDataset, SplitLength, Subset, TensorDataset, VecDataset,
-    from_fn, from_vec, k_fold, random_split,
+    CachedDataset, ConcatDataset, Dataset, FnDataset, MapDataset, Subset, TensorDataset, VecDataset, from_fn, from_vec,
 };
 #[cfg(any(feature = "bundled", feature = "mnist"))]
 pub use digits::Digits;
@@ -98,6 +99,7 @@ pub use sampler::{
     BatchSampler, BucketBatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, StratifiedSampler,
     WeightedRandomSampler,
 };
+pub use split::{SplitLength, k_fold, random_split, stratified_k_fold, stratified_split};
 pub use stream::{
     FirstRecords, FnRecords, IterableDataset, MapRecords, RecordIter, RecordShard, ShuffledRecords, StreamIter,
     StreamLoader, TextLines, from_records,

@@ -72,7 +72,7 @@ fn mix_samples(x: &Tensor, fraction: f64) -> Result<Tensor> {
 /// let (images, labels) = (Tensor::rand([4, 3, 8, 8], DType::F32), Tensor::from([0i64, 1, 2, 1]));
 /// let (images, probabilities) = MixUp::new(0.2, 3).apply(&images, &labels)?;
 /// assert_eq!(probabilities.shape().dims(), [4, 3]);
-/// // The loss of PyTorch accepts probabilities of classes.
+/// // The loss, and a trainer with a `CrossEntropyLoss`, accept class indices and probabilities.
 /// let loss = cross_entropy(&Tensor::zeros([4, 3], DType::F32), &probabilities);
 /// # Ok::<(), pellucid::Error>(())
 /// ```

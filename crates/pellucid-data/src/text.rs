@@ -1,7 +1,8 @@
 //! Text for language models: files, character tokens, and token windows.
 
 use crate::dataset::{Dataset, check_index};
-use pellucid_tensor::{Error, Result};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, Result, unwrap};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
@@ -132,11 +133,17 @@ impl TokenWindows {
         TokenWindows { tokens: tokens.into(), context, stride: 1 }
     }
 
-    /// Sets the stride between the starts of two windows; 0 means 1. With a stride of `context`, the windows do not
+    /// Sets the stride between the starts of two windows, 1 by default. With a stride of `context`, the windows do not
     /// overlap.
-    #[must_use]
-    pub fn stride(self, stride: usize) -> Self {
-        TokenWindows { stride: stride.max(1), ..self }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a stride of 0.
+    #[panicking_form]
+    pub fn try_stride(self, stride: usize) -> Result<Self> {
+        match stride {
+            0 => Err(Error::invalid("token_windows", "the stride must be at least 1, got 0")),
+            _ => Ok(TokenWindows { stride, ..self }),
+        }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use crate::constraint::Constraint;
 use crate::distribution::Distribution;
-use crate::noise::open_uniform;
+use crate::noise::draw_by;
 use crate::parameters::elementwise;
 use crate::success_probability::{SuccessProbability, trial_properties, trials};
-use crate::support::{log_density, probability, within};
+use crate::support::{clamp_inside, log_density, probability, within};
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::{Result, Shape, Tensor, ops, unwrap};
 use std::f64::consts::PI;
@@ -160,7 +160,8 @@ impl Distribution for ContinuousBernoulli {
         Constraint::UnitInterval
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        self.try_icdf(&open_uniform(self.success.parameter(), shape)?)
+        let x = draw_by(self.success.parameter(), shape, |u| self.try_icdf(u))?;
+        clamp_inside(&x, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         let (log_success, log_failure) = (&self.success.log_success()?, &self.success.log_failure()?);
@@ -190,15 +191,23 @@ impl Distribution for ContinuousBernoulli {
             let p = probability(p);
             let is_small = l.abs().lt(1e-4);
             let safe_l = is_small.select(1.0, l);
-            let growth = safe_l.exp_m1();
-            let is_finite = growth.lt(f64::INFINITY);
-            let (moderate, huge) = (is_finite.select(safe_l, 1.0), is_finite.select(1.0, safe_l));
-            let quantile = (p * moderate.exp_m1()).ln_1p() / moderate;
-            // 1 + ln(p + (1 − p)·e⁻ˡ)/l.
-            let limit = 1.0 + ((1.0 - p) * (-huge).exp_m1()).ln_1p() / huge;
+            let is_falling = safe_l.lt(0.0);
+            // The quantile is ln(1 + p·(eˡ − 1))/l. Where eˡ would overflow, or the argument is near 0, it is
+            // y = −ln(q + (1 − q)·e⁻ᵐ)/m for m = |l|: y with q = 1 − p for l < 0, and 1 − y with q = p for l > 0.
+            let change = p * safe_l.exp_m1();
+            let is_direct = change.gt(-0.5) & change.lt(f64::INFINITY);
+            let direct_l = is_direct.select(safe_l, 1.0);
+            let direct = (p * direct_l.exp_m1()).ln_1p() / direct_l;
+            let m = is_direct.select(1.0, safe_l.abs());
+            let q = is_falling.select(1.0 - p, p);
+            let mixture = q + (1.0 - q) * (-m).exp();
+            // e⁻ᵐ underflows.
+            let is_zero = mixture.eq(0.0);
+            let y = is_zero.select(1.0, -is_zero.select(1.0, mixture).ln() / m);
+            let reflected = is_falling.select(y, 1.0 - y);
             let c = p * (1.0 - p);
             let series = p + c * l * 0.5 + c * (1.0 - 2.0 * p) * l * l / 6.0;
-            is_small.select(series, is_finite.select(quantile, limit))
+            is_small.select(series, is_direct.select(direct, reflected))
         })
     }
     fn try_entropy(&self) -> Result<Tensor> {

@@ -3,7 +3,7 @@
 use crate::constraint::Constraint;
 use crate::distribution::Distribution;
 use crate::location_scale::EULER_GAMMA;
-use crate::noise::{open_uniform, properties};
+use crate::noise::{draw_by, properties};
 use crate::parameters::{elementwise, family};
 use crate::stirling::log_gamma_second_difference;
 use crate::support::{clamp_inside, log_density, probability, within, xlogy};
@@ -32,8 +32,7 @@ impl Distribution for Exponential {
         Constraint::NonNegative
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        let u = open_uniform(&self.rate, shape)?;
-        elementwise!(exponential_sample(u = &u, rate = &self.rate) => -u.ln() / rate)
+        draw_by(&self.rate, shape, |u| elementwise!(exponential_sample(u = u, rate = &self.rate) => -u.ln() / rate))
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(exponential_log_prob(x = x, rate = &self.rate) => {
@@ -86,9 +85,10 @@ impl Distribution for Weibull {
         Constraint::NonNegative
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        let u = open_uniform(&self.scale, shape)?;
-        let x = elementwise!(weibull_sample(u = &u, scale = &self.scale, k = &self.concentration) => {
-            scale * ((-u.ln()).ln() / k).exp()
+        let x = draw_by(&self.scale, shape, |u| {
+            elementwise!(weibull_sample(u = u, scale = &self.scale, k = &self.concentration) => {
+                scale * ((-u.ln()).ln() / k).exp()
+            })
         })?;
         clamp_inside(&x, &self.support())
     }
@@ -156,9 +156,10 @@ impl Distribution for Pareto {
         Constraint::AtLeast(self.scale.clone())
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        let u = open_uniform(&self.scale, shape)?;
-        let x = elementwise!(pareto_sample(u = &u, scale = &self.scale, alpha = &self.alpha) => {
-            scale * (-u.ln() / alpha).exp()
+        let x = draw_by(&self.scale, shape, |u| {
+            elementwise!(pareto_sample(u = u, scale = &self.scale, alpha = &self.alpha) => {
+                scale * (-u.ln() / alpha).exp()
+            })
         })?;
         clamp_inside(&x, &Constraint::Positive)
     }

@@ -3,14 +3,14 @@
 use crate::constraint::Constraint;
 use crate::distribution::Distribution;
 use crate::location_scale::EULER_GAMMA;
-use crate::noise::{open_uniform, properties};
+use crate::noise::{draw_by, properties};
 use crate::parameters::{broadcast_parameters, elementwise, family};
 use crate::stirling::{log_gamma_second_difference, log_gamma_step};
 use crate::support::{clamp_inside, log_density, probability, xlogy, zero_times};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::TensorOrScalar;
-use pellucid_tensor::{Error, Result, Shape, Tensor, ops, unwrap};
+use pellucid_tensor::{Error, Result, Shape, Tensor, unwrap};
 
 /// The uniform distribution with density 1 / (high − low) for low ≤ x ≤ high.
 ///
@@ -65,7 +65,7 @@ impl Distribution for Uniform {
         Constraint::Interval(self.low.clone(), self.high.clone())
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        self.try_icdf(&ops::rand_like(&ops::broadcast_to(&self.low.detach(), shape.clone())?)?)
+        draw_by(&self.low, shape, |u| self.try_icdf(u))
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(uniform_log_prob(x = x, low = &self.low, high = &self.high) => {
@@ -134,7 +134,8 @@ impl Distribution for Kumaraswamy {
         Constraint::UnitInterval
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        clamp_inside(&self.try_icdf(&open_uniform(&self.concentration1, shape)?)?, &self.support())
+        let x = draw_by(&self.concentration1, shape, |u| self.try_icdf(u))?;
+        clamp_inside(&x, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(kumaraswamy_log_prob(x = x, a = &self.concentration1, b = &self.concentration0) => {

@@ -2,7 +2,7 @@
 
 use crate::constraint::Constraint;
 use crate::distribution::Distribution;
-use crate::noise::{open_uniform, properties};
+use crate::noise::{draw_by, properties};
 use crate::parameters::{elementwise, family};
 use crate::support::{log_density, probability, within};
 use pellucid_tensor::formula::Expr;
@@ -37,7 +37,7 @@ impl Distribution for Laplace {
         Constraint::Real
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        self.try_icdf(&open_uniform(&self.loc, shape)?)
+        draw_by(&self.loc, shape, |u| self.try_icdf(u))
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(laplace_log_prob(x = x, loc = &self.loc, scale = &self.scale) => {
@@ -103,7 +103,7 @@ impl Distribution for Logistic {
         Constraint::Real
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        self.try_icdf(&open_uniform(&self.loc, shape)?)
+        draw_by(&self.loc, shape, |u| self.try_icdf(u))
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(logistic_log_prob(x = x, loc = &self.loc, scale = &self.scale) => {
@@ -153,7 +153,7 @@ impl Distribution for Gumbel {
         Constraint::Real
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        self.try_icdf(&open_uniform(&self.loc, shape)?)
+        draw_by(&self.loc, shape, |u| self.try_icdf(u))
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(gumbel_log_prob(x = x, loc = &self.loc, scale = &self.scale) => {
@@ -215,7 +215,7 @@ impl Distribution for Cauchy {
         Constraint::Real
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        self.try_icdf(&open_uniform(&self.loc, shape)?)
+        draw_by(&self.loc, shape, |u| self.try_icdf(u))
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(cauchy_log_prob(x = x, loc = &self.loc, scale = &self.scale) => {
@@ -270,7 +270,7 @@ impl Distribution for HalfCauchy {
         Constraint::NonNegative
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        self.try_icdf(&open_uniform(&self.scale, shape)?)
+        draw_by(&self.scale, shape, |u| self.try_icdf(u))
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         elementwise!(half_cauchy_log_prob(x = x, scale = &self.scale) => {

@@ -15,6 +15,22 @@ pub(crate) fn open_uniform(parameter: &Tensor, shape: &Shape) -> Result<Tensor> 
     ops::clamp(&u, 0.25 * epsilon, 1.0 - 0.5 * epsilon)
 }
 
+/// Draws samples as a function of [`open_uniform`] values. For half precision, the function gets `f32` values, because
+/// [0, 1) has only 256 uniform values of `bf16`. Its result is rounded once to a finite number of the parameter's dtype.
+pub(crate) fn draw_by(
+    parameter: &Tensor,
+    shape: &Shape,
+    sample: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let dtype = parameter.dtype();
+    if !matches!(dtype, DType::F16 | DType::BF16) {
+        return sample(&open_uniform(parameter, shape)?);
+    }
+    let x = sample(&open_uniform(&ops::to_dtype(&parameter.detach(), DType::F32)?, shape)?)?;
+    let largest = dtype.range().1.to_f64();
+    ops::to_dtype(&ops::clamp(&x, -largest, largest)?, dtype)
+}
+
 /// Draws uniform values in (0, 1) as [`open_uniform`] does, but in `f64`.
 pub(crate) fn open_uniform_f64(parameter: &Tensor, shape: &Shape) -> Result<Tensor> {
     open_uniform(&ops::to_dtype(&parameter.detach(), DType::F64)?, shape)

@@ -127,8 +127,9 @@ impl Distribution for LogNormal {
     }
     fn try_variance(&self) -> Result<Tensor> {
         elementwise!(log_normal_variance(loc = &self.loc, scale = &self.scale) => {
+            // (eᵛ − 1)·e^(2μ + v), without an overflow of eᵛ.
             let v = scale * scale;
-            v.exp_m1() * (2.0 * loc + v).exp()
+            -(-v).exp_m1() * (2.0 * (loc + v)).exp()
         })
     }
 }

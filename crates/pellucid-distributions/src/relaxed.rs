@@ -4,7 +4,7 @@ use crate::categorical::ClassProbabilities;
 use crate::constraint::Constraint;
 use crate::distribution::{Distribution, joined};
 use crate::location_scale::log_logistic_density;
-use crate::noise::open_uniform;
+use crate::noise::draw_by;
 use crate::parameters::{elementwise, float_tensors};
 use crate::success_probability::{LOGITS, SuccessProbability};
 use crate::support::{clamp_inside, masked_log_density, probability, within};
@@ -101,11 +101,12 @@ impl Distribution for RelaxedBernoulli {
         Constraint::OpenUnitInterval
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        let noise = ops::logit(&open_uniform(&self.temperature, shape)?)?;
         let (t, l) = (&self.temperature, &self.try_logits()?);
-        let x = elementwise!(relaxed_bernoulli_sample(noise = &noise, t = t, l = l) => {
-            ((l + noise) / t).sigmoid()
-        })?;
+        let x = draw_by(
+            t,
+            shape,
+            |u| elementwise!(relaxed_bernoulli_sample(noise = &ops::logit(u)?, t = t, l = l) => ((l + noise) / t).sigmoid()),
+        )?;
         clamp_inside(&x, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
@@ -228,10 +229,12 @@ impl Distribution for RelaxedOneHotCategorical {
         Constraint::Simplex
     }
     fn try_draw(&self, shape: &Shape) -> Result<Tensor> {
-        let u = open_uniform(self.classes.parameter(), &joined(shape, &self.event_shape()))?;
         let (l, t) = (&self.classes.logs()?, &self.temperature);
-        let scores = elementwise!(concrete_scores(u = &u, l = l, t = t) => (l - (-u.ln()).ln()) / t)?;
-        clamp_inside(&ops::softmax(&scores, -1)?, &self.support())
+        let x = draw_by(self.classes.parameter(), &joined(shape, &self.event_shape()), |u| {
+            let scores = elementwise!(concrete_scores(u = u, l = l, t = t) => (l - (-u.ln()).ln()) / t)?;
+            ops::softmax(&scores, -1)
+        })?;
+        clamp_inside(&x, &self.support())
     }
     fn try_log_prob(&self, x: &Tensor) -> Result<Tensor> {
         // The density is undefined if an element is 0.

@@ -57,7 +57,7 @@ fn the_forms_of_the_page_exist() -> Result<()> {
         "`AdamW::try_new(parameters, options)`" => AdamW::try_new(parameters, options)?;
         "`optimizer.try_set_lr(0.1)`" => optimizer.try_set_lr(0.1)?;
         "`Batches::try_new(&[&x, &y], 32)`" => Batches::try_new(&[&x, &y], 32)?;
-        "`batches.try_epoch()`" => batches.try_epoch()?.count();
+        "`batches.try_epoch()`" => batches.try_epoch()?.try_for_each(|batch| batch.map(drop))?;
     }
     cross_entropy(&model.forward(&x), &Tensor::from([0i64, 1])).backward();
     forms! { "`optimizer.try_step()`" => optimizer.try_step()?; }

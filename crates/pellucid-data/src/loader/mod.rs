@@ -10,7 +10,7 @@ pub use epoch::EpochIter;
 pub(crate) use workers::OrderedWorkers;
 
 use crate::collate::{BatchToDevice, Collate};
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, samples_of};
 use crate::progress::{BatchPosition, LoaderProgress, LoaderSizes, check_not_empty, positioned_loader};
 use crate::random::{EpochSeed, draw_key};
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
@@ -155,7 +155,7 @@ impl<B: Send + 'static> DataLoader<B> {
         C: Fn(Vec<D::Item>) -> Result<B> + Send + Sync + 'static,
     {
         let len = dataset.len();
-        DataLoader::from_function(len, move |indices: &[usize]| collate(dataset.get_many(indices)?), options)
+        DataLoader::from_function(len, move |indices: &[usize]| collate(samples_of(&dataset, indices)?), options)
     }
 
     fn from_function(

@@ -12,6 +12,9 @@ use std::sync::{Arc, Mutex};
 
 const OP: &str = "stream_loader";
 
+/// The iterator of the records in error messages.
+const RECORDS: &str = "the iterator of the records";
+
 /// The computation of a batch from its records.
 type BatchTask<B> = Box<dyn FnOnce() -> Result<B> + Send>;
 
@@ -88,10 +91,11 @@ impl<B: Send + 'static> StreamLoader<B> {
         let begin = move |seed: EpochSeed, batch: usize| -> Result<TaskIter<B>> {
             let LoaderOptions { batch_size, drop_last, .. } = options;
             let first = batch.saturating_mul(batch_size);
-            let mut records = catch_panic("the source", || computation.0.records(seed))?.skip(first);
-            let (mut first, computation) = (first, computation.clone());
+            let mut records = catch_panic("the source", || computation.0.records(seed))?;
+            let (mut first, mut skip, computation) = (first, batch, computation.clone());
             Ok(Box::new(std::iter::from_fn(move || {
-                let batch = match read_records(&mut records, batch_size) {
+                let skipped = skip_batches(&mut records, std::mem::take(&mut skip), batch_size);
+                let batch = match skipped.and_then(|()| read_records(&mut records, batch_size)) {
                     Ok(batch) => batch,
                     Err(error) => return Some(Err(error)),
                 };
@@ -176,12 +180,29 @@ impl<B> fmt::Debug for StreamLoader<B> {
     }
 }
 
+/// Reads the records of the batches before the first one of a resumed epoch. The last batch may be smaller.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if the iterator panics, or there are fewer batches.
+fn skip_batches<R>(records: &mut impl Iterator<Item = Result<R>>, batches: usize, size: usize) -> Result<()> {
+    let count = catch_panic(RECORDS, || Ok(records.take(batches.saturating_mul(size)).count()))?;
+    if count.div_ceil(size) < batches {
+        let reason = format!(
+            "the saved position is batch {batches} of the epoch, but the source has only {count} records, {} batches; \
+             resume with the source of the saved run",
+            count.div_ceil(size)
+        );
+        return Err(Error::invalid(OP, reason));
+    }
+    Ok(())
+}
+
 /// Reads the records of a batch. Each record may be an error.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the iterator panics; [`Error::OutOfMemory`].
 fn read_records<R>(records: &mut impl Iterator<Item = Result<R>>, n: usize) -> Result<Vec<Result<R>>> {
-    catch_panic("the iterator of the records", || {
+    catch_panic(RECORDS, || {
         let mut batch = vec_with_capacity(n.min(1 << 16))?;
         batch.extend(records.take(n));
         Ok(batch)

@@ -2,6 +2,7 @@
 
 use crate::random::vec_with_capacity;
 use pellucid_tensor::{Error, Result};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -284,10 +285,19 @@ impl From<Categories> for Column {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the column contains strings.
-pub(super) fn column_floats(op: &'static str, name: &str, column: &Column) -> Result<Vec<f64>> {
+pub(super) fn column_floats<'a>(op: &'static str, name: &str, column: &'a Column) -> Result<Cow<'a, [f64]>> {
     match column {
-        Column::Float(values) => Ok(values.clone()),
+        Column::Float(values) => Ok(values.into()),
         Column::Integer(values) => Ok(values.iter().map(|&value| value as f64).collect()),
+        Column::Category(categories) => Err(text_error(op, name, categories)),
+    }
+}
+
+/// Returns the values of a numeric column as `i64`. Floats must be integers in its range.
+pub(super) fn column_integers<'a>(op: &'static str, name: &str, column: &'a Column) -> Result<Cow<'a, [i64]>> {
+    match column {
+        Column::Float(values) => Ok(values.iter().map(|&value| value as i64).collect()),
+        Column::Integer(values) => Ok(values.into()),
         Column::Category(categories) => Err(text_error(op, name, categories)),
     }
 }

@@ -108,14 +108,12 @@ impl Table {
                 }
                 cells.push((*line, value));
             }
-            let column = column_from_values(&cells).map_err(|line| {
-                line_error(
-                    line,
-                    format!(
-                        ", column {name:?}: the column mixes numbers and strings; all its values must \
-                                      have the same type"
-                    ),
-                )
+            let column = column_from_values(&cells).map_err(|[number, text]| {
+                let reason = format!(
+                    ", column {name:?}: the column mixes numbers and strings: line {number} has the first number, line \
+                     {text} the first string; all its values must have the same type"
+                );
+                line_error(number.max(text), reason)
             })?;
             Ok((name.clone(), column))
         };
@@ -123,9 +121,9 @@ impl Table {
     }
 }
 
-/// Returns a column of values. If strings and numbers are mixed, returns the line of the earliest value of the other
-/// type.
-fn column_from_values(cells: &[(usize, &Value)]) -> std::result::Result<Column, usize> {
+/// Returns a column of values. If strings and numbers are mixed, returns the lines of the first number and of the first
+/// string.
+fn column_from_values(cells: &[(usize, &Value)]) -> std::result::Result<Column, [usize; 2]> {
     let values = || cells.iter().map(|(_, value)| *value);
     if let Some(integers) = values().map(Value::as_i64).collect::<Option<Vec<i64>>>() {
         return Ok(Column::Integer(integers));
@@ -141,12 +139,16 @@ fn column_from_values(cells: &[(usize, &Value)]) -> std::result::Result<Column, 
         }
         return Ok(Column::Float(floats));
     }
-    let text = |(line, value): &(usize, &Value)| match value {
-        Value::Null => Ok(None),
-        Value::String(text) => Ok(Some(text.clone())),
-        Value::Bool(value) => Ok(Some(value.to_string())),
-        _ => Err(*line),
+    let line_of =
+        |is_wanted: fn(&Value) -> bool| cells.iter().find(|(_, value)| is_wanted(value)).map(|(line, _)| *line);
+    let (number, text) = (line_of(Value::is_number), line_of(|value| value.is_string() || value.is_boolean()));
+    if let (Some(number), Some(text)) = (number, text) {
+        return Err([number, text]);
+    }
+    let text = |value: &Value| match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
     };
-    let strings = cells.iter().map(text).collect::<std::result::Result<Vec<_>, _>>()?;
-    Ok(Column::Category(Categories::new(&strings)))
+    Ok(Column::Category(Categories::new(&values().map(text).collect::<Vec<_>>())))
 }

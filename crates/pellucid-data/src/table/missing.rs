@@ -91,7 +91,8 @@ pub(crate) fn statistic(name: &str, column: &Column, value: &FillValue) -> Resul
             _ => Err(mismatch(name, column, value)),
         };
     }
-    let mut existing: Vec<f64> = column_floats(OP, name, column)?.into_iter().filter(|value| !value.is_nan()).collect();
+    let mut existing: Vec<f64> =
+        column_floats(OP, name, column)?.iter().copied().filter(|value| !value.is_nan()).collect();
     existing.sort_by(f64::total_cmp);
     let n = existing.len();
     Ok(FillValue::Number(match value {

@@ -15,10 +15,11 @@ pub use json::{JsonValue, read_json_lines};
 pub use missing::FillValue;
 pub(crate) use missing::{filled_with, statistic};
 
-use crate::dataset::{SplitLength, split_indices};
 use crate::random::vec_with_capacity;
-use column::{column_floats, text_error};
+use crate::split::{SplitLength, split_indices};
+use column::{column_floats, column_integers, text_error};
 use pellucid_tensor::{DType, Error, Result, Scalar, Tensor, ops};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
@@ -185,7 +186,7 @@ impl Table {
     /// # Errors
     /// [`Error::InvalidArgument`] if the column does not exist or contains strings.
     pub fn floats(&self, name: &str) -> Result<Vec<f64>> {
-        column_floats(OP, name, self.column(name)?)
+        column_floats(OP, name, self.column(name)?).map(Cow::into_owned)
     }
 
     /// Returns the distinct strings of a column in sorted order. The index of a string is its code in
@@ -297,16 +298,13 @@ impl Table {
         for (name, column) in &columns {
             check_represented(name, column, dtype)?;
         }
+        let columns = columns.into_iter();
         // `i64` represents integers beyond 2⁵³ exactly.
-        if columns.iter().all(|(_, column)| matches!(column, Column::Integer(_))) && !dtype.is_float() {
-            let lists: Vec<&Vec<i64>> = columns
-                .iter()
-                .filter_map(|(_, column)| if let Column::Integer(values) = column { Some(values) } else { None })
-                .collect();
+        if !dtype.is_float() && dtype != DType::Bool {
+            let lists = columns.map(|(name, column)| column_integers(OP, name, column)).collect::<Result<Vec<_>>>()?;
             return ops::to_dtype(&Tensor::try_new(interleave(&lists, self.rows)?, shape)?, dtype);
         }
-        let lists = columns.iter().map(|(name, column)| column_floats(OP, name, column)).collect::<Result<Vec<_>>>()?;
-        let lists: Vec<&Vec<f64>> = lists.iter().collect();
+        let lists = columns.map(|(name, column)| column_floats(OP, name, column)).collect::<Result<Vec<_>>>()?;
         ops::to_dtype(&Tensor::try_new(interleave(&lists, self.rows)?, shape)?, dtype)
     }
 
@@ -387,7 +385,7 @@ impl Table {
 }
 
 /// Returns the values of columns in row-major order.
-fn interleave<T: Copy>(columns: &[&Vec<T>], rows: usize) -> Result<Vec<T>> {
+fn interleave<T: Copy>(columns: &[Cow<'_, [T]>], rows: usize) -> Result<Vec<T>> {
     let mut values = vec_with_capacity(rows.saturating_mul(columns.len()))?;
     for row in 0..rows {
         values.extend(columns.iter().map(|column| column[row]));

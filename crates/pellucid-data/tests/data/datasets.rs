@@ -1,6 +1,8 @@
 //! Data sets that are derived from others.
 
-use pellucid::data::{Dataset, SplitLength, TensorDataset, from_fn, from_vec, k_fold, random_split};
+use pellucid::data::{
+    Dataset, SplitLength, TensorDataset, from_fn, from_vec, k_fold, random_split, stratified_k_fold, stratified_split,
+};
 use pellucid::{DType, Error, Result, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +30,7 @@ fn indices_out_of_bounds_are_errors() {
     let out_of_bounds = |result: Result<usize>| matches!(result, Err(Error::IndexOutOfBounds { len: 5, .. }));
     assert!(out_of_bounds(numbers().get(5)));
     assert!(out_of_bounds(numbers().concat(from_fn(0, Ok)).get(5)));
-    assert!(out_of_bounds(numbers().cached().get(usize::MAX)));
+    assert!(out_of_bounds(numbers().cached().unwrap().get(usize::MAX)));
     assert!(out_of_bounds(numbers().subset(vec![0, 5]).map(|_| 0)));
     assert!(out_of_bounds(from_vec(vec![1usize; 5]).get(5)));
     let tensors = TensorDataset::new(&[Tensor::arange(0i64, 5, 1)]);
@@ -60,9 +62,72 @@ fn a_cache_computes_each_sample_once() {
         counter.fetch_add(1, Ordering::Relaxed);
         Ok(index)
     });
-    let cached = data.cached();
+    let cached = data.cached().unwrap();
     assert_eq!((all(&cached), all(&cached)), (vec![0, 1, 2], vec![0, 1, 2]));
     assert_eq!(computed.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn stratified_parts_have_the_share_of_each_class() {
+    let labels: Vec<i64> = (0..300).map(|i| if i % 10 == 0 { 2 } else { i % 3 % 2 }).collect();
+    let class = |class: i64, indices: &[usize]| indices.iter().filter(|&&index| labels[index] == class).count() as f64;
+    let tensor = Tensor::from(labels.clone());
+    let all: Vec<usize> = (0..300).collect();
+    let check = |indices: &[usize]| {
+        for c in 0..3 {
+            let expected = class(c, &all) * indices.len() as f64 / 300.0;
+            assert!((class(c, indices) - expected).abs() < 2.0, "class {c}: {} for {expected}", class(c, indices));
+        }
+    };
+    let parts = stratified_split(from_fn(300, Ok), &tensor, [0.7, 0.2, 0.1], 5).unwrap();
+    assert_eq!(parts.each_ref().map(|part| part.len()), [210, 60, 30]);
+    parts.iter().for_each(|part| check(part.indices()));
+    let mut joined: Vec<usize> = parts.iter().flat_map(|part| part.indices().to_vec()).collect();
+    joined.sort_unstable();
+    assert_eq!(joined, all);
+    for [train, validation] in stratified_k_fold(from_fn(300, Ok), &tensor, 7, 5).unwrap() {
+        check(train.indices());
+        check(validation.indices());
+    }
+    let error = stratified_split(from_fn(299, Ok), &tensor, [0.5, 0.5], 0).err().unwrap();
+    assert!(error.to_string().contains("a label for each of 299 samples"), "{error}");
+}
+
+/// Returns only the first of the wanted samples.
+struct First;
+
+impl Dataset for First {
+    type Item = usize;
+
+    fn len(&self) -> usize {
+        8
+    }
+
+    fn get(&self, index: usize) -> Result<usize> {
+        Ok(index)
+    }
+
+    fn get_many(&self, indices: &[usize]) -> Result<Vec<usize>> {
+        Ok(indices[..1].to_vec())
+    }
+}
+
+#[test]
+fn a_data_set_returns_a_sample_for_each_index() {
+    let count_error = |result: Result<Tensor>| {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("a sample for each of 2 indices, got 1"), "{error}");
+    };
+    count_error(First.get_batch(&[3, 4]));
+    count_error(First.subset(vec![0, 1]).unwrap().get_batch(&[0, 1]));
+    assert!(First.map(Ok).get_many(&[3, 4]).is_err());
+}
+
+#[test]
+fn absurd_lengths_are_errors() {
+    assert!(matches!(from_fn(usize::MAX / 8, Ok).cached().err(), Some(Error::OutOfMemory { .. })));
+    let both = from_fn(usize::MAX, Ok).concat(from_fn(2, Ok));
+    assert_eq!((both.len(), both.get(7).unwrap()), (usize::MAX, 7));
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn errors_name_the_line() {
     for (text, expected) in [
         ("{\"a\": 1}\n{\"a\": }\n", "line 2, byte 7: expected value"),
         ("{\"a\": 1}\n\n[1]\n", "line 3: a row of a table must be a JSON object"),
-        ("{\"a\": 1}\n{\"a\": \"x\"}\n", "line 1, column \"a\": the column mixes numbers and strings"),
+        ("{\"a\": 1}\n{\"a\": \"x\"}\n", "line 2, column \"a\": the column mixes numbers and strings: line 1 has"),
         ("{\"a\": [1]}\n", "line 1, column \"a\": a value of a table must be a number"),
         ("\u{0}\u{1}", "line 1"),
     ] {

@@ -70,6 +70,28 @@ fn a_loader_resumes_inside_an_epoch() {
 }
 
 #[test]
+fn a_source_that_ends_before_the_saved_position_is_an_error() {
+    let stream = |records: i64, workers| {
+        StreamLoader::new(from_records(move |_seed| Ok((0..records).map(Ok))), options(workers))
+    };
+    for workers in [0, 2] {
+        let mut loader = stream(RECORDS as i64, workers);
+        let mut iterator = loader.epoch();
+        assert_eq!(iterator.by_ref().take(4).count(), 4);
+        let state = loader.state_dict();
+        let mut shorter = stream(12, workers);
+        shorter.load_state_dict(&state).unwrap();
+        let batches: Vec<Result<Tensor>> = shorter.epoch().collect();
+        let error = batches[0].as_ref().unwrap_err().to_string();
+        assert!(batches.len() == 1 && error.contains("only 12 records"), "{error}");
+        // The fourth batch may be smaller.
+        let mut smaller = stream(13, workers);
+        smaller.load_state_dict(&state).unwrap();
+        assert_eq!(smaller.epoch().count(), 0);
+    }
+}
+
+#[test]
 fn errors_and_panics_name_the_record_and_do_not_end_the_epoch() {
     for workers in [0, 1, 3] {
         let data = from_records(|_seed| {

@@ -84,6 +84,9 @@ fn tensors_have_the_values_of_columns() {
     let large = Table::from_columns([("id", Column::from(vec![i64::MAX, 1]))]).unwrap();
     let exact = TableTensorOptions { dtype: DType::I64, ..Default::default() };
     assert_eq!(large.tensor_with(&["id"], exact).unwrap().to_vec::<i64>(), [i64::MAX, 1]);
+    let mixed = large.clone().with_column("score", vec![2.0, -3.0]).unwrap();
+    let values = mixed.tensor_with(&["id", "score"], exact).unwrap();
+    assert_eq!(values.to_vec::<i64>(), [i64::MAX, 2, 1, -3]);
     assert_eq!(large.labels("id").unwrap().to_vec::<i64>(), [i64::MAX, 1]);
 }
 

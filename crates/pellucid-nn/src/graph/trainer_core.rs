@@ -245,7 +245,10 @@ impl<'f> TrainerCore<'f> {
 
     /// Returns targets without values for these logits, and checks the targets `y`, if they are known.
     fn targets(&self, logits: &Tensor, input_dtype: Option<DType>, y: Option<&Tensor>) -> Result<Tensor> {
+        let are_probabilities =
+            |y: &Tensor| self.loss.accepts_probabilities() && y.dtype().is_float() && y.shape() == logits.shape();
         let expected = match (self.loss.expected_targets(logits.shape(), logits.dtype())?, y) {
+            (_, Some(y)) if are_probabilities(y) => (y.shape().clone(), y.dtype()),
             (Some(expected), _) => expected,
             (None, Some(y)) => (y.shape().clone(), y.dtype()),
             (None, None) => {
@@ -325,12 +328,7 @@ pub(super) fn check_target_shape(
     logits: &Shape,
 ) -> Result<()> {
     if dtype.is_int() && y.dtype().is_float() && y.shape() == logits {
-        let help = format!(
-            "the step expects class indices of shape {shape}; for probabilities, create the loss with with_targets({}, \
-             DType::{:?})",
-            y.shape(),
-            y.dtype()
-        );
+        let help = format!("the step expects class indices of shape {shape}; argmax() returns them for scores");
         return Err(Error::shapes(op, [y.shape(), shape], help));
     }
     if y.shape() != shape {

@@ -9,7 +9,7 @@ losses! {
     /// (of integers, without the class axis) or probabilities p (of the logits' shape).
     ///
     /// Unlike in PyTorch, no class is ignored by default.
-    CrossEntropyLoss, cross_entropy of ClassIndices {
+    CrossEntropyLoss, cross_entropy of Classes {
         /// The weight of each class, `[C]`. The mean over class indices divides by the sum of their weights.
         weight: Option<Tensor> = None,
         /// The fraction of the target that is spread evenly over all classes (Szegedy et al. 2016); default 0.

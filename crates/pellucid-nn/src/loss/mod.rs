@@ -93,6 +93,12 @@ pub trait Loss: Visit {
         Ok(None)
     }
 
+    /// Returns true if the targets may also be probabilities: floats of the shape of the logits. A trainer then accepts
+    /// both forms, also in the batches of one run, as with MixUp in training only.
+    fn accepts_probabilities(&self) -> bool {
+        false
+    }
+
     /// Checks the values of the targets of a batch, for logits of this shape, if the host can read them
     /// ([`Tensor::is_readable`]). A captured step calls it before a launch, which cannot reject a value: a class index
     /// that does not exist would make all parameters NaN. Nothing is checked by default.
@@ -163,6 +169,7 @@ macro_rules! pointers {
                 [**self]
                 fn try_forward(self: &Self, logits: &Tensor, y: &Tensor) -> Result<Tensor>;
                 fn expected_targets(self: &Self, logits: &Shape, dtype: DType) -> Result<Option<(Shape, DType)>>;
+                fn accepts_probabilities(self: &Self) -> bool;
                 fn check_targets(self: &Self, logits: &Shape, y: &Tensor) -> Result<()>;
                 fn batch_weight(self: &Self, y: &Tensor) -> Result<BatchWeight>;
                 #[track_caller]
@@ -295,6 +302,9 @@ macro_rules! losses {
                 dtype: pellucid_tensor::DType,
             ) -> Result<Option<(pellucid_tensor::Shape, pellucid_tensor::DType)>> {
                 TargetForm::$form.expected(logits, dtype)
+            }
+            fn accepts_probabilities(&self) -> bool {
+                matches!(TargetForm::$form, TargetForm::Classes)
             }
             fn check_targets(&self, logits: &pellucid_tensor::Shape, y: &Tensor) -> Result<()> {
                 self.targets().check_if_readable(stringify!($function), logits, y)

@@ -10,6 +10,8 @@ pub(crate) enum TargetForm {
     /// Class indices, `i64`: the logits' shape without the class axis, `[B]` for logits `[B, C]`, `[]` for `[C]`,
     /// `[B, d..]` for `[B, C, d..]`.
     ClassIndices,
+    /// Class indices, or a probability for each logit.
+    Classes,
     /// One list of class indices for each row of the logits, padded to the number of classes.
     ClassLists,
     /// A value for each logit, of its dtype.
@@ -26,7 +28,7 @@ impl TargetForm {
     /// [`Error::ShapeMismatch`] for logits without a class axis if the loss needs one.
     pub(crate) fn expected(self, logits: &Shape, dtype: DType) -> Result<Option<(Shape, DType)>> {
         Ok(match self {
-            TargetForm::ClassIndices => Some((class_index_shape(logits)?, DType::I64)),
+            TargetForm::ClassIndices | TargetForm::Classes => Some((class_index_shape(logits)?, DType::I64)),
             TargetForm::ClassLists => Some((logits.clone(), DType::I64)),
             TargetForm::Values => Some((logits.clone(), dtype)),
             TargetForm::Labels => None,

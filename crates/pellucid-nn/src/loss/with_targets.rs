@@ -43,6 +43,10 @@ impl<L: Loss> Loss for WithTargets<L> {
         Ok(Some((self.shape.clone(), self.dtype)))
     }
 
+    fn accepts_probabilities(&self) -> bool {
+        self.loss.accepts_probabilities()
+    }
+
     fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
         self.loss.check_targets(logits, y)
     }

@@ -119,20 +119,29 @@ fn losses_with_parameters_check_classes() {
     }
 }
 
-/// Cross-entropy accepts probabilities; a trainer that expects class indices names the remedy.
 #[test]
-fn probabilities_are_targets_of_a_loss_that_declares_them() {
-    let (model, (x, _)) = (mlp(), batch(&[BATCH, 6], 1));
+fn cross_entropy_accepts_class_indices_and_probabilities_in_one_run() {
+    let (model, (x, classes)) = (mlp(), batch(&[BATCH, 6], 1));
     let optimizer = sgd(&model, 0.1, 0.0);
-    let y = Tensor::full([BATCH, CLASSES], 1.0 / CLASSES as f64, DType::F32);
-    let refused = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer).step(&x, &y).unwrap_err();
-    let remedy = format!("with_targets([{BATCH}, {CLASSES}], DType::F32)");
-    assert!(refused.to_string().contains(&remedy), "{refused}");
-    let loss = CrossEntropyLoss::default().with_targets([BATCH, CLASSES], DType::F32);
-    let expected = CrossEntropyLoss::default().forward(&model.forward(&x), &y).item::<f64>();
-    let mut trainer = GraphTrainer::new(&model, loss, &optimizer);
-    trainer.step(&x, &y).unwrap();
-    assert_eq!(trainer.loss().unwrap(), expected);
+    let loss = CrossEntropyLoss::default();
+    let probabilities = |rows| Tensor::full([rows, CLASSES], 1.0 / CLASSES as f64, DType::F32);
+    let declared = loss.clone().with_targets([BATCH, CLASSES], DType::F32);
+    for mut trainer in [GraphTrainer::new(&model, &loss, &optimizer), GraphTrainer::new(&model, &declared, &optimizer)]
+    {
+        for (rows, y) in [(BATCH, probabilities(BATCH)), (BATCH - 1, probabilities(BATCH - 1))] {
+            let x = x.narrow(0, 0, rows);
+            let expected = loss.forward(&model.forward(&x), &y).item::<f64>();
+            trainer.step(&x, &y).unwrap();
+            assert_eq!(trainer.loss().unwrap(), expected);
+        }
+    }
+    let mut trainer = GraphTrainer::new(&model, &loss, &optimizer);
+    trainer.step(&x, &probabilities(BATCH)).unwrap();
+    trainer.step(&x, &classes).unwrap();
+    // The negative log likelihood has class indices only.
+    let refused =
+        GraphTrainer::new(&model, NllLoss::default(), &optimizer).step(&x, &probabilities(BATCH)).unwrap_err();
+    assert!(refused.to_string().contains("expects class indices of shape"), "{refused}");
 }
 
 #[test]

@@ -69,6 +69,10 @@ impl Loss for FiniteCheckedLoss<'_> {
         self.loss.expected_targets(logits, dtype)
     }
 
+    fn accepts_probabilities(&self) -> bool {
+        self.loss.accepts_probabilities()
+    }
+
     fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
         self.loss.check_targets(logits, y)
     }

@@ -184,6 +184,6 @@ macro_rules! epoch_loader {
     };
 }
 
-epoch_loader!([const K: usize] Batches<K>, [Tensor; K], |loader_ref| Some(loader_ref.len()), |batch| Ok(batch.into_batch()));
+epoch_loader!([const K: usize] Batches<K>, [Tensor; K], |loader_ref| Some(loader_ref.len()), |batch| batch.map(IntoBatch::into_batch));
 epoch_loader!([T: Send + 'static] DataLoader<T>, T, |loader_ref| Some(loader_ref.len()), |batch| batch.map(T::into_batch));
 epoch_loader!([T: Send + 'static] StreamLoader<T>, T, |_own| None, |batch| batch.map(T::into_batch));

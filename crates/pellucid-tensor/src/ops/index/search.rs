@@ -339,7 +339,8 @@ pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
         &arithmetic::mul(&arithmetic::div(&distance, &width)?, bins as f64)?,
     )?;
     let bin = arithmetic::floor(&arithmetic::where_(&inside, &quotient, 0)?)?;
-    let bin = copy::to_dtype(&arithmetic::minimum(&bin, bins as f64 - 1.0)?, DType::I64)?;
+    // `f32` does not represent every number of bins above 2²⁴.
+    let bin = arithmetic::minimum(&copy::to_dtype(&bin, DType::I64)?, bins as i64 - 1)?;
     let counts = gather::scatter_add_along(&copy::to_dtype(&inside, DType::I64)?, &bin, 0, [bins])?;
     let counts = copy::to_dtype(&counts, x.dtype())?;
     match &is_valid {

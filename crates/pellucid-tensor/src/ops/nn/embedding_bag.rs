@@ -87,6 +87,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         }
     }
     check_norm(op, table, options.max_norm)?;
+    let padding = options.padding_index.map(|padding| padding_row(op, padding, table.shape()[0])).transpose()?;
     let Bags { count: bags, index_bags: bag, is_valid } = bags(op, index, &options)?;
     let flat = view::ravel(&copy::to_dtype(index, DType::I64)?)?;
     if let Some((max_norm, p)) = options.max_norm {
@@ -95,8 +96,8 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     if let Some(starts) = plain_starts(table, index, &options, is_valid.as_ref())? {
         return plain_bags(op, table, &options, [&starts, &bag, &flat], is_valid.as_ref());
     }
-    let counts = match options.padding_index {
-        Some(padding) => compare::ne(&flat, padding_row(op, padding, table.shape()[0])?)?,
+    let counts = match padding {
+        Some(padding) => compare::ne(&flat, padding)?,
         None => fill::ones([flat.size()], DType::Bool)?,
     };
     // Padding indices are assigned to an additional last bag, which is dropped at the end.

@@ -27,8 +27,7 @@ fn correlation_range(a: &Tensor, v: &Tensor, start: usize, len: usize) -> Result
     let (n, m) = (a.size() as isize, v.size());
     // Negative padding crops.
     let ends = (m as isize - 1 - start as isize, (start + len) as isize - n);
-    let zeros = PaddingMode::Constant(if a.dtype() == DType::Bool { false.into() } else { 0.into() });
-    let padded = pad(a, [ends], zeros)?;
+    let padded = pad(a, [ends], PaddingMode::Constant(0.into()))?;
     if !a.dtype().is_float() {
         return matmul(&rearrange::windows(&padded, 0, m, 1)?, v);
     }

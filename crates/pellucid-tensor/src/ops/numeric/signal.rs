@@ -52,7 +52,7 @@ pub enum WindowFunction<'a> {
 /// Returns the `count` weights of a window function.
 ///
 /// A symmetric window has n = count − 1. A periodic window, for spectral analysis, has n = count: it is one period of a
-/// sequence. A single weight is 1.
+/// sequence. A single weight is 1, unless an exponential window has another center.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if `dtype` is neither `f32` nor `f64`; [`Error::InvalidArgument`] for a `tau` or `std` that

@@ -204,8 +204,12 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     }
     value_range::in_range_without_nan(op, "weights", weights, 0.0..=f64::MAX)?;
     let is_readable = check::is_readable(weights);
-    // Half precision has too few values for cumulative sums and for uniform values.
-    let weights = copy::to_dtype(&weights.detach(), widened_dtype(&[weights]).unwrap_or(weights.dtype()))?;
+    // Half precision has too few values for cumulative sums and for uniform values; `f32` has too few for many classes.
+    let dtype = match replacement && classes > MAX_SINGLE_CLASSES {
+        true => DType::F64,
+        false => widened_dtype(&[weights]).unwrap_or(weights.dtype()),
+    };
+    let weights = copy::to_dtype(&weights.detach(), dtype)?;
     let totals = reductions::sum(&weights, axes::over(-1).keepdims())?;
     if is_readable && weights.size() > 0 {
         let (min_total, max_total) = reductions::aminmax(&totals, ..)?;
@@ -240,6 +244,10 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     // The kernel that selects the classes rejects an invalid class index.
     select_rows(op, &create::indices(classes)?, &arithmetic::where_(&is_valid, &drawn, classes as i64)?)
 }
+
+/// The largest number of classes that are drawn in `f32`. A uniform value has 2²⁴ values, so the probability of one of
+/// 4,096 equal classes has a relative error of at most 2⁻¹².
+const MAX_SINGLE_CLASSES: usize = 1 << 12;
 
 /// Scales rows of weights whose total is so small that its product with a uniform value would be subnormal, and could
 /// round to the total. The scale is a power of two, so no weight is rounded.

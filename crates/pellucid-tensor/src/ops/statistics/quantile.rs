@@ -189,6 +189,9 @@ fn checked_probabilities(op: &'static str, x: &Tensor, q: TensorOrScalar<'_>, ax
     Ok((q, is_checked))
 }
 
+/// The largest length whose ranks `f32` represents exactly.
+const MAX_SINGLE_RANKS: usize = 1 << 24;
+
 /// Returns the elements of sorted rows at ranks that may be fractional.
 fn at_ranks(rows: &Tensor, ranks: &Tensor, interpolation: QuantileInterpolation) -> Result<Tensor> {
     let elements_at = |ranks: &Tensor| gather::take_along_axis(rows, &copy::to_dtype(ranks, DType::I64)?, -1);
@@ -199,7 +202,8 @@ fn at_ranks(rows: &Tensor, ranks: &Tensor, interpolation: QuantileInterpolation)
         QuantileInterpolation::Nearest => elements_at(&arithmetic::round(ranks)?),
         QuantileInterpolation::Linear => {
             let low = low()?;
-            arithmetic::lerp(&elements_at(&low)?, &elements_at(&high()?)?, &arithmetic::sub(ranks, &low)?)
+            let weight = copy::to_dtype(&arithmetic::sub(ranks, &low)?, rows.dtype())?;
+            arithmetic::lerp(&elements_at(&low)?, &elements_at(&high()?)?, &weight)
         }
         QuantileInterpolation::Midpoint => arithmetic::lerp(
             &elements_at(&low()?)?,
@@ -237,8 +241,9 @@ fn quantiles(
         true => arithmetic::maximum(&arithmetic::sub(ranked.len as i64 - 1, &ranked.nans)?, 0)?,
         false => fill::full_on_device_of(x, (), ranked.len.saturating_sub(1) as i64, DType::I64)?,
     };
-    let last = copy::to_dtype(&last, x.dtype())?;
-    let ranks = arithmetic::mul(&view::reshape(&q, [q.size()])?, &last)?;
+    let rank_dtype = if ranked.len > MAX_SINGLE_RANKS { DType::F64 } else { x.dtype() };
+    let last = copy::to_dtype(&last, rank_dtype)?;
+    let ranks = arithmetic::mul(&copy::to_dtype(&view::reshape(&q, [q.size()])?, rank_dtype)?, &last)?;
     let ranks = if ignore_nan { ranks } else { arithmetic::where_(&compare::gt(&ranked.nans, 0)?, &last, &ranks)? };
     let shape = ranked.nans.shape().with_axis(ranked.nans.rank() - 1, q.size());
     let ranks = broadcast::broadcast_to(&ranks, &shape)?;

@@ -1,7 +1,7 @@
 //! NaN, infinities and values near the ends of their range follow IEEE 754, C99 and PyTorch.
 
 use crate::support::{bits, leaf};
-use pellucid_tensor::ops::{CovOptions, PoissonNllLossOptions, Reduction, ScatterReduceOp};
+use pellucid_tensor::ops::{CovOptions, PoissonNllLossOptions, QuantileInterpolation, Reduction, ScatterReduceOp};
 use pellucid_tensor::{DType, Generator, GradOptions, Tensor, capture, grad_one, ops};
 
 const NAN: f64 = f64::NAN;
@@ -90,6 +90,26 @@ fn selected_elements_that_equal_the_identity_have_the_whole_gradient() {
             assert_same(&values.grad().unwrap(), &gradients[1]);
         }
     }
+}
+
+#[test]
+fn every_one_of_many_classes_is_drawn_with_its_probability() {
+    let _random = Generator::new(4).scope();
+    // In f32, a uniform value is a multiple of 2⁻²⁴: every second of 2²⁵ equal classes would never be drawn.
+    let drawn = Tensor::ones([1 << 25], DType::F32).multinomial(4000, true).to_vec::<i64>();
+    let odd = drawn.iter().filter(|class| *class % 2 == 1).count();
+    assert!((1800..2200).contains(&odd), "{odd}");
+}
+
+#[test]
+fn ranks_and_bins_above_2_to_the_24_are_exact() {
+    let n = (1 << 24) + 4;
+    let x = Tensor::arange(0, n, 1).to_dtype(DType::F32);
+    let quantiles = x.quantile(&Tensor::from([1.0f32, 0.5]), .., QuantileInterpolation::Higher);
+    assert_eq!(quantiles.to_vec::<f32>(), [(n - 1) as f32, (n / 2) as f32]);
+    let bins = 1 << 25;
+    let counts = Tensor::from([0.0f32, 1.0]).histc(bins, 0.0, 1.0);
+    assert_eq!([0, -1].map(|end| counts.select(0, end).item::<f32>()), [1.0, 1.0]);
 }
 
 #[test]

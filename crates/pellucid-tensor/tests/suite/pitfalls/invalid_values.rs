@@ -476,6 +476,14 @@ fn dtypes_are_checked_before_indices() {
 }
 
 #[test]
+fn a_refused_bag_leaves_the_table_as_it_is() {
+    let table = Tensor::from([[3.0, 4.0], [6.0, 8.0]]);
+    let options = EmbeddingBagOptions { max_norm: Some((1.0, 2.0)), padding_index: Some(7), ..Default::default() };
+    assert!(ops::embedding_bag(&table, &Tensor::from([[0i64, 1]]), options).is_err());
+    assert_eq!(table.to_vec::<f64>(), [3.0, 4.0, 6.0, 8.0]);
+}
+
+#[test]
 fn a_mask_without_true_elements_needs_no_source_in_any_mode() {
     let (x, none) = (Tensor::from([1.0, 2.0]), Tensor::zeros([0], DType::F64));
     let (off, on) = (Tensor::from([false, false]), Tensor::from([false, true]));
