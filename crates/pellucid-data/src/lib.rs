@@ -47,6 +47,7 @@
 //! | `idx` | the file format of MNIST (feature `mnist`) |
 //! | `mnist` | the digits of MNIST (feature `mnist`) |
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod batches;
 #[cfg(feature = "bundled")]

@@ -8,18 +8,12 @@ use syn::{
     spanned::Spanned,
 };
 
-/// Expands `#[panicking_form]`: the function `try_name`, and before it the function `name`.
+/// Expands `#[panicking_form]`: the function `try_name`, and before it the function `name`. The operations of a forward
+/// pass, `forward` or `forward_..`, have the line of its caller.
 pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<TokenStream> {
-    let note = match arguments.to_string().as_str() {
-        "" => None,
-        "located" => Some(quote!(let _call = note_call_location();)),
-        _ => {
-            return Err(Error::new(
-                arguments.span(),
-                "unknown argument; `#[panicking_form(..)]` accepts only `located`",
-            ));
-        }
-    };
+    if !arguments.is_empty() {
+        return Err(Error::new(arguments.span(), "`#[panicking_form]` has no arguments"));
+    }
     let (attrs, vis, sig, block) = parse_function(item)?;
     let try_name = sig.ident.to_string();
     let Some(name) = try_name.strip_prefix("try_") else {
@@ -27,6 +21,7 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
         return Err(Error::new(sig.ident.span(), help));
     };
     let name = format_ident!("{name}", span = sig.ident.span());
+    let note = try_name.starts_with("try_forward").then(|| quote!(let _call = pellucid_tensor::note_call_location();));
     let output = value_type(&sig.output)?;
     let mut receiver = None;
     let mut names = Vec::new();

@@ -141,7 +141,7 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
             #(#inner)*
             #[inline(always)]
             #sig #block
-            let _scope = crate::ops::call::operation_scope::OperationScope::enter(stringify!(#name));
+            let _scope = crate::engine::OperationScope::enter(stringify!(#name));
             let mut result = #name(#(#arguments),*);
             if let Err(error) = &mut result {
                 error.set_operation(stringify!(#name));

@@ -55,6 +55,7 @@
 //! | `transform` | the trait [`Transform`] and its functions |
 //! | `kl` | [`kl_divergence`]: the Kullback-Leibler divergence of two distributions |
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod bernoulli;
 mod beta;

@@ -10,6 +10,7 @@
 //! | `replace` | atomic replacement of files |
 
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod checkpoint;
 mod recognize;

@@ -8,8 +8,11 @@ use pellucid_tensor::{DType, Error, Generator, Result, Tensor, is_capturing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The part that every checkpoint contains: the generator of the current thread.
-const GENERATOR: &str = "generator";
+/// The part that every checkpoint contains: the generator of the current thread. Other parts have names without dots.
+const GENERATOR: &str = ".generator";
+
+/// The name of [`GENERATOR`] in older files.
+const OLD_GENERATOR: &str = "generator";
 
 /// The number of steps, which is one tensor without a further name.
 const STEP: &str = "step";
@@ -17,7 +20,7 @@ const STEP: &str = "step";
 /// The parts of a training run, borrowed under their names, to save and restore them together.
 ///
 /// A run that is restored from a checkpoint continues bit for bit like a run that was not stopped. The generator of the
-/// current thread, from which dropout and `randn` draw, always belongs to a checkpoint, as the part `generator`.
+/// current thread, from which dropout and `randn` draw, always belongs to a checkpoint, as the part `.generator`.
 /// `pellucid::io::save_checkpoint` and `pellucid::io::load_checkpoint` write a checkpoint to a file and restore it; the
 /// same function of a program should create the checkpoint for both.
 ///
@@ -37,7 +40,7 @@ const STEP: &str = "step";
 /// ```
 ///
 /// The name of a value is the name of its part, a dot, and the name of the value in the part. All parts have different
-/// names without dots; `generator` and `step` are reserved.
+/// names without dots; `step` is reserved.
 #[derive(Default)]
 pub struct Checkpoint<'a> {
     parts: Vec<(String, Box<dyn Stateful + 'a>)>,
@@ -135,6 +138,9 @@ impl<'a> Checkpoint<'a> {
         self.check_loadable()?;
         let mut given = by_part(state);
         let step = read_step(given.remove(STEP))?;
+        if !given.contains_key(GENERATOR) && !self.parts.iter().any(|(name, _)| name == OLD_GENERATOR) {
+            given.remove(OLD_GENERATOR).and_then(|values| given.insert(GENERATOR, values));
+        }
         let generator = Generator::default();
         self.check_parts(&given, &generator)?;
         load_all(&self.all_parts(&generator).collect::<Vec<_>>(), &mut given)?;
@@ -186,7 +192,7 @@ impl<'a> Checkpoint<'a> {
     /// # Errors
     /// [`Error::Checkpoint`] names a part whose name is invalid or used twice.
     pub fn check_names(&self) -> Result<()> {
-        let mut seen = BTreeSet::from([GENERATOR, STEP]);
+        let mut seen = BTreeSet::from([STEP]);
         for (name, _) in &self.parts {
             let reason = if name.is_empty() || name.contains('.') {
                 "the name of a part must have at least one character and no dot"
@@ -194,7 +200,7 @@ impl<'a> Checkpoint<'a> {
                 continue;
             } else {
                 "two parts have this name, or it is reserved; all parts must have different names: use named_model(), \
-                 named_optimizer() or part(); `generator` and `step` are reserved"
+                 named_optimizer() or part(); `step` is reserved"
             };
             return Err(part_error(name, Error::invalid("checkpoint", reason)));
         }
@@ -256,11 +262,12 @@ fn list<'a>(names: impl Iterator<Item = &'a &'a str>) -> String {
     names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the state dict of every part.
+/// Returns the state dict of every part. Only the first character of the name of a part may be a dot.
 fn by_part(state: &StateDict) -> BTreeMap<&str, StateDict> {
     let mut parts: BTreeMap<&str, StateDict> = BTreeMap::new();
     for (name, tensor) in state {
-        let (part, value) = name.split_once('.').unwrap_or((name, ""));
+        let dot = name.char_indices().skip(1).find(|(_, character)| *character == '.');
+        let (part, value) = dot.map_or((name.as_str(), ""), |(dot, _)| (&name[..dot], &name[dot + 1..]));
         parts.entry(part).or_default().insert(value.to_string(), tensor.clone());
     }
     parts

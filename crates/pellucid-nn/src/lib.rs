@@ -68,6 +68,7 @@
 //! # Ok::<(), pellucid::Error>(())
 //! ```
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 // `#[derive(Module)]` refers to `::pellucid::nn::..`, which is the module `nn` of this file here.
 extern crate self as pellucid;

@@ -5,6 +5,7 @@ use crate::module::{identity, view};
 use pellucid_tensor::{Device, Error, Generator, Result, Shape, Tensor, WrongShape, no_grad, ops};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 
 /// Tensors by name, in alphabetical order.
 pub type StateDict = BTreeMap<String, Tensor>;
@@ -93,6 +94,12 @@ impl Stateful for Generator {
 #[must_use = "the values are not loaded before commit()"]
 pub struct StateLoad<'a> {
     changes: Vec<Box<dyn FnOnce() -> Result<()> + 'a>>,
+}
+
+impl fmt::Debug for StateLoad<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StateLoad").field("changes", &self.changes.len()).finish_non_exhaustive()
+    }
 }
 
 impl<'a> StateLoad<'a> {

@@ -67,14 +67,14 @@ pub(crate) struct NamedFlag {
 impl NamedFlag {
     /// Returns the flags of a model; a shared flag once, with all its names.
     pub(crate) fn grouped(flags: Vec<(String, StateFlag)>) -> Vec<NamedFlag> {
-        let mut found: Vec<NamedFlag> = Vec::new();
+        let mut grouped: Vec<NamedFlag> = Vec::new();
         for (name, flag) in flags {
-            match found.iter_mut().find(|known| known.flag.is_same(&flag)) {
+            match grouped.iter_mut().find(|known| known.flag.is_same(&flag)) {
                 Some(known) => known.names.push(name),
-                None => found.push(NamedFlag { names: vec![name], flag }),
+                None => grouped.push(NamedFlag { names: vec![name], flag }),
             }
         }
-        found
+        grouped
     }
 
     /// Returns the value in a state dict, if the flag is set.

@@ -5,6 +5,7 @@ use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
 use crate::state_flag::StateFlag;
 use std::any::type_name;
 use std::cell::Cell;
+use std::fmt;
 use std::fmt::{Debug, Display, Write};
 
 /// A value that a module may have as a field: a [`Parameter`], a [`Buffer`], a mode, a plain value, a module, and a
@@ -151,6 +152,12 @@ pub struct Visitor<'a> {
     /// The role of the module that is reported next.
     role: Option<ModuleRole>,
     on_part: &'a mut dyn FnMut(&str, ModulePart<'_>),
+}
+
+impl fmt::Debug for Visitor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Visitor").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 // The generic methods only pass ids and trait objects on, because every program compiles them for each of its types.

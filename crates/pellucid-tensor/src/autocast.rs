@@ -14,6 +14,7 @@ thread_local! {
 
 /// Guard that ends an autocast scope of the thread when it is dropped. The latest live guard determines the dtype.
 #[must_use = "mixed precision lasts as long as the guard: let _guard = autocast(DType::BF16);"]
+#[derive(Debug)]
 pub struct Autocast {
     scope: SettingScope<Option<DType>>,
     /// The mode is thread-local, so the guard must not be sent to another thread.

@@ -9,6 +9,7 @@ thread_local! {
 
 /// Guard that ends a grad mode scope of the thread when it is dropped. The latest live guard determines the mode.
 #[must_use = "the mode lasts as long as the guard: let _guard = no_grad();"]
+#[derive(Debug)]
 pub struct GradMode {
     scope: SettingScope<bool>,
     /// The mode is thread-local, so the guard must not be sent to another thread.

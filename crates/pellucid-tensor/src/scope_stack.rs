@@ -20,6 +20,7 @@ pub(crate) struct ScopeStack<T> {
 }
 
 /// A scope. Its guard ends it.
+#[derive(Debug)]
 pub(crate) enum SettingScope<T> {
     /// A scope with an entry in `scopes`; the field is its index.
     Indexed(usize),

@@ -8,6 +8,7 @@
 //! | `progress` | `Progress`, a progress bar (feature `progress`) |
 //! | `text_table` | aligned text tables |
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod log;
 pub mod metrics;

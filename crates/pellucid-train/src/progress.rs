@@ -19,6 +19,7 @@ const MESSAGE_INTERVAL: u64 = 100;
 /// # let _ = took;
 /// ```
 #[doc(alias = "tqdm")]
+#[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
     start: Instant,

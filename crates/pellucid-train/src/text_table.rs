@@ -1,4 +1,4 @@
-//! Aligned tables of text.
+//! Aligned tables of text, and the numbers in them.
 
 use std::fmt;
 
@@ -17,4 +17,13 @@ pub(crate) fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Vec<String>]) -> f
         writeln!(f)?;
     }
     Ok(())
+}
+
+/// Formats a number with four decimals, or in scientific notation if four decimals lose precision.
+pub(crate) fn decimal_text(value: f64) -> String {
+    match value.abs() {
+        0.0 | 1e-3..1e6 => format!("{value:.4}"),
+        size if size.is_finite() => format!("{value:.3e}"),
+        _ => value.to_string(),
+    }
 }

@@ -218,22 +218,20 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
                 first_streamed = into;
             }
             non_temporal &= (into.addr() ^ first_streamed.addr()).is_multiple_of(64);
-            let begin = op.chain_start.map_or(std::ptr::null(), |slot| address(slot).cast_const());
             push(FusedOperands {
-                begin,
+                chain_start: op.chain_start.map_or(std::ptr::null(), |slot| address(slot).cast_const()),
                 instr: op.instr,
-                with: op.operands.map(|slot| address(slot).cast_const()),
+                operands: op.operands.map(|slot| address(slot).cast_const()),
                 into,
                 non_temporal,
             });
         }
         let reduction = first.reduction.filter(|_| !tile.folds.is_empty());
         if let Some((instr, factor)) = reduction.and_then(|r| r.product) {
-            let with = [address(factor).cast_const(); 2];
             push(FusedOperands {
-                begin: std::ptr::null(),
+                chain_start: std::ptr::null(),
                 instr,
-                with,
+                operands: [address(factor).cast_const(); 2],
                 into: std::ptr::null_mut(),
                 non_temporal: false,
             });
@@ -298,10 +296,10 @@ fn advance_links(links: &mut [FusedOperands], chain: &[ScheduledInstr], size: us
     let product = [Granularity::PerElement; 2];
     let granularities = chain.iter().filter_map(|instr| instr.fused).map(|op| op.granularity).chain([product]);
     for (link, granularity) in links.iter_mut().zip(granularities) {
-        if !link.begin.is_null() {
-            link.begin = link.begin.wrapping_add(stride(Granularity::PerElement));
+        if !link.chain_start.is_null() {
+            link.chain_start = link.chain_start.wrapping_add(stride(Granularity::PerElement));
         }
-        for (p, granularity) in link.with.iter_mut().zip(granularity) {
+        for (p, granularity) in link.operands.iter_mut().zip(granularity) {
             *p = p.wrapping_add(stride(granularity));
         }
         if !link.into.is_null() {

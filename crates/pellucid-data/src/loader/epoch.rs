@@ -7,6 +7,7 @@ use super::{LoaderOptions, OP};
 use crate::progress::{BatchPosition, EpochProgress, LoaderProgress};
 use crate::random::EpochSeed;
 use pellucid_tensor::{Error, Result, lock};
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 /// The computation of a batch from the indices of its samples.
@@ -119,6 +120,12 @@ pub struct EpochIter<B: Send + 'static> {
     end: usize,
     progress: EpochProgress,
     idle: IdleQueue<B>,
+}
+
+impl<B: Send> fmt::Debug for EpochIter<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EpochIter").field("next", &self.next).field("end", &self.end).finish_non_exhaustive()
+    }
 }
 
 impl<B: Send + 'static> EpochIter<B> {

@@ -275,6 +275,12 @@ pub struct StreamIter<B: Send + 'static> {
     progress: EpochProgress,
 }
 
+impl<B: Send> fmt::Debug for StreamIter<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamIter").field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
 impl<B: Send + 'static> Iterator for StreamIter<B> {
     type Item = Result<B>;
 

@@ -71,7 +71,7 @@ fn prefix<'a>(missing: &[String], unexpected: &'a [String]) -> Option<&'a str> {
 /// Returns true for names of a checkpoint: every checkpoint contains the number of steps and a generator.
 fn is_checkpoint(unexpected: &[String]) -> bool {
     let has_part = |part: &str| unexpected.iter().any(|name| name.starts_with(part));
-    unexpected.iter().any(|name| name == "step") && has_part("generator")
+    unexpected.iter().any(|name| name == "step") && (has_part(".generator.") || has_part("generator."))
 }
 
 #[cfg(test)]
@@ -108,10 +108,12 @@ mod tests {
         );
         let renamed = text(&["0.weight"], &["fc.weight"], &["1.weight"]);
         assert!(renamed.contains("rename_keys()"), "{renamed}");
-        let checkpoint = ["generator", "model.0.weight", "optimizer.groups.0.lr", "step"];
-        for missing in ["0.weight", "groups.0.lr"] {
-            let found = text(&[missing], &checkpoint, &[]);
-            assert!(found.ends_with("the file is a checkpoint: use io::load_checkpoint"), "{found}");
+        for generator in [".generator.cpu", "generator.cpu"] {
+            let checkpoint = [generator, "model.0.weight", "optimizer.groups.0.lr", "step"];
+            for missing in ["0.weight", "groups.0.lr"] {
+                let found = text(&[missing], &checkpoint, &[]);
+                assert!(found.ends_with("the file is a checkpoint: use io::load_checkpoint"), "{found}");
+            }
         }
         assert!(!text(&["0.weight"], &["step"], &[]).contains("checkpoint"));
         assert!(text(&[], &["1.weight"], &[]).ends_with("load_matching() ignores unexpected names"));

@@ -92,22 +92,22 @@ fn links(draft: &UnallocatedProgram, order: &[usize]) -> usize {
 /// Returns the instructions that the outputs depend on, depth first. Of several operands, the one whose computation
 /// needs more registers comes first (Sethi & Ullman 1970).
 fn depth_first(draft: &UnallocatedProgram, outputs: &[(Value, Store)]) -> Vec<usize> {
-    let mut held = vec![0; draft.steps.len()];
-    let by_held = |step: &UnallocatedStep, held: &[usize]| {
+    let mut needed = vec![0; draft.steps.len()];
+    let by_registers = |step: &UnallocatedStep, needed: &[usize]| {
         let mut operands: SmallVec<[usize; 3]> = operands(step).collect();
-        operands.sort_by_key(|&s| std::cmp::Reverse(held[s]));
+        operands.sort_by_key(|&s| std::cmp::Reverse(needed[s]));
         operands.dedup();
         operands
     };
     for (i, step) in draft.steps.iter().enumerate() {
-        held[i] = by_held(step, &held).iter().enumerate().map(|(k, &s)| held[s] + k).max().unwrap_or(1);
+        needed[i] = by_registers(step, &needed).iter().enumerate().map(|(k, &s)| needed[s] + k).max().unwrap_or(1);
     }
     let (mut order, mut placed) = (Vec::with_capacity(draft.steps.len()), vec![false; draft.steps.len()]);
     for (value, _) in outputs {
         let Value::Step(root) = *value else { continue };
         let mut stack = vec![root];
         while let Some(&next) = stack.last() {
-            let open = by_held(&draft.steps[next], &held).into_iter().find(|&s| !placed[s]);
+            let open = by_registers(&draft.steps[next], &needed).into_iter().find(|&s| !placed[s]);
             match open {
                 Some(operand) if !placed[next] => stack.push(operand),
                 _ => {

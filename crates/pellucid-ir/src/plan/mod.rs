@@ -64,6 +64,8 @@ pub struct Launch {
     pub outputs: Vec<SlotView>,
     /// The names of the recorded kernels that were fused into this one; empty if it is not fused.
     pub parts: Vec<&'static str>,
+    /// The operation that the program called, whose last kernel this is; `None` for kernels outside of operations.
+    pub operation: Option<&'static str>,
     /// True if the kernel may fail because of values (such as an index out of bounds) that no earlier launch of the
     /// plan has checked.
     pub(crate) can_fail: bool,
@@ -184,14 +186,20 @@ impl SlotView {
 impl Launch {
     /// Creates a launch of a recorded (unfused) kernel.
     pub fn new(kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>) -> Launch {
-        Launch { kernel, inputs, outputs, parts: Vec::new(), can_fail: false, shares_result: false }
+        let parts = Vec::new();
+        Launch { kernel, inputs, outputs, parts, operation: None, can_fail: false, shares_result: false }
+    }
+
+    /// Sets the operation that the program called.
+    pub fn of_operation(self, operation: Option<&'static str>) -> Launch {
+        Launch { operation, ..self }
     }
 
     /// Creates the launch of a kernel that computes the launches `a` and `b`.
     fn fused(kernel: Kernel, inputs: Vec<SlotView>, outputs: Vec<SlotView>, (a, b): (&Launch, &Launch)) -> Launch {
         let parts = [a.parts(), b.parts()].concat();
         let (can_fail, shares_result) = (a.can_fail || b.can_fail, a.shares_result || b.shares_result);
-        Launch { kernel, inputs, outputs, parts, can_fail, shares_result }
+        Launch { kernel, inputs, outputs, parts, operation: b.operation, can_fail, shares_result }
     }
 
     /// Returns the names of the recorded kernels that this launch computes.
@@ -204,18 +212,21 @@ impl Launch {
         self.outputs.iter().max_by_key(|out| out.bytes())
     }
 
-    /// Adds the name of the kernel to an [`Error::OutOfMemory`] without an operation.
+    /// Adds the name of the operation, or of the kernel, to an [`Error::OutOfMemory`] without an operation.
     fn name_memory(&self, error: &mut Error) {
         if matches!(error, Error::OutOfMemory { op: "", .. }) {
-            error.set_operation(self.parts().pop().unwrap_or_default());
+            error.set_operation(self.operation.or_else(|| self.parts().pop()).unwrap_or_default());
         }
     }
 
-    /// Adds the name of the kernel and the shape of its largest output to an [`Error::OutOfMemory`] of this launch that
-    /// has none.
+    /// Names the operation in an error of this launch, unless the launch computes several kernels: their errors name
+    /// the kernel. Adds the operation and the shape of the largest output to an [`Error::OutOfMemory`] that has none.
     #[cold]
     pub fn named(&self, mut error: Error) -> Error {
         self.name_memory(&mut error);
+        if let Some(operation) = self.operation.filter(|_| self.parts.is_empty()) {
+            error.set_operation(operation);
+        }
         match self.largest_output() {
             Some(out) => error.with_shape(out.layout.shape()),
             None => error,

@@ -13,12 +13,12 @@ impl fmt::Display for Plan {
             write!(f, ", {} kernels before the first run", self.setup.len())?;
         }
         writeln!(f, "; {} FLOPs, {} read and written", count(self.flops()), bytes(self.traffic()))?;
-        let mut held: Vec<usize> =
+        let mut slots: Vec<usize> =
             self.launches.iter().chain(&self.setup).flat_map(Launch::operands).map(|o| o.slot).collect();
-        held.sort_unstable();
-        held.dedup();
-        let size = |role| held.iter().filter(|&&s| self.role(s) == role).map(|&s| self.slots[s]).sum::<usize>();
-        let many = |role| held.iter().filter(|&&s| self.role(s) == role).count();
+        slots.sort_unstable();
+        slots.dedup();
+        let size = |role| slots.iter().filter(|&&s| self.role(s) == role).map(|&s| self.slots[s]).sum::<usize>();
+        let many = |role| slots.iter().filter(|&&s| self.role(s) == role).count();
         if many(SlotRole::State) > 0 {
             writeln!(f, "state: {} external tensors, {}", many(SlotRole::State), bytes(size(SlotRole::State)))?;
         }

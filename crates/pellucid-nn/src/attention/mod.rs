@@ -4,15 +4,13 @@
 //! projections, and splits and joins the heads.
 
 mod cache;
-mod forward;
 mod mask;
 mod multihead;
 mod positions;
 mod rotary;
 
 pub use cache::KvCache;
-pub use forward::InProj;
 pub use mask::{AttentionMasks, causal_mask, try_causal_mask};
-pub use multihead::{MultiheadAttention, MultiheadAttentionOptions};
+pub use multihead::{InProj, MultiheadAttention, MultiheadAttentionOptions};
 pub use positions::{LearnedPositions, SinusoidalPositions, sinusoidal_positions};
 pub use rotary::{Rotary, RotaryPairing};

@@ -1,7 +1,10 @@
 //! The multi-head attention layer.
 
+mod forward;
+
+pub use forward::InProj;
+
 use super::cache::KvCache;
-use super::forward::{HeadAttention, InProj, check_heads};
 use super::mask::{AttentionMasks, MULTIHEAD_ATTENTION};
 use super::rotary::Rotary;
 use crate::call;
@@ -11,6 +14,7 @@ use crate::layers::{Linear, switched, values_like};
 use crate::module::{Module, display_as_tree};
 use crate::parameter::{Parameter, TrainingMode};
 use crate::visit::{Visit, Visitor};
+use forward::check_heads;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype, unwrap};
 
@@ -127,7 +131,7 @@ impl MultiheadAttention {
     pub fn try_new(width: usize, heads: usize) -> Result<MultiheadAttention> {
         check_heads(width, heads, heads, false, 0.0)?;
         let in_proj = InProj::draw(width, [width; 3])?;
-        let mut out_proj = init::of_layer(MULTIHEAD_ATTENTION, Linear::try_new(width, width))?;
+        let mut out_proj = call::name_layer(MULTIHEAD_ATTENTION, Linear::try_new(width, width))?;
         out_proj.bias = Some(init::try_zeros([width])?);
         Ok(MultiheadAttention {
             in_proj_bias: Some(init::try_zeros([in_proj.rows()])?),
@@ -229,12 +233,12 @@ impl MultiheadAttention {
         let MultiheadAttentionOptions { dropout, bias, kv_heads, kdim, vdim, rotary, bias_kv, zero_attn } = options;
         let (width, kv_heads) = (self.out_proj.weight.shape()[1], kv_heads.unwrap_or(self.heads));
         check_heads(width, self.heads, kv_heads, rotary.is_some(), dropout)?;
-        let (shared, dtype) = (width / self.heads * kv_heads, self.out_proj.weight.dtype());
+        let (kv_width, dtype) = (width / self.heads * kv_heads, self.out_proj.weight.dtype());
         let [kdim, vdim] = [kdim, vdim].map(|input_width| input_width.unwrap_or(width));
         let current = self.options();
         let in_proj = match (current.kv_heads, current.kdim, current.vdim) == (Some(kv_heads), Some(kdim), Some(vdim)) {
             true => self.in_proj,
-            false => init::in_dtype(dtype, || InProj::draw(shared, [width, kdim, vdim]))?,
+            false => init::in_dtype(dtype, || InProj::draw(kv_width, [width, kdim, vdim]))?,
         };
         let zeros = |current: Option<Parameter>, length: usize| {
             let fitting = current.filter(|bias| bias.size() == length);
@@ -245,8 +249,8 @@ impl MultiheadAttention {
         let in_proj_bias = zeros(self.in_proj_bias, in_proj.rows())?;
         let bias = zeros(self.out_proj.bias, width)?;
         let out_proj = Linear { weight: self.out_proj.weight, bias };
-        let appended = || init::in_dtype(dtype, || init::try_xavier_normal([1, 1, shared], 1.0));
-        let fitting = self.bias_kv.filter(|[key, _]| key.size() == shared);
+        let appended = || init::in_dtype(dtype, || init::try_xavier_normal([1, 1, kv_width], 1.0));
+        let fitting = self.bias_kv.filter(|[key, _]| key.size() == kv_width);
         let bias_kv = switched(bias_kv, fitting, || Ok([appended()?, appended()?]))?;
         Ok(MultiheadAttention {
             in_proj,
@@ -297,9 +301,7 @@ impl MultiheadAttention {
         value: &Tensor,
         masks: AttentionMasks<'_>,
     ) -> Result<Tensor> {
-        call::call(self, &[query, key, value], || {
-            self.out_proj.try_forward(&self.heads_attention().attend([query, key, value], masks)?)
-        })
+        call::call(self, &[query, key, value], || self.out_proj.try_forward(&self.attend([query, key, value], masks)?))
     }
 
     /// Computes attention and its weights softmax(Q·Kᵀ/√D + mask), `[.., H, L, S]`, or their mean over the heads,
@@ -319,8 +321,8 @@ impl MultiheadAttention {
         average: bool,
     ) -> Result<(Tensor, Tensor)> {
         call::call_with_extra(self, &[query, key, value], || {
-            let (found, weights) = self.heads_attention().attend_with_weights([query, key, value], masks, average)?;
-            Ok((self.out_proj.try_forward(&found)?, weights))
+            let (heads, weights) = self.attend_with_weights([query, key, value], masks, average)?;
+            Ok((self.out_proj.try_forward(&heads)?, weights))
         })
     }
 
@@ -338,11 +340,10 @@ impl MultiheadAttention {
                 return Err(Error::shapes(MULTIHEAD_ATTENTION, [x.shape()], "x must have shape [N, n, E]"));
             }
             let positions = cache.next(x.shape()[1])?;
-            let attention = self.heads_attention();
-            let [q, k, v] = attention.apply_rotary(attention.project_heads([x; 3])?, Some(&positions))?;
-            let [k, v, seen] = cache.append(&k, &v, &positions)?;
-            let prepared = attention.append_shared_keys([q, k, v], Some(seen), false)?;
-            self.out_proj.try_forward(&attention.attend_heads(&prepared)?)
+            let [q, k, v] = self.apply_rotary(self.project_heads([x; 3])?, Some(&positions))?;
+            let [k, v, key_mask] = cache.append(&k, &v, &positions)?;
+            let prepared = self.append_shared_keys([q, k, v], Some(key_mask), false)?;
+            self.out_proj.try_forward(&self.attend_heads(&prepared)?)
         })
     }
 
@@ -357,28 +358,13 @@ impl MultiheadAttention {
             (Some(half), dtype) if dtype != DType::F64 => half,
             (_, dtype) => dtype,
         };
-        KvCache::try_new(batch, self.kv_heads, capacity, self.heads_attention().head_width(), dtype)
-    }
-
-    /// Returns the computation with the weights of this layer, up to the output projection.
-    fn heads_attention(&self) -> HeadAttention<'_> {
-        HeadAttention {
-            in_proj: &self.in_proj,
-            in_proj_bias: self.in_proj_bias.as_deref(),
-            bias_kv: self.bias_kv.as_ref(),
-            width: self.out_proj.weight.shape()[1],
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            rotary: self.rotary,
-            zero_attn: self.zero_attn,
-            dropout: if self.training.get() { self.dropout } else { 0.0 },
-        }
+        KvCache::try_new(batch, self.kv_heads, capacity, self.head_width(), dtype)
     }
 }
 
 impl Layer for MultiheadAttention {
     /// Computes self-attention of x `[.., L, E]` without masks.
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.out_proj.try_forward(&self.heads_attention().attend([x; 3], AttentionMasks::default())?)
+        self.out_proj.try_forward(&self.attend([x; 3], AttentionMasks::default())?)
     }
 }

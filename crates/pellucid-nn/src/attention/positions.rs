@@ -79,7 +79,7 @@ impl LearnedPositions {
     /// [`Error::IndexOutOfBounds`] for a position beyond the table.
     #[panicking_form]
     pub fn try_forward_rows(&self, positions: &Tensor) -> Result<Tensor> {
-        ops::embedding(&self.weight, positions, ops::EmbeddingOptions::default())
+        call::call(self, &[positions], || ops::embedding(&self.weight, positions, ops::EmbeddingOptions::default()))
     }
 }
 

@@ -89,7 +89,8 @@ pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Ten
     call_observed(CalledModule::new(&layer), &[x], &mut compute)
 }
 
-/// Returns the result of operations that are steps of the layer `op`; an error of one of them names the layer.
+/// Returns the result of operations that are steps of the layer `op`, or that fill its parameters; an error of one of
+/// them names the layer.
 pub(crate) fn name_layer<T>(op: &'static str, result: Result<T>) -> Result<T> {
     result.map_err(|mut error| {
         error.set_operation(op);

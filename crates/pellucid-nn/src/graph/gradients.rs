@@ -84,11 +84,6 @@ impl GradientBuffers {
         }
         Ok(())
     }
-
-    /// Drops all buffers. The next launch begins with new ones.
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
 }
 
 /// Gradients that were replaced. They are restored when this value is dropped.

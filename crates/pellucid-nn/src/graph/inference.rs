@@ -11,6 +11,7 @@ use pellucid_tensor::{
     CacheStats, CaptureOptions, Captured, DType, Device, Error, Outputs, Result, Shape, Tensor, no_grad, ops,
     placeholder, unwrap,
 };
+use std::fmt;
 use std::sync::Arc;
 
 /// Operation name in errors.
@@ -196,6 +197,14 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     fn set_structure(&mut self, x: &X) -> Result<()> {
         self.passes.forget_changed();
         if self.passes.expected.is_empty() { self.model.set_structure(x) } else { Ok(()) }
+    }
+}
+
+impl<M, X> fmt::Debug for InferenceModel<'_, M, X> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InferenceModel")
+            .field("cache_stats", &self.passes.launcher.cache_stats())
+            .finish_non_exhaustive()
     }
 }
 
@@ -477,7 +486,7 @@ impl<'f> ForwardPasses<'f> {
     /// have the number of rows or the length by chance.
     fn output_axes(&mut self, fill: FilledShape, output: &Shape) -> Result<OutputAxes> {
         let mut axes = std::mem::take(&mut self.axes);
-        let found = axes.of_latest(&self.launcher, || {
+        let latest = axes.of_latest(&self.launcher, || {
             // A model that accepts only this shape has all axes of its lengths.
             let follows = |inputs: FilledShape, axis: usize, length: usize| {
                 self.traced_shape(inputs).map_or(true, |output| output.get(axis) == Some(&length))
@@ -491,9 +500,9 @@ impl<'f> ForwardPasses<'f> {
             });
             Ok(OutputAxes { batch, length })
         });
-        let found = found.copied();
+        let latest = latest.copied();
         self.axes = axes;
-        found
+        latest
     }
 
     /// Returns the shape of the output, for inputs of this shape.

@@ -56,12 +56,6 @@ impl<'f> StepCore<'f> {
         *self = StepCore { options, random: self.random.take(), ..unrecorded };
     }
 
-    /// Restarts accumulation: the next launch is its first.
-    fn begin_accumulation(&mut self) {
-        self.launches_since_update = 0;
-        self.gradients.clear();
-    }
-
     fn accumulates(&self) -> bool {
         self.options.accumulate > 1
     }
@@ -122,13 +116,18 @@ impl<'f> StepCore<'f> {
         if is_last { self.update_accumulated() } else { Ok(()) }
     }
 
-    /// Updates the parameters with the gradients that were accumulated, and zeroes these.
+    /// Updates the parameters with the gradients that were accumulated, and zeroes these. An update that fails or
+    /// panics has not zeroed them, and may have changed some: the next accumulation begins with new buffers.
     fn update_accumulated(&mut self) -> Result<()> {
-        let updated = self.with_update(&[], |update| update.launch(&[]).map(drop));
-        // A failed update does not zero the gradients.
-        updated.inspect_err(|_| self.begin_accumulation())?;
-        self.gradients.mark_zero(&self.optimizer.parameters())?;
+        let Some(update) = &mut self.update else { return Ok(()) };
+        let mut gradients = std::mem::take(&mut self.gradients);
         self.launches_since_update = 0;
+        let parameters = self.optimizer.parameters();
+        let hidden = hide_skipped(&parameters, |index| gradients.is_filled(index));
+        update.launch(&[])?;
+        drop(hidden);
+        gradients.mark_zero(&parameters)?;
+        self.gradients = gradients;
         Ok(())
     }
 
@@ -158,19 +157,15 @@ impl<'f> StepCore<'f> {
         self.pass.as_ref().map_or_else(|| Ok(Reached::default()), |pass| self.reached.of_latest(pass))
     }
 
-    /// Records the separate update after the launches so far and one of the pass that was prepared last.
+    /// Records the separate update, if there is one, after the launches so far and one of the pass that was prepared
+    /// last. Parameters without a gradient since the last update, which that pass does not reach, are hidden: the
+    /// optimizer skips them.
     fn prepare_update(&mut self) -> Result<()> {
         let reached = self.reached_now()?;
-        self.with_update(&reached, |update| update.prepare(&[]).map(drop))
-    }
-
-    /// Calls `f` with the separate update, if there is one, while only parameters with a gradient since the last
-    /// update, or that are `reached`, have one: the optimizer skips the others.
-    fn with_update(&mut self, reached: &[bool], f: impl FnOnce(&mut Launcher<'f>) -> Result<()>) -> Result<()> {
         let Some(update) = &mut self.update else { return Ok(()) };
         let has_gradient = |index: usize| self.gradients.is_filled(index) || reached.get(index) == Some(&true);
         let _hidden = hide_skipped(&self.optimizer.parameters(), has_gradient);
-        f(update)
+        update.prepare(&[]).map(drop)
     }
 
     /// Calls `f` with gradient buffers. If it fails or panics, the gradients are as before.

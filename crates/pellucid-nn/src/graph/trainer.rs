@@ -255,8 +255,8 @@ where
     /// ```
     ///
     /// # Errors
-    /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) for a replaced parameter; the errors of the update, after
-    /// which the accumulated gradients are not used.
+    /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) for a replaced parameter; the errors of the update. After
+    /// an error or a panic of the update, the accumulated gradients are not used.
     pub fn update_early(&mut self) -> Result<bool> {
         self.core.update_early()
     }

@@ -22,6 +22,7 @@ mod values;
 
 pub use fan::{Fan, Nonlinearity};
 
+use crate::call::name_layer;
 use crate::parameter::Parameter;
 use crate::temporary::with_temporary;
 use pellucid_tensor::{DType, Generator, Result, Shape, Tensor, no_grad, ops, unwrap};
@@ -86,15 +87,7 @@ pub(crate) fn uniform_bound(inputs: usize) -> f64 {
 /// Returns a weight of ones and a bias of zeros for a layer of this name.
 pub(crate) fn try_affine(layer: &'static str, shape: impl Into<Shape>) -> Result<[Parameter; 2]> {
     let shape = shape.into();
-    Ok([of_layer(layer, try_ones(&shape))?, of_layer(layer, try_zeros(&shape))?])
-}
-
-/// Names the layer in the error of a scheme that fills its parameter.
-pub(crate) fn of_layer<T>(layer: &'static str, mut parameter: Result<T>) -> Result<T> {
-    if let Err(error) = &mut parameter {
-        error.set_operation(layer);
-    }
-    parameter
+    Ok([name_layer(layer, try_ones(&shape))?, name_layer(layer, try_zeros(&shape))?])
 }
 
 /// Defines all forms of every scheme of `values`.

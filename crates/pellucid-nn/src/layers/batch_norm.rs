@@ -2,6 +2,7 @@
 
 use super::spatial::{by_axes, channels, check_channels};
 use super::switch::{switched_affine, values_like};
+use crate::call;
 use crate::init;
 use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
@@ -194,7 +195,7 @@ pub(super) fn switched_statistics(
 /// Returns buffers for a mean of 0, a variance of 1, and a count of 0.
 fn running_statistics(layer: &'static str, channels: usize) -> Result<[Buffer; 3]> {
     let dtype = init::default_dtype();
-    let [mean, var] = [ops::zeros(channels, dtype), ops::ones(channels, dtype)].map(|t| init::of_layer(layer, t));
+    let [mean, var] = [ops::zeros(channels, dtype), ops::ones(channels, dtype)].map(|t| call::name_layer(layer, t));
     Ok([mean?, var?, ops::zeros((), DType::I64)?].map(Buffer::new))
 }
 

@@ -3,6 +3,7 @@
 use super::pad::pad_last;
 use super::spatial::{PerAxis, by_axes, channels, positive};
 use super::switch::uniform_bias;
+use crate::call;
 use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
@@ -118,7 +119,7 @@ impl<const N: usize> ConvSettings<N> {
     /// # Errors
     /// [`Error::InvalidArgument`] if the number of groups does not divide both numbers; [`Error::OutOfMemory`].
     #[track_caller]
-    fn draw(
+    fn draw_parameters(
         &self,
         layer: &'static str,
         kinds: [&str; 2],
@@ -127,18 +128,19 @@ impl<const N: usize> ConvSettings<N> {
     ) -> Result<(Parameter, Option<Parameter>)> {
         self.check_groups(layer, kinds, channels)?;
         let [first, second] = [channels[0], channels[1] / self.groups];
-        let bound = init::uniform_bound(self.kernel.iter().fold(second, |seen, &taps| seen.saturating_mul(taps)));
+        let bound = init::uniform_bound(self.kernel.iter().fold(second, |fan, &length| fan.saturating_mul(length)));
         let shape: Vec<usize> = [first, second].into_iter().chain(self.kernel).collect();
-        let weight = init::of_layer(layer, init::try_uniform(shape, -bound, bound))?;
-        let bias = bias.map(|count| init::of_layer(layer, init::try_uniform(count, -bound, bound))).transpose()?;
+        let weight = call::name_layer(layer, init::try_uniform(shape, -bound, bound))?;
+        let bias = bias.map(|count| call::name_layer(layer, init::try_uniform(count, -bound, bound))).transpose()?;
         Ok((weight, bias))
     }
 
     /// Returns the weight and the bias for the number of groups: the given ones, reduced to the channels of a group and
-    /// scaled to the range of [`draw`](ConvSettings::draw). If the weight has too few channels, both are drawn.
+    /// scaled to the range of [`draw_parameters`](ConvSettings::draw_parameters). If the weight has too few channels,
+    /// both are drawn.
     ///
     /// # Errors
-    /// The errors of [`draw`](ConvSettings::draw).
+    /// The errors of [`draw_parameters`](ConvSettings::draw_parameters).
     #[track_caller]
     fn regroup(
         &self,
@@ -154,13 +156,15 @@ impl<const N: usize> ConvSettings<N> {
             return Ok((weight, bias));
         }
         if drawn < per_group {
-            return init::in_dtype(weight.dtype(), || self.draw(layer, kinds, channels, bias.map(|bias| bias.size())));
+            return init::in_dtype(weight.dtype(), || {
+                self.draw_parameters(layer, kinds, channels, bias.map(|bias| bias.size()))
+            });
         }
         let _off = no_grad();
         let scale = init::uniform_bound(per_group) / init::uniform_bound(drawn);
         let scaled = |values: &Tensor| ops::mul(values, scale).and_then(Parameter::try_new);
         let weight = ops::narrow(&weight, 1, 0, per_group).and_then(|weight| scaled(&weight));
-        Ok((init::of_layer(layer, weight)?, bias.map(|bias| init::of_layer(layer, scaled(&bias))).transpose()?))
+        Ok((call::name_layer(layer, weight)?, bias.map(|bias| call::name_layer(layer, scaled(&bias))).transpose()?))
     }
 
     fn check_groups(&self, layer: &'static str, kinds: [&str; 2], channels: [usize; 2]) -> Result<()> {
@@ -259,7 +263,8 @@ impl<const N: usize> Conv<N> {
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<Conv<N>> {
         let settings = ConvSettings::new(Self::NAME, kernel.into().0)?;
-        let (weight, bias) = settings.draw(Self::NAME, ["output", "input"], [outputs, inputs], Some(outputs))?;
+        let (weight, bias) =
+            settings.draw_parameters(Self::NAME, ["output", "input"], [outputs, inputs], Some(outputs))?;
         Ok(Conv { weight, bias, settings, padding: 0.into(), padding_mode: None })
     }
 
@@ -375,7 +380,8 @@ impl<const N: usize> ConvTranspose<N> {
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize, kernel: impl Into<PerAxis<N>>) -> Result<ConvTranspose<N>> {
         let settings = ConvSettings::new(Self::NAME, kernel.into().0)?;
-        let (weight, bias) = settings.draw(Self::NAME, ["input", "output"], [inputs, outputs], Some(outputs))?;
+        let (weight, bias) =
+            settings.draw_parameters(Self::NAME, ["input", "output"], [inputs, outputs], Some(outputs))?;
         Ok(ConvTranspose { weight, bias, settings, padding: [0; N], output_padding: [0; N] })
     }
 
@@ -402,6 +408,11 @@ impl<const N: usize> ConvTranspose<N> {
     /// for this input.
     #[panicking_form]
     pub fn try_forward_to(&self, x: &Tensor, dims: [usize; N]) -> Result<Tensor> {
+        call::call(self, &[x], || self.transposed(&self.weight, x, self.output_padding_for(x, dims)?))
+    }
+
+    /// Returns the padding for an output with these spatial lengths.
+    fn output_padding_for(&self, x: &Tensor, dims: [usize; N]) -> Result<[usize; N]> {
         channels::<N>("conv_transpose", x.shape())?;
         let ConvSettings { kernel, stride, dilation, .. } = self.settings;
         let mut more = [0; N];
@@ -417,7 +428,7 @@ impl<const N: usize> ConvTranspose<N> {
                 )
             })?;
         }
-        self.transposed(&self.weight, x, more)
+        Ok(more)
     }
 
     /// Returns the options.

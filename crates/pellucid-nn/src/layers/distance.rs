@@ -2,7 +2,7 @@
 
 use crate::call;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Result, Tensor, note_call_location, ops, unwrap};
+use pellucid_tensor::{Result, Tensor, ops, unwrap};
 
 /// The cosine similarity a·b / (max(‖a‖, eps)·max(‖b‖, eps)) along an axis.
 #[derive(Clone, Copy, Debug, Module)]
@@ -25,7 +25,7 @@ impl CosineSimilarity {
     ///
     /// # Errors
     /// The errors of [`ops::cosine_similarity`].
-    #[panicking_form(located)]
+    #[panicking_form]
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         call::call(self, &[a, b], || ops::cosine_similarity(a, b, self.axis, self.eps))
     }
@@ -54,7 +54,7 @@ impl PairwiseDistance {
     ///
     /// # Errors
     /// The errors of [`ops::pairwise_distance`].
-    #[panicking_form(located)]
+    #[panicking_form]
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         call::call(self, &[a, b], || ops::pairwise_distance(a, b, self.p, self.eps, self.keepdims))
     }

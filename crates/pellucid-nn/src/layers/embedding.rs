@@ -1,5 +1,6 @@
 //! Embeddings: tables of vectors.
 
+use crate::call;
 use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
@@ -53,7 +54,7 @@ impl Embedding {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(rows: usize, width: usize) -> Result<Embedding> {
-        Ok(Embedding::from_table(init::of_layer("embedding", init::try_normal([rows, width], 0.0, 1.0))?))
+        Ok(Embedding::from_table(call::name_layer("embedding", init::try_normal([rows, width], 0.0, 1.0))?))
     }
 
     /// Creates a layer with this table `[rows, width]`. To keep it fixed, [freeze](crate::Module::freeze) the layer.
@@ -140,7 +141,7 @@ impl EmbeddingBag {
     /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(rows: usize, width: usize) -> Result<EmbeddingBag> {
-        Ok(EmbeddingBag::from_table(init::of_layer("embedding_bag", init::try_normal([rows, width], 0.0, 1.0))?))
+        Ok(EmbeddingBag::from_table(call::name_layer("embedding_bag", init::try_normal([rows, width], 0.0, 1.0))?))
     }
 
     /// Creates a layer with this table `[rows, width]`. To keep it fixed, [freeze](crate::Module::freeze) the layer.
@@ -221,14 +222,16 @@ impl EmbeddingBag {
         offsets: Option<&Tensor>,
         weights: Option<&Tensor>,
     ) -> Result<Tensor> {
-        weights.map_or(Ok(()), |weights| check_input_dtype("embedding_bag", weights, &self.weight))?;
-        ops::embedding_bag(&self.weight, index, ops::EmbeddingBagOptions { offsets, weights, ..self.options() })
+        call::call(self, &[index], || {
+            weights.map_or(Ok(()), |weights| check_input_dtype("embedding_bag", weights, &self.weight))?;
+            ops::embedding_bag(&self.weight, index, ops::EmbeddingBagOptions { offsets, weights, ..self.options() })
+        })
     }
 }
 
 impl Layer for EmbeddingBag {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        self.try_forward_bags(x, None, None)
+        ops::embedding_bag(&self.weight, x, self.options())
     }
 
     fn input_dtype(&self) -> DType {

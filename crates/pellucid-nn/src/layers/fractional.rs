@@ -1,6 +1,7 @@
 //! Fractional max pooling.
 
 use super::spatial::{PerAxis, channels, positive};
+use crate::call;
 use crate::layer::Layer;
 use crate::module::{Module, display_as_tree};
 use crate::parameter::Buffer;
@@ -117,6 +118,10 @@ impl<const N: usize> FractionalMaxPool<N> {
     /// The errors of [`ops::fractional_max_pool2d`].
     #[panicking_form]
     pub fn try_forward_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        call::call_with_extra(self, &[x], || self.pooled(x))
+    }
+
+    fn pooled(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         const { assert!(N == 2 || N == 3, "the number of spatial axes must be 2 or 3") };
         let outputs = match self.count {
             WindowCount::Outputs(outputs) => outputs,
@@ -139,6 +144,6 @@ impl<const N: usize> FractionalMaxPool<N> {
 
 impl<const N: usize> Layer for FractionalMaxPool<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.try_forward_with_indices(x)?.0)
+        Ok(self.pooled(x)?.0)
     }
 }

@@ -8,7 +8,7 @@ use crate::layer::Layer;
 use crate::lazy::Lazy;
 use crate::parameter::Parameter;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Error, Result, Shape, Tensor, note_call_location, ops, unwrap};
+use pellucid_tensor::{Error, Result, Shape, Tensor, ops, unwrap};
 
 /// A linear layer y = x·Wᵀ + b, for x `[.., in]` and y `[.., out]`.
 ///
@@ -31,7 +31,7 @@ impl Linear {
     #[panicking_form]
     pub fn try_new(inputs: usize, outputs: usize) -> Result<Linear> {
         let uniform = |shape: &[usize]| {
-            init::of_layer("linear", init::try_uniform(shape, -uniform_bound(inputs), uniform_bound(inputs)))
+            call::name_layer("linear", init::try_uniform(shape, -uniform_bound(inputs), uniform_bound(inputs)))
         };
         Ok(Linear { weight: uniform(&[outputs, inputs])?, bias: Some(uniform(&[outputs])?) })
     }
@@ -130,7 +130,7 @@ impl Bilinear {
     #[panicking_form]
     pub fn try_new(first: usize, second: usize, outputs: usize) -> Result<Bilinear> {
         let uniform = |shape: &[usize]| {
-            init::of_layer("bilinear", init::try_uniform(shape, -uniform_bound(first), uniform_bound(first)))
+            call::name_layer("bilinear", init::try_uniform(shape, -uniform_bound(first), uniform_bound(first)))
         };
         Ok(Bilinear { weight: uniform(&[outputs, first, second])?, bias: Some(uniform(&[outputs])?) })
     }
@@ -150,7 +150,7 @@ impl Bilinear {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
-    #[panicking_form(located)]
+    #[panicking_form]
     pub fn try_forward(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         call::call(self, &[a, b], || {
             check_input_dtype("bilinear", a, &self.weight)?;

@@ -2,6 +2,7 @@
 
 use super::spatial::check_channels;
 use super::switch::{switched, switched_affine, values_like};
+use crate::call;
 use crate::init;
 use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
@@ -134,7 +135,7 @@ impl RmsNorm {
     #[panicking_form]
     pub fn try_new(shape: impl Into<Shape>) -> Result<RmsNorm> {
         let shape = shape.into();
-        Ok(RmsNorm { weight: Some(init::of_layer("rms_norm", init::try_ones(&shape))?), shape, eps: None })
+        Ok(RmsNorm { weight: Some(call::name_layer("rms_norm", init::try_ones(&shape))?), shape, eps: None })
     }
 
     /// Creates a layer for the length of the last axis of its first input.
@@ -159,7 +160,7 @@ impl RmsNorm {
     #[doc(alias = "elementwise_affine")]
     #[panicking_form]
     pub fn try_affine(self, affine: bool) -> Result<RmsNorm> {
-        let ones = || init::of_layer("rms_norm", init::try_ones(&self.shape));
+        let ones = || call::name_layer("rms_norm", init::try_ones(&self.shape));
         Ok(RmsNorm { weight: switched(affine, self.weight, ones)?, ..self })
     }
 

@@ -1,6 +1,7 @@
 //! Pooling: the maximum, the mean or the p-norm of windows, given by their size or by their number.
 
 use super::spatial::{PerAxis, by_axes, positive};
+use crate::call;
 use crate::layer::Layer;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::{AvgPoolDivisor, PoolOptions, Spatial};
@@ -118,13 +119,17 @@ impl<const N: usize> MaxPool<N> {
     /// The errors of [`ops::max_pool2d`].
     #[panicking_form]
     pub fn try_forward_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        call::call_with_extra(self, &[x], || self.pooled(x))
+    }
+
+    fn pooled(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         by_axes::<_, N>([ops::max_pool1d, ops::max_pool2d, ops::max_pool3d])(x, self.pool.clone())
     }
 }
 
 impl<const N: usize> Layer for MaxPool<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.try_forward_with_indices(x)?.0)
+        Ok(self.pooled(x)?.0)
     }
 }
 
@@ -257,6 +262,10 @@ impl<const N: usize> AdaptiveMaxPool<N> {
     /// The errors of [`ops::adaptive_max_pool2d`].
     #[panicking_form]
     pub fn try_forward_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        call::call_with_extra(self, &[x], || self.pooled(x))
+    }
+
+    fn pooled(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let pool = by_axes::<_, N>([ops::adaptive_max_pool1d, ops::adaptive_max_pool2d, ops::adaptive_max_pool3d]);
         pool(x, &self.windows)
     }
@@ -264,6 +273,6 @@ impl<const N: usize> AdaptiveMaxPool<N> {
 
 impl<const N: usize> Layer for AdaptiveMaxPool<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.try_forward_with_indices(x)?.0)
+        Ok(self.pooled(x)?.0)
     }
 }

@@ -1,5 +1,6 @@
 //! Parameters that an option of a layer adds or removes.
 
+use crate::call;
 use crate::init::{self, uniform_bound};
 use crate::module::as_dyn;
 use crate::parameter::Parameter;
@@ -54,8 +55,8 @@ pub(crate) fn values_like<V: Visit>(
     other: Option<&Tensor>,
     make: impl FnOnce() -> Result<V>,
 ) -> Result<V> {
-    let Some(other) = other else { return init::of_layer(layer, make()) };
-    let values = init::of_layer(layer, init::in_dtype(other.dtype(), make))?;
+    let Some(other) = other else { return call::name_layer(layer, make()) };
+    let values = call::name_layer(layer, init::in_dtype(other.dtype(), make))?;
     as_dyn(&&values).to_(other.device())?;
     Ok(values)
 }

@@ -4,7 +4,7 @@ use super::spatial::{PerAxis, by_axes, channels, positive};
 use crate::call;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::Spatial;
-use pellucid_tensor::{Error, Result, Tensor, note_call_location, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// The partial inverse of a [`MaxPool`](crate::MaxPool) with the same options: maxima at their positions, zeros
 /// elsewhere.
@@ -68,8 +68,26 @@ impl<const N: usize> MaxUnpool<N> {
     ///
     /// # Errors
     /// The errors of [`ops::max_unpool2d`].
-    #[panicking_form(located)]
+    #[panicking_form]
     pub fn try_forward(&self, x: &Tensor, indices: &Tensor) -> Result<Tensor> {
+        call::call(self, &[x, indices], || self.unpooled(x, indices, self.dims_for(x)?))
+    }
+
+    /// Places the elements with other spatial lengths, since several lengths are pooled to the same one.
+    ///
+    /// # Errors
+    /// The errors of [`ops::max_unpool2d`].
+    #[panicking_form]
+    pub fn try_forward_to(&self, x: &Tensor, indices: &Tensor, dims: [usize; N]) -> Result<Tensor> {
+        call::call(self, &[x, indices], || self.unpooled(x, indices, dims))
+    }
+
+    fn unpooled(&self, x: &Tensor, indices: &Tensor, dims: [usize; N]) -> Result<Tensor> {
+        by_axes::<_, N>([ops::max_unpool1d, ops::max_unpool2d, ops::max_unpool3d])(x, indices, &dims)
+    }
+
+    /// Returns the spatial lengths that are pooled to those of x.
+    fn dims_for(&self, x: &Tensor) -> Result<[usize; N]> {
         channels::<N>("max_unpool", x.shape())?;
         let mut dims = [0; N];
         for a in 0..N {
@@ -84,16 +102,6 @@ impl<const N: usize> MaxUnpool<N> {
             let full = steps.saturating_add(self.size[a]);
             dims[a] = full.checked_sub(self.padding[a].saturating_mul(2)).ok_or_else(help)?;
         }
-        self.try_forward_to(x, indices, dims)
-    }
-
-    /// Places the elements with other spatial lengths, since several lengths are pooled to the same one.
-    ///
-    /// # Errors
-    /// The errors of [`ops::max_unpool2d`].
-    #[panicking_form]
-    pub fn try_forward_to(&self, x: &Tensor, indices: &Tensor, dims: [usize; N]) -> Result<Tensor> {
-        let unpool = by_axes::<_, N>([ops::max_unpool1d, ops::max_unpool2d, ops::max_unpool3d]);
-        call::call(self, &[x, indices], || unpool(x, indices, &dims))
+        Ok(dims)
     }
 }

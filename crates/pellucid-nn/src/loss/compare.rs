@@ -3,6 +3,7 @@
 use super::{Reduction, Targets, declared, losses_of_many, methods_of_many, tracked_leaf, with_gradients};
 use crate::module::Module;
 use crate::visit::{Visit, Visitor};
+use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::TripletMarginLossOptions;
 use pellucid_tensor::{Result, Shape, Tensor, ops, unwrap};
 use std::fmt;

@@ -1,6 +1,7 @@
 //! The CTC loss for sequences whose alignment is unknown.
 
 use super::{Reduction, declared, losses_of_many, methods_of_many, tracked_leaf, with_gradients};
+use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::CtcLossOptions;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 

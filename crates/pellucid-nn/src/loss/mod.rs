@@ -60,6 +60,7 @@ pub use with_targets::WithTargets;
 use crate::delegate::delegate;
 use crate::visit::{Visit, Visitor};
 use pellucid_tensor::{DType, GradOptions, Result, Shape, Tensor, enable_grad, grad, unwrap};
+use std::fmt;
 use std::sync::Arc;
 
 /// A loss of a model's output and its target.
@@ -186,6 +187,12 @@ pointers!(&L, &mut L, Box<L>, Arc<L>);
 /// A loss that a function computes; see [`from_fn`].
 #[derive(Clone)]
 pub struct FnLoss<F>(F);
+
+impl<F> fmt::Debug for FnLoss<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FnLoss").finish_non_exhaustive()
+    }
+}
 
 /// Returns a loss that calls `f` with the logits and the targets.
 ///
@@ -332,19 +339,10 @@ macro_rules! methods_of_many {
             ///
             /// # Errors
             /// The errors of the operation of the same name in [`ops`].
+            #[panicking_form]
             pub fn try_forward(&self, $($input: &Tensor),*) -> Result<Tensor> {
                 let $loss = self;
                 crate::call::call($loss, &[$($input),*], || $body)
-            }
-
-            /// Returns the loss.
-            ///
-            /// # Panics
-            /// Panics with the error of [`try_forward`](Self::try_forward) at the caller's line.
-            #[track_caller]
-            pub fn forward(&self, $($input: &Tensor),*) -> Tensor {
-                let _call = pellucid_tensor::note_call_location();
-                unwrap(self.try_forward($($input),*))
             }
 
             #[doc = concat!("Returns the loss and its gradients with respect to `", stringify!($($by),*), "`; see")]
@@ -352,24 +350,13 @@ macro_rules! methods_of_many {
             ///
             /// # Errors
             /// The errors of [`try_forward`](Self::try_forward).
+            #[panicking_form]
             pub fn try_forward_with_grad(
                 &self,
                 $($input: &Tensor),*
             ) -> Result<(Tensor, [Tensor; [$(stringify!($by)),*].len()])> {
                 $(let $by = &tracked_leaf($by);)*
                 with_gradients([$($by),*], || self.try_forward($($input),*))
-            }
-
-            /// Returns the loss and its gradients, as [`try_forward_with_grad`](Self::try_forward_with_grad) does.
-            ///
-            /// # Panics
-            /// Panics with the error of [`try_forward_with_grad`](Self::try_forward_with_grad) at the caller's line.
-            #[track_caller]
-            pub fn forward_with_grad(
-                &self,
-                $($input: &Tensor),*
-            ) -> (Tensor, [Tensor; [$(stringify!($by)),*].len()]) {
-                unwrap(self.try_forward_with_grad($($input),*))
             }
         }
     };

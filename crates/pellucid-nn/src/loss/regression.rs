@@ -4,6 +4,7 @@ use super::{
     Loss, Reduction, TargetForm, Targets, declared, losses, losses_of_many, methods_of_many, tracked_leaf,
     with_gradients,
 };
+use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::PoissonNllLossOptions;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 

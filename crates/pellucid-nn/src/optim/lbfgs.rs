@@ -172,9 +172,9 @@ impl Lbfgs {
                 let start = SearchPoint { t: 0.0, loss, gradient: gradient.clone(), slope };
                 let along = |t: f64| {
                     advance(&parameters, direction, t)?;
-                    let found = evaluate();
+                    let evaluated = evaluate();
                     parameters.iter().zip(&here).try_for_each(|(p, x)| ops::copy_(p, x))?;
-                    found
+                    evaluated
                 };
                 let max_evaluations = max_eval.saturating_sub(evaluations);
                 let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, max_evaluations)?;

@@ -160,6 +160,12 @@ pub struct UpdateContext<'a> {
     pub(super) batch: &'a RefCell<QueuedUpdates<'a>>,
 }
 
+impl fmt::Debug for UpdateContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UpdateContext").field("parameter", &self.parameter).finish_non_exhaustive()
+    }
+}
+
 /// Queued updates of several parameters by the same formula, which run together.
 #[derive(Default)]
 pub(super) struct QueuedUpdates<'a> {

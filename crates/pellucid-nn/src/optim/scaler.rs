@@ -87,6 +87,12 @@ pub struct Unscaled<'o, O: ?Sized> {
     found_inf: Tensor,
 }
 
+impl<O: ?Sized> fmt::Debug for Unscaled<'_, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unscaled").field("found_inf", &self.found_inf).finish_non_exhaustive()
+    }
+}
+
 impl GradScaler {
     /// Creates a scaler.
     ///
@@ -142,8 +148,8 @@ impl GradScaler {
     pub fn try_step(&self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let _guard = no_grad();
         self.check_order("step", optimizer)?;
-        let found = self.find(&optimizer.parameters())?;
-        optimizer.try_step_scaled(Some(&ops::reciprocal(self.scale_tensor())?), Some(&found))?;
+        let is_infinite = self.find(&optimizer.parameters())?;
+        optimizer.try_step_scaled(Some(&ops::reciprocal(self.scale_tensor())?), Some(&is_infinite))?;
         self.note(|calls| calls.optimizers.extend(identity(optimizer)));
         Ok(())
     }
@@ -297,13 +303,13 @@ impl GradScaler {
                 None => is_finite,
             });
         }
-        let found = match finite {
+        let is_infinite = match finite {
             Some(finite) => ops::logical_not(&finite)?,
             None => ops::zeros_like(self.found_inf.tensor())?,
         };
-        found.free();
-        ops::update(formula!(|old: mask, new: mask| old | new), &[&self.found_inf], &[&found], &[])?;
-        Ok(found)
+        is_infinite.free();
+        ops::update(formula!(|old: mask, new: mask| old | new), &[&self.found_inf], &[&is_infinite], &[])?;
+        Ok(is_infinite)
     }
 }
 

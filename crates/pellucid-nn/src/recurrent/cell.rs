@@ -10,7 +10,7 @@ use crate::module::{Module, display_as_tree};
 use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::ops::{RecurrenceOptions, RnnNonlinearity};
-use pellucid_tensor::{Error, Result, Tensor, note_call_location, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 use std::marker::PhantomData;
 
 /// One time step of a [`RecurrentNetwork`](crate::RecurrentNetwork); see [`RnnCell`], [`GruCell`] and [`LstmCell`].
@@ -113,11 +113,11 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     ///
     /// # Errors
     /// The errors of [`ops::rnn`], [`ops::gru`] or [`ops::lstm`].
-    #[panicking_form(located)]
+    #[panicking_form]
     pub fn try_forward(&self, x: &Tensor, state: Option<&K::State>) -> Result<K::State> {
         let states = state.map_or([None; 2], K::State::tensors);
         let (h, c) = call_with_states(self, x, states, || {
-            call::name_layer(self.cell.names()[1], run_step(self.cell, &self.weights, x, states))
+            call::name_layer(self.cell.cell_name(), run_step(self.cell, &self.weights, x, states))
         })?;
         Ok(K::State::from_tensors(h, c))
     }
@@ -127,7 +127,7 @@ impl<K: RecurrentKind> Module for RecurrentCell<K> {}
 
 impl<K: RecurrentKind> Visit for RecurrentCell<K> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.module_as(self, K::CELL.classes()[1], None);
+        visitor.module_as(self, K::CELL.cell_class(), None);
         self.weights.visit(visitor, "");
     }
 }
@@ -148,9 +148,9 @@ fn run_step(
         let (_, h, c) = cell.run(x, weights.borrowed(), states, RecurrenceOptions::default())?;
         Ok((h, c))
     };
-    weights.check_dtypes(cell.names()[1], x, states)?;
+    weights.check_dtypes(cell.cell_name(), x, states)?;
     if x.rank() == 1 || x.rank() == 2 {
-        weights.check_features(cell, cell.classes()[1], x)?;
+        weights.check_features(cell, cell.cell_class(), x)?;
     }
     let batch = |t: &Tensor| ops::unsqueeze(t, 0);
     match x.rank() {
@@ -161,7 +161,7 @@ fn run_step(
             Ok((ops::squeeze(&h, 0)?, c.map(|c| ops::squeeze(&c, 0)).transpose()?))
         }
         _ => Err(Error::shapes(
-            cell.names()[1],
+            cell.cell_name(),
             [x.shape()],
             "the input of a recurrent cell must have shape [N, I] or [I]",
         )),

@@ -106,21 +106,39 @@ pub enum CellKind {
 pub(super) type RecurrentOutputs = (Tensor, Tensor, Option<Tensor>);
 
 impl CellKind {
-    /// Returns the class names of the layer and the cell.
-    pub(super) fn classes(self) -> [&'static str; 2] {
+    /// Returns the class of the layer.
+    pub(super) fn layer_class(self) -> &'static str {
         match self {
-            CellKind::Rnn(_) => ["Rnn", "RnnCell"],
-            CellKind::Gru => ["Gru", "GruCell"],
-            CellKind::Lstm => ["Lstm", "LstmCell"],
+            CellKind::Rnn(_) => "Rnn",
+            CellKind::Gru => "Gru",
+            CellKind::Lstm => "Lstm",
         }
     }
 
-    /// Returns the names of the layer and of the cell in errors.
-    pub(super) fn names(self) -> [&'static str; 2] {
+    /// Returns the class of the cell.
+    pub(super) fn cell_class(self) -> &'static str {
         match self {
-            CellKind::Rnn(_) => ["rnn", "rnn_cell"],
-            CellKind::Gru => ["gru", "gru_cell"],
-            CellKind::Lstm => ["lstm", "lstm_cell"],
+            CellKind::Rnn(_) => "RnnCell",
+            CellKind::Gru => "GruCell",
+            CellKind::Lstm => "LstmCell",
+        }
+    }
+
+    /// Returns the name of the layer in errors.
+    pub(super) fn layer_name(self) -> &'static str {
+        match self {
+            CellKind::Rnn(_) => "rnn",
+            CellKind::Gru => "gru",
+            CellKind::Lstm => "lstm",
+        }
+    }
+
+    /// Returns the name of the cell in errors.
+    pub(super) fn cell_name(self) -> &'static str {
+        match self {
+            CellKind::Rnn(_) => "rnn_cell",
+            CellKind::Gru => "gru_cell",
+            CellKind::Lstm => "lstm_cell",
         }
     }
 
@@ -139,12 +157,12 @@ impl CellKind {
         x: &Tensor,
         weights: RecurrentWeights<'_>,
         [h, c]: [Option<&Tensor>; 2],
-        how: RecurrenceOptions<'_>,
+        options: RecurrenceOptions<'_>,
     ) -> Result<RecurrentOutputs> {
         match self {
-            CellKind::Rnn(f) => ops::rnn(x, weights, h, f, how).map(|(y, h)| (y, h, None)),
-            CellKind::Gru => ops::gru(x, weights, h, how).map(|(y, h)| (y, h, None)),
-            CellKind::Lstm => ops::lstm(x, weights, h.zip(c), how).map(|(y, (h, c))| (y, h, Some(c))),
+            CellKind::Rnn(f) => ops::rnn(x, weights, h, f, options).map(|(y, h)| (y, h, None)),
+            CellKind::Gru => ops::gru(x, weights, h, options).map(|(y, h)| (y, h, None)),
+            CellKind::Lstm => ops::lstm(x, weights, h.zip(c), options).map(|(y, (h, c))| (y, h, Some(c))),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The weights of one layer in one direction.
 
 use super::kind::CellKind;
+use crate::call;
 use crate::init;
 use crate::input_dtype::check_input_dtype;
 use crate::layers::uniform_bias;
@@ -30,7 +31,7 @@ impl LayerWeights {
     ) -> Result<LayerWeights> {
         let bound = init::uniform_bound(hidden);
         let (rows, state) = (cell.gates().saturating_mul(hidden), projection.unwrap_or(hidden));
-        let uniform = |shape: &[usize]| init::of_layer(cell.names()[0], init::try_uniform(shape, -bound, bound));
+        let uniform = |shape: &[usize]| call::name_layer(cell.layer_name(), init::try_uniform(shape, -bound, bound));
         Ok(LayerWeights {
             weight_ih: uniform(&[rows, input])?,
             weight_hh: uniform(&[rows, state])?,
@@ -66,7 +67,7 @@ impl LayerWeights {
              {given} input and {} hidden features",
             self.hidden(cell)
         );
-        Err(Error::shapes(cell.names()[0], [x.shape()], help))
+        Err(Error::shapes(cell.layer_name(), [x.shape()], help))
     }
 
     /// Returns the lengths of the last axis of the states h and c.
@@ -77,7 +78,7 @@ impl LayerWeights {
     /// Returns the weights with or without biases. Biases that are added are drawn.
     #[track_caller]
     pub(super) fn with_biases(self, cell: CellKind, bias: bool) -> Result<LayerWeights> {
-        let (layer, rows, hidden) = (cell.names()[0], self.weight_ih.shape()[0], self.hidden(cell));
+        let (layer, rows, hidden) = (cell.layer_name(), self.weight_ih.shape()[0], self.hidden(cell));
         let draw = || uniform_bias(layer, true, None, &self.weight_ih, rows, hidden);
         let both = || Ok(draw()?.zip(draw()?).map(|(ih, hh)| [ih, hh]));
         let biases = if bias && self.biases.is_none() { both()? } else { self.biases.filter(|_| bias) };

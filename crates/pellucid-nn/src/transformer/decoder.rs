@@ -8,7 +8,7 @@ use crate::call;
 use crate::layer::Layer;
 use crate::layers::{Dropout, LayerNorm, Linear, make_layers, switched, values_like};
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Result, Tensor, note_call_location, unwrap};
+use pellucid_tensor::{Result, Tensor, unwrap};
 
 /// A decoder layer: self-attention, attention to a memory, and two linear layers with an activation between them. Each
 /// sublayer has a residual connection and a norm, as in [`TransformerEncoderLayer`](crate::TransformerEncoderLayer).
@@ -88,7 +88,7 @@ impl TransformerDecoderLayer {
     ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_forward_qkv`].
-    #[panicking_form(located)]
+    #[panicking_form]
     pub fn try_forward(
         &self,
         target: &Tensor,
@@ -153,7 +153,7 @@ impl TransformerDecoder {
     ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_forward_qkv`].
-    #[panicking_form(located)]
+    #[panicking_form]
     pub fn try_forward(
         &self,
         target: &Tensor,
@@ -181,12 +181,12 @@ impl TransformerDecoder {
         caches: &[KvCache],
         memory_masks: AttentionMasks<'_>,
     ) -> Result<Tensor> {
-        let layers = zip_caches("transformer_decoder", &self.layers, caches)?;
         let each = |x: Tensor, (layer, cache): (&TransformerDecoderLayer, &KvCache)| {
             layer.try_forward_cached(&x, memory, cache, memory_masks)
         };
         call::call(self, &[target, memory], || {
-            self.norm.try_forward(&layers.into_iter().try_fold(target.clone(), each)?)
+            let mut layers = zip_caches("transformer_decoder", &self.layers, caches)?.into_iter();
+            self.norm.try_forward(&layers.try_fold(target.clone(), each)?)
         })
     }
 }

@@ -17,7 +17,7 @@ use crate::init;
 use crate::layers::{Dropout, LayerNorm, Linear};
 use crate::module::Module;
 use pellucid_derive::{Module, panicking_form};
-use pellucid_tensor::{Error, Result, Tensor, TensorId, note_call_location, ops, unwrap};
+use pellucid_tensor::{Error, Result, Tensor, TensorId, ops, unwrap};
 use std::collections::HashSet;
 
 /// The options of all transformer layers, which their methods set. The defaults are the paper's.
@@ -258,7 +258,7 @@ impl Transformer {
     ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_forward_qkv`].
-    #[panicking_form(located)]
+    #[panicking_form]
     pub fn try_forward(
         &self,
         source: &Tensor,

@@ -20,6 +20,16 @@ fn accumulating<'f>(eager: bool, accumulate: usize) -> StepOptions<'f> {
     StepOptions { eager, accumulate, ..Default::default() }
 }
 
+/// A function before the update that fails or panics while the flag is set.
+fn failing<'f>(fails: &Arc<AtomicBool>, panics: bool) -> Option<BeforeUpdate<'f>> {
+    let fails = fails.clone();
+    Some(Arc::new(move |_| match fails.load(Ordering::Relaxed) {
+        true if panics => panic!("the function before the update panics"),
+        true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
+        false => Ok(()),
+    }))
+}
+
 fn mean_square(model: &impl Layer, inputs: &[Tensor]) -> Result<Tensor> {
     ops::mean(&ops::square(&model.try_forward(&inputs[0])?)?, ..)
 }
@@ -105,14 +115,7 @@ fn a_refused_update_changes_nothing() {
     let model = built(&KINDS[0]);
     let before = bits(model.state_dict());
     let refuses = Arc::new(AtomicBool::new(true));
-    let refused = refuses.clone();
-    let options = StepOptions {
-        before_update: Some(Arc::new(move |_| match refused.load(Ordering::Relaxed) {
-            true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
-            false => Ok(()),
-        })),
-        ..accumulating(false, 2)
-    };
+    let options = StepOptions { before_update: failing(&refuses, false), ..accumulating(false, 2) };
     let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
     let mut step = step.with_options(options);
     step.launch(&[&x[0]]).unwrap();
@@ -213,14 +216,7 @@ fn a_failed_update_beside_a_new_buffer_is_an_error() {
     for eager in [false, true] {
         let [p, q] = [(); 2].map(|()| Parameter::new(Tensor::from([0.5f32])));
         let fails = Arc::new(AtomicBool::new(false));
-        let failing = fails.clone();
-        let options = StepOptions {
-            before_update: Some(Arc::new(move |_| match failing.load(Ordering::Relaxed) {
-                true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
-                false => Ok(()),
-            })),
-            ..accumulating(eager, 2)
-        };
+        let options = StepOptions { before_update: failing(&fails, false), ..accumulating(eager, 2) };
         let compute = |i: &[Tensor]| ops::sum(&((&p + &q) * &i[0]), ..);
         let mut step = TrainingStep::new(decaying(vec![p.clone(), q.clone()]), compute).with_options(options);
         p.requires_grad_(false);
@@ -290,14 +286,9 @@ fn a_failed_update_with_a_scaler_can_be_repeated() {
         for panics in [false, true] {
             let model = built(&KINDS[0]);
             let fails = Arc::new(AtomicBool::new(true));
-            let failing = fails.clone();
             let options = StepOptions {
                 scaler: Some(Arc::new(GradScaler::new(GradScalerOptions::default()))),
-                before_update: Some(Arc::new(move |_| match failing.load(Ordering::Relaxed) {
-                    true if panics => panic!("the function before the update panics"),
-                    true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
-                    false => Ok(()),
-                })),
+                before_update: failing(&fails, panics),
                 ..accumulating(eager, accumulate)
             };
             let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
@@ -321,15 +312,8 @@ fn the_steps_since_an_update_are_counted() {
     for eager in [false, true] {
         let model = built(&KINDS[0]);
         let fails = Arc::new(AtomicBool::new(false));
-        let failing = fails.clone();
-        let options = StepOptions {
-            before_update: Some(Arc::new(move |_| match failing.load(Ordering::Relaxed) {
-                true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
-                false => Ok(()),
-            })),
-            // A captured function runs once, when the update is recorded.
-            ..accumulating(eager, 3)
-        };
+        // A captured function runs once, when the update is recorded.
+        let options = StepOptions { before_update: failing(&fails, false), ..accumulating(eager, 3) };
         let optimizer = decaying(model.parameters());
         let mut trainer = GraphTrainer::new(&model, MseLoss::default(), optimizer).with_options(options);
         fails.store(true, Ordering::Relaxed);
@@ -341,5 +325,45 @@ fn the_steps_since_an_update_are_counted() {
         // A captured update fails when it is recorded, before the launch that would be the last.
         let expected = if eager { [(true, 1), (true, 2), (true, 0)] } else { [(true, 0), (true, 1), (true, 2)] };
         assert_eq!([step(), step(), step()], expected, "eager {eager}");
+    }
+}
+
+/// After an update that fails or panics once, in any place, the next accumulation has as many batches as the others.
+#[test]
+fn an_update_that_fails_or_panics_ends_its_accumulation() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = inputs(4);
+    for is_panic in [false, true] {
+        for is_early in [false, true] {
+            let model = built(&KINDS[0]);
+            let fails = AtomicBool::new(true);
+            let options = StepOptions {
+                before_update: Some(Arc::new(move |parameters| {
+                    if !fails.swap(false, Ordering::Relaxed) {
+                        return Ok(());
+                    }
+                    let gradient = parameters[0].grad().unwrap();
+                    ops::copy_(&gradient, &ops::mul(&gradient, 2.0)?)?;
+                    assert!(!is_panic, "the function before the update panics");
+                    Err(Error::InvalidArgument { op: "clip", reason: "not now".into() })
+                })),
+                ..accumulating(true, 2)
+            };
+            let before = bits(model.state_dict());
+            let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
+            let mut step = step.with_options(options);
+            step.launch(&[&x[0]]).unwrap();
+            let failed = catch_unwind(AssertUnwindSafe(|| match is_early {
+                true => step.update_early().map(drop),
+                false => step.launch(&[&x[1]]).map(drop),
+            }));
+            assert!(!failed.is_ok_and(|result| result.is_ok()));
+            assert_eq!(bits(model.state_dict()), before);
+            assert!(!step.update_early().unwrap(), "the gradients are discarded");
+            step.launch(&[&x[2]]).unwrap();
+            assert_eq!(bits(model.state_dict()), before);
+            step.launch(&[&x[3]]).unwrap();
+            assert_close(&bits(model.state_dict()), &after_one_update(&[&x[2], &x[3]]));
+        }
     }
 }

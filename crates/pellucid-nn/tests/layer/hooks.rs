@@ -3,8 +3,9 @@
 use super::mlp;
 use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDistanceLoss};
 use pellucid_nn::{
-    AttentionMasks, Bilinear, Dropout, GruCell, Layer, Linear, Lstm, LstmCell, Module, Relu, Rnn, RnnCell,
-    TransformerDecoderLayer, hook, sequential,
+    AdaptiveMaxPool1d, AttentionMasks, Bilinear, ConvTranspose1d, Dropout, EmbeddingBag, GruCell, Layer,
+    LearnedPositions, Linear, Lstm, LstmCell, MaxPool1d, Module, Relu, Rnn, RnnCell, TransformerDecoderLayer, hook,
+    sequential,
 };
 use pellucid_tensor::{DType, Error, Result, Tensor, capture, no_grad};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -105,11 +106,17 @@ fn modules_of_several_inputs_run_hooks() {
     assert_eq!(MseLoss::default().forward(&target, &(&target * 2.0)).item::<f32>(), 1.0);
 }
 
-/// Layers and cells that return a state: hooks see their output, with or without a given state.
+/// Calls other than `forward`, of layers that return a state or indices, or read further arguments: hooks see their
+/// output once.
 #[test]
-fn recurrent_layers_are_hooked_with_their_states() {
+fn all_forward_passes_are_hooked() {
     #[derive(Module)]
     struct Model {
+        bag: EmbeddingBag,
+        positions: LearnedPositions,
+        upsampling: ConvTranspose1d,
+        pool: MaxPool1d,
+        adaptive_pool: AdaptiveMaxPool1d,
         rnn: Rnn,
         lstm: Lstm,
         rnn_cell: RnnCell,
@@ -117,6 +124,11 @@ fn recurrent_layers_are_hooked_with_their_states() {
         lstm_cell: LstmCell,
     }
     let model = Model {
+        bag: EmbeddingBag::new(5, 3),
+        positions: LearnedPositions::new(5, 3),
+        upsampling: ConvTranspose1d::new(3, 4, 2).stride(2),
+        pool: MaxPool1d::new(2),
+        adaptive_pool: AdaptiveMaxPool1d::new(2),
         rnn: Rnn::new(3, 4),
         lstm: Lstm::new(3, 4),
         rnn_cell: RnnCell::new(3, 4),
@@ -126,8 +138,16 @@ fn recurrent_layers_are_hooked_with_their_states() {
     let (x, step, h) =
         (Tensor::ones([5, 2, 3], DType::F32), Tensor::ones([2, 3], DType::F32), Tensor::ones([2, 4], DType::F32));
     let states = (h.unsqueeze(0), h.unsqueeze(0));
+    let (index, image) = (Tensor::from([[0i64, 4]]), Tensor::ones([1, 3, 4], DType::F32));
     type Run<'a> = Box<dyn Fn() -> Tensor + 'a>;
-    let runs: [(&str, usize, Run<'_>); 8] = [
+    let runs: [(&str, usize, Run<'_>); 15] = [
+        ("bag", 1, Box::new(|| model.bag.forward(&index))),
+        ("bag", 1, Box::new(|| model.bag.forward_bags(&index, None, None))),
+        ("positions", 1, Box::new(|| model.positions.forward_rows(&index))),
+        ("upsampling", 1, Box::new(|| model.upsampling.forward_to(&image, [9]))),
+        ("pool", 1, Box::new(|| model.pool.forward(&image))),
+        ("pool", 1, Box::new(|| model.pool.forward_with_indices(&image).0)),
+        ("adaptive_pool", 1, Box::new(|| model.adaptive_pool.forward_with_indices(&image).0)),
         ("rnn", 1, Box::new(|| model.rnn.forward(&x))),
         ("rnn", 2, Box::new(|| model.rnn.forward_sequence(&x, Some(&states.0)).0)),
         ("lstm", 1, Box::new(|| model.lstm.forward_sequence(&x, None).0)),

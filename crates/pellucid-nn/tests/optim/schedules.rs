@@ -165,7 +165,7 @@ fn plateaus_match_pytorch() {
         [1.0, 0.9, 0.9, 0.95, 0.9, 0.5, 0.6, 0.6, 0.6, 0.6, 0.49999, 0.7, 0.7, 0.7, 0.7, 0.7, 0.4, 0.3, 0.3, 0.3];
     let first = ReduceLrOnPlateauOptions { patience: 2, factor: 0.3, ..Default::default() };
     let second = ReduceLrOnPlateauOptions {
-        mode: PlateauMode::Max,
+        goal: Goal::Maximize,
         patience: 1,
         threshold: ThresholdMode::Absolute(0.05),
         cooldown: 2,

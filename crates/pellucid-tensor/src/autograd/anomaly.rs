@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 /// Guard that ends the thread's anomaly mode when it is dropped.
 #[must_use = "the mode lasts as long as the guard: let _guard = detect_anomaly();"]
+#[derive(Debug)]
 pub struct AnomalyMode {
     watch: Option<NanCheckGuard>,
     /// The mode is thread-local, so the guard must not be sent to another thread.
@@ -54,6 +55,7 @@ impl Drop for AnomalyMode {
 }
 
 /// Guard for a method call in anomaly mode.
+#[derive(Debug)]
 pub struct CallLocationGuard(());
 
 impl Drop for CallLocationGuard {

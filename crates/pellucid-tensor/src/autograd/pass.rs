@@ -274,7 +274,7 @@ impl<'a> BackwardPass<'a> {
     /// Takes the sum that an input has received, for an operation on `device` that adds its own contribution. Returns
     /// `None` if the sum must be recorded, or is on another device because the input is a leaf that has moved.
     fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<GradientSlot>>, device: Device) -> Option<Tensor> {
-        let held = match edge {
+        let sum = match edge {
             Edge::Node(node, index) => {
                 let queued = self.node_at.get(address(node) as usize)?;
                 &mut self.waiting[queued]
@@ -284,7 +284,7 @@ impl<'a> BackwardPass<'a> {
             }
             _ => &mut self.leaves[self.leaf_at.get(Arc::as_ptr(slot?) as usize)?].gradient,
         };
-        held.take_if(|sum| sum.device() == device && !sum.requires_grad() && engine::is_immediate(device))
+        sum.take_if(|sum| sum.device() == device && !sum.requires_grad() && engine::is_immediate(device))
     }
 
     /// Adds a gradient to the sum of an output of a node.

@@ -18,6 +18,7 @@ use crate::ops::random::ThreadStream;
 use crate::tensor::{EntryGradients, Tensor};
 use pellucid_ir::plan::{Passes, Plan};
 use pellucid_ir::{Error, Result, Shape};
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use step::{CompiledStep, StepKey};
@@ -106,6 +107,12 @@ pub struct Captured<'f, F: ?Sized = dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> 
     lifetime: PhantomData<&'f ()>,
     /// The closure. The mutex is never locked: it only makes the step `Sync`, since a call needs exclusive access.
     step: Mutex<Box<F>>,
+}
+
+impl<F: ?Sized> fmt::Debug for Captured<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Captured").field("cache_stats", &self.recordings.stats).finish_non_exhaustive()
+    }
 }
 
 /// A captured step that stays on its thread, because its closure is not `Send`. [`capture_local`] returns it.

@@ -60,6 +60,7 @@ impl IntoOutputs for Vec<Tensor> {
 }
 
 /// The results of a launch. They borrow the step, and its next launch overwrites them.
+#[derive(Debug)]
 pub struct Outputs<'a> {
     pub(super) tensors: &'a [Tensor],
 }

@@ -70,9 +70,9 @@ impl NumberedPlan {
             if is_elsewhere && is_unneeded(kernel, outputs) {
                 continue;
             }
-            let RecordedKernel { kernel, inputs, outputs, .. } = kernel;
+            let RecordedKernel { kernel, inputs, outputs, operation, .. } = kernel;
             let (inputs, outputs) = (numbering.operands(inputs)?, numbering.operands(outputs)?);
-            plan.launches.push(Launch::new(kernel.clone(), inputs, outputs));
+            plan.launches.push(Launch::new(kernel.clone(), inputs, outputs).of_operation(*operation));
         }
         plan.outputs = numbering.operands(outputs)?;
         let device = numbering.device()?;

@@ -1,5 +1,5 @@
-//! The calls of operations on this thread. The kernels of a call compute its results together, so a result has values
-//! only after the last of them.
+//! The calls of operations on this thread. An operation may call others, and errors name the outermost one. The kernels
+//! of a call compute its results together, so a result has values only after the last of them.
 
 use std::cell::Cell;
 
@@ -9,6 +9,8 @@ const ACTIVE: u64 = 1;
 thread_local! {
     /// Twice the number of the current or latest call, and [`ACTIVE`].
     static CALL: Cell<u64> = const { Cell::new(0) };
+    /// The operation that was called.
+    static OUTERMOST: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
 /// Guard of the call of an operation. Calls inside it are parts of this call.
@@ -45,4 +47,42 @@ pub(super) fn call_number() -> u64 {
     }
     CALL.set(call + 2);
     (call + 2) >> 1
+}
+
+/// Guard of the call of a named operation. `#[operation]` creates it.
+pub(crate) struct OperationScope {
+    is_outermost: bool,
+    _call: CallScope,
+}
+
+impl OperationScope {
+    /// Enters the operation `op`, unless it is a part of another one.
+    #[inline(always)]
+    pub(crate) fn enter(op: &'static str) -> OperationScope {
+        let is_outermost = OUTERMOST.get().is_none();
+        if is_outermost {
+            OUTERMOST.set(Some(op));
+        }
+        OperationScope { is_outermost, _call: CallScope::enter() }
+    }
+}
+
+impl Drop for OperationScope {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.is_outermost {
+            OUTERMOST.set(None);
+        }
+    }
+}
+
+/// Returns the name of the operation that was called.
+pub(super) fn called_operation() -> Option<&'static str> {
+    OUTERMOST.get()
+}
+
+/// Returns the name of the operation that was called, or `op` outside operations.
+#[inline]
+pub(crate) fn outermost_operation(op: &'static str) -> &'static str {
+    OUTERMOST.get().unwrap_or(op)
 }

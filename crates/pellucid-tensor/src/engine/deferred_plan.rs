@@ -27,7 +27,7 @@ pub(super) fn run_kernels(
     is_written_later: impl Fn(&Arc<Storage>) -> bool,
 ) -> Result<()> {
     stats::count_run(kernels.len());
-    let NumberedKernels { storages, handles, mut launches } = NumberedKernels::new(&kernels);
+    let NumberedKernels { storages, handles, results, mut launches } = NumberedKernels::new(&kernels);
     remove_unneeded(&mut launches, &handles);
     let mut roles = vec![SlotRole::ExternalRead; storages.len()];
     for out in launches.iter().flat_map(|launch| &launch.outputs) {
@@ -53,10 +53,11 @@ pub(super) fn run_kernels(
     });
     drop(kernels);
     for ((slot, storage), role) in storages.iter().enumerate().zip(roles) {
-        if storage.pending() == list && !is_written_later(storage) {
-            let is_valid = match (role, &outcome) {
-                (SlotRole::Scratch, _) => false,
-                (SlotRole::ExternalWrite, Err(failed)) => failed.is_complete(slot),
+        // After a failure, no later kernel of the list runs.
+        if storage.pending() == list && (outcome.is_err() || !is_written_later(storage)) {
+            let is_valid = match &outcome {
+                _ if role == SlotRole::Scratch => false,
+                Err(failed) if results[slot] => failed.is_complete(slot),
                 _ => true,
             };
             storage.set_pending(if is_valid { READY } else { FAILED });
@@ -142,6 +143,8 @@ struct NumberedKernels {
     storages: Vec<Arc<Storage>>,
     /// The number of handles of every storage outside the kernels.
     handles: Vec<usize>,
+    /// For every storage, whether the kernels compute it as a result of their call.
+    results: Vec<bool>,
     launches: Vec<Launch>,
 }
 
@@ -161,28 +164,24 @@ impl NumberedKernels {
             arrays.iter().map(operand).collect::<Vec<_>>()
         };
         let mut launches = Vec::with_capacity(kernels.len());
-        for RecordedKernel { kernel, inputs, outputs, .. } in kernels {
+        for RecordedKernel { kernel, inputs, outputs, operation, .. } in kernels {
             let (inputs, outputs) = (operands(inputs), operands(outputs));
-            launches.push(Launch::new(kernel.clone(), inputs, outputs));
+            launches.push(Launch::new(kernel.clone(), inputs, outputs).of_operation(*operation));
         }
-        mark_shared_results(kernels, &mut launches, handles.len());
-        NumberedKernels { storages: table.into_storages(), handles, launches }
-    }
-}
-
-/// Marks the launches of a call that writes a slot for the first time, if it writes this slot by several launches.
-fn mark_shared_results(kernels: &[RecordedKernel], launches: &mut [Launch], slots: usize) {
-    // For each slot, the call that writes it first, and the number of its launches that write the slot.
-    let mut writers: Vec<Option<(u64, usize)>> = vec![None; slots];
-    for (kernel, launch) in kernels.iter().zip(&*launches) {
-        for out in &launch.outputs {
-            let (call, count) = writers[out.slot].get_or_insert((kernel.call, 0));
-            *count += usize::from(*call == kernel.call);
+        // The number of launches that compute a slot as a result of their call.
+        let mut writers = vec![0; handles.len()];
+        let results_of = |kernel: &RecordedKernel, launch: &Launch| -> SmallVec<[usize; 4]> {
+            let results = launch.outputs.iter().zip(&kernel.results).filter(|(_, is_result)| **is_result);
+            results.map(|(out, _)| out.slot).collect()
+        };
+        for (kernel, launch) in kernels.iter().zip(&launches) {
+            results_of(kernel, launch).into_iter().for_each(|slot| writers[slot] += 1);
         }
-    }
-    for (kernel, launch) in kernels.iter().zip(launches) {
-        let is_shared = |out: &SlotView| writers[out.slot].is_some_and(|(call, n)| call == kernel.call && n > 1);
-        launch.shares_result = launch.outputs.iter().any(is_shared);
+        for (kernel, launch) in kernels.iter().zip(&mut launches) {
+            launch.shares_result = results_of(kernel, launch).into_iter().any(|slot| writers[slot] > 1);
+        }
+        let results = writers.into_iter().map(|count| count > 0).collect();
+        NumberedKernels { storages: table.into_storages(), handles, results, launches }
     }
 }
 

@@ -125,13 +125,13 @@ impl DeferredList {
         if !outputs.iter().all(|out| out.is_new()) {
             super::bump_versions(outputs);
         }
+        recording.push(kernel, inputs, outputs);
         for out in outputs {
             // In a captured step, tensors from outside are written only by a launch and are not pending.
             if !self.is_capture || !out.storage().buffer().is_allocated() {
                 out.storage().set_pending(self.id);
             }
         }
-        recording.push(kernel, inputs, outputs);
         if self.is_capture {
             recording.note_writes(outputs);
             return Ok(());
@@ -233,17 +233,21 @@ impl DeferredList {
         let outcome = by_device.into_iter().map(run).fold(Ok(()), Result::and);
         if outcome.is_err() {
             // Later kernels may depend on the failed one, so their outputs get no values.
-            end_pending(self.id, std::mem::take(&mut recording.kernels).iter().flat_map(|k| &k.outputs));
+            end_pending(self.id, &std::mem::take(&mut recording.kernels));
         }
         outcome
     }
 }
 
-/// Resolves arrays that are pending on a list. A storage with memory is ready. A storage without memory never gets
-/// values.
-fn end_pending<'a>(list: u64, arrays: impl IntoIterator<Item = &'a Array>) {
-    for storage in arrays.into_iter().map(|a| a.storage()).filter(|storage| storage.pending() == list) {
-        storage.set_pending(if storage.buffer().is_allocated() { READY } else { FAILED });
+/// Resolves the outputs of kernels of a list that never run. A storage with memory keeps its values, except for the
+/// result of a call some of whose kernels have run. A storage without memory never gets values.
+fn end_pending(list: u64, kernels: &[RecordedKernel]) {
+    for (out, &is_result) in kernels.iter().flat_map(|kernel| kernel.outputs.iter().zip(&kernel.results)) {
+        let storage = out.storage();
+        if storage.pending() == list {
+            let has_values = storage.buffer().is_allocated() && !is_result;
+            storage.set_pending(if has_values { READY } else { FAILED });
+        }
     }
 }
 
@@ -504,7 +508,7 @@ impl Drop for DeferredGuard {
         CURRENT.replace(self.before.1.take());
         let recording = lock(&self.list.recording);
         registry().remove(&self.list.id);
-        end_pending(self.list.id, recording.kernels.iter().flat_map(|k| &k.outputs));
+        end_pending(self.list.id, &recording.kernels);
     }
 }
 

@@ -30,7 +30,7 @@ mod transfer;
 pub use crate::execution_mode::is_capturing;
 pub(crate) use crate::execution_mode::{ExecutionMode, is_eager, mode};
 pub(crate) use address_hasher::AddressHasher;
-pub(crate) use call_scope::CallScope;
+pub(crate) use call_scope::{CallScope, OperationScope, outermost_operation};
 pub(crate) use fallback::prepare;
 pub use hook_list::HookList;
 pub(crate) use host_dependencies::HostDependencies;
@@ -247,6 +247,7 @@ thread_local! {
 }
 
 /// Guard that checks kernels for NaN while it exists. Several guards may be dropped in any order.
+#[derive(Debug)]
 pub(crate) struct NanCheckGuard(());
 
 impl Drop for NanCheckGuard {

@@ -1,10 +1,12 @@
 //! Recorded kernels: the content of a deferred list, and of a captured step.
 
 use super::address_hasher::AddressHasher;
-use super::call_scope::call_number;
+use super::call_scope::{call_number, called_operation};
 use super::host_dependencies::HostDependencies;
 use crate::array::Array;
+use pellucid_ir::backend::{READY, Storage};
 use pellucid_ir::kernel::Kernel;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
@@ -15,8 +17,11 @@ pub(crate) struct RecordedKernel {
     pub(crate) kernel: Kernel,
     pub(crate) inputs: Vec<Array>,
     pub(crate) outputs: Vec<Array>,
-    /// The number of the call of an operation that has submitted the kernel, for the thread that records.
-    pub(crate) call: u64,
+    /// For each output, whether the call of the operation creates its storage: a result, which has values only after
+    /// the last kernel of the call that writes it.
+    pub(crate) results: SmallVec<[bool; 4]>,
+    /// The operation that was called; `None` outside of operations.
+    pub(crate) operation: Option<&'static str>,
     /// Whether the result is a constant of a captured step that runs on another device.
     pub(crate) is_host_constant: bool,
 }
@@ -39,6 +44,9 @@ pub(crate) struct Recording {
     pub(crate) dependencies: HostDependencies,
     /// The storages that the kernels of a captured step write, by address, with the version after the last write.
     written: HashMap<usize, u64, BuildHasherDefault<AddressHasher>>,
+    /// The call of an operation that has submitted the last kernel, and the addresses of the storages that it creates.
+    call: u64,
+    created: Vec<usize>,
     /// The number of uploaded bytes since the kernels last ran.
     pub(super) uploaded: usize,
     /// Computed values of storages that the kernels of a captured step write.
@@ -53,6 +61,8 @@ impl Recording {
             constants: Vec::new(),
             dependencies: HostDependencies::default(),
             written: HashMap::default(),
+            call: 0,
+            created: Vec::new(),
             uploaded: 0,
             host_constants: Vec::new(),
         }
@@ -62,10 +72,22 @@ impl Recording {
         self.dependencies.note_flag(flag, value);
     }
 
+    /// Appends a kernel. The outputs are not pending on it yet.
     pub(crate) fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
+        let call = call_number();
+        if self.call != call {
+            self.call = call;
+            self.created.clear();
+        }
+        let address = |storage: &Arc<Storage>| Arc::as_ptr(storage).addr();
+        let is_unwritten = |storage: &&Arc<Storage>| !storage.buffer().is_allocated() && storage.pending() == READY;
+        self.created.extend(outputs.iter().map(|out| out.storage()).filter(is_unwritten).map(address));
+        let results = outputs.iter().map(|out| self.created.contains(&address(out.storage()))).collect();
         let clone_arrays = |list: &[&Array]| list.iter().map(|&a| a.clone()).collect();
         let (inputs, outputs) = (clone_arrays(inputs), clone_arrays(outputs));
-        self.kernels.push(RecordedKernel { kernel, inputs, outputs, call: call_number(), is_host_constant: false });
+        let operation = called_operation();
+        let kernel = RecordedKernel { kernel, inputs, outputs, results, operation, is_host_constant: false };
+        self.kernels.push(kernel);
     }
 
     /// Records the versions of these arrays, which the last kernel of a captured step writes.

@@ -127,12 +127,12 @@ impl GradientSlot {
 
     /// Returns the gradient.
     pub(crate) fn get(self: &Arc<GradientSlot>) -> Option<Tensor> {
-        self.with_gradient(false, |held| held.gradient.clone())
+        self.with_gradient(false, |current| current.gradient.clone())
     }
 
     /// Calls `f` with the gradient while the slot is locked.
     pub(crate) fn inspect<R>(self: &Arc<GradientSlot>, f: impl FnOnce(&Option<Tensor>) -> R) -> R {
-        self.with_gradient(false, |held| f(&held.gradient))
+        self.with_gradient(false, |current| f(&current.gradient))
     }
 
     /// Changes the gradient while the slot is locked, so that concurrent backward passes add up.
@@ -140,23 +140,23 @@ impl GradientSlot {
         self: &Arc<GradientSlot>,
         change: impl FnOnce(&mut Option<Tensor>) -> Result<()>,
     ) -> Result<()> {
-        self.with_gradient(false, |held| {
-            change(&mut held.gradient)?;
-            held.is_preset = false;
+        self.with_gradient(false, |current| {
+            change(&mut current.gradient)?;
+            current.is_preset = false;
             Ok(())
         })
     }
 
     /// Returns the gradient that [`set_grad`](Tensor::set_grad) has set. A pass from this tensor starts with it.
     pub(crate) fn preset(self: &Arc<GradientSlot>) -> Option<Tensor> {
-        self.with_gradient(false, |held| held.gradient.clone().filter(|_| held.is_preset))
+        self.with_gradient(false, |current| current.gradient.clone().filter(|_| current.is_preset))
     }
 
     /// Replaces the gradient without reading it.
     pub(crate) fn set(self: &Arc<GradientSlot>, gradient: Option<Tensor>) {
         let new = SlotGradient { is_preset: gradient.is_some(), gradient };
         // The old gradient is dropped after the lock is released: it may own a long graph.
-        let old = self.with_gradient(true, |held| std::mem::replace(held, new));
+        let old = self.with_gradient(true, |current| std::mem::replace(current, new));
         drop(old);
     }
 }

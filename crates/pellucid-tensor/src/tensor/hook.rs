@@ -3,6 +3,7 @@
 use super::Tensor;
 use crate::engine::HookList;
 use pellucid_ir::lock;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 pub(crate) type GradientHook = Arc<dyn Fn(&Tensor) -> Option<Tensor> + Send + Sync>;
@@ -15,6 +16,12 @@ pub(crate) struct Hooks(Mutex<HookList<GradientHook>>);
 pub struct HookHandle {
     hooks: Weak<Hooks>,
     id: u64,
+}
+
+impl fmt::Debug for HookHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HookHandle").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 impl HookHandle {

@@ -112,8 +112,8 @@ impl ViewBase {
     pub(crate) fn set_leaf(&self, edge: Edge) {
         self.is_tracked_leaf.store(matches!(edge, Edge::Leaf(_)), Ordering::Relaxed);
         let old = {
-            let mut held = self.lock_edge();
-            if self.is_written() { edge } else { std::mem::replace(&mut *held, edge) }
+            let mut current = self.lock_edge();
+            if self.is_written() { edge } else { std::mem::replace(&mut *current, edge) }
         };
         drop(old);
     }
@@ -212,9 +212,9 @@ impl ViewBase {
     /// Restores the history after a recording, of which only the kernels remain.
     pub(crate) fn restore(&self, edge: Edge) {
         let old = {
-            let mut held = self.lock_edge();
+            let mut current = self.lock_edge();
             self.count_write();
-            std::mem::replace(&mut *held, edge)
+            std::mem::replace(&mut *current, edge)
         };
         drop(old);
     }

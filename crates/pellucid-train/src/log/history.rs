@@ -4,7 +4,7 @@ use super::append::{read_text, replace};
 use super::csv;
 use super::names::{check_names, number_text};
 use crate::metrics::Goal;
-use crate::text_table::write_table;
+use crate::text_table::{decimal_text, write_table};
 use pellucid_derive::panicking_form;
 use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, WrongShape, lock, unwrap};
@@ -206,7 +206,7 @@ impl fmt::Display for History {
             f,
             &lock(&self.0).cells(|column, value| match column.iter().all(|value| is_count(*value)) {
                 true => value.to_string(),
-                false => short_text(value),
+                false => decimal_text(value),
             }),
         )
     }
@@ -215,15 +215,6 @@ impl fmt::Display for History {
 /// Returns true for a non-negative integer, such as a step count.
 fn is_count(value: f64) -> bool {
     value >= 0.0 && value.fract() == 0.0 && value < 1e15
-}
-
-/// Formats a number for a table: with four decimals, or in scientific notation if four decimals lose precision.
-fn short_text(value: f64) -> String {
-    match value.abs() {
-        0.0 | 1e-3..1e6 => format!("{value:.4}"),
-        size if size.is_finite() => format!("{value:.3e}"),
-        _ => value.to_string(),
-    }
 }
 
 /// The state consists of `rows` and of each column under its position and name, such as `columns.0.train_loss`.

@@ -1,6 +1,6 @@
 //! Accuracy: the fraction of samples whose predicted class is correct.
 
-use super::input::{ClassBatch, ClassOptions, OutputForm, class_options, read_labels, read_scores};
+use super::input::{ClassBatch, ClassificationOptions, OutputForm, metric_options, read_labels, read_scores};
 use super::state::{metric_state, stored_struct};
 use super::{Goal, Metric};
 use pellucid_derive::panicking_form;
@@ -41,7 +41,7 @@ impl CorrectCount {
 #[doc(alias = "accuracy_score")]
 #[derive(Clone, Debug, Default)]
 pub struct Accuracy {
-    options: ClassOptions,
+    options: ClassificationOptions,
     count: CorrectCount,
 }
 
@@ -52,7 +52,7 @@ impl Accuracy {
     }
 }
 
-class_options!(Accuracy);
+metric_options!(Accuracy: threshold, ignore_index);
 
 impl Metric for Accuracy {
     fn name(&self) -> String {
@@ -99,7 +99,7 @@ impl Metric for Accuracy {
 #[derive(Clone, Debug)]
 pub struct TopKAccuracy {
     k: usize,
-    ignore_index: Option<i64>,
+    options: ClassificationOptions,
     count: CorrectCount,
 }
 
@@ -113,15 +113,11 @@ impl TopKAccuracy {
         if k == 0 {
             return Err(Error::invalid("top_k_accuracy", "k must be at least 1, got 0"));
         }
-        Ok(TopKAccuracy { k, ignore_index: None, count: CorrectCount::default() })
-    }
-
-    /// Skips the samples of one label, such as −100.
-    #[must_use]
-    pub fn ignore_index(self, label: i64) -> TopKAccuracy {
-        TopKAccuracy { ignore_index: Some(label), ..self }
+        Ok(TopKAccuracy { k, options: ClassificationOptions::default(), count: CorrectCount::default() })
     }
 }
+
+metric_options!(TopKAccuracy: ignore_index);
 
 impl Metric for TopKAccuracy {
     fn name(&self) -> String {
@@ -139,7 +135,7 @@ impl Metric for TopKAccuracy {
             let help = "the output must be float scores [N, C] or [N, C, d..] of at least 2 classes";
             return Err(Error::shapes(op, [output.shape(), target.shape()], help));
         };
-        let labels = read_labels(op, form, output, target, self.ignore_index)?;
+        let labels = read_labels(op, form, output, target, self.options.ignore_index)?;
         let scores = read_scores(op, form, output)?;
         for (scores, label) in scores.chunks_exact(classes).zip(labels) {
             let Some(label) = label else { continue };

@@ -1,7 +1,7 @@
 //! Precision, recall, F1 and intersection over union: per-class ratios of counts, averaged over classes.
 
 use super::class_counts::{ClassAverage, ClassCount, ClassCounts};
-use super::input::{ClassBatch, ClassOptions, class_options};
+use super::input::{ClassBatch, ClassificationOptions, metric_options};
 use super::state::metric_state;
 use super::{Goal, Metric};
 use pellucid_tensor::{Result, Tensor};
@@ -18,14 +18,14 @@ macro_rules! averaged {
         #[derive(Clone, Debug)]
         pub struct $metric {
             average: ClassAverage,
-            options: ClassOptions,
+            options: ClassificationOptions,
             counts: ClassCounts,
         }
 
         impl $metric {
             /// Creates the metric for logits, without an ignored label.
             pub fn new(average: ClassAverage) -> $metric {
-                $metric { average, options: ClassOptions::default(), counts: ClassCounts::default() }
+                $metric { average, options: ClassificationOptions::default(), counts: ClassCounts::default() }
             }
 
             /// Returns the value of each class; NaN for a class that occurs neither as a label nor as a prediction.
@@ -39,7 +39,7 @@ macro_rules! averaged {
             }
         }
 
-        class_options!($metric);
+        metric_options!($metric: threshold, ignore_index);
 
         impl Metric for $metric {
             fn name(&self) -> String {

@@ -1,6 +1,6 @@
 //! The confusion matrix.
 
-use super::input::{ClassBatch, ClassOptions, class_options};
+use super::input::{ClassBatch, ClassificationOptions, metric_options};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 use std::fmt;
@@ -29,12 +29,12 @@ const MAX_CLASSES: usize = 1 << 14;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ConfusionMatrix {
-    options: ClassOptions,
+    options: ClassificationOptions,
     names: Vec<String>,
     counts: Vec<Vec<u64>>,
 }
 
-class_options!(ConfusionMatrix);
+metric_options!(ConfusionMatrix: threshold, ignore_index);
 
 impl ConfusionMatrix {
     /// Creates a matrix for `classes` classes, for logits and without an ignored label.
@@ -47,7 +47,7 @@ impl ConfusionMatrix {
             let reason = format!("the number of classes must be in 1..={MAX_CLASSES}, got {classes}");
             return Err(Error::invalid("confusion_matrix", reason));
         }
-        let options = ClassOptions::default();
+        let options = ClassificationOptions::default();
         Ok(ConfusionMatrix { options, names: Vec::new(), counts: vec![vec![0; classes]; classes] })
     }
 

@@ -2,35 +2,48 @@
 
 use pellucid_tensor::{DType, Error, ReadElement, Result, Shape, Tensor, no_grad, ops};
 
-/// Options of metrics that compare predicted classes with labels. The default threshold 0 is for logits.
+/// Options that several metrics have.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ClassOptions {
+pub(super) struct ClassificationOptions {
     pub(super) threshold: f64,
+    pub(super) scores: ScoreKind,
     pub(super) ignore_index: Option<i64>,
 }
 
-/// Implements the options of a metric as methods.
-macro_rules! class_options {
-    ($metric:ident) => {
+/// Implements options of a metric as methods, such as `metric_options!(Accuracy: threshold, ignore_index)`.
+macro_rules! metric_options {
+    ($metric:ident: $($option:ident),+) => {
         impl $metric {
-            /// Sets the threshold of binary scores and of independent labels: a greater score predicts class 1. The
-            /// default 0 is for logits; use 0.5 for probabilities. It is rounded to the dtype of the scores.
-            #[must_use]
-            pub fn threshold(mut self, threshold: f64) -> $metric {
-                self.options.threshold = threshold;
-                self
-            }
-
-            /// Skips the samples of one label, such as PyTorch's −100 or the 255 of unlabelled pixels.
-            #[must_use]
-            pub fn ignore_index(mut self, label: i64) -> $metric {
-                self.options.ignore_index = Some(label);
-                self
-            }
+            $(metric_options!(@$option);)+
+        }
+    };
+    (@threshold) => {
+        /// Sets the threshold of binary scores and of independent labels: a greater score predicts class 1. The default
+        /// 0 is for logits; use 0.5 for probabilities. It is rounded to the dtype of the scores.
+        #[must_use]
+        pub fn threshold(mut self, threshold: f64) -> Self {
+            self.options.threshold = threshold;
+            self
+        }
+    };
+    (@scores) => {
+        /// Sets whether the outputs are logits, the default, or probabilities.
+        #[must_use]
+        pub fn scores(mut self, kind: ScoreKind) -> Self {
+            self.options.scores = kind;
+            self
+        }
+    };
+    (@ignore_index) => {
+        /// Skips the samples of one label, such as PyTorch's −100, padding, or the 255 of unlabelled pixels.
+        #[must_use]
+        pub fn ignore_index(mut self, label: i64) -> Self {
+            self.options.ignore_index = Some(label);
+            self
         }
     };
 }
-pub(super) use class_options;
+pub(super) use metric_options;
 
 /// Whether scores are logits or probabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -122,7 +135,7 @@ impl ClassBatch {
         op: &'static str,
         output: &Tensor,
         target: &Tensor,
-        options: ClassOptions,
+        options: ClassificationOptions,
     ) -> Result<ClassBatch> {
         let _guard = no_grad();
         let form = OutputForm::new(op, output, target)?;

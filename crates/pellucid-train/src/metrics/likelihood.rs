@@ -1,39 +1,14 @@
 //! Metrics of the likelihood of the labels: log loss and perplexity.
 
-use super::input::{OutputForm, ScoreKind, check_float, check_probabilities, read, read_labels, read_scores};
+use super::input::{
+    ClassificationOptions, OutputForm, ScoreKind, check_float, check_probabilities, metric_options, read, read_labels,
+    read_scores,
+};
 use super::state::{metric_state, stored_struct};
 use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_tensor::ops::{self, CrossEntropyOptions, Reduction};
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad};
-
-/// Options of [`LogLoss`] and [`Perplexity`].
-#[derive(Clone, Copy, Debug, Default)]
-struct LikelihoodOptions {
-    scores: ScoreKind,
-    ignore_index: Option<i64>,
-}
-
-/// Implements the options of a metric as methods.
-macro_rules! likelihood_options {
-    ($metric:ident) => {
-        impl $metric {
-            /// Sets whether the outputs are logits, the default, or probabilities.
-            #[must_use]
-            pub fn scores(mut self, kind: ScoreKind) -> $metric {
-                self.options.scores = kind;
-                self
-            }
-
-            /// Skips the samples of one label, such as −100 or the index of padding.
-            #[must_use]
-            pub fn ignore_index(mut self, label: i64) -> $metric {
-                self.options.ignore_index = Some(label);
-                self
-            }
-        }
-    };
-}
 
 /// The sum of −log p(label) over samples.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,7 +20,13 @@ struct LogLikelihood {
 stored_struct!(LogLikelihood { sum, samples });
 
 impl LogLikelihood {
-    fn update(&mut self, op: &'static str, output: &Tensor, target: &Tensor, options: LikelihoodOptions) -> Result<()> {
+    fn update(
+        &mut self,
+        op: &'static str,
+        output: &Tensor,
+        target: &Tensor,
+        options: ClassificationOptions,
+    ) -> Result<()> {
         let _guard = no_grad();
         let form = OutputForm::new(op, output, target)?;
         check_float(op, output)?;
@@ -128,7 +109,7 @@ fn probability_losses(
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct LogLoss {
-    options: LikelihoodOptions,
+    options: ClassificationOptions,
     likelihood: LogLikelihood,
 }
 
@@ -139,7 +120,7 @@ impl LogLoss {
     }
 }
 
-likelihood_options!(LogLoss);
+metric_options!(LogLoss: scores, ignore_index);
 
 impl Metric for LogLoss {
     fn name(&self) -> String {
@@ -181,7 +162,7 @@ impl Metric for LogLoss {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Perplexity {
-    options: LikelihoodOptions,
+    options: ClassificationOptions,
     likelihood: LogLikelihood,
 }
 
@@ -192,7 +173,7 @@ impl Perplexity {
     }
 }
 
-likelihood_options!(Perplexity);
+metric_options!(Perplexity: scores, ignore_index);
 
 impl Metric for Perplexity {
     fn name(&self) -> String {

@@ -73,36 +73,11 @@ pub use input::ScoreKind;
 pub use likelihood::{LogLoss, Perplexity};
 pub use mean::{Mean, MeanLoss};
 pub use multi_label::{LabelAverage, MultiLabelAccuracy, MultiLabelF1Score};
+pub use pellucid_nn::optim::schedule::Goal;
 pub use ranking::{AveragePrecision, RocAuc};
 pub use regression::{MeanAbsoluteError, MeanSquaredError, R2Score, RootMeanSquaredError};
 
 use pellucid_tensor::{Result, Tensor};
-
-/// The direction in which a metric improves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Goal {
-    /// Larger values are better, for example for an accuracy.
-    Maximize,
-    /// Smaller values are better, for example for a loss.
-    Minimize,
-}
-
-impl Goal {
-    /// Returns true if `value` is better than `other`. Equal values are not better. Every number is better than NaN.
-    ///
-    /// ```
-    /// use pellucid::train::metrics::Goal;
-    /// assert!(Goal::Minimize.is_better(0.1, 0.2) && !Goal::Maximize.is_better(0.2, 0.2));
-    /// assert!(Goal::Minimize.is_better(0.1, f64::NAN) && !Goal::Minimize.is_better(f64::NAN, 0.1));
-    /// ```
-    pub fn is_better(self, value: f64, other: f64) -> bool {
-        match self {
-            _ if value.is_nan() || other.is_nan() => !value.is_nan() && other.is_nan(),
-            Goal::Maximize => value > other,
-            Goal::Minimize => value < other,
-        }
-    }
-}
 
 /// A metric of a model's outputs, accumulated over batches.
 ///

@@ -2,7 +2,7 @@
 
 use super::averaged::f1_ratio;
 use super::class_counts::{ClassAverage, ClassCount, quotient};
-use super::input::{ClassOptions, OutputForm, class_options, read, read_labels};
+use super::input::{ClassificationOptions, OutputForm, metric_options, read, read_labels};
 use super::state::metric_state;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops};
@@ -24,7 +24,7 @@ struct LabelBatch {
 }
 
 impl LabelBatch {
-    fn read(op: &'static str, output: &Tensor, target: &Tensor, options: ClassOptions) -> Result<LabelBatch> {
+    fn read(op: &'static str, output: &Tensor, target: &Tensor, options: ClassificationOptions) -> Result<LabelBatch> {
         let _guard = no_grad();
         let &[_, labels_per_sample] = output.shape().dims() else {
             let help = "the output must be scores [samples, labels], with labels 0 and 1 of the same shape";
@@ -68,7 +68,7 @@ impl LabelBatch {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct MultiLabelAccuracy {
-    options: ClassOptions,
+    options: ClassificationOptions,
     is_exact: bool,
     correct: u64,
     count: u64,
@@ -90,7 +90,7 @@ impl MultiLabelAccuracy {
     }
 }
 
-class_options!(MultiLabelAccuracy);
+metric_options!(MultiLabelAccuracy: threshold, ignore_index);
 
 impl Metric for MultiLabelAccuracy {
     fn name(&self) -> String {
@@ -142,7 +142,7 @@ impl Metric for MultiLabelAccuracy {
 #[derive(Clone, Debug)]
 pub struct MultiLabelF1Score {
     average: LabelAverage,
-    options: ClassOptions,
+    options: ClassificationOptions,
     counts: Vec<ClassCount>,
     /// The number of labels that are not ignored, over all samples.
     label_count: u64,
@@ -152,7 +152,7 @@ pub struct MultiLabelF1Score {
 impl MultiLabelF1Score {
     /// Creates the metric for logits, without an ignored label.
     pub fn new(average: LabelAverage) -> MultiLabelF1Score {
-        let options = ClassOptions::default();
+        let options = ClassificationOptions::default();
         MultiLabelF1Score { average, options, counts: Vec::new(), label_count: 0, has_nan: false }
     }
 
@@ -162,7 +162,7 @@ impl MultiLabelF1Score {
     }
 }
 
-class_options!(MultiLabelF1Score);
+metric_options!(MultiLabelF1Score: threshold, ignore_index);
 
 impl Metric for MultiLabelF1Score {
     fn name(&self) -> String {

@@ -1,6 +1,8 @@
 //! Metrics of the ranking of samples by score. All scores and labels are stored, so the values are exact.
 
-use super::input::{OutputForm, ScoreKind, check_probabilities, read_labels, read_scores};
+use super::input::{
+    ClassificationOptions, OutputForm, ScoreKind, check_probabilities, metric_options, read_labels, read_scores,
+};
 use super::state::metric_state;
 use super::sum::CompensatedSum;
 use super::{Goal, Metric};
@@ -63,7 +65,7 @@ fn area_under_roc(samples: impl Iterator<Item = (f64, bool)>) -> f64 {
 #[doc(alias = "roc_auc_score")]
 #[derive(Clone, Debug, Default)]
 pub struct RocAuc {
-    kind: ScoreKind,
+    options: ClassificationOptions,
     /// The number of scores per sample: 1 for binary scores, 0 before the first batch.
     width: usize,
     /// Rows of `width` scores. For several classes, these are probabilities.
@@ -77,12 +79,6 @@ impl RocAuc {
         RocAuc::default()
     }
 
-    /// Sets whether scores are logits, the default, or probabilities. The kind matters only for several classes.
-    #[must_use]
-    pub fn scores(self, kind: ScoreKind) -> RocAuc {
-        RocAuc { kind, ..self }
-    }
-
     /// Returns the one-vs-rest area of each class. For binary scores, returns only the area of class 1.
     pub fn per_class(&self) -> Vec<f64> {
         let area = |column: usize| {
@@ -93,6 +89,8 @@ impl RocAuc {
         (0..self.width).map(area).collect()
     }
 }
+
+metric_options!(RocAuc: scores, ignore_index);
 
 impl Metric for RocAuc {
     fn name(&self) -> String {
@@ -107,7 +105,7 @@ impl Metric for RocAuc {
         let op = "roc_auc";
         let form = OutputForm::new(op, output, target)?;
         let width = if let OutputForm::ClassScores(classes) = form { classes } else { 1 };
-        let labels = read_labels(op, form, output, target, None)?;
+        let labels = read_labels(op, form, output, target, self.options.ignore_index)?;
         let mut scores = read_scores(op, form, output)?;
         if self.width != 0 && self.width != width {
             let reason = format!(
@@ -117,14 +115,17 @@ impl Metric for RocAuc {
             );
             return Err(Error::invalid(op, reason));
         }
-        match self.kind {
+        match self.options.scores {
             ScoreKind::Probabilities => check_probabilities(op, &scores, width, output.dtype())?,
             ScoreKind::Logits if width > 1 => scores.chunks_exact_mut(width).for_each(softmax),
             ScoreKind::Logits => {}
         }
         self.width = width;
-        self.scores.append(&mut scores);
-        self.labels.extend(labels.into_iter().flatten());
+        for (scores, label) in scores.chunks_exact(width).zip(labels) {
+            let Some(label) = label else { continue };
+            self.scores.extend(scores);
+            self.labels.push(label);
+        }
         Ok(())
     }
 
@@ -134,7 +135,7 @@ impl Metric for RocAuc {
     }
 
     fn reset(&mut self) {
-        *self = RocAuc::new().scores(self.kind);
+        *self = RocAuc { options: self.options, ..RocAuc::new() };
     }
 
     metric_state!(width, scores, labels);
@@ -166,6 +167,7 @@ fn softmax(row: &mut [f64]) {
 #[doc(alias = "average_precision_score")]
 #[derive(Clone, Debug, Default)]
 pub struct AveragePrecision {
+    options: ClassificationOptions,
     samples: Vec<(f64, bool)>,
 }
 
@@ -175,6 +177,8 @@ impl AveragePrecision {
         AveragePrecision::default()
     }
 }
+
+metric_options!(AveragePrecision: ignore_index);
 
 impl Metric for AveragePrecision {
     fn name(&self) -> String {
@@ -192,9 +196,10 @@ impl Metric for AveragePrecision {
             let help = "the output must be binary scores [N] or [N, 1]; select the scores of the positive class";
             return Err(Error::shapes(op, [output.shape(), target.shape()], help));
         }
-        let labels = read_labels(op, form, output, target, None)?;
+        let labels = read_labels(op, form, output, target, self.options.ignore_index)?;
         let scores = read_scores(op, form, output)?;
-        self.samples.extend(scores.into_iter().zip(labels).map(|(score, label)| (score, label == Some(1))));
+        let samples = scores.into_iter().zip(labels);
+        self.samples.extend(samples.filter_map(|(score, label)| label.map(|label| (score, label == 1))));
         Ok(())
     }
 

@@ -41,6 +41,7 @@ pub(super) trait RunParts {
     /// Returns the weight of the current batch in the mean losses of the epoch.
     fn batch_weight(&self) -> Result<BatchWeight>;
     fn first_non_finite(&mut self) -> Option<String>;
+    fn loss_names(&self) -> Option<&[&'static str]>;
 
     fn is_validated(&self) -> bool;
 
@@ -180,6 +181,10 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
 
     fn first_non_finite(&mut self) -> Option<String> {
         self.task.first_non_finite(self.batch.as_ref()?)
+    }
+
+    fn loss_names(&self) -> Option<&[&'static str]> {
+        self.task.loss_names()
     }
 
     fn is_validated(&self) -> bool {

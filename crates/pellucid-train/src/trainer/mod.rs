@@ -89,7 +89,7 @@ use std::sync::Arc;
 /// assert!(history.column("validation_loss").unwrap()[4] < 0.2);
 ///
 /// // The directory contains the weights of the best epoch, and the state from which a run continues.
-/// model.load_state_dict(&io::load(folder.join("best.safetensors"))?)?;
+/// trainer.load_best()?;
 /// let scores = trainer.evaluate(&mut validation)?;
 /// assert!(scores["loss"] < 0.2);
 /// # std::fs::remove_dir_all(&folder).unwrap();
@@ -174,7 +174,7 @@ where
     #[panicking_form]
     pub fn try_accumulate(self, steps: usize) -> Result<Self> {
         OptionRange::COUNT.check("accumulate", "steps", steps as f64, 8.0)?;
-        Ok(self.with_settings(|settings| settings.accumulate = steps))
+        Ok(self.with_settings(|settings| settings.options.accumulate = steps))
     }
 
     /// Scales the gradients before each update so that their norm, over all parameters, is at most `max_norm`.
@@ -200,7 +200,7 @@ where
     /// Sets a function that changes the gradients before each update. It runs before clipping.
     pub fn before_update(self, f: impl Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f) -> Self {
         let f: BeforeUpdate<'f> = Arc::new(f);
-        self.with_settings(|settings| settings.before_update = Some(f.clone()))
+        self.with_settings(|settings| settings.options.before_update = Some(f.clone()))
     }
 
     /// Computes forward passes in half precision where it is safe ([`autocast`](pellucid_tensor::autocast)). With
@@ -217,18 +217,18 @@ where
             DType::F16 => Some(Arc::new(GradScaler::try_new(GradScalerOptions::default())?)),
             _ => None,
         };
-        Ok(self.with_settings(|settings| (settings.half, settings.scaler) = (Some(half), scaler.clone())))
+        Ok(self.with_settings(|settings| (settings.half, settings.options.scaler) = (Some(half), scaler.clone())))
     }
 
     /// Sets whether model and loss may have parameters that require a gradient and that the optimizer does not update;
     /// default false: the first step returns [`Error::UntrainedParameters`].
     pub fn allow_untrained_parameters(self, allow: bool) -> Self {
-        self.with_settings(|settings| settings.allow_untrained_parameters = allow)
+        self.with_settings(|settings| settings.options.allow_untrained_parameters = allow)
     }
 
     /// Sets whether all steps run eagerly, operation by operation, for example to debug a model; default false.
     pub fn eager(self, eager: bool) -> Self {
-        self.with_settings(|settings| settings.is_eager = eager)
+        self.with_settings(|settings| settings.options.eager = eager)
     }
 
     /// Computes an exponential moving average of the weights of model and loss with this decay. The validations of
@@ -251,6 +251,21 @@ where
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     pub fn use_averages(&mut self) -> Result<()> {
         self.task.use_averages()
+    }
+
+    /// Copies the weights of the best epoch from `best.safetensors` into model and loss. A program without a trainer
+    /// loads the file into the model by [`load_state_dict`](pellucid_nn::Module::load_state_dict). If the loss has
+    /// parameters, it first removes them with [`rename_keys`](pellucid_nn::rename_keys):
+    /// `rename_keys(&best, |name| (!name.starts_with("loss.")).then(|| name.into()))`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] without [`checkpoints`](Trainer::checkpoints); [`Error::File`] for a file that does
+    /// not exist or cannot be read; [`Error::StateDict`] for weights of another model. On error nothing is changed.
+    pub fn load_best(&mut self) -> Result<()> {
+        let Some(path) = self.run.files.best() else {
+            return Err(Error::invalid("load_best", "the run writes no files; set their directory with checkpoints()"));
+        };
+        self.task.load_weights(&pellucid_io::load(path)?)
     }
 
     /// Returns the model.
@@ -502,7 +517,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// written, and for a directory that another run uses; [`Error::Checkpoint`] for a resumed state that does not
     /// match, and for a [part](Trainer::part) with a reserved name; [`Error::InvalidArgument`] for options out of
     /// range, for a metric with the name of a loss, and with the names of all values if the monitored value does not
-    /// exist; the errors of callbacks and loggers.
+    /// exist. Names are checked before the first step if the task knows its [losses](TrainingTask::loss_names). The
+    /// errors of callbacks and loggers.
     pub fn fit(
         &mut self,
         train: &mut dyn EpochLoader<T::Batch>,

@@ -82,7 +82,7 @@ impl std::fmt::Display for StepMessage<'_, '_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", super::scores::ShortList(self.scalars))?;
         // The end of the epoch reports the error of a metric.
-        match self.metrics.scores("") {
+        match self.metrics.scores() {
             Ok(scores) if scores.iter().next().is_some() => write!(f, ", {scores}"),
             _ => Ok(()),
         }

@@ -419,7 +419,8 @@ impl RunCore<'_> {
             self.full_checkpoint(parts.checkpoint(), &self.schedule_names()).check_names()?;
         }
         check_names("metric", &self.metrics)?;
-        self.train_metrics.check(self.files.last().is_some())
+        self.train_metrics.check(self.files.last().is_some())?;
+        parts.loss_names().map_or(Ok(()), |losses| self.check_value_names(parts, losses))
     }
 
     /// Adds the parts of the run to the checkpoint of the task and the loaders.

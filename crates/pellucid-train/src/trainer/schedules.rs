@@ -5,7 +5,7 @@ use crate::metrics::Goal;
 use pellucid_derive::panicking_form;
 use pellucid_nn::Stateful;
 use pellucid_nn::optim::Optimizer;
-use pellucid_nn::optim::schedule::{PlateauMode, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule, Scheduler};
+use pellucid_nn::optim::schedule::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Schedule, Scheduler};
 use pellucid_tensor::{Error, Result, unwrap};
 use std::sync::Arc;
 
@@ -52,11 +52,7 @@ impl<'f> RunSchedule<'f> {
                 self.rule = RateRule::Timed(*unit, Scheduler::try_new(schedule.clone(), optimizer)?);
             }
             RateRule::NewPlateau(options) => {
-                let mode = match goal {
-                    Goal::Minimize => PlateauMode::Min,
-                    Goal::Maximize => PlateauMode::Max,
-                };
-                let options = ReduceLrOnPlateauOptions { mode, ..options.clone() };
+                let options = ReduceLrOnPlateauOptions { goal, ..options.clone() };
                 self.rule = RateRule::Plateau(ReduceLrOnPlateau::try_new(options, optimizer)?);
             }
             RateRule::Timed(..) | RateRule::Plateau(_) => {}
@@ -163,7 +159,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Multiplies the learning rate by a factor after epochs in which the [monitored](Trainer::monitor) value has not
-    /// improved ([`ReduceLrOnPlateau`]). The direction of the monitored value replaces the option `mode`. The state of
+    /// improved ([`ReduceLrOnPlateau`]). The direction of the monitored value replaces the option `goal`. The state of
     /// the run contains the state of the schedule.
     ///
     /// ```

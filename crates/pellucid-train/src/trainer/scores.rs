@@ -1,5 +1,6 @@
 //! [`Scores`]: named values of an epoch or an evaluation.
 
+use crate::text_table::decimal_text;
 use std::fmt;
 use std::ops::Index;
 
@@ -18,6 +19,12 @@ impl Scores {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
+    /// Returns the message for a name that does not exist, with all names.
+    pub(super) fn missing(&self, name: &str) -> String {
+        let names: Vec<String> = self.iter().map(|(name, _)| format!("`{name}`")).collect();
+        format!("there is no value `{name}`; the values are {}", names.join(", "))
+    }
+
     pub(super) fn push(&mut self, name: impl Into<String>, value: f64) {
         self.0.push((name.into(), value));
     }
@@ -32,10 +39,7 @@ impl Index<&str> for Scores {
     fn index(&self, name: &str) -> &f64 {
         match self.0.iter().find(|(score_name, _)| score_name == name) {
             Some((_, value)) => value,
-            None => panic!(
-                "there is no value `{name}`; the values are {}",
-                self.0.iter().map(|(score_name, _)| format!("`{score_name}`")).collect::<Vec<_>>().join(", ")
-            ),
+            None => panic!("{}", self.missing(name)),
         }
     }
 }
@@ -43,23 +47,21 @@ impl Index<&str> for Scores {
 /// Prints `train_loss 0.1234, validation_loss 0.2345`.
 impl fmt::Display for Scores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (name, value)) in self.iter().enumerate() {
-            let separator = if index > 0 { ", " } else { "" };
-            write!(f, "{separator}{name} {}", short_number(value))?;
-        }
-        Ok(())
+        write_values(f, self.iter())
     }
 }
 
-/// Formats a number for a line: integers without decimals, others with four decimals, or in scientific notation if four
-/// decimals lose precision.
-pub(super) fn short_number(value: f64) -> String {
-    match value.abs() {
-        size if size < 1e9 && value.fract() == 0.0 => format!("{value:.0}"),
-        1e-3..1e5 => format!("{value:.4}"),
-        size if size.is_finite() => format!("{value:.3e}"),
-        _ => value.to_string(),
+fn write_values<'a>(f: &mut fmt::Formatter<'_>, values: impl Iterator<Item = (&'a str, f64)>) -> fmt::Result {
+    for (index, (name, value)) in values.enumerate() {
+        write!(f, "{}{name} {}", if index > 0 { ", " } else { "" }, short_number(value))?;
     }
+    Ok(())
+}
+
+/// Formats a number for a line: integers without decimals, others as in a table.
+pub(super) fn short_number(value: f64) -> String {
+    let is_integer = value.abs() < 1e9 && value.fract() == 0.0;
+    if is_integer { format!("{value:.0}") } else { decimal_text(value) }
 }
 
 /// Named numbers of a step, as a progress bar shows them.
@@ -68,9 +70,6 @@ pub(super) struct ShortList<'a>(pub(super) &'a [(&'static str, f64)]);
 
 impl fmt::Display for ShortList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (name, value)) in self.0.iter().enumerate() {
-            write!(f, "{}{name} {}", if index > 0 { ", " } else { "" }, short_number(*value))?;
-        }
-        Ok(())
+        write_values(f, self.0.iter().copied())
     }
 }

@@ -6,11 +6,12 @@ use super::task::{BatchScores, NamedScalars, TrainingTask};
 use pellucid_nn::graph::{Batch, BeforeUpdate, GraphTrainer, Model, StepOptions};
 use pellucid_nn::loss::{BatchWeight, Loss};
 use pellucid_nn::optim::{
-    Average, AveragedModel, ClipGradNormOptions, GradScaler, Optimizer, clip_grad_norm_with, clip_grad_value,
+    Average, AveragedModel, ClipGradNormOptions, Optimizer, clip_grad_norm_with, clip_grad_value,
 };
 use pellucid_nn::{Checkpoint, Module, Parameter, StateDict, Visit, Visitor, hook, with_evaluation_mode};
 use pellucid_tensor::{Autocast, DType, Error, Generator, Result, Tensor, autocast, no_grad, ops};
 use std::any::Any;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -20,39 +21,28 @@ const LOSS: &str = "loss";
 /// The settings of a supervised step.
 #[derive(Clone, Default)]
 pub(super) struct StepSettings<'f> {
+    /// The options of the step; their function before the update is the user's.
+    pub(super) options: StepOptions<'f>,
     /// The half-precision dtype of the forward pass with mixed precision.
     pub(super) half: Option<DType>,
-    pub(super) accumulate: usize,
-    pub(super) scaler: Option<Arc<GradScaler>>,
     /// The maximum norm of all gradients together.
     pub(super) max_norm: Option<f64>,
     /// The maximum magnitude of a gradient element.
     pub(super) max_value: Option<f64>,
-    pub(super) before_update: Option<BeforeUpdate<'f>>,
-    /// Whether all steps run eagerly.
-    pub(super) is_eager: bool,
-    /// Whether the optimizer may lack parameters that require a gradient.
-    pub(super) allow_untrained_parameters: bool,
 }
 
 impl<'f> StepSettings<'f> {
-    /// Returns the options of a step.
+    /// Returns the options of a step that also clips the gradients.
     fn step_options(&self) -> StepOptions<'f> {
         let settings = self.clone();
-        let changes = self.max_norm.is_some() || self.max_value.is_some() || self.before_update.is_some();
-        StepOptions {
-            accumulate: self.accumulate,
-            scaler: self.scaler.clone(),
-            before_update: changes.then(|| -> BeforeUpdate<'f> { Arc::new(move |p| settings.change_gradients(p)) }),
-            eager: self.is_eager,
-            allow_untrained_parameters: self.allow_untrained_parameters,
-            ..Default::default()
-        }
+        let changes = self.max_norm.is_some() || self.max_value.is_some() || self.options.before_update.is_some();
+        let before_update = changes.then(|| -> BeforeUpdate<'f> { Arc::new(move |p| settings.change_gradients(p)) });
+        StepOptions { before_update, ..self.options.clone() }
     }
 
     /// Applies the user's function to the gradients, then clips them.
     fn change_gradients(&self, parameters: &[Parameter]) -> Result<()> {
-        if let Some(f) = &self.before_update {
+        if let Some(f) = &self.options.before_update {
             f(parameters)?;
         }
         if let Some(limit) = self.max_value {
@@ -107,7 +97,7 @@ struct SupervisedState<'f> {
 impl<'f> SupervisedState<'f> {
     fn train_step(&mut self, step: &mut dyn SupervisedStep<'f>) -> Result<NamedScalars> {
         let _precision = self.settings.precision();
-        if self.is_decided || self.settings.is_eager { step.run() } else { self.first_step(step) }?;
+        if self.is_decided || self.settings.options.eager { step.run() } else { self.first_step(step) }?;
         self.is_decided = true;
         if step.is_between_updates() {
             self.update_averages()?;
@@ -141,7 +131,7 @@ impl<'f> SupervisedState<'f> {
 
     /// Sets whether later steps run eagerly.
     fn set_eager(&mut self, step: &mut dyn SupervisedStep<'f>, is_eager: bool) {
-        self.settings.is_eager = is_eager;
+        self.settings.options.eager = is_eager;
         step.set_options(self.settings.step_options());
     }
 
@@ -182,7 +172,7 @@ impl<'f> SupervisedState<'f> {
 
     /// Adds the parts of the state to a checkpoint.
     fn add_to<'a>(&'a self, mut checkpoint: Checkpoint<'a>) -> Checkpoint<'a> {
-        if let Some(scaler) = &self.settings.scaler {
+        if let Some(scaler) = &self.settings.options.scaler {
             checkpoint = checkpoint.scaler(scaler);
         }
         match &self.averages {
@@ -291,7 +281,7 @@ where
     pub(super) fn new(model: M, loss: impl Loss + 'f, optimizer: O) -> Self {
         let loss = FiniteCheckedLoss::new(loss);
         let state = SupervisedState {
-            settings: StepSettings { accumulate: 1, ..Default::default() },
+            settings: StepSettings::default(),
             is_decided: false,
             eager_reason: None,
             averages: None,
@@ -305,7 +295,7 @@ where
     pub(super) fn with_settings(mut self, change: &mut dyn FnMut(&mut StepSettings<'f>)) -> Self {
         change(&mut self.state.settings);
         // The scaler detects non-finite gradients and skips their updates.
-        self.loss.set_checked(self.state.settings.scaler.is_none());
+        self.loss.set_checked(self.state.settings.options.scaler.is_none());
         let trainer = self.trainer.with_options(self.state.settings.step_options());
         Supervised { trainer, ..self }
     }
@@ -335,7 +325,12 @@ where
         self.state.apply_averages()?;
         let averages = self.modules().try_state_dict();
         self.state.restore_weights()?;
-        self.modules().load_state_dict(&averages?)
+        self.load_weights(&averages?)
+    }
+
+    /// Copies weights of model and loss, as [`weights`](TrainingTask::weights) returns them.
+    pub(super) fn load_weights(&self, weights: &StateDict) -> Result<()> {
+        self.modules().load_state_dict(weights)
     }
 
     /// Returns the averaged weights, if [averaging](super::Trainer::ema) is enabled.
@@ -359,6 +354,12 @@ where
         f: impl FnOnce(&mut SupervisedState<'f>, &mut dyn SupervisedStep<'f>) -> R,
     ) -> R {
         f(&mut self.state, &mut StepParts { trainer: &mut self.trainer, loss: &self.loss, batch })
+    }
+}
+
+impl<M, O, X> fmt::Debug for Supervised<'_, M, O, X> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervised").field("trainer", &self.trainer).finish_non_exhaustive()
     }
 }
 
@@ -395,19 +396,23 @@ where
     }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![("accumulate", self.state.settings.accumulate.to_string())]
+        vec![("accumulate", self.state.settings.options.accumulate.to_string())]
     }
 
     fn skips_updates(&self) -> bool {
-        self.state.settings.scaler.is_some()
+        self.state.settings.options.scaler.is_some()
     }
 
     fn prepare_load(&mut self) -> Result<()> {
         self.trainer.fill_optimizer().map(drop)
     }
 
+    fn loss_names(&self) -> Option<&[&'static str]> {
+        Some(&[LOSS])
+    }
+
     fn evaluate_step(&mut self, batch: &(X, Tensor)) -> Result<BatchScores> {
-        if self.state.settings.is_eager || !self.state.is_decided {
+        if self.state.settings.options.eager || !self.state.is_decided {
             return self.with_parts(Some(batch), |state, step| state.evaluate(step, &batch.1));
         }
         let _precision = self.state.settings.precision();

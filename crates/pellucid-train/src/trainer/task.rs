@@ -55,9 +55,10 @@ pub type NamedScalars = Vec<(&'static str, Tensor)>;
 ///     }
 ///
 ///     fn checkpoint(&self) -> Checkpoint<'_> {
-///         let models = Checkpoint::new().named_model("g", &self.generator).named_model("d", &self.discriminator);
-///         let models = models.named_optimizer("g_adam", self.generate.optimizer());
-///         models.named_optimizer("d_adam", self.discriminate.optimizer())
+///         let models = Checkpoint::new().named_model("generator", &self.generator);
+///         let models = models.named_model("discriminator", &self.discriminator);
+///         let models = models.named_optimizer("generator_adam", self.generate.optimizer());
+///         models.named_optimizer("discriminator_adam", self.discriminate.optimizer())
 ///     }
 ///
 ///     fn weights(&self) -> Result<StateDict> {
@@ -106,6 +107,12 @@ pub trait TrainingTask {
         let _ = batch;
         let reason = "the task does not define evaluate_step(); define it, or train without validation";
         Err(pellucid_tensor::Error::invalid("evaluate", reason))
+    }
+
+    /// Returns the names of the losses of a step and of an evaluation, if they are known. The names of metrics and of
+    /// the [monitored](super::Trainer::monitor) value are then checked before the first step. By default `None`.
+    fn loss_names(&self) -> Option<&[&'static str]> {
+        None
     }
 
     /// Returns the number of samples of a batch, which is the default of [`batch_weight`](TrainingTask::batch_weight).

@@ -39,13 +39,14 @@ impl<'f> TrainMetrics<'f> {
         self.metrics.iter_mut().zip(&loaded).try_for_each(|(metric, numbers)| metric.load_state(numbers))
     }
 
-    /// Returns the values over the steps since the last reset, with the given prefix of their names.
-    pub(super) fn scores(&self, prefix: &str) -> Result<Scores> {
-        let mut scores = Scores::default();
-        for metric in &self.metrics {
-            scores.push(format!("{prefix}{}", metric.name()), metric.compute()?);
-        }
-        Ok(scores)
+    /// Returns the names of the metrics.
+    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+        self.metrics.iter().map(|metric| metric.name())
+    }
+
+    /// Returns the values over the steps since the last reset.
+    pub(super) fn scores(&self) -> Result<Scores> {
+        self.metrics.iter().map(|metric| Ok((metric.name(), metric.compute()?))).collect::<Result<_>>().map(Scores)
     }
 
     /// Returns an error for equal names, and, if the state of the run is saved, for a metric that cannot be saved.

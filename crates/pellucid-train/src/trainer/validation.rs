@@ -7,7 +7,6 @@ use super::meter::LossMeter;
 use super::scores::Scores;
 use super::signals::TerminationSignals;
 use super::state::RunProgress;
-use super::task::NamedScalars;
 use crate::metrics::Goal;
 use pellucid_nn::optim::ParamGroup;
 use pellucid_tensor::{DType, Error, Result};
@@ -69,7 +68,7 @@ impl RunCore<'_> {
                 |samples: usize| move |error: Error| Error::Evaluation { batch, samples, source: Box::new(error) };
             let samples = samples.map_err(batch_error(0))?;
             let scores = parts.evaluate_step().map_err(batch_error(samples))?;
-            self.check_metric_names(&scores.losses)?;
+            self.check_metric_names(scores.losses.iter().map(|(name, _)| *name))?;
             let weight = parts.batch_weight().map_err(batch_error(samples))?;
             meter.add(&mut sums, &scores.losses, (&weight, samples), false)?;
             if let Some((output, target)) = &scores.predictions {
@@ -81,20 +80,47 @@ impl RunCore<'_> {
             }
         }
         meter.read(&mut sums)?;
-        let mut scores = means(&sums, "");
+        let mut scores = means(&sums);
         for metric in &self.metrics {
             scores.push(metric.name(), metric.compute()?);
         }
         Ok(Some(scores))
     }
 
-    /// Returns an error if a metric has the name of a loss: a history has one column for each name.
-    fn check_metric_names(&self, losses: &NamedScalars) -> Result<()> {
-        let is_loss = |name: &str| losses.iter().any(|(loss, _)| *loss == name);
-        match self.metrics.iter().map(|metric| metric.name()).find(|name| is_loss(name)) {
-            Some(name) => Err(Error::invalid("metric", format!("a metric and a loss have the name `{name}`"))),
-            None => Ok(()),
+    /// Returns an error if a metric of an evaluation has the name of a loss: a history has one column for each name.
+    fn check_metric_names<'l>(&self, losses: impl Iterator<Item = &'l str> + Clone) -> Result<()> {
+        check_losses("metric", self.metrics.iter().map(|metric| metric.name()), losses)
+    }
+
+    /// Checks the names of the values of an epoch before the first step: the metrics differ from the losses, and the
+    /// monitored value exists.
+    pub(super) fn check_value_names(&self, parts: &dyn RunParts, losses: &[&'static str]) -> Result<()> {
+        self.check_metric_names(losses.iter().copied())?;
+        check_losses("train_metric", self.train_metrics.names(), losses.iter().copied())?;
+        let unknown = |metrics: &mut dyn Iterator<Item = String>| {
+            let losses = losses.iter().map(|loss| loss.to_string());
+            Scores(losses.chain(metrics).map(|name| (name, f64::NAN)).collect())
+        };
+        let train = unknown(&mut self.train_metrics.names());
+        let validation = parts.is_validated().then(|| unknown(&mut self.metrics.iter().map(|metric| metric.name())));
+        let scores = self.epoch_scores(parts, &train, validation.as_ref(), f64::NAN);
+        self.monitored_value(&scores, parts.is_validated()).map(drop)
+    }
+
+    /// Returns the values of an epoch in their order: those of the training and of the validation, the learning rates
+    /// and the time.
+    fn epoch_scores(&self, parts: &dyn RunParts, train: &Scores, validation: Option<&Scores>, seconds: f64) -> Scores {
+        let mut scores = Scores::default();
+        scores.push(STEP, self.step() as f64);
+        for (prefix, values) in [("train_", Some(train)), ("validation_", validation)] {
+            values
+                .into_iter()
+                .flat_map(Scores::iter)
+                .for_each(|(name, value)| scores.push(format!("{prefix}{name}"), value));
         }
+        push_rates(parts, &mut scores);
+        scores.push("seconds", seconds);
+        scores
     }
 
     /// Returns the values of an epoch after its validation, and how they compare with earlier epochs; `None` after a
@@ -105,20 +131,16 @@ impl RunCore<'_> {
         start: Instant,
         signals: &TerminationSignals,
     ) -> Result<Option<(Scores, Improvement)>> {
-        let mut scores = Scores::default();
-        {
-            let progress = self.state.progress.borrow();
-            scores.push(STEP, progress.step as f64);
-            means(&progress, "train_").iter().for_each(|(name, value)| scores.push(name, value));
-        }
-        self.train_metrics.scores("train_")?.iter().for_each(|(name, value)| scores.push(name, value));
-        if parts.is_validated() {
-            let validated = with_averages(parts, |parts| self.evaluate(parts, Some(signals)))?;
-            let Some(validated) = validated else { return Ok(None) };
-            validated.iter().for_each(|(name, value)| scores.push(format!("validation_{name}"), value));
-        }
-        push_rates(parts, &mut scores);
-        scores.push("seconds", start.elapsed().as_secs_f64());
+        let mut train = means(&self.state.progress.borrow());
+        train.0.extend(self.train_metrics.scores()?.0);
+        let validation = match parts.is_validated() {
+            true => match with_averages(parts, |parts| self.evaluate(parts, Some(signals)))? {
+                Some(scores) => Some(scores),
+                None => return Ok(None),
+            },
+            false => None,
+        };
+        let scores = self.epoch_scores(parts, &train, validation.as_ref(), start.elapsed().as_secs_f64());
         let improvement = self.compare(&scores, parts.is_validated())?;
         Ok(Some((scores, improvement)))
     }
@@ -132,19 +154,21 @@ impl RunCore<'_> {
         }
     }
 
+    /// Returns the monitored value.
+    fn monitored_value(&self, scores: &Scores, is_validated: bool) -> Result<f64> {
+        let (name, _) = self.monitored(is_validated);
+        match scores.get(name) {
+            Some(value) => Ok(value),
+            // A custom task need not have a loss of this name. Its first loss is used.
+            None if self.monitor.is_none() => Ok(scores.iter().nth(1).map_or(f64::NAN, |(_, value)| value)),
+            None => Err(Error::invalid("monitor", scores.missing(name))),
+        }
+    }
+
     /// Compares the monitored value with its earlier values.
     fn compare(&self, scores: &Scores, is_validated: bool) -> Result<Improvement> {
-        let (name, goal) = self.monitored(is_validated);
-        let value = match scores.get(name) {
-            Some(value) => value,
-            // A custom task need not have a loss of this name. Its first loss is used.
-            None if self.monitor.is_none() => scores.iter().nth(1).map_or(f64::NAN, |(_, value)| value),
-            None => {
-                let names =
-                    scores.iter().map(|(score_name, _)| format!("`{score_name}`")).collect::<Vec<_>>().join(", ");
-                return Err(Error::invalid("monitor", format!("there is no value `{name}`; the values are {names}")));
-            }
-        };
+        let (_, goal) = self.monitored(is_validated);
+        let value = self.monitored_value(scores, is_validated)?;
         let min_delta = self.early_stopping.map_or(0.0, |options| options.min_delta);
         let progress = self.state.progress.borrow();
         let least = match goal {
@@ -170,10 +194,21 @@ impl RunCore<'_> {
     }
 }
 
+/// Returns an error if a metric has the name of a loss.
+fn check_losses<'l>(
+    op: &'static str,
+    metrics: impl Iterator<Item = String>,
+    losses: impl Iterator<Item = &'l str> + Clone,
+) -> Result<()> {
+    match { metrics }.find(|name| losses.clone().any(|loss| loss == name)) {
+        Some(name) => Err(Error::invalid(op, format!("a metric and a loss have the name `{name}`"))),
+        None => Ok(()),
+    }
+}
+
 /// Returns the means of the losses. They are NaN if the loss ignores all targets.
-fn means(progress: &RunProgress, prefix: &str) -> Scores {
-    let mean = |(name, sum): &(String, f64)| (format!("{prefix}{name}"), sum / progress.weight);
-    Scores(progress.sums.iter().map(mean).collect())
+fn means(progress: &RunProgress) -> Scores {
+    Scores(progress.sums.iter().map(|(name, sum)| (name.clone(), sum / progress.weight)).collect())
 }
 
 /// Returns the learning rate of a group. A checkpoint stores it in `f32`. The result is the shortest decimal number

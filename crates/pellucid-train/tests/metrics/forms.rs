@@ -2,7 +2,7 @@
 
 use pellucid::nn::loss::{CrossEntropyLoss, Loss, MseLoss, Reduction};
 use pellucid::train::metrics::*;
-use pellucid::{DType, Tensor, is_grad_enabled};
+use pellucid::{DType, Tensor, is_grad_enabled, ops};
 
 fn value(mut metric: impl Metric, output: &Tensor, target: &Tensor) -> f64 {
     metric.update(output, target).unwrap();
@@ -119,6 +119,27 @@ fn means_of_losses_are_weighted_by_samples() {
     mean.push(2.0, 3.0);
     mean.push(4.0, 1.0);
     assert_eq!(mean.value(), 2.5);
+}
+
+/// Ignored samples, even those with a NaN score, do not change the value of any metric of labels.
+#[test]
+fn ignored_samples_have_no_effect() {
+    let (scores, labels) = (Tensor::from([0.1, f64::NAN, 0.4, 0.35, 0.8]), Tensor::from([0i64, 7, 0, 1, 1]));
+    let kept = [0, 2, 3, 4].map(|index| (scores.narrow(0, index, 1), labels.narrow(0, index, 1)));
+    let class_scores = ops::concatenate(&[&logits(), &Tensor::from([[f64::NAN, 0.0, 1.0]])], 0).unwrap();
+    let (class_labels, ignored) = (Tensor::from([0i64, 1, 2, 0]), Tensor::from([0i64, 1, 2, 0, 7]));
+    macro_rules! check {
+        ($($metric:expr),*) => {$(
+            let mut metric = $metric;
+            kept.iter().for_each(|(score, label)| metric.update(score, label).unwrap());
+            assert_eq!(metric.compute().unwrap(), value($metric.ignore_index(7), &scores, &labels));
+        )*};
+    }
+    check!(RocAuc::new(), AveragePrecision::new(), Accuracy::new(), LogLoss::new());
+    assert_eq!(
+        value(RocAuc::new().ignore_index(7), &class_scores, &ignored),
+        value(RocAuc::new(), &logits(), &class_labels)
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use pellucid::train::{EarlyStopping, FitControl, Logger, StopReason, TrainingEve
 use pellucid::{Error, io};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A callback that ends the run after a step.
 fn stop_after(
@@ -355,41 +355,6 @@ fn two_runs_do_not_share_a_directory() {
 }
 
 #[test]
-fn a_panic_of_a_metric_leaves_the_weights_of_the_model() {
-    struct Panics(u32);
-    impl Metric for Panics {
-        fn name(&self) -> String {
-            "panics".into()
-        }
-
-        fn goal(&self) -> Goal {
-            Goal::Maximize
-        }
-
-        fn reset(&mut self) {
-            self.0 += 1;
-        }
-
-        fn update(&mut self, _: &Tensor, _: &Tensor) -> pellucid::Result<()> {
-            assert!(self.0 < 2, "the metric is broken");
-            Ok(())
-        }
-
-        fn compute(&self) -> pellucid::Result<f64> {
-            Ok(0.0)
-        }
-    }
-    let _generator = isolated_generator();
-    let (mut train, mut validation) = points();
-    let mut expected = trainer().epochs(2).ema(0.9);
-    expected.fit(&mut train, Some(&mut validation)).unwrap();
-    let (mut train, mut validation) = points();
-    let mut run = trainer().epochs(2).ema(0.9).metric(Panics(0));
-    catch_unwind(AssertUnwindSafe(|| run.fit(&mut train, Some(&mut validation)))).unwrap_err();
-    assert_eq!(bits(run.model()), bits(expected.model()));
-}
-
-#[test]
 fn the_state_of_a_run_has_parts_of_the_program() {
     let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-parts");
@@ -438,47 +403,28 @@ fn files_that_are_due_between_updates_are_written() {
     assert_eq!(*saved.lock().unwrap(), [3, 6, 8, 11, 14, 16]);
 }
 
-/// After an error within an epoch, the next call continues with the rest of the epoch.
+/// After an error or a panic within an epoch, the next call continues with the rest of the epoch.
 #[test]
-fn an_error_within_an_epoch_loses_no_batch() {
+fn a_failure_within_an_epoch_loses_no_batch() {
     let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let mut expected = trainer().epochs(2);
     let uninterrupted = expected.fit(&mut train, Some(&mut validation)).unwrap();
-    let has_failed = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let (mut train, mut validation) = points();
-    let mut run = trainer().epochs(2).callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| match event {
-        TrainingEvent::StepEnded { step: 3, .. } if !has_failed.swap(true, Ordering::Relaxed) => {
-            Err(Error::InvalidArgument { op: "disk", reason: "full".into() })
-        }
-        _ => Ok(()),
-    });
-    run.fit(&mut train, Some(&mut validation)).unwrap_err();
-    let history = run.fit(&mut train, Some(&mut validation)).unwrap();
-    assert_eq!(history.column("step").unwrap(), [8.0, 16.0]);
-    assert_eq!(history.column("train_loss"), uninterrupted.column("train_loss"));
-    assert_eq!(bits(run.model()), bits(expected.model()));
-}
-
-/// After a panic within an epoch, the next call continues with the rest of the epoch.
-#[test]
-fn a_panic_within_an_epoch_loses_no_batch() {
-    let _generator = isolated_generator();
-    let (mut train, mut validation) = points();
-    let mut expected = trainer().epochs(2);
-    expected.fit(&mut train, Some(&mut validation)).unwrap();
-    for panics_at in [3, 8] {
-        let has_failed = std::sync::atomic::AtomicBool::new(false);
+    for (fails_at, is_panic) in [(3, false), (3, true), (8, true)] {
+        let has_failed = AtomicBool::new(false);
         let (mut train, mut validation) = points();
-        let mut run = trainer().epochs(2).callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| {
-            if matches!(event, TrainingEvent::StepEnded { step, .. } if *step == panics_at) {
-                assert!(has_failed.swap(true, Ordering::Relaxed), "the callback is broken");
+        let mut run = trainer().epochs(2).callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| match event {
+            TrainingEvent::StepEnded { step, .. } if *step == fails_at && !has_failed.swap(true, Ordering::Relaxed) => {
+                assert!(!is_panic, "the callback is broken");
+                Err(Error::InvalidArgument { op: "disk", reason: "full".into() })
             }
-            Ok(())
+            _ => Ok(()),
         });
-        catch_unwind(AssertUnwindSafe(|| run.fit(&mut train, Some(&mut validation)))).unwrap_err();
+        let failed = catch_unwind(AssertUnwindSafe(|| run.fit(&mut train, Some(&mut validation)).is_err()));
+        assert_eq!(failed.ok(), (!is_panic).then_some(true));
         let history = run.fit(&mut train, Some(&mut validation)).unwrap();
         assert_eq!(history.column("step").unwrap(), [8.0, 16.0]);
+        assert_eq!(history.column("train_loss"), uninterrupted.column("train_loss"));
         assert_eq!(bits(run.model()), bits(expected.model()));
     }
 }
@@ -545,23 +491,6 @@ fn evaluations_and_predictions_do_not_change_the_batches_of_a_run() {
         run.fit(&mut train, None).unwrap();
         assert_eq!(bits(run.model()), bits(expected.model()));
     }
-}
-
-/// The validation after a limited number of steps reads the batches of the validation at the end of the epoch.
-#[test]
-fn a_validation_within_an_epoch_does_not_advance_the_loader() {
-    let _generator = isolated_generator();
-    let validation = || {
-        let samples = from_fn(20, |index| Ok((Tensor::randn([4], DType::F32), (index % 2) as i64)));
-        DataLoader::new(samples, LoaderOptions { batch_size: 7, shuffle: true, seed: Some(3), ..Default::default() })
-    };
-    let (mut train, _) = points();
-    let expected = trainer().steps(21).fit(&mut train, Some(&mut validation())).unwrap();
-    let ((mut train, _), mut validation) = (points(), validation());
-    let mut run = trainer().steps(5);
-    run.fit(&mut train, Some(&mut validation)).unwrap();
-    let history = run.steps(21).fit(&mut train, Some(&mut validation)).unwrap();
-    assert_eq!(history.column("validation_loss"), expected.column("validation_loss"));
 }
 
 /// The validation after a limited number of steps does not determine the best epoch, even if its value is the best.

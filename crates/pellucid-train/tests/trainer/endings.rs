@@ -2,7 +2,6 @@
 
 use crate::runs::{isolated_generator, points, trainer};
 use pellucid::Error;
-use pellucid::train::metrics::Goal;
 use pellucid::train::{FitControl, StopReason, TrainingEvent};
 use std::sync::{Arc, Mutex};
 
@@ -72,13 +71,4 @@ fn an_error_of_a_callback_ends_the_run() {
     let fails = |_: &TrainingEvent<'_>, _: &mut FitControl| Err(Error::invalid("callback", "refused"));
     let error = trainer().callback(fails).fit(&mut train, None).unwrap_err();
     assert_eq!(error.to_string(), "callback: refused");
-}
-
-#[test]
-fn an_unknown_monitored_value_lists_the_values() {
-    let _generator = isolated_generator();
-    let (mut train, _) = points();
-    let error = trainer().monitor("accuracy", Goal::Maximize).fit(&mut train, None).unwrap_err();
-    let names = "`step`, `train_loss`, `lr`, `seconds`";
-    assert_eq!(error.to_string(), format!("monitor: there is no value `accuracy`; the values are {names}"));
 }

@@ -3,11 +3,11 @@
 use crate::runs::{bits, isolated_generator, points, trainer};
 use crate::scratch::Scratch;
 use pellucid::io;
-use pellucid::nn::StateDict;
 use pellucid::nn::loss::{AdaptiveLogSoftmaxWithLoss, LinearCrossEntropyLoss, Loss};
 use pellucid::nn::optim::ParameterList;
+use pellucid::nn::{StateDict, rename_keys};
 use pellucid::prelude::*;
-use pellucid::train::{FindLrOptions, FitControl, Supervised, TrainingEvent};
+use pellucid::train::{FindLrOptions, FitControl, Supervised, TrainingEvent, TrainingTask};
 
 type Run = Trainer<'static, Supervised<'static, Sequential, AdamW>>;
 
@@ -64,6 +64,15 @@ fn check_runs_with<L: Loss + Module + Clone + 'static>(name: &str, make: impl Fn
     let of_loss: StateDict = of_loss.collect();
     make().load_state_dict(&of_loss).unwrap();
     assert_eq!(best.len(), of_loss.len() + resumed.model().state_dict().len());
+    let changed = |p: &Parameter| ops::copy_(p, &ops::add(p, 1.0).unwrap()).unwrap();
+    let off = no_grad();
+    resumed.model().parameters().iter().chain(&other.parameters()).for_each(changed);
+    drop(off);
+    resumed.load_best().unwrap();
+    let loaded = resumed.task().weights().unwrap();
+    assert!(loaded.iter().all(|(name, value)| value.to_bytes() == best[name].to_bytes()), "{name}");
+    let of_model = rename_keys(&best, |name| (!name.starts_with("loss.")).then(|| name.into()));
+    resumed.model().load_state_dict(&of_model).unwrap();
 
     // The search for a rate restores the loss.
     let before = bits_of(&resumed, &other);

@@ -7,7 +7,7 @@ use pellucid::nn::optim::Optimizer;
 use pellucid::nn::optim::schedule::{ExponentialLr, OneCycleLr, SequentialLr};
 use pellucid::prelude::*;
 use pellucid::train::metrics::{Goal, Metric};
-use pellucid::train::{FindLrOptions, Supervised, TrainingTask};
+use pellucid::train::{FindLrOptions, FitControl, Supervised, TrainingEvent, TrainingTask};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -102,7 +102,7 @@ fn an_update_that_fails_at_the_end_of_an_epoch_is_not_skipped_by_the_loader() {
     let (mut train, mut validation) = points();
     let mut expected = trainer().epochs(2).accumulate(3).eager(true).before_update(|_| Ok(()));
     let uninterrupted = expected.fit(&mut train, Some(&mut validation)).unwrap();
-    for is_panic in [false, true] {
+    let after = [false, true].map(|is_panic| {
         let scratch = Scratch::new(&format!("trainer-failed-last-update-{is_panic}"));
         let (mut train, mut validation) = points();
         let updates = AtomicUsize::new(0);
@@ -122,11 +122,10 @@ fn an_update_that_fails_at_the_end_of_an_epoch_is_not_skipped_by_the_loader() {
         let history = run.fit(&mut train, Some(&mut validation)).unwrap();
         assert_eq!(history.column("step").unwrap(), [8.0, 16.0]);
         assert_eq!(history.column("train_loss").unwrap()[0], uninterrupted.column("train_loss").unwrap()[0]);
-        // After an error, the step discards the gradients. After a panic, the update is repeated.
-        if is_panic {
-            assert_eq!(bits(run.model()), bits(expected.model()));
-        }
-    }
+        bits(run.model())
+    });
+    // After an error as after a panic, the step discards the gradients.
+    assert_eq!(after[0], after[1]);
 }
 
 #[test]
@@ -163,9 +162,10 @@ fn a_panic_of_a_prediction_does_not_change_the_batches_of_a_run() {
     assert_eq!(train.position(), position);
 }
 
-/// A validation after a limited number of steps panics. The validation at the end of the epoch reads the same batches.
+/// A validation after a limited number of steps, which may panic, does not advance the loader: the validation at the
+/// end of the epoch reads the same batches.
 #[test]
-fn a_panic_of_a_validation_within_an_epoch_does_not_advance_the_loader() {
+fn a_validation_within_an_epoch_does_not_advance_the_loader() {
     let _generator = isolated_generator();
     let validation = || {
         let samples = from_fn(20, |index| Ok((Tensor::randn([4], DType::F32), (index % 2) as i64)));
@@ -173,14 +173,33 @@ fn a_panic_of_a_validation_within_an_epoch_does_not_advance_the_loader() {
     };
     let (mut train, _) = points();
     let expected = trainer().steps(21).fit(&mut train, Some(&mut validation())).unwrap();
-    let ((mut train, _), mut validation, broken) = (points(), validation(), Broken::default());
-    let mut run = trainer().steps(5).metric(broken.clone());
-    broken.set(true);
+    for is_broken in [false, true] {
+        let ((mut train, _), mut validation, broken) = (points(), validation(), Broken::default());
+        let mut run = trainer().steps(5).metric(broken.clone());
+        broken.set(is_broken);
+        assert_eq!(panics(|| run.fit(&mut train, Some(&mut validation)).unwrap()), is_broken);
+        assert_eq!(validation.position(), BatchPosition { epoch: 0, batch: 0 });
+        broken.set(false);
+        let history = run.steps(21).fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!(history.column("validation_loss"), expected.column("validation_loss"));
+    }
+}
+
+#[test]
+fn a_panic_of_a_metric_leaves_the_weights_of_the_model() {
+    let _generator = isolated_generator();
+    let (mut train, mut validation) = points();
+    let mut expected = trainer().epochs(2).ema(0.9);
+    expected.fit(&mut train, Some(&mut validation)).unwrap();
+    let ((mut train, mut validation), broken) = (points(), Broken::default());
+    let breaks = broken.clone();
+    let mut run =
+        trainer().epochs(2).ema(0.9).metric(broken).callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| {
+            breaks.set(matches!(event, TrainingEvent::StepEnded { step: 16, .. }));
+            Ok(())
+        });
     assert!(panics(|| run.fit(&mut train, Some(&mut validation))));
-    assert_eq!(validation.position(), BatchPosition { epoch: 0, batch: 0 });
-    broken.set(false);
-    let history = run.steps(21).fit(&mut train, Some(&mut validation)).unwrap();
-    assert_eq!(history.column("validation_loss"), expected.column("validation_loss"));
+    assert_eq!(bits(run.model()), bits(expected.model()));
 }
 
 /// A first batch that fails both captured and eagerly does not select eager steps.

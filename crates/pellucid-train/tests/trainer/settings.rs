@@ -5,7 +5,7 @@ use crate::scratch::Scratch;
 use pellucid::Error;
 use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::prelude::*;
-use pellucid::train::metrics::{Goal, MeanLoss, Metric};
+use pellucid::train::metrics::{Accuracy, Goal, MeanLoss, Metric};
 use pellucid::train::{EarlyStopping, History};
 use std::fs::File;
 
@@ -46,8 +46,15 @@ fn the_mean_of_another_loss_is_a_metric() {
 fn a_metric_with_the_name_of_a_loss_is_refused() {
     let _generator = isolated_generator();
     let (_, mut validation) = points();
-    let refused = trainer().metric(Named("loss")).evaluate(&mut validation).unwrap_err().to_string();
-    assert!(refused.contains("a metric and a loss have the name `loss`"), "{refused}");
+    let (mut train, _) = points();
+    let mut evaluated = trainer().metric(Named("loss"));
+    let mut trained = trainer().train_metric(Named("loss"));
+    let refused = [evaluated.evaluate(&mut validation).map(drop), evaluated.fit(&mut train, None).map(drop)];
+    for refused in refused.into_iter().chain([trained.fit(&mut train, None).map(drop)]) {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("a metric and a loss have the name `loss`"), "{text}");
+    }
+    assert_eq!((evaluated.step(), trained.step()), (0, 0));
     let scores = trainer().metric(Named("other")).evaluate(&mut validation).unwrap();
     assert_eq!(scores.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["loss", "other"]);
 }
@@ -56,7 +63,7 @@ fn a_metric_with_the_name_of_a_loss_is_refused() {
 fn invalid_names_of_parts_and_options_are_found_before_the_first_step() {
     let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-settings");
-    for name in ["model", "loss", "optimizer", "history", "run", "batches", "generator", "step", "a.b", ""] {
+    for name in ["model", "loss", "optimizer", "history", "run", "batches", "step", "a.b", ""] {
         let (mut train, _) = points();
         let mut run = trainer().checkpoints(&scratch.0).part(name, History::default());
         let refused = run.fit(&mut train, None).unwrap_err();
@@ -67,6 +74,25 @@ fn invalid_names_of_parts_and_options_are_found_before_the_first_step() {
     let mut run = trainer().early_stopping(EarlyStopping { patience: 0, ..Default::default() });
     let refused = run.fit(&mut train, None).unwrap_err().to_string();
     assert!(refused.contains("patience") && run.step() == 0, "{refused}");
+}
+
+/// The error names the values that an epoch of this run has.
+#[test]
+fn the_name_of_the_monitored_value_is_checked_before_the_first_step() {
+    let _generator = isolated_generator();
+    let (mut train, mut validation) = points();
+    let run = |name| trainer().metric(Accuracy::new()).train_metric(Accuracy::new()).monitor(name, Goal::Maximize);
+    let mut refused = run("validation_acuracy");
+    let text = refused.fit(&mut train, Some(&mut validation)).unwrap_err().to_string();
+    assert!(text.contains("there is no value `validation_acuracy`; the values are `step`, `train_loss`"), "{text}");
+    let mut unvalidated = run("validation_accuracy");
+    let text = unvalidated.fit(&mut train, None).unwrap_err().to_string();
+    assert!(text.ends_with("`step`, `train_loss`, `train_accuracy`, `lr`, `seconds`"), "{text}");
+    assert_eq!((refused.step(), unvalidated.step()), (0, 0));
+    for name in ["validation_accuracy", "validation_loss", "train_accuracy", "lr"] {
+        let history = run(name).fit(&mut train, Some(&mut validation)).unwrap();
+        assert!(history.names().contains(&name.to_string()), "{name}");
+    }
 }
 
 /// A run that has opened the file of the lock before another run ends still excludes a third one.

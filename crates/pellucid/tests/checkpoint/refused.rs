@@ -50,7 +50,11 @@ impl Refusing {
 
     /// Replaces a value.
     fn refuses_value(&self, name: &str, value: Tensor) {
-        let (part, inner) = name.split_once('.').unwrap_or((name, name));
+        // The name of the generator begins with a dot.
+        let (part, inner) = match name[1..].find('.') {
+            Some(dot) => (&name[..dot + 1], &name[dot + 2..]),
+            None => (name, name),
+        };
         // The error of a generator does not name the value.
         let inner = if inner == "cpu" { "i64" } else { inner };
         assert!(self.state.contains_key(name), "{name} must be in {:?}", self.state.keys());
@@ -65,7 +69,7 @@ fn states_that_do_not_fit_change_nothing() {
     let f64s = |value: f64| Tensor::from(value);
     let i64s = |value: i64| Tensor::from(value);
     // The generators are the last parts of the checkpoint, so all other parts were accepted before.
-    for part in ["generator", "noise"] {
+    for part in [".generator", "noise"] {
         refusing.refuses_value(&format!("{part}.cpu"), Tensor::from([1i64, 2, 3]));
         refusing.refuses_value(&format!("{part}.cpu"), Tensor::from([1.0f32, 2.0]));
         refusing.refuses(part, &["CPU"], |state| {
@@ -105,13 +109,12 @@ fn states_that_do_not_fit_change_nothing() {
     }
     refusing.refuses("step", &["step"], |state| _ = state.remove("step"));
     // Entire parts.
-    for part in ["model", "optimizer", "schedule", "plateau", "averaged", "noise", "batches", "generator"] {
+    for part in ["model", "optimizer", "schedule", "plateau", "averaged", "noise", "batches", ".generator"] {
         refusing.refuses(part, &["does not have this part; its parts are"], |state| {
             state.retain(|name, _| !name.starts_with(&format!("{part}.")));
         });
     }
-    for name in ["other.weight", "weight", "."] {
-        let part = name.split('.').next().unwrap();
+    for (name, part) in [("other.weight", "other"), ("weight", "weight"), (".", "."), ("generator.cpu", "generator")] {
         refusing.refuses(part, &["does not; its parts are", "`model`"], |state| {
             state.insert(name.into(), f64s(0.0));
         });
@@ -142,7 +145,7 @@ fn runs_of_other_parts_are_refused() {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect()
     };
-    let two = state(&|name| ["model", "optimizer", "generator", "step"].contains(&name.split('.').next().unwrap()));
+    let two = state(&|name| ["model.", "optimizer.", ".generator.", "step"].iter().any(|part| name.starts_with(part)));
     let before = bits(&plain());
     assert_eq!(plain().load_state_dict(&two).unwrap(), 5);
     assert!(bits(&plain()) != before);
@@ -155,7 +158,7 @@ fn runs_of_other_parts_are_refused() {
     }
     assert_eq!(bits(&Checkpoint::new().model(&other).optimizer(&adam)), before);
     // Invalid names.
-    for name in ["", "a.b", "generator", "step", "model"] {
+    for name in ["", "a.b", ".generator", "step", "model"] {
         let refused = |result| {
             let (part, text) = part(result);
             assert!(part == name && text.contains("name"), "{text}");
@@ -301,4 +304,29 @@ fn a_corpus_of_malformed_files_changes_nothing() {
         assert!(matches!(result, Err(Error::File { .. })), "{file}: {result:?}");
         assert_equal(&bits(&run.checkpoint()), &before, file);
     }
+}
+
+/// The generator of the thread has a name that no part of a program has. Older files call it `generator`.
+#[test]
+fn a_part_may_be_named_generator() {
+    let _random = Generator::new(1).scope();
+    let (model, other) = (Linear::new(2, 3), Linear::new(2, 3));
+    let draw = || Tensor::randn([4], DType::F32).to_vec::<f32>();
+    // A state contains the tensors of the parts, which a draw changes.
+    let saved = |checkpoint: Checkpoint<'_>, rename: fn(&str) -> &str| -> StateDict {
+        let state = checkpoint.state().unwrap().into_iter();
+        state.map(|(name, value)| (rename(&name).to_string(), value.copy())).collect()
+    };
+    let state = saved(Checkpoint::new().named_model("generator", &model), |name| name);
+    let drawn = draw();
+    Checkpoint::new().named_model("generator", &other).load_state_dict(&state).unwrap();
+    assert_eq!(other.weight.to_vec::<f32>(), model.weight.to_vec::<f32>());
+    assert_eq!(draw(), drawn);
+
+    let older = saved(Checkpoint::new().model(&model), |name| name.strip_prefix('.').unwrap_or(name));
+    let drawn = draw();
+    Checkpoint::new().model(&other).load_state_dict(&older).unwrap();
+    assert_eq!(draw(), drawn);
+    let refused = Checkpoint::new().model(&other).named_model("generator", &model).load_state_dict(&older);
+    assert_eq!(part(refused).0, ".generator");
 }

@@ -51,7 +51,7 @@ fn a_captured_step_resumes_on_its_device() {
         let mut run = DeviceRun::new(device);
         run.train(3);
         let middle = run.snapshot();
-        assert!(middle.contains_key(&format!("generator.{device}")), "{:?}", middle.keys());
+        assert!(middle.contains_key(&format!(".generator.{device}")), "{:?}", middle.keys());
         run.train(3);
         let end = run.snapshot();
         // The same run returns to the state, and a fresh run continues. The generator of the fresh run has not drawn on
@@ -80,10 +80,10 @@ fn a_checkpoint_moves_between_devices() {
             let state = from.snapshot();
             let _other = Generator::new(9).scope();
             to.checkpoint().load_state_dict(&state).unwrap();
-            assert_eq!(to.snapshot()["generator.cpu"].to_bytes(), state["generator.cpu"].to_bytes());
+            assert_eq!(to.snapshot()[".generator.cpu"].to_bytes(), state[".generator.cpu"].to_bytes());
             let values = |state: &StateDict| state.iter().map(|(n, v)| (n.clone(), v.to_bytes())).collect::<Vec<_>>();
             let model =
-                |state: StateDict| state.into_iter().filter(|(name, _)| !name.starts_with("generator.")).collect();
+                |state: StateDict| state.into_iter().filter(|(name, _)| !name.starts_with(".generator.")).collect();
             assert_eq!(values(&model(to.snapshot())), values(&model(state)), "{device}");
         }
     }

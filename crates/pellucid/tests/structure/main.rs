@@ -8,6 +8,7 @@ mod cycles;
 mod examples;
 mod failures;
 mod folders;
+mod forwards;
 mod links;
 mod modules;
 #[path = "../repository/mod.rs"]
@@ -131,6 +132,19 @@ fn failures_follow_one_rule() {
         found, listed,
         "a method or constructor panics, and its `try_` form returns the error; see docs/errors.md"
     );
+}
+
+#[test]
+fn forward_passes_of_layers_are_calls() {
+    let files = &sources()["pellucid-nn"];
+    let uncalled: Vec<String> = files
+        .iter()
+        .flat_map(|(file, text)| forwards::without_call(text).into_iter().map(move |name| format!("{file}: {name}")))
+        .collect();
+    assert!(uncalled.is_empty(), "begin these forward passes with call::call(): {uncalled:?}");
+    let other =
+        "impl A {\n    pub fn try_forward_to(&self, x: &Tensor) -> Result<Tensor> {\n        ops::exp(x)\n    }\n}\n";
+    assert_eq!(forwards::without_call(other), ["try_forward_to"]);
 }
 
 /// All options are structs of public fields, which are written `Options { field, ..Default::default() }`.

@@ -110,7 +110,7 @@ fn public_types_are_send_and_sync() {
     both![ConstantLr, ExponentialLr, LambdaLr, LinearLr, MultiStepLr, MultiplicativeLr, NoamLr, PolynomialLr, StepLr];
     both![SwaLr, WarmupLr, CosineWithWarmupLr, CosineAnnealingLr, CosineAnnealingWarmRestarts, OneCycleLr, CyclicLr];
     both![ChainedScheduler, SequentialLr, ReduceLrOnPlateau, Scheduler<StepLr>, AnnealStrategy, CyclicMode];
-    both![PlateauMode, ThresholdMode, ReduceLrOnPlateauOptions, SchedulePoint, PerGroup];
+    both![ThresholdMode, ReduceLrOnPlateauOptions, SchedulePoint, PerGroup];
     both![ClipGradNormOptions, GradScalerOptions, LbfgsOptions, ParamGroup, MuonLr, Momentum, Unscaled<'static, Sgd>];
     both![AdadeltaOptions, AdafactorOptions, AdagradOptions, AdamOptions, AdamWOptions, AdamaxOptions];
     both![AsgdOptions, LambOptions, LionOptions, MuonOptions, NAdamOptions, RAdamOptions, RmsPropOptions, RpropOptions];

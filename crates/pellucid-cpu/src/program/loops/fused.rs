@@ -127,12 +127,12 @@ pub(crate) enum FusedInstr {
 #[derive(Clone, Copy)]
 pub(crate) struct FusedOperands {
     /// The tile that v is loaded from, if a chain begins here; null if v is the result of the previous instruction.
-    pub(crate) begin: *const u8,
+    pub(crate) chain_start: *const u8,
     /// The instruction.
     pub(crate) instr: FusedInstr,
     /// The tile or uniform operands of the instruction. An instruction ignores the entries beyond the number of its
     /// operands.
-    pub(crate) with: [*const u8; 2],
+    pub(crate) operands: [*const u8; 2],
     /// The destination of the results; null if only the next instruction reads them.
     pub(crate) into: *mut u8,
     /// True for non-temporal stores. Other threads see their results only after [`store_fence`](super::store_fence).
@@ -194,7 +194,7 @@ fn has_aligned_non_temporal_outputs<T>(links: &[FusedOperands]) -> bool {
 #[inline(always)]
 unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum: *mut u8, n: usize) {
     debug_assert!(
-        links.first().is_some_and(|first| !first.begin.is_null()),
+        links.first().is_some_and(|first| !first.chain_start.is_null()),
         "the first instruction of a fused loop must begin a chain"
     );
     debug_assert!(
@@ -264,7 +264,7 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
     unsafe {
         let mut v = [V::zero(); R];
         for link in links {
-            let [a, b] = link.with.map(|p| p.cast::<V::Scalar>());
+            let [a, b] = link.operands.map(|p| p.cast::<V::Scalar>());
             let tile = |p: *const V::Scalar, i: usize| {
                 let p = p.add(start + i * step);
                 if FULL { V::load(p) } else { V::load_part(p, mask) }
@@ -279,10 +279,10 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
                     }
                 }};
             }
-            if !link.begin.is_null() {
-                let begin = link.begin.cast();
+            if !link.chain_start.is_null() {
+                let chain_start = link.chain_start.cast();
                 for i in 0..R {
-                    v[i] = tile(begin, i);
+                    v[i] = tile(chain_start, i);
                 }
             }
             match link.instr {

@@ -176,11 +176,11 @@ unsafe fn run_single(
         && let Some(instr) = fused_instr(opcode, k, [strides[1 - k] != 0; 2])
     {
         single.for_each_piece(n, to, strides, from, |into, a, b, n| {
-            let (begin, other) = if k == 0 { (a, b) } else { (b, a) };
+            let (chain_start, other) = if k == 0 { (a, b) } else { (b, a) };
             // SAFETY: `for_each_piece` passes pieces of the operands, which satisfy the contract of `ChainLoop` by
             // *Operands* and *Aliasing* of this function. There is no sum and no non-temporal store.
             unsafe {
-                let link = FusedOperands { begin, instr, with: [other; 2], into, non_temporal: false };
+                let link = FusedOperands { chain_start, instr, operands: [other; 2], into, non_temporal: false };
                 chain(&[link], std::ptr::null_mut(), n);
             }
         });

@@ -8,6 +8,7 @@ use crate::parameter::Parameter;
 use pellucid_tensor::{
     CaptureOptions, Captured, Error, GradOptions, IntoOutputs, Result, Tensor, enable_grad, grad, no_grad, ops,
 };
+use std::fmt;
 
 /// The name of recording a step in errors.
 const RECORD: &str = "record_step_graph";
@@ -33,6 +34,12 @@ pub struct GraphExecLike<'f> {
     launcher: Launcher<'f>,
     /// The parameters that the step trains, with their gradient buffers.
     gradients: Vec<(Parameter, Tensor)>,
+}
+
+impl fmt::Debug for GraphExecLike<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GraphExecLike").finish_non_exhaustive()
+    }
 }
 
 impl<'f> GraphExecLike<'f> {
@@ -131,9 +138,9 @@ pub fn record_step_graph<'f, R: IntoOutputs>(
         let logits = model.try_forward(&x)?;
         let loss = loss.try_forward(&logits, &y)?;
         let parameters: Vec<&Tensor> = trained.iter().map(|(parameter, _)| parameter.tensor()).collect();
-        let found = grad(&[&loss], &parameters, GradOptions { allow_unused: true, ..Default::default() })?;
+        let computed = grad(&[&loss], &parameters, GradOptions { allow_unused: true, ..Default::default() })?;
         let _off = no_grad();
-        trained.iter().zip(found).try_for_each(|((_, buffer), gradient)| ops::copy_(buffer, &gradient))?;
+        trained.iter().zip(computed).try_for_each(|((_, buffer), gradient)| ops::copy_(buffer, &gradient))?;
         optimizer_step().into_outputs()?;
         Ok(vec![loss.detach(), logits.detach()])
     });
@@ -144,6 +151,7 @@ pub fn record_step_graph<'f, R: IntoOutputs>(
 }
 
 /// A step, and the fixed buffers from which it reads its batch.
+#[derive(Debug)]
 pub struct TrainGraph<'f> {
     /// The input buffer, `[B, K]` for example.
     pub x_buf: Tensor,

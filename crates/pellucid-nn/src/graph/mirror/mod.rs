@@ -45,6 +45,7 @@ use pellucid_tensor::{Result, Tensor, ops};
 /// assert!(trainer.one_step(&x, &y)? < first);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct CudaGraphTrainer<'f, M, O> {
     /// The trainer, which has further methods.
     pub trainer: GraphTrainer<'f, M, O>,

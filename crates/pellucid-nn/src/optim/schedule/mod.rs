@@ -48,7 +48,7 @@ pub use anneal::{CosineAnnealingLr, CosineAnnealingWarmRestarts, CosineWithWarmu
 pub use compose::{ChainedScheduler, SequentialLr};
 pub use cycle::{AnnealStrategy, CyclicLr, CyclicMode, OneCycleLr};
 pub use decay::{ConstantLr, ExponentialLr, LambdaLr, MultiStepLr, MultiplicativeLr, NoamLr, StepLr, WarmupLr};
-pub use plateau::{PlateauMode, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, ThresholdMode};
+pub use plateau::{Goal, ReduceLrOnPlateau, ReduceLrOnPlateauOptions, ThresholdMode};
 pub use scheduler::Scheduler;
 
 /// The arguments of a schedule: the epoch, the group, and the rates of the group.

@@ -12,14 +12,31 @@ use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, unwrap};
 /// Operation name in errors.
 const OP: &str = "reduce_on_plateau";
 
-/// The direction in which a metric improves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PlateauMode {
-    /// Lower is better, as for a loss.
+/// The direction in which a value improves, such as a loss or a metric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Goal {
+    /// Larger values are better, for example for an accuracy.
+    Maximize,
+    /// Smaller values are better, for example for a loss.
     #[default]
-    Min,
-    /// Higher is better, as for an accuracy.
-    Max,
+    Minimize,
+}
+
+impl Goal {
+    /// Returns true if `value` is better than `other`. Equal values are not better. Every number is better than NaN.
+    ///
+    /// ```
+    /// use pellucid::nn::optim::schedule::Goal;
+    /// assert!(Goal::Minimize.is_better(0.1, 0.2) && !Goal::Maximize.is_better(0.2, 0.2));
+    /// assert!(Goal::Minimize.is_better(0.1, f64::NAN) && !Goal::Minimize.is_better(f64::NAN, 0.1));
+    /// ```
+    pub fn is_better(self, value: f64, other: f64) -> bool {
+        match self {
+            _ if value.is_nan() || other.is_nan() => !value.is_nan() && other.is_nan(),
+            Goal::Maximize => value > other,
+            Goal::Minimize => value < other,
+        }
+    }
 }
 
 /// The smallest change that counts as an improvement.
@@ -36,7 +53,7 @@ options! {
     #[derive(Clone, Debug, PartialEq)]
     ReduceLrOnPlateauOptions {
         /// The direction of improvement.
-        mode: PlateauMode = PlateauMode::Min;
+        goal: Goal = Goal::Minimize;
         /// The factor of rates, below 1.
         factor: f64 = 0.1 => FRACTION;
         /// The number of consecutive measurements without improvement before a reduction.
@@ -97,9 +114,9 @@ impl ReduceLrOnPlateau {
         optimizer: &(impl Optimizer + ?Sized),
     ) -> Result<ReduceLrOnPlateau> {
         options.check()?;
-        let best = match options.mode {
-            PlateauMode::Min => f64::INFINITY,
-            PlateauMode::Max => f64::NEG_INFINITY,
+        let best = match options.goal {
+            Goal::Minimize => f64::INFINITY,
+            Goal::Maximize => f64::NEG_INFINITY,
         };
         let progress = Restorable::new(PlateauProgress { best, bad: 0, cooling: 0 });
         Ok(ReduceLrOnPlateau { options, groups: optimizer.groups().to_vec(), progress })
@@ -172,11 +189,11 @@ impl ReduceLrOnPlateauOptions {
     }
 
     fn is_better(&self, measured: f64, best: f64) -> bool {
-        match (self.mode, self.threshold) {
-            (PlateauMode::Min, ThresholdMode::Relative(share)) => measured < best * (1.0 - share),
-            (PlateauMode::Min, ThresholdMode::Absolute(distance)) => measured < best - distance,
-            (PlateauMode::Max, ThresholdMode::Relative(share)) => measured > best * (share + 1.0),
-            (PlateauMode::Max, ThresholdMode::Absolute(distance)) => measured > best + distance,
+        match (self.goal, self.threshold) {
+            (Goal::Minimize, ThresholdMode::Relative(share)) => measured < best * (1.0 - share),
+            (Goal::Minimize, ThresholdMode::Absolute(distance)) => measured < best - distance,
+            (Goal::Maximize, ThresholdMode::Relative(share)) => measured > best * (share + 1.0),
+            (Goal::Maximize, ThresholdMode::Absolute(distance)) => measured > best + distance,
         }
     }
 }

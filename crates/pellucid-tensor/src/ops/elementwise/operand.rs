@@ -7,6 +7,7 @@ use pellucid_ir::formula::LazyFormula;
 use pellucid_ir::{DType, Result, Scalar, bf16, f16};
 
 /// An operand of a binary operation.
+#[derive(Debug)]
 pub enum TensorOrScalar<'a> {
     /// A tensor that stays with the caller.
     Borrowed(&'a Tensor),

@@ -2,8 +2,8 @@
 
 use crate::autograd::{InPlaceWrite, apply_one, interface::*, on_device_of};
 use crate::engine;
+use crate::engine::outermost_operation;
 use crate::grad_mode::is_grad_enabled;
-use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;
 use crate::ops::index::scatter;

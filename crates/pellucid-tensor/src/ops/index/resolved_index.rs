@@ -1,8 +1,8 @@
 //! The resolution of an index against the shape of a tensor.
 
 use crate::autograd::on_device_of;
+use crate::engine::outermost_operation;
 use crate::ops::call::check;
-use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::formula::broadcast;
 use crate::ops::index::index_item::IndexItem;
 use crate::ops::index::nonzero;

@@ -1,8 +1,8 @@
 //! Scatter: writing or adding values at an index along an axis.
 
 use crate::autograd::{apply_one, interface::*};
+use crate::engine::outermost_operation;
 use crate::ops::call::check;
-use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::gather::{Selection, as_index, check_index_shape};

@@ -1,8 +1,8 @@
 //! Scatter with a reduction of the values that have equal indices: sum, product, mean, maximum or minimum.
 
 use crate::autograd::{apply_one, interface::*};
+use crate::engine::outermost_operation;
 use crate::ops::call::check;
-use crate::ops::call::operation_scope::outermost_operation;
 use crate::ops::elementwise::operand::TensorOrScalar;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;

@@ -6,7 +6,7 @@ use super::{
     promote_operands, untracked_tensor,
 };
 use crate::autograd::{apply, apply_one, interface::*, placed_like};
-use crate::ops::call::operation_scope::outermost_operation;
+use crate::engine::outermost_operation;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;
 use crate::ops::index::sort;

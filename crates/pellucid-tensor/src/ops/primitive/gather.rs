@@ -5,7 +5,7 @@
 
 use crate::autograd::{apply_one, interface::*};
 use crate::engine;
-use crate::ops::call::operation_scope::outermost_operation;
+use crate::engine::outermost_operation;
 use crate::ops::primitive::{copy, view};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;

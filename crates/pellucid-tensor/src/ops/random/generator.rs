@@ -275,6 +275,7 @@ impl Default for Generator {
 
 /// Guard that ends a [`Generator::scope`] when it is dropped.
 #[must_use = "the scope lasts as long as the guard: let _scope = generator.scope();"]
+#[derive(Debug)]
 pub struct GeneratorScope {
     number: u64,
     /// The scope is thread-local, so the guard must not be sent to another thread.

@@ -4,7 +4,8 @@ use super::programs::wave;
 use crate::support::{bits, leaf};
 use crate::table::devices::toy;
 use pellucid_tensor::{
-    DType, DeferredStats, Device, Error, Tensor, capture, deferred_stats, eval, flush, grad, lazy, ops,
+    DType, DeferredStats, Device, Error, Generator, Result, Tensor, capture, deferred_stats, eval, flush, grad, lazy,
+    ops,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -277,6 +278,23 @@ fn writes_before_an_impossible_allocation_happen() {
         [w.to_vec::<f32>(), y.to_vec::<f32>()]
     });
     assert_eq!(found, [[1.0, 1.0], [3.0, 3.0]]);
+}
+
+#[test]
+fn the_error_of_a_deferred_kernel_names_the_called_operation() {
+    let wide = Tensor::zeros([1 << 17], DType::F32);
+    let huge = wide.expand([1 << 17, 1 << 17]);
+    let programs: [(&str, &dyn Fn() -> Result<Tensor>); 4] = [
+        ("cumsum", &|| ops::cumsum(&huge, 0)),
+        ("argsort", &|| ops::argsort(&huge, 0, false)),
+        ("rand_with", &|| ops::rand_with([1 << 17, 1 << 17], DType::F32, &Generator::new(0))),
+        ("bitwise_not", &|| ops::bitwise_not(&ops::argsort(&huge, 0, false)?)),
+    ];
+    for (name, program) in programs {
+        let error = lazy(|| program()?.try_to_vec::<f32>()).unwrap_err();
+        let op = if name == "bitwise_not" { "argsort" } else { name };
+        assert!(matches!(error, Error::OutOfMemory { op: named, .. } if named == op), "{name}: {error}");
+    }
 }
 
 #[test]

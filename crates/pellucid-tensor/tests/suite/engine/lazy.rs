@@ -89,6 +89,63 @@ fn lazy_scopes_nest_and_other_threads_may_read_deferred_values() {
     assert_eq!(seen.0, seen.1);
 }
 
+/// Copies its input, reads it, and writes at a position.
+struct WriteAfterRead(Tensor);
+
+impl Operation for WriteAfterRead {
+    fn name(&self) -> &'static str {
+        "write_after_read"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        let y = Tensor::from(inputs[0].copy()?);
+        y.try_to_vec::<f32>()?;
+        y.try_set(&self.0, 2.0)?;
+        Ok(std::iter::once(y.array().clone()).collect())
+    }
+    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        unreachable!("the input is not tracked")
+    }
+}
+
+/// A list runs at 2,048 kernels, and when it is read, even if that is between the kernels of one operation.
+#[test]
+fn a_failed_write_into_a_result_of_an_earlier_run_leaves_no_result() {
+    let (x, v, bad) = (wave([3]), wave([1]), Tensor::from([7i64]));
+    let is_failed = |y: &Tensor, program: &str| {
+        assert!(matches!(y.try_to_vec::<f32>(), Err(Error::IndexOutOfBounds { index: 7, .. })), "{program}");
+        assert!(matches!(y.try_to_vec::<f32>(), Err(Error::NotComputed { .. })), "{program}");
+    };
+    is_failed(&lazy(|| apply_one(WriteAfterRead(bad.clone()), &[&x])).unwrap(), "a read in an operation");
+    let results = (2_040..2_050).map(|earlier| {
+        let y = lazy(|| {
+            let _ = (1..earlier).fold(Tensor::zeros([2], DType::F64), |z, _| z + 1.0);
+            ops::scatter_add(&x, 0, &bad, &v)
+        });
+        y.inspect(|y| is_failed(y, &format!("{earlier} kernels before")))
+    });
+    assert_eq!(results.filter(Result::is_err).count(), 1, "the list runs in one of the calls, which returns the error");
+}
+
+/// The list is divided after a kernel that fails, before a write into its result.
+#[test]
+fn a_write_into_the_result_of_a_failed_kernel_of_an_earlier_run_gives_it_no_values() {
+    let (x, good, bad) = (wave([3]), Tensor::from([1i64]), Tensor::from([7i64]));
+    let (first, source) = (wave([1]), wave([1]));
+    let results = lazy(|| {
+        ops::copy_(&first, &source)?;
+        let select = |k| {
+            let y = ops::index_select(&x, 0, if k == 511 { &bad } else { &good })?;
+            ops::copy_(&y, &source).map(|()| y)
+        };
+        Ok::<_, Error>((0..1_030).map(select).collect::<Vec<_>>())
+    });
+    let results = results.unwrap();
+    let failed = results.iter().filter(|y| y.is_err()).count();
+    assert!(failed <= 1, "the call that runs the list returns the error");
+    let y = results[511].as_ref().unwrap();
+    assert!(matches!(y.try_to_vec::<f32>(), Err(Error::NotComputed { .. })));
+}
+
 #[test]
 fn a_long_list_is_flushed_automatically() {
     let y = lazy(|| (0..25_000).fold(Tensor::zeros([2], DType::F64), |y, _| y + 1.0));

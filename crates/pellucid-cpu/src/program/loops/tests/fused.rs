@@ -94,16 +94,16 @@ fn chains_match_their_separate_instructions() {
             let to = kept[1].ptr();
             let non_temporal = k % 3 != 0 && to.addr().is_multiple_of(size_of::<T>());
             let nowhere = std::ptr::null_mut();
-            let with = [tile.as_ptr(), more.as_ptr()];
+            let operands = [tile.as_ptr(), more.as_ptr()];
             let aligned = non_temporal && (kept[2].ptr().addr() ^ to.addr()).is_multiple_of(64);
             let keep = if k % 2 == 0 { kept[0].ptr() } else { nowhere };
             let links = [
-                FusedOperands { begin: from.as_ptr(), instr: first, with, into: keep, non_temporal: false },
-                FusedOperands { begin: std::ptr::null(), instr: second, with, into: to, non_temporal },
+                FusedOperands { chain_start: from.as_ptr(), instr: first, operands, into: keep, non_temporal: false },
+                FusedOperands { chain_start: std::ptr::null(), instr: second, operands, into: to, non_temporal },
                 FusedOperands {
-                    begin: more.as_ptr(),
+                    chain_start: more.as_ptr(),
                     instr: FusedInstr::AddTile,
-                    with,
+                    operands,
                     into: kept[2].ptr(),
                     non_temporal: aligned,
                 },
@@ -152,9 +152,9 @@ fn sums_in_chains_match_sums_of_stored_results() {
             let mut kept = GuardedBytes::new(&vec![0; n * size_of::<T>()], 3);
             let [mut got, mut want] = [[0u64; LANES]; 2];
             let links = [FusedOperands {
-                begin: from.as_ptr(),
+                chain_start: from.as_ptr(),
                 instr: FusedInstr::MulTile,
-                with: [tile.as_ptr(); 2],
+                operands: [tile.as_ptr(); 2],
                 into: kept.ptr(),
                 non_temporal: false,
             }];

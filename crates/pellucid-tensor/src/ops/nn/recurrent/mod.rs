@@ -9,7 +9,7 @@ mod layer;
 
 use crate::autocast::autocast_dtype;
 use crate::autograd::apply;
-use crate::ops::call::operation_scope::outermost_operation;
+use crate::engine::outermost_operation;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::{copy, fill, precision, view};

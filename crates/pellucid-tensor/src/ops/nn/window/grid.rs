@@ -94,10 +94,10 @@ pub fn grid_sample(
     // The value of elements outside the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
     // gets its gradient of 0 through this value.
     let zero = fill::zeros((), x.dtype())?;
-    let held = |coordinates: &Tensor| arithmetic::clamp(&arithmetic::round(coordinates)?, 0.0, 0.0);
+    let zero_or_nan = |coordinates: &Tensor| arithmetic::clamp(&arithmetic::round(coordinates)?, 0.0, 0.0);
     let beyond = match mode {
         GridSampleMode::Nearest => {
-            coordinates.iter().try_fold(zero, |sum, coordinates| arithmetic::add(&sum, &held(coordinates)?))?
+            coordinates.iter().try_fold(zero, |sum, coordinates| arithmetic::add(&sum, &zero_or_nan(coordinates)?))?
         }
         GridSampleMode::Linear | GridSampleMode::Cubic => zero,
     };

@@ -1,7 +1,7 @@
 //! The computation of multi-head attention, up to the output projection.
 
-use super::mask::{AttentionMasks, MULTIHEAD_ATTENTION, extend_mask};
-use super::rotary::Rotary;
+use super::MultiheadAttention;
+use crate::attention::mask::{AttentionMasks, MULTIHEAD_ATTENTION, extend_mask};
 use crate::call;
 use crate::init;
 use crate::input_dtype::check_input_dtype;
@@ -21,14 +21,14 @@ pub enum InProj {
 
 impl InProj {
     /// Draws the projections of queries, keys and values with these widths, uniformly after Glorot & Bengio 2010. Keys
-    /// and values of all heads together have `shared` elements.
+    /// and values of all heads together have `kv_width` elements.
     #[track_caller]
-    pub(super) fn draw(shared: usize, [width, kdim, vdim]: [usize; 3]) -> Result<InProj> {
-        let weight = |shape: [usize; 2]| init::of_layer(MULTIHEAD_ATTENTION, init::try_xavier_uniform(shape, 1.0));
+    pub(super) fn draw(kv_width: usize, [width, kdim, vdim]: [usize; 3]) -> Result<InProj> {
+        let weight = |shape: [usize; 2]| call::name_layer(MULTIHEAD_ATTENTION, init::try_xavier_uniform(shape, 1.0));
         if kdim == width && vdim == width {
-            return Ok(InProj::Joint(weight([shared.saturating_mul(2).saturating_add(width), width])?));
+            return Ok(InProj::Joint(weight([kv_width.saturating_mul(2).saturating_add(width), width])?));
         }
-        Ok(InProj::Separate([weight([width, width])?, weight([shared, kdim])?, weight([shared, vdim])?]))
+        Ok(InProj::Separate([weight([width, width])?, weight([kv_width, kdim])?, weight([kv_width, vdim])?]))
     }
 
     /// Returns the number of rows of all projections.
@@ -59,19 +59,6 @@ pub(super) fn check_heads(width: usize, heads: usize, kv_heads: usize, rotary: b
     OptionRange::PROBABILITY.check(MULTIHEAD_ATTENTION, "dropout", dropout, 0.1)
 }
 
-/// Multi-head attention up to the joined heads, which the output projection reads.
-pub(super) struct HeadAttention<'a> {
-    pub(super) in_proj: &'a InProj,
-    pub(super) in_proj_bias: Option<&'a Tensor>,
-    pub(super) bias_kv: Option<&'a [Parameter; 2]>,
-    pub(super) width: usize,
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
-    pub(super) rotary: Option<Rotary>,
-    pub(super) zero_attn: bool,
-    pub(super) dropout: f64,
-}
-
 /// Queries, keys and values of all heads, including appended keys.
 pub(super) struct PreparedHeads {
     qkv: [Tensor; 3],
@@ -79,11 +66,11 @@ pub(super) struct PreparedHeads {
     causal: bool,
 }
 
-impl HeadAttention<'_> {
+impl MultiheadAttention {
     /// Returns the joined heads, `[.., L, E]`, of queries, keys and values.
     pub(super) fn attend(&self, inputs: [&Tensor; 3], masks: AttentionMasks<'_>) -> Result<Tensor> {
-        let found = self.prepare_heads(inputs, masks).and_then(|prepared| self.attend_heads(&prepared));
-        call::name_layer(MULTIHEAD_ATTENTION, found)
+        let heads = self.prepare_heads(inputs, masks).and_then(|prepared| self.attend_heads(&prepared));
+        call::name_layer(MULTIHEAD_ATTENTION, heads)
     }
 
     /// Returns the joined heads of queries, keys and values, and the weights of all heads or their mean.
@@ -106,39 +93,44 @@ impl HeadAttention<'_> {
         let [q, k, v] = &prepared.qkv;
         // Attention with the identity matrix as values returns the weights.
         let identity = ops::eye(k.shape()[k.rank() - 2], k.shape()[k.rank() - 2], k.dtype())?;
-        let weights = ops::scaled_dot_product_attention(q, k, &identity, self.options(&prepared))?;
+        let weights = ops::scaled_dot_product_attention(q, k, &identity, self.attention_options(&prepared))?;
         let v = match self.heads / self.kv_heads {
             1 => v.clone(),
             group => ops::repeat(v, group, Some(-3))?,
         };
-        let found = join_heads(&ops::matmul(&weights, &v)?)?;
-        Ok((found, if average { ops::mean(&weights, -3)? } else { weights }))
+        let heads = join_heads(&ops::matmul(&weights, &v)?)?;
+        Ok((heads, if average { ops::mean(&weights, -3)? } else { weights }))
     }
 
     /// Computes the attention of all heads and joins their results.
     pub(super) fn attend_heads(&self, prepared: &PreparedHeads) -> Result<Tensor> {
         let [q, k, v] = &prepared.qkv;
-        join_heads(&ops::scaled_dot_product_attention(q, k, v, self.options(prepared))?)
+        join_heads(&ops::scaled_dot_product_attention(q, k, v, self.attention_options(prepared))?)
     }
 
-    fn options<'m>(&self, prepared: &'m PreparedHeads) -> AttentionOptions<'m> {
+    fn attention_options<'m>(&self, prepared: &'m PreparedHeads) -> AttentionOptions<'m> {
         let PreparedHeads { mask, causal, .. } = prepared;
-        AttentionOptions { mask: mask.as_ref(), causal: *causal, scale: None, dropout: self.dropout }
+        let dropout = if self.training.get() { self.dropout } else { 0.0 };
+        AttentionOptions { mask: mask.as_ref(), causal: *causal, scale: None, dropout }
+    }
+
+    fn width(&self) -> usize {
+        self.out_proj.weight.shape()[1]
     }
 
     pub(super) fn head_width(&self) -> usize {
-        self.width / self.heads
+        self.width() / self.heads
     }
 
     /// Returns the widths of projected queries, keys and values.
     fn projected_widths(&self) -> [usize; 3] {
-        let shared = self.kv_heads * self.head_width();
-        [self.width, shared, shared]
+        let kv_width = self.kv_heads * self.head_width();
+        [self.width(), kv_width, kv_width]
     }
 
     /// Projects to queries `[.., H, L, D]`, keys and values `[.., G, S, D]`.
     pub(super) fn project_heads(&self, [query, key, value]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
-        let weights = match self.in_proj {
+        let weights = match &self.in_proj {
             InProj::Joint(weight) => [weight; 3],
             InProj::Separate(weights) => weights.each_ref(),
         };
@@ -148,17 +140,17 @@ impl HeadAttention<'_> {
         }
         let lengths = self.projected_widths();
         let three = |parts: Vec<Tensor>| <[Tensor; 3]>::try_from(parts).expect("split() must return three parts");
-        let parts = match self.in_proj {
+        let parts = match &self.in_proj {
             // The three projections are one matrix product.
             InProj::Joint(weight) if std::ptr::eq(query, key) && std::ptr::eq(key, value) => {
-                three(ops::split(&ops::linear(query, weight, self.in_proj_bias)?, lengths, -1)?)
+                three(ops::split(&ops::linear(query, weight, self.in_proj_bias.as_deref())?, lengths, -1)?)
             }
             in_proj => {
                 let weights = match in_proj {
                     InProj::Joint(weight) => three(ops::split(weight, lengths, 0)?),
                     InProj::Separate(weights) => weights.each_ref().map(|weight| weight.tensor().clone()),
                 };
-                let biases = match self.in_proj_bias {
+                let biases = match &self.in_proj_bias {
                     Some(bias) => three(ops::split(bias, lengths, 0)?).map(Some),
                     None => [None, None, None],
                 };
@@ -217,7 +209,7 @@ impl HeadAttention<'_> {
             let mut one = x.shape().dims().to_vec();
             one[x.rank() - 2] = 1;
             let mut all = vec![x.clone()];
-            if let Some(learnt) = self.bias_kv {
+            if let Some(learnt) = &self.bias_kv {
                 let heads = ops::reshape(&learnt[i], [self.kv_heads, 1, self.head_width()])?;
                 all.push(ops::broadcast_to(&heads, one.clone())?);
             }
@@ -233,8 +225,8 @@ impl HeadAttention<'_> {
 }
 
 /// Joins the heads' results: `[.., H, L, D]` becomes `[.., L, E]`.
-fn join_heads(found: &Tensor) -> Result<Tensor> {
-    ops::flatten(&ops::transpose(found, -3, -2)?, -2, -1)
+fn join_heads(heads: &Tensor) -> Result<Tensor> {
+    ops::flatten(&ops::transpose(heads, -3, -2)?, -2, -1)
 }
 
 /// Returns an error if the last axis of an input does not have the length that the weights expect.
