@@ -212,8 +212,8 @@ impl<const N: usize> Layer for BatchNorm<N> {
         }
         let per_channel = [self.weight.as_deref(), self.running_mean.as_deref()];
         check_optional_dtype("batch_norm", x, per_channel)?;
-        let values = per_channel.into_iter().flatten().next();
-        check_channels("batch_norm", x, values, |channels| format!("{}::new({channels})", Self::CLASS))?;
+        let make = |channels| format!("{}::new({channels})", Self::CLASS);
+        check_channels("batch_norm", x, x.shape()[1], self.channels, make)?;
         let (Some(mean), Some(var), Some(count)) = (&self.running_mean, &self.running_var, &self.num_batches_tracked)
         else {
             return self.normalized(x, None, true, 0.0);

@@ -6,7 +6,7 @@ use super::weighted::{Reparametrized, Weighted, check_new_weight, visit_others};
 use super::{Conv, Embedding, Linear};
 use crate::init::{self, uniform_bound};
 use crate::layer::Layer;
-use crate::module::{Module, display_as_tree, modules_in_role};
+use crate::module::{Module, as_dyn, display_as_tree, modules_in_role};
 use crate::parameter::{Parameter, TrainingMode};
 use crate::state::{StateDict, snapshot};
 use crate::state_flag::StateFlag;
@@ -357,7 +357,8 @@ fn named_lora_parameters(model: &(impl Module + ?Sized)) -> Vec<(String, Paramet
 /// Returns A and B of all [`Lora`] layers of a model, such as for an optimizer or a group of one.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the model has no such layer.
+/// [`Error::InvalidArgument`] if the model has no such layer; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that
+/// is not built.
 pub fn lora_parameters(model: &(impl Module + ?Sized)) -> Result<Vec<Parameter>> {
     let found = some_lora("lora_parameters", model)?;
     Ok(found.into_iter().map(|(_, parameter)| parameter).collect())
@@ -379,14 +380,15 @@ pub fn only_lora_trainable(model: &(impl Module + ?Sized)) -> Result<()> {
 /// [`load_matching`](Module::load_matching) loads into the model.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the model has no such layer; [`Error::OutOfMemory`]; [`Error::ReadInCapture`] inside a
-/// captured step.
+/// [`Error::InvalidArgument`] if the model has no such layer; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that
+/// is not built; [`Error::OutOfMemory`]; [`Error::ReadInCapture`] inside a captured step.
 pub fn lora_state_dict(model: &(impl Module + ?Sized)) -> Result<StateDict> {
     let found = some_lora("lora_state_dict", model)?;
     snapshot(&found.into_iter().map(|(name, parameter)| (name, parameter.tensor().clone())).collect::<Vec<_>>())
 }
 
 fn some_lora(op: &'static str, model: &(impl Module + ?Sized)) -> Result<Vec<(String, Parameter)>> {
+    as_dyn(&model).check_built(op)?;
     let found = named_lora_parameters(model);
     if found.is_empty() {
         return Err(Error::invalid(op, "the model has no Lora layer; wrap its layers by Lora::new(layer, 8)"));

@@ -12,6 +12,7 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, formula, lock, no_grad, ops, unwrap};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 options! {
@@ -127,7 +128,7 @@ impl Lbfgs {
         let options = LbfgsOptions { lr: self.group.try_lr()?, ..self.options };
         let mut taken = TakenProgress { of: self, progress: std::mem::take(&mut *self.progress()) };
         let progress = &mut taken.progress;
-        let max_eval = options.max_eval.unwrap_or(options.max_iter * 5 / 4);
+        let max_eval = options.max_eval.unwrap_or(options.max_iter.saturating_add(options.max_iter / 4));
         let sign = if options.maximize { -1.0 } else { 1.0 };
         let parameters = self.parameters.clone();
         let dtype = parameters[0].dtype();
@@ -169,12 +170,15 @@ impl Lbfgs {
             if options.line_search {
                 let here: Vec<Tensor> =
                     self.parameters.iter().map(|p| ops::copy(&p.detach())).collect::<Result<_>>()?;
+                let restore = || parameters.iter().zip(&here).try_for_each(|(p, x)| ops::copy_(p, x));
                 let start = SearchPoint { t: 0.0, loss, gradient: gradient.clone(), slope };
                 let along = |t: f64| {
-                    advance(&parameters, direction, t)?;
-                    let found = evaluate();
-                    parameters.iter().zip(&here).try_for_each(|(p, x)| ops::copy_(p, x))?;
-                    found
+                    let found = catch_unwind(AssertUnwindSafe(|| {
+                        advance(&parameters, direction, t)?;
+                        evaluate()
+                    }));
+                    restore()?;
+                    found.unwrap_or_else(|panic| resume_unwind(panic))
                 };
                 let max_evaluations = max_eval.saturating_sub(evaluations);
                 let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, max_evaluations)?;

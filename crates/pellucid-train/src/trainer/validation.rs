@@ -7,7 +7,7 @@ use super::meter::LossMeter;
 use super::scores::Scores;
 use super::signals::TerminationSignals;
 use super::state::RunProgress;
-use super::task::NamedScalars;
+use super::train_metrics::check_distinct;
 use crate::metrics::Goal;
 use pellucid_nn::optim::ParamGroup;
 use pellucid_tensor::{DType, Error, Result};
@@ -69,7 +69,7 @@ impl RunCore<'_> {
                 |samples: usize| move |error: Error| Error::Evaluation { batch, samples, source: Box::new(error) };
             let samples = samples.map_err(batch_error(0))?;
             let scores = parts.evaluate_step().map_err(batch_error(samples))?;
-            self.check_metric_names(&scores.losses)?;
+            check_distinct("metric", &self.metrics, &scores.losses)?;
             let weight = parts.batch_weight().map_err(batch_error(samples))?;
             meter.add(&mut sums, &scores.losses, (&weight, samples), false)?;
             if let Some((output, target)) = &scores.predictions {
@@ -86,15 +86,6 @@ impl RunCore<'_> {
             scores.push(metric.name(), metric.compute()?);
         }
         Ok(Some(scores))
-    }
-
-    /// Returns an error if a metric has the name of a loss: a history has one column for each name.
-    fn check_metric_names(&self, losses: &NamedScalars) -> Result<()> {
-        let is_loss = |name: &str| losses.iter().any(|(loss, _)| *loss == name);
-        match self.metrics.iter().map(|metric| metric.name()).find(|name| is_loss(name)) {
-            Some(name) => Err(Error::invalid("metric", format!("a metric and a loss have the name `{name}`"))),
-            None => Ok(()),
-        }
     }
 
     /// Returns the values of an epoch after its validation, and how they compare with earlier epochs; `None` after a
@@ -132,13 +123,27 @@ impl RunCore<'_> {
         }
     }
 
+    /// Returns the monitored value of an epoch with its name. A custom task need not have a loss with the default name;
+    /// then it is its first loss of the validation, or of the training if the validation has none.
+    fn monitored_score<'s>(&self, scores: &'s Scores, is_validated: bool) -> Option<(&'s str, f64)> {
+        let (name, _) = self.monitored(is_validated);
+        let named = scores.iter().find(|(score_name, _)| *score_name == name);
+        if named.is_some() || self.monitor.is_some() {
+            return named;
+        }
+        let is_validation_loss = |name: &str| {
+            let name = name.strip_prefix("validation_");
+            name.is_some_and(|name| self.metrics.iter().all(|metric| metric.name() != name))
+        };
+        scores.iter().find(|(name, _)| is_validation_loss(name)).or_else(|| scores.iter().nth(1))
+    }
+
     /// Compares the monitored value with its earlier values.
     fn compare(&self, scores: &Scores, is_validated: bool) -> Result<Improvement> {
         let (name, goal) = self.monitored(is_validated);
-        let value = match scores.get(name) {
-            Some(value) => value,
-            // A custom task need not have a loss of this name. Its first loss is used.
-            None if self.monitor.is_none() => scores.iter().nth(1).map_or(f64::NAN, |(_, value)| value),
+        let value = match self.monitored_score(scores, is_validated) {
+            Some((_, value)) => value,
+            None if self.monitor.is_none() => f64::NAN,
             None => {
                 let names =
                     scores.iter().map(|(score_name, _)| format!("`{score_name}`")).collect::<Vec<_>>().join(", ");
@@ -157,8 +162,8 @@ impl RunCore<'_> {
     }
 
     /// Returns the reason for early stopping as a message.
-    pub(super) fn stagnation(&self, is_validated: bool) -> String {
-        let (name, _) = self.monitored(is_validated);
+    pub(super) fn stagnation(&self, scores: &Scores, is_validated: bool) -> String {
+        let name = self.monitored_score(scores, is_validated).map_or("loss", |(name, _)| name);
         let progress = self.state.progress.borrow();
         match progress.best.is_nan() {
             true => format!("`{name}` is NaN in all epochs"),

@@ -215,7 +215,7 @@ fn distributions_are_send_and_sync() {
 fn metrics_and_logs_are_send_and_sync() {
     use pellucid::train::metrics::*;
     use pellucid::train::*;
-    both![MultiLabelAccuracy, MultiLabelF1Score, LabelAverage];
+    both![MultiLabelAccuracy, MultiLabelF1Score, LabelAverage, NamedMetric<Accuracy>];
     both![Accuracy, TopKAccuracy, Precision, Recall, F1Score, IntersectionOverUnion, ConfusionMatrix, RocAuc];
     both![AveragePrecision, LogLoss, Perplexity, MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, R2Score];
     both![Mean, MeanLoss<CrossEntropyLoss>, ClassAverage, ScoreKind, Goal];
