@@ -263,11 +263,10 @@ pub(crate) fn with_plain_averages<R>(f: impl FnOnce() -> R) -> R {
     with_temporary(true, |value| PLAIN_AVERAGES.replace(value), f)
 }
 
-/// Returns mean, variance and count of every batch normalization of a module that has running statistics.
-pub(crate) fn batch_norms(module: &(impl Module + ?Sized)) -> Vec<[Buffer; 3]> {
+/// Returns mean, variance and count of every batch normalization of a module that has running statistics, or an error
+/// of `op` if a layer is not built.
+pub(crate) fn batch_norms(op: &'static str, module: &(impl Module + ?Sized)) -> Result<Vec<[Buffer; 3]>> {
     let buffers = |norm: RoleModule| norm.buffers.into_iter().map(|(_, buffer)| buffer).collect::<Vec<_>>();
-    modules_in_role(module, ModuleRole::BatchNorm)
-        .into_iter()
-        .filter_map(|norm| buffers(norm).try_into().ok())
-        .collect()
+    let norms = modules_in_role(op, module, ModuleRole::BatchNorm)?;
+    Ok(norms.into_iter().filter_map(|norm| buffers(norm).try_into().ok()).collect())
 }

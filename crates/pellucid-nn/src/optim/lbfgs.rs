@@ -170,15 +170,12 @@ impl Lbfgs {
             if options.line_search {
                 let here: Vec<Tensor> =
                     self.parameters.iter().map(|p| ops::copy(&p.detach())).collect::<Result<_>>()?;
-                let restore = || parameters.iter().zip(&here).try_for_each(|(p, x)| ops::copy_(p, x));
                 let start = SearchPoint { t: 0.0, loss, gradient: gradient.clone(), slope };
                 let along = |t: f64| {
-                    let found = catch_unwind(AssertUnwindSafe(|| {
+                    with_restored(&parameters, &here, || {
                         advance(&parameters, direction, t)?;
                         evaluate()
-                    }));
-                    restore()?;
-                    found.unwrap_or_else(|panic| resume_unwind(panic))
+                    })
                 };
                 let max_evaluations = max_eval.saturating_sub(evaluations);
                 let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, max_evaluations)?;
@@ -206,6 +203,13 @@ impl Lbfgs {
         }
         Ok(first)
     }
+}
+
+/// Calls `f`, and then writes the values into the parameters, also after a panic.
+fn with_restored<R>(parameters: &[Parameter], values: &[Tensor], f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let result = catch_unwind(AssertUnwindSafe(f));
+    parameters.iter().zip(values).try_for_each(|(p, x)| ops::copy_(p, x))?;
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Clears the gradients of the last evaluation. Existing gradients keep their memory, since a captured loss may write

@@ -2,10 +2,10 @@
 
 use super::mlp;
 use pellucid_nn::graph::InferenceModel;
-use pellucid_nn::optim::{Average, AveragedModel};
+use pellucid_nn::optim::{Average, AveragedModel, update_bn};
 use pellucid_nn::{
     AdaptiveAvgPool2d, AdaptiveMaxPool2d, BatchNorm1d, Dropout, Embedding, Flatten, GruCell, Layer, Linear, LstmCell,
-    Module, Relu, RnnCell, Sequential, StateDict, init, lora_parameters, sequential, with_evaluation_mode,
+    Module, Relu, RnnCell, Sequential, StateDict, init, lora_parameters, prune, sequential, with_evaluation_mode,
 };
 use pellucid_tensor::{DType, Error, Tensor, manual_seed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -63,6 +63,8 @@ fn parameters_of_an_unbuilt_model_are_refused() {
         assert!(text.contains("1.1 (Lazy)") && text.contains("build()"), "{text}");
     }
     assert!(matches!(lora_parameters(&model), Err(Error::Layer { .. })));
+    assert!(matches!(prune::sparsity(&model), Err(Error::Layer { .. })));
+    assert!(matches!(update_bn(&model, []), Err(Error::Layer { .. })));
     model.zero_grad();
     model.eval();
     let built = sequential![Linear::new(4, 3), (Relu, Linear::new(3, 2)), Linear::new(2, 1)].state_dict();

@@ -15,7 +15,7 @@ fn a_cloned_cache_is_independent() {
     let _off = no_grad();
     let attention = MultiheadAttention::new(8, 2);
     let [x, a, b] = [4, 1, 1].map(|n| Tensor::randn([2, n, 8], DType::F32));
-    let whole = |end: &Tensor| {
+    let uncached = |end: &Tensor| {
         let all = ops::concatenate(&[&x, end], 1).unwrap();
         attention.forward_qkv(&all, &all, &all, AttentionMasks::causal()).narrow(1, 4, 1)
     };
@@ -23,7 +23,7 @@ fn a_cloned_cache_is_independent() {
     attention.forward_cached(&x, &cache);
     let clone = cache.clone();
     let (of_clone, of_cache) = (attention.forward_cached(&a, &clone), attention.forward_cached(&b, &cache));
-    assert!(distance(&of_clone, &whole(&a)) < 1e-6 && distance(&of_cache, &whole(&b)) < 1e-6);
+    assert!(distance(&of_clone, &uncached(&a)) < 1e-6 && distance(&of_cache, &uncached(&b)) < 1e-6);
     assert_eq!((clone.length().item::<i64>(), cache.length().item::<i64>()), (5, 5));
 }
 

@@ -4,7 +4,7 @@ use crate::{close, flat, numbers_of, parameters, set_gradients};
 use pellucid_nn::optim::schedule;
 use pellucid_nn::optim::schedule::*;
 use pellucid_nn::optim::{Adagrad, AdagradOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
-use pellucid_tensor::{DType, Error, Tensor};
+use pellucid_tensor::{DType, Error};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

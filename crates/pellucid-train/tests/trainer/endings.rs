@@ -87,9 +87,10 @@ fn an_unknown_monitored_value_lists_the_values() {
 /// A stop that is requested in any event ends the run.
 #[test]
 fn a_callback_ends_the_run_in_every_event() {
+    type EventTest = fn(&TrainingEvent<'_>) -> bool;
     let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-stopped");
-    let cases: [(fn(&TrainingEvent<'_>) -> bool, usize); 5] = [
+    let cases: [(EventTest, usize); 5] = [
         (|event| matches!(event, TrainingEvent::FitBegan { .. }), 0),
         (|event| matches!(event, TrainingEvent::EpochBegan { epoch: 3 }), 17),
         (|event| matches!(event, TrainingEvent::StepEnded { step: 5, .. }), 5),
