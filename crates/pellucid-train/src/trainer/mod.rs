@@ -48,6 +48,7 @@ pub use core::EarlyStopping;
 pub use event::{Callback, FitControl, StopReason, TrainingEvent};
 pub use find_lr::{FindLrOptions, LrCurve};
 pub use loader::{EpochBatchIter, EpochLoader, IntoBatch};
+pub use schedules::ScheduleUnit;
 pub use scores::Scores;
 pub use supervised::Supervised;
 pub use task::{BatchScores, NamedScalars, TrainingTask};

@@ -220,7 +220,8 @@ fn metrics_and_logs_are_send_and_sync() {
     both![AveragePrecision, LogLoss, Perplexity, MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, R2Score];
     both![Mean, MeanLoss<CrossEntropyLoss>, ClassAverage, ScoreKind, Goal];
     both![CsvLogger, JsonLinesLogger, History];
-    both![BatchScores, EarlyStopping, FindLrOptions, FitControl, LrCurve, Scores, StopReason, TrainingEvent<'_>];
+    both![BatchScores, EarlyStopping, FindLrOptions, FitControl, LrCurve, ScheduleUnit, Scores, StopReason];
+    both![TrainingEvent<'_>];
     both![Supervised<'_, Sequential, Muon>];
     // A trainer runs on one thread at a time, and may move between threads.
     is_send::<Trainer<'_, Supervised<'_, Sequential, Muon>>>();
