@@ -84,8 +84,9 @@ pub fn on_forward_pre<'m, M: Module + ?Sized>(
 /// y.
 ///
 /// Calls through [`Layer::forward`](crate::Layer::forward) run hooks. For a module of several inputs, such as an
-/// attention layer, a decoder or a loss, x is the first input (see [`on_call`]). For a module that also returns a
-/// state, y is its output. Names are as in [`Module::named_modules`]; `""` is the model itself.
+/// attention layer, a decoder or a loss, x is the first input (see [`on_call`]). A module without inputs has no x, so
+/// that only hooks of [`on_call`] see its calls. For a module that also returns a state, y is its output. Names are as
+/// in [`Module::named_modules`]; `""` is the model itself.
 ///
 /// ```
 /// use pellucid::nn::{Layer, Linear, Relu, hook, sequential};
@@ -116,7 +117,7 @@ pub fn on_forward<'m, M: Module + ?Sized>(
     name: &str,
     hook: impl Fn(&Tensor, &Tensor) -> Option<Tensor> + Send + Sync + 'static,
 ) -> Result<HookGuard<'m>> {
-    on_call(model, name, move |inputs, y| hook(inputs[0], y))
+    on_call(model, name, move |inputs, y| hook(inputs.first()?, y))
 }
 
 /// Registers a hook that is called as `hook(inputs, y)` after the module of this name computed y; a returned tensor
@@ -151,7 +152,7 @@ pub fn on_call<'m, M: Module + ?Sized>(
 }
 
 /// Runs a module's computation so that its hooks can observe and replace the output. A [`Layer`](crate::Layer) does so
-/// itself; a method of several inputs calls this function:
+/// itself; a method of several inputs, or of none, calls this function:
 ///
 /// ```
 /// use pellucid::nn::{Linear, Layer, Module, hook};
@@ -255,13 +256,15 @@ pub(crate) fn call_hooked(
 ) -> Result<Tensor> {
     let mut replaced = None;
     for hook in hooks_of(module) {
-        if let LayerHook::ForwardPre(hook) = hook {
-            replaced = hook(replaced.as_ref().unwrap_or(inputs[0])).or(replaced);
+        if let LayerHook::ForwardPre(hook) = hook
+            && let Some(&first) = inputs.first()
+        {
+            replaced = hook(replaced.as_ref().unwrap_or(first)).or(replaced);
         }
     }
     let mut y = compute(replaced.as_ref())?;
-    let taken = [replaced.as_ref().unwrap_or(inputs[0])];
-    let inputs = if replaced.is_some() { &taken } else { inputs };
+    let replaced = replaced.as_ref().map(|x| [x]);
+    let inputs = replaced.as_ref().map_or(inputs, |x| x);
     for hook in hooks_of(module) {
         match hook {
             LayerHook::Forward(hook) => y = hook(inputs, &y).unwrap_or(y),

@@ -70,13 +70,25 @@ pub trait Module: Visit {
     }
 
     /// Returns every buffer with its name, in the order of the fields; a shared buffer once.
-    fn named_buffers(&self) -> Vec<(String, Buffer)> {
-        as_dyn(&self).buffers()
+    ///
+    /// # Errors
+    /// [`Error::Layer`] if a [`Lazy`](crate::Lazy) layer is not built.
+    ///
+    /// [`Error::Layer`]: pellucid_tensor::Error::Layer
+    #[panicking_form]
+    fn try_named_buffers(&self) -> Result<Vec<(String, Buffer)>> {
+        as_dyn(&self).check_built("buffers")?;
+        Ok(as_dyn(&self).buffers())
     }
 
     /// Returns every buffer, in the order of the fields; a shared buffer once.
-    fn buffers(&self) -> Vec<Buffer> {
-        as_dyn(&self).unnamed_buffers()
+    ///
+    /// # Errors
+    /// The errors of [`try_named_buffers`](Module::try_named_buffers).
+    #[panicking_form]
+    fn try_buffers(&self) -> Result<Vec<Buffer>> {
+        as_dyn(&self).check_built("buffers")?;
+        Ok(as_dyn(&self).unnamed_buffers())
     }
 
     /// Returns this module, named `""`, and every module in it, in the order of the fields.
@@ -127,8 +139,16 @@ pub trait Module: Visit {
     }
 
     /// Makes every parameter trainable again.
-    fn unfreeze(&self) {
+    ///
+    /// # Errors
+    /// [`Error::Layer`] if a [`Lazy`](crate::Lazy) layer is not built.
+    ///
+    /// [`Error::Layer`]: pellucid_tensor::Error::Layer
+    #[panicking_form]
+    fn try_unfreeze(&self) -> Result<()> {
+        as_dyn(&self).check_built("unfreeze")?;
         as_dyn(&self).set_requires_grad(true);
+        Ok(())
     }
 
     /// Sets training mode in every layer; dropout, for example, is active.

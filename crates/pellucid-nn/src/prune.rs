@@ -67,8 +67,8 @@ impl PruneAmount {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the module has no [`Pruned`] layer, for a fraction that is not in [0, 1], or for a
-/// count above the number of elements that a weight has left; [`Error::ReadInCapture`] inside a captured step. On error
-/// no mask changes.
+/// count above the number of elements that a weight has left; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that
+/// is not built; [`Error::ReadInCapture`] inside a captured step. On error no mask changes.
 pub fn l1_unstructured(module: &(impl Module + ?Sized), amount: impl Into<PruneAmount>) -> Result<()> {
     prune_each("l1_unstructured", module, amount.into(), |weight| {
         Ok(Units { axis: None, importance: weight.magnitudes()? })
@@ -178,7 +178,8 @@ pub fn custom_from_mask<L: Weighted>(layer: &Pruned<L>, mask: &Tensor) -> Result
 /// well.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the module has no [`Pruned`] layer; [`Error::ReadInCapture`] inside a captured step.
+/// [`Error::InvalidArgument`] if the module has no [`Pruned`] layer; [`Error::Layer`] names a [`Lazy`](crate::Lazy)
+/// layer that is not built; [`Error::ReadInCapture`] inside a captured step.
 pub fn sparsity(module: &(impl Module + ?Sized)) -> Result<SparsityReport> {
     let row = |weight: &MaskedWeight| {
         let zeros = weight.masked()?.try_to_vec::<f64>()?.iter().filter(|value| **value == 0.0).count();
@@ -250,7 +251,7 @@ struct MaskedWeight {
 /// Returns the weights of all [`Pruned`] layers; a shared weight once.
 fn masked_weights(op: &'static str, module: &(impl Module + ?Sized)) -> Result<Vec<MaskedWeight>> {
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
-    for layer in modules_in_role(module, ModuleRole::Pruned) {
+    for layer in modules_in_role(op, module, ModuleRole::Pruned)? {
         if let (Some(original), Some(mask)) = (layer.parameter(PRUNED_NAMES[0]), layer.buffer(PRUNED_NAMES[1]))
             && seen.insert(original.id())
         {

@@ -240,3 +240,45 @@ fn orthogonal_columns_are_drawn_for_every_float() {
         }
     }
 }
+
+/// In the tail, values of the distribution function round to 1.
+#[test]
+fn a_normal_may_be_truncated_to_its_tail() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    // E[z | z > a] = a + 1/a − 2/a³ + 10/a⁵ − ..
+    for (a, b, expected) in [(10.0, 11.0, 10.0981), (10.0, f64::INFINITY, 10.0981), (40.0, 50.0, 40.02497)] {
+        for (sign, mean, std) in [(1.0, 0.0, 1.0), (-1.0, 3.0, 0.5)] {
+            let bounds = [mean + sign * a * std, mean + sign * b * std];
+            let (low, high) = (bounds[0].min(bounds[1]), bounds[0].max(bounds[1]));
+            let values = init::in_dtype(DType::F64, || init::trunc_normal([20_000], mean, std, low, high));
+            let values: Vec<f64> = values.to_vec::<f64>().iter().map(|v| (v - mean) / std * sign).collect();
+            assert!(values.iter().all(|z| (a * (1.0 - 1e-12)..b * (1.0 + 1e-12)).contains(z)), "{a}..{b}");
+            let [found, spread, _] = moments(&values);
+            // The tail is nearly exponential with the mean 1/a, so the standard error is 1/(a·√n).
+            assert!((found - expected).abs() < 5.0 / a / 20_000f64.sqrt(), "{a}..{b}: {found}");
+            assert!((spread * a - 1.0).abs() < 0.1, "{a}..{b}: {spread}");
+        }
+    }
+    let half = init::trunc_normal([20_000], 0.0, 1.0, -1.0, f64::INFINITY).to_vec::<f64>();
+    // φ(1) / Φ(1)
+    assert!((moments(&half)[0] - 0.24197072 / 0.84134475).abs() < 0.03);
+}
+
+#[test]
+fn numbers_that_would_fill_a_parameter_with_nan_are_refused() {
+    let (nan, infinity) = (f64::NAN, f64::INFINITY);
+    let refused = [
+        init::try_normal([2], nan, 1.0),
+        init::try_normal([2], infinity, 1.0),
+        init::try_normal([2], 0.0, nan),
+        init::try_trunc_normal([2], nan, 1.0, -1.0, 1.0),
+        init::try_trunc_normal([2], 0.0, infinity, -1.0, 1.0),
+        init::try_trunc_normal([2], 0.0, 1.0, nan, 1.0),
+        init::try_orthogonal([2, 2], nan),
+        init::try_xavier_uniform([2, 2], nan),
+    ];
+    for (case, refused) in refused.into_iter().enumerate() {
+        assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "case {case}");
+    }
+    assert!(matches!(init::try_in_dtype(DType::I64, || ()), Err(Error::DTypeMismatch { .. })));
+}

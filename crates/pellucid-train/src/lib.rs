@@ -24,5 +24,5 @@ pub use log::{HyperparameterValue, TensorBoard};
 pub use progress::Progress;
 pub use trainer::{
     BatchScores, Callback, EarlyStopping, EpochBatchIter, EpochLoader, FindLrOptions, FitControl, IntoBatch, LrCurve,
-    NamedScalars, Scores, StopReason, Supervised, Trainer, TrainingEvent, TrainingTask,
+    NamedScalars, ScheduleUnit, Scores, StopReason, Supervised, Trainer, TrainingEvent, TrainingTask,
 };

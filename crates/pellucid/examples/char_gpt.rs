@@ -81,7 +81,7 @@ fn train_model(model: &CharGpt, sizes: &Sizes, train: &[i64], validation: &[i64]
     let mut trainer = Trainer::new(model, loss::from_fn(character_cross_entropy), optimizer)
         .epochs(EPOCHS)
         .clip_grad_norm(1.0)
-        .schedule_steps(schedule);
+        .schedule(schedule, ScheduleUnit::Step);
     let history = trainer.fit(&mut train, Some(&mut validation))?;
     Ok(history.last("validation_loss").expect("the run has a validation"))
 }

@@ -46,7 +46,10 @@ fn main() -> Result<()> {
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 3e-3, ..Default::default() });
     let mut trainer = Trainer::new(&model, MseLoss::default(), optimizer)
         .epochs(40)
-        .schedule_steps(CosineWithWarmupLr { warmup_steps: 0, total_steps: 40 * batches.len(), eta_min: 0.0 })
+        .schedule(
+            CosineWithWarmupLr { warmup_steps: 0, total_steps: 40 * batches.len(), eta_min: 0.0 },
+            ScheduleUnit::Step,
+        )
         .metric(R2Score::new())
         .metric(MeanAbsoluteError::new());
     let history = trainer.fit(&mut batches, Some(&mut validation))?;

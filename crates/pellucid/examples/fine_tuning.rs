@@ -77,7 +77,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut trainer = Trainer::new(&model, CrossEntropyLoss::default(), AdamW::with_groups(groups))
         .epochs(epochs)
         .clip_grad_norm(1.0)
-        .schedule_steps(LambdaLr::new(rate))
+        .schedule(LambdaLr::new(rate), ScheduleUnit::Step)
         .metric(Accuracy::new());
     let tuned = trainer.fit(&mut train, Some(&mut test))?;
 

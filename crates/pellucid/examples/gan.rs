@@ -40,8 +40,8 @@ fn main() -> Result<()> {
     let mut trainer = Trainer::from_task(Gan::new(3e-3))
         .epochs(steps.div_ceil(points.len()))
         .steps(steps)
-        .schedule_steps_of("generator", schedule)
-        .schedule_steps_of("critic", schedule)
+        .schedule_of("generator", schedule, ScheduleUnit::Step)
+        .schedule_of("critic", schedule, ScheduleUnit::Step)
         .quiet(true);
     let history = trainer.fit(&mut points, None)?;
     println!("distance {:.3}", history.last("train_distance").expect("a task logs its scalars"));

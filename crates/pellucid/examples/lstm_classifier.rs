@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     let mut trainer = Trainer::new(&model, BceWithLogitsLoss::default(), optimizer)
         .epochs(epochs)
         .clip_grad_norm(1.0)
-        .schedule_steps(CosineWithWarmupLr { warmup_steps: steps / 20, total_steps: steps, eta_min: 0.0 })
+        .schedule(CosineWithWarmupLr { warmup_steps: steps / 20, total_steps: steps, eta_min: 0.0 }, ScheduleUnit::Step)
         .metric(Accuracy::new());
     let history = trainer.fit(&mut train, Some(&mut test))?;
 

@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     let folder = env::temp_dir().join(format!("pellucid-mnist-{}", process::id()));
     let mut trainer = Trainer::new(&model, CrossEntropyLoss::default(), optimizer)
         .epochs(epochs)
-        .schedule_steps(schedule)
+        .schedule(schedule, ScheduleUnit::Step)
         .metric(Accuracy::new())
         .checkpoints(&folder);
     let history = trainer.fit(&mut train, Some(&mut test))?;

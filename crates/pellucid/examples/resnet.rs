@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     let options = SgdOptions { lr: 0.05, momentum: 0.9, nesterov: true, weight_decay: 5e-4, ..Default::default() };
     let sgd = Sgd::new(model.parameters(), options);
     let mut trainer = Trainer::new(&model, CrossEntropyLoss::default(), sgd)
-        .schedule_steps(CosineWithWarmupLr { warmup_steps: steps / 5, total_steps: steps, eta_min: 0.0 })
+        .schedule(CosineWithWarmupLr { warmup_steps: steps / 5, total_steps: steps, eta_min: 0.0 }, ScheduleUnit::Step)
         .metric(Accuracy::new());
     let history = trainer.fit(&mut train, Some(&mut test))?;
 

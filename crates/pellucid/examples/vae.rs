@@ -34,11 +34,10 @@ fn main() -> Result<()> {
 
     let task = VaeTask::new(Vae::new());
     let steps = epochs * train.len();
-    let mut trainer = Trainer::from_task(task).epochs(epochs).schedule_steps(CosineWithWarmupLr {
-        warmup_steps: steps / 20,
-        total_steps: steps,
-        eta_min: 0.0,
-    });
+    let mut trainer = Trainer::from_task(task).epochs(epochs).schedule(
+        CosineWithWarmupLr { warmup_steps: steps / 20, total_steps: steps, eta_min: 0.0 },
+        ScheduleUnit::Step,
+    );
     trainer.fit(&mut train, Some(&mut test))?;
 
     let elbo = -trainer.evaluate(&mut test)?["negative_elbo"];

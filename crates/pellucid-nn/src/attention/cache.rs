@@ -20,7 +20,10 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, 
 /// let last = attention.forward_cached(&x.narrow(1, 4, 1), &cache);
 /// assert!((last - whole.narrow(1, 4, 1)).abs().max(..).item::<f32>() < 1e-6);
 /// ```
-#[derive(Clone, Debug)]
+///
+/// A clone is an independent copy. Beam search selects the sequences that it continues by
+/// [`reorder`](KvCache::reorder).
+#[derive(Debug)]
 pub struct KvCache {
     /// The keys, `[N, G, C, D]`.
     keys: Tensor,
@@ -30,6 +33,23 @@ pub struct KvCache {
     length: Tensor,
     /// False at padding, bool `[N, 1, 1, C]`; `None` without padding.
     visible: Option<Tensor>,
+}
+
+/// Copies keys, values and length, so that decoding with one of both caches does not change the other one.
+///
+/// # Panics
+/// Panics if the memory does not suffice.
+impl Clone for KvCache {
+    #[track_caller]
+    fn clone(&self) -> KvCache {
+        let copy = |buffer: &Tensor| unwrap(ops::copy(buffer));
+        KvCache {
+            keys: copy(&self.keys),
+            values: copy(&self.values),
+            length: copy(&self.length),
+            visible: self.visible.as_ref().map(copy),
+        }
+    }
 }
 
 impl KvCache {
@@ -101,6 +121,37 @@ impl KvCache {
             ops::copy_(buffer, &ops::zeros((), buffer.dtype())?)?;
         }
         Ok(())
+    }
+
+    /// Replaces sequence i by sequence `index[i]`, in place: integers `[N]`, of which several may be equal. Beam search
+    /// calls it after it has selected the sequences to continue.
+    ///
+    /// ```
+    /// use pellucid::nn::MultiheadAttention;
+    /// use pellucid::{DType, Tensor, no_grad};
+    /// let _off = no_grad();
+    /// let attention = MultiheadAttention::new(8, 2);
+    /// let (x, next) = (Tensor::randn([2, 3, 8], DType::F32), Tensor::randn([1, 1, 8], DType::F32));
+    /// let cache = attention.cache(2, 16);
+    /// attention.forward_cached(&x, &cache);
+    /// cache.reorder(&Tensor::from([1i64, 1]));
+    /// let y = attention.forward_cached(&next.expand([2, 1, 8]), &cache);
+    /// assert_eq!(y.i(0).to_vec::<f32>(), y.i(1).to_vec::<f32>());
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for another shape; the errors of [`ops::index_select`]. On error nothing is changed.
+    #[panicking_form]
+    pub fn try_reorder(&self, index: &Tensor) -> Result<()> {
+        let batch = self.keys.shape()[0];
+        if index.shape().dims() != [batch] {
+            let help = "the index must have shape [N], with N the batch size of the cache";
+            return Err(Error::shapes("kv_cache", [index.shape(), self.keys.shape()], help));
+        }
+        let buffers = [Some(&self.keys), Some(&self.values), self.visible.as_ref()].into_iter().flatten();
+        let reordered = buffers.map(|buffer| Ok((buffer, ops::index_select(buffer, 0, index)?)));
+        reordered.collect::<Result<Vec<_>>>()?.iter().try_for_each(|(buffer, values)| ops::copy_(buffer, values))
     }
 
     /// Returns the positions in the cache of the next `count` elements, `i64 [count]`.

@@ -1,7 +1,7 @@
 //! Rotary position embeddings.
 
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops, unwrap};
+use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, formula, ops, unwrap};
 
 /// The pairs of elements that a rotary position embedding rotates together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,7 +26,7 @@ pub enum RotaryPairing {
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rotary {
-    /// The base of the geometric sequence of frequencies, from 1 down towards 1/base.
+    /// The base of the geometric sequence of frequencies, from 1 down towards 1/base; finite and above 0.
     pub base: f64,
     /// The layout of pairs.
     pub pairs: RotaryPairing,
@@ -43,10 +43,11 @@ impl Rotary {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if D is odd, or positions do not broadcast; [`Error::DTypeMismatch`] unless x has a
-    /// float dtype.
+    /// float dtype; [`Error::InvalidArgument`] for a base out of range.
     #[panicking_form]
     pub fn try_rotate(&self, x: &Tensor, positions: &Tensor) -> Result<Tensor> {
         let op = "rotary";
+        OptionRange::POSITIVE.check(op, "base", self.base, Rotary::default().base)?;
         if x.rank() < 2 || !x.shape()[x.rank() - 1].is_multiple_of(2) {
             return Err(Error::shapes(op, [x.shape()], "x must have shape [.., L, D] with an even D"));
         }

@@ -46,7 +46,7 @@ pub(crate) fn is_observed() -> bool {
     OBSERVERS.load(Ordering::Relaxed) > 0 || is_capturing()
 }
 
-/// Calls a module on its inputs, at least one.
+/// Calls a module on its inputs.
 #[inline]
 pub(crate) fn call<M: Module + ?Sized>(
     module: &M,

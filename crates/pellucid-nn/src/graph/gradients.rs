@@ -2,7 +2,7 @@
 
 use super::launcher::{Launcher, PerRecording};
 use crate::parameter::Parameter;
-use pellucid_tensor::{Result, Tensor, lock, ops};
+use pellucid_tensor::{Result, Tensor, lock, no_grad, ops};
 use std::sync::{Arc, Mutex};
 
 /// The gradient of one parameter.
@@ -68,6 +68,13 @@ impl GradientBuffers {
             buffer.is_filled |= is_reached;
         }
         Ok(())
+    }
+
+    /// Multiplies all gradients by a factor.
+    pub(super) fn scale(&self, factor: f64) -> Result<()> {
+        let _off = no_grad();
+        let mut filled = self.0.iter().filter(|buffer| buffer.is_filled).filter_map(|buffer| buffer.tensor.as_ref());
+        filled.try_for_each(|tensor| ops::copy_(tensor, &ops::mul(tensor, factor)?))
     }
 
     /// Returns whether the buffer of the parameter of this index holds a gradient.

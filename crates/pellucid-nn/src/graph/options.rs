@@ -20,7 +20,8 @@ pub struct StepOptions<'f> {
     /// layers before the one that rejects it may have updated their statistics and drawn random numbers.
     pub eager: bool,
     /// The number k of launches whose gradients are accumulated, each weighted by 1/k; at least 1. The k-th launch
-    /// updates the parameters with the mean over the k batches and zeroes the gradients. A parameter on which none of
+    /// updates the parameters with the mean over the k batches and zeroes the gradients;
+    /// [`update_early`](super::GraphTrainer::update_early) uses the mean over fewer. A parameter on which none of
     /// the k losses depends is not updated. With 1, the default, each launch starts without gradients. Launches with
     /// batches of all shapes count together.
     pub accumulate: usize,

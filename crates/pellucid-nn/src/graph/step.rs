@@ -31,6 +31,9 @@ pub(super) struct StepCore<'f> {
     update: Option<Launcher<'f>>,
     /// The number of launches since the last update, if gradients accumulate.
     pub(super) launches_since_update: usize,
+    /// Whether the gradients are the mean over these launches instead of a part of the mean over `accumulate`, because
+    /// an early update has panicked.
+    is_averaged: bool,
     /// The random numbers of the thread that recorded the step first.
     random: Option<ThreadStream>,
 }
@@ -46,6 +49,7 @@ impl<'f> StepCore<'f> {
             pass: None,
             update: None,
             launches_since_update: 0,
+            is_averaged: false,
             random: None,
         }
     }
@@ -102,6 +106,7 @@ impl<'f> StepCore<'f> {
     fn launch_pass(&mut self, inputs: &[Tensor]) -> Result<()> {
         let accumulates = self.accumulates();
         let is_last = accumulates && self.launches_since_update + 1 >= self.options.accumulate;
+        self.set_averaged(false)?;
         if is_last {
             // If one of both cannot be recorded, the gradients so far are unchanged.
             self.launcher()?.prepare(inputs)?;
@@ -121,7 +126,7 @@ impl<'f> StepCore<'f> {
     fn update_accumulated(&mut self) -> Result<()> {
         let Some(update) = &mut self.update else { return Ok(()) };
         let mut gradients = std::mem::take(&mut self.gradients);
-        self.launches_since_update = 0;
+        (self.launches_since_update, self.is_averaged) = (0, false);
         let parameters = self.optimizer.parameters();
         let hidden = hide_skipped(&parameters, |index| gradients.is_filled(index));
         update.launch(&[])?;
@@ -131,8 +136,19 @@ impl<'f> StepCore<'f> {
         Ok(())
     }
 
-    /// Updates the parameters with the gradients of fewer launches than `accumulate`, if there are some. Returns true
-    /// if it did.
+    /// Makes the gradients the mean over the launches since the last update, or their part of the mean over
+    /// `accumulate` launches, each of which has added its gradient with the weight 1/accumulate.
+    fn set_averaged(&mut self, is_averaged: bool) -> Result<()> {
+        if self.is_averaged != is_averaged {
+            let factor = self.options.accumulate as f64 / self.launches_since_update as f64;
+            self.gradients.scale(if is_averaged { factor } else { factor.recip() })?;
+            self.is_averaged = is_averaged;
+        }
+        Ok(())
+    }
+
+    /// Updates the parameters with the mean of the gradients of fewer launches than `accumulate`, if there are some.
+    /// Returns true if it did.
     pub(super) fn update_early(&mut self) -> Result<bool> {
         if !self.accumulates() || self.launches_since_update == 0 {
             return Ok(false);
@@ -142,11 +158,12 @@ impl<'f> StepCore<'f> {
             let mut trained = parameters.iter().enumerate().filter(|(_, parameter)| parameter.requires_grad());
             let has_gradients = trained.any(|(index, _)| step.gradients.is_filled(index));
             if has_gradients {
+                step.set_averaged(true)?;
                 step.update_accumulated()?;
             } else {
                 // The gradients were removed, for example by zero_grad(), or their parameters were frozen.
                 step.gradients.mark_zero(&parameters)?;
-                step.launches_since_update = 0;
+                (step.launches_since_update, step.is_averaged) = (0, false);
             }
             Ok(has_gradients)
         })

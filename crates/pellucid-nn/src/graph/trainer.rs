@@ -236,9 +236,9 @@ where
         Ok((&results[0], &results[1]))
     }
 
-    /// Updates the parameters with the gradients that were accumulated since the last update, although they are of
-    /// fewer launches than [`accumulate`](StepOptions::accumulate), for example after the last batch of an epoch. The
-    /// next step begins without gradients. Returns false if there are none.
+    /// Updates the parameters with the mean of the gradients that were accumulated since the last update, although they
+    /// are of fewer launches than [`accumulate`](StepOptions::accumulate), for example after the last batch of an
+    /// epoch. The next step begins without gradients. Returns false if there are none.
     ///
     /// ```
     /// use pellucid::nn::graph::{GraphTrainer, StepOptions};

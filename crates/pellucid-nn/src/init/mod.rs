@@ -25,7 +25,7 @@ pub use fan::{Fan, Nonlinearity};
 use crate::call::name_layer;
 use crate::parameter::Parameter;
 use crate::temporary::with_temporary;
-use pellucid_tensor::{DType, Generator, Result, Shape, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Error, Generator, Result, Shape, Tensor, no_grad, ops, unwrap};
 use std::cell::{Cell, RefCell};
 
 thread_local! {
@@ -48,12 +48,23 @@ pub fn default_dtype() -> DType {
 /// ```
 ///
 /// # Panics
-/// Panics if the dtype is not a float.
+/// Panics if [`try_in_dtype`] returns an error.
 #[doc(alias = "set_default_dtype")]
 #[track_caller]
 pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
-    assert!(dtype.is_float(), "in_dtype: the dtype of parameters must be a float, got {dtype}");
-    with_temporary(dtype, |dtype| DTYPE.replace(dtype), make)
+    unwrap(try_in_dtype(dtype, make))
+}
+
+/// Returns the result of [`in_dtype`], or its error.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) if the dtype is not a float.
+pub fn try_in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> Result<R> {
+    if !dtype.is_float() {
+        let help = "the dtype of parameters must be a float: F64, F32, BF16 or F16";
+        return Err(Error::dtype_argument("in_dtype", dtype, help));
+    }
+    Ok(with_temporary(dtype, |dtype| DTYPE.replace(dtype), make))
 }
 
 /// Runs `make` with random initial values from this generator instead of the thread's.

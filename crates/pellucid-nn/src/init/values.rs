@@ -2,9 +2,10 @@
 
 use super::{Fan, Nonlinearity, generator};
 use pellucid_tensor::OptionRange;
+use pellucid_tensor::formula::Expr;
 use pellucid_tensor::ops::QrMode;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, formula, ops};
-use std::f64::consts::SQRT_2;
+use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
 pub(super) fn constant(shape: &Shape, dtype: DType, value: f64) -> Result<Tensor> {
     ops::full(shape, value, dtype)
@@ -56,28 +57,64 @@ pub(super) fn uniform(shape: &Shape, dtype: DType, low: f64, high: f64) -> Resul
 }
 
 pub(super) fn normal(shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result<Tensor> {
-    if !(std.is_finite() && std >= 0.0) {
-        let reason = format!("the standard deviation must be finite and at least 0, got {std}");
-        return Err(Error::invalid("normal", reason));
-    }
+    let op = "normal";
+    OptionRange::FINITE.check(op, "mean", mean, 0.0)?;
+    OptionRange::NONNEGATIVE.check(op, "std", std, 1.0)?;
     let z = ops::randn_with(shape, dtype, &generator())?;
     ops::map(formula!(|z; mean, std| mean + z * std), &[&z], &[mean.into(), std.into()])
 }
 
+/// Draws by inverse transform sampling. The bounds may be infinite.
 pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low: f64, high: f64) -> Result<Tensor> {
-    if !(std > 0.0 && low < high) {
-        let reason = format!("`std` must be above 0 and `low` below `high`, got std {std}, low {low} and high {high}");
-        return Err(Error::invalid("trunc_normal", reason));
+    let op = "trunc_normal";
+    OptionRange::FINITE.check(op, "mean", mean, 0.0)?;
+    OptionRange::POSITIVE.check(op, "std", std, 1.0)?;
+    if low.is_nan() || high.is_nan() || low >= high {
+        return Err(Error::invalid(op, format!("`low` must be below `high`, got low {low} and high {high}")));
     }
-    // Inverse transform sampling: uniform numbers between the CDF values of both ends, through the quantile function
-    // (erf).
     let u = ops::rand_with(shape, DType::F64, &generator())?;
-    let quantile = formula!(|u; mean, low, high, scale| {
-        let (first, last) = (((low - mean) / scale).erf(), ((high - mean) / scale).erf());
-        (mean + (first + u * (last - first)).erfinv() * scale).max(low).min(high)
+    let values = if low >= mean {
+        half_normal_quantile(&u, mean, std, [low, high])
+    } else if high <= mean {
+        let reflected = half_normal_quantile(&u, -mean, std, [-high, -low])?;
+        ops::neg(&reflected)
+    } else {
+        // Uniform numbers between the probabilities of both bounds, through the quantile function.
+        let quantile = formula!(|u; mean, low, high, scale, largest| {
+            let (first, last) = (((low - mean) / scale).erf(), ((high - mean) / scale).erf());
+            let x = (first + u * (last - first)).max(-largest).min(largest).erfinv();
+            (mean + x * scale).max(low).min(high)
+        });
+        // erf⁻¹ is finite at the largest number below 1.
+        let params = [mean, low, high, std * SQRT_2, 1.0f64.next_down()].map(Into::into);
+        ops::map(quantile, &[&u], &params)
+    };
+    ops::to_dtype(&values?, dtype)
+}
+
+/// The bound in standard deviations above which the tail of the normal distribution is computed as that of the Rayleigh
+/// distribution. The densities of both tails then differ by 1/30² relatively; the probabilities themselves underflow at
+/// 38.
+const RAYLEIGH_BOUND: f64 = 30.0;
+
+/// Returns the quantiles of u of a normal distribution that is truncated to an interval above the mean. In the tail,
+/// differences of distribution functions near 1 cancel, so this function uses ratios of S(z) = erfc(z/√2)/2.
+fn half_normal_quantile(u: &Tensor, mean: f64, std: f64, [low, high]: [f64; 2]) -> Result<Tensor> {
+    let (a, b) = ((low - mean) / std, (high - mean) / std);
+    // (1 − u·(1 − S(b)/S(a)))·S(a) is uniform between both probabilities.
+    let normal = formula!(|u; mean, std, low, high, a, b| {
+        let scaled = |z: Expr| (z * FRAC_1_SQRT_2).erfcx();
+        let ratio = (0.5 * (a - b) * (a + b)).exp() * scaled(b) / scaled(a);
+        let z = -((1.0 - u * (1.0 - ratio)) * (0.5 * (-0.5 * a * a).exp() * scaled(a))).ndtri();
+        (mean + std * z).max(low).min(high)
     });
-    let params = [mean, low, high, std * SQRT_2].map(Into::into);
-    ops::to_dtype(&ops::map(quantile, &[&u], &params)?, dtype)
+    let rayleigh = formula!(|u; mean, std, low, high, a, b| {
+        let ratio = (0.5 * (a - b) * (a + b)).exp();
+        let z = a * (1.0 - 2.0 * (-u * (1.0 - ratio)).ln_1p() / a / a).sqrt();
+        (mean + std * z).max(low).min(high)
+    });
+    let quantile = if a < RAYLEIGH_BOUND { normal } else { rayleigh };
+    ops::map(quantile, &[u], &[mean, std, low, high, a, b].map(Into::into))
 }
 
 /// Returns uniform values with mean 0 and this standard deviation.
@@ -115,13 +152,14 @@ pub(super) fn kaiming_normal(shape: &Shape, dtype: DType, fan: Fan, nonlinearity
 
 pub(super) fn orthogonal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {
     let op = "orthogonal";
+    OptionRange::FINITE.check(op, "gain", gain, 1.0)?;
     let [rows, rest @ ..] = shape.dims() else {
         return Err(Error::shapes(op, [shape], "the tensor must have at least two axes for orthogonal initialization"));
     };
     if rest.is_empty() {
         return Err(Error::shapes(op, [shape], "the tensor must have at least two axes for orthogonal initialization"));
     }
-    let (rows, columns) = (*rows, rest.iter().product::<usize>());
+    let (rows, columns) = (*rows, rest.iter().fold(1usize, |product, &len| product.saturating_mul(len)));
     // Q of a normal matrix is uniformly distributed once its columns have the signs of R's diagonal (Mezzadri 2007).
     // QR is not available in half precision.
     let wide = dtype.promote(DType::F32);

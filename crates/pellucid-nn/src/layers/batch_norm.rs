@@ -213,8 +213,8 @@ impl<const N: usize> Layer for BatchNorm<N> {
         }
         let per_channel = [self.weight.as_deref(), self.running_mean.as_deref()];
         check_optional_dtype("batch_norm", x, per_channel)?;
-        let values = per_channel.into_iter().flatten().next();
-        check_channels("batch_norm", x, values, |channels| format!("{}::new({channels})", Self::CLASS))?;
+        let make = |channels| format!("{}::new({channels})", Self::CLASS);
+        check_channels("batch_norm", x, x.shape()[1], self.channels, make)?;
         let (Some(mean), Some(var), Some(count)) = (&self.running_mean, &self.running_var, &self.num_batches_tracked)
         else {
             return self.normalized(x, None, true, 0.0);
@@ -264,11 +264,10 @@ pub(crate) fn with_plain_averages<R>(f: impl FnOnce() -> R) -> R {
     with_temporary(true, |value| PLAIN_AVERAGES.replace(value), f)
 }
 
-/// Returns mean, variance and count of every batch normalization of a module that has running statistics.
-pub(crate) fn batch_norms(module: &(impl Module + ?Sized)) -> Vec<[Buffer; 3]> {
+/// Returns mean, variance and count of every batch normalization of a module that has running statistics, or an error
+/// of `op` if a layer is not built.
+pub(crate) fn batch_norms(op: &'static str, module: &(impl Module + ?Sized)) -> Result<Vec<[Buffer; 3]>> {
     let buffers = |norm: RoleModule| norm.buffers.into_iter().map(|(_, buffer)| buffer).collect::<Vec<_>>();
-    modules_in_role(module, ModuleRole::BatchNorm)
-        .into_iter()
-        .filter_map(|norm| buffers(norm).try_into().ok())
-        .collect()
+    let norms = modules_in_role(op, module, ModuleRole::BatchNorm)?;
+    Ok(norms.into_iter().filter_map(|norm| buffers(norm).try_into().ok()).collect())
 }

@@ -1,7 +1,7 @@
 //! Instance normalization.
 
 use super::batch_norm::switched_statistics;
-use super::spatial::{batched, by_axes, channels};
+use super::spatial::{batched, by_axes, channels, check_channels};
 use super::switch::switched_affine;
 use crate::input_dtype::check_optional_dtype;
 use crate::layer::Layer;
@@ -9,7 +9,7 @@ use crate::lazy::Lazy;
 use crate::parameter::{Buffer, Parameter, TrainingMode};
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::RunningStatistics;
-use pellucid_tensor::{Error, OptionRange, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{OptionRange, Result, Tensor, ops, unwrap};
 
 /// Instance normalization (Ulyanov, Vedaldi & Lempitsky 2016) of x `[B, C, spatial..]` or `[C, spatial..]` with N
 /// spatial axes: every channel of every image gets mean 0 and variance 1 over its spatial axes. See [`InstanceNorm1d`],
@@ -72,7 +72,7 @@ impl<const N: usize> InstanceNorm<N> {
     /// Sets eps, which is added to the variance.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it is negative or not finite.
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if it is negative or not finite.
     #[panicking_form]
     pub fn try_eps(self, eps: f64) -> Result<InstanceNorm<N>> {
         OptionRange::NONNEGATIVE.check("instance_norm", "eps", eps, 1e-5)?;
@@ -82,7 +82,7 @@ impl<const N: usize> InstanceNorm<N> {
     /// Sets the momentum, the weight of a new batch in the running statistics.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it is not in [0, 1].
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if it is not in [0, 1].
     #[panicking_form]
     pub fn try_momentum(self, momentum: f64) -> Result<InstanceNorm<N>> {
         OptionRange::PROBABILITY.check("instance_norm", "momentum", momentum, 0.1)?;
@@ -92,7 +92,7 @@ impl<const N: usize> InstanceNorm<N> {
     /// Sets whether the layer has a trained weight, initially 1, and a bias, initially 0, for each channel.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[panicking_form]
     pub fn try_affine(self, affine: bool) -> Result<InstanceNorm<N>> {
         let (current, other) = ([self.weight, self.bias], self.running_mean.as_deref());
@@ -103,7 +103,7 @@ impl<const N: usize> InstanceNorm<N> {
     /// Sets whether the layer has running statistics, which evaluation uses.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[doc(alias = "track_running_stats")]
     #[panicking_form]
     pub fn try_running_statistics(self, running: bool) -> Result<InstanceNorm<N>> {
@@ -118,12 +118,7 @@ impl<const N: usize> Layer for InstanceNorm<N> {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let op = "instance_norm";
         let given = channels::<N>(op, x.shape())?;
-        if given != self.channels {
-            let (expected, class) = (self.channels, Self::CLASS);
-            let help =
-                format!("the input has {given} channels, but the layer expects {expected}: {class}::new({given})");
-            return Err(Error::shapes(op, [x.shape()], help));
-        }
+        check_channels(op, x, given, self.channels, |channels| format!("{}::new({channels})", Self::CLASS))?;
         check_optional_dtype(op, x, [self.weight.as_deref(), self.running_mean.as_deref()])?;
         let running = match (&self.running_mean, &self.running_var) {
             (Some(mean), Some(var)) => Some(RunningStatistics { mean, var }),

@@ -340,10 +340,10 @@ const LORA_NAMES: [&str; 2] = ["lora_A", "lora_B"];
 /// The name of W, and those of the parameters that a merged W includes.
 const MERGED_NAMES: [&str; 3] = ["weight", LORA_NAMES[0], LORA_NAMES[1]];
 
-/// Returns A and B of all [`Lora`] layers of a model by name.
-fn named_lora_parameters(model: &(impl Module + ?Sized)) -> Vec<(String, Parameter)> {
+/// Returns A and B of all [`Lora`] layers of a model by name; a shared parameter once.
+fn named_lora_parameters(op: &'static str, model: &(impl Module + ?Sized)) -> Result<Vec<(String, Parameter)>> {
     let mut found = Vec::<(String, Parameter)>::new();
-    for layer in modules_in_role(model, ModuleRole::Lora) {
+    for layer in modules_in_role(op, model, ModuleRole::Lora)? {
         for (name, parameter) in layer.parameters.iter().filter(|(name, _)| LORA_NAMES.contains(&name.as_str())) {
             if found.iter().all(|(_, known)| known.id() != parameter.id()) {
                 let path = if layer.name.is_empty() { name.clone() } else { format!("{}.{name}", layer.name) };
@@ -351,15 +351,19 @@ fn named_lora_parameters(model: &(impl Module + ?Sized)) -> Vec<(String, Paramet
             }
         }
     }
-    found
+    if found.is_empty() {
+        return Err(Error::invalid(op, "the model has no Lora layer; wrap its layers by Lora::new(layer, 8)"));
+    }
+    Ok(found)
 }
 
 /// Returns A and B of all [`Lora`] layers of a model, such as for an optimizer or a group of one.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the model has no such layer.
+/// [`Error::InvalidArgument`] if the model has no such layer; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that
+/// is not built.
 pub fn lora_parameters(model: &(impl Module + ?Sized)) -> Result<Vec<Parameter>> {
-    let found = some_lora("lora_parameters", model)?;
+    let found = named_lora_parameters("lora_parameters", model)?;
     Ok(found.into_iter().map(|(_, parameter)| parameter).collect())
 }
 
@@ -370,7 +374,7 @@ pub fn lora_parameters(model: &(impl Module + ?Sized)) -> Result<Vec<Parameter>>
 /// is not built. On error nothing changes.
 #[doc(alias = "mark_only_lora_as_trainable")]
 pub fn only_lora_trainable(model: &(impl Module + ?Sized)) -> Result<()> {
-    let found = some_lora("only_lora_trainable", model)?;
+    let found = named_lora_parameters("only_lora_trainable", model)?;
     model.try_freeze()?;
     found.iter().try_for_each(|(_, parameter)| parameter.set_requires_grad(true))
 }
@@ -379,17 +383,9 @@ pub fn only_lora_trainable(model: &(impl Module + ?Sized)) -> Result<()> {
 /// [`load_matching`](Module::load_matching) loads into the model.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the model has no such layer; [`Error::OutOfMemory`]; [`Error::ReadInCapture`] inside a
-/// captured step.
+/// [`Error::InvalidArgument`] if the model has no such layer; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that
+/// is not built; [`Error::OutOfMemory`]; [`Error::ReadInCapture`] inside a captured step.
 pub fn lora_state_dict(model: &(impl Module + ?Sized)) -> Result<StateDict> {
-    let found = some_lora("lora_state_dict", model)?;
+    let found = named_lora_parameters("lora_state_dict", model)?;
     snapshot(&found.into_iter().map(|(name, parameter)| (name, parameter.tensor().clone())).collect::<Vec<_>>())
-}
-
-fn some_lora(op: &'static str, model: &(impl Module + ?Sized)) -> Result<Vec<(String, Parameter)>> {
-    let found = named_lora_parameters(model);
-    if found.is_empty() {
-        return Err(Error::invalid(op, "the model has no Lora layer; wrap its layers by Lora::new(layer, 8)"));
-    }
-    Ok(found)
 }

@@ -262,8 +262,10 @@ impl GroupNorm {
 impl Layer for GroupNorm {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         check_optional_dtype("group_norm", x, [self.weight.as_deref(), self.bias.as_deref()])?;
-        let make = |channels| format!("GroupNorm::new({}, {channels})", self.groups);
-        check_channels("group_norm", x, self.weight.as_deref(), make)?;
+        if let Some(&given) = x.shape().get(1) {
+            let make = |channels| format!("GroupNorm::new({}, {channels})", self.groups);
+            check_channels("group_norm", x, given, self.channels, make)?;
+        }
         ops::group_norm(x, self.groups, self.weight.as_deref(), self.bias.as_deref(), self.eps)
     }
 }

@@ -3,11 +3,11 @@
 use super::weighted::{Reparametrized, Weighted, check_new_weight, visit_others};
 use crate::input_dtype::check_input_dtype;
 use crate::layer::Layer;
-use crate::module::{Module, display_as_tree};
-use crate::parameter::Parameter;
+use crate::module::{Module, as_dyn, display_as_tree};
+use crate::parameter::{Buffer, Parameter};
 use crate::visit::{Visit, Visitor};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops, unwrap};
+use pellucid_tensor::{DType, Error, Result, Tensor, is_capturing, no_grad, ops, unwrap};
 
 /// A map from a trained parameter, the original, to a weight of the same shape and dtype; see [`Parametrized`].
 ///
@@ -143,6 +143,16 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
     pub fn parametrization(&self) -> &P {
         &self.parametrization
     }
+
+    /// Returns the buffers of the parametrization with copies of their values, which a refused input restores. A
+    /// recording changes no values, so it has no copies.
+    fn buffer_values(&self) -> Result<Vec<(Buffer, Tensor)>> {
+        if is_capturing() {
+            return Ok(Vec::new());
+        }
+        let buffers = as_dyn(&&self.parametrization).unnamed_buffers().into_iter();
+        buffers.map(|buffer| ops::copy(&buffer.detach()).map(|values| (buffer, values))).collect()
+    }
 }
 
 impl<L: Weighted, P: Parametrization> Reparametrized for Parametrized<L, P> {
@@ -184,8 +194,14 @@ impl<L: Weighted, P: Parametrization> Layer for Parametrized<L, P> {
         if self.input_dtype().is_float() {
             check_input_dtype(OP, x, self.original())?;
         }
-        self.parametrization.update(self.original())?;
-        self.layer.compute_with(&self.try_weight()?, x)
+        let before = self.buffer_values()?;
+        let updated = self.parametrization.update(self.original());
+        let y = updated.and_then(|()| self.layer.compute_with(&self.try_weight()?, x));
+        if y.is_err() {
+            let _off = no_grad();
+            before.iter().try_for_each(|(buffer, values)| ops::copy_(buffer, values))?;
+        }
+        y
     }
 
     fn input_dtype(&self) -> DType {

@@ -54,25 +54,20 @@ pub(super) fn channels<const N: usize>(op: &'static str, input: &Shape) -> Resul
     }
 }
 
-/// Returns an error if axis 1 of an input `[N, C, ..]` does not have the length of a layer's values per channel. `make`
-/// returns the call that makes a layer for a number of channels.
+/// Returns an error if an input has another number of channels than the layer. `make` returns the call that makes a
+/// layer for a number of channels.
 pub(super) fn check_channels(
     op: &'static str,
     x: &Tensor,
-    values: Option<&Tensor>,
+    given: usize,
+    expected: usize,
     make: impl FnOnce(usize) -> String,
 ) -> Result<()> {
-    match (x.shape().get(1), values) {
-        (Some(&given), Some(values)) if given != values.size() => {
-            let help = format!(
-                "the input has {given} channels on axis 1, but the layer expects {}: {}",
-                values.size(),
-                make(given)
-            );
-            Err(Error::shapes(op, [x.shape()], help))
-        }
-        _ => Ok(()),
+    if given == expected {
+        return Ok(());
     }
+    let help = format!("the input has {given} channels, but the layer expects {expected}: {}", make(given));
+    Err(Error::shapes(op, [x.shape()], help))
 }
 
 /// Applies `f` to a batch `[N, C, spatial..]`; a single image `[C, spatial..]` is passed as a batch of one.

@@ -359,9 +359,15 @@ pub(crate) fn walk(module: &(impl Module + ?Sized), mut on_part: impl FnMut(&str
     as_dyn(&module).walk(&mut on_part);
 }
 
-/// Returns the modules with this role, each with its own parameters and buffers.
-pub(crate) fn modules_in_role(module: &(impl Module + ?Sized), role: ModuleRole) -> Vec<RoleModule> {
-    as_dyn(&module).modules_in_role(role)
+/// Returns the modules with this role, each with its own parameters and buffers, or an error of `op` if a layer is not
+/// built.
+pub(crate) fn modules_in_role(
+    op: &'static str,
+    module: &(impl Module + ?Sized),
+    role: ModuleRole,
+) -> Result<Vec<RoleModule>> {
+    as_dyn(&module).check_built(op)?;
+    Ok(as_dyn(&module).modules_in_role(role))
 }
 
 /// Returns the named parameters that exist, whether or not all layers are built.

@@ -233,9 +233,10 @@ fn average_dtype(parameter: &Parameter) -> DType {
 /// ```
 ///
 /// # Errors
-/// The errors of the model; statistics of earlier batches are kept.
+/// The errors of the model; statistics of earlier batches are kept. [`Error::Layer`] names a [`Lazy`](crate::Lazy)
+/// layer that is not built.
 pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item = Tensor>) -> Result<()> {
-    let norms = batch_norms(model);
+    let norms = batch_norms("update_bn", model)?;
     if norms.is_empty() {
         return Ok(());
     }

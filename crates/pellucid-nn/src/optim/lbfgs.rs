@@ -12,6 +12,7 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, enable_grad, formula, lock, no_grad, ops, unwrap};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 options! {
@@ -127,7 +128,7 @@ impl Lbfgs {
         let options = LbfgsOptions { lr: self.group.try_lr()?, ..self.options };
         let mut taken = TakenProgress { of: self, progress: std::mem::take(&mut *self.progress()) };
         let progress = &mut taken.progress;
-        let max_eval = options.max_eval.unwrap_or(options.max_iter * 5 / 4);
+        let max_eval = options.max_eval.unwrap_or(options.max_iter.saturating_add(options.max_iter / 4));
         let sign = if options.maximize { -1.0 } else { 1.0 };
         let parameters = self.parameters.clone();
         let dtype = parameters[0].dtype();
@@ -171,10 +172,10 @@ impl Lbfgs {
                     self.parameters.iter().map(|p| ops::copy(&p.detach())).collect::<Result<_>>()?;
                 let start = SearchPoint { t: 0.0, loss, gradient: gradient.clone(), slope };
                 let along = |t: f64| {
-                    advance(&parameters, direction, t)?;
-                    let evaluated = evaluate();
-                    parameters.iter().zip(&here).try_for_each(|(p, x)| ops::copy_(p, x))?;
-                    evaluated
+                    with_restored(&parameters, &here, || {
+                        advance(&parameters, direction, t)?;
+                        evaluate()
+                    })
                 };
                 let max_evaluations = max_eval.saturating_sub(evaluations);
                 let search = strong_wolfe(along, &start, direction, t, options.tolerance_change, max_evaluations)?;
@@ -202,6 +203,13 @@ impl Lbfgs {
         }
         Ok(first)
     }
+}
+
+/// Calls `f`, and then writes the values into the parameters, also after a panic.
+fn with_restored<R>(parameters: &[Parameter], values: &[Tensor], f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let result = catch_unwind(AssertUnwindSafe(f));
+    parameters.iter().zip(values).try_for_each(|(p, x)| ops::copy_(p, x))?;
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Clears the gradients of the last evaluation. Existing gradients keep their memory, since a captured loss may write

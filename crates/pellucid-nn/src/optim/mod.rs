@@ -250,7 +250,9 @@ pub trait Optimizer: Send + Sync {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the optimizer has no parameter, if no parameter has a gradient, or if a parameter
-    /// has a gradient but no state, see [`RuleOptimizer::ensure_initialized`]. On error nothing is changed.
+    /// has a gradient but no state, see [`RuleOptimizer::ensure_initialized`]. On error nothing is changed, except that
+    /// [`Muon`], [`Adafactor`] and [`Lamb`], whose updates need memory, may have updated some parameters when it runs
+    /// out.
     #[panicking_form]
     fn try_step(&self) -> Result<()> {
         self.try_step_scaled(None, None)
@@ -343,8 +345,8 @@ pub trait Optimizer: Send + Sync {
     ///
     /// # Errors
     /// [`Error::StateDict`] if the state dict is not from an optimizer of this kind over parameters of these names and
-    /// shapes; [`Error::InvalidArgument`] for a learning rate that is negative or not finite. On error nothing is
-    /// changed.
+    /// shapes; [`Error::InvalidArgument`] for a learning rate that is negative or not finite, and for a momentum
+    /// outside [0, 1). On error nothing is changed.
     fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
     }
@@ -371,11 +373,21 @@ fn check_closure(op: &'static str, parameters: &[Parameter]) -> Result<()> {
     Err(Error::invalid(op, reason))
 }
 
-/// Returns an error if a learning rate of the state is negative or not finite.
+/// Returns an error if a learning rate or a momentum of the state is out of its range.
 fn check_rates(groups: usize, state: &StateDict) -> Result<()> {
+    let op = "load_state_dict";
     for group in 0..groups {
-        if let Some(lr) = state.get(&format!("groups.{group}.lr")).filter(|lr| lr.size() == 1) {
-            param_group::check_lr("load_state_dict", lr.try_item::<f64>()?)?;
+        let number = |name: &str| {
+            let number = state.get(&format!("groups.{group}.{name}")).filter(|number| number.size() == 1);
+            number.map(|number| number.try_item::<f64>()).transpose()
+        };
+        if let Some(lr) = number("lr")? {
+            param_group::check_lr(op, lr)?;
+        }
+        for momentum in [Momentum::Kept(0.0), Momentum::Mean(0.0)] {
+            if let Some(stored) = number(momentum.name())? {
+                param_group::check_momentum(op, momentum.conversion()(stored))?;
+            }
         }
     }
     Ok(())

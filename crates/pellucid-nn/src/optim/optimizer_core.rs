@@ -6,7 +6,7 @@ use super::deferred::DeferredParameters;
 use super::free_buffer::{free_buffer, move_free};
 use super::param_group::{ParamGroup, check_lr};
 use super::parameter_list::{NamedParameters, ParameterList};
-use super::rule::{Momentum, QueuedUpdates, Rule, UpdateContext};
+use super::rule::{ClockTick, Momentum, QueuedUpdates, Rule, UpdateContext};
 use crate::parameter::{Buffer, Parameter};
 use crate::state::{StateDict, StateLoad};
 use pellucid_tensor::ops::TensorOrScalar;
@@ -233,11 +233,14 @@ impl OptimizerCore {
         let scale = self.scale.times(scale)?;
         let factor_for_gradient = |group| scale.as_ref().map(|s| ops::to_dtype(s, self.dtype(group))).transpose();
         let scales: Vec<Option<Tensor>> = (0..self.groups.len()).map(factor_for_gradient).collect::<Result<_>>()?;
-        for (group, clocks) in clocks {
-            let tick_inputs: Vec<&Tensor> = self.tick_inputs(*group).collect();
-            clocks.tick(&*self.rules[*group], &tick_inputs, &gradients, skip)?;
-        }
-        let batch = RefCell::new(QueuedUpdates::default());
+        let tick = || {
+            clocks.iter().try_for_each(|(group, clocks)| {
+                let tick_inputs: Vec<&Tensor> = self.tick_inputs(*group).collect();
+                clocks.tick(&*self.rules[*group], &tick_inputs, &gradients, skip)
+            })
+        };
+        let clock = ClockTick::new(&tick);
+        let queue = RefCell::new(QueuedUpdates::default());
         for ((member, parameter), gradient) in data.iter().zip(&**parameters).zip(&gradients) {
             let (Some(gradient), Some(state)) = (gradient, &member.state) else { continue };
             let rule = &*self.rules[member.group];
@@ -251,10 +254,12 @@ impl OptimizerCore {
                 scale: scales[member.group].as_ref(),
                 skip,
                 negates_gradient: rule.maximize(),
-                batch: &batch,
+                clock: &clock,
+                queue: &queue,
             })?;
         }
-        batch.borrow_mut().run()
+        clock.ensure()?;
+        queue.take().run()
     }
 
     /// Moves the state of every parameter to the parameter's device, and the state of a group to the device of its

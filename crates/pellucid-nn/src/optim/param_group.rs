@@ -140,6 +140,7 @@ pub(super) fn check_lr(op: &'static str, lr: f64) -> Result<()> {
     OptionRange::NONNEGATIVE.check(op, "lr", lr, 1e-3)
 }
 
-fn check_momentum(op: &'static str, momentum: f64) -> Result<()> {
+/// Returns an error unless the momentum is in [0, 1).
+pub(super) fn check_momentum(op: &'static str, momentum: f64) -> Result<()> {
     OptionRange::FRACTION.check(op, "momentum", momentum, 0.9)
 }

@@ -41,17 +41,23 @@ impl Rule for RAdamOptions {
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         // (t, η/(1 − β₁ᵗ), r·√(1 − β₂ᵗ) or 0 while r is undefined, 1 − η·λ)
-        let tick = formula!(tick |t, lr, one_minus_b1; ln_b2, longest, decay| {
+        let tick = formula!(tick |t, lr, one_minus_b1; ln_b2, longest, offset, decay| {
             let t = t + 1.0;
             let c2 = correction(t, ln_b2);
-            let length = longest - 2.0 * t * (t * ln_b2).exp() / c2;
+            // With x = −t·ln β₂, ρₜ = ρ∞ − 2·t/(eˣ − 1). For small x both terms are near 2/x·t, and cancel in f32. The
+            // series of x/(eˣ − 1) leads to ρₜ = ρ∞ + 2/ln β₂ + t − t·(x/6 − x³/360 + x⁵/15120 − ..).
+            let (x, cancelling) = (-t * ln_b2, longest - 2.0 * t * (t * ln_b2).exp() / c2);
+            let y = x * x;
+            let series = x * (1.0 / 6.0 - y * (1.0 / 360.0 - y * (1.0 / 15120.0 - y * (1.0 / 604_800.0))));
+            let length = x.lt(0.1).select(offset + t - t * series, cancelling);
             let share = (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length);
             let rectified = length.gt(5.0).select((share * c2).sqrt(), 0.0);
             (t, lr / correction(t, (-one_minus_b1).ln_1p()), rectified, 1.0 - lr * decay)
         });
         let longest = 2.0 / (1.0 - self.betas.1) - 1.0;
         let decay = decoupled_decay(self.weight_decay, self.decoupled_weight_decay);
-        Some((tick, vec![ln(self.betas.1), longest.into(), decay.into()]))
+        let offset = longest + 2.0 / self.betas.1.max(f64::MIN_POSITIVE).ln();
+        Some((tick, vec![ln(self.betas.1), longest.into(), offset.into(), decay.into()]))
     }
 
     fn update(&self, context: &UpdateContext<'_>) -> Result<()> {

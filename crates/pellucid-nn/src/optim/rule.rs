@@ -4,7 +4,7 @@ use super::step_modifiers::{StepModifiers, with_modifiers};
 use crate::parameter::Buffer;
 use pellucid_tensor::{Error, Formula, Result, Scalar, Tensor, formula, ops};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 /// Tensors by name: the state of one parameter.
@@ -156,8 +156,9 @@ pub struct UpdateContext<'a> {
     pub(super) scale: Option<&'a Tensor>,
     pub(super) skip: Option<&'a Tensor>,
     pub(super) negates_gradient: bool,
-    /// The queue of updates that run together.
-    pub(super) batch: &'a RefCell<QueuedUpdates<'a>>,
+    pub(super) clock: &'a ClockTick<'a>,
+    /// The queue of updates that run at the end of the step.
+    pub(super) queue: &'a RefCell<QueuedUpdates<'a>>,
 }
 
 impl fmt::Debug for UpdateContext<'_> {
@@ -166,42 +167,60 @@ impl fmt::Debug for UpdateContext<'_> {
     }
 }
 
-/// Queued updates of several parameters by the same formula, which run together.
+/// The advance of all clocks in a step, which runs once: before a rule reads a rate, or before the queued updates.
+/// An error of a rule that only queues its updates then occurs before the step has changed anything.
+pub(super) struct ClockTick<'a> {
+    is_done: Cell<bool>,
+    run: &'a dyn Fn() -> Result<()>,
+}
+
+impl<'a> ClockTick<'a> {
+    pub(super) fn new(run: &'a dyn Fn() -> Result<()>) -> ClockTick<'a> {
+        ClockTick { is_done: Cell::new(false), run }
+    }
+
+    /// Advances the clocks, unless this step has advanced them.
+    pub(super) fn ensure(&self) -> Result<()> {
+        if self.is_done.replace(true) { Ok(()) } else { (self.run)() }
+    }
+}
+
+/// The queued updates of a step, in order. Updates of several parameters by the same formula run together.
 #[derive(Default)]
-pub(super) struct QueuedUpdates<'a> {
-    /// The formula, and the number of targets among the operands of each update.
-    formula: Option<(&'static Formula, usize)>,
+pub(super) struct QueuedUpdates<'a>(Vec<QueuedBatch<'a>>);
+
+/// Updates by the same formula.
+struct QueuedBatch<'a> {
+    formula: &'static Formula,
+    /// The number of targets among the operands of each update.
+    targets: usize,
     params: Vec<Scalar>,
     operands: Vec<&'a Tensor>,
 }
 
 impl<'a> QueuedUpdates<'a> {
-    /// Queues an update; queued updates with another formula run first.
+    /// Queues an update.
     fn push(
         &mut self,
         formula: &'static Formula,
         targets: usize,
         operands: impl Iterator<Item = &'a Tensor>,
         params: &[Scalar],
-    ) -> Result<()> {
-        let alike =
-            self.formula.is_some_and(|(f, n)| std::ptr::eq(f, formula) && n == targets) && self.params == params;
-        if !alike {
-            self.run()?;
-            self.formula = Some((formula, targets));
-            self.params.extend(params);
+    ) {
+        let is_alike = |last: &QueuedBatch<'_>| {
+            std::ptr::eq(last.formula, formula) && last.targets == targets && last.params == params
+        };
+        if !self.0.last().is_some_and(is_alike) {
+            self.0.push(QueuedBatch { formula, targets, params: params.to_vec(), operands: Vec::new() });
         }
-        self.operands.extend(operands);
-        Ok(())
+        self.0.last_mut().expect("a batch must exist because it was pushed above").operands.extend(operands);
     }
 
     /// Runs all queued updates.
-    pub(super) fn run(&mut self) -> Result<()> {
-        let Some((formula, targets)) = self.formula.take() else { return Ok(()) };
-        let done = ops::update_many(formula, targets, &self.operands, &self.params);
-        self.operands.clear();
-        self.params.clear();
-        done
+    pub(super) fn run(self) -> Result<()> {
+        let run =
+            |batch: QueuedBatch<'_>| ops::update_many(batch.formula, batch.targets, &batch.operands, &batch.params);
+        self.0.into_iter().try_for_each(run)
     }
 }
 
@@ -241,7 +260,9 @@ impl<'a> UpdateContext<'a> {
     /// # Errors
     /// [`Error::InvalidArgument`] if there are not `N`.
     pub fn rates<const N: usize>(&self) -> Result<[&Tensor; N]> {
-        numbered("rates", self.rates.iter())
+        let rates = numbered("rates", self.rates.iter())?;
+        self.clock.ensure()?;
+        Ok(rates)
     }
 
     /// Returns the gradient in the dtype of the state, scaled and negated as the step requires.
@@ -276,7 +297,9 @@ impl<'a> UpdateContext<'a> {
         let targets = [self.parameter].into_iter().chain(state).chain(self.half);
         let inputs = [self.gradient].into_iter().chain(self.rates).chain(self.scale).chain(self.skip);
         let count = updated + usize::from(modifiers.half.is_some());
-        self.batch.borrow_mut().push(with_modifiers(formula, updated, modifiers), count, targets.chain(inputs), params)
+        let formula = with_modifiers(formula, updated, modifiers);
+        self.queue.borrow_mut().push(formula, count, targets.chain(inputs), params);
+        Ok(())
     }
 
     /// Overwrites the parameter with a formula of (p, inputs..; params).

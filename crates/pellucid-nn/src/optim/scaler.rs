@@ -62,6 +62,8 @@ pub struct GradScaler {
     growth_tracker: Buffer,
     /// Whether a step since the last update had inf or NaN.
     found_inf: Buffer,
+    /// The number of consecutive updates with inf or NaN.
+    skipped: Buffer,
     options: GradScalerOptions,
     calls: Mutex<ScalerCalls>,
 }
@@ -109,7 +111,8 @@ impl GradScaler {
         let scale = Hyperparameter::stored_as(OP, options.init_scale, DType::F32, |scale| scale)?;
         let growth_tracker = free_buffer(ops::full((), 0.0, DType::F32)?);
         let found_inf = free_buffer(ops::full((), false, DType::Bool)?);
-        Ok(GradScaler { scale, growth_tracker, found_inf, options, calls: Mutex::default() })
+        let skipped = free_buffer(ops::full((), 0.0, DType::F32)?);
+        Ok(GradScaler { scale, growth_tracker, found_inf, skipped, options, calls: Mutex::default() })
     }
 
     /// Returns the loss times the scale: call `backward` on it.
@@ -136,6 +139,16 @@ impl GradScaler {
     #[panicking_form]
     pub fn try_get_scale(&self) -> Result<f64> {
         self.scale.try_get()
+    }
+
+    /// Returns the number of consecutive updates that were skipped because a gradient was not finite. A few are usual
+    /// while the scale adapts; a growing number means that the gradients are not finite at any scale.
+    ///
+    /// # Errors
+    /// [`Error::ReadInCapture`] while a step is captured, since values cannot be read then.
+    #[panicking_form]
+    pub fn try_skipped_updates(&self) -> Result<usize> {
+        Ok(self.skipped.try_item::<f64>()? as usize)
     }
 
     /// Runs a step of the optimizer with its gradients divided by the scale. If a gradient
@@ -212,21 +225,26 @@ impl GradScaler {
             return Err(Error::invalid(OP, reason));
         }
         drop(calls);
-        let update = formula!(update |scale, tracker, found: mask; growth, backoff, interval| {
+        // The scale and its reciprocal stay finite.
+        let update = formula!(update |scale, tracker, found: mask, skipped; growth, backoff, interval, least| {
             let tracker = tracker + 1.0;
             let is_due = tracker.ge(interval);
-            let larger = scale * growth;
+            let (larger, smaller) = (scale * growth, scale * backoff);
             let grown = (is_due & larger.is_finite()).select(larger, scale);
-            (found.select(scale * backoff, grown), (found | is_due).select(0.0, tracker), found & false)
+            let reduced = smaller.ge(least).select(smaller, scale);
+            let skips = found.select(skipped + 1.0, 0.0);
+            (found.select(reduced, grown), (found | is_due).select(0.0, tracker), found & false, skips)
         });
         let GradScalerOptions { growth_factor, backoff_factor, growth_interval, .. } = self.options;
-        let params = [growth_factor.into(), backoff_factor.into(), f64::from(growth_interval).into()];
-        ops::update(update, &[self.scale_tensor(), &self.growth_tracker, &self.found_inf], &[], &params)?;
+        let least = f64::from(f32::MIN_POSITIVE);
+        let params = [growth_factor, backoff_factor, f64::from(growth_interval), least].map(Into::into);
+        let targets = [self.scale_tensor(), &self.growth_tracker, &self.found_inf, &self.skipped];
+        ops::update(update, &targets, &[], &params)?;
         self.note(|calls| *calls = ScalerCalls { is_split: calls.is_split, ..ScalerCalls::default() });
         Ok(())
     }
 
-    /// Returns a snapshot, from which training resumes exactly: `scale`, `growth_tracker` and `found_inf`.
+    /// Returns a snapshot, from which training resumes exactly: `scale`, `growth_tracker`, `found_inf` and `skipped`.
     ///
     /// # Errors
     /// The errors of [`Module::try_state_dict`](crate::Module::try_state_dict).
@@ -247,7 +265,7 @@ impl GradScaler {
     /// Returns the state by name.
     pub(crate) fn values(&self) -> Vec<(String, Tensor)> {
         let (scale, growth_tracker) = (("scale", self.scale.buffer()), ("growth_tracker", &self.growth_tracker));
-        let named = [scale, growth_tracker, ("found_inf", &self.found_inf)];
+        let named = [scale, growth_tracker, ("found_inf", &self.found_inf), ("skipped", &self.skipped)];
         named.map(|(name, buffer)| (name.to_string(), buffer.tensor().clone())).into()
     }
 
@@ -288,7 +306,7 @@ impl GradScaler {
             return Ok(());
         }
         // A captured step only references the buffers.
-        let buffers = [self.scale.buffer(), &self.growth_tracker, &self.found_inf];
+        let buffers = [self.scale.buffer(), &self.growth_tracker, &self.found_inf, &self.skipped];
         eager(|| buffers.into_iter().try_for_each(|buffer| move_free(buffer, device)))
     }
 
@@ -335,7 +353,7 @@ impl Stateful for GradScaler {
         let load = StateLoad::new(&self.values(), state)?;
         let usual = GradScalerOptions::default().init_scale;
         OptionRange::POSITIVE.check(OP, "scale", state["scale"].try_item::<f64>()?, usual)?;
-        state::whole_number(OP, state, "growth_tracker")?;
+        ["growth_tracker", "skipped"].iter().try_for_each(|name| state::whole_number(OP, state, name).map(drop))?;
         Ok(load)
     }
 }

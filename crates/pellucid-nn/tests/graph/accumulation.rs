@@ -255,6 +255,22 @@ fn an_early_update_after_zero_grad_changes_nothing() {
     }
 }
 
+/// The last update of an epoch uses the mean of the gradients that it has, as the updates before.
+#[test]
+fn an_early_update_uses_the_mean_of_its_gradients() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let x = inputs(2);
+    for eager in [false, true] {
+        let model = built(&KINDS[0]);
+        let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
+        let mut step = step.with_options(accumulating(eager, 5));
+        step.launch(&[&x[0]]).unwrap();
+        step.launch(&[&x[1]]).unwrap();
+        assert!(step.update_early().unwrap());
+        assert_close(&bits(model.state_dict()), &after_one_update(&[&x[0], &x[1]]));
+    }
+}
+
 /// A recording whose first launch failed trains the parameters on its own path later.
 #[test]
 fn a_recording_is_used_after_its_first_launch_failed() {

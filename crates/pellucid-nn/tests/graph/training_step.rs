@@ -154,7 +154,7 @@ fn a_refused_launch_leaves_removed_gradients_removed() {
     assert!(model.parameters().iter().all(|p| p.grad().is_none()));
 }
 
-/// The last launches of an epoch update the parameters, although there are fewer of them.
+/// The last launches of an epoch update the parameters with the mean of their gradients, although there are fewer.
 #[test]
 fn a_step_that_accumulates_may_end_early() {
     let _random = pellucid_tensor::Generator::new(0).scope();
@@ -167,7 +167,7 @@ fn a_step_that_accumulates_may_end_early() {
         let compute = |model: &Sequential, i: &[Tensor]| ops::mean(&ops::square(&model.try_forward(&i[0])?)?, ..);
         let options = StepOptions { accumulate: 4, eager, ..Default::default() };
         let mut step = TrainingStep::new(adam(&model), |i| compute(&model, i)).with_options(options);
-        let mut one = TrainingStep::new(adam(&expected), |i| compute(&expected, i).map(|loss| loss * 0.5));
+        let mut one = TrainingStep::new(adam(&expected), |i| compute(&expected, i));
         assert!(!step.update_early().unwrap());
         step.launch(&[&x]).unwrap();
         step.launch(&[&x]).unwrap();

@@ -2,10 +2,10 @@
 
 use super::mlp;
 use pellucid_nn::graph::InferenceModel;
-use pellucid_nn::optim::{Average, AveragedModel};
+use pellucid_nn::optim::{Average, AveragedModel, update_bn};
 use pellucid_nn::{
     AdaptiveAvgPool2d, AdaptiveMaxPool2d, BatchNorm1d, Dropout, Embedding, Flatten, GruCell, Layer, Linear, LstmCell,
-    Module, Relu, RnnCell, Sequential, StateDict, init, sequential, with_evaluation_mode,
+    Module, Relu, RnnCell, Sequential, StateDict, init, lora_parameters, prune, sequential, with_evaluation_mode,
 };
 use pellucid_tensor::{DType, Error, Tensor, manual_seed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,12 +45,15 @@ fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
 #[test]
 fn parameters_of_an_unbuilt_model_are_refused() {
     let model = sequential![Linear::new(4, 3), (Relu, Linear::lazy(2)), Linear::lazy(1)];
-    let uses: [fn(&Sequential); 7] = [
+    let uses: [fn(&Sequential); 10] = [
         |model| drop(model.parameters()),
         |model| drop(model.named_parameters()),
         |model| _ = model.parameter_count(),
         |model| drop(model.state_dict()),
         |model| drop(model.load_matching(&StateDict::new()).map_err(|error| panic!("{error}"))),
+        |model| drop(model.buffers()),
+        |model| drop(model.named_buffers()),
+        |model| model.unfreeze(),
         |model| model.freeze(),
         |model| drop(AveragedModel::new(model, Average::Equal)),
     ];
@@ -59,9 +62,11 @@ fn parameters_of_an_unbuilt_model_are_refused() {
         let text = error.downcast_ref::<String>().unwrap();
         assert!(text.contains("1.1 (Lazy)") && text.contains("build()"), "{text}");
     }
+    assert!(matches!(lora_parameters(&model), Err(Error::Layer { .. })));
+    assert!(matches!(prune::sparsity(&model), Err(Error::Layer { .. })));
+    assert!(matches!(update_bn(&model, []), Err(Error::Layer { .. })));
     model.zero_grad();
     model.eval();
-    model.unfreeze();
     let built = sequential![Linear::new(4, 3), (Relu, Linear::new(3, 2)), Linear::new(2, 1)].state_dict();
     let error = model.load_state_dict(&built).unwrap_err();
     assert!(matches!(&error, Error::Layer { layer, .. } if layer == "1.1 (Lazy)"), "{error}");

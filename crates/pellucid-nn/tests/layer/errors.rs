@@ -64,7 +64,8 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
     let lstm = Lstm::new(8, 4);
     let state = (zeros(&[1, 3, 4]), zeros(&[1, 2, 4]));
     let doubles = |shape: &[usize]| Tensor::zeros(shape, DType::F64);
-    let refused: [(Result<Tensor>, &str); 28] = [
+    let without_values = BatchNorm2d::new(8).affine(false).running_statistics(false);
+    let refused: [(Result<Tensor>, &str); 30] = [
         (
             Linear::new(100, 4).try_forward(&zeros(&[2, 4, 6, 6])),
             "Flatten::new() before this layer, and create it with Linear::new(144, 4), as 4·6·6 = 144",
@@ -96,6 +97,8 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
         (Conv2d::new(1, 4, 5).try_forward(&zeros(&[2, 1, 4, 4])), "add padding, or make the kernel smaller"),
         (MaxPool2d::new(5).try_forward(&zeros(&[2, 1, 4, 3])), "spatial shape [4, 3]"),
         (BatchNorm2d::new(8).try_forward(&zeros(&[2, 3, 4, 4])), "expects 8: BatchNorm2d::new(3)"),
+        (without_values.try_forward(&zeros(&[2, 3, 4, 4])), "expects 8: BatchNorm2d::new(3)"),
+        (GroupNorm::new(2, 8).affine(false).try_forward(&zeros(&[2, 6, 4])), "expects 8: GroupNorm::new(2, 6)"),
         (BatchNorm1d::new(8).try_forward(&zeros(&[1, 8])), "eval()"),
         (LayerNorm::new(8).try_forward(&zeros(&[2, 7])), "LayerNorm::new([7])"),
         (rows.try_forward(&Tensor::from([10i64])), "indices must be in 0..10"),

@@ -4,10 +4,10 @@ use super::mlp;
 use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDistanceLoss};
 use pellucid_nn::{
     AdaptiveMaxPool1d, AttentionMasks, Bilinear, ConvTranspose1d, Dropout, EmbeddingBag, GruCell, Layer,
-    LearnedPositions, Linear, Lstm, LstmCell, MaxPool1d, Module, Relu, Rnn, RnnCell, TransformerDecoderLayer, hook,
-    sequential,
+    LearnedPositions, Linear, Lstm, LstmCell, MaxPool1d, Module, Parameter, Relu, Rnn, RnnCell,
+    TransformerDecoderLayer, hook, sequential,
 };
-use pellucid_tensor::{DType, Error, Result, Tensor, capture, no_grad};
+use pellucid_tensor::{DType, Error, Result, Tensor, capture, no_grad, ops};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -293,4 +293,30 @@ fn a_hook_of_a_layer_that_is_not_built_is_refused() {
     let _inner = register("0").unwrap();
     model.forward(&x);
     assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
+
+/// A module without inputs.
+#[derive(Module)]
+struct InputlessTable {
+    values: Parameter,
+}
+
+impl InputlessTable {
+    fn forward(&self) -> Result<Tensor> {
+        hook::call(self, &[], || ops::mul(self.values.tensor(), 2.0))
+    }
+}
+
+#[test]
+fn a_module_without_inputs_may_be_hooked_and_captured() {
+    let table = InputlessTable { values: Parameter::new(Tensor::from([1.0f32, 2.0])) };
+    let x = Tensor::from([1.0f32, 1.0]);
+    let mut step = capture(|i: &[Tensor]| table.forward().map(|y| y * &i[0]).unwrap(), &[&x]).unwrap();
+    assert_eq!(step.launch(&[&x]).unwrap().to_vec::<f32>(0), [2.0, 4.0]);
+    drop(step);
+    let _pre = hook::on_forward_pre(&table, "", |_| panic!("there is no input")).unwrap();
+    let _forward = hook::on_forward(&table, "", |_, _| panic!("there is no input")).unwrap();
+    assert_eq!(table.forward().unwrap().to_vec::<f32>(), [2.0, 4.0]);
+    let _call = hook::on_call(&table, "", |inputs, y| Some(y + inputs.len() as f64 + 1.0)).unwrap();
+    assert_eq!(table.forward().unwrap().to_vec::<f32>(), [3.0, 5.0]);
 }

@@ -1,6 +1,7 @@
 //! Methods of every layer other than the computation: build, shapes, capture, hooks, freezing, summaries.
 
 mod building;
+mod caches;
 mod errors;
 mod hooks;
 mod options;

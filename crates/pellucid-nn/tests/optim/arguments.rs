@@ -6,12 +6,12 @@ use pellucid_nn::optim::schedule::{
     Schedule, Scheduler, SequentialLr, StepLr, ThresholdMode, WarmupLr,
 };
 use pellucid_nn::optim::{
-    Adafactor, AdafactorOptions, Adam, AdamOptions, Lbfgs, LbfgsOptions, Optimizer, Rule, RuleOptimizer, RuleState,
-    Sgd, SgdOptions, UpdateContext, is_bias_or_norm,
+    Adafactor, AdafactorOptions, Adam, AdamOptions, Lbfgs, LbfgsOptions, Optimizer, RAdam, RAdamOptions, Rule,
+    RuleOptimizer, RuleState, Sgd, SgdOptions, UpdateContext, is_bias_or_norm,
 };
 use pellucid_nn::{Checkpoint, Dropout, Linear, Module, Parameter, StateDict};
-use pellucid_tensor::{DType, Result, Tensor};
-use std::panic::catch_unwind;
+use pellucid_tensor::{DType, Formula, Result, Scalar, Tensor, formula};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn sgd() -> Sgd {
     let options = SgdOptions { lr: 0.1, momentum: 0.5, ..Default::default() };
@@ -157,6 +157,131 @@ fn a_state_with_an_invalid_learning_rate_is_refused() {
         );
         assert_eq!(optimizer.lr() as f32, 0.1);
     }
+}
+
+#[test]
+fn a_state_with_an_invalid_momentum_is_refused() {
+    let parameters = || vec![Parameter::new(Tensor::from([1.0f32]))];
+    let optimizers: [Box<dyn Optimizer>; 2] =
+        [Box::new(sgd()), Box::new(Adam::new(parameters(), AdamOptions::default()))];
+    for (optimizer, name) in optimizers.iter().zip(["momentum", "one_minus_beta1"]) {
+        for momentum in [f32::NAN, -1.0, 7.0] {
+            let mut state: StateDict = optimizer.state_dict();
+            assert!(state.insert(format!("groups.0.{name}"), Tensor::from(momentum)).is_some());
+            let text = message(optimizer.load_state_dict(&state));
+            assert!(text.contains("momentum must be in [0, 1)"), "{name} = {momentum}: {text}");
+        }
+        optimizer.load_state_dict(&optimizer.state_dict()).unwrap();
+    }
+}
+
+/// A rule with a step count that refuses matrices in its update.
+#[derive(Debug)]
+struct VectorsOnly;
+
+impl Rule for VectorsOnly {
+    fn name(&self) -> &'static str {
+        "vectors_only"
+    }
+
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn lr(&self) -> f64 {
+        0.5
+    }
+
+    fn state(&self, _: &Tensor) -> Result<RuleState> {
+        Ok(Vec::new())
+    }
+
+    fn clock(&self) -> Vec<(&'static str, f64)> {
+        vec![("step", 0.0)]
+    }
+
+    fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
+        Some((formula!(tick | t, lr | (t + 1.0, lr / (t + 1.0))), Vec::new()))
+    }
+
+    fn update(&self, context: &UpdateContext<'_>) -> Result<()> {
+        if context.gradient()?.rank() == 2 {
+            let [_first, _second, _third] = context.rates()?;
+        }
+        context.update(formula!(vectors | p, g, rate | p - rate * g), &[])
+    }
+}
+
+/// The error of a later parameter changes neither the earlier ones nor the step counts.
+#[test]
+fn a_refused_update_of_a_rule_changes_nothing() {
+    let ones = |shape: &[usize]| Parameter::new(Tensor::ones(shape, DType::F32));
+    let (vector, matrix) = (ones(&[2]), ones(&[2, 2]));
+    let optimizer = RuleOptimizer::new(vec![vector.clone(), matrix.clone()], VectorsOnly);
+    let set_gradients = |parameters: &[&Parameter]| {
+        parameters.iter().for_each(|p| p.set_grad(Some(Tensor::ones(p.shape(), DType::F32))));
+    };
+    set_gradients(&[&vector, &matrix]);
+    let before = copied(&optimizer.state_dict());
+    let text = message(optimizer.try_step());
+    assert!(text.contains("the rule has 1 rates, but its update reads 3"), "{text}");
+    assert_eq!(vector.to_vec::<f32>(), [1.0; 2]);
+    for (name, value) in optimizer.state_dict() {
+        assert_eq!(value.to_bytes(), before[&name].to_bytes(), "{name}");
+    }
+    matrix.zero_grad();
+    optimizer.step();
+    assert_eq!(vector.to_vec::<f32>(), [0.5; 2]);
+}
+
+/// The rectification of RAdam begins in step 6 for β₂ near 1, also in f32.
+#[test]
+fn radam_is_rectified_from_the_same_step_in_every_dtype() {
+    let steps = |dtype: DType| {
+        let p = Parameter::new(Tensor::from([1.0f64]).to_dtype(dtype));
+        let options = RAdamOptions { lr: 0.1, betas: (0.9, 0.999_999_9), ..Default::default() };
+        let optimizer = RAdam::new(vec![p.clone()], options);
+        let step = |k: usize| {
+            p.set_grad(Some(Tensor::from([1.0 + 0.1 * k as f64]).to_dtype(dtype)));
+            optimizer.step();
+            p.item::<f64>()
+        };
+        (0..9).map(step).collect::<Vec<f64>>()
+    };
+    for (single, double) in steps(DType::F32).iter().zip(steps(DType::F64)) {
+        assert!((single - double).abs() < 1e-4, "{single} and {double}");
+    }
+}
+
+#[test]
+fn lbfgs_accepts_any_number_of_iterations() {
+    let p = Parameter::new(Tensor::from([3.0f64, -2.0]));
+    let options = LbfgsOptions { max_iter: usize::MAX, line_search: true, ..Default::default() };
+    Lbfgs::new(vec![p.clone()], options).step_with(&mut || {
+        let loss = p.square().sum(..);
+        loss.backward();
+        loss
+    });
+    assert!(p.to_vec::<f64>().iter().all(|x| x.abs() < 1e-6));
+}
+
+/// The parameters are at a trial point while the loss is evaluated.
+#[test]
+fn a_panic_of_the_loss_in_a_line_search_restores_the_parameters() {
+    let p = Parameter::new(Tensor::from([3.0f64, -2.0]));
+    let optimizer = Lbfgs::new(vec![p.clone()], LbfgsOptions { line_search: true, ..Default::default() });
+    let mut calls = 0;
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        optimizer.step_with(&mut || {
+            calls += 1;
+            assert!(calls < 2, "the second evaluation panics");
+            let loss = p.square().sum(..);
+            loss.backward();
+            loss
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(p.to_vec::<f64>(), [3.0, -2.0]);
 }
 
 #[test]

@@ -426,3 +426,28 @@ fn averages_in_use_are_neither_saved_nor_loaded() {
     averaged.restore().unwrap();
     averaged.load_state_dict(&state).unwrap();
 }
+
+/// With gradients that are never finite, the scale stays above 0, and the skipped updates are counted.
+#[test]
+fn the_scaler_counts_skipped_updates() {
+    let p = Parameter::new(Tensor::from([1.0f32]));
+    let optimizer = Sgd::new(vec![p.clone()], SgdOptions { lr: 1.0, ..Default::default() });
+    let scaler = GradScaler::new(GradScalerOptions::default());
+    let step = |gradient: f64| {
+        let _ = scaler.scale(&Tensor::from(1.0f32));
+        p.set_grad(Some(Tensor::from([gradient as f32])));
+        scaler.step(&optimizer);
+        scaler.update();
+        scaler.skipped_updates()
+    };
+    for count in 1..=300 {
+        assert_eq!(step(f64::INFINITY), count);
+    }
+    let scale = scaler.get_scale();
+    assert!(scale > 0.0 && (1.0 / scale as f32).is_finite(), "{scale}");
+    assert_eq!(p.item::<f32>(), 1.0);
+    let copy = GradScaler::new(GradScalerOptions::default());
+    copy.load_state_dict(&scaler.state_dict()).unwrap();
+    assert_eq!(copy.skipped_updates(), 300);
+    assert_eq!((step(scale), p.item::<f32>()), (0, 0.0));
+}

@@ -158,6 +158,73 @@ pub trait Metric: Send {
     fn load_state(&mut self, state: &[f64]) -> Result<()> {
         Err(state::wrong_state(&self.name(), state.len()))
     }
+
+    /// Returns this metric with another name, so that a run can have several metrics of a kind:
+    ///
+    /// ```
+    /// use pellucid::prelude::*;
+    /// use pellucid::train::metrics::{Accuracy, Metric};
+    ///
+    /// let (x, y) = (Tensor::randn([32, 3], DType::F32), Tensor::zeros([32], DType::I64));
+    /// let model = Linear::new(3, 1);
+    /// let loss = nn::loss::from_fn(|output, _| ops::mean(&ops::square(output)?, ..));
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions::default());
+    /// let mut trainer = Trainer::new(model, loss, sgd).quiet(true).metric(Accuracy::new());
+    /// trainer = trainer.metric(Accuracy::new().threshold(2.0).named("strict_accuracy"));
+    /// let scores = trainer.evaluate(&mut Batches::new(&[&x, &y], 8))?;
+    /// assert!(scores["strict_accuracy"] >= scores["accuracy"]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    fn named(self, name: impl Into<String>) -> NamedMetric<Self>
+    where
+        Self: Sized,
+    {
+        NamedMetric { metric: self, name: name.into() }
+    }
+}
+
+/// A metric with another name; see [`Metric::named`].
+#[derive(Clone, Debug)]
+pub struct NamedMetric<M> {
+    metric: M,
+    name: String,
+}
+
+/// Implements the methods of a metric, except for its name, by those of `$target`.
+macro_rules! delegate_metric {
+    ($self:ident => $target:expr) => {
+        fn goal(&$self) -> Goal {
+            $target.goal()
+        }
+
+        fn update(&mut $self, output: &Tensor, target: &Tensor) -> Result<()> {
+            $target.update(output, target)
+        }
+
+        fn compute(&$self) -> Result<f64> {
+            $target.compute()
+        }
+
+        fn reset(&mut $self) {
+            $target.reset();
+        }
+
+        fn state(&$self) -> Option<Vec<f64>> {
+            $target.state()
+        }
+
+        fn load_state(&mut $self, state: &[f64]) -> Result<()> {
+            $target.load_state(state)
+        }
+    };
+}
+
+impl<M: Metric> Metric for NamedMetric<M> {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    delegate_metric! { self => self.metric }
 }
 
 impl<M: Metric + ?Sized> Metric for Box<M> {
@@ -165,27 +232,5 @@ impl<M: Metric + ?Sized> Metric for Box<M> {
         (**self).name()
     }
 
-    fn goal(&self) -> Goal {
-        (**self).goal()
-    }
-
-    fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
-        (**self).update(output, target)
-    }
-
-    fn compute(&self) -> Result<f64> {
-        (**self).compute()
-    }
-
-    fn reset(&mut self) {
-        (**self).reset();
-    }
-
-    fn state(&self) -> Option<Vec<f64>> {
-        (**self).state()
-    }
-
-    fn load_state(&mut self, state: &[f64]) -> Result<()> {
-        (**self).load_state(state)
-    }
+    delegate_metric! { self => **self }
 }

@@ -94,7 +94,7 @@ metric_options!(MultiLabelAccuracy: threshold, ignore_index);
 
 impl Metric for MultiLabelAccuracy {
     fn name(&self) -> String {
-        if self.is_exact { "exact_accuracy".into() } else { "accuracy".into() }
+        if self.is_exact { "exact_accuracy".into() } else { "label_accuracy".into() }
     }
 
     fn goal(&self) -> Goal {

@@ -63,7 +63,7 @@ pub(super) trait RunParts {
     fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)>;
     fn end_epoch(&mut self) -> Result<()>;
     fn is_between_updates(&self) -> bool;
-    fn skips_updates(&self) -> bool;
+    fn skipped_updates(&self) -> Result<Option<usize>>;
     fn prepare_load(&mut self) -> Result<()>;
     fn eager_reason(&self) -> Option<&str>;
     fn apply_averages(&mut self) -> Result<()>;
@@ -247,8 +247,8 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
         self.task.is_between_updates()
     }
 
-    fn skips_updates(&self) -> bool {
-        self.task.skips_updates()
+    fn skipped_updates(&self) -> Result<Option<usize>> {
+        self.task.skipped_updates()
     }
 
     fn prepare_load(&mut self) -> Result<()> {

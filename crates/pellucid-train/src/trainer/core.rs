@@ -59,6 +59,8 @@ pub(super) struct RunCore<'f> {
     /// Additional parts of the saved state.
     pub(super) parts: Vec<(String, Box<dyn Stateful + Send + 'f>)>,
     pub(super) stop_reason: Option<StopReason>,
+    /// Whether a callback has ended the current run.
+    pub(super) is_stop_requested: bool,
     /// The random numbers of the thread that used the run first.
     random: Option<ThreadStream>,
 }
@@ -86,6 +88,7 @@ impl<'f> RunCore<'f> {
             has_partial_row: false,
             parts: Vec::new(),
             stop_reason: None,
+            is_stop_requested: false,
             random: None,
         })
     }

@@ -70,7 +70,9 @@ pub struct FitControl {
 }
 
 impl FitControl {
-    /// Ends the run after the current step, or, at the end of an epoch, after the epoch. The state is saved.
+    /// Ends the run after the current step, or, at the end of an epoch, after the epoch. The state is saved. In
+    /// `FitBegan` the run ends before its first step. In `EpochBegan` it ends after the first step of the epoch,
+    /// because the event does not occur again when the run continues.
     pub fn stop(&mut self) {
         self.stops = true;
     }

@@ -73,6 +73,17 @@ impl RunFiles {
         (*must_exist || file.exists()).then_some(file)
     }
 
+    /// Returns an error of `op` if the state from which the run resumes is not loaded yet.
+    pub(super) fn check_loaded(&self, op: &'static str) -> Result<()> {
+        let Some(path) = self.resumed_file() else { return Ok(()) };
+        let reason = format!(
+            "the state of {} is loaded by fit(), which was not called; call fit() first, or load the weights with \
+             io::load()",
+            path.display()
+        );
+        Err(Error::invalid(op, reason))
+    }
+
     /// Returns the path of the state of the run.
     pub(super) fn last(&self) -> Option<PathBuf> {
         self.folder.as_ref().map(|folder| folder.join(LAST))

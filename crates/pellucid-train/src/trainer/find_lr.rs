@@ -94,9 +94,11 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for rates that are not positive and ascending, fewer than 2 steps, or a `divergence`
-    /// of at most 1; the errors of batches and steps, except for losses that are not finite.
+    /// of at most 1, and before the `fit` that [resumes](Trainer::resume) a run; the errors of batches and steps,
+    /// except for losses that are not finite.
     pub fn find_lr(&mut self, batches: &mut dyn EpochLoader<T::Batch>, options: FindLrOptions) -> Result<LrCurve> {
         options.check()?;
+        self.run.files.check_loaded("find_lr")?;
         let _random = self.run.enter_random();
         self.task.prepare_load()?;
         self.task.begin_fit()?;

@@ -101,7 +101,7 @@ pub(super) struct NonFiniteSearch<'a> {
 
 impl NonFiniteSearch<'_> {
     /// Returns the name of the first non-finite tensor: an input, the targets, a parameter, the output of a module in
-    /// the order of the computation, or the loss. Random numbers are drawn again.
+    /// the order of the computation, or the loss. It repeats the computation, which changes buffers and random numbers.
     pub(super) fn first(self) -> Option<String> {
         let _off = no_grad();
         let inputs = self.inputs.iter().map(|(name, x)| (format!("the input `{name}`"), x));

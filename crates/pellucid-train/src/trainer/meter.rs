@@ -3,7 +3,7 @@
 use super::state::RunProgress;
 use super::task::NamedScalars;
 use pellucid_nn::loss::BatchWeight;
-use pellucid_tensor::{Result, Tensor, no_grad, ops};
+use pellucid_tensor::{DType, Result, Tensor, no_grad, ops};
 
 /// Adds scalars to the sums of an epoch. On a device other than the CPU, reading a value waits for the device, so sums
 /// remain on the device until they are read.
@@ -54,19 +54,22 @@ impl LossMeter {
         samples: f64,
     ) -> Result<()> {
         let _off = no_grad();
+        // A sum in half precision would overflow or stop growing.
+        let wide = |number: &Tensor| ops::to_dtype(number, number.dtype().promote(DType::F32));
         match (weight, &mut self.pending_weight) {
-            (BatchWeight::Sum(weight), Some(sum)) => *sum = ops::add(&*sum, weight)?,
-            (BatchWeight::Sum(weight), sum) => *sum = Some(weight.clone()),
+            (BatchWeight::Sum(weight), Some(sum)) => *sum = ops::add(&*sum, &wide(weight)?)?,
+            (BatchWeight::Sum(weight), sum) => *sum = Some(wide(weight)?),
             _ => progress.weight += samples,
         }
         for (name, scalar) in scalars {
+            let value = wide(scalar)?;
             let weighted = match weight {
-                BatchWeight::Samples => ops::mul(scalar, samples)?,
+                BatchWeight::Samples => ops::mul(&value, samples)?,
                 // The next step may overwrite the scalar.
-                BatchWeight::SumOfSamples => ops::copy(scalar)?,
+                BatchWeight::SumOfSamples => ops::copy(&value)?,
                 BatchWeight::Sum(weight) => {
-                    let weight = ops::to_dtype(&weight.try_to(scalar.device())?, scalar.dtype())?;
-                    ops::where_(&ops::ne(&weight, 0.0)?, &ops::mul(scalar, &weight)?, 0.0)?
+                    let weight = ops::to_dtype(&weight.try_to(scalar.device())?, value.dtype())?;
+                    ops::where_(&ops::ne(&weight, 0.0)?, &ops::mul(&value, &weight)?, 0.0)?
                 }
             };
             match self.pending.iter_mut().find(|(existing, _)| existing == name) {
@@ -96,5 +99,28 @@ fn add_to_sum(progress: &mut RunProgress, name: &str, value: f64) {
     match progress.sums.iter_mut().find(|(existing, _)| existing == name) {
         Some((_, sum)) => *sum += value,
         None => progress.sums.push((name.to_string(), value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 512 batches with a loss of 4.5 and 256 samples: the sum exceeds the range of `f16` and the precision of `bf16`.
+    #[test]
+    fn sums_on_a_device_are_wider_than_half_precision() {
+        for dtype in [DType::F16, DType::BF16] {
+            let loss = vec![("loss", Tensor::from(4.5).to_dtype(dtype))];
+            let count = Tensor::from(256.0).to_dtype(dtype);
+            for (weight, samples) in [(BatchWeight::Samples, 256.0), (BatchWeight::Sum(count), 1.0)] {
+                let (mut meter, mut progress) = (LossMeter::default(), RunProgress::default());
+                for _ in 0..512 {
+                    meter.add_on_device(&mut progress, &loss, &weight, samples).unwrap();
+                }
+                assert!(meter.read(&mut progress).unwrap(), "{dtype}");
+                assert_eq!(progress.sums, [("loss".to_string(), 4.5 * 256.0 * 512.0)], "{dtype}");
+                assert_eq!(progress.weight, 256.0 * 512.0, "{dtype}");
+            }
+        }
     }
 }

@@ -18,6 +18,7 @@
 //! | `meter` | means of losses over an epoch |
 //! | `train_metrics` | metrics of the batches of training |
 //! | `scores` | [`Scores`]: named values |
+//! | `snapshot` | state that a failed step or a validation does not change |
 //! | `finite` | detection of non-finite losses |
 //! | `signals` | Ctrl-C |
 //! | `report` | terminal output |
@@ -36,6 +37,7 @@ mod run;
 mod schedules;
 mod scores;
 mod signals;
+mod snapshot;
 mod state;
 mod supervised;
 mod task;
@@ -46,6 +48,7 @@ pub use core::EarlyStopping;
 pub use event::{Callback, FitControl, StopReason, TrainingEvent};
 pub use find_lr::{FindLrOptions, LrCurve};
 pub use loader::{EpochBatchIter, EpochLoader, IntoBatch};
+pub use schedules::ScheduleUnit;
 pub use scores::Scores;
 pub use supervised::Supervised;
 pub use task::{BatchScores, NamedScalars, TrainingTask};
@@ -62,6 +65,7 @@ use pellucid_nn::loss::Loss;
 use pellucid_nn::optim::{Average, GradScaler, GradScalerOptions, Optimizer};
 use pellucid_nn::{Parameter, Stateful};
 use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, ops, unwrap};
+use snapshot::RandomSnapshot;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -119,7 +123,8 @@ use std::sync::Arc;
 /// # Errors of a step
 /// A failed step returns [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or
 /// infinite stops the run before the update; the error lists the samples of the batch and names the first non-finite
-/// tensor. On the CPU this is checked in every step, on other devices when the loss is logged.
+/// tensor. On the CPU this is checked in every step, on other devices when the loss is logged. A step of a model and a
+/// loss that fails changes neither parameters nor running statistics nor random numbers.
 #[doc(alias = "Learner")]
 #[doc(alias = "fit")]
 pub struct Trainer<'f, T> {
@@ -167,7 +172,7 @@ where
     }
 
     /// Updates the parameters once per `steps` steps, with the mean of the gradients. The last update of an epoch may
-    /// use fewer steps.
+    /// use fewer steps, with the mean of their gradients.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `steps` is 0.
@@ -248,8 +253,10 @@ where
     /// the first step.
     ///
     /// # Errors
+    /// [`Error::InvalidArgument`] before the `fit` that [resumes](Trainer::resume) a run;
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     pub fn use_averages(&mut self) -> Result<()> {
+        self.run.files.check_loaded("use_averages")?;
         self.task.use_averages()
     }
 
@@ -281,8 +288,9 @@ where
     /// Returns the outputs of the model for the inputs `x`, in evaluation mode.
     ///
     /// # Errors
-    /// The errors of the model.
+    /// The errors of the model; [`Error::InvalidArgument`] before the `fit` that [resumes](Trainer::resume) a run.
     pub fn predict(&self, x: &X) -> Result<Tensor> {
+        self.run.files.check_loaded("predict")?;
         self.task.predict(x)
     }
 
@@ -302,8 +310,10 @@ where
     /// ```
     ///
     /// # Errors
-    /// [`Error::Evaluation`] with the failed batch; the errors of the loader.
+    /// [`Error::Evaluation`] with the failed batch; the errors of the loader; [`Error::InvalidArgument`] before the
+    /// `fit` that [resumes](Trainer::resume) a run.
     pub fn predict_batches(&self, batches: &mut dyn EpochLoader<(X, Tensor)>) -> Result<Tensor> {
+        self.run.files.check_loaded("predict_batches")?;
         let mut epoch = EntireEpoch::begin(batches, true)?;
         let outputs = (&mut epoch.batches).enumerate().map(|(index, batch)| {
             let error_of =
@@ -441,7 +451,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Sets the value that determines the best epoch, and its direction. By default, `validation_loss` is minimized, or
-    /// `train_loss` without validation.
+    /// `train_loss` without validation; for a [custom task](TrainingTask) its first loss, for example
+    /// `validation_negative_elbo`.
     pub fn monitor(mut self, name: &str, goal: Goal) -> Self {
         self.run.monitor = Some((name.to_string(), goal));
         self
@@ -530,22 +541,19 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Returns the mean losses and the metrics of the batches, in evaluation mode: `loss`, and for example `accuracy`.
     /// It uses the weights of the model. After a run with [`ema`](Trainer::ema), these are not the averages, which
     /// [`use_averages`](Trainer::use_averages) copies into the model. The evaluation reads an entire epoch of the
-    /// loader, which then returns to its position.
+    /// loader, which then returns to its position. Random numbers that a model draws in evaluation, for example a VAE,
+    /// are drawn again by the next step, so that an evaluation between two calls of `fit` does not change the run.
     ///
     /// # Errors
     /// [`Error::Evaluation`] for a failed batch or metric; [`Error::InvalidArgument`] before the `fit` that
     /// [resumes](Trainer::resume) a run.
     pub fn evaluate(&mut self, batches: &mut dyn EpochLoader<T::Batch>) -> Result<Scores> {
-        if let Some(path) = self.run.files.resumed_file() {
-            let reason = format!(
-                "the state of {} is loaded by fit(), which was not called; call fit() first, or load the weights with \
-                 io::load()",
-                path.display()
-            );
-            return Err(Error::invalid("evaluate", reason));
-        }
+        self.run.files.check_loaded("evaluate")?;
         let _random = self.run.enter_random();
-        let scores = self.run.evaluate(&mut BoundRun::evaluation(&mut self.task, batches), None)?;
+        let random = RandomSnapshot::new()?;
+        let mut parts = BoundRun::evaluation(&mut self.task, batches);
+        let scores = CaughtResult::call(|| self.run.evaluate(&mut parts, None));
+        let scores = scores.resume_after(random.restore())?;
         scores.ok_or_else(|| Error::invalid("evaluate", "the evaluation was interrupted"))
     }
 

@@ -10,6 +10,7 @@ use super::report::RunReport;
 use super::schedules::{RunSchedule, ScheduleUnit, check_schedules};
 use super::scores::Scores;
 use super::signals::TerminationSignals;
+use super::snapshot::RandomSnapshot;
 use super::state::RunSettings;
 use super::train_metrics::check_names;
 use super::validation::{Improvement, push_rates, store_rates, with_averages};
@@ -29,7 +30,15 @@ enum StepsEnd {
     Limit,
 }
 
-/// The number of consecutive non-finite losses after which a run with a scaler ends.
+/// The reason why a run cannot continue after a step.
+enum StepFailure {
+    /// The loss is not finite.
+    Loss,
+    /// The loss is finite, and the gradients are not.
+    Gradients(Error),
+}
+
+/// The number of consecutive non-finite losses, or skipped updates, after which a run with a scaler ends.
 const MAX_SKIPPED: usize = 100;
 
 /// The maximum number of samples that an error lists.
@@ -45,7 +54,7 @@ impl RunCore<'_> {
     }
 
     pub(super) fn fit(&mut self, parts: &mut dyn RunParts) -> Result<History> {
-        self.stop_reason = None;
+        (self.stop_reason, self.is_stop_requested) = (None, false);
         let _random = self.enter_random();
         self.check_settings(parts)?;
         let _lock = self.files.open_directory()?;
@@ -55,6 +64,9 @@ impl RunCore<'_> {
         let reason = loop {
             if self.is_complete() {
                 break StopReason::Completed;
+            }
+            if self.is_stop_requested {
+                break StopReason::Requested;
             }
             // The resumed run may already have ended for this reason.
             if self.is_stuck() {
@@ -84,6 +96,8 @@ impl RunCore<'_> {
             let names = self.schedule_names();
             let checkpoint = self.full_checkpoint(parts.checkpoint(), &names);
             pellucid_io::load_checkpoint(&path, checkpoint)?;
+            // The loaded history has replaced the row.
+            self.has_partial_row = false;
             self.train_metrics.apply_loaded()?;
             let (epoch, step) = (self.epoch(), self.step());
             report.line(format_args!("resumed {} after epoch {epoch}, step {step}", path.display()));
@@ -99,7 +113,7 @@ impl RunCore<'_> {
         for open in self.opened_loggers.drain(..) {
             self.loggers.push(open(step)?);
         }
-        self.emit(TrainingEvent::FitBegan { step }).map(drop)
+        self.emit(TrainingEvent::FitBegan { step })
     }
 
     fn is_complete(&self) -> bool {
@@ -158,10 +172,10 @@ impl RunCore<'_> {
             None => parts.batches_state()?,
         };
         parts.end_batches();
-        let mut is_updated = false;
+        let mut random = None;
         let validated = CaughtResult::call(|| {
             parts.end_epoch()?;
-            is_updated = true;
+            random = Some(RandomSnapshot::new()?);
             match stopped {
                 None => self.validate_epoch(parts, start, signals),
                 Some(_) => Ok(None),
@@ -170,14 +184,14 @@ impl RunCore<'_> {
         // The steps of the epoch are not lost: the next call of `fit`, or a resumed run, begins with the validation.
         let restored = match validated.value() {
             Some(Some(_)) => Ok(()),
-            _ => parts.load_batches_state(&at_end),
+            _ => parts.load_batches_state(&at_end).and(random.as_ref().map_or(Ok(()), RandomSnapshot::restore)),
         };
         match validated.resume_after(restored) {
             Ok(Some((scores, improvement))) => {
                 let stopped = self.end_epoch(parts, &scores, improvement)?;
                 report.end_epoch(epoch, self.epochs, &scores);
                 if stopped == Some(StopReason::NotImproving) {
-                    report.line(format_args!("stopped: {}", self.stagnation(parts.is_validated())));
+                    report.line(format_args!("stopped: {}", self.stagnation(&scores, parts.is_validated())));
                 }
                 Ok(stopped)
             }
@@ -187,7 +201,7 @@ impl RunCore<'_> {
             }
             Err(error) => {
                 // The gradients of an update that failed are lost. An earlier file can repeat their steps.
-                if is_updated {
+                if random.is_some() {
                     // The error of the validation is reported instead.
                     let _ = self.save_last(parts);
                 }
@@ -234,15 +248,15 @@ impl RunCore<'_> {
             }
             let Some(samples) = parts.next_batch() else { break };
             let samples = samples.map_err(|error| self.step_error(self.step() + 1, position, 0, error))?;
-            let is_first = self.step() == 0;
-            let stops = self.run_step(samples, position, parts, meter, report)?;
-            if is_first && let Some(reason) = parts.eager_reason() {
+            let was_captured = parts.eager_reason().is_none();
+            self.run_step(samples, position, parts, meter, report)?;
+            if was_captured && let Some(reason) = parts.eager_reason() {
                 report.line(format_args!("the steps run eagerly, since they cannot be captured: {reason}"));
             }
             position = parts.position();
             if signals.arrived() {
                 ends = Some(StopReason::Interrupted);
-            } else if stops {
+            } else if self.is_stop_requested {
                 ends = Some(StopReason::Requested);
             }
             let step = self.step();
@@ -252,7 +266,8 @@ impl RunCore<'_> {
                 meter.read(&mut self.state.progress.borrow_mut())?;
                 self.is_save_due = false;
                 self.save_last(parts)?;
-                if let Some(reason) = ends {
+                // The event of the file may have ended the run.
+                if let Some(reason) = ends.or(self.is_stop_requested.then_some(StopReason::Requested)) {
                     return Ok(StepsEnd::Stopped(reason));
                 }
             }
@@ -268,7 +283,7 @@ impl RunCore<'_> {
         Ok(StepsEnd::Exhausted(ends))
     }
 
-    /// Trains on a batch. Returns true if a callback ends the run.
+    /// Trains on a batch.
     fn run_step(
         &mut self,
         samples: usize,
@@ -276,7 +291,7 @@ impl RunCore<'_> {
         parts: &mut dyn RunParts,
         meter: &mut LossMeter,
         report: &RunReport,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let step = self.step() + 1;
         let scalars = match parts.train_step() {
             Ok(scalars) => scalars,
@@ -291,32 +306,54 @@ impl RunCore<'_> {
         }
         // The schedules advance with the number of steps, even if a logger or a callback fails.
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Step))?;
+        let step_error = |run: &Self, error| run.step_error(step, position, samples, error);
+        if self.state.progress.borrow().sums.is_empty() {
+            self.train_metrics.check_losses(&scalars).map_err(|error| step_error(self, error))?;
+        }
         let weight = parts.batch_weight()?;
         let values = meter.add(&mut self.state.progress.borrow_mut(), &scalars, (&weight, samples), is_logged)?;
-        if let Some((_, loss)) = values.first() {
-            let skipped = {
-                let progress = &mut *self.state.progress.borrow_mut();
-                progress.skipped = if loss.is_finite() { 0 } else { progress.skipped + 1 };
-                progress.skipped
-            };
-            if skipped > 0 && (!parts.skips_updates() || skipped > MAX_SKIPPED) {
-                return Err(self.not_finite(step, samples, position, parts));
-            }
-        }
         let values = values.to_vec();
+        if let Some((_, loss)) = values.first()
+            && let Some(reason) = self.failure(*loss, parts)?
+        {
+            return Err(match reason {
+                StepFailure::Loss => self.not_finite(step, samples, position, parts),
+                StepFailure::Gradients(error) => step_error(self, error),
+            });
+        }
         if !self.train_metrics.is_empty() {
-            let added = self.add_train_predictions(parts);
-            added.map_err(|error| self.step_error(step, position, samples, error))?;
+            self.add_train_predictions(parts).map_err(|error| step_error(self, error))?;
         }
         report.step(&values, &self.train_metrics);
         if is_logged {
             self.log_step(step, &values, &rates)?;
         }
-        let stops = self.emit(TrainingEvent::StepEnded { step, scalars: &values })?;
+        self.emit(TrainingEvent::StepEnded { step, scalars: &values })?;
         if !self.callbacks.is_empty() {
             store_rates(parts, false)?;
         }
-        Ok(stops)
+        Ok(())
+    }
+
+    /// Counts the loss of a step, and returns the reason if the run cannot continue.
+    fn failure(&mut self, loss: f64, parts: &dyn RunParts) -> Result<Option<StepFailure>> {
+        let losses = {
+            let progress = &mut *self.state.progress.borrow_mut();
+            progress.skipped = if loss.is_finite() { 0 } else { progress.skipped + 1 };
+            progress.skipped
+        };
+        Ok(match parts.skipped_updates()? {
+            None => (losses > 0).then_some(StepFailure::Loss),
+            Some(updates) if losses.max(updates) <= MAX_SKIPPED => None,
+            Some(_) if losses > 0 => Some(StepFailure::Loss),
+            Some(updates) => {
+                let reason = format!(
+                    "the last {updates} updates were skipped, because gradients are not finite although the loss is; \
+                     check functions without a finite derivative, such as the square root at 0, or train in f32 or bf16"
+                );
+                Some(StepFailure::Gradients(Error::invalid("fit", reason)))
+            }
+        })
     }
 
     /// Adds the outputs of the last step to the training metrics.
@@ -337,7 +374,7 @@ impl RunCore<'_> {
     /// Reads the sums from the device, and returns an error if one is not finite.
     fn check_sums(&mut self, meter: &mut LossMeter, position: BatchPosition, parts: &dyn RunParts) -> Result<()> {
         let all_finite = meter.read(&mut self.state.progress.borrow_mut())?;
-        if all_finite || parts.skips_updates() {
+        if all_finite || parts.skipped_updates()?.is_some() {
             return Ok(());
         }
         let reason = "a loss of this epoch is not finite; lower the learning rate, or clip the gradients";
@@ -366,10 +403,10 @@ impl RunCore<'_> {
         let (epoch, step) = (self.epoch(), self.step());
         tracing::info!(epoch, step, %scores, "completed an epoch");
         // The state is saved after the event, so it contains the changes of callbacks.
-        let requested = self.emit(TrainingEvent::EpochEnded { epoch, scores })?;
+        self.emit(TrainingEvent::EpochEnded { epoch, scores })?;
         store_rates(parts, true)?;
         self.save_last(parts)?;
-        Ok(match (requested, self.is_stuck()) {
+        Ok(match (self.is_stop_requested, self.is_stuck()) {
             (true, _) => Some(StopReason::Requested),
             (false, true) => Some(StopReason::NotImproving),
             (false, false) => None,
@@ -385,10 +422,11 @@ impl RunCore<'_> {
         signals: &TerminationSignals,
         report: &RunReport,
     ) -> Result<StopReason> {
-        // The validation at the end of the epoch reads the same batches.
-        let loaders = parts.batches_state()?;
+        // The validation at the end of the epoch reads the same batches, and the next step draws the same numbers.
+        let (loaders, random) = (parts.batches_state()?, RandomSnapshot::new()?);
         let validated = CaughtResult::call(|| self.validated_scores(parts, start, signals));
-        let Some((scores, _)) = validated.resume_after(parts.load_batches_state(&loaders))? else {
+        let restored = parts.load_batches_state(&loaders).and(random.restore());
+        let Some((scores, _)) = validated.resume_after(restored)? else {
             return Ok(self.report_stop(StopReason::Interrupted, report));
         };
         self.log_epoch(&scores)?;
@@ -461,21 +499,22 @@ impl RunCore<'_> {
         let names = self.schedule_names();
         pellucid_io::save_checkpoint(&path, self.full_checkpoint(parts.checkpoint(), &names))?;
         self.files.has_written = true;
-        self.emit(TrainingEvent::Saved { path: &path }).map(drop)
+        self.emit(TrainingEvent::Saved { path: &path })
     }
 
     /// Writes the weights of the best epoch.
     fn save_best(&mut self, parts: &mut dyn RunParts) -> Result<()> {
         let Some(path) = self.files.best() else { return Ok(()) };
         with_averages(parts, |parts| parts.weights().and_then(|weights| pellucid_io::save(&path, &weights)))?;
-        self.emit(TrainingEvent::Saved { path: &path }).map(drop)
+        self.emit(TrainingEvent::Saved { path: &path })
     }
 
-    /// Calls all callbacks. Returns true if one ends the run.
-    fn emit(&mut self, event: TrainingEvent<'_>) -> Result<bool> {
-        let mut control = FitControl::default();
+    /// Calls all callbacks, and notes whether one ends the run.
+    fn emit(&mut self, event: TrainingEvent<'_>) -> Result<()> {
+        let mut control = FitControl { stops: self.is_stop_requested };
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_event(&event, &mut control))?;
-        Ok(control.stops)
+        self.is_stop_requested = control.stops;
+        Ok(())
     }
 
     fn step_error(&self, step: usize, position: BatchPosition, samples: usize, source: Error) -> Error {

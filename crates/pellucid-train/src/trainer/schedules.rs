@@ -9,10 +9,13 @@ use pellucid_nn::optim::schedule::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions, 
 use pellucid_tensor::{Error, Result, unwrap};
 use std::sync::Arc;
 
-/// The unit in which a schedule advances.
+/// The unit in which a [schedule](Trainer::schedule) advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ScheduleUnit {
+pub enum ScheduleUnit {
+    /// After each step; the epochs of the schedule are steps of the run. A step is a batch: with
+    /// [`accumulate(k)`](Trainer::accumulate), an update consists of k steps.
     Step,
+    /// After each epoch.
     Epoch,
 }
 
@@ -117,8 +120,7 @@ pub(super) fn check_schedules(
     }
     if optimizers.len() > 1 && schedules.iter().any(|schedule| schedule.optimizer.is_none()) {
         let names = optimizers.iter().map(|(other_name, _)| format!("`{other_name}`")).collect::<Vec<_>>().join(", ");
-        let reason =
-            format!("the task has the optimizers {names}; select one with schedule_steps_of or schedule_epochs_of");
+        let reason = format!("the task has the optimizers {names}; select one with schedule_of");
         return Err(Error::invalid("schedule", reason));
     }
     Ok(())
@@ -137,25 +139,29 @@ fn find<'a>(optimizers: &[(&'static str, &'a dyn Optimizer)], name: Option<&str>
 }
 
 impl<'f, T: TrainingTask> Trainer<'f, T> {
-    /// Sets the learning rate of each epoch by a schedule.
-    pub fn schedule_epochs(self, schedule: impl Schedule + 'f) -> Self {
-        self.with_schedule(RunSchedule::new(None, ScheduleUnit::Epoch, schedule))
+    /// Sets the learning rates of the optimizer by a schedule, which advances after each step or each epoch:
+    ///
+    /// ```
+    /// use pellucid::prelude::*;
+    ///
+    /// let (x, y) = (Tensor::randn([32, 3], DType::F32), Tensor::randn([32, 1], DType::F32));
+    /// let model = Linear::new(3, 1);
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.5, ..Default::default() });
+    /// let decay = nn::optim::schedule::ExponentialLr { gamma: 0.5 };
+    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(2).quiet(true);
+    /// trainer = trainer.schedule(decay, ScheduleUnit::Epoch);
+    /// let history = trainer.fit(&mut Batches::new(&[&x, &y], 8), None)?;
+    /// assert_eq!(history.column("lr").unwrap(), [0.5, 0.25]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn schedule(self, schedule: impl Schedule + 'f, unit: ScheduleUnit) -> Self {
+        self.with_schedule(RunSchedule::new(None, unit, schedule))
     }
 
-    /// Sets the learning rate of each step by a schedule, whose epochs are the steps. A step is a batch: with
-    /// [`accumulate(k)`](Trainer::accumulate), an update consists of k steps.
-    pub fn schedule_steps(self, schedule: impl Schedule + 'f) -> Self {
-        self.with_schedule(RunSchedule::new(None, ScheduleUnit::Step, schedule))
-    }
-
-    /// Sets the learning rate of each epoch of one of several [optimizers](TrainingTask::optimizers).
-    pub fn schedule_epochs_of(self, optimizer: &str, schedule: impl Schedule + 'f) -> Self {
-        self.with_schedule(RunSchedule::new(Some(optimizer), ScheduleUnit::Epoch, schedule))
-    }
-
-    /// Sets the learning rate of each step of one of several [optimizers](TrainingTask::optimizers).
-    pub fn schedule_steps_of(self, optimizer: &str, schedule: impl Schedule + 'f) -> Self {
-        self.with_schedule(RunSchedule::new(Some(optimizer), ScheduleUnit::Step, schedule))
+    /// Sets the learning rates of one of several [optimizers](TrainingTask::optimizers), as
+    /// [`schedule`](Trainer::schedule) does.
+    pub fn schedule_of(self, optimizer: &str, schedule: impl Schedule + 'f, unit: ScheduleUnit) -> Self {
+        self.with_schedule(RunSchedule::new(Some(optimizer), unit, schedule))
     }
 
     /// Multiplies the learning rate by a factor after epochs in which the [monitored](Trainer::monitor) value has not

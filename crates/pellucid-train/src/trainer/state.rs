@@ -70,7 +70,8 @@ impl RunSettings {
         self.0.iter().map(|(name, value)| (format!("{SETTING}{name}={value}"), Tensor::zeros(0, DType::Bool)))
     }
 
-    /// Returns an error if a saved setting has another value in this run. Earlier versions have saved no settings.
+    /// Returns an error if a saved setting has another value in this run. A setting that only one of both has is not
+    /// compared.
     fn check(&self, saved: &StateDict) -> Result<()> {
         for (name, saved_value) in saved.keys().filter_map(|entry| entry.strip_prefix(SETTING)?.split_once('=')) {
             if let Some((_, value)) = self.0.iter().find(|(other, value)| other == name && value != saved_value) {
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(loaded.progress.borrow().sums, state.progress.borrow().sums);
     }
 
-    /// A state of an earlier version has no settings, and an unknown setting is ignored.
+    /// A setting that only the file or only the run has is ignored.
     #[test]
     fn only_different_values_of_a_setting_are_refused() {
         let run = |settings: &[(&str, &str)]| {

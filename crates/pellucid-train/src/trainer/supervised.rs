@@ -2,14 +2,15 @@
 
 use super::caught::CaughtResult;
 use super::finite::{FiniteCheckedLoss, NonFiniteSearch};
+use super::snapshot::StepSnapshot;
 use super::task::{BatchScores, NamedScalars, TrainingTask};
 use pellucid_nn::graph::{Batch, BeforeUpdate, GraphTrainer, Model, StepOptions};
 use pellucid_nn::loss::{BatchWeight, Loss};
 use pellucid_nn::optim::{
     Average, AveragedModel, ClipGradNormOptions, Optimizer, clip_grad_norm_with, clip_grad_value,
 };
-use pellucid_nn::{Checkpoint, Module, Parameter, StateDict, Visit, Visitor, hook, with_evaluation_mode};
-use pellucid_tensor::{Autocast, DType, Error, Generator, Result, Tensor, autocast, no_grad, ops};
+use pellucid_nn::{Buffer, Checkpoint, Module, Parameter, StateDict, Visit, Visitor, hook, with_evaluation_mode};
+use pellucid_tensor::{Autocast, DType, Error, Result, Tensor, autocast, no_grad};
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -79,6 +80,9 @@ trait SupervisedStep<'f> {
     fn evaluate(&self) -> Result<(Tensor, Tensor)>;
     fn supports_capture(&self) -> bool;
 
+    /// Returns the buffers of model and loss; none before lazy layers are built.
+    fn buffers(&self) -> Vec<Buffer>;
+
     /// Sets the options of later steps.
     fn set_options(&mut self, options: StepOptions<'f>);
 }
@@ -92,25 +96,43 @@ struct SupervisedState<'f> {
     averages: Option<AveragedModel>,
     /// Whether the model contains the averages.
     holds_averages: bool,
+    /// The buffers and the random numbers before the last step.
+    before_step: StepSnapshot,
 }
 
 impl<'f> SupervisedState<'f> {
     fn train_step(&mut self, step: &mut dyn SupervisedStep<'f>) -> Result<NamedScalars> {
         let _precision = self.settings.precision();
-        if self.is_decided || self.settings.options.eager { step.run() } else { self.first_step(step) }?;
-        self.is_decided = true;
+        match self.is_decided {
+            true => self.before_step.renew()?,
+            false => self.before_step = StepSnapshot::new(step.buffers())?,
+        }
+        let run = CaughtResult::call(|| match self.is_decided || self.settings.options.eager {
+            true => step.run(),
+            false => self.first_step(step),
+        });
+        let restored = match run.value() {
+            Some(()) => Ok(()),
+            None => self.before_step.restore(),
+        };
+        run.resume_after(restored)?;
+        let loss = step.loss()?;
+        if self.settings.options.scaler.is_some() {
+            // The scaler skips the update of the parameters.
+            self.before_step.restore_buffers_unless_finite(&loss)?;
+        }
+        if !std::mem::replace(&mut self.is_decided, true) {
+            // The first step has built lazy layers.
+            self.before_step = StepSnapshot::new(step.buffers())?;
+        }
         if step.is_between_updates() {
             self.update_averages()?;
         }
-        Ok(vec![(LOSS, step.loss()?)])
+        Ok(vec![(LOSS, loss)])
     }
 
     /// Runs the first step captured, or eagerly if it cannot be captured.
     fn first_step(&mut self, step: &mut dyn SupervisedStep<'f>) -> Result<()> {
-        // A failed capture may have drawn random numbers.
-        let generator = Generator::default();
-        let states = generator.states().into_iter().map(|(device, state)| Ok((device, ops::copy(&state)?)));
-        let states = states.collect::<Result<Vec<_>>>()?;
         // A model may read values with a method that panics. If the panic has a different cause, the eager step
         // repeats it.
         let reason = match catch_unwind(AssertUnwindSafe(|| step.run())) {
@@ -118,7 +140,8 @@ impl<'f> SupervisedState<'f> {
             Ok(result) => return result,
             Err(panic) => panic_message(&*panic).to_string(),
         };
-        generator.set_states(&states)?;
+        // A failed capture may have drawn random numbers.
+        self.before_step.restore()?;
         self.set_eager(step, true);
         let repeated = CaughtResult::call(|| step.run());
         match repeated.value() {
@@ -225,7 +248,16 @@ struct StepParts<'a, 'f, M, O, X> {
     batch: Option<&'a (X, Tensor)>,
 }
 
-impl<'f, M, O, X> StepParts<'_, 'f, M, O, X> {
+impl<'f, M, O, X> StepParts<'_, 'f, M, O, X>
+where
+    M: Model<X> + 'f,
+    O: Optimizer + 'f,
+    X: Batch + 'static,
+{
+    fn modules(&self) -> ModelAndLoss<'_, 'f, M> {
+        ModelAndLoss { model: self.trainer.model(), loss: self.loss }
+    }
+
     fn batch(&self) -> Result<&(X, Tensor)> {
         self.batch.ok_or_else(|| Error::invalid("step", "there is no batch"))
     }
@@ -264,7 +296,11 @@ where
     }
 
     fn supports_capture(&self) -> bool {
-        ModelAndLoss { model: self.trainer.model(), loss: self.loss }.supports_capture().is_ok()
+        self.modules().supports_capture().is_ok()
+    }
+
+    fn buffers(&self) -> Vec<Buffer> {
+        self.modules().try_buffers().unwrap_or_default()
     }
 
     fn set_options(&mut self, options: StepOptions<'f>) {
@@ -286,6 +322,7 @@ where
             eager_reason: None,
             averages: None,
             holds_averages: false,
+            before_step: StepSnapshot::default(),
         };
         let trainer = GraphTrainer::new(model, loss.clone(), optimizer);
         Supervised { trainer, loss, state }
@@ -399,8 +436,8 @@ where
         vec![("accumulate", self.state.settings.options.accumulate.to_string())]
     }
 
-    fn skips_updates(&self) -> bool {
-        self.state.settings.options.scaler.is_some()
+    fn skipped_updates(&self) -> Result<Option<usize>> {
+        self.state.settings.options.scaler.as_ref().map(|scaler| scaler.try_skipped_updates()).transpose()
     }
 
     fn prepare_load(&mut self) -> Result<()> {
@@ -455,6 +492,7 @@ where
     }
 
     fn first_non_finite(&mut self, (x, y): &(X, Tensor)) -> Option<String> {
+        let before = StepSnapshot::new(self.modules().try_buffers().ok()?).ok()?;
         let model = self.trainer.model();
         let search = NonFiniteSearch {
             inputs: x.named(),
@@ -468,6 +506,7 @@ where
             },
             loss: &|output| self.loss.unchecked().try_forward(output, y),
         };
-        search.first()
+        let found = CaughtResult::call(|| Ok(search.first()));
+        found.resume_after(before.restore()).ok()?
     }
 }

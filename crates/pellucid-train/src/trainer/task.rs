@@ -171,9 +171,14 @@ pub trait TrainingTask {
         true
     }
 
-    /// Returns true if updates with non-finite gradients are skipped, so that the run continues.
-    fn skips_updates(&self) -> bool {
-        false
+    /// Returns the number of consecutive updates that were skipped because of non-finite gradients; `None` if the task
+    /// skips no updates. A run of a task that skips them continues after a loss that is not finite, until more than 100
+    /// updates in succession were skipped.
+    ///
+    /// # Errors
+    /// The errors of reading the number from a device.
+    fn skipped_updates(&self) -> Result<Option<usize>> {
+        Ok(None)
     }
 
     /// Creates the state into which a load copies, if otherwise the first step creates it.

@@ -1,6 +1,7 @@
 //! [`TrainMetrics`]: metrics of the batches of training, accumulated over an epoch.
 
 use super::scores::Scores;
+use super::task::NamedScalars;
 use crate::metrics::Metric;
 use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{Error, Result, Tensor};
@@ -49,6 +50,16 @@ impl<'f> TrainMetrics<'f> {
         self.metrics.iter().map(|metric| Ok((metric.name(), metric.compute()?))).collect::<Result<_>>().map(Scores)
     }
 
+    /// Returns an error if two losses, or a loss and a metric, have the same name: a history has one column for each
+    /// name.
+    pub(super) fn check_losses(&self, losses: &NamedScalars) -> Result<()> {
+        let names: Vec<&str> = losses.iter().map(|(name, _)| *name).collect();
+        if let Some(name) = names.iter().enumerate().find_map(|(k, name)| names[..k].contains(name).then_some(name)) {
+            return Err(Error::invalid("train_step", format!("two losses have the name `{name}`")));
+        }
+        check_distinct("train_metric", self.names(), names.into_iter())
+    }
+
     /// Returns an error for equal names, and, if the state of the run is saved, for a metric that cannot be saved.
     pub(super) fn check(&self, is_saved: bool) -> Result<()> {
         check_names("train_metric", &self.metrics)?;
@@ -63,7 +74,25 @@ impl<'f> TrainMetrics<'f> {
 pub(super) fn check_names(op: &'static str, metrics: &[Box<dyn Metric + '_>]) -> Result<()> {
     let names: Vec<String> = metrics.iter().map(|metric| metric.name()).collect();
     match names.iter().enumerate().find(|(k, name)| names[..*k].contains(name)) {
-        Some((_, name)) => Err(Error::invalid(op, format!("two metrics have the name `{name}`"))),
+        Some((_, name)) => {
+            let reason = format!("two metrics have the name `{name}`; rename one by `metric.named(..)`");
+            Err(Error::invalid(op, reason))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns an error if a metric has the name of a loss: a history has one column for each name.
+pub(super) fn check_distinct<'l>(
+    op: &'static str,
+    metrics: impl Iterator<Item = String>,
+    losses: impl Iterator<Item = &'l str> + Clone,
+) -> Result<()> {
+    match { metrics }.find(|name| losses.clone().any(|loss| loss == name)) {
+        Some(name) => {
+            let reason = format!("a metric and a loss have the name `{name}`; rename the metric by `metric.named(..)`");
+            Err(Error::invalid(op, reason))
+        }
         None => Ok(()),
     }
 }

@@ -7,6 +7,7 @@ use super::meter::LossMeter;
 use super::scores::Scores;
 use super::signals::TerminationSignals;
 use super::state::RunProgress;
+use super::train_metrics::check_distinct;
 use crate::metrics::Goal;
 use pellucid_nn::optim::ParamGroup;
 use pellucid_tensor::{DType, Error, Result};
@@ -89,14 +90,14 @@ impl RunCore<'_> {
 
     /// Returns an error if a metric of an evaluation has the name of a loss: a history has one column for each name.
     fn check_metric_names<'l>(&self, losses: impl Iterator<Item = &'l str> + Clone) -> Result<()> {
-        check_losses("metric", self.metrics.iter().map(|metric| metric.name()), losses)
+        check_distinct("metric", self.metrics.iter().map(|metric| metric.name()), losses)
     }
 
     /// Checks the names of the values of an epoch before the first step: the metrics differ from the losses, and the
     /// monitored value exists.
     pub(super) fn check_value_names(&self, parts: &dyn RunParts, losses: &[&'static str]) -> Result<()> {
         self.check_metric_names(losses.iter().copied())?;
-        check_losses("train_metric", self.train_metrics.names(), losses.iter().copied())?;
+        check_distinct("train_metric", self.train_metrics.names(), losses.iter().copied())?;
         let unknown = |metrics: &mut dyn Iterator<Item = String>| {
             let losses = losses.iter().map(|loss| loss.to_string());
             Scores(losses.chain(metrics).map(|name| (name, f64::NAN)).collect())
@@ -104,7 +105,7 @@ impl RunCore<'_> {
         let train = unknown(&mut self.train_metrics.names());
         let validation = parts.is_validated().then(|| unknown(&mut self.metrics.iter().map(|metric| metric.name())));
         let scores = self.epoch_scores(parts, &train, validation.as_ref(), f64::NAN);
-        self.monitored_value(&scores, parts.is_validated()).map(drop)
+        self.monitored_score(&scores, parts.is_validated()).map(drop)
     }
 
     /// Returns the values of an epoch in their order: those of the training and of the validation, the learning rates
@@ -154,21 +155,31 @@ impl RunCore<'_> {
         }
     }
 
-    /// Returns the monitored value.
-    fn monitored_value(&self, scores: &Scores, is_validated: bool) -> Result<f64> {
+    /// Returns the monitored value of an epoch with its name. A custom task need not have a loss with the default name;
+    /// then it is its first loss of the validation, or of the training if the validation has none.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no value of the name that the program has set.
+    fn monitored_score<'s>(&self, scores: &'s Scores, is_validated: bool) -> Result<(&'s str, f64)> {
         let (name, _) = self.monitored(is_validated);
-        match scores.get(name) {
-            Some(value) => Ok(value),
-            // A custom task need not have a loss of this name. Its first loss is used.
-            None if self.monitor.is_none() => Ok(scores.iter().nth(1).map_or(f64::NAN, |(_, value)| value)),
-            None => Err(Error::invalid("monitor", scores.missing(name))),
+        if let Some(named) = scores.iter().find(|(score_name, _)| *score_name == name) {
+            return Ok(named);
         }
+        if self.monitor.is_some() {
+            return Err(Error::invalid("monitor", scores.missing(name)));
+        }
+        let is_validation_loss = |name: &str| {
+            let name = name.strip_prefix("validation_");
+            name.is_some_and(|name| self.metrics.iter().all(|metric| metric.name() != name))
+        };
+        let first = scores.iter().find(|(name, _)| is_validation_loss(name)).or_else(|| scores.iter().nth(1));
+        Ok(first.unwrap_or(("loss", f64::NAN)))
     }
 
     /// Compares the monitored value with its earlier values.
     fn compare(&self, scores: &Scores, is_validated: bool) -> Result<Improvement> {
         let (_, goal) = self.monitored(is_validated);
-        let value = self.monitored_value(scores, is_validated)?;
+        let (_, value) = self.monitored_score(scores, is_validated)?;
         let min_delta = self.early_stopping.map_or(0.0, |options| options.min_delta);
         let progress = self.state.progress.borrow();
         let least = match goal {
@@ -181,8 +192,8 @@ impl RunCore<'_> {
     }
 
     /// Returns the reason for early stopping as a message.
-    pub(super) fn stagnation(&self, is_validated: bool) -> String {
-        let (name, _) = self.monitored(is_validated);
+    pub(super) fn stagnation(&self, scores: &Scores, is_validated: bool) -> String {
+        let name = self.monitored_score(scores, is_validated).map_or("loss", |(name, _)| name);
         let progress = self.state.progress.borrow();
         match progress.best.is_nan() {
             true => format!("`{name}` is NaN in all epochs"),
@@ -191,18 +202,6 @@ impl RunCore<'_> {
                 progress.epoch - progress.epochs_without_improvement
             ),
         }
-    }
-}
-
-/// Returns an error if a metric has the name of a loss.
-fn check_losses<'l>(
-    op: &'static str,
-    metrics: impl Iterator<Item = String>,
-    losses: impl Iterator<Item = &'l str> + Clone,
-) -> Result<()> {
-    match { metrics }.find(|name| losses.clone().any(|loss| loss == name)) {
-        Some(name) => Err(Error::invalid(op, format!("a metric and a loss have the name `{name}`"))),
-        None => Ok(()),
     }
 }
 

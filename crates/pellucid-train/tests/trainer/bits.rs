@@ -87,13 +87,13 @@ fn accumulation_ends_with_the_epoch() {
 fn schedules_by_step_and_by_epoch_have_their_values() {
     let _generator = isolated_generator();
     let (mut train, _) = points();
-    let mut run = trainer().epochs(3).schedule_epochs(ExponentialLr { gamma: 0.5 });
+    let mut run = trainer().epochs(3).schedule(ExponentialLr { gamma: 0.5 }, ScheduleUnit::Epoch);
     let history = run.fit(&mut train, None).unwrap();
     let rates = history.column("lr").unwrap();
     assert!(rates.iter().zip([0.02, 0.01, 0.005]).all(|(rate, expected)| (rate - expected).abs() < 1e-9), "{rates:?}");
 
     let (mut train, _) = points();
-    let mut run = trainer().epochs(2).schedule_steps(OneCycleLr::new(0.1, 16));
+    let mut run = trainer().epochs(2).schedule(OneCycleLr::new(0.1, 16), ScheduleUnit::Step);
     run.fit(&mut train, None).unwrap();
     let reference = model();
     let adamw = AdamW::new(reference.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });

@@ -236,7 +236,7 @@ fn contradicting_settings_are_errors() {
         run.fit(&mut train, None).unwrap_err().to_string()
     };
     let schedule = || ExponentialLr { gamma: 0.5 };
-    let found = error(trainer().schedule_epochs(schedule()).schedule_steps(schedule()));
+    let found = error(trainer().schedule(schedule(), ScheduleUnit::Epoch).schedule(schedule(), ScheduleUnit::Step));
     assert!(found.contains("two schedules"), "{found}");
     for min_delta in [f64::NAN, -1.0] {
         let found = error(trainer().early_stopping(EarlyStopping { patience: 3, min_delta }));
@@ -453,8 +453,10 @@ impl Logger for FailingLogger {
 #[test]
 fn an_error_of_a_logger_does_not_delay_schedules() {
     let _generator = isolated_generator();
-    let by_steps = |run: SmallTrainer| run.epochs(3).schedule_steps(ExponentialLr { gamma: 0.9 }).log_every(1);
-    let by_epochs = |run: SmallTrainer| run.epochs(3).schedule_epochs(ExponentialLr { gamma: 0.5 }).log_every(100);
+    let by_steps =
+        |run: SmallTrainer| run.epochs(3).schedule(ExponentialLr { gamma: 0.9 }, ScheduleUnit::Step).log_every(1);
+    let by_epochs =
+        |run: SmallTrainer| run.epochs(3).schedule(ExponentialLr { gamma: 0.5 }, ScheduleUnit::Epoch).log_every(100);
     for (step, is_by_steps) in [(3, true), (8, true), (8, false)] {
         let scheduled = |run: SmallTrainer| if is_by_steps { by_steps(run) } else { by_epochs(run) };
         let (mut train, mut validation) = points();

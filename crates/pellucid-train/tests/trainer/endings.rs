@@ -1,6 +1,7 @@
 //! How runs end, and the events that callbacks receive.
 
 use crate::runs::{isolated_generator, points, trainer};
+use crate::scratch::Scratch;
 use pellucid::Error;
 use pellucid::train::{FitControl, StopReason, TrainingEvent};
 use std::sync::{Arc, Mutex};
@@ -71,4 +72,47 @@ fn an_error_of_a_callback_ends_the_run() {
     let fails = |_: &TrainingEvent<'_>, _: &mut FitControl| Err(Error::invalid("callback", "refused"));
     let error = trainer().callback(fails).fit(&mut train, None).unwrap_err();
     assert_eq!(error.to_string(), "callback: refused");
+}
+
+/// A stop that is requested in any event ends the run.
+#[test]
+fn a_callback_ends_the_run_in_every_event() {
+    type EventTest = fn(&TrainingEvent<'_>) -> bool;
+    let _generator = isolated_generator();
+    let scratch = Scratch::new("trainer-stopped");
+    let cases: [(EventTest, usize); 5] = [
+        (|event| matches!(event, TrainingEvent::FitBegan { .. }), 0),
+        (|event| matches!(event, TrainingEvent::EpochBegan { epoch: 3 }), 17),
+        (|event| matches!(event, TrainingEvent::StepEnded { step: 5, .. }), 5),
+        (|event| matches!(event, TrainingEvent::Saved { .. }), 3),
+        (|event| matches!(event, TrainingEvent::EpochEnded { epoch: 2, .. }), 16),
+    ];
+    for (case, (ends, expected)) in cases.into_iter().enumerate() {
+        let (mut train, _) = points();
+        let stops = move |event: &TrainingEvent<'_>, control: &mut FitControl| {
+            if ends(event) {
+                control.stop();
+            }
+            Ok(())
+        };
+        let folder = scratch.0.join(case.to_string());
+        let mut run = trainer().epochs(4).checkpoints(folder).checkpoint_every(3).callback(stops);
+        run.fit(&mut train, None).unwrap();
+        assert_eq!((run.step(), run.stop_reason()), (expected, Some(StopReason::Requested)), "case {case}");
+    }
+}
+
+/// A run that ended within an epoch has the row of this epoch. A resumed history replaces it.
+#[test]
+fn a_resumed_history_keeps_its_rows() {
+    let _generator = isolated_generator();
+    let scratch = Scratch::new("trainer-resumed-history");
+    let (mut train, _) = points();
+    trainer().epochs(2).checkpoints(&scratch.0).fit(&mut train, None).unwrap();
+    let (mut train, _) = points();
+    let mut run = trainer().steps(11);
+    run.fit(&mut train, None).unwrap();
+    let mut run = run.resume(&scratch.0).steps(30);
+    let history = run.fit(&mut train, None).unwrap();
+    assert_eq!(history.column("step").unwrap(), [8.0, 16.0, 24.0, 30.0]);
 }

@@ -1,8 +1,9 @@
 //! Errors of steps name the step, the batch and the cause, and change no parameters.
 
 use crate::runs::{bits, isolated_generator, model, points, trainer};
+use pellucid::Generator;
 use pellucid::data::{DataLoader, LoaderOptions, from_fn};
-use pellucid::nn::loss::CrossEntropyLoss;
+use pellucid::nn::loss::{CrossEntropyLoss, from_fn as loss_from_fn};
 use pellucid::prelude::*;
 use pellucid::train::Trainer;
 
@@ -111,4 +112,57 @@ fn options_outside_of_their_range_are_errors() {
     assert!(trainer().try_ema(1.5).is_err());
     assert!(trainer().try_clip_grad_norm(-1.0).is_err());
     assert!(trainer().try_clip_grad_value(f64::NAN).is_err());
+}
+
+/// Returns 12 samples of class 0, of which sample 0 has a NaN feature.
+fn samples_with_nan() -> Batches {
+    let x = Tensor::ones([12, 4], DType::F32);
+    x.narrow(0, 0, 1).copy_(&Tensor::from(f32::NAN));
+    Batches::new(&[&x, &Tensor::zeros([12], DType::I64)], 4)
+}
+
+/// A step whose loss is not finite, and the search for the origin, change neither statistics nor random numbers.
+#[test]
+fn a_failed_step_restores_buffers_and_random_numbers() {
+    let _generator = isolated_generator();
+    for is_eager in [false, true] {
+        let mut run = trainer().eager(is_eager);
+        let random = || Generator::default().state().to_vec::<i64>();
+        let (before, numbers) = (bits(run.model()), random());
+        for _ in 0..2 {
+            let error = run.fit(&mut samples_with_nan(), None).unwrap_err().to_string();
+            assert!(error.contains("the input `x`"), "{error}");
+            assert_eq!((bits(run.model()), random()), (before.clone(), numbers.clone()), "eager: {is_eager}");
+        }
+        let (mut train, mut validation) = points();
+        run.fit(&mut train, None).unwrap();
+        assert!(run.evaluate(&mut validation).unwrap()["loss"].is_finite());
+    }
+}
+
+/// The scaler skips the update of a batch whose loss is not finite, and the batch does not change the statistics.
+#[test]
+fn a_skipped_batch_changes_no_statistics() {
+    let _generator = isolated_generator();
+    let mut run = trainer().mixed_precision(DType::F16);
+    run.fit(&mut samples_with_nan(), None).unwrap();
+    for buffer in run.model().buffers() {
+        assert!(buffer.isfinite().all(..).item::<bool>(), "{buffer:?}");
+    }
+    assert_ne!(run.model().buffers()[0].to_vec::<f32>(), [0.0; 16], "the other batches change the statistics");
+}
+
+/// The derivative of √(x²) at 0 is not finite, so that every update is skipped.
+#[test]
+fn a_run_whose_gradients_are_never_finite_ends() {
+    let _generator = isolated_generator();
+    let (mut train, _) = points();
+    let model = Linear::new(4, 2);
+    let loss =
+        loss_from_fn(|output: &Tensor, _: &Tensor| ops::mean(&ops::sqrt(&ops::square(&ops::mul(output, 0.0)?)?)?, ..));
+    let sgd = Sgd::new(model.parameters(), SgdOptions::default());
+    let mut run = Trainer::new(model, loss, sgd).mixed_precision(DType::F16).epochs(40).quiet(true);
+    let error = run.fit(&mut train, None).unwrap_err().to_string();
+    assert!(error.contains("the last 101 updates were skipped, because gradients are not finite"), "{error}");
+    assert_eq!(run.step(), 101);
 }

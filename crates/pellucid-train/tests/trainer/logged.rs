@@ -30,7 +30,7 @@ fn a_log_has_the_rate_of_each_step() {
     let path = scratch.0.join("steps.csv");
     let (mut train, _) = points();
     let mut run = trainer().steps(4).log_every(1).logger(CsvLogger::new(&path).unwrap());
-    run = run.schedule_steps(StepLr { step_size: 1, gamma: 0.5 });
+    run = run.schedule(StepLr { step_size: 1, gamma: 0.5 }, ScheduleUnit::Step);
     run.fit(&mut train, None).unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     let header: Vec<&str> = text.lines().next().unwrap().split(',').collect();

@@ -7,6 +7,7 @@ mod scratch;
 mod bits;
 mod continued;
 mod endings;
+mod evaluations;
 mod failures;
 mod killed;
 mod logged;

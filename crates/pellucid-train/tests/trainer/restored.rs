@@ -87,8 +87,9 @@ fn a_schedule_that_cannot_start_is_not_lost() {
     let decay = || ExponentialLr { gamma: 0.5 };
     let (without_momentum, _, _) = counting();
     let (unordered, _, _) = counting();
-    let unordered = unordered.schedule_epochs(SequentialLr::new(decay()).then(5, decay()).then(5, decay()));
-    for mut run in [without_momentum.schedule_steps(OneCycleLr::new(0.1, 10)), unordered] {
+    let unordered =
+        unordered.schedule(SequentialLr::new(decay()).then(5, decay()).then(5, decay()), ScheduleUnit::Epoch);
+    for mut run in [without_momentum.schedule(OneCycleLr::new(0.1, 10), ScheduleUnit::Step), unordered] {
         let first = run.fit(&mut train, None).unwrap_err().to_string();
         assert_eq!(run.fit(&mut train, None).unwrap_err().to_string(), first);
         assert_eq!(run.step(), 0);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A run with every part that a checkpoint can contain.
 fn trainer_with_all_parts() -> SmallTrainer {
     let schedule = CosineAnnealingLr { t_max: 40, eta_min: 0.0 };
-    let run = trainer().epochs(4).ema(0.9).accumulate(2).schedule_steps(schedule);
+    let run = trainer().epochs(4).ema(0.9).accumulate(2).schedule(schedule, ScheduleUnit::Step);
     run.train_metric(Accuracy::new()).train_metric(RocAuc::new()).train_metric(LogLoss::new())
 }
 
@@ -68,7 +68,7 @@ fn a_run_on_a_stream_is_resumed_within_an_epoch() {
         });
         StreamLoader::new(samples, LoaderOptions { batch_size: 8, workers: 1, ..Default::default() })
     };
-    let run = || trainer().epochs(3).schedule_epochs(ExponentialLr { gamma: 0.9 });
+    let run = || trainer().epochs(3).schedule(ExponentialLr { gamma: 0.9 }, ScheduleUnit::Epoch);
     let mut expected = run();
     expected.fit(&mut stream(), None).unwrap();
     // The last of the 6 batches of an epoch has 6 samples.
@@ -267,7 +267,8 @@ fn a_plateau_reduces_the_rate_and_is_resumed() {
     }
     let wrong = trainer().try_reduce_lr_on_plateau(ReduceLrOnPlateauOptions { factor: 2.0, ..Default::default() });
     assert!(wrong.map(drop).unwrap_err().to_string().contains("factor"));
-    let twice = trainer().schedule_epochs(ExponentialLr { gamma: 0.5 }).reduce_lr_on_plateau(Default::default());
+    let twice =
+        trainer().schedule(ExponentialLr { gamma: 0.5 }, ScheduleUnit::Epoch).reduce_lr_on_plateau(Default::default());
     let (mut train, _) = points();
     let mut twice = twice;
     assert!(twice.fit(&mut train, None).unwrap_err().to_string().contains("two schedules"));
@@ -289,25 +290,29 @@ fn a_run_of_other_settings_is_refused() {
         run(Box::new(adamw(&model)), model)
     };
     let (mut train, _) = points();
-    saved().accumulate(2).schedule_epochs(decay()).checkpoints(&scratch.0).fit(&mut train, None).unwrap();
+    saved().accumulate(2).schedule(decay(), ScheduleUnit::Epoch).checkpoints(&scratch.0).fit(&mut train, None).unwrap();
     let adam = {
         let model = model();
         run(Box::new(Adam::new(model.parameters(), AdamOptions { lr: 0.02, ..Default::default() })), model)
     };
     let cases = [
-        (adam.accumulate(2).schedule_epochs(decay()), points().0, ["`adamw`", "`adam`"]),
-        (saved().accumulate(4).schedule_epochs(decay()), points().0, ["accumulate `2`", "`4`"]),
+        (adam.accumulate(2).schedule(decay(), ScheduleUnit::Epoch), points().0, ["`adamw`", "`adam`"]),
+        (saved().accumulate(4).schedule(decay(), ScheduleUnit::Epoch), points().0, ["accumulate `2`", "`4`"]),
         (
-            saved().accumulate(2).schedule_steps(decay()),
+            saved().accumulate(2).schedule(decay(), ScheduleUnit::Step),
             points().0,
             ["ExponentialLr by epochs", "ExponentialLr by steps"],
         ),
         (
-            saved().accumulate(2).schedule_epochs(CosineAnnealingLr::new(4)),
+            saved().accumulate(2).schedule(CosineAnnealingLr::new(4), ScheduleUnit::Epoch),
             points().0,
             ["ExponentialLr", "CosineAnnealingLr"],
         ),
-        (saved().accumulate(2).schedule_epochs(decay()), points().0.drop_last(true), ["= false", "= true"]),
+        (
+            saved().accumulate(2).schedule(decay(), ScheduleUnit::Epoch),
+            points().0.drop_last(true),
+            ["= false", "= true"],
+        ),
     ];
     for (other, mut train, named) in cases {
         let mut other = other.epochs(3).resume(&scratch.0);
@@ -319,7 +324,7 @@ fn a_run_of_other_settings_is_refused() {
         assert_eq!((bits(other.model()), other.step()), (before, 0));
     }
     // The run itself continues, also with more epochs.
-    let mut same = saved().accumulate(2).schedule_epochs(decay()).epochs(2).resume(&scratch.0);
+    let mut same = saved().accumulate(2).schedule(decay(), ScheduleUnit::Epoch).epochs(2).resume(&scratch.0);
     same.fit(&mut points().0, None).unwrap();
     assert_eq!(same.step(), 16);
 }

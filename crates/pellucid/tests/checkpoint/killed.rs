@@ -30,18 +30,22 @@ impl Counting {
         Checkpoint::new().model(&self.parameter).optimizer(&self.optimizer).step(step)
     }
 
+    /// Returns the values of the checkpoint, except the momentum, for which a step is out of range.
+    fn values(&self) -> impl Iterator<Item = Tensor> {
+        let state = self.optimizer.state().into_iter().filter(|(name, _)| !name.ends_with("one_minus_beta1"));
+        state.map(|(_, state)| state).chain([self.parameter.detach()])
+    }
+
     fn set(&self, step: usize) {
         let _guard = no_grad();
         let value = Tensor::from(step as f32);
-        self.optimizer.state().iter().for_each(|(_, state)| state.copy_(&value));
-        self.parameter.copy_(&value);
+        self.values().for_each(|values| values.copy_(&value));
     }
 
     /// Loads the file, and checks that all values belong to one step.
     fn check(&self, path: &Path) -> usize {
         let step = io::load_checkpoint(path, self.checkpoint(0)).unwrap();
-        let state = self.optimizer.state().into_iter().map(|(_, state)| state).chain([self.parameter.detach()]);
-        for values in state.filter(|values| values.dtype() == DType::F32) {
+        for values in self.values().filter(|values| values.dtype() == DType::F32) {
             let range = (values.min(..).item::<f64>(), values.max(..).item::<f64>());
             assert_eq!(range, (step as f64, step as f64), "the file mixes steps");
         }

@@ -215,12 +215,13 @@ fn distributions_are_send_and_sync() {
 fn metrics_and_logs_are_send_and_sync() {
     use pellucid::train::metrics::*;
     use pellucid::train::*;
-    both![MultiLabelAccuracy, MultiLabelF1Score, LabelAverage];
+    both![MultiLabelAccuracy, MultiLabelF1Score, LabelAverage, NamedMetric<Accuracy>];
     both![Accuracy, TopKAccuracy, Precision, Recall, F1Score, IntersectionOverUnion, ConfusionMatrix, RocAuc];
     both![AveragePrecision, LogLoss, Perplexity, MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, R2Score];
     both![Mean, MeanLoss<CrossEntropyLoss>, ClassAverage, ScoreKind, Goal];
     both![CsvLogger, JsonLinesLogger, History];
-    both![BatchScores, EarlyStopping, FindLrOptions, FitControl, LrCurve, Scores, StopReason, TrainingEvent<'_>];
+    both![BatchScores, EarlyStopping, FindLrOptions, FitControl, LrCurve, ScheduleUnit, Scores, StopReason];
+    both![TrainingEvent<'_>];
     both![Supervised<'_, Sequential, Muon>];
     // A trainer runs on one thread at a time, and may move between threads.
     is_send::<Trainer<'_, Supervised<'_, Sequential, Muon>>>();

@@ -10,7 +10,7 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, unwrap};
 
 /// Operation name in errors.
-const OP: &str = "reduce_on_plateau";
+const OP: &str = "reduce_lr_on_plateau";
 
 /// The direction in which a value improves, such as a loss or a metric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -147,7 +147,7 @@ impl<S: Schedule> Scheduler<S> {
             .map(|(name, value)| (name.clone(), value.clone()))
             .partition(|(name, _)| name.starts_with(KIND));
         let kind = self.kind();
-        if let Some(saved) = kinds.into_keys().find(|saved| *saved != kind && saved != UNKNOWN_KIND) {
+        if let Some(saved) = kinds.into_keys().find(|saved| *saved != kind) {
             let reason = format!(
                 "the state belongs to the schedule {}, but this one is {}; use the schedule that was saved, or remove the \
                  entry `{saved}`",
@@ -203,9 +203,6 @@ impl<S: Schedule> Scheduler<S> {
 
 /// The start of the name of the entry for the schedule.
 const KIND: &str = "schedule.";
-
-/// The entry that earlier versions wrote for every boxed schedule.
-const UNKNOWN_KIND: &str = "schedule.Box";
 
 /// Returns true for a learning rate that an optimizer accepts.
 fn is_rate(lr: f64) -> bool {

@@ -1,0 +1,217 @@
+//! Validations and evaluations change no later step, and the loss of the validation is monitored by default.
+
+use crate::runs::{bits, isolated_generator, points, trainer};
+use crate::scratch::Scratch;
+use pellucid::nn::{Checkpoint, StateDict};
+use pellucid::prelude::*;
+use pellucid::train::metrics::{Accuracy, Goal, Metric};
+use pellucid::train::{BatchScores, EarlyStopping, FindLrOptions, NamedScalars, StopReason, Supervised, TrainingTask};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Adds noise, also in evaluation, as a variational model does.
+#[derive(Clone, Module)]
+struct EvaluationNoise;
+
+impl Layer for EvaluationNoise {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::add(x, &ops::mul(&ops::randn(x.shape(), x.dtype())?, 0.1)?)
+    }
+}
+
+fn noisy() -> Trainer<'static, Supervised<'static, Sequential, Sgd>> {
+    manual_seed(2);
+    let model = sequential![Linear::new(4, 8), EvaluationNoise, Linear::new(8, 2)];
+    let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.2, ..Default::default() });
+    Trainer::new(model, CrossEntropyLoss::default(), sgd).quiet(true)
+}
+
+/// A run that ends within an epoch validates, and then draws the random numbers of an uninterrupted run.
+#[test]
+fn a_validation_within_an_epoch_and_an_evaluation_draw_no_numbers_of_the_training() {
+    let _generator = isolated_generator();
+    let (mut train, mut validation) = points();
+    let mut expected = noisy().steps(24);
+    expected.fit(&mut train, Some(&mut validation)).unwrap();
+    let (mut train, mut validation) = points();
+    let mut run = noisy().steps(11);
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    run.evaluate(&mut validation).unwrap();
+    let mut run = run.steps(24);
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!(bits(run.model()), bits(expected.model()));
+    let last = |run: &Trainer<'_, _>| run.history().last("validation_loss");
+    assert_eq!(last(&run), last(&expected));
+}
+
+/// A metric that fails once.
+struct FailsOnce(Arc<AtomicBool>);
+
+impl Metric for FailsOnce {
+    fn name(&self) -> String {
+        "fails_once".into()
+    }
+    fn goal(&self) -> Goal {
+        Goal::Maximize
+    }
+    fn reset(&mut self) {}
+    fn update(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
+        match self.0.swap(false, Ordering::Relaxed) {
+            true => Err(Error::invalid("fails_once", "refused")),
+            false => Ok(()),
+        }
+    }
+    fn compute(&self) -> Result<f64> {
+        Ok(0.0)
+    }
+}
+
+#[test]
+fn a_failed_validation_is_repeated_with_the_same_random_numbers() {
+    let _generator = isolated_generator();
+    let run = |fails: bool| {
+        let (mut train, mut validation) = points();
+        let mut run = noisy().epochs(2).metric(FailsOnce(Arc::new(AtomicBool::new(fails))));
+        if fails {
+            run.fit(&mut train, Some(&mut validation)).unwrap_err();
+        }
+        let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+        (bits(run.model()), history.column("validation_loss").unwrap())
+    };
+    assert_eq!(run(true), run(false));
+}
+
+/// A task whose training loss falls and whose validation loss grows.
+#[derive(Default)]
+struct Overfitting(f64);
+
+impl TrainingTask for Overfitting {
+    type Batch = [Tensor; 2];
+    fn train_step(&mut self, _: &[Tensor; 2]) -> Result<NamedScalars> {
+        self.0 += 1.0;
+        Ok(vec![("negative_elbo", Tensor::from(-self.0))])
+    }
+    fn train_predictions(&self, [x, y]: &[Tensor; 2]) -> Result<Option<(Tensor, Tensor)>> {
+        Ok(Some((x.clone(), y.clone())))
+    }
+    fn evaluate_step(&mut self, [x, y]: &[Tensor; 2]) -> Result<BatchScores> {
+        let losses = vec![("negative_elbo", Tensor::from(self.0))];
+        Ok(BatchScores { losses, predictions: Some((x.clone(), y.clone())) })
+    }
+    fn checkpoint(&self) -> Checkpoint<'_> {
+        Checkpoint::new()
+    }
+    fn weights(&self) -> Result<StateDict> {
+        Ok(StateDict::new())
+    }
+    fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn the_first_loss_of_the_validation_is_monitored_by_default() {
+    let _generator = isolated_generator();
+    let (mut train, mut validation) = points();
+    let mut run = Trainer::from_task(Overfitting::default()).epochs(9).quiet(true).metric(Accuracy::new());
+    run = run.early_stopping(EarlyStopping { patience: 2, ..Default::default() });
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    assert_eq!((run.epoch(), run.stop_reason()), (3, Some(StopReason::NotImproving)));
+}
+
+/// A metric with a chosen name.
+struct ConstantMetric(&'static str);
+
+impl Metric for ConstantMetric {
+    fn name(&self) -> String {
+        self.0.into()
+    }
+    fn goal(&self) -> Goal {
+        Goal::Maximize
+    }
+    fn reset(&mut self) {}
+    fn update(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
+        Ok(())
+    }
+    fn compute(&self) -> Result<f64> {
+        Ok(0.0)
+    }
+}
+
+#[test]
+fn a_training_metric_with_the_name_of_a_loss_ends_the_first_step() {
+    let _generator = isolated_generator();
+    let (mut train, _) = points();
+    let mut run = Trainer::from_task(Overfitting::default()).quiet(true).train_metric(ConstantMetric("negative_elbo"));
+    let error = run.fit(&mut train, None).unwrap_err().to_string();
+    assert!(error.starts_with("step 1 ") && error.contains("have the name `negative_elbo`"), "{error}");
+}
+
+/// Before `fit` has loaded the state, the model has its initial weights.
+#[test]
+fn a_resumed_run_that_is_not_loaded_is_not_used() {
+    let _generator = isolated_generator();
+    let scratch = Scratch::new("trainer-not-loaded");
+    let (mut train, mut validation) = points();
+    trainer().ema(0.5).checkpoints(&scratch.0).fit(&mut train, None).unwrap();
+    let (mut train, _) = points();
+    let mut run = trainer().ema(0.5).resume(&scratch.0).epochs(2);
+    let x = Tensor::ones([2, 4], DType::F32);
+    let uses = |run: &mut crate::runs::SmallTrainer, validation: &mut Batches| {
+        [
+            run.predict(&x).map(drop),
+            run.predict_batches(validation).map(drop),
+            run.find_lr(validation, FindLrOptions { steps: 4, ..Default::default() }).map(drop),
+            run.use_averages(),
+            run.evaluate(validation).map(drop),
+        ]
+    };
+    for refused in uses(&mut run, &mut validation) {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("is loaded by fit(), which was not called"), "{text}");
+    }
+    run.fit(&mut train, None).unwrap();
+    uses(&mut run, &mut validation).into_iter().for_each(|accepted| accepted.unwrap());
+}
+
+const FOLDER: &str = "PELLUCID_TEST_EAGER_FOLDER";
+
+/// A layer that reads a value, so that its steps run eagerly.
+#[derive(Clone, Module)]
+struct EagerOnly;
+
+impl Layer for EagerOnly {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        ops::max(x, ..)?.try_item::<f64>()?;
+        Ok(x.clone())
+    }
+}
+
+/// The process whose standard error the test below reads. As a test of its own, it does nothing.
+#[test]
+fn resumes_with_eager_steps() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let _generator = isolated_generator();
+    let (mut train, _) = points();
+    let model = sequential![EagerOnly, Linear::new(4, 2)];
+    let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
+    let run = Trainer::new(model, CrossEntropyLoss::default(), sgd).checkpoints(&folder).resume_if_exists(&folder);
+    let epochs = if folder.exists() { 2 } else { 1 };
+    run.epochs(epochs).fit(&mut train, None).unwrap();
+}
+
+#[test]
+fn a_resumed_run_reports_why_its_steps_run_eagerly() {
+    let scratch = Scratch::new("trainer-eager-report");
+    for _ in 0..2 {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "evaluations::resumes_with_eager_steps", "--test-threads=1", "--nocapture"])
+            .env(FOLDER, scratch.0.join("run"))
+            .output()
+            .unwrap();
+        let text = String::from_utf8(child.stderr).unwrap();
+        assert!(child.status.success() && text.contains("the steps run eagerly"), "{text}");
+    }
+}
