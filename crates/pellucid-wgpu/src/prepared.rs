@@ -7,7 +7,7 @@
 //! A launch of a plan with checks of indices is two submissions: the dispatches up to the last check, and the rest. The
 //! host waits for the first one, while the device computes the second one.
 
-use crate::buffer::DeviceMemory;
+use crate::buffer::{DeviceMemory, UnwrittenBuffers, WgpuBuffer};
 use crate::compiler::{ParameterBindGroups, operand_group};
 use crate::description::{DispatchDescription, check_scalars, kernel_scalar};
 use crate::device::GraphicsDevice;
@@ -167,19 +167,34 @@ impl WgpuPlan {
         builder.finish(gpu)
     }
 
-    /// Returns the buffer of every slot, or `None` if the slot is unused. Allocates memory for slots whose first use is
-    /// a write.
-    fn slot_buffers(&self, slots: &[Arc<Storage>]) -> Result<Vec<Option<wgpu::Buffer>>> {
+    /// Returns the buffer of every slot, or `None` if the slot is unused.
+    fn slot_buffers<'a>(&self, slots: &'a [Arc<Storage>]) -> Result<Vec<Option<&'a WgpuBuffer>>> {
         SlotUse::check_number(&self.slots, slots.len())?;
-        let buffer = |(slot, storage): (&SlotUse, &Arc<Storage>)| {
+        let buffer = |(slot, storage): (&SlotUse, &'a Arc<Storage>)| {
             if !slot.is_used {
                 return Ok(None);
             }
             let buffer = device_buffer("launch", &self.gpu, storage)?;
             slot.check(buffer.bytes(), buffer.is_allocated())?;
-            buffer.ensure().map(Some)
+            Ok(Some(buffer))
         };
         self.slots.iter().zip(slots).map(buffer).collect()
+    }
+
+    /// Runs the plan. Allocates memory for slots whose first use is a write.
+    fn run(&self, buffers: &[Option<&WgpuBuffer>]) -> Result<(), LaunchFailure> {
+        let (before_all, gpu) = (LaunchFailure::before_all, &self.gpu);
+        let mut groups = lock(&self.groups);
+        let memory = buffers.iter().map(|slot| slot.map(WgpuBuffer::ensure).transpose());
+        let memory: Vec<Option<wgpu::Buffer>> = memory.collect::<Result<_>>().map_err(before_all)?;
+        // Until the checks are confirmed, no other thread submits work, which a failed check would skip.
+        let mut recorded = lock(&gpu.recorded);
+        recorded.submit(&gpu.graphics).map_err(before_all)?;
+        let Some(copied) = self.submit(&recorded, &mut groups, &memory).transpose() else { return Ok(()) };
+        recorded.status.confirm(&gpu.graphics, &gpu.status, self.checks.len(), copied).map_err(|failed| {
+            let launch = failed.passed.and_then(|passed| self.checks.get(passed).copied());
+            LaunchFailure { launch, error: failed.error }
+        })
     }
 
     /// Encodes and submits all dispatches. Returns the submission that copies the status, if there are checks.
@@ -237,16 +252,13 @@ impl PlanGroup {
 
 impl CompiledPlan for WgpuPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
-        let (before_all, gpu) = (LaunchFailure::before_all, &self.gpu);
-        let mut groups = lock(&self.groups);
-        let buffers = self.slot_buffers(slots).map_err(before_all)?;
-        // Until the checks are confirmed, no other thread submits work, which a failed check would skip.
-        let mut recorded = lock(&gpu.recorded);
-        recorded.submit(&gpu.graphics).map_err(before_all)?;
-        let Some(copied) = self.submit(&recorded, &mut groups, &buffers).map_err(before_all)? else { return Ok(()) };
-        recorded.status.confirm(&gpu.graphics, &gpu.status, self.checks.len(), copied).map_err(|failed| {
-            let launch = self.checks.get(failed.passed).copied().unwrap_or(0);
-            LaunchFailure { launch, error: failed.error }
+        let buffers = self.slot_buffers(slots).map_err(LaunchFailure::before_all)?;
+        let unwritten = UnwrittenBuffers::new(buffers.iter().copied().flatten());
+        self.run(&buffers).inspect_err(|failed| {
+            // The launches before a later one have written their outputs.
+            if failed.launch.is_none_or(|launch| launch == 0) {
+                unwritten.discard();
+            }
         })
     }
 }

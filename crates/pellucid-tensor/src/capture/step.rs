@@ -170,7 +170,7 @@ impl CompiledStep {
         let plan = recorded.clone().after(options.passes);
         if let Some(arena) = &plan.arena {
             let memory = device.backend().storage(arena.bytes);
-            storages.push(memory.map_err(|error| plan.named(false, 0, error))?);
+            storages.push(memory.map_err(|error| plan.named(false, Some(0), error))?);
         }
         let view = |slot: usize, layout: Layout, dtype| {
             Array::dense(storages[slot].clone(), 0, dtype, layout.shape().clone(), device).view(layout)

@@ -22,22 +22,22 @@ use pellucid_ir::kernel::{Conv, ConvPart};
 
 impl GpuFamily for Conv {
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
-        let ([a, b, ..], [out, ..]) = (inputs, outputs) else { return true };
-        let [x, _, y] = self.part.sorted([a, b], out).map(|array| array.layout.shape());
-        x.rank() != 5 || y.rank() != 5 || fits_shader_coordinates(&self.window, [&x[2..], &y[2..]])
+        let [x, _, y] = self.part.sorted([&inputs[0], &inputs[1]], &outputs[0]);
+        fits_shader_coordinates(&self.window, [x, y].map(|array| spatial_lengths(array.layout.shape())))
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (inputs, out) = (&operands.inputs, operands.outputs[0]);
         let arrays = ConvArrays::new(self, self.part.sorted([inputs[0], inputs[1]], out));
         if self.part != ConvPart::Input {
-            return arrays.describe_windows(list);
+            arrays.describe_windows(list);
+            return Ok(());
         }
         let [z, y, x] = [0, 1, 2].map(|axis| arrays.residues(axis));
         for (a, b, c) in
             z.iter().flat_map(|a| y.iter().map(move |b| (a, b))).flat_map(|(a, b)| x.iter().map(move |c| (a, b, c)))
         {
-            arrays.describe_input_gradient(list, [a, b, c])?;
+            arrays.describe_input_gradient(list, [a, b, c]);
         }
         Ok(())
     }
@@ -88,14 +88,14 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
     }
 
     /// Adds the product of the output, or of the gradient of w.
-    fn describe_windows(&self, list: &mut DispatchList<'_>) -> Result<()> {
+    fn describe_windows(&self, list: &mut DispatchList<'_>) {
         let ConvArrays { kernel, x, w, y, channels, outputs, .. } = self;
         let ConvArrays { w_output, w_channel, x_image, y_image, x_channel, y_output, .. } = *self;
         let [taps, positions] = [w, y].map(|array| array.shape()[2..].iter().product::<usize>());
         let window = &kernel.window;
         // The windows of x: the rows of their matrix are channels and taps, the columns images and positions of y.
         let x_taps = with_lead(x_channel, along_axes(window.size, window.dilation.map(|d| d as isize)));
-        let x_steps = with_lead(x_image, along_axes(spatial_lengths(y), window.stride.map(|s| s as isize)));
+        let x_steps = with_lead(x_image, along_axes(spatial_lengths(y.shape()), window.stride.map(|s| s as isize)));
         let coordinates = [0, 1, 2].map(|axis| Coordinate {
             len: x.shape()[2 + axis],
             start: -(window.before[axis] as isize),
@@ -108,11 +108,11 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         match kernel.part {
             ConvPart::Weight => {
                 let sizes = [*outputs, depth, columns];
-                self.describe_product(list, sizes, [results(), windows([x_steps, x_taps])], weights())
+                self.describe_product(list, sizes, [results(), windows([x_steps, x_taps])], weights());
             }
             _ => {
                 let sizes = [*outputs, columns, depth];
-                self.describe_product(list, sizes, [weights(), windows([x_taps, x_steps])], results())
+                self.describe_product(list, sizes, [weights(), windows([x_taps, x_steps])], results());
             }
         }
     }
@@ -136,7 +136,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
     }
 
     /// Adds the product of the gradient of the elements of x in one residue class along each axis.
-    fn describe_input_gradient(&self, list: &mut DispatchList<'_>, classes: [&ResidueClass; 3]) -> Result<()> {
+    fn describe_input_gradient(&self, list: &mut DispatchList<'_>, classes: [&ResidueClass; 3]) {
         let ConvArrays { kernel, x, w, y, channels, outputs, .. } = self;
         let ConvArrays { w_output, w_channel, x_image, y_image, x_channel, y_output, .. } = *self;
         let window = &kernel.window;
@@ -166,7 +166,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
             tiled(y, (1, *outputs), 0, windows, &coordinates),
         ];
         let result = tiled(x, (1, *channels), x_offset, [vec![x_channel], x_positions], &[]);
-        self.describe_product(list, [*channels, x_image.len * count, outputs * taps], factors, result)
+        self.describe_product(list, [*channels, x_image.len * count, outputs * taps], factors, result);
     }
 
     fn describe_product(
@@ -175,7 +175,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         sizes: [usize; 3],
         factors: [TiledArray<'a>; 2],
         result: TiledArray<'a>,
-    ) -> Result<()> {
+    ) {
         let product = TiledProduct {
             op: "conv",
             sizes,
@@ -185,7 +185,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
             outputs: vec![result],
             epilogue: None,
         };
-        product.describe(list)
+        product.describe(list);
     }
 }
 

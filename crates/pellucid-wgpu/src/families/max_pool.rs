@@ -16,13 +16,12 @@ use pellucid_ir::kernel::{Pool, PoolPart, PoolWindows};
 impl GpuFamily for Pool {
     /// Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
-        let ([_, ..], [output, ..]) = (inputs, outputs) else { return true };
         let [x, y] = axis_lengths(self.part, inputs, outputs);
         let fits = match &self.windows {
-            PoolWindows::Sliding(window) => fits_shader_coordinates(window, [&x, &y]),
+            PoolWindows::Sliding(window) => fits_shader_coordinates(window, [x, y]),
             PoolWindows::Adaptive => x.iter().zip(y).all(|(x, y)| (x + 1).saturating_mul(y + 1) <= i32::MAX as usize),
         };
-        output.layout.is_contiguous() && fits
+        outputs[0].layout.is_contiguous() && fits
     }
 
     fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
@@ -49,13 +48,10 @@ impl GpuFamily for Pool {
 
 /// Returns the lengths of the spatial axes of x and of the windows.
 fn axis_lengths(part: PoolPart, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> [[usize; 3]; 2] {
-    let lengths = |array: &OperandMeta<'_>| {
-        let shape = array.layout.shape();
-        [3, 2, 1].map(|back| shape.rank().checked_sub(back).map_or(0, |axis| shape[axis]))
-    };
+    let [input, output] = [inputs, outputs].map(|operands| spatial_lengths(operands[0].layout.shape()));
     match part {
-        PoolPart::Maximum => [lengths(&inputs[0]), lengths(&outputs[0])],
-        PoolPart::Gradient => [lengths(&outputs[0]), lengths(&inputs[0])],
+        PoolPart::Maximum => [input, output],
+        PoolPart::Gradient => [output, input],
     }
 }
 
@@ -178,7 +174,7 @@ fn describe_maximum(windows: &PoolWindows, list: &mut DispatchList<'_>, operands
     let mut shader = ShaderBuilder::for_threads(shape.size());
     let bindings = Bindings::new(&mut shader, &operands.inputs[..1], &operands.outputs[..2]);
     let starts = declare_starts(&mut shader, [x, values, indices]);
-    let [y_length, x_length] = [values, x].map(|array| shader.declare_lens(spatial_lengths(array)));
+    let [y_length, x_length] = [values, x].map(|array| shader.declare_lens(spatial_lengths(array.shape())));
     let WindowParameters { size, stride, dilation, padding, .. } = WindowParameters::declare(&mut shader, windows);
     let taps = axis_loops(match windows {
         PoolWindows::Sliding(_) => SLIDING_TAPS,
@@ -215,7 +211,7 @@ fn describe_gradient(windows: &PoolWindows, list: &mut DispatchList<'_>, operand
     let bindings = Bindings::new(&mut shader, &operands.inputs[..2], &operands.outputs[..1]);
     let plane = shader.declare_len(shape[lead..].iter().product());
     let starts = declare_starts(&mut shader, [g, indices, out]);
-    let [x_length, y_length] = [out, g].map(|array| shader.declare_lens(spatial_lengths(array)));
+    let [x_length, y_length] = [out, g].map(|array| shader.declare_lens(spatial_lengths(array.shape())));
     let WindowParameters { stride, padding, reach, .. } = WindowParameters::declare(&mut shader, windows);
     let windows = axis_loops(match windows {
         PoolWindows::Sliding(_) => SLIDING_WINDOWS,

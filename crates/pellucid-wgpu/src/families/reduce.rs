@@ -8,11 +8,12 @@
 use super::GpuFamily;
 use super::shared::axes::axes_space;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts, element_count};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts, is_countable};
 use crate::shader::{
     Accumulator, AccumulatorOp, BindingUse, BufferRef, CollectLines, MergedAxes, ProgramValues, ShaderBuilder, TieRule,
     WORKGROUP, compute_program, convert_expr, is_supported, max_items, program_iterations, store_finished, values,
 };
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::{Binary, Program};
 use pellucid_ir::kernel::{Reduce, ReduceOp, common_shape};
 use pellucid_ir::{Compute, Error, Result, Shape};
@@ -71,6 +72,11 @@ impl GpuFamily for Reduce {
             && accumulator_compute(self).is_some_and(is_finished)
     }
 
+    fn supports_operands(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> bool {
+        // The inputs broadcast, so they may have fewer elements than the kernel visits.
+        common_shape(&inputs[..self.program.inputs.len()]).is_some_and(|shape| is_countable(&shape))
+    }
+
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let compute = accumulator_compute(self)
             .ok_or_else(|| Error::invalid(self.program.name, "shaders do not have this reduction of these dtypes"))?;
@@ -82,8 +88,6 @@ impl GpuFamily for Reduce {
             return Ok(());
         }
         let parts = part_count(length, program_iterations(&self.program) + reduction.iterations(compute));
-        // The inputs broadcast, so they may have fewer elements.
-        element_count(self.program.name, [count, parts.max(length)])?;
         let launch =
             ReductionLaunch { kernel: self, reduction, compute, reduced, finishing, outputs: &operands.outputs };
         if parts == 1 {

@@ -11,11 +11,12 @@
 use super::GpuFamily;
 use super::shared::axes::axes_space;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts, is_countable};
 use crate::shader::{
     Accumulator, AccumulatorOp, AxesExprs, BindingUse, BufferRef, CollectLines, ProgramValues, ShaderBuilder,
     WORKGROUP, combining_primitive, is_supported, max_items, program_iterations, step_expr, store_words, values, words,
 };
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::{InstructionOperand, Op, Program, RowOp, Step};
 use pellucid_ir::kernel::{Row, common_shape};
 use pellucid_ir::{Result, Shape};
@@ -130,6 +131,11 @@ impl<'a> RowSteps<'a> {
 impl GpuFamily for Row {
     fn is_supported(&self) -> bool {
         is_supported(&self.program)
+    }
+
+    fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
+        // The inputs broadcast, and the outputs may have one value for each row.
+        common_shape(inputs.iter().chain(outputs)).is_some_and(|shape| is_countable(&shape))
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {

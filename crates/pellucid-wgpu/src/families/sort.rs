@@ -6,17 +6,22 @@
 
 use super::GpuFamily;
 use super::shared::axes::axes_space;
-use super::shared::key_sort::{KeySort, KeyType, SortedKeys};
+use super::shared::key_sort::{KeySort, KeyType, MAX_KEYS, SortedKeys};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::{ShaderBuilder, i64_from_word};
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::Sort;
 use pellucid_ir::{DType, Result};
 
 impl GpuFamily for Sort {
+    fn supports_operands(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> bool {
+        inputs[0].layout.shape().size() <= MAX_KEYS
+    }
+
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         if operands.outputs[0].shape().size() > 0 {
-            let sorted = sort_keys(list, self, &operands.inputs[0])?;
+            let sorted = sort_keys(list, self, &operands.inputs[0]);
             copy_selected(list, self, operands, &sorted);
         }
         Ok(())
@@ -43,7 +48,7 @@ fn element_key(dtype: DType, bits: &str) -> String {
 }
 
 /// Adds the dispatches that sort the keys of all lines.
-fn sort_keys(list: &mut DispatchList<'_>, kernel: &Sort, x: &DeviceArray<'_>) -> Result<SortedKeys> {
+fn sort_keys(list: &mut DispatchList<'_>, kernel: &Sort, x: &DeviceArray<'_>) -> SortedKeys {
     let length = x.shape()[kernel.axis];
     let lines = x.shape().size() / length;
     let axes = axes_space([x], x.shape(), |axis| axis != kernel.axis);

@@ -244,7 +244,7 @@ fn a_refused_launch_names_the_kernel_and_runs_those_before_it() {
             upload_index(&gpu, &storages[k], [0, index, 1, 2]);
         }
         let failed = compiled.launch(&storages).map_err(|failed| failed.launch);
-        assert_eq!(failed, refused.map_or(Ok(()), Err));
+        assert_eq!(failed, refused.map_or(Ok(()), |launch| Err(Some(launch))));
         expected[0] += if refused == Some(0) { 0.0 } else { 1.0 };
         expected[1] += if refused.is_some() { 0.0 } else { 1.0 };
         for (slot, expected) in [3, 4].into_iter().zip(expected) {

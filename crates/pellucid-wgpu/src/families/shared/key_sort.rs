@@ -10,13 +10,12 @@
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::{BindingUse, BufferRef, CollectLines, ShaderBuilder, WORKGROUP, values};
-use pellucid_ir::{Error, Result};
 
 /// The number of elements that a workgroup sorts in shared memory.
 const TILE_ELEMENTS: usize = 256;
 
-/// The maximum number of keys. Shaders compute the offsets of the words of keys and indices in 32 bits.
-const MAX_KEYS: usize = 1 << 30;
+/// The maximum number of keys of all lines. Shaders compute the offsets of the words of keys and indices in 32 bits.
+pub(in crate::families) const MAX_KEYS: usize = 1 << 30;
 
 /// The number of elements that an invocation merges.
 const OUTPUTS_PER_INVOCATION: usize = 8;
@@ -213,18 +212,14 @@ impl KeySort {
     /// Adds the dispatches that sort all lines by keys that are computed from `inputs`.
     ///
     /// `key` declares its parameters, adds the lines that compute the key of element `i` of line `line`, and returns
-    /// the key.
-    ///
-    /// # Errors
-    /// If there are too many elements.
+    /// the key. There are at most [`MAX_KEYS`] elements.
     pub(in crate::families) fn sort(
         self,
         list: &mut DispatchList<'_>,
         inputs: &[DeviceArray<'_>],
         key: impl FnOnce(&mut ShaderBuilder, &Bindings) -> String,
-    ) -> Result<SortedKeys> {
-        let total = self.lines.checked_mul(self.length).filter(|&total| total <= MAX_KEYS);
-        let total = total.ok_or_else(|| Error::invalid(self.op, "the keys have more than 2^30 elements"))?;
+    ) -> SortedKeys {
+        let total = self.lines * self.length;
         let bytes = total * (self.key.words() + 1) * 4;
         let mut sorted = SortedKeys { buffer: list.scratch(bytes), key: self.key, total };
         let tile = self.length.next_power_of_two().min(TILE_ELEMENTS);
@@ -236,7 +231,7 @@ impl KeySort {
             std::mem::swap(&mut sorted.buffer, &mut other);
             run *= 2;
         }
-        Ok(sorted)
+        sorted
     }
 
     /// Returns the dispatch that sorts tiles of `tile` elements.

@@ -3,13 +3,13 @@
 use super::array::{ArrayExprs, TiledArray};
 use super::registers::{TileBounds, UNROLLED_STEP, WIDE_PRODUCT_ITERATIONS, WorkgroupTile, is_narrow};
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, element_count};
+use crate::operand::{Bindings, DeviceArray};
 use crate::shader::{
     Accumulator, AccumulatorOp, BindingUse, BufferRef, CollectLines, ElementAccess, ElementRef, ITEM_COUNT,
     MAX_ITERATIONS, MergedAxes, ProgramValues, ShaderBuilder, program_iterations, round_expr, store_finished, values,
 };
 use pellucid_ir::formula::{Binary, Program};
-use pellucid_ir::{Compute, DType, Result};
+use pellucid_ir::{Compute, DType};
 
 /// The minimum k extent of a split.
 const MIN_SPLIT_DEPTH: usize = 256;
@@ -147,21 +147,20 @@ impl TiledProduct<'_, '_> {
     }
 
     /// Adds the dispatches to a list.
-    pub(crate) fn describe(&self, list: &mut DispatchList<'_>) -> Result<()> {
+    pub(crate) fn describe(&self, list: &mut DispatchList<'_>) {
         let [m, n, _] = self.sizes;
         let count = self.matrices() * m * n;
         if count == 0 {
-            return Ok(());
+            return;
         }
         let plan = ProductPlan::new(self.dtype.compute(), self.matrices(), self.sizes);
         if plan.k_splits == 1 {
             list.dispatch(self.op, self.multiply(&plan, None));
-            return Ok(());
+            return;
         }
-        let partial = list.scratch(element_count(self.op, [count, plan.k_splits])? * plan.tile.compute.size());
+        let partial = list.scratch((count * plan.k_splits).saturating_mul(plan.tile.compute.size()));
         list.dispatch(self.op, self.multiply(&plan, Some(partial)));
         list.dispatch(self.op, self.combine(&plan, partial, count));
-        Ok(())
     }
 
     /// Returns the dispatch that computes the product, or its splits in `partial`.
