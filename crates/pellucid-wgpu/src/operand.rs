@@ -54,7 +54,7 @@ pub(crate) fn declare_starts<'a>(
     shader: &mut ShaderBuilder,
     arrays: impl IntoIterator<Item = &'a DeviceArray<'a>>,
 ) -> Vec<String> {
-    arrays.into_iter().map(|array| shader.declare_len(array.layout.offset())).collect()
+    arrays.into_iter().map(|array| shader.declare_word(array.layout.offset())).collect()
 }
 
 /// The checked operands of a kernel.

@@ -44,11 +44,19 @@ pub(crate) struct WgpuPlan {
     groups: Mutex<Vec<PlanGroup>>,
 }
 
-/// The buffers of a bind group, and the bind groups for the last memory of these buffers. The number of an operand is
-/// its slot.
+/// A buffer of a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum PlanBuffer {
+    /// The buffer of a slot.
+    Slot(usize),
+    /// A scratch buffer, which all kernels share.
+    Scratch(usize),
+}
+
+/// The buffers of a bind group, and the bind groups for the last memory of these buffers.
 struct PlanGroup {
     layout: wgpu::BindGroupLayout,
-    buffers: Vec<BufferRef>,
+    buffers: Vec<PlanBuffer>,
     /// The oldest comes first.
     cached: Vec<(Vec<wgpu::Buffer>, wgpu::BindGroup)>,
 }
@@ -59,8 +67,8 @@ struct PlanBuilder {
     slots: Vec<SlotUse>,
     dispatches: Vec<ReadyDispatch>,
     groups: Vec<PlanGroup>,
-    /// The group of each list of buffers with its layout.
-    group_indices: HashMap<(wgpu::BindGroupLayout, Vec<BufferRef>), usize>,
+    /// The index of the bind group for each layout and list of buffers.
+    group_indices: HashMap<(wgpu::BindGroupLayout, Vec<PlanBuffer>), usize>,
     parameters: Vec<u8>,
     /// The bytes that all kernels read and write.
     bytes: usize,
@@ -122,10 +130,10 @@ impl PlanBuilder {
         parameters.append_bytes(&mut self.parameters, |index| kernel_scalar(kernel, index));
         self.window = self.window.max(self.parameters.len() - offset);
         let buffer = |buffer: &BufferRef| match *buffer {
-            BufferRef::Operand(k) => BufferRef::Operand(slot(k)),
-            scratch => scratch,
+            BufferRef::Operand(k) => PlanBuffer::Slot(slot(k)),
+            BufferRef::Scratch(k) => PlanBuffer::Scratch(k),
         };
-        let buffers: Vec<BufferRef> = buffers.iter().map(buffer).collect();
+        let buffers: Vec<PlanBuffer> = buffers.iter().map(buffer).collect();
         let operands = *self.group_indices.entry((shader.operands.clone(), buffers)).or_insert_with_key(|key| {
             let (layout, buffers) = key.clone();
             self.groups.push(PlanGroup { layout, buffers, cached: Vec::new() });
@@ -229,9 +237,9 @@ impl PlanGroup {
         scratch: &[DeviceMemory],
         slots: &[Option<wgpu::Buffer>],
     ) -> &wgpu::BindGroup {
-        let memory = |buffer: &BufferRef| match *buffer {
-            BufferRef::Operand(slot) => slots[slot].as_ref(),
-            BufferRef::Scratch(k) => Some(scratch[k].raw()),
+        let memory = |buffer: &PlanBuffer| match *buffer {
+            PlanBuffer::Slot(k) => slots[k].as_ref(),
+            PlanBuffer::Scratch(k) => Some(scratch[k].raw()),
         };
         let PlanGroup { layout, buffers, cached } = self;
         let current = || buffers.iter().map(memory);

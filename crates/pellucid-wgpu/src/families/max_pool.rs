@@ -103,11 +103,11 @@ impl WindowParameters {
     fn declare(shader: &mut ShaderBuilder, windows: &PoolWindows) -> WindowParameters {
         let PoolWindows::Sliding(window) = windows else { return WindowParameters::default() };
         WindowParameters {
-            size: shader.declare_lens(window.size),
-            stride: shader.declare_lens(window.stride),
-            dilation: shader.declare_lens(window.dilation),
-            padding: shader.declare_lens(window.before),
-            reach: shader.declare_lens([0, 1, 2].map(|axis| window.reach(axis))),
+            size: shader.declare_words(window.size),
+            stride: shader.declare_words(window.stride),
+            dilation: shader.declare_words(window.dilation),
+            padding: shader.declare_words(window.before),
+            reach: shader.declare_words([0, 1, 2].map(|axis| window.reach(axis))),
         }
     }
 }
@@ -174,7 +174,7 @@ fn describe_maximum(windows: &PoolWindows, list: &mut DispatchList<'_>, operands
     let mut shader = ShaderBuilder::for_threads(shape.size());
     let bindings = Bindings::new(&mut shader, &operands.inputs[..1], &operands.outputs[..2]);
     let starts = declare_starts(&mut shader, [x, values, indices]);
-    let [y_length, x_length] = [values, x].map(|array| shader.declare_lens(spatial_lengths(array.shape())));
+    let [y_length, x_length] = [values, x].map(|array| shader.declare_words(spatial_lengths(array.shape())));
     let WindowParameters { size, stride, dilation, padding, .. } = WindowParameters::declare(&mut shader, windows);
     let taps = axis_loops(match windows {
         PoolWindows::Sliding(_) => SLIDING_TAPS,
@@ -209,9 +209,9 @@ fn describe_gradient(windows: &PoolWindows, list: &mut DispatchList<'_>, operand
     let compute = g.dtype.compute();
     let mut shader = ShaderBuilder::for_threads(shape.size());
     let bindings = Bindings::new(&mut shader, &operands.inputs[..2], &operands.outputs[..1]);
-    let plane = shader.declare_len(shape[lead..].iter().product());
+    let plane = shader.declare_word(shape[lead..].iter().product());
     let starts = declare_starts(&mut shader, [g, indices, out]);
-    let [x_length, y_length] = [out, g].map(|array| shader.declare_lens(spatial_lengths(array.shape())));
+    let [x_length, y_length] = [out, g].map(|array| shader.declare_words(spatial_lengths(array.shape())));
     let WindowParameters { stride, padding, reach, .. } = WindowParameters::declare(&mut shader, windows);
     let windows = axis_loops(match windows {
         PoolWindows::Sliding(_) => SLIDING_WINDOWS,

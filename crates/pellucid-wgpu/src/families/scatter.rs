@@ -111,9 +111,9 @@ fn combine(list: &mut DispatchList<'_>, kernel: &Scatter, operands: &DeviceOpera
 
     let mut shader = ShaderBuilder::for_threads(step * size);
     let bindings = Bindings::new(&mut shader, &operands.inputs[..1], &operands.outputs);
-    let slice_size = shader.declare_len(size);
+    let slice_size = shader.declare_word(size);
     let keys = sorted.declare(&mut shader);
-    let value_start = shader.declare_len(values.layout.offset());
+    let value_start = shader.declare_word(values.layout.offset());
     let range = [0, step].map(|v| shader.parameters.declare_slot(v));
     let [slice, space] = [slice, space].map(|axes| axes.declare(&mut shader));
     let [begin, end] = range.map(ParameterSlot::expr);

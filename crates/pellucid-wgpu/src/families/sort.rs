@@ -71,7 +71,7 @@ fn copy_selected(list: &mut DispatchList<'_>, kernel: &Sort, operands: &DeviceOp
     let axes = axes_space(arrays, x.shape(), |axis| axis != kernel.axis);
     let mut shader = ShaderBuilder::for_threads(y.shape().size());
     let bindings = Bindings::new(&mut shader, &operands.inputs, &operands.outputs);
-    let [kept, length] = shader.declare_lens([kernel.k, x.shape()[kernel.axis]]);
+    let [kept, length] = shader.declare_words([kernel.k, x.shape()[kernel.axis]]);
     let keys = sorted.declare(&mut shader);
     let starts = declare_starts(&mut shader, arrays);
     let strides = arrays.map(|array| shader.declare(array.layout.strides()[kernel.axis]));

@@ -80,6 +80,9 @@ fn convolutions_match_the_cpu() {
         case([1, 6, 6, 6], [1, 5, 5], [[1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 1, 1]]),
         case([2, 4, 40, 1], [1, 4, 4], [[1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 0, 0]]),
         case([1, 34, 3, 1], [1, 6, 6], [[1, 3, 3], [1, 3, 2], [1, 1, 1], [0, 2, 0]]),
+        // Strides of the size of the window and beyond it, without and with padding.
+        case([1, 2, 3, 1], [1, 8, 9], [[1, 4, 3], [1, 4, 3], [1, 1, 1], [0, 0, 0]]),
+        case([2, 4, 2, 2], [1, 7, 11], [[1, 2, 4], [1, 3, 4], [1, 1, 1], [0, 1, 2]]),
         // Three dimensions.
         case([2, 2, 3, 1], [4, 3, 5], [[2, 3, 2], [2, 1, 1], [1, 1, 2], [1, 1, 1]]),
         // A window that is larger than the image, and empty arrays.

@@ -178,7 +178,7 @@ impl SortedKeys {
     /// Binds the buffer for reads, adds the number of elements to the parameters and returns the expressions.
     pub(in crate::families) fn declare(&self, shader: &mut ShaderBuilder) -> SortedKeysExprs {
         let binding = shader.binding(self.buffer, BindingUse::Read);
-        SortedKeysExprs { key: self.key, binding, total: shader.declare_len(self.total) }
+        SortedKeysExprs { key: self.key, binding, total: shader.declare_word(self.total) }
     }
 }
 
@@ -251,7 +251,7 @@ impl KeySort {
             shader.workgroup_array(name, ty, TILE_ELEMENTS);
         }
         let [tile, tiles, length, keep, total] =
-            shader.declare_lens([tile, tiles, self.length, self.keep, sorted.total]);
+            shader.declare_words([tile, tiles, self.length, self.keep, sorted.total]);
         let to = SortedKeysExprs { key: self.key, binding, total };
         let store = to.store("at", "tile_keys[slot]", "tile_indices[slot]");
         let (compute_key, key) = shader.collect_result(|shader| key(shader, &bindings));
@@ -271,7 +271,7 @@ impl KeySort {
         let [binding, to] = [(sorted.buffer, BindingUse::Read), (to, BindingUse::Write)]
             .map(|(buffer, usage)| shader.binding(buffer, usage));
         let [run, blocks, length, keep, total] =
-            shader.declare_lens([run, blocks, self.length, self.keep, sorted.total]);
+            shader.declare_words([run, blocks, self.length, self.keep, sorted.total]);
         let from = SortedKeysExprs { key: self.key, binding, total: total.clone() };
         let to = SortedKeysExprs { key: self.key, binding: to, total };
         let elements =

@@ -169,7 +169,7 @@ impl TiledProduct<'_, '_> {
         let tiles = [m.div_ceil(plan.tile.height()), n.div_ceil(plan.tile.width())];
         let mut shader = ShaderBuilder::for_groups(self.matrices() * tiles[0] * tiles[1] * plan.k_splits);
         let [rows, columns, k_extent, tile_columns, tile_count, k_splits, split_depth] =
-            shader.declare_lens([m, n, k, tiles[1], tiles[0] * tiles[1], plan.k_splits, plan.split_depth]);
+            shader.declare_words([m, n, k, tiles[1], tiles[0] * tiles[1], plan.k_splits, plan.split_depth]);
         let begin_tile = shader.collect_lines(|shader| plan.tile.begin(shader, "tile", &tile_columns));
         shader.template(BEGIN_TILE, values![tile_count, k_splits, split_depth, k_extent, begin_tile]);
         let [a, b] = plan.tile.declare_product(&mut shader, plan.tile_k);
@@ -201,7 +201,7 @@ impl TiledProduct<'_, '_> {
     fn combine(&self, plan: &ProductPlan, partial: BufferRef, count: usize) -> ShaderBuilder {
         let [m, n, _] = self.sizes;
         let mut shader = ShaderBuilder::for_threads(count);
-        let [rows, columns, k_splits] = shader.declare_lens([m, n, plan.k_splits]);
+        let [rows, columns, k_splits] = shader.declare_words([m, n, plan.k_splits]);
         shader.template(BEGIN_ELEMENT, values![rows, columns]);
         let arrays = declare_arrays(&mut shader, &self.batch, [&self.inputs[2..], &self.outputs], "matrix");
         let values = self.declare_epilogue(&mut shader);
