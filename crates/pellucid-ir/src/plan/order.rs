@@ -26,7 +26,7 @@ impl Plan {
         let mut positions: Vec<(Slot, usize)> = Vec::new();
         for launch in &mut self.launches {
             launch.can_fail = launch.kernel.info().rejects_values;
-            if let Some(check) = IndexCheck::of(launch) {
+            if let Some(check) = IndexCheck::from_launch(launch) {
                 launch.can_fail = !checked.contains(&check) && !check.holds_for(&positions);
                 checked.push(check);
             }
@@ -50,7 +50,7 @@ struct IndexCheck {
 }
 
 impl IndexCheck {
-    fn of(launch: &Launch) -> Option<IndexCheck> {
+    fn from_launch(launch: &Launch) -> Option<IndexCheck> {
         let (index, operand) = launch.kernel.index()?;
         let array = match operand {
             IndexedOperand::Input => &launch.inputs[0],

@@ -185,11 +185,11 @@ impl HeadAttention<'_> {
     /// Applies the rotary embedding to queries and keys, for the given positions or for 0, 1, ..
     pub(super) fn apply_rotary(&self, [q, k, v]: [Tensor; 3], positions: Option<&Tensor>) -> Result<[Tensor; 3]> {
         let Some(rotary) = self.rotary else { return Ok([q, k, v]) };
-        let turn = |x: &Tensor| match positions {
+        let rotate = |x: &Tensor| match positions {
             Some(positions) => rotary.try_rotate(x, positions),
             None => rotary.try_rotate(x, &Tensor::arange(0, x.shape()[x.rank() - 2] as i64, 1)),
         };
-        Ok([turn(&q)?, turn(&k)?, v])
+        Ok([rotate(&q)?, rotate(&k)?, v])
     }
 
     /// Projects queries, keys and values, applies the rotary embedding and the masks, and appends keys.

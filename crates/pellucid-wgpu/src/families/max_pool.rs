@@ -166,14 +166,14 @@ const GRADIENT: &str = "
     }
 ";
 
-/// Adds the dispatch that computes the maxima and their indices. One invocation computes one window.
+/// Adds the dispatch that computes the maxima and their positions. One invocation computes one window.
 fn describe_maximum(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) {
-    let (x, values, indices) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
+    let (x, values, positions) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
     let (shape, lead) = (values.shape(), values.shape().rank() - 3);
     let lead_axes = MergedAxes::new(&shape[..lead], &[x.layout.strides()[..lead].to_vec()]);
     let mut shader = ShaderBuilder::for_threads(shape.size());
     let bindings = Bindings::new(&mut shader, &operands.inputs[..1], &operands.outputs[..2]);
-    let starts = declare_starts(&mut shader, [x, values, indices]);
+    let starts = declare_starts(&mut shader, [x, values, positions]);
     let [y_length, x_length] = [values, x].map(|array| shader.declare_words(spatial_lengths(array.shape())));
     let WindowParameters { size, stride, dilation, padding, .. } = WindowParameters::declare(&mut shader, windows);
     let taps = axis_loops(match windows {
@@ -202,15 +202,15 @@ fn describe_maximum(windows: &PoolWindows, list: &mut DispatchList<'_>, operands
 /// gradients of those windows around the element that selected it. The gradients are added in the order of the windows,
 /// as on the CPU.
 fn describe_gradient(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) {
-    let (g, indices, out) = (&operands.inputs[0], &operands.inputs[1], &operands.outputs[0]);
+    let (g, positions, out) = (&operands.inputs[0], &operands.inputs[1], &operands.outputs[0]);
     let (shape, lead) = (out.shape(), out.shape().rank() - 3);
-    let arrays = [g, indices];
+    let arrays = [g, positions];
     let lead_axes = MergedAxes::new(&shape[..lead], &arrays.map(|array| array.layout.strides()[..lead].to_vec()));
     let compute = g.dtype.compute();
     let mut shader = ShaderBuilder::for_threads(shape.size());
     let bindings = Bindings::new(&mut shader, &operands.inputs[..2], &operands.outputs[..1]);
     let plane = shader.declare_word(shape[lead..].iter().product());
-    let starts = declare_starts(&mut shader, [g, indices, out]);
+    let starts = declare_starts(&mut shader, [g, positions, out]);
     let [x_length, y_length] = [out, g].map(|array| shader.declare_words(spatial_lengths(array.shape())));
     let WindowParameters { stride, padding, reach, .. } = WindowParameters::declare(&mut shader, windows);
     let windows = axis_loops(match windows {

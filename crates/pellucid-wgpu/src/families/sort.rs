@@ -1,4 +1,4 @@
-//! `Sort`: the first k elements of every line in sorted order, and their indices, bit-identical to the CPU.
+//! `Sort`: the first k elements of every line in sorted order, and their positions, bit-identical to the CPU.
 //!
 //! Every element has an unsigned key with the required order, as on the CPU: a descending key is the complement of the
 //! ascending one, NaN has the largest key, and −0 and 0 have the same key. The keys are sorted with their indices (see
@@ -64,10 +64,10 @@ fn sort_keys(list: &mut DispatchList<'_>, kernel: &Sort, x: &DeviceArray<'_>) ->
     })
 }
 
-/// Adds the dispatch that writes the first k elements of every line and their indices.
+/// Adds the dispatch that writes the first k elements of every line and their positions.
 fn copy_selected(list: &mut DispatchList<'_>, kernel: &Sort, operands: &DeviceOperands<'_>, sorted: &SortedKeys) {
-    let (x, y, indices) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
-    let arrays = [x, y, indices];
+    let (x, y, positions) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
+    let arrays = [x, y, positions];
     let axes = axes_space(arrays, x.shape(), |axis| axis != kernel.axis);
     let mut shader = ShaderBuilder::for_threads(y.shape().size());
     let bindings = Bindings::new(&mut shader, &operands.inputs, &operands.outputs);

@@ -49,8 +49,8 @@ fn check_conv(rng: &mut Rng, case: &ConvShapes, part: ConvPart, dtype: DType, pl
         let layout = if plain { TestLayout::Plain } else { TestLayout::ALL[rng.below(5)] };
         PairedArray::new(gpu, shape.as_slice(), dtype, layout, || rng.finite())
     });
-    let inputs: Vec<&PairedArray> = (0..3).filter(|&k| k != part.place()).map(|k| &arrays[k]).collect();
-    let output = &arrays[part.place()];
+    let inputs: Vec<&PairedArray> = (0..3).filter(|&k| k != part.output_index()).map(|k| &arrays[k]).collect();
+    let output = &arrays[part.output_index()];
     let kernel = Kernel::Conv(Conv { window: case.window, groups: case.groups, part });
     run_both(gpu, &kernel, &inputs, &[output]).unwrap();
     let terms = match part {

@@ -15,7 +15,7 @@ fn lower_median(x: &[f64]) -> f64 {
     sorted(x)[(x.len() - 1) / 2]
 }
 
-fn place(x: &[f64], value: f64) -> f64 {
+fn first_index(x: &[f64], value: f64) -> f64 {
     x.iter().position(|&v| v == value).expect("the value must be an element") as f64
 }
 
@@ -33,7 +33,7 @@ fn between(x: &[f64], q: f64, how: QuantileInterpolation) -> f64 {
 
 /// Returns a row of a value and its position over every kind of axes.
 fn pairs(name: &'static str, call: fn(&Tensor, Axes) -> Result<(Tensor, Tensor)>, value: fn(&[f64]) -> f64) -> Row {
-    let both = move |x: &Nd, axes: &[usize]| vec![x.reduce(axes, value), x.reduce(axes, |x| place(x, value(x)))];
+    let both = move |x: &Nd, axes: &[usize]| vec![x.reduce(axes, value), x.reduce(axes, |x| first_index(x, value(x)))];
     let pair = move |x: &Tensor, axes: Axes| call(x, axes).map(|(value, position)| vec![value, position]);
     Row::new(name)
         .rules([Rule::Any, Rule::Always(DType::I64)])
