@@ -10,7 +10,7 @@ use syn::{
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let mut input: DeriveInput = parse2(item)?;
     let arguments = ModuleAttribute::from_attributes(&input.attrs)?;
-    let refusal = match &arguments.no_capture {
+    let rejection = match &arguments.no_capture {
         Some(reason) => quote!(::core::option::Option::Some(#reason)),
         None => quote!(::core::option::Option::None),
     };
@@ -78,7 +78,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         impl #generics #module::Visit for #name #parameters #conditions {
             fn visit(&self, visitor: &mut #module::Visitor<'_>) {
                 #role
-                visitor.module_as(self, #class, #refusal);
+                visitor.module_as(self, #class, #rejection);
                 #body
             }
         }

@@ -20,7 +20,7 @@ impl Plan {
 
     /// Marks the launches that may fail because of their values. An index cannot fail if an earlier launch has checked
     /// it against the same lengths, or if it is a position that a [`Pool`](crate::kernel::Pool) of the plan found.
-    pub(super) fn mark_refusals(&mut self) {
+    pub(super) fn mark_rejections(&mut self) {
         let mut checked: Vec<IndexCheck> = Vec::new();
         // Slots of positions, with the number of elements to which they refer.
         let mut positions: Vec<(Slot, usize)> = Vec::new();

@@ -399,7 +399,7 @@ fn positions_of_a_pool_are_checked_indices() {
         let flat = |o: &SlotView| SlotView { layout: Layout::contiguous([2, 9].into()), ..o.clone() };
         let scatter = Scatter { op: "scatter", from_end: true, index: Index::Along(1), reduction: ScatterOp::Add };
         w.launch(Kernel::Scatter(scatter), &[&flat(&values), &flat(&found)], &[&spread]);
-        w.plan.mark_refusals();
+        w.plan.mark_rejections();
         assert_eq!(w.plan.launches[1].can_fail, can_fail, "{length}");
     }
 }

@@ -1,6 +1,6 @@
 //! A model for inference: forward passes that are recorded once for each of a few shapes.
 
-use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelOfInputs, check_batch_dtype, as_step_input};
+use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelOfInputs, as_step_input, check_batch_dtype};
 use super::launcher::{Launcher, PerRecording};
 use super::state::ModelState;
 use crate::call::{module_device, trace_output};
@@ -386,9 +386,9 @@ impl<'f> ForwardPasses<'f> {
     }
 
     fn check_input(&self, index: usize, name: &str, x: &Tensor, given: &mut Option<BatchShape>) -> Result<()> {
-        let refuse = |help: String| Err(Error::shapes(INFERENCE, [x.shape()], help));
+        let reject = |help: String| Err(Error::shapes(INFERENCE, [x.shape()], help));
         let Some(&rows) = x.shape().first() else {
-            return refuse(format!("the input `{name}` must have a batch axis"));
+            return reject(format!("the input `{name}` must have a batch axis"));
         };
         if rows == 0 {
             return Err(Error::invalid(INFERENCE, format!("the input `{name}` of shape {} has no rows", x.shape())));
@@ -397,14 +397,14 @@ impl<'f> ForwardPasses<'f> {
         let given = given.get_or_insert(BatchShape { rows, length });
         given.length = given.length.or(length);
         if rows != given.rows || length.is_some() && length != given.length {
-            return refuse(format!(
+            return reject(format!(
                 "all inputs must have the same number of rows and the same length; `{name}` differs from the first one"
             ));
         }
         if let (Some(length), Some(&longest)) = (length, self.lengths.last())
             && !(1..=longest).contains(&length)
         {
-            return refuse(format!("the length of `{name}` must be 1 to {longest}, the largest listed length"));
+            return reject(format!("the length of `{name}` must be 1 to {longest}, the largest listed length"));
         }
         let Some((expected, dtype)) = self.expected.get(index) else { return Ok(()) };
         if x.rank() != expected.rank() || given.padded_shape(x.shape()) != given.padded_shape(expected) {
@@ -456,7 +456,9 @@ impl<'f> ForwardPasses<'f> {
     fn set_inputs(&mut self, x: &dyn BatchTensors) -> Result<()> {
         let device = self.state.as_ref().map_or_else(|| module_device(&*self.model), ModelState::device);
         self.inputs.clear();
-        x.try_each_tensor(INFERENCE, &[], &mut |_, _, x| as_step_input(INFERENCE, device, x).map(|x| self.inputs.push(x)))?;
+        x.try_each_tensor(INFERENCE, &[], &mut |_, _, x| {
+            as_step_input(INFERENCE, device, x).map(|x| self.inputs.push(x))
+        })?;
         if self.state.is_none() {
             let model: &dyn DynModule = &*self.model;
             model.supports_capture()?;

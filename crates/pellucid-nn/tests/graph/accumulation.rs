@@ -99,15 +99,15 @@ fn steps_of_the_same_parameters_have_gradients_of_their_own() {
 
 /// An update that cannot be recorded changes neither parameters nor the gradients so far.
 #[test]
-fn a_refused_update_changes_nothing() {
+fn a_rejected_update_changes_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = inputs(2);
     let model = built(&KINDS[0]);
     let before = bits(model.state_dict());
-    let refuses = Arc::new(AtomicBool::new(true));
-    let refused = refuses.clone();
+    let rejects = Arc::new(AtomicBool::new(true));
+    let rejected = rejects.clone();
     let options = StepOptions {
-        before_update: Some(Arc::new(move |_| match refused.load(Ordering::Relaxed) {
+        before_update: Some(Arc::new(move |_| match rejected.load(Ordering::Relaxed) {
             true => Err(Error::InvalidArgument { op: "clip", reason: "not now".into() }),
             false => Ok(()),
         })),
@@ -120,7 +120,7 @@ fn a_refused_update_changes_nothing() {
         assert!(matches!(step.launch(&[&x[1]]), Err(Error::InvalidArgument { op: "clip", .. })));
         assert_eq!(bits(model.state_dict()), before);
     }
-    refuses.store(false, Ordering::Relaxed);
+    rejects.store(false, Ordering::Relaxed);
     step.launch(&[&x[1]]).unwrap();
     assert_close(&bits(model.state_dict()), &after_one_update(&[&x[0], &x[1]]));
 }

@@ -110,8 +110,8 @@ fn losses_with_parameters_check_classes() {
         trainer.step(&x, &ops::zeros(shape, DType::I64).unwrap()).unwrap();
         let before = bytes();
         for class in [classes, -1] {
-            let refused = trainer.step(&x, &ops::full(shape, class, DType::I64).unwrap()).unwrap_err();
-            assert!(matches!(refused.root(), Error::IndexOutOfBounds { .. }), "{refused}");
+            let rejected = trainer.step(&x, &ops::full(shape, class, DType::I64).unwrap()).unwrap_err();
+            assert!(matches!(rejected.root(), Error::IndexOutOfBounds { .. }), "{rejected}");
             assert_eq!(bytes(), before, "a rejected batch must change nothing");
         }
         trainer.step(&x, &ops::full(shape, classes - 1, DType::I64).unwrap()).unwrap();
@@ -125,9 +125,9 @@ fn probabilities_are_targets_of_a_loss_that_declares_them() {
     let (model, (x, _)) = (mlp(), batch(&[BATCH, 6], 1));
     let optimizer = sgd(&model, 0.1, 0.0);
     let y = Tensor::full([BATCH, CLASSES], 1.0 / CLASSES as f64, DType::F32);
-    let refused = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer).step(&x, &y).unwrap_err();
+    let rejected = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer).step(&x, &y).unwrap_err();
     let remedy = format!("with_targets([{BATCH}, {CLASSES}], DType::F32)");
-    assert!(refused.to_string().contains(&remedy), "{refused}");
+    assert!(rejected.to_string().contains(&remedy), "{rejected}");
     let loss = CrossEntropyLoss::default().with_targets([BATCH, CLASSES], DType::F32);
     let expected = CrossEntropyLoss::default().forward(&model.forward(&x), &y).item::<f64>();
     let mut trainer = GraphTrainer::new(&model, loss, &optimizer);
@@ -144,8 +144,8 @@ fn a_binary_target_outside_of_its_values_changes_nothing() {
     trainer.step(&x, &y).unwrap();
     let flat = || model.parameters().iter().flat_map(|p| p.to_vec::<f32>()).collect::<Vec<f32>>();
     let before = flat();
-    let refused = trainer.step(&x, &(&y * 3.0)).unwrap_err().to_string();
-    assert!(refused.contains("from 0 to 1, got 1.5"), "{refused}");
+    let rejected = trainer.step(&x, &(&y * 3.0)).unwrap_err().to_string();
+    assert!(rejected.contains("from 0 to 1, got 1.5"), "{rejected}");
     assert_eq!(flat(), before, "a rejected batch must change nothing");
     trainer.step(&x, &y).unwrap();
     assert_ne!(flat(), before);

@@ -158,7 +158,8 @@ impl CompiledStep {
     ) -> Result<CompiledStep> {
         let NumberedPlan { plan: mut recorded, mut origins, mut storages, device } =
             NumberedPlan::from_recording(recording, inputs, outputs)?;
-        let RecordedAccesses { last_reads, writes } = RecordedAccesses::from_plan(&recorded, &origins, &storages, inputs)?;
+        let RecordedAccesses { last_reads, writes } =
+            RecordedAccesses::from_plan(&recorded, &origins, &storages, inputs)?;
         restore_constants(&mut recorded, &mut origins, &mut storages, device)?;
         recorded.is_launch_bound = device.is_deferred();
         recorded.packs_weights = options.pack_weights;

@@ -35,7 +35,8 @@ fn a_run_that_has_moved_is_resumed_with_equal_bits() {
     let mut resumed = resumed.epochs(3).resume(&copy.0);
     fit(&mut resumed, &mut resumed_batches);
     // The search restores the random numbers of the steps, not those of its own thread.
-    on_new_thread(|| run.find_lr(&mut batches[0], FindLrOptions { steps: 20, ..Default::default() }).map(drop)).unwrap();
+    on_new_thread(|| run.find_lr(&mut batches[0], FindLrOptions { steps: 20, ..Default::default() }).map(drop))
+        .unwrap();
     let mut run = run.epochs(3);
     fit(&mut run, &mut batches);
     assert_eq!(bits(resumed.model()), bits(run.model()));

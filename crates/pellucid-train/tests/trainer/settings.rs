@@ -43,11 +43,11 @@ fn the_mean_of_another_loss_is_a_metric() {
 }
 
 #[test]
-fn a_metric_with_the_name_of_a_loss_is_refused() {
+fn a_metric_with_the_name_of_a_loss_is_rejected() {
     let _generator = isolated_generator();
     let (_, mut validation) = points();
-    let refused = trainer().metric(Named("loss")).evaluate(&mut validation).unwrap_err().to_string();
-    assert!(refused.contains("a metric and a loss have the name `loss`"), "{refused}");
+    let rejected = trainer().metric(Named("loss")).evaluate(&mut validation).unwrap_err().to_string();
+    assert!(rejected.contains("a metric and a loss have the name `loss`"), "{rejected}");
     let scores = trainer().metric(Named("other")).evaluate(&mut validation).unwrap();
     assert_eq!(scores.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["loss", "other"]);
 }
@@ -59,14 +59,14 @@ fn invalid_names_of_parts_and_options_are_found_before_the_first_step() {
     for name in ["model", "loss", "optimizer", "history", "run", "batches", "generator", "step", "a.b", ""] {
         let (mut train, _) = points();
         let mut run = trainer().checkpoints(&scratch.0).part(name, History::default());
-        let refused = run.fit(&mut train, None).unwrap_err();
-        assert!(matches!(&refused, Error::Checkpoint { part, .. } if part == name), "{refused}");
+        let rejected = run.fit(&mut train, None).unwrap_err();
+        assert!(matches!(&rejected, Error::Checkpoint { part, .. } if part == name), "{rejected}");
         assert_eq!(run.step(), 0);
     }
     let (mut train, _) = points();
     let mut run = trainer().early_stopping(EarlyStopping { patience: 0, ..Default::default() });
-    let refused = run.fit(&mut train, None).unwrap_err().to_string();
-    assert!(refused.contains("patience") && run.step() == 0, "{refused}");
+    let rejected = run.fit(&mut train, None).unwrap_err().to_string();
+    assert!(rejected.contains("patience") && run.step() == 0, "{rejected}");
 }
 
 /// A run that has opened the file of the lock before another run ends still excludes a third one.
@@ -81,6 +81,6 @@ fn the_file_of_a_lock_is_not_replaced() {
     trainer().checkpoints(&scratch.0).fit(&mut train, None).unwrap();
     second.try_lock().unwrap();
     let (mut train, _) = points();
-    let refused = trainer().checkpoints(&scratch.0).fit(&mut train, None).unwrap_err();
-    assert!(refused.to_string().contains("another run"), "{refused}");
+    let rejected = trainer().checkpoints(&scratch.0).fit(&mut train, None).unwrap_err();
+    assert!(rejected.to_string().contains("another run"), "{rejected}");
 }

@@ -112,7 +112,7 @@ fn long_sums_of_a_weight_gradient_are_divided() {
 }
 
 #[test]
-fn misfitting_convolutions_are_refused() {
+fn misfitting_convolutions_are_rejected() {
     let Some(gpu) = device() else { return };
     let array = |shape: &[usize], dtype| PairedArray::new(gpu, shape, dtype, TestLayout::Plain, || 1.into());
     let good = case([1, 2, 4, 2], [1, 5, 5], [[1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 0, 0]]);

@@ -8,7 +8,7 @@ use crate::bindings::Binding;
 use crate::call::Call;
 use crate::data::Case;
 use crate::differences;
-use crate::index::{Level, Refusal, Sample};
+use crate::index::{Level, RejectedCall, Sample};
 use crate::steps;
 #[cfg(feature = "wgpu")]
 use pellucid::Device;
@@ -90,14 +90,14 @@ fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 }
 
 /// Checks that a call returns a typed error.
-pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Result<(), String> {
-    let prefix = format!("{}.in.", refusal.key);
+pub(crate) fn rejected(binding: &Binding, case: &Case, rejection: &RejectedCall) -> Result<(), String> {
+    let prefix = format!("{}.in.", rejection.key);
     let inside = |(name, tensor): (&String, &Tensor)| Some((name.strip_prefix(&prefix)?.to_string(), tensor.clone()));
     let tensors = case.tensors.iter().filter_map(inside).collect();
-    let call = Call { arguments: &refusal.arguments, tensors: &tensors, float: DType::F64 };
+    let call = Call { arguments: &rejection.arguments, tensors: &tensors, float: DType::F64 };
     guarded(|| match binding(&call) {
         Ok(_) => {
-            Err(format!("accepted, but expected the error: {}", refusal.message.lines().next().unwrap_or_default()))
+            Err(format!("accepted, but expected the error: {}", rejection.message.lines().next().unwrap_or_default()))
         }
         Err(_) => Ok(()),
     })
@@ -198,8 +198,10 @@ impl<'a> SampleCheck<'a> {
         step.launch(&values).map_err(to_message)?;
         let outputs = step.launch(&values).map_err(to_message)?;
         let computed = last.replace(Ok(Vec::new()))?;
-        let values: Vec<Tensor> =
-            (0..outputs.len()).map(|j| outputs.try_to_tensor(j)).collect::<pellucid::Result<_>>().map_err(to_message)?;
+        let values: Vec<Tensor> = (0..outputs.len())
+            .map(|j| outputs.try_to_tensor(j))
+            .collect::<pellucid::Result<_>>()
+            .map_err(to_message)?;
         computed.iter().zip(&values).try_for_each(|(computed, value)| self.compare(computed, value))?;
         Ok(values)
     }

@@ -560,7 +560,7 @@ fn values_that_are_not_read_make_counts_and_covariances_nan() {
 
 /// The order of points is compared by value: differences of bytes wrap, and a NaN does not hide a descent.
 #[test]
-fn descending_points_of_every_dtype_are_refused() {
+fn descending_points_of_every_dtype_are_rejected() {
     let (x, values) = (Tensor::from([0.0, 1.0]), Tensor::from([10.0, 20.0, 30.0]));
     let interp = |points: &Tensor| ops::interp(&x, points, &values, Default::default());
     for points in [

@@ -145,7 +145,8 @@ fn loss_of_classes(
     let classes = class_column(logits, targets, axis)?;
     let is_counted = options.ignore_index.map(|ignored| compare::ne(&classes, ignored)).transpose()?;
     // An ignored class index may be outside 0..C; it is replaced by class 0.
-    let valid = is_counted.as_ref().map_or(Ok(classes.clone()), |is_counted| arithmetic::where_(is_counted, &classes, 0))?;
+    let valid =
+        is_counted.as_ref().map_or(Ok(classes.clone()), |is_counted| arithmetic::where_(is_counted, &classes, 0))?;
     let checked = in_range(OP, &valid, axis, logits.shape()[axis])?;
     let (compute_dtype, smoothing) = (widened_dtype(&[logits]), options.label_smoothing);
     let sample_weight = |weight: &Tensor| {
@@ -170,7 +171,8 @@ fn loss_of_classes(
         }
     };
     let is_counted = is_counted.map(|is_counted| view::squeeze(&is_counted, axis as isize)).transpose()?;
-    let losses = is_counted.as_ref().map_or(Ok(losses.clone()), |is_counted| arithmetic::where_(is_counted, &losses, 0.0))?;
+    let losses =
+        is_counted.as_ref().map_or(Ok(losses.clone()), |is_counted| arithmetic::where_(is_counted, &losses, 0.0))?;
     // The weight of each sample in the mean.
     let target_weights = match (options.weight, &is_counted) {
         (None, None) => None,
