@@ -220,7 +220,7 @@ fn child(options: &Options) {
     let mut counts = BTreeMap::new();
     for number in options.start..options.start + options.count {
         println!("begin {number}");
-        std::io::stdout().flush().expect("standard output can be written");
+        std::io::stdout().flush().expect("standard output must be written");
         println!("end {}", line(options, number, &mut counts));
     }
     println!("done");
@@ -329,7 +329,7 @@ impl FuzzSummary {
 fn supervise(options: &Options) -> FuzzSummary {
     let (mut summary, mut next, end) = (FuzzSummary::default(), options.start, options.start + options.count);
     while next < end {
-        let program = std::env::current_exe().expect("the operating system reports the path of this program");
+        let program = std::env::current_exe().expect("the operating system must report the path of this program");
         let numbers = [
             ("--seed", options.seed),
             ("--start", next),
@@ -344,9 +344,9 @@ fn supervise(options: &Options) -> FuzzSummary {
             .env("PELLUCID_NUM_THREADS", "1")
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the child process can be started");
+            .expect("the child process must be started");
         let (sender, lines) = channel();
-        let output = BufReader::new(process.stdout.take().expect("the child's output is piped"));
+        let output = BufReader::new(process.stdout.take().expect("the child's output must be piped"));
         let reader = std::thread::spawn(move || {
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line).map_err(drop)).ok();
         });
@@ -358,7 +358,7 @@ fn supervise(options: &Options) -> FuzzSummary {
                 Ok(line) => {
                     since = Instant::now();
                     if let Some(result) = line.strip_prefix("end ") {
-                        summary.add(&serde_json::from_str(result).expect("the child prints every result as JSON"));
+                        summary.add(&serde_json::from_str(result).expect("the child must print every result as JSON"));
                         next += 1;
                     }
                 }
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn derivatives_of_a_hundred_expressions_agree_with_differences() {
         let arguments = ["--seed", "7", "--count", "100", "--depth", "3", "--order", "3"].map(String::from);
-        let options = Options::parse(arguments.into_iter()).expect("the options are valid");
+        let options = Options::parse(arguments.into_iter()).expect("the options must be valid");
         let mut summary = FuzzSummary::default();
         let mut counts = BTreeMap::new();
         (0..options.count).for_each(|number| summary.add(&line(&options, number, &mut counts)));

@@ -145,7 +145,7 @@ fn grow(
     if depth == 0 {
         if random.below(12) == 0 {
             let constant = Expression::Constant(random.choose(&SHAPES).to_vec(), random.bits());
-            let value = constant.evaluate(leaves).expect("a constant can be evaluated");
+            let value = constant.evaluate(leaves).expect("a constant must be evaluated");
             return (constant, value);
         }
         let k = random.below(leaves.len());

@@ -254,7 +254,7 @@ fn random(shape: &[usize], values: OperandValues, dtype: DType, step: usize) -> 
         OperandValues::Signs => Tensor::rand(shape, DType::F32).gt(0.5).to_dtype(DType::F32) * 2.0 - 1.0,
         OperandValues::Integers(low, high) => Tensor::randint(low, high, shape),
         OperandValues::Below(bounds) => Tensor::randint(0, bounds[step], shape),
-        OperandValues::Permutation => ops::randperm(shape[0]).expect("the shape is valid"),
+        OperandValues::Permutation => ops::randperm(shape[0]).expect("the shape must be valid"),
         OperandValues::Mask => Tensor::rand(shape, DType::F32).gt(0.5),
         OperandValues::Sorted => normal().sort(-1, false).0,
         OperandValues::Spd => {

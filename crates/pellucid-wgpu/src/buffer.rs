@@ -65,7 +65,7 @@ impl Drop for DeviceMemory {
 }
 
 impl WgpuBuffer {
-    /// Creates a buffer of `bytes` bytes without memory.
+    /// Creates a buffer of `bytes` bytes. Its first write allocates the memory.
     pub(crate) fn new(gpu: Arc<Gpu>, bytes: usize) -> WgpuBuffer {
         WgpuBuffer { gpu, bytes, memory: Mutex::default() }
     }

@@ -343,7 +343,7 @@ fn fuse_stores_a_map_that_a_reduction_and_its_finish_read() {
     }
 }
 
-/// A device with expensive launches compiles a kernel with the text of every function.
+/// Where launches are expensive, each function of a kernel is compiled with it, so a kernel has few of them.
 #[test]
 fn fuse_bounds_the_functions_of_a_kernel_where_launches_are_expensive() {
     for (is_launch_bound, f, launches) in [(false, exp(), 1), (true, exp(), 3), (true, formula!(|x| x * 0.5), 1)] {

@@ -14,9 +14,9 @@ use super::shared::parts::PartSizes;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts, is_countable};
 use crate::shader::{
-    Accumulator, AccumulatorOp, AxesExprs, BindingUse, BufferRef, CollectLines, CombinedLanes, ITEM_COUNT,
-    ProgramValues, ShaderBuilder, WORKGROUP, combining_primitive, is_supported, max_items, program_iterations,
-    step_expr, store_words, values, words,
+    Accumulator, AccumulatorOp, AxesExprs, BindingUse, BufferRef, CollectLines, CombinedLanes, ProgramValues,
+    ShaderBuilder, WORKGROUP, combining_primitive, is_supported, max_items, program_iterations, step_expr, store_words,
+    values, words,
 };
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::{InstructionOperand, Op, Program, RowOp, Step};

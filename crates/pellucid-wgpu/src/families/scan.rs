@@ -151,7 +151,7 @@ const SCAN_CHUNK: &str = "
     $store_chunk
 ";
 
-/// Combines the variables of the earlier chunks of the line.
+/// Combines the partial results of the preceding chunks of the line.
 const COMBINE_EARLIER: &str = "
     for (var earlier = 0u; earlier < chunk; earlier = earlier + 1u) {
         let variables = (line * $chunks + earlier) * $words;

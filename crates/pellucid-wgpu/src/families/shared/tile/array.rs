@@ -152,7 +152,7 @@ impl<'a> TiledArray<'a> {
     }
 }
 
-/// Returns the digits without digits of length 1; neighbours that one stride traverses are merged.
+/// Drops digits of length 1, and merges adjacent digits that one stride covers.
 fn merged(digits: &[IndexDigit]) -> Vec<IndexDigit> {
     let mut result: Vec<IndexDigit> = digits.iter().copied().filter(|digit| digit.len != 1).collect();
     result.dedup_by(|inner, outer| {
