@@ -42,7 +42,7 @@ fn wave_formula(x: &Tensor) -> Tensor {
 }
 
 fn apply(formula: &'static Formula, x: &Tensor) -> Tensor {
-    ops::map(formula, &[x], &[]).expect("the formula has one input and one output")
+    ops::map(formula, &[x], &[]).expect("the formula must have one input and one output")
 }
 
 fn normal(size: usize) -> Tensor {
@@ -85,7 +85,7 @@ fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
     captured(BACKWARD, move || {
         let y = f(&x);
         let options = GradOptions { grad_outputs: vec![Some(g.clone())], ..Default::default() };
-        let gradient = grad_one(&y, &x, options).expect("the tensor has a gradient");
+        let gradient = grad_one(&y, &x, options).expect("the tensor must have a gradient");
         (y, gradient)
     })
 }
@@ -94,8 +94,8 @@ fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
 fn second_derivative(f: fn(&Tensor) -> Tensor, x: &Tensor) -> Tensor {
     let y = f(x).sum(..);
     let options = GradOptions { create_graph: true, ..Default::default() };
-    let first = grad_one(&y, x, options).expect("the tensor has a gradient");
-    grad_one(&first.sum(..), x, GradOptions::default()).expect("the gradient is differentiable")
+    let first = grad_one(&y, x, options).expect("the tensor must have a gradient");
+    grad_one(&first.sum(..), x, GradOptions::default()).expect("the gradient must be differentiable")
 }
 
 fn second(f: fn(&Tensor) -> Tensor) -> Run {

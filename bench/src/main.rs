@@ -124,7 +124,7 @@ fn main() -> ExitCode {
         let workload = workloads()
             .into_iter()
             .find(|w| w.key() == *key)
-            .expect("the argument of a child is the key of a workload");
+            .expect("the argument of a child must be the key of a workload");
         println!("{}", harness::run_workload(&workload, arguments.threads, Ceilings::from_env()));
         return ExitCode::SUCCESS;
     }
@@ -146,7 +146,7 @@ fn sweep(arguments: Arguments) -> ExitCode {
     let Arguments { threads, only, vs: peer, rounds, largest, .. } = arguments;
     const VARIABLE: &str = "PELLUCID_NUM_THREADS";
     if std::env::var(VARIABLE).ok() != Some(threads.to_string()) {
-        let program = std::env::current_exe().expect("the operating system reports the path of this program");
+        let program = std::env::current_exe().expect("the operating system must report the path of this program");
         let mut process = Command::new(program);
         process.args(std::env::args().skip(1)).env(VARIABLE, threads.to_string()).env("THREADS", threads.to_string());
         return match process.status() {
@@ -168,7 +168,7 @@ fn sweep(arguments: Arguments) -> ExitCode {
 
 /// Runs a workload in a new process and returns its line.
 fn in_fresh_process(workload: &Workload, threads: usize, ceilings: Ceilings) -> String {
-    let program = std::env::current_exe().expect("the operating system reports the path of this program");
+    let program = std::env::current_exe().expect("the operating system must report the path of this program");
     let output = Command::new(program)
         .args(["--child", &workload.key(), "--threads", &threads.to_string()])
         .env("PELLUCID_NUM_THREADS", threads.to_string())

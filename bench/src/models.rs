@@ -132,8 +132,8 @@ fn unet() -> Training {
     training(model, data, |model, x, target| {
         let high = model.down.forward(x);
         let low = model.bottom.forward(&AvgPool2d::new(2).forward(&high));
-        let joined =
-            ops::concatenate(&[&high, &Upsample::by([2.0]).forward(&low)], 1).expect("the images are equal in size");
+        let joined = ops::concatenate(&[&high, &Upsample::by([2.0]).forward(&low)], 1)
+            .expect("the images must be equal in size");
         (model.head.forward(&model.up.forward(&joined)) - target).square().mean(..)
     })
 }
@@ -256,10 +256,10 @@ fn pinn() -> Training {
     training(model, data, |model, t, x| {
         let create_graph = || GradOptions { create_graph: true, ..Default::default() };
         let [t, x] = [t, x].map(|points| points.detach().requires_grad_(true));
-        let joined = ops::concatenate(&[&t, &x], 1).expect("both have one column");
+        let joined = ops::concatenate(&[&t, &x], 1).expect("both must have one column");
         let u = model.forward(&joined);
-        let first = grad(&[&u], &[&t, &x], create_graph()).expect("the network is differentiable");
-        let second = grad_one(&first[1], &x, create_graph()).expect("the derivative is differentiable");
+        let first = grad(&[&u], &[&t, &x], create_graph()).expect("the network must be differentiable");
+        let second = grad_one(&first[1], &x, create_graph()).expect("the derivative must be differentiable");
         (&first[0] + u * &first[1] - second * 0.01).square().mean(..)
     })
 }
@@ -278,7 +278,7 @@ fn linalg() -> Training {
         let roots = model.roots.tensor();
         let covariance = roots.matmul(&roots.transpose(-1, -2)) + identity;
         let factor = covariance.cholesky(false);
-        let white = ops::solve_triangular(&factor, x, false, true, false).expect("the factor is invertible");
+        let white = ops::solve_triangular(&factor, x, false, true, false).expect("the factor must be invertible");
         (white.square().sum([-2, -1]) + factor.diagonal(0, -2, -1).ln().sum(-1) * 2.0).mean(..)
     })
 }

@@ -109,7 +109,7 @@ fn factors() -> [Tensor; 2] {
 fn einsum() -> Run {
     let [a, b] = factors();
     Run::new(Work::Flops(2.0 * 8.0 * 256f64.powi(3)), move || {
-        pellucid::ops::einsum("bij,bjk->bik", &[&a, &b]).expect("the shapes match the equation");
+        pellucid::ops::einsum("bij,bjk->bik", &[&a, &b]).expect("the shapes must match the equation");
     })
 }
 

@@ -66,12 +66,12 @@ fn product_of_gradients() -> Run {
         let inputs: Vec<&Tensor> = parameters.iter().collect();
         let loss = cross_entropy(&model.forward(&x), &target);
         let first = grad(&[&loss], &inputs, GradOptions { create_graph: true, ..Default::default() })
-            .expect("the tensor has a gradient");
+            .expect("the tensor must have a gradient");
         let products = first.iter().zip(&vectors).map(|(g, v)| (g * v).sum(..));
-        let product = products.reduce(|sum, p| sum + p).expect("the model has parameters");
+        let product = products.reduce(|sum, p| sum + p).expect("the model must have parameters");
         // The gradient with respect to the bias of the last layer may not depend on this bias.
         let options = GradOptions { allow_unused: true, ..Default::default() };
-        grad(&[&product], &inputs, options).expect("the gradient is differentiable");
+        grad(&[&product], &inputs, options).expect("the gradient must be differentiable");
     })
 }
 
@@ -97,7 +97,7 @@ fn product() -> impl Fn() -> Vec<Tensor> {
             let hidden = x.linear(&p[0], Some(&p[1])).relu().linear(&p[2], Some(&p[3])).relu();
             Ok(cross_entropy(&hidden.linear(&p[4], Some(&p[5])), &target))
         };
-        hvp(loss, &inputs, &vectors).expect("the loss is twice differentiable").1
+        hvp(loss, &inputs, &vectors).expect("the loss must be twice differentiable").1
     }
 }
 

@@ -56,17 +56,17 @@ impl Training {
     pub(crate) fn captured(self) -> Run {
         let (x, target, work) = (self.x.clone(), self.target.clone(), self.work);
         let mut replay = capture_local(move |inputs| self.step(&inputs[0], &inputs[1]), &[&x, &target])
-            .expect("the step can be captured");
+            .expect("the step must be captured");
         Run::new(work, move || {
-            replay.launch(&[&x, &target]).expect("the step can be launched");
+            replay.launch(&[&x, &target]).expect("the step must be launched");
         })
     }
 }
 
 /// Captures a step without inputs.
 pub(crate) fn captured<O: IntoOutputs>(work: Work, mut step: impl FnMut() -> O + 'static) -> Run {
-    let mut replay = capture_local(move |_| step(), &[]).expect("the step can be captured");
+    let mut replay = capture_local(move |_| step(), &[]).expect("the step must be captured");
     Run::new(work, move || {
-        replay.launch(&[]).expect("the step can be launched");
+        replay.launch(&[]).expect("the step must be launched");
     })
 }

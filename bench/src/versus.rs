@@ -20,15 +20,15 @@ pub(crate) fn compare_programs(
     for same in workloads.chunk_by(|a, b| a.id == b.id) {
         let id = same[0].id;
         let (mut ours, mut theirs) = (Quartiles::new(), Quartiles::new());
-        let mut refused: Option<String> = None;
+        let mut rejected: Option<String> = None;
         for _ in 0..rounds {
             for workload in same {
                 let line = crate::in_fresh_process(workload, threads, ceilings);
-                take(&line, "variant", &mut ours, &mut refused);
+                take(&line, "variant", &mut ours, &mut rejected);
             }
             match run_other(command, id, threads) {
-                Ok(lines) => lines.lines().for_each(|line| take(line, "peer", &mut theirs, &mut refused)),
-                Err(error) => refused = Some(error.to_string()),
+                Ok(lines) => lines.lines().for_each(|line| take(line, "peer", &mut theirs, &mut rejected)),
+                Err(error) => rejected = Some(error.to_string()),
             }
         }
         for (variant, own) in &ours {
@@ -37,7 +37,7 @@ pub(crate) fn compare_programs(
             }
         }
         if ours.is_empty() || theirs.is_empty() {
-            let why = refused.unwrap_or_else(|| "no result".into());
+            let why = rejected.unwrap_or_else(|| "no result".into());
             println!("{}", json!({ "workload": id, "unsupported": why }));
         }
     }
@@ -60,13 +60,13 @@ fn compared(id: &str, variant: &str, peer: &str, own: &[f64], other: &[f64]) -> 
     })
 }
 
-/// Adds the lower quartile of a line to the entry of its `key`. If the line has none, stores the reason in `refused`.
-fn take(line: &str, key: &str, into: &mut Quartiles, refused: &mut Option<String>) {
+/// Adds the lower quartile of a line to the entry of its `key`. If the line has none, stores the reason in `rejected`.
+fn take(line: &str, key: &str, into: &mut Quartiles, rejected: &mut Option<String>) {
     let Ok(line) = serde_json::from_str::<Value>(line) else { return };
     let name = line[key].as_str().unwrap_or_default().to_string();
     match line["p25_us"].as_f64() {
         Some(quartile) => into.entry(name).or_default().push(quartile),
-        None => *refused = line["unsupported"].as_str().map(|why| format!("{name}: {why}")),
+        None => *rejected = line["unsupported"].as_str().map(|why| format!("{name}: {why}")),
     }
 }
 

@@ -52,7 +52,7 @@ fn resnet() -> Training {
     let optimizer = Sgd::new(model.parameters(), options);
     // Each kind of gradient costs as much as the forward pass; the first layer needs no input gradient.
     let shape = [batch, 3, side, side];
-    let forward = model.summary(&shape).expect("the images have the expected shape").work.flops;
+    let forward = model.summary(&shape).expect("the images must have the expected shape").work.flops;
     let first = 2 * batch * side * side * 64 * 3 * 9;
     let work = Work::Flops((3 * forward - first as u64) as f64);
     let (x, target) = (Tensor::randn(shape, DType::F32), Tensor::randint(0, 10, [batch]));

@@ -50,7 +50,7 @@ fn formula_size(problem: &DerivativeProblem<'_>, leaves: &[Tensor], order: usize
     let step = |inputs: &[Tensor]| {
         let gradients = problem.gradients(inputs, order, &mut DerivativeReport::default());
         // The capture reports an error as a panic of its closure.
-        gradients.unwrap_or_else(|failure| panic!("{}", failure.error)).pop().expect("every order has gradients")
+        gradients.unwrap_or_else(|failure| panic!("{}", failure.error)).pop().expect("every order must have gradients")
     };
     let options = CaptureOptions { passes: Passes::none(), ..CaptureOptions::default() };
     let captured = catch_unwind(AssertUnwindSafe(|| capture_local_with(options, step, &inputs))).ok()?.ok()?;
@@ -117,7 +117,7 @@ fn measure(operation: &CatalogueOperation) -> Value {
 /// Runs [`measure`] in a new process.
 fn measure_in_process(number: usize) -> Value {
     let failed = |reason: &str| json!({ "operation": operations()[number].name, "order": 0, "reason": reason });
-    let program = std::env::current_exe().expect("the operating system reports the path of this program");
+    let program = std::env::current_exe().expect("the operating system must report the path of this program");
     let process = Command::new(program)
         .args(["--child", &number.to_string()])
         .env("PELLUCID_NUM_THREADS", "1")
@@ -186,7 +186,7 @@ fn main() -> ExitCode {
                 }
             },
             "--child" => {
-                let number: usize = value.parse().expect("the argument of --child is the number of an operation");
+                let number: usize = value.parse().expect("the argument of --child must be the number of an operation");
                 println!("{}", measure(&operations()[number]));
                 return ExitCode::SUCCESS;
             }

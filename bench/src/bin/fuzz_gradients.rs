@@ -180,9 +180,9 @@ fn line(options: &Options, number: u64, counts: &mut BTreeMap<String, usize>) ->
     let outcome = check_derivatives(&case.expression, &case.leaves, options, number);
     let total = start.elapsed().as_secs_f64();
     let peak = memory::resident().1.saturating_sub(before);
-    let refused: Vec<String> = case.refused.iter().map(|(op, error)| format!("{op}: {error}")).collect();
+    let rejected: Vec<String> = case.rejected.iter().map(|(op, error)| format!("{op}: {error}")).collect();
     let mut line = json!({
-        "number": number, "total": total, "peak": peak, "refused": refused, "size": case.expression.size(),
+        "number": number, "total": total, "peak": peak, "rejected": rejected, "size": case.expression.size(),
     });
     match outcome {
         Outcome::Fine(checked) => {
@@ -220,7 +220,7 @@ fn child(options: &Options) {
     let mut counts = BTreeMap::new();
     for number in options.start..options.start + options.count {
         println!("begin {number}");
-        std::io::stdout().flush().expect("standard output can be written");
+        std::io::stdout().flush().expect("standard output must be written");
         println!("end {}", line(options, number, &mut counts));
     }
     println!("done");
@@ -235,7 +235,7 @@ struct FuzzSummary {
     /// The number of failures and some examples, by the key of the failure.
     failures: BTreeMap<String, (u64, Vec<String>)>,
     missing: BTreeMap<String, u64>,
-    refused: BTreeMap<String, u64>,
+    rejected: BTreeMap<String, u64>,
     /// The maximum seconds and bytes, with the indices of their expressions.
     slowest: (f64, u64),
     slowest_with_differences: (f64, u64),
@@ -260,8 +260,8 @@ impl FuzzSummary {
         self.slowest = larger(self.slowest, line["seconds"].as_f64().unwrap_or(0.0));
         self.slowest_with_differences = larger(self.slowest_with_differences, line["total"].as_f64().unwrap_or(0.0));
         self.largest = self.largest.max((line["peak"].as_u64().unwrap_or(0), number));
-        for refused in line["refused"].as_array().into_iter().flatten() {
-            *self.refused.entry(refused.as_str().unwrap_or_default().to_string()).or_default() += 1;
+        for rejected in line["rejected"].as_array().into_iter().flatten() {
+            *self.rejected.entry(rejected.as_str().unwrap_or_default().to_string()).or_default() += 1;
         }
         if let Some(op) = line["missing"].as_str() {
             *self.missing.entry(op.to_string()).or_default() += 1;
@@ -285,8 +285,8 @@ impl FuzzSummary {
         for (key, count) in other.missing {
             *self.missing.entry(key).or_default() += count;
         }
-        for (key, count) in other.refused {
-            *self.refused.entry(key).or_default() += count;
+        for (key, count) in other.rejected {
+            *self.rejected.entry(key).or_default() += count;
         }
         let larger = |a: (f64, u64), b: (f64, u64)| if b.0 > a.0 { b } else { a };
         self.slowest = larger(self.slowest, other.slowest);
@@ -302,7 +302,7 @@ impl FuzzSummary {
         for (op, count) in &self.missing {
             println!("no derivative of some order, {count} times: {op}");
         }
-        for (error, count) in &self.refused {
+        for (error, count) in &self.rejected {
             println!("rejected while expressions were made, {count} times: {error}");
         }
         let failures: u64 = self.failures.values().map(|(count, _)| count).sum();
@@ -329,7 +329,7 @@ impl FuzzSummary {
 fn supervise(options: &Options) -> FuzzSummary {
     let (mut summary, mut next, end) = (FuzzSummary::default(), options.start, options.start + options.count);
     while next < end {
-        let program = std::env::current_exe().expect("the operating system reports the path of this program");
+        let program = std::env::current_exe().expect("the operating system must report the path of this program");
         let numbers = [
             ("--seed", options.seed),
             ("--start", next),
@@ -344,9 +344,9 @@ fn supervise(options: &Options) -> FuzzSummary {
             .env("PELLUCID_NUM_THREADS", "1")
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the child process can be started");
+            .expect("the child process must be started");
         let (sender, lines) = channel();
-        let output = BufReader::new(process.stdout.take().expect("the child's output is piped"));
+        let output = BufReader::new(process.stdout.take().expect("the child's output must be piped"));
         let reader = std::thread::spawn(move || {
             output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line).map_err(drop)).ok();
         });
@@ -358,7 +358,7 @@ fn supervise(options: &Options) -> FuzzSummary {
                 Ok(line) => {
                     since = Instant::now();
                     if let Some(result) = line.strip_prefix("end ") {
-                        summary.add(&serde_json::from_str(result).expect("the child prints every result as JSON"));
+                        summary.add(&serde_json::from_str(result).expect("the child must print every result as JSON"));
                         next += 1;
                     }
                 }
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn derivatives_of_a_hundred_expressions_agree_with_differences() {
         let arguments = ["--seed", "7", "--count", "100", "--depth", "3", "--order", "3"].map(String::from);
-        let options = Options::parse(arguments.into_iter()).expect("the options are valid");
+        let options = Options::parse(arguments.into_iter()).expect("the options must be valid");
         let mut summary = FuzzSummary::default();
         let mut counts = BTreeMap::new();
         (0..options.count).for_each(|number| summary.add(&line(&options, number, &mut counts)));

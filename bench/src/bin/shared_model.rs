@@ -74,10 +74,10 @@ fn main() -> Result<()> {
     });
     let mut trainer = GraphTrainer::new(model.clone(), CrossEntropyLoss::default(), optimizer);
     let inference = InferenceModel::new(model.clone(), &[16]);
-    let mut step = || trainer.step(&x, &y).expect("a step runs");
+    let mut step = || trainer.step(&x, &y).expect("a step must run");
     measure("captured", &mut step, &|| {
         let (mut fork, x) = (inference.fork(), x.clone());
-        Box::new(move || drop(fork.run(&x).expect("a batch runs")))
+        Box::new(move || drop(fork.run(&x).expect("a batch must run")))
     });
     Ok(())
 }

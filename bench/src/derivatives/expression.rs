@@ -111,7 +111,7 @@ pub struct Case {
     /// The shapes of the leaves and their values.
     pub leaves: Vec<(Vec<usize>, Vec<f64>)>,
     /// The names and error messages of operations that failed and were replaced.
-    pub refused: Vec<(&'static str, String)>,
+    pub rejected: Vec<(&'static str, String)>,
 }
 
 impl Case {
@@ -127,11 +127,11 @@ impl Case {
             .collect();
         let tensors: Vec<Tensor> = leaves.iter().map(|(shape, values)| Tensor::new(&values[..], &shape[..])).collect();
         let _off = no_grad();
-        let mut refused = Vec::new();
+        let mut rejected = Vec::new();
         // Half of the expressions have the full depth.
         let depth = if random.coin() { depth } else { 1 + random.below(depth) };
-        let expression = grow(&tensors, depth, &mut random, &mut refused).0;
-        Case { expression, leaves, refused }
+        let expression = grow(&tensors, depth, &mut random, &mut rejected).0;
+        Case { expression, leaves, rejected }
     }
 }
 
@@ -140,12 +140,12 @@ fn grow(
     leaves: &[Tensor],
     depth: usize,
     random: &mut SplitMix64,
-    refused: &mut Vec<(&'static str, String)>,
+    rejected: &mut Vec<(&'static str, String)>,
 ) -> (Expression, Tensor) {
     if depth == 0 {
         if random.below(12) == 0 {
             let constant = Expression::Constant(random.choose(&SHAPES).to_vec(), random.bits());
-            let value = constant.evaluate(leaves).expect("a constant can be evaluated");
+            let value = constant.evaluate(leaves).expect("a constant must be evaluated");
             return (constant, value);
         }
         let k = random.below(leaves.len());
@@ -155,11 +155,11 @@ fn grow(
         let operation = &operations()[random.below(operations().len())];
         let deep = random.below(operation.inputs.len());
         let (inputs, values): (Vec<Expression>, Vec<Tensor>) = (0..operation.inputs.len())
-            .map(|k| grow(leaves, if k == deep { depth - 1 } else { random.below(depth) }, random, refused))
+            .map(|k| grow(leaves, if k == deep { depth - 1 } else { random.below(depth) }, random, rejected))
             .unzip();
         let seed = random.bits();
         match apply(operation, seed, &values) {
-            Err(error) => refused.push((operation.name, error.to_string())),
+            Err(error) => rejected.push((operation.name, error.to_string())),
             Ok(value) => {
                 let max_magnitude = value.to_vec::<f64>().into_iter().map(f64::abs).fold(0.0, f64::max);
                 if value.size() == 0 || !max_magnitude.is_finite() || max_magnitude > 1e12 {

@@ -141,18 +141,18 @@ impl<'a> SweepCase<'a> {
         let body = self.body();
         let description = self.for_peer();
         let has_peer = peer.is_some() && !self.row.torch.is_empty();
-        let (mut ours, mut ratios, mut theirs, mut refusal) = (f64::INFINITY, Vec::new(), f64::INFINITY, None);
+        let (mut ours, mut ratios, mut theirs, mut rejection) = (f64::INFINITY, Vec::new(), f64::INFINITY, None);
         let calls = calls_in(&body, TURN / 20.0);
         for _ in 0..options.rounds {
             let own = turn(&body, calls);
             ours = ours.min(own);
-            if let (true, Some(peer)) = (has_peer && refusal.is_none(), peer.as_mut()) {
+            if let (true, Some(peer)) = (has_peer && rejection.is_none(), peer.as_mut()) {
                 match peer.time(&description)? {
                     Ok(other) => {
                         theirs = theirs.min(other);
                         ratios.push(own / other);
                     }
-                    Err(reason) => refusal = Some(reason),
+                    Err(reason) => rejection = Some(reason),
                 }
             }
         }
@@ -169,8 +169,8 @@ impl<'a> SweepCase<'a> {
             line["peer_us"] = theirs.into();
             line["ratio"] = ratio.into();
         }
-        if let Some(reason) = refusal {
-            line["refused"] = reason.into();
+        if let Some(reason) = rejection {
+            line["rejected"] = reason.into();
         }
         if !self.with_gradient {
             let _off = no_grad();
@@ -254,7 +254,7 @@ fn random(shape: &[usize], values: OperandValues, dtype: DType, step: usize) -> 
         OperandValues::Signs => Tensor::rand(shape, DType::F32).gt(0.5).to_dtype(DType::F32) * 2.0 - 1.0,
         OperandValues::Integers(low, high) => Tensor::randint(low, high, shape),
         OperandValues::Below(bounds) => Tensor::randint(0, bounds[step], shape),
-        OperandValues::Permutation => ops::randperm(shape[0]).expect("the shape is valid"),
+        OperandValues::Permutation => ops::randperm(shape[0]).expect("the shape must be valid"),
         OperandValues::Mask => Tensor::rand(shape, DType::F32).gt(0.5),
         OperandValues::Sorted => normal().sort(-1, false).0,
         OperandValues::Spd => {

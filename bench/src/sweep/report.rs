@@ -21,7 +21,7 @@ pub(super) fn print_line(line: &Value) {
 /// Prints Markdown tables: a summary of all ratios and of each pass and size, and the slow cases, slowest first.
 pub(super) fn print_summary(lines: &[Value]) {
     let with_ratio: Vec<&Value> = lines.iter().filter(|line| line["ratio"].is_number()).collect();
-    let refused = lines.iter().filter(|line| line["refused"].is_string()).count();
+    let rejected = lines.iter().filter(|line| line["rejected"].is_string()).count();
     println!(
         "\n| cases | number | geometric mean | median | above {SLOW} | above 1 |\n| --- | --- | --- | --- | --- | --- |"
     );
@@ -41,7 +41,7 @@ pub(super) fn print_summary(lines: &[Value]) {
     }
     groups.iter().for_each(|(name, group)| print_group(name, group));
     println!(
-        "\n{} cases have no expression of PyTorch, or it refused them ({refused}).",
+        "\n{} cases have no expression of PyTorch, or it rejected them ({rejected}).",
         lines.len() - with_ratio.len()
     );
     let mut slow: Vec<&Value> = with_ratio.into_iter().filter(|line| ratio(line) > SLOW).collect();

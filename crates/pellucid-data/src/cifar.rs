@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_another_size_and_invalid_labels_are_refused() {
+    fn files_of_another_size_and_invalid_labels_are_rejected() {
         for (name, change, expected) in [
             ("short", (|bytes| bytes.truncate(9221)) as fn(&mut Vec<u8>), "but the file has 9221"),
             ("long", |bytes| bytes.push(0), "but the file has more"),

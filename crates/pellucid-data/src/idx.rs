@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_bytes_are_refused_with_a_reason() {
+    fn malformed_bytes_are_rejected_with_a_reason() {
         for (bytes, reason) in [
             (&b""[..], "no IDX header"),
             (&[0, 0, 8], "no IDX header"),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_archive_is_refused() {
+    fn a_damaged_archive_is_rejected() {
         let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
         packed.write_all(&[0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6]).unwrap();
         let packed = packed.finish().unwrap();

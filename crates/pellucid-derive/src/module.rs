@@ -9,8 +9,8 @@ use syn::{
 
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let mut input: DeriveInput = parse2(item)?;
-    let arguments = ModuleAttribute::of(&input.attrs)?;
-    let refusal = match &arguments.no_capture {
+    let arguments = ModuleAttribute::from_attributes(&input.attrs)?;
+    let rejection = match &arguments.no_capture {
         Some(reason) => quote!(::core::option::Option::Some(#reason)),
         None => quote!(::core::option::Option::None),
     };
@@ -78,7 +78,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         impl #generics #module::Visit for #name #parameters #conditions {
             fn visit(&self, visitor: &mut #module::Visitor<'_>) {
                 #role
-                visitor.module_as(self, #class, #refusal);
+                visitor.module_as(self, #class, #rejection);
                 #body
             }
         }
@@ -94,7 +94,7 @@ fn visits(
 ) -> Result<Vec<TokenStream>> {
     let mut visits = Vec::new();
     for (index, field) in fields.iter().enumerate() {
-        let attribute = ModuleAttribute::of(&field.attrs)?;
+        let attribute = ModuleAttribute::from_attributes(&field.attrs)?;
         if attribute.skip {
             continue;
         }
@@ -121,7 +121,7 @@ fn bound_parameters(input: &mut DeriveInput, module: &Path) -> Result<()> {
     };
     let mut words: HashSet<String> = HashSet::new();
     for field in fields.into_iter().flatten() {
-        let attribute = ModuleAttribute::of(&field.attrs)?;
+        let attribute = ModuleAttribute::from_attributes(&field.attrs)?;
         if !attribute.skip && !attribute.setting && !is_phantom(&field.ty) {
             let ty = field.ty.to_token_stream().to_string();
             words.extend(ty.split(|c: char| !c.is_alphanumeric() && c != '_').map(String::from));
@@ -156,7 +156,7 @@ struct ModuleAttribute {
 }
 
 impl ModuleAttribute {
-    fn of(attributes: &[Attribute]) -> Result<ModuleAttribute> {
+    fn from_attributes(attributes: &[Attribute]) -> Result<ModuleAttribute> {
         let mut arguments = ModuleAttribute::default();
         for attribute in attributes.iter().filter(|a| a.path().is_ident("module")) {
             attribute.parse_nested_meta(|meta| {

@@ -564,16 +564,17 @@ pub trait CompiledPlan: Send + Sync {
     /// words.
     ///
     /// # Errors
-    /// [`LaunchFailure`] names the launch that failed. The ones before it have run; the others have not. A backend
-    /// whose device runs asynchronously waits for the launches that reject values, such as an index out of bounds.
+    /// [`LaunchFailure`] names the launch that failed, if it is known. The ones before it have run; the others have
+    /// not. A backend whose device runs asynchronously waits for the launches that reject values, such as an index out
+    /// of bounds.
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure>;
 }
 
 /// The failure of a launch of a [`CompiledPlan`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchFailure {
-    /// The index of the launch in the plan; 0 if no launch has run.
-    pub launch: usize,
+    /// The index of the launch in the plan: 0 if no launch has run, `None` if any of them may have run.
+    pub launch: Option<usize>,
     /// The error of the launch.
     pub error: Error,
 }
@@ -582,6 +583,6 @@ pub struct LaunchFailure {
 impl LaunchFailure {
     /// Returns the failure of a plan before its first launch.
     pub fn before_all(error: Error) -> LaunchFailure {
-        LaunchFailure { launch: 0, error }
+        LaunchFailure { launch: Some(0), error }
     }
 }

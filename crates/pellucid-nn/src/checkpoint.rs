@@ -278,7 +278,7 @@ fn read_step(state: Option<StateDict>) -> Result<usize> {
     let number = step.get("").filter(|number| step.len() == 1 && number.rank() == 0 && number.dtype() == DType::I64);
     let number = number.map(|number| number.try_item::<i64>()).transpose()?;
     number.and_then(|number| usize::try_from(number).ok()).ok_or_else(|| {
-        let reason = "the saved state must have the number of steps as a 0-d i64 tensor `step`, at least 0";
+        let reason = "the saved state must contain `step`, the number of steps: a 0-d i64 tensor of at least 0";
         part_error(STEP, Error::invalid("load_checkpoint", reason))
     })
 }

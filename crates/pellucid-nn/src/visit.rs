@@ -83,7 +83,7 @@ pub struct ModuleInfo {
     /// The id of the module, or of its enclosing box if the module has size 0.
     id: Option<ModuleId>,
     /// Why a step with this module cannot be captured.
-    pub(crate) refuses_capture: Option<&'static str>,
+    pub(crate) rejects_capture: Option<&'static str>,
     /// Whether its parameters do not exist yet.
     pub(crate) unbuilt: bool,
 }
@@ -172,10 +172,10 @@ impl<'a> Visitor<'a> {
         self.role = Some(role);
     }
 
-    /// Reports the current field as this module, and then its parts. If `refuses_capture` contains a reason, a step
+    /// Reports the current field as this module, and then its parts. If `rejects_capture` contains a reason, a step
     /// with this module cannot be captured.
-    pub fn module<M: Module + ?Sized>(&mut self, module: &M, refuses_capture: Option<&'static str>) {
-        self.report_module(ModuleId::new(module), type_name::<M>(), refuses_capture, false);
+    pub fn module<M: Module + ?Sized>(&mut self, module: &M, rejects_capture: Option<&'static str>) {
+        self.report_module(ModuleId::new(module), type_name::<M>(), rejects_capture, false);
     }
 
     /// Reports a module as [`module`](Visitor::module) does, with a class name that differs from its type.
@@ -183,9 +183,9 @@ impl<'a> Visitor<'a> {
         &mut self,
         module: &M,
         class: &'static str,
-        refuses_capture: Option<&'static str>,
+        rejects_capture: Option<&'static str>,
     ) {
-        self.report_module(ModuleId::new(module), class, refuses_capture, false);
+        self.report_module(ModuleId::new(module), class, rejects_capture, false);
     }
 
     /// Reports a module as [`module`](Visitor::module) does, whose parameters are created at its first input. Until
@@ -218,11 +218,11 @@ impl<'a> Visitor<'a> {
         &mut self,
         id: Option<ModuleId>,
         class: &'static str,
-        refuses_capture: Option<&'static str>,
+        rejects_capture: Option<&'static str>,
         unbuilt: bool,
     ) {
         let (id, role) = (id.or(self.field), self.role.take());
-        self.part(ModulePart::Module(ModuleInfo { class, role, id, refuses_capture, unbuilt }));
+        self.part(ModulePart::Module(ModuleInfo { class, role, id, rejects_capture, unbuilt }));
     }
 
     fn visit_field(&mut self, name: &dyn Display, id: Option<ModuleId>, field: &dyn DynModule) {

@@ -68,8 +68,8 @@ fn distributions_have_their_range() {
     let half = init::trunc_normal([10_000], 7.0, 2.0, 7.0, 100.0).to_vec::<f64>();
     // The mean of a half-normal distribution: μ + σ·√(2/π).
     assert!(half.iter().all(|&v| v >= 7.0) && (mean(&half) - 7.0 - 2.0 * 0.7978845608).abs() < 0.1);
-    let refused = catch_unwind(|| init::uniform([2], 1.0, 0.0)).unwrap_err();
-    assert!(refused.downcast_ref::<String>().unwrap().contains("low <= high"));
+    let rejected = catch_unwind(|| init::uniform([2], 1.0, 0.0)).unwrap_err();
+    assert!(rejected.downcast_ref::<String>().unwrap().contains("low <= high"));
 }
 
 /// The standard deviation follows from the normal density and mass within ±1: 1 − 2φ(1)/0.6827.
@@ -145,12 +145,12 @@ fn a_parameter_is_refilled_in_place() {
     let created = init::in_dtype(DType::F64, || init::kaiming_normal([4, 3], Fan::In, Nonlinearity::Linear));
     assert_eq!(other.to_vec::<f64>(), created.to_vec::<f64>());
     let before = parameter.to_vec::<f64>();
-    for refused in [
+    for rejected in [
         catch_unwind(AssertUnwindSafe(|| init::dirac_(&parameter, 1))),
         catch_unwind(AssertUnwindSafe(|| init::sparse_(&parameter, 1.5, 1.0))),
         catch_unwind(AssertUnwindSafe(|| init::trunc_normal_(&parameter, 0.0, 1.0, 2.0, 1.0))),
     ] {
-        assert!(refused.is_err());
+        assert!(rejected.is_err());
     }
     assert_eq!(parameter.to_vec::<f64>(), before);
 }
@@ -220,9 +220,9 @@ fn refilling_can_be_captured() {
 }
 
 #[test]
-fn shapes_without_a_fan_are_refused() {
-    let refused = catch_unwind(|| init::xavier_uniform([3], 1.0)).unwrap_err();
-    let text = refused.downcast_ref::<String>().unwrap();
+fn shapes_without_a_fan_are_rejected() {
+    let rejected = catch_unwind(|| init::xavier_uniform([3], 1.0)).unwrap_err();
+    let text = rejected.downcast_ref::<String>().unwrap();
     assert!(text.starts_with("xavier_uniform: incompatible shapes"), "{text}");
     let error = Linear::lazy(3).try_forward(&Tensor::from(1.0f32)).unwrap_err();
     assert!(matches!(error, Error::ShapeMismatch { .. }));
@@ -265,9 +265,9 @@ fn a_normal_may_be_truncated_to_its_tail() {
 }
 
 #[test]
-fn numbers_that_would_fill_a_parameter_with_nan_are_refused() {
+fn numbers_that_would_fill_a_parameter_with_nan_are_rejected() {
     let (nan, infinity) = (f64::NAN, f64::INFINITY);
-    let refused = [
+    let rejected = [
         init::try_normal([2], nan, 1.0),
         init::try_normal([2], infinity, 1.0),
         init::try_normal([2], 0.0, nan),
@@ -277,8 +277,8 @@ fn numbers_that_would_fill_a_parameter_with_nan_are_refused() {
         init::try_orthogonal([2, 2], nan),
         init::try_xavier_uniform([2, 2], nan),
     ];
-    for (case, refused) in refused.into_iter().enumerate() {
-        assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "case {case}");
+    for (case, rejected) in rejected.into_iter().enumerate() {
+        assert!(matches!(rejected, Err(Error::InvalidArgument { .. })), "case {case}");
     }
     assert!(matches!(init::try_in_dtype(DType::I64, || ()), Err(Error::DTypeMismatch { .. })));
 }

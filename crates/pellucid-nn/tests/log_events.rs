@@ -12,7 +12,7 @@ use pellucid_nn::{Linear, Module};
 use pellucid_tensor::{DType, Tensor};
 
 #[test]
-fn recordings_and_refused_steps_are_logged() {
+fn recordings_and_rejected_steps_are_logged() {
     let model = Linear::new(3, 2);
     let x = Tensor::randn([5, 3], DType::F32);
     let mut served = InferenceModel::new(&model, &[4, 8]);
@@ -33,8 +33,8 @@ fn recordings_and_refused_steps_are_logged() {
         &step,
         &[&["DEBUG message captured a step"], &["INFO message recorded a step; shape [5, 3]; steps 1;"]],
     );
-    let refused = events(|| assert!(trainer.step(&x, &Tensor::from([0i64, 1, 1, 0, 2])).is_err()));
-    assert_events(&refused, &[&["INFO message rejected a step; error ", "index 2"]]);
+    let rejected = events(|| assert!(trainer.step(&x, &Tensor::from([0i64, 1, 1, 0, 2])).is_err()));
+    assert_events(&rejected, &[&["INFO message rejected a step; error ", "index 2"]]);
     let other = events(|| trainer.step(&x.i(1..4), &y.i(1..4)).unwrap());
     assert_events(&other[1..], &[&["shape [3, 3]; steps 1;"], &["DEBUG ", "dropped 1; limit 1;"]]);
 }

@@ -190,8 +190,8 @@ fn dropout_drops_in_training_only() {
     assert_eq!(model.forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
     model.train();
     assert_ne!(model.forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
-    let refused = std::panic::catch_unwind(|| Dropout::new(1.5)).unwrap_err();
-    assert!(refused.downcast_ref::<String>().expect("a message").contains("dropout"));
+    let rejected = std::panic::catch_unwind(|| Dropout::new(1.5)).unwrap_err();
+    assert!(rejected.downcast_ref::<String>().expect("a message").contains("dropout"));
 }
 
 #[test]
@@ -391,11 +391,11 @@ fn an_error_names_the_path_of_its_layer() {
     // The name of a layer that is called directly is not repeated.
     assert!(matches!(Linear::new(2, 3).try_forward(&ones(4)), Err(Error::ShapeMismatch { .. })));
     // A zero-sized layer is identified by its box; an unbuilt lazy layer has no parts.
-    assert_eq!(named(sequential![Linear::new(3, 3), Refusing].try_forward(&ones(3))).0, "1 (Refusing)");
+    assert_eq!(named(sequential![Linear::new(3, 3), Rejecting].try_forward(&ones(3))).0, "1 (Rejecting)");
     // A boxed model has the name of the layer in the box.
-    let boxed: Box<dyn Layer> = Box::new(Refusing);
-    assert_eq!(named(boxed.output_shape(&[2, 3])).0, "Refusing");
-    assert_eq!(named(Arc::new(Refusing).output_shape(&[2, 3])).0, "Refusing");
+    let boxed: Box<dyn Layer> = Box::new(Rejecting);
+    assert_eq!(named(boxed.output_shape(&[2, 3])).0, "Rejecting");
+    assert_eq!(named(Arc::new(Rejecting).output_shape(&[2, 3])).0, "Rejecting");
     let boxed: Box<dyn Layer> = Box::new(Relu);
     assert!(boxed.summary(&[2, 3]).unwrap().to_string().contains("Relu"));
     let lazy = sequential![Relu, Linear::lazy(3)];
@@ -408,9 +408,9 @@ fn an_error_names_the_path_of_its_layer() {
 
 /// A layer without fields that rejects every input.
 #[derive(Clone, Module)]
-struct Refusing;
+struct Rejecting;
 
-impl Layer for Refusing {
+impl Layer for Rejecting {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
         ops::reshape(x, [77])
     }
@@ -509,21 +509,24 @@ fn a_state_dict_of_another_optimizer_is_named() {
     let adam = optim::AdamW::try_new(model.parameters(), Default::default()).unwrap();
     let lbfgs = optim::Lbfgs::try_new(model.parameters(), Default::default()).unwrap();
     let text = |result: Result<()>| result.unwrap_err().to_string();
-    let refused = text(sgd.load_state_dict(&adam.state_dict()));
-    assert!(refused.contains("belongs to another optimizer") && !refused.contains("shapes"), "{refused}");
-    let refused = text(adam.load_state_dict(&model.state_dict()));
-    assert!(refused.contains("not a state dict of this type of optimizer"), "{refused}");
-    let refused = text(model.load_state_dict(&adam.state_dict()));
-    assert!(refused.contains("state dict of an optimizer"), "{refused}");
-    for refused in [text(lbfgs.load_state_dict(&adam.state_dict())), text(adam.load_state_dict(&lbfgs.state_dict()))] {
-        assert!(refused.contains("type of optimizer") || refused.contains("optimizer of the same type"), "{refused}");
-        assert!(!refused.contains("rename") && !refused.contains("[]"), "{refused}");
+    let rejected = text(sgd.load_state_dict(&adam.state_dict()));
+    assert!(rejected.contains("belongs to another optimizer") && !rejected.contains("shapes"), "{rejected}");
+    let rejected = text(adam.load_state_dict(&model.state_dict()));
+    assert!(rejected.contains("not a state dict of this type of optimizer"), "{rejected}");
+    let rejected = text(model.load_state_dict(&adam.state_dict()));
+    assert!(rejected.contains("state dict of an optimizer"), "{rejected}");
+    for rejected in [text(lbfgs.load_state_dict(&adam.state_dict())), text(adam.load_state_dict(&lbfgs.state_dict()))] {
+        assert!(
+            rejected.contains("type of optimizer") || rejected.contains("optimizer of the same type"),
+            "{rejected}"
+        );
+        assert!(!rejected.contains("rename") && !rejected.contains("[]"), "{rejected}");
     }
     let other = optim::AdamW::try_new(Linear::new(3, 1).parameters(), Default::default()).unwrap();
-    let refused = text(adam.load_state_dict(&other.state_dict()));
-    assert!(refused.contains("belongs to another optimizer") && !refused.contains("missing"), "{refused}");
-    let refused = text(model.load_state_dict(&Linear::new(3, 1).state_dict()));
-    assert!(refused.contains("[1, 3] instead of [1, 2]") && refused.contains("the sizes in the file"), "{refused}");
+    let rejected = text(adam.load_state_dict(&other.state_dict()));
+    assert!(rejected.contains("belongs to another optimizer") && !rejected.contains("missing"), "{rejected}");
+    let rejected = text(model.load_state_dict(&Linear::new(3, 1).state_dict()));
+    assert!(rejected.contains("[1, 3] instead of [1, 2]") && rejected.contains("the sizes in the file"), "{rejected}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub struct Array {
 pub struct StorageId(usize);
 
 impl StorageId {
-    pub(crate) fn of(storage: &Arc<Storage>) -> StorageId {
+    pub(crate) fn from_storage(storage: &Arc<Storage>) -> StorageId {
         StorageId(Arc::as_ptr(storage).addr())
     }
 }

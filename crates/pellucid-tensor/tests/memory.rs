@@ -222,7 +222,7 @@ fn a_launch_allocates_nothing() {
 }
 
 #[test]
-fn refused_calls_and_panics_leak_nothing() {
+fn rejected_calls_and_panics_leak_nothing() {
     let _turn = lock_statistics();
     let x = wave([10, 10]);
     assert_flat(200, || {
@@ -433,7 +433,7 @@ fn a_pass_that_runs_out_of_memory_changes_no_gradient() {
 
 /// Lists of host values are compared with the cap before they are filled.
 #[test]
-fn values_beyond_the_memory_cap_are_refused_before_they_are_computed() {
+fn values_beyond_the_memory_cap_are_rejected_before_they_are_computed() {
     let _turn = lock_statistics();
     let cpu = Device::cpu();
     cpu.set_memory_cap(in_use() + (64 << 20));

@@ -1,8 +1,8 @@
 //! [`Wgpu`], the backend of one device.
 
-use crate::buffer::{DeviceMemory, WgpuBuffer};
+use crate::buffer::{DeviceMemory, UnwrittenBuffers, WgpuBuffer};
 use crate::counters::WgpuCounters;
-use crate::description::check_scalars;
+use crate::description::{KernelDescription, check_scalars};
 use crate::gpu::Gpu;
 use crate::operand_memory::{BoundOperands, device_buffer};
 use crate::prepared::WgpuPlan;
@@ -64,6 +64,27 @@ impl Wgpu {
     }
 }
 
+impl Wgpu {
+    /// Records the dispatches of a kernel. If it has checks, waits for their results.
+    fn run_described(&self, kernel: &Kernel, bound: &BoundOperands<'_>, description: &KernelDescription) -> Result<()> {
+        let gpu = &self.gpu;
+        let mut memory = bound.memory(kernel)?;
+        // Scratch memory is freed at the end of this function. Its reuse is safe, because the device runs work in
+        // submission order.
+        let scratch: Vec<DeviceMemory> =
+            description.scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
+        memory.extend(scratch.iter().map(|memory| memory.raw().clone()));
+        let (graphics, status) = (&gpu.graphics, &gpu.status);
+        let mut recorded = lock(&gpu.recorded);
+        recorded.record(graphics, kernel, description, &memory)?;
+        if description.checks == 0 {
+            return Ok(());
+        }
+        let copied = recorded.submit_with_status(graphics, Some(status));
+        recorded.status.confirm(graphics, status, description.checks as usize, copied).map_err(|failed| failed.error)
+    }
+}
+
 impl Backend for Wgpu {
     fn name(&self) -> &str {
         &self.gpu.graphics.name
@@ -89,26 +110,15 @@ impl Backend for Wgpu {
         families::support(&self.gpu, kernel, inputs, outputs)
     }
 
-    /// Records the dispatches of a kernel. If it has checks, waits for their results.
+    /// Records the dispatches of a kernel. If it has checks, waits for their results. After an error, outputs that had
+    /// no memory have none.
     fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()> {
         let (gpu, kernel) = (&self.gpu, launch.kernel());
         let bound = BoundOperands::new(gpu, launch)?;
         let description = families::describe_kernel(gpu, kernel, &bound.operands)?;
         check_scalars(kernel, &description)?;
-        let mut memory = bound.memory(kernel)?;
-        // Scratch memory is freed at the end of this function. Its reuse is safe, because the device runs work in
-        // submission order.
-        let scratch: Vec<DeviceMemory> =
-            description.scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
-        memory.extend(scratch.iter().map(|memory| memory.raw().clone()));
-        let (graphics, status) = (&gpu.graphics, &gpu.status);
-        let mut recorded = lock(&gpu.recorded);
-        recorded.record(graphics, kernel, &description, &memory)?;
-        if description.checks == 0 {
-            return Ok(());
-        }
-        let copied = recorded.submit_with_status(graphics, Some(status))?;
-        recorded.status.confirm(graphics, status, description.checks as usize, copied).map_err(|failed| failed.error)
+        let unwritten = UnwrittenBuffers::new(bound.buffers.iter().copied());
+        self.run_described(kernel, &bound, &description).inspect_err(|_| unwritten.discard())
     }
 
     /// Compiles a plan whose kernels are all [`Support::Native`].
@@ -156,5 +166,50 @@ impl Backend for Wgpu {
 
     fn trim(&self) {
         lock(&self.gpu.allocator).trim();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::WgpuDriver;
+    use pellucid_ir::backend::View;
+    use pellucid_ir::kernel::{Gather, Index};
+    use pellucid_ir::{DType, Error, Layout};
+
+    #[test]
+    fn a_check_whose_result_is_not_read_skips_no_later_kernel() {
+        let Ok(device) = WgpuDriver.open_device(0) else { return };
+        let storage = |bytes: &[u8]| {
+            let storage = device.storage(bytes.len()).unwrap();
+            device.upload(bytes, &storage).unwrap();
+            storage
+        };
+        let x = storage(&[1.0f32, 2.0].map(f32::to_ne_bytes).concat());
+        let index = storage(&[0i64, 2].map(i64::to_ne_bytes).concat());
+        let y = device.storage(8).unwrap();
+        let layout = &Layout::contiguous([2].into());
+        let view = |storage, dtype| View { storage, layout, dtype };
+        let (inputs, outputs) = ([view(&x, DType::F32), view(&index, DType::I64)], [view(&y, DType::F32)]);
+        let index_axes = Index::Axes([0].into_iter().collect());
+        let kernel = Kernel::Gather(Gather { op: "gather", from_end: true, index: index_axes });
+
+        let gpu = &device.gpu;
+        let bound = BoundOperands::new(gpu, CheckedKernel::new(&kernel, &inputs, &outputs).unwrap()).unwrap();
+        let description = families::describe_kernel(gpu, &kernel, &bound.operands).unwrap();
+        let memory = bound.memory(&kernel).unwrap();
+        let mut recorded = lock(&gpu.recorded);
+        recorded.record(&gpu.graphics, &kernel, &description, &memory).unwrap();
+        recorded.submit_with_status(&gpu.graphics, Some(&gpu.status)).unwrap();
+        let failure = recorded.status.confirm(&gpu.graphics, &gpu.status, 1, Err(Error::out_of_memory(8)));
+        let failure = failure.expect_err("a failed submission must be an error");
+        assert!(failure.passed.is_none() && matches!(failure.error, Error::OutOfMemory { .. }));
+        drop(recorded);
+
+        device.upload(&[1i64, 0].map(i64::to_ne_bytes).concat(), &index).unwrap();
+        device.run(&kernel, &inputs, &outputs).unwrap();
+        let mut selected = [0; 8];
+        device.download(&y, 0, &mut selected).unwrap();
+        assert_eq!(selected[..], [2.0f32, 1.0].map(f32::to_ne_bytes).concat());
     }
 }

@@ -20,7 +20,8 @@ pub(crate) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Allocates at least `bytes` bytes.
+    /// Allocates at least `bytes` bytes. If the adapter has no memory left, frees the unused memory of the device and
+    /// allocates again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] beyond the cap, the adapter's limit for one buffer, or its memory.
@@ -30,7 +31,8 @@ impl DeviceMemory {
             let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
             gpu.graphics.create_buffer("memory", class, usage)
         };
-        match cached.map_or_else(|| gpu.graphics.scoped("allocate", create), Ok) {
+        let allocate = || gpu.graphics.scoped("allocate", create);
+        match cached.map_or_else(|| retry_with_free_memory(allocate, || gpu.free_unused_memory()), Ok) {
             Ok(buffer) => Ok(DeviceMemory { gpu: gpu.clone(), class, buffer }),
             Err(error) => {
                 lock(&gpu.allocator).cancel(class);
@@ -48,6 +50,14 @@ impl DeviceMemory {
     }
 }
 
+/// Returns the result of `allocate`. If memory is exhausted, calls `free` and then `allocate` once more.
+fn retry_with_free_memory<T>(allocate: impl Fn() -> Result<T>, free: impl FnOnce() -> Result<()>) -> Result<T> {
+    match allocate() {
+        Err(Error::OutOfMemory { .. }) => free().and_then(|()| allocate()),
+        other => other,
+    }
+}
+
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         lock(&self.gpu.allocator).put(self.class, self.buffer.clone());
@@ -55,7 +65,7 @@ impl Drop for DeviceMemory {
 }
 
 impl WgpuBuffer {
-    /// Creates a buffer of `bytes` bytes without memory.
+    /// Creates a buffer of `bytes` bytes. Its first write allocates the memory.
     pub(crate) fn new(gpu: Arc<Gpu>, bytes: usize) -> WgpuBuffer {
         WgpuBuffer { gpu, bytes, memory: Mutex::default() }
     }
@@ -84,6 +94,22 @@ impl WgpuBuffer {
     }
 }
 
+/// Buffers without memory, which a kernel is about to write.
+pub(crate) struct UnwrittenBuffers<'a>(Vec<&'a WgpuBuffer>);
+
+impl<'a> UnwrittenBuffers<'a> {
+    /// Selects the buffers that have no memory.
+    pub(crate) fn new(buffers: impl IntoIterator<Item = &'a WgpuBuffer>) -> UnwrittenBuffers<'a> {
+        UnwrittenBuffers(buffers.into_iter().filter(|buffer| !buffer.is_allocated()).collect())
+    }
+
+    /// Frees the memory that the buffers have received since, because the kernel failed: a buffer with memory counts as
+    /// written.
+    pub(crate) fn discard(self) {
+        self.0.into_iter().for_each(Buffer::discard);
+    }
+}
+
 impl Buffer for WgpuBuffer {
     fn bytes(&self) -> usize {
         self.bytes
@@ -96,5 +122,32 @@ impl Buffer for WgpuBuffer {
     fn discard(&self) {
         let memory = lock(&self.memory).take();
         drop(memory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Returns the calls of an allocation whose first `failures` attempts fail, and whether it succeeds.
+    fn calls(error: &Error, failures: usize) -> (usize, usize, bool) {
+        let (attempts, frees) = (Cell::new(0), Cell::new(0));
+        let count = |calls: &Cell<usize>| calls.replace(calls.get() + 1);
+        let allocate = || if count(&attempts) < failures { Err(error.clone()) } else { Ok(()) };
+        let result = retry_with_free_memory(allocate, || {
+            count(&frees);
+            Ok(())
+        });
+        (attempts.get(), frees.get(), result.is_ok())
+    }
+
+    #[test]
+    fn an_exhausted_adapter_is_tried_once_more_after_unused_memory_is_freed() {
+        let exhausted = Error::out_of_memory(8);
+        assert_eq!(calls(&exhausted, 0), (1, 0, true));
+        assert_eq!(calls(&exhausted, 1), (2, 1, true));
+        assert_eq!(calls(&exhausted, 2), (2, 1, false));
+        assert_eq!(calls(&Error::invalid("allocate", "the device rejected a command"), 1), (1, 0, false));
     }
 }

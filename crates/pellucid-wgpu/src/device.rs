@@ -75,11 +75,12 @@ impl GraphicsDevice {
         self.limits.max_compute_workgroups_per_dimension as usize
     }
 
-    /// Returns the size in bytes of the largest buffer that a shader can bind, a multiple of four words, which shaders
-    /// read together.
+    /// Returns the size in bytes of the largest buffer that a shader can bind and whose words have indices of 32 bits:
+    /// a multiple of four words, which shaders read together.
     pub(crate) fn max_buffer_bytes(&self) -> usize {
-        let bytes = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
-        usize::try_from(bytes).unwrap_or(usize::MAX) & !15
+        let limits =
+            [self.limits.max_buffer_size, self.limits.max_storage_buffer_binding_size, 4 * u64::from(u32::MAX)];
+        usize::try_from(limits.into_iter().min().unwrap_or(0)).unwrap_or(usize::MAX) & !15
     }
 
     /// Returns the alignment of the parameters of a dispatch in bytes.

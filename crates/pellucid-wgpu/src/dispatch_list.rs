@@ -52,6 +52,12 @@ impl<'a> DispatchList<'a> {
         self.dispatches.push((shader, parameters));
     }
 
+    /// Returns the number of dispatches.
+    #[cfg(test)]
+    pub(crate) fn dispatch_count(&self) -> usize {
+        self.dispatches.len()
+    }
+
     /// Counts a check, whose dispatches may set the status word, and returns the number of its operation.
     pub(crate) fn count_check(&mut self, op: &'static str) -> u32 {
         self.checks += 1;

@@ -59,6 +59,13 @@ impl Gpu {
         if self.ends_long_loops.get() == Some(&true) { MAX_ITERATIONS } else { usize::MAX }
     }
 
+    /// Returns the unused memory to the adapter. Recorded dispatches hold freed buffers, and the adapter frees a buffer
+    /// after the last dispatch that uses it, so this submits all dispatches and waits for them.
+    pub(crate) fn free_unused_memory(&self) -> Result<()> {
+        lock(&self.allocator).trim();
+        self.wait()
+    }
+
     /// Submits all recorded dispatches, without waiting for them.
     pub(crate) fn flush(&self) -> Result<()> {
         lock(&self.recorded).submit(&self.graphics)

@@ -4,24 +4,19 @@ use crate::shader::{BindingUse, BufferRef, ElementAccess, ElementRef, ShaderBuil
 use pellucid_ir::kernel::{Kernel, KernelOperand};
 use pellucid_ir::{DType, Error, Layout, Result, Shape};
 
-/// The maximum number of elements of an operand, and of the elements that a kernel visits. Shaders compute counts and
+/// The maximum length of an axis, and the maximum number of elements of an operand. Shaders compute lengths, counts and
 /// offsets in 32 bits.
 const MAX_ELEMENTS: usize = u32::MAX as usize / 2;
 
-/// Returns the product of two counts, the number of elements that a kernel visits.
-///
-/// # Errors
-/// If shaders cannot count the elements.
-pub(crate) fn element_count(op: &'static str, counts: [usize; 2]) -> Result<usize> {
-    let count = counts[0].checked_mul(counts[1]).filter(|&count| count <= MAX_ELEMENTS);
-    count.ok_or_else(|| {
-        let [rows, columns] = counts;
-        let reason = format!(
-            "the operation visits {rows} times {columns} elements, but shaders count fewer than 2^31; split it, or run \
-             it on the CPU"
-        );
-        Error::invalid(op, reason)
-    })
+/// Returns true if shaders can count the elements of an array and the positions along its axes.
+pub(crate) fn is_countable(shape: &Shape) -> bool {
+    shape.checked_size().is_some_and(|size| size <= MAX_ELEMENTS) && shape.iter().all(|&len| len <= MAX_ELEMENTS)
+}
+
+/// Returns true if shaders can count the elements of an operand and compute the offsets of its words.
+pub(crate) fn is_addressable(layout: &Layout, dtype: DType) -> bool {
+    let element_words = dtype.size().div_ceil(4);
+    is_countable(layout.shape()) && layout.extent().end <= (u32::MAX as usize / element_words) as isize
 }
 
 /// A checked operand of a kernel.
@@ -59,7 +54,7 @@ pub(crate) fn declare_starts<'a>(
     shader: &mut ShaderBuilder,
     arrays: impl IntoIterator<Item = &'a DeviceArray<'a>>,
 ) -> Vec<String> {
-    arrays.into_iter().map(|array| shader.declare_len(array.layout.offset())).collect()
+    arrays.into_iter().map(|array| shader.declare_word(array.layout.offset())).collect()
 }
 
 /// The checked operands of a kernel.
@@ -117,24 +112,19 @@ impl<I> UncheckedOperand<'_, I> {
     /// Returns an error if the operand exceeds its buffer.
     fn check_extent(&self, op: &'static str) -> Result<()> {
         let UncheckedOperand { layout, bytes, dtype, .. } = self;
-        let capacity = (bytes / dtype.size()) as isize;
-        let is_countable = layout.shape().checked_size().is_some_and(|size| size <= MAX_ELEMENTS);
-        let extent = if is_countable { layout.extent() } else { 0..isize::MAX };
-        if extent.is_empty() || extent.start >= 0 && extent.end <= capacity && capacity <= u32::MAX as isize {
+        if !is_addressable(layout, *dtype) {
+            let reason = format!(
+                "an operand of shape {} has 2^31 elements or more, or words at offsets of 2^32 or more, which shaders \
+                 cannot address; split it, or run the operation on the CPU",
+                layout.shape()
+            );
+            return Err(Error::invalid(op, reason));
+        }
+        let extent = layout.extent();
+        if extent.is_empty() || extent.start >= 0 && extent.end <= (bytes / dtype.size()) as isize {
             return Ok(());
         }
-        let reason = match is_countable {
-            true if capacity > u32::MAX as isize => {
-                format!("a buffer of {bytes} bytes has 2^32 elements of {dtype} or more, which shaders cannot address")
-            }
-            true => format!("a view exceeds its buffer of {bytes} bytes: {layout:?} of {dtype}"),
-            false => format!(
-                "an operand of shape {} has 2^31 elements or more, which shaders cannot address; split it, or run the \
-                 operation on the CPU",
-                layout.shape()
-            ),
-        };
-        Err(Error::invalid(op, reason))
+        Err(Error::invalid(op, format!("a view exceeds its buffer of {bytes} bytes: {layout:?} of {dtype}")))
     }
 }
 
@@ -209,7 +199,19 @@ mod tests {
     fn operands_that_shaders_cannot_address_are_errors_with_their_cause() {
         assert_eq!(extent_error([2, 3], 24), "");
         assert!(extent_error([2, 3], 20).contains("a view exceeds its buffer of 20 bytes"));
-        assert!(extent_error([2, 3], 1 << 34).contains("has 2^32 elements of f32 or more"));
+        assert_eq!(extent_error([2, 3], 1 << 34), "");
         assert!(extent_error([1 << 16, 1 << 15], 1 << 33).contains("has 2^31 elements or more"));
+    }
+
+    #[test]
+    fn lengths_counts_and_word_offsets_have_32_bits() {
+        let addressable = |layout: &Layout| [DType::U8, DType::F64].map(|dtype| is_addressable(layout, dtype));
+        let from = |start| Layout::contiguous_from([2].into(), start);
+        assert_eq!(addressable(&from((1 << 31) - 4)), [true, true]);
+        assert_eq!(addressable(&from(1 << 31)), [true, false]);
+        assert_eq!(addressable(&from(1 << 32)), [false, false]);
+        assert_eq!(addressable(&Layout::contiguous([0usize, 1 << 40].into())), [false, false]);
+        let repeated = Layout::contiguous([1].into()).broadcast_to(&[1usize << 31].into()).unwrap();
+        assert_eq!(addressable(&repeated), [false, false]);
     }
 }

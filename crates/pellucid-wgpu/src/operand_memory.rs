@@ -22,7 +22,7 @@ pub(crate) fn device_buffer<'a>(op: &'static str, gpu: &Arc<Gpu>, storage: &'a S
 pub(crate) struct BoundOperands<'a> {
     pub(crate) operands: DeviceOperands<'a>,
     /// The buffers of the inputs, then the buffers of the outputs.
-    buffers: Vec<&'a WgpuBuffer>,
+    pub(crate) buffers: Vec<&'a WgpuBuffer>,
 }
 
 impl<'a> BoundOperands<'a> {

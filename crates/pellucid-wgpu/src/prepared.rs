@@ -7,7 +7,7 @@
 //! A launch of a plan with checks of indices is two submissions: the dispatches up to the last check, and the rest. The
 //! host waits for the first one, while the device computes the second one.
 
-use crate::buffer::DeviceMemory;
+use crate::buffer::{DeviceMemory, UnwrittenBuffers, WgpuBuffer};
 use crate::compiler::{ParameterBindGroups, operand_group};
 use crate::description::{DispatchDescription, check_scalars, kernel_scalar};
 use crate::device::GraphicsDevice;
@@ -44,11 +44,19 @@ pub(crate) struct WgpuPlan {
     groups: Mutex<Vec<PlanGroup>>,
 }
 
-/// The buffers of a bind group, and the bind groups for the last memory of these buffers. The number of an operand is
-/// its slot.
+/// A buffer of a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum PlanBuffer {
+    /// The buffer of a slot.
+    Slot(usize),
+    /// A scratch buffer, which all kernels share.
+    Scratch(usize),
+}
+
+/// The buffers of a bind group, and the bind groups for the last memory of these buffers.
 struct PlanGroup {
     layout: wgpu::BindGroupLayout,
-    buffers: Vec<BufferRef>,
+    buffers: Vec<PlanBuffer>,
     /// The oldest comes first.
     cached: Vec<(Vec<wgpu::Buffer>, wgpu::BindGroup)>,
 }
@@ -59,8 +67,8 @@ struct PlanBuilder {
     slots: Vec<SlotUse>,
     dispatches: Vec<ReadyDispatch>,
     groups: Vec<PlanGroup>,
-    /// The group of each list of buffers with its layout.
-    group_indices: HashMap<(wgpu::BindGroupLayout, Vec<BufferRef>), usize>,
+    /// The index of the bind group for each layout and list of buffers.
+    group_indices: HashMap<(wgpu::BindGroupLayout, Vec<PlanBuffer>), usize>,
     parameters: Vec<u8>,
     /// The bytes that all kernels read and write.
     bytes: usize,
@@ -122,10 +130,10 @@ impl PlanBuilder {
         parameters.append_bytes(&mut self.parameters, |index| kernel_scalar(kernel, index));
         self.window = self.window.max(self.parameters.len() - offset);
         let buffer = |buffer: &BufferRef| match *buffer {
-            BufferRef::Operand(k) => BufferRef::Operand(slot(k)),
-            scratch => scratch,
+            BufferRef::Operand(k) => PlanBuffer::Slot(slot(k)),
+            BufferRef::Scratch(k) => PlanBuffer::Scratch(k),
         };
-        let buffers: Vec<BufferRef> = buffers.iter().map(buffer).collect();
+        let buffers: Vec<PlanBuffer> = buffers.iter().map(buffer).collect();
         let operands = *self.group_indices.entry((shader.operands.clone(), buffers)).or_insert_with_key(|key| {
             let (layout, buffers) = key.clone();
             self.groups.push(PlanGroup { layout, buffers, cached: Vec::new() });
@@ -167,19 +175,34 @@ impl WgpuPlan {
         builder.finish(gpu)
     }
 
-    /// Returns the buffer of every slot, or `None` if the slot is unused. Allocates memory for slots whose first use is
-    /// a write.
-    fn slot_buffers(&self, slots: &[Arc<Storage>]) -> Result<Vec<Option<wgpu::Buffer>>> {
+    /// Returns the buffer of every slot, or `None` if the slot is unused.
+    fn slot_buffers<'a>(&self, slots: &'a [Arc<Storage>]) -> Result<Vec<Option<&'a WgpuBuffer>>> {
         SlotUse::check_number(&self.slots, slots.len())?;
-        let buffer = |(slot, storage): (&SlotUse, &Arc<Storage>)| {
+        let buffer = |(slot, storage): (&SlotUse, &'a Arc<Storage>)| {
             if !slot.is_used {
                 return Ok(None);
             }
             let buffer = device_buffer("launch", &self.gpu, storage)?;
             slot.check(buffer.bytes(), buffer.is_allocated())?;
-            buffer.ensure().map(Some)
+            Ok(Some(buffer))
         };
         self.slots.iter().zip(slots).map(buffer).collect()
+    }
+
+    /// Runs the plan. Allocates memory for slots whose first use is a write.
+    fn run(&self, buffers: &[Option<&WgpuBuffer>]) -> Result<(), LaunchFailure> {
+        let (before_all, gpu) = (LaunchFailure::before_all, &self.gpu);
+        let mut groups = lock(&self.groups);
+        let memory = buffers.iter().map(|slot| slot.map(WgpuBuffer::ensure).transpose());
+        let memory: Vec<Option<wgpu::Buffer>> = memory.collect::<Result<_>>().map_err(before_all)?;
+        // Until the checks are confirmed, no other thread submits work, which a failed check would skip.
+        let mut recorded = lock(&gpu.recorded);
+        recorded.submit(&gpu.graphics).map_err(before_all)?;
+        let Some(copied) = self.submit(&recorded, &mut groups, &memory).transpose() else { return Ok(()) };
+        recorded.status.confirm(&gpu.graphics, &gpu.status, self.checks.len(), copied).map_err(|failed| {
+            let launch = failed.passed.and_then(|passed| self.checks.get(passed).copied());
+            LaunchFailure { launch, error: failed.error }
+        })
     }
 
     /// Encodes and submits all dispatches. Returns the submission that copies the status, if there are checks.
@@ -214,9 +237,9 @@ impl PlanGroup {
         scratch: &[DeviceMemory],
         slots: &[Option<wgpu::Buffer>],
     ) -> &wgpu::BindGroup {
-        let memory = |buffer: &BufferRef| match *buffer {
-            BufferRef::Operand(slot) => slots[slot].as_ref(),
-            BufferRef::Scratch(k) => Some(scratch[k].raw()),
+        let memory = |buffer: &PlanBuffer| match *buffer {
+            PlanBuffer::Slot(k) => slots[k].as_ref(),
+            PlanBuffer::Scratch(k) => Some(scratch[k].raw()),
         };
         let PlanGroup { layout, buffers, cached } = self;
         let current = || buffers.iter().map(memory);
@@ -237,16 +260,13 @@ impl PlanGroup {
 
 impl CompiledPlan for WgpuPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
-        let (before_all, gpu) = (LaunchFailure::before_all, &self.gpu);
-        let mut groups = lock(&self.groups);
-        let buffers = self.slot_buffers(slots).map_err(before_all)?;
-        // Until the checks are confirmed, no other thread submits work, which a failed check would skip.
-        let mut recorded = lock(&gpu.recorded);
-        recorded.submit(&gpu.graphics).map_err(before_all)?;
-        let Some(copied) = self.submit(&recorded, &mut groups, &buffers).map_err(before_all)? else { return Ok(()) };
-        recorded.status.confirm(&gpu.graphics, &gpu.status, self.checks.len(), copied).map_err(|failed| {
-            let launch = self.checks.get(failed.passed).copied().unwrap_or(0);
-            LaunchFailure { launch, error: failed.error }
+        let buffers = self.slot_buffers(slots).map_err(LaunchFailure::before_all)?;
+        let unwritten = UnwrittenBuffers::new(buffers.iter().copied().flatten());
+        self.run(&buffers).inspect_err(|failed| {
+            // The launches before a later one have written their outputs.
+            if failed.launch.is_none_or(|launch| launch == 0) {
+                unwritten.discard();
+            }
         })
     }
 }

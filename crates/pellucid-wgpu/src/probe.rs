@@ -22,7 +22,7 @@ impl Gpu {
         const ITERATIONS: usize = 70_000;
         let mut shader = ShaderBuilder::for_threads(1);
         let output = shader.binding(MEMORY, BindingUse::Write);
-        let iterations = shader.declare_len(ITERATIONS);
+        let iterations = shader.declare_word(ITERATIONS);
         // A compiler cannot replace the loop by a formula.
         let source = "
             var x = params[1];
@@ -77,7 +77,7 @@ impl Gpu {
         shader.line(format!("let y = fma({}, {}, {});", value(0), value(1), value(2)));
         shader.store_word(output, "thread", "bitcast<u32>(y)");
         for x in cases.iter().flatten() {
-            shader.declare_len(x.to_bits() as usize);
+            shader.declare_word(x.to_bits() as usize);
         }
         let expected = cases.map(|[a, b, c]| a.mul_add(b, c).to_bits());
         Ok(self.run_probe(shader, cases.len())? == expected)

@@ -5,7 +5,8 @@
 //! index, if there is one. All later kernels then do nothing, until the host reads the status and resets it.
 //!
 //! The host reads the status after every submission with checks, before any other submission. So a failed check skips
-//! only kernels of the same `run` or the same launch of a plan, which returns the error.
+//! only kernels of the same `run` or the same launch of a plan, which returns the error. If the host cannot read the
+//! status, it resets it too.
 
 use crate::device::GraphicsDevice;
 use pellucid_ir::{Error, Result, lock};
@@ -67,10 +68,11 @@ pub(crate) struct StatusReader {
     passed: u32,
 }
 
-/// A failed check of a submission.
+/// The failure of a submission with checks.
 pub(crate) struct CheckFailure {
-    /// The number of checks of the submission that passed before it.
-    pub(crate) passed: usize,
+    /// The number of checks of the submission that passed before the one that failed, or `None` if the status could not
+    /// be read.
+    pub(crate) passed: Option<usize>,
     pub(crate) error: Error,
 }
 
@@ -86,29 +88,33 @@ impl StatusReader {
         encoder.copy_buffer_to_buffer(&status.buffer, 0, &self.copy, 0, STATUS_BYTES as u64);
     }
 
-    /// Waits for the submission that copies the status, and evaluates it. `checks` is the number of checks since the
-    /// last call.
+    /// Waits for the submission that copies the status, and evaluates it. `copied` is the result of the submission, and
+    /// `checks` the number of checks since the last call.
     ///
     /// # Errors
-    /// The error of the first check that failed. The status is then reset: all kernels that were submitted before this
-    /// call are skipped, and later ones run.
+    /// The error of the submission, or of the first check that failed. The status is then reset: all kernels that were
+    /// submitted before this call are skipped, and later ones run.
     pub(crate) fn confirm(
         &mut self,
         graphics: &GraphicsDevice,
         status: &StatusBuffer,
         checks: usize,
-        copied: wgpu::SubmissionIndex,
+        copied: Result<wgpu::SubmissionIndex>,
     ) -> Result<(), CheckFailure> {
-        let broken = |error| CheckFailure { passed: 0, error };
-        let words = graphics.read_staging(&self.copy, copied, read_words).map_err(broken)?;
-        let Some(error) = status.operations.error(&words) else {
-            self.passed = self.passed.wrapping_add(checks as u32);
-            return Ok(());
+        let words = copied.and_then(|copied| graphics.read_staging(&self.copy, copied, read_words));
+        let failure = match words.map(|words| (words[PASSED], status.operations.error(&words))) {
+            Ok((_, None)) => {
+                self.passed = self.passed.wrapping_add(checks as u32);
+                return Ok(());
+            }
+            Ok((passed, Some(error))) => {
+                CheckFailure { passed: Some(passed.wrapping_sub(self.passed) as usize), error }
+            }
+            Err(error) => CheckFailure { passed: None, error },
         };
-        let passed = words[PASSED].wrapping_sub(self.passed) as usize;
         self.passed = 0;
-        graphics.scoped("reset", || status.reset(graphics)).map_err(broken)?;
-        Err(CheckFailure { passed, error })
+        let reset = graphics.scoped("reset", || status.reset(graphics));
+        Err(reset.map_or_else(|error| CheckFailure { passed: None, error }, |()| failure))
     }
 }
 

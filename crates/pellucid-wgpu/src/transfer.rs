@@ -1,7 +1,7 @@
 //! Copies between host and device, and waits. Device copies have offsets and sizes in full words; the rest is handled
 //! here.
 
-use crate::buffer::WgpuBuffer;
+use crate::buffer::{UnwrittenBuffers, WgpuBuffer};
 use crate::gpu::Gpu;
 use pellucid_ir::backend::Buffer;
 use pellucid_ir::{Error, Result};
@@ -16,6 +16,12 @@ pub(crate) fn upload(gpu: &Gpu, bytes: &[u8], to: &WgpuBuffer) -> Result<()> {
         let reason = format!("{} bytes do not fit into a buffer of {} bytes", bytes.len(), to.bytes());
         return Err(Error::invalid("upload", reason));
     }
+    let unwritten = UnwrittenBuffers::new([to]);
+    write_start(gpu, bytes, to).inspect_err(|_| unwritten.discard())
+}
+
+/// Writes `bytes` to the start of a buffer, which is large enough.
+fn write_start(gpu: &Gpu, bytes: &[u8], to: &WgpuBuffer) -> Result<()> {
     let is_first = !to.is_allocated();
     let memory = &to.ensure()?;
     let (words, rest) = bytes.split_at(bytes.len() / WORD * WORD);

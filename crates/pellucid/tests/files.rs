@@ -61,7 +61,7 @@ fn every_dtype_round_trips_bit_for_bit() {
 
 #[test]
 fn a_failed_save_keeps_the_old_file() {
-    let scratch = Scratch::new("refused");
+    let scratch = Scratch::new("rejected");
     let tensors: StateDict = [("a".to_string(), Tensor::from([1.0f32]))].into();
     let missing = scratch.0.join("no such directory").join("a.safetensors");
     let text = io::save(&missing, &tensors).unwrap_err().to_string();
@@ -79,7 +79,7 @@ fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn malformed_safetensors_are_refused() {
+fn malformed_safetensors_are_rejected() {
     let scratch = Scratch::new("malformed");
     let one =
         |shape: &str, offsets: &str| format!(r#"{{"a":{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}}}"#);
@@ -169,7 +169,7 @@ fn files_of_other_formats_are_recognized() {
 
 /// Malformed files with an index of the expected results; see `PELLUCID_MALFORMED`.
 #[test]
-fn a_corpus_of_malformed_files_is_refused() {
+fn a_corpus_of_malformed_files_is_rejected() {
     let Some(directory) = std::env::var_os("PELLUCID_MALFORMED").map(PathBuf::from) else { return };
     let index = fs::read_to_string(directory.join("index.json")).unwrap();
     let index: serde_json::Value = serde_json::from_str(&index).unwrap();
@@ -358,8 +358,8 @@ fn batches_cover_the_data_set() {
     second.next();
     drop(first);
     assert_eq!((position(&broken), second.len()), ((4, 1), 2));
-    let refused = batches.load_state_dict(&shuffled.state_dict()).unwrap_err().to_string();
-    assert!(refused.contains("not shuffled; load the state into batches with shuffled(seed)"), "{refused}");
+    let rejected = batches.load_state_dict(&shuffled.state_dict()).unwrap_err().to_string();
+    assert!(rejected.contains("not shuffled; load the state into batches with shuffled(seed)"), "{rejected}");
     // A loaded position applies to the next epoch, even if an older iterator exists.
     shuffled.load_state_dict(&broken.state_dict()).unwrap();
     broken.load_state_dict(&shuffled.state_dict()).unwrap();
@@ -415,7 +415,7 @@ mod mnist {
     }
 
     #[test]
-    fn malformed_digits_are_refused() {
+    fn malformed_digits_are_rejected() {
         let scratch = Scratch::new("idx");
         let write = |images: &[u8], labels: &[u8]| {
             for part in ["train", "t10k"] {
@@ -443,7 +443,7 @@ mod mnist {
 }
 
 #[test]
-fn the_reserved_name_is_refused_before_the_old_file_changes() {
+fn the_reserved_name_is_rejected_before_the_old_file_changes() {
     let path = std::env::temp_dir().join(format!("pellucid-reserved-{}.safetensors", std::process::id()));
     let mut state = StateDict::from([("w".to_string(), Tensor::from([1.0f32]))]);
     io::save(&path, &state).unwrap();

@@ -128,9 +128,11 @@ fn with_settings() -> Vec<SweepRow> {
     vec![
         SweepRow::new("betainc", "", |t, _| t[0].betainc(&t[1], &t[2])).of(betas),
         SweepRow::new("betaincc", "", |t, _| t[0].betaincc(&t[1], &t[2])).of(betas),
-        SweepRow::new("where_", "torch.where(c, a, b)", |t, _| ops::where_(&t[2], &t[0], &t[1]).expect("shapes agree"))
-            .of([Normal, Normal, Mask])
-            .layouts(),
+        SweepRow::new("where_", "torch.where(c, a, b)", |t, _| {
+            ops::where_(&t[2], &t[0], &t[1]).expect("the shapes must agree")
+        })
+        .of([Normal, Normal, Mask])
+        .layouts(),
         SweepRow::new("isclose", "torch.isclose(a, b)", |t, _| t[0].isclose(&t[1], 1e-5, 1e-8, false))
             .of([Normal; 2])
             .forward_only(),
@@ -148,11 +150,13 @@ fn with_settings() -> Vec<SweepRow> {
         .forward_only(),
         SweepRow::new("frexp", "torch.frexp(a)[0]", |t, _| t[0].frexp().0).of([Normal]).forward_only(),
         SweepRow::new("map", "torch.tanh(a) * a + 0.5", |t, _| {
-            ops::map(pellucid::formula!(|x; bias| x.tanh() * x + bias), &[&t[0]], &[0.5.into()]).expect("one input")
+            ops::map(pellucid::formula!(|x; bias| x.tanh() * x + bias), &[&t[0]], &[0.5.into()])
+                .expect("the formula must have one input")
         })
         .of([Normal]),
         SweepRow::new("map_all", "torch.sin(a) + torch.cos(a)", |t, _| {
-            let parts = ops::map_all(pellucid::formula!(|x| (x.sin(), x.cos())), &[&t[0]], &[]).expect("one input");
+            let parts = ops::map_all(pellucid::formula!(|x| (x.sin(), x.cos())), &[&t[0]], &[])
+                .expect("the formula must have one input");
             &parts[0] + &parts[1]
         })
         .of([Normal]),
@@ -168,14 +172,14 @@ fn with_settings() -> Vec<SweepRow> {
         .of([Normal; 2])
         .forward_only(),
         SweepRow::new("update", "a.add_(b)", |t, _| {
-            ops::update(pellucid::formula!(|x, y| x + y), &[&t[0]], &[&t[1]], &[]).expect("shapes agree");
+            ops::update(pellucid::formula!(|x, y| x + y), &[&t[0]], &[&t[1]], &[]).expect("the shapes must agree");
             t[0].clone()
         })
         .of([Normal; 2])
         .forward_only(),
         SweepRow::new("update_many", "(a.mul_(0.9).add_(b), a)[1]", |t, _| {
             let step = pellucid::formula!(|x, y| x * 0.9 + y);
-            ops::update_many(step, 1, &[&t[0], &t[1]], &[]).expect("shapes agree");
+            ops::update_many(step, 1, &[&t[0], &t[1]], &[]).expect("the shapes must agree");
             t[0].clone()
         })
         .of([Normal; 2])

@@ -175,7 +175,7 @@ fn sorting() -> Vec<SweepRow> {
             .axes(3),
         SweepRow::new("argsort", "a.argsort()", |t, _| t[0].argsort(-1, false)).of([Normal]).shapes(vectors),
         SweepRow::new("argpartition", "", |t, _| t[0].argpartition(3, -1)).of([Normal]).shapes(vectors),
-        SweepRow::new("lexsort", "", |t, _| ops::lexsort(t, -1).expect("the keys have one shape"))
+        SweepRow::new("lexsort", "", |t, _| ops::lexsort(t, -1).expect("the keys must have one shape"))
             .of([sets; 2])
             .shapes(vectors),
         SweepRow::new("unique", "a.unique()", |t, _| t[0].unique(None).values).of([sets]).shapes(vectors),

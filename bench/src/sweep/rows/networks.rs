@@ -7,7 +7,7 @@ use pellucid::ops::{self, ConvOptions, PoolOptions};
 use pellucid::{Result, Tensor};
 
 fn valid(result: Result<Tensor>) -> Tensor {
-    result.expect("the shapes of the sweep are valid")
+    result.expect("the shapes of the sweep must be valid")
 }
 
 /// Returns the shapes of a batch of rows, and of a weight and a bias per feature.

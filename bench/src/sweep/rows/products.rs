@@ -30,7 +30,7 @@ fn sides(n: usize) -> Vec<Vec<usize>> {
 }
 
 fn einsum(equation: &str, factors: &[&Tensor]) -> Tensor {
-    ops::einsum(equation, factors).expect("the equation fits")
+    ops::einsum(equation, factors).expect("the equation must fit")
 }
 
 pub(super) fn rows() -> Vec<SweepRow> {
@@ -92,7 +92,7 @@ pub(super) fn rows() -> Vec<SweepRow> {
     ];
     rows.push(
         SweepRow::new("multi_dot", "torch.linalg.multi_dot([a, b, c])", |t, _| {
-            ops::multi_dot(&[&t[0], &t[1], &t[2]]).expect("the shapes fit")
+            ops::multi_dot(&[&t[0], &t[1], &t[2]]).expect("the shapes must fit")
         })
         .shapes(matrices::<3>),
     );

@@ -9,10 +9,10 @@ pub(super) fn rows() -> Vec<SweepRow> {
         SweepRow::new("rand", "torch.rand(a.shape)", |t, _| Tensor::rand(t[0].shape().dims(), DType::F32)),
         SweepRow::new("randn", "torch.randn(a.shape)", |t, _| Tensor::randn(t[0].shape().dims(), DType::F32)),
         SweepRow::new("rand_with", "torch.rand(a.shape)", |t, _| {
-            ops::rand_with(t[0].shape().clone(), DType::F32, &Generator::default()).expect("a valid shape")
+            ops::rand_with(t[0].shape().clone(), DType::F32, &Generator::default()).expect("the shape must be valid")
         }),
         SweepRow::new("randn_with", "torch.randn(a.shape)", |t, _| {
-            ops::randn_with(t[0].shape().clone(), DType::F32, &Generator::default()).expect("a valid shape")
+            ops::randn_with(t[0].shape().clone(), DType::F32, &Generator::default()).expect("the shape must be valid")
         }),
         SweepRow::new("randint", "torch.randint(0, 1000, a.shape)", |t, _| {
             Tensor::randint(0, 1000, t[0].shape().dims())
@@ -21,7 +21,7 @@ pub(super) fn rows() -> Vec<SweepRow> {
         SweepRow::new("randn_like", "torch.randn_like(a)", |t, _| t[0].randn_like()),
         SweepRow::new("randint_like", "torch.randint_like(a, 0, 1000)", |t, _| t[0].randint_like(0, 1000)),
         SweepRow::new("randperm", "torch.randperm(a.numel())", |t, _| {
-            ops::randperm(t[0].numel()).expect("a valid length")
+            ops::randperm(t[0].numel()).expect("the length must be valid")
         }),
     ];
     let mut rows: Vec<SweepRow> = like_first.into_iter().map(|row| row.of([Normal]).forward_only()).collect();

@@ -91,11 +91,12 @@ fn along_axis() -> Vec<NamedCase> {
         ("normalize", "F.normalize(a, dim={d})", Normal, |t, s| t[0].normalize(2.0, s.axis, 1e-12)),
         ("renorm", "torch.renorm(a, 2, {d}, 1.0)", Normal, |t, s| t[0].renorm(2.0, s.axis, 1.0)),
         ("map_rows", "a - a.mean({d}, keepdim=True)", Normal, |t, s| {
-            ops::map_rows(pellucid::formula!(|x| x - x.row_mean()), &[&t[0]], &[], s.axis).expect("one input")
+            ops::map_rows(pellucid::formula!(|x| x - x.row_mean()), &[&t[0]], &[], s.axis)
+                .expect("the formula must have one input")
         }),
         ("map_rows_all", "a - a.mean({d}, keepdim=True)", Normal, |t, s| {
             let f = pellucid::formula!(|x| (x - x.row_mean(), x.row_mean()));
-            ops::map_rows_all(f, &[&t[0]], &[], s.axis).expect("one input").swap_remove(0)
+            ops::map_rows_all(f, &[&t[0]], &[], s.axis).expect("the formula must have one input").swap_remove(0)
         }),
     ]
 }
@@ -165,11 +166,12 @@ fn full_reductions() -> Vec<SweepRow> {
         SweepRow::new("gradient", "torch.gradient(a, dim=1)[0]", |t, _| t[0].gradient(ops::Spacing::Step(1.0), 1, 1))
             .of([Normal]),
         SweepRow::new("reduce", "a.mean(1)", |t, _| {
-            ops::einops::reduce(&t[0], "i j -> i", ops::einops::EinopsReduction::Mean, &[]).expect("the pattern fits")
+            ops::einops::reduce(&t[0], "i j -> i", ops::einops::EinopsReduction::Mean, &[])
+                .expect("the pattern must fit")
         })
         .of([Normal]),
         SweepRow::new("rearrange", "a.t().reshape(-1)", |t, _| {
-            ops::einops::rearrange(&t[0], "i j -> (j i)", &[]).expect("the pattern fits")
+            ops::einops::rearrange(&t[0], "i j -> (j i)", &[]).expect("the pattern must fit")
         })
         .of([Normal]),
         SweepRow::new("median", "a.median()", |t, _| t[0].median(..).0).of([Normal]).shapes(vectors),

@@ -5,11 +5,11 @@ use crate::sweep::{SweepRow, cubes, squares, vectors};
 use pellucid::{DType, Tensor, ops};
 
 fn valid(result: pellucid::Result<Tensor>) -> Tensor {
-    result.expect("the shapes of the sweep are valid")
+    result.expect("the shapes of the sweep must be valid")
 }
 
 fn first_valid(list: pellucid::Result<Vec<Tensor>>) -> Tensor {
-    list.expect("the shapes of the sweep are valid").swap_remove(0)
+    list.expect("the shapes of the sweep must be valid").swap_remove(0)
 }
 
 pub(super) fn rows() -> Vec<SweepRow> {
@@ -78,7 +78,7 @@ fn views() -> Vec<SweepRow> {
         }),
         SweepRow::new("expand", "a.expand(3, -1, -1)", |t, _| t[0].expand([3, -1, -1])),
         SweepRow::new("broadcast_tensors", "torch.broadcast_tensors(a, a[0])[1]", |t, _| {
-            ops::broadcast_tensors(&[&t[0], &t[0].i(0)]).expect("the shapes broadcast").swap_remove(1)
+            ops::broadcast_tensors(&[&t[0], &t[0].i(0)]).expect("the shapes must broadcast").swap_remove(1)
         }),
         SweepRow::new("atleast_1d", "torch.atleast_1d(a)", |t, _| t[0].atleast_1d()),
         SweepRow::new("atleast_2d", "torch.atleast_2d(a)", |t, _| t[0].atleast_2d()),
@@ -138,7 +138,7 @@ fn rearrangements() -> Vec<SweepRow> {
         SweepRow::new("rot90", "torch.rot90(a, 1, [0, 1])", |t, _| t[0].rot90(1, [0, 1])).shapes(squares),
         SweepRow::new("tile", "a.repeat(2, 2)", |t, _| t[0].tile((2, 2))),
         SweepRow::new("repeat", "a.unsqueeze(1).expand(-1, 2, -1).reshape(-1, a.shape[1])", |t, _| {
-            ops::einops::repeat(&t[0], "i j -> (i k) j", &[("k", 2)]).expect("the pattern fits")
+            ops::einops::repeat(&t[0], "i j -> (i k) j", &[("k", 2)]).expect("the pattern must fit")
         }),
         SweepRow::new("tril", "a.tril()", |t, _| t[0].tril(0)),
         SweepRow::new("triu", "a.triu()", |t, _| t[0].triu(0)),

@@ -83,7 +83,7 @@ impl ImageFolder {
     pub fn try_with_classes<S: AsRef<str>>(self, classes: &[S]) -> Result<Self> {
         let classes: Vec<String> = classes.iter().map(|class| class.as_ref().to_string()).collect();
         if let Some((_, name)) = classes.iter().enumerate().find(|(k, name)| classes[..*k].contains(name)) {
-            return Err(Error::invalid(OP, format!("the list of classes has {name:?} twice")));
+            return Err(Error::invalid(OP, format!("the list of classes contains {name:?} twice")));
         }
         let class_index = |name: &String| {
             let position = classes.iter().position(|class| class == name);

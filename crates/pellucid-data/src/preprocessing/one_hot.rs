@@ -12,7 +12,7 @@ use std::sync::Mutex;
 pub enum UnknownCategory {
     /// Return an error.
     #[default]
-    Refuse,
+    Reject,
     /// Encode the category as zeros.
     Ignore,
 }
@@ -78,7 +78,7 @@ impl OneHotEncoder {
         OneHotEncoder::default()
     }
 
-    /// Sets the treatment of categories that are not in the training rows. Default: [`UnknownCategory::Refuse`].
+    /// Sets the treatment of categories that are not in the training rows. Default: [`UnknownCategory::Reject`].
     #[doc(alias = "handle_unknown")]
     #[must_use]
     pub fn unknown(self, unknown: UnknownCategory) -> Self {

@@ -10,7 +10,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The maximum file size in bytes. A larger file, or an unlimited device, would exhaust the memory.
+/// The maximum file size in bytes. A larger file, or an endless one such as `/dev/zero`, would
+/// exhaust the memory.
 const MAX_BYTES: u64 = 8 << 30;
 
 /// The maximum number of columns. A file with more columns has a different delimiter or is not a table.

@@ -350,7 +350,7 @@ impl Table {
         let mut codes_by_class = HashMap::with_capacity(classes.len());
         for (code, class) in classes.iter().enumerate() {
             if codes_by_class.insert(class.as_ref(), code as i64).is_some() {
-                return Err(invalid(format!("the list of classes has {:?} twice", class.as_ref())));
+                return Err(invalid(format!("the list of classes contains {:?} twice", class.as_ref())));
             }
         }
         let values = column.to_categories();

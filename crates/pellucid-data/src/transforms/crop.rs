@@ -97,7 +97,12 @@ pub fn pad(image: &Image, [left, top, right, bottom]: [usize; 4], mode: PaddingM
     let padded = |len: usize, before: usize, after: usize| {
         let sum =
             len.checked_add(before).and_then(|sum| sum.checked_add(after)).filter(|sum| isize::try_from(*sum).is_ok());
-        sum.ok_or_else(|| Error::invalid("pad", format!("padding of {before} and {after} pixels is too large")))
+        sum.ok_or_else(|| {
+            Error::invalid(
+                "pad",
+                format!("a length of {len} pixels with padding of {before} and {after} must be less than 2^63"),
+            )
+        })
     };
     let size = [padded(image.height(), top, bottom)?, padded(image.width(), left, right)?];
     crop(image, [-(top as isize), -(left as isize)], size, mode)

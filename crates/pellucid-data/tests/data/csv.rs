@@ -146,7 +146,7 @@ fn integers_that_floats_round_are_strings() {
 }
 
 #[test]
-fn characters_with_another_meaning_are_refused() {
+fn characters_with_another_meaning_are_rejected() {
     for delimiter in ['"', '\n', '\r'] {
         let error = parse_error("a,b\n1,2\n", CsvOptions { delimiter, ..Default::default() });
         assert!(error.contains("delimiter"), "{error}");

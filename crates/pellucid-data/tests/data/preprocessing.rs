@@ -48,7 +48,7 @@ fn scalers_have_the_values_of_scikit_learn() {
 }
 
 #[test]
-fn scalers_keep_the_dtype_and_refuse_other_features() {
+fn scalers_keep_the_dtype_and_reject_other_features() {
     let x = Tensor::from([[1.0f32, 2.0], [3.0, 5.0]]);
     let scaler = StandardScaler::new();
     let text = |result: Result<Tensor>| result.unwrap_err().to_string();

@@ -73,7 +73,7 @@ fn classes_can_be_masked() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_refused() {
+fn shapes_that_do_not_fit_are_rejected() {
     let (a, b) = (Tensor::zeros([2], DType::F64), Tensor::ones([3], DType::F64));
     assert!(matches!(Normal::try_new(&a, &b), Err(Error::ShapeMismatch { op: "normal", .. })));
     assert!(matches!(Dirichlet::try_new(1.0), Err(Error::ShapeMismatch { .. })));

@@ -17,7 +17,7 @@ pub enum ConvPart {
 
 impl ConvPart {
     /// Returns the index of the array in the order x, w, y.
-    pub fn place(self) -> usize {
+    pub fn output_index(self) -> usize {
         match self {
             ConvPart::Input => 0,
             ConvPart::Weight => 1,
@@ -104,7 +104,7 @@ impl Family for Conv {
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
         // The shapes of x, w and y: the inputs in this order, with the output inserted at its position.
         let mut parts = [&inputs[0], &inputs[1]].map(|m| &m.shape).to_vec();
-        parts.insert(self.part.place(), &outputs[0].shape);
+        parts.insert(self.part.output_index(), &outputs[0].shape);
         // Each element of y is a sum over the channels of its group and the taps.
         let terms = parts[1].iter().skip(1).product::<usize>() as u64;
         2 * parts[2].size() as u64 * terms

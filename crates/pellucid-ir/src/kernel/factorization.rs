@@ -178,7 +178,7 @@ impl Factorization {
                     smallvec![meta(&[m, columns])]
                 }
                 _ => {
-                    let help = "τ must have min(m, n) factors, and Q from as many to m columns";
+                    let help = "τ must have min(m, n) factors, and Q must have min(m, n) to m columns";
                     return Err(Error::shapes(op, [&a.shape, &inputs[1].shape], help));
                 }
             },

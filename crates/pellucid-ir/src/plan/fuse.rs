@@ -100,7 +100,7 @@ struct FusedPair {
 }
 
 /// The reason why two launches are not fused; `None` if fusion is not expected and the report omits it.
-type FusionRefusal = Option<&'static str>;
+type FusionRejection = Option<&'static str>;
 
 /// Replaces launches `i` and `j` by the fused launch. Returns the index of the fused launch.
 fn apply_fusion(plan: &mut Plan, i: usize, j: usize, pair: FusedPair) -> usize {
@@ -118,7 +118,7 @@ fn apply_fusion(plan: &mut Plan, i: usize, j: usize, pair: FusedPair) -> usize {
 }
 
 /// Fuses launches `i` and `j`, or returns why they stay unfused.
-fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRefusal> {
+fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRejection> {
     let (a, b) = (&plan.launches[i], &plan.launches[j]);
     let (producer, mut consumer) = (FusionSide::from_launch(a).ok_or(None)?, FusionSide::from_launch(b).ok_or(None)?);
     let finish = finish_reading(b, a);
@@ -288,7 +288,7 @@ fn align_spaces<'a>(
     producer: FusionSide<'a>,
     consumer: FusionSide<'a>,
     repeats: bool,
-) -> Result<(FusionSide<'a>, FusionSide<'a>), FusionRefusal> {
+) -> Result<(FusionSide<'a>, FusionSide<'a>), FusionRejection> {
     if producer.result == consumer.space {
         return Ok((producer, consumer));
     }
@@ -318,7 +318,7 @@ fn program_of(launch: &Launch) -> Option<(Arc<Program>, Params)> {
 }
 
 /// Returns the program of a map or copy, and its parameters.
-fn map_of(launch: &Launch) -> Result<(Arc<Program>, Params), FusionRefusal> {
+fn map_of(launch: &Launch) -> Result<(Arc<Program>, Params), FusionRejection> {
     let is_map = matches!(launch.kernel, Kernel::Map(_) | Kernel::Copy);
     program_of(launch).filter(|_| is_map).ok_or(None)
 }
@@ -367,7 +367,7 @@ impl LaunchPair<'_> {
         inputs: &[SlotView],
         produced: &[SplicedValue],
         arrays: &mut FusedArrays,
-    ) -> Result<Vec<SpliceOperand>, FusionRefusal> {
+    ) -> Result<Vec<SpliceOperand>, FusionRejection> {
         let results = &self.producer.outputs;
         let source = |x: &SlotView| {
             if let Some(k) = results.iter().position(|o| same_view(o, x, &self.consumer.space)) {
@@ -389,7 +389,7 @@ impl LaunchPair<'_> {
         &self,
         splice: &mut Splice,
         arrays: &mut FusedArrays,
-    ) -> Result<Vec<SplicedValue>, FusionRefusal> {
+    ) -> Result<Vec<SplicedValue>, FusionRejection> {
         let FusionSide { launch, inputs, outputs, is_repeated, .. } = &self.producer;
         let (mut program, params) = program_of(launch).ok_or(None)?;
         if *is_repeated && splice.has_rows() {
@@ -419,7 +419,7 @@ impl LaunchPair<'_> {
     }
 
     /// Fuses maps and row kernels into one map or row kernel.
-    fn fuse_elementwise(&self) -> Result<Launch, FusionRefusal> {
+    fn fuse_elementwise(&self) -> Result<Launch, FusionRejection> {
         let LaunchPair { producer, consumer, .. } = self;
         let axes = |side: &FusionSide<'_>| match &side.launch.kernel {
             Kernel::Row(k) => Some(k.axes),
@@ -450,7 +450,7 @@ impl LaunchPair<'_> {
     }
 
     /// Fuses a map into the inputs of a reduction.
-    fn fuse_into_reduction(&self, reduce: &Reduce) -> Result<Launch, FusionRefusal> {
+    fn fuse_into_reduction(&self, reduce: &Reduce) -> Result<Launch, FusionRejection> {
         let LaunchPair { producer, consumer, stored } = self;
         if matches!(producer.launch.kernel, Kernel::Row(_) | Kernel::MatMul(_)) {
             return Err(None);

@@ -281,17 +281,17 @@ impl Plan {
     /// Returns the error of a launch, or of the memory for the arena, with the name of an operation: the launch, or the
     /// launch that writes the largest buffer of the arena. In the setup, it is the launch.
     #[cold]
-    pub fn named(&self, is_setup: bool, launch: usize, mut error: Error) -> Error {
+    pub fn named(&self, is_setup: bool, launch: Option<usize>, mut error: Error) -> Error {
         let launches = if is_setup { &self.setup } else { &self.launches };
         let is_memory =
             |arena: &&Arena| matches!(error, Error::OutOfMemory { requested, .. } if requested == arena.bytes);
         let buffers = self.arena.iter().filter(is_memory).flat_map(|arena| &arena.allocations);
         let Some(largest) = buffers.max_by_key(|buffer| buffer.bytes) else {
-            return launches.get(launch).map_or(error.clone(), |launch| launch.named(error));
+            return launch.and_then(|index| launches.get(index)).map_or(error.clone(), |launch| launch.named(error));
         };
         // All buffers of the setup are live at the first launch.
-        let writer = if is_setup { launch } else { largest.first };
-        if let Some(writer) = launches.get(writer) {
+        let writer = if is_setup { launch } else { Some(largest.first) };
+        if let Some(writer) = writer.and_then(|index| launches.get(index)) {
             writer.name_memory(&mut error);
         }
         error

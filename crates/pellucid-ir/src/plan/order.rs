@@ -20,13 +20,13 @@ impl Plan {
 
     /// Marks the launches that may fail because of their values. An index cannot fail if an earlier launch has checked
     /// it against the same lengths, or if it is a position that a [`Pool`](crate::kernel::Pool) of the plan found.
-    pub(super) fn mark_refusals(&mut self) {
+    pub(super) fn mark_rejections(&mut self) {
         let mut checked: Vec<IndexCheck> = Vec::new();
         // Slots of positions, with the number of elements to which they refer.
         let mut positions: Vec<(Slot, usize)> = Vec::new();
         for launch in &mut self.launches {
             launch.can_fail = launch.kernel.info().rejects_values;
-            if let Some(check) = IndexCheck::of(launch) {
+            if let Some(check) = IndexCheck::from_launch(launch) {
                 launch.can_fail = !checked.contains(&check) && !check.holds_for(&positions);
                 checked.push(check);
             }
@@ -50,7 +50,7 @@ struct IndexCheck {
 }
 
 impl IndexCheck {
-    fn of(launch: &Launch) -> Option<IndexCheck> {
+    fn from_launch(launch: &Launch) -> Option<IndexCheck> {
         let (index, operand) = launch.kernel.index()?;
         let array = match operand {
             IndexedOperand::Input => &launch.inputs[0],

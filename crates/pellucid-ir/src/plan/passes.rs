@@ -92,7 +92,7 @@ impl Plan {
         let wanted = PASSES.iter().enumerate().filter(|(k, _)| passes.0 >> k & 1 == 1);
         wanted.fold(self, |mut plan, (_, pass)| {
             // A pass may have removed the launch that checked an index first.
-            plan.mark_refusals();
+            plan.mark_rejections();
             let before = verifies.then(|| plan.clone());
             let plan = (pass.run)(plan);
             if let Some(before) = before {

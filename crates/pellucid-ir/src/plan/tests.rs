@@ -343,7 +343,7 @@ fn fuse_stores_a_map_that_a_reduction_and_its_finish_read() {
     }
 }
 
-/// A device with expensive launches compiles a kernel with the text of every function.
+/// Where launches are expensive, each function of a kernel is compiled with it, so a kernel has few of them.
 #[test]
 fn fuse_bounds_the_functions_of_a_kernel_where_launches_are_expensive() {
     for (is_launch_bound, f, launches) in [(false, exp(), 1), (true, exp(), 3), (true, formula!(|x| x * 0.5), 1)] {
@@ -399,7 +399,7 @@ fn positions_of_a_pool_are_checked_indices() {
         let flat = |o: &SlotView| SlotView { layout: Layout::contiguous([2, 9].into()), ..o.clone() };
         let scatter = Scatter { op: "scatter", from_end: true, index: Index::Along(1), reduction: ScatterOp::Add };
         w.launch(Kernel::Scatter(scatter), &[&flat(&values), &flat(&found)], &[&spread]);
-        w.plan.mark_refusals();
+        w.plan.mark_rejections();
         assert_eq!(w.plan.launches[1].can_fail, can_fail, "{length}");
     }
 }

@@ -66,8 +66,8 @@ impl Rotary {
             let angle = position * (-log_base * pair / half).exp();
             (angle.cos(), angle.sin())
         });
-        let turn = ops::map_all(f, &[&position, &pair], &[self.base.ln().into(), (half as f64).into()])?;
-        let [cos, sin] = [ops::to_dtype(&turn[0], x.dtype())?, ops::to_dtype(&turn[1], x.dtype())?];
+        let cos_sin = ops::map_all(f, &[&position, &pair], &[self.base.ln().into(), (half as f64).into()])?;
+        let [cos, sin] = [ops::to_dtype(&cos_sin[0], x.dtype())?, ops::to_dtype(&cos_sin[1], x.dtype())?];
         let (a, b) = match self.pairs {
             RotaryPairing::Neighbours => {
                 let pairs = ops::unflatten(x, -1, [half, 2])?;

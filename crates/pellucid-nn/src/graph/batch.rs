@@ -284,7 +284,7 @@ pub(super) fn check_batch_dtype(op: &'static str, expected: DType, name: &str, x
 ///
 /// # Errors
 /// [`Error::DeviceMismatch`] for a tensor that is pinned to another device.
-pub(super) fn placed(op: &'static str, device: Device, tensor: &Tensor) -> Result<Tensor> {
+pub(super) fn as_step_input(op: &'static str, device: Device, tensor: &Tensor) -> Result<Tensor> {
     let tensor = if tensor.requires_grad() { tensor.detach() } else { tensor.clone() };
     match (tensor.device() == device, tensor.is_free()) {
         (true, _) => Ok(tensor),

@@ -1,6 +1,6 @@
 //! A model for inference: forward passes that are recorded once for each of a few shapes.
 
-use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelOfInputs, check_batch_dtype, placed};
+use super::batch::{Batch, BatchTensors, BoundModel, Model, ModelOfInputs, as_step_input, check_batch_dtype};
 use super::launcher::{Launcher, PerRecording};
 use super::state::ModelState;
 use crate::call::{module_device, trace_output};
@@ -168,7 +168,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// The errors of [`run`](InferenceModel::run).
     pub fn prepare(&mut self, like: &X) -> Result<()> {
         self.set_structure(like)?;
-        self.passes.forget_if_refused(|passes| passes.prepare(like))
+        self.passes.drop_recordings_on_error(|passes| passes.prepare(like))
     }
 
     /// Returns the model's output for a batch of any number of rows: `[N, ..]`.
@@ -180,7 +180,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     /// without rows; errors of [`capture`](pellucid_tensor::capture()), and of the model's operations.
     pub fn run(&mut self, x: &X) -> Result<Tensor> {
         self.set_structure(x)?;
-        self.passes.forget_if_refused(|passes| passes.run(x))
+        self.passes.drop_recordings_on_error(|passes| passes.run(x))
     }
 
     /// Runs a batch of exactly a listed shape, and returns the output as the recording stores it. The next launch
@@ -195,7 +195,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     }
 
     fn set_structure(&mut self, x: &X) -> Result<()> {
-        self.passes.forget_changed();
+        self.passes.drop_outdated_recordings();
         if self.passes.expected.is_empty() { self.model.set_structure(x) } else { Ok(()) }
     }
 }
@@ -242,15 +242,15 @@ struct ForwardPasses<'f> {
 
 /// The listed shape on which a batch runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct FilledShape {
+struct BatchShape {
     rows: usize,
     /// The length of axis 1; `None` without listed lengths, or if no input has an axis 1.
     length: Option<usize>,
 }
 
-impl FilledShape {
+impl BatchShape {
     /// Returns the shape of an input that is filled up to this shape.
-    fn filled(self, shape: &Shape) -> Shape {
+    fn padded_shape(self, shape: &Shape) -> Shape {
         let filled = shape.with_axis(0, self.rows);
         match self.length {
             Some(length) if shape.rank() > 1 => filled.with_axis(1, length),
@@ -281,22 +281,22 @@ impl<'f> ForwardPasses<'f> {
     }
 
     /// Calls `f`. If it fails for the first batch, recordings are dropped, so that the next one may be different.
-    fn forget_if_refused<R>(&mut self, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+    fn drop_recordings_on_error<R>(&mut self, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let result = f(self);
         if result.is_err() && self.expected.is_empty() {
-            self.forget_recordings();
+            self.drop_recordings();
         }
         result
     }
 
     fn prepare(&mut self, like: &dyn BatchTensors) -> Result<()> {
-        let FilledShape { length, .. } = self.check(like)?;
+        let BatchShape { length, .. } = self.check(like)?;
         self.set_inputs(like)?;
         let lengths = self.lengths.iter().map(|&length| Some(length)).collect();
         let lengths: Vec<Option<usize>> = if length.is_some() { lengths } else { vec![None] };
         for &rows in &self.sizes.clone() {
             for &length in &lengths {
-                let fill = FilledShape { rows, length };
+                let fill = BatchShape { rows, length };
                 let empty = self.placeholders(fill)?;
                 let _off = no_grad();
                 if self.launcher.prepare(&empty)? {
@@ -310,7 +310,7 @@ impl<'f> ForwardPasses<'f> {
     }
 
     fn run(&mut self, x: &dyn BatchTensors) -> Result<Tensor> {
-        let FilledShape { rows, length } = self.check(x)?;
+        let BatchShape { rows, length } = self.check(x)?;
         self.set_inputs(x)?;
         let _off = no_grad();
         let largest = *self.sizes.last().expect("the list of sizes must not be empty");
@@ -318,7 +318,7 @@ impl<'f> ForwardPasses<'f> {
         for start in (0..rows).step_by(largest) {
             let rows = largest.min(rows - start);
             self.inputs = all.iter().map(|input| ops::narrow(input, 0, start, rows)).collect::<Result<_>>()?;
-            parts.push(self.run_part(FilledShape { rows, length }, rows < all[0].shape()[0])?);
+            parts.push(self.run_part(BatchShape { rows, length }, rows < all[0].shape()[0])?);
         }
         self.inputs.clear();
         self.accept(x);
@@ -330,8 +330,8 @@ impl<'f> ForwardPasses<'f> {
 
     /// Runs the inputs, at most the largest listed size, and returns the output without its padding. `is_split` tells
     /// whether they are a part of a larger batch.
-    fn run_part(&mut self, given: FilledShape, is_split: bool) -> Result<Tensor> {
-        let fill = self.fill(given);
+    fn run_part(&mut self, given: BatchShape, is_split: bool) -> Result<Tensor> {
+        let fill = self.listed_shape(given);
         let unfilled = if fill == given { Vec::new() } else { self.inputs.clone() };
         for input in &mut self.inputs {
             *input = filled(input, fill)?;
@@ -365,7 +365,7 @@ impl<'f> ForwardPasses<'f> {
 
     fn launch(&mut self, x: &dyn BatchTensors) -> Result<Outputs<'_>> {
         let given = self.check(x)?;
-        if given.rows > self.sizes[self.sizes.len() - 1] || self.fill(given) != given {
+        if given.rows > self.sizes[self.sizes.len() - 1] || self.listed_shape(given) != given {
             let (mut shapes, lengths) = (Vec::new(), &self.lengths);
             x.each_tensor(&mut |_, x| shapes.push(x.shape().clone()));
             let sizes = &self.sizes;
@@ -373,7 +373,7 @@ impl<'f> ForwardPasses<'f> {
             let help = format!("the batch size of launch() must be one of {sizes:?}{length}; run() pads others");
             return Err(Error::shapes(INFERENCE, &shapes, help));
         }
-        self.forget_if_refused(|passes| {
+        self.drop_recordings_on_error(|passes| {
             passes.set_inputs(x)?;
             let _off = no_grad();
             check_rows(passes.launcher.launch(&passes.inputs)?[0].shape(), given.rows)?;
@@ -387,36 +387,36 @@ impl<'f> ForwardPasses<'f> {
     }
 
     /// Returns the number of rows of a batch, and its length. Returns an error if the batch does not fit.
-    fn check(&self, x: &dyn BatchTensors) -> Result<FilledShape> {
+    fn check(&self, x: &dyn BatchTensors) -> Result<BatchShape> {
         let mut given = None;
         let check = &mut |index, name: &str, x: &Tensor| self.check_input(index, name, x, &mut given);
         x.try_each_tensor(INFERENCE, &self.names, check)?;
         given.ok_or_else(|| Error::invalid(INFERENCE, "the batch has no input"))
     }
 
-    fn check_input(&self, index: usize, name: &str, x: &Tensor, given: &mut Option<FilledShape>) -> Result<()> {
-        let refuse = |help: String| Err(Error::shapes(INFERENCE, [x.shape()], help));
+    fn check_input(&self, index: usize, name: &str, x: &Tensor, given: &mut Option<BatchShape>) -> Result<()> {
+        let reject = |help: String| Err(Error::shapes(INFERENCE, [x.shape()], help));
         let Some(&rows) = x.shape().first() else {
-            return refuse(format!("the input `{name}` must have a batch axis"));
+            return reject(format!("the input `{name}` must have a batch axis"));
         };
         if rows == 0 {
             return Err(Error::invalid(INFERENCE, format!("the input `{name}` of shape {} has no rows", x.shape())));
         }
         let length = (!self.lengths.is_empty() && x.rank() > 1).then(|| x.shape()[1]);
-        let given = given.get_or_insert(FilledShape { rows, length });
+        let given = given.get_or_insert(BatchShape { rows, length });
         given.length = given.length.or(length);
         if rows != given.rows || length.is_some() && length != given.length {
-            return refuse(format!(
+            return reject(format!(
                 "all inputs must have the same number of rows and the same length; `{name}` differs from the first one"
             ));
         }
         if let (Some(length), Some(&longest)) = (length, self.lengths.last())
             && !(1..=longest).contains(&length)
         {
-            return refuse(format!("the length of `{name}` must be 1 to {longest}, the largest listed length"));
+            return reject(format!("the length of `{name}` must be 1 to {longest}, the largest listed length"));
         }
         let Some((expected, dtype)) = self.expected.get(index) else { return Ok(()) };
-        if x.rank() != expected.rank() || given.filled(x.shape()) != given.filled(expected) {
+        if x.rank() != expected.rank() || given.padded_shape(x.shape()) != given.padded_shape(expected) {
             let axes = if length.is_some() { "axes 0 and 1" } else { "axis 0" };
             let help = format!(
                 "the model was recorded for `{name}` of shape {expected}, in which only {axes} may differ; create another \
@@ -438,9 +438,9 @@ impl<'f> ForwardPasses<'f> {
     }
 
     /// Returns the smallest listed shape that contains this one, which is not larger than all listed shapes.
-    fn fill(&self, given: FilledShape) -> FilledShape {
+    fn listed_shape(&self, given: BatchShape) -> BatchShape {
         let smallest = |values: &[usize], min: usize| values.iter().copied().find(|&value| value >= min).unwrap_or(min);
-        FilledShape {
+        BatchShape {
             rows: smallest(&self.sizes, given.rows),
             length: given.length.map(|length| smallest(&self.lengths, length)),
         }
@@ -448,13 +448,13 @@ impl<'f> ForwardPasses<'f> {
 
     /// Drops the recordings and the expected inputs if the model was converted to another dtype, or a parameter or
     /// buffer was replaced.
-    fn forget_changed(&mut self) {
+    fn drop_outdated_recordings(&mut self) {
         if self.state.as_ref().is_some_and(|state| state.is_converted() || state.check().is_err()) {
-            self.forget_recordings();
+            self.drop_recordings();
         }
     }
 
-    fn forget_recordings(&mut self) {
+    fn drop_recordings(&mut self) {
         self.names.clear();
         self.expected.clear();
         self.launcher.drop_recordings();
@@ -465,13 +465,15 @@ impl<'f> ForwardPasses<'f> {
     fn set_inputs(&mut self, x: &dyn BatchTensors) -> Result<()> {
         let device = self.state.as_ref().map_or_else(|| module_device(&*self.model), ModelState::device);
         self.inputs.clear();
-        x.try_each_tensor(INFERENCE, &[], &mut |_, _, x| placed(INFERENCE, device, x).map(|x| self.inputs.push(x)))?;
+        x.try_each_tensor(INFERENCE, &[], &mut |_, _, x| {
+            as_step_input(INFERENCE, device, x).map(|x| self.inputs.push(x))
+        })?;
         if self.state.is_none() {
             let model: &dyn DynModule = &*self.model;
             model.supports_capture()?;
-            let FilledShape { rows, length } = self.check(x)?;
+            let BatchShape { rows, length } = self.check(x)?;
             let rows = rows.min(self.sizes[self.sizes.len() - 1]);
-            let (given, fill) = (FilledShape { rows, length }, self.fill(FilledShape { rows, length }));
+            let (given, fill) = (BatchShape { rows, length }, self.listed_shape(BatchShape { rows, length }));
             let traced = self.traced_shape(fill).and_then(|output| check_rows(&output, fill.rows));
             if let Err(error) = traced {
                 let unfilled = if fill == given { &[] } else { &self.inputs[..] };
@@ -484,19 +486,19 @@ impl<'f> ForwardPasses<'f> {
 
     /// Returns which axes of the output of the latest launch, of shape `output`, change with the inputs: an axis may
     /// have the number of rows or the length by chance.
-    fn output_axes(&mut self, fill: FilledShape, output: &Shape) -> Result<OutputAxes> {
+    fn output_axes(&mut self, fill: BatchShape, output: &Shape) -> Result<OutputAxes> {
         let mut axes = std::mem::take(&mut self.axes);
         let latest = axes.of_latest(&self.launcher, || {
             // A model that accepts only this shape has all axes of its lengths.
-            let follows = |inputs: FilledShape, axis: usize, length: usize| {
+            let follows = |inputs: BatchShape, axis: usize, length: usize| {
                 self.traced_shape(inputs).map_or(true, |output| output.get(axis) == Some(&length))
             };
             let other = |length: usize| if length > 1 { length - 1 } else { 2 };
             let rows = other(fill.rows);
-            let batch = follows(FilledShape { rows, ..fill }, 0, rows);
+            let batch = follows(BatchShape { rows, ..fill }, 0, rows);
             let length = fill.length.filter(|length| output.get(1) == Some(length)).is_some_and(|length| {
                 let length = other(length);
-                follows(FilledShape { length: Some(length), ..fill }, 1, length)
+                follows(BatchShape { length: Some(length), ..fill }, 1, length)
             });
             Ok(OutputAxes { batch, length })
         });
@@ -506,17 +508,17 @@ impl<'f> ForwardPasses<'f> {
     }
 
     /// Returns the shape of the output, for inputs of this shape.
-    fn traced_shape(&self, fill: FilledShape) -> Result<Shape> {
+    fn traced_shape(&self, fill: BatchShape) -> Result<Shape> {
         let inputs = self.placeholders(fill)?;
         let output = trace_output(&*self.model, &mut || forward_in_evaluation(&*self.model, &inputs))?;
         Ok(output.shape().clone())
     }
 
-    fn placeholders(&self, fill: FilledShape) -> Result<Vec<Tensor>> {
-        self.inputs.iter().map(|x| placeholder(x.device(), fill.filled(x.shape()), x.dtype())).collect()
+    fn placeholders(&self, fill: BatchShape) -> Result<Vec<Tensor>> {
+        self.inputs.iter().map(|x| placeholder(x.device(), fill.padded_shape(x.shape()), x.dtype())).collect()
     }
 
-    fn log_recording(&self, fill: FilledShape) {
+    fn log_recording(&self, fill: BatchShape) {
         let kernels = self.launcher.captured().map(|step| step.plan().launches.len());
         tracing::info!(rows = fill.rows, length = fill.length, kernels, "recorded a forward pass");
     }
@@ -553,8 +555,8 @@ fn in_filled(unfilled: &[Tensor], filled: &[Tensor], error: Error) -> Error {
 /// Returns an input that is filled up to a listed shape: with zeros along axis 1, with its last row along axis 0.
 ///
 /// Rows of zeros would be simpler, but may give NaN (a mean over no elements), which selects slower kernels.
-fn filled(x: &Tensor, fill: FilledShape) -> Result<Tensor> {
-    let (shape, mut x) = (fill.filled(x.shape()), x.clone());
+fn filled(x: &Tensor, fill: BatchShape) -> Result<Tensor> {
+    let (shape, mut x) = (fill.padded_shape(x.shape()), x.clone());
     let more = |x: &Tensor, axis: usize| shape[axis] - x.shape()[axis];
     if x.rank() > 1 && more(&x, 1) > 0 {
         let zeros = ops::zeros(x.shape().with_axis(1, more(&x, 1)), x.dtype())?.try_to(x.device())?;

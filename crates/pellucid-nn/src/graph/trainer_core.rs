@@ -1,6 +1,6 @@
 //! The steps and evaluations of a trainer, without the types of its model, loss and optimizer.
 
-use super::batch::{BatchTensors, ModelOfInputs, placed};
+use super::batch::{BatchTensors, ModelOfInputs, as_step_input};
 use super::check::StepCheck;
 use super::coverage::{FrozenParameters, fill_optimizer};
 use super::launcher::Launcher;
@@ -195,10 +195,10 @@ impl<'f> TrainerCore<'f> {
             if x.shape().first() == Some(&0) {
                 return Err(Error::invalid(SET_BATCH, "the batch has no samples; skip it"));
             }
-            placed(SET_BATCH, device, x).map(|x| inputs.push(x))
+            as_step_input(SET_BATCH, device, x).map(|x| inputs.push(x))
         })?;
         if let Some(y) = y {
-            inputs.push(placed(SET_BATCH, device, y)?);
+            inputs.push(as_step_input(SET_BATCH, device, y)?);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! A training step over any inputs, with any losses and results.
 
-use super::batch::placed;
+use super::batch::as_step_input;
 use super::options::StepOptions;
 use super::step::StepCore;
 use crate::optim::Optimizer;
@@ -128,7 +128,7 @@ impl<'f> TrainingStep<'f> {
     fn place(&mut self, inputs: &[&Tensor]) -> Result<()> {
         let device = first_device(&*self.optimizer().parameters());
         self.inputs.clear();
-        inputs.iter().try_for_each(|x| placed("launch", device, x).map(|x| self.inputs.push(x)))
+        inputs.iter().try_for_each(|x| as_step_input("launch", device, x).map(|x| self.inputs.push(x)))
     }
 }
 

@@ -144,7 +144,7 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
         &self.parametrization
     }
 
-    /// Returns the buffers of the parametrization with copies of their values, which a refused input restores. A
+    /// Returns the buffers of the parametrization with copies of their values, which a rejected input restores. A
     /// recording changes no values, so it has no copies.
     fn buffer_values(&self) -> Result<Vec<(Buffer, Tensor)>> {
         if is_capturing() {

@@ -23,7 +23,7 @@ pub trait Weighted: Layer {
     fn compute_with(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor>;
 
     /// Returns an error if an option of the layer has no effect in [`compute_with`](Weighted::compute_with). The layers
-    /// that compute another weight refuse to wrap it.
+    /// that compute another weight reject to wrap it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] names the option.

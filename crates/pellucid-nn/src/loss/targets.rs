@@ -106,11 +106,16 @@ impl Targets<'_> {
             Targets::Any | Targets::OfMean | Targets::Classes { .. } | Targets::RowClasses => Ok(()),
             Targets::Shares => {
                 let outside = find_number(y, |value| !(0.0..=1.0).contains(&value) && !value.is_nan())?;
-                refused(op, outside, "targets must be from 0 to 1", "class indices are the targets of CrossEntropyLoss")
+                rejected(
+                    op,
+                    outside,
+                    "targets must be from 0 to 1",
+                    "class indices are the targets of CrossEntropyLoss",
+                )
             }
             Targets::Signs => {
                 let outside = find_number(y, |value| value.abs() != 1.0 && !value.is_nan())?;
-                refused(op, outside, "targets must be 1 or -1", "convert targets of 0 and 1 with `&y * 2.0 - 1.0`")
+                rejected(op, outside, "targets must be 1 or -1", "convert targets of 0 and 1 with `&y * 2.0 - 1.0`")
             }
         }
     }
@@ -155,7 +160,7 @@ fn find_number(y: &Tensor, is_wanted: impl Fn(f64) -> bool) -> Result<Option<f64
     })
 }
 
-fn refused(op: &'static str, value: Option<f64>, allowed: &str, remedy: &str) -> Result<()> {
+fn rejected(op: &'static str, value: Option<f64>, allowed: &str, remedy: &str) -> Result<()> {
     match value {
         Some(value) => Err(Error::invalid(op, format!("{allowed}, got {value}; {remedy}"))),
         None => Ok(()),

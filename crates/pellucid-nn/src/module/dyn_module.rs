@@ -282,11 +282,11 @@ impl dyn DynModule + '_ {
     }
 
     pub(crate) fn supports_capture(&self) -> Result<()> {
-        let refusal = |(name, info): (String, ModuleInfo)| {
-            let source = Box::new(Error::invalid("capture", info.refuses_capture?));
+        let rejection = |(name, info): (String, ModuleInfo)| {
+            let source = Box::new(Error::invalid("capture", info.rejects_capture?));
             Some(Error::Layer { layer: info.label(&name), source })
         };
-        self.modules().into_iter().find_map(refusal).map_or(Ok(()), Err)
+        self.modules().into_iter().find_map(rejection).map_or(Ok(()), Err)
     }
 
     pub(super) fn state_dict(&self) -> Result<StateDict> {
@@ -325,7 +325,7 @@ impl dyn DynModule + '_ {
     }
 }
 
-/// Returns the error of an operation that a layer refuses before it is built.
+/// Returns the error of an operation that a layer rejects before it is built.
 pub(crate) fn not_built(op: &'static str, layer: String) -> Error {
     let help = "the parameters of the layer depend on the shape of its first input; call build() of the model first, \
                 or run the model once";

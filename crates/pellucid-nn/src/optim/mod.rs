@@ -316,7 +316,7 @@ pub trait Optimizer: Send + Sync {
     /// Sets the learning rate of all groups in place, see [`ParamGroup::set_lr`].
     ///
     /// # Errors
-    /// The errors of [`ParamGroup::try_set_lr`]; if a group refuses the rate, no group is changed.
+    /// The errors of [`ParamGroup::try_set_lr`]; if a group rejects the rate, no group is changed.
     #[panicking_form]
     fn try_set_lr(&self, lr: f64) -> Result<()> {
         self.groups().iter().try_for_each(|group| group.check_lr("set_lr", lr))?;

@@ -166,7 +166,7 @@ impl OptimizerCore {
         if parameters.is_empty() {
             return Ok(());
         }
-        members.refuse_doubles(self.name, &parameters)?;
+        members.reject_doubles(self.name, &parameters)?;
         let last = self.groups.len() - 1;
         let is_empty = members.data.iter().all(|m| m.group != last);
         let own_dtype = if is_empty { state_dtype(&parameters) } else { None };
@@ -346,7 +346,7 @@ impl GradScale {
 }
 
 impl OptimizerMembers {
-    fn refuse_doubles(&self, op: &'static str, new: &[(String, Parameter)]) -> Result<()> {
+    fn reject_doubles(&self, op: &'static str, new: &[(String, Parameter)]) -> Result<()> {
         let existing = self.parameters.iter().zip(&self.data).map(|(p, member)| (p.id(), member.name.as_str()));
         let mut seen: HashMap<_, &str> = existing.collect();
         for (name, parameter) in new {

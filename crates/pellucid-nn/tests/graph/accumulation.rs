@@ -109,13 +109,13 @@ fn steps_of_the_same_parameters_have_gradients_of_their_own() {
 
 /// An update that cannot be recorded changes neither parameters nor the gradients so far.
 #[test]
-fn a_refused_update_changes_nothing() {
+fn a_rejected_update_changes_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = inputs(2);
     let model = built(&KINDS[0]);
     let before = bits(model.state_dict());
-    let refuses = Arc::new(AtomicBool::new(true));
-    let options = StepOptions { before_update: failing(&refuses, false), ..accumulating(false, 2) };
+    let rejects = Arc::new(AtomicBool::new(true));
+    let options = StepOptions { before_update: failing(&rejects, false), ..accumulating(false, 2) };
     let step = TrainingStep::new(decaying(model.parameters()), |inputs| mean_square(&model, inputs));
     let mut step = step.with_options(options);
     step.launch(&[&x[0]]).unwrap();
@@ -123,7 +123,7 @@ fn a_refused_update_changes_nothing() {
         assert!(matches!(step.launch(&[&x[1]]), Err(Error::InvalidArgument { op: "clip", .. })));
         assert_eq!(bits(model.state_dict()), before);
     }
-    refuses.store(false, Ordering::Relaxed);
+    rejects.store(false, Ordering::Relaxed);
     step.launch(&[&x[1]]).unwrap();
     assert_close(&bits(model.state_dict()), &after_one_update(&[&x[0], &x[1]]));
 }

@@ -162,7 +162,7 @@ impl Layer for Changing {
 
 /// After a parameter is replaced, the optimizer and the plan still refer to the old tensor, which is rejected.
 #[test]
-fn a_replaced_parameter_is_refused_by_name() {
+fn a_replaced_parameter_is_rejected_by_name() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     for eager in [false, true] {
         let model = Changing(RwLock::new(Linear::new(6, CLASSES)));
@@ -173,8 +173,8 @@ fn a_replaced_parameter_is_refused_by_name() {
         trainer.step_and_evaluate(&x, &y).unwrap();
         let old = model.replace(Linear::new(6, CLASSES));
         let before = bits(model.state_dict());
-        for refused in [trainer.step(&x, &y).err(), trainer.evaluate(&x, &y).err()] {
-            match refused {
+        for rejected in [trainer.step(&x, &y).err(), trainer.evaluate(&x, &y).err()] {
+            match rejected {
                 Some(Error::Rebound { slot }) => assert!(slot.contains("layer.weight"), "{slot}"),
                 other => panic!("expected Error::Rebound, got {other:?}"),
             }

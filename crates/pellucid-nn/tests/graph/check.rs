@@ -103,14 +103,14 @@ fn untrained_parameters_are_not_part_of_a_check() {
 }
 
 #[test]
-fn a_step_that_cannot_be_checked_is_refused() {
+fn a_step_that_cannot_be_checked_is_rejected() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let (x, y) = batch(&[BATCH, 6], 1);
     let (before, options) = (bits(model.state_dict()), StepOptions { accumulate: 2, ..Default::default() });
     let trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.0));
-    let refused = trainer.with_options(options).check_step(&x, &y);
-    let Err(Error::InvalidArgument { .. }) = &refused else { panic!("unexpected result: {refused:?}") };
-    assert!(refused.unwrap_err().to_string().contains("accumulate = 1"));
+    let rejected = trainer.with_options(options).check_step(&x, &y);
+    let Err(Error::InvalidArgument { .. }) = &rejected else { panic!("unexpected result: {rejected:?}") };
+    assert!(rejected.unwrap_err().to_string().contains("accumulate = 1"));
     assert_eq!(bits(model.state_dict()), before);
 }

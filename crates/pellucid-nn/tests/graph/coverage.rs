@@ -86,7 +86,7 @@ fn half_and_double_precision_models_are_filled() {
 }
 
 #[test]
-fn an_optimizer_of_another_model_is_refused() {
+fn an_optimizer_of_another_model_is_rejected() {
     for eager in [false, true] {
         let (model, other, loss) = (mlp(), mlp(), CrossEntropyLoss::default());
         let optimizer = sgd(&other, 0.1, 0.9);
@@ -99,20 +99,20 @@ fn an_optimizer_of_another_model_is_refused() {
         // A step that trains nothing is rejected, even if untrained parameters are allowed.
         let options = StepOptions { eager, allow_untrained_parameters: true, ..Default::default() };
         let mut allowed = trainer().with_options(options);
-        let refused = match allowed.prepare(&Tensor::zeros([BATCH, 6], DType::F32)) {
+        let rejected = match allowed.prepare(&Tensor::zeros([BATCH, 6], DType::F32)) {
             Err(error) => error,
             Ok(_) => allowed.step(&x, &y).unwrap_err(),
         };
-        assert!(refused.to_string().contains("nothing would be trained"), "{refused}");
+        assert!(rejected.to_string().contains("nothing would be trained"), "{rejected}");
         // The optimizer was created before the layers were replaced.
         let mut replaced = mlp();
         let optimizer = sgd(&replaced, 0.1, 0.0);
         replaced = mlp();
-        let refused = GraphTrainer::new(&replaced, &loss, optimizer)
+        let rejected = GraphTrainer::new(&replaced, &loss, optimizer)
             .prepare(&Tensor::zeros([BATCH, 6], DType::F32))
             .err()
             .unwrap();
-        assert!(refused.to_string().contains("belong to another model, or were replaced"), "{refused}");
+        assert!(rejected.to_string().contains("belong to another model, or were replaced"), "{rejected}");
     }
 }
 
@@ -185,8 +185,8 @@ fn a_failed_compile_leaves_the_optimizer_empty() {
     assert!(optimizer.parameters().is_empty());
     // The error occurs at recording, after the optimizer was filled.
     let model = mlp();
-    let refuse = |_: &[Parameter]| Err(Error::invalid("test", "refused"));
-    assert!(compile(&model, &refuse).is_err());
+    let reject = |_: &[Parameter]| Err(Error::invalid("test", "rejected"));
+    assert!(compile(&model, &reject).is_err());
     assert!(optimizer.parameters().is_empty() && model.parameters().iter().all(|p| p.grad().is_none()));
     optimizer.set_lr(0.5);
     compile(&model, &|_| Ok(())).unwrap();
@@ -194,8 +194,8 @@ fn a_failed_compile_leaves_the_optimizer_empty() {
     // The optimizer now has the parameters of another model.
     assert_eq!(untrained(compile(&mlp(), &|_| Ok(()))).len(), 4);
     let state = optimizer.state_dict();
-    let refused = adamw(vec![]).load_state_dict(&state).unwrap_err().to_string();
-    assert!(refused.contains("no parameters yet"), "{refused}");
+    let rejected = adamw(vec![]).load_state_dict(&state).unwrap_err().to_string();
+    assert!(rejected.contains("no parameters yet"), "{rejected}");
 }
 
 #[test]
@@ -203,13 +203,13 @@ fn an_optimizer_that_cannot_be_filled_returns_an_error() {
     let mut several = adamw(vec![]);
     several.add_group(ParameterList::default(), AdamWOptions::default());
     let model = mlp();
-    let refused = GraphTrainer::new(&model, MseLoss::default(), several)
+    let rejected = GraphTrainer::new(&model, MseLoss::default(), several)
         .prepare(&Tensor::zeros([BATCH, 6], DType::F32))
         .err()
         .unwrap();
     assert!(
-        matches!(&refused, Error::InvalidArgument { .. }) && refused.to_string().contains("several groups"),
-        "{refused}"
+        matches!(&rejected, Error::InvalidArgument { .. }) && rejected.to_string().contains("several groups"),
+        "{rejected}"
     );
     let full = adamw(model.parameters());
     let deferred = full.deferred_parameters().unwrap();
@@ -223,10 +223,10 @@ fn parameters_of_a_loss_are_trained_or_named() {
     let model = sequential![Linear::new(6, 8)];
     let loss = LinearCrossEntropyLoss::new(8, CLASSES, &[]).bias(true);
     let custom = |loss| Loss::with_targets(loss, [BATCH], DType::I64);
-    let refused = GraphTrainer::new(&model, custom(loss.clone()), sgd(&model, 0.1, 0.0))
+    let rejected = GraphTrainer::new(&model, custom(loss.clone()), sgd(&model, 0.1, 0.0))
         .prepare(&Tensor::zeros([BATCH, 6], DType::F32))
         .map(drop);
-    assert_eq!(untrained(refused), ["loss.linear.weight", "loss.linear.bias"]);
+    assert_eq!(untrained(rejected), ["loss.linear.weight", "loss.linear.bias"]);
     let optimizer = adamw(vec![]);
     let mut trainer = GraphTrainer::new(&model, custom(loss.clone()), &optimizer);
     trainer.prepare(&Tensor::zeros([BATCH, 6], DType::F32)).unwrap();
@@ -237,10 +237,10 @@ fn parameters_of_a_loss_are_trained_or_named() {
     assert_ne!(loss.linear.weight.to_vec::<f32>(), before);
     let adaptive = AdaptiveLogSoftmaxWithLoss::new(8, CLASSES, &[2], 2.0);
     let targets = Loss::with_targets(&adaptive, [BATCH], DType::I64);
-    let refused = GraphTrainer::new(&model, &targets, sgd(&model, 0.1, 0.0))
+    let rejected = GraphTrainer::new(&model, &targets, sgd(&model, 0.1, 0.0))
         .prepare(&Tensor::zeros([BATCH, 6], DType::F32))
         .map(drop);
-    assert_eq!(untrained(refused).len(), adaptive.parameters().len());
+    assert_eq!(untrained(rejected).len(), adaptive.parameters().len());
 }
 
 /// Two parameters over one storage have separate gradients.
@@ -249,10 +249,10 @@ fn a_parameter_over_the_same_memory_is_another_parameter() {
     let model = Linear::new(6, 1);
     let twins = vec![Parameter::new(model.weight.tensor().clone()), model.bias.clone().unwrap()];
     let optimizer = Sgd::try_new(twins, SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
-    let refused = GraphTrainer::new(&model, MseLoss::default(), &optimizer)
+    let rejected = GraphTrainer::new(&model, MseLoss::default(), &optimizer)
         .prepare(&Tensor::zeros([BATCH, 6], DType::F32))
         .map(drop);
-    assert_eq!(untrained(refused), ["weight"]);
+    assert_eq!(untrained(rejected), ["weight"]);
     // The weights are tied by hand: both layers contribute to the gradient.
     let tied = Linear { weight: Parameter::new(model.weight.tensor().clone()), bias: None };
     let both = (model, tied);
@@ -274,8 +274,8 @@ fn a_step_without_parameters_or_gradients_is_reported() {
     let (x, y) = batch(&[BATCH, 6], 1);
     let stranger = adamw(other.parameters());
     // A step without gradients is rejected, since the loop would never train.
-    let refused = stranger.try_step().unwrap_err().to_string();
-    assert!(["backward()", "parameters()", "unfreeze()"].iter().all(|remedy| refused.contains(remedy)), "{refused}");
+    let rejected = stranger.try_step().unwrap_err().to_string();
+    assert!(["backward()", "parameters()", "unfreeze()"].iter().all(|remedy| rejected.contains(remedy)), "{rejected}");
     // Some parameters with gradients are enough.
     other.parameters()[0].square().sum(..).backward();
     stranger.step();
@@ -283,7 +283,7 @@ fn a_step_without_parameters_or_gradients_is_reported() {
     other.zero_grad();
     assert!(stranger.try_step().unwrap_err().to_string().contains("after zero_grad() and before the step"));
     assert!(other.state_dict().iter().all(|(name, value)| value.to_vec::<f32>() == trained[name].to_vec::<f32>()));
-    let refused = capture(
+    let rejected = capture(
         |i| {
             stranger.zero_grad();
             let loss = cross_entropy(&model.forward(&i[0]), &i[1]);
@@ -294,16 +294,16 @@ fn a_step_without_parameters_or_gradients_is_reported() {
         },
         &[&x, &y],
     );
-    let refused = refused.err().expect("capturing a step without gradients must be an error").to_string();
-    assert!(refused.contains("never train"), "{refused}");
+    let rejected = rejected.err().expect("capturing a step without gradients must be an error").to_string();
+    assert!(rejected.contains("never train"), "{rejected}");
 }
 
 #[test]
-fn a_closure_without_backward_is_refused_by_lbfgs() {
+fn a_closure_without_backward_is_rejected_by_lbfgs() {
     let p = Parameter::new(Tensor::from([1.0f32]));
     let optimizer = optim::Lbfgs::try_new(vec![p.clone()], Default::default()).unwrap();
-    let refused = optimizer.try_step_with(&mut || p.square().sum(..)).unwrap_err();
-    assert!(refused.to_string().contains("backward()"), "{refused}");
+    let rejected = optimizer.try_step_with(&mut || p.square().sum(..)).unwrap_err();
+    assert!(rejected.to_string().contains("backward()"), "{rejected}");
 }
 
 #[test]
@@ -320,8 +320,8 @@ fn steps_with_a_closure_use_no_old_gradients() {
         optimizer.step_with(&mut { loss });
     }
     assert_eq!(p.to_vec::<f32>(), [0.25]);
-    let refused = optimizer.try_step_with(&mut || p.square().sum(..)).unwrap_err();
-    assert!(refused.to_string().contains("backward()"), "{refused}");
+    let rejected = optimizer.try_step_with(&mut || p.square().sum(..)).unwrap_err();
+    assert!(rejected.to_string().contains("backward()"), "{rejected}");
     // L-BFGS with a stale gradient does not move.
     loss();
     let optimizer = optim::Lbfgs::try_new(vec![p.clone()], Default::default()).unwrap();

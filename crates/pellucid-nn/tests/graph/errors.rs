@@ -32,14 +32,14 @@ impl Layer for Reading {
 }
 
 #[test]
-fn a_value_that_is_read_is_refused_with_layer_and_line() {
+fn a_value_that_is_read_is_rejected_with_layer_and_line() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = sequential![Linear::new(6, 6), Reading, Linear::new(6, CLASSES)];
     let optimizer = sgd(&model, 0.1, 0.9);
     let before = (bits(model.state_dict()), bits(optimizer.state_dict()));
     let x = Tensor::zeros([BATCH, 6], DType::F32);
-    let mut refusing = trainer(&model, CrossEntropyLoss::default(), &optimizer, false);
-    let (layer, source) = named(error(refusing.prepare(&x)));
+    let mut rejecting = trainer(&model, CrossEntropyLoss::default(), &optimizer, false);
+    let (layer, source) = named(error(rejecting.prepare(&x)));
     let Error::ReadInCapture { op, location, .. } = source else { panic!("unexpected error: {source}") };
     assert_eq!((layer.as_str(), op, location.file(), location.line()), ("1 (Reading)", "item", file!(), READING));
     assert_eq!((bits(model.state_dict()), bits(optimizer.state_dict())), before);
@@ -52,9 +52,9 @@ fn a_value_that_is_read_is_refused_with_layer_and_line() {
         Ok(logits.mean(..) * f64::from(mean))
     });
     let y = batch(&[BATCH, 6], 1).1;
-    let refused = error(trainer(&model, reading, &optimizer, false).step(&x, &y));
-    let Error::ReadInCapture { location, .. } = refused else {
-        panic!("expected Error::ReadInCapture, got: {refused}")
+    let rejected = error(trainer(&model, reading, &optimizer, false).step(&x, &y));
+    let Error::ReadInCapture { location, .. } = rejected else {
+        panic!("expected Error::ReadInCapture, got: {rejected}")
     };
     assert_eq!((location.file(), location.line()), (file!(), line));
 }
@@ -85,32 +85,32 @@ fn layers_that_cannot_be_traced_or_captured_are_named() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = sequential![Linear::new(6, 6), Picking];
     let x = Tensor::zeros([BATCH, 6], DType::F32);
-    let refused = named(error(trainer(&model, MseLoss::default(), sgd(&model, 0.1, 0.9), false).prepare(&x)));
-    let Error::ReadInCapture { op, help, .. } = refused.1 else {
-        panic!("expected Error::ReadInCapture, got: {}", refused.1)
+    let rejected = named(error(trainer(&model, MseLoss::default(), sgd(&model, 0.1, 0.9), false).prepare(&x)));
+    let Error::ReadInCapture { op, help, .. } = rejected.1 else {
+        panic!("expected Error::ReadInCapture, got: {}", rejected.1)
     };
-    assert!(refused.0 == "1 (Picking)" && op == "masked_select" && help.contains("where_"), "{}: {help}", refused.0);
+    assert!(rejected.0 == "1 (Picking)" && op == "masked_select" && help.contains("where_"), "{}: {help}", rejected.0);
 
     let model = sequential![Linear::new(6, CLASSES), Asking];
-    let mut refusing = trainer(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), false);
-    let (layer, source) = named(error(refusing.prepare(&x)));
+    let mut rejecting = trainer(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9), false);
+    let (layer, source) = named(error(rejecting.prepare(&x)));
     assert!(layer == "1 (Asking)" && source.to_string().contains("it asks a server"), "{layer}: {source}");
     assert!(model.parameters().iter().all(|p| p.grad().is_none()));
 }
 
 #[test]
-fn losses_that_do_not_fit_a_step_are_refused() {
+fn losses_that_do_not_fit_a_step_are_rejected() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.9);
     let (x, y) = batch(&[BATCH, 6], 1);
     let each = CrossEntropyLoss { reduction: loss::Reduction::None, ..Default::default() };
-    let refused = error(trainer(&model, each, &optimizer, false).step(&x, &y));
-    assert!(matches!(&refused, Error::ShapeMismatch { .. }) && refused.to_string().contains("reduce"), "{refused}");
+    let rejected = error(trainer(&model, each, &optimizer, false).step(&x, &y));
+    assert!(matches!(&rejected, Error::ShapeMismatch { .. }) && rejected.to_string().contains("reduce"), "{rejected}");
     // The targets of a function are unknown.
     let function = loss::from_fn(|logits, y| Ok((logits - y).abs().mean(..)));
-    let refused = error(trainer(&model, &function, &optimizer, false).prepare(&x));
-    assert!(refused.to_string().contains("with_targets"), "{refused}");
+    let rejected = error(trainer(&model, &function, &optimizer, false).prepare(&x));
+    assert!(rejected.to_string().contains("with_targets"), "{rejected}");
     let told = loss::Loss::with_targets(function, [BATCH, CLASSES], DType::F32);
     let mut trainer = trainer(&model, told, &optimizer, false);
     trainer.prepare(&x).unwrap();
@@ -127,8 +127,8 @@ fn a_failed_recording_restores_gradients() {
     first.set_requires_grad(false).unwrap();
     let optimizer = sgd(&model, 0.1, 0.9);
     first.set_requires_grad(true).unwrap();
-    let mut refusing = trainer(&model, CrossEntropyLoss::default(), &optimizer, false);
-    let refused = error(refusing.prepare(&Tensor::zeros([BATCH, 6], DType::F32)));
-    assert!(refused.to_string().contains("ensure_initialized"), "{refused}");
+    let mut rejecting = trainer(&model, CrossEntropyLoss::default(), &optimizer, false);
+    let rejected = error(rejecting.prepare(&Tensor::zeros([BATCH, 6], DType::F32)));
+    assert!(rejected.to_string().contains("ensure_initialized"), "{rejected}");
     assert!(optimizer.parameters().iter().all(|p| p.grad().is_none()));
 }

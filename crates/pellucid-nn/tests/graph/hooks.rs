@@ -247,8 +247,8 @@ fn targets_are_checked_against_the_hooked_logits() {
         let guard = hook::on_forward(&model, "", |_, y| Some(y.narrow(1, 0, CLASSES - 2))).unwrap();
         let mut trainer = GraphTrainer::new(&model, &loss, &optimizer).with_options(options.clone());
         for _ in 0..2 {
-            let refused = trainer.step(&x, &y(CLASSES - 1));
-            assert!(refused.is_err());
+            let rejected = trainer.step(&x, &y(CLASSES - 1));
+            assert!(rejected.is_err());
             assert_eq!(bits(model.state_dict()), before);
             trainer.prepare(&x).unwrap();
         }

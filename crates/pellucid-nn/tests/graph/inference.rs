@@ -204,7 +204,7 @@ fn a_batch_may_be_a_map() {
 }
 
 /// Returns the error of a run, which must name the operation.
-fn refused<'f, M: Model<X> + 'f, X: Batch + 'f>(inference: &mut InferenceModel<'f, M, X>, x: &X) -> Error {
+fn rejected<'f, M: Model<X> + 'f, X: Batch + 'f>(inference: &mut InferenceModel<'f, M, X>, x: &X) -> Error {
     let before = inference.cache_stats();
     let error = inference.run(x).expect_err("the batch must be rejected");
     assert!(error.to_string().starts_with("inference: "), "{error}");
@@ -213,7 +213,7 @@ fn refused<'f, M: Model<X> + 'f, X: Batch + 'f>(inference: &mut InferenceModel<'
 }
 
 #[test]
-fn batches_that_do_not_fit_are_refused() {
+fn batches_that_do_not_fit_are_rejected() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = built(&KINDS[0]);
     for sizes in [&[][..], &[2, 0]] {
@@ -229,11 +229,11 @@ fn batches_that_do_not_fit_are_refused() {
     let text = inference.run(&zeros(&[3, 7])).expect_err("the model must reject the batch").to_string();
     assert!(text.starts_with("inputs of shape [3, 7], filled up to [4, 7]: "), "{text}");
     inference.run(&zeros(&[2, 6])).unwrap();
-    assert!(matches!(refused(&mut inference, &zeros(&[2, 7])), Error::ShapeMismatch { .. }));
-    assert!(matches!(refused(&mut inference, &zeros(&[2, 1, 6])), Error::ShapeMismatch { .. }));
-    assert!(matches!(refused(&mut inference, &zeros(&[])), Error::ShapeMismatch { .. }));
-    assert!(matches!(refused(&mut inference, &zeros(&[0, 6])), Error::InvalidArgument { .. }));
-    assert!(matches!(refused(&mut inference, &Tensor::zeros([2, 6], DType::F64)), Error::DTypeMismatch { .. }));
+    assert!(matches!(rejected(&mut inference, &zeros(&[2, 7])), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(&mut inference, &zeros(&[2, 1, 6])), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(&mut inference, &zeros(&[])), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(&mut inference, &zeros(&[0, 6])), Error::InvalidArgument { .. }));
+    assert!(matches!(rejected(&mut inference, &Tensor::zeros([2, 6], DType::F64)), Error::DTypeMismatch { .. }));
     for rows in [3, 5] {
         let error = inference.launch(&zeros(&[rows, 6])).err();
         assert!(matches!(error, Some(Error::ShapeMismatch { .. })), "{error:?}");
@@ -243,9 +243,9 @@ fn batches_that_do_not_fit_are_refused() {
     let mut inference = InferenceModel::new(&encoder, &[2]).with_lengths(&[4]);
     let ((ids, mask), (_, longer)) = (sentences(2, 3), sentences(2, 4));
     let (long, one) = (sentences(2, 5), sentences(1, 3));
-    assert!(matches!(refused(&mut inference, &long), Error::ShapeMismatch { .. }));
-    assert!(matches!(refused(&mut inference, &(ids.clone(), longer)), Error::ShapeMismatch { .. }));
-    assert!(matches!(refused(&mut inference, &(ids.clone(), one.1)), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(&mut inference, &long), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(&mut inference, &(ids.clone(), longer)), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(&mut inference, &(ids.clone(), one.1)), Error::ShapeMismatch { .. }));
     inference.run(&(ids, mask)).unwrap();
 
     /// A model whose output has no batch axis.
@@ -257,7 +257,7 @@ fn batches_that_do_not_fit_are_refused() {
         }
     }
     let mut inference = InferenceModel::new(Total, &[4]);
-    assert!(matches!(refused(&mut inference, &zeros(&[2, 6])), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(&mut inference, &zeros(&[2, 6])), Error::ShapeMismatch { .. }));
 }
 
 #[test]

@@ -231,8 +231,8 @@ fn a_step_runs_eagerly_on_a_device_that_cannot_capture() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let optimizer = sgd(&model, 0.1, 0.0);
-    let refusing = loss::from_fn(uncapturable_loss);
-    let mut graph = recorded(&model, &refusing, &optimizer, &[BATCH, 6]);
+    let rejecting = loss::from_fn(uncapturable_loss);
+    let mut graph = recorded(&model, &rejecting, &optimizer, &[BATCH, 6]);
     assert!(graph.exec.captured().is_none() && graph.exec.eager_reason().unwrap().contains("no graphs"));
     assert!(graph.loss().unwrap_err().to_string().contains("call launch() first"));
     graph.launch().unwrap();
@@ -262,8 +262,8 @@ fn an_update_runs_while_the_step_is_recorded() {
     (0..3).for_each(|_| exec.launch().unwrap());
     assert_eq!(calls.load(Ordering::Relaxed), recorded);
     let failing = || Err::<(), _>(Error::invalid("update", "no update today"));
-    let refused = error(record_step_graph(&model, &loss, failing, &plan, &x, &y));
-    assert!(refused.to_string().contains("no update today"), "{refused}");
+    let rejected = error(record_step_graph(&model, &loss, failing, &plan, &x, &y));
+    assert!(rejected.to_string().contains("no update today"), "{rejected}");
 }
 
 /// A layer that is marked as not capturable.
@@ -278,7 +278,7 @@ impl Layer for Asking {
 }
 
 #[test]
-fn a_wrong_shape_is_refused_with_layer_and_both_shapes() {
+fn a_wrong_shape_is_rejected_with_layer_and_both_shapes() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let named = |error: Error| match error {
         Error::Layer { layer, source } => (layer, *source),

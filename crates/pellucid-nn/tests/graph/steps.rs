@@ -331,7 +331,7 @@ fn an_eager_step_may_read_values() {
             assert_eq!(trainer.evaluate(&x, &y).unwrap(), expected);
         }
         assert_eq!(bits(model.state_dict()), bits(other.state_dict()));
-        // A captured step refuses the model.
+        // A captured step rejects the model.
         let mut captured = GraphTrainer::new(&model, loss::from_fn(reading_loss), &empty);
         let (x, y) = batch(&[BATCH, 6], 0);
         assert!(captured.step(&x, &y).unwrap_err().to_string().contains("it reads values"));

@@ -110,8 +110,8 @@ fn losses_with_parameters_check_classes() {
         trainer.step(&x, &ops::zeros(shape, DType::I64).unwrap()).unwrap();
         let before = bytes();
         for class in [classes, -1] {
-            let refused = trainer.step(&x, &ops::full(shape, class, DType::I64).unwrap()).unwrap_err();
-            assert!(matches!(refused.root(), Error::IndexOutOfBounds { .. }), "{refused}");
+            let rejected = trainer.step(&x, &ops::full(shape, class, DType::I64).unwrap()).unwrap_err();
+            assert!(matches!(rejected.root(), Error::IndexOutOfBounds { .. }), "{rejected}");
             assert_eq!(bytes(), before, "a rejected batch must change nothing");
         }
         trainer.step(&x, &ops::full(shape, classes - 1, DType::I64).unwrap()).unwrap();
@@ -139,9 +139,9 @@ fn cross_entropy_accepts_class_indices_and_probabilities_in_one_run() {
     trainer.step(&x, &probabilities(BATCH)).unwrap();
     trainer.step(&x, &classes).unwrap();
     // The negative log likelihood has class indices only.
-    let refused =
+    let rejected =
         GraphTrainer::new(&model, NllLoss::default(), &optimizer).step(&x, &probabilities(BATCH)).unwrap_err();
-    assert!(refused.to_string().contains("expects class indices of shape"), "{refused}");
+    assert!(rejected.to_string().contains("expects class indices of shape"), "{rejected}");
 }
 
 #[test]
@@ -153,8 +153,8 @@ fn a_binary_target_outside_of_its_values_changes_nothing() {
     trainer.step(&x, &y).unwrap();
     let flat = || model.parameters().iter().flat_map(|p| p.to_vec::<f32>()).collect::<Vec<f32>>();
     let before = flat();
-    let refused = trainer.step(&x, &(&y * 3.0)).unwrap_err().to_string();
-    assert!(refused.contains("from 0 to 1, got 1.5"), "{refused}");
+    let rejected = trainer.step(&x, &(&y * 3.0)).unwrap_err().to_string();
+    assert!(rejected.contains("from 0 to 1, got 1.5"), "{rejected}");
     assert_eq!(flat(), before, "a rejected batch must change nothing");
     trainer.step(&x, &y).unwrap();
     assert_ne!(flat(), before);

@@ -79,8 +79,8 @@ fn the_first_step_of_each_shape_records() {
         let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &empty)
             .with_options(StepOptions { eager, ..Default::default() });
         assert!(trainer.captured().is_none());
-        for refused in [trainer.loss().err(), trainer.loss_tensor().err(), trainer.logits().err()] {
-            assert!(refused.unwrap().to_string().contains("call step() first"));
+        for rejected in [trainer.loss().err(), trainer.loss_tensor().err(), trainer.logits().err()] {
+            assert!(rejected.unwrap().to_string().contains("call step() first"));
         }
         let mut buffers = Vec::new();
         for (seed, size) in [BATCH, 4, BATCH, 1, 4].into_iter().enumerate() {
@@ -151,8 +151,8 @@ fn an_evaluation_needs_no_training_step() {
         assert!(trainer.captured().is_none() && empty.parameters().is_empty());
         let recorded = if eager { CacheStats::default() } else { CacheStats { hits: 2, misses: 2, len: 2 } };
         assert_eq!(trainer.cache_stats(), recorded);
-        let refused = trainer.step(&one, &label).unwrap_err().to_string();
-        assert!(refused.contains("1 (BatchNorm1d)") && refused.contains("more than one value"), "{refused}");
+        let rejected = trainer.step(&one, &label).unwrap_err().to_string();
+        assert!(rejected.contains("1 (BatchNorm1d)") && rejected.contains("more than one value"), "{rejected}");
         assert!(empty.parameters().is_empty());
         // The evaluation of the shapes of a training step stays.
         trainer.step(&x, &y).unwrap();
@@ -165,7 +165,7 @@ fn an_evaluation_needs_no_training_step() {
 
 /// A first step that is rejected names the layer and changes nothing.
 #[test]
-fn a_refused_batch_records_nothing() {
+fn a_rejected_batch_records_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let model = mlp();
     let optimizer = Sgd::try_new(ParameterList::default(), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
@@ -180,8 +180,8 @@ fn a_refused_batch_records_nothing() {
     for after_a_step in [false, true] {
         let held = usize::from(after_a_step);
         for (x, y, name, text) in &wrong {
-            for refused in [trainer.step(x, y).err(), trainer.evaluate(x, y).err(), trainer.check_step(x, y).err()] {
-                let Some(Error::Layer { layer, source }) = refused else { panic!("unexpected result: {refused:?}") };
+            for rejected in [trainer.step(x, y).err(), trainer.evaluate(x, y).err(), trainer.check_step(x, y).err()] {
+                let Some(Error::Layer { layer, source }) = rejected else { panic!("unexpected result: {rejected:?}") };
                 assert!(layer == *name && source.to_string().contains(text), "{layer}: {source}");
             }
             let stats = trainer.cache_stats();
@@ -237,8 +237,8 @@ fn a_trainer_keeps_a_limited_number_of_recordings() {
     let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), sgd(&model, 0.1, 0.9));
     trainer.set_options(limited(0));
     let (x, y) = batch(&[BATCH, 6], 0);
-    for refused in [trainer.prepare(&x).err(), trainer.step(&x, &y).err(), trainer.evaluate(&x, &y).err()] {
-        assert!(refused.unwrap().to_string().contains("`max_recordings` must be at least 1"));
+    for rejected in [trainer.prepare(&x).err(), trainer.step(&x, &y).err(), trainer.evaluate(&x, &y).err()] {
+        assert!(rejected.unwrap().to_string().contains("`max_recordings` must be at least 1"));
     }
     let mut trainer = trainer.with_options(limited(2));
     for size in [8, 4, 2] {
@@ -395,18 +395,18 @@ where
     trainer.prepare(&make(zeros(6), zeros(6))).unwrap();
     let (a, b) = (batch(&[BATCH, 6], 1).0, batch(&[BATCH, 6], 2).0);
     let y = Tensor::from([[0.0f32], [1.0], [1.0], [0.0], [1.0], [0.0], [0.0], [1.0]]);
-    let refused = trainer.step(&make(a.clone(), zeros(5)), &y).unwrap_err().to_string();
+    let rejected = trainer.step(&make(a.clone(), zeros(5)), &y).unwrap_err().to_string();
     let losses = (0..4).map(|_| trainer.step_and_evaluate(&make(a.clone(), b.clone()), &y).unwrap()).collect();
-    (losses, refused)
+    (losses, rejected)
 }
 
 #[test]
 fn models_of_several_inputs() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let (by_position, refused) = several(|a, b| (a, b));
-    assert!(refused.contains("encoder (Linear)") && refused.contains("[8, 5]"), "{refused}");
-    let (by_name, refused) = several(|a, b| BTreeMap::from([("left".to_string(), a), ("right".to_string(), b)]));
-    assert!(refused.contains("encoder (Linear)") && refused.contains("[8, 5]"), "{refused}");
+    let (by_position, rejected) = several(|a, b| (a, b));
+    assert!(rejected.contains("encoder (Linear)") && rejected.contains("[8, 5]"), "{rejected}");
+    let (by_name, rejected) = several(|a, b| BTreeMap::from([("left".to_string(), a), ("right".to_string(), b)]));
+    assert!(rejected.contains("encoder (Linear)") && rejected.contains("[8, 5]"), "{rejected}");
     assert_eq!(by_position, by_name);
     assert!(by_position.windows(2).all(|pair| pair[1] < pair[0]), "the losses must fall: {by_position:?}");
 }
@@ -470,8 +470,8 @@ fn a_wrong_class_or_an_empty_batch_changes_nothing() {
     };
     let flat = || model.parameters().iter().flat_map(|p| p.to_vec::<f32>()).collect::<Vec<f32>>();
     let before = flat();
-    let refused = trainer.step(&x, &wrong(0, CLASSES as i64)).unwrap_err().to_string();
-    assert!(refused.contains("loss: cross_entropy: index") && refused.contains("classes are 0.."), "{refused}");
+    let rejected = trainer.step(&x, &wrong(0, CLASSES as i64)).unwrap_err().to_string();
+    assert!(rejected.contains("loss: cross_entropy: index") && rejected.contains("classes are 0.."), "{rejected}");
     assert_eq!(flat(), before, "a rejected first batch must change nothing");
     trainer.step(&x, &wrong(0, -100)).unwrap();
     let before = flat();
@@ -480,8 +480,8 @@ fn a_wrong_class_or_an_empty_batch_changes_nothing() {
         assert!(trainer.evaluate(&x, &wrong(BATCH - 1, class)).is_err(), "class {class}");
     }
     let none = Tensor::zeros([0, 6], DType::F32);
-    let refused = trainer.step(&none, &Tensor::zeros([0], DType::I64)).unwrap_err().to_string();
-    assert!(refused.contains("no samples"), "{refused}");
+    let rejected = trainer.step(&none, &Tensor::zeros([0], DType::I64)).unwrap_err().to_string();
+    assert!(rejected.contains("no samples"), "{rejected}");
     assert_eq!(flat(), before, "a rejected batch must change nothing");
     trainer.step(&x, &y).unwrap();
     assert_ne!(flat(), before);
@@ -503,7 +503,7 @@ impl Model<(Tensor, Tensor)> for Looked {
 }
 
 #[test]
-fn an_index_that_a_launch_refuses_trains_nothing() {
+fn an_index_that_a_launch_rejects_trains_nothing() {
     let model = Looked { norm: BatchNorm1d::new(6), head: Linear::new(6, CLASSES), table: Embedding::new(5, CLASSES) };
     let adam = Adam::new(model.parameters(), AdamOptions::default());
     let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &adam);
@@ -562,12 +562,12 @@ fn an_evaluation_may_have_another_precision_than_the_step() {
 }
 
 #[test]
-fn a_model_without_parameters_is_refused() {
+fn a_model_without_parameters_is_rejected() {
     let (x, _) = batch(&[BATCH, 6], 1);
     let optimizer = Adam::try_new(ParameterList::default(), AdamOptions::default()).unwrap();
     let mut trainer = GraphTrainer::new(Relu, MseLoss::default(), &optimizer);
-    let refused = trainer.step(&x, &x).unwrap_err().to_string();
-    assert!(refused.contains("no parameters that require a gradient"), "{refused}");
+    let rejected = trainer.step(&x, &x).unwrap_err().to_string();
+    assert!(rejected.contains("no parameters that require a gradient"), "{rejected}");
 }
 
 /// Fine-tuning: a part of the model is frozen at first.

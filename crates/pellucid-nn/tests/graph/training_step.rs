@@ -75,12 +75,12 @@ fn the_steps_of_a_gan_equal_eager_steps() {
 
 /// What a step cannot train is rejected, and changes nothing.
 #[test]
-fn refused_steps_change_nothing() {
+fn rejected_steps_change_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (model, other) = (mlp(), mlp());
     let x = batch(&[BATCH, 6], 1).0;
     let before = bits(model.state_dict());
-    let refused = |step: TrainingStep<'_>| {
+    let rejected = |step: TrainingStep<'_>| {
         let mut step = step;
         let error = step.launch(&[&x]).unwrap_err();
         assert_eq!(step.prepare(&[&x]).unwrap_err().to_string(), error.to_string());
@@ -90,17 +90,17 @@ fn refused_steps_change_nothing() {
         error
     };
     let mean = |model: &Sequential, i: &[Tensor]| ops::mean(&model.try_forward(&i[0])?, ..);
-    let error = refused(TrainingStep::new(adam(&model), |i| model.try_forward(&i[0])));
+    let error = rejected(TrainingStep::new(adam(&model), |i| model.try_forward(&i[0])));
     assert!(error.to_string().contains("reduce the loss"), "{error}");
-    let error = refused(TrainingStep::new(adam(&model), |i| mean(&other, i)));
+    let error = rejected(TrainingStep::new(adam(&model), |i| mean(&other, i)));
     assert!(error.to_string().contains("nothing would be trained"), "{error}");
-    let error = refused(TrainingStep::new(adam(&model), |_| ()));
+    let error = rejected(TrainingStep::new(adam(&model), |_| ()));
     assert!(error.to_string().contains("return its loss"), "{error}");
     let options = StepOptions { accumulate: 0, ..Default::default() };
-    let error = refused(TrainingStep::new(adam(&model), |i| mean(&model, i)).with_options(options));
+    let error = rejected(TrainingStep::new(adam(&model), |i| mean(&model, i)).with_options(options));
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
     let options = StepOptions { max_recordings: 0, ..Default::default() };
-    let error = refused(TrainingStep::new(adam(&model), |i| mean(&model, i)).with_options(options));
+    let error = rejected(TrainingStep::new(adam(&model), |i| mean(&model, i)).with_options(options));
     assert!(error.to_string().contains("`max_recordings` must be at least 1"), "{error}");
     // A step that was prepared does not record at its first launch.
     let options = StepOptions { max_recordings: 1, ..Default::default() };
@@ -117,7 +117,7 @@ fn refused_steps_change_nothing() {
 /// A step that runs eagerly has a fixed number of inputs, as a captured one, and a panic of the first launch leaves no
 /// gradients.
 #[test]
-fn captured_and_eager_steps_refuse_the_same() {
+fn captured_and_eager_steps_reject_the_same() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let x = batch(&[BATCH, 6], 1).0;
     for eager in [false, true] {
@@ -143,7 +143,7 @@ fn captured_and_eager_steps_refuse_the_same() {
 
 /// A failed launch does not bring back gradients that were removed.
 #[test]
-fn a_refused_launch_leaves_removed_gradients_removed() {
+fn a_rejected_launch_leaves_removed_gradients_removed() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (x, y) = batch(&[BATCH, 6], 1);
     let model = mlp();

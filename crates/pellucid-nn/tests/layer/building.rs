@@ -43,7 +43,7 @@ fn a_lazy_model_is_built_once_from_the_shape_of_an_input() {
 
 /// Operations that would omit unbuilt parameters are errors; other operations succeed.
 #[test]
-fn parameters_of_an_unbuilt_model_are_refused() {
+fn parameters_of_an_unbuilt_model_are_rejected() {
     let model = sequential![Linear::new(4, 3), (Relu, Linear::lazy(2)), Linear::lazy(1)];
     let uses: [fn(&Sequential); 10] = [
         |model| drop(model.parameters()),
@@ -57,8 +57,8 @@ fn parameters_of_an_unbuilt_model_are_refused() {
         |model| model.freeze(),
         |model| drop(AveragedModel::new(model, Average::Equal)),
     ];
-    for refused in uses {
-        let error = catch_unwind(AssertUnwindSafe(|| refused(&model))).unwrap_err();
+    for rejected in uses {
+        let error = catch_unwind(AssertUnwindSafe(|| rejected(&model))).unwrap_err();
         let text = error.downcast_ref::<String>().unwrap();
         assert!(text.contains("1.1 (Lazy)") && text.contains("build()"), "{text}");
     }

@@ -37,8 +37,8 @@ fn a_cache_selects_its_sequences_with_their_padding() {
     let order = Tensor::from([1i64, 1, 0]);
     let selected = attention.cache(3, 4).padded(&visible);
     attention.forward_cached(&x, &selected);
-    for refused in [Tensor::from([1i64, 1]), Tensor::from([1i64, 1, 3])] {
-        assert!(selected.try_reorder(&refused).is_err());
+    for rejected in [Tensor::from([1i64, 1]), Tensor::from([1i64, 1, 3])] {
+        assert!(selected.try_reorder(&rejected).is_err());
     }
     selected.reorder(&order);
     let expected = attention.cache(3, 4).padded(&visible.index_select(0, &order));
@@ -48,10 +48,10 @@ fn a_cache_selects_its_sequences_with_their_padding() {
 }
 
 #[test]
-fn a_base_of_rotary_embeddings_that_is_not_positive_is_refused() {
+fn a_base_of_rotary_embeddings_that_is_not_positive_is_rejected() {
     let (x, positions) = (Tensor::ones([2, 4], DType::F32), Tensor::from([0i64, 1]));
     for base in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let refused = Rotary { base, ..Rotary::default() }.try_rotate(&x, &positions);
-        assert!(matches!(refused, Err(Error::InvalidArgument { op: "rotary", .. })), "{base}");
+        let rejected = Rotary { base, ..Rotary::default() }.try_rotate(&x, &positions);
+        assert!(matches!(rejected, Err(Error::InvalidArgument { op: "rotary", .. })), "{base}");
     }
 }

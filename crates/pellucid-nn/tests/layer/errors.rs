@@ -53,7 +53,7 @@ fn anomaly_mode_names_the_line_that_called_a_module() {
 
 /// Every rejected input is named with an action that makes it fit.
 #[test]
-fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
+fn inputs_that_do_not_fit_are_rejected_with_a_remedy() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32);
     let rows = Embedding::new(10, 3);
     let attention = MultiheadAttention::new(8, 4);
@@ -65,7 +65,7 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
     let state = (zeros(&[1, 3, 4]), zeros(&[1, 2, 4]));
     let doubles = |shape: &[usize]| Tensor::zeros(shape, DType::F64);
     let without_values = BatchNorm2d::new(8).affine(false).running_statistics(false);
-    let refused: [(Result<Tensor>, &str); 30] = [
+    let rejected: [(Result<Tensor>, &str); 30] = [
         (
             Linear::new(100, 4).try_forward(&zeros(&[2, 4, 6, 6])),
             "Flatten::new() before this layer, and create it with Linear::new(144, 4), as 4·6·6 = 144",
@@ -112,8 +112,8 @@ fn inputs_that_do_not_fit_are_refused_with_a_remedy() {
             "h must have shape [layers·directions, N, H] = [1, 2, 4]",
         ),
     ];
-    for (refused, remedy) in refused {
-        let text = refused.err().unwrap_or_else(|| panic!("{remedy}: the input must be rejected")).to_string();
+    for (rejected, remedy) in rejected {
+        let text = rejected.err().unwrap_or_else(|| panic!("{remedy}: the input must be rejected")).to_string();
         assert!(text.contains(remedy), "{text} must contain {remedy}");
     }
     let below = capture(|i| rows.forward(&i[0]), &[&Tensor::from([1i64, 2])]);
@@ -129,7 +129,7 @@ fn settings_of_windows_are_checked_when_they_are_set() {
         "size must be at least 1 on every axis, got [0, 2]; use 1 for an axis on which the window has one";
     const STRIDE: &str = "stride must be at least 1 on every axis, got [1, 0]; the default is the size of the window";
     const DILATION: &str = "dilation must be at least 1 on every axis, got [0, 0]; use 1, the default";
-    let refused = [
+    let rejected = [
         ("MaxPool2d", MaxPool2d::try_new([0, 2]).err(), SIZE),
         ("MaxPool2d", MaxPool2d::new(2).try_stride([1, 0]).err(), STRIDE),
         ("MaxPool2d", MaxPool2d::new(2).try_dilation(0).err(), DILATION),
@@ -191,7 +191,7 @@ fn settings_of_windows_are_checked_when_they_are_set() {
         ("conv_transpose2d", up().try_stride(0).err(), "stride must be at least 1"),
         ("conv_transpose2d", up().try_dilation([2, 0]).err(), "dilation must be at least 1"),
     ];
-    for (layer, error, expected) in refused {
+    for (layer, error, expected) in rejected {
         let text = error.expect(expected).to_string();
         assert!(text.starts_with(&format!("{layer}: {expected}")), "{text} must start with {layer}: {expected}");
     }
@@ -219,7 +219,7 @@ fn a_missing_layer_panics_at_the_line_of_the_caller() {
 #[test]
 fn parameters_beyond_the_memory_name_the_layer_and_the_shape() {
     const HUGE: usize = 1 << 40;
-    let refusals = [
+    let rejections = [
         (Linear::try_new(HUGE, HUGE).map(drop), "linear", "[1099511627776, 1099511627776]"),
         (Bilinear::try_new(HUGE, HUGE, 2).map(drop), "bilinear", "[2, 1099511627776, 1099511627776]"),
         (Conv2d::try_new(HUGE, HUGE, 3).map(drop), "conv2d", "[1099511627776, 1099511627776, 3, 3]"),
@@ -227,7 +227,7 @@ fn parameters_beyond_the_memory_name_the_layer_and_the_shape() {
         (Embedding::try_new(HUGE, HUGE).map(drop), "embedding", "[1099511627776, 1099511627776]"),
         (EmbeddingBag::try_new(HUGE, HUGE).map(drop), "embedding_bag", "[1099511627776, 1099511627776]"),
     ];
-    for (result, layer, shape) in refusals {
+    for (result, layer, shape) in rejections {
         let error = result.unwrap_err().to_string();
         assert!(error.starts_with(&format!("{layer}: out of memory: a tensor of shape {shape}")), "{error}");
     }
@@ -246,7 +246,7 @@ fn errors_of_sequence_layers_name_the_layer() {
     let masks = AttentionMasks { mask: Some(&mask), ..none };
     let padded = AttentionMasks { key_padding: Some(&padding), ..none };
     let state = zeros(&[3, 4]);
-    let refused: [(&str, Option<Error>); 21] = [
+    let rejected: [(&str, Option<Error>); 21] = [
         ("lstm", lstm.try_forward_sequence(&zeros(&[8]), None).err()),
         ("lstm", lstm.try_forward_padded(&zeros(&[4, 2, 8]), &Tensor::from([9i64, 1]), None).err()),
         ("gru", gru.try_forward_sequence(&integers(&[4, 2, 8]), None).err()),
@@ -269,7 +269,7 @@ fn errors_of_sequence_layers_name_the_layer() {
         ("sinusoidal_positions", SinusoidalPositions.try_forward(&zeros(&[8])).err()),
         ("rotary", Rotary::default().try_rotate(&integers(&[5, 8]), &integers(&[5])).err()),
     ];
-    for (layer, error) in refused {
+    for (layer, error) in rejected {
         let error = error.unwrap_or_else(|| panic!("{layer}: the input must be rejected"));
         assert!(error.to_string().starts_with(&format!("{layer}: ")), "{layer}: {error}");
         if let Error::DTypeMismatch { help, .. } = &error {
@@ -325,7 +325,7 @@ fn errors_of_options_name_the_layer() {
 }
 
 #[test]
-fn losses_and_averages_refuse_what_has_no_classes_or_parameters() {
+fn losses_and_averages_reject_what_has_no_classes_or_parameters() {
     let (logits, target) = (Tensor::zeros((), DType::F32), Tensor::scalar(0, DType::I64));
     for loss in [&CrossEntropyLoss::default() as &dyn Loss, &NllLoss::default()] {
         let error = loss.try_forward(&logits, &target).unwrap_err();

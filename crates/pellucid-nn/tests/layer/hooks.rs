@@ -197,11 +197,11 @@ fn backward_hooks_see_and_replace_gradients() {
 }
 
 #[test]
-fn hooks_on_missing_or_zero_sized_layers_are_refused() {
+fn hooks_on_missing_or_zero_sized_layers_are_rejected() {
     let model = (Linear::new(2, 2), Relu);
-    let refused = |name: &str| hook::on_forward(&model, name, |_, _| None).err().unwrap().to_string();
-    assert!(refused("head").contains("no layer named \"head\""), "{}", refused("head"));
-    assert!(refused("1").contains("1 (Relu): the layer is zero-sized"), "{}", refused("1"));
+    let rejected = |name: &str| hook::on_forward(&model, name, |_, _| None).err().unwrap().to_string();
+    assert!(rejected("head").contains("no layer named \"head\""), "{}", rejected("head"));
+    assert!(rejected("1").contains("1 (Relu): the layer is zero-sized"), "{}", rejected("1"));
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn hooks_before_a_layer_replace_its_input() {
 
 /// A lazy layer has its hooks after it was built; before, a hook would never be called.
 #[test]
-fn a_hook_of_a_layer_that_is_not_built_is_refused() {
+fn a_hook_of_a_layer_that_is_not_built_is_rejected() {
     let (model, x) = (sequential![Linear::lazy(3), Relu], Tensor::ones([2, 4], DType::F32));
     let calls = Arc::new(AtomicUsize::new(0));
     let register = |name: &str| {
@@ -286,8 +286,8 @@ fn a_hook_of_a_layer_that_is_not_built_is_refused() {
             None
         })
     };
-    let refused = register("0").err().unwrap().to_string();
-    assert!(refused.contains("0 (Lazy)") && refused.contains("build()"), "{refused}");
+    let rejected = register("0").err().unwrap().to_string();
+    assert!(rejected.contains("0 (Lazy)") && rejected.contains("build()"), "{rejected}");
     let _outer = register("").unwrap();
     model.build(&[2, 4]).unwrap();
     let _inner = register("0").unwrap();

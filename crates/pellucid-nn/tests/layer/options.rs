@@ -92,29 +92,29 @@ fn the_order_of_options_does_not_matter() {
 }
 
 #[test]
-fn numbers_outside_their_range_are_refused_where_they_are_given() {
-    let refused = |found: Result<(), Error>, text: &str| match found {
+fn numbers_outside_their_range_are_rejected_where_they_are_given() {
+    let rejected = |found: Result<(), Error>, text: &str| match found {
         Err(error @ Error::InvalidArgument { .. }) => {
             assert!(error.to_string().contains(text), "the error must contain {text:?}: {error}");
         }
-        other => panic!("expected a refused option ({text}), got {other:?}"),
+        other => panic!("expected a rejected option ({text}), got {other:?}"),
     };
     for eps in [-1.0, f64::NAN, f64::INFINITY] {
-        refused(BatchNorm2d::new(2).try_eps(eps).map(drop), "eps must be finite and not negative");
-        refused(InstanceNorm2d::new(2).try_eps(eps).map(drop), "instance_norm: eps");
-        refused(LayerNorm::new(2).try_eps(eps).map(drop), "layer_norm: eps");
-        refused(RmsNorm::new(2).try_eps(eps).map(drop), "rms_norm: eps");
-        refused(GroupNorm::new(1, 2).try_eps(eps).map(drop), "group_norm: eps");
-        refused(TransformerEncoderLayer::new(4, 2).try_layer_norm_eps(eps).map(drop), "eps");
-        refused(Embedding::new(3, 2).try_max_norm(eps, 2.0).map(drop), "embedding: max_norm");
-        refused(EmbeddingBag::new(3, 2).try_max_norm(eps, 2.0).map(drop), "embedding_bag: max_norm");
+        rejected(BatchNorm2d::new(2).try_eps(eps).map(drop), "eps must be finite and not negative");
+        rejected(InstanceNorm2d::new(2).try_eps(eps).map(drop), "instance_norm: eps");
+        rejected(LayerNorm::new(2).try_eps(eps).map(drop), "layer_norm: eps");
+        rejected(RmsNorm::new(2).try_eps(eps).map(drop), "rms_norm: eps");
+        rejected(GroupNorm::new(1, 2).try_eps(eps).map(drop), "group_norm: eps");
+        rejected(TransformerEncoderLayer::new(4, 2).try_layer_norm_eps(eps).map(drop), "eps");
+        rejected(Embedding::new(3, 2).try_max_norm(eps, 2.0).map(drop), "embedding: max_norm");
+        rejected(EmbeddingBag::new(3, 2).try_max_norm(eps, 2.0).map(drop), "embedding_bag: max_norm");
     }
-    refused(BatchNorm2d::new(2).try_momentum(5.0).map(drop), "momentum must be in [0, 1], got 5; for example 0.1");
-    refused(InstanceNorm2d::new(2).try_momentum(-0.5).map(drop), "momentum");
-    refused(Embedding::new(3, 2).try_max_norm(1.0, 0.0).map(drop), "p must be a nonzero number");
-    refused(LpPool2d::try_new(f64::NAN, 2).map(drop), "p must be a nonzero number, got NaN; for example 2");
-    refused(Rrelu::try_new(2.0, 1.0).map(drop), "must be at most the upper one, got 2 and 1");
-    refused(Rrelu::try_new(f64::NAN, 1.0).map(drop), "must be finite");
+    rejected(BatchNorm2d::new(2).try_momentum(5.0).map(drop), "momentum must be in [0, 1], got 5; for example 0.1");
+    rejected(InstanceNorm2d::new(2).try_momentum(-0.5).map(drop), "momentum");
+    rejected(Embedding::new(3, 2).try_max_norm(1.0, 0.0).map(drop), "p must be a nonzero number");
+    rejected(LpPool2d::try_new(f64::NAN, 2).map(drop), "p must be a nonzero number, got NaN; for example 2");
+    rejected(Rrelu::try_new(2.0, 1.0).map(drop), "must be at most the upper one, got 2 and 1");
+    rejected(Rrelu::try_new(f64::NAN, 1.0).map(drop), "must be finite");
     let _: BatchNorm2d = BatchNorm2d::new(2).eps(0.0).momentum(1.0).momentum(None);
 }
 

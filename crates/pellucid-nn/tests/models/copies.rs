@@ -139,7 +139,7 @@ fn lazy_layers_are_copied_before_and_after_the_build() {
 struct Pair(Parameter, Parameter);
 
 #[test]
-fn views_of_one_storage_and_captured_steps_are_refused() {
+fn views_of_one_storage_and_captured_steps_are_rejected() {
     let values = Tensor::ones([4], DType::F32);
     let (full, part) = (Parameter::new(values.clone()), Parameter::new(values.narrow(0, 0, 2)));
     let text = error_text(Pair(full.clone(), part).deep_copy().map(|_| ()));

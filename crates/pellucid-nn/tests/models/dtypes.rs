@@ -41,17 +41,17 @@ fn layers() -> Vec<(BoxedLayer, Vec<usize>)> {
 }
 
 #[test]
-fn every_layer_refuses_a_float_of_another_dtype() {
+fn every_layer_rejects_a_float_of_another_dtype() {
     for (layer, shape) in layers() {
         let x = |dtype| Tensor::ones(shape.clone(), dtype);
         assert_eq!(layer.forward(&x(DType::F32)).dtype(), DType::F32, "{layer}");
         let class = layer.named_modules()[0].1.class().to_string();
         let before = layer.state_dict();
-        for refused in [
+        for rejected in [
             layer.try_forward(&x(DType::F64)),
             layer.output_shape(&shape).and_then(|_| layer.try_forward(&x(DType::F64))),
         ] {
-            let text = error_text(refused);
+            let text = error_text(rejected);
             // Before the dtypes: the path of a part, if there is one, and the operation.
             let operation = text.split(": dtypes").next().and_then(|start| start.rsplit(": ").next()).unwrap();
             let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -71,7 +71,7 @@ fn every_layer_refuses_a_float_of_another_dtype() {
 }
 
 #[test]
-fn layers_of_several_inputs_refuse_them_too() {
+fn layers_of_several_inputs_reject_them_too() {
     let (x, y) = (Tensor::ones([2, 3], DType::F32), Tensor::ones([2, 3], DType::F64));
     let bilinear = Bilinear::new(3, 3, 2);
     assert!(bilinear.try_forward(&x, &x).is_ok());
@@ -190,7 +190,7 @@ fn results_and_views_are_not_converted_in_place() {
 }
 
 #[test]
-fn optimizers_refuse_converted_parameters() {
+fn optimizers_reject_converted_parameters() {
     let model = Linear::new(2, 1);
     let x = |dtype| Tensor::ones([1, 2], dtype);
     let adam = Adam::try_new(model.named_parameters(), AdamOptions::default()).unwrap();

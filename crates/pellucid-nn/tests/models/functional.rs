@@ -219,7 +219,7 @@ struct Shared {
 }
 
 #[test]
-fn a_part_behind_an_arc_is_refused() {
+fn a_part_behind_an_arc_is_rejected() {
     let model = Shared { first: Linear::new(1, 1), second: Arc::new(Linear::new(1, 1)) };
     let text = error_text(functional_call(&model, &doubled(&model), |_| ()));
     assert!(text.contains("`second.weight`") && text.contains("Arc"), "{text}");
@@ -247,7 +247,7 @@ fn a_captured_step_uses_the_tensors_of_its_inputs() {
 }
 
 #[test]
-fn a_checkpoint_recomputes_with_the_given_tensors_or_refuses() {
+fn a_checkpoint_recomputes_with_the_given_tensors_or_rejects() {
     manual_seed(9);
     let model = Arc::new(sequential![Linear::new(3, 3), Tanh]);
     let x = Tensor::randn([2, 3], DType::F32);
@@ -271,11 +271,11 @@ fn a_checkpoint_recomputes_with_the_given_tensors_or_refuses() {
         assert_eq!(bytes(found), bytes(expected));
     }
     // A layer of the clone depends on tensors that are not inputs of the checkpoint.
-    let refused = functional_call(&*model, &given, |model| {
+    let rejected = functional_call(&*model, &given, |model| {
         let layer = model[0].clone();
         checkpoint(move |inputs: &[Tensor]| Ok(vec![layer.try_forward(&inputs[0])?]), &[&x])
     });
-    let text = error_text(refused.unwrap());
+    let text = error_text(rejected.unwrap());
     assert!(text.contains("checkpoint") && text.contains("not among its inputs"), "{text}");
     assert_eq!(Identity.forward(&x).id(), x.id());
 }

@@ -91,6 +91,6 @@ fn a_sequential_is_a_list_of_layers() {
 
 #[test]
 #[should_panic(expected = "there is no layer 1; the container has 1")]
-fn an_index_beyond_the_layers_is_refused() {
+fn an_index_beyond_the_layers_is_rejected() {
     let _ = &sequential![Relu][1];
 }

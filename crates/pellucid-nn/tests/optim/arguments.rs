@@ -67,7 +67,7 @@ fn optimizers_and_dropout_check_their_options() {
 
 #[test]
 fn schedules_check_their_options() {
-    let refused = |schedule: Box<dyn Schedule>| message(Scheduler::try_new(schedule, &sgd()));
+    let rejected = |schedule: Box<dyn Schedule>| message(Scheduler::try_new(schedule, &sgd()));
     let nested = SequentialLr::new(StepLr::new(1)).then(2, StepLr::new(0));
     let descending = SequentialLr::new(StepLr::new(1)).then(2, StepLr::new(1)).then(2, StepLr::new(1));
     let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total_iters: 4 };
@@ -124,29 +124,29 @@ fn schedules_check_their_options() {
         ),
     ];
     for (schedule, expected) in cases {
-        let found = refused(schedule);
+        let found = rejected(schedule);
         assert!(found.contains(expected), "{found}");
     }
 }
 
 #[test]
 fn plateaus_check_their_options() {
-    let refused = |options| message(ReduceLrOnPlateau::try_new(options, &sgd()));
+    let rejected = |options| message(ReduceLrOnPlateau::try_new(options, &sgd()));
     let default = ReduceLrOnPlateauOptions::default;
-    assert!(refused(ReduceLrOnPlateauOptions { factor: f64::NAN, ..default() }).contains("factor must be in [0, 1)"));
-    assert!(refused(ReduceLrOnPlateauOptions { eps: f64::NAN, ..default() }).contains("eps must be finite"));
+    assert!(rejected(ReduceLrOnPlateauOptions { factor: f64::NAN, ..default() }).contains("factor must be in [0, 1)"));
+    assert!(rejected(ReduceLrOnPlateauOptions { eps: f64::NAN, ..default() }).contains("eps must be finite"));
     for threshold in [ThresholdMode::Relative(-1.0), ThresholdMode::Absolute(f64::INFINITY)] {
-        assert!(refused(ReduceLrOnPlateauOptions { threshold, ..default() }).contains("threshold must be finite"));
+        assert!(rejected(ReduceLrOnPlateauOptions { threshold, ..default() }).contains("threshold must be finite"));
     }
-    let factor = refused(ReduceLrOnPlateauOptions { factor: 1.0, ..default() });
+    let factor = rejected(ReduceLrOnPlateauOptions { factor: 1.0, ..default() });
     assert!(factor.contains("factor must be in [0, 1), got 1; for example 0.1"), "{factor}");
-    let min_lr = |min_lr| refused(ReduceLrOnPlateauOptions { min_lr, ..default() });
+    let min_lr = |min_lr| rejected(ReduceLrOnPlateauOptions { min_lr, ..default() });
     assert!(min_lr(PerGroup::Each(Vec::new())).contains("the number of values of min_lr must be at least 1"));
     assert!(min_lr(PerGroup::All(-1.0)).contains("min_lr must be finite and not negative, got -1; for example 0"));
 }
 
 #[test]
-fn a_state_with_an_invalid_learning_rate_is_refused() {
+fn a_state_with_an_invalid_learning_rate_is_rejected() {
     let optimizer = sgd();
     for lr in [f32::NAN, -1.0] {
         let mut state: StateDict = optimizer.state_dict();
@@ -160,7 +160,7 @@ fn a_state_with_an_invalid_learning_rate_is_refused() {
 }
 
 #[test]
-fn a_state_with_an_invalid_momentum_is_refused() {
+fn a_state_with_an_invalid_momentum_is_rejected() {
     let parameters = || vec![Parameter::new(Tensor::from([1.0f32]))];
     let optimizers: [Box<dyn Optimizer>; 2] =
         [Box::new(sgd()), Box::new(Adam::new(parameters(), AdamOptions::default()))];
@@ -175,7 +175,7 @@ fn a_state_with_an_invalid_momentum_is_refused() {
     }
 }
 
-/// A rule with a step count that refuses matrices in its update.
+/// A rule with a step count that rejects matrices in its update.
 #[derive(Debug)]
 struct VectorsOnly;
 
@@ -214,7 +214,7 @@ impl Rule for VectorsOnly {
 
 /// The error of a later parameter changes neither the earlier ones nor the step counts.
 #[test]
-fn a_refused_update_of_a_rule_changes_nothing() {
+fn a_rejected_update_of_a_rule_changes_nothing() {
     let ones = |shape: &[usize]| Parameter::new(Tensor::ones(shape, DType::F32));
     let (vector, matrix) = (ones(&[2]), ones(&[2, 2]));
     let optimizer = RuleOptimizer::new(vec![vector.clone(), matrix.clone()], VectorsOnly);
@@ -331,7 +331,7 @@ fn a_rule_reads_the_states_that_it_has() {
     assert!(message(RuleOptimizer::try_with_groups(none)).contains("at least one group"));
 }
 
-/// A state that L-BFGS cannot use is refused before another part of a checkpoint changes.
+/// A state that L-BFGS cannot use is rejected before another part of a checkpoint changes.
 #[test]
 fn an_invalid_state_of_lbfgs_changes_nothing() {
     let model = Linear::new(2, 1);

@@ -151,8 +151,8 @@ fn the_scale_grows_and_backs_off() {
 
 /// A step needs a scaled loss, an optimizer makes one step for each update, and an update needs a step.
 #[test]
-fn the_scaler_refuses_another_order() {
-    let refused = |result: Result<(), Error>, help: &str| {
+fn the_scaler_rejects_another_order() {
+    let rejected = |result: Result<(), Error>, help: &str| {
         let text = result.unwrap_err().to_string();
         assert!(text.contains("grad_scaler") && text.contains(help), "{text}");
     };
@@ -163,17 +163,17 @@ fn the_scaler_refuses_another_order() {
     let before = flat(&optimizer.parameters());
     let loss = Tensor::scalar(1.0, DType::F32);
     for _ in 0..2 {
-        refused(scaler.try_update(), "step(&optimizer)");
-        refused(scaler.try_step(&optimizer), "scale(&loss).backward()");
-        refused(scaler.try_unscale(&optimizer).map(|_| ()), "scale(&loss).backward()");
+        rejected(scaler.try_update(), "step(&optimizer)");
+        rejected(scaler.try_step(&optimizer), "scale(&loss).backward()");
+        rejected(scaler.try_unscale(&optimizer).map(|_| ()), "scale(&loss).backward()");
         scaler.scale(&loss);
-        refused(scaler.try_update(), "step(&optimizer)");
+        rejected(scaler.try_update(), "step(&optimizer)");
         scaler.step(&optimizer);
         let boxed: Box<dyn Optimizer + '_> = Box::new(&optimizer);
-        refused(scaler.try_step(&*boxed), "call update()");
-        refused(scaler.try_unscale(&optimizer).map(|_| ()), "call update()");
+        rejected(scaler.try_step(&*boxed), "call update()");
+        rejected(scaler.try_unscale(&optimizer).map(|_| ()), "call update()");
         let unscaled = scaler.unscale(&other);
-        refused(scaler.try_step(&other), "call update()");
+        rejected(scaler.try_step(&other), "call update()");
         unscaled.step();
         scaler.update();
     }
@@ -193,12 +193,12 @@ fn the_scaler_refuses_another_order() {
     .unwrap();
     (0..2).for_each(|_| _ = step.launch(&[&loss]).unwrap());
     drop(step);
-    refused(scaler.try_update(), "step(&optimizer)");
-    refused(scaler.try_step(&optimizer), "scale(&loss).backward()");
+    rejected(scaler.try_update(), "step(&optimizer)");
+    rejected(scaler.try_step(&optimizer), "scale(&loss).backward()");
     scaler.scale(&loss);
     scaler.step(&optimizer);
     optimizer.add_params(with_gradients(&[&[2.0]], DType::F32));
-    refused(scaler.try_step(&optimizer), "call update()");
+    rejected(scaler.try_step(&optimizer), "call update()");
     scaler.update();
 
     // The launches of a captured step of some of the calls make no calls.
@@ -293,8 +293,8 @@ fn averages_match_their_definitions() {
     again.apply().unwrap();
     let mut empty = AveragedModel::new(&model, Average::Equal);
     let weights = model.parameters()[0].to_vec::<f64>();
-    let refused = empty.apply().unwrap_err().to_string();
-    assert!(refused.contains("before the first update()"), "{refused}");
+    let rejected = empty.apply().unwrap_err().to_string();
+    assert!(rejected.contains("before the first update()"), "{rejected}");
     assert_eq!(model.parameters()[0].to_vec::<f64>(), weights, "a failed call must change nothing");
     assert!(matches!(AveragedModel::try_new(&model, Average::Exponential(1.5)), Err(Error::InvalidArgument { .. })));
 }

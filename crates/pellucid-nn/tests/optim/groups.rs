@@ -214,23 +214,23 @@ fn gradients_accumulate() {
 
 #[test]
 fn muon_is_for_matrices() {
-    let refused = Muon::try_new(parameters(false, DType::F32), MuonOptions::default());
-    assert!(matches!(refused, Err(Error::ShapeMismatch { .. })));
+    let rejected = Muon::try_new(parameters(false, DType::F32), MuonOptions::default());
+    assert!(matches!(rejected, Err(Error::ShapeMismatch { .. })));
     let integers = MuonOptions { ns_dtype: Some(DType::I64), ..Default::default() };
     assert!(matches!(Muon::try_new(parameters(true, DType::F32), integers), Err(Error::DTypeMismatch { .. })));
 }
 
 #[test]
-fn options_out_of_range_are_refused() {
+fn options_out_of_range_are_rejected() {
     let p = || parameters(true, DType::F32);
-    macro_rules! refused {
+    macro_rules! rejected {
         ($($kind:ident $options:ident { $field:ident: $value:expr }),* $(,)?) => {$(
             let options = $options { $field: $value, ..Default::default() };
             let result = $kind::try_new(p(), options);
             assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{options:?} must be an error");
         )*};
     }
-    refused!(
+    rejected!(
         Sgd SgdOptions { dampening: 2.0 },
         Adam AdamOptions { betas: (1.0, 0.9) },
         Adam AdamOptions { lr: f64::INFINITY },

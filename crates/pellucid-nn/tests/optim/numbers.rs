@@ -302,7 +302,7 @@ fn lbfgs_matches_pytorch() {
 }
 
 #[test]
-fn lbfgs_refuses_invalid_arguments() {
+fn lbfgs_rejects_invalid_arguments() {
     use pellucid_tensor::{Error, capture, unwrap};
     assert!(matches!(
         Lbfgs::try_new(ParameterList::default(), LbfgsOptions::default()),

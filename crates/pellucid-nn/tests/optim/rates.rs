@@ -256,20 +256,20 @@ fn a_rate_that_underflows_is_read_as_zero() {
         group.set_lr(rate);
         assert_eq!((group.lr(), group.lr_tensor().item::<f64>() > 0.0), (read, read > 0.0), "{dtype}");
     }
-    let refused = GradScaler::try_new(GradScalerOptions { init_scale: 1e-50, ..Default::default() }).err();
-    assert!(refused.is_some_and(|error| error.to_string().contains("`init_scale` is 0 in f32")));
+    let rejected = GradScaler::try_new(GradScalerOptions { init_scale: 1e-50, ..Default::default() }).err();
+    assert!(rejected.is_some_and(|error| error.to_string().contains("`init_scale` is 0 in f32")));
 }
 
 /// A rate that one group cannot store changes no group.
 #[test]
-fn a_refused_rate_changes_no_group() {
+fn a_rejected_rate_changes_no_group() {
     let options = SgdOptions { lr: 0.5, momentum: 0.9, ..Default::default() };
     let mut sgd = Sgd::new(parameters(false, DType::F64), options);
     sgd.try_add_group(vec![Parameter::new(Tensor::from([1.0f32]))], options).unwrap();
     let numbers = |sgd: &Sgd| sgd.groups().iter().map(|group| (group.lr(), group.momentum())).collect::<Vec<_>>();
     let before = numbers(&sgd);
-    let refused = sgd.try_set_lr(1e300).unwrap_err().to_string();
-    assert!(refused.contains("set_lr: 1e300 is outside the range of f32, in which it is stored"), "{refused}");
+    let rejected = sgd.try_set_lr(1e300).unwrap_err().to_string();
+    assert!(rejected.contains("set_lr: 1e300 is outside the range of f32, in which it is stored"), "{rejected}");
     assert_eq!(numbers(&sgd), before);
     let mut scheduler = Scheduler::new(ExponentialLr { gamma: 1e300 }, &sgd);
     assert!(matches!(scheduler.try_step(), Err(Error::InvalidArgument { op: "scheduler", .. })));
@@ -278,9 +278,9 @@ fn a_refused_rate_changes_no_group() {
 
 #[test]
 fn a_number_outside_the_range_names_its_operation() {
-    let refused = GradScaler::try_new(GradScalerOptions { init_scale: 1e300, ..Default::default() }).err();
-    let refused = refused.expect("1e300 is infinite in f32").to_string();
-    assert!(refused.contains("grad_scaler: 1e300 is outside the range of f32, in which it is stored"), "{refused}");
+    let rejected = GradScaler::try_new(GradScalerOptions { init_scale: 1e300, ..Default::default() }).err();
+    let rejected = rejected.expect("1e300 is infinite in f32").to_string();
+    assert!(rejected.contains("grad_scaler: 1e300 is outside the range of f32, in which it is stored"), "{rejected}");
 }
 
 /// Reductions after a load have the bits of an uninterrupted run, although `f32` rounds the rates.

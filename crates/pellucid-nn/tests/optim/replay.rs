@@ -213,6 +213,6 @@ fn lbfgs_over_a_captured_loss() {
     assert!(run(true) == eager);
     // Capturing the entire step fails with an error that names the alternative.
     let lbfgs = Lbfgs::new(parameters(false, DType::F64), LbfgsOptions::default());
-    let refused = capture(|_| lbfgs.step(), &[]).err().unwrap().to_string();
-    assert!(refused.contains("captured loss"), "{refused}");
+    let rejected = capture(|_| lbfgs.step(), &[]).err().unwrap().to_string();
+    assert!(rejected.contains("captured loss"), "{rejected}");
 }

@@ -208,7 +208,7 @@ fn a_cycle_changes_the_first_beta() {
 }
 
 #[test]
-fn optimizers_without_momentum_are_refused() {
+fn optimizers_without_momentum_are_rejected() {
     let plain = Sgd::new(parameters(false, DType::F64), SgdOptions::default());
     let adagrad = Adagrad::new(parameters(false, DType::F64), AdagradOptions::default());
     let cycle = || OneCycleLr::new(0.1, 20);
@@ -262,8 +262,8 @@ fn a_cosine_with_warmup_rises_and_falls() {
     close(&rates[6], &[0.055, 0.015], 1e-15, "half");
     assert!(rates[2..11].windows(2).all(|w| w[1][0] < w[0][0] && w[1][1] < w[0][1]));
     assert_eq!(rates[10..], [[0.01; 2], [0.01; 2]]);
-    let refused = CosineWithWarmupLr { warmup_steps: 11, ..schedule };
-    assert!(Scheduler::try_new(refused, &optimizer).err().unwrap().to_string().contains("11 warm-up steps of 10"));
+    let rejected = CosineWithWarmupLr { warmup_steps: 11, ..schedule };
+    assert!(Scheduler::try_new(rejected, &optimizer).err().unwrap().to_string().contains("11 warm-up steps of 10"));
     // A warm-up without a decay.
     let only = Scheduler::new(CosineWithWarmupLr { warmup_steps: 10, ..schedule }, &two_groups());
     close(&only.last_lr(), &[0.01, 0.002], 1e-15, "warm-up");
@@ -301,13 +301,13 @@ fn a_chain_leaves_a_rate_of_zero() {
 
 /// A linear schedule that ends at 0 may go below it by rounding, which counts as 0.
 #[test]
-fn negative_and_non_finite_rates_are_refused() {
+fn negative_and_non_finite_rates_are_rejected() {
     let optimizer = two_groups();
     let mut falls = Scheduler::new(LambdaLr::new(|epoch| 1.0 - epoch as f64), &optimizer);
     falls.step();
     assert_eq!(falls.last_lr(), [0.0; 2]);
-    let refused = catch_unwind(AssertUnwindSafe(|| falls.step())).unwrap_err();
-    assert!(refused.downcast_ref::<String>().unwrap().contains("at least 0"));
+    let rejected = catch_unwind(AssertUnwindSafe(|| falls.step())).unwrap_err();
+    assert!(rejected.downcast_ref::<String>().unwrap().contains("at least 0"));
     assert_eq!((falls.epoch(), optimizer.groups()[0].lr(), optimizer.groups()[1].lr()), (1, 0.0, 0.0));
     let optimizer = two_groups();
     let rounded = Scheduler::new(LambdaLr::new(|_| -1e-15), &optimizer);
@@ -381,14 +381,14 @@ fn a_scheduler_steps_without_its_optimizer() {
     assert_eq!((other.lr(), scheduler.last_lr()[0]), (two_groups().lr(), optimizer.lr()));
 }
 
-/// A schedule in a sequence that changes the momentum later is refused when the scheduler is created.
+/// A schedule in a sequence that changes the momentum later is rejected when the scheduler is created.
 #[test]
 fn a_later_cycle_needs_a_momentum() {
     let plain = Sgd::new(parameters(false, DType::F64), SgdOptions::default());
     let later = || SequentialLr::new(ConstantLr::default()).then(5, OneCycleLr::new(0.1, 10));
     let chained = || ChainedScheduler::new(ConstantLr::default()).and(later());
-    for refused in [Scheduler::try_new(later(), &plain).err(), Scheduler::try_new(chained(), &plain).err()] {
-        assert!(refused.expect("the optimizer has no momentum").to_string().contains("cycle_momentum: false"));
+    for rejected in [Scheduler::try_new(later(), &plain).err(), Scheduler::try_new(chained(), &plain).err()] {
+        assert!(rejected.expect("the optimizer has no momentum").to_string().contains("cycle_momentum: false"));
     }
 }
 
@@ -398,10 +398,10 @@ fn the_state_of_a_scheduler_belongs_to_its_schedule() {
     let scheduler = Scheduler::new(StepLr { step_size: 1, gamma: 0.1 }, &optimizer);
     let mut state = scheduler.state_dict();
     let constant = Scheduler::new(ConstantLr { factor: 0.5, total_iters: 2 }, &optimizer);
-    let refused = constant.load_state_dict(&state).unwrap_err().to_string();
+    let rejected = constant.load_state_dict(&state).unwrap_err().to_string();
     assert!(
-        refused.contains("StepLr") && refused.contains("ConstantLr") && refused.contains("schedule.StepLr"),
-        "{refused}"
+        rejected.contains("StepLr") && rejected.contains("ConstantLr") && rejected.contains("schedule.StepLr"),
+        "{rejected}"
     );
     // A state without the entry fits every schedule.
     state.remove("schedule.StepLr").expect("the state must name the schedule");
@@ -412,18 +412,18 @@ fn the_state_of_a_scheduler_belongs_to_its_schedule() {
 }
 
 #[test]
-fn a_rate_outside_the_range_of_its_dtype_is_refused() {
+fn a_rate_outside_the_range_of_its_dtype_is_rejected() {
     let options = |lr| SgdOptions { lr, ..Default::default() };
     assert!(Sgd::try_new(parameters(false, DType::F64), options(1e300)).is_ok());
-    let refused = Sgd::try_new(parameters(false, DType::F32), options(1e300)).expect_err("1e300 is infinite in f32");
-    assert!(refused.to_string().contains("outside the range of f32"), "{refused}");
+    let rejected = Sgd::try_new(parameters(false, DType::F32), options(1e300)).expect_err("1e300 is infinite in f32");
+    assert!(rejected.to_string().contains("outside the range of f32"), "{rejected}");
     let optimizer = Sgd::new(parameters(false, DType::F32), options(0.5));
     assert!(catch_unwind(AssertUnwindSafe(|| optimizer.set_lr(1e300))).is_err());
     assert_eq!(optimizer.lr(), 0.5);
 }
 
 #[test]
-fn options_outside_of_their_ranges_are_refused() {
+fn options_outside_of_their_ranges_are_rejected() {
     let optimizer = two_groups();
     let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total_iters: 4 };
     for (start, end) in [(0.0, 1.0), (-0.5, 1.0), (1.5, 1.0), (f64::NAN, 1.0), (0.5, 1.5), (0.5, -0.1)] {

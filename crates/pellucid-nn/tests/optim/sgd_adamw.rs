@@ -140,7 +140,7 @@ fn clipping_scales_all_gradients_alike() {
 }
 
 #[test]
-fn invalid_arguments_are_refused_at_construction() {
+fn invalid_arguments_are_rejected_at_construction() {
     let invalid = |options| matches!(Sgd::try_new(parameter(DType::F32), options), Err(Error::InvalidArgument { .. }));
     let base = SgdOptions::default();
     assert!(invalid(SgdOptions { lr: -1.0, ..base }));

@@ -233,8 +233,8 @@ fn an_adaptive_softmax_matches_pytorch() {
     let expected = [0.02951079044485737, 0.18479840535167597, 0.170183218619674, -0.0008976344711327608];
     nearer("by w", &softmax.tail[1].0.weight.grad().unwrap(), &Tensor::from([expected]), 1e-12);
     for cutoffs in [&[][..], &[0, 3], &[3, 3], &[2, 7]] {
-        let refused = AdaptiveLogSoftmaxWithLoss::try_new(4, 7, cutoffs, 2.0);
-        assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "the cutoffs {cutoffs:?} must be an error");
+        let rejected = AdaptiveLogSoftmaxWithLoss::try_new(4, 7, cutoffs, 2.0);
+        assert!(matches!(rejected, Err(Error::InvalidArgument { .. })), "the cutoffs {cutoffs:?} must be an error");
     }
     assert!(matches!(AdaptiveLogSoftmaxWithLoss::try_new(4, 7, &[2, 4], 4.0), Err(Error::InvalidArgument { .. })));
 }
@@ -382,7 +382,7 @@ fn the_gradient_goes_on_through_the_model_and_into_a_captured_step() {
 }
 
 #[test]
-fn different_shapes_and_integers_are_refused() {
+fn different_shapes_and_integers_are_rejected() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let (x, y) = (Tensor::ones([3, 1], DType::F32), Tensor::ones([3], DType::F32));
     let losses: [&dyn Loss; 8] = [
@@ -439,17 +439,17 @@ fn shapes_are_checked_before_values() {
 /// A target outside the allowed values is rejected with an error that contains it; in a captured step, which reads no
 /// values, it makes the loss and its gradient NaN.
 #[test]
-fn targets_outside_of_their_values_are_refused() {
+fn targets_outside_of_their_values_are_rejected() {
     let x = Tensor::from([[0.2f32, 0.7], [0.9, 0.4]]);
     let shares: [&dyn Loss; 3] =
         [&BceLoss::default(), &BceWithLogitsLoss::default(), &MultiLabelSoftMarginLoss::default()];
     let signs: [&dyn Loss; 2] = [&HingeEmbeddingLoss::default(), &SoftMarginLoss::default()];
     let y = |value: f32| Tensor::from([[1.0f32, 1.0], [1.0, value]]);
-    let check = |loss: &dyn Loss, accepted: &[f32], refused: &[f32]| {
+    let check = |loss: &dyn Loss, accepted: &[f32], rejected: &[f32]| {
         for &value in accepted {
             loss.try_forward(&x, &y(value)).unwrap();
         }
-        for &value in refused {
+        for &value in rejected {
             let error = loss.try_forward(&x, &y(value)).unwrap_err();
             assert!(matches!(error, Error::InvalidArgument { .. }) && error.to_string().contains(&value.to_string()));
             assert!(loss.check_targets(x.shape(), &y(value)).is_err());
@@ -493,8 +493,8 @@ fn targets_outside_of_their_values_are_refused() {
     let numbers = |value: f32| Tensor::from([1.0f32, value]);
     captured(&numbers(-1.0), &numbers(0.5), &|x, y| cosine.try_forward(x, &other, y));
     // A loss that rejects integers also does so in a captured step.
-    let refused = |inputs: &[Tensor]| SoftMarginLoss::default().try_forward(&inputs[0], &inputs[1]);
-    assert!(matches!(capture(refused, &[&x, &labels(-1)]).map(drop), Err(Error::DTypeMismatch { .. })));
+    let rejected = |inputs: &[Tensor]| SoftMarginLoss::default().try_forward(&inputs[0], &inputs[1]);
+    assert!(matches!(capture(rejected, &[&x, &labels(-1)]).map(drop), Err(Error::DTypeMismatch { .. })));
 }
 
 #[test]

@@ -149,14 +149,14 @@ fn rrelu_draws_slopes_in_training() {
 }
 
 #[test]
-fn invalid_inputs_are_refused_and_change_nothing() {
+fn invalid_inputs_are_rejected_and_change_nothing() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let norm = BatchNorm1d::new(3);
     let before = norm.state_dict();
-    let refused = |x: &[usize]| norm.try_forward(&Tensor::ones(x, DType::F32)).unwrap_err();
-    assert!(matches!(refused(&[2, 4]), Error::ShapeMismatch { .. }));
-    assert!(matches!(refused(&[1, 3]), Error::InvalidArgument { .. }));
-    assert!(matches!(refused(&[2, 3, 2, 2]), Error::ShapeMismatch { .. }));
+    let rejected = |x: &[usize]| norm.try_forward(&Tensor::ones(x, DType::F32)).unwrap_err();
+    assert!(matches!(rejected(&[2, 4]), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(&[1, 3]), Error::InvalidArgument { .. }));
+    assert!(matches!(rejected(&[2, 3, 2, 2]), Error::ShapeMismatch { .. }));
     for (name, value) in norm.state_dict() {
         assert_eq!(value.to_vec::<f32>(), before[&name].to_vec::<f32>(), "{name} must not change");
     }
@@ -166,12 +166,12 @@ fn invalid_inputs_are_refused_and_change_nothing() {
     let error =
         Conv2d::new(3, 4, 3).stride(2).padding(Padding::Same).padding_mode(pellucid_tensor::ops::PaddingMode::Reflect);
     assert!(error.try_forward(&x).unwrap_err().to_string().contains("stride 1"));
-    let refused: [Result<Tensor>; 3] = [
+    let rejected: [Result<Tensor>; 3] = [
         Conv2d::new(2, 4, 3).try_forward(&x),
         InstanceNorm2d::new(2).try_forward(&x),
         ZeroPad2d::new(1).try_forward(&Tensor::ones([3], DType::F32)),
     ];
-    assert!(refused.iter().all(|r| matches!(r, Err(Error::ShapeMismatch { .. }))));
+    assert!(rejected.iter().all(|r| matches!(r, Err(Error::ShapeMismatch { .. }))));
 }
 
 #[test]

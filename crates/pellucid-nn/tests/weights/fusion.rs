@@ -85,7 +85,7 @@ fn a_fused_layer_equals_both_layers_in_evaluation() {
 }
 
 #[test]
-fn layers_that_do_not_fit_are_refused() {
+fn layers_that_do_not_fit_are_rejected() {
     let conv = Conv2d::new(3, 4, 1);
     assert!(matches!(fuse_conv_bn(&conv, &BatchNorm2d::new(3)), Err(Error::ShapeMismatch { .. })));
     let plain = BatchNorm2d::new(4).running_statistics(false);

@@ -241,7 +241,7 @@ fn partial_states_follow_a_merge() {
 }
 
 #[test]
-fn refused_options_are_errors() {
+fn rejected_options_are_errors() {
     let invalid = |result: Result<(), Error>| matches!(result, Err(Error::InvalidArgument { .. }));
     assert!(invalid(Lora::try_new(Linear::new(2, 2), 0).map(drop)));
     assert!(invalid(Lora::new(Linear::new(2, 2), 1).try_alpha(0.0).map(drop)));
@@ -265,8 +265,8 @@ fn clones_have_the_same_scale() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     let layer = randomize(Lora::new(Linear::new(4, 3), 2).alpha(3.0));
     let clone = layer.clone();
-    for refused in [clone.clone().try_alpha(8.0), layer.clone().try_alpha(8.0)] {
-        let text = refused.unwrap_err().to_string();
+    for rejected in [clone.clone().try_alpha(8.0), layer.clone().try_alpha(8.0)] {
+        let text = rejected.unwrap_err().to_string();
         assert!(text.contains("clones"), "{text}");
     }
     let before = layer.original().copy();

@@ -52,8 +52,8 @@ fn a_parametrization_of_the_user_is_applied_and_removed() {
 
     let plain = Linear::new(2, 3);
     let before = bits(plain.state_dict().values());
-    let refused = Parametrized::try_new(plain.clone(), Doubled).map(drop);
-    assert!(matches!(refused, Err(Error::ShapeMismatch { .. })), "{refused:?}");
+    let rejected = Parametrized::try_new(plain.clone(), Doubled).map(drop);
+    assert!(matches!(rejected, Err(Error::ShapeMismatch { .. })), "{rejected:?}");
     assert_eq!(bits(plain.state_dict().values()), before);
 }
 
@@ -123,11 +123,11 @@ fn training_keeps_the_weight_orthogonal() {
 }
 
 #[test]
-fn maps_without_a_right_inverse_are_refused() {
+fn maps_without_a_right_inverse_are_rejected() {
     for map in [OrthogonalMap::MatrixExp, OrthogonalMap::Cayley] {
-        let refused =
+        let rejected =
             Parametrized::try_new(Linear::new(3, 3), Orthogonal::new().map(map).use_trivialization(false)).map(drop);
-        assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{refused:?}");
+        assert!(matches!(rejected, Err(Error::InvalidArgument { .. })), "{rejected:?}");
     }
 }
 
@@ -215,9 +215,9 @@ fn spectral_norm_updates_its_vectors_in_training() {
     layer.forward(&x);
     assert_eq!(u(), before);
     layer.train();
-    for refused in [Tensor::zeros([2, 3], DType::F64), Tensor::zeros([2, 5], DType::F32)] {
-        assert!(layer.try_forward(&refused).is_err());
-        assert_eq!(u(), before, "a refused input must change nothing");
+    for rejected in [Tensor::zeros([2, 3], DType::F64), Tensor::zeros([2, 5], DType::F32)] {
+        assert!(layer.try_forward(&rejected).is_err());
+        assert_eq!(u(), before, "a rejected input must change nothing");
     }
     layer.forward(&x);
     assert_ne!(u(), before);
@@ -233,12 +233,12 @@ fn spectral_norm_updates_its_vectors_in_training() {
 #[test]
 fn embeddings_with_a_limit_are_not_wrapped() {
     let limited = || Embedding::new(5, 3).max_norm(1.0, 2.0);
-    for refused in [
+    for rejected in [
         Parametrized::try_new(limited(), WeightNorm::new()).map(drop),
         Parametrized::try_new(limited(), Positive).map(drop),
         Pruned::try_new(limited()).map(drop),
     ] {
-        let text = refused.unwrap_err().to_string();
+        let text = rejected.unwrap_err().to_string();
         assert!(text.contains("max_norm"), "{text}");
     }
     let lora = Lora::new(limited(), 2);
@@ -254,8 +254,8 @@ fn a_parametrization_of_one_layer_is_not_used_for_another_one() {
         let layer = Parametrized::new(Linear::new(3, 3), parametrization);
         layer.eval();
         let before = layer.weight().to_bytes();
-        let refused = Parametrized::try_new(Linear::new(3, 3), layer.parametrization().clone()).map(drop);
-        assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{refused:?}");
+        let rejected = Parametrized::try_new(Linear::new(3, 3), layer.parametrization().clone()).map(drop);
+        assert!(matches!(rejected, Err(Error::InvalidArgument { .. })), "{rejected:?}");
         assert_eq!(layer.weight().to_bytes(), before);
     }
     check(WeightNorm::new());

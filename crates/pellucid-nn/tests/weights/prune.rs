@@ -73,15 +73,15 @@ fn a_custom_mask_is_combined_with_the_own_one() {
 }
 
 #[test]
-fn a_refused_call_changes_no_mask() {
+fn a_rejected_call_changes_no_mask() {
     let model = (example(), pruned([[1.0, 2.0], [3.0, 4.0]]));
-    let refused = [
+    let rejected = [
         prune::l1_unstructured(&model, 1.5),
         prune::l1_unstructured(&model, PruneAmount::Count(5)),
         prune::global_unstructured(&model, 11),
         prune::custom_from_mask(&model.0, &Tensor::full([2, 3], 0.5, DType::F32)),
     ];
-    assert!(refused.iter().all(|result| matches!(result, Err(Error::InvalidArgument { .. }))), "{refused:?}");
+    assert!(rejected.iter().all(|result| matches!(result, Err(Error::InvalidArgument { .. }))), "{rejected:?}");
     assert!(matches!(prune::random_structured(&model, 1, 2), Err(Error::AxisOutOfRange { .. })));
     assert!(matches!(prune::custom_from_mask(&model.0, &Tensor::from([1.0])), Err(Error::ShapeMismatch { .. })));
     assert_eq!(prune::sparsity(&model).unwrap().zeros(), 0);

@@ -28,7 +28,7 @@ fn elements_are_in_the_order_of_the_parameters() {
 }
 
 #[test]
-fn a_refused_vector_changes_nothing() {
+fn a_rejected_vector_changes_nothing() {
     let parameters = parameters();
     let before = bits(parameters.iter().map(Parameter::tensor));
     let zeros = |shape: &[usize], dtype| Tensor::zeros(shape, dtype);

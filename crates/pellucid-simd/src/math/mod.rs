@@ -12,7 +12,7 @@
 //! platform. Arithmetic on bit patterns wraps, because a lane whose result a select discards may hold any value. Only
 //! the sign and the payload of a NaN are unspecified.
 
-// Coefficients have all digits with which they were computed or published.
+// Coefficients are written with every digit of their source.
 #![allow(clippy::excessive_precision)]
 
 #[cfg(test)]

@@ -127,12 +127,12 @@ type QueueEntry = (u64, Reverse<usize>, usize);
 
 impl NodeQueue {
     fn push(&mut self, generation: u64, index: usize) {
-        let turn = (generation, Reverse(self.arrivals), index);
+        let entry = (generation, Reverse(self.arrivals), index);
         self.arrivals += 1;
         match &mut self.first {
-            None => self.first = Some(turn),
+            None => self.first = Some(entry),
             Some(first) => {
-                let later = std::mem::replace(first, turn.max(*first)).min(turn);
+                let later = std::mem::replace(first, entry.max(*first)).min(entry);
                 self.rest.push(later);
             }
         }

@@ -60,7 +60,7 @@ impl NumberedPlan {
     ///
     /// # Errors
     /// [`Error::DeviceMismatch`] if the step uses tensors of several devices.
-    pub(super) fn of(recording: &Recording, inputs: &[Array], outputs: &[Array]) -> Result<NumberedPlan> {
+    pub(super) fn from_recording(recording: &Recording, inputs: &[Array], outputs: &[Array]) -> Result<NumberedPlan> {
         let (table, constants) = (StorageNumbers::default(), &recording.constants[..]);
         let mut numbering = SlotNumbering { table, origins: Vec::new(), inputs, constants, devices: Vec::new() };
         let mut plan = Plan::default();
@@ -91,7 +91,7 @@ pub(super) struct RecordedAccesses {
 
 impl RecordedAccesses {
     /// Returns an error if the step writes into an input.
-    pub(super) fn of(
+    pub(super) fn from_plan(
         plan: &Plan,
         origins: &[SlotOrigin],
         storages: &[Arc<Storage>],
@@ -104,7 +104,7 @@ impl RecordedAccesses {
                 match origins[operand.slot] {
                     SlotOrigin::Input(input) => return Err(input_written_error(input, inputs[input].shape())),
                     SlotOrigin::Bound => {
-                        let storage = StorageId::of(&storages[operand.slot]);
+                        let storage = StorageId::from_storage(&storages[operand.slot]);
                         let bytes = byte_range(&operand.layout, operand.dtype);
                         accesses.writes.push(StateWrite { storage, launch, bytes });
                     }

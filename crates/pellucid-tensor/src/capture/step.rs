@@ -157,8 +157,9 @@ impl CompiledStep {
         options: CaptureOptions,
     ) -> Result<CompiledStep> {
         let NumberedPlan { plan: mut recorded, mut origins, mut storages, device } =
-            NumberedPlan::of(recording, inputs, outputs)?;
-        let RecordedAccesses { last_reads, writes } = RecordedAccesses::of(&recorded, &origins, &storages, inputs)?;
+            NumberedPlan::from_recording(recording, inputs, outputs)?;
+        let RecordedAccesses { last_reads, writes } =
+            RecordedAccesses::from_plan(&recorded, &origins, &storages, inputs)?;
         restore_constants(&mut recorded, &mut origins, &mut storages, device)?;
         recorded.is_launch_bound = device.is_deferred();
         recorded.packs_weights = options.pack_weights;
@@ -170,7 +171,7 @@ impl CompiledStep {
         let plan = recorded.clone().after(options.passes);
         if let Some(arena) = &plan.arena {
             let memory = device.backend().storage(arena.bytes);
-            storages.push(memory.map_err(|error| plan.named(false, 0, error))?);
+            storages.push(memory.map_err(|error| plan.named(false, Some(0), error))?);
         }
         let view = |slot: usize, layout: Layout, dtype| {
             Array::dense(storages[slot].clone(), 0, dtype, layout.shape().clone(), device).view(layout)
@@ -269,7 +270,7 @@ impl CompiledStep {
     }
 
     fn slot(&self, id: StorageId) -> Option<usize> {
-        self.storages.iter().position(|s| StorageId::of(s) == id)
+        self.storages.iter().position(|s| StorageId::from_storage(s) == id)
     }
 
     pub(super) fn name(&mut self, id: StorageId, name: &str) {
@@ -331,7 +332,7 @@ impl CompiledStep {
             }
             let bytes = byte_range(array.layout(), array.dtype());
             let stale = |write: &&StateWrite| {
-                write.storage == StorageId::of(array.storage())
+                write.storage == StorageId::from_storage(array.storage())
                     && write.launch < *last
                     && write.bytes.start < bytes.end
                     && bytes.start < write.bytes.end

@@ -102,20 +102,21 @@ fn run_one_by_one(
     stats::count_launches(launches.len(), launches.iter().map(Launch::bytes).sum());
     run_launches(device, launches, storages).map_err(|LaunchFailure { launch, error }| {
         let sizes: Vec<usize> = storages.iter().map(|storage| storage.buffer().bytes()).collect();
-        let writes = SlotWrites::of(&sizes, launches);
+        let writes = SlotWrites::from_launches(&sizes, launches);
         let complete = (0..storages.len()).map(|slot| writes.is_complete(slot, launch)).collect();
-        Box::new(RunFailure { error: launches[launch].named(error), complete: Some(complete) })
+        let error = launch.map_or(error.clone(), |index| launches[index].named(error));
+        Box::new(RunFailure { error, complete: Some(complete) })
     })
 }
 
 /// Optimizes, compiles and runs a plan. The memory of a slot is allocated at its first write.
 fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(), Box<RunFailure>> {
-    let with_role = |roles: &[SlotRole]| {
-        let with_role = plan.roles.iter().zip(storages).filter(|(role, _)| roles.contains(role));
-        with_role.map(|(_, storage)| storage.clone()).collect::<SmallVec<[Arc<Storage>; 16]>>()
+    let storages_with = |roles: &[SlotRole]| {
+        let selected = plan.roles.iter().zip(storages).filter(|(role, _)| roles.contains(role));
+        selected.map(|(_, storage)| storage.clone()).collect::<SmallVec<[Arc<Storage>; 16]>>()
     };
     let (read, written) =
-        (with_role(&[SlotRole::ExternalRead]), with_role(&[SlotRole::State, SlotRole::ExternalWrite]));
+        (storages_with(&[SlotRole::ExternalRead]), storages_with(&[SlotRole::State, SlotRole::ExternalWrite]));
     if let [launch] = &plan.launches[..] {
         let _guard = BorrowGuard::acquire(&read, &written);
         stats::count_launches(1, launch.bytes());
@@ -127,13 +128,14 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
     }
     let (plan, compiled) = CachedPlan::find_or_compile(device, plan).map_err(RunFailure::before_all)?;
     let arena = plan.arena_bytes().map(|bytes| device.backend().storage(bytes)).transpose();
-    let arena = arena.map_err(|error| RunFailure::before_all(plan.plan().named(false, 0, error)))?;
+    let arena = arena.map_err(|error| RunFailure::before_all(plan.plan().named(false, Some(0), error)))?;
     let slots: Vec<Arc<Storage>> = storages.iter().cloned().chain(arena).collect();
     let _guard = BorrowGuard::acquire(&read, &written);
     stats::count_launches(plan.plan().launches.len(), plan.bytes());
     compiled.launch(&slots).map_err(|LaunchFailure { launch, error }| {
         let complete = || (0..storages.len()).map(|slot| plan.writes().is_complete(slot, launch)).collect();
-        Box::new(RunFailure { error: plan.plan().named(false, launch, error), complete: (launch > 0).then(complete) })
+        let error = plan.plan().named(false, launch, error);
+        Box::new(RunFailure { error, complete: (launch != Some(0)).then(complete) })
     })
 }
 

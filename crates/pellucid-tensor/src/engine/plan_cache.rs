@@ -93,7 +93,7 @@ impl CachedPlan {
     ) -> Result<(CachedPlan, Arc<dyn CompiledPlan>)> {
         // Constants are folded for later launches of the same values; a deferred plan has new values in every run.
         let plan = recorded.clone().after(Passes::all().without("constants")?);
-        let writes = SlotWrites::of(&plan.slots, &plan.launches);
+        let writes = SlotWrites::from_launches(&plan.slots, &plan.launches);
         let compiled = compile_with(device, &plan, &params)?;
         let arena_bytes = plan.arena.as_ref().map(|arena| arena.bytes);
         let (bytes, cached) = (plan.traffic(), Mutex::new((params, compiled.clone())));

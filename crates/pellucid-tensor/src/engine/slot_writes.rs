@@ -18,7 +18,7 @@ struct Writes {
 
 impl SlotWrites {
     /// Collects the writes of `launches`. `slots` contains the size of every slot in bytes.
-    pub(super) fn of(slots: &[usize], launches: &[Launch]) -> SlotWrites {
+    pub(super) fn from_launches(slots: &[usize], launches: &[Launch]) -> SlotWrites {
         let mut writes = vec![Writes::default(); slots.len()];
         for (k, launch) in launches.iter().enumerate() {
             for out in &launch.outputs {
@@ -35,9 +35,29 @@ impl SlotWrites {
         SlotWrites(writes)
     }
 
-    /// Returns true if a slot without initial values has values after the launches before `launch`.
-    pub(super) fn is_complete(&self, slot: usize, launch: usize) -> bool {
+    /// Returns true if a slot without initial values has values after `launch` has failed. It has none if the launch is
+    /// unknown.
+    pub(super) fn is_complete(&self, slot: usize, launch: Option<usize>) -> bool {
         let Writes { first_full, last_of_operation, last } = self.0[slot];
-        last_of_operation.or(first_full).or(last).is_some_and(|write| write < launch)
+        let write = last_of_operation.or(first_full).or(last);
+        write.zip(launch).is_some_and(|(write, launch)| write < launch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pellucid_ir::kernel::Kernel;
+    use pellucid_ir::plan::SlotView;
+    use pellucid_ir::{DType, Layout};
+
+    #[test]
+    fn a_slot_is_complete_if_its_write_precedes_the_failed_launch() {
+        let view = |slot| SlotView { slot, layout: Layout::contiguous([2].into()), dtype: DType::F32 };
+        let copy = |from, to| Launch::new(Kernel::Copy, vec![view(from)], vec![view(to)]);
+        let writes = SlotWrites::from_launches(&[8; 3], &[copy(0, 1), copy(1, 2)]);
+        let complete = |launch| [1, 2].map(|slot| writes.is_complete(slot, launch));
+        assert_eq!([Some(0), Some(1)].map(complete), [[false, false], [true, false]]);
+        assert_eq!(complete(None), [false, false], "an unknown launch may have been the first one");
     }
 }

@@ -507,7 +507,7 @@ impl Tensor {
 
     /// Returns the identity of the storage that holds the elements.
     pub fn storage_id(&self) -> StorageId {
-        StorageId::of(self.array().storage())
+        StorageId::from_storage(self.array().storage())
     }
 
     /// Returns the same elements without history: a leaf that requires no gradient and shares the storage. A recorded

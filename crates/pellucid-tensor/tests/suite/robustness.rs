@@ -181,7 +181,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 /// A kernel is rejected if several elements of its output share memory, because their value would depend on the order
 /// of the writes.
 #[test]
-fn outputs_that_overlap_themselves_are_refused() {
+fn outputs_that_overlap_themselves_are_rejected() {
     let (a, b) = (Tensor::ones([3, 4], DType::F32), Tensor::ones([4, 5], DType::F32));
     let memory = Tensor::zeros([64], DType::F32);
     let matmul = Kernel::MatMul(MatMul { epilogue: None, params: Params::new() });

@@ -1,4 +1,4 @@
-//! Snapshots of state that a refused step or a validation must not change: random numbers and buffers.
+//! Snapshots of state that a rejected step or a validation must not change: random numbers and buffers.
 
 use pellucid_nn::Buffer;
 use pellucid_tensor::{Device, Generator, Result, Tensor, no_grad, ops};

@@ -163,7 +163,7 @@ mod tests {
 
     /// A setting that only the file or only the run has is ignored.
     #[test]
-    fn only_different_values_of_a_setting_are_refused() {
+    fn only_different_values_of_a_setting_are_rejected() {
         let run = |settings: &[(&str, &str)]| {
             let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
             RunState { settings: RunSettings(settings), ..RunState::default() }
@@ -173,9 +173,9 @@ mod tests {
         for accepted in [&[][..], &[("accumulate", "2")], &[("optimizer", "adamw"), ("other", "1")]] {
             current.prepare_load(&saved(accepted)).unwrap().commit().unwrap();
         }
-        let refused = current.prepare_load(&saved(&[("optimizer", "adam")])).map(drop).unwrap_err();
-        let text = refused.to_string();
-        assert!(matches!(refused, Error::InvalidArgument { .. }), "{text}");
+        let rejected = current.prepare_load(&saved(&[("optimizer", "adam")])).map(drop).unwrap_err();
+        let text = rejected.to_string();
+        assert!(matches!(rejected, Error::InvalidArgument { .. }), "{text}");
         assert!(text.contains("has optimizer `adam`, but this run has `adamw`"), "{text}");
     }
 }

@@ -124,7 +124,7 @@ fn a_new_log_empties_the_file_and_a_resumed_one_continues_it() {
 }
 
 #[test]
-fn other_files_are_refused_and_kept() {
+fn other_files_are_rejected_and_kept() {
     let scratch = Scratch::new();
     let path = scratch.join("file");
     for contents in ["epoch,loss\n1,2\n", "step,loss\nx,2\n", "step,loss\n1\n", "{\"step\":\"x\"}\n", "\n\nnotes\n"] {

@@ -89,7 +89,7 @@ fn csv_files_are_read_as_written() {
 }
 
 #[test]
-fn other_files_are_refused() {
+fn other_files_are_rejected() {
     let scratch = Scratch::new();
     let path = scratch.join("history.csv");
     let reason = |text: &str| {
@@ -136,21 +136,21 @@ fn a_checkpoint_restores_the_history() {
 fn states_that_do_not_fit_change_nothing() {
     let history = example();
     let state: StateDict = history.state().unwrap().into_iter().collect();
-    let refused = |change: fn(&mut StateDict)| {
+    let rejected = |change: fn(&mut StateDict)| {
         let mut state = state.clone();
         change(&mut state);
         let error = history.prepare_load(&state).map(drop).unwrap_err();
         assert_same(&history, &example());
         error
     };
-    let error = refused(|state| drop(state.remove("rows")));
+    let error = rejected(|state| drop(state.remove("rows")));
     assert!(matches!(&error, Error::StateDict { missing, .. } if missing == &["rows"]), "{error}");
-    let error = refused(|state| drop(state.remove("columns.1.b.c")));
+    let error = rejected(|state| drop(state.remove("columns.1.b.c")));
     assert!(matches!(&error, Error::StateDict { unexpected, .. } if unexpected == &["columns.2.accuracy"]), "{error}");
-    let error = refused(|state| drop(state.insert("weight".into(), Tensor::from([1.0, 2.0, 3.0]))));
+    let error = rejected(|state| drop(state.insert("weight".into(), Tensor::from([1.0, 2.0, 3.0]))));
     assert!(matches!(&error, Error::StateDict { unexpected, .. } if unexpected == &["weight"]), "{error}");
-    let error = refused(|state| drop(state.insert("columns.2.accuracy".into(), Tensor::from([1.0]))));
+    let error = rejected(|state| drop(state.insert("columns.2.accuracy".into(), Tensor::from([1.0]))));
     assert!(matches!(&error, Error::StateDict { wrong_shapes, .. } if wrong_shapes.len() == 1), "{error}");
-    let error = refused(|state| drop(state.insert("rows".into(), Tensor::from(-1i64))));
+    let error = rejected(|state| drop(state.insert("rows".into(), Tensor::from(-1i64))));
     assert!(matches!(&error, Error::InvalidArgument { .. }), "{error}");
 }

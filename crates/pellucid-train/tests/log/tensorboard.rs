@@ -205,7 +205,7 @@ fn images_are_png() {
 }
 
 #[test]
-fn images_of_other_forms_are_refused() {
+fn images_of_other_forms_are_rejected() {
     let scratch = Scratch::new();
     let mut log = TensorBoard::new(scratch.path()).unwrap();
     for shape in [vec![5, 2, 2], vec![2, 2], vec![1, 1, 2, 2]] {

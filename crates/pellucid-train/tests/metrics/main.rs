@@ -2,4 +2,4 @@
 
 mod forms;
 mod references;
-mod refused;
+mod rejected;

@@ -69,9 +69,9 @@ fn callbacks_see_the_events_in_order() {
 fn an_error_of_a_callback_ends_the_run() {
     let _generator = isolated_generator();
     let (mut train, _) = points();
-    let fails = |_: &TrainingEvent<'_>, _: &mut FitControl| Err(Error::invalid("callback", "refused"));
+    let fails = |_: &TrainingEvent<'_>, _: &mut FitControl| Err(Error::invalid("callback", "rejected"));
     let error = trainer().callback(fails).fit(&mut train, None).unwrap_err();
-    assert_eq!(error.to_string(), "callback: refused");
+    assert_eq!(error.to_string(), "callback: rejected");
 }
 
 /// A stop that is requested in any event ends the run.

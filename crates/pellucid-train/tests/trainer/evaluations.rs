@@ -59,7 +59,7 @@ impl Metric for FailsOnce {
     fn reset(&mut self) {}
     fn update(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
         match self.0.swap(false, Ordering::Relaxed) {
-            true => Err(Error::invalid("fails_once", "refused")),
+            true => Err(Error::invalid("fails_once", "rejected")),
             false => Ok(()),
         }
     }
@@ -168,8 +168,8 @@ fn a_resumed_run_that_is_not_loaded_is_not_used() {
             run.evaluate(validation).map(drop),
         ]
     };
-    for refused in uses(&mut run, &mut validation) {
-        let text = refused.unwrap_err().to_string();
+    for rejected in uses(&mut run, &mut validation) {
+        let text = rejected.unwrap_err().to_string();
         assert!(text.contains("is loaded by fit(), which was not called"), "{text}");
     }
     run.fit(&mut train, None).unwrap();

@@ -80,7 +80,7 @@ fn targets_that_do_not_fit_change_nothing() {
 
 /// An optimizer that lacks a layer is an error in captured and eager runs, unless it is permitted.
 #[test]
-fn untrained_parameters_are_refused_or_allowed() {
+fn untrained_parameters_are_rejected_or_allowed() {
     let _generator = isolated_generator();
     let (mut train, _) = points();
     for is_eager in [false, true] {

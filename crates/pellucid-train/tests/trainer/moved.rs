@@ -8,12 +8,12 @@ use std::fs;
 use std::thread;
 
 /// Runs `f` on a new thread, which has its own random stream.
-fn elsewhere<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+fn on_new_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(f).join().unwrap())
 }
 
 fn fit(run: &mut SmallTrainer, [train, validation]: &mut [Batches; 2]) {
-    elsewhere(|| run.fit(train, Some(validation)).map(drop)).unwrap();
+    on_new_thread(|| run.fit(train, Some(validation)).map(drop)).unwrap();
 }
 
 fn new_run() -> (SmallTrainer, [Batches; 2]) {
@@ -35,7 +35,8 @@ fn a_run_that_has_moved_is_resumed_with_equal_bits() {
     let mut resumed = resumed.epochs(3).resume(&copy.0);
     fit(&mut resumed, &mut resumed_batches);
     // The search restores the random numbers of the steps, not those of its own thread.
-    elsewhere(|| run.find_lr(&mut batches[0], FindLrOptions { steps: 20, ..Default::default() }).map(drop)).unwrap();
+    on_new_thread(|| run.find_lr(&mut batches[0], FindLrOptions { steps: 20, ..Default::default() }).map(drop))
+        .unwrap();
     let mut run = run.epochs(3);
     fit(&mut run, &mut batches);
     assert_eq!(bits(resumed.model()), bits(run.model()));

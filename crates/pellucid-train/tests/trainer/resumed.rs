@@ -145,7 +145,7 @@ fn early_stopping_counts_across_a_resumption() {
 #[test]
 fn a_state_that_is_missing_or_does_not_fit_is_an_error() {
     let _generator = isolated_generator();
-    let scratch = Scratch::new("trainer-refused");
+    let scratch = Scratch::new("trainer-rejected");
     let (mut train, mut validation) = points();
     let missing = trainer().resume(scratch.0.join("none.safetensors")).fit(&mut train, None);
     assert!(matches!(missing, Err(Error::File { .. })), "{missing:?}");
@@ -274,10 +274,10 @@ fn a_plateau_reduces_the_rate_and_is_resumed() {
     assert!(twice.fit(&mut train, None).unwrap_err().to_string().contains("two schedules"));
 }
 
-/// A run that would continue another training is refused before anything is loaded, although its state has the same
+/// A run that would continue another training is rejected before anything is loaded, although its state has the same
 /// names and shapes.
 #[test]
-fn a_run_of_other_settings_is_refused() {
+fn a_run_of_other_settings_is_rejected() {
     let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-other-settings");
     let decay = || ExponentialLr { gamma: 0.9 };

@@ -43,15 +43,15 @@ fn the_mean_of_another_loss_is_a_metric() {
 }
 
 #[test]
-fn a_metric_with_the_name_of_a_loss_is_refused() {
+fn a_metric_with_the_name_of_a_loss_is_rejected() {
     let _generator = isolated_generator();
     let (_, mut validation) = points();
     let (mut train, _) = points();
     let mut evaluated = trainer().metric(Named("loss"));
     let mut trained = trainer().train_metric(Named("loss"));
-    let refused = [evaluated.evaluate(&mut validation).map(drop), evaluated.fit(&mut train, None).map(drop)];
-    for refused in refused.into_iter().chain([trained.fit(&mut train, None).map(drop)]) {
-        let text = refused.unwrap_err().to_string();
+    let rejected = [evaluated.evaluate(&mut validation).map(drop), evaluated.fit(&mut train, None).map(drop)];
+    for rejected in rejected.into_iter().chain([trained.fit(&mut train, None).map(drop)]) {
+        let text = rejected.unwrap_err().to_string();
         assert!(text.contains("a metric and a loss have the name `loss`"), "{text}");
     }
     assert_eq!((evaluated.step(), trained.step()), (0, 0));
@@ -66,14 +66,14 @@ fn invalid_names_of_parts_and_options_are_found_before_the_first_step() {
     for name in ["model", "loss", "optimizer", "history", "run", "batches", "step", "a.b", ""] {
         let (mut train, _) = points();
         let mut run = trainer().checkpoints(&scratch.0).part(name, History::default());
-        let refused = run.fit(&mut train, None).unwrap_err();
-        assert!(matches!(&refused, Error::Checkpoint { part, .. } if part == name), "{refused}");
+        let rejected = run.fit(&mut train, None).unwrap_err();
+        assert!(matches!(&rejected, Error::Checkpoint { part, .. } if part == name), "{rejected}");
         assert_eq!(run.step(), 0);
     }
     let (mut train, _) = points();
     let mut run = trainer().early_stopping(EarlyStopping { patience: 0, ..Default::default() });
-    let refused = run.fit(&mut train, None).unwrap_err().to_string();
-    assert!(refused.contains("patience") && run.step() == 0, "{refused}");
+    let rejected = run.fit(&mut train, None).unwrap_err().to_string();
+    assert!(rejected.contains("patience") && run.step() == 0, "{rejected}");
 }
 
 /// The error names the values that an epoch of this run has.
@@ -82,13 +82,13 @@ fn the_name_of_the_monitored_value_is_checked_before_the_first_step() {
     let _generator = isolated_generator();
     let (mut train, mut validation) = points();
     let run = |name| trainer().metric(Accuracy::new()).train_metric(Accuracy::new()).monitor(name, Goal::Maximize);
-    let mut refused = run("validation_acuracy");
-    let text = refused.fit(&mut train, Some(&mut validation)).unwrap_err().to_string();
+    let mut rejected = run("validation_acuracy");
+    let text = rejected.fit(&mut train, Some(&mut validation)).unwrap_err().to_string();
     assert!(text.contains("there is no value `validation_acuracy`; the values are `step`, `train_loss`"), "{text}");
     let mut unvalidated = run("validation_accuracy");
     let text = unvalidated.fit(&mut train, None).unwrap_err().to_string();
     assert!(text.ends_with("`step`, `train_loss`, `train_accuracy`, `lr`, `seconds`"), "{text}");
-    assert_eq!((refused.step(), unvalidated.step()), (0, 0));
+    assert_eq!((rejected.step(), unvalidated.step()), (0, 0));
     for name in ["validation_accuracy", "validation_loss", "train_accuracy", "lr"] {
         let history = run(name).fit(&mut train, Some(&mut validation)).unwrap();
         assert!(history.names().contains(&name.to_string()), "{name}");
@@ -107,6 +107,6 @@ fn the_file_of_a_lock_is_not_replaced() {
     trainer().checkpoints(&scratch.0).fit(&mut train, None).unwrap();
     second.try_lock().unwrap();
     let (mut train, _) = points();
-    let refused = trainer().checkpoints(&scratch.0).fit(&mut train, None).unwrap_err();
-    assert!(refused.to_string().contains("another run"), "{refused}");
+    let rejected = trainer().checkpoints(&scratch.0).fit(&mut train, None).unwrap_err();
+    assert!(rejected.to_string().contains("another run"), "{rejected}");
 }

@@ -91,7 +91,7 @@ impl Metric for Counter {
 #[test]
 fn metrics_that_cannot_be_saved_named_or_computed_are_errors() {
     let _generator = isolated_generator();
-    let scratch = Scratch::new("trainer-train-metrics-refused");
+    let scratch = Scratch::new("trainer-train-metrics-rejected");
     let (mut train, _) = points();
     let history = trainer().train_metric(Counter(0.0)).epochs(2).fit(&mut train, None).unwrap();
     assert_eq!(history.column("train_batches").unwrap(), [8.0, 8.0]);

@@ -9,7 +9,8 @@
 //! Groups are a batch axis. An element of a window is at position `stride·o + dilation·t − before` of the image, a sum
 //! of a part of the position and a part of the tap. In the gradient of x, the position of y is `(x + before −
 //! dilation·t)/stride`. It is an integer only for some taps, which depend on the remainder of x modulo the stride.
-//! There is one product for each remainder, with these taps only.
+//! There is one product for each remainder, with these taps only. Products of neighbouring remainders that differ in
+//! offsets only are one batch: windows without overlap and padding, such as patches of an image, need one dispatch.
 
 use super::GpuFamily;
 use super::shared::tile::{Coordinate, IndexDigit, TiledArray, TiledProduct};
@@ -22,28 +23,29 @@ use pellucid_ir::kernel::{Conv, ConvPart};
 
 impl GpuFamily for Conv {
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
-        let ([a, b, ..], [out, ..]) = (inputs, outputs) else { return true };
-        let [x, _, y] = self.part.sorted([a, b], out).map(|array| array.layout.shape());
-        x.rank() != 5 || y.rank() != 5 || fits_shader_coordinates(&self.window, [&x[2..], &y[2..]])
+        let [x, _, y] = self.part.sorted([&inputs[0], &inputs[1]], &outputs[0]);
+        fits_shader_coordinates(&self.window, [x, y].map(|array| spatial_lengths(array.layout.shape())))
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (inputs, out) = (&operands.inputs, operands.outputs[0]);
         let arrays = ConvArrays::new(self, self.part.sorted([inputs[0], inputs[1]], out));
         if self.part != ConvPart::Input {
-            return arrays.describe_windows(list);
+            arrays.describe_windows(list);
+            return Ok(());
         }
-        let [z, y, x] = [0, 1, 2].map(|axis| arrays.residues(axis));
+        let [z, y, x] = [0, 1, 2].map(|axis| residue_runs(arrays.residues(axis)));
         for (a, b, c) in
             z.iter().flat_map(|a| y.iter().map(move |b| (a, b))).flat_map(|(a, b)| x.iter().map(move |c| (a, b, c)))
         {
-            arrays.describe_input_gradient(list, [a, b, c])?;
+            arrays.describe_input_gradient(list, [a, b, c]);
         }
         Ok(())
     }
 }
 
 /// The positions of x along one axis with one remainder modulo the stride, and the taps that connect them with y.
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct ResidueClass {
     /// The first position; the others follow in steps of the stride.
     first: usize,
@@ -55,8 +57,36 @@ struct ResidueClass {
     tap_step: usize,
     /// The number of taps.
     taps: usize,
-    /// The position of y that the first tap connects with the first position.
+    /// The position of y that the first tap connects with the first position; 0 without taps.
     start: isize,
+}
+
+/// Neighbouring residue classes whose products differ in the offsets of x and w only.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ResidueRun {
+    first: ResidueClass,
+    /// The number of classes.
+    len: usize,
+    /// The difference of the first taps of neighbouring classes.
+    tap_stride: isize,
+}
+
+/// Combines neighbouring classes to runs.
+fn residue_runs(classes: Vec<ResidueClass>) -> Vec<ResidueRun> {
+    let mut runs: Vec<ResidueRun> = Vec::new();
+    for class in classes {
+        if let Some(ResidueRun { first, len, tap_stride }) = runs.last_mut() {
+            let moved = class.first_tap as isize - first.first_tap as isize;
+            let stride = if *len == 1 { moved } else { *tap_stride };
+            let like_first = ResidueClass { first: first.first, first_tap: first.first_tap, ..class };
+            if like_first == *first && moved == stride * *len as isize {
+                (*len, *tap_stride) = (*len + 1, stride);
+                continue;
+            }
+        }
+        runs.push(ResidueRun { first: class, len: 1, tap_stride: 0 });
+    }
+    runs
 }
 
 /// The operands of a convolution and the digits of their axes.
@@ -88,14 +118,14 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
     }
 
     /// Adds the product of the output, or of the gradient of w.
-    fn describe_windows(&self, list: &mut DispatchList<'_>) -> Result<()> {
+    fn describe_windows(&self, list: &mut DispatchList<'_>) {
         let ConvArrays { kernel, x, w, y, channels, outputs, .. } = self;
         let ConvArrays { w_output, w_channel, x_image, y_image, x_channel, y_output, .. } = *self;
         let [taps, positions] = [w, y].map(|array| array.shape()[2..].iter().product::<usize>());
         let window = &kernel.window;
         // The windows of x: the rows of their matrix are channels and taps, the columns images and positions of y.
         let x_taps = with_lead(x_channel, along_axes(window.size, window.dilation.map(|d| d as isize)));
-        let x_steps = with_lead(x_image, along_axes(spatial_lengths(y), window.stride.map(|s| s as isize)));
+        let x_steps = with_lead(x_image, along_axes(spatial_lengths(y.shape()), window.stride.map(|s| s as isize)));
         let coordinates = [0, 1, 2].map(|axis| Coordinate {
             len: x.shape()[2 + axis],
             start: -(window.before[axis] as isize),
@@ -108,11 +138,11 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         match kernel.part {
             ConvPart::Weight => {
                 let sizes = [*outputs, depth, columns];
-                self.describe_product(list, sizes, [results(), windows([x_steps, x_taps])], weights())
+                self.describe_product(list, (sizes, &[]), [results(), windows([x_steps, x_taps])], weights());
             }
             _ => {
                 let sizes = [*outputs, columns, depth];
-                self.describe_product(list, sizes, [weights(), windows([x_taps, x_steps])], results())
+                self.describe_product(list, (sizes, &[]), [weights(), windows([x_taps, x_steps])], results());
             }
         }
     }
@@ -129,17 +159,17 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
             let first_tap = (0..size.min(tap_step)).find(|&tap| shifted(tap) % stride as isize == 0);
             let taps = first_tap.map_or(0, |tap| (size - tap).div_ceil(tap_step));
             let first_tap = first_tap.unwrap_or(0);
-            let start = shifted(first_tap) / stride as isize;
+            let start = if taps > 0 { shifted(first_tap) / stride as isize } else { 0 };
             ResidueClass { first, count: (len - first).div_ceil(stride), first_tap, tap_step, taps, start }
         };
         (0..stride.min(len)).map(class).collect()
     }
 
-    /// Adds the product of the gradient of the elements of x in one residue class along each axis.
-    fn describe_input_gradient(&self, list: &mut DispatchList<'_>, classes: [&ResidueClass; 3]) -> Result<()> {
+    /// Adds the products of the gradient of the elements of x in one run of residue classes along each axis.
+    fn describe_input_gradient(&self, list: &mut DispatchList<'_>, runs: [&ResidueRun; 3]) {
         let ConvArrays { kernel, x, w, y, channels, outputs, .. } = self;
         let ConvArrays { w_output, w_channel, x_image, y_image, x_channel, y_output, .. } = *self;
-        let window = &kernel.window;
+        let (window, classes) = (&kernel.window, runs.map(|run| run.first));
         let (counts, taps) = (classes.map(|class| class.count), classes.map(|class| class.taps));
         // The next tap of a class is at an earlier position of y.
         let earlier = [0, 1, 2].map(|a| -((window.dilation[a] * classes[a].tap_step / window.stride[a]) as isize));
@@ -161,31 +191,44 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         let (w_offset, w_taps) = part(w, w_output, first_taps, classes.map(|class| class.tap_step), taps);
         let (x_offset, x_positions) = part(x, x_image, classes.map(|class| class.first), window.stride, counts);
         let [count, taps] = [counts, taps].map(|lengths| lengths.iter().product::<usize>());
+        // The classes of a run are batch axes.
+        let batch: Vec<usize> = (0..3).filter(|&axis| runs[axis].len > 1).collect();
+        let with_classes = |mut array: TiledArray<'a>, stride: &dyn Fn(usize) -> isize| {
+            array.batch.extend(batch.iter().map(|&axis| stride(axis)));
+            array
+        };
+        let spatial_stride = |array: &DeviceArray<'_>, axis: usize| array.layout.strides()[2 + axis];
         let factors = [
-            tiled(w, (0, *outputs), w_offset, [vec![w_channel], w_taps], &[]),
-            tiled(y, (1, *outputs), 0, windows, &coordinates),
+            with_classes(tiled(w, (0, *outputs), w_offset, [vec![w_channel], w_taps], &[]), &|axis| {
+                runs[axis].tap_stride * spatial_stride(w, axis)
+            }),
+            with_classes(tiled(y, (1, *outputs), 0, windows, &coordinates), &|_| 0),
         ];
         let result = tiled(x, (1, *channels), x_offset, [vec![x_channel], x_positions], &[]);
-        self.describe_product(list, [*channels, x_image.len * count, outputs * taps], factors, result)
+        let result = with_classes(result, &|axis| spatial_stride(x, axis));
+        let classes: Vec<usize> = batch.iter().map(|&axis| runs[axis].len).collect();
+        let sizes = [*channels, x_image.len * count, outputs * taps];
+        self.describe_product(list, (sizes, &classes), factors, result);
     }
 
+    /// Adds the products of all groups, with further batch axes of lengths `batch`.
     fn describe_product(
         &self,
         list: &mut DispatchList<'_>,
-        sizes: [usize; 3],
+        (sizes, batch): ([usize; 3], &[usize]),
         factors: [TiledArray<'a>; 2],
         result: TiledArray<'a>,
-    ) -> Result<()> {
+    ) {
         let product = TiledProduct {
             op: "conv",
             sizes,
-            batch: vec![self.kernel.groups],
+            batch: [&[self.kernel.groups][..], batch].concat(),
             dtype: result.array.dtype,
             inputs: factors.into(),
             outputs: vec![result],
             epilogue: None,
         };
-        product.describe(list)
+        product.describe(list);
     }
 }
 
@@ -232,4 +275,48 @@ fn tiled<'a>(
         coordinates: coordinates.to_vec(),
     }
     .simplified()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operand::UncheckedOperand;
+    use crate::shader::ShaderFeatures;
+    use crate::status::CheckedOperations;
+    use pellucid_ir::kernel::{Kernel, Window};
+    use pellucid_ir::{DType, Layout};
+
+    /// Returns the number of dispatches of the gradient of x for images of 48 positions along two axes, windows of
+    /// `size` and `stride` positions, and `before` positions of padding.
+    fn dispatches([size, stride, before]: [usize; 3]) -> usize {
+        let window = Window {
+            size: [1, size, size],
+            stride: [1, stride, stride],
+            dilation: [1; 3],
+            before: [0, before, before],
+        };
+        let steps = (48 + 2 * before - size) / stride + 1;
+        let layouts = [[4, 3, 1, size, size], [2, 4, 1, steps, steps], [2, 3, 1, 48, 48]];
+        let layouts = layouts.map(|shape| Layout::contiguous(shape.into()));
+        let unchecked: Vec<UncheckedOperand<'_, usize>> = layouts
+            .iter()
+            .enumerate()
+            .map(|(identity, layout)| UncheckedOperand { identity, bytes: 1 << 20, layout, dtype: DType::F32 })
+            .collect();
+        let kernel = Conv { window, groups: 1, part: ConvPart::Input };
+        let operands = DeviceOperands::new(&Kernel::Conv(kernel.clone()), &unchecked, 2).unwrap();
+        let operations = CheckedOperations::default();
+        let mut list = DispatchList::new(ShaderFeatures::default(), &operations);
+        kernel.describe(&mut list, &operands).unwrap();
+        list.dispatch_count()
+    }
+
+    #[test]
+    fn remainders_whose_products_differ_in_offsets_only_share_a_dispatch() {
+        assert_eq!(dispatches([16, 16, 0]), 1, "patches");
+        assert_eq!(dispatches([1, 2, 0]), 4, "remainders without taps and with one tap");
+        assert_eq!(dispatches([3, 2, 1]), 4, "remainders with one tap and with two taps");
+        assert_eq!(dispatches([8, 8, 3]), 4, "two positions of y for the first tap");
+        assert_eq!(dispatches([7, 7, 0]), 4, "two numbers of positions of x");
+    }
 }

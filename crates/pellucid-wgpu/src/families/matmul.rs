@@ -41,7 +41,8 @@ impl GpuFamily for MatMul {
             outputs: outputs.iter().map(|array| matrices(array, batch, [m, n])).collect(),
             epilogue: self.epilogue.as_deref(),
         };
-        product.describe(list)
+        product.describe(list);
+        Ok(())
     }
 }
 

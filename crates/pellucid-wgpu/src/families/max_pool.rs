@@ -16,13 +16,12 @@ use pellucid_ir::kernel::{Pool, PoolPart, PoolWindows};
 impl GpuFamily for Pool {
     /// Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
-        let ([_, ..], [output, ..]) = (inputs, outputs) else { return true };
         let [x, y] = axis_lengths(self.part, inputs, outputs);
         let fits = match &self.windows {
-            PoolWindows::Sliding(window) => fits_shader_coordinates(window, [&x, &y]),
+            PoolWindows::Sliding(window) => fits_shader_coordinates(window, [x, y]),
             PoolWindows::Adaptive => x.iter().zip(y).all(|(x, y)| (x + 1).saturating_mul(y + 1) <= i32::MAX as usize),
         };
-        output.layout.is_contiguous() && fits
+        outputs[0].layout.is_contiguous() && fits
     }
 
     fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
@@ -49,13 +48,10 @@ impl GpuFamily for Pool {
 
 /// Returns the lengths of the spatial axes of x and of the windows.
 fn axis_lengths(part: PoolPart, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> [[usize; 3]; 2] {
-    let lengths = |array: &OperandMeta<'_>| {
-        let shape = array.layout.shape();
-        [3, 2, 1].map(|back| shape.rank().checked_sub(back).map_or(0, |axis| shape[axis]))
-    };
+    let [input, output] = [inputs, outputs].map(|operands| spatial_lengths(operands[0].layout.shape()));
     match part {
-        PoolPart::Maximum => [lengths(&inputs[0]), lengths(&outputs[0])],
-        PoolPart::Gradient => [lengths(&outputs[0]), lengths(&inputs[0])],
+        PoolPart::Maximum => [input, output],
+        PoolPart::Gradient => [output, input],
     }
 }
 
@@ -107,11 +103,11 @@ impl WindowParameters {
     fn declare(shader: &mut ShaderBuilder, windows: &PoolWindows) -> WindowParameters {
         let PoolWindows::Sliding(window) = windows else { return WindowParameters::default() };
         WindowParameters {
-            size: shader.declare_lens(window.size),
-            stride: shader.declare_lens(window.stride),
-            dilation: shader.declare_lens(window.dilation),
-            padding: shader.declare_lens(window.before),
-            reach: shader.declare_lens([0, 1, 2].map(|axis| window.reach(axis))),
+            size: shader.declare_words(window.size),
+            stride: shader.declare_words(window.stride),
+            dilation: shader.declare_words(window.dilation),
+            padding: shader.declare_words(window.before),
+            reach: shader.declare_words([0, 1, 2].map(|axis| window.reach(axis))),
         }
     }
 }
@@ -170,15 +166,15 @@ const GRADIENT: &str = "
     }
 ";
 
-/// Adds the dispatch that computes the maxima and their indices. One invocation computes one window.
+/// Adds the dispatch that computes the maxima and their positions. One invocation computes one window.
 fn describe_maximum(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) {
-    let (x, values, indices) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
+    let (x, values, positions) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
     let (shape, lead) = (values.shape(), values.shape().rank() - 3);
     let lead_axes = MergedAxes::new(&shape[..lead], &[x.layout.strides()[..lead].to_vec()]);
     let mut shader = ShaderBuilder::for_threads(shape.size());
     let bindings = Bindings::new(&mut shader, &operands.inputs[..1], &operands.outputs[..2]);
-    let starts = declare_starts(&mut shader, [x, values, indices]);
-    let [y_length, x_length] = [values, x].map(|array| shader.declare_lens(spatial_lengths(array)));
+    let starts = declare_starts(&mut shader, [x, values, positions]);
+    let [y_length, x_length] = [values, x].map(|array| shader.declare_words(spatial_lengths(array.shape())));
     let WindowParameters { size, stride, dilation, padding, .. } = WindowParameters::declare(&mut shader, windows);
     let taps = axis_loops(match windows {
         PoolWindows::Sliding(_) => SLIDING_TAPS,
@@ -206,16 +202,16 @@ fn describe_maximum(windows: &PoolWindows, list: &mut DispatchList<'_>, operands
 /// gradients of those windows around the element that selected it. The gradients are added in the order of the windows,
 /// as on the CPU.
 fn describe_gradient(windows: &PoolWindows, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) {
-    let (g, indices, out) = (&operands.inputs[0], &operands.inputs[1], &operands.outputs[0]);
+    let (g, positions, out) = (&operands.inputs[0], &operands.inputs[1], &operands.outputs[0]);
     let (shape, lead) = (out.shape(), out.shape().rank() - 3);
-    let arrays = [g, indices];
+    let arrays = [g, positions];
     let lead_axes = MergedAxes::new(&shape[..lead], &arrays.map(|array| array.layout.strides()[..lead].to_vec()));
     let compute = g.dtype.compute();
     let mut shader = ShaderBuilder::for_threads(shape.size());
     let bindings = Bindings::new(&mut shader, &operands.inputs[..2], &operands.outputs[..1]);
-    let plane = shader.declare_len(shape[lead..].iter().product());
-    let starts = declare_starts(&mut shader, [g, indices, out]);
-    let [x_length, y_length] = [out, g].map(|array| shader.declare_lens(spatial_lengths(array)));
+    let plane = shader.declare_word(shape[lead..].iter().product());
+    let starts = declare_starts(&mut shader, [g, positions, out]);
+    let [x_length, y_length] = [out, g].map(|array| shader.declare_words(spatial_lengths(array.shape())));
     let WindowParameters { stride, padding, reach, .. } = WindowParameters::declare(&mut shader, windows);
     let windows = axis_loops(match windows {
         PoolWindows::Sliding(_) => SLIDING_WINDOWS,

@@ -21,7 +21,7 @@ mod sparse;
 use crate::description::{DescriptionCache, KernelDescription};
 use crate::dispatch_list::DispatchList;
 use crate::gpu::Gpu;
-use crate::operand::{DeviceArray, DeviceOperands};
+use crate::operand::{DeviceArray, DeviceOperands, is_addressable};
 use pellucid_ir::backend::{OperandMeta, Support};
 use pellucid_ir::kernel::{Factorization, Kernel};
 use pellucid_ir::{Error, Result, lock, with_family};
@@ -34,14 +34,15 @@ pub(crate) trait GpuFamily {
         true
     }
 
-    /// Returns true if shaders can compute a supported kernel with these operands. Their shapes may be any.
+    /// Returns true if shaders can compute a supported kernel with these operands, which the rule of the family
+    /// accepts.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let _ = (inputs, outputs);
         true
     }
 
     /// Returns an estimate of the iterations of the loops of one invocation, for families that do not divide all long
-    /// loops. Zero means that no loop is long.
+    /// loops. Zero means that no loop is long. The rule of the family accepts the operands.
     fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
         let _ = (inputs, outputs);
         0
@@ -53,6 +54,9 @@ pub(crate) trait GpuFamily {
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()>;
 }
 
+/// The reason of an error.
+const NO_KERNEL: &str = "the device has no kernel for it with these operands; run it on the CPU";
+
 /// The CPU computes all factorizations.
 impl GpuFamily for Factorization {
     fn is_supported(&self) -> bool {
@@ -60,7 +64,7 @@ impl GpuFamily for Factorization {
     }
 
     fn describe(&self, _: &mut DispatchList<'_>, _: &DeviceOperands<'_>) -> Result<()> {
-        Err(Error::invalid(self.name(), "the device has no kernel for it; run it on the CPU"))
+        Err(Error::invalid(self.name(), NO_KERNEL))
     }
 }
 
@@ -69,17 +73,32 @@ fn implementation(kernel: &Kernel) -> &dyn GpuFamily {
     with_family!(kernel, family => family)
 }
 
+/// Returns true if there are shaders for a kernel whose invocations have at most `max_iterations` of loops. The answer
+/// for operands that the rule of the family rejects depends on the kernel alone.
+fn has_shaders(
+    kernel: &Kernel,
+    inputs: &[OperandMeta<'_>],
+    outputs: &[OperandMeta<'_>],
+    max_iterations: usize,
+) -> bool {
+    let family = implementation(kernel);
+    let fit_shaders = || {
+        inputs.iter().chain(outputs).all(|operand| is_addressable(operand.layout, operand.dtype))
+            && family.supports_operands(inputs, outputs)
+            && family.iterations(inputs, outputs) <= max_iterations
+    };
+    family.is_supported() && (kernel.check(inputs, outputs).is_err() || fit_shaders())
+}
+
 /// Returns how a device runs `kernel`.
 pub(crate) fn support(gpu: &Gpu, kernel: &Kernel, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> Support {
     let info = kernel.info();
     // Two-stage kernels bind one more buffer.
     let fits = info.inputs + info.outputs < gpu.graphics.max_bindings();
-    let is_native = |family: &dyn GpuFamily| {
-        family.is_supported()
-            && family.supports_operands(inputs, outputs)
-            && family.iterations(inputs, outputs) <= gpu.max_iterations()
-    };
-    if fits && is_native(implementation(kernel)) { Support::Native } else { Support::Fallback }
+    match fits && has_shaders(kernel, inputs, outputs, gpu.max_iterations()) {
+        true => Support::Native,
+        false => Support::Fallback,
+    }
 }
 
 /// Returns the dispatches of a kernel that is not cached.
@@ -92,8 +111,7 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
     };
     let (inputs, outputs) = (metas(&operands.inputs), metas(&operands.outputs));
     if support(gpu, kernel, &inputs, &outputs) == Support::Fallback {
-        let reason = format!("the device {} has no kernel for it; run it on the CPU", gpu.graphics.name);
-        return Err(Error::invalid(kernel.name(), reason));
+        return Err(Error::invalid(kernel.name(), NO_KERNEL));
     }
     let mut list = DispatchList::new(gpu.shader_features(), &gpu.status.operations);
     implementation(kernel).describe(&mut list, operands)?;
@@ -122,10 +140,13 @@ pub(crate) fn describe_kernel(
 mod tests {
     use super::*;
     use crate::operand::UncheckedOperand;
-    use crate::shader::ShaderFeatures;
+    use crate::shader::{MAX_ITERATIONS, ShaderFeatures};
     use crate::status::CheckedOperations;
     use pellucid_ir::formula::{Binary, InstructionOperand, Load, Op, Program, Step, Store};
-    use pellucid_ir::kernel::{Attention, AttentionPart, AxisSet, Recurrent, RecurrentPart, Reduce, ReduceOp, RnnMode};
+    use pellucid_ir::kernel::{
+        Attention, AttentionPart, AxisSet, Gather, Index, Recurrent, RecurrentPart, Reduce, ReduceOp, RnnMode, Scan,
+        ScanOp, Sort,
+    };
     use pellucid_ir::{Compute, DType, Layout, Shape};
 
     /// Describes a kernel without an adapter, for operands of `f32` that its rule may reject. Returns the error.
@@ -170,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reduction_of_more_elements_than_shaders_count_is_an_error() {
+    fn kernels_whose_elements_shaders_cannot_count_have_no_shaders() {
         let (compute, into) = (Compute::F32, InstructionOperand::Register(0));
         let load = Load { storage: DType::F32, compute, per_row: false };
         let args = (0..2).map(InstructionOperand::Input).collect();
@@ -178,7 +199,7 @@ mod tests {
         let store = Store { value: into, compute, storage: DType::F32, per_row: false };
         let program =
             Program::new("sum_of_sums", vec![load; 2], vec![], vec![step], (vec![compute], vec![]), vec![store]);
-        let reduce = Kernel::Reduce(Reduce {
+        let sum_of_sums = Kernel::Reduce(Reduce {
             op: ReduceOp::Sum,
             axes: AxisSet::all(2),
             program: program.into(),
@@ -187,7 +208,37 @@ mod tests {
             finish_params: Default::default(),
             output: DType::F32,
         });
-        let error = describe_error(&reduce, &[&[1 << 16, 1], &[1, 1 << 15]], &[&[1, 1]]);
-        assert!(error.contains("sum_of_sums") && error.contains("fewer than 2^31"), "{error}");
+        let f32 = |shape: &[usize]| (Layout::contiguous(Shape::from_iter(shape.iter().copied())), DType::F32);
+        let typed = |shape: &[usize], dtype| (f32(shape).0, dtype);
+        let is_native = |kernel: &Kernel, inputs: &[(Layout, DType)], outputs: &[(Layout, DType)]| {
+            let [inputs, outputs] = [inputs, outputs].map(|operands| {
+                operands.iter().map(|(layout, dtype)| OperandMeta { layout, dtype: *dtype }).collect::<Vec<_>>()
+            });
+            kernel.check(&inputs, &outputs).expect("the rule must accept the operands");
+            has_shaders(kernel, &inputs, &outputs, MAX_ITERATIONS)
+        };
+        let rows = |count| [f32(&[count, 1]), f32(&[1, 1 << 15])];
+        assert!(is_native(&sum_of_sums, &rows(1 << 10), &[f32(&[1, 1])]));
+        assert!(!is_native(&sum_of_sums, &rows(1 << 16), &[f32(&[1, 1])]));
+        let sort = Kernel::Sort(Sort { axis: 0, k: 1, descending: false });
+        let sorted = [typed(&[1], DType::U8), typed(&[1], DType::I64)];
+        assert!(is_native(&sort, &[typed(&[1 << 30], DType::U8)], &sorted));
+        assert!(!is_native(&sort, &[typed(&[(1 << 30) + 1], DType::U8)], &sorted));
+        let copy = |len: usize| is_native(&Kernel::Copy, &[f32(&[len])], &[f32(&[len])]);
+        assert_eq!([(1 << 31) - 1, 1 << 31].map(copy), [true, false]);
+        // The length of an empty array is in the error of an index.
+        let index = Index::Axes([1].into_iter().collect());
+        let gather = Kernel::Gather(Gather { op: "gather", from_end: true, index });
+        let gathers = |len| is_native(&gather, &[f32(&[0, len]), typed(&[3], DType::I64)], &[f32(&[3, 0])]);
+        assert_eq!([5, 1 << 40].map(gathers), [true, false]);
+    }
+
+    #[test]
+    fn the_answer_without_operands_depends_on_the_kernel_alone() {
+        let attention = Attention { causal: false, masked: false, scale: 1.0, part: AttentionPart::Result };
+        let scan = Scan { op: ScanOp::Sum, axis: 3, reverse: false };
+        for kernel in [Kernel::Attention(attention), Kernel::Scan(scan)] {
+            assert!(has_shaders(&kernel, &[], &[], MAX_ITERATIONS));
+        }
     }
 }

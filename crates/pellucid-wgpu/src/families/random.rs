@@ -121,7 +121,7 @@ fn draw_shader(
     let mut shader = ShaderBuilder::with_groups(count, count.div_ceil(per_draw).div_ceil(WORKGROUP as usize));
     let bindings = Bindings::new(&mut shader, std::slice::from_ref(state), std::slice::from_ref(values));
     let [key_offset, step] = [state.layout.offset() as isize, state.layout.strides()[0]].map(|v| shader.declare(v));
-    let start = shader.declare_len(values.layout.offset());
+    let start = shader.declare_word(values.layout.offset());
     let space = space.declare(&mut shader);
     let [key, counter] = [&key_offset, "counter_offset"].map(|offset| bindings.input(0).load(&shader, offset));
     let store_elements = shader.collect_lines(|shader| {
@@ -148,7 +148,7 @@ fn advance_shader(draws: usize, state: &DeviceArray<'_>) -> ShaderBuilder {
     let mut shader = ShaderBuilder::for_threads(1);
     let bindings = Bindings::new(&mut shader, &[], std::slice::from_ref(state));
     let counter_offset = shader.declare(state.layout.offset() as isize + state.layout.strides()[0]);
-    let draws = shader.declare_len(draws);
+    let draws = shader.declare_word(draws);
     let counter = bindings.output(0).load(&shader, &counter_offset);
     let next = shader.define(format!("l_add({counter}, {})", i64_from_word(&draws)));
     bindings.output(0).store(&mut shader, &next, &counter_offset);

@@ -7,31 +7,23 @@
 
 use super::GpuFamily;
 use super::shared::axes::axes_space;
+use super::shared::parts::PartSizes;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts, element_count};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts, is_countable};
 use crate::shader::{
-    Accumulator, AccumulatorOp, BindingUse, BufferRef, CollectLines, MergedAxes, ProgramValues, ShaderBuilder, TieRule,
-    WORKGROUP, compute_program, convert_expr, is_supported, max_items, program_iterations, store_finished, values,
+    Accumulator, AccumulatorOp, BindingUse, BufferRef, CollectLines, CombinedLanes, MergedAxes, ProgramValues,
+    ShaderBuilder, TieRule, WORKGROUP, compute_program, convert_expr, is_supported, max_items, program_iterations,
+    store_finished, values,
 };
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::{Binary, Program};
 use pellucid_ir::kernel::{Reduce, ReduceOp, common_shape};
 use pellucid_ir::{Compute, Error, Result, Shape};
 
-/// The maximum number of elements that one invocation reduces without a second dispatch.
-const MAX_SERIAL: usize = 128;
-
-/// The maximum number of parts of a reduced sequence, if an element is computed without loops.
-const MAX_PARTS: usize = 1 << 17;
-
-/// Returns the number of parts of a sequence of `length` elements: up to 256 parts of 64 elements or more, then parts
-/// of 1024 elements, then [`MAX_PARTS`]. There are more parts if the loops of an element have `iterations`, so that an
-/// invocation can reduce a part.
-fn part_count(length: usize, iterations: usize) -> usize {
-    let parts = match length {
-        0..=MAX_SERIAL => 1,
-        _ => length.div_ceil(64).min(length.div_ceil(1024).clamp(256, MAX_PARTS)),
-    };
-    parts.max(length.div_ceil(max_items(iterations)))
+/// Returns the sizes of the parts of a sequence whose elements have loops of `iterations`. One invocation reduces up to
+/// 128 elements without a second dispatch.
+fn part_sizes(iterations: usize) -> PartSizes {
+    PartSizes { undivided: 128, small: 64, few_parts: 256, large: 1024, limit: max_items(iterations) }
 }
 
 /// Returns the operation of a reduction.
@@ -71,6 +63,11 @@ impl GpuFamily for Reduce {
             && accumulator_compute(self).is_some_and(is_finished)
     }
 
+    fn supports_operands(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> bool {
+        // The inputs broadcast, so they may have fewer elements than the kernel visits.
+        common_shape(&inputs[..self.program.inputs.len()]).is_some_and(|shape| is_countable(&shape))
+    }
+
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let compute = accumulator_compute(self)
             .ok_or_else(|| Error::invalid(self.program.name, "shaders do not have this reduction of these dtypes"))?;
@@ -81,9 +78,8 @@ impl GpuFamily for Reduce {
         if count == 0 {
             return Ok(());
         }
-        let parts = part_count(length, program_iterations(&self.program) + reduction.iterations(compute));
-        // The inputs broadcast, so they may have fewer elements.
-        element_count(self.program.name, [count, parts.max(length)])?;
+        let iterations = program_iterations(&self.program) + reduction.iterations(compute);
+        let parts = part_sizes(iterations).part_count(length);
         let launch =
             ReductionLaunch { kernel: self, reduction, compute, reduced, finishing, outputs: &operands.outputs };
         if parts == 1 {
@@ -164,7 +160,7 @@ impl ReductionLaunch<'_> {
         let mut shader = ShaderBuilder::for_threads(count * parts);
         let bindings = Bindings::new(&mut shader, &arrays[..inputs + finishing.len()], outputs);
         let partial_binding = partial.map(|(buffer, _)| shader.binding(buffer, BindingUse::Write));
-        let [parts, length, rows] = shader.declare_lens([parts, length, count]);
+        let [parts, length, rows] = shader.declare_words([parts, length, count]);
         let starts = declare_starts(&mut shader, &arrays);
         let (part, row) = assign_parts(&kept, &reduced, &parts, &rows);
         let [kept, reduced] = [kept, reduced].map(|space| space.declare(&mut shader));
@@ -210,7 +206,7 @@ impl ReductionLaunch<'_> {
         let binding = shader.binding(partial, BindingUse::Read);
         let arrays = [self.finishing, self.outputs].concat();
         let space = axes_space(&arrays, self.outputs[0].shape(), |_| true);
-        let parts = shader.declare_len(parts);
+        let parts = shader.declare_word(parts);
         let starts = declare_starts(&mut shader, &arrays);
         let space = space.declare(&mut shader);
         let (finishing_values, result_compute) =
@@ -219,7 +215,10 @@ impl ReductionLaunch<'_> {
         let (declare_variables, accumulator) = shader.collect_result(|shader| self.declare_accumulator(shader));
         let reduce_partial = shader.collect_lines(|shader| accumulator.accumulate_partial(shader, binding, "slot"));
         let (combine, combined) = shader.collect_result(|shader| match in_workgroup {
-            true => accumulator.combine_in_workgroup(shader, "shared", list.features.subgroups),
+            true => {
+                let lanes = CombinedLanes { count: &format!("{WORKGROUP}u"), subgroups: list.features.subgroups };
+                accumulator.combine_in_workgroup(shader, "shared", lanes)
+            }
             false => accumulator.result(),
         });
         let return_others = if in_workgroup { "if (local > 0u) { return; }" } else { "" };
@@ -254,14 +253,14 @@ mod tests {
         for length in (1..600).chain([10_000, 1 << 14, (1 << 14) + 1, 300_000, 1 << 20, 25_000_000, u32::MAX as usize])
         {
             for iterations in [0, 100, 3000] {
-                let parts = part_count(length, iterations);
-                assert!(parts >= 1 && parts <= length && (iterations > 0 || parts <= MAX_PARTS));
+                let parts = part_sizes(iterations).part_count(length);
+                assert!(parts >= 1 && parts <= length);
                 assert!(length.div_ceil(parts) <= max_items(iterations));
             }
-            assert!(part_count(length, 0).div_ceil(WORKGROUP as usize) <= 1 << 15);
+            assert!(part_sizes(0).part_count(length).div_ceil(WORKGROUP as usize) <= 1 << 15);
         }
         let lengths = [0, 128, 129, 1 << 14, 1 << 18, 1 << 20];
-        assert_eq!(lengths.map(|length| part_count(length, 0)), [1, 1, 3, 256, 256, 1024]);
-        assert_eq!(part_count(100, 3000), 6);
+        assert_eq!(lengths.map(|length| part_sizes(0).part_count(length)), [1, 1, 3, 256, 256, 1024]);
+        assert_eq!(part_sizes(3000).part_count(100), 6);
     }
 }

@@ -1,8 +1,8 @@
 //! `Row`: programs with row reductions.
 //!
-//! One workgroup computes one row. Its invocations read the elements of the row with a stride of the size of the
-//! workgroup, once for each level of reductions and once for the outputs. A reduction then combines the results of the
-//! [invocations](crate::shader::workgroup). Values of elements are recomputed in every pass.
+//! One workgroup computes one row, or several rows of at most half its size. The invocations of a row, a power of two,
+//! read its elements in turn, once for each level of reductions and once for the outputs. A reduction then combines the
+//! results of the [invocations](crate::shader::workgroup). Values of elements are recomputed in every pass.
 //!
 //! A long row is divided into parts, whose number depends on its length alone. A workgroup then computes one part, and
 //! every pass is a dispatch of its own: one for each level of reductions, which stores a partial result of each part,
@@ -10,34 +10,27 @@
 
 use super::GpuFamily;
 use super::shared::axes::axes_space;
+use super::shared::parts::PartSizes;
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
+use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts, is_countable};
 use crate::shader::{
-    Accumulator, AccumulatorOp, AxesExprs, BindingUse, BufferRef, CollectLines, ProgramValues, ShaderBuilder,
-    WORKGROUP, combining_primitive, is_supported, max_items, program_iterations, step_expr, store_words, values, words,
+    Accumulator, AccumulatorOp, AxesExprs, BindingUse, BufferRef, CollectLines, CombinedLanes, ProgramValues,
+    ShaderBuilder, WORKGROUP, combining_primitive, is_supported, max_items, program_iterations, step_expr, store_words,
+    values, words,
 };
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::{InstructionOperand, Op, Program, RowOp, Step};
 use pellucid_ir::kernel::{Row, common_shape};
 use pellucid_ir::{Result, Shape};
 use std::collections::{BTreeSet, HashMap};
 
-/// The length of the longest row that is not divided.
-const MAX_UNDIVIDED: usize = 1 << 15;
-
-/// The minimum number of elements of a part of a divided row.
-const MIN_PART: usize = 1 << 13;
-
-/// The maximum number of parts of a row of elements without loops.
-const MAX_PARTS: usize = 1 << 10;
-
-/// Returns the number of parts of a row that is read in `passes`. There are more parts if the loops of an element have
-/// `iterations`, so that a workgroup can read a part.
-fn part_count(length: usize, passes: usize, iterations: usize) -> usize {
-    let invocation_elements = length.div_ceil(WORKGROUP as usize);
-    if length <= MAX_UNDIVIDED && invocation_elements * passes <= max_items(iterations) {
-        return 1;
-    }
-    length.div_ceil(MIN_PART).min(MAX_PARTS).max(invocation_elements.div_ceil(max_items(iterations)))
+/// Returns the sizes of the parts of a row that is read in `passes`, and whose elements have loops of `iterations`. A
+/// workgroup reads an undivided row in all passes, and a part in one.
+fn part_sizes(passes: usize, iterations: usize) -> PartSizes {
+    let (workgroup, invocation_limit) = (WORKGROUP as usize, max_items(iterations));
+    let undivided = (1 << 15).min(workgroup.saturating_mul(invocation_limit / passes));
+    let limit = workgroup.saturating_mul(invocation_limit);
+    PartSizes { undivided, small: 1 << 13, few_parts: 1 << 10, large: 1 << 20, limit }
 }
 
 /// The source of an operand after every result has its own name.
@@ -132,6 +125,11 @@ impl GpuFamily for Row {
         is_supported(&self.program)
     }
 
+    fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
+        // The inputs broadcast, and the outputs may have one value for each row.
+        common_shape(inputs.iter().chain(outputs)).is_some_and(|shape| is_countable(&shape))
+    }
+
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         describe_row(list, self, operands);
         Ok(())
@@ -150,11 +148,13 @@ struct RowShader<'a> {
     bases: Vec<String>,
     /// The axes of a row.
     row_axes: AxesExprs,
+    /// The invocations of the row.
+    lanes: RowLanes,
+    subgroups: bool,
     /// The length of a row, the number of its parts, and the length of a part.
     length: String,
     parts: String,
     part_length: String,
-    subgroups: bool,
     /// The binding of the partial results, if the row is divided.
     partial: Option<usize>,
 }
@@ -165,23 +165,59 @@ impl AsMut<ShaderBuilder> for RowShader<'_> {
     }
 }
 
+/// The expressions of the invocations that compute a row.
+struct RowLanes {
+    /// The number of invocations.
+    count: String,
+    /// The index of an invocation among them.
+    index: &'static str,
+    /// The number of elements that they visit, if the row is not divided.
+    end: String,
+    /// The condition that an invocation stores the values of its row.
+    is_first: &'static str,
+}
+
+/// Assigns the invocations of a workgroup to several rows. Those without a row, which execute the barriers too, visit
+/// no element of the last row and store nothing.
+const BEGIN_SHORT_ROWS: &str = "
+    let lane = local % $lanes;
+    let own_row = group * ($workgroup / $lanes) + local / $lanes;
+    let has_row = own_row < $item_count;
+    let row = min(own_row, $item_count - 1u);
+    let row_end = select(0u, $length, has_row);
+";
+
+impl RowLanes {
+    /// Returns all invocations of a workgroup.
+    fn workgroup(length: &str) -> RowLanes {
+        RowLanes { count: format!("{WORKGROUP}u"), index: "local", end: length.into(), is_first: "local == 0u" }
+    }
+
+    /// Adds the lines that assign `lanes` invocations to every row.
+    fn declare_short(shader: &mut ShaderBuilder, lanes: usize, length: &str) -> RowLanes {
+        let (lanes, workgroup) = (shader.declare_word(lanes), format!("{WORKGROUP}u"));
+        shader.template(BEGIN_SHORT_ROWS, values![lanes, workgroup, length]);
+        RowLanes { count: lanes, index: "lane", end: "row_end".into(), is_first: "lane == 0u && has_row" }
+    }
+}
+
 /// The loop over the elements of a row or of a part of it.
 const LOOP_OVER_ELEMENTS: &str = "
-    for (var element = $first; element < $end; element = element + $step) {
+    for (var element = $first; element < $end; element = element + $lanes) {
         $visit_element
     }
 ";
 
 /// The loop over the parts of a row.
 const LOOP_OVER_PARTS: &str = "
-    for (var other = local; other < $parts; other = other + $step) {
+    for (var other = local; other < $parts; other = other + $lanes) {
         $accumulate_part
     }
 ";
 
-/// The lines that one invocation executes.
+/// The lines that one invocation of a row executes.
 const FIRST_INVOCATION: &str = "
-    if (local == 0u) {
+    if ($is_first) {
         $store
     }
 ";
@@ -213,10 +249,10 @@ impl RowShader<'_> {
         lines: impl FnOnce(&mut Self, &[String]),
     ) {
         let (steps, inputs) = self.steps.needed(values);
-        let RowShader { length, part_length, .. } = self;
+        let RowShader { lanes, length, part_length, .. } = self;
         let (first, end) = match self.partial {
             Some(_) => (format!("part * {part_length} + local"), format!("min((part + 1u) * {part_length}, {length})")),
-            None => ("local".into(), length.clone()),
+            None => (lanes.index.into(), lanes.end.clone()),
         };
         let visit_element = self.collect_lines(|this| {
             let offsets = this.row_axes.offsets(&mut this.shader, "element", &this.bases);
@@ -224,8 +260,8 @@ impl RowShader<'_> {
             steps.into_iter().for_each(|k| this.compute(k, "element"));
             lines(this, &offsets);
         });
-        let step = format!("{WORKGROUP}u");
-        self.shader.template(LOOP_OVER_ELEMENTS, values![first, end, step, visit_element]);
+        let lanes = &self.lanes.count;
+        self.shader.template(LOOP_OVER_ELEMENTS, values![first, end, lanes, visit_element]);
     }
 
     /// Adds the line that loads input `k`.
@@ -267,8 +303,8 @@ impl RowShader<'_> {
                     accumulator.accumulate_partial(&mut this.shader, binding, &offset);
                 }
             });
-            let (parts, step) = (&self.parts, format!("{WORKGROUP}u"));
-            self.shader.template(LOOP_OVER_PARTS, values![parts, step, accumulate_part]);
+            let (parts, lanes) = (&self.parts, &self.lanes.count);
+            self.shader.template(LOOP_OVER_PARTS, values![parts, lanes, accumulate_part]);
         } else {
             let args: Vec<StepOperand> = accumulators.iter().map(|&(k, _)| self.steps.args[k][0]).collect();
             self.loop_over_elements(args.clone(), |this, _| {
@@ -280,13 +316,14 @@ impl RowShader<'_> {
         }
         for (k, accumulator) in &accumulators {
             let shared = format!("shared{k}");
-            self.results[*k] = accumulator.combine_in_workgroup(&mut self.shader, &shared, self.subgroups);
+            let lanes = CombinedLanes { count: &self.lanes.count, subgroups: self.subgroups };
+            self.results[*k] = accumulator.combine_in_workgroup(&mut self.shader, &shared, lanes);
         }
     }
 
     /// Adds the lines that store the partial results of a level.
     fn store_partials(&mut self, level: usize) {
-        let Some(binding) = self.partial else { return };
+        let (Some(binding), is_first) = (self.partial, self.lanes.is_first) else { return };
         let store = self.collect_lines(|this| {
             for (k, _) in this.steps.reductions(level) {
                 let offset = this.partial_offset(k, "part");
@@ -294,7 +331,7 @@ impl RowShader<'_> {
                 store_words(&mut this.shader, binding, compute, &this.results[k], &offset);
             }
         });
-        self.shader.template(FIRST_INVOCATION, values![store]);
+        self.shader.template(FIRST_INVOCATION, values![is_first, store]);
     }
 
     /// Defines the first word of the partial result of step `k` of a part of the row.
@@ -332,9 +369,9 @@ impl RowShader<'_> {
     fn store_rows(&mut self) {
         // All invocations have read the values per row, which an output may overwrite.
         self.shader.line("workgroupBarrier();");
-        let (outputs, bases) = (self.outputs(true), self.bases.clone());
+        let (outputs, bases, is_first) = (self.outputs(true), self.bases.clone(), self.lanes.is_first);
         let store = self.collect_lines(|this| this.store(&outputs, &bases));
-        self.shader.template(FIRST_INVOCATION, values![store]);
+        self.shader.template(FIRST_INVOCATION, values![is_first, store]);
     }
 
     /// Adds the lines that store outputs. `offsets` are the offsets of all operands.
@@ -381,7 +418,7 @@ fn describe_row(list: &mut DispatchList<'_>, kernel: &Row, operands: &DeviceOper
     }
     let steps = RowSteps::new(&kernel.program);
     let levels = steps.level_count();
-    let parts = part_count(length, levels + 1, program_iterations(&kernel.program));
+    let parts = part_sizes(levels + 1, program_iterations(&kernel.program)).part_count(length);
     if parts == 1 {
         return RowLaunch { kernel, operands, shape, parts, partial: None }.describe(list, RowPass::All);
     }
@@ -407,7 +444,12 @@ impl RowLaunch<'_> {
         let (count, length) = (kernel.axes.keepdims(shape).size(), kernel.axes.count(shape));
         // One workgroup stores the values of a row.
         let parts = if pass == RowPass::Rows { 1 } else { self.parts };
-        let mut shader = ShaderBuilder::for_groups(count * parts);
+        let workgroup = WORKGROUP as usize;
+        let lanes = if self.parts == 1 { length.next_power_of_two().min(workgroup) } else { workgroup };
+        let mut shader = match lanes < workgroup {
+            true => ShaderBuilder::with_groups(count, count.div_ceil(workgroup / lanes)),
+            false => ShaderBuilder::for_groups(count * parts),
+        };
         let (stored, usage) = match pass {
             RowPass::Level(_) => (&[][..], BindingUse::Write),
             _ => (&operands.outputs[..], BindingUse::Read),
@@ -415,19 +457,23 @@ impl RowLaunch<'_> {
         let bindings = Bindings::new(&mut shader, &operands.inputs, stored);
         let partial = self.partial.map(|buffer| shader.binding(buffer, usage));
         let [length_expr, parts_expr, part_length] =
-            shader.declare_lens([length, self.parts, length.div_ceil(self.parts)]);
+            shader.declare_words([length, self.parts, length.div_ceil(self.parts)]);
         let starts = declare_starts(&mut shader, &arrays);
         let [kept, row_axes] = [false, true].map(|is_reduced| {
             axes_space(&arrays, shape, |axis| kernel.axes.contains(axis) == is_reduced).declare(&mut shader)
         });
         let values = ProgramValues::declare(&mut shader, program, 0, length);
-        match parts {
-            1 => shader.line("let row = group;"),
-            _ => {
-                shader.line(format!("let row = group / {parts_expr};"));
-                shader.line(format!("let part = group % {parts_expr};"));
-            }
-        }
+        let lanes = if lanes < workgroup {
+            RowLanes::declare_short(&mut shader, lanes, &length_expr)
+        } else {
+            let [row, part] = match parts {
+                1 => ["group".into(), "0u".into()],
+                _ => [format!("group / {parts_expr}"), format!("group % {parts_expr}")],
+            };
+            shader.line(format!("let row = {row};"));
+            shader.line(format!("let part = {part};"));
+            RowLanes::workgroup(&length_expr)
+        };
         let bases = kept.offsets(&mut shader, "row", &starts);
         let mut builder = RowShader {
             shader,
@@ -437,10 +483,11 @@ impl RowLaunch<'_> {
             bindings,
             bases,
             row_axes,
+            lanes,
+            subgroups: list.features.subgroups,
             length: length_expr,
             parts: parts_expr,
             part_length,
-            subgroups: list.features.subgroups,
             partial,
         };
         for k in (0..program.inputs.len()).filter(|&k| program.inputs[k].per_row) {

@@ -92,9 +92,9 @@ impl ScanLaunch<'_> {
             ScanPass::Chunks(buffer) => shader.binding(buffer, BindingUse::Write),
             ScanPass::Outputs(buffer) => shader.binding(buffer, BindingUse::Read),
         };
-        let [length, chunks, chunk_length] = shader.declare_lens([shape[axis], chunks, chunk]);
+        let [length, chunks, chunk_length] = shader.declare_words([shape[axis], chunks, chunk]);
         let declare = |array: &&DeviceArray<'_>| {
-            (shader.declare_len(array.layout.offset()), shader.declare(array.layout.strides()[axis]))
+            (shader.declare_word(array.layout.offset()), shader.declare(array.layout.strides()[axis]))
         };
         let (starts, steps): (Vec<String>, Vec<String>) = arrays.iter().map(declare).unzip();
         let axes = axes.declare(&mut shader);
@@ -151,7 +151,7 @@ const SCAN_CHUNK: &str = "
     $store_chunk
 ";
 
-/// Combines the variables of the earlier chunks of the line.
+/// Combines the partial results of the preceding chunks of the line.
 const COMBINE_EARLIER: &str = "
     for (var earlier = 0u; earlier < chunk; earlier = earlier + 1u) {
         let variables = (line * $chunks + earlier) * $words;

@@ -1,4 +1,4 @@
-//! `Scatter`: elements of an array combined with values in place, bit-identical to the CPU.
+//! `Scatter`: elements of an array combined with values in place, bit-identical to the CPU, with one exception.
 //!
 //! An index position refers to a slice of y and a slice of the values; the slices range over the axes that are not
 //! indexed. The positions are sorted by the slice of y (see `shared/key_sort`). For every slice element, the invocation
@@ -7,17 +7,18 @@
 //! O(n log n + n·s) operations; a slice that m positions refer to costs m operations in sequence.
 //!
 //! A dispatch combines the values of at most [`MAX_POSITIONS`] sorted positions, so that no invocation has a longer
-//! loop. A group that extends over several dispatches is combined in order too; an element of half precision is then
-//! rounded once for each of them.
+//! loop. A group that extends over several dispatches is combined in order too. The exception: an element of half
+//! precision is then rounded once for each of them, but once on the CPU.
 
 use super::GpuFamily;
 use super::shared::indices::{IndexedAxes, check_indices, unindexed_strides};
-use super::shared::key_sort::{KeySort, KeyType, SortedKeys};
+use super::shared::key_sort::{KeySort, KeyType, MAX_KEYS, SortedKeys};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::{
     CollectLines, MergedAxes, ParameterSlot, ShaderBuilder, binary_expr, iterations, max_items, values,
 };
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Scatter, ScatterOp};
 use pellucid_ir::{Compute, Result};
@@ -26,11 +27,15 @@ use pellucid_ir::{Compute, Result};
 const MAX_POSITIONS: usize = 1 << 15;
 
 impl GpuFamily for Scatter {
+    fn supports_operands(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> bool {
+        inputs[1].layout.shape().size() <= MAX_KEYS
+    }
+
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let (values, indices, y) = (&operands.inputs[0], &operands.inputs[1..], &operands.outputs[0]);
         check_indices(list, self.op, &self.index, self.from_end, y, indices);
         if values.shape().size() > 0 {
-            let sorted = sort_positions(list, self, indices, y)?;
+            let sorted = sort_positions(list, self, indices, y);
             combine(list, self, operands, &sorted);
         }
         Ok(())
@@ -43,7 +48,7 @@ fn sort_positions(
     kernel: &Scatter,
     indices: &[DeviceArray<'_>],
     y: &DeviceArray<'_>,
-) -> Result<SortedKeys> {
+) -> SortedKeys {
     let shape = indices[0].shape();
     let y_strides = unindexed_strides(&kernel.index, y, shape.rank());
     let strides: Vec<Vec<isize>> = indices.iter().map(|i| i.layout.strides().to_vec()).chain([y_strides]).collect();
@@ -106,9 +111,9 @@ fn combine(list: &mut DispatchList<'_>, kernel: &Scatter, operands: &DeviceOpera
 
     let mut shader = ShaderBuilder::for_threads(step * size);
     let bindings = Bindings::new(&mut shader, &operands.inputs[..1], &operands.outputs);
-    let slice_size = shader.declare_len(size);
+    let slice_size = shader.declare_word(size);
     let keys = sorted.declare(&mut shader);
-    let value_start = shader.declare_len(values.layout.offset());
+    let value_start = shader.declare_word(values.layout.offset());
     let range = [0, step].map(|v| shader.parameters.declare_slot(v));
     let [slice, space] = [slice, space].map(|axes| axes.declare(&mut shader));
     let [begin, end] = range.map(ParameterSlot::expr);

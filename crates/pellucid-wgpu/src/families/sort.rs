@@ -1,4 +1,4 @@
-//! `Sort`: the first k elements of every line in sorted order, and their indices, bit-identical to the CPU.
+//! `Sort`: the first k elements of every line in sorted order, and their positions, bit-identical to the CPU.
 //!
 //! Every element has an unsigned key with the required order, as on the CPU: a descending key is the complement of the
 //! ascending one, NaN has the largest key, and −0 and 0 have the same key. The keys are sorted with their indices (see
@@ -6,17 +6,22 @@
 
 use super::GpuFamily;
 use super::shared::axes::axes_space;
-use super::shared::key_sort::{KeySort, KeyType, SortedKeys};
+use super::shared::key_sort::{KeySort, KeyType, MAX_KEYS, SortedKeys};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::{ShaderBuilder, i64_from_word};
+use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::Sort;
 use pellucid_ir::{DType, Result};
 
 impl GpuFamily for Sort {
+    fn supports_operands(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> bool {
+        inputs[0].layout.shape().size() <= MAX_KEYS
+    }
+
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         if operands.outputs[0].shape().size() > 0 {
-            let sorted = sort_keys(list, self, &operands.inputs[0])?;
+            let sorted = sort_keys(list, self, &operands.inputs[0]);
             copy_selected(list, self, operands, &sorted);
         }
         Ok(())
@@ -43,7 +48,7 @@ fn element_key(dtype: DType, bits: &str) -> String {
 }
 
 /// Adds the dispatches that sort the keys of all lines.
-fn sort_keys(list: &mut DispatchList<'_>, kernel: &Sort, x: &DeviceArray<'_>) -> Result<SortedKeys> {
+fn sort_keys(list: &mut DispatchList<'_>, kernel: &Sort, x: &DeviceArray<'_>) -> SortedKeys {
     let length = x.shape()[kernel.axis];
     let lines = x.shape().size() / length;
     let axes = axes_space([x], x.shape(), |axis| axis != kernel.axis);
@@ -59,14 +64,14 @@ fn sort_keys(list: &mut DispatchList<'_>, kernel: &Sort, x: &DeviceArray<'_>) ->
     })
 }
 
-/// Adds the dispatch that writes the first k elements of every line and their indices.
+/// Adds the dispatch that writes the first k elements of every line and their positions.
 fn copy_selected(list: &mut DispatchList<'_>, kernel: &Sort, operands: &DeviceOperands<'_>, sorted: &SortedKeys) {
-    let (x, y, indices) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
-    let arrays = [x, y, indices];
+    let (x, y, positions) = (&operands.inputs[0], &operands.outputs[0], &operands.outputs[1]);
+    let arrays = [x, y, positions];
     let axes = axes_space(arrays, x.shape(), |axis| axis != kernel.axis);
     let mut shader = ShaderBuilder::for_threads(y.shape().size());
     let bindings = Bindings::new(&mut shader, &operands.inputs, &operands.outputs);
-    let [kept, length] = shader.declare_lens([kernel.k, x.shape()[kernel.axis]]);
+    let [kept, length] = shader.declare_words([kernel.k, x.shape()[kernel.axis]]);
     let keys = sorted.declare(&mut shader);
     let starts = declare_starts(&mut shader, arrays);
     let strides = arrays.map(|array| shader.declare(array.layout.strides()[kernel.axis]));

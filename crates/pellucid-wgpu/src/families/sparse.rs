@@ -70,7 +70,7 @@ fn product_shader(axis: usize, operands: &DeviceOperands<'_>) -> (ShaderBuilder,
     let begin_slot = shader.parameters.declare_slot(0);
     let begin = begin_slot.expr();
     let array_starts = declare_starts(&mut shader, [y, x, starts, columns, weights]);
-    let [rows, inner] = shader.declare_lens([shape[axis], shape[axis + 1..].iter().product()]);
+    let [rows, inner] = shader.declare_words([shape[axis], shape[axis + 1..].iter().product()]);
     let column_step = shader.declare(step);
     let [start_step, term_step, weight_step] =
         [starts, columns, weights].map(|array| shader.declare(array.layout.strides()[0]));

@@ -6,7 +6,7 @@ use super::iterations::iterations;
 use super::program::binary_expr;
 use super::template::{CollectLines, values};
 use super::types::{WgslFloat, float_prefix, i64_from_word, wgsl_type, words};
-use super::workgroup::{InvocationValue, combine_values};
+use super::workgroup::{CombinedLanes, InvocationValue, combine_values};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::Binary;
 
@@ -156,16 +156,21 @@ impl Accumulator {
         self.accumulate(shader, &value, &index);
     }
 
-    /// Adds the lines that combine the results of the invocations of a workgroup, and returns the expression of the
-    /// combined result. Every invocation has accumulated a value if the reduction is [`AccumulatorOp::Arg`]. See
-    /// [`combine_values`].
-    pub(crate) fn combine_in_workgroup(&self, shader: &mut ShaderBuilder, shared: &str, subgroups: bool) -> String {
+    /// Adds the lines that combine the results of the invocations of a workgroup, or of groups of `lanes` invocations,
+    /// and returns the expression of the combined result. Every invocation has accumulated a value if the reduction is
+    /// [`AccumulatorOp::Arg`]. See [`combine_values`].
+    pub(crate) fn combine_in_workgroup(
+        &self,
+        shader: &mut ShaderBuilder,
+        shared: &str,
+        lanes: CombinedLanes<'_>,
+    ) -> String {
         match self.reduction {
-            AccumulatorOp::Fold(op) => self.fold_in_workgroup(shader, op, shared, subgroups),
+            AccumulatorOp::Fold(op) => self.fold_in_workgroup(shader, op, shared, lanes),
             AccumulatorOp::Arg { .. } => {
                 let value = |type_name, expr| InvocationValue { type_name, expr };
                 let values = [value(wgsl_type(self.compute), self.value()), value("u32", self.index())];
-                let combined = combine_values(shader, &values, shared, subgroups, |shader, current, other| {
+                let combined = combine_values(shader, &values, shared, lanes, |shader, current, other| {
                     let ([best, best_index], [value, index]) = ([0, 1].map(|k| &current[k]), [0, 1].map(|k| &other[k]));
                     let replaces = self.is_preferred([value, index], [best, best_index]);
                     shader.template(REPLACE_BEST, values![replaces, best, value, best_index, index]);
@@ -175,14 +180,20 @@ impl Accumulator {
         }
     }
 
-    fn fold_in_workgroup(&self, shader: &mut ShaderBuilder, op: Binary, shared: &str, subgroups: bool) -> String {
+    fn fold_in_workgroup(
+        &self,
+        shader: &mut ShaderBuilder,
+        op: Binary,
+        shared: &str,
+        lanes: CombinedLanes<'_>,
+    ) -> String {
         // A shuffle exchanges numbers, so a mask is 0 or 1.
         let is_mask = self.compute == Compute::Mask;
         let as_number = |mask: String| if is_mask { format!("select(0u, 1u, {mask})") } else { mask };
         let as_value = |number: &String| if is_mask { format!("({number} != 0u)") } else { number.clone() };
         let type_name = if is_mask { "u32" } else { wgsl_type(self.compute) };
         let values = [InvocationValue { type_name, expr: as_number(self.value()) }];
-        let combined = combine_values(shader, &values, shared, subgroups, |shader, current, other| {
+        let combined = combine_values(shader, &values, shared, lanes, |shader, current, other| {
             let combined = binary_expr(op, self.compute, &as_value(&current[0]), &as_value(&other[0]));
             shader.line(format!("{} = {};", current[0], as_number(combined)));
         });

@@ -32,7 +32,7 @@ impl MergedAxes {
 
     /// Adds the lengths and strides to the parameters and returns their expressions.
     pub(crate) fn declare(&self, shader: &mut ShaderBuilder) -> AxesExprs {
-        let dims = self.dims.iter().map(|&len| shader.declare_len(len)).collect();
+        let dims = self.dims.iter().map(|&len| shader.declare_word(len)).collect();
         let mut declare = |strides: &Vec<isize>| strides.iter().map(|&s| shader.declare(s)).collect();
         AxesExprs { dims, strides: self.strides.iter().map(&mut declare).collect() }
     }

@@ -62,11 +62,11 @@ pub(crate) fn check_translations(op: &'static str, source: &str) -> Result<()> {
     let invalid = |reason: String| Error::invalid(op, reason);
     let module = naga::front::wgsl::parse_str(source).map_err(|e| invalid(e.emit_to_string(source)))?;
     for Target { name, capabilities, translate } in TARGETS {
-        let refused = |reason: String| invalid(format!("the shader does not translate to {name}: {reason}"));
+        let rejected = |reason: String| invalid(format!("the shader does not translate to {name}: {reason}"));
         let mut validator = Validator::new(ValidationFlags::all(), capabilities());
         validator.subgroup_stages(ShaderStages::COMPUTE).subgroup_operations(SubgroupOperationSet::all());
-        let info = validator.validate(&module).map_err(|e| refused(e.emit_to_string(source)))?;
-        translate(&module, &info).map_err(refused)?;
+        let info = validator.validate(&module).map_err(|e| rejected(e.emit_to_string(source)))?;
+        translate(&module, &info).map_err(rejected)?;
     }
     translated().insert(digest);
     Ok(())

@@ -460,6 +460,11 @@ fn l_to_f32_odd(v: vec2<u32>) -> f32 {
     return l_to_float(v, true);
 }
 
+// WGSL may round an integer to either of its neighbours, but adds correctly. Both halves and the product are exact.
+fn i_to_f32(v: i32) -> f32 {
+    return keep(keep(f32(v >> 16u) * 65536.0) + f32(v & 0xffff));
+}
+
 fn i_to_i64(v: i32) -> vec2<u32> {
     return vec2<u32>(bitcast<u32>(v), bitcast<u32>(v >> 31u));
 }

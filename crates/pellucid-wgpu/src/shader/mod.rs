@@ -51,6 +51,7 @@ pub(crate) use program::{
 };
 pub(crate) use template::{CollectLines, axis_values, values};
 pub(crate) use types::{WgslFloat, i64_from_word, u64_literal, wgsl_type, words};
+pub(crate) use workgroup::CombinedLanes;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
@@ -162,17 +163,17 @@ impl ShaderBuilder {
     /// Appends an offset or a stride to the parameters and returns the expression that reads it. Offsets wrap modulo
     /// 2³², so negative numbers need no sign.
     pub(crate) fn declare(&mut self, value: isize) -> String {
-        self.declare_len(value as usize)
+        self.declare_word(value as usize)
     }
 
-    /// Appends a length to the parameters and returns the expression that reads it.
-    pub(crate) fn declare_len(&mut self, value: usize) -> String {
+    /// Appends a word to the parameters, such as a length or a bit pattern, and returns the expression that reads it.
+    pub(crate) fn declare_word(&mut self, value: usize) -> String {
         self.parameters.declare_slot(value).expr()
     }
 
-    /// Appends lengths to the parameters and returns the expressions that read them.
-    pub(crate) fn declare_lens<const N: usize>(&mut self, values: [usize; N]) -> [String; N] {
-        values.map(|value| self.declare_len(value))
+    /// Appends words to the parameters and returns the expressions that read them.
+    pub(crate) fn declare_words<const N: usize>(&mut self, values: [usize; N]) -> [String; N] {
+        values.map(|value| self.declare_word(value))
     }
 
     fn usage(&self, binding: usize) -> BindingUse {

@@ -140,7 +140,7 @@ pub(crate) fn convert_expr(from: Compute, to: Compute, x: &str) -> String {
         (Mask, F32) => format!("select(0.0, 1.0, {x})"),
         (I32, Mask) => format!("({x} != 0)"),
         (I32, I64) => format!("i_to_i64({x})"),
-        (I32, F32) => format!("f32({x})"),
+        (I32, F32) => format!("i_to_f32({x})"),
         (I64, Mask) => format!("any({x} != vec2<u32>(0u, 0u))"),
         (I64, I32) => format!("l_to_i32({x})"),
         (I64, F32) => format!("l_to_f32({x})"),

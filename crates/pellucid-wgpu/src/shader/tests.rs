@@ -6,7 +6,7 @@ use super::accumulator::{Accumulator, AccumulatorOp, TieRule};
 use super::axes::MergedAxes;
 use super::languages::check_translations;
 use super::program::{ProgramValues, combining_primitive, convert_expr, is_supported};
-use super::{BindingUse, BufferRef, LIBRARY, ShaderBuilder, ShaderFeatures, has_function};
+use super::{BindingUse, BufferRef, CombinedLanes, LIBRARY, ShaderBuilder, ShaderFeatures, has_function};
 use pellucid_ir::formula::{
     Binary, InstructionOperand, Load, Op, Program, RowOp, Step, Store, Unary, Uniform, UniformSource,
 };
@@ -69,8 +69,8 @@ fn a_shader_that_one_language_cannot_express_is_an_error_with_its_name() {
         shader.finish(ShaderFeatures::default())
     };
     validate(&source("thread + 1u"));
-    let refused = [("u32(f64(thread))", "MSL (Metal)"), ("thread + ", "expected")];
-    for (body, reason) in refused {
+    let rejected = [("u32(f64(thread))", "MSL (Metal)"), ("thread + ", "expected")];
+    for (body, reason) in rejected {
         let error = check_translations("planted", &source(body)).expect_err(body).to_string();
         assert!(error.contains("planted") && error.contains(reason), "{error}");
     }
@@ -225,7 +225,8 @@ fn accumulators_are_valid() {
             accumulator.accumulate(&mut shader, &value, "local");
             accumulator.store_partial(&mut shader, partial, "group");
             accumulator.accumulate_partial(&mut shader, partial, "group");
-            let result = accumulator.combine_in_workgroup(&mut shader, "total", subgroups);
+            let result =
+                accumulator.combine_in_workgroup(&mut shader, "total", CombinedLanes { count: "params[2]", subgroups });
             let result_compute = if args.contains(&reduction) { Compute::I64 } else { compute };
             output.as_type(result_compute).store(&mut shader, &result, "thread");
             validate(&shader.finish(ShaderFeatures::default()));

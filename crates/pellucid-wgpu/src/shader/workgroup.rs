@@ -1,7 +1,16 @@
-//! Reductions over the invocations of a workgroup.
+//! Reductions over the invocations of a workgroup, or over groups of neighbouring invocations.
 
 use super::template::{CollectLines, values};
 use super::{ShaderBuilder, WORKGROUP};
+
+/// The invocations that combine their values: groups of neighbouring invocations of a workgroup.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CombinedLanes<'a> {
+    /// The expression of the number of invocations of a group: a power of two, at most the size of a workgroup.
+    pub(crate) count: &'a str,
+    /// Whether the invocations of a subgroup exchange values.
+    pub(crate) subgroups: bool,
+}
 
 /// A value that every invocation of a workgroup has.
 pub(crate) struct InvocationValue {
@@ -15,7 +24,7 @@ const COMBINE_VALUES: &str = "
     $combine_in_subgroup
     $store
     workgroupBarrier();
-    for (; $stride < $workgroup; $stride = $stride << 1u) {
+    for (; $stride < $lanes; $stride = $stride << 1u) {
         if ((local & (2u * $stride - 1u)) == 0u) {
             $combine_stored
             $store
@@ -26,12 +35,12 @@ const COMBINE_VALUES: &str = "
 
 /// The levels within a subgroup.
 const COMBINE_IN_SUBGROUP: &str = "
-    for (; $stride < min($subgroup_size, $workgroup); $stride = $stride << 1u) {
+    for (; $stride < min($subgroup_size, $lanes); $stride = $stride << 1u) {
         $combine_shuffled
     }
 ";
 
-/// Adds the lines that combine the values of all invocations, and returns the names of the combined values. All
+/// Adds the lines that combine the values of every group of `lanes`, and returns the names of the combined values. All
 /// invocations execute the lines; `shared` is an unused name of shared memory. `combine` adds the lines that combine
 /// the variables of an invocation with the values of another invocation, in any order.
 ///
@@ -42,10 +51,10 @@ pub(crate) fn combine_values(
     shader: &mut ShaderBuilder,
     values: &[InvocationValue],
     shared: &str,
-    subgroups: bool,
+    CombinedLanes { count: lanes, subgroups }: CombinedLanes<'_>,
     combine: impl Fn(&mut ShaderBuilder, &[String], &[String]),
 ) -> Vec<String> {
-    let (stride, workgroup) = (format!("{shared}_stride"), format!("{WORKGROUP}u"));
+    let stride = format!("{shared}_stride");
     let memory: Vec<String> = (0..values.len()).map(|k| format!("{shared}_{k}")).collect();
     let current: Vec<String> = memory.iter().map(|memory| format!("own_{memory}")).collect();
     for ((value, memory), current) in values.iter().zip(&memory).zip(&current) {
@@ -67,8 +76,8 @@ pub(crate) fn combine_values(
         shader.collect_lines(|shader| combine_with(shader, &|k| format!("{}[local + {stride}]", memory[k])));
     let stores = memory.iter().zip(&current).map(|(memory, current)| format!("{memory}[local] = {current};\n"));
     let store: String = stores.collect();
-    let sizes = values![stride, workgroup, subgroup_size];
+    let sizes = values![stride, lanes, subgroup_size];
     let lines = values![combine_in_subgroup, combine_shuffled, combine_stored, store];
     shader.template(COMBINE_VALUES, &[&sizes[..], lines].concat());
-    memory.iter().map(|memory| shader.define(format!("{memory}[0]"))).collect()
+    memory.iter().map(|memory| shader.define(format!("{memory}[local & ~({lanes} - 1u)]"))).collect()
 }

@@ -1,6 +1,6 @@
 //! The accuracy of scalar functions, in ULP, against the evaluation in `f64` and against the CPU.
 
-use crate::harness::{PairedArray, ProgramBuilder, Rng, device, is_native, run_both};
+use crate::harness::{PairedArray, ProgramBuilder, Rng, device, is_native_map, run_both};
 use pellucid_ir::formula::{self, Binary, Op, Unary};
 use pellucid_ir::kernel::{Kernel, Map};
 use pellucid_ir::{Compute, DType, Element};
@@ -51,7 +51,7 @@ fn results(op: Op, operands: &[&[f32]], result: Compute) -> Option<[Vec<f64>; 2]
     let y = p.step(op, Compute::F32, result, &values);
     let program = p.build(&[(y, result, result.storage(), false)]);
     let kernel = Kernel::Map(Map { program, params: Default::default() });
-    if !is_native(gpu, &kernel, &[], &[]) {
+    if !is_native_map(gpu, &kernel) {
         return None;
     }
     let n = operands[0].len();

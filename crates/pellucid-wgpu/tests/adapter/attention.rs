@@ -87,7 +87,7 @@ fn attention_without_keys_or_queries_matches_the_cpu() {
 }
 
 #[test]
-fn misfitting_operands_of_attention_are_refused() {
+fn misfitting_operands_of_attention_are_rejected() {
     let Some(gpu) = device() else { return };
     let kernel =
         |masked| Kernel::Attention(Attention { causal: false, masked, scale: 1.0, part: AttentionPart::Result });

@@ -49,8 +49,8 @@ fn check_conv(rng: &mut Rng, case: &ConvShapes, part: ConvPart, dtype: DType, pl
         let layout = if plain { TestLayout::Plain } else { TestLayout::ALL[rng.below(5)] };
         PairedArray::new(gpu, shape.as_slice(), dtype, layout, || rng.finite())
     });
-    let inputs: Vec<&PairedArray> = (0..3).filter(|&k| k != part.place()).map(|k| &arrays[k]).collect();
-    let output = &arrays[part.place()];
+    let inputs: Vec<&PairedArray> = (0..3).filter(|&k| k != part.output_index()).map(|k| &arrays[k]).collect();
+    let output = &arrays[part.output_index()];
     let kernel = Kernel::Conv(Conv { window: case.window, groups: case.groups, part });
     run_both(gpu, &kernel, &inputs, &[output]).unwrap();
     let terms = match part {
@@ -80,6 +80,9 @@ fn convolutions_match_the_cpu() {
         case([1, 6, 6, 6], [1, 5, 5], [[1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 1, 1]]),
         case([2, 4, 40, 1], [1, 4, 4], [[1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 0, 0]]),
         case([1, 34, 3, 1], [1, 6, 6], [[1, 3, 3], [1, 3, 2], [1, 1, 1], [0, 2, 0]]),
+        // Strides of the size of the window and beyond it, without and with padding.
+        case([1, 2, 3, 1], [1, 8, 9], [[1, 4, 3], [1, 4, 3], [1, 1, 1], [0, 0, 0]]),
+        case([2, 4, 2, 2], [1, 7, 11], [[1, 2, 4], [1, 3, 4], [1, 1, 1], [0, 1, 2]]),
         // Three dimensions.
         case([2, 2, 3, 1], [4, 3, 5], [[2, 3, 2], [2, 1, 1], [1, 1, 2], [1, 1, 1]]),
         // A window that is larger than the image, and empty arrays.
@@ -109,7 +112,7 @@ fn long_sums_of_a_weight_gradient_are_divided() {
 }
 
 #[test]
-fn misfitting_convolutions_are_refused() {
+fn misfitting_convolutions_are_rejected() {
     let Some(gpu) = device() else { return };
     let array = |shape: &[usize], dtype| PairedArray::new(gpu, shape, dtype, TestLayout::Plain, || 1.into());
     let good = case([1, 2, 4, 2], [1, 5, 5], [[1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 0, 0]]);

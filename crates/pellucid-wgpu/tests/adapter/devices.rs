@@ -2,8 +2,8 @@
 
 use crate::harness::{PairedArray, TestLayout, device, run_both};
 use pellucid_cpu::Cpu;
-use pellucid_ir::backend::{Backend, Driver, View};
-use pellucid_ir::kernel::Kernel;
+use pellucid_ir::backend::{Backend, Driver, OperandMeta, Support, View};
+use pellucid_ir::kernel::{Gather, Index, Kernel, Sort};
 use pellucid_ir::{DType, Error, Layout, Scalar};
 use pellucid_wgpu::WgpuDriver;
 
@@ -88,4 +88,53 @@ fn memory_is_lazy_cached_and_limited() {
     assert!(matches!(gpu.upload(&[1; 10], &huge), Err(Error::OutOfMemory { .. })));
     gpu.upload(&[1; 10], &more).unwrap();
     gpu.synchronize().unwrap();
+}
+
+#[test]
+fn outputs_of_a_failed_kernel_have_no_memory() {
+    if device().is_none() {
+        return;
+    }
+    let gpu = &WgpuDriver.open_device(2).unwrap();
+    let view = |storage, layout, dtype| View { storage, layout, dtype };
+    let layout = &Layout::contiguous([2].into());
+    let [x, index] = [PairedArray::of(gpu, [2], &[1.0f32, 2.0]), PairedArray::of(gpu, [2], &[0i64, 2])];
+    let kernel = Kernel::Gather(Gather { op: "gather", from_end: true, index: Index::Axes([0].into_iter().collect()) });
+    let y = gpu.storage(8).unwrap();
+    let failed = gpu.run(&kernel, &[x.on_gpu(), index.on_gpu()], &[view(&y, layout, DType::F32)]);
+    assert!(matches!(failed, Err(Error::IndexOutOfBounds { index: 2, .. })), "{failed:?}");
+    assert!(matches!(gpu.download(&y, 0, &mut [0; 8]), Err(Error::InvalidArgument { .. })), "the kernel wrote nothing");
+
+    // The outputs fit below the cap, but the keys of the sort do not.
+    let x = PairedArray::of(gpu, [2], &[1.0f32, 2.0]);
+    let positions = gpu.storage(16).unwrap();
+    gpu.set_memory_cap(gpu.memory_stats().in_use + 512);
+    let outputs = [view(&y, layout, DType::F32), view(&positions, layout, DType::I64)];
+    let sort = Kernel::Sort(Sort { axis: 0, k: 2, descending: false });
+    let failed = gpu.run(&sort, &[x.on_gpu()], &outputs);
+    assert!(matches!(failed, Err(Error::OutOfMemory { .. })), "{failed:?}");
+    assert!(!y.buffer().is_allocated() && !positions.buffer().is_allocated(), "no output was written");
+    gpu.set_memory_cap(usize::MAX);
+    gpu.run(&sort, &[x.on_gpu()], &outputs).unwrap();
+    gpu.download(&y, 0, &mut [0; 8]).unwrap();
+}
+
+#[test]
+fn kernels_that_shaders_cannot_count_are_left_to_the_cpu() {
+    let Some(gpu) = device() else { return };
+    let support = |kernel: &Kernel, inputs: &[(&[usize], DType)], outputs: &[(&[usize], DType)]| {
+        let layouts = [inputs, outputs].map(|operands| {
+            operands.iter().map(|&(shape, dtype)| (Layout::contiguous(shape.into()), dtype)).collect::<Vec<_>>()
+        });
+        let [inputs, outputs] = layouts.each_ref().map(|operands| {
+            operands.iter().map(|(layout, dtype)| OperandMeta { layout, dtype: *dtype }).collect::<Vec<_>>()
+        });
+        gpu.support(kernel, &inputs, &outputs)
+    };
+    let copy = |len: usize| support(&Kernel::Copy, &[(&[len], DType::U8)], &[(&[len], DType::U8)]);
+    assert_eq!([(1 << 31) - 1, 1 << 31].map(copy), [Support::Native, Support::Fallback]);
+    let sort = Kernel::Sort(Sort { axis: 0, k: 1, descending: false });
+    let first: [(&[usize], DType); 2] = [(&[1], DType::U8), (&[1], DType::I64)];
+    let sorts = |len: usize| support(&sort, &[(&[len], DType::U8)], &first);
+    assert_eq!([1 << 30, (1 << 30) + 1].map(sorts), [Support::Native, Support::Fallback]);
 }

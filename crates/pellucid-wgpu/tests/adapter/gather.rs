@@ -72,8 +72,8 @@ fn other_threads_do_not_see_the_error_of_a_kernel() {
         for _ in 0..20 {
             let y = gpu.storage(8).unwrap();
             let y = PairedArray { gpu: y, ..PairedArray::of(gpu, [2], &[0.0f32; 2]) };
-            let refused = gpu.run(&kernel, &[x.on_gpu(), index.on_gpu()], &[y.on_gpu()]);
-            assert!(matches!(refused, Err(Error::IndexOutOfBounds { index: 3, .. })), "{refused:?}");
+            let rejected = gpu.run(&kernel, &[x.on_gpu(), index.on_gpu()], &[y.on_gpu()]);
+            assert!(matches!(rejected, Err(Error::IndexOutOfBounds { index: 3, .. })), "{rejected:?}");
         }
         reader.join().unwrap();
     });

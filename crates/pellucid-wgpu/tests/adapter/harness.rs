@@ -3,7 +3,7 @@
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::{Backend, OperandMeta, Storage, Support, View};
 use pellucid_ir::formula::{InstructionOperand, Load, Op, Program, Step, Store, Uniform, UniformSource};
-use pellucid_ir::kernel::Kernel;
+use pellucid_ir::kernel::{Kernel, Map};
 use pellucid_ir::{Compute, DType, Element, Layout, Result, Scalar, Shape, bf16, f16};
 use pellucid_wgpu::{Wgpu, WgpuDriver};
 use std::sync::{Arc, OnceLock};
@@ -240,7 +240,16 @@ impl Tolerance {
     }
 }
 
-/// Returns true if the device runs a kernel with these operands. The operands of a map make no difference.
+/// Returns true if the device runs a map. The shapes of its operands make no difference.
+pub(crate) fn is_native_map(gpu: &Wgpu, kernel: &Kernel) -> bool {
+    let Kernel::Map(Map { program, .. }) = kernel else { panic!("{kernel:?} must be a map") };
+    let layout = &Layout::contiguous([1].into());
+    let inputs = program.inputs.iter().map(|input| OperandMeta { layout, dtype: input.storage });
+    let outputs = program.outputs.iter().map(|output| OperandMeta { layout, dtype: output.storage });
+    gpu.support(kernel, &inputs.collect::<Vec<_>>(), &outputs.collect::<Vec<_>>()) == Support::Native
+}
+
+/// Returns true if the device runs a kernel with these operands.
 pub(crate) fn is_native(gpu: &Wgpu, kernel: &Kernel, inputs: &[&PairedArray], outputs: &[&PairedArray]) -> bool {
     let [inputs, outputs] = [inputs, outputs].map(|arrays| arrays.iter().map(|a| a.on_gpu()).collect::<Vec<_>>());
     let [inputs, outputs] = [&inputs, &outputs].map(|views| views.iter().map(OperandMeta::from).collect::<Vec<_>>());

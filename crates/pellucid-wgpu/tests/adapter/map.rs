@@ -1,6 +1,6 @@
 //! Elementwise programs.
 
-use crate::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, Value, device, is_native, run_both};
+use crate::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, Value, device, is_native_map, run_both};
 use pellucid_ir::backend::Backend;
 use pellucid_ir::formula::{Binary, Op, Program, Unary, UniformSource};
 use pellucid_ir::kernel::{Kernel, Map};
@@ -35,7 +35,7 @@ fn integer_and_mask_instructions_match_the_cpu() {
         let mut native = 0;
         for (op, operands) in unary.iter().chain(&binary).copied() {
             let kernel = map(instruction(op, dtype, operands), &[]);
-            if !is_native(gpu, &kernel, &[], &[]) {
+            if !is_native_map(gpu, &kernel) {
                 continue;
             }
             native += 1;
@@ -186,11 +186,11 @@ fn sums_are_not_reassociated() {
 fn programs_without_a_shader_fall_back() {
     let Some(gpu) = device() else { return };
     let sin = map(instruction(Op::Unary(Unary::Sin), DType::F64, 1), &[]);
-    assert!(!is_native(gpu, &sin, &[], &[]));
+    assert!(!is_native_map(gpu, &sin));
     let x = PairedArray::of(gpu, [2], &[1.0f64; 2]);
     assert!(gpu.run(&sin, &[x.on_gpu()], &[x.on_gpu()]).is_err());
     let bessel = map(instruction(Op::Binary(Binary::BesselJ), DType::F64, 2), &[]);
-    assert!(!is_native(gpu, &bessel, &[], &[]));
+    assert!(!is_native_map(gpu, &bessel));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn arithmetic_in_double_precision_has_the_bits_of_the_cpu() {
     let mut native = 0;
     for (op, count) in unary.into_iter().chain(binary).chain([(Op::MulAdd, 3)]) {
         let kernel = map(instruction(op, DType::F64, count), &[]);
-        if !is_native(gpu, &kernel, &[], &[]) {
+        if !is_native_map(gpu, &kernel) {
             continue;
         }
         native += 1;

@@ -195,7 +195,7 @@ fn expect_out_of_bounds<T: std::fmt::Debug>(result: Result<T, Error>, index: i64
 }
 
 #[test]
-fn a_refused_launch_returns_the_error_and_changes_no_state() {
+fn a_rejected_launch_returns_the_error_and_changes_no_state() {
     if device().is_none() {
         return;
     }
@@ -219,7 +219,7 @@ fn a_refused_launch_returns_the_error_and_changes_no_state() {
 }
 
 #[test]
-fn a_refused_launch_names_the_kernel_and_runs_those_before_it() {
+fn a_rejected_launch_names_the_kernel_and_runs_those_before_it() {
     if device().is_none() {
         return;
     }
@@ -238,15 +238,16 @@ fn a_refused_launch_names_the_kernel_and_runs_those_before_it() {
     [0, 3, 4].iter().for_each(|&k| gpu.upload(&ones, &storages[k]).unwrap());
     let compiled = gpu.prepare(&plan).unwrap().expect("the plan must be compiled");
     let mut expected = [1.0f32, 1.0];
-    for (indices, refused) in [([0, 0], None), ([0, 9], Some(2)), ([9, 9], Some(0)), ([1, 2], None), ([3, -5], Some(2))]
+    for (indices, rejected) in
+        [([0, 0], None), ([0, 9], Some(2)), ([9, 9], Some(0)), ([1, 2], None), ([3, -5], Some(2))]
     {
         for (k, index) in [(1, indices[0]), (2, indices[1])] {
             upload_index(&gpu, &storages[k], [0, index, 1, 2]);
         }
         let failed = compiled.launch(&storages).map_err(|failed| failed.launch);
-        assert_eq!(failed, refused.map_or(Ok(()), Err));
-        expected[0] += if refused == Some(0) { 0.0 } else { 1.0 };
-        expected[1] += if refused.is_some() { 0.0 } else { 1.0 };
+        assert_eq!(failed, rejected.map_or(Ok(()), |launch| Err(Some(launch))));
+        expected[0] += if rejected == Some(0) { 0.0 } else { 1.0 };
+        expected[1] += if rejected.is_some() { 0.0 } else { 1.0 };
         for (slot, expected) in [3, 4].into_iter().zip(expected) {
             let mut word = [0; 4];
             gpu.download(&storages[slot], 92, &mut word).unwrap();

@@ -111,7 +111,7 @@ fn empty_layers_match_the_cpu() {
 }
 
 #[test]
-fn lengths_out_of_range_are_refused() {
+fn lengths_out_of_range_are_rejected() {
     let Some(gpu) = device() else { return };
     let kernel = Kernel::Recurrent(layer(RnnMode::Tanh, false, true, false));
     let array = |shape: &[usize]| PairedArray::new(gpu, shape, DType::F32, TestLayout::Plain, || 1.into());
@@ -139,7 +139,7 @@ fn lengths_out_of_range_are_refused() {
 }
 
 #[test]
-fn misfitting_operands_of_recurrent_layers_are_refused() {
+fn misfitting_operands_of_recurrent_layers_are_rejected() {
     let Some(gpu) = device() else { return };
     let kernel = Kernel::Recurrent(layer(RnnMode::Tanh, false, false, false));
     let array = |shape: &[usize], dtype, layout| PairedArray::new(gpu, shape, dtype, layout, || 1.into());

@@ -86,7 +86,7 @@ fn check_row_program(rng: &mut Rng, program: &Arc<Program>, shape: &[usize], axe
 #[test]
 fn row_programs_match_the_cpu() {
     let rng = &mut Rng(31);
-    let shapes: [(&[usize], &[usize]); 9] = [
+    let shapes: [(&[usize], &[usize]); 11] = [
         (&[5], &[0]),
         (&[3, 5], &[1]),
         (&[5, 3], &[0]),
@@ -96,6 +96,9 @@ fn row_programs_match_the_cpu() {
         (&[2, 3, 1], &[2]),
         (&[0, 3], &[1]),
         (&[70, 2], &[0, 1]),
+        // Several rows in a workgroup, and workgroups with fewer rows.
+        (&[37, 10], &[1]),
+        (&[100, 33], &[1]),
     ];
     let floats = [DType::F32, DType::F16, DType::BF16];
     let programs = floats.iter().flat_map(|&d| [softmax(d), layer_norm(d)]).chain([softmax(DType::F64), selected()]);
@@ -126,6 +129,7 @@ fn row_programs_may_overwrite_their_input() {
         for _ in 0..3 {
             check_row_program(rng, &softmax(dtype), &[3, 70], &[1], true);
             check_row_program(rng, &layer_norm(dtype), &[4, 9], &[0], true);
+            check_row_program(rng, &softmax(dtype), &[21, 10], &[1], true);
         }
     }
 }

@@ -62,7 +62,7 @@ pub(crate) async fn stop_signal() {
 }
 
 /// The status and the message of a rejected request.
-type Refusal = (StatusCode, String);
+type Rejection = (StatusCode, String);
 
 fn reply(value: Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
@@ -84,7 +84,7 @@ async fn embed(State(service): State<Arc<Service>>, request: Request) -> Respons
     }
 }
 
-async fn embeddings(service: &Service, body: Body) -> Result<Value, Refusal> {
+async fn embeddings(service: &Service, body: Body) -> Result<Value, Rejection> {
     let body = to_bytes(body, MAX_BODY).await.map_err(|error| {
         (StatusCode::PAYLOAD_TOO_LARGE, format!("the body must have at most {MAX_BODY} bytes: {error}"))
     })?;
@@ -107,7 +107,7 @@ async fn embeddings(service: &Service, body: Body) -> Result<Value, Refusal> {
     Ok(json!({ "embeddings": embeddings, "tokens": tokens }))
 }
 
-fn internal(reason: &str) -> Refusal {
+fn internal(reason: &str) -> Rejection {
     (StatusCode::INTERNAL_SERVER_ERROR, reason.to_string())
 }
 
@@ -211,9 +211,9 @@ mod tests {
                 (r#"{"texts": [1]}"#, "string"),
                 (r#"{"texts": ["a"], "truncate": 1}"#, "truncate"),
             ] {
-                let (status, refused) = send(to, "POST", "/embed", body);
+                let (status, rejected) = send(to, "POST", "/embed", body);
                 assert_eq!(status, 400, "{body}");
-                assert!(refused["error"].as_str().unwrap().contains(part), "{refused}");
+                assert!(rejected["error"].as_str().unwrap().contains(part), "{rejected}");
             }
             let long = format!(r#"{{"texts": ["{}"], "truncate": false}}"#, "cat ".repeat(30));
             assert_eq!(send(to, "POST", "/embed", &long).0, 400);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_times_out_and_a_full_queue_refuses() {
+    fn a_request_times_out_and_a_full_queue_rejects() {
         // The worker sends no answer until the server has stopped.
         let work = |jobs: Receiver<Job>| {
             let waiting: Vec<Job> = jobs.iter().collect();

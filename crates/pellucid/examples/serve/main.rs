@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_text_is_cut_before_its_last_token_or_refused() {
+    fn a_long_text_is_cut_before_its_last_token_or_rejected() {
         let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny_bert"));
         let mut tokenizer = Tokenizer::load(directory, 24).unwrap();
         let ids = tokenizer.ids("a cat sat on the mat.", false).unwrap();

@@ -2,7 +2,7 @@
 
 mod killed;
 mod processes;
-mod refused;
+mod rejected;
 mod resume;
 mod runs;
 #[path = "../scratch/mod.rs"]

@@ -8,7 +8,7 @@ use crate::bindings::Binding;
 use crate::call::Call;
 use crate::data::Case;
 use crate::differences;
-use crate::index::{Level, Refusal, Sample};
+use crate::index::{Level, RejectedCall, Sample};
 use crate::steps;
 #[cfg(feature = "wgpu")]
 use pellucid::Device;
@@ -33,7 +33,7 @@ enum Engine {
 
 /// A configuration of a run, and its tolerance.
 #[derive(Clone, Copy)]
-struct Run {
+struct RunConfig {
     name: &'static str,
     float: DType,
     /// Whether inputs are column-major, with NaN between their elements.
@@ -43,7 +43,7 @@ struct Run {
     gradients: f64,
 }
 
-impl Run {
+impl RunConfig {
     /// Returns true for an eager run with contiguous inputs.
     fn is_plain(self) -> bool {
         matches!(self.engine, Engine::Eager) && !self.strided
@@ -51,31 +51,31 @@ impl Run {
 }
 
 /// An eager run in the precision of the test data.
-const DOUBLE: Run =
-    Run { name: "f64", float: DType::F64, strided: false, engine: Engine::Eager, outputs: 1e-9, gradients: 1e-7 };
+const DOUBLE: RunConfig =
+    RunConfig { name: "f64", float: DType::F64, strided: false, engine: Engine::Eager, outputs: 1e-9, gradients: 1e-7 };
 /// The same samples, converted to another precision.
-const SINGLE: Run = Run { name: "f32", float: DType::F32, outputs: 1e-4, gradients: 1e-4, ..DOUBLE };
+const SINGLE: RunConfig = RunConfig { name: "f32", float: DType::F32, outputs: 1e-4, gradients: 1e-4, ..DOUBLE };
 
 /// Returns the runs of an operation, for arguments with or without a mask. The runs after a plain run must
 /// equal it bit for bit.
-fn runs(operation: &str, with_mask: bool) -> Vec<Run> {
+fn runs(operation: &str, with_mask: bool) -> Vec<RunConfig> {
     let algebra = ["linalg.", "cholesky", "logdet", "matrix_exp"].iter().any(|prefix| operation.starts_with(prefix));
     // The reference values of these operations are accurate to six digits.
     let coarse = operation.starts_with("special.bessel_") || operation == "special.airy_ai";
     let double = match (algebra, coarse) {
-        (true, _) => Run { outputs: 1e-6, gradients: 1e-6, ..DOUBLE },
-        (_, true) => Run { outputs: 1e-6, gradients: 1e-5, ..DOUBLE },
+        (true, _) => RunConfig { outputs: 1e-6, gradients: 1e-6, ..DOUBLE },
+        (_, true) => RunConfig { outputs: 1e-6, gradients: 1e-5, ..DOUBLE },
         _ => DOUBLE,
     };
     let mut runs = vec![
         double,
-        Run { name: "f64 strided", strided: true, ..double },
-        Run { name: "f64 deferred", engine: Engine::Deferred, ..double },
-        Run { name: "f64 captured", engine: Engine::Captured, ..double },
+        RunConfig { name: "f64 strided", strided: true, ..double },
+        RunConfig { name: "f64 deferred", engine: Engine::Deferred, ..double },
+        RunConfig { name: "f64 captured", engine: Engine::Captured, ..double },
         SINGLE,
-        Run { name: "f32 strided", strided: true, ..SINGLE },
-        Run { name: "f32 deferred", engine: Engine::Deferred, ..SINGLE },
-        Run { name: "f32 captured", engine: Engine::Captured, ..SINGLE },
+        RunConfig { name: "f32 strided", strided: true, ..SINGLE },
+        RunConfig { name: "f32 deferred", engine: Engine::Deferred, ..SINGLE },
+        RunConfig { name: "f32 captured", engine: Engine::Captured, ..SINGLE },
     ];
     runs.retain(|run| !(matches!(run.engine, Engine::Captured) && differences::reads(operation, with_mask)));
     runs
@@ -90,14 +90,14 @@ fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 }
 
 /// Checks that a call returns a typed error.
-pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Result<(), String> {
-    let prefix = format!("{}.in.", refusal.key);
+pub(crate) fn rejected(binding: &Binding, case: &Case, rejection: &RejectedCall) -> Result<(), String> {
+    let prefix = format!("{}.in.", rejection.key);
     let inside = |(name, tensor): (&String, &Tensor)| Some((name.strip_prefix(&prefix)?.to_string(), tensor.clone()));
     let tensors = case.tensors.iter().filter_map(inside).collect();
-    let call = Call { arguments: &refusal.arguments, tensors: &tensors, float: DType::F64 };
+    let call = Call { arguments: &rejection.arguments, tensors: &tensors, float: DType::F64 };
     guarded(|| match binding(&call) {
         Ok(_) => {
-            Err(format!("accepted, but expected the error: {}", refusal.message.lines().next().unwrap_or_default()))
+            Err(format!("accepted, but expected the error: {}", rejection.message.lines().next().unwrap_or_default()))
         }
         Err(_) => Ok(()),
     })
@@ -106,7 +106,7 @@ pub(crate) fn refused(binding: &Binding, case: &Case, refusal: &Refusal) -> Resu
 /// Checks a sample in every run; returns the names of the runs with their failures.
 pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'static str, Result<(), String>)> {
     let mut plain: Option<Vec<Tensor>> = None;
-    let verdict = |run: Run| {
+    let verdict = |run: RunConfig| {
         let check = SampleCheck { binding, case, sample, run };
         let values = guarded(|| match run.engine {
             Engine::Eager => check.eager(),
@@ -132,7 +132,7 @@ pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'
 /// Checks a sample in single precision with all tensors on a device.
 #[cfg(feature = "wgpu")]
 pub(crate) fn sample_on(device: Device, binding: &Binding, case: &Case, sample: &Sample) -> Result<(), String> {
-    let run = Run { name: "f32 on the device", engine: Engine::On(device), ..SINGLE };
+    let run = RunConfig { name: "f32 on the device", engine: Engine::On(device), ..SINGLE };
     guarded(|| SampleCheck { binding, case, sample, run }.eager().map(drop))
 }
 
@@ -149,7 +149,7 @@ struct SampleCheck<'a> {
     binding: &'a Binding,
     case: &'a Case,
     sample: &'a Sample,
-    run: Run,
+    run: RunConfig,
 }
 
 /// A computed tensor, and the expected one (`None` for zeros).
@@ -164,7 +164,8 @@ struct Computed<'a> {
 
 type Leaves = BTreeMap<String, Tensor>;
 
-fn refuse(e: Error) -> String {
+/// Returns the text of a failure.
+fn to_message(e: Error) -> String {
     format!("rejected: {e}")
 }
 
@@ -172,7 +173,7 @@ impl<'a> SampleCheck<'a> {
     /// Computes and compares all outputs and derivatives eagerly. Returns all computed tensors.
     fn eager(&self) -> Result<Vec<Tensor>, String> {
         let leaves = self.inputs()?;
-        let computed = self.all(&leaves)?;
+        let computed = self.compute_all(&leaves)?;
         computed.iter().try_for_each(|computed| self.compare(computed, &computed.value))?;
         Ok(computed.into_iter().map(|computed| computed.value).collect())
     }
@@ -188,31 +189,33 @@ impl<'a> SampleCheck<'a> {
                 let tracked = leaf.requires_grad();
                 (path.clone(), if tracked { input.detach().requires_grad_(true) } else { input.copy() })
             });
-            let computed = self.all(&fresh.collect());
+            let computed = self.compute_all(&fresh.collect());
             let values = computed.iter().flatten().map(|computed| computed.value.clone()).collect::<Vec<_>>();
             *last.borrow_mut() = computed;
             values
         };
-        let mut step = capture_local(step, &values).map_err(refuse)?;
-        step.launch(&values).map_err(refuse)?;
-        let outputs = step.launch(&values).map_err(refuse)?;
+        let mut step = capture_local(step, &values).map_err(to_message)?;
+        step.launch(&values).map_err(to_message)?;
+        let outputs = step.launch(&values).map_err(to_message)?;
         let computed = last.replace(Ok(Vec::new()))?;
-        let values: Vec<Tensor> =
-            (0..outputs.len()).map(|j| outputs.try_to_tensor(j)).collect::<pellucid::Result<_>>().map_err(refuse)?;
+        let values: Vec<Tensor> = (0..outputs.len())
+            .map(|j| outputs.try_to_tensor(j))
+            .collect::<pellucid::Result<_>>()
+            .map_err(to_message)?;
         computed.iter().zip(&values).try_for_each(|(computed, value)| self.compare(computed, value))?;
         Ok(values)
     }
 
     /// Computes outputs and derivatives without reading values on the host. A captured step can therefore contain it.
-    fn all(&self, leaves: &Leaves) -> Result<Vec<Computed<'a>>, String> {
+    fn compute_all(&self, leaves: &Leaves) -> Result<Vec<Computed<'a>>, String> {
         let outputs = self.call(leaves)?;
-        let stored = if self.sample.post.is_some() { "pout" } else { "out" };
+        let output_kind = if self.sample.post.is_some() { "pout" } else { "out" };
         if self.sample.post.is_none() && outputs.len() != self.sample.outputs {
             return Err(format!("the call returned {} outputs, expected {}", outputs.len(), self.sample.outputs));
         }
         let mut all = Vec::new();
         for (j, output) in outputs.iter().enumerate() {
-            let Some(expected) = self.stored(stored, j) else {
+            let Some(expected) = self.expected(output_kind, j) else {
                 return Err(format!("the test data does not contain output {j}"));
             };
             let float = |dtype: DType| if dtype == DType::F64 { self.run.float } else { dtype };
@@ -222,9 +225,9 @@ impl<'a> SampleCheck<'a> {
             all.push(self.output(format!("output {j}"), output, expected));
         }
         for (path, leaf) in leaves {
-            if let Some(expected) = self.stored("after", path) {
+            if let Some(expected) = self.expected("after", path) {
                 // A copy of the current value, because the call is repeated for the derivatives.
-                let now = ops::copy(&leaf.detach()).map_err(refuse)?;
+                let now = ops::copy(&leaf.detach()).map_err(to_message)?;
                 all.push(self.output(format!("{path} after the call"), &now, expected));
             }
         }
@@ -248,14 +251,14 @@ impl<'a> SampleCheck<'a> {
         for (name, tensor) in &self.case.tensors {
             if let Some(path) = name.strip_prefix(&prefix) {
                 // A copy, because a call may write into its arguments.
-                let copied = ops::copy(&self.cast(tensor)?).map_err(refuse)?;
-                let leaf = if self.run.strided { strided(&copied).map_err(refuse)? } else { copied };
+                let copied = ops::copy(&self.cast(tensor)?).map_err(to_message)?;
+                let leaf = if self.run.strided { strided(&copied).map_err(to_message)? } else { copied };
                 #[cfg(feature = "wgpu")]
                 let leaf = match self.run.engine {
-                    Engine::On(device) => leaf.try_to(device).map_err(refuse)?,
+                    Engine::On(device) => leaf.try_to(device).map_err(to_message)?,
                     _ => leaf,
                 };
-                leaf.set_requires_grad(self.sample.tracked.iter().any(|t| t == path)).map_err(refuse)?;
+                leaf.set_requires_grad(self.sample.tracked.iter().any(|t| t == path)).map_err(to_message)?;
                 leaves.insert(path.to_string(), leaf);
             }
         }
@@ -265,19 +268,19 @@ impl<'a> SampleCheck<'a> {
     /// Converts a tensor to the precision of the run, and returns it as a new handle.
     fn cast(&self, tensor: &Tensor) -> Result<Tensor, String> {
         let dtype = if tensor.dtype() == DType::F64 { self.run.float } else { tensor.dtype() };
-        Ok(ops::to_dtype(tensor, dtype).map_err(refuse)?.detach())
+        Ok(ops::to_dtype(tensor, dtype).map_err(to_message)?.detach())
     }
 
     /// Returns the outputs, after the preparation of the input and before the derivatives.
     fn call(&self, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
-        let prepared = steps::prepare(self.sample, leaves).map_err(refuse)?;
+        let prepared = steps::prepare(self.sample, leaves).map_err(to_message)?;
         let call = Call { arguments: &self.sample.arguments, tensors: &prepared, float: self.run.float };
-        let outputs = (self.binding)(&call).map_err(refuse)?;
-        steps::post(self.sample, outputs).map_err(refuse)
+        let outputs = (self.binding)(&call).map_err(to_message)?;
+        steps::post(self.sample, outputs).map_err(to_message)
     }
 
     /// Returns the expected tensor of this sample for `kind` and a path or an output index.
-    fn stored(&self, kind: &str, at: impl std::fmt::Display) -> Option<&'a Tensor> {
+    fn expected(&self, kind: &str, at: impl std::fmt::Display) -> Option<&'a Tensor> {
         self.case.tensors.get(&format!("{}.{kind}.{at}", self.sample.key))
     }
 
@@ -287,69 +290,70 @@ impl<'a> SampleCheck<'a> {
         let inputs: Vec<&Tensor> = sample.tracked.iter().map(|path| &leaves[path]).collect();
         let mut cotangents = Vec::new();
         for &j in &sample.cotangents {
-            let stored =
-                self.stored("cot", j).ok_or_else(|| format!("the test data does not contain cotangent {j}"))?;
-            cotangents.push(self.cast(stored)?.requires_grad_(true));
+            let cotangent =
+                self.expected("cot", j).ok_or_else(|| format!("the test data does not contain cotangent {j}"))?;
+            cotangents.push(self.cast(cotangent)?.requires_grad_(true));
         }
         let outputs: Vec<&Tensor> = sample.cotangents.iter().map(|&j| &outputs[j]).collect();
         let seeds = cotangents.iter().cloned().map(Some).collect();
         let first = gradients(&outputs, seeds, &inputs)?;
-        self.order("grad", sample.levels[0], &first, all);
+        self.push_gradients("grad", sample.levels[0], &first, all);
         let Some(directions) = self.directions("v")? else { return Ok(()) };
 
         let by: Vec<&Tensor> = inputs.iter().copied().chain(&cotangents).collect();
         let second = gradients(&first.iter().collect::<Vec<_>>(), directions, &by)?;
-        self.order("ggrad", sample.levels[1], &second[..inputs.len()], all);
-        self.forward("jvp", &second[inputs.len()..], all);
-        self.forward("jvp()", &self.transformed(leaves)?, all);
+        self.push_gradients("ggrad", sample.levels[1], &second[..inputs.len()], all);
+        self.push_products("jvp", &second[inputs.len()..], all);
+        self.push_products("jvp()", &self.jvp_products(leaves)?, all);
         let Some(directions) = self.directions("w")? else { return Ok(()) };
 
         let third = gradients(&second[..inputs.len()].iter().collect::<Vec<_>>(), directions, &inputs)?;
-        self.order("g3", sample.levels[2], &third, all);
+        self.push_gradients("g3", sample.levels[2], &third, all);
         Ok(())
     }
 
     /// Returns the directions of the next order, or `None` if the test data contains none.
     fn directions(&self, kind: &str) -> Result<Option<Vec<Option<Tensor>>>, String> {
-        let cast = |path| self.stored(kind, path).map(|t| self.cast(t)).transpose();
+        let cast = |path| self.expected(kind, path).map(|t| self.cast(t)).transpose();
         let found: Vec<Option<Tensor>> = self.sample.tracked.iter().map(cast).collect::<Result<_, String>>()?;
         Ok(found.iter().any(Option::is_some).then_some(found))
     }
 
     /// Computes J·v by the public function `jvp`, with the same directions.
-    fn transformed(&self, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
+    fn jvp_products(&self, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
         let tracked = &self.sample.tracked;
         let inputs: Vec<&Tensor> = tracked.iter().map(|path| &leaves[path]).collect();
         let directions = self.directions("v")?.unwrap_or_default().into_iter().zip(&inputs);
         let tangents: Vec<Tensor> = directions
             .map(|(v, x)| v.map_or_else(|| ops::zeros_like(x), Ok))
             .collect::<pellucid::Result<_>>()
-            .map_err(refuse)?;
+            .map_err(to_message)?;
         let f = |fresh: &[Tensor]| {
             let mut leaves = leaves.clone();
             leaves.extend(tracked.iter().cloned().zip(fresh.iter().cloned()));
             let outputs = self.call(&leaves).map_err(|e| Error::invalid("jvp", e))?;
             Ok(self.sample.cotangents.iter().map(|&j| outputs[j].clone()).collect())
         };
-        let (_, products) = jvp(f, &inputs, &tangents.iter().collect::<Vec<_>>()).map_err(refuse)?;
+        let (_, products) = jvp(f, &inputs, &tangents.iter().collect::<Vec<_>>()).map_err(to_message)?;
         Ok(products)
     }
 
     /// Adds the gradients of one order with their expected values.
-    fn order(&self, kind: &str, level: Level, gradients: &[Tensor], all: &mut Vec<Computed<'a>>) {
+    fn push_gradients(&self, kind: &str, level: Level, gradients: &[Tensor], all: &mut Vec<Computed<'a>>) {
         if level == Level::Absent {
             return;
         }
         for (path, gradient) in self.sample.tracked.iter().zip(gradients) {
-            let expected = self.stored(kind, path).filter(|_| level == Level::Known);
+            let expected = self.expected(kind, path).filter(|_| level == Level::Known);
             let (what, value) = (format!("{kind} of {path}"), gradient.clone());
             all.push(Computed { what, value, expected, tolerance: self.run.gradients, least: 1e-3 });
         }
     }
 
-    fn forward(&self, kind: &str, products: &[Tensor], all: &mut Vec<Computed<'a>>) {
+    /// Adds the products J·v with their expected values.
+    fn push_products(&self, kind: &str, products: &[Tensor], all: &mut Vec<Computed<'a>>) {
         for (&j, product) in self.sample.cotangents.iter().zip(products) {
-            let expected = self.stored("jvp", j);
+            let expected = self.expected("jvp", j);
             if expected.is_some() {
                 let (what, value) = (format!("{kind} of output {j}"), product.clone());
                 all.push(Computed { what, value, expected, tolerance: self.run.gradients, least: 1e-3 });
@@ -392,7 +396,7 @@ fn gradients(outputs: &[&Tensor], seeds: Vec<Option<Tensor>>, inputs: &[&Tensor]
     let (seeded, grad_outputs): (Vec<&Tensor>, Vec<Option<Tensor>>) =
         outputs.iter().zip(seeds).filter(|(_, seed)| seed.is_some()).unzip();
     let options = GradOptions { grad_outputs, create_graph: true, retain_graph: true, allow_unused: true };
-    grad(&seeded, inputs, options).map_err(refuse)
+    grad(&seeded, inputs, options).map_err(to_message)
 }
 
 /// Returns the same elements in column-major order, with other elements between them.

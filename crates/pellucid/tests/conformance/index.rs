@@ -56,7 +56,7 @@ pub(crate) struct Sample {
 
 /// A call that must be an error.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct RejectedCall {
     pub(crate) key: String,
     pub(crate) arguments: Arguments,
     pub(crate) message: String,
@@ -68,7 +68,7 @@ pub(crate) struct Operation {
     pub(crate) name: String,
     pub(crate) file: String,
     pub(crate) samples: Vec<Sample>,
-    pub(crate) refusals: Vec<Refusal>,
+    pub(crate) rejections: Vec<RejectedCall>,
 }
 
 /// The operations of an `index.json`.
@@ -83,7 +83,7 @@ fn operation(value: &Value) -> Operation {
         name: if variant.is_empty() { name } else { format!("{name}.{variant}") },
         file: text(&value["file"]),
         samples: list(&value["samples"]).iter().map(sample).collect(),
-        refusals: list(&value["errors"]).iter().map(refusal).collect(),
+        rejections: list(&value["errors"]).iter().map(rejection).collect(),
     }
 }
 
@@ -109,8 +109,8 @@ fn sample(value: &Value) -> Sample {
     }
 }
 
-fn refusal(value: &Value) -> Refusal {
-    Refusal { key: format!("e{}", value["k"]), arguments: arguments(value), message: text(&value["message"]) }
+fn rejection(value: &Value) -> RejectedCall {
+    RejectedCall { key: format!("e{}", value["k"]), arguments: arguments(value), message: text(&value["message"]) }
 }
 
 fn arguments(value: &Value) -> Arguments {

@@ -105,11 +105,11 @@ fn line(case: &Case, bindings: &Table) -> Line {
             count(format!("{} {run}", sample.key), verdict);
         }
     }
-    for refusal in &operation.refusals {
+    for rejection in &operation.rejections {
         // Pellucid's operations have no `out` argument, so errors about `out` are not tested.
-        let has_place = refusal.arguments.keywords.contains_key("out");
-        if !has_place && !is_deliberate(&operation.name, &refusal.key) {
-            count(refusal.key.clone(), check::refused(binding, case, refusal));
+        let has_place = rejection.arguments.keywords.contains_key("out");
+        if !has_place && !is_deliberate(&operation.name, &rejection.key) {
+            count(rejection.key.clone(), check::rejected(binding, case, rejection));
         }
     }
     line

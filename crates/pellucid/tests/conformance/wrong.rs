@@ -2,7 +2,7 @@
 
 use crate::bindings::Binding;
 use crate::cases;
-use crate::check::{refused, sample};
+use crate::check::{rejected, sample};
 use crate::data::Case;
 use pellucid::{Result, Tensor, ops};
 
@@ -51,7 +51,7 @@ fn a_wrong_value_is_found_in_either_precision() {
 fn a_missing_error_is_found() {
     let accepts: Binding = Box::new(|c| Ok(vec![c.x()?.clone()]));
     let case = case("dot");
-    assert!(refused(&accepts, case, &case.operation.refusals[0]).is_err_and(|why| why.starts_with("accepted")));
+    assert!(rejected(&accepts, case, &case.operation.rejections[0]).is_err_and(|why| why.starts_with("accepted")));
 }
 
 #[test]

@@ -29,21 +29,21 @@ fn a_step_copies_free_tensors_once_until_they_change() {
 }
 
 #[test]
-fn a_tensor_that_a_step_computes_elsewhere_is_refused() {
+fn a_tensor_that_a_step_computes_elsewhere_is_rejected() {
     let x = pinned(&[1.0, 2.0], toy(1));
     let (other, state) = (Tensor::from([1.0f32, 2.0]), Tensor::from([1.0f32, 2.0]));
-    let refused = |step: &mut dyn FnMut(&[Tensor]) -> Tensor| {
+    let rejected = |step: &mut dyn FnMut(&[Tensor]) -> Tensor| {
         let error = capture_local(step, &[&x, &other]).err().unwrap();
         assert!(matches!(error, Error::ReadInCapture { .. }), "{error}");
         assert!(error.to_string().contains("zeros_like"), "{error}");
     };
-    refused(&mut |inputs| &inputs[0] + Tensor::rand([2], DType::F32).exp());
-    refused(&mut |inputs| &inputs[0] + inputs[1].exp());
-    refused(&mut |inputs| {
+    rejected(&mut |inputs| &inputs[0] + Tensor::rand([2], DType::F32).exp());
+    rejected(&mut |inputs| &inputs[0] + inputs[1].exp());
+    rejected(&mut |inputs| {
         state.copy_(&Tensor::from([3.0f32, 4.0]));
         &inputs[0] + &state
     });
-    refused(&mut |inputs| {
+    rejected(&mut |inputs| {
         state.copy_(&Tensor::from([3.0f32, 4.0]));
         &inputs[0] + state.exp()
     });
@@ -94,7 +94,7 @@ fn computations_with_host_values_are_constants_of_a_step() {
 
 /// The error for an input on a different device than the other tensors of the step names both devices.
 #[test]
-fn an_input_on_another_device_is_refused_at_launch() {
+fn an_input_on_another_device_is_rejected_at_launch() {
     for index in 0..2 {
         let device = toy(index);
         let weight = pinned(&[2.0, 3.0], device);
@@ -208,7 +208,7 @@ fn synchronizing_runs_deferred_work() {
 }
 
 #[test]
-fn a_batch_that_is_pinned_to_another_device_is_refused() {
+fn a_batch_that_is_pinned_to_another_device_is_rejected() {
     let model = sequential![Linear::new(4, 3)];
     model.to_(toy(0)).unwrap();
     let optimizer = Adam::new(model.parameters(), AdamOptions::default());

@@ -86,8 +86,8 @@ fn a_failed_kernel_ends_its_list_where_eager_mode_ends_the_program() {
             let (mut eager, mut random) = (RandomProgram::new(Device::cpu()), Xorshift(choices));
             (0..before).for_each(|_| eager.step(&mut random, None).unwrap());
             let complete = eager.results.len();
-            let refused = eager.step(&mut random, Some(9));
-            assert!(matches!(refused, Err(Error::IndexOutOfBounds { index: 9, .. })), "{refused:?}");
+            let rejected = eager.step(&mut random, Some(9));
+            assert!(matches!(rejected, Err(Error::IndexOutOfBounds { index: 9, .. })), "{rejected:?}");
 
             let (mut deferred, mut random) = (RandomProgram::new(device), Xorshift(choices));
             (0..before).for_each(|_| deferred.step(&mut random, None).unwrap());
@@ -162,8 +162,11 @@ fn the_step_with_a_bad_index_returns_the_error_and_changes_nothing() {
             for k in 0..8 {
                 if k == 0 || k == 5 {
                     let before = mixed.weights();
-                    let refused = mixed.step(9);
-                    assert!(matches!(refused, Err(Error::IndexOutOfBounds { index: 9, .. })), "step {k}: {refused:?}");
+                    let rejected = mixed.step(9);
+                    assert!(
+                        matches!(rejected, Err(Error::IndexOutOfBounds { index: 9, .. })),
+                        "step {k}: {rejected:?}"
+                    );
                     assert_eq!(mixed.weights(), before, "step {k}");
                 }
                 good.step(k % 4).unwrap();
@@ -185,13 +188,13 @@ fn a_bad_index_on_one_thread_does_not_reach_another_thread() {
             let bad = scope.spawn(move || {
                 let rows = new();
                 rows.step(0).unwrap();
-                let is_refused = |row| matches!(rows.step(row), Err(Error::IndexOutOfBounds { .. }));
-                (0..20).map(|k| is_refused(if k % 2 == 0 { 77 } else { 1 })).collect::<Vec<bool>>()
+                let is_rejected = |row| matches!(rows.step(row), Err(Error::IndexOutOfBounds { .. }));
+                (0..20).map(|k| is_rejected(if k % 2 == 0 { 77 } else { 1 })).collect::<Vec<bool>>()
             });
             let good = new();
             (0..20).for_each(|k| good.step(k % 4).unwrap());
             let errors = bad.join().unwrap();
-            assert!(errors.iter().enumerate().all(|(k, refused)| *refused == (k % 2 == 0)), "{errors:?}");
+            assert!(errors.iter().enumerate().all(|(k, rejected)| *rejected == (k % 2 == 0)), "{errors:?}");
             good.weights()
         });
         assert_eq!(trained, expected.weights());

@@ -37,7 +37,7 @@ impl Trained {
 }
 
 #[test]
-fn a_captured_step_equals_the_eager_one_also_after_a_refused_launch() {
+fn a_captured_step_equals_the_eager_one_also_after_a_rejected_launch() {
     let device = match "wgpu:2".parse::<Device>() {
         Ok(device) => device,
         Err(error) => {
@@ -53,8 +53,8 @@ fn a_captured_step_equals_the_eager_one_also_after_a_refused_launch() {
     let mut captured = capture(|inputs: &[Tensor]| replayed.step(&inputs[0]), &[&good]).unwrap();
     let mut launched: Vec<f32> = (0..2).map(|_| captured.launch(&[&good]).unwrap().item(0)).collect();
     let before = replayed.state();
-    let refused = captured.launch(&[&bad]).err().expect("a launch must check the indices");
-    assert!(matches!(refused, Error::IndexOutOfBounds { index: 4, len: 4, .. }), "{refused:?}");
+    let rejected = captured.launch(&[&bad]).err().expect("a launch must check the indices");
+    assert!(matches!(rejected, Error::IndexOutOfBounds { index: 4, len: 4, .. }), "{rejected:?}");
     assert!(replayed.state() == before, "a failed launch must not change the state");
     launched.extend((0..2).map(|_| captured.launch(&[&good]).unwrap().item::<f32>(0)));
     assert_eq!(losses, launched);

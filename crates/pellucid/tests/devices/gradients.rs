@@ -172,7 +172,7 @@ fn a_gradient_that_the_user_sets_is_on_the_device_of_its_tensor() {
 }
 
 #[test]
-fn a_checkpoint_refuses_inputs_that_have_moved() {
+fn a_checkpoint_rejects_inputs_that_have_moved() {
     for device in gpus(14) {
         let weight = Parameter::new(Tensor::from([1.0f32, 2.0]));
         let y = checkpoint(|inputs: &[Tensor]| Ok(vec![inputs[0].square()]), &[&weight]).unwrap().remove(0);

@@ -55,7 +55,7 @@ fn a_mask_on_the_device_selects_as_in_numpy() {
 }
 
 #[test]
-fn an_index_on_another_device_is_refused_by_its_position() {
+fn an_index_on_another_device_is_rejected_by_its_position() {
     let [x, _] = both();
     let cpu = Tensor::from([0i64, 1]).to(Device::cpu());
     let error = x.try_i((slice(None, None, 1), &cpu)).unwrap_err();

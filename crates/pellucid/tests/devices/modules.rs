@@ -77,8 +77,8 @@ fn copies_functional_calls_and_conversions_stay_on_the_device() {
     loss.backward();
     assert!(model.parameters().iter().all(|p| p.grad().unwrap().device() == toy(0)));
     let pinned = given.iter().map(|(name, value)| (name.clone(), value.to(Device::cpu())));
-    let refused = functional_call(&model, &pinned.collect(), |_| ()).unwrap_err().to_string();
-    assert!(refused.contains("`0.weight`") && refused.contains("toy"), "{refused}");
+    let rejected = functional_call(&model, &pinned.collect(), |_| ()).unwrap_err().to_string();
+    assert!(rejected.contains("`0.weight`") && rejected.contains("toy"), "{rejected}");
     // Conversions and moves in any order.
     for (device, dtype) in [(toy(0), DType::F64), (Device::cpu(), DType::F32), (toy(0), DType::F64)] {
         copy.to_dtype_(dtype).unwrap();

@@ -116,8 +116,8 @@ fn an_operation_of_the_user_may_run_on_the_cpu_only() {
         assert_eq!(gradient.device(), device);
         results.push((y.to_vec::<f32>(), gradient.to_vec::<f32>()));
         if !device.is_cpu() {
-            let refused = capture(|inputs: &[Tensor]| apply_one(SortedOnHost, &[&inputs[0]]), &[&x.detach()]);
-            assert!(matches!(refused.map(drop), Err(Error::ReadInCapture { op: "sorted_on_host", .. })));
+            let rejected = capture(|inputs: &[Tensor]| apply_one(SortedOnHost, &[&inputs[0]]), &[&x.detach()]);
+            assert!(matches!(rejected.map(drop), Err(Error::ReadInCapture { op: "sorted_on_host", .. })));
         }
     }
     assert_eq!(results[0], (vec![1.0, 2.0, 3.0], vec![100.0, 1.0, 10.0]));
@@ -249,7 +249,7 @@ fn derivatives_of_a_move_have_every_order() {
 }
 
 #[test]
-fn moves_are_refused_inside_a_captured_step() {
+fn moves_are_rejected_inside_a_captured_step() {
     let gpu = toy(0);
     let x = pinned(&[1.0, 2.0], Device::cpu());
     let error = capture(|inputs: &[Tensor]| inputs[0].try_to(gpu).unwrap_or_else(|_| inputs[0].clone()) + 1.0, &[&x]);

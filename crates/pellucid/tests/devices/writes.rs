@@ -44,7 +44,7 @@ fn a_write_of_no_elements_does_not_count() {
 
 /// Views remain on the source device of a move, so a recorded write into the moved tensor would not reach them.
 #[test]
-fn a_recorded_write_into_a_moved_tensor_with_views_is_refused() {
+fn a_recorded_write_into_a_moved_tensor_with_views_is_rejected() {
     for device in gpus(17) {
         let x = Tensor::from([1.0f32, 2.0]);
         let view = x.reshape([2, 1]);

@@ -124,10 +124,10 @@ fn prompts_may_be_padded_on_the_left() {
         assert!(found.isfinite().all(..).item::<bool>());
         caches.iter().for_each(KvCache::clear);
     }
-    let refused = |visible: Tensor| caches[0].clone().try_padded(&visible).err().unwrap();
-    assert!(matches!(refused(Tensor::ones([2, 4], DType::Bool)), Error::ShapeMismatch { .. }));
-    assert!(matches!(refused(Tensor::ones([3, 10], DType::Bool)), Error::ShapeMismatch { .. }));
-    assert!(matches!(refused(Tensor::ones([3, 4], DType::I64)), Error::DTypeMismatch { .. }));
+    let rejected = |visible: Tensor| caches[0].clone().try_padded(&visible).err().unwrap();
+    assert!(matches!(rejected(Tensor::ones([2, 4], DType::Bool)), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(Tensor::ones([3, 10], DType::Bool)), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(Tensor::ones([3, 4], DType::I64)), Error::DTypeMismatch { .. }));
 }
 
 #[test]
@@ -135,22 +135,22 @@ fn invalid_inputs_of_a_cache_are_errors() {
     let _random = pellucid::Generator::new(0).scope();
     let model = MultiheadAttention::new(8, 2);
     let (x, cache) = (Tensor::ones([1, 3, 8], DType::F32), model.cache(1, 4));
-    let refused = |x: &Tensor, cache: &KvCache| model.try_forward_cached(x, cache).err().unwrap();
+    let rejected = |x: &Tensor, cache: &KvCache| model.try_forward_cached(x, cache).err().unwrap();
     assert!(
-        matches!(refused(&x, &cache), Error::InvalidArgument { .. }),
+        matches!(rejected(&x, &cache), Error::InvalidArgument { .. }),
         "a cached call must be an error while gradients are recorded"
     );
     let _off = no_grad();
     assert!(
-        matches!(refused(&x, &model.cache(2, 4)), Error::ShapeMismatch { .. }),
+        matches!(rejected(&x, &model.cache(2, 4)), Error::ShapeMismatch { .. }),
         "a batch size that differs from the cache must be an error"
     );
     assert!(
-        matches!(refused(&Tensor::ones([1, 5, 8], DType::F32), &cache), Error::ShapeMismatch { .. }),
+        matches!(rejected(&Tensor::ones([1, 5, 8], DType::F32), &cache), Error::ShapeMismatch { .. }),
         "a sequence longer than the capacity of the cache must be an error"
     );
     model.forward_cached(&x, &cache);
-    let full = refused(&x, &cache).to_string();
+    let full = rejected(&x, &cache).to_string();
     assert!(full.contains("the cache is full: its capacity is 4"), "{full}");
     assert_eq!(cache.length().item::<i64>(), 3);
     assert_eq!(body().try_forward_cached(&Tensor::ones([1, 1, 16], DType::F32), &[]).err().unwrap().to_string(), {

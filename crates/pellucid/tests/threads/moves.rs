@@ -13,7 +13,7 @@ use std::thread;
 type Trainer = GraphTrainer<'static, Sequential, Sgd>;
 
 /// Runs `f` on a new thread if `is_moved` is true, and returns its result.
-fn elsewhere<R: Send>(is_moved: bool, f: impl FnOnce() -> R + Send) -> R {
+fn on_new_thread_if<R: Send>(is_moved: bool, f: impl FnOnce() -> R + Send) -> R {
     if is_moved { thread::scope(|scope| scope.spawn(f).join().unwrap()) } else { f() }
 }
 
@@ -48,11 +48,11 @@ fn trained(is_moved: bool) -> Vec<u32> {
         first.join().unwrap();
     });
     if is_moved {
-        found.extend(elsewhere(true, || steps(&mut trainer, &[4, 5, 6, 5])));
+        found.extend(on_new_thread_if(true, || steps(&mut trainer, &[4, 5, 6, 5])));
         // A draw by this thread does not affect the random numbers of the trainer.
         Tensor::rand([3], DType::F32);
         let trainer = Mutex::new(trainer);
-        found.extend(elsewhere(true, || steps(&mut trainer.lock().unwrap(), &[4, 7])));
+        found.extend(on_new_thread_if(true, || steps(&mut trainer.lock().unwrap(), &[4, 7])));
         found.extend(values(trainer.lock().unwrap().model()));
     } else {
         found.extend(values(trainer.model()));
@@ -93,20 +93,20 @@ fn a_checkpoint_of_a_moved_trainer_has_the_numbers_of_the_scope() {
         trainer.loss().unwrap().to_bits()
     };
     let (generator, mut trainer) = saved;
-    elsewhere(true, || step(&generator, &mut trainer));
-    let state: StateDict = elsewhere(true, || {
+    on_new_thread_if(true, || step(&generator, &mut trainer));
+    let state: StateDict = on_new_thread_if(true, || {
         let _scope = generator.scope();
         let state = Checkpoint::new().model(trainer.model()).optimizer(trainer.optimizer()).state().unwrap();
         state.into_iter().map(|(name, tensor)| (name, tensor.detach().copy())).collect()
     });
     let (other, mut resumed) = resumed;
-    elsewhere(true, || {
+    on_new_thread_if(true, || {
         let _scope = other.scope();
         Checkpoint::new().model(resumed.model()).optimizer(resumed.optimizer()).load_state_dict(&state).unwrap();
     });
     for _ in 0..3 {
-        let expected = elsewhere(true, || step(&generator, &mut trainer));
-        assert_eq!(elsewhere(true, || step(&other, &mut resumed)), expected);
+        let expected = on_new_thread_if(true, || step(&generator, &mut trainer));
+        assert_eq!(on_new_thread_if(true, || step(&other, &mut resumed)), expected);
     }
     assert_eq!(values(resumed.model()), values(trainer.model()));
 }
@@ -116,12 +116,12 @@ fn a_captured_step_that_moves_continues_its_random_numbers() {
     let _guard = exclusive();
     let draws = |is_moved: bool| -> Vec<Vec<f32>> {
         let x = Tensor::ones([16], DType::F32);
-        let mut step = elsewhere(true, || {
+        let mut step = on_new_thread_if(true, || {
             manual_seed(11);
             capture(|inputs| inputs[0].dropout(0.5), &[&x]).unwrap()
         });
         // In debug builds, launches 2 and 3 record the step again and compare.
-        (0..4).map(|_| elsewhere(is_moved, || step.launch(&[&x]).unwrap().to_vec(0))).collect()
+        (0..4).map(|_| on_new_thread_if(is_moved, || step.launch(&[&x]).unwrap().to_vec(0))).collect()
     };
     let stays = draws(false);
     assert_eq!(draws(true), stays);
@@ -158,6 +158,6 @@ fn modes_of_a_thread_do_not_move_with_a_step() {
         assert_eq!(step.launch(&[&x]).unwrap().to_tensor(0).dtype(), DType::BF16);
         step
     };
-    let dtype = elsewhere(true, || step.launch(&[&x]).unwrap().to_tensor(0).dtype());
+    let dtype = on_new_thread_if(true, || step.launch(&[&x]).unwrap().to_tensor(0).dtype());
     assert_eq!(dtype, DType::F32);
 }

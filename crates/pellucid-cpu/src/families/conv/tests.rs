@@ -204,18 +204,18 @@ fn check_rejects_mismatched_operands() {
     let (x, w, y) =
         (array(&[2, 4, 1, 1, 8], DType::F32), array(&[6, 2, 1, 1, 3], DType::F32), array(&[2, 6, 1, 1, 6], DType::F32));
     testing::run_kernel(conv(3, 1, 2), &[&x, &w], &[&y]).unwrap();
-    let refused = |kernel: Kernel, x, w, y| testing::run_kernel(kernel, &[x, w], &[y]).unwrap_err();
-    assert!(matches!(refused(conv(2, 1, 2), &x, &w, &y), Error::ShapeMismatch { .. }));
-    assert!(matches!(refused(conv(3, 1, 1), &x, &w, &y), Error::ShapeMismatch { .. }));
-    assert!(matches!(refused(conv(3, 1, 0), &x, &w, &y), Error::ShapeMismatch { .. }));
-    assert!(matches!(refused(conv(3, 0, 2), &x, &w, &y), Error::InvalidArgument { .. }));
-    assert!(matches!(refused(conv(3, usize::MAX, 2), &x, &w, &y), Error::InvalidArgument { .. }));
-    assert!(matches!(refused(conv(3, 1, 2), &w, &x, &y), Error::ShapeMismatch { .. }));
+    let rejected = |kernel: Kernel, x, w, y| testing::run_kernel(kernel, &[x, w], &[y]).unwrap_err();
+    assert!(matches!(rejected(conv(2, 1, 2), &x, &w, &y), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(conv(3, 1, 1), &x, &w, &y), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(conv(3, 1, 0), &x, &w, &y), Error::ShapeMismatch { .. }));
+    assert!(matches!(rejected(conv(3, 0, 2), &x, &w, &y), Error::InvalidArgument { .. }));
+    assert!(matches!(rejected(conv(3, usize::MAX, 2), &x, &w, &y), Error::InvalidArgument { .. }));
+    assert!(matches!(rejected(conv(3, 1, 2), &w, &x, &y), Error::ShapeMismatch { .. }));
     let wide = array(&[6, 2, 1, 1, 3], DType::F64);
-    assert!(matches!(refused(conv(3, 1, 2), &x, &wide, &y), Error::DTypeMismatch { .. }));
+    assert!(matches!(rejected(conv(3, 1, 2), &x, &wide, &y), Error::DTypeMismatch { .. }));
     let mask = |shape: &[usize]| array(shape, DType::Bool);
     let masks = [mask(&[2, 4, 1, 1, 8]), mask(&[6, 2, 1, 1, 3]), mask(&[2, 6, 1, 1, 6])];
-    assert!(matches!(refused(conv(3, 1, 2), &masks[0], &masks[1], &masks[2]), Error::DTypeMismatch { .. }));
+    assert!(matches!(rejected(conv(3, 1, 2), &masks[0], &masks[1], &masks[2]), Error::DTypeMismatch { .. }));
     // Outputs far beyond the input read only padding.
     let padded = array(&[2, 6, 1, 1, 40], DType::F32);
     testing::run_kernel(conv(3, 1, 2), &[&x, &w], &[&padded]).unwrap();

@@ -238,7 +238,7 @@ fn a_program_has_more_uniforms_than_255() {
 }
 
 #[test]
-fn too_many_instructions_are_refused() {
+fn too_many_instructions_are_rejected() {
     // All powers share one coefficient, so only the number of instructions is too large.
     let long =
         Formula::new("polynomial", &[Input::NUMBER], 0, |x, _| vec![(0..30_001).fold(x[0], |y, _| y * x[0] + 0.5)]);

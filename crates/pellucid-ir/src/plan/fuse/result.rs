@@ -1,6 +1,6 @@
 //! Fusion with the program that a reduction or a matrix product applies to its result.
 
-use super::{FusedArrays, FusionRefusal, FusionSide, LaunchPair, map_of};
+use super::{FusedArrays, FusionRejection, FusionSide, LaunchPair, map_of};
 use crate::dtype::Compute;
 use crate::formula::{Load, Program, Splice, SpliceOperand, Spliced, SplicedValue};
 use crate::kernel::{Kernel, MatMul, Params, Reduce, ReduceOp};
@@ -29,7 +29,7 @@ impl ResultProgram {
         applied: Option<(&Arc<Program>, &Params)>,
         result: SplicedValue,
         others: &[SlotView],
-    ) -> Result<Vec<SplicedValue>, FusionRefusal> {
+    ) -> Result<Vec<SplicedValue>, FusionRejection> {
         let Some((program, params)) = applied else { return Ok(vec![result]) };
         let others = others.iter().map(|o| SpliceOperand::Array(self.arrays.number(o)));
         let inputs: Vec<SpliceOperand> = [SpliceOperand::Array(0)].into_iter().chain(others).collect();
@@ -41,14 +41,14 @@ impl ResultProgram {
         &mut self,
         pair: &LaunchPair<'_>,
         produced: &[SplicedValue],
-    ) -> Result<Vec<SplicedValue>, FusionRefusal> {
+    ) -> Result<Vec<SplicedValue>, FusionRejection> {
         let (program, params) = map_of(pair.consumer.launch)?;
         let inputs = pair.sources(&pair.consumer.inputs, produced, &mut self.arrays)?;
         self.splice.append(&program, &params, &inputs).map_err(Some)
     }
 
     /// Returns the program with these results, and its arrays except the result of the producer.
-    fn finish(self, values: &[SplicedValue]) -> Result<(Spliced, Vec<SlotView>), FusionRefusal> {
+    fn finish(self, values: &[SplicedValue]) -> Result<(Spliced, Vec<SlotView>), FusionRejection> {
         let spliced = self.splice.finish("fused", values).map_err(Some)?;
         if spliced.arrays[0] != 0 {
             return Err(None);
@@ -63,7 +63,7 @@ impl ResultProgram {
 
 impl LaunchPair<'_> {
     /// Fuses a map into the other inputs of the finishing program of a reduction.
-    pub(super) fn fuse_into_finish(&self, reduce: &Reduce, finish: &Arc<Program>) -> Result<Launch, FusionRefusal> {
+    pub(super) fn fuse_into_finish(&self, reduce: &Reduce, finish: &Arc<Program>) -> Result<Launch, FusionRejection> {
         let LaunchPair { producer, consumer, .. } = self;
         map_of(producer.launch)?;
         let mut fused = ResultProgram::new(&consumer.outputs[0]);
@@ -79,7 +79,7 @@ impl LaunchPair<'_> {
     }
 
     /// Fuses a map on the result of a reduction into the reduction. `wide` allows operands other than that result.
-    pub(super) fn fuse_finish(&self, reduce: &Reduce, wide: bool) -> Result<Launch, FusionRefusal> {
+    pub(super) fn fuse_finish(&self, reduce: &Reduce, wide: bool) -> Result<Launch, FusionRejection> {
         map_of(self.consumer.launch)?;
         let accumulator = match reduce.op {
             ReduceOp::ArgMax | ReduceOp::ArgMin => Compute::I64,
@@ -102,7 +102,7 @@ impl LaunchPair<'_> {
     }
 
     /// Fuses a map on the result of a matrix product into its epilogue.
-    pub(super) fn fuse_epilogue(&self, product: &MatMul) -> Result<Launch, FusionRefusal> {
+    pub(super) fn fuse_epilogue(&self, product: &MatMul) -> Result<Launch, FusionRejection> {
         let FusionSide { launch, space, inputs, .. } = &self.producer;
         map_of(self.consumer.launch)?;
         let (layout, dtype) = (Layout::contiguous(space.clone()), product.product_dtype(launch.inputs[0].dtype));

@@ -42,19 +42,19 @@ impl InProj {
 
 /// Returns an error for numbers of heads that do not divide the width or each other, and for an invalid dropout.
 pub(super) fn check_heads(width: usize, heads: usize, kv_heads: usize, rotary: bool, dropout: f64) -> Result<()> {
-    let refuse = |reason: String| Err(Error::invalid(MULTIHEAD_ATTENTION, reason));
+    let reject = |reason: String| Err(Error::invalid(MULTIHEAD_ATTENTION, reason));
     if heads == 0 || !width.is_multiple_of(heads) {
-        return refuse(format!(
+        return reject(format!(
             "the number of heads, {heads}, must divide the width {width}; use 1, {width} or another divisor"
         ));
     }
     if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-        return refuse(format!(
+        return reject(format!(
             "the number of key-value heads, {kv_heads}, must divide the number of query heads, {heads}"
         ));
     }
     if rotary && !(width / heads).is_multiple_of(2) {
-        return refuse(format!("the head width must be even for rotary positions, got {}", width / heads));
+        return reject(format!("the head width must be even for rotary positions, got {}", width / heads));
     }
     OptionRange::PROBABILITY.check(MULTIHEAD_ATTENTION, "dropout", dropout, 0.1)
 }
@@ -177,11 +177,11 @@ impl MultiheadAttention {
     /// Applies the rotary embedding to queries and keys, for the given positions or for 0, 1, ..
     pub(super) fn apply_rotary(&self, [q, k, v]: [Tensor; 3], positions: Option<&Tensor>) -> Result<[Tensor; 3]> {
         let Some(rotary) = self.rotary else { return Ok([q, k, v]) };
-        let turn = |x: &Tensor| match positions {
+        let rotate = |x: &Tensor| match positions {
             Some(positions) => rotary.try_rotate(x, positions),
             None => rotary.try_rotate(x, &Tensor::arange(0, x.shape()[x.rank() - 2] as i64, 1)),
         };
-        Ok([turn(&q)?, turn(&k)?, v])
+        Ok([rotate(&q)?, rotate(&k)?, v])
     }
 
     /// Projects queries, keys and values, applies the rotary embedding and the masks, and appends keys.

@@ -34,7 +34,8 @@ binary! {
         let r = a.abs().rem(b.abs());
         // A zero keeps its sign.
         let r = (a.eq(0.0) & r.eq(0.0)).select(a, a.lt(0.0).select(-r, r));
-        // The least integer has no absolute value: its remainder with b's sign is corrected to a's sign.
+        // The absolute value of the least integer overflows, so its remainder is computed with the sign of b and
+        // corrected to the sign of a.
         let m = a.rem(b);
         let moves = m.ne(0.0) & ((a.lt(0.0) & m.gt(0.0)) | (a.gt(0.0) & m.lt(0.0)));
         (a.abs().lt(0.0) | b.abs().lt(0.0)).select(moves.select(m - b, m), r)

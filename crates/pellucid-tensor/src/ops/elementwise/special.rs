@@ -33,7 +33,7 @@ unary! {
     },
         d x = {
             // φ/Φ: in the tail by Laplace's continued fraction, which is free of cancellation in every derivative. The
-            // tail begins at −4, and at −2.5 if derivatives follow.
+            // tail begins at −4, and at −2.5 if derivatives are computed.
             let slope = |from: f64, levels: u32| {
                 let t = x.lt(from).select(-x, -from);
                 // The omitted part f satisfies f ≈ t + (levels + 1)/f.
@@ -64,16 +64,16 @@ unary! {
     k0(x) = x.bessel(Binary::BesselK, 0.0);
     /// Computes eˣ·K₀(x), exponentially scaled `k0`.
     ///
-    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 2e-3 and 3e-2 in
-    /// `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
+    /// Derivatives of orders 3 and 4 lose digits to cancellation: up to |x| = 30, their relative errors grow to 2e-3
+    /// and 3e-2 in `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
     k0e(x) = x.bessel(Binary::BesselKe, 0.0), d x = g * scaled_bessel_slope(Binary::BesselKe, 0.0, x, y);
     /// Computes K₁(x), the modified Bessel function of the second kind of order 1; ∞ at 0, NaN for x < 0.
     #[doc(alias = "bessel_k1")]
     k1(x) = x.bessel(Binary::BesselK, 1.0);
     /// Computes eˣ·K₁(x), exponentially scaled `k1`.
     ///
-    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 2e-3 and 3e-2 in
-    /// `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
+    /// Derivatives of orders 3 and 4 lose digits to cancellation: up to |x| = 30, their relative errors grow to 2e-3
+    /// and 3e-2 in `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
     k1e(x) = x.bessel(Binary::BesselKe, 1.0), d x = g * scaled_bessel_slope(Binary::BesselKe, 1.0, x, y);
     /// Computes J₀(x), the Bessel function of the first kind of order 0.
     bessel_j0(x) = x.bessel(Binary::BesselJ, 0.0);

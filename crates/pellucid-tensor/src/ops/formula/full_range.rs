@@ -46,8 +46,9 @@ struct FloatLimits {
 impl FloatLimits {
     /// Returns the limits of a dtype, `f32` or `f64`.
     fn new(dtype: DType) -> FloatLimits {
-        // Rounding a subnormal term loses half of the smallest number. All terms together lose less than half a unit in
-        // the last place of `min_exact_sum`, for rows of up to 2²⁵ elements in `f32` and 2⁴¹ in `f64`.
+        // Rounding a term to a subnormal number has an error of up to half of the smallest number. The errors of all
+        // terms are less than half a unit in the last place of `min_exact_sum`, for rows of up to 2²⁵ elements in `f32`
+        // and 2⁴¹ in `f64`.
         match dtype {
             DType::F64 => FloatLimits {
                 epsilon: 2f64.powi(-53),

@@ -57,8 +57,8 @@ impl Cofactors {
         let first = block(&middle, (0, 0), r, r)?;
         let (e, c) = (block(&middle, (0, r), r, s)?, block(&middle, (r, 0), s, r)?);
         let schur = arithmetic::sub(&last, &matmul(&matmul(&c, &inverse(&first)?)?, &e)?)?;
-        let size = apply(SlogDet, &[&first])?[1].clone();
-        arithmetic::mul(&arithmetic::mul(&sign, &transcendental::exp(&size)?)?, &division_free(&schur)?)
+        let log_abs_det = apply(SlogDet, &[&first])?[1].clone();
+        arithmetic::mul(&arithmetic::mul(&sign, &transcendental::exp(&log_abs_det)?)?, &division_free(&schur)?)
     }
 }
 
@@ -127,8 +127,8 @@ impl Operation for SlogDet {
         factors.save(saves);
         let diagonal = signed_diagonal(&factors)?;
         let sign = reductions::prod(&arithmetic::sign(&diagonal)?, -1)?;
-        let size = reductions::sum(&transcendental::ln(&arithmetic::abs(&diagonal)?)?, -1)?;
-        Ok(smallvec![sign.array().clone(), size.array().clone()])
+        let log_abs_det = reductions::sum(&transcendental::ln(&arithmetic::abs(&diagonal)?)?, -1)?;
+        Ok(smallvec![sign.array().clone(), log_abs_det.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let inverse = inverse_by_factors(&saved.input(0)?, lu::Factors::from_saved(saved)?)?;

@@ -96,12 +96,12 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     if let Some(starts) = plain_starts(table, index, &options, is_valid.as_ref())? {
         return plain_bags(op, table, &options, [&starts, &bag, &flat], is_valid.as_ref());
     }
-    let counts = match padding {
+    let is_counted = match padding {
         Some(padding) => compare::ne(&flat, padding)?,
         None => fill::ones([flat.size()], DType::Bool)?,
     };
     // Padding indices are assigned to an additional last bag, which is dropped at the end.
-    let bag = arithmetic::where_(&counts, &bag, bags as i64)?;
+    let bag = arithmetic::where_(&is_counted, &bag, bags as i64)?;
     let scaled = EmbeddingOptions { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
     // The rows are summed in `f32`, so that the result is rounded only once.
     let compute_dtype = widened_dtype(&[table]).unwrap_or(table.dtype());
@@ -174,15 +174,15 @@ fn plain_bags(
     terms: [&Tensor; 3],
     valid: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let [starts, sums, rows] = terms;
+    let [starts, sum_indices, rows] = terms;
     let unless_invalid = |x: Tensor| valid.map_or(Ok(x.clone()), |valid| value_range::nan_unless(valid, &x));
     // Invalid offsets make the weights NaN too, and thus the gradients of all rows.
     let weights = unless_invalid(match options.weights {
         Some(weights) => view::ravel(weights)?,
         None => fill::ones([rows.size()], table.dtype())?,
     })?;
-    let each = if options.offsets.is_none() { rows.size().checked_div(starts.size() - 1) } else { None };
-    let result = row_sums(op, table, &RowTerms { starts, sums, rows, weights: &weights, each })?;
+    let terms_per_sum = if options.offsets.is_none() { rows.size().checked_div(starts.size() - 1) } else { None };
+    let result = row_sums(op, table, &RowTerms { starts, sum_indices, rows, weights: &weights, terms_per_sum })?;
     if options.mode == ScatterReduceOp::Sum {
         return unless_invalid(result);
     }

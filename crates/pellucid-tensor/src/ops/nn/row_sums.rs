@@ -13,29 +13,30 @@ use pellucid_ir::{Result, Shape, formula};
 pub(in crate::ops) struct RowTerms<'a> {
     /// `i64 [sums + 1]`: the index of the first term of each sum, and the number of terms.
     pub(in crate::ops) starts: &'a Tensor,
-    /// `i64 [terms]`: the sum of each term.
-    pub(in crate::ops) sums: &'a Tensor,
+    /// `i64 [terms]`: the index of the sum of each term.
+    pub(in crate::ops) sum_indices: &'a Tensor,
     /// `i64 [terms]`: the row of each term.
     pub(in crate::ops) rows: &'a Tensor,
     /// `[terms]`, in the dtype of the table: the weight of each term.
     pub(in crate::ops) weights: &'a Tensor,
     /// The number of terms of each sum if it is the same for all.
-    pub(in crate::ops) each: Option<usize>,
+    pub(in crate::ops) terms_per_sum: Option<usize>,
 }
 
 /// Computes `y[i] = Σ weights[k] · table[rows[k]]` over the terms k of each sum, for a table `[R, D]` of dtype `f32` or
 /// `f64`. Errors of indices name `op`.
 pub(in crate::ops) fn row_sums(op: &'static str, table: &Tensor, terms: &RowTerms<'_>) -> Result<Tensor> {
-    let &RowTerms { starts, sums, rows, weights, each } = terms;
-    debug_assert!(each.is_none_or(|each| each * (starts.size() - 1) == rows.size()), "sums must have {each:?} terms");
-    apply_one(RowSums { op, each }, &[table, starts, rows, weights, sums])
+    let &RowTerms { starts, sum_indices, rows, weights, terms_per_sum } = terms;
+    let has_all = |count: usize| count * (starts.size() - 1) == rows.size();
+    debug_assert!(terms_per_sum.is_none_or(has_all), "sums must have {terms_per_sum:?} terms");
+    apply_one(RowSums { op, terms_per_sum }, &[table, starts, rows, weights, sum_indices])
 }
 
-/// The inputs are the table, the starts, the rows and weights of the terms, and their sums, which only the gradients
-/// read.
+/// The inputs are the table, the starts, the rows and weights of the terms, and the indices of their sums, which
+/// only the gradients read.
 struct RowSums {
     op: &'static str,
-    each: Option<usize>,
+    terms_per_sum: Option<usize>,
 }
 
 impl Operation for RowSums {
@@ -56,25 +57,25 @@ impl Operation for RowSums {
         Ok(smallvec![out])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
-        let [rows, weights, sums] = [saved.input(2)?, saved.input(3)?, saved.input(4)?];
+        let [rows, weights, sum_indices] = [saved.input(2)?, saved.input(3)?, saved.input(4)?];
         let g = grads.get(0)?;
         let (width, count) = (g.shape()[1], rows.size());
-        // The gradient of the sum of each term: [sums, each, D], a view, or [terms, 1, D].
-        let (of_terms, [sums, each]) = match self.each {
-            Some(each) => (view::unsqueeze(&g, 1)?, [g.shape()[0], each]),
-            None => (view::unsqueeze(&gather::index_select(&g, 0, &sums)?, 1)?, [count, 1]),
+        // The gradient of the sum of each term: [sums, 1, D], a view for sums of n terms each, or [terms, 1, D].
+        let (sum_grads, [groups, group_size]) = match self.terms_per_sum {
+            Some(n) => (view::unsqueeze(&g, 1)?, [g.shape()[0], n]),
+            None => (view::unsqueeze(&gather::index_select(&g, 0, &sum_indices)?, 1)?, [count, 1]),
         };
         let mut gradients: InputGradients = smallvec![None, None, None, None, None];
         if needs.contains(0) {
-            let weights = view::reshape_to(&weights, &[sums, each, 1].into())?;
-            let weighted = view::reshape_to(&arithmetic::mul(&of_terms, &weights)?, &[count, width].into())?;
+            let weights = view::reshape_to(&weights, &[groups, group_size, 1].into())?;
+            let weighted = view::reshape_to(&arithmetic::mul(&sum_grads, &weights)?, &[count, width].into())?;
             gradients[0] = Some(gather::scatter_add_axis(&weighted, 0, &rows, saved.input_shape(0)[0])?);
         }
         if needs.contains(3) {
             let found = gather::index_select(&saved.input(0)?, 0, &rows)?;
-            let found = view::reshape_to(&found, &[sums, each, width].into())?;
+            let found = view::reshape_to(&found, &[groups, group_size, width].into())?;
             let product = formula! { static row_product(a, b) = a * b; };
-            let dots = map_sum(product, &[&of_terms, &found], &[], std::iter::once(2).collect(), None)?;
+            let dots = map_sum(product, &[&sum_grads, &found], &[], std::iter::once(2).collect(), None)?;
             gradients[3] = Some(view::reshape_to(&dots, &[count].into())?);
         }
         Ok(gradients)

@@ -405,7 +405,7 @@ pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn bilinear(a: &Tensor, c: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let &[_, left, right] = weight.shape().dims() else {
-        let help = "the weight is [out, n, m]";
+        let help = "the weight must be [out, n, m]";
         return Err(Error::shapes("bilinear", [a.shape(), c.shape(), weight.shape()], help));
     };
     for (name, input, features) in [("first", a, left), ("second", c, right)] {

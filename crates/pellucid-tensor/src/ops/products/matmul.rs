@@ -250,7 +250,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
             }
             matmul_with(x, &view::t(weight)?, bias)
         }
-        _ => mismatch("the weight is [out, in] or [in]"),
+        _ => mismatch("the weight must be [out, in] or [in]"),
     }
 }
 

@@ -376,8 +376,8 @@ impl ThreadStream {
         }
     }
 
-    /// Returns the generation at which the stream is started, and its generator. Starts or restarts the stream if
-    /// necessary.
+    /// Starts the stream unless it was started in the current generation. Returns that generation and the generator of
+    /// the stream.
     #[cold]
     fn started(&self) -> (u64, Generator) {
         let mut current_generator = lock(&self.0.generator);

@@ -36,7 +36,7 @@ fn a_given_seed_replaces_the_ones() {
 }
 
 #[test]
-fn an_untracked_tensor_is_refused() {
+fn an_untracked_tensor_is_rejected() {
     let expected = |e| matches!(e, Error::NotTracked { op: "backward", .. });
     assert!(expected(Tensor::from([1.0]).try_backward_with(BackwardOptions::default()).unwrap_err()));
     assert!(panic_of(|| leaf([1.0]).detach().backward()).contains("does not require a gradient"));

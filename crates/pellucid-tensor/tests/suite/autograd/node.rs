@@ -40,7 +40,7 @@ fn the_local_backward_is_differentiable() {
 }
 
 #[test]
-fn the_local_backward_refuses_wrong_gradients() {
+fn the_local_backward_rejects_wrong_gradients() {
     let y = leaf([1.0, 2.0]).exp();
     let (exp, g) = (creator(&y), Tensor::from([1.0, 1.0]));
     assert!(matches!(exp.backward(&[]), Err(Error::InvalidArgument { op: "exp", .. })));

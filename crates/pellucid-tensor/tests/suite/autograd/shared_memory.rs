@@ -150,7 +150,7 @@ fn a_checkpoint_may_fill_a_buffer_of_its_own_in_a_captured_step() {
 }
 
 #[test]
-fn a_refused_checkpoint_leaves_no_history_behind() {
+fn a_rejected_checkpoint_leaves_no_history_behind() {
     let a = leaf([1.0, 2.0]);
     let (h, out) = (&a * 1.0, zeros([2]));
     let o = out.clone();
@@ -167,7 +167,7 @@ fn a_refused_checkpoint_leaves_no_history_behind() {
 }
 
 #[test]
-fn an_update_that_is_refused_has_written_nothing() {
+fn an_update_that_is_rejected_has_written_nothing() {
     let a = number(5.0);
     let p = &a * Tensor::from([1.0, 2.0]);
     let base = Tensor::from([7.0, 8.0, 9.0]);

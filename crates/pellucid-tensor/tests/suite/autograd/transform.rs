@@ -220,7 +220,7 @@ fn several_outputs_are_weighted_and_summed() {
 }
 
 #[test]
-fn a_freed_graph_is_refused_unless_retained() {
+fn a_freed_graph_is_rejected_unless_retained() {
     let x = number(1.0);
     let y = x.sin();
     grad(&[&y], &[&x], GradOptions { retain_graph: true, ..Default::default() }).unwrap();
@@ -478,11 +478,11 @@ fn there_is_one_vector_for_each_tensor() {
 }
 
 #[test]
-fn transforms_refuse_tensors_that_are_not_floats() {
+fn transforms_reject_tensors_that_are_not_floats() {
     let (x, k, v) = (Tensor::from([1.0, 2.0]), Tensor::from([1i64, 2]), Tensor::from([1.0, 1.0]));
     let squares = |x: &[Tensor]| Ok(x.iter().map(Tensor::square).collect::<Vec<_>>());
     let sum = |x: &[Tensor]| Ok(x[1].sum(..));
-    let refusals = [
+    let rejections = [
         ("jacobian", "input 0", jacobian(|x| Ok(x.square()), &k).map(drop)),
         ("hessian", "input 0", hessian(|x| Ok(x.sum(..)), &k).map(drop)),
         ("vjp", "input 1", vjp(squares, &[&x, &k], &[&v, &v]).map(drop)),
@@ -490,7 +490,7 @@ fn transforms_refuse_tensors_that_are_not_floats() {
         ("jvp", "output 0", jvp(|x| Ok(vec![x[0].argmax(..)]), &[&x], &[&v]).map(drop)),
         ("hvp", "input 1", hvp(sum, &[&x, &k], &[&v, &v]).map(drop)),
     ];
-    for (op, named, rejected) in refusals {
+    for (op, named, rejected) in rejections {
         let error = rejected.unwrap_err();
         assert!(matches!(error, Error::DTypeMismatch { .. }) && error.operation() == Some(op), "{error}");
         assert!(error.to_string().contains(named) && error.to_string().contains("i64"), "{error}");

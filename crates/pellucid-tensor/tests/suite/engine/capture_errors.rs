@@ -232,7 +232,7 @@ fn states_after(step: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>, laun
 }
 
 #[test]
-fn a_refused_launch_leaves_the_state_as_an_eager_error_does() {
+fn a_rejected_launch_leaves_the_state_as_an_eager_error_does() {
     let launches = [1, 9, 0, 7, 1];
     // The write to the state comes after the kernel that rejects the index. The second step also computes a gradient,
     // whose scatter kernel has the same index.

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::thread;
 
 /// Runs `f` on a new thread until it ends.
-fn elsewhere<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+fn on_new_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(f).join().unwrap())
 }
 
@@ -32,7 +32,7 @@ fn add_gradient(w: &Tensor, value: f64) {
 }
 
 /// Calls `f` in the first recording only.
-fn once(called: &mut bool, f: impl FnOnce()) {
+fn in_first_recording(called: &mut bool, f: impl FnOnce()) {
     if !std::mem::replace(called, true) {
         f();
     }
@@ -44,8 +44,8 @@ fn a_gradient_of_another_thread_during_a_recording_is_kept() {
     let mut called = false;
     let step = |i: &[Tensor]| {
         w.zero_grad();
-        once(&mut called, || {
-            elsewhere(|| {
+        in_first_recording(&mut called, || {
+            on_new_thread(|| {
                 add_gradient(&w, 3.0);
                 assert_eq!(gradient(&w), Some(vec![3.0; 2]));
                 add_gradient(&w, 4.0);
@@ -68,7 +68,7 @@ fn a_launch_adds_to_a_gradient_that_changed_during_the_recording() {
     let mut called = false;
     let step = |i: &[Tensor]| {
         add_gradient(&(&w * &i[0]), 1.0);
-        once(&mut called, || elsewhere(|| add_gradient(&w, 3.0)));
+        in_first_recording(&mut called, || on_new_thread(|| add_gradient(&w, 3.0)));
         i[0].sum(..)
     };
     let mut step = capture(step, &[&x]).unwrap();
@@ -88,7 +88,7 @@ fn another_thread_reads_the_gradient_from_before_the_step() {
         w.zero_grad();
         add_gradient(&(&w * &i[0]), 1.0);
         assert!(w.grad().is_some_and(|gradient| gradient.try_to_vec::<f32>().is_err()), "a recording has no values");
-        assert_eq!(elsewhere(|| gradient(&w)), Some(vec![7.0; 2]));
+        assert_eq!(on_new_thread(|| gradient(&w)), Some(vec![7.0; 2]));
     };
     let mut step = capture(step, &[&x]).unwrap();
     assert_eq!(gradient(&w), Some(vec![7.0; 2]));
@@ -106,7 +106,7 @@ fn another_thread_replaces_the_gradient_of_a_step() {
         let mut called = false;
         let step = |i: &[Tensor]| {
             add_gradient(&(&w * &i[0]), 1.0);
-            once(&mut called, || elsewhere(|| w.set_grad(replaced.clone())));
+            in_first_recording(&mut called, || on_new_thread(|| w.set_grad(replaced.clone())));
         };
         let mut step = capture(step, &[&x]).unwrap();
         assert_eq!(gradient(&w), expected);
@@ -131,7 +131,7 @@ fn verify_does_not_depend_on_gradients_of_other_threads() {
     let step = |i: &[Tensor]| {
         // The first slot that the step uses belongs to `v`; the gradient of `w` is replaced before its first use.
         add_gradient(&(&v * &i[0]), 1.0);
-        elsewhere(|| w.set_grad(Some(constant(10.0))));
+        on_new_thread(|| w.set_grad(Some(constant(10.0))));
         add_gradient(&(&w * &i[0]), 1.0);
     };
     let mut step = capture(step, &[&x]).unwrap();
@@ -157,8 +157,8 @@ fn other_slots_of_a_step_are_its_own() {
         let mine = y.grad().unwrap() * &i[0];
         y.set_grad(Some(mine));
         y.try_backward_with(BackwardOptions { retain_graph: true, ..Default::default() })?;
-        once(&mut called, || {
-            elsewhere(|| {
+        in_first_recording(&mut called, || {
+            on_new_thread(|| {
                 assert_eq!((gradient(&y), gradient(&w)), (Some(vec![5.0; 2]), Some(vec![0.0; 2])));
                 // The pass of this thread does not start with the gradient that the step has set.
                 y.backward_with(BackwardOptions { retain_graph: true, ..Default::default() });
@@ -182,8 +182,8 @@ fn a_trace_changes_no_gradient_of_another_thread() {
     trace(|| {
         w.zero_grad();
         add_gradient(&w, 1.0);
-        assert_eq!(elsewhere(|| gradient(&w)), Some(vec![7.0; 2]));
-        elsewhere(|| add_gradient(&w, 1.0));
+        assert_eq!(on_new_thread(|| gradient(&w)), Some(vec![7.0; 2]));
+        on_new_thread(|| add_gradient(&w, 1.0));
         Ok(())
     })
     .unwrap();
@@ -196,7 +196,7 @@ fn gradients_of_a_lazy_scope_and_of_other_threads_add_up() {
     let w = weight();
     lazy(|| {
         add_gradient(&w, 2.0);
-        elsewhere(|| {
+        on_new_thread(|| {
             add_gradient(&w, 3.0);
             assert_eq!(gradient(&w), Some(vec![5.0; 2]));
         });
@@ -210,7 +210,7 @@ fn another_thread_cannot_run_a_recording() {
     let x = wave([3]);
     let step = |i: &[Tensor]| {
         let y = &i[0] * 2.0;
-        let rejected = elsewhere(|| y.try_to_vec::<f32>().err());
+        let rejected = on_new_thread(|| y.try_to_vec::<f32>().err());
         assert!(matches!(rejected, Some(Error::Poisoned { .. })), "{rejected:?}");
         y + 1.0
     };
@@ -225,7 +225,7 @@ fn another_thread_may_write_while_a_step_is_recorded() {
     let step = |i: &[Tensor]| {
         let x = i[0].detach().requires_grad_(true);
         let y = (&x * &w).sin() * &w;
-        elsewhere(|| w.copy_(&(&w * 2.0)));
+        on_new_thread(|| w.copy_(&(&w * 2.0)));
         grad_one(&y.sum(..), &x, GradOptions::default())
     };
     let mut step = capture(step, &[&x]).unwrap();
@@ -260,7 +260,7 @@ fn a_write_of_the_step_modifies_its_saved_values() {
         };
         let beside = || {
             if has_writer {
-                elsewhere(|| w.copy_(&(&w + 0.0)));
+                on_new_thread(|| w.copy_(&(&w + 0.0)));
             }
         };
         let (eager, captured) = (work(&x, &|| ()), capture(|i| work(&i[0], &beside), &[&x]));

@@ -436,7 +436,7 @@ fn autocast_is_part_of_the_recording_key() {
 }
 
 #[test]
-fn an_input_that_requires_a_gradient_is_refused() {
+fn an_input_that_requires_a_gradient_is_rejected() {
     let (x, w) = (wave([3]).requires_grad_(true), wave([3]).requires_grad_(true));
     let step = |i: &[Tensor]| {
         w.zero_grad();

@@ -67,8 +67,8 @@ fn a_tensor_that_only_the_step_holds_does_not_cause_recording() {
 
 #[test]
 fn a_host_flag_has_a_recording_for_each_value() {
-    let (x, way, runs) = (wave([3]), HostFlag::new(0), Cell::new(0));
-    let work = |x: &Tensor| match way.get() {
+    let (x, branch, runs) = (wave([3]), HostFlag::new(0), Cell::new(0));
+    let work = |x: &Tensor| match branch.get() {
         0 => x.sin(),
         1 => x.cos(),
         _ => x.exp(),
@@ -84,32 +84,32 @@ fn a_host_flag_has_a_recording_for_each_value() {
     launch_until_stable(|| assert_eq!(step.launch(&[&x]).unwrap().len(), 1));
     let recorded = runs.get();
     for value in [1, 0, 2, 1, 0, 2, 2] {
-        way.set(value);
+        branch.set(value);
         assert_eq!(bits(&[step.launch(&[&x]).unwrap().to_tensor(0)]), bits(&[work(&x)]), "{value}");
     }
     assert_eq!((step.cache_stats().misses, step.cache_stats().len, runs.get() - recorded), (2, 3, 2));
     // A clone of a flag is independent of the flag.
-    let other = way.clone();
+    let other = branch.clone();
     other.set(1);
-    assert_eq!((way.get(), other.get()), (2, 1));
+    assert_eq!((branch.get(), other.get()), (2, 1));
 }
 
 /// A flag that the step itself sets is not part of the state that selects a recording.
 #[test]
 fn a_host_flag_that_the_step_sets_does_not_select_a_recording() {
-    let (x, way) = (wave([3]), HostFlag::new(0));
+    let (x, branch) = (wave([3]), HostFlag::new(0));
     let work = |i: &[Tensor]| {
-        let before = way.replace(1);
-        let y = if way.get() == 1 { i[0].sin() } else { i[0].cos() };
-        way.set(before);
+        let before = branch.replace(1);
+        let y = if branch.get() == 1 { i[0].sin() } else { i[0].cos() };
+        branch.set(before);
         y
     };
     let mut step = capture(work, &[&x]).unwrap();
     for value in [0, 1, 2] {
-        way.set(value);
+        branch.set(value);
         assert_eq!(bits(&[step.launch(&[&x]).unwrap().to_tensor(0)]), bits(&[x.sin()]));
     }
-    assert_eq!((step.cache_stats().misses, way.get()), (0, 2));
+    assert_eq!((step.cache_stats().misses, branch.get()), (0, 2));
 }
 
 #[test]

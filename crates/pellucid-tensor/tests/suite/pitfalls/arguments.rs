@@ -50,7 +50,7 @@ fn linear_interpolation_reaches_both_ends() {
 }
 
 #[test]
-fn bins_whose_range_overflows_are_refused() {
+fn bins_whose_range_overflows_are_rejected() {
     let x = Tensor::from([-3e38f32, 0.0, 3e38]);
     for rejected in [
         message(ops::histogram(&x, Bins::Count(2), None, false)),

@@ -30,7 +30,7 @@ fn assert_named(
 }
 
 #[test]
-fn booleans_that_a_kernel_refuses_name_the_call() {
+fn booleans_that_a_kernel_rejects_name_the_call() {
     let calls: [(&str, usize, Call); 17] = [
         ("avg_pool1d", 1, |x| ops::avg_pool1d(x, PoolOptions::new(2), AvgPoolDivisor::Window)),
         ("avg_pool2d", 2, |x| ops::avg_pool2d(x, PoolOptions::new(2), AvgPoolDivisor::Inside)),
@@ -79,7 +79,7 @@ fn recurrent_layer(op: &str, lengths: &Tensor, reverse: bool, is_tracked: bool) 
 }
 
 #[test]
-fn lengths_that_a_recurrent_kernel_refuses_name_the_call() {
+fn lengths_that_a_recurrent_kernel_rejects_name_the_call() {
     let valid = Tensor::from([3i64, 1]);
     for op in ["rnn", "gru", "lstm"] {
         for (reverse, is_tracked) in [(false, false), (true, false), (false, true)] {
@@ -111,7 +111,7 @@ fn wrong_lengths_leave_the_state_of_a_step_unchanged() {
 }
 
 #[test]
-fn pivots_that_a_kernel_refuses_name_the_call() {
+fn pivots_that_a_kernel_rejects_name_the_call() {
     let valid = Tensor::from([1i32, 2]);
     let calls: [(&str, Call); 4] = [
         ("lu_solve", |pivots| {

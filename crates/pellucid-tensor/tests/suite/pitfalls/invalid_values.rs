@@ -476,7 +476,7 @@ fn dtypes_are_checked_before_indices() {
 }
 
 #[test]
-fn a_refused_bag_leaves_the_table_as_it_is() {
+fn a_rejected_bag_leaves_the_table_as_it_is() {
     let table = Tensor::from([[3.0, 4.0], [6.0, 8.0]]);
     let options = EmbeddingBagOptions { max_norm: Some((1.0, 2.0)), padding_index: Some(7), ..Default::default() };
     assert!(ops::embedding_bag(&table, &Tensor::from([[0i64, 1]]), options).is_err());
@@ -568,7 +568,7 @@ fn values_that_are_not_read_make_counts_and_covariances_nan() {
 
 /// The order of points is compared by value: differences of bytes wrap, and a NaN does not hide a descent.
 #[test]
-fn descending_points_of_every_dtype_are_refused() {
+fn descending_points_of_every_dtype_are_rejected() {
     let (x, values) = (Tensor::from([0.0, 1.0]), Tensor::from([10.0, 20.0, 30.0]));
     let interp = |points: &Tensor| ops::interp(&x, points, &values, Default::default());
     for points in [

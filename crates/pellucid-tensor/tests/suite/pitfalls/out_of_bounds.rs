@@ -56,7 +56,7 @@ fn writes_by_index() {
 }
 
 #[test]
-fn a_refused_assignment_writes_nothing() {
+fn a_rejected_assignment_writes_nothing() {
     for wrong in WRONG {
         let x = line();
         let payload = payload_of(|| x.set(Tensor::from([0, wrong]), 7.0));

@@ -170,17 +170,17 @@ pub fn one(result: Result<Tensor>) -> Result<Vec<Tensor>> {
 }
 
 /// Returns true if the result is a shape error.
-pub fn shape_refused<T>(result: Result<T>) -> Result<bool> {
+pub fn shape_rejected<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::ShapeMismatch { .. })))
 }
 
 /// Returns true if the result is an argument error.
-pub fn argument_refused<T>(result: Result<T>) -> Result<bool> {
+pub fn argument_rejected<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::InvalidArgument { .. })))
 }
 
 /// Returns true if the result is an error of an invalid axis.
-pub fn axis_refused<T>(result: Result<T>) -> Result<bool> {
+pub fn axis_rejected<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::AxisOutOfRange { .. })))
 }
 

@@ -27,7 +27,7 @@ fn nested_arrays_give_their_shape_and_dtype() {
 }
 
 #[test]
-fn slices_fill_a_shape_or_are_refused() {
+fn slices_fill_a_shape_or_are_rejected() {
     let data = vec![1i64, 2, 3, 4, 5, 6];
     assert_eq!(Tensor::new(&data, [3, 2]).i((2, 0)).item::<i64>(), 5);
     assert_eq!(Tensor::new(&data[..2], 2).to_vec::<i64>(), [1, 2]);

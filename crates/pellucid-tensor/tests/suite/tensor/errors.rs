@@ -32,7 +32,7 @@ fn a_method_panics_at_the_callers_line_with_the_functions_error() {
     assert!(matches!(&expected, Error::ShapeMismatch { op: "matmul", shapes, .. } if shapes.len() == 2));
 
     let ragged = vec![vec![1.0], vec![]];
-    let refusals: [(u32, &dyn Fn()); 13] = [
+    let rejections: [(u32, &dyn Fn()); 13] = [
         (line!(), &|| drop(a.matmul(&b))),
         (line!(), &|| drop(&a + &b)),
         (line!(), &|| drop(a.clone() & 3.5)),
@@ -47,8 +47,8 @@ fn a_method_panics_at_the_callers_line_with_the_functions_error() {
         (line!(), &|| [a.clone()].iter_mut().for_each(|c| *c += &b)),
         (line!(), &|| drop(Tensor::zeros((2, -1), DType::F32))),
     ];
-    for (line, refusal) in refusals {
-        assert_eq!(panic_location(refusal), (file!().to_string(), line));
+    for (line, rejection) in rejections {
+        assert_eq!(panic_location(rejection), (file!().to_string(), line));
     }
 }
 
@@ -91,7 +91,7 @@ fn messages_name_a_correction() {
         let _guard = detect_anomaly();
         f()
     };
-    let refusals: [(Result<Tensor, Error>, &[&str]); 41] = [
+    let rejections: [(Result<Tensor, Error>, &[&str]); 41] = [
         (ops::pixel_shuffle(&f32s(&[1, 3, 2, 2]), 0), &["pixel_shuffle: the factor r must be at least 1, got 0"]),
         (ops::pixel_unshuffle(&f32s(&[1, 3, 2, 2]), 0), &["pixel_unshuffle: the factor r must be at least 1, got 0"]),
         (
@@ -168,7 +168,7 @@ fn messages_name_a_correction() {
         ("".parse::<Device>().map(|_| x.clone()), &["device \"\" is not available", "`cpu`"]),
         (Tensor::try_from_bytes(&[0; 12], DType::F32, [2, 2]), &["12 bytes do not fill shape [2, 2] of f32"]),
     ];
-    for (result, parts) in refusals {
+    for (result, parts) in rejections {
         let text = result.expect_err(parts[0]).to_string();
         assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} must be in: {text}");
     }
@@ -187,7 +187,7 @@ fn messages_name_the_probable_mistake() {
     let mask = x.gt(0.0);
     let reflect = ops::pad(&x, [(0, 0), (3, 0)], ops::PaddingMode::Reflect);
     let pool = ops::PoolOptions::new;
-    let refusals: [(Result<Tensor, Error>, &[&str]); 12] = [
+    let rejections: [(Result<Tensor, Error>, &[&str]); 12] = [
         (
             ops::conv2d(&f32s(&[5, 28, 28]), &f32s(&[8, 1, 3, 3]), None, Default::default()),
             &["5 samples of one channel", "unsqueeze(1)"],
@@ -218,7 +218,7 @@ fn messages_name_the_probable_mistake() {
         (ops::where_(&x, &x, 0.0), &["where_: dtypes f32", "compare with ne(0)"]),
         (reflect, &["too short for reflect padding"]),
     ];
-    for (result, parts) in refusals {
+    for (result, parts) in rejections {
         let text = result.expect_err(parts[0]).to_string();
         assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} must be in: {text}");
     }
@@ -234,7 +234,7 @@ fn messages_write_settings_as_programs_do() {
         ops::InterpolationMode::Linear { align_corners: false },
     );
     let image = f32s(&[1, 1, 4, 4]);
-    let refusals = [
+    let rejections = [
         (
             ops::pad(&x, ((1, 1), (0, 0)), zeros),
             "one for each of the 3 axes of [3, 4, 5]; got 2: [(1, 1), (0, 0)]; a pair (0, 0) leaves an axis unchanged",
@@ -246,7 +246,7 @@ fn messages_write_settings_as_programs_do() {
         (ops::interpolate(&image, ops::Resize::To(vec![0, 2]), linear), "cannot be resized to lengths [0, 2]"),
         (ops::einsum("ij,jk-ik", &[&f32s(&[2, 2]), &f32s(&[2, 2])]), "`-` is not a letter (the factors are separated"),
     ];
-    for (result, part) in refusals {
+    for (result, part) in rejections {
         let text = result.expect_err(part).to_string();
         assert!(text.contains(part), "{part:?} must be in: {text}");
     }
@@ -264,7 +264,7 @@ fn messages_name_the_accepted_values() {
         ops::scaled_dot_product_attention(&f32s(&[2, 4]), &f32s(k), &f32s(v), Default::default())
     };
     let (mask, source) = (Tensor::full([3], true, DType::Bool), f32s(&[2]));
-    let refusals: [(Result<Tensor, Error>, &[&str]); 28] = [
+    let rejections: [(Result<Tensor, Error>, &[&str]); 28] = [
         (x.try_i(5), &["index 5", "axis 0 of length 3; indices must be in -3..=2"]),
         (ops::select(&x, 1, -5), &["length 4; indices must be in -4..=3"]),
         (ops::take(&x, &Tensor::from([12i64])), &["length 12; indices must be in -12..=11"]),
@@ -311,7 +311,7 @@ fn messages_name_the_accepted_values() {
         (attend(&[3], &[5, 2]), &["but K has rank 1"]),
         (ops::einsum("ij->iz", &[&x]), &["`z`, which is in no factor; remove it from the result"]),
     ];
-    for (result, parts) in refusals {
+    for (result, parts) in rejections {
         let text = result.expect_err(parts[0]).to_string();
         assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} must be in: {text}");
     }
@@ -332,7 +332,7 @@ fn messages_for_an_integer_tensor_name_the_conversion() {
         ops::grid_sample(x, grid, ops::GridSampleMode::Linear, ops::GridSamplePadding::Zeros, false)
     };
     let floats = Tensor::zeros([3, 4], DType::F32);
-    let refusals: [(Result<Tensor, Error>, &str); 6] = [
+    let rejections: [(Result<Tensor, Error>, &str); 6] = [
         (
             ops::quantile(&x, 0.5, .., linear),
             "quantile: dtypes i64 are not supported: the input must have a float dtype",
@@ -352,7 +352,7 @@ fn messages_for_an_integer_tensor_name_the_conversion() {
         (sample(&image, &integers(&[1, 2, 2, 2])), "x and the grid must have the same float dtype"),
         (ops::pinv(&floats, &cutoff), "bounds must be floats"),
     ];
-    for (result, expected) in refusals {
+    for (result, expected) in rejections {
         let text = result.expect_err(expected).to_string();
         assert!(text.contains(expected) && text.contains("; use to_dtype()"), "{expected} must be in: {text}");
     }
@@ -378,7 +378,7 @@ fn a_failed_call_changes_nothing() {
 fn errors_name_the_operation_that_was_called() {
     let (x, index) = (Tensor::zeros([2, 3], DType::F32), Tensor::from([0i64, 9]));
     let labels = Tensor::from([[0i64, 1, 2], [0, 1, 2]]);
-    let refusals: [(&str, Result<Tensor, Error>); 14] = [
+    let rejections: [(&str, Result<Tensor, Error>); 14] = [
         ("embedding", ops::embedding(&x, &index, Default::default())),
         ("index", x.try_i((0, &index))),
         ("set", x.try_set((0, &index), 1.0).map(|()| x.clone())),
@@ -394,7 +394,7 @@ fn errors_name_the_operation_that_was_called() {
         ("dot", ops::dot(&Tensor::zeros([2], DType::F32), &Tensor::zeros([3], DType::F32))),
         ("multi_margin_loss", ops::multi_margin_loss(&x, &labels, Default::default())),
     ];
-    for (op, result) in refusals {
+    for (op, result) in rejections {
         let error = result.expect_err(op);
         assert_eq!(error.operation(), Some(op), "{error}");
         assert!(error.to_string().starts_with(&format!("{op}: ")), "{error}");

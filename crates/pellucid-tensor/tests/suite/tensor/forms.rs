@@ -136,7 +136,7 @@ fn nested_lists_give_their_shape() {
 }
 
 #[test]
-fn ragged_lists_are_refused_with_their_lengths() {
+fn ragged_lists_are_rejected_with_their_lengths() {
     let ragged = vec![vec![1.0, 2.0, 3.0], vec![4.0, 5.0]];
     let error = Tensor::try_from_nested(&ragged).unwrap_err();
     assert!(matches!(&error, Error::InvalidArgument { reason, .. } if reason.contains("lengths 3 and 2")), "{error}");
@@ -234,7 +234,7 @@ fn an_assigning_operator_replaces_the_handle() {
 }
 
 #[test]
-fn a_refused_assignment_changes_nothing() {
+fn a_rejected_assignment_changes_nothing() {
     let mut x = Tensor::from([1.0, 2.0]);
     let id = x.id();
     let text = panic_of(|| x += Tensor::from([1.0, 2.0, 3.0]));

@@ -145,7 +145,7 @@ impl<'a> AttentionPass<'a, '_> {
         };
         let reads = self.reads();
         let bindings = Bindings::with_vectors(&mut shader, &reads, &self.writes(), |k| is_vector(&reads[k]));
-        let limits = shader.declare_lens([rows, columns]);
+        let limits = shader.declare_words([rows, columns]);
         let scale = shader.parameters.declare_scalar(compute, Scalar::Float(self.kernel.scale));
         let usage = if self.kind == PassKind::QueryGradient { BindingUse::Write } else { BindingUse::Read };
         let statistics = statistics.map(|buffer| ElementAccess::new(shader.binding(buffer, usage), compute.storage()));
@@ -200,7 +200,7 @@ impl<'a> PassShader<'_, 'a, '_> {
         let AttentionSizes { heads: all_heads, kv_heads, qk_width, v_width, .. } = self.pass.sizes;
         let group_size = all_heads / kv_heads.max(1);
         let [width_tiles, row_tiles, heads, width, group_size, qk_width, v_width] =
-            self.shader.declare_lens([width_tiles, row_tiles, heads, width, group_size, qk_width, v_width]);
+            self.shader.declare_words([width_tiles, row_tiles, heads, width, group_size, qk_width, v_width]);
         let (has_query_rows, tile) = (self.pass.kind.has_query_rows(), self.tile);
         let declare_tile = self.collect_lines(|this| {
             tile.declare_grid(&mut this.shader);
@@ -337,7 +337,7 @@ impl<'a> PassShader<'_, 'a, '_> {
         let [gradient, result, log_sums] =
             [Attention::GRADIENT, Attention::RESULT, Attention::LOG_SUMS].map(|k| self.input(k, false));
         let (rows, compute) = (self.limits[0].clone(), self.float.0);
-        let v_width = self.shader.declare_len(self.pass.sizes.v_width);
+        let v_width = self.shader.declare_word(self.pass.sizes.v_width);
         let load_factors = self.collect_lines(|this| {
             this.load(&gradient, [("row", &rows), ("c", &v_width)], compute, "g");
             this.load(&result, [("row", &rows), ("c", &v_width)], compute, "o");
@@ -384,7 +384,7 @@ impl<'a> PassShader<'_, 'a, '_> {
 
     /// Adds the lines that compute the offsets of both statistics of a query.
     fn statistics_offsets(&mut self, query: &str, queries: &str) -> [String; 2] {
-        let heads = self.shader.declare_len(self.pass.sizes.heads);
+        let heads = self.shader.declare_word(self.pass.sizes.heads);
         let first = format!("(((sequence * {heads}) + query_head) * {queries} + {query}) * 2u");
         let first = self.shader.define(first);
         let second = self.shader.define(format!("{first} + 1u"));

@@ -1,4 +1,4 @@
-//! The equations of one element of a step, forward and backward, as text.
+//! The equations of one element of a step, forward and backward, as WGSL source.
 
 use super::step::StepArray;
 use crate::shader::{ShaderBuilder, WgslFloat};

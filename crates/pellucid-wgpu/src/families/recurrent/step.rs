@@ -159,8 +159,8 @@ impl StepShader {
         let tile_columns = columns.div_ceil(tile.width());
         let mut shader = ShaderBuilder::for_groups(rows.div_ceil(tile.height()) * tile_columns);
         let times = TimeSlots([0; 5].map(|time| shader.parameters.declare_slot(time)));
-        let limits = shader.declare_lens([rows, columns]);
-        let tile_columns = shader.declare_len(tile_columns);
+        let limits = shader.declare_words([rows, columns]);
+        let tile_columns = shader.declare_word(tile_columns);
         let sides = factors.iter().flat_map(|f| [&f.left.0, &f.right]);
         let inputs: Vec<DeviceArray<'_>> = sides.clone().map(|f| f.array).chain(reads.iter().copied()).collect();
         let vectors: Vec<bool> = sides.map(|f| f.quad_axis().is_some()).collect();
@@ -172,7 +172,7 @@ impl StepShader {
         for (k, factor) in factors.iter().enumerate() {
             let left = builder.factor(&factor.left.0, bindings.input(2 * k), factor.left.1);
             let right = builder.factor(&factor.right, bindings.input(2 * k + 1), None);
-            let depth = builder.shader.declare_len(factor.depth);
+            let depth = builder.shader.declare_word(factor.depth);
             let end = match factor.left.1 {
                 Some(TimeIndex::Finished) => {
                     builder.shader.define(format!("{depth} * {}", times.expr(TimeIndex::IsAnyFinished)))
@@ -224,7 +224,7 @@ impl StepShader {
 
     /// Adds a length to the parameters and returns its expression.
     pub(super) fn length(&mut self, value: usize) -> String {
-        self.shader.declare_len(value)
+        self.shader.declare_word(value)
     }
 
     /// Adds the epilogue and the dispatch. `lines` adds the lines for the element at `row` and `column`, whose product

@@ -76,7 +76,7 @@ pub(in crate::families) fn check_range(
     for (mut shader, (source, flat)) in shaders.into_iter().zip([(FIND_INVALID, "thread"), (REPORT, "first")]) {
         shader.is_check = true;
         let bindings = Bindings::new(&mut shader, std::slice::from_ref(index), &[]);
-        let [len, start, axis, operation] = shader.declare_lens([len, index.layout.offset(), axis, operation]);
+        let [len, start, axis, operation] = shader.declare_words([len, index.layout.offset(), axis, operation]);
         let space = MergedAxes::new(index.shape(), &[index.broadcast_strides(index.shape())]).declare(&mut shader);
         let load = |shader: &mut ShaderBuilder, flat: &str| {
             let offset = space.offset(shader, flat, &start);
@@ -125,7 +125,7 @@ impl IndexedAxes {
         array: &DeviceArray<'_>,
     ) -> IndexedAxes {
         let (shape, strides) = (array.shape(), array.layout.strides());
-        let axis = |&axis: &usize| [shader.declare_len(shape[axis]), shader.declare(strides[axis])];
+        let axis = |&axis: &usize| [shader.declare_word(shape[axis]), shader.declare(strides[axis])];
         IndexedAxes(index.axes().iter().map(axis).collect())
     }
 

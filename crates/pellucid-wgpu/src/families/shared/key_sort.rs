@@ -10,13 +10,12 @@
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::{BindingUse, BufferRef, CollectLines, ShaderBuilder, WORKGROUP, values};
-use pellucid_ir::{Error, Result};
 
 /// The number of elements that a workgroup sorts in shared memory.
 const TILE_ELEMENTS: usize = 256;
 
-/// The maximum number of keys. Shaders compute the offsets of the words of keys and indices in 32 bits.
-const MAX_KEYS: usize = 1 << 30;
+/// The maximum number of keys of all lines. Shaders compute the offsets of the words of keys and indices in 32 bits.
+pub(in crate::families) const MAX_KEYS: usize = 1 << 30;
 
 /// The number of elements that an invocation merges.
 const OUTPUTS_PER_INVOCATION: usize = 8;
@@ -179,7 +178,7 @@ impl SortedKeys {
     /// Binds the buffer for reads, adds the number of elements to the parameters and returns the expressions.
     pub(in crate::families) fn declare(&self, shader: &mut ShaderBuilder) -> SortedKeysExprs {
         let binding = shader.binding(self.buffer, BindingUse::Read);
-        SortedKeysExprs { key: self.key, binding, total: shader.declare_len(self.total) }
+        SortedKeysExprs { key: self.key, binding, total: shader.declare_word(self.total) }
     }
 }
 
@@ -213,18 +212,14 @@ impl KeySort {
     /// Adds the dispatches that sort all lines by keys that are computed from `inputs`.
     ///
     /// `key` declares its parameters, adds the lines that compute the key of element `i` of line `line`, and returns
-    /// the key.
-    ///
-    /// # Errors
-    /// If there are too many elements.
+    /// the key. There are at most [`MAX_KEYS`] elements.
     pub(in crate::families) fn sort(
         self,
         list: &mut DispatchList<'_>,
         inputs: &[DeviceArray<'_>],
         key: impl FnOnce(&mut ShaderBuilder, &Bindings) -> String,
-    ) -> Result<SortedKeys> {
-        let total = self.lines.checked_mul(self.length).filter(|&total| total <= MAX_KEYS);
-        let total = total.ok_or_else(|| Error::invalid(self.op, "the keys have more than 2^30 elements"))?;
+    ) -> SortedKeys {
+        let total = self.lines * self.length;
         let bytes = total * (self.key.words() + 1) * 4;
         let mut sorted = SortedKeys { buffer: list.scratch(bytes), key: self.key, total };
         let tile = self.length.next_power_of_two().min(TILE_ELEMENTS);
@@ -236,7 +231,7 @@ impl KeySort {
             std::mem::swap(&mut sorted.buffer, &mut other);
             run *= 2;
         }
-        Ok(sorted)
+        sorted
     }
 
     /// Returns the dispatch that sorts tiles of `tile` elements.
@@ -256,7 +251,7 @@ impl KeySort {
             shader.workgroup_array(name, ty, TILE_ELEMENTS);
         }
         let [tile, tiles, length, keep, total] =
-            shader.declare_lens([tile, tiles, self.length, self.keep, sorted.total]);
+            shader.declare_words([tile, tiles, self.length, self.keep, sorted.total]);
         let to = SortedKeysExprs { key: self.key, binding, total };
         let store = to.store("at", "tile_keys[slot]", "tile_indices[slot]");
         let (compute_key, key) = shader.collect_result(|shader| key(shader, &bindings));
@@ -276,7 +271,7 @@ impl KeySort {
         let [binding, to] = [(sorted.buffer, BindingUse::Read), (to, BindingUse::Write)]
             .map(|(buffer, usage)| shader.binding(buffer, usage));
         let [run, blocks, length, keep, total] =
-            shader.declare_lens([run, blocks, self.length, self.keep, sorted.total]);
+            shader.declare_words([run, blocks, self.length, self.keep, sorted.total]);
         let from = SortedKeysExprs { key: self.key, binding, total: total.clone() };
         let to = SortedKeysExprs { key: self.key, binding: to, total };
         let elements =

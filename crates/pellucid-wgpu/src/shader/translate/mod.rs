@@ -223,7 +223,7 @@ struct FunctionTypes {
 }
 
 impl FunctionTypes {
-    fn of(function: &ItemFn, module: SourceModule) -> Result<FunctionTypes, Untranslatable> {
+    fn from_function(function: &ItemFn, module: SourceModule) -> Result<FunctionTypes, Untranslatable> {
         let named = |ty: &syn::Type| match ValueType::named(ty) {
             Some(ValueType::F64) => Ok(module.wide()),
             named => named.ok_or("a type outside the subset"),
@@ -281,7 +281,7 @@ impl<'a> WgslTranslator<'a> {
     /// Returns the text of a function of the module.
     fn function_source(mut self, name: &str) -> Result<String, Untranslatable> {
         let function = self.function(name)?;
-        let types = FunctionTypes::of(function, self.module)?;
+        let types = FunctionTypes::from_function(function, self.module)?;
         let (mut parameters, mut arguments) = (Vec::new(), Vec::new());
         for (k, ty) in types.parameters.iter().enumerate() {
             parameters.push(format!("x{k}: {}", ty.wgsl()));
@@ -308,7 +308,7 @@ impl<'a> WgslTranslator<'a> {
 
     /// Returns the text of a function of `f32` that rounds the result of a function of `f64`.
     fn rounded_function_source(self, name: &str) -> Result<String, Untranslatable> {
-        let count = FunctionTypes::of(self.function(name)?, self.module)?.parameters.len();
+        let count = FunctionTypes::from_function(self.function(name)?, self.module)?.parameters.len();
         let prefix = self.module.prefix();
         self.function_source(name)?;
         let join = |item: &dyn Fn(usize) -> String| (0..count).map(item).collect::<Vec<_>>().join(", ");

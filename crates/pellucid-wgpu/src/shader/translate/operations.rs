@@ -114,7 +114,7 @@ impl WgslTranslator<'_> {
     /// Calls a function that is translated with its control flow, or one of the library.
     fn call_of(&mut self, function: &ItemFn, arguments: &[Symbol]) -> Result<Symbol, Untranslatable> {
         let name = function.sig.ident.to_string();
-        let types = FunctionTypes::of(function, self.module)?;
+        let types = FunctionTypes::from_function(function, self.module)?;
         if !self.has_own_function(&name) {
             // The text is not used here, but it must exist.
             let mut callee = WgslTranslator::new(self.sources, self.module);

@@ -143,9 +143,10 @@ fn loss_of_classes(
     options: &CrossEntropyOptions<'_>,
 ) -> Result<Tensor> {
     let classes = class_column(logits, targets, axis)?;
-    let counts = options.ignore_index.map(|ignored| compare::ne(&classes, ignored)).transpose()?;
+    let is_counted = options.ignore_index.map(|ignored| compare::ne(&classes, ignored)).transpose()?;
     // An ignored class index may be outside 0..C; it is replaced by class 0.
-    let valid = counts.as_ref().map_or(Ok(classes.clone()), |counts| arithmetic::where_(counts, &classes, 0))?;
+    let valid =
+        is_counted.as_ref().map_or(Ok(classes.clone()), |is_counted| arithmetic::where_(is_counted, &classes, 0))?;
     let checked = in_range(OP, &valid, axis, logits.shape()[axis])?;
     let (compute_dtype, smoothing) = (widened_dtype(&[logits]), options.label_smoothing);
     let sample_weight = |weight: &Tensor| {
@@ -169,14 +170,15 @@ fn loss_of_classes(
             }
         }
     };
-    let counts = counts.map(|counts| view::squeeze(&counts, axis as isize)).transpose()?;
-    let losses = counts.as_ref().map_or(Ok(losses.clone()), |counts| arithmetic::where_(counts, &losses, 0.0))?;
+    let is_counted = is_counted.map(|is_counted| view::squeeze(&is_counted, axis as isize)).transpose()?;
+    let losses =
+        is_counted.as_ref().map_or(Ok(losses.clone()), |is_counted| arithmetic::where_(is_counted, &losses, 0.0))?;
     // The weight of each sample in the mean.
-    let target_weights = match (options.weight, &counts) {
+    let target_weights = match (options.weight, &is_counted) {
         (None, None) => None,
-        (None, Some(counts)) => Some(counts.clone()),
+        (None, Some(is_counted)) => Some(is_counted.clone()),
         (Some(weight), None) => Some(sample_weight(weight)?),
-        (Some(weight), Some(counts)) => Some(arithmetic::where_(counts, &sample_weight(weight)?, 0.0)?),
+        (Some(weight), Some(is_counted)) => Some(arithmetic::where_(is_counted, &sample_weight(weight)?, 0.0)?),
     };
     let loss = match target_weights {
         None => options.reduction.apply(&losses)?,

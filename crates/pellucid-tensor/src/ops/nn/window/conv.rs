@@ -71,7 +71,7 @@ impl Operation for Convolution {
         let gradient = |i: usize| {
             let other = saved.input(1 - i)?;
             let operation = self.by(parts[i], saved.input_shape(i));
-            let first = parts[1 - i].place() < self.part.place();
+            let first = parts[1 - i].output_index() < self.part.output_index();
             apply_one(operation, &if first { [&other, &g] } else { [&g, &other] })
         };
         (0..2).map(|i| needs.contains(i).then(|| gradient(i)).transpose()).collect()

@@ -1,7 +1,7 @@
 //! Activation functions.
 
 use super::unary_row as unary;
-use crate::table::row::{Gradient::Third, Row, Rule, argument_refused};
+use crate::table::row::{Gradient::Third, Row, Rule, argument_rejected};
 use crate::table::special::{sigmoid, softplus};
 use pellucid_tensor::{Tensor, ops};
 use std::f64::consts::{FRAC_2_PI, SQRT_2};
@@ -43,7 +43,7 @@ pub(super) fn rows() -> Vec<Row> {
             .away(&[-1.0, 1.0])
             .any_zero()
             .check("bounds in the wrong order must be an error", || {
-                argument_refused(ops::hardtanh(&Tensor::from([1.0]), 2.0, 1.0))
+                argument_rejected(ops::hardtanh(&Tensor::from([1.0]), 2.0, 1.0))
             }),
         unary!(softplus_beta(2.0, 3.0), |x| if 2.0 * x > 3.0 { x } else { softplus(2.0 * x) / 2.0 })
             .rule(Rule::Floats)
@@ -66,7 +66,7 @@ pub(super) fn rows() -> Vec<Row> {
             .away(&[-0.5, 0.5])
             .any_zero()
             .check("a negative threshold must be an error", || {
-                argument_refused(ops::softshrink(&Tensor::from([1.0]), -0.5))
+                argument_rejected(ops::softshrink(&Tensor::from([1.0]), -0.5))
             }),
         unary!(hardshrink(0.5), |x| if x.abs() <= 0.5 { 0.0 } else { x }).rule(Rule::Floats).away(&[-0.5, 0.5]),
         unary!(threshold(0.3, -2.5), |x| if x <= 0.3 { -2.5 } else { x }).rule(Rule::Floats).away(&[0.3]),

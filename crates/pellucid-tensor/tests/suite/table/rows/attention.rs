@@ -1,7 +1,7 @@
 //! Attention.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Gradient::Third, Row, Rule, argument_refused, mask, real, shape_refused};
+use crate::table::row::{Gradient::Third, Row, Rule, argument_rejected, mask, real, shape_rejected};
 use pellucid_tensor::ops::AttentionOptions;
 use pellucid_tensor::{DType, Error, Tensor, bf16, ops};
 
@@ -132,7 +132,7 @@ fn attention() -> Row {
                 &of(&[3, 6, 4]),
                 AttentionOptions::default(),
             );
-            Ok(y.shape().dims() == [5, 2, 3, 7] && shape_refused(mismatched)?)
+            Ok(y.shape().dims() == [5, 2, 3, 7] && shape_rejected(mismatched)?)
         })
         .check("more batch axes, heads inside rows, and masks of any rank must equal separate matrices", || {
             // [2, 3, L, H, E]: the heads come before the elements only in a view.
@@ -190,7 +190,7 @@ fn attention() -> Row {
         .check("a dropout above 1", || {
             let x = Tensor::zeros([2, 2], DType::F32);
             let options = AttentionOptions { dropout: 1.5, ..AttentionOptions::default() };
-            argument_refused(ops::scaled_dot_product_attention(&x, &x, &x, options))
+            argument_rejected(ops::scaled_dot_product_attention(&x, &x, &x, options))
         })
         .check("dropout must drop weights and scale the others", || {
             let (q, v) = (Tensor::zeros([1, 64], DType::F64), Tensor::ones([1000, 1], DType::F64));

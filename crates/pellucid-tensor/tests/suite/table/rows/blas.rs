@@ -1,7 +1,7 @@
 //! Products that are added to a tensor.
 
 use crate::table::nd::{Nd, zip};
-use crate::table::row::{Gradient::Third, Row, Rule, real, shape_refused};
+use crate::table::row::{Gradient::Third, Row, Rule, real, shape_rejected};
 use pellucid_tensor::{DType, Result, Tensor, ops};
 
 /// Computes A·B of matrices.
@@ -67,13 +67,13 @@ pub(super) fn rows() -> Vec<Row> {
         )
         .floats_only()
         .check("a vector as an operand must be an error", move || {
-            shape_refused(ops::addmm(&zeros(&[2]), &zeros(&[2, 3]), &zeros(&[3]), 1, 1))
+            shape_rejected(ops::addmm(&zeros(&[2]), &zeros(&[2, 3]), &zeros(&[3]), 1, 1))
         })
         .check("an addend that is larger than the product must be an error", move || {
-            shape_refused(ops::addmm(&zeros(&[5, 2, 2]), &zeros(&[2, 3]), &zeros(&[3, 2]), 1, 1))
+            shape_rejected(ops::addmm(&zeros(&[5, 2, 2]), &zeros(&[2, 3]), &zeros(&[3, 2]), 1, 1))
         })
         .check("unequal inner lengths must be an error", move || {
-            shape_refused(ops::addmm(&zeros(&[2]), &zeros(&[2, 3]), &zeros(&[2, 2]), 1, 1))
+            shape_rejected(ops::addmm(&zeros(&[2]), &zeros(&[2, 3]), &zeros(&[2, 2]), 1, 1))
         });
     let addmv = Row::new("addmv")
         .case(
@@ -83,7 +83,7 @@ pub(super) fn rows() -> Vec<Row> {
             |x| combined(&x[0], product(&x[1], &column(&x[2])).reshape(&[2])),
         )
         .check("two matrices must be an error", move || {
-            shape_refused(ops::addmv(&zeros(&[2]), &zeros(&[2, 3]), &zeros(&[3, 2]), 1, 1))
+            shape_rejected(ops::addmv(&zeros(&[2]), &zeros(&[2, 3]), &zeros(&[3, 2]), 1, 1))
         });
     let addr = Row::new("addr")
         .case(
@@ -93,7 +93,7 @@ pub(super) fn rows() -> Vec<Row> {
             |x| combined(&x[0], product(&column(&x[1]), &x[2].reshape(&[1, 3]))),
         )
         .check("matrices must be an error", move || {
-            shape_refused(ops::addr(&zeros(&[2, 2]), &zeros(&[2, 2]), &zeros(&[2]), 1, 1))
+            shape_rejected(ops::addr(&zeros(&[2, 2]), &zeros(&[2, 2]), &zeros(&[2]), 1, 1))
         });
     let batches = || [real([2, 1]), real([3, 2, 2]), real([3, 2, 3])];
     let baddbmm = Row::new("baddbmm")
@@ -108,10 +108,10 @@ pub(super) fn rows() -> Vec<Row> {
             },
         )
         .check("unequal batches must be an error, even if they broadcast", move || {
-            shape_refused(ops::baddbmm(&zeros(&[]), &zeros(&[1, 2, 2]), &zeros(&[3, 2, 2]), 1, 1))
+            shape_rejected(ops::baddbmm(&zeros(&[]), &zeros(&[1, 2, 2]), &zeros(&[3, 2, 2]), 1, 1))
         })
         .check("matrices must be an error", move || {
-            shape_refused(ops::baddbmm(&zeros(&[]), &zeros(&[2, 2]), &zeros(&[2, 2]), 1, 1))
+            shape_rejected(ops::baddbmm(&zeros(&[]), &zeros(&[2, 2]), &zeros(&[2, 2]), 1, 1))
         });
     let addbmm = Row::new("addbmm")
         .case(
@@ -124,7 +124,7 @@ pub(super) fn rows() -> Vec<Row> {
             },
         )
         .check("unequal inner lengths must be an error", move || {
-            shape_refused(ops::addbmm(&zeros(&[]), &zeros(&[3, 2, 2]), &zeros(&[3, 1, 2]), 1, 1))
+            shape_rejected(ops::addbmm(&zeros(&[]), &zeros(&[3, 2, 2]), &zeros(&[3, 1, 2]), 1, 1))
         });
     let vdot = Row::new("vdot")
         .case(
@@ -140,7 +140,7 @@ pub(super) fn rows() -> Vec<Row> {
             |x| Nd::scalar(x[0].data[0] * x[1].data[0]),
         )
         .floats_only()
-        .check("unequal sizes must be an error", move || shape_refused(ops::vdot(&zeros(&[2]), &zeros(&[3]))));
+        .check("unequal sizes must be an error", move || shape_rejected(ops::vdot(&zeros(&[2]), &zeros(&[3]))));
     let added = vec![
         with_checks(addmm, |x, a, b, beta| ops::addmm(&x, &a, &b, beta, 1.0), [2, 2]),
         with_checks(addmv, |x, a, v, beta| ops::addmv(&x, &a, &v, beta, 1.0), [2, 1]),

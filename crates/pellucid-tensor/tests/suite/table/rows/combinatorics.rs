@@ -1,7 +1,7 @@
 //! Products and combinations of elements, and the indices of triangles.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, argument_refused, real, shape_refused};
+use crate::table::row::{Row, argument_rejected, real, shape_rejected};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// Returns the rows of positions in `0..n` for which `keep` is true, in lexicographic order, by counting in base n.
@@ -54,8 +54,8 @@ pub(super) fn rows() -> Vec<Row> {
                 |_| Nd::from_fn(&[0, 2], |_| 0.0),
             )
             .floats_only()
-            .check("matrices must be an error", || shape_refused(ops::cartesian_prod(&[Tensor::from([[1.0]])])))
-            .check("no vector must be an error", || argument_refused(ops::cartesian_prod(&[] as &[Tensor]))),
+            .check("matrices must be an error", || shape_rejected(ops::cartesian_prod(&[Tensor::from([[1.0]])])))
+            .check("no vector must be an error", || argument_rejected(ops::cartesian_prod(&[] as &[Tensor]))),
         Row::new("combinations")
             .case("pairs", [real([4])], |x| ops::combinations(&x[0], 2, false), |x| picked(&x[0], 2, |a, b| a < b))
             .case("triples", [real([4])], |x| ops::combinations(&x[0], 3, false), |x| picked(&x[0], 3, |a, b| a < b))
@@ -77,7 +77,7 @@ pub(super) fn rows() -> Vec<Row> {
                 let x = Tensor::zeros([0], DType::F32);
                 Ok(x.combinations(2, true).shape()[..] == [0, 2] && x.combinations(0, true).shape()[..] == [1, 0])
             })
-            .check("a matrix must be an error", || shape_refused(ops::combinations(&Tensor::from([[1.0]]), 1, false)))
+            .check("a matrix must be an error", || shape_rejected(ops::combinations(&Tensor::from([[1.0]]), 1, false)))
             .check("more combinations than memory must be an error", || {
                 let many = Tensor::zeros([100], DType::U8);
                 Ok(matches!(ops::combinations(&many, 50, false), Err(Error::OutOfMemory { .. })))

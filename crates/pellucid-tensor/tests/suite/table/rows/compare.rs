@@ -2,7 +2,7 @@
 
 use super::{binary_row as binary, unary_row as unary};
 use crate::table::nd::zip;
-use crate::table::row::{Row, Rule, argument_refused, real};
+use crate::table::row::{Row, Rule, argument_rejected, real};
 use pellucid_tensor::{DType, Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
@@ -54,7 +54,7 @@ fn tensor_comparison_rows() -> Vec<Row> {
                     && truths(with) == [true, false, true, true, true])
             })
             .check("a negative tolerance must be an error", move || {
-                argument_refused(ops::isclose(&x(), &y(), -0.1, 0.0, false))
+                argument_rejected(ops::isclose(&x(), &y(), -0.1, 0.0, false))
             }),
         Row::new("allclose")
             .check("the result must be true only if all elements are close", move || {
@@ -62,7 +62,7 @@ fn tensor_comparison_rows() -> Vec<Row> {
                 Ok(!some && ops::allclose(&x(), &y(), 0.1, 0.5, true)?.item::<bool>())
             })
             .check("a negative tolerance must be an error", move || {
-                argument_refused(ops::allclose(&x(), &y(), 0.1, f64::NAN, false))
+                argument_rejected(ops::allclose(&x(), &y(), 0.1, f64::NAN, false))
             }),
         Row::new("equal").check("the result must be true only for equal shapes and elements", || {
             let (a, b) = (Tensor::from([1i64, 2]), Tensor::from([1i64, 3]));

@@ -1,7 +1,7 @@
 //! Convolution and correlation of sequences.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Gradient::Third, Input, Row, Rule, real, shape_refused};
+use crate::table::row::{Gradient::Third, Input, Row, Rule, real, shape_rejected};
 use ops::ConvolveMode::{self, Full, Same, Valid};
 use pellucid_tensor::{DType, Result, Tensor, ops};
 
@@ -52,10 +52,10 @@ fn row(name: &'static str, call: Call, correlates: bool) -> Row {
     }
     row.ordinary()
         .check("an empty sequence must be an error", move || {
-            shape_refused(call(&Tensor::zeros([0], DType::F32), &Tensor::from([1f32]), Full))
+            shape_rejected(call(&Tensor::zeros([0], DType::F32), &Tensor::from([1f32]), Full))
         })
         .check("matrices must be an error", move || {
-            shape_refused(call(&Tensor::from([[1.0]]), &Tensor::from([1.0]), Full))
+            shape_rejected(call(&Tensor::from([[1.0]]), &Tensor::from([1.0]), Full))
         })
 }
 

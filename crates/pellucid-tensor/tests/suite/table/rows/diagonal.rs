@@ -1,7 +1,7 @@
 //! Diagonals and triangles.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, argument_refused, axis_refused, real, shape_refused};
+use crate::table::row::{Row, argument_rejected, axis_rejected, real, shape_rejected};
 use pellucid_tensor::{DType, Tensor, ops};
 
 fn matrix() -> Tensor {
@@ -66,8 +66,8 @@ pub(super) fn rows() -> Vec<Row> {
                 let x = matrix();
                 Ok(ops::diagonal(&x, 0, 0, 1)?.array().shares_storage(x.array()))
             })
-            .check("a repeated axis must be an error", || argument_refused(ops::diagonal(&matrix(), 0, 1, -1)))
-            .check("an invalid axis must be an error", || axis_refused(ops::diagonal(&matrix(), 0, 0, 2))),
+            .check("a repeated axis must be an error", || argument_rejected(ops::diagonal(&matrix(), 0, 1, -1)))
+            .check("an invalid axis must be an error", || axis_rejected(ops::diagonal(&matrix(), 0, 0, 2))),
         Row::new("diag_embed")
             .case("the main diagonal", [real([3])], |x| ops::diag_embed(&x[0], 0, 0, 1), |x| embedded(&x[0], 0))
             .case("below", [real([2])], |x| ops::diag_embed(&x[0], -1, -2, -1), |x| embedded(&x[0], -1))
@@ -80,10 +80,10 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .check("a 0-d tensor must be an error, since it has no axis", || {
-                axis_refused(ops::diag_embed(&Tensor::from(1.0), 0, 0, 1))
+                axis_rejected(ops::diag_embed(&Tensor::from(1.0), 0, 0, 1))
             })
-            .check("a repeated axis must be an error", || argument_refused(ops::diag_embed(&matrix(), 0, 2, -1)))
-            .check("an invalid axis must be an error", || axis_refused(ops::diag_embed(&matrix(), 0, 0, 3))),
+            .check("a repeated axis must be an error", || argument_rejected(ops::diag_embed(&matrix(), 0, 2, -1)))
+            .check("an invalid axis must be an error", || axis_rejected(ops::diag_embed(&matrix(), 0, 0, 3))),
         Row::new("diag")
             .case("of a vector", [real([3])], |x| ops::diag(&x[0], 1), |x| embedded(&x[0], 1))
             .case(
@@ -93,14 +93,14 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[2], |ix| x[0].at(&[ix[0] + 1, ix[0]])),
             )
             .floats_only()
-            .check("a 0-d tensor must be an error", || shape_refused(ops::diag(&Tensor::from(1.0), 0))),
+            .check("a 0-d tensor must be an error", || shape_rejected(ops::diag(&Tensor::from(1.0), 0))),
         Row::new("tril")
             .case("a matrix", [real([3, 4])], |x| ops::tril(&x[0], 0), |x| matrices(&x[0], |d| d <= 0))
             .case("several, further up", [real([2, 3, 2])], |x| ops::tril(&x[0], 1), |x| matrices(&x[0], |d| d <= 1))
             .floats_only()
             .case("nothing of it", [real([2, 3])], |x| ops::tril(&x[0], -2), |x| matrices(&x[0], |_| false))
             .floats_only()
-            .check("a vector must be an error", || shape_refused(ops::tril(&Tensor::zeros([3], DType::F32), 0))),
+            .check("a vector must be an error", || shape_rejected(ops::tril(&Tensor::zeros([3], DType::F32), 0))),
         Row::new("triu")
             .case("a matrix", [real([3, 4])], |x| ops::triu(&x[0], 0), |x| matrices(&x[0], |d| d >= 0))
             .case(
@@ -112,6 +112,6 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::triu(&x[0], 0), |x| x[0].clone())
             .floats_only()
-            .check("a vector must be an error", || shape_refused(ops::triu(&Tensor::zeros([3], DType::F32), 0))),
+            .check("a vector must be an error", || shape_rejected(ops::triu(&Tensor::zeros([3], DType::F32), 0))),
     ]
 }

@@ -1,7 +1,7 @@
 //! Norms and distances.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, real, shape_refused};
+use crate::table::row::{Row, Rule, real, shape_rejected};
 use pellucid_tensor::{DType, Tensor, ops};
 
 fn norm(x: impl Iterator<Item = f64>, p: f64) -> f64 {
@@ -59,7 +59,7 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .check("shapes that do not broadcast must be an error", move || {
-                shape_refused(ops::dist(&zero(), &Tensor::zeros([2], DType::F64), 2.0))
+                shape_rejected(ops::dist(&zero(), &Tensor::zeros([2], DType::F64), 2.0))
             }),
         Row::new("cdist")
             .case(
@@ -84,7 +84,7 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .check("unequal widths must be an error", move || {
-                shape_refused(ops::cdist(&zero(), &Tensor::zeros([2, 2], DType::F64), 2.0))
+                shape_rejected(ops::cdist(&zero(), &Tensor::zeros([2, 2], DType::F64), 2.0))
             }),
         Row::new("pdist")
             .case(
@@ -103,7 +103,7 @@ pub(super) fn rows() -> Vec<Row> {
             .check("one point must have no pairs", || {
                 Ok(ops::pdist(&Tensor::zeros([1, 2], DType::F32), 2.0)?.size() == 0)
             })
-            .check("a vector must be an error", || shape_refused(ops::pdist(&Tensor::zeros([2], DType::F32), 2.0))),
+            .check("a vector must be an error", || shape_rejected(ops::pdist(&Tensor::zeros([2], DType::F32), 2.0))),
         Row::new("cosine_similarity")
             .case(
                 "of rows",
@@ -116,7 +116,7 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(ops::cosine_similarity(&zero(), &zero(), 1, 1e-8)?.to_vec::<f64>() == [0.0, 0.0])
             })
             .check("shapes that do not broadcast must be an error", move || {
-                shape_refused(ops::cosine_similarity(&zero(), &Tensor::zeros([4], DType::F64), 1, 1e-8))
+                shape_rejected(ops::cosine_similarity(&zero(), &Tensor::zeros([4], DType::F64), 1, 1e-8))
             }),
         Row::new("normalize")
             .case(
@@ -146,7 +146,7 @@ pub(super) fn rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("a vector must be an error", || shape_refused(ops::renorm(&Tensor::from([1.0]), 2.0, 0, 1.0)))
+            .check("a vector must be an error", || shape_rejected(ops::renorm(&Tensor::from([1.0]), 2.0, 0, 1.0)))
             .check("a negative norm must be an error", || {
                 Ok(ops::renorm(&Tensor::zeros([1, 1], DType::F32), 2.0, 0, -1.0).is_err())
             }),

@@ -1,7 +1,7 @@
 //! Rearrangements by patterns.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, argument_refused, real, shape_refused};
+use crate::table::row::{Row, argument_rejected, real, shape_rejected};
 use pellucid_tensor::ops::einops::{self, EinopsReduction};
 use pellucid_tensor::{DType, Tensor, ops};
 
@@ -14,7 +14,7 @@ fn image() -> Tensor {
 }
 
 fn rearrange() -> Row {
-    let rejected = |pattern: &'static str| move || argument_refused(ops::rearrange(&image(), pattern, &[]));
+    let rejected = |pattern: &'static str| move || argument_rejected(ops::rearrange(&image(), pattern, &[]));
     Row::new("rearrange")
         .case(
             "another order",
@@ -50,7 +50,7 @@ fn rearrange() -> Row {
         .check("a missing arrow must be an error", rejected("a b c"))
         .check("a missing axis on the right must be an error", rejected("a b c -> a b"))
         .check("a new axis on the right must be an error", || {
-            argument_refused(ops::rearrange(&image(), "a b c -> a b c d", &[("d", 2)]))
+            argument_rejected(ops::rearrange(&image(), "a b c -> a b c d", &[("d", 2)]))
         })
         .check("a repeated axis must be an error", rejected("a b a -> a b"))
         .check("a repeated axis on the right must be an error", rejected("a b c -> a b c a"))
@@ -59,11 +59,11 @@ fn rearrange() -> Row {
         .check("an unclosed parenthesis must be an error", rejected("a (b c -> a b c"))
         .check("an invalid character must be an error", rejected("a b+c -> a b c"))
         .check("a length of an unknown axis must be an error", || {
-            argument_refused(ops::rearrange(&image(), "a b c -> c b a", &[("d", 2)]))
+            argument_rejected(ops::rearrange(&image(), "a b c -> c b a", &[("d", 2)]))
         })
-        .check("another rank must be an error", || shape_refused(ops::rearrange(&image(), "a b -> b a", &[])))
+        .check("another rank must be an error", || shape_rejected(ops::rearrange(&image(), "a b -> b a", &[])))
         .check("an indivisible length must be an error", || {
-            shape_refused(ops::rearrange(&image(), "a b (c 4) -> a b c 4", &[]))
+            shape_rejected(ops::rearrange(&image(), "a b (c 4) -> a b c 4", &[]))
         })
 }
 
@@ -85,7 +85,7 @@ fn repeat() -> Row {
             einops::repeat(&x, "a -> a 3", &[])?.sum(..).backward();
             Ok(x.grad().is_some_and(|g| g.to_vec::<f64>() == [3.0, 3.0]))
         })
-        .check("a missing axis must be an error", || argument_refused(einops::repeat(&image(), "a b c -> a b", &[])))
+        .check("a missing axis must be an error", || argument_rejected(einops::repeat(&image(), "a b c -> a b", &[])))
 }
 
 fn reduce() -> Row {
@@ -126,6 +126,6 @@ fn reduce() -> Row {
                 && of(EinopsReduction::Prod)? == [-2.0, 12.0])
         })
         .check("a new axis on the right must be an error", || {
-            argument_refused(ops::reduce(&image(), "a b c -> a 2", EinopsReduction::Sum, &[]))
+            argument_rejected(ops::reduce(&image(), "a b c -> a 2", EinopsReduction::Sum, &[]))
         })
 }

@@ -1,7 +1,7 @@
 //! Activations with random or learned slopes, and gates.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, axis_refused, real, shape_refused};
+use crate::table::row::{Row, Rule, axis_rejected, real, shape_rejected};
 use crate::table::special::sigmoid;
 use pellucid_tensor::{DType, Error, Tensor, manual_seed, ops};
 
@@ -26,7 +26,7 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .ordinary()
             .check("a wrong number of slopes must be an error", || {
-                shape_refused(ops::prelu(&Tensor::zeros([2, 3], DType::F32), &Tensor::zeros([2], DType::F32)))
+                shape_rejected(ops::prelu(&Tensor::zeros([2, 3], DType::F32), &Tensor::zeros([2], DType::F32)))
             }),
         Row::new("rrelu")
             .check("random slopes must be in the range", move || {
@@ -58,9 +58,9 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .ordinary()
             .check("an axis of odd length must be an error", || {
-                shape_refused(ops::glu(&Tensor::zeros([3], DType::F32), 0))
+                shape_rejected(ops::glu(&Tensor::zeros([3], DType::F32), 0))
             })
-            .check("an invalid axis must be an error", || axis_refused(ops::glu(&Tensor::zeros([2], DType::F32), 1))),
+            .check("an invalid axis must be an error", || axis_rejected(ops::glu(&Tensor::zeros([2], DType::F32), 1))),
         Row::new("softmin")
             .rule(Rule::Floats)
             .ulps(32.0)

@@ -1,7 +1,7 @@
 //! Derivatives of sampled functions.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, argument_refused, axis_refused, real, shape_refused};
+use crate::table::row::{Row, Rule, argument_rejected, axis_rejected, real, shape_rejected};
 use ops::Spacing;
 use pellucid_tensor::{Tensor, ops};
 
@@ -66,15 +66,15 @@ pub(super) fn rows() -> Vec<Row> {
         .floats_only()
         .check("too few samples and invalid orders must be errors", || {
             let two = Tensor::from([1.0, 2.0]);
-            Ok(argument_refused(ops::gradient(&two, Spacing::Step(1.0), 0, 2))?
-                && argument_refused(ops::gradient(&two, Spacing::Step(1.0), 0, 0))?)
+            Ok(argument_rejected(ops::gradient(&two, Spacing::Step(1.0), 0, 2))?
+                && argument_rejected(ops::gradient(&two, Spacing::Step(1.0), 0, 0))?)
         })
         .check("an invalid axis must be an error", || {
-            axis_refused(ops::gradient(&Tensor::from([1.0, 2.0]), Spacing::Step(1.0), 1, 1))
+            axis_rejected(ops::gradient(&Tensor::from([1.0, 2.0]), Spacing::Step(1.0), 1, 1))
         })
         .check("too few points must be an error", || {
             let (y, x) = (Tensor::from([1.0, 2.0, 4.0]), Tensor::from([0.0, 1.0]));
-            shape_refused(ops::gradient(&y, Spacing::Points(&x), 0, 1))
+            shape_rejected(ops::gradient(&y, Spacing::Points(&x), 0, 1))
         });
     vec![row.rule(Rule::FloatsOnly).ordinary().ulps(64.0).scale(8.0)]
 }

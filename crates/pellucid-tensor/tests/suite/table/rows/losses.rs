@@ -1,7 +1,7 @@
 //! Losses, each with every reduction.
 
 use crate::table::nd::{Nd, zip};
-use crate::table::row::{Input, Row, Rule, argument_refused, class, mask, real, shape_refused};
+use crate::table::row::{Input, Row, Rule, argument_rejected, class, mask, real, shape_rejected};
 use crate::table::special::softplus;
 use ops::{
     CtcLossOptions, MultiMarginLossOptions, NllLossOptions, PoissonNllLossOptions, Reduction, TripletMarginLossOptions,
@@ -54,7 +54,7 @@ fn share(shape: [usize; 2]) -> Input {
     real(shape).within(0.1..=0.9)
 }
 
-fn integers_refused<T>(result: Result<T>) -> Result<bool> {
+fn integers_rejected<T>(result: Result<T>) -> Result<bool> {
     Ok(matches!(result, Err(Error::DTypeMismatch { .. })))
 }
 
@@ -67,9 +67,11 @@ fn regression_rows() -> Vec<Row> {
     let full = PoissonNllLossOptions { log_input: false, full: true, eps: 1e-3, reduction: Reduction::None };
     vec![
         loss("l1_loss", separated(), |x, r| ops::l1_loss(&x[0], &x[1], r), |x| zip(x, |v| (v[0] - v[1]).abs()))
-            .check("integers must be an error", move || integers_refused(ops::l1_loss(&int(), &int(), Reduction::Mean)))
+            .check("integers must be an error", move || {
+                integers_rejected(ops::l1_loss(&int(), &int(), Reduction::Mean))
+            })
             .check("shapes that do not broadcast must be an error", move || {
-                shape_refused(ops::l1_loss(&Tensor::from([1.0, 2.0]), &Tensor::from([1.0, 2.0, 3.0]), Reduction::Mean))
+                shape_rejected(ops::l1_loss(&Tensor::from([1.0, 2.0]), &Tensor::from([1.0, 2.0, 3.0]), Reduction::Mean))
             }),
         loss(
             "mse_loss",
@@ -77,7 +79,7 @@ fn regression_rows() -> Vec<Row> {
             |x, r| ops::mse_loss(&x[0], &x[1], r),
             |x| zip(x, |v| (v[0] - v[1]).powi(2)),
         )
-        .check("integers must be an error", move || integers_refused(ops::mse_loss(&int(), &int(), Reduction::Mean))),
+        .check("integers must be an error", move || integers_rejected(ops::mse_loss(&int(), &int(), Reduction::Mean))),
         with_loss_case(
             loss(
                 "huber_loss",
@@ -92,7 +94,7 @@ fn regression_rows() -> Vec<Row> {
             Reduction::Mean,
         )
         .check("a delta that is not positive must be an error", move || {
-            argument_refused(ops::huber_loss(&one(), &one(), 0.0, Reduction::Mean))
+            argument_rejected(ops::huber_loss(&one(), &one(), 0.0, Reduction::Mean))
         }),
         with_loss_case(
             loss(
@@ -108,7 +110,7 @@ fn regression_rows() -> Vec<Row> {
             Reduction::Sum,
         )
         .check("a negative beta must be an error", move || {
-            argument_refused(ops::smooth_l1_loss(&one(), &one(), -1.0, Reduction::Mean))
+            argument_rejected(ops::smooth_l1_loss(&one(), &one(), -1.0, Reduction::Mean))
         }),
         with_loss_case(
             loss(
@@ -142,7 +144,7 @@ fn regression_rows() -> Vec<Row> {
             Reduction::None,
         )
         .check("integers must be an error", move || {
-            integers_refused(ops::poisson_nll_loss(&int(), &int(), PoissonNllLossOptions::default()))
+            integers_rejected(ops::poisson_nll_loss(&int(), &int(), PoissonNllLossOptions::default()))
         }),
         with_loss_case(
             loss(
@@ -200,7 +202,7 @@ fn binary_rows() -> Vec<Row> {
             Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [0.0, -0.5e12, 0.0, 0.5e12])
         })
         .check("integers must be an error", move || {
-            integers_refused(ops::binary_cross_entropy(&int(), &int(), None, Reduction::Mean))
+            integers_rejected(ops::binary_cross_entropy(&int(), &int(), None, Reduction::Mean))
         }),
         with_loss_case(
             loss(
@@ -227,7 +229,7 @@ fn binary_rows() -> Vec<Row> {
             move |x| zip(x, |v| v[2] * logits(v[0], v[1], 1.0)).reduce(&[1], |row| row.iter().sum::<f64>() / 3.0),
         )
         .check("integers must be an error", move || {
-            integers_refused(ops::multilabel_soft_margin_loss(&int(), &int(), None, Reduction::Mean))
+            integers_rejected(ops::multilabel_soft_margin_loss(&int(), &int(), None, Reduction::Mean))
         }),
         loss(
             "soft_margin_loss",
@@ -236,7 +238,7 @@ fn binary_rows() -> Vec<Row> {
             |x| zip(x, |v| softplus(-v[0] * v[1])),
         )
         .check("integers must be an error", move || {
-            integers_refused(ops::soft_margin_loss(&int(), &int(), Reduction::Mean))
+            integers_rejected(ops::soft_margin_loss(&int(), &int(), Reduction::Mean))
         }),
         loss(
             "hinge_embedding_loss",
@@ -250,7 +252,7 @@ fn binary_rows() -> Vec<Row> {
                 == 0.0)
         })
         .check("integers must be an error", move || {
-            integers_refused(ops::hinge_embedding_loss(&int(), &int(), 1.0, Reduction::Mean))
+            integers_rejected(ops::hinge_embedding_loss(&int(), &int(), 1.0, Reduction::Mean))
         }),
     ]
 }
@@ -344,10 +346,10 @@ fn class_rows() -> Vec<Row> {
             bounds(ops::nll_loss(&x(), &[-1i64].into(), NllLossOptions::default()))
         })
         .check("a wrong number of targets must be an error", move || {
-            shape_refused(ops::nll_loss(&x(), &[0i64, 1].into(), NllLossOptions::default()))
+            shape_rejected(ops::nll_loss(&x(), &[0i64, 1].into(), NllLossOptions::default()))
         })
         .check("float classes must be an error", move || {
-            integers_refused(ops::nll_loss(&x(), &[0.0].into(), NllLossOptions::default()))
+            integers_rejected(ops::nll_loss(&x(), &[0.0].into(), NllLossOptions::default()))
         }),
         with_loss_case(
             loss(
@@ -375,7 +377,7 @@ fn class_rows() -> Vec<Row> {
             bounds(ops::multi_margin_loss(&x(), &[3i64].into(), MultiMarginLossOptions::default()))
         })
         .check("a wrong number of classes must be an error", move || {
-            shape_refused(ops::multi_margin_loss(&x(), &[0i64, 1].into(), MultiMarginLossOptions::default()))
+            shape_rejected(ops::multi_margin_loss(&x(), &[0i64, 1].into(), MultiMarginLossOptions::default()))
         }),
         loss(
             "multilabel_margin_loss",
@@ -387,7 +389,7 @@ fn class_rows() -> Vec<Row> {
             bounds(ops::multilabel_margin_loss(&x(), &[[3i64, -1, -1]].into(), Reduction::Mean))
         })
         .check("targets of another shape must be an error", move || {
-            shape_refused(ops::multilabel_margin_loss(&x(), &[0i64, -1, -1].into(), Reduction::Mean))
+            shape_rejected(ops::multilabel_margin_loss(&x(), &[0i64, -1, -1].into(), Reduction::Mean))
         }),
     ]
 }
@@ -414,7 +416,7 @@ fn ranking_rows() -> Vec<Row> {
             |x| zip(x, |v| f64::max(0.0, (v[1] - v[0]) * (2.0 * v[2] - 1.0) + 0.3)),
         )
         .check("operands of unequal ranks must be an error", move || {
-            shape_refused(ops::margin_ranking_loss(&one(), &Tensor::from(1.0), &one(), 0.0, Reduction::Mean))
+            shape_rejected(ops::margin_ranking_loss(&one(), &Tensor::from(1.0), &one(), 0.0, Reduction::Mean))
         }),
         loss(
             "cosine_embedding_loss",
@@ -427,7 +429,7 @@ fn ranking_rows() -> Vec<Row> {
         )
         .check("a wrong number of labels must be an error", move || {
             let x = Tensor::zeros([2, 3], DType::F32);
-            shape_refused(ops::cosine_embedding_loss(&x, &x, &x, 0.0, Reduction::Mean))
+            shape_rejected(ops::cosine_embedding_loss(&x, &x, &x, 0.0, Reduction::Mean))
         }),
         loss(
             "triplet_margin_loss",
@@ -458,10 +460,10 @@ fn ranking_rows() -> Vec<Row> {
         .floats_only()
         .check("a margin of 0 or less must be an error", move || {
             let options = TripletMarginLossOptions { margin: -1.0, ..TripletMarginLossOptions::default() };
-            argument_refused(ops::triplet_margin_loss(&one(), &one(), &one(), options))
+            argument_rejected(ops::triplet_margin_loss(&one(), &one(), &one(), options))
         })
         .check("operands of unequal ranks must be an error", move || {
-            shape_refused(ops::triplet_margin_loss(
+            shape_rejected(ops::triplet_margin_loss(
                 &one(),
                 &Tensor::from(1.0),
                 &one(),
@@ -478,7 +480,7 @@ fn ranking_rows() -> Vec<Row> {
             let rejected = |_: &Tensor, _: &Tensor| Err(Error::invalid("distance", "is not a distance"));
             let result =
                 ops::triplet_margin_with_distance_loss(&one(), &one(), &one(), rejected, 1.0, false, Reduction::Mean);
-            argument_refused(result)
+            argument_rejected(result)
         }),
     ]
 }
@@ -559,10 +561,10 @@ fn ctc_row() -> Row {
         })
         .check("the blank index must be a class", move || {
             let options = CtcLossOptions { blank: 2, ..Default::default() };
-            argument_refused(ops::ctc_loss(&uniform(), &[[1i64]].into(), &[2i64].into(), &[1i64].into(), options))
+            argument_rejected(ops::ctc_loss(&uniform(), &[[1i64]].into(), &[2i64].into(), &[1i64].into(), options))
         })
         .check("a wrong number of lengths must be an error", move || {
-            shape_refused(ops::ctc_loss(
+            shape_rejected(ops::ctc_loss(
                 &uniform(),
                 &[[1i64]].into(),
                 &[2i64, 2].into(),

@@ -1,7 +1,7 @@
 //! Masked reductions, compared with reductions of shorter rows.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Gradient::Third, Row, Rule, real, shape_refused};
+use crate::table::row::{Gradient::Third, Row, Rule, real, shape_rejected};
 use ops::{Axes, over};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -33,7 +33,7 @@ fn row(name: &'static str, call: Call) -> Row {
         .check("the mask must broadcast to the tensor, and not vice versa", move || {
             let x = Tensor::zeros([2], DType::F32);
             let mask = Tensor::full([3, 2], true, DType::Bool);
-            Ok(shape_refused(call(&x, &mask, 0.into()))? && shape_refused(call(&x, &[true; 3].into(), 0.into()))?)
+            Ok(shape_rejected(call(&x, &mask, 0.into()))? && shape_rejected(call(&x, &[true; 3].into(), 0.into()))?)
         })
         .check("an invalid axis must be an error", move || {
             Ok(call(&Tensor::zeros([2], DType::F32), &[true, false].into(), 1.into()).is_err())

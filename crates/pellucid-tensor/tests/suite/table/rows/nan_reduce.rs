@@ -1,7 +1,7 @@
 //! Reductions without NaN, compared with reductions of the other elements.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, argument_refused, axis_refused, real};
+use crate::table::row::{Row, Rule, argument_rejected, axis_rejected, real};
 use ops::{Axes, over};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -43,7 +43,7 @@ fn row(name: &'static str, call: Call, value: fn(&[f64]) -> f64) -> Row {
             let [g, h] = [&x, &without].map(|t| t.grad().expect("the tensor must have a gradient").to_vec::<f64>());
             Ok(same && g[0] == 0.0 && g[1..].iter().zip(&h).all(|(&a, &b)| near(a, b)))
         })
-        .check("an invalid axis must be an error", move || axis_refused(call(&Tensor::from([1.0]), 1.into())))
+        .check("an invalid axis must be an error", move || axis_rejected(call(&Tensor::from([1.0]), 1.into())))
 }
 
 /// Checks the results of rows with some and with only NaN.
@@ -57,7 +57,7 @@ fn of_nan(row: Row, call: Call, expected: [f64; 3]) -> Row {
 
 fn no_elements(row: Row, call: Call) -> Row {
     row.check("zero elements must be an error", move || {
-        argument_refused(call(&Tensor::zeros([2, 0], DType::F32), 1.into()))
+        argument_rejected(call(&Tensor::zeros([2, 0], DType::F32), 1.into()))
     })
 }
 
@@ -85,7 +85,7 @@ fn cumulative(name: &'static str, call: Call, value: fn(&[f64]) -> f64) -> Row {
         .case("the last axis", [real([2, 4])], move |x| call(&x[0], (-1).into()), move |x| along(&x[0], 1))
         .case("all", [real([2, 2])], move |x| call(&x[0], (..).into()), move |x| along(&x[0].reshape(&[4]), 0))
         .floats_only()
-        .check("several axes must be an error", move || argument_refused(call(&Tensor::from([[1.0]]), [0, 1].into())))
+        .check("several axes must be an error", move || argument_rejected(call(&Tensor::from([[1.0]]), [0, 1].into())))
 }
 
 pub(super) fn rows() -> Vec<Row> {

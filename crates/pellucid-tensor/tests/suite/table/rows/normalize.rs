@@ -1,7 +1,7 @@
 //! Softmax and the normalizations.
 
 use crate::table::nd::{Nd, zip};
-use crate::table::row::{Gradient::Third, Input, Row, Rule, argument_refused, real, shape_refused};
+use crate::table::row::{Gradient::Third, Input, Row, Rule, argument_rejected, real, shape_rejected};
 use ops::{BatchNormOptions, RunningStatistics};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -260,10 +260,10 @@ fn over_channels(name: &'static str, call: OverChannels, axes: fn(usize) -> Vec<
     )
     .floats_only()
     .check("evaluation without running statistics must be an error", move || {
-        argument_refused(call(&Tensor::ones([2, 2, 2], DType::F64), None, None, None, FIXED))
+        argument_rejected(call(&Tensor::ones([2, 2, 2], DType::F64), None, None, None, FIXED))
     })
     .check("a weight of another length must be an error", move || {
-        shape_refused(call(
+        shape_rejected(call(
             &Tensor::ones([2, 2, 2], DType::F64),
             None,
             Some(&Tensor::ones([3], DType::F64)),
@@ -274,12 +274,14 @@ fn over_channels(name: &'static str, call: OverChannels, axes: fn(usize) -> Vec<
     .check("a running mean of another length must be an error", move || {
         let (mean, var) = (Tensor::ones([3], DType::F64), Tensor::ones([2], DType::F64));
         let running = Some(RunningStatistics { mean: &mean, var: &var });
-        shape_refused(call(&Tensor::ones([2, 2, 2], DType::F64), running, None, None, TRAINING))
+        shape_rejected(call(&Tensor::ones([2, 2, 2], DType::F64), running, None, None, TRAINING))
     })
     .check("training with one value for each channel must be an error", move || {
-        argument_refused(call(&Tensor::ones([1, 2, 1], DType::F64), None, None, None, TRAINING))
+        argument_rejected(call(&Tensor::ones([1, 2, 1], DType::F64), None, None, None, TRAINING))
     })
-    .check("a 0-d tensor must be an error", move || shape_refused(call(&Tensor::from(1.0), None, None, None, TRAINING)))
+    .check("a 0-d tensor must be an error", move || {
+        shape_rejected(call(&Tensor::from(1.0), None, None, None, TRAINING))
+    })
     .check("an empty batch must not change running statistics", move || {
         let (mean, var) = (Tensor::from([0.5, 1.5]), Tensor::from([1.0, 2.0]));
         let running = Some(RunningStatistics { mean: &mean, var: &var });
@@ -388,17 +390,17 @@ fn group_norm() -> Row {
         )
         .floats_only()
         .check("an indivisible number of groups must be an error", move || {
-            shape_refused(ops::group_norm(&ones(), 3, None, None, EPS))
+            shape_rejected(ops::group_norm(&ones(), 3, None, None, EPS))
         })
         .check("channels without elements", || {
-            shape_refused(ops::group_norm(&Tensor::ones([1, 2, 0], DType::F64), 1, None, None, EPS))
+            shape_rejected(ops::group_norm(&Tensor::ones([1, 2, 0], DType::F64), 1, None, None, EPS))
         })
-        .check("zero groups must be an error", move || shape_refused(ops::group_norm(&ones(), 0, None, None, EPS)))
+        .check("zero groups must be an error", move || shape_rejected(ops::group_norm(&ones(), 0, None, None, EPS)))
         .check("another rank must be an error", || {
-            shape_refused(ops::group_norm(&Tensor::ones([4], DType::F64), 2, None, None, EPS))
+            shape_rejected(ops::group_norm(&Tensor::ones([4], DType::F64), 2, None, None, EPS))
         })
         .check("a bias of another length must be an error", move || {
-            shape_refused(ops::group_norm(&ones(), 2, None, Some(&Tensor::ones([2], DType::F64)), EPS))
+            shape_rejected(ops::group_norm(&ones(), 2, None, Some(&Tensor::ones([2], DType::F64)), EPS))
         })
 }
 
@@ -434,10 +436,10 @@ fn local_response_norm() -> Row {
     }
     let ones = || Tensor::ones([1, 2, 2], DType::F64);
     row.check("a size of 0 must be an error", move || {
-        argument_refused(ops::local_response_norm(&ones(), 0, 1.0, 1.0, 1.0))
+        argument_rejected(ops::local_response_norm(&ones(), 0, 1.0, 1.0, 1.0))
     })
     .check("another rank must be an error", || {
-        shape_refused(ops::local_response_norm(&Tensor::ones([2, 2], DType::F64), 3, 1.0, 1.0, 1.0))
+        shape_rejected(ops::local_response_norm(&Tensor::ones([2, 2], DType::F64), 3, 1.0, 1.0, 1.0))
     })
     .check("integers", move || {
         let rejected = ops::local_response_norm(&ones().to_dtype(DType::I64), 3, 1.0, 1.0, 1.0);

@@ -1,6 +1,6 @@
 //! Exponents and neighbours of numbers, greatest common divisors, least common multiples.
 
-use crate::table::row::{Row, Rule, real, shape_refused};
+use crate::table::row::{Row, Rule, real, shape_rejected};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// Returns the largest number that divides both, by trial division.
@@ -124,7 +124,7 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(true)
             })
             .check("shapes that do not broadcast must be an error", || {
-                shape_refused(ops::gcd(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))
+                shape_rejected(ops::gcd(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))
             }),
         Row::new("lcm")
             .untracked()
@@ -133,7 +133,7 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(matches!(ops::lcm(&Tensor::from([1i64]), &Tensor::from([1.0])), Err(Error::DTypeMismatch { .. })))
             })
             .check("shapes that do not broadcast must be an error", || {
-                shape_refused(ops::lcm(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))
+                shape_rejected(ops::lcm(&Tensor::from([1i64, 2]), &Tensor::from([1i64, 2, 3])))
             }),
     ]
 }

@@ -2,7 +2,7 @@
 
 use super::unary_row as unary;
 use crate::table::nd::zip;
-use crate::table::row::{Gradient::Zero, Row, Rule, real, shape_refused};
+use crate::table::row::{Gradient::Zero, Row, Rule, real, shape_rejected};
 use pellucid_tensor::{DType, Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
@@ -53,7 +53,7 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(q.to_vec::<i64>() == [2, -3, 2] && r.to_vec::<i64>() == [1, 2, 0] && q.dtype() == DType::I64)
             })
             .check("shapes that do not broadcast must be an error", || {
-                shape_refused(ops::divmod(&Tensor::from([1.0, 2.0]), Tensor::from([1.0; 3])))
+                shape_rejected(ops::divmod(&Tensor::from([1.0, 2.0]), Tensor::from([1.0; 3])))
             }),
         Row::new("modf")
             .rules([Rule::Floats, Rule::Floats])

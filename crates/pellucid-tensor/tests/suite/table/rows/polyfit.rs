@@ -1,7 +1,7 @@
 //! Polynomials given by coefficients, and piecewise linear functions.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Gradient::Third, Row, Rule, real, shape_refused};
+use crate::table::row::{Gradient::Third, Row, Rule, real, shape_rejected};
 use pellucid_tensor::ops::InterpOptions;
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
@@ -83,7 +83,7 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .ordinary()
             .check("a matrix of coefficients must be an error", || {
-                shape_refused(ops::polyval(&Tensor::from([[1.0]]), &Tensor::from(1.0)))
+                shape_rejected(ops::polyval(&Tensor::from([[1.0]]), &Tensor::from(1.0)))
             }),
         Row::new("polyfit")
             .rule(Rule::FloatsOnly)
@@ -113,11 +113,11 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(fit.to_vec::<f64>()[0] == 0.0 && (fit.to_vec::<f64>()[1] - 2.0).abs() < 1e-12)
             })
             .check("unequal lengths must be an error", || {
-                shape_refused(ops::polyfit(&Tensor::from([1.0]), &Tensor::from([1.0, 2.0]), 1))
+                shape_rejected(ops::polyfit(&Tensor::from([1.0]), &Tensor::from([1.0, 2.0]), 1))
             })
             .check("no points must be an error", || {
                 let nothing = Tensor::zeros([0], DType::F64);
-                shape_refused(ops::polyfit(&nothing, &nothing, 1))
+                shape_rejected(ops::polyfit(&nothing, &nothing, 1))
             })
             .check("integers must be an error", || {
                 let x = Tensor::from([1i64, 2]);
@@ -241,11 +241,11 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .check("unequal lengths must be an error", || {
                 let x = Tensor::from([1.0, 2.0]);
-                shape_refused(ops::interp(&x, &x, &Tensor::from([1.0]), InterpOptions::default()))
+                shape_rejected(ops::interp(&x, &x, &Tensor::from([1.0]), InterpOptions::default()))
             })
             .check("no points must be an error", || {
                 let nothing = Tensor::zeros([0], DType::F64);
-                shape_refused(ops::interp(&Tensor::from(1.0), &nothing, &nothing, InterpOptions::default()))
+                shape_rejected(ops::interp(&Tensor::from(1.0), &nothing, &nothing, InterpOptions::default()))
             }),
     ]
 }

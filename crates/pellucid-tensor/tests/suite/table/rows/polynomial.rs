@@ -1,7 +1,7 @@
 //! Orthogonal polynomials, compared with their closed forms.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Gradient::Third, Row, Rule, argument_refused, real, shape_refused};
+use crate::table::row::{Gradient::Third, Row, Rule, argument_rejected, real, shape_rejected};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 type Polynomial = fn(&Tensor, &Tensor) -> Result<Tensor>;
@@ -26,10 +26,10 @@ fn row(name: &'static str, call: Polynomial, value: fn(i32, f64) -> f64) -> Row 
         .ordinary()
         .check("an empty input", move || Ok(call(&Tensor::zeros([0], DType::F32), &Tensor::from(3i64))?.size() == 0))
         .check("shapes that do not broadcast must be an error", move || {
-            shape_refused(call(&Tensor::from([0.1, 0.2]), &Tensor::from([1i64, 2, 3])))
+            shape_rejected(call(&Tensor::from([0.1, 0.2]), &Tensor::from([1i64, 2, 3])))
         })
         .check("an extreme order must be an error", move || {
-            argument_refused(call(&Tensor::from([0.5]), &Tensor::from(i64::MAX)))
+            argument_rejected(call(&Tensor::from([0.5]), &Tensor::from(i64::MAX)))
         })
         .check("integer points", move || {
             Ok(matches!(call(&Tensor::from([1i64]), &Tensor::from(1i64)), Err(Error::DTypeMismatch { .. })))

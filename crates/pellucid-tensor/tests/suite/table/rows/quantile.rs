@@ -1,7 +1,7 @@
 //! Order statistics.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, argument_refused, axis_refused, real, shape_refused};
+use crate::table::row::{Row, Rule, argument_rejected, axis_rejected, real, shape_rejected};
 use ops::{Axes, QuantileInterpolation, over};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -15,7 +15,7 @@ fn lower_median(x: &[f64]) -> f64 {
     sorted(x)[(x.len() - 1) / 2]
 }
 
-fn place(x: &[f64], value: f64) -> f64 {
+fn first_index(x: &[f64], value: f64) -> f64 {
     x.iter().position(|&v| v == value).expect("the value must be an element") as f64
 }
 
@@ -33,7 +33,7 @@ fn between(x: &[f64], q: f64, how: QuantileInterpolation) -> f64 {
 
 /// Returns a row of a value and its position over every kind of axes.
 fn pairs(name: &'static str, call: fn(&Tensor, Axes) -> Result<(Tensor, Tensor)>, value: fn(&[f64]) -> f64) -> Row {
-    let both = move |x: &Nd, axes: &[usize]| vec![x.reduce(axes, value), x.reduce(axes, |x| place(x, value(x)))];
+    let both = move |x: &Nd, axes: &[usize]| vec![x.reduce(axes, value), x.reduce(axes, |x| first_index(x, value(x)))];
     let pair = move |x: &Tensor, axes: Axes| call(x, axes).map(|(value, position)| vec![value, position]);
     Row::new(name)
         .rules([Rule::Any, Rule::Always(DType::I64)])
@@ -56,12 +56,12 @@ fn pairs(name: &'static str, call: fn(&Tensor, Axes) -> Result<(Tensor, Tensor)>
             let want = value.item::<i64>();
             Ok(value.dtype() == DType::I64 && [3, 1, 2][position.item::<i64>() as usize] == want)
         })
-        .check("an empty input", move || argument_refused(call(&Tensor::zeros([0], DType::F32), 0.into())))
+        .check("an empty input", move || argument_rejected(call(&Tensor::zeros([0], DType::F32), 0.into())))
         .check("zero rows without elements", move || {
             Ok(call(&Tensor::zeros([0, 2], DType::F32), 1.into())?.0.shape()[..] == [0])
         })
         .check("an invalid axis must be an error", move || {
-            axis_refused(call(&Tensor::zeros([2], DType::F32), 1.into()))
+            axis_rejected(call(&Tensor::zeros([2], DType::F32), 1.into()))
         })
 }
 
@@ -91,13 +91,13 @@ fn quantiles(name: &'static str, call: fn(&Tensor, &Tensor, Axes, QuantileInterp
         .floats_only()
         .ordinary()
         .check("a probability outside [0, 1] must be an error", move || {
-            argument_refused(call(&Tensor::from([1.0]), &Tensor::from(1.5), 0.into(), Linear))
+            argument_rejected(call(&Tensor::from([1.0]), &Tensor::from(1.5), 0.into(), Linear))
         })
         .check("a matrix of probabilities must be an error", move || {
-            shape_refused(call(&Tensor::from([1.0]), &Tensor::from([[0.5]]), 0.into(), Linear))
+            shape_rejected(call(&Tensor::from([1.0]), &Tensor::from([[0.5]]), 0.into(), Linear))
         })
         .check("an empty input", move || {
-            argument_refused(call(&Tensor::zeros([0], DType::F64), &Tensor::from(0.5), 0.into(), Linear))
+            argument_rejected(call(&Tensor::zeros([0], DType::F64), &Tensor::from(0.5), 0.into(), Linear))
         })
         .check("integers", move || {
             let rejected = call(&Tensor::from([1i64]), &Tensor::from(0.5), 0.into(), Linear);

@@ -1,7 +1,7 @@
 //! Rearrangements: moved or repeated elements, and splits.
 
 use crate::table::nd::{Nd, with};
-use crate::table::row::{Row, argument_refused, axis_refused, real};
+use crate::table::row::{Row, argument_rejected, axis_rejected, real};
 use pellucid_tensor::ops::MeshgridIndexing;
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
@@ -51,9 +51,9 @@ fn move_rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::roll(&x[0], [1], [0]), |x| x[0].clone())
             .floats_only()
-            .check("zero shifts must be an error", || argument_refused(ops::roll(&matrix(), (), ())))
-            .check("a wrong number of shifts must be an error", || argument_refused(ops::roll(&matrix(), [1, 2], [0])))
-            .check("an invalid axis must be an error", || axis_refused(ops::roll(&matrix(), [1], [2]))),
+            .check("zero shifts must be an error", || argument_rejected(ops::roll(&matrix(), (), ())))
+            .check("a wrong number of shifts must be an error", || argument_rejected(ops::roll(&matrix(), [1, 2], [0])))
+            .check("an invalid axis must be an error", || axis_rejected(ops::roll(&matrix(), [1], [2]))),
         Row::new("rot90")
             .case("once", [real([2, 3])], |x| ops::rot90(&x[0], 1, [0, 1]), move |x| quarter(&x[0]))
             .case("twice", [real([2, 3])], |x| ops::rot90(&x[0], 2, [0, 1]), move |x| quarter(&quarter(&x[0])))
@@ -74,8 +74,8 @@ fn move_rows() -> Vec<Row> {
             .floats_only()
             .case("four times", [real([2, 3])], |x| ops::rot90(&x[0], 4, [0, -1]), |x| x[0].clone())
             .floats_only()
-            .check("a repeated axis must be an error", || argument_refused(ops::rot90(&matrix(), 1, [1, -1])))
-            .check("an invalid axis must be an error", || axis_refused(ops::rot90(&matrix(), 1, [0, 2]))),
+            .check("a repeated axis must be an error", || argument_rejected(ops::rot90(&matrix(), 1, [1, -1])))
+            .check("an invalid axis must be an error", || axis_rejected(ops::rot90(&matrix(), 1, [0, 2]))),
         Row::new("movedim")
             .case("one", [real([2, 3, 4])], |x| ops::movedim(&x[0], [0], [-1]), |x| x[0].permute(&[1, 2, 0]))
             .case("two", [real([2, 3, 4])], |x| ops::movedim(&x[0], [2, 0], [0, 1]), |x| x[0].permute(&[2, 0, 1]))
@@ -83,12 +83,12 @@ fn move_rows() -> Vec<Row> {
             .case("none", [real([2, 3])], |x| ops::movedim(&x[0], (), ()), |x| x[0].clone())
             .floats_only()
             .check("a wrong number of destinations must be an error", || {
-                argument_refused(ops::movedim(&matrix(), [0], [0, 1]))
+                argument_rejected(ops::movedim(&matrix(), [0], [0, 1]))
             })
             .check("a repeated destination must be an error", || {
-                argument_refused(ops::movedim(&matrix(), [0, 1], [1, -1]))
+                argument_rejected(ops::movedim(&matrix(), [0, 1], [1, -1]))
             })
-            .check("an invalid axis must be an error", || axis_refused(ops::movedim(&matrix(), [2], [0]))),
+            .check("an invalid axis must be an error", || axis_rejected(ops::movedim(&matrix(), [2], [0]))),
         Row::new("ravel")
             .case("a matrix", [real([2, 3])], |x| ops::ravel(&x[0]), |x| x[0].reshape(&[6]))
             .case("a number", [real([])], |x| ops::ravel(&x[0]), |x| x[0].reshape(&[1]))
@@ -102,8 +102,8 @@ fn move_rows() -> Vec<Row> {
             .check("a product other than the length must be an error", || {
                 Ok(matches!(ops::unflatten(&matrix(), 1, [2, 2]), Err(Error::ShapeMismatch { .. })))
             })
-            .check("two unknown lengths must be an error", || argument_refused(ops::unflatten(&matrix(), 1, [-1, -1])))
-            .check("an invalid axis must be an error", || axis_refused(ops::unflatten(&matrix(), 2, [1, 1]))),
+            .check("two unknown lengths must be an error", || argument_rejected(ops::unflatten(&matrix(), 1, [-1, -1])))
+            .check("an invalid axis must be an error", || axis_rejected(ops::unflatten(&matrix(), 2, [1, 1]))),
         Row::new("windows")
             .case(
                 "overlapping",
@@ -118,11 +118,11 @@ fn move_rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[2, 2, 2], |ix| x[0].at(&[2 * ix[0] + ix[2], ix[1]])),
             )
             .floats_only()
-            .check("a step of 0 must be an error", || argument_refused(ops::windows(&matrix(), 1, 2, 0)))
+            .check("a step of 0 must be an error", || argument_rejected(ops::windows(&matrix(), 1, 2, 0)))
             .check("a window longer than the axis must be an error", || {
-                argument_refused(ops::windows(&matrix(), 1, 4, 1))
+                argument_rejected(ops::windows(&matrix(), 1, 4, 1))
             })
-            .check("an invalid axis must be an error", || axis_refused(ops::windows(&matrix(), 2, 1, 1))),
+            .check("an invalid axis must be an error", || axis_rejected(ops::windows(&matrix(), 2, 1, 1))),
     ]
 }
 
@@ -152,7 +152,7 @@ fn repeat_rows() -> Vec<Row> {
             .case("never", [real([2, 3])], |x| ops::repeat(&x[0], 0, Some(-1)), |x| picked(&x[0], 1, &[]))
             .floats_only()
             .check("a wrong number of counts must be an error", || {
-                argument_refused(ops::repeat(&matrix(), [1, 2], Some(1)))
+                argument_rejected(ops::repeat(&matrix(), [1, 2], Some(1)))
             })
             .case(
                 "by a list of one number",
@@ -161,8 +161,8 @@ fn repeat_rows() -> Vec<Row> {
                 |x| picked(&x[0], 0, &[0, 0, 1, 1, 2, 2]),
             )
             .floats_only()
-            .check("a negative count must be an error", || argument_refused(ops::repeat(&matrix(), [1, -1], 0)))
-            .check("an invalid axis must be an error", || axis_refused(ops::repeat(&matrix(), 1, Some(2)))),
+            .check("a negative count must be an error", || argument_rejected(ops::repeat(&matrix(), [1, -1], 0)))
+            .check("an invalid axis must be an error", || axis_rejected(ops::repeat(&matrix(), 1, Some(2)))),
         Row::new("tile")
             .case("both axes", [real([2, 3])], |x| ops::tile(&x[0], [2, 2]), move |x| tiled(&x[0], &[4, 6]))
             .case(
@@ -178,7 +178,7 @@ fn repeat_rows() -> Vec<Row> {
             .floats_only()
             .case("a number", [real([])], |x| ops::tile(&x[0], 2), move |x| tiled(&x[0], &[2]))
             .floats_only()
-            .check("a negative count must be an error", || argument_refused(ops::tile(&matrix(), (2, -1)))),
+            .check("a negative count must be an error", || argument_rejected(ops::tile(&matrix(), (2, -1)))),
         Row::new("meshgrid")
             .outputs(
                 "ij",
@@ -241,8 +241,8 @@ fn split_rows() -> Vec<Row> {
             .floats_only()
             .outputs("of nothing", [real([0, 2])], |x| ops::chunk(&x[0], 2, 0), |x| vec![x[0].clone(), x[0].clone()])
             .floats_only()
-            .check("zero parts must be an error", || argument_refused(ops::chunk(&matrix(), 0, 0)))
-            .check("an invalid axis must be an error", || axis_refused(ops::chunk(&matrix(), 1, 2))),
+            .check("zero parts must be an error", || argument_rejected(ops::chunk(&matrix(), 0, 0)))
+            .check("an invalid axis must be an error", || axis_rejected(ops::chunk(&matrix(), 1, 2))),
         Row::new("tensor_split")
             .outputs(
                 "a count",
@@ -259,8 +259,8 @@ fn split_rows() -> Vec<Row> {
             .floats_only()
             .outputs("at none", [real([5])], |x| ops::tensor_split(&x[0], (), 0), |x| vec![x[0].clone()])
             .floats_only()
-            .check("zero parts must be an error", || argument_refused(ops::tensor_split(&matrix(), 0, 0)))
-            .check("an invalid axis must be an error", || axis_refused(ops::tensor_split(&matrix(), 1, 2))),
+            .check("zero parts must be an error", || argument_rejected(ops::tensor_split(&matrix(), 0, 0)))
+            .check("an invalid axis must be an error", || axis_rejected(ops::tensor_split(&matrix(), 1, 2))),
         Row::new("unbind")
             .outputs(
                 "an axis",
@@ -268,6 +268,6 @@ fn split_rows() -> Vec<Row> {
                 |x| ops::unbind(&x[0], 1),
                 |x| (0..3).map(|k| x[0].narrow(1, k, 1).reshape(&[2])).collect(),
             )
-            .check("an invalid axis must be an error", || axis_refused(ops::unbind(&matrix(), 2))),
+            .check("an invalid axis must be an error", || axis_rejected(ops::unbind(&matrix(), 2))),
     ]
 }

@@ -1,7 +1,7 @@
 //! Scatter operations with reductions, and tensors with parts replaced.
 
 use crate::table::nd::{Nd, indices, with};
-use crate::table::row::{Row, argument_refused, axis_refused, class, index, real, shape_refused};
+use crate::table::row::{Row, argument_rejected, axis_rejected, class, index, real, shape_rejected};
 use ops::{EmbeddingBagOptions, EmbeddingOptions, ScatterReduceOp};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -112,7 +112,7 @@ fn reduction_rows() -> Vec<Row> {
         });
     let indexed = indexed.check("a source of another shape must be an error", || {
         let x = Tensor::zeros([2, 2], DType::F32);
-        shape_refused(ops::index_reduce(&x, 0, &[0i64].into(), &x, ScatterReduceOp::Max, true))
+        shape_rejected(ops::index_reduce(&x, 0, &[0i64].into(), &x, ScatterReduceOp::Max, true))
     });
     vec![scattered, indexed]
 }
@@ -142,7 +142,7 @@ fn slice_rows() -> Vec<Row> {
             )
             .floats_only()
             .check("an invalid axis must be an error", move || {
-                axis_refused(ops::index_add(&zeros(), 2, &[0i64].into(), &zeros(), 1))
+                axis_rejected(ops::index_add(&zeros(), 2, &[0i64].into(), &zeros(), 1))
             })
             .check("an index out of bounds must be an error", move || {
                 out_of_bounds(ops::index_add(&zeros(), 0, &[3i64].into(), &Tensor::zeros([1, 2], DType::F64), 1))
@@ -161,7 +161,7 @@ fn slice_rows() -> Vec<Row> {
             )
             .floats_only()
             .check("fewer slices than indices must be an error", move || {
-                shape_refused(ops::index_copy(&zeros(), 0, &[0i64, 1].into(), &Tensor::zeros([1, 2], DType::F64)))
+                shape_rejected(ops::index_copy(&zeros(), 0, &[0i64, 1].into(), &Tensor::zeros([1, 2], DType::F64)))
             }),
         Row::new("index_fill")
             .case(
@@ -180,7 +180,7 @@ fn slice_rows() -> Vec<Row> {
                 Ok(value.grad().expect("the tensor must have a gradient").item::<f64>() == 3.0)
             })
             .check("a value of several elements must be an error", move || {
-                shape_refused(ops::index_fill(&zeros(), 0, &[0i64].into(), Tensor::from([1.0, 2.0])))
+                shape_rejected(ops::index_fill(&zeros(), 0, &[0i64].into(), Tensor::from([1.0, 2.0])))
             }),
     ]
 }
@@ -221,7 +221,7 @@ fn part_rows() -> Vec<Row> {
             .floats_only()
             .scale(4.0)
             .check("a wrong number of values must be an error", move || {
-                shape_refused(ops::put(&zeros(), &[0i64].into(), &Tensor::from([1.0, 2.0]), false))
+                shape_rejected(ops::put(&zeros(), &[0i64].into(), &Tensor::from([1.0, 2.0]), false))
             })
             .check("an index out of bounds must be an error", move || {
                 out_of_bounds(ops::put(&zeros(), &[12i64].into(), &Tensor::from([1.0]), false))
@@ -255,7 +255,7 @@ fn part_rows() -> Vec<Row> {
                 Ok(y?.to_vec::<f64>() == [9.0, 2.0, 9.0])
             })
             .check("values that do not broadcast must be an error", move || {
-                shape_refused(ops::index_put(&zeros(), Tensor::from([0i64]), &Tensor::from([1.0, 2.0]), false))
+                shape_rejected(ops::index_put(&zeros(), Tensor::from([0i64]), &Tensor::from([1.0, 2.0]), false))
             }),
         Row::new("masked_scatter")
             .case(
@@ -300,7 +300,7 @@ fn part_rows() -> Vec<Row> {
                 out_of_bounds(ops::select_scatter(&zeros(), &Tensor::zeros([4], DType::F64), 0, 3))
             })
             .check("another shape must be an error", move || {
-                shape_refused(ops::select_scatter(&zeros(), &Tensor::zeros([3], DType::F64), 0, 0))
+                shape_rejected(ops::select_scatter(&zeros(), &Tensor::zeros([3], DType::F64), 0, 0))
             }),
         Row::new("slice_scatter")
             .case(
@@ -311,10 +311,10 @@ fn part_rows() -> Vec<Row> {
             )
             .floats_only()
             .check("an invalid axis must be an error", move || {
-                axis_refused(ops::slice_scatter(&zeros(), &zeros(), 2, None, None, 1))
+                axis_rejected(ops::slice_scatter(&zeros(), &zeros(), 2, None, None, 1))
             })
             .check("another shape must be an error", move || {
-                shape_refused(ops::slice_scatter(&zeros(), &zeros(), 0, Some(1), None, 1))
+                shape_rejected(ops::slice_scatter(&zeros(), &zeros(), 0, Some(1), None, 1))
             }),
         Row::new("diagonal_scatter")
             .case(
@@ -325,7 +325,7 @@ fn part_rows() -> Vec<Row> {
             )
             .floats_only()
             .check("another length must be an error", move || {
-                shape_refused(ops::diagonal_scatter(&zeros(), &Tensor::from([1.0]), 0, 0, 1))
+                shape_rejected(ops::diagonal_scatter(&zeros(), &Tensor::from([1.0]), 0, 0, 1))
             }),
     ]
 }
@@ -386,10 +386,10 @@ fn embedding_row() -> Row {
         })
         .check("a padding index out of bounds must be an error", move || {
             let options = EmbeddingOptions { padding_index: Some(3), ..plain() };
-            argument_refused(gradient(options, &[0]))
+            argument_rejected(gradient(options, &[0]))
         })
         .check("a table that is not a matrix must be an error", move || {
-            shape_refused(ops::embedding(&Tensor::zeros([3], DType::F32), &Tensor::from([0i64]), plain()))
+            shape_rejected(ops::embedding(&Tensor::zeros([3], DType::F32), &Tensor::from([0i64]), plain()))
         })
 }
 
@@ -472,7 +472,7 @@ fn embedding_bag_row() -> Row {
             Ok(even && matches!(rejected, Err(Error::InvalidArgument { .. })))
         })
         .check("a vector of indices without offsets must be an error", move || {
-            shape_refused(ops::embedding_bag(&table(), &[1i64].into(), EmbeddingBagOptions::default()))
+            shape_rejected(ops::embedding_bag(&table(), &[1i64].into(), EmbeddingBagOptions::default()))
         })
         .check("an index out of bounds must be an error", move || {
             out_of_bounds(ops::embedding_bag(&table(), &[[2i64]].into(), EmbeddingBagOptions::default()))

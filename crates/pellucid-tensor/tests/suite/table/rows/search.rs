@@ -1,7 +1,7 @@
 //! Binary search, counts, and unique elements.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, argument_refused, axis_refused, real, shape_refused};
+use crate::table::row::{Row, Rule, argument_rejected, axis_rejected, real, shape_rejected};
 use ops::Bins;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -62,7 +62,7 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(found == [false, false, true])
             })
             .check("unequal numbers of rows must be an error", move || {
-                shape_refused(ops::searchsorted(
+                shape_rejected(ops::searchsorted(
                     &Tensor::zeros([2, 3], DType::F32),
                     &Tensor::zeros([3, 1], DType::F32),
                     false,
@@ -80,7 +80,7 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .ordinary()
             .check("a matrix of boundaries must be an error", || {
-                shape_refused(ops::bucketize(&Tensor::from([1.0]), &Tensor::from([[1.0]]), false))
+                shape_rejected(ops::bucketize(&Tensor::from([1.0]), &Tensor::from([[1.0]]), false))
             }),
         Row::new("bincount")
             .check("counts", || Ok(numbers(&ops::bincount(&[1i64, 3, 1].into(), None, 0)?) == [0, 2, 0, 1]))
@@ -94,8 +94,8 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(y.to_vec::<f64>() == [2.0, 4.5]
                     && weights.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [5.0, 3.0, 5.0])
             })
-            .check("a negative value must be an error", || argument_refused(ops::bincount(&[-1i64].into(), None, 0)))
-            .check("a matrix must be an error", || shape_refused(ops::bincount(&[[1i64]].into(), None, 0)))
+            .check("a negative value must be an error", || argument_rejected(ops::bincount(&[-1i64].into(), None, 0)))
+            .check("a matrix must be an error", || shape_rejected(ops::bincount(&[[1i64]].into(), None, 0)))
             .check("floats must be an error", || {
                 Ok(matches!(ops::bincount(&[1.0].into(), None, 0), Err(Error::DTypeMismatch { .. })))
             }),
@@ -135,13 +135,13 @@ pub(super) fn rows() -> Vec<Row> {
                     && (slopes[1] + 0.03125).abs() < 1e-15)
             })
             .check("zero bins must be an error", || {
-                argument_refused(ops::histogram(&Tensor::from([1.0]), Bins::Count(0), None, false))
+                argument_rejected(ops::histogram(&Tensor::from([1.0]), Bins::Count(0), None, false))
             })
             .check("bounds in the wrong order must be an error", || {
-                argument_refused(ops::histogram(&Tensor::from([1.0]), Bins::Between(2, 1.0, 0.0), None, false))
+                argument_rejected(ops::histogram(&Tensor::from([1.0]), Bins::Between(2, 1.0, 0.0), None, false))
             })
             .check("one edge must be an error", || {
-                shape_refused(ops::histogram(&Tensor::from([1.0]), Bins::Edges(&Tensor::from([1.0])), None, false))
+                shape_rejected(ops::histogram(&Tensor::from([1.0]), Bins::Edges(&Tensor::from([1.0])), None, false))
             }),
         Row::new("histogramdd")
             .check("points in two dimensions", || {
@@ -167,11 +167,11 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(ops::histogramdd(&x, &[Bins::Count(2); 2], None, false)?.0.to_vec::<f64>() == [0.0; 4])
             })
             .check("a wrong number of bins must be an error", || {
-                shape_refused(ops::histogramdd(&Tensor::from([[1.0, 2.0]]), &[Bins::Count(2)], None, false))
+                shape_rejected(ops::histogramdd(&Tensor::from([[1.0, 2.0]]), &[Bins::Count(2)], None, false))
             })
             .check("a wrong number of weights must be an error", || {
                 let weights = Tensor::from([1.0, 2.0]);
-                shape_refused(ops::histogramdd(&Tensor::from([[1.0]]), &[Bins::Count(2)], Some(&weights), false))
+                shape_rejected(ops::histogramdd(&Tensor::from([[1.0]]), &[Bins::Count(2)], Some(&weights), false))
             }),
         Row::new("histogram2d")
             .check("the counts must equal those of histogramdd", || {
@@ -193,7 +193,7 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .check("unequal lengths must be an error", || {
                 let (x, y) = (Tensor::from([1.0]), Tensor::from([1.0, 2.0]));
-                shape_refused(ops::histogram2d(&x, &y, [Bins::Count(2); 2], None, false))
+                shape_rejected(ops::histogram2d(&x, &y, [Bins::Count(2); 2], None, false))
             }),
         Row::new("histc")
             .check("elements outside a given range must not be counted", || {
@@ -203,7 +203,7 @@ pub(super) fn rows() -> Vec<Row> {
                 let x = Tensor::from([-0.1, 0.0, 2.0, 2.1, f64::NAN, f64::INFINITY]);
                 Ok(ops::histc(&x, 4, 0.0, 2.0)?.to_vec::<f64>() == [1.0, 0.0, 0.0, 1.0])
             })
-            .check("zero bins must be an error", || argument_refused(ops::histc(&Tensor::from([1.0]), 0, 0.0, 1.0)))
+            .check("zero bins must be an error", || argument_rejected(ops::histc(&Tensor::from([1.0]), 0, 0.0, 1.0)))
             .check("the default range must be the range of the elements", || {
                 Ok(ops::histc(&Tensor::from([0.0, 1.0, 2.0]), 2, 0.0, 0.0)?.to_vec::<f64>() == [1.0, 2.0])
             }),
@@ -246,5 +246,5 @@ fn unique<const N: usize>(
             ops::sum(&call(&x, None)?.values, ..)?.backward();
             Ok(x.grad().expect("the tensor must have a gradient").to_vec::<f64>() == [1.0, 0.0])
         })
-        .check("an invalid axis must be an error", move || axis_refused(call(&Tensor::from([1.0]), Some(1))))
+        .check("an invalid axis must be an error", move || axis_rejected(call(&Tensor::from([1.0]), Some(1))))
 }

@@ -1,6 +1,6 @@
 //! Window functions of signal processing.
 
-use crate::table::row::{Row, argument_refused};
+use crate::table::row::{Row, argument_rejected};
 use ops::WindowFunction;
 use pellucid_tensor::{DType, Error, Result, ops};
 
@@ -64,7 +64,7 @@ pub(super) fn rows() -> Vec<Row> {
                 })
             })
             .check("invalid parameters must be errors", || {
-                let rejected = |w| argument_refused(ops::signal_window(w, 3, true, DType::F32));
+                let rejected = |w| argument_rejected(ops::signal_window(w, 3, true, DType::F32));
                 Ok(rejected(WindowFunction::Exponential { center: None, tau: 0.0 })?
                     && rejected(WindowFunction::Exponential { center: Some(1.0), tau: 1.0 })?
                     && rejected(WindowFunction::Gaussian { std: -1.0 })?

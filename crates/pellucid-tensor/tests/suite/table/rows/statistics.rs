@@ -1,7 +1,7 @@
 //! Covariances, mean and variance pairs, and integrals of samples.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, axis_refused, real, shape_refused};
+use crate::table::row::{Row, Rule, axis_rejected, real, shape_rejected};
 use ops::{CovOptions, Spacing, over};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -68,11 +68,11 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .check("three axes must be an error", || {
-                shape_refused(ops::cov(&Tensor::zeros([1, 1, 1], DType::F32), CovOptions::default()))
+                shape_rejected(ops::cov(&Tensor::zeros([1, 1, 1], DType::F32), CovOptions::default()))
             })
             .check("a wrong number of weights must be an error", || {
                 let (x, a) = (Tensor::zeros([2, 3], DType::F32), Tensor::zeros([2], DType::F32));
-                shape_refused(ops::cov(&x, CovOptions { weights: Some(&a), ..Default::default() }))
+                shape_rejected(ops::cov(&x, CovOptions { weights: Some(&a), ..Default::default() }))
             })
             .check("float frequencies must be an error", || {
                 let x = Tensor::zeros([3], DType::F32);
@@ -101,7 +101,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| vec![x[0].reduce(&[1], |x| moments(x, 1.0).0), x[0].reduce(&[1], |x| moments(x, 1.0).1)],
             )
             .floats_only()
-            .check("an invalid axis must be an error", || axis_refused(ops::var_mean(&Tensor::from([1.0]), 1))),
+            .check("an invalid axis must be an error", || axis_rejected(ops::var_mean(&Tensor::from([1.0]), 1))),
         Row::new("std_mean")
             .outputs(
                 "all",
@@ -110,7 +110,7 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| vec![x[0].fold(&[0, 1], |x| moments(x, 0.0).0.sqrt()), x[0].fold(&[0, 1], |x| moments(x, 0.0).1)],
             )
             .floats_only()
-            .check("an invalid axis must be an error", || axis_refused(ops::std_mean(&Tensor::from([1.0]), 1))),
+            .check("an invalid axis must be an error", || axis_rejected(ops::std_mean(&Tensor::from([1.0]), 1))),
         Row::new("trapezoid")
             .case(
                 "of steps",
@@ -137,7 +137,7 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(ops::trapezoid(&Tensor::zeros([0], DType::F64), Spacing::Step(1.0), 0)?.item::<f64>() == 0.0)
             })
             .check("a wrong number of points must be an error", move || {
-                shape_refused(ops::trapezoid(&Tensor::zeros([3], DType::F64), Spacing::Points(&points()), 0))
+                shape_rejected(ops::trapezoid(&Tensor::zeros([3], DType::F64), Spacing::Points(&points()), 0))
             }),
         Row::new("cumulative_trapezoid")
             .case(
@@ -152,7 +152,7 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .check("an invalid axis must be an error", || {
-                axis_refused(ops::cumulative_trapezoid(&Tensor::from([1.0]), Spacing::Step(1.0), 1))
+                axis_rejected(ops::cumulative_trapezoid(&Tensor::from([1.0]), Spacing::Step(1.0), 1))
             }),
     ];
     rows.into_iter().map(|row| row.rule(Rule::FloatsOnly).ordinary().ulps(64.0).scale(8.0)).collect()

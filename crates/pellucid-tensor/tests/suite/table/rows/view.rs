@@ -1,14 +1,14 @@
 //! Views: the same elements with other shapes.
 
 use crate::table::nd::{Nd, with};
-use crate::table::row::{Row, Rule, argument_refused, axis_refused, real, shape_refused};
+use crate::table::row::{Row, Rule, argument_rejected, axis_rejected, real, shape_rejected};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 fn matrix() -> Tensor {
     Tensor::zeros([2, 3], DType::F32)
 }
 
-fn index_refused(result: Result<Tensor>) -> Result<bool> {
+fn index_rejected(result: Result<Tensor>) -> Result<bool> {
     Ok(matches!(result, Err(Error::IndexOutOfBounds { .. })))
 }
 
@@ -32,13 +32,15 @@ fn shape_rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::reshape(&x[0], [2, 0, 5]), |x| x[0].reshape(&[2, 0, 5]))
             .floats_only()
-            .check("unequal sizes must be an error", || shape_refused(ops::reshape(&matrix(), [4, 2])))
-            .check("an indivisible unknown length must be an error", || shape_refused(ops::reshape(&matrix(), [4, -1])))
+            .check("unequal sizes must be an error", || shape_rejected(ops::reshape(&matrix(), [4, 2])))
+            .check("an indivisible unknown length must be an error", || {
+                shape_rejected(ops::reshape(&matrix(), [4, -1]))
+            })
             .check("the error must show the requested lengths", || {
                 Ok(ops::reshape(&matrix(), [4, -1]).is_err_and(|error| error.to_string().contains("[4, -1]")))
             })
-            .check("two unknown lengths must be an error", || argument_refused(ops::reshape(&matrix(), [-1, -1])))
-            .check("a negative length", || argument_refused(ops::reshape(&matrix(), [-2, 3])))
+            .check("two unknown lengths must be an error", || argument_rejected(ops::reshape(&matrix(), [-1, -1])))
+            .check("a negative length", || argument_rejected(ops::reshape(&matrix(), [-2, 3])))
             .check("the result must be a view if the layout allows it", || {
                 let x = Tensor::zeros([2, 3], DType::F32);
                 Ok(ops::reshape(&x, 6)?.array().shares_storage(x.array()))
@@ -51,8 +53,8 @@ fn shape_rows() -> Vec<Row> {
             .floats_only()
             .case("a number", [real([])], |x| ops::flatten(&x[0], 0, -1), |x| x[0].reshape(&[1]))
             .floats_only()
-            .check("start after end must be an error", || argument_refused(ops::flatten(&matrix(), 1, 0)))
-            .check("an invalid axis must be an error", || axis_refused(ops::flatten(&matrix(), 0, 2))),
+            .check("start after end must be an error", || argument_rejected(ops::flatten(&matrix(), 1, 0)))
+            .check("an invalid axis must be an error", || axis_rejected(ops::flatten(&matrix(), 0, 2))),
         Row::new("squeeze")
             .case("the middle", [real([2, 1, 3])], |x| ops::squeeze(&x[0], 1), |x| x[0].reshape(&[2, 3]))
             .case("the last", [real([2, 1])], |x| ops::squeeze(&x[0], -1), |x| x[0].reshape(&[2]))
@@ -64,10 +66,10 @@ fn shape_rows() -> Vec<Row> {
             .case("none", [real([1, 3])], |x| ops::squeeze(&x[0], ()), |x| x[0].clone())
             .floats_only()
             .check("a repeated axis must be an error", || {
-                argument_refused(ops::squeeze(&Tensor::zeros([1, 2], DType::F32), [0, -2]))
+                argument_rejected(ops::squeeze(&Tensor::zeros([1, 2], DType::F32), [0, -2]))
             })
-            .check("an axis of another length must be an error", || shape_refused(ops::squeeze(&matrix(), 0)))
-            .check("an invalid axis must be an error", || axis_refused(ops::squeeze(&matrix(), 2))),
+            .check("an axis of another length must be an error", || shape_rejected(ops::squeeze(&matrix(), 0)))
+            .check("an invalid axis must be an error", || axis_rejected(ops::squeeze(&matrix(), 2))),
         Row::new("unsqueeze")
             .case("the front", [real([2, 3])], |x| ops::unsqueeze(&x[0], 0), |x| x[0].reshape(&[1, 2, 3]))
             .case("the back", [real([2, 3])], |x| ops::unsqueeze(&x[0], -1), |x| x[0].reshape(&[2, 3, 1]))
@@ -78,9 +80,9 @@ fn shape_rows() -> Vec<Row> {
             .floats_only()
             .case("neighbours", [real([2, 3])], |x| ops::unsqueeze(&x[0], (1, 2)), |x| x[0].reshape(&[2, 1, 1, 3]))
             .floats_only()
-            .check("a repeated axis must be an error", || argument_refused(ops::unsqueeze(&matrix(), [0, -4])))
-            .check("unnamed axes must be an error", || argument_refused(ops::unsqueeze(&matrix(), ..)))
-            .check("an invalid axis must be an error", || axis_refused(ops::unsqueeze(&matrix(), 3))),
+            .check("a repeated axis must be an error", || argument_rejected(ops::unsqueeze(&matrix(), [0, -4])))
+            .check("unnamed axes must be an error", || argument_rejected(ops::unsqueeze(&matrix(), ..)))
+            .check("an invalid axis must be an error", || axis_rejected(ops::unsqueeze(&matrix(), 3))),
     ]
 }
 
@@ -96,17 +98,17 @@ fn permutation_rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::permute(&x[0], [1, 0]), |x| x[0].permute(&[1, 0]))
             .floats_only()
-            .check("a repeated axis must be an error", || argument_refused(ops::permute(&matrix(), [0, 0])))
-            .check("a missing axis must be an error", || argument_refused(ops::permute(&matrix(), [0])))
-            .check("an invalid axis must be an error", || axis_refused(ops::permute(&matrix(), [0, 2]))),
+            .check("a repeated axis must be an error", || argument_rejected(ops::permute(&matrix(), [0, 0])))
+            .check("a missing axis must be an error", || argument_rejected(ops::permute(&matrix(), [0])))
+            .check("an invalid axis must be an error", || axis_rejected(ops::permute(&matrix(), [0, 2]))),
         Row::new("transpose")
             .case("the ends", [real([2, 3, 2])], |x| ops::transpose(&x[0], 0, -1), |x| x[0].permute(&[2, 1, 0]))
             .case("itself", [real([2, 3])], |x| ops::transpose(&x[0], 1, 1), |x| x[0].clone())
             .floats_only()
-            .check("an invalid axis must be an error", || axis_refused(ops::transpose(&matrix(), 0, 2))),
+            .check("an invalid axis must be an error", || axis_rejected(ops::transpose(&matrix(), 0, 2))),
         Row::new("swapaxes")
             .case("the ends", [real([2, 3, 2])], |x| ops::swapaxes(&x[0], 0, -1), |x| x[0].permute(&[2, 1, 0]))
-            .check("an invalid axis must be an error", || axis_refused(ops::swapaxes(&matrix(), 0, 2))),
+            .check("an invalid axis must be an error", || axis_rejected(ops::swapaxes(&matrix(), 0, 2))),
         Row::new("t")
             .case("a matrix", [real([2, 3])], |x| ops::t(&x[0]), |x| x[0].permute(&[1, 0]))
             .case("three axes", [real([2, 1, 3])], |x| ops::t(&x[0]), |x| x[0].permute(&[2, 1, 0]))
@@ -119,8 +121,8 @@ fn permutation_rows() -> Vec<Row> {
             .floats_only()
             .case("nothing", [real([0, 3])], |x| ops::flip(&x[0], 0), |x| x[0].clone())
             .floats_only()
-            .check("an invalid axis must be an error", || axis_refused(ops::flip(&matrix(), 2)))
-            .check("a repeated axis must be an error", || argument_refused(ops::flip(&matrix(), [0, -2]))),
+            .check("an invalid axis must be an error", || axis_rejected(ops::flip(&matrix(), 2)))
+            .check("a repeated axis must be an error", || argument_rejected(ops::flip(&matrix(), [0, -2]))),
     ]
 }
 
@@ -153,15 +155,15 @@ fn broadcasts() -> Vec<Row> {
             .case("to nothing", [real([1, 3])], |x| ops::broadcast_to(&x[0], [0, 3]), |x| x[0].broadcast(&[0, 3]))
             .floats_only()
             .check("a length that is neither equal nor 1 must be an error", || {
-                shape_refused(ops::broadcast_to(&matrix(), [2, 6]))
+                shape_rejected(ops::broadcast_to(&matrix(), [2, 6]))
             })
-            .check("fewer axes must be an error", || shape_refused(ops::broadcast_to(&matrix(), [3]))),
+            .check("fewer axes must be an error", || shape_rejected(ops::broadcast_to(&matrix(), [3]))),
         Row::new("expand")
             .case("kept lengths", [real([2, 1])], |x| ops::expand(&x[0], [-1, 3]), |x| x[0].broadcast(&[2, 3]))
             .case("a new axis", [real([3])], |x| ops::expand(&x[0], [2, -1]), |x| x[0].broadcast(&[2, 3]))
             .floats_only()
             .check("a new axis without a length must be an error", || {
-                argument_refused(ops::expand(&matrix(), [-1, 2, 3]))
+                argument_rejected(ops::expand(&matrix(), [-1, 2, 3]))
             }),
     ]
 }
@@ -174,16 +176,16 @@ fn slice_rows() -> Vec<Row> {
             .floats_only()
             .case("all of it", [real([2, 3])], |x| ops::narrow(&x[0], 0, 0, 2), |x| x[0].clone())
             .floats_only()
-            .check("a range beyond the end must be an error", || index_refused(ops::narrow(&matrix(), 1, 2, 2)))
-            .check("an extreme start must be an error", || index_refused(ops::narrow(&matrix(), 1, usize::MAX, 2)))
-            .check("an invalid axis must be an error", || axis_refused(ops::narrow(&matrix(), 2, 0, 1))),
+            .check("a range beyond the end must be an error", || index_rejected(ops::narrow(&matrix(), 1, 2, 2)))
+            .check("an extreme start must be an error", || index_rejected(ops::narrow(&matrix(), 1, usize::MAX, 2)))
+            .check("an invalid axis must be an error", || axis_rejected(ops::narrow(&matrix(), 2, 0, 1))),
         Row::new("select")
             .case("an index", [real([2, 3])], |x| ops::select(&x[0], 1, 2), |x| x[0].narrow(1, 2, 1).reshape(&[2]))
             .case("from the end", [real([3, 2])], |x| ops::select(&x[0], 0, -3), |x| x[0].narrow(0, 0, 1).reshape(&[2]))
             .floats_only()
-            .check("an index out of bounds must be an error", || index_refused(ops::select(&matrix(), 1, 3)))
-            .check("a negative index out of bounds must be an error", || index_refused(ops::select(&matrix(), 1, -4)))
-            .check("an empty input", || index_refused(ops::select(&Tensor::zeros([0], DType::F32), 0, 0))),
+            .check("an index out of bounds must be an error", || index_rejected(ops::select(&matrix(), 1, 3)))
+            .check("a negative index out of bounds must be an error", || index_rejected(ops::select(&matrix(), 1, -4)))
+            .check("an empty input", || index_rejected(ops::select(&Tensor::zeros([0], DType::F32), 0, 0))),
         Row::new("split")
             .outputs(
                 "three parts",

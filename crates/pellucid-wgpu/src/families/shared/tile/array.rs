@@ -136,14 +136,14 @@ impl<'a> TiledArray<'a> {
     /// matrix.
     pub(crate) fn declare(&self, shader: &mut ShaderBuilder, first: ElementRef) -> ArrayExprs {
         let mut digit = |d: &IndexDigit| DigitExprs {
-            len: shader.declare_len(d.len),
+            len: shader.declare_word(d.len),
             stride: shader.declare(d.stride),
             coordinate: d.coordinate.map(|(index, factor)| (index, shader.declare(factor))),
         };
         let rows = self.rows.iter().map(&mut digit).collect();
         let columns = self.columns.iter().map(&mut digit).collect();
         let coordinate = |c: &Coordinate| CoordinateExprs {
-            limit: shader.declare_len(c.len),
+            limit: shader.declare_word(c.len),
             start: shader.declare(c.start),
             stride: shader.declare(c.stride),
         };
@@ -152,7 +152,7 @@ impl<'a> TiledArray<'a> {
     }
 }
 
-/// Returns the digits without digits of length 1; neighbours that one stride traverses are merged.
+/// Drops digits of length 1, and merges adjacent digits that one stride covers.
 fn merged(digits: &[IndexDigit]) -> Vec<IndexDigit> {
     let mut result: Vec<IndexDigit> = digits.iter().copied().filter(|digit| digit.len != 1).collect();
     result.dedup_by(|inner, outer| {

@@ -3,13 +3,13 @@
 use super::array::{ArrayExprs, TiledArray};
 use super::registers::{TileBounds, UNROLLED_STEP, WIDE_PRODUCT_ITERATIONS, WorkgroupTile, is_narrow};
 use crate::dispatch_list::DispatchList;
-use crate::operand::{Bindings, DeviceArray, element_count};
+use crate::operand::{Bindings, DeviceArray};
 use crate::shader::{
     Accumulator, AccumulatorOp, BindingUse, BufferRef, CollectLines, ElementAccess, ElementRef, ITEM_COUNT,
     MAX_ITERATIONS, MergedAxes, ProgramValues, ShaderBuilder, program_iterations, round_expr, store_finished, values,
 };
 use pellucid_ir::formula::{Binary, Program};
-use pellucid_ir::{Compute, DType, Result};
+use pellucid_ir::{Compute, DType};
 
 /// The minimum k extent of a split.
 const MIN_SPLIT_DEPTH: usize = 256;
@@ -147,21 +147,20 @@ impl TiledProduct<'_, '_> {
     }
 
     /// Adds the dispatches to a list.
-    pub(crate) fn describe(&self, list: &mut DispatchList<'_>) -> Result<()> {
+    pub(crate) fn describe(&self, list: &mut DispatchList<'_>) {
         let [m, n, _] = self.sizes;
         let count = self.matrices() * m * n;
         if count == 0 {
-            return Ok(());
+            return;
         }
         let plan = ProductPlan::new(self.dtype.compute(), self.matrices(), self.sizes);
         if plan.k_splits == 1 {
             list.dispatch(self.op, self.multiply(&plan, None));
-            return Ok(());
+            return;
         }
-        let partial = list.scratch(element_count(self.op, [count, plan.k_splits])? * plan.tile.compute.size());
+        let partial = list.scratch((count * plan.k_splits).saturating_mul(plan.tile.compute.size()));
         list.dispatch(self.op, self.multiply(&plan, Some(partial)));
         list.dispatch(self.op, self.combine(&plan, partial, count));
-        Ok(())
     }
 
     /// Returns the dispatch that computes the product, or its splits in `partial`.
@@ -170,7 +169,7 @@ impl TiledProduct<'_, '_> {
         let tiles = [m.div_ceil(plan.tile.height()), n.div_ceil(plan.tile.width())];
         let mut shader = ShaderBuilder::for_groups(self.matrices() * tiles[0] * tiles[1] * plan.k_splits);
         let [rows, columns, k_extent, tile_columns, tile_count, k_splits, split_depth] =
-            shader.declare_lens([m, n, k, tiles[1], tiles[0] * tiles[1], plan.k_splits, plan.split_depth]);
+            shader.declare_words([m, n, k, tiles[1], tiles[0] * tiles[1], plan.k_splits, plan.split_depth]);
         let begin_tile = shader.collect_lines(|shader| plan.tile.begin(shader, "tile", &tile_columns));
         shader.template(BEGIN_TILE, values![tile_count, k_splits, split_depth, k_extent, begin_tile]);
         let [a, b] = plan.tile.declare_product(&mut shader, plan.tile_k);
@@ -202,7 +201,7 @@ impl TiledProduct<'_, '_> {
     fn combine(&self, plan: &ProductPlan, partial: BufferRef, count: usize) -> ShaderBuilder {
         let [m, n, _] = self.sizes;
         let mut shader = ShaderBuilder::for_threads(count);
-        let [rows, columns, k_splits] = shader.declare_lens([m, n, plan.k_splits]);
+        let [rows, columns, k_splits] = shader.declare_words([m, n, plan.k_splits]);
         shader.template(BEGIN_ELEMENT, values![rows, columns]);
         let arrays = declare_arrays(&mut shader, &self.batch, [&self.inputs[2..], &self.outputs], "matrix");
         let values = self.declare_epilogue(&mut shader);

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::table::algebra::{each, inverse, solve_with_determinant};
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, argument_refused, real, shape_refused};
+use crate::table::row::{Row, Rule, argument_rejected, real, shape_rejected};
 use pellucid_tensor::{DType, Tensor, ops};
 
 pub(super) fn rows() -> Vec<Row> {
@@ -76,13 +76,13 @@ pub(super) fn rows() -> Vec<Row> {
                 second_is_nan(|| ops::solve(&singular(), &ones(), true))
             })
             .check("vectors on the right side", || {
-                argument_refused(ops::solve(&regular(&zeros(&[2, 2]))?, &zeros(&[2]), false))
+                argument_rejected(ops::solve(&regular(&zeros(&[2, 2]))?, &zeros(&[2]), false))
             })
             .check("unequal lengths must be an error", || {
-                shape_refused(ops::solve(&zeros(&[2, 2]), &zeros(&[3, 1]), true))
+                shape_rejected(ops::solve(&zeros(&[2, 2]), &zeros(&[3, 1]), true))
             })
             .check("unequal batch shapes must be an error", || {
-                shape_refused(ops::solve(&zeros(&[2, 2, 2]), &zeros(&[3, 2, 1]), true))
+                shape_rejected(ops::solve(&zeros(&[2, 2, 2]), &zeros(&[3, 2, 1]), true))
             }),
         row("solve_ex")
             .rules([Rule::Precise, Rule::OfPrecise(DType::I32)])
@@ -148,7 +148,7 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(names_the_second(go())? && second_is_nan(go)?)
             })
             .check("unequal lengths must be an error", || {
-                shape_refused(ops::solve_triangular(&zeros(&[2, 2]), &zeros(&[3, 1]), true, true, false))
+                shape_rejected(ops::solve_triangular(&zeros(&[2, 2]), &zeros(&[3, 1]), true, true, false))
             }),
         row("tensorinv")
             .case(
@@ -160,8 +160,8 @@ pub(super) fn rows() -> Vec<Row> {
                 },
                 |x| each(&[x[0].reshape(&[4, 4])], |a| inverse(&regular_of(&a[0]))).reshape(&[4, 2, 2]),
             )
-            .check("unequal lengths must be an error", || shape_refused(ops::tensorinv(&zeros(&[2, 3]), 1)))
-            .check("zero axes must be an error", || argument_refused(ops::tensorinv(&zeros(&[2, 2]), 0))),
+            .check("unequal lengths must be an error", || shape_rejected(ops::tensorinv(&zeros(&[2, 3]), 1)))
+            .check("zero axes must be an error", || argument_rejected(ops::tensorinv(&zeros(&[2, 2]), 0))),
         row("tensorsolve")
             .case(
                 "two axes",
@@ -186,7 +186,7 @@ pub(super) fn rows() -> Vec<Row> {
             )
             .floats_only()
             .check("unequal sizes must be an error", || {
-                shape_refused(ops::tensorsolve(&zeros(&[2, 3]), &zeros(&[2]), &[]))
+                shape_rejected(ops::tensorsolve(&zeros(&[2, 3]), &zeros(&[2]), &[]))
             }),
     ]
 }

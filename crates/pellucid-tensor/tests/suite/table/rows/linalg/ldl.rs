@@ -3,7 +3,7 @@
 use super::{names_the_second, not_square, promotes, row, singular, symmetric, symmetric_of, zeros};
 use crate::table::algebra::{Mat, each, mat, solve_with_determinant};
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, argument_refused, real, shape_refused};
+use crate::table::row::{Row, Rule, argument_rejected, real, shape_rejected};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// Returns a symmetric matrix with a dominant diagonal, for which no rows are exchanged.
@@ -108,12 +108,12 @@ pub(super) fn rows() -> Vec<Row> {
             })
             .check("incompatible shapes must be an error", || {
                 let (two, three) = (Tensor::from([1i32, 2]), Tensor::from([1i32, 2, 3]));
-                Ok(shape_refused(ops::ldl_solve(&zeros(&[2, 2]), &two, &zeros(&[3, 1])))?
-                    && shape_refused(ops::ldl_solve(&zeros(&[2, 2]), &three, &zeros(&[2, 1])))?)
+                Ok(shape_rejected(ops::ldl_solve(&zeros(&[2, 2]), &two, &zeros(&[3, 1])))?
+                    && shape_rejected(ops::ldl_solve(&zeros(&[2, 2]), &three, &zeros(&[2, 1])))?)
             })
             .check("invalid pivots must be an error", || {
                 let rejected =
-                    |p: [i32; 2]| argument_refused(ops::ldl_solve(&zeros(&[2, 2]), &p.into(), &zeros(&[2, 1])));
+                    |p: [i32; 2]| argument_rejected(ops::ldl_solve(&zeros(&[2, 2]), &p.into(), &zeros(&[2, 1])));
                 Ok(rejected([0, 1])? && rejected([1, 3])? && rejected([1, -2])?)
             })
             .check("tracked inputs must be an error", || {

@@ -10,7 +10,7 @@ mod spectrum;
 mod triangles;
 
 use crate::table::algebra::{Mat, each, mat, times, transposed};
-use crate::table::row::{Gradient, Row, Rule, real, shape_refused};
+use crate::table::row::{Gradient, Row, Rule, real, shape_rejected};
 use pellucid_tensor::{DType, Error, Result, Tensor, lazy, ops};
 
 pub(super) fn rows() -> Vec<Row> {
@@ -79,7 +79,7 @@ fn second_is_nan(f: impl Fn() -> Result<Tensor>) -> Result<bool> {
 }
 
 fn not_square<T>(f: impl Fn(&Tensor) -> Result<T>) -> Result<bool> {
-    Ok(shape_refused(f(&zeros(&[2, 3])))? && shape_refused(f(&zeros(&[3])))?)
+    Ok(shape_rejected(f(&zeros(&[2, 3])))? && shape_rejected(f(&zeros(&[3])))?)
 }
 
 /// Adds the cases of every operation of one square matrix: a batch, and empty inputs.

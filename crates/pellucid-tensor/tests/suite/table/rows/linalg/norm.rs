@@ -2,7 +2,7 @@
 
 use super::{regular, regular_of, row, singular, zeros};
 use crate::table::algebra::{Mat, inverse, numbers, singular_values, transposed};
-use crate::table::row::{Row, argument_refused, real};
+use crate::table::row::{Row, argument_rejected, real};
 use pellucid_tensor::ops::{self, MatrixNorm};
 use pellucid_tensor::{Error, Tensor};
 
@@ -53,10 +53,10 @@ pub(super) fn rows() -> Vec<Row> {
                 Ok(ops::matrix_norm(&zeros(&[0, 3]), MatrixNorm::Nuclear, [0, 1], false)?.item::<f64>() == 0.0)
             })
             .check("an unknown order must be an error", || {
-                argument_refused(ops::matrix_norm(&zeros(&[2, 2]), 3, [0, 1], false))
+                argument_rejected(ops::matrix_norm(&zeros(&[2, 2]), 3, [0, 1], false))
             })
             .check("a repeated axis must be an error", || {
-                argument_refused(ops::matrix_norm(&zeros(&[2, 2]), 2, [0, -2], false))
+                argument_rejected(ops::matrix_norm(&zeros(&[2, 2]), 2, [0, -2], false))
             }),
         conditions
             .check("a singular matrix", || {

@@ -3,7 +3,7 @@
 use super::{names_the_second, not_square, singular, zeros};
 use crate::table::algebra::{each, mat, times};
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, argument_refused, one, real, shape_refused};
+use crate::table::row::{Row, Rule, argument_rejected, one, real, shape_rejected};
 use pellucid_tensor::{GradCheckOptions, Tensor, gradcheck, ops};
 
 pub(super) fn rows() -> Vec<Row> {
@@ -55,12 +55,12 @@ pub(super) fn rows() -> Vec<Row> {
                     )
                 },
             )
-            .check("one matrix must be an error", || argument_refused(ops::multi_dot(&[&zeros(&[2, 2])])))
+            .check("one matrix must be an error", || argument_rejected(ops::multi_dot(&[&zeros(&[2, 2])])))
             .check("unequal lengths must be an error", || {
-                shape_refused(ops::multi_dot(&[&zeros(&[2, 3]), &zeros(&[2, 2])]))
+                shape_rejected(ops::multi_dot(&[&zeros(&[2, 3]), &zeros(&[2, 2])]))
             })
             .check("a batch must be an error", || {
-                shape_refused(ops::multi_dot(&[&zeros(&[2, 2]), &zeros(&[1, 2, 2])]))
+                shape_rejected(ops::multi_dot(&[&zeros(&[2, 2]), &zeros(&[1, 2, 2])]))
             }),
         number(Row::new("vander"), Rule::Any)
             .case(
@@ -82,8 +82,8 @@ pub(super) fn rows() -> Vec<Row> {
                 gradcheck(|x| one(ops::vander(&x[0], Some(3))), &[&x], GradCheckOptions::default())?;
                 Ok(ops::vander(&x, Some(3))?.to_vec::<f64>() == [1.0, 0.0, 0.0])
             })
-            .check("zero powers must be an error", || argument_refused(ops::vander(&zeros(&[2]), Some(0))))
-            .check("a 0-d tensor must be an error", || shape_refused(ops::vander(&Tensor::from(1.0), None))),
+            .check("zero powers must be an error", || argument_rejected(ops::vander(&zeros(&[2]), Some(0))))
+            .check("a 0-d tensor must be an error", || shape_rejected(ops::vander(&Tensor::from(1.0), None))),
         number(Row::new("vecdot"), Rule::Counts)
             .case(
                 "the last axis",
@@ -106,6 +106,6 @@ pub(super) fn rows() -> Vec<Row> {
                 |x| Nd::from_fn(&[2, 2], |ix| (0..3).map(|k| x[0].at(&[ix[0], 0, k]) * x[1].at(&[ix[1], k])).sum()),
             )
             .floats_only()
-            .check("unequal shapes must be an error", || shape_refused(ops::vecdot(&zeros(&[2]), &zeros(&[3]), 0))),
+            .check("unequal shapes must be an error", || shape_rejected(ops::vecdot(&zeros(&[2]), &zeros(&[3]), 0))),
     ]
 }

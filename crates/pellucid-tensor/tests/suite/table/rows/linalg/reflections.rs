@@ -3,7 +3,7 @@
 use super::{mt, regular, row, zeros};
 use crate::table::algebra::{Mat, each, identity, mat, times, transposed};
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, real, shape_refused};
+use crate::table::row::{Row, Rule, real, shape_rejected};
 use pellucid_tensor::ops::{self, QrMode};
 use pellucid_tensor::{DType, Error, Result, Tensor};
 
@@ -140,10 +140,10 @@ pub(super) fn qr_rows() -> Vec<Row> {
                 Ok(q.to_vec::<f64>().iter().zip(&expected).all(|(x, y)| (x - y).abs() < 1e-14))
             })
             .check("more columns than rows must be an error", || {
-                shape_refused(ops::householder_product(&zeros(&[2, 3]), &zeros(&[2])))
+                shape_rejected(ops::householder_product(&zeros(&[2, 3]), &zeros(&[2])))
             })
             .check("more factors than columns must be an error", || {
-                shape_refused(ops::householder_product(&zeros(&[3, 2]), &zeros(&[3])))
+                shape_rejected(ops::householder_product(&zeros(&[3, 2]), &zeros(&[3])))
             }),
         row("ormqr")
             .case(
@@ -160,7 +160,7 @@ pub(super) fn qr_rows() -> Vec<Row> {
             )
             .floats_only()
             .check("unequal lengths must be an error", || {
-                shape_refused(ops::ormqr(&zeros(&[2, 2]), &zeros(&[2]), &zeros(&[3, 2]), true, false))
+                shape_rejected(ops::ormqr(&zeros(&[2, 2]), &zeros(&[2]), &zeros(&[3, 2]), true, false))
             }),
     ]
 }

@@ -7,7 +7,7 @@ use crate::table::algebra::{
     Mat, each, eigen, function, identity, inverse, lists, mat, singular_values, times, transposed,
 };
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, real, shape_refused};
+use crate::table::row::{Row, Rule, real, shape_rejected};
 use pellucid_tensor::ops::{self, Cutoff};
 use pellucid_tensor::{DType, Error, Tensor};
 
@@ -58,7 +58,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
                 let (u, s, vt) = ops::svd(&zeros(&[2, 0]), true)?;
                 Ok(u.to_vec::<f64>() == [1.0, 0.0, 0.0, 1.0] && s.size() == 0 && vt.size() == 0)
             })
-            .check("a vector must be an error", || shape_refused(ops::svd(&zeros(&[3]), false))),
+            .check("a vector must be an error", || shape_rejected(ops::svd(&zeros(&[3]), false))),
         row("svdvals")
             .case("square", [real([3, 3])], |x| ops::svdvals(&x[0]), |x| lists(&x[0], singular_values))
             .case("a batch", [real([2, 2, 3])], |x| ops::svdvals(&x[0]), |x| lists(&x[0], singular_values))
@@ -99,7 +99,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
                 },
             )
             .floats_only()
-            .check("more columns than rows must be an error", || shape_refused(ops::polar(&zeros(&[2, 3])))),
+            .check("more columns than rows must be an error", || shape_rejected(ops::polar(&zeros(&[2, 3])))),
         row("pinv")
             .case(
                 "square",
@@ -153,7 +153,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
             })
             .check("a tolerance for each matrix", || {
                 let cutoff = Cutoff { atol: Some(Tensor::from([1.0, 2.0, 3.0])), ..Cutoff::default() };
-                shape_refused(ops::pinv(&zeros(&[2, 2, 2]), &cutoff))
+                shape_rejected(ops::pinv(&zeros(&[2, 2, 2]), &cutoff))
             }),
         row("matrix_rank")
             .rule(Rule::OfPrecise(DType::I64))
@@ -210,7 +210,7 @@ pub(super) fn singular_rows() -> Vec<Row> {
             )
             .floats_only()
             .check("unequal row counts must be an error", || {
-                shape_refused(ops::lstsq(&zeros(&[3, 2]), &zeros(&[2, 1]), None))
+                shape_rejected(ops::lstsq(&zeros(&[3, 2]), &zeros(&[2, 1]), None))
             }),
     ]
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::table::algebra::{Mat, each, identity, inverse, mat, solve_with_determinant, times, transposed};
 use crate::table::nd::Nd;
-use crate::table::row::{Row, Rule, argument_refused, one, real, shape_refused};
+use crate::table::row::{Row, Rule, argument_rejected, one, real, shape_rejected};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 /// Returns the lower Cholesky factor, computed column by column.
@@ -124,7 +124,7 @@ pub(super) fn cholesky_rows() -> Vec<Row> {
             )
             .floats_only()
             .check("unequal row counts must be an error", || {
-                shape_refused(ops::cholesky_solve(&zeros(&[2, 1]), &zeros(&[3, 3]), false))
+                shape_rejected(ops::cholesky_solve(&zeros(&[2, 1]), &zeros(&[3, 3]), false))
             }),
     ]
 }
@@ -228,10 +228,16 @@ pub(super) fn lu_rows() -> Vec<Row> {
                 Ok(back.to_vec::<f64>().iter().all(|e| e.abs() < 1e-12))
             })
             .check("pivots out of range must be an error", || {
-                argument_refused(ops::lu_solve(&zeros(&[2, 2]), &Tensor::from([1i32, 3]), &zeros(&[2, 1]), true, false))
+                argument_rejected(ops::lu_solve(
+                    &zeros(&[2, 2]),
+                    &Tensor::from([1i32, 3]),
+                    &zeros(&[2, 1]),
+                    true,
+                    false,
+                ))
             })
             .check("pivots of another shape must be an error", || {
-                shape_refused(ops::lu_solve(&zeros(&[2, 2]), &Tensor::from([1i32]), &zeros(&[2, 1]), true, false))
+                shape_rejected(ops::lu_solve(&zeros(&[2, 2]), &Tensor::from([1i32]), &zeros(&[2, 1]), true, false))
             }),
         quiet(row("lu_unpack"))
             .rules(thirds)

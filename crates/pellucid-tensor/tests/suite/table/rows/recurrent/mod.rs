@@ -3,7 +3,7 @@
 mod fixture;
 
 use crate::table::nd::Nd;
-use crate::table::row::{Input, Row, Rule, argument_refused, class, real, shape_refused};
+use crate::table::row::{Input, Row, Rule, argument_rejected, class, real, shape_rejected};
 use pellucid_tensor::ops::{self, RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 use pellucid_tensor::{DType, Error, Result, Tensor, bf16, capture};
 
@@ -189,7 +189,7 @@ fn cases(mut row: Row, kind: Kind) -> Row {
             .case_scale(4096.0);
     }
     row.check("values and gradients must agree with PyTorch", move || fixture::agrees(kind))
-        .check("invalid shapes must be errors", move || refusals(kind))
+        .check("invalid shapes must be errors", move || rejections(kind))
         .check("half precision must be computed in f32", move || halves(kind))
         .check("gradients of gradients must use the definition", move || second_order_gradients(kind))
         .check("a captured layer must compute the same values", move || captured(kind))
@@ -213,7 +213,7 @@ fn wave(shape: &[usize], start: usize, dtype: DType) -> Tensor {
     Tensor::new(values, shape).to_dtype(dtype)
 }
 
-fn refusals(kind: Kind) -> Result<bool> {
+fn rejections(kind: Kind) -> Result<bool> {
     let way = LayerConfig { lengths: true, projected: kind == Kind::Lstm, ..plain(kind) };
     let good = tensors(way, [3, 2, 2, 4, if way.projected { 3 } else { 4 }], DType::F32);
     let mut holds = layer(way, &good).is_ok();
@@ -224,15 +224,15 @@ fn refusals(kind: Kind) -> Result<bool> {
         // One more element along any axis; x may have any number of steps.
         for axis in isize::from(k == 0)..tensor.rank() as isize {
             let longer = ops::concatenate(&[tensor, &tensor.narrow(axis, 0, 1)], axis)?;
-            holds &= shape_refused(layer(way, &wrong(longer)))?;
+            holds &= shape_rejected(layer(way, &wrong(longer)))?;
         }
-        holds &= shape_refused(layer(way, &wrong(tensor.unsqueeze(0))))?;
+        holds &= shape_rejected(layer(way, &wrong(tensor.unsqueeze(0))))?;
     }
     let last = good.len() - 1;
     for length in [-1i64, 4] {
         let mut wrong = good.clone();
         wrong[last] = Tensor::from([1, length]);
-        holds &= argument_refused(layer(way, &wrong))?;
+        holds &= argument_rejected(layer(way, &wrong))?;
     }
     let weights =
         RecurrentWeights { weight_ih: &good[1], weight_hh: &good[2], bias_ih: None, bias_hh: None, weight_hr: None };
@@ -254,7 +254,7 @@ fn refusals(kind: Kind) -> Result<bool> {
     holds &= plainly(&good[0]).is_ok();
     if kind != Kind::Lstm {
         let projected = RecurrentWeights { weight_hr: Some(&unprojected[2]), ..weights };
-        holds &= argument_refused(call(&good[0], projected, RecurrenceOptions::default()))?;
+        holds &= argument_rejected(call(&good[0], projected, RecurrenceOptions::default()))?;
     }
     Ok(holds)
 }

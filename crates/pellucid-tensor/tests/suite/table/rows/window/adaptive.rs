@@ -2,7 +2,7 @@
 
 use super::{batched, largest};
 use crate::table::nd::{Nd, indices};
-use crate::table::row::{Input, Row, Rule, argument_refused, real, shape_refused};
+use crate::table::row::{Input, Row, Rule, argument_rejected, real, shape_rejected};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
 type Average = fn(&Tensor, &[Option<usize>]) -> Result<Tensor>;
@@ -72,10 +72,12 @@ fn rows_of(
     let avg = avg
         .scale(2.0)
         .check("another rank must be an error", move || {
-            shape_refused(average(&Tensor::ones([2], DType::F64), &[Some(1)]))
+            shape_rejected(average(&Tensor::ones([2], DType::F64), &[Some(1)]))
         })
-        .check("a wrong number of lengths must be an error", move || argument_refused(average(&ones(2), &[Some(1); 4])))
-        .check("the mean of an empty image must be an error", move || shape_refused(average(&ones(0), &[Some(1)])))
+        .check("a wrong number of lengths must be an error", move || {
+            argument_rejected(average(&ones(2), &[Some(1); 4]))
+        })
+        .check("the mean of an empty image must be an error", move || shape_rejected(average(&ones(0), &[Some(1)])))
         .check("a result beyond the memory must be an error", move || {
             Ok(matches!(average(&ones(2), &[Some(usize::MAX)]), Err(Error::OutOfMemory { .. })))
         })
@@ -86,10 +88,12 @@ fn rows_of(
     let max = max
         .rules([Rule::Any, Rule::Always(DType::I64)])
         .check("another rank must be an error", move || {
-            shape_refused(maximum(&Tensor::ones([2], DType::F64), &[Some(1)]))
+            shape_rejected(maximum(&Tensor::ones([2], DType::F64), &[Some(1)]))
         })
-        .check("a wrong number of lengths must be an error", move || argument_refused(maximum(&ones(2), &[Some(1); 4])))
-        .check("the maximum of an empty image must be an error", move || shape_refused(maximum(&ones(0), &[Some(1)])))
+        .check("a wrong number of lengths must be an error", move || {
+            argument_rejected(maximum(&ones(2), &[Some(1); 4]))
+        })
+        .check("the maximum of an empty image must be an error", move || shape_rejected(maximum(&ones(0), &[Some(1)])))
         .check("a result beyond the memory must be an error", move || {
             Ok(matches!(maximum(&ones(2), &[Some(usize::MAX)]), Err(Error::OutOfMemory { .. })))
         })

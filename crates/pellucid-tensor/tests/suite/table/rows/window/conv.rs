@@ -2,7 +2,7 @@
 
 use super::batched;
 use crate::table::nd::{Nd, indices};
-use crate::table::row::{Input, Row, argument_refused, real, shape_refused};
+use crate::table::row::{Input, Row, argument_rejected, real, shape_rejected};
 use pellucid_tensor::ops::{ConvOptions, ConvPadding};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -132,23 +132,23 @@ fn with_error_checks(row: Row, call: Call, spatial: usize) -> Row {
         Tensor::ones(shape, DType::F64)
     };
     row.check("a wrong number of channels must be an error", move || {
-        shape_refused(call(&filled(3, 4), &filled(2, 2), None, ConvOptions::default()))
+        shape_rejected(call(&filled(3, 4), &filled(2, 2), None, ConvOptions::default()))
     })
     .check("zero groups must be an error", move || {
-        shape_refused(call(&filled(2, 4), &filled(2, 2), None, ConvOptions { groups: 0, ..Default::default() }))
+        shape_rejected(call(&filled(2, 4), &filled(2, 2), None, ConvOptions { groups: 0, ..Default::default() }))
     })
     .check("an indivisible number of groups must be an error", move || {
-        shape_refused(call(&filled(3, 4), &filled(3, 2), None, ConvOptions { groups: 2, ..Default::default() }))
+        shape_rejected(call(&filled(3, 4), &filled(3, 2), None, ConvOptions { groups: 2, ..Default::default() }))
     })
     .check("a bias of another length must be an error", move || {
         let bias = Tensor::ones([5], DType::F64);
-        shape_refused(call(&filled(2, 4), &filled(2, 2), Some(&bias), ConvOptions::default()))
+        shape_rejected(call(&filled(2, 4), &filled(2, 2), Some(&bias), ConvOptions::default()))
     })
     .check("another rank must be an error", move || {
-        shape_refused(call(&Tensor::ones([2], DType::F64), &filled(2, 2), None, ConvOptions::default()))
+        shape_rejected(call(&Tensor::ones([2], DType::F64), &filled(2, 2), None, ConvOptions::default()))
     })
     .check("a stride of 0 must be an error", move || {
-        argument_refused(call(
+        argument_rejected(call(
             &filled(2, 4),
             &filled(2, 2),
             None,
@@ -156,7 +156,7 @@ fn with_error_checks(row: Row, call: Call, spatial: usize) -> Row {
         ))
     })
     .check("a dilation of 0 must be an error", move || {
-        argument_refused(call(
+        argument_rejected(call(
             &filled(2, 4),
             &filled(2, 2),
             None,
@@ -164,7 +164,7 @@ fn with_error_checks(row: Row, call: Call, spatial: usize) -> Row {
         ))
     })
     .check("a wrong number of values must be an error", move || {
-        argument_refused(call(
+        argument_rejected(call(
             &filled(2, 4),
             &filled(2, 2),
             None,
@@ -172,7 +172,7 @@ fn with_error_checks(row: Row, call: Call, spatial: usize) -> Row {
         ))
     })
     .check("\"same\" with a stride", move || {
-        argument_refused(call(
+        argument_rejected(call(
             &filled(2, 4),
             &filled(2, 2),
             None,
@@ -184,7 +184,7 @@ fn with_error_checks(row: Row, call: Call, spatial: usize) -> Row {
         Ok(matches!(call(&filled(2, 4), &w, None, ConvOptions::default()), Err(Error::DTypeMismatch { .. })))
     })
     .check("an empty window must be an error", move || {
-        argument_refused(call(&filled(2, 4), &filled(2, 0), None, ConvOptions::default()))
+        argument_rejected(call(&filled(2, 4), &filled(2, 0), None, ConvOptions::default()))
     })
     .check("an extreme padding must be an error", move || {
         Ok(call(&filled(2, 4), &filled(2, 2), None, ConvOptions { padding: usize::MAX.into(), ..Default::default() })
@@ -223,7 +223,7 @@ fn conv1d() -> Row {
     with_error_checks(row, call, 1)
         .check("a window larger than the axis must be an error", || {
             let (x, w) = (Tensor::ones([1, 1, 2], DType::F64), Tensor::ones([1, 1, 3], DType::F64));
-            shape_refused(ops::conv1d(&x, &w, None, ConvOptions::default()))
+            shape_rejected(ops::conv1d(&x, &w, None, ConvOptions::default()))
         })
         .check("integers", || {
             let (x, w) = (Tensor::from([[[1i64, 2, 3, 4]]]), Tensor::from([[[1i64, 0, -2]]]));
@@ -283,7 +283,7 @@ fn with_transposed_checks(row: Row, call: Call, spatial: usize) -> Row {
             Ok(y.i(0).isnan().all(..).item::<bool>() && !y.i(1).isnan().any(..).item::<bool>())
         })
         .check("an output padding of at least the stride must be an error", move || {
-            argument_refused(call(
+            argument_rejected(call(
                 &ones(3),
                 &ones(2),
                 None,
@@ -291,7 +291,7 @@ fn with_transposed_checks(row: Row, call: Call, spatial: usize) -> Row {
             ))
         })
         .check("a padding that gives length 0 must be an error", move || {
-            shape_refused(call(&ones(1), &ones(2), None, ConvOptions { padding: 1.into(), ..Default::default() }))
+            shape_rejected(call(&ones(1), &ones(2), None, ConvOptions { padding: 1.into(), ..Default::default() }))
         })
 }
 

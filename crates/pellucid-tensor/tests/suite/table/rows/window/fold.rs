@@ -2,7 +2,7 @@
 
 use super::{WindowGeometry, batched};
 use crate::table::nd::{Nd, indices};
-use crate::table::row::{Input, Row, argument_refused, real, shape_refused};
+use crate::table::row::{Input, Row, argument_rejected, real, shape_rejected};
 use pellucid_tensor::ops::FoldOptions;
 use pellucid_tensor::{DType, Error, Tensor, ops};
 
@@ -108,35 +108,35 @@ pub(super) fn rows() -> Vec<Row> {
     vec![
         unfold
             .check("another rank must be an error", move || {
-                shape_refused(ops::unfold(&image(), FoldOptions::new(2), 1))
+                shape_rejected(ops::unfold(&image(), FoldOptions::new(2), 1))
             })
             .check("too many axes must be an error", move || {
-                argument_refused(ops::unfold(&Tensor::ones([1, 1, 1, 1, 1, 1], DType::F64), FoldOptions::new(1), 4))
+                argument_rejected(ops::unfold(&Tensor::ones([1, 1, 1, 1, 1, 1], DType::F64), FoldOptions::new(1), 4))
             })
             .check("zero spatial axes must be an error", move || {
-                argument_refused(ops::unfold(&Tensor::ones([1, 1], DType::F64), FoldOptions::new(1), 0))
+                argument_rejected(ops::unfold(&Tensor::ones([1, 1], DType::F64), FoldOptions::new(1), 0))
             })
             .check("a size of 0 must be an error", move || {
-                argument_refused(ops::unfold(&image(), FoldOptions::new(0), 2))
+                argument_rejected(ops::unfold(&image(), FoldOptions::new(0), 2))
             })
             .check("a stride of 0 must be an error", move || {
-                argument_refused(ops::unfold(&image(), FoldOptions { stride: 0.into(), ..FoldOptions::new(2) }, 2))
+                argument_rejected(ops::unfold(&image(), FoldOptions { stride: 0.into(), ..FoldOptions::new(2) }, 2))
             })
             .check("a dilation of 0 must be an error", move || {
-                argument_refused(ops::unfold(&image(), FoldOptions { dilation: 0.into(), ..FoldOptions::new(2) }, 2))
+                argument_rejected(ops::unfold(&image(), FoldOptions { dilation: 0.into(), ..FoldOptions::new(2) }, 2))
             })
             .check("a window larger than the image must be an error", move || {
-                argument_refused(ops::unfold(&image(), FoldOptions::new(4), 2))
+                argument_rejected(ops::unfold(&image(), FoldOptions::new(4), 2))
             })
             .check("an extreme size must be an error", move || {
-                argument_refused(ops::unfold(
+                argument_rejected(ops::unfold(
                     &image(),
                     FoldOptions { dilation: 2.into(), ..FoldOptions::new(usize::MAX) },
                     2,
                 ))
             })
             .check("a wrong number of values must be an error", move || {
-                argument_refused(ops::unfold(&image(), FoldOptions::new([2, 2, 2]), 2))
+                argument_rejected(ops::unfold(&image(), FoldOptions::new([2, 2, 2]), 2))
             })
             .check("integers", || {
                 let x = Tensor::from([[[1i64, 2, 3]]]);
@@ -148,22 +148,22 @@ pub(super) fn rows() -> Vec<Row> {
                     == [false, true, false, true, false, false])
             }),
         fold.check("a number of rows that is not a multiple of the window size must be an error", move || {
-            shape_refused(ops::fold(&Tensor::ones([1, 7, 4], DType::F64), &[3, 3], FoldOptions::new(2)))
+            shape_rejected(ops::fold(&Tensor::ones([1, 7, 4], DType::F64), &[3, 3], FoldOptions::new(2)))
         })
         .check("a wrong number of columns must be an error", move || {
-            shape_refused(ops::fold(&columns(), &[4, 3], FoldOptions::new(2)))
+            shape_rejected(ops::fold(&columns(), &[4, 3], FoldOptions::new(2)))
         })
         .check("another rank must be an error", move || {
-            shape_refused(ops::fold(&Tensor::ones([8], DType::F64), &[3, 3], FoldOptions::new(2)))
+            shape_rejected(ops::fold(&Tensor::ones([8], DType::F64), &[3, 3], FoldOptions::new(2)))
         })
         .check("a size of 0 must be an error", move || {
-            argument_refused(ops::fold(&columns(), &[3, 3], FoldOptions::new(0)))
+            argument_rejected(ops::fold(&columns(), &[3, 3], FoldOptions::new(0)))
         })
         .check("a length of 0 must be an error", move || {
-            argument_refused(ops::fold(&columns(), &[], FoldOptions::new(2)))
+            argument_rejected(ops::fold(&columns(), &[], FoldOptions::new(2)))
         })
         .check("a window larger than the image must be an error", move || {
-            argument_refused(ops::fold(&columns(), &[3, 3], FoldOptions::new(4)))
+            argument_rejected(ops::fold(&columns(), &[3, 3], FoldOptions::new(4)))
         })
         .check("a result beyond the memory must be an error", move || {
             Ok(matches!(ops::fold(&columns(), &[usize::MAX, 3], FoldOptions::new(2)), Err(Error::OutOfMemory { .. })))

@@ -2,7 +2,7 @@
 
 use super::{batched, largest};
 use crate::table::nd::{Nd, indices};
-use crate::table::row::{Input, Row, Rule, argument_refused, real, shape_refused};
+use crate::table::row::{Input, Row, Rule, argument_rejected, real, shape_rejected};
 use pellucid_tensor::{DType, Error, Result, Tensor, manual_seed, ops};
 
 type FractionalPool = fn(&Tensor, &[usize], &[usize], Option<&Tensor>) -> Result<(Tensor, Tensor)>;
@@ -68,20 +68,20 @@ fn row(name: &'static str, pool: FractionalPool, spatial: usize, cases: &[Case])
             Ok(bad.to_vec::<f64>().iter().chain(&nan.to_vec::<f64>()).all(|&v| v == 1.0))
         })
         .check("another rank must be an error", move || {
-            shape_refused(pool(&Tensor::ones([2], DType::F64), &[1], &[1], None))
+            shape_rejected(pool(&Tensor::ones([2], DType::F64), &[1], &[1], None))
         })
         .check("a wrong number of random numbers must be an error", move || {
-            shape_refused(pool(&ones(5), &[2], &[2], Some(&Tensor::zeros([1, 3, spatial], DType::F64))))
+            shape_rejected(pool(&ones(5), &[2], &[2], Some(&Tensor::zeros([1, 3, spatial], DType::F64))))
         })
         .check("integer random numbers must be an error", move || {
             let samples = Tensor::zeros([1, 2, spatial], DType::I64);
             Ok(matches!(pool(&ones(5), &[2], &[2], Some(&samples)), Err(Error::DTypeMismatch { .. })))
         })
         .check("more windows than positions must be an error", move || {
-            argument_refused(pool(&ones(5), &[3], &[4], None))
+            argument_rejected(pool(&ones(5), &[3], &[4], None))
         })
-        .check("zero windows must be an error", move || argument_refused(pool(&ones(5), &[3], &[0], None)))
-        .check("a window size of 0 must be an error", move || argument_refused(pool(&ones(5), &[0], &[2], None)))
+        .check("zero windows must be an error", move || argument_rejected(pool(&ones(5), &[3], &[0], None)))
+        .check("a window size of 0 must be an error", move || argument_rejected(pool(&ones(5), &[0], &[2], None)))
 }
 
 pub(super) fn rows() -> Vec<Row> {

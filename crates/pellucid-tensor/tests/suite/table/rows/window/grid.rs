@@ -2,7 +2,7 @@
 
 use super::resample::keys;
 use crate::table::nd::{Nd, indices};
-use crate::table::row::{Input, Kind, Row, Rule, real, shape_refused};
+use crate::table::row::{Input, Kind, Row, Rule, real, shape_rejected};
 use pellucid_tensor::ops::GridSampleMode::{Cubic, Linear, Nearest};
 use pellucid_tensor::ops::GridSamplePadding::{Border, Reflection, Zeros};
 use pellucid_tensor::ops::{GridSampleMode, GridSamplePadding};
@@ -128,16 +128,16 @@ fn grid_sample() -> Row {
     let image = || Tensor::ones([1, 1, 2, 2], DType::F64);
     let sample = |x: &Tensor, grid: &Tensor| ops::grid_sample(x, grid, Linear, Zeros, false);
     row.check("a grid of another batch size must be an error", move || {
-        shape_refused(sample(&image(), &Tensor::zeros([2, 1, 1, 2], DType::F64)))
+        shape_rejected(sample(&image(), &Tensor::zeros([2, 1, 1, 2], DType::F64)))
     })
     .check("three coordinates for two axes must be an error", move || {
-        shape_refused(sample(&image(), &Tensor::zeros([1, 1, 1, 3], DType::F64)))
+        shape_rejected(sample(&image(), &Tensor::zeros([1, 1, 1, 3], DType::F64)))
     })
     .check("another rank must be an error", move || {
-        shape_refused(sample(&Tensor::ones([1, 1, 2], DType::F64), &Tensor::zeros([1, 1, 1], DType::F64)))
+        shape_rejected(sample(&Tensor::ones([1, 1, 2], DType::F64), &Tensor::zeros([1, 1, 1], DType::F64)))
     })
     .check("an empty image must be an error", move || {
-        shape_refused(sample(&Tensor::ones([1, 1, 0, 2], DType::F64), &Tensor::zeros([1, 1, 1, 2], DType::F64)))
+        shape_rejected(sample(&Tensor::ones([1, 1, 0, 2], DType::F64), &Tensor::zeros([1, 1, 1, 2], DType::F64)))
     })
     .check("unequal dtypes must be an error", move || {
         let rejected = sample(&image(), &Tensor::zeros([1, 1, 1, 2], DType::F32));
@@ -200,10 +200,10 @@ fn affine_grid() -> Row {
     }
     let theta = || Tensor::ones([1, 2, 3], DType::F64);
     row.check("a wrong number of lengths must be an error", move || {
-        shape_refused(ops::affine_grid(&theta(), &[2, 2, 2], true))
+        shape_rejected(ops::affine_grid(&theta(), &[2, 2, 2], true))
     })
     .check("one axis must be an error", || {
-        shape_refused(ops::affine_grid(&Tensor::ones([1, 1, 2], DType::F64), &[2], true))
+        shape_rejected(ops::affine_grid(&Tensor::ones([1, 1, 2], DType::F64), &[2], true))
     })
     .check("a result beyond the memory must be an error", move || {
         Ok(matches!(ops::affine_grid(&theta(), &[1 << 40, 1 << 40], true), Err(Error::OutOfMemory { .. })))

@@ -2,7 +2,7 @@
 
 use super::{WindowGeometry, batched, largest};
 use crate::table::nd::{Nd, indices};
-use crate::table::row::{Input, Row, Rule, argument_refused, real, shape_refused};
+use crate::table::row::{Input, Row, Rule, argument_rejected, real, shape_rejected};
 use pellucid_tensor::ops::{AvgPoolDivisor, PoolOptions};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -43,30 +43,30 @@ fn ones(spatial: usize, len: usize) -> Tensor {
 /// Adds the checks of errors that all pools share.
 fn with_error_checks(row: Row, spatial: usize, call: fn(&Tensor, PoolOptions) -> Result<Tensor>) -> Row {
     row.check("another rank must be an error", move || {
-        shape_refused(call(&Tensor::ones([2], DType::F64), PoolOptions::new(1)))
+        shape_rejected(call(&Tensor::ones([2], DType::F64), PoolOptions::new(1)))
     })
-    .check("a size of 0 must be an error", move || argument_refused(call(&ones(spatial, 3), PoolOptions::new(0))))
+    .check("a size of 0 must be an error", move || argument_rejected(call(&ones(spatial, 3), PoolOptions::new(0))))
     .check("a stride of 0 must be an error", move || {
-        argument_refused(call(&ones(spatial, 3), PoolOptions { stride: Some(0.into()), ..PoolOptions::new(2) }))
+        argument_rejected(call(&ones(spatial, 3), PoolOptions { stride: Some(0.into()), ..PoolOptions::new(2) }))
     })
     .check("a window larger than the axis must be an error", move || {
-        argument_refused(call(&ones(spatial, 3), PoolOptions::new(4)))
+        argument_rejected(call(&ones(spatial, 3), PoolOptions::new(4)))
     })
     .check("a wrong number of values must be an error", move || {
-        argument_refused(call(&ones(spatial, 3), PoolOptions::new([1, 1, 1, 1])))
+        argument_rejected(call(&ones(spatial, 3), PoolOptions::new([1, 1, 1, 1])))
     })
     .check("an empty axis must be an error", move || Ok(call(&ones(spatial, 0), PoolOptions::new(1)).is_err()))
     .check("an extreme size must be an error", move || {
         Ok(call(&ones(spatial, 3), PoolOptions::new(usize::MAX)).is_err())
     })
     .check("an extreme stride", move || {
-        argument_refused(call(
+        argument_rejected(call(
             &ones(spatial, 3),
             PoolOptions { stride: Some(usize::MAX.into()), ceil: true, ..PoolOptions::new(3) },
         ))
     })
     .check("an extreme dilation must be an error", move || {
-        argument_refused(call(&ones(spatial, 3), PoolOptions { dilation: (1 << 63).into(), ..PoolOptions::new(3) }))
+        argument_rejected(call(&ones(spatial, 3), PoolOptions { dilation: (1 << 63).into(), ..PoolOptions::new(3) }))
     })
 }
 
@@ -100,13 +100,16 @@ fn max_case(
 fn with_max_checks(row: Row, call: fn(&Tensor, PoolOptions) -> Result<(Tensor, Tensor)>, spatial: usize) -> Row {
     row.rules([Rule::Any, Rule::Always(DType::I64)])
         .check("a dilation of 0 must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), PoolOptions { dilation: 0.into(), ..PoolOptions::new(2) }))
+            argument_rejected(call(&ones(spatial, 3), PoolOptions { dilation: 0.into(), ..PoolOptions::new(2) }))
         })
         .check("a padding of more than half a window must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), PoolOptions { padding: 2.into(), ..PoolOptions::new(2) }))
+            argument_rejected(call(&ones(spatial, 3), PoolOptions { padding: 2.into(), ..PoolOptions::new(2) }))
         })
         .check("an extreme padding must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), PoolOptions { padding: usize::MAX.into(), ..PoolOptions::new(2) }))
+            argument_rejected(call(
+                &ones(spatial, 3),
+                PoolOptions { padding: usize::MAX.into(), ..PoolOptions::new(2) },
+            ))
         })
         .check("integers must keep their dtype", move || {
             let (values, positions) = call(&ones(spatial, 2).to_dtype(DType::I32), PoolOptions::new(2))?;
@@ -135,7 +138,7 @@ fn max_pools() -> Vec<Row> {
     let row = line(row, "one image", &[2, 4], LINE);
     let row = line(row, "no image", &[0, 2, 4], LINE);
     let row = row.check("zero channels", || {
-        shape_refused(ops::max_pool1d(&Tensor::zeros([2, 0, 4], DType::F32), PoolOptions::new(2)))
+        shape_rejected(ops::max_pool1d(&Tensor::zeros([2, 0, 4], DType::F32), PoolOptions::new(2)))
     });
     let line = with_max_checks(with_error_checks(row, 1, |x, p| Ok(ops::max_pool1d(x, p)?.0)), ops::max_pool1d, 1);
 
@@ -206,7 +209,7 @@ fn avg_case(
 fn with_average_checks(row: Row, call: Average, spatial: usize) -> Row {
     row.scale(2.0)
         .check("a dilation must be an error", move || {
-            argument_refused(call(
+            argument_rejected(call(
                 &ones(spatial, 3),
                 PoolOptions { dilation: 2.into(), ..PoolOptions::new(2) },
                 AvgPoolDivisor::Window,
@@ -219,17 +222,17 @@ fn with_average_checks(row: Row, call: Average, spatial: usize) -> Row {
             Ok(y.to_vec::<f32>() == [3.0; 2] && matches!(rejected, Err(Error::DTypeMismatch { .. })))
         })
         .check("a divisor of 0 must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), PoolOptions::new(2), AvgPoolDivisor::Number(0.0)))
+            argument_rejected(call(&ones(spatial, 3), PoolOptions::new(2), AvgPoolDivisor::Number(0.0)))
         })
         .check("a padding of more than half a window must be an error", move || {
-            argument_refused(call(
+            argument_rejected(call(
                 &ones(spatial, 3),
                 PoolOptions { padding: 2.into(), ..PoolOptions::new(2) },
                 AvgPoolDivisor::Window,
             ))
         })
         .check("an extreme padding must be an error", move || {
-            argument_refused(call(
+            argument_rejected(call(
                 &ones(spatial, 3),
                 PoolOptions { padding: usize::MAX.into(), ..PoolOptions::new(2) },
                 AvgPoolDivisor::Window,
@@ -302,12 +305,12 @@ fn with_norm_checks(row: Row, call: Norm, spatial: usize) -> Row {
     // The result for −0, and for NaN with infinity, depends on the powers.
     row.scale(2.0)
         .ulps(16.0)
-        .check("p = 0 must be an error", move || argument_refused(call(&ones(spatial, 3), 0.0, PoolOptions::new(2))))
+        .check("p = 0 must be an error", move || argument_rejected(call(&ones(spatial, 3), 0.0, PoolOptions::new(2))))
         .check("padding must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), 2.0, PoolOptions { padding: 1.into(), ..PoolOptions::new(2) }))
+            argument_rejected(call(&ones(spatial, 3), 2.0, PoolOptions { padding: 1.into(), ..PoolOptions::new(2) }))
         })
         .check("dilation must be an error", move || {
-            argument_refused(call(&ones(spatial, 3), 2.0, PoolOptions { dilation: 2.into(), ..PoolOptions::new(2) }))
+            argument_rejected(call(&ones(spatial, 3), 2.0, PoolOptions { dilation: 2.into(), ..PoolOptions::new(2) }))
         })
         .check("integers and booleans must give floats", move || {
             let (x, truth) = (ones(spatial, 2).to_dtype(DType::I64) * 3, ones(spatial, 2).to_dtype(DType::Bool));

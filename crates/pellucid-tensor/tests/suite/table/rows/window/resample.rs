@@ -1,7 +1,7 @@
 //! Resampling, compared with the weights of every element in every output.
 
 use crate::table::nd::{Nd, indices};
-use crate::table::row::{Input, Row, argument_refused, real, shape_refused};
+use crate::table::row::{Input, Row, argument_rejected, real, shape_rejected};
 use pellucid_tensor::ops::{InterpolationMode, Resize};
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -137,21 +137,21 @@ pub(super) fn rows() -> Vec<Row> {
     let result =
         |size: Resize| ops::interpolate(&Tensor::ones([1, 1, 3], DType::F64), size, InterpolationMode::Nearest);
     vec![
-        row.check("a wrong number of lengths must be an error", move || argument_refused(result(to(&[2, 2]))))
-            .check("a wrong number of factors must be an error", move || argument_refused(result(by(&[]))))
-            .check("a length of 0 must be an error", move || argument_refused(result(to(&[0]))))
-            .check("a factor that gives length 0 must be an error", move || argument_refused(result(by(&[0.2]))))
-            .check("a negative factor must be an error", move || argument_refused(result(by(&[-1.0]))))
-            .check("a NaN factor must be an error", move || argument_refused(result(by(&[f64::NAN]))))
-            .check("an infinite factor must be an error", move || argument_refused(result(by(&[f64::INFINITY]))))
+        row.check("a wrong number of lengths must be an error", move || argument_rejected(result(to(&[2, 2]))))
+            .check("a wrong number of factors must be an error", move || argument_rejected(result(by(&[]))))
+            .check("a length of 0 must be an error", move || argument_rejected(result(to(&[0]))))
+            .check("a factor that gives length 0 must be an error", move || argument_rejected(result(by(&[0.2]))))
+            .check("a negative factor must be an error", move || argument_rejected(result(by(&[-1.0]))))
+            .check("a NaN factor must be an error", move || argument_rejected(result(by(&[f64::NAN]))))
+            .check("an infinite factor must be an error", move || argument_rejected(result(by(&[f64::INFINITY]))))
             .check("a result beyond the memory must be an error", move || {
                 Ok(matches!(result(to(&[usize::MAX])), Err(Error::OutOfMemory { .. })))
             })
             .check("another rank must be an error", move || {
-                shape_refused(ops::interpolate(&Tensor::ones([1, 2], DType::F64), to(&[]), nearest))
+                shape_rejected(ops::interpolate(&Tensor::ones([1, 2], DType::F64), to(&[]), nearest))
             })
             .check("an empty axis must be an error", move || {
-                shape_refused(ops::interpolate(&Tensor::ones([1, 2, 0], DType::F64), to(&[2]), nearest))
+                shape_rejected(ops::interpolate(&Tensor::ones([1, 2, 0], DType::F64), to(&[2]), nearest))
             })
             .check("integers must be copied by nearest elements, and rejected by interpolation", move || {
                 let x = image().to_dtype(DType::U8);

@@ -1,7 +1,7 @@
 //! Pixel and channel shuffles, and their inverses.
 
 use crate::table::nd::Nd;
-use crate::table::row::{Row, argument_refused, real, shape_refused};
+use crate::table::row::{Row, argument_rejected, real, shape_rejected};
 use pellucid_tensor::{DType, Tensor, ops};
 
 /// Element (.., c, h, w) of the result is (.., c·r² + (h mod r)·r + w mod r, h / r, w / r) of x.
@@ -43,14 +43,14 @@ pub(super) fn rows() -> Vec<Row> {
             .case("no image", [real([0, 4, 2, 2])], |x| ops::pixel_shuffle(&x[0], 2), |x| shuffled(&x[0], 2))
             .floats_only()
             .check("an indivisible number of channels must be an error", move || {
-                shape_refused(ops::pixel_shuffle(&image(), 2))
+                shape_rejected(ops::pixel_shuffle(&image(), 2))
             })
-            .check("a factor of 0 must be an error", move || argument_refused(ops::pixel_shuffle(&image(), 0)))
+            .check("a factor of 0 must be an error", move || argument_rejected(ops::pixel_shuffle(&image(), 0)))
             .check("an extreme factor must be an error", move || {
-                shape_refused(ops::pixel_shuffle(&image(), usize::MAX))
+                shape_rejected(ops::pixel_shuffle(&image(), usize::MAX))
             })
             .check("another rank must be an error", || {
-                shape_refused(ops::pixel_shuffle(&Tensor::ones([4, 4], DType::F64), 2))
+                shape_rejected(ops::pixel_shuffle(&Tensor::ones([4, 4], DType::F64), 2))
             }),
         Row::new("pixel_unshuffle")
             .case("twos", [real([1, 2, 2, 4])], |x| ops::pixel_unshuffle(&x[0], 2), |x| unshuffled(&x[0], 2))
@@ -58,10 +58,10 @@ pub(super) fn rows() -> Vec<Row> {
             .floats_only()
             .case("no image", [real([0, 1, 2, 2])], |x| ops::pixel_unshuffle(&x[0], 2), |x| unshuffled(&x[0], 2))
             .floats_only()
-            .check("indivisible lengths must be an error", move || shape_refused(ops::pixel_unshuffle(&image(), 4)))
-            .check("a factor of 0 must be an error", move || argument_refused(ops::pixel_unshuffle(&image(), 0)))
+            .check("indivisible lengths must be an error", move || shape_rejected(ops::pixel_unshuffle(&image(), 4)))
+            .check("a factor of 0 must be an error", move || argument_rejected(ops::pixel_unshuffle(&image(), 0)))
             .check("another rank must be an error", || {
-                shape_refused(ops::pixel_unshuffle(&Tensor::ones([4, 4], DType::F64), 2))
+                shape_rejected(ops::pixel_unshuffle(&Tensor::ones([4, 4], DType::F64), 2))
             }),
         Row::new("channel_shuffle")
             .case("two groups", [real([1, 6, 2])], |x| ops::channel_shuffle(&x[0], 2), |x| regrouped(&x[0], 2))
@@ -70,11 +70,11 @@ pub(super) fn rows() -> Vec<Row> {
             .case("no image", [real([0, 4, 1])], |x| ops::channel_shuffle(&x[0], 2), |x| regrouped(&x[0], 2))
             .floats_only()
             .check("an indivisible number of groups must be an error", move || {
-                shape_refused(ops::channel_shuffle(&image(), 4))
+                shape_rejected(ops::channel_shuffle(&image(), 4))
             })
-            .check("zero groups must be an error", move || argument_refused(ops::channel_shuffle(&image(), 0)))
+            .check("zero groups must be an error", move || argument_rejected(ops::channel_shuffle(&image(), 0)))
             .check("another rank must be an error", || {
-                shape_refused(ops::channel_shuffle(&Tensor::ones([4], DType::F64), 2))
+                shape_rejected(ops::channel_shuffle(&Tensor::ones([4], DType::F64), 2))
             }),
     ]
 }

@@ -2,7 +2,7 @@
 
 use super::batched;
 use crate::table::nd::{Nd, indices};
-use crate::table::row::{Input, Row, real, shape_refused};
+use crate::table::row::{Input, Row, real, shape_rejected};
 use pellucid_tensor::ops::PoolOptions;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops};
 
@@ -58,10 +58,10 @@ pub(super) fn rows() -> Vec<Row> {
             Ok(y.to_vec::<f64>() == [3.0, 2.0, 0.0] && gradient == [7.0, 7.0, 5.0])
         })
         .check("positions of another shape must be an error", move || {
-            shape_refused(ops::max_unpool1d(&Tensor::from([[[1.0, 2.0]]]), &place(0), &[4]))
+            shape_rejected(ops::max_unpool1d(&Tensor::from([[[1.0, 2.0]]]), &place(0), &[4]))
         })
         .check("a wrong number of lengths must be an error", move || {
-            shape_refused(ops::max_unpool1d(&one(), &place(0), &[4, 4]))
+            shape_rejected(ops::max_unpool1d(&one(), &place(0), &[4, 4]))
         })
         .check("positions of float dtype must be an error", move || {
             Ok(matches!(ops::max_unpool1d(&one(), &one(), &[4]), Err(Error::DTypeMismatch { .. })))
@@ -85,7 +85,7 @@ pub(super) fn rows() -> Vec<Row> {
     let row = case(Row::new("max_unpool3d"), "a space", call, &[1, 1, 1, 2, 1], &[2, 1, 3]);
     let row = case(row, "one image", call, &[1, 1, 2, 1], &[2, 2, 1]).floats_only();
     let space = row.check("another rank must be an error", || {
-        shape_refused(ops::max_unpool3d(&Tensor::ones([2], DType::F64), &Tensor::zeros([2], DType::I64), &[1, 1, 1]))
+        shape_rejected(ops::max_unpool3d(&Tensor::ones([2], DType::F64), &Tensor::zeros([2], DType::I64), &[1, 1, 1]))
     });
     vec![line, plane, space]
 }

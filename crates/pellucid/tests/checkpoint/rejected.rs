@@ -18,14 +18,14 @@ fn part<T: std::fmt::Debug>(result: Result<T>) -> (String, String) {
 }
 
 /// The state of a trained run, and a fresh run that must reject modified states.
-struct Refusing {
+struct Rejecting {
     state: StateDict,
     run: MlpRun,
     scratch: Scratch,
 }
 
-impl Refusing {
-    fn new(name: &str) -> Refusing {
+impl Rejecting {
+    fn new(name: &str) -> Rejecting {
         let scratch = Scratch::new(name);
         let mut run = MlpRun::new();
         run.train(5, &mut |_| {});
@@ -33,12 +33,12 @@ impl Refusing {
         let state = io::load(scratch.0.join("good")).unwrap();
         let mut run = MlpRun::new();
         run.train(2, &mut |_| {});
-        Refusing { state, run, scratch }
+        Rejecting { state, run, scratch }
     }
 
     /// Loads a modified state. The part `expected` must reject it with a message that contains `names`, and nothing may
     /// change.
-    fn refuses(&self, expected: &str, names: &[&str], change: impl FnOnce(&mut StateDict)) {
+    fn rejects(&self, expected: &str, names: &[&str], change: impl FnOnce(&mut StateDict)) {
         let before = bits(&self.run.checkpoint());
         let mut state = self.state.clone();
         change(&mut state);
@@ -49,7 +49,7 @@ impl Refusing {
     }
 
     /// Replaces a value.
-    fn refuses_value(&self, name: &str, value: Tensor) {
+    fn rejects_value(&self, name: &str, value: Tensor) {
         // The name of the generator begins with a dot.
         let (part, inner) = match name[1..].find('.') {
             Some(dot) => (&name[..dot + 1], &name[dot + 2..]),
@@ -58,77 +58,77 @@ impl Refusing {
         // The error of a generator does not name the value.
         let inner = if inner == "cpu" { "i64" } else { inner };
         assert!(self.state.contains_key(name), "{name} must be in {:?}", self.state.keys());
-        self.refuses(part, &[inner], |state| _ = state.insert(name.to_string(), value));
+        self.rejects(part, &[inner], |state| _ = state.insert(name.to_string(), value));
     }
 }
 
 #[test]
 fn states_that_do_not_fit_change_nothing() {
     let _random = Generator::new(1).scope();
-    let refusing = Refusing::new("refused-states");
+    let rejecting = Rejecting::new("rejected-states");
     let f64s = |value: f64| Tensor::from(value);
     let i64s = |value: i64| Tensor::from(value);
     // The generators are the last parts of the checkpoint, so all other parts were accepted before.
     for part in [".generator", "noise"] {
-        refusing.refuses_value(&format!("{part}.cpu"), Tensor::from([1i64, 2, 3]));
-        refusing.refuses_value(&format!("{part}.cpu"), Tensor::from([1.0f32, 2.0]));
-        refusing.refuses(part, &["CPU"], |state| {
+        rejecting.rejects_value(&format!("{part}.cpu"), Tensor::from([1i64, 2, 3]));
+        rejecting.rejects_value(&format!("{part}.cpu"), Tensor::from([1.0f32, 2.0]));
+        rejecting.rejects(part, &["CPU"], |state| {
             let value = state.remove(&format!("{part}.cpu")).unwrap();
             state.insert(format!("{part}.no such device"), value);
         });
     }
     for name in ["model.0.weight", "model.3.bias", "optimizer.state.0.mean", "averaged.average.0.weight"] {
-        let value = &refusing.state.get(name).unwrap_or_else(|| panic!("{name} in {:?}", refusing.state.keys()));
-        refusing.refuses_value(name, Tensor::zeros([3, 17], value.dtype()));
-        refusing.refuses_value(name, value.to_dtype(DType::F64));
+        let value = &rejecting.state.get(name).unwrap_or_else(|| panic!("{name} in {:?}", rejecting.state.keys()));
+        rejecting.rejects_value(name, Tensor::zeros([3, 17], value.dtype()));
+        rejecting.rejects_value(name, value.to_dtype(DType::F64));
         let (part, inner) = name.split_once('.').unwrap();
-        refusing.refuses(part, &["missing", inner], |state| _ = state.remove(name));
-        refusing.refuses(part, &["unexpected", "more"], |state| {
+        rejecting.rejects(part, &["missing", inner], |state| _ = state.remove(name));
+        rejecting.rejects(part, &["unexpected", "more"], |state| {
             state.insert(format!("{part}.more"), f64s(0.0));
         });
     }
     for value in [f64::NAN, -1.0, f64::INFINITY] {
-        let lr = f64s(value).to_dtype(refusing.state["optimizer.groups.0.lr"].dtype());
-        refusing.refuses("optimizer", &["lr"], |state| _ = state.insert("optimizer.groups.0.lr".into(), lr));
-        refusing.refuses_value("schedule.lr.0", f64s(if value < 0.0 { f64::NAN } else { value * 2.0 }));
+        let lr = f64s(value).to_dtype(rejecting.state["optimizer.groups.0.lr"].dtype());
+        rejecting.rejects("optimizer", &["lr"], |state| _ = state.insert("optimizer.groups.0.lr".into(), lr));
+        rejecting.rejects_value("schedule.lr.0", f64s(if value < 0.0 { f64::NAN } else { value * 2.0 }));
     }
     for value in [0.5, -1.0, f64::NAN, f64::INFINITY, 1e300] {
-        refusing.refuses_value("schedule.epoch", f64s(value));
-        refusing.refuses_value("plateau.bad", f64s(value));
-        refusing.refuses_value("plateau.cooling", f64s(value));
+        rejecting.rejects_value("schedule.epoch", f64s(value));
+        rejecting.rejects_value("plateau.bad", f64s(value));
+        rejecting.rejects_value("plateau.cooling", f64s(value));
     }
-    refusing.refuses_value("plateau.best", f64s(f64::NAN));
+    rejecting.rejects_value("plateau.best", f64s(f64::NAN));
     for (name, value) in [("batch", 5), ("batch", -1), ("epoch", -1), ("samples", 15), ("size", 5)] {
-        refusing.refuses("batches", &[&value.to_string()], |state| {
+        rejecting.rejects("batches", &[&value.to_string()], |state| {
             state.insert(format!("batches.{name}"), i64s(value));
         });
     }
-    refusing.refuses("batches", &["seed"], |state| _ = state.remove("batches.seed"));
+    rejecting.rejects("batches", &["seed"], |state| _ = state.remove("batches.seed"));
     for value in [i64s(-1), f64s(1.0), Tensor::from([1i64])] {
-        refusing.refuses("step", &["step"], |state| _ = state.insert("step".into(), value));
+        rejecting.rejects("step", &["step"], |state| _ = state.insert("step".into(), value));
     }
-    refusing.refuses("step", &["step"], |state| _ = state.remove("step"));
+    rejecting.rejects("step", &["step"], |state| _ = state.remove("step"));
     // Entire parts.
     for part in ["model", "optimizer", "schedule", "plateau", "averaged", "noise", "batches", ".generator"] {
-        refusing.refuses(part, &["does not have this part; its parts are"], |state| {
+        rejecting.rejects(part, &["does not have this part; its parts are"], |state| {
             state.retain(|name, _| !name.starts_with(&format!("{part}.")));
         });
     }
     for (name, part) in [("other.weight", "other"), ("weight", "weight"), (".", "."), ("generator.cpu", "generator")] {
-        refusing.refuses(part, &["does not; its parts are", "`model`"], |state| {
+        rejecting.rejects(part, &["does not; its parts are", "`model`"], |state| {
             state.insert(name.into(), f64s(0.0));
         });
     }
     // The unmodified state can be loaded.
-    assert_eq!(refusing.run.checkpoint().load_state_dict(&refusing.state).unwrap(), 5);
+    assert_eq!(rejecting.run.checkpoint().load_state_dict(&rejecting.state).unwrap(), 5);
 }
 
 #[test]
-fn runs_of_other_parts_are_refused() {
+fn runs_of_other_parts_are_rejected() {
     let _random = Generator::new(1).scope();
-    let refusing = Refusing::new("refused-runs");
-    let good = refusing.scratch.0.join("good");
-    let run = &refusing.run;
+    let rejecting = Rejecting::new("rejected-runs");
+    let good = rejecting.scratch.0.join("good");
+    let run = &rejecting.run;
     let plain = || Checkpoint::new().model(&run.model).optimizer(&run.optimizer);
     let other = sequential![Linear::new(6, 8), Relu, Dropout::new(0.3), Linear::new(8, 3)];
     let adam = Adam::new(run.model.parameters(), AdamOptions { amsgrad: true, ..Default::default() });
@@ -138,7 +138,7 @@ fn runs_of_other_parts_are_refused() {
     assert_eq!(fits(run.checkpoint().scaler(&scaler)), "scaler");
     // A different model or optimizer, with all other parts.
     let state = |change: &dyn Fn(&str) -> bool| -> StateDict {
-        refusing
+        rejecting
             .state
             .iter()
             .filter(|(name, _)| change(name))
@@ -159,12 +159,12 @@ fn runs_of_other_parts_are_refused() {
     assert_eq!(bits(&Checkpoint::new().model(&other).optimizer(&adam)), before);
     // Invalid names.
     for name in ["", "a.b", ".generator", "step", "model"] {
-        let refused = |result| {
+        let rejected = |result| {
             let (part, text) = part(result);
             assert!(part == name && text.contains("name"), "{text}");
         };
-        refused(io::save_checkpoint(&good, plain().part(name, &run.noise)).map(|()| 0));
-        refused(io::load_checkpoint(&good, plain().part(name, &run.noise)));
+        rejected(io::save_checkpoint(&good, plain().part(name, &run.noise)).map(|()| 0));
+        rejected(io::load_checkpoint(&good, plain().part(name, &run.noise)));
     }
     // Parts without a state.
     let lazy = sequential![Lazy::new(|_: &_| Ok(Linear::new(2, 2)))];
@@ -179,7 +179,7 @@ fn runs_of_other_parts_are_refused() {
 }
 
 #[test]
-fn a_scaler_refuses_invalid_scales() {
+fn a_scaler_rejects_invalid_scales() {
     let _random = Generator::new(1).scope();
     let run = CnnRun::new();
     let state = run.checkpoint().state().unwrap();
@@ -206,9 +206,9 @@ fn a_scaler_refuses_invalid_scales() {
 
 /// Inside a captured step values cannot be read, and a load would run again in every launch.
 #[test]
-fn captured_steps_are_refused() {
+fn captured_steps_are_rejected() {
     let _random = Generator::new(1).scope();
-    let scratch = Scratch::new("refused-capture");
+    let scratch = Scratch::new("rejected-capture");
     let path = scratch.0.join("path");
     let (layer, x) = (Linear::new(2, 2), Tensor::ones([1, 2], DType::F32));
     let checkpoint = || Checkpoint::new().model(&layer);
@@ -232,44 +232,44 @@ fn captured_steps_are_refused() {
 #[test]
 fn foreign_and_damaged_files_change_nothing() {
     let _random = Generator::new(1).scope();
-    let refusing = Refusing::new("refused-files");
-    let run = &refusing.run;
+    let rejecting = Rejecting::new("rejected-files");
+    let run = &rejecting.run;
     let before = bits(&run.checkpoint());
-    let good = std::fs::read(refusing.scratch.0.join("good")).unwrap();
-    let refused = |label: &str, bytes: &[u8], text: &str| {
-        match io::load_checkpoint(refusing.scratch.file("case", bytes), run.checkpoint()) {
+    let good = std::fs::read(rejecting.scratch.0.join("good")).unwrap();
+    let rejected = |label: &str, bytes: &[u8], text: &str| {
+        match io::load_checkpoint(rejecting.scratch.file("case", bytes), run.checkpoint()) {
             Err(Error::File { reason, .. }) => assert!(reason.contains(text), "{label}: {reason}"),
             other => panic!("{label}: expected Error::File, got {other:?}"),
         }
         assert_equal(&bits(&run.checkpoint()), &before, label);
     };
     for length in (0..good.len()).step_by(97).chain([1, 7, 8, 9, good.len() - 1]) {
-        refused(&format!("{length} bytes"), &good[..length], "");
+        rejected(&format!("{length} bytes"), &good[..length], "");
     }
-    let all = io::load(refusing.scratch.0.join("good")).unwrap();
+    let all = io::load(rejecting.scratch.0.join("good")).unwrap();
     let text = pellucid::nn::init::from_generator(&Generator::new(1), || Linear::new(2, 3))
         .load_state_dict(&all)
         .unwrap_err()
         .to_string();
     assert!(text.ends_with("the file is a checkpoint: use io::load_checkpoint"), "{text}");
-    refused("one more byte", &[&good[..], b"\0"].concat(), "damaged");
-    refused("JSON", b"{}", "JSON");
-    refused("noise", &[0xa5; 300], "");
-    let weights = refusing.scratch.0.join("weights");
+    rejected("one more byte", &[&good[..], b"\0"].concat(), "damaged");
+    rejected("JSON", b"{}", "JSON");
+    rejected("noise", &[0xa5; 300], "");
+    let weights = rejecting.scratch.0.join("weights");
     io::save(&weights, &run.model.state_dict()).unwrap();
-    refused("weights", &std::fs::read(&weights).unwrap(), "not a checkpoint");
-    io::save(&weights, &refusing.state).unwrap();
-    refused("unmarked", &std::fs::read(&weights).unwrap(), "not a checkpoint");
+    rejected("weights", &std::fs::read(&weights).unwrap(), "not a checkpoint");
+    io::save(&weights, &rejecting.state).unwrap();
+    rejected("unmarked", &std::fs::read(&weights).unwrap(), "not a checkpoint");
     let marked = |version: &str| {
         let views: Vec<(&str, safetensors::tensor::TensorView<'_>)> = vec![];
         let description = [("pellucid_checkpoint".to_string(), version.to_string())];
         safetensors::serialize(views, Some(description.into_iter().collect())).unwrap()
     };
-    refused("version 2", &marked("2"), "version 2");
-    let empty = refusing.scratch.file("case", &marked("1"));
+    rejected("version 2", &marked("2"), "version 2");
+    let empty = rejecting.scratch.file("case", &marked("1"));
     assert_eq!(part(io::load_checkpoint(&empty, run.checkpoint())).0, "step");
     assert!(matches!(
-        io::load_checkpoint(refusing.scratch.0.join("no file"), run.checkpoint()),
+        io::load_checkpoint(rejecting.scratch.0.join("no file"), run.checkpoint()),
         Err(Error::File { .. })
     ));
     // A flipped bit of the header.
@@ -278,7 +278,7 @@ fn foreign_and_damaged_files_change_nothing() {
     for at in (0..header).step_by(29) {
         let mut bytes = good.clone();
         bytes[at] ^= 1 << (at % 8);
-        match io::load_checkpoint(refusing.scratch.file("case", &bytes), run.checkpoint()) {
+        match io::load_checkpoint(rejecting.scratch.file("case", &bytes), run.checkpoint()) {
             Err(Error::File { .. } | Error::Checkpoint { .. }) => {
                 assert_equal(&bits(&run.checkpoint()), &before, &format!("byte {at} of the header"));
             }
@@ -327,6 +327,6 @@ fn a_part_may_be_named_generator() {
     let drawn = draw();
     Checkpoint::new().model(&other).load_state_dict(&older).unwrap();
     assert_eq!(draw(), drawn);
-    let refused = Checkpoint::new().model(&other).named_model("generator", &model).load_state_dict(&older);
-    assert_eq!(part(refused).0, ".generator");
+    let rejected = Checkpoint::new().model(&other).named_model("generator", &model).load_state_dict(&older);
+    assert_eq!(part(rejected).0, ".generator");
 }

@@ -22,7 +22,7 @@ fn accuracy_error(output: &Tensor, target: &Tensor) -> String {
 }
 
 #[test]
-fn numbers_that_are_not_a_state_are_refused() {
+fn numbers_that_are_not_a_state_are_rejected() {
     let labels = Tensor::from([0i64, 1]);
     let metrics: Vec<Box<dyn Metric>> = vec![
         Box::new(Accuracy::new()),
@@ -143,7 +143,7 @@ fn arguments_of_constructors_are_checked() {
 }
 
 #[test]
-fn a_refused_loss_leaves_the_mean() {
+fn a_rejected_loss_leaves_the_mean() {
     let mut loss = MeanLoss::new(pellucid::nn::loss::MseLoss::default());
     loss.update(&Tensor::from([1.0]), &Tensor::from([0.0])).unwrap();
     loss.update(&Tensor::from([1.0, 2.0]), &Tensor::from([0.0, 1.0, 2.0])).unwrap_err();
