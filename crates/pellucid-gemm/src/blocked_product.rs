@@ -21,7 +21,7 @@
 //! If B is packed entirely for one product, or is not a strided matrix, the panels of B are outermost, and the strips
 //! of A stay in L2. Panels that were packed before (`compute_packed`) are read in the order of the loops above.
 
-use super::block_sizes::{MAX_DEPTH_BLOCK, chunks, column_block_width, depth_block_size, depth_blocks, equal_part};
+use super::block_sizes::{MAX_DEPTH_BLOCK, chunks, column_block_width, depth_block_size, depth_blocks};
 use super::kernels::Kernels;
 use super::pack::PackPanels;
 use super::packed_panels::PackedPanels;
@@ -155,10 +155,12 @@ impl<T: Element> BlockedProduct<'_, T> {
             true => 0,
             false => self.strips_per_pack(kernels, rows.len()) * panel_len,
         };
+        // SAFETY: the caller guarantees *Isa*. Neither the packing nor the epilogue configures registers.
+        let _configured = unsafe { kernels.configure() };
         let work = |workspace: *mut T| {
             // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len` elements
             // for the panels of A and `b_len` elements for a block of B. An operand without scratch is strided, or it
-            // is B and packed (*Packed*).
+            // is B and packed (*Packed*). *Registers* holds until the end of this function.
             unsafe {
                 let (a, b) = ((a_len > 0).then_some(workspace), (b_len > 0).then(|| workspace.add(a_len)));
                 self.compute_strip_major(kernels, rows, cols, a, b);
@@ -184,10 +186,13 @@ impl<T: Element> BlockedProduct<'_, T> {
             true => 0,
             false => rows.len().div_ceil(kernels.rows) * a_panel_len(kernels),
         };
+        // SAFETY: the caller guarantees *Isa*. Neither the packing nor the epilogue configures registers.
+        let _configured = unsafe { kernels.configure() };
         scratch::with_buffer(a_len + MAX_DEPTH_BLOCK * kernels.width(), |workspace: *mut T| {
             let (a, b) = ((a_len > 0).then_some(workspace), workspace.wrapping_add(a_len));
             // SAFETY: the caller guarantees the product contract. *Scratch* holds: the workspace has `a_len` elements
             // for all panels of A, unless they are read in place, and then the elements of one panel of B.
+            // *Registers* holds until the end of this function.
             unsafe { self.compute_panel_major(kernels, (rows, cols), next_rows, a, b) }
         });
     }
@@ -287,6 +292,7 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// - *Scratch*: `a_scratch` is valid for [`strips_per_pack`](Self::strips_per_pack) panels of A, and `b_scratch`
     ///   for one block of B. They do not overlap each other or the operands. An operand without scratch is strided, or
     ///   it is B and packed for these kernels.
+    /// - *Registers*: the registers of this thread are [configured](Kernels::configure).
     unsafe fn compute_strip_major(
         &self,
         kernels: &Kernels<T>,
@@ -296,8 +302,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         b_scratch: Option<*mut T>,
     ) {
         let width = kernels.width();
-        // Strips of equal height: a last strip of one row would be bound by latency.
-        let height = equal_part(rows.len(), kernels.rows);
+        let height = kernels.strip_height(rows.len());
         let group_height = self.strips_per_pack(kernels, rows.len()) * height;
         let (a_matrix, b_matrix) = (self.a.strided(), self.b.strided());
         let block_width = column_block_width::<T>(self.k, cols.len(), width);
@@ -387,6 +392,7 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// - The product contract of [`BlockedProduct`] holds for the rectangle, which is not empty.
     /// - *Scratch*: `a_scratch` is valid for one panel of A for each strip, or absent if A is strided and read in
     ///   place. `b_scratch` is valid for one panel of B. They do not overlap each other or the operands.
+    /// - *Registers*: the registers of this thread are [configured](Kernels::configure).
     unsafe fn compute_panel_major(
         &self,
         kernels: &Kernels<T>,
@@ -396,7 +402,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         b_scratch: *mut T,
     ) {
         let width = kernels.width();
-        let height = equal_part(rows.len(), kernels.rows);
+        let height = kernels.strip_height(rows.len());
         let a_matrix = self.a.strided();
         // Without next rows, A is small or shared by many rectangles, so that it is in the cache.
         let prefetched_a = a_matrix.filter(|_| !next_rows.is_empty());

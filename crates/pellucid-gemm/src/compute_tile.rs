@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// The number of elements of the largest register tile of all instruction sets.
-const MAX_TILE_ELEMENTS: usize = 14 * 32;
+const MAX_TILE_ELEMENTS: usize = 32 * 32;
 
 impl<T: Element> BlockedProduct<'_, T> {
     /// Packs strips of A of `height` rows, each into its own panel.
@@ -34,11 +34,10 @@ impl<T: Element> BlockedProduct<'_, T> {
         // SAFETY: *Operands* covers the rows and the k indices. A panel of *Scratch* covers the largest block of k
         // with the padding of its lanes, or of its rows.
         unsafe {
-            if !self.a.in_rows() {
+            if !self.is_a_packed_in_rows(kernels) {
                 let (range, width) = (PanelRange::new(rows, depth), a_panel_width(kernels));
                 return pack_panels(self.a, kernels, range, height, width, scratch, panel_len);
             }
-            // The micro-kernel reads rows as fast as columns, so rows are copied, not transposed.
             for (s, strip) in chunks(rows, height).enumerate() {
                 let range = PanelRange::new(strip, depth.clone());
                 self.a.pack_rows(kernels, range, PACKED_ROW_STRIDE, scratch.add(s * panel_len));
@@ -60,7 +59,8 @@ impl<T: Element> BlockedProduct<'_, T> {
             let a = matrix.expect("an operand without a strided view has scratch");
             return Strided { data: a.element_ptr(i, start), ..a };
         };
-        let (lane, depth) = if self.a.in_rows() { (PACKED_ROW_STRIDE, 1) } else { (1, a_panel_width(kernels)) };
+        let (lane, depth) =
+            if self.is_a_packed_in_rows(kernels) { (PACKED_ROW_STRIDE, 1) } else { (1, a_panel_width(kernels)) };
         let data = scratch.wrapping_add(s * a_panel_len(kernels)).cast_const();
         Strided { data, lane: lane as isize, depth: depth as isize }
     }
@@ -72,6 +72,8 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// - *C* and *Isa* of the product contract hold for the tile.
     /// - *Panels*: `a` is valid for reads of `rows` lanes and `b` of `cols` contiguous lanes, both over the length of
     ///   `depth`. A padded `b` is valid for reads of full panels. They do not overlap C.
+    /// - *Rows of A* and *Registers*: if the kernels use tile registers, the k indices of a lane of `a` are contiguous,
+    ///   and the registers of this thread are configured.
     /// - *Size*: `1 ≤ rows ≤ kernels.rows` and `1 ≤ cols ≤ kernels.width()`.
     #[inline]
     pub(crate) unsafe fn compute_tile(
@@ -94,12 +96,14 @@ impl<T: Element> BlockedProduct<'_, T> {
         );
         let accumulate = self.accumulate || depth.start > 0;
         let c = self.c.wrapping_offset(i as isize * self.c_row_stride + j as isize * self.c_col_stride);
-        let kernel = match cols > kernels.lanes {
+        let two_vectors = cols > kernels.lanes;
+        let kernel = match two_vectors || kernels.tile_registers.is_some() {
             true if b.is_padded || cols == kernels.width() => kernels.unmasked_tiles[rows - 1],
-            two_vectors => kernels.tiles[usize::from(two_vectors)][rows - 1],
+            _ => kernels.tiles[usize::from(two_vectors)][rows - 1],
         };
         let tile = RegisterTile {
             depth: depth.len(),
+            rows,
             a: a.data,
             a_row_stride: a.lane,
             a_col_stride: a.depth,
@@ -111,36 +115,36 @@ impl<T: Element> BlockedProduct<'_, T> {
             accumulate,
         };
         // SAFETY: the tile contract. *Reads* is *Panels*, *Writes* is *C*, and *Width* holds because the kernel was
-        // chosen by *Size*. Kernels that load full vectors read a padded panel or a full tile. The caller guarantees
-        // *Isa*. If the columns of C are not adjacent, the same clauses imply the contract of `scatter_tile`.
-        unsafe { if self.c_col_stride == 1 { kernel(&tile) } else { self.scatter_tile(kernel, tile, rows) } }
+        // chosen by *Size*. Kernels that load full vectors read a padded panel or a full tile. Those of tile registers
+        // also require *Rows of A* and *Registers*. The caller guarantees *Isa*. If the columns of C are not adjacent,
+        // the same clauses imply the contract of `scatter_tile`.
+        unsafe { if self.c_col_stride == 1 { kernel(&tile) } else { self.scatter_tile(kernel, &tile) } }
     }
 
-    /// Computes a register tile of a C whose columns are not adjacent: on the stack, and then scatters the same sums.
+    /// Computes a register tile of a C whose columns are not adjacent: in a copy on the stack.
     ///
     /// # Safety
     ///
-    /// The tile contract of [`RegisterTile`] holds for `kernel`, which has `rows` rows, except that the columns of C
-    /// have the stride `c_col_stride`. The processor has the instruction set of the kernel.
+    /// The contract of `kernel` holds for the tile, except that the columns of C have the stride `c_col_stride`.
     #[inline(never)]
-    unsafe fn scatter_tile(&self, kernel: TileKernel<T>, tile: RegisterTile<T>, rows: usize) {
-        debug_assert!(rows * tile.cols <= MAX_TILE_ELEMENTS, "the tile is larger than its buffer");
-        let RegisterTile { c, cols, accumulate, .. } = tile;
+    unsafe fn scatter_tile(&self, kernel: TileKernel<T>, tile: &RegisterTile<T>) {
+        let &RegisterTile { c, rows, cols, accumulate, .. } = tile;
+        debug_assert!(rows * cols <= MAX_TILE_ELEMENTS, "the tile is larger than its buffer");
         let mut buffer = [const { MaybeUninit::<T>::uninit() }; MAX_TILE_ELEMENTS];
         let sums: *mut T = buffer.as_mut_ptr().cast();
-        // SAFETY: the caller guarantees *Reads* and *Width* of the tile contract. *Writes* holds for the buffer, which
-        // fits the largest tile. The kernel writes the `rows × cols` elements of the buffer that the loop reads. The
-        // caller's *Writes* covers the loop's accesses to C.
+        // The loop runs down the columns, which are contiguous if C is stored by columns.
+        let elements = (0..cols).flat_map(|s| (0..rows).map(move |r| (r, s)));
+        let element_ptr =
+            |(r, s): (usize, usize)| c.wrapping_offset(r as isize * self.c_row_stride + s as isize * self.c_col_stride);
+        // SAFETY: the caller guarantees the contract of the kernel except for *Writes*, which holds for the buffer,
+        // because it fits the largest tile. The kernel writes the `rows × cols` elements of the buffer that are copied,
+        // and reads them only if they were copied from C. The caller's *Writes* covers the accesses to C.
         unsafe {
-            kernel(&RegisterTile { c: sums, c_row_stride: cols as isize, accumulate: false, ..tile });
-            // The loop runs down the columns, which are contiguous if C is stored by columns.
-            for s in 0..cols {
-                let column = c.wrapping_offset(s as isize * self.c_col_stride);
-                for r in 0..rows {
-                    let (c, sum) = (column.wrapping_offset(r as isize * self.c_row_stride), *sums.add(r * cols + s));
-                    *c = if accumulate { (*c).add(sum) } else { sum };
-                }
+            if accumulate {
+                elements.clone().for_each(|at| *sums.add(at.0 * cols + at.1) = *element_ptr(at));
             }
+            kernel(&RegisterTile { c: sums, c_row_stride: cols as isize, ..*tile });
+            elements.for_each(|at| *element_ptr(at) = *sums.add(at.0 * cols + at.1));
         }
     }
 }

@@ -27,15 +27,22 @@ const FEW_PANELS: usize = 2;
 const SOME_PANELS: usize = 8;
 
 impl<T: Element> BlockedProduct<'_, T> {
+    /// Returns true if strips of A are packed by rows: if packing by rows is faster, or if the kernel reads rows only.
+    /// The kernel of vectors reads rows as fast as columns.
+    pub(crate) fn is_a_packed_in_rows(&self, kernels: &Kernels<T>) -> bool {
+        self.a.in_rows() || kernels.tile_registers.is_some()
+    }
+
     /// Returns the number of strips of A that are packed together.
     pub(crate) fn strips_per_pack(&self, kernels: &Kernels<T>, rows: usize) -> usize {
-        if self.a.in_rows() { 1 } else { rows.div_ceil(kernels.rows).min(STRIPS_PER_PACK) }
+        if self.is_a_packed_in_rows(kernels) { 1 } else { rows.div_ceil(kernels.rows).min(STRIPS_PER_PACK) }
     }
 
     /// Returns true if the kernel reads A in place: if its rows are as close together as packed rows, or if so few
-    /// tiles share a panel that packing costs more than it saves.
+    /// tiles share a panel that packing costs more than it saves. The k indices of a row must be contiguous for tile
+    /// registers.
     pub(crate) fn is_a_read_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
-        self.a.strided().is_some_and(|a| {
+        self.a.strided().filter(|a| a.depth == 1 || kernels.tile_registers.is_none()).is_some_and(|a| {
             let panels = cols.div_ceil(kernels.width());
             a.depth == 1 && a.lane.unsigned_abs() <= PACKED_ROW_STRIDE
                 || panels <= FEW_PANELS && !self.has_set_conflicts(&a)

@@ -1,23 +1,28 @@
 //! The kernels of each instruction set, and their selection.
 
+use super::block_sizes::equal_part;
 use super::gemv::{ColumnMatVec, RowMatVec};
 use super::offset_dot::{OffsetDotRow, WeightGradDots};
 use super::offsets::{PackLanes, PackRuns};
 use super::pack::PackPanels;
 use super::register_tile::RegisterTile;
+use super::tile_unit::BLOCK_SIDE;
 use super::winograd::TransformTiles;
+use pellucid_simd::tiles::{NativeTiles, TileUnit};
 use pellucid_simd::vector::Vector;
 use pellucid_simd::{Element, InstructionSet, Isa, per_isa};
 
 /// A micro-kernel for register tiles of one size.
 pub(crate) type TileKernel<T> = unsafe fn(&RegisterTile<T>);
 
-/// The kernels of one instruction set for one element type. The results of all instruction sets are bit-identical.
+/// The kernels of one instruction set for one element type. The results of all instruction sets are bit-identical,
+/// except for [`Isa::Amx`].
 ///
 /// # Safety of the functions
 ///
 /// - *Isa*: the processor has the instruction set. For [`BF16Pair`](pellucid_simd::vector::BF16Pair) and
 ///   [`Isa::Avx512`], it [has products of pairs](Isa::has_bf16_products).
+/// - *Registers*: a micro-kernel runs while the result of [`Kernels::configure`] exists.
 /// - *Argument*: the contract of the argument's type holds.
 pub struct Kernels<T: 'static> {
     /// The maximal number of rows of a register tile.
@@ -28,6 +33,8 @@ pub struct Kernels<T: 'static> {
     pub(crate) tiles: [&'static [TileKernel<T>]; 2],
     /// `unmasked_tiles[r - 1]` multiplies a register tile of `r` rows and two vectors, and loads full vectors of B.
     pub(crate) unmasked_tiles: &'static [TileKernel<T>],
+    /// The configuration of the tile registers, if the micro-kernels use them.
+    pub(crate) tile_registers: Option<TileRegisters>,
     /// Packs panels from a source in which the elements of one row of a panel are contiguous.
     pub(crate) copy_panels: unsafe fn(&PackPanels<T>),
     /// Packs a panel from a source that is contiguous along k, by transposition.
@@ -77,6 +84,19 @@ kernels! {
     column_matvec (ColumnMatVec<T>) = multiply;
 }
 
+per_isa! {
+    /// Calls [`RegisterTile::multiply_in_tile_registers`].
+    ///
+    /// # Safety of the returned function pointer
+    /// The contract of [`Kernels`] holds.
+    fn multiply_in_tile_registers [T: Element, U: TileUnit, const UNMASKED: bool] [T, U, UNMASKED] <S> + "avx512bf16"
+    (work: &RegisterTile<T>) {
+        // SAFETY: the caller guarantees *Argument* and *Registers* of `Kernels`. `per_isa!` enables the instruction set
+        // of the vector in this function.
+        unsafe { work.multiply_in_tile_registers::<S::Vector<T>, U, UNMASKED>() }
+    }
+}
+
 /// Returns the micro-kernel of a register tile of `R` rows and `N` vectors.
 const fn tile_kernel<T: Element, const R: usize, const N: usize, const UNMASKED: bool>(isa: Isa) -> TileKernel<T> {
     match T::FACTORS {
@@ -98,6 +118,7 @@ macro_rules! kernel_table {
                 &[$(tile_kernel::<T, $r, 2, false>(Isa::$isa)),*],
             ],
             unmasked_tiles: &[$(tile_kernel::<T, $r, 2, $unmasked>(Isa::$isa)),*],
+            tile_registers: None,
             copy_panels: copy_panels::<T>(Isa::$isa),
             transpose_panel: transpose_panel::<T>(Isa::$isa),
             pack_lanes: pack_lanes::<T>(Isa::$isa),
@@ -107,6 +128,22 @@ macro_rules! kernel_table {
             transform_tiles: transform_tiles::<T>(Isa::$isa),
             row_matvec: row_matvec::<T, $dots>(Isa::$isa),
             column_matvec: column_matvec::<T>(Isa::$isa),
+        }
+    };
+}
+
+/// Replaces the micro-kernels of [`Kernels`] by those of a [`TileUnit`], for elements that are pairs.
+macro_rules! with_tile_registers {
+    ($unit:ty, $isa:ident, $kernels:expr) => {
+        Kernels {
+            rows: BLOCK_SIDE,
+            tiles: [&[multiply_in_tile_registers::<T, $unit, false>(Isa::$isa); BLOCK_SIDE]; 2],
+            unmasked_tiles: &[multiply_in_tile_registers::<T, $unit, true>(Isa::$isa); BLOCK_SIDE],
+            tile_registers: Some(TileRegisters {
+                configure: <$unit as TileUnit>::configure,
+                release: <$unit as TileUnit>::release,
+            }),
+            ..$kernels
         }
     };
 }
@@ -125,12 +162,26 @@ impl<T: Element> Kernels<T> {
     #[cfg(target_arch = "x86_64")]
     const AVX512: Kernels<T> = kernel_table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], unmasked true, dots 8);
 
+    /// The kernels of the widest vectors of this type.
+    #[cfg(target_arch = "x86_64")]
+    const WIDEST: Kernels<T> = if T::HAS_VECTOR512 { Self::AVX512 } else { Self::PORTABLE };
+    #[cfg(not(target_arch = "x86_64"))]
+    const WIDEST: Kernels<T> = Self::PORTABLE;
+    /// The kernels of [`Isa::Amx`] for pairs.
+    const AMX: Kernels<T> = with_tile_registers!(NativeTiles, Amx, Self::WIDEST);
+
+    /// The kernels of [`Isa::Amx`] with emulated tile registers. The processor must have AVX512-BF16.
+    #[cfg(test)]
+    pub(crate) const EMULATED_AMX: Kernels<T> =
+        with_tile_registers!(pellucid_simd::tiles::EmulatedTiles, Amx, Self::WIDEST);
+
     /// Returns the kernels of an instruction set, or the portable ones if it has no vectors of this type.
     #[inline(always)]
     pub(crate) fn for_isa(isa: Isa) -> &'static Kernels<T> {
         match isa {
+            Isa::Amx => const { if T::FACTORS == 2 { &Self::AMX } else { &Self::WIDEST } },
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => const { if T::HAS_VECTOR512 { &Self::AVX512 } else { &Self::PORTABLE } },
+            Isa::Avx512 => const { &Self::WIDEST },
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => const { if T::HAS_VECTOR512 && T::FACTORS == 1 { &Self::AVX2 } else { &Self::PORTABLE } },
             _ => const { &Self::PORTABLE },
@@ -141,5 +192,52 @@ impl<T: Element> Kernels<T> {
     #[inline(always)]
     pub(crate) fn width(&self) -> usize {
         2 * self.lanes
+    }
+
+    /// Returns the number of rows of the strips of A into which `rows` rows are divided. The last strip may have fewer.
+    #[inline]
+    pub(crate) fn strip_height(&self, rows: usize) -> usize {
+        match self.tile_registers {
+            // A last strip of one row would be bound by latency.
+            None => equal_part(rows, self.rows),
+            // Registers always have their full size.
+            Some(_) => self.rows,
+        }
+    }
+
+    /// Configures the tile registers of this thread, if the micro-kernels use them, until the result is dropped.
+    ///
+    /// # Safety
+    ///
+    /// - *Isa*: the processor has the instruction set of the kernels.
+    /// - The thread has no other configuration.
+    #[inline]
+    pub(crate) unsafe fn configure(&self) -> ConfiguredTileRegisters {
+        if let Some(registers) = &self.tile_registers {
+            debug_assert_eq!(self.width(), BLOCK_SIDE, "panels of B must be as wide as the registers");
+            // SAFETY: *Isa* is the clause *processor*.
+            unsafe { (registers.configure)() }
+        }
+        ConfiguredTileRegisters(self.tile_registers)
+    }
+}
+
+/// The functions [`TileUnit::configure`] and [`TileUnit::release`] of a tile unit.
+#[derive(Clone, Copy)]
+pub(crate) struct TileRegisters {
+    configure: unsafe fn(),
+    release: unsafe fn(),
+}
+
+/// Configured tile registers of a thread, which releases them when it is dropped.
+pub(crate) struct ConfiguredTileRegisters(Option<TileRegisters>);
+
+impl Drop for ConfiguredTileRegisters {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(registers) = &self.0 {
+            // SAFETY: the clause *processor*, which held for `configure`.
+            unsafe { (registers.release)() }
+        }
     }
 }

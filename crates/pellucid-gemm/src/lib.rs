@@ -12,6 +12,7 @@
 //! | `compute_tile` | the packing of A, and the tiles of C that the loops compute |
 //! | `panel_layout` | the panels that a tile reads |
 //! | `register_tile` | the micro-kernel, which computes one register tile of C |
+//! | `tile_unit` | the micro-kernel for the tile registers of AMX |
 //! | `source` | operands of a product, and the panels into which they are packed: [`PackSource`] |
 //! | `strided` | strided matrices, the usual operands: [`Strided`] |
 //! | `pack` | the packing of strided matrices |
@@ -28,10 +29,13 @@
 //! The vectors and the instruction sets are in the crate `pellucid-simd`.
 //!
 //! **Order.** The bits of C depend on (m, n, k) and the values only. They do not depend on the threads, the strides,
-//! the batch or the instruction set.
+//! the batch or, with the exception of [`Isa::Amx`], the instruction set.
 //!
 //! - With m, n > 1, each element is one chain of fused multiply-adds over each block of k, and the blocks are added in
 //!   order. The blocks are a function of k.
+//! - With [`Isa::Amx`], products of pairs of `bf16` with m, n > 1 divide each block of k into steps of 32 k indices.
+//!   Two chains of fused multiply-adds over the even and the odd k indices of a step start at zero. Their sum is added
+//!   to C, step by step in order ([`pair_isa`] chooses by (m, n, k)).
 //! - With m = 1 or n = 1, each element is 16 interleaved chains, which a fixed tree reduces (`gemv`).
 //!
 //! k is never split across threads. No product is skipped, so NaN and infinity propagate.
@@ -53,6 +57,7 @@ mod problem;
 mod register_tile;
 mod source;
 mod strided;
+mod tile_unit;
 mod view;
 mod winograd;
 
@@ -61,7 +66,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use bf16_pairs::{FactorRange, PackPairs, PairElement, round_to_bf16};
+pub use bf16_pairs::{FactorRange, PackPairs, PairElement, pair_isa, round_to_bf16};
 pub use gemv::VIRTUAL_LANES;
 pub use im2col::ImplicitIm2col;
 pub use offset_dot::{OffsetDotRow, WeightGradDots, sum_virtual_lanes};
@@ -180,7 +185,7 @@ pub enum Threads {
 ///   C for reads and writes.
 /// - *Aliasing*: the elements of C are distinct and overlap neither A nor B. No other thread writes A or B, or accesses
 ///   C, during the call.
-/// - *Epilogue*: the epilogue accesses no element of C outside its part.
+/// - *Epilogue*: the epilogue accesses no element of C outside its part, and computes no product.
 /// - *Panels*: `packed_b`, if any, are the panels of B of every product, packed for the same instruction set, and no
 ///   thread writes them during the call.
 #[inline]
@@ -220,13 +225,28 @@ pub unsafe fn gemm_batched_for_isa<T: Element>(
     operands: &GemmOperands<'_, T>,
     threads: Threads,
 ) {
+    // SAFETY: the caller guarantees the contract, with *Isa* for these kernels.
+    unsafe { gemm_batched_by(Kernels::for_isa(isa), shape, batch, operands, threads) }
+}
+
+/// Computes [`gemm_batched`] with these kernels.
+///
+/// # Safety
+///
+/// The contract of [`gemm_batched_for_isa`] holds for the instruction set of the kernels.
+unsafe fn gemm_batched_by<T: Element>(
+    kernels: &'static Kernels<T>,
+    shape: &Gemm,
+    batch: &[Offsets],
+    operands: &GemmOperands<'_, T>,
+    threads: Threads,
+) {
     let &GemmOperands { a, b, packed_b, c, epilogue } = operands;
-    let kernels = Kernels::<T>::for_isa(isa);
     let a = Strided { data: a, lane: shape.a_strides.0, depth: shape.a_strides.1 };
     let b = Strided { data: b, lane: shape.b_strides.1, depth: shape.b_strides.0 };
     let (row_stride, col_stride) = shape.c_strides;
     let c = c.map(|data| OutputMatrix { data, row_stride, col_stride, accumulate: shape.accumulate });
-    let packed_b = packed_b.filter(|_| uses_packed_panels::<T>(isa, shape));
+    let packed_b = packed_b.filter(|_| is_faster_with_panels(kernels.lanes, shape));
     let problem = GemmProblem { kernels, m: shape.m, n: shape.n, k: shape.k, packed_b, epilogue, is_transposed: false };
     // Vectors are along the rows of C, or, by (A·B)ᵀ = Bᵀ·Aᵀ, along its columns. The products and their order are the
     // same. A single row is computed as the single column of the transpose.
@@ -255,7 +275,11 @@ pub unsafe fn gemm_batched_for_isa<T: Element>(
 /// exist: if C has more than one row and column, the elements of its rows are adjacent, and its transpose would not be
 /// computed with fewer vectors.
 pub fn uses_packed_panels<T: Element>(isa: Isa, shape: &Gemm) -> bool {
-    let lanes = Kernels::<T>::for_isa(isa).lanes;
+    is_faster_with_panels(Kernels::<T>::for_isa(isa).lanes, shape)
+}
+
+/// Returns [`uses_packed_panels`] for vectors of this length.
+fn is_faster_with_panels(lanes: usize, shape: &Gemm) -> bool {
     let (vectors, transposed) = (shape.m * shape.n.div_ceil(lanes), shape.n * shape.m.div_ceil(lanes));
     shape.m > 1 && shape.n > 1 && shape.c_strides.1 == 1 && vectors <= transposed
 }

@@ -129,8 +129,8 @@ impl<T> Deref for OwnedPanels<T> {
     }
 }
 
-// SAFETY: `pack` writes every lane of every step. `panel` returns panels that `PackedPanels::pack` has initialized, and
-// its *Memory* clause keeps them valid. `in_rows` is false, so `pack_rows` is not supported.
+// SAFETY: `pack` writes every lane of every step. `pack_rows` writes every step of every lane. `panel` returns panels
+// that `PackedPanels::pack` has initialized, and its *Memory* clause keeps them valid.
 unsafe impl<T: Element> PackSource<T> for PackedPanels<T> {
     fn panel(&self, first: usize, start: usize, width: usize) -> Option<*const T> {
         (width == self.width && first.is_multiple_of(width)).then(|| self.panel_ptr(first, start).cast_const())
@@ -153,6 +153,17 @@ unsafe impl<T: Element> PackSource<T> for PackedPanels<T> {
                     };
                 }
             }
+        }
+    }
+
+    #[allow(private_interfaces)]
+    unsafe fn pack_rows(&self, _: &Kernels<T>, range: PanelRange, step: usize, to: *mut T) {
+        let PanelRange { first, lanes, start, depth } = range;
+        debug_assert!(depth <= step, "{depth} elements in rows of stride {step}");
+        for (i, p) in (0..lanes).flat_map(|i| (0..depth).map(move |p| (i, p))) {
+            // SAFETY: the element is within the operand (*Range* of the row contract), so it is in a panel. The write
+            // is within *Target*, because `p < step` (*Stride*).
+            unsafe { *to.add(i * step + p) = *self.panel_ptr(first + i, start + p).add((first + i) % self.width) }
         }
     }
 }

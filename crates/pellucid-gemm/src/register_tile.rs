@@ -8,8 +8,8 @@ use pellucid_simd::vector::{Vector, prefetch};
 
 /// The operands of one micro-kernel call: `C[rows × cols] (+)= A[rows × depth] · B[depth × cols]`.
 ///
-/// The tile fits the registers. `rows` is a constant of the kernel. The rows of B and C are contiguous. All strides are
-/// in elements.
+/// The tile fits the registers. In kernels for vectors, `rows` is a constant of the kernel. The rows of B and C are
+/// contiguous. All strides are in elements.
 ///
 /// # Tile contract
 ///
@@ -21,6 +21,8 @@ use pellucid_simd::vector::{Vector, prefetch};
 pub(crate) struct RegisterTile<T> {
     /// Number of products in each sum: the size of this block of k.
     pub(crate) depth: usize,
+    /// Number of rows of A and C.
+    pub(crate) rows: usize,
     /// Element (0, 0) of A.
     pub(crate) a: *const T,
     /// Stride between rows of A.
@@ -57,8 +59,9 @@ impl<T> RegisterTile<T> {
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>, const R: usize, const N: usize, const UNMASKED: bool>(&self) {
         const { assert!(R <= 2 * ROWS_PER_POINTER, "a register tile has more rows than its pointers address") }
-        let &Self { depth, a, a_row_stride, a_col_stride, mut b, b_row_stride, c, c_row_stride, cols, accumulate } =
-            self;
+        let &Self { depth, a, a_row_stride, a_col_stride, mut b, b_row_stride, .. } = self;
+        let &Self { rows, cols, c, c_row_stride, accumulate, .. } = self;
+        debug_assert_eq!(rows, R, "the kernel is for another number of rows");
         // SAFETY: every access is to a row below R and a column below `cols`, because the last vector is accessed under
         // the mask of its valid columns, or to full vectors of B if `UNMASKED`. *Reads* and *Writes* of the tile
         // contract cover these elements. By *Width*, the mask has at most LANES columns. The caller guarantees the

@@ -85,14 +85,8 @@ pub unsafe trait PackSource<T>: Sync {
     /// - *Stride*: `depth ≤ step`.
     /// - *Target*: `to` is valid for writes of `lanes · step` elements, which do not overlap the operand.
     /// - *Isa*: the processor has the instruction set of `kernels`.
-    ///
-    /// # Panics
-    ///
-    /// The default method panics: only operands whose [`in_rows`](Self::in_rows) returns true support rows.
     #[allow(private_interfaces)]
-    unsafe fn pack_rows(&self, _: &Kernels<T>, _: PanelRange, _step: usize, _to: *mut T) {
-        unreachable!("this operand does not support packing in rows")
-    }
+    unsafe fn pack_rows(&self, kernels: &Kernels<T>, range: PanelRange, step: usize, to: *mut T);
 }
 
 // SAFETY: `pack` writes every lane of every k index, `pack_rows` all k indices of every lane, and `strided`
@@ -126,13 +120,25 @@ unsafe impl<T: Element> PackSource<T> for Strided<T> {
     }
 
     #[allow(private_interfaces)]
-    unsafe fn pack_rows(&self, _: &Kernels<T>, range: PanelRange, step: usize, to: *mut T) {
+    unsafe fn pack_rows(&self, kernels: &Kernels<T>, range: PanelRange, step: usize, to: *mut T) {
         let PanelRange { first, lanes, start, depth } = range;
-        debug_assert!(depth <= step && self.depth == 1, "{depth} elements in rows of stride {step}, {self:?}");
-        for i in 0..lanes {
-            // SAFETY: *Stride* and *Target* of the row contract cover `depth` elements from `i · step`, and *Range*
-            // covers the lane, whose k indices are contiguous.
-            unsafe { to.add(i * step).copy_from_nonoverlapping(self.element_ptr(first + i, start), depth) }
+        debug_assert!(depth <= step, "{depth} elements in rows of stride {step}");
+        // In a panel of the transpose, the k indices are the lanes.
+        let transpose = Strided { data: self.element_ptr(first, start), lane: self.depth, depth: self.lane };
+        let panel = PackPanels::to_transpose(transpose, (depth, depth), lanes, to, step);
+        // SAFETY: *Stride* and *Target* of the row contract cover `depth` elements from `i · step` for each lane i, and
+        // *Range* covers the lanes. So they imply the contracts of a panel of the transpose, whose lanes fit its width.
+        // The caller guarantees *Isa*.
+        unsafe {
+            match self {
+                Self { depth: 1, .. } => {
+                    for i in 0..lanes {
+                        to.add(i * step).copy_from_nonoverlapping(self.element_ptr(first + i, start), depth);
+                    }
+                }
+                Self { lane: 1, .. } => (kernels.transpose_panel)(&panel),
+                _ => panel.gather(0, 0),
+            }
         }
     }
 }

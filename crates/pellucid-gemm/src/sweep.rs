@@ -147,6 +147,26 @@ fn check_panel<T: TestElement>(
     }
 }
 
+/// Checks that packing by rows writes exactly the rows, with the values of `element`.
+#[track_caller]
+fn check_rows<T: TestElement>(
+    kernels: &Kernels<T>,
+    operand: &dyn PackSource<T>,
+    range: PanelRange,
+    case: &str,
+    element: impl Fn(usize, usize) -> T,
+) {
+    let step = range.depth + 3;
+    let mut to = Guarded::<T>::from_slice(&vec![T::ZERO; range.lanes * step]);
+    // SAFETY: the operand has the lanes and the k indices of the range, the target has `lanes · step` elements, and the
+    // instruction set is available.
+    unsafe { operand.pack_rows(kernels, range, step, to.as_mut_ptr()) }
+    for (i, &actual) in to.iter().enumerate() {
+        let (lane, p) = (i / step, i % step);
+        assert_eq!(actual, if p < range.depth { element(lane, p) } else { T::ZERO }, "{case}: row {lane}, {p}");
+    }
+}
+
 const DEPTHS: [usize; 9] = [1, 2, 3, 7, 8, 9, 16, 17, 130];
 
 fn check_panels<T: TestElement>() {
@@ -174,16 +194,8 @@ fn check_panels<T: TestElement>() {
                     unsafe { transpose(isa, from, (lanes, depth), width, to.as_mut_ptr()) }
                     check_panel(&to, lanes, width, &case, |lane, p| element(&from, lane, p));
                 }
-                let step = depth + 3;
-                let mut to = Guarded::<T>::from_slice(&vec![T::ZERO; lanes * step]);
-                // SAFETY: the matrix has `lanes × depth` elements, the target has `lanes · step` elements, and the
-                // instruction set is available.
-                unsafe { from.pack_rows(kernels, range, step, to.as_mut_ptr()) }
-                for (i, &actual) in to.iter().enumerate() {
-                    let (lane, p) = (i / step, i % step);
-                    assert_eq!(actual, if p < depth { element(&from, lane, p) } else { T::ZERO }, "{case}");
-                }
             }
+            check_rows(kernels, &from, range, &case, |lane, p| element(&from, lane, p));
         }
     }
 }
@@ -246,6 +258,8 @@ fn check_packed_panels<T: TestElement>() {
                     let case = format!("{lanes} × {depth} from lane {first} {isa:?} {from:?}");
                     check_panel(panel, first + lanes - lane, width, &case, |i, p| element(&from, lane + i, p));
                 }
+                let (range, case) = (PanelRange::new(first..first + lanes, 0..depth), format!("{lanes} × {depth}"));
+                check_rows(kernels, &panels, range, &case, |i, p| element(&from, first + i, p));
             }
         }
     }

@@ -1,11 +1,13 @@
 //! Instruction sets: run-time detection, and the macro that compiles a function for each of them.
 
+use crate::tiles;
 use crate::vector::{Element, Float, FloatVector, Lanes, PORTABLE_LANES, Vector};
 use std::sync::OnceLock;
 
 /// A set of vector instructions for which kernels are compiled.
 ///
-/// The variants are ordered by vector width. A kernel computes bit-identical results with all of them.
+/// The variants are ordered: each includes the instructions of the previous ones. A kernel computes bit-identical
+/// results with all of them, except for products of [pairs of `bf16`](crate::vector::BF16Pair) with [`Isa::Amx`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Isa {
     /// The instructions that the compilation target guarantees: SSE2 on x86-64, NEON on AArch64.
@@ -14,17 +16,21 @@ pub enum Isa {
     Avx2,
     /// 512-bit vectors: AVX-512 F, VL, BW and DQ.
     Avx512,
+    /// 512-bit vectors, AVX512-BF16, and the [tile registers](crate::tiles) of AMX-BF16. Only products of pairs of
+    /// `bf16` use the tile registers.
+    Amx,
 }
 
 impl Isa {
-    /// Returns the widest instruction set that this processor supports. Detection runs once per process.
+    /// Returns the widest instruction set that this processor supports, without [`Isa::Amx`]. Detection runs once per
+    /// process.
     #[inline]
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| *Isa::available().last().unwrap_or(&Isa::Portable))
     }
 
-    /// Returns all instruction sets that this processor supports, in ascending order.
+    /// Returns all instruction sets that this processor supports, in ascending order, without [`Isa::Amx`].
     pub fn available() -> &'static [Isa] {
         #[cfg(target_arch = "x86_64")]
         {
@@ -50,10 +56,18 @@ impl Isa {
     pub fn has_bf16_products(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
-            self == Isa::Avx512 && is_x86_feature_detected!("avx512bf16")
+            self >= Isa::Avx512 && is_x86_feature_detected!("avx512bf16")
         }
         #[cfg(not(target_arch = "x86_64"))]
         false
+    }
+
+    /// Returns true if this process can use [`Isa::Amx`]. Detection runs once per process. It requests the permission
+    /// of the operating system, and compares a small product with its emulation.
+    #[inline]
+    pub fn has_amx() -> bool {
+        static HAS_AMX: OnceLock<bool> = OnceLock::new();
+        *HAS_AMX.get_or_init(|| Isa::best().has_bf16_products() && tiles::are_usable())
     }
 }
 
@@ -100,13 +114,13 @@ impl InstructionSet for Avx512 {
 /// `#[inline(always)]`. With `<S>` before the arguments, the body can name the instruction set as a type `S:`
 /// [`InstructionSet`].
 ///
-/// With `<S> + "feature"`, the function for [`Isa::Avx512`] also enables this feature of x86-64.
+/// With `<S> + "feature"`, the function for [`Isa::Avx512`] and [`Isa::Amx`] also enables this feature of x86-64.
 ///
 /// In a `const` block, the compiler generates code only for the variants that the block names.
 ///
 /// # Safety of the returned function pointer
-/// - *Instruction set*: the processor supports the `isa` that selected the pointer, and with [`Isa::Avx512`] the named
-///   feature, if any.
+/// - *Instruction set*: the processor supports the `isa` that selected the pointer, and from [`Isa::Avx512`] on the
+///   named feature, if any.
 /// - *Body*: the caller keeps the contract that the documentation of the function states for its body.
 #[macro_export]
 macro_rules! per_isa {
@@ -170,7 +184,7 @@ macro_rules! per_isa {
 
             match isa {
                 #[cfg(target_arch = "x86_64")]
-                $crate::Isa::Avx512 => avx512::<$($generic)*>,
+                $crate::Isa::Avx512 | $crate::Isa::Amx => avx512::<$($generic)*>,
                 #[cfg(target_arch = "x86_64")]
                 $crate::Isa::Avx2 => avx2::<$($generic)*>,
                 _ => portable::<$($generic)*>,
@@ -194,7 +208,9 @@ macro_rules! up_to {
         } else {
             match $isa {
                 $crate::Isa::Portable => const { $($function)+($crate::Isa::Portable) },
-                $crate::Isa::Avx2 | $crate::Isa::Avx512 => const { $($function)+($crate::Isa::Avx2) },
+                $crate::Isa::Avx2 | $crate::Isa::Avx512 | $crate::Isa::Amx => {
+                    const { $($function)+($crate::Isa::Avx2) }
+                }
             }
         }
     };

@@ -14,7 +14,8 @@
 //! - `tasks`: the distribution to threads;
 //! - this file: dtypes and dispatch.
 //!
-//! The bits of a result depend only on the shapes and the values, and for `bf16` on the presence of AVX512-BF16.
+//! The bits of a result depend only on the shapes and the values, and for `bf16` on the presence of AVX512-BF16 and of
+//! AMX.
 
 mod pairs;
 mod problem;

@@ -9,7 +9,7 @@ use super::problem::{ConvProblem, ImageSizes};
 use super::product::MAX_UNPACKED_ROWS;
 use super::weight::MAX_UNPACKED_COLUMNS;
 use crate::pairs::PairMatrices;
-use pellucid_gemm::Strided;
+use pellucid_gemm::{Strided, pair_isa};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::ConvPart;
 use pellucid_runtime::threads::SharedPtr;
@@ -37,20 +37,25 @@ pub(super) unsafe fn compute(
 ) -> Result<bool> {
     let &ConvProblem { groups, images, x, y, .. } = problem;
     let ((cin, cout), taps) = (problem.group_channels(), problem.window.taps());
+    let [x_positions, y_positions] = [x, y].map(|sizes| images * sizes.plane_len());
     let halved = |sizes: ImageSizes, channels: usize| ImageSizes { channels: groups * channels.div_ceil(2), ..sizes };
-    let (is_packed, axes, pair_problem): (bool, [PairedAxis; 2], _) = match part {
+    // The shape (m, n, k) of the entire product decides, so that all of its blocks use the same instructions.
+    let (is_packed, product, axes, pair_problem): (bool, _, [PairedAxis; 2], _) = match part {
         ConvPart::Output => (
             cout > MAX_UNPACKED_ROWS,
+            (cout, y_positions, cin * taps),
             [(images * groups, cin, x.plane_len()), (groups * cout, cin, taps)],
             ConvProblem { x: halved(x, cin), ..*problem },
         ),
         ConvPart::Input => (
             cin > MAX_UNPACKED_ROWS,
+            (cin, x_positions, cout * taps),
             [(groups, cout, cin * taps), (images * groups, cout, y.plane_len())],
             ConvProblem { y: halved(y, cout), ..*problem },
         ),
         ConvPart::Weight => (
             cout > MAX_UNPACKED_COLUMNS,
+            (cin * taps, cout, y_positions),
             [(1, images, x.channels * x.plane_len()), (1, images, y.channels * y.plane_len())],
             ConvProblem { images: images.div_ceil(2), ..*problem },
         ),
@@ -63,9 +68,11 @@ pub(super) unsafe fn compute(
     if !a.range.excludes_subnormals(b.range) {
         return Ok(false);
     }
+    let pair_problem = ConvProblem { isa: pair_isa(problem.isa, product), ..pair_problem };
     let arrays = part.sorted([a.data(), b.data()], SharedPtr(out.get().cast()));
     // SAFETY: the array contract for the problem of pairs. *shape*: the pairs have the shapes of the problem, in which
-    // the paired axis has half the length. The other clauses are in this function's contract.
+    // the paired axis has half the length. *isa*: `pair_isa` returns `isa`, or an instruction set of this
+    // processor. The other clauses are in this function's contract.
     unsafe { compute_direct(&pair_problem, part, arrays)? };
     Ok(true)
 }

@@ -1,7 +1,8 @@
 //! The factors of a product in the form in which they are multiplied.
 //!
 //! Small integers are converted to `i32`, and half precision to `f32`, or to [pairs of `bf16`](PairMatrices) if the
-//! processor multiplies them. Both forms of a `bf16` product have the same bits.
+//! processor multiplies them. Both forms of a `bf16` product have the same bits, except for products that
+//! [use AMX](pellucid_gemm::pair_isa).
 
 use crate::operand::Operand;
 use crate::pairs::PairMatrices;

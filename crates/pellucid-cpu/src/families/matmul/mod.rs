@@ -17,13 +17,13 @@ use crate::operand::{Operand, Operands};
 use crate::program::MapEpilogue;
 use crate::strided::IndexSpace;
 use factors::{PreparedFactors, ProductArray};
-use pellucid_gemm::{Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, Threads, gemm_batched};
+use pellucid_gemm::{Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, Threads, gemm_batched_for_isa, pair_isa};
 use pellucid_ir::kernel::{Map, MatMul};
 use pellucid_ir::{DType, Error, Layout, Result, Shape, are_one_axis};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_simd::Element;
 use pellucid_simd::vector::BF16Pair;
+use pellucid_simd::{Element, Isa};
 use std::ops::Range;
 
 impl CpuFamily for MatMul {
@@ -96,12 +96,16 @@ fn multiply(
     weight: Option<&PackedWeight>,
 ) -> Result<()> {
     let arrays = &factors.arrays();
+    let best = Isa::best();
     match (factors, arrays[0].dtype) {
-        (PreparedFactors::Pairs(_), _) => multiply_as::<BF16Pair>(arrays, c, epilogue, None),
-        (_, DType::F32) => multiply_as::<f32>(arrays, c, epilogue, weight),
-        (_, DType::F64) => multiply_as::<f64>(arrays, c, epilogue, weight),
-        (_, DType::I32) => multiply_as::<i32>(arrays, c, epilogue, None),
-        (_, DType::I64) => multiply_as::<i64>(arrays, c, epilogue, None),
+        (PreparedFactors::Pairs(_), _) => {
+            let ((m, pairs, _), (_, n, _)) = (arrays[0].matrix(), arrays[1].matrix());
+            multiply_as::<BF16Pair>(pair_isa(best, (m, n, 2 * pairs)), arrays, c, epilogue, None);
+        }
+        (_, DType::F32) => multiply_as::<f32>(best, arrays, c, epilogue, weight),
+        (_, DType::F64) => multiply_as::<f64>(best, arrays, c, epilogue, weight),
+        (_, DType::I32) => multiply_as::<i32>(best, arrays, c, epilogue, None),
+        (_, DType::I64) => multiply_as::<i64>(best, arrays, c, epilogue, None),
         (_, dtype) => return Err(Error::dtypes("matmul", [dtype], "convert booleans to a numeric dtype first")),
     }
     Ok(())
@@ -109,6 +113,7 @@ fn multiply(
 
 /// Computes C = A·B for elements of type `T`, which have the size of the dtype of all arrays.
 fn multiply_as<T: Element>(
+    isa: Isa,
     [a, b]: &[ProductArray<'_>; 2],
     c: ProductTarget<'_>,
     mut epilogue: Option<MapEpilogue<'_>>,
@@ -128,7 +133,7 @@ fn multiply_as<T: Element>(
     let mut batch: List<(usize, [isize; 3]), 6> = (0..batch_rank).map(|axis| (shape[axis], steps(axis))).collect();
     // Products with the same B are one product with more rows. Therefore a batch axis along which B is broadcast is
     // merged into the rows of A and C (folded), if their strides permit it. For m, n > 1 the order of summation depends
-    // on k alone, so folding changes no bit.
+    // on k and `isa` alone, so folding changes no bit.
     while let Some(&(len, [x, y, z])) = batch.last() {
         let extends_rows = |stride: isize, rows: isize| are_one_axis(stride, rows, gemm.m);
         let is_foldable = y == 0 && extends_rows(x, a_strides.0) && (c.is_none() || extends_rows(z, c_strides.0));
@@ -158,8 +163,9 @@ fn multiply_as<T: Element>(
     // also between two products of the batch. C and the outputs of the epilogue overlap no factor: `run_matmul` ensures
     // it if there is an epilogue, and otherwise the caller of the kernel passes no such output. The caller also holds
     // the borrow words of all storages, so no other thread uses the operands. *Panels*: a weight belongs to the single
-    // matrix of this version of B, is packed for `Isa::best()`, and is never written again.
-    unsafe { gemm_batched(&gemm, &offsets, &operands, Threads::Pool) }
+    // matrix of this version of B, is packed for `Isa::best()`, and is never written again. *Isa*: `best` and
+    // `pair_isa` return an instruction set of this processor.
+    unsafe { gemm_batched_for_isa(isa, &gemm, &offsets, &operands, Threads::Pool) }
 }
 
 impl<T: Element> Epilogue<T> for MapEpilogue<'_> {
