@@ -277,16 +277,16 @@ fn quantiles_and_moments_exist_for_extreme_parameters() {
 #[test]
 fn samples_of_half_precision_have_the_tails_of_f32() {
     let _seed = Generator::new(8).scope();
-    let draw = |dtype| Exponential::new(&Tensor::ones([], dtype)).sample([20_000]).to_vec::<f64>();
+    let draw = |dtype| Exponential::new(&Tensor::ones((), dtype)).sample([20_000]).to_vec::<f64>();
     for dtype in [DType::BF16, DType::F16] {
-        let mut x = draw(dtype);
+        let mut x: Vec<f64> = draw(dtype);
         assert!(x.iter().any(|&x| x > 7.0), "{dtype}");
         x.sort_by(f64::total_cmp);
         x.dedup();
         assert!(x.len() > 600, "{dtype}: {} values", x.len());
-        assert_eq!(Exponential::new(&Tensor::ones([], dtype)).rsample([2]).dtype(), dtype);
+        assert_eq!(Exponential::new(&Tensor::ones((), dtype)).rsample([2]).dtype(), dtype);
     }
-    let cauchy = Cauchy::new(&Tensor::zeros([], DType::F16), &Tensor::full([], 1000.0, DType::F16));
+    let cauchy = Cauchy::new(&Tensor::zeros((), DType::F16), &Tensor::full((), 1000.0, DType::F16));
     assert!(cauchy.sample([5000]).isfinite().all(..).item::<bool>());
 }
 
