@@ -294,7 +294,7 @@ fn a_step_without_parameters_or_gradients_is_reported() {
         },
         &[&x, &y],
     );
-    let refused = refused.err().expect("capturing a step without gradients must be an error").to_string();
+    let refused = refused.expect_err("capturing a step without gradients must be an error").to_string();
     assert!(refused.contains("never train"), "{refused}");
 }
 
