@@ -117,7 +117,7 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     pub fn try_forward(&self, x: &Tensor, state: Option<&K::State>) -> Result<K::State> {
         let states = state.map_or([None; 2], K::State::tensors);
         let (h, c) = call_with_states(self, x, states, || {
-            call::name_layer(self.cell.cell_name(), run_step(self.cell, &self.weights, x, states))
+            call::name_layer(self.cell.names().cell, run_step(self.cell, &self.weights, x, states))
         })?;
         Ok(K::State::from_tensors(h, c))
     }
@@ -127,7 +127,7 @@ impl<K: RecurrentKind> Module for RecurrentCell<K> {}
 
 impl<K: RecurrentKind> Visit for RecurrentCell<K> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.module_as(self, K::CELL.cell_class(), None);
+        visitor.module_as(self, K::CELL.names().cell_class, None);
         self.weights.visit(visitor, "");
     }
 }
@@ -148,9 +148,9 @@ fn run_step(
         let (_, h, c) = cell.run(x, weights.borrowed(), states, RecurrenceOptions::default())?;
         Ok((h, c))
     };
-    weights.check_dtypes(cell.cell_name(), x, states)?;
+    weights.check_dtypes(cell.names().cell, x, states)?;
     if x.rank() == 1 || x.rank() == 2 {
-        weights.check_features(cell, cell.cell_class(), x)?;
+        weights.check_features(cell, cell.names().cell_class, x)?;
     }
     let batch = |t: &Tensor| ops::unsqueeze(t, 0);
     match x.rank() {
@@ -161,7 +161,7 @@ fn run_step(
             Ok((ops::squeeze(&h, 0)?, c.map(|c| ops::squeeze(&c, 0)).transpose()?))
         }
         _ => Err(Error::shapes(
-            cell.cell_name(),
+            cell.names().cell,
             [x.shape()],
             "the input of a recurrent cell must have shape [N, I] or [I]",
         )),

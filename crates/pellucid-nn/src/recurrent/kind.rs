@@ -102,44 +102,25 @@ pub enum CellKind {
     Lstm,
 }
 
+/// The classes of the layer and the cell, and their names in errors.
+pub(super) struct CellNames {
+    pub(super) layer_class: &'static str,
+    pub(super) cell_class: &'static str,
+    pub(super) layer: &'static str,
+    pub(super) cell: &'static str,
+}
+
 /// The outputs, the last h, and for an LSTM the last c.
 pub(super) type RecurrentOutputs = (Tensor, Tensor, Option<Tensor>);
 
 impl CellKind {
-    /// Returns the class of the layer.
-    pub(super) fn layer_class(self) -> &'static str {
-        match self {
-            CellKind::Rnn(_) => "Rnn",
-            CellKind::Gru => "Gru",
-            CellKind::Lstm => "Lstm",
-        }
-    }
-
-    /// Returns the class of the cell.
-    pub(super) fn cell_class(self) -> &'static str {
-        match self {
-            CellKind::Rnn(_) => "RnnCell",
-            CellKind::Gru => "GruCell",
-            CellKind::Lstm => "LstmCell",
-        }
-    }
-
-    /// Returns the name of the layer in errors.
-    pub(super) fn layer_name(self) -> &'static str {
-        match self {
-            CellKind::Rnn(_) => "rnn",
-            CellKind::Gru => "gru",
-            CellKind::Lstm => "lstm",
-        }
-    }
-
-    /// Returns the name of the cell in errors.
-    pub(super) fn cell_name(self) -> &'static str {
-        match self {
-            CellKind::Rnn(_) => "rnn_cell",
-            CellKind::Gru => "gru_cell",
-            CellKind::Lstm => "lstm_cell",
-        }
+    pub(super) fn names(self) -> CellNames {
+        let [layer_class, cell_class, layer, cell] = match self {
+            CellKind::Rnn(_) => ["Rnn", "RnnCell", "rnn", "rnn_cell"],
+            CellKind::Gru => ["Gru", "GruCell", "gru", "gru_cell"],
+            CellKind::Lstm => ["Lstm", "LstmCell", "lstm", "lstm_cell"],
+        };
+        CellNames { layer_class, cell_class, layer, cell }
     }
 
     /// Returns the number of gates.

@@ -260,7 +260,7 @@ impl<K: RecurrentKind> Module for RecurrentNetwork<K> {}
 
 impl<K: RecurrentKind> Visit for RecurrentNetwork<K> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
-        visitor.module_as(self, K::CELL.layer_class(), None);
+        visitor.module_as(self, K::CELL.names().layer_class, None);
         self.stack.visit(visitor);
     }
 }

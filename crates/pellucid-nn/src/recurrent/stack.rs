@@ -64,9 +64,9 @@ impl RecurrentStack {
         let (cell, input, hidden, earlier_directions) = (self.cell, self.input(), self.hidden(), self.directions());
         let RecurrentOptions { layers, bias, dropout, bidirectional, projection, .. } = options;
         if layers == 0 {
-            return Err(Error::invalid(cell.layer_name(), "the number of layers must be at least 1"));
+            return Err(Error::invalid(cell.names().layer, "the number of layers must be at least 1"));
         }
-        OptionRange::PROBABILITY.check(cell.layer_name(), "dropout", dropout, 0.2)?;
+        OptionRange::PROBABILITY.check(cell.names().layer, "dropout", dropout, 0.2)?;
         let directions = 1 + usize::from(bidirectional);
         let width =
             |layer: usize| if layer == 0 { input } else { projection.unwrap_or(hidden).saturating_mul(directions) };
@@ -83,7 +83,7 @@ impl RecurrentStack {
                 None => in_dtype(dtype, || LayerWeights::new(cell, width(layer), hidden, bias, projection)),
             }
         };
-        let weights = make_layers(cell.layer_name(), layers.saturating_mul(directions), weights)?;
+        let weights = make_layers(cell.names().layer, layers.saturating_mul(directions), weights)?;
         let mut dropout_layer = self.dropout;
         dropout_layer.p = dropout;
         Ok(RecurrentStack { cell, options, weights, dropout: dropout_layer })
@@ -136,8 +136,8 @@ impl RecurrentStack {
         states: [Option<&Tensor>; 2],
         lengths: Option<&Tensor>,
     ) -> Result<RecurrentOutputs> {
-        let type_name = self.cell.layer_class();
-        self.weights[0].check_dtypes(self.cell.layer_name(), x, states)?;
+        let type_name = self.cell.names().layer_class;
+        self.weights[0].check_dtypes(self.cell.names().layer, x, states)?;
         if x.rank() == 2 || x.rank() == 3 {
             self.weights[0].check_features(self.cell, type_name, x)?;
             self.check_states(x, states)?;
@@ -149,7 +149,7 @@ impl RecurrentStack {
         }
         if x.rank() != 3 {
             let help = "the input must have shape [T, N, I], [N, T, I] with batch_first, or [T, I] without a batch";
-            return Err(Error::shapes(self.cell.layer_name(), [x.shape()], help));
+            return Err(Error::shapes(self.cell.names().layer, [x.shape()], help));
         }
         if !self.options.batch_first {
             return self.run_layers(x, states, lengths);
@@ -171,7 +171,7 @@ impl RecurrentStack {
                     "the initial state {name} must have shape {axes} = {expected}{}",
                     self.layout_help(x, state)
                 );
-                return Err(Error::shapes(self.cell.layer_name(), [x.shape(), state.shape()], help));
+                return Err(Error::shapes(self.cell.names().layer, [x.shape(), state.shape()], help));
             }
         }
         Ok(())

@@ -31,7 +31,7 @@ impl LayerWeights {
     ) -> Result<LayerWeights> {
         let bound = init::uniform_bound(hidden);
         let (rows, state) = (cell.gates().saturating_mul(hidden), projection.unwrap_or(hidden));
-        let uniform = |shape: &[usize]| call::name_layer(cell.layer_name(), init::try_uniform(shape, -bound, bound));
+        let uniform = |shape: &[usize]| call::name_layer(cell.names().layer, init::try_uniform(shape, -bound, bound));
         Ok(LayerWeights {
             weight_ih: uniform(&[rows, input])?,
             weight_hh: uniform(&[rows, state])?,
@@ -67,7 +67,7 @@ impl LayerWeights {
              {given} input and {} hidden features",
             self.hidden(cell)
         );
-        Err(Error::shapes(cell.layer_name(), [x.shape()], help))
+        Err(Error::shapes(cell.names().layer, [x.shape()], help))
     }
 
     /// Returns the lengths of the last axis of the states h and c.
@@ -78,7 +78,7 @@ impl LayerWeights {
     /// Returns the weights with or without biases. Biases that are added are drawn.
     #[track_caller]
     pub(super) fn with_biases(self, cell: CellKind, bias: bool) -> Result<LayerWeights> {
-        let (layer, rows, hidden) = (cell.layer_name(), self.weight_ih.shape()[0], self.hidden(cell));
+        let (layer, rows, hidden) = (cell.names().layer, self.weight_ih.shape()[0], self.hidden(cell));
         let draw = || uniform_bias(layer, true, None, &self.weight_ih, rows, hidden);
         let both = || Ok(draw()?.zip(draw()?).map(|(ih, hh)| [ih, hh]));
         let biases = if bias && self.biases.is_none() { both()? } else { self.biases.filter(|_| bias) };

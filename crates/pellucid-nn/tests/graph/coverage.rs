@@ -294,7 +294,7 @@ fn a_step_without_parameters_or_gradients_is_reported() {
         },
         &[&x, &y],
     );
-    let rejected = rejected.err().expect("capturing a step without gradients must be an error").to_string();
+    let rejected = rejected.expect_err("capturing a step without gradients must be an error").to_string();
     assert!(rejected.contains("never train"), "{rejected}");
 }
 

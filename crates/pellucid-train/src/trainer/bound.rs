@@ -116,6 +116,18 @@ fn keep_state(loader: &dyn Stateful, change: &mut dyn FnMut()) -> Result<()> {
     loader.prepare_load(&state)?.commit()
 }
 
+/// Defines methods that call the method of the task: first those that read the task, then those that change it.
+macro_rules! of_task {
+    ($($read:ident -> $value:ty),*; $($change:ident -> $result:ty),*) => {
+        $(fn $read(&self) -> $value {
+            self.task.$read()
+        })*
+        $(fn $change(&mut self) -> $result {
+            self.task.$change()
+        })*
+    };
+}
+
 impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
     fn batch_count(&self) -> Option<usize> {
         self.train.as_ref()?.batch_count()
@@ -141,10 +153,6 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
             self.validation.as_ref().map(|loader| loader.as_stateful().prepare_load(validation)),
         ];
         loads.into_iter().flatten().try_for_each(|load| load?.commit())
-    }
-
-    fn begin_fit(&mut self) -> Result<()> {
-        self.task.begin_fit()
     }
 
     fn begin_batches(&mut self) -> Result<()> {
@@ -181,10 +189,6 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
 
     fn first_non_finite(&mut self) -> Option<String> {
         self.task.first_non_finite(self.batch.as_ref()?)
-    }
-
-    fn loss_names(&self) -> Option<&[&'static str]> {
-        self.task.loss_names()
     }
 
     fn is_validated(&self) -> bool {
@@ -227,43 +231,18 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
         }
     }
 
-    fn settings(&self) -> Vec<(&'static str, String)> {
-        self.task.settings()
-    }
-
-    fn weights(&self) -> Result<StateDict> {
-        self.task.weights()
-    }
-
-    fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)> {
-        self.task.optimizers()
-    }
-
-    fn end_epoch(&mut self) -> Result<()> {
-        self.task.end_epoch()
-    }
-
-    fn is_between_updates(&self) -> bool {
-        self.task.is_between_updates()
-    }
-
-    fn skipped_updates(&self) -> Result<Option<usize>> {
-        self.task.skipped_updates()
-    }
-
-    fn prepare_load(&mut self) -> Result<()> {
-        self.task.prepare_load()
-    }
-
-    fn eager_reason(&self) -> Option<&str> {
-        self.task.eager_reason()
-    }
-
-    fn apply_averages(&mut self) -> Result<()> {
-        self.task.apply_averages()
-    }
-
-    fn restore_weights(&mut self) -> Result<()> {
-        self.task.restore_weights()
+    of_task! {
+        loss_names -> Option<&[&'static str]>,
+        settings -> Vec<(&'static str, String)>,
+        weights -> Result<StateDict>,
+        optimizers -> Vec<(&'static str, &dyn Optimizer)>,
+        is_between_updates -> bool,
+        skipped_updates -> Result<Option<usize>>,
+        eager_reason -> Option<&str>;
+        begin_fit -> Result<()>,
+        end_epoch -> Result<()>,
+        prepare_load -> Result<()>,
+        apply_averages -> Result<()>,
+        restore_weights -> Result<()>
     }
 }

@@ -280,7 +280,7 @@ fn a_step_may_return_an_error() {
         Ok((ops::matmul(&inputs[0], &inputs[0])?, inputs[0].clone()))
     };
     let long = Tensor::from([1.0f32, 2.0, 3.0, 4.0]);
-    let rejected = capture_local(step, &[&long]).err().expect("the step returns an error");
+    let rejected = capture_local(step, &[&long]).expect_err("the step returns an error");
     assert_eq!(rejected.operation(), Some("step"));
     let mut captured = capture_local(step, &[&x]).unwrap();
     assert_eq!(captured.launch(&[&x]).unwrap().to_vec::<f32>(0), [5.0]);

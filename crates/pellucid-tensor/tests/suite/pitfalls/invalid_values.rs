@@ -401,7 +401,7 @@ fn a_wrong_index_is_named_in_every_mode() {
             let y = lazy(|| call(&x, &index)).unwrap();
             assert_eq!(ops::exp(&y).and_then(read).unwrap_err().to_string(), expected, "{op} before exp");
             let mut step = capture(|inputs| call(&x, &inputs[0]), &[&good]).unwrap();
-            assert_eq!(step.launch(&[&index]).err().expect("the launch must fail").to_string(), expected);
+            assert_eq!(step.launch(&[&index]).expect_err("the launch must fail").to_string(), expected);
         }
         assert!(call(&x, &good).is_ok(), "{op}");
     }
