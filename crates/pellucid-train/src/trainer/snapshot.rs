@@ -6,19 +6,25 @@ use pellucid_tensor::{Device, Generator, Result, Tensor, no_grad, ops};
 /// The state of the thread's random numbers at a moment.
 pub(super) struct RandomSnapshot {
     generator: Generator,
-    states: Vec<(Device, Tensor)>,
+    /// The state on the CPU, which is read without a kernel.
+    host: Vec<i64>,
+    /// The states on other devices.
+    others: Vec<(Device, Tensor)>,
 }
 
 impl RandomSnapshot {
     pub(super) fn new() -> Result<RandomSnapshot> {
         let generator = Generator::default();
-        let states = generator.states().into_iter().map(|(device, state)| Ok((device, ops::copy(&state)?)));
-        let states = states.collect::<Result<_>>()?;
-        Ok(RandomSnapshot { generator, states })
+        let host = generator.state().try_to_vec()?;
+        let others = generator.states().into_iter().filter(|(device, _)| !device.is_cpu());
+        let others = others.map(|(device, state)| Ok((device, ops::copy(&state)?))).collect::<Result<_>>()?;
+        Ok(RandomSnapshot { generator, host, others })
     }
 
     pub(super) fn restore(&self) -> Result<()> {
-        self.generator.set_states(&self.states)
+        let host = (Device::cpu(), Tensor::try_new(&self.host[..], [self.host.len()])?);
+        let states: Vec<(Device, Tensor)> = [host].into_iter().chain(self.others.iter().cloned()).collect();
+        self.generator.set_states(&states)
     }
 }
 
