@@ -47,15 +47,12 @@ impl<T: Element> OffsetDotRow<'_, T> {
                 let (from, to) = (self.data.wrapping_offset(offset), self.to.add(first));
                 let mut i = 0;
                 while i + 4 * V::LANES <= len {
-                    let mut sums = [V::zero(); 4];
-                    for (weight, &offset) in self.weights.iter().zip(self.depths.all()) {
-                        let (weight, from) = (V::splat(weight), from.wrapping_offset(offset).add(i));
-                        for (v, sum) in sums.iter_mut().enumerate() {
-                            *sum = weight.mul_add(V::load(from.add(v * V::LANES)), *sum);
-                        }
-                    }
-                    sums.iter().enumerate().for_each(|(v, sum)| sum.store(to.add(i + v * V::LANES)));
+                    self.multiply_vectors::<V, 4>(from.add(i), to.add(i));
                     i += 4 * V::LANES;
+                }
+                if i + 2 * V::LANES <= len {
+                    self.multiply_vectors::<V, 2>(from.add(i), to.add(i));
+                    i += 2 * V::LANES;
                 }
                 while i < len {
                     let mask = V::mask((len - i).min(V::LANES));
@@ -68,6 +65,30 @@ impl<T: Element> OffsetDotRow<'_, T> {
                     i += V::LANES;
                 }
             }
+        }
+    }
+}
+
+impl<T: Element> OffsetDotRow<'_, T> {
+    /// Computes `N` vectors of results, whose chains of multiply-adds overlap.
+    ///
+    /// # Safety
+    ///
+    /// - The offset dot contract of [`OffsetDotRow`] holds for `N` vectors of consecutive lanes: `from` is the origin
+    ///   of the offsets, moved to the first of these lanes, and `to` is its result.
+    /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
+    #[inline(always)]
+    unsafe fn multiply_vectors<V: Vector<Scalar = T>, const N: usize>(&self, from: *const T, to: *mut T) {
+        // SAFETY: *Reads* and *Writes* of the offset dot contract cover all lanes of the vectors.
+        unsafe {
+            let mut sums = [V::zero(); N];
+            for (weight, &offset) in self.weights.iter().zip(self.depths.all()) {
+                let (weight, from) = (V::splat(weight), from.wrapping_offset(offset));
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = weight.mul_add(V::load(from.add(v * V::LANES)), *sum);
+                }
+            }
+            sums.iter().enumerate().for_each(|(v, sum)| sum.store(to.add(v * V::LANES)));
         }
     }
 }

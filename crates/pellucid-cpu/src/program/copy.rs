@@ -14,6 +14,10 @@ use std::sync::OnceLock;
 /// The number of output rows that are transposed together.
 const STRIP: usize = 64;
 
+/// The rows of a short innermost axis that are copied column by column. The rows of both operands fit the first-level
+/// cache.
+const COLUMN_ROWS: usize = 256;
+
 /// Writes the values of `input`, broadcast to the shape of `output` and converted to its dtype.
 pub(crate) fn copy(input: &Operand<'_>, output: &Operand<'_>) -> Result<()> {
     let n = output.layout.shape().size();
@@ -56,6 +60,12 @@ fn copy_over_axes(mut axes: StridedAxes, mut bases: [*mut u8; 2], [from, to]: [D
     strided::merge(&mut axes);
     if from == to {
         let dense = |a: &StridedAxis, k: usize| a.strides[k] == size as isize;
+        if let [outer @ .., row, column] = &axes[..]
+            && column.len < MIN_TRANSPOSE
+            && row.len >= MIN_TRANSPOSE
+        {
+            return copy_columns(outer, row, column, &bases, size);
+        }
         match axes.last() {
             Some(inner) if dense(inner, 0) && dense(inner, 1) => return copy_runs(&axes, &bases, size),
             Some(inner) if dense(inner, 1) && inner.len >= MIN_TRANSPOSE => {
@@ -144,6 +154,40 @@ unsafe fn copy_both_ends<const N: usize>(from: *const u8, to: *mut u8, n: usize)
         to.cast::<[u8; N]>().write(first);
         to.add(n - N).cast::<[u8; N]>().write(last);
     }
+}
+
+/// Copies where the innermost axis, `column`, is so short that a loop over the axis before it, `row`, is faster.
+/// Repeated elements and shifts along short axes are examples.
+fn copy_columns(outer: &[StridedAxis], row: &StridedAxis, column: &StridedAxis, bases: &[*mut u8; 2], size: usize) {
+    let bases = bases.map(SharedPtr);
+    let blocks = row.len.div_ceil(COLUMN_ROWS);
+    let total = strided::element_count(outer) * blocks;
+    parallel_ranges(total, GRAIN.div_ceil(COLUMN_ROWS * column.len * size), |range| {
+        let mut cursor = Cursor::at(outer, &[bases[0].get(), bases[1].get()], range.start / blocks);
+        for block in range {
+            let first = block % blocks * COLUMN_ROWS;
+            let rows = COLUMN_ROWS.min(row.len - first) as isize;
+            for j in 0..column.len as isize {
+                let start = |k: usize| {
+                    cursor.positions[k].wrapping_offset(first as isize * row.strides[k] + j * column.strides[k])
+                };
+                let (from, to) = (start(0), start(1));
+                // SAFETY: the elements are within both operands and have `size` bytes, and no other thread writes them.
+                // Operands overlap only if their addresses and layouts are equal.
+                unsafe {
+                    with_width!(size, T => {
+                        for i in 0..rows {
+                            let value = *from.wrapping_offset(i * row.strides[0]).cast::<T>();
+                            *to.wrapping_offset(i * row.strides[1]).cast::<T>() = value;
+                        }
+                    })
+                }
+            }
+            if first + COLUMN_ROWS >= row.len {
+                cursor.advance();
+            }
+        }
+    });
 }
 
 /// Copies where the target is contiguous along axis `along` and the source along axis `across`.

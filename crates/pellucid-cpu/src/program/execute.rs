@@ -10,10 +10,19 @@ use std::mem::MaybeUninit;
 /// The extent of a tile: several entire rows, or a segment of one row.
 #[derive(Clone, Copy)]
 pub(crate) struct TileExtent<'a> {
-    /// The number of rows.
+    /// The number of lines. A line is a row.
+    ///
+    /// In a transposed tile, a line consists of the elements of all rows with one index, or with a few adjacent
+    /// indices. The last line may be shorter.
     pub(crate) rows: usize,
-    /// The number of elements of each row that are in the tile.
+    /// The number of elements of a line.
     pub(crate) len: usize,
+    /// The number of elements.
+    pub(crate) elements: usize,
+    /// True if adjacent elements belong to different rows: see
+    /// [`RowLayout::Transposed`](crate::program::kernel_schedule::RowLayout::Transposed). The values per row are then
+    /// repeated to the length of a line.
+    pub(crate) transposed: bool,
     /// The index of the first element in its row.
     pub(crate) first: usize,
     /// Scratch for `rows · len` values of any type, if there are several rows.
@@ -29,7 +38,31 @@ pub(crate) struct TileExtent<'a> {
 impl TileExtent<'_> {
     /// Returns the extent of the first `n` elements of one row.
     pub(crate) fn single_row(n: usize) -> Self {
-        TileExtent { rows: 1, len: n, first: 0, scratch: std::ptr::null_mut(), stream: false, folds: &[] }
+        let scratch = std::ptr::null_mut();
+        TileExtent { rows: 1, len: n, elements: n, transposed: false, first: 0, scratch, stream: false, folds: &[] }
+    }
+
+    /// Returns the number of elements of a line.
+    #[inline]
+    fn line_len(&self, line: usize) -> usize {
+        self.len.min(self.elements - line * self.len)
+    }
+
+    /// Returns the number of values of a slot with values per row.
+    #[inline]
+    fn row_values(&self) -> usize {
+        if self.transposed { self.len } else { self.rows }
+    }
+
+    /// Returns the bytes from the operand of one line of the tile to the operand of the next, for values of `size`
+    /// bytes.
+    #[inline]
+    fn line_stride(&self, size: usize, granularity: Granularity) -> usize {
+        match granularity {
+            Granularity::PerElement => size * self.len,
+            Granularity::PerRow if !self.transposed => size,
+            _ => 0,
+        }
     }
 }
 
@@ -58,17 +91,6 @@ impl ScheduledInstr {
             }
         }
     }
-
-    /// Returns the bytes between two rows of operand `k − 1`, for rows of `len` elements; `k = 0` means the result.
-    #[inline]
-    fn row_stride(&self, k: usize, len: usize) -> usize {
-        let (size, granularity) = self.layouts[k];
-        match granularity {
-            Granularity::Uniform => 0,
-            Granularity::PerRow => size as usize,
-            Granularity::PerElement => size as usize * len,
-        }
-    }
 }
 
 impl FusedOp {
@@ -84,7 +106,10 @@ impl FusedOp {
 /// # Safety
 /// - *Slots*: for every slot that the instructions name, `addresses` has an address that is aligned to 8 bytes for row
 ///   indices and valid, for operands for reads and for results for writes, of as many values as the slot's granularity
-///   says: one, `tile.rows`, or `tile.rows · tile.len`.
+///   says: one, one per row (`tile.rows`, or `tile.len` if the tile is transposed), or `tile.elements`, which is at
+///   most `tile.rows · tile.len` and equal unless the tile is transposed.
+/// - *Transposed*: if `tile.transposed`, the instructions belong to a schedule for transposed tiles that
+///   [supports](crate::program::kernel_schedule::KernelSchedule::supports_transposed) them, and `tile.folds` is empty.
 /// - *Aliasing*: a result overlaps an operand of the same instruction, or of the same fused chain, only if both
 ///   addresses and both element sizes are equal.
 /// - *Scratch*: if `tile.rows > 1`, `tile.scratch` is aligned to 8 bytes, valid for `tile.rows · tile.len` values of
@@ -114,13 +139,14 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
             }
             remaining = others;
             let (into, [a, b, d]) = (address(instr.result), instr.args.map(address));
-            if tile.rows == 1 {
+            if tile.rows == 1 && !tile.transposed {
                 let n = if instr.granularity == Granularity::PerElement { tile.len } else { 1 };
                 instr.call(into, [a, b, d], n, tile.first);
                 continue;
             }
             let by_row = instr.mixed;
-            if let (true, LoopKind::Binary(_, tiles)) = (by_row && tile.len < LONG_ROW, instr.kernel) {
+            let is_short = by_row && tile.len < LONG_ROW && !tile.transposed;
+            if let (true, LoopKind::Binary(_, tiles)) = (is_short, instr.kernel) {
                 // The value of each short row is repeated for its elements. Then one call computes all rows.
                 let to_tile = |from: *mut u8, k: usize| match instr.layouts[k] {
                     (size, Granularity::PerRow) => {
@@ -134,7 +160,7 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
             }
             let (calls, n) = match instr.granularity {
                 Granularity::Uniform => (1, 1),
-                Granularity::PerRow => (1, tile.rows),
+                Granularity::PerRow => (1, tile.row_values()),
                 Granularity::PerElement
                     if by_row
                         || !matches!(
@@ -144,11 +170,14 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
                 {
                     (tile.rows, tile.len)
                 }
-                Granularity::PerElement => (1, tile.rows * tile.len),
+                Granularity::PerElement => (1, tile.elements),
             };
             for row in 0..calls {
-                let in_row =
-                    |p: *mut u8, k: usize| if row == 0 { p } else { p.add(row * instr.row_stride(k, tile.len)) };
+                let in_row = |p: *mut u8, k: usize| {
+                    let (size, granularity) = instr.layouts[k];
+                    if row == 0 { p } else { p.add(row * tile.line_stride(size as usize, granularity)) }
+                };
+                let n = if calls > 1 { tile.line_len(row) } else { n };
                 instr.call(in_row(into, 0), [in_row(a, 1), in_row(b, 2), in_row(d, 3)], n, tile.first);
             }
         }
@@ -239,7 +268,7 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
         let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<FusedOperands>(), count);
         if reduction.is_none() && (!first.by_row || tile.rows == 1) {
             let is_element = chain.get_unchecked(0).granularity == Granularity::PerElement;
-            let n = if is_element { tile.rows * tile.len } else { tile.rows };
+            let n = if is_element { tile.elements } else { tile.row_values() };
             return (first.chain_loop)(links, std::ptr::null_mut(), n);
         }
         run_chain_by_rows(chain, links, reduction, addresses, tile);
@@ -269,10 +298,10 @@ unsafe fn run_chain_by_rows(
         let size = chain[0].size();
         for row in 0..tile.rows {
             if row > 0 {
-                advance_links(links, chain, size, tile.len);
+                advance_links(links, chain, size, tile);
             }
             let Some(reduction) = reduction else {
-                chain_loop(links, std::ptr::null_mut(), tile.len);
+                chain_loop(links, std::ptr::null_mut(), tile.line_len(row));
                 continue;
             };
             let fold = tile.folds.get_unchecked(reduction.index as usize);
@@ -285,13 +314,9 @@ unsafe fn run_chain_by_rows(
     }
 }
 
-/// Advances the operands of a fused loop from one row of `len` values of `size` bytes to the next.
-fn advance_links(links: &mut [FusedOperands], chain: &[ScheduledInstr], size: usize, len: usize) {
-    let stride = |granularity| match granularity {
-        Granularity::Uniform => 0,
-        Granularity::PerRow => size,
-        Granularity::PerElement => size * len,
-    };
+/// Advances the operands of a fused loop from one line of a tile of values of `size` bytes to the next.
+fn advance_links(links: &mut [FusedOperands], chain: &[ScheduledInstr], size: usize, tile: &TileExtent<'_>) {
+    let stride = |granularity| tile.line_stride(size, granularity);
     // The link of a summed product follows the links of the instructions, and its operand is a tile.
     let product = [Granularity::PerElement; 2];
     let granularities = chain.iter().filter_map(|instr| instr.fused).map(|op| op.granularity).chain([product]);

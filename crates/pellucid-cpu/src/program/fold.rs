@@ -8,6 +8,7 @@
 use crate::program::loops::{self, BinaryLoop, FoldLoops, LANES, OperandForm, ROWS};
 use pellucid_ir::Compute;
 use pellucid_ir::formula::{Binary, RowOp};
+use pellucid_runtime::scratch::{self, padded};
 use pellucid_simd::Isa;
 use std::mem::MaybeUninit;
 
@@ -190,6 +191,32 @@ impl FoldKernel {
             // *Products* holds for every row.
             unsafe { self.reduce(into.add(row * self.size), from.skip(row * len * self.size), len) };
         }
+    }
+
+    /// Reduces each of `cols` columns of `rows` contiguous rows.
+    ///
+    /// # Safety
+    /// - *Values*: `from` is valid for reads of `rows · cols` values; `rows` is from 1 to [`CHUNK`].
+    /// - *Results*: `into` is valid for writes of `cols` values and disjoint from the values.
+    pub(crate) unsafe fn reduce_columns(&self, into: *mut u8, from: *const u8, rows: usize, cols: usize) {
+        let row_bytes = cols * self.size;
+        if self.reduces_columns_at_once(rows, cols) {
+            // SAFETY: the rows are one block; *Values* and *Results* are this function's contract.
+            return unsafe { (self.loops.reduce_columns)(into, from, row_bytes as isize, cols, rows) };
+        }
+        let lanes_bytes = padded(LANES * row_bytes);
+        scratch::with_buffer(lanes_bytes + lanes_bytes / 2, |lanes: *mut u8| {
+            // SAFETY: blocks of at most `ROWS` rows are within *Values*. The scratch memory holds sixteen rows of
+            // lanes, which are initialized before the first block is accumulated, and then eight rows.
+            unsafe {
+                self.fill_identity(lanes, LANES * cols);
+                for first in (0..rows).step_by(ROWS) {
+                    let block = from.add(first * row_bytes);
+                    (self.loops.accumulate_rows)(lanes, block, row_bytes as isize, cols, ROWS.min(rows - first));
+                }
+                self.combine_lanes(into, lanes, lanes.add(lanes_bytes), cols);
+            }
+        });
     }
 
     /// Combines the lanes of each of `cols` columns by the fixed tree, one strip of columns at a time.

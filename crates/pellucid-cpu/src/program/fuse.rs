@@ -6,7 +6,7 @@
 //! stores. If a sum over long rows reads the last result of a loop, the loop accumulates that sum from registers.
 
 use crate::program::kernel_schedule::{
-    FusedOp, FusedReduction, KernelSchedule, MAX_FUSED, Phase, RowLength, RowReduction, ScheduledInstr,
+    FusedOp, FusedReduction, KernelSchedule, MAX_FUSED, Phase, RowLayout, RowReduction, ScheduledInstr,
 };
 use crate::program::loops::{FusedInstr, Opcode};
 use crate::program::prepared::PreparedProgram;
@@ -18,7 +18,7 @@ use std::ops::Range;
 ///
 /// The instructions on values per row of a phase are fused among themselves: one loop then computes the value of every
 /// row.
-pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgram, rows: RowLength) {
+pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgram) {
     let reads = count_reads(schedule, program);
     schedule.is_streamed = vec![false; schedule.granularity.len()];
     for phase in 0..schedule.phases.len() {
@@ -26,8 +26,8 @@ pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgr
             let Phase { head, tiles, .. } = &schedule.phases[phase];
             let mut remaining = if is_tile { tiles.clone() } else { head.clone() };
             while !remaining.is_empty() {
-                let ops = longest_chain(schedule, program, rows, remaining.clone(), &reads, is_tile);
-                mark_chain(schedule, phase, remaining.start, &ops, is_tile && rows == RowLength::Long);
+                let ops = longest_chain(schedule, program, remaining.clone(), &reads, is_tile);
+                mark_chain(schedule, phase, remaining.start, &ops, is_tile && schedule.rows == RowLayout::Long);
                 remaining.start += ops.len().max(1);
             }
         }
@@ -39,7 +39,6 @@ pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgr
 fn longest_chain(
     schedule: &KernelSchedule,
     program: &PreparedProgram,
-    rows: RowLength,
     range: Range<usize>,
     reads: &[usize],
     is_tile: bool,
@@ -47,8 +46,8 @@ fn longest_chain(
     let mut ops: Vec<FusedOp> = Vec::new();
     let mut last = None;
     for instr in schedule.instrs[range].iter().take(MAX_FUSED - 1) {
-        let continued = fused_op(schedule, program, rows, instr, last);
-        let Some(op) = continued.or_else(|| fused_op(schedule, program, rows, instr, None)) else { break };
+        let continued = fused_op(schedule, program, instr, last);
+        let Some(op) = continued.or_else(|| fused_op(schedule, program, instr, None)) else { break };
         if ops.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.chain_loop, op.chain_loop)) {
             break;
         }
@@ -117,17 +116,17 @@ fn count_reads(schedule: &KernelSchedule, program: &PreparedProgram) -> Vec<usiz
 fn fused_op(
     schedule: &KernelSchedule,
     program: &PreparedProgram,
-    rows: RowLength,
     instr: &ScheduledInstr,
     last: Option<ValueSlot>,
 ) -> Option<FusedOp> {
     let step = program.steps.get((instr.result as usize).checked_sub(program.first_step())?)?;
-    let (opcode, chain_loop) = step.fusable.filter(|_| !instr.mixed || rows == RowLength::Long)?;
+    let (opcode, chain_loop) = step.fusable.filter(|_| !instr.mixed || schedule.rows != RowLayout::Short)?;
     let args = instr.operands();
-    // Values of the granularity of the result.
-    let is_tile = |k: usize| schedule.granularity[args[k] as usize] == instr.granularity;
-    // The operand whose values are in registers, and the other operands.
-    let in_registers = (0..args.len()).find(|&k| last.map_or(is_tile(k), |last| args[k] == last))?;
+    let is_tile = |k: usize| schedule.is_vector(args[k], instr.granularity);
+    // The operand whose values are in registers, and the other operands. A chain begins with values of the granularity
+    // of the result.
+    let begins = |k: usize| schedule.granularity[args[k] as usize] == instr.granularity;
+    let in_registers = (0..args.len()).find(|&k| last.map_or(begins(k), |last| args[k] == last))?;
     let others = match (args.len(), in_registers) {
         (3, 0) => [1, 2],
         (3, 1) => [0, 2],

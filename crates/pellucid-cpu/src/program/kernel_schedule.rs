@@ -15,19 +15,22 @@ pub(crate) const LONG_ROW: usize = 128;
 /// The maximal number of fused instructions in a loop; one of them may be the product of a summed product.
 pub(crate) const MAX_FUSED: usize = 64;
 
-/// The class of a row length. A schedule depends on the class, not on the length.
+/// How a tile stores its rows. A schedule depends on this, not on the length of the rows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum RowLength {
-    /// One call of a loop computes or reduces several rows.
+pub(crate) enum RowLayout {
+    /// Row after row. One call of a loop computes or reduces several rows.
     Short,
-    /// Rows that each have their own loop calls.
+    /// Row after row. Each row has its own loop calls.
     Long,
+    /// Adjacent elements belong to different rows. Values per row are therefore vectors, like the elements with one
+    /// index.
+    Transposed,
 }
 
-impl RowLength {
-    /// Returns the class of rows of `length` elements.
-    pub(crate) fn classify(length: usize) -> RowLength {
-        if length < LONG_ROW { RowLength::Short } else { RowLength::Long }
+impl RowLayout {
+    /// Returns the layout of a tile that stores row after row, for rows of `length` elements.
+    pub(crate) fn classify(length: usize) -> RowLayout {
+        if length < LONG_ROW { RowLayout::Short } else { RowLayout::Long }
     }
 }
 
@@ -167,6 +170,8 @@ pub(crate) struct KernelSchedule {
     pub(crate) instrs: Vec<ScheduledInstr>,
     /// The number of instructions on uniform values.
     pub(crate) uniform: usize,
+    /// How the tiles store their rows.
+    pub(crate) rows: RowLayout,
     /// The row reductions of all phases.
     pub(crate) folds: Vec<RowReduction>,
     /// The phases, in execution order.
@@ -189,16 +194,38 @@ pub(crate) struct KernelSchedule {
     pub(crate) has_inner: bool,
 }
 
+impl KernelSchedule {
+    /// Returns true if a loop with results of `granularity` reads the values of `slot` as a vector, and false if it
+    /// reads one value.
+    pub(crate) fn is_vector(&self, slot: ValueSlot, granularity: Granularity) -> bool {
+        match self.granularity[slot as usize] {
+            Granularity::PerRow if self.rows == RowLayout::Transposed => granularity != Granularity::Uniform,
+            own => own == granularity,
+        }
+    }
+
+    /// Returns true if the instructions can run on transposed tiles: none writes the index of an element or repeats the
+    /// value of a row, and no phase is skipped.
+    pub(crate) fn supports_transposed(&self) -> bool {
+        let is_supported = |instr: &ScheduledInstr| match instr.kernel {
+            LoopKind::RowIndex => false,
+            LoopKind::Broadcast(_) => instr.layouts[1].1 == Granularity::Uniform,
+            _ => true,
+        };
+        self.instrs.iter().all(is_supported) && self.phases.iter().all(|phase| phase.guard.is_none())
+    }
+}
+
 /// The properties of operands on which a schedule depends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ScheduleKey {
-    /// The length class of the rows.
-    pub(crate) rows: RowLength,
+    /// How the tiles store their rows.
+    pub(crate) rows: RowLayout,
     /// Two bits for the granularity of each input.
     pub(crate) granularities: u128,
 }
 
-/// The schedules of one program, one for each combination of row length and input granularities.
+/// The schedules of one program, one for each combination of row layout and input granularities.
 #[derive(Default)]
 pub(crate) struct KernelScheduleCache {
     node: OnceLock<Box<ScheduleNode>>,

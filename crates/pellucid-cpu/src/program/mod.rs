@@ -48,7 +48,7 @@ mod schedule;
 mod slot;
 #[cfg(test)]
 mod tests;
-mod transpose;
+pub(crate) mod transpose;
 
 pub(crate) use copy::{copy, copy_axis_last};
 pub(crate) use map::batch::run_dense_maps;

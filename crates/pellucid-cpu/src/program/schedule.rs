@@ -10,12 +10,12 @@
 //! they contain a reduction: a kernel skips these phases for rows that select the other operand. If only a sum reads a
 //! product, the sum computes the product itself; short rows are the exception, because they are summed side by side.
 //!
-//! A schedule depends only on the granularities of the inputs and on the length class of the rows. The schedules of a
+//! A schedule depends only on the granularities of the inputs and on how tiles store their rows. The schedules of a
 //! program are cached in it.
 
 use crate::program::fuse;
 use crate::program::kernel_schedule::{
-    KernelSchedule, LoopKind, Phase, RowLength, RowReduction, ScheduleKey, ScheduledInstr,
+    KernelSchedule, LoopKind, Phase, RowLayout, RowReduction, ScheduleKey, ScheduledInstr,
 };
 use crate::program::loops;
 use crate::program::prepared::{KernelFn, PreparedProgram};
@@ -26,18 +26,23 @@ use pellucid_simd::Isa;
 impl PreparedProgram {
     /// Returns the schedule for an elementwise run; `granularity(k)` is the granularity of input `k`.
     pub(crate) fn schedule(&self, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
-        self.cached_schedule(RowLength::Short, granularity)
+        self.cached_schedule(RowLayout::Short, granularity)
     }
 
     /// Returns the schedule for rows of `length` elements; `granularity(k)` is the granularity of input `k`.
     pub(crate) fn schedule_rows(&self, length: usize, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
-        self.cached_schedule(RowLength::classify(length), granularity)
+        self.cached_schedule(RowLayout::classify(length), granularity)
     }
 
-    /// Returns the schedule for rows of one length class, which is built on first use.
+    /// Returns the schedule for transposed tiles; `granularity(k)` is the granularity of input `k`.
+    pub(crate) fn schedule_transposed(&self, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
+        self.cached_schedule(RowLayout::Transposed, granularity)
+    }
+
+    /// Returns the schedule for one layout of the rows, which is built on first use.
     ///
     /// `granularity(k)` is the granularity of input `k`. Inputs from index 64 on are scheduled as per-element inputs.
-    fn cached_schedule(&self, rows: RowLength, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
+    fn cached_schedule(&self, rows: RowLayout, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
         let granularity = |i: usize| if i < 64 { granularity(i) } else { Granularity::PerElement };
         let count = self.inputs.len().min(64);
         let granularities = (0..count).fold(0u128, |bits, i| bits << 2 | granularity(i) as u128);
@@ -140,19 +145,19 @@ fn levels(program: &PreparedProgram, guards: &[Option<ValueSlot>], granularity: 
 }
 
 impl KernelSchedule {
-    /// Schedules a program for rows of one length class and inputs of the given granularities.
+    /// Schedules a program for one layout of the rows and inputs of the given granularities.
     fn new(
         program: &PreparedProgram,
-        rows: RowLength,
+        rows: RowLayout,
         input_granularity: &dyn Fn(usize) -> Granularity,
     ) -> KernelSchedule {
-        let (mut schedule, guards) = KernelSchedule::with_phases(program, input_granularity);
+        let (mut schedule, guards) = KernelSchedule::with_phases(program, rows, input_granularity);
         let mut slots = SlotTable { sizes: program.sizes.clone(), broadcast: vec![None; program.sizes.len()] };
         schedule.add_row_instrs(program, |_, granularity| granularity == Granularity::Uniform, &slots.sizes);
         schedule.uniform = schedule.instrs.len();
         for (phase, guard) in guards.into_iter().enumerate() {
             let broadcast = slots.broadcast.clone();
-            schedule.add_phase(program, rows, phase, &mut slots);
+            schedule.add_phase(program, phase, &mut slots);
             schedule.phases[phase].guard = guard;
             if guard.is_some() {
                 // The phase may be skipped, so that later phases cannot use its broadcasts.
@@ -160,7 +165,7 @@ impl KernelSchedule {
             }
         }
         schedule.allocate_buffers(program, &slots.sizes);
-        fuse::fuse_chains(&mut schedule, program, rows);
+        fuse::fuse_chains(&mut schedule, program);
         let direct = |slot: ValueSlot| program.outputs.iter().any(|o| o.slot == slot && o.direct.is_some());
         let buffered = |i: &ScheduledInstr| {
             i.granularity == Granularity::PerElement && !direct(i.result) && i.fused.is_none_or(|f| f.is_stored)
@@ -173,6 +178,7 @@ impl KernelSchedule {
     /// of every phase.
     fn with_phases(
         program: &PreparedProgram,
+        rows: RowLayout,
         input_granularity: &dyn Fn(usize) -> Granularity,
     ) -> (KernelSchedule, Vec<Option<ValueSlot>>) {
         let inputs = program.inputs.len();
@@ -206,6 +212,7 @@ impl KernelSchedule {
         let schedule = KernelSchedule {
             instrs: Vec::new(),
             uniform: 0,
+            rows,
             folds: Vec::new(),
             phases: Vec::new(),
             granularity,
@@ -238,7 +245,7 @@ impl KernelSchedule {
     }
 
     /// Appends the instructions and the reductions of one phase.
-    fn add_phase(&mut self, program: &PreparedProgram, rows: RowLength, phase: usize, slots: &mut SlotTable) {
+    fn add_phase(&mut self, program: &PreparedProgram, phase: usize, slots: &mut SlotTable) {
         let inputs = program.inputs.len();
         let first_step = program.first_step();
         let steps = (0..program.steps.len()).filter(|s| self.phase[first_step + s] == phase);
@@ -246,7 +253,7 @@ impl KernelSchedule {
         let (folds, plain): (Vec<usize>, Vec<usize>) = steps.partition(is_fold);
         let is_element = |s: &usize| self.granularity[first_step + s] == Granularity::PerElement;
         let mut tile_steps: Vec<usize> = plain.into_iter().filter(is_element).collect();
-        let product_factors = |s: usize| self.product_factors(program, s).filter(|_| rows == RowLength::Long);
+        let product_factors = |s: usize| self.product_factors(program, s).filter(|_| self.rows == RowLayout::Long);
         let factors: Vec<Option<[ValueSlot; 2]>> = folds.iter().map(|&s| product_factors(s)).collect();
         for (&s, _) in folds.iter().zip(&factors).filter(|(_, f)| f.is_some()) {
             tile_steps.retain(|&t| first_step + t != program.steps[s].args[0] as usize);
@@ -333,7 +340,7 @@ impl KernelSchedule {
             let tile = broadcast.get(arg as usize).copied().flatten();
             *to = tile.filter(|_| granularity == Granularity::PerElement).unwrap_or(arg);
         }
-        let full = |arg: ValueSlot| self.granularity[arg as usize] == granularity;
+        let full = |arg: ValueSlot| self.is_vector(arg, granularity);
         let kernel = match step.kernel {
             KernelFn::Unary(f) if full(args[0]) => LoopKind::Unary(f),
             KernelFn::Unary(_) => return Err(args[0]),

@@ -22,6 +22,9 @@ use pellucid_simd::Isa;
 /// The number of columns (windows) of one block of the matrix product.
 const BLOCK_LANES: usize = 512;
 
+/// The number of tasks below which the groups of a block are divided into several tasks.
+const MIN_TASKS: usize = 16;
+
 /// The approximate number of bytes of images that are staged at a time.
 const STAGED_BYTES: usize = 8 << 20;
 
@@ -288,9 +291,9 @@ impl<T: Element> WindowProduct<'_, T> {
                 (first..end).step_by(lanes).map(move |start| (start, end.min(start + lanes)))
             })
             .collect();
-        // All groups share the offset lists of a block. Therefore groups are separate tasks only if there are few
-        // blocks.
-        let group_parts = if blocks.len() >= 16 { 1 } else { groups.min(16) };
+        // All groups of a task share the offset lists of a block. Therefore groups are separate tasks only if there are
+        // few blocks.
+        let group_parts = groups.min(MIN_TASKS.div_ceil(blocks.len().max(1)));
         let part_groups = groups.div_ceil(group_parts);
         let cost = rows * self.depths.len() * lanes * part_groups;
         // Blocks in which the rows of the result are not contiguous are computed in scratch memory, one block per

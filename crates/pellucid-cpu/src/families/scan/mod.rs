@@ -3,23 +3,30 @@
 //! Elements are accumulated in the order of their indices along the axis, so the bits do not depend on layouts, threads
 //! or instruction sets. Sums and products of `f32` and half precision accumulate in `f64`.
 //!
-//! The *lines* along the axis are independent. Lines whose elements are adjacent in memory are processed together as a
-//! vector. Otherwise a few lines are processed together to hide the latency of the dependency chain.
+//! The *lines* along the axis are independent. Lines whose elements are adjacent in memory are processed together as
+//! vectors. Otherwise blocks of a few lines are transposed, so that they are adjacent.
 
 use crate::element::{ComputeScalar, StorageElement};
 use crate::family::CpuFamily;
 use crate::operand::Operand;
+use crate::program::transpose::transpose_matrix;
 use crate::strided::{IndexSpace, axes};
 use pellucid_ir::kernel::{Scan, ScanOp};
 use pellucid_ir::{DType, Result};
+use pellucid_runtime::scratch;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::math::Real;
 use pellucid_simd::{Isa, per_isa, up_to};
 
 /// The maximum number of adjacent lines that are processed together.
 const MAX_ADJACENT: usize = 256;
-/// The maximum of [`RunningReduction::STRIDED_LINES`].
-const MAX_STRIDED: usize = 16;
+/// The number of lines that are processed as one vector.
+const LANES: usize = 16;
+/// The maximum number of lines and the number of elements of a block that is transposed. A tile with positions has
+/// 24 KiB and fits the first-level cache.
+const BLOCK: (usize, usize) = (32, 64);
+/// The minimum number of lines that are transposed. Fewer lines are processed one by one.
+const MIN_TRANSPOSED: usize = 4;
 
 impl CpuFamily for Scan {
     fn run(&self, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
@@ -54,9 +61,8 @@ trait RunningReduction<W> {
     const START: (Self::First, Self::Second);
     /// True if the second component is the index at which the first component was found.
     const POSITIONS: bool = false;
-    /// The number of lines that are processed together if they are not adjacent in memory: enough to hide the latency
-    /// of a step or, if a step is long, to fill a vector.
-    const STRIDED_LINES: usize = 4;
+    /// True if the kernel of a single line needs the instruction set of the processor too, because a step is long.
+    const LONG_STEP: bool = false;
     /// Adds the element `x` with index `i` to the accumulator, and returns the result so far.
     fn step(first: &mut Self::First, second: &mut Self::Second, x: W, i: i64) -> W;
     /// Returns the index that the second component stores.
@@ -154,7 +160,7 @@ macro_rules! log_sum_exp {
             type First = $t;
             type Second = f64;
             const START: ($t, f64) = ($t::NEG_INFINITY, 0.0);
-            const STRIDED_LINES: usize = 16;
+            const LONG_STEP: bool = true;
             #[inline(always)]
             fn step(max: &mut $t, sum: &mut f64, x: $t, _: i64) -> $t {
                 // e^−|x − m|. It is 1 for two equal infinities, whose difference is NaN.
@@ -185,7 +191,7 @@ struct ScanTask<'a> {
     positions: Option<&'a Operand<'a>>,
 }
 
-/// Several lines of the operands of a scan.
+/// Several lines of the operands of a scan, or the same elements of these lines.
 #[derive(Clone, Copy)]
 struct ScanLines {
     /// The element of the first line that is processed first.
@@ -200,43 +206,64 @@ struct ScanLines {
     across: [isize; 3],
     /// The number of elements of a line.
     len: usize,
-    /// True if a line is processed from its last element to its first.
-    reverse: bool,
+    /// The index along the axis of the element that is processed first, and the difference to the next index.
+    index: (i64, i64),
+    /// The accumulators of the lines: an [`Accumulators`] of the reduction.
+    accumulators: *mut u8,
+    /// True if the elements are the first ones of their lines, before which the accumulators are not initialized.
+    is_first: bool,
 }
 
-/// A scan of several lines; see [`scan_adjacent`] and [`scan_strided`].
+/// The accumulators of adjacent lines.
+#[repr(C, align(64))]
+struct Accumulators<First, Second> {
+    first: [First; MAX_ADJACENT],
+    second: [Second; MAX_ADJACENT],
+}
+
+/// Scratch memory of a scan.
+#[repr(C, align(64))]
+struct ScanScratch {
+    /// The accumulators of any reduction, whose components have at most eight bytes.
+    accumulators: Accumulators<u64, u64>,
+    /// A transposed block of values of at most eight bytes, which the results overwrite.
+    values: [u64; BLOCK.0 * BLOCK.1],
+    /// The positions of a transposed block.
+    positions: [i64; BLOCK.0 * BLOCK.1],
+}
+
+/// A scan of several lines; see [`scan_adjacent`] and [`scan_line`].
 type ScanKernel = unsafe fn(ScanLines, usize);
 
 /// The kernels of a reduction of elements of one type.
 struct ScanKernels {
     /// Scans lines that are adjacent in memory.
     adjacent: ScanKernel,
-    /// The kernels that scan several lines and one line, with any strides.
-    strided: [ScanKernel; 2],
+    /// Scans one line with any stride.
+    line: ScanKernel,
+    /// The bytes of an element.
+    size: usize,
+    /// True if the reduction has positions.
+    has_positions: bool,
 }
 
 impl ScanTask<'_> {
     /// Runs the reduction `R` on all lines.
     fn run<T: StorageElement, R: RunningReduction<T::Compute>>(&self) {
+        const { assert!(size_of::<R::First>() <= 8 && size_of::<R::Second>() <= 8) };
         let isa = Isa::best();
-        // Sums and products are bound by their latency. The steps of the others have more instructions.
-        let strided = if const { R::STRIDED_LINES == MAX_STRIDED } {
-            [
-                up_to!(T::WIDEST_ISA, isa, scan_strided::<T, R, MAX_STRIDED>),
-                up_to!(T::WIDEST_ISA, isa, scan_strided::<T, R, 1>),
-            ]
-        } else if const { R::POSITIONS } {
-            [up_to!(T::WIDEST_ISA, isa, scan_strided::<T, R, 4>), up_to!(T::WIDEST_ISA, isa, scan_strided::<T, R, 1>)]
+        // The other reductions are bound by the latency of a step.
+        let line = if const { R::LONG_STEP } {
+            up_to!(T::WIDEST_ISA, isa, scan_line::<T, R>)
         } else {
-            const { [scan_strided::<T, R, 4>(Isa::Portable), scan_strided::<T, R, 1>(Isa::Portable)] }
+            const { scan_line::<T, R>(Isa::Portable) }
         };
-        let kernels = ScanKernels { adjacent: up_to!(T::WIDEST_ISA, isa, scan_adjacent::<T, R>), strided };
-        self.run_kernels(&kernels, size_of::<T>(), R::STRIDED_LINES);
+        let adjacent = up_to!(T::WIDEST_ISA, isa, scan_adjacent::<T, R>);
+        self.run_kernels(&ScanKernels { adjacent, line, size: size_of::<T>(), has_positions: R::POSITIONS });
     }
 
-    /// Runs the kernels of a reduction of elements of `size` bytes on all lines, `strided_lines` at a time if they are
-    /// not adjacent.
-    fn run_kernels(&self, kernels: &ScanKernels, size: usize, strided_lines: usize) {
+    /// Runs the kernels of a reduction on all lines.
+    fn run_kernels(&self, kernels: &ScanKernels) {
         let (shape, axis) = (self.x.shape(), self.kernel.axis);
         if shape.size() == 0 {
             return;
@@ -245,59 +272,151 @@ impl ScanTask<'_> {
         let positions = self.positions.unwrap_or(self.y);
         let layouts = [self.x.layout, self.y.layout, positions.layout];
         let mut along = layouts.map(|l| l.strides()[axis]);
-        let len = shape[axis];
+        let (len, reverse) = (shape[axis], self.kernel.reverse);
         let (x, y) = (self.x.first::<u8>(), self.y.first::<u8>());
-        let bytes = size as isize;
+        let bytes = kernels.size as isize;
         let mut starts = [0; 3];
-        if self.kernel.reverse {
+        if reverse {
             starts = along.map(|s| s * (len as isize - 1));
             along = along.map(|s| -s);
         }
+        let index = if reverse { (len as i64 - 1, -1) } else { (0, 1) };
         let positions = SharedPtr(self.positions.map_or(std::ptr::null_mut(), |p| p.first::<i64>().get()));
         let space = IndexSpace::new(axes(shape, layouts).enumerate().filter(|&(a, _)| a != axis).map(|(_, a)| a));
         let across = space.step();
         let lines_are_adjacent = across == [1; 3];
-        let [strided, single] = kernels.strided;
-        parallel_ranges(space.len(), GRAIN / (len * size), |range| {
-            space.runs(range, |offsets, lines| {
-                let scan = |line: usize, count: usize, kernel: ScanKernel| {
-                    let mut o = [0; 3];
-                    for k in 0..3 {
-                        o[k] = offsets[k] + starts[k] + line as isize * across[k];
+        parallel_ranges(space.len(), GRAIN / (len * kernels.size), |range| {
+            scratch::with_buffer(size_of::<ScanScratch>(), |scratch: *mut u8| {
+                let scratch = scratch.cast::<ScanScratch>();
+                // SAFETY: the scratch memory is aligned to 64 bytes and has the size of a `ScanScratch`.
+                let accumulators = unsafe { (&raw mut (*scratch).accumulators).cast() };
+                space.runs(range, |offsets, lines| {
+                    let mut line = 0;
+                    while line < lines {
+                        let remaining = lines - line;
+                        let mut o = [0; 3];
+                        for k in 0..3 {
+                            o[k] = offsets[k] + starts[k] + line as isize * across[k];
+                        }
+                        let (x, y) = (x.offset(o[0] * bytes).cast_const(), y.offset(o[1] * bytes));
+                        let positions = positions.offset(o[2]);
+                        let lines =
+                            ScanLines { x, y, positions, along, across, len, index, accumulators, is_first: true };
+                        // SAFETY: the `count` lines of `len` elements are within the shape, and all elements of an
+                        // operand are in its buffer (*Lines* of the kernels). The lines of an output belong to this
+                        // task alone, and no thread writes the input, except that an output may have its address and
+                        // layout (*Exclusive*). The scratch memory is not part of an operand (*Accumulators*,
+                        // *Scratch*). The processor has the instruction set of the kernels (*Instruction set*).
+                        unsafe {
+                            line += match remaining {
+                                _ if lines_are_adjacent => {
+                                    let count = remaining.min(MAX_ADJACENT);
+                                    (kernels.adjacent)(lines, count);
+                                    count
+                                }
+                                MIN_TRANSPOSED.. => {
+                                    let count = remaining.min(BLOCK.0);
+                                    kernels.scan_transposed(lines, count, scratch);
+                                    count
+                                }
+                                _ => {
+                                    (kernels.line)(lines, 1);
+                                    1
+                                }
+                            };
+                        }
                     }
-                    let reverse = self.kernel.reverse;
-                    let (x, y, positions) =
-                        (x.offset(o[0] * bytes).cast_const(), y.offset(o[1] * bytes), positions.offset(o[2]));
-                    let lines = ScanLines { x, y, positions, along, across, len, reverse };
-                    // SAFETY: these `count` lines of `len` elements are within the shape, and all elements of an
-                    // operand are in its buffer (clause 1 of the scan kernels). The lines of an output belong to this
-                    // task alone, and no thread writes the input, except that an output may have its address and layout
-                    // (clause 2). The processor has the instruction set of the kernel (clause 3).
-                    unsafe { kernel(lines, count) }
-                };
-                let mut line = 0;
-                while line < lines {
-                    let remaining = lines - line;
-                    let (count, kernel) = match remaining {
-                        // A long step is vectorized over a fixed number of lines only.
-                        MAX_STRIDED.. if strided_lines == MAX_STRIDED => (strided_lines, strided),
-                        _ if lines_are_adjacent => (remaining.min(MAX_ADJACENT), kernels.adjacent),
-                        _ if remaining >= strided_lines => (strided_lines, strided),
-                        _ => (1, single),
-                    };
-                    scan(line, count, kernel);
-                    line += count;
-                }
-            })
+                });
+            });
         });
     }
 }
 
-impl ScanLines {
-    /// Returns the index along the axis of the `i`-th element in processing order.
-    #[inline(always)]
-    fn position(&self, i: usize) -> i64 {
-        (if self.reverse { self.len - 1 - i } else { i }) as i64
+impl ScanKernels {
+    /// Scans `count` lines with any strides, at most [`BLOCK`]`.0`: transposes them block by block, scans the block and
+    /// transposes the results, unless the lines of y are adjacent.
+    ///
+    /// # Safety
+    /// *Lines*, *Exclusive* and *Instruction set* of [`scan_adjacent`], with any strides. *Scratch*: `scratch` is valid
+    /// for reads and writes and disjoint from the operands, and `lines.accumulators` is its field.
+    unsafe fn scan_transposed(&self, lines: ScanLines, count: usize, scratch: *mut ScanScratch) {
+        let size = self.size;
+        let lanes = count.next_multiple_of(LANES);
+        // SAFETY: the field is within the scratch memory (*Scratch* of this function's contract).
+        let (values, positions) =
+            unsafe { ((&raw mut (*scratch).values).cast::<u8>(), (&raw mut (*scratch).positions).cast::<i64>()) };
+        if lanes > count {
+            // SAFETY: as above. The lanes without a line have defined values.
+            unsafe { values.write_bytes(0, size_of::<[u64; BLOCK.0 * BLOCK.1]>()) };
+        }
+        for start in (0..lines.len).step_by(BLOCK.1) {
+            let n = BLOCK.1.min(lines.len - start);
+            let index = (lines.index.0 + start as i64 * lines.index.1, lines.index.1);
+            let block = ScanLines {
+                x: values,
+                y: values,
+                positions,
+                along: [lanes as isize; 3],
+                across: [1; 3],
+                len: n,
+                index,
+                is_first: start == 0,
+                ..lines
+            };
+            let strides = |k: usize, size: usize| [lines.along[k], lines.across[k]].map(|s| s * size as isize);
+            let tile_strides = |size: usize| [lanes * size, size].map(|s| s as isize);
+            let swapped = |[a, b]: [isize; 2]| [b, a];
+            // SAFETY: elements `start..start + n` of the lines are valid (*Lines*), and the tiles hold `n` ≤ `BLOCK.1`
+            // rows of `lanes` ≤ `BLOCK.0` values of at most eight bytes, outside of the operands (*Scratch*). The
+            // accumulators keep the values of earlier blocks. Without positions, adjacent lines of y are written in
+            // place, and no other lines. *Exclusive* and *Instruction set* are this function's contract.
+            unsafe {
+                let x = lines.x.offset(start as isize * lines.along[0] * size as isize);
+                copy_matrix(size, (x, strides(0, size)), (values, tile_strides(size)), n, count);
+                let y = lines.y.offset(start as isize * lines.along[1] * size as isize);
+                if lines.across[1] == 1 && !self.has_positions {
+                    let along = [block.along[0], lines.along[1], 0];
+                    (self.adjacent)(ScanLines { y, along, ..block }, count);
+                    continue;
+                }
+                (self.adjacent)(block, lanes);
+                copy_matrix(size, (values, swapped(tile_strides(size))), (y, swapped(strides(1, size))), count, n);
+                if self.has_positions {
+                    let to = lines.positions.offset(start as isize * lines.along[2]).cast::<u8>();
+                    let from = positions.cast::<u8>();
+                    copy_matrix(8, (from, swapped(tile_strides(8))), (to, swapped(strides(2, 8))), count, n);
+                }
+            }
+        }
+    }
+}
+
+/// Writes `to[i][j] = from[i][j]` for `rows` indices i and `cols` indices j of elements of `size` bytes. A matrix is
+/// the address of element (0, 0) and the strides along i and j, in bytes.
+///
+/// # Safety
+/// All elements of `from` are valid for reads and those of `to` for writes, aligned to `size`, and the matrices do not
+/// overlap.
+unsafe fn copy_matrix(size: usize, from: (*const u8, [isize; 2]), to: (*mut u8, [isize; 2]), rows: usize, cols: usize) {
+    // SAFETY: the caller guarantees the clauses of `transpose_matrix` and the validity of every element (this
+    // function's contract). The element type has `size` bytes.
+    unsafe {
+        if from.1[0].unsigned_abs() == size && to.1[1].unsigned_abs() == size {
+            return transpose_matrix(size, from, to, rows, cols);
+        }
+        with_width!(size, T => {
+            for i in 0..rows as isize {
+                let (from_row, to_row) = (from.0.offset(i * from.1[0]), to.0.offset(i * to.1[0]));
+                // The rows of a broadcast input repeat one value.
+                if from.1[1] == 0 && to.1[1] == size as isize {
+                    std::slice::from_raw_parts_mut(to_row.cast::<T>(), cols).fill(*from_row.cast::<T>());
+                    continue;
+                }
+                for j in 0..cols as isize {
+                    *to_row.offset(j * to.1[1]).cast::<T>() = *from_row.offset(j * from.1[1]).cast::<T>();
+                }
+            }
+        })
     }
 }
 
@@ -305,23 +424,53 @@ per_isa! {
     /// Scans `count` lines that are adjacent in memory, at most [`MAX_ADJACENT`].
     ///
     /// # Safety
-    /// 1. The first `count` lines of `lines` are valid: `x` for reads, `y` for writes, and `positions` for writes if
-    ///    the reduction has positions. The strides from one line to the next are 1.
-    /// 2. No other thread uses the outputs of these lines or writes their inputs.
-    /// 3. The processor has the instruction set.
+    /// - *Lines*: the first `count` lines of `lines` are valid: `x` for reads, `y` for writes, and `positions` for
+    ///   writes if the reduction has positions. The strides from one line to the next are 1.
+    /// - *Exclusive*: no other thread uses the outputs of these lines or writes their inputs. An output may be the
+    ///   input.
+    /// - *Accumulators*: `lines.accumulators` is valid for reads and writes of the [`Accumulators`] of the reduction,
+    ///   disjoint from the lines, and initialized for them unless `lines.is_first`.
+    /// - *Instruction set*: the processor has the instruction set.
     fn scan_adjacent[T: StorageElement, R: RunningReduction<T::Compute>][T, R](lines: ScanLines, count: usize) {
-        let (mut first, mut second) = ([R::START.0; MAX_ADJACENT], [R::START.1; MAX_ADJACENT]);
-        let (first, second) = (&mut first[..count], &mut second[..count]);
-        let (x, y) = (lines.x.cast::<T>(), lines.y.cast::<T>());
-        for i in 0..lines.len {
-            let position = lines.position(i);
-            let i = i as isize;
+        // SAFETY: *Accumulators* of this function's contract.
+        let (first, second) = unsafe {
+            let accumulators = lines.accumulators.cast::<Accumulators<R::First, R::Second>>();
+            let first = (&raw mut (*accumulators).first).cast::<R::First>();
+            let second = (&raw mut (*accumulators).second).cast::<R::Second>();
+            if lines.is_first {
+                for l in 0..count {
+                    first.add(l).write(R::START.0);
+                    second.add(l).write(R::START.1);
+                }
+            }
+            (std::slice::from_raw_parts_mut(first, count), std::slice::from_raw_parts_mut(second, count))
+        };
+        for i in 0..lines.len as isize {
+            let index = lines.index.0 + i as i64 * lines.index.1;
             // SAFETY: i < len and l < count, so every access is to an element of a line that the caller guarantees to
-            // be valid (clause 1 of this function's contract).
+            // be valid (*Lines*). Arrays of elements need no alignment beyond that of an element.
             unsafe {
-                let (x, y) = (x.offset(i * lines.along[0]), y.offset(i * lines.along[1]));
-                for (l, (first, second)) in first.iter_mut().zip(second.iter_mut()).enumerate() {
-                    *y.add(l) = T::narrow(R::step(first, second, (*x.add(l)).widen(), position));
+                let x = lines.x.cast::<T>().offset(i * lines.along[0]);
+                let y = lines.y.cast::<T>().offset(i * lines.along[1]);
+                let mut done = 0;
+                if !R::POSITIONS {
+                    // Over a fixed number of lines, the compiler vectorizes a long step, and a step with a conversion
+                    // better.
+                    let first = first.as_chunks_mut::<LANES>().0.iter_mut();
+                    for (first, second) in first.zip(second.as_chunks_mut::<LANES>().0) {
+                        let (mut firsts, mut seconds) = (*first, *second);
+                        let mut values = x.add(done).cast::<[T; LANES]>().read();
+                        for l in 0..LANES {
+                            let x = values[l].widen();
+                            values[l] = T::narrow(R::step(&mut firsts[l], &mut seconds[l], x, index));
+                        }
+                        y.add(done).cast::<[T; LANES]>().write(values);
+                        (*first, *second) = (firsts, seconds);
+                        done += LANES;
+                    }
+                }
+                for (l, (first, second)) in first.iter_mut().zip(second.iter_mut()).enumerate().skip(done) {
+                    *y.add(l) = T::narrow(R::step(first, second, (*x.add(l)).widen(), index));
                 }
                 if R::POSITIONS {
                     let positions = lines.positions.offset(i * lines.along[2]);
@@ -335,43 +484,22 @@ per_isa! {
 }
 
 per_isa! {
-    /// Scans `N` lines with any strides.
+    /// Scans one line with any strides.
     ///
     /// # Safety
-    /// 1. The first `N` lines of `lines` are valid: `x` for reads, `y` for writes, and `positions` for writes if the
-    ///    reduction has positions.
-    /// 2. No other thread uses the outputs of these lines or writes their inputs.
-    /// 3. The processor has the instruction set.
-    fn scan_strided[T: StorageElement, R: RunningReduction<T::Compute>, const N: usize][T, R, N](
-        lines: ScanLines, _count: usize
-    ) {
-        let (mut first, mut second) = ([R::START.0; N], [R::START.1; N]);
-        let (mut x, mut y, mut positions) = ([lines.x.cast::<T>(); N], [lines.y.cast::<T>(); N], [lines.positions; N]);
-        for l in 0..N {
-            x[l] = x[l].wrapping_offset(l as isize * lines.across[0]);
-            y[l] = y[l].wrapping_offset(l as isize * lines.across[1]);
-            positions[l] = lines.positions.wrapping_offset(l as isize * lines.across[2]);
-        }
-        let along = lines.along;
-        for i in 0..lines.len {
-            let position = lines.position(i);
-            let i = i as isize;
-            // SAFETY: i < len and l < N, so every access is to an element of a line that the caller guarantees to be
-            // valid (clause 1 of this function's contract).
+    /// *Lines*, *Exclusive* and *Instruction set* of [`scan_adjacent`], with any strides, for one line.
+    fn scan_line[T: StorageElement, R: RunningReduction<T::Compute>][T, R](lines: ScanLines, _count: usize) {
+        let (mut first, mut second) = R::START;
+        for i in 0..lines.len as isize {
+            // SAFETY: i < len, so every access is to an element of the line, which the caller guarantees to be valid
+            // (*Lines*).
             unsafe {
-                // There are three loops instead of one, because the compiler can then vectorize the second loop.
-                let mut values = [*x[0].offset(i * along[0]); N];
-                for l in 1..N {
-                    values[l] = *x[l].offset(i * along[0]);
-                }
-                for l in 0..N {
-                    values[l] = T::narrow(R::step(&mut first[l], &mut second[l], values[l].widen(), position));
-                }
-                for l in 0..N {
-                    *y[l].offset(i * along[1]) = values[l];
-                    if R::POSITIONS {
-                        *positions[l].offset(i * along[2]) = R::position(second[l]);
-                    }
+                let x = (*lines.x.cast::<T>().offset(i * lines.along[0])).widen();
+                let index = lines.index.0 + i as i64 * lines.index.1;
+                *lines.y.cast::<T>().offset(i * lines.along[1]) =
+                    T::narrow(R::step(&mut first, &mut second, x, index));
+                if R::POSITIONS {
+                    *lines.positions.offset(i * lines.along[2]) = R::position(second);
                 }
             }
         }

@@ -4,9 +4,13 @@
 //! the row is one tile. A longer row is processed tile by tile, once per phase, and only values that a later phase
 //! reads are kept for the entire row.
 //!
+//! If the elements of adjacent rows are contiguous in memory and those of one row are not, a block is a transposed tile
+//! (`columns`): loops run over rows, and reductions over the lines of the tile.
+//!
 //! A guarded phase is skipped if no row of the block needs it (`screen`). The loads and stores of operands are in
 //! `operands`.
 
+mod columns;
 mod operands;
 mod screen;
 
@@ -14,12 +18,13 @@ use crate::operand::Operand;
 use crate::program::evaluate::tile_capacity;
 use crate::program::execute::{TileExtent, execute};
 use crate::program::fold::{CHUNK, RunningFold};
-use crate::program::kernel_schedule::{KernelSchedule, Phase};
+use crate::program::kernel_schedule::{KernelSchedule, Phase, RowReduction};
 use crate::program::loops::{self, StreamLoop};
 use crate::program::prepared::{PreparedOutput, PreparedProgram};
 use crate::program::slot::Granularity;
 use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
-use operands::{RowAccess, row_access};
+use columns::TransposedBlocks;
+use operands::{RowAccess, must_stage, row_access};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
 use pellucid_runtime::list::List;
@@ -95,16 +100,20 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     strided::merge(&mut all);
 
     let granularity = |k: usize| if program.inputs[k].per_row { Granularity::PerRow } else { Granularity::PerElement };
-    let schedule = program.schedule_rows(length, &granularity);
-    let access = row_access(program, &outer, &inner, &all);
+    let columns = TransposedBlocks::new(program, &granularity, &outer, &inner, length);
+    let schedule = match &columns {
+        Some(columns) => columns.schedule,
+        None => program.schedule_rows(length, &granularity),
+    };
+    let access = row_access(program, &outer, &inner, &all, columns.is_some());
 
     let fits = BLOCK_BYTES / (schedule.buffer_width + 8);
-    let phased = length > 2 * fits;
-    let row_by_row = length >= LONG_ROW && access.contains(&RowAccess::Rows);
-    let block = if phased || row_by_row { 1 } else { (fits / length.max(1)).clamp(1, MAX_BLOCK_ROWS).min(rows) };
-    // Strided rows are gathered in full cache lines.
-    let block =
-        if block > LINE_ROWS && access.contains(&RowAccess::Strided) { block - block % LINE_ROWS } else { block };
+    let phased = columns.is_none() && length > 2 * fits;
+    let block = match &columns {
+        Some(columns) => columns.width,
+        None if phased => 1,
+        None => block_rows(&access, length, fits).min(rows),
+    };
     let widest = program.outputs.iter().filter(|o| !o.per_row).map(|o| o.size).max().unwrap_or(0);
     let stream = loops::streaming(rows * length * widest, || {
         bases[inputs.len()..].iter().any(|to| bases[..inputs.len()].contains(to))
@@ -125,6 +134,8 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
         bases: &bases,
         access,
         length,
+        rows,
+        columns,
         block,
         tile: if phased {
             tile_capacity(schedule.buffer_width + 8)
@@ -143,30 +154,21 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     let bytes: usize = operands().map(|o| o.dtype.size()).sum::<usize>() + 2 * program.steps.len();
     let (unit, elements) = (execution.screened, if execution.is_screened() { 1 } else { length });
     let grain = GRAIN.div_ceil((bytes * elements * unit).max(64));
-    parallel_ranges(rows.div_ceil(unit), grain, |r| execution.run_rows(r.start * unit..rows.min(r.end * unit)));
+    let group = execution.group_rows();
+    let units = group.div_ceil(unit);
+    let first_row = |u: usize| u / units * group + (u % units * unit);
+    parallel_ranges(rows / group * units, grain, |r| execution.run_rows(first_row(r.start)..first_row(r.end)));
     Ok(())
 }
 
-/// Returns true if input `k` must be copied to a buffer: an output with the same memory is written before the last read
-/// of `k`.
-fn must_stage(program: &PreparedProgram, schedule: &KernelSchedule, bases: &[*mut u8], k: usize) -> bool {
-    let slot = k as u16;
-    let aliases = |o: usize| bases[program.inputs.len() + o] == bases[k];
-    let stored = program.outputs.iter().any(|o| o.slot == slot);
-    let last_phase = schedule.phases.iter().rposition(|p| p.reads.contains(&slot)).unwrap_or(0);
-    let last_read = schedule.instrs.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
-    let folded = schedule.folds.iter().any(|f| f.operands().any(|s| s == slot));
-    (0..program.outputs.len()).filter(|&o| aliases(o)).any(|o| {
-        let output = &program.outputs[o];
-        let result = output.slot as usize;
-        let written = schedule.instrs.iter().position(|c| c.result == output.slot).unwrap_or(usize::MAX);
-        let same_phase_fold = folded && schedule.phase.get(result).is_some_and(|&p| p <= last_phase);
-        program.inputs[k].per_row
-            || stored
-            || written < last_read
-            || schedule.phase[result] < last_phase
-            || same_phase_fold
-    })
+/// Returns the number of rows of a block that is not transposed and whose buffers hold about `fits` elements. Strided
+/// rows are gathered in full cache lines.
+fn block_rows(access: &[RowAccess], length: usize, fits: usize) -> usize {
+    if length >= LONG_ROW && access.contains(&RowAccess::Rows) {
+        return 1;
+    }
+    let block = (fits / length.max(1)).clamp(1, MAX_BLOCK_ROWS);
+    if block > LINE_ROWS && access.contains(&RowAccess::Strided) { block - block % LINE_ROWS } else { block }
 }
 
 /// A row program, resolved for its operands.
@@ -187,6 +189,10 @@ struct RowExecution<'a> {
     access: List<RowAccess, 8>,
     /// The number of elements of a row.
     length: usize,
+    /// The number of rows.
+    rows: usize,
+    /// The division into transposed tiles, if the rows are computed in such tiles.
+    columns: Option<TransposedBlocks<'a>>,
     /// The number of rows of a block.
     block: usize,
     /// The number of elements of a tile.
@@ -218,6 +224,8 @@ struct RowBlock<'a> {
     rows: usize,
     /// The address of the first row in each operand.
     starts: &'a [*mut u8],
+    /// The axes of the elements in the order of a transposed tile; empty for other tiles.
+    transposed: &'a [StridedAxis],
 }
 
 impl RowExecution<'_> {
@@ -259,9 +267,14 @@ impl RowExecution<'_> {
         unsafe {
             let mut cursor = Cursor::at(self.outer, self.bases, range.start);
             let mut first = range.start;
+            let group = self.group_rows();
+            let mut axes = self.columns.as_ref().map_or_else(StridedAxes::new, |columns| columns.axes.clone());
             while first < range.end {
-                let rows = self.block.min(range.end - first);
-                let block = RowBlock { first, rows, starts: &cursor.positions };
+                let rows = self.block.min(range.end - first).min(group - first % group);
+                if let Some(column) = axes.last_mut() {
+                    column.len = rows;
+                }
+                let block = RowBlock { first, rows, starts: &cursor.positions, transposed: &axes };
                 if !self.in_place {
                     self.load_row_inputs(&block, addresses, raw);
                 }
@@ -283,9 +296,20 @@ impl RowExecution<'_> {
         }
     }
 
+    /// Returns the number of consecutive rows that are divided into blocks together.
+    fn group_rows(&self) -> usize {
+        self.outer.last().filter(|_| self.columns.is_some()).map_or(self.rows, |column| column.len)
+    }
+
+    /// Returns the bytes of the memory for the values per row of a slot.
+    fn cell_bytes(&self) -> usize {
+        let repeated = self.columns.as_ref().map_or(0, |columns| columns.width * columns.repeats);
+        padded(self.screened.max(repeated) * 8)
+    }
+
     /// Returns the bytes of scratch memory for [`RowExecution::place_slots`].
     fn scratch_bytes(&self) -> usize {
-        let cell = padded(self.screened * 8);
+        let cell = self.cell_bytes();
         let slots = self.schedule.granularity.len();
         let has_row_buffer =
             |&slot: &usize| self.schedule.granularity[slot] == Granularity::PerElement && self.keeps_row(slot);
@@ -300,7 +324,7 @@ impl RowExecution<'_> {
     /// `scratch` is 64-byte aligned and valid for [`RowExecution::scratch_bytes`] bytes.
     unsafe fn place_slots(&self, scratch: *mut u8) -> (List<*mut u8, 32>, *mut u8) {
         let slots = self.schedule.granularity.len();
-        let cell = padded(self.screened * 8);
+        let cell = self.cell_bytes();
         let raw = scratch.wrapping_add(slots * cell);
         let buffers = raw.wrapping_add((self.tile * 8).max(cell));
         let mut row_buffer = buffers.wrapping_add(padded(self.tile * self.schedule.buffer_width));
@@ -375,16 +399,8 @@ impl RowExecution<'_> {
         addresses: &mut [*mut u8],
         raw: *mut u8,
     ) {
-        let folds = if self.length <= CHUNK { &self.schedule.folds[..] } else { &[] };
-        let tile = &TileExtent {
-            rows: block.rows,
-            len: self.length,
-            first: 0,
-            scratch: raw,
-            stream: self.chains_stream,
-            folds,
-        };
-        let n = tile.rows * tile.len;
+        let tile = &self.block_extent(block, raw);
+        let n = tile.elements;
         // SAFETY: the rows are within the operands, and every slot has memory for its values of a block (the contract
         // of this method). The operands that replace slots in place have the elements of the row.
         unsafe {
@@ -418,8 +434,9 @@ impl RowExecution<'_> {
                     }
                 }
                 execute(&self.schedule.instrs[phase.head.start..phase.tiles.end], addresses, tile);
-                for f in self.schedule.folds[phase.folds.clone()].iter().filter(|f| !f.chained || folds.is_empty()) {
-                    f.fold.reduce_rows(addresses[f.result as usize], f.values(addresses), tile.rows, tile.len);
+                let is_separate = |f: &&RowReduction| !f.chained || tile.folds.is_empty();
+                for fold in self.schedule.folds[phase.folds.clone()].iter().filter(is_separate) {
+                    self.reduce_block(fold, addresses, block.rows);
                 }
             }
             if n > 0 && !self.in_place {
@@ -430,6 +447,28 @@ impl RowExecution<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// Returns the extent of a block of entire rows; `raw` is scratch for its elements.
+    fn block_extent(&self, block: &RowBlock<'_>, raw: *mut u8) -> TileExtent<'_> {
+        let common = TileExtent {
+            rows: block.rows,
+            len: self.length,
+            elements: block.rows * self.length,
+            scratch: raw,
+            stream: self.chains_stream,
+            ..TileExtent::single_row(0)
+        };
+        match &self.columns {
+            Some(columns) => TileExtent {
+                rows: self.length.div_ceil(columns.repeats),
+                len: block.rows * columns.repeats,
+                transposed: true,
+                ..common
+            },
+            None if self.length <= CHUNK => TileExtent { folds: &self.schedule.folds, ..common },
+            None => common,
         }
     }
 

@@ -5,6 +5,7 @@
 
 use super::{RowBlock, RowExecution};
 use crate::program::execute::TileExtent;
+use crate::program::kernel_schedule::KernelSchedule;
 use crate::program::loader::{fill, gather, scatter};
 use crate::program::prepared::{PreparedOutput, PreparedProgram};
 use crate::program::slot::Granularity;
@@ -23,12 +24,13 @@ pub(super) enum RowAccess {
 }
 
 /// Returns the layout of each operand (inputs first) over the axes that number the rows, over the axes of a row, and
-/// over all axes.
+/// over all axes. With `transposed`, the elements of no operand have the order of a tile.
 pub(super) fn row_access(
     program: &PreparedProgram,
     outer: &[StridedAxis],
     inner: &[StridedAxis],
     all: &[StridedAxis],
+    transposed: bool,
 ) -> List<RowAccess, 8> {
     let dense = |axes: &[StridedAxis], k: usize, size: usize| {
         strided::element_count(axes) == 1 || strided::access_pattern(axes, k, size) == AccessPattern::Dense
@@ -36,12 +38,35 @@ pub(super) fn row_access(
     let access = |(k, (size, per_row)): (usize, (usize, bool))| match per_row {
         true if dense(outer, k, size) => RowAccess::Dense,
         true => RowAccess::Strided,
+        false if transposed => RowAccess::Strided,
         false if dense(all, k, size) => RowAccess::Dense,
         false if dense(inner, k, size) => RowAccess::Rows,
         false => RowAccess::Strided,
     };
     let sizes = program.inputs.iter().map(|i| (i.size, i.per_row));
     sizes.chain(program.outputs.iter().map(|o| (o.size, o.per_row))).enumerate().map(access).collect()
+}
+
+/// Returns true if input `k` must be copied to a buffer: an output with the same memory is written before the last read
+/// of `k`.
+pub(super) fn must_stage(program: &PreparedProgram, schedule: &KernelSchedule, bases: &[*mut u8], k: usize) -> bool {
+    let slot = k as u16;
+    let aliases = |o: usize| bases[program.inputs.len() + o] == bases[k];
+    let stored = program.outputs.iter().any(|o| o.slot == slot);
+    let last_phase = schedule.phases.iter().rposition(|p| p.reads.contains(&slot)).unwrap_or(0);
+    let last_read = schedule.instrs.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
+    let folded = schedule.folds.iter().any(|f| f.operands().any(|s| s == slot));
+    (0..program.outputs.len()).filter(|&o| aliases(o)).any(|o| {
+        let output = &program.outputs[o];
+        let result = output.slot as usize;
+        let written = schedule.instrs.iter().position(|c| c.result == output.slot).unwrap_or(usize::MAX);
+        let same_phase_fold = folded && schedule.phase.get(result).is_some_and(|&p| p <= last_phase);
+        program.inputs[k].per_row
+            || stored
+            || written < last_read
+            || schedule.phase[result] < last_phase
+            || same_phase_fold
+    })
 }
 
 impl RowExecution<'_> {
@@ -65,6 +90,7 @@ impl RowExecution<'_> {
                     Some(load) => load.run(cell, from, block.rows),
                     None => std::ptr::copy_nonoverlapping(from, cell, block.rows * input.size),
                 }
+                self.repeat_values(cell, block.rows * self.program.sizes[k] as usize);
             }
         }
     }
@@ -105,6 +131,20 @@ impl RowExecution<'_> {
         }
     }
 
+    /// Returns the index space whose order is the order of the elements in a tile, the address of its first element in
+    /// operand `k`, and the index of element `first` of the first row of `block`.
+    fn element_space<'a>(
+        &'a self,
+        k: usize,
+        block: &RowBlock<'a>,
+        first: usize,
+    ) -> (&'a [StridedAxis], *mut u8, usize) {
+        if self.columns.is_some() {
+            return (block.transposed, block.starts[k], first * block.rows);
+        }
+        (self.all, self.bases[k], block.first * self.length + first)
+    }
+
     /// Returns the address of elements `first..first + n` of the rows of `block` of input `k`: in the operand itself,
     /// or in `buffer`, to which they are loaded.
     ///
@@ -130,8 +170,8 @@ impl RowExecution<'_> {
                 (Some(from), None) => return from,
                 (None, load) => {
                     let to = if load.is_some() { raw } else { buffer };
-                    let start = block.first * self.length + first;
-                    gather(to, input.size, self.all, k, self.bases[k], start, n);
+                    let (axes, base, start) = self.element_space(k, block, first);
+                    gather(to, input.size, axes, k, base, start, n);
                     if let Some(load) = load {
                         load.run(buffer, to, n);
                     }
@@ -175,7 +215,7 @@ impl RowExecution<'_> {
         raw: *mut u8,
     ) {
         let k = self.program.inputs.len() + o;
-        let n = tile.rows * tile.len;
+        let n = tile.elements;
         // SAFETY: by this method's contract, *Source* covers all reads, *Elements* and *Buffer* all writes.
         unsafe {
             let dense = self.dense_address(k, block, output.size, tile.first);
@@ -196,8 +236,8 @@ impl RowExecution<'_> {
                 }
             }
             if dense.is_none() {
-                let start = block.first * self.length + tile.first;
-                scatter(to, output.size, self.all, k, self.bases[k], start, n);
+                let (axes, base, start) = self.element_space(k, block, tile.first);
+                scatter(to, output.size, axes, k, base, start, n);
             }
         }
     }

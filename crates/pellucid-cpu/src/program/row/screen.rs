@@ -41,7 +41,7 @@ impl RowExecution<'_> {
     /// The rows are within the operands and at most `screened`. `addresses` and `raw` are the addresses from
     /// [`RowExecution::place_slots`].
     pub(super) unsafe fn screen(&self, rows: Range<usize>, addresses: &mut [*mut u8], raw: *mut u8) -> bool {
-        let block = RowBlock { first: rows.start, rows: rows.len(), starts: &[] };
+        let block = RowBlock { first: rows.start, rows: rows.len(), starts: &[], transposed: &[] };
         let tile = &TileExtent { rows: rows.len(), scratch: raw, ..TileExtent::single_row(0) };
         // SAFETY: the rows are within the operands, and the cells of values per row hold `screened` values (the
         // contract of this method and of `place_slots`). The phases without a guard have no instruction on elements.

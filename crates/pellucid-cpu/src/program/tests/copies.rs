@@ -4,7 +4,7 @@ use crate::program::copy;
 #[test]
 fn copies_between_random_layouts_match() {
     let rng = &mut Rng(5);
-    for shape in shapes().into_iter().chain([vec![100, 70], vec![3, 65, 50], vec![40, 3, 40]]) {
+    for shape in shapes().into_iter().chain([vec![100, 70], vec![3, 65, 50], vec![40, 3, 40], vec![2, 600, 3]]) {
         for dtype in [DType::U8, DType::F16, DType::F32, DType::I64] {
             let from = TestArray::random(rng, &shape, dtype, true);
             let to = TestArray::random(rng, &shape, dtype, false);

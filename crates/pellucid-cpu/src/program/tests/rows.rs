@@ -129,6 +129,11 @@ fn cases() -> Vec<(Vec<usize>, Vec<usize>)> {
         (vec![12, 40, 150], vec![1, 2]),
         (vec![9, 203], vec![1]),
         (vec![6000], vec![0]),
+        (vec![100, 40], vec![0]),
+        (vec![2, 300, 33], vec![1]),
+        (vec![3, 7, 700], vec![1]),
+        (vec![5, 4, 6, 16], vec![0, 2]),
+        (vec![1, 20], vec![0]),
     ];
     cases.push((vec![2, 3000, 7], vec![1, 2]));
     cases
@@ -249,12 +254,19 @@ fn random_chains_in_rows_match_the_reference() {
         let outputs = [(last, c, dtype, false), (some, c, dtype, false), (row, c, dtype, true)];
         let program = Arc::new(p.build(&outputs));
         let params = Params::new();
-        for (count, length) in [(3, 7), (5, 50), (9, 203), (2, 1000), (50, 300), (1, 9000)] {
-            let (shape, kept) = ([count, length], [count, 1]);
+        let sizes = [(3, 7), (5, 50), (9, 203), (2, 1000), (50, 300), (1, 9000)].map(|size| (size, 1));
+        // Adjacent elements belong to different rows.
+        let transposed = [(17, 7), (100, 40), (50, 300)].map(|size| (size, 0));
+        for ((count, length), axis) in sizes.into_iter().chain(transposed) {
+            let (mut shape, mut kept) = ([count, length], [count, 1]);
+            if axis == 0 {
+                shape.reverse();
+                kept.reverse();
+            }
             let [x, y] = [(); 2].map(|()| TestArray::contiguous(rng, &shape, dtype));
             let scale = TestArray::contiguous(rng, &kept, dtype);
-            let expected = expected(&program, &params, &[&x, &y, &scale], &shape, &[1]);
-            let kernel = Row { axes: [1].into_iter().collect(), program: program.clone(), params: params.clone() };
+            let expected = expected(&program, &params, &[&x, &y, &scale], &shape, &[axis]);
+            let kernel = Row { axes: [axis].into_iter().collect(), program: program.clone(), params: params.clone() };
             let separate = [&shape, &shape, &kept].map(|shape| TestArray::contiguous(rng, shape, dtype));
             let same = [x.clone(), y.clone(), separate[2].clone()];
             for (inputs, outputs) in [([&x, &y], &separate), ([&same[0], &same[1]], &same)] {

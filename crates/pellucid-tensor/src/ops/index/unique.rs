@@ -43,7 +43,8 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
         let column = gather::index_select(&view::select(&rows, 1, column as isize)?, 0, &order)?;
         order = gather::index_select(&order, 0, &sort::argsort(&column, 0, false)?)?;
     }
-    groups(x, axis, &rows, &order)
+    let sorted = gather::index_select(&rows, 0, &order)?;
+    groups(x, axis, &sorted, Some(&order))
 }
 
 /// Replaces every run of equal elements (in row-major order) or slices by one, like [`unique`] without sorting.
@@ -55,8 +56,7 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
 pub fn unique_consecutive(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     check_values_readable("unique_consecutive")?;
     let rows = as_rows("unique_consecutive", x, axis)?;
-    let order = create::indices(rows.shape()[0])?;
-    groups(x, axis, &rows, &order)
+    groups(x, axis, &rows, None)
 }
 
 /// Returns an error in a captured step, since the length of the result depends on values.
@@ -79,18 +79,24 @@ fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> 
     view::reshape(&copy::contiguous(&view::movedim(&x, [axis], [0])?)?, [count, width])
 }
 
-/// Groups adjacent equal rows after `order` permutes the rows.
+/// Groups adjacent equal rows. `order` has the index in x of each row, or is `None` if the rows are in the order of x.
 #[track_caller]
-fn groups(x: &Tensor, axis: Option<isize>, rows: &Tensor, order: &Tensor) -> Result<Unique> {
-    let (count, pairs) = (order.size(), order.size().saturating_sub(1));
-    let sorted = gather::index_select(rows, 0, order)?;
-    let (low, high) = (view::narrow(&sorted, 0, 0, pairs)?, view::narrow(&sorted, 0, count - pairs, pairs)?);
+fn groups(x: &Tensor, axis: Option<isize>, rows: &Tensor, order: Option<&Tensor>) -> Result<Unique> {
+    let count = rows.shape()[0];
+    let pairs = count.saturating_sub(1);
+    let (low, high) = (view::narrow(rows, 0, 0, pairs)?, view::narrow(rows, 0, count - pairs, pairs)?);
     let differs = reductions::any(&compare::ne(&high, &low)?, 1)?;
     let starts = concatenate(&[&fill::ones([count - pairs], DType::Bool)?, &differs], 0)?;
     let group_indices = arithmetic::sub(&scan::cumsum(&starts, 0)?, 1)?;
-    let firsts = gather::index_select(order, 0, &nonzero(&starts)?[0])?;
-    let inverse = gather::scatter_add_along(&group_indices, order, 0, [count])?;
-    let counts = gather::scatter_add_along(&fill::ones([count], DType::I64)?, &group_indices, 0, [firsts.size()])?;
+    let first_rows = &nonzero(&starts)?[0];
+    let ends = concatenate(&[first_rows, &create::from_host(&[count as i64], [1])?], 0)?;
+    let counts = scan::diff(&ends, 1, 0)?;
+    let (firsts, inverse) = match order {
+        None => (first_rows.clone(), group_indices),
+        Some(order) => {
+            (gather::index_select(order, 0, first_rows)?, gather::scatter_add_along(&group_indices, order, 0, [count])?)
+        }
+    };
     match axis {
         None => {
             Ok(Unique { values: gather::take(x, &firsts)?, inverse: view::reshape_to(&inverse, x.shape())?, counts })

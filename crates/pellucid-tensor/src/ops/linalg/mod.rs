@@ -44,10 +44,9 @@ pub use triangular::solve_triangular;
 use crate::autograd::interface::*;
 use crate::device::Device;
 use crate::engine;
-use crate::ops::elementwise::compare;
 use crate::ops::formula::broadcast;
-use crate::ops::primitive::{copy, create, view};
-use crate::ops::shape::diagonal::diagonal;
+use crate::ops::primitive::{copy, view};
+use crate::ops::shape::diagonal::{diagonal, eye};
 use crate::tensor::Tensor;
 use pellucid_ir::kernel::{Factorization, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result, Shape};
@@ -153,12 +152,6 @@ fn main_diagonal(x: &Tensor) -> Result<Tensor> {
 /// Returns the block of `rows` rows and `columns` columns that starts at row `start.0` and column `start.1`.
 fn block(x: &Tensor, start: (usize, usize), rows: usize, columns: usize) -> Result<Tensor> {
     view::narrow(&view::narrow(x, -2, start.0, rows)?, -1, start.1, columns)
-}
-
-/// Returns a `[rows, columns]` matrix with ones on the diagonal.
-fn eye(rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
-    let (i, j) = (create::indices(rows)?, create::indices(columns)?);
-    copy::to_dtype(&compare::eq(&as_column(&i)?, &j)?, dtype)
 }
 
 /// Returns the shape of the batch axes.

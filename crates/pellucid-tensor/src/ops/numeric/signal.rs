@@ -1,11 +1,11 @@
 //! Window functions of signal processing.
 
 use crate::ops::elementwise::{arithmetic, special, transcendental};
-use crate::ops::primitive::create::tensor_from_fn;
+use crate::ops::primitive::create::{from_indices, tensor_from_fn};
 use crate::ops::primitive::{copy, fill};
 use crate::tensor::Tensor;
 use pellucid_derive::operation;
-use pellucid_ir::{DType, Error, Result, Scalar};
+use pellucid_ir::{DType, Error, Result, Scalar, formula};
 use std::f64::consts::PI;
 
 /// A window function of k from 0 to n (see [`signal_window`]).
@@ -68,6 +68,25 @@ pub fn signal_window(window: WindowFunction<'_>, count: usize, symmetric: bool, 
     let relative_position = |k: usize| if n > 0.0 { k as f64 / n } else { 0.5 };
     let from_formula = |f: &dyn Fn(usize) -> f64| tensor_from_fn(count, |k| Scalar::Float(f(k)), dtype);
     let cosines = |a: &[f64]| {
+        if let (&[mean, first], true) = (a, n > 0.0) {
+            let formula = formula! {
+                static raised_cosine(row, column; n, turn, mean, first) =
+                    mean - first * ((row + column) / n * turn).cos();
+            };
+            return from_indices(count, formula, &[n, 2.0 * PI, mean, first].map(Scalar::from), dtype);
+        }
+        if let (&[mean, first, second, ref third @ ..], true) = (a, n > 0.0 && a.len() <= 4) {
+            let formula = formula! {
+                static cosine_sum(row, column; n, turn, mean, first, second, third) = {
+                    let position = (row + column) / n;
+                    let harmonic = |k: f64| (position * (turn * k)).cos();
+                    mean - first * harmonic(1.0) + second * harmonic(2.0) - third * harmonic(3.0)
+                };
+            };
+            let third = third.first().copied().unwrap_or(0.0);
+            let params = [n, 2.0 * PI, mean, first, second, third].map(Scalar::from);
+            return from_indices(count, formula, &params, dtype);
+        }
         let term = |i: usize, x: f64| if i.is_multiple_of(2) { x } else { -x };
         let at =
             |k: usize| (0..a.len()).map(|i| term(i, a[i] * (2.0 * PI * i as f64 * relative_position(k)).cos())).sum();

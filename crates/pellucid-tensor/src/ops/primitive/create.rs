@@ -2,11 +2,14 @@
 
 use crate::array::{Array, host_values};
 use crate::device::Device;
+use crate::engine;
 use crate::ops::primitive::copy;
 use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_derive::operation;
-use pellucid_ir::{DType, Element, Error, Result, Scalar, Shape};
+use pellucid_ir::formula::{Formula, Signature};
+use pellucid_ir::kernel::{Kernel, Map};
+use pellucid_ir::{DType, Element, Error, Layout, Result, Scalar, Shape, formula};
 
 /// Returns start, start + step, .. below `end` (above it for a negative step): ⌈(end − start)/step⌉ values, computed as
 /// start + i·step.
@@ -67,7 +70,43 @@ pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Ten
 
 /// Returns the integers 0, 1, .., count − 1 (`i64`).
 pub(crate) fn indices(count: usize) -> Result<Tensor> {
+    if count >= LONG {
+        return from_indices(count, stepped(), &[0.into(), 1.into()], DType::I64);
+    }
     from_host(&host_values(count, 0i64..)?, [count])
+}
+
+/// The number of elements from which on a kernel computes the elements of a range.
+const LONG: usize = 1 << 14;
+
+/// Returns the formula start + i·step.
+fn stepped() -> &'static Formula {
+    formula! { static stepped(row, column; start, step) = start + (row + column) * step; }
+}
+
+/// Computes `count` elements by a formula of the index i, which is the sum of its two inputs. A float is computed in
+/// `f64` and rounded once, an integer in `i64`. A captured step contains the result as a constant.
+pub(in crate::ops) fn from_indices(count: usize, formula: &Formula, params: &[Scalar], dtype: DType) -> Result<Tensor> {
+    const ROW: usize = 1024;
+    let (width, rows) = (count.min(ROW), count.div_ceil(ROW));
+    let compute = if dtype.is_float() { DType::F64 } else { DType::I64 };
+    let signature = Signature::new([compute; 2], compute).storing([if dtype.is_float() { dtype } else { compute }]);
+    let operand = |count: usize, step: usize, shape: [usize; 2]| -> Result<Tensor> {
+        copy::to_dtype(&from_host(&host_values(count, (0..).step_by(step).map(|i: i64| i))?, shape)?, compute)
+    };
+    let run = || -> Result<Array> {
+        let (row, column) = (operand(rows, ROW, [rows, 1])?, operand(width, 1, [1, width])?);
+        let program = formula.program(&signature)?.clone();
+        let out = Array::new(Device::cpu(), program.outputs[0].storage, [rows, width].into())?;
+        let kernel = Kernel::Map(Map { program, params: params.into() });
+        engine::submit(&kernel, &[row.array(), column.array()], &[&out])?;
+        // The last row may have elements beyond the result.
+        Ok(out.view(Layout::contiguous([count].into())))
+    };
+    let array = if engine::mode() == engine::ExecutionMode::Capture { engine::eager(run) } else { run() };
+    let array = array.map_err(|error| error.with_shape(&[count].into()))?;
+    engine::record_constant(&array);
+    copy::to_dtype(&Tensor::from(array), dtype)
 }
 
 /// Returns a tensor of `shape` with the given values.
@@ -84,7 +123,11 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
         if !(a.is_finite() && b.is_finite() && count.is_finite()) {
             return Err(reason("the bounds must be finite, and the step not 0"));
         }
-        return tensor_from_fn(count.max(0.0) as usize, |i| Scalar::Float(a + i as f64 * s), dtype);
+        let count = count.max(0.0) as usize;
+        if count >= LONG {
+            return from_indices(count, stepped(), &[start, step], dtype);
+        }
+        return tensor_from_fn(count, |i| Scalar::Float(a + i as f64 * s), dtype);
     }
     let has_fraction = |x: &Scalar| !DType::I64.represents(*x);
     if let Some(x) = [start, end, step].iter().find(|x| has_fraction(x)) {
@@ -103,6 +146,9 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
         return Err(reason(&format!(
             "the first element {a} or the last element {last} is outside the range of {dtype}; use a wider dtype"
         )));
+    }
+    if count >= LONG as i128 {
+        return from_indices(count as usize, stepped(), &[start, step], dtype);
     }
     tensor_from_fn(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
 }

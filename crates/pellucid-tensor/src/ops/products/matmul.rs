@@ -7,12 +7,13 @@ use crate::engine;
 use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::broadcast::sum_to;
+use crate::ops::formula::map;
+use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::precision::{in_policy_dtype, in_single};
 use crate::ops::primitive::view::{reshape_to, transpose};
 use crate::ops::primitive::{copy, precision, view};
 use crate::ops::reduce::reductions;
 use crate::ops::shape::diagonal::diagonal;
-use crate::ops::shape::rearrange;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Signature;
@@ -282,7 +283,11 @@ pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
         return Err(mismatch("the axis must have length 3 in both operands"));
     }
     in_single!("cross", [a, b] => cross(a, b, axis));
-    // (a × b)ᵢ = aᵢ₊₁·bᵢ₊₂ − aᵢ₊₂·bᵢ₊₁, indices modulo 3.
-    let next = |t: &Tensor, by: isize| rearrange::roll(t, [-by], [axis_from_end]);
-    arithmetic::sub(&arithmetic::mul(&next(a, 1)?, &next(b, 2)?)?, &arithmetic::mul(&next(a, 2)?, &next(b, 1)?)?)
+    // (a × b)ᵢ = aⱼ·bₖ − aₖ·bⱼ with j = i + 1 and k = i + 2, modulo 3.
+    let component = formula! { static cross_component(aj, bk, ak, bj) = aj * bk - ak * bj; };
+    let at = |t: &Tensor, i: usize| view::narrow(t, axis_from_end, i % 3, 1usize);
+    let components =
+        [0, 1, 2].map(|i| map(component, &[&at(a, i + 1)?, &at(b, i + 2)?, &at(a, i + 2)?, &at(b, i + 1)?], &[]));
+    let [x, y, z] = components;
+    concatenate(&[&x?, &y?, &z?], axis_from_end)
 }

@@ -174,15 +174,17 @@ impl Product {
                     self.axes.keepdims(x.shape()),
                 );
             }
-            while y.shape()[axis] > 1 {
-                let (len, half) = (y.shape()[axis], y.shape()[axis] / 2);
-                let low = view::narrow(&y, axis as isize, 0, half)?;
-                let product = arithmetic::mul(&low, &view::narrow(&y, axis as isize, half, half)?)?;
+            // As the first axis, both halves are contiguous.
+            y = copy::contiguous(&view::movedim(&y, [axis], [0])?)?;
+            while y.shape()[0] > 1 {
+                let (len, half) = (y.shape()[0], y.shape()[0] / 2);
+                let product = arithmetic::mul(&view::narrow(&y, 0, 0, half)?, &view::narrow(&y, 0, half, half)?)?;
                 y = match len % 2 {
                     0 => product,
-                    _ => concatenate(&[&product, &view::narrow(&y, axis as isize, len - 1, 1)?], axis as isize)?,
+                    _ => concatenate(&[&product, &view::narrow(&y, 0, len - 1, 1)?], 0)?,
                 };
             }
+            y = view::movedim(&y, [0], [axis])?;
         }
         Ok(y)
     }

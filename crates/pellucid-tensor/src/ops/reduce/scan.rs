@@ -101,16 +101,17 @@ impl CumulativeReduction {
     /// There is no division, so elements may be zero.
     fn definition(&self, x: &Tensor) -> Result<Tensor> {
         in_single!(self.name, [x] => self.definition(x));
-        let (axis, len) = (self.axis as isize, x.shape()[self.axis]);
-        let mut y = x.clone();
+        let len = x.shape()[self.axis];
+        // As the first axis, all parts are contiguous.
+        let mut y = copy::contiguous(&view::movedim(x, [self.axis], [0])?)?;
         let mut step = 1;
         while step < len {
-            let head = view::narrow(&y, axis, 0, step)?;
-            let (later, earlier) = (view::narrow(&y, axis, step, len - step)?, view::narrow(&y, axis, 0, len - step)?);
-            y = concatenate(&[&head, &(self.combine)(&earlier, &later)?], axis)?;
+            let head = view::narrow(&y, 0, 0, step)?;
+            let (later, earlier) = (view::narrow(&y, 0, step, len - step)?, view::narrow(&y, 0, 0, len - step)?);
+            y = concatenate(&[&head, &(self.combine)(&earlier, &later)?], 0)?;
             step *= 2;
         }
-        Ok(y)
+        view::movedim(&y, [0], [self.axis])
     }
 }
 

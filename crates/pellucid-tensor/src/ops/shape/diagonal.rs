@@ -1,6 +1,5 @@
 //! Diagonals and triangles of matrices, and identity matrices.
 
-use crate::array::checked_size;
 use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
@@ -194,9 +193,10 @@ fn triangle(op: &'static str, x: &Tensor, offset: isize) -> Result<Tensor> {
 #[doc(alias = "identity")]
 #[operation]
 pub fn eye(n: usize, m: usize, dtype: DType) -> Result<Tensor> {
-    checked_size(&[n, m].into())?;
-    let rows = view::unsqueeze(&create::indices(n)?, 1)?;
-    copy::to_dtype(&compare::eq(&create::indices(m)?, &rows)?, dtype)
+    let eye = fill::zeros([n, m], dtype)?;
+    let diagonal = MatrixDiagonal { axes: (0, 1), offset: 0 }.view(eye.array().layout());
+    copy::write_array(fill::ones(diagonal.shape().clone(), dtype)?.array(), &eye.array().view(diagonal))?;
+    Ok(eye)
 }
 
 impl Tensor {

@@ -1,11 +1,13 @@
 //! Joining tensors along an axis.
 
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::primitive::concatenate::{as_refs, concatenate};
-use crate::ops::primitive::{fill, view};
+use crate::ops::primitive::copy::write_array;
+use crate::ops::primitive::{copy, view};
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
-use pellucid_ir::{Error, Result};
-use smallvec::SmallVec;
+use pellucid_ir::{DType, Error, Result, Shape};
+use smallvec::{SmallVec, smallvec};
 
 /// Stacks tensors of equal shapes along a new axis.
 ///
@@ -118,6 +120,52 @@ pub fn column_stack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
     concatenate(&columns.collect::<Result<SmallVec<[Tensor; 4]>>>()?, 1)
 }
 
+/// The block diagonal matrix of matrices of one dtype. The gradient of a matrix is its block.
+struct BlockDiagonal {
+    /// The shape of the result.
+    shape: [usize; 2],
+    /// For each matrix and axis, the start and the length of its block.
+    blocks: Vec<[(usize, usize); 2]>,
+}
+
+impl BlockDiagonal {
+    /// Places matrices of these shapes.
+    fn new<'a>(shapes: impl Iterator<Item = &'a Shape>) -> Result<BlockDiagonal> {
+        let mut matrix = BlockDiagonal { shape: [0; 2], blocks: Vec::new() };
+        for block in shapes {
+            matrix.blocks.push([0, 1].map(|axis| (matrix.shape[axis], block[axis])));
+            for axis in [0, 1] {
+                let end = matrix.shape[axis].checked_add(block[axis]);
+                matrix.shape[axis] = end.ok_or_else(Error::size_overflow)?;
+            }
+        }
+        Ok(matrix)
+    }
+}
+
+impl Operation for BlockDiagonal {
+    fn name(&self) -> &'static str {
+        "block_diag"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        let device = Array::common_device("block_diag", inputs)?;
+        let out = Array::filled(device, inputs[0].dtype(), self.shape.into(), 0.into())?;
+        for (matrix, [(row, rows), (column, columns)]) in inputs.iter().zip(&self.blocks) {
+            let block = out.layout().slice(0, *row, 1, *rows).slice(1, *column, 1, *columns);
+            write_array(matrix, &out.view(block))?;
+        }
+        Ok(smallvec![out])
+    }
+    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
+        let g = grads.get(0)?;
+        let block = |[(row, rows), (column, columns)]: [(usize, usize); 2]| {
+            view::narrow(&view::narrow(&g, 0, row, rows)?, 1, column, columns)
+        };
+        let blocks = self.blocks.iter().enumerate();
+        blocks.map(|(i, &at)| needs.contains(i).then(|| block(at)).transpose()).collect()
+    }
+}
+
 /// Returns the block diagonal matrix of the matrices, with zeros in all other elements. A vector is a row, and a 0-d
 /// tensor is a 1 × 1 matrix. Dtypes are promoted.
 ///
@@ -135,15 +183,14 @@ pub fn block_diag<T: AsRef<Tensor>>(matrices: &[T]) -> Result<Tensor> {
         ));
     }
     let blocks = matrices.iter().map(|m| with_min_rank(m, 2)).collect::<Result<SmallVec<[Tensor; 4]>>>()?;
-    let width = blocks.iter().try_fold(0usize, |sum, block| sum.checked_add(block.shape()[1]));
-    let width = width.ok_or_else(Error::size_overflow)?;
-    let mut start = 0;
-    let rows = blocks.iter().map(|block| {
-        let [height, block_width] = [block.shape()[0], block.shape()[1]];
-        let zeros = |columns: usize| fill::full_on_device_of(block, [height, columns], false, block.dtype());
-        let row = concatenate(&[&zeros(start)?, block, &zeros(width - start - block_width)?], 1);
-        start += block_width;
-        row
-    });
-    concatenate(&rows.collect::<Result<SmallVec<[Tensor; 4]>>>()?, 0)
+    let dtype = blocks.iter().map(Tensor::dtype).reduce(DType::promote);
+    let Some(dtype) = dtype else {
+        return Err(Error::invalid(
+            "block_diag",
+            "the list of matrices is empty; an empty result is zeros([0, 0], dtype)",
+        ));
+    };
+    let blocks = blocks.iter().map(|m| copy::to_dtype(m, dtype)).collect::<Result<SmallVec<[Tensor; 4]>>>()?;
+    let matrix = BlockDiagonal::new(blocks.iter().map(|block| block.shape()))?;
+    apply_one(matrix, &blocks.iter().collect::<SmallVec<[&Tensor; 4]>>())
 }

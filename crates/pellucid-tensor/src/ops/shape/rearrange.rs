@@ -4,12 +4,11 @@
 //! are summed.
 
 use crate::array::host_values;
-use crate::autograd::note_call_location;
+use crate::autograd::{apply_one, interface::*, note_call_location};
 use crate::ops::call::check;
 use crate::ops::call::int_list::IntList;
 use crate::ops::formula::broadcast;
-use crate::ops::primitive::concatenate::concatenate;
-use crate::ops::primitive::copy::copy;
+use crate::ops::primitive::copy::{copy, write_array};
 use crate::ops::primitive::sparse::select_axis;
 use crate::ops::primitive::view::{movedim, ravel, reshape_to, slice_axes};
 use crate::ops::primitive::{concatenate, create, gather, view};
@@ -18,6 +17,32 @@ use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, Shape, from_integers};
 use smallvec::smallvec;
+
+/// A cyclic shift of the elements towards the end of an axis, by less than its length and at least 1.
+struct Roll {
+    axis: usize,
+    shift: usize,
+}
+
+impl Operation for Roll {
+    fn name(&self) -> &'static str {
+        "roll"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        let x = inputs[0];
+        let kept = x.shape()[self.axis] - self.shift;
+        let out = Array::new(x.device(), x.dtype(), x.shape().clone())?;
+        for (from, to, len) in [(0, self.shift, kept), (kept, 0, self.shift)] {
+            let part = |array: &Array, start: usize| array.view(array.layout().slice(self.axis, start, 1, len));
+            write_array(&part(x, from), &part(&out, to))?;
+        }
+        Ok(smallvec![out])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let shift = saved.input_shape(0)[self.axis] - self.shift;
+        Ok(smallvec![Some(apply_one(Roll { axis: self.axis, shift }, &[&grads.get(0)?])?)])
+    }
+}
 
 /// Shifts elements cyclically by `shifts[k]` along axis `axes[k]`. Positive shifts move towards the end.
 ///
@@ -42,9 +67,7 @@ pub fn roll(x: &Tensor, shifts: impl Into<IntList>, axes: impl Into<IntList>) ->
         let len = x.shape()[axis];
         let shift = if len == 0 { 0 } else { shift.rem_euclid(len as isize) as usize };
         if shift != 0 {
-            let tail = slice_axes(&y, smallvec![(axis, len - shift, 1, shift)])?;
-            let head = slice_axes(&y, smallvec![(axis, 0, 1, len - shift)])?;
-            y = concatenate(&[&tail, &head], axis as isize)?;
+            y = apply_one(Roll { axis, shift }, &[&y])?;
         }
     }
     copy_if_aliased(x, y)

@@ -106,7 +106,7 @@ fn create(c: &mut Calls) {
     c.sizes("logspace", |n| ops::logspace(0.0, 1.0, n, 10.0, F));
     c.sizes("geomspace", |n| ops::geomspace(1.0, 2.0, n, F));
     c.sizes("eye", |n| ops::eye(n, n, F));
-    c.sizes("eye", |n| ops::eye(n, 1, DType::Bool));
+    c.sizes("eye", |n| ops::eye(n, 1, DType::I64));
     c.sizes("eye", |n| ops::eye(0, n, F));
     c.sizes("rand", |n| ops::rand([n], F));
     c.sizes("randn", |n| ops::randn([n], F));

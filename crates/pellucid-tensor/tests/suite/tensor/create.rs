@@ -1,7 +1,7 @@
 //! Creation of tensors.
 
 use crate::support::panic_of;
-use pellucid_tensor::{DType, Error, Tensor, bf16, f16};
+use pellucid_tensor::{DType, Error, Tensor, bf16, capture, f16, ops};
 
 #[test]
 fn nested_arrays_give_their_shape_and_dtype() {
@@ -74,6 +74,26 @@ fn ranges_count_as_numpy_does() {
     assert!(panic_of(|| Tensor::arange(0i64, 5, 0)).starts_with("arange"));
     assert!(panic_of(|| Tensor::arange(0.0, f64::INFINITY, 1.0)).starts_with("arange"));
     assert!(panic_of(|| Tensor::arange(0.0, 1.0, f64::NAN)).starts_with("arange"));
+}
+
+/// A kernel computes long ranges. Its elements and its length equal those of short ranges.
+#[test]
+fn long_ranges_have_the_elements_of_short_ones() {
+    for count in [16_383i64, 16_384, 16_385, 20_000, 50_000] {
+        let expected = |start: i64, step: i64| (0..count).map(move |i| start + i * step);
+        let range = Tensor::arange(7i64, 7 - 3 * count, -3);
+        assert_eq!((&range.shape()[..], range.to_vec::<i64>()), (&[count as usize][..], expected(7, -3).collect()));
+        assert_eq!(Tensor::arange(0i32, count as i32, 1).to_vec::<i64>(), expected(0, 1).collect::<Vec<_>>());
+        let tenths = |i: i64| -1.5 + i as f64 * 0.1;
+        let range = |dtype| ops::arange(-1.5, tenths(count) - 0.05, 0.1, dtype).unwrap();
+        assert_eq!(range(DType::F64).to_vec::<f64>(), (0..count).map(tenths).collect::<Vec<_>>());
+        assert_eq!(range(DType::F32).to_vec::<f32>(), (0..count).map(|i| tenths(i) as f32).collect::<Vec<_>>());
+        assert!(range(DType::F16).is_contiguous());
+    }
+    let x = Tensor::from([1i64]);
+    let mut step = capture(|inputs| &inputs[0] + Tensor::arange(0i64, 20_000, 1), &[&x]).unwrap();
+    let sum = step.launch(&[&x]).unwrap().to_vec::<i64>(0);
+    assert_eq!(sum, (1..=20_000).collect::<Vec<i64>>());
 }
 
 #[test]

@@ -80,23 +80,25 @@ fn fractional_max(
             (0..3).map(|a| t[a] as i64 * steps[a]).sum::<i64>()
         };
         let tap_offsets = host_values(taps, (0..taps).map(tap))?;
-        let mut positions = create::from_host(&tap_offsets[..], [taps])?;
+        // The axis of the taps is before the axes of the windows: a kernel then finds the maxima of adjacent windows
+        // together.
+        let mut positions = create::from_host(&tap_offsets[..], [taps, 1, 1, 1])?;
         for a in 3 - spatial..3 {
             // Samples are in the order W, H in 2-D, but D, H, W in 3-D, as in PyTorch.
             let k = if spatial == 3 { a } else { 2 - a };
             let starts = window_starts(&view::select(&samples.detach(), 2, k as isize)?, dims[a], size[a], outputs[a])?;
             let mut shape = [n, c, 1, 1, 1, 1];
-            shape[2 + a] = outputs[a];
+            shape[3 + a] = outputs[a];
             positions =
                 arithmetic::add(&arithmetic::mul(&view::reshape_to(&starts, &shape.into())?, steps[a])?, &positions)?;
         }
         let broadcast_positions =
-            broadcast::broadcast_to(&positions, [n, c, outputs[0], outputs[1], outputs[2], taps])?;
-        let flat_positions = view::reshape_to(&broadcast_positions, &[n, c, windows * taps].into())?;
+            broadcast::broadcast_to(&positions, [n, c, taps, outputs[0], outputs[1], outputs[2]])?;
+        let flat_positions = view::reshape_to(&broadcast_positions, &[n, c, taps * windows].into())?;
         let window_values = gather::take_along_axis(&flat.detach(), &flat_positions, 2)?;
-        let per_window = |t: &Tensor| view::reshape_to(t, &[n, c, windows, taps].into());
-        let largest = view::unsqueeze(&reductions::argmax(&per_window(&window_values)?, 3)?, 3)?;
-        view::squeeze(&gather::take_along_axis(&per_window(&flat_positions)?, &largest, 3)?, 3)?
+        let per_window = |t: &Tensor| view::reshape_to(t, &[n, c, taps, windows].into());
+        let largest = view::unsqueeze(&reductions::argmax(&per_window(&window_values)?, 2)?, 2)?;
+        view::squeeze(&gather::take_along_axis(&per_window(&flat_positions)?, &largest, 2)?, 2)?
     };
     let values = gather::take_along_axis(&flat, &max_positions, 2)?;
     let shape: Shape = [n, c].iter().chain(&outputs).copied().collect();
