@@ -107,7 +107,7 @@ impl CompiledPlan for PreparedPlan {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
         let bases = self.slot_bases(slots).map_err(LaunchFailure::before_all)?;
         let run = |(launch, prepared): (usize, &PreparedLaunch)| {
-            prepared.run(&bases, slots).map_err(|error| LaunchFailure { launch: Some(launch), error })
+            prepared.run(&bases, slots).map_err(|error| LaunchFailure::new(launch, error))
         };
         self.launches.iter().enumerate().try_for_each(run)?;
         // A task that ran on a worker in this launch may run on this thread in the next one, so this thread reserves

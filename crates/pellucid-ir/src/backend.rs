@@ -564,25 +564,36 @@ pub trait CompiledPlan: Send + Sync {
     /// words.
     ///
     /// # Errors
-    /// [`LaunchFailure`] names the launch that failed, if it is known. The ones before it have run; the others have
-    /// not. A backend whose device runs asynchronously waits for the launches that reject values, such as an index out
-    /// of bounds.
+    /// [`LaunchFailure`] names the launch that failed, if it is known: those before it have run, the others have not.
+    /// A device that runs asynchronously waits for the launches that reject values, such as an index out of bounds.
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure>;
 }
 
 /// The failure of a launch of a [`CompiledPlan`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchFailure {
-    /// The index of the launch in the plan: 0 if no launch has run, `None` if any of them may have run.
-    pub launch: Option<usize>,
+    /// The index of the launch in the plan, in 32 bits so that results stay small.
+    launch: Option<u32>,
     /// The error of the launch.
     pub error: Error,
 }
 
 // `From` between this type and `Error` would make the error type of `?` ambiguous in closures of users.
 impl LaunchFailure {
+    /// Returns the failure of the launch with this index in the plan.
+    pub fn new(launch: usize, error: Error) -> LaunchFailure {
+        LaunchFailure { launch: u32::try_from(launch).ok(), error }
+    }
     /// Returns the failure of a plan before its first launch.
     pub fn before_all(error: Error) -> LaunchFailure {
-        LaunchFailure { launch: Some(0), error }
+        LaunchFailure::new(0, error)
+    }
+    /// Returns the failure of an unknown launch: any of the launches may have run.
+    pub fn unknown(error: Error) -> LaunchFailure {
+        LaunchFailure { launch: None, error }
+    }
+    /// Returns the index of the launch in the plan: 0 if no launch has run, `None` if it is unknown.
+    pub fn launch(&self) -> Option<usize> {
+        self.launch.map(|launch| launch as usize)
     }
 }

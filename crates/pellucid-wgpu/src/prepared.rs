@@ -200,8 +200,10 @@ impl WgpuPlan {
         recorded.submit(&gpu.graphics).map_err(before_all)?;
         let Some(copied) = self.submit(&recorded, &mut groups, &memory).transpose() else { return Ok(()) };
         recorded.status.confirm(&gpu.graphics, &gpu.status, self.checks.len(), copied).map_err(|failed| {
-            let launch = failed.passed.and_then(|passed| self.checks.get(passed).copied());
-            LaunchFailure { launch, error: failed.error }
+            match failed.passed.and_then(|passed| self.checks.get(passed as usize)) {
+                Some(&launch) => LaunchFailure::new(launch, failed.error),
+                None => LaunchFailure::unknown(failed.error),
+            }
         })
     }
 
@@ -264,7 +266,7 @@ impl CompiledPlan for WgpuPlan {
         let unwritten = UnwrittenBuffers::new(buffers.iter().copied().flatten());
         self.run(&buffers).inspect_err(|failed| {
             // The launches before a later one have written their outputs.
-            if failed.launch.is_none_or(|launch| launch == 0) {
+            if failed.launch().is_none_or(|launch| launch == 0) {
                 unwritten.discard();
             }
         })

@@ -72,7 +72,7 @@ pub(crate) struct StatusReader {
 pub(crate) struct CheckFailure {
     /// The number of checks of the submission that passed before the one that failed, or `None` if the status could not
     /// be read.
-    pub(crate) passed: Option<usize>,
+    pub(crate) passed: Option<u32>,
     pub(crate) error: Error,
 }
 
@@ -107,9 +107,7 @@ impl StatusReader {
                 self.passed = self.passed.wrapping_add(checks as u32);
                 return Ok(());
             }
-            Ok((passed, Some(error))) => {
-                CheckFailure { passed: Some(passed.wrapping_sub(self.passed) as usize), error }
-            }
+            Ok((passed, Some(error))) => CheckFailure { passed: Some(passed.wrapping_sub(self.passed)), error },
             Err(error) => CheckFailure { passed: None, error },
         };
         self.passed = 0;

@@ -375,13 +375,13 @@ impl CompiledStep {
         let guard = BorrowGuard::acquire(&self.read, &self.written);
         if let Some(setup) = &self.setup {
             let launched = setup.launch(&self.storages);
-            launched.map_err(|failed| self.plan.named(true, failed.launch, failed.error))?;
+            launched.map_err(|failed| self.plan.named(true, failed.launch(), failed.error))?;
             self.setup = None;
         }
         let launched = self.prepared.launch(&self.storages);
         // A failed launch may have written too.
         guard.count_writes();
-        launched.map_err(|failed| self.plan.named(false, failed.launch, failed.error))
+        launched.map_err(|failed| self.plan.named(false, failed.launch(), failed.error))
     }
 
     pub(super) fn difference(&self, other: &CompiledStep) -> Option<String> {

@@ -8,7 +8,7 @@ use super::stats;
 use super::storage_numbers::StorageNumbers;
 use crate::array::Array;
 use crate::device::Device;
-use pellucid_ir::backend::{FAILED, LaunchFailure, READY, Storage};
+use pellucid_ir::backend::{FAILED, READY, Storage};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::plan::{Launch, Plan, SlotRole, SlotView};
 use pellucid_ir::{Error, Result};
@@ -100,7 +100,8 @@ fn run_one_by_one(
     let [read, written] = [read, written].map(|list| list.into_iter().map(|(s, _)| s.clone()).collect::<Vec<_>>());
     let _guard = BorrowGuard::acquire(&read, &written);
     stats::count_launches(launches.len(), launches.iter().map(Launch::bytes).sum());
-    run_launches(device, launches, storages).map_err(|LaunchFailure { launch, error }| {
+    run_launches(device, launches, storages).map_err(|failed| {
+        let (launch, error) = (failed.launch(), failed.error);
         let sizes: Vec<usize> = storages.iter().map(|storage| storage.buffer().bytes()).collect();
         let writes = SlotWrites::from_launches(&sizes, launches);
         let complete = (0..storages.len()).map(|slot| writes.is_complete(slot, launch)).collect();
@@ -121,7 +122,7 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
         let _guard = BorrowGuard::acquire(&read, &written);
         stats::count_launches(1, launch.bytes());
         return run_launches(device, std::slice::from_ref(launch), storages)
-            .map_err(|LaunchFailure { error, .. }| RunFailure::before_all(launch.named(error)));
+            .map_err(|failed| RunFailure::before_all(launch.named(failed.error)));
     }
     if plan.launches.is_empty() {
         return Ok(());
@@ -132,7 +133,8 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
     let slots: Vec<Arc<Storage>> = storages.iter().cloned().chain(arena).collect();
     let _guard = BorrowGuard::acquire(&read, &written);
     stats::count_launches(plan.plan().launches.len(), plan.bytes());
-    compiled.launch(&slots).map_err(|LaunchFailure { launch, error }| {
+    compiled.launch(&slots).map_err(|failed| {
+        let (launch, error) = (failed.launch(), failed.error);
         let complete = || (0..storages.len()).map(|slot| plan.writes().is_complete(slot, launch)).collect();
         let error = plan.plan().named(false, launch, error);
         Box::new(RunFailure { error, complete: (launch != Some(0)).then(complete) })

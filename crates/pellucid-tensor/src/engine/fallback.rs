@@ -118,8 +118,10 @@ impl CompiledPlan for PlanSections {
     fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
         let mut first_launch = 0;
         for (launches, section) in &self.0 {
-            let in_plan = |launch| first_launch + launch;
-            section.launch(slots).map_err(|failed| LaunchFailure { launch: failed.launch.map(in_plan), ..failed })?;
+            section.launch(slots).map_err(|failed| match failed.launch() {
+                Some(launch) => LaunchFailure::new(first_launch + launch, failed.error),
+                None => failed,
+            })?;
             first_launch += launches;
         }
         Ok(())
@@ -141,7 +143,7 @@ impl CompiledPlan for LaunchList {
 /// Runs launches one by one. `slots[i]` is the storage of slot `i`. The caller holds the borrows.
 pub(super) fn run_launches(device: Device, launches: &[Launch], slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
     for (index, launch) in launches.iter().enumerate() {
-        let failed = |error| LaunchFailure { launch: Some(index), error };
+        let failed = |error| LaunchFailure::new(index, error);
         let missing = || Error::invalid("launch", format!("`{}` uses a slot without storage", launch.kernel.name()));
         let storage = |operand: &SlotView| slots.get(operand.slot).ok_or_else(missing).map(|storage| &**storage);
         let operands = || launch.inputs.iter().chain(&launch.outputs);

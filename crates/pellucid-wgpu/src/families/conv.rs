@@ -304,7 +304,7 @@ mod tests {
             .map(|(identity, layout)| UncheckedOperand { identity, bytes: 1 << 20, layout, dtype: DType::F32 })
             .collect();
         let kernel = Conv { window, groups: 1, part: ConvPart::Input };
-        let operands = DeviceOperands::new(&Kernel::Conv(kernel.clone()), &unchecked, 2).unwrap();
+        let operands = DeviceOperands::new(&Kernel::Conv(kernel), &unchecked, 2).unwrap();
         let operations = CheckedOperations::default();
         let mut list = DispatchList::new(ShaderFeatures::default(), &operations);
         kernel.describe(&mut list, &operands).unwrap();

@@ -244,7 +244,7 @@ fn a_rejected_launch_names_the_kernel_and_runs_those_before_it() {
         for (k, index) in [(1, indices[0]), (2, indices[1])] {
             upload_index(&gpu, &storages[k], [0, index, 1, 2]);
         }
-        let failed = compiled.launch(&storages).map_err(|failed| failed.launch);
+        let failed = compiled.launch(&storages).map_err(|failed| failed.launch());
         assert_eq!(failed, rejected.map_or(Ok(()), |launch| Err(Some(launch))));
         expected[0] += if rejected == Some(0) { 0.0 } else { 1.0 };
         expected[1] += if rejected.is_some() { 0.0 } else { 1.0 };
