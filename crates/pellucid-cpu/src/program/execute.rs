@@ -295,7 +295,8 @@ unsafe fn run_chain_by_rows(
     // sixteen values.
     unsafe {
         let chain_loop = chain.get_unchecked(0).fused.unwrap_unchecked().chain_loop;
-        let size = chain[0].size();
+        // The first instruction can be a comparison, whose result is a mask.
+        let size = chain[chain.len() - 1].size();
         for row in 0..tile.rows {
             if row > 0 {
                 advance_links(links, chain, size, tile);

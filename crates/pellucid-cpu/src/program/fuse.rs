@@ -2,13 +2,14 @@
 //!
 //! A float instruction joins the chain of its predecessor if it reads the predecessor's result, which then stays in
 //! registers. Otherwise it begins another chain in the same loop, so one pass over memory serves several chains. The
-//! order of the instructions does not change. The last instruction of a chain can write an output with non-temporal
+//! order of the instructions does not change, except that comparisons move to the selection that reads their mask: the
+//! mask then stays in registers too. The last instruction of a chain can write an output with non-temporal
 //! stores. If a sum over long rows reads the last result of a loop, the loop accumulates that sum from registers.
 
 use crate::program::kernel_schedule::{
     FusedOp, FusedReduction, KernelSchedule, MAX_FUSED, Phase, RowLayout, RowReduction, ScheduledInstr,
 };
-use crate::program::loops::{FusedInstr, Opcode};
+use crate::program::loops::{ChainLoop, Comparison, FusedInstr, Opcode};
 use crate::program::prepared::PreparedProgram;
 use crate::program::slot::ValueSlot;
 use pellucid_ir::formula::Unary;
@@ -17,50 +18,268 @@ use std::ops::Range;
 /// Finds the fused loops of a schedule and marks their instructions.
 ///
 /// The instructions on values per row of a phase are fused among themselves: one loop then computes the value of every
-/// row.
-pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgram) {
+/// row. `in_registers` is the result of [`move_comparisons`].
+pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgram, in_registers: &[bool]) {
     let reads = count_reads(schedule, program);
     schedule.is_streamed = vec![false; schedule.granularity.len()];
     for phase in 0..schedule.phases.len() {
-        for is_tile in [false, true] {
-            let Phase { head, tiles, .. } = &schedule.phases[phase];
-            let mut remaining = if is_tile { tiles.clone() } else { head.clone() };
+        let fusion = Fusion { schedule, program, reads: &reads, in_registers };
+        let Phase { head, tiles, .. } = &fusion.schedule.phases[phase];
+        let mut loops: Vec<(usize, Vec<FusedOp>, bool)> = Vec::new();
+        for (range, is_tile) in [(head, false), (tiles, true)] {
+            let mut remaining = range.clone();
             while !remaining.is_empty() {
-                let ops = longest_chain(schedule, program, remaining.clone(), &reads, is_tile);
-                mark_chain(schedule, phase, remaining.start, &ops, is_tile && schedule.rows == RowLayout::Long);
-                remaining.start += ops.len().max(1);
+                let ops = fusion.longest_chain(remaining.clone(), is_tile);
+                let count = ops.len().max(1);
+                loops.push((remaining.start, ops, is_tile));
+                remaining.start += count;
             }
+        }
+        for (start, ops, is_tile) in loops {
+            mark_chain(schedule, phase, start, &ops, is_tile && schedule.rows == RowLayout::Long);
         }
     }
 }
 
-/// Returns the instructions of the longest fused loop that begins at the first instruction of `range`. `reads` is the
-/// result of [`count_reads`], and `is_tile` states whether the instructions compute tiles or values per row.
-fn longest_chain(
-    schedule: &KernelSchedule,
-    program: &PreparedProgram,
-    range: Range<usize>,
-    reads: &[usize],
-    is_tile: bool,
-) -> Vec<FusedOp> {
-    let mut ops: Vec<FusedOp> = Vec::new();
-    let mut last = None;
-    for instr in schedule.instrs[range].iter().take(MAX_FUSED - 1) {
-        let continued = fused_op(schedule, program, instr, last);
-        let Some(op) = continued.or_else(|| fused_op(schedule, program, instr, None)) else { break };
-        if ops.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.chain_loop, op.chain_loop)) {
-            break;
-        }
-        if let (Some(previous_op), Some(last), None) = (ops.last_mut(), last, op.chain_start) {
-            let occurrences = instr.operands().iter().filter(|&&a| a == last).count();
-            previous_op.is_stored = reads[last as usize] > occurrences;
-            previous_op.can_stream = false;
-        }
-        let direct = is_tile && program.outputs.iter().any(|o| o.slot == instr.result && o.direct.is_some());
-        ops.push(FusedOp { can_stream: direct && reads[instr.result as usize] == 1, ..op });
-        last = Some(instr.result);
+/// Moves comparisons, and the conjunctions and disjunctions of two of them, to the selection that alone reads their
+/// mask. Returns for every slot whether its mask stays in registers.
+pub(crate) fn move_comparisons(schedule: &mut KernelSchedule, program: &PreparedProgram) -> Vec<bool> {
+    let reads = count_reads(schedule, program);
+    let mut in_registers = vec![false; schedule.granularity.len()];
+    for phase in 0..schedule.phases.len() {
+        move_comparisons_of_phase(schedule, program, phase, &reads, &mut in_registers);
     }
-    ops
+    in_registers
+}
+
+/// Moves the comparisons of one phase.
+fn move_comparisons_of_phase(
+    schedule: &mut KernelSchedule,
+    program: &PreparedProgram,
+    phase: usize,
+    reads: &[usize],
+    in_registers: &mut [bool],
+) {
+    let tiles = schedule.phases[phase].tiles.clone();
+    let is_output = |slot: ValueSlot| program.outputs.iter().any(|o| o.slot == slot);
+    let opcode = |instr: &ScheduledInstr| opcode_of(program, instr).filter(|_| !instr.mixed);
+    for reader in tiles.clone() {
+        let instrs = &schedule.instrs;
+        let Some((Opcode::Select | Opcode::ToNumber, chain_loop)) = opcode(&instrs[reader]) else { continue };
+        // The index of the instruction that computes a mask for one reader, and its opcode.
+        let producer = |slot: ValueSlot| {
+            let index = tiles.start + instrs[tiles.start..reader].iter().position(|i| i.result == slot)?;
+            let (opcode, own) = opcode(&instrs[index])?;
+            let is_only_reader = reads[slot as usize] == 1 && std::ptr::fn_addr_eq(own, chain_loop);
+            // An output in the memory of an input overwrites the operands of a later comparison.
+            let can_move = instrs[index..reader].iter().all(|i| !is_output(i.result));
+            (is_only_reader && can_move && opcode.gives_mask()).then_some((index, opcode))
+        };
+        let is_comparison = |index: usize, opcode| match opcode {
+            Opcode::Compare(_) => instrs[index].args[0] != instrs[index].args[1],
+            opcode => matches!(opcode, Opcode::IsNan),
+        };
+        let group = match producer(instrs[reader].args[0]) {
+            Some((index, opcode)) if is_comparison(index, opcode) => vec![index],
+            Some((index, Opcode::And | Opcode::Or)) => {
+                let [a, b] = [0, 1]
+                    .map(|k| producer(instrs[index].args[k]).filter(|&(index, opcode)| is_comparison(index, opcode)));
+                let (Some((a, _)), Some((b, _))) = (a, b) else { continue };
+                vec![a.min(b), a.max(b), index]
+            }
+            _ => continue,
+        };
+        let moved: Vec<ScheduledInstr> = group.iter().map(|&index| schedule.instrs[index]).collect();
+        moved.iter().for_each(|instr| in_registers[instr.result as usize] = true);
+        for (k, &index) in group.iter().enumerate() {
+            // `k` instructions before this one have moved to the end of the range.
+            schedule.instrs[index - k..reader].rotate_left(1);
+        }
+    }
+}
+
+/// Returns the opcode of an instruction and the loop that runs it in a chain, if it can be part of one.
+fn opcode_of(program: &PreparedProgram, instr: &ScheduledInstr) -> Option<(Opcode, ChainLoop)> {
+    program.steps.get((instr.result as usize).checked_sub(program.first_step())?)?.fusable
+}
+
+/// The search for the fused loops of a phase.
+struct Fusion<'a> {
+    schedule: &'a KernelSchedule,
+    program: &'a PreparedProgram,
+    /// The result of [`count_reads`].
+    reads: &'a [usize],
+    /// The result of [`move_comparisons`].
+    in_registers: &'a [bool],
+}
+
+/// The values in the registers of a chain.
+#[derive(Clone, Copy, Default)]
+struct ChainRegisters {
+    /// The slot of the values.
+    values: Option<ValueSlot>,
+    /// The index of the instruction of the chain that computes the values, unless they were loaded.
+    producer: Option<usize>,
+    /// How often instructions read the values from registers.
+    reads: usize,
+}
+
+impl Fusion<'_> {
+    /// Returns the instructions of the longest fused loop that begins at the first instruction of `range`. `is_tile`
+    /// states whether the instructions compute tiles or values per row.
+    fn longest_chain(&self, range: Range<usize>, is_tile: bool) -> Vec<FusedOp> {
+        let mut ops: Vec<FusedOp> = Vec::new();
+        let (mut registers, mut follows_mask) = (ChainRegisters::default(), false);
+        for instr in self.schedule.instrs[range].iter().take(MAX_FUSED - 1) {
+            let gives_mask = self.in_registers[instr.result as usize];
+            // A selection is in the loop of its masks, of which there are at most three.
+            if gives_mask && !follows_mask && ops.len() + 4 >= MAX_FUSED {
+                break;
+            }
+            follows_mask = gives_mask;
+            let continued = self.fused_op(instr, registers.values);
+            let Some(op) = continued.or_else(|| self.fused_op(instr, None)) else { break };
+            if ops.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.chain_loop, op.chain_loop)) {
+                break;
+            }
+            if let (Some(values), None) = (registers.values, op.chain_start) {
+                registers.reads += instr.operands().iter().filter(|&&a| a == values).count();
+                if let Some(producer) = registers.producer.filter(|_| registers.reads > 0) {
+                    ops[producer].is_stored = self.reads[values as usize] > registers.reads;
+                    ops[producer].can_stream = false;
+                }
+            }
+            if gives_mask {
+                if op.chain_start.is_some() {
+                    registers = ChainRegisters { values: op.chain_start, ..ChainRegisters::default() };
+                }
+                ops.push(FusedOp { is_stored: false, ..op });
+                continue;
+            }
+            let outputs = &self.program.outputs;
+            let direct = is_tile && outputs.iter().any(|o| o.slot == instr.result && o.direct.is_some());
+            let can_stream = direct && self.reads[instr.result as usize] == 1;
+            registers = ChainRegisters { values: Some(instr.result), producer: Some(ops.len()), reads: 0 };
+            ops.push(FusedOp { can_stream, ..op });
+        }
+        ops
+    }
+
+    /// Returns `instr` as part of a fused loop, or `None` if it cannot be fused.
+    ///
+    /// With `last`, the instruction continues the chain whose values are in slot `last`. Without `last`, it begins a
+    /// chain.
+    fn fused_op(&self, instr: &ScheduledInstr, last: Option<ValueSlot>) -> Option<FusedOp> {
+        let (opcode, chain_loop) =
+            opcode_of(self.program, instr).filter(|_| !instr.mixed || self.schedule.rows != RowLayout::Short)?;
+        let args = instr.operands();
+        let is_tile = |k: usize| self.schedule.is_vector(args[k], instr.granularity);
+        // A chain begins with values of the granularity of the result.
+        let begins = |k: usize| self.schedule.granularity[args[k] as usize] == instr.granularity;
+        let (fused_instr, chain_start, operands) = match opcode {
+            Opcode::Select | Opcode::ToNumber | Opcode::Compare(_) | Opcode::IsNan | Opcode::And | Opcode::Or => {
+                let mask = if opcode.gives_mask() { instr.result } else { args[0] };
+                let tiles: [bool; 3] = std::array::from_fn(|k| k < args.len() && is_tile(k));
+                let can_begin = last.is_some() || (0..args.len()).any(begins);
+                let loads_first = if last.is_some() { tiles[0] } else { begins(0) };
+                masked_instr(opcode, args, tiles, loads_first, last)
+                    .filter(|_| can_begin)
+                    .filter(|_| self.in_registers[mask as usize])?
+            }
+            _ => {
+                // The operand whose values are in registers, and the other operands.
+                let in_registers = (0..args.len()).find(|&k| last.map_or(begins(k), |last| args[k] == last))?;
+                let others = match (args.len(), in_registers) {
+                    (3, 0) => [1, 2],
+                    (3, 1) => [0, 2],
+                    (3, _) => [0, 1],
+                    (2, _) => [1 - in_registers; 2],
+                    _ => [in_registers; 2],
+                };
+                let repeats = |k: usize| k != in_registers && args[k] == args[in_registers];
+                let fused_instr = match args.len() {
+                    3 if last.is_some() && others.into_iter().any(repeats) => return None,
+                    2 if repeats(1 - in_registers) => fused_instr_with_itself(opcode),
+                    _ => fused_instr(opcode, in_registers, others.map(is_tile)),
+                };
+                (fused_instr?, last.is_none().then_some(args[in_registers]), others.map(|k| args[k]))
+            }
+        };
+        let granularity = operands.map(|slot| self.schedule.granularity[slot as usize]);
+        Some(FusedOp {
+            chain_loop,
+            count: 0,
+            by_row: instr.mixed,
+            instr: fused_instr,
+            chain_start,
+            operands,
+            granularity,
+            is_stored: true,
+            can_stream: false,
+            reduction: None,
+        })
+    }
+}
+
+/// Returns an instruction that computes or reads a mask in registers, the slot that the chain loads first, and the
+/// operands in memory. `last` is the slot of the values in registers, and `tiles` says which operands are tiles. A
+/// comparison of two operands in memory loads the first as a tile if `loads_first`, otherwise the second.
+///
+/// A comparison leaves the values in registers as they are, and a selection can read values that no register contains.
+/// Therefore only a comparison without such values begins a chain.
+fn masked_instr(
+    opcode: Opcode,
+    args: &[ValueSlot],
+    tiles: [bool; 3],
+    loads_first: bool,
+    last: Option<ValueSlot>,
+) -> Option<(FusedInstr, Option<ValueSlot>, [ValueSlot; 2])> {
+    let at = |k: usize| last == Some(args[k]);
+    let instr = match opcode {
+        Opcode::And => (FusedInstr::And, [args[0]; 2]),
+        Opcode::Or => (FusedInstr::Or, [args[0]; 2]),
+        Opcode::ToNumber => (FusedInstr::ToNumber, [args[0]; 2]),
+        Opcode::IsNan => match last {
+            None => return Some((FusedInstr::IsNan, Some(args[0]), [args[0]; 2])),
+            Some(_) if at(0) => (FusedInstr::IsNan, [args[0]; 2]),
+            Some(_) => (FusedInstr::CompareTiles(Comparison::Ne), [args[0]; 2]),
+        },
+        Opcode::Compare(comparison) => {
+            // The first operand is the values in registers, or else a tile.
+            let is_swapped = !at(0) && (at(1) || !loads_first);
+            let (first, second) = if is_swapped { (1, 0) } else { (0, 1) };
+            let comparison = if is_swapped { comparison.reversed() } else { comparison };
+            let operands = [args[first], args[second]];
+            match (last.is_none() || at(first), tiles[second]) {
+                (true, is_tile) => {
+                    let instr = if is_tile { FusedInstr::CompareTile } else { FusedInstr::CompareOne };
+                    return Some((instr(comparison), last.is_none().then_some(operands[0]), [operands[1]; 2]));
+                }
+                (false, true) => (FusedInstr::CompareTiles(comparison), operands),
+                (false, false) => (FusedInstr::CompareTileOne(comparison), operands),
+            }
+        }
+        Opcode::Select if at(1) => match tiles[2] {
+            true => (FusedInstr::SelectElseTile, [args[2]; 2]),
+            false => (FusedInstr::SelectElseOne, [args[2]; 2]),
+        },
+        Opcode::Select if at(2) => match tiles[1] {
+            true => (FusedInstr::SelectTile, [args[1]; 2]),
+            false => (FusedInstr::SelectOne, [args[1]; 2]),
+        },
+        Opcode::Select => {
+            let instr = match (tiles[1], tiles[2]) {
+                (true, true) => FusedInstr::SelectTileTile,
+                (true, false) => FusedInstr::SelectTileOne,
+                (false, true) => FusedInstr::SelectOneTile,
+                (false, false) => FusedInstr::SelectOneOne,
+            };
+            (instr, [args[1], args[2]])
+        }
+        _ => return None,
+    };
+    // A chain cannot begin with these instructions.
+    last.map(|_| (instr.0, None, instr.1))
 }
 
 /// Marks the instructions starting at `start` as a fused loop, if that is faster than one by one. `can_sum` states
@@ -110,52 +329,6 @@ fn count_reads(schedule: &KernelSchedule, program: &PreparedProgram) -> Vec<usiz
     reads
 }
 
-/// Returns `instr` as part of a fused loop, or `None` if it cannot be fused.
-///
-/// With `last`, the instruction continues the chain whose values are in slot `last`. Without `last`, it begins a chain.
-fn fused_op(
-    schedule: &KernelSchedule,
-    program: &PreparedProgram,
-    instr: &ScheduledInstr,
-    last: Option<ValueSlot>,
-) -> Option<FusedOp> {
-    let step = program.steps.get((instr.result as usize).checked_sub(program.first_step())?)?;
-    let (opcode, chain_loop) = step.fusable.filter(|_| !instr.mixed || schedule.rows != RowLayout::Short)?;
-    let args = instr.operands();
-    let is_tile = |k: usize| schedule.is_vector(args[k], instr.granularity);
-    // The operand whose values are in registers, and the other operands. A chain begins with values of the granularity
-    // of the result.
-    let begins = |k: usize| schedule.granularity[args[k] as usize] == instr.granularity;
-    let in_registers = (0..args.len()).find(|&k| last.map_or(begins(k), |last| args[k] == last))?;
-    let others = match (args.len(), in_registers) {
-        (3, 0) => [1, 2],
-        (3, 1) => [0, 2],
-        (3, _) => [0, 1],
-        (2, _) => [1 - in_registers; 2],
-        _ => [in_registers; 2],
-    };
-    let repeats = |k: usize| k != in_registers && args[k] == args[in_registers];
-    let fused_instr = match args.len() {
-        3 if last.is_some() && others.into_iter().any(repeats) => return None,
-        2 if repeats(1 - in_registers) => fused_instr_with_itself(opcode),
-        _ => fused_instr(opcode, in_registers, others.map(is_tile)),
-    };
-    let (chain_start, operands) = (last.is_none().then_some(args[in_registers]), others.map(|k| args[k]));
-    let granularity = operands.map(|slot| schedule.granularity[slot as usize]);
-    Some(FusedOp {
-        chain_loop,
-        count: 0,
-        by_row: instr.mixed,
-        instr: fused_instr?,
-        chain_start,
-        operands,
-        granularity,
-        is_stored: true,
-        can_stream: false,
-        reduction: None,
-    })
-}
-
 /// Returns the operation of an instruction whose two operands are both the values in registers.
 fn fused_instr_with_itself(opcode: Opcode) -> Option<FusedInstr> {
     match opcode {
@@ -177,6 +350,9 @@ pub(crate) fn fused_instr(opcode: Opcode, in_registers: usize, tiles: [bool; 2])
             Unary::Tanh => FusedInstr::Tanh(f),
             Unary::Sin => FusedInstr::Sin(f),
             Unary::Cos => FusedInstr::Cos(f),
+            Unary::Abs => FusedInstr::Abs(f),
+            Unary::Floor => FusedInstr::Floor(f),
+            Unary::Trunc => FusedInstr::Trunc(f),
             _ => FusedInstr::Apply(f),
         },
         (Opcode::Round(f), ..) => FusedInstr::Apply(f),
@@ -192,6 +368,14 @@ pub(crate) fn fused_instr(opcode: Opcode, in_registers: usize, tiles: [bool; 2])
         (Opcode::Div, 0, [false, _]) => FusedInstr::DivOne,
         (Opcode::Div, _, [true, _]) => FusedInstr::TileDiv,
         (Opcode::Div, _, [false, _]) => FusedInstr::OneDiv,
+        (Opcode::Max, 0, [true, _]) => FusedInstr::MaxTile,
+        (Opcode::Max, 0, [false, _]) => FusedInstr::MaxOne,
+        (Opcode::Max, _, [true, _]) => FusedInstr::TileMax,
+        (Opcode::Max, _, [false, _]) => FusedInstr::OneMax,
+        (Opcode::Min, 0, [true, _]) => FusedInstr::MinTile,
+        (Opcode::Min, 0, [false, _]) => FusedInstr::MinOne,
+        (Opcode::Min, _, [true, _]) => FusedInstr::TileMin,
+        (Opcode::Min, _, [false, _]) => FusedInstr::OneMin,
         (Opcode::MulAdd, 0 | 1, [true, true]) => FusedInstr::MulTileAddTile,
         (Opcode::MulAdd, 0 | 1, [true, false]) => FusedInstr::MulTileAddOne,
         (Opcode::MulAdd, 0 | 1, [false, true]) => FusedInstr::MulOneAddTile,
@@ -201,5 +385,9 @@ pub(crate) fn fused_instr(opcode: Opcode, in_registers: usize, tiles: [bool; 2])
         // The schedule has swapped the factors so that a single value is the second factor; both are single values
         // here.
         (Opcode::MulAdd, _, [false, _]) => return None,
+        // These instructions read or compute a mask.
+        (Opcode::Compare(_) | Opcode::IsNan | Opcode::And | Opcode::Or | Opcode::Select | Opcode::ToNumber, ..) => {
+            return None;
+        }
     })
 }

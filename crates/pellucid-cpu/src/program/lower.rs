@@ -6,13 +6,14 @@
 
 use crate::program::fold::FoldKernel;
 use crate::program::kernel_schedule::KernelScheduleCache;
-use crate::program::loops::{self, Opcode, OperandForm, TernaryLoop};
+use crate::program::loops::{self, ChainLoop, Opcode, OperandForm, TernaryLoop};
 use crate::program::prepared::{
     KernelFn, PreparedInput, PreparedOutput, PreparedProgram, PreparedStep, SingleArg, SingleInstr,
 };
 use crate::program::slot::ValueSlot;
 use pellucid_ir::formula::{self, Binary, Op, Program};
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{Compute, DType, Error, Result};
+use pellucid_runtime::list::List;
 use pellucid_simd::Isa;
 
 impl PreparedProgram {
@@ -116,8 +117,9 @@ impl<'a> ProgramLowering<'a> {
     /// Lowers the next step and gives its result a slot.
     fn lower_step(&mut self, step: &formula::Step) -> Result<()> {
         let kernel = self.kernel_fn(step)?;
-        let args = step.args.iter().map(|&a| self.slot_of(a)).collect();
-        let fusable = Opcode::of(step.op, step.compute, self.isa).zip(loops::chain(step.compute, self.isa));
+        let args: List<ValueSlot, 3> = step.args.iter().map(|&a| self.slot_of(a)).collect();
+        let opcode = Opcode::of(step.op, step.compute, self.isa);
+        let fusable = opcode.zip(self.chain_loop(step, &args));
         let slot = (self.first_step + self.steps.len()) as ValueSlot;
         self.steps.push(PreparedStep { kernel, fusable, args, selects: step.op == Op::Select });
         let compute = match step.into {
@@ -133,6 +135,19 @@ impl<'a> ProgramLowering<'a> {
         };
         self.sizes.push(compute.size() as u8);
         Ok(())
+    }
+
+    /// Returns the loop of chains with a step: for a step on masks, the loop that computes its first mask.
+    fn chain_loop(&self, step: &formula::Step, args: &[ValueSlot]) -> Option<ChainLoop> {
+        if step.compute != Compute::Mask {
+            return loops::chain(step.compute, self.isa);
+        }
+        let producer = (*args.first()? as usize).checked_sub(self.first_step)?;
+        let (_, chain_loop) = self.steps[producer].fusable?;
+        match step.op {
+            Op::Convert(to) => loops::chain(to, self.isa).filter(|&own| std::ptr::fn_addr_eq(own, chain_loop)),
+            _ => Some(chain_loop),
+        }
     }
 
     /// Returns the loop of a step.

@@ -164,8 +164,9 @@ impl KernelSchedule {
                 slots.broadcast = broadcast;
             }
         }
+        let in_registers = fuse::move_comparisons(&mut schedule, program);
         schedule.allocate_buffers(program, &slots.sizes);
-        fuse::fuse_chains(&mut schedule, program);
+        fuse::fuse_chains(&mut schedule, program, &in_registers);
         let direct = |slot: ValueSlot| program.outputs.iter().any(|o| o.slot == slot && o.direct.is_some());
         let buffered = |i: &ScheduledInstr| {
             i.granularity == Granularity::PerElement && !direct(i.result) && i.fused.is_none_or(|f| f.is_stored)

@@ -160,10 +160,20 @@ pub trait Real:
     fn polygamma(self, x: Self) -> Self;
     /// Returns the Hurwitz zeta function ζ(s, x), s = self.
     fn zeta(self, x: Self) -> Self;
+    /// Returns true for operands for which [`zeta_fast`](Real::zeta_fast) is not defined.
+    fn is_rare_zeta(self, x: Self) -> bool;
+    /// Returns ζ(s, x), s = self, unless the operands are rare. In `f32` it has no branches.
+    fn zeta_fast(self, x: Self) -> Self;
     /// Returns the regularized lower incomplete gamma function P(a, x), a = self.
     fn igamma(self, x: Self) -> Self;
     /// Returns the regularized upper incomplete gamma function 1 − P(a, x), a = self.
     fn igammac(self, x: Self) -> Self;
+    /// Returns true for operands for which the fast incomplete gamma functions are not defined.
+    fn is_rare_incomplete_gamma(self, x: Self) -> bool;
+    /// Returns P(a, x), a = self, unless the operands are rare. In `f32` it has no branches.
+    fn igamma_fast(self, x: Self) -> Self;
+    /// Returns 1 − P(a, x), a = self, unless the operands are rare. In `f32` it has no branches.
+    fn igammac_fast(self, x: Self) -> Self;
     /// Returns J_n(x), the Bessel function of the first kind, n = self.
     fn bessel_j(self, x: Self) -> Self;
     /// Returns Y_n(x), the Bessel function of the second kind, n = self.
@@ -178,23 +188,42 @@ pub trait Real:
     fn bessel_ke(self, x: Self) -> Self;
 }
 
-/// Implements methods by computing in `f64` and rounding the result.
-macro_rules! impl_through_f64 {
-    ($t:ident, |$wide:ident| $round:expr; $($module:ident: $($name:ident($($x:ident)?)),*;)*) => {$($(
+/// Implements methods of `f64` by functions of the named modules.
+macro_rules! impl_in_f64 {
+    ($($module:ident: $($name:ident($($x:ident)?)),*;)*) => {$($(
         #[inline(always)]
-        fn $name(self $(, $x: $t)?) -> $t {
-            let $wide = $module::$name(self as f64 $(, $x as f64)?);
-            $round
+        fn $name(self $(, $x: f64)?) -> f64 {
+            $module::$name(self $(, $x)?)
         }
     )*)*};
 }
 
 /// Implements methods of `f32` by functions of [`single`].
 macro_rules! impl_special {
-    ($module:ident; $($name:ident: $out:ty),*) => {$(
+    ($module:ident; $($name:ident($($x:ident)?): $out:ty),*) => {$(
         #[inline(always)]
-        fn $name(self) -> $out {
-            $module::$name(self)
+        fn $name(self $(, $x: f32)?) -> $out {
+            $module::$name(self $(, $x)?)
+        }
+    )*};
+}
+
+/// Implements predicates of `f64`, which has no rare operands.
+macro_rules! impl_without_rare {
+    ($($name:ident($($x:ident)?)),*) => {$(
+        #[inline(always)]
+        fn $name(self $(, $x: f64)?) -> bool {
+            false
+        }
+    )*};
+}
+
+/// Implements the fast functions of `f64` by the functions of all operands.
+macro_rules! impl_without_fast {
+    ($($name:ident($($x:ident)?) $all:ident),*) => {$(
+        #[inline(always)]
+        fn $name(self $(, $x: f64)?) -> f64 {
+            Real::$all(self $(, $x)?)
         }
     )*};
 }
@@ -272,9 +301,10 @@ macro_rules! impl_real {
 macro_rules! impl_real_for_both {
     ($inherent:tt, $unary:tt, $binary:tt) => {
         impl_real!(f32, single, $inherent, $unary, $binary, {
-            impl_through_f64! { f32, |w| w as f32; gamma: zeta(x), igamma(x), igammac(x); }
             impl_special! { single;
-                is_rare_gamma: bool, lgamma: f32, lgamma_fast: f32, digamma: f32, digamma_fast: f32
+                is_rare_gamma(): bool, lgamma(): f32, lgamma_fast(): f32, digamma(): f32, digamma_fast(): f32,
+                is_rare_zeta(x): bool, zeta(x): f32, zeta_fast(x): f32, is_rare_incomplete_gamma(x): bool,
+                igamma(x): f32, igamma_fast(x): f32, igammac(x): f32, igammac_fast(x): f32
             }
             impl_of_order! {
                 polygamma Polygamma, bessel_j BesselJ, bessel_y BesselY, bessel_i BesselI::<false>,
@@ -282,21 +312,14 @@ macro_rules! impl_real_for_both {
             }
         });
         impl_real!(f64, double, $inherent, $unary, $binary, {
-            impl_through_f64! { f64, |w| w;
+            impl_in_f64! {
                 gamma: lgamma(), digamma(), polygamma(x), zeta(x), igamma(x), igammac(x);
                 bessel: bessel_j(x), bessel_y(x), bessel_i(x), bessel_ie(x), bessel_k(x), bessel_ke(x);
             }
-            #[inline(always)]
-            fn is_rare_gamma(self) -> bool {
-                false
-            }
-            #[inline(always)]
-            fn lgamma_fast(self) -> f64 {
-                gamma::lgamma(self)
-            }
-            #[inline(always)]
-            fn digamma_fast(self) -> f64 {
-                gamma::digamma(self)
+            impl_without_rare! { is_rare_gamma(), is_rare_zeta(_x), is_rare_incomplete_gamma(_x) }
+            impl_without_fast! {
+                lgamma_fast() lgamma, digamma_fast() digamma, zeta_fast(x) zeta, igamma_fast(x) igamma,
+                igammac_fast(x) igammac
             }
         });
     };

@@ -155,6 +155,71 @@ pub trait FloatVector: Vector<Scalar: Real> {
     /// library; kernels then call scalar functions for each lane instead of inlining them.
     const HAS_FMA: bool = true;
 
+    /// The booleans of all lanes.
+    type LaneMask: Copy;
+
+    /// Returns `self < b` in every lane.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    unsafe fn less(self, b: Self) -> Self::LaneMask;
+
+    /// Returns `self ≤ b` in every lane.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    unsafe fn less_equal(self, b: Self) -> Self::LaneMask;
+
+    /// Returns `self = b` in every lane.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    unsafe fn equal(self, b: Self) -> Self::LaneMask;
+
+    /// Returns `self ≠ b` in every lane.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    unsafe fn not_equal(self, b: Self) -> Self::LaneMask;
+
+    /// Returns `self` in the lanes of the mask, and `b` in all others.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    unsafe fn select(self, b: Self, mask: Self::LaneMask) -> Self;
+
+    /// Returns the lanes in both masks.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    unsafe fn both(a: Self::LaneMask, b: Self::LaneMask) -> Self::LaneMask;
+
+    /// Returns the lanes in either mask.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    unsafe fn either(a: Self::LaneMask, b: Self::LaneMask) -> Self::LaneMask;
+
+    /// Returns the larger operand in every lane, as [`Real::max`].
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        // SAFETY: all methods require the same clause, *instruction set* of `Vector`.
+        unsafe { self.select(b, b.less(self)).select(self, self.equal(self)) }
+    }
+
+    /// Returns the smaller operand in every lane, as [`Real::min`].
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    #[inline(always)]
+    unsafe fn min(self, b: Self) -> Self {
+        // SAFETY: all methods require the same clause, *instruction set* of `Vector`.
+        unsafe { self.select(b, self.less(b)).select(self, self.equal(self)) }
+    }
+
     /// Returns `self · b` in every lane.
     ///
     /// # Safety

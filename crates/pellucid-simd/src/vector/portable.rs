@@ -170,6 +170,42 @@ fn call<T: Real>(x: T, f: impl Fn(T) -> T) -> T {
 
 impl<T: Element + Real, const N: usize> FloatVector for Lanes<T, N> {
     const HAS_FMA: bool = HAS_FMA;
+    type LaneMask = [bool; N];
+
+    #[inline(always)]
+    unsafe fn less(self, b: Self) -> [bool; N] {
+        std::array::from_fn(|i| self.0[i] < b.0[i])
+    }
+
+    #[inline(always)]
+    unsafe fn less_equal(self, b: Self) -> [bool; N] {
+        std::array::from_fn(|i| self.0[i] <= b.0[i])
+    }
+
+    #[inline(always)]
+    unsafe fn equal(self, b: Self) -> [bool; N] {
+        std::array::from_fn(|i| self.0[i] == b.0[i])
+    }
+
+    #[inline(always)]
+    unsafe fn not_equal(self, b: Self) -> [bool; N] {
+        std::array::from_fn(|i| self.0[i] != b.0[i])
+    }
+
+    #[inline(always)]
+    unsafe fn select(self, b: Self, mask: [bool; N]) -> Self {
+        Self(std::array::from_fn(|i| if mask[i] { self.0[i] } else { b.0[i] }))
+    }
+
+    #[inline(always)]
+    unsafe fn both(a: [bool; N], b: [bool; N]) -> [bool; N] {
+        std::array::from_fn(|i| a[i] & b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn either(a: [bool; N], b: [bool; N]) -> [bool; N] {
+        std::array::from_fn(|i| a[i] | b[i])
+    }
 
     #[inline(always)]
     unsafe fn exp<const R: usize>(v: [Self; R]) -> Option<[Self; R]> {

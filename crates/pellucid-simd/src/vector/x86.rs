@@ -29,7 +29,9 @@ macro_rules! impl_vector {
         $add:ident, $sub:ident, $mul:ident, $div:ident, $sqrt:ident, $fold:ident;
         |$n:ident| $make_mask:expr, |$from:ident, $to:ident| $make_range_mask:expr,
         |$lp:ident, $lm:ident| $load_part:expr,
-        |$op:ident, $om:ident, $ov:ident| $load_over:expr, |$sp:ident, $sm:ident, $sv:ident| $store_part:expr
+        |$op:ident, $om:ident, $ov:ident| $load_over:expr, |$sp:ident, $sm:ident, $sv:ident| $store_part:expr,
+        lane mask $lane_mask:ty, $compare:ident, |$bm:ident, $bx:ident, $by:ident| $blend:expr,
+        |$p:ident, $q:ident| $both:expr, $either:expr
         $(; $functions:ident)?
     ) => {
         // SAFETY: the register type has the layout of an array of its lanes.
@@ -146,6 +148,57 @@ macro_rules! impl_vector {
         }
 
         impl FloatVector for $name {
+            type LaneMask = $lane_mask;
+
+            #[inline(always)]
+            unsafe fn less(self, b: Self) -> $lane_mask {
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic.
+                unsafe { $compare::<_CMP_LT_OQ>(self.0, b.0) }
+            }
+
+            #[inline(always)]
+            unsafe fn less_equal(self, b: Self) -> $lane_mask {
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic.
+                unsafe { $compare::<_CMP_LE_OQ>(self.0, b.0) }
+            }
+
+            #[inline(always)]
+            unsafe fn equal(self, b: Self) -> $lane_mask {
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic.
+                unsafe { $compare::<_CMP_EQ_OQ>(self.0, b.0) }
+            }
+
+            #[inline(always)]
+            unsafe fn not_equal(self, b: Self) -> $lane_mask {
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic.
+                unsafe { $compare::<_CMP_NEQ_UQ>(self.0, b.0) }
+            }
+
+            #[inline(always)]
+            unsafe fn select(self, b: Self, $bm: $lane_mask) -> Self {
+                let ($bx, $by) = (self.0, b.0);
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic.
+                Self(unsafe { $blend })
+            }
+
+            #[inline(always)]
+            unsafe fn both($p: $lane_mask, $q: $lane_mask) -> $lane_mask {
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic.
+                #[allow(unused_unsafe)]
+                unsafe {
+                    $both
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn either($p: $lane_mask, $q: $lane_mask) -> $lane_mask {
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic.
+                #[allow(unused_unsafe)]
+                unsafe {
+                    $either
+                }
+            }
+
             #[inline(always)]
             unsafe fn mul(self, b: Self) -> Self {
                 // SAFETY: *instruction set* of `Vector` covers the intrinsics.
@@ -275,7 +328,9 @@ impl_vector! {
     |before, end| end & !before,
     |p, mask| _mm512_maskz_loadu_ps(mask, p),
     |p, mask, value| _mm512_mask_loadu_ps(value, mask, p),
-    |p, mask, value| _mm512_mask_storeu_ps(p, mask, value);
+    |p, mask, value| _mm512_mask_storeu_ps(p, mask, value),
+    lane mask __mmask16, _mm512_cmp_ps_mask, |mask, x, y| _mm512_mask_blend_ps(mask, y, x),
+    |a, b| a & b, a | b;
     f32_functions
 }
 
@@ -288,7 +343,9 @@ impl_vector! {
     |before, end| end & !before,
     |p, mask| _mm512_maskz_loadu_pd(mask, p),
     |p, mask, value| _mm512_mask_loadu_pd(value, mask, p),
-    |p, mask, value| _mm512_mask_storeu_pd(p, mask, value)
+    |p, mask, value| _mm512_mask_storeu_pd(p, mask, value),
+    lane mask __mmask8, _mm512_cmp_pd_mask, |mask, x, y| _mm512_mask_blend_pd(mask, y, x),
+    |a, b| a & b, a | b
 }
 
 impl_vector! {
@@ -300,7 +357,9 @@ impl_vector! {
     |before, end| _mm256_andnot_si256(before, end),
     |p, mask| _mm256_maskload_ps(p, mask),
     |p, mask, value| _mm256_blendv_ps(value, _mm256_maskload_ps(p, mask), _mm256_castsi256_ps(mask)),
-    |p, mask, value| _mm256_maskstore_ps(p, mask, value);
+    |p, mask, value| _mm256_maskstore_ps(p, mask, value),
+    lane mask __m256, _mm256_cmp_ps, |mask, x, y| _mm256_blendv_ps(y, x, mask),
+    |a, b| _mm256_and_ps(a, b), _mm256_or_ps(a, b);
     f32_functions
 }
 
@@ -313,7 +372,9 @@ impl_vector! {
     |before, end| _mm256_andnot_si256(before, end),
     |p, mask| _mm256_maskload_pd(p, mask),
     |p, mask, value| _mm256_blendv_pd(value, _mm256_maskload_pd(p, mask), _mm256_castsi256_pd(mask)),
-    |p, mask, value| _mm256_maskstore_pd(p, mask, value)
+    |p, mask, value| _mm256_maskstore_pd(p, mask, value),
+    lane mask __m256d, _mm256_cmp_pd, |mask, x, y| _mm256_blendv_pd(y, x, mask),
+    |a, b| _mm256_and_pd(a, b), _mm256_or_pd(a, b)
 }
 
 /// Returns the sum of the lanes, reduced by halving.

@@ -284,9 +284,9 @@ fn loop_of_order(op: Binary, form: OperandForm, isa: Isa) -> Option<BinaryLoop> 
 /// Defines primitives, one per line: the kind of its loop, its name and its result.
 ///
 /// `rare` is the condition for operands that need another computation, and that computation. `vector` loops are
-/// vectorized, and so are `commutative` loops, in which the order of the operands does not change
-/// the result. `scalar` loops are not vectorized. A primitive that is another one with its operands in reverse order,
-/// or the same as another one, has no separate loop.
+/// vectorized, and so are `commutative` loops, in which the order of the operands does not change the result. `scalar`
+/// loops are not vectorized, and `single` loops are vectorized for `f32` alone. A primitive that is another one with
+/// its operands in reverse order, or the same as another one, has no separate loop.
 macro_rules! primitives {
     (
         $T:ident: $bound:ident, reverse [$($Reverse:ident of $Of:ident)*], same [$($Same:ident as $As:ident)*] =>
@@ -338,6 +338,13 @@ macro_rules! primitives {
     (@loop vector $T:ident $Op:ident $form:ident $isa:ident) => { vector_loop::<$T, $Op>($form, $isa) };
     (@loop commutative $T:ident $Op:ident $form:ident $isa:ident) => { commutative_loop::<$T, $Op>($form, $isa) };
     (@loop scalar $T:ident $Op:ident $form:ident $isa:ident) => { scalar_loop::<$T, $Op>($form) };
+    // Vectorized for f32, scalar for f64.
+    (@loop single $T:ident $Op:ident $form:ident $isa:ident) => {
+        match const { size_of::<$T>() == 4 } {
+            true => vector_loop::<$T, $Op>($form, $isa),
+            false => scalar_loop::<$T, $Op>($form),
+        }
+    };
 }
 
 mod float {
@@ -356,9 +363,9 @@ mod float {
         vector Copysign |a, b| a.copysign(b);
         vector Ldexp |a, b| a.ldexp(b);
         scalar Polygamma |a, b| a.polygamma(b);
-        scalar Zeta |a, b| a.zeta(b);
-        scalar Igamma |a, b| a.igamma(b);
-        scalar Igammac |a, b| a.igammac(b);
+        single Zeta |a, b| a.zeta_fast(b), rare |a, b| a.is_rare_zeta(b) => a.zeta(b);
+        single Igamma |a, b| a.igamma_fast(b), rare |a, b| a.is_rare_incomplete_gamma(b) => a.igamma(b);
+        single Igammac |a, b| a.igammac_fast(b), rare |a, b| a.is_rare_incomplete_gamma(b) => a.igammac(b);
         scalar BesselJ |a, b| a.bessel_j(b);
         scalar BesselY |a, b| a.bessel_y(b);
         scalar BesselI |a, b| a.bessel_i(b);

@@ -6,122 +6,14 @@
 //! registers if no value of the block is rare. All other functions, and blocks with a rare value, go through memory to
 //! the loop of the function.
 
-use super::convert::round;
 use super::fold::{LANES, ROWS};
-use super::unary::{VectorUnaryLoop, float, unary};
+use super::fused_instr::{Comparison, FusedInstr};
+use super::unary::{VectorUnaryLoop, float};
 use pellucid_ir::Compute;
-use pellucid_ir::formula::{Binary, Op, Unary};
+use pellucid_simd::math::Real;
 use pellucid_simd::vector::{FloatVector, Function};
 use pellucid_simd::{Float, Isa, per_isa};
 use std::mem::MaybeUninit;
-
-/// An instruction that can be part of a chain.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Opcode {
-    /// Addition.
-    Add,
-    /// Subtraction.
-    Sub,
-    /// Multiplication.
-    Mul,
-    /// Division.
-    Div,
-    /// Negation.
-    Neg,
-    /// Square root.
-    Sqrt,
-    /// Multiply-add, rounded once.
-    MulAdd,
-    /// A function of one value, with its loop.
-    Function(Unary, VectorUnaryLoop),
-    /// Rounding through a narrower type, with its loop.
-    Round(VectorUnaryLoop),
-}
-
-impl Opcode {
-    /// Returns the opcode of an instruction, or `None` if the instruction cannot be part of a chain.
-    pub(crate) fn of(op: Op, compute: Compute, isa: Isa) -> Option<Opcode> {
-        Some(match op {
-            _ if !compute.is_float() => return None,
-            Op::Binary(Binary::Add) => Opcode::Add,
-            Op::Binary(Binary::Sub) => Opcode::Sub,
-            Op::Binary(Binary::Mul) => Opcode::Mul,
-            Op::Binary(Binary::Div) => Opcode::Div,
-            Op::Unary(Unary::Neg) => Opcode::Neg,
-            Op::Unary(Unary::Sqrt) => Opcode::Sqrt,
-            Op::Unary(op) if !op.gives_mask() => Opcode::Function(op, unary(op, compute, isa)?.vector_loop()),
-            Op::Round(dtype) => Opcode::Round(round(compute, dtype, isa)?.vector_loop()),
-            Op::MulAdd => Opcode::MulAdd,
-            _ => return None,
-        })
-    }
-
-    /// Returns true if the instruction has no function and no rounding, which may go through memory.
-    pub(crate) fn is_arithmetic(self) -> bool {
-        !matches!(self, Opcode::Function(..) | Opcode::Round(_))
-    }
-}
-
-/// An instruction on the block v; t and t′ are blocks of tile operands, u and u′ are uniform operands.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum FusedInstr {
-    /// v + t
-    AddTile,
-    /// v + u
-    AddOne,
-    /// v + v
-    Double,
-    /// v − t
-    SubTile,
-    /// v − u
-    SubOne,
-    /// t − v
-    TileSub,
-    /// u − v
-    OneSub,
-    /// v · t
-    MulTile,
-    /// v · u
-    MulOne,
-    /// v · v
-    Square,
-    /// v / t
-    DivTile,
-    /// v / u
-    DivOne,
-    /// t / v
-    TileDiv,
-    /// u / v
-    OneDiv,
-    /// −v
-    Neg,
-    /// √v
-    Sqrt,
-    /// eᵛ, computed in registers; the loop computes blocks with rare values.
-    Exp(VectorUnaryLoop),
-    /// 1 / (1 + e⁻ᵛ), computed like `Exp`.
-    Sigmoid(VectorUnaryLoop),
-    /// tanh v, computed in registers if the vector type has an implementation, otherwise by the loop.
-    Tanh(VectorUnaryLoop),
-    /// sin v, computed like `Exp`.
-    Sin(VectorUnaryLoop),
-    /// cos v, computed like `Exp`.
-    Cos(VectorUnaryLoop),
-    /// f(v), computed by the loop of f.
-    Apply(VectorUnaryLoop),
-    /// v · t + t′
-    MulTileAddTile,
-    /// v · t + u′
-    MulTileAddOne,
-    /// v · u + t′
-    MulOneAddTile,
-    /// v · u + u′
-    MulOneAddOne,
-    /// t · t′ + v
-    AddTileTile,
-    /// t · u′ + v
-    AddTileOne,
-}
 
 /// An instruction of a fused loop with its operands.
 #[derive(Clone, Copy)]
@@ -242,10 +134,47 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
     }
 }
 
+/// Applies an expression to each vector of a block; `u = a` broadcasts the uniform operand a.
+macro_rules! map_vectors {
+    ($block:ident: |$v:ident, $i:ident $(, $u:ident = $p:ident)*| $e:expr) => {{
+        $(let $u = V::splat($p);)*
+        for $i in 0..R {
+            let value = {
+                let $v = $block[$i];
+                $e
+            };
+            $block[$i] = value;
+        }
+    }};
+}
+
+/// The position of a block of R vectors: vector i begins at element `start + i · STEP`, or the vectors are contiguous
+/// if STEP is 0. Unless FULL, only the lanes of the mask are loaded and stored.
+#[derive(Clone, Copy)]
+struct BlockPosition<V: FloatVector, const STEP: usize, const FULL: bool> {
+    start: usize,
+    mask: V::Mask,
+}
+
+impl<V: FloatVector, const STEP: usize, const FULL: bool> BlockPosition<V, STEP, FULL> {
+    /// The elements from one vector to the next.
+    const STRIDE: usize = if STEP == 0 { V::LANES } else { STEP };
+
+    /// Loads vector `i` of the tile at `p`.
+    ///
+    /// # Safety
+    /// *Contract* and *Block* of [`fused_block`] hold for the tile.
+    #[inline(always)]
+    unsafe fn load(self, p: *const V::Scalar, i: usize) -> V {
+        // SAFETY: the vector, or its lanes in the mask, is part of the tile (this method's contract).
+        unsafe {
+            let p = p.add(self.start + i * Self::STRIDE);
+            if FULL { V::load(p) } else { V::load_part(p, self.mask) }
+        }
+    }
+}
+
 /// Applies the instructions `links` to a block of R vectors and returns the last results.
-///
-/// Vector i begins at element `start + i · STEP`, or the vectors are contiguous if STEP is 0. Unless FULL, only the
-/// lanes of the mask are loaded and stored.
 ///
 /// # Safety
 /// * Contract: the clauses of [`ChainLoop`] hold.
@@ -257,74 +186,175 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
     start: usize,
     mask: V::Mask,
 ) -> [V; R] {
-    let step = if STEP == 0 { V::LANES } else { STEP };
+    let at = BlockPosition::<V, STEP, FULL> { start, mask };
     // SAFETY: *Contract* and *Block* (this function's contract): every load and store of a tile or a result is within
     // its `n` elements, and a uniform operand is valid for a read of one element. *Aligned* covers the non-temporal
     // stores.
     unsafe {
         let mut v = [V::zero(); R];
+        // The last mask and the mask before it.
+        let mut masks = [[V::zero().equal(V::zero()); R]; 2];
         for link in links {
             let [a, b] = link.operands.map(|p| p.cast::<V::Scalar>());
-            let tile = |p: *const V::Scalar, i: usize| {
-                let p = p.add(start + i * step);
-                if FULL { V::load(p) } else { V::load_part(p, mask) }
-            };
-            // Applies an expression to each vector of the block; `u = a` broadcasts the uniform operand a.
-            macro_rules! map_vectors {
-                (|$v:ident, $i:ident $(, $u:ident = $p:ident)*| $e:expr) => {{
-                    $(let $u = V::splat($p);)*
-                    for $i in 0..R {
-                        let $v = v[$i];
-                        v[$i] = $e;
-                    }
-                }};
-            }
             if !link.chain_start.is_null() {
                 let chain_start = link.chain_start.cast();
                 for i in 0..R {
-                    v[i] = tile(chain_start, i);
+                    v[i] = at.load(chain_start, i);
                 }
             }
             match link.instr {
-                FusedInstr::AddTile => map_vectors!(|v, i| v.add(tile(a, i))),
-                FusedInstr::AddOne => map_vectors!(|v, i, u = a| v.add(u)),
-                FusedInstr::Double => map_vectors!(|v, i| v.add(v)),
-                FusedInstr::SubTile => map_vectors!(|v, i| v.sub(tile(a, i))),
-                FusedInstr::SubOne => map_vectors!(|v, i, u = a| v.sub(u)),
-                FusedInstr::TileSub => map_vectors!(|v, i| tile(a, i).sub(v)),
-                FusedInstr::OneSub => map_vectors!(|v, i, u = a| u.sub(v)),
-                FusedInstr::MulTile => map_vectors!(|v, i| v.mul(tile(a, i))),
-                FusedInstr::MulOne => map_vectors!(|v, i, u = a| v.mul(u)),
-                FusedInstr::Square => map_vectors!(|v, i| v.mul(v)),
-                FusedInstr::DivTile => map_vectors!(|v, i| v.div(tile(a, i))),
-                FusedInstr::DivOne => map_vectors!(|v, i, u = a| v.div(u)),
-                FusedInstr::TileDiv => map_vectors!(|v, i| tile(a, i).div(v)),
-                FusedInstr::OneDiv => map_vectors!(|v, i, u = a| u.div(v)),
-                FusedInstr::Neg => map_vectors!(|v, i| v.neg()),
-                FusedInstr::Sqrt => map_vectors!(|v, i| v.sqrt()),
-                FusedInstr::Exp(f) => match V::exp(v) {
-                    Some(y) => v = y,
-                    None => v = apply_in_memory(v, f),
-                },
-                FusedInstr::Sigmoid(f) => v = apply_in_registers::<V, R, float::Sigmoid>(v, f),
-                FusedInstr::Tanh(f) => match V::tanh(v) {
-                    Some(y) => v = y,
-                    None => v = apply_in_memory(v, f),
-                },
-                FusedInstr::Sin(f) => v = apply_in_registers::<V, R, float::Sin>(v, f),
-                FusedInstr::Cos(f) => v = apply_in_registers::<V, R, float::Cos>(v, f),
-                FusedInstr::Apply(f) => v = apply_in_memory(v, f),
-                FusedInstr::MulTileAddTile => map_vectors!(|v, i| v.mul_add(tile(a, i), tile(b, i))),
-                FusedInstr::MulTileAddOne => map_vectors!(|v, i, u = b| v.mul_add(tile(a, i), u)),
-                FusedInstr::MulOneAddTile => map_vectors!(|v, i, u = a| v.mul_add(u, tile(b, i))),
-                FusedInstr::MulOneAddOne => map_vectors!(|v, i, u = a, w = b| v.mul_add(u, w)),
-                FusedInstr::AddTileTile => map_vectors!(|v, i| tile(a, i).mul_add(tile(b, i), v)),
-                FusedInstr::AddTileOne => map_vectors!(|v, i, u = b| tile(a, i).mul_add(u, v)),
+                FusedInstr::AddTile => map_vectors!(v: |v, i| v.add(at.load(a, i))),
+                FusedInstr::AddOne => map_vectors!(v: |v, i, u = a| v.add(u)),
+                FusedInstr::Double => map_vectors!(v: |v, i| v.add(v)),
+                FusedInstr::SubTile => map_vectors!(v: |v, i| v.sub(at.load(a, i))),
+                FusedInstr::SubOne => map_vectors!(v: |v, i, u = a| v.sub(u)),
+                FusedInstr::TileSub => map_vectors!(v: |v, i| at.load(a, i).sub(v)),
+                FusedInstr::OneSub => map_vectors!(v: |v, i, u = a| u.sub(v)),
+                FusedInstr::MulTile => map_vectors!(v: |v, i| v.mul(at.load(a, i))),
+                FusedInstr::MulOne => map_vectors!(v: |v, i, u = a| v.mul(u)),
+                FusedInstr::Square => map_vectors!(v: |v, i| v.mul(v)),
+                FusedInstr::DivTile => map_vectors!(v: |v, i| v.div(at.load(a, i))),
+                FusedInstr::DivOne => map_vectors!(v: |v, i, u = a| v.div(u)),
+                FusedInstr::TileDiv => map_vectors!(v: |v, i| at.load(a, i).div(v)),
+                FusedInstr::OneDiv => map_vectors!(v: |v, i, u = a| u.div(v)),
+                FusedInstr::Neg => map_vectors!(v: |v, i| v.neg()),
+                FusedInstr::Sqrt => map_vectors!(v: |v, i| v.sqrt()),
+                FusedInstr::MulTileAddTile => map_vectors!(v: |v, i| v.mul_add(at.load(a, i), at.load(b, i))),
+                FusedInstr::MulTileAddOne => map_vectors!(v: |v, i, u = b| v.mul_add(at.load(a, i), u)),
+                FusedInstr::MulOneAddTile => map_vectors!(v: |v, i, u = a| v.mul_add(u, at.load(b, i))),
+                FusedInstr::MulOneAddOne => map_vectors!(v: |v, i, u = a, w = b| v.mul_add(u, w)),
+                FusedInstr::AddTileTile => map_vectors!(v: |v, i| at.load(a, i).mul_add(at.load(b, i), v)),
+                FusedInstr::AddTileOne => map_vectors!(v: |v, i, u = b| at.load(a, i).mul_add(u, v)),
+                _ if link.instr.is_function() => v = apply_function(v, link.instr),
+                _ if link.instr.gives_mask() => add_mask(&v, &mut masks, link, at),
+                _ => v = select_block(v, &masks[0], link, at),
             }
             if !link.into.is_null() {
                 let into = link.into.cast::<V::Scalar>().add(start);
-                store_block::<V, R, FULL>(v, into, step, link.non_temporal, mask);
+                store_block::<V, R, FULL>(v, into, BlockPosition::<V, STEP, FULL>::STRIDE, link.non_temporal, mask);
             }
+        }
+        v
+    }
+}
+
+/// Applies an instruction for which [`FusedInstr::is_function`] is true.
+///
+/// # Safety
+/// The processor has the instruction set of V and of the loops of the functions.
+#[inline(always)]
+unsafe fn apply_function<V: FloatVector, const R: usize>(v: [V; R], instr: FusedInstr) -> [V; R] {
+    // SAFETY: the instruction set is available (this function's contract).
+    unsafe {
+        match instr {
+            FusedInstr::Abs(f) => apply_in_registers::<V, R, float::Abs>(v, f),
+            FusedInstr::Floor(f) => apply_in_registers::<V, R, float::Floor>(v, f),
+            FusedInstr::Trunc(f) => apply_in_registers::<V, R, float::Trunc>(v, f),
+            FusedInstr::Exp(f) => match V::exp(v) {
+                Some(y) => y,
+                None => apply_in_memory(v, f),
+            },
+            FusedInstr::Sigmoid(f) => apply_in_registers::<V, R, float::Sigmoid>(v, f),
+            FusedInstr::Tanh(f) => match V::tanh(v) {
+                Some(y) => y,
+                None => apply_in_memory(v, f),
+            },
+            FusedInstr::Sin(f) => apply_in_registers::<V, R, float::Sin>(v, f),
+            FusedInstr::Cos(f) => apply_in_registers::<V, R, float::Cos>(v, f),
+            FusedInstr::Apply(f) => apply_in_memory(v, f),
+            _ => v,
+        }
+    }
+}
+
+/// Computes the mask of an instruction for which [`FusedInstr::gives_mask`] is true. `masks` are the last mask and the
+/// mask before it.
+///
+/// # Safety
+/// *Contract* and *Block* of [`fused_block`] hold.
+#[inline(always)]
+unsafe fn add_mask<V: FloatVector, const R: usize, const STEP: usize, const FULL: bool>(
+    v: &[V; R],
+    masks: &mut [[V::LaneMask; R]; 2],
+    link: &FusedOperands,
+    at: BlockPosition<V, STEP, FULL>,
+) {
+    let [a, b] = link.operands.map(|p| p.cast::<V::Scalar>());
+    // Computes a mask for each vector of the block; `u = a` broadcasts the uniform operand a.
+    macro_rules! compare_vectors {
+        ($comparison:expr, |$i:ident $(, $u:ident = $p:ident)*| $x:expr, $y:expr) => {{
+            $(let $u = V::splat($p);)*
+            masks[1] = masks[0];
+            match $comparison {
+                Comparison::Lt => for $i in 0..R { masks[0][$i] = $x.less($y) },
+                Comparison::Le => for $i in 0..R { masks[0][$i] = $x.less_equal($y) },
+                Comparison::Gt => for $i in 0..R { masks[0][$i] = $y.less($x) },
+                Comparison::Ge => for $i in 0..R { masks[0][$i] = $y.less_equal($x) },
+                Comparison::Eq => for $i in 0..R { masks[0][$i] = $x.equal($y) },
+                Comparison::Ne => for $i in 0..R { masks[0][$i] = $x.not_equal($y) },
+            }
+        }};
+    }
+    // SAFETY: *Contract* and *Block* (this function's contract) cover the loads, and a uniform operand is valid for a
+    // read of one element.
+    unsafe {
+        match link.instr {
+            FusedInstr::CompareTile(c) => compare_vectors!(c, |i| v[i], at.load(a, i)),
+            FusedInstr::CompareOne(c) => compare_vectors!(c, |i, u = a| v[i], u),
+            FusedInstr::CompareTiles(c) => compare_vectors!(c, |i| at.load(a, i), at.load(b, i)),
+            FusedInstr::CompareTileOne(c) => compare_vectors!(c, |i, u = b| at.load(a, i), u),
+            FusedInstr::IsNan => compare_vectors!(Comparison::Ne, |i| v[i], v[i]),
+            FusedInstr::And => {
+                for i in 0..R {
+                    masks[0][i] = V::both(masks[0][i], masks[1][i]);
+                }
+            }
+            _ => {
+                for i in 0..R {
+                    masks[0][i] = V::either(masks[0][i], masks[1][i]);
+                }
+            }
+        }
+    }
+}
+
+/// Applies an extremum, or an instruction that reads the last mask.
+///
+/// # Safety
+/// *Contract* and *Block* of [`fused_block`] hold.
+#[inline(always)]
+unsafe fn select_block<V: FloatVector, const R: usize, const STEP: usize, const FULL: bool>(
+    mut v: [V; R],
+    mask: &[V::LaneMask; R],
+    link: &FusedOperands,
+    at: BlockPosition<V, STEP, FULL>,
+) -> [V; R] {
+    let [a, b] = link.operands.map(|p| p.cast::<V::Scalar>());
+    // SAFETY: *Contract* and *Block* (this function's contract) cover the loads, and a uniform operand is valid for a
+    // read of one element.
+    unsafe {
+        match link.instr {
+            FusedInstr::MaxTile => map_vectors!(v: |v, i| v.max(at.load(a, i))),
+            FusedInstr::MaxOne => map_vectors!(v: |v, i, u = a| v.max(u)),
+            FusedInstr::TileMax => map_vectors!(v: |v, i| at.load(a, i).max(v)),
+            FusedInstr::OneMax => map_vectors!(v: |v, i, u = a| u.max(v)),
+            FusedInstr::MinTile => map_vectors!(v: |v, i| v.min(at.load(a, i))),
+            FusedInstr::MinOne => map_vectors!(v: |v, i, u = a| v.min(u)),
+            FusedInstr::TileMin => map_vectors!(v: |v, i| at.load(a, i).min(v)),
+            FusedInstr::OneMin => map_vectors!(v: |v, i, u = a| u.min(v)),
+            FusedInstr::SelectElseTile => map_vectors!(v: |v, i| v.select(at.load(a, i), mask[i])),
+            FusedInstr::SelectElseOne => map_vectors!(v: |v, i, u = a| v.select(u, mask[i])),
+            FusedInstr::SelectTile => map_vectors!(v: |v, i| at.load(a, i).select(v, mask[i])),
+            FusedInstr::SelectOne => map_vectors!(v: |v, i, u = a| u.select(v, mask[i])),
+            FusedInstr::SelectTileTile => map_vectors!(v: |_v, i| at.load(a, i).select(at.load(b, i), mask[i])),
+            FusedInstr::SelectTileOne => map_vectors!(v: |_v, i, u = b| at.load(a, i).select(u, mask[i])),
+            FusedInstr::SelectOneTile => map_vectors!(v: |_v, i, u = a| u.select(at.load(b, i), mask[i])),
+            FusedInstr::SelectOneOne => map_vectors!(v: |_v, i, u = a, w = b| u.select(w, mask[i])),
+            FusedInstr::ToNumber => {
+                let one = &V::Scalar::ONE;
+                map_vectors!(v: |_v, i, u = one| u.select(V::zero(), mask[i]));
+            }
+            _ => {}
         }
         v
     }

@@ -16,10 +16,11 @@
 //! | file | content |
 //! | --- | --- |
 //! | `unary.rs`, `binary.rs`, `ternary.rs` | primitives of one, two and three operands |
-//! | `fused.rs` | chains of float instructions, fused into one loop |
+//! | `fused.rs`, `fused_instr.rs` | chains of float instructions, fused into one loop, and their instructions |
 //! | `convert.rs` | conversions between dtypes and compute types |
 //! | `fold.rs` | reductions, in the canonical order |
 //! | `arg.rs` | index of the extremum |
+//! | `pairs.rs` | sums of terms of pairs of values |
 //! | `non_temporal.rs` | copies by non-temporal stores |
 //! | `remainder.rs` | padding of remainders to full vectors, and operation in place |
 //! | `loop_element.rs` | element types and unaligned memory access |
@@ -33,8 +34,10 @@ mod binary;
 mod convert;
 mod fold;
 mod fused;
+mod fused_instr;
 mod loop_element;
 mod non_temporal;
+mod pairs;
 mod remainder;
 mod ternary;
 mod unary;
@@ -46,10 +49,12 @@ pub(crate) use arg::{ArgLoop, argmax, argmin};
 pub(crate) use binary::{BinaryLoop, OperandForm, binary};
 pub(crate) use convert::{convert, round, store};
 pub(crate) use fold::{FoldLoops, FoldOp, LANES, ROWS, fold};
-pub(crate) use fused::{ChainLoop, FusedInstr, FusedOperands, Opcode, chain};
+pub(crate) use fused::{ChainLoop, FusedOperands, chain};
+pub(crate) use fused_instr::{Comparison, FusedInstr, Opcode};
 pub(crate) use loop_element::are_apart;
 #[cfg(test)]
 use non_temporal::non_temporal_copy;
 pub(crate) use non_temporal::{StreamLoop, store_fence, streaming};
+pub(crate) use pairs::{PairOperand, PairSums, PairTerm};
 pub(crate) use ternary::{TernaryLoop, mul_add, select};
 pub(crate) use unary::{FillLoop, UnaryLoop, splat, unary};

@@ -225,7 +225,7 @@ pub(super) mod float {
         vector Erf |x| x.erf();
         vector Erfc |x| x.erfc();
         narrow Erfcx |x| x.erfcx();
-        narrow Erfinv |x| x.erfinv();
+        vector Erfinv |x| x.erfinv();
         vector Ndtr |x| x.ndtr();
         narrow Ndtri |x| x.ndtri();
         single Lgamma |x| x.lgamma_fast(), rare |x| x.is_rare_gamma() => x.lgamma();

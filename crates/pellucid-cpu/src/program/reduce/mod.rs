@@ -3,12 +3,14 @@
 //! The elements of the reduced axes form one sequence in row-major order, which is reduced in the order of
 //! [`crate::program::fold`]. If the reduced axes are innermost in memory, each sequence is a row and is reduced by
 //! itself (`rows`), after a transposition if another reduced axis is contiguous (`transposed`). If a kept axis is
-//! innermost, many sequences are reduced together, one per column (`columns`). The choice affects speed alone, not the
+//! innermost, many sequences are reduced together, one per column (`columns`). Sums over pairs of values, such as
+//! distances, are computed in registers (`pairs`). The choice affects speed alone, not the
 //! results.
 
 mod arg;
 mod columns;
 mod contiguous;
+mod pairs;
 mod rows;
 mod transposed;
 
@@ -164,6 +166,9 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
         store: (finished.storage() != output.dtype).then(|| loops::store(finished, output.dtype, isa)),
         output: output.dtype.size(),
     };
+    if reduction.reduce_pairs() {
+        return Ok(());
+    }
     if reduction.prefers_columns(inputs.len()) {
         reduction.reduce_columns()
     } else if !reduction.reduce_transposed() {

@@ -5,6 +5,7 @@ mod maps;
 mod naive;
 mod reductions;
 mod rows;
+mod selections;
 mod sweep;
 
 use crate::operand::Operand;

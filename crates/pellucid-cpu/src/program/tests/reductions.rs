@@ -83,6 +83,11 @@ pub(crate) fn check_reduction(rng: &mut Rng, kernel: &Reduce, shape: &[usize], a
         .iter()
         .map(|i| TestArray::random(rng, shape, i.storage, allows_broadcast(shape)))
         .collect();
+    check_reduction_of(&inputs, rng, kernel, shape, axes);
+}
+
+/// Asserts that `kernel` computes the values of the reference on these arrays.
+fn check_reduction_of(inputs: &[TestArray], rng: &mut Rng, kernel: &Reduce, shape: &[usize], axes: &[usize]) {
     let expected = expected(kernel, &inputs.iter().collect::<Vec<_>>(), shape, axes);
     let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
     let out = TestArray::random(rng, &kept, kernel.output, false);
@@ -271,5 +276,40 @@ fn a_finishing_program_has_further_operands() {
         run_reduce(&wide, &[x.shared(), updated], &[updated, stored.operand()]).unwrap();
         assert_eq!(state.bits(), expected[0], "{shape:?}");
         assert_eq!(stored.bits(), sum.bits(), "{shape:?}");
+    }
+}
+
+/// Tests sums of (a − b)², |a − b| and ±k·w·(a − b) over pairs, with operands `[n, d, 1]`, `[d, m]` and `[n, 1, m]`.
+#[test]
+fn sums_over_pairs_have_the_canonical_bits() {
+    let rng = &mut Rng(31);
+    let shapes = [[3, 64, 40], [2, 7, 33], [5, 130, 17], [1, 300, 64], [2, 4096, 20], [4, 1, 50], [9, 5, 515]];
+    for (dtype, shape) in [DType::F32, DType::F64].into_iter().flat_map(|dtype| shapes.map(|shape| (dtype, shape))) {
+        let [n, d, m] = shape;
+        let c = dtype.compute();
+        for (kind, axis) in [(0, 1), (1, 1), (2, 2), (3, 0), (4, 0), (5, 2)] {
+            let mut p = ProgramBuilder::new();
+            let (a, b) = (p.x(dtype), p.x(dtype));
+            let difference =
+                if kind % 2 == 0 { p.binary(Binary::Sub, c, a, b) } else { p.binary(Binary::Sub, c, b, a) };
+            let term = match kind {
+                0 => p.binary(Binary::Mul, c, difference, difference),
+                1 => p.unary(Unary::Abs, c, difference),
+                _ => {
+                    let w = p.x(dtype);
+                    let k = p.uniform(UniformSource::Param(0), c);
+                    let scaled = if kind == 5 { w } else { p.binary(Binary::Mul, c, k, w) };
+                    let product = p.binary(Binary::Mul, c, scaled, difference);
+                    if kind > 3 { p.unary(Unary::Neg, c, product) } else { product }
+                }
+            };
+            let program = p.build(&[(term, c, dtype, false)]);
+            let mut sum = kernel(ReduceOp::Sum, &[axis], program, dtype);
+            sum.params = [Scalar::Float(1.75)].into_iter().collect();
+            let layouts = [vec![n, d, 1], vec![d, m], vec![n, 1, m]];
+            let operands = layouts.iter().take(sum.program.inputs.len());
+            let inputs: Vec<TestArray> = operands.map(|shape| TestArray::contiguous(rng, shape, dtype)).collect();
+            check_reduction_of(&inputs, rng, &sum, &shape, &[axis]);
+        }
     }
 }

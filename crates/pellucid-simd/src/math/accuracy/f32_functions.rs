@@ -155,3 +155,43 @@ fn f32_bessel_functions_round_the_functions_of_f64() {
     check::<BesselK<false>>("bessel_k", bessel::bessel_k, false);
     check::<BesselK<true>>("bessel_ke", bessel::bessel_ke, false);
 }
+
+/// Functions of two operands, and inverse functions, that round results of `f64` computed with fewer bits.
+#[test]
+fn f32_functions_in_short_f64_arithmetic_round_the_functions_of_f64() {
+    let limit = 0.505;
+    let (powers, unit) = (|k: i32| (k as f32 * 0.37).exp2(), |k: i32| k as f32 / 4001.0);
+    let check = |name: &str, (error, at): (f64, Option<[f32; 2]>)| {
+        println!("f32 {name:8} {error:.5} ULP at {at:?}");
+        assert!(error <= limit, "the error of {name} is {error} ULP at {at:?}, expected at most {limit}");
+    };
+    type Pair = (&'static str, fn(f32, f32) -> f32, fn(f64, f64) -> f64);
+    let grid = |from: [i32; 2], to: [i32; 2]| {
+        let row = move |k: i32| (from[1]..to[1]).map(move |l| [powers(k), powers(l)]);
+        (from[0]..to[0]).flat_map(row)
+    };
+    let pairs: [(Pair, [i32; 2], [i32; 2]); 5] = [
+        (("pow", single::pow, libm::pow), [-350, -60], [345, 20]),
+        (("atan2", single::atan2, libm::atan2), [-400, -400], [345, 345]),
+        (("zeta", single::zeta, gamma::zeta), [0, -60], [9, 40]),
+        (("igamma", single::igamma, gamma::igamma), [-20, -50], [12, 12]),
+        (("igammac", single::igammac, gamma::igammac), [-20, -50], [12, 12]),
+    ];
+    for ((name, f, reference), from, to) in pairs {
+        let near_one =
+            (-200..200).flat_map(|k| (-40..40).map(move |l| [1.0 + k as f32 * 0.004, 1.0 + l as f32 * 0.02]));
+        let points = grid(from, to).chain(near_one);
+        let expected = |[a, b]: [f32; 2]| reference(a as f64, b as f64);
+        let is_subnormal = |p: [f32; 2]| expected(p).abs() < f64::from(f32::MIN_POSITIVE);
+        let normal = points.filter(|&p| !is_subnormal(p));
+        check(name, largest_error(normal, |[a, b]| ulps(f(a, b), expected([a, b]))));
+    }
+    let inverse: [(&str, fn(f32) -> f32, fn(f64) -> f64); 2] =
+        [("erfinv", single::erfinv, double::erfinv), ("atanh", single::atanh, libm::atanh)];
+    for (name, f, reference) in inverse {
+        let near_zero = (-400..-3).map(powers);
+        let near_one = (1..400).map(|k| f32::from_bits(1f32.to_bits() - k * k * 37));
+        let points = near_zero.chain(near_one).chain((-4000..4001).map(unit)).map(|x| [x, 0.0]);
+        check(name, largest_error(points, |[x, _]| ulps(f(x), reference(x as f64))));
+    }
+}

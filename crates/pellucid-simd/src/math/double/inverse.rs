@@ -57,3 +57,55 @@ pub fn atan2(y: f64, x: f64) -> f64 {
     let angle = if x.is_sign_negative() { PI - (angle - PI_LOW) } else { angle };
     if x.is_nan() || y.is_nan() { f64::NAN } else { angle.copysign(y) }
 }
+
+/// Returns [`atan2`] for y and x of `f32`, with a relative error of 2⁻³⁹. Functions of `f32` round its results.
+///
+/// The quotient is reduced to |t| ≤ tan π/8 by arctan q = π/4 + arctan((q − 1)/(q + 1)) and arctan q = π/2 −
+/// arctan(1/q), with one division.
+#[inline(always)]
+pub fn atan2_short(y: f64, x: f64) -> f64 {
+    const TAN_PI_8: f64 = 0.414_213_562_373_095_05;
+    // The quotient of infinities is 1, and that of a number of `f32` and an infinity is 0 or infinite after rounding.
+    let num = if y.abs() > 1e300 { 1e300 } else { y.abs() };
+    let den = if x.abs() > 1e300 { 1e300 } else { x.abs() };
+    let is_steep = num * TAN_PI_8 > den;
+    let is_middle = num > den * TAN_PI_8;
+    let top = if is_steep {
+        -den
+    } else if is_middle {
+        num - den
+    } else {
+        num
+    };
+    let bottom = if is_steep {
+        num
+    } else if is_middle {
+        num + den
+    } else {
+        den
+    };
+    // The angle of the origin is 0.
+    let t = top / if bottom == 0.0 { 1.0 } else { bottom };
+    let p = polynomial(
+        t * t,
+        [
+            9.999_999_999_992_754e-1,
+            -3.333_333_327_874_140_6e-1,
+            1.999_999_322_211_194_2e-1,
+            -1.428_539_241_960_278_8e-1,
+            1.110_355_421_443_651_3e-1,
+            -8.993_382_112_270_767e-2,
+            6.977_703_531_032_4e-2,
+            -3.771_336_204_557_953e-2,
+        ],
+    );
+    let base = if is_steep {
+        FRAC_PI_2
+    } else if is_middle {
+        FRAC_PI_4
+    } else {
+        0.0
+    };
+    let angle = p.mul_add(t, base);
+    (if x.is_sign_negative() { PI - angle } else { angle }).copysign(y)
+}

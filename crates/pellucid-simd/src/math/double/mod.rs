@@ -10,11 +10,11 @@ mod log;
 mod pow;
 mod trig;
 
-pub use erf::{erf, erfc, erfcx, erfinv, ndtr, ndtri};
-pub use exp::{EXP_LIMIT, exp, exp_fast, expm1, ldexp, sigmoid, tanh};
-pub use inverse::{atan, atan2};
+pub use erf::{erf, erfc, erfcx, erfinv, erfinv_short, ndtr, ndtri};
+pub use exp::{EXP_LIMIT, exp, exp_fast, exp_short, expm1, ldexp, sigmoid, tanh};
+pub use inverse::{atan, atan2, atan2_short};
 pub use libm::{acos, asin, asinh, atanh, cosh, exp2, log2, log10, sinh};
-pub use log::{ln, ln_1p};
+pub use log::{atanh_short, ln, ln_1p, ln_short};
 pub use pow::{floor_div, floor_div_fast, is_rare_quotient, pow, rem, rem_fast};
 pub use pow::{floor_of_quotient, floor_quotient, floored};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, cos_pi, sin, sin_fast, sin_pi, tan, tan_fast};

@@ -66,9 +66,11 @@ pub fn acosh(x: f32) -> f32 {
     if x >= 1.0 { y } else { f32::NAN }
 }
 
-/// Returns artanh x = ±½ ln(1 + 2|x|/(1 − |x|)), computed in `f64`.
+/// Returns artanh x, computed in `f64`; ±∞ at ±1, NaN outside [−1, 1].
 #[inline(always)]
 pub fn atanh(x: f32) -> f32 {
-    let a = x.abs() as f64;
-    ((0.5 * double::ln_1p(2.0 * a / (1.0 - a))) as f32).copysign(x)
+    let a = x.abs();
+    let y = double::atanh_short(a as f64) as f32;
+    let y = if a == 1.0 { f32::INFINITY } else { y };
+    (if a <= 1.0 { y } else { f32::NAN }).copysign(x)
 }

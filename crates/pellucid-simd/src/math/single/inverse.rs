@@ -64,7 +64,7 @@ pub fn atan(x: f32) -> f32 {
 /// It is computed in `f64`, where no quotient of two `f32` overflows, and rounded once.
 #[inline(always)]
 pub fn atan2(y: f32, x: f32) -> f32 {
-    double::atan2(y as f64, x as f64) as f32
+    double::atan2_short(y as f64, x as f64) as f32
 }
 
 /// Returns arcsin z for 0 ≤ z ≤ ½ as z + z·w·P(w), w = z².

@@ -21,7 +21,10 @@ mod trig;
 pub use bessel::{BesselI, BesselJ, BesselK, BesselY};
 pub use erf::{erf, erfc, erfcx, erfinv, ndtr, ndtri};
 pub use exp::{EXP_LIMIT, exp, exp_fast, exp2, expm1, ldexp, sigmoid};
-pub use gamma::{Polygamma, digamma, digamma_fast, is_rare_gamma, lgamma, lgamma_fast};
+pub use gamma::{
+    Polygamma, digamma, digamma_fast, igamma, igamma_fast, igammac, igammac_fast, is_rare_gamma,
+    is_rare_incomplete_gamma, is_rare_zeta, lgamma, lgamma_fast, zeta, zeta_fast,
+};
 pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub use inverse::{acos, asin, atan, atan2};
 pub use log::{ln, ln_1p, log2, log10};

@@ -4,11 +4,20 @@ use crate::math::double;
 
 /// Returns aᵇ = ±e^(b·ln |a|), computed in `f64`.
 ///
-/// `f64` has 29 more bits than `f32`, which is more than the rounding of b·ln |a| ≤ 104 can lose.
+/// The logarithm has 13 more bits than `f32`, which is more than b·ln |a| ≤ 104 can lose.
 #[inline(always)]
 pub fn pow(a: f32, b: f32) -> f32 {
-    let t = b as f64 * double::ln(a.abs() as f64);
-    let y = double::exp(t) as f32;
+    let magnitude = a.abs();
+    let t = b as f64 * double::ln_short(magnitude as f64);
+    // Beyond 200 the result is 0 or ∞.
+    let t = if t > 200.0 { 200.0 } else { t };
+    let t = if t < -200.0 { -200.0 } else { t };
+    let y = double::exp_short(t) as f32;
+    // The powers of 0 and ∞ are 0 and ∞.
+    let is_extreme = magnitude == 0.0 || magnitude == f32::INFINITY;
+    let extreme = if (magnitude > 1.0) == (b > 0.0) { f32::INFINITY } else { 0.0 };
+    let y = if is_extreme { extreme } else { y };
+    let y = if a.is_nan() || b.is_nan() { f32::NAN } else { y };
     // Every float above 2²⁴ is an even integer.
     let is_integer = b.trunc() == b;
     let half_b = b * 0.5;

@@ -34,13 +34,16 @@ unary! {
     selu(x) = 1.0507009873554805 * x.gt(0.0).select(x, 1.6732632423543772 * x.min(0.0).exp_m1()),
         d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * negative_part(x).exp());
     /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small, as
-    /// [`ndtr`](crate::ops::ndtr()).
+    /// [`ndtr`](crate::ops::ndtr()). At −∞ it is the limit −0.
     gelu(x) = {
-        // Beyond 40, Φ is 0 or 1, even in `f64`.
-        let is_far = x.abs().gt(40.0);
-        let u = is_far.select(0.0, x);
-        is_far.select(x * x.gt(0.0).to_number(), u * u.ndtr())
-    };
+        // Below −40, Φ is 0, even in `f64`.
+        let u = x.lt(-40.0).select(-40.0, x);
+        u * u.ndtr()
+    },
+        d x = {
+            let u = x.clamp(-40.0, 40.0);
+            g * (u.ndtr() + u * (0.3989422804014327 * (-0.5 * u * u).exp()))
+        };
     /// Computes the tanh approximation of `gelu`, ½x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), as x·sigmoid(2u),
     /// which is accurate where the factor is small.
     gelu_tanh(x) = {
@@ -88,9 +91,13 @@ unary! {
             g * r * r
         };
     /// Computes relu6(x + 3)/6, a piecewise linear sigmoid (Courbariaux et al. 2015).
-    hardsigmoid(x) = x.gt(-3.0).select(x.lt(3.0).select((x + 3.0) / 6.0, 1.0), x.is_nan().select(x, 0.0));
+    hardsigmoid(x) = (x + 3.0).clamp(0.0, 6.0) / 6.0, d x = (x.le(-3.0) | x.ge(3.0)).select(0.0, g / 6.0);
     /// Computes x·hardsigmoid(x) (Howard et al. 2019).
-    hardswish(x) = x.gt(-3.0).select(x.lt(3.0).select(x * (x + 3.0) / 6.0, x), x.is_nan().select(x, 0.0)),
+    hardswish(x) = {
+        let u = x.lt(-3.0).select(-3.0, x);
+        let v = u + 3.0;
+        u * (v.gt(6.0).select(6.0, v) / 6.0)
+    },
         d x = g * x.le(-3.0).select(0.0, x.ge(3.0).select(1.0, (2.0 * x + 3.0) / 6.0));
     /// Computes x − tanh x, accurate near 0. The derivative is tanh² x.
     tanhshrink(x) = x.abs().lt(1.0).select(tanhshrink_near_zero(x.min(1.0).max(-1.0)), x - x.tanh()),
@@ -151,7 +158,8 @@ pub fn hardtanh(x: &Tensor, low: impl Into<Scalar>, high: impl Into<Scalar>) -> 
         return arithmetic::clamp(x, low, high);
     }
     let formula = formula! {
-        static hardtanh(x; low, high) = x.gt(low).select(x.lt(high).select(x, high), x.is_nan().select(x, low));
+        static hardtanh(x; low, high) = x.clamp(low, high);
+        d x = (x.le(low) | x.ge(high)).select(0.0, g);
     };
     map(formula, &[x], &[low, high])
 }
@@ -167,7 +175,8 @@ pub fn softshrink(x: &Tensor, lambda: impl Into<Scalar>) -> Result<Tensor> {
         return Err(Error::invalid("softshrink", format!("λ must be at least 0, got {}", lambda.to_f64())));
     }
     let formula = formula! {
-        static softshrink(x; lambda) = x.gt(lambda).select(x - lambda, x.lt(-lambda).select(x + lambda, x * 0.0));
+        static softshrink(x; lambda) = x - x.clamp(-lambda, lambda);
+        d x = x.abs().gt(lambda).select(g, 0.0);
     };
     map(formula, &[x], &[lambda])
 }

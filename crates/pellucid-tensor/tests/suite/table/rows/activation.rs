@@ -30,7 +30,11 @@ pub(super) fn rows() -> Vec<Row> {
         unary!(elu(1.3), |x| elu(x, 1.3)).rule(Rule::Floats).away(&[0.0]).any_zero(),
         unary!(celu(1.3), |x| 1.3 * elu(x / 1.3, 1.0)).rule(Rule::Floats).away(&[0.0]).any_zero(),
         unary!(selu, |x| 1.0507009873554805 * elu(x, 1.6732632423543772)).rule(Rule::Floats).away(&[0.0]).any_zero(),
-        unary!(gelu, |x| 0.5 * x * (1.0 + libm::erf(x / SQRT_2))).rule(Rule::Floats).gradient(Third),
+        // The limit at −∞, where the product is ∞·0.
+        unary!(gelu, |x| if x == f64::NEG_INFINITY { -0.0 } else { 0.5 * x * (1.0 + libm::erf(x / SQRT_2)) })
+            .rule(Rule::Floats)
+            .any_zero()
+            .gradient(Third),
         unary!(gelu_tanh, |x| 0.5 * x * (1.0 + (FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh()))
             .rule(Rule::Floats),
         unary!(silu, |x| x * sigmoid(x)).rule(Rule::Floats).gradient(Third),
