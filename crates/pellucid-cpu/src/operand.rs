@@ -156,7 +156,7 @@ pub(crate) fn cpu_buffer<'a>(op: &'static str, storage: &'a Storage) -> Result<&
 #[inline(always)]
 fn as_cpu_buffer(storage: &Storage) -> Option<&CpuBuffer> {
     let buffer = storage.buffer();
-    // SAFETY: `is_of` returns true only if the buffer is a `CpuBuffer`: no implementation of `Buffer` can override it.
+    // SAFETY: `is_type` returns true only if the buffer is a `CpuBuffer`: no implementation of `Buffer` can override it.
     buffer.is_type(&TypeId::of::<CpuBuffer>()).then(|| unsafe { &*(&raw const *buffer).cast::<CpuBuffer>() })
 }
 
