@@ -8,7 +8,7 @@ use crate::operand_memory::{BoundOperands, device_buffer};
 use crate::prepared::WgpuPlan;
 use crate::{families, transfer};
 use pellucid_ir::backend::{
-    Backend, CheckedKernel, CheckedPlan, CompiledPlan, MemoryStats, OperandMeta, Storage, Support,
+    Backend, CheckedKernel, CheckedPlan, CompiledPlan, MemoryStats, OperandMeta, Readable, Storage, Support, Writable,
 };
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, SlotView};
@@ -129,12 +129,12 @@ impl Backend for Wgpu {
         }
     }
 
-    fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
-        transfer::upload(&self.gpu, bytes, device_buffer("upload", &self.gpu, to)?)
+    fn upload_borrowed(&self, bytes: &[u8], to: Writable<'_>, offset: usize) -> Result<()> {
+        transfer::upload(&self.gpu, bytes, device_buffer("upload", &self.gpu, &to)?, offset)
     }
 
-    fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
-        transfer::download(&self.gpu, device_buffer("download", &self.gpu, from)?, offset, into)
+    fn download_borrowed(&self, from: Readable<'_>, offset: usize, into: &mut [u8]) -> Result<()> {
+        transfer::download(&self.gpu, device_buffer("download", &self.gpu, &from)?, offset, into)
     }
 
     /// Returns true: a submission costs more than a small kernel.

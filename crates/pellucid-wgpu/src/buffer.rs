@@ -1,7 +1,7 @@
 //! [`WgpuBuffer`]: the memory of one storage on a device.
 
 use crate::gpu::Gpu;
-use pellucid_ir::backend::Buffer;
+use pellucid_ir::backend::{Buffer, Writable};
 use pellucid_ir::{Error, Result, lock};
 use std::sync::{Arc, Mutex};
 
@@ -93,7 +93,7 @@ impl Buffer for WgpuBuffer {
         lock(&self.memory).is_some()
     }
 
-    fn discard(&self) {
+    fn discard(&self, _: Writable<'_>) {
         let memory = lock(&self.memory).take();
         drop(memory);
     }

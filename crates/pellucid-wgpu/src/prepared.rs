@@ -17,9 +17,9 @@ use crate::operand::{DeviceOperands, UncheckedOperand};
 use crate::operand_memory::device_buffer;
 use crate::shader::BufferRef;
 use crate::submission::{ReadyDispatch, RecordedDispatches, submit_dispatches};
-use pellucid_ir::backend::{Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
+use pellucid_ir::backend::{BorrowedSlots, Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::plan::{Launch, SlotUse};
+use pellucid_ir::plan::{Launch, SlotAccess, SlotUse, slot_access};
 use pellucid_ir::{Error, Result, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -32,6 +32,7 @@ const CACHED_BIND_GROUPS: usize = 8;
 pub(crate) struct WgpuPlan {
     gpu: Arc<Gpu>,
     slots: Vec<SlotUse>,
+    access: Vec<SlotAccess>,
     dispatches: Vec<ReadyDispatch>,
     /// The bytes that a launch reads and writes.
     bytes: usize,
@@ -57,6 +58,7 @@ struct PlanGroup {
 #[derive(Default)]
 struct PlanBuilder {
     slots: Vec<SlotUse>,
+    access: Vec<SlotAccess>,
     dispatches: Vec<ReadyDispatch>,
     groups: Vec<PlanGroup>,
     /// The group of each list of buffers with its layout.
@@ -141,7 +143,8 @@ impl PlanBuilder {
 
     /// Writes the parameters and allocates the scratch memory.
     fn finish(self, gpu: &Arc<Gpu>) -> Result<WgpuPlan> {
-        let PlanBuilder { slots, dispatches, mut parameters, bytes, window, scratch, checks, checked, .. } = self;
+        let PlanBuilder { slots, access, dispatches, mut parameters, bytes, window, scratch, checks, checked, .. } =
+            self;
         // The window of the last parameters must be within the buffer.
         parameters.resize(parameters.len() + window, 0);
         let headers = gpu.graphics.scoped("prepare", || {
@@ -152,7 +155,7 @@ impl PlanBuilder {
         })?;
         let scratch = scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
         let (gpu, groups) = (gpu.clone(), Mutex::new(self.groups));
-        Ok(WgpuPlan { gpu, slots, dispatches, bytes, headers, scratch, checks, checked, groups })
+        Ok(WgpuPlan { gpu, slots, access, dispatches, bytes, headers, scratch, checks, checked, groups })
     }
 }
 
@@ -162,7 +165,8 @@ impl WgpuPlan {
     /// # Errors
     /// If an operand exceeds its slot, a shader does not compile, or an allocation fails.
     pub(crate) fn new(gpu: &Arc<Gpu>, plan: CheckedPlan<'_>) -> Result<WgpuPlan> {
-        let mut builder = PlanBuilder { slots: SlotUse::from_plan(&plan)?, window: 4, ..Default::default() };
+        let (slots, access) = (SlotUse::from_plan(&plan)?, slot_access(plan.slots.len(), &plan.launches));
+        let mut builder = PlanBuilder { slots, access, window: 4, ..Default::default() };
         plan.launches.iter().try_for_each(|launch| builder.add(gpu, launch))?;
         builder.finish(gpu)
     }
@@ -170,7 +174,6 @@ impl WgpuPlan {
     /// Returns the buffer of every slot, or `None` if the slot is unused. Allocates memory for slots whose first use is
     /// a write.
     fn slot_buffers(&self, slots: &[Arc<Storage>]) -> Result<Vec<Option<wgpu::Buffer>>> {
-        SlotUse::check_number(&self.slots, slots.len())?;
         let buffer = |(slot, storage): (&SlotUse, &Arc<Storage>)| {
             if !slot.is_used {
                 return Ok(None);
@@ -236,10 +239,15 @@ impl PlanGroup {
 }
 
 impl CompiledPlan for WgpuPlan {
-    fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
+    fn access(&self) -> &[SlotAccess] {
+        &self.access
+    }
+
+    fn launch(&self, slots: &BorrowedSlots<'_>) -> Result<(), LaunchFailure> {
         let (before_all, gpu) = (LaunchFailure::before_all, &self.gpu);
+        slots.check_access(&self.access).map_err(before_all)?;
         let mut groups = lock(&self.groups);
-        let buffers = self.slot_buffers(slots).map_err(before_all)?;
+        let buffers = self.slot_buffers(slots.storages()).map_err(before_all)?;
         // Until the checks are confirmed, no other thread submits work, which a failed check would skip.
         let mut recorded = lock(&gpu.recorded);
         recorded.submit(&gpu.graphics).map_err(before_all)?;

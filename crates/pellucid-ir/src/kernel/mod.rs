@@ -262,10 +262,23 @@ impl Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::OperandMeta;
     use crate::formula::{InstructionOperand, Load, Store};
     use crate::shape::Layout;
     use std::hash::DefaultHasher;
+
+    struct TestOperand<'a> {
+        layout: &'a Layout,
+        dtype: DType,
+    }
+
+    impl KernelOperand for TestOperand<'_> {
+        fn layout(&self) -> &Layout {
+            self.layout
+        }
+        fn dtype(&self) -> DType {
+            self.dtype
+        }
+    }
 
     /// Returns a program that copies elements of type `dtype`.
     fn program(dtype: DType) -> Arc<Program> {
@@ -313,7 +326,7 @@ mod tests {
         let window = Window { size: [1, 2, 2], stride: [1, 2, 2], dilation: [1; 3], before: [0; 3] };
         let kernel = Kernel::Pool(Pool { windows: window.into(), part: PoolPart::Maximum });
         let (x, y) = (Layout::contiguous([1, 4, 4].into()), Layout::contiguous([1, 2, 2].into()));
-        let operand = |layout, dtype| OperandMeta { layout, dtype };
+        let operand = |layout, dtype| TestOperand { layout, dtype };
         let check = |values, positions| {
             kernel.check(&[operand(&x, DType::F32)], &[operand(&y, values), operand(&y, positions)])
         };

@@ -314,7 +314,7 @@ unsafe fn tanh<V: FloatVector, const R: usize>(mut v: [V; R]) -> [V; R] {
     }
 }
 
-/// Returns 0 where y ≤ 0, else g: also where y is NaN, as the derivative of `relu`.
+/// Returns 0 where y ≤ 0, else g. As for `relu`, the gradient passes where y is NaN.
 ///
 /// # Safety
 /// The instruction set of `V` is enabled.
