@@ -197,8 +197,8 @@ fn check_overlap(kernel: &Kernel, inputs: &[View<'_>], others: &[View<'_>], outp
         false => Overlap::Disjoint,
     };
     let shares_elements = |other: &View<'_>| {
-        let is_same_size = other.dtype.size() == output.dtype.size();
-        overlap(other) != Overlap::Disjoint && !(is_same_size && !share_elements(other.layout, output.layout))
+        let has_other_size = other.dtype.size() != output.dtype.size();
+        overlap(other) != Overlap::Disjoint && (has_other_size || share_elements(other.layout, output.layout))
     };
     let is_sound = !others.iter().any(shares_elements)
         && inputs.iter().enumerate().all(|(k, input)| reads.allows(k, overlap(input)));
