@@ -95,7 +95,8 @@ impl OperandCopy {
     /// The errors of the devices.
     fn new(device: Device, view: &View<'_>, from: Readable<'_>, is_output: bool) -> Result<OperandCopy> {
         let (extent, size) = (view.layout.extent(), view.dtype.size());
-        let (start, bytes) = (extent.start as usize, extent.len() * size);
+        // A view without elements may begin beyond the end of its storage.
+        let (start, bytes) = (if extent.is_empty() { 0 } else { extent.start as usize }, extent.len() * size);
         let storage = Device::cpu().backend().storage(bytes)?;
         let is_written = from.buffer().is_allocated();
         // The bytes between the elements of an output are copied back, so they are defined.
