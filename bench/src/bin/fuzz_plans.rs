@@ -14,6 +14,7 @@
 #![allow(unreachable_pub, reason = "the test suite of `pellucid-tensor` shares the module")]
 
 #[path = "../../../crates/pellucid-tensor/tests/suite/engine/plan_fuzz/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the test suite of `pellucid-tensor` uses more of the module")]
 mod plan_fuzz;
 
 use plan_fuzz::{PlanCoverage, compare_modes, operation_names};

@@ -6,8 +6,10 @@ use crate::operand::{self, Operand, Operands};
 use crate::program;
 use crate::sequence::PreparedPlan;
 use pellucid_ir::backend::{
-    Backend, Buffer, CheckedKernel, CheckedPlan, CompiledPlan, DenseMap, DenseView, MemoryStats, Storage, View,
+    Backend, Buffer, CheckedKernel, CheckedPlan, CompiledPlan, DenseView, MemoryStats, Readable, Storage, View,
+    Writable,
 };
+use pellucid_ir::borrow::{BatchBorrowGuard, BorrowGuard};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
 use pellucid_ir::{Error, Result};
@@ -56,18 +58,28 @@ impl Backend for Cpu {
         program: &Arc<Program>,
         params: &Params,
         size: usize,
-        inputs: &[DenseView<'_>],
-        output: DenseView<'_>,
+        operands: &BorrowGuard<'_, DenseView<'_>>,
     ) -> Result<()> {
-        let to = operand::dense_output(program.name, &output, size, program.output_bytes(1)?)?;
-        // SAFETY: `dense_output` returns a pointer that is valid for `size` elements. The caller holds the borrow words
-        // of all storages (clauses 1 and 3 of `run_dense`), and passes an output that overlaps an input only if both
-        // have the same elements (clause 2): these are requirements of `Backend`.
+        let (inputs, [output]) = (operands.inputs(), operands.outputs()) else { return Err(unfit_map(program)) };
+        let element = program.output_bytes(1)?;
+        let to = operand::dense_output(program.name, output, size, element)?;
+        for (input, load) in inputs.iter().zip(&program.inputs) {
+            operand::check_dense_overlap(program.name, (input, load.storage.size()), (output, element), size)?;
+        }
+        // SAFETY: `dense_output` returns a pointer that is valid for `size` elements. The guard holds the borrow words
+        // of all storages (clauses 1 and 3 of `run_dense`). The output overlaps an input only if both have the same
+        // elements, as checked above (clause 2).
         unsafe { run_dense(program, params, size, inputs, to) }
     }
 
-    fn maps_dense(&self, program: &Arc<Program>, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
-        crate::program::run_dense_maps(program, params, maps)
+    fn maps_dense(
+        &self,
+        program: &Arc<Program>,
+        params: &Params,
+        sizes: &[usize],
+        operands: &BatchBorrowGuard<'_, DenseView<'_>>,
+    ) -> Result<()> {
+        crate::program::run_dense_maps(program, params, sizes, operands)
     }
 
     #[inline]
@@ -76,42 +88,35 @@ impl Backend for Cpu {
         program: &Arc<Program>,
         params: &Params,
         size: usize,
-        inputs: &[DenseView<'_>],
+        inputs: &BorrowGuard<'_, DenseView<'_>>,
     ) -> Result<Arc<Storage>> {
         // The storage is created first, while its few arguments are still in registers.
         let storage = Arc::new(Storage::new(CpuBuffer::scratch(program.output_bytes(size)?)?));
         // SAFETY: the new buffer has the bytes of `size` outputs, and no other thread or input refers to it (clauses 1
-        // and 2 of `run_dense`). The caller holds the borrow words of the inputs (clause 3, a requirement of
-        // `Backend`).
-        unsafe { run_dense(program, params, size, inputs, storage.buffer().ensure()?) }?;
+        // and 2 of `run_dense`). The guard holds the borrow words of the inputs (clause 3).
+        unsafe { run_dense(program, params, size, inputs.inputs(), storage.buffer().ensure()?) }?;
         Ok(storage)
     }
 
-    fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
-        let buffer = operand::cpu_buffer("upload", to)?;
-        if bytes.len() > buffer.bytes() {
-            let reason = format!("{} bytes do not fit into a buffer of {} bytes", bytes.len(), buffer.bytes());
-            return Err(Error::invalid("upload", reason));
-        }
+    fn upload_borrowed(&self, bytes: &[u8], to: Writable<'_>, offset: usize) -> Result<()> {
+        let buffer = operand::cpu_buffer("upload", &to)?;
+        check_copy("upload", buffer, offset, bytes.len())?;
         let start = buffer.ensure()?;
-        // SAFETY: the buffer has at least `bytes.len()` bytes, as checked above. No other thread uses them, because the
-        // caller holds the borrow word of the storage. A slice cannot overlap memory of the allocator.
-        unsafe { start.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        // SAFETY: the bytes are within the buffer, as checked above. No other thread uses them, because `Writable`
+        // proves that this thread is the only user of the storage. A slice cannot overlap memory of the allocator.
+        unsafe { start.add(offset).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(())
     }
 
-    fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
-        let buffer = operand::cpu_buffer("download", from)?;
-        if offset.checked_add(into.len()).is_none_or(|end| end > buffer.bytes()) {
-            let reason = format!("{} bytes at offset {offset} exceed a buffer of {} bytes", into.len(), buffer.bytes());
-            return Err(Error::invalid("download", reason));
-        }
+    fn download_borrowed(&self, from: Readable<'_>, offset: usize, into: &mut [u8]) -> Result<()> {
+        let buffer = operand::cpu_buffer("download", &from)?;
+        check_copy("download", buffer, offset, into.len())?;
         if into.is_empty() {
             return Ok(());
         }
         let start = buffer.start().ok_or_else(|| operand::no_value("download"))?;
-        // SAFETY: the bytes are within the buffer, as checked above. No other thread writes them, because the caller
-        // holds the borrow word of the storage. A slice cannot overlap memory of the allocator.
+        // SAFETY: the bytes are within the buffer, as checked above. No other thread writes them, because `Readable`
+        // proves that the storage has no writer. A slice cannot overlap memory of the allocator.
         unsafe { start.add(offset).copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
         Ok(())
     }
@@ -141,6 +146,23 @@ impl Backend for Cpu {
     }
 }
 
+/// Returns an error if `len` bytes at `offset` exceed a buffer.
+fn check_copy(op: &'static str, buffer: &CpuBuffer, offset: usize, len: usize) -> Result<()> {
+    match offset.checked_add(len).is_some_and(|end| end <= buffer.bytes()) {
+        true => Ok(()),
+        false => {
+            let reason = format!("{len} bytes at offset {offset} exceed a buffer of {} bytes", buffer.bytes());
+            Err(Error::invalid(op, reason))
+        }
+    }
+}
+
+/// Returns the error of a program that is no map of the operands.
+#[cold]
+fn unfit_map(program: &Program) -> Error {
+    Error::invalid(program.name, "the program is not a map with this number of inputs and one output")
+}
+
 /// Runs a map with one output whose operands are all contiguous or single values.
 ///
 /// # Errors
@@ -160,7 +182,7 @@ unsafe fn run_dense(
     to: NonNull<u8>,
 ) -> Result<()> {
     if program.outputs.len() != 1 || inputs.len() != program.inputs.len() || program.is_row() {
-        return Err(Error::invalid(program.name, "the program is not a map with this number of inputs and one output"));
+        return Err(unfit_map(program));
     }
     let mut operands: List<program::DensePtr, 4> = List::new();
     for (input, load) in inputs.iter().zip(&program.inputs) {
@@ -230,7 +252,8 @@ mod tests {
             assert!(matches!(run_kernel(add(), &[&bad, &bad], &[&bad]), Err(Error::InvalidArgument { .. })), "{bad:?}");
         }
         let row = with_layout(Layout::contiguous([1].into()).broadcast_to(&[4].into()).unwrap());
-        run_kernel(add(), &[&row, &row], &[&x]).unwrap();
+        let sum = TestArray::new([4], DType::F32, TestLayout::Plain);
+        run_kernel(add(), &[&row, &row], &[&sum]).unwrap();
         assert!(run_kernel(add(), &[&x, &x], &[&row]).is_err(), "a broadcast output must be an error");
     }
 
@@ -249,20 +272,15 @@ mod tests {
     #[test]
     fn dense_maps_equal_maps_and_check_bounds() {
         // The default methods of the trait compute dense maps here.
-        let forwarding = ForwardingCpu { name: "forwarding".into(), is_deferred: false };
+        let forwarding = ForwardingCpu { name: "forwarding".into(), ..ForwardingCpu::default() };
         let Kernel::Map(map) = add() else { unreachable!() };
         let storage = Cpu.storage(16).unwrap();
         Cpu.upload(bytemuck::bytes_of(&[1.0f32, 2.0, 3.0, 4.0]), &storage).unwrap();
         let empty = Cpu.storage(16).unwrap();
         let operand = |offset, once| DenseView { storage: &storage, offset, once };
         let map_dense = |backend: &dyn Backend, size, inputs: &[DenseView<'_>], to: &Storage| {
-            backend.map_dense(
-                &map.program,
-                &map.params,
-                size,
-                inputs,
-                DenseView { storage: to, offset: 0, once: false },
-            )
+            let to = [DenseView { storage: to, offset: 0, once: false }];
+            backend.map_dense(&map.program, &map.params, size, &BorrowGuard::acquire(inputs, &to))
         };
         for backend in [&Cpu as &dyn Backend, &forwarding] {
             let (out, mut bytes) = (Cpu.storage(12).unwrap(), [0; 12]);
@@ -286,7 +304,14 @@ mod tests {
             );
             let unwritten = DenseView { storage: &empty, offset: 0, once: false };
             assert!(map_dense(backend, 3, &[unwritten, operand(0, false)], &out).is_err());
-            let new = |size, inputs: &[DenseView<'_>]| backend.map_new(&map.program, &map.params, size, inputs);
+            let new = |size, inputs: &[DenseView<'_>]| {
+                backend.map_new(&map.program, &map.params, size, &BorrowGuard::acquire(inputs, &[]))
+            };
+            // Output elements 0 to 2 overlap input elements 1 to 3 of the same storage.
+            let shifted = map_dense(backend, 3, &[operand(1, false), operand(1, false)], &storage);
+            assert!(shifted.is_err(), "a partial overlap of an output and an input must be an error");
+            let single = map_dense(backend, 3, &[operand(0, false), operand(0, true)], &storage);
+            assert!(single.is_err(), "an output that overwrites a single value must be an error");
             Cpu.download(&new(3, &[operand(1, false), operand(3, true)]).unwrap(), 0, &mut bytes).unwrap();
             assert_eq!(bytemuck::cast::<_, [f32; 3]>(bytes), [6.0, 7.0, 8.0]);
             for size in [5, usize::MAX / 4, usize::MAX] {
@@ -297,6 +322,19 @@ mod tests {
                 assert!(new(size, &[operand(0, true)]).is_err(), "a map without its second input must be an error");
             }
         }
+    }
+
+    #[test]
+    fn an_output_that_overlaps_another_operand_is_an_error() {
+        let x = TestArray::of([6], TestLayout::Plain, &[1.0f32; 6]);
+        let part = |start| TestArray { layout: Layout::contiguous_from([4].into(), start), ..x.clone() };
+        run_kernel(add(), &[&part(0), &part(1)], &[&TestArray::new([4], DType::F32, TestLayout::Plain)]).unwrap();
+        run_kernel(add(), &[&part(0), &part(0)], &[&part(0)]).unwrap();
+        let overlapping = run_kernel(add(), &[&part(0), &part(0)], &[&part(1)]);
+        assert!(matches!(overlapping, Err(Error::InvalidArgument { .. })));
+        let square = TestArray::of([2, 2], TestLayout::Plain, &[1.0f32; 4]);
+        let product = run_kernel(Kernel::MatMul(MatMul::default()), &[&square, &square], &[&square]);
+        assert!(matches!(product, Err(Error::InvalidArgument { .. })), "a product must not overwrite its factor");
     }
 
     #[test]
@@ -341,7 +379,7 @@ mod tests {
         Cpu.upload(bytemuck::bytes_of(&[3i64, 0]), &slots[0]).unwrap();
         let mut seen = vec![];
         for _ in 0..2 {
-            prepared.launch(&slots).unwrap();
+            prepared.run(&slots).unwrap();
             let values = |slot: usize| {
                 TestArray { storage: slots[slot].clone(), layout: x.layout.clone(), dtype: DType::F32 }.values::<f32>()
             };
@@ -351,7 +389,7 @@ mod tests {
             seen.push(z);
         }
         assert_ne!(seen[0], seen[1], "each launch must advance the state of the generator");
-        assert!(prepared.launch(&slots[..2]).is_err());
+        assert!(prepared.run(&slots[..2]).is_err());
         let outside = Plan { slots: vec![16, 12, 16, 16], ..plan };
         assert!(Cpu.prepare(&outside).is_err());
     }

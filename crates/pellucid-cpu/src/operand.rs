@@ -124,6 +124,29 @@ pub(crate) fn dense_output(
     }
 }
 
+/// Returns an error if an output of `size` elements overlaps an input other than as the same elements. The operands
+/// are passed with the sizes of their elements in bytes, and the output is in its buffer.
+#[inline]
+pub(crate) fn check_dense_overlap(
+    op: &'static str,
+    (input, input_element): (&DenseView<'_>, usize),
+    (output, output_element): (&DenseView<'_>, usize),
+    size: usize,
+) -> Result<()> {
+    if !std::ptr::eq(input.storage, output.storage) {
+        return Ok(());
+    }
+    let bytes = |offset: usize, count: usize, element: usize| {
+        offset.saturating_mul(element)..offset.saturating_add(count).saturating_mul(element)
+    };
+    let a = bytes(input.offset, if input.once { 1 } else { size }, input_element);
+    let b = bytes(output.offset, size, output_element);
+    match a == b && input_element == output_element || a.end <= b.start || b.end <= a.start {
+        true => Ok(()),
+        false => Err(Error::invalid(op, "an output overlaps an input that it must not overwrite; copy that input")),
+    }
+}
+
 /// Returns the buffer and the offset in bytes of the first element, or `None` if an element is outside the buffer.
 #[inline(always)]
 fn dense_buffer<'a>(dense: &DenseView<'a>, count: usize, element: usize) -> Option<(&'a CpuBuffer, usize)> {
@@ -156,7 +179,8 @@ pub(crate) fn cpu_buffer<'a>(op: &'static str, storage: &'a Storage) -> Result<&
 #[inline(always)]
 fn as_cpu_buffer(storage: &Storage) -> Option<&CpuBuffer> {
     let buffer = storage.buffer();
-    // SAFETY: `is_of` returns true only if the buffer is a `CpuBuffer`: no implementation of `Buffer` can override it.
+    // SAFETY: `is_type` returns true only if the buffer is a `CpuBuffer`: no implementation of `Buffer` can override
+    // it.
     buffer.is_type(&TypeId::of::<CpuBuffer>()).then(|| unsafe { &*(&raw const *buffer).cast::<CpuBuffer>() })
 }
 

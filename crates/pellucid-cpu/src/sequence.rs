@@ -8,10 +8,10 @@
 use crate::families::{self, WeightOfProduct};
 use crate::operand::{self, Operand, Operands};
 use crate::program;
-use pellucid_ir::backend::{Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
+use pellucid_ir::backend::{BorrowedSlots, Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Params};
-use pellucid_ir::plan::{self, Plan, SlotRole, SlotUse, SlotView};
+use pellucid_ir::plan::{self, Plan, SlotAccess, SlotRole, SlotUse, SlotView, slot_access};
 use pellucid_ir::{Error, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A plan whose operands have been checked.
 pub(crate) struct PreparedPlan {
     slots: Box<[SlotUse]>,
+    access: Box<[SlotAccess]>,
     launches: Box<[PreparedLaunch]>,
     /// True after the first launch.
     launched: AtomicBool,
@@ -78,13 +79,13 @@ impl PreparedPlan {
             let weight = if is_product { WeightOfProduct::for_product(&x[0], &x[1], &y) } else { None };
             launches.push(PreparedLaunch::new(launch, weight));
         }
-        Ok(PreparedPlan { slots: slots.into(), launches: launches.into(), launched: AtomicBool::new(false) })
+        let access = slot_access(slots.len(), &plan.launches).into();
+        Ok(PreparedPlan { slots: slots.into(), access, launches: launches.into(), launched: AtomicBool::new(false) })
     }
 
     /// Returns the start of every slot, or null if the slot is unused. Allocates memory for slots whose first use is a
     /// write.
     fn slot_bases(&self, slots: &[Arc<Storage>]) -> Result<List<*mut u8, 64>> {
-        SlotUse::check_number(&self.slots, slots.len())?;
         let mut bases = List::new();
         for (slot, storage) in self.slots.iter().zip(slots) {
             if !slot.is_used {
@@ -104,7 +105,13 @@ impl PreparedPlan {
 }
 
 impl CompiledPlan for PreparedPlan {
-    fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
+    fn access(&self) -> &[SlotAccess] {
+        &self.access
+    }
+
+    fn launch(&self, slots: &BorrowedSlots<'_>) -> Result<(), LaunchFailure> {
+        slots.check_access(&self.access).map_err(LaunchFailure::before_all)?;
+        let slots = slots.storages();
         let bases = self.slot_bases(slots).map_err(LaunchFailure::before_all)?;
         let run = |(launch, prepared): (usize, &PreparedLaunch)| {
             prepared.run(&bases, slots).map_err(|error| LaunchFailure::new(launch, error))
@@ -153,14 +160,15 @@ impl PreparedLaunch {
                 if let ([a, b], [y]) = (&**inputs, &**outputs) {
                     // SAFETY: `PreparedPlan::new` has checked that the operands are within their slots, have the sizes
                     // and dtypes of the program, and overlap only if an output equals an input. `slot_bases` has
-                    // checked that the buffers are as large as the slots. The caller holds the borrow words of all
-                    // storages (the contract of `Backend`), so no other thread uses the operands.
+                    // checked that the buffers are as large as the slots. `launch` has checked that the guard holds
+                    // the borrow words of all slots, so no other thread uses the operands, and a written storage is in
+                    // one slot only.
                     return unsafe { program::dense(program, params, *size, &[bind(a), bind(b)], &[bind(y)]) };
                 }
                 let x: List<program::DensePtr, 8> = inputs.iter().map(bind).collect();
                 let y: List<program::DensePtr, 4> = outputs.iter().map(bind).collect();
                 // SAFETY: `PreparedPlan::new` and `slot_bases` have checked bounds, sizes, dtypes and overlap, and the
-                // caller holds the borrow words, as in the previous branch.
+                // guard holds the borrow words, as in the previous branch.
                 unsafe { program::dense(program, params, *size, &x, &y) }
             }
             PreparedLaunch::Any { kernel, inputs, outputs, weight } => {
@@ -275,15 +283,23 @@ mod tests {
         let prepared =
             prepare_plan(Plan { slots: vec![32, 20], launches: vec![product, twice], ..Plan::default() }).unwrap();
         let [input, output, small] = [32, 20, 16].map(|bytes| Cpu.storage(bytes).unwrap());
-        assert!(prepared.launch(std::slice::from_ref(&input)).is_err(), "a launch with too few slots must be an error");
-        assert!(prepared.launch(&[input.clone(), output.clone()]).is_err(), "an input without memory must be an error");
+        assert!(prepared.run(std::slice::from_ref(&input)).is_err(), "a launch with too few slots must be an error");
+        assert!(prepared.run(&[input.clone(), output.clone()]).is_err(), "an input without memory must be an error");
         Cpu.upload(bytemuck::cast_slice(&[1.0f32, 2.0, 3.0, 4.0, 0.0, 1.0, 1.0, 0.0]), &input).unwrap();
         assert!(
-            prepared.launch(&[input.clone(), small]).is_err(),
+            prepared.run(&[input.clone(), small]).is_err(),
             "a buffer that is smaller than its slot must be an error"
         );
+        assert!(
+            prepared.run(&[input.clone(), input.clone()]).is_err(),
+            "a storage that the plan writes in two slots must be an error"
+        );
+        let (both, read_only) = ([input.clone(), output.clone()], [SlotAccess::Read; 2]);
+        let slots = BorrowedSlots::acquire(&both, &read_only).unwrap();
+        assert!(prepared.launch(&slots).is_err(), "a written slot that is held for reading must be an error");
+        drop(slots);
         for _ in 0..2 {
-            prepared.launch(&[input.clone(), output.clone()]).unwrap();
+            prepared.run(&[input.clone(), output.clone()]).unwrap();
             let mut values = [0.0f32; 4];
             Cpu.download(&output, 4, bytemuck::cast_slice_mut(&mut values)).unwrap();
             assert_eq!(values, [4.0, 2.0, 8.0, 6.0]);
@@ -321,7 +337,7 @@ mod tests {
             storages[1].bump();
             for _ in 0..2 {
                 let [from_panels, direct] = [&packed, &plain].map(|plan| {
-                    plan.launch(&storages).unwrap();
+                    plan.run(&storages).unwrap();
                     let mut values = vec![0.0f32; m * n];
                     Cpu.download(&storages[2], 0, bytemuck::cast_slice_mut(&mut values)).unwrap();
                     values

@@ -161,7 +161,7 @@ fn stratified_order(op: &'static str, samples: usize, labels: &Tensor, seed: u64
         return Err(Error::shapes(
             op,
             [labels.shape()],
-            &format!("there must be a label for each of {samples} samples"),
+            format!("there must be a label for each of {samples} samples"),
         ));
     }
     sampler.indices(EpochSeed { seed, epoch: 0 })

@@ -2,378 +2,45 @@
 //!
 //! A backend runs kernel families over [`View`]s of [`Storage`]s. A storage is created without memory and allocates it
 //! at the first write, so recording a list of kernels allocates nothing.
+//!
+//! A backend receives only operands whose borrow words the caller holds, and whose types prove it: [`CheckedKernel`],
+//! [`BorrowedSlots`], [`Readable`], [`Writable`], and the guards of [`borrow`](crate::borrow). So `unsafe` code of a
+//! backend may rely on the protocol, although the callers contain no `unsafe`. These values do not leave their thread,
+//! hence no two threads use one of them at the same time.
 
-use crate::borrow::{BorrowWord, Borrowed, Native, Version};
-use crate::dtype::DType;
+use crate::borrow::{BatchBorrowGuard, BorrowGuard};
 use crate::error::{Error, Result};
 use crate::formula::Program;
-use crate::kernel::{Kernel, KernelOperand, Map, Params};
-use crate::plan::{Plan, SlotView};
+use crate::kernel::{Kernel, Map, Params};
+use crate::plan::{Plan, SlotAccess};
 use crate::shape::{Layout, Shape, Strides};
-use std::any::{Any, TypeId};
-use std::fmt;
-use std::ops::Deref;
+use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-/// Memory of a device, allocated when it is first needed and freed when the buffer is dropped.
-pub trait Buffer: Typed + Send + Sync {
-    /// Returns the size in bytes, whether allocated or not.
-    fn bytes(&self) -> usize;
-    /// Returns true once memory is allocated.
-    fn is_allocated(&self) -> bool;
-    /// Releases the memory; the contents are lost. The caller holds the borrow word of the storage as its writer. A
-    /// backend may keep the memory until the buffer is dropped.
-    fn discard(&self) {}
-}
-
-/// A type that can be compared with a type id. The blanket implementation covers all types, so no type can override it.
-///
-/// Backends check the type of every operand of every kernel. [`Any`] would return the id through memory and stall on
-/// store forwarding.
-pub trait Typed: 'static {
-    /// Returns true if `id` is the id of this type.
-    fn is_type(&self, id: &TypeId) -> bool;
-    /// Returns the value as [`Any`], for backends without `unsafe`.
-    fn as_any(&self) -> &dyn Any;
-}
-
-impl<T: 'static> Typed for T {
-    #[inline]
-    fn is_type(&self, id: &TypeId) -> bool {
-        *id == TypeId::of::<T>()
-    }
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-/// A buffer with the state that all views of it share.
-///
-/// The **borrow word** counts readers, or marks one writer, while a kernel runs. The **version** counts writes, so that
-/// autograd detects a modified saved value. **pending** identifies the list of recorded kernels that will write the
-/// buffer. **readers** identifies the list of recorded kernels that will read it. **kept** counts the handles that
-/// captured steps own. **idle** counts the handles that do not need the contents.
-pub struct Storage<B: ?Sized = dyn Buffer> {
-    version: Version,
-    pending: AtomicU64,
-    readers: AtomicU64,
-    borrows: BorrowWord,
-    kept: AtomicU32,
-    idle: AtomicU32,
-    buffer: B,
-}
-
-impl<B: Buffer> Storage<B> {
-    /// Creates a storage over `buffer`, at version 0.
-    #[inline]
-    pub fn new(buffer: B) -> Storage<B> {
-        let (version, pending, readers) = (Version::default(), AtomicU64::new(READY), AtomicU64::new(NO_READERS));
-        let (borrows, kept, idle) = (BorrowWord::default(), AtomicU32::new(0), AtomicU32::new(0));
-        Storage { version, pending, readers, borrows, kept, idle, buffer }
-    }
-}
-
-/// The value of [`Storage::pending`] if the contents are valid.
-pub const READY: u64 = 0;
-/// The value of [`Storage::pending`] if the contents exist only inside a captured step, or no handle needs them.
-pub const POISONED: u64 = u64::MAX;
-/// The value of [`Storage::pending`] if the contents were not computed, because an earlier kernel failed.
-pub const FAILED: u64 = u64::MAX - 1;
-
-/// The value of [`Storage::readers`] if no recorded kernel will read the storage.
-pub const NO_READERS: u64 = 0;
-/// The value of [`Storage::readers`] if kernels of several lists may read the storage.
-pub const MANY_READERS: u64 = u64::MAX;
-
-impl<B: Buffer + ?Sized> Storage<B> {
-    /// Returns the buffer.
-    #[inline]
-    pub fn buffer(&self) -> &B {
-        &self.buffer
-    }
-
-    /// Returns the number of writes so far.
-    #[inline]
-    pub fn version(&self) -> u64 {
-        self.version.get()
-    }
-
-    /// Counts a recorded write. The guard of the borrow words counts a write that runs.
-    #[inline]
-    pub fn bump(&self) {
-        self.version.bump();
-    }
-
-    /// Returns [`READY`], [`POISONED`], [`FAILED`], or the number of the recorded list whose kernels will write the
-    /// buffer.
-    #[inline]
-    pub fn pending(&self) -> u64 {
-        self.pending.load(Ordering::Acquire)
-    }
-
-    /// Sets [`Storage::pending`].
-    #[inline]
-    pub fn set_pending(&self, list: u64) {
-        self.pending.store(list, Ordering::Release);
-    }
-
-    /// Returns [`NO_READERS`], [`MANY_READERS`], or the number of the recorded list whose kernels may still read the
-    /// buffer. A write from elsewhere must come after these kernels.
-    #[inline]
-    pub fn readers(&self) -> u64 {
-        self.readers.load(Ordering::Acquire)
-    }
-
-    /// Adds a recorded list to [`Storage::readers`].
-    #[inline]
-    pub fn add_reader(&self, list: u64) {
-        let joined = |readers| match readers {
-            NO_READERS => Some(list),
-            _ if readers == list => None,
-            _ => Some(MANY_READERS),
-        };
-        // A list that is a reader already changes nothing.
-        let _ = self.readers.fetch_update(Ordering::AcqRel, Ordering::Acquire, joined);
-    }
-
-    /// Removes all recorded lists from [`Storage::readers`], after they have run.
-    pub fn clear_readers(&self) {
-        self.readers.store(NO_READERS, Ordering::Release);
-    }
-
-    /// Registers `handles` handles of this storage as owned by a captured step.
-    pub fn keep(&self, handles: u32) {
-        self.kept.fetch_add(handles, Ordering::Relaxed);
-    }
-
-    /// Reverts a [`Storage::keep`] of `handles` handles.
-    pub fn end_keep(&self, handles: u32) {
-        self.kept.fetch_sub(handles, Ordering::Relaxed);
-    }
-
-    /// Returns the number of handles that captured steps own.
-    #[inline]
-    pub fn kept(&self) -> u32 {
-        self.kept.load(Ordering::Relaxed)
-    }
-
-    /// Registers a handle of this storage as idle: its owner does not need the contents, because the tensor has moved
-    /// to another device. If all handles are idle, the memory may be released.
-    pub fn add_idle(&self) {
-        self.idle.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Reverts an [`Storage::add_idle`].
-    pub fn remove_idle(&self) {
-        self.idle.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Returns the number of handles that are idle.
-    pub fn idle(&self) -> u32 {
-        self.idle.load(Ordering::Acquire)
-    }
-}
-
-impl<B: Buffer + ?Sized> fmt::Debug for Storage<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Storage({} bytes, version {})", self.buffer.bytes(), self.version())
-    }
-}
 
 /// Implements [`Borrowed`] for an operand that refers to its storage.
 macro_rules! borrowed {
     ($($operand:ty: $self:ident => $storage:expr;)*) => {$(
+        impl StorageOperand for $operand {}
+
         impl Borrowed for $operand {
             type Atomics = Native;
             #[inline]
             fn borrow_word(&$self) -> &BorrowWord {
-                &$storage.borrows
+                $storage.words().0
             }
             #[inline]
             fn version_word(&$self) -> &Version {
-                &$storage.version
+                $storage.words().1
             }
         }
     )*};
 }
 
-borrowed! {
-    &Storage: self => self;
-    Arc<Storage>: self => self;
-    View<'_>: self => self.storage;
-    DenseView<'_>: self => self.storage;
-}
+mod operand;
+mod storage;
 
-/// An operand of a kernel. Shape and strides are passed as arguments, never as device buffers.
-#[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    /// The storage of the elements.
-    pub storage: &'a Storage,
-    /// The layout in the storage; offset and strides in elements.
-    pub layout: &'a Layout,
-    /// The type of the elements.
-    pub dtype: DType,
-}
-
-/// The layout and dtype of an operand, in a storage or in a slot of a plan.
-#[derive(Clone, Copy, Debug)]
-pub struct OperandMeta<'a> {
-    /// The layout of the elements.
-    pub layout: &'a Layout,
-    /// The type of the elements.
-    pub dtype: DType,
-}
-
-impl<'a> From<&View<'a>> for OperandMeta<'a> {
-    fn from(view: &View<'a>) -> OperandMeta<'a> {
-        OperandMeta { layout: view.layout, dtype: view.dtype }
-    }
-}
-
-impl<'a> From<&'a SlotView> for OperandMeta<'a> {
-    fn from(operand: &'a SlotView) -> OperandMeta<'a> {
-        OperandMeta { layout: &operand.layout, dtype: operand.dtype }
-    }
-}
-
-/// Implements [`KernelOperand`] for structs with a layout and a dtype.
-macro_rules! kernel_operands {
-    ($($operand:ty: $self:ident => $layout:expr;)*) => {$(
-        impl KernelOperand for $operand {
-            #[inline]
-            fn layout(&$self) -> &Layout {
-                $layout
-            }
-            #[inline]
-            fn dtype(&$self) -> DType {
-                $self.dtype
-            }
-        }
-    )*};
-}
-
-kernel_operands! {
-    View<'_>: self => self.layout;
-    OperandMeta<'_>: self => self.layout;
-    SlotView: self => &self.layout;
-}
-
-/// A kernel with operands that its family accepts. No output is broadcast.
-#[derive(Clone, Copy, Debug)]
-pub struct CheckedKernel<'a> {
-    kernel: &'a Kernel,
-    inputs: &'a [View<'a>],
-    outputs: &'a [View<'a>],
-}
-
-impl<'a> CheckedKernel<'a> {
-    /// Checks the operands of a kernel.
-    ///
-    /// # Errors
-    /// The errors of [`Kernel::check`]; [`Error::InvalidArgument`] for an output that is a broadcast view.
-    #[inline]
-    pub fn new(kernel: &'a Kernel, inputs: &'a [View<'a>], outputs: &'a [View<'a>]) -> Result<CheckedKernel<'a>> {
-        kernel.check(inputs, outputs)?;
-        outputs.iter().try_for_each(|output| check_writable(kernel, output.layout))?;
-        Ok(CheckedKernel { kernel, inputs, outputs })
-    }
-
-    /// Returns the kernel.
-    #[inline]
-    pub fn kernel(&self) -> &'a Kernel {
-        self.kernel
-    }
-
-    /// Returns the inputs.
-    #[inline]
-    pub fn inputs(&self) -> &'a [View<'a>] {
-        self.inputs
-    }
-
-    /// Returns the outputs.
-    #[inline]
-    pub fn outputs(&self) -> &'a [View<'a>] {
-        self.outputs
-    }
-}
-
-/// A plan whose launches all have operands that their families accept. No output is broadcast, and outputs overlap only
-/// inputs that the kernel [allows](crate::kernel::ReadOrder::allows).
-#[derive(Clone, Copy, Debug)]
-pub struct CheckedPlan<'a>(&'a Plan);
-
-impl<'a> CheckedPlan<'a> {
-    /// Checks the launches of a plan, except the launches of its setup.
-    ///
-    /// # Errors
-    /// The errors of [`Kernel::check`]; [`Error::InvalidArgument`] for an output that is a broadcast view, or that
-    /// overlaps another operand.
-    pub fn new(plan: &'a Plan) -> Result<CheckedPlan<'a>> {
-        for launch in &plan.launches {
-            launch.kernel.check(&launch.inputs, &launch.outputs)?;
-            launch.outputs.iter().try_for_each(|output| check_writable(&launch.kernel, &output.layout))?;
-            if !launch.is_sound() {
-                let op = launch.kernel.name();
-                let reason = format!("an output of `{op}` overlaps another operand that it must not overwrite");
-                return Err(Error::invalid("prepare", reason));
-            }
-        }
-        Ok(CheckedPlan(plan))
-    }
-}
-
-impl Deref for CheckedPlan<'_> {
-    type Target = Plan;
-
-    fn deref(&self) -> &Plan {
-        self.0
-    }
-}
-
-/// Returns an error if several indices of an output refer to one element.
-#[inline]
-fn check_writable(kernel: &Kernel, layout: &Layout) -> Result<()> {
-    match !layout.is_contiguous() && layout.is_broadcast() {
-        true => Err(broadcast_output(kernel, layout)),
-        false => Ok(()),
-    }
-}
-
-#[cold]
-fn broadcast_output(kernel: &Kernel, layout: &Layout) -> Error {
-    let reason = format!("cannot write to a broadcast view of shape {}; copy it first", layout.shape());
-    Error::invalid(kernel.name(), reason)
-}
-
-/// A contiguous array, or a single value that broadcasts.
-#[derive(Clone, Copy, Debug)]
-pub struct DenseView<'a> {
-    /// The storage of the elements.
-    pub storage: &'a Storage,
-    /// The position of the first element, in elements from the start of the storage.
-    pub offset: usize,
-    /// Whether the array is a single value.
-    pub once: bool,
-}
-
-/// The operands of a map over contiguous arrays of `size` elements.
-#[derive(Clone, Copy, Debug)]
-pub struct DenseMap<'a> {
-    /// The number of elements of every operand that is not a single value.
-    pub size: usize,
-    /// The inputs.
-    pub inputs: &'a [DenseView<'a>],
-    /// The outputs, all of full size. An output may be one of the inputs.
-    pub outputs: &'a [DenseView<'a>],
-}
-
-impl<'a> DenseMap<'a> {
-    /// Iterates over the inputs, then the outputs.
-    pub fn operands(&self) -> impl Iterator<Item = &'a DenseView<'a>> {
-        self.inputs.iter().chain(self.outputs)
-    }
-}
+pub use operand::{BorrowedSlots, CheckedKernel, CheckedPlan, DenseView, OperandMeta, View, share_elements};
+pub use storage::{Buffer, FAILED, MANY_READERS, NO_READERS, POISONED, READY, Readable, Storage, Typed, Writable};
 
 /// Memory statistics of a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -430,10 +97,7 @@ pub trait Driver: Send + Sync + 'static {
 /// A device that runs kernels.
 ///
 /// A backend receives kernels and plans whose operands the rules of the families accept ([`CheckedKernel`],
-/// [`CheckedPlan`]), and checks only its memory. The caller (the engine) holds the borrow words of every storage. The
-/// outputs of a kernel must not overlap each other. An output may overlap an input only if
-/// [`ReadOrder::allows`](crate::kernel::ReadOrder::allows) permits their [`Layout::overlap`]: both have the same
-/// elements in the same order, and the kernel reads this input elementwise.
+/// [`CheckedPlan`]) and whose borrow words are held, and checks only its memory.
 pub trait Backend: Send + Sync + 'static {
     /// Returns the name of the device: `cpu`, `wgpu:0`, `cuda:1`, ...
     fn name(&self) -> &str;
@@ -457,13 +121,12 @@ pub trait Backend: Send + Sync + 'static {
         let _ = (kernel, inputs, outputs);
         Support::Native
     }
-    /// Checks the operands of one kernel and runs it; see [`Backend::run_checked`].
+    /// Acquires the borrow words of the operands of one kernel, checks them and runs it; see [`Backend::run_checked`].
     ///
     /// # Errors
     /// The errors of [`CheckedKernel::new`] and of [`Backend::run_checked`].
-    #[inline]
     fn run(&self, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-        self.run_checked(CheckedKernel::new(kernel, inputs, outputs)?)
+        self.run_checked(CheckedKernel::new(kernel, &BorrowGuard::acquire(inputs, outputs))?)
     }
     /// Runs one kernel and allocates memory for outputs that have none.
     ///
@@ -477,31 +140,21 @@ pub trait Backend: Send + Sync + 'static {
         program: &Arc<Program>,
         params: &Params,
         size: usize,
-        inputs: &[DenseView<'_>],
-        output: DenseView<'_>,
+        operands: &BorrowGuard<'_, DenseView<'_>>,
     ) -> Result<()> {
-        self.maps_dense(program, params, &[DenseMap { size, inputs, outputs: &[output] }])
+        run_dense(self, program, params, size, (operands.inputs(), operands.outputs()))
     }
-    /// Runs one program over several sets of contiguous operands, such as an optimizer step over all parameters. No set
-    /// writes an operand of another set, so the sets may run in any order.
-    fn maps_dense(&self, program: &Arc<Program>, params: &Params, maps: &[DenseMap<'_>]) -> Result<()> {
-        let absurd = |m: &DenseMap<'_>| m.operands().any(|d| d.offset.saturating_add(m.size) > isize::MAX as usize / 8);
-        if maps.iter().any(absurd) {
-            return Err(Error::invalid(program.name, "an operand ends beyond the address space"));
-        }
-        let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });
-        for map in maps {
-            let shape = |once: bool| Shape::from([if once { 1 } else { map.size }]);
-            let layout = |d: &DenseView<'_>| Layout::strided(shape(d.once), Strides::from([1]), d.offset);
-            let layouts: Vec<Layout> = map.operands().map(layout).collect();
-            let dtypes = program.inputs.iter().map(|i| i.storage).chain(program.outputs.iter().map(|o| o.storage));
-            let operands = map.operands().zip(&layouts).zip(dtypes);
-            let views: Vec<View<'_>> =
-                operands.map(|((d, layout), dtype)| View { storage: d.storage, layout, dtype }).collect();
-            let (inputs, outputs) = views.split_at(map.inputs.len().min(views.len()));
-            self.run(&kernel, inputs, outputs)?;
-        }
-        Ok(())
+    /// Runs one program over several sets of contiguous operands, such as an optimizer step over all parameters.
+    /// `sizes[i]` is the number of elements of set `i`. The outputs overwrite the targets, the first inputs of a set.
+    fn maps_dense(
+        &self,
+        program: &Arc<Program>,
+        params: &Params,
+        sizes: &[usize],
+        operands: &BatchBorrowGuard<'_, DenseView<'_>>,
+    ) -> Result<()> {
+        let mut sets = operands.sets().zip(sizes);
+        sets.try_for_each(|(set, &size)| run_dense(self, program, params, size, (set, &set[..operands.targets()])))
     }
     /// Runs [`Backend::map_dense`] into a new storage that holds only the output.
     fn map_new(
@@ -509,16 +162,39 @@ pub trait Backend: Send + Sync + 'static {
         program: &Arc<Program>,
         params: &Params,
         size: usize,
-        inputs: &[DenseView<'_>],
+        inputs: &BorrowGuard<'_, DenseView<'_>>,
     ) -> Result<Arc<Storage>> {
         let storage = self.storage(program.output_bytes(size)?)?;
-        self.map_dense(program, params, size, inputs, DenseView { storage: &storage, offset: 0, once: false })?;
+        let output = DenseView { storage: &storage, offset: 0, once: false };
+        let guard = BorrowGuard::acquire(&[], slice::from_ref(&output));
+        run_dense(self, program, params, size, (inputs.inputs(), guard.outputs()))?;
+        drop(guard);
         Ok(storage)
     }
-    /// Copies host bytes to the start of a storage and allocates its memory if necessary.
-    fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()>;
+    /// Copies host bytes to the start of a storage, whose borrow word it acquires; see [`Backend::upload_borrowed`].
+    ///
+    /// # Errors
+    /// The errors of [`Backend::upload_borrowed`].
+    fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
+        to.with_write(|to| self.upload_borrowed(bytes, to, 0))
+    }
+    /// Copies host bytes to a storage, starting at byte `offset`, and allocates its memory if necessary.
+    ///
+    /// # Errors
+    /// If the bytes exceed the storage, or it belongs to another device; [`Error::OutOfMemory`].
+    fn upload_borrowed(&self, bytes: &[u8], to: Writable<'_>, offset: usize) -> Result<()>;
+    /// Copies bytes of a storage, whose borrow word it acquires, to the host; see [`Backend::download_borrowed`].
+    ///
+    /// # Errors
+    /// The errors of [`Backend::download_borrowed`].
+    fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
+        from.with_read(|from| self.download_borrowed(from, offset, into))
+    }
     /// Copies `into.len()` bytes of a storage, starting at byte `offset`, to the host.
-    fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()>;
+    ///
+    /// # Errors
+    /// If the bytes exceed the storage, it has no memory, or it belongs to another device.
+    fn download_borrowed(&self, from: Readable<'_>, offset: usize, into: &mut [u8]) -> Result<()>;
     /// Returns true if the engine defers kernels of this device: it collects them and runs them as optimized plans,
     /// when a value is read or the list is long. This is right for devices whose launches cost more than small kernels.
     fn is_deferred(&self) -> bool {
@@ -558,15 +234,47 @@ pub trait Backend: Send + Sync + 'static {
     fn trim(&self);
 }
 
+/// Runs a map over contiguous operands of `size` elements: inputs, and outputs that may be inputs. The caller holds
+/// their borrow words.
+fn run_dense<B: Backend + ?Sized>(
+    backend: &B,
+    program: &Arc<Program>,
+    params: &Params,
+    size: usize,
+    (inputs, outputs): (&[DenseView<'_>], &[DenseView<'_>]),
+) -> Result<()> {
+    let operands = || inputs.iter().chain(outputs);
+    if operands().any(|d| d.offset.saturating_add(size) > isize::MAX as usize / 8) {
+        return Err(Error::invalid(program.name, "an operand ends beyond the address space"));
+    }
+    let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });
+    let shape = |once: bool| Shape::from([if once { 1 } else { size }]);
+    let layout = |d: &DenseView<'_>| Layout::strided(shape(d.once), Strides::from([1]), d.offset);
+    let layouts: Vec<Layout> = operands().map(layout).collect();
+    let dtypes = program.inputs.iter().map(|i| i.storage).chain(program.outputs.iter().map(|o| o.storage));
+    let typed = operands().zip(&layouts).zip(dtypes);
+    let views: Vec<View<'_>> = typed.map(|((d, layout), dtype)| View { storage: d.storage, layout, dtype }).collect();
+    let (inputs, outputs) = views.split_at(inputs.len().min(views.len()));
+    backend.run_checked(CheckedKernel::from_held(&kernel, inputs, outputs)?)
+}
+
 /// A plan that its backend has compiled.
 pub trait CompiledPlan: Send + Sync {
-    /// Runs every kernel of the plan in order. `slots[i]` is the storage of slot `i`; the caller holds the borrow
-    /// words.
+    /// Returns the use of each slot for which a launch must hold its storage.
+    fn access(&self) -> &[SlotAccess];
+    /// Runs every kernel of the plan in order.
     ///
     /// # Errors
     /// [`LaunchFailure`] names the launch that failed, if it is known: those before it have run, the others have not.
     /// A device that runs asynchronously waits for the launches that reject values, such as an index out of bounds.
-    fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure>;
+    fn launch(&self, slots: &BorrowedSlots<'_>) -> Result<(), LaunchFailure>;
+    /// Acquires the borrow words of the storages and launches the plan. `storages[i]` is the storage of slot `i`.
+    ///
+    /// # Errors
+    /// The errors of [`SlotBorrowGuard::acquire`] and of [`CompiledPlan::launch`].
+    fn run(&self, storages: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
+        self.launch(&BorrowedSlots::acquire(storages, self.access()).map_err(LaunchFailure::before_all)?)
+    }
 }
 
 /// The failure of a launch of a [`CompiledPlan`].

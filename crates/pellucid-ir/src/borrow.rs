@@ -8,15 +8,16 @@
 //! The protocol takes its atomics as a type parameter: the tests run it with the atomics of a model checker, which
 //! explores every interleaving of a few threads.
 
+mod guard;
 mod waiting;
+
+pub use guard::{BatchBorrowGuard, BorrowGuard, SlotBorrowGuard};
+pub use waiting::{Parker, WaitList};
 
 use crate::lock;
 use waiting::BorrowWords;
-pub use waiting::{Parker, WaitList};
 
 use std::cell::Cell;
-use std::marker::PhantomData;
-use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -221,26 +222,26 @@ impl<A: Atomics> BorrowWord<A> {
 
     /// Registers one more reader; returns false if a writer holds the storage.
     #[inline]
-    pub fn try_read(&self) -> bool {
+    fn try_read(&self) -> bool {
         let one_more = |holders| (holders < WRITER - 1).then(|| holders + 1);
         self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).is_ok()
     }
 
     /// Registers the only writer; returns false if any thread holds the storage.
     #[inline]
-    pub fn try_write(&self) -> bool {
+    fn try_write(&self) -> bool {
         self.0.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Ends a successful [`BorrowWord::try_read`].
     #[inline]
-    pub fn end_read(&self) {
+    fn end_read(&self) {
         self.0.fetch_sub(1, Ordering::Release);
     }
 
     /// Ends a successful [`BorrowWord::try_write`].
     #[inline]
-    pub fn end_write(&self) {
+    fn end_write(&self) {
         self.0.store(0, Ordering::Release);
     }
 
@@ -276,82 +277,21 @@ impl<A: Atomics> Version<A> {
     }
 }
 
+mod sealed {
+    /// A type of this crate. A guard relies on operands that always return the same word.
+    pub trait StorageOperand {}
+}
+
+pub(crate) use sealed::StorageOperand;
+
 /// An operand in a storage. Operands with the same word are views of one storage.
-pub trait Borrowed {
+pub trait Borrowed: StorageOperand {
     /// The atomics of the word.
     type Atomics: Atomics;
     /// Returns the borrow word of the storage.
     fn borrow_word(&self) -> &BorrowWord<Self::Atomics>;
     /// Returns the version of the storage.
     fn version_word(&self) -> &Version<Self::Atomics>;
-}
-
-/// Returns true if an operand of the list is in the storage with this word.
-#[inline]
-fn contains<V: Borrowed>(list: &[V], word: &BorrowWord<V::Atomics>) -> bool {
-    list.iter().any(|v| ptr::eq(v.borrow_word(), word))
-}
-
-/// The words of a kernel's operands: the outputs, then the inputs that share no word with an output. The word of an
-/// output occurs once.
-struct OperandWords<'w, V> {
-    inputs: &'w [V],
-    outputs: &'w [V],
-}
-
-/// The words of sets of `set` operands. The kernel writes the first `targets` operands of each set.
-struct BatchWords<'w, V> {
-    operands: &'w [V],
-    set: usize,
-    targets: usize,
-}
-
-impl<V> Clone for OperandWords<'_, V> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<V> Copy for OperandWords<'_, V> {}
-
-impl<V> Clone for BatchWords<'_, V> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<V> Copy for BatchWords<'_, V> {}
-
-impl<'w, V: Borrowed> BorrowWords<'w, V::Atomics> for OperandWords<'w, V>
-where
-    V::Atomics: 'w,
-{
-    #[inline(always)]
-    fn all(self, mut f: impl FnMut(&'w BorrowWord<V::Atomics>, bool) -> bool) -> bool {
-        for (k, output) in self.outputs.iter().enumerate() {
-            let word = output.borrow_word();
-            if !contains(&self.outputs[..k], word) && !f(word, true) {
-                return false;
-            }
-        }
-        for input in self.inputs {
-            let word = input.borrow_word();
-            if !contains(self.outputs, word) && !f(word, false) {
-                return false;
-            }
-        }
-        true
-    }
-}
-
-impl<'w, V: Borrowed> BorrowWords<'w, V::Atomics> for BatchWords<'w, V>
-where
-    V::Atomics: 'w,
-{
-    fn all(self, mut f: impl FnMut(&'w BorrowWord<V::Atomics>, bool) -> bool) -> bool {
-        self.operands.iter().enumerate().all(|(k, operand)| f(operand.borrow_word(), k % self.set < self.targets))
-    }
 }
 
 /// Acquires all words or none. A kernel whose own attempt failed in the meantime is not woken.
@@ -401,6 +341,18 @@ fn acquire<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     }
 }
 
+/// Acquires all words of a list that may repeat words. Returns false, and holds no word, if a word that is written
+/// occurs again: the kernel would wait for itself.
+fn acquire_distinct<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
+    if !try_next(words) {
+        if !waiting::are_targets_unique(words) {
+            return false;
+        }
+        waiting::wait(words);
+    }
+    true
+}
+
 /// Releases words that [`try_all`] has acquired.
 #[inline]
 fn release<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
@@ -417,84 +369,6 @@ fn release<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
 fn wake_waiters<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     if A::waited() != 0 {
         waiting::wake(words);
-    }
-}
-
-/// A guard that holds the borrow words of a kernel's operands until it is dropped: as a reader of inputs and as the
-/// only writer of outputs. A storage that is both an input and an output is held once.
-pub struct BorrowGuard<'v, V: Borrowed> {
-    inputs: &'v [V],
-    outputs: &'v [V],
-    /// The thread counts its guards, so a guard must not leave it.
-    _not_send: PhantomData<*const ()>,
-}
-
-impl<'v, V: Borrowed> BorrowGuard<'v, V> {
-    /// Waits until no other thread's kernel holds a word in conflict, and acquires all words. Kernels that wait are
-    /// served in turn.
-    #[inline]
-    pub fn acquire(inputs: &'v [V], outputs: &'v [V]) -> BorrowGuard<'v, V> {
-        acquire(OperandWords { inputs, outputs });
-        BorrowGuard { inputs, outputs, _not_send: PhantomData }
-    }
-
-    /// Acquires all words. Returns `None`, and holds no word, if another thread holds one in conflict, or waits for
-    /// one.
-    #[inline]
-    pub fn try_acquire(inputs: &'v [V], outputs: &'v [V]) -> Option<BorrowGuard<'v, V>> {
-        try_next(OperandWords { inputs, outputs }).then(|| BorrowGuard { inputs, outputs, _not_send: PhantomData })
-    }
-
-    /// Counts a write to every output.
-    #[inline]
-    pub fn count_writes(&self) {
-        self.outputs.iter().for_each(|output| output.version_word().bump());
-    }
-}
-
-impl<V: Borrowed> Drop for BorrowGuard<'_, V> {
-    #[inline]
-    fn drop(&mut self) {
-        release(OperandWords { inputs: self.inputs, outputs: self.outputs });
-    }
-}
-
-/// A guard that holds the borrow words of several sets of operands until it is dropped. The first operands of each set,
-/// the targets, are overwritten.
-pub struct BatchBorrowGuard<'v, V: Borrowed> {
-    operands: &'v [V],
-    set: usize,
-    targets: usize,
-    /// The thread counts its guards, so a guard must not leave it.
-    _not_send: PhantomData<*const ()>,
-}
-
-impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
-    /// Waits until no other thread's kernel holds a word in conflict, and acquires the words of all sets of `set`
-    /// operands, the first `targets` of each as the only writer.
-    ///
-    /// Returns `None`, and holds no word, if a target shares its storage with another operand.
-    pub fn acquire(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
-        let words = BatchWords { operands, set, targets };
-        if !try_next(words) {
-            if !waiting::are_targets_unique(words) {
-                return None;
-            }
-            waiting::wait(words);
-        }
-        Some(BatchBorrowGuard { operands, set, targets, _not_send: PhantomData })
-    }
-
-    /// Counts a write to every target.
-    pub fn count_writes(&self) {
-        let targets = self.operands.chunks(self.set).flat_map(|set| &set[..self.targets]);
-        targets.for_each(|target| target.version_word().bump());
-    }
-}
-
-impl<V: Borrowed> Drop for BatchBorrowGuard<'_, V> {
-    fn drop(&mut self) {
-        release(BatchWords { operands: self.operands, set: self.set, targets: self.targets });
     }
 }
 

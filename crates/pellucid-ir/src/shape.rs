@@ -312,21 +312,25 @@ impl Layout {
         self.strides.as_deref().is_some_and(stretched)
     }
 
-    /// Returns the half-open range of element positions of the layout, empty if it has no element. Positions saturate
-    /// at the limits of `isize`.
+    /// Returns the half-open range of element positions of the layout, empty exactly if it has no element. Positions
+    /// saturate at the limits of `isize`.
     #[inline]
     pub fn extent(&self) -> std::ops::Range<isize> {
         let start = self.offset as isize;
-        let Some(strides) = &self.strides else { return start..start + self.shape.size() as isize };
         if self.shape.contains(&0) {
             return start..start;
         }
         let (mut low, mut high) = (start, start);
-        for (&dim, &stride) in self.shape.iter().zip(&***strides) {
-            let reach = (dim as isize - 1).saturating_mul(stride);
-            if reach < 0 { low = low.saturating_add(reach) } else { high = high.saturating_add(reach) }
+        match &self.strides {
+            None => high = high.saturating_add(self.shape.size() as isize - 1),
+            Some(strides) => {
+                for (&dim, &stride) in self.shape.iter().zip(&***strides) {
+                    let reach = (dim as isize - 1).saturating_mul(stride);
+                    if reach < 0 { low = low.saturating_add(reach) } else { high = high.saturating_add(reach) }
+                }
+            }
         }
-        low..high.saturating_add(1)
+        low.min(isize::MAX - 1)..high.saturating_add(1)
     }
 
     /// Returns the number of elements of the storage that a kernel with this operand reads or writes. Elements of a
@@ -352,8 +356,8 @@ impl Layout {
     /// Only the extents are compared, so interleaved elements count as a partial overlap.
     pub fn overlap(&self, size: usize, other: &Layout, other_size: usize) -> Overlap {
         let bytes = |layout: &Layout, size: usize| {
-            let (extent, size) = (layout.extent(), size as isize);
-            extent.start.saturating_mul(size)..extent.end.saturating_mul(size)
+            let (extent, size) = (layout.extent(), size as i128);
+            extent.start as i128 * size..extent.end as i128 * size
         };
         let (a, b) = (bytes(self, size), bytes(other, other_size));
         if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
@@ -534,6 +538,9 @@ mod tests {
             (at(4, &[4]), at(2, &[2]), (4, 8), Overlap::Partial),
             (at(4, &[4]), at(4, &[4]), (4, 8), Overlap::Disjoint),
             (at(4, &[4]), at(0, &[4]), (4, 8), Overlap::Partial),
+            // The elements are beyond the address space.
+            (at(usize::MAX >> 1, &[2]), at(usize::MAX >> 1, &[2]), (4, 4), Overlap::Same),
+            (at(usize::MAX >> 1, &[2]), at(0, &[2]), (4, 4), Overlap::Disjoint),
             // An operand without elements overlaps nothing.
             (at(1, &[0]), at(0, &[3]), (4, 4), Overlap::Disjoint),
             // Interleaved elements share no byte, but their extents overlap.

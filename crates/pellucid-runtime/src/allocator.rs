@@ -3,8 +3,9 @@
 //! The first touch of a fresh page costs about 0.9 µs. A loop that allocates its large tensors from the system spends
 //! most of its time in page faults. The allocation of a small tensor should cost less than the kernel that fills it.
 //!
-//! Sizes are rounded up to *size classes*, eight per power of two. Any free block of a class serves any request of that
-//! class, and at most a ninth of a block is unused. (With huge pages, the unused part of a block is also resident.)
+//! Sizes are rounded up to *size classes*: multiples of 64 bytes up to 1 KiB, then eight per power of two. Any free
+//! block of a class serves any request of that class. At most 63 bytes of a block up to 1 KiB are unused, and at most a
+//! ninth of a larger one. (With huge pages, the unused part of a block is also resident.)
 //!
 //! Each thread caches free blocks of the classes up to 4 KiB and accesses them without a lock or an atomic
 //! read-modify-write. Free blocks of larger classes, and blocks that overflow a thread cache, are kept in shared free

@@ -1,7 +1,7 @@
 //! Host memory as a [`Buffer`], which is allocated when it is first written.
 
 use crate::allocator;
-use pellucid_ir::backend::Buffer;
+use pellucid_ir::backend::{Buffer, Writable};
 use pellucid_ir::{Error, Result};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -80,8 +80,7 @@ impl CpuBuffer {
         if self.bytes > 0 {
             // SAFETY: *origin* of `release`: `allocate` returned `start` for `self.bytes` bytes. *Exclusive*: all
             // callers own the memory: `drop` is the last user of the buffer, `allocate_once` did not store the pointer,
-            // and `discard` has removed it while its caller was the only user of the contents (the contract of
-            // `Buffer::discard`).
+            // and `discard` has removed it while its caller was the only user of the contents, which `Writable` proves.
             unsafe { allocator::release(start, self.bytes) };
         }
     }
@@ -114,7 +113,8 @@ impl Buffer for CpuBuffer {
         self.start().is_some()
     }
 
-    fn discard(&self) {
+    fn discard(&self, storage: Writable<'_>) {
+        assert!(storage.contains(self), "the proof must be that of the storage of this buffer");
         if let Some(start) = NonNull::new(self.start.swap(ptr::null_mut(), Ordering::AcqRel)) {
             self.release(start);
         }

@@ -16,8 +16,9 @@ const ALIGN: usize = 64;
 /// The smallest size of a thread's stack.
 const MIN_BYTES: usize = 64 << 10;
 
-/// The largest size of a slice of [`with_filled`] on the stack.
-const MAX_FILLED_BYTES: usize = 1 << 20;
+/// The largest size of a slice of [`with_filled`] on the stack. Memory whose size depends on the operands, and that may
+/// be larger, is a [`CpuBuffer`](crate::CpuBuffer).
+pub const MAX_STACK_BYTES: usize = 1 << 20;
 
 /// The maximum number of bytes that any thread has needed simultaneously.
 static MAX_NEEDED: AtomicUsize = AtomicUsize::new(0);
@@ -179,7 +180,7 @@ fn with_memory<T, R>(count: usize, has_own_block: bool, f: impl FnOnce(*mut T) -
 /// Panics if the size overflows the address space.
 #[inline]
 pub fn with_filled<T: Copy, R>(count: usize, value: T, f: impl FnOnce(&mut [T]) -> R) -> R {
-    let is_large = count.saturating_mul(size_of::<T>()) > MAX_FILLED_BYTES;
+    let is_large = count.saturating_mul(size_of::<T>()) > MAX_STACK_BYTES;
     with_memory(count, guard::EXACT || is_large, |start: *mut T| {
         // SAFETY: the buffer has memory for `count` values, aligned to 64 bytes, which no other code uses until `f`
         // returns. All values are initialized before the slice of values is created.

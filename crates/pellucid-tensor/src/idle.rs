@@ -5,7 +5,6 @@
 //! step or a deferred kernel may still use it. The storage then waits in a list, which later calls examine.
 
 use pellucid_ir::backend::{POISONED, Storage};
-use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -68,9 +67,10 @@ pub(crate) fn release_idle_memory() {
 fn release_if_idle(storage: &Arc<Storage>, caller_handles: usize) -> bool {
     let is_idle = Arc::strong_count(storage) == storage.idle() as usize + caller_handles;
     if is_idle {
-        let _guard = BorrowGuard::acquire(&[], std::slice::from_ref(storage));
-        storage.set_pending(POISONED);
-        storage.buffer().discard();
+        storage.with_write(|storage| {
+            storage.set_pending(POISONED);
+            storage.discard();
+        });
     }
     is_idle
 }

@@ -8,7 +8,7 @@ use crate::operand_memory::{BoundOperands, device_buffer};
 use crate::prepared::WgpuPlan;
 use crate::{families, transfer};
 use pellucid_ir::backend::{
-    Backend, CheckedKernel, CheckedPlan, CompiledPlan, MemoryStats, OperandMeta, Storage, Support,
+    Backend, CheckedKernel, CheckedPlan, CompiledPlan, MemoryStats, OperandMeta, Readable, Storage, Support, Writable,
 };
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::plan::{Launch, SlotView};
@@ -139,12 +139,12 @@ impl Backend for Wgpu {
         }
     }
 
-    fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
-        transfer::upload(&self.gpu, bytes, device_buffer("upload", &self.gpu, to)?)
+    fn upload_borrowed(&self, bytes: &[u8], to: Writable<'_>, offset: usize) -> Result<()> {
+        transfer::upload(&self.gpu, bytes, device_buffer("upload", &self.gpu, &to)?, offset)
     }
 
-    fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
-        transfer::download(&self.gpu, device_buffer("download", &self.gpu, from)?, offset, into)
+    fn download_borrowed(&self, from: Readable<'_>, offset: usize, into: &mut [u8]) -> Result<()> {
+        transfer::download(&self.gpu, device_buffer("download", &self.gpu, &from)?, offset, into)
     }
 
     /// Returns true: a submission costs more than a small kernel.
@@ -174,6 +174,7 @@ mod tests {
     use super::*;
     use crate::WgpuDriver;
     use pellucid_ir::backend::View;
+    use pellucid_ir::borrow::BorrowGuard;
     use pellucid_ir::kernel::{Gather, Index};
     use pellucid_ir::{DType, Error, Layout};
 
@@ -195,7 +196,8 @@ mod tests {
         let kernel = Kernel::Gather(Gather { op: "gather", from_end: true, index: index_axes });
 
         let gpu = &device.gpu;
-        let bound = BoundOperands::new(gpu, CheckedKernel::new(&kernel, &inputs, &outputs).unwrap()).unwrap();
+        let guard = BorrowGuard::acquire(&inputs, &outputs);
+        let bound = BoundOperands::new(gpu, CheckedKernel::new(&kernel, &guard).unwrap()).unwrap();
         let description = families::describe_kernel(gpu, &kernel, &bound.operands).unwrap();
         let memory = bound.memory(&kernel).unwrap();
         let mut recorded = lock(&gpu.recorded);
@@ -205,6 +207,8 @@ mod tests {
         let failure = failure.expect_err("a failed submission must be an error");
         assert!(failure.passed.is_none() && matches!(failure.error, Error::OutOfMemory { .. }));
         drop(recorded);
+        drop(bound);
+        drop(guard);
 
         device.upload(&[1i64, 0].map(i64::to_ne_bytes).concat(), &index).unwrap();
         device.run(&kernel, &inputs, &outputs).unwrap();

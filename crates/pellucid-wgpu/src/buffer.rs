@@ -1,7 +1,7 @@
 //! [`WgpuBuffer`]: the memory of one storage on a device.
 
 use crate::gpu::Gpu;
-use pellucid_ir::backend::Buffer;
+use pellucid_ir::backend::{Buffer, Writable};
 use pellucid_ir::{Error, Result, lock};
 use std::sync::{Arc, Mutex};
 
@@ -92,6 +92,12 @@ impl WgpuBuffer {
         let allocated = memory.insert(DeviceMemory::allocate(&self.gpu, self.bytes)?);
         Ok(allocated.raw().clone())
     }
+
+    /// Frees the memory.
+    fn free(&self) {
+        let memory = lock(&self.memory).take();
+        drop(memory);
+    }
 }
 
 /// Buffers without memory, which a kernel is about to write.
@@ -106,7 +112,7 @@ impl<'a> UnwrittenBuffers<'a> {
     /// Frees the memory that the buffers have received since, because the kernel failed: a buffer with memory counts as
     /// written.
     pub(crate) fn discard(self) {
-        self.0.into_iter().for_each(Buffer::discard);
+        self.0.into_iter().for_each(WgpuBuffer::free);
     }
 }
 
@@ -119,9 +125,8 @@ impl Buffer for WgpuBuffer {
         lock(&self.memory).is_some()
     }
 
-    fn discard(&self) {
-        let memory = lock(&self.memory).take();
-        drop(memory);
+    fn discard(&self, _: Writable<'_>) {
+        self.free();
     }
 }
 

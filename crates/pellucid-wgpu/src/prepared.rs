@@ -17,9 +17,9 @@ use crate::operand::{DeviceOperands, UncheckedOperand};
 use crate::operand_memory::device_buffer;
 use crate::shader::BufferRef;
 use crate::submission::{ReadyDispatch, RecordedDispatches, submit_dispatches};
-use pellucid_ir::backend::{Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
+use pellucid_ir::backend::{BorrowedSlots, Buffer, CheckedPlan, CompiledPlan, LaunchFailure, Storage};
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::plan::{Launch, SlotUse};
+use pellucid_ir::plan::{Launch, SlotAccess, SlotUse, slot_access};
 use pellucid_ir::{Error, Result, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -32,6 +32,7 @@ const CACHED_BIND_GROUPS: usize = 8;
 pub(crate) struct WgpuPlan {
     gpu: Arc<Gpu>,
     slots: Vec<SlotUse>,
+    access: Vec<SlotAccess>,
     dispatches: Vec<ReadyDispatch>,
     /// The bytes that a launch reads and writes.
     bytes: usize,
@@ -65,6 +66,7 @@ struct PlanGroup {
 #[derive(Default)]
 struct PlanBuilder {
     slots: Vec<SlotUse>,
+    access: Vec<SlotAccess>,
     dispatches: Vec<ReadyDispatch>,
     groups: Vec<PlanGroup>,
     /// The index of the bind group for each layout and list of buffers.
@@ -149,7 +151,8 @@ impl PlanBuilder {
 
     /// Writes the parameters and allocates the scratch memory.
     fn finish(self, gpu: &Arc<Gpu>) -> Result<WgpuPlan> {
-        let PlanBuilder { slots, dispatches, mut parameters, bytes, window, scratch, checks, checked, .. } = self;
+        let PlanBuilder { slots, access, dispatches, mut parameters, bytes, window, scratch, checks, checked, .. } =
+            self;
         // The window of the last parameters must be within the buffer.
         parameters.resize(parameters.len() + window, 0);
         let headers = gpu.graphics.scoped("prepare", || {
@@ -160,7 +163,7 @@ impl PlanBuilder {
         })?;
         let scratch = scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
         let (gpu, groups) = (gpu.clone(), Mutex::new(self.groups));
-        Ok(WgpuPlan { gpu, slots, dispatches, bytes, headers, scratch, checks, checked, groups })
+        Ok(WgpuPlan { gpu, slots, access, dispatches, bytes, headers, scratch, checks, checked, groups })
     }
 }
 
@@ -170,14 +173,14 @@ impl WgpuPlan {
     /// # Errors
     /// If an operand exceeds its slot, a shader does not compile, or an allocation fails.
     pub(crate) fn new(gpu: &Arc<Gpu>, plan: CheckedPlan<'_>) -> Result<WgpuPlan> {
-        let mut builder = PlanBuilder { slots: SlotUse::from_plan(&plan)?, window: 4, ..Default::default() };
+        let (slots, access) = (SlotUse::from_plan(&plan)?, slot_access(plan.slots.len(), &plan.launches));
+        let mut builder = PlanBuilder { slots, access, window: 4, ..Default::default() };
         plan.launches.iter().try_for_each(|launch| builder.add(gpu, launch))?;
         builder.finish(gpu)
     }
 
     /// Returns the buffer of every slot, or `None` if the slot is unused.
     fn slot_buffers<'a>(&self, slots: &'a [Arc<Storage>]) -> Result<Vec<Option<&'a WgpuBuffer>>> {
-        SlotUse::check_number(&self.slots, slots.len())?;
         let buffer = |(slot, storage): (&SlotUse, &'a Arc<Storage>)| {
             if !slot.is_used {
                 return Ok(None);
@@ -261,8 +264,13 @@ impl PlanGroup {
 }
 
 impl CompiledPlan for WgpuPlan {
-    fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
-        let buffers = self.slot_buffers(slots).map_err(LaunchFailure::before_all)?;
+    fn access(&self) -> &[SlotAccess] {
+        &self.access
+    }
+
+    fn launch(&self, slots: &BorrowedSlots<'_>) -> Result<(), LaunchFailure> {
+        slots.check_access(&self.access).map_err(LaunchFailure::before_all)?;
+        let buffers = self.slot_buffers(slots.storages()).map_err(LaunchFailure::before_all)?;
         let unwritten = UnwrittenBuffers::new(buffers.iter().copied().flatten());
         self.run(&buffers).inspect_err(|failed| {
             // The launches before a later one have written their outputs.

@@ -10,41 +10,52 @@ use std::ops::Range;
 /// The size of a word, the unit of device copies.
 const WORD: usize = 4;
 
-/// Copies `bytes` to the start of a buffer. The bytes that follow keep their values.
-pub(crate) fn upload(gpu: &Gpu, bytes: &[u8], to: &WgpuBuffer) -> Result<()> {
-    if bytes.len() > to.bytes() {
-        let reason = format!("{} bytes do not fit into a buffer of {} bytes", bytes.len(), to.bytes());
-        return Err(Error::invalid("upload", reason));
-    }
+/// Copies `bytes` to a buffer, starting at byte `offset`. The other bytes keep their values.
+pub(crate) fn upload(gpu: &Gpu, bytes: &[u8], to: &WgpuBuffer, offset: usize) -> Result<()> {
+    let end = end_of_copy("upload", to, offset, bytes.len())?;
     let unwritten = UnwrittenBuffers::new([to]);
-    write_start(gpu, bytes, to).inspect_err(|_| unwritten.discard())
+    write_range(gpu, bytes, to, offset..end).inspect_err(|_| unwritten.discard())
 }
 
-/// Writes `bytes` to the start of a buffer, which is large enough.
-fn write_start(gpu: &Gpu, bytes: &[u8], to: &WgpuBuffer) -> Result<()> {
+/// Writes `bytes` to a range of a buffer.
+fn write_range(gpu: &Gpu, bytes: &[u8], to: &WgpuBuffer, range: Range<usize>) -> Result<()> {
+    let Range { start: offset, end } = range;
     let is_first = !to.is_allocated();
     let memory = &to.ensure()?;
-    let (words, rest) = bytes.split_at(bytes.len() / WORD * WORD);
-    let mut last = [0; WORD];
-    if !rest.is_empty() && !is_first && bytes.len() < to.bytes() {
-        gpu.read(memory, words.len()..words.len() + WORD, |old| last.copy_from_slice(old))?;
+    let (head, rest) = bytes.split_at((offset.next_multiple_of(WORD) - offset).min(bytes.len()));
+    let (words, tail) = rest.split_at(rest.len() / WORD * WORD);
+    // A word that the bytes fill in part keeps its other bytes.
+    let write_part = |start: usize, part: &[u8]| {
+        let (word, mut contents) = (start / WORD * WORD, [0; WORD]);
+        if !is_first && (start > word || end < to.bytes()) {
+            gpu.read(memory, word..word + WORD, |old| contents.copy_from_slice(old))?;
+        }
+        contents[start - word..][..part.len()].copy_from_slice(part);
+        gpu.write(memory, word, &contents)
+    };
+    if !head.is_empty() {
+        write_part(offset, head)?;
     }
-    last[..rest.len()].copy_from_slice(rest);
     if !words.is_empty() {
-        gpu.write(memory, 0, words)?;
+        gpu.write(memory, offset + head.len(), words)?;
     }
-    if !rest.is_empty() {
-        gpu.write(memory, words.len(), &last)?;
+    if !tail.is_empty() {
+        write_part(end - tail.len(), tail)?;
     }
     Ok(())
 }
 
+/// Returns the end of `len` bytes at `offset` in a buffer.
+fn end_of_copy(op: &'static str, buffer: &WgpuBuffer, offset: usize, len: usize) -> Result<usize> {
+    offset.checked_add(len).filter(|&end| end <= buffer.bytes()).ok_or_else(|| {
+        let reason = format!("{len} bytes at offset {offset} exceed a buffer of {} bytes", buffer.bytes());
+        Error::invalid(op, reason)
+    })
+}
+
 /// Copies `into.len()` bytes of a buffer from byte `offset` to the host.
 pub(crate) fn download(gpu: &Gpu, from: &WgpuBuffer, offset: usize, into: &mut [u8]) -> Result<()> {
-    let end = offset.checked_add(into.len()).filter(|&end| end <= from.bytes()).ok_or_else(|| {
-        let reason = format!("{} bytes at offset {offset} exceed a buffer of {} bytes", into.len(), from.bytes());
-        Error::invalid("download", reason)
-    })?;
+    let end = end_of_copy("download", from, offset, into.len())?;
     if into.is_empty() {
         return Ok(());
     }

@@ -246,7 +246,7 @@ fn quantiles_and_moments_exist_for_extreme_parameters() {
     let single = |values: &[f64]| x(values).to_dtype(DType::F32);
     // At l = ±100, the quantile of the other end is ln(p)/l.
     for dtype in [DType::F32, DType::F64] {
-        let d = |logit: f64| ContinuousBernoulli::from_logits(&Tensor::from(logit).to_dtype(dtype));
+        let d = |logit: f64| ContinuousBernoulli::from_logits(Tensor::from(logit).to_dtype(dtype));
         let at = |logit, p: f64| d(logit).icdf(&Tensor::from(p).to_dtype(dtype)).item::<f64>();
         for (logit, p, expected) in [
             (100.0, 0.0, 0.0),
@@ -266,7 +266,7 @@ fn quantiles_and_moments_exist_for_extreme_parameters() {
         let samples = d(200.0).sample([1000]);
         assert!(samples.gt(0.8).all(..).item::<bool>() && samples.lt(1.0).all(..).item::<bool>());
     }
-    let variance = |loc: f64, scale: f64| LogNormal::new(&single(&[loc]), &single(&[scale])).variance().item::<f64>();
+    let variance = |loc: f64, scale: f64| LogNormal::new(single(&[loc]), single(&[scale])).variance().item::<f64>();
     for (loc, scale) in [(-120.0f64, 10.0f64), (-100.0, 60f64.sqrt()), (0.3, 0.5)] {
         let v = scale * scale;
         let (value, expected) = (variance(loc, scale), (2.0 * loc + 2.0 * v).exp() - (2.0 * loc + v).exp());
@@ -277,16 +277,16 @@ fn quantiles_and_moments_exist_for_extreme_parameters() {
 #[test]
 fn samples_of_half_precision_have_the_tails_of_f32() {
     let _seed = Generator::new(8).scope();
-    let draw = |dtype| Exponential::new(&Tensor::ones((), dtype)).sample([20_000]).to_vec::<f64>();
+    let draw = |dtype| Exponential::new(Tensor::ones((), dtype)).sample([20_000]).to_vec::<f64>();
     for dtype in [DType::BF16, DType::F16] {
         let mut x: Vec<f64> = draw(dtype);
         assert!(x.iter().any(|&x| x > 7.0), "{dtype}");
         x.sort_by(f64::total_cmp);
         x.dedup();
         assert!(x.len() > 600, "{dtype}: {} values", x.len());
-        assert_eq!(Exponential::new(&Tensor::ones((), dtype)).rsample([2]).dtype(), dtype);
+        assert_eq!(Exponential::new(Tensor::ones((), dtype)).rsample([2]).dtype(), dtype);
     }
-    let cauchy = Cauchy::new(&Tensor::zeros((), DType::F16), &Tensor::full((), 1000.0, DType::F16));
+    let cauchy = Cauchy::new(Tensor::zeros((), DType::F16), Tensor::full((), 1000.0, DType::F16));
     assert!(cauchy.sample([5000]).isfinite().all(..).item::<bool>());
 }
 

@@ -3,6 +3,7 @@
 //! It explores every interleaving of two or three threads with a bounded number of preemptions, and all values that the
 //! memory orders allow a load to return.
 
+use super::guard::OperandWords;
 use super::*;
 use loom::cell::Cell;
 use loom::sync::Arc;
@@ -80,6 +81,8 @@ struct Contents {
     version: Version<Loom>,
     writes: Cell<u64>,
 }
+
+impl StorageOperand for &Contents {}
 
 impl Borrowed for &Contents {
     type Atomics = Loom;

@@ -106,13 +106,20 @@ pub enum ReadOrder {
         /// The index of the first such input.
         from: usize,
     },
+    /// Input 0 is read as by [`ReadOrder::Elementwise`], the others in any order. An output may have the same storage
+    /// and layout as input 0.
+    FirstElementwise,
 }
 
 impl ReadOrder {
     /// Returns true if input `index` is read element by element. An output may then have the same storage and layout as
     /// the input.
     pub fn is_elementwise(self, index: usize) -> bool {
-        matches!(self, ReadOrder::Elementwise { from } if index >= from)
+        match self {
+            ReadOrder::Anywhere => false,
+            ReadOrder::Elementwise { from } => index >= from,
+            ReadOrder::FirstElementwise => index == 0,
+        }
     }
 
     /// Returns true if an output may overlap input `index` as `overlap` describes. Otherwise the kernel could read

@@ -66,8 +66,7 @@ impl Family for MatMul {
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
         let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
         let (x, y) = (a.shape(), b.shape());
-        let shape = if x.rank() >= 2 && y.rank() >= 2 { matmul_shape(x, y).ok() } else { None };
-        if shape.as_ref() != Some(out.shape()) {
+        if matmul_shape(x, y).ok().as_ref() != Some(out.shape()) {
             let rule = "the product of factors [.., m, k] and [.., k, n] must have the shape [.., m, n]";
             return Err(Error::shapes("matmul", [x, y, out.shape()], rule));
         }
@@ -105,10 +104,12 @@ impl Family for MatMul {
     }
 }
 
-/// Returns the shape of `[batch.., m, k]` times `[batch.., k, n]`, both of rank 2 or more.
+/// Returns the shape of `[batch.., m, k]` times `[batch.., k, n]`.
 fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape> {
     let mismatch = |help: String| Error::shapes("matmul", [a, b], help);
-    let (i, j) = (a.rank() - 2, b.rank() - 2);
+    let (Some(i), Some(j)) = (a.rank().checked_sub(2), b.rank().checked_sub(2)) else {
+        return Err(mismatch("both factors must have at least two axes".into()));
+    };
     let (m, k, k2, n) = (a[i], a[i + 1], b[j], b[j + 1]);
     if k != k2 {
         return Err(mismatch(format!(

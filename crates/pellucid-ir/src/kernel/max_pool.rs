@@ -68,12 +68,15 @@ impl Family for Pool {
         let (x, y) = match self.part {
             PoolPart::Maximum => {
                 let (x, values, positions) = (&inputs[0], &outputs[0], &outputs[1]);
-                let is_stored = values.dtype() == x.dtype() && positions.dtype() == DType::I64;
                 let is_dense = values.layout().is_contiguous() && positions.layout().is_contiguous();
-                if !(fits(x.shape(), values.shape(), positions.shape()) && is_stored && is_dense) {
+                if !(fits(x.shape(), values.shape(), positions.shape()) && is_dense) {
                     let rule = "values and positions must be contiguous, with the shape of the input except along the \
                                 last three axes";
-                    return Err(Error::shapes("max_pool", [x.shape(), values.shape()], rule));
+                    return Err(Error::shapes("max_pool", [x.shape(), values.shape(), positions.shape()], rule));
+                }
+                if values.dtype() != x.dtype() || positions.dtype() != DType::I64 {
+                    let rule = "the values must have the dtype of the input, and the positions must be i64";
+                    return Err(Error::dtypes("max_pool", [x.dtype(), values.dtype(), positions.dtype()], rule));
                 }
                 (x.shape(), values.shape())
             }

@@ -211,8 +211,9 @@ impl Kernel {
     /// Returns shape and dtype of every output for these inputs: see [`Family::infer`].
     ///
     /// # Errors
-    /// If shapes or dtypes of the inputs do not fit the family.
+    /// If there are too few inputs, or their shapes or dtypes do not fit the family.
     pub fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
+        self.check_count(self.info().inputs, inputs.len(), "inputs")?;
         with_family!(self, family => family.infer(inputs))
     }
 
@@ -223,19 +224,23 @@ impl Kernel {
     #[inline]
     pub fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
         let info = self.info();
-        if inputs.len() < info.inputs || outputs.len() < info.outputs {
-            return Err(self.too_few_operands(inputs.len(), outputs.len()));
-        }
+        self.check_count(info.inputs, inputs.len(), "inputs")?;
+        self.check_count(info.outputs, outputs.len(), "outputs")?;
         with_family!(self, family => family.check(inputs, outputs))
     }
 
+    /// Returns an error if the kernel has fewer than `needed` operands of a kind.
+    #[inline]
+    fn check_count(&self, needed: usize, count: usize, operands: &str) -> Result<()> {
+        match count >= needed {
+            true => Ok(()),
+            false => Err(self.too_few(needed, count, operands)),
+        }
+    }
+
     #[cold]
-    fn too_few_operands(&self, inputs: usize, outputs: usize) -> Error {
-        let FamilyInfo { inputs: needed, outputs: needed_outputs, .. } = self.info();
-        let reason = format!(
-            "the kernel must have at least {needed} inputs and {needed_outputs} outputs, got {inputs} and {outputs}"
-        );
-        Error::invalid(self.name(), reason)
+    fn too_few(&self, needed: usize, count: usize, operands: &str) -> Error {
+        Error::invalid(self.name(), format!("the kernel must have at least {needed} {operands}, got {count}"))
     }
 
     /// Returns the number of arithmetic operations on values: see [`Family::flops`].
@@ -258,7 +263,22 @@ impl Kernel {
 mod tests {
     use super::*;
     use crate::formula::{InstructionOperand, Load, Store};
+    use crate::shape::Layout;
     use std::hash::DefaultHasher;
+
+    struct TestOperand<'a> {
+        layout: &'a Layout,
+        dtype: DType,
+    }
+
+    impl KernelOperand for TestOperand<'_> {
+        fn layout(&self) -> &Layout {
+            self.layout
+        }
+        fn dtype(&self) -> DType {
+            self.dtype
+        }
+    }
 
     /// Returns a program that copies elements of type `dtype`.
     fn program(dtype: DType) -> Arc<Program> {
@@ -282,6 +302,38 @@ mod tests {
         };
         assert_eq!(a.structure_eq(b), is_equal, "{a:?} and {b:?}");
         assert_eq!(digest(a) == digest(b), is_equal, "{a:?} and {b:?}");
+    }
+
+    #[test]
+    fn operands_of_which_a_rule_cannot_infer_outputs_are_errors() {
+        let meta = |dims: &[usize]| Meta { shape: dims.into(), dtype: DType::F32 };
+        let matmul = Kernel::MatMul(MatMul::default());
+        let sort = Kernel::Sort(Sort { axis: 2, descending: false, k: 1 });
+        let sparse = Kernel::SparseProduct(SparseProduct { op: "test", axis: 2 });
+        for kernel in [&matmul, &sort, &sparse, &Kernel::Copy] {
+            assert!(matches!(kernel.infer(&[]), Err(Error::InvalidArgument { .. })), "{kernel:?}");
+        }
+        for (a, b) in [(meta(&[3]), meta(&[3, 2])), (meta(&[2, 3]), meta(&[3])), (meta(&[]), meta(&[]))] {
+            assert!(matches!(matmul.infer(&[a, b]), Err(Error::ShapeMismatch { .. })));
+        }
+        let matrices = [[4, 4]; 4].map(|dims| meta(&dims));
+        assert!(matches!(sort.infer(&matrices[..1]), Err(Error::AxisOutOfRange { .. })));
+        assert!(matches!(sparse.infer(&matrices), Err(Error::AxisOutOfRange { .. })));
+    }
+
+    #[test]
+    fn a_dtype_that_a_pool_cannot_store_is_a_dtype_error() {
+        let window = Window { size: [1, 2, 2], stride: [1, 2, 2], dilation: [1; 3], before: [0; 3] };
+        let kernel = Kernel::Pool(Pool { windows: window.into(), part: PoolPart::Maximum });
+        let (x, y) = (Layout::contiguous([1, 4, 4].into()), Layout::contiguous([1, 2, 2].into()));
+        let operand = |layout, dtype| TestOperand { layout, dtype };
+        let check = |values, positions| {
+            kernel.check(&[operand(&x, DType::F32)], &[operand(&y, values), operand(&y, positions)])
+        };
+        assert_eq!(check(DType::F32, DType::I64), Ok(()));
+        for (values, positions) in [(DType::F64, DType::I64), (DType::F32, DType::I32)] {
+            assert!(matches!(check(values, positions), Err(Error::DTypeMismatch { .. })));
+        }
     }
 
     #[test]

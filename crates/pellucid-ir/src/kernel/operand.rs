@@ -39,6 +39,17 @@ pub fn common_shape<'a>(operands: impl IntoIterator<Item = &'a (impl KernelOpera
     shape.checked_size().map(|_| shape)
 }
 
+/// Returns the shape `shape` with the length `len` along an axis.
+///
+/// # Errors
+/// [`Error::AxisOutOfRange`].
+pub(super) fn resize_axis(op: &'static str, shape: &Shape, axis: usize, len: usize) -> Result<Shape> {
+    match axis < shape.rank() {
+        true => Ok(shape.with_axis(axis, len)),
+        false => Err(Error::AxisOutOfRange { op, axis: axis as isize, shape: shape.clone() }),
+    }
+}
+
 /// Returns an error unless outputs have the same shape, to which the inputs broadcast.
 #[inline]
 pub(super) fn check_broadcast<O: KernelOperand>(op: &'static str, inputs: &[O], outputs: &[O]) -> Result<()> {

@@ -1,7 +1,7 @@
 //! The kernel family [`Recurrent`] and its shape rule.
 
 use super::operand::{check_outputs, metas};
-use super::{Family, FamilyInfo, KernelOperand, Meta, Metas};
+use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::{Layout, Shape};
@@ -355,6 +355,11 @@ impl Family for Recurrent {
 
     fn info(&self) -> FamilyInfo {
         FamilyInfo {
+            // Only the gate activations can have the layout of x: the other outputs have T + 1 steps.
+            reads: match self.part {
+                RecurrentPart::States => ReadOrder::FirstElementwise,
+                RecurrentPart::Gradient => ReadOrder::Anywhere,
+            },
             is_compute_bound: true,
             rejects_values: self.lengths,
             ..FamilyInfo::new(self.inputs(), self.outputs())

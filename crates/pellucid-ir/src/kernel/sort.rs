@@ -1,5 +1,6 @@
 //! The kernel family [`Sort`]: the first elements of an axis in sorted order.
 
+use super::operand::resize_axis;
 use super::{Family, FamilyInfo, KernelOperand, Meta, Metas};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -27,7 +28,7 @@ impl Family for Sort {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
-        let shape = inputs[0].shape.with_axis(self.axis, self.k);
+        let shape = resize_axis("sort", &inputs[0].shape, self.axis, self.k)?;
         Ok(smallvec![Meta { shape: shape.clone(), dtype: inputs[0].dtype }, Meta { shape, dtype: DType::I64 }])
     }
 

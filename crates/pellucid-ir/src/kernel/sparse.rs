@@ -1,5 +1,6 @@
 //! The kernel family [`SparseProduct`]: products of sparse matrices and the lines of an array along an axis.
 
+use super::operand::resize_axis;
 use super::{Family, FamilyInfo, KernelOperand, Meta, Metas};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -45,7 +46,8 @@ impl Family for SparseProduct {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Metas> {
         let rows = inputs[1].shape.size().saturating_sub(1);
-        Ok(smallvec![Meta { shape: inputs[0].shape.with_axis(self.axis, rows), dtype: inputs[0].dtype }])
+        let shape = resize_axis(Self::FAMILY, &inputs[0].shape, self.axis, rows)?;
+        Ok(smallvec![Meta { shape, dtype: inputs[0].dtype }])
     }
 
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {

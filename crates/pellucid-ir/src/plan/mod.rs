@@ -30,7 +30,7 @@ mod verify;
 
 pub use arena::{Arena, BufferAllocation};
 pub use passes::{PASSES, Pass, Passes};
-pub use slot_use::SlotUse;
+pub use slot_use::{SlotAccess, SlotUse, slot_access};
 
 use crate::dtype::DType;
 use crate::error::Error;

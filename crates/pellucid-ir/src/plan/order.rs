@@ -1,6 +1,6 @@
 //! Order dependencies between launches, and moving one launch next to another.
 
-use super::{Launch, Plan, Slot, SlotRole, SlotView};
+use super::{Launch, Plan, Slot, SlotAccess, SlotRole, SlotView};
 use crate::dtype::DType;
 use crate::kernel::{Index, IndexedOperand, Kernel};
 
@@ -81,31 +81,24 @@ struct Footprint<'a> {
     writes_visible: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum SlotAccess {
-    Untouched,
-    Read,
-    Written,
-}
-
 impl Footprint<'_> {
     fn new(plan: &Plan) -> Footprint<'_> {
-        Footprint { plan, slots: vec![SlotAccess::Untouched; plan.slots.len()], can_fail: false, writes_visible: false }
+        Footprint { plan, slots: vec![SlotAccess::Unused; plan.slots.len()], can_fail: false, writes_visible: false }
     }
 
     fn add(&mut self, launch: &Launch) {
         for o in &launch.inputs {
             self.slots[o.slot] = self.slots[o.slot].max(SlotAccess::Read);
         }
-        launch.outputs.iter().for_each(|o| self.slots[o.slot] = SlotAccess::Written);
+        launch.outputs.iter().for_each(|o| self.slots[o.slot] = SlotAccess::Write);
         self.can_fail |= launch.can_fail;
         self.writes_visible |= self.plan.writes_visible(launch);
     }
 
     /// Returns true if `launch` has a conflict with one of the launches (see [`Plan::have_conflict`]).
     fn has_conflict(&self, launch: &Launch) -> bool {
-        launch.outputs.iter().any(|o| self.slots[o.slot] != SlotAccess::Untouched)
-            || launch.inputs.iter().any(|o| self.slots[o.slot] == SlotAccess::Written)
+        launch.outputs.iter().any(|o| self.slots[o.slot] != SlotAccess::Unused)
+            || launch.inputs.iter().any(|o| self.slots[o.slot] == SlotAccess::Write)
             || self.can_fail && self.plan.writes_visible(launch)
             || self.writes_visible && launch.can_fail
     }

@@ -1,7 +1,33 @@
 //! What the kernels of a plan require of the buffers of its slots.
 
-use super::Plan;
+use super::{Launch, Plan};
 use crate::error::{Error, Result};
+
+/// The use of a slot for which its storage is held during a launch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SlotAccess {
+    /// No kernel uses the slot.
+    #[default]
+    Unused,
+    /// Kernels only read the slot.
+    Read,
+    /// A kernel writes the slot.
+    Write,
+}
+
+/// Returns the use of each of `slots` slots by the launches of a plan.
+pub fn slot_access<'a>(slots: usize, launches: impl IntoIterator<Item = &'a Launch>) -> Vec<SlotAccess> {
+    let mut access = vec![SlotAccess::Unused; slots];
+    for launch in launches {
+        let reads = launch.inputs.iter().map(|input| (input, SlotAccess::Read));
+        for (operand, needed) in reads.chain(launch.outputs.iter().map(|output| (output, SlotAccess::Write))) {
+            if let Some(slot) = access.get_mut(operand.slot) {
+                *slot = needed.max(*slot);
+            }
+        }
+    }
+    access
+}
 
 /// How the kernels of a plan use a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,15 +61,6 @@ impl SlotUse {
         Ok(uses)
     }
 
-    /// Returns an error if a launch of a plan with these slots has fewer storages.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`].
-    #[inline]
-    pub fn check_number(uses: &[SlotUse], storages: usize) -> Result<()> {
-        if storages >= uses.len() { Ok(()) } else { Err(too_few(uses.len(), storages)) }
-    }
-
     /// Returns an error if the plan cannot run on a buffer of `bytes` bytes, which has memory if `is_allocated`.
     ///
     /// # Errors
@@ -61,9 +78,4 @@ impl SlotUse {
         };
         Error::invalid("launch", reason)
     }
-}
-
-#[cold]
-fn too_few(slots: usize, storages: usize) -> Error {
-    Error::invalid("launch", format!("the plan has {slots} slots, got {storages}"))
 }

@@ -298,7 +298,7 @@ mod tests {
         assert_fault(&one(add([x.clone(), integers], part(1, 0, 4))), "dtypes f32 and i32 and f32");
         let mut launch = add([x.clone(), x.clone()], part(1, 0, 4));
         launch.inputs.pop();
-        assert_fault(&one(launch), "must have at least 2 inputs and 1 outputs");
+        assert_fault(&one(launch), "must have at least 2 inputs, got 1");
         let square = |slot| SlotView { layout: Layout::contiguous([2, 2].into()), ..part(slot, 0, 4) };
         let product = |from: [Slot; 2], to| {
             let inputs = from.map(square).into();

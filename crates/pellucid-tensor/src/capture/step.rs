@@ -14,8 +14,7 @@ use crate::engine::{
 };
 use crate::grad_mode::is_grad_enabled;
 use crate::tensor::{EntryGradients, Tensor};
-use pellucid_ir::backend::{CompiledPlan, POISONED, READY, Storage};
-use pellucid_ir::borrow::BorrowGuard;
+use pellucid_ir::backend::{BorrowedSlots, CompiledPlan, POISONED, READY, Storage};
 use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::plan::{Plan, SlotView};
 use pellucid_ir::{DType, Error, Layout, Result};
@@ -372,15 +371,15 @@ impl CompiledStep {
 
     /// Runs the kernels.
     fn run(&mut self) -> Result<()> {
-        let guard = BorrowGuard::acquire(&self.read, &self.written);
         if let Some(setup) = &self.setup {
-            let launched = setup.launch(&self.storages);
+            let launched = setup.run(&self.storages);
             launched.map_err(|failed| self.plan.named(true, failed.launch(), failed.error))?;
             self.setup = None;
         }
-        let launched = self.prepared.launch(&self.storages);
+        let slots = BorrowedSlots::acquire(&self.storages, self.prepared.access())?;
+        let launched = self.prepared.launch(&slots);
         // A failed launch may have written too.
-        guard.count_writes();
+        self.written.iter().for_each(|storage| storage.bump());
         launched.map_err(|failed| self.plan.named(false, failed.launch(), failed.error))
     }
 

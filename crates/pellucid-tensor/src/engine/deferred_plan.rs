@@ -8,9 +8,8 @@ use super::stats;
 use super::storage_numbers::StorageNumbers;
 use crate::array::Array;
 use crate::device::Device;
-use pellucid_ir::backend::{FAILED, READY, Storage};
-use pellucid_ir::borrow::BorrowGuard;
-use pellucid_ir::plan::{Launch, Plan, SlotRole, SlotView};
+use pellucid_ir::backend::{BorrowedSlots, FAILED, READY, Storage};
+use pellucid_ir::plan::{Launch, Plan, SlotRole, SlotView, slot_access};
 use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -49,7 +48,7 @@ pub(super) fn run_kernels(
         }
         let mut launches = NumberedKernels::new(&kernels).launches;
         remove_unneeded(&mut launches, &handles);
-        run_one_by_one(device, &launches, &roles, &storages)
+        run_one_by_one(device, &launches, &storages)
     });
     drop(kernels);
     for ((slot, storage), role) in storages.iter().enumerate().zip(roles) {
@@ -89,18 +88,11 @@ impl RunFailure {
 }
 
 /// Runs launches in the recorded order.
-fn run_one_by_one(
-    device: Device,
-    launches: &[Launch],
-    roles: &[SlotRole],
-    storages: &[Arc<Storage>],
-) -> Result<(), Box<RunFailure>> {
-    let (read, written): (Vec<_>, Vec<_>) =
-        storages.iter().zip(roles).partition(|(_, role)| **role == SlotRole::ExternalRead);
-    let [read, written] = [read, written].map(|list| list.into_iter().map(|(s, _)| s.clone()).collect::<Vec<_>>());
-    let _guard = BorrowGuard::acquire(&read, &written);
+fn run_one_by_one(device: Device, launches: &[Launch], storages: &[Arc<Storage>]) -> Result<(), Box<RunFailure>> {
+    let access = slot_access(storages.len(), launches);
+    let slots = BorrowedSlots::acquire(storages, &access).map_err(RunFailure::before_all)?;
     stats::count_launches(launches.len(), launches.iter().map(Launch::bytes).sum());
-    run_launches(device, launches, storages).map_err(|failed| {
+    run_launches(device, launches, &slots).map_err(|failed| {
         let (launch, error) = (failed.launch(), failed.error);
         let sizes: Vec<usize> = storages.iter().map(|storage| storage.buffer().bytes()).collect();
         let writes = SlotWrites::from_launches(&sizes, launches);
@@ -112,16 +104,11 @@ fn run_one_by_one(
 
 /// Optimizes, compiles and runs a plan. The memory of a slot is allocated at its first write.
 fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(), Box<RunFailure>> {
-    let storages_with = |roles: &[SlotRole]| {
-        let selected = plan.roles.iter().zip(storages).filter(|(role, _)| roles.contains(role));
-        selected.map(|(_, storage)| storage.clone()).collect::<SmallVec<[Arc<Storage>; 16]>>()
-    };
-    let (read, written) =
-        (storages_with(&[SlotRole::ExternalRead]), storages_with(&[SlotRole::State, SlotRole::ExternalWrite]));
     if let [launch] = &plan.launches[..] {
-        let _guard = BorrowGuard::acquire(&read, &written);
+        let access = slot_access(storages.len(), [launch]);
+        let slots = BorrowedSlots::acquire(storages, &access).map_err(RunFailure::before_all)?;
         stats::count_launches(1, launch.bytes());
-        return run_launches(device, std::slice::from_ref(launch), storages)
+        return run_launches(device, std::slice::from_ref(launch), &slots)
             .map_err(|failed| RunFailure::before_all(launch.named(failed.error)));
     }
     if plan.launches.is_empty() {
@@ -130,8 +117,8 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
     let (plan, compiled) = CachedPlan::find_or_compile(device, plan).map_err(RunFailure::before_all)?;
     let arena = plan.arena_bytes().map(|bytes| device.backend().storage(bytes)).transpose();
     let arena = arena.map_err(|error| RunFailure::before_all(plan.plan().named(false, Some(0), error)))?;
-    let slots: Vec<Arc<Storage>> = storages.iter().cloned().chain(arena).collect();
-    let _guard = BorrowGuard::acquire(&read, &written);
+    let storages: Vec<Arc<Storage>> = storages.iter().cloned().chain(arena).collect();
+    let slots = BorrowedSlots::acquire(&storages, compiled.access()).map_err(RunFailure::before_all)?;
     stats::count_launches(plan.plan().launches.len(), plan.bytes());
     compiled.launch(&slots).map_err(|failed| {
         let (launch, error) = (failed.launch(), failed.error);

@@ -3,25 +3,28 @@
 use super::stats;
 use crate::device::Device;
 use crate::warning::warn;
-use pellucid_ir::backend::{CompiledPlan, LaunchFailure, OperandMeta, Storage, Support, View};
+use pellucid_ir::backend::{
+    BorrowedSlots, CheckedKernel, CompiledPlan, LaunchFailure, OperandMeta, Readable, Storage, Support, View,
+};
 use pellucid_ir::kernel::Kernel;
-use pellucid_ir::plan::{Launch, Plan, SlotView};
-use pellucid_ir::{Error, Result, lock};
+use pellucid_ir::plan::{Launch, Plan, SlotAccess, slot_access};
+use pellucid_ir::{DType, Layout, Overlap, Result, lock};
 use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-/// Runs one kernel on a device. The caller holds the borrows of all operands.
+/// Runs one kernel on a device.
 #[inline]
-pub(super) fn run_on(device: Device, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
+pub(super) fn run_on(device: Device, launch: CheckedKernel<'_>) -> Result<()> {
     #[cfg(pellucid_unoptimized)]
     crate::warning::warn_of_unoptimized_build();
-    if device.is_cpu() || is_native(device, kernel, inputs, outputs) {
-        return device.backend().run(kernel, inputs, outputs);
+    let kernel = launch.kernel();
+    if device.is_cpu() || is_native(device, kernel, launch.inputs(), launch.outputs()) {
+        return device.backend().run_checked(launch);
     }
     warn_once(device, kernel.name());
     stats::count_fallback();
-    run_on_cpu(device, kernel, inputs, outputs)
+    run_on_cpu(device, launch)
 }
 
 /// Returns true if the backend of a device implements the kernel for these operands.
@@ -43,41 +46,85 @@ fn warn_once(device: Device, op: &'static str) {
     }
 }
 
-/// Runs a kernel on the CPU: copies the storages of all operands to the CPU, and the storages of the outputs back.
-fn run_on_cpu(device: Device, kernel: &Kernel, inputs: &[View<'_>], outputs: &[View<'_>]) -> Result<()> {
-    let cpu = Device::cpu();
-    // Views of one storage must be views of one copy.
-    let mut copies: SmallVec<[(&Storage, Arc<Storage>); 4]> = SmallVec::new();
-    for view in inputs.iter().chain(outputs) {
-        if copies.iter().any(|(storage, _)| std::ptr::eq(*storage, view.storage)) {
-            continue;
-        }
-        let bytes = view.storage.buffer().bytes();
-        let copy = cpu.backend().storage(bytes)?;
-        if view.storage.buffer().is_allocated() {
-            let mut contents = host_bytes(bytes)?;
-            device.backend().download(view.storage, 0, &mut contents)?;
-            cpu.backend().upload(&contents, &copy)?;
-        }
-        copies.push((view.storage, copy));
-    }
-    let copy_of = |storage: &Storage| {
-        let copy = copies.iter().find(|(copied, _)| std::ptr::eq(*copied, storage));
-        &*copy.expect("the loop above must copy every storage").1
+/// Runs a kernel on the CPU: copies the operands to the CPU, and the outputs back. Only the bytes from the first to the
+/// last element of an operand are copied.
+fn run_on_cpu(device: Device, launch: CheckedKernel<'_>) -> Result<()> {
+    let cpu = Device::cpu().backend();
+    let outputs: SmallVec<[OperandCopy; 2]> = (launch.outputs().iter().enumerate())
+        .map(|(k, view)| OperandCopy::new(device, view, launch.output_storage(k).readable(), true))
+        .collect::<Result<_>>()?;
+    // An input that overlaps an output has the same elements.
+    let output_of = |view: &View<'_>| {
+        let is_same = |output: &View<'_>| {
+            let (size, output_size) = (view.dtype.size(), output.dtype.size());
+            std::ptr::eq(view.storage, output.storage)
+                && view.layout.overlap(size, output.layout, output_size) != Overlap::Disjoint
+        };
+        launch.outputs().iter().position(is_same)
     };
-    let views: SmallVec<[View<'_>; 4]> =
-        inputs.iter().chain(outputs).map(|view| View { storage: copy_of(view.storage), ..*view }).collect();
-    let (inputs_on_cpu, outputs_on_cpu) = views.split_at(inputs.len());
-    cpu.backend().run(kernel, inputs_on_cpu, outputs_on_cpu)?;
-    for (k, view) in outputs.iter().enumerate() {
-        let repeated = outputs[..k].iter().any(|other| std::ptr::eq(other.storage, view.storage));
-        if !repeated {
-            let mut contents = host_bytes(view.storage.buffer().bytes())?;
-            cpu.backend().download(outputs_on_cpu[k].storage, 0, &mut contents)?;
-            device.backend().upload(&contents, view.storage)?;
-        }
+    let inputs: SmallVec<[OperandCopy; 4]> = (launch.inputs().iter().enumerate())
+        .map(|(k, view)| match output_of(view) {
+            Some(output) => Ok(outputs[output].with_view(view)),
+            None => OperandCopy::new(device, view, launch.input_storage(k), false),
+        })
+        .collect::<Result<_>>()?;
+    let views: SmallVec<[View<'_>; 4]> = inputs.iter().chain(&outputs).map(OperandCopy::view).collect();
+    let (input_views, output_views) = views.split_at(inputs.len());
+    cpu.run(launch.kernel(), input_views, output_views)?;
+    for (k, output) in outputs.iter().enumerate() {
+        let mut contents = host_bytes(output.storage.buffer().bytes())?;
+        cpu.download(&output.storage, 0, &mut contents)?;
+        device.backend().upload_borrowed(&contents, launch.output_storage(k), output.start * output.dtype.size())?;
     }
     Ok(())
+}
+
+/// A copy of an operand on the CPU.
+struct OperandCopy {
+    storage: Arc<Storage>,
+    layout: Layout,
+    dtype: DType,
+    /// The position of the first element in the original storage, in elements.
+    start: usize,
+}
+
+impl OperandCopy {
+    /// Copies the elements of a view of `from`, and the bytes between them. An output may have no values yet.
+    ///
+    /// # Errors
+    /// The errors of the devices.
+    fn new(device: Device, view: &View<'_>, from: Readable<'_>, is_output: bool) -> Result<OperandCopy> {
+        let (extent, size) = (view.layout.extent(), view.dtype.size());
+        // A view without elements may begin beyond the end of its storage.
+        let (start, bytes) = (if extent.is_empty() { 0 } else { extent.start as usize }, extent.len() * size);
+        let storage = Device::cpu().backend().storage(bytes)?;
+        let is_written = from.buffer().is_allocated();
+        // The bytes between the elements of an output are copied back, so they are defined.
+        if is_written || is_output && !view.layout.is_contiguous() {
+            let mut contents = host_bytes(bytes)?;
+            if is_written {
+                device.backend().download_borrowed(from, start * size, &mut contents)?;
+            }
+            Device::cpu().backend().upload(&contents, &storage)?;
+        }
+        Ok(OperandCopy { storage, layout: shift_layout(view.layout, start), dtype: view.dtype, start })
+    }
+
+    /// Returns the copy of another view of the same bytes.
+    fn with_view(&self, view: &View<'_>) -> OperandCopy {
+        let (storage, layout) = (self.storage.clone(), shift_layout(view.layout, self.start));
+        OperandCopy { storage, layout, dtype: view.dtype, start: self.start }
+    }
+
+    /// Returns the copy as an operand.
+    fn view(&self) -> View<'_> {
+        View { storage: &self.storage, layout: &self.layout, dtype: self.dtype }
+    }
+}
+
+/// Returns a layout whose positions are `start` lower.
+fn shift_layout(layout: &Layout, start: usize) -> Layout {
+    Layout::strided(layout.shape().clone(), layout.strides(), layout.offset() - start)
 }
 
 /// Returns zeroed host memory.
@@ -87,7 +134,7 @@ fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
     Ok(contents)
 }
 
-/// Compiles a plan for repeated launches on a device. If the backend does not compile launches, they run one by one.
+/// Compiles a plan for repeated launches on a device. Launches that the backend does not compile run one by one.
 ///
 /// # Errors
 /// The errors of [`pellucid_ir::backend::Backend::prepare`].
@@ -100,25 +147,44 @@ pub(crate) fn prepare(device: Device, plan: &Plan) -> Result<Box<dyn CompiledPla
         return Ok(compiled);
     }
     let mut sections = Vec::new();
+    let mut section = Plan { setup: Vec::new(), ..plan.clone() };
     for launches in plan.launches.chunk_by(|a, b| native(a) == native(b)) {
-        let section = Plan { launches: launches.to_vec(), setup: Vec::new(), ..plan.clone() };
+        section.launches = launches.to_vec();
         let compiled = if native(&launches[0]) { device.backend().prepare(&section)? } else { None };
-        sections.push((
-            launches.len(),
-            compiled.unwrap_or_else(|| Box::new(LaunchList { device, launches: section.launches })),
-        ));
+        sections.push(match compiled {
+            Some(compiled) => PlanSection::Compiled { compiled, launches: launches.len() },
+            None => PlanSection::OneByOne(std::mem::take(&mut section.launches)),
+        });
     }
-    Ok(Box::new(PlanSections(sections)))
+    Ok(Box::new(PlanSections { device, access: slot_access(plan.slots.len(), &plan.launches), sections }))
 }
 
-/// The compiled sections of a plan, each with its number of launches.
-struct PlanSections(Vec<(usize, Box<dyn CompiledPlan>)>);
+/// A plan of which the backend compiles some sections only.
+struct PlanSections {
+    device: Device,
+    access: Vec<SlotAccess>,
+    sections: Vec<PlanSection>,
+}
+
+/// Consecutive launches of a plan.
+enum PlanSection {
+    Compiled { compiled: Box<dyn CompiledPlan>, launches: usize },
+    OneByOne(Vec<Launch>),
+}
 
 impl CompiledPlan for PlanSections {
-    fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
+    fn access(&self) -> &[SlotAccess] {
+        &self.access
+    }
+
+    fn launch(&self, slots: &BorrowedSlots<'_>) -> Result<(), LaunchFailure> {
         let mut first_launch = 0;
-        for (launches, section) in &self.0 {
-            section.launch(slots).map_err(|failed| match failed.launch() {
+        for section in &self.sections {
+            let (launched, launches) = match section {
+                PlanSection::Compiled { compiled, launches } => (compiled.launch(slots), *launches),
+                PlanSection::OneByOne(list) => (run_launches(self.device, list, slots), list.len()),
+            };
+            launched.map_err(|failed| match failed.launch() {
                 Some(launch) => LaunchFailure::new(first_launch + launch, failed.error),
                 None => failed,
             })?;
@@ -128,32 +194,15 @@ impl CompiledPlan for PlanSections {
     }
 }
 
-/// Launches that are run one by one.
-struct LaunchList {
+/// Runs launches over slots one by one.
+pub(super) fn run_launches(
     device: Device,
-    launches: Vec<Launch>,
-}
-
-impl CompiledPlan for LaunchList {
-    fn launch(&self, slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
-        run_launches(self.device, &self.launches, slots)
-    }
-}
-
-/// Runs launches one by one. `slots[i]` is the storage of slot `i`. The caller holds the borrows.
-pub(super) fn run_launches(device: Device, launches: &[Launch], slots: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
+    launches: &[Launch],
+    slots: &BorrowedSlots<'_>,
+) -> Result<(), LaunchFailure> {
     for (index, launch) in launches.iter().enumerate() {
-        let failed = |error| LaunchFailure::new(index, error);
-        let missing = || Error::invalid("launch", format!("`{}` uses a slot without storage", launch.kernel.name()));
-        let storage = |operand: &SlotView| slots.get(operand.slot).ok_or_else(missing).map(|storage| &**storage);
-        let operands = || launch.inputs.iter().chain(&launch.outputs);
-        let storages: SmallVec<[&Storage; 6]> = operands().map(storage).collect::<Result<_>>().map_err(failed)?;
-        let views: SmallVec<[View<'_>; 6]> = operands()
-            .zip(&storages)
-            .map(|(o, &storage)| View { storage, layout: &o.layout, dtype: o.dtype })
-            .collect();
-        let (inputs, outputs) = views.split_at(launch.inputs.len());
-        run_on(device, &launch.kernel, inputs, outputs).map_err(failed)?;
+        let outcome = slots.with_launch(launch, |checked| run_on(device, checked));
+        outcome.map_err(|error| LaunchFailure::new(index, error))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::{ExecutionMode, MODE, ensure_ready, ensure_unread, submit};
 use crate::array::Array;
 use pellucid_ir::Result;
-use pellucid_ir::backend::{DenseMap, DenseView};
+use pellucid_ir::backend::DenseView;
 use pellucid_ir::borrow::BatchBorrowGuard;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Kernel, Map, Params};
@@ -47,11 +47,8 @@ fn try_map_batch(program: &Arc<Program>, params: &Params, targets: usize, operan
         }
     }
     let Some(guard) = BatchBorrowGuard::acquire(&dense, count, targets) else { return Ok(false) };
-    let mut maps = Vec::with_capacity(dense.len() / count);
-    for (inputs, set) in dense.chunks_exact(count).zip(operands.chunks_exact(count)) {
-        maps.push(DenseMap { size: set[0].shape().size(), inputs, outputs: &inputs[..targets] });
-    }
-    first.device().backend().maps_dense(program, params, &maps)?;
+    let sizes: Vec<usize> = operands.chunks_exact(count).map(|set| set[0].shape().size()).collect();
+    first.device().backend().maps_dense(program, params, &sizes, &guard)?;
     guard.count_writes();
     Ok(true)
 }

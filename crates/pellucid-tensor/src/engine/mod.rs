@@ -46,7 +46,7 @@ pub(crate) use transfer::COMPUTED_ELSEWHERE;
 use crate::array::Array;
 use crate::device::Device;
 use crate::execution_mode::{MODE, ModeGuard};
-use pellucid_ir::backend::{DenseView, FAILED, POISONED, READY, Storage, View};
+use pellucid_ir::backend::{CheckedKernel, DenseView, FAILED, POISONED, READY, Storage, View};
 use pellucid_ir::borrow::BorrowGuard;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{AxisSet, IndexedOperand, Kernel, Params, Reduce, ReduceOp};
@@ -190,13 +190,12 @@ pub(crate) fn map_dense(
     }
     let backend = device.backend();
     let Some(output) = output else {
-        let _guard = BorrowGuard::acquire(inputs, &[]);
-        return backend.map_new(program, params, size, inputs);
+        return backend.map_new(program, params, size, &BorrowGuard::acquire(inputs, &[]));
     };
     let to = DenseView { storage: output.storage(), offset: output.layout().offset(), once: false };
     list::ensure_unread(to.storage);
     let guard = BorrowGuard::acquire(inputs, std::slice::from_ref(&to));
-    backend.map_dense(program, params, size, inputs, to)?;
+    backend.map_dense(program, params, size, &guard)?;
     guard.count_writes();
     drop(guard);
     Ok(output.storage().clone())
@@ -329,7 +328,7 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
     let (inputs, outputs) = (views(inputs), views(outputs));
     let guard = BorrowGuard::acquire(&inputs, &outputs);
     // The device allocates memory at the first write to an output.
-    fallback::run_on(device, kernel, &inputs, &outputs).map_err(|error| {
+    CheckedKernel::new(kernel, &guard).and_then(|launch| fallback::run_on(device, launch)).map_err(|error| {
         // The shape is added only if the output covers its entire storage, whose memory is missing.
         let is_whole = |out: &&View<'_>| out.layout.shape().size() * out.dtype.size() == out.storage.buffer().bytes();
         match outputs.iter().filter(is_whole).max_by_key(|out| out.layout.shape().size()) {
@@ -358,12 +357,6 @@ fn bump_versions(outputs: &[&Array]) {
     for out in outputs.iter().filter(|out| out.shape().size() > 0) {
         out.storage().bump();
     }
-}
-
-/// Calls `read` while a shared borrow of the storage is held, so that the host can copy its contents.
-pub(crate) fn with_read_borrow<R>(storage: &Storage, read: impl FnOnce() -> R) -> R {
-    let _guard = BorrowGuard::acquire(std::slice::from_ref(&storage), &[]);
-    read()
 }
 
 /// Ensures that the values of an array exist, because `op` reads them.

@@ -4,7 +4,7 @@ use super::host_constants::host_constant_on;
 use super::list::count_upload;
 use super::{
     eager, ensure_readable, ensure_ready, is_capturing, is_recorded, is_written, record_constant, record_device_copy,
-    submit, with_read_borrow,
+    submit,
 };
 use crate::array::{Array, host_vec};
 use crate::device::Device;
@@ -149,13 +149,8 @@ impl Array {
         }
         let mut bytes = vec![0u8; count];
         if !bytes.is_empty() {
-            with_read_borrow(dense.storage(), || {
-                self.device().backend().download(
-                    dense.storage(),
-                    dense.layout().offset() * self.dtype().size(),
-                    &mut bytes,
-                )
-            })?;
+            let offset = dense.layout().offset() * self.dtype().size();
+            self.device().backend().download(dense.storage(), offset, &mut bytes)?;
         }
         Ok(bytes)
     }
@@ -211,11 +206,11 @@ impl Array {
     /// Implements [`find`](Array::find) with chunks of `N` elements.
     fn find_in_chunks<T: Element + Pod, const N: usize>(&self, is_wanted: impl Fn(T) -> bool) -> Result<Option<T>> {
         let (mut chunk, width) = ([T::zeroed(); N], T::DTYPE.size());
-        with_read_borrow(self.storage(), || {
+        self.storage().with_read(|storage| {
             for start in (0..self.shape().size()).step_by(N) {
                 let chunk = &mut chunk[..(self.shape().size() - start).min(N)];
                 let offset = (self.layout().offset() + start) * width;
-                self.device().backend().download(self.storage(), offset, bytemuck::cast_slice_mut(chunk))?;
+                self.device().backend().download_borrowed(storage, offset, bytemuck::cast_slice_mut(chunk))?;
                 // Without an early exit, the loop is compiled to vector instructions.
                 if chunk.iter().fold(false, |found, &value| found | is_wanted(value)) {
                     return Ok(chunk.iter().copied().find(|&value| is_wanted(value)));

@@ -116,7 +116,7 @@ impl TestStep {
     }
 
     fn launch(&self) -> Result<(), Error> {
-        self.compiled.launch(&self.storages).map_err(|failed| failed.error)
+        self.compiled.run(&self.storages).map_err(|failed| failed.error)
     }
 
     fn output(&self, backend: &dyn Backend) -> Result<f32, Error> {
@@ -244,7 +244,7 @@ fn a_rejected_launch_names_the_kernel_and_runs_those_before_it() {
         for (k, index) in [(1, indices[0]), (2, indices[1])] {
             upload_index(&gpu, &storages[k], [0, index, 1, 2]);
         }
-        let failed = compiled.launch(&storages).map_err(|failed| failed.launch());
+        let failed = compiled.run(&storages).map_err(|failed| failed.launch());
         assert_eq!(failed, rejected.map_or(Ok(()), |launch| Err(Some(launch))));
         expected[0] += if rejected == Some(0) { 0.0 } else { 1.0 };
         expected[1] += if rejected.is_some() { 0.0 } else { 1.0 };
@@ -285,7 +285,7 @@ fn invalid_plans_and_launches_are_typed_errors() {
     let [x, y, small] = [40, 12, 8].map(|bytes| gpu.storage(bytes).unwrap());
     let launch = |slots: &[&Arc<Storage>]| {
         let slots: Vec<Arc<Storage>> = slots.iter().map(|&slot| slot.clone()).collect();
-        compiled.launch(&slots).map_err(|failed| failed.error)
+        compiled.run(&slots).map_err(|failed| failed.error)
     };
     assert!(matches!(launch(&[&x]), Err(Error::InvalidArgument { .. })), "a slot is missing");
     assert!(matches!(launch(&[&x, &y]), Err(Error::InvalidArgument { .. })), "an input has no memory");

@@ -96,6 +96,6 @@ fn host_time_of_a_launch() {
     let compiled = gpu.prepare(&plan).unwrap().unwrap();
     let arena = gpu.storage(128).unwrap();
     gpu.upload(&[0; 128], &arena).unwrap();
-    let launch = shortest(gpu, 1, || compiled.launch(std::slice::from_ref(&arena)).unwrap());
+    let launch = shortest(gpu, 1, || compiled.run(std::slice::from_ref(&arena)).unwrap());
     println!("a launch of {KERNELS} kernels: {:?} for each kernel", launch / KERNELS);
 }

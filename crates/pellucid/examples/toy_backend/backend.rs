@@ -2,7 +2,8 @@
 //! CPU.
 
 use pellucid_ir::backend::{
-    Backend, Buffer, CheckedKernel, DeviceKind, Driver, MemoryStats, OperandMeta, Storage, Support, View,
+    Backend, Buffer, CheckedKernel, DeviceKind, Driver, MemoryStats, OperandMeta, Readable, Storage, Support, View,
+    Writable,
 };
 use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, UniformSource};
 use pellucid_ir::kernel::{Kernel, Map};
@@ -64,20 +65,24 @@ impl Buffer for ToyBuffer {
     fn is_allocated(&self) -> bool {
         self.lock().is_some()
     }
-    fn discard(&self) {
-        if self.lock().take().is_some() {
-            self.memory.in_use.fetch_sub(self.bytes, Ordering::Relaxed);
-        }
+    fn discard(&self, _: Writable<'_>) {
+        self.release();
     }
 }
 
 impl Drop for ToyBuffer {
     fn drop(&mut self) {
-        self.discard();
+        self.release();
     }
 }
 
 impl ToyBuffer {
+    fn release(&self) {
+        if self.lock().take().is_some() {
+            self.memory.in_use.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
         self.contents.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -125,12 +130,12 @@ impl Backend for Toy {
         }
     }
 
-    fn upload(&self, bytes: &[u8], to: &Storage) -> Result<()> {
-        ToyBuffer::of(to, |contents| contents[..bytes.len()].copy_from_slice(bytes))
+    fn upload_borrowed(&self, bytes: &[u8], to: Writable<'_>, offset: usize) -> Result<()> {
+        ToyBuffer::of(&to, |contents| contents[offset..offset + bytes.len()].copy_from_slice(bytes))
     }
 
-    fn download(&self, from: &Storage, offset: usize, into: &mut [u8]) -> Result<()> {
-        ToyBuffer::of(from, |contents| into.copy_from_slice(&contents[offset..offset + into.len()]))
+    fn download_borrowed(&self, from: Readable<'_>, offset: usize, into: &mut [u8]) -> Result<()> {
+        ToyBuffer::of(&from, |contents| into.copy_from_slice(&contents[offset..offset + into.len()]))
     }
 
     fn is_deferred(&self) -> bool {

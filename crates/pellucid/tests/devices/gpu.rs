@@ -53,7 +53,7 @@ fn a_captured_step_equals_the_eager_one_also_after_a_rejected_launch() {
     let mut captured = capture(|inputs: &[Tensor]| replayed.step(&inputs[0]), &[&good]).unwrap();
     let mut launched: Vec<f32> = (0..2).map(|_| captured.launch(&[&good]).unwrap().item(0)).collect();
     let before = replayed.state();
-    let rejected = captured.launch(&[&bad]).err().expect("a launch must check the indices");
+    let rejected = captured.launch(&[&bad]).expect_err("a launch must check the indices");
     assert!(matches!(rejected, Error::IndexOutOfBounds { index: 4, len: 4, .. }), "{rejected:?}");
     assert!(replayed.state() == before, "a failed launch must not change the state");
     launched.extend((0..2).map(|_| captured.launch(&[&good]).unwrap().item::<f32>(0)));

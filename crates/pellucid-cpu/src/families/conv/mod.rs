@@ -14,8 +14,8 @@
 //! - `tasks`: the distribution to threads;
 //! - this file: dtypes and dispatch.
 //!
-//! The bits of a result depend only on the shapes and the values, and for `bf16` on the presence of AVX512-BF16 and of
-//! AMX.
+//! The bits of a result depend only on the shapes and on the values of its image (for a weight gradient, of all
+//! images), and for `bf16` on the presence of AVX512-BF16 and of AMX.
 
 mod pairs;
 mod problem;
@@ -109,13 +109,21 @@ fn run_typed<T: Element>(
     // while it runs. *isa*: `Isa::best` returns an instruction set that the processor supports.
     unsafe {
         // The transforms halve elements, so they are compiled for floats only.
-        if const { T::HALF.is_some() }
-            && winograd::is_applicable::<T>(problem)
-            && winograd::compute(problem, part, arrays)?
-        {
-            return Ok(());
+        if !(const { T::HALF.is_some() } && winograd::is_applicable::<T>(problem)) {
+            return compute_direct(problem, part, arrays);
         }
-        compute_direct(problem, part, arrays)
+        let not_finite = winograd::compute(problem, part, arrays)?;
+        if part == ConvPart::Weight {
+            return if not_finite.is_empty() { Ok(()) } else { compute_direct(problem, part, arrays) };
+        }
+        let (one_image, [x, w, y]) = (ConvProblem { images: 1, ..*problem }, arrays);
+        let image_of = |array: SharedPtr<T>, sizes: ImageSizes, image: usize| {
+            SharedPtr(array.offset((image * sizes.channels * sizes.plane_len()) as isize))
+        };
+        // The array contract of one image follows from that of all.
+        not_finite.into_iter().try_for_each(|image| {
+            compute_direct(&one_image, part, [image_of(x, problem.x, image), w, image_of(y, problem.y, image)])
+        })
     }
 }
 

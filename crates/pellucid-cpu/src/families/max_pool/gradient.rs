@@ -6,7 +6,7 @@ use crate::operand::Operand;
 use pellucid_ir::{DType, Result};
 use pellucid_runtime::threads::{GRAIN, parallel_ranges};
 
-/// Computes the gradient for operands that [`check`] accepts. Half precision accumulates in `f32`.
+/// Computes the gradient for operands that the rule of the family accepts. Half precision accumulates in `f32`.
 ///
 /// # Errors
 /// Returns an error if memory cannot be allocated.
@@ -38,8 +38,8 @@ fn add_planes<T: StorageElement<Compute = T> + ComputeScalar + Default>(
     parallel_ranges(planes, GRAIN / work + 1, |range| {
         for p in range {
             // SAFETY: every array is contiguous and has `planes` planes of its length, and all its elements are in its
-            // buffer: `check` has compared the shapes. Plane p of the sums is written by this task alone, the output
-            // overlaps no input, and no thread writes an input.
+            // buffer: the rule of the family has compared the shapes. Plane p of the sums is written by this task
+            // alone, the output overlaps no input, and no thread writes an input.
             let (g, positions, sums) = unsafe {
                 (
                     std::slice::from_raw_parts(g.get().add(p * windows), windows),

@@ -314,15 +314,15 @@ unsafe fn tanh<V: FloatVector, const R: usize>(mut v: [V; R]) -> [V; R] {
     }
 }
 
-/// Returns g where y > 0, else 0.
+/// Returns 0 where y ≤ 0, else g. As for `relu`, the gradient passes where y is NaN.
 ///
 /// # Safety
 /// The instruction set of `V` is enabled.
 #[inline(always)]
-unsafe fn select_positive<V: FloatVector, const R: usize>(mut g: [V; R], mut y: [V; R]) -> [V; R] {
+unsafe fn relu_gradient<V: FloatVector, const R: usize>(mut g: [V; R], mut y: [V; R]) -> [V; R] {
     let (gradients, y) = (lanes(&mut g), lanes(&mut y));
     for (g, y) in gradients.iter_mut().zip(y) {
-        *g = if *y > <V::Scalar as Real>::ZERO { *g } else { <V::Scalar as Real>::ZERO };
+        *g = if *y <= <V::Scalar as Real>::ZERO { <V::Scalar as Real>::ZERO } else { *g };
     }
     g
 }
@@ -534,7 +534,7 @@ impl<T: Float> BackwardRow<T> {
     #[inline(always)]
     unsafe fn relu<V: FloatVector<Scalar = T>, const R: usize, const W: bool>(&self, block: LaneBlock<V, R, W>) {
         // SAFETY: the row contract, which is this function's contract.
-        unsafe { block.store(select_positive(block.load(self.state_grads), self.row.gate(block, 0)), self.gate_grads) }
+        unsafe { block.store(relu_gradient(block.load(self.state_grads), self.row.gate(block, 0)), self.gate_grads) }
     }
 
     /// Computes the gradients of a block of [`RnnMode::Gru`].

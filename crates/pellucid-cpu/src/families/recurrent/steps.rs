@@ -109,8 +109,14 @@ impl<T: Float> RecurrentProblem<'_, T> {
             self.pack_weights(|from, rows| (Strided { data: from, lane: state as isize, depth: 1 }, (rows, state)))?;
         let projection =
             self.pack_projection(|from| (Strided { data: from, lane: hidden as isize, depth: 1 }, (state, hidden)))?;
-        let buffer = CpuBuffer::scratch(if self.kernel.projected { batch * hidden * size_of::<T>() } else { 0 })?;
-        let unprojected = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
+        let bytes = if self.kernel.projected { batch * hidden * size_of::<T>() } else { 0 };
+        let buffer = CpuBuffer::scratch(bytes)?;
+        let unprojected = buffer.ensure()?;
+        // A product reads the rows of all sequences up to the last active one. No step writes the row of a sequence
+        // before it is active.
+        // SAFETY: the buffer has `bytes` bytes, and no other thread uses it yet.
+        unsafe { unprojected.write_bytes(0, bytes) };
+        let unprojected = SharedPtr(unprojected.as_ptr().cast::<T>());
         self.for_each_part(|part| {
             // SAFETY: the array contract, which is this function's contract. Every part has its own rows, and
             // `unprojected` has N rows of H elements if the states are projected.

@@ -29,6 +29,7 @@ use arg::ArgReduction;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Map, Params, Reduce, ReduceOp};
 use pellucid_ir::{Compute, Error, Layout, Result};
+use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_simd::Isa;
@@ -93,6 +94,9 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], outputs: &[Ope
 }
 
 /// Reduces to scratch memory, then runs the finishing program as a map.
+///
+/// # Errors
+/// Returns an error if the memory cannot be allocated, or as [`run_reduce`] does.
 fn reduce_and_map(
     kernel: &Reduce,
     finish: &Arc<Program>,
@@ -105,12 +109,18 @@ fn reduce_and_map(
     let dtype = result.storage();
     let plain = Reduce { finish: None, finish_params: Params::new(), output: dtype, ..kernel.clone() };
     let layout = Layout::contiguous(outputs[0].shape().clone());
-    scratch::with_buffer(layout.shape().size() * dtype.size(), |base: *mut u8| {
+    let finish_result = |base: *mut u8| {
         let result = Operand { base, layout: &layout, dtype };
         reduce_to(&plain, reduced, &result)?;
         let inputs: List<Operand<'_>, 8> = [result].into_iter().chain(others.iter().copied()).collect();
         run_map(&Map { program: finish.clone(), params: kernel.finish_params.clone() }, &inputs, outputs)
-    })
+    };
+    let bytes = layout.shape().size() * dtype.size();
+    if bytes <= scratch::MAX_STACK_BYTES {
+        return scratch::with_buffer(bytes, finish_result);
+    }
+    let buffer = CpuBuffer::scratch(bytes)?;
+    finish_result(buffer.ensure()?.as_ptr())
 }
 
 /// Runs a reduction with one output. Its finishing program, if any, has no input other than the result.

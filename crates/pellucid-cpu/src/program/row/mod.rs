@@ -27,9 +27,10 @@ use columns::TransposedBlocks;
 use operands::{RowAccess, must_stage, row_access};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
+use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
-use pellucid_runtime::threads::{GRAIN, parallel_ranges};
+use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_for, parallel_ranges, worker_ids};
 use pellucid_simd::vector::prefetch_run;
 use screen::{MAX_SCREENED_ROWS, can_screen};
 use std::ops::Range;
@@ -154,11 +155,7 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     let bytes: usize = operands().map(|o| o.dtype.size()).sum::<usize>() + 2 * program.steps.len();
     let (unit, elements) = (execution.screened, if execution.is_screened() { 1 } else { length });
     let grain = GRAIN.div_ceil((bytes * elements * unit).max(64));
-    let group = execution.group_rows();
-    let units = group.div_ceil(unit);
-    let first_row = |u: usize| u / units * group + (u % units * unit);
-    parallel_ranges(rows / group * units, grain, |r| execution.run_rows(first_row(r.start)..first_row(r.end)));
-    Ok(())
+    execution.run_all(unit, grain)
 }
 
 /// Returns the number of rows of a block that is not transposed and whose buffers hold about `fits` elements. Strided
@@ -229,23 +226,53 @@ struct RowBlock<'a> {
 }
 
 impl RowExecution<'_> {
+    /// Runs the program on all rows: in tasks of at least `grain` units of `unit` rows.
+    ///
+    /// # Errors
+    /// Returns an error if memory for long rows cannot be allocated.
+    fn run_all(&self, unit: usize, grain: usize) -> Result<()> {
+        let (group, scratch_bytes) = (self.group_rows(), padded(self.scratch_bytes()));
+        let group_units = group.div_ceil(unit);
+        let first_row = |u: usize| u / group_units * group + u % group_units * unit;
+        let rows_of = |units: Range<usize>| first_row(units.start)..first_row(units.end);
+        let units = self.rows / group * group_units;
+        if scratch_bytes <= scratch::MAX_STACK_BYTES {
+            parallel_ranges(units, grain, |units| {
+                scratch::with_buffer(scratch_bytes, |scratch: *mut u8| {
+                    // SAFETY: the scratch memory belongs to this call, and the tasks have different rows.
+                    unsafe { self.run_rows(rows_of(units), scratch) }
+                });
+            });
+            return Ok(());
+        }
+        // Rows that need more memory are long, so each is a task. The memory is allocated before any output is written.
+        let buffer = CpuBuffer::scratch(worker_ids(units).saturating_mul(scratch_bytes))?;
+        let scratch = SharedPtr(buffer.ensure()?.as_ptr());
+        parallel_for(units, 1, |worker, i| {
+            // SAFETY: each worker has its own scratch memory, and the tasks have different rows.
+            unsafe { self.run_rows(rows_of(i..i + 1), scratch.offset((worker * scratch_bytes) as isize)) }
+        });
+        Ok(())
+    }
+
     /// Runs the program on the rows `range`, block by block.
-    fn run_rows(&self, range: Range<usize>) {
-        scratch::with_buffer(self.scratch_bytes(), |scratch: *mut u8| {
-            // SAFETY: `scratch` has `scratch_bytes` bytes, and the rows `range` are within the operands. Only this task
-            // accesses their outputs.
-            unsafe {
-                let (slot_addresses, raw) = self.place_slots(scratch);
-                let mut addresses = slot_addresses.clone();
-                let group = if self.is_screened() { self.screened } else { range.len() };
-                for first in range.clone().step_by(group) {
-                    let rows = first..range.end.min(first + group);
-                    if !(self.is_screened() && self.screen(rows.clone(), &mut addresses, raw)) {
-                        self.run_blocks(rows, &slot_addresses, &mut addresses, raw);
-                    }
+    ///
+    /// # Safety
+    /// The rows are within the operands, and no other task accesses their outputs. `scratch` is 64-byte aligned and
+    /// valid for [`RowExecution::scratch_bytes`] bytes, which only this call uses.
+    unsafe fn run_rows(&self, range: Range<usize>, scratch: *mut u8) {
+        // SAFETY: the contract of this method implies the contract of every called method.
+        unsafe {
+            let (slot_addresses, raw) = self.place_slots(scratch);
+            let mut addresses = slot_addresses.clone();
+            let group = if self.is_screened() { self.screened } else { range.len() };
+            for first in range.clone().step_by(group) {
+                let rows = first..range.end.min(first + group);
+                if !(self.is_screened() && self.screen(rows.clone(), &mut addresses, raw)) {
+                    self.run_blocks(rows, &slot_addresses, &mut addresses, raw);
                 }
             }
-        });
+        }
         if self.stream.is_some() {
             loops::store_fence();
         }

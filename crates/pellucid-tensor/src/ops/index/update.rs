@@ -9,11 +9,11 @@ use crate::ops::index::in_place::{is_recorded_write, put_view};
 use crate::ops::primitive::copy;
 use crate::tensor::Tensor;
 use pellucid_derive::operation;
+use pellucid_ir::backend::share_elements;
 use pellucid_ir::formula::{Formula, Program};
 use pellucid_ir::kernel::Params;
-use pellucid_ir::{Error, Layout, Result, Scalar};
+use pellucid_ir::{Error, Result, Scalar};
 use smallvec::SmallVec;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Overwrites `targets` with the outputs of a formula, by one kernel. The formula's inputs are `targets`, then
@@ -151,18 +151,6 @@ fn check_targets_disjoint(op: &'static str, targets: &[&Tensor]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns true if two layouts in one storage have a common element.
-fn share_elements(a: &Layout, b: &Layout) -> bool {
-    let (first, second) = (a.extent(), b.extent());
-    let ranges_overlap = first.start < second.end && second.start < first.end;
-    if !ranges_overlap || a == b || a.is_contiguous() && b.is_contiguous() {
-        return ranges_overlap;
-    }
-    let (smaller, larger) = if a.shape().size() <= b.shape().size() { (a, b) } else { (b, a) };
-    let elements: HashSet<usize> = smaller.positions().collect();
-    larger.positions().any(|position| elements.contains(&position))
 }
 
 /// Returns an error unless all operands of a set broadcast to the shape of its targets.

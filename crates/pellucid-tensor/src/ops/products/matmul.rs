@@ -17,7 +17,7 @@ use crate::ops::shape::diagonal::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Signature;
-use pellucid_ir::kernel::{Kernel, MatMul};
+use pellucid_ir::kernel::{Kernel, MatMul, Meta};
 use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::SmallVec;
 
@@ -87,9 +87,10 @@ fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result
     };
     let epilogue = bias.map(program).transpose()?;
     let kernel = Kernel::MatMul(MatMul { epilogue, ..MatMul::default() });
-    let out = kernel.infer(&[a.meta(), b.meta()])?.pop().expect("a matrix product must have one output");
-    let out = Array::new(device, out.dtype, out.shape)?;
     let inputs: SmallVec<[&Array; 4]> = [a, b].into_iter().chain(bias).collect();
+    let metas: SmallVec<[Meta; 4]> = inputs.iter().map(|array| array.meta()).collect();
+    let out = kernel.infer(&metas)?.pop().expect("a matrix product must have one output");
+    let out = Array::new(device, out.dtype, out.shape)?;
     engine::submit(&kernel, &inputs, &[&out])?;
     Ok(out)
 }

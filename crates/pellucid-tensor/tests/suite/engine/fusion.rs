@@ -348,7 +348,7 @@ fn run_plan(plan: &Plan) -> Vec<Vec<u8>> {
     }
     for launches in [&plan.setup, &plan.launches] {
         let part = Plan { launches: launches.clone(), setup: Vec::new(), ..plan.clone() };
-        Cpu.prepare(&part).unwrap().expect("the CPU must prepare every plan").launch(&storages).unwrap();
+        Cpu.prepare(&part).unwrap().expect("the CPU must prepare every plan").run(&storages).unwrap();
     }
     let states = (0..plan.slots.len()).filter(|&slot| plan.role(slot) == SlotRole::State);
     let states = states.map(|slot| (slot, 0, plan.slots[slot]));

@@ -5,6 +5,7 @@ mod capture_errors;
 mod capture_threads;
 mod captured_tensors;
 mod deferred;
+mod fallback;
 mod fusion;
 mod lazy;
 pub mod plan_fuzz;

@@ -105,7 +105,7 @@ fn every_one_of_many_classes_is_drawn_with_its_probability() {
 fn ranks_and_bins_above_2_to_the_24_are_exact() {
     let n = (1 << 24) + 4;
     let x = Tensor::arange(0, n, 1).to_dtype(DType::F32);
-    let quantiles = x.quantile(&Tensor::from([1.0f32, 0.5]), .., QuantileInterpolation::Higher);
+    let quantiles = x.quantile(Tensor::from([1.0f32, 0.5]), .., QuantileInterpolation::Higher);
     assert_eq!(quantiles.to_vec::<f32>(), [(n - 1) as f32, (n / 2) as f32]);
     let bins = 1 << 25;
     let counts = Tensor::from([0.0f32, 1.0]).histc(bins, 0.0, 1.0);

@@ -127,8 +127,9 @@ impl CellArrays {
                 self.store(shader, &[&result]);
             }
             RnnMode::Relu => {
-                let is_positive = float.call("lt", &[float.zero(), &y]);
-                let result = shader.define(format!("select({}, {g}, {is_positive})", float.zero()));
+                // The gradient passes where y is NaN, as the derivative of `relu`.
+                let is_zero = float.call("le", &[&y, float.zero()]);
+                let result = shader.define(format!("select({g}, {}, {is_zero})", float.zero()));
                 self.store(shader, &[&result]);
             }
             RnnMode::Gru => {

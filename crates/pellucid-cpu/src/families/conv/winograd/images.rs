@@ -58,6 +58,17 @@ const TRANSPOSED_POSITIONS: usize = 16;
 const TRANSPOSED_CHANNELS: usize = 8;
 
 impl<T: Element> Images<T> {
+    /// Returns true if all elements of an image are finite.
+    ///
+    /// # Safety
+    /// The elements are initialized, and no other thread writes them.
+    pub(super) unsafe fn is_finite(&self, image: usize) -> bool {
+        let len = self.groups * self.channels * self.dims[0] * self.dims[1];
+        // SAFETY: `data` has `count` images of this length, which no thread writes (this function's contract).
+        let elements = unsafe { std::slice::from_raw_parts(self.data.offset((image * len) as isize), len) };
+        elements.iter().all(|&x| x.sub(x) == T::ZERO)
+    }
+
     /// Returns the number of elements of one channel of an image.
     fn plane_len(&self) -> usize {
         self.dims[0] * self.dims[1]

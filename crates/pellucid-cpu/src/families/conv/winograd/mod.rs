@@ -40,10 +40,10 @@
 //! (8/3)² ≈ 7 times the sum of the window, and up to 3² times in the sum over tiles; the error bound grows by these
 //! factors. The mean error is less than twice the error of direct products.
 //!
-//! **Non-finite values** would affect all results of a tile. If a result is not finite, the entire part is therefore
-//! computed again by direct products. Every element and every product contributes to some result of its tile with a
-//! factor of ±1, so it is enough to check the results. This fallback is the only dependence between the images of a
-//! batch.
+//! **Non-finite values** would affect all results of a tile. The results of an image that are not all finite are
+//! therefore computed again by direct products, for the weight gradient all results. Every element and every product
+//! contributes to some result of its tile with a factor of ±1, so it is enough to check the results. The results of the
+//! other images keep their bits.
 
 mod images;
 #[cfg(test)]
@@ -53,13 +53,14 @@ use super::problem::{ConvProblem, ImageSizes};
 use super::tasks::{MIN_TASK_WORK, for_each_task, worker_count};
 use images::{ChannelsLastImages, Images};
 use pellucid_gemm::{Strided, TransformTiles, WinogradTransform};
-use pellucid_ir::Result;
 use pellucid_ir::kernel::ConvPart;
+use pellucid_ir::{Result, lock};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::Element;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The number of elements of a transformed patch. Each element index is a separate matrix product.
@@ -114,8 +115,8 @@ pub(super) fn is_applicable<T: Element>(problem: &ConvProblem) -> bool {
     T::HALF.is_some() && is_planar && has_window && is_dense && is_worthwhile
 }
 
-/// Computes one [`ConvPart`] with Winograd. Returns false if a result is not finite; the computed array is then
-/// unspecified.
+/// Computes one [`ConvPart`] with Winograd. Returns the images whose results must be computed by direct products,
+/// because some are not finite: for the weight gradient, all images or none.
 ///
 /// # Errors
 /// Returns an error if scratch memory cannot be allocated.
@@ -126,7 +127,7 @@ pub(super) unsafe fn compute<T: Element>(
     problem: &ConvProblem,
     part: ConvPart,
     [x, w, y]: [SharedPtr<T>; 3],
-) -> Result<bool> {
+) -> Result<Vec<usize>> {
     let ConvProblem { isa, groups, images: count, window, .. } = *problem;
     let images = |data, ImageSizes { channels, dims: [_, height, width] }| Images {
         data,
@@ -147,7 +148,10 @@ pub(super) unsafe fn compute<T: Element>(
             // The gradient at coordinate q of the input reads the outputs from q + before − 2 on, with the taps in
             // reverse order.
             ConvPart::Input => correlate(&y, &WinogradWeights::new(w, &x, &y, true)?, low.map(|l| -l - 2), &x),
-            ConvPart::Weight => weight_gradient(&x, low, &y, w),
+            ConvPart::Weight => {
+                let is_finite = weight_gradient(&x, low, &y, w)?;
+                Ok(if is_finite { Vec::new() } else { (0..count).collect() })
+            }
         }
     }
 }
@@ -237,7 +241,7 @@ impl<T: Element> WinogradWeights<T> {
 /// Correlates the images of `from` with the windows `w` and stores the result in the images of `to`. The first window
 /// begins at `low`.
 ///
-/// Returns false if a result is not finite.
+/// Returns the images with a result that is not finite.
 ///
 /// # Errors
 /// Returns an error if scratch memory cannot be allocated.
@@ -252,14 +256,15 @@ unsafe fn correlate<T: Element>(
     w: &WinogradWeights<T>,
     low: [isize; 2],
     to: &Images<T>,
-) -> Result<bool> {
+) -> Result<Vec<usize>> {
     let Images { isa, groups, .. } = *from;
     let (depth, lanes) = (from.lanes(), to.lanes());
     let block_tiles = ((BLOCK_ELEMENTS / (PRODUCTS * (depth + lanes)) / STRIP_TILES).clamp(1, 4) * STRIP_TILES)
         .min(to.count * to.tiles());
     let [patches_at, sums_at] =
         [depth, lanes].map(|lanes| transformed_offsets::<0>(0..block_tiles, block_tiles, lanes));
-    let finite = AtomicBool::new(true);
+    // The tiles of the blocks with a result that is not finite, with the first image of their chunk.
+    let suspects = Mutex::new(Vec::new());
     // The chunk size does not affect the results, so it may depend on the number of threads.
     for range in Images::chunks(from, to, CHUNK_BYTES * threads::count()) {
         let tiles = range.len() * to.tiles();
@@ -290,7 +295,7 @@ unsafe fn correlate<T: Element>(
                 (patch, tile)
             };
             from.tile_offsets(tiles.clone(), to.grid(), 4, low, source.spare_row(0), offset_writer(patch));
-            to.tile_offsets(tiles, to.grid(), 2, [0, 0], result.spare_row(block), offset_writer(tile));
+            to.tile_offsets(tiles.clone(), to.grid(), 2, [0, 0], result.spare_row(block), offset_writer(tile));
             // SAFETY: by this function's contract, the offsets of `patch` are in the channels-last images and the
             // offsets of `tile` in `result`, and the patches and sums have `block_tiles` tiles. Each tile of the
             // result, and each spare pixel, is written by one task only, and each worker has its own patches and sums.
@@ -315,17 +320,32 @@ unsafe fn correlate<T: Element>(
                     &TransformTiles { map: WinogradTransform::Results, data, from, to, at: tile, lanes },
                 )
             };
-            finite.fetch_and(is_finite, Ordering::Relaxed);
+            lock(&suspects).extend((!is_finite).then_some((range.start, tiles)));
             Ok(())
         })?;
-        if !finite.load(Ordering::Relaxed) {
-            return Ok(false);
-        }
         // SAFETY: by this function's contract, the images of `to` are valid for writes and exclusive to this call
         // (*images*); the processor supports the instruction set (*isa*).
         unsafe { to.store_channels_last(range, &result) }
     }
-    Ok(true)
+    // SAFETY: the images of `to` are exclusive to this call (*images*), which has written all their elements.
+    Ok(unsafe { not_finite_images(&lock(&suspects), to) })
+}
+
+/// Returns the images with an element that is not finite, among the images of blocks of tiles. A block is the first
+/// image of its chunk and its tiles in the chunk.
+///
+/// # Safety
+/// The images of `to` are initialized, and no other thread writes them.
+unsafe fn not_finite_images<T: Element>(blocks: &[(usize, Range<usize>)], to: &Images<T>) -> Vec<usize> {
+    let images_of = |(first, tiles): &(usize, Range<usize>)| {
+        first + tiles.start / to.tiles()..first + tiles.end.div_ceil(to.tiles())
+    };
+    let mut images: Vec<usize> = blocks.iter().flat_map(images_of).collect();
+    images.sort_unstable();
+    images.dedup();
+    // SAFETY: this function's contract is that of `is_finite`.
+    images.retain(|&image| !unsafe { to.is_finite(image) });
+    images
 }
 
 /// Computes the weight gradient: the sum of x·y over all positions. The first window begins at `low`.

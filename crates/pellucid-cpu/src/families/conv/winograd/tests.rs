@@ -50,8 +50,8 @@ fn compute_by_tiles<T: Element>(case: &ConvCase, part: ConvPart, isa: Isa, array
     let pointers = arrays.each_mut().map(|a| SharedPtr(a.as_mut_ptr()));
     // SAFETY: the array contract. The arrays are row-major with the shapes of the case, the computed one is a clone
     // that only this thread accesses, and the tests pass instruction sets that the processor supports.
-    let is_finite = unsafe { winograd::compute(&problem(case, isa), part, pointers).unwrap() };
-    is_finite.then(|| arrays[which].clone())
+    let not_finite = unsafe { winograd::compute(&problem(case, isa), part, pointers).unwrap() };
+    not_finite.is_empty().then(|| arrays[which].clone())
 }
 
 /// Returns the index of the computed array among x, w and y.
@@ -174,6 +174,22 @@ fn results_of_an_image_are_independent_of_its_batch() {
         }
         let few = compute_by_tiles(&a, part, Isa::best(), &first).unwrap();
         assert_eq!(few, compute_by_tiles(&b, part, Isa::best(), &all).unwrap()[..few.len()], "{part:?}");
+    }
+}
+
+#[test]
+fn a_value_that_is_not_finite_changes_no_bit_of_other_images() {
+    // Several images have tiles in one block.
+    let case = case(9, 1, [16, 16], [8, 8], [[1, 1], [1, 1]]);
+    for (part, which) in [(ConvPart::Output, 0), (ConvPart::Input, 2)] {
+        let mut arrays = to_f32(&values(&case, 1000, 1.0 / 777.0));
+        let clean = compute_by_kernel(&case, part, &arrays);
+        let image = clean.len() / 9;
+        arrays[which][4 * image + 64 + 9] = f32::NAN;
+        let found = compute_by_kernel(&case, part, &arrays);
+        for (i, (found, clean)) in found.chunks(image).zip(clean.chunks(image)).enumerate() {
+            assert_eq!(found == clean, i != 4, "{part:?}, image {i}");
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! Devices that run the kernels of the CPU. One defers them, and therefore fuses by the rules of launch-bound plans.
+//! One has no kernels of its own.
 
 #[path = "../../../../../pellucid-cpu/src/forwarding.rs"]
 mod forwarding;
@@ -17,6 +18,11 @@ pub fn launch_bound() -> Device {
 /// Returns the device that runs kernels immediately.
 pub fn unfused() -> Device {
     device("launch_bound:0")
+}
+
+/// Returns the device whose kernels all run by a fallback.
+pub fn without_kernels() -> Device {
+    device("launch_bound:2")
 }
 
 fn device(name: &str) -> Device {
@@ -38,6 +44,7 @@ impl Driver for LaunchBoundDriver {
         true
     }
     fn open(&self, index: usize) -> Result<Box<dyn Backend>> {
-        Ok(Box::new(ForwardingCpu { name: format!("launch_bound:{index}"), is_deferred: index == 1 }))
+        let (name, is_deferred, lacks_kernels) = (format!("launch_bound:{index}"), index == 1, index == 2);
+        Ok(Box::new(ForwardingCpu { name, is_deferred, lacks_kernels, ..ForwardingCpu::default() }))
     }
 }

@@ -10,7 +10,7 @@ mod operations;
 mod program;
 pub mod rng;
 
-pub use launch_bound::{launch_bound, unfused};
+pub use launch_bound::{launch_bound, unfused, without_kernels};
 use operations::OPERATIONS;
 use pellucid_tensor::{Device, Error, Generator, Tensor, capture_local, lazy, ops};
 use program::{PlanProgram, ProgramState};

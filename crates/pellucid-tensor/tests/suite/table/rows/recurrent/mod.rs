@@ -191,6 +191,7 @@ fn cases(mut row: Row, kind: Kind) -> Row {
     row.check("values and gradients must agree with PyTorch", move || fixture::agrees(kind))
         .check("invalid shapes must be errors", move || rejections(kind))
         .check("half precision must be computed in f32", move || halves(kind))
+        .check("the gradient at NaN must be that of the definition", move || nan_gradients(kind))
         .check("gradients of gradients must use the definition", move || second_order_gradients(kind))
         .check("a captured layer must compute the same values", move || captured(kind))
 }
@@ -265,6 +266,28 @@ fn halves(kind: Kind) -> Result<bool> {
     let wide: Vec<Tensor> = narrow.iter().map(|t| t.to_dtype(DType::F32)).collect();
     let (narrow, wide) = (layer(plain(kind), &narrow)?, layer(plain(kind), &wide)?);
     Ok(narrow.iter().zip(&wide).all(|(a, b)| a.to_vec::<bf16>() == b.to_dtype(DType::BF16).to_vec::<bf16>()))
+}
+
+/// Compares the gradients of the kernel with those of the definition for an input with a NaN. A differentiable gradient
+/// uses the definition.
+fn nan_gradients(kind: Kind) -> Result<bool> {
+    use pellucid_tensor::{GradOptions, grad};
+    let mut x = tensors(plain(kind), [2, 3, 2, 4, 4], DType::F64);
+    let mut values = x[0].to_vec::<f64>();
+    values[0] = f64::NAN;
+    x[0] = Tensor::new(values, x[0].shape());
+    let x: Vec<Tensor> = x.iter().map(|t| t.detach().requires_grad_(true)).collect();
+    let inputs: Vec<&Tensor> = x.iter().collect();
+    let outputs = layer(plain(kind), &x)?;
+    let gradients = |create_graph| {
+        let grad_outputs = outputs.iter().map(|y| Some(y.ones_like())).collect();
+        let options = GradOptions { grad_outputs, create_graph, retain_graph: true, ..GradOptions::default() };
+        let gradients = grad(&outputs.iter().collect::<Vec<_>>(), &inputs, options)?;
+        Ok(gradients.iter().flat_map(|g| g.to_vec::<f64>()).collect::<Vec<f64>>())
+    };
+    let (kernel, definition): (Vec<f64>, Vec<f64>) = (gradients(false)?, gradients(true)?);
+    let agree = |(a, b): (&f64, &f64)| (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-12 * b.abs().max(1.0);
+    Ok(kernel.iter().zip(&definition).all(agree))
 }
 
 /// Compares the gradients of the kernel with the definition, which a differentiable gradient uses.
