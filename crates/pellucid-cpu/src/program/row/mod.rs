@@ -11,6 +11,7 @@
 //! `operands`.
 
 mod columns;
+mod memory;
 mod operands;
 mod screen;
 
@@ -326,60 +327,6 @@ impl RowExecution<'_> {
     /// Returns the number of consecutive rows that are divided into blocks together.
     fn group_rows(&self) -> usize {
         self.outer.last().filter(|_| self.columns.is_some()).map_or(self.rows, |column| column.len)
-    }
-
-    /// Returns the bytes of the memory for the values per row of a slot.
-    fn cell_bytes(&self) -> usize {
-        let repeated = self.columns.as_ref().map_or(0, |columns| columns.width * columns.repeats);
-        padded(self.screened.max(repeated) * 8)
-    }
-
-    /// Returns the bytes of scratch memory for [`RowExecution::place_slots`].
-    fn scratch_bytes(&self) -> usize {
-        let cell = self.cell_bytes();
-        let slots = self.schedule.granularity.len();
-        let has_row_buffer =
-            |&slot: &usize| self.schedule.granularity[slot] == Granularity::PerElement && self.keeps_row(slot);
-        let row_buffers =
-            if self.phased { (0..slots).filter(has_row_buffer).count() * padded(self.length * 8) } else { 0 };
-        slots * cell + (self.tile * 8).max(cell) + padded(self.tile * self.schedule.buffer_width) + row_buffers
-    }
-
-    /// Returns the address of the memory of every slot, and of a buffer for unconverted elements.
-    ///
-    /// # Safety
-    /// `scratch` is 64-byte aligned and valid for [`RowExecution::scratch_bytes`] bytes.
-    unsafe fn place_slots(&self, scratch: *mut u8) -> (List<*mut u8, 32>, *mut u8) {
-        let slots = self.schedule.granularity.len();
-        let cell = self.cell_bytes();
-        let raw = scratch.wrapping_add(slots * cell);
-        let buffers = raw.wrapping_add((self.tile * 8).max(cell));
-        let mut row_buffer = buffers.wrapping_add(padded(self.tile * self.schedule.buffer_width));
-        let mut slot_address = |slot: usize| match self.schedule.granularity[slot] {
-            Granularity::PerElement if self.phased && self.keeps_row(slot) => {
-                let address = row_buffer;
-                row_buffer = row_buffer.wrapping_add(padded(self.length * 8));
-                address
-            }
-            Granularity::PerElement => buffers.wrapping_add(self.schedule.buffer_offset[slot] * self.tile),
-            _ => scratch.wrapping_add(slot * cell),
-        };
-        let addresses: List<*mut u8, 32> = (0..slots).map(&mut slot_address).collect();
-        let first = self.program.inputs.len();
-        for (address, value) in addresses[first..].iter().zip(&self.uniforms) {
-            // SAFETY: a uniform has a cell of at least eight bytes in the scratch memory.
-            unsafe { address.cast::<u64>().write(*value) };
-        }
-        // SAFETY: the operands and results of these instructions are uniform, and each has a cell in the scratch
-        // memory.
-        unsafe { execute(&self.schedule.instrs[..self.schedule.uniform], &addresses, &TileExtent::single_row(1)) };
-        (addresses, raw)
-    }
-
-    /// Returns true if the buffer of a slot holds the entire row instead of a tile, if rows have several tiles.
-    fn keeps_row(&self, slot: usize) -> bool {
-        self.schedule.is_live_across_phases[slot] && slot >= self.program.inputs.len()
-            || self.staged.get(slot).copied().unwrap_or(false)
     }
 
     /// Returns the slots of the inputs and outputs.
