@@ -105,7 +105,7 @@ pub mod prelude {
         RmsNorm, Sequential, Sigmoid, Silu, StateDict, Tanh, sequential,
     };
     #[cfg(feature = "train")]
-    pub use crate::train::{ScheduleUnit, Trainer};
+    pub use crate::train::{ScheduleUnit, Trainer, TrainingEvent};
     pub use crate::{
         BackwardOptions, DType, Device, Ellipsis, Error, GradOptions, NewAxis, Result, Tensor, autocast, capture,
         enable_grad, formula, grad, grad_one, lazy, manual_seed, no_grad, ops, slice,

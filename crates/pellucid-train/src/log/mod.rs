@@ -15,7 +15,8 @@ pub use json_lines::JsonLinesLogger;
 #[cfg(feature = "tensorboard")]
 pub use tensorboard::{HyperparameterValue, TensorBoard};
 
-use pellucid_tensor::Result;
+use pellucid_tensor::{Result, lock};
+use std::sync::{Arc, Mutex};
 
 /// A destination of the values that a training run logs, such as a file.
 ///
@@ -55,6 +56,17 @@ impl<L: Logger + ?Sized> Logger for Box<L> {
 
     fn flush(&mut self) -> Result<()> {
         (**self).flush()
+    }
+}
+
+/// A logger that a run and a callback share, for example to add histograms to a TensorBoard log.
+impl<L: Logger + ?Sized> Logger for Arc<Mutex<L>> {
+    fn scalars(&mut self, step: usize, values: &[(&str, f64)]) -> Result<()> {
+        lock(self).scalars(step, values)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        lock(self).flush()
     }
 }
 

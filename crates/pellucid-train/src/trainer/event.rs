@@ -78,26 +78,25 @@ impl FitControl {
     }
 }
 
-/// A function that observes a run. Closures are callbacks:
+/// A function that observes a run. [`Trainer::on_event`](super::Trainer::on_event) adds a closure:
 ///
 /// ```
 /// use pellucid::prelude::*;
 /// use pellucid::nn::loss::MseLoss;
-/// use pellucid::train::{FitControl, Trainer, TrainingEvent};
+/// use pellucid::train::{Trainer, TrainingEvent};
 ///
 /// let (x, y) = (Tensor::randn([32, 3], DType::F32), Tensor::zeros([32, 1], DType::F32));
 /// let model = Linear::new(3, 1);
 /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
-/// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(100).quiet(true).callback(
-///     |event: &TrainingEvent<'_>, control: &mut FitControl| {
-///         if let TrainingEvent::EpochEnded { scores, .. } = event
-///             && scores["train_loss"] < 0.5
-///         {
-///             control.stop();
-///         }
-///         Ok(())
-///     },
-/// );
+/// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(100).quiet(true);
+/// trainer = trainer.on_event(|event, control| {
+///     if let TrainingEvent::EpochEnded { scores, .. } = event
+///         && scores["train_loss"] < 0.5
+///     {
+///         control.stop();
+///     }
+///     Ok(())
+/// });
 /// let history = trainer.fit(&mut Batches::new(&[&x, &y], 8), None)?;
 /// assert!(history.column("train_loss").unwrap().last().unwrap() < &0.5);
 /// # Ok::<(), Error>(())

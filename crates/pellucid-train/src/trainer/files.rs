@@ -84,6 +84,16 @@ impl RunFiles {
         Err(Error::invalid(op, reason))
     }
 
+    /// Copies the weights of the best epoch from the directory of the resumed `file`, if this run has another directory
+    /// without such weights.
+    pub(super) fn copy_best(&self, file: &Path) -> Result<()> {
+        let (Some(own), from) = (self.best(), file.with_file_name(BEST)) else { return Ok(()) };
+        if own.exists() || !from.exists() {
+            return Ok(());
+        }
+        fs::copy(&from, &own).map(drop).map_err(|error| Error::unwritable_file("fit", &own, &error))
+    }
+
     /// Returns the path of the state of the run.
     pub(super) fn last(&self) -> Option<PathBuf> {
         self.folder.as_ref().map(|folder| folder.join(LAST))

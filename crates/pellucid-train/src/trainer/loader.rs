@@ -147,6 +147,13 @@ impl IntoBatch<Tensor> for Tensor {
     }
 }
 
+impl IntoBatch<Tensor> for [Tensor; 1] {
+    fn into_batch(self) -> Tensor {
+        let [x] = self;
+        x
+    }
+}
+
 impl<const K: usize> IntoBatch<[Tensor; K]> for [Tensor; K] {
     fn into_batch(self) -> [Tensor; K] {
         self

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `task` | [`TrainingTask`]: the steps and the state of a training |
 //! | `supervised` | [`Supervised`]: the task of a model and a loss |
+//! | `predictions` | the outputs of the model of a trainer |
 //! | `loader` | [`EpochLoader`]: the loaders of batches |
 //! | `core` | the settings and the state of a run |
 //! | `run` | the loop over epochs and steps, which is compiled once for all tasks |
@@ -32,6 +33,7 @@ mod find_lr;
 mod finite;
 mod loader;
 mod meter;
+mod predictions;
 mod report;
 mod run;
 mod schedules;
@@ -58,7 +60,6 @@ use crate::metrics::{Goal, Metric};
 use bound::BoundRun;
 use caught::CaughtResult;
 use core::RunCore;
-use loader::EntireEpoch;
 use pellucid_derive::panicking_form;
 use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
@@ -284,47 +285,6 @@ where
     pub fn optimizer(&self) -> &O {
         self.task.optimizer()
     }
-
-    /// Returns the outputs of the model for the inputs `x`, in evaluation mode.
-    ///
-    /// # Errors
-    /// The errors of the model; [`Error::InvalidArgument`] before the `fit` that [resumes](Trainer::resume) a run.
-    pub fn predict(&self, x: &X) -> Result<Tensor> {
-        self.run.files.check_loaded("predict")?;
-        self.task.predict(x)
-    }
-
-    /// Returns the outputs of the model for all samples of an epoch, concatenated along the first axis in the order of
-    /// the loader, in evaluation mode. The targets are not used. The loader then returns to its position.
-    ///
-    /// ```
-    /// use pellucid::prelude::*;
-    ///
-    /// let (x, y) = (Tensor::randn([10, 4], DType::F32), Tensor::zeros([10, 1], DType::F32));
-    /// let model = Linear::new(4, 1);
-    /// let sgd = Sgd::new(model.parameters(), SgdOptions::default());
-    /// let trainer = Trainer::new(model, MseLoss::default(), sgd);
-    /// let outputs = trainer.predict_batches(&mut Batches::new(&[&x, &y], 4))?;
-    /// assert_eq!(outputs.to_vec::<f32>(), trainer.predict(&x)?.to_vec::<f32>());
-    /// # Ok::<(), Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Evaluation`] with the failed batch; the errors of the loader; [`Error::InvalidArgument`] before the
-    /// `fit` that [resumes](Trainer::resume) a run.
-    pub fn predict_batches(&self, batches: &mut dyn EpochLoader<(X, Tensor)>) -> Result<Tensor> {
-        self.run.files.check_loaded("predict_batches")?;
-        let mut epoch = EntireEpoch::begin(batches, true)?;
-        let outputs = (&mut epoch.batches).enumerate().map(|(index, batch)| {
-            let error_of =
-                |samples: usize| move |error| Error::Evaluation { batch: index + 1, samples, source: Box::new(error) };
-            let (x, y) = batch.map_err(error_of(0))?;
-            let samples = y.shape().first().copied().unwrap_or(1);
-            self.task.predict(&x).map_err(error_of(samples))
-        });
-        let outputs = CaughtResult::call(|| outputs.collect::<Result<Vec<Tensor>>>());
-        ops::concatenate(&outputs.resume_after(epoch.end(batches))?, 0)
-    }
 }
 
 impl<'f, T: TrainingTask> Trainer<'f, T> {
@@ -400,10 +360,15 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Adds a callback, which observes the run and may end it.
+    /// Adds a callback, which observes the run and may end it. For a closure, use [`on_event`](Trainer::on_event).
     pub fn callback(mut self, callback: impl Callback + 'f) -> Self {
         self.run.callbacks.push(Box::new(callback));
         self
+    }
+
+    /// Adds a closure as a [callback](Trainer::callback). The types of its arguments are inferred.
+    pub fn on_event(self, f: impl FnMut(&TrainingEvent<'_>, &mut FitControl) -> Result<()> + Send + 'f) -> Self {
+        self.callback(f)
     }
 
     /// Adds a logger, which receives losses and learning rates of steps as `loss` and `lr`, and the values of epochs,

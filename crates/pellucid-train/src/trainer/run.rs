@@ -95,7 +95,8 @@ impl RunCore<'_> {
             parts.prepare_load()?;
             let names = self.schedule_names();
             let checkpoint = self.full_checkpoint(parts.checkpoint(), &names);
-            pellucid_io::load_checkpoint(&path, checkpoint)?;
+            pellucid_io::load_checkpoint(&path, checkpoint).map_err(resume_error)?;
+            self.files.copy_best(&path)?;
             // The loaded history has replaced the row.
             self.has_partial_row = false;
             self.train_metrics.apply_loaded()?;
@@ -486,7 +487,9 @@ impl RunCore<'_> {
         });
         let schedules = self.schedule_names().into_iter().zip(self.schedules.iter().map(RunSchedule::description));
         let of_task = parts.settings().into_iter().map(|(name, value)| (name.to_string(), value));
-        RunSettings(optimizers.chain(schedules).chain(of_task).collect())
+        let (name, goal) = self.monitored(parts.is_validated());
+        let monitor = ("monitor".to_string(), format!("{name}, {goal:?}"));
+        RunSettings(optimizers.chain(schedules).chain(of_task).chain([monitor]).collect())
     }
 
     fn schedule_names(&self) -> Vec<String> {
@@ -548,4 +551,25 @@ impl RunCore<'_> {
         );
         self.step_error(step, position, samples, Error::invalid("fit", reason))
     }
+}
+
+/// Adds the method of the trainer that a part belongs to to the error of a part that only one run has.
+fn resume_error(error: Error) -> Error {
+    let Error::Checkpoint { part, source } = error else { return error };
+    let method = match part.as_str() {
+        "train_metrics" => "train_metric()",
+        "averages" => "ema()",
+        "validation_batches" => "the validation batches of fit()",
+        "scaler" => "mixed_precision()",
+        name if name.starts_with("schedule_") => "schedule()",
+        _ => return Error::Checkpoint { part, source },
+    };
+    let source = match *source {
+        Error::InvalidArgument { op, reason } => {
+            let reason = format!("{reason}; a trainer has the part by {method}, as in the saved run or not");
+            Box::new(Error::InvalidArgument { op, reason })
+        }
+        other => Box::new(other),
+    };
+    Error::Checkpoint { part, source }
 }

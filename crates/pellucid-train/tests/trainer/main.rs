@@ -5,6 +5,7 @@
 mod scratch;
 
 mod bits;
+mod changed;
 mod continued;
 mod endings;
 mod evaluations;
