@@ -201,8 +201,8 @@ impl Distribution for ContinuousBernoulli {
             let m = is_direct.select(1.0, safe_l.abs());
             let q = is_falling.select(1.0 - p, p);
             let mixture = q + (1.0 - q) * (-m).exp();
-            // e⁻ᵐ underflows.
-            let is_zero = mixture.eq(0.0);
+            // e⁻ᵐ may be 0 or subnormal.
+            let is_zero = q.eq(0.0) | mixture.eq(0.0);
             let y = is_zero.select(1.0, -is_zero.select(1.0, mixture).ln() / m);
             let reflected = is_falling.select(y, 1.0 - y);
             let c = p * (1.0 - p);

@@ -16,7 +16,7 @@ pub(crate) fn open_uniform(parameter: &Tensor, shape: &Shape) -> Result<Tensor> 
 }
 
 /// Draws samples as a function of [`open_uniform`] values. For half precision, the function gets `f32` values, because
-/// [0, 1) has only 256 uniform values of `bf16`. Its result is rounded once to a finite number of the parameter's dtype.
+/// [0, 1) has only 256 uniform values of `bf16`. Its result is rounded once to a finite number of the dtype.
 pub(crate) fn draw_by(
     parameter: &Tensor,
     shape: &Shape,

@@ -282,7 +282,7 @@ impl<const K: u8> PairWork<'_, K> {
 /// The clauses of [`Vector`](pellucid_simd::vector::Vector) hold for the lanes, or for the lanes in the mask.
 #[inline(always)]
 unsafe fn load<V: FloatVector, const FULL: bool>(p: *const u8, mask: V::Mask) -> V {
-    // SAFETY: the contract of this function is that of the methods.
+    // SAFETY: the contract of this function has the contract of both methods.
     unsafe { if FULL { V::load(p.cast()) } else { V::load_part(p.cast(), mask) } }
 }
 

@@ -45,12 +45,15 @@ impl PairProgram {
     /// Returns the terms that a program computes.
     fn recognize(program: &PreparedProgram) -> Option<PairProgram> {
         let inputs = program.inputs.len();
-        if inputs > 3 || program.steps.len() > 4 || program.inputs.iter().any(|i| i.load.is_some() || i.per_row) {
+        if inputs > 3
+            || !(1..=4).contains(&program.steps.len())
+            || program.inputs.iter().any(|i| i.load.is_some() || i.per_row)
+        {
             return None;
         }
         let uniforms = program.uniforms.len();
-        let mut values: Vec<PairValue> = (0..inputs).map(PairValue::Input).collect();
-        values.extend((0..uniforms).map(PairValue::Uniform));
+        let first = (0..inputs).map(PairValue::Input).chain((0..uniforms).map(PairValue::Uniform));
+        let mut values: List<PairValue, 12> = first.collect();
         let weighted = |difference, input, factor| {
             let weight = Some((input, factor));
             PairValue::Term(PairProgram { term: PairTerm::Weighted, difference, weight, is_negated: false })
@@ -112,7 +115,7 @@ impl SequenceReduction<'_> {
             PairSums { term, x, y, weight, factor, is_negated, terms, columns, into }
         };
         // SAFETY: the operands and the output have an element for every point of the kept and the reduced axes, and the
-        // positions are those of one point of the kept axes, with `columns` adjacent points. Every task writes the
+        // positions belong to one point of the kept axes, with `columns` adjacent points. Every task writes the
         // results of its own points. The compute type is a float of `size` bytes, because its instructions are fusable.
         let compute = |sums: PairSums| unsafe {
             match self.size {

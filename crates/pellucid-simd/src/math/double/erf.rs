@@ -263,7 +263,7 @@ pub fn erfinv_short(x: f64) -> f64 {
             -1.976_811_184_664_257_8e-11,
         ],
     );
-    let far = polynomial(
+    let tail = polynomial(
         w.sqrt() - 3.0,
         [
             2.832_976_798_449_459_4,
@@ -281,7 +281,7 @@ pub fn erfinv_short(x: f64) -> f64 {
             1.040_542_571_056_032_9e-5,
         ],
     );
-    x * if w < 5.0 { near } else { far }
+    x * if w < 5.0 { near } else { tail }
 }
 
 /// Returns Φ⁻¹ x, the inverse of the standard normal distribution function; NaN outside [0, 1].

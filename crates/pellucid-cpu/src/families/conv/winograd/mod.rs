@@ -343,7 +343,7 @@ unsafe fn not_finite_images<T: Element>(blocks: &[(usize, Range<usize>)], to: &I
     let mut images: Vec<usize> = blocks.iter().flat_map(images_of).collect();
     images.sort_unstable();
     images.dedup();
-    // SAFETY: this function's contract is that of `is_finite`.
+    // SAFETY: the contract of `is_finite` is the contract of this function.
     images.retain(|&image| !unsafe { to.is_finite(image) });
     images
 }
