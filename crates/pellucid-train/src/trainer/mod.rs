@@ -65,7 +65,7 @@ use pellucid_nn::graph::{Batch, BeforeUpdate, Model};
 use pellucid_nn::loss::Loss;
 use pellucid_nn::optim::{Average, GradScaler, GradScalerOptions, Optimizer};
 use pellucid_nn::{Parameter, Stateful};
-use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, ops, unwrap};
+use pellucid_tensor::{DType, Error, OptionRange, Result, unwrap};
 use snapshot::RandomSnapshot;
 use std::fmt;
 use std::path::Path;

@@ -3,7 +3,6 @@
 use super::caught::CaughtResult;
 use super::loader::{EntireEpoch, EpochLoader};
 use super::{Supervised, Trainer};
-use pellucid_nn::Module;
 use pellucid_nn::graph::{Batch, Model};
 use pellucid_nn::optim::Optimizer;
 use pellucid_tensor::{Error, Result, Tensor, ops};
