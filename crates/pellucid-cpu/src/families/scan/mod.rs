@@ -453,9 +453,9 @@ per_isa! {
                 let x = lines.x.cast::<T>().offset(i * lines.along[0]);
                 let y = lines.y.cast::<T>().offset(i * lines.along[1]);
                 let mut done = 0;
-                // The compiler vectorizes a long step, or one with a conversion, over a fixed number of lines, and any
-                // other step over all lines.
-                if const { !R::POSITIONS && (R::LONG_STEP || size_of::<T>() < size_of::<T::Compute>()) } {
+                // A long step, a step with a conversion, and one over few lines are fastest over a fixed number of lines.
+                let is_long = const { R::LONG_STEP || size_of::<T>() < size_of::<T::Compute>() };
+                if !R::POSITIONS && (is_long || count <= BLOCK.0) {
                     let first = first.as_chunks_mut::<LANES>().0.iter_mut();
                     for (first, second) in first.zip(second.as_chunks_mut::<LANES>().0) {
                         let (mut firsts, mut seconds) = (*first, *second);
