@@ -453,7 +453,8 @@ per_isa! {
                 let x = lines.x.cast::<T>().offset(i * lines.along[0]);
                 let y = lines.y.cast::<T>().offset(i * lines.along[1]);
                 let mut done = 0;
-                // A long step, a step with a conversion, and one over few lines are fastest over a fixed number of lines.
+                // Long steps, steps with a conversion, and steps over few lines are fastest over a fixed number of
+                // lines.
                 let is_long = const { R::LONG_STEP || size_of::<T>() < size_of::<T::Compute>() };
                 if !R::POSITIONS && (is_long || count <= BLOCK.0) {
                     let first = first.as_chunks_mut::<LANES>().0.iter_mut();
