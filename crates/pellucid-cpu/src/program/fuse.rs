@@ -65,7 +65,12 @@ fn move_comparisons_of_phase(
     let opcode = |instr: &ScheduledInstr| opcode_of(program, instr).filter(|_| !instr.mixed);
     for reader in tiles.clone() {
         let instrs = &schedule.instrs;
-        let Some((Opcode::Select | Opcode::ToNumber, chain_loop)) = opcode(&instrs[reader]) else { continue };
+        let chain_loop = match (opcode(&instrs[reader]), instrs[reader].args) {
+            // Both values of a selection cannot be those in registers.
+            (Some((Opcode::Select, _)), [_, a, b, ..]) if a == b => continue,
+            (Some((Opcode::Select | Opcode::ToNumber, chain_loop)), _) => chain_loop,
+            _ => continue,
+        };
         // The index of the instruction that computes a mask for one reader, and its opcode.
         let producer = |slot: ValueSlot| {
             let index = tiles.start + instrs[tiles.start..reader].iter().position(|i| i.result == slot)?;

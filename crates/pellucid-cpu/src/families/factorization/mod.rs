@@ -33,8 +33,8 @@ mod tests {
 
     #[test]
     fn the_error_names_the_missing_feature() {
-        let a = TestArray::of([1, 1], TestLayout::Plain, &[1.0f64]);
-        let result = run_kernel(Kernel::Factorization(Factorization::Exp), &[&a], &[&a]);
+        let [a, y] = [(); 2].map(|()| TestArray::of([1, 1], TestLayout::Plain, &[1.0f64]));
+        let result = run_kernel(Kernel::Factorization(Factorization::Exp), &[&a], &[&y]);
         assert_eq!(result, Err(Error::MissingFeature { op: "matrix_exp", feature: "linalg" }));
     }
 }

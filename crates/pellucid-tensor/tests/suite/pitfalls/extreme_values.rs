@@ -2,7 +2,7 @@
 
 use crate::support::{bits, leaf};
 use pellucid_tensor::ops::{CovOptions, PoissonNllLossOptions, QuantileInterpolation, Reduction, ScatterReduceOp};
-use pellucid_tensor::{DType, Generator, GradOptions, Tensor, capture, grad_one, ops};
+use pellucid_tensor::{DType, Generator, GradOptions, Tensor, capture, formula, grad_one, ops};
 
 const NAN: f64 = f64::NAN;
 const INF: f64 = f64::INFINITY;
@@ -110,6 +110,18 @@ fn ranks_and_bins_above_2_to_the_24_are_exact() {
     let bins = 1 << 25;
     let counts = Tensor::from([0.0f32, 1.0]).histc(bins, 0.0, 1.0);
     assert_eq!([0, -1].map(|end| counts.select(0, end).item::<f32>()), [1.0, 1.0]);
+}
+
+#[test]
+fn a_selection_between_equal_values_is_the_value() {
+    let x = Tensor::arange(0, 100, 1).to_dtype(DType::F32);
+    let same = formula!(|x, y| {
+        let v = x * 2.0 + y;
+        x.lt(y).select(v, v) - y
+    });
+    let y = Tensor::full([100], 50.0, DType::F32);
+    let values = ops::map(same, &[&x, &y], &[]).unwrap();
+    assert_eq!(values.to_vec::<f32>(), (0..100).map(|k| 2.0 * k as f32).collect::<Vec<_>>());
 }
 
 #[test]
