@@ -58,7 +58,7 @@ pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
 /// Returns the result of [`in_dtype`], or its error.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`](pellucid_tensor::Error::DTypeMismatch) if the dtype is not a float.
+/// [`Error::DTypeMismatch`] if the dtype is not a float.
 pub fn try_in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> Result<R> {
     if !dtype.is_float() {
         let help = "the dtype of parameters must be a float: F64, F32, BF16 or F16";
