@@ -271,7 +271,7 @@ pub trait CompiledPlan: Send + Sync {
     /// Acquires the borrow words of the storages and launches the plan. `storages[i]` is the storage of slot `i`.
     ///
     /// # Errors
-    /// The errors of [`SlotBorrowGuard::acquire`] and of [`CompiledPlan::launch`].
+    /// The errors of acquiring the words, and of [`CompiledPlan::launch`].
     fn run(&self, storages: &[Arc<Storage>]) -> Result<(), LaunchFailure> {
         self.launch(&BorrowedSlots::acquire(storages, self.access()).map_err(LaunchFailure::before_all)?)
     }
