@@ -70,7 +70,7 @@ fn a_run_trains_on_mixed_samples_and_validates_class_indices() {
         let (inputs, classes): (Vec<_>, Vec<_>) = samples.into_iter().unzip();
         MixUp::new(0.2, 3).apply(&ops::stack(&inputs, 0)?, &Tensor::from(classes))
     };
-    let mut train = DataLoader::with_collate(from_fn(100, sample), options.clone(), mix);
+    let mut train = DataLoader::with_collate(from_fn(100, sample), options, mix);
     let mut validation = DataLoader::new(from_fn(30, sample), options);
     let model = Linear::new(4, 3);
     let adamw = AdamW::new(model.parameters(), AdamWOptions { lr: 0.1, ..Default::default() });
