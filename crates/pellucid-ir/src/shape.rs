@@ -333,10 +333,10 @@ impl Layout {
         low.min(isize::MAX - 1)..high.saturating_add(1)
     }
 
-    /// Returns the number of elements of the storage that a kernel with this operand reads or writes. Elements of a
-    /// broadcast layout count once.
+    /// Returns the number of elements of the storage that a kernel with this operand reads or writes. Elements that a
+    /// broadcast or windows repeat count once.
     pub fn touched(&self) -> usize {
-        if self.is_broadcast() { self.extent().len() } else { self.shape.size() }
+        if self.may_repeat() { self.extent().len() } else { self.shape.size() }
     }
 
     /// Returns the positions of all elements in the storage, in row-major order, counted in elements.
@@ -372,8 +372,8 @@ impl Layout {
     /// Returns true if two elements may have the same position: a stride is not beyond the extent of the shorter
     /// strides. Slices, transposes and diagonals of tensors without such elements have none.
     pub fn may_repeat(&self) -> bool {
-        let strides = self.strides();
-        let steps = self.shape.iter().zip(&*strides).map(|(&len, &stride)| (stride.unsigned_abs(), len));
+        let Some(strides) = &self.strides else { return false };
+        let steps = self.shape.iter().zip(&***strides).map(|(&len, &stride)| (stride.unsigned_abs(), len));
         let mut steps: SmallVec<[(usize, usize); 8]> = steps.filter(|&(_, len)| len != 1).collect();
         steps.sort_unstable();
         let mut extent = 0usize;
@@ -382,7 +382,7 @@ impl Layout {
             extent = extent.saturating_add(stride.saturating_mul(len.saturating_sub(1)));
             is_beyond
         };
-        self.shape.size() > 0 && !steps.iter().all(is_beyond)
+        !self.shape.contains(&0) && !steps.iter().all(is_beyond)
     }
 
     /// Permutes the axes: axis k of the result is axis `order[k]` of this layout.
@@ -472,6 +472,24 @@ impl Layout {
             strides[axis] *= step;
         }
         Layout::strided(self.shape.with_axis(axis, len), strides, (self.offset as isize + first) as usize)
+    }
+
+    /// Selects all windows of `size` indices of an axis, which begin at the indices 0, `step`, 2·`step`, ... The axis
+    /// then enumerates the windows, and a new last axis the indices of a window. Elements of windows that overlap have
+    /// the same positions.
+    ///
+    /// # Panics
+    /// Panics if `step` is 0, or `size` is larger than the axis.
+    pub fn windows(&self, axis: usize, size: usize, step: usize) -> Layout {
+        let count = (self.shape[axis] - size) / step + 1;
+        let mut strides = self.strides();
+        let within = strides[axis];
+        // The step of a single window has no effect, and its product with the stride could overflow.
+        if count > 1 {
+            strides[axis] *= step as isize;
+        }
+        let shape = self.shape.with_axis(axis, count).iter().copied().chain([size]).collect();
+        Layout::strided(shape, strides.iter().copied().chain([within]).collect(), self.offset)
     }
 
     /// Selects `index` of `axis` and removes the axis.

@@ -191,7 +191,7 @@ impl Array {
     /// overwritten.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.storage) == 1 && !self.layout.is_broadcast()
+        Arc::strong_count(&self.storage) == 1 && !self.layout.may_repeat()
     }
 
     /// Returns true for an array of [`Array::new`] until a kernel writes it, a recording includes such a write, or a

@@ -5,6 +5,7 @@ use crate::program::kernel_schedule::{
 };
 use crate::program::loops::{FusedOperands, LANES, ROWS};
 use crate::program::slot::{Granularity, ValueSlot};
+use pellucid_simd::{Isa, per_isa};
 use std::mem::MaybeUninit;
 
 /// The extent of a tile: several entire rows, or a segment of one row.
@@ -84,6 +85,13 @@ impl ScheduledInstr {
                 LoopKind::Broadcast(f) => f(into, a, n),
                 LoopKind::Binary(f, _) => f.run(into, a, b, n),
                 LoopKind::Ternary(f) => f.run(into, a, b, d, n),
+                LoopKind::RowIndexEquals => {
+                    into.write_bytes(0, n);
+                    let hit = usize::try_from(a.cast::<i64>().read_unaligned()).ok().and_then(|t| t.checked_sub(first));
+                    if let Some(i) = hit.filter(|&i| i < n) {
+                        into.add(i).write(1);
+                    }
+                }
                 LoopKind::RowIndex => {
                     let index = into.cast::<i64>();
                     (0..n).for_each(|i| *index.add(i) = (first + i) as i64);
@@ -190,28 +198,32 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
 /// - *Source*: `from` is aligned to `size` and valid for reads of `tile.rows` values of `size` bytes.
 /// - *Target*: `to` is aligned to `size`, valid for writes of `tile.rows · tile.len` values, and disjoint from `from`.
 unsafe fn broadcast_rows(to: *mut u8, from: *const u8, size: u8, tile: &TileExtent<'_>) {
-    /// # Safety
-    /// *Source* and *Target* for values of type `T`.
-    unsafe fn broadcast_as<T: Copy>(to: *mut T, from: *const T, tile: &TileExtent<'_>) {
-        for row in 0..tile.rows {
-            // SAFETY: row < tile.rows and i < tile.len, so the clauses *Source* and *Target* of this function cover the
-            // read and the writes.
+    let repeat = match size {
+        1 => const { repeat_values::<u8>(Isa::Portable) },
+        4 => repeat_values::<u32>(Isa::best()),
+        _ => repeat_values::<u64>(Isa::best()),
+    };
+    // SAFETY: the element type has `size` bytes, and the processor has the instruction set; the caller guarantees
+    // *Source* and *Target* (this function's contract).
+    unsafe { repeat(to, from, tile.rows, tile.len) }
+}
+
+per_isa! {
+    /// Returns the function that writes each of `rows` values `len` times.
+    ///
+    /// # Safety of the returned function pointer
+    /// *Source* and *Target* of [`broadcast_rows`] hold for values of type `T`, and the processor has the instruction
+    /// set.
+    fn repeat_values[T: Copy][T](to: *mut u8, from: *const u8, rows: usize, len: usize) {
+        for row in 0..rows {
+            // SAFETY: row < rows, so the clauses *Source* and *Target* cover the read and the writes.
             unsafe {
-                let value = *from.add(row);
-                let to = to.add(row * tile.len);
-                for i in 0..tile.len {
+                let value = *from.cast::<T>().add(row);
+                let to = to.cast::<T>().add(row * len);
+                for i in 0..len {
                     to.add(i).write(value);
                 }
             }
-        }
-    }
-    // SAFETY: the element type has `size` bytes; the caller guarantees *Source* and *Target* (this function's
-    // contract).
-    unsafe {
-        match size {
-            1 => broadcast_as::<u8>(to, from, tile),
-            4 => broadcast_as::<u32>(to.cast(), from.cast(), tile),
-            _ => broadcast_as::<u64>(to.cast(), from.cast(), tile),
         }
     }
 }

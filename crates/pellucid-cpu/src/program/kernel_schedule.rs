@@ -47,6 +47,8 @@ pub(crate) enum LoopKind {
     Broadcast(FillLoop),
     /// Writes the index of every element within its row.
     RowIndex,
+    /// Compares the index of every element within its row with one value per row.
+    RowIndexEquals,
 }
 
 /// A scheduled instruction.
@@ -72,7 +74,7 @@ impl ScheduledInstr {
     /// Returns the slots that the instruction reads.
     pub(crate) fn operands(&self) -> &[ValueSlot] {
         let count = match self.kernel {
-            LoopKind::Unary(_) | LoopKind::Broadcast(_) => 1,
+            LoopKind::Unary(_) | LoopKind::Broadcast(_) | LoopKind::RowIndexEquals => 1,
             LoopKind::Binary(..) => 2,
             LoopKind::Ternary(_) => 3,
             LoopKind::RowIndex => 0,
@@ -208,7 +210,7 @@ impl KernelSchedule {
     /// value of a row, and no phase is skipped.
     pub(crate) fn supports_transposed(&self) -> bool {
         let is_supported = |instr: &ScheduledInstr| match instr.kernel {
-            LoopKind::RowIndex => false,
+            LoopKind::RowIndex | LoopKind::RowIndexEquals => false,
             LoopKind::Broadcast(_) => instr.layouts[1].1 == Granularity::Uniform,
             _ => true,
         };

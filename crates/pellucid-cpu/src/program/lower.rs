@@ -121,7 +121,17 @@ impl<'a> ProgramLowering<'a> {
         let opcode = Opcode::of(step.op, step.compute, self.isa);
         let fusable = opcode.zip(self.chain_loop(step, &args));
         let slot = (self.first_step + self.steps.len()) as ValueSlot;
-        self.steps.push(PreparedStep { kernel, fusable, args, selects: step.op == Op::Select });
+        let is_index = |arg: ValueSlot| {
+            let producer = (arg as usize).checked_sub(self.first_step);
+            producer.is_some_and(|s| matches!(self.steps[s].kernel, KernelFn::RowIndex))
+        };
+        let equals_row_index = match (step.op, &args[..]) {
+            (Op::Binary(Binary::Eq), &[index, other] | &[other, index]) if is_index(index) && !is_index(other) => {
+                Some(other)
+            }
+            _ => None,
+        };
+        self.steps.push(PreparedStep { kernel, fusable, args, selects: step.op == Op::Select, equals_row_index });
         let compute = match step.into {
             formula::InstructionOperand::Register(r) => {
                 self.registers[r as usize] = slot;

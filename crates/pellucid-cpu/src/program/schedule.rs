@@ -253,7 +253,8 @@ impl KernelSchedule {
         let is_fold = |s: &usize| matches!(program.steps[*s].kernel, KernelFn::Reduce(..));
         let (folds, plain): (Vec<usize>, Vec<usize>) = steps.partition(is_fold);
         let is_element = |s: &usize| self.granularity[first_step + s] == Granularity::PerElement;
-        let mut tile_steps: Vec<usize> = plain.into_iter().filter(is_element).collect();
+        let is_read = |s: &usize| !self.is_unread_index(program, *s);
+        let mut tile_steps: Vec<usize> = plain.into_iter().filter(is_element).filter(is_read).collect();
         let product_factors = |s: usize| self.product_factors(program, s).filter(|_| self.rows == RowLayout::Long);
         let factors: Vec<Option<[ValueSlot; 2]>> = folds.iter().map(|&s| product_factors(s)).collect();
         for (&s, _) in folds.iter().zip(&factors).filter(|(_, f)| f.is_some()) {
@@ -319,6 +320,22 @@ impl KernelSchedule {
         (tiles && reads == 1 && !stored).then_some(factors)
     }
 
+    /// Returns the value that step `s` compares with the index within the row, if one loop does so for entire rows: the
+    /// value is the same for all elements of a row.
+    fn row_index_test(&self, program: &PreparedProgram, s: usize) -> Option<ValueSlot> {
+        let is_constant = |&other: &ValueSlot| self.granularity[other as usize] != Granularity::PerElement;
+        program.steps[s].equals_row_index.filter(is_constant).filter(|_| self.rows != RowLayout::Transposed)
+    }
+
+    /// Returns true if step `s` computes indices that only [tests](KernelSchedule::row_index_test) read.
+    fn is_unread_index(&self, program: &PreparedProgram, s: usize) -> bool {
+        let slot = (program.first_step() + s) as ValueSlot;
+        let reads = |t: usize| program.steps[t].args.contains(&slot) && self.row_index_test(program, t).is_none();
+        matches!(program.steps[s].kernel, KernelFn::RowIndex)
+            && !(0..program.steps.len()).any(reads)
+            && !program.outputs.iter().any(|output| output.slot == slot)
+    }
+
     /// Returns the instruction of step `s` without broadcasts, or `None` if its loop lacks the form.
     fn resolve(&self, program: &PreparedProgram, s: usize, sizes: &[u8]) -> Option<ScheduledInstr> {
         self.resolve_with(program, s, sizes, &vec![None; sizes.len()]).ok()
@@ -340,6 +357,9 @@ impl KernelSchedule {
         for (to, &arg) in args.iter_mut().zip(&step.args) {
             let tile = broadcast.get(arg as usize).copied().flatten();
             *to = tile.filter(|_| granularity == Granularity::PerElement).unwrap_or(arg);
+        }
+        if let Some(other) = self.row_index_test(program, s) {
+            return Ok(self.instr(LoopKind::RowIndexEquals, result, [other, 0, 0], 1, sizes));
         }
         let full = |arg: ValueSlot| self.is_vector(arg, granularity);
         let kernel = match step.kernel {

@@ -23,7 +23,7 @@ const ALIASED_BLOCK: (usize, usize) = (256, 128);
 struct TransposeBlock(MaybeUninit<[u8; ALIASED_BLOCK.0 * ALIASED_BLOCK.1]>);
 
 /// Returns true if elements one above the other compete for a few sets of the caches.
-fn is_aliased(row: isize) -> bool {
+pub(crate) fn is_aliased(row: isize) -> bool {
     row.unsigned_abs().is_multiple_of(2048)
 }
 

@@ -175,7 +175,7 @@ impl Deref for CheckedPlan<'_> {
 /// Returns an error if several indices of an output refer to one element.
 #[inline]
 fn check_writable(kernel: &Kernel, layout: &Layout) -> Result<()> {
-    match !layout.is_contiguous() && layout.is_broadcast() {
+    match layout.may_repeat() {
         true => Err(broadcast_output(kernel, layout)),
         false => Ok(()),
     }

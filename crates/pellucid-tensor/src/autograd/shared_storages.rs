@@ -47,7 +47,7 @@ pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut SharedStorages)
     let is_own = match engine::is_immediate(gradient.device()) {
         true if !gradient.requires_grad() => gradient.is_unique(),
         _ if gradient.is_leaf() && gradient.requires_grad() => false,
-        _ => shared.insert(&gradient) && !gradient.array().layout().is_broadcast(),
+        _ => shared.insert(&gradient) && !gradient.array().layout().may_repeat(),
     };
     if is_own { Ok(gradient) } else { copy(&gradient) }
 }

@@ -84,7 +84,7 @@ fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> R
     // visits only the selected elements.
     let selects = matches!(kernel.index(), Some((_, IndexedOperand::Input)));
     let limited = selects || outputs.iter().any(|out| out.shape().size() >= size);
-    if limited || !array.layout().is_broadcast() {
+    if limited || !array.layout().may_repeat() {
         return Ok(());
     }
     let reason = format!(

@@ -9,15 +9,16 @@
 //! a matrix ([`FoldLoops::accumulate_rows`]), so the memory layout does not change the result.
 
 mod columns;
+mod float_rows;
 mod monoid;
 
 use self::columns::reduce_columns;
+use self::float_rows::reduce_float_rows;
 use self::monoid::{And, Max, Min, Monoid, Or, Ordered, Prod, Ring, Sum, combine_vectors};
 pub(crate) use self::monoid::{LANES, ROWS};
 use super::loop_element::{LoopElement, MaskByte, Unaligned, are_apart, source_slice};
 use pellucid_ir::Compute;
-use pellucid_simd::Isa;
-use pellucid_simd::{per_isa, up_to};
+use pellucid_simd::{Float, Isa, per_isa, up_to};
 
 /// The number of columns per pass over a partial block of rows.
 const STRIP: usize = 512;
@@ -406,8 +407,8 @@ per_isa! {
     }
 }
 
-/// Returns the loops of M without a loop for products.
-fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
+/// Returns the loops of M without a loop for products. `reduce_rows` is the loop for rows.
+fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa, reduce_rows: ReduceRowsLoop) -> FoldLoops {
     let mut identity = [0; 8];
     // SAFETY: an element has at most eight bytes, the size of `identity`.
     unsafe { identity.as_mut_ptr().cast::<T>().write_unaligned(M::IDENTITY) };
@@ -417,23 +418,48 @@ fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa) -> FoldLoops {
         accumulate_products: None,
         accumulate_rows: up_to!(T::WIDEST_ISA, isa, accumulate_rows::<T, M>),
         finish: up_to!(T::WIDEST_ISA, isa, finish::<T, M>),
-        reduce_rows: up_to!(T::WIDEST_ISA, isa, reduce_rows::<T, M>),
+        reduce_rows,
         reduce_columns: up_to!(T::WIDEST_ISA, isa, reduce_columns::<T, M>),
     }
 }
 
-/// Returns the loops of a reduction of numbers, or `None` for logical operations.
-fn numeric_fold_loops<T: LoopElement + Ring + Ordered>(op: FoldOp, isa: Isa) -> Option<FoldLoops> {
+/// Returns the loop for rows of M.
+fn any_rows<T: LoopElement, M: Monoid<T>>(isa: Isa) -> ReduceRowsLoop {
+    up_to!(T::WIDEST_ISA, isa, reduce_rows::<T, M>)
+}
+
+/// Returns the loops of a reduction of numbers, or `None` for logical operations. `[sum, max, min]` are the loops for
+/// rows.
+fn numeric_fold_loops<T: LoopElement + Ring + Ordered>(
+    op: FoldOp,
+    isa: Isa,
+    [sum, max, min]: [fn(Isa) -> ReduceRowsLoop; 3],
+) -> Option<FoldLoops> {
     Some(match op {
         FoldOp::Sum => {
             let products = up_to!(T::WIDEST_ISA, isa, accumulate_products::<T, Sum>);
-            FoldLoops { accumulate_products: Some(products), ..fold_loops::<T, Sum>(isa) }
+            FoldLoops { accumulate_products: Some(products), ..fold_loops::<T, Sum>(isa, sum(isa)) }
         }
-        FoldOp::Prod => fold_loops::<T, Prod>(isa),
-        FoldOp::Max => fold_loops::<T, Max>(isa),
-        FoldOp::Min => fold_loops::<T, Min>(isa),
+        FoldOp::Prod => fold_loops::<T, Prod>(isa, any_rows::<T, Prod>(isa)),
+        FoldOp::Max => fold_loops::<T, Max>(isa, max(isa)),
+        FoldOp::Min => fold_loops::<T, Min>(isa, min(isa)),
         FoldOp::And | FoldOp::Or => return None,
     })
+}
+
+/// Returns the loops of a reduction of integers, or `None` for logical operations.
+fn integer_fold_loops<T: LoopElement + Ring + Ordered>(op: FoldOp, isa: Isa) -> Option<FoldLoops> {
+    numeric_fold_loops::<T>(op, isa, [any_rows::<T, Sum>, any_rows::<T, Max>, any_rows::<T, Min>])
+}
+
+/// Returns the loops of a reduction of floats, or `None` for logical operations.
+fn float_fold_loops<T: LoopElement + Ring + Ordered + Float>(op: FoldOp, isa: Isa) -> Option<FoldLoops> {
+    let rows: [fn(Isa) -> ReduceRowsLoop; 3] = [
+        |isa| reduce_float_rows::<T, Sum>(isa),
+        |isa| reduce_float_rows::<T, Max>(isa),
+        |isa| reduce_float_rows::<T, Min>(isa),
+    ];
+    numeric_fold_loops::<T>(op, isa, rows)
 }
 
 /// Returns the loops of a reduction of values of type `ty`, or `None` if the operation is not defined for it.
@@ -441,12 +467,16 @@ fn numeric_fold_loops<T: LoopElement + Ring + Ordered>(op: FoldOp, isa: Isa) -> 
 /// Numbers have Sum, Prod, Max and Min. Masks have And and Or; for masks, Min is And, and Max is Or.
 pub(crate) fn fold(op: FoldOp, ty: Compute, isa: Isa) -> Option<FoldLoops> {
     match (ty, op) {
-        (Compute::Mask, FoldOp::And | FoldOp::Min) => Some(fold_loops::<MaskByte, And>(isa)),
-        (Compute::Mask, FoldOp::Or | FoldOp::Max) => Some(fold_loops::<MaskByte, Or>(isa)),
+        (Compute::Mask, FoldOp::And | FoldOp::Min) => {
+            Some(fold_loops::<MaskByte, And>(isa, any_rows::<MaskByte, And>(isa)))
+        }
+        (Compute::Mask, FoldOp::Or | FoldOp::Max) => {
+            Some(fold_loops::<MaskByte, Or>(isa, any_rows::<MaskByte, Or>(isa)))
+        }
         (Compute::Mask, _) => None,
-        (Compute::I32, _) => numeric_fold_loops::<i32>(op, isa),
-        (Compute::I64, _) => numeric_fold_loops::<i64>(op, isa),
-        (Compute::F32, _) => numeric_fold_loops::<f32>(op, isa),
-        (Compute::F64, _) => numeric_fold_loops::<f64>(op, isa),
+        (Compute::I32, _) => integer_fold_loops::<i32>(op, isa),
+        (Compute::I64, _) => integer_fold_loops::<i64>(op, isa),
+        (Compute::F32, _) => float_fold_loops::<f32>(op, isa),
+        (Compute::F64, _) => float_fold_loops::<f64>(op, isa),
     }
 }

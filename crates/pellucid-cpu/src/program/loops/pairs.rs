@@ -8,6 +8,7 @@ use super::fold::{LANES, ROWS};
 use pellucid_simd::math::Real;
 use pellucid_simd::vector::FloatVector;
 use pellucid_simd::{Float, Isa, VectorWork, vector_work};
+use std::ops::Range;
 
 /// The function of a pair of values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,37 +127,12 @@ impl<const K: u8> PairWork<'_, K> {
         }
     }
 
-    /// Returns term `r` of a vector of columns, which begins `offset` bytes after the first column.
+    /// Returns the sum of terms r, r + 16, .., of which there are `P`, for a vector of columns, which begins `offset`
+    /// bytes after the first column. Absent terms are left out, which equals terms of 0.
     ///
     /// # Safety
-    /// *Work* and *Instruction set* of [`VectorWork::run`] hold, the lanes of the mask are columns, and r < `terms`.
-    #[inline(always)]
-    unsafe fn column_term<V: FloatVector, const FULL: bool>(
-        &self,
-        r: usize,
-        offset: usize,
-        mask: V::Mask,
-        factor: V,
-    ) -> V {
-        let sums = self.0;
-        let r = r as isize;
-        // SAFETY: every address is a value of the operands (*Operands*) for a column in the mask and term r.
-        unsafe {
-            let x = V::splat(sums.x.base.offset(r * sums.x.stride).cast());
-            let y = load::<V, FULL>(sums.y.base.offset(r * sums.y.stride).add(offset), mask);
-            let weight = match K {
-                2 => load::<V, FULL>(sums.weight.base.offset(r * sums.weight.stride).add(offset), mask),
-                _ => V::zero(),
-            };
-            Self::term(x, y, weight, factor)
-        }
-    }
-
-    /// Returns the sum of terms r, r + 16, .., of which there are `P`. Absent terms are left out, which equals terms of
-    /// 0.
-    ///
-    /// # Safety
-    /// The contract of [`PairWork::column_term`] holds for all terms.
+    /// *Work* and *Instruction set* of [`VectorWork::run`] hold, the lanes of the mask are columns, and r + 16·(P − 1) <
+    /// `terms`.
     #[inline(always)]
     unsafe fn lane_sum<V: FloatVector, const FULL: bool, const P: usize>(
         &self,
@@ -165,11 +141,18 @@ impl<const K: u8> PairWork<'_, K> {
         mask: V::Mask,
         factor: V,
     ) -> V {
-        // SAFETY: the contract of this function covers all terms.
+        let sums = self.0;
+        // The addresses of term r. The last increments may leave the operands, but no value is read there.
+        let first = |operand: &PairOperand| operand.base.wrapping_offset(r as isize * operand.stride);
+        let (mut x, mut y, mut weight) = (first(&sums.x), first(&sums.y), first(&sums.weight));
+        // SAFETY: every address is a value of the operands (*Operands*) for a column in the mask and one of the terms.
         unsafe {
             let mut t = [V::zero(); 8];
-            for j in 0..P {
-                t[j] = self.column_term::<V, FULL>(r + j * LANES, offset, mask, factor);
+            for term in t.iter_mut().take(P) {
+                let w = if K == 2 { load::<V, FULL>(weight.wrapping_add(offset), mask) } else { V::zero() };
+                *term = Self::term(V::splat(x.cast()), load::<V, FULL>(y.wrapping_add(offset), mask), w, factor);
+                let next = |at: *const u8, operand: &PairOperand| at.wrapping_offset(LANES as isize * operand.stride);
+                (x, y, weight) = (next(x, &sums.x), next(y, &sums.y), next(weight, &sums.weight));
             }
             match P {
                 1 => t[0],
@@ -177,6 +160,24 @@ impl<const K: u8> PairWork<'_, K> {
                 3 | 4 => t[0].add(t[1]).add(t[2].add(t[3])),
                 _ => eight_sum(t),
             }
+        }
+    }
+
+    /// Adds `P` terms to each of the given partial sums of a block, whose first term is `first`.
+    ///
+    /// # Safety
+    /// The contract of [`PairWork::lane_sum`] holds for r = `first` + l, for each of the partial sums l.
+    #[inline(always)]
+    unsafe fn add_terms<V: FloatVector, const FULL: bool, const P: usize>(
+        &self,
+        lanes: &mut [V; LANES],
+        range: Range<usize>,
+        first: usize,
+        (offset, mask, factor): (usize, V::Mask, V),
+    ) {
+        for l in range {
+            // SAFETY: the contract of this function has that of both methods.
+            unsafe { lanes[l] = lanes[l].add(self.lane_sum::<V, FULL, P>(first + l, offset, mask, factor)) };
         }
     }
 
@@ -195,19 +196,21 @@ impl<const K: u8> PairWork<'_, K> {
             let mut first = 0;
             while first < sums.terms {
                 let rows = ROWS.min(sums.terms - first);
-                for l in 0..LANES.min(rows) {
-                    let r = first + l;
-                    let sum = match (rows - l).div_ceil(LANES) {
-                        1 => self.lane_sum::<V, FULL, 1>(r, offset, mask, factor),
-                        2 => self.lane_sum::<V, FULL, 2>(r, offset, mask, factor),
-                        3 => self.lane_sum::<V, FULL, 3>(r, offset, mask, factor),
-                        4 => self.lane_sum::<V, FULL, 4>(r, offset, mask, factor),
-                        5 => self.lane_sum::<V, FULL, 5>(r, offset, mask, factor),
-                        6 => self.lane_sum::<V, FULL, 6>(r, offset, mask, factor),
-                        7 => self.lane_sum::<V, FULL, 7>(r, offset, mask, factor),
-                        _ => self.lane_sum::<V, FULL, 8>(r, offset, mask, factor),
-                    };
-                    lanes[l] = lanes[l].add(sum);
+                // The first partial sums have one term more than the others if the last row of terms is not full.
+                let (full, longer) = (rows / LANES, rows % LANES);
+                let columns = (offset, mask, factor);
+                for (range, count) in [(0..longer, full + 1), (longer..LANES, full)] {
+                    match count {
+                        0 => {}
+                        1 => self.add_terms::<V, FULL, 1>(&mut lanes, range, first, columns),
+                        2 => self.add_terms::<V, FULL, 2>(&mut lanes, range, first, columns),
+                        3 => self.add_terms::<V, FULL, 3>(&mut lanes, range, first, columns),
+                        4 => self.add_terms::<V, FULL, 4>(&mut lanes, range, first, columns),
+                        5 => self.add_terms::<V, FULL, 5>(&mut lanes, range, first, columns),
+                        6 => self.add_terms::<V, FULL, 6>(&mut lanes, range, first, columns),
+                        7 => self.add_terms::<V, FULL, 7>(&mut lanes, range, first, columns),
+                        _ => self.add_terms::<V, FULL, 8>(&mut lanes, range, first, columns),
+                    }
                 }
                 first += rows;
             }

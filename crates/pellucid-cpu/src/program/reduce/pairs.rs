@@ -8,14 +8,45 @@ use super::{PreparedReduction, SequenceReduction};
 use crate::program::fold::CHUNK;
 use crate::program::loops::{Opcode, PairOperand, PairSums, PairTerm};
 use crate::program::prepared::{PreparedProgram, scalar_bits};
+use crate::program::transpose::is_aliased;
 use crate::strided::{self, Cursor, StridedAxis};
 use pellucid_ir::formula::Unary;
 use pellucid_ir::{Compute, Scalar};
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{GRAIN, parallel_ranges};
+use std::mem::MaybeUninit;
+use std::ptr;
 
 /// The bytes of the values of y, and of the weights, of adjacent sums that are computed together.
 const PANEL_BYTES: usize = 16 << 10;
+
+/// The bytes of a [`PackedPanel`]: a panel that is rounded up to full cache lines has no more, up to 512 terms of `f32`.
+const PACKED_BYTES: usize = 2 * PANEL_BYTES;
+
+/// The values of y of adjacent sums, copied row by row. Rows whose distance is a multiple of a page map to a few sets of
+/// the first-level cache, which evict each other; the copy fits.
+#[repr(C, align(64))]
+struct PackedPanel(MaybeUninit<[u8; PACKED_BYTES]>);
+
+impl PackedPanel {
+    /// The minimum number of sums for each column of a panel that is copied.
+    const MIN_USES: usize = 8;
+
+    /// Copies `terms` rows of `row` bytes each, and returns the copy.
+    ///
+    /// # Safety
+    /// Every row of the operand is valid for reads, and the rows have at most [`PACKED_BYTES`] bytes in total.
+    unsafe fn pack(&mut self, y: PairOperand, terms: usize, row: usize) -> PairOperand {
+        debug_assert!(terms * row <= PACKED_BYTES, "{terms} rows of {row} bytes do not fit the packed panel");
+        let packed = self.0.as_mut_ptr().cast::<u8>();
+        for r in 0..terms {
+            // SAFETY: the rows are valid for reads and fit the panel (this function's contract), which is not part of
+            // the operand.
+            unsafe { ptr::copy_nonoverlapping(y.base.offset(r as isize * y.stride), packed.add(r * row), row) };
+        }
+        PairOperand { base: packed.cast_const(), stride: row as isize }
+    }
+}
 
 /// The operands of the terms of a program, by the indices of its inputs.
 #[derive(Clone, Copy)]
@@ -126,15 +157,29 @@ impl SequenceReduction<'_> {
         let (axes, columns) = if layout.is_columns { (outer, column.len) } else { (&self.kept[..], 1) };
         let panel = (PANEL_BYTES / (self.length * self.size)).max(1).next_multiple_of(64 / self.size).min(columns);
         let grain = GRAIN.div_ceil((self.length * columns * self.work_per_value()).max(1));
+        // A panel of y that all sums share is copied if its rows evict each other.
+        let y = layout.inputs[1];
+        let is_packed = layout.is_columns
+            && is_aliased(reduced.strides[y])
+            && axes.iter().all(|axis| axis.strides[y] == 0)
+            && self.length * panel * self.size <= PACKED_BYTES;
         parallel_ranges(strided::element_count(axes), grain, |range| {
+            let mut packed = PackedPanel(MaybeUninit::uninit());
             for start in (0..columns).step_by(panel) {
                 let offset = |k: usize| if layout.is_columns { start as isize * column.strides[k] } else { 0 };
                 let bases: List<*mut u8, 8> =
                     self.bases.iter().enumerate().map(|(k, base)| base.wrapping_offset(offset(k))).collect();
                 let mut cursor = Cursor::at(axes, &bases, range.start);
                 let count = if layout.is_columns { panel.min(columns - start) } else { 0 };
+                let mut shared_y = None;
+                if is_packed && range.len() >= PackedPanel::MIN_USES {
+                    let rows = PairOperand { base: bases[y].cast_const(), stride: reduced.strides[y] };
+                    // SAFETY: y has `count` adjacent values for every term, and the panel fits (`is_packed`).
+                    shared_y = Some(unsafe { packed.pack(rows, self.length, count * self.size) });
+                }
                 for _ in range.clone() {
-                    compute(sums_at(&cursor.positions, count));
+                    let sums = sums_at(&cursor.positions, count);
+                    compute(PairSums { y: shared_y.unwrap_or(sums.y), ..sums });
                     cursor.advance();
                 }
             }

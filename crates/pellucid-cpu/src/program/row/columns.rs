@@ -59,12 +59,19 @@ impl<'a> TransposedBlocks<'a> {
         if fits < WIDTHS.0 || !outputs_are_elements || !schedule.supports_transposed() {
             return None;
         }
+        // A tile of the entire axis is often contiguous in memory, so its elements are not copied. It may be larger.
+        let fits = if column.len <= 2 * fits { fits.max(column.len) } else { fits };
         // All tiles of the axis have about the same width.
         let tiles = column.len.div_ceil(fits.min(WIDTHS.1));
         let width = column.len.div_ceil(tiles).next_multiple_of(8).min(column.len);
         let repeats = (WIDTHS.1 / width).clamp(1, length);
         let axes = inner.iter().chain([column]).cloned().collect();
         Some(TransposedBlocks { schedule, width, repeats, axes })
+    }
+
+    /// Returns true if every tile extends over the entire last axis that numbers the rows.
+    pub(super) fn are_entire(&self) -> bool {
+        self.axes.last().is_some_and(|column| column.len == self.width)
     }
 }
 

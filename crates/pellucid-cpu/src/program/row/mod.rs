@@ -107,7 +107,7 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
         Some(columns) => columns.schedule,
         None => program.schedule_rows(length, &granularity),
     };
-    let access = row_access(program, &outer, &inner, &all, columns.is_some());
+    let access = row_access(program, &outer, &inner, &all, columns.as_ref());
 
     let fits = BLOCK_BYTES / (schedule.buffer_width + 8);
     let phased = columns.is_none() && length > 2 * fits;

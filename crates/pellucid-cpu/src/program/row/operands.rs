@@ -3,6 +3,7 @@
 //! Contiguous elements are read and written in the memory of the operand where the program allows it. All others go
 //! through buffers: gathered or converted before the program runs on them, converted or scattered afterwards.
 
+use super::columns::TransposedBlocks;
 use super::{RowBlock, RowExecution};
 use crate::program::execute::TileExtent;
 use crate::program::kernel_schedule::KernelSchedule;
@@ -19,18 +20,20 @@ pub(super) enum RowAccess {
     Dense,
     /// Each row is contiguous.
     Rows,
+    /// The elements of each transposed tile are contiguous, in the order of the tile.
+    Tiles,
     /// Any other layout.
     Strided,
 }
 
 /// Returns the layout of each operand (inputs first) over the axes that number the rows, over the axes of a row, and
-/// over all axes. With `transposed`, the elements of no operand have the order of a tile.
+/// over all axes. Only the elements of entire transposed tiles can be contiguous.
 pub(super) fn row_access(
     program: &PreparedProgram,
     outer: &[StridedAxis],
     inner: &[StridedAxis],
     all: &[StridedAxis],
-    transposed: bool,
+    columns: Option<&TransposedBlocks<'_>>,
 ) -> List<RowAccess, 8> {
     let dense = |axes: &[StridedAxis], k: usize, size: usize| {
         strided::element_count(axes) == 1 || strided::access_pattern(axes, k, size) == AccessPattern::Dense
@@ -38,7 +41,10 @@ pub(super) fn row_access(
     let access = |(k, (size, per_row)): (usize, (usize, bool))| match per_row {
         true if dense(outer, k, size) => RowAccess::Dense,
         true => RowAccess::Strided,
-        false if transposed => RowAccess::Strided,
+        false if columns.is_some_and(|columns| columns.are_entire() && dense(&columns.axes, k, size)) => {
+            RowAccess::Tiles
+        }
+        false if columns.is_some() => RowAccess::Strided,
         false if dense(all, k, size) => RowAccess::Dense,
         false if dense(inner, k, size) => RowAccess::Rows,
         false => RowAccess::Strided,
@@ -127,6 +133,7 @@ impl RowExecution<'_> {
         match self.access[k] {
             RowAccess::Dense => Some(self.bases[k].wrapping_add((block.first * self.length + first) * size)),
             RowAccess::Rows if block.rows == 1 => Some(block.starts[k].wrapping_add(first * size)),
+            RowAccess::Tiles => Some(block.starts[k]),
             _ => None,
         }
     }

@@ -45,6 +45,25 @@ pub(crate) fn layer_norm(dtype: DType) -> Program {
     ])
 }
 
+/// Returns a program that selects the element of each row at the index of the row, and counts the hits of one index
+/// for all rows. It stores the hits too.
+pub(crate) fn selected_element() -> Program {
+    let (c, i) = (Compute::F32, Compute::I64);
+    let mut p = ProgramBuilder::new();
+    let (x, t) = (p.x(DType::F32), p.input(DType::I64, i, true));
+    let zero = p.uniform(UniformSource::Literal(0.0.into()), c);
+    let fixed = p.uniform(UniformSource::Param(0), i);
+    let index = p.step(Op::RowIndex, i, i, &[]);
+    let hit = p.step(Op::Binary(Binary::Eq), i, Compute::Mask, &[index, t]);
+    let picked = p.step(Op::Select, c, c, &[hit, x, zero]);
+    let sum = p.reduce(RowOp::Sum, c, picked);
+    let fixed_hit = p.step(Op::Binary(Binary::Eq), i, Compute::Mask, &[fixed, index]);
+    let number = p.step(Op::Convert(c), Compute::Mask, c, &[fixed_hit]);
+    let count = p.reduce(RowOp::Sum, c, number);
+    let total = p.binary(Binary::Add, c, picked, sum);
+    p.build(&[(total, c, DType::F32, false), (sum, c, DType::F32, true), (count, c, DType::F32, true)])
+}
+
 /// Returns a program whose output, if in place, overwrites an input that later phases read.
 fn late_reader() -> Program {
     let c = Compute::F32;
@@ -144,7 +163,8 @@ fn row_programs_of_all_lengths_and_layouts_match_the_reference() {
     let rng = &mut Rng(7);
     for round in 0..2 {
         for (shape, axes) in cases() {
-            for program in [softmax(), layer_norm(DType::F32), layer_norm(DType::F16), late_reader(), products()] {
+            let programs = [softmax(), layer_norm(DType::F32), layer_norm(DType::F16), late_reader(), products()];
+            for program in programs.into_iter().chain([selected_element()]) {
                 check_row_program(rng, &Arc::new(program), &shape, &axes, |rng, shape, dtype, stretch| match round {
                     0 => TestArray::contiguous(rng, shape, dtype),
                     _ => TestArray::random(rng, shape, dtype, stretch),

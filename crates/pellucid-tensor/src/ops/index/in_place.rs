@@ -21,10 +21,10 @@ pub(crate) fn check_writable(op: &'static str, target: &Tensor) -> Result<()> {
     if is_grad_enabled() && target.is_part_of_tracked_leaf() {
         return Err(Error::InPlaceOnTracked { op, shape: target.shape().clone() });
     }
-    if target.array().layout().is_broadcast() {
+    if target.array().layout().may_repeat() {
         let reason = format!(
-            "elements of the target of shape {} share memory by broadcasting, so a write would overwrite itself; \
-             write into a copy() of it",
+            "elements of the target of shape {} share memory, by broadcasting or overlapping windows, so a write \
+             would overwrite itself; write into a copy() of it",
             target.shape()
         );
         return Err(Error::invalid(op, reason));
@@ -114,17 +114,23 @@ pub(crate) fn put_axes(
     }
     let values = copy::contiguous(&copy::to_dtype(&broadcast::broadcast_to(values, &shape)?, x.dtype())?)?;
     let rewrite = InPlaceWrite::new(op, x, view)?;
-    let positions = copy::contiguous(&gather::gather_axes(op, &element_indices(&rewrite)?, axes, indices, 0)?)?;
+    let positions = copy::contiguous(&gather::gather_axes(
+        op,
+        &element_indices(&rewrite.shape, &rewrite.region)?,
+        axes,
+        indices,
+        0,
+    )?)?;
     scatter(values.array())?;
     let derivative = OverwriteAt { op, shape: rewrite.shape.clone() };
     rewrite.record(x, &values, Some(positions.array().clone()), derivative);
     Ok(())
 }
 
-/// Returns the row-major index of every element of the written region within the base value.
-fn element_indices(write: &InPlaceWrite) -> Result<Tensor> {
-    let indices = create::arange(0i64, write.shape.size() as i64, 1i64, DType::I64)?;
-    Ok(Tensor::from(indices.array().view(write.region.clone())))
+/// Returns the row-major index of every element of a region within a value of this shape.
+fn element_indices(shape: &Shape, region: &Layout) -> Result<Tensor> {
+    let indices = create::arange(0i64, shape.size() as i64, 1i64, DType::I64)?;
+    Ok(Tensor::from(indices.array().view(region.clone())))
 }
 
 /// Returns the region of a contiguous value. `layout` is relative to its start.
@@ -171,13 +177,18 @@ impl Operation for AsStridedTranspose {
         let filled = Array::filled(x.device(), x.dtype(), self.shape.clone(), 0.into())?;
         let stretched = |axis: &usize| layout.strides()[*axis] == 0 && layout.shape()[*axis] > 1;
         let axes: SmallVec<[usize; 4]> = (0..layout.shape().rank()).filter(stretched).collect();
-        if axes.is_empty() {
+        if axes.is_empty() && !layout.may_repeat() {
             write_array(x, &region_of(&filled, layout))?;
             return Ok(smallvec![filled]);
         }
         // Elements that a view repeats are summed by the transpose of the view.
         let single = axes.iter().fold(layout.clone(), |l, &axis| l.slice(axis, 0, 1, 1));
         let sums = broadcast::sum_to(&Tensor::from(x.clone()), single.shape())?;
+        if single.may_repeat() {
+            let indices = view::ravel(&element_indices(&self.shape, &single)?)?.try_to(sums.device())?;
+            let totals = gather::scatter_add_axis(&view::ravel(&sums)?, 0, &indices, self.shape.size())?;
+            return Ok(smallvec![totals.array().reshape(&self.shape)?]);
+        }
         write_array(sums.array(), &region_of(&filled, &single))?;
         Ok(smallvec![filled])
     }

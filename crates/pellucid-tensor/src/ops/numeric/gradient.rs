@@ -2,6 +2,7 @@
 
 use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::map;
 use crate::ops::numeric::integrate::{Spacing, wide_integers};
 use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::precision::in_single;
@@ -9,7 +10,7 @@ use crate::ops::primitive::{fill, view};
 use crate::ops::reduce::scan;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{Error, Result, formula};
 
 /// Computes the derivative dy/dx of samples along an axis (NumPy's `gradient` along one axis).
 ///
@@ -36,6 +37,7 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
     let points = spacing.points();
     in_single!(op, [y; points] => gradient(y, spacing.with_points(points), axis, edge_order));
     let steps = match spacing {
+        Spacing::Step(step) if edge_order == 1 => return central_differences(y, step, at),
         Spacing::Step(step) => fill::full([len - 1], step, y.dtype())?,
         Spacing::Points(points) if points.shape()[..] == [len] => scan::diff(&wide_integers(points)?, 1, 0)?,
         Spacing::Points(points) => {
@@ -63,4 +65,18 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
     };
     let (first, final_) = (end(0, 1)?, end(len - 2, len.saturating_sub(3))?);
     view::movedim(&concatenate(&[&first, &inside, &final_], -1)?, [-1], [axis])
+}
+
+/// Computes the derivative of samples with equal steps h: (yᵢ₊₁ − yᵢ₋₁)/(2h) inside, and the one-sided slopes at the ends.
+fn central_differences(y: &Tensor, step: f64, axis: usize) -> Result<Tensor> {
+    let len = y.shape()[axis];
+    let samples = |start, count| view::narrow(y, axis as isize, start, count);
+    let slope = |low: &Tensor, high: &Tensor, run: f64| {
+        let slope = formula! { static slope(low, high; run) = (high - low) / run; };
+        map(slope, &[low, high], &[run.into()])
+    };
+    let first = slope(&samples(0, 1)?, &samples(1, 1)?, step)?;
+    let inside = slope(&samples(0, len - 2)?, &samples(2, len - 2)?, 2.0 * step)?;
+    let last = slope(&samples(len - 2, 1)?, &samples(len - 1, 1)?, step)?;
+    concatenate(&[&first, &inside, &last], axis as isize)
 }

@@ -1,12 +1,13 @@
 //! Integrals of sampled functions by the trapezoidal rule.
 
 use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::{map, map_sum};
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{copy, view};
 use crate::ops::reduce::{reductions, scan};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result, Scalar};
+use pellucid_ir::{DType, Error, Result, Scalar, formula};
 
 /// The spacing of samples.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +44,27 @@ impl<'a> Spacing<'a> {
 pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let points = spacing.points();
     in_single!("trapezoid", [y; points] => trapezoid(y, spacing.with_points(points), axis));
-    reductions::sum(&trapezoid_areas("trapezoid", y, spacing, axis)?, axis_from_end(y, axis)?)
+    let at = y.shape().axis("trapezoid", axis)?;
+    let len = y.shape()[at];
+    match spacing {
+        // With equal steps, every sample but the first and the last belongs to two areas.
+        Spacing::Step(step) if y.dtype().is_float() && len >= 2 => {
+            let samples = |start, count| view::narrow(y, axis, start, count);
+            let product = formula! { static trapezoid_inside(y; step) = y * step; };
+            let inside =
+                map_sum(product, &[&samples(1, len - 2)?], &[step.into()], std::iter::once(at).collect(), None)?;
+            let ends = formula! { static trapezoid(s, low, high; step) = s + (low * step + high * step) * 0.5; };
+            let integral = map(ends, &[&inside, &samples(0, 1)?, &samples(len - 1, 1)?], &[step.into()])?;
+            view::squeeze(&integral, at as isize)
+        }
+        _ => reductions::sum(&trapezoid_areas("trapezoid", y, spacing, axis)?, axis_from_end(y, axis)?),
+    }
+}
+
+/// Returns all samples but the last and all samples but the first along an axis of length `len`.
+fn neighbours(x: &Tensor, axis: isize, len: usize) -> Result<(Tensor, Tensor)> {
+    let count = len.saturating_sub(1);
+    Ok((view::narrow(x, axis, 0, count)?, view::narrow(x, axis, len - count, count)?))
 }
 
 /// Computes the running integral along an axis, up to every sample except the first (see [`trapezoid`]).
@@ -72,11 +93,7 @@ fn axis_from_end(y: &Tensor, axis: isize) -> Result<isize> {
 fn trapezoid_areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor> {
     let at = y.shape().axis(op, axis)?;
     let len = y.shape()[at];
-    let neighbours = |x: &Tensor, axis: isize| {
-        let count = len.saturating_sub(1);
-        Ok::<_, Error>((view::narrow(x, axis, 0, count)?, view::narrow(x, axis, len - count, count)?))
-    };
-    let (low, high) = neighbours(&wide_integers(y)?, axis)?;
+    let (low, high) = neighbours(&wide_integers(y)?, axis, len)?;
     let sums = arithmetic::add(&low, &high)?;
     let points = match spacing {
         Spacing::Step(step) => return arithmetic::mul(&sums, Scalar::from(0.5 * step)),
@@ -92,6 +109,6 @@ fn trapezoid_areas(op: &'static str, y: &Tensor, spacing: Spacing<'_>, axis: isi
         let help = format!("points must be a vector of length {len}, or broadcast to the samples");
         return Err(Error::shapes(op, [y.shape(), points.shape()], help));
     }
-    let (low, high) = neighbours(&wide_integers(&points)?, from_end)?;
+    let (low, high) = neighbours(&wide_integers(&points)?, from_end, len)?;
     arithmetic::mul(&arithmetic::mul(&arithmetic::sub(&high, &low)?, &sums)?, 0.5)
 }

@@ -7,6 +7,7 @@ use crate::ops::primitive::copy::write_array;
 use crate::ops::primitive::{copy, view};
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
+use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Result, from_integers};
 use smallvec::SmallVec;
 
@@ -125,8 +126,27 @@ impl Operation for Split {
         };
         Ok(self.lengths.iter().map(part).collect())
     }
-    fn backward(&self, _: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        let parts: Vec<Tensor> = (0..grads.len()).map(|i| grads.get(i)).collect::<Result<_>>()?;
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        // Adjacent parts without a gradient become one part of zeros.
+        let shape = saved.input_shape(0);
+        let zeros = |len: usize| {
+            let meta = Meta { shape: shape.with_axis(self.axis, len), dtype: saved.input_dtype(0) };
+            grads.zeros(meta, saved.input_device(0))
+        };
+        let (mut parts, mut absent) = (Vec::new(), 0);
+        for (i, &len) in self.lengths.iter().enumerate() {
+            let Some(gradient) = grads.try_get(i) else {
+                absent += len;
+                continue;
+            };
+            if absent > 0 {
+                parts.push(zeros(std::mem::take(&mut absent))?);
+            }
+            parts.push(gradient.clone());
+        }
+        if absent > 0 {
+            parts.push(zeros(absent)?);
+        }
         let parts: Vec<&Tensor> = parts.iter().collect();
         Ok(smallvec![Some(concatenate(&parts, self.axis as isize)?)])
     }
@@ -161,8 +181,8 @@ from_integers!(SplitSizes, number: SplitSizes::Each, list: |list| SplitSizes::Li
 /// ```
 ///
 /// # Errors
-/// for lengths below 1; [`Error::OutOfMemory`] if memory cannot hold the results.
-/// for parts of a length below 1; [`Error::OutOfMemory`] if memory cannot hold the parts.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for lengths that do not add up to the length of the axis, and
+/// for a length below 1 of every result; [`Error::OutOfMemory`] if memory cannot hold the results.
 #[doc(alias = "split_with_sizes")]
 #[tensor_method]
 pub fn split(x: &Tensor, sizes: impl Into<SplitSizes>, axis: isize) -> Result<Vec<Tensor>> {

@@ -47,9 +47,9 @@ over_axes! {
     count_nonzero(x; axes) = sum(&compare::ne(x, 0)?, axes);
     /// Computes the sum over `axes` of the elements that are not NaN.
     nansum(x; axes) = match x.dtype().is_float() {
-        true => sum(&arithmetic::where_(&compare::isnan(x)?, &fill::full((), 0, x.dtype())?, x)?, axes),
+        true => sum_formula(formula! { static nansum(x) = x.ne(x).select(0.0, x); }, x, &axes, None),
         false => sum(x, axes),
-    };
+    }, autocast = Single;
     /// Computes the mean over `axes` of the elements that are not NaN; NaN if all are NaN.
     nanmean(x; axes) = {
         if !x.dtype().is_float() {
@@ -104,7 +104,7 @@ over_axes! {
         f64::INFINITY => max(&arithmetic::abs(x)?, axes),
         f64::NEG_INFINITY => min(&arithmetic::abs(x)?, axes),
         0.0 => sum_formula(formula! { static count(x) = x.eq(0.0).select(0.0, 1.0); }, x, &axes, None),
-        1.0 => sum(&arithmetic::abs(x)?, axes),
+        1.0 => sum_formula(formula! { static magnitudes(x) = x.abs(); }, x, &axes, None),
         p => power_norm(x, p, &axes),
     }, autocast = Single;
 }

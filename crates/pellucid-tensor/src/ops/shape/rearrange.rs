@@ -9,7 +9,6 @@ use crate::ops::call::check;
 use crate::ops::call::int_list::IntList;
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::copy::{copy, write_array};
-use crate::ops::primitive::sparse::select_axis;
 use crate::ops::primitive::view::{movedim, ravel, reshape_to, slice_axes};
 use crate::ops::primitive::{concatenate, create, gather, view};
 use crate::panic;
@@ -218,9 +217,43 @@ pub fn meshgrid(vectors: &[&Tensor], indexing: MeshgridIndexing) -> Result<Vec<T
     vectors.iter().enumerate().map(spread).collect()
 }
 
-/// Returns all windows of `size` indices along an axis, with stride `step` (PyTorch's `unfold`).
+struct Windows {
+    axis: usize,
+    size: usize,
+    step: usize,
+}
+
+impl Operation for Windows {
+    fn name(&self) -> &'static str {
+        "windows"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        Ok(smallvec![inputs[0].view(inputs[0].layout().windows(self.axis, self.size, self.step))])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let (shape, &Windows { axis, size, step }) = (saved.input_shape(0), self);
+        let by_window = movedim(&grads.get(0)?, [-1], [axis as isize + 1])?;
+        let (count, len) = (by_window.shape()[axis], shape[axis]);
+        let elements = reshape_to(&by_window, &shape.with_axis(axis, count * size))?;
+        let index = (0..count).flat_map(|w| (0..size).map(move |i| (w * step + i) as i64));
+        let index = create::from_host(&host_values(count * size, index)?, [count * size])?;
+        Ok(smallvec![Some(gather::scatter_add_axis(&elements, axis, &index.to(elements.device()), len)?)])
+    }
+    fn is_view(&self) -> bool {
+        true
+    }
+}
+
+/// Returns all windows of `size` indices along an axis, with stride `step`, as a view (PyTorch's `unfold`).
 ///
-/// The axis then enumerates the windows, and a new last axis the elements of each window.
+/// The axis then enumerates the windows, and a new last axis the elements of each window. Windows that overlap share
+/// elements, so they cannot be written in place.
+///
+/// ```
+/// use pellucid::Tensor;
+/// let x = Tensor::from([1.0f32, 2.0, 3.0, 4.0]);
+/// assert_eq!(x.windows(0, 2, 1).to_vec::<f32>(), [1.0, 2.0, 2.0, 3.0, 3.0, 4.0]);
+/// ```
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a step of 0, or a window longer than the axis.
@@ -234,10 +267,9 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
         return Err(Error::invalid("windows", reason));
     }
     let count = (len - size) / step + 1;
-    let total = count.checked_mul(size).ok_or_else(Error::size_overflow)?;
-    let index = (0..count).flat_map(|w| (0..size).map(move |i| (w * step + i) as i64));
-    let index = host_values(total, index)?;
-    movedim(&select_axis("windows", x, axis, (&index, &[count, size]))?, [axis as isize + 1], [-1])
+    let lengths = x.shape().with_axis(axis, count);
+    lengths.iter().try_fold(size, |total, &len| total.checked_mul(len)).ok_or_else(Error::size_overflow)?;
+    apply_one(Windows { axis, size, step }, &[x])
 }
 
 /// Splits x along an axis into at most `count` views of ⌈length/count⌉ indices; the last one may be shorter.

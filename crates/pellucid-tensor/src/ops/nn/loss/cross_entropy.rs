@@ -214,7 +214,7 @@ fn class_formula() -> &'static Formula {
         static cross_entropy(x, t: per_row index) = {
             let m = x.row_max();
             let hit = row_index().eq(t);
-            let is_in_range = hit.to_number().row_sum().gt(0.0);
+            let is_in_range = t.ge(0) & t.lt(row_len().to_index());
             let picked = hit.select(x, 0.0).row_sum();
             let loss = (x - m).exp().row_sum().ln() + (m - picked);
             is_in_range.select(loss, f64::NAN)
@@ -232,7 +232,7 @@ fn smoothed_class_formula() -> &'static Formula {
         static cross_entropy(x, t: per_row index; s) = {
             let m = x.row_max();
             let hit = row_index().eq(t);
-            let is_in_range = hit.to_number().row_sum().gt(0.0);
+            let is_in_range = t.ge(0) & t.lt(row_len().to_index());
             let picked = hit.select(x, 0.0).row_sum();
             let smoothing_loss = (1.0 - s) * (m - picked) + s * (m - x).row_mean();
             let loss = (x - m).exp().row_sum().ln() + smoothing_loss;

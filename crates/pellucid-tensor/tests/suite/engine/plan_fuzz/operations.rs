@@ -509,7 +509,7 @@ impl ProgramRun<'_> {
         let x = self.pick(|t| t.rank() > 0)?;
         let axis = self.axis(&x)?;
         let len = x.shape()[axis as usize];
-        one(match self.rng.below(9) {
+        one(match self.rng.below(10) {
             0 => ops::flip(&x, axis),
             1 => ops::narrow(&x, axis, len / 3, len - len / 3),
             2 => ops::select(&x, axis, -1),
@@ -518,6 +518,7 @@ impl ProgramRun<'_> {
             5 => x.try_i(slice(None, None, 2)),
             6 => ops::diagonal(&x, 0, 0, 1),
             7 => ops::reshape(&x, x.shape().iter().rev().copied().collect::<Vec<_>>()),
+            8 if x.size() < 200 => ops::windows(&x, axis, len.min(2), 1),
             _ => ops::reshape(&x, [x.size()]),
         })
     }

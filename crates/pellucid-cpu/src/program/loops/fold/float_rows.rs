@@ -1,0 +1,132 @@
+//! Reductions of contiguous rows of floats, in registers.
+
+use super::monoid::{LANES, Max, Min, Monoid, ROWS, Sum};
+use crate::program::loops::loop_element::{LoopElement, are_apart};
+use pellucid_simd::vector::FloatVector;
+use pellucid_simd::{Float, per_isa};
+
+/// An operation that combines vectors as [`Monoid::combine`] combines their lanes.
+pub(super) trait VectorMonoid<T: Copy>: Monoid<T> {
+    /// Combines two vectors.
+    ///
+    /// # Safety
+    /// The calling function has the instruction set of V enabled, on a processor that supports it.
+    unsafe fn combine_vector<V: FloatVector<Scalar = T>>(a: V, b: V) -> V;
+}
+
+macro_rules! vector_monoids {
+    ($($Op:ident: $method:ident)*) => {$(
+        impl<T: Copy> VectorMonoid<T> for $Op
+        where
+            $Op: Monoid<T>,
+        {
+            #[inline(always)]
+            unsafe fn combine_vector<V: FloatVector<Scalar = T>>(a: V, b: V) -> V {
+                // SAFETY: the instruction set is available (this function's contract).
+                unsafe { a.$method(b) }
+            }
+        }
+    )*};
+}
+vector_monoids! { Sum: add Max: max Min: min }
+
+/// Rows of `len` contiguous values, and the memory of their results.
+struct FloatRows<T> {
+    dst: *mut T,
+    src: *const T,
+    rows: usize,
+    len: usize,
+}
+
+per_isa! {
+    /// Returns the [`ReduceRowsLoop`](super::ReduceRowsLoop) of M for floats and an instruction set.
+    pub(super) fn reduce_float_rows[T: LoopElement + Float, M: VectorMonoid<T>][T, M]<S>
+    (dst: *mut u8, src: *const u8, rows: usize, len: usize) {
+        let size = size_of::<T>();
+        debug_assert!(are_apart((dst, rows * size), (src, rows * len * size)), "the results overlap their rows");
+        let rows = FloatRows { dst: dst.cast::<T>(), src: src.cast::<T>(), rows, len };
+        // SAFETY: the caller guarantees the clauses of `ReduceRowsLoop`; the function around this body enables the
+        // instruction set. The depth is that of the last block.
+        unsafe {
+            match (len % ROWS).div_ceil(LANES) {
+                0 => rows.reduce::<S::FloatVector<T>, M, 0>(),
+                1 => rows.reduce::<S::FloatVector<T>, M, 1>(),
+                2 => rows.reduce::<S::FloatVector<T>, M, 2>(),
+                3 | 4 => rows.reduce::<S::FloatVector<T>, M, 4>(),
+                _ => rows.reduce::<S::FloatVector<T>, M, 8>(),
+            }
+        }
+    }
+}
+
+impl<T: LoopElement> FloatRows<T> {
+    /// Reduces all rows. The last block of a row has at most `DEPTH` values for each lane: 0, 1, 2, 4 or 8.
+    ///
+    /// # Safety
+    /// - *Rows*: the clauses *Source*, *Destination* and *Disjoint* of [`ReduceRowsLoop`](super::ReduceRowsLoop) hold,
+    ///   and the last block fits `DEPTH`.
+    /// - *Instruction set*: the calling function has the instruction set of V enabled, on a processor that supports it.
+    #[inline(always)]
+    unsafe fn reduce<V: FloatVector<Scalar = T>, M: VectorMonoid<T>, const DEPTH: usize>(&self) {
+        let full = self.len / ROWS * ROWS;
+        let tail = self.len - full;
+        let vectors = const { LANES / V::LANES };
+        // SAFETY: every full vector is within its row, and so are the lanes of the partial vector that are in the mask
+        // (*Rows*). There are at most eight vectors of sixteen lanes, and `values` holds sixteen values.
+        unsafe {
+            let identity = V::splat(&M::IDENTITY);
+            let partial = V::mask(tail % V::LANES);
+            for row in 0..self.rows {
+                let x = self.src.add(row * self.len);
+                let mut lanes = [identity; 8];
+                for block in (0..full).step_by(ROWS) {
+                    for v in 0..vectors {
+                        let mut t = [identity; 8];
+                        for j in 0..8 {
+                            t[j] = V::load(x.add(block + j * LANES + v * V::LANES));
+                        }
+                        lanes[v] = M::combine_vector(lanes[v], combine_to_depth::<V, M, 8>(t));
+                    }
+                }
+                if DEPTH > 0 {
+                    for v in 0..vectors {
+                        let mut t = [identity; 8];
+                        for j in 0..DEPTH {
+                            let i = j * LANES + v * V::LANES;
+                            if i + V::LANES <= tail {
+                                t[j] = V::load(x.add(full + i));
+                            } else if i < tail {
+                                t[j] = identity.load_over(x.add(full + i), partial);
+                            }
+                        }
+                        lanes[v] = M::combine_vector(lanes[v], combine_to_depth::<V, M, DEPTH>(t));
+                    }
+                }
+                let mut values = [M::IDENTITY; LANES];
+                for v in 0..vectors {
+                    lanes[v].store(values.as_mut_ptr().add(v * V::LANES));
+                }
+                self.dst.add(row).write_unaligned(M::combine_lanes(values));
+            }
+        }
+    }
+}
+
+/// Combines the first `DEPTH` vectors by the fixed tree.
+///
+/// # Safety
+/// The contract of [`VectorMonoid::combine_vector`].
+#[inline(always)]
+unsafe fn combine_to_depth<V: FloatVector, M: VectorMonoid<V::Scalar>, const DEPTH: usize>(t: [V; 8]) -> V {
+    // SAFETY: the instruction set is available (this function's contract).
+    unsafe {
+        let pair = |k: usize| M::combine_vector(t[k], t[k + 1]);
+        let four = |k: usize| M::combine_vector(pair(k), pair(k + 2));
+        match DEPTH {
+            1 => t[0],
+            2 => pair(0),
+            4 => four(0),
+            _ => M::combine_vector(four(0), four(4)),
+        }
+    }
+}
