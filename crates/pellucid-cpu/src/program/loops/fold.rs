@@ -389,21 +389,31 @@ per_isa! {
     }
 }
 
+/// Reduces each of `rows` contiguous rows of `len` values.
+///
+/// # Safety
+/// The clauses *Source*, *Destination* and *Disjoint* of [`ReduceRowsLoop`].
+#[inline(always)]
+unsafe fn reduce_each_row<T: LoopElement, M: Monoid<T>>(dst: *mut u8, src: *const u8, rows: usize, len: usize) {
+    let size = size_of::<T>();
+    debug_assert!(are_apart((dst, rows * size), (src, rows * len * size)), "the results overlap their rows");
+    for row in 0..rows {
+        // SAFETY: the row is within the `rows · len` values (*Source*), of which the later ones can be read too, and
+        // `dst` is valid for its result (*Destination*).
+        unsafe {
+            let mut lanes = [M::IDENTITY; LANES];
+            let values = StoredValues(src.add(row * len * size));
+            accumulate_blocks::<T, M>(&mut lanes, values, len, (rows - row) * len);
+            dst.add(row * size).cast::<T>().write_unaligned(M::combine_lanes(lanes));
+        }
+    }
+}
+
 per_isa! {
     /// Returns the [`ReduceRowsLoop`] of M for an instruction set.
     fn reduce_rows[T: LoopElement, M: Monoid<T>][T, M](dst: *mut u8, src: *const u8, rows: usize, len: usize) {
-        let size = size_of::<T>();
-        debug_assert!(are_apart((dst, rows * size), (src, rows * len * size)), "the results overlap their rows");
-        for row in 0..rows {
-            // SAFETY: by the contract of `ReduceRowsLoop`, the row is within the `rows · len` values (*Source*), of
-            // which the later ones can be read too, and `dst` is valid for its result (*Destination*).
-            unsafe {
-                let mut lanes = [M::IDENTITY; LANES];
-                let values = StoredValues(src.add(row * len * size));
-                accumulate_blocks::<T, M>(&mut lanes, values, len, (rows - row) * len);
-                dst.add(row * size).cast::<T>().write_unaligned(M::combine_lanes(lanes));
-            }
-        }
+        // SAFETY: the caller guarantees the clauses of `ReduceRowsLoop`.
+        unsafe { reduce_each_row::<T, M>(dst, src, rows, len) };
     }
 }
 

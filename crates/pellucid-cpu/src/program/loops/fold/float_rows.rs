@@ -1,6 +1,7 @@
-//! Reductions of contiguous rows of floats, in registers.
+//! Reductions of short contiguous rows of floats, in registers.
 
-use super::monoid::{LANES, Max, Min, Monoid, ROWS, Sum};
+use super::monoid::{LANES, Max, Min, Monoid, Sum};
+use super::reduce_each_row;
 use crate::program::loops::loop_element::{LoopElement, are_apart};
 use pellucid_simd::vector::FloatVector;
 use pellucid_simd::{Float, per_isa};
@@ -30,7 +31,7 @@ macro_rules! vector_monoids {
 }
 vector_monoids! { Sum: add Max: max Min: min }
 
-/// Rows of `len` contiguous values, and the memory of their results.
+/// Rows of `len` contiguous values, at most a block, and the memory of their results.
 struct FloatRows<T> {
     dst: *mut T,
     src: *const T,
@@ -44,63 +45,50 @@ per_isa! {
     (dst: *mut u8, src: *const u8, rows: usize, len: usize) {
         let size = size_of::<T>();
         debug_assert!(are_apart((dst, rows * size), (src, rows * len * size)), "the results overlap their rows");
-        let rows = FloatRows { dst: dst.cast::<T>(), src: src.cast::<T>(), rows, len };
+        let short = FloatRows { dst: dst.cast::<T>(), src: src.cast::<T>(), rows, len };
         // SAFETY: the caller guarantees the clauses of `ReduceRowsLoop`; the function around this body enables the
-        // instruction set. The depth is that of the last block.
+        // instruction set. The depth is that of the only block.
         unsafe {
-            match (len % ROWS).div_ceil(LANES) {
-                0 => rows.reduce::<S::FloatVector<T>, M, 0>(),
-                1 => rows.reduce::<S::FloatVector<T>, M, 1>(),
-                2 => rows.reduce::<S::FloatVector<T>, M, 2>(),
-                3 | 4 => rows.reduce::<S::FloatVector<T>, M, 4>(),
-                _ => rows.reduce::<S::FloatVector<T>, M, 8>(),
+            match len.div_ceil(LANES) {
+                1 => short.reduce::<S::FloatVector<T>, M, 1>(),
+                2 => short.reduce::<S::FloatVector<T>, M, 2>(),
+                3 | 4 => short.reduce::<S::FloatVector<T>, M, 4>(),
+                5..=8 => short.reduce::<S::FloatVector<T>, M, 8>(),
+                _ => reduce_each_row::<T, M>(dst, src, rows, len),
             }
         }
     }
 }
 
 impl<T: LoopElement> FloatRows<T> {
-    /// Reduces all rows. The last block of a row has at most `DEPTH` values for each lane: 0, 1, 2, 4 or 8.
+    /// Reduces all rows, which have at most `DEPTH` values for each lane: 1, 2, 4 or 8.
     ///
     /// # Safety
     /// - *Rows*: the clauses *Source*, *Destination* and *Disjoint* of [`ReduceRowsLoop`](super::ReduceRowsLoop) hold,
-    ///   and the last block fits `DEPTH`.
+    ///   and a row has 1 to 16 · `DEPTH` values.
     /// - *Instruction set*: the calling function has the instruction set of V enabled, on a processor that supports it.
     #[inline(always)]
     unsafe fn reduce<V: FloatVector<Scalar = T>, M: VectorMonoid<T>, const DEPTH: usize>(&self) {
-        let full = self.len / ROWS * ROWS;
-        let tail = self.len - full;
         let vectors = const { LANES / V::LANES };
         // SAFETY: every full vector is within its row, and so are the lanes of the partial vector that are in the mask
         // (*Rows*). There are at most eight vectors of sixteen lanes, and `values` holds sixteen values.
         unsafe {
             let identity = V::splat(&M::IDENTITY);
-            let partial = V::mask(tail % V::LANES);
+            let partial = V::mask(self.len % V::LANES);
             for row in 0..self.rows {
                 let x = self.src.add(row * self.len);
                 let mut lanes = [identity; 8];
-                for block in (0..full).step_by(ROWS) {
-                    for v in 0..vectors {
-                        let mut t = [identity; 8];
-                        for j in 0..8 {
-                            t[j] = V::load(x.add(block + j * LANES + v * V::LANES));
+                for v in 0..vectors {
+                    let mut t = [identity; 8];
+                    for j in 0..DEPTH {
+                        let i = j * LANES + v * V::LANES;
+                        if i + V::LANES <= self.len {
+                            t[j] = V::load(x.add(i));
+                        } else if i < self.len {
+                            t[j] = identity.load_over(x.add(i), partial);
                         }
-                        lanes[v] = M::combine_vector(lanes[v], combine_to_depth::<V, M, 8>(t));
                     }
-                }
-                if DEPTH > 0 {
-                    for v in 0..vectors {
-                        let mut t = [identity; 8];
-                        for j in 0..DEPTH {
-                            let i = j * LANES + v * V::LANES;
-                            if i + V::LANES <= tail {
-                                t[j] = V::load(x.add(full + i));
-                            } else if i < tail {
-                                t[j] = identity.load_over(x.add(full + i), partial);
-                            }
-                        }
-                        lanes[v] = M::combine_vector(lanes[v], combine_to_depth::<V, M, DEPTH>(t));
-                    }
+                    lanes[v] = M::combine_vector(identity, combine_to_depth::<V, M, DEPTH>(t));
                 }
                 let mut values = [M::IDENTITY; LANES];
                 for v in 0..vectors {
