@@ -269,8 +269,8 @@ impl Drop for SampleGuard {
     }
 }
 
-/// Runs `f`, which computes the samples of an epoch that start at position `first`. Returns the result, the index in the
-/// batch of the failed sample, if it is known, and the names.
+/// Runs `f`, which computes the samples of an epoch that start at position `first`. Returns the result, the index of
+/// the failed sample in the batch, if it is known, and the names.
 pub(crate) fn with_batch<R>(
     seed: EpochSeed,
     first: usize,

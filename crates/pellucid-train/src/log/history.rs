@@ -22,7 +22,8 @@ const COLUMNS: &str = "columns.";
 /// The named values of each epoch of a training run, such as losses, metrics and learning rates.
 ///
 /// Each row is an epoch, or a validation [within an epoch](crate::Trainer::validate_every), and the columns are in the
-/// order of their first use. A missing value is NaN. `Display` prints a table. As a part of a [`Checkpoint`](pellucid_nn::Checkpoint), the history continues in a resumed run.
+/// order of their first use. A missing value is NaN. `Display` prints a table. As a part of a
+/// [`Checkpoint`](pellucid_nn::Checkpoint), the history continues in a resumed run.
 ///
 /// ```
 /// use pellucid::train::History;
@@ -48,7 +49,7 @@ pub struct History(Mutex<HistoryColumns>);
 /// The values of all rows, by column.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct HistoryColumns {
-    /// The epoch of each row, from 1. Its length is that of every column.
+    /// The epoch of each row, from 1. Every column has the same length.
     epochs: Vec<usize>,
     columns: Vec<(String, Vec<f64>)>,
     /// The number of columns before the last row.

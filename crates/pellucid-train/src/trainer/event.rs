@@ -6,9 +6,10 @@ use std::path::Path;
 
 /// An event of a run. The variants are in the order in which they occur.
 ///
-/// A callback may change the run in `EpochBegan`, `StepEnded`, `Validated` or `EpochEnded`, for example a learning rate.
-/// The run saves its state after the event, so a resumed run is bit-identical. `FitBegan`, `Saved` and `FitEnded` occur in each
-/// call of `fit`, or after a file was written. Files do not contain changes that are made in these events.
+/// A callback may change the run in `EpochBegan`, `StepEnded`, `Validated` or `EpochEnded`, such as a learning rate.
+/// The run saves its state after the event, so a resumed run is bit-identical. `FitBegan`, `Saved` and `FitEnded`
+/// occur in each call of `fit`, or after a file was written. Files do not contain changes that are made in these
+/// events.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum TrainingEvent<'a> {

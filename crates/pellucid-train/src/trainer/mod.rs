@@ -304,8 +304,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Sets the maximum number of steps. The run may end within an epoch, with a validation. A run with more steps then
     /// continues the epoch, and equals an uninterrupted run. Therefore,
     ///
-    /// - the validation of its last step does not determine the best epoch, unless [`validate_every`] has it as well, so
-    ///   it does not write `best.safetensors`; `last.safetensors` contains the weights,
+    /// - the validation of its last step does not determine the best epoch, so it does not write `best.safetensors`,
+    ///   unless it is a validation of [`validate_every`] as well; `last.safetensors` contains the weights,
     /// - with [`accumulate`](Trainer::accumulate), the run ends at the first update at or after this number of steps.
     ///
     /// [`validate_every`]: Trainer::validate_every
@@ -435,9 +435,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
 
     /// Writes checkpoint files into a directory, which is created if necessary. `last.safetensors` contains the state
     /// of the run after each epoch. `best.safetensors` contains the weights of the best complete epoch, or of the best
-    /// [validation within an epoch](Trainer::validate_every); the names of those of the loss begin with `loss.`, or with
-    /// `loss_1.` if the model itself has a part `loss`. Each file is replaced atomically: after a kill at any moment, the old or
-    /// the new file exists.
+    /// [validation within an epoch](Trainer::validate_every). The names of the weights of the loss begin with `loss.`,
+    /// or with `loss_1.` if the model itself has a part `loss`. Each file is replaced atomically: after a kill at any
+    /// moment, the old or the new file exists.
     pub fn checkpoints(mut self, folder: impl AsRef<Path>) -> Self {
         self.run.files.folder = Some(folder.as_ref().to_path_buf());
         self

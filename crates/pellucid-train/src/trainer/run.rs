@@ -270,8 +270,8 @@ impl RunCore<'_> {
         Ok(StepsEnd::Exhausted(ends))
     }
 
-    /// Validates and saves the state if that is due, unless gradients are being accumulated. `ends` is the reason if the
-    /// run ends after this step. Returns the reason if the state is saved and the run ends.
+    /// Validates and saves the state if that is due, unless gradients are being accumulated. `ends` is the reason if
+    /// the run ends after this step. Returns the reason if the state is saved and the run ends.
     fn end_step(
         &mut self,
         parts: &mut dyn RunParts,

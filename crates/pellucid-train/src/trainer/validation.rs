@@ -18,7 +18,7 @@ use pellucid_nn::optim::ParamGroup;
 use pellucid_tensor::{DType, Error, OptionRange, Result, unwrap};
 use std::time::Instant;
 
-/// What a validation reads besides the parts of a run.
+/// The beginning of the epoch that is validated, and the signals that end a validation.
 #[derive(Clone, Copy)]
 pub(super) struct ValidationContext<'a> {
     /// The beginning of the epoch, or of the rest of a resumed epoch.
@@ -313,12 +313,12 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// step of an epoch is validated once; if the number of batches is unknown, as for a
     /// [`StreamLoader`](pellucid_data::StreamLoader), its validation within the epoch may precede that of the epoch.
     ///
-    /// Each validation adds a row to the [history](History::epochs), whose training values are those of the epoch so
-    /// far, and to the logs, and may end the run by [early stopping](Trainer::early_stopping). With
-    /// [`checkpoints`](Trainer::checkpoints), a validation with the best value so far writes `best.safetensors`, and each
-    /// validation `last.safetensors`. [Schedules](Trainer::schedule) by epochs, also
-    /// [`reduce_lr_on_plateau`](Trainer::reduce_lr_on_plateau), advance at the end of an epoch only. Steps draw the same
-    /// random numbers as without these validations.
+    /// Each validation adds a row to the [history](crate::History::epochs) and to the logs, with the training values of
+    /// the epoch so far. It may end the run by [early stopping](Trainer::early_stopping). With
+    /// [`checkpoints`](Trainer::checkpoints), it writes `last.safetensors`, and `best.safetensors` if its value is the
+    /// best so far. [Schedules](Trainer::schedule) by epochs, also
+    /// [`reduce_lr_on_plateau`](Trainer::reduce_lr_on_plateau), advance at the end of an epoch only. Steps draw the
+    /// same random numbers as without these validations.
     ///
     /// ```
     /// use pellucid::prelude::*;

@@ -112,7 +112,7 @@ fn a_loss_without_parameters_has_no_state() {
     assert!(state.contains_key("model.0.weight") && state.keys().all(|name| !name.starts_with("loss")));
 }
 
-/// A model with a part whose names are those of the parameters of a loss.
+/// A model with a part that has the name and the parameter names of a loss.
 #[derive(Module)]
 struct WithLossPart {
     body: Linear,

@@ -140,7 +140,7 @@ fn early_stopping_counts_validations_across_a_resumption() {
     let (mut train, mut validation) = points();
     let mut expected = run_with(&values).early_stopping(stopping);
     let history = expected.fit(&mut train, Some(&mut validation)).unwrap();
-    // Three validations after the best one, which is that of step 6.
+    // The best validation, of step 6, is followed by three others.
     assert_eq!((expected.stop_reason(), expected.step()), (Some(StopReason::NotImproving), 12));
     assert_eq!(history.column("step").unwrap(), [3.0, 6.0, 8.0, 9.0, 12.0]);
     let again = expected.fit(&mut train, Some(&mut validation)).unwrap();
