@@ -1,9 +1,9 @@
 //! Collation of samples into batches: stacking, and padding of sequences.
 
-use crate::random::vec_with_capacity;
+use crate::random::{name_pair, vec_with_capacity};
 use pellucid_tensor::{DType, Device, Element, Error, Result, Shape, Tensor, bf16, f16, ops};
 
-/// A type of samples that can be collated into a batch.
+/// A type of samples that can be collated into a batch. An error names the first sample and one that differs from it.
 ///
 /// | sample | batch |
 /// | --- | --- |
@@ -92,14 +92,16 @@ impl Collate for Tensor {
 
     fn collate(samples: Vec<Tensor>) -> Result<Tensor> {
         let first = samples.first().ok_or_else(no_samples)?;
-        if let Some(other) = samples.iter().find(|sample| sample.shape() != first.shape()) {
+        if let Some(other) = samples.iter().position(|sample| sample.shape() != first.shape()) {
             let help = "the samples of a batch must have the same shape; resize or crop them, or pad sequences with \
                  pad_sequences";
-            return Err(Error::shapes(OP, [first.shape(), other.shape()], help));
+            let help = format!("{} differ: {help}", name_pair([0, other], samples.len()));
+            return Err(Error::shapes(OP, [first.shape(), samples[other].shape()], help));
         }
-        if let Some(other) = samples.iter().find(|sample| sample.dtype() != first.dtype()) {
+        if let Some(other) = samples.iter().position(|sample| sample.dtype() != first.dtype()) {
             let help = "the samples of a batch must have the same dtype; to_dtype converts a sample";
-            return Err(Error::dtypes(OP, [first.dtype(), other.dtype()], help));
+            let help = format!("{} differ: {help}", name_pair([0, other], samples.len()));
+            return Err(Error::dtypes(OP, [first.dtype(), samples[other].dtype()], help));
         }
         ops::stack(&samples, 0)
     }
@@ -125,9 +127,10 @@ impl Collate for String {
 /// Returns a tensor `[N, K]` from N lists of K numbers.
 fn collate_rows<E: Element>(rows: &[impl AsRef<[E]>]) -> Result<Tensor> {
     let len = rows.first().ok_or_else(no_samples)?.as_ref().len();
-    if let Some(other) = rows.iter().find(|row| row.as_ref().len() != len) {
-        let shapes = [len, other.as_ref().len()].map(|len| Shape::from([len]));
+    if let Some(other) = rows.iter().position(|row| row.as_ref().len() != len) {
+        let shapes = [len, rows[other].as_ref().len()].map(|len| Shape::from([len]));
         let help = "the samples of a batch must have the same length; pad sequences with pad_sequences";
+        let help = format!("{} differ: {help}", name_pair([0, other], rows.len()));
         return Err(Error::shapes(OP, shapes.iter(), help));
     }
     let mut values = vec_with_capacity(rows.len().saturating_mul(len))?;
@@ -245,14 +248,14 @@ pub fn pad_sequences(sequences: &[Tensor], padding: impl Into<pellucid_tensor::S
     let op = "pad_sequences";
     let first = sequences.first().ok_or_else(|| Error::invalid(op, "the list of sequences must not be empty"))?;
     let step = |sequence: &Tensor| sequence.shape().get(1..).map(<[usize]>::to_vec);
-    let differs = |sequence: &&Tensor| sequence.shape().rank() == 0 || step(sequence) != step(first);
-    if let Some(other) = sequences.iter().find(differs) {
-        let help = "the sequences must have shapes [L, ..] that differ in L only";
-        return Err(Error::shapes(op, [first.shape(), other.shape()], help));
+    let differs = |sequence: &Tensor| sequence.shape().rank() == 0 || step(sequence) != step(first);
+    if let Some(other) = sequences.iter().position(differs) {
+        let help = format!("sequence {other}: the sequences must have shapes [L, ..] that differ in L only");
+        return Err(Error::shapes(op, [first.shape(), sequences[other].shape()], help));
     }
-    if let Some(other) = sequences.iter().find(|sequence| sequence.dtype() != first.dtype()) {
-        let help = "the sequences must have the same dtype; to_dtype converts a sequence";
-        return Err(Error::dtypes(op, [first.dtype(), other.dtype()], help));
+    if let Some(other) = sequences.iter().position(|sequence| sequence.dtype() != first.dtype()) {
+        let help = format!("sequence {other}: the sequences must have the same dtype; to_dtype converts a sequence");
+        return Err(Error::dtypes(op, [first.dtype(), sequences[other].dtype()], help));
     }
     let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.shape()[0]).collect();
     let longest = lengths.iter().copied().max().unwrap_or(0);

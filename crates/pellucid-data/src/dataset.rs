@@ -1,7 +1,7 @@
 //! Map-style data sets: samples by index.
 
 use crate::collate::{Collate, try_each};
-use crate::random::{for_sample, vec_with_capacity};
+use crate::random::{for_sample, in_order, vec_with_capacity};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, ops, unwrap};
 use std::any::Any;
@@ -71,7 +71,15 @@ pub trait Dataset: Send + Sync {
     where
         Self::Item: Collate,
     {
-        Self::Item::collate(samples_of(self, indices)?)
+        let samples = samples_of(self, indices)?;
+        in_order(|| Self::Item::collate(samples))
+    }
+
+    /// Returns where a sample comes from, for errors: `sample 17 of the underlying data set`, or the path of a file. A
+    /// data set that is derived from another one returns the location in that one. By default `None`.
+    fn location(&self, index: usize) -> Option<String> {
+        let _ = index;
+        None
     }
 
     /// Returns a data set whose samples are `f(sample)`, computed at each access.
@@ -161,6 +169,10 @@ macro_rules! forward_to_target {
                 D::Item: Collate,
             {
                 (**self).get_batch(indices)
+            }
+
+            fn location(&self, index: usize) -> Option<String> {
+                (**self).location(index)
             }
         }
     )*};
@@ -347,6 +359,10 @@ impl<D: Dataset, T: Send, F: Fn(D::Item) -> Result<T> + Send + Sync> Dataset for
         let samples = samples_of(&self.dataset, indices)?.into_iter().enumerate();
         samples.map(|(i, sample)| for_sample(i, || (self.f)(sample))).collect()
     }
+
+    fn location(&self, index: usize) -> Option<String> {
+        self.dataset.location(index)
+    }
 }
 
 /// Some samples of a data set; see [`Dataset::subset`].
@@ -406,6 +422,16 @@ impl<D: Dataset> Dataset for Subset<D> {
     {
         self.dataset.get_batch(&self.underlying_indices(indices)?)
     }
+
+    fn location(&self, index: usize) -> Option<String> {
+        self.indices.get(index).map(|&index| location_in(&self.dataset, index, "the underlying data set"))
+    }
+}
+
+/// Returns the location of a sample of `dataset` in a data set that is derived from it.
+fn location_in(dataset: &impl Dataset, index: usize, name: &str) -> String {
+    let further = dataset.location(index).map(|location| format!(", {location}")).unwrap_or_default();
+    format!("sample {index} of {name}{further}")
 }
 
 /// Two data sets in succession; see [`Dataset::concat`].
@@ -428,6 +454,13 @@ impl<D: Dataset, E: Dataset<Item = D::Item>> Dataset for ConcatDataset<D, E> {
             None => self.first.get(index),
             Some(index) => self.second.get(index),
         }
+    }
+
+    fn location(&self, index: usize) -> Option<String> {
+        Some(match index.checked_sub(self.first.len()) {
+            None => location_in(&self.first, index, "the first data set"),
+            Some(index) => location_in(&self.second, index, "the second data set"),
+        })
     }
 }
 
@@ -453,6 +486,10 @@ impl<D: Dataset<Item: Clone + Sync>> Dataset for CachedDataset<D> {
             // If two threads compute the sample, both return the one that was stored first.
             None => self.dataset.get(index).map(|sample| cell.get_or_init(|| sample).clone()),
         }
+    }
+
+    fn location(&self, index: usize) -> Option<String> {
+        self.dataset.location(index)
     }
 }
 

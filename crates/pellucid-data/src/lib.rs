@@ -31,6 +31,8 @@
 //! | `sampler` | [`Sampler`] and [`BatchSampler`]: the order of the samples in an epoch |
 //! | `split` | [`random_split`], [`stratified_split`] and [`k_fold`]: disjoint parts of a data set |
 //! | `random` | the random numbers of an epoch and of a sample |
+//! | `sample_names` | the samples of a batch in errors |
+//! | `cancel` | the cancellation of worker threads between two samples |
 //! | `loader` | [`DataLoader`]: batches from worker threads |
 //! | `stream` | [`IterableDataset`] and [`StreamLoader`]: records that are read in order |
 //! | `progress` | the position in an epoch, which a checkpoint contains |
@@ -52,6 +54,7 @@
 mod batches;
 #[cfg(feature = "bundled")]
 mod bundled;
+mod cancel;
 mod cifar;
 mod collate;
 mod dataset;
@@ -68,6 +71,7 @@ mod mnist;
 mod preprocessing;
 mod progress;
 mod random;
+mod sample_names;
 mod sampler;
 mod split;
 mod stream;

@@ -1,5 +1,7 @@
 //! Random numbers of epochs and samples, which depend on seeds and positions only.
 
+use crate::cancel::is_cancelled;
+use crate::sample_names::SampleNames;
 use pellucid_tensor::{Error, Generator, Result, ops};
 use std::cell::RefCell;
 
@@ -129,13 +131,17 @@ struct BatchRandom {
     current: Option<usize>,
     /// The index in the batch of the sample whose computation failed.
     failed: Option<usize>,
+    names: SampleNames,
+    /// Whether a list of samples that is being collated has the order of the batch.
+    is_in_order: bool,
 }
 
 /// Runs `f` with the generator of the sample at `index` of the list of [`get_many`](crate::Dataset::get_many). Several
 /// calls for one sample, for example of nested data sets, continue its stream. A nested call inside `f`, and a call
 /// outside a loader, only run `f`.
 ///
-/// An implementation of `get_many` calls it for each sample whose computation may draw random numbers or fail.
+/// An implementation of `get_many` calls it for each sample whose computation may draw random numbers or fail. A worker
+/// thread whose batches are no longer needed ends here, with an error.
 ///
 /// ```
 /// use pellucid::data::{Dataset, for_sample};
@@ -167,6 +173,9 @@ struct BatchRandom {
 /// # Errors
 /// The errors of `f`.
 pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    if is_cancelled() {
+        return Err(Error::invalid("data_loader", "the batch is no longer needed: its iterator was dropped"));
+    }
     let entered = BATCH.with_borrow_mut(|batch| {
         let batch = batch.as_mut().filter(|batch| batch.current.is_none())?;
         let key = batch.seed.sample_key(batch.first + index);
@@ -260,20 +269,58 @@ impl Drop for SampleGuard {
     }
 }
 
-/// Runs `f`, which computes the `len` samples of an epoch that start at position `first`. Returns the result, and the
-/// index in the batch of the failed sample, if it is known.
-pub(crate) fn with_batch<R>(seed: EpochSeed, first: usize, len: usize, f: impl FnOnce() -> R) -> (R, Option<usize>) {
-    let generators = std::iter::repeat_with(|| None).take(len).collect();
-    let streams = vec![None; len + 1];
-    let batch = BatchRandom { seed, first, generators, streams, current: None, failed: None };
+/// Runs `f`, which computes the samples of an epoch that start at position `first`. Returns the result, the index of
+/// the failed sample in the batch, if it is known, and the names.
+pub(crate) fn with_batch<R>(
+    seed: EpochSeed,
+    first: usize,
+    names: SampleNames,
+    f: impl FnOnce() -> R,
+) -> (R, Option<usize>, SampleNames) {
+    let len = names.indices.len();
+    let batch = BatchRandom {
+        seed,
+        first,
+        generators: std::iter::repeat_with(|| None).take(len).collect(),
+        streams: vec![None; len + 1],
+        current: None,
+        failed: None,
+        names,
+        is_in_order: false,
+    };
     // A data set may read from another loader on the same thread.
     let outer = BATCH.replace(Some(batch));
     // The generator for draws outside of a sample, for example during collation.
     let scope = Generator::new(seed.batch_key(first)).scope();
     let result = f();
     drop(scope);
-    let batch = BATCH.replace(outer);
-    (result, batch.and_then(|batch| batch.failed))
+    let BatchRandom { failed, names, .. } = BATCH.replace(outer).expect("each batch must restore the outer one");
+    (result, failed, names)
+}
+
+/// Runs `f`, which collates the samples of a batch in their order.
+pub(crate) fn in_order<R>(f: impl FnOnce() -> R) -> R {
+    let set = |is_in_order| {
+        BATCH.with_borrow_mut(|batch| batch.as_mut().map(|b| std::mem::replace(&mut b.is_in_order, is_in_order)))
+    };
+    let before = set(true);
+    let result = f();
+    let _ = before.and_then(set);
+    result
+}
+
+/// Returns the names of two samples of a list of `len` samples that is collated: those of the data set of the loader if
+/// the list is its batch, otherwise their indices in the list.
+pub(crate) fn name_pair([i, k]: [usize; 2], len: usize) -> String {
+    let names = BATCH.with_borrow(|batch| {
+        let is_batch =
+            |batch: &&BatchRandom| batch.is_in_order && batch.current.is_none() && batch.names.indices.len() == len;
+        batch.as_ref().filter(is_batch).map(|batch| batch.names.clone())
+    });
+    match names {
+        Some(names) => format!("{} and {}", names.name(i), names.name(k)),
+        None => format!("samples {i} and {k} of the batch"),
+    }
 }
 
 #[cfg(test)]

@@ -298,10 +298,12 @@ pub enum Error {
         reason: String,
     },
     /// A sample of a data set could not be computed.
-    #[error("sample {index}: {source}")]
+    #[error("sample {index}{}: {source}", help::in_parentheses(location.as_deref()))]
     Sample {
-        /// The index of the sample in the data set.
+        /// The index of the sample in the data set of the loader.
         index: usize,
+        /// Where the sample comes from: its index in the data set from which that of the loader is derived, or a path.
+        location: Option<String>,
         /// The error of the sample.
         source: Box<Error>,
     },

@@ -132,6 +132,10 @@ impl Dataset for ImageFolder {
         };
         Ok((image, *class))
     }
+
+    fn location(&self, index: usize) -> Option<String> {
+        self.samples.get(index).map(|(path, _)| path.display().to_string())
+    }
 }
 
 /// Returns the paths in a directory in sorted order, without hidden files.

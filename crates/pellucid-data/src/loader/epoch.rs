@@ -1,11 +1,12 @@
 //! The iterator over the batches of an epoch, and the batches that workers compute ahead of it.
 
-use super::compute::{BatchRange, compute_batch};
+use super::compute::compute_batch;
 use super::plan::{BatchOrder, EpochPlan};
 use super::workers::OrderedWorkers;
 use super::{LoaderOptions, OP};
 use crate::progress::{BatchPosition, EpochProgress, LoaderProgress};
 use crate::random::EpochSeed;
+use crate::sample_names::{LocationFn, SampleNames};
 use pellucid_tensor::{Error, Result, lock};
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -20,6 +21,21 @@ pub(super) struct LoaderPipeline<B> {
     pub(super) order: Arc<BatchOrder>,
     pub(super) options: LoaderOptions,
     pub(super) batch: BatchFn<B>,
+    pub(super) location: LocationFn,
+}
+
+// `B` need not be `Clone`.
+impl<B> Clone for LoaderPipeline<B> {
+    fn clone(&self) -> Self {
+        let LoaderPipeline { samples, order, options, batch, location } = self;
+        LoaderPipeline {
+            samples: *samples,
+            order: order.clone(),
+            options: *options,
+            batch: batch.clone(),
+            location: location.clone(),
+        }
+    }
 }
 
 impl<B> LoaderPipeline<B> {
@@ -29,8 +45,8 @@ impl<B> LoaderPipeline<B> {
 
     fn compute(&self, plan: &EpochPlan, batch: usize) -> Result<B> {
         let (first, indices) = plan.batch(batch);
-        let range = BatchRange { seed: plan.seed, first, len: indices.len() };
-        compute_batch(range, |sample| indices[sample], || (self.batch)(indices))
+        let names = SampleNames { indices: indices.to_vec(), location: self.location.clone() };
+        compute_batch(plan.seed, first, names, || (self.batch)(indices))
     }
 }
 

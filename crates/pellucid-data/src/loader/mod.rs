@@ -5,7 +5,7 @@ mod epoch;
 mod plan;
 mod workers;
 
-pub(crate) use compute::{BatchRange, catch_panic, compute_batch};
+pub(crate) use compute::{catch_panic, compute_batch};
 pub use epoch::EpochIter;
 pub(crate) use workers::OrderedWorkers;
 
@@ -97,10 +97,11 @@ impl LoaderOptions {
 /// ```
 ///
 /// The threads start with the first epoch. At the end of an epoch they start to compute the next one. They end when the
-/// loader, or the iterator of an unfinished epoch, is dropped.
+/// loader, or the iterator of an unfinished epoch, is dropped, which waits for the current sample of each thread.
 ///
 /// If the computation of a sample fails or panics, the item of its batch is [`Error::Sample`], with the index of the
-/// sample. The iterator continues with the next batch.
+/// sample in the data set of the loader and its [location](Dataset::location). An error of [`Collate`] names the two
+/// samples that differ. The iterator continues with the next batch.
 pub struct DataLoader<B> {
     pipeline: Arc<LoaderPipeline<B>>,
     progress: LoaderProgress,
@@ -127,8 +128,7 @@ impl<B: Send + 'static> DataLoader<B> {
     where
         D: Dataset<Item: Collate<Batch = B>> + 'static,
     {
-        let len = dataset.len();
-        DataLoader::from_function(len, move |indices: &[usize]| dataset.get_batch(indices), options)
+        DataLoader::from_function(dataset, options, D::get_batch)
     }
 
     /// Creates a loader with a function that collates samples into a batch.
@@ -154,22 +154,31 @@ impl<B: Send + 'static> DataLoader<B> {
         D: Dataset + 'static,
         C: Fn(Vec<D::Item>) -> Result<B> + Send + Sync + 'static,
     {
-        let len = dataset.len();
-        DataLoader::from_function(len, move |indices: &[usize]| collate(samples_of(&dataset, indices)?), options)
+        DataLoader::from_function(dataset, options, move |dataset, indices| collate(samples_of(dataset, indices)?))
     }
 
-    fn from_function(
-        samples: usize,
-        batch: impl Fn(&[usize]) -> Result<B> + Send + Sync + 'static,
+    /// Creates a loader whose batches are `batch(dataset, indices)`.
+    fn from_function<D: Dataset + 'static>(
+        dataset: D,
         options: LoaderOptions,
+        batch: impl Fn(&D, &[usize]) -> Result<B> + Send + Sync + 'static,
     ) -> Result<DataLoader<B>> {
         options.check()?;
+        let samples = dataset.len();
         let sampler: Box<dyn Sampler> = match options.shuffle {
             true => Box::new(RandomSampler { samples }),
             false => Box::new(SequentialSampler { samples }),
         };
         let order = Arc::new(BatchOrder::samples(sampler, &options));
-        let pipeline = LoaderPipeline { samples, order, options, batch: Arc::new(batch) };
+        let dataset = Arc::new(dataset);
+        let located = dataset.clone();
+        let pipeline = LoaderPipeline {
+            samples,
+            order,
+            options,
+            batch: Arc::new(move |indices| batch(&dataset, indices)),
+            location: Arc::new(move |index| located.location(index)),
+        };
         Ok(DataLoader::from_pipeline(pipeline, LoaderProgress::new(Some(options.seed()?))))
     }
 
@@ -179,8 +188,7 @@ impl<B: Send + 'static> DataLoader<B> {
 
     /// Returns this loader with a different order of batches.
     fn in_order(self, order: BatchOrder) -> DataLoader<B> {
-        let LoaderPipeline { samples, options, ref batch, .. } = *self.pipeline;
-        let pipeline = LoaderPipeline { samples, order: Arc::new(order), options, batch: batch.clone() };
+        let pipeline = LoaderPipeline { order: Arc::new(order), ..LoaderPipeline::clone(&self.pipeline) };
         DataLoader::from_pipeline(pipeline, self.progress)
     }
 
@@ -230,10 +238,10 @@ impl<B: Send + 'static> DataLoader<B> {
     where
         B: BatchToDevice,
     {
-        let LoaderPipeline { samples, ref order, options, ref batch } = *self.pipeline;
-        let on_host = batch.clone();
+        let on_host = self.pipeline.batch.clone();
         let batch: BatchFn<B> = Arc::new(move |indices| on_host(indices)?.to_device(device));
-        DataLoader::from_pipeline(LoaderPipeline { samples, order: order.clone(), options, batch }, self.progress)
+        let pipeline = LoaderPipeline { batch, ..LoaderPipeline::clone(&self.pipeline) };
+        DataLoader::from_pipeline(pipeline, self.progress)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Threads that process jobs and return the results in the order of the jobs.
 
 use super::OP;
+use crate::cancel::set_cancel_flag;
 use pellucid_tensor::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 /// Threads that process jobs. Job i runs on thread i mod n. The results of a thread arrive in order, so the results of
-/// all jobs are read in order without a buffer. Dropping the value discards pending jobs and joins the threads.
+/// all jobs are read in order without a buffer. Dropping the value discards pending jobs and joins the threads, which
+/// cancel their current job between two samples.
 pub(crate) struct OrderedWorkers<J, R> {
     threads: Vec<WorkerThread<J, R>>,
     /// The threads of the pending jobs, at most [`capacity`](Self::capacity).
@@ -46,6 +48,7 @@ impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
             let (finished, results) = sync_channel(depth);
             let (process, stop) = (process.clone(), stop.clone());
             let work = move || {
+                set_cancel_flag(stop.clone());
                 for job in received {
                     if stop.load(Ordering::Relaxed) || finished.send(process(job)).is_err() {
                         return;

@@ -1,10 +1,12 @@
 //! [`StreamLoader`]: batches of records that are read in order.
 
 use super::IterableDataset;
+use crate::cancel::is_cancelled;
 use crate::collate::{BatchToDevice, Collate};
-use crate::loader::{BatchRange, LoaderOptions, OrderedWorkers, catch_panic, compute_batch};
+use crate::loader::{LoaderOptions, OrderedWorkers, catch_panic, compute_batch};
 use crate::progress::{BatchPosition, EpochProgress, LoaderProgress, LoaderSizes, positioned_loader};
-use crate::random::{EpochSeed, for_sample, vec_with_capacity};
+use crate::random::{EpochSeed, for_sample, in_order, vec_with_capacity};
+use crate::sample_names::SampleNames;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Device, Error, Result, lock, unwrap};
 use std::fmt;
@@ -50,7 +52,8 @@ type BeginFn<B> = Arc<dyn Fn(EpochSeed, usize) -> Result<TaskIter<B>> + Send + S
 /// a sample fails or panics, the item of its batch is [`Error::Sample`], with the position of the record; the epoch
 /// continues with the next batch. A panic of the iterator ends the epoch with an error.
 ///
-/// The threads end when the iterator of the epoch is dropped, which waits for the current record.
+/// The threads end when the iterator of the epoch is dropped, which waits for the current record and the current sample
+/// of each thread.
 pub struct StreamLoader<B> {
     options: LoaderOptions,
     begin: BeginFn<B>,
@@ -69,7 +72,7 @@ impl<B: Send + 'static> StreamLoader<B> {
     where
         D: IterableDataset<Item: Collate<Batch = B>> + 'static,
     {
-        StreamLoader::try_with_collate(dataset, options, D::Item::collate)
+        StreamLoader::try_with_collate(dataset, options, |samples| in_order(|| D::Item::collate(samples)))
     }
 
     /// Creates a loader with a function that collates samples into a batch.
@@ -99,11 +102,12 @@ impl<B: Send + 'static> StreamLoader<B> {
                     Ok(batch) => batch,
                     Err(error) => return Some(Err(error)),
                 };
-                let range = BatchRange { seed, first, len: batch.len() };
-                if range.len == 0 || (drop_last && range.len < batch_size) {
+                if batch.is_empty() || (drop_last && batch.len() < batch_size) {
                     return None;
                 }
-                first += range.len;
+                let start = first;
+                first += batch.len();
+                let names = SampleNames { indices: (start..first).collect(), location: Arc::new(|_| None) };
                 let computation = computation.clone();
                 let compute = move || {
                     let (dataset, collate) = &*computation;
@@ -111,7 +115,7 @@ impl<B: Send + 'static> StreamLoader<B> {
                     let samples = samples.map(|(i, record)| for_sample(i, || dataset.sample(record?)));
                     collate(samples.collect::<Result<_>>()?)
                 };
-                let task: BatchTask<B> = Box::new(move || compute_batch(range, |i| range.first + i, compute));
+                let task: BatchTask<B> = Box::new(move || compute_batch(seed, start, names, compute));
                 Some(Ok(task))
             })))
         };
@@ -185,7 +189,8 @@ impl<B> fmt::Debug for StreamLoader<B> {
 /// # Errors
 /// [`Error::InvalidArgument`] if the iterator panics, or there are fewer batches.
 fn skip_batches<R>(records: &mut impl Iterator<Item = Result<R>>, batches: usize, size: usize) -> Result<()> {
-    let count = catch_panic(RECORDS, || Ok(records.take(batches.saturating_mul(size)).count()))?;
+    let is_needed = |_: &Result<R>| !is_cancelled();
+    let count = catch_panic(RECORDS, || Ok(records.take(batches.saturating_mul(size)).take_while(is_needed).count()))?;
     if count.div_ceil(size) < batches {
         let reason = format!(
             "the saved position is batch {batches} of the epoch, but the source has only {count} records, {} batches; \
@@ -204,7 +209,7 @@ fn skip_batches<R>(records: &mut impl Iterator<Item = Result<R>>, batches: usize
 fn read_records<R>(records: &mut impl Iterator<Item = Result<R>>, n: usize) -> Result<Vec<Result<R>>> {
     catch_panic(RECORDS, || {
         let mut batch = vec_with_capacity(n.min(1 << 16))?;
-        batch.extend(records.take(n));
+        batch.extend(records.take(n).take_while(|_| !is_cancelled()));
         Ok(batch)
     })
 }

@@ -160,6 +160,7 @@ fn a_folder_has_a_class_for_each_folder() {
         data.samples().iter().map(|(path, class)| (path.file_name().unwrap().to_str(), *class)).collect();
     assert_eq!(names, [(Some("b.jpeg"), 0), (Some("a.png"), 0), (Some("a.PNG"), 1), (Some("b.png"), 1)]);
     let options = LoaderOptions { batch_size: 4, workers: 1, ..Default::default() };
+    assert!(data.location(1).unwrap().ends_with("a.png"));
     let tensors = data.clone().map(|(image, class)| Ok((image.try_to_tensor()?, class)));
     let (images, classes) = DataLoader::new(tensors, options).epoch().next().unwrap().unwrap();
     assert_eq!(images.shape().dims(), [4, 3, 9, 8]);

@@ -1,8 +1,8 @@
 //! `DataLoader`: equal batches for any number of workers, errors, resuming, the end of threads.
 
 use pellucid::data::{
-    BatchPosition, BucketBatchSampler, Collate, DataLoader, Dataset, EpochSeed, LoaderOptions, RandomSampler, Sampler,
-    TensorDataset, from_fn, pad_sequences, with_rng,
+    BatchPosition, BucketBatchSampler, Collate, DataLoader, Dataset, EpochSeed, IterableDataset, LoaderOptions,
+    RandomSampler, Sampler, StreamLoader, TensorDataset, from_fn, from_records, pad_sequences, random_split, with_rng,
 };
 use pellucid::nn::{Checkpoint, StateDict};
 use pellucid::{DType, Device, Error, Generator, Result, Tensor, autocast, no_grad};
@@ -234,8 +234,37 @@ fn workers_continue_with_the_next_epoch() {
     }
     assert_eq!(loader.epoch().count(), 4);
     drop(loader);
-    assert_eq!(read.load(Ordering::SeqCst) % 2, 0);
     assert!(read.load(Ordering::SeqCst) <= 20);
+}
+
+/// The drop of an iterator waits for one sample of each worker, not for a batch.
+#[test]
+fn workers_end_between_two_samples() {
+    let slow = Arc::new(AtomicUsize::new(0));
+    let counter = slow.clone();
+    // The samples after the first batch are slow.
+    let sample = move |n: usize| {
+        if n >= 5000 {
+            counter.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(n)
+    };
+    let options = LoaderOptions { batch_size: 5000, workers: 2, ..Default::default() };
+    let data = from_fn(20_000, Ok).map(sample.clone());
+    let records = from_records(|_epoch| Ok((0..20_000usize).map(Ok))).map(sample);
+    let epochs: [Box<dyn Iterator<Item = Result<Tensor>>>; 2] =
+        [Box::new(DataLoader::new(data, options).epoch()), Box::new(StreamLoader::new(records, options).epoch())];
+    for mut epoch in epochs {
+        slow.store(0, Ordering::SeqCst);
+        epoch.next().unwrap().unwrap();
+        while slow.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        drop(epoch);
+        let count = slow.load(Ordering::SeqCst);
+        assert!(count < 4000, "the workers have computed {count} samples of batches of 5000");
+    }
 }
 
 #[test]
@@ -408,6 +437,81 @@ fn a_sampler_that_fails_in_a_later_epoch_is_an_error_of_the_call_that_begins_it(
             }
         }
     }
+}
+
+/// An error of a collation names the samples that differ by their indices in the data set of the loader.
+#[test]
+fn an_error_of_a_collation_names_the_samples() {
+    // Sample 5 has another shape, and sample 8 another dtype.
+    let data = from_fn(12, |index| {
+        let dtype = if index == 8 { DType::F64 } else { DType::F32 };
+        Ok((Tensor::zeros([if index == 5 { 3 } else { 2 }], dtype), vec![0i64; if index == 11 { 1 } else { 4 }]))
+    });
+    let texts = |loader: &mut DataLoader<(Tensor, Tensor)>| -> Vec<String> {
+        loader.epoch().filter_map(|batch| batch.err().map(|error| error.to_string())).collect()
+    };
+    for workers in [0, 2] {
+        let options = LoaderOptions { batch_size: 3, workers, ..Default::default() };
+        let errors = texts(&mut DataLoader::new(data.clone(), options));
+        assert_eq!(errors.len(), 3, "{errors:?}");
+        for (error, [first, other]) in errors.iter().zip([[3, 5], [6, 8], [9, 11]]) {
+            assert!(error.contains(&format!("sample {first} and sample {other} differ: ")), "{error}");
+        }
+        // The indices of a subset are followed by those of its data set.
+        let subset = data.clone().subset(vec![1, 0, 5]).unwrap();
+        let errors = texts(&mut DataLoader::new(subset, options));
+        let [first, other] =
+            [(0, 1), (2, 5)].map(|(i, k)| format!("sample {i} (sample {k} of the underlying data set)"));
+        assert!(errors[0].contains(&format!("{first} and {other} differ")), "{errors:?}");
+        // A list that the program has reordered has no indices of the data set.
+        let reversed =
+            |samples: Vec<(Tensor, Vec<i64>)>| Tensor::collate(samples.into_iter().map(|(x, _)| x).rev().collect());
+        let mut loader = DataLoader::with_collate(data.clone(), options, reversed);
+        let error = loader.epoch().nth(1).unwrap().unwrap_err().to_string();
+        assert!(error.contains("samples 0 and 1 of the batch differ"), "{error}");
+        let error = loader.epoch().nth(2).unwrap().unwrap_err();
+        assert!(matches!(&error, Error::DTypeMismatch { help, .. } if help.starts_with("samples 0 and 1")), "{error}");
+    }
+    let records = from_records(|_epoch| Ok((0..6usize).map(Ok))).map(|n| Ok(vec![0i64; if n == 4 { 1 } else { 2 }]));
+    let options = LoaderOptions { batch_size: 3, workers: 1, ..Default::default() };
+    let error = StreamLoader::new(records, options).epoch().nth(1).unwrap().unwrap_err().to_string();
+    assert!(error.contains("sample 3 and sample 4 differ"), "{error}");
+    let error = pad_sequences(&[Tensor::from([1i64]), Tensor::from([1i64]), Tensor::from([1.0f32])], 0).unwrap_err();
+    assert!(error.to_string().contains("sequence 2: "), "{error}");
+}
+
+/// The error of a sample has its index in the data set of the loader, and in those from which that one is derived.
+#[test]
+fn errors_locate_samples_of_derived_data_sets() {
+    let failing = |bad: usize| {
+        from_fn(10, move |index| match index == bad {
+            true => Err(Error::invalid("read", "the record is damaged")),
+            false => Ok(index),
+        })
+    };
+    let error_of = |loader: &mut DataLoader<Tensor>| loader.epoch().find_map(Result::err).unwrap();
+    for workers in [0, 1] {
+        let options = LoaderOptions { batch_size: 2, workers, ..Default::default() };
+        let subset = failing(7).subset(vec![1, 4, 7]).unwrap().map(Ok);
+        let error = error_of(&mut DataLoader::new(subset, options));
+        let Error::Sample { index: 2, location: Some(location), .. } = &error else { panic!("{error}") };
+        assert_eq!(location, "sample 7 of the underlying data set");
+        let text = "sample 2 (sample 7 of the underlying data set): read: the record is damaged";
+        assert_eq!(error.to_string(), text);
+
+        let boxed: Box<dyn Dataset<Item = usize>> = Box::new(failing(99).concat(failing(3)).cached().unwrap());
+        let nested = boxed.subset(vec![12, 13]).unwrap().subset(vec![1]).unwrap();
+        let error = error_of(&mut DataLoader::new(nested, options)).to_string();
+        let chain = "sample 0 (sample 1 of the underlying data set, sample 13 of the underlying data set, sample 3 of the \
+                     second data set): read: the record is damaged";
+        assert_eq!(error, chain);
+        let [part, _] = random_split(failing(5), [10usize, 0], 1).unwrap();
+        let index = part.indices().iter().position(|&index| index == 5).unwrap();
+        let error = error_of(&mut DataLoader::new(part, options)).to_string();
+        assert!(error.starts_with(&format!("sample {index} (sample 5 of the underlying data set): ")), "{error}");
+    }
+    assert_eq!(failing(0).concat(failing(0)).location(10).unwrap(), "sample 0 of the second data set");
+    assert_eq!(failing(0).concat(failing(0)).location(9).unwrap(), "sample 9 of the first data set");
 }
 
 #[test]

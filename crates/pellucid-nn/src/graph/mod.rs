@@ -45,6 +45,8 @@ mod training_step;
 
 pub use batch::{Batch, Model, MultiInput};
 pub use check::StepCheck;
+#[doc(hidden)]
+pub use coverage::loss_part_name;
 pub use inference::InferenceModel;
 pub use options::{BeforeUpdate, StepOptions};
 pub use trainer::GraphTrainer;

@@ -273,8 +273,7 @@ impl<'f> TrainerCore<'f> {
         let optimizer = self.step.optimizer.clone();
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
         let (before, is_allowed) = (self.step.cache_stats(), self.step.options.allow_untrained_parameters);
-        let frozen =
-            FrozenParameters::checked("prepare", &*self.model, &*self.loss, &optimizer.parameters(), is_allowed);
+        let frozen = FrozenParameters::checked("prepare", &*self.model, &*self.loss, &*optimizer, is_allowed);
         let result = frozen.and_then(|frozen| record(self).inspect(|_| self.frozen = Some(frozen)));
         if result.is_ok() || self.step.cache_stats().len > before.len {
             self.accept(x);

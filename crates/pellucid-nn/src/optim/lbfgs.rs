@@ -310,7 +310,8 @@ impl Optimizer for Lbfgs {
 
     fn try_step_scaled(&self, _: Option<&Tensor>, _: Option<&Tensor>) -> Result<()> {
         let help = "a step evaluates the loss several times, depending on values; call try_step_with() outside a \
-                    captured step, with a closure that may launch a captured loss with its gradients";
+                    captured step, with a closure that may launch a captured loss with its gradients; a Trainer runs \
+                    it as the train_step() of a TrainingTask";
         Err(Error::invalid("lbfgs", help))
     }
 

@@ -220,6 +220,12 @@ pub trait Optimizer: Send + Sync {
         None
     }
 
+    /// Returns the parameters that the optimizer cannot update, because they were frozen when they were added.
+    #[doc(hidden)]
+    fn stateless_parameters(&self) -> Vec<Parameter> {
+        Vec::new()
+    }
+
     /// Multiplies every gradient within the update by a number or a 0-d tensor; 1 is the initial factor. A tensor is
     /// read in every step, so replayed steps use its new values. A captured step is recorded again after a call.
     ///
@@ -404,6 +410,7 @@ macro_rules! delegate_optimizer {
             fn try_step_scaled($self: &Self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()>;
             fn name($self: &Self) -> &'static str;
             fn deferred_parameters($self: &Self) -> Option<&dyn crate::optim::deferred::DeferredParameters>;
+            fn stateless_parameters($self: &Self) -> Vec<Parameter>;
             fn try_set_grad_scale($self: &Self, scale: TensorOrScalar<'_>) -> Result<()>;
             #[track_caller]
             fn set_grad_scale($self: &Self, scale: TensorOrScalar<'_>);

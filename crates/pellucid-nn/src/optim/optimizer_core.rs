@@ -426,6 +426,12 @@ impl Optimizer for OptimizerCore {
         Some(self)
     }
 
+    fn stateless_parameters(&self) -> Vec<Parameter> {
+        let members = self.members();
+        let parameters = members.data.iter().zip(&*members.parameters);
+        parameters.filter(|(member, _)| member.state.is_none()).map(|(_, parameter)| parameter.clone()).collect()
+    }
+
     fn try_set_grad_scale(&self, scale: TensorOrScalar<'_>) -> Result<()> {
         self.scale.set(scale)
     }

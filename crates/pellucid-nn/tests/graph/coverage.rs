@@ -116,6 +116,23 @@ fn an_optimizer_of_another_model_is_rejected() {
     }
 }
 
+/// A parameter of the optimizer without state has the name of the model.
+#[test]
+fn parameters_without_state_are_named() {
+    for (eager, allow_untrained_parameters) in [(false, false), (false, true), (true, false)] {
+        let model = mlp();
+        let first = model.parameters().remove(0);
+        first.set_requires_grad(false).unwrap();
+        let optimizer = sgd(&model, 0.1, 0.9);
+        let options = StepOptions { eager, allow_untrained_parameters, ..Default::default() };
+        let mut trainer = GraphTrainer::new(&model, CrossEntropyLoss::default(), &optimizer).with_options(options);
+        let (x, y) = batch(&[BATCH, 6], 1);
+        trainer.step(&x, &y).unwrap();
+        first.set_requires_grad(true).unwrap();
+        assert_eq!(untrained(trainer.step(&x, &y)), ["0.weight"]);
+    }
+}
+
 #[test]
 fn untrained_parameters_are_named_or_allowed() {
     let (model, loss) = (mlp(), CrossEntropyLoss::default());

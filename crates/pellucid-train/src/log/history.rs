@@ -1,4 +1,4 @@
-//! [`History`]: named values of each epoch of a training run.
+//! [`History`]: named values of the epochs and validations of a training run.
 
 use super::append::{read_text, replace};
 use super::csv;
@@ -14,14 +14,16 @@ use std::sync::Mutex;
 
 /// The name of the first column of tables: the epoch number, from 1.
 const EPOCH: &str = "epoch";
-/// Keys of the state: the number of rows, and the prefix of the columns.
+/// Keys of the state: the number of rows, the epoch of each row, and the prefix of the columns.
 const ROWS: &str = "rows";
+const EPOCHS: &str = "epochs";
 const COLUMNS: &str = "columns.";
 
 /// The named values of each epoch of a training run, such as losses, metrics and learning rates.
 ///
-/// Each row is an epoch, and the columns are in the order of their first use. A missing value is NaN. `Display` prints
-/// a table. As a part of a [`Checkpoint`](pellucid_nn::Checkpoint), the history continues in a resumed run.
+/// Each row is an epoch, or a validation [within an epoch](crate::Trainer::validate_every), and the columns are in the
+/// order of their first use. A missing value is NaN. `Display` prints a table. As a part of a
+/// [`Checkpoint`](pellucid_nn::Checkpoint), the history continues in a resumed run.
 ///
 /// ```
 /// use pellucid::train::History;
@@ -44,29 +46,29 @@ const COLUMNS: &str = "columns.";
 #[derive(Default)]
 pub struct History(Mutex<HistoryColumns>);
 
-/// The values of all epochs, by column.
+/// The values of all rows, by column.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct HistoryColumns {
-    /// The number of epochs, which is the length of every column.
-    rows: usize,
+    /// The epoch of each row, from 1. Every column has the same length.
+    epochs: Vec<usize>,
     columns: Vec<(String, Vec<f64>)>,
-    /// The number of columns before the last epoch.
+    /// The number of columns before the last row.
     earlier_columns: usize,
 }
 
 impl HistoryColumns {
-    fn push(&mut self, row: &[(&str, f64)]) {
+    fn push(&mut self, epoch: usize, row: &[(&str, f64)]) {
         self.earlier_columns = self.columns.len();
         for (name, _) in row {
             if self.find(name).is_none() {
-                self.columns.push((name.to_string(), vec![f64::NAN; self.rows]));
+                self.columns.push((name.to_string(), vec![f64::NAN; self.epochs.len()]));
             }
         }
         for (name, values) in &mut self.columns {
             let value = row.iter().find(|(column_name, _)| column_name == name);
             values.push(value.map_or(f64::NAN, |(_, value)| *value));
         }
-        self.rows += 1;
+        self.epochs.push(epoch);
     }
 
     fn find(&self, name: &str) -> Option<&Vec<f64>> {
@@ -78,43 +80,54 @@ impl HistoryColumns {
         let header = std::iter::once(EPOCH.to_string()).chain(self.columns.iter().map(|(name, _)| name.clone()));
         let row = |row: usize| {
             let values = self.columns.iter().map(|(_, values)| format(values, values[row]));
-            std::iter::once((row + 1).to_string()).chain(values).collect()
+            std::iter::once(self.epochs[row].to_string()).chain(values).collect()
         };
-        std::iter::once(header.collect()).chain((0..self.rows).map(row)).collect()
+        std::iter::once(header.collect()).chain((0..self.epochs.len()).map(row)).collect()
     }
 }
 
 impl History {
-    /// Creates a history without epochs.
+    /// Creates a history without rows.
     pub fn new() -> History {
         History::default()
     }
 
-    /// Adds the values of an epoch.
+    /// Adds the values of the epoch after that of the last row.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for the reserved name `epoch`, and for a repeated name.
     #[panicking_form]
     pub fn try_push(&self, row: &[(&str, f64)]) -> Result<()> {
+        let last = lock(&self.0).epochs.last().copied().unwrap_or(0);
+        self.push_in_epoch(last + 1, row)
+    }
+
+    /// Adds the values of an epoch, or of a validation in it.
+    pub(crate) fn push_in_epoch(&self, epoch: usize, row: &[(&str, f64)]) -> Result<()> {
         check_names("history", EPOCH, row)?;
-        lock(&self.0).push(row);
+        lock(&self.0).push(epoch, row);
         Ok(())
     }
 
-    /// Removes the values of the last epoch.
+    /// Removes the last row.
     pub(crate) fn remove_last(&self) {
-        let columns = &mut *lock(&self.0);
-        columns.rows = columns.rows.saturating_sub(1);
-        columns.columns.truncate(columns.earlier_columns);
-        columns.columns.iter_mut().for_each(|(_, values)| values.truncate(columns.rows));
+        let HistoryColumns { epochs, columns, earlier_columns } = &mut *lock(&self.0);
+        epochs.pop();
+        columns.truncate(*earlier_columns);
+        columns.iter_mut().for_each(|(_, values)| values.truncate(epochs.len()));
     }
 
-    /// Returns the number of epochs.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
-        lock(&self.0).rows
+        lock(&self.0).epochs.len()
     }
 
-    /// Returns true if the history has no epochs.
+    /// Returns the epoch of each row, from 1. A validation within an epoch has a row before that of the entire epoch.
+    pub fn epochs(&self) -> Vec<usize> {
+        lock(&self.0).epochs.clone()
+    }
+
+    /// Returns true if the history has no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -124,17 +137,17 @@ impl History {
         lock(&self.0).columns.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns the values of all epochs for a name, or `None` if no epoch has the name.
+    /// Returns the values of all rows for a name, or `None` if no row has the name.
     pub fn column(&self, name: &str) -> Option<Vec<f64>> {
         lock(&self.0).find(name).cloned()
     }
 
-    /// Returns the value of the last epoch for a name, or `None` if no epoch has the name.
+    /// Returns the value of the last row for a name, or `None` if no row has the name.
     pub fn last(&self, name: &str) -> Option<f64> {
         lock(&self.0).find(name)?.last().copied()
     }
 
-    /// Returns the index and the value of the best epoch in the [column](History::column). The first of equal values is
+    /// Returns the index and the value of the best row in the [column](History::column). The first of equal values is
     /// the best. NaN is skipped; if all values are NaN, returns `None`.
     pub fn best(&self, name: &str, goal: Goal) -> Option<(usize, f64)> {
         let columns = lock(&self.0);
@@ -171,18 +184,21 @@ impl History {
         let header = rows.first().filter(|header| header[0] == EPOCH);
         let header = header.ok_or_else(|| file_error(format!("the first column must be `{EPOCH}`")))?;
         let history = History::new();
+        let mut epoch = 0;
         for (index, row) in rows[1..].iter().enumerate() {
-            if row[0] != (index + 1).to_string() {
-                return Err(file_error(format!("row {} is epoch `{}`, not {}", index + 2, row[0], index + 1)));
-            }
+            let (last, next) = (epoch, epoch + 1);
+            epoch = match row[0].parse() {
+                Ok(found) if found == next || found == last && last > 0 => found,
+                _ => return Err(file_error(format!("row {} is epoch `{}`, not {next}", index + 2, row[0]))),
+            };
             let parse_value = |(name, cell)| -> Result<(&str, f64)> {
                 let (name, cell): (&String, &String) = (name, cell);
                 let value = if cell.is_empty() { Ok(f64::NAN) } else { cell.parse() };
-                let value = value.map_err(|_| file_error(format!("`{name}` of epoch {} is `{cell}`", index + 1)))?;
+                let value = value.map_err(|_| file_error(format!("`{name}` of epoch {epoch} is `{cell}`")))?;
                 Ok((name, value))
             };
             let values = header.iter().zip(row).skip(1).map(parse_value).collect::<Result<Vec<_>>>()?;
-            history.try_push(&values).map_err(|error| file_error(error.to_string()))?;
+            history.push_in_epoch(epoch, &values).map_err(|error| file_error(error.to_string()))?;
         }
         Ok(history)
     }
@@ -217,11 +233,16 @@ fn is_count(value: f64) -> bool {
     value >= 0.0 && value.fract() == 0.0 && value < 1e15
 }
 
-/// The state consists of `rows` and of each column under its position and name, such as `columns.0.train_loss`.
+/// The state consists of `rows`, `epochs` and each column under its position and name, such as `columns.0.train_loss`.
 impl Stateful for History {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        let HistoryColumns { rows, columns, .. } = lock(&self.0).clone();
-        let mut state = vec![(ROWS.to_string(), Tensor::scalar(rows as i64, DType::I64))];
+        let HistoryColumns { epochs, columns, .. } = lock(&self.0).clone();
+        let rows = epochs.len();
+        let epochs: Vec<i64> = epochs.into_iter().map(|epoch| epoch as i64).collect();
+        let mut state = vec![
+            (ROWS.to_string(), Tensor::scalar(rows as i64, DType::I64)),
+            (EPOCHS.to_string(), Tensor::try_new(epochs, [rows])?),
+        ];
         for (position, (name, values)) in columns.into_iter().enumerate() {
             state.push((format!("{COLUMNS}{position}.{name}"), Tensor::try_new(values, [rows])?));
         }
@@ -243,30 +264,48 @@ impl Stateful for History {
 /// [`Error::StateDict`] for unexpected names or shapes; [`Error::InvalidArgument`] for an invalid number of rows.
 fn read_state(state: &StateDict) -> Result<HistoryColumns> {
     let op = "load_state_dict";
-    let mismatch = |missing: Vec<String>, unexpected: Vec<String>, wrong_shapes: Vec<WrongShape>| {
-        Err(Error::StateDict { op, missing, unexpected, wrong_shapes })
+    let mismatch = |missing: Vec<String>, unexpected: Vec<String>, wrong_shapes: Vec<WrongShape>| Error::StateDict {
+        op,
+        missing,
+        unexpected,
+        wrong_shapes,
     };
-    let Some(rows) = state.get(ROWS) else { return mismatch(vec![ROWS.to_string()], vec![], vec![]) };
-    let rows = rows.try_item::<i64>()?;
-    let rows =
-        usize::try_from(rows).map_err(|_| Error::invalid(op, format!("`{ROWS}` must be at least 0, got {rows}")))?;
-    let mut columns: Vec<Option<(String, Vec<f64>)>> = vec![None; state.len() - 1];
-    for (key, values) in state.iter().filter(|(key, _)| *key != ROWS) {
+    let count = |name: &str, count: i64, least: usize| match usize::try_from(count) {
+        Ok(count) if count >= least => Ok(count),
+        _ => Err(Error::invalid(op, format!("`{name}` must be at least {least}, got {count}"))),
+    };
+    let rows = state.get(ROWS).ok_or_else(|| mismatch(vec![ROWS.to_string()], vec![], vec![]))?;
+    let rows = count(ROWS, rows.try_item()?, 0)?;
+    let expected = Shape::from([rows]);
+    let check_shape = |name: &String, values: &Tensor| match *values.shape() == expected {
+        true => Ok(()),
+        false => {
+            let wrong = WrongShape { name: name.clone(), found: values.shape().clone(), expected: expected.clone() };
+            Err(mismatch(vec![], vec![], vec![wrong]))
+        }
+    };
+    let epochs = match state.get_key_value(EPOCHS) {
+        Some((name, epochs)) => {
+            check_shape(name, epochs)?;
+            epochs.try_to_vec()?.into_iter().map(|epoch| count(EPOCHS, epoch, 1)).collect::<Result<_>>()?
+        }
+        // A state of an earlier version has a row for each epoch.
+        None => (1..=rows).collect(),
+    };
+    let is_column = |key: &str| key != ROWS && key != EPOCHS;
+    let mut columns: Vec<Option<(String, Vec<f64>)>> = vec![None; state.keys().filter(|key| is_column(key)).count()];
+    for (key, values) in state.iter().filter(|(key, _)| is_column(key)) {
         let column = key.strip_prefix(COLUMNS).and_then(|rest| rest.split_once('.'));
         let slot = column.and_then(|(position, _)| columns.get_mut(position.parse::<usize>().ok()?));
         // The positions must be distinct and below the number of columns.
         let (Some(slot @ None), Some((_, name))) = (slot, column) else {
-            return mismatch(vec![], vec![key.clone()], vec![]);
+            return Err(mismatch(vec![], vec![key.clone()], vec![]));
         };
-        let expected = Shape::from([rows]);
-        if *values.shape() != expected {
-            let wrong = WrongShape { name: key.clone(), found: values.shape().clone(), expected };
-            return mismatch(vec![], vec![], vec![wrong]);
-        }
+        check_shape(key, values)?;
         *slot = Some((name.to_string(), values.try_to_vec::<f64>()?));
     }
     let columns: Vec<_> = columns.into_iter().flatten().collect();
-    Ok(HistoryColumns { rows, earlier_columns: columns.len(), columns })
+    Ok(HistoryColumns { epochs, earlier_columns: columns.len(), columns })
 }
 
 #[cfg(test)]

@@ -159,6 +159,21 @@ pub trait Metric: Send {
         Err(state::wrong_state(&self.name(), state.len()))
     }
 
+    /// Returns numbers from which [`roll_back`](Metric::roll_back) restores the current values, by default the
+    /// [`state`](Metric::state). A [`Trainer`](crate::Trainer) with several training metrics calls it before each
+    /// update, so a metric that stores all samples returns their number. `None`: the metric cannot be rolled back.
+    fn savepoint(&self) -> Option<Vec<f64>> {
+        self.state()
+    }
+
+    /// Undoes the updates since a [`savepoint`](Metric::savepoint).
+    ///
+    /// # Errors
+    /// Returns an error if the numbers are not a savepoint of this metric. The metric is then unchanged.
+    fn roll_back(&mut self, savepoint: &[f64]) -> Result<()> {
+        self.load_state(savepoint)
+    }
+
     /// Returns this metric with another name, so that a run can have several metrics of a kind:
     ///
     /// ```
@@ -215,6 +230,14 @@ macro_rules! delegate_metric {
 
         fn load_state(&mut $self, state: &[f64]) -> Result<()> {
             $target.load_state(state)
+        }
+
+        fn savepoint(&$self) -> Option<Vec<f64>> {
+            $target.savepoint()
+        }
+
+        fn roll_back(&mut $self, savepoint: &[f64]) -> Result<()> {
+            $target.roll_back(savepoint)
         }
     };
 }

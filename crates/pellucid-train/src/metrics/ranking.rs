@@ -3,7 +3,7 @@
 use super::input::{
     ClassificationOptions, OutputForm, ScoreKind, check_probabilities, metric_options, read_labels, read_scores,
 };
-use super::state::metric_state;
+use super::state::{StoredValue, metric_state, wrong_state};
 use super::sum::CompensatedSum;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor};
@@ -139,6 +139,27 @@ impl Metric for RocAuc {
     }
 
     metric_state!(width, scores, labels);
+
+    fn savepoint(&self) -> Option<Vec<f64>> {
+        Some(vec![self.width as f64, self.labels.len() as f64])
+    }
+
+    fn roll_back(&mut self, savepoint: &[f64]) -> Result<()> {
+        let [width, labels] = read_savepoint(&self.name(), savepoint, self.labels.len())?;
+        self.width = width;
+        self.scores.truncate(width * labels);
+        self.labels.truncate(labels);
+        Ok(())
+    }
+}
+
+/// Decodes a savepoint whose last number is a number of samples of at most `len`.
+fn read_savepoint<const N: usize>(metric: &str, savepoint: &[f64], len: usize) -> Result<[usize; N]> {
+    let mut numbers = savepoint.iter();
+    let counts: Option<Vec<usize>> = (0..savepoint.len()).map(|_| usize::restore(&mut numbers)).collect();
+    let counts = counts.and_then(|counts| <[usize; N]>::try_from(counts).ok());
+    let is_valid = |counts: &[usize; N]| counts.last().is_some_and(|&samples| samples <= len);
+    counts.filter(is_valid).ok_or_else(|| wrong_state(metric, savepoint.len()))
 }
 
 /// Replaces logits by probabilities.
@@ -223,4 +244,14 @@ impl Metric for AveragePrecision {
     }
 
     metric_state!(samples);
+
+    fn savepoint(&self) -> Option<Vec<f64>> {
+        Some(vec![self.samples.len() as f64])
+    }
+
+    fn roll_back(&mut self, savepoint: &[f64]) -> Result<()> {
+        let [samples] = read_savepoint(&self.name(), savepoint, self.samples.len())?;
+        self.samples.truncate(samples);
+        Ok(())
+    }
 }

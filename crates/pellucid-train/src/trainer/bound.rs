@@ -21,6 +21,9 @@ pub(super) trait RunParts {
     /// Returns to positions of the loaders.
     fn load_batches_state(&self, states: &[StateDict; 2]) -> Result<()>;
 
+    /// Returns to a position of the loader of the validation.
+    fn load_validation_state(&self, state: &StateDict) -> Result<()>;
+
     /// Begins the next epoch, or the rest of an epoch.
     fn begin_batches(&mut self) -> Result<()>;
 
@@ -153,6 +156,11 @@ impl<T: TrainingTask> RunParts for BoundRun<'_, '_, '_, T> {
             self.validation.as_ref().map(|loader| loader.as_stateful().prepare_load(validation)),
         ];
         loads.into_iter().flatten().try_for_each(|load| load?.commit())
+    }
+
+    fn load_validation_state(&self, state: &StateDict) -> Result<()> {
+        let validation = self.validation.as_ref();
+        validation.map_or(Ok(()), |loader| loader.as_stateful().prepare_load(state)?.commit())
     }
 
     fn begin_batches(&mut self) -> Result<()> {

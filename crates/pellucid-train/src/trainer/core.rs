@@ -17,10 +17,10 @@ pub(super) const STEP: &str = "step";
 type OpenLogger<'f> = Box<dyn FnOnce(usize) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
 
 /// Options of early stopping: a run ends after `patience` epochs in which the monitored value has not improved by more
-/// than `min_delta`.
+/// than `min_delta`; with [`validate_every`](super::Trainer::validate_every) after `patience` validations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EarlyStopping {
-    /// The number of epochs without improvement after which the run ends, at least 1. Default: 3.
+    /// The number of epochs or validations without improvement after which the run ends, at least 1. Default: 3.
     pub patience: usize,
     /// The smallest change that counts as an improvement, at least 0. Default: 0.
     pub min_delta: f64,
@@ -36,6 +36,8 @@ impl Default for EarlyStopping {
 pub(super) struct RunCore<'f> {
     pub(super) epochs: Option<usize>,
     pub(super) max_steps: Option<usize>,
+    /// The number of steps between two validations within an epoch.
+    pub(super) validate_every: Option<usize>,
     /// The metrics of validations and evaluations.
     pub(super) metrics: Vec<Box<dyn Metric + 'f>>,
     pub(super) train_metrics: TrainMetrics<'f>,
@@ -71,6 +73,7 @@ impl<'f> RunCore<'f> {
         Box::new(RunCore {
             epochs: None,
             max_steps: None,
+            validate_every: None,
             metrics: Vec::new(),
             train_metrics: TrainMetrics::default(),
             callbacks: Vec::new(),

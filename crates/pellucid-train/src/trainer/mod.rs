@@ -8,7 +8,7 @@
 //! | `loader` | [`EpochLoader`]: the loaders of batches |
 //! | `core` | the settings and the state of a run |
 //! | `run` | the loop over epochs and steps, which is compiled once for all tasks |
-//! | `validation` | losses and metrics of an epoch, and the choice of the best one |
+//! | `validation` | validations after and within epochs, and the choice of the best one |
 //! | `bound` | type erasure of the task and the loaders |
 //! | `caught` | restoration of state after an error or a panic |
 //! | `files` | the files of the best and the last epoch |
@@ -105,7 +105,8 @@ use std::sync::Arc;
 /// values of tensors, the steps run eagerly, and a line on standard error states the reason.
 ///
 /// # Values
-/// [`fit`](Trainer::fit) returns a [`History`] with a row for each epoch: `step`, `train_loss`, `lr` and `seconds`;
+/// [`fit`](Trainer::fit) returns a [`History`] with a row for each epoch, and for each validation
+/// [within an epoch](Trainer::validate_every): `step`, `train_loss`, `lr` and `seconds`;
 /// with validation also `validation_loss` and the metrics, for example `validation_accuracy`, and with
 /// [training metrics](Trainer::train_metric) for example `train_accuracy`. Losses are means over
 /// samples and do not depend on the batch size: batches are weighted by [`Loss::batch_weight`], for example by the
@@ -264,7 +265,8 @@ where
     /// Copies the weights of the best epoch from `best.safetensors` into model and loss. A program without a trainer
     /// loads the file into the model by [`load_state_dict`](pellucid_nn::Module::load_state_dict). If the loss has
     /// parameters, it first removes them with [`rename_keys`](pellucid_nn::rename_keys):
-    /// `rename_keys(&best, |name| (!name.starts_with("loss.")).then(|| name.into()))`.
+    /// `rename_keys(&best, |name| (!name.starts_with("loss.")).then(|| name.into()))`. If the model itself has a part
+    /// `loss`, the names of the weights of the loss begin with `loss_1.` instead.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] without [`checkpoints`](Trainer::checkpoints); [`Error::File`] for a file that does
@@ -302,9 +304,11 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Sets the maximum number of steps. The run may end within an epoch, with a validation. A run with more steps then
     /// continues the epoch, and equals an uninterrupted run. Therefore,
     ///
-    /// - the validation within an epoch does not determine the best epoch, so it does not write `best.safetensors`;
-    ///   `last.safetensors` contains the weights,
+    /// - the validation of its last step does not determine the best epoch, so it does not write `best.safetensors`,
+    ///   unless it is a validation of [`validate_every`] as well; `last.safetensors` contains the weights,
     /// - with [`accumulate`](Trainer::accumulate), the run ends at the first update at or after this number of steps.
+    ///
+    /// [`validate_every`]: Trainer::validate_every
     pub fn steps(mut self, steps: usize) -> Self {
         self.run.max_steps = Some(steps);
         self
@@ -430,9 +434,10 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Writes checkpoint files into a directory, which is created if necessary. `last.safetensors` contains the state
-    /// of the run after each epoch. `best.safetensors` contains the weights of the best complete epoch; the names of
-    /// those of the loss begin with `loss.`. Each file is replaced atomically: after a kill at any moment, the old or
-    /// the new file exists.
+    /// of the run after each epoch. `best.safetensors` contains the weights of the best complete epoch, or of the best
+    /// [validation within an epoch](Trainer::validate_every). The names of the weights of the loss begin with `loss.`,
+    /// or with `loss_1.` if the model itself has a part `loss`. Each file is replaced atomically: after a kill at any
+    /// moment, the old or the new file exists.
     pub fn checkpoints(mut self, folder: impl AsRef<Path>) -> Self {
         self.run.files.folder = Some(folder.as_ref().to_path_buf());
         self
@@ -478,7 +483,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Trains for all epochs, and validates after each epoch. Returns the values of the epochs.
+    /// Trains for all epochs, and validates after each epoch and [within epochs](Trainer::validate_every). Returns the
+    /// values of the epochs and validations.
     ///
     /// A second call continues the run: after [`epochs`](Trainer::epochs) with a larger number, it trains the remaining
     /// epochs.
@@ -492,9 +498,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// is saved, so that the run resumes with this validation; [`Error::File`] for files that cannot be read or
     /// written, and for a directory that another run uses; [`Error::Checkpoint`] for a resumed state that does not
     /// match, and for a [part](Trainer::part) with a reserved name; [`Error::InvalidArgument`] for options out of
-    /// range, for a metric with the name of a loss, and with the names of all values if the monitored value does not
-    /// exist. Names are checked before the first step if the task knows its [losses](TrainingTask::loss_names). The
-    /// errors of callbacks and loggers.
+    /// range, for [`validate_every`](Trainer::validate_every) without validation batches, for a metric with the name of
+    /// a loss, and with the names of all values if the monitored value does not exist. Names are checked before the
+    /// first step if the task knows its [losses](TrainingTask::loss_names). The errors of callbacks and loggers.
     pub fn fit(
         &mut self,
         train: &mut dyn EpochLoader<T::Batch>,

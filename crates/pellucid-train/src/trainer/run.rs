@@ -13,7 +13,7 @@ use super::signals::TerminationSignals;
 use super::snapshot::RandomSnapshot;
 use super::state::RunSettings;
 use super::train_metrics::check_names;
-use super::validation::{Improvement, push_rates, store_rates, with_averages};
+use super::validation::{Improvement, ValidationContext, push_rates, store_rates, with_averages};
 use crate::log::{History, Logger};
 use pellucid_data::BatchPosition;
 use pellucid_nn::{Checkpoint, StateDict};
@@ -125,9 +125,9 @@ impl RunCore<'_> {
     }
 
     /// Returns true if early stopping ends the run.
-    fn is_stuck(&self) -> bool {
-        let epochs_without_improvement = self.state.progress.borrow().epochs_without_improvement;
-        self.early_stopping.is_some_and(|options| epochs_without_improvement >= options.patience)
+    pub(super) fn is_stuck(&self) -> bool {
+        let count = self.state.progress.borrow().validations_without_improvement;
+        self.early_stopping.is_some_and(|options| count >= options.patience)
     }
 
     /// Runs an epoch, or the rest of an epoch. Returns the reason if the run ends.
@@ -137,7 +137,7 @@ impl RunCore<'_> {
         signals: &TerminationSignals,
         report: &mut RunReport,
     ) -> Result<Option<StopReason>> {
-        let start = Instant::now();
+        let context = ValidationContext { start: Instant::now(), signals };
         let epoch = self.epoch() + 1;
         let _span = tracing::info_span!("epoch", epoch).entered();
         // A resumed epoch does not emit the event again: a callback that changes the run would change it twice.
@@ -149,7 +149,7 @@ impl RunCore<'_> {
         report.begin_epoch(epoch, parts.batch_count(), parts.position().batch);
         let mut at_end = None;
         let mut meter = LossMeter::default();
-        let end = CaughtResult::call(|| self.run_steps(parts, signals, report, &mut meter, &mut at_end));
+        let end = CaughtResult::call(|| self.run_steps(parts, context, report, &mut meter, &mut at_end));
         report.end_steps();
         if end.value().is_none() {
             let _ = meter.read(&mut self.state.progress.borrow_mut());
@@ -163,7 +163,7 @@ impl RunCore<'_> {
             StepsEnd::Stopped(reason) => return Ok(Some(self.report_stop(reason, report))),
             StepsEnd::Limit => {
                 self.save_last(parts)?;
-                return self.end_partial_epoch(parts, start, signals, report).map(Some);
+                return self.end_partial_epoch(parts, context, report).map(Some);
             }
             StepsEnd::Exhausted(stopped) => stopped,
         };
@@ -178,7 +178,7 @@ impl RunCore<'_> {
             parts.end_epoch()?;
             random = Some(RandomSnapshot::new()?);
             match stopped {
-                None => self.validate_epoch(parts, start, signals),
+                None => self.validate_epoch(parts, context),
                 Some(_) => Ok(None),
             }
         });
@@ -192,7 +192,7 @@ impl RunCore<'_> {
                 let stopped = self.end_epoch(parts, &scores, improvement)?;
                 report.end_epoch(epoch, self.epochs, &scores);
                 if stopped == Some(StopReason::NotImproving) {
-                    report.line(format_args!("stopped: {}", self.stagnation(&scores, parts.is_validated())));
+                    self.report_stagnation(&scores, parts.is_validated(), report);
                 }
                 Ok(stopped)
             }
@@ -211,21 +211,7 @@ impl RunCore<'_> {
         }
     }
 
-    /// Validates after an epoch, and writes the weights if the epoch is the best. Returns `None` after a signal.
-    fn validate_epoch(
-        &mut self,
-        parts: &mut dyn RunParts,
-        start: Instant,
-        signals: &TerminationSignals,
-    ) -> Result<Option<(Scores, Improvement)>> {
-        let validated = self.validated_scores(parts, start, signals)?;
-        if validated.as_ref().is_some_and(|(_, improvement)| improvement.is_best) {
-            self.save_best(parts)?;
-        }
-        Ok(validated)
-    }
-
-    fn report_stop(&self, reason: StopReason, report: &RunReport) -> StopReason {
+    pub(super) fn report_stop(&self, reason: StopReason, report: &RunReport) -> StopReason {
         let verb = if reason == StopReason::Interrupted { "interrupted" } else { "stopped" };
         report.line(format_args!("{verb} after step {}", self.step()));
         reason
@@ -236,13 +222,19 @@ impl RunCore<'_> {
     fn run_steps(
         &mut self,
         parts: &mut dyn RunParts,
-        signals: &TerminationSignals,
+        context: ValidationContext<'_>,
         report: &RunReport,
         meter: &mut LossMeter,
         at_end: &mut Option<[StateDict; 2]>,
     ) -> Result<StepsEnd> {
         let mut position = parts.position();
         let (mut ends, count) = (None, parts.batch_count());
+        // An earlier call may have ended before the validation of its last step.
+        if position.batch > 0
+            && let Some(reason) = self.end_step(parts, context, report, meter, None)?
+        {
+            return Ok(StepsEnd::Stopped(reason));
+        }
         while count != Some(position.batch) {
             if count.is_none() {
                 *at_end = Some(parts.batches_state()?);
@@ -255,7 +247,7 @@ impl RunCore<'_> {
                 report.line(format_args!("the steps run eagerly, since they cannot be captured: {reason}"));
             }
             position = parts.position();
-            if signals.arrived() {
+            if context.signals.arrived() {
                 ends = Some(StopReason::Interrupted);
             } else if self.is_stop_requested {
                 ends = Some(StopReason::Requested);
@@ -263,14 +255,8 @@ impl RunCore<'_> {
             let step = self.step();
             // With gradient accumulation, a file that is due is written after the next update.
             self.is_save_due |= self.files.every.is_some_and(|every| step.is_multiple_of(every));
-            if parts.is_between_updates() && (ends.is_some() || self.is_save_due) {
-                meter.read(&mut self.state.progress.borrow_mut())?;
-                self.is_save_due = false;
-                self.save_last(parts)?;
-                // The event of the file may have ended the run.
-                if let Some(reason) = ends.or(self.is_stop_requested.then_some(StopReason::Requested)) {
-                    return Ok(StepsEnd::Stopped(reason));
-                }
+            if let Some(reason) = self.end_step(parts, context, report, meter, ends)? {
+                return Ok(StepsEnd::Stopped(reason));
             }
             // With gradient accumulation, the run ends at an update. An earlier update with fewer steps would make a
             // run with more steps differ from an uninterrupted run.
@@ -282,6 +268,37 @@ impl RunCore<'_> {
         }
         self.check_sums(meter, position, parts)?;
         Ok(StepsEnd::Exhausted(ends))
+    }
+
+    /// Validates and saves the state if that is due, unless gradients are being accumulated. `ends` is the reason if
+    /// the run ends after this step. Returns the reason if the state is saved and the run ends.
+    fn end_step(
+        &mut self,
+        parts: &mut dyn RunParts,
+        context: ValidationContext<'_>,
+        report: &RunReport,
+        meter: &mut LossMeter,
+        mut ends: Option<StopReason>,
+    ) -> Result<Option<StopReason>> {
+        if !parts.is_between_updates() {
+            return Ok(None);
+        }
+        let position = parts.position();
+        // The validation of the epoch follows its last batch.
+        let is_last_batch = parts.batch_count() == Some(position.batch);
+        if ends.is_none() && !is_last_batch && self.is_validation_due() {
+            self.check_sums(meter, position, parts)?;
+            ends = self.validate_within_epoch(parts, context, report)?;
+            self.is_save_due = true;
+        }
+        if ends.is_none() && !self.is_save_due {
+            return Ok(None);
+        }
+        meter.read(&mut self.state.progress.borrow_mut())?;
+        self.is_save_due = false;
+        self.save_last(parts)?;
+        // The event of the file may have ended the run.
+        Ok(ends.or(self.is_stop_requested.then_some(StopReason::Requested)))
     }
 
     /// Trains on a batch.
@@ -400,8 +417,8 @@ impl RunCore<'_> {
         // The schedules advance with the number of epochs, even if a logger or a callback fails.
         self.schedules.iter_mut().try_for_each(|schedule| schedule.advance(ScheduleUnit::Epoch))?;
         self.schedules.iter_mut().try_for_each(|schedule| schedule.measure(improvement.value))?;
-        self.log_epoch(scores)?;
         let (epoch, step) = (self.epoch(), self.step());
+        self.log_epoch(epoch, scores)?;
         tracing::info!(epoch, step, %scores, "completed an epoch");
         // The state is saved after the event, so it contains the changes of callbacks.
         self.emit(TrainingEvent::EpochEnded { epoch, scores })?;
@@ -414,34 +431,10 @@ impl RunCore<'_> {
         })
     }
 
-    /// Ends a run within an epoch: validates and logs. The progress and the best value are unchanged, so that a run
-    /// with more steps continues the epoch and equals an uninterrupted run.
-    fn end_partial_epoch(
-        &mut self,
-        parts: &mut dyn RunParts,
-        start: Instant,
-        signals: &TerminationSignals,
-        report: &RunReport,
-    ) -> Result<StopReason> {
-        // The validation at the end of the epoch reads the same batches, and the next step draws the same numbers.
-        let (loaders, random) = (parts.batches_state()?, RandomSnapshot::new()?);
-        let validated = CaughtResult::call(|| self.validated_scores(parts, start, signals));
-        let restored = parts.load_batches_state(&loaders).and(random.restore());
-        let Some((scores, _)) = validated.resume_after(restored)? else {
-            return Ok(self.report_stop(StopReason::Interrupted, report));
-        };
-        self.log_epoch(&scores)?;
-        self.has_partial_row = true;
-        let epoch = self.epoch() + 1;
-        report.end_epoch(epoch, self.epochs, &scores);
-        self.emit(TrainingEvent::EpochEnded { epoch, scores: &scores })?;
-        Ok(StopReason::Completed)
-    }
-
-    /// Adds the values of an epoch to the history and the logs.
-    fn log_epoch(&mut self, scores: &Scores) -> Result<()> {
+    /// Adds the values of an epoch, or of a validation in it, to the history and the logs.
+    pub(super) fn log_epoch(&mut self, epoch: usize, scores: &Scores) -> Result<()> {
         let values: Vec<(&str, f64)> = scores.iter().collect();
-        self.history.try_push(&values)?;
+        self.history.push_in_epoch(epoch, &values)?;
         let logged: Vec<(&str, f64)> = values.into_iter().filter(|(name, _)| *name != STEP).collect();
         let step = self.step();
         self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &logged))
@@ -453,6 +446,10 @@ impl RunCore<'_> {
         if let Some(EarlyStopping { patience, min_delta }) = self.early_stopping {
             OptionRange::COUNT.check("early_stopping", "patience", patience as f64, 3.0)?;
             OptionRange::NONNEGATIVE.check("early_stopping", "min_delta", min_delta, 0.0)?;
+        }
+        if self.validate_every.is_some() && !parts.is_validated() {
+            let reason = "there are no validation batches; pass them to fit(), or remove validate_every()";
+            return Err(Error::invalid("validate_every", reason));
         }
         if self.files.last().is_some() {
             self.full_checkpoint(parts.checkpoint(), &self.schedule_names()).check_names()?;
@@ -497,7 +494,7 @@ impl RunCore<'_> {
     }
 
     /// Writes the state of the run.
-    fn save_last(&mut self, parts: &dyn RunParts) -> Result<()> {
+    pub(super) fn save_last(&mut self, parts: &dyn RunParts) -> Result<()> {
         let Some(path) = self.files.last() else { return Ok(()) };
         let names = self.schedule_names();
         pellucid_io::save_checkpoint(&path, self.full_checkpoint(parts.checkpoint(), &names))?;
@@ -505,15 +502,15 @@ impl RunCore<'_> {
         self.emit(TrainingEvent::Saved { path: &path })
     }
 
-    /// Writes the weights of the best epoch.
-    fn save_best(&mut self, parts: &mut dyn RunParts) -> Result<()> {
+    /// Writes the weights of the best validation.
+    pub(super) fn save_best(&mut self, parts: &mut dyn RunParts) -> Result<()> {
         let Some(path) = self.files.best() else { return Ok(()) };
         with_averages(parts, |parts| parts.weights().and_then(|weights| pellucid_io::save(&path, &weights)))?;
         self.emit(TrainingEvent::Saved { path: &path })
     }
 
     /// Calls all callbacks, and notes whether one ends the run.
-    fn emit(&mut self, event: TrainingEvent<'_>) -> Result<()> {
+    pub(super) fn emit(&mut self, event: TrainingEvent<'_>) -> Result<()> {
         let mut control = FitControl { stops: self.is_stop_requested };
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_event(&event, &mut control))?;
         self.is_stop_requested = control.stops;

@@ -21,10 +21,12 @@ pub(super) struct RunProgress {
     pub(super) reference: f64,
     /// The epoch of the best value, from 1.
     pub(super) best_epoch: usize,
-    /// The number of epochs since the monitored value improved.
-    pub(super) epochs_without_improvement: usize,
+    /// The number of validations, or of epochs without validation, since the monitored value improved.
+    pub(super) validations_without_improvement: usize,
     /// The number of consecutive steps that the scaler skipped because of a non-finite loss.
     pub(super) skipped: usize,
+    /// The number of completed steps at the last validation that a run with more steps also has.
+    pub(super) validated_step: usize,
 }
 
 impl Default for RunProgress {
@@ -37,11 +39,15 @@ impl Default for RunProgress {
             best: f64::NAN,
             reference: f64::NAN,
             best_epoch: 0,
-            epochs_without_improvement: 0,
+            validations_without_improvement: 0,
             skipped: 0,
+            validated_step: 0,
         }
     }
 }
+
+/// The name of [`validated_step`](RunProgress::validated_step).
+const VALIDATED: &str = "validated";
 
 /// The prefix of the names of sums.
 const SUM: &str = "sum_";
@@ -87,14 +93,16 @@ impl RunSettings {
 }
 
 impl RunState {
-    fn counts(progress: &RunProgress) -> [(&'static str, usize); 5] {
-        let RunProgress { epoch, step, best_epoch, epochs_without_improvement, skipped, .. } = *progress;
+    fn counts(progress: &RunProgress) -> [(&'static str, usize); 6] {
+        let RunProgress { epoch, step, best_epoch, validations_without_improvement, skipped, validated_step, .. } =
+            *progress;
         [
             ("epoch", epoch),
             ("step", step),
             ("best_epoch", best_epoch),
-            ("waited", epochs_without_improvement),
+            ("waited", validations_without_improvement),
             ("skipped", skipped),
+            (VALIDATED, validated_step),
         ]
     }
 }
@@ -115,7 +123,10 @@ impl Stateful for RunState {
         let (settings, progress): (StateDict, StateDict) =
             state.clone().into_iter().partition(|(name, _)| name.starts_with(SETTING));
         self.settings.check(&settings)?;
-        let (sums, fixed): (StateDict, StateDict) = progress.into_iter().partition(|(name, _)| name.starts_with(SUM));
+        let (sums, mut fixed): (StateDict, StateDict) =
+            progress.into_iter().partition(|(name, _)| name.starts_with(SUM));
+        // A state of an earlier version has no validations within an epoch.
+        fixed.entry(VALIDATED.to_string()).or_insert_with(|| Tensor::scalar(0, DType::I64));
         let defaults = RunState::default().state()?;
         let load = StateLoad::new(&defaults, &fixed)?;
         let count = |name: &str| {
@@ -127,8 +138,9 @@ impl Stateful for RunState {
             epoch: count("epoch")?,
             step: count("step")?,
             best_epoch: count("best_epoch")?,
-            epochs_without_improvement: count("waited")?,
+            validations_without_improvement: count("waited")?,
             skipped: count("skipped")?,
+            validated_step: count(VALIDATED)?,
             best: fixed["best"].try_item()?,
             reference: fixed["reference"].try_item()?,
             weight: fixed["weight"].try_item()?,

@@ -4,7 +4,7 @@ use super::caught::CaughtResult;
 use super::finite::{FiniteCheckedLoss, NonFiniteSearch};
 use super::snapshot::StepSnapshot;
 use super::task::{BatchScores, NamedScalars, TrainingTask};
-use pellucid_nn::graph::{Batch, BeforeUpdate, GraphTrainer, Model, StepOptions};
+use pellucid_nn::graph::{Batch, BeforeUpdate, GraphTrainer, Model, StepOptions, loss_part_name};
 use pellucid_nn::loss::{BatchWeight, Loss};
 use pellucid_nn::optim::{
     Average, AveragedModel, ClipGradNormOptions, Optimizer, clip_grad_norm_with, clip_grad_value,
@@ -16,7 +16,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The name of the loss in values, checkpoints and weights.
+/// The name of the loss in values and checkpoints.
 const LOSS: &str = "loss";
 
 /// The settings of a supervised step.
@@ -226,7 +226,8 @@ pub struct Supervised<'f, M, O, X = Tensor> {
     state: SupervisedState<'f>,
 }
 
-/// The modules that a task trains: the parts of the model, and those of the loss under `loss`.
+/// The modules that a task trains: the parts of the model, and those of the loss under the name that
+/// [`loss_part_name`] returns.
 struct ModelAndLoss<'a, 'f, M> {
     model: &'a M,
     loss: &'a FiniteCheckedLoss<'f>,
@@ -237,7 +238,7 @@ impl<M: Module> Module for ModelAndLoss<'_, '_, M> {}
 impl<M: Module> Visit for ModelAndLoss<'_, '_, M> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         self.model.visit(visitor);
-        visitor.field(LOSS, self.loss);
+        visitor.field(loss_part_name(self.model), self.loss);
     }
 }
 

@@ -1,5 +1,6 @@
 //! [`TrainMetrics`]: metrics of the batches of training, accumulated over an epoch.
 
+use super::caught::CaughtResult;
 use super::scores::Scores;
 use super::task::NamedScalars;
 use crate::metrics::Metric;
@@ -25,9 +26,29 @@ impl<'f> TrainMetrics<'f> {
         self.metrics.is_empty()
     }
 
-    /// Adds the outputs and the targets of a step.
+    /// Adds the outputs and the targets of a step to all metrics. If one of them fails or panics, all metrics with a
+    /// savepoint are as before; those without one are updated last.
     pub(super) fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
-        self.metrics.iter_mut().try_for_each(|metric| metric.update(output, target))
+        if let [metric] = &mut self.metrics[..] {
+            return metric.update(output, target);
+        }
+        let savepoints: Vec<_> = self.metrics.iter().map(|metric| metric.savepoint()).collect();
+        let updated = CaughtResult::call(|| {
+            [true, false].into_iter().try_for_each(|is_first| {
+                let metrics = self.metrics.iter_mut().zip(&savepoints);
+                let mut metrics = metrics.filter(|(_, savepoint)| savepoint.is_some() == is_first);
+                metrics.try_for_each(|(metric, _)| metric.update(output, target))
+            })
+        });
+        if updated.value().is_some() {
+            return updated.resume_after(Ok(()));
+        }
+        let mut metrics = self.metrics.iter_mut().zip(&savepoints);
+        let restored = metrics.try_for_each(|(metric, savepoint)| match savepoint {
+            Some(savepoint) => metric.roll_back(savepoint),
+            None => Ok(()),
+        });
+        updated.resume_after(restored)
     }
 
     pub(super) fn reset(&mut self) {

@@ -1,19 +1,32 @@
-//! The validation of a run: losses and metrics of an epoch, and the choice of the best epoch.
+//! The validations of a run, after and within epochs: losses and metrics, and the choice of the best one.
 
 use super::bound::RunParts;
 use super::caught::CaughtResult;
 use super::core::{RunCore, STEP};
+use super::event::{StopReason, TrainingEvent};
 use super::meter::LossMeter;
+use super::report::RunReport;
 use super::scores::Scores;
 use super::signals::TerminationSignals;
+use super::snapshot::RandomSnapshot;
 use super::state::RunProgress;
 use super::train_metrics::check_distinct;
+use super::{Trainer, TrainingTask};
 use crate::metrics::Goal;
+use pellucid_derive::panicking_form;
 use pellucid_nn::optim::ParamGroup;
-use pellucid_tensor::{DType, Error, Result};
+use pellucid_tensor::{DType, Error, OptionRange, Result, unwrap};
 use std::time::Instant;
 
-/// How the monitored value of an epoch compares with earlier epochs.
+/// The beginning of the epoch that is validated, and the signals that end a validation.
+#[derive(Clone, Copy)]
+pub(super) struct ValidationContext<'a> {
+    /// The beginning of the epoch, or of the rest of a resumed epoch.
+    pub(super) start: Instant,
+    pub(super) signals: &'a TerminationSignals,
+}
+
+/// How the monitored value of a validation compares with earlier ones.
 #[derive(Clone, Copy)]
 pub(super) struct Improvement {
     pub(super) value: f64,
@@ -23,15 +36,16 @@ pub(super) struct Improvement {
 }
 
 impl Improvement {
-    /// Updates the best value and the counters of early stopping at the end of an epoch.
+    /// Updates the best value and the counters of early stopping after a validation.
     pub(super) fn note(self, progress: &mut RunProgress) {
+        progress.validated_step = progress.step;
         if self.is_best {
             (progress.best, progress.best_epoch) = (self.value, progress.epoch + 1);
         }
         if self.exceeds_min_delta {
-            (progress.reference, progress.epochs_without_improvement) = (self.value, 0);
+            (progress.reference, progress.validations_without_improvement) = (self.value, 0);
         } else {
-            progress.epochs_without_improvement += 1;
+            progress.validations_without_improvement += 1;
         }
     }
 }
@@ -124,13 +138,97 @@ impl RunCore<'_> {
         scores
     }
 
-    /// Returns the values of an epoch after its validation, and how they compare with earlier epochs; `None` after a
+    /// Returns true if the interval of validations has ended since the last validation.
+    pub(super) fn is_validation_due(&self) -> bool {
+        let progress = self.state.progress.borrow();
+        self.validate_every.is_some_and(|steps| progress.step / steps > progress.validated_step / steps)
+    }
+
+    /// Validates within an epoch. Returns the reason if the run ends. After an error or a signal, the next call of
+    /// `fit`, or a resumed run, begins with this validation.
+    pub(super) fn validate_within_epoch(
+        &mut self,
+        parts: &mut dyn RunParts,
+        context: ValidationContext<'_>,
+        report: &RunReport,
+    ) -> Result<Option<StopReason>> {
+        let ([_, loader], random) = (parts.batches_state()?, RandomSnapshot::new()?);
+        let validated = CaughtResult::call(|| self.validate_epoch(parts, context));
+        let restored = match validated.value() {
+            Some(Some(_)) => Ok(()),
+            _ => parts.load_validation_state(&loader),
+        };
+        // The next step draws the same numbers as without a validation.
+        let (scores, improvement) = match validated.resume_after(restored.and(random.restore())) {
+            Ok(Some(validated)) => validated,
+            Ok(None) => return Ok(Some(StopReason::Interrupted)),
+            Err(error) => {
+                // The error of the validation is reported instead.
+                let _ = self.save_last(parts);
+                return Err(error);
+            }
+        };
+        improvement.note(&mut self.state.progress.borrow_mut());
+        let epoch = self.epoch() + 1;
+        self.log_epoch(epoch, &scores)?;
+        report.end_epoch(epoch, self.epochs, &scores);
+        self.emit(TrainingEvent::Validated { epoch, scores: &scores })?;
+        store_rates(parts, true)?;
+        Ok(match (self.is_stop_requested, self.is_stuck()) {
+            (true, _) => Some(StopReason::Requested),
+            (false, true) => {
+                self.report_stagnation(&scores, parts.is_validated(), report);
+                Some(StopReason::NotImproving)
+            }
+            (false, false) => None,
+        })
+    }
+
+    /// Ends a run within an epoch: validates and logs, unless the last step was validated. The progress and the best
+    /// value are unchanged, so that a run with more steps continues the epoch and equals an uninterrupted run.
+    pub(super) fn end_partial_epoch(
+        &mut self,
+        parts: &mut dyn RunParts,
+        context: ValidationContext<'_>,
+        report: &RunReport,
+    ) -> Result<StopReason> {
+        if self.state.progress.borrow().validated_step == self.step() {
+            return Ok(StopReason::Completed);
+        }
+        // The validation at the end of the epoch reads the same batches, and the next step draws the same numbers.
+        let (loaders, random) = (parts.batches_state()?, RandomSnapshot::new()?);
+        let validated = CaughtResult::call(|| self.validated_scores(parts, context));
+        let restored = parts.load_batches_state(&loaders).and(random.restore());
+        let Some((scores, _)) = validated.resume_after(restored)? else {
+            return Ok(self.report_stop(StopReason::Interrupted, report));
+        };
+        let epoch = self.epoch() + 1;
+        self.log_epoch(epoch, &scores)?;
+        self.has_partial_row = true;
+        report.end_epoch(epoch, self.epochs, &scores);
+        self.emit(TrainingEvent::EpochEnded { epoch, scores: &scores })?;
+        Ok(StopReason::Completed)
+    }
+
+    /// Validates, and writes the weights if they are the best so far. Returns `None` after a signal.
+    pub(super) fn validate_epoch(
+        &mut self,
+        parts: &mut dyn RunParts,
+        context: ValidationContext<'_>,
+    ) -> Result<Option<(Scores, Improvement)>> {
+        let validated = self.validated_scores(parts, context)?;
+        if validated.as_ref().is_some_and(|(_, improvement)| improvement.is_best) {
+            self.save_best(parts)?;
+        }
+        Ok(validated)
+    }
+
+    /// Returns the values of an epoch after a validation, and how they compare with earlier ones; `None` after a
     /// signal.
     pub(super) fn validated_scores(
         &mut self,
         parts: &mut dyn RunParts,
-        start: Instant,
-        signals: &TerminationSignals,
+        ValidationContext { start, signals }: ValidationContext<'_>,
     ) -> Result<Option<(Scores, Improvement)>> {
         let mut train = means(&self.state.progress.borrow());
         train.0.extend(self.train_metrics.scores()?.0);
@@ -191,17 +289,60 @@ impl RunCore<'_> {
         Ok(Improvement { value, is_best, exceeds_min_delta: goal.is_better(value, least) })
     }
 
-    /// Returns the reason for early stopping as a message.
-    pub(super) fn stagnation(&self, scores: &Scores, is_validated: bool) -> String {
+    /// Prints the reason for early stopping.
+    pub(super) fn report_stagnation(&self, scores: &Scores, is_validated: bool, report: &RunReport) {
         let name = self.monitored_score(scores, is_validated).map_or("loss", |(name, _)| name);
         let progress = self.state.progress.borrow();
-        match progress.best.is_nan() {
-            true => format!("`{name}` is NaN in all epochs"),
-            false => format!(
-                "no improvement of `{name}` since epoch {}",
-                progress.epoch - progress.epochs_without_improvement
-            ),
+        let count = progress.validations_without_improvement;
+        match (progress.best.is_nan(), self.validate_every) {
+            (true, _) => report.line(format_args!("stopped: `{name}` is NaN in all epochs")),
+            (false, None) => {
+                let epoch = progress.epoch - count;
+                report.line(format_args!("stopped: no improvement of `{name}` since epoch {epoch}"));
+            }
+            (false, Some(_)) => {
+                report.line(format_args!("stopped: no improvement of `{name}` in {count} validations"));
+            }
         }
+    }
+}
+
+impl<'f, T: TrainingTask> Trainer<'f, T> {
+    /// Also validates within an epoch, each time this number of steps of the run was completed. With
+    /// [`accumulate`](Trainer::accumulate), the validation follows the first update at or after this step. The last
+    /// step of an epoch is validated once; if the number of batches is unknown, as for a
+    /// [`StreamLoader`](pellucid_data::StreamLoader), its validation within the epoch may precede that of the epoch.
+    ///
+    /// Each validation adds a row to the [history](crate::History::epochs) and to the logs, with the training values of
+    /// the epoch so far. It may end the run by [early stopping](Trainer::early_stopping). With
+    /// [`checkpoints`](Trainer::checkpoints), it writes `last.safetensors`, and `best.safetensors` if its value is the
+    /// best so far. [Schedules](Trainer::schedule) by epochs, also
+    /// [`reduce_lr_on_plateau`](Trainer::reduce_lr_on_plateau), advance at the end of an epoch only. Steps draw the
+    /// same random numbers as without these validations.
+    ///
+    /// ```
+    /// use pellucid::prelude::*;
+    ///
+    /// let (x, y) = (Tensor::randn([40, 3], DType::F32), Tensor::randn([40, 1], DType::F32));
+    /// let (mut train, mut validation) = (Batches::new(&[&x, &y], 5), Batches::new(&[&x, &y], 20));
+    /// let model = Linear::new(3, 1);
+    /// let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..Default::default() });
+    /// let mut trainer = Trainer::new(model, MseLoss::default(), sgd).epochs(2).validate_every(3).quiet(true);
+    /// let history = trainer.fit(&mut train, Some(&mut validation))?;
+    /// assert_eq!(history.column("step").unwrap(), [3.0, 6.0, 8.0, 9.0, 12.0, 15.0, 16.0]);
+    /// assert_eq!(history.epochs(), [1, 1, 1, 2, 2, 2, 2]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `steps` is 0.
+    #[doc(alias = "val_check_interval")]
+    #[doc(alias = "eval_steps")]
+    #[panicking_form]
+    pub fn try_validate_every(mut self, steps: usize) -> Result<Self> {
+        OptionRange::COUNT.check("validate_every", "steps", steps as f64, 1000.0)?;
+        self.run.validate_every = Some(steps);
+        Ok(self)
     }
 }
 

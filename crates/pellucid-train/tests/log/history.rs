@@ -22,7 +22,7 @@ fn example() -> History {
 
 /// Asserts that two histories have the same columns, bit for bit.
 fn assert_same(a: &History, b: &History) {
-    assert_eq!((a.names(), a.len()), (b.names(), b.len()));
+    assert_eq!((a.names(), a.epochs()), (b.names(), b.epochs()));
     for name in a.names() {
         assert_eq!(bits(a.column(&name)), bits(b.column(&name)), "{name}");
     }
@@ -84,6 +84,16 @@ fn csv_files_are_read_as_written() {
     assert_same(&History::load_csv(&path).unwrap(), &example());
     History::new().save_csv(&path).unwrap();
     assert!(History::load_csv(&path).unwrap().is_empty());
+    // A row of a validation within an epoch precedes that of the epoch.
+    let text = "epoch,loss\n1,0.5\n1,0.25\n2,0.125\n";
+    fs::write(&path, text).unwrap();
+    let validations = History::load_csv(&path).unwrap();
+    assert_eq!((validations.epochs(), validations.len()), (vec![1, 1, 2], 3));
+    assert!(validations.to_string().ends_with("1      0.2500\n2      0.1250\n"), "{validations}");
+    validations.push(&[("loss", 0.0)]);
+    assert_eq!(validations.epochs(), [1, 1, 2, 3]);
+    History::load_csv(&path).unwrap().save_csv(&path).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
     fs::write(&path, "epoch,loss\r\n1,\r\n").unwrap();
     assert!(History::load_csv(&path).unwrap().last("loss").unwrap().is_nan());
 }
@@ -99,6 +109,8 @@ fn other_files_are_rejected() {
     assert!(reason("").ends_with("the first column must be `epoch`"));
     assert!(reason("step,loss\n1,2\n").ends_with("the first column must be `epoch`"));
     assert!(reason("epoch,loss\n2,0.5\n").ends_with("row 2 is epoch `2`, not 1"));
+    assert!(reason("epoch,loss\n0,0.5\n").ends_with("row 2 is epoch `0`, not 1"));
+    assert!(reason("epoch,loss\n1,0.5\n2,1\n1,1\n").ends_with("row 4 is epoch `1`, not 3"));
     assert!(reason("epoch,loss\n1,x\n").ends_with("`loss` of epoch 1 is `x`"));
     assert!(reason("epoch,loss\n1\n").ends_with("row 2 has 1 cells, but the header has 2"));
     assert!(reason("epoch,a,a\n1,1,1\n").contains("`a` occurs twice"));
@@ -122,6 +134,12 @@ fn a_checkpoint_restores_the_history() {
         assert_eq!(io::load_checkpoint(&path, Checkpoint::new().part("history", &resumed)).unwrap(), 3);
         assert_same(&resumed, &saved);
     }
+    // A state of an earlier version has no epochs of rows.
+    let mut state: StateDict = saved.state().unwrap().into_iter().collect();
+    state.remove("epochs").unwrap();
+    let resumed = History::new();
+    resumed.prepare_load(&state).unwrap().commit().unwrap();
+    assert_eq!(resumed.epochs(), (1..=12).collect::<Vec<_>>());
     // The order of more than ten columns differs from the order of their names.
     let many = History::new();
     let names: Vec<String> = (0..12).map(|index| format!("column {index}")).collect();
@@ -153,4 +171,8 @@ fn states_that_do_not_fit_change_nothing() {
     assert!(matches!(&error, Error::StateDict { wrong_shapes, .. } if wrong_shapes.len() == 1), "{error}");
     let error = rejected(|state| drop(state.insert("rows".into(), Tensor::from(-1i64))));
     assert!(matches!(&error, Error::InvalidArgument { .. }), "{error}");
+    let error = rejected(|state| drop(state.insert("epochs".into(), Tensor::from([1i64, 0, 2]))));
+    assert!(matches!(&error, Error::InvalidArgument { .. }), "{error}");
+    let error = rejected(|state| drop(state.insert("epochs".into(), Tensor::from([1i64, 2]))));
+    assert!(matches!(&error, Error::StateDict { wrong_shapes, .. } if wrong_shapes.len() == 1), "{error}");
 }

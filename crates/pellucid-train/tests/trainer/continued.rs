@@ -1,29 +1,17 @@
 //! Runs that are stopped, evaluated, continued or started within an epoch.
 
-use crate::runs::{SmallTrainer, bits, isolated_generator, model, points, trainer};
+use crate::runs::{SmallTrainer, TestMetric, bits, isolated_generator, model, points, saves_of, stop_after, trainer};
 use crate::scratch::{Scratch, names};
 use pellucid::data::{DataLoader, StandardScaler, from_fn};
 use pellucid::nn::optim::schedule::ExponentialLr;
 use pellucid::nn::{Checkpoint, Dropout};
 use pellucid::prelude::*;
-use pellucid::train::metrics::{Accuracy, Goal, Metric};
+use pellucid::train::metrics::{Accuracy, Goal};
 use pellucid::train::{EarlyStopping, FitControl, Logger, StopReason, TrainingEvent};
 use pellucid::{Error, io};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// A callback that ends the run after a step.
-fn stop_after(
-    stopped_at: usize,
-) -> impl FnMut(&TrainingEvent<'_>, &mut FitControl) -> pellucid::Result<()> + Send + 'static {
-    move |event, control| {
-        if matches!(event, TrainingEvent::StepEnded { step, .. } if *step == stopped_at) {
-            control.stop();
-        }
-        Ok(())
-    }
-}
 
 #[test]
 fn a_stop_between_updates_ends_the_run_at_the_next_update_or_the_end_of_the_epoch() {
@@ -162,56 +150,22 @@ fn a_model_in_evaluation_mode_is_trained_in_training_mode() {
     assert_eq!(model[1].forward(&x).to_vec::<f32>(), x.to_vec::<f32>());
 }
 
-/// A metric with predefined values, one per epoch.
-struct Given(Vec<f64>, usize);
-
-impl Metric for Given {
-    fn name(&self) -> String {
-        "given".into()
-    }
-
-    fn goal(&self) -> Goal {
-        Goal::Maximize
-    }
-
-    fn reset(&mut self) {
-        self.1 += 1;
-    }
-
-    fn update(&mut self, _: &Tensor, _: &Tensor) -> pellucid::Result<()> {
-        Ok(())
-    }
-
-    fn compute(&self) -> pellucid::Result<f64> {
-        Ok(self.0[self.1 - 1])
-    }
-}
-
-/// Returns a run whose monitored metric has these values, and the epochs whose weights were saved as the best.
+/// Returns why a run ends whose monitored metric has these values, and the epochs whose weights were saved as the best.
 fn given(values: &[f64], options: EarlyStopping) -> (StopReason, Vec<usize>) {
     let scratch = Scratch::new(&format!("trainer-given-{}-{}", values.len(), options.min_delta));
-    let saved: Arc<std::sync::Mutex<Vec<usize>>> = Arc::default();
-    let (kept, epoch) = (saved.clone(), AtomicUsize::new(0));
+    let (record, saved) = saves_of("best.safetensors");
     let (mut train, mut validation) = points();
     let mut run = trainer()
         .epochs(values.len())
-        .metric(Given(values.to_vec(), 0))
+        .metric(TestMetric::new("given").with_values(values))
         .monitor("validation_given", Goal::Maximize)
         .early_stopping(options)
         .checkpoints(&scratch.0)
-        .callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| {
-            match event {
-                TrainingEvent::EpochBegan { epoch: begun } => epoch.store(*begun, Ordering::Relaxed),
-                TrainingEvent::Saved { path } if path.ends_with("best.safetensors") => {
-                    kept.lock().unwrap().push(epoch.load(Ordering::Relaxed));
-                }
-                _ => {}
-            }
-            Ok(())
-        });
+        .callback(record);
     run.fit(&mut train, Some(&mut validation)).unwrap();
-    let saved = saved.lock().unwrap().clone();
-    (run.stop_reason().unwrap(), saved)
+    // An epoch has 8 steps.
+    let epochs = saved.lock().unwrap().iter().map(|step| step / 8).collect();
+    (run.stop_reason().unwrap(), epochs)
 }
 
 #[test]
@@ -383,21 +337,9 @@ fn the_state_of_a_run_has_parts_of_the_program() {
 fn files_that_are_due_between_updates_are_written() {
     let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-due-files");
-    let saved: Arc<std::sync::Mutex<Vec<usize>>> = Arc::default();
-    let (list, step) = (saved.clone(), AtomicUsize::new(0));
+    let (record, saved) = saves_of("last.safetensors");
     let (mut train, _) = points();
-    let mut run = trainer().epochs(2).accumulate(3).checkpoints(&scratch.0).checkpoint_every(2).callback(
-        move |event: &TrainingEvent<'_>, _: &mut FitControl| {
-            match event {
-                TrainingEvent::StepEnded { step: now, .. } => step.store(*now, Ordering::Relaxed),
-                TrainingEvent::Saved { path } if path.ends_with("last.safetensors") => {
-                    list.lock().unwrap().push(step.load(Ordering::Relaxed));
-                }
-                _ => {}
-            }
-            Ok(())
-        },
-    );
+    let mut run = trainer().epochs(2).accumulate(3).checkpoints(&scratch.0).checkpoint_every(2).callback(record);
     run.fit(&mut train, None).unwrap();
     // An epoch has 8 batches: updates after 3, 6 and 8.
     assert_eq!(*saved.lock().unwrap(), [3, 6, 8, 11, 14, 16]);
@@ -500,25 +442,15 @@ fn evaluations_and_predictions_do_not_change_the_batches_of_a_run() {
 fn a_validation_within_an_epoch_does_not_determine_the_best_epoch() {
     let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-best-of-steps");
-    let saved: Arc<std::sync::Mutex<Vec<usize>>> = Arc::default();
-    let (list, step) = (saved.clone(), AtomicUsize::new(0));
+    let (record, saved) = saves_of("best.safetensors");
     let (mut train, mut validation) = points();
     // The validations are after 5 steps, after the epochs of 8 steps, and after 21 steps.
     let mut run = trainer()
         .steps(5)
-        .metric(Given(vec![0.9, 0.5, 0.6, 0.7], 0))
+        .metric(TestMetric::new("given").with_values(&[0.9, 0.5, 0.6, 0.7]))
         .monitor("validation_given", Goal::Maximize)
         .checkpoints(&scratch.0)
-        .callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| {
-            match event {
-                TrainingEvent::StepEnded { step: now, .. } => step.store(*now, Ordering::Relaxed),
-                TrainingEvent::Saved { path } if path.ends_with("best.safetensors") => {
-                    list.lock().unwrap().push(step.load(Ordering::Relaxed));
-                }
-                _ => {}
-            }
-            Ok(())
-        });
+        .callback(record);
     run.fit(&mut train, Some(&mut validation)).unwrap();
     let history = run.steps(21).fit(&mut train, Some(&mut validation)).unwrap();
     assert_eq!(history.column("validation_given").unwrap(), [0.5, 0.6, 0.7]);

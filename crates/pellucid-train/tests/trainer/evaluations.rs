@@ -1,15 +1,12 @@
 //! Validations and evaluations change no later step, and the loss of the validation is monitored by default.
 
-use crate::runs::{bits, isolated_generator, points, trainer};
+use crate::runs::{ScalarTask, SmallTrainer, TestMetric, bits, isolated_generator, points, trainer};
 use crate::scratch::Scratch;
-use pellucid::nn::{Checkpoint, StateDict};
 use pellucid::prelude::*;
-use pellucid::train::metrics::{Accuracy, Goal, Metric};
-use pellucid::train::{BatchScores, EarlyStopping, FindLrOptions, NamedScalars, StopReason, Supervised, TrainingTask};
+use pellucid::train::metrics::Accuracy;
+use pellucid::train::{EarlyStopping, FindLrOptions, StopReason, Supervised};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Adds noise, also in evaluation, as a variational model does.
 #[derive(Clone, Module)]
@@ -21,7 +18,7 @@ impl Layer for EvaluationNoise {
     }
 }
 
-fn noisy() -> Trainer<'static, Supervised<'static, Sequential, Sgd>> {
+pub(crate) fn noisy() -> Trainer<'static, Supervised<'static, Sequential, Sgd>> {
     manual_seed(2);
     let model = sequential![Linear::new(4, 8), EvaluationNoise, Linear::new(8, 2)];
     let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.2, ..Default::default() });
@@ -46,34 +43,12 @@ fn a_validation_within_an_epoch_and_an_evaluation_draw_no_numbers_of_the_trainin
     assert_eq!(last(&run), last(&expected));
 }
 
-/// A metric that fails once.
-struct FailsOnce(Arc<AtomicBool>);
-
-impl Metric for FailsOnce {
-    fn name(&self) -> String {
-        "fails_once".into()
-    }
-    fn goal(&self) -> Goal {
-        Goal::Maximize
-    }
-    fn reset(&mut self) {}
-    fn update(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
-        match self.0.swap(false, Ordering::Relaxed) {
-            true => Err(Error::invalid("fails_once", "rejected")),
-            false => Ok(()),
-        }
-    }
-    fn compute(&self) -> Result<f64> {
-        Ok(0.0)
-    }
-}
-
 #[test]
 fn a_failed_validation_is_repeated_with_the_same_random_numbers() {
     let _generator = isolated_generator();
     let run = |fails: bool| {
         let (mut train, mut validation) = points();
-        let mut run = noisy().epochs(2).metric(FailsOnce(Arc::new(AtomicBool::new(fails))));
+        let mut run = noisy().epochs(2).metric(TestMetric::new("fails_once").failing_at(usize::from(fails)));
         if fails {
             run.fit(&mut train, Some(&mut validation)).unwrap_err();
         }
@@ -84,67 +59,25 @@ fn a_failed_validation_is_repeated_with_the_same_random_numbers() {
 }
 
 /// A task whose training loss falls and whose validation loss grows.
-#[derive(Default)]
-struct Overfitting(f64);
-
-impl TrainingTask for Overfitting {
-    type Batch = [Tensor; 2];
-    fn train_step(&mut self, _: &[Tensor; 2]) -> Result<NamedScalars> {
-        self.0 += 1.0;
-        Ok(vec![("negative_elbo", Tensor::from(-self.0))])
-    }
-    fn train_predictions(&self, [x, y]: &[Tensor; 2]) -> Result<Option<(Tensor, Tensor)>> {
-        Ok(Some((x.clone(), y.clone())))
-    }
-    fn evaluate_step(&mut self, [x, y]: &[Tensor; 2]) -> Result<BatchScores> {
-        let losses = vec![("negative_elbo", Tensor::from(self.0))];
-        Ok(BatchScores { losses, predictions: Some((x.clone(), y.clone())) })
-    }
-    fn checkpoint(&self) -> Checkpoint<'_> {
-        Checkpoint::new()
-    }
-    fn weights(&self) -> Result<StateDict> {
-        Ok(StateDict::new())
-    }
-    fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)> {
-        Vec::new()
-    }
+fn overfitting() -> ScalarTask {
+    ScalarTask { loss: "negative_elbo", steps: 0.0, train_loss: |n| -n, validation_loss: |n| n, has_outputs: true }
 }
 
 #[test]
 fn the_first_loss_of_the_validation_is_monitored_by_default() {
     let _generator = isolated_generator();
     let (mut train, mut validation) = points();
-    let mut run = Trainer::from_task(Overfitting::default()).epochs(9).quiet(true).metric(Accuracy::new());
+    let mut run = Trainer::from_task(overfitting()).epochs(9).quiet(true).metric(Accuracy::new());
     run = run.early_stopping(EarlyStopping { patience: 2, ..Default::default() });
     run.fit(&mut train, Some(&mut validation)).unwrap();
     assert_eq!((run.epoch(), run.stop_reason()), (3, Some(StopReason::NotImproving)));
-}
-
-/// A metric with a chosen name.
-struct ConstantMetric(&'static str);
-
-impl Metric for ConstantMetric {
-    fn name(&self) -> String {
-        self.0.into()
-    }
-    fn goal(&self) -> Goal {
-        Goal::Maximize
-    }
-    fn reset(&mut self) {}
-    fn update(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
-        Ok(())
-    }
-    fn compute(&self) -> Result<f64> {
-        Ok(0.0)
-    }
 }
 
 #[test]
 fn a_training_metric_with_the_name_of_a_loss_ends_the_first_step() {
     let _generator = isolated_generator();
     let (mut train, _) = points();
-    let mut run = Trainer::from_task(Overfitting::default()).quiet(true).train_metric(ConstantMetric("negative_elbo"));
+    let mut run = Trainer::from_task(overfitting()).quiet(true).train_metric(TestMetric::new("negative_elbo"));
     let error = run.fit(&mut train, None).unwrap_err().to_string();
     assert!(error.starts_with("step 1 ") && error.contains("have the name `negative_elbo`"), "{error}");
 }
@@ -159,7 +92,7 @@ fn a_resumed_run_that_is_not_loaded_is_not_used() {
     let (mut train, _) = points();
     let mut run = trainer().ema(0.5).resume(&scratch.0).epochs(2);
     let x = Tensor::ones([2, 4], DType::F32);
-    let uses = |run: &mut crate::runs::SmallTrainer, validation: &mut Batches| {
+    let uses = |run: &mut SmallTrainer, validation: &mut Batches| {
         [
             run.predict(&x).map(drop),
             run.predict_batches(validation).map(drop),

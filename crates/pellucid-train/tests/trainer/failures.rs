@@ -5,7 +5,7 @@ use pellucid::Generator;
 use pellucid::data::{DataLoader, LoaderOptions, from_fn};
 use pellucid::nn::loss::{CrossEntropyLoss, from_fn as loss_from_fn};
 use pellucid::prelude::*;
-use pellucid::train::Trainer;
+use pellucid::train::{Trainer, TrainingEvent};
 
 /// Returns the error message of a run in which the features of sample 5 have this value.
 fn error_for_feature(value: f32) -> String {
@@ -99,6 +99,36 @@ fn untrained_parameters_are_rejected_or_allowed() {
         let after = bits(run.model());
         let is_trained = |name: &str| before.iter().find(|(n, _)| n == name) != after.iter().find(|(n, _)| n == name);
         assert!(!is_trained("0.weight") && !is_trained("0.bias") && is_trained("4.weight"));
+    }
+}
+
+/// A parameter that was frozen when the optimizer was created has the name of the model in the error, not its index in
+/// the optimizer.
+#[test]
+fn a_parameter_without_state_is_named() {
+    let _generator = isolated_generator();
+    for (is_eager, is_untrained_allowed) in [(false, false), (true, false), (true, true)] {
+        let model = model();
+        model[0].freeze();
+        let adamw = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
+        let thaws_later = is_eager && !is_untrained_allowed;
+        if !thaws_later {
+            model[0].unfreeze();
+        }
+        let mut run = Trainer::new(&model, CrossEntropyLoss::default(), adamw).epochs(1).quiet(true).eager(is_eager);
+        run = run.allow_untrained_parameters(is_untrained_allowed).on_event(|event, _| {
+            if matches!(event, TrainingEvent::StepEnded { step: 2, .. }) {
+                model[0].unfreeze();
+            }
+            Ok(())
+        });
+        let first_layer = || bits(&model).into_iter().filter(|(name, _)| name.starts_with("0.")).collect::<Vec<_>>();
+        let (before, (mut train, _)) = (first_layer(), points());
+        let error = run.fit(&mut train, None).unwrap_err();
+        assert!(matches!(error.root(), Error::UntrainedParameters { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("`0.weight`, `0.bias`") && text.contains("ensure_initialized()"), "{text}");
+        assert_eq!((run.step(), first_layer()), (if thaws_later { 2 } else { 0 }, before));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Processes that are killed or interrupted while they train.
 
-use crate::runs::{bits, isolated_generator, points, trainer};
+use crate::runs::{SmallTrainer, bits, isolated_generator, points, trainer};
 use crate::scratch::Scratch;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,8 +15,8 @@ fn trains_until_it_is_killed() {
     train(&folder, true);
 }
 
-/// Runs or resumes the training, and returns the bits of its model.
-fn train(folder: &Path, is_slow: bool) -> Vec<(String, u64)> {
+/// Runs or resumes the training.
+fn train(folder: &Path, is_slow: bool) -> SmallTrainer {
     use pellucid::train::{FitControl, TrainingEvent};
     let _generator = isolated_generator();
     let (mut train, mut validation) = points();
@@ -26,10 +26,23 @@ fn train(folder: &Path, is_slow: bool) -> Vec<(String, u64)> {
         }
         Ok(())
     };
-    let mut trainer = trainer().epochs(12).ema(0.9).callback(waits);
+    let mut trainer = trainer().epochs(12).ema(0.9).validate_every(3).callback(waits);
     trainer = trainer.checkpoints(folder).checkpoint_every(1).resume_if_exists(folder);
     trainer.fit(&mut train, Some(&mut validation)).unwrap();
-    bits(trainer.model())
+    trainer
+}
+
+/// Runs or resumes the training, and returns the bits of the model, of the best weights and of the validations.
+fn results(folder: &Path) -> (Vec<(String, u64)>, Vec<Vec<u8>>, Vec<u64>) {
+    let trainer = train(folder, false);
+    let best = pellucid::io::load(folder.join("best.safetensors")).unwrap();
+    let column = |name: &str| trainer.history().column(name).unwrap();
+    let values = ["step", "train_loss", "validation_loss"].map(column).concat();
+    (
+        bits(trainer.model()),
+        best.into_values().map(|tensor| tensor.to_bytes()).collect(),
+        values.into_iter().map(f64::to_bits).collect(),
+    )
 }
 
 fn process(folder: &Path) -> Child {
@@ -54,7 +67,7 @@ fn a_run_that_is_killed_many_times_has_the_bits_of_one_that_was_not() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    assert_eq!(train(&folder, false), train(&uninterrupted, false));
+    assert_eq!(results(&folder), results(&uninterrupted));
 }
 
 /// An interrupt ends a run after the current step, and its state is saved.
@@ -71,6 +84,6 @@ fn an_interrupt_saves_the_state() {
         }
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
         assert!(child.wait().unwrap().success(), "the process must end by itself");
-        assert_eq!(train(&folder, false), train(&uninterrupted, false));
+        assert_eq!(results(&folder), results(&uninterrupted));
     }
 }

@@ -1,13 +1,13 @@
 //! Losses with parameters: a run trains, averages, saves and restores them with those of the model.
 
-use crate::runs::{bits, isolated_generator, points, trainer};
+use crate::runs::{bits, isolated_generator, points, stop_after, trainer};
 use crate::scratch::Scratch;
 use pellucid::io;
 use pellucid::nn::loss::{AdaptiveLogSoftmaxWithLoss, LinearCrossEntropyLoss, Loss};
 use pellucid::nn::optim::ParameterList;
 use pellucid::nn::{StateDict, rename_keys};
 use pellucid::prelude::*;
-use pellucid::train::{FindLrOptions, FitControl, Supervised, TrainingEvent, TrainingTask};
+use pellucid::train::{FindLrOptions, Supervised, TrainingTask};
 
 type Run = Trainer<'static, Supervised<'static, Sequential, AdamW>>;
 
@@ -42,14 +42,7 @@ fn check_runs_with<L: Loss + Module + Clone + 'static>(name: &str, make: impl Fn
     // A run that is stopped and resumed.
     let scratch = Scratch::new(&format!("trainer-loss-{name}"));
     let (mut train, mut validation) = points();
-    let mut stopped = run_of(seeded(3, &make)).checkpoints(&scratch.0).callback(
-        move |event: &TrainingEvent<'_>, control: &mut FitControl| {
-            if matches!(event, TrainingEvent::StepEnded { step: 13, .. }) {
-                control.stop();
-            }
-            Ok(())
-        },
-    );
+    let mut stopped = run_of(seeded(3, &make)).checkpoints(&scratch.0).callback(stop_after(13));
     stopped.fit(&mut train, Some(&mut validation)).unwrap();
     drop(stopped);
     let (mut train, mut validation) = points();
@@ -117,4 +110,48 @@ fn a_loss_without_parameters_has_no_state() {
     run.fit(&mut train, None).unwrap();
     let state = io::load(scratch.0.join("last.safetensors")).unwrap();
     assert!(state.contains_key("model.0.weight") && state.keys().all(|name| !name.starts_with("loss")));
+}
+
+/// A model with a part that has the name and the parameter names of a loss.
+#[derive(Module)]
+struct WithLossPart {
+    body: Linear,
+    loss: LossPart,
+}
+
+#[derive(Module)]
+struct LossPart {
+    linear: Linear,
+}
+
+impl Layer for WithLossPart {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.loss.linear.try_forward(&self.body.try_forward(x)?)
+    }
+}
+
+#[test]
+fn a_part_of_the_model_named_loss_and_the_loss_have_different_names() {
+    let _generator = isolated_generator();
+    let scratch = Scratch::new("trainer-loss-named-part");
+    let (mut train, mut validation) = points();
+    manual_seed(5);
+    let model = WithLossPart { body: Linear::new(4, 6), loss: LossPart { linear: Linear::new(6, 2) } };
+    let loss = LinearCrossEntropyLoss::new(2, 2, &[]);
+    let adamw = AdamW::new(ParameterList::default(), AdamWOptions { lr: 0.02, ..Default::default() });
+    let mut run = Trainer::new(&model, loss.clone(), adamw).epochs(2).ema(0.5).quiet(true).checkpoints(&scratch.0);
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    let best = io::load(scratch.0.join("best.safetensors")).unwrap();
+    let names: Vec<&str> = best.keys().map(String::as_str).collect();
+    let expected = ["body.bias", "body.weight", "loss.linear.bias", "loss.linear.weight", "loss_1.linear.weight"];
+    assert_eq!(names, expected);
+    let averages: Vec<&str> = run.task().averages().unwrap().averages().map(|(name, _)| name).collect();
+    assert_eq!(averages.len(), 5);
+    assert!(averages.contains(&"loss_1.linear.weight"), "{averages:?}");
+    assert!(run.optimizer().state_dict().contains_key("state.loss_1.linear.weight.mean"));
+    let state = io::load(scratch.0.join("last.safetensors")).unwrap();
+    assert!(state.contains_key("model.loss.linear.weight") && state.contains_key("loss.linear.weight"));
+    run.load_best().unwrap();
+    assert_eq!(model.loss.linear.weight.to_bytes(), best["loss.linear.weight"].to_bytes());
+    assert_eq!(loss.linear.weight.to_bytes(), best["loss_1.linear.weight"].to_bytes());
 }

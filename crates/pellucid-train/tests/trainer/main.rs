@@ -19,4 +19,5 @@ mod resumed;
 mod runs;
 mod settings;
 mod train_metrics;
+mod validations;
 mod weights;

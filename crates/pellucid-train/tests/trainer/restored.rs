@@ -1,12 +1,11 @@
 //! Runs, evaluations and predictions that fail or panic change no state that a later call needs.
 
-use crate::runs::{bits, isolated_generator, points, trainer};
+use crate::runs::{TestMetric, bits, isolated_generator, points, trainer};
 use crate::scratch::{Scratch, names};
 use pellucid::data::{BatchPosition, DataLoader, EpochSeed, Sampler, from_fn};
 use pellucid::nn::optim::Optimizer;
 use pellucid::nn::optim::schedule::{ExponentialLr, OneCycleLr, SequentialLr};
 use pellucid::prelude::*;
-use pellucid::train::metrics::{Goal, Metric};
 use pellucid::train::{FindLrOptions, FitControl, Supervised, TrainingEvent, TrainingTask};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -24,26 +23,14 @@ impl Broken {
     fn check(&self) {
         assert!(!self.0.load(Ordering::Relaxed), "it is broken");
     }
-}
 
-impl Metric for Broken {
-    fn name(&self) -> String {
-        "broken".into()
-    }
-
-    fn goal(&self) -> Goal {
-        Goal::Maximize
-    }
-
-    fn reset(&mut self) {}
-
-    fn update(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
-        self.check();
-        Ok(())
-    }
-
-    fn compute(&self) -> Result<f64> {
-        Ok(0.0)
+    /// Returns a metric with this switch.
+    fn metric(&self) -> TestMetric {
+        let broken = self.clone();
+        TestMetric::new("broken").on_update(move || {
+            broken.check();
+            Ok(())
+        })
     }
 }
 
@@ -138,7 +125,7 @@ fn a_panic_of_an_evaluation_does_not_change_the_batches_of_a_run() {
     for steps in [3, 8] {
         let (mut train, _) = points();
         let broken = Broken::default();
-        let mut run = trainer().steps(steps).metric(broken.clone());
+        let mut run = trainer().steps(steps).metric(broken.metric());
         run.fit(&mut train, None).unwrap();
         let position = train.position();
         broken.set(true);
@@ -176,7 +163,7 @@ fn a_validation_within_an_epoch_does_not_advance_the_loader() {
     let expected = trainer().steps(21).fit(&mut train, Some(&mut validation())).unwrap();
     for is_broken in [false, true] {
         let ((mut train, _), mut validation, broken) = (points(), validation(), Broken::default());
-        let mut run = trainer().steps(5).metric(broken.clone());
+        let mut run = trainer().steps(5).metric(broken.metric());
         broken.set(is_broken);
         assert_eq!(panics(|| run.fit(&mut train, Some(&mut validation)).unwrap()), is_broken);
         assert_eq!(validation.position(), BatchPosition { epoch: 0, batch: 0 });
@@ -194,11 +181,12 @@ fn a_panic_of_a_metric_leaves_the_weights_of_the_model() {
     expected.fit(&mut train, Some(&mut validation)).unwrap();
     let ((mut train, mut validation), broken) = (points(), Broken::default());
     let breaks = broken.clone();
-    let mut run =
-        trainer().epochs(2).ema(0.9).metric(broken).callback(move |event: &TrainingEvent<'_>, _: &mut FitControl| {
+    let mut run = trainer().epochs(2).ema(0.9).metric(broken.metric()).callback(
+        move |event: &TrainingEvent<'_>, _: &mut FitControl| {
             breaks.set(matches!(event, TrainingEvent::StepEnded { step: 16, .. }));
             Ok(())
-        });
+        },
+    );
     assert!(panics(|| run.fit(&mut train, Some(&mut validation))));
     assert_eq!(bits(run.model()), bits(expected.model()));
 }

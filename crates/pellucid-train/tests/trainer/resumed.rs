@@ -1,6 +1,6 @@
 //! Runs that are stopped and resumed are bit-identical to uninterrupted runs.
 
-use crate::runs::{SmallTrainer, bits, isolated_generator, model, points, trainer};
+use crate::runs::{SmallTrainer, bits, isolated_generator, model, points, stop_after, trainer};
 use crate::scratch::{Scratch, names};
 use pellucid::data::{IterableDataset, StreamLoader, from_records};
 use pellucid::nn::optim::Optimizer;
@@ -37,14 +37,8 @@ fn a_run_resumed_between_epochs_or_within_one_has_equal_bits() {
     for stopped_at in [2, 6, 8, 14, 16, 30] {
         let scratch = Scratch::new(&format!("trainer-resumed-{stopped_at}"));
         let (mut train, mut validation) = points();
-        let mut first = trainer_with_all_parts().checkpoints(&scratch.0).checkpoint_every(2).callback(
-            move |event: &TrainingEvent<'_>, control: &mut FitControl| {
-                if matches!(event, TrainingEvent::StepEnded { step, .. } if *step == stopped_at) {
-                    control.stop();
-                }
-                Ok(())
-            },
-        );
+        let mut first = trainer_with_all_parts().checkpoints(&scratch.0).checkpoint_every(2);
+        first = first.callback(stop_after(stopped_at));
         first.fit(&mut train, Some(&mut validation)).unwrap();
         assert_eq!((first.stop_reason(), first.step()), (Some(StopReason::Requested), stopped_at));
         drop(first);
@@ -75,13 +69,7 @@ fn a_run_on_a_stream_is_resumed_within_an_epoch() {
     assert_eq!(expected.step(), 18);
     for stopped_at in [2, 6, 11] {
         let scratch = Scratch::new(&format!("trainer-stream-{stopped_at}"));
-        let mut first =
-            run().checkpoints(&scratch.0).callback(move |event: &TrainingEvent<'_>, control: &mut FitControl| {
-                if matches!(event, TrainingEvent::StepEnded { step, .. } if *step == stopped_at) {
-                    control.stop();
-                }
-                Ok(())
-            });
+        let mut first = run().checkpoints(&scratch.0).callback(stop_after(stopped_at));
         first.fit(&mut stream(), None).unwrap();
         drop(first);
         let mut resumed = run().resume(&scratch.0);

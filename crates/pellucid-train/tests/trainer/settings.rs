@@ -1,36 +1,12 @@
 //! Settings that cannot work are errors before the first step, and the directory of a run is locked.
 
-use crate::runs::{isolated_generator, points, trainer};
+use crate::runs::{TestMetric, isolated_generator, points, trainer};
 use crate::scratch::Scratch;
 use pellucid::Error;
 use pellucid::nn::loss::CrossEntropyLoss;
-use pellucid::prelude::*;
-use pellucid::train::metrics::{Accuracy, Goal, MeanLoss, Metric};
+use pellucid::train::metrics::{Accuracy, Goal, MeanLoss};
 use pellucid::train::{EarlyStopping, History};
 use std::fs::File;
-
-/// A metric with the name of the loss.
-struct Named(&'static str);
-
-impl Metric for Named {
-    fn name(&self) -> String {
-        self.0.into()
-    }
-
-    fn goal(&self) -> Goal {
-        Goal::Minimize
-    }
-
-    fn reset(&mut self) {}
-
-    fn update(&mut self, _: &Tensor, _: &Tensor) -> Result<()> {
-        Ok(())
-    }
-
-    fn compute(&self) -> Result<f64> {
-        Ok(0.0)
-    }
-}
 
 #[test]
 fn the_mean_of_another_loss_is_a_metric() {
@@ -47,15 +23,15 @@ fn a_metric_with_the_name_of_a_loss_is_rejected() {
     let _generator = isolated_generator();
     let (_, mut validation) = points();
     let (mut train, _) = points();
-    let mut evaluated = trainer().metric(Named("loss"));
-    let mut trained = trainer().train_metric(Named("loss"));
+    let mut evaluated = trainer().metric(TestMetric::new("loss"));
+    let mut trained = trainer().train_metric(TestMetric::new("loss"));
     let rejected = [evaluated.evaluate(&mut validation).map(drop), evaluated.fit(&mut train, None).map(drop)];
     for rejected in rejected.into_iter().chain([trained.fit(&mut train, None).map(drop)]) {
         let text = rejected.unwrap_err().to_string();
         assert!(text.contains("a metric and a loss have the name `loss`"), "{text}");
     }
     assert_eq!((evaluated.step(), trained.step()), (0, 0));
-    let scores = trainer().metric(Named("other")).evaluate(&mut validation).unwrap();
+    let scores = trainer().metric(TestMetric::new("other")).evaluate(&mut validation).unwrap();
     assert_eq!(scores.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["loss", "other"]);
 }
 

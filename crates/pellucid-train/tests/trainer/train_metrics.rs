@@ -1,12 +1,12 @@
 //! Metrics of the batches of training.
 
-use crate::runs::{bits, isolated_generator, points, trainer};
+use crate::runs::{ScalarTask, TestMetric, bits, isolated_generator, points, trainer};
 use crate::scratch::Scratch;
 use pellucid::nn::loss::CrossEntropyLoss;
-use pellucid::nn::{Checkpoint, StateDict};
 use pellucid::prelude::*;
-use pellucid::train::metrics::{Accuracy, F1Score, Goal, Metric, RocAuc};
-use pellucid::train::{CsvLogger, NamedScalars, Trainer, TrainingTask};
+use pellucid::train::metrics::{Accuracy, AveragePrecision, F1Score, Goal, Metric, RocAuc};
+use pellucid::train::{CsvLogger, Trainer, TrainingTask};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Compares the values with a loop that computes the metrics from the outputs before each update.
 #[test]
@@ -66,36 +66,14 @@ fn values_are_in_the_table_and_the_logs_and_change_no_step() {
     assert!(history.last("train_accuracy").unwrap() > 0.5);
 }
 
-/// A metric without a state.
-struct Counter(f64);
-
-impl Metric for Counter {
-    fn name(&self) -> String {
-        "batches".into()
-    }
-    fn goal(&self) -> Goal {
-        Goal::Maximize
-    }
-    fn update(&mut self, _output: &Tensor, _target: &Tensor) -> Result<()> {
-        self.0 += 1.0;
-        Ok(())
-    }
-    fn compute(&self) -> Result<f64> {
-        Ok(self.0)
-    }
-    fn reset(&mut self) {
-        self.0 = 0.0;
-    }
-}
-
 #[test]
 fn metrics_that_cannot_be_saved_named_or_computed_are_errors() {
     let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-train-metrics-rejected");
     let (mut train, _) = points();
-    let history = trainer().train_metric(Counter(0.0)).epochs(2).fit(&mut train, None).unwrap();
+    let history = trainer().train_metric(TestMetric::new("batches")).epochs(2).fit(&mut train, None).unwrap();
     assert_eq!(history.column("train_batches").unwrap(), [8.0, 8.0]);
-    let mut run = trainer().train_metric(Counter(0.0)).checkpoints(&scratch.0);
+    let mut run = trainer().train_metric(TestMetric::new("batches")).checkpoints(&scratch.0);
     let error = run.fit(&mut train, None).unwrap_err().to_string();
     assert!(error.contains("`batches` has no state; define state()"), "{error}");
     assert_eq!(run.step(), 0);
@@ -107,30 +85,17 @@ fn metrics_that_cannot_be_saved_named_or_computed_are_errors() {
     assert!(error.starts_with("step 1 (batch 1 of epoch 1, 8 samples): r2: "), "{error}");
 }
 
-/// A task without outputs, whose loss is constant.
-struct Constant(f64);
-
-impl TrainingTask for Constant {
-    type Batch = [Tensor; 2];
-    fn train_step(&mut self, _batch: &[Tensor; 2]) -> Result<NamedScalars> {
-        Ok(vec![("loss", Tensor::from(self.0))])
-    }
-    fn checkpoint(&self) -> Checkpoint<'_> {
-        Checkpoint::new()
-    }
-    fn weights(&self) -> Result<StateDict> {
-        Ok(StateDict::new())
-    }
-    fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)> {
-        Vec::new()
-    }
+/// Returns a run of a task without outputs, whose loss is constant.
+fn constant(loss: fn(f64) -> f64) -> Trainer<'static, ScalarTask> {
+    let task = ScalarTask { loss: "loss", steps: 0.0, train_loss: loss, validation_loss: loss, has_outputs: false };
+    Trainer::from_task(task).quiet(true)
 }
 
 #[test]
 fn a_task_without_outputs_has_no_training_metrics() {
     let _generator = isolated_generator();
     let (mut train, _) = points();
-    let mut run = Trainer::from_task(Constant(1.0)).quiet(true).train_metric(Accuracy::new());
+    let mut run = constant(|_| 1.0).train_metric(Accuracy::new());
     let error = run.fit(&mut train, None).unwrap_err().to_string();
     assert!(error.contains("the task does not define train_predictions()"), "{error}");
 }
@@ -140,7 +105,7 @@ fn a_task_without_outputs_has_no_training_metrics() {
 fn the_error_of_a_custom_task_names_its_step() {
     let _generator = isolated_generator();
     let (mut train, _) = points();
-    let error = Trainer::from_task(Constant(f64::NAN)).quiet(true).fit(&mut train, None).unwrap_err().to_string();
+    let error = constant(|_| f64::NAN).fit(&mut train, None).unwrap_err().to_string();
     assert!(error.starts_with("step 1 (batch 1 of epoch 1"), "{error}");
 }
 
@@ -159,4 +124,84 @@ fn a_state_of_other_training_metrics_is_an_error() {
     assert!(matches!(error, Error::Checkpoint { .. }), "{error}");
     assert!(error.to_string().contains("f1_macro"), "{error}");
     assert_eq!((bits(run.model()), run.step()), (before, 0));
+}
+
+/// A batch that one metric rejects is in the values of no metric, whatever their order.
+#[test]
+fn a_batch_that_a_metric_rejects_changes_no_metric() {
+    let _generator = isolated_generator();
+    let run = |is_first: bool, panics: bool| {
+        manual_seed(5);
+        let model = sequential![Linear::new(4, 2), Relu, Linear::new(2, 1)];
+        let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.5, ..Default::default() });
+        let loss = pellucid::nn::loss::from_fn(|output, _| ops::mean(&ops::square(output)?, ..));
+        let (mut updates, rejecting) = (0, TestMetric::new("rejecting"));
+        let rejecting = rejecting.on_update(move || {
+            updates += 1;
+            assert!(!panics || updates != 3, "the metric is broken");
+            if updates == 3 { Err(Error::invalid("rejecting", "the batch does not fit")) } else { Ok(()) }
+        });
+        let mut run = Trainer::new(model, loss, sgd).quiet(true);
+        let mut rejecting = Some(rejecting);
+        if is_first {
+            run = run.train_metric(rejecting.take().unwrap());
+        }
+        run = run.train_metric(Accuracy::new()).train_metric(RocAuc::new()).train_metric(AveragePrecision::new());
+        if let Some(rejecting) = rejecting {
+            run = run.train_metric(rejecting);
+        }
+        let (mut train, _) = points();
+        let failed = catch_unwind(AssertUnwindSafe(|| run.fit(&mut train, None).is_err()));
+        assert_eq!((failed.ok(), run.step()), ((!panics).then_some(true), 3));
+        let history = run.fit(&mut train, None).unwrap();
+        assert_eq!(history.last("train_rejecting"), Some(7.0));
+        ["accuracy", "roc_auc", "average_precision"].map(|name| history.last(&format!("train_{name}")).unwrap())
+    };
+    let all_but_one = {
+        manual_seed(5);
+        let model = sequential![Linear::new(4, 2), Relu, Linear::new(2, 1)];
+        let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.5, ..Default::default() });
+        let mut metrics: [Box<dyn Metric>; 3] =
+            [Box::new(Accuracy::new()), Box::new(RocAuc::new()), Box::new(AveragePrecision::new())];
+        for (batch, [x, y]) in points().0.epoch().enumerate() {
+            sgd.zero_grad();
+            let output = model.forward(&x);
+            if batch != 2 {
+                metrics.iter_mut().for_each(|metric| metric.update(&output, &y).unwrap());
+            }
+            output.square().mean(..).backward();
+            sgd.step();
+        }
+        metrics.map(|metric| metric.compute().unwrap())
+    };
+    for (is_first, panics) in [(false, false), (true, false), (false, true)] {
+        assert_eq!(run(is_first, panics), all_but_one, "first: {is_first}, panics: {panics}");
+    }
+}
+
+#[test]
+fn metrics_return_to_savepoints() {
+    let (output, y) = (Tensor::from([0.5f32, -1.0, 2.0, 0.25]), Tensor::from([1i64, 0, 0, 1]));
+    let more = (Tensor::from([-0.5f32, 1.0]), Tensor::from([1i64, 1]));
+    let metrics: [Box<dyn Metric>; 4] = [
+        Box::new(Accuracy::new().named("other")),
+        Box::new(RocAuc::new()),
+        Box::new(AveragePrecision::new()),
+        Box::new(F1Score::new(pellucid::train::metrics::ClassAverage::Macro)),
+    ];
+    for mut metric in metrics {
+        let empty = metric.savepoint().unwrap();
+        metric.update(&output, &y).unwrap();
+        let (savepoint, state) = (metric.savepoint().unwrap(), metric.state());
+        metric.update(&more.0, &more.1).unwrap();
+        assert_ne!(metric.state(), state);
+        metric.roll_back(&savepoint).unwrap();
+        assert_eq!(metric.state(), state);
+        assert!(metric.roll_back(&[1.5, -1.0, 3.0, 2.0, 0.0]).is_err());
+        assert_eq!(metric.state(), state);
+        metric.roll_back(&empty).unwrap();
+        assert!(metric.compute().unwrap().is_nan(), "{}", metric.name());
+    }
+    let mut area = RocAuc::new();
+    assert!(area.roll_back(&[1.0, 1.0]).is_err(), "the metric has no samples");
 }
