@@ -47,7 +47,8 @@ impl Linear {
         Ok(Linear { bias, ..self })
     }
 
-    /// Creates a layer to `outputs` features, with bias, from the length of the last axis of its first input.
+    /// Creates a lazy layer with `outputs` output features and a bias. The last axis of the first input determines the
+    /// number of input features.
     #[doc(alias = "LazyLinear")]
     pub fn lazy(outputs: usize) -> Lazy<Linear> {
         Lazy::new(move |input| match input.last() {

@@ -159,7 +159,7 @@ impl Node {
         })?;
         let saved = SavedTensors { node, values: &[], slots: &inputs.slots };
         let mut gradient_of = |i: usize| {
-            if !saved.wants(inputs.needed, i) {
+            if !saved.needs_gradient(inputs.needed, i) {
                 return Ok(None);
             }
             let Some(gradient) = results[i].take() else {

@@ -13,7 +13,7 @@ use pellucid_nn::optim::ParamGroup;
 use pellucid_tensor::{DType, Error, Result};
 use std::time::Instant;
 
-/// How the monitored value of an epoch compares with earlier epochs.
+/// The result of the comparison of an epoch's monitored value with earlier epochs.
 #[derive(Clone, Copy)]
 pub(super) struct Improvement {
     pub(super) value: f64,

@@ -161,8 +161,8 @@ from_integers!(SplitSizes, number: SplitSizes::Each, list: |list| SplitSizes::Li
 /// ```
 ///
 /// # Errors
-/// for lengths below 1; [`Error::OutOfMemory`] if memory cannot hold the results.
-/// for parts of a length below 1; [`Error::OutOfMemory`] if memory cannot hold the parts.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a list of lengths that do not add up to the length of the
+/// axis, and for parts of a length below 1; [`Error::OutOfMemory`] if memory cannot hold the parts.
 #[doc(alias = "split_with_sizes")]
 #[tensor_method]
 pub fn split(x: &Tensor, sizes: impl Into<SplitSizes>, axis: isize) -> Result<Vec<Tensor>> {

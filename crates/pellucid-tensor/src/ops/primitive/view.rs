@@ -39,9 +39,9 @@ impl Operation for Reshape {
 ///
 /// The result is a view if the strides allow it, otherwise a copy.
 ///
+/// # Errors
 /// [`Error::ShapeMismatch`] if the sizes differ; [`Error::InvalidArgument`] for two lengths of −1, or for −1 together
 /// with a length of 0.
-/// of 0.
 #[doc(alias("view", "view_as", "reshape_as"))]
 #[tensor_method]
 pub fn reshape(x: &Tensor, shape: impl Into<IntList>) -> Result<Tensor> {
