@@ -111,7 +111,7 @@ impl Backend for Wgpu {
     }
 
     /// Records the dispatches of a kernel. If it has checks, waits for their results. After an error, outputs that had
-    /// no memory have none.
+    /// no memory before still have none.
     fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()> {
         let (gpu, kernel) = (&self.gpu, launch.kernel());
         let bound = BoundOperands::new(gpu, launch)?;

@@ -113,7 +113,7 @@ pub struct Term {
 pub struct Contraction {
     /// The formula; its inputs are the values of `reads`, then all cotangents.
     pub formula: Formula,
-    /// The inputs and outputs of the differentiated formula that it reads, ascending.
+    /// The inputs and outputs of the differentiated formula that `formula` reads, ascending.
     pub reads: Vec<GradientInput>,
 }
 
@@ -140,7 +140,7 @@ struct PartialTable {
     inputs: usize,
     tangents: HashMap<(NodeId, u8), Option<NodeId>>,
     partials: HashMap<Partial, Option<NodeId>>,
-    /// First derivatives in the form from which the higher ones are derived, where it differs.
+    /// First derivatives in the form from which higher derivatives are derived, if that form is another one.
     refined: HashMap<Partial, Option<NodeId>>,
     contractions: HashMap<(Vec<Term>, usize), Arc<Contraction>>,
 }

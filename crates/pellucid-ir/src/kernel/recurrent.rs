@@ -103,7 +103,7 @@ pub enum RecurrentPart {
 /// depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recurrent {
-    /// The operation that an error of an invalid length names.
+    /// The name of the operation, for the error of an invalid length.
     pub op: &'static str,
     /// The equations of one time step.
     pub cell: RnnMode,

@@ -75,7 +75,7 @@ impl<'f> StepCore<'f> {
         self.random.get_or_insert_with(ThreadStream::current).clone()
     }
 
-    /// Records the step for inputs of these shapes and dtypes, unless it is recorded.
+    /// Records the step for inputs of these shapes and dtypes, unless such a recording exists.
     pub(super) fn prepare(&mut self, inputs: &[Tensor]) -> Result<()> {
         self.with_gradients(|step| {
             step.launcher()?.prepare(inputs)?;

@@ -53,7 +53,9 @@ impl Linear {
     pub fn lazy(outputs: usize) -> Lazy<Linear> {
         Lazy::new(move |input| match input.last() {
             Some(&inputs) => Linear::try_new(inputs, outputs),
-            None => Err(Error::shapes("linear", [input], "the input must have at least one axis; unsqueeze the input")),
+            None => {
+                Err(Error::shapes("linear", [input], "the input must have at least one axis; unsqueeze() adds one"))
+            }
         })
     }
 }

@@ -110,7 +110,7 @@ fn last_axis_length(op: &'static str, input: &Shape) -> Result<usize> {
     input
         .last()
         .copied()
-        .ok_or_else(|| Error::shapes(op, [input], "the input must have at least one axis; unsqueeze the input"))
+        .ok_or_else(|| Error::shapes(op, [input], "the input must have at least one axis; unsqueeze() adds one"))
 }
 
 /// Root-mean-square normalization (Zhang & Sennrich 2019): over the last axes, x / √(mean(x²) + eps)·weight.

@@ -72,8 +72,8 @@ pub(crate) fn requires_grad_changes() -> u64 {
     REQUIRES_GRAD_CHANGES.load(Ordering::Relaxed)
 }
 
-/// Limit on the elements of a broadcast view that a kernel visits. The size of a dense tensor is limited by memory; a
-/// view of 2⁴⁰ repeated elements needs no memory but hours of time.
+/// The maximum number of elements of a broadcast view that a kernel visits. The size of a dense tensor is limited by
+/// memory; a view of 2⁴⁰ repeated elements needs no memory but hours of time.
 const MAX_BROADCAST_SIZE: u64 = 1 << 34;
 
 /// Returns an error if the kernel would visit a broadcast view of more than [`MAX_BROADCAST_SIZE`] elements.

@@ -24,7 +24,7 @@ pub(super) enum RowAccess {
 }
 
 /// Returns the layout of each operand (inputs first) over the axes that number the rows, over the axes of a row, and
-/// over all axes. With `transposed`, the elements of no operand have the order of a tile.
+/// over all axes. With `transposed`, an operand with an element per element of a row is `Strided`.
 pub(super) fn row_access(
     program: &PreparedProgram,
     outer: &[StridedAxis],

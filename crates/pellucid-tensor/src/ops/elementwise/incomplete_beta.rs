@@ -160,7 +160,7 @@ struct BetaTail {
     a: Expr,
     b: Expr,
     x: Expr,
-    /// 1 − x.
+    /// y = 1 − x.
     y: Expr,
     /// a − (a + b)·x ≥ 0.
     distance: Expr,
