@@ -1,9 +1,8 @@
 //! A plan prepared for repeated launches on the CPU.
 //!
-//! All checks that do not depend on the buffers are done once: operands are within their slots, have the shapes and
-//! dtypes that their family requires, and overlap outputs only as `ReadOrder::allows` permits. A map over dense
-//! operands is stored as slot offsets and a size. A launch only looks up the start of each slot and runs the kernels in
-//! order.
+//! A [`CheckedPlan`] has operands that their families accept. Preparation also checks once that they are within their
+//! slots. A map over dense operands is stored as slot offsets and a size. A launch only looks up the start of each slot
+//! and runs the kernels in order.
 
 use crate::families::{self, WeightOfProduct};
 use crate::operand::{self, Operand, Operands};
@@ -53,7 +52,7 @@ struct DenseOperand {
     slot: usize,
     /// The offset of the first element from the start of the slot, in bytes.
     offset: usize,
-    /// True if the operand is a single value.
+    /// Whether the operand is a single value.
     once: bool,
 }
 
@@ -158,17 +157,17 @@ impl PreparedLaunch {
                 };
                 // This branch for two inputs and one output, the most frequent form, builds no lists.
                 if let ([a, b], [y]) = (&**inputs, &**outputs) {
-                    // SAFETY: `PreparedPlan::new` has checked that the operands are within their slots, have the sizes
-                    // and dtypes of the program, and overlap only if an output equals an input. `slot_bases` has
-                    // checked that the buffers are as large as the slots. `launch` has checked that the guard holds
-                    // the borrow words of all slots, so no other thread uses the operands, and a written storage is in
-                    // one slot only.
+                    // SAFETY: the plan is a `CheckedPlan`, so the operands have the sizes and dtypes of the program,
+                    // and overlap only if an output equals an input. `PreparedPlan::new` has checked that they are
+                    // within their slots, and `slot_bases` has checked that the buffers are as large as the slots.
+                    // `launch` has checked that the guard holds the borrow words of all slots, so no other thread uses
+                    // the operands, and a written storage is in one slot only.
                     return unsafe { program::dense(program, params, *size, &[bind(a), bind(b)], &[bind(y)]) };
                 }
                 let x: List<program::DensePtr, 8> = inputs.iter().map(bind).collect();
                 let y: List<program::DensePtr, 4> = outputs.iter().map(bind).collect();
-                // SAFETY: `PreparedPlan::new` and `slot_bases` have checked bounds, sizes, dtypes and overlap, and the
-                // guard holds the borrow words, as in the previous branch.
+                // SAFETY: `CheckedPlan` guarantees sizes, dtypes and overlap, `PreparedPlan::new` and `slot_bases` have
+                // checked bounds, and the guard holds the borrow words, as in the previous branch.
                 unsafe { program::dense(program, params, *size, &x, &y) }
             }
             PreparedLaunch::Any { kernel, inputs, outputs, weight } => {

@@ -264,7 +264,7 @@ pub(crate) fn shared_samples(op: &'static str, tensors: &[Tensor]) -> Result<usi
             "all tensors must have the same number of samples, the length of the first axis; shorten the longer ones \
              with narrow(0, 0, {min_length})"
         ),
-        None => "every tensor must have an axis of samples, its first; unsqueeze(0) adds one".to_string(),
+        None => "every tensor must have at least one axis, the samples; unsqueeze(0) adds it".to_string(),
     };
     Err(Error::shapes(op, tensors.iter().map(|tensor| tensor.shape()), help))
 }

@@ -167,7 +167,7 @@ fn stratified_order(op: &'static str, samples: usize, labels: &Tensor, seed: u64
     sampler.indices(EpochSeed { seed, epoch: 0 })
 }
 
-/// Returns subsets of successive samples of an order.
+/// Splits `order` into consecutive subsets of the data set, with the given sizes.
 fn subsets<D: Dataset, S: SplitLength, const N: usize>(
     dataset: D,
     order: &[usize],
@@ -192,7 +192,7 @@ fn fold_subsets<D: Dataset>(
         return Err(Error::invalid(op, reason));
     }
     let dataset = Arc::new(dataset);
-    // The first folds have one sample more.
+    // The first `samples % folds` folds have one more sample.
     let start = |fold: usize| fold * (samples / folds) + fold.min(samples % folds);
     let part = |indices: &[&[usize]]| {
         let mut list = vec_with_capacity(indices.iter().map(|part| part.len()).sum())?;

@@ -27,9 +27,9 @@ family! {
     /// assert_eq!(share.mean().item::<f64>(), 0.25);
     /// ```
     Beta("beta") {
-        /// Returns a.
+        /// Returns a, the first shape parameter.
         concentration1: Positive,
-        /// Returns b.
+        /// Returns b, the second shape parameter.
         concentration0: Positive,
     }
 }
@@ -132,7 +132,7 @@ impl Dirichlet {
         Ok(Dirichlet { concentration })
     }
 
-    /// Returns α.
+    /// Returns α, the concentration of every class.
     pub fn concentration(&self) -> &Tensor {
         &self.concentration
     }

@@ -247,7 +247,7 @@ impl<D: Distribution, T: Transform> TransformedDistribution<D, T> {
         &self.base
     }
 
-    /// Returns f.
+    /// Returns the transform f.
     pub fn transform(&self) -> &T {
         &self.transform
     }

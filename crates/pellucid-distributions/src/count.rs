@@ -31,7 +31,7 @@ trials! {
     /// assert_eq!((heads.mean().item::<f64>(), heads.variance().item::<f64>()), (5.0, 2.5));
     /// ```
     Binomial("binomial", probs: UnitInterval) {
-        /// Returns n.
+        /// Returns n, the number of trials.
         total_count: usize
     }
 }

@@ -186,7 +186,7 @@ family! {
         df: Positive,
         /// Returns μ, the median.
         loc: Real,
-        /// Returns σ.
+        /// Returns σ, the scale.
         scale: Positive,
     }
 }

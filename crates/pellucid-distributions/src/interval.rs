@@ -104,9 +104,9 @@ family! {
     /// assert!((share.cdf(&Tensor::from(0.25)).item::<f64>() - 0.25).abs() < 1e-15);
     /// ```
     Kumaraswamy("kumaraswamy") {
-        /// Returns a.
+        /// Returns a, the first shape parameter.
         concentration1: Positive,
-        /// Returns b.
+        /// Returns b, the second shape parameter.
         concentration0: Positive,
     }
 }

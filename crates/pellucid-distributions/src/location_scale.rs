@@ -25,7 +25,7 @@ family! {
     Laplace("laplace") {
         /// Returns μ, the mean.
         loc: Real,
-        /// Returns b.
+        /// Returns b, the scale.
         scale: Positive,
     }
 }
@@ -141,7 +141,7 @@ family! {
     Gumbel("gumbel") {
         /// Returns μ, the mode.
         loc: Real,
-        /// Returns β.
+        /// Returns β, the scale.
         scale: Positive,
     }
 }

@@ -150,7 +150,7 @@ impl MultivariateNormal {
         ops::squeeze(&ops::solve_triangular(factor, &ops::unsqueeze(v, -1)?, false, true, false)?, -1)
     }
 
-    /// Returns d.
+    /// Returns d, the length of an event.
     pub(crate) fn dimension(&self) -> f64 {
         self.loc.shape()[self.loc.rank() - 1] as f64
     }

@@ -72,7 +72,7 @@ impl RelaxedBernoulli {
         RelaxedBernoulli::from_parameter(temperature.into(), ("logits", logits.into()))
     }
 
-    /// Returns τ.
+    /// Returns τ, the temperature.
     pub fn temperature(&self) -> &Tensor {
         &self.temperature
     }
@@ -197,7 +197,7 @@ impl RelaxedOneHotCategorical {
         RelaxedOneHotCategorical::from_classes(temperature.into(), classes)
     }
 
-    /// Returns τ.
+    /// Returns τ, the temperature.
     pub fn temperature(&self) -> &Tensor {
         &self.temperature
     }

@@ -33,12 +33,12 @@ impl SuccessProbability {
         &self.parameter
     }
 
-    /// Returns p.
+    /// Returns p, the probability of success.
     pub(crate) fn probs(&self) -> Result<Tensor> {
         if self.is_from_probs { Ok(self.parameter.clone()) } else { ops::sigmoid(&self.parameter) }
     }
 
-    /// Returns ln p.
+    /// Returns ln p, the log probability of success.
     pub(crate) fn log_success(&self) -> Result<Tensor> {
         if self.is_from_probs {
             return elementwise!(log_success_of_probs(p = &self.parameter) => p.ln(); d p = quotient(g, p););
@@ -46,7 +46,7 @@ impl SuccessProbability {
         ops::logsigmoid(&self.parameter)
     }
 
-    /// Returns ln(1 − p).
+    /// Returns ln(1 − p), the log probability of failure.
     pub(crate) fn log_failure(&self) -> Result<Tensor> {
         if self.is_from_probs {
             let p = &self.parameter;
@@ -55,7 +55,7 @@ impl SuccessProbability {
         ops::neg(&ops::softplus(&self.parameter)?)
     }
 
-    /// Returns ln(p / (1 − p)).
+    /// Returns the log odds ln(p / (1 − p)).
     pub(crate) fn logits(&self) -> Result<Tensor> {
         if self.is_from_probs { ops::logit(&self.parameter) } else { Ok(self.parameter.clone()) }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// An invertible, differentiable function y = f(x), applied to every element.
 pub trait Transform: fmt::Debug + Send + Sync {
-    /// Returns f(x).
+    /// Applies the transform: returns f(x).
     ///
     /// # Panics
     /// Panics if [`try_forward`](Self::try_forward) returns an error.
@@ -20,13 +20,13 @@ pub trait Transform: fmt::Debug + Send + Sync {
         unwrap(self.try_forward(x))
     }
 
-    /// Returns f(x).
+    /// Applies the transform: returns f(x).
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if x does not broadcast with the parameters.
     fn try_forward(&self, x: &Tensor) -> Result<Tensor>;
 
-    /// Returns f⁻¹(y).
+    /// Applies the inverse: returns f⁻¹(y).
     ///
     /// # Panics
     /// Panics if [`try_inverse`](Self::try_inverse) returns an error.
@@ -35,7 +35,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
         unwrap(self.try_inverse(y))
     }
 
-    /// Returns f⁻¹(y).
+    /// Applies the inverse: returns f⁻¹(y).
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if y does not broadcast with the parameters.

@@ -107,7 +107,7 @@ impl Distribution for VonMises {
     }
 }
 
-/// The κ from which the asymptotic series of the Bessel functions is used.
+/// The smallest κ for which the asymptotic series of the Bessel functions is used.
 const LARGE: f64 = 30.0;
 
 /// Returns I₀ and I₀ − I₁ for κ = 1/u, both times √(2πκ)·e^(−κ), by their asymptotic series (Abramowitz & Stegun

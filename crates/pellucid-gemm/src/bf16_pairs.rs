@@ -166,7 +166,7 @@ impl<E: PairElement> PackPairs<E> {
 /// The factor that pads an odd depth.
 const ZERO: BF16 = BF16(0);
 
-/// Stores a row of pairs. Returns the least [`BF16Pair::least_magnitude`].
+/// Stores a row of pairs. Returns the smallest [`BF16Pair::least_magnitude`].
 #[inline(always)]
 fn store_pairs(to: &mut [std::mem::MaybeUninit<BF16Pair>], pair: impl Fn(usize) -> BF16Pair) -> u32 {
     let mut least = u32::MAX;
@@ -211,7 +211,7 @@ pub struct FactorRange {
 }
 
 impl FactorRange {
-    /// The range of no factors.
+    /// The range of an operand without factors.
     pub const EMPTY: FactorRange = FactorRange { least: u32::MAX };
 
     /// Returns the range of the factors of two parts of an operand.
@@ -222,7 +222,8 @@ impl FactorRange {
     /// Returns true if no partial sum of products with the factors of `other` is subnormal, and no factor is.
     ///
     /// A `bf16` with the biased exponent e is a multiple of 2^(e − 134), so that all products and sums are multiples of
-    /// 2^(e + e' − 268) for the least exponents e and e'. If this is at least 2⁻¹²⁶, a sum that is not zero is normal.
+    /// 2^(e + e' − 268) for the smallest exponents e and e'. If this is at least 2⁻¹²⁶, a sum that is not zero is
+    /// normal.
     pub fn excludes_subnormals(self, other: FactorRange) -> bool {
         // Infinities and NaN have the exponent 255, and the pattern for no factor has a larger one.
         let [a, b] = [self, other].map(|range| (range.least.saturating_add(1) >> 7).min(256));

@@ -35,7 +35,8 @@ use pellucid_simd::Element;
 use pellucid_simd::vector::prefetch_run;
 use std::ops::Range;
 
-/// The number of elements from which a block of A is unlikely to be entirely in the cache, so that it is prefetched.
+/// The minimum number of elements of a block of A that is unlikely to be entirely in the cache, so that it is
+/// prefetched.
 const A_PREFETCH_ELEMENTS: usize = 32 << 10;
 
 /// The number of strips of a transposed C that are computed at a time. Their sums stay in L2, close to L1.
@@ -77,17 +78,17 @@ pub(crate) struct BlockedProduct<'a, T> {
     pub(crate) k: usize,
     /// Element (0, 0) of C.
     pub(crate) c: *mut T,
-    /// Stride between rows of C.
+    /// The stride between rows of C.
     pub(crate) c_row_stride: isize,
-    /// Stride between columns of C.
+    /// The stride between columns of C.
     pub(crate) c_col_stride: isize,
     /// True if the product is added to C, false if it overwrites C.
     pub(crate) accumulate: bool,
     /// The operation on the finished sums.
     pub(crate) epilogue: Option<&'a dyn Epilogue<T>>,
-    /// Index of the product in its batch, for the epilogue.
+    /// The index of the product in its batch, for the epilogue.
     pub(crate) batch: usize,
-    /// True if C is the transpose of the caller's C, for the epilogue.
+    /// Whether C is the transpose of the caller's C, for the epilogue.
     pub(crate) is_transposed: bool,
 }
 

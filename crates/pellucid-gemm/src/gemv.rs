@@ -28,19 +28,19 @@ const COLUMNS_PER_PASS: usize = 4;
 /// - *Writes*: `y` is valid for reads and writes of `rows` elements at stride `y_stride`. These elements are distinct
 ///   and overlap neither A nor x, and no other thread accesses them.
 pub(crate) struct RowMatVec<T> {
-    /// Number of rows of A.
+    /// The number of rows of A.
     pub(crate) rows: usize,
-    /// Number of columns of A.
+    /// The number of columns of A.
     pub(crate) depth: usize,
     /// Element (0, 0) of A.
     pub(crate) a: *const T,
-    /// Stride between rows of A, in elements.
+    /// The stride between rows of A, in elements.
     pub(crate) a_row_stride: isize,
     /// The contiguous vector x.
     pub(crate) x: *const T,
     /// Element 0 of y.
     pub(crate) y: *mut T,
-    /// Stride between elements of y.
+    /// The stride between elements of y.
     pub(crate) y_stride: isize,
     /// True if the product is added to y, false if it overwrites y.
     pub(crate) accumulate: bool,
@@ -140,23 +140,23 @@ impl<T: Element> RowMatVec<T> {
 /// - *Scratch*: `partial` is valid for reads and writes of [`ColumnMatVec::SCRATCH`] elements. These elements overlap
 ///   no operand, and no other thread accesses them.
 pub(crate) struct ColumnMatVec<T> {
-    /// Number of rows of A.
+    /// The number of rows of A.
     pub(crate) rows: usize,
-    /// Number of columns of A.
+    /// The number of columns of A.
     pub(crate) depth: usize,
     /// Element (0, 0) of A.
     pub(crate) a: *const T,
-    /// Stride between columns of A, in elements.
+    /// The stride between columns of A, in elements.
     pub(crate) a_col_stride: isize,
     /// The contiguous vector x.
     pub(crate) x: *const T,
     /// Element 0 of y.
     pub(crate) y: *mut T,
-    /// Stride between elements of y.
+    /// The stride between elements of y.
     pub(crate) y_stride: isize,
     /// True if the product is added to y, false if it overwrites y.
     pub(crate) accumulate: bool,
-    /// Scratch for [`ColumnMatVec::SCRATCH`] elements.
+    /// The scratch memory for [`ColumnMatVec::SCRATCH`] elements.
     pub(crate) partial: *mut T,
 }
 

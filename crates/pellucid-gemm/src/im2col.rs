@@ -13,9 +13,9 @@ use pellucid_simd::Element;
 pub struct ImplicitIm2col<'a, T> {
     /// The origin of the offsets.
     pub data: *const T,
-    /// Offsets of the lanes, which are the windows.
+    /// The offsets of the lanes, which are the windows.
     pub lanes: &'a OffsetList,
-    /// Offsets of the k indices, which are the taps of a window.
+    /// The offsets of the k indices, which are the taps of a window.
     pub depths: &'a OffsetList,
 }
 

@@ -14,13 +14,15 @@ const STRIPS_PER_PACK: usize = 8;
 /// The maximum extent in memory, in bytes, of a small B that is read in place.
 const SMALL_B_BYTES: usize = 32 << 10;
 
-/// The least k of a small B that is read in place.
+/// The smallest k of a small B that is read in place.
 const MIN_SMALL_B_DEPTH: usize = 16;
 
-/// The number of panels of B up to which rows of A are read in place, wherever they are stored.
+/// The maximum number of panels of B for which rows of A are read in place, regardless of their distribution over the
+/// cache sets.
 const FEW_PANELS: usize = 2;
 
-/// The number of panels of B up to which rows of A are read in place if the rows are distributed over the cache sets.
+/// The maximum number of panels of B for which rows of A are read in place if the rows are distributed over the cache
+/// sets.
 ///
 /// The loads of the first panel overlap with multiply-adds, but a copy waits for them. Measured for `f32` with A in L3:
 /// 128 and 256 columns take 0.91 to 0.97 of the time.

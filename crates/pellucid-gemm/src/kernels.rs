@@ -25,7 +25,7 @@ pub(crate) type TileKernel<T> = unsafe fn(&RegisterTile<T>);
 /// - *Registers*: a micro-kernel runs while the result of [`Kernels::configure`] exists.
 /// - *Argument*: the contract of the argument's type holds.
 pub struct Kernels<T: 'static> {
-    /// The maximal number of rows of a register tile.
+    /// The maximum number of rows of a register tile.
     pub(crate) rows: usize,
     /// The number of lanes of a vector. A register tile is one or two vectors wide.
     pub(crate) lanes: usize,
@@ -198,9 +198,9 @@ impl<T: Element> Kernels<T> {
     #[inline]
     pub(crate) fn strip_height(&self, rows: usize) -> usize {
         match self.tile_registers {
-            // A last strip of one row would be bound by latency.
+            // The strips have equal heights, because a last strip of one row would be bound by latency.
             None => equal_part(rows, self.rows),
-            // Registers always have their full size.
+            // The micro-kernel uses registers of their full size, so it has no tiles of fewer rows.
             Some(_) => self.rows,
         }
     }

@@ -89,17 +89,17 @@ use std::ops::Range;
 /// Strides are (row, column), in elements, and have any sign. Strides of A and B may be 0 (broadcast).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gemm {
-    /// Number of rows of A and C.
+    /// The number of rows of A and C.
     pub m: usize,
-    /// Number of columns of B and C.
+    /// The number of columns of B and C.
     pub n: usize,
-    /// Number of columns of A and of rows of B.
+    /// The number of columns of A and of rows of B.
     pub k: usize,
-    /// Strides of A.
+    /// The strides of A.
     pub a_strides: (isize, isize),
-    /// Strides of B.
+    /// The strides of B.
     pub b_strides: (isize, isize),
-    /// Strides of C.
+    /// The strides of C.
     pub c_strides: (isize, isize),
     /// True if the product is added to C, false if it overwrites C.
     pub accumulate: bool,
@@ -108,28 +108,28 @@ pub struct Gemm {
 /// The offsets of the matrices of one product of a batch from the common pointers, in elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
-    /// Offset of A.
+    /// The offset of A.
     pub a: isize,
-    /// Offset of B.
+    /// The offset of B.
     pub b: isize,
-    /// Offset of C.
+    /// The offset of C.
     pub c: isize,
 }
 
 /// A finished part of C, still in cache, which an [`Epilogue`] may read and modify in place.
 #[derive(Clone, Debug)]
 pub struct OutputBlock<T> {
-    /// Index of the product in its batch.
+    /// The index of the product in its batch.
     pub batch: usize,
-    /// Rows of C in this part.
+    /// The rows of C in this part.
     pub rows: Range<usize>,
-    /// Columns of C in this part.
+    /// The columns of C in this part.
     pub cols: Range<usize>,
     /// Element (`rows.start`, `cols.start`) of C.
     pub data: *mut T,
-    /// Stride between rows, in elements.
+    /// The stride between rows, in elements.
     pub row_stride: isize,
-    /// Stride between columns, in elements.
+    /// The stride between columns, in elements.
     pub col_stride: isize,
 }
 

@@ -33,12 +33,12 @@ impl OffsetList {
         self.offsets.is_empty()
     }
 
-    /// Returns the offsets.
+    /// Returns all offsets in order.
     pub fn all(&self) -> &[isize] {
         &self.offsets
     }
 
-    /// Returns the least and the largest offset, or `None` if the list is empty.
+    /// Returns the smallest and the largest offset, or `None` if the list is empty.
     pub fn bounds(&self) -> Option<(isize, isize)> {
         Some((*self.offsets.iter().min()?, *self.offsets.iter().max()?))
     }
@@ -168,11 +168,11 @@ pub struct PackRuns<'a, T> {
     pub data: *const T,
     /// The offset of each row.
     pub offsets: &'a [isize],
-    /// Length of the rows.
+    /// The length of the rows.
     pub len: usize,
     /// The first row of the target.
     pub to: *mut T,
-    /// Stride between rows of the target, in elements.
+    /// The stride between rows of the target, in elements.
     pub step: usize,
     /// Number of elements after each row that may be overwritten, up to the end of a vector. Storing full vectors is
     /// faster than storing under a mask.

@@ -8,9 +8,9 @@ use super::kernels::Kernels;
 pub(crate) struct ColumnPanel<T> {
     /// Element (0, 0).
     pub(crate) data: *const T,
-    /// Stride between k indices.
+    /// The stride between k indices.
     pub(crate) depth: isize,
-    /// True if each step has the columns of a full register tile. Columns past the last column of B are zeros.
+    /// Whether each step has the columns of a full register tile. Columns past the last column of B are zeros.
     pub(crate) is_padded: bool,
 }
 

@@ -19,25 +19,25 @@ use pellucid_simd::vector::{Vector, prefetch};
 ///   overlap neither A nor B.
 /// - *Width*: `cols` columns need exactly the N vectors of the kernel: `(N - 1) · LANES < cols ≤ N · LANES`.
 pub(crate) struct RegisterTile<T> {
-    /// Number of products in each sum: the size of this block of k.
+    /// The number of products in each sum: the size of this block of k.
     pub(crate) depth: usize,
-    /// Number of rows of A and C.
+    /// The number of rows of A and C.
     pub(crate) rows: usize,
     /// Element (0, 0) of A.
     pub(crate) a: *const T,
-    /// Stride between rows of A.
+    /// The stride between rows of A.
     pub(crate) a_row_stride: isize,
-    /// Stride between columns of A (along k).
+    /// The stride between columns of A (along k).
     pub(crate) a_col_stride: isize,
     /// Element (0, 0) of B.
     pub(crate) b: *const T,
-    /// Stride between rows of B (along k).
+    /// The stride between rows of B (along k).
     pub(crate) b_row_stride: isize,
     /// Element (0, 0) of C.
     pub(crate) c: *mut T,
-    /// Stride between rows of C.
+    /// The stride between rows of C.
     pub(crate) c_row_stride: isize,
-    /// Number of columns of C.
+    /// The number of columns of C.
     pub(crate) cols: usize,
     /// True if the product is added to C, false if it overwrites C.
     pub(crate) accumulate: bool,

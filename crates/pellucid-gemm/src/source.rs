@@ -16,11 +16,11 @@ use std::ops::Range;
 pub struct PanelRange {
     /// The first lane.
     pub first: usize,
-    /// Number of lanes.
+    /// The number of lanes.
     pub lanes: usize,
     /// The first k index.
     pub start: usize,
-    /// Number of k indices.
+    /// The number of k indices.
     pub depth: usize,
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn check_panel<T>(kernels: &Kernels<T>, lanes: usize, width: usize) {
     );
 }
 
-/// The least k at which panels are packed together. For a smaller k, cache lines that panels share stay in the cache
+/// The smallest k at which panels are packed together. For a smaller k, cache lines that panels share stay in the cache
 /// between the panels anyway.
 const MIN_JOINT_DEPTH: usize = 128;
 

@@ -7,9 +7,9 @@
 pub struct Strided<T> {
     /// Element (0, 0).
     pub data: *const T,
-    /// Stride between rows of A, or between columns of B.
+    /// The stride between rows of A, or between columns of B.
     pub lane: isize,
-    /// Stride along k: between columns of A, or between rows of B.
+    /// The stride along k: between columns of A, or between rows of B.
     pub depth: isize,
 }
 

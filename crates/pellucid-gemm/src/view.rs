@@ -359,7 +359,7 @@ impl<'a, T: Float> MatMut<'a, T> {
         }
     }
 
-    /// Sets the elements of the tile whose first element is (i, j), as far as they are inside the matrix.
+    /// Sets the elements of the tile whose first element is (i, j), if they are inside the matrix.
     #[inline(always)]
     pub fn set_tile(&mut self, i: usize, j: usize, tile: &Tile<T>) {
         let (rows, columns) = (TILE.min(self.rows() - i), TILE.min(self.columns() - j));

@@ -54,7 +54,7 @@ pub struct TransformTiles<'a, T> {
     pub to: *mut T,
     /// B² offsets for each tile, in row-major order.
     pub at: &'a [isize],
-    /// Number of channels of each pixel, [padded](TransformTiles::padded).
+    /// The number of channels of each pixel, [padded](TransformTiles::padded).
     pub lanes: usize,
 }
 

@@ -63,8 +63,8 @@ pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
     write("save_checkpoint", path.as_ref(), &checkpoint.borrow().state()?, Some((MARK, VERSION)))
 }
 
-/// Restores the parts of a checkpoint from a file of [`save_checkpoint`] in place, and returns the number of steps.
-/// Training then continues bit for bit as if it had not been stopped.
+/// Restores the parts of a checkpoint in place, from a file written by [`save_checkpoint`], and returns the number of
+/// steps. Training then continues bit for bit as if it had not been stopped.
 ///
 /// # Errors
 /// [`Error::File`](pellucid_tensor::Error::File) for a file that is not a checkpoint, or that [`load`](crate::load)
@@ -74,9 +74,9 @@ pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
     checkpoint.borrow().load_state_dict(&read("load_checkpoint", path.as_ref(), check_mark)?)
 }
 
-/// Restores some parts of a checkpoint from a file of [`save_checkpoint`] in place, as [`Checkpoint::load_parts`] does:
-/// the file may have further parts. For example, an inference program loads the input scaler before it creates the
-/// model.
+/// Restores some parts of a checkpoint from a file written by [`save_checkpoint`] in place, as
+/// [`Checkpoint::load_parts`] does: the file may have further parts. For example, an inference program loads the input
+/// scaler before it creates the model.
 ///
 /// # Errors
 /// [`Error::File`](pellucid_tensor::Error::File) as for [`load_checkpoint`]; the errors of [`Checkpoint::load_parts`].

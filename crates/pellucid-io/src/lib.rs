@@ -172,7 +172,7 @@ fn parse(
                     .to_string()
             }
             SafeTensorError::InvalidHeaderLength => {
-                "a damaged safetensors file: it is truncated: copy it again".to_string()
+                "a truncated safetensors file: copy it again".to_string()
             }
             SafeTensorError::MetadataIncompleteBuffer => "a damaged safetensors file: its length differs from the length in its header, most often because it is truncated: copy it again"
                 .to_string(),

@@ -45,13 +45,13 @@ pub use storage::{Buffer, FAILED, MANY_READERS, NO_READERS, POISONED, READY, Rea
 /// Memory statistics of a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// Bytes of live buffers, rounded up to their size classes.
+    /// The bytes of live buffers, rounded up to their size classes.
     pub in_use: usize,
     /// The maximum of `in_use` so far.
     pub peak: usize,
     /// Bytes cached for reuse.
     pub cached: usize,
-    /// Bytes of per-thread scratch memory of kernels (tiles, panels); neither in use nor cached.
+    /// The bytes of per-thread scratch memory of kernels (tiles, panels); neither in use nor cached.
     pub scratch: usize,
     /// The number of buffers allocated so far.
     pub allocations: u64,
@@ -62,7 +62,7 @@ pub struct MemoryStats {
 /// How a backend runs a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Support {
-    /// The backend has a kernel of its own.
+    /// The backend runs the kernel on its device.
     Native,
     /// The engine copies the operands to the CPU, runs the kernel there, and copies the results back.
     Fallback,
@@ -81,13 +81,13 @@ pub enum DeviceKind {
 /// The devices of one kind of hardware interface, such as all adapters of one graphics API. A driver opens its devices
 /// by their index.
 pub trait Driver: Send + Sync + 'static {
-    /// Returns the name before the colon in the names of the devices: `wgpu`.
+    /// Returns the prefix of the device names, before the colon, for example `wgpu`.
     fn name(&self) -> &'static str;
     /// Returns the kind of its devices.
     fn kind(&self) -> DeviceKind;
-    /// Returns true if [`Driver::open`] is likely to succeed. It initializes no more than this check needs.
+    /// Returns true if [`Driver::open`] is likely to succeed. The check initializes as little as possible.
     fn is_available(&self) -> bool;
-    /// Opens the device of an index. Devices of different indices are different devices, even on one adapter.
+    /// Opens the device with this index. Devices of different indices are different devices, even on one adapter.
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`] states what is missing.
@@ -105,7 +105,8 @@ pub trait Backend: Send + Sync + 'static {
     fn adapter(&self) -> &str {
         self.name()
     }
-    /// Returns true if a GPU is computed by the processor of the host. It is then slower than the CPU backend.
+    /// Returns true if the device is a GPU that the processor of the host emulates. It is then slower than the CPU
+    /// backend.
     fn is_software(&self) -> bool {
         false
     }

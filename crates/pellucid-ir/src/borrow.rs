@@ -33,8 +33,8 @@ pub trait Atomics: Sized {
     fn yield_now();
     /// Waits a fraction of a microsecond without giving up the core.
     fn pause();
-    /// Returns the bit of a word, at this address, in a mask of words.
-    fn bit(word: usize) -> u64;
+    /// Returns a mask of one bit, which represents the borrow word at address `word` in masks of waiting words.
+    fn filter_bit(word: usize) -> u64;
     /// Returns a mask of the words for which kernels wait; 0 if no kernel waits.
     fn waited() -> u64;
     /// Sets the mask. The caller has the list locked.
@@ -42,7 +42,7 @@ pub trait Atomics: Sized {
     /// Calls `f` with the list of waiting kernels, which is locked.
     fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R;
     /// Returns the number of guards that this thread holds.
-    fn held() -> usize;
+    fn held_count() -> usize;
     /// Sets the number of guards that this thread holds.
     fn set_held(guards: usize);
     /// Returns the handle by which another thread wakes this thread.
@@ -163,7 +163,7 @@ impl Atomics for Native {
         (0..16).for_each(|_| std::hint::spin_loop());
     }
 
-    fn bit(word: usize) -> u64 {
+    fn filter_bit(word: usize) -> u64 {
         1 << ((word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
     }
 
@@ -181,7 +181,7 @@ impl Atomics for Native {
     }
 
     #[inline(always)]
-    fn held() -> usize {
+    fn held_count() -> usize {
         HELD.get()
     }
 
@@ -206,7 +206,7 @@ const WRITER: u32 = u32::MAX;
 pub struct BorrowWord<A: Atomics = Native>(A::ReaderCount);
 
 impl<A: Atomics> Default for BorrowWord<A> {
-    /// A word that no thread holds.
+    /// Creates a word that no thread holds.
     #[inline]
     fn default() -> Self {
         BorrowWord(A::ReaderCount::new(0))
@@ -256,7 +256,7 @@ impl<A: Atomics> BorrowWord<A> {
 pub struct Version<A: Atomics = Native>(A::Version);
 
 impl<A: Atomics> Default for Version<A> {
-    /// No write so far.
+    /// Creates the version of a storage that has not been written.
     #[inline]
     fn default() -> Self {
         Version(A::Version::new(0))
@@ -278,7 +278,8 @@ impl<A: Atomics> Version<A> {
 }
 
 mod sealed {
-    /// A type of this crate. A guard relies on operands that always return the same word.
+    /// Prevents implementations of [`Borrowed`](super::Borrowed) outside of this crate: a guard relies on operands that
+    /// always return the same word.
     pub trait StorageOperand {}
 }
 
@@ -294,7 +295,8 @@ pub trait Borrowed: StorageOperand {
     fn version_word(&self) -> &Version<Self::Atomics>;
 }
 
-/// Acquires all words or none. A kernel whose own attempt failed in the meantime is not woken.
+/// Acquires all words or none. A failed attempt wakes no kernel, even if the attempt of another kernel failed because
+/// of words that this attempt held for a moment.
 #[inline(always)]
 fn try_all<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     let mut acquired = 0;
@@ -304,7 +306,7 @@ fn try_all<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
         is_free
     });
     if is_acquired {
-        A::set_held(A::held() + 1);
+        A::set_held(A::held_count() + 1);
     } else {
         end_first(words, acquired);
     }
@@ -360,7 +362,7 @@ fn release<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
         word.end(writes);
         true
     });
-    A::set_held(A::held() - 1);
+    A::set_held(A::held_count() - 1);
     wake_waiters(words);
 }
 

@@ -169,7 +169,7 @@ impl DType {
         }
     }
 
-    /// Returns the least and the largest value of an integer dtype; `None` for `bool` and floats.
+    /// Returns the smallest and the largest value of an integer dtype; `None` for `bool` and floats.
     fn integer_range(self) -> Option<(i64, i64)> {
         Some(match self {
             DType::U8 => (0, i64::from(u8::MAX)),
@@ -181,7 +181,7 @@ impl DType {
         })
     }
 
-    /// Returns the least and the largest finite value: `false` and `true`, integers, or floats.
+    /// Returns the smallest and the largest finite value: `false` and `true`, integers, or floats.
     ///
     /// ```
     /// # extern crate pellucid_ir as pellucid;
@@ -223,7 +223,7 @@ impl DType {
         }
     }
 
-    /// Returns the least positive normal value of a float dtype; `None` for integers and `bool`.
+    /// Returns the smallest positive normal value of a float dtype; `None` for integers and `bool`.
     ///
     /// ```
     /// # extern crate pellucid_ir as pellucid;

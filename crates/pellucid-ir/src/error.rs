@@ -311,11 +311,11 @@ pub enum Error {
     /// otherwise.
     #[error("step {step} (batch {batch} of epoch {epoch}{}): {source}", help::samples(*samples))]
     Step {
-        /// The number of the step, from 1.
+        /// The number of the step, counted from 1.
         step: usize,
-        /// The number of the epoch, from 1.
+        /// The number of the epoch, counted from 1.
         epoch: usize,
-        /// The number of the batch in the epoch, from 1.
+        /// The number of the batch in the epoch, counted from 1.
         batch: usize,
         /// The number of samples of the batch; 0 if the batch could not be read.
         samples: usize,
@@ -325,7 +325,7 @@ pub enum Error {
     /// A batch of an evaluation failed.
     #[error("evaluation (batch {batch}{}): {source}", help::samples(*samples))]
     Evaluation {
-        /// The number of the batch in the evaluation, from 1.
+        /// The number of the batch in the evaluation, counted from 1.
         batch: usize,
         /// The number of samples of the batch; 0 if the batch could not be read.
         samples: usize,

@@ -12,7 +12,7 @@ pub struct InlineVec<T, const N: usize>(Values<T, N>);
 
 #[derive(Clone, Eq)]
 enum Values<T, const N: usize> {
-    /// At most `N` values.
+    /// The length of the list, and its at most `N` values.
     Inline(u8, [T; N]),
     Heap(Box<[T]>),
 }
@@ -21,7 +21,7 @@ impl<T: PartialEq, const N: usize> PartialEq for Values<T, N> {
     #[inline]
     fn eq(&self, other: &Values<T, N>) -> bool {
         match (self, other) {
-            // An explicit loop, because `==` of slices calls `memcmp` even for a few values.
+            // This is an explicit loop, because `==` of slices calls `memcmp` even for a few values.
             (Values::Inline(m, a), Values::Inline(n, b)) => {
                 m == n && a.iter().zip(b).take(*m as usize).all(|(a, b)| a == b)
             }

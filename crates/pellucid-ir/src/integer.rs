@@ -1,9 +1,9 @@
 //! [`Integer`] and [`from_integers!`](crate::from_integers): the integer types in which users write shapes, axes and
 //! counts.
 
-/// An integer type in which lengths, axes and counts are written.
+/// An integer type in which users write lengths, axes and counts.
 pub trait Integer: Copy {
-    /// Returns the number as `isize`. A number that is out of its range becomes the nearest limit.
+    /// Returns the number as `isize`. A number outside the range of `isize` becomes the nearest limit.
     fn to_isize(self) -> isize;
 }
 

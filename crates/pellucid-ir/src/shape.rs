@@ -237,8 +237,8 @@ pub type Strides = InlineVec<isize, INLINE_AXES>;
 pub enum Overlap {
     /// No element shares a byte with an element of the other operand.
     Disjoint,
-    /// Both operands have the same elements in the same order, even when they broadcast to a common shape: a column and
-    /// a row of one memory do not.
+    /// Both operands have the same elements in the same order, also after broadcasting to a common shape. A column and
+    /// a row of the same memory do not.
     Same,
     /// Elements may share bytes, with different indices in the two operands.
     Partial,
@@ -312,8 +312,8 @@ impl Layout {
         self.strides.as_deref().is_some_and(stretched)
     }
 
-    /// Returns the half-open range of element positions of the layout, empty exactly if it has no element. Positions
-    /// saturate at the limits of `isize`.
+    /// Returns the half-open range of element positions of the layout, empty if and only if the layout has no element.
+    /// Positions saturate at the limits of `isize`.
     #[inline]
     pub fn extent(&self) -> std::ops::Range<isize> {
         let start = self.offset as isize;
@@ -335,7 +335,7 @@ impl Layout {
 
     /// Returns the number of elements of the storage that a kernel with this operand reads or writes. Elements that a
     /// broadcast or windows repeat count once.
-    pub fn touched(&self) -> usize {
+    pub fn accessed_elements(&self) -> usize {
         if self.may_repeat() { self.extent().len() } else { self.shape.size() }
     }
 
@@ -556,7 +556,7 @@ mod tests {
             (at(4, &[4]), at(2, &[2]), (4, 8), Overlap::Partial),
             (at(4, &[4]), at(4, &[4]), (4, 8), Overlap::Disjoint),
             (at(4, &[4]), at(0, &[4]), (4, 8), Overlap::Partial),
-            // The elements are beyond the address space.
+            // The positions of the elements exceed the address space.
             (at(usize::MAX >> 1, &[2]), at(usize::MAX >> 1, &[2]), (4, 4), Overlap::Same),
             (at(usize::MAX >> 1, &[2]), at(0, &[2]), (4, 4), Overlap::Disjoint),
             // An operand without elements overlaps nothing.

@@ -32,7 +32,7 @@ pub fn eigh<T: MatrixElement>(
 ) -> Result<(), NotConverged> {
     let n = a.rows();
     assert_eq!(values.len(), n, "an n × n matrix has n eigenvalues");
-    // The results of a matrix that is not finite, or not decomposed.
+    // The results stay NaN for a matrix that is not finite, or whose iteration does not converge.
     values.fill(T::NAN);
     vectors.iter_mut().for_each(|v| v.fill(T::NAN));
     if !is_finite_below(a) {

@@ -70,7 +70,7 @@ struct PanelLu<'a, T> {
     n: usize,
     height: usize,
     columns: &'a mut [T],
-    /// Scratch for one column.
+    /// The scratch memory for one column.
     multipliers: &'a mut [T],
 }
 

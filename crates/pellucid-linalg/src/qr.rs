@@ -65,7 +65,7 @@ struct PanelQr<'a, T> {
     m: usize,
     height: usize,
     columns: &'a mut [T],
-    /// Receives the vectors of the reflections, with all their zeros and ones.
+    /// Receives the complete vectors of the reflections, including their zeros and leading ones.
     vectors: &'a mut [T],
     taus: &'a mut [T],
 }

@@ -114,7 +114,7 @@ pub(crate) fn largest<T: MatrixElement>(x: &[T]) -> T {
     most.iter().chain(rest).copied().fold(T::zero(), larger)
 }
 
-/// Returns the power of two that scales a magnitude to [1, 2), as far as the scale and its inverse are finite.
+/// Returns the power of two that scales a magnitude to [1, 2), if the scale and its inverse are finite.
 pub(crate) fn scale_to_one<T: MatrixElement>(magnitude: T) -> T {
     // The exponent of the format; a logarithm would depend on the C library.
     let exponent = |x: T| (x.to_f64().to_bits() >> 52) as i32 - 1023;

@@ -184,8 +184,8 @@ impl<T: MatrixElement> BidiagonalQr<'_, T> {
         0
     }
 
-    /// Returns a lower bound for the least singular value of a block (Demmel & Kahan 1990, section 2), or `None` if an
-    /// element above the diagonal was negligible relative to such a bound and has been set to zero.
+    /// Returns a lower bound for the smallest singular value of a block (Demmel & Kahan 1990, section 2), or `None` if
+    /// an element above the diagonal was negligible relative to such a bound and has been set to zero.
     fn least_bound(&mut self, sweep: Sweep, tolerance: T) -> Option<T> {
         let last = sweep.high - sweep.low;
         if self.e[sweep.e(last - 1)].abs() <= tolerance * self.d[sweep.d(last)].abs() {
@@ -206,8 +206,8 @@ impl<T: MatrixElement> BidiagonalQr<'_, T> {
         Some(least)
     }
 
-    /// Returns the least singular value of the last 2×2 block, or zero if a shift would change small singular values by
-    /// more than the tolerance.
+    /// Returns the smallest singular value of the last 2×2 block, or zero if a shift would change small singular values
+    /// by more than the tolerance.
     fn shift(&self, sweep: Sweep, tolerance: T, least: T) -> T {
         let last = sweep.high - sweep.low;
         let (d, e) = (largest(&self.d[sweep.low..=sweep.high]), largest(&self.e[sweep.low..sweep.high]));

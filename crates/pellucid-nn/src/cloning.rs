@@ -2,7 +2,7 @@
 //!
 //! A clone of a layer holds handles of the layer's parameters. While a [`CloneScope`] is active, clones that this
 //! thread makes of parameters and buffers hold other tensors instead. A model that is `Clone` is thus copied by its own
-//! `clone()`, whatever its structure.
+//! `clone()`, regardless of its structure.
 
 use pellucid_tensor::{Error, HostFlag, Layout, Result, StorageId, Tensor, TensorId, is_capturing, no_grad, ops};
 use std::cell::{Cell, RefCell};
@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 /// The tensors of the clones.
 enum CloneTensors {
-    /// Copies, each made at the first clone of its original.
+    /// The copies. Each is created when its original is cloned first.
     Copies(TensorCopies),
-    /// Given tensors by the original. Other tensors are shared.
+    /// The given tensor for each original. Other tensors are shared.
     Given(HashMap<TensorId, Tensor>),
 }
 

@@ -84,7 +84,7 @@ fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<T
     Ok(given)
 }
 
-/// Operation name in errors.
+/// The name of the operation in errors.
 const OP: &str = "functional_call";
 
 fn check_tensor(tensor: &Tensor, replaced: &Tensor) -> Result<()> {

@@ -281,7 +281,7 @@ impl TrainingMode {
 }
 
 thread_local! {
-    /// Whether all modules are in evaluation mode on this thread, whatever their own mode is.
+    /// Whether all modules are in evaluation mode on this thread, regardless of their own mode.
     static EVALUATES: Cell<bool> = const { Cell::new(false) };
 }
 

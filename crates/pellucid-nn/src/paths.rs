@@ -79,7 +79,7 @@ impl<L: Layer> Repeat<L> {
         Repeat { layer, choice: PathChoice::new(times) }
     }
 
-    /// Sets the number of applications.
+    /// Sets how many times the layer is applied.
     pub fn choose(&self, times: usize) {
         self.choice.set(times);
     }

@@ -24,7 +24,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 use std::collections::HashSet;
 use std::fmt;
 
-/// How many elements or slices to prune: `0.3` is a fraction of those that are not pruned yet, `3` is a count.
+/// The number of elements or slices to prune: `0.3` is a fraction of those that are not pruned yet, `3` is a count.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum PruneAmount {
     /// A fraction in [0, 1]. The count is rounded to the nearest integer.

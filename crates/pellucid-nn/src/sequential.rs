@@ -7,8 +7,7 @@ use pellucid_tensor::{DType, Result, Tensor};
 use std::any::Any;
 use std::fmt;
 
-/// A layer of any type in a box. It can be cloned, so a model of boxed layers can be
-/// [copied](Module::deep_copy).
+/// A boxed layer of any type. It can be cloned, so a model of boxed layers can be [copied](Module::deep_copy).
 pub type BoxedLayer = Box<dyn DynLayer>;
 
 /// A layer of a type that is not known at compile time. Every layer that is `Clone` implements it.
@@ -149,7 +148,7 @@ impl std::ops::Index<usize> for Sequential {
     #[track_caller]
     fn index(&self, index: usize) -> &BoxedLayer {
         let len = self.len();
-        // A closure would hide the caller's line.
+        // This is not a closure, which would hide the caller's line.
         match self.get(index) {
             Some(layer) => layer,
             None => {
@@ -317,7 +316,7 @@ impl<M> std::ops::Index<&str> for ModuleDict<M> {
     /// Panics if there is no module of this name.
     #[track_caller]
     fn index(&self, name: &str) -> &M {
-        // A closure would hide the caller's line.
+        // This is not a closure, which would hide the caller's line.
         match self.get(name) {
             Some(module) => module,
             None => {

@@ -99,7 +99,7 @@ modules! {
     [] ();
 }
 
-// Plain values have no parameters; they are shown in the text of a model.
+// Plain values have no parameters; they are printed with the model.
 macro_rules! plain {
     ($($t:ty),*) => {$(
         impl Visit for $t {

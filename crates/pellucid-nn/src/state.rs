@@ -122,13 +122,13 @@ impl<'a> StateLoad<'a> {
         StateLoad { changes: vec![Box::new(write)] }
     }
 
-    /// Adds a change after the others, such as the change of a host value. It should fail only if a device fails.
+    /// Adds a change after all earlier ones, such as the change of a host value. It should fail only if a device fails.
     pub fn then(mut self, change: impl FnOnce() -> Result<()> + 'a) -> StateLoad<'a> {
         self.changes.push(Box::new(change));
         self
     }
 
-    /// Makes all changes.
+    /// Applies all changes.
     ///
     /// # Errors
     /// The errors of the devices that store the values.

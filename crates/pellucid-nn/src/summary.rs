@@ -16,7 +16,7 @@ pub struct SummaryRow {
     pub depth: usize,
     /// The shape of the output.
     pub output: Shape,
-    /// Bytes of the output.
+    /// The bytes of the output.
     pub bytes: usize,
     /// The work of the layer, including its inner layers.
     pub work: KernelWork,
@@ -31,9 +31,9 @@ pub struct Summary {
     pub parameters: usize,
     /// The number of these values that are not frozen.
     pub trainable: usize,
-    /// Bytes of parameters and buffers.
+    /// The bytes of parameters and buffers.
     pub state_bytes: usize,
-    /// Bytes of the outputs of innermost layers: an estimate of the memory that autograd keeps for a backward pass.
+    /// The bytes of the outputs of innermost layers: an estimate of the memory that autograd keeps for a backward pass.
     pub activation_bytes: usize,
     /// The work of the forward pass.
     pub work: KernelWork,

@@ -1,4 +1,4 @@
-//! Values of a thread that are temporary for the time of a call.
+//! Thread-local values that are replaced for the duration of a call.
 
 /// Calls `f` after `replace(value)`, which returns the value before. That value is restored, even if `f` panics.
 pub(crate) fn with_temporary<V, R>(value: V, replace: fn(V) -> V, f: impl FnOnce() -> R) -> R {

@@ -1,4 +1,4 @@
-//! The text of a model as a tree of its modules.
+//! Models as text: a tree of their modules.
 
 use std::fmt::{self, Write};
 

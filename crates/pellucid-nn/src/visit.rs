@@ -70,8 +70,8 @@ pub enum ModuleRole {
     /// A layer with a pruned weight, for the functions of [`prune`](crate::prune): the parameter `weight_orig` and the
     /// buffer `weight_mask`, whose product is the weight.
     Pruned,
-    /// A layer with a low-rank update, for [`lora_parameters`](crate::lora_parameters) and its kin: the parameters
-    /// `lora_A` and `lora_B`.
+    /// A layer with a low-rank update, for [`lora_parameters`](crate::lora_parameters) and related functions: the
+    /// parameters `lora_A` and `lora_B`.
     Lora,
 }
 
@@ -82,7 +82,7 @@ pub struct ModuleInfo {
     role: Option<ModuleRole>,
     /// The id of the module, or of its enclosing box if the module has size 0.
     id: Option<ModuleId>,
-    /// Why a step with this module cannot be captured.
+    /// The reason why a step with this module cannot be captured, if there is one.
     pub(crate) rejects_capture: Option<&'static str>,
     /// Whether its parameters do not exist yet.
     pub(crate) unbuilt: bool,
@@ -236,7 +236,7 @@ impl<'a> Visitor<'a> {
     }
 }
 
-/// A part that is reported as it is.
+/// A part that is reported unchanged.
 struct ForwardedPart<'a>(ModulePart<'a>);
 
 impl DynModule for ForwardedPart<'_> {

@@ -114,7 +114,7 @@ impl Buffer for CpuBuffer {
     }
 
     fn discard(&self, storage: Writable<'_>) {
-        assert!(storage.contains(self), "the proof must be that of the storage of this buffer");
+        assert!(storage.contains(self), "the proof must belong to the storage of this buffer");
         if let Some(start) = NonNull::new(self.start.swap(ptr::null_mut(), Ordering::AcqRel)) {
             self.release(start);
         }

@@ -22,7 +22,7 @@ use std::sync::{Mutex, MutexGuard, Once};
 /// ```
 #[derive(Clone, Copy)]
 pub struct Device {
-    /// A thin reference, because every array stores its device.
+    /// A thin pointer, because every array stores its device.
     open: &'static OpenDevice,
 }
 
@@ -226,7 +226,7 @@ impl Device {
     }
 
     /// Returns true if a software renderer on the host's CPU, such as Mesa's llvmpipe, executes the kernels of a GPU
-    /// device. Such an adapter is meant for tests: it is slower than [`Device::cpu`].
+    /// device. Such an adapter serves tests: it is slower than [`Device::cpu`].
     pub fn is_software(&self) -> bool {
         self.backend().is_software()
     }

@@ -7,12 +7,12 @@ use pellucid_ir::{DType, Error, Result, Scalar};
 use std::fmt;
 use std::sync::{PoisonError, RwLock};
 
-/// Maximum number of elements that are printed.
+/// The maximum number of elements that are printed.
 const MAX_SHOWN: usize = 1 << 20;
-/// Maximum number of digits after the point, a limit of `std::fmt`.
+/// The maximum number of digits after the point, a limit of `std::fmt`.
 const MAX_DIGITS: usize = u16::MAX as usize;
 
-/// How tensors are printed. The fields are the arguments of PyTorch's `set_printoptions`.
+/// The options for printing tensors. The fields are the arguments of PyTorch's `set_printoptions`.
 ///
 /// [`Tensor::display`] prints with given options, and [`set_printoptions`] changes them for the process. A format
 /// string has precedence, as for numbers: `{x:.2}` prints exactly two digits after the point, `{x:e}` and `{x:.2e}`
@@ -278,7 +278,7 @@ fn format_floats(values: &[f64], dtype: DType, style: &ElementFormat) -> Vec<Str
     let (largest, smallest) = (finite().fold(0.0, f64::max), finite().fold(f64::INFINITY, f64::min));
     let hides_digits = largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1e3;
     let is_scientific = style.options.sci_mode.unwrap_or(hides_digits);
-    // (digits before the point, digits after it, exponent)
+    // The tuple is (digits before the point, digits after it, exponent).
     let parts = |v: f64| -> (String, String, String) {
         let (shortest, rounded) = match (is_scientific, dtype) {
             (false, DType::F64) => (format!("{v}"), format!("{v:.precision$}")),

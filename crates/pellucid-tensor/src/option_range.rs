@@ -29,7 +29,7 @@ impl OptionRange {
     /// Finite numbers of at least 1.
     pub const AT_LEAST_ONE: OptionRange =
         OptionRange { text: "finite and at least 1", contains: |x| x.is_finite() && x >= 1.0 };
-    /// Counts of at least 1.
+    /// The counts of at least 1.
     pub const COUNT: OptionRange = OptionRange { text: "at least 1", contains: |x| x >= 1.0 };
     /// Numbers in [0, 1).
     pub const FRACTION: OptionRange = OptionRange { text: "in [0, 1)", contains: |x| (0.0..1.0).contains(&x) };
@@ -52,7 +52,7 @@ impl OptionRange {
         if (self.contains)(value) {
             return Ok(());
         }
-        Err(Error::invalid(op, format!("{option} must be {}, got {value}; for example {usual}", self.text)))
+        Err(Error::invalid(op, format!("{option} must be {}, got {value}; try {usual}", self.text)))
     }
 
     /// Returns an error of operation `op` unless both bounds are inside the range and `min` ≤ `max`.
@@ -67,7 +67,7 @@ impl OptionRange {
         }
         let [low, high] = usual;
         let reason = format!(
-            "the lower bound of {option} must be at most the upper one, got {min} and {max}; for example {low} and {high}"
+            "the lower bound of {option} must be at most the upper one, got {min} and {max}; try {low} and {high}"
         );
         Err(Error::invalid(op, reason))
     }

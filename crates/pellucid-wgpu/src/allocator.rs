@@ -16,14 +16,16 @@ pub(crate) struct BufferAllocator {
     /// The cached buffers by their size class.
     free: BTreeMap<usize, Vec<wgpu::Buffer>>,
     stats: MemoryStats,
+    /// The bytes of the buffers that are being created.
+    reserved: usize,
     /// The limit of the bytes in use.
     cap: usize,
     /// The largest buffer that a shader can bind, in bytes.
     largest: usize,
 }
 
-/// Returns the size class of `bytes`: a multiple of 256, and from 1 KiB on a number with at most three significant
-/// bits, so that at most a fifth of the buffer is unused. Returns `None` on overflow.
+/// Returns the size class of `bytes`: a multiple of 256 that has at most three significant bits if it is 1 KiB or more,
+/// so that at most a fifth of the buffer is unused. Returns `None` on overflow.
 pub(crate) fn size_class(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(MIN_BYTES);
     let step = (bytes.checked_next_power_of_two()? / 8).max(MIN_BYTES);
@@ -33,15 +35,16 @@ pub(crate) fn size_class(bytes: usize) -> Option<usize> {
 impl BufferAllocator {
     /// Creates an allocator of buffers of at most `largest` bytes.
     pub(crate) fn new(largest: usize) -> BufferAllocator {
-        BufferAllocator { free: BTreeMap::new(), stats: MemoryStats::default(), cap: usize::MAX, largest }
+        BufferAllocator { free: BTreeMap::new(), stats: MemoryStats::default(), reserved: 0, cap: usize::MAX, largest }
     }
 
-    /// Reserves `bytes` bytes. Returns the size class and a cached buffer of it, if there is one.
+    /// Reserves `bytes` bytes. Returns the size class and a cached buffer of it, or `None` if the caller must create
+    /// one and then call [`finish_creation`](BufferAllocator::finish_creation).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the size exceeds the cap or the adapter's limit for one buffer.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(usize, Option<wgpu::Buffer>)> {
-        let in_use = self.stats.in_use;
+        let in_use = self.stats.in_use + self.reserved;
         let out_of_memory = |cap| Error::OutOfMemory { op: "", shape: None, requested: bytes, in_use, cap };
         // A class above the limit is reduced to the limit.
         let class = size_class(bytes).map(|class| if bytes <= self.largest { class.min(self.largest) } else { class });
@@ -50,21 +53,29 @@ impl BufferAllocator {
             return Err(out_of_memory(self.cap));
         }
         let cached = self.free.get_mut(&class).and_then(Vec::pop);
-        let stats = &mut self.stats;
-        stats.in_use += class;
-        stats.peak = stats.peak.max(stats.in_use);
-        stats.allocations += 1;
         if cached.is_some() {
-            stats.cached -= class;
+            self.stats.cached -= class;
+            self.count_allocation(class);
         } else {
-            stats.system_allocations += 1;
+            self.reserved += class;
         }
         Ok((class, cached))
     }
 
-    /// Reverts a [`BufferAllocator::reserve`] whose buffer could not be created.
-    pub(crate) fn cancel(&mut self, class: usize) {
-        self.stats.in_use -= class;
+    /// Ends a reservation without a cached buffer. `is_created` is true if the buffer was created.
+    pub(crate) fn finish_creation(&mut self, class: usize, is_created: bool) {
+        self.reserved -= class;
+        if is_created {
+            self.stats.system_allocations += 1;
+            self.count_allocation(class);
+        }
+    }
+
+    fn count_allocation(&mut self, class: usize) {
+        let stats = &mut self.stats;
+        stats.in_use += class;
+        stats.peak = stats.peak.max(stats.in_use);
+        stats.allocations += 1;
     }
 
     /// Caches a buffer, or drops it if the cache is full.
@@ -117,8 +128,11 @@ mod tests {
         assert!(matches!(allocator.reserve(usize::MAX), Err(Error::OutOfMemory { .. })));
         allocator.set_cap(1200);
         assert!(matches!(allocator.reserve(256), Err(Error::OutOfMemory { in_use: 1000, cap: 1200, .. })));
-        allocator.cancel(1000);
+        allocator.finish_creation(1000, false);
+        assert_eq!(allocator.stats(), MemoryStats::default(), "a buffer that was not created must not be counted");
         allocator.reserve(256).unwrap();
-        assert_eq!((allocator.stats().in_use, allocator.stats().peak, allocator.stats().allocations), (256, 1000, 2));
+        allocator.finish_creation(256, true);
+        let MemoryStats { in_use, peak, allocations, system_allocations, .. } = allocator.stats();
+        assert_eq!((in_use, peak, allocations, system_allocations), (256, 256, 1, 1));
     }
 }

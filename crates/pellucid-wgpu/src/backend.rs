@@ -107,11 +107,11 @@ impl Backend for Wgpu {
     }
 
     fn support(&self, kernel: &Kernel, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> Support {
-        families::support(&self.gpu, kernel, inputs, outputs)
+        self.gpu.dispatch_limits().support(kernel, inputs, outputs)
     }
 
     /// Records the dispatches of a kernel. If it has checks, waits for their results. After an error, outputs that had
-    /// no memory have none.
+    /// no memory before still have none.
     fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()> {
         let (gpu, kernel) = (&self.gpu, launch.kernel());
         let bound = BoundOperands::new(gpu, launch)?;
@@ -130,9 +130,9 @@ impl Backend for Wgpu {
         fn metas(operands: &[SlotView]) -> Vec<OperandMeta<'_>> {
             operands.iter().map(OperandMeta::from).collect()
         }
-        let is_native = |launch: &Launch| {
-            self.support(&launch.kernel, &metas(&launch.inputs), &metas(&launch.outputs)) == Support::Native
-        };
+        let limits = self.gpu.dispatch_limits();
+        let is_native =
+            |launch: &Launch| limits.are_met(&launch.kernel, &metas(&launch.inputs), &metas(&launch.outputs));
         match plan.launches.iter().all(is_native) {
             true => Ok(Some(Box::new(WgpuPlan::new(&self.gpu, plan)?))),
             false => Ok(None),
@@ -178,16 +178,39 @@ mod tests {
     use pellucid_ir::kernel::{Gather, Index};
     use pellucid_ir::{DType, Error, Layout};
 
+    /// Creates a storage with these contents.
+    fn uploaded(device: &Wgpu, bytes: &[u8]) -> Arc<Storage> {
+        let storage = device.storage(bytes.len()).unwrap();
+        device.upload(bytes, &storage).unwrap();
+        storage
+    }
+
+    #[test]
+    fn a_rejected_submission_fails_the_device() {
+        let Ok(device) = WgpuDriver.open_device(0) else { return };
+        let (gpu, kernel, layout) = (&device.gpu, &Kernel::Copy, &Layout::contiguous([8].into()));
+        let [x, y] = [1, 2].map(|value| uploaded(&device, &[value; 8]));
+        let [inputs, outputs] = [&x, &y].map(|storage| [View { storage, layout, dtype: DType::U8 }]);
+        let guard = BorrowGuard::acquire(&inputs, &outputs);
+        let bound = BoundOperands::new(gpu, CheckedKernel::new(kernel, &guard).unwrap()).unwrap();
+        let description = families::describe_kernel(gpu, kernel, &bound.operands).unwrap();
+        let mut memory = bound.memory(kernel).unwrap();
+        // The graphics API rejects a binding of a buffer that is not a storage buffer.
+        memory[1] = gpu.graphics.create_buffer("rejected", 8, wgpu::BufferUsages::COPY_DST);
+        lock(&gpu.recorded).record(&gpu.graphics, kernel, &description, &memory).unwrap();
+        drop(bound);
+        drop(guard);
+        let is_unavailable = |result: Result<()>| matches!(result, Err(Error::DeviceUnavailable { .. }));
+        assert!(is_unavailable(device.synchronize()), "the recorded kernel is lost");
+        assert!(is_unavailable(device.run(kernel, &inputs, &outputs)), "a later kernel could read a lost result");
+        assert!(is_unavailable(device.download(&y, 0, &mut [0; 8])), "the result of the recorded kernel is lost");
+    }
+
     #[test]
     fn a_check_whose_result_is_not_read_skips_no_later_kernel() {
         let Ok(device) = WgpuDriver.open_device(0) else { return };
-        let storage = |bytes: &[u8]| {
-            let storage = device.storage(bytes.len()).unwrap();
-            device.upload(bytes, &storage).unwrap();
-            storage
-        };
-        let x = storage(&[1.0f32, 2.0].map(f32::to_ne_bytes).concat());
-        let index = storage(&[0i64, 2].map(i64::to_ne_bytes).concat());
+        let x = uploaded(&device, &[1.0f32, 2.0].map(f32::to_ne_bytes).concat());
+        let index = uploaded(&device, &[0i64, 2].map(i64::to_ne_bytes).concat());
         let y = device.storage(8).unwrap();
         let layout = &Layout::contiguous([2].into());
         let view = |storage, dtype| View { storage, layout, dtype };

@@ -27,20 +27,20 @@ impl DeviceMemory {
     /// [`Error::OutOfMemory`] beyond the cap, the adapter's limit for one buffer, or its memory.
     pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: usize) -> Result<DeviceMemory> {
         let (class, cached) = lock(&gpu.allocator).reserve(bytes)?;
+        if let Some(buffer) = cached {
+            return Ok(DeviceMemory { gpu: gpu.clone(), class, buffer });
+        }
         let create = || {
             let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
             gpu.graphics.create_buffer("memory", class, usage)
         };
         let allocate = || gpu.graphics.scoped("allocate", create);
-        match cached.map_or_else(|| retry_with_free_memory(allocate, || gpu.free_unused_memory()), Ok) {
+        let created = retry_with_free_memory(allocate, || gpu.free_unused_memory());
+        lock(&gpu.allocator).finish_creation(class, created.is_ok());
+        match created {
             Ok(buffer) => Ok(DeviceMemory { gpu: gpu.clone(), class, buffer }),
-            Err(error) => {
-                lock(&gpu.allocator).cancel(class);
-                Err(match error {
-                    Error::OutOfMemory { .. } => Error::out_of_memory(bytes),
-                    other => other,
-                })
-            }
+            Err(Error::OutOfMemory { .. }) => Err(Error::out_of_memory(bytes)),
+            Err(other) => Err(other),
         }
     }
 

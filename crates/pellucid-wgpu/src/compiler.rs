@@ -11,16 +11,16 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 
 /// The number of shaders in a generation of the cache.
-const SHADERS: usize = 1024;
+const CACHED_SHADERS: usize = 1024;
 
 /// The number of layouts in a generation of the cache.
-const LAYOUTS: usize = 256;
+const CACHED_LAYOUTS: usize = 256;
 
 /// A pipeline and the layout of its operands.
 pub(crate) struct CompiledShader {
     pub(crate) pipeline: wgpu::ComputePipeline,
     /// The layout of group 1.
-    pub(crate) operands: wgpu::BindGroupLayout,
+    pub(crate) operand_layout: wgpu::BindGroupLayout,
     /// Whether the shader changes the status buffer.
     pub(crate) is_check: bool,
 }
@@ -38,11 +38,11 @@ impl ParameterBindGroups {
     }
 }
 
-/// The compiled shaders of a device by their text.
+/// The compiled shaders of a device by their source code.
 pub(crate) struct ShaderCompiler {
     /// The layouts of group 0 of shaders that read the status buffer, and of shaders that change it.
     headers: [wgpu::BindGroupLayout; 2],
-    /// The layouts of group 1, by whether each buffer is only read.
+    /// The layouts of group 1. The key states for each buffer whether it is only read.
     operands: Mutex<GenerationalCache<Vec<bool>, wgpu::BindGroupLayout>>,
     shaders: Mutex<GenerationalCache<String, Arc<CompiledShader>>>,
 }
@@ -68,7 +68,7 @@ impl ShaderCompiler {
             device
                 .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some("header"), entries: &entries })
         });
-        let (operands, shaders) = (GenerationalCache::new(LAYOUTS), GenerationalCache::new(SHADERS));
+        let (operands, shaders) = (GenerationalCache::new(CACHED_LAYOUTS), GenerationalCache::new(CACHED_SHADERS));
         ShaderCompiler { headers, operands: Mutex::new(operands), shaders: Mutex::new(shaders) }
     }
 
@@ -93,7 +93,7 @@ impl ShaderCompiler {
         ParameterBindGroups { reads_status, changes_status }
     }
 
-    /// Returns the compiled form of a shader. Compiled shaders are cached by their text.
+    /// Returns the compiled form of a shader. Compiled shaders are cached by their source code.
     ///
     /// # Errors
     /// If the graphics API rejects the shader, or with the feature `check-translations` another graphics API would.
@@ -111,9 +111,9 @@ impl ShaderCompiler {
         #[cfg(feature = "check-translations")]
         crate::shader::languages::check_translations(op, &source)?;
         let compiled = graphics.scoped(op, || {
-            let header = self.headers[usize::from(shader.is_check)].clone();
+            let header = self.headers[usize::from(shader.is_check())].clone();
             let layouts = [header, self.operand_layout(graphics, shader.read_only_bindings())];
-            CompiledShader::new(&graphics.device, op, &source, layouts, shader.is_check)
+            CompiledShader::new(&graphics.device, op, &source, layouts, shader.is_check())
         })?;
         graphics.counters.pipelines.add(1);
         let compiled = Arc::new(compiled);
@@ -137,7 +137,7 @@ impl ShaderCompiler {
 }
 
 /// Creates group 1 of a dispatch. The graphics API reports errors to the error scopes of the caller.
-pub(crate) fn operand_group(
+pub(crate) fn create_operand_group(
     graphics: &GraphicsDevice,
     layout: &wgpu::BindGroupLayout,
     buffers: &[wgpu::Buffer],
@@ -157,7 +157,7 @@ impl CompiledShader {
         device: &wgpu::Device,
         op: &'static str,
         source: &str,
-        [header, operands]: [wgpu::BindGroupLayout; 2],
+        [header, operand_layout]: [wgpu::BindGroupLayout; 2],
         is_check: bool,
     ) -> CompiledShader {
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
@@ -166,7 +166,7 @@ impl CompiledShader {
         });
         let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: Some(op),
-            bind_group_layouts: &[Some(&header), Some(&operands)],
+            bind_group_layouts: &[Some(&header), Some(&operand_layout)],
             immediate_size: 0,
         });
         let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
@@ -177,6 +177,6 @@ impl CompiledShader {
             compilation_options: Default::default(),
             cache: None,
         });
-        CompiledShader { pipeline, operands, is_check }
+        CompiledShader { pipeline, operand_layout, is_check }
     }
 }

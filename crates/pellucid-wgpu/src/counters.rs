@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Defines the counters of a device and their snapshot, from a list of counts with their names in texts.
+/// Defines the counters of a device and their snapshot, from a list of counts with their display names.
 macro_rules! counters {
     ($($(#[$doc:meta])+ $field:ident: $name:literal,)+) => {
-        /// Counts of work since a device was opened, which tests compare.
+        /// Counts of the work of a device since it was opened. Tests compare them.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct WgpuCounters {
             $($(#[$doc])+ pub $field: u64,)+

@@ -2,7 +2,7 @@
 //!
 //! A description depends on the kernel, on the layouts and dtypes of its operands, and on the operands that share a
 //! buffer. It contains neither buffers nor the values of run-time parameters. Descriptions are cached, so a repeated
-//! kernel generates no text of shaders.
+//! kernel generates no shader source.
 
 use crate::cache::GenerationalCache;
 use crate::compiler::CompiledShader;
@@ -15,7 +15,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// The number of descriptions in a generation of the cache.
-const DESCRIPTIONS: usize = 1024;
+const CACHED_DESCRIPTIONS: usize = 1024;
 
 /// One dispatch of a kernel.
 pub(crate) struct DispatchDescription {
@@ -82,7 +82,7 @@ pub(crate) struct DescriptionCache(GenerationalCache<u64, CachedDescription>);
 impl DescriptionCache {
     /// Creates an empty cache.
     pub(crate) fn new() -> DescriptionCache {
-        DescriptionCache(GenerationalCache::new(DESCRIPTIONS))
+        DescriptionCache(GenerationalCache::new(CACHED_DESCRIPTIONS))
     }
 
     /// Returns the digest of a kernel and its operands.

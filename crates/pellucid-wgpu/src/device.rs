@@ -23,7 +23,8 @@ pub(crate) struct GraphicsDevice {
     pub(crate) queue: wgpu::Queue,
     limits: wgpu::Limits,
     pub(crate) counters: AtomicCounters,
-    /// The first error that no error scope caught, for example the loss of the device.
+    /// The first error after which the device cannot be used: one that no error scope caught, for example the loss of
+    /// the device, or a failed submission of recorded dispatches.
     failure: Arc<Mutex<Option<String>>>,
 }
 
@@ -98,6 +99,11 @@ impl GraphicsDevice {
     /// Returns the error of a device that cannot be used.
     pub(crate) fn unavailable(&self, reason: impl Display) -> Error {
         Error::DeviceUnavailable { device: self.name.clone(), reason: reason.to_string() }
+    }
+
+    /// Marks the device as failed, so that every later use of it returns this error. An earlier failure has precedence.
+    pub(crate) fn fail(&self, reason: String) -> Error {
+        self.unavailable(lock(&self.failure).get_or_insert(reason))
     }
 
     /// Returns the error of a failed device, if it failed.

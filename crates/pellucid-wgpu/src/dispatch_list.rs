@@ -10,7 +10,7 @@ use pellucid_ir::{Error, Result};
 
 /// The dispatches of a kernel while a family adds them. Their shaders are not compiled yet, so no adapter is needed.
 pub(crate) struct DispatchList<'a> {
-    /// The properties of the adapter that change the text of shaders.
+    /// The properties of the adapter on which the source code of shaders depends.
     pub(crate) features: ShaderFeatures,
     operations: &'a CheckedOperations,
     /// The shaders with the names of their operations.
@@ -75,10 +75,11 @@ impl<'a> DispatchList<'a> {
         };
         let axis = gpu.graphics.max_groups();
         let compile = |&(op, ref shader): &(&'static str, ShaderBuilder)| {
-            let (groups, parameters) = (shader.groups, shader.parameters.bytes());
-            if groups.div_ceil(axis) > axis || parameters > PARAMETER_BYTES {
+            let (groups, parameters, buffers) = (shader.groups, shader.parameters.bytes(), shader.buffers().len());
+            if groups.div_ceil(axis) > axis || parameters > PARAMETER_BYTES || buffers > gpu.graphics.max_bindings() {
                 let reason = format!(
-                    "{groups} workgroups with {parameters} bytes of parameters exceed the limits of the adapter"
+                    "{groups} workgroups with {parameters} bytes of parameters and {buffers} buffers exceed the limits \
+                     of the adapter; run it on the CPU"
                 );
                 return Err(Error::invalid(op, reason));
             }

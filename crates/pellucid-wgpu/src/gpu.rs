@@ -13,10 +13,19 @@ use crate::submission::RecordedDispatches;
 use pellucid_ir::{Result, lock};
 use std::sync::{Arc, Mutex, OnceLock};
 
+/// The limits of an adapter for a dispatch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DispatchLimits {
+    /// The number of buffers that a dispatch can bind in addition to its parameters and the status buffer.
+    pub(crate) bindings: usize,
+    /// The number of iterations that the loops of an invocation can have together.
+    pub(crate) iterations: usize,
+}
+
 /// A device and the state of its kernels.
 pub(crate) struct Gpu {
     pub(crate) graphics: GraphicsDevice,
-    /// The properties of the adapter that change the text of shaders.
+    /// The properties of the adapter on which the source code of shaders depends.
     pub(crate) features: OnceLock<ShaderFeatures>,
     /// Whether the adapter ends long loops.
     pub(crate) ends_long_loops: OnceLock<bool>,
@@ -25,7 +34,7 @@ pub(crate) struct Gpu {
     pub(crate) descriptions: Mutex<DescriptionCache>,
     /// The dispatches of the next submission.
     pub(crate) recorded: Mutex<RecordedDispatches>,
-    /// The result of all checks of indices.
+    /// The status word that the checks of indices set, and its reader.
     pub(crate) status: StatusBuffer,
 }
 
@@ -49,14 +58,19 @@ impl Gpu {
         }))
     }
 
-    /// Returns the properties of the adapter that change the text of shaders: none before they are known.
+    /// Returns the properties of the adapter on which the source code of shaders depends. Before they are known,
+    /// returns none of them.
     pub(crate) fn shader_features(&self) -> ShaderFeatures {
         self.features.get().copied().unwrap_or_default()
     }
 
-    /// Returns the number of iterations that the loops of an invocation can have together.
-    pub(crate) fn max_iterations(&self) -> usize {
-        if self.ends_long_loops.get() == Some(&true) { MAX_ITERATIONS } else { usize::MAX }
+    /// Returns the limits of the adapter for a dispatch.
+    pub(crate) fn dispatch_limits(&self) -> DispatchLimits {
+        let ends_long_loops = self.ends_long_loops.get() == Some(&true);
+        DispatchLimits {
+            bindings: self.graphics.max_bindings(),
+            iterations: if ends_long_loops { MAX_ITERATIONS } else { usize::MAX },
+        }
     }
 
     /// Returns the unused memory to the adapter. Recorded dispatches hold freed buffers, and the adapter frees a buffer

@@ -22,7 +22,7 @@
 //! | `operand_memory` | the operands of a kernel and their memory |
 //! | `probe` | properties of an adapter that only a shader can detect |
 //! | `shader` | generation of WGSL: the function library, translated scalar functions, programs, packed elements |
-//! | `families` | one file for each kernel family: shape to parameters, shader, dispatch |
+//! | `families` | one module for each kernel family: shape to parameters, shader, dispatch |
 //! | `cache` | a map of bounded size |
 //! | `counters` | [`WgpuCounters`]: counts of the work that a device did |
 //! | `backend` | [`Wgpu`], the backend |

@@ -23,7 +23,7 @@ pub(crate) fn is_addressable(layout: &Layout, dtype: DType) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceArray<'a> {
     pub(crate) buffer: BufferRef,
-    /// The layout; offset and strides in elements.
+    /// The layout, with offset and strides in elements.
     pub(crate) layout: &'a Layout,
     pub(crate) dtype: DType,
 }
@@ -99,7 +99,7 @@ impl<'a> DeviceOperands<'a> {
     /// Returns the size of the elements of all operands in a buffer, in bytes.
     pub(crate) fn touched_bytes(&self, buffer: BufferRef) -> usize {
         let bound = self.all().filter(|array| array.buffer == buffer);
-        bound.map(|array| array.layout.touched() * array.dtype.size()).sum()
+        bound.map(|array| array.layout.accessed_elements() * array.dtype.size()).sum()
     }
 
     /// Iterates over the inputs, then the outputs.

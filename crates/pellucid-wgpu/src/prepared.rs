@@ -8,7 +8,7 @@
 //! host waits for the first one, while the device computes the second one.
 
 use crate::buffer::{DeviceMemory, UnwrittenBuffers, WgpuBuffer};
-use crate::compiler::{ParameterBindGroups, operand_group};
+use crate::compiler::{ParameterBindGroups, create_operand_group};
 use crate::description::{DispatchDescription, check_scalars, kernel_scalar};
 use crate::device::GraphicsDevice;
 use crate::families::describe_kernel;
@@ -31,18 +31,24 @@ const CACHED_BIND_GROUPS: usize = 8;
 /// A plan whose operands have been checked and whose shaders are compiled.
 pub(crate) struct WgpuPlan {
     gpu: Arc<Gpu>,
+    work: PlanWork,
+    headers: ParameterBindGroups,
+    scratch: Vec<DeviceMemory>,
+    groups: Mutex<Vec<PlanGroup>>,
+}
+
+/// The slots and the dispatches of a plan.
+#[derive(Default)]
+struct PlanWork {
     slots: Vec<SlotUse>,
     access: Vec<SlotAccess>,
     dispatches: Vec<ReadyDispatch>,
-    /// The bytes that a launch reads and writes.
+    /// The bytes that all kernels read and write.
     bytes: usize,
-    headers: ParameterBindGroups,
-    scratch: Vec<DeviceMemory>,
     /// The launch of each check.
-    checks: Vec<usize>,
+    check_launches: Vec<usize>,
     /// The number of dispatches up to the last check.
-    checked: usize,
-    groups: Mutex<Vec<PlanGroup>>,
+    checked_dispatches: usize,
 }
 
 /// A buffer of a plan.
@@ -58,32 +64,24 @@ enum PlanBuffer {
 struct PlanGroup {
     layout: wgpu::BindGroupLayout,
     buffers: Vec<PlanBuffer>,
-    /// The oldest comes first.
+    /// The bind groups, the oldest first.
     cached: Vec<(Vec<wgpu::Buffer>, wgpu::BindGroup)>,
 }
 
 /// A plan under construction.
 #[derive(Default)]
 struct PlanBuilder {
-    slots: Vec<SlotUse>,
-    access: Vec<SlotAccess>,
-    dispatches: Vec<ReadyDispatch>,
+    work: PlanWork,
     groups: Vec<PlanGroup>,
     /// The index of the bind group for each layout and list of buffers.
     group_indices: HashMap<(wgpu::BindGroupLayout, Vec<PlanBuffer>), usize>,
     parameters: Vec<u8>,
-    /// The bytes that all kernels read and write.
-    bytes: usize,
     /// The largest size of the parameters of a dispatch.
     window: usize,
     /// The sizes of the scratch buffers, which all kernels share, because they run one after another.
     scratch: Vec<usize>,
     /// The number of launches so far.
     launches: usize,
-    /// The launch of each check.
-    checks: Vec<usize>,
-    /// The number of dispatches up to the last check.
-    checked: usize,
 }
 
 impl PlanBuilder {
@@ -93,7 +91,7 @@ impl PlanBuilder {
         let unchecked: Vec<UncheckedOperand<'_, usize>> = operands
             .map(|o| UncheckedOperand {
                 identity: o.slot,
-                bytes: self.slots[o.slot].bytes,
+                bytes: self.work.slots[o.slot].bytes,
                 layout: &o.layout,
                 dtype: o.dtype,
             })
@@ -101,9 +99,9 @@ impl PlanBuilder {
         let checked = DeviceOperands::new(&launch.kernel, &unchecked, launch.inputs.len())?;
         let description = describe_kernel(gpu, &launch.kernel, &checked)?;
         check_scalars(&launch.kernel, &description)?;
-        self.checks.extend(std::iter::repeat_n(self.launches, description.checks as usize));
+        self.work.check_launches.extend(std::iter::repeat_n(self.launches, description.checks as usize));
         self.launches += 1;
-        self.bytes += description.bytes;
+        self.work.bytes += description.bytes;
         self.scratch.resize(self.scratch.len().max(description.scratch.len()), 0);
         for (size, &bytes) in self.scratch.iter_mut().zip(&description.scratch) {
             *size = bytes.max(*size);
@@ -113,7 +111,7 @@ impl PlanBuilder {
             self.add_dispatch(gpu, &launch.kernel, dispatch, slot)?;
         }
         if description.checks > 0 {
-            self.checked = self.dispatches.len();
+            self.work.checked_dispatches = self.work.dispatches.len();
         }
         Ok(())
     }
@@ -136,7 +134,8 @@ impl PlanBuilder {
             BufferRef::Scratch(k) => PlanBuffer::Scratch(k),
         };
         let buffers: Vec<PlanBuffer> = buffers.iter().map(buffer).collect();
-        let operands = *self.group_indices.entry((shader.operands.clone(), buffers)).or_insert_with_key(|key| {
+        let key = (shader.operand_layout.clone(), buffers);
+        let operand_group = *self.group_indices.entry(key).or_insert_with_key(|key| {
             let (layout, buffers) = key.clone();
             self.groups.push(PlanGroup { layout, buffers, cached: Vec::new() });
             self.groups.len() - 1
@@ -145,14 +144,13 @@ impl PlanBuilder {
             Error::invalid(kernel.name(), "the parameters of the plan exceed 4 GiB, because it has too many kernels")
         };
         let offset = u32::try_from(offset).map_err(too_many)?;
-        self.dispatches.push(ReadyDispatch { shader: shader.clone(), offset, operands, groups: *groups });
+        self.work.dispatches.push(ReadyDispatch { shader: shader.clone(), offset, operand_group, groups: *groups });
         Ok(())
     }
 
     /// Writes the parameters and allocates the scratch memory.
     fn finish(self, gpu: &Arc<Gpu>) -> Result<WgpuPlan> {
-        let PlanBuilder { slots, access, dispatches, mut parameters, bytes, window, scratch, checks, checked, .. } =
-            self;
+        let PlanBuilder { work, groups, mut parameters, window, scratch, .. } = self;
         // The window of the last parameters must be within the buffer.
         parameters.resize(parameters.len() + window, 0);
         let headers = gpu.graphics.scoped("prepare", || {
@@ -162,8 +160,7 @@ impl PlanBuilder {
             gpu.compiler.header_groups(&gpu.graphics, (&buffer, window), &gpu.status.buffer)
         })?;
         let scratch = scratch.iter().map(|&bytes| DeviceMemory::allocate(gpu, bytes)).collect::<Result<_>>()?;
-        let (gpu, groups) = (gpu.clone(), Mutex::new(self.groups));
-        Ok(WgpuPlan { gpu, slots, access, dispatches, bytes, headers, scratch, checks, checked, groups })
+        Ok(WgpuPlan { gpu: gpu.clone(), work, headers, scratch, groups: Mutex::new(groups) })
     }
 }
 
@@ -174,7 +171,8 @@ impl WgpuPlan {
     /// If an operand exceeds its slot, a shader does not compile, or an allocation fails.
     pub(crate) fn new(gpu: &Arc<Gpu>, plan: CheckedPlan<'_>) -> Result<WgpuPlan> {
         let (slots, access) = (SlotUse::from_plan(&plan)?, slot_access(plan.slots.len(), &plan.launches));
-        let mut builder = PlanBuilder { slots, access, window: 4, ..Default::default() };
+        let work = PlanWork { slots, access, ..Default::default() };
+        let mut builder = PlanBuilder { work, window: 4, ..Default::default() };
         plan.launches.iter().try_for_each(|launch| builder.add(gpu, launch))?;
         builder.finish(gpu)
     }
@@ -189,7 +187,7 @@ impl WgpuPlan {
             slot.check(buffer.bytes(), buffer.is_allocated())?;
             Ok(Some(buffer))
         };
-        self.slots.iter().zip(slots).map(buffer).collect()
+        self.work.slots.iter().zip(slots).map(buffer).collect()
     }
 
     /// Runs the plan. Allocates memory for slots whose first use is a write.
@@ -202,11 +200,11 @@ impl WgpuPlan {
         let mut recorded = lock(&gpu.recorded);
         recorded.submit(&gpu.graphics).map_err(before_all)?;
         let Some(copied) = self.submit(&recorded, &mut groups, &memory).transpose() else { return Ok(()) };
-        recorded.status.confirm(&gpu.graphics, &gpu.status, self.checks.len(), copied).map_err(|failed| {
-            match failed.passed.and_then(|passed| self.checks.get(passed as usize)) {
-                Some(&launch) => LaunchFailure::new(launch, failed.error),
-                None => LaunchFailure::unknown(failed.error),
-            }
+        let check_launches = &self.work.check_launches;
+        let confirmed = recorded.status.confirm(&gpu.graphics, &gpu.status, check_launches.len(), copied);
+        confirmed.map_err(|failed| match failed.passed.and_then(|passed| check_launches.get(passed as usize)) {
+            Some(&launch) => LaunchFailure::new(launch, failed.error),
+            None => LaunchFailure::unknown(failed.error),
         })
     }
 
@@ -218,9 +216,8 @@ impl WgpuPlan {
         buffers: &[Option<wgpu::Buffer>],
     ) -> Result<Option<wgpu::SubmissionIndex>> {
         let graphics = &self.gpu.graphics;
-        let (checked, rest) = self.dispatches.split_at(self.checked);
-        graphics.counters.bytes.add(self.bytes);
-        graphics.scoped("launch", || {
+        let (checked, rest) = self.work.dispatches.split_at(self.work.checked_dispatches);
+        let copied = graphics.scoped("launch", || {
             let groups: Vec<&wgpu::BindGroup> =
                 groups.iter_mut().map(|group| group.bind(graphics, &self.scratch, buffers)).collect();
             let submit = |dispatches, status| submit_dispatches(graphics, &self.headers, dispatches, &groups, status);
@@ -230,7 +227,9 @@ impl WgpuPlan {
                 submit(rest, None);
             }
             copied
-        })
+        })?;
+        graphics.counters.bytes.add(self.work.bytes);
+        Ok(copied)
     }
 }
 
@@ -252,7 +251,7 @@ impl PlanGroup {
         let existing = cached.iter().position(|(bound, _)| is_bound(bound));
         let index = existing.unwrap_or_else(|| {
             let buffers: Vec<wgpu::Buffer> = current().flatten().cloned().collect();
-            let group = operand_group(graphics, layout, &buffers);
+            let group = create_operand_group(graphics, layout, &buffers);
             if cached.len() == CACHED_BIND_GROUPS {
                 cached.remove(0);
             }
@@ -265,15 +264,15 @@ impl PlanGroup {
 
 impl CompiledPlan for WgpuPlan {
     fn access(&self) -> &[SlotAccess] {
-        &self.access
+        &self.work.access
     }
 
     fn launch(&self, slots: &BorrowedSlots<'_>) -> Result<(), LaunchFailure> {
-        slots.check_access(&self.access).map_err(LaunchFailure::before_all)?;
+        slots.check_access(&self.work.access).map_err(LaunchFailure::before_all)?;
         let buffers = self.slot_buffers(slots.storages()).map_err(LaunchFailure::before_all)?;
         let unwritten = UnwrittenBuffers::new(buffers.iter().copied().flatten());
         self.run(&buffers).inspect_err(|failed| {
-            // The launches before a later one have written their outputs.
+            // If a later launch failed, the launches before it have written their outputs.
             if failed.launch().is_none_or(|launch| launch == 0) {
                 unwritten.discard();
             }

@@ -72,7 +72,7 @@ impl Gpu {
             .map(|(a, b, c)| [a as f32 / 4096.0, b as f32 / 4096.0, c as f32 / 4096.0]);
         let mut shader = ShaderBuilder::for_threads(cases.len());
         let output = shader.binding(MEMORY, BindingUse::Write);
-        // The operands follow the first two words.
+        // The operands are the parameters after the first two words.
         let value = |k: usize| format!("bitcast<f32>(params[3u * thread + {}u])", k + 2);
         shader.line(format!("let y = fma({}, {}, {});", value(0), value(1), value(2)));
         shader.store_word(output, "thread", "bitcast<u32>(y)");

@@ -43,7 +43,7 @@ pub(crate) struct StatusBuffer {
 }
 
 impl StatusBuffer {
-    /// Creates the buffer without a failure.
+    /// Creates the buffer with the contents [`NO_FAILURE`].
     pub(crate) fn new(graphics: &GraphicsDevice) -> StatusBuffer {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
         let status = StatusBuffer {

@@ -1,12 +1,12 @@
 //! [`RecordedDispatches`]: dispatches that are submitted together, in the order of the calls.
 
-use crate::compiler::{CompiledShader, ParameterBindGroups, ShaderCompiler, operand_group};
+use crate::compiler::{CompiledShader, ParameterBindGroups, ShaderCompiler, create_operand_group};
 use crate::description::{KernelDescription, kernel_scalar};
 use crate::device::GraphicsDevice;
 use crate::shader::BufferRef;
 use crate::status::{StatusBuffer, StatusReader};
-use pellucid_ir::Result;
 use pellucid_ir::kernel::Kernel;
+use pellucid_ir::{Error, Result};
 use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) struct ReadyDispatch {
     /// The offset of the parameters.
     pub(crate) offset: u32,
     /// The index of the bind group of the operands.
-    pub(crate) operands: usize,
+    pub(crate) operand_group: usize,
     /// The number of workgroups along both axes.
     pub(crate) groups: [u32; 2],
 }
@@ -61,7 +61,7 @@ impl RecordedDispatches {
     /// Records the dispatches of a kernel. `memory` is the memory of the operands, then the scratch memory.
     ///
     /// # Errors
-    /// If earlier dispatches are submitted and the device fails.
+    /// If the device has failed, or if earlier dispatches are submitted and the device fails.
     pub(crate) fn record(
         &mut self,
         graphics: &GraphicsDevice,
@@ -69,7 +69,7 @@ impl RecordedDispatches {
         description: &KernelDescription,
         memory: &[wgpu::Buffer],
     ) -> Result<()> {
-        graphics.counters.bytes.add(description.bytes);
+        graphics.check_failure()?;
         let operands = memory.len() - description.scratch.len();
         for dispatch in &description.dispatches {
             let size = dispatch.parameters.bytes();
@@ -85,17 +85,18 @@ impl RecordedDispatches {
                 BufferRef::Operand(k) => memory[k].clone(),
                 BufferRef::Scratch(k) => memory[operands + k].clone(),
             }));
-            let (shader, groups, operands) = (dispatch.shader.clone(), dispatch.groups, self.ranges.len());
+            let (shader, groups, operand_group) = (dispatch.shader.clone(), dispatch.groups, self.ranges.len());
             self.ranges.push(first..self.buffers.len());
-            self.dispatches.push(ReadyDispatch { shader, offset: offset as u32, operands, groups });
+            self.dispatches.push(ReadyDispatch { shader, offset: offset as u32, operand_group, groups });
         }
+        graphics.counters.bytes.add(description.bytes);
         Ok(())
     }
 
     /// Submits the recorded dispatches, without waiting for them.
     ///
     /// # Errors
-    /// If the device fails.
+    /// See [`submit_with_status`](RecordedDispatches::submit_with_status).
     pub(crate) fn submit(&mut self, graphics: &GraphicsDevice) -> Result<()> {
         match self.dispatches.is_empty() {
             true => graphics.check_failure(),
@@ -106,7 +107,8 @@ impl RecordedDispatches {
     /// Submits the recorded dispatches and a copy of `status`, if it is given, for [`StatusReader::confirm`].
     ///
     /// # Errors
-    /// If the device fails.
+    /// [`Error::DeviceUnavailable`] if the graphics API rejects the submission. The device has then failed: the calls
+    /// that recorded the dispatches have returned, so no later error could name the storages that they did not write.
     pub(crate) fn submit_with_status(
         &mut self,
         graphics: &GraphicsDevice,
@@ -116,7 +118,7 @@ impl RecordedDispatches {
             graphics.queue.write_buffer(&self.parameters, 0, &self.bytes);
             let dispatches = self.dispatches.iter().zip(&self.ranges);
             let groups = dispatches.map(|(dispatch, range)| {
-                operand_group(graphics, &dispatch.shader.operands, &self.buffers[range.clone()])
+                create_operand_group(graphics, &dispatch.shader.operand_layout, &self.buffers[range.clone()])
             });
             let (groups, status) = (groups.collect::<Vec<_>>(), status.map(|status| (&self.status, status)));
             submit_dispatches(graphics, &self.headers, &self.dispatches, &groups, status)
@@ -125,7 +127,10 @@ impl RecordedDispatches {
         self.buffers.clear();
         self.ranges.clear();
         self.dispatches.clear();
-        submitted
+        submitted.map_err(|error| match error {
+            failed @ Error::DeviceUnavailable { .. } => failed,
+            rejected => graphics.fail(format!("recorded kernels could not be submitted: {rejected}")),
+        })
     }
 }
 
@@ -144,13 +149,13 @@ pub(crate) fn submit_dispatches(
     let mut pass = encoder.begin_compute_pass(&Default::default());
     let mut last: Option<&ReadyDispatch> = None;
     for dispatch in dispatches {
-        let ReadyDispatch { shader, offset, operands, groups: [x, y] } = dispatch;
+        let ReadyDispatch { shader, offset, operand_group, groups: [x, y] } = dispatch;
         if last.is_none_or(|last| !Arc::ptr_eq(&last.shader, shader)) {
             pass.set_pipeline(&shader.pipeline);
         }
         pass.set_bind_group(0, headers.group(shader), &[*offset]);
-        if last.is_none_or(|last| last.operands != *operands) {
-            let group: &wgpu::BindGroup = groups[*operands].borrow();
+        if last.is_none_or(|last| last.operand_group != *operand_group) {
+            let group: &wgpu::BindGroup = groups[*operand_group].borrow();
             pass.set_bind_group(1, group, &[]);
         }
         pass.dispatch_workgroups(*x, *y, 1);

@@ -33,7 +33,7 @@ pub(crate) struct Evaluator<'a> {
     staged: List<bool, 8>,
     /// The bytes of every uniform.
     uniforms: List<u64, 8>,
-    /// The maximal number of elements in a tile; `usize::MAX` if no value needs a buffer.
+    /// The maximum number of elements in a tile; `usize::MAX` if no value needs a buffer.
     pub(crate) tile_len: usize,
     /// Results are written with non-temporal stores where the schedule allows it.
     pub(crate) stream: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Evaluator<'a> {
 pub(crate) struct TileFrame {
     /// The address of every slot's values.
     pub(crate) addresses: List<*mut u8, 32>,
-    /// Scratch for one tile of values of any type. Its contents are not used by a later instruction.
+    /// The scratch memory for one tile of values of any type. Its contents are not used by a later instruction.
     pub(crate) raw: *mut u8,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Evaluator<'a> {
         };
         let schedule = program.schedule(&granularity);
         let in_place = program.inputs.iter().zip(&patterns).enumerate().all(|(k, (input, &pattern))| {
-            // From the 65th input on, a uniform input is scheduled as a tile and gathered with stride 0.
+            // Starting with the 65th input, a uniform input is scheduled as a tile and gathered with stride 0.
             schedule.granularity[k] == Granularity::Uniform || pattern == AccessPattern::Dense && input.load.is_none()
         });
         let unbounded = in_place && !schedule.has_inner && own_results(schedule);

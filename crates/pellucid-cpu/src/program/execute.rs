@@ -20,13 +20,13 @@ pub(crate) struct TileExtent<'a> {
     pub(crate) len: usize,
     /// The number of elements.
     pub(crate) elements: usize,
-    /// True if adjacent elements belong to different rows: see
+    /// Whether adjacent elements belong to different rows: see
     /// [`RowLayout::Transposed`](crate::program::kernel_schedule::RowLayout::Transposed). The values per row are then
     /// repeated to the length of a line.
     pub(crate) transposed: bool,
     /// The index of the first element in its row.
     pub(crate) first: usize,
-    /// Scratch for `rows · len` values of any type, if there are several rows.
+    /// The scratch memory for `rows · len` values of any type, if there are several rows.
     pub(crate) scratch: *mut u8,
     /// Results for which [`KernelSchedule::is_streamed`](crate::program::kernel_schedule::KernelSchedule::is_streamed)
     /// is true are written with non-temporal stores.

@@ -66,7 +66,7 @@ fn move_comparisons_of_phase(
     for reader in tiles.clone() {
         let instrs = &schedule.instrs;
         let chain_loop = match (opcode(&instrs[reader]), instrs[reader].args) {
-            // Both values of a selection cannot be those in registers.
+            // At most one of the two values of a selection can be in registers.
             (Some((Opcode::Select, _)), [_, a, b, ..]) if a == b => continue,
             (Some((Opcode::Select | Opcode::ToNumber, chain_loop)), _) => chain_loop,
             _ => continue,

@@ -9,10 +9,10 @@ use crate::program::slot::{Granularity, ValueSlot};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// The minimal length of rows for which each row has its own loop calls.
+/// The minimum length of rows for which each row has its own loop calls.
 pub(crate) const LONG_ROW: usize = 128;
 
-/// The maximal number of fused instructions in a loop; one of them may be the product of a summed product.
+/// The maximum number of fused instructions in a loop; one of them may be the product of a summed product.
 pub(crate) const MAX_FUSED: usize = 64;
 
 /// How a tile stores its rows. A schedule depends on this, not on the length of the rows.
@@ -58,7 +58,7 @@ pub(crate) struct ScheduledInstr {
     pub(crate) kernel: LoopKind,
     /// The granularity of the result.
     pub(crate) granularity: Granularity,
-    /// True if the instruction reads per-row and per-element values. In a tile of several rows it runs row by row.
+    /// Whether the instruction reads per-row and per-element values. In a tile of several rows it runs row by row.
     pub(crate) mixed: bool,
     /// The slot of the result.
     pub(crate) result: ValueSlot,
@@ -96,7 +96,7 @@ pub(crate) struct FusedOp {
     pub(crate) chain_loop: ChainLoop,
     /// The number of instructions in the loop, from this one to the last.
     pub(crate) count: u8,
-    /// True if an instruction of the loop reads a per-row value. A tile of several rows is then computed row by row.
+    /// Whether an instruction of the loop reads a per-row value. A tile of several rows is then computed row by row.
     pub(crate) by_row: bool,
     /// The operation on the values in registers.
     pub(crate) instr: FusedInstr,
@@ -106,9 +106,9 @@ pub(crate) struct FusedOp {
     pub(crate) operands: [ValueSlot; 2],
     /// The granularities of `operands`.
     pub(crate) granularity: [Granularity; 2],
-    /// True if the result is written to memory, because an instruction other than the next one in the loop reads it.
+    /// Whether the result is written to memory, because an instruction other than the next one in the loop reads it.
     pub(crate) is_stored: bool,
-    /// True if the chain ends with this instruction, and the result is a direct output that no instruction reads.
+    /// Whether the chain ends with this instruction, and the result is a direct output that no instruction reads.
     pub(crate) can_stream: bool,
     /// The reduction that accumulates the last result of the loop.
     pub(crate) reduction: Option<FusedReduction>,
@@ -133,7 +133,7 @@ pub(crate) struct RowReduction {
     pub(crate) operand: ValueSlot,
     /// The slot of the second factors, if products are summed.
     pub(crate) factor: Option<ValueSlot>,
-    /// True if a fused chain can compute the reduction: see
+    /// Whether a fused chain can compute the reduction: see
     /// [`TileExtent::folds`](crate::program::execute::TileExtent::folds).
     pub(crate) chained: bool,
 }
@@ -191,7 +191,7 @@ pub(crate) struct KernelSchedule {
     /// For every slot: true if the slot is an output that ends a fused chain and that no instruction reads. The chain
     /// can write such an output with non-temporal stores.
     pub(crate) is_streamed: Vec<bool>,
-    /// True if a per-element result needs a buffer, because it is not a direct output and no chain keeps it in
+    /// Whether a per-element result needs a buffer, because it is not a direct output and no chain keeps it in
     /// registers.
     pub(crate) has_inner: bool,
 }

@@ -35,7 +35,7 @@ pub(crate) struct PreparedInput {
     pub(crate) size: usize,
     /// The conversion to the compute type; `None` if memory holds the compute type.
     pub(crate) load: Option<UnaryLoop>,
-    /// True if the input has one value for each row instead of one for each element.
+    /// Whether the input has one value for each row instead of one for each element.
     pub(crate) per_row: bool,
     /// The last step that reads the input, counted from 1; `usize::MAX` if an output stores the input.
     pub(crate) last_read: usize,
@@ -78,7 +78,7 @@ pub(crate) struct PreparedOutput {
     pub(crate) store: Option<UnaryLoop>,
     /// The size of one element in memory, in bytes.
     pub(crate) size: usize,
-    /// True if the output has one value for each row instead of one for each element.
+    /// Whether the output has one value for each row instead of one for each element.
     pub(crate) per_row: bool,
     /// The step, counted from 1, that can write its result directly to the memory of the output.
     pub(crate) direct: Option<usize>,

@@ -41,7 +41,8 @@ impl PreparedProgram {
 
     /// Returns the schedule for one layout of the rows, which is built on first use.
     ///
-    /// `granularity(k)` is the granularity of input `k`. Inputs from index 64 on are scheduled as per-element inputs.
+    /// `granularity(k)` is the granularity of input `k`. Inputs with an index of at least 64 are scheduled as
+    /// per-element inputs.
     fn cached_schedule(&self, rows: RowLayout, granularity: &dyn Fn(usize) -> Granularity) -> &KernelSchedule {
         let granularity = |i: usize| if i < 64 { granularity(i) } else { Granularity::PerElement };
         let count = self.inputs.len().min(64);
@@ -427,7 +428,7 @@ impl KernelSchedule {
     /// Allocates a buffer for every per-element value. Buffers of dead values are reused.
     fn allocate_buffers(&mut self, program: &PreparedProgram, sizes: &[u8]) {
         let slots = sizes.len();
-        // Slots of the program; broadcast values follow.
+        // The slots of the program come first, followed by the slots of broadcast values.
         let own = program.sizes.len();
         let mut last_use = vec![0; slots];
         let mut last_phase = vec![0; slots];

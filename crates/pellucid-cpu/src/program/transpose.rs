@@ -7,7 +7,7 @@ use pellucid_simd::vector::Vector;
 use pellucid_simd::{InstructionSet, Isa, per_isa, up_to};
 use std::mem::MaybeUninit;
 
-/// The minimal length of both axes of a matrix that is transposed by blocks.
+/// The minimum length of both axes of a matrix that is transposed by blocks.
 pub(crate) const MIN_TRANSPOSE: usize = 8;
 
 /// The bytes of a row and the number of columns of a block.

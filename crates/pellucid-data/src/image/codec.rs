@@ -134,7 +134,7 @@ impl Image {
         let (op, path) = ("save_png", path.as_ref());
         let file = File::create(path).map_err(|error| Error::unwritable_file(op, path, &error))?;
         self.write_png(BufWriter::new(file)).map_err(|error| {
-            // A part of an image is of no use.
+            // An incomplete file is removed.
             let _ = std::fs::remove_file(path);
             match error {
                 png::EncodingError::IoError(error) => Error::unwritable_file(op, path, &error),

@@ -77,13 +77,13 @@ impl GaussianBlur {
     #[panicking_form]
     pub fn try_new(kernel_size: usize) -> Result<GaussianBlur> {
         if kernel_size.is_multiple_of(2) {
-            let reason = format!("kernel_size must be odd, got {kernel_size}; for example 5");
+            let reason = format!("kernel_size must be odd, got {kernel_size}; try 5");
             return Err(Error::invalid("gaussian_blur", reason));
         }
         Ok(GaussianBlur { kernel_size, sigma: (0.1, 2.0) })
     }
 
-    /// Sets the least and the largest standard deviation.
+    /// Sets the range of the standard deviation.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless 0 < min ≤ max, both finite.

@@ -251,7 +251,7 @@ impl ColorJitter {
             OptionRange::NONNEGATIVE.check("color_jitter", &format!("the strength of {name}"), strength, 0.1)?;
         }
         if hue > 0.5 {
-            let reason = format!("the strength of hue must be at most 0.5, got {hue}; for example 0.1");
+            let reason = format!("the strength of hue must be at most 0.5, got {hue}; try 0.1");
             return Err(Error::invalid("color_jitter", reason));
         }
         Ok(ColorJitter { brightness, contrast, saturation, hue })

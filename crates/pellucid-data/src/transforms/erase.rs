@@ -47,7 +47,7 @@ impl RandomErasing {
         Ok(RandomErasing { probability, scale: (0.02, 0.33), ratio: (0.3, 3.3), value: 0 })
     }
 
-    /// Sets the least and the largest share of the area.
+    /// Sets the range of the erased area, as a fraction of the area of the image.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless 0 < min ≤ max, both finite.
@@ -58,7 +58,7 @@ impl RandomErasing {
         Ok(RandomErasing { scale: (min, max), ..self })
     }
 
-    /// Sets the least and the largest ratio of width and height.
+    /// Sets the range of the aspect ratio, width / height.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless 0 < min ≤ max, both finite.

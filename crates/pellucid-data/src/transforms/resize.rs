@@ -226,7 +226,7 @@ impl RandomResizedCrop {
         RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), interpolation }
     }
 
-    /// Sets the least and the largest share of the area.
+    /// Sets the range of the area of the crop, as a fraction of the area of the image.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless 0 < min ≤ max, both finite.
@@ -237,7 +237,7 @@ impl RandomResizedCrop {
         Ok(RandomResizedCrop { scale: (min, max), ..self })
     }
 
-    /// Sets the least and the largest ratio of width and height.
+    /// Sets the range of the aspect ratio, width / height.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless 0 < min ≤ max, both finite.

@@ -243,7 +243,7 @@ impl BorrowedSlots<'_> {
     /// Returns the view of an operand whose slot is held for the use `needed`.
     fn view<'a>(&'a self, kernel: &Kernel, operand: &'a SlotView, needed: SlotAccess) -> Result<View<'a>> {
         let SlotView { slot, layout, dtype } = operand;
-        let storage = self.held(*slot, needed).ok_or_else(|| {
+        let storage = self.storage_with_access(*slot, needed).ok_or_else(|| {
             Error::invalid(kernel.name(), format!("the storage of slot {slot} is not held for its use"))
         })?;
         Ok(View { storage, layout, dtype: *dtype })

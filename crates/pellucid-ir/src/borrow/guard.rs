@@ -124,7 +124,8 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
         try_next(OperandWords { inputs, outputs }).then(|| BorrowGuard { inputs, outputs, _not_send: PhantomData })
     }
 
-    /// Returns the operands that are held for reading. One that shares its storage with an output is held as that.
+    /// Returns the operands that are held for reading. An input that shares its storage with an output is held for
+    /// writing.
     #[inline]
     pub fn inputs(&self) -> &'v [V] {
         self.inputs
@@ -235,7 +236,7 @@ impl<'v, V: Borrowed> SlotBorrowGuard<'v, V> {
     }
 
     /// Returns the storage of a slot if the guard holds it for the use `needed`.
-    pub(crate) fn held(&self, slot: usize, needed: SlotAccess) -> Option<&'v V> {
+    pub(crate) fn storage_with_access(&self, slot: usize, needed: SlotAccess) -> Option<&'v V> {
         self.access.get(slot).is_some_and(|held| *held >= needed).then(|| &self.storages[slot])
     }
 }

@@ -39,7 +39,7 @@ impl Atomics for Loom {
     }
 
     /// All words share a bit: their addresses differ between interleavings.
-    fn bit(_word: usize) -> u64 {
+    fn filter_bit(_word: usize) -> u64 {
         1
     }
 
@@ -55,7 +55,7 @@ impl Atomics for Loom {
         f(&mut LOOM_WAITERS.lock().unwrap())
     }
 
-    fn held() -> usize {
+    fn held_count() -> usize {
         LOOM_HELD.with(std::cell::Cell::get)
     }
 

@@ -3,8 +3,8 @@
 //! A kernel that fails to acquire a borrow word is appended to a wait list. If two kernels need one word and at least
 //! one writes it, the kernel that is earlier in the list runs first. A kernel that does not wait yet comes after all of
 //! them. A kernel joins at the end, but a writer overtakes waiting readers, each of them at most [`OVERTAKINGS`] times.
-//! So no series of readers can hold up a writer, nor a series of writers a reader, and readers between two writers run
-//! concurrently.
+//! So no series of readers can delay a writer indefinitely, nor a series of writers a reader, and readers between two
+//! writers run concurrently.
 //!
 //! A thread that trains a model acquires its words repeatedly. If all readers ran as soon as a write ends, the
 //! operating system could let each of them run for a time slice, hundreds of reads, before it returns to the writer.
@@ -105,7 +105,7 @@ impl WaitList {
         self.reservations.iter().position(blocks)
     }
 
-    /// Returns the reservation that holds up a kernel of the list.
+    /// Returns the reservation that blocks a kernel of the list.
     fn reservation_before(&self, waiter: &Waiter) -> Option<usize> {
         let is_exempt = waiter.is_admitted || waiter.overtaken >= OVERTAKINGS;
         if is_exempt { None } else { self.reservation(&waiter.claims, &waiter.parker) }
@@ -167,7 +167,7 @@ impl WaitList {
     pub(super) fn publish<A: Atomics>(&self) {
         let waiting = self.waiters.iter().map(|waiter| &waiter.claims);
         let claims = waiting.chain(self.reservations.iter().map(|reservation| &reservation.claims)).flatten();
-        A::set_waited(claims.fold(0, |mask, &(word, _)| mask | A::bit(word)));
+        A::set_waited(claims.fold(0, |mask, &(word, _)| mask | A::filter_bit(word)));
     }
 }
 
@@ -227,7 +227,7 @@ pub(super) fn try_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> b
 /// Returns true if a kernel may acquire these words before all kernels of the list.
 fn is_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     let waited = A::waited();
-    if words.all(|word, _| waited & A::bit(address(word)) == 0) || A::held() > 0 {
+    if words.all(|word, _| waited & A::filter_bit(address(word)) == 0) || A::held_count() > 0 {
         return true;
     }
     let parker = A::parker();
@@ -253,7 +253,7 @@ fn is_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
 /// Acquires all words: tries as soon as it is the kernel's turn, and again when a word is released.
 #[cold]
 pub(super) fn wait<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
-    if A::held() > 0 {
+    if A::held_count() > 0 {
         while !try_all(words) {
             wake_waiters(words);
             A::yield_now();
@@ -267,7 +267,7 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
         list.publish::<A>();
         ticket
     });
-    // The reservation that holds up the kernel, and the number of its sleeps since.
+    // The reservation that blocks the kernel, and the number of the kernel's sleeps since it was found.
     let (mut reserved, mut sleeps) = (None, 0);
     for attempt in 0.. {
         // The list is locked during an attempt: no other kernel of the list finds a word taken by an attempt that

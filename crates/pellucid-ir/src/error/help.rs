@@ -103,7 +103,7 @@ pub(super) fn memory_message(op: &str, shape: Option<&Shape>, requested: usize, 
     };
     let in_use = match cap {
         usize::MAX => format!("{} in use", readable_bytes(in_use)),
-        // The cap of the memory, or the largest buffer of a device.
+        // `cap` is the memory cap, or the size of the largest buffer of the device.
         cap if requested > cap => format!("more than the limit of {}", readable_bytes(cap)),
         cap => format!("{} of at most {} in use", readable_bytes(in_use), readable_bytes(cap)),
     };

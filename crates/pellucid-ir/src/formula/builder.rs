@@ -81,7 +81,7 @@ impl Builder {
         result.expect("an Expr can be used only while its formula is built, inside formula! or Formula::new")
     }
 
-    /// Builds a node from expressions of this builder. Not generic, so that it is compiled only once.
+    /// Builds a node from expressions of this builder. The function is not generic, so that it is compiled only once.
     #[track_caller]
     pub(super) fn emit(make: &mut dyn FnMut(&mut Builder) -> Result<NodeId, String>) -> Expr {
         match Builder::with(|b| make(b).map(|id| b.expr(id))) {
@@ -139,8 +139,8 @@ impl Builder {
         }
     }
 
-    /// Copies a graph into this one, with `inputs` and `params` for its inputs and parameters. Returns the new index
-    /// of every node.
+    /// Copies a graph into this builder, with `inputs` and `params` for its inputs and parameters. Returns the new
+    /// index of every node.
     pub(super) fn import_graph(
         &mut self,
         graph: &Graph,

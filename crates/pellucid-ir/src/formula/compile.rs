@@ -31,7 +31,7 @@ impl Signature {
 
     /// Returns the signature with these dtypes of the outputs.
     #[must_use]
-    pub fn storing(self, outputs: impl IntoIterator<Item = DType>) -> Signature {
+    pub fn with_output_dtypes(self, outputs: impl IntoIterator<Item = DType>) -> Signature {
         Signature { outputs: outputs.into_iter().collect(), ..self }
     }
 
@@ -216,7 +216,7 @@ impl Lowering<'_> {
     }
 
     fn uniform(&mut self, source: UniformSource, compute: Compute) -> Value {
-        let wanted = Uniform { source, compute };
+        let uniform = Uniform { source, compute };
         // Literals are compared by bits: −0 is not 0, and NaN equals itself.
         let bits = |u: &Uniform| match u.source {
             UniformSource::Literal(Scalar::Float(x)) => Some(x.to_bits()),
@@ -224,14 +224,14 @@ impl Lowering<'_> {
         };
         let same = |u: &Uniform| {
             u.compute == compute
-                && match (bits(u), bits(&wanted)) {
+                && match (bits(u), bits(&uniform)) {
                     (Some(a), Some(b)) => a == b,
                     (None, None) => u.source == source,
                     _ => false,
                 }
         };
         let place = self.uniforms.iter().position(same).unwrap_or_else(|| {
-            self.uniforms.push(wanted);
+            self.uniforms.push(uniform);
             self.uniforms.len() - 1
         });
         Value::Uniform(place)

@@ -70,7 +70,7 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
     })
 }
 
-/// The |x| from which √(x² + 1) is |x| in `f64`.
+/// The smallest |x| for which √(x² + 1) is |x| in `f64`.
 const NEGLIGIBLE_ONE: f64 = 1073741824.0;
 
 /// Returns 2x·y − 2/√π, for large x by its asymptotic series, since the terms cancel.
@@ -135,7 +135,7 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
     let both = |da: Expr, db: Expr| [Some(da), Some(db)];
     // The selected operand gets the full gradient; at ties each gets half.
     let wins = |loses: Expr, ties: Expr| Some(loses.select(0, ties.select(0.5 * g, g)));
-    // The same function, of the neighbouring orders.
+    // The same function at the neighbouring orders, of which derivatives of Bessel functions consist.
     let (below, above) = (|| Expr::binary(op, a - 1, b), || Expr::binary(op, a + 1, b));
     match op {
         Add => both(g, g),
@@ -292,8 +292,11 @@ impl Formula {
     #[track_caller]
     fn differentiate_as(&self, request: GradientRequest, present: u64, refined: bool) -> Gradient {
         let (name, n) = (self.name(), self.inputs().len());
-        let beyond = (n..=MAX_OPERANDS).any(|i| request.output_of(i).is_some());
-        assert!(!beyond, "formula `{name}`: a requested gradient must be with respect to one of its {n} inputs");
+        let exceeds_inputs = (n..=MAX_OPERANDS).any(|i| request.output_of(i).is_some());
+        assert!(
+            !exceeds_inputs,
+            "formula `{name}`: a requested gradient must be with respect to one of its {n} inputs"
+        );
         let (builder, (forward, roots)) =
             Builder::run(self.derivative_inputs(), || self.sweep(request, present, refined));
         save::gradient(self, request, &builder, &forward, &roots)

@@ -1,4 +1,4 @@
-//! Evaluation of formulas in `f64`: the simple reference for all fast implementations.
+//! Evaluation of formulas in `f64`: the reference for all fast implementations.
 
 use super::Formula;
 use super::graph::{FormulaNode, ValueKind};
@@ -81,19 +81,19 @@ fn reduce(op: RowOp, row: impl Iterator<Item = f64>) -> f64 {
 
 /// Rounds x to `dtype` and back.
 fn round(x: f64, dtype: DType) -> f64 {
-    fn through<T: Element>(x: f64) -> f64 {
+    fn round_through<T: Element>(x: f64) -> f64 {
         T::from_scalar(Scalar::Float(x)).to_scalar().to_f64()
     }
     match dtype {
-        DType::Bool => through::<bool>(x),
-        DType::U8 => through::<u8>(x),
-        DType::I8 => through::<i8>(x),
-        DType::I16 => through::<i16>(x),
-        DType::I32 => through::<i32>(x),
-        DType::I64 => through::<i64>(x),
-        DType::F16 => through::<half::f16>(x),
-        DType::BF16 => through::<half::bf16>(x),
-        DType::F32 => through::<f32>(x),
-        DType::F64 => through::<f64>(x),
+        DType::Bool => round_through::<bool>(x),
+        DType::U8 => round_through::<u8>(x),
+        DType::I8 => round_through::<i8>(x),
+        DType::I16 => round_through::<i16>(x),
+        DType::I32 => round_through::<i32>(x),
+        DType::I64 => round_through::<i64>(x),
+        DType::F16 => round_through::<half::f16>(x),
+        DType::BF16 => round_through::<half::bf16>(x),
+        DType::F32 => round_through::<f32>(x),
+        DType::F64 => round_through::<f64>(x),
     }
 }

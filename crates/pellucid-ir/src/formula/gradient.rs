@@ -9,17 +9,18 @@ use smallvec::SmallVec;
 /// input 0. 0 means *not requested*, k means *added into output k − 1*.
 ///
 /// `0x21` requests separate gradients of two inputs, `0x11` their sum: a tensor that is passed as both inputs gets one
-/// fused gradient. Only the first 16 inputs can be requested together, in at most 15 outputs. A later input is
-/// requested alone ([`GradientRequest::only`]), by its index below the bits `ALONE`.
+/// fused gradient. Only the first 16 inputs can be requested together, in at most 15 outputs. A later input can only be
+/// requested alone ([`GradientRequest::for_input`]): the bits `ALONE` and the index of the input.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct GradientRequest(pub u64);
 
 impl GradientRequest {
-    /// The maximal number of inputs whose gradients can be requested together.
+    /// The maximum number of inputs whose gradients can be requested together.
     pub const MAX_INPUTS: usize = 16;
-    /// The maximal number of outputs of one request.
+    /// The maximum number of outputs of one request.
     pub const MAX_OUTPUTS: usize = 15;
-    /// Input 15 in output 14 without the other outputs: `with` never makes this value, since outputs have no gaps.
+    /// The bits of input 15 in output 14 without other outputs. `with` never creates this value, because outputs are
+    /// numbered without gaps.
     const ALONE: u64 = 15 << 60;
 
     /// Requests separate gradients of the first `inputs` inputs.
@@ -29,7 +30,7 @@ impl GradientRequest {
 
     /// Requests the gradient of one input.
     #[inline]
-    pub fn only(input: usize) -> GradientRequest {
+    pub fn for_input(input: usize) -> GradientRequest {
         if input < GradientRequest::MAX_INPUTS {
             GradientRequest(0).with(input, 0)
         } else {
@@ -39,7 +40,7 @@ impl GradientRequest {
 
     /// Returns the input that is requested alone, if it is beyond the 16th.
     #[inline(always)]
-    fn alone(self) -> Option<usize> {
+    fn single_input(self) -> Option<usize> {
         let input = (self.0 ^ GradientRequest::ALONE) as usize;
         (GradientRequest::MAX_INPUTS..=255).contains(&input).then_some(input)
     }
@@ -59,17 +60,17 @@ impl GradientRequest {
     /// Returns the output into which the gradient of `input` is added, if it is requested.
     #[inline]
     pub fn output_of(self, input: usize) -> Option<usize> {
-        if let Some(alone) = self.alone() {
-            return (input == alone).then_some(0);
+        if let Some(single_input) = self.single_input() {
+            return (input == single_input).then_some(0);
         }
         let nibble = if input < GradientRequest::MAX_INPUTS { self.0 >> (4 * input) & 15 } else { 0 };
         (nibble as usize).checked_sub(1)
     }
 
-    /// Returns the first input of every output, in order.
+    /// Returns, for each output, the index of the first input whose gradient is added to it.
     pub fn first_inputs(self) -> SmallVec<[u8; 4]> {
-        if let Some(alone) = self.alone() {
-            return SmallVec::from_slice(&[alone as u8]);
+        if let Some(single_input) = self.single_input() {
+            return SmallVec::from_slice(&[single_input as u8]);
         }
         let first = |output| (0..GradientRequest::MAX_INPUTS).find(|&input| self.output_of(input) == Some(output));
         let first = |output| first(output).expect("outputs must be numbered without gaps") as u8;
@@ -78,7 +79,7 @@ impl GradientRequest {
 
     /// Returns the number of outputs.
     pub fn outputs(self) -> usize {
-        if self.alone().is_some() {
+        if self.single_input().is_some() {
             return 1;
         }
         (0..GradientRequest::MAX_INPUTS).filter_map(|i| self.output_of(i)).max().map_or(0, |k| k + 1)
@@ -99,8 +100,8 @@ pub enum GradientInput {
 /// The gradient of a formula: again a formula, so it has gradients itself.
 #[derive(Clone)]
 pub struct Gradient {
-    /// The gradient as a formula. `reads` gives its inputs; its outputs are the requested gradients, in order.
-    /// Parameters keep their indices.
+    /// The gradient as a formula. `reads` lists the sources of its inputs; its outputs are the requested gradients, in
+    /// order. Parameters keep their indices.
     pub formula: Formula,
     /// The source of every input of `formula`: the needed inputs, then outputs, then incoming gradients, ascending.
     pub reads: Vec<GradientInput>,

@@ -8,7 +8,7 @@ use crate::dtype::{DType, Scalar};
 use smallvec::{SmallVec, smallvec};
 use std::hash::{Hash, Hasher};
 
-/// The maximal number of inputs, parameters or outputs of a formula.
+/// The maximum number of inputs, parameters or outputs of a formula.
 pub(super) const MAX_OPERANDS: usize = 255;
 
 /// The kind of a value of a formula.
@@ -273,9 +273,9 @@ impl Graph {
         let takes = |name: &str, found: ValueKind, allowed: &[ValueKind]| match allowed.contains(&found) {
             true => Ok(found),
             false => {
-                let wanted = allowed.iter().map(|k| k.noun()).collect::<Vec<_>>().join(" or ");
+                let expected_kinds = allowed.iter().map(|k| k.noun()).collect::<Vec<_>>().join(" or ");
                 let help = "convert it with to_number(), to_index() or to_mask()";
-                Err(format!("the operand of `{name}` must be {wanted}, got {}; {help}", found.noun()))
+                Err(format!("the operand of `{name}` must be {expected_kinds}, got {}; {help}", found.noun()))
             }
         };
         let agree = |name: &str, a: NodeId, b: NodeId| match kind(a) == kind(b) {

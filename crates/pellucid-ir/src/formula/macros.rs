@@ -82,7 +82,7 @@ macro_rules! formula {
         $formula
     }};
 
-    // `g`, `y` and the inputs are constants, because macro hygiene hides variables, but not constants, from the text of
+    // `g`, `y` and the inputs are constants, because macro hygiene hides variables, but not constants, from the code of
     // the macro's caller.
     (@derivative $formula:ident, $wrt:ident, $derivative:expr, [$($x:ident)*] [$($k:ident)*]) => {{
         #[allow(non_camel_case_types, dead_code, clippy::upper_case_acronyms)]

@@ -10,7 +10,7 @@
 //! use pellucid::formula::{GradientInput, GradientRequest};
 //!
 //! let tanh = formula! { tanh(x) = x.tanh() };
-//! let gradient = tanh.gradient(GradientRequest::only(0));
+//! let gradient = tanh.gradient(GradientRequest::for_input(0));
 //! assert_eq!(gradient.to_string(), "tanh'(y, g) = g * (1 - y * y)");
 //! assert_eq!(gradient.reads, [GradientInput::Output(0), GradientInput::Gradient(0)]);
 //! assert_eq!(gradient.formula.uniform_program(DType::F32).unwrap().steps.len(), 3);
@@ -427,7 +427,7 @@ impl Formula {
         self.inner.order
     }
 
-    /// The maximal total of inputs, outputs and incoming gradients of a formula that can be differentiated.
+    /// The maximum total of inputs, outputs and incoming gradients of a formula that can be differentiated.
     pub const MAX_DIFFERENTIABLE: usize = MAX_OPERANDS;
 
     /// Returns true if `other` is a handle of the same formula; equal formulas that were built separately are

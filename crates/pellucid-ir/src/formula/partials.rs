@@ -34,7 +34,7 @@ use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The maximal total number of nodes of all partial derivatives of one formula.
+/// The maximum total number of nodes of all partial derivatives of one formula.
 const MAX_NODES: usize = 400_000;
 
 /// The variables with respect to which a formula is differentiated. Each is one input, or several inputs that are the
@@ -67,7 +67,7 @@ impl Variables {
         self.together.output_of(input).or_else(|| if input < 64 { separate() } else { None })
     }
 
-    /// Returns the first input of every variable, in order.
+    /// Returns, for each variable, the index of its first input.
     pub fn first_inputs(self) -> SmallVec<[u8; 4]> {
         let together = self.together.first_inputs().into_iter();
         together.chain((0..64).filter(|i| self.separate >> i & 1 == 1)).collect()
@@ -80,21 +80,21 @@ pub struct Partial {
     /// The output, j.
     pub output: u8,
     /// The multi-index α, as an ascending list of variables.
-    pub by: SmallVec<[u8; 14]>,
+    pub variables: SmallVec<[u8; 14]>,
 }
 
 impl Partial {
     /// Creates the first derivative of `output` with respect to `variable`.
     pub fn first(output: usize, variable: usize) -> Partial {
-        Partial { output: output as u8, by: smallvec![variable as u8] }
+        Partial { output: output as u8, variables: smallvec![variable as u8] }
     }
 
     /// Returns the derivative of this derivative with respect to `variable`.
     #[must_use]
-    pub fn then(&self, variable: usize) -> Partial {
-        let mut by = self.by.clone();
-        by.insert(by.partition_point(|&v| v <= variable as u8), variable as u8);
-        Partial { output: self.output, by }
+    pub fn with_variable(&self, variable: usize) -> Partial {
+        let mut variables = self.variables.clone();
+        variables.insert(variables.partition_point(|&v| v <= variable as u8), variable as u8);
+        Partial { output: self.output, variables }
     }
 }
 
@@ -113,7 +113,7 @@ pub struct Term {
 pub struct Contraction {
     /// The formula; its inputs are the values of `reads`, then all cotangents.
     pub formula: Formula,
-    /// The inputs and outputs of the differentiated formula that it reads, ascending.
+    /// The inputs and outputs of the differentiated formula that `formula` reads, ascending.
     pub reads: Vec<GradientInput>,
 }
 
@@ -140,7 +140,7 @@ struct PartialTable {
     inputs: usize,
     tangents: HashMap<(NodeId, u8), Option<NodeId>>,
     partials: HashMap<Partial, Option<NodeId>>,
-    /// First derivatives in the form from which the higher ones are derived, where it differs.
+    /// First derivatives in the form from which higher derivatives are derived, if that form is another one.
     refined: HashMap<Partial, Option<NodeId>>,
     contractions: HashMap<(Vec<Term>, usize), Arc<Contraction>>,
 }
@@ -160,7 +160,7 @@ impl Formula {
 /// Returns, for each variable, the gradient formula and its output that is the derivative.
 fn gradient_outputs(variables: Variables) -> Vec<(GradientRequest, usize)> {
     let together = (0..variables.together.outputs()).map(|k| (variables.together, k));
-    let separate = (0..64).filter(|i| variables.separate >> i & 1 == 1).map(|i| (GradientRequest::only(i), 0));
+    let separate = (0..64).filter(|i| variables.separate >> i & 1 == 1).map(|i| (GradientRequest::for_input(i), 0));
     together.chain(separate).collect()
 }
 
@@ -300,7 +300,7 @@ impl Partials {
 
     fn write(&self, graph: &Graph, terms: &[Term], roots: &[NodeId], cotangents: usize) -> Result<Contraction> {
         let leaves = leaves_of(graph, roots);
-        let order = terms.iter().map(|t| t.partial.by.len()).max().unwrap_or(0);
+        let order = terms.iter().map(|t| t.partial.variables.len()).max().unwrap_or(0);
         if leaves.len() + cotangents > MAX_OPERANDS {
             let reason = format!(
                 "a derivative of order {order} reads {} tensors and {cotangents} gradients; a formula can read {MAX_OPERANDS}",
@@ -409,16 +409,16 @@ fn leaves_of(graph: &Graph, roots: &[NodeId]) -> Vec<u8> {
 
 impl PartialTable {
     /// Returns the node of a partial derivative; `None` if it is zero.
-    fn partial(&mut self, name: &'static str, wanted: &Partial) -> Result<Option<NodeId>> {
-        if let Some(known) = self.partials.get(wanted) {
+    fn partial(&mut self, name: &'static str, requested: &Partial) -> Result<Option<NodeId>> {
+        if let Some(known) = self.partials.get(requested) {
             return Ok(*known);
         }
         // Lower orders are derived first; all first derivatives exist from the start.
-        let mut sequence = wanted.by.clone();
+        let mut sequence = requested.variables.clone();
         sequence.sort_by_key(|&variable| !self.is_declared[variable as usize]);
-        let mut lower = Partial::first(wanted.output as usize, sequence[0] as usize);
+        let mut lower = Partial::first(requested.output as usize, sequence[0] as usize);
         for (&variable, order) in sequence[1..].iter().zip(2..) {
-            let partial = lower.then(variable as usize);
+            let partial = lower.with_variable(variable as usize);
             if self.partials.contains_key(&partial) {
                 lower = partial;
                 continue;
@@ -438,7 +438,7 @@ impl PartialTable {
             self.partials.insert(partial.clone(), derivative);
             lower = partial;
         }
-        Ok(self.partials[wanted])
+        Ok(self.partials[requested])
     }
 
     /// Returns the node that is differentiated to obtain the derivatives of a known partial derivative.

@@ -4,7 +4,7 @@
 //! them. A new primitive must improve the accuracy (`ln_1p`, `expm1`) or have no closed form in the others (`erf`,
 //! `digamma`).
 
-/// Functions of one number.
+/// Unary functions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Unary {
@@ -94,7 +94,7 @@ pub enum Unary {
     IsFinite,
 }
 
-/// Functions of two numbers.
+/// Binary functions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Binary {
@@ -179,7 +179,7 @@ pub enum RowOp {
 }
 
 impl Unary {
-    /// All primitives of one number.
+    /// All unary primitives.
     pub const ALL: [Unary; Unary::IsFinite as usize + 1] = {
         use Unary::*;
         [
@@ -255,7 +255,7 @@ impl Unary {
 }
 
 impl Binary {
-    /// All primitives of two numbers.
+    /// All binary primitives.
     pub const ALL: [Binary; Binary::Ne as usize + 1] = {
         use Binary::*;
         [

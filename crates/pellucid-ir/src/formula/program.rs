@@ -35,7 +35,7 @@ pub struct Program {
     prepared: [OnceLock<Box<dyn Any + Send + Sync>>; BACKENDS],
 }
 
-/// The maximal number of instructions: backends number inputs, uniforms and results of instructions with 16 bits.
+/// The maximum number of instructions: backends number inputs, uniforms and results of instructions with 16 bits.
 pub(super) const MAX_STEPS: usize = 60_000;
 
 /// The number of backend kinds that can cache their own form of a program in it.
@@ -88,9 +88,9 @@ pub enum InstructionOperand {
 /// The operation of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
-    /// A function of one operand.
+    /// A unary function.
     Unary(Unary),
-    /// A function of two operands of one type.
+    /// A binary function of one type.
     Binary(Binary),
     /// `args[0] ? args[1] : args[2]`; the first is a mask, `compute` is the type of the others.
     Select,

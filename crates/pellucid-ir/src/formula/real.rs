@@ -23,7 +23,7 @@ use super::primitive::{Binary, Unary};
 use super::special;
 use std::ops;
 
-/// Runs a macro over the functions of one number.
+/// Runs a macro over the unary functions.
 macro_rules! each_unary {
     ($go:ident) => {
         $go! {
@@ -109,7 +109,7 @@ macro_rules! each_unary {
     };
 }
 
-/// Runs a macro over the functions of two numbers.
+/// Runs a macro over the binary functions.
 macro_rules! each_binary {
     ($go:ident) => {
         $go! {

@@ -67,15 +67,15 @@ impl RegisterFile {
 /// cache. The instructions are ordered depth first if this order needs no more registers and has no fewer such pairs
 /// than the draft. Drafts with row reductions keep their order, which minimizes the passes over a row.
 pub(super) fn allocate(draft: &UnallocatedProgram, outputs: Vec<(Value, Store)>) -> Allocated {
-    let drafted: Vec<usize> = (0..draft.steps.len()).collect();
-    let as_drafted = assign(draft, &drafted, &outputs);
+    let draft_order: Vec<usize> = (0..draft.steps.len()).collect();
+    let as_drafted = assign(draft, &draft_order, &outputs);
     if draft.steps.iter().any(|step| matches!(step.op, Op::Reduce(_))) {
         return as_drafted;
     }
-    let deep = depth_first(draft, &outputs);
-    let depth_first = assign(draft, &deep, &outputs);
-    let is_better =
-        depth_first.registers.len() <= as_drafted.registers.len() && links(draft, &deep) >= links(draft, &drafted);
+    let depth_first_order = depth_first(draft, &outputs);
+    let depth_first = assign(draft, &depth_first_order, &outputs);
+    let is_better = depth_first.registers.len() <= as_drafted.registers.len()
+        && linked_pairs(draft, &depth_first_order) >= linked_pairs(draft, &draft_order);
     if is_better { depth_first } else { as_drafted }
 }
 
@@ -85,7 +85,7 @@ fn operands(step: &UnallocatedStep) -> impl Iterator<Item = usize> {
 }
 
 /// Returns the number of instructions that read the result of the previous instruction.
-fn links(draft: &UnallocatedProgram, order: &[usize]) -> usize {
+fn linked_pairs(draft: &UnallocatedProgram, order: &[usize]) -> usize {
     order.windows(2).filter(|pair| operands(&draft.steps[pair[1]]).any(|s| s == pair[0])).count()
 }
 

@@ -56,37 +56,38 @@ pub fn next_digamma_minus_log(x: Expr) -> Expr {
     is_large.select(remainder_slope(large) + 0.5 * large.recip(), (small + 1.0).digamma() - small.ln())
 }
 
-/// Returns a mask of x ≥ 10, and x with a replacement where the mask is false or true.
+/// Returns the mask x ≥ 10, then x for functions of x ≥ 10 and for functions of smaller x. Elements that the mask does
+/// not select are replaced.
 fn split(x: Expr) -> (Expr, Expr, Expr) {
     let is_large = x.ge(SERIES_BEGIN);
     (is_large, is_large.select(x, SERIES_BEGIN), is_large.select(1.0, x))
 }
 
 /// The largest |u| for which ln(1 + u) is computed from u.
-const NEAR: f64 = 0.25;
+const MAX_SERIES_ARGUMENT: f64 = 0.25;
 
 /// Returns ln(1 + u) − u for 1 + u = `ratio` > 0, without cancellation. `ratio` is read where u is not near 0.
 pub fn log_ratio_minus(u: Expr, ratio: Expr) -> Expr {
-    let is_near = u.abs().lt(NEAR);
-    let (near, distant) = (is_near.select(u, 0.0), is_near.select(1.0, ratio));
+    let is_near = u.abs().lt(MAX_SERIES_ARGUMENT);
+    let (near_argument, distant) = (is_near.select(u, 0.0), is_near.select(1.0, ratio));
     // ln(1 + u) is 2·artanh(s) for s = u/(2 + u), and 2s − u is −u·s.
-    let s = near / (2.0 + near);
+    let s = near_argument / (2.0 + near_argument);
     let z = s * s;
     let series = (1..=10).rev().fold(0.0 * z, |sum, k| (sum + 1.0 / f64::from(2 * k + 1)) * z);
-    is_near.select(2.0 * s * series - near * s, distant.ln() - u)
+    is_near.select(2.0 * s * series - near_argument * s, distant.ln() - u)
 }
 
 /// Returns ln(1 + u) for 1 + u = `ratio` > 0. `ratio` is read where u is not near 0.
 pub fn log_ratio(u: Expr, ratio: Expr) -> Expr {
-    let is_near = u.abs().lt(NEAR);
+    let is_near = u.abs().lt(MAX_SERIES_ARGUMENT);
     is_near.select(is_near.select(u, 0.0).ln_1p(), is_near.select(1.0, ratio).ln())
 }
 
 /// Returns eᵛ − 1 − v without cancellation.
 pub fn exp_m1_minus(v: Expr) -> Expr {
     let is_near = v.abs().lt(0.75);
-    let near = is_near.select(v, 0.0);
-    let series = (3..=17).rev().fold(0.0 * near, |sum, k| (sum + 1.0) * near / f64::from(k));
+    let near_argument = is_near.select(v, 0.0);
+    let series = (3..=17).rev().fold(0.0 * near_argument, |sum, k| (sum + 1.0) * near_argument / f64::from(k));
     // eᵛ is infinite above 1e4; ∞ − ∞ would be NaN.
-    is_near.select(0.5 * near * near * (series + 1.0), v.exp_m1() - v.min(1e4))
+    is_near.select(0.5 * near_argument * near_argument * (series + 1.0), v.exp_m1() - v.min(1e4))
 }

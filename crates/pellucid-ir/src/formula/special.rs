@@ -5,7 +5,7 @@
 use super::primitive::{Binary, Unary};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
-/// Evaluates a primitive of one number; masks are 0 and 1.
+/// Evaluates a unary primitive; masks are 0 and 1.
 pub fn unary(op: Unary, x: f64) -> f64 {
     match op {
         Unary::Neg => -x,
@@ -55,7 +55,7 @@ pub fn unary(op: Unary, x: f64) -> f64 {
     }
 }
 
-/// Evaluates a primitive of two numbers; masks are 0 and 1, bitwise primitives take integers.
+/// Evaluates a binary primitive; masks are 0 and 1, bitwise primitives take integers.
 pub fn binary(op: Binary, a: f64, b: f64) -> f64 {
     let (i, j) = (a as i64, b as i64);
     match op {
@@ -119,7 +119,7 @@ fn floor_remainder(m: f64, b: f64) -> f64 {
     }
 }
 
-/// ⌊a / b⌋ of the exact quotient, from the exact remainder; a / b for b = 0, and NaN for an infinite a.
+/// Returns ⌊a / b⌋ of the exact quotient, from the exact remainder; a / b for b = 0, and NaN for an infinite a.
 fn floor_div(a: f64, b: f64) -> f64 {
     let (quotient, m) = (a / b, a % b);
     if b == 0.0 {
@@ -199,8 +199,8 @@ fn erfinv(x: f64) -> f64 {
     y.copysign(x)
 }
 
-/// e^(x²)·erfc x: the product with a correction for the rounding error of x² if x ≤ 20, else the continued fraction of
-/// Laplace.
+/// Returns e^(x²)·erfc x: the product with a correction for the rounding error of x² if x ≤ 20, else the continued
+/// fraction of Laplace.
 fn erfcx(x: f64) -> f64 {
     if x <= 20.0 {
         let s = x * x;
@@ -211,7 +211,7 @@ fn erfcx(x: f64) -> f64 {
     1.0 / (fraction * PI.sqrt())
 }
 
-/// Φ(x) = ½·erfc(t) with t = −x/√2, where the tail has a correction for the rounding error of t: the factor
+/// Returns Φ(x) = ½·erfc(t) with t = −x/√2, where the tail has a correction for the rounding error of t: the factor
 /// e^(t² − x²/2).
 fn ndtr(x: f64) -> f64 {
     let (t, h) = (-x * FRAC_1_SQRT_2, 0.5 * x);
@@ -238,8 +238,8 @@ fn ndtri(x: f64) -> f64 {
     y
 }
 
-/// Hurwitz' ζ, as the sum over k < 1000 and the Euler–Maclaurin remainder. For integer s it is a polygamma function up
-/// to a factor.
+/// Returns Hurwitz' ζ, as the sum over k < 1000 and the Euler–Maclaurin remainder. For integer s it is a polygamma
+/// function up to a factor.
 fn zeta(s: f64, q: f64) -> f64 {
     if s <= 1.0 || s.is_nan() || q.is_nan() {
         return if s == 1.0 { f64::INFINITY } else { f64::NAN };
@@ -256,7 +256,7 @@ fn zeta(s: f64, q: f64) -> f64 {
     head + a.powf(1.0 - s) / (s - 1.0) + 0.5 * a.powf(-s) + s * a.powf(-s - 1.0) / 12.0
 }
 
-/// P(a, x), by Simpson's rule in u = ∛t, which smooths the density at 0.
+/// Returns P(a, x), by Simpson's rule in u = ∛t, which smooths the density at 0.
 fn igamma(a: f64, x: f64) -> f64 {
     if x <= 0.0 || a <= 0.0 || !x.is_finite() || !a.is_finite() {
         return if x == 0.0 && a > 0.0 { 0.0 } else { f64::NAN };
@@ -271,7 +271,7 @@ fn igamma(a: f64, x: f64) -> f64 {
     (1..=steps).map(|k| weight(k) * density(k)).sum::<f64>() * width / 3.0
 }
 
-/// e^(−|x|)·I_n(x), the mean over θ of e^(x·cos θ − |x|)·cos nθ. The trapezoidal rule is exact to all digits.
+/// Returns e^(−|x|)·I_n(x), the mean over θ of e^(x·cos θ − |x|)·cos nθ. The trapezoidal rule is exact to all digits.
 fn bessel_ie(n: f64, x: f64) -> f64 {
     let points = 100 + (20.0 * x.abs().min(1e6).sqrt()) as usize;
     let value = |k: usize| {
@@ -281,7 +281,7 @@ fn bessel_ie(n: f64, x: f64) -> f64 {
     (0..points).map(value).sum::<f64>() / points as f64
 }
 
-/// eˣ·K_n(x) = ∫ e^(x·(1 − cosh t))·cosh nt dt over t > 0, by the trapezoidal rule.
+/// Returns eˣ·K_n(x) = ∫ e^(x·(1 − cosh t))·cosh nt dt over t > 0, by the trapezoidal rule.
 fn bessel_ke(n: f64, x: f64) -> f64 {
     if x <= 0.0 || x.is_nan() {
         return if x == 0.0 { f64::INFINITY } else { f64::NAN };
@@ -295,7 +295,7 @@ fn bessel_ke(n: f64, x: f64) -> f64 {
     step * (0.5 + (1..(end / step) as usize).map(value).filter(|v| v.is_finite()).sum::<f64>())
 }
 
-/// ψ(x): reflection for negative x, recurrence up to 10, then the asymptotic series.
+/// Returns ψ(x): reflection for negative x, recurrence up to 10, then the asymptotic series.
 fn digamma(x: f64) -> f64 {
     if x == 0.0 {
         return f64::INFINITY.copysign(-x);
@@ -333,7 +333,7 @@ const BERNOULLI: [f64; 12] = [
     -236364091.0 / 2730.0,
 ];
 
-/// ψ⁽ⁿ⁾(x) = (−1)ⁿ⁺¹ n! ζ(n+1, x), with Hurwitz' ζ by the Euler–Maclaurin formula.
+/// Returns ψ⁽ⁿ⁾(x) = (−1)ⁿ⁺¹ n! ζ(n+1, x), with Hurwitz' ζ by the Euler–Maclaurin formula.
 fn polygamma(n: f64, x: f64) -> f64 {
     if n == 0.0 {
         return digamma(x);

@@ -67,10 +67,10 @@ impl Formula {
     }
 }
 
-/// The maximal number of values that one part may read.
+/// The maximum number of values that one part may read.
 const MAX_LEAVES: usize = 64;
 
-/// A part reads too many values.
+/// The error of a part that would read too many values.
 #[derive(Clone, Copy)]
 pub(super) struct TooWide(usize);
 

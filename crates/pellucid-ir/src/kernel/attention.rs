@@ -67,7 +67,7 @@ pub struct AttentionSizes {
 
 impl Hash for Attention {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Equal scales are bitwise equal after the addition, which replaces −0 by 0.
+        // Scales are compared bitwise. The addition of 0 replaces −0 by 0.
         (self.causal, self.masked, (self.scale + 0.0).to_bits(), self.part).hash(state);
     }
 }
@@ -134,16 +134,16 @@ impl Attention {
 
     /// Returns shape and dtype of every output.
     fn outputs_for(&self, inputs: &[Meta]) -> Result<Metas> {
-        let misfit = || {
+        let shape_error = || {
             Error::shapes(
                 "attention",
                 inputs.iter().map(|m| &m.shape),
                 "the inputs must have the shapes documented at `kernel::Attention`",
             )
         };
-        let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(misfit)?;
+        let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(shape_error)?;
         let AttentionSizes { batch, heads, kv_heads, queries, keys, qk_width, v_width } = sizes;
-        let mut wanted: Vec<Shape> = vec![
+        let mut expected_shapes: Vec<Shape> = vec![
             [batch, heads, queries, qk_width].into(),
             [batch, kv_heads, keys, qk_width].into(),
             [batch, kv_heads, keys, v_width].into(),
@@ -151,13 +151,13 @@ impl Attention {
         let (output, log_sums): (Shape, Shape) =
             ([batch, heads, queries, v_width].into(), [batch, heads, queries].into());
         if self.part == AttentionPart::Gradient {
-            wanted.extend([output.clone(), output.clone(), log_sums.clone()]);
+            expected_shapes.extend([output.clone(), output.clone(), log_sums.clone()]);
         }
         if self.masked {
-            wanted.push([batch, heads, queries, keys].into());
+            expected_shapes.push([batch, heads, queries, keys].into());
         }
-        if wanted.iter().zip(inputs).any(|(shape, input)| *shape != input.shape) {
-            return Err(misfit());
+        if expected_shapes.iter().zip(inputs).any(|(shape, input)| *shape != input.shape) {
+            return Err(shape_error());
         }
         let dtype = inputs[0].dtype;
         let (arrays, mask) = inputs.split_at(inputs.len() - usize::from(self.masked));
@@ -197,7 +197,8 @@ impl Family for Attention {
 
     fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {
         self.sizes(inputs).map_or(0, |s| {
-            // Forward: scores and output. Backward: scores again, and gradients of weights, queries, keys and values.
+            // The forward pass computes two products, the scores and the output. The backward pass recomputes the
+            // scores, and computes the gradients of weights, queries, keys and values.
             let (queries, values) = match self.part {
                 AttentionPart::Result => (1, 1),
                 AttentionPart::Gradient => (3, 2),

@@ -61,7 +61,7 @@ pub struct Conv {
 
 impl Conv {
     /// Returns true if the kernel computes an output of dtype `output` from two inputs of these dtypes.
-    pub fn permits(&self, inputs: [DType; 2], output: DType) -> bool {
+    pub fn accepts_dtypes(&self, inputs: [DType; 2], output: DType) -> bool {
         let wide = matches!(inputs[0], DType::F16 | DType::BF16) && output == DType::F32;
         inputs[0] == inputs[1] && inputs[0] != DType::Bool && (output == inputs[0] || wide)
     }
@@ -78,7 +78,7 @@ impl Family for Conv {
         let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
         let [x, w, y] = self.part.sorted([a, b], out);
         let (window, groups) = (&self.window, self.groups);
-        if !self.permits([a.dtype(), b.dtype()], out.dtype()) {
+        if !self.accepts_dtypes([a.dtype(), b.dtype()], out.dtype()) {
             let help = "operands must have the same non-bool dtype; use to_dtype()";
             return Err(Error::dtypes("conv", [x.dtype(), w.dtype(), y.dtype()], help));
         }

@@ -31,7 +31,7 @@ pub enum Factorization {
     /// The permutation of `rows` rows, `i64 [rows]`, from pivots `i32 [k]` of [`Factorization::Lu`]: row i of P·A is
     /// row orderᵢ of A. Pivots outside 1..=rows are rejected.
     RowOrder {
-        /// The operation that the error of a pivot names.
+        /// The operation that an error of an invalid pivot names.
         op: &'static str,
         /// The number of rows of the factored matrix, at least k.
         rows: usize,
@@ -40,7 +40,7 @@ pub enum Factorization {
     /// and B `[n, k]`; their batch axes are equal. Invalid pivots are rejected. A zero on the diagonal of U makes all
     /// of X NaN.
     LuSolve {
-        /// A is transposed.
+        /// Whether Aᵀ is used instead of A.
         transposed: bool,
     },
     /// The cofactor matrix of square A, `[n, n]`, from the first two outputs of [`Factorization::Lu`]. It is the
@@ -80,9 +80,9 @@ pub enum Factorization {
     /// X with A·X = B for triangular A `[n, n]` and B `[n, k]`; their batch axes are equal. The other triangle is not
     /// read. A zero on the diagonal makes all of X NaN.
     TriangularSolve {
-        /// A is upper triangular.
+        /// Whether A is upper triangular.
         upper: bool,
-        /// The diagonal is assumed to be 1 and not read.
+        /// Whether the diagonal is assumed to be 1. It is then not read.
         unit: bool,
     },
     /// The exponential Σ Aᵏ/k!, by scaling, a Padé approximant and squaring (Higham 2005).

@@ -62,9 +62,9 @@ pub trait Family {
 /// The properties of a kernel that do not depend on shapes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FamilyInfo {
-    /// The minimal number of inputs.
+    /// The minimum number of inputs.
     pub inputs: usize,
-    /// The minimal number of outputs.
+    /// The minimum number of outputs.
     pub outputs: usize,
     /// The number of leading outputs that the kernel also reads.
     pub state_outputs: usize,
@@ -98,7 +98,7 @@ impl FamilyInfo {
 /// The order in which a kernel reads its inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadOrder {
-    /// In any order: no output may overlap an input.
+    /// The kernel reads its inputs in any order, so no output may overlap an input.
     Anywhere,
     /// Each element of the inputs with this index or a higher one is read just before the same element of the output is
     /// written. An output may have the same storage and layout as such an input.

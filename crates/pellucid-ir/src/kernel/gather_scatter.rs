@@ -57,7 +57,7 @@ pub struct Scatter {
     pub from_end: bool,
     /// The selected elements.
     pub index: Index,
-    /// The operator.
+    /// How the values of equal positions are combined.
     pub reduction: ScatterOp,
 }
 

@@ -18,8 +18,8 @@ use std::sync::Arc;
 /// ([`product_dtype`](MatMul::product_dtype)). The order of accumulation depends on m, n and k alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct MatMul {
-    /// A program that is applied to the finished accumulator. Its first input is the product; the others are further
-    /// inputs of the kernel, broadcast to the shape of the output.
+    /// A program that is applied to the finished accumulator. Its first input is the product; the remaining inputs are
+    /// further inputs of the kernel, broadcast to the shape of the output.
     pub epilogue: Option<Arc<Program>>,
     /// The run-time parameters of the epilogue.
     pub params: Params,

@@ -103,7 +103,7 @@ pub enum RecurrentPart {
 /// depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recurrent {
-    /// The operation that the error of a length names.
+    /// The name of the operation, for the error of an invalid length.
     pub op: &'static str,
     /// The equations of one time step.
     pub cell: RnnMode,
@@ -127,9 +127,9 @@ pub struct RecurrentSizes {
     pub steps: usize,
     /// The number of sequences.
     pub batch: usize,
-    /// The width of a cell.
+    /// H, the number of hidden units.
     pub hidden: usize,
-    /// The width of a state.
+    /// P, the length of a state: H, unless the states are projected.
     pub state: usize,
 }
 
@@ -144,7 +144,7 @@ pub struct RecurrentStateOperands<'o, I, O> {
     pub bias: &'o I,
     /// The initial state.
     pub initial_state: &'o I,
-    /// The initial c.
+    /// The initial cell state c.
     pub initial_cell: Option<&'o I>,
     /// V.
     pub projection: Option<&'o I>,
@@ -154,7 +154,7 @@ pub struct RecurrentStateOperands<'o, I, O> {
     pub gates: &'o O,
     /// All states.
     pub states: &'o O,
-    /// All c.
+    /// The cell states c of all steps.
     pub cells: Option<&'o O>,
 }
 
@@ -171,9 +171,9 @@ pub struct RecurrentGradientOperands<'o, I, O> {
     pub state_grads: &'o I,
     /// The additional gradient of the final state.
     pub final_state_grad: &'o I,
-    /// All c.
+    /// The cell states c of all steps.
     pub cells: Option<&'o I>,
-    /// The gradient of the final c.
+    /// The gradient of the final cell state.
     pub final_cell_grad: Option<&'o I>,
     /// V.
     pub projection: Option<&'o I>,
@@ -183,7 +183,7 @@ pub struct RecurrentGradientOperands<'o, I, O> {
     pub gate_grads: &'o O,
     /// The gradient of the initial state.
     pub initial_state_grad: &'o O,
-    /// The gradient of the initial c.
+    /// The gradient of the initial cell state.
     pub initial_cell_grad: Option<&'o O>,
     /// The total gradient of every projected state.
     pub total_grads: Option<&'o O>,
@@ -283,19 +283,19 @@ impl Recurrent {
 
     /// Returns shape and dtype of every output.
     fn outputs_for(&self, inputs: &[Meta]) -> Result<Metas> {
-        let misfit = || {
+        let shape_error = || {
             Error::shapes(
                 self.op,
                 inputs.iter().map(|m| &m.shape),
                 "the inputs must have the shapes documented at `kernel::Recurrent`",
             )
         };
-        let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(misfit)?;
+        let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(shape_error)?;
         let RecurrentSizes { steps, batch, hidden, state } = sizes;
         let (gates, blocks, lstm) =
             (self.cell.gates() * hidden, self.cell.blocks() * hidden, self.cell == RnnMode::Lstm);
-        let all = steps.checked_add(1).ok_or_else(misfit)?;
-        let mut wanted: Vec<Shape> = match self.part {
+        let all = steps.checked_add(1).ok_or_else(shape_error)?;
+        let mut expected_shapes: Vec<Shape> = match self.part {
             RecurrentPart::States => {
                 vec![[steps, batch, blocks].into(), [gates, state].into(), [blocks].into(), [batch, state].into()]
             }
@@ -308,20 +308,20 @@ impl Recurrent {
             ],
         };
         if lstm && self.part == RecurrentPart::Gradient {
-            wanted.push([all, batch, hidden].into());
+            expected_shapes.push([all, batch, hidden].into());
         }
         if lstm {
-            wanted.push([batch, hidden].into());
+            expected_shapes.push([batch, hidden].into());
         }
         if self.projected {
-            wanted.push([state, hidden].into());
+            expected_shapes.push([state, hidden].into());
         }
-        let floats = wanted.len();
+        let floats = expected_shapes.len();
         if self.lengths {
-            wanted.push([batch].into());
+            expected_shapes.push([batch].into());
         }
-        if wanted.iter().zip(inputs).any(|(shape, input)| *shape != input.shape) {
-            return Err(misfit());
+        if expected_shapes.iter().zip(inputs).any(|(shape, input)| *shape != input.shape) {
+            return Err(shape_error());
         }
         let dtype = inputs[0].dtype;
         let typed = (dtype == DType::F32 || dtype == DType::F64 && !self.bf16_factors)

@@ -40,7 +40,7 @@ impl ScanOp {
 /// indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scan {
-    /// The operator.
+    /// The operation that is accumulated.
     pub op: ScanOp,
     /// The axis of the scan.
     pub axis: usize,

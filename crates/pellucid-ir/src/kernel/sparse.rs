@@ -33,7 +33,7 @@ impl SparseProduct {
     /// The number of terms that are added before their sum is added to a total, and of groups that are added before
     /// their sum is. Rounding errors grow more slowly than the number of terms.
     pub const GROUP: usize = 8;
-    /// The number of terms of the largest groups, whose sums are added in order.
+    /// The number of terms of the largest groups. The sums of these groups are added in order.
     pub const LARGEST_GROUP: usize = SparseProduct::GROUP.pow(5);
 }
 

@@ -25,13 +25,13 @@ impl Window {
     }
 
     /// Returns the distance from the first tap to the last along an axis.
-    pub fn reach(&self, axis: usize) -> usize {
+    pub fn span(&self, axis: usize) -> usize {
         self.dilation[axis] * self.size[axis].saturating_sub(1)
     }
 
     /// Returns the number of positions from the first tap to the last along an axis, both included.
     pub fn extent(&self, axis: usize) -> usize {
-        self.reach(axis) + 1
+        self.span(axis) + 1
     }
 
     /// Returns the number of windows along an axis of length `padded`, which includes padding; `None` if none fits.
@@ -40,7 +40,7 @@ impl Window {
     }
 
     /// Returns the length that `outputs` windows cover along an axis, at least one.
-    pub fn covered(&self, axis: usize, outputs: usize) -> usize {
+    pub fn covered_length(&self, axis: usize, outputs: usize) -> usize {
         self.stride[axis] * (outputs - 1) + self.extent(axis)
     }
 
@@ -61,14 +61,14 @@ impl Window {
     /// Returns true if every output along an axis has a tap inside an input of length `len`. Stride and dilation must
     /// be positive, and [coordinates](Self::has_coordinates) must not overflow.
     pub fn has_taps(&self, axis: usize, len: usize, outputs: usize) -> bool {
-        // Windows with an index of at least `started` begin inside the input; the last of these begins farthest.
+        // Windows with an index of at least `started` begin inside the input; the last of them begins farthest inside.
         let started = self.before[axis].div_ceil(self.stride[axis]).min(outputs);
-        (0..started).chain(outputs.checked_sub(1)).all(|o| !self.inside(axis, len, o).is_empty())
+        (0..started).chain(outputs.checked_sub(1)).all(|o| !self.taps_inside(axis, len, o).is_empty())
     }
 
     /// Returns the taps of an output that are inside an input of length `len` along an axis.
     #[inline]
-    pub fn inside(&self, axis: usize, len: usize, output: usize) -> Range<usize> {
+    pub fn taps_inside(&self, axis: usize, len: usize, output: usize) -> Range<usize> {
         let (start, dilation) = (self.stride[axis] * output, self.dilation[axis]);
         let first = self.before[axis].saturating_sub(start).div_ceil(dilation);
         let end = (len + self.before[axis]).saturating_sub(start).div_ceil(dilation);
@@ -79,7 +79,7 @@ impl Window {
 /// Returns the elements of window o of `outputs` adaptive windows over an axis of length `len`: ⌊o·len/outputs⌋ ..
 /// ⌈(o + 1)·len/outputs⌉. Neighbouring windows may overlap.
 pub fn adaptive_window(len: usize, outputs: usize, o: usize) -> Range<usize> {
-    // Divisions of 128 bits are slow.
+    // A division of 128 bits is slow, so it is used only if the product overflows.
     if let Some(end) = (o + 1).checked_mul(len) {
         return (end - len) / outputs..end.div_ceil(outputs);
     }

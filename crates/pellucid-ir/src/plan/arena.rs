@@ -1,4 +1,4 @@
-//! Buffer lifetimes, and the assignment of every buffer to an offset in one arena.
+//! Computes the lifetimes of buffers, and assigns every buffer an offset in one arena.
 //!
 //! A buffer is live from the first launch that touches it to the last. Buffers whose lifetimes do not overlap may
 //! share memory. An elementwise kernel writes its output in place over an input whose lifetime ends at that launch.
@@ -15,7 +15,7 @@ const ALIGNMENT: usize = 64;
 pub struct Arena {
     /// The slot of the arena itself.
     pub slot: Slot,
-    /// The size of the arena in bytes.
+    /// The size in bytes.
     pub bytes: usize,
     /// The bytes that the same buffers would need without sharing memory.
     pub unshared_bytes: usize,
@@ -78,7 +78,7 @@ fn shift_layout(operand: &mut SlotView, elements: usize) {
 pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
     let mut allocations: Vec<BufferAllocation> = Vec::new();
     let mut index_of: HashMap<Slot, usize> = HashMap::new();
-    let touch = |slot: Slot, launch: usize| {
+    let record_use = |slot: Slot, launch: usize| {
         if !matches!(plan.role(slot), SlotRole::Scratch | SlotRole::Input) {
             return;
         }
@@ -89,22 +89,22 @@ pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
         });
         allocations[index].last = allocations[index].last.max(launch);
     };
-    visit_uses(plan, touch);
+    visit_uses(plan, record_use);
     allocations
 }
 
-/// Calls `touch` with the slot and the index of the launch, for every use of a slot. The operands of setup are used
-/// from the first launch to the end, outputs at the end.
-pub(super) fn visit_uses(plan: &Plan, mut touch: impl FnMut(Slot, usize)) {
+/// Calls `record_use` with the slot and the index of the launch, for every use of a slot. The operands of setup are
+/// used from the first launch to the end, outputs at the end.
+pub(super) fn visit_uses(plan: &Plan, mut record_use: impl FnMut(Slot, usize)) {
     let end = plan.launches.len();
     for operand in plan.setup.iter().flat_map(Launch::operands) {
-        touch(operand.slot, 0);
-        touch(operand.slot, end);
+        record_use(operand.slot, 0);
+        record_use(operand.slot, end);
     }
     for (k, launch) in plan.launches.iter().enumerate() {
-        launch.operands().for_each(|o| touch(o.slot, k));
+        launch.operands().for_each(|o| record_use(o.slot, k));
     }
-    plan.outputs.iter().for_each(|o| touch(o.slot, end));
+    plan.outputs.iter().for_each(|o| record_use(o.slot, end));
 }
 
 /// Merges a buffer with the input that it overwrites in place. Returns the block number of each buffer; merged buffers

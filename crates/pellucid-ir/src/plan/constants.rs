@@ -31,7 +31,7 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
         launch.inputs.iter().all(|o| lasts(o.slot))
             && launch.outputs.iter().all(|o| writers[o.slot].iter().all(|&w| constant[w]) && is_complete(o.slot))
     };
-    // Usually one pass decides: a launch that stays depends on earlier ones.
+    // Usually one pass is enough, because a launch depends on earlier launches only.
     let mut is_changed = true;
     while std::mem::take(&mut is_changed) {
         for (k, launch) in launches.iter().enumerate() {

@@ -86,7 +86,7 @@ fn read_from_source(plan: &mut Plan, k: usize) -> bool {
         return false;
     }
     let users: Vec<usize> = plan.users(to.slot).filter(|&u| u != k).collect();
-    let seen = |o: &SlotView| {
+    let source_layout = |o: &SlotView| {
         let rank = o.layout.shape().rank();
         let layout = from.layout.reshape(o.layout.shape()).filter(|_| is_whole(plan, o) && o.dtype == from.dtype)?;
         // Packing needs stride 1 along one of the last two axes.
@@ -95,7 +95,7 @@ fn read_from_source(plan: &mut Plan, k: usize) -> bool {
     };
     let factor = |u: &usize| {
         let launch = &plan.launches[*u];
-        let is_replaceable = |(i, o): (usize, &SlotView)| o.slot != to.slot || i < 2 && seen(o).is_some();
+        let is_replaceable = |(i, o): (usize, &SlotView)| o.slot != to.slot || i < 2 && source_layout(o).is_some();
         matches!(launch.kernel, Kernel::MatMul(_))
             && !launch.writes(to.slot)
             && launch.inputs.iter().enumerate().all(is_replaceable)
@@ -111,7 +111,7 @@ fn read_from_source(plan: &mut Plan, k: usize) -> bool {
         .iter()
         .flat_map(|&u| plan.launches[u].inputs.iter().enumerate().map(move |(i, o)| (u, i, o)))
         .filter(|(.., o)| o.slot == to.slot)
-        .filter_map(|(u, i, o)| Some((u, i, seen(o)?)))
+        .filter_map(|(u, i, o)| Some((u, i, source_layout(o)?)))
         .collect();
     let before: Vec<Launch> = users.iter().map(|&u| plan.launches[u].clone()).collect();
     for (u, i, layout) in layouts {

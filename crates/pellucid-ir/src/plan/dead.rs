@@ -9,11 +9,11 @@ use std::sync::Arc;
 /// is visible outside the plan.
 pub(super) fn remove(mut plan: Plan) -> Plan {
     let mut needed: Vec<bool> = (0..plan.slots.len()).map(|slot| plan.is_wanted(slot)).collect();
-    let mut gone: Vec<Slot> = Vec::new();
+    let mut removed_slots: Vec<Slot> = Vec::new();
     let mut kept: Vec<Launch> = Vec::with_capacity(plan.launches.len());
     for mut launch in std::mem::take(&mut plan.launches).into_iter().rev() {
         if !launch.outputs.iter().any(|o| needed[o.slot]) {
-            gone.extend(launch.outputs.iter().map(|o| o.slot));
+            removed_slots.extend(launch.outputs.iter().map(|o| o.slot));
             continue;
         }
         let wanted: Vec<bool> = launch.outputs.iter().map(|o| needed[o.slot]).collect();
@@ -25,7 +25,7 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
             launch.outputs.retain(|o| {
                 let keep = *wanted.next().expect("the list of flags must have one flag for each output");
                 if !keep {
-                    gone.push(o.slot);
+                    removed_slots.push(o.slot);
                 }
                 keep
             });
@@ -36,7 +36,7 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
     }
     kept.reverse();
     plan.launches = kept;
-    plan.elide(gone, &Elision::Dead);
+    plan.elide(removed_slots, &Elision::Dead);
     plan
 }
 

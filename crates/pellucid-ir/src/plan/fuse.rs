@@ -93,9 +93,9 @@ fn first_part(launch: &Launch) -> &'static str {
 struct FusedPair {
     launch: Launch,
     interleaving: Interleaving,
-    /// The fused launch takes the position of the producer instead of the consumer.
+    /// Whether the fused launch takes the position of the producer instead of the consumer.
     at_producer: bool,
-    /// The producer stays as well, for other readers.
+    /// Whether the producer stays as well, for other readers.
     keeps_producer: bool,
 }
 
@@ -136,15 +136,15 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRejecti
         return Err(Some("the product is still in a cache when the update reads it"));
     }
     // Outputs of the producer that other launches or the caller read must be stored.
-    let seen = |o: &SlotView| {
+    let is_read_elsewhere = |o: &SlotView| {
         let overwritten = b.outputs.iter().any(|x| x == o);
         let others = plan.users(o.slot).any(|k| k != i && k != j);
         !overwritten && (plan.is_wanted(o.slot) || others)
     };
     // A fill is recomputed by each of its readers.
     let is_recomputed = a.inputs.is_empty() && matches!(a.kernel, Kernel::Map(_));
-    let stored: Vec<bool> = a.outputs.iter().map(|o| !is_recomputed && seen(o)).collect();
-    let keeps_producer = is_recomputed && a.outputs.iter().any(seen);
+    let stored: Vec<bool> = a.outputs.iter().map(|o| !is_recomputed && is_read_elsewhere(o)).collect();
+    let keeps_producer = is_recomputed && a.outputs.iter().any(is_read_elsewhere);
     let repeats = plan.is_launch_bound && !stored.contains(&true);
     let (producer, consumer) = align_spaces(producer, consumer, repeats)?;
     let interleaving = Interleaving::between(plan, i, j)
@@ -219,7 +219,7 @@ fn instruction_count(kernel: &Kernel, functions: bool) -> usize {
     }
 }
 
-/// The producer or the consumer of a fusion: a launch with its index space and its operands over that space.
+/// The producer or the consumer of a fusion, with its index space and its operands over that space.
 struct FusionSide<'a> {
     launch: &'a Launch,
     space: Shape,
@@ -227,9 +227,9 @@ struct FusionSide<'a> {
     result: Shape,
     inputs: Vec<SlotView>,
     outputs: Vec<SlotView>,
-    /// True if all operands are elementwise, so that the index space may be reshaped.
+    /// Whether all operands are elementwise, so that the index space may be reshaped.
     is_elementwise: bool,
-    /// True if the launch computes one element, which is computed for each element of the other launch.
+    /// Whether the launch computes one element, which is computed for each element of the other launch.
     is_repeated: bool,
 }
 
@@ -250,7 +250,7 @@ impl<'a> FusionSide<'a> {
     }
 
     /// Returns the same launch over an index space of another shape.
-    fn over(&self, space: &Shape) -> Option<FusionSide<'a>> {
+    fn broadcast_to_space(&self, space: &Shape) -> Option<FusionSide<'a>> {
         let reshape_view = |o: &SlotView| {
             let layout = o.layout.broadcast_to(&self.space)?.reshape(space)?;
             Some(SlotView { layout, ..o.clone() })
@@ -298,11 +298,11 @@ fn align_spaces<'a>(
         return Ok((repeated.flatten().ok_or(None)?, consumer));
     }
     if consumer.is_elementwise
-        && let Some(reshaped) = consumer.over(&producer.result)
+        && let Some(reshaped) = consumer.broadcast_to_space(&producer.result)
     {
         return Ok((producer, reshaped));
     }
-    match producer.over(&consumer.space) {
+    match producer.broadcast_to_space(&consumer.space) {
         Some(reshaped) if producer.is_elementwise => Ok((reshaped, consumer)),
         _ => Err(Some("the shapes of the two launches have no common index space")),
     }

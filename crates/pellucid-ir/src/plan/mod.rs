@@ -58,7 +58,7 @@ pub struct SlotView {
 pub struct Launch {
     /// The kernel.
     pub kernel: Kernel,
-    /// The operands that it reads.
+    /// The operands that the kernel reads.
     pub inputs: Vec<SlotView>,
     /// The operands that the kernel writes. Kernel families with state outputs also read them.
     pub outputs: Vec<SlotView>,
@@ -66,10 +66,10 @@ pub struct Launch {
     pub parts: Vec<&'static str>,
     /// The operation that the program called, whose last kernel this is; `None` for kernels outside of operations.
     pub operation: Option<&'static str>,
-    /// True if the kernel may fail because of values (such as an index out of bounds) that no earlier launch of the
+    /// Whether the kernel may fail because of values (such as an index out of bounds) that no earlier launch of the
     /// plan has checked.
     pub(crate) can_fail: bool,
-    /// True if several launches of one operation write an output of this launch, such as the copy of a tensor and the
+    /// Whether several launches of one operation write an output of this launch, such as the copy of a tensor and the
     /// scatter into this copy. The output has values after the last of them.
     pub shares_result: bool,
 }
@@ -88,19 +88,19 @@ impl Launch {
 /// The owner and the writer of a slot's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlotRole {
-    /// Written by the plan and not visible outside.
+    /// Memory that the plan writes and that is not visible outside.
     #[default]
     Scratch,
-    /// Filled before every run; the plan may overwrite it.
+    /// Memory that is filled before every run; the plan may overwrite it.
     Input,
     /// Memory that the caller passes to every run; the plan only reads it.
     ExternalRead,
     /// Memory that the caller passes to every run and reads after it. The plan writes it; its contents before a run are
     /// not defined.
     ExternalWrite,
-    /// Never written.
+    /// Memory that no launch of a run writes.
     Constant,
-    /// A tensor that exists outside the plan; the plan may read and write it.
+    /// The memory of a tensor that exists outside the plan; the plan may read and write it.
     State,
 }
 
@@ -117,14 +117,14 @@ pub struct Plan {
     pub launches: Vec<Launch>,
     /// The operands that must hold their values at the end of a run.
     pub outputs: Vec<SlotView>,
-    /// Names of slots for the printed plan.
+    /// The names of slots for the printed plan.
     pub names: BTreeMap<Slot, String>,
     /// The offsets of the plan's own buffers, if the arena pass ran.
     pub arena: Option<Arena>,
-    /// True if a launch costs more than a pass over a value in memory, as on a GPU. Kernels are then fused even if the
+    /// Whether a launch costs more than a pass over a value in memory, as on a GPU. Kernels are then fused even if the
     /// fused kernel is not faster than both.
     pub is_launch_bound: bool,
-    /// True if a backend may keep the right factors of matrix products in a faster layout, in memory of their size,
+    /// Whether a backend may keep the right factors of matrix products in a faster layout, in memory of their size,
     /// when the plan only reads them and they are [`State`](SlotRole::State) or [`Constant`](SlotRole::Constant).
     pub packs_weights: bool,
     /// A report of the changes that the passes made.
@@ -136,16 +136,16 @@ pub struct Plan {
 pub struct PassReport {
     /// The number of recorded kernels.
     pub recorded: usize,
-    /// Slots that no longer need memory, each with the reason.
+    /// The slots that no longer need memory, each with the reason.
     pub elided: Vec<(Slot, Elision)>,
-    /// Kernels that were not fused: the producer, the consumer, and the reason.
+    /// The kernels that were not fused: the producer, the consumer, and the reason.
     pub unfused: Vec<(&'static str, &'static str, &'static str)>,
 }
 
 /// The reason why a slot needs no memory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Elision {
-    /// The slot is never read.
+    /// No launch reads the slot.
     Dead,
     /// Another slot is read or written instead.
     Same(Slot),
@@ -241,7 +241,7 @@ impl Launch {
 
     /// Returns the bytes read and written.
     pub fn bytes(&self) -> usize {
-        self.operands().map(|o| o.layout.touched() * o.dtype.size()).sum()
+        self.operands().map(|o| o.layout.accessed_elements() * o.dtype.size()).sum()
     }
 
     /// Iterates over the inputs, then the outputs.

@@ -106,14 +106,14 @@ impl Footprint<'_> {
 
 /// A reordering that makes launches `i` and `j`, `i < j`, adjacent.
 pub(super) struct Interleaving {
-    /// The launches between them that must run after `i`.
+    /// The launches between `i` and `j` that must run after `i`.
     pub(super) after: Vec<usize>,
-    /// The launches between them that must run before `j`.
+    /// The launches between `i` and `j` that must run before `j`.
     pub(super) before: Vec<usize>,
 }
 
 impl Interleaving {
-    /// Returns the reordering; `None` if a launch between them must run after `i` and before `j`.
+    /// Returns the reordering; `None` if a launch between `i` and `j` must run after `i` and before `j`.
     pub(super) fn between(plan: &Plan, i: usize, j: usize) -> Option<Interleaving> {
         if j == i + 1 {
             return Some(Interleaving { after: Vec::new(), before: Vec::new() });
@@ -146,24 +146,24 @@ impl Interleaving {
 }
 
 /// Replaces launches `i` and `j` by `merged` and returns its position. `merged` takes the position of `j`, followed by
-/// the launches `after`; with `up` it takes the position of `i`, preceded by the launches `before`.
+/// the launches `after`; with `at_first` it takes the position of `i`, preceded by the launches `before`.
 pub(super) fn replace_pair(
     launches: &mut Vec<Launch>,
     i: usize,
     j: usize,
     merged: Launch,
     interleaving: &Interleaving,
-    up: bool,
+    at_first: bool,
 ) -> usize {
-    let moved = if up { &interleaving.before } else { &interleaving.after };
+    let moved = if at_first { &interleaving.before } else { &interleaving.after };
     let mut window: Vec<Option<Launch>> = launches.drain(i..=j).map(Some).collect();
     let mut take = |k: &usize| window[k - i].take().expect("a launch must not be moved twice");
     let moved: Vec<Launch> = moved.iter().map(&mut take).collect();
     let last = j - i;
     let others: Vec<Launch> =
         window.into_iter().enumerate().filter(|(k, _)| *k != 0 && *k != last).filter_map(|(_, l)| l).collect();
-    let at = i + if up { moved.len() } else { others.len() };
-    let ordered: Vec<Launch> = if up {
+    let at = i + if at_first { moved.len() } else { others.len() };
+    let ordered: Vec<Launch> = if at_first {
         moved.into_iter().chain([merged]).chain(others).collect()
     } else {
         others.into_iter().chain([merged]).chain(moved).collect()

@@ -46,7 +46,7 @@ impl Passes {
         Passes((1 << PASSES.len()) - 1)
     }
 
-    /// Returns the empty set: the plan stays as it was recorded.
+    /// Returns the empty set, which keeps the plan as it was recorded.
     pub fn none() -> Passes {
         Passes(0)
     }
@@ -89,8 +89,8 @@ impl Plan {
         if verifies {
             self.assert_valid(None, "recording");
         }
-        let wanted = PASSES.iter().enumerate().filter(|(k, _)| passes.0 >> k & 1 == 1);
-        wanted.fold(self, |mut plan, (_, pass)| {
+        let selected = PASSES.iter().enumerate().filter(|(k, _)| passes.0 >> k & 1 == 1);
+        selected.fold(self, |mut plan, (_, pass)| {
             // A pass may have removed the launch that checked an index first.
             plan.mark_rejections();
             let before = verifies.then(|| plan.clone());

@@ -1,4 +1,4 @@
-//! The text of a plan.
+//! Formats plans as text.
 
 use super::{Elision, Launch, Plan, SlotRole, SlotView};
 use std::fmt;

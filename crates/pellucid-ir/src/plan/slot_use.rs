@@ -67,11 +67,15 @@ impl SlotUse {
     /// [`Error::InvalidArgument`].
     #[inline]
     pub fn check(&self, bytes: usize, is_allocated: bool) -> Result<()> {
-        if bytes >= self.bytes && (is_allocated || !self.is_read_first) { Ok(()) } else { Err(self.unfit(bytes)) }
+        if bytes >= self.bytes && (is_allocated || !self.is_read_first) {
+            Ok(())
+        } else {
+            Err(self.buffer_error(bytes))
+        }
     }
 
     #[cold]
-    fn unfit(&self, bytes: usize) -> Error {
+    fn buffer_error(&self, bytes: usize) -> Error {
         let reason = match bytes < self.bytes {
             true => format!("a slot must have {} bytes, got a buffer of {bytes} bytes", self.bytes),
             false => "an operand that the plan reads has no memory, because it has never been written".to_string(),

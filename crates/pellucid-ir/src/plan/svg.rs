@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 /// The height of the memory axis in pixels.
 const HEIGHT: f64 = 480.0;
-/// The maximal width of one launch in pixels.
+/// The maximum width of one launch in pixels.
 const COLUMN: f64 = 18.0;
 const WIDTH: f64 = 1600.0;
 const MARGIN: f64 = 40.0;

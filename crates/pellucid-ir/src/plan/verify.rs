@@ -25,13 +25,13 @@ impl Plan {
     pub(super) fn assert_valid(&self, before: Option<&Plan>, pass: &str) {
         let results = || before.and_then(|before| self.lost_result(before));
         let arena = || self.arena.as_ref().and_then(|arena| self.arena_fault(arena, before?));
-        if let Some(fault) = self.fault().or_else(results).or_else(arena) {
+        if let Some(fault) = self.first_violation().or_else(results).or_else(arena) {
             panic!("the plan after `{pass}` is invalid: {fault}\n{self}");
         }
     }
 
     /// Describes the first operand that violates a rule; `None` if there is none.
-    fn fault(&self) -> Option<String> {
+    fn first_violation(&self) -> Option<String> {
         let lists = [("setup launch", &self.setup), ("launch", &self.launches)];
         let mut memory = WrittenMemory::at_start(self);
         for (list, launches) in lists {
@@ -79,19 +79,19 @@ impl Plan {
         if before.arena.is_some() {
             return None;
         }
-        let mut lives: HashMap<Slot, (usize, usize)> = HashMap::new();
-        let mut touch = |slot, launch: usize| {
-            let life = lives.entry(slot).or_insert((launch, launch));
-            *life = (life.0.min(launch), life.1.max(launch));
+        let mut lifetimes: HashMap<Slot, (usize, usize)> = HashMap::new();
+        let mut record_use = |slot, launch: usize| {
+            let lifetime = lifetimes.entry(slot).or_insert((launch, launch));
+            *lifetime = (lifetime.0.min(launch), lifetime.1.max(launch));
         };
         let inputs = (0..before.slots.len()).filter(|&slot| before.role(slot) == SlotRole::Input);
-        inputs.for_each(|slot| touch(slot, 0));
-        visit_uses(before, touch);
+        inputs.for_each(|slot| record_use(slot, 0));
+        visit_uses(before, record_use);
         let mut buffers: Vec<_> = arena.allocations.iter().filter(|a| a.bytes > 0).collect();
         buffers.sort_by_key(|a| a.offset);
         for (k, a) in buffers.iter().enumerate() {
             for b in buffers[k + 1..].iter().take_while(|b| b.offset < a.offset + a.bytes) {
-                let (Some(&x), Some(&y)) = (lives.get(&a.slot), lives.get(&b.slot)) else { continue };
+                let (Some(&x), Some(&y)) = (lifetimes.get(&a.slot), lifetimes.get(&b.slot)) else { continue };
                 let (early, late) = if x.0 < y.0 { (x, y) } else { (y, x) };
                 // A launch may write the later buffer in place over the earlier one that it reads; rule `overlap`
                 // covers that.
@@ -145,8 +145,8 @@ impl WrittenMemory {
         }
     }
 
-    /// Adds the elements of `to` whose source is written. A copy may read elements that no kernel uses later, if its
-    /// source has others that are written.
+    /// Adds the elements of `to` whose source is written. A copy may read unwritten elements, which no kernel uses
+    /// later, if other elements of its source are written.
     fn copy(&mut self, from: &SlotView, to: &SlotView) -> Option<String> {
         let Some(fault) = self.unwritten(from) else {
             self.add(to);
@@ -259,7 +259,7 @@ mod tests {
 
     #[track_caller]
     fn assert_fault(plan: &Plan, text: &str) {
-        let fault = plan.fault().expect("the plan must be invalid");
+        let fault = plan.first_violation().expect("the plan must be invalid");
         assert!(fault.contains(text), "{fault}");
     }
 
@@ -267,24 +267,24 @@ mod tests {
     fn reads_must_follow_the_writes_of_all_their_bytes() {
         let x = part(0, 0, 4);
         let good = plan(vec![add([x.clone(), x.clone()], part(1, 0, 4))], part(1, 0, 4));
-        assert_eq!(good.fault(), None);
+        assert_eq!(good.first_violation(), None);
         assert_fault(&plan(vec![add([x.clone(), part(2, 0, 4)], part(1, 0, 4))], part(1, 0, 4)), "launch 0");
         assert_fault(&plan(vec![add([x.clone(), part(2, 0, 4)], part(1, 0, 4))], part(1, 0, 4)), "slot 2");
         assert_fault(&plan(good.launches.clone(), part(2, 0, 4)), "the caller reads bytes 0 to 16 of slot 2");
         // Two writes of halves together cover the slot; one of them does not.
         let half = |offset| add([part(0, offset, 2), part(0, 0, 2)], part(1, offset, 2));
-        assert_eq!(plan(vec![half(0), half(2)], part(1, 0, 4)).fault(), None);
+        assert_eq!(plan(vec![half(0), half(2)], part(1, 0, 4)).first_violation(), None);
         assert_fault(&plan(vec![half(0)], part(1, 0, 4)), "the caller reads bytes 0 to 16");
         // A strided read needs only its own elements.
         let columns =
             |start| SlotView { layout: Layout::contiguous([4].into()).slice(0, start, 2, 2), ..part(1, 0, 4) };
         let write = add([part(0, 0, 2), part(0, 0, 2)], columns(1));
-        assert_eq!(plan(vec![write.clone()], columns(1)).fault(), None);
+        assert_eq!(plan(vec![write.clone()], columns(1)).first_violation(), None);
         assert_fault(&plan(vec![write], columns(0)), "the caller reads bytes 0 to 4 of slot 1");
         // Values of the setup are defined in every run.
         let mut constant = plan(vec![], part(1, 0, 4));
         constant.setup = good.launches;
-        assert_eq!(constant.fault(), None);
+        assert_eq!(constant.first_violation(), None);
     }
 
     #[test]

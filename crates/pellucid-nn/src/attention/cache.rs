@@ -3,9 +3,9 @@
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, unwrap};
 
-/// A cache of keys and values for later queries. With it, a decoding step projects only the new elements.
+/// A cache of keys and values for later queries. With it, a decoding step projects only the new positions.
 ///
-/// The buffers are allocated once for `capacity` elements and written in place. The number of cached elements is a
+/// The buffers are allocated once for `capacity` positions and written in place. The number of cached positions is a
 /// tensor, so a decoding step can be captured and replayed. A cache belongs to one attention layer and one batch:
 ///
 /// ```
@@ -29,16 +29,16 @@ pub struct KvCache {
     keys: Tensor,
     /// The values, `[N, G, C, D]`.
     values: Tensor,
-    /// The number of cached elements, `i64 []`.
+    /// The number of cached positions, `i64 []`.
     length: Tensor,
     /// False at padding, bool `[N, 1, 1, C]`; `None` without padding.
     visible: Option<Tensor>,
 }
 
-/// Copies keys, values and length, so that decoding with one of both caches does not change the other one.
+/// Copies keys, values and length, so that decoding with one cache does not change the other.
 ///
 /// # Panics
-/// Panics if the memory does not suffice.
+/// Panics if there is not enough memory.
 impl Clone for KvCache {
     #[track_caller]
     fn clone(&self) -> KvCache {
@@ -53,7 +53,7 @@ impl Clone for KvCache {
 }
 
 impl KvCache {
-    /// Creates an empty cache for `batch` sequences of at most `capacity` elements, each with `heads` keys and values
+    /// Creates an empty cache for `batch` sequences of at most `capacity` positions, each with `heads` keys and values
     /// of length `width`.
     ///
     /// # Errors
@@ -100,17 +100,17 @@ impl KvCache {
         Ok(KvCache { visible: Some(visible), ..self })
     }
 
-    /// Returns the maximum number of elements.
+    /// Returns the maximum number of positions.
     pub fn capacity(&self) -> usize {
         self.keys.shape()[2]
     }
 
-    /// Returns the number of cached elements, `i64 []`; decoding increments it in place.
+    /// Returns the number of cached positions, `i64 []`; a decoding step increments it in place.
     pub fn length(&self) -> &Tensor {
         &self.length
     }
 
-    /// Removes all elements; the [padding mask](KvCache::padded) stays.
+    /// Removes all cached positions; the [padding mask](KvCache::padded) stays.
     ///
     /// # Errors
     /// The errors of [`ops::copy_`], if the buffers cannot be written.
@@ -154,12 +154,12 @@ impl KvCache {
         reordered.collect::<Result<Vec<_>>>()?.iter().try_for_each(|(buffer, values)| ops::copy_(buffer, values))
     }
 
-    /// Returns the positions in the cache of the next `count` elements, `i64 [count]`.
+    /// Returns the next `count` positions in the cache, `i64 [count]`.
     pub(super) fn next(&self, count: usize) -> Result<Tensor> {
         ops::add(&self.length, Tensor::arange(0, count as i64, 1))
     }
 
-    /// Appends keys and values `[N, G, n, D]` at `positions`, which follow the cached elements.
+    /// Appends keys and values `[N, G, n, D]` at `positions`, which follow the cached positions.
     ///
     /// Returns all keys and values, `[N, G, C, D]`, and the mask of the elements that each new one attends to, bool
     /// `[n, C]`, or `[N, 1, n, C]` with padding.
@@ -190,7 +190,7 @@ impl KvCache {
         let full = |error: Error| match error {
             Error::IndexOutOfBounds { .. } => {
                 let reason = format!(
-                    "the cache is full: its capacity is {}, and {count} more elements do not fit; clear() it, or create a cache with a larger capacity",
+                    "the cache is full: its capacity is {}, and {count} more positions do not fit; clear() it, or create a cache with a larger capacity",
                     self.capacity()
                 );
                 Error::invalid(op, reason)
@@ -201,10 +201,10 @@ impl KvCache {
         self.values.try_set((.., .., positions), values)?;
         ops::copy_(&self.length, &ops::add(&self.length, count as i64)?)?;
         let number = Tensor::arange(0, self.capacity() as i64, 1);
-        let mut seen = ops::le(&number, &ops::unsqueeze(positions, 1)?)?;
+        let mut visible_keys = ops::le(&number, &ops::unsqueeze(positions, 1)?)?;
         if let Some(visible) = &self.visible {
-            seen = ops::logical_and(&seen, visible)?;
+            visible_keys = ops::logical_and(&visible_keys, visible)?;
         }
-        Ok([self.keys.clone(), self.values.clone(), seen])
+        Ok([self.keys.clone(), self.values.clone(), visible_keys])
     }
 }

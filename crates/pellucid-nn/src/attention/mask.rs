@@ -153,11 +153,11 @@ pub(super) fn extend_mask(
     shape[last] = keys;
     let mask = ops::broadcast_to(&mask, shape.clone())?;
     shape[last] = more;
-    let seen = match mask.dtype() {
+    let appended_mask = match mask.dtype() {
         DType::Bool => ops::ones(shape, DType::Bool)?,
         float => ops::zeros(shape, float)?,
     };
-    ops::concatenate(&[&mask, &seen], -1).map(Some)
+    ops::concatenate(&[&mask, &appended_mask], -1).map(Some)
 }
 
 /// Returns the causal mask as a tensor, bool `[length, length]`: true on and below the diagonal.

@@ -326,8 +326,8 @@ impl MultiheadAttention {
         })
     }
 
-    /// Computes causal self-attention of the next elements, `[N, n, E]`, to themselves and to all cached elements, and
-    /// adds them to the cache. In any split into calls, the result is causal attention over the entire sequence.
+    /// Computes causal self-attention of the next n positions, `[N, n, E]`, to themselves and to all cached positions,
+    /// and appends them to the cache. In any split into calls, the result is causal attention over the entire sequence.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::InvalidArgument`] if it is full
@@ -347,7 +347,7 @@ impl MultiheadAttention {
         })
     }
 
-    /// Creates an empty cache for this layer: `batch` sequences of at most `capacity` elements. Its dtype is the dtype
+    /// Creates an empty cache for this layer: `batch` sequences of at most `capacity` positions. Its dtype is the dtype
     /// of [`autocast`](pellucid_tensor::autocast) if it is on, otherwise the layer's.
     ///
     /// # Errors

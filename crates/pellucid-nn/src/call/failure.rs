@@ -28,7 +28,7 @@ pub(crate) fn with_failed_path<M: Module + ?Sized>(module: &M, error: Error) -> 
     add_failed_path(ModuleId::new(module), as_dyn(&module), error)
 }
 
-/// Implements [`with_failed_path`] for the module of this id, without its type.
+/// Implements [`with_failed_path`] for the type-erased module with this id.
 #[cold]
 #[inline(never)]
 pub(super) fn add_failed_path(id: Option<ModuleId>, module: &dyn DynModule, error: Error) -> Error {

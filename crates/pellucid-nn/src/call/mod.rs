@@ -98,7 +98,7 @@ pub(crate) fn name_layer<T>(op: &'static str, result: Result<T>) -> Result<T> {
     })
 }
 
-/// A module that is called, without its type.
+/// A type-erased module that is called.
 struct CalledModule<'a> {
     id: Option<ModuleId>,
     type_name: &'static str,

@@ -63,7 +63,7 @@ pub(super) fn record_call(
 
 /// A guard that records the end of a traced call, even if it panics.
 struct TracedCallGuard {
-    /// The index of the row of the call.
+    /// The index of the call in the rows of the trace.
     index: usize,
     /// Shape and dtype of the output.
     output: Option<(Shape, DType)>,
@@ -125,7 +125,7 @@ fn trace_model(
     }
 }
 
-/// A layer without its type, as [`DynModule`] is a module without its type.
+/// A type-erased layer, as [`DynModule`] is a type-erased module.
 pub(crate) trait TracedLayer: DynModule {
     fn run(&self, x: &Tensor) -> Result<Tensor>;
     fn dtype(&self) -> DType;

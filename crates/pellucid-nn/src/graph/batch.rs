@@ -186,7 +186,7 @@ impl<L: Layer + ?Sized> Model<Tensor> for L {
 // Steps are recorded by functions without type parameters, which are compiled once, in this crate. A program that names
 // a model and a batch compiles only the few methods of the traits below for them.
 
-/// The tensors of a batch, without its type.
+/// The tensors of a type-erased batch.
 pub(super) trait BatchTensors {
     /// Calls `f` with the name of each tensor and the tensor, in order.
     fn each_tensor(&self, f: &mut dyn FnMut(&str, &Tensor));
@@ -227,7 +227,7 @@ impl<X: Batch> BatchTensors for X {
     }
 }
 
-/// A model that computes its output from a list of inputs, without the type of its batch.
+/// A model that computes its output from a list of inputs. The type of its batch is erased.
 pub(super) trait ModelOfInputs: DynModule + Send + Sync {
     /// Returns the output for these inputs, in the order of the batch.
     fn output(&self, inputs: &[Tensor]) -> Result<Tensor>;
@@ -245,7 +245,7 @@ impl<X: Batch, P: Deref<Target: Model<X>>> BoundModel<P, X> {
         BoundModel { model, structure: RwLock::new(None) }
     }
 
-    /// Uses the structure of this batch.
+    /// Stores the structure of the batch `like`, as empty tensors.
     pub(super) fn set_structure(&self, like: &X) -> Result<()> {
         let structure = like.map(&mut |_, tensor| ops::zeros([0], tensor.dtype()))?;
         *self.structure.write().unwrap_or_else(PoisonError::into_inner) = Some(structure);

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 struct GradientBuffer {
     /// The tensor that is the gradient of the parameter between launches, once the parameter was trained.
     tensor: Option<Tensor>,
-    /// Whether it holds a gradient, of the last launch or since the last update; otherwise it contains zeros.
+    /// Whether the tensor holds a gradient: of the last launch, or accumulated since the last update. Otherwise it
+    /// contains zeros.
     is_filled: bool,
 }
 
@@ -40,7 +41,7 @@ impl GradientBuffers {
             let gradient = parameter.grad();
             let is_removed = gradient.is_none();
             match (buffer.fitting(parameter), gradient) {
-                // Another step may have bound a buffer of its own.
+                // Another step may have bound its own buffer.
                 (Some(tensor), Some(gradient)) if tensor.storage_id() == gradient.storage_id() => continue,
                 (Some(_), _) if !(accumulates && is_removed) => {}
                 (Some(tensor), _) => {
@@ -138,13 +139,13 @@ pub(super) type Reached = Arc<[bool]>;
 /// The parameters that each recording of a pass reaches.
 #[derive(Default)]
 pub(super) struct ReachedParameters {
-    /// The parameters that the pass reaches which was recorded last, or run eagerly. The pass sets them.
+    /// The parameters that the latest pass reaches. Recording the pass, or running it eagerly, sets them.
     pub(super) recorded: Arc<Mutex<Reached>>,
     known: PerRecording<Reached>,
 }
 
 impl ReachedParameters {
-    /// Returns the parameters that the pass reaches which was launched or prepared last.
+    /// Returns the parameters that the latest launched or prepared pass reaches.
     pub(super) fn of_latest(&mut self, pass: &Launcher<'_>) -> Result<Reached> {
         self.known.of_latest(pass, || Ok(lock(&self.recorded).clone())).cloned()
     }

@@ -14,17 +14,17 @@ use pellucid_tensor::{
 use std::fmt;
 use std::sync::Arc;
 
-/// Operation name in errors.
+/// The name of the operation in errors.
 const INFERENCE: &str = "inference";
 
 /// A model whose forward pass is recorded once for each of a few batch sizes, and replayed.
 ///
-/// All layers are in evaluation mode, as after [`Module::eval`](crate::Module::eval), whatever the model's own mode is,
-/// and no gradients are computed. A batch of n rows runs on the smallest listed size of at least n rows, and a batch
-/// that is larger than all listed sizes is split, which may change last bits. Parameters and buffers are shared with
-/// the model: the next launch sees a write in place, such as an optimizer's update. After a parameter was replaced, the
-/// model was converted to another dtype or moved to another device, or a [hook](crate::hook) was added or removed, the
-/// forward pass is recorded again.
+/// All layers are in evaluation mode, as after [`Module::eval`](crate::Module::eval), regardless of the model's own
+/// mode, and no gradients are computed. A batch of n rows runs on the smallest listed size of at least n rows, and a
+/// batch that is larger than all listed sizes is split, which may change last bits. Parameters and buffers are shared
+/// with the model: the next launch sees a write in place, such as an optimizer's update. After a parameter was
+/// replaced, the model was converted to another dtype or moved to another device, or a [hook](crate::hook) was added or
+/// removed, the forward pass is recorded again.
 ///
 /// The model may be owned or borrowed: `&M` and `Arc<M>` are models too. [`fork`](InferenceModel::fork) returns another
 /// inference model of the same weights, for another thread.
@@ -81,10 +81,10 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
         InferenceModel { passes: ForwardPasses::new(model.clone(), sizes, lengths), model }
     }
 
-    /// Sets the list of lengths of axis 1, in any order. Every input of at least two axes is a padded sequence `[N, L,
-    /// ..]` then, all of the same length L. It is padded with zeros at its end to the smallest listed length of at
-    /// least L. Where the model's output has the length of the sequence on axis 1, only the first L elements are
-    /// returned.
+    /// Sets the list of lengths of axis 1, in any order. Every input of at least two axes is then a batch of padded
+    /// sequences `[N, L, ..]`; the length L is the same for all inputs. It is padded with zeros at its end to the
+    /// smallest listed length of at least L. Where the model's output has the length of the sequence on axis 1, only
+    /// the first L elements are returned.
     ///
     /// The padding changes no other result if the model hides it: attention by a mask that is one of the inputs (0 or
     /// false where the sequence is padded), recurrent layers and causal attention by their order.
@@ -155,8 +155,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
         &self.model.model
     }
 
-    /// Returns the number of kept recordings, and the launches that found or made theirs. A shape has one recording for
-    /// each set of hooks with which it ran.
+    /// Returns the number of kept recordings, and the numbers of launches that found a recording (hits) or created one
+    /// (misses). A shape has one recording for each set of hooks with which it ran.
     pub fn cache_stats(&self) -> CacheStats {
         self.passes.launcher.cache_stats()
     }
@@ -208,7 +208,7 @@ impl<M, X> fmt::Debug for InferenceModel<'_, M, X> {
     }
 }
 
-/// Returns the values in ascending order, each once.
+/// Returns the values in ascending order, without duplicates.
 fn ascending(what: &str, values: &[usize]) -> Result<Vec<usize>> {
     if values.is_empty() || values.contains(&0) {
         let reason = format!("the list of {what}s must be nonempty, and all values must be at least 1; got {values:?}");

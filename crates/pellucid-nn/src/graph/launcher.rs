@@ -56,7 +56,7 @@ impl<'f> Launcher<'f> {
     }
 
     /// Calls `run` with the captured closure. Returns `None` if the closure runs eagerly; if the device cannot capture,
-    /// it does so from now on, and a warning is logged.
+    /// the closure runs eagerly in all later launches, and a warning is logged.
     fn with_captured<R>(
         &mut self,
         inputs: &[Tensor],

@@ -25,7 +25,7 @@ pub(super) struct StepCore<'f> {
     pub(super) options: StepOptions<'f>,
     gradients: GradientBuffers,
     reached: ReachedParameters,
-    /// The step, once it is needed; without the update if gradients accumulate.
+    /// The launcher of the step, created on first use. It contains no update if gradients accumulate.
     pub(super) pass: Option<Launcher<'f>>,
     /// The separate update of a step that accumulates gradients. It has no inputs, so it has one recording.
     update: Option<Launcher<'f>>,
@@ -75,7 +75,7 @@ impl<'f> StepCore<'f> {
         self.random.get_or_insert_with(ThreadStream::current).clone()
     }
 
-    /// Records the step for inputs of these shapes and dtypes, unless it is recorded.
+    /// Records the step for inputs of these shapes and dtypes, unless such a recording exists.
     pub(super) fn prepare(&mut self, inputs: &[Tensor]) -> Result<()> {
         self.with_gradients(|step| {
             step.launcher()?.prepare(inputs)?;
@@ -108,7 +108,7 @@ impl<'f> StepCore<'f> {
         let is_last = accumulates && self.launches_since_update + 1 >= self.options.accumulate;
         self.set_averaged(false)?;
         if is_last {
-            // If one of both cannot be recorded, the gradients so far are unchanged.
+            // If either cannot be recorded, the gradients so far are unchanged.
             self.launcher()?.prepare(inputs)?;
             self.prepare_update()?;
         }
@@ -272,8 +272,8 @@ impl<'f> StepUpdate<'f> {
         let trained: Vec<_> = parameters.iter().enumerate().filter(|(_, p)| p.requires_grad()).collect();
         let gradients = self.gradients(results, &trained.iter().map(|(_, p)| p.tensor()).collect::<Vec<_>>())?;
         let _off = no_grad();
-        // In the order of the parameters, whichever of them are frozen: a recording stays valid if a parameter on which
-        // it does not depend is frozen.
+        // The results follow the order of all parameters, including frozen ones: a recording stays valid if a parameter
+        // on which it does not depend is frozen.
         let mut reached = vec![false; parameters.len()];
         for ((index, parameter), gradient) in trained.into_iter().zip(gradients) {
             let Some(gradient) = gradient else { continue };

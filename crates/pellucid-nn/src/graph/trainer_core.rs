@@ -1,4 +1,4 @@
-//! The steps and evaluations of a trainer, without the types of its model, loss and optimizer.
+//! The steps and evaluations of a trainer, whose model, loss and optimizer are type-erased.
 
 use super::batch::{BatchTensors, ModelOfInputs, as_step_input};
 use super::check::StepCheck;
@@ -204,10 +204,10 @@ impl<'f> TrainerCore<'f> {
     }
 
     /// Traces the model for the current inputs, whose values are not used: lazy layers are built, and an error names
-    /// the layer that rejects its input. Returns targets without values. `y` are the targets, if they are known.
+    /// the layer that rejects its input. Returns placeholders of the targets. `y` are the targets, if they are known.
     ///
-    /// A step that runs eagerly may read values, and its operations check its inputs. The model is traced only to build
-    /// lazy layers, and no targets are returned.
+    /// If the step runs eagerly, the model is traced only while it has lazy layers, because an eager step may read
+    /// values and its operations check the inputs. The method then returns `None`.
     fn check_new_batch(&self, y: Option<&Tensor>) -> Result<Option<Tensor>> {
         self.step.options.check("prepare")?;
         let (model, is_eager): (&dyn DynModule, _) = (&*self.model, self.step.is_eager());
@@ -227,7 +227,8 @@ impl<'f> TrainerCore<'f> {
             self.model.output(&inputs)
         });
         match is_eager {
-            // The eager step repeats an error after all layers were built, for example the read of a value.
+            // If all layers are built, an error of the trace is ignored, because the eager step would return it too; it
+            // may read values, which a trace cannot.
             true if model.built_parameters().is_ok() => Ok(None),
             true => logits.map(|_| None),
             false => self.targets(&logits?, inputs.first().map(Tensor::dtype), y).map(Some),
@@ -284,7 +285,7 @@ impl<'f> TrainerCore<'f> {
         result
     }
 
-    /// Keeps the names of the inputs and the tensors of the model.
+    /// Stores the names of the inputs and the tensors of the model.
     fn accept(&mut self, x: &dyn BatchTensors) {
         if self.names.is_empty() {
             x.each_tensor(&mut |name, _| self.names.push(name.to_string()));

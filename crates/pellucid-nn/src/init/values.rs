@@ -163,8 +163,8 @@ pub(super) fn orthogonal(shape: &Shape, dtype: DType, gain: f64) -> Result<Tenso
     // Q of a normal matrix is uniformly distributed once its columns have the signs of R's diagonal (Mezzadri 2007).
     // QR is not available in half precision.
     let wide = dtype.promote(DType::F32);
-    let tall = ops::randn_with([rows.max(columns), rows.min(columns)], wide, &generator())?;
-    let (q, r) = ops::qr(&tall, QrMode::Reduced)?;
+    let gaussian = ops::randn_with([rows.max(columns), rows.min(columns)], wide, &generator())?;
+    let (q, r) = ops::qr(&gaussian, QrMode::Reduced)?;
     let signs = ops::where_(&ops::lt(&ops::diagonal(&r, 0, 0, 1)?, 0.0)?, -gain, &ops::full((), gain, wide)?)?;
     let q = ops::mul(&q, &signs)?;
     let q = if rows < columns { ops::transpose(&q, 0, 1)? } else { q };

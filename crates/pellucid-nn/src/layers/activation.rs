@@ -116,7 +116,7 @@ with_numbers! {
     Hardtanh {
         /// The smallest value.
         low: f64 = -1.0,
-        /// The greatest value.
+        /// The largest value.
         high: f64 = 1.0
     } => hardtanh;
     /// x where |x| > `lambda`, else 0.
@@ -220,7 +220,7 @@ impl Layer for Prelu {
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct Rrelu {
-    /// The least slope.
+    /// The smallest slope.
     pub lower: f64,
     /// The upper bound of slopes.
     pub upper: f64,

@@ -268,8 +268,8 @@ impl<const N: usize> Conv<N> {
         Ok(Conv { weight, bias, settings, padding: 0.into(), padding_mode: None })
     }
 
-    /// Creates a layer to `outputs` channels from the number of channels of its first input. Set options with
-    /// [`Lazy::with`]: `Conv2d::lazy(64, 3).with(|conv| conv.padding(1))`.
+    /// Creates a lazy layer with `outputs` output channels. The first input determines the number of input channels.
+    /// Set options with [`Lazy::with`]: `Conv2d::lazy(64, 3).with(|conv| conv.padding(1))`.
     pub fn lazy(outputs: usize, kernel: impl Into<PerAxis<N>>) -> Lazy<Conv<N>> {
         let kernel = kernel.into();
         Lazy::new(move |input| Conv::try_new(channels::<N>("conv", input)?, outputs, kernel))
@@ -285,7 +285,7 @@ impl<const N: usize> Conv<N> {
         Conv { padding_mode: Some(mode), ..self }
     }
 
-    /// Returns the options. They contain the padding, whatever its values are.
+    /// Returns the options. They contain the padding for every padding mode.
     pub fn options(&self) -> ops::ConvOptions {
         let padding = match self.padding {
             Padding::Both(both) => both.into(),
@@ -385,7 +385,8 @@ impl<const N: usize> ConvTranspose<N> {
         Ok(ConvTranspose { weight, bias, settings, padding: [0; N], output_padding: [0; N] })
     }
 
-    /// Creates a layer to `outputs` channels from the number of channels of its first input; see [`Conv::lazy`].
+    /// Creates a lazy layer with `outputs` output channels. The first input determines the number of input channels;
+    /// see [`Conv::lazy`].
     pub fn lazy(outputs: usize, kernel: impl Into<PerAxis<N>>) -> Lazy<ConvTranspose<N>> {
         let kernel = kernel.into();
         Lazy::new(move |input| ConvTranspose::try_new(channels::<N>("conv_transpose", input)?, outputs, kernel))
@@ -420,8 +421,8 @@ impl<const N: usize> ConvTranspose<N> {
             let steps = x.shape()[x.rank() - N + a].saturating_sub(1).saturating_mul(stride[a]);
             let reach = dilation[a].saturating_mul(kernel[a].saturating_sub(1));
             let min_len = steps.saturating_add(reach).saturating_add(1);
-            let beyond = dims[a].saturating_add(self.padding[a]).saturating_add(self.padding[a]).checked_sub(min_len);
-            more[a] = beyond.filter(|&more| more < stride[a].max(dilation[a])).ok_or_else(|| {
+            let excess = dims[a].saturating_add(self.padding[a]).saturating_add(self.padding[a]).checked_sub(min_len);
+            more[a] = excess.filter(|&more| more < stride[a].max(dilation[a])).ok_or_else(|| {
                 Error::invalid(
                     "conv_transpose",
                     format!("an input of shape {} cannot have an output of lengths {dims:?}", x.shape()),

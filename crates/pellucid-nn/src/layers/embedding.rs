@@ -102,7 +102,7 @@ impl Embedding {
 }
 
 impl Embedding {
-    /// Returns rows of a table that is not the layer's own, with the options of gradients. The maximal norm is a
+    /// Returns rows of a table that is not the layer's own, with the options of gradients. The maximum norm is a
     /// property of the layer's table.
     pub(super) fn output(&self, table: &Tensor, x: &Tensor) -> Result<Tensor> {
         ops::embedding(table, x, ops::EmbeddingOptions { max_norm: None, ..self.options })

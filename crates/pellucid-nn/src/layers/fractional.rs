@@ -75,7 +75,7 @@ impl<const N: usize> FractionalMaxPool<N> {
     #[panicking_form]
     pub fn try_of_ratio(size: impl Into<PerAxis<N>>, ratio: [f64; N]) -> Result<FractionalMaxPool<N>> {
         if !ratio.iter().all(|r| *r > 0.0 && *r < 1.0) {
-            let reason = format!("ratio must be in (0, 1) on every axis, got {ratio:?}; for example 0.5");
+            let reason = format!("ratio must be in (0, 1) on every axis, got {ratio:?}; try 0.5");
             return Err(Error::invalid(FRACTIONAL, reason));
         }
         Self::with_count(size, WindowCount::Ratio(ratio))

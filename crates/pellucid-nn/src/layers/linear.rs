@@ -47,12 +47,15 @@ impl Linear {
         Ok(Linear { bias, ..self })
     }
 
-    /// Creates a layer to `outputs` features, with bias, from the length of the last axis of its first input.
+    /// Creates a lazy layer with `outputs` output features and a bias. The last axis of the first input determines the
+    /// number of input features.
     #[doc(alias = "LazyLinear")]
     pub fn lazy(outputs: usize) -> Lazy<Linear> {
         Lazy::new(move |input| match input.last() {
             Some(&inputs) => Linear::try_new(inputs, outputs),
-            None => Err(Error::shapes("linear", [input], "the input must have at least one axis; unsqueeze the input")),
+            None => {
+                Err(Error::shapes("linear", [input], "the input must have at least one axis; unsqueeze() adds one"))
+            }
         })
     }
 }

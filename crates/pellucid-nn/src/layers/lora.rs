@@ -53,8 +53,8 @@ impl LoraTarget for Linear {
     }
 }
 
-/// A is a convolution to r channels with the settings of the layer, and B one with one tap. In a layer with groups, the
-/// groups share A.
+/// A is a convolution to r channels with the settings of the layer, and B is a convolution with one tap. In a layer
+/// with groups, the groups share A.
 impl<const N: usize> LoraTarget for Conv<N> {
     /// A `[r, in / groups, taps..]`, uniform on ±1/√(in / groups · taps), and B `[out, r, 1, ..]` of zeros.
     fn low_rank_parameters(&self, rank: usize) -> Result<[Parameter; 2]> {
@@ -150,7 +150,7 @@ impl<L: LoraTarget> Lora<L> {
     #[panicking_form]
     pub fn try_new(layer: L, rank: usize) -> Result<Lora<L>> {
         if rank == 0 {
-            return Err(Error::invalid("lora", "the rank must be at least 1; for example 8"));
+            return Err(Error::invalid("lora", "the rank must be at least 1; try 8"));
         }
         let [lora_a, lora_b] = values_like("lora", Some(layer.weight()), || layer.low_rank_parameters(rank))?;
         layer.try_freeze()?;
@@ -175,11 +175,11 @@ impl<L: LoraTarget> Lora<L> {
     pub fn try_alpha(self, alpha: f64) -> Result<Lora<L>> {
         OptionRange::POSITIVE.check("lora", "alpha", alpha, 16.0)?;
         if self.is_merged() && alpha != self.alpha {
-            let reason = "the weight includes the update with the present `alpha`; call unmerge() first";
+            let reason = "the weight includes the update with the current `alpha`; call unmerge() first";
             return Err(Error::invalid("lora", reason));
         }
         if self.merged.is_shared() && alpha != self.alpha {
-            let reason = "clones of the layer share its weight, into which they merge the update with the present \
+            let reason = "clones of the layer share its weight, into which they merge the update with the current \
                           `alpha`; set it before the first clone, or change a deep_copy()";
             return Err(Error::invalid("lora", reason));
         }

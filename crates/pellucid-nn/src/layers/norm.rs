@@ -98,7 +98,7 @@ fn check_last_axes(op: &'static str, layer: &str, x: &Tensor, shape: &Shape) -> 
     let help = match x.rank().checked_sub(shape.rank()) {
         Some(other_axes) if shape.rank() > 0 => {
             let given = Shape::from(&x.shape()[other_axes..]);
-            format!("the last axes of the input are {given}, but the layer expects {shape}: {layer}::new({given})")
+            format!("the last axes of the input are {given}, but the layer expects {shape}; use {layer}::new({given})")
         }
         _ => format!("the input must have the last axes {shape}, as the layer expects"),
     };
@@ -110,7 +110,7 @@ fn last_axis_length(op: &'static str, input: &Shape) -> Result<usize> {
     input
         .last()
         .copied()
-        .ok_or_else(|| Error::shapes(op, [input], "the input must have at least one axis; unsqueeze the input"))
+        .ok_or_else(|| Error::shapes(op, [input], "the input must have at least one axis; unsqueeze() adds one"))
 }
 
 /// Root-mean-square normalization (Zhang & Sennrich 2019): over the last axes, x / √(mean(x²) + eps)·weight.
@@ -293,7 +293,7 @@ impl LocalResponseNorm {
     #[panicking_form]
     pub fn try_new(size: usize) -> Result<LocalResponseNorm> {
         if size == 0 {
-            return Err(Error::invalid("local_response_norm", "size must be at least 1, got 0; for example 5"));
+            return Err(Error::invalid("local_response_norm", "size must be at least 1, got 0; try 5"));
         }
         Ok(LocalResponseNorm { size, alpha: 1e-4, beta: 0.75, k: 1.0 })
     }

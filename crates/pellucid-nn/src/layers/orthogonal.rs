@@ -35,7 +35,7 @@ pub enum OrthogonalMap {
 pub struct Orthogonal {
     map: Option<OrthogonalMap>,
     without_base: bool,
-    /// B, of which [`Parametrization::right_inverse`] sets the values.
+    /// B, whose values [`Parametrization::right_inverse`] sets.
     base: OnceLock<Buffer>,
 }
 
@@ -51,8 +51,8 @@ impl Orthogonal {
         Orthogonal { map: Some(map), ..self }
     }
 
-    /// Sets whether there is a B. Without it the weight is Q, and of the maps only the Householder reflections have a
-    /// right inverse.
+    /// Sets whether there is a B. Without B the weight is Q, and only the map by Householder reflections has a right
+    /// inverse.
     pub fn use_trivialization(self, trivialize: bool) -> Orthogonal {
         Orthogonal { without_base: !trivialize, ..self }
     }
@@ -99,7 +99,8 @@ impl Parametrization for Orthogonal {
         let (rows, columns) = (x.shape()[x.rank() - 2], x.shape()[x.rank() - 1]);
         if !self.without_base {
             self.set_base(&ops::to_dtype(&completed(&x)?, weight.dtype())?)?;
-            // The signs of the reflections: with −I, they are the identity, and so are the other maps.
+            // The original is −I, for which every map gives the identity; for the reflections, because the sign −1 of
+            // every column cancels its reflection.
             let minus_identity = ops::neg(&ops::eye(rows, columns, x.dtype())?)?;
             let original = ops::broadcast_to(&minus_identity, x.shape())?;
             return TallMatrix { x: original, is_transposed }.restored(weight.dtype());
@@ -110,7 +111,7 @@ impl Parametrization for Orthogonal {
             return Err(Error::invalid(OP, reason));
         }
         let (packed, tau) = ops::geqrf(&x)?;
-        // A factor τ of 0 is not a reflection, where the map has the one that changes the sign.
+        // LAPACK stores τ = 0 if a column needs no reflection. The map then has the reflection that changes the sign.
         let signs = ops::mul(&signs(&diagonal(&packed)?)?, &ops::where_(&ops::eq(&tau, 0.0)?, -1.0, &signs(&tau)?)?)?;
         let diagonals = ops::mul(&ops::eye(rows, columns, x.dtype())?, &ops::unsqueeze(&signs, -2)?)?;
         TallMatrix { x: ops::add(&ops::tril(&packed, -1)?, &diagonals)?, is_transposed }.restored(weight.dtype())

@@ -31,10 +31,10 @@ use pellucid_tensor::{DType, Error, Result, Tensor, is_capturing, no_grad, ops, 
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait Parametrization: Module {
-    /// The name of the original, under which a state dict has it.
+    /// The name of the original in state dicts.
     const ORIGINAL: &'static str = "parametrizations.weight.original";
 
-    /// The name of the parametrization, under which a state dict has its parameters and buffers.
+    /// The name of the parametrization in state dicts, the prefix of the names of its parameters and buffers.
     const NAME: &'static str = "parametrizations.weight.0";
 
     /// Returns the weight for an original, by differentiable operations.

@@ -1,9 +1,9 @@
-//! Lists of equal layers, in a number that the user chooses.
+//! Lists of equal layers, whose number the user chooses.
 
 use pellucid_tensor::{Error, Result};
 
-/// Makes `count` layers for a module of this name. A count for which there is no memory is an error before the first
-/// layer is made.
+/// Makes `count` layers for a module of this name. If memory cannot hold the list, returns an error before the first
+/// layer is created.
 pub(crate) fn make_layers<L>(
     module: &'static str,
     count: usize,

@@ -54,7 +54,7 @@ pub(super) fn channels<const N: usize>(op: &'static str, input: &Shape) -> Resul
     }
 }
 
-/// Returns an error if an input has another number of channels than the layer. `make` returns the call that makes a
+/// Returns an error if an input does not have the layer's number of channels. `make` returns the call that creates a
 /// layer for a number of channels.
 pub(super) fn check_channels(
     op: &'static str,

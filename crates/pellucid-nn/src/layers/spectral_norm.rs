@@ -114,10 +114,10 @@ impl SingularVectors {
     fn iterate(&self, original: &Tensor, iterations: usize, eps: f64) -> Result<()> {
         let _off = no_grad();
         let w = weight_matrix(&original.detach(), self.outputs)?;
-        let onto = |w: &Tensor, x: &Tensor| ops::normalize(&ops::matmul(w, x)?, 2.0, 0, eps);
+        let normalized_product = |w: &Tensor, x: &Tensor| ops::normalize(&ops::matmul(w, x)?, 2.0, 0, eps);
         for _ in 0..iterations {
-            let u = onto(&w, &self.v)?;
-            let v = onto(&ops::transpose(&w, 0, 1)?, &u)?;
+            let u = normalized_product(&w, &self.v)?;
+            let v = normalized_product(&ops::transpose(&w, 0, 1)?, &u)?;
             ops::copy_(&self.u, &u)?;
             ops::copy_(&self.v, &v)?;
         }
@@ -146,7 +146,7 @@ impl Visit for SpectralNorm {
 impl Parametrization for SpectralNorm {
     fn forward(&self, original: &Tensor) -> Result<Tensor> {
         let SingularVectors { u, v, outputs } = self.vectors()?;
-        // Copies, since an iteration before the backward pass overwrites the vectors.
+        // The vectors are copied, because a later iteration may overwrite them before the backward pass.
         let (u, v) = (ops::copy(u)?, ops::copy(v)?);
         let sigma = ops::dot(&u, &ops::matmul(&weight_matrix(original, *outputs)?, &v)?)?;
         ops::div(original, &sigma)

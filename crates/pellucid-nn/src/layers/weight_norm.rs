@@ -26,7 +26,7 @@ use std::sync::OnceLock;
 #[doc(alias = "weight_norm")]
 #[derive(Clone, Debug, Default)]
 pub struct WeightNorm {
-    /// g, of which [`Parametrization::right_inverse`] sets the values.
+    /// g, whose values [`Parametrization::right_inverse`] sets.
     length: OnceLock<Parameter>,
 }
 

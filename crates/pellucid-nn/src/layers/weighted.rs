@@ -88,7 +88,7 @@ pub trait Reparametrized: Layer {
     #[panicking_form]
     fn try_weight(&self) -> Result<Tensor>;
 
-    /// Changes the original so that the weight is this one, or the nearest one that is possible.
+    /// Changes the original so that the layer has this weight, or the nearest possible weight.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) for another shape; the errors of the operations.

@@ -65,10 +65,11 @@ impl AdaptiveLogSoftmaxWithLoss {
             let width = (inputs as f64 / div_value.powi(k as i32 + 1)).floor();
             if !(width >= 1.0 && width.is_finite()) {
                 let k = k + 1;
-                return Err(Error::invalid(
-                    op,
-                    format!("cluster {k} must have a feature, but has {inputs} / {div_value}^{k}; reduce div_value"),
-                ));
+                let reason = format!(
+                    "cluster {k} must have at least one feature, but {inputs} / {div_value}^{k} is less than 1; reduce \
+                     div_value"
+                );
+                return Err(Error::invalid(op, reason));
             }
             tail.push((plain(inputs, width as usize)?, plain(width as usize, pair[1] - pair[0])?));
         }

@@ -33,7 +33,7 @@ impl BatchWeight {
         })
     }
 
-    /// Returns true if the batch does not count. Its loss, a mean of nothing, is NaN.
+    /// Returns true if the batch does not count. Its loss, the mean of an empty set, is NaN.
     pub fn is_zero(&self) -> bool {
         matches!(self, BatchWeight::Sum(weight) if weight.try_item::<f64>().is_ok_and(|weight| weight == 0.0))
     }
@@ -63,7 +63,7 @@ impl BatchWeight {
         let weights = match weight {
             None => ops::to_dtype(&ops::ones_like(&classes)?, DType::F64)?,
             Some(weight) => {
-                // An ignored label need not be a class.
+                // An ignored label may be outside the range of the classes.
                 let classes = match &counts {
                     Some(counts) => ops::where_(counts, &classes, 0)?,
                     None => classes,

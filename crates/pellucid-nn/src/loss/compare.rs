@@ -34,13 +34,14 @@ losses_of_many! {
     /// The triplet margin loss max(0, d(x, positive) − d(x, negative) + margin), d the p-norm distance along the last
     /// axis (Schroff et al. 2015).
     TripletMarginLoss, triplet_margin_loss {
-        /// The required difference of both distances; default 1.
+        /// The required difference between the two distances; default 1.
         margin: f64 = 1.0,
         /// The order of the norm; default 2.
         p: f64 = 2.0,
         /// A constant added to every difference; default 1e-6.
         eps: f64 = 1e-6,
-        /// Whether to use the distance of negative and positive if it is smaller (Balntas et al. 2016); default false.
+        /// Whether to use the distance between the positive and the negative sample if it is smaller (Balntas et al.
+        /// 2016); default false.
         swap: bool = false,
     } |loss, x, positive, negative| by [x, positive, negative] {
         let TripletMarginLoss { margin, p, eps, swap, reduction } = *loss;
@@ -53,9 +54,9 @@ losses_of_many! {
 pub struct TripletMarginWithDistanceLoss<D> {
     /// The function that returns the distance of two tensors, sample by sample.
     pub distance: D,
-    /// The required difference of both distances.
+    /// The required difference between the two distances.
     pub margin: f64,
-    /// Whether to use the distance of negative and positive if it is smaller (Balntas et al. 2016).
+    /// Whether to use the distance between the negative and the positive sample if it is smaller (Balntas et al. 2016).
     pub swap: bool,
     /// The reduction over samples.
     pub reduction: Reduction,

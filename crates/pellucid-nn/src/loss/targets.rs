@@ -61,9 +61,9 @@ fn class_index_shape(logits: &Shape) -> Result<Shape> {
 pub(super) enum Targets<'a> {
     /// All values.
     Any,
-    /// All values, of a loss that is a mean over samples whatever its reduction is.
+    /// All values. The loss is a mean over samples for every reduction.
     OfMean,
-    /// Integers are class indices, or this one. Each class has a weight.
+    /// Integers are class indices, or `ignored`. Each class has a weight.
     Classes { ignored: Option<i64>, weight: Option<&'a Tensor> },
     /// Integers are class indices, one for each row of a matrix or for a vector of scores.
     RowClasses,
@@ -90,7 +90,7 @@ impl Targets<'_> {
     /// Returns an error for a value that the targets may not have, if the host can read them. On other devices and in
     /// captured steps the values are not read, because the host would wait for them.
     pub(super) fn check_if_readable(&self, op: &'static str, logits: &Shape, y: &Tensor) -> Result<()> {
-        // The loss itself rejects targets of another shape. This error precedes an error about values.
+        // The loss rejects targets of another shape, with an error that must precede an error about values.
         if matches!(self, Targets::Any | Targets::OfMean) || !self.fits(logits, y.shape()) || !y.is_readable() {
             return Ok(());
         }

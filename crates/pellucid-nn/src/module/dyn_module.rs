@@ -1,4 +1,4 @@
-//! Modules without their types: the methods of [`Module`], compiled once for all modules.
+//! Type-erased modules: the methods of [`Module`], compiled once for all modules.
 
 use super::Module;
 use crate::parameter::{Buffer, Parameter};
@@ -10,7 +10,7 @@ use pellucid_tensor::{DType, Device, Error, Layout, Result, Tensor};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// A module without its type.
+/// A type-erased module.
 ///
 /// The methods of [`Module`] forward to the methods of `dyn DynModule`, which are compiled once. A program compiles
 /// one small function for each type of module instead of all methods.
@@ -47,7 +47,7 @@ impl<M: Visit + ?Sized> DynModule for M {
     }
 }
 
-/// Returns a module without its type. The second reference makes an unsized module a trait object too.
+/// Returns a type-erased module. The second reference makes an unsized module a trait object too.
 #[inline]
 pub(crate) fn as_dyn<'a, M: Visit + ?Sized>(module: &'a &'a M) -> &'a (dyn DynModule + 'a) {
     module
@@ -134,7 +134,7 @@ impl dyn DynModule + '_ {
         found
     }
 
-    /// Returns the modules in this one that no other of them contains.
+    /// Returns the direct children: the modules that no other module in this one contains.
     pub(super) fn children(&self) -> Vec<(String, ModuleInfo)> {
         let mut found: Vec<(String, ModuleInfo)> = Vec::new();
         for (name, info) in self.modules().into_iter().filter(|(name, _)| !name.is_empty()) {

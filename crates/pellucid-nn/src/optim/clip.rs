@@ -54,7 +54,7 @@ pub fn clip_grad_norm_with(parameters: &[Parameter], max_norm: f64, options: Cli
     Ok(norm)
 }
 
-/// Returns the norm of all gradients together, of this order: a 0-d tensor of their dtype, at least `f32`.
+/// Returns the norm of this order of the vector of all gradients: a 0-d tensor of their dtype, at least `f32`.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if no parameter has a gradient, or `order` is 0 or NaN.

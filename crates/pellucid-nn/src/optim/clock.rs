@@ -28,13 +28,13 @@ impl Clocks {
         Ok(Clocks { members, counters, rates })
     }
 
-    /// Returns the counters of parameter `i` of these.
+    /// Returns the counters of parameter `i` of these clocks.
     pub(super) fn counters_of(&self, i: usize) -> Result<Vec<(&'static str, Buffer)>> {
         let counter = |all: &Buffer| ops::select(all, 0, i as isize).map(free_buffer);
         self.counters.iter().map(|(name, all)| Ok((*name, counter(all)?))).collect()
     }
 
-    /// Returns the rates of parameter `i` of these; empty for a rule without a tick.
+    /// Returns the rates of parameter `i` of these clocks; empty for a rule without a tick.
     pub(super) fn rates_of(&self, i: usize) -> Result<Vec<Tensor>> {
         self.rates.iter().map(|all| ops::select(all, 0, i as isize)).collect()
     }

@@ -3,7 +3,7 @@
 use crate::parameter::Parameter;
 use pellucid_tensor::Result;
 
-/// An optimizer whose parameters may be added after its creation.
+/// An optimizer to which parameters may be added after its creation.
 pub trait DeferredParameters {
     /// Adds parameters with these names to an optimizer without parameters.
     ///

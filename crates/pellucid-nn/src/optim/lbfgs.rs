@@ -25,9 +25,9 @@ options! {
         max_iter: usize = 20;
         /// The maximum number of evaluations of the loss in a call of `step`; `None` means 5/4 of `max_iter`.
         max_eval: Option<usize> = None;
-        /// Stops when no element of the gradient is larger.
+        /// The iterations stop when no element of the gradient has a larger magnitude.
         tolerance_grad: f64 = 1e-7 => NONNEGATIVE;
-        /// Stops when neither parameters nor loss change by more.
+        /// The iterations stop when neither the parameters nor the loss change by more than this number.
         tolerance_change: f64 = 1e-9 => NONNEGATIVE;
         /// The number of steps that the approximation of the Hessian uses.
         history_size: usize = 100;
@@ -69,7 +69,7 @@ pub struct Lbfgs {
     progress: Mutex<LbfgsProgress>,
 }
 
-/// The progress that is kept from step to step.
+/// The progress that is stored between steps.
 #[derive(Default)]
 struct LbfgsProgress {
     memory: Option<LbfgsMemory>,
@@ -77,7 +77,7 @@ struct LbfgsProgress {
     evaluations: usize,
 }
 
-/// The data that is kept from iteration to iteration.
+/// The data that is stored between iterations.
 struct LbfgsMemory {
     direction: Tensor,
     t: f64,
@@ -250,28 +250,28 @@ impl LbfgsProgress {
         };
         let Hessian { mut history, mut diagonal } = hessian;
         let (y, s) = (ops::sub(gradient, &before)?, ops::mul(&direction, t)?);
-        let ys: f64 = ops::dot(&y, &s)?.try_item()?;
-        if ys > 1e-10 {
+        let curvature: f64 = ops::dot(&y, &s)?.try_item()?;
+        if curvature > 1e-10 {
             // A loaded history may be longer.
             while history.len() >= history_size.max(1) {
                 history.pop_front();
             }
-            diagonal = ys / ops::dot(&y, &y)?.try_item::<f64>()?;
+            diagonal = curvature / ops::dot(&y, &y)?.try_item::<f64>()?;
             if history_size > 0 {
-                history.push_back((y, s, 1.0 / ys));
+                history.push_back((y, s, 1.0 / curvature));
             }
         }
         let q = ops::neg(gradient)?;
-        let mut shares = Vec::with_capacity(history.len());
+        let mut alphas = Vec::with_capacity(history.len());
         for (y, s, inverse) in history.iter().rev() {
-            let share = ops::dot(s, &q)?.try_item::<f64>()? * inverse;
-            ops::update(add, &[&q], &[y], &[(-share).into()])?;
-            shares.push(share);
+            let alpha = ops::dot(s, &q)?.try_item::<f64>()? * inverse;
+            ops::update(add, &[&q], &[y], &[(-alpha).into()])?;
+            alphas.push(alpha);
         }
         let r = ops::mul(&q, diagonal)?;
-        for ((y, s, inverse), share) in history.iter().zip(shares.iter().rev()) {
-            let other = ops::dot(y, &r)?.try_item::<f64>()? * inverse;
-            ops::update(add, &[&r], &[s], &[(share - other).into()])?;
+        for ((y, s, inverse), alpha) in history.iter().zip(alphas.iter().rev()) {
+            let beta = ops::dot(y, &r)?.try_item::<f64>()? * inverse;
+            ops::update(add, &[&r], &[s], &[(alpha - beta).into()])?;
         }
         Ok((r, Hessian { history, diagonal }))
     }

@@ -1,4 +1,4 @@
-//! [`OptimizerCore`]: an optimizer of any rule, without the type of the rule.
+//! [`OptimizerCore`]: an optimizer of any rule, whose type is erased.
 
 use super::Optimizer;
 use super::clock::Clocks;
@@ -39,7 +39,7 @@ impl RefUnwindSafe for OptimizerCore {}
 #[derive(Default)]
 struct OptimizerMembers {
     parameters: Arc<[Parameter]>,
-    /// The data of each parameter, in their order.
+    /// The data of each parameter, in the order of the parameters.
     data: Vec<ParameterData>,
     /// The groups of clocks, one for each set of parameters that were added together.
     clocks: Vec<(usize, Clocks)>,

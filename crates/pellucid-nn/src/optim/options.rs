@@ -30,7 +30,7 @@ macro_rules! options {
         }
 
         impl $name {
-            /// Returns an error of `op` for an option out of its range.
+            /// Returns an error of `op` for an option outside its range.
             fn check_ranges(&self, op: &'static str) -> pellucid_tensor::Result<()> {
                 let defaults = $name::default();
                 $($($crate::optim::options::check_option!(op, self, defaults, $option, $range $(, $($part),+)?);)?)+

@@ -50,8 +50,9 @@ impl Rule for RAdamOptions {
             let y = x * x;
             let series = x * (1.0 / 6.0 - y * (1.0 / 360.0 - y * (1.0 / 15120.0 - y * (1.0 / 604_800.0))));
             let length = x.lt(0.1).select(offset + t - t * series, cancelling);
-            let share = (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length);
-            let rectified = length.gt(5.0).select((share * c2).sqrt(), 0.0);
+            let rectification =
+                (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length);
+            let rectified = length.gt(5.0).select((rectification * c2).sqrt(), 0.0);
             (t, lr / correction(t, (-one_minus_b1).ln_1p()), rectified, 1.0 - lr * decay)
         });
         let longest = 2.0 / (1.0 - self.betas.1) - 1.0;

@@ -1,4 +1,5 @@
-//! [`Rule`]: options, state and formula of one optimizer. [`RuleOptimizer`](super::RuleOptimizer) does everything else.
+//! [`Rule`]: options, state and formula of one optimizer. [`RuleOptimizer`](super::RuleOptimizer) implements the
+//! optimizer.
 
 use super::step_modifiers::{StepModifiers, with_modifiers};
 use crate::parameter::Buffer;
@@ -167,8 +168,8 @@ impl fmt::Debug for UpdateContext<'_> {
     }
 }
 
-/// The advance of all clocks in a step, which runs once: before a rule reads a rate, or before the queued updates.
-/// An error of a rule that only queues its updates then occurs before the step has changed anything.
+/// Advances all clocks once per step: before the first rule reads a rate, otherwise before the queued updates run. If a
+/// rule that only queues updates fails, the step has therefore changed nothing.
 pub(super) struct ClockTick<'a> {
     is_done: Cell<bool>,
     run: &'a dyn Fn() -> Result<()>,
@@ -331,7 +332,7 @@ impl<'a> UpdateContext<'a> {
     }
 }
 
-/// Returns `N` tensors as an array, or an error if there are more or less.
+/// Returns `N` tensors as an array, or an error for a different number of tensors.
 fn numbered<'t, const N: usize>(
     what: &'static str,
     tensors: impl Iterator<Item = &'t Tensor>,

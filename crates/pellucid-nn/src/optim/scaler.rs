@@ -14,7 +14,7 @@ use pellucid_tensor::{DType, Device, Error, Result, Tensor, eager, formula, lock
 use std::fmt;
 use std::sync::Mutex;
 
-/// Operation name in errors.
+/// The name of the operation in errors.
 const OP: &str = "grad_scaler";
 
 options! {
@@ -78,7 +78,7 @@ struct ScalerCalls {
     /// The recording of the calls, or 0 for eager calls; `None` before the first call.
     recording: Option<u32>,
     /// Whether calls between two updates were in different recordings, or only some of them in a recording. Launches
-    /// make no calls, so the order is unknown from then on.
+    /// make no calls, so the order is unknown afterwards.
     is_split: bool,
 }
 
@@ -269,7 +269,7 @@ impl GradScaler {
         named.map(|(name, buffer)| (name.to_string(), buffer.tensor().clone())).into()
     }
 
-    /// Notes a call.
+    /// Records a call.
     fn note(&self, call: impl FnOnce(&mut ScalerCalls)) {
         let mut calls = lock(&self.calls);
         calls.is_split = calls.is_order_unknown();
@@ -332,7 +332,8 @@ impl GradScaler {
 }
 
 impl ScalerCalls {
-    /// Whether a call at this moment belongs to another recording than the calls before it, or one ever did.
+    /// Whether the order of the calls is unknown: calls were in different recordings, or a call at this moment would
+    /// be.
     fn is_order_unknown(&self) -> bool {
         self.is_split || self.recording.is_some_and(|recording| recording != recording_id())
     }

@@ -91,7 +91,7 @@ pub(super) mod sealed {
     }
 }
 
-/// A cell as a value.
+/// The kind of a cell as a value instead of a type.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum CellKind {
     /// An Elman network.

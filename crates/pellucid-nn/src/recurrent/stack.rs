@@ -203,8 +203,8 @@ impl RecurrentStack {
             for (direction, weights) in weights.iter().enumerate() {
                 let initial_state = |t: Option<&Tensor>| t.map(|t| ops::select(t, 0, all_h.len() as isize)).transpose();
                 let [h, c] = states.map(initial_state);
-                let how = RecurrenceOptions { reverse: direction == 1, lengths };
-                let (y, h, c) = self.cell.run(&x, weights.borrowed(), [h?.as_ref(), c?.as_ref()], how)?;
+                let options = RecurrenceOptions { reverse: direction == 1, lengths };
+                let (y, h, c) = self.cell.run(&x, weights.borrowed(), [h?.as_ref(), c?.as_ref()], options)?;
                 outputs.push(y);
                 all_h.push(h);
                 all_c.extend(c);

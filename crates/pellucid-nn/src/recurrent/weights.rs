@@ -63,7 +63,7 @@ impl LayerWeights {
             return Ok(());
         }
         let help = format!(
-            "the input has {given} features on its last axis, but the layer expects {expected}: {type_name} with \
+            "the input has {given} features on its last axis, but the layer expects {expected}; create a {type_name} with \
              {given} input and {} hidden features",
             self.hidden(cell)
         );

@@ -101,7 +101,7 @@ impl TransformerDecoderLayer {
         })
     }
 
-    /// Returns the output for the next elements `[N, n, E]` of a causal target; see
+    /// Returns the output for the next n positions `[N, n, E]` of a causal target; see
     /// [`MultiheadAttention::forward_cached`].
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl TransformerDecoder {
         })
     }
 
-    /// Returns the output for the next elements `[N, n, E]` of a causal target, with one cache for each layer; see
+    /// Returns the output for the next n positions `[N, n, E]` of a causal target, with one cache for each layer; see
     /// [`MultiheadAttention::forward_cached`].
     ///
     /// # Errors

@@ -86,7 +86,7 @@ impl TransformerEncoderLayer {
         call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_forward_qkv(x, x, x, masks)))
     }
 
-    /// Returns the output for the next elements `[N, n, E]` of a causal sequence; see
+    /// Returns the output for the next n positions `[N, n, E]` of a causal sequence; see
     /// [`MultiheadAttention::forward_cached`].
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl TransformerEncoder {
         })
     }
 
-    /// Returns the output for the next elements `[N, n, E]` of a causal sequence, with one cache for each layer; see
+    /// Returns the output for the next n positions `[N, n, E]` of a causal sequence, with one cache for each layer; see
     /// [`MultiheadAttention::forward_cached`]. A greedy language model whose head shares the embedding, as in GPT-2:
     ///
     /// ```

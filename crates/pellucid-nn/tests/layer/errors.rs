@@ -142,7 +142,7 @@ fn settings_of_windows_are_checked_when_they_are_set() {
             "divisor must be finite and nonzero, got 0",
         ),
         ("LpPool2d", LpPool2d::try_new(2.0, [0, 2]).err(), SIZE),
-        ("LpPool2d", LpPool2d::try_new(0.0, 2).err(), "p must be a nonzero number, got 0; for example 2"),
+        ("LpPool2d", LpPool2d::try_new(0.0, 2).err(), "p must be a nonzero number, got 0; try 2"),
         ("LpPool2d", LpPool2d::new(2.0, 2).try_stride([1, 0]).err(), STRIDE),
         ("MaxUnpool2d", MaxUnpool2d::try_new([0, 2]).err(), SIZE),
         ("MaxUnpool2d", MaxUnpool2d::new(2).try_stride([1, 0]).err(), STRIDE),
@@ -155,7 +155,7 @@ fn settings_of_windows_are_checked_when_they_are_set() {
         (
             "fractional_max_pool",
             FractionalMaxPool2d::try_of_ratio(2, [0.5, 1.0]).err(),
-            "ratio must be in (0, 1) on every axis, got [0.5, 1.0]; for example 0.5",
+            "ratio must be in (0, 1) on every axis, got [0.5, 1.0]; try 0.5",
         ),
         ("Unfold", Unfold::try_new([0, 2]).err(), SIZE),
         (
@@ -171,7 +171,7 @@ fn settings_of_windows_are_checked_when_they_are_set() {
             "stride must be at least 1 on every axis, got [0, 0]; use 1, the default",
         ),
         ("Fold", Fold::new(8, 2).try_dilation(0).err(), DILATION),
-        ("local_response_norm", LocalResponseNorm::try_new(0).err(), "size must be at least 1, got 0; for example 5"),
+        ("local_response_norm", LocalResponseNorm::try_new(0).err(), "size must be at least 1, got 0; try 5"),
         ("conv2d", Conv2d::try_new(1, 5, 0).err(), "kernel must be at least 1 on every axis, got [0, 0]; use 1"),
         (
             "conv2d",

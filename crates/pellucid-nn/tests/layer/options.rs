@@ -109,10 +109,10 @@ fn numbers_outside_their_range_are_rejected_where_they_are_given() {
         rejected(Embedding::new(3, 2).try_max_norm(eps, 2.0).map(drop), "embedding: max_norm");
         rejected(EmbeddingBag::new(3, 2).try_max_norm(eps, 2.0).map(drop), "embedding_bag: max_norm");
     }
-    rejected(BatchNorm2d::new(2).try_momentum(5.0).map(drop), "momentum must be in [0, 1], got 5; for example 0.1");
+    rejected(BatchNorm2d::new(2).try_momentum(5.0).map(drop), "momentum must be in [0, 1], got 5; try 0.1");
     rejected(InstanceNorm2d::new(2).try_momentum(-0.5).map(drop), "momentum");
     rejected(Embedding::new(3, 2).try_max_norm(1.0, 0.0).map(drop), "p must be a nonzero number");
-    rejected(LpPool2d::try_new(f64::NAN, 2).map(drop), "p must be a nonzero number, got NaN; for example 2");
+    rejected(LpPool2d::try_new(f64::NAN, 2).map(drop), "p must be a nonzero number, got NaN; try 2");
     rejected(Rrelu::try_new(2.0, 1.0).map(drop), "must be at most the upper one, got 2 and 1");
     rejected(Rrelu::try_new(f64::NAN, 1.0).map(drop), "must be finite");
     let _: BatchNorm2d = BatchNorm2d::new(2).eps(0.0).momentum(1.0).momentum(None);

@@ -39,27 +39,24 @@ fn optimizers_and_dropout_check_their_options() {
     for (found, expected) in [
         (
             sgd_with(SgdOptions { lr: f64::NAN, ..Default::default() }),
-            "lr must be finite and not negative, got NaN; for example 0.001",
+            "lr must be finite and not negative, got NaN; try 0.001",
         ),
-        (
-            sgd_with(SgdOptions { dampening: 2.0, ..Default::default() }),
-            "dampening must be in [0, 1], got 2; for example 0",
-        ),
+        (sgd_with(SgdOptions { dampening: 2.0, ..Default::default() }), "dampening must be in [0, 1], got 2; try 0"),
         (
             adam_with(AdamOptions { betas: (0.9, 1.0), ..Default::default() }),
-            "betas.1 must be in [0, 1), got 1; for example 0.999",
+            "betas.1 must be in [0, 1), got 1; try 0.999",
         ),
         (
             adafactor_with(AdafactorOptions { beta2_decay: 0.5, ..Default::default() }),
-            "beta2_decay must be finite and not positive, got 0.5; for example -0.8",
+            "beta2_decay must be finite and not positive, got 0.5; try -0.8",
         ),
         (
             adafactor_with(AdafactorOptions { d: 0.5, ..Default::default() }),
-            "d must be finite and at least 1, got 0.5; for example 1",
+            "d must be finite and at least 1, got 0.5; try 1",
         ),
-        (message(sgd().try_set_lr(-1.0)), "lr must be finite and not negative, got -1; for example 0.001"),
-        (message(sgd().groups()[0].try_set_momentum(1.0)), "momentum must be in [0, 1), got 1; for example 0.9"),
-        (message(Dropout::try_new(1.5)), "p must be in [0, 1], got 1.5; for example 0.5"),
+        (message(sgd().try_set_lr(-1.0)), "lr must be finite and not negative, got -1; try 0.001"),
+        (message(sgd().groups()[0].try_set_momentum(1.0)), "momentum must be in [0, 1), got 1; try 0.9"),
+        (message(Dropout::try_new(1.5)), "p must be in [0, 1], got 1.5; try 0.5"),
     ] {
         assert!(found.contains(expected), "{found}");
     }
@@ -73,50 +70,44 @@ fn schedules_check_their_options() {
     let linear = |start_factor, end_factor| LinearLr { start_factor, end_factor, total_iters: 4 };
     let unused = SequentialLr::new(StepLr::new(1)).then(0, StepLr::new(1));
     let cases: [(Box<dyn Schedule>, &str); 22] = [
-        (Box::new(StepLr { step_size: 0, gamma: 0.1 }), "StepLr: step_size must be at least 1, got 0; for example 30"),
-        (
-            Box::new(StepLr { step_size: 1, gamma: -1.0 }),
-            "gamma must be finite and not negative, got -1; for example 0.1",
-        ),
+        (Box::new(StepLr { step_size: 0, gamma: 0.1 }), "StepLr: step_size must be at least 1, got 0; try 30"),
+        (Box::new(StepLr { step_size: 1, gamma: -1.0 }), "gamma must be finite and not negative, got -1; try 0.1"),
         (Box::new(nested), "step_size must be at least 1"),
         (Box::new(descending), "starts at epoch 2; got the milestone 2"),
         (Box::new(unused), "starts at epoch 0; got the milestone 0"),
-        (
-            Box::new(ExponentialLr { gamma: f64::NAN }),
-            "gamma must be finite and not negative, got NaN; for example 0.9",
-        ),
-        (Box::new(ConstantLr { factor: 0.0, total_iters: 2 }), "factor must be in (0, 1], got 0; for example 0.1"),
-        (Box::new(linear(0.0, 1.0)), "start_factor must be in (0, 1], got 0; for example 0.1"),
-        (Box::new(linear(1.0, 1.5)), "end_factor must be in [0, 1], got 1.5; for example 1"),
-        (Box::new(CosineAnnealingLr { t_max: 0, eta_min: 0.0 }), "t_max must be at least 1, got 0; for example 100"),
+        (Box::new(ExponentialLr { gamma: f64::NAN }), "gamma must be finite and not negative, got NaN; try 0.9"),
+        (Box::new(ConstantLr { factor: 0.0, total_iters: 2 }), "factor must be in (0, 1], got 0; try 0.1"),
+        (Box::new(linear(0.0, 1.0)), "start_factor must be in (0, 1], got 0; try 0.1"),
+        (Box::new(linear(1.0, 1.5)), "end_factor must be in [0, 1], got 1.5; try 1"),
+        (Box::new(CosineAnnealingLr { t_max: 0, eta_min: 0.0 }), "t_max must be at least 1, got 0; try 100"),
         (
             Box::new(CosineAnnealingWarmRestarts { t_0: 0, t_mult: 1, eta_min: 0.0 }),
-            "t_0 must be at least 1, got 0; for example 10",
+            "t_0 must be at least 1, got 0; try 10",
         ),
         (
             Box::new(CosineAnnealingWarmRestarts { t_0: 1, t_mult: 0, eta_min: 0.0 }),
-            "t_mult must be at least 1, got 0; for example 1",
+            "t_mult must be at least 1, got 0; try 1",
         ),
-        (Box::new(OneCycleLr::new(1.0, 0)), "total_steps must be at least 1, got 0; for example 1000"),
-        (Box::new(OneCycleLr::new(-1.0, 5)), "max_lr must be finite and not negative, got -1; for example 0.1"),
+        (Box::new(OneCycleLr::new(1.0, 0)), "total_steps must be at least 1, got 0; try 1000"),
+        (Box::new(OneCycleLr::new(-1.0, 5)), "max_lr must be finite and not negative, got -1; try 0.1"),
         (
             Box::new(OneCycleLr { pct_start: 1.5, ..OneCycleLr::new(1.0, 5) }),
-            "pct_start must be in [0, 1], got 1.5; for example 0.3",
+            "pct_start must be in [0, 1], got 1.5; try 0.3",
         ),
         (
             Box::new(CyclicLr { step_size_up: 0, ..CyclicLr::new(0.1, 1.0) }),
-            "step_size_up must be at least 1, got 0; for example 2000",
+            "step_size_up must be at least 1, got 0; try 2000",
         ),
         (
             Box::new(CosineWithWarmupLr { warmup_steps: 0, total_steps: 0, eta_min: 0.0 }),
-            "total_steps must be at least 1, got 0; for example 1000",
+            "total_steps must be at least 1, got 0; try 1000",
         ),
         (Box::new(PolynomialLr { total_iters: 5, power: f64::NAN }), "power must be finite and not negative, got NaN"),
         (Box::new(WarmupLr { warmup_steps: 0 }), "WarmupLr: warmup_steps must be at least 1, got 0"),
         (Box::new(NoamLr { d_model: 0, warmup_steps: 1 }), "NoamLr: d_model must be at least 1, got 0"),
         (
             Box::new(OneCycleLr { final_div_factor: 0.0, ..OneCycleLr::new(1.0, 5) }),
-            "final_div_factor must be finite and above 0, got 0; for example 10000",
+            "final_div_factor must be finite and above 0, got 0; try 10000",
         ),
         (
             Box::new(CyclicLr { mode: CyclicMode::ExpRange(-1.0), ..CyclicLr::new(0.1, 1.0) }),
@@ -139,10 +130,10 @@ fn plateaus_check_their_options() {
         assert!(rejected(ReduceLrOnPlateauOptions { threshold, ..default() }).contains("threshold must be finite"));
     }
     let factor = rejected(ReduceLrOnPlateauOptions { factor: 1.0, ..default() });
-    assert!(factor.contains("factor must be in [0, 1), got 1; for example 0.1"), "{factor}");
+    assert!(factor.contains("factor must be in [0, 1), got 1; try 0.1"), "{factor}");
     let min_lr = |min_lr| rejected(ReduceLrOnPlateauOptions { min_lr, ..default() });
     assert!(min_lr(PerGroup::Each(Vec::new())).contains("the number of values of min_lr must be at least 1"));
-    assert!(min_lr(PerGroup::All(-1.0)).contains("min_lr must be finite and not negative, got -1; for example 0"));
+    assert!(min_lr(PerGroup::All(-1.0)).contains("min_lr must be finite and not negative, got -1; try 0"));
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub fn with_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
 fn pool_with(n: usize) -> &'static ThreadPool {
     static POOLS: Mutex<BTreeMap<usize, &'static ThreadPool>> = Mutex::new(BTreeMap::new());
     let machine = std::thread::available_parallelism().map_or(1, NonZero::get);
-    // A larger number is a configuration mistake: the stacks of the threads would exhaust the memory.
+    // A larger number is a configuration error: the stacks of the threads would exhaust the memory.
     let n = if n == 0 { machine } else { n.min((8 * machine).max(64)) };
     let create = || ThreadPool::new(n, warm_up);
     lock(&POOLS).entry(n).or_insert_with(create)

@@ -86,7 +86,7 @@ fn lgamma_positive(x: f64) -> f64 {
         );
         return 0.5 * y + p / q + log;
     }
-    // From 2⁵⁸ on, the series does not affect the result.
+    // For x ≥ 2⁵⁸, the series does not affect the result.
     let z = 1.0 / x;
     let series = stirling_series(z * z);
     (x - 0.5) * (log - 1.0) + (4.189_385_332_046_727_250_52e-1 + z * series)

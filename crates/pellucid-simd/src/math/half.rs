@@ -29,7 +29,7 @@ impl F16 {
         let exponent = magnitude & 0x0f80_0000;
         let normal = magnitude + ((127 - 15) << 23);
         let special = magnitude + ((255 - 31) << 23);
-        // Subnormal operands: the fraction with the exponent of 2⁻¹⁴, minus 2⁻¹⁴.
+        // A subnormal operand is the fraction with the exponent of 2⁻¹⁴, minus 2⁻¹⁴.
         let small = (f32::from_bits(normal + (1 << 23)) - MIN_NORMAL).to_bits();
         let bits = if exponent == 0x0f80_0000 { special } else { normal };
         let bits = if exponent == 0 { small } else { bits };
@@ -44,7 +44,7 @@ impl F16 {
         // Normal results: one addition rebiases the exponent and rounds; a carry increments the exponent.
         let odd = (magnitude >> 13) & 1;
         let normal = magnitude.wrapping_sub((127 - 15) << 23).wrapping_add(0xfff + odd) >> 13;
-        // Subnormal results: adding ½ aligns the fraction to 2⁻²⁴ and rounds it.
+        // For a subnormal result, adding ½ aligns the fraction to 2⁻²⁴ and rounds it.
         let small = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
         let large = if magnitude > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
         let bits = if magnitude < 0x3880_0000 { small } else { normal };

@@ -13,7 +13,7 @@ pub(crate) struct AddressMap<V> {
 }
 
 impl<V: Copy> AddressMap<V> {
-    const FEW: usize = 8;
+    const INLINE_ENTRIES: usize = 8;
 
     pub(crate) fn get(&self, address: usize) -> Option<V> {
         let recent = self.few.iter().rev().find(|(a, _)| *a == address).map(|(_, v)| *v);
@@ -23,7 +23,7 @@ impl<V: Copy> AddressMap<V> {
     pub(crate) fn insert(&mut self, address: usize, value: V) {
         if let Some(entry) = self.few.iter_mut().find(|(a, _)| *a == address) {
             entry.1 = value;
-        } else if self.few.len() < Self::FEW && !self.many.contains_key(&address) {
+        } else if self.few.len() < Self::INLINE_ENTRIES && !self.many.contains_key(&address) {
             self.few.push((address, value));
         } else {
             self.many.insert(address, value);

@@ -120,7 +120,7 @@ fn is_library_file(file: &str) -> bool {
     // Backtraces print paths below the working directory relative to it.
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.into());
     let relative = crates.and_then(|crates| absolute.strip_prefix(crates).ok());
-    // A frame without line tables names a C source file or no file.
+    // A frame of code without line tables has a C source file or no file.
     !file.contains(".rs:")
         || file.contains("/rustc/")
         || file.contains("/registry/src/")

@@ -9,11 +9,11 @@ use pellucid_ir::{DType, Error, Result};
 /// Tolerances of a gradient check; the defaults are PyTorch's.
 #[derive(Clone, Copy, Debug)]
 pub struct GradCheckOptions {
-    /// Half the distance between the two points of a central difference.
+    /// The step of a central difference: half the distance between its two points.
     pub eps: f64,
-    /// Allowed absolute deviation.
+    /// The allowed absolute deviation.
     pub atol: f64,
-    /// Allowed deviation relative to the difference quotient.
+    /// The allowed deviation relative to the difference quotient.
     pub rtol: f64,
 }
 
@@ -76,8 +76,8 @@ pub fn gradgradcheck(
     let incoming: Vec<Tensor> = outputs
         .iter()
         .map(|y| {
-            let wave: Vec<f64> = (0..y.size()).map(|i| (0.7 + 1.3 * i as f64).sin() + 0.3).collect();
-            Tensor::new(wave, y.shape().clone()).requires_grad_(true)
+            let gradient_values: Vec<f64> = (0..y.size()).map(|i| (0.7 + 1.3 * i as f64).sin() + 0.3).collect();
+            Tensor::new(gradient_values, y.shape().clone()).requires_grad_(true)
         })
         .collect();
     let count = inputs.len();
@@ -147,15 +147,16 @@ fn jacobian_row(y: &Tensor, x: &Tensor, row: usize) -> Result<Vec<f64>> {
 fn central_differences(
     f: &dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[Tensor],
-    varied: usize,
+    perturbed_input: usize,
     eps: f64,
 ) -> Result<Vec<Vec<Vec<f64>>>> {
-    let values: Vec<f64> = inputs[varied].try_to_vec()?;
+    let values: Vec<f64> = inputs[perturbed_input].try_to_vec()?;
     let evaluate_at = |column: usize, step: f64| -> Result<Vec<Vec<f64>>> {
         let mut shifted = values.clone();
         shifted[column] += step;
         let mut shifted_inputs = inputs.to_vec();
-        shifted_inputs[varied] = Tensor::new(shifted, inputs[varied].shape().clone()).requires_grad_(true);
+        shifted_inputs[perturbed_input] =
+            Tensor::new(shifted, inputs[perturbed_input].shape().clone()).requires_grad_(true);
         f(&shifted_inputs)?.iter().map(|y| y.try_to_vec()).collect()
     };
     (0..values.len())

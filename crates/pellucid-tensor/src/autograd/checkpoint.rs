@@ -256,7 +256,7 @@ fn check_dependencies(outputs: &[Tensor], inputs: &[Tensor]) -> Result<()> {
                     visited.insert(address(&node) as usize, ());
                     next.push(node);
                 }
-                Edge::Leaf(_) if !allowed.iter().any(|a| a.same(&edge)) => {
+                Edge::Leaf(_) if !allowed.iter().any(|a| a.is_same(&edge)) => {
                     return invalid(
                         "the function uses a tracked tensor that is not among its inputs; pass the tensor or its \
                          leaf as an input, or detach() it"

@@ -14,8 +14,12 @@ impl Derivative for ZeroDerivative {
     }
 
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
-        let zeros =
-            |i| saved.wants(needs, i).then(|| grads.zeros(saved.meta(i).clone(), saved.input_device(i))).transpose();
+        let zeros = |i| {
+            saved
+                .needs_gradient(needs, i)
+                .then(|| grads.zeros(saved.meta(i).clone(), saved.input_device(i)))
+                .transpose()
+        };
         (0..saved.inputs()).map(zeros).collect()
     }
 }

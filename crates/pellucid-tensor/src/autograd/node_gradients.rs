@@ -47,7 +47,7 @@ impl NodeInputs {
 }
 
 /// Runs the backward computation of a node, and frees its saved values unless `retain_graph` is set. `note_shared` is
-/// called with every gradient that shares its storage with a saved value. The graph, and perhaps the user, also own
+/// called with every gradient that shares its storage with a saved value. The graph, and perhaps user code, also hold
 /// such a gradient.
 #[inline]
 pub(super) fn node_gradients(
@@ -159,7 +159,7 @@ impl Node {
         })?;
         let saved = SavedTensors { node, values: &[], slots: &inputs.slots };
         let mut gradient_of = |i: usize| {
-            if !saved.wants(inputs.needed, i) {
+            if !saved.needs_gradient(inputs.needed, i) {
                 return Ok(None);
             }
             let Some(gradient) = results[i].take() else {

@@ -42,11 +42,11 @@ pub struct BackwardOptions {
     /// The gradient with which the pass starts, of the output's shape. By default, a result starts from the gradient
     /// that [`Tensor::set_grad`] has set on it, if any; otherwise the pass starts from ones.
     pub gradient: Option<Tensor>,
-    /// Keep the gradients of all tensors in the graph, not only of leaves.
+    /// Whether to keep the gradients of all tensors in the graph, not only of leaves.
     pub retain_grad: bool,
-    /// Record the pass, so that gradients can be differentiated. Implies `retain_graph`.
+    /// Whether to record the pass, so that gradients can be differentiated. Implies `retain_graph`.
     pub create_graph: bool,
-    /// Keep the saved values of nodes, so that the graph can be used again.
+    /// Whether to keep the saved values of nodes, so that the graph can be used again.
     pub retain_graph: bool,
 }
 
@@ -55,11 +55,11 @@ fn backward(output: &Tensor, mut options: BackwardOptions) -> Result<()> {
     let gradient = options.gradient.take();
     let preset = if gradient.is_none() { output.preset_grad() } else { None };
     let mut pass = BackwardPass::new(&options);
-    // A preset gradient is in the slot of the output already and must not be added to it.
+    // A preset gradient is already in the slot of the output and must not be added to it.
     pass.preset = preset.as_ref().map(|_| output.edge());
     pass.seed("backward", output, gradient.or(preset))?;
     let result = pass.run();
-    // The graph may have held the elements of leaves that have moved.
+    // Leaves may have moved to another device; only the graph may still have held their elements.
     release_idle_memory();
     result
 }
@@ -368,7 +368,7 @@ impl<'a> BackwardPass<'a> {
         if self.options.retain_grad || node.is_observed.load(Ordering::Acquire) {
             for (index, (handle, gradient)) in node.outputs().iter().zip(&*gradients).enumerate() {
                 let (Some(inner), Some(gradient)) = (handle.upgrade(), gradient) else { continue };
-                if self.preset.as_ref().is_some_and(|p| p.same(&Edge::Node(node.clone(), index as u32))) {
+                if self.preset.as_ref().is_some_and(|p| p.is_same(&Edge::Node(node.clone(), index as u32))) {
                     continue;
                 }
                 if let Some(slot) = Tensor::from_inner(inner).kept_slot(node, self.options.retain_grad) {
@@ -428,9 +428,9 @@ impl<'a> BackwardPass<'a> {
         match (&self.targets, edge) {
             (None, _) => true,
             (Some(_), Edge::None) => false,
-            (Some((targets, _)), Edge::Leaf(_)) => targets.iter().any(|t| t.edge.same(edge)),
+            (Some((targets, _)), Edge::Leaf(_)) => targets.iter().any(|t| t.edge.is_same(edge)),
             (Some((targets, leads)), Edge::Node(node, _)) => {
-                leads.get(address(node) as usize).unwrap_or(false) || targets.iter().any(|t| t.edge.same(edge))
+                leads.get(address(node) as usize).unwrap_or(false) || targets.iter().any(|t| t.edge.is_same(edge))
             }
         }
     }

@@ -23,7 +23,7 @@ impl GradTarget {
 fn mark_reached(targets: &mut [GradTarget], edge: &Edge) -> bool {
     let mut is_reached = false;
     if edge.is_tracked() {
-        for target in targets.iter_mut().filter(|target| target.edge.same(edge)) {
+        for target in targets.iter_mut().filter(|target| target.edge.is_same(edge)) {
             (target.is_reached, is_reached) = (true, true);
         }
     }

@@ -25,12 +25,12 @@ pub(super) const REDUCE_THE_VALUE: &str = "reduce the value of the function, for
 pub struct GradOptions {
     /// The incoming gradient of every output, in order. `None` and missing entries mean ones.
     pub grad_outputs: Vec<Option<Tensor>>,
-    /// Record the backward pass, so that the results can be differentiated. Implies `retain_graph`.
+    /// Whether to record the backward pass, so that the results can be differentiated. Implies `retain_graph`.
     pub create_graph: bool,
-    /// Keep the saved values of nodes, so that the graph can be used again.
+    /// Whether to keep the saved values of nodes, so that the graph can be used again.
     pub retain_graph: bool,
-    /// Return zeros for an input on which no output depends, and ignore an output that requires no gradient. By
-    /// default, both are errors.
+    /// Whether to return zeros for an input on which no output depends, and to ignore an output that requires no
+    /// gradient. By default, both are errors.
     pub allow_unused: bool,
 }
 

@@ -31,10 +31,10 @@ type RecordedFn<'a> = &'a mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>;
 pub struct CaptureOptions {
     /// The passes that optimize the plan. No pass changes a bit of any result.
     pub passes: Passes,
-    /// Maximum number of recordings for different shapes of the inputs. The least recently launched one is dropped
+    /// The maximum number of recordings for different shapes of the inputs. The least recently launched one is dropped
     /// first.
     pub max_recordings: usize,
-    /// True if the CPU packs the right factors of matrix products that the step only reads, such as weights of `f32`
+    /// Whether the CPU packs the right factors of matrix products that the step only reads, such as weights of `f32`
     /// and `f64` in inference, at the first launch. The packed weights take as much memory as the weights, and all
     /// recordings share them. A launch after a write to a weight packs it again, so a step between updates becomes
     /// slower.
@@ -57,12 +57,12 @@ impl CaptureOptions {
 /// Statistics of the recordings of a captured step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Number of launches that found a valid recording.
+    /// The number of launches that found a valid recording.
     pub hits: u64,
-    /// Number of launches that recorded the step again: for inputs of new shapes, other values of [host
+    /// The number of launches that recorded the step again: for inputs of new shapes, other values of [host
     /// flags](crate::HostFlag), other hooks, or replaced state.
     pub misses: u64,
-    /// Number of cached recordings.
+    /// The number of cached recordings.
     pub len: usize,
 }
 
@@ -496,7 +496,7 @@ impl Recordings {
         let mut step = self.compiled(step, &StepKey::new(inputs), Vec::new(), self.options)?;
         self.recorded += 1;
         step.set_number(self.recorded);
-        // A recording with a hook that was removed is never valid again.
+        // A recording that depends on a removed hook stays invalid.
         self.cached.retain(CompiledStep::can_match_again);
         if self.cached.len() == self.options.max_recordings {
             self.cached.remove(0);

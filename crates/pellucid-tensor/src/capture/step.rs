@@ -94,7 +94,7 @@ pub(super) struct CompiledStep {
     outputs: Vec<Tensor>,
     /// The gradient slots that the step uses, with their gradients before the step.
     slots: EntryGradients,
-    /// Slots of outside storages with handles that belong to no recorded step. A slot that loses these handles was
+    /// The slots of outside storages with handles that belong to no recorded step. A slot that loses these handles was
     /// replaced by the closure.
     outside_slots: Vec<usize>,
     /// The host state that the closure reads.
@@ -378,7 +378,7 @@ impl CompiledStep {
         }
         let slots = BorrowedSlots::acquire(&self.storages, self.prepared.access())?;
         let launched = self.prepared.launch(&slots);
-        // A failed launch may have written too.
+        // A launch that failed may also have written tensors.
         self.written.iter().for_each(|storage| storage.bump());
         launched.map_err(|failed| self.plan.named(false, failed.launch(), failed.error))
     }

@@ -14,13 +14,13 @@ use std::sync::Arc;
 /// The cost of a computation, counted from shapes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KernelWork {
-    /// Number of kernels.
+    /// The number of kernels.
     pub kernels: u64,
-    /// Number of arithmetic operations on elements. A multiply-add counts as two.
+    /// The number of arithmetic operations on elements. A multiply-add counts as two.
     pub flops: u64,
-    /// Bytes that kernels read and write. An operand counts each time it is used.
+    /// The bytes that kernels read and write. An operand counts each time it is used.
     pub bytes: u64,
-    /// Bytes of new buffers, if no buffer is reused.
+    /// The bytes of new buffers, if no buffer is reused.
     pub allocated_bytes: u64,
 }
 

@@ -42,7 +42,9 @@ fn warn_once(device: Device, op: &'static str) {
     static WARNED: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut warned = lock(&WARNED);
     if warned.get_or_insert_default().insert(op) {
-        warn(format_args!("{device} has no kernel for `{op}`; it runs on the cpu, with copies in both directions"));
+        warn(format_args!(
+            "{device} has no kernel for `{op}`; it runs on the CPU, and its operands are copied there and back"
+        ));
     }
 }
 

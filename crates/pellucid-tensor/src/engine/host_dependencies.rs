@@ -5,7 +5,7 @@ use pellucid_ir::backend::Storage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Process-wide count of changes of host flags.
+/// The process-wide count of changes of host flags.
 static FLAG_CHANGES: AtomicUsize = AtomicUsize::new(0);
 
 /// The last value of a flag, after which it never changes.
@@ -70,8 +70,7 @@ impl HostDependencies {
         all_match
     }
 
-    /// Returns false if a flag can never again have the value that the step has read, such as the flag of a removed
-    /// hook.
+    /// Returns false if a flag can no longer have the value that the step has read, such as the flag of a removed hook.
     pub(crate) fn can_match_again(&self) -> bool {
         let is_left = |(flag, value): &(Arc<AtomicUsize>, Option<usize>)| {
             value.is_some_and(|value| value != RETIRED) && flag.load(Ordering::Relaxed) == RETIRED

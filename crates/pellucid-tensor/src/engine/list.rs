@@ -31,7 +31,7 @@ pub(crate) struct DeferredList {
     /// The id of the recording.
     id: u64,
     /// Whether the thread of the list has ended.
-    is_orphan: AtomicBool,
+    has_ended_thread: AtomicBool,
     is_capture: bool,
     recording: Mutex<Recording>,
     /// The error of a run that another thread or a write caused. The next run that the list's thread requests, or its
@@ -58,9 +58,9 @@ impl Drop for DeviceLists {
     /// reads or drops them.
     fn drop(&mut self) {
         for (_, list) in &self.0 {
-            // Another thread may remove the list as soon as it is an orphan.
+            // Another thread may remove the list as soon as its thread has ended.
             ORPHANS.fetch_add(1, Ordering::Relaxed);
-            list.is_orphan.store(true, Ordering::Release);
+            list.has_ended_thread.store(true, Ordering::Release);
             if !has_needed_results(&lock(&list.recording).kernels) {
                 list.unregister();
             }
@@ -76,14 +76,14 @@ fn remove_orphans() {
     if ORPHANS.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let is_orphan = |list: &&SharedList| list.is_orphan.load(Ordering::Acquire);
-    let orphans: Vec<SharedList> = registry().values().filter(is_orphan).cloned().collect();
+    let has_ended_thread = |list: &&SharedList| list.has_ended_thread.load(Ordering::Acquire);
+    let ended_lists: Vec<SharedList> = registry().values().filter(has_ended_thread).cloned().collect();
     // Another thread runs or inspects a locked list, and may wait for a list of this thread.
     let is_unneeded = |list: &&SharedList| match list.recording.try_lock() {
         Ok(recording) => !has_needed_results(&recording.kernels),
         Err(_) => false,
     };
-    orphans.iter().filter(|list| !is_flushing(list.id)).filter(is_unneeded).for_each(|list| list.unregister());
+    ended_lists.iter().filter(|list| !is_flushing(list.id)).filter(is_unneeded).for_each(|list| list.unregister());
 }
 
 /// The lists by id. A thread that reads a pending value of another thread's list looks it up here.
@@ -99,7 +99,7 @@ impl DeferredList {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let list = Arc::new(DeferredList {
             id,
-            is_orphan: AtomicBool::new(false),
+            has_ended_thread: AtomicBool::new(false),
             is_capture,
             recording: Mutex::new(Recording::new(id)),
             unreported: Mutex::default(),
@@ -181,7 +181,7 @@ impl DeferredList {
             let count = recording.kernels.len();
             self.run_first(&mut recording, count)
         };
-        if self.is_orphan.load(Ordering::Acquire) {
+        if self.has_ended_thread.load(Ordering::Acquire) {
             self.unregister();
         }
         remove_orphans();
@@ -465,7 +465,7 @@ fn run_readers(storage: &Storage) {
 pub(super) fn flush_list_of(op: &'static str, storage: &Storage) -> Result<()> {
     let list = registry().get(&storage.pending()).cloned();
     match list {
-        Some(list) if list.is_of_this_thread() || list.is_orphan.load(Ordering::Acquire) => list.flush(),
+        Some(list) if list.is_of_this_thread() || list.has_ended_thread.load(Ordering::Acquire) => list.flush(),
         // Another thread records this step. Its kernels run only in launches.
         Some(list) if list.is_capture => Err(Error::Poisoned { op }),
         Some(list) => {
@@ -501,7 +501,7 @@ impl DeferredGuard {
 impl Drop for DeferredGuard {
     fn drop(&mut self) {
         if !self.list.is_capture && std::thread::panicking() {
-            // The kernels from before the panic run, as in eager mode.
+            // The kernels that were recorded before the panic run, as in eager mode.
             let _ = catch_unwind(AssertUnwindSafe(|| self.list.flush()));
         }
         MODE.set(self.before.0);

@@ -57,7 +57,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Process-wide count of `requires_grad` changes on tensors used by captured steps.
+/// The process-wide count of `requires_grad` changes of tensors that captured steps use.
 static REQUIRES_GRAD_CHANGES: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a `requires_grad` change of this array's tensor, if a captured step uses the storage. The step checks before
@@ -72,8 +72,8 @@ pub(crate) fn requires_grad_changes() -> u64 {
     REQUIRES_GRAD_CHANGES.load(Ordering::Relaxed)
 }
 
-/// Limit on the elements of a broadcast view that a kernel visits. The size of a dense tensor is limited by memory; a
-/// view of 2⁴⁰ repeated elements needs no memory but hours of time.
+/// The maximum number of elements of a broadcast view that a kernel visits. The size of a dense tensor is limited by
+/// memory; a view of 2⁴⁰ repeated elements needs no memory but hours of time.
 const MAX_BROADCAST_SIZE: u64 = 1 << 34;
 
 /// Returns an error if the kernel would visit a broadcast view of more than [`MAX_BROADCAST_SIZE`] elements.
@@ -470,9 +470,9 @@ pub(crate) fn recorded_operands(array: &Array) -> usize {
     list::with_list_for(array.device(), count).unwrap_or(0)
 }
 
-/// Runs `f` in eager mode, whatever the mode of this thread. Devices that always defer their kernels still do. Use it
-/// for state that a recording only references, such as parameters that a model creates at its first input. Kernels that
-/// [`lazy`] has deferred on this thread run first.
+/// Runs `f` in eager mode, regardless of the mode of this thread. Devices that always defer their kernels still do. Use
+/// it for state that a recording only references, such as parameters that a model creates at its first input. Kernels
+/// that [`lazy`] has deferred on this thread run first.
 ///
 /// # Panics
 /// Panics with the typed error of a deferred kernel that failed.

@@ -28,7 +28,7 @@ pub(super) struct CachedPlan {
     /// The bytes that all launches read and write.
     bytes: usize,
     arena_bytes: Option<usize>,
-    /// The compiled plan, with the parameters for which it was compiled.
+    /// The plan that the backend has compiled, with the parameters for which it was compiled.
     compiled: Mutex<(Vec<Scalar>, Arc<dyn CompiledPlan>)>,
 }
 

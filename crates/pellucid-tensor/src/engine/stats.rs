@@ -5,19 +5,20 @@ use std::cell::Cell;
 /// The deferred work that a thread has run so far. The difference of two values is the work between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeferredStats {
-    /// Number of lists that ran.
+    /// The number of lists that ran.
     pub runs: u64,
-    /// Number of recorded kernels in these lists, including skipped kernels whose results cannot be read.
+    /// The number of recorded kernels in these lists, including skipped kernels whose results cannot be read.
     pub kernels: u64,
-    /// Number of launches that ran.
+    /// The number of launches that ran.
     pub launches: u64,
-    /// Bytes that these launches read and wrote: the sizes of all operands. Elements of a broadcast operand count once.
+    /// The bytes that these launches read and wrote: the sizes of all operands. Elements of a broadcast operand count
+    /// once.
     pub bytes: u64,
-    /// Number of plans that were compiled because no cached plan had their structure and run-time parameters.
+    /// The number of plans that were compiled because no cached plan had their structure and run-time parameters.
     pub compiled_plans: u64,
-    /// Number of launches of the compiled plans.
+    /// The number of launches of the compiled plans.
     pub compiled_launches: u64,
-    /// Number of kernels, deferred or not, that ran on the CPU because their device does not implement them.
+    /// The number of kernels, deferred or not, that ran on the CPU because their device does not implement them.
     pub fallbacks: u64,
 }
 

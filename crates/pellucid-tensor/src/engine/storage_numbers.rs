@@ -10,14 +10,14 @@ use std::sync::Arc;
 /// Maps storages to the slots of a plan, in the order of their first use.
 #[derive(Default)]
 pub(crate) struct StorageNumbers {
-    at: HashMap<*const (), usize, BuildHasherDefault<AddressHasher>>,
+    indices: HashMap<*const (), usize, BuildHasherDefault<AddressHasher>>,
     storages: Vec<Arc<Storage>>,
 }
 
 impl StorageNumbers {
     /// Returns the slot of a storage, and true if the storage is new in the table.
     pub(crate) fn slot(&mut self, storage: &Arc<Storage>) -> (usize, bool) {
-        match self.at.entry(Arc::as_ptr(storage).cast()) {
+        match self.indices.entry(Arc::as_ptr(storage).cast()) {
             Entry::Occupied(known) => (*known.get(), false),
             Entry::Vacant(free) => {
                 self.storages.push(storage.clone());

@@ -63,7 +63,7 @@ fn split_cell(text: &str) -> Result<(String, &str), &'static str> {
     };
     let mut cell = String::new();
     loop {
-        let end = quoted.find('"').ok_or("a quoted cell has no end")?;
+        let end = quoted.find('"').ok_or("a quoted cell is not closed")?;
         cell.push_str(&quoted[..end]);
         quoted = &quoted[end + 1..];
         match quoted.strip_prefix('"') {
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn defects_are_described() {
         assert_eq!(parse("a,b\n1\n").unwrap_err(), "row 2 has 1 cells, but the header has 2");
-        assert_eq!(parse("a\n\"1").unwrap_err(), "row 2: a quoted cell has no end");
+        assert_eq!(parse("a\n\"1").unwrap_err(), "row 2: a quoted cell is not closed");
         assert!(parse("\"a\"b\n").unwrap_err().contains("must end before a comma"));
     }
 }

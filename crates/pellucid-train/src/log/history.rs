@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// The name of the first column of tables: the epoch number, from 1.
+/// The name of the first column of tables: the epoch number, counted from 1.
 const EPOCH: &str = "epoch";
 /// Keys of the state: the number of rows, the epoch of each row, and the prefix of the columns.
 const ROWS: &str = "rows";
@@ -171,7 +171,7 @@ impl History {
         replace("history", path.as_ref(), &text)
     }
 
-    /// Reads a file of [`save_csv`](History::save_csv). An empty cell is NaN.
+    /// Reads a file written by [`save_csv`](History::save_csv). An empty cell is NaN.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read, or is not a history.

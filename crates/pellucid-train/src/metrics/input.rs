@@ -18,7 +18,7 @@ macro_rules! metric_options {
         }
     };
     (@threshold) => {
-        /// Sets the threshold of binary scores and of independent labels: a greater score predicts class 1. The default
+        /// Sets the threshold of binary scores and of independent labels: a larger score predicts class 1. The default
         /// 0 is for logits; use 0.5 for probabilities. It is rounded to the dtype of the scores.
         #[must_use]
         pub fn threshold(mut self, threshold: f64) -> Self {

@@ -27,7 +27,8 @@ impl LabelBatch {
     fn read(op: &'static str, output: &Tensor, target: &Tensor, options: ClassificationOptions) -> Result<LabelBatch> {
         let _guard = no_grad();
         let &[_, labels_per_sample] = output.shape().dims() else {
-            let help = "the output must be scores [samples, labels], with labels 0 and 1 of the same shape";
+            let help = "the output must be scores [samples, labels], and the target must have the same shape, with \
+                        elements 0 and 1";
             return Err(Error::shapes(op, [output.shape(), target.shape()], help));
         };
         if output.shape() != target.shape() {

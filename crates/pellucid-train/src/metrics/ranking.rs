@@ -68,7 +68,7 @@ pub struct RocAuc {
     options: ClassificationOptions,
     /// The number of scores per sample: 1 for binary scores, 0 before the first batch.
     width: usize,
-    /// Rows of `width` scores. For several classes, these are probabilities.
+    /// The rows of `width` scores. For several classes, these are probabilities.
     scores: Vec<f64>,
     labels: Vec<usize>,
 }

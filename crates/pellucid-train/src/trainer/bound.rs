@@ -18,7 +18,7 @@ pub(super) trait RunParts {
     /// Returns the positions of the loaders of the training and of the validation.
     fn batches_state(&self) -> Result<[StateDict; 2]>;
 
-    /// Returns to positions of the loaders.
+    /// Restores the positions of the loaders.
     fn load_batches_state(&self, states: &[StateDict; 2]) -> Result<()>;
 
     /// Returns to a position of the loader of the validation.
@@ -112,7 +112,7 @@ fn no_batch() -> Error {
     Error::invalid("fit", "there is no batch")
 }
 
-/// Calls `change`, and restores the state that a loader has before.
+/// Calls `change`, and then restores the earlier state of a loader.
 fn keep_state(loader: &dyn Stateful, change: &mut dyn FnMut()) -> Result<()> {
     let state = state_of(loader)?;
     change();

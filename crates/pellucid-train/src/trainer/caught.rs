@@ -4,7 +4,7 @@ use pellucid_tensor::Result;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 
-/// The result of a call, or its panic, which continues after the caller has restored the state.
+/// The result of a call, or its panic, which is resumed after the caller has restored the state.
 #[must_use = "`resume_after` continues the panic"]
 pub(super) struct CaughtResult<R>(thread::Result<Result<R>>);
 
@@ -19,7 +19,7 @@ impl<R> CaughtResult<R> {
         self.0.as_ref().ok()?.as_ref().ok()
     }
 
-    /// Continues the panic, or returns the result. An error of the call precedes an error of the restoration.
+    /// Resumes the panic, or returns the result. An error of the call precedes an error of the restoration.
     pub(super) fn resume_after(self, restored: Result<()>) -> Result<R> {
         let value = self.0.unwrap_or_else(|panic| resume_unwind(panic))?;
         restored.map(|()| value)

@@ -32,7 +32,7 @@ impl Default for EarlyStopping {
     }
 }
 
-/// A run without the types of its task and its batches, so that it is compiled once, in this crate.
+/// A run that does not depend on the types of its task and its batches, so that it is compiled once, in this crate.
 pub(super) struct RunCore<'f> {
     pub(super) epochs: Option<usize>,
     pub(super) max_steps: Option<usize>,
@@ -50,7 +50,7 @@ pub(super) struct RunCore<'f> {
     /// The name of the value that determines the best epoch, and its direction.
     pub(super) monitor: Option<(String, Goal)>,
     pub(super) files: RunFiles,
-    /// Whether a file of the state was due between two updates.
+    /// Whether the state was to be saved between two updates, which is done after the next update.
     pub(super) is_save_due: bool,
     pub(super) log_every: usize,
     pub(super) is_quiet: bool,

@@ -20,12 +20,12 @@ pub enum TrainingEvent<'a> {
     },
     /// An epoch begins. The event does not occur again when a run resumes within an epoch.
     EpochBegan {
-        /// The epoch number, from 1.
+        /// The epoch number, counted from 1.
         epoch: usize,
     },
     /// A step has trained on a batch.
     StepEnded {
-        /// The step number, from 1.
+        /// The step number, counted from 1.
         step: usize,
         /// The losses of the step by name. On a device other than the CPU, the list is empty except at logged steps.
         scalars: &'a [(&'static str, f64)],
@@ -43,7 +43,7 @@ pub enum TrainingEvent<'a> {
     /// run is not. If [`steps`](super::Trainer::steps) ends the run within an epoch, the state is saved before this
     /// event, because a run with more steps continues the epoch.
     EpochEnded {
-        /// The epoch number, from 1.
+        /// The epoch number, counted from 1.
         epoch: usize,
         /// The values of the epoch: means of losses, metrics, learning rates.
         scores: &'a Scores,

@@ -54,7 +54,7 @@ impl RunFiles {
     pub(super) fn open_directory(&self) -> Result<Option<DirectoryLock>> {
         let Some(directory) = &self.folder else { return Ok(None) };
         if directory.exists() && !directory.is_dir() {
-            return Err(Error::file("fit", directory, "the path is a file; checkpoints() must have a directory"));
+            return Err(Error::file("fit", directory, "the path is a file; checkpoints() requires a directory"));
         }
         fs::create_dir_all(directory).map_err(|error| Error::unwritable_file("fit", directory, &error))?;
         DirectoryLock::acquire(directory).map(Some)

@@ -81,7 +81,7 @@ struct StepMessage<'a, 'f> {
 impl std::fmt::Display for StepMessage<'_, '_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", super::scores::ShortList(self.scalars))?;
-        // The end of the epoch reports the error of a metric.
+        // An error of a metric is omitted here; it is reported at the end of the epoch.
         match self.metrics.scores() {
             Ok(scores) if scores.iter().next().is_some() => write!(f, ", {scores}"),
             _ => Ok(()),

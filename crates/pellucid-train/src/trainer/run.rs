@@ -22,7 +22,7 @@ use std::time::Instant;
 
 /// The reason why the steps of an epoch have ended.
 enum StepsEnd {
-    /// All batches were used. If a stop was requested before the last update was complete, contains its reason.
+    /// All batches were used. The value is the reason of a stop that was requested before the last update was complete.
     Exhausted(Option<StopReason>),
     /// The run was stopped within the epoch, and its state is saved.
     Stopped(StopReason),
@@ -201,7 +201,8 @@ impl RunCore<'_> {
                 Ok(Some(self.report_stop(stopped.unwrap_or(StopReason::Interrupted), report)))
             }
             Err(error) => {
-                // The gradients of an update that failed are lost. An earlier file can repeat their steps.
+                // The gradients of an update that failed are lost. A run that resumes from an earlier file can repeat
+                // these steps.
                 if random.is_some() {
                     // The error of the validation is reported instead.
                     let _ = self.save_last(parts);
@@ -509,7 +510,7 @@ impl RunCore<'_> {
         self.emit(TrainingEvent::Saved { path: &path })
     }
 
-    /// Calls all callbacks, and notes whether one ends the run.
+    /// Calls all callbacks, and stores whether one ends the run.
     pub(super) fn emit(&mut self, event: TrainingEvent<'_>) -> Result<()> {
         let mut control = FitControl { stops: self.is_stop_requested };
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_event(&event, &mut control))?;
@@ -550,7 +551,7 @@ impl RunCore<'_> {
     }
 }
 
-/// Adds the method of the trainer that a part belongs to to the error of a part that only one run has.
+/// Adds the method of the trainer that creates a part to the error of a part that only one run has.
 fn resume_error(error: Error) -> Error {
     let Error::Checkpoint { part, source } = error else { return error };
     let method = match part.as_str() {
@@ -563,7 +564,7 @@ fn resume_error(error: Error) -> Error {
     };
     let source = match *source {
         Error::InvalidArgument { op, reason } => {
-            let reason = format!("{reason}; a trainer has the part by {method}, as in the saved run or not");
+            let reason = format!("{reason}; a run has this part if its trainer uses {method}");
             Box::new(Error::InvalidArgument { op, reason })
         }
         other => Box::new(other),

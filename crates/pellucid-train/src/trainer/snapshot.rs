@@ -3,7 +3,7 @@
 use pellucid_nn::Buffer;
 use pellucid_tensor::{Device, Generator, Result, Tensor, no_grad, ops};
 
-/// The state of the thread's random numbers at a moment.
+/// The state of the thread's random number generator at one point of the run.
 pub(super) struct RandomSnapshot {
     generator: Generator,
     /// The state on the CPU, which is read without a kernel.

@@ -19,7 +19,7 @@ pub(super) struct RunProgress {
     pub(super) best: f64,
     /// The reference value for `min_delta`; NaN before the first validation.
     pub(super) reference: f64,
-    /// The epoch of the best value, from 1.
+    /// The epoch of the best value, counted from 1.
     pub(super) best_epoch: usize,
     /// The number of validations, or of epochs without validation, since the monitored value improved.
     pub(super) validations_without_improvement: usize,
@@ -52,7 +52,7 @@ const VALIDATED: &str = "validated";
 /// The prefix of the names of sums.
 const SUM: &str = "sum_";
 
-/// The number of digits of the index in the name of a sum.
+/// The number of digits of an index in the name of a sum.
 const INDEX_DIGITS: usize = 4;
 
 /// The prefix of the names of settings.

@@ -26,7 +26,7 @@ pub(super) struct ValidationContext<'a> {
     pub(super) signals: &'a TerminationSignals,
 }
 
-/// How the monitored value of a validation compares with earlier ones.
+/// The result of the comparison of a validation's monitored value with earlier validations.
 #[derive(Clone, Copy)]
 pub(super) struct Improvement {
     pub(super) value: f64,

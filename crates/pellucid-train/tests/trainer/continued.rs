@@ -304,7 +304,7 @@ fn two_runs_do_not_share_a_directory() {
     let file = scratch.0.join("last.safetensors");
     let (mut train, _) = points();
     let mut run = trainer().checkpoints(&file);
-    assert!(run.fit(&mut train, None).unwrap_err().to_string().contains("must have a directory"));
+    assert!(run.fit(&mut train, None).unwrap_err().to_string().contains("requires a directory"));
     assert_eq!(run.step(), 0);
 }
 

@@ -47,7 +47,7 @@ impl GpuFamily for Conv {
 /// The positions of x along one axis with one remainder modulo the stride, and the taps that connect them with y.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ResidueClass {
-    /// The first position; the others follow in steps of the stride.
+    /// The first position; further positions follow in steps of the stride.
     first: usize,
     /// The number of positions.
     count: usize,
@@ -123,7 +123,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         let ConvArrays { w_output, w_channel, x_image, y_image, x_channel, y_output, .. } = *self;
         let [taps, positions] = [w, y].map(|array| array.shape()[2..].iter().product::<usize>());
         let window = &kernel.window;
-        // The windows of x: the rows of their matrix are channels and taps, the columns images and positions of y.
+        // The windows of x as a matrix: its rows are channels and taps, its columns images and positions of y.
         let x_taps = with_lead(x_channel, along_axes(window.size, window.dilation.map(|d| d as isize)));
         let x_steps = with_lead(x_image, along_axes(spatial_lengths(y.shape()), window.stride.map(|s| s as isize)));
         let coordinates = [0, 1, 2].map(|axis| Coordinate {
@@ -152,7 +152,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         let window = &self.kernel.window;
         let (stride, dilation) = (window.stride[axis], window.dilation[axis]);
         let (size, len) = (window.size[axis], self.x.shape()[2 + axis]);
-        // Taps at this distance reach positions with the same remainder.
+        // Taps at this distance connect a position of y with positions of x of the same remainder.
         let tap_step = stride / greatest_common_divisor(stride, dilation);
         let class = |first: usize| {
             let shifted = |tap: usize| (first + window.before[axis]) as isize - (dilation * tap) as isize;

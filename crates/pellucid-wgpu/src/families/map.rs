@@ -9,7 +9,7 @@ use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts};
 use crate::shader::{
     CollectLines, CollectedWord, ElementRef, MergedAxes, ProgramValues, ShaderBuilder, WORKGROUP, compute_program,
-    is_supported, program_iterations, values,
+    is_elementwise_supported, program_iterations, values,
 };
 use pellucid_ir::Result;
 use pellucid_ir::backend::OperandMeta;
@@ -21,7 +21,12 @@ const MAX_LANES: usize = 4;
 
 impl GpuFamily for Map {
     fn is_supported(&self) -> bool {
-        !self.program.is_row() && is_supported(&self.program)
+        is_elementwise_supported(&self.program)
+    }
+
+    /// A map has one stage.
+    fn scratch_bindings(&self) -> usize {
+        0
     }
 
     fn iterations(&self, _: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
@@ -58,13 +63,13 @@ fn collected_outputs(space: &MergedAxes, inputs: usize, outputs: &[DeviceArray<'
     outputs.iter().enumerate().map(is_collected).collect()
 }
 
-/// The element of an invocation.
+/// The code of an invocation that computes one element.
 const ONE_ELEMENT: &str = "
     let flat = thread;
     $compute_element
 ";
 
-/// The elements of an invocation.
+/// The code of an invocation that computes up to `$lanes` elements.
 const SEVERAL_ELEMENTS: &str = "
     let first = thread * $lanes;
     if (first >= $item_count) { return; }

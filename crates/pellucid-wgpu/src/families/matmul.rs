@@ -7,17 +7,14 @@ use super::GpuFamily;
 use super::shared::tile::{TiledArray, TiledProduct, epilogue_iterations};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
-use crate::shader::is_supported;
+use crate::shader::is_elementwise_supported;
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::kernel::MatMul;
 use pellucid_ir::{Result, Shape};
 
 impl GpuFamily for MatMul {
     fn is_supported(&self) -> bool {
-        match &self.epilogue {
-            Some(program) => is_supported(program) && !program.is_row(),
-            None => true,
-        }
+        self.epilogue.as_deref().is_none_or(is_elementwise_supported)
     }
 
     fn iterations(&self, _: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
@@ -46,7 +43,7 @@ impl GpuFamily for MatMul {
     }
 }
 
-/// Returns an array broadcast to `[batch.., rows, columns]`.
+/// Returns the matrices of an array broadcast to `[batch.., rows, columns]`.
 fn matrices<'a>(array: &DeviceArray<'a>, batch: &[usize], [rows, columns]: [usize; 2]) -> TiledArray<'a> {
     let full: Shape = batch.iter().copied().chain([rows, columns]).collect();
     let mut strides = array.broadcast_strides(&full);

@@ -68,7 +68,7 @@ const ADAPTIVE_TAPS: &str = "
     for (var at@ = window@ * $x_length@ / $y_length@; at@ < end@; at@ = at@ + 1u) {
 ";
 
-/// The loop over the sliding windows that contain an element. They start at most `reach` elements before it, in the
+/// The loop over the sliding windows that contain an element. They start at most `span` elements before it, along the
 /// padded axis.
 const SLIDING_WINDOWS: &str = "
     let padded@ = at@ + $padding@;
@@ -107,7 +107,7 @@ impl WindowParameters {
             stride: shader.declare_words(window.stride),
             dilation: shader.declare_words(window.dilation),
             padding: shader.declare_words(window.before),
-            reach: shader.declare_words([0, 1, 2].map(|axis| window.reach(axis))),
+            reach: shader.declare_words([0, 1, 2].map(|axis| window.span(axis))),
         }
     }
 }
@@ -150,7 +150,7 @@ const GRADIENT: &str = "
     let at0 = planes % $x_length0;
     let lead = planes / $x_length0;
     $compute_bases
-    // A variable starts at zero.
+    // WGSL initializes variables to zero.
     var sum: $value_type;
     $windows0
         $windows1

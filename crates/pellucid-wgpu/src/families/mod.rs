@@ -1,5 +1,5 @@
-//! The kernel families that this backend implements, one file each; `shared` has parts of several families.
-//! All other kernels are [`Support::Fallback`].
+//! The kernel families that this backend implements, one module each; `shared` has parts of several families. All other
+//! kernels are [`Support::Fallback`].
 
 mod attention;
 mod conv;
@@ -20,7 +20,7 @@ mod sparse;
 
 use crate::description::{DescriptionCache, KernelDescription};
 use crate::dispatch_list::DispatchList;
-use crate::gpu::Gpu;
+use crate::gpu::{DispatchLimits, Gpu};
 use crate::operand::{DeviceArray, DeviceOperands, is_addressable};
 use pellucid_ir::backend::{OperandMeta, Support};
 use pellucid_ir::kernel::{Factorization, Kernel};
@@ -41,6 +41,12 @@ pub(crate) trait GpuFamily {
         true
     }
 
+    /// Returns the maximum number of scratch buffers that a dispatch binds in addition to all operands. A family in
+    /// stages binds one.
+    fn scratch_bindings(&self) -> usize {
+        1
+    }
+
     /// Returns an estimate of the iterations of the loops of one invocation, for families that do not divide all long
     /// loops. Zero means that no loop is long. The rule of the family accepts the operands.
     fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
@@ -54,8 +60,8 @@ pub(crate) trait GpuFamily {
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()>;
 }
 
-/// The reason of an error.
-const NO_KERNEL: &str = "the device has no kernel for it with these operands; run it on the CPU";
+/// The reason in the error of a kernel that has no shaders.
+const NO_KERNEL: &str = "the device has no kernel for these operands; run the operation on the CPU";
 
 /// The CPU computes all factorizations.
 impl GpuFamily for Factorization {
@@ -73,31 +79,26 @@ fn implementation(kernel: &Kernel) -> &dyn GpuFamily {
     with_family!(kernel, family => family)
 }
 
-/// Returns true if there are shaders for a kernel whose invocations have at most `max_iterations` of loops. The answer
-/// for operands that the rule of the family rejects depends on the kernel alone.
-fn has_shaders(
-    kernel: &Kernel,
-    inputs: &[OperandMeta<'_>],
-    outputs: &[OperandMeta<'_>],
-    max_iterations: usize,
-) -> bool {
-    let family = implementation(kernel);
-    let fit_shaders = || {
-        inputs.iter().chain(outputs).all(|operand| is_addressable(operand.layout, operand.dtype))
+impl DispatchLimits {
+    /// Returns true if shaders within these limits can compute a kernel with operands that the rule of its family
+    /// accepts.
+    pub(crate) fn are_met(self, kernel: &Kernel, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
+        let family = implementation(kernel);
+        family.is_supported()
+            && inputs.len() + outputs.len() + family.scratch_bindings() <= self.bindings
+            && inputs.iter().chain(outputs).all(|operand| is_addressable(operand.layout, operand.dtype))
             && family.supports_operands(inputs, outputs)
-            && family.iterations(inputs, outputs) <= max_iterations
-    };
-    family.is_supported() && (kernel.check(inputs, outputs).is_err() || fit_shaders())
-}
+            && family.iterations(inputs, outputs) <= self.iterations
+    }
 
-/// Returns how a device runs `kernel`.
-pub(crate) fn support(gpu: &Gpu, kernel: &Kernel, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> Support {
-    let info = kernel.info();
-    // Two-stage kernels bind one more buffer.
-    let fits = info.inputs + info.outputs < gpu.graphics.max_bindings();
-    match fits && has_shaders(kernel, inputs, outputs, gpu.max_iterations()) {
-        true => Support::Native,
-        false => Support::Fallback,
+    /// Returns how a device with these limits runs a kernel. The answer for operands that the rule of the family
+    /// rejects depends on the kernel alone, so that running it returns the error of the rule.
+    pub(crate) fn support(self, kernel: &Kernel, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> Support {
+        let is_native = match kernel.check(inputs, outputs) {
+            Ok(()) => self.are_met(kernel, inputs, outputs),
+            Err(_) => implementation(kernel).is_supported(),
+        };
+        if is_native { Support::Native } else { Support::Fallback }
     }
 }
 
@@ -110,7 +111,7 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
         arrays.iter().map(|array| OperandMeta { layout: array.layout, dtype: array.dtype }).collect()
     };
     let (inputs, outputs) = (metas(&operands.inputs), metas(&operands.outputs));
-    if support(gpu, kernel, &inputs, &outputs) == Support::Fallback {
+    if !gpu.dispatch_limits().are_met(kernel, &inputs, &outputs) {
         return Err(Error::invalid(kernel.name(), NO_KERNEL));
     }
     let mut list = DispatchList::new(gpu.shader_features(), &gpu.status.operations);
@@ -144,10 +145,13 @@ mod tests {
     use crate::status::CheckedOperations;
     use pellucid_ir::formula::{Binary, InstructionOperand, Load, Op, Program, Step, Store};
     use pellucid_ir::kernel::{
-        Attention, AttentionPart, AxisSet, Gather, Index, Recurrent, RecurrentPart, Reduce, ReduceOp, RnnMode, Scan,
-        ScanOp, Sort,
+        Attention, AttentionPart, AxisSet, Gather, Index, Map, Recurrent, RecurrentPart, Reduce, ReduceOp, RnnMode,
+        Scan, ScanOp, Sort,
     };
     use pellucid_ir::{Compute, DType, Layout, Shape};
+
+    /// The limits of llvmpipe for loops.
+    const LIMITS: DispatchLimits = DispatchLimits { bindings: 8, iterations: MAX_ITERATIONS };
 
     /// Describes a kernel without an adapter, for operands of `f32` that its rule may reject. Returns the error.
     fn describe_error(kernel: &Kernel, inputs: &[&[usize]], outputs: &[&[usize]]) -> String {
@@ -190,24 +194,45 @@ mod tests {
         assert!(error.contains("rnn_tanh") && error.contains("do not fit"), "{error}");
     }
 
-    #[test]
-    fn kernels_whose_elements_shaders_cannot_count_have_no_shaders() {
+    /// Returns the program that adds two inputs of `f32`.
+    fn sum_program() -> Program {
         let (compute, into) = (Compute::F32, InstructionOperand::Register(0));
         let load = Load { storage: DType::F32, compute, per_row: false };
         let args = (0..2).map(InstructionOperand::Input).collect();
         let step = Step { op: Op::Binary(Binary::Add), compute, into, args };
         let store = Store { value: into, compute, storage: DType::F32, per_row: false };
-        let program =
-            Program::new("sum_of_sums", vec![load; 2], vec![], vec![step], (vec![compute], vec![]), vec![store]);
-        let sum_of_sums = Kernel::Reduce(Reduce {
+        Program::new("sum", vec![load; 2], vec![], vec![step], (vec![compute], vec![]), vec![store])
+    }
+
+    /// Returns the sum over all elements of the sums of two matrices.
+    fn sum_of_sums() -> Kernel {
+        Kernel::Reduce(Reduce {
             op: ReduceOp::Sum,
             axes: AxisSet::all(2),
-            program: program.into(),
+            program: sum_program().into(),
             params: Default::default(),
             finish: None,
             finish_params: Default::default(),
             output: DType::F32,
-        });
+        })
+    }
+
+    #[test]
+    fn a_map_may_bind_all_buffers_of_a_dispatch_and_a_reduction_one_less() {
+        let (matrix, one) = (Layout::contiguous([2, 3].into()), Layout::contiguous([1, 1].into()));
+        let meta = |layout| OperandMeta { layout, dtype: DType::F32 };
+        let map = Kernel::Map(Map { program: sum_program().into(), params: Default::default() });
+        let is_native = |kernel: &Kernel, output, bindings| {
+            let limits = DispatchLimits { bindings, ..LIMITS };
+            limits.support(kernel, &[meta(&matrix), meta(&matrix)], &[meta(output)]) == Support::Native
+        };
+        assert_eq!([2, 3].map(|bindings| is_native(&map, &matrix, bindings)), [false, true]);
+        assert_eq!([3, 4].map(|bindings| is_native(&sum_of_sums(), &one, bindings)), [false, true]);
+    }
+
+    #[test]
+    fn kernels_whose_elements_shaders_cannot_count_have_no_shaders() {
+        let sum_of_sums = sum_of_sums();
         let f32 = |shape: &[usize]| (Layout::contiguous(Shape::from_iter(shape.iter().copied())), DType::F32);
         let typed = |shape: &[usize], dtype| (f32(shape).0, dtype);
         let is_native = |kernel: &Kernel, inputs: &[(Layout, DType)], outputs: &[(Layout, DType)]| {
@@ -215,7 +240,7 @@ mod tests {
                 operands.iter().map(|(layout, dtype)| OperandMeta { layout, dtype: *dtype }).collect::<Vec<_>>()
             });
             kernel.check(&inputs, &outputs).expect("the rule must accept the operands");
-            has_shaders(kernel, &inputs, &outputs, MAX_ITERATIONS)
+            LIMITS.are_met(kernel, &inputs, &outputs)
         };
         let rows = |count| [f32(&[count, 1]), f32(&[1, 1 << 15])];
         assert!(is_native(&sum_of_sums, &rows(1 << 10), &[f32(&[1, 1])]));
@@ -238,7 +263,7 @@ mod tests {
         let attention = Attention { causal: false, masked: false, scale: 1.0, part: AttentionPart::Result };
         let scan = Scan { op: ScanOp::Sum, axis: 3, reverse: false };
         for kernel in [Kernel::Attention(attention), Kernel::Scan(scan)] {
-            assert!(has_shaders(&kernel, &[], &[], MAX_ITERATIONS));
+            assert_eq!(LIMITS.support(&kernel, &[], &[]), Support::Native);
         }
     }
 }

@@ -35,7 +35,7 @@ fn wide_unit(shader: &mut ShaderBuilder, k: usize) -> String {
         "d_from_i64(vec2<u32>((words[{k}] >> {low_shift}u) | ({high} << {high_shift}u), {high} >> {low_shift}u))"
     );
     let integer = shader.define(integer);
-    // The number of bits is subtracted from the exponent unless the value is zero.
+    // Dividing by a power of two subtracts from the exponent, unless the value is zero.
     let scaled = format!("vec2<u32>({integer}.x, {integer}.y - {}u)", bits << 20);
     format!("select({scaled}, vec2<u32>(0u, 0u), {integer}.y == 0u)")
 }

@@ -12,8 +12,8 @@ use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray, DeviceOperands, declare_starts, is_countable};
 use crate::shader::{
     Accumulator, AccumulatorOp, BindingUse, BufferRef, CollectLines, CombinedLanes, MergedAxes, ProgramValues,
-    ShaderBuilder, TieRule, WORKGROUP, compute_program, convert_expr, is_supported, max_items, program_iterations,
-    store_finished, values,
+    ShaderBuilder, TieRule, WORKGROUP, compute_program, convert_expr, is_elementwise_supported, max_items,
+    program_iterations, store_finished, values,
 };
 use pellucid_ir::backend::OperandMeta;
 use pellucid_ir::formula::{Binary, Program};
@@ -59,7 +59,7 @@ impl GpuFamily for Reduce {
             let result = self.op.result(compute).storage();
             self.finish.as_ref().is_none_or(|finish| finish.inputs[0].storage == result)
         };
-        programs.into_iter().flatten().all(|p| is_supported(p) && !p.is_row())
+        programs.into_iter().flatten().all(|program| is_elementwise_supported(program))
             && accumulator_compute(self).is_some_and(is_finished)
     }
 
@@ -69,8 +69,9 @@ impl GpuFamily for Reduce {
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
-        let compute = accumulator_compute(self)
-            .ok_or_else(|| Error::invalid(self.program.name, "shaders do not have this reduction of these dtypes"))?;
+        let compute = accumulator_compute(self).ok_or_else(|| {
+            Error::invalid(self.program.name, "shaders cannot compute this reduction for these dtypes")
+        })?;
         let reduction = reduction(self.op);
         let (reduced, finishing) = operands.inputs.split_at(self.program.inputs.len());
         let shape = common_shape(reduced).unwrap_or(Shape::scalar());
@@ -149,7 +150,7 @@ impl ReductionLaunch<'_> {
     /// Adds the dispatch that reduces the inputs, to partial results in a buffer if they have several parts.
     fn reduce_inputs(&self, list: &mut DispatchList<'_>, shape: &Shape, partial: Option<(BufferRef, usize)>) {
         let (program, inputs, axes) = (&self.kernel.program, self.reduced.len(), self.kernel.axes);
-        // The results are finished here if there are no partial ones.
+        // Without partial results, this dispatch also applies the finishing program.
         let (finishing, outputs) = if partial.is_some() { (&[][..], &[][..]) } else { (self.finishing, self.outputs) };
         let arrays = [self.reduced, finishing, outputs].concat();
         let kept = axes_space(&arrays, shape, |axis| !axes.contains(axis));
@@ -196,7 +197,7 @@ impl ReductionLaunch<'_> {
 
     /// Adds the dispatch that reduces the partial results of `count` outputs.
     fn reduce_partials(&self, list: &mut DispatchList<'_>, partial: BufferRef, count: usize, parts: usize) {
-        // Each invocation of a workgroup has a partial result.
+        // With at least as many parts as invocations, a workgroup reduces the parts of an output.
         let in_workgroup = parts >= WORKGROUP as usize;
         let (mut shader, output, first, step) = match in_workgroup {
             true => (ShaderBuilder::for_groups(count), "group", "local", WORKGROUP as usize),

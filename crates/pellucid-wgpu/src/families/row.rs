@@ -33,7 +33,7 @@ fn part_sizes(passes: usize, iterations: usize) -> PartSizes {
     PartSizes { undivided, small: 1 << 13, few_parts: 1 << 10, large: 1 << 20, limit }
 }
 
-/// The source of an operand after every result has its own name.
+/// The source of an operand in static single assignment form, where every result has its own name.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum StepOperand {
     /// An input, a uniform, or an operand that needs no step.
@@ -165,7 +165,7 @@ impl AsMut<ShaderBuilder> for RowShader<'_> {
     }
 }
 
-/// The expressions of the invocations that compute a row.
+/// The WGSL expressions of the invocations that compute a row.
 struct RowLanes {
     /// The number of invocations.
     count: String,
@@ -177,8 +177,8 @@ struct RowLanes {
     is_first: &'static str,
 }
 
-/// Assigns the invocations of a workgroup to several rows. Those without a row, which execute the barriers too, visit
-/// no element of the last row and store nothing.
+/// Assigns the invocations of a workgroup to several rows. Invocations without a row execute the barriers too; they
+/// visit no element of the last row and store nothing.
 const BEGIN_SHORT_ROWS: &str = "
     let lane = local % $lanes;
     let own_row = group * ($workgroup / $lanes) + local / $lanes;
@@ -388,7 +388,7 @@ impl RowShader<'_> {
 /// The work of one dispatch of a row program.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum RowPass {
-    /// Everything, for rows that are not divided.
+    /// All levels and outputs, for rows that are not divided.
     All,
     /// The partial results of one level of reductions.
     Level(usize),

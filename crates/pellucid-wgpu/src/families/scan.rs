@@ -58,11 +58,11 @@ impl GpuFamily for Scan {
 /// The work of one dispatch of a scan.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum ScanPass {
-    /// The outputs, of lines that are not divided.
+    /// The outputs of undivided lines.
     All,
     /// The results of all chunks.
     Chunks(BufferRef),
-    /// The outputs, from the results of the chunks.
+    /// The outputs, computed from the results of the chunks.
     Outputs(BufferRef),
 }
 

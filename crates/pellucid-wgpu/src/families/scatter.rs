@@ -105,7 +105,7 @@ fn combine(list: &mut DispatchList<'_>, kernel: &Scatter, operands: &DeviceOpera
     let (positions, size) = (operands.inputs[1].shape().size(), slice.dims.iter().product::<usize>());
     let (reduction, compute) = (kernel.reduction.for_dtype(y.dtype), y.dtype.compute());
     let is_set = reduction == ScatterOp::Set;
-    // Only combined values need a loop.
+    // Only an operation that combines values needs a loop over equal positions.
     let value_iterations = iterations(&combined_expr(reduction, compute, "x", "y"));
     let step = if is_set { positions } else { positions.min(MAX_POSITIONS).min(max_items(value_iterations)) };
 

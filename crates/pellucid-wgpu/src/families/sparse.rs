@@ -11,7 +11,7 @@ use crate::shader::{CollectLines, MergedAxes, ParameterSlot, ShaderBuilder, Wgsl
 use pellucid_ir::Result;
 use pellucid_ir::kernel::SparseProduct;
 
-/// The terms of a row that a dispatch adds: one of the largest groups.
+/// The number of terms of a row that a dispatch adds: the size of the largest group.
 const CHUNK: usize = SparseProduct::LARGEST_GROUP;
 
 impl GpuFamily for SparseProduct {
@@ -34,7 +34,7 @@ impl GpuFamily for SparseProduct {
     }
 }
 
-/// Adds the terms of a row from `$begin` on, at most `$chunk`.
+/// Adds at most `$chunk` terms of a row, starting at `$begin`.
 const ADD_ROW: &str = "
     let row = thread / $inner % $rows;
     let row_start = $row_start;
@@ -61,7 +61,7 @@ const ADD_GROUPS: &str = "
 fn product_shader(axis: usize, operands: &DeviceOperands<'_>) -> (ShaderBuilder, ParameterSlot) {
     let ([x, starts, columns, weights], y) = ([0, 1, 2, 3].map(|k| &operands.inputs[k]), &operands.outputs[0]);
     let shape = y.shape();
-    // The columns replace the axis of x.
+    // The axis of x is indexed by the columns of the sparse matrix.
     let mut strides = [y, x].map(|array| array.layout.strides().to_vec());
     let step = std::mem::take(&mut strides[1][axis]);
     let space = MergedAxes::new(shape, &strides);
@@ -78,7 +78,7 @@ fn product_shader(axis: usize, operands: &DeviceOperands<'_>) -> (ShaderBuilder,
 
     let [elements, starts, columns, weights] = [0, 1, 2, 3].map(|k| bindings.input(k));
     let float = WgslFloat(x.dtype.compute());
-    // The lower word determines a valid start or column.
+    // Starts and columns are valid, so the lower word determines them.
     let [row_start, row_end] = ["row", "(row + 1u)"]
         .map(|row| starts.lower_word(&shader, &format!("({} + {row} * {start_step})", array_starts[2])));
     let (compute_offsets, offsets) =

@@ -165,8 +165,8 @@ impl ElementRef {
     }
 }
 
-/// Adds the lines that load the inputs of a program from input `first` on, which are the first of `elements`, and the
-/// lines of all steps.
+/// Adds the lines that load the inputs `first..` of a program, which are the first of `elements`, and the lines of all
+/// steps.
 pub(crate) fn compute_program(
     shader: &mut ShaderBuilder,
     program: &Program,
@@ -256,12 +256,12 @@ fn stored_bits(compute: Compute, storage: DType, value: &str) -> String {
     }
 }
 
-/// Returns the expression that loads a value of type `compute` that [`store_words`] has stored from word `offset` on.
+/// Returns the expression that loads a value of type `compute` that [`store_words`] has stored at word `offset`.
 pub(crate) fn load_words(shader: &ShaderBuilder, binding: usize, compute: Compute, offset: &str) -> String {
     value_of_words(compute, |k| shader.word(binding, &format!("{offset} + {k}u")))
 }
 
-/// Adds the statements that store a value of type `compute` in full words, from word `offset` on.
+/// Adds the statements that store a value of type `compute` in full words, starting at word `offset`.
 pub(crate) fn store_words(shader: &mut ShaderBuilder, binding: usize, compute: Compute, value: &str, offset: &str) {
     let words = match compute {
         Compute::Mask => vec![format!("select(0u, 1u, {value})")],

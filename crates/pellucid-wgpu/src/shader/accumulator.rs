@@ -19,14 +19,14 @@ pub(crate) enum AccumulatorOp {
     Arg { largest: bool, ties: TieRule },
 }
 
-/// The value that is selected from equal ones.
+/// The value that is selected if several values are equal.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum TieRule {
-    /// The value that is accumulated first.
+    /// Selects the value that is accumulated first.
     Earlier,
-    /// The value that is accumulated last.
+    /// Selects the value that is accumulated last.
     Later,
-    /// The value with the lowest index.
+    /// Selects the value with the lowest index.
     LowestIndex,
 }
 
@@ -115,7 +115,7 @@ impl Accumulator {
         }
     }
 
-    /// Returns the reduced value. The errors of a sum that is infinite or NaN are ignored.
+    /// Returns the reduced value. The accumulated rounding errors are ignored if the sum is infinite or NaN.
     pub(crate) fn value(&self) -> String {
         let name = &self.name;
         match self.is_compensated() {
@@ -137,7 +137,7 @@ impl Accumulator {
         format!("{offset} + {}u", words(self.compute))
     }
 
-    /// Adds the lines that store the partial result from word `offset` of a buffer on.
+    /// Adds the lines that store the partial result in a buffer, starting at word `offset`.
     pub(crate) fn store_partial(&self, shader: &mut ShaderBuilder, binding: usize, offset: &str) {
         let value = if self.is_compensated() { shader.define(self.value()) } else { self.value() };
         store_words(shader, binding, self.compute, &value, offset);

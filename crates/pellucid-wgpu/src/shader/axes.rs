@@ -16,7 +16,7 @@ impl MergedAxes {
     /// Creates the space of `dims`, without axes of length 1, and merges neighbouring axes that all operands traverse
     /// with one stride.
     pub(crate) fn new(dims: &[usize], strides: &[Vec<isize>]) -> MergedAxes {
-        // Each axis as its length and its index, at which the strides of all operands are.
+        // Each axis as its length and its index in the strides of all operands.
         let mut axes: Vec<(usize, usize)> = (0..dims.len()).map(|axis| (dims[axis], axis)).collect();
         axes.retain(|&(len, _)| len != 1);
         axes.dedup_by(|&mut (len, inner), outer| {

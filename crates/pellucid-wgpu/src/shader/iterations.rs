@@ -1,17 +1,17 @@
 //! Estimates of the iterations of loops.
 //!
 //! An adapter may end the loops of an invocation after a number of iterations in total, without an error
-//! ([`Gpu::max_iterations`](crate::gpu::Gpu)). Families therefore divide long loops by the iterations of their
+//! ([`DispatchLimits`](crate::gpu::DispatchLimits)). Families therefore divide long loops by the iterations of their
 //! bodies. Functions of the library contribute most of these: a division of 64-bit values is a loop over its bits.
 
 use super::special_functions::special_function;
-use super::{called, function_source};
+use super::{called_functions, function_source};
 use crate::shader::ShaderFeatures;
 use pellucid_ir::lock;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
 
-/// The iterations that an invocation may have, with a margin for short loops that the estimates leave out.
+/// The iterations that an invocation may have, with a margin for short loops that the estimates omit.
 pub(crate) const MAX_ITERATIONS: usize = 60_000;
 
 /// The assumed iterations of a loop that ends at a condition, such as the sum of a series.
@@ -38,7 +38,7 @@ pub(crate) fn iterations(source: &str) -> usize {
         if is_loop {
             total = total.saturating_add(times);
         }
-        for name in called(line) {
+        for name in called_functions(line) {
             total = total.saturating_add(times.saturating_mul(function_iterations(name)));
         }
         for brace in line.split("//").next().unwrap_or_default().matches(['{', '}']) {
@@ -74,7 +74,7 @@ fn function_iterations(name: &str) -> usize {
     if let Some(count) = cached {
         return count;
     }
-    // An adapter without optional features executes the longest text.
+    // The functions for adapters without optional features have the most iterations.
     let source = function_source(name, ShaderFeatures::default()).unwrap_or_default();
     let count = source.split_once('{').map_or(0, |(_, body)| iterations(body));
     lock(&CACHED).insert(name.into(), count);

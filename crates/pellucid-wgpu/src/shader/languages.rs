@@ -46,12 +46,12 @@ fn to_hlsl(module: &naga::Module, info: &ModuleInfo) -> std::result::Result<(), 
     translation.entry_point_names.into_iter().try_for_each(|name| name.map(drop)).map_err(|e| e.to_string())
 }
 
-/// Checks that a shader translates to the languages of all graphics APIs. A process translates every text once.
+/// Checks that a shader translates to the languages of all graphics APIs. A process translates every shader once.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the shader is invalid, or with the language that cannot express it.
 pub(crate) fn check_translations(op: &'static str, source: &str) -> Result<()> {
-    // The digests of the texts that translate.
+    // The digests of the shaders that have been translated.
     static TRANSLATED: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(Default::default);
     static HASHER: LazyLock<RandomState> = LazyLock::new(Default::default);
     let translated = || lock(&TRANSLATED);

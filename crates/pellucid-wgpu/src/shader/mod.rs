@@ -46,8 +46,8 @@ pub(crate) use axes::{AxesExprs, MergedAxes, digits};
 pub(crate) use iterations::{MAX_ITERATIONS, iterations, max_items};
 pub(crate) use parameters::{ParameterSlot, Parameters};
 pub(crate) use program::{
-    ProgramValues, binary_expr, combining_primitive, convert_expr, is_supported, program_iterations, round_expr,
-    step_expr,
+    ProgramValues, binary_expr, combining_primitive, convert_expr, is_elementwise_supported, is_supported,
+    program_iterations, round_expr, step_expr,
 };
 pub(crate) use template::{CollectLines, axis_values, values};
 pub(crate) use types::{WgslFloat, i64_from_word, u64_literal, wgsl_type, words};
@@ -63,7 +63,7 @@ pub(crate) const ITEM_COUNT: &str = "params[0]";
 /// The number of invocations of a workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
 
-/// The properties of an adapter that change the text of shaders. By default it has none of them.
+/// The properties of an adapter on which the source code of shaders depends. By default it has none of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ShaderFeatures {
     /// Whether `fma` rounds once.
@@ -111,7 +111,7 @@ pub(crate) struct ShaderBuilder {
     item: Option<&'static str>,
     bindings: Vec<(BufferRef, BindingUse)>,
     /// Whether the shader changes the status buffer, whose words are then atomic.
-    pub(crate) is_check: bool,
+    is_check: bool,
     /// Declarations at module scope.
     pub(crate) globals: String,
     /// The statements of `main`, after `thread` (a global index), `local` and `group` are defined.
@@ -137,6 +137,16 @@ impl ShaderBuilder {
     /// Creates the dispatch of `groups` workgroups for `items` work items. The body assigns the items.
     pub(crate) fn with_groups(items: usize, groups: usize) -> ShaderBuilder {
         ShaderBuilder { parameters: Parameters::for_items(items), groups, ..Default::default() }
+    }
+
+    /// Returns the dispatch with a shader that may change the status buffer.
+    pub(crate) fn into_check(self) -> ShaderBuilder {
+        ShaderBuilder { is_check: true, ..self }
+    }
+
+    /// Returns true if the shader may change the status buffer.
+    pub(crate) fn is_check(&self) -> bool {
+        self.is_check
     }
 
     /// Binds a buffer and returns the number of the binding.
@@ -234,7 +244,7 @@ impl ShaderBuilder {
         name
     }
 
-    /// Returns the text of the shader for an adapter.
+    /// Returns the source code of the shader for an adapter.
     pub(crate) fn finish(&self, features: ShaderFeatures) -> String {
         let mut source = String::from("@group(0) @binding(0) var<storage, read> params: array<u32>;\n");
         let (access, element, status) = match self.is_check {
@@ -252,7 +262,7 @@ impl ShaderBuilder {
             let b = k + 1;
             let _ = writeln!(source, "@group(1) @binding({k}) var<storage, {access}> b{b}: array<{element}>;");
         }
-        // The run-time zero of the functions of the library.
+        // A zero that is known at run time only, for the library functions.
         source.push_str("var<private> zero: u32;\n");
         source.push_str(&self.globals);
         let subgroup_size = match self.has_subgroup_size {
@@ -293,8 +303,8 @@ static LIBRARY: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
     starts.iter().map(|&start| (name(start), &source[start..ends(start)])).collect()
 });
 
-/// Returns the words of `text` that start with the prefix of a library function and precede a parenthesis.
-fn called(source: &str) -> impl Iterator<Item = &str> {
+/// Returns the words of `source` that start with the prefix of a library function and precede a parenthesis.
+fn called_functions(source: &str) -> impl Iterator<Item = &str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     source.split('(').filter_map(move |before| {
         let start = before.rfind(|c: char| !is_name(c)).map_or(0, |last| last + 1);
@@ -308,7 +318,7 @@ fn called(source: &str) -> impl Iterator<Item = &str> {
 /// The expression that rounds `x` to half precision by an instruction of the adapter.
 pub(crate) const ROUND_F16: &str = "f32(f16(x))";
 
-/// Returns the function `name` if it is an instruction of some adapters.
+/// Returns the source code of the function `name` if some adapters have an instruction for it.
 fn adapter_function(name: &str, features: ShaderFeatures) -> Option<String> {
     let from_f32 = format!("pack2x16float(vec2<f32>({ROUND_F16}, 0.0))");
     let (signature, is_native, native, portable) = match name {
@@ -322,7 +332,7 @@ fn adapter_function(name: &str, features: ShaderFeatures) -> Option<String> {
     Some(format!("fn {name}{signature} {{\n    return {body};\n}}\n"))
 }
 
-/// Returns the text of a function of the library.
+/// Returns the source code of a library function.
 fn function_source(name: &str, features: ShaderFeatures) -> Option<String> {
     let in_library = || LIBRARY.get(name).map(|source| source.to_string());
     adapter_function(name, features).or_else(in_library).or_else(|| translate::translated(name).ok())
@@ -332,14 +342,14 @@ fn function_source(name: &str, features: ShaderFeatures) -> Option<String> {
 fn library_for(sources: &[&str], features: ShaderFeatures) -> String {
     let mut included = BTreeSet::new();
     let mut functions: Vec<String> = Vec::new();
-    let mut open: Vec<String> = sources.iter().flat_map(|source| called(source)).map(String::from).collect();
+    let mut open: Vec<String> = sources.iter().flat_map(|source| called_functions(source)).map(String::from).collect();
     while let Some(name) = open.pop() {
         if !included.insert(name.clone()) {
             continue;
         }
-        // Without the function the text does not compile, and the error names it.
+        // A missing function is skipped: the shader does not compile, and the error names the function.
         let Some(source) = function_source(&name, features) else { continue };
-        open.extend(called(&source).map(String::from));
+        open.extend(called_functions(&source).map(String::from));
         functions.push(source);
     }
     functions.concat()

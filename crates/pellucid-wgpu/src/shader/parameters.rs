@@ -14,7 +14,7 @@ pub(crate) struct Parameters {
     scalars: Vec<ScalarSlot>,
 }
 
-/// The word of a run-time parameter of a kernel.
+/// The position of a run-time parameter of a kernel in the words.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ScalarSlot {
     word: usize,
@@ -23,7 +23,7 @@ struct ScalarSlot {
     index: usize,
 }
 
-/// A word of the parameters that can be changed: repeated dispatches differ in it.
+/// A word of the parameters that can be changed, so that repeated dispatches can differ in it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ParameterSlot(usize);
 
@@ -81,7 +81,7 @@ impl Parameters {
     }
 
     /// Appends every uniform of a program, rounded to its compute type, and returns the expressions that read them. The
-    /// run-time parameters of the program are the parameters of the kernel from index `first` on.
+    /// run-time parameters of the program are the parameters `first..` of the kernel.
     pub(crate) fn declare_uniforms(&mut self, program: &Program, first: usize, row_length: usize) -> Vec<String> {
         let mut declare = |uniform: &Uniform| {
             let scalar = match uniform.source {

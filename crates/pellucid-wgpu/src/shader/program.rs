@@ -37,6 +37,11 @@ pub(crate) fn is_supported(program: &Program) -> bool {
     program_form(program).is_supported
 }
 
+/// Returns true if shaders can compute every instruction of `program`, and it has no row reductions.
+pub(crate) fn is_elementwise_supported(program: &Program) -> bool {
+    !program.is_row() && is_supported(program)
+}
+
 /// Returns an estimate of the iterations of the loops that compute all steps of a program for one element.
 pub(crate) fn program_iterations(program: &Program) -> usize {
     program_form(program).iterations
@@ -54,8 +59,8 @@ fn step_iterations(step: &Step) -> usize {
 /// divisor of `i64` has 92 of them, and its shader compiles for minutes.
 const MAX_LONG_DIVISIONS: usize = 8;
 
-/// The maximum number of functions of two operands with long texts in a program: llvmpipe compiles each of them for
-/// about two seconds. The third derivative of a Bessel function contains four.
+/// The maximum number of binary functions with long source code in a program: llvmpipe compiles each of them for about
+/// two seconds. The third derivative of a Bessel function contains four.
 const MAX_SERIES: usize = 16;
 
 fn is_series(step: &Step) -> bool {
@@ -78,7 +83,7 @@ fn is_step_supported(step: &Step) -> bool {
     }
 }
 
-/// The names of the values of a program while its text is generated.
+/// The names of the values of a program while its source code is generated.
 #[derive(Clone, Debug)]
 pub(crate) struct ProgramValues(HashMap<InstructionOperand, String>);
 
@@ -171,7 +176,7 @@ pub(crate) fn round_expr(dtype: DType, x: &str) -> String {
     }
 }
 
-/// Returns the expression of a primitive of one operand, or `None` if shaders do not have it for this type.
+/// Returns the expression of a unary primitive, or `None` if shaders do not have it for this type.
 fn supported_unary(op: Unary, compute: Compute, x: &str) -> Option<String> {
     use Compute::{F32, F64, I32, I64, Mask};
     use Unary::*;
@@ -200,13 +205,12 @@ fn supported_unary(op: Unary, compute: Compute, x: &str) -> Option<String> {
     })
 }
 
-/// Returns the expression of a primitive of two operands. If shaders do not have it for this type, the shader does not
-/// compile.
+/// Returns the expression of a binary primitive. If shaders do not have it for this type, the shader does not compile.
 pub(crate) fn binary_expr(op: Binary, compute: Compute, x: &str, y: &str) -> String {
     supported_binary(op, compute, x, y).unwrap_or_else(|| UNSUPPORTED.into())
 }
 
-/// Returns the expression of a primitive of two operands, or `None` if shaders do not have it for this type.
+/// Returns the expression of a binary primitive, or `None` if shaders do not have it for this type.
 fn supported_binary(op: Binary, compute: Compute, x: &str, y: &str) -> Option<String> {
     use Binary::*;
     use Compute::{F32, F64, I32, I64, Mask};
@@ -244,7 +248,7 @@ fn supported_binary(op: Binary, compute: Compute, x: &str, y: &str) -> Option<St
         (F32 | F64, Ge) => format!("{p}_le({y}, {x})"),
         (F32 | F64, Ne) => format!("(!{p}_eq({x}, {y}))"),
         (Mask | I32 | I64, _) | (F32 | F64, And | Or | Xor | Shl | Shr) => return None,
-        // They can be translated, but drivers inline all calls, and compile the long result for minutes.
+        // These functions can be translated, but drivers inline all calls and take minutes to compile the result.
         (F64, _) if has_two_floats(op.name()) => return None,
         (F32 | F64, _) => {
             let function = format!("{p}_{}", op.name());

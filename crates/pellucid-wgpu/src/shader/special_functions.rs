@@ -1,10 +1,10 @@
 //! The functions of `f32` that are computed with series in a wider arithmetic.
 
-/// The arithmetic of a series, whose result is rounded to `f32` once.
+/// The arithmetic in which a series is computed. The result is rounded to `f32` once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SeriesArithmetic {
-    /// Sums of two `f32`. In `f64`, drivers inline all calls and compile the long result for 20 s and more, so these
-    /// functions of `f64` fall back.
+    /// Double-float arithmetic: unevaluated sums of two `f32`. The `f64` versions of these functions run on the CPU:
+    /// drivers inline all calls, and take 20 s or more to compile the result.
     TwoFloats,
     /// `f64`, as on the CPU.
     F64,

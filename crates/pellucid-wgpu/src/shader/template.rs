@@ -2,14 +2,14 @@
 
 use super::{ITEM_COUNT, ShaderBuilder};
 
-/// Returns the values of a template: variables with the text of their names.
+/// Returns the values of a template: the names of variables, with the variables' contents.
 macro_rules! values {
     ($($name:ident),+ $(,)?) => {
         &[$((stringify!($name), &*$name)),+]
     };
 }
 
-/// Returns the values of a template for each of three axes: variables with the text of their names.
+/// Returns the values of a template for each of three axes: the names of variables, with the variables' contents.
 macro_rules! axis_values {
     ($($name:ident),+ $(,)?) => {
         &[$((stringify!($name), &$name)),+]
@@ -128,7 +128,7 @@ mod tests {
         let with_templates = sources.iter().filter(|(_, code)| code.contains("&str = \"\n"));
         let mut files = 0;
         for (path, code) in with_templates {
-            // The values of a file that has only templates are in its folder.
+            // A file that contains only templates gets its values from the other files of its directory.
             let is_source_of_values = |other: &PathBuf| match code.contains("values![") {
                 true => other == path,
                 false => other.parent() == path.parent(),

@@ -22,7 +22,7 @@ pub(crate) fn words(compute: Compute) -> usize {
     compute.size().div_ceil(4)
 }
 
-/// Returns the value whose words `word` returns.
+/// Returns the expression of a value from its words. `word` returns the expression of each.
 pub(crate) fn value_of_words(compute: Compute, word: impl Fn(usize) -> String) -> String {
     match compute {
         Compute::Mask => format!("({} != 0u)", word(0)),
@@ -32,12 +32,12 @@ pub(crate) fn value_of_words(compute: Compute, word: impl Fn(usize) -> String) -
     }
 }
 
-/// Returns the `i64` of a word without a sign.
+/// Returns the expression that converts an unsigned word to an `i64`.
 pub(crate) fn i64_from_word(word: &str) -> String {
     format!("vec2<u32>({word}, 0u)")
 }
 
-/// Returns the literal of 64 bits, a pair of words.
+/// Returns a literal of 64 bits as a pair of words.
 pub(crate) fn u64_literal(bits: u64) -> String {
     format!("vec2<u32>({:#x}u, {:#x}u)", bits as u32, bits >> 32)
 }

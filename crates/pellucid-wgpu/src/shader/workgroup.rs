@@ -12,7 +12,7 @@ pub(crate) struct CombinedLanes<'a> {
     pub(crate) subgroups: bool,
 }
 
-/// A value that every invocation of a workgroup has.
+/// A value of which every invocation of a workgroup has its own.
 pub(crate) struct InvocationValue {
     pub(crate) type_name: &'static str,
     pub(crate) expr: String,
@@ -33,7 +33,7 @@ const COMBINE_VALUES: &str = "
     }
 ";
 
-/// The levels within a subgroup.
+/// The levels of the tree within a subgroup.
 const COMBINE_IN_SUBGROUP: &str = "
     for (; $stride < min($subgroup_size, $lanes); $stride = $stride << 1u) {
         $combine_shuffled

@@ -23,7 +23,7 @@ impl ConvShapes {
         let Window { size, stride, before, .. } = self.window;
         let y = [0, 1, 2].map(|a| {
             let padded = self.x[a] + 2 * before[a];
-            padded.checked_sub(self.window.reach(a) + 1).map_or(0, |rest| rest / stride[a] + 1)
+            padded.checked_sub(self.window.span(a) + 1).map_or(0, |rest| rest / stride[a] + 1)
         });
         [
             [&[self.images, self.channels][..], &self.x].concat(),

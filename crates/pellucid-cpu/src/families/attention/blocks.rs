@@ -46,7 +46,7 @@ pub(super) struct AttentionProblem<'a, T> {
     pub(super) q: MatrixStack<T>,
     /// The keys.
     pub(super) k: MatrixStack<T>,
-    /// The values.
+    /// V.
     pub(super) v: MatrixStack<T>,
     /// The mask.
     pub(super) mask: Option<AttentionMask<T>>,
@@ -503,7 +503,7 @@ impl<T> ScoreRows<T> {
         Strided { data: self.element_ptr(0, 0).cast_const(), lane: self.row_stride as isize, depth: 1 }
     }
 
-    /// Returns the transposed scores, from a query and a key on, as the operand A of a product, whose rows are the
+    /// Returns the transposed scores, starting at a query and a key, as the operand A of a product, whose rows are the
     /// keys.
     fn key_lanes(&self, query: usize, key: usize) -> Strided<T> {
         Strided { data: self.element_ptr(query, key).cast_const(), lane: 1, depth: self.row_stride as isize }

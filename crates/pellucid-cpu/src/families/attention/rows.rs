@@ -37,7 +37,7 @@ pub(super) enum HeadMask<T> {
     Additive(HeadMatrix<T>),
 }
 
-/// Scores of neighbouring queries, from key 0 on. Rows are `row_stride` elements apart, and each row is writable up to
+/// Scores of neighbouring queries for all keys. Rows are `row_stride` elements apart, and each row is writable up to
 /// the next multiple of 16 elements.
 #[derive(Clone, Copy)]
 pub(super) struct ScoreRows<T> {
@@ -170,7 +170,7 @@ impl<T: Float> VectorWork<T> for SoftmaxRows<'_, T> {
                 (maxima[r], sums[r]) = (m, row_sum(&row[..visible.next_multiple_of(VIRTUAL_LANES)]));
             }
         }
-        // One loop over all rows, which the compiler vectorizes.
+        // A single loop over all rows, which the compiler vectorizes.
         let zero = <T as Real>::ZERO;
         for (log, sum) in maxima.iter_mut().zip(&mut sums) {
             let is_empty = *sum == zero;

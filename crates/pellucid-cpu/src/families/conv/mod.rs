@@ -120,7 +120,7 @@ fn run_typed<T: Element>(
         let image_of = |array: SharedPtr<T>, sizes: ImageSizes, image: usize| {
             SharedPtr(array.offset((image * sizes.channels * sizes.plane_len()) as isize))
         };
-        // The array contract of one image follows from that of all.
+        // The array contract of one image follows from the contract of all images.
         not_finite.into_iter().try_for_each(|image| {
             compute_direct(&one_image, part, [image_of(x, problem.x, image), w, image_of(y, problem.y, image)])
         })

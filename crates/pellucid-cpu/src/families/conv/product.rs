@@ -117,7 +117,7 @@ pub(super) unsafe fn compute_output<T: Element>(
     let (cin, cout) = problem.group_channels();
     let [oz, oy, ox] = problem.y.dims;
     let low = [0, 1, 2].map(|a| -(window.before[a] as isize));
-    let len = [0, 1, 2].map(|a| window.covered(a, problem.y.dims[a]));
+    let len = [0, 1, 2].map(|a| window.covered_length(a, problem.y.dims[a]));
     // If there is a single window along the last axis, splitting its rows into phases has no use.
     let phases = if ox == 1 { 1 } else { window.stride[2] };
     let region = ReadRegion { low, len, phases };
@@ -168,7 +168,7 @@ pub(super) unsafe fn compute_input_gradient<T: Element>(
     let dilation = window.dilation.map(|d| d as isize);
     // The region of y that the windows read: from the first output on which the first element of x depends to the last
     // output on which the last element of x depends.
-    let low = [0, 1, 2].map(|a| (before[a] - window.reach(a) as isize).div_euclid(stride[a]));
+    let low = [0, 1, 2].map(|a| (before[a] - window.span(a) as isize).div_euclid(stride[a]));
     let high = [0, 1, 2].map(|a| (dims[a] - 1 + before[a]).div_euclid(stride[a]));
     let len = [0, 1, 2].map(|a| (high[a] - low[a] + 1).max(1) as usize);
     let region = ReadRegion { low, len, phases: 1 };

@@ -66,7 +66,7 @@ fn random_windows_strides_dilations_and_paddings() {
         let window = window(size, stride, dilation, before);
         // Along each axis, the image is long enough for one window and for up to three more.
         let [x, after] = [(); 2].map(|()| [(); 3].map(|()| choices.below(4)));
-        let x = [0, 1, 2].map(|a| (x[a] + 1).max((window.reach(a) + 1).saturating_sub(before[a] + after[a])));
+        let x = [0, 1, 2].map(|a| (x[a] + 1).max((window.span(a) + 1).saturating_sub(before[a] + after[a])));
         let channels = [1 + choices.below(6), 1 + choices.below(20)];
         let case = ConvCase { images: 1 + choices.below(3), groups: 1 + choices.below(2), channels, x, after, window };
         ALL_PARTS.into_iter().for_each(|part| check_part(&case, part, choices));

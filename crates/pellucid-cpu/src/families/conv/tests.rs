@@ -24,7 +24,7 @@ impl ConvCase {
     /// Returns the shapes of x, w and y.
     pub(super) fn shapes(&self) -> [Shape; 3] {
         let Window { size: k, stride, before, .. } = self.window;
-        let y = [0, 1, 2].map(|a| (self.x[a] + before[a] + self.after[a] - self.window.reach(a) - 1) / stride[a] + 1);
+        let y = [0, 1, 2].map(|a| (self.x[a] + before[a] + self.after[a] - self.window.span(a) - 1) / stride[a] + 1);
         let [c, o] = self.channels;
         let image_shape =
             |channels: usize, d: [usize; 3]| Shape::from([self.images, channels * self.groups, d[0], d[1], d[2]]);

@@ -86,7 +86,7 @@ fn read_region(problem: &ConvProblem) -> ReadRegion {
     let (window, y) = (&problem.window, &problem.y);
     ReadRegion {
         low: [0, 1, 2].map(|a| -(window.before[a] as isize)),
-        len: [0, 1, 2].map(|a| window.covered(a, y.dims[a])),
+        len: [0, 1, 2].map(|a| window.covered_length(a, y.dims[a])),
         phases: if y.dims[2] == 1 { 1 } else { window.stride[2] },
     }
 }

@@ -261,7 +261,7 @@ struct PositionBlock<'a> {
 
 /// The offsets of slices of the values.
 enum ValueOffsets<'a> {
-    /// Offsets at equal distances.
+    /// The offsets at equal distances.
     Linear {
         /// The first offset.
         first: isize,
@@ -290,7 +290,7 @@ impl PositionBlock<'_> {
 }
 
 impl IndexedAxis {
-    /// Adds the contribution of the indices at the positions from `start` on to the offsets.
+    /// Adds the contribution of the indices at the positions starting at `start` to the offsets.
     fn add_offsets(&self, start: usize, offsets: &mut [isize]) {
         let (mut done, [step], add_index_offsets) = (0, self.space.step(), add_index_offsets(Isa::best()));
         self.space.runs(start..start + offsets.len(), |[offset], n| {

@@ -171,7 +171,7 @@ impl PairFactor {
         let count = (0..batch_rank).map(stored).product();
         let matrix = |mut index: usize| {
             let mut offset = 0;
-            // An empty batch has no matrix, but strides.
+            // An empty batch has no matrix, but it has strides.
             for axis in (0..batch_rank).rev().filter(|_| count > 0) {
                 offset += (index % stored(axis)) as isize * strides[axis];
                 index /= stored(axis);

@@ -41,7 +41,7 @@ fn run_maximum(windows: &PoolWindows, x: &Operand<'_>, values: &Operand<'_>, pos
     let dense = DenseArray::of_input(x, x.dtype)?;
     let x = &dense.operand();
     match x.dtype {
-        // Booleans are the bytes 0 and 1.
+        // Booleans are stored as the bytes 0 and 1, so they are pooled as `u8`.
         DType::Bool => windows.run::<u8>(x, values, positions),
         dtype => with_storage_element!(dtype, T => windows.run::<T>(x, values, positions)),
     }

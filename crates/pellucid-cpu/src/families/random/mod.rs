@@ -192,9 +192,9 @@ struct RawBits;
 /// True or false, with probability 1/2 each.
 struct RandomBool;
 
-/// The bits of a uniform `f32`.
+/// The number of random bits of a uniform `f32`.
 const SINGLE_BITS: u32 = Distribution::unit_bits(DType::F32);
-/// The bits of a uniform `f64`.
+/// The number of random bits of a uniform `f64`.
 const DOUBLE_BITS: u32 = Distribution::unit_bits(DType::F64);
 
 /// Converts the upper `bits` bits of a word to a number in [0, 1), exactly.

@@ -28,7 +28,7 @@ impl ActiveSequences<'_> {
 pub(super) struct CellStep<'a, T> {
     /// The equations.
     pub(super) cell: RnnMode,
-    /// H, the width of the cell.
+    /// H, the number of hidden units.
     pub(super) width: usize,
     /// The rows that are computed.
     pub(super) rows: Range<usize>,
@@ -75,8 +75,8 @@ impl<T> CellStep<'_, T> {
     }
 }
 
-/// One step forward for a range of rows: overwrites the sums of the gates with the gate activations and stores the next
-/// states.
+/// A step of the forward pass for a range of rows: overwrites the sums of the gates with the gate activations and
+/// stores the next states.
 ///
 /// # Contract of the work
 /// - *arrays*: the arrays that the cell uses are contiguous, have a row for every sequence of the batch, and are valid
@@ -92,7 +92,7 @@ pub(super) struct ForwardStep<'a, T> {
     pub(super) next_state: SharedPtr<T>,
 }
 
-/// One step of the backward pass for a range of rows: computes the gradients of the gates.
+/// A step of the backward pass for a range of rows: computes the gradients of the gates.
 ///
 /// # Contract of the work
 /// - *arrays*: the arrays that the cell uses are contiguous, have a row for every sequence of the batch, and are valid
@@ -222,7 +222,7 @@ impl<T: Float, const CELL: usize> VectorWork<T> for CellWork<'_, BackwardStep<'_
     }
 }
 
-/// A block of R vectors of a row, from element `j` on. Unless `FULL`, R is 1 and the block consists of the elements
+/// A block of R vectors of a row, starting at element `j`. Unless `FULL`, R is 1 and the block consists of the elements
 /// that `mask` selects.
 #[derive(Clone, Copy)]
 struct LaneBlock<V: FloatVector, const R: usize, const FULL: bool> {

@@ -28,7 +28,7 @@ struct RoundedFactors<T> {
     weights: Strided<T>,
     /// The panels of pairs of weights and the range of the weights, if the processor multiplies pairs.
     pairs: Option<(OwnedPanels<BF16Pair>, FactorRange)>,
-    /// Memory for the left factors: `depth` elements for each sequence.
+    /// The memory for the left factors: `depth` elements for each sequence.
     rows: SharedPtr<T>,
     _memory: [CpuBuffer; 2],
 }

@@ -53,7 +53,7 @@ pub(super) struct RecurrentStateArrays<T> {
     pub(super) gates: SharedPtr<T>,
     /// The states before the first step and after each step: an output.
     pub(super) states: SharedPtr<T>,
-    /// The values of c before the first step and after each step, if the cell is an LSTM: an output.
+    /// The cell states before the first step and after each step, if the cell is an LSTM: an output.
     pub(super) cells: SharedPtr<T>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct RecurrentGradientArrays<T> {
     pub(super) gates: SharedPtr<T>,
     /// All states.
     pub(super) states: SharedPtr<T>,
-    /// All c, if the cell is an LSTM.
+    /// The cell states of all steps, if the cell is an LSTM.
     pub(super) cells: SharedPtr<T>,
     /// The gradients of the states that the steps compute.
     pub(super) state_grads: SharedPtr<T>,
@@ -88,7 +88,7 @@ struct PackedGateWeights<T> {
 
 /// A part of the batch that one task computes.
 struct BatchPart {
-    /// The sequences.
+    /// The range of sequences.
     rows: Range<usize>,
     /// The number of parts into which the columns of the products are divided.
     column_parts: usize,

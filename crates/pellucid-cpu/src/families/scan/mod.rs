@@ -59,9 +59,9 @@ trait RunningReduction<W> {
     type Second: Copy;
     /// The accumulator before the first element.
     const START: (Self::First, Self::Second);
-    /// True if the second component is the index at which the first component was found.
+    /// Whether the second component is the index at which the first component was found.
     const POSITIONS: bool = false;
-    /// True if the kernel of a single line needs the instruction set of the processor too, because a step is long.
+    /// Whether the kernel of a single line needs the instruction set of the processor too, because a step is long.
     const LONG_STEP: bool = false;
     /// Adds the element `x` with index `i` to the accumulator, and returns the result so far.
     fn step(first: &mut Self::First, second: &mut Self::Second, x: W, i: i64) -> W;
@@ -163,7 +163,7 @@ macro_rules! log_sum_exp {
             const LONG_STEP: bool = true;
             #[inline(always)]
             fn step(max: &mut $t, sum: &mut f64, x: $t, _: i64) -> $t {
-                // e^−|x − m|. It is 1 for two equal infinities, whose difference is NaN.
+                // The factor e^−|x − m|. It is 1 for two equal infinities, whose difference is NaN.
                 let e = Real::exp(-Real::abs(x - *max));
                 let e = f64::from(if x == *max { 1.0 } else { e });
                 let grows = x > *max;
@@ -210,7 +210,7 @@ struct ScanLines {
     index: (i64, i64),
     /// The accumulators of the lines: an [`Accumulators`] of the reduction.
     accumulators: *mut u8,
-    /// True if the elements are the first ones of their lines, before which the accumulators are not initialized.
+    /// Whether the elements are the first ones of their lines, before which the accumulators are not initialized.
     is_first: bool,
 }
 
@@ -243,7 +243,7 @@ struct ScanKernels {
     line: ScanKernel,
     /// The bytes of an element.
     size: usize,
-    /// True if the reduction has positions.
+    /// Whether the reduction has positions.
     has_positions: bool,
 }
 
@@ -268,7 +268,7 @@ impl ScanTask<'_> {
         if shape.size() == 0 {
             return;
         }
-        // If the reduction returns no positions, the third layout is not used.
+        // The third layout belongs to the positions. It is not used if the reduction returns none.
         let positions = self.positions.unwrap_or(self.y);
         let layouts = [self.x.layout, self.y.layout, positions.layout];
         let mut along = layouts.map(|l| l.strides()[axis]);

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 /// The number of outer indices whose arrays are transposed together.
 const GROUP: usize = 16;
-/// The inner length from which arrays are not transposed.
+/// The minimum inner length for which arrays are not transposed.
 const MIN_INNER: usize = 8;
 /// The bytes of a block of transposed inputs and outputs, which stays in the cache of a core.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -231,7 +231,8 @@ impl<T: Float> AxisProduct<'_, T> {
         });
     }
 
-    /// Computes the output rows `rows`, whose terms are in `columns`, for `count` outer indices from `first` on.
+    /// Computes the output rows `rows`, whose terms are in `columns`, for the `count` outer indices starting at
+    /// `first`.
     ///
     /// # Safety
     /// `first + count` is at most `outer`. `scratch` is valid for reads and writes of `inner · count` elements for each

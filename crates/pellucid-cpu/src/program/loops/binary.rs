@@ -1,4 +1,4 @@
-//! Primitives of two operands.
+//! Binary primitives.
 
 use super::loop_element::{LoopElement, MaskByte, Unaligned, output_slice, read_element, source_slice};
 use super::remainder::{VECTOR_LEN, run_padded};
@@ -23,14 +23,14 @@ pub(crate) enum OperandForm {
     UniformTile,
 }
 
-/// The loop of a primitive of two operands, for one [`OperandForm`].
+/// The loop of a binary primitive, for one [`OperandForm`].
 #[derive(Clone, Copy)]
 pub(crate) struct BinaryLoop {
     /// The loop, out of place.
     vector_loop: VectorBinaryLoop,
-    /// True if the second operand of `vector_loop` is uniform.
+    /// Whether the second operand of `vector_loop` is uniform.
     is_uniform: bool,
-    /// True if `vector_loop` takes the operands of the primitive in reverse order.
+    /// Whether `vector_loop` takes the operands of the primitive in reverse order.
     is_swapped: bool,
     /// A remainder is padded to a multiple of this number of elements.
     grain: u8,
@@ -84,7 +84,7 @@ trait BinaryFunction<T> {
     type Out: LoopElement;
     /// Computes the function.
     fn apply(a: T, b: T) -> Self::Out;
-    /// True if [`apply`](BinaryFunction::apply) is wrong for some operands.
+    /// Whether [`apply`](BinaryFunction::apply) is wrong for some operands.
     const HAS_RARE: bool = false;
     /// Returns true for operands for which [`apply`](BinaryFunction::apply) is wrong.
     #[inline(always)]

@@ -127,7 +127,7 @@ trait ValueSource<T>: Copy {
     /// # Safety
     /// The source has more than `i` values.
     unsafe fn at(self, i: usize) -> T;
-    /// Returns the source from value `i` on.
+    /// Returns the source that starts at value `i`.
     ///
     /// # Safety
     /// The source has at least `i` values.
@@ -248,7 +248,7 @@ fn accumulate_to_depth<T: LoopElement, M: Monoid<T>>(
     }
 }
 
-/// Returns the sixteen values from J·16 on.
+/// Returns the sixteen values starting at J·16.
 #[inline(always)]
 fn vector<T: LoopElement, M: Monoid<T>, const J: usize>(x: impl Fn(usize) -> T) -> [T; LANES] {
     let mut values = [M::IDENTITY; LANES];

@@ -40,7 +40,7 @@ pub(crate) struct PairSums {
     pub(crate) weight: PairOperand,
     /// The factor c, one value.
     pub(crate) factor: *const u8,
-    /// True if the factor is −c.
+    /// Whether the factor is −c.
     pub(crate) is_negated: bool,
     /// The number of terms of a sum, at least 1 and at most a chunk.
     pub(crate) terms: usize,

@@ -1,4 +1,4 @@
-//! Primitives of three operands: select and fused multiply-add.
+//! Ternary primitives: select and fused multiply-add.
 
 use super::loop_element::{LoopElement, MaskByte, Unaligned, output_slice, source_slice};
 use super::remainder::{VECTOR_LEN, run_padded};
@@ -8,7 +8,7 @@ use pellucid_simd::math::Real;
 use pellucid_simd::{per_isa, up_to};
 use std::mem::MaybeUninit;
 
-/// The loop of a primitive of three operands, for given tile and uniform operands.
+/// The loop of a ternary primitive, for given tile and uniform operands.
 #[derive(Clone, Copy)]
 pub(crate) struct TernaryLoop {
     /// The loop, out of place.

@@ -1,4 +1,4 @@
-//! Primitives of one operand.
+//! Unary primitives.
 
 use super::loop_element::{LoopElement, MaskByte, Unaligned, are_apart, output_slice, read_element, source_slice};
 use super::remainder::{UNROLLED_LEN, run_padded};
@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 /// of [`UNROLLED_LEN`].
 pub(super) const RARE_CHECK_LEN: usize = 256;
 
-/// The loop of a primitive of one operand.
+/// The loop of a unary primitive.
 #[derive(Clone, Copy)]
 pub(crate) struct UnaryLoop {
     /// The loop over full vectors, out of place.
@@ -130,7 +130,7 @@ fn scalar_loop<T: LoopElement, F: Function<T, Out: LoopElement>>() -> UnaryLoop 
     UnaryLoop::new::<T, F::Out>(const { function_loop::<T, F>(Isa::Portable) })
 }
 
-/// A type for which primitives of one operand are defined.
+/// A type for which unary primitives are defined.
 trait UnaryPrimitives: LoopElement + Sized {
     /// Returns the loop of `op`, or `None` if the primitive is not defined for this type.
     fn unary_loop(op: Unary, isa: Isa) -> Option<UnaryLoop>;

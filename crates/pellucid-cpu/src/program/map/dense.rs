@@ -154,7 +154,7 @@ unsafe fn run_single(
     let Some(single) = &program.single else { return false };
     let mut cells = [0u64; 2];
     let mut from = [SharedPtr(std::ptr::null_mut::<u8>()); 2];
-    // The bytes between two elements of each operand; 0 for a single value.
+    // The distance in bytes between two elements of each operand; 0 for a single value.
     let mut strides = [0; 2];
     for (k, arg) in single.args.iter().enumerate() {
         match *arg {

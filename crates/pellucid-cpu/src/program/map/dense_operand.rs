@@ -5,7 +5,7 @@
 pub(crate) struct DensePtr {
     /// The address of the first element.
     pub(crate) address: *mut u8,
-    /// True if the operand is one value that is broadcast to all elements.
+    /// Whether the operand is one value that is broadcast to all elements.
     pub(crate) once: bool,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct MapEpilogue<'a> {
     bytes: usize,
 }
 
-/// The minimal size of the first output for which operands are prefetched. Smaller operands are probably in the inner
+/// The minimum size of the first output for which operands are prefetched. Smaller operands are probably in the inner
 /// caches.
 const MIN_PREFETCH_BYTES: usize = 1 << 20;
 

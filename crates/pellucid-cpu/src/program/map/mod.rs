@@ -32,7 +32,7 @@ use pellucid_runtime::scratch;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
-/// The minimal row length for which each row is a separate segment. Contiguous rows can then be read in place.
+/// The minimum row length for which each row is a separate segment. Contiguous rows can then be read in place.
 const LONG: usize = 128;
 
 /// The rows and columns of a panel of transposed input. A panel fits L2.

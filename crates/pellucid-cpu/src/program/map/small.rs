@@ -12,10 +12,10 @@ use pellucid_ir::kernel::Params;
 use pellucid_runtime::scratch::{self, padded};
 use std::mem::MaybeUninit;
 
-/// The maximal number of slots. Programs with more slots use the general path.
+/// The maximum number of slots. Programs with more slots use the general path.
 const MAX_SLOTS: usize = 64;
 
-/// The maximal number of elements of a small map.
+/// The maximum number of elements of a small map.
 pub(crate) const MAX_LEN: usize = 1024;
 
 /// Runs `program` on `n` elements in one tile. Returns false, without writing anything, if the program is too large.

@@ -13,7 +13,7 @@ use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
-/// The maximal number of columns of a strip. The hardware prefetcher needs long row segments. This matters more than
+/// The maximum number of columns of a strip. The hardware prefetcher needs long row segments. This matters more than
 /// narrower strips, whose lanes would fit L1 (64 bytes per column for `f32`).
 const STRIP_COLUMNS: usize = 4096;
 
@@ -260,7 +260,7 @@ impl ColumnStrip<'_> {
         }
     }
 
-    /// Evaluates `n` values from element `start` of the segment on, and writes them to `to` in the type of the
+    /// Evaluates `n` values, starting at element `start` of the segment, and writes them to `to` in the type of the
     /// accumulator.
     ///
     /// # Safety

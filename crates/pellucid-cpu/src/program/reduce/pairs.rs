@@ -56,7 +56,7 @@ struct PairProgram {
     difference: [usize; 2],
     /// The weight and the index of the uniform factor, which is 1 if the program has none.
     weight: Option<(usize, Option<usize>)>,
-    /// True if the terms have the opposite sign.
+    /// Whether the terms have the opposite sign.
     is_negated: bool,
 }
 
@@ -126,7 +126,7 @@ struct PairLayout {
     inputs: [usize; 3],
     /// The bytes of the factor.
     factor: u64,
-    /// True if the factor has the opposite sign.
+    /// Whether the factor has the opposite sign.
     is_negated: bool,
     /// True if the lanes are adjacent results, false if they are the terms of one result.
     is_columns: bool,

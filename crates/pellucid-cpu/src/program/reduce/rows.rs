@@ -17,7 +17,7 @@ const SHORT_LEN: usize = 1024;
 /// Sequences with fewer values are evaluated several at a time, if their extremum is found.
 const SHORT_ARG_LEN: usize = 128;
 
-/// The maximal number of sequences in a tile.
+/// The maximum number of sequences in a tile.
 const MAX_SEQUENCES: usize = 64;
 
 /// The state of the reduction of one sequence; it stays on the stack.
@@ -124,7 +124,7 @@ impl SequenceReduction<'_> {
         }
     }
 
-    /// Returns the maximal number of values in a tile. If there is a conversion buffer, this number of values fits it.
+    /// Returns the maximum number of values in a tile. If there is a conversion buffer, this number of values fits it.
     fn tile_len(&self, eval: &Evaluator<'_>) -> usize {
         if self.converted_bytes(eval) > 0 { eval.tile_len.min(CHUNK) } else { eval.tile_len }
     }

@@ -40,7 +40,7 @@ use std::ops::Range;
 /// twice this size.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// The minimal length of rows that are used in place, one by one. Shorter rows are gathered into blocks.
+/// The minimum length of rows that are used in place, one by one. Shorter rows are gathered into blocks.
 const LONG_ROW: usize = 128;
 
 /// The number of values of padding between buffers. Without padding, the distance of buffers for rows of, for example,
@@ -48,10 +48,10 @@ const LONG_ROW: usize = 128;
 /// address bits (4K aliasing).
 const STAGGER: usize = 64;
 
-/// The maximal number of bytes of each input that are prefetched for the next block.
+/// The maximum number of bytes of each input that are prefetched for the next block.
 const PREFETCHED_BYTES: usize = 4096;
 
-/// The maximal number of rows of a block.
+/// The maximum number of rows of a block.
 const MAX_BLOCK_ROWS: usize = 64;
 
 /// The number of rows whose elements fill a cache line, for elements of four bytes.
@@ -195,15 +195,15 @@ struct RowExecution<'a> {
     block: usize,
     /// The number of elements of a tile.
     tile: usize,
-    /// True if a row has several tiles.
+    /// Whether a row has several tiles.
     phased: bool,
     /// Inputs that are copied to buffers before any output is written.
     staged: List<bool, 8>,
     /// The non-temporal copy, if outputs exceed the caches.
     stream: Option<StreamLoop>,
-    /// True if chains write these outputs themselves, by non-temporal stores.
+    /// Whether chains write these outputs themselves, by non-temporal stores.
     chains_stream: bool,
-    /// True if the program reads and writes rows directly in the memory of the operands, and no operand has one value
+    /// Whether the program reads and writes rows directly in the memory of the operands, and no operand has one value
     /// per row.
     in_place: bool,
     /// The number of rows that are screened at a time; `block` if rows are not screened.

@@ -14,7 +14,7 @@ use crate::program::prepared::PreparedProgram;
 use crate::program::slot::{Granularity, ValueSlot};
 use std::ops::Range;
 
-/// The maximal number of rows that are screened at a time.
+/// The maximum number of rows that are screened at a time.
 pub(super) const MAX_SCREENED_ROWS: usize = 256;
 
 /// Returns true if rows can be screened: some phase has a guard, and all others compute values per row only.

@@ -131,7 +131,7 @@ impl RandAugment {
     #[panicking_form]
     pub fn try_new(operations: usize, magnitude: usize) -> Result<RandAugment> {
         if magnitude > 30 {
-            let reason = format!("the magnitude must be at most 30, got {magnitude}; for example 9");
+            let reason = format!("the magnitude must be at most 30, got {magnitude}; try 9");
             return Err(Error::invalid("rand_augment", reason));
         }
         Ok(RandAugment { operations, magnitude: magnitude as f64 / 30.0 })

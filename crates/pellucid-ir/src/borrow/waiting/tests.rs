@@ -159,8 +159,8 @@ impl Atomics for Counted {
         Native::pause();
     }
 
-    fn bit(word: usize) -> u64 {
-        Native::bit(word)
+    fn filter_bit(word: usize) -> u64 {
+        Native::filter_bit(word)
     }
 
     fn waited() -> u64 {
@@ -175,8 +175,8 @@ impl Atomics for Counted {
         f(&mut WAITERS.lock().unwrap())
     }
 
-    fn held() -> usize {
-        Native::held()
+    fn held_count() -> usize {
+        Native::held_count()
     }
 
     fn set_held(guards: usize) {

@@ -92,7 +92,7 @@ fn gradients_read_only_the_needed_values() {
         f.gradient(GradientRequest(0x10)).reads,
         [GradientInput::Input(1), GradientInput::Output(0), GradientInput::Gradient(0)]
     );
-    let reads = |f: &Formula| f.gradient(GradientRequest::only(0)).reads.clone();
+    let reads = |f: &Formula| f.gradient(GradientRequest::for_input(0)).reads.clone();
     let output = [GradientInput::Output(0), GradientInput::Gradient(0)];
     let input = [GradientInput::Input(0), GradientInput::Gradient(0)];
     for f in [formula!(|x| x.exp()), formula!(|x| x.sqrt()), formula!(|x| x.sigmoid()), formula!(|x| x.tan())] {

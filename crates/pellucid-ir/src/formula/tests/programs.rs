@@ -123,7 +123,7 @@ fn registers_are_shared() {
 }
 
 /// The number of instructions that read the result of the previous instruction.
-fn links(program: &Program) -> usize {
+fn linked_pairs(program: &Program) -> usize {
     program.steps.windows(2).filter(|pair| pair[1].args.contains(&pair[0].into)).count()
 }
 
@@ -137,7 +137,7 @@ fn steps_run_depth_first() {
         vec![a * b]
     });
     let program = f.uniform_program(DType::F64).unwrap();
-    assert_eq!((program.steps.len(), links(program), program.registers.len()), (7, 5, 3), "{program}");
+    assert_eq!((program.steps.len(), linked_pairs(program), program.registers.len()), (7, 5, 3), "{program}");
     let (x, y) = (-0.75f64, 2.5f64);
     assert_eq!(run_program(program, &[vec![x], vec![y]], &[], 1)[0][0], (-x.exp()).sin() * (-y.sin()).tanh());
     // The operand that needs more registers is computed first.
@@ -170,7 +170,8 @@ fn literals_and_parameters_are_uniforms_of_their_type() {
 #[test]
 fn signatures_set_storage_and_compute_types_separately() {
     let f = formula!(|a, b| (a * b, a.lt(b)));
-    let signature = Signature::new([DType::I32, DType::BF16], DType::BF16).storing([DType::F64, DType::Bool]);
+    let signature =
+        Signature::new([DType::I32, DType::BF16], DType::BF16).with_output_dtypes([DType::F64, DType::Bool]);
     let program = f.program(&signature).unwrap();
     assert_eq!(program.inputs[0], Load { storage: DType::I32, compute: Compute::F32, per_row: false });
     assert_eq!(program.outputs[0].storage, DType::F64);

@@ -43,7 +43,7 @@ fn equal_steps_are_merged_and_intermediate_values_are_rounded() {
 
     // An intermediate value that is stored as f32 and computed in f64 is rounded.
     let f = formula!(|x| x.exp());
-    let narrow = f.program(&Signature::new([DType::F64], DType::F64).storing([DType::F32])).unwrap();
+    let narrow = f.program(&Signature::new([DType::F64], DType::F64).with_output_dtypes([DType::F32])).unwrap();
     let wide = f.program(&Signature::new([DType::F32], DType::F64)).unwrap();
     let mut splice = Splice::new(false);
     let values = splice.append(narrow, &none(), &[SpliceOperand::Array(0)]).unwrap();

@@ -121,7 +121,7 @@ fn derivative_lines_can_read_inputs_parameters_outputs_and_gradients() {
         scale(x, s: per_row) = x * s;
         d s = g * x;
     };
-    let gradient = per_row.gradient(GradientRequest::only(1));
+    let gradient = per_row.gradient(GradientRequest::for_input(1));
     assert_eq!(gradient.to_string(), "scale'(x, g) = row_sum(g * x)");
 }
 

@@ -139,19 +139,19 @@ impl MultiheadAttention {
             check_width(name, x, weight.shape()[1])?;
         }
         let lengths = self.projected_widths();
-        let three = |parts: Vec<Tensor>| <[Tensor; 3]>::try_from(parts).expect("split() must return three parts");
+        let into_qkv = |parts: Vec<Tensor>| <[Tensor; 3]>::try_from(parts).expect("split() must return three parts");
         let parts = match &self.in_proj {
             // The three projections are one matrix product.
             InProj::Joint(weight) if std::ptr::eq(query, key) && std::ptr::eq(key, value) => {
-                three(ops::split(&ops::linear(query, weight, self.in_proj_bias.as_deref())?, lengths, -1)?)
+                into_qkv(ops::split(&ops::linear(query, weight, self.in_proj_bias.as_deref())?, lengths, -1)?)
             }
             in_proj => {
                 let weights = match in_proj {
-                    InProj::Joint(weight) => three(ops::split(weight, lengths, 0)?),
+                    InProj::Joint(weight) => into_qkv(ops::split(weight, lengths, 0)?),
                     InProj::Separate(weights) => weights.each_ref().map(|weight| weight.tensor().clone()),
                 };
                 let biases = match &self.in_proj_bias {
-                    Some(bias) => three(ops::split(bias, lengths, 0)?).map(Some),
+                    Some(bias) => into_qkv(ops::split(bias, lengths, 0)?).map(Some),
                     None => [None, None, None],
                 };
                 let project = |i: usize, x: &Tensor| ops::linear(x, &weights[i], biases[i].as_ref());

@@ -52,7 +52,7 @@ pub struct PerLayerBufs {
     /// The gradients of the layer's trained parameters, by name in the model, initially zero. A shared parameter is
     /// listed once, at the first layer that holds it.
     pub gradients: Vec<(String, Tensor)>,
-    /// Bytes of the intermediate results of the forward pass.
+    /// The bytes of the intermediate results of the forward pass.
     pub work: usize,
 }
 
@@ -165,7 +165,7 @@ impl CapturePlan {
         let checked = if x.shape() == shape {
             check_batch_dtype(op, self.input.dtype, "x", x)
         } else {
-            let help = format!("the step expects an input of shape {shape}; make a plan for the other shape");
+            let help = format!("the step expects an input of shape {shape}; create a plan for the new shape");
             Err(Error::shapes(op, [x.shape(), shape], help))
         };
         checked.map_err(|source| {
@@ -266,7 +266,7 @@ fn named_gradients(model: &(impl Module + ?Sized), plan: &CapturePlan) -> Result
     for (name, parameter) in model.try_named_parameters()? {
         let Some(gradient) = plan.gradient(&name) else { continue };
         if gradient.shape() != parameter.shape() {
-            let help = format!("`{name}` has another shape in the plan; make a plan of this model");
+            let help = format!("`{name}` has a different shape in the plan; create a plan of this model");
             return Err(Error::shapes("collect_params_from_plan", [parameter.shape(), gradient.shape()], help));
         }
         planned.push((name, parameter, gradient.clone()));
@@ -277,11 +277,11 @@ fn named_gradients(model: &(impl Module + ?Sized), plan: &CapturePlan) -> Result
 /// The parameters whose gradients [`try_rebind_grads`] bound to the buffers of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rebound {
-    /// Names of the parameters whose gradient is stored in the plan's buffer.
+    /// The names of the parameters whose gradient is stored in the plan's buffer.
     pub bound: Vec<String>,
     /// Names of the model's parameters with a planned gradient that the optimizer does not update; they are not bound.
     pub not_updated: Vec<String>,
-    /// Indices of the optimizer's parameters without a buffer in the plan: frozen, or not part of this model.
+    /// The indices of the optimizer's parameters without a buffer in the plan: frozen, or not part of this model.
     pub not_planned: Vec<usize>,
 }
 

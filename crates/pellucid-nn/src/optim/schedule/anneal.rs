@@ -13,7 +13,7 @@ use std::f64::consts::PI;
 pub struct LinearLr {
     /// The factor in epoch 0, in (0, 1]; default 1/3.
     pub start_factor: f64,
-    /// The factor from epoch `total_iters` on, in [0, 1]; default 1.
+    /// The final factor, reached at epoch `total_iters`, in [0, 1]; default 1.
     pub end_factor: f64,
     /// The number of epochs, above 0; default 5.
     pub total_iters: usize,
@@ -253,10 +253,10 @@ impl Schedule for SwaLr {
         let end = self.swa_lr.value(point.group);
         // If `anneal_epochs` is 0, the final rate is reached immediately.
         let epoch = if self.anneal_epochs == 0 { point.epoch.max(1) } else { point.epoch } as f64;
-        let share = |epoch: f64| {
+        let progress = |epoch: f64| {
             self.anneal_strategy.between(0.0, 1.0, (epoch / self.anneal_epochs.max(1) as f64).clamp(0.0, 1.0))
         };
-        let (before, now) = (share(epoch - 1.0), share(epoch));
+        let (before, now) = (progress(epoch - 1.0), progress(epoch));
         // The initial rate, recovered from the previous rate.
         let start = if before == 1.0 { end } else { (point.lr - before * end) / (1.0 - before) };
         end * now + start * (1.0 - now)

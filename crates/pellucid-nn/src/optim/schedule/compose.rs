@@ -99,7 +99,7 @@ impl Schedule for SequentialLr {
 pub struct ChainedScheduler(Vec<Box<dyn Schedule>>);
 
 impl ChainedScheduler {
-    /// Creates a chain that begins with this schedule; [`ChainedScheduler::and`] adds the others.
+    /// Creates a chain that begins with this schedule; [`ChainedScheduler::and`] adds further schedules.
     pub fn new(first: impl Schedule + 'static) -> ChainedScheduler {
         ChainedScheduler(vec![Box::new(first)])
     }
@@ -128,7 +128,7 @@ impl Schedule for ChainedScheduler {
         chained_rate(&self.0, point)
     }
 
-    /// Returns the rate at which the first schedule begins, changed by the others.
+    /// Returns the rate at which the first schedule begins, changed by the later schedules.
     fn begin(&self, point: SchedulePoint) -> f64 {
         let Some((first, others)) = self.0.split_first() else { return point.lr };
         let base = first.base(point.group, point.base);

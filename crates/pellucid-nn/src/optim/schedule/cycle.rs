@@ -49,7 +49,8 @@ pub struct OneCycleLr {
     pub div_factor: f64,
     /// The ratio of the initial and the final rate; default 10000.
     pub final_div_factor: f64,
-    /// Whether to return to the initial rate in as many epochs as the rise, and then to the final rate; default false.
+    /// Whether to return to the initial rate in as many epochs as the rate rises, and then to the final rate; default
+    /// false.
     pub three_phase: bool,
 }
 
@@ -129,9 +130,9 @@ pub enum CyclicMode {
     Triangular2,
     /// The height is multiplied by γ in every epoch.
     ExpRange(f64),
-    /// A function of the cycle, from 1.
+    /// A function of the number of the cycle, counted from 1.
     OfCycle(fn(f64) -> f64),
-    /// A function of the epoch, from 0.
+    /// A function of the epoch, counted from 0.
     OfEpoch(fn(f64) -> f64),
 }
 
@@ -155,7 +156,7 @@ pub struct CyclicLr {
     pub max_lr: PerGroup,
     /// The number of epochs in which a cycle rises, above 0; default 2000.
     pub step_size_up: usize,
-    /// The number of epochs in which it falls; `None` means as many.
+    /// The number of epochs in which a cycle falls; `None` means as many as it rises.
     pub step_size_down: Option<usize>,
     /// The scale of the cycles' height.
     pub mode: CyclicMode,

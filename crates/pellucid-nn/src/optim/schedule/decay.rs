@@ -5,7 +5,7 @@ use super::factor::{Factor, factor_schedules};
 use super::{Schedule, SchedulePoint};
 use std::fmt;
 
-/// A function of group and epoch.
+/// A function from the index of a group and an epoch to a factor.
 type GroupFactor = Box<dyn Fn(usize, usize) -> f64 + Send + Sync>;
 
 /// The initial rate times a function of the epoch.
@@ -69,7 +69,7 @@ impl Schedule for MultiplicativeLr {
 #[doc(alias = "StepLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLr {
-    /// The epochs from one decay to the next, above 0.
+    /// The number of epochs from one decay to the next, above 0.
     pub step_size: usize,
     /// The factor γ; default 0.1.
     pub gamma: f64,

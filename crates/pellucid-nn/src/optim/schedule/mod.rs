@@ -54,7 +54,7 @@ pub use scheduler::Scheduler;
 /// The arguments of a schedule: the epoch, the group, and the rates of the group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SchedulePoint {
-    /// The epoch that starts, from 0.
+    /// The epoch that starts, counted from 0.
     pub epoch: usize,
     /// The group.
     pub group: usize,

@@ -9,7 +9,7 @@ use crate::state::{StateDict, StateLoad, Stateful, whole_number};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, unwrap};
 
-/// Operation name in errors.
+/// The name of the operation in errors.
 const OP: &str = "reduce_lr_on_plateau";
 
 /// The direction in which a value improves, such as a loss or a metric.

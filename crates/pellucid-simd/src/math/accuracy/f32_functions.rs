@@ -156,7 +156,7 @@ fn f32_bessel_functions_round_the_functions_of_f64() {
     check::<BesselK<true>>("bessel_ke", bessel::bessel_ke, false);
 }
 
-/// Functions of two operands, and inverse functions, that round results of `f64` computed with fewer bits.
+/// Binary functions, and inverse functions, that round results of `f64` computed with fewer bits.
 #[test]
 fn f32_functions_in_short_f64_arithmetic_round_the_functions_of_f64() {
     let limit = 0.505;

@@ -122,7 +122,7 @@ fn powers() {
     // The error of libm is 460 ULP here; the expected value has 50 digits of working precision.
     let x = -6044064.005444481;
     assert_eq!(near_one_to_large(double::pow, x), 3.7732068253896246e260);
-    // The same in `f64`, including the exponents of `f64`.
+    // The same cases in `f64`, including the exponents of `f64`.
     let wide = values.iter().flat_map(|&a| [a as f64, a as f64 * 1e270, a as f64 * 1e-280]);
     let wide: Vec<f64> = wide.collect();
     let pairs = || wide.iter().flat_map(|&a| wide.iter().map(move |&b| (a, b)));

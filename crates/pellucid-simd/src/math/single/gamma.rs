@@ -151,7 +151,7 @@ pub struct Polygamma {
     order: f64,
     /// n!, and the first two coefficients of the asymptotic series: (n − 1)! and n!/2.
     factorials: [f64; 3],
-    /// B₂ₖ·(2k + n − 1)!/(2k)! for k from 1 on.
+    /// B₂ₖ·(2k + n − 1)!/(2k)! for k ≥ 1.
     series: [f64; 8],
 }
 

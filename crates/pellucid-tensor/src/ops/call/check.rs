@@ -87,7 +87,7 @@ pub(in crate::ops) fn representable(shape: Shape) -> Result<Shape> {
 
 /// Returns an error if memory cannot hold `count` result tensors, before the first one is created.
 pub(in crate::ops) fn affordable_parts(count: usize) -> Result<()> {
-    /// Bytes of a tensor and its handle, without its elements.
-    const EACH: usize = 256;
-    crate::array::host_vec::<[u8; EACH]>(count).map(drop)
+    /// The number of bytes of a tensor and its handle, without its elements.
+    const HANDLE_BYTES: usize = 256;
+    crate::array::host_vec::<[u8; HANDLE_BYTES]>(count).map(drop)
 }

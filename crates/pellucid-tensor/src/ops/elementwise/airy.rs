@@ -69,14 +69,14 @@ fn value_formula() -> &'static Formula {
 }
 
 /// Limits x: Ai and Ai′ are 0 for large x, and x·Ai would be ∞·0 at ∞.
-fn bounded(x: Expr) -> Expr {
+fn limit_argument(x: Expr) -> Expr {
     x.gt(1e3).select(1e3, x)
 }
 
 /// Computes Ai′, the derivative of the approximations of Ai.
 fn airy_slope(x: Expr) -> Expr {
-    let x = bounded(x);
-    let gradient = value_formula().gradient(GradientRequest::only(0));
+    let x = limit_argument(x);
+    let gradient = value_formula().gradient(GradientRequest::for_input(0));
     let operand = |read: &GradientInput| {
         if matches!(read, GradientInput::Gradient(_)) { Expr::literal(1, ValueKind::Number) } else { x }
     };
@@ -101,7 +101,7 @@ pub fn airy_ai(x: &Tensor) -> Result<Tensor> {
     // approximations are differentiated only once.
     let with_slope = formula! {
         static airy_ai(x) = [airy_value(x), airy_slope(x)];
-        d x = g0 * y1 + g1 * bounded(x) * y0;
+        d x = g0 * y1 + g1 * limit_argument(x) * y0;
     };
     Ok(map_all(with_slope, &[x], &[])?.swap_remove(0))
 }

@@ -34,7 +34,7 @@ binary! {
         let r = a.abs().rem(b.abs());
         // A zero keeps its sign.
         let r = (a.eq(0.0) & r.eq(0.0)).select(a, a.lt(0.0).select(-r, r));
-        // The absolute value of the least integer overflows, so its remainder is computed with the sign of b and
+        // The absolute value of the smallest integer overflows, so its remainder is computed with the sign of b and
         // corrected to the sign of a.
         let m = a.rem(b);
         let moves = m.ne(0.0) & ((a.lt(0.0) & m.gt(0.0)) | (a.gt(0.0) & m.lt(0.0)));

@@ -67,11 +67,11 @@ pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) ->
     if !a.dtype().is_float() && !b.dtype().is_float() {
         return is_close_integer(&a, &b, rtol, atol);
     }
-    let near = le(
+    let is_within_tolerance = le(
         &arithmetic::abs(&arithmetic::sub(&a, &b)?)?,
         &arithmetic::add(&arithmetic::mul(&arithmetic::abs(&b)?, rtol)?, atol)?,
     )?;
-    let close = logical_or(&eq(&a, &b)?, &logical_and(&near, &isfinite(&b)?)?)?;
+    let close = logical_or(&eq(&a, &b)?, &logical_and(&is_within_tolerance, &isfinite(&b)?)?)?;
     match equal_nan {
         true => logical_or(&close, &logical_and(&isnan(&a)?, &isnan(&b)?)?),
         false => Ok(close),

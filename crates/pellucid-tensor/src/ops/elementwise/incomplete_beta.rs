@@ -59,7 +59,7 @@ fn float_dtype([a, b, x]: [&Tensor; 3]) -> DType {
 pub fn betainc_of_pair(a: &Tensor, b: &Tensor, x: &Tensor, y: &Tensor) -> Result<Tensor> {
     let function = formula! {
         static betainc(a: per_row, b: per_row, x: per_row, rest: per_row, node, weight) = {
-            let (is_inside, tail) = BetaTail::around(a, b, x, rest);
+            let (is_inside, tail) = BetaTail::for_arguments(a, b, x, rest);
             let smaller = tail.log_weight().exp() * tail.integrals(node, weight).total;
             let value = tail.is_lower.select(smaller, 1.0 - smaller);
             let is_end = |end: f64| x.eq(end) & is_positive(a) & is_positive(b);
@@ -126,7 +126,7 @@ fn student_t_tail(df: Expr, z: Expr) -> (Expr, BetaTail) {
     let (square, inverse) = (small * small, (large * large).recip());
     let x = is_small.select((1.0 + square).recip(), inverse / (1.0 + inverse));
     let y = is_small.select(square / (1.0 + square), (1.0 + inverse).recip());
-    BetaTail::around(0.5 * df, 0.0 * df + 0.5, x, y)
+    BetaTail::for_arguments(0.5 * df, 0.0 * df + 0.5, x, y)
 }
 
 fn is_positive(a: Expr) -> Expr {
@@ -135,7 +135,7 @@ fn is_positive(a: Expr) -> Expr {
 
 /// Returns the derivative with respect to a (`is_first`) or b, which is 0 at x = 0 and x = 1.
 fn parameter_slope([a, b, x, y]: [Expr; 4], node: Expr, weight: Expr, is_first: bool) -> Expr {
-    let (is_inside, tail) = BetaTail::around(a, b, x, y);
+    let (is_inside, tail) = BetaTail::for_arguments(a, b, x, y);
     let [by_own, by_other] = tail.slopes(node, weight);
     let (lower, upper) = if is_first { (by_own, by_other) } else { (by_other, by_own) };
     let is_end = (x.eq(0.0) | x.eq(1.0)) & is_positive(a) & is_positive(b);
@@ -145,7 +145,7 @@ fn parameter_slope([a, b, x, y]: [Expr; 4], node: Expr, weight: Expr, is_first: 
 /// Returns the density xᵃ⁻¹yᵇ⁻¹ / B(a, b). For small a and b and at the ends, the powers are powers, whose derivatives
 /// at the ends exist.
 fn beta_density(a: Expr, b: Expr, x: Expr, y: Expr) -> Expr {
-    let (is_inside, tail) = BetaTail::around(a, b, x, y);
+    let (is_inside, tail) = BetaTail::for_arguments(a, b, x, y);
     let is_large = is_inside & (a.ge(SERIES_BEGIN) | b.ge(SERIES_BEGIN));
     let (c, d) = (is_large.select(1.0, a), is_large.select(1.0, b));
     let (from_0, from_1) = (is_large.select(0.5, x), is_large.select(0.5, y));
@@ -160,7 +160,7 @@ struct BetaTail {
     a: Expr,
     b: Expr,
     x: Expr,
-    /// 1 − x.
+    /// y = 1 − x.
     y: Expr,
     /// a − (a + b)·x ≥ 0.
     distance: Expr,
@@ -178,7 +178,7 @@ const STEPS: u32 = 8;
 
 impl BetaTail {
     /// Returns a mask of arguments inside the domain, and the tail. Other arguments are replaced.
-    fn around(a: Expr, b: Expr, x: Expr, y: Expr) -> (Expr, BetaTail) {
+    fn for_arguments(a: Expr, b: Expr, x: Expr, y: Expr) -> (Expr, BetaTail) {
         let is_inside = is_positive(a) & is_positive(b) & x.gt(0.0) & y.gt(0.0);
         let (a, b) = (is_inside.select(a, 1.0), is_inside.select(b, 1.0));
         let (x, y) = (is_inside.select(x, 0.5), is_inside.select(y, 0.5));
@@ -228,14 +228,14 @@ impl BetaTail {
         let decay = distance + f64::from(STEPS) * y;
         let is_left = x.le(0.5);
         let base = is_left.select(x, y);
-        // ln(1 − x + x·e^(−w)) + x·w, from the smaller of x and y.
+        // The result is ln(1 − x + x·e^(−w)) + x·w, computed from the smaller of x and y.
         let curve = |w: Expr| {
             let v = is_left.select(-w, w);
             let u = base * v.exp_m1();
             log_ratio_minus(u, 1.0 + u) + base * exp_m1_minus(v)
         };
         let bound = bound_of_end(decay, n * x * y);
-        // The slope tends to a, which bounds the end where y is small.
+        // Where y is small, the slope tends to a, which gives a bound.
         let bound = is_left.select(bound, bound.min((DEPTH - n * is_left.select(1.0, y).ln()) / raised));
         let end = end_of_integral(bound, |w| {
             let v = is_left.select(-w, w);

@@ -9,7 +9,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::formula::Expr;
 use pellucid_ir::{DType, Error, Result, formula};
 
-/// Computes the least e with |x| < 2ᵉ; 0 for x = 0, infinities and NaN.
+/// Computes the smallest e with |x| < 2ᵉ; 0 for x = 0, infinities and NaN.
 fn binary_exponent(x: Expr) -> Expr {
     let size = x.abs();
     let e = size.log2().floor() + 1.0;
@@ -62,8 +62,8 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
             // scaled by 1/u.
             let neighbour_of_large = a + towards * (more * size);
             let scaled = u * (a / u + towards * (more * (size / u)));
-            let near = size.le(low).select(a + towards * spacing, scaled);
-            let next = size.ge(high).select(neighbour_of_large, near);
+            let neighbour_of_small = size.le(low).select(a + towards * spacing, scaled);
+            let next = size.ge(high).select(neighbour_of_large, neighbour_of_small);
             let finite = size.eq(f64::INFINITY).select(max_finite.copysign(a), next);
             let number = a.eq(b).select(b, finite);
             (a.is_nan() | b.is_nan()).select(a + b, number)
@@ -82,13 +82,13 @@ fn gcd_by_euclid(a: Expr, b: Expr, rounds: usize) -> Expr {
         a = b.eq(0.0).select(a, a.rem(b));
         b = a.eq(0.0).select(b, b.rem(a));
     }
-    // One of a and b is 0. The other is negative only if it is the least integer, whose absolute value wraps.
+    // One of a and b is 0. The other is negative only if it is the smallest integer, whose absolute value wraps.
     (a + b).abs()
 }
 
 /// Computes the greatest common divisor of integers, which is not negative.
 ///
-/// gcd(0, b) is |b|, which wraps for the least integer. a and b broadcast.
+/// gcd(0, b) is |b|, which wraps for the smallest integer. a and b broadcast.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for floats.

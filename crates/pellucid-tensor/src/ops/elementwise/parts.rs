@@ -75,7 +75,7 @@ fn around_integers(x: &Tensor, decimals: i32) -> Result<Tensor> {
                 static around(x; scale) = {
                     let (quotient, rest) = (x.floor_div(scale), x.rem(scale));
                     let is_odd = quotient.rem(2).ne(0);
-                    // rest > scale/2, without an overflow of 2·rest.
+                    // This is rest > scale/2, without an overflow of 2·rest.
                     let half = scale - rest;
                     let rounds_up = rest.gt(half) | (rest.eq(half) & is_odd);
                     rounds_up.select(quotient + 1, quotient) * scale

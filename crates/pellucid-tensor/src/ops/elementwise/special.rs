@@ -92,8 +92,8 @@ unary! {
         d x = x.abs().eq(f64::INFINITY).select(0.0, g * super::slope_of_sin_over(x, x.cos(), y));
 }
 
-/// The |x| from which an asymptotic series computes the derivatives of scaled Bessel functions.
-const FAR: f64 = 30.0;
+/// The smallest |x| for which an asymptotic series computes the derivatives of scaled Bessel functions.
+const ASYMPTOTIC_LIMIT: f64 = 30.0;
 
 /// Returns the derivative of y = e^(−|x|)·I_n(x) or eˣ·K_n(x).
 ///
@@ -103,8 +103,8 @@ const FAR: f64 = 30.0;
 fn scaled_bessel_slope(function: Binary, order: f64, x: Expr, y: Expr) -> Expr {
     let is_first_kind = function == Binary::BesselIe;
     let (sign, scale) = if is_first_kind { (-1.0, FRAC_1_SQRT_2 / PI.sqrt()) } else { (1.0, (0.5 * PI).sqrt()) };
-    let is_far = x.abs().gt(FAR);
-    let large = is_far.select(x.abs(), FAR);
+    let is_far = x.abs().gt(ASYMPTOTIC_LIMIT);
+    let large = is_far.select(x.abs(), ASYMPTOTIC_LIMIT);
     let mut coefficient = 1.0;
     let terms = (1..=21).map(|k| {
         let term = (f64::from(k) - 0.5) * coefficient;

@@ -162,7 +162,7 @@ impl EvaluationPoint<'_> {
         }
         let depends = |v: usize| {
             // If the derivative does not exist, the error occurs when it is needed.
-            terms.iter().any(|t| !matches!(self.partials.constant(&t.partial.then(v)), Ok(Some(0.0))))
+            terms.iter().any(|t| !matches!(self.partials.constant(&t.partial.with_variable(v)), Ok(Some(0.0))))
         };
         let mut edges: SmallVec<[Edge; 2]> = cotangents.iter().map(|c| c.edge()).collect();
         let mut varies = false;
@@ -206,7 +206,7 @@ impl ContractionDerivative {
         needs: NeedsInputGrad,
     ) -> Result<Vec<GradientTarget<'a>>> {
         let mut targets = Vec::new();
-        for input in (0..saved.inputs()).filter(|&i| saved.wants(needs, i)) {
+        for input in (0..saved.inputs()).filter(|&i| saved.needs_gradient(needs, i)) {
             let mut products = Vec::new();
             for term in self.terms.iter().filter(|t| has_gradient[t.output as usize]) {
                 let factors = term.factors.iter().map(|&f| u16::from(f));
@@ -218,7 +218,7 @@ impl ContractionDerivative {
                     }
                     continue;
                 }
-                let partial = term.partial.then(input - self.cotangents);
+                let partial = term.partial.with_variable(input - self.cotangents);
                 if self.partials.constant(&partial)? != Some(0.0) {
                     products.push(([m].into_iter().chain(factors).collect(), partial));
                 }
@@ -281,7 +281,7 @@ impl ContractionDerivative {
         let mut pieces = vec![single];
         while let Some(piece) = pieces.pop() {
             let mut computed: InputGradients = SmallVec::from_elem(None, gradients.len());
-            match (point.contract(piece.clone(), &coefficient, &mut computed), halves(&piece)) {
+            match (point.contract(piece.clone(), &coefficient, &mut computed), split_targets(&piece)) {
                 (Err(Error::InvalidArgument { .. }), Some((left, right))) => {
                     // Some targets may have been computed before the error: the halves compute them again.
                     pieces.extend([right, left]);
@@ -298,7 +298,7 @@ impl ContractionDerivative {
 }
 
 /// Splits the targets, or the products of a single target, into two halves.
-fn halves<'a>(piece: &[GradientTarget<'a>]) -> Option<(Vec<GradientTarget<'a>>, Vec<GradientTarget<'a>>)> {
+fn split_targets<'a>(piece: &[GradientTarget<'a>]) -> Option<(Vec<GradientTarget<'a>>, Vec<GradientTarget<'a>>)> {
     match piece {
         [single] if single.products.len() > 1 => {
             let (left, right) = single.products.split_at(single.products.len() / 2);

@@ -42,7 +42,7 @@ pub(super) fn for_each_part(
     while separate != 0 {
         let i = separate.trailing_zeros() as usize;
         separate &= separate - 1;
-        each(GradientPart { gradient: formula.gradient(GradientRequest::only(i)), broadcast: true })?;
+        each(GradientPart { gradient: formula.gradient(GradientRequest::for_input(i)), broadcast: true })?;
     }
     match together == GradientRequest::default() {
         true => Ok(()),

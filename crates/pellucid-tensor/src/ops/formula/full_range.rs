@@ -39,7 +39,8 @@ struct FloatLimits {
     min_exact_sum: f64,
     /// The largest exponent of a scale.
     max_scale_exponent: f64,
-    /// A sum s is moderate, with derivatives of several orders in range, if neither s nor 1/s is above this number.
+    /// A sum s is moderate if neither s nor 1/s is above this bound; its derivatives of several orders are then in
+    /// range.
     max_moderate_sum: f64,
 }
 
@@ -142,8 +143,8 @@ fn finish_sums(
     Ok((limits.apply(formula, &[rows, &[s]].concat(), params, axes)?, false))
 }
 
-/// Records y, the finished roots of sums of squares s, with the derivatives of the formula `plain` of s if all sums are
-/// moderate, otherwise of `relative`. Both formulas read `inputs`; `relative` also reads c.
+/// Records y, the square roots of the row sums s. Its derivatives come from `plain` if every sum is in range (see the
+/// module documentation), otherwise from `relative`. Both formulas read `inputs`; `relative` also reads c.
 ///
 /// `params` and `reduced` are the arguments of [`record_result`].
 fn record_square_root(
@@ -241,7 +242,7 @@ pub(in crate::ops) fn masked_mean(x: &Tensor, mask: &Tensor, n: &Tensor, axes: A
     let y = match !plain.device().is_cpu() || are_within(&plain, [0.0, f64::MAX], false)? {
         true => plain,
         false => {
-            // If the sum overflows, terms that underflow below are negligible.
+            // If the sum overflows, the terms that underflow after the scaling are negligible.
             let scaled = formula! {
                 static masked_mean(x, m: mask, n: per_row, y: per_row; down, up) =
                     y.is_finite().select(y, (m.select(x, 0.0) * down).row_sum() / n * up);

@@ -37,7 +37,7 @@ pub(in crate::ops) fn by_kernel(name: &'static str, op: ReduceOp, x: &Tensor, ax
 }
 
 /// Reduces x to an extremum of the elements where the mask is true. The others must be the identity of the reduction,
-/// and have no share of the gradient if the extremum is the identity, too. The mask has x's shape.
+/// and receive no gradient if the extremum is the identity, too. The mask has x's shape.
 pub(in crate::ops) fn extremum_where(
     name: &'static str,
     op: ReduceOp,

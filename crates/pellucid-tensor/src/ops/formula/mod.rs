@@ -249,7 +249,7 @@ pub(super) fn overwriting(
         let full =
             formula.outputs().iter().position(|o| o.kind == ValueKind::Number).map(|k| program.outputs[k].storage);
         let signature = Signature::new(arrays.iter().map(|a| a.dtype()), full.unwrap_or(DType::F32));
-        program = formula.program(&signature.storing(written.iter().map(|t| t.dtype())))?;
+        program = formula.program(&signature.with_output_dtypes(written.iter().map(|t| t.dtype())))?;
     }
     if program.outputs.len() != targets || !fits(program) {
         if program.outputs.len() != targets {
@@ -372,13 +372,14 @@ impl<'a> FormulaCall<'a> {
                 separate |= 1 << i;
                 continue;
             }
-            let twin = (0..i).filter(|&j| inputs[j].is_same_tensor(input)).find_map(|j| together.output_of(j));
-            if twin.is_none() && outputs == GradientRequest::MAX_OUTPUTS {
+            let output_of_same_tensor =
+                (0..i).filter(|&j| inputs[j].is_same_tensor(input)).find_map(|j| together.output_of(j));
+            if output_of_same_tensor.is_none() && outputs == GradientRequest::MAX_OUTPUTS {
                 separate |= 1 << i;
                 continue;
             }
-            together = together.with(i, twin.unwrap_or(outputs));
-            outputs += twin.is_none() as usize;
+            together = together.with(i, output_of_same_tensor.unwrap_or(outputs));
+            outputs += output_of_same_tensor.is_none() as usize;
         }
         Variables { together, separate }
     }
@@ -416,7 +417,7 @@ impl<'a> FormulaCall<'a> {
     /// are converted to `i64`, or to `f32` if it is not defined for `i64`.
     fn program(&self, inputs: &[&Array]) -> Result<&'a Arc<Program>> {
         let formula = self.formula;
-        // Fast path for the common case: floats of one dtype, no index and no mask.
+        // This is the fast path for the common case: floats of one dtype, no index and no mask.
         if let [first, rest @ ..] = inputs
             && first.dtype().is_float()
             && self.compute_dtype.is_none_or(|n| n == first.dtype())

@@ -21,7 +21,7 @@ pub(super) fn backward(
     needs: NeedsInputGrad,
 ) -> Result<InputGradients> {
     let operands = saved.inputs_from(0)?;
-    let needed: Vec<usize> = (0..saved.inputs()).filter(|&i| saved.wants(needs, i)).collect();
+    let needed: Vec<usize> = (0..saved.inputs()).filter(|&i| saved.needs_gradient(needs, i)).collect();
     let outputs: Vec<usize> = (0..grads.len()).filter(|&j| grads.try_get(j).is_some()).collect();
     let incoming: Vec<&Tensor> = outputs.iter().filter_map(|&j| grads.try_get(j)).collect();
     let inputs: Vec<&Tensor> = needed.iter().map(|&i| &operands[i]).collect();

@@ -111,8 +111,8 @@ fn triangle_size(rows: i128, columns: i128, offset: i128) -> i128 {
     // Row i has i + offset + 1 such elements, limited to 0..=columns.
     let first = (-offset).clamp(0, rows);
     let full = (columns - offset - 1).clamp(first, rows);
-    let growing = full - first;
-    growing * (first + offset + 1) + growing * (growing - 1) / 2 + (rows - full) * columns
+    let partial_rows = full - first;
+    partial_rows * (first + offset + 1) + partial_rows * (partial_rows - 1) / 2 + (rows - full) * columns
 }
 
 /// Returns the positions of the `count` elements of a triangle, from the columns of each row.

@@ -272,9 +272,9 @@ impl Derivative for OverwriteAt {
             // ones.
             let indices = Tensor::arange(0, positions.size() as i64, 1);
             let last = scatter::scatter(&fill::zeros(g.shape(), DType::I64)?, 0, &positions, &indices)?;
-            let stayed = compare::eq(&gather::take_along_axis(&last, &positions, 0)?, &indices)?;
-            let picked = arithmetic::where_(&stayed, &gather::take_along_axis(&g, &positions, 0)?, 0)?;
-            gradients[1] = Some(view::reshape_to(&picked, &shape)?);
+            let is_last_write = compare::eq(&gather::take_along_axis(&last, &positions, 0)?, &indices)?;
+            let source_gradient = arithmetic::where_(&is_last_write, &gather::take_along_axis(&g, &positions, 0)?, 0)?;
+            gradients[1] = Some(view::reshape_to(&source_gradient, &shape)?);
         }
         Ok(gradients)
     }

@@ -129,18 +129,18 @@ impl ResolvedIndex {
     pub(super) fn result_permutation(&self, picked: usize, rank: usize) -> Option<Vec<isize>> {
         let first = self.axes_before_indices();
         (first > 0).then(|| {
-            let front = (picked..picked + first).chain(0..picked).chain(picked + first..rank);
-            front.map(|a| a as isize).collect()
+            let order = (picked..picked + first).chain(0..picked).chain(picked + first..rank);
+            order.map(|a| a as isize).collect()
         })
     }
 
     /// Returns the shape of the result. The arguments are the shape of the sliced tensor, the indexed axes, and the
     /// shape of the indices.
     pub(super) fn indexed_shape(&self, view: &Shape, axes: &SmallVec<[usize; 4]>, indices: &Shape) -> Shape {
-        let front = Index::Axes(axes.clone()).shape(view, indices);
-        match self.result_permutation(indices.rank(), front.rank()) {
-            Some(order) => order.iter().map(|&a| front[a as usize]).collect(),
-            None => front,
+        let indices_first = Index::Axes(axes.clone()).shape(view, indices);
+        match self.result_permutation(indices.rank(), indices_first.rank()) {
+            Some(order) => order.iter().map(|&a| indices_first[a as usize]).collect(),
+            None => indices_first,
         }
     }
 }

@@ -303,7 +303,8 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
     let width = copy::to_dtype(&arithmetic::sub(&high, &low)?, x.dtype())?;
     let (subject, range) = ("the distance between the ends of the bins", 0.0..=f64::MAX);
     is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, subject, &width, range, false)?)?;
-    // If the ends are equal, both are moved outwards by ½, or as far as needed for another number of the dtype.
+    // If the ends are equal, both are moved outwards by ½, or by more if the dtype has no other number at this
+    // distance.
     let least = arithmetic::mul(&arithmetic::abs(&low)?, x.dtype().epsilon().unwrap_or_default())?;
     let margin = arithmetic::where_(&compare::eq(&low, &high)?, &arithmetic::maximum(&least, 0.5)?, 0.0)?;
     let limit = x.dtype().range().1.to_f64();

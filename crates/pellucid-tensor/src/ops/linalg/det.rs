@@ -16,7 +16,7 @@ use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{DType, Result};
 
 /// The maximum number of zero singular values for which the derivatives of the determinant are exact.
-const DEFICIENCY: usize = 8;
+const MAX_RANK_DEFICIENCY: usize = 8;
 
 /// Returns the diagonal of U with a change of sign for every row exchange. Its product is det A.
 fn signed_diagonal(factors: &lu::Factors) -> Result<Tensor> {
@@ -49,7 +49,7 @@ impl Cofactors {
             (u, mt(&vt)?, arithmetic::round(&sign)?)
         };
         let middle = matmul(&matmul(&mt(&u)?, a)?, &v)?;
-        let (r, s) = (n - n.min(DEFICIENCY), n.min(DEFICIENCY));
+        let (r, s) = (n - n.min(MAX_RANK_DEFICIENCY), n.min(MAX_RANK_DEFICIENCY));
         let last = block(&middle, (r, r), s, s)?;
         if r == 0 {
             return arithmetic::mul(&sign, &division_free(&last)?);

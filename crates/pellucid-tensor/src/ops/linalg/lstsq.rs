@@ -25,7 +25,7 @@ pub struct Lstsq {
     pub singular_values: Tensor,
 }
 
-/// Solves linear least squares problems: X = A⁺·B minimizes ‖A·X − B‖. Among all minimizers, it has the least ‖X‖.
+/// Solves linear least squares problems: X = A⁺·B minimizes ‖A·X − B‖. Among all minimizers, it has the smallest ‖X‖.
 ///
 /// A is `[.., m, n]`, B `[.., m, k]`, or `[.., m]` with as many batch axes as A (X is then `[.., n]`); batch axes
 /// broadcast. Singular values up to `rcond` times the largest count as zero; the default is max(m, n)·ε of the dtype.

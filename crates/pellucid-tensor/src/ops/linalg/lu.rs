@@ -50,7 +50,7 @@ impl Operation for LuFactor {
         let from_u = matmul(&diagonal::triu(&g1, 0)?, &mt(&u1)?)?;
         let lower = diagonal::tril(&arithmetic::sub(&from_l, &matmul(&gu2, &mt(&u2)?)?)?, -1)?;
         let upper = diagonal::triu(&arithmetic::sub(&from_u, &matmul(&mt(&l2)?, &gl2)?)?, 0)?;
-        // Both blocks are solved together: L₁⁻ᵀ from the left, U₁⁻ᵀ from the right.
+        // Both blocks are solved together: by L₁ᵀ from the left, and by U₁ᵀ from the right.
         let right_block = concatenate(&[&arithmetic::add(&lower, &upper)?, &gu2], -1)?;
         let top = triangular(&mt(&l1)?, &right_block, true, true)?;
         let (left, right) = (block(&top, (0, 0), k, k)?, block(&top, (0, k), k, n - k)?);

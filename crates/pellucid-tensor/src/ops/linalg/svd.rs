@@ -44,14 +44,14 @@ impl Operation for SingularValueDecomposition {
             arithmetic::mul(&arithmetic::div(&arithmetic::sub(x, &mt(x)?)?, &gaps)?, &arithmetic::div(values, &sums)?)
         };
         let mut middle = diagonal::diag_embed(&grads.get(1)?, 0, -2, -1)?;
-        let mut beyond = None;
+        let mut orthogonal_part = None;
         if let Some(g) = grads.try_get(0) {
             let g = block(g, (0, 0), m, k)?;
             let inside = matmul(&mt(&u)?, &g)?;
             middle = arithmetic::add(&middle, &rotation(&inside, &across)?)?;
             if m > k {
                 let outside = arithmetic::div(&arithmetic::sub(&g, &matmul(&u, &inside)?)?, &across)?;
-                beyond = Some(matmul(&outside, &vt)?);
+                orthogonal_part = Some(matmul(&outside, &vt)?);
             }
         }
         if let Some(g) = grads.try_get(2) {
@@ -60,12 +60,12 @@ impl Operation for SingularValueDecomposition {
             middle = arithmetic::add(&middle, &rotation(&inside, &down)?)?;
             if n > k {
                 let outside = arithmetic::div(&arithmetic::sub(&g, &matmul(&mt(&inside)?, &vt)?)?, &down)?;
-                beyond = Some(matmul(&u, &outside)?);
+                orthogonal_part = Some(matmul(&u, &outside)?);
             }
         }
         let gradient = matmul(&matmul(&u, &middle)?, &vt)?;
-        Ok(smallvec![Some(match beyond {
-            Some(beyond) => arithmetic::add(&gradient, &beyond)?,
+        Ok(smallvec![Some(match orthogonal_part {
+            Some(orthogonal_part) => arithmetic::add(&gradient, &orthogonal_part)?,
             None => gradient,
         })])
     }
@@ -140,8 +140,8 @@ impl Operation for Polar {
         }
         let twice = diagonal::diag_embed(&fill::full_like(&spectrum.values, 2.0)?, 0, -2, -1)?;
         let inverse = lyapunov(&h, &twice, spectrum)?;
-        let beyond = matmul(&arithmetic::sub(&g, &matmul(&q, &inside)?)?, &inverse)?;
-        Ok(smallvec![Some(arithmetic::add(&gradient, &beyond)?)])
+        let orthogonal_part = matmul(&arithmetic::sub(&g, &matmul(&q, &inside)?)?, &inverse)?;
+        Ok(smallvec![Some(arithmetic::add(&gradient, &orthogonal_part)?)])
     }
 }
 

@@ -11,7 +11,7 @@ use pellucid_ir::{Error, Result, Shape, formula};
 /// Draws the uniform values that determine which elements are kept.
 fn uniform_values(op: &'static str, x: &Tensor, shape: Shape, p: f64) -> Result<Tensor> {
     if !(0.0..=1.0).contains(&p) {
-        return Err(Error::invalid(op, format!("p must be in [0, 1], got {p}; for example 0.5")));
+        return Err(Error::invalid(op, format!("p must be in [0, 1], got {p}; try 0.5")));
     }
     check::floats(op, &[x])?;
     // Half precision has too few values in [0, 1): a uniform bf16 value is one of 256.
@@ -43,7 +43,7 @@ fn dropout_by(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
 fn alpha_dropout_by(x: &Tensor, u: &Tensor, p: f64) -> Result<Tensor> {
     in_single!("alpha_dropout", [x] => alpha_dropout_by(x, u, p));
     let formula = formula! { static alpha_dropout(x, u; p, a, b, low) = u.ge(p).select(x, low) * a + b; };
-    // −λα of `selu`: its value at −∞.
+    // The limit of `selu` at −∞, −λα.
     let low = -1.7580993408473766;
     let a = if p < 1.0 { ((1.0 - p) * (1.0 + p * low * low)).sqrt().recip() } else { 0.0 };
     map(formula, &[x, u], &[p.into(), a.into(), (-a * low * p).into(), low.into()])

@@ -26,8 +26,8 @@ pub fn gumbel_softmax(x: &Tensor, tau: f64, hard: bool, axis: isize) -> Result<T
     }
     let axis_index = x.shape().axis(op, axis)?;
     in_single!(op, [x] => gumbel_softmax(x, tau, hard, axis));
-    // A sample of the Gumbel distribution is −ln(−ln u). u must not be 0, where the logarithm is −∞; the least other u
-    // is ½ε.
+    // A sample of the Gumbel distribution is −ln(−ln u). u must not be 0, where the logarithm is −∞; the smallest other
+    // u is ½ε.
     let low = 0.25 * x.dtype().epsilon().unwrap_or_default();
     let u = arithmetic::clamp(&uniform_on(x.device(), x.shape().clone(), x.dtype())?, low, 1.0)?;
     let noise = arithmetic::neg(&transcendental::log(&arithmetic::neg(&transcendental::log(&u)?)?)?)?;

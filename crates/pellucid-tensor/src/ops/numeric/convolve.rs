@@ -25,7 +25,7 @@ pub enum ConvolveMode {
 /// Computes the elements `start..start + len` of the full correlation cₖ = Σⱼ aₖ₊ⱼ₋₍ₘ₋₁₎·vⱼ.
 fn correlation_range(a: &Tensor, v: &Tensor, start: usize, len: usize) -> Result<Tensor> {
     let (n, m) = (a.size() as isize, v.size());
-    // Negative padding crops.
+    // A negative padding crops the result.
     let ends = (m as isize - 1 - start as isize, (start + len) as isize - n);
     let padded = pad(a, [ends], PaddingMode::Constant(0.into()))?;
     if !a.dtype().is_float() {

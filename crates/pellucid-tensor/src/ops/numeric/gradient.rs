@@ -58,10 +58,10 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
         if edge_order == 1 {
             return Ok(slope);
         }
-        let (step, beyond) = (last(&steps, point, 1)?, last(&steps, next, 1)?);
-        let bend =
-            arithmetic::div(&arithmetic::sub(&slope, &last(&slopes, next, 1)?)?, &arithmetic::add(&step, &beyond)?)?;
-        arithmetic::add(&slope, &arithmetic::mul(&bend, &step)?)
+        let (step, next_step) = (last(&steps, point, 1)?, last(&steps, next, 1)?);
+        let second_difference =
+            arithmetic::div(&arithmetic::sub(&slope, &last(&slopes, next, 1)?)?, &arithmetic::add(&step, &next_step)?)?;
+        arithmetic::add(&slope, &arithmetic::mul(&second_difference, &step)?)
     };
     let (first, final_) = (end(0, 1)?, end(len - 2, len.saturating_sub(3))?);
     view::movedim(&concatenate(&[&first, &inside, &final_], -1)?, [-1], [axis])

@@ -70,14 +70,14 @@ pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Ten
 
 /// Returns the integers 0, 1, .., count − 1 (`i64`).
 pub(crate) fn indices(count: usize) -> Result<Tensor> {
-    if count >= LONG {
+    if count >= MIN_KERNEL_RANGE {
         return from_indices(count, stepped(), &[0.into(), 1.into()], DType::I64);
     }
     from_host(&host_values(count, 0i64..)?, [count])
 }
 
-/// The number of elements from which on a kernel computes the elements of a range.
-const LONG: usize = 1 << 14;
+/// Ranges of at least this many elements are computed by a kernel.
+const MIN_KERNEL_RANGE: usize = 1 << 14;
 
 /// Returns the formula start + i·step.
 fn stepped() -> &'static Formula {
@@ -90,7 +90,8 @@ pub(in crate::ops) fn from_indices(count: usize, formula: &Formula, params: &[Sc
     const ROW: usize = 1024;
     let (width, rows) = (count.min(ROW), count.div_ceil(ROW));
     let compute = if dtype.is_float() { DType::F64 } else { DType::I64 };
-    let signature = Signature::new([compute; 2], compute).storing([if dtype.is_float() { dtype } else { compute }]);
+    let signature =
+        Signature::new([compute; 2], compute).with_output_dtypes([if dtype.is_float() { dtype } else { compute }]);
     let operand = |count: usize, step: usize, shape: [usize; 2]| -> Result<Tensor> {
         copy::to_dtype(&from_host(&host_values(count, (0..).step_by(step).map(|i: i64| i))?, shape)?, compute)
     };
@@ -124,7 +125,7 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
             return Err(reason("the bounds must be finite, and the step not 0"));
         }
         let count = count.max(0.0) as usize;
-        if count >= LONG {
+        if count >= MIN_KERNEL_RANGE {
             return from_indices(count, stepped(), &[start, step], dtype);
         }
         return tensor_from_fn(count, |i| Scalar::Float(a + i as f64 * s), dtype);
@@ -147,7 +148,7 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
             "the first element {a} or the last element {last} is outside the range of {dtype}; use a wider dtype"
         )));
     }
-    if count >= LONG as i128 {
+    if count >= MIN_KERNEL_RANGE as i128 {
         return from_indices(count as usize, stepped(), &[start, step], dtype);
     }
     tensor_from_fn(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)

@@ -22,11 +22,11 @@ pub(crate) fn check_written_list(op: &'static str, values: &Tensor, dtype: DType
     if dtype == values.dtype() || !dtype.is_int() || !values.is_readable() {
         return Ok(());
     }
-    let lost = match values.dtype().is_float() {
+    let unrepresentable = match values.dtype().is_float() {
         true => values.try_find(|value: f64| !dtype.represents(value.into()))?.map(Scalar::from),
         false => values.try_find(|value: i64| !dtype.represents(value.into()))?.map(Scalar::from),
     };
-    lost.map_or(Ok(()), |value| check_written(op, value, dtype))
+    unrepresentable.map_or(Ok(()), |value| check_written(op, value, dtype))
 }
 
 /// Returns an error for a value that the integer `dtype` of a written tensor cannot represent.

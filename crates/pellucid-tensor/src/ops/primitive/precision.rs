@@ -94,8 +94,9 @@ fn widen_in_place(op: &str, operands: &mut [Tensor], optional: &mut [Option<Tens
     Ok(Some(rounding))
 }
 
-/// Returns from the function with `$call` on widened operands, rounded once, if an operand has half precision. Operands
-/// are variables of type `&Tensor`, optional operands of type `Option<&Tensor>`. `$call` refers to them by their names.
+/// If an operand has half precision, returns from the enclosing function with the result of `$call` on widened
+/// operands, rounded once. Operands are variables of type `&Tensor`, optional operands of type `Option<&Tensor>`.
+/// `$call` refers to them by their names.
 macro_rules! in_single {
     ($op:expr, [$($x:ident),+ $(; $($o:ident),+)?] => $call:expr) => {
         if let Some((rounding, [$($x),+], [$($($o),+)?])) =

@@ -162,7 +162,7 @@ pub(in crate::ops) fn add_to_axis(
         index.iter().for_each(|element| terms.push_row(element.map(|element| (element, 1.0))));
         return multiply_axis(op, x, axis, terms.transpose()?);
     }
-    // A last element, which is dropped, collects the slices without an index.
+    // An additional last element collects the slices without an index. It is dropped afterwards.
     let elements = host_values(index.len(), index.iter().map(|element| element.unwrap_or(len) as i64))?;
     let sums = gather::scatter_add_axis(x, axis, &create::from_host(&elements[..], [elements.len()])?, len + 1)?;
     view::narrow(&sums, axis as isize, 0, len)

@@ -212,8 +212,10 @@ fn cheapest_pair(terms: &[LabelledFactor], result: &[Label], length: &BTreeMap<L
         return (0, 1);
     }
     if n > ALL_ORDERS {
-        let price = |&(i, j): &(usize, usize)| both(&|&k| k == i, &|&k| k == j);
-        return pairs().min_by(|a, b| price(a).total_cmp(&price(b))).expect("the list must have at least two terms");
+        let pair_cost = |&(i, j): &(usize, usize)| both(&|&k| k == i, &|&k| k == j);
+        return pairs()
+            .min_by(|a, b| pair_cost(a).total_cmp(&pair_cost(b)))
+            .expect("the list must have at least two terms");
     }
     // Dynamic programming over subsets: the best order of a set follows from its best split into two subsets. Subsets
     // have smaller bit patterns than the set.
@@ -239,7 +241,7 @@ fn cheapest_pair(terms: &[LabelledFactor], result: &[Label], length: &BTreeMap<L
         }
         best[set as usize] = choice;
     }
-    // Descend to a pair of single terms.
+    // Descends to a pair of single terms, which is contracted first.
     let mut set = full_set;
     while set.count_ones() > 2 {
         let subset = best[set as usize].1;
@@ -272,12 +274,13 @@ impl LabelledFactor {
 
     /// Sums over the labels for which `keep` is false.
     fn sum_all_but(self, keep: impl Fn(Label) -> bool) -> Result<LabelledFactor> {
-        let gone: Vec<isize> = (0..self.labels.len()).filter(|&k| !keep(self.labels[k])).map(|k| k as isize).collect();
-        if gone.is_empty() {
+        let summed_axes: Vec<isize> =
+            (0..self.labels.len()).filter(|&k| !keep(self.labels[k])).map(|k| k as isize).collect();
+        if summed_axes.is_empty() {
             return Ok(self);
         }
         let labels = self.labels.into_iter().filter(|&l| keep(l)).collect();
-        Ok(LabelledFactor { tensor: reductions::sum(&self.tensor, gone)?, labels })
+        Ok(LabelledFactor { tensor: reductions::sum(&self.tensor, summed_axes)?, labels })
     }
 
     fn len(&self, label: Label) -> usize {
@@ -360,8 +363,8 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     let left: Vec<Label> = (0..a.rank()).map(Label::Under).collect();
     let partner = |k: usize| to.iter().position(|&t| t == k).map_or(a.rank() + k, |i| from[i]);
     let right: Vec<Label> = (0..b.rank()).map(|k| Label::Under(partner(k))).collect();
-    let once = |labels: &[Label], gone: &[usize]| -> Vec<Label> {
-        labels.iter().enumerate().filter(|(k, _)| !gone.contains(k)).map(|(_, &l)| l).collect()
+    let once = |labels: &[Label], summed_axes: &[usize]| -> Vec<Label> {
+        labels.iter().enumerate().filter(|(k, _)| !summed_axes.contains(k)).map(|(_, &l)| l).collect()
     };
     let result = [once(&left, &from), once(&right, &to)].concat();
     contract(&[a, b], vec![left, right], &result)

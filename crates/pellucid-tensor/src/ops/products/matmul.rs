@@ -81,7 +81,7 @@ fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result
     let added = formula!(|product, bias| product + bias);
     let program = |bias: &Array| match bias.dtype() {
         half @ (DType::F16 | DType::BF16) => {
-            added.program(&Signature::new([DType::F32, half], DType::F32).storing([half])).cloned()
+            added.program(&Signature::new([DType::F32, half], DType::F32).with_output_dtypes([half])).cloned()
         }
         dtype => added.uniform_program(dtype).cloned(),
     };

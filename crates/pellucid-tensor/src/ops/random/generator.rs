@@ -392,7 +392,7 @@ impl ThreadStream {
                 // and must not write it.
                 let restart = || generator.restart(key);
                 let capturing = engine::mode() == engine::ExecutionMode::Capture;
-                // If another thread is using the state, the next draw tries again.
+                // If another thread holds the state, the next draw tries again.
                 if (if capturing { engine::eager(restart) } else { restart() }).is_ok() {
                     generation = current;
                 }

@@ -34,8 +34,8 @@ pub fn randn_like(x: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn randint_like(x: &Tensor, low: i64, high: i64) -> Result<Tensor> {
     let (op, dtype) = ("randint_like", x.dtype());
-    let lost = [low, high.saturating_sub(1)].into_iter().find(|&end| !dtype.represents(Scalar::Int(end)));
-    if let Some(end) = lost.filter(|_| low < high) {
+    let unrepresentable = [low, high.saturating_sub(1)].into_iter().find(|&end| !dtype.represents(Scalar::Int(end)));
+    if let Some(end) = unrepresentable.filter(|_| low < high) {
         let reason = format!("{end} cannot be stored in the tensor's dtype {dtype}; use a wider one");
         return Err(Error::invalid(op, reason));
     }

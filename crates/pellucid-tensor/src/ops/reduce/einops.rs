@@ -282,7 +282,7 @@ impl EinopsPlan {
 
     /// Permutes and merges a tensor with the elementary axes `present` to the result.
     fn finish(&self, x: &Tensor, present: &[usize]) -> Result<Tensor> {
-        // Unnamed axes of length 1 may be on one side only.
+        // Unnamed axes of length 1 may appear on only one side of the pattern.
         let order: Vec<usize> = self.right.iter().filter_map(|axis| present.iter().position(|h| h == axis)).collect();
         let gone: Vec<usize> = (0..present.len()).filter(|k| !order.contains(k)).collect();
         let order: Vec<isize> = order.iter().chain(&gone).map(|&k| k as isize).collect();

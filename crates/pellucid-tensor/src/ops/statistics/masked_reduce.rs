@@ -81,7 +81,7 @@ over_axes! {
     errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not \
               broadcast to x's shape; [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
 
-    /// Returns the largest element over axes where the mask is true; the least value without such elements.
+    /// Returns the largest element over axes where the mask is true; the smallest value without such elements.
     ///
     /// The mask broadcasts to x's shape. The gradient of the elements that are not selected is zero.
     masked_max(x, mask: &Tensor; axes) = masked_extremum("masked_max", ReduceOp::Max, x, mask, axes.into());
@@ -180,7 +180,7 @@ fn position(
 ) -> Result<Tensor> {
     let x = x.detach();
     let best = extremum(&x, mask, axes.clone().keepdims())?;
-    // If the extremum is NaN, it equals no element.
+    // An extremum of NaN equals no element.
     let is_best = match x.dtype().is_float() {
         true => map(formula! { static is_extremum(x, best) = x.eq(best) | x.ne(x); }, &[&x, &best], &[])?,
         false => compare::eq(&x, &best)?,

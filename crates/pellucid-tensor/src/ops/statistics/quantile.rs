@@ -161,7 +161,7 @@ pub fn nanquantile<'a>(
 /// The errors of [`quantile`].
 fn checked_probabilities(op: &'static str, x: &Tensor, q: TensorOrScalar<'_>, axes: &Axes) -> Result<(Tensor, bool)> {
     check::floats(op, &[x])?;
-    // bf16 would round 0.999 to 1.
+    // In `bf16`, 0.999 would be rounded to 1.
     let single = if matches!(x.dtype(), DType::F16 | DType::BF16) { DType::F32 } else { x.dtype() };
     let outside = |p: f64| !(0.0..=1.0).contains(&p);
     let rejected = |p: f64| Error::invalid(op, format!("probabilities must be in [0, 1], got {p}"));
@@ -222,7 +222,7 @@ fn quantiles(
     ignore_nan: bool,
 ) -> Result<Tensor> {
     let (q, is_checked) = checked_probabilities(op, x, q, &axes)?;
-    // bf16 cannot represent every rank above 256.
+    // `bf16` does not represent every rank above 256.
     in_single!(op, [x] => {
         let probabilities = copy::to_dtype(&q, DType::F32)?;
         quantiles(op, x, TensorOrScalar::Owned(probabilities), axes, interpolation, ignore_nan)

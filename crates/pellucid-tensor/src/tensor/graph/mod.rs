@@ -74,13 +74,13 @@ impl Edge {
             Edge::Leaf(_) => self.live_slot().and_then(|slot| slot.tensor()),
             Edge::Node(node, index) => {
                 let output = node.outputs().get(*index as usize)?.upgrade().map(Tensor::from_inner)?;
-                output.edge().same(self).then_some(output)
+                output.edge().is_same(self).then_some(output)
             }
         }
     }
 
     /// Returns true if both edges refer to the same tensor.
-    pub(crate) fn same(&self, other: &Edge) -> bool {
+    pub(crate) fn is_same(&self, other: &Edge) -> bool {
         match (self, other) {
             (Edge::Leaf(a), Edge::Leaf(b)) => Weak::ptr_eq(a, b),
             (Edge::Node(a, i), Edge::Node(b, j)) => is_same_node(a, b) && i == j,

@@ -51,8 +51,8 @@ impl SaveForBackward<'_> {
     }
 
     /// Returns true if two inputs are the same tracked tensor.
-    pub fn same(&self, i: usize, j: usize) -> bool {
-        self.any() && self.edges[i].same(&self.edges[j])
+    pub fn are_same_input(&self, i: usize, j: usize) -> bool {
+        self.any() && self.edges[i].is_same(&self.edges[j])
     }
 
     /// Saves input `index`.
@@ -144,7 +144,7 @@ impl SavedTensors<'_> {
         self.find(SavedOrigin::Input(index))
     }
 
-    /// Returns the inputs from index `first` on, which `forward` saved.
+    /// Returns the saved inputs `first..`.
     pub(crate) fn inputs_from(&self, first: usize) -> Result<SmallVec<[Tensor; 4]>> {
         let mut inputs = SmallVec::new();
         for index in first..self.inputs() {
@@ -173,7 +173,7 @@ impl SavedTensors<'_> {
     }
 
     /// Returns true if the gradient of input `index` is needed: its tensor is tracked and still exists.
-    pub(crate) fn wants(&self, needs: NeedsInputGrad, index: usize) -> bool {
+    pub(crate) fn needs_gradient(&self, needs: NeedsInputGrad, index: usize) -> bool {
         let is_live = match &self.node.edges[index] {
             Edge::None => false,
             Edge::Leaf(_) => self.slots[index].is_some(),
@@ -204,8 +204,8 @@ impl SavedTensors<'_> {
     }
 
     /// Returns true if two inputs are the same tracked tensor.
-    pub fn same(&self, i: usize, j: usize) -> bool {
-        self.node.edges[i].same(&self.node.edges[j])
+    pub fn are_same_input(&self, i: usize, j: usize) -> bool {
+        self.node.edges[i].is_same(&self.node.edges[j])
     }
 
     #[inline]

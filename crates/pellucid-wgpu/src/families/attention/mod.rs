@@ -36,29 +36,29 @@ impl GpuFamily for Attention {
         let group_size = heads.div_ceil(kv_heads.max(1));
         let blocks = keys.max(queries.saturating_mul(group_size)).div_ceil(BLOCK);
         let elements = qk_width + v_width;
-        // 43 iterations for a block of short vectors, and less than one for each further element of a vector. Products
+        // 44 iterations for a block of short vectors, and less than one for each further element of a vector. Products
         // of `f64` have more for each element and each column of a block.
         let compute = inputs[0].dtype.compute();
         let products = match is_narrow(compute) {
             true => 44 + elements,
             false => 128 + WIDE_PRODUCT_ITERATIONS * (elements + BLOCK),
         };
-        // 16 weights and the factors of four rows.
+        // The exponentials of 16 weights and of the factors of four rows.
         let exponentials = 20 * iterations(&WgslFloat(compute).call("exp", &["x"]));
         blocks.saturating_mul(products + exponentials)
     }
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
-        let sizes = self
-            .sizes(&metas(&inputs[..3]))
-            .ok_or_else(|| Error::invalid("attention", "the shapes of queries, keys and values do not fit"))?;
+        let sizes = self.sizes(&metas(&inputs[..3])).ok_or_else(|| {
+            Error::invalid("attention", "the shapes of queries, keys and values do not fit each other")
+        })?;
         let mask = self.mask(inputs).copied();
         let pass = |kind| AttentionPass { kernel: self, sizes, kind, mask, inputs, outputs };
         let (kinds, statistics) = match self.part {
             AttentionPart::Result => (&[PassKind::Output][..], None),
             AttentionPart::Gradient => {
-                // Two numbers for each query.
+                // The statistics are two numbers for each query.
                 let rows = sizes.batch * sizes.heads * sizes.queries;
                 let statistics = list.scratch(2 * rows.max(1) * inputs[0].dtype.size());
                 let kinds = &[PassKind::QueryGradient, PassKind::KeyGradient, PassKind::ValueGradient];

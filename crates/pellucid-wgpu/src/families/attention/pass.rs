@@ -128,7 +128,7 @@ impl<'a> AttentionPass<'a, '_> {
             if has_query_rows { (queries, keys, heads) } else { (keys, queries, kv_heads) };
         let compute = output.dtype.compute();
         let width = output.shape()[3];
-        // Wider tiles repeat the scores less often.
+        // Scores are recomputed for every tile of columns of the output, so wider tiles compute them less often.
         let quads =
             if compute == Compute::F64 { 1 } else { [4, 2, 1][usize::from(width <= 64) + usize::from(width <= 32)] };
         let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, quads] };
@@ -220,7 +220,8 @@ impl<'a> PassShader<'_, 'a, '_> {
     /// Adds the loop over the columns.
     fn visit_columns(&mut self, width: &str, [qk_width, v_width]: [&str; 2]) {
         let (kind, compute) = (self.pass.kind, self.float.0);
-        // 16 KiB of shared memory suffice: the weights, and a memory that factors of scores and values share.
+        // The shader needs at most 16 KiB of shared memory: the weights, and memory that the factors of the scores and
+        // the values share.
         let score_step = if is_narrow(compute) { 16 } else { 8 };
         let (shader, width_of_tile) = (&mut self.shader, self.tile.width());
         declare_shared(shader, "factors", compute, (2 * BLOCK * score_step).max(width_of_tile * VALUE_STEP));
@@ -253,7 +254,7 @@ impl<'a> PassShader<'_, 'a, '_> {
         });
         let multiply_values =
             self.collect_lines(|this| this.multiply_values((&weight_tile, &value_tile), &values, width));
-        // Query i attends to the keys 0..=i, so full blocks are not visible.
+        // Query i attends to the keys 0..=i, so blocks after the last visible key are skipped.
         let (first_column, end_column) = match (self.pass.kernel.causal, kind.has_query_rows()) {
             (false, _) => ("0u", "$columns"),
             (true, true) => ("0u", "min($columns, first_row + $block)"),

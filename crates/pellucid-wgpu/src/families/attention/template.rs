@@ -59,7 +59,8 @@ pub(super) const MULTIPLY_VALUES: &str = "
     }
 ";
 
-/// Scales and masks the scores. `is_visible` states for each score whether its row and column exist and see each other.
+/// Scales and masks the scores. `is_visible` states for each score whether its row and column exist and the query may
+/// attend to the key.
 pub(super) const MASK_SCORES: &str = "
     var is_visible = array<vec4<bool>, 4>();
     for (var i = 0u; i < 4u; i = i + 1u) {

@@ -7,15 +7,15 @@ use pellucid_ir::kernel::RnnMode;
 /// The arrays of a cell at one step. Blocks of the gates are `hidden` columns apart.
 pub(super) struct CellArrays {
     pub(super) cell: RnnMode,
-    /// H.
+    /// H, the number of hidden units.
     pub(super) hidden: String,
-    /// Forward the input contribution, backward the gate activations.
+    /// In the forward pass the input contribution, in the backward pass the gate activations.
     pub(super) gates: StepArray,
-    /// Forward the gate activations, backward the gradients of the gates.
+    /// In the forward pass the gate activations, in the backward pass the gradients of the gates.
     pub(super) results: StepArray,
     /// The previous state.
     pub(super) previous: StepArray,
-    /// c before and after the step, for [`RnnMode::Lstm`].
+    /// The cell states before and after the step, for [`RnnMode::Lstm`].
     pub(super) cells: Option<[StepArray; 2]>,
 }
 

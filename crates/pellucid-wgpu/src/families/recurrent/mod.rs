@@ -45,8 +45,9 @@ impl GpuFamily for Recurrent {
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
-        let sizes =
-            self.sizes(&metas(inputs)).ok_or_else(|| Error::invalid(self.op, "the shapes of the inputs do not fit"))?;
+        let sizes = self
+            .sizes(&metas(inputs))
+            .ok_or_else(|| Error::invalid(self.op, "the shapes of the inputs do not fit each other"))?;
         if let Some(lengths) = self.lengths(inputs) {
             // A length is in 0..=steps.
             check_range(list, self.op, lengths, 0, (LowerBound::Zero, sizes.steps + 1));
@@ -80,8 +81,8 @@ struct RecurrentDispatches<'o, Operands> {
     operands: Operands,
 }
 
-/// Returns the matrix of `size` rows and columns of the last two axes of an array, from the row and the column `first`
-/// on.
+/// Returns the matrix of `size` rows and columns of the last two axes of an array, starting at the row and the column
+/// `first`.
 fn matrix<'a>(array: &DeviceArray<'a>, first: [usize; 2], size: [usize; 2]) -> TiledArray<'a> {
     let strides = array.layout.strides();
     let (outer, inner) = strides.split_at(strides.len() - 2);
@@ -372,7 +373,8 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
     }
 }
 
-/// Adds the dispatches of all steps. `describe` adds those of the first one, which the others repeat at their times.
+/// Adds the dispatches of all steps. `describe` adds the dispatches of the first step; each later step repeats them
+/// with its time indices.
 fn dispatch_steps(
     list: &mut DispatchList<'_>,
     mut times: impl Iterator<Item = StepTimes>,

@@ -106,7 +106,7 @@ impl SequenceLengths {
     }
 }
 
-/// Changes the state of a sequence only in the time steps that it has.
+/// Runs `$active` for a sequence that has this time step, otherwise `$inactive`.
 const IF_ACTIVE: &str = "
     if ($is_active) {
         $change_state
@@ -115,7 +115,7 @@ const IF_ACTIVE: &str = "
     }
 ";
 
-/// Adds lines for sequences whose state the step changes, and lines for those that are shorter.
+/// Adds lines for sequences whose state the step changes, and lines for sequences that have ended before it.
 pub(super) fn if_active(
     shader: &mut ShaderBuilder,
     lengths: Option<&SequenceLengths>,

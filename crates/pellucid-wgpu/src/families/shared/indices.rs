@@ -53,7 +53,7 @@ pub(in crate::families) enum LowerBound {
     Zero,
     /// Negative indices count from the end.
     FromEnd,
-    /// The indices ascend: the previous index is the bound, and 0 is the bound of the first one.
+    /// The indices ascend: the bound is the previous index, and 0 for the first index.
     Previous,
 }
 
@@ -71,10 +71,11 @@ pub(in crate::families) fn check_range(
         return;
     }
     let operation = list.count_check(op) as usize;
-    // Two dispatches: one invocation of the second one reports the index that the first one found.
+    // The check is two dispatches: the first finds the position of an index out of bounds, and one invocation of the
+    // second reports the index.
     let shaders = [ShaderBuilder::for_threads(count), ShaderBuilder::with_groups(count, 1)];
+    let shaders = shaders.map(ShaderBuilder::into_check);
     for (mut shader, (source, flat)) in shaders.into_iter().zip([(FIND_INVALID, "thread"), (REPORT, "first")]) {
-        shader.is_check = true;
         let bindings = Bindings::new(&mut shader, std::slice::from_ref(index), &[]);
         let [len, start, axis, operation] = shader.declare_words([len, index.layout.offset(), axis, operation]);
         let space = MergedAxes::new(index.shape(), &[index.broadcast_strides(index.shape())]).declare(&mut shader);
@@ -140,7 +141,7 @@ impl IndexedAxes {
     ) -> String {
         let mut offset = start.to_string();
         for ((elements, index_offset), [len, stride]) in indices.zip(&self.0) {
-            // The lower word determines an index in bounds.
+            // All indices are in bounds, so the lower word determines them.
             let value = shader.define(elements.lower_word(shader, index_offset));
             let wrapped = shader.define(format!("select({value}, {value} + {len}, {value} >= 0x80000000u)"));
             offset = shader.define(format!("{offset} + {wrapped} * {stride}"));

@@ -20,7 +20,7 @@ pub(in crate::families) const MAX_KEYS: usize = 1 << 30;
 /// The number of elements that an invocation merges.
 const OUTPUTS_PER_INVOCATION: usize = 8;
 
-/// Sorts tiles of keys, of a power of two of elements, in shared memory.
+/// Sorts tiles of keys in shared memory. The size of a tile is a power of two.
 const SORT_TILES: &str = "
     let first_tile = group * ($slots / $tile);
     for (var slot = local; slot < $slots; slot = slot + $workgroup) {
@@ -44,7 +44,7 @@ const SORT_TILES: &str = "
             for (var pair = local; pair < $pairs; pair = pair + $workgroup) {
                 let low = 2u * pair - (pair & (distance - 1u));
                 let high = low + distance;
-                // In the last phase all sequences ascend.
+                // In the last phase, all sequences are sorted in ascending order.
                 let ascends = ((low & ($tile - 1u)) & size) == 0u;
                 let a = tile_keys[low];
                 let b = tile_keys[high];
@@ -72,7 +72,7 @@ const SORT_TILES: &str = "
     }
 ";
 
-/// Merges pairs of runs, of a power of two of elements. An invocation computes `$merged` elements.
+/// Merges pairs of runs, whose length is a power of two. An invocation computes `$merged` elements.
 const MERGE_RUNS: &str = "
     let line_at = thread / $blocks * $length;
     let i = thread % $blocks * $merged;
@@ -99,7 +99,7 @@ const MERGE_RUNS: &str = "
     var a_next = low;
     var b_next = first - low;
     for (var k = first; k < min(first + $merged, count); k = k + 1u) {
-        // A run that is exhausted is not compared; its position is valid memory of the line.
+        // An exhausted run is not compared. Its position is still valid memory of the line.
         let a = $next_of_a;
         var value = a;
         var source = at + a_next;

@@ -45,7 +45,8 @@ enum ValueType {
 }
 
 impl ValueType {
-    /// Returns the type that a Rust type names; `S` is the type of a function that is generic over `Single`.
+    /// Returns the type for the name of a Rust type; `S` is the type parameter of functions that are generic over
+    /// `Single`.
     fn named(ty: &syn::Type) -> Option<ValueType> {
         let syn::Type::Path(path) = ty else { return None };
         Some(match &*last_segment(&path.path) {
@@ -87,7 +88,7 @@ impl ValueType {
     }
 }
 
-/// A value whose text or bits the translator knows.
+/// A value of the translated function: a WGSL expression, or a constant whose bits are known.
 #[derive(Clone, Debug)]
 enum Symbol {
     /// The name of a WGSL value.
@@ -108,7 +109,7 @@ enum Symbol {
     List(Vec<Symbol>),
 }
 
-/// The reason why a function cannot be translated. It names the construct.
+/// The reason why a function cannot be translated, with the name of the construct.
 type Untranslatable = String;
 
 /// The module of a function.
@@ -118,7 +119,7 @@ enum SourceModule {
     Single,
     /// `pellucid_simd::math::double`, functions of `f64`.
     Double,
-    /// The same functions, computed with sums of two `f32`.
+    /// The functions of `pellucid_simd::math::double`, computed with sums of two `f32`.
     TwoFloats,
 }
 
@@ -132,7 +133,7 @@ impl SourceModule {
         }
     }
 
-    /// Returns the type of `f64` in the text of the module.
+    /// Returns the type that represents `f64` in the module.
     fn wide(self) -> ValueType {
         if self == SourceModule::TwoFloats { ValueType::TwoFloats } else { ValueType::F64 }
     }
@@ -142,7 +143,7 @@ impl SourceModule {
         self.float().prefix()
     }
 
-    /// Returns the module whose sources have the text of the functions.
+    /// Returns the module of `pellucid_simd` that contains the functions.
     fn source_module(self) -> SourceModule {
         if self == SourceModule::TwoFloats { SourceModule::Double } else { self }
     }
@@ -299,7 +300,7 @@ impl<'a> WgslTranslator<'a> {
         };
         match value {
             Some(value) => self.return_line(&value, &types.result)?,
-            // All statements return, but WGSL requires a `return` at the end.
+            // Every path returns before this point, but WGSL requires a `return` at the end.
             None => self.lines.push(format!("return {}();", types.result_type()?)),
         }
         let body: String = self.arrays.iter().chain(&self.lines).map(|line| format!("    {line}\n")).collect();
@@ -317,7 +318,7 @@ impl<'a> WgslTranslator<'a> {
         Ok(format!("fn f_{name}({parameters}) -> f32 {{\n    return {result};\n}}\n"))
     }
 
-    /// Adds a function to the active ones, which a recursive function would enter twice.
+    /// Adds a function to the active ones. Returns an error for a recursive function, which would be active twice.
     fn enter(&mut self, name: &str) -> Result<(), Untranslatable> {
         let function = (self.module, name.to_string());
         if self.active.contains(&function) {
@@ -390,7 +391,7 @@ impl<'a> WgslTranslator<'a> {
         if ty == wanted { Ok(expr) } else { Err(format!("{ty:?} in place of {wanted:?} in {place}")) }
     }
 
-    /// Inlines a call of `function`, which is straight.
+    /// Inlines a call of `function`, which has no control flow (`is_straight`).
     fn inline(
         &mut self,
         function: &ItemFn,
@@ -423,7 +424,7 @@ pub(crate) fn f32_literal(x: f32) -> String {
     }
 }
 
-/// Returns the text of the sum of two `f32` that is nearest to `x`.
+/// Returns the literal of the sum of two `f32` that is nearest to `x`.
 fn two_floats_literal(x: f64) -> String {
     let high = x as f32;
     let low = if high.is_finite() { (x - f64::from(high)) as f32 } else { 0.0 };
@@ -432,7 +433,7 @@ fn two_floats_literal(x: f64) -> String {
     format!("vec2<f32>({}, {})", f32_literal(high), f32_literal(low))
 }
 
-/// Gives a literal without a type the type `ty`. Other values keep their types.
+/// Converts a literal without a type to the type `ty`. Returns other values unchanged.
 fn literal_as(value: Symbol, ty: ValueType) -> Symbol {
     match (value, ty) {
         (Symbol::F64(x), ValueType::F32) => Symbol::F32(x as f32),
@@ -442,7 +443,7 @@ fn literal_as(value: Symbol, ty: ValueType) -> Symbol {
     }
 }
 
-/// Gives a literal the type `ty` of its declaration.
+/// Converts a literal to the type `ty` of its declaration.
 fn with_declared_type(value: Symbol, ty: &syn::Type) -> Symbol {
     match (value, ty) {
         (Symbol::List(values), syn::Type::Tuple(tuple)) => {

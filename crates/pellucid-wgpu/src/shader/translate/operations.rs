@@ -38,7 +38,7 @@ impl WgslTranslator<'_> {
             "FRAC_PI_4" => wide::FRAC_PI_4,
             "FRAC_1_SQRT_2" => wide::FRAC_1_SQRT_2,
             "PI" => wide::PI,
-            // The relative error of an operation, with a reserve.
+            // The bound of the relative error of an operation, with a safety margin.
             "EPSILON" if self.module == SourceModule::TwoFloats => 2f64.powi(-44),
             "EPSILON" if is_double => f64::EPSILON,
             "MAX" if !is_double => f64::from(f32::MAX),
@@ -105,8 +105,8 @@ impl WgslTranslator<'_> {
         result
     }
 
-    /// Returns true if the library has a function for sums of two `f32` in place of the text of `f64`, which uses the
-    /// bits of a number.
+    /// Returns true if the library has a function for sums of two `f32` that replaces the translated function of `f64`,
+    /// because that uses the bits of a number.
     fn has_own_function(&self, name: &str) -> bool {
         self.module == SourceModule::TwoFloats && LIBRARY.contains_key(&*format!("t_{name}"))
     }
@@ -116,7 +116,7 @@ impl WgslTranslator<'_> {
         let name = function.sig.ident.to_string();
         let types = FunctionTypes::from_function(function, self.module)?;
         if !self.has_own_function(&name) {
-            // The text is not used here, but it must exist.
+            // The translated function is not used here, but the call is an error if it does not exist.
             let mut callee = WgslTranslator::new(self.sources, self.module);
             callee.active = self.active.clone();
             callee.function_source(&name)?;
@@ -138,7 +138,7 @@ impl WgslTranslator<'_> {
         let [x, Symbol::List(coefficients)] = arguments else { return Err("a polynomial without an array".into()) };
         let (last, rest) = coefficients.split_last().ok_or("a polynomial without coefficients")?;
         if self.module != SourceModule::Single {
-            // A loop: the text of a multiply-add in double precision is long after inlining.
+            // This is a loop, because the code of a multiply-add in double precision is long after inlining.
             let (wide, p) = (self.module.wide(), self.module.prefix());
             let (_, x) = self.typed(x, wide)?;
             let c = self.array(coefficients)?;
@@ -463,7 +463,7 @@ impl WgslTranslator<'_> {
         Ok(self.emit(ty, format!("select({b}, {a}, {condition})")))
     }
 
-    /// Returns the type of a value that is one of two.
+    /// Returns the common type of two values.
     pub(super) fn common_type(&self, a: &Symbol, b: &Symbol) -> ValueType {
         let known_type = |s: &Symbol| match s {
             Symbol::Name(ty, _) => Some(*ty),
@@ -484,7 +484,7 @@ impl WgslTranslator<'_> {
     }
 }
 
-/// Computes a float operation on known operands.
+/// Computes a float operation on constants (constant folding).
 fn folded(op: &syn::BinOp, x: f64, y: f64) -> Result<f64, Untranslatable> {
     Ok(match op {
         syn::BinOp::Add(_) => x + y,

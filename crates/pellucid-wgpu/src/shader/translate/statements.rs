@@ -57,7 +57,7 @@ impl WgslTranslator<'_> {
                         return Ok(value);
                     }
                 }
-                Stmt::Expr(expression, semicolon) => match self.effect(expression, &scope)? {
+                Stmt::Expr(expression, semicolon) => match self.translate_effect(expression, &scope)? {
                     true => {}
                     false if semicolon.is_none() => return self.expression(expression, &scope).map(Some),
                     false => return Err("a statement without an effect".into()),
@@ -86,7 +86,7 @@ impl WgslTranslator<'_> {
     }
 
     /// Translates a `return`, a loop or an assignment. Returns false for any other expression.
-    fn effect(&mut self, expression: &Expr, scope: &Scope) -> Result<bool, Untranslatable> {
+    fn translate_effect(&mut self, expression: &Expr, scope: &Scope) -> Result<bool, Untranslatable> {
         match expression {
             Expr::Return(result) => {
                 let Some(value) = &result.expr else { return Err("`return` without a value".into()) };
@@ -161,7 +161,8 @@ impl WgslTranslator<'_> {
                 return self.select(&condition, a, b).map(Some);
             }
             (Some(a), Some(b)) => Some(self.merged(a, b, &mut then_lines, &mut else_lines)?),
-            // The branch without a value returns, so the other branch continues after the `if`.
+            // A branch without a value returns from the function, so the code after the `if` belongs to the other
+            // branch.
             (None, Some(b)) => {
                 self.lines.push(format!("if ({condition_expr}) {{"));
                 self.lines.append(&mut then_lines);
@@ -182,7 +183,7 @@ impl WgslTranslator<'_> {
         Ok(value)
     }
 
-    /// Returns a variable that both branches of an `if` set.
+    /// Returns the value of an `if`: a variable that both branches set.
     fn merged(
         &mut self,
         a: Symbol,

@@ -145,7 +145,7 @@ pub(super) unsafe fn compute<T: Element>(
     unsafe {
         match part {
             ConvPart::Output => correlate(&x, &WinogradWeights::new(w, &x, &y, false)?, low, &y),
-            // The gradient at coordinate q of the input reads the outputs from q + before − 2 on, with the taps in
+            // The gradient at coordinate q of the input reads the outputs starting at q + before − 2, with the taps in
             // reverse order.
             ConvPart::Input => correlate(&y, &WinogradWeights::new(w, &x, &y, true)?, low.map(|l| -l - 2), &x),
             ConvPart::Weight => {
@@ -387,9 +387,9 @@ struct TileSums<'a, T> {
     low: [isize; 2],
     /// The sums.
     sums: SharedPtr<T>,
-    /// Memory for the transformed patches of `DEPTH_TILES` tiles.
+    /// The memory for the transformed patches of `DEPTH_TILES` tiles.
     patches: SharedPtr<T>,
-    /// Memory for the transformed gradients of `DEPTH_TILES` tiles.
+    /// The memory for the transformed gradients of `DEPTH_TILES` tiles.
     results: SharedPtr<T>,
     /// The offsets of the elements of `patches`.
     patches_at: List<isize, 0>,

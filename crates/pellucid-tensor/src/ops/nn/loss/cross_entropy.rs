@@ -158,14 +158,14 @@ fn loss_of_classes(
         None => over_classes(smoothed_class_formula(), &[logits, &valid], &[smoothing.into()], axis, compute_dtype)?,
         Some(weight) => {
             let losses = over_classes(class_formula(), &[logits, &valid], &[], axis, compute_dtype)?;
-            let picked = arithmetic::mul(&losses, &sample_weight(weight)?)?;
+            let weighted_losses = arithmetic::mul(&losses, &sample_weight(weight)?)?;
             match smoothing {
-                0.0 => picked,
+                0.0 => weighted_losses,
                 s => {
                     let operands = [logits, &fill::zeros(logits.shape(), logits.dtype())?, weight];
                     let smoothing_loss =
                         over_classes(weighted_probability_formula(), &operands, &[s.into()], axis, compute_dtype)?;
-                    arithmetic::add(&arithmetic::mul(&picked, 1.0 - s)?, &smoothing_loss)?
+                    arithmetic::add(&arithmetic::mul(&weighted_losses, 1.0 - s)?, &smoothing_loss)?
                 }
             }
         }
@@ -186,7 +186,7 @@ fn loss_of_classes(
             options.reduction.weighted(&losses, &copy::to_dtype(&target_weights, losses.dtype())?)?
         }
     };
-    round_to_operands(OP, &[logits], checked.poison_loss(loss, options.reduction, &[])?)
+    round_to_operands(OP, &[logits], checked.nan_loss_where_invalid(loss, options.reduction, &[])?)
 }
 
 /// Reshapes class weights to broadcast with the logits.
@@ -215,8 +215,8 @@ fn class_formula() -> &'static Formula {
             let m = x.row_max();
             let hit = row_index().eq(t);
             let is_in_range = t.ge(0) & t.lt(row_len().to_index());
-            let picked = hit.select(x, 0.0).row_sum();
-            let loss = (x - m).exp().row_sum().ln() + (m - picked);
+            let target_logit = hit.select(x, 0.0).row_sum();
+            let loss = (x - m).exp().row_sum().ln() + (m - target_logit);
             is_in_range.select(loss, f64::NAN)
         };
         d x = {
@@ -233,8 +233,8 @@ fn smoothed_class_formula() -> &'static Formula {
             let m = x.row_max();
             let hit = row_index().eq(t);
             let is_in_range = t.ge(0) & t.lt(row_len().to_index());
-            let picked = hit.select(x, 0.0).row_sum();
-            let smoothing_loss = (1.0 - s) * (m - picked) + s * (m - x).row_mean();
+            let target_logit = hit.select(x, 0.0).row_sum();
+            let smoothing_loss = (1.0 - s) * (m - target_logit) + s * (m - x).row_mean();
             let loss = (x - m).exp().row_sum().ln() + smoothing_loss;
             is_in_range.select(loss, f64::NAN)
         };

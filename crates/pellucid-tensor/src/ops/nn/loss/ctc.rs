@@ -85,7 +85,7 @@ pub fn ctc_loss(
     let counts = compare::lt(&create::indices(max_labels)?, &label_lengths)?;
     let checked = in_range(op, &arithmetic::where_(&counts, &labels, options.blank as i64)?, 2, classes)?;
     let labels = &checked.classes;
-    let probs = checked.poison(probs, options.reduction, &[1], &[1, samples, 1].into())?;
+    let probs = checked.nan_where_invalid(probs, options.reduction, &[1], &[1, samples, 1].into())?;
 
     let path = with_blanks(labels, options.blank)?;
     let mut total = arithmetic::neg(&log_probability(&probs, &path, options.blank, &input_lengths, &label_lengths)?)?;
@@ -111,7 +111,7 @@ pub fn ctc_loss(
     };
     let single = single && options.reduction == Reduction::None;
     let loss = options.reduction.apply(&if single { view::squeeze(&losses, 0)? } else { losses })?;
-    checked.poison_loss(loss, options.reduction, &[1])
+    checked.nan_loss_where_invalid(loss, options.reduction, &[1])
 }
 
 /// Returns labels `[N, S]` with a blank before, between and after them: `[N, 2S + 1]`.

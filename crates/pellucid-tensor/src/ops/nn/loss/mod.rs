@@ -122,12 +122,12 @@ struct CheckedClasses {
 }
 
 /// Checks class indices immediately if values can be read. In lazy and captured steps, a valid class replaces invalid
-/// indices, and [`CheckedClasses::poison`] makes the loss and its gradient NaN.
+/// indices, and [`CheckedClasses::nan_where_invalid`] makes the loss and its gradient NaN.
 fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<CheckedClasses> {
     if !engine::is_eager() || classes.device() != Device::cpu() {
         let is_inside = compare::logical_and(&compare::ge(classes, 0)?, &compare::lt(classes, len as i64)?)?;
-        let near = arithmetic::clamp(classes, 0, len.max(1) as i64 - 1)?;
-        return Ok(CheckedClasses { classes: near, is_inside: Some(is_inside) });
+        let clamped_classes = arithmetic::clamp(classes, 0, len.max(1) as i64 - 1)?;
+        return Ok(CheckedClasses { classes: clamped_classes, is_inside: Some(is_inside) });
     }
     match classes.array().find(op, |class: i64| !(0..len as i64).contains(&class))? {
         Some(index) => Err(Error::IndexOutOfBounds { op, index, axis, len }),
@@ -139,7 +139,7 @@ impl CheckedClasses {
     /// Returns x, or NaN with a gradient of NaN for samples with an invalid class index. If the loss is reduced, one
     /// invalid index affects all samples. `axes` are the axes of a sample's class indices; `shape` broadcasts a mask
     /// per sample to x.
-    fn poison(&self, x: Tensor, reduction: Reduction, axes: &[isize], shape: &Shape) -> Result<Tensor> {
+    fn nan_where_invalid(&self, x: Tensor, reduction: Reduction, axes: &[isize], shape: &Shape) -> Result<Tensor> {
         let Some(is_inside) = &self.is_inside else { return Ok(x) };
         let is_inside = match reduction {
             Reduction::None if axes.is_empty() => view::reshape_to(is_inside, shape)?,
@@ -149,9 +149,9 @@ impl CheckedClasses {
         value_range::nan_unless(&is_inside, &x)
     }
 
-    /// Applies [`poison`](Self::poison) to a loss with one value per sample, or one in total.
-    fn poison_loss(&self, loss: Tensor, reduction: Reduction, axes: &[isize]) -> Result<Tensor> {
+    /// Applies [`nan_where_invalid`](Self::nan_where_invalid) to a loss with one value per sample, or one in total.
+    fn nan_loss_where_invalid(&self, loss: Tensor, reduction: Reduction, axes: &[isize]) -> Result<Tensor> {
         let shape = loss.shape().clone();
-        self.poison(loss, reduction, axes, &shape)
+        self.nan_where_invalid(loss, reduction, axes, &shape)
     }
 }

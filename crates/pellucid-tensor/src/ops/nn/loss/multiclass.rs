@@ -61,16 +61,16 @@ pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Res
     let valid = counts.as_ref().map_or(Ok(target.clone()), |counts| arithmetic::where_(counts, &target, 0))?;
     let checked = in_range(op, &valid, axis, classes)?;
     let (valid, axis) = (&checked.classes, axis as isize);
-    let x = &checked.poison(x.clone(), options.reduction, &[], view::unsqueeze(valid, axis)?.shape())?;
-    let picked = view::squeeze(&gather::take_along_axis(x, &view::unsqueeze(valid, axis)?, axis)?, axis)?;
+    let x = &checked.nan_where_invalid(x.clone(), options.reduction, &[], view::unsqueeze(valid, axis)?.shape())?;
+    let target_scores = view::squeeze(&gather::take_along_axis(x, &view::unsqueeze(valid, axis)?, axis)?, axis)?;
     let weights = match options.weight {
         Some(weight) => gather::index_select(weight, 0, valid)?,
         None => fill::ones(valid.shape(), x.dtype())?,
     };
     // Ignored values are replaced, not multiplied by 0: they may be −∞, and the gradient of an empty mean is infinite.
     let counted = |t: Tensor| counts.as_ref().map_or(Ok(t.clone()), |counts| arithmetic::where_(counts, &t, 0.0));
-    let values = counted(arithmetic::neg(&arithmetic::mul(&picked, &weights)?)?)?;
-    checked.poison_loss(options.reduction.weighted(&values, &counted(weights)?)?, options.reduction, &[])
+    let values = counted(arithmetic::neg(&arithmetic::mul(&target_scores, &weights)?)?)?;
+    checked.nan_loss_where_invalid(options.reduction.weighted(&values, &counted(weights)?)?, options.reduction, &[])
 }
 
 /// Options of [`multi_margin_loss`].
@@ -128,7 +128,7 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMarginLossOp
     }
     let checked = in_range(op, &target, 1, classes)?;
     let target = view::reshape(&checked.classes, [target.size(), 1])?;
-    let rows = checked.poison(rows, options.reduction, &[], target.shape())?;
+    let rows = checked.nan_where_invalid(rows, options.reduction, &[], target.shape())?;
     let missing = arithmetic::sub(options.margin, &gather::take_along_axis(&rows, &target, 1)?)?;
     let short = activation::relu(&arithmetic::add(&missing, &rows)?)?;
     let short = if options.p == 1.0 { short } else { arithmetic::pow(&short, options.p)? };
@@ -138,7 +138,7 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMarginLossOp
     };
     let others = compare::ne(create::indices(classes)?, &target)?;
     let loss = reduce_samples(x, &arithmetic::where_(&others, &short, 0.0)?, classes, options.reduction)?;
-    checked.poison_loss(loss, options.reduction, &[])
+    checked.nan_loss_where_invalid(loss, options.reduction, &[])
 }
 
 /// Computes the multilabel margin loss Σ_j Σ_i max(0, 1 − (x_j − xᵢ)) / C over target classes j and other classes i.
@@ -175,7 +175,7 @@ pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction)
     let target = arithmetic::where_(&valid, view::narrow(&target, 1, 0, width)?, 0)?;
     let checked = in_range(op, &target, 1, classes)?;
     let target = &checked.classes;
-    let rows = checked.poison(rows, reduction, &[1], &[target.shape()[0], 1].into())?;
+    let rows = checked.nan_where_invalid(rows, reduction, &[1], &[target.shape()[0], 1].into())?;
     let numbers = copy::to_dtype(&valid, target.dtype())?;
     let has = compare::gt(&gather::scatter_add_along(&numbers, target, 1, rows.shape())?, 0)?;
     let ahead = arithmetic::sub(1.0, &gather::take_along_axis(&rows, target, 1)?)?;
@@ -189,7 +189,7 @@ pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction)
     let pairs = [&column(&ahead)?, &row(&rows)?, &column(&valid)?, &row(&has)?];
     let sums = map_sum(hinge, &pairs, &[], std::iter::once(1).collect(), None)?;
     let loss = reduce_samples(x, &view::squeeze(&sums, 1)?, classes, reduction)?;
-    checked.poison_loss(loss, reduction, &[1])
+    checked.nan_loss_where_invalid(loss, reduction, &[1])
 }
 
 /// Returns scores as a matrix, and the number of classes.

@@ -127,17 +127,17 @@ pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reductio
             };
         },
         false => formula! {
-            static kl_div(x, t) = t.eq(0.0).select(0.0 - t * bounded(x, t), t * (t.ln() - x));
+            static kl_div(x, t) = t.eq(0.0).select(0.0 - t * finite_log_prob(x, t), t * (t.ln() - x));
             d x = -(g * t);
             // The derivative of t·ln t at 0 is 0.
-            d t = g * (t.eq(0.0).select(0.0, t.eq(0.0).select(1.0, t).ln() + 1.0) - bounded(x, t));
+            d t = g * (t.eq(0.0).select(0.0, t.eq(0.0).select(1.0, t).ln() + 1.0) - finite_log_prob(x, t));
         },
     };
     reduction.apply(&map(formula, &[x, target], &[])?)
 }
 
 /// Returns log-probabilities x. The result is 0 for x = −∞ with a target t of 0.
-fn bounded(x: Expr, t: Expr) -> Expr {
+fn finite_log_prob(x: Expr, t: Expr) -> Expr {
     (t.eq(0.0) & x.eq(f64::NEG_INFINITY)).select(0.0, x)
 }
 
@@ -184,10 +184,10 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOpti
             let formula = formula! {
                 static poisson_nll_loss(x, t) = {
                     let rate = x.exp();
-                    rate.eq(f64::INFINITY).select(rate, rate - t * bounded(x, t))
+                    rate.eq(f64::INFINITY).select(rate, rate - t * finite_log_prob(x, t))
                 };
                 d x = g * (x.exp() - t);
-                d t = -(g * bounded(x, t));
+                d t = -(g * finite_log_prob(x, t));
             };
             map(formula, &[x, target], &[])?
         }

@@ -47,11 +47,11 @@ fn is_scaled_by_row(x: &Tensor, eps: f64) -> bool {
 
 /// The deviations of a row, and their factors.
 struct StandardScore {
-    /// d.
+    /// d, the scaled deviations.
     deviation: Expr,
-    /// q.
+    /// q, the reciprocal root of the mean square.
     factor: Expr,
-    /// c.
+    /// c, the scale of the deviations.
     scale: Expr,
 }
 

@@ -45,7 +45,7 @@ pub(super) fn definition(layer: &RecurrentLayer, x: &[Tensor], lengths: Option<&
     let projections = matmul(&layer.rounded(inputs)?, &view::t(&layer.rounded(w_ih)?)?)?;
     let w_hh = view::t(&layer.rounded(w_hh)?)?;
     let (mut h, mut c) = (h0.clone(), lstm.then(|| x[5].clone()));
-    // The states in time order. The initial state is stored at both ends.
+    // The states are in the order of time, with the initial state at both ends.
     let mut states = vec![view::unsqueeze(h0, 0)?; 2];
     for k in 0..steps {
         let step = if layer.reverse { steps - 1 - k } else { k };

@@ -37,7 +37,7 @@ fn output_lengths(op: &'static str, x: &Tensor, outputs: &[Option<usize>], spati
     if outputs.len() != spatial {
         return Err(Error::invalid(
             op,
-            format!("the output must have the same length for all axes, or {spatial} lengths; got {outputs:?}"),
+            format!("expected one output length for all axes, or {spatial} output lengths, got {outputs:?}"),
         ));
     }
     let dims = &x.shape()[rank - spatial..];

@@ -31,7 +31,7 @@ struct Convolution {
 }
 
 impl Convolution {
-    fn by(&self, part: ConvPart, shape: Shape) -> Convolution {
+    fn with_part(&self, part: ConvPart, shape: Shape) -> Convolution {
         Convolution { part, shape, dtype: self.factors, ..self.clone() }
     }
 }
@@ -62,7 +62,7 @@ impl Operation for Convolution {
         use ConvPart::{Input, Output, Weight};
         // Both gradients read g. If g is a broadcast view, such as the gradient of a sum, both share one copy.
         let g = copy::contiguous(&copy::to_dtype(&grads.get(0)?, self.factors)?)?;
-        // The roles of the two inputs, in the order x, w, y.
+        // The arrays x, w or y that the two inputs are, in this order.
         let parts = match self.part {
             Output => [Input, Weight],
             Input => [Weight, Output],
@@ -70,7 +70,7 @@ impl Operation for Convolution {
         };
         let gradient = |i: usize| {
             let other = saved.input(1 - i)?;
-            let operation = self.by(parts[i], saved.input_shape(i));
+            let operation = self.with_part(parts[i], saved.input_shape(i));
             let first = parts[1 - i].output_index() < self.part.output_index();
             apply_one(operation, &if first { [&other, &g] } else { [&g, &other] })
         };
@@ -167,7 +167,7 @@ impl ConvOperands {
                 window.before
             }
             ConvPadding::Same if stride == [1; 3] => {
-                let total = [0, 1, 2].map(|a| window.reach(a));
+                let total = [0, 1, 2].map(|a| window.span(a));
                 window.before = total.map(|t| t / 2);
                 [0, 1, 2].map(|a| total[a] - window.before[a])
             }
@@ -354,7 +354,7 @@ macro_rules! convolutions {
         ///
         /// # Errors
         /// [`Error::ShapeMismatch`] if the shapes or the groups do not fit, or a window is larger than the padded
-        /// input; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for impossible options.
+        /// input; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for invalid options.
         #[tensor_method(autocast = Half)]
         pub fn $conv(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions) -> Result<Tensor> {
             conv(stringify!($conv), $spatial, x, weight, bias, &options)
@@ -414,7 +414,7 @@ fn window_sums_by_axis(op: &'static str, x: &Tensor, window: Window, outputs: [u
         let mut matrix = SparseMatrix::new(len, outputs[a], outputs[a].saturating_mul(window.size[a]))?;
         for o in 0..outputs[a] {
             let position = |tap: usize| window.stride[a] * o + window.dilation[a] * tap - window.before[a];
-            matrix.push_row(window.inside(a, len, o).map(|tap| (position(tap), 1.0)));
+            matrix.push_row(window.taps_inside(a, len, o).map(|tap| (position(tap), 1.0)));
         }
         sums = multiply_axis(op, &sums, outer_axes + a, matrix)?;
     }

@@ -63,7 +63,7 @@ fn fractional_max(
         }
     };
     if samples.shape()[..] != [n, c, spatial] {
-        let help = format!("the samples must be [{n}, {c}, {spatial}], with {spatial} for each channel");
+        let help = format!("the samples must be [{n}, {c}, {spatial}], one for each image, channel and spatial axis");
         return Err(Error::shapes(op, [x.shape(), samples.shape()], help));
     }
     if !samples.dtype().is_float() {

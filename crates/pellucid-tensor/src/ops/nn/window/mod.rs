@@ -50,13 +50,13 @@ impl fmt::Debug for Spatial {
 }
 
 impl Spatial {
-    /// Remedy for a stride or dilation of 0.
+    /// The remedy for a stride or dilation of 0.
     #[doc(hidden)]
     pub const DEFAULT_IS_ONE: &str = "use 1, the default";
-    /// Remedy for a stride of 0 between windows that are adjacent by default.
+    /// The remedy for a stride of 0 if windows are adjacent by default.
     #[doc(hidden)]
     pub const DEFAULT_IS_SIZE: &str = "the default is the size of the window";
-    /// Remedy for a window without elements.
+    /// The remedy for a window without elements.
     #[doc(hidden)]
     pub const ONE_ELEMENT: &str = "use 1 for an axis on which the window has one element";
 

@@ -27,7 +27,7 @@ fn permute_last_five(x: &Tensor, outer_axes: usize, order: [isize; 5]) -> Result
 
 /// Returns an error for a factor of 0.
 fn check_factor(op: &'static str, r: usize) -> Result<()> {
-    if r > 0 { Ok(()) } else { Err(Error::invalid(op, "the factor r must be at least 1, got 0; for example 2")) }
+    if r > 0 { Ok(()) } else { Err(Error::invalid(op, "the factor r must be at least 1, got 0; try 2")) }
 }
 
 /// Rearranges r² channels into a square of elements: `[.., C·r², H, W]` to `[.., C, H·r, W·r]` (Shi et al. 2016).

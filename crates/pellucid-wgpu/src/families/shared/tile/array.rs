@@ -249,7 +249,7 @@ impl ArrayExprs {
 
     /// Adds the lines that compute the offset of the element at a row and a column of an array without coordinates.
     pub(crate) fn element(&self, shader: &mut ShaderBuilder, row: &str, column: &str) -> ElementRef {
-        // The part of an index does not depend on its limit.
+        // The contribution of an index to the offset does not depend on its limit.
         let (row, column) = (self.row_part(shader, row, ""), self.column_part(shader, column, ""));
         let offset = shader.define(format!("{} + {}", row.offset, column.offset));
         ElementRef { elements: self.first.elements, offset }
@@ -297,15 +297,14 @@ impl ArrayExprs {
     }
 }
 
-/// Adds the lines that compute whether an element exists, and its offset or else 0. Loads without branches can be in
-/// flight together.
+/// Adds the lines that compute whether an element exists, and its offset or else 0. Loads without branches can overlap.
 fn valid_offset(shader: &mut ShaderBuilder, condition: &str, offset: &str) -> (String, String) {
     let is_valid = shader.define(condition);
     let offset = shader.define(format!("select(0u, {offset}, {is_valid})"));
     (is_valid, offset)
 }
 
-/// The side of a product on which a factor is.
+/// The side of a product on which a factor is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum FactorSide {
     /// Rows are rows of the product, columns are k.

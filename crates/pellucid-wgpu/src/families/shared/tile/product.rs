@@ -14,7 +14,8 @@ use pellucid_ir::{Compute, DType};
 /// The minimum k extent of a split.
 const MIN_SPLIT_DEPTH: usize = 256;
 
-/// The iterations of the loops over k of a split. The others are left to the epilogue.
+/// The maximum number of iterations of the loops over k of a split. The epilogue may use the rest of
+/// [`MAX_ITERATIONS`].
 const SPLIT_ITERATIONS: usize = MAX_ITERATIONS * 3 / 4;
 
 /// Returns the maximum k extent of a split, a power of two, so that its loops have at most [`SPLIT_ITERATIONS`].
@@ -33,10 +34,10 @@ pub(crate) fn epilogue_iterations(epilogue: Option<&Program>) -> usize {
     SPLIT_ITERATIONS.saturating_add(epilogue.map_or(0, program_iterations).saturating_mul(64))
 }
 
-/// The number of small tiles below which k is split.
-const SPLIT_K_MAX_TILES: usize = 64;
+/// The number of workgroups that the splits of k should give: a product of t small tiles has ⌊this number / t⌋ splits.
+const SPLIT_K_TARGET_GROUPS: usize = 64;
 
-/// The number of workgroups from which large tiles are used.
+/// Large tiles are used for at least this number of workgroups.
 const MIN_LARGE_TILES: usize = 16;
 
 /// The tiles of a product and the splits of k.
@@ -58,7 +59,7 @@ impl ProductPlan {
     /// the order of k.
     pub(crate) fn new(compute: Compute, batch: usize, [m, n, k]: [usize; 3]) -> ProductPlan {
         let small_tiles = m.div_ceil(32) * n.div_ceil(32);
-        let k_splits = (SPLIT_K_MAX_TILES / small_tiles.max(1)).clamp(1, (k / MIN_SPLIT_DEPTH).max(1));
+        let k_splits = (SPLIT_K_TARGET_GROUPS / small_tiles.max(1)).clamp(1, (k / MIN_SPLIT_DEPTH).max(1));
         let k_splits = k_splits.max(k.div_ceil(max_split_depth(compute)));
         let split_depth = k.div_ceil(k_splits).next_multiple_of(32).max(32);
         let k_splits = k.div_ceil(split_depth).max(1);
@@ -81,7 +82,7 @@ pub(crate) fn choose_tile(compute: Compute, batch: usize, [m, n]: [usize; 2]) ->
     (WorkgroupTile { compute, grid, quads }, tile_k)
 }
 
-/// The tile, the split of k and the matrix of a workgroup.
+/// The code that computes the tile, the split of k and the matrix of a workgroup.
 const BEGIN_TILE: &str = "
     let tile = group % $tile_count;
     let split = group / $tile_count % $k_splits;
@@ -91,14 +92,14 @@ const BEGIN_TILE: &str = "
     let end_k = min(first_k + $split_depth, $k_extent);
 ";
 
-/// The element of an invocation.
+/// The code that computes the element of an invocation.
 const BEGIN_ELEMENT: &str = "
     let column = thread % $columns;
     let row = thread / $columns % $rows;
     let matrix = thread / $columns / $rows;
 ";
 
-/// Adds the splits of an element.
+/// The code that adds the splits of an element.
 const ADD_SPLITS: &str = "
     for (var split = 0u; split < $k_splits; split = split + 1u) {
         let offset = split * $item_count + thread;

@@ -46,7 +46,7 @@ impl SharedTile {
         SharedTile::within(name, (name, 0), compute, (width, tile_k))
     }
 
-    /// Creates a tile from element `memory.1` of the shared memory `memory.0` on.
+    /// Creates a tile that starts at element `memory.1` of the shared memory `memory.0`.
     pub(crate) fn within(
         name: &str,
         memory: (&str, usize),
@@ -144,7 +144,8 @@ impl<'a> FactorLoader<'a> {
         }
     }
 
-    /// Adds lines for the invocations that have a block. Only tiles of fewer blocks than invocations leave some idle.
+    /// Adds lines for the invocations that have a block. Invocations are idle only if a tile has fewer blocks than
+    /// there are invocations.
     fn in_range(&self, shader: &mut ShaderBuilder, lines: impl FnOnce(&mut ShaderBuilder)) {
         let is_partial = !self.tile.blocks().is_multiple_of(WORKGROUP as usize);
         if is_partial {
@@ -321,8 +322,8 @@ impl WorkgroupTile {
         shader.template(ACCUMULATE, values![begin, end, step, load, store, multiply]);
     }
 
-    /// Adds the lines that add the product of two tiles to the sums, in the order of k. The left tile is read from k
-    /// index `first` on.
+    /// Adds the lines that add the product of two tiles to the sums, in the order of k. The left tile is read starting
+    /// at k index `first`.
     pub(crate) fn multiply(
         &self,
         shader: &mut ShaderBuilder,
