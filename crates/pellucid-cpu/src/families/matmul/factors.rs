@@ -1,8 +1,9 @@
 //! The factors of a product in the form in which they are multiplied.
 //!
 //! Small integers are converted to `i32`, and half precision to `f32`, or to [pairs of `bf16`](PairMatrices) if the
-//! processor multiplies them. Both forms of a `bf16` product have the same bits, except for products that
-//! [use AMX](pellucid_gemm::pair_isa).
+//! processor multiplies them and no product of two factors can be subnormal. Both forms of a `bf16` product have the
+//! same bits, except for products that [use AMX](pellucid_gemm::pair_isa): with AMX, one tiny factor changes the order
+//! of summation, and with it last bits, of the entire product.
 
 use crate::operand::Operand;
 use crate::pairs::PairMatrices;
@@ -41,7 +42,7 @@ impl<'a> PreparedFactors<'a> {
         let is_vector = a.shape()[a.shape().rank() - 2] == 1 || b.shape().last() == Some(&1);
         if a.dtype == DType::BF16 && !is_vector && Isa::best().has_bf16_products() {
             let pairs = [PairFactor::new(a, LaneAxis::Rows)?, PairFactor::new(b, LaneAxis::Columns)?];
-            if pairs[0].matrices.range.excludes_subnormals(pairs[1].matrices.range) {
+            if pairs[0].matrices.range().excludes_subnormals(pairs[1].matrices.range()) {
                 return Ok(PreparedFactors::Pairs(pairs));
             }
         }
@@ -178,9 +179,10 @@ impl PairFactor {
             }
             Strided { data: from.offset(offset).cast_const(), lane: strides[lane_axis], depth: strides[depth_axis] }
         };
+        let size = (shape[lane_axis], shape[depth_axis]);
         // SAFETY: the operand is in its buffer with all elements that its layout addresses, and the caller of the
         // kernel has borrowed its storage for reading.
-        let matrices = unsafe { PairMatrices::new(count, (shape[lane_axis], shape[depth_axis]), matrix)? };
+        let matrices = unsafe { PairMatrices::new((count, count.max(1)), size, matrix)? };
         (strides[lane_axis], strides[depth_axis]) = (matrices.first.lane, matrices.first.depth);
         let mut step = matrices.len as isize;
         for axis in (0..batch_rank).rev() {
