@@ -3,6 +3,7 @@
 use pellucid_gemm::{FactorRange, PackPairs, PairElement, Strided};
 use pellucid_ir::{Result, lock};
 use pellucid_runtime::CpuBuffer;
+use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use pellucid_simd::Isa;
 use pellucid_simd::vector::BF16Pair;
@@ -15,12 +16,12 @@ pub(crate) struct PairMatrices {
     pub(crate) first: Strided<BF16Pair>,
     /// The number of pairs of a matrix.
     pub(crate) len: usize,
-    /// The range of all factors.
-    pub(crate) range: FactorRange,
+    /// The range of the factors of every set of consecutive matrices.
+    pub(crate) ranges: List<FactorRange, 8>,
 }
 
 impl PairMatrices {
-    /// Converts `count` matrices of `lanes` × `depth` factors. `matrix(i)` is matrix i.
+    /// Converts `count` matrices of `lanes` × `depth` factors, in sets of `set` matrices. `matrix(i)` is matrix i.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
@@ -29,7 +30,7 @@ impl PairMatrices {
     /// Every matrix is valid for reads of `lanes` × `depth` elements, and no thread writes them during the call. All
     /// matrices have the same strides.
     pub(crate) unsafe fn new<E: PairElement>(
-        count: usize,
+        (count, set): (usize, usize),
         (lanes, depth): (usize, usize),
         matrix: impl Fn(usize) -> Strided<E> + Sync,
     ) -> Result<PairMatrices> {
@@ -37,23 +38,36 @@ impl PairMatrices {
         let (len, rows, row_bytes) = (one.pair_count(), one.rows(), one.row_len() * size_of::<BF16Pair>());
         let memory = CpuBuffer::scratch(count.saturating_mul(len).saturating_mul(size_of::<BF16Pair>()))?;
         let to = SharedPtr(memory.ensure()?.as_ptr().cast::<BF16Pair>());
-        let range = Mutex::new(FactorRange::EMPTY);
+        let ranges: List<FactorRange, 8> = (0..count.div_ceil(set).max(1)).map(|_| FactorRange::EMPTY).collect();
+        let ranges = Mutex::new(ranges);
+        let join = |set: usize, range: FactorRange| {
+            let joined = &mut lock(&ranges)[set];
+            *joined = joined.join(range);
+        };
         parallel_ranges(count * rows, GRAIN / row_bytes.max(1) + 1, |part| {
-            let (mut row, mut part_range) = (part.start, FactorRange::EMPTY);
+            let (mut row, mut part_set, mut part_range) = (part.start, 0, FactorRange::EMPTY);
             while row < part.end {
                 let (index, first) = (row / rows, row % rows);
                 let end = rows.min(first + part.end - row);
                 let work = PackPairs { from: matrix(index), lanes, depth, to: to.offset((index * len) as isize) };
+                if index / set != part_set {
+                    join(part_set, part_range);
+                    (part_set, part_range) = (index / set, FactorRange::EMPTY);
+                }
                 // SAFETY: the pair packing contract. *Source* is this function's contract. *Target*: the memory has
                 // `len` pairs for each matrix, and each row is in one part. *Isa*: the processor has `Isa::best()`.
                 part_range = part_range.join(unsafe { work.pack(Isa::best(), first..end) });
                 row += end - first;
             }
-            let mut range = lock(&range);
-            *range = range.join(part_range);
+            join(part_set, part_range);
         });
         let first = PackPairs { to: to.get(), ..one }.pairs();
-        Ok(PairMatrices { memory, first, len, range: range.into_inner().unwrap_or_else(PoisonError::into_inner) })
+        Ok(PairMatrices { memory, first, len, ranges: ranges.into_inner().unwrap_or_else(PoisonError::into_inner) })
+    }
+
+    /// Returns the range of all factors.
+    pub(crate) fn range(&self) -> FactorRange {
+        self.ranges.iter().copied().fold(FactorRange::EMPTY, FactorRange::join)
     }
 
     /// Returns the pairs of all matrices.

@@ -1,8 +1,10 @@
-//! Tests of the caching allocator by its public interface. The allocator is global, so the tests run one at a time.
+//! Tests of the caching allocator by its public interface, and of the memory that kernels allocate. The allocator is
+//! global, so the tests run one at a time.
 
 use pellucid_cpu::{Cpu, CpuBuffer};
-use pellucid_ir::Error;
-use pellucid_ir::backend::{Backend, Buffer};
+use pellucid_ir::backend::{Backend, Buffer, View};
+use pellucid_ir::kernel::{Kernel, MatMul, Params, Reduce, ReduceOp};
+use pellucid_ir::{DType, Error, Layout, formula};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A lock of the allocator for one test. Dropping it resets the cap and empties the cache of the thread.
@@ -134,4 +136,109 @@ fn the_peak_includes_small_blocks() {
     drop(live);
     let peak = Cpu.memory_stats().peak;
     assert!(peak >= (100_000 * 256 - (64 << 10)).max(before.peak), "{peak}");
+}
+
+/// A kernel over views of one storage of ones, of which it needs copies or partial results.
+struct WorkspaceCase {
+    kernel: Kernel,
+    /// The number of elements of the storage.
+    elements: usize,
+    inputs: Vec<Layout>,
+    output: Vec<usize>,
+    /// Every element of the result.
+    expected: f32,
+}
+
+/// Returns the sum of a tensor over axes.
+fn sum(axes: impl IntoIterator<Item = usize>) -> Kernel {
+    let program = formula!(|x| x).uniform_program(DType::F32).unwrap().clone();
+    let (params, finish_params) = (Params::new(), Params::new());
+    let axes = axes.into_iter().collect();
+    Kernel::Reduce(Reduce { op: ReduceOp::Sum, axes, program, params, finish: None, finish_params, output: DType::F32 })
+}
+
+/// Returns kernels whose workspaces exceed the stack of scratch memory.
+fn workspace_cases() -> Vec<WorkspaceCase> {
+    let (rows, k) = (20_000, 300_000);
+    let layout =
+        |shape: Vec<usize>, strides: Vec<isize>| Layout::strided(shape.into(), strides.into_iter().collect(), 0);
+    let product = || Kernel::MatMul(MatMul::default());
+    vec![
+        WorkspaceCase {
+            kernel: sum([0, 1]),
+            elements: rows * 128,
+            inputs: vec![layout(vec![128, rows], vec![1, 128])],
+            output: vec![],
+            expected: 128.0 * rows as f32,
+        },
+        // The middle axis is kept and repeats the values.
+        WorkspaceCase {
+            kernel: sum([2]),
+            elements: 2 * k,
+            inputs: vec![layout(vec![k, 2, 2], vec![2, 0, 1])],
+            output: vec![k, 2, 1],
+            expected: 2.0,
+        },
+        // A strided row and a strided column.
+        WorkspaceCase {
+            kernel: product(),
+            elements: 2 * k,
+            inputs: vec![layout(vec![1, k], vec![1, 2]), layout(vec![k, 1], vec![2, 1])],
+            output: vec![1, 1],
+            expected: k as f32,
+        },
+    ]
+}
+
+#[test]
+fn large_workspaces_are_counted_and_freed() {
+    let _guard = lock_allocator();
+    for case in workspace_cases() {
+        let x = Cpu.storage(4 * case.elements).unwrap();
+        Cpu.upload(bytemuck::cast_slice(&vec![1.0f32; case.elements]), &x).unwrap();
+        let layout = Layout::contiguous(case.output.into());
+        let count = layout.shape().size();
+        let y = Cpu.storage(4 * count).unwrap();
+        Cpu.upload(&vec![0; 4 * count], &y).unwrap();
+        let view = |storage, layout| View { storage, layout, dtype: DType::F32 };
+        let inputs: Vec<View<'_>> = case.inputs.iter().map(|layout| view(&*x, layout)).collect();
+        let run = || Cpu.run(&case.kernel, &inputs, &[view(&*y, &layout)]);
+        let name = case.kernel.name();
+
+        Cpu.trim();
+        let before = Cpu.memory_stats();
+        Cpu.set_memory_cap(before.in_use + (1 << 20));
+        let error = run().expect_err("the workspace exceeds the cap");
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{name}: {error}");
+        Cpu.set_memory_cap(usize::MAX);
+        run().unwrap();
+        assert_eq!(Cpu.memory_stats().in_use, before.in_use, "{name}");
+        let mut found = vec![0.0f32; count];
+        Cpu.download(&y, 0, bytemuck::cast_slice_mut(&mut found)).unwrap();
+        assert!(found.iter().all(|&value| value == case.expected), "{name}: {:?}", found[0]);
+    }
+}
+
+/// A batch of small products needs no memory for each product.
+#[test]
+fn a_batch_of_products_allocates_nothing_for_its_products() {
+    let _guard = lock_allocator();
+    let count = 200_000;
+    let a = Cpu.storage(8 * count).unwrap();
+    Cpu.upload(bytemuck::cast_slice(&vec![2.0f32; 2 * count]), &a).unwrap();
+    let c = Cpu.storage(4 * count).unwrap();
+    Cpu.upload(&vec![0; 4 * count], &c).unwrap();
+    let [rows, columns, results] =
+        [[count, 1, 2], [count, 2, 1], [count, 1, 1]].map(|shape| Layout::contiguous(shape.into()));
+    let view = |storage, layout| View { storage, layout, dtype: DType::F32 };
+    Cpu.trim();
+    let before = Cpu.memory_stats();
+    let kernel = Kernel::MatMul(MatMul::default());
+    Cpu.run(&kernel, &[view(&*a, &rows), view(&*a, &columns)], &[view(&*c, &results)]).unwrap();
+    let after = Cpu.memory_stats();
+    let allocated = after.in_use + after.cached - before.in_use - before.cached;
+    assert!(allocated < 64 << 10, "{allocated} bytes");
+    let mut found = vec![0.0f32; count];
+    Cpu.download(&c, 0, bytemuck::cast_slice_mut(&mut found)).unwrap();
+    assert!(found.iter().all(|&value| value == 8.0));
 }

@@ -235,7 +235,7 @@ impl FactorRange {
 pub(crate) mod tests {
     use super::*;
     use crate::tests::{SHAPES, reference_product};
-    use crate::{Gemm, GemmOperands, Offsets, Threads, gemm_batched_for_isa};
+    use crate::{Gemm, GemmOperands, ProductBatch, Threads, gemm_batched_for_isa};
     use pellucid_runtime::testing::{Choices, Guarded};
 
     /// Returns the instruction sets whose kernels multiply pairs.
@@ -298,7 +298,7 @@ pub(crate) mod tests {
         let operands = GemmOperands { a: a.data, b: b.data, packed_b: None, c: c_start, epilogue: None };
         // SAFETY: the contract of `gemm_batched_for_isa`: the memory holds the three matrices, which only this test
         // accesses, and the instruction set is available.
-        unsafe { gemm_batched_for_isa(isa, &shape, &[Offsets::default()], &operands, Threads::One) }
+        unsafe { gemm_batched_for_isa(isa, &shape, &ProductBatch::default(), &operands, Threads::One) }
         (c.to_vec(), a_range.excludes_subnormals(b_range))
     }
 

@@ -116,6 +116,33 @@ pub struct Offsets {
     pub c: isize,
 }
 
+/// A batch of products, whose matrices are at the points of an index space.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProductBatch<'a> {
+    /// The axes of the index space, outermost first: the length, and the offsets from one index to the next. Without
+    /// axes, the batch is one product at offset 0.
+    pub axes: &'a [(usize, Offsets)],
+}
+
+impl ProductBatch<'_> {
+    /// Returns the number of products.
+    pub fn count(&self) -> usize {
+        self.axes.iter().map(|(len, _)| len).product()
+    }
+
+    /// Returns the offsets of a product, whose index is less than the number of products.
+    #[inline]
+    fn offsets(&self, mut index: usize) -> Offsets {
+        let mut at = Offsets::default();
+        for (axis, &(len, step)) in self.axes.iter().enumerate().rev() {
+            let i = if axis == 0 { index } else { index % len } as isize;
+            at = Offsets { a: at.a + i * step.a, b: at.b + i * step.b, c: at.c + i * step.c };
+            index = if axis == 0 { 0 } else { index / len };
+        }
+        at
+    }
+}
+
 /// A finished part of C, still in cache, which an [`Epilogue`] may read and modify in place.
 #[derive(Clone, Debug)]
 pub struct OutputBlock<T> {
@@ -191,10 +218,10 @@ pub enum Threads {
 #[inline]
 pub unsafe fn gemm<T: Element>(shape: &Gemm, operands: &GemmOperands<'_, T>, threads: Threads) {
     // SAFETY: the caller guarantees the gemm contract, for the single product of this batch.
-    unsafe { gemm_batched(shape, &[Offsets::default()], operands, threads) }
+    unsafe { gemm_batched(shape, &ProductBatch::default(), operands, threads) }
 }
 
-/// Computes a batch of products with the same shape: the i-th at the offsets `batch[i]` from the pointers.
+/// Computes a batch of products with the same shape.
 ///
 /// # Safety
 ///
@@ -203,7 +230,7 @@ pub unsafe fn gemm<T: Element>(shape: &Gemm, operands: &GemmOperands<'_, T>, thr
 #[inline]
 pub unsafe fn gemm_batched<T: Element>(
     shape: &Gemm,
-    batch: &[Offsets],
+    batch: &ProductBatch<'_>,
     operands: &GemmOperands<'_, T>,
     threads: Threads,
 ) {
@@ -221,7 +248,7 @@ pub unsafe fn gemm_batched<T: Element>(
 pub unsafe fn gemm_batched_for_isa<T: Element>(
     isa: Isa,
     shape: &Gemm,
-    batch: &[Offsets],
+    batch: &ProductBatch<'_>,
     operands: &GemmOperands<'_, T>,
     threads: Threads,
 ) {
@@ -237,7 +264,7 @@ pub unsafe fn gemm_batched_for_isa<T: Element>(
 unsafe fn gemm_batched_by<T: Element>(
     kernels: &'static Kernels<T>,
     shape: &Gemm,
-    batch: &[Offsets],
+    batch: &ProductBatch<'_>,
     operands: &GemmOperands<'_, T>,
     threads: Threads,
 ) {
@@ -263,10 +290,13 @@ unsafe fn gemm_batched_by<T: Element>(
         if swap_operands {
             let c = c.map(|c| OutputMatrix { row_stride: c.col_stride, col_stride: c.row_stride, ..c });
             let problem = GemmProblem { m: shape.n, n: shape.m, is_transposed: true, ..problem };
-            let swapped = |i: usize| Offsets { a: batch[i].b, b: batch[i].a, c: batch[i].c };
-            problem.compute(batch.len(), swapped, b, a, c, threads);
+            let swapped = |i: usize| {
+                let Offsets { a, b, c } = batch.offsets(i);
+                Offsets { a: b, b: a, c }
+            };
+            problem.compute(batch.count(), swapped, b, a, c, threads);
         } else {
-            problem.compute(batch.len(), |i| batch[i], a, b, c, threads);
+            problem.compute(batch.count(), |i| batch.offsets(i), a, b, c, threads);
         }
     }
 }

@@ -90,7 +90,7 @@ pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
         // SAFETY: the contract of `gemm_batched_for_isa`. *Bounds*: `TestMatrix` holds every element that its strides
         // address. *Aliasing*: the matrices own their memory, which only this test accesses. *Panels*: these are the
         // panels of B. *Isa*: the callers pass an available instruction set.
-        unsafe { gemm_batched_for_isa(isa, &shape, &[Offsets::default()], &operands, threads) }
+        unsafe { gemm_batched_for_isa(isa, &shape, &ProductBatch::default(), &operands, threads) }
         let values = c.values(m);
         // The memory between the elements of C must be unchanged.
         (0..m * n).for_each(|i| {
@@ -291,8 +291,10 @@ fn a_batch_matches_single_products() {
         let (a, b) = (random_values(count * m * k, 6), random_values(k * n, 7));
         let each: Vec<f32> = a.chunks(m * k).flat_map(|a| multiply_row_major(Isa::best(), (m, n, k), a, &b)).collect();
         // All products share B, whose offset is always 0.
-        let batch: Vec<_> =
-            (0..count).map(|i| Offsets { a: (i * m * k) as isize, b: 0, c: (i * m * n) as isize }).collect();
+        let step = |i: usize| Offsets { a: (i * m * k) as isize, b: 0, c: (i * m * n) as isize };
+        let axes =
+            if count.is_multiple_of(2) { vec![(count / 2, step(2)), (2, step(1))] } else { vec![(count, step(1))] };
+        let batch = ProductBatch { axes: &axes };
         let shape = Gemm {
             m,
             n,

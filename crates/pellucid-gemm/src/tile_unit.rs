@@ -212,7 +212,7 @@ mod tests {
     use crate::kernels::Kernels;
     use crate::packed_panels::PackedPanels;
     use crate::{
-        Gemm, GemmOperands, ImplicitIm2col, OffsetList, Offsets, OutputBlock, Strided, Threads, gemm_batched_by,
+        Gemm, GemmOperands, ImplicitIm2col, OffsetList, OutputBlock, ProductBatch, Strided, Threads, gemm_batched_by,
         pair_isa,
     };
     use pellucid_runtime::testing::{Choices, Guarded};
@@ -376,7 +376,7 @@ mod tests {
             // matrices, which only this test accesses, and the processor has the instruction set of the kernels.
             unsafe {
                 let multiply = |operands: &GemmOperands<'_, BF16Pair>, threads: Threads| {
-                    gemm_batched_by(kernels, &shape, &[Offsets::default()], operands, threads);
+                    gemm_batched_by(kernels, &shape, &ProductBatch::default(), operands, threads);
                 };
                 match call {
                     ProductCall::Gemm(threads) => multiply(&operands, threads),

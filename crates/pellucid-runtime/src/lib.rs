@@ -8,6 +8,7 @@
 //! | [`buffer`] | [`CpuBuffer`], the memory of a tensor |
 //! | `guard` | guard bytes around blocks in debug builds, and exact blocks for sanitizers |
 //! | [`scratch`] | the scratch stack of each thread, which is reused between kernels |
+//! | [`workspace`] | memory of kernels whose size depends on the operands |
 //! | [`list`] | [`List`](list::List), a short list without system allocations |
 //! | [`threads`] | the thread pool, and parallel loops |
 //! | [`testing`] | tools for tests of kernels |
@@ -19,5 +20,6 @@ pub mod list;
 pub mod scratch;
 pub mod testing;
 pub mod threads;
+pub mod workspace;
 
 pub use buffer::CpuBuffer;

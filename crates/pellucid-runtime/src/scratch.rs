@@ -17,7 +17,7 @@ const ALIGN: usize = 64;
 const MIN_BYTES: usize = 64 << 10;
 
 /// The largest size of a slice of [`with_filled`] on the stack. Memory whose size depends on the operands, and that may
-/// be larger, is a [`CpuBuffer`](crate::CpuBuffer).
+/// be larger, is a [workspace](crate::workspace).
 pub const MAX_STACK_BYTES: usize = 1 << 20;
 
 /// The maximum number of bytes that any thread has needed simultaneously.

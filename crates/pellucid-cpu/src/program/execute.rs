@@ -29,7 +29,7 @@ pub(crate) struct TileExtent<'a> {
     /// The scratch memory for `rows · len` values of any type, if there are several rows.
     pub(crate) scratch: *mut u8,
     /// Results for which [`KernelSchedule::is_streamed`](crate::program::kernel_schedule::KernelSchedule::is_streamed)
-    /// is true are written with non-temporal stores.
+    /// is true are written with non-temporal stores, except by a chain that also accumulates a reduction.
     pub(crate) stream: bool,
     /// All reductions of the schedule if fused chains compute the reductions that are marked for them, otherwise empty.
     /// Chains can do so only if the tile consists of entire rows that are no longer than a chunk.
@@ -240,10 +240,13 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
     // fewer than `MAX_FUSED`, so there is one more link for the product of a reduction. Every slot has an address
     // (*Slots*). The first `count` links are written before the slice over them is read. The operands of the links
     // satisfy the contract of `ChainLoop` by *Slots*, *Aliasing* and *Streaming*. The code below uses non-temporal
-    // stores only for results with equal alignment.
+    // stores only for results with equal alignment, and only in loops without a sum.
     unsafe {
         let address = |slot: ValueSlot| *addresses.get_unchecked(slot as usize);
         let first = chain.get_unchecked(0).fused.unwrap_unchecked();
+        let reduction = first.reduction.filter(|_| !tile.folds.is_empty());
+        // Non-temporal stores shift the blocks of the loop to aligned addresses, which would change the order of a sum.
+        let streams = tile.stream && reduction.is_none();
         // The first result with non-temporal stores. Other results use them only if they have the same alignment.
         let mut first_streamed: *mut u8 = std::ptr::null_mut();
         let mut count = 0;
@@ -254,7 +257,7 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
         for instr in chain {
             let op = instr.fused.unwrap_unchecked();
             let into = if op.is_stored { address(instr.result) } else { std::ptr::null_mut() };
-            let mut non_temporal = tile.stream && op.can_stream;
+            let mut non_temporal = streams && op.can_stream;
             if non_temporal && first_streamed.is_null() {
                 first_streamed = into;
             }
@@ -267,7 +270,6 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
                 non_temporal,
             });
         }
-        let reduction = first.reduction.filter(|_| !tile.folds.is_empty());
         if let Some((instr, factor)) = reduction.and_then(|r| r.product) {
             push(FusedOperands {
                 chain_start: std::ptr::null(),

@@ -165,9 +165,11 @@ impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
     /// Waits until no other thread's kernel holds a word in conflict, and acquires the words of all sets of `set`
     /// operands, the first `targets` of each as the only writer.
     ///
-    /// Returns `None`, and holds no word, if a target shares its storage with another operand.
+    /// Returns `None`, and holds no word, if a target shares its storage with another operand, or if the operands are
+    /// not sets of `set` > 0 operands with at least `targets` operands each.
     pub fn acquire(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
-        let is_acquired = acquire_distinct(BatchWords { operands, set, targets });
+        let are_sets = set > 0 && targets <= set && operands.len().is_multiple_of(set);
+        let is_acquired = are_sets && acquire_distinct(BatchWords { operands, set, targets });
         is_acquired.then(|| BatchBorrowGuard { operands, set, targets, _not_send: PhantomData })
     }
 

@@ -241,6 +241,20 @@ fn a_batch_waits_until_it_acquires_all_words() {
 }
 
 #[test]
+fn operands_that_are_no_sets_are_rejected() {
+    explore(1, || {
+        let storages = [Contents::default(), Contents::default(), Contents::default()];
+        let operands = storages.each_ref();
+        for (count, set, targets) in [(0, 0, 0), (1, 0, 0), (3, 2, 1), (2, 2, 3), (1, 2, 1)] {
+            assert!(BatchBorrowGuard::acquire(&operands[..count], set, targets).is_none(), "{count} {set} {targets}");
+        }
+        let empty = BatchBorrowGuard::acquire(&operands[..0], 2, 1).expect("a batch may have no set");
+        empty.count_writes();
+        assert_eq!(empty.sets().len(), 0);
+    });
+}
+
+#[test]
 fn a_target_that_shares_its_storage_is_rejected() {
     explore(1, || {
         let storage = Contents::default();

@@ -32,6 +32,8 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
         && !plan.is_wanted(from.slot)
         && is_whole(plan, &from)
         && to.layout.is_contiguous()
+        // A broadcast source has another number of elements.
+        && from.bytes() == to.bytes()
         && from.overlap(&to) == Overlap::Disjoint;
     let users: Vec<usize> = plan.users(from.slot).collect();
     // Several launches may write the source: a fill and a scatter onto it, or one launch for each part.

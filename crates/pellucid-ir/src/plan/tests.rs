@@ -208,6 +208,18 @@ fn copies_removes_the_copy_of_a_value_that_several_kernels_write() {
 }
 
 #[test]
+fn copies_keeps_a_copy_that_broadcasts() {
+    for shape in [vec![0], vec![2, 0, 3], vec![5]] {
+        let mut w = PlanBuilder::default();
+        let (scalar, state) = (w.slot(SlotRole::Scratch, Shape::scalar()), w.slot(SlotRole::State, shape));
+        w.launch(map(&Formula::new("fill", &[], 1, |_, p| vec![p[0]])), &[], &[&scalar]);
+        w.launch(Kernel::Copy, &[&scalar], &[&state]);
+        let plan = w.after(&["copies"]);
+        assert_eq!(families(&plan), ["map", "copy"], "{plan}");
+    }
+}
+
+#[test]
 fn copies_keeps_a_copy_whose_destination_is_read_before() {
     let mut w = PlanBuilder::default();
     let (x, state) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [4]));

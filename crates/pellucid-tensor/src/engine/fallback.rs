@@ -11,6 +11,7 @@ use pellucid_ir::plan::{Launch, Plan, SlotAccess, slot_access};
 use pellucid_ir::{DType, Layout, Overlap, Result, lock};
 use smallvec::SmallVec;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// Runs one kernel on a device.
@@ -50,11 +51,23 @@ fn warn_once(device: Device, op: &'static str) {
 
 /// Runs a kernel on the CPU: copies the operands to the CPU, and the outputs back. Only the bytes from the first to the
 /// last element of an operand are copied.
+///
+/// Outputs of one storage whose elements alternate have one copy: the copy of one of them, with the old bytes between
+/// its elements, would replace the results of the others.
 fn run_on_cpu(device: Device, launch: CheckedKernel<'_>) -> Result<()> {
     let cpu = Device::cpu().backend();
-    let outputs: SmallVec<[OperandCopy; 2]> = (launch.outputs().iter().enumerate())
-        .map(|(k, view)| OperandCopy::new(device, view, launch.output_storage(k).readable(), true))
-        .collect::<Result<_>>()?;
+    let mut outputs: SmallVec<[OperandCopy; 2]> = SmallVec::new();
+    for (k, view) in launch.outputs().iter().enumerate() {
+        let range = joined_range(launch.outputs(), view);
+        let is_same = |other: &View<'_>| {
+            std::ptr::eq(view.storage, other.storage) && joined_range(launch.outputs(), other) == range
+        };
+        let copy = match launch.outputs()[..k].iter().position(is_same) {
+            Some(other) if !range.is_empty() => outputs[other].with_view(view),
+            _ => OperandCopy::new(device, view, launch.output_storage(k).readable(), range, true)?,
+        };
+        outputs.push(copy);
+    }
     // An input that overlaps an output has the same elements.
     let output_of = |view: &View<'_>| {
         let is_same = |output: &View<'_>| {
@@ -67,13 +80,14 @@ fn run_on_cpu(device: Device, launch: CheckedKernel<'_>) -> Result<()> {
     let inputs: SmallVec<[OperandCopy; 4]> = (launch.inputs().iter().enumerate())
         .map(|(k, view)| match output_of(view) {
             Some(output) => Ok(outputs[output].with_view(view)),
-            None => OperandCopy::new(device, view, launch.input_storage(k), false),
+            None => OperandCopy::new(device, view, launch.input_storage(k), byte_range(view), false),
         })
         .collect::<Result<_>>()?;
     let views: SmallVec<[View<'_>; 4]> = inputs.iter().chain(&outputs).map(OperandCopy::view).collect();
     let (input_views, output_views) = views.split_at(inputs.len());
     cpu.run(launch.kernel(), input_views, output_views)?;
-    for (k, output) in outputs.iter().enumerate() {
+    let is_first = |k: usize| outputs[..k].iter().all(|other| !Arc::ptr_eq(&other.storage, &outputs[k].storage));
+    for (k, output) in outputs.iter().enumerate().filter(|&(k, _)| is_first(k)) {
         let mut contents = host_bytes(output.storage.buffer().bytes())?;
         cpu.download(&output.storage, 0, &mut contents)?;
         device.backend().upload_borrowed(&contents, launch.output_storage(k), output.start * output.dtype.size())?;
@@ -81,38 +95,64 @@ fn run_on_cpu(device: Device, launch: CheckedKernel<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Returns the bytes from the first to the last element of an operand, as a range of its storage.
+fn byte_range(view: &View<'_>) -> Range<usize> {
+    let (extent, size) = (view.layout.extent(), view.dtype.size());
+    // A view without elements may begin beyond the end of its storage.
+    if extent.is_empty() { 0..0 } else { extent.start as usize * size..extent.end as usize * size }
+}
+
+/// Returns the smallest range of bytes that contains an output and all outputs of its storage that overlap the range.
+fn joined_range(outputs: &[View<'_>], view: &View<'_>) -> Range<usize> {
+    let mut range = byte_range(view);
+    loop {
+        let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
+        let others = outputs.iter().filter(|other| std::ptr::eq(other.storage, view.storage)).map(byte_range);
+        let joined = others.filter(overlaps).fold(range.clone(), |a, b| a.start.min(b.start)..a.end.max(b.end));
+        if joined == range {
+            return range;
+        }
+        range = joined;
+    }
+}
+
 /// A copy of an operand on the CPU.
 struct OperandCopy {
     storage: Arc<Storage>,
     layout: Layout,
     dtype: DType,
-    /// The position of the first element in the original storage, in elements.
+    /// The start of the copy in the original storage, in elements.
     start: usize,
 }
 
 impl OperandCopy {
-    /// Copies the elements of a view of `from`, and the bytes between them. An output may have no values yet.
+    /// Copies the bytes `range` of `from`, which contain a view. An output may have no values yet.
     ///
     /// # Errors
     /// The errors of the devices.
-    fn new(device: Device, view: &View<'_>, from: Readable<'_>, is_output: bool) -> Result<OperandCopy> {
-        let (extent, size) = (view.layout.extent(), view.dtype.size());
-        // A view without elements may begin beyond the end of its storage.
-        let (start, bytes) = (if extent.is_empty() { 0 } else { extent.start as usize }, extent.len() * size);
+    fn new(
+        device: Device,
+        view: &View<'_>,
+        from: Readable<'_>,
+        range: Range<usize>,
+        is_output: bool,
+    ) -> Result<OperandCopy> {
+        let (bytes, size) = (range.len(), view.dtype.size());
         let storage = Device::cpu().backend().storage(bytes)?;
         let is_written = from.buffer().is_allocated();
         // The bytes between the elements of an output are copied back, so they are defined.
-        if is_written || is_output && !view.layout.is_contiguous() {
+        if is_written || is_output && bytes > view.layout.shape().size() * size {
             let mut contents = host_bytes(bytes)?;
             if is_written {
-                device.backend().download_borrowed(from, start * size, &mut contents)?;
+                device.backend().download_borrowed(from, range.start, &mut contents)?;
             }
             Device::cpu().backend().upload(&contents, &storage)?;
         }
+        let start = range.start / size;
         Ok(OperandCopy { storage, layout: shift_layout(view.layout, start), dtype: view.dtype, start })
     }
 
-    /// Returns the copy of another view of the same bytes.
+    /// Returns the copy of another view of these bytes, whose elements have the same size.
     fn with_view(&self, view: &View<'_>) -> OperandCopy {
         let (storage, layout) = (self.storage.clone(), shift_layout(view.layout, self.start));
         OperandCopy { storage, layout, dtype: view.dtype, start: self.start }

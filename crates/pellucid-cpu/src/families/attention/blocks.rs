@@ -393,11 +393,10 @@ impl<T: Float> AttentionProblem<'_, T> {
     ) {
         let (a_strides, b_strides) = ((a.lane, a.depth), (b.depth, b.lane));
         let shape = Gemm { m, n, k, a_strides, b_strides, c_strides: (row_stride, 1), accumulate: false };
-        let offsets = [Default::default()];
         let operands = GemmOperands { a: a.data, b: b.data, packed_b: None, c: Some(to), epilogue: None };
         // SAFETY: the pointers are valid for the elements of `shape`, and C is exclusive to this call (this function's
         // contract); there is one product, at offset 0. The processor supports `self.isa` (this function's contract).
-        unsafe { pellucid_gemm::gemm_batched_for_isa(self.isa, &shape, &offsets, &operands, Threads::One) }
+        unsafe { pellucid_gemm::gemm_batched_for_isa(self.isa, &shape, &Default::default(), &operands, Threads::One) }
     }
 
     /// Calls `work(sequence, head, threads, scratch)` for every head of keys and values.

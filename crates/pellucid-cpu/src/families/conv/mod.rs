@@ -14,8 +14,8 @@
 //! - `tasks`: the distribution to threads;
 //! - this file: dtypes and dispatch.
 //!
-//! The bits of a result depend only on the shapes and on the values of its image (for a weight gradient, of all
-//! images), and for `bf16` on the presence of AVX512-BF16 and of AMX.
+//! The bits of a result depend only on the shapes, on the weights, on the values of its image (for a weight gradient,
+//! of all images), and for `bf16` on the presence of AVX512-BF16 and of AMX.
 
 mod pairs;
 mod problem;
@@ -32,12 +32,14 @@ mod winograd;
 use crate::dense::DenseArray;
 use crate::family::CpuFamily;
 use crate::operand::Operand;
+use pairs::ImageRuns;
 use pellucid_ir::kernel::{Conv, ConvPart};
 use pellucid_ir::{DType, Result};
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use problem::{ConvProblem, ImageSizes};
+use std::ops::Range;
 
 /// Computes the [`ConvPart`] that `kernel` names: the output y, or the gradient of x or w. `a` and `b` are the two
 /// arrays among x, w and y that are read, in this order.
@@ -65,6 +67,7 @@ fn run_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) 
         y: ImageSizes::from_shape(y.shape()),
     };
     let sums = DenseArray::of_output(out, compute)?;
+    let mut runs: ImageRuns = std::iter::once(0..problem.images).collect();
     if a.dtype == DType::BF16 {
         let factors = [DenseArray::of_input(a, DType::BF16)?, DenseArray::of_input(b, DType::BF16)?];
         let [first, second] = factors.each_ref().map(DenseArray::first);
@@ -72,16 +75,20 @@ fn run_conv(kernel: &Conv, a: &Operand<'_>, b: &Operand<'_>, out: &Operand<'_>) 
         // row-major with elements of these types. *exclusive* and *unchanged*: an output overlaps no input, and a
         // kernel owns its output while it runs. *isa*: `Isa::best` returns an instruction set that the processor
         // supports.
-        if unsafe { pairs::compute(&problem, kernel.part, [first, second], sums.first())? } {
+        runs = unsafe { pairs::compute(&problem, kernel.part, [first, second], sums.first())? };
+        if runs.is_empty() {
             return sums.store();
         }
     }
     let (a, b) = (DenseArray::of_input(a, compute)?, DenseArray::of_input(b, compute)?);
-    match compute {
-        DType::F32 => run_typed::<f32>(&problem, kernel.part, &a, &b, &sums)?,
-        DType::F64 => run_typed::<f64>(&problem, kernel.part, &a, &b, &sums)?,
-        DType::I32 => run_typed::<i32>(&problem, kernel.part, &a, &b, &sums)?,
-        _ => run_typed::<i64>(&problem, kernel.part, &a, &b, &sums)?,
+    for images in &runs {
+        let images = images.clone();
+        match compute {
+            DType::F32 => run_typed::<f32>(&problem, images, kernel.part, &a, &b, &sums)?,
+            DType::F64 => run_typed::<f64>(&problem, images, kernel.part, &a, &b, &sums)?,
+            DType::I32 => run_typed::<i32>(&problem, images, kernel.part, &a, &b, &sums)?,
+            _ => run_typed::<i64>(&problem, images, kernel.part, &a, &b, &sums)?,
+        }
     }
     sums.store()
 }
@@ -92,38 +99,42 @@ impl CpuFamily for Conv {
     }
 }
 
-/// Computes one [`ConvPart`] for elements of type `T`, which is the dtype of the arrays.
+/// Computes one [`ConvPart`] of the images `images` for elements of type `T`, which is the dtype of the arrays. The
+/// algorithm depends on the entire problem. For a weight gradient, these are all images.
 ///
 /// # Errors
 /// Returns an error if scratch memory cannot be allocated.
 fn run_typed<T: Element>(
     problem: &ConvProblem,
+    images: Range<usize>,
     part: ConvPart,
     a: &DenseArray<'_>,
     b: &DenseArray<'_>,
     out: &DenseArray<'_>,
 ) -> Result<()> {
-    let arrays = part.sorted([a.first::<T>(), b.first()], out.first());
+    let image_of = |array: SharedPtr<T>, sizes: ImageSizes, image: usize| {
+        SharedPtr(array.offset((image * sizes.channels * sizes.plane_len()) as isize))
+    };
+    let images_from =
+        |[x, w, y]: [SharedPtr<T>; 3], image: usize| [image_of(x, problem.x, image), w, image_of(y, problem.y, image)];
+    let arrays = images_from(part.sorted([a.first::<T>(), b.first()], out.first()), images.start);
+    let run = &ConvProblem { images: images.len(), ..*problem };
     // SAFETY: the array contract. *shape*: the rule of the family has compared the shapes, and the arrays are row-major
-    // with elements of type `T`. *exclusive* and *unchanged*: an output overlaps no input, and a kernel owns its output
-    // while it runs. *isa*: `Isa::best` returns an instruction set that the processor supports.
+    // with elements of type `T`; the images are among those of the arrays. *exclusive* and *unchanged*: an output
+    // overlaps no input, and a kernel owns its output while it runs. *isa*: `Isa::best` returns an instruction set that
+    // the processor supports.
     unsafe {
         // The transforms halve elements, so they are compiled for floats only.
         if !(const { T::HALF.is_some() } && winograd::is_applicable::<T>(problem)) {
-            return compute_direct(problem, part, arrays);
+            return compute_direct(run, part, arrays);
         }
-        let not_finite = winograd::compute(problem, part, arrays)?;
+        let not_finite = winograd::compute(run, part, arrays)?;
         if part == ConvPart::Weight {
-            return if not_finite.is_empty() { Ok(()) } else { compute_direct(problem, part, arrays) };
+            return if not_finite.is_empty() { Ok(()) } else { compute_direct(run, part, arrays) };
         }
-        let (one_image, [x, w, y]) = (ConvProblem { images: 1, ..*problem }, arrays);
-        let image_of = |array: SharedPtr<T>, sizes: ImageSizes, image: usize| {
-            SharedPtr(array.offset((image * sizes.channels * sizes.plane_len()) as isize))
-        };
-        // The array contract of one image follows from the contract of all images.
-        not_finite.into_iter().try_for_each(|image| {
-            compute_direct(&one_image, part, [image_of(x, problem.x, image), w, image_of(y, problem.y, image)])
-        })
+        let one_image = ConvProblem { images: 1, ..*problem };
+        // The array contract of one image follows from that of all.
+        not_finite.into_iter().try_for_each(|image| compute_direct(&one_image, part, images_from(arrays, image)))
     }
 }
 

@@ -250,3 +250,37 @@ fn bf16_convolutions_match_naive_sums() {
         }
     }
 }
+
+/// The results of an image of a `bf16` convolution do not change with the other images of the batch, although products
+/// of small factors are not computed from pairs.
+#[test]
+fn bf16_images_are_independent_of_each_other() {
+    let winograd = window([1, 3, 3], [1; 3], [1; 3], [0, 1, 1]);
+    let direct = window([1, 2, 3], [1; 3], [1; 3], [0, 1, 1]);
+    for (groups, channels, window) in [(1, [32, 32], winograd), (2, [17, 16], winograd), (2, [9, 12], direct)] {
+        let case = ConvCase { images: 3, groups, channels, x: [1, 12, 11], after: [0, 1, 1], window };
+        let shapes = case.shapes();
+        let values = [0, 1, 2].map(|i| {
+            let values = numbers(shapes[i].size(), 1000, i as u64 + 5).into_iter();
+            values.map(|v| v / 777.0).collect::<Vec<f64>>()
+        });
+        for (part, read, written) in [(ConvPart::Output, 0, 2), (ConvPart::Input, 2, 0)] {
+            let [read_len, written_len] = [read, written].map(|i| shapes[i].size() / 3);
+            // Computes the results of all images, of which some have a subnormal element.
+            let images = |is_small: [bool; 3]| {
+                let mut values = values.clone();
+                for image in (0..3).filter(|&image| is_small[image]) {
+                    values[read][image * read_len + 5] = 1e-39;
+                }
+                let array =
+                    |i: usize| testing::TestArray::cast(shapes[i].clone(), TestLayout::Plain, DType::BF16, &values[i]);
+                let found = case.compute(part, &[0, 1, 2].map(array), TestLayout::Plain).reals();
+                found.chunks(written_len).map(<[f64]>::to_vec).collect::<Vec<_>>()
+            };
+            let [normal, mixed, small] = [[false; 3], [false, true, false], [true; 3]].map(images);
+            for (image, expected) in [&normal[0], &small[1], &normal[2]].into_iter().enumerate() {
+                assert!(mixed[image] == *expected, "{part:?} {case:?}: image {image}");
+            }
+        }
+    }
+}

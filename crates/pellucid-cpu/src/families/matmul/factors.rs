@@ -1,8 +1,9 @@
 //! The factors of a product in the form in which they are multiplied.
 //!
 //! Small integers are converted to `i32`, and half precision to `f32`, or to [pairs of `bf16`](PairMatrices) if the
-//! processor multiplies them. Both forms of a `bf16` product have the same bits, except for products that
-//! [use AMX](pellucid_gemm::pair_isa).
+//! processor multiplies them and no product of two factors can be subnormal. Both forms of a `bf16` product have the
+//! same bits, except for products that [use AMX](pellucid_gemm::pair_isa): with AMX, one tiny factor changes the order
+//! of summation, and with it last bits, of the entire product.
 
 use crate::operand::Operand;
 use crate::pairs::PairMatrices;
@@ -11,17 +12,19 @@ use pellucid_gemm::Strided;
 use pellucid_ir::{DType, Layout, Result, Shape, Strides};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
+use pellucid_runtime::scratch::MAX_STACK_BYTES;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Isa;
 use pellucid_simd::math::half::BF16;
 use std::ops::Range;
 
+/// The bytes from which a strided vector is copied. Shorter vectors are copied to scratch memory by the product.
+const MIN_COPIED_BYTES: usize = if cfg!(test) { 512 } else { MAX_STACK_BYTES };
+
 /// The factors A and B of a product.
 pub(super) enum PreparedFactors<'a> {
     /// Arrays of the dtype in which the product is computed.
-    Own([Operand<'a>; 2]),
-    /// Arrays converted to this dtype.
-    Converted([ConvertedFactor; 2]),
+    Single([SingleFactor<'a>; 2]),
     /// Matrices of pairs, whose products are `f32`.
     Pairs([PairFactor; 2]),
 }
@@ -35,27 +38,58 @@ impl<'a> PreparedFactors<'a> {
         let dtype = match a.dtype {
             DType::F16 | DType::BF16 => DType::F32,
             DType::U8 | DType::I8 | DType::I16 => DType::I32,
-            _ => return Ok(PreparedFactors::Own([*a, *b])),
+            dtype => dtype,
         };
         // A product with one row or column has another order of summation.
         let is_vector = a.shape()[a.shape().rank() - 2] == 1 || b.shape().last() == Some(&1);
         if a.dtype == DType::BF16 && !is_vector && Isa::best().has_bf16_products() {
             let pairs = [PairFactor::new(a, LaneAxis::Rows)?, PairFactor::new(b, LaneAxis::Columns)?];
-            if pairs[0].matrices.range.excludes_subnormals(pairs[1].matrices.range) {
+            if pairs[0].matrices.range().excludes_subnormals(pairs[1].matrices.range()) {
                 return Ok(PreparedFactors::Pairs(pairs));
             }
         }
-        Ok(PreparedFactors::Converted([ConvertedFactor::new(a, dtype)?, ConvertedFactor::new(b, dtype)?]))
+        let factor = |operand: &Operand<'a>, lanes: LaneAxis| match is_vector && is_long_and_strided(operand, lanes) {
+            true => ConvertedFactor::with_contiguous_depth(operand, dtype, lanes).map(SingleFactor::Converted),
+            false if operand.dtype == dtype => Ok(SingleFactor::Own(*operand)),
+            false => ConvertedFactor::new(operand, dtype).map(SingleFactor::Converted),
+        };
+        Ok(PreparedFactors::Single([factor(a, LaneAxis::Rows)?, factor(b, LaneAxis::Columns)?]))
     }
 
     /// Returns the factors with the dtype of the sums.
     pub(super) fn arrays(&self) -> [ProductArray<'_>; 2] {
         match self {
-            PreparedFactors::Own([a, b]) => [ProductArray::new(a), ProductArray::new(b)],
-            PreparedFactors::Converted([a, b]) => [a.array(), b.array()],
+            PreparedFactors::Single([a, b]) => [a.array(), b.array()],
             PreparedFactors::Pairs([a, b]) => [a.array(), b.array()],
         }
     }
+}
+
+/// A factor in the dtype in which the product is computed.
+pub(super) enum SingleFactor<'a> {
+    /// The operand.
+    Own(Operand<'a>),
+    /// A copy in another dtype or layout.
+    Converted(ConvertedFactor),
+}
+
+impl SingleFactor<'_> {
+    /// Returns the array.
+    fn array(&self) -> ProductArray<'_> {
+        match self {
+            SingleFactor::Own(operand) => ProductArray::new(operand),
+            SingleFactor::Converted(factor) => factor.array(),
+        }
+    }
+}
+
+/// Returns true if a matrix-vector product would gather at least [`MIN_COPIED_BYTES`] of a factor: a vector, or a row
+/// of a matrix without contiguous rows or columns.
+fn is_long_and_strided(operand: &Operand<'_>, lanes: LaneAxis) -> bool {
+    let (shape, strides) = (operand.shape(), operand.layout.strides());
+    let (lane, depth) = lanes.lane_and_depth(shape.rank());
+    let is_gathered = strides[depth] != 1 && (shape[lane] == 1 || strides[lane] != 1);
+    is_gathered && shape[depth].saturating_mul(operand.dtype.size()) >= MIN_COPIED_BYTES
 }
 
 /// A factor or a product with its strides. In contrast to an operand it needs no [`Layout`], whose
@@ -119,15 +153,46 @@ impl ConvertedFactor {
     /// # Errors
     /// Returns an error if memory cannot be allocated.
     fn new(operand: &Operand<'_>, dtype: DType) -> Result<ConvertedFactor> {
-        let (shape, mut strides) = (operand.shape(), operand.layout.strides());
-        let mut order: List<usize, 6> = (0..shape.rank()).collect();
+        let strides = operand.layout.strides();
+        let mut order: List<usize, 6> = (0..strides.len()).collect();
         order.sort_unstable_by_key(|&axis| (std::cmp::Reverse(strides[axis].unsigned_abs()), axis));
-        let from = operand.layout.permute(&order);
+        ConvertedFactor::with_order(operand, dtype, &order, |_| false)
+    }
+
+    /// Converts an operand to an array in which the elements of a lane are contiguous. Axes of the batch along which it
+    /// is broadcast stay broadcast.
+    ///
+    /// # Errors
+    /// Returns an error if memory cannot be allocated.
+    fn with_contiguous_depth(operand: &Operand<'_>, dtype: DType, lanes: LaneAxis) -> Result<ConvertedFactor> {
+        let (shape, strides) = (operand.shape(), operand.layout.strides());
+        let (lane, depth) = lanes.lane_and_depth(shape.rank());
+        let order: List<usize, 6> = (0..shape.rank() - 2).chain([lane, depth]).collect();
+        let is_repeated = |axis: usize| axis != depth && strides[axis] == 0 && shape[axis] > 1;
+        ConvertedFactor::with_order(operand, dtype, &order, is_repeated)
+    }
+
+    /// Converts an operand to an array whose axes are stored in the order `order`. Axes for which `is_repeated` is true
+    /// are stored once.
+    ///
+    /// # Errors
+    /// Returns an error if memory cannot be allocated.
+    fn with_order(
+        operand: &Operand<'_>,
+        dtype: DType,
+        order: &[usize],
+        is_repeated: impl Fn(usize) -> bool,
+    ) -> Result<ConvertedFactor> {
+        let (shape, mut strides) = (operand.shape(), operand.layout.strides());
+        let repeated = (0..shape.rank()).filter(|&axis| is_repeated(axis));
+        let from = repeated.fold(operand.layout.clone(), |layout, axis| layout.slice(axis, 0, 1, 1)).permute(order);
         let to = Layout::contiguous(from.shape().clone());
-        let memory = CpuBuffer::scratch(shape.size().saturating_mul(dtype.size()))?;
+        let memory = CpuBuffer::scratch(from.shape().size().saturating_mul(dtype.size()))?;
         let base = memory.ensure()?.as_ptr();
         program::copy(&Operand { layout: &from, ..*operand }, &Operand { base, layout: &to, dtype })?;
-        order.iter().zip(&*to.strides()).for_each(|(&axis, &stride)| strides[axis] = stride);
+        for (&axis, &stride) in order.iter().zip(&*to.strides()) {
+            strides[axis] = if is_repeated(axis) { 0 } else { stride };
+        }
         Ok(ConvertedFactor { memory, shape: shape.clone(), strides, dtype })
     }
 
@@ -147,6 +212,16 @@ enum LaneAxis {
     Columns,
 }
 
+impl LaneAxis {
+    /// Returns the axis of the lanes and the axis of k of a factor with `rank` axes.
+    fn lane_and_depth(self, rank: usize) -> (usize, usize) {
+        match self {
+            LaneAxis::Rows => (rank - 2, rank - 1),
+            LaneAxis::Columns => (rank - 1, rank - 2),
+        }
+    }
+}
+
 /// One factor as matrices of pairs, which replace the axis of k by an axis of half the length.
 pub(super) struct PairFactor {
     matrices: PairMatrices,
@@ -162,10 +237,7 @@ impl PairFactor {
     fn new(operand: &Operand<'_>, lanes: LaneAxis) -> Result<PairFactor> {
         let (shape, mut strides) = (operand.shape(), operand.layout.strides().clone());
         let batch_rank = shape.rank() - 2;
-        let (lane_axis, depth_axis) = match lanes {
-            LaneAxis::Rows => (batch_rank, batch_rank + 1),
-            LaneAxis::Columns => (batch_rank + 1, batch_rank),
-        };
+        let (lane_axis, depth_axis) = lanes.lane_and_depth(shape.rank());
         let from = operand.first::<BF16>();
         let stored = |axis: usize| if strides[axis] == 0 { 1 } else { shape[axis] };
         let count = (0..batch_rank).map(stored).product();
@@ -180,7 +252,8 @@ impl PairFactor {
         };
         // SAFETY: the operand is in its buffer with all elements that its layout addresses, and the caller of the
         // kernel has borrowed its storage for reading.
-        let matrices = unsafe { PairMatrices::new(count, (shape[lane_axis], shape[depth_axis]), matrix)? };
+        let matrices =
+            unsafe { PairMatrices::new((count, count.max(1)), (shape[lane_axis], shape[depth_axis]), matrix)? };
         (strides[lane_axis], strides[depth_axis]) = (matrices.first.lane, matrices.first.depth);
         let mut step = matrices.len as isize;
         for axis in (0..batch_rank).rev() {

@@ -15,9 +15,11 @@ pub(crate) use weights::{PackedWeight, WeightOfProduct};
 use crate::family::CpuFamily;
 use crate::operand::{Operand, Operands};
 use crate::program::MapEpilogue;
-use crate::strided::IndexSpace;
+use crate::strided::{self, StridedAxes, StridedAxis};
 use factors::{PreparedFactors, ProductArray};
-use pellucid_gemm::{Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, Threads, gemm_batched_for_isa, pair_isa};
+use pellucid_gemm::{
+    Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, ProductBatch, Threads, gemm_batched_for_isa, pair_isa,
+};
 use pellucid_ir::kernel::{Map, MatMul};
 use pellucid_ir::{DType, Error, Layout, Result, Shape, are_one_axis};
 use pellucid_runtime::CpuBuffer;
@@ -144,13 +146,14 @@ fn multiply_as<T: Element>(
             break;
         }
     }
-    let space = IndexSpace::new(batch.iter().copied());
-    let mut offsets: List<Offsets, 8> = List::with_capacity(space.len());
-    let step = space.step();
-    space.runs(0..space.len(), |start, count| {
-        let offset = |i: isize, operand: usize| start[operand] + i * step[operand];
-        offsets.extend((0..count as isize).map(|i| Offsets { a: offset(i, 0), b: offset(i, 1), c: offset(i, 2) }));
-    });
+    let mut axes: StridedAxes<[isize; 3]> =
+        batch.iter().filter(|&&(len, _)| len != 1).map(|&(len, strides)| StridedAxis { len, strides }).collect();
+    strided::merge(&mut axes);
+    let axis = |axis: &StridedAxis<[isize; 3]>| {
+        let [a, b, c] = axis.strides;
+        (axis.len, Offsets { a, b, c })
+    };
+    let axes: List<(usize, Offsets), 6> = axes.iter().map(axis).collect();
     let operands = GemmOperands {
         a: a.first::<T>(),
         b: b.first::<T>(),
@@ -165,7 +168,7 @@ fn multiply_as<T: Element>(
     // the borrow words of all storages, so no other thread uses the operands. *Panels*: a weight belongs to the single
     // matrix of this version of B, is packed for `Isa::best()`, and is never written again. *Isa*: `best` and
     // `pair_isa` return an instruction set of this processor.
-    unsafe { gemm_batched_for_isa(isa, &gemm, &offsets, &operands, Threads::Pool) }
+    unsafe { gemm_batched_for_isa(isa, &gemm, &ProductBatch { axes: &axes }, &operands, Threads::Pool) }
 }
 
 impl<T: Element> Epilogue<T> for MapEpilogue<'_> {

@@ -169,8 +169,8 @@ impl<T: Float> RoundedFactors<T> {
                 // SAFETY: the matrix of the rounded weights was written above; the processor supports `isa` (this
                 // function's contract), which multiplies pairs.
                 unsafe {
-                    let pairs = PairMatrices::new(1, (lanes, depth), single)?;
-                    Some((OwnedPanels::new(isa, pairs.first, (lanes, depth.div_ceil(2)))?, pairs.range))
+                    let pairs = PairMatrices::new((1, 1), (lanes, depth), single)?;
+                    Some((OwnedPanels::new(isa, pairs.first, (lanes, depth.div_ceil(2)))?, pairs.range()))
                 }
             }
             false => None,

@@ -14,8 +14,8 @@ use crate::operand::Operand;
 use pellucid_ir::kernel::SparseProduct;
 use pellucid_ir::{DType, Error, Result};
 use pellucid_runtime::list::List;
-use pellucid_runtime::scratch::with_buffer;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
+use pellucid_runtime::workspace::parallel_ranges_with_workspace;
 use pellucid_simd::{Float, Isa, vector_work};
 use rows::{SparseRows, TransposedBlock};
 use std::ops::Range;
@@ -71,9 +71,9 @@ fn multiply<T: Float>(isa: Isa, kernel: &SparseProduct, inputs: &[Operand<'_>], 
         isa,
     };
     if product.inner >= MIN_INNER || product.outer == 1 {
-        product.compute_rows()
+        product.compute_rows();
     } else {
-        product.compute_groups()
+        product.compute_groups()?;
     }
     out.store()
 }
@@ -211,24 +211,26 @@ impl<T: Float> AxisProduct<'_, T> {
         });
     }
 
-    /// Computes groups of outer indices in scratch memory.
-    fn compute_groups(&self) {
+    /// Computes groups of outer indices in a workspace.
+    ///
+    /// # Errors
+    /// Returns an error if memory for long lines cannot be allocated.
+    fn compute_groups(&self) -> Result<()> {
         let (rows, inner) = (self.matrix.rows(), self.inner);
-        let blocks = self.matrix.blocks(BLOCK_BYTES / (GROUP * inner * size_of::<T>()));
+        let line_bytes = inner * GROUP * size_of::<T>();
+        let blocks = self.matrix.blocks(BLOCK_BYTES / line_bytes);
         let lines = blocks.iter().map(|(rows, columns)| rows.len() + columns.len()).max().unwrap_or(0);
-        let bytes = (self.len + rows) * inner * GROUP * size_of::<T>();
-        parallel_ranges(self.outer.div_ceil(GROUP), GRAIN / bytes + 1, |groups| {
-            with_buffer(lines * inner * GROUP, |scratch: *mut T| {
-                for group in groups {
-                    let count = GROUP.min(self.outer - group * GROUP);
-                    for (rows, columns) in &blocks {
-                        // SAFETY: the scratch memory has `GROUP` columns for the lines of every block. The outputs of
-                        // this group are written by this task alone.
-                        unsafe { self.compute_block(group * GROUP, count, rows, columns, scratch) }
-                    }
+        let grain = GRAIN / ((self.len + rows) * line_bytes) + 1;
+        parallel_ranges_with_workspace(self.outer.div_ceil(GROUP), grain, lines * line_bytes, |groups, workspace| {
+            for group in groups {
+                let count = GROUP.min(self.outer - group * GROUP);
+                for (rows, columns) in &blocks {
+                    // SAFETY: the workspace has `GROUP` columns for the lines of every block. The outputs of this group
+                    // are written by this task alone.
+                    unsafe { self.compute_block(group * GROUP, count, rows, columns, workspace.cast()) }
                 }
-            });
-        });
+            }
+        })
     }
 
     /// Computes the output rows `rows`, whose terms are in `columns`, for the `count` outer indices starting at

@@ -8,9 +8,11 @@ use crate::program::fold::{CHUNK, FoldKernel};
 use crate::program::loops::{LANES, ROWS};
 use crate::program::slot::Granularity;
 use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
+use pellucid_ir::Result;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
+use pellucid_runtime::workspace::{parallel_ranges_with_workspace, with_workspace};
 use std::ops::Range;
 
 /// The maximum number of columns of a strip. The hardware prefetcher needs long row segments. This matters more than
@@ -38,8 +40,11 @@ struct ColumnPlan<'a> {
 
 impl SequenceReduction<'_> {
     /// Reduces all columns, strip by strip, and stores the results.
-    pub(crate) fn reduce_columns(&self) {
-        let Some((column, outer)) = self.kept.split_last() else { return };
+    ///
+    /// # Errors
+    /// Returns an error if memory for the partial results of long columns cannot be allocated.
+    pub(crate) fn reduce_columns(&self) -> Result<()> {
+        let Some((column, outer)) = self.kept.split_last() else { return Ok(()) };
         let width = column.len;
         let narrow = width <= NARROW_COLUMNS;
         let mut inner: StridedAxes = if narrow { self.reduced.clone() } else { StridedAxes::new() };
@@ -65,54 +70,60 @@ impl SequenceReduction<'_> {
         let rows = if narrow { &[][..] } else { &self.reduced[..] };
         let plan = ColumnPlan { eval, rows, outer, width, strip, in_place };
         let share = chunks > 1 && strip_count < threads * 2 && matches!(self.operation, PreparedReduction::Fold(_));
+        let bytes = self.partial_bytes(strip) + self.store_scratch();
         if share {
-            for index in 0..strip_count {
-                self.reduce_strip(&plan, index, |partial, work| parallel_ranges(chunks, 1, |r| work(r, partial)));
-            }
-        } else {
-            let grain = GRAIN.div_ceil((self.length * strip * self.work_per_value()).max(1));
-            parallel_ranges(strip_count, grain, |range| {
-                range.for_each(|index| self.reduce_strip(&plan, index, |partial, work| work(0..chunks, partial)));
+            return with_workspace(bytes, |partial| {
+                for index in 0..strip_count {
+                    self.reduce_strip(&plan, index, partial, |work| parallel_ranges(chunks, 1, work));
+                }
+                Ok(())
             });
         }
+        let grain = GRAIN.div_ceil((self.length * strip * self.work_per_value()).max(1));
+        parallel_ranges_with_workspace(strip_count, grain, bytes, |range, partial| {
+            range.for_each(|index| self.reduce_strip(&plan, index, partial, |work| work(0..chunks)));
+        })
     }
 
-    /// Reduces one strip. `dispatch(partial, work)` must call `work` on ranges that cover all chunks of the strip, in
-    /// this thread or in several.
+    /// Returns the bytes of the partial results of `cols` columns: one for each chunk.
+    fn partial_bytes(&self, cols: usize) -> usize {
+        padded(self.length.div_ceil(CHUNK) * cols * self.result_size())
+    }
+
+    /// Reduces one strip. `dispatch(work)` must call `work` on ranges that cover all chunks of the strip, in this
+    /// thread or in several. `partial` is memory for the partial results of a full strip and for `store_results`, which
+    /// only this call uses.
     fn reduce_strip(
         &self,
         plan: &ColumnPlan<'_>,
         index: usize,
-        dispatch: impl FnOnce(SharedPtr<u8>, &(dyn Fn(Range<usize>, SharedPtr<u8>) + Sync)),
+        partial: *mut u8,
+        dispatch: impl FnOnce(&(dyn Fn(Range<usize>) + Sync)),
     ) {
         let strips = plan.width.div_ceil(plan.strip);
         let (outer_index, start) = (index / strips, index % strips * plan.strip);
         let cols = plan.strip.min(plan.width - start);
-        let chunks = self.length.div_ceil(CHUNK);
-        let result = self.result_size();
-        let partial_bytes = padded(chunks * cols * result);
-        scratch::with_buffer(partial_bytes + self.store_scratch(), |partial: *mut u8| {
-            let base = Cursor::at(plan.outer, &self.bases, outer_index);
-            let bases = base.positions.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
-            let work = |range: Range<usize>, partial: SharedPtr<u8>| {
-                let bases: List<*mut u8, 8> = bases.iter().map(|p| p.get()).collect();
-                let strip = ColumnStrip { reduction: self, plan, bases: &bases, start, cols };
-                match &self.operation {
-                    PreparedReduction::Fold(fold) => strip.reduce_chunks(fold, range, partial.get()),
-                    PreparedReduction::Arg(_) => strip.find_extrema(partial.get()),
-                }
-            };
-            dispatch(SharedPtr(partial), &work);
-            // SAFETY: `dispatch` has processed all chunks, so `partial` holds `chunks` rows of `cols` results (arg
-            // reductions have one row). `tree` combines them into the first row. The scratch memory for `store_results`
-            // follows, and only this call writes the outputs of the strip.
-            unsafe {
-                if let PreparedReduction::Fold(fold) = &self.operation {
-                    fold.combine_chunks(partial, chunks, cols);
-                }
-                self.store_results(partial, outer_index * plan.width + start, cols, partial.add(partial_bytes));
+        let partial = SharedPtr(partial);
+        let base = Cursor::at(plan.outer, &self.bases, outer_index);
+        let bases = base.positions.iter().map(|&p| SharedPtr(p)).collect::<List<SharedPtr<u8>, 8>>();
+        dispatch(&|range: Range<usize>| {
+            let bases: List<*mut u8, 8> = bases.iter().map(|p| p.get()).collect();
+            let strip = ColumnStrip { reduction: self, plan, bases: &bases, start, cols };
+            match &self.operation {
+                PreparedReduction::Fold(fold) => strip.reduce_chunks(fold, range, partial.get()),
+                PreparedReduction::Arg(_) => strip.find_extrema(partial.get()),
             }
         });
+        // SAFETY: `dispatch` has processed all chunks, so `partial` holds a row of `cols` results for each chunk (arg
+        // reductions have one row). `combine_chunks` combines them into the first row. The scratch memory for
+        // `store_results` follows the results of a full strip, and only this call writes the outputs of the strip.
+        unsafe {
+            if let PreparedReduction::Fold(fold) = &self.operation {
+                fold.combine_chunks(partial.get(), self.length.div_ceil(CHUNK), cols);
+            }
+            let rest = partial.get().add(self.partial_bytes(plan.strip));
+            self.store_results(partial.get(), outer_index * plan.width + start, cols, rest);
+        }
     }
 }
 

@@ -29,9 +29,9 @@ use arg::ArgReduction;
 use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::{Map, Params, Reduce, ReduceOp};
 use pellucid_ir::{Compute, Error, Layout, Result};
-use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::scratch::{self, padded};
+use pellucid_runtime::scratch::padded;
+use pellucid_runtime::workspace::with_workspace;
 use pellucid_simd::Isa;
 use std::sync::Arc;
 
@@ -115,12 +115,7 @@ fn reduce_and_map(
         let inputs: List<Operand<'_>, 8> = [result].into_iter().chain(others.iter().copied()).collect();
         run_map(&Map { program: finish.clone(), params: kernel.finish_params.clone() }, &inputs, outputs)
     };
-    let bytes = layout.shape().size() * dtype.size();
-    if bytes <= scratch::MAX_STACK_BYTES {
-        return scratch::with_buffer(bytes, finish_result);
-    }
-    let buffer = CpuBuffer::scratch(bytes)?;
-    finish_result(buffer.ensure()?.as_ptr())
+    with_workspace(layout.shape().size().saturating_mul(dtype.size()), finish_result)
 }
 
 /// Runs a reduction with one output. Its finishing program, if any, has no input other than the result.
@@ -180,15 +175,19 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
         return Ok(());
     }
     if reduction.prefers_columns(inputs.len()) {
-        reduction.reduce_columns()
-    } else if !reduction.reduce_transposed() {
-        reduction.reduce_rows()
+        return reduction.reduce_columns();
+    }
+    if !reduction.reduce_transposed()? {
+        reduction.reduce_rows();
     }
     Ok(())
 }
 
 /// Runs a reduction whose inputs repeat their values along kept axes. Results that differ only in these axes are equal:
 /// one is computed and copied.
+///
+/// # Errors
+/// Returns an error if memory cannot be allocated, or as [`run_reduce`] does.
 fn reduce_repeated(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> Result<()> {
     let rank = output.shape().rank();
     let repeats = |a: usize| inputs.iter().all(|x| x.layout.broadcast_stride(a, rank) == 0);
@@ -199,7 +198,7 @@ fn reduce_repeated(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>
     };
     let layouts: List<Layout, 8> = inputs.iter().map(|x| first(x.layout)).collect();
     let layout = Layout::contiguous(first(output.layout).shape().clone());
-    scratch::with_buffer(layout.shape().size() * output.dtype.size(), |base: *mut u8| {
+    with_workspace(layout.shape().size().saturating_mul(output.dtype.size()), |base| {
         let result = Operand { base, layout: &layout, dtype: output.dtype };
         let inputs: List<Operand<'_>, 8> =
             inputs.iter().zip(&layouts).map(|(x, layout)| Operand { layout, ..*x }).collect();

@@ -20,6 +20,19 @@ const SHORT_ARG_LEN: usize = 128;
 /// The maximum number of sequences in a tile.
 const MAX_SEQUENCES: usize = 64;
 
+/// The maximal number of partial results of sequences whose parts are divided among the threads.
+const MAX_PARTIALS: usize = if cfg!(test) { 128 } else { 32 << 10 };
+
+/// Returns the number of values of the parts into which `count` sequences of `length` values are divided: a chunk times
+/// a power of two, so that the results of the parts are nodes of the tree over the chunks.
+fn part_len(count: usize, length: usize) -> usize {
+    let mut len = CHUNK;
+    while count.saturating_mul(length.div_ceil(len)) > MAX_PARTIALS && len < length {
+        len *= 2;
+    }
+    len
+}
+
 /// The state of the reduction of one sequence; it stays on the stack.
 #[expect(clippy::large_enum_variant)]
 pub(super) enum SequenceState {
@@ -32,13 +45,12 @@ pub(super) enum SequenceState {
 impl SequenceReduction<'_> {
     /// Reduces all sequences and stores the results.
     pub(crate) fn reduce_rows(&self) {
-        let chunks = self.length.div_ceil(CHUNK);
-        let per_sequence = (self.length * self.work_per_value()).max(16);
+        let per_sequence = self.length.saturating_mul(self.work_per_value()).max(16);
         let few = self.count * CHUNK * self.work_per_value() < GRAIN * 8
-            && chunks > 1
-            && self.count * per_sequence > 2 * GRAIN;
+            && self.length > CHUNK
+            && self.count.saturating_mul(per_sequence) > 2 * GRAIN;
         if few && threads::count() > 1 {
-            return self.reduce_rows_by_chunks(chunks);
+            return self.reduce_rows_by_parts(part_len(self.count, self.length));
         }
         let short_len = if matches!(self.operation, PreparedReduction::Fold(_)) { SHORT_LEN } else { SHORT_ARG_LEN };
         if self.length < short_len && self.length > 0 {
@@ -296,18 +308,19 @@ impl SequenceReduction<'_> {
         }
     }
 
-    /// Reduces a few long sequences, whose chunks are divided among the threads. The tree over the chunks is the tree
-    /// of a single thread, so the results are bit-identical.
-    fn reduce_rows_by_chunks(&self, chunks: usize) {
+    /// Reduces a few long sequences, whose parts of `part_len` values are divided among the threads. The results of the
+    /// parts are nodes of the tree over the chunks, so the results are bit-identical to those of a single thread.
+    fn reduce_rows_by_parts(&self, part_len: usize) {
         let eval =
             Evaluator::new(self.program, self.params, &self.reduced, |_| false, |_| self.program.steps.is_empty());
-        let total = self.count * chunks;
+        let parts = self.length.div_ceil(part_len);
+        let total = self.count * parts;
         let result_bytes = size_of::<ArgCandidate>();
         let bytes = padded(total * result_bytes) + padded(RESULTS * 8) + self.store_scratch();
         scratch::with_buffer(bytes, |partial: *mut u8| {
             let to = SharedPtr(partial);
-            parallel_ranges(total, GRAIN.div_ceil(CHUNK * self.work_per_value()), |range| {
-                self.reduce_chunks(&eval, range, chunks, to.get())
+            parallel_ranges(total, GRAIN.div_ceil(part_len.saturating_mul(self.work_per_value())), |range| {
+                self.reduce_parts(&eval, range, (parts, part_len), to.get())
             });
             // SAFETY: all tasks have finished, so all `total` partial results are written. The scratch memory holds
             // them, then `RESULTS` results, then the scratch memory of `store_results`.
@@ -319,14 +332,14 @@ impl SequenceReduction<'_> {
                     for s in 0..count {
                         match &self.operation {
                             PreparedReduction::Fold(fold) => {
-                                let partials = partial.add((first + s) * chunks * fold.size);
-                                fold.combine_chunks(partials, chunks, 1);
+                                let partials = partial.add((first + s) * parts * fold.size);
+                                fold.combine_chunks(partials, parts, 1);
                                 std::ptr::copy_nonoverlapping(partials, results.add(s * fold.size), fold.size);
                             }
                             PreparedReduction::Arg(arg) => {
-                                let partials = partial.cast::<ArgCandidate>().add((first + s) * chunks);
+                                let partials = partial.cast::<ArgCandidate>().add((first + s) * parts);
                                 let mut best = *partials;
-                                (1..chunks).for_each(|c| arg.combine(&mut best, *partials.add(c)));
+                                (1..parts).for_each(|p| arg.combine(&mut best, *partials.add(p)));
                                 *results.cast::<i64>().add(s) = best.position.max(0);
                             }
                         }
@@ -337,40 +350,62 @@ impl SequenceReduction<'_> {
         });
     }
 
-    /// Reduces the chunks `range`, counted over all sequences, to partial results.
-    fn reduce_chunks(&self, eval: &Evaluator<'_>, range: Range<usize>, chunks: usize, partial: *mut u8) {
+    /// Reduces the parts `range`, counted over all sequences, to partial results. Each sequence has `parts` parts of
+    /// `part_len` values.
+    fn reduce_parts(
+        &self,
+        eval: &Evaluator<'_>,
+        range: Range<usize>,
+        (parts, part_len): (usize, usize),
+        partial: *mut u8,
+    ) {
         scratch::with_buffer(padded(eval.scratch_bytes()) + self.converted_bytes(eval), |scratch: *mut u8| {
             // SAFETY: the scratch memory holds the frame and then the conversion buffer. `partial` has a result for
-            // every chunk, and only this task writes the results of `range`.
+            // every part, and only this task writes the results of `range`.
             unsafe {
                 let mut frame = eval.frame(scratch);
                 let converted = scratch.add(padded(eval.scratch_bytes()));
                 let mut sequence = usize::MAX;
-                let mut cursor = Cursor::at(&self.kept, &self.bases, range.start / chunks);
-                for chunk in range {
-                    if chunk / chunks != sequence {
+                let mut cursor = Cursor::at(&self.kept, &self.bases, range.start / parts);
+                for part in range {
+                    if part / parts != sequence {
                         if sequence != usize::MAX {
                             cursor.advance();
                         }
-                        sequence = chunk / chunks;
+                        sequence = part / parts;
                         eval.begin_segment(&mut frame, &cursor.positions);
                     }
-                    let start = chunk % chunks * CHUNK;
+                    let start = part % parts * part_len;
                     let mut state = self.initial_state();
                     self.accumulate_range(
                         eval,
                         &mut frame,
                         &cursor.positions,
-                        start..self.length.min(start + CHUNK),
+                        start..self.length.min(start + part_len),
                         converted,
                         &mut state,
                     );
                     match state {
-                        SequenceState::Arg(best) => *partial.cast::<ArgCandidate>().add(chunk) = best,
-                        fold => self.finish_sequence(fold, partial, chunk),
+                        SequenceState::Arg(best) => *partial.cast::<ArgCandidate>().add(part) = best,
+                        fold => self.finish_sequence(fold, partial, part),
                     }
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_partial_results_is_bounded() {
+        for (count, length) in [(1, CHUNK + 1), (3, 70_000), (1, 1 << 50), (100, 1 << 40)] {
+            let len = part_len(count, length);
+            assert!(count * length.div_ceil(len) <= MAX_PARTIALS, "{count} × {length}");
+            assert!((len / CHUNK).is_power_of_two() && len.is_multiple_of(CHUNK));
+            assert!(len == CHUNK || count * length.div_ceil(len / 2) > MAX_PARTIALS, "parts must be small");
+        }
     }
 }

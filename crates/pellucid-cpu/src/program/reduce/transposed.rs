@@ -8,14 +8,19 @@ use crate::program::evaluate::Evaluator;
 use crate::program::prepared::PreparedInput;
 use crate::program::transpose::{MIN_TRANSPOSE, is_transposed, transpose_matrix};
 use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
+use pellucid_ir::Result;
 use pellucid_runtime::list::List;
-use pellucid_runtime::scratch::{self, padded};
-use pellucid_runtime::threads::{GRAIN, parallel_ranges};
+use pellucid_runtime::scratch::{MAX_STACK_BYTES, padded};
+use pellucid_runtime::threads::GRAIN;
+use pellucid_runtime::workspace::parallel_ranges_with_workspace;
 use std::ops::Range;
 
-/// The rows of a panel. The number of its elements is a multiple of 128, as a running reduction requires of every part
-/// but the last.
+/// The largest number of rows of a panel. The number of its elements is a multiple of 128, as a running reduction
+/// requires of every part but the last.
 const PANEL_ROWS: usize = 128;
+
+/// The number of rows whose elements fill a cache line of the input, for elements of four bytes.
+const LINE_ROWS: usize = 16;
 
 /// The last two reduced axes, whose panels are transposed.
 struct TransposedPanels<'a> {
@@ -25,8 +30,21 @@ struct TransposedPanels<'a> {
     column: &'a StridedAxis,
     /// The other reduced axes.
     outer: &'a [StridedAxis],
+    /// The number of rows of a panel.
+    rows: usize,
     /// For each input: true if it is transposed.
     is_transposed: List<bool, 8>,
+}
+
+/// Returns the number of rows of panels with `columns` columns and rows of `row_bytes` bytes: fewer for longer rows,
+/// but enough for a multiple of 128 elements and to read full cache lines.
+fn panel_rows(columns: usize, row_bytes: usize) -> usize {
+    let fewest = (PANEL_ROWS >> columns.trailing_zeros().min(7)).max(LINE_ROWS);
+    let mut rows = PANEL_ROWS;
+    while rows > fewest && rows * row_bytes > MAX_STACK_BYTES / 2 {
+        rows /= 2;
+    }
+    rows
 }
 
 impl SequenceReduction<'_> {
@@ -41,13 +59,18 @@ impl SequenceReduction<'_> {
         let is_divisible = outer.is_empty() || (row.len * column.len).is_multiple_of(128);
         let is_fold = matches!(self.operation, PreparedReduction::Fold(_));
         let applies = is_long && is_divisible && is_fold && is_transposed.contains(&true);
-        applies.then_some(TransposedPanels { row, column, outer, is_transposed })
+        let row_bytes: usize =
+            self.program.inputs.iter().zip(&is_transposed).map(|(i, &t)| if t { i.size * column.len } else { 0 }).sum();
+        let rows = panel_rows(column.len, row_bytes).min(row.len);
+        applies.then_some(TransposedPanels { row, column, outer, rows, is_transposed })
     }
 
     /// Reduces all sequences if an input is transposed; returns false, without a result, otherwise.
-    pub(crate) fn reduce_transposed(&self) -> bool {
-        let Some(panels) = self.transposed_panels() else { return false };
-        let rows = PANEL_ROWS.min(panels.row.len);
+    ///
+    /// # Errors
+    /// Returns an error if memory for the panels of long rows cannot be allocated.
+    pub(crate) fn reduce_transposed(&self) -> Result<bool> {
+        let Some(panels) = self.transposed_panels() else { return Ok(false) };
         let strides = |along_row: bool| {
             let input_stride = |(k, is_transposed): (usize, &bool)| match (is_transposed, along_row) {
                 (true, true) => (panels.column.len * self.program.inputs[k].size) as isize,
@@ -58,7 +81,7 @@ impl SequenceReduction<'_> {
             panels.is_transposed.iter().enumerate().map(input_stride).chain([0]).collect()
         };
         let mut axes: StridedAxes = [
-            StridedAxis { len: rows, strides: strides(true) },
+            StridedAxis { len: panels.rows, strides: strides(true) },
             StridedAxis { len: panels.column.len, strides: strides(false) },
         ]
         .into_iter()
@@ -66,56 +89,69 @@ impl SequenceReduction<'_> {
         strided::merge(&mut axes);
         let eval = Evaluator::new(self.program, self.params, &axes, |_| false, |_| self.program.steps.is_empty());
         let grain = GRAIN.div_ceil((self.length * self.work_per_value()).max(16));
-        parallel_ranges(self.count, grain, |range| self.reduce_panels(&eval, &panels, range));
-        true
-    }
-
-    /// Reduces the sequences `range`.
-    fn reduce_panels(&self, eval: &Evaluator<'_>, panels: &TransposedPanels<'_>, range: Range<usize>) {
-        let panel_len = PANEL_ROWS.min(panels.row.len) * panels.column.len;
-        let panel_bytes =
-            |k: usize| if panels.is_transposed[k] { padded(panel_len * self.program.inputs[k].size) } else { 0 };
-        let panels_bytes: usize = (0..self.program.inputs.len()).map(panel_bytes).sum();
+        let panels_bytes: usize = (0..self.program.inputs.len()).map(|k| self.panel_bytes(&panels, k)).sum();
         let scratch_bytes = padded(eval.scratch_bytes())
-            + self.converted_bytes(eval)
+            + self.converted_bytes(&eval)
             + panels_bytes
             + padded(RESULTS * 8)
             + self.store_scratch();
-        scratch::with_buffer(scratch_bytes, |scratch: *mut u8| {
-            // SAFETY: the scratch memory holds, in this order, the frame, the conversion buffer, a panel of each
-            // transposed input, `RESULTS` results and the scratch memory of `store_results`. The sequences are within
-            // the operands, and only this task writes their results.
-            unsafe {
-                let mut frame = eval.frame(scratch);
-                let converted = scratch.add(padded(eval.scratch_bytes()));
-                let buffers = converted.add(self.converted_bytes(eval));
-                let results = buffers.add(panels_bytes);
-                let rest = results.add(padded(RESULTS * 8));
-                let mut cursor = Cursor::at(&self.kept, &self.bases, range.start);
-                let mut first = range.start;
-                while first < range.end {
-                    let count = RESULTS.min(range.end - first);
-                    for s in 0..count {
-                        let mut state = self.initial_state();
-                        let mut part = Cursor::at(panels.outer, &cursor.positions, 0);
-                        for _ in 0..strided::element_count(panels.outer) {
-                            for start in (0..panels.row.len).step_by(PANEL_ROWS) {
-                                let rows = PANEL_ROWS.min(panels.row.len - start);
-                                let addresses = self.load_panel(panels, &part.positions, start, rows, buffers);
-                                eval.begin_segment(&mut frame, &addresses);
-                                let values = 0..rows * panels.column.len;
-                                self.accumulate_range(eval, &mut frame, &addresses, values, converted, &mut state);
-                            }
-                            part.advance();
+        parallel_ranges_with_workspace(self.count, grain, scratch_bytes, |range, scratch| {
+            // SAFETY: the scratch memory belongs to this call, and the tasks have different sequences.
+            unsafe { self.reduce_panels(&eval, &panels, panels_bytes, range, scratch) }
+        })?;
+        Ok(true)
+    }
+
+    /// Returns the bytes of the panel of input `k`.
+    fn panel_bytes(&self, panels: &TransposedPanels<'_>, k: usize) -> usize {
+        if panels.is_transposed[k] { padded(panels.rows * panels.column.len * self.program.inputs[k].size) } else { 0 }
+    }
+
+    /// Reduces the sequences `range`.
+    ///
+    /// # Safety
+    /// The sequences are within the operands, and no other task writes their results. `scratch` is aligned to 64 bytes
+    /// and holds, in this order, the frame of `eval`, the conversion buffer, `panels_bytes` bytes for the panels of the
+    /// transposed inputs, `RESULTS` results and the scratch memory of `store_results`, which only this call uses.
+    unsafe fn reduce_panels(
+        &self,
+        eval: &Evaluator<'_>,
+        panels: &TransposedPanels<'_>,
+        panels_bytes: usize,
+        range: Range<usize>,
+        scratch: *mut u8,
+    ) {
+        // SAFETY: the scratch memory has these parts, and the sequences exist (this method's contract).
+        unsafe {
+            let mut frame = eval.frame(scratch);
+            let converted = scratch.add(padded(eval.scratch_bytes()));
+            let buffers = converted.add(self.converted_bytes(eval));
+            let results = buffers.add(panels_bytes);
+            let rest = results.add(padded(RESULTS * 8));
+            let mut cursor = Cursor::at(&self.kept, &self.bases, range.start);
+            let mut first = range.start;
+            while first < range.end {
+                let count = RESULTS.min(range.end - first);
+                for s in 0..count {
+                    let mut state = self.initial_state();
+                    let mut part = Cursor::at(panels.outer, &cursor.positions, 0);
+                    for _ in 0..strided::element_count(panels.outer) {
+                        for start in (0..panels.row.len).step_by(panels.rows) {
+                            let rows = panels.rows.min(panels.row.len - start);
+                            let addresses = self.load_panel(panels, &part.positions, start, rows, buffers);
+                            eval.begin_segment(&mut frame, &addresses);
+                            let values = 0..rows * panels.column.len;
+                            self.accumulate_range(eval, &mut frame, &addresses, values, converted, &mut state);
                         }
-                        self.finish_sequence(state, results, s);
-                        cursor.advance();
+                        part.advance();
                     }
-                    self.store_results(results, first, count, rest);
-                    first += count;
+                    self.finish_sequence(state, results, s);
+                    cursor.advance();
                 }
+                self.store_results(results, first, count, rest);
+                first += count;
             }
-        });
+        }
     }
 
     /// Transposes rows `start..start + rows` of the transposed inputs, and returns the address of the first of these
@@ -133,7 +169,6 @@ impl SequenceReduction<'_> {
         mut buffers: *mut u8,
     ) -> List<*mut u8, 8> {
         let columns = panels.column.len;
-        let panel_len = PANEL_ROWS.min(panels.row.len) * columns;
         let mut addresses = List::new();
         for (k, input) in self.program.inputs.iter().enumerate() {
             let from = positions[k].wrapping_offset(start as isize * panels.row.strides[k]);
@@ -147,7 +182,7 @@ impl SequenceReduction<'_> {
             // the buffer holds the panel, is aligned, and is not part of an operand (*Buffers*).
             unsafe { transpose_matrix(input.size, (from, strides), (buffers, to_strides), rows, columns) };
             addresses.push(buffers);
-            buffers = buffers.wrapping_add(padded(panel_len * input.size));
+            buffers = buffers.wrapping_add(self.panel_bytes(panels, k));
         }
         addresses
     }

@@ -28,10 +28,9 @@ use columns::TransposedBlocks;
 use operands::{RowAccess, must_stage, row_access};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
-use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_runtime::scratch::{self, padded};
-use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_for, parallel_ranges, worker_ids};
+use pellucid_runtime::threads::GRAIN;
+use pellucid_runtime::workspace::parallel_ranges_with_workspace;
 use pellucid_simd::vector::prefetch_run;
 use screen::{MAX_SCREENED_ROWS, can_screen};
 use std::ops::Range;
@@ -232,28 +231,15 @@ impl RowExecution<'_> {
     /// # Errors
     /// Returns an error if memory for long rows cannot be allocated.
     fn run_all(&self, unit: usize, grain: usize) -> Result<()> {
-        let (group, scratch_bytes) = (self.group_rows(), padded(self.scratch_bytes()));
+        let group = self.group_rows();
         let group_units = group.div_ceil(unit);
         let first_row = |u: usize| u / group_units * group + u % group_units * unit;
         let rows_of = |units: Range<usize>| first_row(units.start)..first_row(units.end);
         let units = self.rows / group * group_units;
-        if scratch_bytes <= scratch::MAX_STACK_BYTES {
-            parallel_ranges(units, grain, |units| {
-                scratch::with_buffer(scratch_bytes, |scratch: *mut u8| {
-                    // SAFETY: the scratch memory belongs to this call, and the tasks have different rows.
-                    unsafe { self.run_rows(rows_of(units), scratch) }
-                });
-            });
-            return Ok(());
-        }
-        // Rows that need more memory are long, so each is a task. The memory is allocated before any output is written.
-        let buffer = CpuBuffer::scratch(worker_ids(units).saturating_mul(scratch_bytes))?;
-        let scratch = SharedPtr(buffer.ensure()?.as_ptr());
-        parallel_for(units, 1, |worker, i| {
-            // SAFETY: each worker has its own scratch memory, and the tasks have different rows.
-            unsafe { self.run_rows(rows_of(i..i + 1), scratch.offset((worker * scratch_bytes) as isize)) }
-        });
-        Ok(())
+        parallel_ranges_with_workspace(units, grain, self.scratch_bytes(), |units, workspace| {
+            // SAFETY: the workspace belongs to this call, and the tasks have different rows.
+            unsafe { self.run_rows(rows_of(units), workspace) }
+        })
     }
 
     /// Runs the program on the rows `range`, block by block.

@@ -164,6 +164,24 @@ fn sums_of_all_layouts_have_the_canonical_bits() {
     }
 }
 
+/// Sequences whose parts have several chunks, and transposed inputs whose panels have few rows or are large.
+#[test]
+fn long_sequences_have_the_canonical_bits() {
+    let rng = &mut Rng(13);
+    for (op, output) in [(ReduceOp::Sum, DType::F32), (ReduceOp::ArgMax, DType::I64)] {
+        for (shape, axes) in [(vec![700_003], vec![0]), (vec![2, 400_001], vec![1])] {
+            let x = TestArray::contiguous(rng, &shape, DType::F32);
+            check_reduction_of(&[x], rng, &kernel(op, &axes, identity(DType::F32), output), &shape, &axes);
+        }
+    }
+    for (shape, axes) in [([1, 40, 9000], [1, 2]), ([3, 40, 9000], [1, 2]), ([2, 140, 9001], [1, 2])] {
+        let [n, rows, columns] = shape;
+        let mut x = TestArray::contiguous(rng, &[n, columns, rows], DType::F32);
+        x.layout = x.layout.permute(&[0, 2, 1]);
+        check_reduction_of(&[x], rng, &kernel(ReduceOp::Sum, &axes, identity(DType::F32), DType::F32), &shape, &axes);
+    }
+}
+
 #[test]
 fn all_operations_and_dtypes_match_the_reference() {
     use ReduceOp::*;

@@ -98,6 +98,19 @@ pub(crate) fn products() -> Program {
     p.build(&[&[(squares, c, DType::F32, false)], &outputs[..]].concat())
 }
 
+/// Returns exponentials normalized by their sum, and the doubled values as another output. Both are one loop, which can
+/// stream the output and accumulate the sum.
+fn doubled_and_normalized(c: Compute) -> Program {
+    let mut p = ProgramBuilder::new();
+    let x = p.x(c.storage());
+    let two = p.literal(2.0, c);
+    let doubled = p.binary(Binary::Mul, c, x, two);
+    let e = p.unary(Unary::Exp, c, x);
+    let s = p.reduce(RowOp::Sum, c, e);
+    let y = p.binary(Binary::Div, c, e, s);
+    p.build(&[doubled, y].map(|v| (v, c, c.storage(), false)))
+}
+
 /// Returns the expected bits of all outputs.
 fn expected(
     program: &Program,
@@ -170,6 +183,22 @@ fn row_programs_of_all_lengths_and_layouts_match_the_reference() {
                     _ => TestArray::random(rng, shape, dtype, stretch),
                 });
             }
+        }
+    }
+}
+
+/// Sums that a loop accumulates have the canonical order if the loop also writes a large output, whose rows begin at
+/// any address.
+#[test]
+fn chained_sums_beside_large_outputs_match_the_reference() {
+    let rng = &mut Rng(10);
+    for compute in [Compute::F32, Compute::F64] {
+        let program = Arc::new(doubled_and_normalized(compute));
+        for length in [129, 130, 200, 255, 257, 383, 1001, 1024, 1025, 1030, 4096, 4099] {
+            let shape = [(40 << 10) / (4 * length) + 2, length];
+            check_row_program(rng, &program, &shape, &[1], |rng, shape, dtype, _| {
+                TestArray::contiguous(rng, shape, dtype)
+            });
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Kernels that a backend lacks.
 
 use super::plan_fuzz::without_kernels;
-use pellucid_tensor::ops;
+use pellucid_tensor::kernel::{Kernel, Map, Params};
 use pellucid_tensor::{DType, Tensor, capture, formula, slice};
+use pellucid_tensor::{ops, submit};
 
 /// A kernel copies the bytes from the first to the last element of its operands, and no other bytes of their storages.
 #[test]
@@ -40,4 +41,17 @@ fn a_fallback_copies_only_the_operands() {
     assert_eq!(short, ops::cumsum(&ops::cumsum(&part, 0).unwrap(), 0).unwrap().to_vec::<f32>());
     // The long result moves in, back (and as the old contents of its memory), the short ones likewise.
     assert!(bytes <= 3 * 4 * len as u64 + 6 * 64, "{bytes} bytes");
+}
+
+/// Outputs whose elements alternate in one storage keep the results of each other.
+#[test]
+fn a_fallback_writes_interleaved_outputs() {
+    let device = without_kernels();
+    let both = formula!(|x| (x + 1.0, x + 2.0));
+    let x = Tensor::new([1.0f32, 2.0, 3.0, 4.0]).to(device);
+    let y = Tensor::zeros([10], DType::F32).to(device);
+    let (even, odd) = (y.i(slice(0, 8, 2)), y.i(slice(1, 9, 2)));
+    let kernel = Kernel::Map(Map { program: both.uniform_program(DType::F32).unwrap().clone(), params: Params::new() });
+    submit(&kernel, &[x.array()], &[even.array(), odd.array()]).unwrap();
+    assert_eq!(y.to_vec::<f32>(), [2.0, 3.0, 3.0, 4.0, 4.0, 5.0, 5.0, 6.0, 0.0, 0.0]);
 }
