@@ -4,6 +4,7 @@ use crate::runs::{bits, isolated_generator, model, points, trainer};
 use pellucid::Generator;
 use pellucid::data::{DataLoader, LoaderOptions, from_fn};
 use pellucid::nn::loss::{CrossEntropyLoss, from_fn as loss_from_fn};
+use pellucid::nn::optim::{Lbfgs, LbfgsOptions};
 use pellucid::prelude::*;
 use pellucid::train::{Trainer, TrainingEvent};
 
@@ -195,4 +196,18 @@ fn a_run_whose_gradients_are_never_finite_ends() {
     let error = run.fit(&mut train, None).unwrap_err().to_string();
     assert!(error.contains("the last 101 updates were skipped, because gradients are not finite"), "{error}");
     assert_eq!(run.step(), 101);
+}
+
+/// The step of L-BFGS evaluates the loss several times, so it is a task of the program.
+#[test]
+fn lbfgs_needs_a_task() {
+    let _generator = isolated_generator();
+    let (mut train, _) = points();
+    let model = Linear::new(4, 2);
+    let lbfgs = Lbfgs::new(model.parameters(), LbfgsOptions::default());
+    let mut run = Trainer::new(&model, CrossEntropyLoss::default(), lbfgs).quiet(true);
+    let before = bits(&model);
+    let error = run.fit(&mut train, None).unwrap_err().to_string();
+    assert!(error.contains("train_step() of a TrainingTask"), "{error}");
+    assert_eq!((bits(&model), run.step()), (before, 0));
 }

@@ -1,7 +1,9 @@
 //! Processes that are killed or interrupted while they train.
 
-use crate::runs::{SmallTrainer, bits, isolated_generator, points, trainer};
+use crate::runs::{SmallTrainer, bits, isolated_generator, model, points, trainer};
 use crate::scratch::Scratch;
+use pellucid::io;
+use pellucid::prelude::*;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -33,16 +35,16 @@ fn train(folder: &Path, is_slow: bool) -> SmallTrainer {
 }
 
 /// Runs or resumes the training, and returns the bits of the model, of the best weights and of the validations.
-fn results(folder: &Path) -> (Vec<(String, u64)>, Vec<Vec<u8>>, Vec<u64>) {
+fn results(folder: &Path) -> [Vec<(String, u64)>; 3] {
     let trainer = train(folder, false);
-    let best = pellucid::io::load(folder.join("best.safetensors")).unwrap();
-    let column = |name: &str| trainer.history().column(name).unwrap();
-    let values = ["step", "train_loss", "validation_loss"].map(column).concat();
-    (
-        bits(trainer.model()),
-        best.into_values().map(|tensor| tensor.to_bytes()).collect(),
-        values.into_iter().map(f64::to_bits).collect(),
-    )
+    let model = model();
+    model.load_state_dict(&io::load(folder.join("best.safetensors")).unwrap()).unwrap();
+    let column = |name: &str| {
+        let values = trainer.history().column(name).unwrap().into_iter();
+        values.map(|value| (name.to_string(), value.to_bits())).collect::<Vec<_>>()
+    };
+    let validations = ["step", "train_loss", "validation_loss"].map(column).concat();
+    [bits(trainer.model()), bits(&model), validations]
 }
 
 fn process(folder: &Path) -> Child {

@@ -4,7 +4,9 @@ use pellucid::nn::loss::CrossEntropyLoss;
 use pellucid::nn::{Checkpoint, StateDict};
 use pellucid::prelude::*;
 use pellucid::train::metrics::{Goal, Metric};
-use pellucid::train::{BatchScores, FitControl, NamedScalars, Supervised, Trainer, TrainingEvent, TrainingTask};
+use pellucid::train::{
+    BatchScores, Callback, FitControl, NamedScalars, Supervised, Trainer, TrainingEvent, TrainingTask,
+};
 use pellucid::{Generator, GeneratorScope};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
@@ -60,9 +62,7 @@ pub(crate) fn stop_after(
 }
 
 /// Returns a callback that records the step of each save of a file, and the list of the steps.
-pub(crate) fn saves_of(
-    file: &'static str,
-) -> (impl FnMut(&TrainingEvent<'_>, &mut FitControl) -> Result<()> + Send + 'static, Arc<Mutex<Vec<usize>>>) {
+pub(crate) fn saves_of(file: &'static str) -> (impl Callback + 'static, Arc<Mutex<Vec<usize>>>) {
     let steps: Arc<Mutex<Vec<usize>>> = Arc::default();
     let (saved, mut now) = (steps.clone(), 0);
     let record = move |event: &TrainingEvent<'_>, _: &mut FitControl| {
