@@ -4,7 +4,7 @@ use crate::collate::try_each;
 use crate::dataset::{select_samples, shared_samples};
 use crate::progress::{BatchPosition, EpochProgress, LoaderProgress, LoaderSizes, check_not_empty, positioned_loader};
 use crate::random::EpochSeed;
-use crate::sampler::batch_count;
+use crate::sampler::{RandomSampler, SequentialSampler, batch_count, short_type_name};
 use pellucid_tensor::{Error, Result, Tensor, ops, unwrap};
 
 /// Splits K tensors along their first axis, the sample axis, into batches. A batch is an array of K tensors, which are
@@ -146,7 +146,11 @@ impl<const K: usize> Batches<K> {
     }
 
     fn sizes(&self) -> LoaderSizes {
-        LoaderSizes { samples: self.samples, size: self.size, batches: self.len(), drop_last: self.drop_last }
+        let order = match self.progress.seed() {
+            Some(_) => short_type_name::<RandomSampler>(),
+            None => short_type_name::<SequentialSampler>(),
+        };
+        LoaderSizes { samples: self.samples, size: self.size, batches: self.len(), drop_last: self.drop_last, order }
     }
 
     /// Returns the indices of the samples of a batch.

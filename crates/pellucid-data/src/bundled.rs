@@ -36,7 +36,7 @@ pub fn wine() -> Result<Table> {
     Table::from_csv(include_str!("../data/wine.csv"), CsvOptions::default())
 }
 
-/// Returns 1,797 handwritten digits of 8 × 8 pixels (Alpaydin & Kaynak 1998). The pixels have 17 grey levels in [0, 1].
+/// Returns 1,797 handwritten digits of 8 × 8 pixels (Alpaydin & Kaynak 1998). The pixels have 17 gray levels in [0, 1].
 ///
 /// ```
 /// use pellucid::data::digits;

@@ -1,7 +1,8 @@
 //! Collation of samples into batches: stacking, and padding of sequences.
 
 use crate::random::{name_pair, vec_with_capacity};
-use pellucid_tensor::{DType, Device, Element, Error, Result, Shape, Tensor, bf16, f16, ops};
+use pellucid_nn::pad_sequence;
+use pellucid_tensor::{DType, Device, Element, Error, Result, Shape, Tensor, bf16, f16, no_grad, ops};
 
 /// A type of samples that can be collated into a batch. An error names the first sample and one that differs from it.
 ///
@@ -227,8 +228,8 @@ impl BatchToDevice for PaddedSequences {
     }
 }
 
-/// Collates sequences `[Lᵢ, ..]` into one tensor `[N, max Lᵢ, ..]`. Shorter sequences are padded with `padding` at the
-/// end.
+/// Collates sequences `[Lᵢ, ..]` into one tensor `[N, max Lᵢ, ..]`, padded with `padding` at the end, as
+/// [`pad_sequence`] does, without gradients and with a mask.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -245,29 +246,12 @@ impl BatchToDevice for PaddedSequences {
 /// differ; [`Error::DTypeMismatch`] if the dtypes differ; [`Error::OutOfMemory`].
 #[doc(alias = "pad_sequence")]
 pub fn pad_sequences(sequences: &[Tensor], padding: impl Into<pellucid_tensor::Scalar>) -> Result<PaddedSequences> {
-    let op = "pad_sequences";
-    let first = sequences.first().ok_or_else(|| Error::invalid(op, "the list of sequences must not be empty"))?;
-    let step = |sequence: &Tensor| sequence.shape().get(1..).map(<[usize]>::to_vec);
-    let differs = |sequence: &Tensor| sequence.shape().rank() == 0 || step(sequence) != step(first);
-    if let Some(other) = sequences.iter().position(differs) {
-        let help = format!("sequence {other}: the sequences must have shapes [L, ..] that differ in L only");
-        return Err(Error::shapes(op, [first.shape(), sequences[other].shape()], help));
-    }
-    if let Some(other) = sequences.iter().position(|sequence| sequence.dtype() != first.dtype()) {
-        let help = format!("sequence {other}: the sequences must have the same dtype; to_dtype converts a sequence");
-        return Err(Error::dtypes(op, [first.dtype(), sequences[other].dtype()], help));
-    }
-    let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.shape()[0]).collect();
-    let longest = lengths.iter().copied().max().unwrap_or(0);
-    let mut dims = vec![sequences.len(), longest];
-    dims.extend(step(first).unwrap_or_default());
-    let values = ops::full(dims, padding, first.dtype())?;
-    for (row, (sequence, &length)) in sequences.iter().zip(&lengths).enumerate() {
-        let part = ops::narrow(&ops::select(&values, 0, row as isize)?, 0, 0, length)?;
-        ops::copy_(&part, &sequence.detach())?;
-    }
-    let lengths = usize::collate(lengths)?;
-    let positions = ops::arange(0i64, longest as i64, 1, DType::I64)?;
+    let _off = no_grad();
+    let (values, lengths) = pad_sequence(sequences, true, padding).map_err(|mut error| {
+        error.set_operation("pad_sequences");
+        error
+    })?;
+    let positions = ops::arange(0i64, values.shape()[1] as i64, 1, DType::I64)?;
     let mask = ops::lt(&ops::unsqueeze(&positions, 0)?, &ops::unsqueeze(&lengths, 1)?)?;
     Ok(PaddedSequences { values, lengths, mask })
 }

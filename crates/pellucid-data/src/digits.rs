@@ -5,7 +5,7 @@ use pellucid_tensor::Tensor;
 /// Labelled digits.
 #[derive(Clone, Debug)]
 pub struct Digits {
-    /// Grey values in [0, 1], 0 the background: `f32` `[N, H, W]`.
+    /// Gray values in [0, 1], 0 the background: `f32` `[N, H, W]`.
     pub images: Tensor,
     /// The digits from 0 to 9: `i64` `[N]`.
     pub labels: Tensor,

@@ -1,7 +1,8 @@
 //! MixUp and CutMix: mixing the samples of a batch.
 
 use crate::random::{SplitMix64, with_rng};
-use pellucid_tensor::{DType, Error, Result, Tensor, ops};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, ops, unwrap};
 
 /// Draws from the gamma distribution Γ(α, 1) (Marsaglia & Tsang 2000).
 fn draw_gamma(rng: &mut SplitMix64, alpha: f64) -> f64 {
@@ -27,11 +28,14 @@ fn draw_beta(rng: &mut SplitMix64, alpha: f64) -> f64 {
     if a + b > 0.0 { a / (a + b) } else { f64::from(u8::from(rng.uniform() < 0.5)) }
 }
 
+/// Returns an error for options out of their range.
+fn check_options(op: &'static str, alpha: f64, classes: usize) -> Result<()> {
+    OptionRange::POSITIVE.check(op, "alpha", alpha, 1.0)?;
+    OptionRange::COUNT.check(op, "classes", classes as f64, 10.0)
+}
+
 /// Checks a batch, and returns its classes as probabilities `[N, classes]` in the dtype of the inputs.
-fn one_hot_labels(op: &'static str, alpha: f64, classes: usize, inputs: &Tensor, labels: &Tensor) -> Result<Tensor> {
-    if !(alpha > 0.0 && alpha.is_finite()) {
-        return Err(Error::invalid(op, format!("alpha must be positive and finite, got {alpha}")));
-    }
+fn one_hot_labels(op: &'static str, classes: usize, inputs: &Tensor, labels: &Tensor) -> Result<Tensor> {
     if !inputs.dtype().is_float() {
         let help = "the inputs must have a float dtype; to_dtype(DType::F32) converts them";
         return Err(Error::dtypes(op, [inputs.dtype()], help));
@@ -84,18 +88,23 @@ pub struct MixUp {
 
 impl MixUp {
     /// Creates a transform from the parameter α of the distribution of λ and the number of classes.
-    pub fn new(alpha: f64, classes: usize) -> MixUp {
-        MixUp { alpha, classes }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if α is not positive and finite, or there are no classes.
+    #[panicking_form]
+    pub fn try_new(alpha: f64, classes: usize) -> Result<MixUp> {
+        check_options("mix_up", alpha, classes)?;
+        Ok(MixUp { alpha, classes })
     }
 
     /// Returns the mixed inputs `[N, ..]` and the probabilities of the classes `[N, classes]`. Labels are class indices
     /// `i64` `[N]` or probabilities `[N, classes]`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for invalid shapes and dtypes; [`Error::InvalidArgument`] if
-    /// α is not positive, or a class index is out of range.
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for invalid shapes and dtypes; [`Error::InvalidArgument`] for
+    /// a class index out of range.
     pub fn apply(&self, inputs: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
-        let labels = one_hot_labels("mix_up", self.alpha, self.classes, inputs, labels)?;
+        let labels = one_hot_labels("mix_up", self.classes, inputs, labels)?;
         let fraction = with_rng(|rng| draw_beta(rng, self.alpha))?;
         Ok((mix_samples(inputs, fraction)?, mix_samples(&labels, fraction)?))
     }
@@ -111,8 +120,13 @@ pub struct CutMix {
 
 impl CutMix {
     /// Creates a transform from the parameter α of the distribution of the area and the number of classes.
-    pub fn new(alpha: f64, classes: usize) -> CutMix {
-        CutMix { alpha, classes }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if α is not positive and finite, or there are no classes.
+    #[panicking_form]
+    pub fn try_new(alpha: f64, classes: usize) -> Result<CutMix> {
+        check_options("cut_mix", alpha, classes)?;
+        Ok(CutMix { alpha, classes })
     }
 
     /// Returns the mixed images `[N, C, H, W]` and the probabilities of the classes `[N, classes]`. Labels are class
@@ -125,7 +139,7 @@ impl CutMix {
         let &[_, _, height, width] = images.shape().dims() else {
             return Err(Error::shapes(op, [images.shape()], "the images must have the axes [N, C, H, W]"));
         };
-        let labels = one_hot_labels(op, self.alpha, self.classes, images, labels)?;
+        let labels = one_hot_labels(op, self.classes, images, labels)?;
         let [rows, columns] = with_rng(|rng| {
             let half = 0.5 * (1.0 - draw_beta(rng, self.alpha)).sqrt();
             // The rectangle is clipped at the edges of the image.

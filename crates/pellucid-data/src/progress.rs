@@ -27,7 +27,7 @@ impl BatchPosition {
     }
 }
 
-/// The sizes of a loader. A loader can only load a snapshot with equal sizes.
+/// The sizes of a loader, and the order of its samples. A loader can only load a snapshot with equal ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoaderSizes {
     /// The number of samples of an epoch.
@@ -38,10 +38,25 @@ pub(crate) struct LoaderSizes {
     pub(crate) batches: usize,
     /// Whether an incomplete last batch is dropped.
     pub(crate) drop_last: bool,
+    /// The name of the sampler.
+    pub(crate) order: &'static str,
 }
 
-/// The name of [`LoaderSizes::drop_last`] in a snapshot.
-const DROP_LAST: &str = "drop_last";
+impl LoaderSizes {
+    /// Returns the sizes by name.
+    fn named(&self) -> [(&'static str, i64); 4] {
+        let LoaderSizes { samples, size, batches, drop_last, .. } = *self;
+        [
+            ("drop_last", i64::from(drop_last)),
+            ("samples", samples as i64),
+            ("size", size as i64),
+            ("batches", batches as i64),
+        ]
+    }
+}
+
+/// The prefix of the entry of a snapshot whose name contains [`LoaderSizes::order`].
+const ORDER: &str = "order=";
 
 /// The progress of a loader, which it shares with the iterator of the current epoch.
 #[derive(Clone, Debug)]
@@ -123,20 +138,14 @@ impl LoaderProgress {
         EpochProgress { progress: self.clone(), id: state.iterators }
     }
 
-    /// Returns the state by name: `epoch`, `batch`, `samples`, `size`, `drop_last`, and, if the samples are shuffled,
-    /// `seed`.
+    /// Returns the state by name: `epoch`, `batch`, the sizes, the order, and the `seed` if there is one.
     pub(crate) fn values(&self, sizes: LoaderSizes) -> Vec<(String, Tensor)> {
         let ProgressState { seed, position, .. } = *self.lock();
-        let named = [
-            ("epoch", position.epoch as i64),
-            ("batch", position.batch as i64),
-            ("samples", sizes.samples as i64),
-            ("size", sizes.size as i64),
-            (DROP_LAST, i64::from(sizes.drop_last)),
-        ];
+        let position = [("epoch", position.epoch as i64), ("batch", position.batch as i64)];
         let seed = seed.map(|seed| ("seed", seed as i64));
-        let named = named.into_iter().chain(seed);
-        named.map(|(name, value)| (name.to_string(), Tensor::scalar(value, DType::I64))).collect()
+        let named = position.into_iter().chain(sizes.named()).chain(seed);
+        let named = named.map(|(name, value)| (name.to_string(), Tensor::scalar(value, DType::I64)));
+        named.chain([(format!("{ORDER}{}", sizes.order), Tensor::zeros(0, DType::Bool))]).collect()
     }
 
     /// Checks a state from [`values`](Self::values). `commit` of the result sets the position.
@@ -147,38 +156,25 @@ impl LoaderProgress {
         state: &StateDict,
     ) -> Result<StateLoad<'_>> {
         let invalid = |reason: String| Error::invalid(op, reason);
-        let (is_shuffled, was_shuffled) = (self.seed().is_some(), state.contains_key("seed"));
-        if state.contains_key("samples") && is_shuffled != was_shuffled {
-            let [saved, current] = [was_shuffled, is_shuffled].map(|shuffled| if shuffled { "" } else { "not " });
-            let reason = format!(
-                "the saved samples are {saved}shuffled, but the samples of this loader are {current}shuffled; load \
-                 the state into batches with{} shuffled(seed)",
-                if was_shuffled { "" } else { "out" }
-            );
-            return Err(invalid(reason));
+        let saved_order = state.keys().find_map(|name| name.strip_prefix(ORDER));
+        if let Some(saved) = saved_order.filter(|saved| *saved != sizes.order) {
+            return Err(invalid(format!(
+                "the saved samples are in the order of `{saved}`, but the samples of this loader are in the order of \
+                 `{}`; load the state into a loader that is shuffled, or not, as the saved one, with the same sampler",
+                sizes.order
+            )));
         }
-        // Earlier versions have not saved whether the last batch is dropped.
-        let mut state = state.clone();
-        state.entry(DROP_LAST.to_string()).or_insert_with(|| Tensor::scalar(i64::from(sizes.drop_last), DType::I64));
         // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
-        let load = StateLoad::new(&self.values(sizes), &state)?;
+        let load = StateLoad::new(&self.values(sizes), state)?;
         let read_i64 = |name: &str| state[name].try_item::<i64>();
-        let (samples, size) = (read_i64("samples")?, read_i64("size")?);
-        if (samples, size) != (sizes.samples as i64, sizes.size as i64) {
-            return Err(invalid(format!(
-                "the state was saved with {samples} samples in batches of {size}, but this loader has {} in batches \
-                 of {}; load it into a loader with the same data set and batch size",
-                sizes.samples, sizes.size
-            )));
-        }
-        let drop_last = read_i64(DROP_LAST)?;
-        if drop_last != i64::from(sizes.drop_last) {
-            return Err(invalid(format!(
-                "the state was saved with drop_last = {}, but this loader has drop_last = {}; load it into a loader with \
-                 the same option",
-                drop_last != 0,
-                sizes.drop_last
-            )));
+        for (name, value) in sizes.named() {
+            let saved = read_i64(name)?;
+            if saved != value {
+                return Err(invalid(format!(
+                    "the state was saved with `{name}` = {saved}, but this loader has `{name}` = {value}; load it into a \
+                     loader with the same data set, batch size, sampler and options"
+                )));
+            }
         }
         let (epoch, batch) = (read_i64("epoch")?, read_i64("batch")?);
         if epoch < 0 || batch < 0 || batch > sizes.batches as i64 {
@@ -226,7 +222,8 @@ macro_rules! positioned_loader {
             }
 
             /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, the `seed` if the loader has one, and the
-            /// `samples`, the batch `size` and `drop_last` that a loader of the snapshot must have.
+            /// `samples`, the batch `size`, the number of `batches`, `drop_last` and the name of the sampler that a
+            /// loader of the snapshot must have.
             ///
             /// A batch counts as consumed when the iterator has returned it. Save after the step that trains on it.
             pub fn state_dict(&self) -> pellucid_nn::StateDict {
@@ -240,8 +237,8 @@ macro_rules! positioned_loader {
             /// # Errors
             /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if the state dict is not from a loader;
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if only one of the two loaders
-            /// shuffles, the sizes of the data set or the batches or `drop_last` differ, or the position does not
-            /// exist. On error nothing is changed.
+            /// shuffles, if their samplers have different names, if the size of the data set, the size or the number
+            /// of the batches or `drop_last` differ, or if the position does not exist. On error nothing is changed.
             pub fn load_state_dict(&self, state: &pellucid_nn::StateDict) -> pellucid_tensor::Result<()> {
                 pellucid_nn::Stateful::prepare_load(self, state)?.commit()
             }

@@ -4,6 +4,7 @@ use crate::dataset::read_labels;
 use crate::random::{EpochSeed, vec_with_capacity};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
+use std::any::type_name;
 use std::collections::BTreeMap;
 
 /// The order of the samples in each epoch, as a function of the loader's seed and the epoch number.
@@ -14,6 +15,12 @@ pub trait Sampler: Send + Sync {
     /// Returns true if an epoch has no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Returns the name of the sampler, by default that of its type without path and type arguments. A loader only
+    /// loads the state of a loader whose sampler has the same name.
+    fn name(&self) -> &'static str {
+        short_type_name::<Self>()
     }
 
     /// Returns the [`len`](Sampler::len) sample indices of an epoch.
@@ -33,6 +40,12 @@ pub trait BatchSampler: Send + Sync {
         self.len() == 0
     }
 
+    /// Returns the name of the sampler, by default that of its type without path and type arguments. A loader only
+    /// loads the state of a loader whose sampler has the same name.
+    fn name(&self) -> &'static str {
+        short_type_name::<Self>()
+    }
+
     /// Returns the sample indices of each batch of an epoch: [`len`](BatchSampler::len) lists.
     ///
     /// # Errors
@@ -40,9 +53,19 @@ pub trait BatchSampler: Send + Sync {
     fn batches(&self, seed: EpochSeed) -> Result<Vec<Vec<usize>>>;
 }
 
+/// Returns the name of a type without its path and its type arguments.
+pub(crate) fn short_type_name<T: ?Sized>() -> &'static str {
+    let plain = type_name::<T>().split('<').next().unwrap_or_default();
+    plain.rsplit("::").next().unwrap_or_default()
+}
+
 impl<S: Sampler + ?Sized> Sampler for Box<S> {
     fn len(&self) -> usize {
         (**self).len()
+    }
+
+    fn name(&self) -> &'static str {
+        (**self).name()
     }
 
     fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
@@ -202,10 +225,7 @@ impl<S: Sampler> DistributedSampler<S> {
     /// [`Error::InvalidArgument`] if `rank` is not less than `world`.
     #[panicking_form]
     pub fn try_new(sampler: S, rank: usize, world: usize) -> Result<DistributedSampler<S>> {
-        if rank >= world {
-            let reason = format!("the rank must be less than the number of processes, got rank {rank} of {world}");
-            return Err(Error::invalid("distributed_sampler", reason));
-        }
+        check_rank("distributed_sampler", rank, world)?;
         Ok(DistributedSampler { sampler, rank, world })
     }
 }
@@ -329,6 +349,15 @@ impl BatchSampler for BucketBatchSampler {
         rng.shuffle(&mut batches);
         Ok(batches)
     }
+}
+
+/// Returns an error if there is no process of this rank.
+pub(crate) fn check_rank(op: &'static str, rank: usize, world: usize) -> Result<()> {
+    if rank < world {
+        return Ok(());
+    }
+    let reason = format!("the rank must be less than the number of processes, got rank {rank} of {world}");
+    Err(Error::invalid(op, reason))
 }
 
 /// Returns the number of batches of an epoch.

@@ -2,7 +2,7 @@
 
 use crate::dataset::{Dataset, check_index};
 use pellucid_derive::panicking_form;
-use pellucid_tensor::{Error, Result, unwrap};
+use pellucid_tensor::{Error, OptionRange, Result, unwrap};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
@@ -129,8 +129,13 @@ pub struct TokenWindows {
 
 impl TokenWindows {
     /// Creates windows that begin at each token. A list of at most `context` tokens has no windows.
-    pub fn new(tokens: impl Into<Arc<[i64]>>, context: usize) -> TokenWindows {
-        TokenWindows { tokens: tokens.into(), context, stride: 1 }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a context of 0.
+    #[panicking_form]
+    pub fn try_new(tokens: impl Into<Arc<[i64]>>, context: usize) -> Result<TokenWindows> {
+        OptionRange::COUNT.check("token_windows", "context", context as f64, 128.0)?;
+        Ok(TokenWindows { tokens: tokens.into(), context, stride: 1 })
     }
 
     /// Sets the stride between the starts of two windows, 1 by default. With a stride of `context`, the windows do not

@@ -77,6 +77,15 @@ impl RelaxedBernoulli {
         &self.temperature
     }
 
+    /// Returns the probabilities p of the limit τ → 0.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_probs(&self) -> Result<Tensor> {
+        self.success.probs()
+    }
+
     /// Returns the log odds.
     ///
     /// # Errors
@@ -209,6 +218,15 @@ impl RelaxedOneHotCategorical {
     #[panicking_form]
     pub fn try_probs(&self) -> Result<Tensor> {
         self.classes.probs()
+    }
+
+    /// Returns the logarithms of the probabilities, `[batch.., K]`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_logits(&self) -> Result<Tensor> {
+        self.classes.logs()
     }
 }
 

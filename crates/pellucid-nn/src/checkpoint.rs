@@ -11,9 +11,6 @@ use std::fmt;
 /// The part that every checkpoint contains: the generator of the current thread. Other parts have names without dots.
 const GENERATOR: &str = ".generator";
 
-/// The name of [`GENERATOR`] in older files.
-const OLD_GENERATOR: &str = "generator";
-
 /// The number of steps, which is one tensor without a further name.
 const STEP: &str = "step";
 
@@ -138,9 +135,6 @@ impl<'a> Checkpoint<'a> {
         self.check_loadable()?;
         let mut given = by_part(state);
         let step = read_step(given.remove(STEP))?;
-        if !given.contains_key(GENERATOR) && !self.parts.iter().any(|(name, _)| name == OLD_GENERATOR) {
-            given.remove(OLD_GENERATOR).and_then(|values| given.insert(GENERATOR, values));
-        }
         let generator = Generator::default();
         self.check_parts(&given, &generator)?;
         load_all(&self.all_parts(&generator).collect::<Vec<_>>(), &mut given)?;

@@ -2,8 +2,9 @@
 
 use crate::layer::{Layer, dtype_for};
 use crate::module::{Module, display_as_tree};
-use crate::visit::{Visit, Visitor};
-use pellucid_tensor::{DType, Result, Tensor};
+use crate::visit::{INVALID_NAME, Visit, Visitor, is_field_name};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{DType, Error, Result, Tensor, unwrap};
 use std::any::Any;
 use std::fmt;
 
@@ -236,8 +237,8 @@ pub type ModuleList<M = BoxedLayer> = Vec<M>;
 /// use pellucid::nn::{Layer, Linear, Module, ModuleDict};
 /// let mut heads = ModuleDict::new();
 /// heads.insert("digit", Linear::new(4, 10));
-/// heads.insert("colour", Linear::new(4, 3));
-/// assert_eq!(heads.named_parameters()[2].0, "colour.weight");
+/// heads.insert("color", Linear::new(4, 3));
+/// assert_eq!(heads.named_parameters()[2].0, "color.weight");
 /// assert_eq!(heads["digit"].output_shape(&[1, 4])?.dims(), [1, 10]);
 /// # Ok::<(), pellucid::Error>(())
 /// ```
@@ -259,13 +260,20 @@ impl<M> ModuleDict<M> {
     }
 
     /// Inserts a module and returns the previous one of this name.
-    pub fn insert(&mut self, name: impl Into<String>, module: M) -> Option<M> {
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the name is empty or contains a dot, which separates the names of nested modules.
+    #[panicking_form]
+    pub fn try_insert(&mut self, name: impl Into<String>, module: M) -> Result<Option<M>> {
         let name = name.into();
+        if !is_field_name(&name) {
+            return Err(Error::invalid("module_dict", format!("{INVALID_NAME}, got \"{name}\"")));
+        }
         match self.entries.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, existing)) => Some(std::mem::replace(existing, module)),
+            Some((_, existing)) => Ok(Some(std::mem::replace(existing, module))),
             None => {
                 self.entries.push((name, module));
-                None
+                Ok(None)
             }
         }
     }

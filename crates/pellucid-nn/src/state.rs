@@ -179,11 +179,11 @@ pub struct IncompatibleKeys {
 ///     ("c_fc.weight".to_string(), Tensor::ones([2, 3], DType::F32)),
 ///     ("c_fc.bias".to_string(), Tensor::ones([3], DType::F32)),
 /// ]);
-/// let turned = |(name, value): (String, Tensor)| {
+/// let transposed = |(name, value): (String, Tensor)| {
 ///     let name = name.replace("c_fc.", "");
 ///     if name == "weight" { (name, value.t()) } else { (name, value) }
 /// };
-/// Linear::new(2, 3).load_state_dict(&theirs.into_iter().map(turned).collect())?;
+/// Linear::new(2, 3).load_state_dict(&theirs.into_iter().map(transposed).collect())?;
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///

@@ -25,6 +25,14 @@ pub(crate) fn is_inside(name: &str, module: &str) -> bool {
     name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
 }
 
+/// Returns true for the name of a field. A dot separates the names of nested modules.
+pub(crate) fn is_field_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains('.')
+}
+
+/// The reason why a name of a field is rejected.
+pub(crate) const INVALID_NAME: &str = "the name of a field must have at least one character and no dot";
+
 /// The item that a visitor receives for each part of a module.
 #[derive(Clone, Copy, Debug)]
 pub enum ModulePart<'a> {
@@ -195,18 +203,31 @@ impl<'a> Visitor<'a> {
     }
 
     /// Visits a field of the current module, under this name.
+    ///
+    /// # Panics
+    /// Panics if the name is empty or contains a dot, which separates the names of nested modules.
+    #[track_caller]
     pub fn field(&mut self, name: impl Display, part: &(impl Visit + ?Sized)) {
         self.visit_field(&name, ModuleId::new(part), &part);
     }
 
     /// Reports a plain value of the current module, under this name, which [`tree`](Module::tree) shows.
+    ///
+    /// # Panics
+    /// Panics for the names that [`field`](Visitor::field) rejects.
+    #[track_caller]
     pub fn setting(&mut self, name: impl Display, value: &dyn Debug) {
         self.visit_field(&name, None, &ForwardedPart(ModulePart::Setting(value)));
     }
 
-    /// Reports a part of another module as a part of the current one, under this name.
+    /// Reports a part of another module as a part of the current one, under this name, which may be a path.
     pub(crate) fn part_as(&mut self, name: &str, part: ModulePart<'_>) {
-        self.visit_field(&name, None, &ForwardedPart(part));
+        self.visit_path(name, None, &ForwardedPart(part));
+    }
+
+    /// Visits a part of the current module under a path, such as `parametrizations.weight`.
+    pub(crate) fn field_at(&mut self, path: &str, part: &(impl Visit + ?Sized)) {
+        self.visit_path(path, ModuleId::new(part), &part);
     }
 
     /// Reports a part under the name of the current field.
@@ -225,10 +246,33 @@ impl<'a> Visitor<'a> {
         self.part(ModulePart::Module(ModuleInfo { class, role, id, rejects_capture, unbuilt }));
     }
 
+    #[track_caller]
     fn visit_field(&mut self, name: &dyn Display, id: Option<ModuleId>, field: &dyn DynModule) {
-        let (length, outer) = (self.path.len(), self.field);
-        let dot = if length == 0 { "" } else { "." };
-        write!(self.path, "{dot}{name}").expect("writing to a String cannot fail");
+        let length = self.path.len();
+        let start = self.append_to_path(name);
+        assert!(is_field_name(&self.path[start..]), "{INVALID_NAME}, got \"{name}\"");
+        self.visit_at_path(length, id, field);
+    }
+
+    fn visit_path(&mut self, path: &str, id: Option<ModuleId>, field: &dyn DynModule) {
+        let length = self.path.len();
+        self.append_to_path(&path);
+        self.visit_at_path(length, id, field);
+    }
+
+    /// Appends a name to the path, and returns its first position.
+    fn append_to_path(&mut self, name: &dyn Display) -> usize {
+        if !self.path.is_empty() {
+            self.path.push('.');
+        }
+        let start = self.path.len();
+        write!(self.path, "{name}").expect("writing to a String cannot fail");
+        start
+    }
+
+    /// Visits a field under the current path, whose outer part has this length.
+    fn visit_at_path(&mut self, length: usize, id: Option<ModuleId>, field: &dyn DynModule) {
+        let outer = self.field;
         self.field = id;
         field.visit_dyn(self);
         self.path.truncate(length);

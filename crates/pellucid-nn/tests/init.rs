@@ -68,6 +68,21 @@ fn distributions_have_their_range() {
     let half = init::trunc_normal([10_000], 7.0, 2.0, 7.0, 100.0).to_vec::<f64>();
     // The mean of a half-normal distribution: μ + σ·√(2/π).
     assert!(half.iter().all(|&v| v >= 7.0) && (mean(&half) - 7.0 - 2.0 * 0.7978845608).abs() < 0.1);
+    type Scheme = fn(f64) -> pellucid_tensor::Result<Parameter>;
+    let schemes: [(&str, Scheme); 4] = [
+        ("xavier_uniform", |gain| init::try_xavier_uniform([2, 3], gain)),
+        ("xavier_normal", |gain| init::try_xavier_normal([2, 3], gain)),
+        ("kaiming_uniform", |slope| init::try_kaiming_uniform([2, 3], Fan::In, Nonlinearity::LeakyRelu(slope))),
+        ("kaiming_normal", |slope| init::try_kaiming_normal([2, 3], Fan::In, Nonlinearity::LeakyRelu(slope))),
+    ];
+    for (name, scheme) in schemes {
+        let error = scheme(f64::NAN).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{name}: gain")), "{error}");
+    }
+    for (name, scheme) in &schemes[..2] {
+        let error = scheme(-1.0).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{name}: gain must be finite and not negative, got -1")), "{error}");
+    }
     let rejected = catch_unwind(|| init::uniform([2], 1.0, 0.0)).unwrap_err();
     assert!(rejected.downcast_ref::<String>().unwrap().contains("low <= high"));
 }

@@ -97,7 +97,7 @@ pub mod prelude {
     pub use crate::io;
     pub use crate::nn;
     pub use crate::nn::loss::{BceWithLogitsLoss, CrossEntropyLoss, Loss, MseLoss, Reduction, cross_entropy, mse_loss};
-    pub use crate::nn::optim::schedule::{CosineWithWarmupLr, Scheduler};
+    pub use crate::nn::optim::schedule::{CosineWithWarmupLr, Scheduler, StepLr};
     pub use crate::nn::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
     pub use crate::nn::{
         AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Buffer, Conv1d, Conv2d, ConvTranspose2d, Dropout,
@@ -105,7 +105,9 @@ pub mod prelude {
         RmsNorm, Sequential, Sigmoid, Silu, StateDict, Tanh, sequential,
     };
     #[cfg(feature = "train")]
-    pub use crate::train::{ScheduleUnit, Trainer, TrainingEvent};
+    pub use crate::train::metrics::{Accuracy, Goal, Metric};
+    #[cfg(feature = "train")]
+    pub use crate::train::{EarlyStopping, ScheduleUnit, Trainer, TrainingEvent};
     pub use crate::{
         BackwardOptions, DType, Device, Ellipsis, Error, GradOptions, NewAxis, Result, Tensor, autocast, capture,
         enable_grad, formula, grad, grad_one, lazy, manual_seed, no_grad, ops, slice,

@@ -199,7 +199,7 @@ fn decode_png(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
         png::ColorType::Grayscale => (pixels, 1),
         png::ColorType::Rgb => (pixels, 3),
         png::ColorType::GrayscaleAlpha => {
-            (pixels.as_chunks::<2>().0.iter().flat_map(|&[grey, alpha]| [grey, grey, grey, alpha]).collect(), 4)
+            (pixels.as_chunks::<2>().0.iter().flat_map(|&[gray, alpha]| [gray, gray, gray, alpha]).collect(), 4)
         }
         _ => (pixels, 4),
     };

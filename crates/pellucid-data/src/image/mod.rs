@@ -132,13 +132,13 @@ impl Image {
 
     /// Returns a grayscale image, (19595 R + 38470 G + 7471 B + 2¹⁵) / 2¹⁶, as Pillow's `convert("L")`.
     pub fn to_grayscale(&self) -> Image {
-        let grey = |pixel: &[u8]| {
+        let gray = |pixel: &[u8]| {
             let [r, g, b] = [0, 1, 2].map(|channel| u32::from(pixel[channel]));
             ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16) as u8
         };
         let pixels = match self.channels {
             1 => self.pixels.clone(),
-            channels => self.pixels.chunks_exact(channels).map(grey).collect(),
+            channels => self.pixels.chunks_exact(channels).map(gray).collect(),
         };
         Image { pixels, channels: 1, ..*self }
     }
@@ -146,7 +146,7 @@ impl Image {
     /// Returns an RGB image: a grayscale channel is repeated, and the alpha channel is dropped.
     pub fn to_rgb(&self) -> Image {
         let pixels = match self.channels {
-            1 => self.pixels.iter().flat_map(|grey| [*grey; 3]).collect(),
+            1 => self.pixels.iter().flat_map(|gray| [*gray; 3]).collect(),
             3 => self.pixels.clone(),
             _ => self.pixels.as_chunks::<4>().0.iter().flat_map(|&[r, g, b, _]| [r, g, b]).collect(),
         };

@@ -51,9 +51,12 @@ impl BatchOrder {
     pub(super) fn sizes(&self, samples: usize) -> LoaderSizes {
         match self {
             &BatchOrder::Samples { ref sampler, size, drop_last } => {
-                LoaderSizes { samples, size, batches: batch_count(sampler.len(), size, drop_last), drop_last }
+                let batches = batch_count(sampler.len(), size, drop_last);
+                LoaderSizes { samples, size, batches, drop_last, order: sampler.name() }
             }
-            BatchOrder::Batches(sampler) => LoaderSizes { samples, size: 0, batches: sampler.len(), drop_last: false },
+            BatchOrder::Batches(sampler) => {
+                LoaderSizes { samples, size: 0, batches: sampler.len(), drop_last: false, order: sampler.name() }
+            }
         }
     }
 

@@ -54,8 +54,8 @@ impl Imputer {
     /// Computes the statistics of these columns. Earlier statistics are replaced.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a column does not exist, all its values are missing, or the value cannot fill the
-    /// column, as in [`Table::fill_missing`].
+    /// [`Error::InvalidArgument`] if a column does not exist, a statistic of a column without values is needed, or the
+    /// value cannot fill the column, as in [`Table::fill_missing`].
     pub fn fit(&self, table: &Table, names: &[impl AsRef<str>]) -> Result<()> {
         let fitted = |name: &str| {
             let value = statistic(name, table.column(name)?, &self.value)?;

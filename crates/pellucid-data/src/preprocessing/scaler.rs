@@ -1,8 +1,9 @@
 //! Scalers: linear maps of features with scikit-learn's statistics.
 
 use crate::random::vec_with_capacity;
+use pellucid_derive::panicking_form;
 use pellucid_nn::{StateDict, StateLoad, Stateful};
-use pellucid_tensor::{DType, Error, Result, Tensor, lock, ops};
+use pellucid_tensor::{DType, Error, Result, Tensor, lock, ops, unwrap};
 use std::sync::Mutex;
 
 /// Statistics by name, each with one value per feature.
@@ -289,18 +290,23 @@ impl MinMaxScaler {
         MinMaxScaler { statistics: FittedStatistics::new("min_max_scaler", names), range: (0.0, 1.0) }
     }
 
-    /// Sets the range of the scaled training values. [`fit`](Self::fit) rejects a range that is empty or not finite.
+    /// Sets the range of the scaled training values; default [0, 1].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a range that is empty or not finite.
+    #[panicking_form]
     #[must_use]
-    pub fn feature_range(self, low: f64, high: f64) -> Self {
-        MinMaxScaler { range: (low, high), ..self }
+    pub fn try_feature_range(self, low: f64, high: f64) -> Result<Self> {
+        if !(low < high && low.is_finite() && high.is_finite()) {
+            let reason = format!("the range must be finite and not empty, got {low} to {high}");
+            return Err(Error::invalid(self.statistics.op, reason));
+        }
+        Ok(MinMaxScaler { range: (low, high), ..self })
     }
 
     /// Returns the minimum, the maximum, the scale and the offset of each feature.
     fn compute_statistics(&self, x: &Tensor) -> Result<[Vec<f64>; 4]> {
         let (op, (low, high)) = (self.statistics.op, self.range);
-        if !(low < high && low.is_finite() && high.is_finite()) {
-            return Err(Error::invalid(op, format!("the range must be finite and not empty, got {low} to {high}")));
-        }
         let mut statistics = [const { Vec::new() }; 4];
         for values in features_without_nan(op, x)? {
             let min_value = values.iter().copied().fold(f64::NAN, f64::min);

@@ -7,7 +7,9 @@ pub use lines::TextLines;
 pub use loader::{StreamIter, StreamLoader};
 
 use crate::random::{EpochSeed, SplitMix64};
-use pellucid_tensor::{Error, Result};
+use crate::sampler::check_rank;
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{OptionRange, Result, unwrap};
 
 /// The records of an epoch, in order.
 pub type RecordIter<R> = Box<dyn Iterator<Item = Result<R>> + Send>;
@@ -40,7 +42,7 @@ pub trait IterableDataset: Send + Sync {
     /// Begins to read an epoch. Equal seeds must return equal records, so that a loader can resume.
     ///
     /// # Errors
-    /// The errors of the source, such as [`Error::File`].
+    /// The errors of the source, such as [`Error::File`](pellucid_tensor::Error::File).
     fn records(&self, seed: EpochSeed) -> Result<RecordIter<Self::Record>>;
 
     /// Computes a sample.
@@ -62,24 +64,28 @@ pub trait IterableDataset: Send + Sync {
     /// `n` records. With n = 1 the order does not change.
     ///
     /// # Errors
-    /// The first item of an epoch is [`Error::InvalidArgument`] if `n` is 0.
-    fn shuffle_buffer(self, n: usize) -> ShuffledRecords<Self>
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if `n` is 0.
+    #[panicking_form]
+    fn try_shuffle_buffer(self, n: usize) -> Result<ShuffledRecords<Self>>
     where
         Self: Sized,
     {
-        ShuffledRecords { records: self, n }
+        OptionRange::COUNT.check("shuffle_buffer", "n", n as f64, 1000.0)?;
+        Ok(ShuffledRecords { records: self, n })
     }
 
     /// Returns every `world`-th record, starting with record `rank`: the shard of process `rank` of `world` processes
     /// that train together. Call it before [`shuffle_buffer`](IterableDataset::shuffle_buffer).
     ///
     /// # Errors
-    /// The first item of an epoch is [`Error::InvalidArgument`] if `rank` is not below `world`.
-    fn shard(self, rank: usize, world: usize) -> RecordShard<Self>
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if `rank` is not less than `world`.
+    #[panicking_form]
+    fn try_shard(self, rank: usize, world: usize) -> Result<RecordShard<Self>>
     where
         Self: Sized,
     {
-        RecordShard { records: self, rank, world }
+        check_rank("shard", rank, world)?;
+        Ok(RecordShard { records: self, rank, world })
     }
 
     /// Returns the first `n` records of each epoch. Use it to bound an infinite source.
@@ -191,16 +197,11 @@ macro_rules! reordered_records {
 
 reordered_records! {
     /// Records in an approximately random order; see [`IterableDataset::shuffle_buffer`].
-    ShuffledRecords { n }, |dataset, records, seed| match dataset.n {
-        0 => Err(Error::invalid("shuffle_buffer", "the number of records must be at least 1, got 0")),
-        n => Ok(Box::new(ShuffleBuffer { records, buffer: Vec::new(), n, rng: seed.rng() })),
+    ShuffledRecords { n }, |dataset, records, seed| {
+        Ok(Box::new(ShuffleBuffer { records, buffer: Vec::new(), n: dataset.n, rng: seed.rng() }))
     };
     /// Every n-th record; see [`IterableDataset::shard`].
     RecordShard { rank, world }, |dataset, records, _seed| {
-        if dataset.rank >= dataset.world {
-            let reason = format!("the rank must be below the number of processes {}, got {}", dataset.world, dataset.rank);
-            return Err(Error::invalid("shard", reason));
-        }
         Ok(Box::new(records.skip(dataset.rank).step_by(dataset.world)))
     };
     /// The first records; see [`IterableDataset::take`].

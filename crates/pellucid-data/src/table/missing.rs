@@ -53,8 +53,9 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a column does not exist, all its values are missing, or the value cannot fill the
-    /// column: strings cannot fill a column of numbers, and numbers and the mean cannot fill a column of strings.
+    /// [`Error::InvalidArgument`] if a column does not exist, a statistic of a column without values is needed, or the
+    /// value cannot fill the column: strings cannot fill a column of numbers, and numbers and the mean cannot fill a
+    /// column of strings.
     #[doc(alias = "fillna")]
     #[doc(alias = "SimpleImputer")]
     pub fn fill_missing(&self, names: &[impl AsRef<str>], value: FillValue) -> Result<Table> {
@@ -96,6 +97,8 @@ pub(crate) fn statistic(name: &str, column: &Column, value: &FillValue) -> Resul
     existing.sort_by(f64::total_cmp);
     let n = existing.len();
     Ok(FillValue::Number(match value {
+        // A column without values has no type.
+        FillValue::Text(_) if n == 0 && matches!(column, Column::Float(_)) => return Ok(value.clone()),
         FillValue::Text(_) => return Err(mismatch(name, column, value)),
         FillValue::Number(number) => *number,
         _ if n == 0 => return Err(all_missing()),

@@ -1,4 +1,4 @@
-//! Colour transforms: brightness, contrast, saturation and hue. The alpha channel is unchanged.
+//! Color transforms: brightness, contrast, saturation and hue. The alpha channel is unchanged.
 
 use super::{ImageTransform, color_channels, map_bytes};
 use crate::image::{Image, byte_table};
@@ -22,7 +22,7 @@ fn check_factor(op: &'static str, factor: f64) -> Result<f32> {
     Err(Error::invalid(op, format!("the factor must be finite and not negative, got {factor}")))
 }
 
-/// Replaces each byte x of the colour channels by `f(x)`.
+/// Replaces each byte x of the color channels by `f(x)`.
 fn map_colors(image: &mut Image, f: impl Fn(f32) -> f32) {
     let table = byte_table(|byte| truncate_to_byte(f(byte.into())));
     if image.channels() == 4 {
@@ -75,7 +75,7 @@ pub fn adjust_contrast(mut image: Image, factor: f64) -> Result<Image> {
     let factor = check_factor("adjust_contrast", factor)?;
     let channels = image.channels();
     let sum: u64 = match channels {
-        1 => image.pixels().iter().map(|&grey| u64::from(grey)).sum(),
+        1 => image.pixels().iter().map(|&gray| u64::from(gray)).sum(),
         _ => {
             let luma = |pixel: &[u8]| luma(pixel[0].into(), pixel[1].into(), pixel[2].into());
             image.pixels().chunks_exact(channels).map(|pixel| u64::from(truncate_to_byte(luma(pixel)))).sum()
@@ -99,10 +99,10 @@ pub fn adjust_saturation(mut image: Image, factor: f64) -> Result<Image> {
     }
     map_blocks(&mut image, |[r, g, b]| {
         for i in 0..BLOCK {
-            let grey = luma(r[i], g[i], b[i]) as i32 as f32 * (1.0 - factor);
-            r[i] = r[i] * factor + grey;
-            g[i] = g[i] * factor + grey;
-            b[i] = b[i] * factor + grey;
+            let gray = luma(r[i], g[i], b[i]) as i32 as f32 * (1.0 - factor);
+            r[i] = r[i] * factor + gray;
+            g[i] = g[i] * factor + gray;
+            b[i] = b[i] * factor + gray;
         }
     });
     Ok(image)
@@ -128,9 +128,9 @@ pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Returns a colour in [0, 255] with the hue shifted by sixths of a circle.
+/// Returns a color in [0, 255] with the hue shifted by sixths of a circle.
 ///
-/// With the maximum M of a colour, its range Δ and its hue h in sixths, the channel n of HSV → RGB is
+/// With the maximum M of a color, its range Δ and its hue h in sixths, the channel n of HSV → RGB is
 /// M − Δ·clamp(min(k, 4 − k), 0, 1) for k = (n + h) mod 6 and n = 5, 3, 1 for red, green and blue.
 #[inline(always)]
 fn shift_hue([r, g, b]: [f32; 3], shift: f32) -> [f32; 3] {
@@ -176,8 +176,8 @@ pub fn grayscale(image: &Image, channels: usize) -> Result<Image> {
     check_gray_channels(channels)?;
     let [height, width, from] = image.shape();
     let luma = |pixel: &[u8]| truncate_to_byte(luma(pixel[0].into(), pixel[1].into(), pixel[2].into()));
-    let grey = image.pixels().chunks_exact(from).map(|pixel| if from == 1 { pixel[0] } else { luma(pixel) });
-    let pixels = grey.flat_map(|grey| std::iter::repeat_n(grey, channels)).collect();
+    let gray = image.pixels().chunks_exact(from).map(|pixel| if from == 1 { pixel[0] } else { luma(pixel) });
+    let pixels = gray.flat_map(|gray| std::iter::repeat_n(gray, channels)).collect();
     Image::try_new(pixels, [height, width, channels])
 }
 

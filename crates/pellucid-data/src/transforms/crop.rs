@@ -1,9 +1,10 @@
 //! Crops and padding. Both read a window of an image that is extended beyond its edges.
 
-use super::ImageTransform;
+use super::{ImageTransform, check_size};
 use crate::image::Image;
 use crate::random::{vec_with_capacity, with_rng};
-use pellucid_tensor::{Error, Result, Scalar, ops::PaddingMode};
+use pellucid_derive::panicking_form;
+use pellucid_tensor::{Error, Result, Scalar, ops::PaddingMode, unwrap};
 use std::ops::Range;
 
 /// Returns the source index in 0..len of a position, or `None` if the position has the padding constant.
@@ -131,8 +132,13 @@ pub struct CenterCrop {
 
 impl CenterCrop {
     /// Creates a crop to this height and width.
-    pub fn new(size: [usize; 2]) -> CenterCrop {
-        CenterCrop { size }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if one of them is 0.
+    #[panicking_form]
+    pub fn try_new(size: [usize; 2]) -> Result<CenterCrop> {
+        check_size("center_crop", size)?;
+        Ok(CenterCrop { size })
     }
 }
 
@@ -192,8 +198,13 @@ pub struct RandomCrop {
 
 impl RandomCrop {
     /// Creates a crop to this height and width.
-    pub fn new(size: [usize; 2]) -> RandomCrop {
-        RandomCrop { size, padding: 0, mode: PaddingMode::Constant(Scalar::Int(0)) }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if one of them is 0.
+    #[panicking_form]
+    pub fn try_new(size: [usize; 2]) -> Result<RandomCrop> {
+        check_size("random_crop", size)?;
+        Ok(RandomCrop { size, padding: 0, mode: PaddingMode::Constant(Scalar::Int(0)) })
     }
 
     /// Sets the number of pixels of padding on each side. Default: 0.

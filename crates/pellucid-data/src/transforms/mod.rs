@@ -69,6 +69,12 @@ use crate::random::with_rng;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{OptionRange, Result, unwrap};
 
+/// Returns an error unless a height and a width are at least 1.
+fn check_size(op: &'static str, [height, width]: [usize; 2]) -> Result<()> {
+    OptionRange::COUNT.check(op, "the height", height as f64, 224.0)?;
+    OptionRange::COUNT.check(op, "the width", width as f64, 224.0)
+}
+
 /// A transform of an image. Closures and tuples of transforms are also transforms.
 pub trait ImageTransform: Send + Sync {
     /// Returns the transformed image. Most transforms reuse its memory.
@@ -113,7 +119,7 @@ tuple_transforms!(
 /// use pellucid::data::Image;
 /// use pellucid::data::transforms::{CenterCrop, Compose, Grayscale, ImageTransform};
 /// let mut transform = Compose::new().then(CenterCrop::new([2, 2]));
-/// if std::env::var("GREY").is_ok() {
+/// if std::env::var("GRAY").is_ok() {
 ///     transform = transform.then(Grayscale::new());
 /// }
 /// let image = transform.apply(Image::new(vec![0; 4 * 4 * 3], [4, 4, 3]))?;

@@ -1,7 +1,7 @@
 //! Resizing.
 
-use super::ImageTransform;
 use super::crop::crop;
+use super::{ImageTransform, check_size};
 use crate::image::{Image, for_channels};
 use crate::random::{SplitMix64, vec_with_capacity, with_rng};
 use pellucid_derive::panicking_form;
@@ -180,13 +180,23 @@ pub struct ResizeImage {
 
 impl ResizeImage {
     /// Resizes to a height and a width.
-    pub fn new(size: [usize; 2]) -> ResizeImage {
-        ResizeImage { size: Some(size), shorter: 0, interpolation: InterpolationMode::LinearAntialias }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if one of them is 0.
+    #[panicking_form]
+    pub fn try_new(size: [usize; 2]) -> Result<ResizeImage> {
+        check_size("resize", size)?;
+        Ok(ResizeImage { size: Some(size), shorter: 0, interpolation: InterpolationMode::LinearAntialias })
     }
 
     /// Resizes the shorter side to a length, and the longer side in proportion.
-    pub fn shorter_side(length: usize) -> ResizeImage {
-        ResizeImage { size: None, shorter: length, interpolation: InterpolationMode::LinearAntialias }
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a length of 0.
+    #[panicking_form]
+    pub fn try_shorter_side(length: usize) -> Result<ResizeImage> {
+        OptionRange::COUNT.check("resize", "the length", length as f64, 224.0)?;
+        Ok(ResizeImage { size: None, shorter: length, interpolation: InterpolationMode::LinearAntialias })
     }
 
     /// Sets the interpolation. Default: `LinearAntialias`.
@@ -221,9 +231,14 @@ pub struct RandomResizedCrop {
 
 impl RandomResizedCrop {
     /// Creates a transform with this output height and width.
-    pub fn new(size: [usize; 2]) -> RandomResizedCrop {
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if one of them is 0.
+    #[panicking_form]
+    pub fn try_new(size: [usize; 2]) -> Result<RandomResizedCrop> {
+        check_size("random_resized_crop", size)?;
         let interpolation = InterpolationMode::LinearAntialias;
-        RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), interpolation }
+        Ok(RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), interpolation })
     }
 
     /// Sets the range of the area of the crop, as a fraction of the area of the image.

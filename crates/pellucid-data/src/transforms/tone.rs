@@ -11,7 +11,7 @@ fn identity() -> [u8; 256] {
     byte_table(|byte| byte)
 }
 
-/// Replaces the bytes of the colour channels by `table(channel)[byte]`, in place.
+/// Replaces the bytes of the color channels by `table(channel)[byte]`, in place.
 fn map_color_tables(mut image: Image, table: impl Fn(&Image, usize) -> [u8; 256]) -> Image {
     let mut tables = [identity(); 4];
     for channel in 0..color_channels(&image) {
@@ -22,7 +22,7 @@ fn map_color_tables(mut image: Image, table: impl Fn(&Image, usize) -> [u8; 256]
     image
 }
 
-/// Inverts the colours: 255 − x.
+/// Inverts the colors: 255 − x.
 pub fn invert(image: Image) -> Image {
     map_color_tables(image, |_, _| byte_table(|byte| 255 - byte))
 }

@@ -1,11 +1,12 @@
 //! `DataLoader`: equal batches for any number of workers, errors, resuming, the end of threads.
 
 use pellucid::data::{
-    BatchPosition, BucketBatchSampler, Collate, DataLoader, Dataset, EpochSeed, IterableDataset, LoaderOptions,
-    RandomSampler, Sampler, StreamLoader, TensorDataset, from_fn, from_records, pad_sequences, random_split, with_rng,
+    BatchPosition, Batches, BucketBatchSampler, Collate, DataLoader, Dataset, EpochSeed, IterableDataset, LoaderOptions,
+    RandomSampler, Sampler, StratifiedSampler, StreamLoader, TensorDataset, from_fn, from_records, from_vec,
+    pad_sequences, random_split, with_rng,
 };
 use pellucid::nn::{Checkpoint, StateDict};
-use pellucid::{DType, Device, Error, Generator, Result, Tensor, autocast, no_grad};
+use pellucid::{DType, Device, Error, Generator, Result, Tensor, autocast};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -151,15 +152,40 @@ fn a_loader_is_a_part_of_a_checkpoint() {
     assert!(Checkpoint::new().batches(&loader).load_state_dict(&StateDict::new()).is_err());
     let other = DataLoader::new(noisy(), LoaderOptions { batch_size: 5, ..options(0) });
     let error = other.load_state_dict(&loader.state_dict()).unwrap_err().to_string();
-    assert!(error.contains("23 samples in batches of 4, but this loader has 23 in batches of 5"), "{error}");
+    assert!(error.contains("saved with `size` = 4, but this loader has `size` = 5"), "{error}");
     let other = DataLoader::new(noisy(), LoaderOptions { drop_last: true, ..options(0) });
-    let mut state = loader.state_dict();
-    let error = other.load_state_dict(&state).unwrap_err().to_string();
-    assert!(error.contains("saved with drop_last = false, but this loader has drop_last = true"), "{error}");
-    // A snapshot of an earlier version does not have the option.
-    state.remove("drop_last").unwrap();
-    other.load_state_dict(&state).unwrap();
-    loader.load_state_dict(&state).unwrap();
+    let error = other.load_state_dict(&loader.state_dict()).unwrap_err().to_string();
+    assert!(error.contains("saved with `drop_last` = 0, but this loader has `drop_last` = 1"), "{error}");
+}
+
+/// The rest of an epoch in another order would repeat some samples and omit others.
+#[test]
+fn a_loader_does_not_continue_in_another_order() {
+    let options = |shuffle| LoaderOptions { batch_size: 4, shuffle, seed: Some(1), ..Default::default() };
+    let data = || from_vec((0..12i64).collect());
+    let shuffled = || DataLoader::new(data(), options(true));
+    let in_order = || DataLoader::new(data(), options(false));
+    let stratified = || in_order().sampler(StratifiedSampler::new(&Tensor::zeros(12, DType::I64)));
+    let bucketed =
+        |size| DataLoader::new(data(), LoaderOptions::default()).batch_sampler(BucketBatchSampler::new(&[1; 12], size));
+    for (name, saved, other) in [
+        ("RandomSampler", shuffled(), in_order()),
+        ("SequentialSampler", in_order(), stratified()),
+        ("StratifiedSampler", stratified(), shuffled()),
+        ("`batches` = 3", bucketed(4), bucketed(6)),
+    ] {
+        saved.load_state_dict(&saved.state_dict()).unwrap();
+        let error = other.load_state_dict(&saved.state_dict()).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { .. }) && error.to_string().contains(name), "{name}: {error}");
+    }
+    // Shuffled `Batches` of the same seed have the same order. Without a seed, samples could draw other numbers.
+    let batches = Batches::new(&[&Tensor::arange(0i64, 12, 1)], 4);
+    let mut loader = shuffled();
+    loader.load_state_dict(&batches.clone().shuffled(5).state_dict()).unwrap();
+    let order: Vec<i64> = loader.epoch().flat_map(|batch| batch.unwrap().to_vec::<i64>()).collect();
+    assert_eq!(order, batches.clone().shuffled(5).epoch().flat_map(|[x]| x.to_vec::<i64>()).collect::<Vec<_>>());
+    let error = in_order().load_state_dict(&batches.state_dict()).unwrap_err();
+    assert!(matches!(&error, Error::StateDict { missing, .. } if missing == &["seed"]), "{error}");
 }
 
 #[test]
@@ -354,15 +380,21 @@ fn samples_of_every_kind_are_collated() {
 
 #[test]
 fn sequences_are_padded() {
-    let _guard = no_grad();
-    let rows = [Tensor::ones([2, 3], DType::F32), Tensor::ones([0, 3], DType::F32), Tensor::ones([4, 3], DType::F32)];
+    let rows = [
+        Tensor::ones([2, 3], DType::F32).requires_grad_(true),
+        Tensor::ones([0, 3], DType::F32),
+        Tensor::ones([4, 3], DType::F32),
+    ];
     let padded = pad_sequences(&rows, -1.0).unwrap();
     assert_eq!(padded.values.shape().dims(), [3, 4, 3]);
     assert_eq!(padded.lengths.to_vec::<i64>(), [2, 0, 4]);
     let expected = ones_where(&padded.mask);
     assert_eq!(padded.values.to_vec::<f32>(), expected);
-    for wrong in [vec![], vec![Tensor::from(1.0f32)], vec![rows[0].clone(), Tensor::ones([2, 4], DType::F32)]] {
-        assert!(pad_sequences(&wrong, 0.0).is_err());
+    assert!(!padded.values.requires_grad());
+    let other = |shape: [usize; 2], dtype| vec![rows[0].clone(), Tensor::ones(shape, dtype)];
+    for wrong in [vec![], vec![Tensor::from(1.0f32)], other([2, 4], DType::F32), other([2, 3], DType::F64)] {
+        let error = pad_sequences(&wrong, 0.0).unwrap_err().to_string();
+        assert!(error.starts_with("pad_sequences"), "{error}");
     }
 }
 

@@ -62,8 +62,10 @@ fn scalers_keep_the_dtype_and_reject_other_features() {
     assert!(text(scaler.fit_transform(&Tensor::from([[f32::INFINITY]]))).contains("finite or NaN"));
     // A failed fit leaves the statistics unchanged.
     assert_eq!(scaler.mean().unwrap().to_vec::<f64>(), [2.0, 3.5]);
-    let empty = MinMaxScaler::new().feature_range(1.0, 1.0);
-    assert!(text(empty.fit_transform(&x)).contains("range"));
+    for (low, high) in [(1.0, 1.0), (f64::NAN, 1.0), (0.0, f64::INFINITY)] {
+        let error = MinMaxScaler::new().try_feature_range(low, high).unwrap_err();
+        assert!(error.to_string().contains("range"), "{error}");
+    }
     // A constant feature has the scale 1.
     scaler.fit(&Tensor::from([[0.1f64], [0.1], [0.1]])).unwrap();
     assert_eq!(scaler.scale().unwrap().to_vec::<f64>(), [1.0]);
@@ -180,4 +182,9 @@ fn an_imputer_keeps_the_statistics_of_the_training_rows() {
     let text = Imputer::new(FillValue::Text("none".to_string()));
     text.fit(&train, &["city"]).unwrap();
     assert_eq!(text.transform(&test).unwrap().column("city").unwrap().text(0), "none");
+    // A column without values has no type, so a text may fill it.
+    assert!(text.fit(&train, &["age"]).unwrap_err().to_string().contains("numbers"));
+    assert_eq!(text.fit_transform(&test, &["age"]).unwrap().column("age").unwrap().text(2), "none");
+    let filled = test.fill_missing(&["age"], FillValue::Text("none".to_string())).unwrap();
+    assert_eq!(filled.column("age").unwrap().text(0), "none");
 }

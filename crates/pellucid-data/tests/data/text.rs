@@ -31,6 +31,7 @@ fn windows_cover_the_tokens() {
     assert_eq!(starts(&windows.stride(5)), [0, 5]);
     for context in [10, 11, usize::MAX] {
         assert!(TokenWindows::new(tokens.clone(), context).is_empty());
+        assert!(TokenWindows::try_new(tokens.clone(), 0).is_err());
     }
 }
 

@@ -124,6 +124,16 @@ fn rejected_transforms_name_the_size() {
     let text = |result: Result<Image>| result.map(|_| ()).unwrap_err().to_string();
     assert!(text(RandomCrop::new([10, 8]).apply(image.clone())).contains("10 × 8 does not fit in an image of 9 × 8"));
     assert!(text(resize(image, [0, 3], InterpolationMode::LinearAntialias)).contains("0 × 3"));
+    let invalid = [
+        CenterCrop::try_new([0, 3]).map(drop),
+        RandomCrop::try_new([3, 0]).map(drop),
+        ResizeImage::try_new([0, 3]).map(drop),
+        ResizeImage::try_shorter_side(0).map(drop),
+        RandomResizedCrop::try_new([3, 0]).map(drop),
+    ];
+    for error in invalid.map(Result::unwrap_err) {
+        assert!(error.to_string().contains("must be at least 1, got 0"), "{error}");
+    }
     assert!(text(resize(image, [usize::MAX, 3], InterpolationMode::LinearAntialias)).contains("pixels"));
     assert!(text(resize(image, [3, 3], InterpolationMode::Nearest)).contains("NearestExact"));
     assert!(text(gaussian_blur(image, 4, 1.0)).contains("must be odd"));
@@ -265,7 +275,8 @@ fn batches_are_mixed_with_the_sample_before() {
         assert!((probabilities.i((2, 1)).item::<f32>() - replaced).abs() < 1e-6);
     }
     let text = |result: Result<(Tensor, Tensor)>| result.map(|_| ()).unwrap_err().to_string();
-    assert!(text(MixUp::new(0.0, 4).apply(&images, &labels)).contains("alpha"));
+    assert!(MixUp::try_new(0.0, 4).unwrap_err().to_string().contains("alpha"));
+    assert!(CutMix::try_new(1.0, 0).unwrap_err().to_string().contains("classes"));
     assert!(text(MixUp::new(1.0, 4).apply(&images, &Tensor::from([0i64]))).contains("same number of samples"));
     assert!(text(MixUp::new(1.0, 3).apply(&images, &labels)).contains('3'));
     assert!(text(CutMix::new(1.0, 4).apply(&Tensor::from([1.0f32]), &Tensor::from([0i64]))).contains("[N, C, H, W]"));

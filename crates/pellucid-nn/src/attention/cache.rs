@@ -2,6 +2,7 @@
 
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, unwrap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A cache of keys and values for later queries. With it, a decoding step projects only the new positions.
 ///
@@ -33,6 +34,8 @@ pub struct KvCache {
     length: Tensor,
     /// False at padding, bool `[N, 1, 1, C]`; `None` without padding.
     visible: Option<Tensor>,
+    /// The number of elements after the cached ones that the current call has written.
+    appended: AtomicUsize,
 }
 
 /// Copies keys, values and length, so that decoding with one cache does not change the other.
@@ -48,6 +51,7 @@ impl Clone for KvCache {
             values: copy(&self.values),
             length: copy(&self.length),
             visible: self.visible.as_ref().map(copy),
+            appended: AtomicUsize::new(0),
         }
     }
 }
@@ -61,7 +65,8 @@ impl KvCache {
     #[panicking_form]
     pub fn try_new(batch: usize, heads: usize, capacity: usize, width: usize, dtype: DType) -> Result<KvCache> {
         let buffer = || ops::zeros([batch, heads, capacity, width], dtype);
-        Ok(KvCache { keys: buffer()?, values: buffer()?, length: ops::zeros((), DType::I64)?, visible: None })
+        let length = ops::zeros((), DType::I64)?;
+        Ok(KvCache { keys: buffer()?, values: buffer()?, length, visible: None, appended: AtomicUsize::new(0) })
     }
 
     /// Sets a padding mask for prompts of one padded length n: `visible`, bool `[N, n]`, is false at padding, which is
@@ -159,11 +164,12 @@ impl KvCache {
         ops::add(&self.length, Tensor::arange(0, count as i64, 1))
     }
 
-    /// Appends keys and values `[N, G, n, D]` at `positions`, which follow the cached positions.
+    /// Writes keys and values `[N, G, n, D]` at `positions`, which follow the cached positions. [`append_after`] then
+    /// increases the length.
     ///
     /// Returns all keys and values, `[N, G, C, D]`, and the mask of the elements that each new one attends to, bool
     /// `[n, C]`, or `[N, 1, n, C]` with padding.
-    pub(super) fn append(&self, keys: &Tensor, values: &Tensor, positions: &Tensor) -> Result<[Tensor; 3]> {
+    pub(super) fn write(&self, keys: &Tensor, values: &Tensor, positions: &Tensor) -> Result<[Tensor; 3]> {
         let op = "kv_cache";
         if keys.requires_grad() || values.requires_grad() {
             return Err(Error::invalid(op, "a cache does not propagate gradients; decode under no_grad()"));
@@ -199,7 +205,7 @@ impl KvCache {
         };
         self.keys.try_set((.., .., positions), keys).map_err(full)?;
         self.values.try_set((.., .., positions), values)?;
-        ops::copy_(&self.length, &ops::add(&self.length, count as i64)?)?;
+        self.appended.store(count, Ordering::Relaxed);
         let number = Tensor::arange(0, self.capacity() as i64, 1);
         let mut visible_keys = ops::le(&number, &ops::unsqueeze(positions, 1)?)?;
         if let Some(visible) = &self.visible {
@@ -207,4 +213,17 @@ impl KvCache {
         }
         Ok([self.keys.clone(), self.values.clone(), visible_keys])
     }
+}
+
+/// Calls `decode`, which writes elements to the caches, and then increases their lengths. After an error, the caches
+/// have the elements from before the call.
+pub(crate) fn append_after<'a>(
+    caches: impl IntoIterator<Item = &'a KvCache>,
+    decode: impl FnOnce() -> Result<Tensor>,
+) -> Result<Tensor> {
+    let y = decode()?;
+    for KvCache { length, appended, .. } in caches {
+        ops::copy_(length, &ops::add(length, appended.swap(0, Ordering::Relaxed) as i64)?)?;
+    }
+    Ok(y)
 }

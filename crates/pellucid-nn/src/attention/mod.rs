@@ -10,6 +10,7 @@ mod positions;
 mod rotary;
 
 pub use cache::KvCache;
+pub(crate) use cache::append_after;
 pub use mask::{AttentionMasks, causal_mask, try_causal_mask};
 pub use multihead::{InProj, MultiheadAttention, MultiheadAttentionOptions};
 pub use positions::{LearnedPositions, SinusoidalPositions, sinusoidal_positions};

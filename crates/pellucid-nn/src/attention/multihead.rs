@@ -4,7 +4,7 @@ mod forward;
 
 pub use forward::InProj;
 
-use super::cache::KvCache;
+use super::cache::{KvCache, append_after};
 use super::mask::{AttentionMasks, MULTIHEAD_ATTENTION};
 use super::rotary::Rotary;
 use crate::call;
@@ -18,7 +18,7 @@ use forward::check_heads;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype, unwrap};
 
-/// The options of [`MultiheadAttention`], which its methods set.
+/// The options of [`MultiheadAttention`], for [`with_options`](MultiheadAttention::with_options).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MultiheadAttentionOptions {
     /// The probability of dropping an attention weight in training.
@@ -129,7 +129,7 @@ impl MultiheadAttention {
     /// [`Error::InvalidArgument`] if the number of heads does not divide the width; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(width: usize, heads: usize) -> Result<MultiheadAttention> {
-        check_heads(width, heads, heads, false, 0.0)?;
+        check_heads(width, heads, heads, None, 0.0)?;
         let in_proj = InProj::draw(width, [width; 3])?;
         let mut out_proj = call::name_layer(MULTIHEAD_ATTENTION, Linear::try_new(width, width))?;
         out_proj.bias = Some(init::try_zeros([width])?);
@@ -196,7 +196,7 @@ impl MultiheadAttention {
     /// Sets the rotary position embedding of queries and keys, or `None`, the default.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the head width is odd.
+    /// [`Error::InvalidArgument`] if the head width is odd, or the base is out of range.
     #[panicking_form]
     pub fn try_rotary(self, rotary: impl Into<Option<Rotary>>) -> Result<MultiheadAttention> {
         let rotary = rotary.into();
@@ -224,15 +224,18 @@ impl MultiheadAttention {
     fn changed(self, change: impl FnOnce(&mut MultiheadAttentionOptions)) -> Result<MultiheadAttention> {
         let mut options = self.options();
         change(&mut options);
-        self.with_options(options)
+        self.try_with_options(options)
     }
 
-    /// Returns the layer with other options. Weights of other shapes are drawn.
-    #[track_caller]
-    pub(crate) fn with_options(self, options: MultiheadAttentionOptions) -> Result<MultiheadAttention> {
+    /// Sets all options. Weights of other shapes are drawn again, once; each method of an option draws them separately.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an option out of its range; [`Error::OutOfMemory`].
+    #[panicking_form]
+    pub fn try_with_options(self, options: MultiheadAttentionOptions) -> Result<MultiheadAttention> {
         let MultiheadAttentionOptions { dropout, bias, kv_heads, kdim, vdim, rotary, bias_kv, zero_attn } = options;
         let (width, kv_heads) = (self.out_proj.weight.shape()[1], kv_heads.unwrap_or(self.heads));
-        check_heads(width, self.heads, kv_heads, rotary.is_some(), dropout)?;
+        check_heads(width, self.heads, kv_heads, rotary, dropout)?;
         let (kv_width, dtype) = (width / self.heads * kv_heads, self.out_proj.weight.dtype());
         let [kdim, vdim] = [kdim, vdim].map(|input_width| input_width.unwrap_or(width));
         let current = self.options();
@@ -332,16 +335,21 @@ impl MultiheadAttention {
     /// # Errors
     /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::InvalidArgument`] if it is full
     /// ([`Error::IndexOutOfBounds`] from a launch of a captured step), and outside `no_grad`, since gradients do not
-    /// flow through a cache.
+    /// flow through a cache. On error, the cache has the elements from before the call.
     #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
-        call::call(self, &[x], || {
+        append_after([cache], || self.decode(x, cache))
+    }
+
+    /// Computes [`forward_cached`](Self::forward_cached) in an enclosing [`append_after`].
+    pub(crate) fn decode(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
+        call::call_unary(self, x, |x| {
             if x.rank() != 3 {
                 return Err(Error::shapes(MULTIHEAD_ATTENTION, [x.shape()], "x must have shape [N, n, E]"));
             }
             let positions = cache.next(x.shape()[1])?;
             let [q, k, v] = self.apply_rotary(self.project_heads([x; 3])?, Some(&positions))?;
-            let [k, v, key_mask] = cache.append(&k, &v, &positions)?;
+            let [k, v, key_mask] = cache.write(&k, &v, &positions)?;
             let prepared = self.append_shared_keys([q, k, v], Some(key_mask), false)?;
             self.out_proj.try_forward(&self.attend_heads(&prepared)?)
         })

@@ -79,7 +79,8 @@ impl LearnedPositions {
     /// [`Error::IndexOutOfBounds`] for a position beyond the table.
     #[panicking_form]
     pub fn try_forward_rows(&self, positions: &Tensor) -> Result<Tensor> {
-        call::call(self, &[positions], || ops::embedding(&self.weight, positions, ops::EmbeddingOptions::default()))
+        let rows = |x: &Tensor| ops::embedding(&self.weight, x, ops::EmbeddingOptions::default());
+        call::call_unary(self, positions, rows)
     }
 }
 

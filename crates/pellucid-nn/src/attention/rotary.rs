@@ -38,7 +38,15 @@ impl Default for Rotary {
     }
 }
 
+/// The name of the operation in errors.
+const OP: &str = "rotary";
+
 impl Rotary {
+    /// Returns an error for a base out of range.
+    pub(super) fn check(&self) -> Result<()> {
+        OptionRange::POSITIVE.check(OP, "base", self.base, Rotary::default().base)
+    }
+
     /// Rotates x `[.., L, D]` by its positions: integers that broadcast to `[.., L]`. Angles are computed in `f64`.
     ///
     /// # Errors
@@ -46,8 +54,8 @@ impl Rotary {
     /// float dtype; [`Error::InvalidArgument`] for a base out of range.
     #[panicking_form]
     pub fn try_rotate(&self, x: &Tensor, positions: &Tensor) -> Result<Tensor> {
-        let op = "rotary";
-        OptionRange::POSITIVE.check(op, "base", self.base, Rotary::default().base)?;
+        self.check()?;
+        let op = OP;
         if x.rank() < 2 || !x.shape()[x.rank() - 1].is_multiple_of(2) {
             return Err(Error::shapes(op, [x.shape()], "x must have shape [.., L, D] with an even D"));
         }

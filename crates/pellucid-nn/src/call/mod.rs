@@ -17,6 +17,7 @@ use crate::visit::{ModuleId, ModulePart, short_type_name};
 use failure::add_failed_path;
 use pellucid_tensor::{Error, Result, Tensor, is_capturing};
 use std::any::type_name;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trace::{is_traced, record_call};
 
@@ -79,14 +80,39 @@ pub(crate) fn call_with_extra<M: Module + ?Sized, R>(
     Ok((y, extra.expect("compute() must set the second result before it returns an output")))
 }
 
+/// Calls a module on its only input x, which a hook may replace.
+#[inline]
+pub(crate) fn call_unary<M: Module + ?Sized>(
+    module: &M,
+    x: &Tensor,
+    compute: impl Fn(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    if !is_observed() {
+        return compute(x).map_err(|error| with_failed_path(module, error));
+    }
+    let mut compute = |replaced: Option<&Tensor>| compute(replaced.unwrap_or(x));
+    call_observed(CalledModule::new(&module), &[x], &mut compute)
+}
+
+/// Calls a module of one input that returns a second result, as [`call_with_extra`] does.
+pub(crate) fn call_unary_with_extra<M: Module + ?Sized, R>(
+    module: &M,
+    x: &Tensor,
+    compute: impl Fn(&Tensor) -> Result<(Tensor, R)>,
+) -> Result<(Tensor, R)> {
+    let extra = Cell::new(None);
+    let y = call_unary(module, x, |x| {
+        let (y, rest) = compute(x)?;
+        extra.set(Some(rest));
+        Ok(y)
+    })?;
+    Ok((y, extra.take().expect("compute() must set the second result before it returns an output")))
+}
+
 /// Calls a layer on x.
 #[inline]
 pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Tensor> {
-    if !is_observed() {
-        return layer.compute(x).map_err(|error| with_failed_path(layer, error));
-    }
-    let mut compute = |replaced: Option<&Tensor>| layer.compute(replaced.unwrap_or(x));
-    call_observed(CalledModule::new(&layer), &[x], &mut compute)
+    call_unary(layer, x, |x| layer.compute(x))
 }
 
 /// Returns the result of operations that are steps of the layer `op`, or that fill its parameters; an error of one of

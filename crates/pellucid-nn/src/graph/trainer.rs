@@ -98,6 +98,14 @@ where
         &self.model.model
     }
 
+    /// Returns the model, and drops the recordings.
+    pub fn into_model(self) -> M {
+        let GraphTrainer { model, core, .. } = self;
+        drop(core);
+        let model = Arc::into_inner(model).and_then(|bound| Arc::into_inner(bound.model));
+        model.expect("only the recordings must share the model with their trainer")
+    }
+
     /// Returns the optimizer.
     pub fn optimizer(&self) -> &O {
         &self.optimizer
@@ -129,8 +137,8 @@ where
         self.core.results("loss").map(|(loss, _)| loss)
     }
 
-    /// Returns the logits of the last step, `[B, C]`: a tensor on the device, which the next step of these shapes
-    /// overwrites.
+    /// Returns the outputs of the model in the last step, such as logits `[B, C]`: a tensor on the device, which the
+    /// next step of these shapes overwrites.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step.
@@ -226,7 +234,8 @@ where
     }
 
     /// Evaluates a batch as [`evaluate`](GraphTrainer::evaluate) does, and returns its loss, a 0-d tensor, and the
-    /// logits `[B, C]`. They are on the device, and the next evaluation of these shapes overwrites them.
+    /// outputs of the model, such as logits `[B, C]`. They are on the device, and the next evaluation of these shapes
+    /// overwrites them.
     ///
     /// # Errors
     /// The errors of [`evaluate`](GraphTrainer::evaluate).

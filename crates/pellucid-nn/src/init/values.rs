@@ -119,19 +119,22 @@ fn half_normal_quantile(u: &Tensor, mean: f64, std: f64, [low, high]: [f64; 2]) 
 
 /// Returns uniform values with mean 0 and this standard deviation.
 fn uniform_with_std(shape: &Shape, dtype: DType, std: f64) -> Result<Tensor> {
-    let bound = (3f64.sqrt() * std).abs();
+    let bound = 3f64.sqrt() * std;
     uniform(shape, dtype, -bound, bound)
 }
 
 /// Returns the standard deviation of Glorot & Bengio.
 fn xavier(op: &'static str, shape: &Shape, gain: f64) -> Result<f64> {
+    OptionRange::NONNEGATIVE.check(op, "gain", gain, 1.0)?;
     let (inputs, outputs) = Fan::both(op, shape)?;
     Ok(gain * (2.0 / inputs.saturating_add(outputs).max(1) as f64).sqrt())
 }
 
 /// Returns the standard deviation of He et al.
 fn kaiming(op: &'static str, shape: &Shape, fan: Fan, nonlinearity: Nonlinearity) -> Result<f64> {
-    Ok(nonlinearity.gain() / (fan.count(op, shape)?.max(1) as f64).sqrt())
+    let gain = nonlinearity.gain();
+    OptionRange::NONNEGATIVE.check(op, "gain", gain, 1.0)?;
+    Ok(gain / (fan.count(op, shape)?.max(1) as f64).sqrt())
 }
 
 pub(super) fn xavier_uniform(shape: &Shape, dtype: DType, gain: f64) -> Result<Tensor> {

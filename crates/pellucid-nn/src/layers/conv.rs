@@ -409,7 +409,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// for this input.
     #[panicking_form]
     pub fn try_forward_to(&self, x: &Tensor, dims: [usize; N]) -> Result<Tensor> {
-        call::call(self, &[x], || self.transposed(&self.weight, x, self.output_padding_for(x, dims)?))
+        call::call_unary(self, x, |x| self.transposed(&self.weight, x, self.output_padding_for(x, dims)?))
     }
 
     /// Returns the padding for an output with these spatial lengths.

@@ -222,7 +222,7 @@ impl EmbeddingBag {
         offsets: Option<&Tensor>,
         weights: Option<&Tensor>,
     ) -> Result<Tensor> {
-        call::call(self, &[index], || {
+        call::call_unary(self, index, |index| {
             weights.map_or(Ok(()), |weights| check_input_dtype("embedding_bag", weights, &self.weight))?;
             ops::embedding_bag(&self.weight, index, ops::EmbeddingBagOptions { offsets, weights, ..self.options() })
         })

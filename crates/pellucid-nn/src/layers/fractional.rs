@@ -118,7 +118,7 @@ impl<const N: usize> FractionalMaxPool<N> {
     /// The errors of [`ops::fractional_max_pool2d`].
     #[panicking_form]
     pub fn try_forward_with_indices(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {
-        call::call_with_extra(self, &[x], || self.pooled(x))
+        call::call_unary_with_extra(self, x, |x| self.pooled(x))
     }
 
     fn pooled(&self, x: &Tensor) -> Result<(Tensor, Tensor)> {

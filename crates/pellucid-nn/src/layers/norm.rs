@@ -299,21 +299,36 @@ impl LocalResponseNorm {
     }
 
     /// Sets alpha, the weight of the mean.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is negative or not finite.
+    #[panicking_form]
     #[must_use]
-    pub fn alpha(self, alpha: f64) -> LocalResponseNorm {
-        LocalResponseNorm { alpha, ..self }
+    pub fn try_alpha(self, alpha: f64) -> Result<LocalResponseNorm> {
+        OptionRange::NONNEGATIVE.check("local_response_norm", "alpha", alpha, 1e-4)?;
+        Ok(LocalResponseNorm { alpha, ..self })
     }
 
     /// Sets beta, the power.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is not finite.
+    #[panicking_form]
     #[must_use]
-    pub fn beta(self, beta: f64) -> LocalResponseNorm {
-        LocalResponseNorm { beta, ..self }
+    pub fn try_beta(self, beta: f64) -> Result<LocalResponseNorm> {
+        OptionRange::FINITE.check("local_response_norm", "beta", beta, 0.75)?;
+        Ok(LocalResponseNorm { beta, ..self })
     }
 
     /// Sets k, the constant added to the mean.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it is negative or not finite.
+    #[panicking_form]
     #[must_use]
-    pub fn k(self, k: f64) -> LocalResponseNorm {
-        LocalResponseNorm { k, ..self }
+    pub fn try_k(self, k: f64) -> Result<LocalResponseNorm> {
+        OptionRange::NONNEGATIVE.check("local_response_norm", "k", k, 1.0)?;
+        Ok(LocalResponseNorm { k, ..self })
     }
 }
 

@@ -185,7 +185,7 @@ impl<L: Weighted, P: Parametrization> Visit for Parametrized<L, P> {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         visitor.module(self, None);
         visit_others(&self.layer, P::ORIGINAL, visitor);
-        visitor.field(P::NAME, &self.parametrization);
+        visitor.field_at(P::NAME, &self.parametrization);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::state_flag::{FlagLoad, NamedFlag};
 use crate::tree::ModelTree;
 use crate::visit::{ModuleInfo, ModulePart, ModuleRole, Visit, Visitor, is_inside};
 use pellucid_tensor::{DType, Device, Error, Layout, Result, Tensor};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A type-erased module.
@@ -158,8 +158,21 @@ impl dyn DynModule + '_ {
     }
 
     /// Returns the values of a state dict; a shared value under each of its names.
-    pub(super) fn persistent_values(&self) -> Vec<(String, Tensor)> {
-        self.values(Buffer::is_persistent)
+    ///
+    /// # Errors
+    /// [`Error::Layer`] for a layer that is not built; [`Error::InvalidArgument`] if two tensors have the same name.
+    fn persistent_values(&self, op: &'static str) -> Result<Vec<(String, Tensor)>> {
+        self.check_built(op)?;
+        let values = self.values(Buffer::is_persistent);
+        let mut by_name = HashMap::new();
+        match values.iter().find(|(name, tensor)| *by_name.entry(name).or_insert(view(tensor)) != view(tensor)) {
+            None => Ok(values),
+            Some((name, _)) => {
+                let reason =
+                    format!("two tensors have the name `{name}`; give the fields of the modules different names");
+                Err(Error::invalid(op, reason))
+            }
+        }
     }
 
     /// Returns the entries of a state dict for the flags that are set.
@@ -290,8 +303,7 @@ impl dyn DynModule + '_ {
     }
 
     pub(super) fn state_dict(&self) -> Result<StateDict> {
-        self.check_built("state_dict")?;
-        let mut state = state::snapshot(&first_names(self.persistent_values()))?;
+        let mut state = state::snapshot(&first_names(self.persistent_values("state_dict")?))?;
         state.extend(self.flag_entries());
         Ok(state)
     }
@@ -301,14 +313,14 @@ impl dyn DynModule + '_ {
     }
 
     pub(super) fn load_matching(&self, state: &StateDict) -> Result<IncompatibleKeys> {
-        self.check_built("load_matching")?;
+        let values = self.persistent_values("load_matching")?;
         let flags = self.flags();
         if flags.is_empty() {
-            return state::load_matching(&self.persistent_values(), state, |load| load);
+            return state::load_matching(&values, state, |load| load);
         }
         let mut flags = FlagLoad::prepare("load_matching", &flags, state)?;
         let state = std::mem::take(&mut flags.state);
-        state::load_matching(&self.persistent_values(), &state, |load| load.then(|| flags.commit()))
+        state::load_matching(&values, &state, |load| load.then(|| flags.commit()))
     }
 
     /// Returns an error if the module has a layer that is not built.
@@ -336,20 +348,19 @@ pub(crate) fn not_built(op: &'static str, layer: String) -> Error {
 /// that are set.
 impl Stateful for dyn DynModule + '_ {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        self.check_built("state")?;
-        let mut state = first_names(self.persistent_values());
+        let mut state = first_names(self.persistent_values("state")?);
         state.extend(self.flag_entries());
         Ok(state)
     }
 
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
-        self.check_built("load_state_dict")?;
+        let values = self.persistent_values("load_state_dict")?;
         let flags = self.flags();
         if flags.is_empty() {
-            return StateLoad::new(&self.persistent_values(), state);
+            return StateLoad::new(&values, state);
         }
         let flags = FlagLoad::prepare("load_state_dict", &flags, state)?;
-        let load = StateLoad::new(&self.persistent_values(), &flags.state)?;
+        let load = StateLoad::new(&values, &flags.state)?;
         Ok(load.then(|| flags.commit()))
     }
 }

@@ -233,12 +233,17 @@ fn average_dtype(parameter: &Parameter) -> DType {
 /// ```
 ///
 /// # Errors
-/// The errors of the model; statistics of earlier batches are kept. [`Error::Layer`] names a [`Lazy`](crate::Lazy)
-/// layer that is not built.
+/// [`Error::InvalidArgument`] if there are no batches; the errors of the model, after which the statistics of earlier
+/// batches are kept. [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built.
 pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item = Tensor>) -> Result<()> {
     let norms = batch_norms("update_bn", model)?;
     if norms.is_empty() {
         return Ok(());
+    }
+    let mut batches = batches.into_iter().peekable();
+    if batches.peek().is_none() {
+        let reason = "there are no batches, of which the statistics could be computed; an iterator returns them once";
+        return Err(Error::invalid("update_bn", reason));
     }
     let _off = no_grad();
     for [mean, var, count] in &norms {
@@ -248,7 +253,7 @@ pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item 
     }
     let _modes = SavedModes::keep(model);
     model.train();
-    with_plain_averages(|| batches.into_iter().try_for_each(|x| model.try_forward(&x).map(drop)))
+    with_plain_averages(|| batches.try_for_each(|x| model.try_forward(&x).map(drop)))
 }
 
 /// A guard that restores the training modes of all layers.

@@ -116,7 +116,7 @@ impl<K: RecurrentKind> RecurrentCell<K> {
     #[panicking_form]
     pub fn try_forward(&self, x: &Tensor, state: Option<&K::State>) -> Result<K::State> {
         let states = state.map_or([None; 2], K::State::tensors);
-        let (h, c) = call_with_states(self, x, states, || {
+        let (h, c) = call_with_states(self, x, states, |x| {
             call::name_layer(self.cell.names().cell, run_step(self.cell, &self.weights, x, states))
         })?;
         Ok(K::State::from_tensors(h, c))

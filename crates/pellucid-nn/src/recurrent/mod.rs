@@ -29,8 +29,11 @@ fn call_with_states<R>(
     layer: &impl Module,
     x: &Tensor,
     states: [Option<&Tensor>; 2],
-    run: impl FnOnce() -> Result<(Tensor, R)>,
+    run: impl Fn(&Tensor) -> Result<(Tensor, R)>,
 ) -> Result<(Tensor, R)> {
-    let inputs = [x, states[0].unwrap_or(x), states[1].unwrap_or(x)];
-    call::call_with_extra(layer, &inputs[..1 + states.iter().flatten().count()], run)
+    match states {
+        [None, _] => call::call_unary_with_extra(layer, x, run),
+        [Some(h), None] => call::call_with_extra(layer, &[x, h], || run(x)),
+        [Some(h), Some(c)] => call::call_with_extra(layer, &[x, h, c], || run(x)),
+    }
 }

@@ -107,7 +107,7 @@ impl Lstm {
     #[panicking_form]
     pub fn try_projection(self, width: impl Into<Option<usize>>) -> Result<Lstm> {
         let width = width.into();
-        self.with_options(|options| options.projection = width)
+        self.changed(|options| options.projection = width)
     }
 }
 
@@ -129,7 +129,7 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     #[doc(alias = "num_layers")]
     #[panicking_form]
     pub fn try_layers(self, layers: usize) -> Result<RecurrentNetwork<K>> {
-        self.with_options(|options| options.layers = layers)
+        self.changed(|options| options.layers = layers)
     }
 
     /// Sets whether there are biases. Biases that are added are drawn as in [`new`](RecurrentNetwork::new).
@@ -138,7 +138,7 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[panicking_form]
     pub fn try_bias(self, bias: bool) -> Result<RecurrentNetwork<K>> {
-        self.with_options(|options| options.bias = bias)
+        self.changed(|options| options.bias = bias)
     }
 
     /// Sets whether sequences are `[N, T, I]` instead of `[T, N, I]`; default false. States are `[.., N, H]` in both
@@ -154,7 +154,7 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a probability outside [0, 1].
     #[panicking_form]
     pub fn try_dropout(self, dropout: f64) -> Result<RecurrentNetwork<K>> {
-        self.with_options(|options| options.dropout = dropout)
+        self.changed(|options| options.dropout = dropout)
     }
 
     /// Sets whether each layer also has a reverse direction; default false. Outputs are concatenated along the last
@@ -165,13 +165,23 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
     #[panicking_form]
     pub fn try_bidirectional(self, bidirectional: bool) -> Result<RecurrentNetwork<K>> {
-        self.with_options(|options| options.bidirectional = bidirectional)
+        self.changed(|options| options.bidirectional = bidirectional)
     }
 
     #[track_caller]
-    fn with_options(self, change: impl FnOnce(&mut RecurrentOptions)) -> Result<RecurrentNetwork<K>> {
+    fn changed(self, change: impl FnOnce(&mut RecurrentOptions)) -> Result<RecurrentNetwork<K>> {
         let mut options = self.options();
         change(&mut options);
+        self.try_with_options(options)
+    }
+
+    /// Sets all options. Weights of other shapes are drawn again, once; each method of an option draws them separately.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_with_options(self, options: RecurrentOptions) -> Result<RecurrentNetwork<K>> {
         Ok(RecurrentNetwork { stack: self.stack.with_options(options)?, ..self })
     }
 
@@ -248,7 +258,7 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
         lengths: Option<&Tensor>,
     ) -> Result<(Tensor, K::State)> {
         let states = state.map_or([None; 2], K::State::tensors);
-        let (y, (h, c)) = call_with_states(self, x, states, || {
+        let (y, (h, c)) = call_with_states(self, x, states, |x| {
             let (y, h, c) = self.stack.run(x, states, lengths)?;
             Ok((y, (h, c)))
         })?;

@@ -17,8 +17,8 @@ use pellucid_tensor::{DType, Error, Result, Scalar, Tensor, ops};
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::InvalidArgument`] for no sequence, and for
-/// a value that the dtype cannot represent.
+/// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::DTypeMismatch`] if their dtypes differ;
+/// [`Error::InvalidArgument`] for no sequence, and for a value that the dtype cannot represent.
 pub fn pad_sequence<T: AsRef<Tensor>>(
     sequences: &[T],
     batch_first: bool,
@@ -44,6 +44,10 @@ fn pad_all(op: &'static str, sequences: &[&Tensor], batch_first: bool, value: Sc
     };
     if sequences.iter().any(|t| t.shape()[1..] != sequences[0].shape()[1..]) {
         return Err(shape_error());
+    }
+    if sequences.iter().any(|t| t.dtype() != sequences[0].dtype()) {
+        let help = "the sequences must have equal dtypes; to_dtype() converts a sequence";
+        return Err(Error::dtypes(op, sequences.iter().map(|t| t.dtype()), help));
     }
     let padded = sequences.iter().zip(&lengths).map(|(t, &length)| {
         let padding = ops::full(t.shape().with_axis(0, longest - length), value, t.dtype())?;

@@ -10,7 +10,8 @@ use pellucid_tensor::OptionRange;
 use pellucid_tensor::ops::RecurrenceOptions;
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 
-/// The options of an [`Rnn`](crate::Rnn), a [`Gru`](crate::Gru) or an [`Lstm`](crate::Lstm), which its methods set.
+/// The options of an [`Rnn`](crate::Rnn), a [`Gru`](crate::Gru) or an [`Lstm`](crate::Lstm), for
+/// [`with_options`](crate::RecurrentNetwork::with_options).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RecurrentOptions {
     /// The number of layers; each reads the outputs of the previous one.
@@ -65,6 +66,12 @@ impl RecurrentStack {
         let RecurrentOptions { layers, bias, dropout, bidirectional, projection, .. } = options;
         if layers == 0 {
             return Err(Error::invalid(cell.names().layer, "the number of layers must be at least 1"));
+        }
+        if projection.is_some() && cell != CellKind::Lstm {
+            return Err(Error::invalid(
+                cell.names().layer,
+                "only an LSTM projects its states; use a smaller hidden width",
+            ));
         }
         OptionRange::PROBABILITY.check(cell.names().layer, "dropout", dropout, 0.2)?;
         let directions = 1 + usize::from(bidirectional);

@@ -3,7 +3,7 @@
 use super::stack::{layer_stack, zip_caches};
 use super::sublayers::Sublayer;
 use super::{TransformerOptions, transformer_options};
-use crate::attention::{AttentionMasks, KvCache, MultiheadAttention, Rotary};
+use crate::attention::{AttentionMasks, KvCache, MultiheadAttention, Rotary, append_after};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::{Dropout, LayerNorm, Linear, make_layers, switched, values_like};
@@ -60,9 +60,13 @@ impl TransformerDecoderLayer {
         })
     }
 
-    /// Returns the layer with other options. Weights of other shapes are drawn.
-    #[track_caller]
-    fn with_options(self, options: TransformerOptions) -> Result<TransformerDecoderLayer> {
+    /// Sets all options. Weights of other shapes are drawn again, once; each method of an option draws them separately.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_with_options(self, options: TransformerOptions) -> Result<TransformerDecoderLayer> {
         let self_attn = options.attention(self.self_attn, options.rotary)?;
         let multihead_attn = options.attention(self.multihead_attn, None)?;
         let [linear1, linear2] = options.linear([self.linear1, self.linear2])?;
@@ -114,8 +118,19 @@ impl TransformerDecoderLayer {
         cache: &KvCache,
         memory_masks: AttentionMasks<'_>,
     ) -> Result<Tensor> {
+        append_after([cache], || self.decode(target, memory, cache, memory_masks))
+    }
+
+    /// Computes [`forward_cached`](Self::forward_cached) in an enclosing [`append_after`].
+    fn decode(
+        &self,
+        target: &Tensor,
+        memory: &Tensor,
+        cache: &KvCache,
+        memory_masks: AttentionMasks<'_>,
+    ) -> Result<Tensor> {
         call::call(self, &[target, memory], || {
-            self.run_sublayers(target, memory, memory_masks, |x| self.self_attn.try_forward_cached(x, cache))
+            self.run_sublayers(target, memory, memory_masks, |x| self.self_attn.decode(x, cache))
         })
     }
 
@@ -182,11 +197,13 @@ impl TransformerDecoder {
         memory_masks: AttentionMasks<'_>,
     ) -> Result<Tensor> {
         let each = |x: Tensor, (layer, cache): (&TransformerDecoderLayer, &KvCache)| {
-            layer.try_forward_cached(&x, memory, cache, memory_masks)
+            layer.decode(&x, memory, cache, memory_masks)
         };
-        call::call(self, &[target, memory], || {
-            let mut layers = zip_caches("transformer_decoder", &self.layers, caches)?.into_iter();
-            self.norm.try_forward(&layers.try_fold(target.clone(), each)?)
+        append_after(caches, || {
+            call::call(self, &[target, memory], || {
+                let mut layers = zip_caches("transformer_decoder", &self.layers, caches)?.into_iter();
+                self.norm.try_forward(&layers.try_fold(target.clone(), each)?)
+            })
         })
     }
 }

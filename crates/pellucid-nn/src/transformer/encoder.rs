@@ -3,7 +3,7 @@
 use super::stack::{layer_stack, zip_caches};
 use super::sublayers::Sublayer;
 use super::{TransformerOptions, transformer_options};
-use crate::attention::{AttentionMasks, KvCache, MultiheadAttention, Rotary};
+use crate::attention::{AttentionMasks, KvCache, MultiheadAttention, Rotary, append_after};
 use crate::call;
 use crate::layer::Layer;
 use crate::layers::{Dropout, LayerNorm, Linear, make_layers, switched, values_like};
@@ -56,9 +56,13 @@ impl TransformerEncoderLayer {
         })
     }
 
-    /// Returns the layer with other options. Weights of other shapes are drawn.
-    #[track_caller]
-    fn with_options(self, options: TransformerOptions) -> Result<TransformerEncoderLayer> {
+    /// Sets all options. Weights of other shapes are drawn again, once; each method of an option draws them separately.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_with_options(self, options: TransformerOptions) -> Result<TransformerEncoderLayer> {
         let self_attn = options.attention(self.self_attn, options.rotary)?;
         let [linear1, linear2] = options.linear([self.linear1, self.linear2])?;
         Ok(TransformerEncoderLayer {
@@ -83,7 +87,7 @@ impl TransformerEncoderLayer {
     /// The errors of [`MultiheadAttention::try_forward_qkv`].
     #[panicking_form]
     pub fn try_forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Result<Tensor> {
-        call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_forward_qkv(x, x, x, masks)))
+        call::call_unary(self, x, |x| self.run_sublayers(x, |x| self.self_attn.try_forward_qkv(x, x, x, masks)))
     }
 
     /// Returns the output for the next n positions `[N, n, E]` of a causal sequence; see
@@ -93,7 +97,12 @@ impl TransformerEncoderLayer {
     /// The errors of [`MultiheadAttention::try_forward_cached`].
     #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
-        call::call(self, &[x], || self.run_sublayers(x, |x| self.self_attn.try_forward_cached(x, cache)))
+        append_after([cache], || self.decode(x, cache))
+    }
+
+    /// Computes [`forward_cached`](Self::forward_cached) in an enclosing [`append_after`].
+    fn decode(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
+        call::call_unary(self, x, |x| self.run_sublayers(x, |x| self.self_attn.decode(x, cache)))
     }
 
     /// Returns the options.
@@ -130,7 +139,7 @@ impl TransformerEncoder {
     /// The errors of [`MultiheadAttention::try_forward_qkv`].
     #[panicking_form]
     pub fn try_forward_masked(&self, x: &Tensor, masks: AttentionMasks<'_>) -> Result<Tensor> {
-        call::call(self, &[x], || {
+        call::call_unary(self, x, |x| {
             let x = self.layers.iter().try_fold(x.clone(), |x, layer| layer.try_forward_masked(&x, masks))?;
             self.norm.try_forward(&x)
         })
@@ -166,10 +175,12 @@ impl TransformerEncoder {
     /// of [`MultiheadAttention::try_forward_cached`].
     #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, caches: &[KvCache]) -> Result<Tensor> {
-        call::call(self, &[x], || {
-            let layers = zip_caches("transformer_encoder", &self.layers, caches)?;
-            let x = layers.into_iter().try_fold(x.clone(), |x, (layer, cache)| layer.try_forward_cached(&x, cache))?;
-            self.norm.try_forward(&x)
+        append_after(caches, || {
+            call::call_unary(self, x, |x| {
+                let layers = zip_caches("transformer_encoder", &self.layers, caches)?;
+                let x = layers.into_iter().try_fold(x.clone(), |x, (layer, cache)| layer.decode(&x, cache))?;
+                self.norm.try_forward(&x)
+            })
         })
     }
 }

@@ -20,13 +20,15 @@ use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Error, Result, Tensor, TensorId, ops, unwrap};
 use std::collections::HashSet;
 
-/// The options of all transformer layers, which their methods set. The defaults are the paper's.
+/// The options of all transformer layers, for [`with_options`](TransformerEncoder::with_options). The defaults are the
+/// paper's.
 ///
 /// ```
-/// use pellucid::nn::{Layer, AttentionMasks, TransformerEncoder};
+/// use pellucid::nn::{Layer, AttentionMasks, TransformerEncoder, TransformerOptions};
 /// use pellucid::{DType, Tensor, ops};
 /// // The body of GPT-2: norms come first, attention is causal.
-/// let body = TransformerEncoder::new(16, 4, 2).hidden(64).norm_first(true).activation(ops::gelu_tanh).norm(true);
+/// let options = TransformerOptions { hidden: 64, norm_first: true, activation: ops::gelu_tanh, ..Default::default() };
+/// let body = TransformerEncoder::new(16, 4, 2).with_options(options).norm(true);
 /// let x = Tensor::randn([3, 5, 16], DType::F32);
 /// assert_eq!(body.forward_masked(&x, AttentionMasks::causal()).shape().dims(), [3, 5, 16]);
 /// # Ok::<(), pellucid::Error>(())
@@ -73,7 +75,7 @@ impl TransformerOptions {
     fn attention(&self, attention: MultiheadAttention, rotary: Option<Rotary>) -> Result<MultiheadAttention> {
         let &TransformerOptions { dropout, bias, kv_heads, .. } = self;
         let options = MultiheadAttentionOptions { dropout, bias, kv_heads, rotary, ..attention.options() };
-        attention.with_options(options)
+        attention.try_with_options(options)
     }
 
     /// Sets the options of the two linear layers of a sublayer. For another number of hidden features, they are drawn.
@@ -102,7 +104,7 @@ impl TransformerOptions {
     }
 }
 
-/// Implements the options of a transformer module as methods, by its methods `with_options`, which draws weights of
+/// Implements the options of a transformer module as methods, by its methods `try_with_options`, which draws weights of
 /// other shapes, and `each_options`, which changes options that no weight depends on.
 macro_rules! transformer_options {
     ($module:ident) => {
@@ -115,7 +117,7 @@ macro_rules! transformer_options {
             #[panicking_form]
             pub fn try_hidden(self, hidden: usize) -> Result<$module> {
                 let options = TransformerOptions { hidden, ..self.options() };
-                self.with_options(options)
+                self.try_with_options(options)
             }
 
             /// Sets the dropout probability in training, for attention weights and for the output of each sublayer; by
@@ -126,7 +128,7 @@ macro_rules! transformer_options {
             #[panicking_form]
             pub fn try_dropout(self, dropout: f64) -> Result<$module> {
                 let options = TransformerOptions { dropout, ..self.options() };
-                self.with_options(options)
+                self.try_with_options(options)
             }
 
             /// Sets the function between the two linear layers, by default [`ops::relu`](pellucid_tensor::ops::relu).
@@ -151,7 +153,7 @@ macro_rules! transformer_options {
             #[panicking_form]
             pub fn try_layer_norm_eps(self, layer_norm_eps: f64) -> Result<$module> {
                 let options = TransformerOptions { layer_norm_eps, ..self.options() };
-                self.with_options(options)
+                self.try_with_options(options)
             }
 
             /// Sets whether linear layers and norms have biases.
@@ -161,7 +163,7 @@ macro_rules! transformer_options {
             #[panicking_form]
             pub fn try_bias(self, bias: bool) -> Result<$module> {
                 let options = TransformerOptions { bias, ..self.options() };
-                self.with_options(options)
+                self.try_with_options(options)
             }
 
             /// Sets the number of key-value heads, by default the number of query heads. See
@@ -173,7 +175,7 @@ macro_rules! transformer_options {
             #[panicking_form]
             pub fn try_kv_heads(self, kv_heads: usize) -> Result<$module> {
                 let options = TransformerOptions { kv_heads: Some(kv_heads), ..self.options() };
-                self.with_options(options)
+                self.try_with_options(options)
             }
 
             /// Sets the rotary position embedding of self-attention, or `None`, the default.
@@ -183,7 +185,7 @@ macro_rules! transformer_options {
             #[panicking_form]
             pub fn try_rotary(self, rotary: impl Into<Option<Rotary>>) -> Result<$module> {
                 let options = TransformerOptions { rotary: rotary.into(), ..self.options() };
-                self.with_options(options)
+                self.try_with_options(options)
             }
         }
     };
@@ -231,11 +233,15 @@ impl Transformer {
         self.encoder.options()
     }
 
-    /// Returns the transformer with other options. Weights of other shapes are drawn.
-    #[track_caller]
-    fn with_options(self, options: TransformerOptions) -> Result<Transformer> {
+    /// Sets all options. Weights of other shapes are drawn again, once; each method of an option draws them separately.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;
+    /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+    #[panicking_form]
+    pub fn try_with_options(self, options: TransformerOptions) -> Result<Transformer> {
         let drawn = self.parameters().iter().map(|parameter| parameter.id()).collect();
-        let (encoder, decoder) = (self.encoder.with_options(options)?, self.decoder.with_options(options)?);
+        let (encoder, decoder) = (self.encoder.try_with_options(options)?, self.decoder.try_with_options(options)?);
         Transformer { encoder, decoder }.initialized(&drawn)
     }
 

@@ -30,10 +30,16 @@ macro_rules! layer_stack {
                 Ok($stack { layers, norm: None, options: TransformerOptions::default(), width })
             }
 
-            /// Returns the stack with other options. Weights of other shapes are drawn.
-            #[track_caller]
-            pub(super) fn with_options(self, options: TransformerOptions) -> Result<$stack> {
-                let layers = self.layers.into_iter().map(|layer| layer.with_options(options)).collect::<Result<_>>()?;
+            /// Sets all options. Weights of other shapes are drawn again, once; each method of an option draws them
+            /// separately.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;
+            /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
+            #[panicking_form]
+            pub fn try_with_options(self, options: TransformerOptions) -> Result<$stack> {
+                let with_options = |layer: $layer| layer.try_with_options(options);
+                let layers = self.layers.into_iter().map(with_options).collect::<Result<_>>()?;
                 let norm = self.norm.map(|norm| options.norm(norm)).transpose()?;
                 Ok($stack { layers, norm, options, width: self.width })
             }

@@ -125,6 +125,7 @@ fn inputs_that_do_not_fit_are_rejected_with_a_remedy() {
 #[test]
 fn settings_of_windows_are_checked_when_they_are_set() {
     let (conv, up) = (|| Conv2d::new(1, 5, 3), || ConvTranspose2d::new(1, 5, 3));
+    let response = || LocalResponseNorm::new(3);
     const SIZE: &str =
         "size must be at least 1 on every axis, got [0, 2]; use 1 for an axis on which the window has one";
     const STRIDE: &str = "stride must be at least 1 on every axis, got [1, 0]; the default is the size of the window";
@@ -172,6 +173,9 @@ fn settings_of_windows_are_checked_when_they_are_set() {
         ),
         ("Fold", Fold::new(8, 2).try_dilation(0).err(), DILATION),
         ("local_response_norm", LocalResponseNorm::try_new(0).err(), "size must be at least 1, got 0; try 5"),
+        ("local_response_norm", response().try_alpha(f64::NAN).err(), "alpha must be finite and not negative, got NaN"),
+        ("local_response_norm", response().try_beta(f64::INFINITY).err(), "beta must be finite, got inf"),
+        ("local_response_norm", response().try_k(-1.0).err(), "k must be finite and not negative, got -1"),
         ("conv2d", Conv2d::try_new(1, 5, 0).err(), "kernel must be at least 1 on every axis, got [0, 0]; use 1"),
         (
             "conv2d",

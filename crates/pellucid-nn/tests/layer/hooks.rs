@@ -5,7 +5,7 @@ use pellucid_nn::loss::{Loss, MarginRankingLoss, MseLoss, TripletMarginWithDista
 use pellucid_nn::{
     AdaptiveMaxPool1d, AttentionMasks, Bilinear, ConvTranspose1d, Dropout, EmbeddingBag, GruCell, Layer,
     LearnedPositions, Linear, Lstm, LstmCell, MaxPool1d, Module, Parameter, Relu, Rnn, RnnCell,
-    TransformerDecoderLayer, hook, sequential,
+    TransformerDecoderLayer, TransformerEncoderLayer, hook, sequential,
 };
 use pellucid_tensor::{DType, Error, Result, Tensor, capture, no_grad, ops};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -168,7 +168,29 @@ fn all_forward_passes_are_hooked() {
         let y = run();
         assert_eq!(counted.load(Ordering::Relaxed), inputs, "{name}: the hook must see all inputs");
         assert!(y.to_vec::<f32>().iter().all(|v| *v == 0.0), "{name}: the result of the hook must replace the output");
+        if inputs == 1 {
+            // A hook may replace a single input in all methods of a module.
+            let count = counted.clone();
+            let _replacing = hook::on_forward_pre(&model, name, move |x| {
+                count.fetch_add(10, Ordering::Relaxed);
+                Some(x.clone())
+            });
+            run();
+            assert_eq!(counted.load(Ordering::Relaxed), 12, "{name}");
+        }
     }
+}
+
+#[test]
+fn hooks_replace_the_input_of_an_encoder_with_masks() {
+    let _off = no_grad();
+    let layer = TransformerEncoderLayer::new(4, 2).hidden(8).dropout(0.0);
+    let (x, other) = (Tensor::randn([1, 3, 4], DType::F32), Tensor::randn([1, 3, 4], DType::F32));
+    let expected = layer.forward_masked(&other, AttentionMasks::causal()).to_vec::<f32>();
+    let _guard = hook::on_forward_pre(&layer, "", move |_| Some(other.clone())).unwrap();
+    assert_eq!(layer.forward_masked(&x, AttentionMasks::causal()).to_vec::<f32>(), expected);
+    let y = layer.forward_cached(&x, &layer.self_attn.cache(1, 3)).to_vec::<f32>();
+    assert!(y.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5));
 }
 
 #[test]

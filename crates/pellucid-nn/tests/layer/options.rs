@@ -3,9 +3,9 @@
 use pellucid_nn::{
     AvgPool2d, BatchNorm2d, Bilinear, Conv2d, ConvTranspose2d, Dropout, Embedding, EmbeddingBag, FractionalMaxPool2d,
     GroupNorm, Gru, GruCell, InstanceNorm2d, Layer, LayerNorm, Linear, LocalResponseNorm, Lora, LpPool2d, Lstm,
-    MaxPool2d, Module, MultiheadAttention, Parameter, RecurrentOptions, RmsNorm, Rnn, RnnCell, RnnNonlinearity, Rotary,
-    Rrelu, StateDict, Transformer, TransformerDecoder, TransformerEncoder, TransformerEncoderLayer, init,
-    loss::LinearCrossEntropyLoss,
+    MaxPool2d, Module, MultiheadAttention, MultiheadAttentionOptions, Parameter, RecurrentOptions, RmsNorm, Rnn,
+    RnnCell, RnnNonlinearity, Rotary, Rrelu, StateDict, Transformer, TransformerDecoder, TransformerEncoder,
+    TransformerEncoderLayer, TransformerOptions, init, loss::LinearCrossEntropyLoss,
 };
 use pellucid_tensor::{DType, Error, Generator, Tensor, ops};
 
@@ -31,6 +31,42 @@ macro_rules! check_switch {
         let again = kept.$switch(false).$switch(true);
         assert_eq!(names(&again), expected);
     )*};
+}
+
+/// A layer whose options are set at once equals one whose methods set them.
+#[test]
+fn all_options_of_a_layer_are_set_at_once() {
+    let options =
+        TransformerOptions { hidden: 6, norm_first: true, bias: false, kv_heads: Some(1), ..Default::default() };
+    let encoder = TransformerEncoder::new(4, 2, 2);
+    let shapes = |module: &dyn Fn() -> StateDict| {
+        module().into_iter().map(|(name, value)| (name, value.shape().clone())).collect::<Vec<_>>()
+    };
+    let at_once = encoder.clone().with_options(options);
+    let one_by_one = encoder.hidden(6).norm_first(true).bias(false).kv_heads(1);
+    assert_eq!(shapes(&|| at_once.state_dict()), shapes(&|| one_by_one.state_dict()));
+    assert!(at_once.options().norm_first && at_once.layers[1].options().norm_first);
+
+    let options = RecurrentOptions { layers: 2, bidirectional: true, projection: Some(2), ..Default::default() };
+    let lstm = Lstm::new(3, 4).with_options(options);
+    assert_eq!(lstm.options(), options);
+    let one_by_one = Lstm::new(3, 4).layers(2).bidirectional(true).projection(2);
+    assert_eq!(shapes(&|| lstm.state_dict()), shapes(&|| one_by_one.state_dict()));
+
+    let attention = MultiheadAttention::new(4, 2);
+    let options = MultiheadAttentionOptions { kdim: Some(3), bias_kv: true, ..attention.options() };
+    let rotary = Some(Rotary { base: -1.0, ..Rotary::default() });
+    let rejected = [
+        Gru::new(3, 4).try_with_options(RecurrentOptions { projection: Some(2), ..Default::default() }).err(),
+        Lstm::new(3, 4).try_with_options(RecurrentOptions { layers: 0, ..Default::default() }).err(),
+        attention.clone().try_rotary(rotary).err(),
+        TransformerDecoder::new(4, 2, 1).try_with_options(TransformerOptions { rotary, ..Default::default() }).err(),
+        Transformer::new(4, 2, [1, 1]).try_dropout(1.5).err(),
+    ];
+    for error in rejected {
+        assert!(matches!(error, Some(Error::InvalidArgument { .. })), "{error:?}");
+    }
+    assert_eq!(attention.with_options(options).options(), options);
 }
 
 #[test]
@@ -151,6 +187,8 @@ fn settings_can_be_read() {
     assert_eq!((norm.groups(), norm.channels(), norm.eps), (2, 4, 1e-5));
     let response = LocalResponseNorm::new(3).alpha(0.5).beta(0.25).k(2.0);
     assert_eq!((response.size, response.alpha, response.beta, response.k), (3, 0.5, 0.25, 2.0));
+    let invalid = LocalResponseNorm { k: f64::NAN, ..response };
+    assert!(matches!(invalid.try_forward(&Tensor::ones([1, 2, 3], DType::F32)), Err(Error::InvalidArgument { .. })));
     let lora = Lora::new(Linear::new(3, 2), 4).alpha(2.0).dropout(0.25);
     assert_eq!((lora.rank(), lora.scaling(), lora.dropout), (4, 0.5, 0.25));
     // A field that a program writes is checked in the next call.

@@ -2,10 +2,11 @@
 
 use super::mlp;
 use pellucid_nn::{
-    AttentionMasks, Embedding, Flatten, Layer, Linear, Module, ModuleDict, ModuleList, Parameter, Relu, StateDict,
-    TransformerEncoder, rename_keys, sequential,
+    AttentionMasks, Checkpoint, Embedding, Flatten, Layer, Linear, Module, ModuleDict, ModuleList, Parameter, Relu,
+    StateDict, TransformerEncoder, Visit, Visitor, rename_keys, sequential,
 };
-use pellucid_tensor::{DType, Device, Result, Shape, Tensor, manual_seed};
+use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, manual_seed};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[test]
 fn frozen_parameters_get_no_gradient() {
@@ -104,6 +105,53 @@ fn containers_name_their_parts() {
     assert!(text.contains("no module named \"b\"; the names are [\"a\"]"), "{text}");
     let list: ModuleList = vec![Box::new(Linear::new(1, 1)), Box::new(Relu)];
     assert_eq!(list.named_parameters()[1].0, "0.bias");
+}
+
+/// Two modules of one name, or a name with a dot, would have one entry in a state dict.
+#[test]
+fn ambiguous_names_are_rejected() {
+    /// The fields of `body`, and a field that may have the name of one of them.
+    struct Flattened {
+        body: Linear,
+        name: &'static str,
+        value: Parameter,
+    }
+    impl Module for Flattened {}
+    impl Visit for Flattened {
+        fn visit(&self, visitor: &mut Visitor<'_>) {
+            visitor.module(self, None);
+            self.body.visit(visitor);
+            visitor.field(self.name, &self.value);
+        }
+    }
+    let with_name =
+        |name| Flattened { body: Linear::new(2, 2), name, value: Parameter::new(Tensor::zeros([2, 2], DType::F32)) };
+    let (model, clashing) = (with_name("value"), with_name("weight"));
+    let state = model.state_dict();
+    let results = [
+        clashing.try_state_dict().map(drop),
+        Checkpoint::new().model(&clashing).state().map(drop),
+        clashing.load_state_dict(&state),
+        clashing.load_matching(&state).map(drop),
+    ];
+    for error in results.map(Result::unwrap_err) {
+        assert!(
+            matches!(error.root(), Error::InvalidArgument { reason, .. } if reason.contains("`weight`")),
+            "{error}"
+        );
+    }
+    // A shared parameter may have one name twice.
+    let shared = Flattened { value: model.body.weight.clone(), ..with_name("weight") };
+    let shared = Flattened { body: model.body.clone(), ..shared };
+    assert_eq!(shared.state_dict().len(), 2);
+
+    let mut dict = ModuleDict::new();
+    for name in ["", "a.b", "."] {
+        assert!(matches!(dict.try_insert(name, Relu), Err(Error::InvalidArgument { .. })), "{name:?}");
+        let panic = catch_unwind(AssertUnwindSafe(|| with_name(name).named_parameters())).unwrap_err();
+        assert!(panic.downcast_ref::<String>().unwrap().contains("no dot, got"), "{name:?}");
+    }
+    assert!(dict.is_empty());
 }
 
 /// The names of the tensors in GPT-2's files, where the weights of linear layers are `[in, out]`.

@@ -340,11 +340,14 @@ fn update_bn_recomputes_statistics() {
     first.train();
     first.forward(&Tensor::from(batches[0]));
     close(&first.state_dict()["0.running_mean"].to_vec::<f64>(), &[2.0, 0.7 * 4.0 + 0.3 * 5.0], 1e-6, "momentum");
-    // Other statistics are unchanged, and a model without statistics is not called.
-    let own = model.state_dict()["3.running_mean"].to_vec::<f32>();
-    update_bn(&model, []).unwrap();
-    assert_eq!(model.state_dict()["0.running_var"].to_vec::<f32>(), [1.0, 1.0]);
-    assert_eq!(model.state_dict()["3.running_mean"].to_vec::<f32>(), own);
+    // Without batches, all statistics are unchanged. Those of an instance normalization always are, and a model without
+    // statistics is not called.
+    let statistics = |name: &str| model.state_dict()[name].to_vec::<f32>();
+    let (before, own) = (statistics("0.running_var"), statistics("3.running_mean"));
+    assert!(matches!(update_bn(&model, []), Err(Error::InvalidArgument { op: "update_bn", .. })));
+    assert_eq!(statistics("0.running_var"), before);
+    update_bn(&model, [Tensor::full([4, 2, 3], 1.0, DType::F32)]).unwrap();
+    assert_eq!((statistics("0.running_var"), statistics("3.running_mean")), (vec![0.0; 2], own));
     update_bn(&Linear::new(2, 2), [Tensor::zeros([9, 9], DType::F32)]).unwrap();
 }
 

@@ -4,7 +4,7 @@ use super::class_counts::{ClassAverage, ClassCount, ClassCounts};
 use super::input::{ClassBatch, ClassificationOptions, metric_options};
 use super::state::metric_state;
 use super::{Goal, Metric};
-use pellucid_tensor::{Result, Tensor};
+use pellucid_tensor::{Result, Tensor, unwrap};
 
 /// Returns 2·TP and 2·TP + FP + FN, the numerator and the denominator of F1.
 pub(super) fn f1_ratio(count: ClassCount) -> (u64, u64) {

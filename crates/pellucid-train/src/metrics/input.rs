@@ -20,10 +20,15 @@ macro_rules! metric_options {
     (@threshold) => {
         /// Sets the threshold of binary scores and of independent labels: a larger score predicts class 1. The default
         /// 0 is for logits; use 0.5 for probabilities. It is rounded to the dtype of the scores.
+        ///
+        /// # Errors
+        /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if it is not finite.
+        #[pellucid_derive::panicking_form]
         #[must_use]
-        pub fn threshold(mut self, threshold: f64) -> Self {
+        pub fn try_threshold(mut self, threshold: f64) -> Result<Self> {
+            pellucid_tensor::OptionRange::FINITE.check("threshold", "the threshold", threshold, 0.0)?;
             self.options.threshold = threshold;
-            self
+            Ok(self)
         }
     };
     (@scores) => {
@@ -168,6 +173,8 @@ impl ClassBatch {
             pairs.push((class as usize, label));
         }
         let classes = match form {
+            // A batch without samples changes nothing.
+            _ if predicted.is_empty() => 0,
             OutputForm::BinaryScores => 2,
             OutputForm::ClassScores(classes) => classes,
             OutputForm::Classes => pairs.iter().map(|&(class, label)| class.max(label) + 1).max().unwrap_or(0),

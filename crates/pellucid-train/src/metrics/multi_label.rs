@@ -5,7 +5,7 @@ use super::class_counts::{ClassAverage, ClassCount, quotient};
 use super::input::{ClassificationOptions, OutputForm, metric_options, read, read_labels};
 use super::state::metric_state;
 use super::{Goal, Metric};
-use pellucid_tensor::{Error, Result, Tensor, no_grad, ops};
+use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 
 /// The average over labels of [`MultiLabelF1Score`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,8 +54,7 @@ impl LabelBatch {
 }
 
 /// The fraction of labels that are predicted correctly, over all samples and labels `[N, L]`. A label is predicted if
-/// its score is greater than the threshold of the options; the default 0 is for logits. The value is NaN if a score is
-/// NaN.
+/// its score is greater than the [threshold](MultiLabelAccuracy::threshold). The value is NaN if a score is NaN.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -103,7 +102,8 @@ impl Metric for MultiLabelAccuracy {
     }
 
     fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
-        let batch = LabelBatch::read("multi_label_accuracy", output, target, self.options)?;
+        let op = if self.is_exact { "exact_accuracy" } else { "label_accuracy" };
+        let batch = LabelBatch::read(op, output, target, self.options)?;
         self.has_nan |= batch.has_nan;
         let group = if self.is_exact { batch.labels_per_sample.max(1) } else { 1 };
         for labels in batch.pairs.chunks(group) {
@@ -178,8 +178,11 @@ impl Metric for MultiLabelF1Score {
     }
 
     fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
-        let op = "multi_label_f1";
+        let op = "f1";
         let batch = LabelBatch::read(op, output, target, self.options)?;
+        if batch.pairs.is_empty() {
+            return Ok(());
+        }
         if !self.counts.is_empty() && self.counts.len() != batch.labels_per_sample {
             let reason = format!(
                 "the output has {} labels, but those of earlier batches have {}",

@@ -107,6 +107,9 @@ impl Metric for RocAuc {
         let width = if let OutputForm::ClassScores(classes) = form { classes } else { 1 };
         let labels = read_labels(op, form, output, target, self.options.ignore_index)?;
         let mut scores = read_scores(op, form, output)?;
+        if labels.is_empty() {
+            return Ok(());
+        }
         if self.width != 0 && self.width != width {
             let reason = format!(
                 "the output has shape {}, but earlier batches had {} scores per sample",

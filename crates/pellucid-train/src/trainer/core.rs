@@ -1,17 +1,24 @@
 //! The settings and the state of a run.
 
+use super::caught::CaughtResult;
 use super::event::{Callback, StopReason};
 use super::files::RunFiles;
 use super::schedules::RunSchedule;
+use super::snapshot::RandomSnapshot;
 use super::state::RunState;
 use super::train_metrics::TrainMetrics;
 use crate::log::{History, Logger};
 use crate::metrics::{Goal, Metric};
 use pellucid_nn::Stateful;
-use pellucid_tensor::{Result, ThreadStream, ThreadStreamGuard};
+use pellucid_tensor::{Error, Result, ThreadStream, ThreadStreamGuard};
+use std::sync::OnceLock;
 
 /// The name of the step count in the values of an epoch. Loggers receive it as an argument.
 pub(super) const STEP: &str = "step";
+
+/// The names of parts that a run may have in a checkpoint, in addition to those of its task and to `schedule_0` and so
+/// on.
+const RESERVED: [&str; 5] = ["batches", "validation_batches", "run", "history", "train_metrics"];
 
 /// A function that opens a logger for a run that begins after the given number of steps.
 type OpenLogger<'f> = Box<dyn FnOnce(usize) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
@@ -64,7 +71,7 @@ pub(super) struct RunCore<'f> {
     /// Whether a callback has ended the current run.
     pub(super) is_stop_requested: bool,
     /// The random numbers of the thread that used the run first.
-    random: Option<ThreadStream>,
+    random: OnceLock<ThreadStream>,
 }
 
 impl<'f> RunCore<'f> {
@@ -92,13 +99,34 @@ impl<'f> RunCore<'f> {
             parts: Vec::new(),
             stop_reason: None,
             is_stop_requested: false,
-            random: None,
+            random: OnceLock::new(),
         })
     }
 
     /// Makes the random numbers of the thread that used the run first those of the current thread, until the guard is
     /// dropped. Steps, loaders and the saved generator then use the same numbers, also after a move to another thread.
-    pub(super) fn enter_random(&mut self) -> ThreadStreamGuard {
-        self.random.get_or_insert_with(ThreadStream::current).enter()
+    pub(super) fn enter_random(&self) -> ThreadStreamGuard {
+        self.random.get_or_init(ThreadStream::current).enter()
+    }
+
+    /// Calls `f` with the random numbers of the run, and restores them: the next step draws the same numbers as without
+    /// the call. Returns an error of `op` before the state is loaded from which the run resumes.
+    pub(super) fn keep_random<R>(&self, op: &'static str, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.files.check_loaded(op)?;
+        let _random = self.enter_random();
+        let random = RandomSnapshot::new()?;
+        CaughtResult::call(f).resume_after(random.restore())
+    }
+
+    /// Returns an error for a part with the name of a part of a run, whether or not this run has it.
+    pub(super) fn check_part_names(&self) -> Result<()> {
+        let is_schedule = |name: &str| name.strip_prefix("schedule_").is_some_and(|n| n.parse::<usize>().is_ok());
+        match self.parts.iter().find(|(name, _)| RESERVED.contains(&name.as_str()) || is_schedule(name)) {
+            None => Ok(()),
+            Some((name, _)) => {
+                let source = Box::new(Error::invalid("part", "this name is reserved; choose another name of the part"));
+                Err(Error::Checkpoint { part: name.clone(), source })
+            }
+        }
     }
 }

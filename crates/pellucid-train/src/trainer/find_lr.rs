@@ -19,7 +19,9 @@ pub struct FindLrOptions {
     pub last: f64,
     /// The number of steps from the first to the last rate. Default: 100.
     pub steps: usize,
-    /// The search ends at a loss above this multiple of the smallest loss. Default: 4.
+    /// The search ends at a loss above this multiple of the smallest loss. If the smallest loss is negative, the search
+    /// ends at a loss that exceeds it by `divergence` − 1 times its magnitude or its distance from the first loss,
+    /// whichever is larger. Default: 4.
     pub divergence: f64,
 }
 
@@ -72,8 +74,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// rate applies to all groups of all optimizers.
     ///
     /// A model in evaluation mode is set to training mode, as by [`fit`](Trainer::fit). The search ends early when the
-    /// loss diverges. Parameters, optimizers, random numbers and the position of the loader are restored, also after an
-    /// error or a panic.
+    /// loss diverges. The state that a checkpoint contains is restored, also after an error or a panic: parameters,
+    /// persistent buffers, optimizers, random numbers and the position of the loader.
     ///
     /// ```
     /// use pellucid::prelude::*;
@@ -142,7 +144,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
             average = DECAY * average + (1.0 - DECAY) * loss;
             weight = DECAY * weight + (1.0 - DECAY);
             let smooth = average / weight;
-            if !smooth.is_finite() || smooth > divergence * best {
+            let scale = if best < 0.0 { best.abs().max(curve.losses[0] - best) } else { best };
+            if !smooth.is_finite() || smooth - best > (divergence - 1.0) * scale {
                 break;
             }
             best = best.min(smooth);

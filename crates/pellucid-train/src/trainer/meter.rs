@@ -9,6 +9,8 @@ use pellucid_tensor::{DType, Result, Tensor, no_grad, ops};
 /// remain on the device until they are read.
 #[derive(Default)]
 pub(super) struct LossMeter {
+    /// Whether batches whose first loss is not finite are skipped, because the scaler skips their updates.
+    skips_non_finite: bool,
     /// The values of the last step whose values were read.
     values: Vec<(&'static str, f64)>,
     /// Sums on the device that were not yet added to the progress.
@@ -18,6 +20,18 @@ pub(super) struct LossMeter {
 }
 
 impl LossMeter {
+    pub(super) fn new(skips_non_finite: bool) -> LossMeter {
+        LossMeter { skips_non_finite, ..LossMeter::default() }
+    }
+
+    /// Returns false for a batch that is skipped. This call waits for the device.
+    pub(super) fn is_counted(&self, scalars: &NamedScalars) -> Result<bool> {
+        match scalars.first() {
+            Some((_, loss)) if self.skips_non_finite => Ok(loss.try_item::<f64>()?.is_finite()),
+            _ => Ok(true),
+        }
+    }
+
     /// Adds the scalars of a batch with its weight and its number of samples. Returns their values. On a device other
     /// than the CPU, the result is empty unless `must_be_read` is true.
     pub(super) fn add(
@@ -35,11 +49,14 @@ impl LossMeter {
             }
             return Ok(&self.values);
         }
-        let (factor, weight) = weight.factor_and_weight(samples)?;
-        progress.weight += weight;
+        let (mut factor, weight) = weight.factor_and_weight(samples)?;
+        match self.is_counted(scalars)? {
+            true => progress.weight += weight,
+            false => factor = 0.0,
+        }
         for (name, scalar) in scalars {
             let value = scalar.try_item::<f64>()?;
-            // The mean of a batch in which all targets are ignored is 0/0.
+            // The mean of a batch in which all targets are ignored is 0/0. The loss of a skipped batch is not finite.
             add_to_sum(progress, name, if factor == 0.0 { 0.0 } else { value * factor });
             self.values.push((name, value));
         }
@@ -56,10 +73,23 @@ impl LossMeter {
         let _off = no_grad();
         // A sum in half precision would overflow or stop growing.
         let wide = |number: &Tensor| ops::to_dtype(number, number.dtype().promote(DType::F32));
-        match (weight, &mut self.pending_weight) {
-            (BatchWeight::Sum(weight), Some(sum)) => *sum = ops::add(&*sum, &wide(weight)?)?,
-            (BatchWeight::Sum(weight), sum) => *sum = Some(wide(weight)?),
-            _ => progress.weight += samples,
+        let is_counted = match scalars.first() {
+            Some((_, loss)) if self.skips_non_finite => Some(ops::isfinite(loss)?),
+            _ => None,
+        };
+        let counted = |value: Tensor| match &is_counted {
+            Some(is_counted) => ops::where_(is_counted, &value.try_to(is_counted.device())?, 0.0),
+            None => Ok(value),
+        };
+        let batch_weight = match (weight, &is_counted) {
+            (BatchWeight::Sum(weight), _) => Some(counted(wide(weight)?)?),
+            (_, Some(is_counted)) => Some(ops::mul(&ops::to_dtype(is_counted, DType::I64)?, samples as i64)?),
+            (_, None) => None,
+        };
+        match (batch_weight, &mut self.pending_weight) {
+            (Some(weight), Some(sum)) => *sum = ops::add(&*sum, &weight)?,
+            (Some(weight), sum) => *sum = Some(weight),
+            (None, _) => progress.weight += samples,
         }
         for (name, scalar) in scalars {
             let value = wide(scalar)?;
@@ -72,6 +102,7 @@ impl LossMeter {
                     ops::where_(&ops::ne(&weight, 0.0)?, &ops::mul(&value, &weight)?, 0.0)?
                 }
             };
+            let weighted = counted(weighted)?;
             match self.pending.iter_mut().find(|(existing, _)| existing == name) {
                 Some((_, sum)) => *sum = ops::add(&*sum, &weighted)?,
                 None => self.pending.push((name, weighted)),
@@ -105,6 +136,27 @@ fn add_to_sum(progress: &mut RunProgress, name: &str, value: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The scaler skips the update of a batch whose loss is not finite.
+    #[test]
+    fn batches_that_are_not_finite_are_skipped() {
+        for weight in [BatchWeight::Samples, BatchWeight::SumOfSamples, BatchWeight::Sum(Tensor::from(4.0f32))] {
+            for on_device in [false, true] {
+                let (mut meter, mut progress) = (LossMeter::new(true), RunProgress::default());
+                for loss in [f32::NAN, 2.0, f32::INFINITY, 3.0] {
+                    let scalars = vec![("loss", Tensor::from(loss)), ("norm", Tensor::from(1.0f32))];
+                    match on_device {
+                        true => meter.add_on_device(&mut progress, &scalars, &weight, 4.0).unwrap(),
+                        false => drop(meter.add(&mut progress, &scalars, (&weight, 4), false).unwrap().to_vec()),
+                    }
+                }
+                assert!(meter.read(&mut progress).unwrap());
+                let factor = if matches!(weight, BatchWeight::SumOfSamples) { 1.0 } else { 4.0 };
+                let sums = progress.sums.iter().map(|(_, sum)| *sum).collect::<Vec<_>>();
+                assert_eq!((sums, progress.weight), (vec![5.0 * factor, 2.0 * factor], 8.0), "{weight:?}, {on_device}");
+            }
+        }
+    }
 
     /// 512 batches with a loss of 4.5 and 256 samples: the sum exceeds the range of `f16` and the precision of `bf16`.
     #[test]

@@ -118,9 +118,9 @@ use std::sync::Arc;
 /// With [`checkpoints`](Trainer::checkpoints), `last.safetensors` contains the state of the run after each epoch, and
 /// after an interrupt. A program that is restarted with [`resume`](Trainer::resume) continues from this state,
 /// bit-identical to an uninterrupted run. It must create model, loss, optimizer, loaders and trainer in the same way.
-/// Another optimizer, schedule, number of [accumulated](Trainer::accumulate) steps, batch size or `drop_last` than in
-/// the saved run is an error that names both values. Options with which a run may continue are not compared, such as
-/// the number of epochs, weight decay and clipping.
+/// Another optimizer, schedule, number of [accumulated](Trainer::accumulate) steps, [monitored](Trainer::monitor)
+/// value, sampler, batch size or `drop_last` than in the saved run is an error that names both values. Options with
+/// which a run may continue are not compared, such as the number of epochs, weight decay and clipping.
 ///
 /// # Errors of a step
 /// A failed step returns [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or
@@ -283,6 +283,11 @@ where
         self.task.model()
     }
 
+    /// Returns the model that was passed to [`new`](Trainer::new), and drops the trainer.
+    pub fn into_model(self) -> M {
+        self.task.into_model()
+    }
+
     /// Returns the optimizer.
     pub fn optimizer(&self) -> &O {
         self.task.optimizer()
@@ -302,13 +307,12 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Sets the maximum number of steps. The run may end within an epoch, with a validation. A run with more steps then
-    /// continues the epoch, and equals an uninterrupted run. Therefore,
+    /// continues the epoch, and equals an uninterrupted run.
     ///
-    /// - the validation of its last step does not determine the best epoch, so it does not write `best.safetensors`,
-    ///   unless it is a validation of [`validate_every`] as well; `last.safetensors` contains the weights,
-    /// - with [`accumulate`](Trainer::accumulate), the run ends at the first update at or after this number of steps.
-    ///
-    /// [`validate_every`]: Trainer::validate_every
+    /// The validation at the end of such a run does not determine the best epoch, unless it is a validation of
+    /// [`validate_every`](Trainer::validate_every) as well: `best.safetensors` is not written, and `last.safetensors`
+    /// contains the weights. With [`accumulate`](Trainer::accumulate), the run ends at the first update at or after this
+    /// number of steps.
     pub fn steps(mut self, steps: usize) -> Self {
         self.run.max_steps = Some(steps);
         self
@@ -428,9 +432,16 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Ends the run when the [monitored](Trainer::monitor) value no longer improves.
-    pub fn early_stopping(mut self, options: EarlyStopping) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a patience of 0, and for a `min_delta` that is negative or not finite.
+    #[panicking_form]
+    pub fn try_early_stopping(mut self, options: EarlyStopping) -> Result<Self> {
+        let EarlyStopping { patience, min_delta } = options;
+        OptionRange::COUNT.check("early_stopping", "patience", patience as f64, 3.0)?;
+        OptionRange::NONNEGATIVE.check("early_stopping", "min_delta", min_delta, 0.0)?;
         self.run.early_stopping = Some(options);
-        self
+        Ok(self)
     }
 
     /// Writes checkpoint files into a directory, which is created if necessary. `last.safetensors` contains the state
@@ -516,16 +527,16 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// are drawn again by the next step, so that an evaluation between two calls of `fit` does not change the run.
     ///
     /// # Errors
-    /// [`Error::Evaluation`] for a failed batch or metric; [`Error::InvalidArgument`] before the `fit` that
-    /// [resumes](Trainer::resume) a run.
+    /// [`Error::Evaluation`] for a failed batch or metric; [`Error::InvalidArgument`] for two metrics of one name, for
+    /// a metric with the name of a loss, and before the `fit` that [resumes](Trainer::resume) a run.
     pub fn evaluate(&mut self, batches: &mut dyn EpochLoader<T::Batch>) -> Result<Scores> {
         self.run.files.check_loaded("evaluate")?;
         let _random = self.run.enter_random();
         let random = RandomSnapshot::new()?;
         let mut parts = BoundRun::evaluation(&mut self.task, batches);
         let scores = CaughtResult::call(|| self.run.evaluate(&mut parts, None));
-        let scores = scores.resume_after(random.restore())?;
-        scores.ok_or_else(|| Error::invalid("evaluate", "the evaluation was interrupted"))
+        // Without signals, the evaluation is complete.
+        Ok(scores.resume_after(random.restore())?.unwrap_or_default())
     }
 
     /// Returns the task.

@@ -13,13 +13,14 @@ where
     O: Optimizer + 'f,
     X: Batch + 'static,
 {
-    /// Returns the outputs of the model for the inputs `x`, in evaluation mode.
+    /// Returns the outputs of the model for the inputs `x`, in evaluation mode. Random numbers that a model draws in
+    /// evaluation, for example a VAE, are drawn again by the next call and the next step, so that predictions between
+    /// two calls of `fit` do not change the run.
     ///
     /// # Errors
     /// The errors of the model; [`Error::InvalidArgument`] before the `fit` that [resumes](Trainer::resume) a run.
     pub fn predict(&self, x: &X) -> Result<Tensor> {
-        self.run.files.check_loaded("predict")?;
-        self.task.predict(x)
+        self.run.keep_random("predict", || self.task.predict(x))
     }
 
     /// Returns the outputs of the model for all samples of an epoch, concatenated along the first axis in the order of
@@ -73,15 +74,17 @@ where
         batches: &mut dyn EpochLoader<B>,
         split: impl Fn(B) -> (X, usize),
     ) -> Result<Tensor> {
-        self.run.files.check_loaded(op)?;
-        let mut epoch = EntireEpoch::begin(batches, true)?;
-        let outputs = (&mut epoch.batches).enumerate().map(|(index, batch)| {
-            let error_of =
-                |samples: usize| move |error| Error::Evaluation { batch: index + 1, samples, source: Box::new(error) };
-            let (x, samples) = split(batch.map_err(error_of(0))?);
-            self.task.predict(&x).map_err(error_of(samples))
-        });
-        let outputs = CaughtResult::call(|| outputs.collect::<Result<Vec<Tensor>>>());
-        ops::concatenate(&outputs.resume_after(epoch.end(batches))?, 0)
+        self.run.keep_random(op, || {
+            let mut epoch = EntireEpoch::begin(batches, true)?;
+            let outputs = (&mut epoch.batches).enumerate().map(|(index, batch)| {
+                let error_of = |samples: usize| {
+                    move |error| Error::Evaluation { batch: index + 1, samples, source: Box::new(error) }
+                };
+                let (x, samples) = split(batch.map_err(error_of(0))?);
+                self.task.predict(&x).map_err(error_of(samples))
+            });
+            let outputs = CaughtResult::call(|| outputs.collect::<Result<Vec<Tensor>>>());
+            ops::concatenate(&outputs.resume_after(epoch.end(batches))?, 0)
+        })
     }
 }

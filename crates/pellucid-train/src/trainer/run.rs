@@ -2,7 +2,7 @@
 
 use super::bound::RunParts;
 use super::caught::CaughtResult;
-use super::core::{EarlyStopping, RunCore, STEP};
+use super::core::{RunCore, STEP};
 use super::event::{FitControl, StopReason, TrainingEvent};
 use super::finite::is_non_finite_loss;
 use super::meter::LossMeter;
@@ -17,7 +17,7 @@ use super::validation::{Improvement, ValidationContext, push_rates, store_rates,
 use crate::log::{History, Logger};
 use pellucid_data::BatchPosition;
 use pellucid_nn::{Checkpoint, StateDict};
-use pellucid_tensor::{Error, OptionRange, Result};
+use pellucid_tensor::{Error, Result};
 use std::time::Instant;
 
 /// The reason why the steps of an epoch have ended.
@@ -59,6 +59,14 @@ impl RunCore<'_> {
         self.check_settings(parts)?;
         let _lock = self.files.open_directory()?;
         let signals = TerminationSignals::watch()?;
+        let ended = CaughtResult::call(|| self.run_epochs(parts, &signals));
+        let reason = ended.resume_after(self.loggers.flush())?;
+        self.stop_reason = Some(reason);
+        Ok(self.history.clone())
+    }
+
+    /// Begins the run, and trains until it ends.
+    fn run_epochs(&mut self, parts: &mut dyn RunParts, signals: &TerminationSignals) -> Result<StopReason> {
         let mut report = RunReport::new(self.is_quiet);
         self.begin(parts, &report)?;
         let reason = loop {
@@ -72,14 +80,12 @@ impl RunCore<'_> {
             if self.is_stuck() {
                 break StopReason::NotImproving;
             }
-            if let Some(reason) = self.run_epoch(parts, &signals, &mut report)? {
+            if let Some(reason) = self.run_epoch(parts, signals, &mut report)? {
                 break reason;
             }
         };
         self.emit(TrainingEvent::FitEnded { reason })?;
-        self.loggers.iter_mut().try_for_each(|logger| logger.flush())?;
-        self.stop_reason = Some(reason);
-        Ok(self.history.clone())
+        Ok(reason)
     }
 
     /// Sets the initial learning rates and loads a state.
@@ -145,10 +151,10 @@ impl RunCore<'_> {
             self.emit(TrainingEvent::EpochBegan { epoch })?;
             store_rates(parts, true)?;
         }
+        let mut meter = LossMeter::new(parts.skipped_updates()?.is_some());
         parts.begin_batches()?;
         report.begin_epoch(epoch, parts.batch_count(), parts.position().batch);
         let mut at_end = None;
-        let mut meter = LossMeter::default();
         let end = CaughtResult::call(|| self.run_steps(parts, context, report, &mut meter, &mut at_end));
         report.end_steps();
         if end.value().is_none() {
@@ -340,7 +346,7 @@ impl RunCore<'_> {
                 StepFailure::Gradients(error) => step_error(self, error),
             });
         }
-        if !self.train_metrics.is_empty() {
+        if !self.train_metrics.is_empty() && meter.is_counted(&scalars)? {
             self.add_train_predictions(parts).map_err(|error| step_error(self, error))?;
         }
         report.step(&values, &self.train_metrics);
@@ -387,7 +393,7 @@ impl RunCore<'_> {
     /// Logs the losses of a step and its learning rates.
     fn log_step(&mut self, step: usize, losses: &[(&'static str, f64)], rates: &Scores) -> Result<()> {
         let values: Vec<(&str, f64)> = losses.iter().copied().chain(rates.iter()).collect();
-        self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &values))
+        self.loggers.scalars(step, &values)
     }
 
     /// Reads the sums from the device, and returns an error if one is not finite.
@@ -438,21 +444,18 @@ impl RunCore<'_> {
         self.history.push_in_epoch(epoch, &values)?;
         let logged: Vec<(&str, f64)> = values.into_iter().filter(|(name, _)| *name != STEP).collect();
         let step = self.step();
-        self.loggers.iter_mut().try_for_each(|logger| logger.scalars(step, &logged))
+        self.loggers.scalars(step, &logged)
     }
 
     /// Returns an error for contradictory settings.
     fn check_settings(&self, parts: &dyn RunParts) -> Result<()> {
         check_schedules(&self.schedules, &parts.optimizers())?;
-        if let Some(EarlyStopping { patience, min_delta }) = self.early_stopping {
-            OptionRange::COUNT.check("early_stopping", "patience", patience as f64, 3.0)?;
-            OptionRange::NONNEGATIVE.check("early_stopping", "min_delta", min_delta, 0.0)?;
-        }
         if self.validate_every.is_some() && !parts.is_validated() {
             let reason = "there are no validation batches; pass them to fit(), or remove validate_every()";
             return Err(Error::invalid("validate_every", reason));
         }
         if self.files.last().is_some() {
+            self.check_part_names()?;
             self.full_checkpoint(parts.checkpoint(), &self.schedule_names()).check_names()?;
         }
         check_names("metric", &self.metrics)?;
@@ -564,7 +567,7 @@ fn resume_error(error: Error) -> Error {
     };
     let source = match *source {
         Error::InvalidArgument { op, reason } => {
-            let reason = format!("{reason}; a run has this part if its trainer uses {method}");
+            let reason = format!("{reason}; use {method} if, and only if, the saved run did");
             Box::new(Error::InvalidArgument { op, reason })
         }
         other => Box::new(other),

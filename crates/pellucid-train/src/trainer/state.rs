@@ -65,8 +65,8 @@ pub(super) struct RunState {
     pub(super) settings: RunSettings,
 }
 
-/// The settings that the saved and the resumed run have in common, by name: the optimizers, the schedules, and the
-/// [settings of the task](super::TrainingTask::settings).
+/// The settings that the saved and the resumed run have in common, by name: the optimizers, the schedules, the
+/// monitored value, and the [settings of the task](super::TrainingTask::settings).
 #[derive(Debug, Default)]
 pub(super) struct RunSettings(pub(super) Vec<(String, String)>);
 

@@ -2,7 +2,7 @@
 
 use super::caught::CaughtResult;
 use super::finite::{FiniteCheckedLoss, NonFiniteSearch};
-use super::snapshot::StepSnapshot;
+use super::snapshot::{RandomSnapshot, StepSnapshot};
 use super::task::{BatchScores, NamedScalars, TrainingTask};
 use pellucid_nn::graph::{Batch, BeforeUpdate, GraphTrainer, Model, StepOptions, loss_part_name};
 use pellucid_nn::loss::{BatchWeight, Loss};
@@ -76,8 +76,11 @@ trait SupervisedStep<'f> {
     /// Returns true if no accumulated gradients are pending.
     fn is_between_updates(&self) -> bool;
 
-    /// Returns the output of the model and the loss of the batch.
+    /// Returns the output of the model and the loss of the batch, computed eagerly.
     fn evaluate(&self) -> Result<(Tensor, Tensor)>;
+
+    /// Returns the output of the model and the loss of the batch, computed by a captured evaluation.
+    fn evaluate_captured(&mut self) -> Result<(Tensor, Tensor)>;
     fn supports_capture(&self) -> bool;
 
     /// Returns the buffers of model and loss; none before lazy layers are built.
@@ -93,6 +96,8 @@ struct SupervisedState<'f> {
     /// Whether the first step has run, which selects captured or eager steps.
     is_decided: bool,
     eager_reason: Option<String>,
+    /// Whether evaluations run eagerly because one of them could not be captured.
+    evaluates_eagerly: bool,
     averages: Option<AveragedModel>,
     /// Whether the model contains the averages.
     holds_averages: bool,
@@ -133,12 +138,9 @@ impl<'f> SupervisedState<'f> {
 
     /// Runs the first step captured, or eagerly if it cannot be captured.
     fn first_step(&mut self, step: &mut dyn SupervisedStep<'f>) -> Result<()> {
-        // A model may read values with a method that panics. If the panic has a different cause, the eager step
-        // repeats it.
-        let reason = match catch_unwind(AssertUnwindSafe(|| step.run())) {
-            Ok(Err(error)) if is_capture_error(&error, step) => error.to_string(),
+        let reason = match capture_or_reason(step, |step| step.run()) {
             Ok(result) => return result,
-            Err(panic) => panic_message(&*panic).to_string(),
+            Err(reason) => reason,
         };
         // A failed capture may have drawn random numbers.
         self.before_step.restore()?;
@@ -162,16 +164,41 @@ impl<'f> SupervisedState<'f> {
         if step.update_early()? { self.update_averages() } else { Ok(()) }
     }
 
-    /// Adds the weights after an update of the parameters to their averages.
+    /// Adds the weights after an update of the parameters to their averages. A scaler usually skips the first updates:
+    /// the averages would begin with the untrained weights.
     fn update_averages(&self) -> Result<()> {
-        self.averages.as_ref().map_or(Ok(()), AveragedModel::update)
+        match &self.averages {
+            Some(averages) if self.skipped_updates()?.unwrap_or(0) == 0 => averages.update(),
+            _ => Ok(()),
+        }
     }
 
-    /// Evaluates a batch eagerly.
-    fn evaluate(&self, step: &dyn SupervisedStep<'f>, y: &Tensor) -> Result<BatchScores> {
-        let (_off, _precision) = (no_grad(), self.settings.precision());
-        let (output, loss) = with_evaluation_mode(|| step.evaluate())?;
-        Ok(BatchScores { losses: vec![(LOSS, loss)], predictions: Some((output, y.clone())) })
+    /// Returns the number of consecutive updates that the scaler has skipped; `None` without a scaler.
+    fn skipped_updates(&self) -> Result<Option<usize>> {
+        self.settings.options.scaler.as_ref().map(|scaler| scaler.try_skipped_updates()).transpose()
+    }
+
+    /// Evaluates a batch: captured if the steps are captured, or eagerly if it cannot be captured.
+    fn evaluate(&mut self, step: &mut dyn SupervisedStep<'f>, y: &Tensor) -> Result<BatchScores> {
+        let _precision = self.settings.precision();
+        let scores =
+            |(output, loss)| BatchScores { losses: vec![(LOSS, loss)], predictions: Some((output, y.clone())) };
+        let mut reason = None;
+        if self.is_decided && !self.settings.options.eager && !self.evaluates_eagerly {
+            let random = RandomSnapshot::new()?;
+            reason = Some(match capture_or_reason(step, |step| step.evaluate_captured()) {
+                Ok(result) => return result.map(scores),
+                Err(reason) => reason,
+            });
+            random.restore()?;
+        }
+        let _off = no_grad();
+        let result = with_evaluation_mode(|| step.evaluate())?;
+        if let Some(reason) = reason {
+            tracing::warn!(%reason, "evaluations run eagerly, since they cannot be captured");
+            self.evaluates_eagerly = true;
+        }
+        Ok(scores(result))
     }
 
     fn apply_averages(&mut self) -> Result<()> {
@@ -205,6 +232,19 @@ impl<'f> SupervisedState<'f> {
     }
 }
 
+/// Returns the result of a captured call, or the reason why it cannot be captured. A model may read values with a
+/// method that panics. If a panic has a different cause, an eager call repeats it.
+fn capture_or_reason<'f, R>(
+    step: &mut dyn SupervisedStep<'f>,
+    call: impl FnOnce(&mut dyn SupervisedStep<'f>) -> Result<R>,
+) -> std::result::Result<Result<R>, String> {
+    match catch_unwind(AssertUnwindSafe(|| call(step))) {
+        Ok(Err(error)) if is_capture_error(&error, step) => Err(error.to_string()),
+        Ok(result) => Ok(result),
+        Err(panic) => Err(panic_message(&*panic).to_string()),
+    }
+}
+
 /// Returns true if a step failed because it cannot be captured.
 fn is_capture_error(error: &Error, step: &dyn SupervisedStep<'_>) -> bool {
     matches!(error.root(), Error::ReadInCapture { .. } | Error::CaptureChanged { .. }) || !step.supports_capture()
@@ -219,7 +259,8 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 /// The task of a [`Trainer`](super::Trainer) that minimizes the loss of a model on batches (inputs, targets).
 ///
 /// Steps and evaluations are captured. If the first step cannot be captured, for example because the model reads values
-/// of tensors, all steps run eagerly.
+/// of tensors, all steps and evaluations run eagerly. If only an evaluation cannot be captured, later evaluations run
+/// eagerly, and a warning is logged.
 pub struct Supervised<'f, M, O, X = Tensor> {
     trainer: GraphTrainer<'f, M, O, X>,
     loss: FiniteCheckedLoss<'f>,
@@ -260,8 +301,13 @@ where
     }
 
     fn batch(&self) -> Result<&(X, Tensor)> {
-        self.batch.ok_or_else(|| Error::invalid("step", "there is no batch"))
+        self.batch.ok_or_else(no_batch)
     }
+}
+
+/// Returns the error of a step without a batch.
+fn no_batch() -> Error {
+    Error::invalid("step", "there is no batch")
 }
 
 impl<'f, M, O, X> SupervisedStep<'f> for StepParts<'_, 'f, M, O, X>
@@ -296,6 +342,12 @@ where
         Ok((output, loss))
     }
 
+    fn evaluate_captured(&mut self) -> Result<(Tensor, Tensor)> {
+        let (x, y) = self.batch.ok_or_else(no_batch)?;
+        let (loss, output) = self.trainer.evaluate_with_logits(x, y)?;
+        Ok((output.clone(), loss.clone()))
+    }
+
     fn supports_capture(&self) -> bool {
         self.modules().supports_capture().is_ok()
     }
@@ -321,6 +373,7 @@ where
             settings: StepSettings::default(),
             is_decided: false,
             eager_reason: None,
+            evaluates_eagerly: false,
             averages: None,
             holds_averages: false,
             before_step: StepSnapshot::default(),
@@ -351,6 +404,11 @@ where
     /// Returns the model.
     pub fn model(&self) -> &M {
         self.trainer.model()
+    }
+
+    /// Returns the model, and drops the rest of the task.
+    pub fn into_model(self) -> M {
+        self.trainer.into_model()
     }
 
     /// Returns the optimizer.
@@ -438,7 +496,7 @@ where
     }
 
     fn skipped_updates(&self) -> Result<Option<usize>> {
-        self.state.settings.options.scaler.as_ref().map(|scaler| scaler.try_skipped_updates()).transpose()
+        self.state.skipped_updates()
     }
 
     fn prepare_load(&mut self) -> Result<()> {
@@ -450,13 +508,7 @@ where
     }
 
     fn evaluate_step(&mut self, batch: &(X, Tensor)) -> Result<BatchScores> {
-        if self.state.settings.options.eager || !self.state.is_decided {
-            return self.with_parts(Some(batch), |state, step| state.evaluate(step, &batch.1));
-        }
-        let _precision = self.state.settings.precision();
-        let (loss, output) = self.trainer.evaluate_with_logits(&batch.0, &batch.1)?;
-        let predictions = Some((output.clone(), batch.1.clone()));
-        Ok(BatchScores { losses: vec![(LOSS, loss.clone())], predictions })
+        self.with_parts(Some(batch), |state, step| state.evaluate(step, &batch.1))
     }
 
     fn batch_size(&self, (_, y): &(X, Tensor)) -> usize {

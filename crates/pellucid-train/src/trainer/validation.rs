@@ -10,7 +10,7 @@ use super::scores::Scores;
 use super::signals::TerminationSignals;
 use super::snapshot::RandomSnapshot;
 use super::state::RunProgress;
-use super::train_metrics::check_distinct;
+use super::train_metrics::{check_distinct, check_names};
 use super::{Trainer, TrainingTask};
 use crate::metrics::Goal;
 use pellucid_derive::panicking_form;
@@ -65,6 +65,7 @@ impl RunCore<'_> {
         parts: &mut dyn RunParts,
         signals: Option<&TerminationSignals>,
     ) -> Result<Option<Scores>> {
+        check_names("metric", &self.metrics)?;
         self.metrics.iter_mut().for_each(|metric| metric.reset());
         parts.begin_validation()?;
         let scores = CaughtResult::call(|| self.evaluate_batches(parts, signals));

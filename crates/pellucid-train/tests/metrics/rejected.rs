@@ -43,6 +43,33 @@ fn numbers_that_are_not_a_state_are_rejected() {
     }
 }
 
+/// The forms and the number of classes of a batch without samples are not those of later batches.
+#[test]
+fn a_batch_without_samples_changes_nothing() {
+    let (scores, labels) = (Tensor::zeros([0, 3], DType::F32), Tensor::zeros(0, DType::I64));
+    let binary = (Tensor::from([0.1, 0.4, 0.35, 0.8]), Tensor::from([0i64, 0, 1, 1]));
+    let metrics: [Box<dyn Metric>; 3] = [
+        Box::new(RocAuc::new()),
+        Box::new(Accuracy::new().threshold(0.5)),
+        Box::new(F1Score::new(ClassAverage::Binary).threshold(0.5)),
+    ];
+    for mut metric in metrics {
+        metric.update(&scores, &labels).unwrap();
+        metric.update(&binary.0, &binary.1).unwrap();
+        assert!((metric.compute().unwrap() - 0.75).abs() < 0.1, "{}", metric.name());
+    }
+    let mut f1 = MultiLabelF1Score::new(LabelAverage::Macro);
+    f1.update(&scores, &Tensor::zeros([0, 3], DType::I64)).unwrap();
+    f1.update(&Tensor::from([[2.0, -1.0]]), &Tensor::from([[1i64, 0]])).unwrap();
+    assert_eq!(f1.per_label(), [1.0, 0.0]);
+}
+
+#[test]
+fn a_threshold_that_is_not_finite_is_rejected() {
+    assert!(matches!(Accuracy::new().try_threshold(f64::NAN), Err(Error::InvalidArgument { .. })));
+    assert!(MultiLabelAccuracy::new().try_threshold(f64::INFINITY).is_err());
+}
+
 #[test]
 fn labels_must_be_classes() {
     let error = accuracy_error(&scores(), &Tensor::from([0i64, 3]));

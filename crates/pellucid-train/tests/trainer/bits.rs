@@ -2,7 +2,7 @@
 
 use crate::runs::{bits, isolated_generator, model, points, trainer};
 use pellucid::nn::graph::{GraphTrainer, StepOptions};
-use pellucid::nn::loss::{CrossEntropyLoss, Loss};
+use pellucid::nn::loss::{CrossEntropyLoss, Loss, from_fn};
 use pellucid::nn::optim::Optimizer;
 use pellucid::nn::optim::schedule::{ExponentialLr, OneCycleLr, Scheduler};
 use pellucid::nn::optim::{Average, AveragedModel, clip_grad_norm};
@@ -228,6 +228,20 @@ fn the_search_for_a_rate_changes_nothing() {
     assert_eq!(run.optimizer().lr(), 0.02);
     run.fit(&mut train, Some(&mut validation)).unwrap();
     assert_eq!(bits(run.model()), bits(expected.model()));
+}
+
+/// Negative log-likelihoods of densities may be negative.
+#[test]
+fn the_search_for_a_rate_continues_with_negative_losses() {
+    let _generator = isolated_generator();
+    let (mut train, _) = points();
+    let model = Linear::new(4, 2);
+    let sgd = Sgd::new(model.parameters(), SgdOptions::default());
+    let loss = from_fn(|output: &Tensor, _: &Tensor| ops::add(&ops::mean(&ops::square(output)?, ..)?, -10.0));
+    let mut run = Trainer::new(model, loss, sgd).quiet(true);
+    let curve = run.find_lr(&mut train, FindLrOptions { first: 1e-3, ..Default::default() }).unwrap();
+    assert!(curve.steepest().is_some() && curve.losses.iter().all(|loss| *loss < 0.0), "{curve}");
+    assert!((30..100).contains(&curve.rates.len()), "the search must end when the loss diverges: {curve}");
 }
 
 /// The search trains in the mode of `fit`, with dropout and batch statistics.

@@ -2,6 +2,7 @@
 
 use crate::runs::{ScalarTask, SmallTrainer, TestMetric, bits, isolated_generator, points, trainer};
 use crate::scratch::Scratch;
+use pellucid::nn::{Checkpoint, StateDict, TrainingMode};
 use pellucid::prelude::*;
 use pellucid::train::metrics::Accuracy;
 use pellucid::train::{EarlyStopping, FindLrOptions, StopReason, Supervised};
@@ -25,7 +26,8 @@ pub(crate) fn noisy() -> Trainer<'static, Supervised<'static, Sequential, Sgd>> 
     Trainer::new(model, CrossEntropyLoss::default(), sgd).quiet(true)
 }
 
-/// A run that ends within an epoch validates, and then draws the random numbers of an uninterrupted run.
+/// A run that ends within an epoch validates, and then draws the random numbers of an uninterrupted run. Evaluations
+/// and predictions between two calls of `fit` do not change them either.
 #[test]
 fn a_validation_within_an_epoch_and_an_evaluation_draw_no_numbers_of_the_training() {
     let _generator = isolated_generator();
@@ -36,6 +38,10 @@ fn a_validation_within_an_epoch_and_an_evaluation_draw_no_numbers_of_the_trainin
     let mut run = noisy().steps(11);
     run.fit(&mut train, Some(&mut validation)).unwrap();
     run.evaluate(&mut validation).unwrap();
+    let x = Tensor::ones([2, 4], DType::F32);
+    let predicted = run.predict(&x).unwrap().to_vec::<f32>();
+    run.predict_batches(&mut validation).unwrap();
+    assert_eq!(run.predict_inputs(&mut Batches::new(&[&x], 2)).unwrap().to_vec::<f32>(), predicted);
     let mut run = run.steps(24);
     run.fit(&mut train, Some(&mut validation)).unwrap();
     assert_eq!(bits(run.model()), bits(expected.model()));
@@ -107,6 +113,44 @@ fn a_resumed_run_that_is_not_loaded_is_not_used() {
     }
     run.fit(&mut train, None).unwrap();
     uses(&mut run, &mut validation).into_iter().for_each(|accepted| accepted.unwrap());
+}
+
+/// A layer that reads a value in evaluation, by a method that panics or that returns an error.
+#[derive(Clone, Module)]
+struct ReadsInEvaluation {
+    training: TrainingMode,
+    panics: bool,
+}
+
+impl Layer for ReadsInEvaluation {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        if !self.training.get() {
+            let largest = ops::max(x, ..)?;
+            let _ = if self.panics { largest.item::<f64>() } else { largest.try_item::<f64>()? };
+        }
+        Ok(x.clone())
+    }
+}
+
+#[test]
+fn an_evaluation_that_cannot_be_captured_runs_eagerly() {
+    let _generator = isolated_generator();
+    let history = |panics: bool, is_eager: bool| {
+        manual_seed(2);
+        let reads = ReadsInEvaluation { training: TrainingMode::new(), panics };
+        let model = sequential![Linear::new(4, 8), EvaluationNoise, reads, Linear::new(8, 2)];
+        let sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.2, ..Default::default() });
+        let mut run = Trainer::new(model, CrossEntropyLoss::default(), sgd).epochs(2).quiet(true).eager(is_eager);
+        let (mut train, mut validation) = points();
+        let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+        assert_eq!(run.task().eager_reason(), None);
+        assert!(run.evaluate(&mut validation).unwrap()["loss"].is_finite());
+        ["train_loss", "validation_loss"].map(|name| history.column(name).unwrap())
+    };
+    let expected = history(false, true);
+    for panics in [false, true] {
+        assert_eq!(history(panics, false), expected, "panics: {panics}");
+    }
 }
 
 const FOLDER: &str = "PELLUCID_TEST_EAGER_FOLDER";

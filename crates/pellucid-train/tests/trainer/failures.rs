@@ -6,6 +6,7 @@ use pellucid::data::{DataLoader, LoaderOptions, from_fn};
 use pellucid::nn::loss::{CrossEntropyLoss, from_fn as loss_from_fn};
 use pellucid::nn::optim::{Lbfgs, LbfgsOptions};
 use pellucid::prelude::*;
+use pellucid::train::metrics::Accuracy;
 use pellucid::train::{Trainer, TrainingEvent};
 
 /// Returns the error message of a run in which the features of sample 5 have this value.
@@ -181,6 +182,26 @@ fn a_skipped_batch_changes_no_statistics() {
         assert!(buffer.isfinite().all(..).item::<bool>(), "{buffer:?}");
     }
     assert_ne!(run.model().buffers()[0].to_vec::<f32>(), [0.0; 16], "the other batches change the statistics");
+}
+
+/// The scaler skips the update of the first batch, which counts neither in the means and metrics of the epoch nor in
+/// the averages of the weights.
+#[test]
+fn a_skipped_batch_does_not_count() {
+    let _generator = isolated_generator();
+    let mut run = trainer().mixed_precision(DType::F16).train_metric(Accuracy::new());
+    let history = run.fit(&mut samples_with_nan(), None).unwrap();
+    for name in ["train_loss", "train_accuracy"] {
+        assert!(history.last(name).unwrap().is_finite(), "{name}");
+    }
+    for is_eager in [false, true] {
+        let mut run = trainer().mixed_precision(DType::F16).ema(0.9).steps(1).eager(is_eager);
+        run.fit(&mut samples_with_nan(), None).unwrap();
+        assert_eq!(run.task().averages().unwrap().count_tensor().item::<f64>(), 0.0, "eager: {is_eager}");
+        let mut run = run.steps(3);
+        run.fit(&mut samples_with_nan(), None).unwrap();
+        assert!(run.task().averages().unwrap().count_tensor().item::<f64>() > 0.0, "eager: {is_eager}");
+    }
 }
 
 /// The derivative of √(x²) at 0 is not finite, so that every update is skipped.

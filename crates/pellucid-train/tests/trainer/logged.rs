@@ -5,7 +5,9 @@ use crate::scratch::Scratch;
 use pellucid::nn::optim::schedule::StepLr;
 use pellucid::prelude::*;
 use pellucid::train::metrics::{Accuracy, Goal};
-use pellucid::train::{CsvLogger, FitControl, History, TrainingEvent};
+use pellucid::train::{CsvLogger, FitControl, History, Logger, TrainingEvent};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
 fn a_metric_has_its_value_over_the_whole_validation() {
@@ -38,6 +40,39 @@ fn a_log_has_the_rate_of_each_step() {
     let rates: Vec<f64> =
         text.lines().skip(1).take(4).map(|line| line.split(',').nth(column).unwrap().parse().unwrap()).collect();
     assert_eq!(rates, [0.02, 0.01, 0.005, 0.0025]);
+}
+
+/// A logger that counts its calls, and may fail.
+struct CountingLogger {
+    fails: bool,
+    /// The numbers of records and of flushes.
+    counts: Arc<[AtomicUsize; 2]>,
+}
+
+impl Logger for CountingLogger {
+    fn scalars(&mut self, _: usize, _: &[(&str, f64)]) -> Result<()> {
+        self.counts[0].fetch_add(1, Ordering::Relaxed);
+        if self.fails { Err(Error::invalid("log", "the disk is full")) } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.counts[1].fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[test]
+fn an_error_of_a_logger_does_not_keep_records_from_the_others() {
+    let _generator = isolated_generator();
+    let (mut train, _) = points();
+    let [failing, other] = [(); 2].map(|()| Arc::<[AtomicUsize; 2]>::default());
+    let mut run = trainer().log_every(1).logger(CountingLogger { fails: true, counts: failing.clone() });
+    run = run.logger(CountingLogger { fails: false, counts: other.clone() });
+    let error = run.fit(&mut train, None).unwrap_err().to_string();
+    assert!(error.contains("the disk is full"), "{error}");
+    for counts in [failing, other] {
+        assert_eq!(counts.each_ref().map(|count| count.load(Ordering::Relaxed)), [1, 1]);
+    }
 }
 
 #[test]

@@ -299,7 +299,7 @@ fn a_run_of_other_settings_is_rejected() {
         (
             saved().accumulate(2).schedule(decay(), ScheduleUnit::Epoch),
             points().0.drop_last(true),
-            ["= false", "= true"],
+            ["`drop_last` = 0", "`drop_last` = 1"],
         ),
     ];
     for (other, mut train, named) in cases {

@@ -33,23 +33,29 @@ fn a_metric_with_the_name_of_a_loss_is_rejected() {
     assert_eq!((evaluated.step(), trained.step()), (0, 0));
     let scores = trainer().metric(TestMetric::new("other")).evaluate(&mut validation).unwrap();
     assert_eq!(scores.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["loss", "other"]);
+    let mut twice = trainer().metric(Named("other")).metric(Named("other"));
+    let text = twice.evaluate(&mut validation).unwrap_err().to_string();
+    assert!(text.contains("two metrics have the name `other`"), "{text}");
 }
 
 #[test]
 fn invalid_names_of_parts_and_options_are_found_before_the_first_step() {
     let _generator = isolated_generator();
     let scratch = Scratch::new("trainer-settings");
-    for name in ["model", "loss", "optimizer", "history", "run", "batches", "step", "a.b", ""] {
+    let of_task = ["model", "loss", "optimizer", "step", "a.b", ""];
+    // These names are reserved, even if the run does not have the part.
+    let of_run = ["history", "run", "batches", "validation_batches", "train_metrics", "schedule_0", "schedule_12"];
+    for name in of_task.into_iter().chain(of_run) {
         let (mut train, _) = points();
         let mut run = trainer().checkpoints(&scratch.0).part(name, History::default());
         let rejected = run.fit(&mut train, None).unwrap_err();
         assert!(matches!(&rejected, Error::Checkpoint { part, .. } if part == name), "{rejected}");
         assert_eq!(run.step(), 0);
     }
-    let (mut train, _) = points();
-    let mut run = trainer().early_stopping(EarlyStopping { patience: 0, ..Default::default() });
-    let rejected = run.fit(&mut train, None).unwrap_err().to_string();
-    assert!(rejected.contains("patience") && run.step() == 0, "{rejected}");
+    for (patience, min_delta) in [(0, 0.0), (3, -1.0), (3, f64::NAN)] {
+        let rejected = trainer().try_early_stopping(EarlyStopping { patience, min_delta });
+        assert!(matches!(rejected, Err(Error::InvalidArgument { op: "early_stopping", .. })));
+    }
 }
 
 /// The error names the values that an epoch of this run has.

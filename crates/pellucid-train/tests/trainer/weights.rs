@@ -19,6 +19,17 @@ fn trainer(loss: CrossEntropyLoss) -> Trainer<'static, Supervised<'static, Linea
 }
 
 #[test]
+fn a_trainer_returns_its_model() {
+    let _generator = isolated_generator();
+    let mut run = trainer(CrossEntropyLoss { ignore_index: Some(-1), ..Default::default() }).ema(0.9);
+    let (mut train, mut validation) = (Batches::new(&samples(), 6), Batches::new(&samples(), 6));
+    run.fit(&mut train, Some(&mut validation)).unwrap();
+    let weight = run.model().weight.id();
+    let model: Linear = run.into_model();
+    assert_eq!(model.weight.id(), weight);
+}
+
+#[test]
 fn losses_of_a_run_do_not_depend_on_the_split_into_batches() {
     let _generator = isolated_generator();
     let weight = Some(Tensor::from([1.0f32, 3.0, 0.5]));

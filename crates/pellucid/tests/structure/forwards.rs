@@ -2,7 +2,8 @@
 //! layer.
 
 /// The calls, and the functions that make them.
-const CALLS: [&str; 4] = ["call::call", "call_with_states(", "self.run_sequences(", "self.try_forward"];
+const CALLS: [&str; 5] =
+    ["call::call", "call_with_states(", "self.run_sequences(", "self.try_forward", "append_after("];
 
 /// Returns the names of the public functions `try_forward..` whose bodies have no call.
 pub(crate) fn without_call(text: &str) -> Vec<String> {

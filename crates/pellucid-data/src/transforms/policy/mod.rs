@@ -59,7 +59,7 @@ struct MagnitudeLimits {
     /// The translation in pixels for an image of this length.
     translation: fn(usize) -> f64,
     degrees: f64,
-    /// The maximum difference between a colour factor and 1.
+    /// The maximum difference between a color factor and 1.
     color: f64,
     /// The number of bits that posterization removes.
     bits: f64,

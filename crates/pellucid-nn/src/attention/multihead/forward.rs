@@ -2,6 +2,7 @@
 
 use super::MultiheadAttention;
 use crate::attention::mask::{AttentionMasks, MULTIHEAD_ATTENTION, extend_mask};
+use crate::attention::rotary::Rotary;
 use crate::call;
 use crate::init;
 use crate::input_dtype::check_input_dtype;
@@ -41,7 +42,13 @@ impl InProj {
 }
 
 /// Returns an error for numbers of heads that do not divide the width or each other, and for an invalid dropout.
-pub(super) fn check_heads(width: usize, heads: usize, kv_heads: usize, rotary: bool, dropout: f64) -> Result<()> {
+pub(super) fn check_heads(
+    width: usize,
+    heads: usize,
+    kv_heads: usize,
+    rotary: Option<Rotary>,
+    dropout: f64,
+) -> Result<()> {
     let reject = |reason: String| Err(Error::invalid(MULTIHEAD_ATTENTION, reason));
     if heads == 0 || !width.is_multiple_of(heads) {
         return reject(format!(
@@ -53,8 +60,11 @@ pub(super) fn check_heads(width: usize, heads: usize, kv_heads: usize, rotary: b
             "the number of key-value heads, {kv_heads}, must divide the number of query heads, {heads}"
         ));
     }
-    if rotary && !(width / heads).is_multiple_of(2) {
-        return reject(format!("the head width must be even for rotary positions, got {}", width / heads));
+    if let Some(rotary) = rotary {
+        rotary.check()?;
+        if !(width / heads).is_multiple_of(2) {
+            return reject(format!("the head width must be even for rotary positions, got {}", width / heads));
+        }
     }
     OptionRange::PROBABILITY.check(MULTIHEAD_ATTENTION, "dropout", dropout, 0.1)
 }

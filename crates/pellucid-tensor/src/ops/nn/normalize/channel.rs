@@ -272,7 +272,8 @@ pub fn group_norm(
 /// representable: for magnitudes above 1.8e19 in `f32` and half precision, and above 1.3e154 in `f64`, the result is 0.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a size of 0.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a size of 0, and for an option
+/// that is not finite.
 #[tensor_method(autocast = Single)]
 pub fn local_response_norm(x: &Tensor, size: usize, alpha: f64, beta: f64, k: f64) -> Result<Tensor> {
     let op = "local_response_norm";
@@ -280,6 +281,7 @@ pub fn local_response_norm(x: &Tensor, size: usize, alpha: f64, beta: f64, k: f6
     if size == 0 {
         return Err(Error::invalid(op, "the size must be at least 1"));
     }
+    [("alpha", alpha), ("beta", beta), ("k", k)].into_iter().try_for_each(|(name, x)| check::finite(op, name, x))?;
     if x.size() == 0 {
         return Ok(x.clone());
     }
