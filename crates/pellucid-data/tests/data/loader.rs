@@ -1,9 +1,9 @@
 //! `DataLoader`: equal batches for any number of workers, errors, resuming, the end of threads.
 
 use pellucid::data::{
-    BatchPosition, Batches, BucketBatchSampler, Collate, DataLoader, Dataset, EpochSeed, IterableDataset, LoaderOptions,
-    RandomSampler, Sampler, StratifiedSampler, StreamLoader, TensorDataset, from_fn, from_records, from_vec,
-    pad_sequences, random_split, with_rng,
+    BatchPosition, Batches, BucketBatchSampler, Collate, DataLoader, Dataset, EpochSeed, IterableDataset,
+    LoaderOptions, RandomSampler, Sampler, StratifiedSampler, StreamLoader, TensorDataset, from_fn, from_records,
+    from_vec, pad_sequences, random_split, with_rng,
 };
 use pellucid::nn::{Checkpoint, StateDict};
 use pellucid::{DType, Device, Error, Generator, Result, Tensor, autocast};

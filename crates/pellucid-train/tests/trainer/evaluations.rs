@@ -2,10 +2,10 @@
 
 use crate::runs::{ScalarTask, SmallTrainer, TestMetric, bits, isolated_generator, points, trainer};
 use crate::scratch::Scratch;
-use pellucid::nn::{Checkpoint, StateDict, TrainingMode};
+use pellucid::nn::TrainingMode;
 use pellucid::prelude::*;
 use pellucid::train::metrics::Accuracy;
-use pellucid::train::{EarlyStopping, FindLrOptions, StopReason, Supervised};
+use pellucid::train::{EarlyStopping, FindLrOptions, StopReason, Supervised, TrainingTask};
 use std::path::PathBuf;
 use std::process::Command;
 

@@ -33,7 +33,7 @@ fn a_metric_with_the_name_of_a_loss_is_rejected() {
     assert_eq!((evaluated.step(), trained.step()), (0, 0));
     let scores = trainer().metric(TestMetric::new("other")).evaluate(&mut validation).unwrap();
     assert_eq!(scores.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["loss", "other"]);
-    let mut twice = trainer().metric(Named("other")).metric(Named("other"));
+    let mut twice = trainer().metric(TestMetric::new("other")).metric(TestMetric::new("other"));
     let text = twice.evaluate(&mut validation).unwrap_err().to_string();
     assert!(text.contains("two metrics have the name `other`"), "{text}");
 }

@@ -48,7 +48,7 @@ fn a_fallback_copies_only_the_operands() {
 fn a_fallback_writes_interleaved_outputs() {
     let device = without_kernels();
     let both = formula!(|x| (x + 1.0, x + 2.0));
-    let x = Tensor::new([1.0f32, 2.0, 3.0, 4.0]).to(device);
+    let x = Tensor::from([1.0f32, 2.0, 3.0, 4.0]).to(device);
     let y = Tensor::zeros([10], DType::F32).to(device);
     let (even, odd) = (y.i(slice(0, 8, 2)), y.i(slice(1, 9, 2)));
     let kernel = Kernel::Map(Map { program: both.uniform_program(DType::F32).unwrap().clone(), params: Params::new() });
