@@ -129,12 +129,22 @@ pub fn tanh(x: f64) -> f64 {
     (e / (e + 2.0)).copysign(x)
 }
 
-/// Returns the logistic function 1 / (1 + e⁻ˣ).
-///
-/// With e = e^−|x|, which cannot overflow, the result is e/(1 + e) for x < 0 and 1/(1 + e) otherwise.
+/// Returns the logistic function of x from e = e^−|x|, which cannot overflow: e/(1 + e) for x < 0, and 1/(1 + e)
+/// otherwise.
 #[inline(always)]
-pub fn sigmoid(x: f64) -> f64 {
-    let e = exp(-x.abs());
+fn sigmoid_from_exp(x: f64, e: f64) -> f64 {
     let numerator = if x < 0.0 { e } else { 1.0 };
     numerator / (1.0 + e)
+}
+
+/// Returns the logistic function 1 / (1 + e⁻ˣ).
+#[inline(always)]
+pub fn sigmoid(x: f64) -> f64 {
+    sigmoid_from_exp(x, exp(-x.abs()))
+}
+
+/// Returns the logistic function for |x| ≤ [`EXP_LIMIT`], with the bits of [`sigmoid`].
+#[inline(always)]
+pub fn sigmoid_fast(x: f64) -> f64 {
+    sigmoid_from_exp(x, exp_fast(-x.abs()))
 }
