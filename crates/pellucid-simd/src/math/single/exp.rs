@@ -95,6 +95,17 @@ pub fn exp(x: f32) -> f32 {
     scale_biased(exp_reduced(r), biased)
 }
 
+/// Returns v·e^(a·b) for |a·b| ≤ 104 and 2⁻⁶ ≤ |v| ≤ 1. The exponent is not rounded, because the multiplication is fused
+/// with the reduction.
+#[inline(always)]
+pub(super) fn times_exp_of_product(v: f32, a: f32, b: f32) -> f32 {
+    const MAGIC: f32 = 12_582_912.0 + 254.0;
+    let biased = (a * LOG2_E).mul_add(b, MAGIC);
+    let n = biased - MAGIC;
+    let r = n.mul_add(-LN_2_LOW, a.mul_add(b, n * -LN_2_HIGH));
+    scale_biased(v * exp_reduced(r), biased)
+}
+
 /// Returns 2ˣ.
 #[inline(always)]
 pub fn exp2(x: f32) -> f32 {
