@@ -9,9 +9,9 @@
 use crate::program::kernel_schedule::{
     FusedOp, FusedReduction, KernelSchedule, MAX_FUSED, Phase, RowLayout, RowReduction, ScheduledInstr,
 };
-use crate::program::loops::{ChainLoop, Comparison, FusedInstr, Opcode};
+use crate::program::loops::{ChainLoop, Comparison, FusedInstr, MaskUpdate, Opcode};
 use crate::program::prepared::PreparedProgram;
-use crate::program::slot::ValueSlot;
+use crate::program::slot::{Granularity, ValueSlot};
 use pellucid_ir::formula::Unary;
 use std::ops::Range;
 
@@ -82,7 +82,7 @@ fn move_comparisons_of_phase(
         };
         let is_comparison = |index: usize, opcode| match opcode {
             Opcode::Compare(_) => instrs[index].args[0] != instrs[index].args[1],
-            opcode => matches!(opcode, Opcode::IsNan),
+            opcode => opcode.is_comparison(),
         };
         let group = match producer(instrs[reader].args[0]) {
             Some((index, opcode)) if is_comparison(index, opcode) => vec![index],
@@ -135,15 +135,23 @@ impl Fusion<'_> {
     fn longest_chain(&self, range: Range<usize>, is_tile: bool) -> Vec<FusedOp> {
         let mut ops: Vec<FusedOp> = Vec::new();
         let (mut registers, mut follows_mask) = (ChainRegisters::default(), false);
-        for instr in self.schedule.instrs[range].iter().take(MAX_FUSED - 1) {
+        let instrs = &self.schedule.instrs[range];
+        for (k, instr) in instrs.iter().enumerate().take(MAX_FUSED - 1) {
             let gives_mask = self.in_registers[instr.result as usize];
             // A selection is in the loop of its masks, of which there are at most three.
             if gives_mask && !follows_mask && ops.len() + 4 >= MAX_FUSED {
                 break;
             }
+            // The second comparison of two also combines the masks.
+            let next = instrs.get(k + 1).filter(|_| follows_mask && gives_mask);
+            let update = match next.and_then(|next| opcode_of(self.program, next)) {
+                Some((Opcode::And, _)) => MaskUpdate::And,
+                Some((Opcode::Or, _)) => MaskUpdate::Or,
+                _ => MaskUpdate::Replace,
+            };
             follows_mask = gives_mask;
-            let continued = self.fused_op(instr, registers.values);
-            let Some(op) = continued.or_else(|| self.fused_op(instr, None)) else { break };
+            let continued = self.fused_op(instr, registers.values, update);
+            let Some(mut op) = continued.or_else(|| self.fused_op(instr, None, update)) else { break };
             if ops.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.chain_loop, op.chain_loop)) {
                 break;
             }
@@ -161,6 +169,11 @@ impl Fusion<'_> {
                 ops.push(FusedOp { is_stored: false, ..op });
                 continue;
             }
+            if let Some(last) = ops.last_mut().filter(|last| last.operands == op.operands)
+                && let Some(limit) = limit_instr(last.instr, op.instr)
+            {
+                (last.instr, op.instr) = (limit, FusedInstr::NoOp);
+            }
             let outputs = &self.program.outputs;
             let direct = is_tile && outputs.iter().any(|o| o.slot == instr.result && o.direct.is_some());
             let can_stream = direct && self.reads[instr.result as usize] == 1;
@@ -173,8 +186,8 @@ impl Fusion<'_> {
     /// Returns `instr` as part of a fused loop, or `None` if it cannot be fused.
     ///
     /// With `last`, the instruction continues the chain whose values are in slot `last`. Without `last`, it begins a
-    /// chain.
-    fn fused_op(&self, instr: &ScheduledInstr, last: Option<ValueSlot>) -> Option<FusedOp> {
+    /// chain. `update` is the effect of a comparison on the mask in registers.
+    fn fused_op(&self, instr: &ScheduledInstr, last: Option<ValueSlot>, update: MaskUpdate) -> Option<FusedOp> {
         let (opcode, chain_loop) =
             opcode_of(self.program, instr).filter(|_| !instr.mixed || self.schedule.rows != RowLayout::Short)?;
         let args = instr.operands();
@@ -182,12 +195,25 @@ impl Fusion<'_> {
         // A chain begins with values of the granularity of the result.
         let begins = |k: usize| self.schedule.granularity[args[k] as usize] == instr.granularity;
         let (fused_instr, chain_start, operands) = match opcode {
-            Opcode::Select | Opcode::ToNumber | Opcode::Compare(_) | Opcode::IsNan | Opcode::And | Opcode::Or => {
+            Opcode::Select if self.schedule.granularity[args[0] as usize] == Granularity::Uniform => {
+                // The operand whose values are in registers, and the other operand.
+                let in_registers = (1..3).find(|&k| last.map_or(begins(k), |last| args[k] == last))?;
+                let other = 3 - in_registers;
+                let instr = match (in_registers, is_tile(other)) {
+                    (1, true) => FusedInstr::IfElseTile,
+                    (1, false) => FusedInstr::IfElseOne,
+                    (_, true) => FusedInstr::IfTile,
+                    (_, false) => FusedInstr::IfOne,
+                };
+                let chain_start = last.is_none().then_some(args[in_registers]);
+                (Some(instr).filter(|_| args[1] != args[2])?, chain_start, [args[other], args[0]])
+            }
+            opcode if opcode.gives_mask() || matches!(opcode, Opcode::Select | Opcode::ToNumber) => {
                 let mask = if opcode.gives_mask() { instr.result } else { args[0] };
                 let tiles: [bool; 3] = std::array::from_fn(|k| k < args.len() && is_tile(k));
                 let can_begin = last.is_some() || (0..args.len()).any(begins);
                 let loads_first = if last.is_some() { tiles[0] } else { begins(0) };
-                masked_instr(opcode, args, tiles, loads_first, last)
+                masked_instr((opcode, update), args, tiles, loads_first, last)
                     .filter(|_| can_begin)
                     .filter(|_| self.in_registers[mask as usize])?
             }
@@ -233,7 +259,7 @@ impl Fusion<'_> {
 /// A comparison leaves the values in registers as they are, and a selection can read values that no register contains.
 /// Therefore only a comparison without such values begins a chain.
 fn masked_instr(
-    opcode: Opcode,
+    (opcode, update): (Opcode, MaskUpdate),
     args: &[ValueSlot],
     tiles: [bool; 3],
     loads_first: bool,
@@ -241,14 +267,18 @@ fn masked_instr(
 ) -> Option<(FusedInstr, Option<ValueSlot>, [ValueSlot; 2])> {
     let at = |k: usize| last == Some(args[k]);
     let instr = match opcode {
-        Opcode::And => (FusedInstr::And, [args[0]; 2]),
-        Opcode::Or => (FusedInstr::Or, [args[0]; 2]),
+        Opcode::And | Opcode::Or => (FusedInstr::NoOp, [args[0]; 2]),
         Opcode::ToNumber => (FusedInstr::ToNumber, [args[0]; 2]),
-        Opcode::IsNan => match last {
-            None => return Some((FusedInstr::IsNan, Some(args[0]), [args[0]; 2])),
-            Some(_) if at(0) => (FusedInstr::IsNan, [args[0]; 2]),
-            Some(_) => (FusedInstr::CompareTiles(Comparison::Ne), [args[0]; 2]),
-        },
+        Opcode::IsNan | Opcode::IsFinite => {
+            let (in_registers, in_memory) = match opcode {
+                Opcode::IsNan => (FusedInstr::IsNan(update), FusedInstr::CompareTiles(Comparison::Ne, update)),
+                _ => (FusedInstr::IsFinite(update), FusedInstr::TileIsFinite(update)),
+            };
+            match last {
+                None => return Some((in_registers, Some(args[0]), [args[0]; 2])),
+                Some(_) => (if at(0) { in_registers } else { in_memory }, [args[0]; 2]),
+            }
+        }
         Opcode::Compare(comparison) => {
             // The first operand is the values in registers, or else a tile.
             let is_swapped = !at(0) && (at(1) || !loads_first);
@@ -258,10 +288,10 @@ fn masked_instr(
             match (last.is_none() || at(first), tiles[second]) {
                 (true, is_tile) => {
                     let instr = if is_tile { FusedInstr::CompareTile } else { FusedInstr::CompareOne };
-                    return Some((instr(comparison), last.is_none().then_some(operands[0]), [operands[1]; 2]));
+                    return Some((instr(comparison, update), last.is_none().then_some(operands[0]), [operands[1]; 2]));
                 }
-                (false, true) => (FusedInstr::CompareTiles(comparison), operands),
-                (false, false) => (FusedInstr::CompareTileOne(comparison), operands),
+                (false, true) => (FusedInstr::CompareTiles(comparison, update), operands),
+                (false, false) => (FusedInstr::CompareTileOne(comparison, update), operands),
             }
         }
         Opcode::Select if at(1) => match tiles[2] {
@@ -285,6 +315,19 @@ fn masked_instr(
     };
     // A chain cannot begin with these instructions.
     last.map(|_| (instr.0, None, instr.1))
+}
+
+/// Returns the instruction for a comparison and a following selection with the same operand, if there is one.
+fn limit_instr(comparison: FusedInstr, selection: FusedInstr) -> Option<FusedInstr> {
+    match (comparison, selection) {
+        (FusedInstr::CompareOne(Comparison::Lt, MaskUpdate::Replace), FusedInstr::SelectOne) => {
+            Some(FusedInstr::RaiseToOne)
+        }
+        (FusedInstr::CompareOne(Comparison::Gt, MaskUpdate::Replace), FusedInstr::SelectOne) => {
+            Some(FusedInstr::LowerToOne)
+        }
+        _ => None,
+    }
 }
 
 /// Marks the instructions starting at `start` as a fused loop, if that is faster than one by one. `can_sum` states
@@ -391,8 +434,7 @@ pub(crate) fn fused_instr(opcode: Opcode, in_registers: usize, tiles: [bool; 2])
         // here.
         (Opcode::MulAdd, _, [false, _]) => return None,
         // These instructions read or compute a mask.
-        (Opcode::Compare(_) | Opcode::IsNan | Opcode::And | Opcode::Or | Opcode::Select | Opcode::ToNumber, ..) => {
-            return None;
-        }
+        (Opcode::Compare(_) | Opcode::IsNan | Opcode::IsFinite | Opcode::And | Opcode::Or, ..) => return None,
+        (Opcode::Select | Opcode::ToNumber, ..) => return None,
     })
 }

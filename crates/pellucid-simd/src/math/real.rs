@@ -28,6 +28,8 @@ pub trait Real:
     const EXP_LIMIT: Self;
     /// Returns eˣ for |x| ≤ [`Real::EXP_LIMIT`], without branches.
     fn exp_fast(self) -> Self;
+    /// Returns 1 / (1 + e⁻ˣ) for |x| ≤ [`Real::EXP_LIMIT`], without branches.
+    fn sigmoid_fast(self) -> Self;
     /// Returns sin x for |x| ≤ [`Real::TRIG_LIMIT`], without branches.
     fn sin_fast(self) -> Self;
     /// Returns cos x for |x| ≤ [`Real::TRIG_LIMIT`], without branches.
@@ -54,6 +56,9 @@ pub trait Real:
     fn is_nan(self) -> bool;
     /// Returns true if x is neither infinite nor NaN.
     fn is_finite(self) -> bool;
+    /// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. A quotient by x then equals the
+    /// product with 1/x.
+    fn exact_reciprocal(self) -> Option<Self>;
     /// Returns the sign of x: −1 or 1. Returns ±0 and NaN unchanged.
     #[inline(always)]
     fn sign(self) -> Self {
@@ -270,6 +275,10 @@ macro_rules! impl_real {
             fn is_finite(self) -> bool {
                 $t::abs(self) < $t::INFINITY
             }
+            #[inline(always)]
+            fn exact_reciprocal(self) -> Option<$t> {
+                $module::exact_reciprocal(self)
+            }
             $($special)*
             #[inline(always)]
             fn is_rare_quotient(self, b: $t) -> bool {
@@ -327,7 +336,7 @@ macro_rules! impl_real_for_both {
 impl_real_for_both!(
     // IEEE operations, which the standard library computes exactly or with correct rounding.
     [sqrt abs floor ceil trunc],
-    [sin_fast cos_fast tan_fast exp_fast exp exp2 expm1 ln log2 log10 ln_1p sin cos tan sin_pi cos_pi asin acos atan sinh cosh tanh
+    [sin_fast cos_fast tan_fast exp_fast sigmoid_fast exp exp2 expm1 ln log2 log10 ln_1p sin cos tan sin_pi cos_pi asin acos atan sinh cosh tanh
      asinh acosh atanh sigmoid erf erfc erfcx erfinv ndtr ndtri],
     [floor_div floor_div_fast rem rem_fast atan2 pow ldexp]
 );

@@ -220,6 +220,26 @@ pub trait FloatVector: Vector<Scalar: Real> {
         unsafe { self.select(b, self.less(b)).select(self, self.equal(self)) }
     }
 
+    /// Returns `b` in the lanes where `self < b`, and `self` in all others.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    #[inline(always)]
+    unsafe fn raise(self, b: Self) -> Self {
+        // SAFETY: all methods require the same clause, *instruction set* of `Vector`.
+        unsafe { b.select(self, self.less(b)) }
+    }
+
+    /// Returns `b` in the lanes where `self > b`, and `self` in all others.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    #[inline(always)]
+    unsafe fn lower(self, b: Self) -> Self {
+        // SAFETY: all methods require the same clause, *instruction set* of `Vector`.
+        unsafe { b.select(self, b.less(self)) }
+    }
+
     /// Returns `self · b` in every lane.
     ///
     /// # Safety

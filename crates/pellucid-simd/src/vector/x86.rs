@@ -26,7 +26,7 @@ macro_rules! impl_vector {
     (
         $name:ident, $scalar:ty, lanes $lanes:literal, mask $mask:ty, side $side:literal by $transpose:ident;
         $zero:ident, $set:ident, $load:ident, $store:ident, $stream:ident, $fma:ident,
-        $add:ident, $sub:ident, $mul:ident, $div:ident, $sqrt:ident, $fold:ident;
+        $add:ident, $sub:ident, $mul:ident, $div:ident, $sqrt:ident, $max:ident, $min:ident, $fold:ident;
         |$n:ident| $make_mask:expr, |$from:ident, $to:ident| $make_range_mask:expr,
         |$lp:ident, $lm:ident| $load_part:expr,
         |$op:ident, $om:ident, $ov:ident| $load_over:expr, |$sp:ident, $sm:ident, $sv:ident| $store_part:expr,
@@ -199,6 +199,32 @@ macro_rules! impl_vector {
                 }
             }
 
+            // The instructions for extrema return their second operand if the operands are equal or one of them is NaN.
+
+            #[inline(always)]
+            unsafe fn max(self, b: Self) -> Self {
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic, and is the clause of the methods.
+                unsafe { Self($max(self.0, b.0)).select(self, self.equal(self)) }
+            }
+
+            #[inline(always)]
+            unsafe fn min(self, b: Self) -> Self {
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic, and is the clause of the methods.
+                unsafe { Self($min(self.0, b.0)).select(self, self.equal(self)) }
+            }
+
+            #[inline(always)]
+            unsafe fn raise(self, b: Self) -> Self {
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic.
+                Self(unsafe { $max(b.0, self.0) })
+            }
+
+            #[inline(always)]
+            unsafe fn lower(self, b: Self) -> Self {
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic.
+                Self(unsafe { $min(b.0, self.0) })
+            }
+
             #[inline(always)]
             unsafe fn mul(self, b: Self) -> Self {
                 // SAFETY: *instruction set* of `Vector` covers the intrinsics.
@@ -322,8 +348,8 @@ impl_single_vector! {
 impl_vector! {
     F32x16, f32, lanes 16, mask __mmask16, side 8 by transpose_f32;
     _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_stream_ps, _mm512_fmadd_ps,
-    _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps, _mm512_sqrt_ps,
-    fold512_ps;
+    _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps, _mm512_sqrt_ps, _mm512_max_ps,
+    _mm512_min_ps, fold512_ps;
     |n| ((1u32 << n) - 1) as __mmask16,
     |before, end| end & !before,
     |p, mask| _mm512_maskz_loadu_ps(mask, p),
@@ -337,8 +363,8 @@ impl_vector! {
 impl_vector! {
     F64x8, f64, lanes 8, mask __mmask8, side 4 by transpose_f64;
     _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_stream_pd, _mm512_fmadd_pd,
-    _mm512_add_pd, _mm512_sub_pd, _mm512_mul_pd, _mm512_div_pd, _mm512_sqrt_pd,
-    fold512_pd;
+    _mm512_add_pd, _mm512_sub_pd, _mm512_mul_pd, _mm512_div_pd, _mm512_sqrt_pd, _mm512_max_pd,
+    _mm512_min_pd, fold512_pd;
     |n| ((1u32 << n) - 1) as __mmask8,
     |before, end| end & !before,
     |p, mask| _mm512_maskz_loadu_pd(mask, p),
@@ -351,8 +377,8 @@ impl_vector! {
 impl_vector! {
     F32x8, f32, lanes 8, mask __m256i, side 8 by transpose_f32;
     _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_stream_ps, _mm256_fmadd_ps,
-    _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps, _mm256_sqrt_ps,
-    fold256_ps;
+    _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps, _mm256_sqrt_ps, _mm256_max_ps,
+    _mm256_min_ps, fold256_ps;
     |n| _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
     |before, end| _mm256_andnot_si256(before, end),
     |p, mask| _mm256_maskload_ps(p, mask),
@@ -366,8 +392,8 @@ impl_vector! {
 impl_vector! {
     F64x4, f64, lanes 4, mask __m256i, side 4 by transpose_f64;
     _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_stream_pd, _mm256_fmadd_pd,
-    _mm256_add_pd, _mm256_sub_pd, _mm256_mul_pd, _mm256_div_pd, _mm256_sqrt_pd,
-    fold256_pd;
+    _mm256_add_pd, _mm256_sub_pd, _mm256_mul_pd, _mm256_div_pd, _mm256_sqrt_pd, _mm256_max_pd,
+    _mm256_min_pd, fold256_pd;
     |n| _mm256_cmpgt_epi64(_mm256_set1_epi64x(n as i64), _mm256_setr_epi64x(0, 1, 2, 3)),
     |before, end| _mm256_andnot_si256(before, end),
     |p, mask| _mm256_maskload_pd(p, mask),

@@ -7,7 +7,7 @@
 //! the loop of the function.
 
 use super::fold::{LANES, ROWS};
-use super::fused_instr::{Comparison, FusedInstr};
+use super::fused_instr::{Comparison, FusedInstr, MaskUpdate};
 use super::unary::{VectorUnaryLoop, float};
 use pellucid_ir::Compute;
 use pellucid_simd::math::Real;
@@ -192,8 +192,7 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
     // stores.
     unsafe {
         let mut v = [V::zero(); R];
-        // The last mask and the mask before it.
-        let mut masks = [[V::zero().equal(V::zero()); R]; 2];
+        let mut mask_of = [V::zero().equal(V::zero()); R];
         for link in links {
             let [a, b] = link.operands.map(|p| p.cast::<V::Scalar>());
             if !link.chain_start.is_null() {
@@ -214,7 +213,13 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
                 FusedInstr::MulOne => map_vectors!(v: |v, i, u = a| v.mul(u)),
                 FusedInstr::Square => map_vectors!(v: |v, i| v.mul(v)),
                 FusedInstr::DivTile => map_vectors!(v: |v, i| v.div(at.load(a, i))),
-                FusedInstr::DivOne => map_vectors!(v: |v, i, u = a| v.div(u)),
+                FusedInstr::DivOne => match a.read_unaligned().exact_reciprocal() {
+                    Some(reciprocal) => {
+                        let r = &raw const reciprocal;
+                        map_vectors!(v: |v, i, u = r| v.mul(u));
+                    }
+                    None => map_vectors!(v: |v, i, u = a| v.div(u)),
+                },
                 FusedInstr::TileDiv => map_vectors!(v: |v, i| at.load(a, i).div(v)),
                 FusedInstr::OneDiv => map_vectors!(v: |v, i, u = a| u.div(v)),
                 FusedInstr::Neg => map_vectors!(v: |v, i| v.neg()),
@@ -225,9 +230,10 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
                 FusedInstr::MulOneAddOne => map_vectors!(v: |v, i, u = a, w = b| v.mul_add(u, w)),
                 FusedInstr::AddTileTile => map_vectors!(v: |v, i| at.load(a, i).mul_add(at.load(b, i), v)),
                 FusedInstr::AddTileOne => map_vectors!(v: |v, i, u = b| at.load(a, i).mul_add(u, v)),
+                FusedInstr::NoOp => {}
                 _ if link.instr.is_function() => v = apply_function(v, link.instr),
-                _ if link.instr.gives_mask() => add_mask(&v, &mut masks, link, at),
-                _ => v = select_block(v, &masks[0], link, at),
+                _ if link.instr.gives_mask() => mask_of = compare_block(&v, mask_of, link, at),
+                _ => v = select_block(v, &mask_of, link, at),
             }
             if !link.into.is_null() {
                 let into = link.into.cast::<V::Scalar>().add(start);
@@ -267,58 +273,83 @@ unsafe fn apply_function<V: FloatVector, const R: usize>(v: [V; R], instr: Fused
     }
 }
 
-/// Computes the mask of an instruction for which [`FusedInstr::gives_mask`] is true. `masks` are the last mask and the
-/// mask before it.
+/// Returns the mask after an instruction for which [`FusedInstr::gives_mask`] is true. `mask` is the mask before it.
 ///
 /// # Safety
 /// *Contract* and *Block* of [`fused_block`] hold.
 #[inline(always)]
-unsafe fn add_mask<V: FloatVector, const R: usize, const STEP: usize, const FULL: bool>(
+unsafe fn compare_block<V: FloatVector, const R: usize, const STEP: usize, const FULL: bool>(
     v: &[V; R],
-    masks: &mut [[V::LaneMask; R]; 2],
+    mask: [V::LaneMask; R],
     link: &FusedOperands,
     at: BlockPosition<V, STEP, FULL>,
-) {
+) -> [V::LaneMask; R] {
     let [a, b] = link.operands.map(|p| p.cast::<V::Scalar>());
     // Computes a mask for each vector of the block; `u = a` broadcasts the uniform operand a.
     macro_rules! compare_vectors {
-        ($comparison:expr, |$i:ident $(, $u:ident = $p:ident)*| $x:expr, $y:expr) => {{
+        ($comparison:expr, $update:expr, |$i:ident $(, $u:ident = $p:ident)*| $x:expr, $y:expr) => {{
             $(let $u = V::splat($p);)*
-            masks[1] = masks[0];
             match $comparison {
-                Comparison::Lt => for $i in 0..R { masks[0][$i] = $x.less($y) },
-                Comparison::Le => for $i in 0..R { masks[0][$i] = $x.less_equal($y) },
-                Comparison::Gt => for $i in 0..R { masks[0][$i] = $y.less($x) },
-                Comparison::Ge => for $i in 0..R { masks[0][$i] = $y.less_equal($x) },
-                Comparison::Eq => for $i in 0..R { masks[0][$i] = $x.equal($y) },
-                Comparison::Ne => for $i in 0..R { masks[0][$i] = $x.not_equal($y) },
+                Comparison::Lt => combine_masks!($update, |$i| $x.less($y)),
+                Comparison::Le => combine_masks!($update, |$i| $x.less_equal($y)),
+                Comparison::Gt => combine_masks!($update, |$i| $y.less($x)),
+                Comparison::Ge => combine_masks!($update, |$i| $y.less_equal($x)),
+                Comparison::Eq => combine_masks!($update, |$i| $x.equal($y)),
+                Comparison::Ne => combine_masks!($update, |$i| $x.not_equal($y)),
             }
+        }};
+    }
+    // Few masks fit in the registers for masks, so a combination does not keep the masks of both comparisons.
+    macro_rules! combine_masks {
+        ($update:expr, |$i:ident| $e:expr) => {{
+            let mut combined = mask;
+            match $update {
+                MaskUpdate::Replace => {
+                    for $i in 0..R {
+                        combined[$i] = $e
+                    }
+                }
+                MaskUpdate::And => {
+                    for $i in 0..R {
+                        combined[$i] = V::both(mask[$i], $e)
+                    }
+                }
+                MaskUpdate::Or => {
+                    for $i in 0..R {
+                        combined[$i] = V::either(mask[$i], $e)
+                    }
+                }
+            }
+            combined
         }};
     }
     // SAFETY: *Contract* and *Block* (this function's contract) cover the loads, and a uniform operand is valid for a
     // read of one element.
     unsafe {
         match link.instr {
-            FusedInstr::CompareTile(c) => compare_vectors!(c, |i| v[i], at.load(a, i)),
-            FusedInstr::CompareOne(c) => compare_vectors!(c, |i, u = a| v[i], u),
-            FusedInstr::CompareTiles(c) => compare_vectors!(c, |i| at.load(a, i), at.load(b, i)),
-            FusedInstr::CompareTileOne(c) => compare_vectors!(c, |i, u = b| at.load(a, i), u),
-            FusedInstr::IsNan => compare_vectors!(Comparison::Ne, |i| v[i], v[i]),
-            FusedInstr::And => {
-                for i in 0..R {
-                    masks[0][i] = V::both(masks[0][i], masks[1][i]);
-                }
-            }
-            _ => {
-                for i in 0..R {
-                    masks[0][i] = V::either(masks[0][i], masks[1][i]);
-                }
-            }
+            FusedInstr::CompareTile(c, update) => compare_vectors!(c, update, |i| v[i], at.load(a, i)),
+            FusedInstr::CompareOne(c, update) => compare_vectors!(c, update, |i, u = a| v[i], u),
+            FusedInstr::CompareTiles(c, update) => compare_vectors!(c, update, |i| at.load(a, i), at.load(b, i)),
+            FusedInstr::CompareTileOne(c, update) => compare_vectors!(c, update, |i, u = b| at.load(a, i), u),
+            FusedInstr::IsNan(update) => combine_masks!(update, |i| v[i].not_equal(v[i])),
+            FusedInstr::IsFinite(update) => combine_masks!(update, |i| is_finite(v[i])),
+            FusedInstr::TileIsFinite(update) => combine_masks!(update, |i| is_finite(at.load(a, i))),
+            _ => mask,
         }
     }
 }
 
-/// Applies an extremum, or an instruction that reads the last mask.
+/// Returns |x| < ∞ for every lane: x − x is NaN unless x is finite.
+///
+/// # Safety
+/// The clause *instruction set* of [`Vector`](pellucid_simd::vector::Vector) holds.
+#[inline(always)]
+unsafe fn is_finite<V: FloatVector>(x: V) -> V::LaneMask {
+    // SAFETY: the methods require the same clause, *instruction set*.
+    unsafe { x.sub(x).equal(x.sub(x)) }
+}
+
+/// Applies an extremum, or an instruction that reads the last mask or a uniform boolean.
 ///
 /// # Safety
 /// *Contract* and *Block* of [`fused_block`] hold.
@@ -330,9 +361,10 @@ unsafe fn select_block<V: FloatVector, const R: usize, const STEP: usize, const 
     at: BlockPosition<V, STEP, FULL>,
 ) -> [V; R] {
     let [a, b] = link.operands.map(|p| p.cast::<V::Scalar>());
-    // SAFETY: *Contract* and *Block* (this function's contract) cover the loads, and a uniform operand is valid for a
-    // read of one element.
+    // SAFETY: *Contract* and *Block* (this function's contract) cover the loads, and a uniform operand, also a boolean,
+    // is valid for a read of one element.
     unsafe {
+        let is_true = |p: *const V::Scalar| *p.cast::<u8>() != 0;
         match link.instr {
             FusedInstr::MaxTile => map_vectors!(v: |v, i| v.max(at.load(a, i))),
             FusedInstr::MaxOne => map_vectors!(v: |v, i, u = a| v.max(u)),
@@ -342,6 +374,8 @@ unsafe fn select_block<V: FloatVector, const R: usize, const STEP: usize, const 
             FusedInstr::MinOne => map_vectors!(v: |v, i, u = a| v.min(u)),
             FusedInstr::TileMin => map_vectors!(v: |v, i| at.load(a, i).min(v)),
             FusedInstr::OneMin => map_vectors!(v: |v, i, u = a| u.min(v)),
+            FusedInstr::RaiseToOne => map_vectors!(v: |v, i, u = a| v.raise(u)),
+            FusedInstr::LowerToOne => map_vectors!(v: |v, i, u = a| v.lower(u)),
             FusedInstr::SelectElseTile => map_vectors!(v: |v, i| v.select(at.load(a, i), mask[i])),
             FusedInstr::SelectElseOne => map_vectors!(v: |v, i, u = a| v.select(u, mask[i])),
             FusedInstr::SelectTile => map_vectors!(v: |v, i| at.load(a, i).select(v, mask[i])),
@@ -350,6 +384,10 @@ unsafe fn select_block<V: FloatVector, const R: usize, const STEP: usize, const 
             FusedInstr::SelectTileOne => map_vectors!(v: |_v, i, u = b| at.load(a, i).select(u, mask[i])),
             FusedInstr::SelectOneTile => map_vectors!(v: |_v, i, u = a| u.select(at.load(b, i), mask[i])),
             FusedInstr::SelectOneOne => map_vectors!(v: |_v, i, u = a, w = b| u.select(w, mask[i])),
+            FusedInstr::IfElseTile if !is_true(b) => map_vectors!(v: |_v, i| at.load(a, i)),
+            FusedInstr::IfElseOne if !is_true(b) => map_vectors!(v: |_v, _i, u = a| u),
+            FusedInstr::IfTile if is_true(b) => map_vectors!(v: |_v, i| at.load(a, i)),
+            FusedInstr::IfOne if is_true(b) => map_vectors!(v: |_v, _i, u = a| u),
             FusedInstr::ToNumber => {
                 let one = &V::Scalar::ONE;
                 map_vectors!(v: |_v, i, u = one| u.select(V::zero(), mask[i]));

@@ -49,6 +49,17 @@ impl Comparison {
     }
 }
 
+/// The effect of a comparison on the mask in registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MaskUpdate {
+    /// The comparison replaces the mask.
+    Replace,
+    /// The mask becomes its conjunction with the comparison.
+    And,
+    /// The mask becomes its disjunction with the comparison.
+    Or,
+}
+
 /// An instruction that can be part of a chain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Opcode {
@@ -74,6 +85,8 @@ pub(crate) enum Opcode {
     Compare(Comparison),
     /// The test x ≠ x, whose mask stays in registers.
     IsNan,
+    /// The test |x| < ∞, whose mask stays in registers.
+    IsFinite,
     /// The conjunction of the last two masks.
     And,
     /// The disjunction of the last two masks.
@@ -101,6 +114,7 @@ impl Opcode {
             Op::Binary(Binary::Min) => Opcode::Min,
             Op::Binary(op) if Comparison::of(op).is_some() => Opcode::Compare(Comparison::of(op)?),
             Op::Unary(Unary::IsNan) => Opcode::IsNan,
+            Op::Unary(Unary::IsFinite) => Opcode::IsFinite,
             Op::Select => Opcode::Select,
             Op::Binary(Binary::Add) => Opcode::Add,
             Op::Binary(Binary::Sub) => Opcode::Sub,
@@ -123,7 +137,12 @@ impl Opcode {
 
     /// Returns true if the result is a mask.
     pub(crate) fn gives_mask(self) -> bool {
-        matches!(self, Opcode::Compare(_) | Opcode::IsNan | Opcode::And | Opcode::Or)
+        matches!(self, Opcode::And | Opcode::Or) || self.is_comparison()
+    }
+
+    /// Returns true if the result is a mask that is computed from numbers.
+    pub(crate) fn is_comparison(self) -> bool {
+        matches!(self, Opcode::Compare(_) | Opcode::IsNan | Opcode::IsFinite)
     }
 }
 
@@ -179,19 +198,25 @@ pub(crate) enum FusedInstr {
     /// min(u, v)
     OneMin,
     /// The mask of v ∘ t; v is unchanged.
-    CompareTile(Comparison),
+    CompareTile(Comparison, MaskUpdate),
     /// The mask of v ∘ u; v is unchanged.
-    CompareOne(Comparison),
+    CompareOne(Comparison, MaskUpdate),
     /// The mask of t ∘ t′; v is unchanged.
-    CompareTiles(Comparison),
+    CompareTiles(Comparison, MaskUpdate),
     /// The mask of t ∘ u′; v is unchanged.
-    CompareTileOne(Comparison),
+    CompareTileOne(Comparison, MaskUpdate),
     /// The mask of v ≠ v; v is unchanged.
-    IsNan,
-    /// The conjunction of the last two masks; v is unchanged.
-    And,
-    /// The disjunction of the last two masks; v is unchanged.
-    Or,
+    IsNan(MaskUpdate),
+    /// The mask of |v| < ∞; v is unchanged.
+    IsFinite(MaskUpdate),
+    /// The mask of |t| < ∞; v is unchanged.
+    TileIsFinite(MaskUpdate),
+    /// u where v < u, otherwise v: a comparison together with its selection.
+    RaiseToOne,
+    /// u where v > u, otherwise v: a comparison together with its selection.
+    LowerToOne,
+    /// Nothing: the previous instruction of the loop also computes the result of this one.
+    NoOp,
     /// v where the last mask is true, otherwise t.
     SelectElseTile,
     /// v where the last mask is true, otherwise u.
@@ -210,6 +235,14 @@ pub(crate) enum FusedInstr {
     SelectOneOne,
     /// 1 where the last mask is true, otherwise 0.
     ToNumber,
+    /// v if the boolean u′ is true, otherwise t.
+    IfElseTile,
+    /// v if the boolean u′ is true, otherwise u.
+    IfElseOne,
+    /// t if the boolean u′ is true, otherwise v.
+    IfTile,
+    /// u if the boolean u′ is true, otherwise v.
+    IfOne,
     /// |v|, computed in registers.
     Abs(VectorUnaryLoop),
     /// ⌊v⌋, computed in registers.
@@ -254,6 +287,10 @@ impl FusedInstr {
     #[inline(always)]
     pub(super) fn gives_mask(self) -> bool {
         use FusedInstr::*;
-        matches!(self, CompareTile(_) | CompareOne(_) | CompareTiles(_) | CompareTileOne(_) | IsNan | And | Or)
+        match self {
+            CompareTile(..) | CompareOne(..) | CompareTiles(..) | CompareTileOne(..) => true,
+            IsNan(_) | IsFinite(_) | TileIsFinite(_) => true,
+            _ => false,
+        }
     }
 }

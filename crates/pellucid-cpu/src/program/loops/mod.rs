@@ -50,7 +50,7 @@ pub(crate) use binary::{BinaryLoop, OperandForm, binary};
 pub(crate) use convert::{convert, round, store};
 pub(crate) use fold::{FoldLoops, FoldOp, LANES, ROWS, fold};
 pub(crate) use fused::{ChainLoop, FusedOperands, chain};
-pub(crate) use fused_instr::{Comparison, FusedInstr, Opcode};
+pub(crate) use fused_instr::{Comparison, FusedInstr, MaskUpdate, Opcode};
 pub(crate) use loop_element::are_apart;
 #[cfg(test)]
 use non_temporal::non_temporal_copy;

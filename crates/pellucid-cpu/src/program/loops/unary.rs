@@ -221,7 +221,7 @@ pub(super) mod float {
         single Asinh |x| x.asinh();
         single Acosh |x| x.acosh();
         single Atanh |x| x.atanh();
-        vector Sigmoid |x| x.sigmoid();
+        vector Sigmoid |x| x.sigmoid_fast(), rare |x| x.abs() > T::EXP_LIMIT || x.is_nan() => x.sigmoid();
         vector Erf |x| x.erf();
         vector Erfc |x| x.erfc();
         narrow Erfcx |x| x.erfcx();

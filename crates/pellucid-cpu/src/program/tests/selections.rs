@@ -23,7 +23,10 @@ fn random_program(rng: &mut Rng, dtype: DType) -> Arc<Program> {
             0 | 1 => numbers.push(p.binary(arithmetic[rng.below(4)], c, a, b)),
             2 => numbers.push(p.unary([Unary::Abs, Unary::Trunc, Unary::Floor][rng.below(3)], c, a)),
             3 | 4 => masks.push(p.binary(comparisons[rng.below(6)], c, a, b)),
-            5 => masks.push(p.step(Op::Unary(Unary::IsNan), c, Compute::Mask, &[a])),
+            5 => {
+                let op = if rng.flip() { Unary::IsNan } else { Unary::IsFinite };
+                masks.push(p.step(Op::Unary(op), c, Compute::Mask, &[a]));
+            }
             6 if masks.len() > 1 => {
                 let (m, n) = (masks.swap_remove(rng.below(masks.len())), masks[rng.below(masks.len())]);
                 let op = if rng.flip() { Binary::And } else { Binary::Or };

@@ -88,6 +88,15 @@ pub fn exp(x: f64) -> f64 {
     scale(1.0 + expm1_reduced(r), n)
 }
 
+/// Returns v·e^(a·b) for |a·b| ≤ 800 and 2⁻⁸ ≤ |v| ≤ 1. The exponent is not rounded, because the multiplication is fused
+/// with the reduction.
+#[inline(always)]
+pub(super) fn times_exp_of_product(v: f64, a: f64, b: f64) -> f64 {
+    let (nf, n) = nearest(a * LOG2_E * b);
+    let r = nf.mul_add(-LN_2_LOW, a.mul_add(b, nf * -LN_2_HIGH));
+    scale(v * (1.0 + expm1_reduced(r)), n)
+}
+
 /// Returns a·2ᵇ, even if 2ᵇ overflows or underflows.
 #[inline(always)]
 pub fn ldexp(a: f64, b: f64) -> f64 {
@@ -129,12 +138,22 @@ pub fn tanh(x: f64) -> f64 {
     (e / (e + 2.0)).copysign(x)
 }
 
-/// Returns the logistic function 1 / (1 + e⁻ˣ).
-///
-/// With e = e^−|x|, which cannot overflow, the result is e/(1 + e) for x < 0 and 1/(1 + e) otherwise.
+/// Returns the logistic function of x from e = e^−|x|, which cannot overflow: e/(1 + e) for x < 0, and 1/(1 + e)
+/// otherwise.
 #[inline(always)]
-pub fn sigmoid(x: f64) -> f64 {
-    let e = exp(-x.abs());
+fn sigmoid_from_exp(x: f64, e: f64) -> f64 {
     let numerator = if x < 0.0 { e } else { 1.0 };
     numerator / (1.0 + e)
+}
+
+/// Returns the logistic function 1 / (1 + e⁻ˣ).
+#[inline(always)]
+pub fn sigmoid(x: f64) -> f64 {
+    sigmoid_from_exp(x, exp(-x.abs()))
+}
+
+/// Returns the logistic function for |x| ≤ [`EXP_LIMIT`], with the bits of [`sigmoid`].
+#[inline(always)]
+pub fn sigmoid_fast(x: f64) -> f64 {
+    sigmoid_from_exp(x, exp_fast(-x.abs()))
 }

@@ -11,7 +11,7 @@ mod pow;
 mod trig;
 
 pub use erf::{erf, erfc, erfcx, erfinv, erfinv_short, ndtr, ndtri};
-pub use exp::{EXP_LIMIT, exp, exp_fast, exp_short, expm1, ldexp, sigmoid, tanh};
+pub use exp::{EXP_LIMIT, exp, exp_fast, exp_short, expm1, ldexp, sigmoid, sigmoid_fast, tanh};
 pub use inverse::{atan, atan2, atan2_short};
 pub use libm::{acos, asin, asinh, atanh, cosh, exp2, log2, log10, sinh};
 pub use log::{atanh_short, ln, ln_1p, ln_short};
@@ -59,6 +59,15 @@ pub fn polynomial<const N: usize>(x: f64, c: [f64; N]) -> f64 {
 #[inline(always)]
 pub(in crate::math) fn power_of_two(n: i64) -> f64 {
     f64::from_bits((n.wrapping_add(1023) << 52) as u64)
+}
+
+/// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. A quotient by x then equals the product
+/// with 1/x.
+#[inline(always)]
+pub fn exact_reciprocal(x: f64) -> Option<f64> {
+    let (sign, magnitude) = (x.to_bits() & 1 << 63, x.to_bits() & !(1 << 63));
+    let is_power_of_two = magnitude & 0x000f_ffff_ffff_ffff == 0 && (1..=2045).contains(&(magnitude >> 52));
+    is_power_of_two.then(|| f64::from_bits(sign | (0x7fe0_0000_0000_0000 - magnitude)))
 }
 
 /// Returns the integer nearest to x for |x| < 2⁵¹, ties to even, as a float and as an integer.

@@ -75,17 +75,35 @@ pub fn exp_fast<S: F32Lanes>(x: S) -> S {
     exp_reduced(r).add_bits(n.low_bits_as_exponent())
 }
 
+/// Returns v·2ⁿ, where the low bits of the float `biased` contain n + 254, for −254 ≤ n ≤ 254.
+///
+/// With 254 = 2 · 127 added, both halves of n contain the bias of the exponent. If the result is subnormal, only the
+/// last product rounds.
+#[inline(always)]
+fn scale_biased(v: f32, biased: f32) -> f32 {
+    let (n, half_n) = (biased.to_bits(), biased.to_bits() >> 1);
+    v * f32::from_bits(half_n << 23) * f32::from_bits(n.wrapping_sub(half_n) << 23)
+}
+
 /// Returns eˣ with an error of at most 1 ULP.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     // Outside these limits the result is 0 or ∞. The comparisons keep a NaN.
     let x = if x < -104.0 { -104.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
-    // With 254 = 2 · 127 added, both halves of n contain the bias of the exponent.
-    let (n, r) = reduce_biased::<f32, 254>(x);
-    let (n, half_n) = (n.to_bits(), n.to_bits() >> 1);
-    // The two products scale by 2ⁿ. If the result is subnormal, only the last product rounds.
-    exp_reduced(r) * f32::from_bits(half_n << 23) * f32::from_bits(n.wrapping_sub(half_n) << 23)
+    let (biased, r) = reduce_biased::<f32, 254>(x);
+    scale_biased(exp_reduced(r), biased)
+}
+
+/// Returns v·e^(a·b) for |a·b| ≤ 104 and 2⁻⁶ ≤ |v| ≤ 1. The exponent is not rounded, because the multiplication is fused
+/// with the reduction.
+#[inline(always)]
+pub(super) fn times_exp_of_product(v: f32, a: f32, b: f32) -> f32 {
+    const MAGIC: f32 = 12_582_912.0 + 254.0;
+    let biased = (a * LOG2_E).mul_add(b, MAGIC);
+    let n = biased - MAGIC;
+    let r = n.mul_add(-LN_2_LOW, a.mul_add(b, n * -LN_2_HIGH));
+    scale_biased(v * exp_reduced(r), biased)
 }
 
 /// Returns 2ˣ.
@@ -147,12 +165,22 @@ pub fn expm1(x: f32) -> f32 {
     if x == 0.0 { x } else { y }
 }
 
-/// Returns the logistic function 1 / (1 + e⁻ˣ).
-///
-/// With e = e^−|x|, which cannot overflow, the result is e/(1 + e) for x < 0 and 1/(1 + e) otherwise.
+/// Returns the logistic function of x from e = e^−|x|, which cannot overflow: e/(1 + e) for x < 0, and 1/(1 + e)
+/// otherwise.
 #[inline(always)]
-pub fn sigmoid(x: f32) -> f32 {
-    let e = exp(-x.abs());
+fn sigmoid_from_exp(x: f32, e: f32) -> f32 {
     let numerator = if x < 0.0 { e } else { 1.0 };
     numerator / (1.0 + e)
+}
+
+/// Returns the logistic function 1 / (1 + e⁻ˣ).
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    sigmoid_from_exp(x, exp(-x.abs()))
+}
+
+/// Returns the logistic function for |x| ≤ [`EXP_LIMIT`], with the bits of [`sigmoid`].
+#[inline(always)]
+pub fn sigmoid_fast(x: f32) -> f32 {
+    sigmoid_from_exp(x, exp_fast(-x.abs()))
 }

@@ -20,7 +20,7 @@ mod trig;
 
 pub use bessel::{BesselI, BesselJ, BesselK, BesselY};
 pub use erf::{erf, erfc, erfcx, erfinv, ndtr, ndtri};
-pub use exp::{EXP_LIMIT, exp, exp_fast, exp2, expm1, ldexp, sigmoid};
+pub use exp::{EXP_LIMIT, exp, exp_fast, exp2, expm1, ldexp, sigmoid, sigmoid_fast};
 pub use gamma::{
     Polygamma, digamma, digamma_fast, igamma, igamma_fast, igammac, igammac_fast, is_rare_gamma,
     is_rare_incomplete_gamma, is_rare_zeta, lgamma, lgamma_fast, zeta, zeta_fast,
@@ -61,6 +61,15 @@ pub fn polynomial<S: F32Lanes, const N: usize>(x: S, c: [f32; N]) -> S {
 #[inline(always)]
 pub fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) << 23) as u32)
+}
+
+/// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. A quotient by x then equals the product
+/// with 1/x.
+#[inline(always)]
+pub fn exact_reciprocal(x: f32) -> Option<f32> {
+    let (sign, magnitude) = (x.to_bits() & 1 << 31, x.to_bits() & !(1 << 31));
+    let is_power_of_two = magnitude & 0x007f_ffff == 0 && (1..=253).contains(&(magnitude >> 23));
+    is_power_of_two.then(|| f32::from_bits(sign | (0x7f00_0000 - magnitude)))
 }
 
 /// Returns the integer nearest to x for |x| < 2²², ties to even, as a float and as an integer.

@@ -35,29 +35,32 @@ pub fn is_rare_quotient(a: f32, b: f32) -> bool {
     !(a.abs() < b.abs() * QUOTIENT_LIMIT && b.abs() < f32::INFINITY)
 }
 
-/// The quotient below which its integer part times b, of 24 bits, is exact in `f64`.
-const QUOTIENT_LIMIT: f32 = 536_870_912.0;
+/// The quotient below which its rounding error is less than 1.
+const QUOTIENT_LIMIT: f32 = 8_388_608.0;
 
-/// Returns the remainder of truncated division in `f64`, unless the quotient [is rare](is_rare_quotient).
+/// Returns the remainder of truncated division, unless the quotient [is rare](is_rare_quotient).
 ///
-/// a / b is not an integer or differs from every integer by more than the rounding error in `f64`, so its integer part
-/// is exact.
+/// The integer part of the rounded quotient may be too large by 1. The remainder is then of the wrong sign. The fused
+/// multiply-add is exact.
 #[inline(always)]
-fn truncated_remainder(a: f32, b: f32) -> f64 {
-    let (a, b) = (a as f64, b as f64);
-    a - (a / b).trunc() * b
+fn truncated_remainder(a: f32, b: f32) -> f32 {
+    let m = (-(a / b).trunc()).mul_add(b, a);
+    let is_wrong = m != 0.0 && (m < 0.0) != (a < 0.0);
+    if is_wrong { m + b.abs().copysign(a) } else { m }
 }
 
 /// Returns ⌊a / b⌋ of the exact quotient, unless it [is rare](is_rare_quotient).
 #[inline(always)]
 pub fn floor_div_fast(a: f32, b: f32) -> f32 {
-    double::floor_of_quotient(a as f64, b as f64, truncated_remainder(a, b)) as f32
+    double::floor_of_quotient(a as f64, b as f64, truncated_remainder(a, b) as f64) as f32
 }
 
 /// Returns a − b·⌊a / b⌋, which has the sign of b, unless the quotient [is rare](is_rare_quotient).
 #[inline(always)]
 pub fn rem_fast(a: f32, b: f32) -> f32 {
-    double::floored(truncated_remainder(a, b), b as f64) as f32
+    let m = truncated_remainder(a, b);
+    let m = if m == 0.0 { m.copysign(b) } else { m };
+    if (m < 0.0) != (b < 0.0) && m != 0.0 { m + b } else { m }
 }
 
 /// Returns ⌊a / b⌋ of the exact quotient.

@@ -91,14 +91,15 @@ unary! {
             g * r * r
         };
     /// Computes relu6(x + 3)/6, a piecewise linear sigmoid (Courbariaux et al. 2015).
-    hardsigmoid(x) = (x + 3.0).clamp(0.0, 6.0) / 6.0, d x = (x.le(-3.0) | x.ge(3.0)).select(0.0, g / 6.0);
+    hardsigmoid(x) = (x + 3.0).clamp(0.0, 6.0) * (1.0 / 6.0),
+        d x = (x.le(-3.0) | x.ge(3.0)).select(0.0, g * (1.0 / 6.0));
     /// Computes x·hardsigmoid(x) (Howard et al. 2019).
     hardswish(x) = {
         let u = x.lt(-3.0).select(-3.0, x);
         let v = u + 3.0;
-        u * (v.gt(6.0).select(6.0, v) / 6.0)
+        u * (v.gt(6.0).select(6.0, v) * (1.0 / 6.0))
     },
-        d x = g * x.le(-3.0).select(0.0, x.ge(3.0).select(1.0, (2.0 * x + 3.0) / 6.0));
+        d x = g * x.le(-3.0).select(0.0, x.ge(3.0).select(1.0, (2.0 * x + 3.0) * (1.0 / 6.0)));
     /// Computes x − tanh x, accurate near 0. The derivative is tanh² x.
     tanhshrink(x) = x.abs().lt(1.0).select(tanhshrink_near_zero(x.min(1.0).max(-1.0)), x - x.tanh()),
         d x = {

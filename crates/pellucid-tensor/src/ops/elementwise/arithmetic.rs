@@ -31,14 +31,15 @@ binary! {
     rem(a, b) = a.rem(b);
     /// Computes a − b·trunc(a / b), with the sign of a, as C's `fmod`; an integer modulo 0 is 0.
     fmod(a, b) = {
-        let r = a.abs().rem(b.abs());
+        let (p, q) = (a.abs(), b.abs());
+        let m = p.rem(q);
+        // The absolute value of the smallest integer overflows and is negative. A remainder with such an operand differs
+        // from the truncated one by q.
+        let overflow = (p.lt(0.0) | q.lt(0.0)).select(q, 0.0);
+        let r = m.eq(0.0).select(m, m - overflow);
+        let r = (a.lt(0.0) & p.ge(0.0)).select(-r, r);
         // A zero keeps its sign.
-        let r = (a.eq(0.0) & r.eq(0.0)).select(a, a.lt(0.0).select(-r, r));
-        // The absolute value of the smallest integer overflows, so its remainder is computed with the sign of b and
-        // corrected to the sign of a.
-        let m = a.rem(b);
-        let moves = m.ne(0.0) & ((a.lt(0.0) & m.gt(0.0)) | (a.gt(0.0) & m.lt(0.0)));
-        (a.abs().lt(0.0) | b.abs().lt(0.0)).select(moves.select(m - b, m), r)
+        (a.eq(0.0) & r.eq(0.0)).select(a, r)
     }, d a = g, d b = -(g * (a.abs().floor_div(b.abs()) * a.signum() * b.signum()));
     /// Computes aᵇ. Integer powers wrap; a negative power of an integer is 0 unless |a| = 1.
     #[doc(alias("power", "float_power"))]
@@ -249,7 +250,7 @@ pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
         true => formula! {
             static lerp(a, b, w) = {
                 let rise = a.eq(b).select(0.0, b - a);
-                let value = w.lt(0.5).select(a + w * rise, b - (1.0 - w) * rise);
+                let value = w.lt(0.5).select(a, b) + w.lt(0.5).select(w, w - 1.0) * rise;
                 let weighted = w.eq(0.0).select(a, w.eq(1.0).select(b, (1.0 - w) * a + w * b));
                 rise.is_finite().select(value, weighted)
             };

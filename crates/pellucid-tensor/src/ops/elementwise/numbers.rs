@@ -64,7 +64,7 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
             let scaled = u * (a / u + towards * (more * (size / u)));
             let neighbour_of_small = size.le(low).select(a + towards * spacing, scaled);
             let next = size.ge(high).select(neighbour_of_large, neighbour_of_small);
-            let finite = size.eq(f64::INFINITY).select(max_finite.copysign(a), next);
+            let finite = size.eq(f64::INFINITY).select(a.lt(0.0).select(-max_finite, max_finite), next);
             let number = a.eq(b).select(b, finite);
             (a.is_nan() | b.is_nan()).select(a + b, number)
         };

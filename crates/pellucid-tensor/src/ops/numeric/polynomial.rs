@@ -30,6 +30,8 @@ struct PolynomialDerivative {
     family: &'static PolynomialFamily,
     /// The largest n.
     max_order: i64,
+    /// True if all n are equal.
+    has_one_order: bool,
     derivative: usize,
 }
 
@@ -44,16 +46,28 @@ impl PolynomialDerivative {
             static recurrence_derivative(x, p, q, below; slope, offset, back, order) =
                 (slope * x + offset) * p + back * q + order * slope * below;
         };
-        let zero = fill::zeros_like(x)?;
+        if self.has_one_order && self.max_order < self.derivative as i64 {
+            return fill::zeros_like(x);
+        }
+        // Selects the values of the polynomial of order k.
+        let select = |k: i64, values: &Tensor, y: &Tensor| match self.has_one_order {
+            true => Ok(values.clone()),
+            false => arithmetic::where_(&compare::eq(orders, k)?, values, y),
+        };
+        let zero = fill::zeros((), x.dtype())?;
+        let line = formula! { static line(x; slope, offset) = slope * x + offset; };
         let (mut previous, mut current) =
-            (vec![fill::ones_like(x)?], vec![arithmetic::add(&arithmetic::mul(x, slope)?, offset)?]);
+            (vec![fill::ones_like(x)?], vec![map(line, &[x], &[slope.into(), offset.into()])?]);
         for order in 1..=self.derivative {
             previous.push(zero.clone());
-            current.push(if order == 1 { arithmetic::add(&zero, slope)? } else { zero.clone() });
+            current.push(if order == 1 { fill::full_like(x, slope)? } else { zero.clone() });
         }
-        let mut y = arithmetic::where_(&compare::eq(orders, 0)?, &previous[self.derivative], 0.0)?;
+        let mut y = select(0, &previous[self.derivative], &zero)?;
         for k in 1..=self.max_order {
-            y = arithmetic::where_(&compare::eq(orders, k)?, &current[self.derivative], &y)?;
+            y = select(k, &current[self.derivative], &y)?;
+            if k == self.max_order {
+                break;
+            }
             let next = (k + 1) as f64;
             let params = [a + b / next, c + d / next, e + f / next + h * next];
             let ahead = |i: usize| match i {
@@ -98,11 +112,13 @@ fn evaluate(family: &'static PolynomialFamily, x: &Tensor, n: &Tensor) -> Result
     in_single!(name, [x] => evaluate(family, x, n));
     let shape = check::common_shape(name, &[x, n], "points and orders must broadcast")?;
     let orders = copy::to_dtype(&n.detach(), DType::I64)?;
-    let max_order = orders.array().to_vec::<i64>(name)?.into_iter().max().unwrap_or(-1);
+    let values = orders.array().to_vec::<i64>(name)?;
+    let max_order = values.iter().copied().max().unwrap_or(-1);
+    let has_one_order = values.iter().all(|&n| n == max_order);
     if max_order > MAX_ORDER {
         return Err(Error::invalid(name, format!("orders must be at most {MAX_ORDER}, got {max_order}")));
     }
-    let operation = PolynomialDerivative { family, max_order, derivative: 0 };
+    let operation = PolynomialDerivative { family, max_order, has_one_order, derivative: 0 };
     apply_one(operation, &[&broadcast::broadcast_to(x, &shape)?, &broadcast::broadcast_to(&orders, &shape)?])
 }
 

@@ -35,7 +35,7 @@ pub fn arange(
 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) if `dtype` is not a float.
 #[operation]
 pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
-    evenly_spaced("linspace", start, end, count, dtype, |x| x)
+    evenly_spaced("linspace", start, end, count, dtype, None)
 }
 
 /// Returns `count` values from base^start to base^end: the powers of `base` with the exponents of [`linspace`].
@@ -44,7 +44,7 @@ pub fn linspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tens
 /// The errors of [`linspace`].
 #[operation]
 pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> Result<Tensor> {
-    evenly_spaced("logspace", start, end, count, dtype, |x| base.powf(x))
+    evenly_spaced("logspace", start, end, count, dtype, Some(&|x| base.powf(x)))
 }
 
 /// Returns `count` values from `start` to `end`, both included, with a constant ratio: start·(end/start)^(i/(count −
@@ -65,7 +65,7 @@ pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Ten
         x if x == high => end,
         x => x.exp().copysign(start),
     };
-    evenly_spaced("geomspace", low, high, count, dtype, power)
+    evenly_spaced("geomspace", low, high, count, dtype, Some(&power))
 }
 
 /// Returns the integers 0, 1, .., count − 1 (`i64`).
@@ -154,14 +154,14 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
     tensor_from_fn(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
 }
 
-/// Computes f of `count` evenly spaced values from `start` to `end`.
+/// Computes f of `count` evenly spaced values from `start` to `end`, or the values themselves.
 fn evenly_spaced(
     op: &'static str,
     start: f64,
     end: f64,
     count: usize,
     dtype: DType,
-    f: impl Fn(f64) -> f64,
+    f: Option<&dyn Fn(f64) -> f64>,
 ) -> Result<Tensor> {
     if !dtype.is_float() {
         return Err(Error::dtypes(op, [dtype], "the result has a float dtype; arange() creates integers"));
@@ -170,10 +170,19 @@ fn evenly_spaced(
     // If the distance overflows, the ends are divided first.
     let distance = end - start;
     let step = if distance.is_finite() { distance / intervals } else { end / intervals - start / intervals };
-    let element = |i: usize| {
-        if i < count.div_ceil(2) { start + i as f64 * step } else { end - (count - 1 - i) as f64 * step }
-    };
-    tensor_from_fn(count, |i| Scalar::Float(f(element(i))), dtype)
+    let (middle, last) = (count.div_ceil(2), count.saturating_sub(1));
+    if f.is_none() && count >= LONG {
+        let formula = formula! {
+            static spaced(row, column; start, end, step, middle, last) = {
+                let i = row + column;
+                i.lt(middle).select(start + i * step, end - (last - i) * step)
+            };
+        };
+        let params = [start, end, step, middle as f64, last as f64].map(Scalar::Float);
+        return from_indices(count, formula, &params, dtype);
+    }
+    let element = |i: usize| if i < middle { start + i as f64 * step } else { end - (last - i) as f64 * step };
+    tensor_from_fn(count, |i| Scalar::Float(f.map_or(element(i), |f| f(element(i)))), dtype)
 }
 
 /// Computes `count` elements on the host: element i is `element(i)`.

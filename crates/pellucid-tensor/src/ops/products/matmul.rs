@@ -55,10 +55,15 @@ impl Operation for MatrixProduct {
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
         let g = grads.get(0)?;
         let flip = |x: &Tensor| transpose(x, -1, -2);
+        // The product of a number and a row or column is elementwise.
+        let multiply = |a: &Tensor, b: &Tensor, g: &Tensor, is_column_major: bool| match g.shape()[g.rank() - 2..] {
+            [1, 1] => arithmetic::mul(a, b),
+            _ => product(a, b, None, is_column_major),
+        };
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
         if needs.contains(0) {
             let b = saved.input(1)?;
-            let unreduced = product(&g, &flip(&b)?, None, self.transposed[0])?;
+            let unreduced = multiply(&g, &flip(&b)?, &g, self.transposed[0])?;
             gradients[0] = Some(sum_to(&unreduced, &saved.input_shape(0))?);
         }
         if needs.contains(2) {
@@ -68,7 +73,7 @@ impl Operation for MatrixProduct {
             let a = saved.input(0)?;
             // If all batch elements share the matrix, one product sums over the batch.
             let (a, g) = fold_batch_into_rows(&a, &g, saved.input_shape(1).rank())?.unwrap_or((a, g));
-            let unreduced = product(&flip(&a)?, &g, None, self.transposed[1])?;
+            let unreduced = multiply(&flip(&a)?, &g, &g, self.transposed[1])?;
             gradients[1] = Some(sum_to(&unreduced, &saved.input_shape(1))?);
         }
         Ok(gradients)

@@ -11,6 +11,7 @@ fn all_instructions(ty: Compute, isa: Isa) -> Vec<FusedInstr> {
     let function = |op| unary(op, ty, isa).expect("every function of floats must have a loop").vector_loop();
     let comparisons = [Comparison::Lt, Comparison::Le, Comparison::Gt, Comparison::Ge, Comparison::Eq, Comparison::Ne];
     let forms = [CompareTile, CompareOne, CompareTiles, CompareTileOne];
+    let updates = [MaskUpdate::Replace, MaskUpdate::And, MaskUpdate::Or];
     let others = [
         AddTile,
         AddOne,
@@ -48,9 +49,9 @@ fn all_instructions(ty: Compute, isa: Isa) -> Vec<FusedInstr> {
         MinOne,
         TileMin,
         OneMin,
-        IsNan,
-        And,
-        Or,
+        RaiseToOne,
+        LowerToOne,
+        NoOp,
         SelectElseTile,
         SelectElseOne,
         SelectTile,
@@ -60,53 +61,78 @@ fn all_instructions(ty: Compute, isa: Isa) -> Vec<FusedInstr> {
         SelectOneTile,
         SelectOneOne,
         ToNumber,
+        IfElseTile,
+        IfElseOne,
+        IfTile,
+        IfOne,
         Abs(function(Unary::Abs)),
         Floor(function(Unary::Floor)),
         Trunc(function(Unary::Trunc)),
     ];
-    others.into_iter().chain(forms.into_iter().flat_map(|form| comparisons.map(form))).collect()
+    let tests = [IsNan, IsFinite, TileIsFinite].into_iter().flat_map(|test| updates.map(test));
+    let pairs = comparisons.into_iter().zip(updates.into_iter().cycle().skip(1));
+    let compare = pairs.flat_map(|(c, update)| forms.map(|form| [form(c, MaskUpdate::Replace), form(c, update)]));
+    others.into_iter().chain(tests).chain(compare.flatten()).collect()
 }
 
-/// Returns the mask of a comparison, with the operands of [`apply_one`].
-fn mask_of<T: Real>(instr: FusedInstr, v: T, [t, s]: [T; 2], [u, w]: [T; 2]) -> Option<bool> {
+/// Returns the result of a comparison and its effect on the mask, with the operands of [`apply_one`].
+fn mask_of<T: Real>(instr: FusedInstr, v: T, [t, s]: [T; 2], [u, w]: [T; 2]) -> Option<(bool, MaskUpdate)> {
     use FusedInstr::*;
-    let (comparison, x, y) = match instr {
-        CompareTile(c) => (c, v, t),
-        CompareOne(c) => (c, v, u),
-        CompareTiles(c) => (c, t, s),
-        CompareTileOne(c) => (c, t, w),
-        IsNan => (Comparison::Ne, v, v),
+    let (comparison, x, y, update) = match instr {
+        CompareTile(c, update) => (c, v, t, update),
+        CompareOne(c, update) => (c, v, u, update),
+        CompareTiles(c, update) => (c, t, s, update),
+        CompareTileOne(c, update) => (c, t, w, update),
+        IsNan(update) => (Comparison::Ne, v, v, update),
+        IsFinite(update) => return Some((v.is_finite(), update)),
+        TileIsFinite(update) => return Some((t.is_finite(), update)),
         _ => return None,
     };
-    Some(match comparison {
+    let result = match comparison {
         Comparison::Lt => x < y,
         Comparison::Le => x <= y,
         Comparison::Gt => x > y,
         Comparison::Ge => x >= y,
         Comparison::Eq => x == y,
         Comparison::Ne => x != y,
-    })
+    };
+    Some((result, update))
 }
 
-/// Applies an instruction to one element v, with the elements of two tiles and two uniform values. `masks` are the last
-/// two masks.
-fn apply_one<T: Real>(instr: FusedInstr, v: T, masks: &mut [bool; 2], [t, s]: [T; 2], [u, w]: [T; 2]) -> T {
+/// Applies an instruction to one element v, with the elements of two tiles and two uniform values. `mask` is the last
+/// mask, and `condition` the uniform boolean.
+fn apply_one<T: Real>(instr: FusedInstr, v: T, mask: &mut bool, [t, s]: [T; 2], [u, w]: [T; 2], condition: bool) -> T {
     use FusedInstr::*;
-    if let Some(mask) = mask_of(instr, v, [t, s], [u, w]) {
-        *masks = [mask, masks[0]];
+    if let Some((result, update)) = mask_of(instr, v, [t, s], [u, w]) {
+        *mask = match update {
+            MaskUpdate::Replace => result,
+            MaskUpdate::And => *mask && result,
+            MaskUpdate::Or => *mask || result,
+        };
+        return v;
     }
-    let mask = masks[0];
-    let select = |a: T, b: T| if mask { a } else { b };
+    let select = |a: T, b: T| if *mask { a } else { b };
+    let choose = |a: T, b: T| if condition { a } else { b };
     match instr {
-        CompareTile(_) | CompareOne(_) | CompareTiles(_) | CompareTileOne(_) | IsNan => v,
-        And => {
-            masks[0] &= masks[1];
-            v
+        RaiseToOne => {
+            if v < u {
+                u
+            } else {
+                v
+            }
         }
-        Or => {
-            masks[0] |= masks[1];
-            v
+        LowerToOne => {
+            if v > u {
+                u
+            } else {
+                v
+            }
         }
+        NoOp => v,
+        IfElseTile => choose(v, t),
+        IfElseOne => choose(v, u),
+        IfTile => choose(t, v),
+        IfOne => choose(u, v),
         MaxTile => v.max(t),
         MaxOne => v.max(u),
         TileMax => t.max(v),
@@ -155,6 +181,7 @@ fn apply_one<T: Real>(instr: FusedInstr, v: T, masks: &mut [bool; 2], [t, s]: [T
         Sin(_) => v.sin(),
         Cos(_) => v.cos(),
         Apply(_) => v.log2(),
+        _ => v,
     }
 }
 
@@ -170,7 +197,15 @@ fn chains_match_their_separate_instructions() {
             let n = COUNTS[k % COUNTS.len()];
             // Every second pair has no rare operands.
             let operand = |x| if k % 2 == 0 { x } else { without_huge_values(ty.storage(), x) };
-            let [from, tile, more] = [1, 2, 3].map(|seed| operand(values(ty.storage(), n + 1, seed + 3 * k as u64)));
+            let [from, mut tile, more] =
+                [1, 2, 3].map(|seed| operand(values(ty.storage(), n + 1, seed + 3 * k as u64)));
+            if k % 3 == 1 {
+                // Divisions by powers of two multiply.
+                let one = T::ONE;
+                let power = (0..k % 5).fold(one, |power, _| power / (one + one));
+                // SAFETY: the first element is valid for writes; the vector is borrowed exclusively.
+                unsafe { tile.as_mut_ptr().cast::<Unaligned<T>>().write(Unaligned(power)) };
+            }
             let shift = if k % 3 == 0 { k % 7 } else { k % 7 * size_of::<T>() };
             let mut kept = [(); 3].map(|()| GuardedBytes::new(&vec![0; n * size_of::<T>()], shift));
             let to = kept[1].ptr();
@@ -196,12 +231,12 @@ fn chains_match_their_separate_instructions() {
             store_fence();
             // SAFETY: the buffers hold `n + 1` values.
             let [v, t, s] = unsafe { [&from, &tile, &more].map(|x| source_slice::<T>(x.as_ptr(), n + 1)) };
-            let (u, w) = (t[0].0, s[0].0);
+            let (u, w, condition) = (t[0].0, s[0].0, more[0] != 0);
             let [mut once, mut twice, mut sums] = [(); 3].map(|()| vec![0; n * size_of::<T>()]);
             for i in 0..n {
-                let mut masks = [true; 2];
-                let one = apply_one(first, v[i].0, &mut masks, [t[i].0, s[i].0], [u, w]);
-                let two = apply_one(second, one, &mut masks, [t[i].0, s[i].0], [u, w]);
+                let mut mask = true;
+                let one = apply_one(first, v[i].0, &mut mask, [t[i].0, s[i].0], [u, w], condition);
+                let two = apply_one(second, one, &mut mask, [t[i].0, s[i].0], [u, w], condition);
                 // SAFETY: the vectors hold `n` values, and i < n.
                 unsafe {
                     once.as_mut_ptr().cast::<Unaligned<T>>().add(i).write(Unaligned(one));

@@ -57,10 +57,9 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
     let formula = formula! {
         static huber_loss(x, t; delta) = {
             let d = x - t;
-            // |d|² has no second derivative at 0, but d² does.
-            // With an infinite δ, the other branch is ∞ − ∞.
-            let is_near = d.abs().lt(delta) | delta.eq(f64::INFINITY);
-            is_near.select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
+            // |d|² has no second derivative at 0, but d² does. Both branches are equal at |d| = δ. With an infinite δ,
+            // the other branch is ∞ − ∞.
+            d.abs().le(delta).select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
         };
         // An infinite δ must not be multiplied by 0.
         d x = g * clamped(x - t, delta);
