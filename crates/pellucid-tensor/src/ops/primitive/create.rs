@@ -171,7 +171,7 @@ fn evenly_spaced(
     let distance = end - start;
     let step = if distance.is_finite() { distance / intervals } else { end / intervals - start / intervals };
     let (middle, last) = (count.div_ceil(2), count.saturating_sub(1));
-    if f.is_none() && count >= LONG {
+    if f.is_none() && count >= MIN_KERNEL_RANGE {
         let formula = formula! {
             static spaced(row, column; start, end, step, middle, last) = {
                 let i = row + column;
