@@ -234,7 +234,7 @@ fn quantiles_exist_on_the_closed_unit_interval() {
     assert_close("cdf of icdf", &relaxed.cdf(&relaxed.icdf(&x(&[0.1, 0.5, 0.99]))).to_vec::<f64>(), &[0.1, 0.5, 0.99]);
     assert_close("cdf", &relaxed.cdf(&x(&[-1.0, 0.0, 1.0, 2.0])).to_vec::<f64>(), &[0.0, 0.0, 1.0, 1.0]);
     assert_close("probs", &relaxed.probs().to_vec::<f64>(), &[0.3]);
-    let relaxed = RelaxedOneHotCategorical::new(0.5, &x(&[0.25, 0.75]));
+    let relaxed = RelaxedOneHotCategorical::new(0.5, x(&[0.25, 0.75]));
     assert_close("logits", &relaxed.logits().exp().to_vec::<f64>(), &[0.25, 0.75]);
     check(&TransformedDistribution::new(Normal::new(one(), 1.0), ExpTransform), 0.0, INF);
     check(&TransformedDistribution::new(Normal::new(one(), 1.0), AffineTransform::new(one(), -1.0)), -INF, INF);
