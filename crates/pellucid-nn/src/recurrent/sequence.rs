@@ -30,25 +30,18 @@ pub fn pad_sequence<T: AsRef<Tensor>>(
 
 /// Computes [`pad_sequence`] for the operation `op`.
 fn pad_all(op: &'static str, sequences: &[&Tensor], batch_first: bool, value: Scalar) -> Result<(Tensor, Tensor)> {
-    let shape_error = || {
-        Error::shapes(
-            op,
-            sequences.iter().map(|t| t.shape()),
-            "the sequences [T, ..] must have equal shapes except for the length T",
-        )
-    };
-    let lengths = sequences.iter().map(|t| t.shape().first().copied().ok_or_else(shape_error));
-    let lengths: Vec<usize> = lengths.collect::<Result<_>>()?;
-    let Some(&longest) = lengths.iter().max() else {
-        return Err(Error::invalid(op, "the list of sequences must not be empty"));
-    };
-    if sequences.iter().any(|t| t.shape()[1..] != sequences[0].shape()[1..]) {
-        return Err(shape_error());
+    let first = sequences.first().ok_or_else(|| Error::invalid(op, "the list of sequences must not be empty"))?;
+    let differs = |t: &&Tensor| t.rank() == 0 || t.shape().get(1..) != first.shape().get(1..);
+    if let Some(other) = sequences.iter().position(differs) {
+        let help = format!("sequence {other}: the sequences must have shapes [T, ..] that differ in T only");
+        return Err(Error::shapes(op, [first.shape(), sequences[other].shape()], help));
     }
-    if sequences.iter().any(|t| t.dtype() != sequences[0].dtype()) {
-        let help = "the sequences must have equal dtypes; to_dtype() converts a sequence";
-        return Err(Error::dtypes(op, sequences.iter().map(|t| t.dtype()), help));
+    if let Some(other) = sequences.iter().position(|t| t.dtype() != first.dtype()) {
+        let help = format!("sequence {other}: the sequences must have the same dtype; to_dtype() converts a sequence");
+        return Err(Error::dtypes(op, [first.dtype(), sequences[other].dtype()], help));
     }
+    let lengths: Vec<usize> = sequences.iter().map(|t| t.shape()[0]).collect();
+    let longest = lengths.iter().copied().max().unwrap_or(0);
     let padded = sequences.iter().zip(&lengths).map(|(t, &length)| {
         let padding = ops::full(t.shape().with_axis(0, longest - length), value, t.dtype())?;
         ops::concatenate(&[t, &padding], 0)
