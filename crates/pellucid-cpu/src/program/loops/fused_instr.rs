@@ -287,10 +287,7 @@ impl FusedInstr {
     #[inline(always)]
     pub(super) fn gives_mask(self) -> bool {
         use FusedInstr::*;
-        match self {
-            CompareTile(..) | CompareOne(..) | CompareTiles(..) | CompareTileOne(..) => true,
-            IsNan(_) | IsFinite(_) | TileIsFinite(_) => true,
-            _ => false,
-        }
+        let is_comparison = matches!(self, CompareTile(..) | CompareOne(..) | CompareTiles(..) | CompareTileOne(..));
+        is_comparison || matches!(self, IsNan(_) | IsFinite(_) | TileIsFinite(_))
     }
 }

@@ -95,8 +95,9 @@ pub fn exp(x: f32) -> f32 {
     scale_biased(exp_reduced(r), biased)
 }
 
-/// Returns v·e^(a·b) for |a·b| ≤ 104 and 2⁻⁶ ≤ |v| ≤ 1. The exponent is not rounded, because the multiplication is fused
-/// with the reduction.
+/// Returns v·e^(a·b) for |a·b| ≤ 104 and 2⁻⁶ ≤ |v| ≤ 1.
+///
+/// The exponent is not rounded, because the multiplication is fused with the reduction.
 #[inline(always)]
 pub(super) fn times_exp_of_product(v: f32, a: f32, b: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0 + 254.0;

@@ -75,8 +75,8 @@ fn all_instructions(ty: Compute, isa: Isa) -> Vec<FusedInstr> {
     others.into_iter().chain(tests).chain(compare.flatten()).collect()
 }
 
-/// Returns the result of a comparison and its effect on the mask, with the operands of [`apply_one`].
-fn mask_of<T: Real>(instr: FusedInstr, v: T, [t, s]: [T; 2], [u, w]: [T; 2]) -> Option<(bool, MaskUpdate)> {
+/// Returns the mask after a comparison, with the operands of [`apply_one`].
+fn mask_after<T: Real>(instr: FusedInstr, v: T, mask: bool, [t, s]: [T; 2], [u, w]: [T; 2]) -> Option<bool> {
     use FusedInstr::*;
     let (comparison, x, y, update) = match instr {
         CompareTile(c, update) => (c, v, t, update),
@@ -84,8 +84,8 @@ fn mask_of<T: Real>(instr: FusedInstr, v: T, [t, s]: [T; 2], [u, w]: [T; 2]) -> 
         CompareTiles(c, update) => (c, t, s, update),
         CompareTileOne(c, update) => (c, t, w, update),
         IsNan(update) => (Comparison::Ne, v, v, update),
-        IsFinite(update) => return Some((v.is_finite(), update)),
-        TileIsFinite(update) => return Some((t.is_finite(), update)),
+        IsFinite(update) => (Comparison::Lt, v.abs(), T::INFINITY, update),
+        TileIsFinite(update) => (Comparison::Lt, t.abs(), T::INFINITY, update),
         _ => return None,
     };
     let result = match comparison {
@@ -96,19 +96,19 @@ fn mask_of<T: Real>(instr: FusedInstr, v: T, [t, s]: [T; 2], [u, w]: [T; 2]) -> 
         Comparison::Eq => x == y,
         Comparison::Ne => x != y,
     };
-    Some((result, update))
+    Some(match update {
+        MaskUpdate::Replace => result,
+        MaskUpdate::And => mask && result,
+        MaskUpdate::Or => mask || result,
+    })
 }
 
 /// Applies an instruction to one element v, with the elements of two tiles and two uniform values. `mask` is the last
 /// mask, and `condition` the uniform boolean.
 fn apply_one<T: Real>(instr: FusedInstr, v: T, mask: &mut bool, [t, s]: [T; 2], [u, w]: [T; 2], condition: bool) -> T {
     use FusedInstr::*;
-    if let Some((result, update)) = mask_of(instr, v, [t, s], [u, w]) {
-        *mask = match update {
-            MaskUpdate::Replace => result,
-            MaskUpdate::And => *mask && result,
-            MaskUpdate::Or => *mask || result,
-        };
+    if let Some(after) = mask_after(instr, v, *mask, [t, s], [u, w]) {
+        *mask = after;
         return v;
     }
     let select = |a: T, b: T| if *mask { a } else { b };
