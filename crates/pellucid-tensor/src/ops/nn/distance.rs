@@ -12,7 +12,7 @@ use crate::ops::reduce::reductions;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::AxisSet;
-use pellucid_ir::{Error, Result, Shape, formula};
+use pellucid_ir::{Error, Result, formula};
 
 /// Computes distances of vectors along the last axis: (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p) with ε = `eps`. a and b broadcast.
 ///
@@ -29,19 +29,11 @@ pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: boo
 
 /// Computes the p-norm of a − b over all elements, a 0-d tensor. a and b broadcast.
 ///
-/// For floats of one dtype and finite p ≥ 1, no array of the differences is stored.
-///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
 #[tensor_method(autocast = Single)]
 pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     in_single!("dist", [a, b] => dist(a, b, p));
-    // These norms are summed without an array of the differences.
-    if p >= 1.0 && p.is_finite() && a.dtype().is_float() && a.dtype() == b.dtype() {
-        let shape = broadcast("dist", &[a, b])?;
-        check_reduction_rank("dist", &shape)?;
-        return view::reshape_to(&norms(a, b, p, shape.size(), AxisSet::all(shape.rank()))?, &Shape::scalar());
-    }
     reductions::norm(&arithmetic::sub(a, b)?, p, ..)
 }
 
