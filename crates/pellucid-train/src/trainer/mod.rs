@@ -311,8 +311,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     ///
     /// The validation at the end of such a run does not determine the best epoch, unless it is a validation of
     /// [`validate_every`](Trainer::validate_every) as well: `best.safetensors` is not written, and `last.safetensors`
-    /// contains the weights. With [`accumulate`](Trainer::accumulate), the run ends at the first update at or after this
-    /// number of steps.
+    /// contains the weights. With [`accumulate`](Trainer::accumulate), the run ends at the first update at or after
+    /// this number of steps.
     pub fn steps(mut self, steps: usize) -> Self {
         self.run.max_steps = Some(steps);
         self

@@ -13,7 +13,7 @@ mod float_rows;
 mod monoid;
 
 use self::columns::reduce_columns;
-use self::float_rows::reduce_float_rows;
+use self::float_rows::{FloatRows, VectorMonoid};
 use self::monoid::{And, Max, Min, Monoid, Or, Ordered, Prod, Ring, Sum, combine_vectors};
 pub(crate) use self::monoid::{LANES, ROWS};
 use super::loop_element::{LoopElement, MaskByte, Unaligned, are_apart, source_slice};
@@ -414,6 +414,27 @@ per_isa! {
     fn reduce_rows[T: LoopElement, M: Monoid<T>][T, M](dst: *mut u8, src: *const u8, rows: usize, len: usize) {
         // SAFETY: the caller guarantees the clauses of `ReduceRowsLoop`.
         unsafe { reduce_each_row::<T, M>(dst, src, rows, len) };
+    }
+}
+
+per_isa! {
+    /// Returns the [`ReduceRowsLoop`] of M for floats and an instruction set.
+    fn reduce_float_rows[T: LoopElement + Float, M: VectorMonoid<T>][T, M]<S>
+    (dst: *mut u8, src: *const u8, rows: usize, len: usize) {
+        let size = size_of::<T>();
+        debug_assert!(are_apart((dst, rows * size), (src, rows * len * size)), "the results overlap their rows");
+        let short = FloatRows { dst: dst.cast::<T>(), src: src.cast::<T>(), rows, len };
+        // SAFETY: the caller guarantees the clauses of `ReduceRowsLoop`; the function around this body enables the
+        // instruction set. A row has at most as many values for each lane as the depth says.
+        unsafe {
+            match len.div_ceil(LANES) {
+                1 => short.reduce::<S::FloatVector<T>, M, 1>(),
+                2 => short.reduce::<S::FloatVector<T>, M, 2>(),
+                3 | 4 => short.reduce::<S::FloatVector<T>, M, 4>(),
+                5..=8 => short.reduce::<S::FloatVector<T>, M, 8>(),
+                _ => reduce_each_row::<T, M>(dst, src, rows, len),
+            }
+        }
     }
 }
 

@@ -131,8 +131,8 @@ impl<const K: u8> PairWork<'_, K> {
     /// bytes after the first column. Absent terms are left out, which equals terms of 0.
     ///
     /// # Safety
-    /// *Work* and *Instruction set* of [`VectorWork::run`] hold, the lanes of the mask are columns, and r + 16·(P − 1) <
-    /// `terms`.
+    /// *Work* and *Instruction set* of [`VectorWork::run`] hold, the lanes of the mask are columns, and
+    /// r + 16·(P − 1) < `terms`.
     #[inline(always)]
     unsafe fn lane_sum<V: FloatVector, const FULL: bool, const P: usize>(
         &self,

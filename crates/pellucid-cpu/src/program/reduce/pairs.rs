@@ -20,11 +20,12 @@ use std::ptr;
 /// The bytes of the values of y, and of the weights, of adjacent sums that are computed together.
 const PANEL_BYTES: usize = 16 << 10;
 
-/// The bytes of a [`PackedPanel`]: a panel that is rounded up to full cache lines has no more, up to 512 terms of `f32`.
+/// The bytes of a [`PackedPanel`]. A panel that is rounded up to full cache lines has no more, for up to 512 terms of
+/// `f32`.
 const PACKED_BYTES: usize = 2 * PANEL_BYTES;
 
-/// The values of y of adjacent sums, copied row by row. Rows whose distance is a multiple of a page map to a few sets of
-/// the first-level cache, which evict each other; the copy fits.
+/// The values of y of adjacent sums, copied row by row. Rows whose distance is a multiple of a page map to a few sets
+/// of the first-level cache and evict each other; the copy fits.
 #[repr(C, align(64))]
 struct PackedPanel(MaybeUninit<[u8; PACKED_BYTES]>);
 

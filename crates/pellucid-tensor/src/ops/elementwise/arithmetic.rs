@@ -33,8 +33,8 @@ binary! {
     fmod(a, b) = {
         let (p, q) = (a.abs(), b.abs());
         let m = p.rem(q);
-        // The absolute value of the smallest integer overflows and is negative. A remainder with such an operand differs
-        // from the truncated one by q.
+        // The absolute value of the smallest integer overflows and is negative. A remainder with such an operand
+        // differs from the truncated one by q.
         let overflow = (p.lt(0.0) | q.lt(0.0)).select(q, 0.0);
         let r = m.eq(0.0).select(m, m - overflow);
         let r = (a.lt(0.0) & p.ge(0.0)).select(-r, r);

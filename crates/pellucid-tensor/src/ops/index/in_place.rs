@@ -185,7 +185,7 @@ impl Operation for AsStridedTranspose {
         let single = axes.iter().fold(layout.clone(), |l, &axis| l.slice(axis, 0, 1, 1));
         let sums = broadcast::sum_to(&Tensor::from(x.clone()), single.shape())?;
         if single.may_repeat() {
-            let indices = view::ravel(&element_indices(&self.shape, &single)?)?.try_to(sums.device())?;
+            let indices = view::ravel(&element_indices(&self.shape, &single)?)?;
             let totals = gather::scatter_add_axis(&view::ravel(&sums)?, 0, &indices, self.shape.size())?;
             return Ok(smallvec![totals.array().reshape(&self.shape)?]);
         }

@@ -67,7 +67,8 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
     view::movedim(&concatenate(&[&first, &inside, &final_], -1)?, [-1], [axis])
 }
 
-/// Computes the derivative of samples with equal steps h: (yᵢ₊₁ − yᵢ₋₁)/(2h) inside, and the one-sided slopes at the ends.
+/// Computes the derivative of samples with equal steps h: (yᵢ₊₁ − yᵢ₋₁)/(2h) inside, and the one-sided slopes at both
+/// ends.
 fn central_differences(y: &Tensor, step: f64, axis: usize) -> Result<Tensor> {
     let len = y.shape()[axis];
     let samples = |start, count| view::narrow(y, axis as isize, start, count);

@@ -217,13 +217,14 @@ pub fn meshgrid(vectors: &[&Tensor], indexing: MeshgridIndexing) -> Result<Vec<T
     vectors.iter().enumerate().map(spread).collect()
 }
 
-struct Windows {
+/// All windows of an axis as a view.
+struct WindowView {
     axis: usize,
     size: usize,
     step: usize,
 }
 
-impl Operation for Windows {
+impl Operation for WindowView {
     fn name(&self) -> &'static str {
         "windows"
     }
@@ -231,13 +232,13 @@ impl Operation for Windows {
         Ok(smallvec![inputs[0].view(inputs[0].layout().windows(self.axis, self.size, self.step))])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
-        let (shape, &Windows { axis, size, step }) = (saved.input_shape(0), self);
+        let (shape, &WindowView { axis, size, step }) = (saved.input_shape(0), self);
         let by_window = movedim(&grads.get(0)?, [-1], [axis as isize + 1])?;
         let (count, len) = (by_window.shape()[axis], shape[axis]);
         let elements = reshape_to(&by_window, &shape.with_axis(axis, count * size))?;
         let index = (0..count).flat_map(|w| (0..size).map(move |i| (w * step + i) as i64));
         let index = create::from_host(&host_values(count * size, index)?, [count * size])?;
-        Ok(smallvec![Some(gather::scatter_add_axis(&elements, axis, &index.to(elements.device()), len)?)])
+        Ok(smallvec![Some(gather::scatter_add_axis(&elements, axis, &index, len)?)])
     }
     fn is_view(&self) -> bool {
         true
@@ -269,7 +270,7 @@ pub fn windows(x: &Tensor, axis: isize, size: usize, step: usize) -> Result<Tens
     let count = (len - size) / step + 1;
     let lengths = x.shape().with_axis(axis, count);
     lengths.iter().try_fold(size, |total, &len| total.checked_mul(len)).ok_or_else(Error::size_overflow)?;
-    apply_one(Windows { axis, size, step }, &[x])
+    apply_one(WindowView { axis, size, step }, &[x])
 }
 
 /// Splits x along an axis into at most `count` views of ⌈length/count⌉ indices; the last one may be shorter.

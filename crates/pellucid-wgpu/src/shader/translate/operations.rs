@@ -37,6 +37,7 @@ impl WgslTranslator<'_> {
             "FRAC_PI_2" => wide::FRAC_PI_2,
             "FRAC_PI_4" => wide::FRAC_PI_4,
             "FRAC_1_SQRT_2" => wide::FRAC_1_SQRT_2,
+            "SQRT_2" => wide::SQRT_2,
             "PI" => wide::PI,
             // The bound of the relative error of an operation, with a safety margin.
             "EPSILON" if self.module == SourceModule::TwoFloats => 2f64.powi(-44),

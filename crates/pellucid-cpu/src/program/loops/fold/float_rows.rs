@@ -1,10 +1,8 @@
 //! Reductions of short contiguous rows of floats, in registers.
 
 use super::monoid::{LANES, Max, Min, Monoid, Sum};
-use super::reduce_each_row;
-use crate::program::loops::loop_element::{LoopElement, are_apart};
+use crate::program::loops::loop_element::LoopElement;
 use pellucid_simd::vector::FloatVector;
-use pellucid_simd::{Float, per_isa};
 
 /// An operation that combines vectors as [`Monoid::combine`] combines their lanes.
 pub(super) trait VectorMonoid<T: Copy>: Monoid<T> {
@@ -32,32 +30,11 @@ macro_rules! vector_monoids {
 vector_monoids! { Sum: add Max: max Min: min }
 
 /// Rows of `len` contiguous values, at most a block, and the memory of their results.
-struct FloatRows<T> {
-    dst: *mut T,
-    src: *const T,
-    rows: usize,
-    len: usize,
-}
-
-per_isa! {
-    /// Returns the [`ReduceRowsLoop`](super::ReduceRowsLoop) of M for floats and an instruction set.
-    pub(super) fn reduce_float_rows[T: LoopElement + Float, M: VectorMonoid<T>][T, M]<S>
-    (dst: *mut u8, src: *const u8, rows: usize, len: usize) {
-        let size = size_of::<T>();
-        debug_assert!(are_apart((dst, rows * size), (src, rows * len * size)), "the results overlap their rows");
-        let short = FloatRows { dst: dst.cast::<T>(), src: src.cast::<T>(), rows, len };
-        // SAFETY: the caller guarantees the clauses of `ReduceRowsLoop`; the function around this body enables the
-        // instruction set. The depth is that of the only block.
-        unsafe {
-            match len.div_ceil(LANES) {
-                1 => short.reduce::<S::FloatVector<T>, M, 1>(),
-                2 => short.reduce::<S::FloatVector<T>, M, 2>(),
-                3 | 4 => short.reduce::<S::FloatVector<T>, M, 4>(),
-                5..=8 => short.reduce::<S::FloatVector<T>, M, 8>(),
-                _ => reduce_each_row::<T, M>(dst, src, rows, len),
-            }
-        }
-    }
+pub(super) struct FloatRows<T> {
+    pub(super) dst: *mut T,
+    pub(super) src: *const T,
+    pub(super) rows: usize,
+    pub(super) len: usize,
 }
 
 impl<T: LoopElement> FloatRows<T> {
@@ -68,7 +45,7 @@ impl<T: LoopElement> FloatRows<T> {
     ///   and a row has 1 to 16 · `DEPTH` values.
     /// - *Instruction set*: the calling function has the instruction set of V enabled, on a processor that supports it.
     #[inline(always)]
-    unsafe fn reduce<V: FloatVector<Scalar = T>, M: VectorMonoid<T>, const DEPTH: usize>(&self) {
+    pub(super) unsafe fn reduce<V: FloatVector<Scalar = T>, M: VectorMonoid<T>, const DEPTH: usize>(&self) {
         let vectors = const { LANES / V::LANES };
         // SAFETY: every full vector is within its row, and so are the lanes of the partial vector that are in the mask
         // (*Rows*). There are at most eight vectors of sixteen lanes, and `values` holds sixteen values.
