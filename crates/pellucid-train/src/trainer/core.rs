@@ -63,8 +63,6 @@ pub(super) struct RunCore<'f> {
     pub(super) is_quiet: bool,
     pub(super) state: RunState,
     pub(super) history: History,
-    /// Whether the last row of the history belongs to an incomplete epoch.
-    pub(super) has_partial_row: bool,
     /// Additional parts of the saved state.
     pub(super) parts: Vec<(String, Box<dyn Stateful + Send + 'f>)>,
     pub(super) stop_reason: Option<StopReason>,
@@ -95,7 +93,6 @@ impl<'f> RunCore<'f> {
             is_quiet: false,
             state: RunState::default(),
             history: History::default(),
-            has_partial_row: false,
             parts: Vec::new(),
             stop_reason: None,
             is_stop_requested: false,

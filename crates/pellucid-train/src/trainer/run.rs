@@ -103,17 +103,15 @@ impl RunCore<'_> {
             let checkpoint = self.full_checkpoint(parts.checkpoint(), &names);
             pellucid_io::load_checkpoint(&path, checkpoint).map_err(resume_error)?;
             self.files.copy_best(&path)?;
-            // The loaded history has replaced the row.
-            self.has_partial_row = false;
             self.train_metrics.apply_loaded()?;
             let (epoch, step) = (self.epoch(), self.step());
             report.line(format_args!("resumed {} after epoch {epoch}, step {step}", path.display()));
         }
         self.files.resume = None;
         parts.begin_fit()?;
-        if self.has_partial_row {
+        if self.state.progress.borrow().has_partial_row && !self.is_complete() {
             self.history.remove_last();
-            self.has_partial_row = false;
+            self.state.progress.borrow_mut().has_partial_row = false;
         }
         store_rates(parts, true)?;
         let step = self.step();
@@ -127,7 +125,7 @@ impl RunCore<'_> {
         let progress = self.state.progress.borrow();
         let epochs = self.epochs.or(if self.max_steps.is_some() { None } else { Some(1) });
         epochs.is_some_and(|epochs| progress.epoch >= epochs)
-            || self.max_steps.is_some_and(|steps| progress.step >= steps)
+            || self.max_steps.is_some_and(|steps| progress.step >= steps) && progress.is_validated()
     }
 
     /// Returns true if early stopping ends the run.
@@ -241,6 +239,11 @@ impl RunCore<'_> {
             && let Some(reason) = self.end_step(parts, context, report, meter, None)?
         {
             return Ok(StepsEnd::Stopped(reason));
+        }
+        // So may an earlier run that ended with this step.
+        let is_over = |step: usize| self.max_steps.is_some_and(|steps| step >= steps);
+        if position.batch > 0 && count != Some(position.batch) && is_over(self.step()) && parts.is_between_updates() {
+            return Ok(StepsEnd::Limit);
         }
         while count != Some(position.batch) {
             if count.is_none() {

@@ -27,6 +27,16 @@ pub(super) struct RunProgress {
     pub(super) skipped: usize,
     /// The number of completed steps at the last validation that a run with more steps also has.
     pub(super) validated_step: usize,
+    /// True if the last row of the history is from the validation of a run that ended within an epoch. A run with more
+    /// steps removes it.
+    pub(super) has_partial_row: bool,
+}
+
+impl RunProgress {
+    /// Returns true if a validation has followed the last step.
+    pub(super) fn is_validated(&self) -> bool {
+        self.has_partial_row || self.validated_step == self.step
+    }
 }
 
 impl Default for RunProgress {
@@ -42,12 +52,16 @@ impl Default for RunProgress {
             validations_without_improvement: 0,
             skipped: 0,
             validated_step: 0,
+            has_partial_row: false,
         }
     }
 }
 
 /// The name of [`validated_step`](RunProgress::validated_step).
 const VALIDATED: &str = "validated";
+
+/// The name of [`has_partial_row`](RunProgress::has_partial_row).
+const PARTIAL_ROW: &str = "partial_row";
 
 /// The prefix of the names of sums.
 const SUM: &str = "sum_";
@@ -93,7 +107,7 @@ impl RunSettings {
 }
 
 impl RunState {
-    fn counts(progress: &RunProgress) -> [(&'static str, usize); 6] {
+    fn counts(progress: &RunProgress) -> [(&'static str, usize); 7] {
         let RunProgress { epoch, step, best_epoch, validations_without_improvement, skipped, validated_step, .. } =
             *progress;
         [
@@ -103,6 +117,7 @@ impl RunState {
             ("waited", validations_without_improvement),
             ("skipped", skipped),
             (VALIDATED, validated_step),
+            (PARTIAL_ROW, usize::from(progress.has_partial_row)),
         ]
     }
 }
@@ -126,7 +141,9 @@ impl Stateful for RunState {
         let (sums, mut fixed): (StateDict, StateDict) =
             progress.into_iter().partition(|(name, _)| name.starts_with(SUM));
         // A state of an earlier version has no validations within an epoch.
-        fixed.entry(VALIDATED.to_string()).or_insert_with(|| Tensor::scalar(0, DType::I64));
+        for name in [VALIDATED, PARTIAL_ROW] {
+            fixed.entry(name.to_string()).or_insert_with(|| Tensor::scalar(0, DType::I64));
+        }
         let defaults = RunState::default().state()?;
         let load = StateLoad::new(&defaults, &fixed)?;
         let count = |name: &str| {
@@ -141,6 +158,7 @@ impl Stateful for RunState {
             validations_without_improvement: count("waited")?,
             skipped: count("skipped")?,
             validated_step: count(VALIDATED)?,
+            has_partial_row: count(PARTIAL_ROW)? > 0,
             best: fixed["best"].try_item()?,
             reference: fixed["reference"].try_item()?,
             weight: fixed["weight"].try_item()?,

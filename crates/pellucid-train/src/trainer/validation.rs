@@ -205,9 +205,10 @@ impl RunCore<'_> {
         };
         let epoch = self.epoch() + 1;
         self.log_epoch(epoch, &scores)?;
-        self.has_partial_row = true;
+        self.state.progress.borrow_mut().has_partial_row = true;
         report.end_epoch(epoch, self.epochs, &scores);
         self.emit(TrainingEvent::EpochEnded { epoch, scores: &scores })?;
+        self.save_last(parts)?;
         Ok(StopReason::Completed)
     }
 

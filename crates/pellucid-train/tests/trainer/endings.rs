@@ -1,6 +1,6 @@
 //! How runs end, and the events that callbacks receive.
 
-use crate::runs::{isolated_generator, points, trainer};
+use crate::runs::{SmallTrainer, TestMetric, isolated_generator, points, trainer};
 use crate::scratch::Scratch;
 use pellucid::Error;
 use pellucid::train::{FitControl, StopReason, TrainingEvent};
@@ -115,4 +115,40 @@ fn a_resumed_history_keeps_its_rows() {
     let mut run = run.resume(&scratch.0).steps(30);
     let history = run.fit(&mut train, None).unwrap();
     assert_eq!(history.column("step").unwrap(), [8.0, 16.0, 24.0, 30.0]);
+}
+
+/// The validation after the last step is part of the run: if it fails, the next run repeats it. A completed run has the
+/// same rows when it is called or resumed again.
+#[test]
+fn a_run_is_complete_after_the_validation_of_its_last_step() {
+    let _generator = isolated_generator();
+    for steps in [5, 8, 11, 16] {
+        let [complete, failed] =
+            ["complete", "failed"].map(|name| Scratch::new(&format!("trainer-last-{name}-{steps}")));
+        let run = |metric: TestMetric| trainer().metric(metric).steps(steps);
+        let rows = |run: SmallTrainer| {
+            let (mut train, mut validation) = points();
+            let mut run = run;
+            let history = run.fit(&mut train, Some(&mut validation)).unwrap();
+            ["step", "train_loss", "validation_loss"].map(|name| history.column(name).unwrap())
+        };
+        let expected = rows(run(TestMetric::new("given")).checkpoints(&complete.0));
+        assert_eq!(*expected[0].last().unwrap(), steps as f64);
+        // An epoch has 8 steps, and a validation 3 updates.
+        let metric = TestMetric::new("given").failing_at(3 * ((steps - 1) / 8) + 1);
+        let (mut train, mut validation) = points();
+        run(metric).checkpoints(&failed.0).fit(&mut train, Some(&mut validation)).unwrap_err();
+        for attempt in 0..2 {
+            let resumed = run(TestMetric::new("given")).checkpoints(&failed.0).resume(&failed.0);
+            assert_eq!(rows(resumed), expected, "{steps} steps, attempt {attempt}");
+            let best = [&complete, &failed].map(|folder| std::fs::read(folder.0.join("best.safetensors")).ok());
+            assert!(best[0] == best[1] && best[0].is_some() == (steps >= 8), "{steps} steps, attempt {attempt}");
+        }
+        let again = run(TestMetric::new("given")).checkpoints(&complete.0).resume(&complete.0);
+        assert_eq!(rows(again), expected, "{steps} steps");
+        // A run with more steps removes the row of an incomplete epoch.
+        let [longer, resumed] = [trainer().steps(24), trainer().steps(24).resume(&failed.0)]
+            .map(|run| rows(run.metric(TestMetric::new("given"))));
+        assert_eq!(resumed, longer, "{steps} steps");
+    }
 }
