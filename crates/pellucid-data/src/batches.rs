@@ -150,7 +150,14 @@ impl<const K: usize> Batches<K> {
             Some(_) => short_type_name::<RandomSampler>(),
             None => short_type_name::<SequentialSampler>(),
         };
-        LoaderSizes { samples: self.samples, size: self.size, batches: self.len(), drop_last: self.drop_last, order }
+        LoaderSizes {
+            samples: self.samples,
+            size: self.size,
+            batches: self.len(),
+            drop_last: self.drop_last,
+            order,
+            settings: 0,
+        }
     }
 
     /// Returns the indices of the samples of a batch.

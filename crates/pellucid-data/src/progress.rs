@@ -40,20 +40,26 @@ pub(crate) struct LoaderSizes {
     pub(crate) drop_last: bool,
     /// The name of the sampler.
     pub(crate) order: &'static str,
+    /// The number that identifies the settings of the sampler.
+    pub(crate) settings: u64,
 }
 
 impl LoaderSizes {
     /// Returns the sizes by name.
-    fn named(&self) -> [(&'static str, i64); 4] {
-        let LoaderSizes { samples, size, batches, drop_last, .. } = *self;
+    fn named(&self) -> [(&'static str, i64); 5] {
+        let LoaderSizes { samples, size, batches, drop_last, settings, .. } = *self;
         [
             ("drop_last", i64::from(drop_last)),
             ("samples", samples as i64),
             ("size", size as i64),
             ("batches", batches as i64),
+            (SETTINGS, settings as i64),
         ]
     }
 }
+
+/// The name of [`LoaderSizes::settings`].
+const SETTINGS: &str = "sampler_settings";
 
 /// The prefix of the entry of a snapshot whose name contains [`LoaderSizes::order`].
 const ORDER: &str = "order=";
@@ -169,6 +175,11 @@ impl LoaderProgress {
         let read_i64 = |name: &str| state[name].try_item::<i64>();
         for (name, value) in sizes.named() {
             let saved = read_i64(name)?;
+            if saved != value && name == SETTINGS {
+                let reason = "the saved loader has the same type of sampler with other settings, such as weights, labels \
+                              or rank; load the state into a loader with the same sampler";
+                return Err(invalid(reason.to_string()));
+            }
             if saved != value {
                 return Err(invalid(format!(
                     "the state was saved with `{name}` = {saved}, but this loader has `{name}` = {value}; load it into a \
@@ -222,8 +233,8 @@ macro_rules! positioned_loader {
             }
 
             /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, the `seed` if the loader has one, and the
-            /// `samples`, the batch `size`, the number of `batches`, `drop_last` and the name of the sampler that a
-            /// loader of the snapshot must have.
+            /// `samples`, the batch `size`, the number of `batches`, `drop_last`, and the name and the settings of the
+            /// sampler that a loader of the snapshot must have.
             ///
             /// A batch counts as consumed when the iterator has returned it. Save after the step that trains on it.
             pub fn state_dict(&self) -> pellucid_nn::StateDict {
@@ -237,8 +248,9 @@ macro_rules! positioned_loader {
             /// # Errors
             /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if the state dict is not from a loader;
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if only one of the two loaders
-            /// shuffles, if their samplers have different names, if the size of the data set, the size or the number
-            /// of the batches or `drop_last` differ, or if the position does not exist. On error nothing is changed.
+            /// shuffles, if their samplers have different names or settings, if the size of the data set, the size or
+            /// the number of the batches or `drop_last` differ, or if the position does not exist. On error nothing is
+            /// changed.
             pub fn load_state_dict(&self, state: &pellucid_nn::StateDict) -> pellucid_tensor::Result<()> {
                 pellucid_nn::Stateful::prepare_load(self, state)?.commit()
             }

@@ -23,6 +23,12 @@ pub trait Sampler: Send + Sync {
         short_type_name::<Self>()
     }
 
+    /// Returns a number that identifies the settings of the sampler, such as weights or labels; by default 0. A loader
+    /// only loads the state of a loader whose sampler has the same number.
+    fn settings(&self) -> u64 {
+        0
+    }
+
     /// Returns the [`len`](Sampler::len) sample indices of an epoch.
     ///
     /// # Errors
@@ -46,6 +52,12 @@ pub trait BatchSampler: Send + Sync {
         short_type_name::<Self>()
     }
 
+    /// Returns a number that identifies the settings of the sampler, such as weights or labels; by default 0. A loader
+    /// only loads the state of a loader whose sampler has the same number.
+    fn settings(&self) -> u64 {
+        0
+    }
+
     /// Returns the sample indices of each batch of an epoch: [`len`](BatchSampler::len) lists.
     ///
     /// # Errors
@@ -59,6 +71,12 @@ pub(crate) fn short_type_name<T: ?Sized>() -> &'static str {
     plain.rsplit("::").next().unwrap_or_default()
 }
 
+/// Returns a hash of numbers, which is the same on all platforms and in all versions: FNV-1a over words of 64 bits.
+fn hash(numbers: impl IntoIterator<Item = u64>) -> u64 {
+    let step = |hash: u64, number: u64| (hash ^ number).wrapping_mul(0x0100_0000_01b3);
+    numbers.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
 impl<S: Sampler + ?Sized> Sampler for Box<S> {
     fn len(&self) -> usize {
         (**self).len()
@@ -66,6 +84,10 @@ impl<S: Sampler + ?Sized> Sampler for Box<S> {
 
     fn name(&self) -> &'static str {
         (**self).name()
+    }
+
+    fn settings(&self) -> u64 {
+        (**self).settings()
     }
 
     fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
@@ -124,6 +146,8 @@ pub struct WeightedRandomSampler {
     weights: Vec<f64>,
     count: usize,
     has_replacement: bool,
+    /// A hash of the weights and of `has_replacement`.
+    settings: u64,
 }
 
 impl WeightedRandomSampler {
@@ -156,13 +180,18 @@ impl WeightedRandomSampler {
             let reason = format!("{count} samples require {needed} positive weights, but {positive} are positive");
             return Err(Error::invalid(op, reason));
         }
-        Ok(WeightedRandomSampler { weights: weights.to_vec(), count, has_replacement })
+        let settings = hash(weights.iter().map(|weight| weight.to_bits()).chain([u64::from(has_replacement)]));
+        Ok(WeightedRandomSampler { weights: weights.to_vec(), count, has_replacement, settings })
     }
 }
 
 impl Sampler for WeightedRandomSampler {
     fn len(&self) -> usize {
         self.count
+    }
+
+    fn settings(&self) -> u64 {
+        self.settings
     }
 
     fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
@@ -235,6 +264,10 @@ impl<S: Sampler> Sampler for DistributedSampler<S> {
         self.sampler.len().div_ceil(self.world)
     }
 
+    fn settings(&self) -> u64 {
+        hash([self.sampler.settings(), self.rank as u64, self.world as u64])
+    }
+
     fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
         let all = self.sampler.indices(seed)?;
         let mut indices = vec_with_capacity(self.len())?;
@@ -259,6 +292,8 @@ impl<S: Sampler> Sampler for DistributedSampler<S> {
 pub struct StratifiedSampler {
     /// The indices of the samples of each class.
     classes: Vec<Vec<usize>>,
+    /// A hash of the classes.
+    settings: u64,
 }
 
 impl StratifiedSampler {
@@ -273,13 +308,21 @@ impl StratifiedSampler {
         for (index, class) in read_labels("stratified_sampler", labels)?.into_iter().enumerate() {
             classes.entry(class).or_default().push(index);
         }
-        Ok(StratifiedSampler { classes: classes.into_values().collect() })
+        let classes: Vec<Vec<usize>> = classes.into_values().collect();
+        // The number of samples of a class separates it from the next one.
+        let numbers = classes.iter().flat_map(|class| [class.len()].into_iter().chain(class.iter().copied()));
+        let settings = hash(numbers.map(|number| number as u64));
+        Ok(StratifiedSampler { classes, settings })
     }
 }
 
 impl Sampler for StratifiedSampler {
     fn len(&self) -> usize {
         self.classes.iter().map(Vec::len).sum()
+    }
+
+    fn settings(&self) -> u64 {
+        self.settings
     }
 
     fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {
@@ -305,6 +348,8 @@ pub struct BucketBatchSampler {
     lengths: Vec<usize>,
     batch_size: usize,
     drop_last: bool,
+    /// A hash of the lengths.
+    settings: u64,
 }
 
 impl BucketBatchSampler {
@@ -320,7 +365,8 @@ impl BucketBatchSampler {
         if batch_size == 0 {
             return Err(Error::invalid("bucket_batch_sampler", "a batch must have at least one sample, got size 0"));
         }
-        Ok(BucketBatchSampler { lengths: lengths.to_vec(), batch_size, drop_last: false })
+        let settings = hash(lengths.iter().map(|&length| length as u64));
+        Ok(BucketBatchSampler { lengths: lengths.to_vec(), batch_size, drop_last: false, settings })
     }
 
     /// Sets whether the last batch is dropped if it is not full; default false.
@@ -333,6 +379,10 @@ impl BucketBatchSampler {
 impl BatchSampler for BucketBatchSampler {
     fn len(&self) -> usize {
         batch_count(self.lengths.len(), self.batch_size, self.drop_last)
+    }
+
+    fn settings(&self) -> u64 {
+        hash([self.settings, self.batch_size as u64, u64::from(self.drop_last)])
     }
 
     fn batches(&self, seed: EpochSeed) -> Result<Vec<Vec<usize>>> {

@@ -52,11 +52,16 @@ impl BatchOrder {
         match self {
             &BatchOrder::Samples { ref sampler, size, drop_last } => {
                 let batches = batch_count(sampler.len(), size, drop_last);
-                LoaderSizes { samples, size, batches, drop_last, order: sampler.name() }
+                LoaderSizes { samples, size, batches, drop_last, order: sampler.name(), settings: sampler.settings() }
             }
-            BatchOrder::Batches(sampler) => {
-                LoaderSizes { samples, size: 0, batches: sampler.len(), drop_last: false, order: sampler.name() }
-            }
+            BatchOrder::Batches(sampler) => LoaderSizes {
+                samples,
+                size: 0,
+                batches: sampler.len(),
+                drop_last: false,
+                order: sampler.name(),
+                settings: sampler.settings(),
+            },
         }
     }
 

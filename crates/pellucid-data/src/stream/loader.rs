@@ -169,7 +169,14 @@ impl<B> StreamLoader<B> {
     /// Returns 0 samples and `i64::MAX` batches: the length of a stream is unknown.
     fn sizes(&self) -> LoaderSizes {
         let LoaderOptions { batch_size, drop_last, .. } = self.options;
-        LoaderSizes { samples: 0, size: batch_size, batches: i64::MAX as usize, drop_last, order: "stream" }
+        LoaderSizes {
+            samples: 0,
+            size: batch_size,
+            batches: i64::MAX as usize,
+            drop_last,
+            order: "stream",
+            settings: 0,
+        }
     }
 }
 

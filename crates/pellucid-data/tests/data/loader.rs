@@ -1,9 +1,9 @@
 //! `DataLoader`: equal batches for any number of workers, errors, resuming, the end of threads.
 
 use pellucid::data::{
-    BatchPosition, Batches, BucketBatchSampler, Collate, DataLoader, Dataset, EpochSeed, IterableDataset,
-    LoaderOptions, RandomSampler, Sampler, StratifiedSampler, StreamLoader, TensorDataset, from_fn, from_records,
-    from_vec, pad_sequences, random_split, with_rng,
+    BatchPosition, Batches, BucketBatchSampler, Collate, DataLoader, Dataset, DistributedSampler, EpochSeed,
+    IterableDataset, LoaderOptions, RandomSampler, Sampler, StratifiedSampler, StreamLoader, TensorDataset,
+    WeightedRandomSampler, from_fn, from_records, from_vec, pad_sequences, random_split, with_rng,
 };
 use pellucid::nn::{Checkpoint, StateDict};
 use pellucid::{DType, Device, Error, Generator, Result, Tensor, autocast};
@@ -186,6 +186,35 @@ fn a_loader_does_not_continue_in_another_order() {
     assert_eq!(order, batches.clone().shuffled(5).epoch().flat_map(|[x]| x.to_vec::<i64>()).collect::<Vec<_>>());
     let error = in_order().load_state_dict(&batches.state_dict()).unwrap_err();
     assert!(matches!(&error, Error::StateDict { missing, .. } if missing == &["seed"]), "{error}");
+}
+
+/// Samplers of one type with other weights, labels or ranks have another order.
+#[test]
+fn a_loader_does_not_continue_with_other_settings_of_its_sampler() {
+    let loader = |sampler: Box<dyn Sampler>| {
+        DataLoader::new(from_vec((0..12i64).collect()), LoaderOptions { batch_size: 4, ..Default::default() })
+            .sampler(sampler)
+    };
+    let weighted = |first: f64| [&[first], &[1.0; 11][..]].concat();
+    let labels = |first: i64| Tensor::arange(0i64, 12, 1).gt(first).to_dtype(DType::I64);
+    let ranked = |rank| Box::new(DistributedSampler::new(RandomSampler { samples: 24 }, rank, 2));
+    let samplers: [Box<dyn Fn() -> Box<dyn Sampler>>; 7] = [
+        Box::new(|| Box::new(WeightedRandomSampler::with_replacement(&weighted(2.0), 12))),
+        Box::new(|| Box::new(WeightedRandomSampler::with_replacement(&weighted(3.0), 12))),
+        Box::new(|| Box::new(WeightedRandomSampler::without_replacement(&weighted(2.0), 12))),
+        Box::new(|| Box::new(StratifiedSampler::new(&labels(3)))),
+        Box::new(|| Box::new(StratifiedSampler::new(&labels(4)))),
+        Box::new(|| ranked(0)),
+        Box::new(|| ranked(1)),
+    ];
+    for (i, saved) in samplers.iter().enumerate() {
+        for (j, other) in samplers.iter().enumerate() {
+            let loaded = loader(other()).load_state_dict(&loader(saved()).state_dict());
+            assert_eq!(loaded.is_ok(), i == j, "samplers {i} and {j}: {loaded:?}");
+        }
+    }
+    let error = loader(ranked(1)).load_state_dict(&loader(ranked(0)).state_dict()).unwrap_err();
+    assert!(error.to_string().contains("the same type of sampler with other settings"), "{error}");
 }
 
 #[test]

@@ -30,7 +30,15 @@ pub(super) struct RunFiles {
 /// The file remains: another process may have opened a file that is removed, and would lock it while a third process
 /// locks a new one.
 pub(super) struct DirectoryLock {
-    _file: File,
+    file: File,
+}
+
+/// A child process that another thread has just started may have a copy of the open file, which would keep the lock.
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        // Closing the file unlocks it as well.
+        let _ = self.file.unlock();
+    }
 }
 
 impl DirectoryLock {
@@ -44,7 +52,7 @@ impl DirectoryLock {
                 Err(Error::file("fit", directory, reason))
             }
             // Some file systems have no locks.
-            Ok(()) | Err(TryLockError::Error(_)) => Ok(DirectoryLock { _file: file }),
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(DirectoryLock { file }),
         }
     }
 }
