@@ -124,7 +124,7 @@ pub(crate) fn dense_output(
     }
 }
 
-/// Returns an error if an output of `size` elements overlaps an input other than as the same elements. The operands
+/// Returns an error if an output of `size` elements overlaps an input, unless both have the same elements. The operands
 /// are passed with the sizes of their elements in bytes, and the output is in its buffer.
 #[inline]
 pub(crate) fn check_dense_overlap(

@@ -51,7 +51,7 @@ pub struct MemoryStats {
     pub peak: usize,
     /// Bytes cached for reuse.
     pub cached: usize,
-    /// The bytes of per-thread scratch memory of kernels (tiles, panels); neither in use nor cached.
+    /// The bytes of per-thread scratch memory of kernels (tiles, panels). `in_use` and `cached` do not include them.
     pub scratch: usize,
     /// The number of buffers allocated so far.
     pub allocations: u64,
@@ -222,8 +222,7 @@ pub trait Backend: Send + Sync + 'static {
     fn memory_stats(&self) -> MemoryStats;
     /// Limits the memory in use; `usize::MAX` removes the limit.
     fn set_memory_cap(&self, bytes: usize);
-    /// Returns an error if `bytes` more would exceed the limit. Lists on the host are checked with the limit of the
-    /// CPU.
+    /// Returns an error if `bytes` more would exceed the limit. Host vectors are checked against the limit of the CPU.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -261,7 +260,7 @@ fn run_dense<B: Backend + ?Sized>(
 
 /// A plan that its backend has compiled.
 pub trait CompiledPlan: Send + Sync {
-    /// Returns the use of each slot for which a launch must hold its storage.
+    /// Returns, for each slot, whether the plan reads or writes it: a launch must hold its storage for this access.
     fn access(&self) -> &[SlotAccess];
     /// Runs every kernel of the plan in order.
     ///

@@ -51,7 +51,7 @@ pub trait Atomics: Sized {
     fn park(parker: &Parker) -> bool;
 }
 
-/// The operations of the protocol on an atomic `u32`, as the standard library's [`AtomicU32`] has them.
+/// The operations of the standard library's [`AtomicU32`] that the protocol uses.
 #[allow(missing_docs, clippy::missing_errors_doc, reason = "the standard library documents these operations")]
 pub trait AtomicReaderCount {
     fn new(value: u32) -> Self;
@@ -67,7 +67,7 @@ pub trait AtomicReaderCount {
     ) -> Result<u32, u32>;
 }
 
-/// The operations of the protocol on an atomic `u64`, as the standard library's [`AtomicU64`] has them.
+/// The operations of the standard library's [`AtomicU64`] that the protocol uses.
 #[allow(missing_docs, reason = "the standard library documents these operations")]
 pub trait AtomicVersion {
     fn new(value: u64) -> Self;

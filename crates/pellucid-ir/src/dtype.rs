@@ -17,8 +17,8 @@
 //! | f32    |      |     |     |     |     |     |     |      | f32 | f64 |
 //! | f64    |      |     |     |     |     |     |     |      |     | f64 |
 //!
-//! The join is commutative. It is the smallest type of the table that is at least both operands; an integer and a float
-//! give the float's dtype without widening it, as in PyTorch. **A scalar never widens a tensor**: `x * 2.5` keeps the
+//! The join is commutative. Two integer or two float dtypes are promoted to the smallest dtype that represents both; an
+//! integer and a float to the float's dtype, as in PyTorch. **A scalar never widens a tensor**: `x * 2.5` keeps the
 //! dtype of a float tensor and converts an integer or boolean tensor to the default float `f32`. An integer scalar
 //! keeps the dtype of an integer tensor and converts a boolean tensor to `i64`.
 
@@ -300,9 +300,9 @@ pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + '
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 }
 
-/// A Rust type as which the host reads elements: an [`Element`], or an integer type without a dtype, such as `usize`.
+/// A Rust type in which the host can read elements: an [`Element`], or an integer type without a dtype (`usize`).
 pub trait ReadElement: Copy + fmt::Debug + 'static {
-    /// The element type as which the values are read first.
+    /// The element type in which the values are read before they are converted.
     type Read: Element;
     /// Converts the values.
     ///

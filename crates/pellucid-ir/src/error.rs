@@ -302,7 +302,7 @@ pub enum Error {
     Sample {
         /// The index of the sample in the data set of the loader.
         index: usize,
-        /// Where the sample comes from: its index in the data set from which that of the loader is derived, or a path.
+        /// The location that the data set reports for the sample: a path, or its index in an underlying data set.
         location: Option<String>,
         /// The error of the sample.
         source: Box<Error>,
@@ -395,7 +395,7 @@ fn names_a_call(text: &str) -> bool {
     text.match_indices('(').any(|(at, _)| text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
-/// Returns copies of the names of operations, one for each name: an error that refers to a copy keeps its operation.
+/// Returns the interned operation names. [`Error::set_operation`] does not replace a name that is one of these copies.
 fn kept_operations() -> MutexGuard<'static, Vec<&'static str>> {
     static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     lock(&KEPT)
@@ -414,7 +414,7 @@ impl Error {
         Error::OutOfMemory { op: "", shape: None, requested, in_use: 0, cap: usize::MAX }
     }
 
-    /// Creates an [`Error::InputMismatch`] for a launch with `given` inputs of a step of `expected` inputs.
+    /// Creates an [`Error::InputMismatch`] for a launch with `given` inputs of a step that has `expected` inputs.
     #[cold]
     pub fn wrong_number_of_inputs(given: usize, expected: usize) -> Error {
         let got = if given < expected { "missing" } else { "one input too many" };
@@ -476,8 +476,8 @@ impl Error {
         }
     }
 
-    /// Sets the location of an [`Error::ReadInCapture`]. Operations set it to their caller, because the read is in the
-    /// library.
+    /// Sets the location of an [`Error::ReadInCapture`]. Operations set it to their caller, because the read itself is
+    /// in library code.
     #[cold]
     pub fn set_location(&mut self, caller: &'static Location<'static>) {
         if let Error::ReadInCapture { location, .. } = self {

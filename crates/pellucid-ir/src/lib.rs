@@ -3,7 +3,7 @@
 //! device ([`backend`]).
 //!
 //! This crate is pure: it runs no kernel, reads and writes no file, and contains no `unsafe`. A scalar evaluator of
-//! formulas is the reference of tests.
+//! formulas is the reference for tests.
 //!
 //! | module | contents |
 //! | --- | --- |

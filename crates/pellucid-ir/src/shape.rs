@@ -369,8 +369,8 @@ impl Layout {
         if is_same { Overlap::Same } else { Overlap::Partial }
     }
 
-    /// Returns true if two elements may have the same position: a stride is not beyond the extent of the shorter
-    /// strides. Slices, transposes and diagonals of tensors without such elements have none.
+    /// Returns true if two elements may have the same position, that is, if a stride does not exceed the extent of the
+    /// axes with shorter strides. For slices, transposes and diagonals of row-major tensors it is false.
     pub fn may_repeat(&self) -> bool {
         let Some(strides) = &self.strides else { return false };
         let steps = self.shape.iter().zip(&***strides).map(|(&len, &stride)| (stride.unsigned_abs(), len));
@@ -409,7 +409,7 @@ impl Layout {
         Some(Layout::strided(shape.clone(), strides, self.offset))
     }
 
-    /// Returns the stride along an axis of a shape of `rank` axes to which the layout broadcasts: 0 where it repeats.
+    /// Returns the stride along an axis of a shape of `rank` axes to which the layout broadcasts: 0 for a repeated axis.
     #[inline]
     pub fn broadcast_stride(&self, axis: usize, rank: usize) -> isize {
         match (axis + self.shape.rank()).checked_sub(rank) {

@@ -14,8 +14,8 @@ use std::sync::OnceLock;
 /// The number of output rows that are transposed together.
 const STRIP: usize = 64;
 
-/// The rows of a short innermost axis that are copied column by column. The rows of both operands fit the first-level
-/// cache.
+/// The number of rows that are copied together, column by column, if the innermost axis is short. The rows of both
+/// operands fit the first-level cache.
 const COLUMN_ROWS: usize = 256;
 
 /// Writes the values of `input`, broadcast to the shape of `output` and converted to its dtype.
@@ -116,8 +116,8 @@ fn copy_runs(axes: &[StridedAxis], bases: &[*mut u8; 2], size: usize) {
     });
 }
 
-/// Copies `n` bytes. A short run is two copies of a constant length, which may overlap, because a call of `memmove`
-/// costs more.
+/// Copies `n` bytes. A short run is copied by two moves of a constant length, which may overlap: they cost less than a
+/// call of `memmove`.
 ///
 /// # Safety
 /// - *Source*, *Target*: `from` is valid for reads, and `to` for writes, of `n` bytes.
@@ -156,7 +156,7 @@ unsafe fn copy_both_ends<const N: usize>(from: *const u8, to: *mut u8, n: usize)
     }
 }
 
-/// Copies where the innermost axis, `column`, is so short that a loop over the axis before it, `row`, is faster.
+/// Copies operands whose innermost axis, `column`, is so short that a loop over the axis before it, `row`, is faster.
 /// Repeated elements and shifts along short axes are examples.
 fn copy_columns(outer: &[StridedAxis], row: &StridedAxis, column: &StridedAxis, bases: &[*mut u8; 2], size: usize) {
     let bases = bases.map(SharedPtr);
@@ -190,7 +190,7 @@ fn copy_columns(outer: &[StridedAxis], row: &StridedAxis, column: &StridedAxis, 
     });
 }
 
-/// Copies where the target is contiguous along axis `along` and the source along axis `across`.
+/// Copies a source that is contiguous along axis `across` to a target that is contiguous along axis `along`.
 fn copy_transposed(
     outer: &[StridedAxis],
     across: &StridedAxis,

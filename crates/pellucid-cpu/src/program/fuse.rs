@@ -138,7 +138,7 @@ impl Fusion<'_> {
         let instrs = &self.schedule.instrs[range];
         for (k, instr) in instrs.iter().enumerate().take(MAX_FUSED - 1) {
             let gives_mask = self.in_registers[instr.result as usize];
-            // A selection is in the loop of its masks, of which there are at most three.
+            // A selection must be in the same loop as its masks, of which there are at most three.
             if gives_mask && !follows_mask && ops.len() + 4 >= MAX_FUSED {
                 break;
             }
@@ -330,8 +330,8 @@ fn limit_instr(comparison: FusedInstr, selection: FusedInstr) -> Option<FusedIns
     }
 }
 
-/// Marks the instructions starting at `start` as a fused loop, if that is faster than one by one. `can_sum` states
-/// whether the loop may accumulate a sum of its phase.
+/// Marks the instructions starting at `start` as a fused loop, if this is faster than their separate loops. `can_sum`
+/// states whether the loop may accumulate a sum of its phase.
 fn mark_chain(schedule: &mut KernelSchedule, phase: usize, start: usize, ops: &[FusedOp], can_sum: bool) {
     let last = ops.len().checked_sub(1).map(|k| schedule.instrs[start + k].result);
     let reduction = last.filter(|_| can_sum).and_then(|last| fused_reduction(schedule, phase, start, last));

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 /// The minimum length of rows for which each row has its own loop calls.
 pub(crate) const LONG_ROW: usize = 128;
 
-/// The maximum number of fused instructions in a loop; one of them may be the product of a summed product.
+/// The maximum number of fused instructions in a loop; one of them may be the multiplication of a sum of products.
 pub(crate) const MAX_FUSED: usize = 64;
 
 /// How a tile stores its rows. A schedule depends on this, not on the length of the rows.

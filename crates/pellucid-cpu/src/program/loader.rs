@@ -60,7 +60,9 @@ pub(crate) unsafe fn scatter(
     debug_assert!(matches!(size, 1 | 2 | 4 | 8), "elements must have 1, 2, 4 or 8 bytes, got {size}");
     let copy = |part: TilePart| {
         let tile = tile.wrapping_add(part.first * size);
-        // SAFETY: as in `gather`, with the operand as the target.
+        // SAFETY: the element type has `size` bytes; the parts are within the `n` elements, for which the caller
+        // guarantees *Operand* and *Tile* (this function's contract). They are the clauses of `transpose_matrix` for a
+        // part that is a matrix, with the operand as the target.
         unsafe {
             match part.matrix {
                 Some(OperandMatrix { address, rows, cols, strides: [across, along] }) => {

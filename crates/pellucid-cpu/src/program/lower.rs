@@ -147,7 +147,8 @@ impl<'a> ProgramLowering<'a> {
         Ok(())
     }
 
-    /// Returns the loop of chains with a step: for a step on masks, the loop that computes its first mask.
+    /// Returns the loop of the chains that can contain a step: for a step on masks, the loop that computes its first
+    /// mask.
     fn chain_loop(&self, step: &formula::Step, args: &[ValueSlot]) -> Option<ChainLoop> {
         if step.compute != Compute::Mask {
             return loops::chain(step.compute, self.isa);

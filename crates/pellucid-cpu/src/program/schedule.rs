@@ -161,7 +161,7 @@ impl KernelSchedule {
             schedule.add_phase(program, phase, &mut slots);
             schedule.phases[phase].guard = guard;
             if guard.is_some() {
-                // The phase may be skipped, so that later phases cannot use its broadcasts.
+                // The phase may be skipped, so later phases cannot use its broadcasts.
                 slots.broadcast = broadcast;
             }
         }

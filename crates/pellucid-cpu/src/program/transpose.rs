@@ -22,7 +22,7 @@ const ALIASED_BLOCK: (usize, usize) = (256, 128);
 #[repr(C, align(64))]
 struct TransposeBlock(MaybeUninit<[u8; ALIASED_BLOCK.0 * ALIASED_BLOCK.1]>);
 
-/// Returns true if elements one above the other compete for a few sets of the caches.
+/// Returns true if the elements of a column, `row` bytes apart, compete for a few sets of the caches.
 pub(crate) fn is_aliased(row: isize) -> bool {
     row.unsigned_abs().is_multiple_of(2048)
 }
@@ -32,13 +32,13 @@ fn is_copied(row: isize) -> bool {
     row.unsigned_abs().is_multiple_of(512)
 }
 
-/// Returns true if a matrix whose elements have `size` bytes is adjacent along `across`, in either direction, and has a
-/// larger stride along `along`: it is read in panels, which are transposed.
+/// Returns true if a matrix whose elements have `size` bytes is contiguous along `across`, in either direction, and has
+/// another stride along `along`. Such a matrix is read in panels, which are transposed.
 pub(crate) fn is_transposed(size: usize, across: isize, along: isize) -> bool {
     across.unsigned_abs() == size && along.unsigned_abs() != size && along != 0
 }
 
-/// Writes `to[i][j] = from[i][j]` for `rows` indices i and `cols` indices j, where `from` is adjacent along i and `to`
+/// Writes `to[i][j] = from[i][j]` for `rows` indices i and `cols` indices j, where `from` is contiguous along i and `to`
 /// along j.
 ///
 /// A matrix consists of the address of element (0, 0) and the strides along i and j, in bytes. The elements have `size`
@@ -196,7 +196,7 @@ unsafe fn store_transposed<T: TransposeElement, S: InstructionSet>(
     width: usize,
 ) {
     let side = T::side::<S>();
-    // Rows at distances that are no multiple of an element are stored by scalar code.
+    // Rows whose distance is not a multiple of the element size are stored by scalar code.
     let is_regular = to_row % size_of::<T>() as isize == 0;
     let full = |len: usize| if side > 1 && is_regular { len - len % side } else { 0 };
     let (done_rows, done_cols) = (full(height), full(width));

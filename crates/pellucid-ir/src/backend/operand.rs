@@ -244,7 +244,10 @@ impl BorrowedSlots<'_> {
     fn view<'a>(&'a self, kernel: &Kernel, operand: &'a SlotView, needed: SlotAccess) -> Result<View<'a>> {
         let SlotView { slot, layout, dtype } = operand;
         let storage = self.storage_with_access(*slot, needed).ok_or_else(|| {
-            Error::invalid(kernel.name(), format!("the storage of slot {slot} is not held for its use"))
+            Error::invalid(
+                kernel.name(),
+                format!("slot {slot} is not held for this access; acquire the slots with CompiledPlan::access()"),
+            )
         })?;
         Ok(View { storage, layout, dtype: *dtype })
     }

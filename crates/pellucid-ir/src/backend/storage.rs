@@ -120,7 +120,7 @@ impl<B: Buffer + ?Sized> Storage<B> {
     }
 
     /// Returns [`NO_READERS`], [`MANY_READERS`], or the number of the recorded list whose kernels may still read the
-    /// buffer. A write from elsewhere must come after these kernels.
+    /// buffer. Any other write must run after these kernels.
     #[inline]
     pub fn readers(&self) -> u64 {
         self.readers.load(Ordering::Acquire)
@@ -227,7 +227,7 @@ impl<'a> Writable<'a> {
         self.storage.buffer.discard(self);
     }
 
-    /// Returns true if this is the storage of a buffer.
+    /// Returns true if `buffer` is the buffer of the storage.
     pub fn contains(self, buffer: &dyn Buffer) -> bool {
         ptr::addr_eq(&raw const self.storage.buffer, buffer)
     }

@@ -234,7 +234,7 @@ impl<'v, V: Borrowed> SlotBorrowGuard<'v, V> {
     #[inline]
     pub fn check_access(&self, needed: &[SlotAccess]) -> Result<()> {
         let is_held = needed.len() <= self.access.len() && needed.iter().zip(self.access).all(|(n, held)| n <= held);
-        if is_held { Ok(()) } else { Err(Error::invalid("launch", "the slots are not held for the uses of the plan")) }
+        if is_held { Ok(()) } else { Err(Error::invalid("launch", "acquire the slots with the access() of the plan")) }
     }
 
     /// Returns the storage of a slot if the guard holds it for the use `needed`.

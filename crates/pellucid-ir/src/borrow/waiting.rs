@@ -128,7 +128,7 @@ impl WaitList {
             self.waiters.iter_mut().enumerate().filter(|(_, waiter)| claims_conflict(&waiter.claims, &claims))
         {
             waiter.overtaken += usize::from(k >= position);
-            // A kernel must not wait for a reader that waits for the kernel's return.
+            // This reader runs before the kernel, so it must not wait until the kernel's thread writes reserved words.
             waiter.is_admitted |= k < position;
         }
         let admitting = self.reservation(&claims, &parker).map(|k| &mut self.reservations[k]);

@@ -17,7 +17,7 @@ impl Error {
         Error::file(op, path, reason_of(path, error, "the file does not exist: check the path"))
     }
 
-    /// Creates an [`Error::File`] for a file that cannot be written. It does not exist if its directory does not.
+    /// Creates an [`Error::File`] for a file that cannot be written. "Not found" then refers to its directory.
     #[cold]
     pub fn unwritable_file(op: &'static str, path: &Path, error: &io::Error) -> Error {
         Error::file(op, path, reason_of(path, error, "the directory does not exist: create it"))

@@ -33,7 +33,7 @@ pub(super) fn message(op: &str, missing: &[String], unexpected: &[String], wrong
 }
 
 fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> String {
-    // Every optimizer with groups has this name; a name that both sides have is in neither list.
+    // Every optimizer with parameter groups has an entry with this name. A name on both sides is in neither list.
     let has_rate = |names: &[String]| names.iter().any(|name| name == "groups.0.lr");
     let is_of_optimizer = |name: &str| name.starts_with("groups.") || name.starts_with("state.");
     let mut names = missing.iter().chain(unexpected).chain(wrong_shapes.iter().map(|value| &value.name));

@@ -17,8 +17,8 @@ pub(super) struct Builder {
     pub(super) derivative: bool,
     /// The expressions that the names of a derivative line stand for, by role.
     pub(super) named: [Vec<Expr>; 5],
-    /// True while a derivative is built that is differentiated again. Its rules keep the digits of all derivatives
-    /// where the rules of a first derivative, which are faster, lose them by cancellation.
+    /// True while a derivative is built that is differentiated again. Its rules avoid cancellation in derivatives of
+    /// every order; the rules of a first derivative are faster, but their higher derivatives cancel.
     pub(super) refined: bool,
 }
 

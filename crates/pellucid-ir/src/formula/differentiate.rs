@@ -73,7 +73,7 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
 /// The smallest |x| for which √(x² + 1) is |x| in `f64`.
 const NEGLIGIBLE_ONE: f64 = 1073741824.0;
 
-/// Returns 2x·y − 2/√π, for large x by its asymptotic series, since the terms cancel.
+/// Returns 2x·y − 2/√π. For large x, where the two terms cancel, the asymptotic series is used.
 fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     let is_large = x.gt(8.0);
     let large = is_large.select(x, 8.0);
@@ -135,7 +135,7 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
     let both = |da: Expr, db: Expr| [Some(da), Some(db)];
     // The selected operand gets the full gradient; at ties each gets half.
     let wins = |loses: Expr, ties: Expr| Some(loses.select(0, ties.select(0.5 * g, g)));
-    // The same function at the neighbouring orders, of which derivatives of Bessel functions consist.
+    // The same function at the neighbouring orders: the derivative of a Bessel function is a combination of these.
     let (below, above) = (|| Expr::binary(op, a - 1, b), || Expr::binary(op, a + 1, b));
     match op {
         Add => both(g, g),
@@ -157,14 +157,14 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
         // of the scale.
         BesselJ => [None, Some(g * (0.5 * (below() - above())))],
         BesselY => {
-            // At 0, the function of the higher order is infinite of a higher order.
+            // At 0 both functions are infinite. That of the higher order dominates, so the other counts as 0.
             let below = b.eq(0).select(0, Expr::binary(op, a - 1, b.eq(0).select(1, b)));
             [None, Some(g * (0.5 * (below - above())))]
         }
         BesselI => [None, Some(g * (0.5 * (below() + above())))],
         BesselIe => [None, Some(g * (0.5 * (below() + above()) - b.signum() * y))],
         BesselK => [None, Some(g * (-0.5 * (below() + above())))],
-        // At 0, the function of the higher order is infinite of a higher order.
+        // At 0 all three functions are infinite. That of the highest order dominates, so y counts as 0.
         BesselKe => [None, Some(g * (b.eq(0).select(0, y) - 0.5 * (below() + above())))],
         FloorDiv | And | Or | Xor | Shl | Shr | Lt | Le | Gt | Ge | Eq | Ne => [None, None],
     }
@@ -185,9 +185,9 @@ fn atan2(a: Expr, b: Expr, g: Expr) -> [Option<Expr>; 2] {
     ]
 }
 
-/// Returns the density of the gamma distribution, bᵃ⁻¹·e⁻ᵇ / Γ(a). The power is a power for b < 1, where it does not
-/// overflow: its derivatives at 0 exist, unlike the logarithm's. For large a and b, the logarithm is computed from
-/// terms that do not cancel.
+/// Returns the density of the gamma distribution, bᵃ⁻¹·e⁻ᵇ / Γ(a). For b < 1 it is computed with the power bᵃ⁻¹, whose
+/// derivatives at b = 0 exist; otherwise as the exponential of its logarithm, which does not overflow. For large a and
+/// b, the logarithm is computed from terms that do not cancel.
 fn gamma_density(a: Expr, b: Expr) -> Expr {
     let is_small = b.lt(1);
     let is_large = a.ge(SERIES_BEGIN) & b.ge(1);
@@ -205,8 +205,8 @@ fn pow_base(a: Expr, b: Expr, g: Expr) -> Option<Expr> {
     if let Some(n) = constant(b) {
         return Some(g * (n * a.pow(n - 1.0)));
     }
-    // If b varies, the zero for b = 0 must not be a constant where the power is differentiable, with derivative 1/a by
-    // b. The unselected power has a harmless exponent: 0·0⁻² would be NaN in the next derivative.
+    // If b is differentiable, the constant 0 must not replace b·aᵇ⁻¹ at b = 0 and a ≠ 0, where its derivative with
+    // respect to b is 1/a. Where 0 is selected, n is 1, since 0·0⁻² would be NaN in the next derivative.
     let is_regular = if reads_input(b) { b.ne(0) | a.abs().gt(0) } else { b.ne(0) };
     let n = is_regular.select(b, 1);
     Some(is_regular.select(g * (n * a.pow(n - 1)), 0))

@@ -68,7 +68,7 @@ impl Expr {
     /// Returns a mask in a derivative line: true in the form from which derivatives of order 2 and higher are derived,
     /// and false in the first derivative itself.
     ///
-    /// A form that keeps the digits of all derivatives may be slower than the first derivative needs.
+    /// It selects between a form that is accurate in derivatives of every order and a faster one for the first only.
     pub const fn refined() -> Expr {
         Expr::named(NameRole::Refined, 0)
     }
@@ -413,14 +413,14 @@ impl Expr {
         self.apply1(&|a| FormulaNode::RowReduce(RowOp::Sum, a))
     }
 
-    /// The row's maximum; NaN if the row has one.
+    /// The row's maximum; NaN if the row contains NaN.
     #[track_caller]
     #[must_use]
     pub fn row_max(self) -> Expr {
         self.apply1(&|a| FormulaNode::RowReduce(RowOp::Max, a))
     }
 
-    /// The row's minimum; NaN if the row has one.
+    /// The row's minimum; NaN if the row contains NaN.
     #[track_caller]
     #[must_use]
     pub fn row_min(self) -> Expr {

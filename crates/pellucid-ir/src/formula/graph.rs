@@ -255,7 +255,7 @@ impl Graph {
         self.nodes.iter().enumerate().map(|(i, &node)| (NodeId::new(i), node))
     }
 
-    /// Infers the properties of a node whose operands are in the graph; an error message if their kinds do not fit.
+    /// Returns the properties of a node whose operands are in the graph, or an error message if their kinds do not fit.
     pub(super) fn infer(&self, node: FormulaNode, inputs: &[Input]) -> Result<NodeInfo, String> {
         let kind = self.infer_kind(node, inputs)?;
         let per_row = match node {

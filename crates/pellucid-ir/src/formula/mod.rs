@@ -141,7 +141,7 @@ struct Declared {
 
 /// A function that writes the outputs of a formula. It is called once.
 ///
-/// An object of this trait is smaller than a `dyn FnMut`, and a program has one for each of its formulas.
+/// The vtable is smaller than that of `dyn FnMut`, and a program contains one for each of its formulas.
 trait FormulaBody {
     fn write(&mut self, inputs: &[Expr], params: &[Expr]) -> Vec<Expr>;
 }

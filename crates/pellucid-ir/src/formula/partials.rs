@@ -140,7 +140,7 @@ struct PartialTable {
     inputs: usize,
     tangents: HashMap<(NodeId, u8), Option<NodeId>>,
     partials: HashMap<Partial, Option<NodeId>>,
-    /// First derivatives in the form from which higher derivatives are derived, if that form is another one.
+    /// First derivatives in the form from which higher derivatives are derived, if that form differs.
     refined: HashMap<Partial, Option<NodeId>>,
     contractions: HashMap<(Vec<Term>, usize), Arc<Contraction>>,
 }

@@ -106,7 +106,7 @@ pub enum Binary {
     Mul,
     /// a / b; floats only.
     Div,
-    /// ⌊a / b⌋; an integer divided by zero is 0, the smallest by −1 wraps.
+    /// ⌊a / b⌋; an integer divided by zero is 0, and the smallest integer divided by −1 wraps.
     FloorDiv,
     /// a − b·⌊a / b⌋, with the sign of b (like Python's `%`); an integer modulo zero is 0.
     Rem,
@@ -172,9 +172,9 @@ pub enum Binary {
 pub enum RowOp {
     /// Σ over the row.
     Sum,
-    /// The row's maximum; NaN if the row has one.
+    /// The row's maximum; NaN if the row contains NaN.
     Max,
-    /// The row's minimum; NaN if the row has one.
+    /// The row's minimum; NaN if the row contains NaN.
     Min,
 }
 

@@ -271,7 +271,7 @@ fn igamma(a: f64, x: f64) -> f64 {
     (1..=steps).map(|k| weight(k) * density(k)).sum::<f64>() * width / 3.0
 }
 
-/// Returns e^(−|x|)·I_n(x), the mean over θ of e^(x·cos θ − |x|)·cos nθ. The trapezoidal rule is exact to all digits.
+/// Returns e^(−|x|)·I_n(x), the mean over θ of e^(x·cos θ − |x|)·cos nθ. The trapezoidal rule has full precision here.
 fn bessel_ie(n: f64, x: f64) -> f64 {
     let points = 100 + (20.0 * x.abs().min(1e6).sqrt()) as usize;
     let value = |k: usize| {

@@ -76,7 +76,7 @@ impl Splice {
         SplicedValue { value: self.input(array, load), compute: load.compute, storage, per_row: false }
     }
 
-    /// Appends `program` to the parts so far and returns its outputs; the reason if it cannot be spliced.
+    /// Appends `program` to the parts so far and returns its outputs, or the reason why it cannot be spliced.
     pub fn append(
         &mut self,
         program: &Program,
@@ -137,7 +137,7 @@ impl Splice {
         Ok(program.outputs.iter().map(output).collect())
     }
 
-    /// Returns the program that stores these values, in order; the reason if it would exceed a limit.
+    /// Returns the program that stores these values, in order, or the limit that it would exceed.
     pub fn finish(self, name: &'static str, outputs: &[SplicedValue]) -> Result<Spliced, &'static str> {
         let store = |m: &SplicedValue| {
             (
@@ -208,7 +208,7 @@ impl Splice {
         self.draft.push(op, compute, args, op.result(compute), per_row)
     }
 
-    /// Returns the value of `stored` after storing it and loading it as `load`; the reason if no instruction can
+    /// Returns the value of `stored` after storing it and loading it as `load`, or the reason why no instruction can
     /// compute it.
     fn reload(&mut self, stored: SplicedValue, load: &Load) -> Result<Value, &'static str> {
         if load.per_row && !stored.per_row {

@@ -31,7 +31,7 @@ pub enum Factorization {
     /// The permutation of `rows` rows, `i64 [rows]`, from pivots `i32 [k]` of [`Factorization::Lu`]: row i of P·A is
     /// row orderᵢ of A. Pivots outside 1..=rows are rejected.
     RowOrder {
-        /// The operation that an error of an invalid pivot names.
+        /// The name of the operation in the error for an invalid pivot.
         op: &'static str,
         /// The number of rows of the factored matrix, at least k.
         rows: usize,

@@ -10,7 +10,7 @@ use smallvec::smallvec;
 /// An index out of bounds is rejected before any write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
-    /// The operation that the error of an index names.
+    /// The name of the operation in the error for an invalid index.
     pub op: &'static str,
     /// Whether negative indices count from the end. Otherwise they are out of bounds.
     pub from_end: bool,
@@ -34,8 +34,8 @@ pub enum ScatterOp {
 }
 
 impl ScatterOp {
-    /// Returns the operator that computes this one for elements of type `dtype`: the sum of booleans is "or", the
-    /// maximum, and their product is "and", the minimum.
+    /// Returns the equivalent operator for elements of type `dtype`: the sum of booleans is their maximum ("or"), and
+    /// their product is their minimum ("and").
     pub fn for_dtype(self, dtype: DType) -> ScatterOp {
         match (self, dtype) {
             (ScatterOp::Add, DType::Bool) => ScatterOp::Max,
@@ -48,10 +48,10 @@ impl ScatterOp {
 /// `y[index] = reduction(y[index], values)` in place: inputs are the values (of the shape that [`Gather`] returns) and
 /// the `i64` index tensors; the output is y, which is also read.
 ///
-/// Repeated indices accumulate in row-major order of the values. Bounds as in [`Gather`].
+/// Repeated indices accumulate in row-major order of the values. Indices are checked as by [`Gather`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scatter {
-    /// The operation that the error of an index names.
+    /// The name of the operation in the error for an invalid index.
     pub op: &'static str,
     /// Whether negative indices count from the end. Otherwise they are out of bounds.
     pub from_end: bool,

@@ -111,8 +111,8 @@ impl Meta {
     }
 }
 
-/// Evaluates an expression of the family of a [`Kernel`](crate::kernel::Kernel). A match over all families is written
-/// only here, and backends use it too.
+/// Evaluates an expression with a name bound to the family of a [`Kernel`](crate::kernel::Kernel). This is the only
+/// match over all families; backends use it too.
 #[macro_export]
 macro_rules! with_family {
     ($kernel:expr, $family:ident => $e:expr) => {

@@ -87,8 +87,8 @@ pub(super) fn shape_error<O: KernelOperand>(op: &'static str, inputs: &[O], outp
     Error::shapes(op, shapes, format!("{rule} (the inputs are listed before the outputs)"))
 }
 
-/// Returns an error unless the outputs have the shapes and dtypes `expected`, and a layout that `layout_ok`, as `rule`
-/// says.
+/// Returns an error with the text `rule` unless the outputs have the shapes and dtypes `expected`, and layouts for
+/// which `layout_ok` is true.
 pub(super) fn check_outputs<O: KernelOperand>(
     op: &'static str,
     outputs: &[O],

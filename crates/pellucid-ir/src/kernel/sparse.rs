@@ -18,20 +18,21 @@ use smallvec::smallvec;
 ///
 /// Products and sums are rounded separately. The terms of an element are added in order, in groups of n =
 /// [`GROUP`](SparseProduct::GROUP) terms, of n², n³, n⁴ and n⁵ terms: each group is summed from its first term or
-/// group, then added to the total of the earlier groups of its size. An element without terms is 0. Columns out of
-/// bounds are rejected before any write, and then starts that are not in order from 0 to at most the number of terms:
-/// [`Error::IndexOutOfBounds`].
+/// group, then added to the total of the earlier groups of its size. An element without terms is 0.
+///
+/// Before any write, columns out of bounds are rejected, and then starts that do not ascend from 0 to at most the
+/// number of terms: [`Error::IndexOutOfBounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SparseProduct {
-    /// The operation that errors name.
+    /// The name of the operation in errors.
     pub op: &'static str,
     /// The axis of x and y.
     pub axis: usize,
 }
 
 impl SparseProduct {
-    /// The number of terms that are added before their sum is added to a total, and of groups that are added before
-    /// their sum is. Rounding errors grow more slowly than the number of terms.
+    /// The number of terms in a group, and of groups in the next larger group. With nested groups, rounding errors grow
+    /// more slowly than the number of terms.
     pub const GROUP: usize = 8;
     /// The number of terms of the largest groups. The sums of these groups are added in order.
     pub const LARGEST_GROUP: usize = SparseProduct::GROUP.pow(5);

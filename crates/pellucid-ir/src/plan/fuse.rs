@@ -32,9 +32,9 @@ const MAX_INPUTS: usize = 16;
 const MAX_OUTPUTS: usize = 8;
 /// The maximum number of instructions of a fused program.
 const MAX_STEPS: usize = 192;
-/// The number of instructions for which a function such as tanh counts in a launch-bound plan. Such a device compiles a
-/// kernel with the text of every function, so the functions determine the time of compilation. A `Row` kernel contains
-/// a function once for each pass over the row that follows: one for each later reduction, and one for the outputs.
+/// The number of instructions that a function such as tanh counts as in a launch-bound plan. The device compiles the
+/// source of each function into the kernel, so functions dominate the compile time. A `Row` kernel contains a function
+/// once for each later pass over the row: one pass for each later reduction, and one for the outputs.
 const FUNCTION_STEPS: usize = 12;
 /// The largest size in bytes of a product that is still in a cache when the next kernel reads the product.
 const MAX_CACHED_BYTES: usize = 4 << 20;

@@ -278,8 +278,8 @@ impl Launch {
 }
 
 impl Plan {
-    /// Returns the error of a launch, or of the memory for the arena, with the name of an operation: the launch, or the
-    /// launch that writes the largest buffer of the arena. In the setup, it is the launch.
+    /// Returns `error` with the name of an operation: of the failed launch or, if there is no memory for the arena, of
+    /// the launch that writes the largest buffer of the arena (in the setup, of the failed launch).
     #[cold]
     pub fn named(&self, is_setup: bool, launch: Option<usize>, mut error: Error) -> Error {
         let launches = if is_setup { &self.setup } else { &self.launches };

@@ -1,9 +1,9 @@
-//! What the kernels of a plan require of the buffers of its slots.
+//! The requirements of a plan on the buffers of its slots.
 
 use super::{Launch, Plan};
 use crate::error::{Error, Result};
 
-/// The use of a slot for which its storage is held during a launch.
+/// The access to a slot for which a launch holds the borrow word of its storage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SlotAccess {
     /// No kernel uses the slot.
@@ -78,7 +78,7 @@ impl SlotUse {
     fn buffer_error(&self, bytes: usize) -> Error {
         let reason = match bytes < self.bytes {
             true => format!("a slot must have {} bytes, got a buffer of {bytes} bytes", self.bytes),
-            false => "an operand that the plan reads has no memory, because it has never been written".to_string(),
+            false => "an operand that the plan reads has never been written; write it before the launch".to_string(),
         };
         Error::invalid("launch", reason)
     }

@@ -149,7 +149,7 @@ fn constants_keeps_a_value_that_is_written_again() {
     assert_eq!((plan.setup.len(), plan.launches.len()), (0, 4));
 }
 
-/// The time of a pass over every pair of launches, or over every launch for each launch that stays, would be noticed.
+/// On a plan of this length, a pass that takes quadratic time would be noticeably slow.
 #[test]
 fn constants_of_a_long_plan_are_found() {
     const LENGTH: usize = 20_000;
@@ -355,7 +355,7 @@ fn fuse_stores_a_map_that_a_reduction_and_its_finish_read() {
     }
 }
 
-/// Where launches are expensive, each function of a kernel is compiled with it, so a kernel has few of them.
+/// In a launch-bound plan, the functions of a kernel dominate its compile time, so a kernel contains few of them.
 #[test]
 fn fuse_bounds_the_functions_of_a_kernel_where_launches_are_expensive() {
     for (is_launch_bound, f, launches) in [(false, exp(), 1), (true, exp(), 3), (true, formula!(|x| x * 0.5), 1)] {
@@ -371,7 +371,8 @@ fn fuse_bounds_the_functions_of_a_kernel_where_launches_are_expensive() {
     }
 }
 
-/// A softmax after a softmax computes the first one in each of its passes, so the text of a chain grows quadratically.
+/// A softmax that is fused with a preceding softmax recomputes it in each pass, so the source of a chain of softmaxes
+/// grows quadratically.
 #[test]
 fn fuse_bounds_the_functions_of_the_passes_of_a_row() {
     let softmax = formula!(

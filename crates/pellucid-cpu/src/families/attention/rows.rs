@@ -321,7 +321,7 @@ impl<T: Float> VectorWork<T> for ScaledRows<T> {
     }
 }
 
-/// Returns the largest element of a row, or −∞ if it is empty. NaN elements are ignored; they reach the sum.
+/// Returns the largest element of a row, or −∞ if it is empty. NaN elements are ignored here; they make the sum NaN.
 #[inline(always)]
 fn row_max<T: Float>(row: &[T]) -> T {
     let mut best = [-T::INFINITY; VIRTUAL_LANES];

@@ -24,7 +24,7 @@ pub(super) fn sizes([batch, heads, kv_heads, queries, keys, qk_width, v_width]: 
     AttentionSizes { batch, heads, kv_heads, queries, keys, qk_width, v_width }
 }
 
-/// Returns causal and other kernels, without a mask, with a boolean mask and with an additive mask.
+/// Returns causal and non-causal kernels, without a mask, with a boolean mask and with an additive mask.
 pub(super) fn kernels() -> impl Iterator<Item = (Attention, Option<DType>)> {
     let masks = [None, Some(DType::Bool), Some(DType::F64)];
     [false, true].into_iter().flat_map(move |causal| {

@@ -71,7 +71,7 @@ pub(super) unsafe fn compute(
     if !is_packed || axes[0].1 < 2 || !problem.isa.has_bf16_products() {
         return all_images();
     }
-    // The array that has the images of the results has a range of factors for each image.
+    // The array of the images has a separate range of factors for each image.
     let sets = match part {
         ConvPart::Output => [groups, axes[1].0],
         ConvPart::Input => [axes[0].0, groups],
@@ -101,8 +101,7 @@ pub(super) unsafe fn compute(
     Ok(others)
 }
 
-/// Converts an array to pairs along an axis. `set` is the number of outer indices that have a range of factors
-/// together.
+/// Converts an array to pairs along an axis. Each set of `set` consecutive outer indices has one range of factors.
 ///
 /// # Errors
 /// Returns an error if memory cannot be allocated.

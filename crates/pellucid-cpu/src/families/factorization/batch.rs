@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The minimum number of arithmetic operations per task.
 const GRAIN: usize = 1 << 18;
 
-/// The minimum number of matrices that are factored together. Fewer single matrices take less time than a group.
+/// The minimum number of matrices that are factored together. Fewer matrices are factored faster one by one.
 const MIN_GROUP: usize = 6;
 
 /// Factors every matrix of the inputs `x` into the outputs `y`.
@@ -32,7 +32,7 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     let (batch, last) = shape.split_at(shape.rank() - inner_rank);
     let count: usize = batch.iter().product();
     let batches = |operands: &[Operand<'a>]| operands.iter().map(|o| MatrixBatch::new(o, batch)).collect::<Vec<_>>();
-    // A batch of matrices or pivots without elements may be long.
+    // A batch of empty matrices or pivots may be long, so it is not traversed.
     let is_empty = |operand: &Operand<'_>| operand.shape().contains(&0);
     let outputs_are_empty = y.iter().all(is_empty);
     let pivots = if inner_rank == 1 { x.first() } else { x.get(1) };

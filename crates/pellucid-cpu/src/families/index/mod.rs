@@ -100,9 +100,9 @@ struct IndexedAxis {
 
 /// The pairs of slices that index positions refer to: one of the array and one of the values.
 ///
-/// An axis with the same indices everywhere is no axis of the positions, but of the slices, or of the outer space: the
-/// positions are visited again for every point of the outer space. Such an axis belongs to the outer space if its
-/// strides are longer than the distance of two positions, so that a slice is compact in memory.
+/// An axis along which the indices do not change is not an axis of the positions. It belongs to the slices or to the
+/// *outer space*; all positions are visited again for every point of the outer space. An axis belongs to the outer
+/// space if its strides exceed the distance between two positions, so that a slice is compact in memory.
 struct IndexPairs {
     indexed: List<IndexedAxis, 4>,
     /// The points of the outer space, with the strides of the array and of the values.
@@ -120,8 +120,8 @@ type FreeAxis = (usize, [isize; 2]);
 impl IndexPairs {
     /// Creates the pairs of operands that the rule of the family has accepted, from their layouts.
     ///
-    /// `cut` is an axis of the array that is not indexed, and a length. Only that many first elements along this axis
-    /// are paired.
+    /// `cut` is an axis of the array that is not indexed, and a length: only the first `length` elements along this
+    /// axis are paired.
     fn new(
         index: &Index,
         array: &Layout,
@@ -240,8 +240,8 @@ const MIN_RUN: usize = 32;
 /// The minimum number of elements that are processed for one point of the outer space.
 const MIN_POINT: usize = 32;
 
-/// Divides axes that are not indexed between the outer space and the slices. `distance` is the sum of the distances of
-/// two positions in the array and in the values; there are `count` positions.
+/// Divides axes that are not indexed between the outer space and the slices. `distance` is the sum of the distances
+/// between two positions in the array and in the values; there are `count` positions.
 fn split_free_axes(free: &[FreeAxis], distance: usize, count: usize) -> (IndexSpace<2>, IndexSpace<2>) {
     let is_outer = |axis: &FreeAxis| axis.1.iter().map(|s| s.unsigned_abs()).sum::<usize>() > distance;
     let slice = IndexSpace::new(free.iter().filter(|axis| !is_outer(axis)).copied());

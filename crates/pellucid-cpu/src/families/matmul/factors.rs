@@ -3,7 +3,7 @@
 //! Small integers are converted to `i32`, and half precision to `f32`, or to [pairs of `bf16`](PairMatrices) if the
 //! processor multiplies them and no product of two factors can be subnormal. Both forms of a `bf16` product have the
 //! same bits, except for products that [use AMX](pellucid_gemm::pair_isa): with AMX, one tiny factor changes the order
-//! of summation, and with it last bits, of the entire product.
+//! of summation of the entire product, and therefore its last bits.
 
 use crate::operand::Operand;
 use crate::pairs::PairMatrices;
@@ -118,7 +118,7 @@ impl<'a> ProductArray<'a> {
         (self.shape[rank - 2], self.shape[rank - 1], (self.strides[rank - 2], self.strides[rank - 1]))
     }
 
-    /// Returns the stride along an axis of a shape of `rank` axes to which the array broadcasts: 0 where it repeats.
+    /// Returns the stride along an axis of a shape of `rank` axes to which the array broadcasts: 0 for a repeated axis.
     pub(super) fn broadcast_stride(&self, axis: usize, rank: usize) -> isize {
         match (axis + self.shape.rank()).checked_sub(rank) {
             Some(own) if self.shape[own] != 1 => self.strides[own],

@@ -39,8 +39,8 @@ static PACKED_WEIGHTS: Mutex<Vec<Weak<PackedWeight>>> = Mutex::new(Vec::new());
 pub(crate) struct WeightOfProduct(Mutex<Option<Arc<PackedWeight>>>);
 
 impl WeightOfProduct {
-    /// Returns the weight for the product of a plan, if the product is faster with packed panels of `b`. The operands
-    /// may be without addresses.
+    /// Returns the weight for the product of a plan, if the product is faster with packed panels of `b`. The addresses
+    /// of the operands are not used.
     pub(crate) fn for_product(a: &Operand<'_>, b: &Operand<'_>, outputs: &[Operand<'_>]) -> Option<WeightOfProduct> {
         let (rank, out) = (a.shape().rank(), outputs.first()?);
         let single = b.shape().iter().rev().skip(2).all(|&len| len == 1);
@@ -50,7 +50,7 @@ impl WeightOfProduct {
         }
         let (m, k) = (a.shape()[rank - 2], a.shape()[rank - 1]);
         let [.., n] = out.shape()[..] else { return None };
-        // The strides of A and B do not matter.
+        // `uses_packed_panels` does not depend on the strides of A and B.
         let gemm =
             Gemm { m, n, k, a_strides: (0, 0), b_strides: (0, 0), c_strides: (n as isize, 1), accumulate: false };
         let is_faster = match b.dtype {

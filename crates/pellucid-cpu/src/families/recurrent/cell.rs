@@ -415,7 +415,7 @@ impl<T: Float> CellRow<T> {
     }
 }
 
-/// The arrays of a step forward at one row.
+/// The arrays of a step of the forward pass at one row.
 struct ForwardRow<T> {
     row: CellRow<T>,
     bias: *mut T,

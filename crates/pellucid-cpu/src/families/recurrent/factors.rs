@@ -49,8 +49,8 @@ impl<T: Float> StepWeights<T> {
     /// Returns an error if memory cannot be allocated.
     ///
     /// # Safety
-    /// `matrix` is valid for reads of its `lanes · depth` elements, which follow its first one and which no thread
-    /// writes during the call. The processor supports `isa`. With `rounds`, `T` is `f32`.
+    /// `matrix` is valid for reads of its `lanes · depth` contiguous elements, which no thread writes during the call.
+    /// The processor supports `isa`. With `rounds`, `T` is `f32`.
     pub(super) unsafe fn new(
         isa: Isa,
         matrix: Strided<T>,

@@ -61,7 +61,7 @@ trait RunningReduction<W> {
     const START: (Self::First, Self::Second);
     /// Whether the second component is the index at which the first component was found.
     const POSITIONS: bool = false;
-    /// Whether the kernel of a single line needs the instruction set of the processor too, because a step is long.
+    /// Whether the kernel for a single line is also compiled for wider instruction sets, because a step is long.
     const LONG_STEP: bool = false;
     /// Adds the element `x` with index `i` to the accumulator, and returns the result so far.
     fn step(first: &mut Self::First, second: &mut Self::Second, x: W, i: i64) -> W;
@@ -346,7 +346,8 @@ impl ScanKernels {
         let (values, positions) =
             unsafe { ((&raw mut (*scratch).values).cast::<u8>(), (&raw mut (*scratch).positions).cast::<i64>()) };
         if lanes > count {
-            // SAFETY: as above. The lanes without a line have defined values.
+            // SAFETY: `values` is within the scratch memory and has this size (*Scratch*). The lanes without a line
+            // then have defined values.
             unsafe { values.write_bytes(0, size_of::<[u64; BLOCK.0 * BLOCK.1]>()) };
         }
         for start in (0..lines.len).step_by(BLOCK.1) {

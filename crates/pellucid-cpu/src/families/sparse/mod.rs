@@ -86,7 +86,7 @@ fn multiply<T: Float>(isa: Isa, kernel: &SparseProduct, inputs: &[Operand<'_>], 
 unsafe fn elements<'a, T>(first: SharedPtr<T>, count: usize) -> &'a [T] {
     match count {
         0 => &[],
-        // SAFETY: this function's contract.
+        // SAFETY: `first` is valid for reads of `count` elements, which no thread writes (this function's contract).
         _ => unsafe { std::slice::from_raw_parts(first.get(), count) },
     }
 }

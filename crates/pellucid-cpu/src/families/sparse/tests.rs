@@ -103,7 +103,7 @@ fn instruction_sets_threads_and_axes_change_no_bit() {
     }
 }
 
-/// Returns the sum of terms in groups of `size` terms, which have groups of their own.
+/// Returns the sum of terms in nested groups: the total of the sums of groups of `size` terms.
 fn nested_sum(terms: &[f32], size: usize) -> f32 {
     match size {
         1 => terms.iter().copied().reduce(|a, b| a + b).unwrap_or(0.0),

@@ -132,7 +132,7 @@ fn combine<T: LoopElement, F: BinaryFunction<T>, const UNIFORM: bool>(
     }
 }
 
-/// Does what [`combine`] does, and then overwrites the results of rare operands.
+/// Writes the results of [`combine`], and then overwrites the results of rare operands.
 #[inline(always)]
 fn combine_with_rare<T: LoopElement, F: BinaryFunction<T>, const UNIFORM: bool>(
     dst: &mut [MaybeUninit<Unaligned<F::Out>>],
@@ -217,7 +217,7 @@ fn commutative_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa
     BinaryLoop::new::<T, F>(vector_loop, form, VECTOR_LEN)
 }
 
-/// Returns the vectorized loop of the function that is F with its operands in reverse order.
+/// Returns the vectorized loop of F with its operands in reverse order.
 fn reverse_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm, isa: Isa) -> BinaryLoop {
     let form = match form {
         OperandForm::TileTile => OperandForm::TileTile,
@@ -285,8 +285,8 @@ fn loop_of_order(op: Binary, form: OperandForm, isa: Isa) -> Option<BinaryLoop> 
 ///
 /// `rare` is the condition for operands that need another computation, and that computation. `vector` loops are
 /// vectorized, and so are `commutative` loops, in which the order of the operands does not change the result. `scalar`
-/// loops are not vectorized, and `single` loops are vectorized for `f32` alone. A primitive that is another one with
-/// its operands in reverse order, or the same as another one, has no separate loop.
+/// loops are not vectorized, and `single` loops are vectorized for `f32` alone. A primitive that equals another one, or
+/// another one with its operands in reverse order, has no separate loop.
 macro_rules! primitives {
     (
         $T:ident: $bound:ident, reverse [$($Reverse:ident of $Of:ident)*], same [$($Same:ident as $As:ident)*] =>

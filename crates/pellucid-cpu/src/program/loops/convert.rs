@@ -130,7 +130,7 @@ impl<S: LoopElement + Cast<T>, T: LoopElement + Cast<S>> Function<T> for RoundTh
     }
 }
 
-/// Evaluates `$body` with `$T` the Rust type of a compute type.
+/// Evaluates `$body` with `$T` bound to the Rust type of a compute type.
 macro_rules! with_compute {
     ($ty:expr, $T:ident => $body:expr) => {
         with_type! { $ty, $T => $body;
@@ -143,7 +143,7 @@ macro_rules! with_compute {
     };
 }
 
-/// Evaluates `$body` with `$S` the Rust type of a dtype.
+/// Evaluates `$body` with `$S` bound to the Rust type of a dtype.
 macro_rules! with_dtype {
     ($dtype:expr, $S:ident => $body:expr) => {
         with_type! { $dtype, $S => $body;

@@ -129,7 +129,8 @@ impl Opcode {
         })
     }
 
-    /// Returns true if the instruction has no function and no rounding, which may go through memory, and no mask.
+    /// Returns true for an instruction that neither reads nor computes a mask, and that never goes through memory as
+    /// functions and roundings may.
     pub(crate) fn is_arithmetic(self) -> bool {
         !matches!(self, Opcode::Function(..) | Opcode::Round(_) | Opcode::Select | Opcode::ToNumber)
             && !self.gives_mask()

@@ -1,8 +1,8 @@
 //! Sums of terms of pairs of values, in registers: the distances of all pairs of points, and their gradients.
 //!
-//! A term is computed from two values x and y, and an optional weight. In each sum, x or the reduced sequence of y is
-//! the same for many sums, so the operands stay in the first-level cache, and no term is stored. Every operation of a
-//! term is rounded as by its own loop, and the order is the order of [`crate::program::fold`].
+//! A term is computed from two values x and y, and an optional weight. Many sums have the same x or the same sequence
+//! of y, so the operands stay in the first-level cache. No term is stored. Every operation of a term is rounded as by
+//! its own loop, and the order of the sums is the order of [`crate::program::fold`].
 
 use super::fold::{LANES, ROWS};
 use pellucid_simd::math::Real;
@@ -36,7 +36,7 @@ pub(crate) struct PairSums {
     pub(crate) x: PairOperand,
     /// The values y.
     pub(crate) y: PairOperand,
-    /// The weights, which other functions than [`PairTerm::Weighted`] ignore.
+    /// The weights; only [`PairTerm::Weighted`] uses them.
     pub(crate) weight: PairOperand,
     /// The factor c, one value.
     pub(crate) factor: *const u8,
@@ -44,7 +44,7 @@ pub(crate) struct PairSums {
     pub(crate) is_negated: bool,
     /// The number of terms of a sum, at least 1 and at most a chunk.
     pub(crate) terms: usize,
-    /// The number of sums, if they are adjacent in memory and so are their values of y and weights; 0 for a single sum
+    /// The number of sums, if the sums, their values of y and their weights are adjacent in memory; 0 for a single sum
     /// whose values of y and weights are contiguous.
     pub(crate) columns: usize,
     /// The destination of the sums.
@@ -61,9 +61,9 @@ impl PairSums {
         match self.term {
             // SAFETY: the processor supports `Isa::best()`. *Operands* and *Result* are the contract of the work.
             PairTerm::Square => unsafe { vector_work::<T, PairWork<'_, 0>>(Isa::best())(&PairWork(self)) },
-            // SAFETY: as for squares.
+            // SAFETY: the processor supports `Isa::best()`. *Operands* and *Result* are the contract of the work.
             PairTerm::Magnitude => unsafe { vector_work::<T, PairWork<'_, 1>>(Isa::best())(&PairWork(self)) },
-            // SAFETY: as for squares.
+            // SAFETY: the processor supports `Isa::best()`. *Operands* and *Result* are the contract of the work.
             PairTerm::Weighted => unsafe { vector_work::<T, PairWork<'_, 2>>(Isa::best())(&PairWork(self)) },
         }
     }
@@ -176,7 +176,7 @@ impl<const K: u8> PairWork<'_, K> {
         (offset, mask, factor): (usize, V::Mask, V),
     ) {
         for l in range {
-            // SAFETY: the contract of this function has that of both methods.
+            // SAFETY: the contract of `lane_sum` and the instruction set of `add` are part of this method's contract.
             unsafe { lanes[l] = lanes[l].add(self.lane_sum::<V, FULL, P>(first + l, offset, mask, factor)) };
         }
     }
@@ -285,7 +285,7 @@ impl<const K: u8> PairWork<'_, K> {
 /// The clauses of [`Vector`](pellucid_simd::vector::Vector) hold for the lanes, or for the lanes in the mask.
 #[inline(always)]
 unsafe fn load<V: FloatVector, const FULL: bool>(p: *const u8, mask: V::Mask) -> V {
-    // SAFETY: the contract of this function has the contract of both methods.
+    // SAFETY: the clauses of `Vector` hold for the lanes that are loaded (this function's contract).
     unsafe { if FULL { V::load(p.cast()) } else { V::load_part(p.cast(), mask) } }
 }
 

@@ -14,14 +14,15 @@ use pellucid_ir::kernel::{Reduce, ReduceOp};
 use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads;
 
-/// The size of the largest input that this path accepts with several threads, in bytes. For larger inputs, they may be
-/// faster.
+/// The size of the largest input that this path accepts if there are several threads, in bytes. Several threads may be
+/// faster for larger inputs.
 const MAX_SHARED_BYTES: usize = 128 << 10;
 
 /// The size of the largest input that this path accepts.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Runs `kernel` on input `x` and output `y` if it is such a reduction. Otherwise returns false and writes nothing.
+/// Runs `kernel` on input `x` and output `y` if it is a small reduction of a contiguous array. Otherwise returns false
+/// and writes nothing.
 pub(crate) fn reduce_contiguous(
     kernel: &Reduce,
     program: &PreparedProgram,

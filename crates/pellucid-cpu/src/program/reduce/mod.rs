@@ -96,7 +96,7 @@ pub(crate) fn run_reduce(kernel: &Reduce, inputs: &[Operand<'_>], outputs: &[Ope
 /// Reduces to scratch memory, then runs the finishing program as a map.
 ///
 /// # Errors
-/// Returns an error if the memory cannot be allocated, or as [`run_reduce`] does.
+/// Returns an error if the memory cannot be allocated, or an error of [`run_reduce`].
 fn reduce_and_map(
     kernel: &Reduce,
     finish: &Arc<Program>,
@@ -187,7 +187,7 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
 /// one is computed and copied.
 ///
 /// # Errors
-/// Returns an error if memory cannot be allocated, or as [`run_reduce`] does.
+/// Returns an error if memory cannot be allocated, or an error of [`run_reduce`].
 fn reduce_repeated(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> Result<()> {
     let rank = output.shape().rank();
     let repeats = |a: usize| inputs.iter().all(|x| x.layout.broadcast_stride(a, rank) == 0);

@@ -1,5 +1,5 @@
-//! Sums over pairs of values: reductions of (a − b)², |a − b| or c·w·(a − b) over an axis along which, or for adjacent
-//! results along which, one of a and b is constant.
+//! Sums over pairs of values: reductions of (a − b)², |a − b| or c·w·(a − b), where a or b is constant along the reduced
+//! axis or along the axis of adjacent results.
 //!
 //! The general path stores the terms of many sums, because its loops compute a tile. These sums are computed in
 //! registers, with the same bits.
@@ -61,7 +61,7 @@ struct PairProgram {
     is_negated: bool,
 }
 
-/// A value of a program, as far as it is part of a term.
+/// A value of a program, in the form in which it can be part of a term.
 #[derive(Clone, Copy)]
 enum PairValue {
     Input(usize),

@@ -200,7 +200,7 @@ struct RowExecution<'a> {
     staged: List<bool, 8>,
     /// The non-temporal copy, if outputs exceed the caches.
     stream: Option<StreamLoop>,
-    /// Whether chains write these outputs themselves, by non-temporal stores.
+    /// Whether fused chains write outputs with non-temporal stores, without a buffer.
     chains_stream: bool,
     /// Whether the program reads and writes rows directly in the memory of the operands, and no operand has one value
     /// per row.

@@ -147,7 +147,7 @@ fn binary_loops_agree_on_every_isa() {
     }
 }
 
-/// Loops of a uniform order choose the coefficients of the order once.
+/// Tests loops with a uniform order, which choose the coefficients of the order only once.
 #[test]
 fn loops_of_a_uniform_order_agree_on_every_isa() {
     use Binary::{BesselI, BesselIe, BesselJ, BesselK, BesselKe, BesselY, Polygamma};
