@@ -157,7 +157,7 @@ fn check_copy(op: &'static str, buffer: &CpuBuffer, offset: usize, len: usize) -
     }
 }
 
-/// Returns the error of a program that is no map of the operands.
+/// Returns the error for a program that is not a map of the operands.
 #[cold]
 fn unfit_map(program: &Program) -> Error {
     Error::invalid(program.name, "the program is not a map with this number of inputs and one output")

@@ -217,7 +217,7 @@ fn wrong_device(op: &'static str) -> Error {
 /// Returns the error of an input that has never been written.
 #[cold]
 pub(crate) fn no_value(op: &'static str) -> Error {
-    Error::invalid(op, "an input has no memory, because it has never been written")
+    Error::invalid(op, "an input has no memory, because it has never been written; write it first")
 }
 
 /// Returns the error of a view that is not within a buffer of this backend.

@@ -1,7 +1,7 @@
 //! Index spaces of strided operands, and their traversal in row-major order.
 //!
-//! An index space has as few and as long axes as the strides of all operands allow: axes of length 1 are dropped, a
-//! broadcast axis has stride 0, and two neighbouring axes are merged if, in every operand, one stride describes both.
+//! An index space has the fewest axes that the strides of all operands allow: axes of length 1 are dropped, a broadcast
+//! axis has stride 0, and two neighbouring axes are merged if, in every operand, one stride describes both.
 //!
 //! [`Cursor`] is the only traversal. The kernel families have a fixed number of operands and offsets in elements
 //! ([`IndexSpace`]); programs have any number of operands, addresses, and strides in bytes.

@@ -409,7 +409,7 @@ impl Layout {
         Some(Layout::strided(shape.clone(), strides, self.offset))
     }
 
-    /// Returns the stride along an axis of a shape of `rank` axes to which the layout broadcasts: 0 for a repeated axis.
+    /// Returns the stride along an axis of a shape of `rank` axes to which the layout broadcasts, 0 if it is repeated.
     #[inline]
     pub fn broadcast_stride(&self, axis: usize, rank: usize) -> isize {
         match (axis + self.shape.rank()).checked_sub(rank) {

@@ -122,8 +122,8 @@ impl<'a> Evaluator<'a> {
         }
         let instrs = &self.schedule.instrs[self.schedule.phases[0].tiles.clone()];
         // SAFETY: every input is contiguous or one value (*Operands*), and its slot has its address; every other slot
-        // has the address of a cell or of a result (*Frame*, *Results*), because without limit of the length there are
-        // no buffers. The tile has one row and no reductions.
+        // has the address of a cell or of a result (*Frame*, *Results*), because an evaluator without a maximum tile
+        // length has no buffers. The tile has one row and no reductions.
         unsafe { execute(instrs, &frame.addresses, &TileExtent { stream: self.stream, ..TileExtent::single_row(n) }) };
     }
 

@@ -112,10 +112,10 @@ impl FusedOp {
 /// Executes instructions on one tile. `addresses` has the address of every slot's values.
 ///
 /// # Safety
-/// - *Slots*: for every slot that the instructions name, `addresses` has an address that is aligned to 8 bytes for row
-///   indices and valid, for operands for reads and for results for writes, of as many values as the slot's granularity
-///   says: one, one per row (`tile.rows`, or `tile.len` if the tile is transposed), or `tile.elements`, which is at
-///   most `tile.rows · tile.len` and equal unless the tile is transposed.
+/// - *Slots*: for every slot that the instructions name, `addresses` has an address that is valid for reads of an
+///   operand or writes of a result, and aligned to 8 bytes for row indices. By the granularity of the slot, it has one
+///   value, one per row (`tile.rows`, or `tile.len` if the tile is transposed), or `tile.elements` values, which are at
+///   most `tile.rows · tile.len`, and exactly as many unless the tile is transposed.
 /// - *Transposed*: if `tile.transposed`, the instructions belong to a schedule for transposed tiles that
 ///   [supports](crate::program::kernel_schedule::KernelSchedule::supports_transposed) them, and `tile.folds` is empty.
 /// - *Aliasing*: a result overlaps an operand of the same instruction, or of the same fused chain, only if both

@@ -41,8 +41,8 @@ pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgr
     }
 }
 
-/// Moves comparisons, and the conjunctions and disjunctions of two of them, to the selection that alone reads their
-/// mask. Returns for every slot whether its mask stays in registers.
+/// Moves comparisons, and the conjunctions and disjunctions of two of them, to the selection that is the only reader of
+/// their mask. Returns for every slot whether its mask stays in registers.
 pub(crate) fn move_comparisons(schedule: &mut KernelSchedule, program: &PreparedProgram) -> Vec<bool> {
     let reads = count_reads(schedule, program);
     let mut in_registers = vec![false; schedule.granularity.len()];

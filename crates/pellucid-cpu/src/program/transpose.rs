@@ -38,8 +38,8 @@ pub(crate) fn is_transposed(size: usize, across: isize, along: isize) -> bool {
     across.unsigned_abs() == size && along.unsigned_abs() != size && along != 0
 }
 
-/// Writes `to[i][j] = from[i][j]` for `rows` indices i and `cols` indices j, where `from` is contiguous along i and `to`
-/// along j.
+/// Writes `to[i][j] = from[i][j]` for `rows` indices i and `cols` indices j, where `from` is contiguous along i and
+/// `to` along j.
 ///
 /// A matrix consists of the address of element (0, 0) and the strides along i and j, in bytes. The elements have `size`
 /// bytes, which is the magnitude of the stride along i of `from` and of the stride along j of `to`.

@@ -39,7 +39,7 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
     let mut names = missing.iter().chain(unexpected).chain(wrong_shapes.iter().map(|value| &value.name));
     let help = match (has_rate(missing), has_rate(unexpected)) {
         _ if is_checkpoint(unexpected) => "the file is a checkpoint: use io::load_checkpoint",
-        (true, _) => "it is not a state dict of this type of optimizer",
+        (true, _) => "it is not a state dict of this type of optimizer; load one that this type of optimizer saved",
         (_, true) => "it is the state dict of an optimizer; load it into an optimizer of the same type",
         _ if names.all(|name| is_of_optimizer(name)) => {
             "it belongs to another optimizer: create an optimizer of the saved type, with the same options and parameters under the same names"

@@ -91,7 +91,7 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
     let fits = signature.inputs.len() == inner.inputs.len()
         && (signature.outputs.is_empty() || signature.outputs.len() == inner.outputs.len());
     if !fits {
-        let reason = "the signature and the formula have different numbers of inputs or outputs";
+        let reason = "a signature must have one dtype for each input, and one for each output or none for all outputs";
         return Err(Error::invalid(inner.name, reason));
     }
     let mut lowering = Lowering {
@@ -129,7 +129,7 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
             order => format!("its derivative of order {order}"),
         };
         let reason = format!(
-            "{what} has {steps} instructions; a kernel can have {MAX_STEPS}. Split the formula into several operations"
+            "{what} has {steps} instructions, more than {MAX_STEPS}; split the formula into several operations"
         );
         return Err(Error::invalid(inner.name, reason));
     }
@@ -245,7 +245,7 @@ impl Lowering<'_> {
             Compute::Mask => x == 0.0 || x == 1.0,
         };
         if !fits {
-            let help = "first convert the input with to_dtype to a dtype that represents the literal";
+            let help = "first convert the input with to_dtype() to a dtype that represents the literal";
             return Err(self.unsupported(&format!("the literal {x}"), help));
         }
         Ok(self.uniform(UniformSource::Literal(literal.value), compute))
@@ -282,7 +282,7 @@ impl Lowering<'_> {
             FormulaNode::Round(dtype, _) => self.step(Op::Round(dtype), compute, id, &args),
             FormulaNode::RowReduce(op, _) if compute == Compute::Mask => {
                 let what = format!("`{}`", op.name());
-                return Err(self.unsupported(&what, "convert the mask to a number first"));
+                return Err(self.unsupported(&what, "first convert the mask with to_number()"));
             }
             FormulaNode::RowReduce(op, _) => self.step(Op::Reduce(op), compute, id, &args),
         })

@@ -207,7 +207,7 @@ impl Formula {
         inputs.extend(inner.outputs.iter().enumerate().filter(|(k, _)| added(*k)).map(|(_, o)| sum(o)));
         assert!(
             inputs.len() - inputs_before == outputs.count_ones() as usize,
-            "formula `{}`: an output to which a value is to be added does not exist",
+            "formula `{}`: with_accumulators() can only add to outputs that exist",
             inner.name
         );
         names.extend(

@@ -312,7 +312,8 @@ impl Formula {
         let all: Vec<Input> = self.inner.inputs.iter().copied().chain(outputs).chain(gradients).collect();
         assert!(
             all.len() <= MAX_OPERANDS,
-            "formula `{}`: the formula has too many inputs and outputs to be differentiated",
+            "formula `{}`: a formula with a derivative must have at most {MAX_OPERANDS} inputs, outputs and incoming \
+             gradients in total; split it into several operations",
             self.name()
         );
         all

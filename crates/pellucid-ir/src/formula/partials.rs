@@ -9,8 +9,8 @@
 //! ```
 //!
 //! of a cotangent c with a partial derivative. Such a sum is a [`Contraction`]. Differentiating it
-//! again gives the same form: with respect to c the partial derivative stays, with respect to xᵢ
-//! its multi-index α gains an i.
+//! again gives the same form: with respect to c the partial derivative is unchanged, with respect
+//! to xᵢ its multi-index α gains an i.
 //!
 //! Partial derivatives are found by forward mode, on one hash-consed graph that all orders share:
 //! a node has at most one tangent for each variable, so the terms of Leibniz' and Faà di Bruno's
@@ -303,7 +303,8 @@ impl Partials {
         let order = terms.iter().map(|t| t.partial.variables.len()).max().unwrap_or(0);
         if leaves.len() + cotangents > MAX_OPERANDS {
             let reason = format!(
-                "a derivative of order {order} reads {} tensors and {cotangents} gradients; a formula can read {MAX_OPERANDS}",
+                "a derivative of order {order} reads {} tensors and {cotangents} gradients, more than {MAX_OPERANDS} \
+                 in total; split the formula into several operations",
                 leaves.len()
             );
             return Err(Error::invalid(self.name, reason));

@@ -156,7 +156,7 @@ impl Factorization {
             return Err(Error::dtypes(op, [a.dtype, other.dtype], "matrices must be f32 or f64; use to_dtype()"));
         }
         let [batch @ .., m, n] = a.shape.dims() else {
-            return Err(Error::shapes(op, [&a.shape], "matrices must have at least two axes"));
+            return Err(Error::shapes(op, [&a.shape], "matrices must have at least two axes; unsqueeze() adds one"));
         };
         let (m, n, k) = (*m, *n, *m.min(n));
         let shaped = |last: &[usize]| batch.iter().chain(last).copied().collect::<Shape>();

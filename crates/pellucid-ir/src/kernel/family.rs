@@ -106,8 +106,8 @@ pub enum ReadOrder {
         /// The index of the first such input.
         from: usize,
     },
-    /// Input 0 is read as by [`ReadOrder::Elementwise`], the others in any order. An output may have the same storage
-    /// and layout as input 0.
+    /// Input 0 is read element by element as for [`ReadOrder::Elementwise`], the other inputs in any order. An output
+    /// may have the same storage and layout as input 0.
     FirstElementwise,
 }
 

@@ -21,7 +21,7 @@ pub struct Gather {
 /// The operator with which a [`Scatter`] combines a value and the existing element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ScatterOp {
-    /// Replaces the element; for repeated indices the last value in row-major order stays.
+    /// Replaces the element; for repeated indices the last value in row-major order is kept.
     Set,
     /// Adds the value.
     Add,
@@ -48,7 +48,7 @@ impl ScatterOp {
 /// `y[index] = reduction(y[index], values)` in place: inputs are the values (of the shape that [`Gather`] returns) and
 /// the `i64` index tensors; the output is y, which is also read.
 ///
-/// Repeated indices accumulate in row-major order of the values. Indices are checked as by [`Gather`].
+/// Repeated indices accumulate in row-major order of the values. An index out of bounds is rejected before any write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scatter {
     /// The name of the operation in the error for an invalid index.

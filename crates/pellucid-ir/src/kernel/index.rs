@@ -13,7 +13,7 @@ pub enum Index {
     /// `I ++ (shape without those axes)`.
     Axes(SmallVec<[usize; 4]>),
     /// One index tensor of the rank of the array (`take_along_axis`): its values replace the coordinate of this axis,
-    /// the other coordinates stay the same. Its other axes may be shorter than the axes of the array.
+    /// and the other coordinates are unchanged. Its other axes may be shorter than the axes of the array.
     Along(usize),
 }
 

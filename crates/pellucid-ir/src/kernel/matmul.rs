@@ -108,7 +108,7 @@ impl Family for MatMul {
 fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape> {
     let mismatch = |help: String| Error::shapes("matmul", [a, b], help);
     let (Some(i), Some(j)) = (a.rank().checked_sub(2), b.rank().checked_sub(2)) else {
-        return Err(mismatch("both factors must have at least two axes".into()));
+        return Err(mismatch("both factors must have at least two axes; unsqueeze() adds one".into()));
     };
     let (m, k, k2, n) = (a[i], a[i + 1], b[j], b[j + 1]);
     if k != k2 {

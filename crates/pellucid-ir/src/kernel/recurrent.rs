@@ -99,7 +99,7 @@ pub enum RecurrentPart {
 /// of the initial c; if projected also the total gradient of every state `[T, N, P]`. Steps beyond the length of a
 /// sequence ignore the gradients of their states and have gradient 0.
 ///
-/// W·h is accumulated as by [`MatMul`](super::MatMul), then added to x, then β is added. The order of accumulation
+/// W·h is accumulated like a [`MatMul`](super::MatMul), then added to x, then β is added. The order of accumulation
 /// depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recurrent {

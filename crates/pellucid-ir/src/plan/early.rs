@@ -8,7 +8,7 @@ use super::{Plan, SlotRole, SlotView};
 const MAX_HOISTED_BYTES: usize = 64;
 
 /// Moves every launch that writes at most [`MAX_HOISTED_BYTES`] of the plan's own buffers (an optimizer update, for
-/// example) directly behind the last launch that it must follow.
+/// example) directly after the last launch that it must follow.
 pub(super) fn hoist(mut plan: Plan) -> Plan {
     for j in 1..plan.launches.len() {
         let launch = &plan.launches[j];

@@ -95,7 +95,7 @@ struct FusedPair {
     interleaving: Interleaving,
     /// Whether the fused launch takes the position of the producer instead of the consumer.
     at_producer: bool,
-    /// Whether the producer stays as well, for other readers.
+    /// Whether the producer is also kept as a separate launch, for other readers.
     keeps_producer: bool,
 }
 

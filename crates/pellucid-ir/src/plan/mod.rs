@@ -111,7 +111,7 @@ pub struct Plan {
     pub slots: Vec<usize>,
     /// The role of every slot; slots beyond the list are [`SlotRole::Scratch`].
     pub roles: Vec<SlotRole>,
-    /// The launches that run once before the first run: they depend on constants alone.
+    /// The launches that run once before the first run, because they depend only on constants.
     pub setup: Vec<Launch>,
     /// The launches of one run, in order.
     pub launches: Vec<Launch>,

@@ -18,7 +18,7 @@ pub const PASSES: [Pass; 6] = [
     Pass { name: "dead", description: "removes unused launches and outputs", run: dead::remove },
     Pass {
         name: "constants",
-        description: "computes values that depend on constants alone once",
+        description: "computes values that depend only on constants once, before the first run",
         run: constants::fold,
     },
     Pass { name: "fuse", description: "fuses a kernel with the kernel that reads its result", run: fuse::fuse },

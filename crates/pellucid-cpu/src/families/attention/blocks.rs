@@ -189,7 +189,7 @@ impl<T: Float> AttentionProblem<'_, T> {
         let (q, weights, to) = (q.row_lanes(rows.start), scores.query_lanes(), (o.element_ptr(rows.start, 0), o.row));
         let mut inverse_sums = [<T as Real>::ZERO; BLOCK_ROWS];
         // SAFETY: the products have the sizes of the head (*shape*), and the destination is the scratch of the block or
-        // the rows of the block in `o`, which no other thread accesses (*exclusive*). The contracts of the works: the
+        // the rows of the block in `o`, which no other thread accesses (*exclusive*). The contracts of the work: the
         // scores are in the scratch of the block, with rows of `padded_row_len(keys)` elements; mask and `log_sums`
         // have the queries (*shape*); `o` is contiguous (*contiguous*); `inverse_sums` has an element per query. The
         // processor supports the instruction set (*isa*).

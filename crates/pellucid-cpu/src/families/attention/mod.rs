@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The backward pass has the same loops. It keeps the weights and the gradients of the scores of as many blocks of
-//! queries as fit the cache; each block of keys then adds their contribution to its gradients.
+//! queries as fit the cache; each block of keys then adds the contribution of these queries to its gradients.
 //!
 //! - `blocks`: these loops;
 //! - `rows`: the softmax of the scores and its gradient;

@@ -13,7 +13,7 @@ use pellucid_simd::{Float, VectorWork};
 use std::ops::Range;
 
 /// The number of queries of a block, and of keys of a block in the backward pass. It is small, because all queries of a
-/// block are multiplied with every key that is visible to the last query. The order of accumulation depends on this
+/// block are multiplied by every key that is visible to the last query. The order of accumulation depends on this
 /// number, so it is the same on all machines.
 pub(super) const BLOCK_ROWS: usize = 32;
 

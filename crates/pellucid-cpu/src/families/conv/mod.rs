@@ -133,7 +133,7 @@ fn run_typed<T: Element>(
             return if not_finite.is_empty() { Ok(()) } else { compute_direct(run, part, arrays) };
         }
         let one_image = ConvProblem { images: 1, ..*problem };
-        // The array contract of one image follows from that of all.
+        // The array contract of one image follows from the contract of all images.
         not_finite.into_iter().try_for_each(|image| compute_direct(&one_image, part, images_from(arrays, image)))
     }
 }

@@ -333,7 +333,7 @@ per_isa! {
         }
         for (i, offset) in offsets.iter_mut().enumerate() {
             let at = i as isize;
-            // SAFETY: as in the loop above, clause 1 of this function's contract.
+            // SAFETY: the index of every offset is valid for reads (clause 1 of this function's contract).
             let index = unsafe { if index_step == 1 { *first.add(i) } else { *first.offset(at * index_step) } };
             *offset = base + at * step + index_offset(index, len, stride);
         }

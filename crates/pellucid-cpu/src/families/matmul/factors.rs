@@ -18,7 +18,8 @@ use pellucid_simd::Isa;
 use pellucid_simd::math::half::BF16;
 use std::ops::Range;
 
-/// The bytes from which a strided vector is copied. Shorter vectors are copied to scratch memory by the product.
+/// The minimum number of bytes of a strided vector that is copied before the product. The product itself copies shorter
+/// vectors to scratch memory.
 const MIN_COPIED_BYTES: usize = if cfg!(test) { 512 } else { MAX_STACK_BYTES };
 
 /// The factors A and B of a product.
@@ -118,7 +119,7 @@ impl<'a> ProductArray<'a> {
         (self.shape[rank - 2], self.shape[rank - 1], (self.strides[rank - 2], self.strides[rank - 1]))
     }
 
-    /// Returns the stride along an axis of a shape of `rank` axes to which the array broadcasts: 0 for a repeated axis.
+    /// Returns the stride along an axis of a shape of `rank` axes to which the array broadcasts, 0 if it is repeated.
     pub(super) fn broadcast_stride(&self, axis: usize, rank: usize) -> isize {
         match (axis + self.shape.rank()).checked_sub(rank) {
             Some(own) if self.shape[own] != 1 => self.strides[own],

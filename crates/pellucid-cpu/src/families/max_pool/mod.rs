@@ -235,9 +235,9 @@ impl WindowTaps {
     }
 }
 
-/// Computes [`first_largest`] of a range of at least N elements. Most chunks of N elements contain no larger element and
-/// need no branch for each element. The last chunk may overlap the previous one, because equal elements do not replace
-/// the maximum.
+/// Computes [`first_largest`] of a range of at least N elements. Most chunks of N elements contain no larger element,
+/// so they need no branch for each element. The last chunk may overlap the previous one, because equal elements do not
+/// replace the maximum.
 #[inline(always)]
 fn largest_by_chunks<T: StorageElement, const N: usize>(
     x: &[T],

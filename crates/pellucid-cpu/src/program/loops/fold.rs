@@ -181,7 +181,7 @@ fn accumulate_block<T: LoopElement, M: Monoid<T>>(lanes: &mut [T; LANES], x: imp
     }
 }
 
-/// Combines a last block of `n` < 128 values into the lanes, of which `readable` ≥ n can be read.
+/// Combines a last block of `n` < 128 values into the lanes; the source has `readable` ≥ n values.
 ///
 /// The block is padded with the identity, up to 1, 2, 4 or 8 values for each lane. More padding would change no bit:
 /// only −0 + 0 differs from −0, and the lanes of a sum are never −0.
@@ -258,7 +258,7 @@ fn vector<T: LoopElement, M: Monoid<T>, const J: usize>(x: impl Fn(usize) -> T) 
     values
 }
 
-/// Combines `n` values, of which `readable` ≥ n can be read, into the lanes.
+/// Combines `n` values into the lanes; the source has `readable` ≥ n values.
 ///
 /// # Safety
 /// `x` has `n` values, and `readable` values can be read.
@@ -398,8 +398,8 @@ unsafe fn reduce_each_row<T: LoopElement, M: Monoid<T>>(dst: *mut u8, src: *cons
     let size = size_of::<T>();
     debug_assert!(are_apart((dst, rows * size), (src, rows * len * size)), "the results overlap their rows");
     for row in 0..rows {
-        // SAFETY: the row is within the `rows · len` values (*Source*), of which the later ones can be read too, and
-        // `dst` is valid for its result (*Destination*).
+        // SAFETY: this row and the later rows are within the `rows · len` values (*Source*), so all of them can be
+        // read, and `dst` is valid for the result of the row (*Destination*).
         unsafe {
             let mut lanes = [M::IDENTITY; LANES];
             let values = StoredValues(src.add(row * len * size));

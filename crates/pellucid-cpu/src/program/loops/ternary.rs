@@ -160,8 +160,8 @@ fn select_loop<T: LoopElement>(tiles: [bool; 3], isa: Isa) -> Option<TernaryLoop
 /// Returns the loop of a·b + c, rounded once, for floats; `tiles` states for a, b and c whether each is a tile or
 /// uniform.
 ///
-/// The factors commute, so the caller passes a single uniform factor as b. The result is `None` if a is the only uniform
-/// operand, if all operands are uniform, or for other types.
+/// The factors commute, so the caller passes a single uniform factor as b. The result is `None` if a is the only
+/// uniform factor, if all operands are uniform, or for other types.
 pub(crate) fn mul_add(ty: Compute, tiles: [bool; 3], isa: Isa) -> Option<TernaryLoop> {
     match ty {
         Compute::F32 => mul_add_loop::<f32>(tiles, isa),

@@ -150,5 +150,5 @@ impl<'a> MapEpilogue<'a> {
     }
 }
 
-// SAFETY: all fields are only read. Memory is accessed by `run` alone, whose *Exclusive* clause rules out data races.
+// SAFETY: all fields are only read. Only `run` accesses memory, and its *Exclusive* clause rules out data races.
 unsafe impl Sync for MapEpilogue<'_> {}

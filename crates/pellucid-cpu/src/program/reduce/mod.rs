@@ -4,8 +4,7 @@
 //! [`crate::program::fold`]. If the reduced axes are innermost in memory, each sequence is a row and is reduced by
 //! itself (`rows`), after a transposition if another reduced axis is contiguous (`transposed`). If a kept axis is
 //! innermost, many sequences are reduced together, one per column (`columns`). Sums over pairs of values, such as
-//! distances, are computed in registers (`pairs`). The choice affects speed alone, not the
-//! results.
+//! distances, are computed in registers (`pairs`). The choice affects only the speed, not the results.
 
 mod arg;
 mod columns;

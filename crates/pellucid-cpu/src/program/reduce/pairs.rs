@@ -1,5 +1,5 @@
-//! Sums over pairs of values: reductions of (a − b)², |a − b| or c·w·(a − b), where a or b is constant along the reduced
-//! axis or along the axis of adjacent results.
+//! Sums over pairs of values: reductions of (a − b)², |a − b| or c·w·(a − b), where a or b is constant along the
+//! reduced axis or along the axis of adjacent results.
 //!
 //! The general path stores the terms of many sums, because its loops compute a tile. These sums are computed in
 //! registers, with the same bits.

@@ -23,8 +23,8 @@ const MAX_SEQUENCES: usize = 64;
 /// The maximal number of partial results of sequences whose parts are divided among the threads.
 const MAX_PARTIALS: usize = if cfg!(test) { 128 } else { 32 << 10 };
 
-/// Returns the number of values of the parts into which `count` sequences of `length` values are divided: a chunk times
-/// a power of two, so that the results of the parts are nodes of the tree over the chunks.
+/// Returns the number of values of a part of a sequence, for `count` sequences of `length` values: a chunk times a
+/// power of two, so that the results of the parts are nodes of the tree over the chunks.
 fn part_len(count: usize, length: usize) -> usize {
     let mut len = CHUNK;
     while count.saturating_mul(length.div_ceil(len)) > MAX_PARTIALS && len < length {

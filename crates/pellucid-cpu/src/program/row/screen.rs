@@ -71,7 +71,7 @@ impl RowExecution<'_> {
         phase.guard.is_some_and(|slot| !mask(slot).contains(&0))
     }
 
-    /// Returns true if only guarded phases read input `k`, so that it is loaded when such a phase runs.
+    /// Returns true if only guarded phases read input `k`. It is then loaded when such a phase runs.
     pub(super) fn is_guarded_input(&self, k: usize) -> bool {
         let reads = |p: &&Phase| p.reads.contains(&(k as ValueSlot));
         self.is_screened() && !self.staged[k] && self.schedule.phases.iter().filter(reads).all(|p| p.guard.is_some())

@@ -45,7 +45,7 @@ impl<T> ChannelsLastImages<T> {
         self.data.offset((group * self.group_stride) as isize)
     }
 
-    /// Returns the offset of a zero pixel of padding from the first image of the group to which the pixel belongs.
+    /// Returns the offset of spare pixel `row` of a group from the first image of the group.
     pub(super) fn spare_row(&self, row: usize) -> isize {
         (self.size + row * self.lanes) as isize
     }

@@ -40,8 +40,8 @@
 //! (8/3)² ≈ 7 times the sum of the window, and up to 3² times in the sum over tiles; the error bound grows by these
 //! factors. The mean error is less than twice the error of direct products.
 //!
-//! **Non-finite values** would affect all results of a tile. The results of an image that are not all finite are
-//! therefore computed again by direct products, for the weight gradient all results. Every element and every product
+//! **Non-finite values** would affect all results of a tile. If a result of an image is not finite, all results of the
+//! image (for a weight gradient, all results) are therefore recomputed by direct products. Every element and product
 //! contributes to some result of its tile with a factor of ±1, so it is enough to check the results. The results of the
 //! other images keep their bits.
 
