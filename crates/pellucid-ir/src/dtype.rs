@@ -290,7 +290,8 @@ impl fmt::Display for DType {
 pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + 'static {
     /// The dtype of the type.
     const DTYPE: DType;
-    /// Converts a scalar to the nearest value; integers wrap, and a `bool` is true unless `v` is zero.
+    /// Converts a scalar: floats are rounded to nearest, integers are truncated towards zero and wrap, and a `bool` is
+    /// true unless `v` is zero.
     fn from_scalar(v: Scalar) -> Self;
     /// Widens the value to a scalar.
     fn to_scalar(self) -> Scalar;

@@ -109,8 +109,8 @@ impl<'a> Evaluator<'a> {
     /// addresses of the results.
     ///
     /// # Safety
-    /// *Frame* and *Operands* of [`Evaluator::begin_segment`], which was called for one segment; *Range* and *Results*
-    /// of [`Evaluator::run_tile`].
+    /// [`Evaluator::begin_segment`] was called for one segment. *Frame* and *Operands* of that method hold, and *Range*
+    /// and *Results* of [`Evaluator::run_tile`].
     #[inline]
     pub(crate) unsafe fn run_in_place(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize) {
         let inputs = self.program.inputs.iter().zip(&self.patterns).zip(bases);

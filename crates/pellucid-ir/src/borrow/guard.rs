@@ -109,7 +109,7 @@ pub struct BorrowGuard<'v, V: Borrowed> {
 }
 
 impl<'v, V: Borrowed> BorrowGuard<'v, V> {
-    /// Waits until no other thread's kernel holds a word in conflict, and acquires all words. Kernels that wait are
+    /// Waits until no other thread's kernel holds a conflicting word, and acquires all words. Kernels that wait are
     /// served in turn.
     #[inline]
     pub fn acquire(inputs: &'v [V], outputs: &'v [V]) -> BorrowGuard<'v, V> {
@@ -117,7 +117,7 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
         BorrowGuard { inputs, outputs, _not_send: PhantomData }
     }
 
-    /// Acquires all words. Returns `None`, and holds no word, if another thread holds one in conflict, or waits for
+    /// Acquires all words. Returns `None`, and holds no word, if another thread holds a conflicting word or waits for
     /// one.
     #[inline]
     pub fn try_acquire(inputs: &'v [V], outputs: &'v [V]) -> Option<BorrowGuard<'v, V>> {
@@ -162,7 +162,7 @@ pub struct BatchBorrowGuard<'v, V: Borrowed> {
 }
 
 impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
-    /// Waits until no other thread's kernel holds a word in conflict, and acquires the words of all sets of `set`
+    /// Waits until no other thread's kernel holds a conflicting word, and acquires the words of all sets of `set`
     /// operands, the first `targets` of each as the only writer.
     ///
     /// Returns `None`, and holds no word, if a target shares its storage with another operand, or if the operands are
@@ -205,7 +205,7 @@ pub struct SlotBorrowGuard<'v, V: Borrowed> {
 }
 
 impl<'v, V: Borrowed> SlotBorrowGuard<'v, V> {
-    /// Waits until no other thread's kernel holds a word in conflict, and acquires the words of all used slots.
+    /// Waits until no other thread's kernel holds a conflicting word, and acquires the words of all used slots.
     /// `storages[i]` is the storage of slot `i`.
     ///
     /// # Errors

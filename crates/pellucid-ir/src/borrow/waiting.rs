@@ -1,6 +1,6 @@
 //! The order of threads that wait for borrow words.
 //!
-//! A kernel that fails to acquire a borrow word is appended to a wait list. If two kernels need one word and at least
+//! A kernel that fails to acquire a borrow word is added to a wait list. If two kernels need one word and at least
 //! one writes it, the kernel that is earlier in the list runs first. A kernel that does not wait yet comes after all of
 //! them. A kernel joins at the end, but a writer overtakes waiting readers, each of them at most [`OVERTAKINGS`] times.
 //! So no series of readers can delay a writer indefinitely, nor a series of writers a reader, and readers between two
@@ -128,7 +128,7 @@ impl WaitList {
             self.waiters.iter_mut().enumerate().filter(|(_, waiter)| claims_conflict(&waiter.claims, &claims))
         {
             waiter.overtaken += usize::from(k >= position);
-            // This reader runs before the kernel, so it must not wait until the kernel's thread writes reserved words.
+            // A kernel earlier in the list must not wait for the next write of this kernel's thread.
             waiter.is_admitted |= k < position;
         }
         let admitting = self.reservation(&claims, &parker).map(|k| &mut self.reservations[k]);

@@ -10,7 +10,7 @@ use smallvec::smallvec;
 /// A matrix factorization, or the solution of equations with one. The last two axes are matrices; the axes before them
 /// are a batch.
 ///
-/// It is a family of its own because its algorithms depend on values: they search pivots and iterate until convergence.
+/// It is a family of its own because its algorithms depend on values: they select pivots or iterate until convergence.
 ///
 /// Matrices are `f32` or `f64`, and so is the arithmetic. Layout, number of threads and instruction set do not change
 /// any bit. If an element that is read is NaN or infinite, all factors are NaN. If the iteration of a finite matrix

@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use smallvec::smallvec;
 
-/// `y = A·x` along one axis, for a sparse matrix A `[rows, columns]` in compressed rows (CSR):
+/// `y = A·x` along one axis, for a sparse matrix A `[rows, columns]` in compressed sparse row (CSR) format:
 /// `y[.., i, ..] = Σ_k weights[k] · x[.., columns[k], ..]` for k in `starts[i]..starts[i + 1]`.
 ///
 /// The inputs are x, of dtype `f32` or `f64`, `starts` (`i64`, `[rows + 1]`), `columns` (`i64`) and `weights` (in the
@@ -20,8 +20,8 @@ use smallvec::smallvec;
 /// [`GROUP`](SparseProduct::GROUP) terms, of n², n³, n⁴ and n⁵ terms: each group is summed from its first term or
 /// group, then added to the total of the earlier groups of its size. An element without terms is 0.
 ///
-/// Before any write, columns out of bounds are rejected, and then starts that do not ascend from 0 to at most the
-/// number of terms: [`Error::IndexOutOfBounds`].
+/// Before any write, columns out of bounds are rejected with [`Error::IndexOutOfBounds`], and then starts that decrease,
+/// are negative or exceed the number of terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SparseProduct {
     /// The name of the operation in errors.

@@ -125,8 +125,8 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRejecti
     if finish.is_some() {
         consumer.space = consumer.result.clone();
     }
-    // An update reads and writes several times as many bytes as the product has; an update tile by tile in the
-    // epilogue is not faster than a separate kernel.
+    // An update reads and writes several times as many bytes as the product contains. In the epilogue, tile by tile,
+    // it is not faster than as a separate kernel.
     let updates = b.outputs.iter().any(|o| plan.role(o.slot) == SlotRole::State);
     if updates
         && !plan.is_launch_bound
@@ -260,7 +260,7 @@ impl<'a> FusionSide<'a> {
         Some(FusionSide { space: space.clone(), result: space.clone(), inputs, outputs, ..*self })
     }
 
-    /// Returns a launch with one element as a launch that computes it for each element of `space`.
+    /// Returns the launch of one element as a launch that computes this element for each element of `space`.
     fn repeated_over(&self, space: &Shape) -> Option<FusionSide<'a>> {
         let scalar_view = |o: &SlotView| Some(SlotView { layout: o.layout.reshape(&Shape::scalar())?, ..o.clone() });
         let broadcast_view =

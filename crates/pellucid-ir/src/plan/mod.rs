@@ -332,7 +332,7 @@ impl Plan {
         (0..self.launches.len()).filter(move |&k| self.launches[k].touches(slot))
     }
 
-    /// Adds the slots of `before` that no launch touches now to the elided ones, with the reason `why`.
+    /// Adds the slots of `before` that no launch touches any more to the elided slots, with the reason `why`.
     fn elide(&mut self, before: impl IntoIterator<Item = Slot>, why: &Elision) {
         for slot in before {
             let known = self.report.elided.iter().any(|(s, _)| *s == slot);

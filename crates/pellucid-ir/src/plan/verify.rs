@@ -200,7 +200,7 @@ fn extent(layout: &Layout, dtype: DType) -> Range<usize> {
     extent.start.unsigned_abs() * size..extent.end.unsigned_abs() * size
 }
 
-/// Returns the bytes of the elements of an operand; the bytes between its elements too if it has many.
+/// Returns the bytes of the elements of an operand. If it has many elements, the bytes between them are included.
 fn byte_ranges(operand: &SlotView) -> impl Iterator<Item = Range<usize>> + '_ {
     let (layout, size) = (&operand.layout, operand.dtype.size());
     let is_whole = layout.is_contiguous() || layout.shape().size() > MAX_ELEMENTS;

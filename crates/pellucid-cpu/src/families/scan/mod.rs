@@ -337,8 +337,8 @@ impl ScanKernels {
     /// transposes the results, unless the lines of y are adjacent.
     ///
     /// # Safety
-    /// *Lines*, *Exclusive* and *Instruction set* of [`scan_adjacent`], with any strides. *Scratch*: `scratch` is valid
-    /// for reads and writes and disjoint from the operands, and `lines.accumulators` is its field.
+    /// *Lines*, *Exclusive* and *Instruction set* of [`scan_adjacent`] hold, with any strides. *Scratch*: `scratch` is
+    /// valid for reads and writes and disjoint from the operands, and `lines.accumulators` is its field.
     unsafe fn scan_transposed(&self, lines: ScanLines, count: usize, scratch: *mut ScanScratch) {
         let size = self.size;
         let lanes = count.next_multiple_of(LANES);
@@ -489,7 +489,7 @@ per_isa! {
     /// Scans one line with any strides.
     ///
     /// # Safety
-    /// *Lines*, *Exclusive* and *Instruction set* of [`scan_adjacent`], with any strides, for one line.
+    /// *Lines*, *Exclusive* and *Instruction set* of [`scan_adjacent`] hold for one line, with any strides.
     fn scan_line[T: StorageElement, R: RunningReduction<T::Compute>][T, R](lines: ScanLines, _count: usize) {
         let (mut first, mut second) = R::START;
         for i in 0..lines.len as isize {

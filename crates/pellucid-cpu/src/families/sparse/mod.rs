@@ -91,7 +91,7 @@ unsafe fn elements<'a, T>(first: SharedPtr<T>, count: usize) -> &'a [T] {
     }
 }
 
-/// A sparse matrix in compressed rows. The starts ascend and are at most the number of terms, and every column is less
+/// A sparse matrix in CSR format. The starts ascend and are at most the number of terms, and every column is less
 /// than the width.
 struct CsrRows<'a, T> {
     starts: &'a [i64],

@@ -55,7 +55,7 @@ pub(crate) type AccumulateLoop = unsafe fn(lanes: *mut u8, src: *const u8, n: us
 /// lanes.
 ///
 /// # Safety
-/// The clauses of [`AccumulateLoop`], *Source* and *Disjoint* for both `a` and `b`.
+/// The clauses of [`AccumulateLoop`] hold, *Source* and *Disjoint* for both `a` and `b`.
 pub(crate) type ProductsLoop = unsafe fn(lanes: *mut u8, a: *const u8, b: *const u8, n: usize, first: bool);
 
 /// `accumulate_rows(lanes, src, row_stride, cols, rows)` combines `rows` ≤ 128 rows of `cols` contiguous values,
@@ -392,7 +392,7 @@ per_isa! {
 /// Reduces each of `rows` contiguous rows of `len` values.
 ///
 /// # Safety
-/// The clauses *Source*, *Destination* and *Disjoint* of [`ReduceRowsLoop`].
+/// The clauses *Source*, *Destination* and *Disjoint* of [`ReduceRowsLoop`] hold.
 #[inline(always)]
 unsafe fn reduce_each_row<T: LoopElement, M: Monoid<T>>(dst: *mut u8, src: *const u8, rows: usize, len: usize) {
     let size = size_of::<T>();

@@ -265,7 +265,8 @@ impl SegmentedMap<'_> {
     /// Evaluates elements `start..start + n` of a segment if all operands are used in place.
     ///
     /// # Safety
-    /// *Frame* and *Operands* of [`Evaluator::run_in_place`], *Range* and *Outputs* of [`SegmentedMap::run_tile`].
+    /// *Frame* and *Operands* of [`Evaluator::run_in_place`] hold, and *Range* and *Outputs* of
+    /// [`SegmentedMap::run_tile`].
     #[inline]
     unsafe fn run_in_place(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize) {
         let outputs = &self.eval.program.outputs;

@@ -45,8 +45,8 @@ pub(crate) fn layer_norm(dtype: DType) -> Program {
     ])
 }
 
-/// Returns a program that selects the element of each row at the index of the row, and counts the hits of one index
-/// for all rows. It stores the hits too.
+/// Returns a program that selects from each row the element at a given index, and counts the elements at another index,
+/// which is the same for all rows. It also stores the row of the selected element and zeros, plus their sum.
 pub(crate) fn selected_element() -> Program {
     let (c, i) = (Compute::F32, Compute::I64);
     let mut p = ProgramBuilder::new();

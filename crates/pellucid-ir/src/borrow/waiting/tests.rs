@@ -137,7 +137,7 @@ fn a_writer_does_not_wait_for_readers_that_its_reservation_holds_up() {
     assert_eq!(model.first(), [writer]);
 }
 
-/// The standard library's atomics, with a list of their own and counts of sleeps.
+/// The standard library's atomics, with a separate wait list and counts of sleeps.
 struct Counted;
 
 static WAITED: AtomicU64 = AtomicU64::new(0);

@@ -50,7 +50,7 @@ fn check_gradients(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize,
 #[test]
 fn every_primitive_and_composition_up_to_order_three() {
     for c in cases() {
-        // Special functions have no derivative with respect to their parameter, unlike the central differences.
+        // Special functions are not differentiated with respect to their parameter, so it is a run-time parameter here.
         if let Some(op) = Binary::ALL.into_iter().find(|op| op.is_special() && op.name() == c.formula.name()) {
             let text = |x: &[Expr], n: &[Expr]| vec![Expr::binary(op, n[0], x[0]) + Expr::binary(op, 3, x[0])];
             check_gradients(&Formula::new(op.name(), &[Input::NUMBER], 1, text), &c.inputs[1..], &[2.0], 5, 3);

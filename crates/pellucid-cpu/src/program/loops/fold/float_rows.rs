@@ -80,7 +80,7 @@ impl<T: LoopElement> FloatRows<T> {
 /// Combines the first `DEPTH` vectors by the fixed tree.
 ///
 /// # Safety
-/// The contract of [`VectorMonoid::combine_vector`].
+/// The contract of [`VectorMonoid::combine_vector`] holds.
 #[inline(always)]
 unsafe fn combine_to_depth<V: FloatVector, M: VectorMonoid<V::Scalar>, const DEPTH: usize>(t: [V; 8]) -> V {
     // SAFETY: the instruction set is available (this function's contract).
