@@ -52,7 +52,7 @@ impl Family for Sort {
         Ok(())
     }
 
-    /// Returns n·log₂ n comparisons.
+    /// Returns n·⌊log₂ n⌋ comparisons for all n elements of the input.
     fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {
         let elements = inputs.first().map_or(0, Meta::elements);
         elements * u64::from(elements.max(1).ilog2())

@@ -39,7 +39,7 @@ impl Window {
         Some(padded.checked_sub(self.extent(axis))? / self.stride[axis] + 1)
     }
 
-    /// Returns the length that `outputs` windows cover along an axis, at least one.
+    /// Returns the length that `outputs` ≥ 1 windows cover along an axis.
     pub fn covered_length(&self, axis: usize, outputs: usize) -> usize {
         self.stride[axis] * (outputs - 1) + self.extent(axis)
     }

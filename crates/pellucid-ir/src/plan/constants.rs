@@ -5,8 +5,8 @@ use super::{Launch, Plan, Slot, SlotRole};
 /// Moves every launch that depends only on constants to [`Plan::setup`].
 ///
 /// A kernel is a function of its operands. The program changes the state of a random number generator, so its numbers
-/// are not constant. A fill (a launch without inputs) is not moved: writing it costs as little as reading it, and a fill
-/// that is fused with its consumer needs no memory.
+/// are not constant. A fill (a launch without inputs) is not moved: writing it costs as little as reading it, and a
+/// fill that is fused with its consumer needs no memory.
 pub(super) fn fold(mut plan: Plan) -> Plan {
     let launches = &plan.launches;
     let is_scratch = |slot| plan.role(slot) == SlotRole::Scratch;

@@ -53,7 +53,7 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
             l.outputs.iter().chain(reads).any(|o| o.overlap(&to) != Overlap::Disjoint)
         })
     };
-    // A run that is rejected must not have written the state already.
+    // A rejected run must leave the state unchanged.
     let first = if launches[producer].kernel.info().writes_before_rejection { producer } else { producer + 1 };
     if plan.role(to.slot) == SlotRole::State && launches[first..k].iter().any(|l| l.can_fail) {
         return false;

@@ -1,14 +1,14 @@
-//! Early scheduling: a launch that writes at most 64 bytes of the plan's memory runs as early as possible, so that its
-//! inputs are freed.
+//! Early scheduling: a launch that writes at most 64 bytes to slots other than state runs as early as possible, so that
+//! its inputs are freed.
 
 use super::{Plan, SlotRole, SlotView};
 
-/// The maximum number of bytes that a hoisted launch writes to buffers of the plan: single values, such as a step
+/// The maximum number of bytes that a hoisted launch writes to slots other than state: single values, such as a step
 /// counter.
 const MAX_HOISTED_BYTES: usize = 64;
 
-/// Moves every launch that writes at most [`MAX_HOISTED_BYTES`] of the plan's own buffers (an optimizer update, for
-/// example) directly after the last launch that it must follow.
+/// Moves every launch that writes at most [`MAX_HOISTED_BYTES`] to slots other than [`SlotRole::State`] (an optimizer
+/// update, for example) directly after the last launch that it must follow.
 pub(super) fn hoist(mut plan: Plan) -> Plan {
     for j in 1..plan.launches.len() {
         let launch = &plan.launches[j];

@@ -22,8 +22,8 @@ use pellucid_simd::{Isa, per_isa, up_to};
 const MAX_ADJACENT: usize = 256;
 /// The number of lines that are processed as one vector.
 const LANES: usize = 16;
-/// The maximum number of lines and the number of elements of a block that is transposed. A tile with positions has
-/// 24 KiB and fits the first-level cache.
+/// The maximum number of lines and the number of elements of a block that is transposed. A block of `f32` with its
+/// positions has 24 KiB and fits the first-level cache.
 const BLOCK: (usize, usize) = (32, 64);
 /// The minimum number of lines that are transposed. Fewer lines are processed one by one.
 const MIN_TRANSPOSED: usize = 4;
