@@ -11,7 +11,7 @@ use std::fmt;
 /// The part that every checkpoint contains: the generator of the current thread. Other parts have names without dots.
 const GENERATOR: &str = ".generator";
 
-/// The number of steps, which is one tensor without a further name.
+/// The name of the number of steps in a state. It is a single tensor, so its name has no second part.
 const STEP: &str = "step";
 
 /// The parts of a training run, borrowed under their names, to save and restore them together.
@@ -141,9 +141,9 @@ impl<'a> Checkpoint<'a> {
         Ok(step)
     }
 
-    /// Restores the parts of this checkpoint in place from a state that may have further ones, such as a scaler from
-    /// the state of a training run. The generator of the current thread is not changed. All values are checked before
-    /// any part changes.
+    /// Restores the parts of this checkpoint in place from a state that may contain other parts too, for example only
+    /// the model from the state of a training run. The generator of the current thread is not changed. All values are
+    /// checked before any part changes.
     ///
     /// ```
     /// use pellucid::nn::{Checkpoint, Linear};
@@ -181,7 +181,7 @@ impl<'a> Checkpoint<'a> {
         self.parts.iter().map(|(name, part)| (name.as_str(), &**part as &(dyn Stateful + 'b))).chain([generator_part])
     }
 
-    /// Checks the names of the parts, as [`state`](Checkpoint::state) and the loads do.
+    /// Checks the names of the parts, as [`state`](Checkpoint::state) and the methods that load a state do.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] names a part whose name is invalid or used twice.

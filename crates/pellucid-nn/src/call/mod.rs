@@ -1,8 +1,8 @@
 //! Calls of layers: hooks run, and observers of the model are notified.
 //!
-//! Without hooks and observers a call costs two reads, of a counter and of the thread's mode, and one check of its
-//! result. An error is returned with the path of the layer that failed (`failure`). `trace` has the calls of a model
-//! without kernels.
+//! Without hooks and observers, a call costs two reads (a counter and the thread's mode) and one check of its result.
+//! An error is returned with the path of the layer that failed (`failure`). `trace` records the calls of a model
+//! without running kernels.
 
 mod failure;
 mod trace;
@@ -115,8 +115,8 @@ pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Ten
     call_unary(layer, x, |x| layer.compute(x))
 }
 
-/// Returns the result of operations that are steps of the layer `op`, or that fill its parameters; an error of one of
-/// them names the layer.
+/// Makes the error of an operation name the layer `op`, which calls the operation to compute its output or to
+/// initialize its parameters.
 pub(crate) fn name_layer<T>(op: &'static str, result: Result<T>) -> Result<T> {
     result.map_err(|mut error| {
         error.set_operation(op);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 /// The gradient of one parameter.
 #[derive(Default)]
 struct GradientBuffer {
-    /// The tensor that is the gradient of the parameter between launches, once the parameter was trained.
+    /// The tensor that holds the gradient of the parameter between launches; `None` until the parameter is trained.
     tensor: Option<Tensor>,
     /// Whether the tensor holds a gradient: of the last launch, or accumulated since the last update. Otherwise it
     /// contains zeros.
@@ -116,8 +116,8 @@ impl Drop for ReplacedGradients {
     }
 }
 
-/// Removes the gradients of all parameters that an update skips: of frozen ones, and of those without a gradient since
-/// the last update.
+/// Removes the gradients of all parameters that an update skips: frozen parameters, and parameters without a gradient
+/// since the last update.
 pub(super) fn hide_skipped(parameters: &[Parameter], has_gradient: impl Fn(usize) -> bool) -> ReplacedGradients {
     let mut hidden = ReplacedGradients::default();
     for (index, parameter) in parameters.iter().enumerate() {

@@ -59,8 +59,8 @@ const INFERENCE: &str = "inference";
 /// # Memory
 /// Each recording has buffers of its own for intermediate results; their memory grows with the number of recorded
 /// shapes. On the CPU, the weights of matrix products are kept a second time, in the order in which products read them
-/// ([`CaptureOptions::pack_weights`]). All recordings share these copies. A batch after a write to a weight makes a new
-/// one.
+/// ([`CaptureOptions::pack_weights`]). All recordings share these copies. After a write to a weight, the next batch
+/// copies it again.
 pub struct InferenceModel<'f, M, X = Tensor> {
     model: Arc<BoundModel<Arc<M>, X>>,
     passes: ForwardPasses<'f>,
@@ -225,7 +225,7 @@ struct ForwardPasses<'f> {
     model: Arc<dyn ModelOfInputs + 'f>,
     /// The listed batch sizes, ascending.
     sizes: Vec<usize>,
-    /// The listed lengths of axis 1, ascending; empty if axis 1 is an axis like all others.
+    /// The listed lengths of axis 1, ascending; empty if axis 1 is not padded.
     lengths: Vec<usize>,
     /// The names of the inputs of the first batch that was not rejected, and their shapes (axis 0 and the length may
     /// differ in other batches) and dtypes.
@@ -280,7 +280,8 @@ impl<'f> ForwardPasses<'f> {
         ForwardPasses { model, sizes, lengths, names, expected, launcher, state: None, axes, inputs }
     }
 
-    /// Calls `f`. If it fails for the first batch, recordings are dropped, so that the next one may be different.
+    /// Calls `f`. If it fails for the first batch, recordings are dropped, so that the next batch may have other names,
+    /// shapes and dtypes.
     fn drop_recordings_on_error<R>(&mut self, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let result = f(self);
         if result.is_err() && self.expected.is_empty() {
@@ -484,12 +485,12 @@ impl<'f> ForwardPasses<'f> {
         Ok(())
     }
 
-    /// Returns which axes of the output of the latest launch, of shape `output`, change with the inputs: an axis may
-    /// have the number of rows or the length by chance.
+    /// Returns which axes of the output of the latest launch, of shape `output`, change with the inputs. The shape
+    /// alone does not tell, because an axis may have the number of rows or the length by chance.
     fn output_axes(&mut self, fill: BatchShape, output: &Shape) -> Result<OutputAxes> {
         let mut axes = std::mem::take(&mut self.axes);
         let latest = axes.of_latest(&self.launcher, || {
-            // A model that accepts only this shape has all axes of its lengths.
+            // If the model rejects the other shape, a matching axis is assumed to change with the inputs.
             let follows = |inputs: BatchShape, axis: usize, length: usize| {
                 self.traced_shape(inputs).map_or(true, |output| output.get(axis) == Some(&length))
             };
@@ -540,8 +541,8 @@ fn check_rows(output: &Shape, rows: usize) -> Result<()> {
     Err(Error::shapes(INFERENCE, [output], help))
 }
 
-/// Returns the error of a launch for filled inputs. An error of the model names the filled shapes, so the shapes of the
-/// inputs before are added, if there are some.
+/// Returns the error of a launch for padded inputs. An error of the model names the padded shapes, so this function
+/// adds the original shapes, unless nothing was padded.
 #[cold]
 fn in_filled(unfilled: &[Tensor], filled: &[Tensor], error: Error) -> Error {
     if unfilled.is_empty() || error.operation() == Some(INFERENCE) {

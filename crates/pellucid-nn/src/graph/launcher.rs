@@ -9,7 +9,7 @@ pub(super) type StepFn<'f> = Box<dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + S
 /// The closure of a step, which a recording and an eager step share.
 type SharedStepFn<'f> = Arc<Mutex<StepFn<'f>>>;
 
-/// A closure that is captured or runs eagerly. [`Captured`] has the cache of recordings.
+/// A closure that is captured or runs eagerly. [`Captured`] holds the cache of recordings.
 pub(super) struct Launcher<'f> {
     step: SharedStepFn<'f>,
     /// The captured closure, or the reason why it runs eagerly.

@@ -31,8 +31,8 @@ pub(super) struct StepCore<'f> {
     update: Option<Launcher<'f>>,
     /// The number of launches since the last update, if gradients accumulate.
     pub(super) launches_since_update: usize,
-    /// Whether the gradients are the mean over these launches instead of a part of the mean over `accumulate`, because
-    /// an early update has panicked.
+    /// Whether the accumulated gradients are scaled to the mean over these launches. Otherwise each launch has the
+    /// weight 1/`accumulate`. It stays true after an early update that fails before it uses the gradients.
     is_averaged: bool,
     /// The random numbers of the thread that recorded the step first.
     random: Option<ThreadStream>,
@@ -108,12 +108,12 @@ impl<'f> StepCore<'f> {
         let is_last = accumulates && self.launches_since_update + 1 >= self.options.accumulate;
         self.set_averaged(false)?;
         if is_last {
-            // If either cannot be recorded, the gradients so far are unchanged.
+            // Both are recorded before the launch, so that the gradients so far are unchanged if recording fails.
             self.launcher()?.prepare(inputs)?;
             self.prepare_update()?;
         }
         let launched = self.launcher()?.launch(inputs).map(drop);
-        // A recording stays if its first launch fails, and later launches of it need to know what it reaches.
+        // A recording is kept if its first launch fails; its later launches need the parameters that it reaches.
         let reached = self.reached_now()?;
         launched?;
         self.gradients.mark_filled(&reached, accumulates)?;
@@ -136,8 +136,8 @@ impl<'f> StepCore<'f> {
         Ok(())
     }
 
-    /// Makes the gradients the mean over the launches since the last update, or their part of the mean over
-    /// `accumulate` launches, each of which has added its gradient with the weight 1/accumulate.
+    /// Scales the accumulated gradients, to which each launch since the last update has added its gradient with the
+    /// weight 1/`accumulate`, to the mean over these launches. If `is_averaged` is false, it undoes this scaling.
     fn set_averaged(&mut self, is_averaged: bool) -> Result<()> {
         if self.is_averaged != is_averaged {
             let factor = self.options.accumulate as f64 / self.launches_since_update as f64;
@@ -147,7 +147,7 @@ impl<'f> StepCore<'f> {
         Ok(())
     }
 
-    /// Updates the parameters with the mean of the gradients of fewer launches than `accumulate`, if there are some.
+    /// Updates the parameters with the mean of the gradients of fewer launches than `accumulate`, if there are any.
     /// Returns true if it did.
     pub(super) fn update_early(&mut self) -> Result<bool> {
         if !self.accumulates() || self.launches_since_update == 0 {

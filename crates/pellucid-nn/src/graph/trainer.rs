@@ -173,8 +173,8 @@ where
     /// the shape and dtype of `y`.
     ///
     /// Values of targets on the host are checked before the launch ([`Loss::check_targets`]). No other values of a
-    /// batch are: a class index of targets on another device, or a predicted probability outside [0, 1], makes the
-    /// loss NaN, and the update makes the parameters NaN, whereas an eager loss returns an error.
+    /// batch are checked: an invalid class index on another device, or a predicted probability outside [0, 1], makes
+    /// the loss NaN, and the update makes the parameters NaN, whereas an eager loss returns an error.
     ///
     /// # Errors
     /// The errors of [`prepare`](GraphTrainer::prepare), if the step is recorded;
@@ -245,9 +245,9 @@ where
         Ok((&results[0], &results[1]))
     }
 
-    /// Updates the parameters with the mean of the gradients that were accumulated since the last update, although they
-    /// are of fewer launches than [`accumulate`](StepOptions::accumulate), for example after the last batch of an
-    /// epoch. The next step begins without gradients. Returns false if there are none.
+    /// Updates the parameters with the mean of the gradients that were accumulated since the last update, without
+    /// waiting for [`accumulate`](StepOptions::accumulate) launches, for example after the last batch of an epoch. The
+    /// next step begins without gradients. Returns false if no gradients were accumulated.
     ///
     /// ```
     /// use pellucid::nn::graph::{GraphTrainer, StepOptions};

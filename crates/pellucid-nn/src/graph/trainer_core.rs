@@ -237,7 +237,7 @@ impl<'f> TrainerCore<'f> {
 
     /// Returns an error for targets of the right shape and dtype with a value that the loss rejects.
     fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
-        // The launch needs the values in any case.
+        // Computing the targets now costs nothing, because the launch needs them in any case.
         if y.device().is_cpu() && !y.is_readable() {
             eval([y])?;
         }
@@ -268,8 +268,8 @@ impl<'f> TrainerCore<'f> {
         placeholder(logits.device(), shape, y.map(Tensor::dtype).or(assumed).unwrap_or(dtype))
     }
 
-    /// Records the step by `record`, after the optimizer was filled, if it was empty, and checked. If nothing was
-    /// recorded, the optimizer is empty again.
+    /// Adds parameters to an empty optimizer, checks it, and calls `record`, which records the step. If nothing is
+    /// recorded, the added parameters are removed.
     fn recording<R>(&mut self, x: &dyn BatchTensors, record: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let optimizer = self.step.optimizer.clone();
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
@@ -320,7 +320,7 @@ fn evaluation_of<'f>(step: &StepCore<'f>) -> Launcher<'f> {
     Launcher::new(step.options.eager, step.options.capture_options(), Box::new(evaluate))
 }
 
-/// Returns an error unless the targets have the expected shape, and both have integers, floats or booleans.
+/// Returns an error unless the targets have the expected shape and kind of dtype (integer, float or boolean).
 pub(super) fn check_target_shape(
     op: &'static str,
     y: &Tensor,
@@ -343,7 +343,7 @@ pub(super) fn check_target_shape(
     Ok(())
 }
 
-/// Returns the error of a loss.
+/// Wraps the error of a loss, so that it names the part `loss`.
 pub(super) fn of_loss(source: Error) -> Error {
     Error::Layer { layer: "loss".into(), source: Box::new(source) }
 }

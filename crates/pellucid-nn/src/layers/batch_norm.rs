@@ -176,8 +176,8 @@ impl<const N: usize> BatchNorm<N> {
     }
 }
 
-/// Returns the running statistics of a layer after their switch is set. `other` is another value of the layer, if it
-/// has one.
+/// Returns the running statistics of a layer: none unless `running`, otherwise the current ones, or new ones if there
+/// are none. New ones have the dtype and device of `other`, another value of the layer.
 pub(super) fn switched_statistics(
     layer: &'static str,
     running: bool,
@@ -241,7 +241,7 @@ impl<const N: usize> BatchNorm<N> {
         let y = self.normalized(x, Some([&batch[0], &batch[1]]), true, 1.0)?;
         if x.size() > 0 {
             let _off = no_grad();
-            // Half precision, such as that of x under autocast, has neither all counts nor all weights 1 − 1/n.
+            // Half precision, such as that of x under autocast, cannot represent all counts n and all weights 1 − 1/n.
             let wide = running[0].dtype().promote(DType::F32);
             let n = ops::to_dtype(n, wide)?;
             for (running, batch) in running.into_iter().zip(&batch) {

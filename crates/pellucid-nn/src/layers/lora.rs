@@ -23,7 +23,7 @@ pub trait LoraTarget: Weighted {
     /// [`Error::OutOfMemory`].
     fn low_rank_parameters(&self, rank: usize) -> Result<[Parameter; 2]>;
 
-    /// Returns the output without bias for the weight B·A, which is not computed.
+    /// Returns the output without bias for the weight B·A, without computing this product.
     ///
     /// # Errors
     /// The errors of [`Layer::compute`].
@@ -137,8 +137,8 @@ pub struct Lora<L> {
     /// The probability of dropout on the input of the update in training.
     pub dropout: f64,
     training: TrainingMode,
-    /// Whether W includes the update. It selects the path, so a captured step has one recording for each of the two.
-    /// Clones share it, since they share W.
+    /// Whether W includes the update. It selects the path, so a captured step has one recording for each value. Clones
+    /// share it, since they share W.
     merged: StateFlag,
 }
 
@@ -230,8 +230,8 @@ impl<L: LoraTarget> Lora<L> {
 
     /// Adds the update to W in place, so that a call costs no more than a call of the layer alone. Does nothing if W
     /// includes it. Clones of the layer share W, so it is merged for them as well. While it is merged, A and B get no
-    /// gradient. State dicts have the merged W, and the value 1 under the name `lora_merged`; loading one sets the
-    /// layer to its state.
+    /// gradient. State dicts contain the merged W, and the value 1 under the name `lora_merged`; loading a state dict
+    /// makes the layer merged or unmerged accordingly.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] inside a captured step; [`Error::OutOfMemory`].
@@ -357,7 +357,7 @@ fn named_lora_parameters(op: &'static str, model: &(impl Module + ?Sized)) -> Re
     Ok(found)
 }
 
-/// Returns A and B of all [`Lora`] layers of a model, such as for an optimizer or a group of one.
+/// Returns A and B of all [`Lora`] layers of a model, for example for an optimizer or one of its groups.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the model has no such layer; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that

@@ -268,7 +268,7 @@ pub trait Optimizer: Send + Sync {
     /// cleared before each call of the closure. [`Lbfgs`] calls it several times, all others once. Returns the first
     /// loss.
     ///
-    /// Panics while its closure runs, [`Lbfgs`] has no history: the closure must not save, load or step the optimizer.
+    /// While its closure runs, [`Lbfgs`] has no history: the closure must not save, load or step the optimizer.
     ///
     /// # Errors
     /// The errors of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`], [`Error::NotAScalar`];

@@ -41,7 +41,8 @@ impl InProj {
     }
 }
 
-/// Returns an error for numbers of heads that do not divide the width or each other, and for an invalid dropout.
+/// Returns an error unless the number of heads divides the width, the number of key-value heads divides the number of
+/// heads, and the dropout is valid.
 pub(super) fn check_heads(
     width: usize,
     heads: usize,
@@ -77,13 +78,13 @@ pub(super) struct PreparedHeads {
 }
 
 impl MultiheadAttention {
-    /// Returns the joined heads, `[.., L, E]`, of queries, keys and values.
+    /// Returns the joined heads, `[.., L, E]`, for these queries, keys and values.
     pub(super) fn attend(&self, inputs: [&Tensor; 3], masks: AttentionMasks<'_>) -> Result<Tensor> {
         let heads = self.prepare_heads(inputs, masks).and_then(|prepared| self.attend_heads(&prepared));
         call::name_layer(MULTIHEAD_ATTENTION, heads)
     }
 
-    /// Returns the joined heads of queries, keys and values, and the weights of all heads or their mean.
+    /// Returns the joined heads, and the attention weights of all heads or their mean.
     pub(super) fn attend_with_weights(
         &self,
         inputs: [&Tensor; 3],

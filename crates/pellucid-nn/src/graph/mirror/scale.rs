@@ -1,4 +1,4 @@
-//! A test whether a loss sums its samples or takes their mean.
+//! A test of whether a loss is the sum or the mean over its samples.
 
 use crate::layer::Layer;
 use crate::loss::Loss;
@@ -18,8 +18,8 @@ pub enum GradKind {
 /// where B is the length of x's first axis.
 ///
 /// The model computes the logits of x once, in evaluation mode. The loss's gradient of that batch is compared with its
-/// gradient of the batch concatenated with itself: the contribution of a sample doubles for a sum and stays for a mean.
-/// No magnitude is guessed. The result is logged as an `INFO` event of `tracing`.
+/// gradient of the batch concatenated with itself: the contribution of a sample doubles for a sum, and does not change
+/// for a mean. The result is logged as an `INFO` event of `tracing`.
 ///
 /// Gradients, parameters and statistics are unchanged afterwards. Only layers that learn their widths from their first
 /// input change, and those that write their state in evaluation mode too, such as an embedding with `max_norm`.
