@@ -193,8 +193,8 @@ impl<'a> Checkpoint<'a> {
             } else if seen.insert(name) {
                 continue;
             } else {
-                "two parts have this name, or it is reserved; all parts must have different names: use named_model(), \
-                 named_optimizer() or part(); `step` is reserved"
+                "the name is used twice, or is `step`, which is reserved; give the part another name with \
+                 named_model(), named_optimizer() or part()"
             };
             return Err(part_error(name, Error::invalid("checkpoint", reason)));
         }

@@ -138,8 +138,8 @@ impl TensorCopies {
             Some(_) => {
                 let shape = original.shape();
                 let reason = format!(
-                    "a parameter or buffer of shape {shape} is a view of another one with another layout; create one of \
-                     them from a copy()"
+                    "a parameter or buffer of shape {shape} is a view of another one with a different layout; create \
+                     one of them from a copy()"
                 );
                 return Err(Error::invalid("deep_copy", reason));
             }

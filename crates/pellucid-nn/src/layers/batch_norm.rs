@@ -153,7 +153,10 @@ impl<const N: usize> BatchNorm<N> {
     /// [`Error::InvalidArgument`] without running statistics, which the map requires.
     pub(super) fn evaluation_map(&self, op: &'static str) -> Result<[Tensor; 2]> {
         let (Some(mean), Some(var)) = (&self.running_mean, &self.running_var) else {
-            return Err(Error::invalid(op, "the normalization must have running statistics"));
+            return Err(Error::invalid(
+                op,
+                "the normalization has no running statistics; train it with running_statistics(true)",
+            ));
         };
         let wide = |values: &Tensor| ops::to_dtype(values, values.dtype().promote(DType::F32));
         let scale = ops::map(formula!(|var; eps| (var + eps).sqrt().recip()), &[&wide(var)?], &[self.eps.into()])?;

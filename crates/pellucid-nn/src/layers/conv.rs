@@ -333,7 +333,7 @@ impl<const N: usize> Conv<N> {
         check_input_dtype(Self::NAME, x, weight)?;
         let Some(mode) = self.padding_mode else { return conv(x, weight, bias, self.options()) };
         if self.padding == Padding::Same && self.settings.stride != [1; N] {
-            return Err(Error::invalid(Self::NAME, "padding \"same\" requires stride 1"));
+            return Err(Error::invalid(Self::NAME, "padding \"same\" requires stride 1; set a numeric padding"));
         }
         conv(&pad_last(x, self.pad_widths(), mode)?, weight, bias, self.settings.options())
     }

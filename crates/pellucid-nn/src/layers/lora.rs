@@ -179,8 +179,8 @@ impl<L: LoraTarget> Lora<L> {
             return Err(Error::invalid("lora", reason));
         }
         if self.merged.is_shared() && alpha != self.alpha {
-            let reason = "clones of the layer share its weight, into which they merge the update with the current \
-                          `alpha`; set it before the first clone, or change a deep_copy()";
+            let reason = "clones of the layer share its weight and need the same `alpha` to merge the update into it; \
+                          set alpha() before the first clone(), or set it on a deep_copy()";
             return Err(Error::invalid("lora", reason));
         }
         Ok(Lora { alpha, ..self })

@@ -118,8 +118,8 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
     pub fn try_new(layer: L, parametrization: P) -> Result<Parametrized<L, P>> {
         layer.check_replaceable(OP)?;
         if parametrization.is_initialized() {
-            let reason = "the parametrization belongs to a layer already, and its clones share their values; create \
-                          another one";
+            let reason = "the parametrization already belongs to another layer, and its clones share its values; \
+                          create a new one";
             return Err(Error::invalid(OP, reason));
         }
         let _off = no_grad();

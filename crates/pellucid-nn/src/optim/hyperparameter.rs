@@ -43,7 +43,7 @@ impl Hyperparameter {
         conversion: fn(f64) -> f64,
     ) -> Result<Hyperparameter> {
         if !matches!(dtype, DType::F32 | DType::F64) {
-            return Err(Error::dtypes(op, [dtype], "a hyperparameter is stored in f32 or f64"));
+            return Err(Error::dtypes(op, [dtype], "a hyperparameter must be stored in f32 or f64"));
         }
         check_range(op, value, conversion(value), dtype)?;
         let stored = free_buffer(ops::full((), conversion(value), dtype)?);
