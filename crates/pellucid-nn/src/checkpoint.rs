@@ -8,7 +8,7 @@ use pellucid_tensor::{DType, Error, Generator, Result, Tensor, is_capturing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The part that every checkpoint contains: the generator of the current thread. Other parts have names without dots.
+/// The name of the part that every checkpoint contains, the generator of the current thread. Other names have no dots.
 const GENERATOR: &str = ".generator";
 
 /// The name of the number of steps in a state. It is a single tensor, so its name has no second part.

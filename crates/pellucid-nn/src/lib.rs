@@ -17,7 +17,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `attention` | [`MultiheadAttention`], masks, position encodings, and a key-value cache |
-//! | `call` | calls of layers: hooks run, and observers of the model are notified |
+//! | `call` | calls of layers, which run hooks and notify observers of the model |
 //! | `checkpoint` | [`Checkpoint`]: all parts of a training run, saved and restored together |
 //! | `cloning` | clones of models with other tensors |
 //! | `delegate` | `delegate!`: methods that delegate to another value |

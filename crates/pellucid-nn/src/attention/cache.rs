@@ -70,7 +70,7 @@ impl KvCache {
     }
 
     /// Sets a padding mask for prompts of one padded length n: `visible`, bool `[N, n]`, is false at padding, which is
-    /// never attended to. Prompts must be padded on the left; decoded elements then directly follow them.
+    /// never attended to. Prompts must be padded on the left; decoded positions then directly follow them.
     ///
     /// ```
     /// use pellucid::nn::{Layer, MultiheadAttention};

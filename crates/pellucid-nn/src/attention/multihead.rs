@@ -64,8 +64,8 @@ impl Default for MultiheadAttentionOptions {
 ///
 /// Parameters have PyTorch's names and layouts. G is the number of key-value heads. `in_proj_weight` `[E + 2·G·D, E]`
 /// stacks the projections of queries, keys and values; if widths differ, they are `q_proj_weight`, `k_proj_weight` and
-/// `v_proj_weight`. The others are `in_proj_bias`, `out_proj.weight`, `out_proj.bias` and, with `bias_kv`, `bias_k` and
-/// `bias_v`, `[1, 1, G·D]`.
+/// `v_proj_weight`. The other parameters are `in_proj_bias`, `out_proj.weight`, `out_proj.bias` and, with `bias_kv`,
+/// `bias_k` and `bias_v`, `[1, 1, G·D]`.
 ///
 /// ```
 /// use pellucid::nn::{Layer, AttentionMasks, MultiheadAttention};
@@ -308,8 +308,7 @@ impl MultiheadAttention {
     }
 
     /// Computes attention and its weights softmax(Q·Kᵀ/√D + mask), `[.., H, L, S]`, or their mean over the heads,
-    /// `[.., L, S]`. Unlike in [`try_forward_qkv`](MultiheadAttention::try_forward_qkv), all weights are stored in
-    /// memory.
+    /// `[.., L, S]`. Unlike [`try_forward_qkv`](MultiheadAttention::try_forward_qkv), it stores all weights in memory.
     ///
     /// # Errors
     /// The errors of [`try_forward_qkv`](MultiheadAttention::try_forward_qkv).
@@ -330,8 +329,8 @@ impl MultiheadAttention {
     }
 
     /// Computes causal self-attention of the next n positions, `[N, n, E]`, to themselves and to all cached positions,
-    /// and appends them to the cache. However a sequence is split into calls, their results are those of causal
-    /// attention over the entire sequence.
+    /// and appends them to the cache. The results do not depend on how a sequence is split into calls: they are those
+    /// of causal attention over the entire sequence.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::InvalidArgument`] if it is full

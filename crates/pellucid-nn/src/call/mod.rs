@@ -1,4 +1,4 @@
-//! Calls of layers: hooks run, and observers of the model are notified.
+//! Calls of layers, which run hooks and notify observers of the model.
 //!
 //! Without hooks and observers, a call costs two reads (a counter and the thread's mode) and one check of its result.
 //! An error is returned with the path of the layer that failed (`failure`). `trace` records the calls of a model
@@ -163,5 +163,5 @@ fn call_observed(module: CalledModule<'_>, inputs: &[&Tensor], compute: CallComp
     hook::call_hooked(module.id, inputs, compute).map_err(|error| add_failed_path(module.id, module.module, error))
 }
 
-/// The computation of a call, which runs once. It gets the replacement of the single input, if there is one.
+/// The computation of a call, which runs once. It receives the replacement of the only input, if a hook returned one.
 pub(crate) type CallComputation<'a> = &'a mut dyn FnMut(Option<&Tensor>) -> Result<Tensor>;

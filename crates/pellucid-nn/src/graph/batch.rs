@@ -95,8 +95,8 @@ impl Batch for BTreeMap<String, Tensor> {
 }
 
 /// A module that computes logits from a batch, and can be recorded. Every [`Layer`] is a model of one tensor. A model
-/// of several inputs implements this trait for a tuple, an array or a map of tensors. It computes inside of
-/// [`hook::call`](crate::hook::call), so that hooks of the model itself observe it and errors name it.
+/// of several inputs implements this trait for a tuple, an array or a map of tensors. Its `compute` calls
+/// [`hook::call`](crate::hook::call), so that hooks of the model itself observe the call and errors name the model.
 ///
 /// ```
 /// use pellucid::nn::graph::{InferenceModel, Model};

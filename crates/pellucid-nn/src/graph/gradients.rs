@@ -78,7 +78,7 @@ impl GradientBuffers {
         filled.try_for_each(|tensor| ops::copy_(tensor, &ops::mul(tensor, factor)?))
     }
 
-    /// Returns whether the buffer of the parameter of this index holds a gradient.
+    /// Returns true if the buffer of the parameter with this index holds a gradient.
     pub(super) fn is_filled(&self, index: usize) -> bool {
         self.0.get(index).is_some_and(|buffer| buffer.is_filled)
     }

@@ -21,8 +21,8 @@ const INFERENCE: &str = "inference";
 ///
 /// All layers are in evaluation mode, as after [`Module::eval`](crate::Module::eval), regardless of the model's own
 /// mode, and no gradients are computed. A batch of n rows runs on the smallest listed size of at least n rows, and a
-/// batch that is larger than all listed sizes is split, which may change last bits. Parameters and buffers are shared
-/// with the model: the next launch sees a write in place, such as an optimizer's update. After a parameter was
+/// batch that is larger than all listed sizes is split, which may change the last bits. Parameters and buffers are
+/// shared with the model: the next launch sees a write in place, such as an optimizer's update. After a parameter was
 /// replaced, the model was converted to another dtype or moved to another device, or a [hook](crate::hook) was added or
 /// removed, the forward pass is recorded again.
 ///
@@ -82,12 +82,12 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     }
 
     /// Sets the list of lengths of axis 1, in any order. Every input of at least two axes is then a batch of padded
-    /// sequences `[N, L, ..]`; the length L is the same for all inputs. It is padded with zeros at its end to the
-    /// smallest listed length of at least L. Where the model's output has the length of the sequence on axis 1, only
-    /// the first L elements are returned.
+    /// sequences `[N, L, ..]`; the length L is the same for all inputs. The end is padded with zeros to the smallest
+    /// listed length of at least L. Where the model's output has the length of the sequence on axis 1, only the first L
+    /// elements are returned.
     ///
-    /// The padding changes no other result if the model hides it: attention by a mask that is one of the inputs (0 or
-    /// false where the sequence is padded), recurrent layers and causal attention by their order.
+    /// The padding does not change these results if the model ignores it. Attention needs a mask among the inputs,
+    /// which is padded with 0 or false. Causal attention and recurrent layers in the forward direction need none.
     ///
     /// ```
     /// use pellucid::nn::graph::{InferenceModel, Model};
@@ -438,7 +438,7 @@ impl<'f> ForwardPasses<'f> {
         }
     }
 
-    /// Returns the smallest listed shape that contains this one, which is not larger than all listed shapes.
+    /// Returns the smallest listed shape that contains the given shape, which must not exceed the largest one.
     fn listed_shape(&self, given: BatchShape) -> BatchShape {
         let smallest = |values: &[usize], min: usize| values.iter().copied().find(|&value| value >= min).unwrap_or(min);
         BatchShape {

@@ -116,8 +116,8 @@ impl<T> Default for PerRecording<T> {
 }
 
 impl<T> PerRecording<T> {
-    /// Returns the value of the recording that was launched or prepared last, from `make` if it is new. A closure that
-    /// runs eagerly has a new value each time.
+    /// Returns the value of the recording that was launched or prepared last, from `make` if it is new. For a closure
+    /// that runs eagerly, `make` is called each time.
     pub(super) fn of_latest(&mut self, launcher: &Launcher<'_>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
         let number = launcher.latest_recording();
         let known = self.0.iter().position(|(known, _)| Some(*known) == number);

@@ -32,7 +32,7 @@ pub(super) struct StepCore<'f> {
     /// The number of launches since the last update, if gradients accumulate.
     pub(super) launches_since_update: usize,
     /// Whether the accumulated gradients are scaled to the mean over these launches. Otherwise each launch has the
-    /// weight 1/`accumulate`. It stays true after an early update that fails before it uses the gradients.
+    /// weight 1/`accumulate`.
     is_averaged: bool,
     /// The random numbers of the thread that recorded the step first.
     random: Option<ThreadStream>,
@@ -54,7 +54,7 @@ impl<'f> StepCore<'f> {
         }
     }
 
-    /// Sets the options, and drops all recordings. Gradients that were accumulated so far are not used.
+    /// Sets the options, and drops all recordings and accumulated gradients.
     pub(super) fn set_options(&mut self, options: StepOptions<'f>) {
         let unrecorded = StepCore::new(self.optimizer.clone(), self.compute.clone());
         *self = StepCore { options, random: self.random.take(), ..unrecorded };
@@ -121,8 +121,8 @@ impl<'f> StepCore<'f> {
         if is_last { self.update_accumulated() } else { Ok(()) }
     }
 
-    /// Updates the parameters with the gradients that were accumulated, and zeroes these. An update that fails or
-    /// panics has not zeroed them, and may have changed some: the next accumulation begins with new buffers.
+    /// Updates the parameters with the accumulated gradients, and zeroes these gradients. An update that fails or
+    /// panics may have changed some of them, so the next accumulation then begins with new buffers.
     fn update_accumulated(&mut self) -> Result<()> {
         let Some(update) = &mut self.update else { return Ok(()) };
         let mut gradients = std::mem::take(&mut self.gradients);
@@ -174,9 +174,8 @@ impl<'f> StepCore<'f> {
         self.pass.as_ref().map_or_else(|| Ok(Reached::default()), |pass| self.reached.of_latest(pass))
     }
 
-    /// Records the separate update, if there is one, after the launches so far and one of the pass that was prepared
-    /// last. Parameters without a gradient since the last update, which that pass does not reach, are hidden: the
-    /// optimizer skips them.
+    /// Records the separate update, if there is one, for the gradients of the launches so far and of the pass that was
+    /// prepared last. Other parameters are hidden, so that the optimizer skips them.
     fn prepare_update(&mut self) -> Result<()> {
         let reached = self.reached_now()?;
         let Some(update) = &mut self.update else { return Ok(()) };

@@ -64,9 +64,9 @@ where
 
     /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
     ///
-    /// A step has a recording for each shape of the batch, each [path](crate::paths::path_of), each mode (training or
-    /// evaluation) and each set of hooks with which it ran, and so has its evaluation. The separate update of a step
-    /// that accumulates gradients is one more. Steps that run eagerly have none.
+    /// Steps and evaluations have one recording each for every shape of the batch, [path](crate::paths::path_of), mode
+    /// (training or evaluation) and set of hooks with which they ran. The separate update of a step that accumulates
+    /// gradients is one more. Steps that run eagerly have none.
     pub fn cache_stats(&self) -> CacheStats {
         self.core.cache_stats()
     }

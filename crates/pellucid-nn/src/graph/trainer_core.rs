@@ -126,7 +126,7 @@ impl<'f> TrainerCore<'f> {
         })
     }
 
-    /// Calls `launch` with the inputs of a step, which are checked. If the launch would record, or is the first eager
+    /// Checks the inputs of a step, and calls `launch` with them. If the launch would record, or is the first eager
     /// one, the optimizer is filled and checked as well.
     fn with_batch<R>(
         &mut self,
@@ -203,8 +203,8 @@ impl<'f> TrainerCore<'f> {
         Ok(())
     }
 
-    /// Traces the model for the current inputs, whose values are not used: lazy layers are built, and an error names
-    /// the layer that rejects its input. Returns placeholders of the targets. `y` are the targets, if they are known.
+    /// Traces the model for the current inputs without using their values. This builds lazy layers, and an error names
+    /// the layer that rejects its input. Returns a placeholder of the targets; `y` are the targets, if they are known.
     ///
     /// If the step runs eagerly, the model is traced only while it has lazy layers, because an eager step may read
     /// values and its operations check the inputs. The method then returns `None`.

@@ -79,7 +79,7 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low
         let reflected = half_normal_quantile(&u, -mean, std, [-high, -low])?;
         ops::neg(&reflected)
     } else {
-        // Uniform numbers between the probabilities of both bounds, through the quantile function.
+        // The quantile function of uniform numbers between the probabilities of both bounds.
         let quantile = formula!(|u; mean, low, high, scale, largest| {
             let (first, last) = (((low - mean) / scale).erf(), ((high - mean) / scale).erf());
             let x = (first + u * (last - first)).max(-largest).min(largest).erfinv();

@@ -1,10 +1,10 @@
 //! Optimizers, learning rate schedules, gradient clipping, loss scaling and weight averaging.
 //!
-//! An update is one kernel over all parameters: a formula that reads the parameter, its gradient and its state, and
-//! writes parameter and state in place. Learning rate, momentum, step count and derived numbers are 0-d tensors that
-//! the formula reads, and all state is allocated at construction. A captured step can therefore be replayed, and uses a
-//! new learning rate. [`Optimizer::lr`] returns a rate as it was set: 0.01, not its rounding to `f32`
-//! ([`ParamGroup`] has the rule).
+//! An update is usually one kernel over all parameters: a formula that reads the parameter, its gradient and its state,
+//! and writes parameter and state in place. Learning rate, momentum, step count and derived numbers are 0-d tensors
+//! that the formula reads, and all state is allocated before the step. A captured step can therefore be replayed, and
+//! uses a new learning rate. [`Optimizer::lr`] returns a rate as it was set: 0.01, not its rounding to `f32`
+//! ([`ParamGroup`] documents the rule).
 //!
 //! | module | contents |
 //! | --- | --- |

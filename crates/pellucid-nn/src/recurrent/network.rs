@@ -112,7 +112,7 @@ impl Lstm {
 }
 
 impl<K: RecurrentKind> RecurrentNetwork<K> {
-    /// Creates one layer from `input` to `hidden` features in one direction, with biases; an [`Rnn`] has tanh.
+    /// Creates one layer from `input` to `hidden` features in one direction, with biases; an [`Rnn`] uses tanh.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).

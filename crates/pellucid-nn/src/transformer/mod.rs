@@ -38,7 +38,8 @@ pub struct TransformerOptions {
     /// The number of features between the two linear layers.
     #[doc(alias = "dim_feedforward")]
     pub hidden: usize,
-    /// The dropout probability in training, for attention weights and for the output of each sublayer.
+    /// The dropout probability in training, for attention weights, after the activation and for the output of each
+    /// sublayer.
     pub dropout: f64,
     /// The function between the two linear layers: [`ops::relu`], [`ops::gelu`], ...
     pub activation: fn(&Tensor) -> Result<Tensor>,
@@ -120,8 +121,8 @@ macro_rules! transformer_options {
                 self.try_with_options(options)
             }
 
-            /// Sets the dropout probability in training, for attention weights and for the output of each sublayer; by
-            /// default 0.1.
+            /// Sets the dropout probability in training, for attention weights, after the activation and for the output
+            /// of each sublayer; by default 0.1.
             ///
             /// # Errors
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a probability outside [0, 1].

@@ -14,8 +14,8 @@ pub enum GradKind {
     Mean,
 }
 
-/// Returns the factor that makes a loss's gradients means over the batch, and their kind: (1/B, Sum) or (1, Mean),
-/// where B is the length of x's first axis.
+/// Returns the factor that converts a loss's gradients to means over the batch, and their kind: (1/B, Sum) or
+/// (1, Mean), where B is the length of x's first axis.
 ///
 /// The model computes the logits of x once, in evaluation mode. The loss's gradient of that batch is compared with its
 /// gradient of the batch concatenated with itself: the contribution of a sample doubles for a sum, and does not change

@@ -71,8 +71,8 @@ options! {
 
 /// Reduces learning rates when a metric has stopped improving. It keeps handles of the optimizer's groups.
 ///
-/// A reduction starts from the rate that a state dict of the optimizer contains ([`ParamGroup`] has the rule), so
-/// training that is saved and loaded continues with equal rates.
+/// A reduction starts from the rate that a state dict of the optimizer contains (see [`ParamGroup`]), so training that
+/// is saved and loaded continues with the same rates.
 ///
 /// ```
 /// use pellucid::nn::Parameter;
