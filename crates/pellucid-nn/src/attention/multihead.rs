@@ -329,8 +329,8 @@ impl MultiheadAttention {
     }
 
     /// Computes causal self-attention of the next n positions, `[N, n, E]`, to themselves and to all cached positions,
-    /// and appends them to the cache. The results do not depend on how a sequence is split into calls: they are those
-    /// of causal attention over the entire sequence.
+    /// and appends them to the cache. The results equal causal attention over the entire sequence, regardless of how
+    /// the sequence is split into calls.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::InvalidArgument`] if it is full
