@@ -281,7 +281,8 @@ fn read_step(state: Option<StateDict>) -> Result<usize> {
 fn check_dtypes(part: &dyn Stateful, given: &StateDict) -> Result<()> {
     for (name, own) in part.state()? {
         if let Some(other) = given.get(&name).filter(|other| other.dtype() != own.dtype()) {
-            let help = format!("`{name}` must have the same dtype in the saved state as in the part that loads it");
+            let help =
+                format!("`{name}` must have the dtype of the saved state; create the part that loads it in this dtype");
             return Err(Error::dtypes("load_checkpoint", [other.dtype(), own.dtype()], help));
         }
     }

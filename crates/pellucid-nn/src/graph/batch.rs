@@ -263,7 +263,7 @@ impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModelOfInputs for Bound
     fn output(&self, inputs: &[Tensor]) -> Result<Tensor> {
         let structure = self.structure.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut inputs = inputs.iter();
-        let missing = || Error::invalid("batch", "the inputs of the batch differ from those of the first one");
+        let missing = || Error::invalid("batch", "the batch must have the same inputs as the first batch");
         self.model.compute(&structure.ok_or_else(missing)?.map(&mut |_, _| inputs.next().cloned().ok_or_else(missing))?)
     }
 }

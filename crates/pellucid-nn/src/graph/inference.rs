@@ -398,10 +398,13 @@ impl<'f> ForwardPasses<'f> {
     fn check_input(&self, index: usize, name: &str, x: &Tensor, given: &mut Option<BatchShape>) -> Result<()> {
         let reject = |help: String| Err(Error::shapes(INFERENCE, [x.shape()], help));
         let Some(&rows) = x.shape().first() else {
-            return reject(format!("the input `{name}` must have a batch axis"));
+            return reject(format!("the input `{name}` must have a batch axis; unsqueeze(0) adds one"));
         };
         if rows == 0 {
-            return Err(Error::invalid(INFERENCE, format!("the input `{name}` of shape {} has no rows", x.shape())));
+            return Err(Error::invalid(
+                INFERENCE,
+                format!("the input `{name}` of shape {} has no rows; skip it", x.shape()),
+            ));
         }
         let length = (!self.lengths.is_empty() && x.rank() > 1).then(|| x.shape()[1]);
         let given = given.get_or_insert(BatchShape { rows, length });
@@ -414,7 +417,9 @@ impl<'f> ForwardPasses<'f> {
         if let (Some(length), Some(&longest)) = (length, self.lengths.last())
             && !(1..=longest).contains(&length)
         {
-            return reject(format!("the length of `{name}` must be 1 to {longest}, the largest listed length"));
+            return reject(format!(
+                "the length of `{name}` must be 1 to {longest}; list larger lengths with with_lengths()"
+            ));
         }
         let Some((expected, dtype)) = self.expected.get(index) else { return Ok(()) };
         if x.rank() != expected.rank() || given.padded_shape(x.shape()) != given.padded_shape(expected) {

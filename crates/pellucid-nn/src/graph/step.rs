@@ -296,7 +296,9 @@ impl<'f> StepUpdate<'f> {
 
     /// Returns the gradient of each parameter on which the loss depends.
     fn gradients(&self, results: &[Tensor], parameters: &[&Tensor]) -> Result<Vec<Option<Tensor>>> {
-        let loss = results.first().ok_or_else(|| Error::invalid(RECORD_STEP, "the step must return its loss"))?;
+        let loss = results
+            .first()
+            .ok_or_else(|| Error::invalid(RECORD_STEP, "the step must return its loss as the first result"))?;
         if loss.rank() > 0 {
             let help = "the loss of a training step must be a scalar; reduce the loss to its mean or sum";
             return Err(Error::shapes(RECORD_STEP, [loss.shape()], help));

@@ -427,7 +427,11 @@ impl<const N: usize> ConvTranspose<N> {
             more[a] = excess.filter(|&more| more < stride[a].max(dilation[a])).ok_or_else(|| {
                 Error::invalid(
                     "conv_transpose",
-                    format!("an input of shape {} cannot have an output of lengths {dims:?}", x.shape()),
+                    format!(
+                        "an input of shape {} cannot have an output of lengths {dims:?}; a length may exceed the \
+                         smallest possible one by less than the stride or the dilation",
+                        x.shape()
+                    ),
                 )
             })?;
         }

@@ -194,7 +194,10 @@ impl<L: LoraTarget> Lora<L> {
     pub fn try_dropout(self, p: f64) -> Result<Lora<L>> {
         OptionRange::PROBABILITY.check("lora", "dropout", p, 0.05)?;
         if !self.layer.input_dtype().is_float() {
-            return Err(Error::invalid("lora", "dropout cannot be applied to integer inputs"));
+            return Err(Error::invalid(
+                "lora",
+                "dropout requires float inputs, but the inputs of this layer are integers; do not set it",
+            ));
         }
         Ok(Lora { dropout: p, ..self })
     }

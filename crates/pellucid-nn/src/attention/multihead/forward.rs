@@ -58,13 +58,17 @@ pub(super) fn check_heads(
     }
     if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
         return reject(format!(
-            "the number of key-value heads, {kv_heads}, must divide the number of query heads, {heads}"
+            "the number of key-value heads, {kv_heads}, must divide the number of query heads, {heads}; use 1, {heads} \
+             or another divisor"
         ));
     }
     if let Some(rotary) = rotary {
         rotary.check()?;
         if !(width / heads).is_multiple_of(2) {
-            return reject(format!("the head width must be even for rotary positions, got {}", width / heads));
+            return reject(format!(
+                "the head width must be even for rotary positions, got {}; use another number of heads",
+                width / heads
+            ));
         }
     }
     OptionRange::PROBABILITY.check(MULTIHEAD_ATTENTION, "dropout", dropout, 0.1)

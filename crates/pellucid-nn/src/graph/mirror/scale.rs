@@ -70,7 +70,12 @@ pub fn infer_grad_scale(
     let (scale, kind) = match growth {
         g if (g - 1.0).abs() < 0.1 => (1.0, GradKind::Mean),
         g if (g - 2.0).abs() < 0.1 => (1.0 / batch as f64, GradKind::Sum),
-        g if g.is_nan() => return Err(Error::invalid(op, "the gradient is zero or NaN, so its scale is undetermined")),
+        g if g.is_nan() => {
+            return Err(Error::invalid(
+                op,
+                "the gradient is zero or NaN, so its scale is undetermined; use another batch",
+            ));
+        }
         g => {
             let reason =
                 format!("doubling the batch multiplies its gradient by {g}: the loss is neither a sum nor a mean");
