@@ -8,10 +8,10 @@ use pellucid_tensor::{DType, Error, Generator, Result, Tensor, is_capturing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The part that every checkpoint contains: the generator of the current thread. Other parts have names without dots.
+/// The name of the part that every checkpoint contains, the generator of the current thread. Other names have no dots.
 const GENERATOR: &str = ".generator";
 
-/// The number of steps, which is one tensor without a further name.
+/// The name of the number of steps in a state. It is a single tensor, so its name has no second part.
 const STEP: &str = "step";
 
 /// The parts of a training run, borrowed under their names, to save and restore them together.
@@ -141,9 +141,9 @@ impl<'a> Checkpoint<'a> {
         Ok(step)
     }
 
-    /// Restores the parts of this checkpoint in place from a state that may have further ones, such as a scaler from
-    /// the state of a training run. The generator of the current thread is not changed. All values are checked before
-    /// any part changes.
+    /// Restores the parts of this checkpoint in place from a state that may contain other parts too, for example only
+    /// the model from the state of a training run. The generator of the current thread is not changed. All values are
+    /// checked before any part changes.
     ///
     /// ```
     /// use pellucid::nn::{Checkpoint, Linear};
@@ -181,7 +181,7 @@ impl<'a> Checkpoint<'a> {
         self.parts.iter().map(|(name, part)| (name.as_str(), &**part as &(dyn Stateful + 'b))).chain([generator_part])
     }
 
-    /// Checks the names of the parts, as [`state`](Checkpoint::state) and the loads do.
+    /// Checks the names of the parts, as [`state`](Checkpoint::state) and the methods that load a state do.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] names a part whose name is invalid or used twice.
@@ -193,8 +193,8 @@ impl<'a> Checkpoint<'a> {
             } else if seen.insert(name) {
                 continue;
             } else {
-                "two parts have this name, or it is reserved; all parts must have different names: use named_model(), \
-                 named_optimizer() or part(); `step` is reserved"
+                "the name is used twice, or is `step`, which is reserved; give the part another name with \
+                 named_model(), named_optimizer() or part()"
             };
             return Err(part_error(name, Error::invalid("checkpoint", reason)));
         }
@@ -281,7 +281,8 @@ fn read_step(state: Option<StateDict>) -> Result<usize> {
 fn check_dtypes(part: &dyn Stateful, given: &StateDict) -> Result<()> {
     for (name, own) in part.state()? {
         if let Some(other) = given.get(&name).filter(|other| other.dtype() != own.dtype()) {
-            let help = format!("`{name}` must have the same dtype in the saved state as in the part that loads it");
+            let help =
+                format!("`{name}` must have the dtype of the saved state; create the part that loads it in this dtype");
             return Err(Error::dtypes("load_checkpoint", [other.dtype(), own.dtype()], help));
         }
     }

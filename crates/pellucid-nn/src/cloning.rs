@@ -1,4 +1,4 @@
-//! Clones of models with other tensors: an independent copy, or a model of given tensors.
+//! Clones of models with other tensors: an independent copy, or a model that uses given tensors.
 //!
 //! A clone of a layer holds handles of the layer's parameters. While a [`CloneScope`] is active, clones that this
 //! thread makes of parameters and buffers hold other tensors instead. A model that is `Clone` is thus copied by its own
@@ -20,7 +20,8 @@ enum CloneTensors {
 #[derive(Default)]
 struct TensorCopies {
     by_tensor: HashMap<TensorId, Tensor>,
-    /// The layout in the original, and a copy. Originals of one storage share the storage of the copy.
+    /// The layout of the first original with this storage, and its copy. Originals that share a storage have copies
+    /// that share one.
     by_storage: HashMap<StorageId, (Layout, Tensor)>,
     /// A flag of the original, and its copy.
     flags: Vec<[Arc<HostFlag>; 2]>,
@@ -137,8 +138,8 @@ impl TensorCopies {
             Some(_) => {
                 let shape = original.shape();
                 let reason = format!(
-                    "a parameter or buffer of shape {shape} is a view of another one with another layout; create one of \
-                     them from a copy()"
+                    "a parameter or buffer of shape {shape} is a view of another one with a different layout; create \
+                     one of them from a copy()"
                 );
                 return Err(Error::invalid("deep_copy", reason));
             }

@@ -13,9 +13,9 @@ use std::collections::HashMap;
 ///
 /// `run` receives a clone of the model, so the model does not change, other threads may use it at the same time, and
 /// calls may be nested. The clone shares the training modes, path choices and hooks of the model. The names are as in
-/// [`Module::named_parameters`] and [`Module::named_buffers`]; a shared parameter may have any of its names. All
-/// parameters must be given; a buffer that is not given is the model's own. Layers write buffers in place: batch
-/// normalization in training updates the running statistics that are given, or else the model's own.
+/// [`Module::named_parameters`] and [`Module::named_buffers`]; a shared parameter may be given by any of its names. All
+/// parameters must be given; for a buffer that is not given, the clone uses the model's own. Layers write buffers in
+/// place: batch normalization in training updates the given running statistics, or else the model's own.
 ///
 /// A step of gradient descent whose result is differentiable, as in MAML (Finn, Abbeel & Levine 2017):
 ///

@@ -248,7 +248,7 @@ fn hooks_of(module: Option<ModuleId>) -> Vec<LayerHook> {
     all.get(&module).map(HookList::registered).unwrap_or_default()
 }
 
-/// Runs a module's computation with its hooks. `compute` gets the replacement of the single input, if there is one.
+/// Runs a module's computation with its hooks. `compute` receives the replacement of the only input, if there is one.
 pub(crate) fn call_hooked(
     module: Option<ModuleId>,
     inputs: &[&Tensor],

@@ -81,7 +81,7 @@ pub trait Layer: Module {
     ///
     /// # Errors
     /// The errors of [`output_shape`](Layer::output_shape). Lazy layers before the one that rejects its input stay
-    /// built: a model that was built for a wrong shape is created again.
+    /// built: a model that was built for a wrong shape must be created again.
     fn build(&self, input: &[usize]) -> Result<()> {
         self.output_shape(input).map(drop)
     }

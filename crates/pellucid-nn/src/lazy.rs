@@ -16,9 +16,8 @@ type LayerFactory<L> = Arc<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 /// [`build`](Layer::build).
 ///
 /// Before that it has no parameters: [`parameters`](Module::parameters), [`state_dict`](Module::state_dict) and
-/// [`freeze`](Module::freeze) panic.
-/// Parameters get the [default dtype](init::default_dtype) at the time of `new`. [`train`](Module::train) and
-/// [`eval`](Module::eval) before the build set the mode of the later layer.
+/// [`freeze`](Module::freeze) panic. Parameters get the [default dtype](init::default_dtype) at the time of `new`.
+/// [`train`](Module::train) and [`eval`](Module::eval) before the build set the mode of the later layer.
 ///
 /// ```
 /// use pellucid::nn::{Flatten, Layer, Linear, Module, Relu, sequential};

@@ -3,9 +3,8 @@
 //! - [`Module`]: a type with parameters. `#[derive(Module)]` finds them.
 //! - [`Layer`]: a module that maps one tensor to one tensor. Layers: [`Linear`], [`Conv2d`], [`BatchNorm2d`],
 //!   [`LayerNorm`], [`Embedding`], [`Dropout`], pooling, padding, activations; [`Sequential`] and tuples of layers.
-//! - Layers with a changed weight: [`Lora`], [`Pruned`], [`Parametrized`], with [`WeightNorm`],
-//!   [`SpectralNorm`] or [`Orthogonal`];
-//!   [`fuse_conv_bn`].
+//! - Layers with a changed weight: [`Lora`], [`Pruned`], [`fuse_conv_bn`], and [`Parametrized`] with [`WeightNorm`],
+//!   [`SpectralNorm`] or [`Orthogonal`].
 //! - Layers with several paths: [`paths::If`], [`paths::Repeat`], [`paths::EarlyExit`].
 //! - Sequence models: [`MultiheadAttention`], [`Transformer`], [`Rnn`], [`Gru`] and [`Lstm`].
 //! - [`loss`]: loss functions. [`init`]: initialization of parameters.
@@ -18,7 +17,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `attention` | [`MultiheadAttention`], masks, position encodings, and a key-value cache |
-//! | `call` | calls of layers: hooks run, and observers of the model are notified |
+//! | `call` | calls of layers, which run hooks and notify observers of the model |
 //! | `checkpoint` | [`Checkpoint`]: all parts of a training run, saved and restored together |
 //! | `cloning` | clones of models with other tensors |
 //! | `delegate` | `delegate!`: methods that delegate to another value |
@@ -39,7 +38,7 @@
 //! | [`paths`] | layers with several paths, such as [`If`](paths::If), of which the program selects one before each step |
 //! | [`prune`] | masks of weights, by magnitude or at random |
 //! | `recurrent` | [`Rnn`], [`Gru`], [`Lstm`] and their cells |
-//! | `temporary` | values of a thread that are replaced for the time of a call |
+//! | `temporary` | thread-local values that are replaced for the duration of a call |
 //! | `sequential` | [`Sequential`], [`ModuleList`], [`ModuleDict`] and [`BoxedLayer`] |
 //! | `standard_types` | [`Module`] for collections, pointers, tuples and plain values |
 //! | `state` | [`StateDict`]: all values of a module or an optimizer, by name; [`Stateful`] parts of a training run |

@@ -292,7 +292,7 @@ pub trait Module: Visit {
     /// # Errors
     /// [`Error::Layer`] names a part behind an `Arc` or a reference, whose clone is the same part.
     /// [`Error::InvalidArgument`] inside a captured step, or if two parameters or buffers are views of one storage with
-    /// other layouts; [`Error::OutOfMemory`].
+    /// different layouts; [`Error::OutOfMemory`].
     ///
     /// [`Tensor`]: pellucid_tensor::Tensor
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer
@@ -351,8 +351,8 @@ pub trait Module: Visit {
     }
 
     /// Loads all parameters and buffers from a state dict in place: optimizers and other holders of the parameters see
-    /// the new values. Values are converted to the dtype of the module. A shared value may have any of its names, or
-    /// several.
+    /// the new values. Values are converted to the dtype of the module. The state dict may contain a shared value under
+    /// any of its names, or several.
     ///
     /// # Errors
     /// [`Error::StateDict`] if a name is missing or unexpected, or a shape differs; [`Error::InvalidArgument`] if the

@@ -264,7 +264,7 @@ impl TrainingMode {
         !EVALUATES.get() && self.own()
     }
 
-    /// Returns the mode that was set, also in [`with_evaluation_mode`].
+    /// Returns the mode that was set, even inside [`with_evaluation_mode`].
     pub(crate) fn own(&self) -> bool {
         self.0.get() == 1
     }

@@ -1,8 +1,9 @@
 //! Pruning: masks for the weights of [`Pruned`] layers, chosen by magnitude or at random.
 //!
-//! Every function sets the masks of all pruned layers of a module, which may be one layer or a model. A fraction is
-//! relative to the elements (or slices) that are not pruned yet, so repeated calls prune more. Masks do not change in
-//! training. [`Reparametrized::remove`](crate::Reparametrized::remove) makes them permanent.
+//! The functions prune all [`Pruned`] layers of a module, which may be one layer or a model; [`custom_from_mask`]
+//! prunes one layer. A fraction is relative to the elements (or slices) that are not pruned yet, so repeated calls
+//! prune more. Masks do not change in training. [`Reparametrized::remove`](crate::Reparametrized::remove) makes them
+//! permanent.
 //!
 //! ```
 //! use pellucid::nn::{Linear, Pruned, Relu, prune, sequential};
@@ -55,7 +56,8 @@ impl PruneAmount {
             }
             PruneAmount::Count(count) if count <= kept => Ok(count),
             PruneAmount::Count(count) => {
-                let reason = format!("amount must be at most {kept}, the number of unpruned elements, got {count}");
+                let reason =
+                    format!("amount must be at most {kept}, the number of unpruned elements or slices, got {count}");
                 Err(Error::invalid(op, reason))
             }
         }
@@ -282,7 +284,7 @@ impl MaskedWeight {
         self.mask.try_to_vec()
     }
 
-    /// Returns a mask of these values, in the dtype and on the device of the weight's own.
+    /// Returns a mask of these values, with the shape, dtype and device of the current mask.
     fn mask_of(&self, values: Vec<f64>) -> Result<Tensor> {
         let mask = Tensor::try_new(values, self.mask.shape())?;
         ops::to_dtype(&mask, self.mask.dtype())?.try_to(self.mask.device())

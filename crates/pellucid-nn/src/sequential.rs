@@ -144,6 +144,8 @@ impl Sequential {
 impl std::ops::Index<usize> for Sequential {
     type Output = BoxedLayer;
 
+    /// Returns the layer at this index.
+    ///
     /// # Panics
     /// Panics if there are fewer layers.
     #[track_caller]
@@ -320,6 +322,8 @@ impl<'a, M> IntoIterator for &'a ModuleDict<M> {
 impl<M> std::ops::Index<&str> for ModuleDict<M> {
     type Output = M;
 
+    /// Returns the module of this name.
+    ///
     /// # Panics
     /// Panics if there is no module of this name.
     #[track_caller]

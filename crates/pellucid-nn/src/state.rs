@@ -56,7 +56,7 @@ pub trait Stateful {
     /// Returns the state by name. The tensors may be the part's own: the caller only reads them.
     ///
     /// # Errors
-    /// If the state does not exist yet, for example in a lazy layer.
+    /// Returns an error if the state does not exist yet, for example in a lazy layer.
     fn state(&self) -> Result<Vec<(String, Tensor)>>;
 
     /// Checks a state dict without changing the part. [`StateLoad::commit`] of the result writes the values.
@@ -293,7 +293,7 @@ pub(crate) struct StateMismatch {
 }
 
 impl StateMismatch {
-    /// Compares a state dict with the names and shapes of a part. `missing` are the names that it lacks.
+    /// Compares a state dict with the names and shapes of a part. `missing` are the names that the state dict lacks.
     pub(crate) fn new<'a>(
         expected: impl Iterator<Item = (&'a str, &'a Shape)> + Clone,
         missing: Vec<String>,

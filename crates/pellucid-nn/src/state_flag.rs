@@ -1,4 +1,4 @@
-//! [`StateFlag`]: a host flag that describes the values of parameters, and its place in state dicts.
+//! [`StateFlag`]: a host flag that describes the values of parameters, and its entry in state dicts.
 
 use crate::cloning::clone_state_flag;
 use pellucid_tensor::{DType, Error, HostFlag, Result, Tensor};
@@ -13,8 +13,8 @@ type FlagTensors = BTreeMap<String, Tensor>;
 ///
 /// Clones share the flag, as they share the parameters, except in [`deep_copy`](crate::Module::deep_copy). A state dict
 /// contains the name of the flag with the value 1 while the flag is set, and no such name otherwise. Loading the first
-/// of the described parameters sets the flag to the value of the state dict, which is false if it has none. The others
-/// cannot be loaded without the first one while the flag is set, because it depends on their old values.
+/// of the described parameters sets the flag to its value in the state dict, or to false if there is none. While the
+/// flag is set, the others cannot be loaded without the first, whose value depends on their old values.
 #[derive(Debug)]
 pub struct StateFlag {
     flag: Arc<HostFlag>,

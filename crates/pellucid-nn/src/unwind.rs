@@ -3,8 +3,8 @@
 //! Modules and optimizers hold tensors, numbers, atomics and locks, and inherit unwind safety from them (see
 //! `pellucid-tensor/src/tensor/unwind.rs`). Only `Sequential` and `Lazy`, and optimizers with their rules, hold trait
 //! objects, which do not inherit it. A module and the function of a lazy layer are `Sync`, so writes through a shared
-//! reference use a lock or an atomic. A lazy layer stores its layer only when it is complete. A user's layer that keeps
-//! several values consistent under its own lock sees that lock poisoned.
+//! reference use a lock or an atomic. A lazy layer stores its layer only when it is complete. A user-defined layer that
+//! keeps several values consistent under its own lock finds that lock poisoned.
 
 use crate::lazy::Lazy;
 use crate::sequential::Sequential;

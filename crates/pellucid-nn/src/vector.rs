@@ -22,7 +22,7 @@ use pellucid_tensor::{Error, Result, Tensor, no_grad, ops};
 pub fn parameters_to_vector(parameters: &[Parameter]) -> Result<Tensor> {
     let op = "parameters_to_vector";
     let Some(first) = parameters.first() else {
-        return Err(Error::invalid(op, "the list of parameters must not be empty"));
+        return Err(Error::invalid(op, "the list of parameters must not be empty; use the parameters() of a model"));
     };
     if let Some(other) = parameters.iter().find(|other| other.dtype() != first.dtype()) {
         let help = "all parameters must have the same dtype; convert the model with to_dtype_()";

@@ -1,4 +1,4 @@
-//! Visiting the parts of a module: their names, and ids by which a part is found again.
+//! The traversal of the parts of a module, with their names and with ids that identify them.
 
 use crate::module::{DynModule, Module};
 use crate::parameter::{Buffer, Parameter, PathChoice, TrainingMode};
@@ -9,7 +9,7 @@ use std::fmt;
 use std::fmt::{Debug, Display, Write};
 
 /// A value that a module may have as a field: a [`Parameter`], a [`Buffer`], a mode, a plain value, a module, and a
-/// collection, tuple or pointer of these. `#[derive(Module)]` implements it by a visit of all fields.
+/// collection, tuple or pointer of these. `#[derive(Module)]` implements it by visiting all fields.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a field of a module",
     note = "a field is a `Parameter`, a `Buffer`, a module, a `Vec`, `Option`, array, tuple, map or `Box` of these, or a plain number",
@@ -67,8 +67,8 @@ impl ModulePart<'_> {
     }
 }
 
-/// The role of a module, by which functions for entire models find the layers that they change. A layer of the user
-/// that declares a role takes part.
+/// The role of a module, by which functions for entire models find the layers that they change, including user-defined
+/// layers that declare a role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ModuleRole {

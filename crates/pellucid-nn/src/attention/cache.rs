@@ -34,7 +34,7 @@ pub struct KvCache {
     length: Tensor,
     /// False at padding, bool `[N, 1, 1, C]`; `None` without padding.
     visible: Option<Tensor>,
-    /// The number of elements after the cached ones that the current call has written.
+    /// The number of positions that the current call has written after the cached ones.
     appended: AtomicUsize,
 }
 
@@ -70,7 +70,7 @@ impl KvCache {
     }
 
     /// Sets a padding mask for prompts of one padded length n: `visible`, bool `[N, n]`, is false at padding, which is
-    /// never attended to. Prompts must be padded on the left; decoded elements then directly follow them.
+    /// never attended to. Prompts must be padded on the left; decoded positions then directly follow them.
     ///
     /// ```
     /// use pellucid::nn::{Layer, MultiheadAttention};
@@ -128,8 +128,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Replaces sequence i by sequence `index[i]`, in place: integers `[N]`, of which several may be equal. Beam search
-    /// calls it after it has selected the sequences to continue.
+    /// Replaces sequence i by sequence `index[i]`, in place. The integers `index`, `[N]`, may select a sequence several
+    /// times. Beam search calls this after it has selected the sequences to continue.
     ///
     /// ```
     /// use pellucid::nn::MultiheadAttention;
@@ -167,8 +167,8 @@ impl KvCache {
     /// Writes keys and values `[N, G, n, D]` at `positions`, which follow the cached positions. [`append_after`] then
     /// increases the length.
     ///
-    /// Returns all keys and values, `[N, G, C, D]`, and the mask of the elements that each new one attends to, bool
-    /// `[n, C]`, or `[N, 1, n, C]` with padding.
+    /// Returns all keys and values, `[N, G, C, D]`, and the mask of the positions that each new position attends to,
+    /// bool `[n, C]`, or `[N, 1, n, C]` with padding.
     pub(super) fn write(&self, keys: &Tensor, values: &Tensor, positions: &Tensor) -> Result<[Tensor; 3]> {
         let op = "kv_cache";
         if keys.requires_grad() || values.requires_grad() {
@@ -189,7 +189,7 @@ impl KvCache {
                 return Err(Error::shapes(op, [new.shape(), buffer.shape()], help));
             }
             if new.dtype() != buffer.dtype() {
-                let help = "the keys and values must have the dtype of the cache";
+                let help = "the keys and values must have the dtype of the cache; create it with cache() of this layer";
                 return Err(Error::dtypes(op, [new.dtype(), buffer.dtype()], help));
             }
         }
@@ -215,8 +215,8 @@ impl KvCache {
     }
 }
 
-/// Calls `decode`, which writes elements to the caches, and then increases their lengths. After an error, the caches
-/// have the elements from before the call.
+/// Calls `decode`, which writes new positions to the caches, and then increases the lengths of the caches. After an
+/// error of `decode`, the lengths are unchanged.
 pub(crate) fn append_after<'a>(
     caches: impl IntoIterator<Item = &'a KvCache>,
     decode: impl FnOnce() -> Result<Tensor>,

@@ -5,7 +5,8 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 /// The name of the attention layer in errors.
 pub(super) const MULTIHEAD_ATTENTION: &str = "multihead_attention";
 
-/// The masks of an attention. A key is visible to a query if no mask hides it; a query without visible keys gets zeros.
+/// The masks of an attention layer. A key is visible to a query if no mask hides it; the result for a query without
+/// visible keys is zero.
 ///
 /// In boolean masks *true means visible*, as in
 /// [`scaled_dot_product_attention`](pellucid_tensor::ops::scaled_dot_product_attention) and in the masks of tokenizers.
@@ -82,7 +83,7 @@ impl<'a> AttentionMasks<'a> {
         if !mask.shape().broadcasts_to(&expected) {
             let lacks_heads = batch.iter().chain(&[queries, keys]).eq(mask.shape().iter());
             let remedy = if lacks_heads {
-                "; add the axis of the heads with unsqueeze(-3)".to_string()
+                "; add a head axis with unsqueeze(-3)".to_string()
             } else if mask.rank() == 3 && mask.shape().size() == expected.size() {
                 format!("; use reshape({expected})")
             } else {
@@ -122,7 +123,7 @@ fn combine_masks(a: Option<Tensor>, b: Option<Tensor>, dtype: DType) -> Result<O
     }
 }
 
-/// Returns a mask as a summand of the scores.
+/// Converts a mask to floats that are added to the scores: 0 for true, −∞ for false.
 fn additive_mask(mask: &Tensor, dtype: DType) -> Result<Tensor> {
     if mask.dtype() != DType::Bool {
         return Ok(mask.clone());
@@ -131,8 +132,8 @@ fn additive_mask(mask: &Tensor, dtype: DType) -> Result<Tensor> {
     ops::where_(mask, &ops::zeros((), dtype)?, &unseen)
 }
 
-/// Returns a mask of `[queries, keys + more]` that combines `mask` with the causal mask if `causal` is true. All
-/// queries see the `more` keys at the end.
+/// Returns a mask `[.., queries, keys + more]` that combines `mask` with the causal mask if `causal` is true. All
+/// queries see the `more` keys at the end. Without either mask it returns `None`.
 pub(super) fn extend_mask(
     mask: Option<Tensor>,
     causal: bool,

@@ -64,8 +64,8 @@ impl Default for MultiheadAttentionOptions {
 ///
 /// Parameters have PyTorch's names and layouts. G is the number of key-value heads. `in_proj_weight` `[E + 2·G·D, E]`
 /// stacks the projections of queries, keys and values; if widths differ, they are `q_proj_weight`, `k_proj_weight` and
-/// `v_proj_weight`. The others are `in_proj_bias`, `out_proj.weight`, `out_proj.bias` and, with `bias_kv`, `bias_k` and
-/// `bias_v`, `[1, 1, G·D]`.
+/// `v_proj_weight`. The other parameters are `in_proj_bias`, `out_proj.weight`, `out_proj.bias` and, with `bias_kv`,
+/// `bias_k` and `bias_v`, `[1, 1, G·D]`.
 ///
 /// ```
 /// use pellucid::nn::{Layer, AttentionMasks, MultiheadAttention};
@@ -122,8 +122,8 @@ display_as_tree! {
 }
 
 impl MultiheadAttention {
-    /// Creates an attention with this width, split into this many heads, with biases. Input projections are initialized
-    /// after Glorot & Bengio 2010 (uniform), the output projection as a [`Linear`], biases at 0.
+    /// Creates an attention layer of this width, with this many heads and with biases. Input projections are
+    /// initialized after Glorot & Bengio 2010 (uniform), the output projection like a [`Linear`], biases with 0.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the number of heads does not divide the width; [`Error::OutOfMemory`].
@@ -156,7 +156,7 @@ impl MultiheadAttention {
         self.changed(|options| options.dropout = dropout)
     }
 
-    /// Sets whether projections have biases. Biases that are added are 0.
+    /// Sets whether projections have biases. Biases that are added start at 0.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -203,7 +203,7 @@ impl MultiheadAttention {
         self.changed(|options| options.rotary = rotary)
     }
 
-    /// Sets whether a trained key with its value, visible to every query, is appended; default false. Both are drawn.
+    /// Sets whether to append a trained key and value, visible to every query; default false. Both start at random.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -213,7 +213,7 @@ impl MultiheadAttention {
         self.changed(|options| options.bias_kv = bias_kv)
     }
 
-    /// Sets whether a key of zeros with a value of zeros, visible to every query, is appended; default false.
+    /// Sets whether to append a key and a value of zeros, visible to every query; default false.
     #[doc(alias = "add_zero_attn")]
     #[must_use]
     pub fn zero_attn(self, zero_attn: bool) -> MultiheadAttention {
@@ -227,7 +227,7 @@ impl MultiheadAttention {
         self.try_with_options(options)
     }
 
-    /// Sets all options. Weights of other shapes are drawn again, once; each method of an option draws them separately.
+    /// Sets all options. Weights whose shapes change are drawn again once, instead of once for each changed option.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an option out of its range; [`Error::OutOfMemory`].
@@ -274,7 +274,7 @@ impl MultiheadAttention {
         self.heads
     }
 
-    /// Returns the options, with the widths of keys and values.
+    /// Returns the options; `kv_heads`, `kdim` and `vdim` are always `Some`.
     pub fn options(&self) -> MultiheadAttentionOptions {
         let [kdim, vdim] = match &self.in_proj {
             InProj::Joint(weight) => [weight.shape()[1]; 2],
@@ -308,8 +308,7 @@ impl MultiheadAttention {
     }
 
     /// Computes attention and its weights softmax(Q·Kᵀ/√D + mask), `[.., H, L, S]`, or their mean over the heads,
-    /// `[.., L, S]`. Unlike in [`try_forward_qkv`](MultiheadAttention::try_forward_qkv), all weights are stored in
-    /// memory.
+    /// `[.., L, S]`. Unlike [`try_forward_qkv`](MultiheadAttention::try_forward_qkv), it stores all weights in memory.
     ///
     /// # Errors
     /// The errors of [`try_forward_qkv`](MultiheadAttention::try_forward_qkv).
@@ -330,12 +329,13 @@ impl MultiheadAttention {
     }
 
     /// Computes causal self-attention of the next n positions, `[N, n, E]`, to themselves and to all cached positions,
-    /// and appends them to the cache. In any split into calls, the result is causal attention over the entire sequence.
+    /// and appends them to the cache. The results equal causal attention over the entire sequence, regardless of how
+    /// the sequence is split into calls.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for a cache of another layer or batch; [`Error::InvalidArgument`] if it is full
     /// ([`Error::IndexOutOfBounds`] from a launch of a captured step), and outside `no_grad`, since gradients do not
-    /// flow through a cache. On error, the cache has the elements from before the call.
+    /// flow through a cache. On error, the cached positions are unchanged.
     #[panicking_form]
     pub fn try_forward_cached(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         append_after([cache], || self.decode(x, cache))

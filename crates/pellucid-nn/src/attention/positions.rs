@@ -63,8 +63,8 @@ pub struct LearnedPositions {
 }
 
 impl LearnedPositions {
-    /// Creates a table for sequences of at most `longest` elements of this width, normal with standard deviation 0.02
-    /// (Radford et al. 2019).
+    /// Creates a table for sequences of at most `longest` elements of this width, drawn from a normal distribution with
+    /// standard deviation 0.02 (Radford et al. 2019).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -93,7 +93,7 @@ impl Layer for LearnedPositions {
         let longest = self.weight.shape()[0];
         let length = positions_of(LEARNED_POSITIONS, x)?.size();
         if length > longest {
-            let help = format!("the sequence is longer than the table of {longest} positions");
+            let help = format!("the sequence must have at most {longest} elements; create a longer table");
             return Err(Error::shapes(LEARNED_POSITIONS, [x.shape()], help));
         }
         let sum = ops::narrow(&self.weight, 0, 0, length).and_then(|rows| ops::add(x, &rows));

@@ -9,7 +9,7 @@ pub enum RotaryPairing {
     /// Elements 2i and 2i + 1, as in the paper.
     #[default]
     Neighbours,
-    /// Elements i and i + D/2, as in GPT-NeoX and LLaMA's published weights.
+    /// Elements i and i + D/2, as in GPT-NeoX and in the Hugging Face weights of LLaMA.
     Halves,
 }
 

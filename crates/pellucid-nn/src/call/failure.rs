@@ -19,7 +19,7 @@ thread_local! {
     static FAILURE: RefCell<Option<FailedCall>> = const { RefCell::new(None) };
 }
 
-/// Returns the error of a module's computation; if a part of the module failed, with the part's path in this module.
+/// Returns the error of a module's computation. If a part of the module failed, the error names its path in the module.
 ///
 /// A module does not know whether it is the outermost one, so each replaces the path that the inner module has set.
 /// The function is called only after a failure.

@@ -1,8 +1,8 @@
-//! Calls of layers: hooks run, and observers of the model are notified.
+//! Calls of layers, which run hooks and notify observers of the model.
 //!
-//! Without hooks and observers a call costs two reads, of a counter and of the thread's mode, and one check of its
-//! result. An error is returned with the path of the layer that failed (`failure`). `trace` has the calls of a model
-//! without kernels.
+//! Without hooks and observers, a call costs two reads (a counter and the thread's mode) and one check of its result.
+//! An error is returned with the path of the layer that failed (`failure`). `trace` records the calls of a model
+//! without running kernels.
 
 mod failure;
 mod trace;
@@ -60,7 +60,9 @@ pub(crate) fn call<M: Module + ?Sized>(
     let mut compute = Some(compute);
     let mut compute = |replaced: Option<&Tensor>| match replaced {
         None => compute.take().expect("a call must compute its output only once")(),
-        Some(_) => Err(Error::invalid("hook", "a hook cannot replace an input of a layer with several inputs")),
+        Some(_) => {
+            Err(Error::invalid("hook", "a hook cannot replace an input of a module with several inputs; return None"))
+        }
     };
     call_observed(CalledModule::new(&module), inputs, &mut compute)
 }
@@ -115,8 +117,8 @@ pub(crate) fn call_layer<L: Layer + ?Sized>(layer: &L, x: &Tensor) -> Result<Ten
     call_unary(layer, x, |x| layer.compute(x))
 }
 
-/// Returns the result of operations that are steps of the layer `op`, or that fill its parameters; an error of one of
-/// them names the layer.
+/// Makes the error of an operation name the layer `op`, which calls the operation to compute its output or to
+/// initialize its parameters.
 pub(crate) fn name_layer<T>(op: &'static str, result: Result<T>) -> Result<T> {
     result.map_err(|mut error| {
         error.set_operation(op);
@@ -163,5 +165,5 @@ fn call_observed(module: CalledModule<'_>, inputs: &[&Tensor], compute: CallComp
     hook::call_hooked(module.id, inputs, compute).map_err(|error| add_failed_path(module.id, module.module, error))
 }
 
-/// The computation of a call, which runs once. It gets the replacement of the single input, if there is one.
+/// The computation of a call, which runs once. It receives the replacement of the only input, if a hook returned one.
 pub(crate) type CallComputation<'a> = &'a mut dyn FnMut(Option<&Tensor>) -> Result<Tensor>;

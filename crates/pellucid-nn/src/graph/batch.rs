@@ -78,7 +78,7 @@ impl<const N: usize> MultiInput for [Tensor; N] {}
 
 /// Returns the name of an input of an array.
 fn position_name(i: usize) -> Cow<'static, str> {
-    // A step names its inputs in every launch, which allocates no memory for few inputs.
+    // A step names its inputs in every launch; up to 8 inputs need no allocation.
     const FIRST: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
     FIRST.get(i).map_or_else(|| Cow::Owned(i.to_string()), |name| Cow::Borrowed(*name))
 }
@@ -95,8 +95,8 @@ impl Batch for BTreeMap<String, Tensor> {
 }
 
 /// A module that computes logits from a batch, and can be recorded. Every [`Layer`] is a model of one tensor. A model
-/// of several inputs implements this trait for a tuple, an array or a map of tensors. It computes inside of
-/// [`hook::call`](crate::hook::call), so that hooks of the model itself observe it and errors name it.
+/// of several inputs implements this trait for a tuple, an array or a map of tensors. Its `compute` calls
+/// [`hook::call`](crate::hook::call), so that hooks of the model itself observe the call and errors name the model.
 ///
 /// ```
 /// use pellucid::nn::graph::{InferenceModel, Model};
@@ -183,8 +183,8 @@ impl<L: Layer + ?Sized> Model<Tensor> for L {
     }
 }
 
-// Steps are recorded by functions without type parameters, which are compiled once, in this crate. A program that names
-// a model and a batch compiles only the few methods of the traits below for them.
+// Steps are recorded by functions without type parameters, which are compiled once, in this crate. Only the few methods
+// of the traits below are compiled again for each model and batch type of a program.
 
 /// The tensors of a type-erased batch.
 pub(super) trait BatchTensors {
@@ -194,7 +194,7 @@ pub(super) trait BatchTensors {
     /// Calls `f` with the index and the name of each tensor and the tensor, in order, until an error.
     ///
     /// # Errors
-    /// The first error of `f`; an error if the batch does not have the inputs `names`, unless these are empty.
+    /// The first error of `f`; an error if the inputs of the batch are not `names`, unless `names` is empty.
     fn try_each_tensor(
         &self,
         op: &'static str,
@@ -236,7 +236,7 @@ pub(super) trait ModelOfInputs: DynModule + Send + Sync {
 /// A pointer to a model, with the structure of its batch.
 pub(super) struct BoundModel<P, X> {
     pub(super) model: P,
-    /// A batch of empty tensors, once a batch is known.
+    /// A batch of empty tensors with the structure of the model's batches; `None` before the first batch.
     structure: RwLock<Option<X>>,
 }
 
@@ -263,7 +263,7 @@ impl<X: Batch, P: Deref<Target: Model<X>> + Send + Sync> ModelOfInputs for Bound
     fn output(&self, inputs: &[Tensor]) -> Result<Tensor> {
         let structure = self.structure.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut inputs = inputs.iter();
-        let missing = || Error::invalid("batch", "the inputs of the batch differ from those of the first one");
+        let missing = || Error::invalid("batch", "the batch must have the same inputs as the first batch");
         self.model.compute(&structure.ok_or_else(missing)?.map(&mut |_, _| inputs.next().cloned().ok_or_else(missing))?)
     }
 }

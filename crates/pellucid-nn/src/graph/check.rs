@@ -43,7 +43,7 @@ impl StepCheck {
                 "the loss is not finite before the update: check the batch and the parameters; detect_anomaly() finds \
                  the operation"
             }
-            _ if !self.loss_after.is_finite() => "the update makes the loss not finite: lower the learning rate",
+            _ if !self.loss_after.is_finite() => "the loss is not finite after the update: lower the learning rate",
             (false, true) => "the loss does not fall although the update opposes the gradient: lower the learning rate",
             (_, false) if self.slope == 0.0 => {
                 "the update changes nothing: the learning rate is 0, the gradients are 0, or the update was skipped"

@@ -8,8 +8,8 @@ use crate::visit::{ModulePart, Visit};
 use pellucid_tensor::{Error, Result};
 use std::collections::HashSet;
 
-/// Returns the name of a loss as a part beside those of a model: `loss`, or the first of `loss_1`, `loss_2`, .. if the
-/// model itself has a part with this name.
+/// Returns the name that identifies the loss among the parts of a model: `loss`, or if the model has a part of that
+/// name, the first unused of `loss_1`, `loss_2`, ..
 pub fn loss_part_name(model: &(impl Visit + ?Sized)) -> String {
     unused_loss_name(as_dyn(&model))
 }
@@ -52,7 +52,7 @@ fn trained_parameters(model: &dyn DynModule, loss: &dyn Loss) -> Result<Vec<(Str
 /// did.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an optimizer of several groups, and for one that is no
+/// [`Error::InvalidArgument`] for an optimizer with several groups, and for one that is not a
 /// [`RuleOptimizer`](crate::optim::RuleOptimizer).
 pub(super) fn fill_optimizer(model: &dyn DynModule, loss: &dyn Loss, optimizer: &dyn Optimizer) -> Result<bool> {
     let trained = if optimizer.parameters().is_empty() { trained_parameters(model, loss)? } else { Vec::new() };
@@ -68,9 +68,9 @@ pub(super) fn fill_optimizer(model: &dyn DynModule, loss: &dyn Loss, optimizer: 
 
 /// The frozen parameters of a step that must stay frozen.
 pub(super) struct FrozenParameters {
-    /// Those that do not belong to the optimizer.
+    /// Frozen parameters that do not belong to the optimizer.
     others: Vec<(String, Parameter)>,
-    /// Those of the optimizer without state, because they were frozen when it was created.
+    /// Frozen parameters of the optimizer that have no state, because they were frozen when it was created.
     stateless: Vec<(String, Parameter)>,
 }
 

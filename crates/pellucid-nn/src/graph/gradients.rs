@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 /// The gradient of one parameter.
 #[derive(Default)]
 struct GradientBuffer {
-    /// The tensor that is the gradient of the parameter between launches, once the parameter was trained.
+    /// The tensor that holds the gradient of the parameter between launches; `None` until the parameter is trained.
     tensor: Option<Tensor>,
     /// Whether the tensor holds a gradient: of the last launch, or accumulated since the last update. Otherwise it
     /// contains zeros.
@@ -78,7 +78,7 @@ impl GradientBuffers {
         filled.try_for_each(|tensor| ops::copy_(tensor, &ops::mul(tensor, factor)?))
     }
 
-    /// Returns whether the buffer of the parameter of this index holds a gradient.
+    /// Returns true if the buffer of the parameter with this index holds a gradient.
     pub(super) fn is_filled(&self, index: usize) -> bool {
         self.0.get(index).is_some_and(|buffer| buffer.is_filled)
     }
@@ -116,8 +116,8 @@ impl Drop for ReplacedGradients {
     }
 }
 
-/// Removes the gradients of all parameters that an update skips: of frozen ones, and of those without a gradient since
-/// the last update.
+/// Removes the gradients of all parameters that an update skips: frozen parameters, and parameters without a gradient
+/// since the last update.
 pub(super) fn hide_skipped(parameters: &[Parameter], has_gradient: impl Fn(usize) -> bool) -> ReplacedGradients {
     let mut hidden = ReplacedGradients::default();
     for (index, parameter) in parameters.iter().enumerate() {

@@ -21,8 +21,8 @@ const INFERENCE: &str = "inference";
 ///
 /// All layers are in evaluation mode, as after [`Module::eval`](crate::Module::eval), regardless of the model's own
 /// mode, and no gradients are computed. A batch of n rows runs on the smallest listed size of at least n rows, and a
-/// batch that is larger than all listed sizes is split, which may change last bits. Parameters and buffers are shared
-/// with the model: the next launch sees a write in place, such as an optimizer's update. After a parameter was
+/// batch that is larger than all listed sizes is split, which may change the last bits. Parameters and buffers are
+/// shared with the model: the next launch sees a write in place, such as an optimizer's update. After a parameter was
 /// replaced, the model was converted to another dtype or moved to another device, or a [hook](crate::hook) was added or
 /// removed, the forward pass is recorded again.
 ///
@@ -59,8 +59,8 @@ const INFERENCE: &str = "inference";
 /// # Memory
 /// Each recording has buffers of its own for intermediate results; their memory grows with the number of recorded
 /// shapes. On the CPU, the weights of matrix products are kept a second time, in the order in which products read them
-/// ([`CaptureOptions::pack_weights`]). All recordings share these copies. A batch after a write to a weight makes a new
-/// one.
+/// ([`CaptureOptions::pack_weights`]). All recordings share these copies. After a write to a weight, the next batch
+/// copies it again.
 pub struct InferenceModel<'f, M, X = Tensor> {
     model: Arc<BoundModel<Arc<M>, X>>,
     passes: ForwardPasses<'f>,
@@ -82,12 +82,12 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     }
 
     /// Sets the list of lengths of axis 1, in any order. Every input of at least two axes is then a batch of padded
-    /// sequences `[N, L, ..]`; the length L is the same for all inputs. It is padded with zeros at its end to the
-    /// smallest listed length of at least L. Where the model's output has the length of the sequence on axis 1, only
-    /// the first L elements are returned.
+    /// sequences `[N, L, ..]`; the length L is the same for all inputs. The end is padded with zeros to the smallest
+    /// listed length of at least L. Where the model's output has the length of the sequence on axis 1, only the first L
+    /// elements are returned.
     ///
-    /// The padding changes no other result if the model hides it: attention by a mask that is one of the inputs (0 or
-    /// false where the sequence is padded), recurrent layers and causal attention by their order.
+    /// The padding does not change these results if the model ignores it. Attention needs a mask among the inputs,
+    /// which is padded with 0 or false. Causal attention and recurrent layers in the forward direction need none.
     ///
     /// ```
     /// use pellucid::nn::graph::{InferenceModel, Model};
@@ -225,7 +225,7 @@ struct ForwardPasses<'f> {
     model: Arc<dyn ModelOfInputs + 'f>,
     /// The listed batch sizes, ascending.
     sizes: Vec<usize>,
-    /// The listed lengths of axis 1, ascending; empty if axis 1 is an axis like all others.
+    /// The listed lengths of axis 1, ascending; empty if axis 1 is not padded.
     lengths: Vec<usize>,
     /// The names of the inputs of the first batch that was not rejected, and their shapes (axis 0 and the length may
     /// differ in other batches) and dtypes.
@@ -280,7 +280,8 @@ impl<'f> ForwardPasses<'f> {
         ForwardPasses { model, sizes, lengths, names, expected, launcher, state: None, axes, inputs }
     }
 
-    /// Calls `f`. If it fails for the first batch, recordings are dropped, so that the next one may be different.
+    /// Calls `f`. If it fails for the first batch, recordings are dropped, so that the next batch may have other names,
+    /// shapes and dtypes.
     fn drop_recordings_on_error<R>(&mut self, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let result = f(self);
         if result.is_err() && self.expected.is_empty() {
@@ -397,10 +398,13 @@ impl<'f> ForwardPasses<'f> {
     fn check_input(&self, index: usize, name: &str, x: &Tensor, given: &mut Option<BatchShape>) -> Result<()> {
         let reject = |help: String| Err(Error::shapes(INFERENCE, [x.shape()], help));
         let Some(&rows) = x.shape().first() else {
-            return reject(format!("the input `{name}` must have a batch axis"));
+            return reject(format!("the input `{name}` must have a batch axis; unsqueeze(0) adds one"));
         };
         if rows == 0 {
-            return Err(Error::invalid(INFERENCE, format!("the input `{name}` of shape {} has no rows", x.shape())));
+            return Err(Error::invalid(
+                INFERENCE,
+                format!("the input `{name}` of shape {} has no rows; skip it", x.shape()),
+            ));
         }
         let length = (!self.lengths.is_empty() && x.rank() > 1).then(|| x.shape()[1]);
         let given = given.get_or_insert(BatchShape { rows, length });
@@ -413,7 +417,9 @@ impl<'f> ForwardPasses<'f> {
         if let (Some(length), Some(&longest)) = (length, self.lengths.last())
             && !(1..=longest).contains(&length)
         {
-            return reject(format!("the length of `{name}` must be 1 to {longest}, the largest listed length"));
+            return reject(format!(
+                "the length of `{name}` must be 1 to {longest}; list larger lengths with with_lengths()"
+            ));
         }
         let Some((expected, dtype)) = self.expected.get(index) else { return Ok(()) };
         if x.rank() != expected.rank() || given.padded_shape(x.shape()) != given.padded_shape(expected) {
@@ -437,7 +443,7 @@ impl<'f> ForwardPasses<'f> {
         }
     }
 
-    /// Returns the smallest listed shape that contains this one, which is not larger than all listed shapes.
+    /// Returns the smallest listed shape that contains the given shape, which must not exceed the largest one.
     fn listed_shape(&self, given: BatchShape) -> BatchShape {
         let smallest = |values: &[usize], min: usize| values.iter().copied().find(|&value| value >= min).unwrap_or(min);
         BatchShape {
@@ -484,12 +490,12 @@ impl<'f> ForwardPasses<'f> {
         Ok(())
     }
 
-    /// Returns which axes of the output of the latest launch, of shape `output`, change with the inputs: an axis may
-    /// have the number of rows or the length by chance.
+    /// Returns which axes of the output of the latest launch, of shape `output`, change with the inputs. The shape
+    /// alone does not tell, because an axis may have the number of rows or the length by chance.
     fn output_axes(&mut self, fill: BatchShape, output: &Shape) -> Result<OutputAxes> {
         let mut axes = std::mem::take(&mut self.axes);
         let latest = axes.of_latest(&self.launcher, || {
-            // A model that accepts only this shape has all axes of its lengths.
+            // If the model rejects the other shape, a matching axis is assumed to change with the inputs.
             let follows = |inputs: BatchShape, axis: usize, length: usize| {
                 self.traced_shape(inputs).map_or(true, |output| output.get(axis) == Some(&length))
             };
@@ -540,8 +546,8 @@ fn check_rows(output: &Shape, rows: usize) -> Result<()> {
     Err(Error::shapes(INFERENCE, [output], help))
 }
 
-/// Returns the error of a launch for filled inputs. An error of the model names the filled shapes, so the shapes of the
-/// inputs before are added, if there are some.
+/// Returns the error of a launch for padded inputs. An error of the model names the padded shapes, so this function
+/// adds the original shapes, unless nothing was padded.
 #[cold]
 fn in_filled(unfilled: &[Tensor], filled: &[Tensor], error: Error) -> Error {
     if unfilled.is_empty() || error.operation() == Some(INFERENCE) {

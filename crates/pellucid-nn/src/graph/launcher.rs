@@ -9,7 +9,7 @@ pub(super) type StepFn<'f> = Box<dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + S
 /// The closure of a step, which a recording and an eager step share.
 type SharedStepFn<'f> = Arc<Mutex<StepFn<'f>>>;
 
-/// A closure that is captured or runs eagerly. [`Captured`] has the cache of recordings.
+/// A closure that is captured or runs eagerly. [`Captured`] holds the cache of recordings.
 pub(super) struct Launcher<'f> {
     step: SharedStepFn<'f>,
     /// The captured closure, or the reason why it runs eagerly.
@@ -116,8 +116,8 @@ impl<T> Default for PerRecording<T> {
 }
 
 impl<T> PerRecording<T> {
-    /// Returns the value of the recording that was launched or prepared last, from `make` if it is new. A closure that
-    /// runs eagerly has a new value each time.
+    /// Returns the value of the recording that was launched or prepared last, from `make` if it is new. For a closure
+    /// that runs eagerly, `make` is called each time.
     pub(super) fn of_latest(&mut self, launcher: &Launcher<'_>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
         let number = launcher.latest_recording();
         let known = self.0.iter().position(|(known, _)| Some(*known) == number);

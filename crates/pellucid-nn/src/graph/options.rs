@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// [`StepOptions::before_update`].
 pub type BeforeUpdate<'f> = Arc<dyn Fn(&[Parameter]) -> Result<()> + Send + Sync + 'f>;
 
-/// All options of a [`GraphTrainer`](super::GraphTrainer) or a [`TrainingStep`](super::TrainingStep). Options that are
-/// set replace all earlier ones.
+/// All options of a [`GraphTrainer`](super::GraphTrainer) or a [`TrainingStep`](super::TrainingStep). Setting them
+/// replaces all earlier options.
 #[derive(Clone)]
 pub struct StepOptions<'f> {
     /// Whether the step runs eagerly, operation by operation, as on a device without capture; default false. Results

@@ -57,7 +57,7 @@ impl<'f> ModelState<'f> {
     }
 }
 
-/// Calls `f` with every parameter and buffer and its name; with a shared tensor once for each of its names.
+/// Calls `f` with the name and the tensor of every parameter and buffer; a shared tensor once for each of its names.
 fn each_tensor(model: &dyn DynModule, f: &mut dyn FnMut(&str, &Tensor)) {
     model.walk(&mut |name, part| match part {
         ModulePart::Parameter(parameter) => f(name, parameter.tensor()),

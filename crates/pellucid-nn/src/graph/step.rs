@@ -31,8 +31,8 @@ pub(super) struct StepCore<'f> {
     update: Option<Launcher<'f>>,
     /// The number of launches since the last update, if gradients accumulate.
     pub(super) launches_since_update: usize,
-    /// Whether the gradients are the mean over these launches instead of a part of the mean over `accumulate`, because
-    /// an early update has panicked.
+    /// Whether the accumulated gradients are scaled to the mean over these launches. Otherwise each launch has the
+    /// weight 1/`accumulate`.
     is_averaged: bool,
     /// The random numbers of the thread that recorded the step first.
     random: Option<ThreadStream>,
@@ -54,7 +54,7 @@ impl<'f> StepCore<'f> {
         }
     }
 
-    /// Sets the options, and drops all recordings. Gradients that were accumulated so far are not used.
+    /// Sets the options, and drops all recordings and accumulated gradients.
     pub(super) fn set_options(&mut self, options: StepOptions<'f>) {
         let unrecorded = StepCore::new(self.optimizer.clone(), self.compute.clone());
         *self = StepCore { options, random: self.random.take(), ..unrecorded };
@@ -108,12 +108,12 @@ impl<'f> StepCore<'f> {
         let is_last = accumulates && self.launches_since_update + 1 >= self.options.accumulate;
         self.set_averaged(false)?;
         if is_last {
-            // If either cannot be recorded, the gradients so far are unchanged.
+            // Both are recorded before the launch, so that the gradients so far are unchanged if recording fails.
             self.launcher()?.prepare(inputs)?;
             self.prepare_update()?;
         }
         let launched = self.launcher()?.launch(inputs).map(drop);
-        // A recording stays if its first launch fails, and later launches of it need to know what it reaches.
+        // A recording is kept if its first launch fails; its later launches need the parameters that it reaches.
         let reached = self.reached_now()?;
         launched?;
         self.gradients.mark_filled(&reached, accumulates)?;
@@ -121,8 +121,8 @@ impl<'f> StepCore<'f> {
         if is_last { self.update_accumulated() } else { Ok(()) }
     }
 
-    /// Updates the parameters with the gradients that were accumulated, and zeroes these. An update that fails or
-    /// panics has not zeroed them, and may have changed some: the next accumulation begins with new buffers.
+    /// Updates the parameters with the accumulated gradients, and zeroes these gradients. An update that fails or
+    /// panics may have changed some of them, so the next accumulation then begins with new buffers.
     fn update_accumulated(&mut self) -> Result<()> {
         let Some(update) = &mut self.update else { return Ok(()) };
         let mut gradients = std::mem::take(&mut self.gradients);
@@ -136,8 +136,8 @@ impl<'f> StepCore<'f> {
         Ok(())
     }
 
-    /// Makes the gradients the mean over the launches since the last update, or their part of the mean over
-    /// `accumulate` launches, each of which has added its gradient with the weight 1/accumulate.
+    /// Scales the accumulated gradients, to which each launch since the last update has added its gradient with the
+    /// weight 1/`accumulate`, to the mean over these launches. If `is_averaged` is false, it undoes this scaling.
     fn set_averaged(&mut self, is_averaged: bool) -> Result<()> {
         if self.is_averaged != is_averaged {
             let factor = self.options.accumulate as f64 / self.launches_since_update as f64;
@@ -147,7 +147,7 @@ impl<'f> StepCore<'f> {
         Ok(())
     }
 
-    /// Updates the parameters with the mean of the gradients of fewer launches than `accumulate`, if there are some.
+    /// Updates the parameters with the mean of the gradients of fewer launches than `accumulate`, if there are any.
     /// Returns true if it did.
     pub(super) fn update_early(&mut self) -> Result<bool> {
         if !self.accumulates() || self.launches_since_update == 0 {
@@ -174,9 +174,8 @@ impl<'f> StepCore<'f> {
         self.pass.as_ref().map_or_else(|| Ok(Reached::default()), |pass| self.reached.of_latest(pass))
     }
 
-    /// Records the separate update, if there is one, after the launches so far and one of the pass that was prepared
-    /// last. Parameters without a gradient since the last update, which that pass does not reach, are hidden: the
-    /// optimizer skips them.
+    /// Records the separate update, if there is one, for the gradients of the launches so far and of the pass that was
+    /// prepared last. Other parameters are hidden, so that the optimizer skips them.
     fn prepare_update(&mut self) -> Result<()> {
         let reached = self.reached_now()?;
         let Some(update) = &mut self.update else { return Ok(()) };
@@ -297,7 +296,9 @@ impl<'f> StepUpdate<'f> {
 
     /// Returns the gradient of each parameter on which the loss depends.
     fn gradients(&self, results: &[Tensor], parameters: &[&Tensor]) -> Result<Vec<Option<Tensor>>> {
-        let loss = results.first().ok_or_else(|| Error::invalid(RECORD_STEP, "the step must return its loss"))?;
+        let loss = results
+            .first()
+            .ok_or_else(|| Error::invalid(RECORD_STEP, "the step must return its loss as the first result"))?;
         if loss.rank() > 0 {
             let help = "the loss of a training step must be a scalar; reduce the loss to its mean or sum";
             return Err(Error::shapes(RECORD_STEP, [loss.shape()], help));

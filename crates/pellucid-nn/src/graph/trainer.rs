@@ -64,9 +64,9 @@ where
 
     /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
     ///
-    /// A step has a recording for each shape of the batch, each [path](crate::paths::path_of), each mode (training or
-    /// evaluation) and each set of hooks with which it ran, and so has its evaluation. The separate update of a step
-    /// that accumulates gradients is one more. Steps that run eagerly have none.
+    /// Steps and evaluations have one recording each for every shape of the batch, [path](crate::paths::path_of), mode
+    /// (training or evaluation) and set of hooks with which they ran. The separate update of a step that accumulates
+    /// gradients is one more. Steps that run eagerly have none.
     pub fn cache_stats(&self) -> CacheStats {
         self.core.cache_stats()
     }
@@ -173,8 +173,8 @@ where
     /// the shape and dtype of `y`.
     ///
     /// Values of targets on the host are checked before the launch ([`Loss::check_targets`]). No other values of a
-    /// batch are: a class index of targets on another device, or a predicted probability outside [0, 1], makes the
-    /// loss NaN, and the update makes the parameters NaN, whereas an eager loss returns an error.
+    /// batch are checked: an invalid class index on another device, or a predicted probability outside [0, 1], makes
+    /// the loss NaN, and the update makes the parameters NaN, whereas an eager loss returns an error.
     ///
     /// # Errors
     /// The errors of [`prepare`](GraphTrainer::prepare), if the step is recorded;
@@ -245,9 +245,9 @@ where
         Ok((&results[0], &results[1]))
     }
 
-    /// Updates the parameters with the mean of the gradients that were accumulated since the last update, although they
-    /// are of fewer launches than [`accumulate`](StepOptions::accumulate), for example after the last batch of an
-    /// epoch. The next step begins without gradients. Returns false if there are none.
+    /// Updates the parameters with the mean of the gradients that were accumulated since the last update, without
+    /// waiting for [`accumulate`](StepOptions::accumulate) launches, for example after the last batch of an epoch. The
+    /// next step begins without gradients. Returns false if no gradients were accumulated.
     ///
     /// ```
     /// use pellucid::nn::graph::{GraphTrainer, StepOptions};

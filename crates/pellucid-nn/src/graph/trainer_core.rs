@@ -126,7 +126,7 @@ impl<'f> TrainerCore<'f> {
         })
     }
 
-    /// Calls `launch` with the inputs of a step, which are checked. If the launch would record, or is the first eager
+    /// Checks the inputs of a step, and calls `launch` with them. If the launch would record, or is the first eager
     /// one, the optimizer is filled and checked as well.
     fn with_batch<R>(
         &mut self,
@@ -203,8 +203,8 @@ impl<'f> TrainerCore<'f> {
         Ok(())
     }
 
-    /// Traces the model for the current inputs, whose values are not used: lazy layers are built, and an error names
-    /// the layer that rejects its input. Returns placeholders of the targets. `y` are the targets, if they are known.
+    /// Traces the model for the current inputs without using their values. This builds lazy layers, and an error names
+    /// the layer that rejects its input. Returns a placeholder of the targets; `y` are the targets, if they are known.
     ///
     /// If the step runs eagerly, the model is traced only while it has lazy layers, because an eager step may read
     /// values and its operations check the inputs. The method then returns `None`.
@@ -237,7 +237,7 @@ impl<'f> TrainerCore<'f> {
 
     /// Returns an error for targets of the right shape and dtype with a value that the loss rejects.
     fn check_targets(&self, logits: &Shape, y: &Tensor) -> Result<()> {
-        // The launch needs the values in any case.
+        // Computing the targets now costs nothing, because the launch needs them in any case.
         if y.device().is_cpu() && !y.is_readable() {
             eval([y])?;
         }
@@ -268,8 +268,8 @@ impl<'f> TrainerCore<'f> {
         placeholder(logits.device(), shape, y.map(Tensor::dtype).or(assumed).unwrap_or(dtype))
     }
 
-    /// Records the step by `record`, after the optimizer was filled, if it was empty, and checked. If nothing was
-    /// recorded, the optimizer is empty again.
+    /// Adds parameters to an empty optimizer, checks it, and calls `record`, which records the step. If nothing is
+    /// recorded, the added parameters are removed.
     fn recording<R>(&mut self, x: &dyn BatchTensors, record: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let optimizer = self.step.optimizer.clone();
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
@@ -320,7 +320,7 @@ fn evaluation_of<'f>(step: &StepCore<'f>) -> Launcher<'f> {
     Launcher::new(step.options.eager, step.options.capture_options(), Box::new(evaluate))
 }
 
-/// Returns an error unless the targets have the expected shape, and both have integers, floats or booleans.
+/// Returns an error unless the targets have the expected shape and kind of dtype (integer, float or boolean).
 pub(super) fn check_target_shape(
     op: &'static str,
     y: &Tensor,
@@ -343,7 +343,7 @@ pub(super) fn check_target_shape(
     Ok(())
 }
 
-/// Returns the error of a loss.
+/// Wraps the error of a loss, so that it names the part `loss`.
 pub(super) fn of_loss(source: Error) -> Error {
     Error::Layer { layer: "loss".into(), source: Box::new(source) }
 }

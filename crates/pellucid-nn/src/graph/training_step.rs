@@ -12,10 +12,10 @@ use std::sync::Arc;
 /// A training step over any inputs: a closure computes the loss and other results, and an optimizer minimizes the loss.
 ///
 /// The first launch with inputs of new shapes or dtypes records the step ([`capture`](pellucid_tensor::capture())):
-/// closure, backward pass and update. Several losses are trained by their sum. Only the parameters of the optimizer get
-/// gradients, so the two losses of a GAN are two steps, each with its optimizer. The step keeps one gradient buffer for
-/// each parameter, which [`Tensor::grad`] returns between launches. [`GraphTrainer`](super::GraphTrainer) is the step
-/// of a model and a loss.
+/// closure, backward pass and update. To train several losses, return their sum. Only the parameters of the optimizer
+/// get gradients, so the two losses of a GAN are two steps, each with its optimizer. The step keeps one gradient buffer
+/// for each parameter, which [`Tensor::grad`] returns between launches. [`GraphTrainer`](super::GraphTrainer) is the
+/// step of a model and a loss.
 ///
 /// ```
 /// use pellucid::nn::graph::TrainingStep;

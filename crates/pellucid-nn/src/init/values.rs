@@ -79,7 +79,7 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low
         let reflected = half_normal_quantile(&u, -mean, std, [-high, -low])?;
         ops::neg(&reflected)
     } else {
-        // Uniform numbers between the probabilities of both bounds, through the quantile function.
+        // The quantile function of uniform numbers between the probabilities of both bounds.
         let quantile = formula!(|u; mean, low, high, scale, largest| {
             let (first, last) = (((low - mean) / scale).erf(), ((high - mean) / scale).erf());
             let x = (first + u * (last - first)).max(-largest).min(largest).erfinv();
@@ -92,9 +92,9 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low
     ops::to_dtype(&values?, dtype)
 }
 
-/// The bound in standard deviations above which the tail of the normal distribution is computed as that of the Rayleigh
-/// distribution. The densities of both tails then differ by 1/30² relatively; the probabilities themselves underflow at
-/// 38.
+/// The bound in standard deviations above which the tail of the normal distribution is approximated by that of the
+/// Rayleigh distribution. The relative difference of their densities is then 1/30². The probabilities themselves
+/// underflow at 38.
 const RAYLEIGH_BOUND: f64 = 30.0;
 
 /// Returns the quantiles of u of a normal distribution that is truncated to an interval above the mean. In the tail,
@@ -179,7 +179,7 @@ pub(super) fn sparse(shape: &Shape, dtype: DType, sparsity: f64, std: f64) -> Re
     let (rows, _) = matrix(op, shape)?;
     OptionRange::PROBABILITY.check(op, "sparsity", sparsity, 0.1)?;
     let zeros = (sparsity * rows as f64).ceil() as i64;
-    // A random order of the positions in every column; the first ones are 0.
+    // The positions of every column get random ranks, and those with the lowest ranks become 0.
     let keys = ops::rand_with(shape, DType::F64, &generator())?;
     let order = ops::argsort(&ops::argsort(&keys, 0, false)?, 0, false)?;
     ops::where_(&ops::lt(&order, zeros)?, 0.0, &normal(shape, dtype, 0.0, std)?)

@@ -54,7 +54,7 @@ plain! {
     Softplus => softplus;
     /// The softsign x / (1 + |x|).
     Softsign => softsign;
-    /// relu6(x + 3)/6, a sigmoid of straight lines (Courbariaux et al. 2015).
+    /// relu6(x + 3)/6, a piecewise linear sigmoid (Courbariaux et al. 2015).
     Hardsigmoid => hardsigmoid;
     /// x·hardsigmoid(x) (Howard et al. 2019).
     Hardswish => hardswish;

@@ -153,7 +153,10 @@ impl<const N: usize> BatchNorm<N> {
     /// [`Error::InvalidArgument`] without running statistics, which the map requires.
     pub(super) fn evaluation_map(&self, op: &'static str) -> Result<[Tensor; 2]> {
         let (Some(mean), Some(var)) = (&self.running_mean, &self.running_var) else {
-            return Err(Error::invalid(op, "the normalization must have running statistics"));
+            return Err(Error::invalid(
+                op,
+                "the normalization has no running statistics; train it with running_statistics(true)",
+            ));
         };
         let wide = |values: &Tensor| ops::to_dtype(values, values.dtype().promote(DType::F32));
         let scale = ops::map(formula!(|var; eps| (var + eps).sqrt().recip()), &[&wide(var)?], &[self.eps.into()])?;
@@ -176,8 +179,8 @@ impl<const N: usize> BatchNorm<N> {
     }
 }
 
-/// Returns the running statistics of a layer after their switch is set. `other` is another value of the layer, if it
-/// has one.
+/// Returns the running statistics of a layer: none unless `running`, otherwise the current ones, or new ones if there
+/// are none. New ones have the dtype and device of `other`, another value of the layer.
 pub(super) fn switched_statistics(
     layer: &'static str,
     running: bool,
@@ -241,7 +244,7 @@ impl<const N: usize> BatchNorm<N> {
         let y = self.normalized(x, Some([&batch[0], &batch[1]]), true, 1.0)?;
         if x.size() > 0 {
             let _off = no_grad();
-            // Half precision, such as that of x under autocast, has neither all counts nor all weights 1 − 1/n.
+            // Half precision, such as that of x under autocast, cannot represent all counts n and all weights 1 − 1/n.
             let wide = running[0].dtype().promote(DType::F32);
             let n = ops::to_dtype(n, wide)?;
             for (running, batch) in running.into_iter().zip(&batch) {

@@ -19,7 +19,7 @@ use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 pub enum Padding<const N: usize> {
     /// The padding before and after each axis.
     Both([usize; N]),
-    /// The padding that gives as many outputs as inputs, for stride 1. If it is odd, one more is added after.
+    /// The padding that gives as many outputs as inputs, for stride 1. If it is odd, the end gets one element more.
     Same,
 }
 
@@ -97,6 +97,8 @@ impl<const N: usize> Visit for Padding<N> {
 }
 
 impl<const N: usize> ConvSettings<N> {
+    /// Creates the default settings for a kernel of this size.
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a kernel without taps.
     fn new(layer: &'static str, kernel: [usize; N]) -> Result<ConvSettings<N>> {
@@ -113,8 +115,8 @@ impl<const N: usize> ConvSettings<N> {
         }
     }
 
-    /// Draws uniform weights `[first, second / groups, taps..]`, where `channels` are first and second, and a bias of
-    /// `bias` values, if it is given. Each number of channels has a kind for the error text.
+    /// Draws a uniform weight `[first, second / groups, taps..]`, where `channels` is [first, second], and a bias of
+    /// `bias` elements, unless it is `None`. `kinds` names the two numbers of channels in errors.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the number of groups does not divide both numbers; [`Error::OutOfMemory`].
@@ -285,7 +287,7 @@ impl<const N: usize> Conv<N> {
         Conv { padding_mode: Some(mode), ..self }
     }
 
-    /// Returns the options. They contain the padding for every padding mode.
+    /// Returns the options of the convolution. They include the padding, whatever the padding mode is.
     pub fn options(&self) -> ops::ConvOptions {
         let padding = match self.padding {
             Padding::Both(both) => both.into(),
@@ -331,7 +333,7 @@ impl<const N: usize> Conv<N> {
         check_input_dtype(Self::NAME, x, weight)?;
         let Some(mode) = self.padding_mode else { return conv(x, weight, bias, self.options()) };
         if self.padding == Padding::Same && self.settings.stride != [1; N] {
-            return Err(Error::invalid(Self::NAME, "padding \"same\" requires stride 1"));
+            return Err(Error::invalid(Self::NAME, "padding \"same\" requires stride 1; set a numeric padding"));
         }
         conv(&pad_last(x, self.pad_widths(), mode)?, weight, bias, self.settings.options())
     }
@@ -425,7 +427,11 @@ impl<const N: usize> ConvTranspose<N> {
             more[a] = excess.filter(|&more| more < stride[a].max(dilation[a])).ok_or_else(|| {
                 Error::invalid(
                     "conv_transpose",
-                    format!("an input of shape {} cannot have an output of lengths {dims:?}", x.shape()),
+                    format!(
+                        "an input of shape {} cannot have an output of lengths {dims:?}; a length may exceed the \
+                         smallest possible one by less than the stride or the dilation",
+                        x.shape()
+                    ),
                 )
             })?;
         }

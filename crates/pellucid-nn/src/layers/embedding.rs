@@ -11,7 +11,7 @@ use pellucid_tensor::{DType, Error, Integer, OptionRange, Result, Tensor, no_gra
 
 /// An embedding: integers x of any shape select rows of a table, giving `[x.., width]`.
 ///
-/// The table is initialized standard normal.
+/// The table is initialized from the standard normal distribution.
 ///
 /// ```
 /// use pellucid::nn::{Embedding, Layer};
@@ -102,8 +102,8 @@ impl Embedding {
 }
 
 impl Embedding {
-    /// Returns rows of a table that is not the layer's own, with the options of gradients. The maximum norm is a
-    /// property of the layer's table.
+    /// Returns rows of a table that replaces the layer's own. All options apply except the maximum norm, which rescales
+    /// the layer's own table in place.
     pub(super) fn output(&self, table: &Tensor, x: &Tensor) -> Result<Tensor> {
         ops::embedding(table, x, ops::EmbeddingOptions { max_norm: None, ..self.options })
     }
@@ -121,7 +121,7 @@ impl Layer for Embedding {
 
 /// Sums, means or maxima of embeddings: integers x `[B, n]`, one bag per row, give `[B, width]`.
 ///
-/// The table is initialized standard normal. The default is the mean.
+/// The table is initialized from the standard normal distribution. The default is the mean.
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct EmbeddingBag {

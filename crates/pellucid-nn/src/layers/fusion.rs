@@ -44,7 +44,7 @@ pub fn fuse_linear_bn(linear: &Linear, norm: &BatchNorm1d) -> Result<Linear> {
     Ok(Linear { weight, bias: Some(bias) })
 }
 
-/// Returns the weight s·W and the bias s·b + t. W counts the channels along its first axis.
+/// Returns the weight s·W and the bias s·b + t. The first axis of W is the axis of output channels.
 fn fused<const N: usize>(
     op: &'static str,
     weight: &Parameter,

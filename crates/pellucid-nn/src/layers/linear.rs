@@ -60,7 +60,7 @@ impl Linear {
     }
 }
 
-/// Returns the error for an input whose last axis does not have the length of the weight's, `[outputs, inputs]`.
+/// Returns the error for an input whose last axis does not match the weight, `[outputs, inputs]`.
 #[cold]
 fn wrong_width(input: &Shape, weight: &Shape) -> Error {
     let (outputs, inputs) = (weight[0], weight[1]);

@@ -23,7 +23,7 @@ pub trait LoraTarget: Weighted {
     /// [`Error::OutOfMemory`].
     fn low_rank_parameters(&self, rank: usize) -> Result<[Parameter; 2]>;
 
-    /// Returns the output without bias for the weight B·A, which is not computed.
+    /// Returns the output without bias for the weight B·A, without computing this product.
     ///
     /// # Errors
     /// The errors of [`Layer::compute`].
@@ -137,8 +137,8 @@ pub struct Lora<L> {
     /// The probability of dropout on the input of the update in training.
     pub dropout: f64,
     training: TrainingMode,
-    /// Whether W includes the update. It selects the path, so a captured step has one recording for each of the two.
-    /// Clones share it, since they share W.
+    /// Whether W includes the update. It selects the path, so a captured step has one recording for each value. Clones
+    /// share it, since they share W.
     merged: StateFlag,
 }
 
@@ -179,8 +179,8 @@ impl<L: LoraTarget> Lora<L> {
             return Err(Error::invalid("lora", reason));
         }
         if self.merged.is_shared() && alpha != self.alpha {
-            let reason = "clones of the layer share its weight, into which they merge the update with the current \
-                          `alpha`; set it before the first clone, or change a deep_copy()";
+            let reason = "clones of the layer share its weight and need the same `alpha` to merge the update into it; \
+                          set alpha() before the first clone(), or set it on a deep_copy()";
             return Err(Error::invalid("lora", reason));
         }
         Ok(Lora { alpha, ..self })
@@ -194,7 +194,10 @@ impl<L: LoraTarget> Lora<L> {
     pub fn try_dropout(self, p: f64) -> Result<Lora<L>> {
         OptionRange::PROBABILITY.check("lora", "dropout", p, 0.05)?;
         if !self.layer.input_dtype().is_float() {
-            return Err(Error::invalid("lora", "dropout cannot be applied to integer inputs"));
+            return Err(Error::invalid(
+                "lora",
+                "dropout requires float inputs, but the inputs of this layer are integers; do not set it",
+            ));
         }
         Ok(Lora { dropout: p, ..self })
     }
@@ -230,8 +233,8 @@ impl<L: LoraTarget> Lora<L> {
 
     /// Adds the update to W in place, so that a call costs no more than a call of the layer alone. Does nothing if W
     /// includes it. Clones of the layer share W, so it is merged for them as well. While it is merged, A and B get no
-    /// gradient. State dicts have the merged W, and the value 1 under the name `lora_merged`; loading one sets the
-    /// layer to its state.
+    /// gradient. State dicts contain the merged W, and the value 1 under the name `lora_merged`; loading a state dict
+    /// makes the layer merged or unmerged accordingly.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] inside a captured step; [`Error::OutOfMemory`].
@@ -357,7 +360,7 @@ fn named_lora_parameters(op: &'static str, model: &(impl Module + ?Sized)) -> Re
     Ok(found)
 }
 
-/// Returns A and B of all [`Lora`] layers of a model, such as for an optimizer or a group of one.
+/// Returns A and B of all [`Lora`] layers of a model, for example for an optimizer or one of its groups.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the model has no such layer; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that

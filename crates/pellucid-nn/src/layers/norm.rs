@@ -64,7 +64,7 @@ impl LayerNorm {
         Ok(LayerNorm { bias: switched(bias, self.bias, zeros)?, ..self })
     }
 
-    /// Sets whether the layer has a weight and a bias. A layer with a weight keeps its bias as it is.
+    /// Sets whether the layer has a weight and a bias. For a layer that has a weight, `true` changes nothing.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

@@ -17,13 +17,14 @@ pub enum OrthogonalMap {
     MatrixExp,
     /// Q = (I + A/2)·(I − A/2)⁻¹, the Cayley map, which is cheaper (Helfrich et al. 2018).
     Cayley,
-    /// The product of the Householder reflections of the columns below the diagonal, and of the signs of the diagonal,
-    /// which are not trained (Mhammedi et al. 2017). It is the cheapest for matrices that are far from square.
+    /// The product of Householder reflections, whose vectors are the columns below the diagonal, and of the signs of
+    /// the diagonal, which are not trained (Mhammedi et al. 2017). It is the cheapest map for matrices that are far
+    /// from square.
     Householder,
 }
 
 /// The parametrization of weights with orthonormal columns, or rows if there are fewer rows: PyTorch's
-/// `parametrizations.orthogonal`. A weight of more than two axes consists of matrices of its last two.
+/// `parametrizations.orthogonal`. A weight of more than two axes is a batch of matrices.
 ///
 /// The weight is B·Q, where Q is an [`OrthogonalMap`] of the original, and the buffer `base`, B, is a constant
 /// orthogonal matrix (Lezcano-Casado 2019). Initially Q is the identity, and B·Q is the factor Q of the layer's weight
@@ -51,8 +52,8 @@ impl Orthogonal {
         Orthogonal { map: Some(map), ..self }
     }
 
-    /// Sets whether there is a B. Without B the weight is Q, and only the map by Householder reflections has a right
-    /// inverse.
+    /// Sets whether the weight has the factor B; default true. Without B the weight is Q, and only the map by
+    /// Householder reflections has a right inverse.
     pub fn use_trivialization(self, trivialize: bool) -> Orthogonal {
         Orthogonal { without_base: !trivialize, ..self }
     }
@@ -111,7 +112,7 @@ impl Parametrization for Orthogonal {
             return Err(Error::invalid(OP, reason));
         }
         let (packed, tau) = ops::geqrf(&x)?;
-        // LAPACK stores τ = 0 if a column needs no reflection. The map then has the reflection that changes the sign.
+        // LAPACK stores τ = 0 if a column needs no reflection. The map always reflects, so the sign −1 cancels it.
         let signs = ops::mul(&signs(&diagonal(&packed)?)?, &ops::where_(&ops::eq(&tau, 0.0)?, -1.0, &signs(&tau)?)?)?;
         let diagonals = ops::mul(&ops::eye(rows, columns, x.dtype())?, &ops::unsqueeze(&signs, -2)?)?;
         TallMatrix { x: ops::add(&ops::tril(&packed, -1)?, &diagonals)?, is_transposed }.restored(weight.dtype())
@@ -159,7 +160,7 @@ impl TallMatrix {
     }
 }
 
-/// Returns L − Lᵀ for the lower triangle L, which zeros extend to a square.
+/// Returns L − Lᵀ for the lower triangle L, which is padded with zeros to a square matrix.
 fn skew_symmetric(x: &Tensor) -> Result<Tensor> {
     let missing = x.shape()[x.rank() - 2] - x.shape()[x.rank() - 1];
     let mut widths = vec![(0, 0); x.rank()];

@@ -43,9 +43,9 @@ pub trait Parametrization: Module {
     /// The errors of the operations.
     fn forward(&self, original: &Tensor) -> Result<Tensor>;
 
-    /// Returns an original for a weight, which becomes the initial one. By default it is the weight itself. If `weight`
-    /// is not a value of the map, such as a matrix that is not orthogonal, the result is the original of a near one. A
-    /// parametrization with parameters or buffers that depend on the weight sets their values.
+    /// Returns an original whose weight is `weight`. By default it is `weight` itself. If no original has this weight,
+    /// for example because it is not orthogonal, the result is the original of a weight close to it. A parametrization
+    /// with parameters or buffers that depend on the weight sets their values.
     ///
     /// # Errors
     /// The errors of the operations.
@@ -53,8 +53,8 @@ pub trait Parametrization: Module {
         Ok(weight.clone())
     }
 
-    /// Returns the original for the weight of a layer that is wrapped, as [`right_inverse`](Self::right_inverse) does
-    /// by default. The axis `outputs` of the weight counts outputs.
+    /// Returns the initial original of a layer that is wrapped, for its weight: by default the result of
+    /// [`right_inverse`](Self::right_inverse). The axis `outputs` of the weight counts outputs.
     ///
     /// # Errors
     /// The errors of the operations.
@@ -81,11 +81,11 @@ pub trait Parametrization: Module {
 
 /// A layer whose weight is a function of the trained parameter: PyTorch's `nn.utils.parametrize`.
 ///
-/// The layer's own parameter becomes the original, so an optimizer that has it stays attached. Names follow PyTorch:
-/// the original is `parametrizations.weight.original`, and the parts of the parametrization are under
+/// The layer's own parameter becomes the original, so an optimizer of this parameter still trains it. Names follow
+/// PyTorch: the original is `parametrizations.weight.original`, and the parts of the parametrization are under
 /// `parametrizations.weight.0`. The methods of [`Reparametrized`] return the weight and the original, set the weight
 /// and remove the parametrization. Parametrizations are [`WeightNorm`](crate::WeightNorm),
-/// [`SpectralNorm`](crate::SpectralNorm), [`Orthogonal`](crate::Orthogonal) and types of the user.
+/// [`SpectralNorm`](crate::SpectralNorm), [`Orthogonal`](crate::Orthogonal) and your own types.
 ///
 /// ```
 /// use pellucid::nn::{Linear, Module, Orthogonal, Parametrized, Reparametrized};
@@ -118,8 +118,8 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
     pub fn try_new(layer: L, parametrization: P) -> Result<Parametrized<L, P>> {
         layer.check_replaceable(OP)?;
         if parametrization.is_initialized() {
-            let reason = "the parametrization belongs to a layer already, and its clones share their values; create \
-                          another one";
+            let reason = "the parametrization already belongs to another layer, and its clones share its values; \
+                          create a new one";
             return Err(Error::invalid(OP, reason));
         }
         let _off = no_grad();
@@ -144,8 +144,8 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
         &self.parametrization
     }
 
-    /// Returns the buffers of the parametrization with copies of their values, which a rejected input restores. A
-    /// recording changes no values, so it has no copies.
+    /// Returns the buffers of the parametrization with copies of their values, to restore them if the input is
+    /// rejected. Recording a step changes no values, so the list is then empty.
     fn buffer_values(&self) -> Result<Vec<(Buffer, Tensor)>> {
         if is_capturing() {
             return Ok(Vec::new());

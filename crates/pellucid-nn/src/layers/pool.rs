@@ -47,7 +47,7 @@ macro_rules! windows {
                 self
             }
 
-            /// Returns the size of the windows and their options. Without a stride, it is the size.
+            /// Returns the size of the windows and their options. If the stride is `None`, it equals the size.
             pub fn options(&self) -> &PoolOptions {
                 &self.pool
             }
@@ -71,7 +71,7 @@ windows! {
     /// Average pooling: the mean of every window. Padding counts as zeros. Output lengths are computed as for
     /// [`MaxPool`].
     AvgPool: AvgPool1d, AvgPool2d, AvgPool3d {
-        /// The divisor of sums.
+        /// The divisor of the sum of a window.
         divisor: AvgPoolDivisor
     }
     /// Power-average pooling: (Σ xᵖ)^(1/p) over every window. Output lengths are computed as for [`MaxPool`].

@@ -2,7 +2,7 @@
 
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 
-/// One number for each of N spatial axes, from one for all or one each, the first axis first.
+/// One number for each of N spatial axes, in their order; a single number is converted to the same one for all axes.
 ///
 /// ```
 /// use pellucid::nn::PerAxis;

@@ -33,7 +33,7 @@ pub struct SpectralNorm {
     /// The number of iterations in every forward pass in training.
     #[doc(alias = "n_power_iterations")]
     pub iterations: usize,
-    /// The lower bound of the norms in divisions.
+    /// The lower bound of the norms by which vectors are divided.
     pub eps: f64,
     training: TrainingMode,
 }
@@ -73,7 +73,7 @@ impl SpectralNorm {
         Ok(SpectralNorm { iterations, ..self })
     }
 
-    /// Sets the lower bound of the norms in divisions, 10⁻¹² by default.
+    /// Sets the lower bound of the norms by which vectors are divided, 10⁻¹² by default.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if it is negative or not finite.

@@ -7,8 +7,8 @@ use crate::parameter::Parameter;
 use crate::visit::Visit;
 use pellucid_tensor::{Result, Shape, Tensor};
 
-/// Returns the optional parameter of a layer after its switch is set: a parameter that exists is kept, and only a
-/// missing one is created by `make`.
+/// Returns an optional parameter of a layer: `None` unless it is `enabled`, otherwise the current one, or the result of
+/// `make` if there is none.
 pub(crate) fn switched<T>(enabled: bool, current: Option<T>, make: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
     match (enabled, current) {
         (false, _) => Ok(None),
@@ -17,7 +17,7 @@ pub(crate) fn switched<T>(enabled: bool, current: Option<T>, make: impl FnOnce()
     }
 }
 
-/// Returns the bias of a layer after its switch is set. A bias that is added has `len` elements, uniform on ±1/√inputs,
+/// Returns the bias of a layer, as [`switched`] does. A bias that is added has `len` elements, uniform on ±1/√inputs,
 /// with the dtype and the device of the weight.
 #[track_caller]
 pub(crate) fn uniform_bias(
@@ -32,8 +32,8 @@ pub(crate) fn uniform_bias(
     switched(enabled, current, || values_like(layer, Some(weight), || init::try_uniform(len, -bound, bound)))
 }
 
-/// Returns the weight of ones and the bias of zeros of a norm after its switches are set. `other` is another value of
-/// the norm, if it has one.
+/// Returns the weight and the bias of a norm: none unless they are `enabled`, otherwise the current ones, or ones and
+/// zeros if there is no weight. New parameters have the dtype and device of `other`, another value of the norm.
 pub(crate) fn switched_affine(
     layer: &'static str,
     enabled: bool,

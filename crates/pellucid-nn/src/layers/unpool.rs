@@ -73,7 +73,7 @@ impl<const N: usize> MaxUnpool<N> {
         call::call(self, &[x, indices], || self.unpooled(x, indices, self.dims_for(x)?))
     }
 
-    /// Places the elements with other spatial lengths, since several lengths are pooled to the same one.
+    /// Places the elements in an output of these spatial lengths, because pooling maps several lengths to the same one.
     ///
     /// # Errors
     /// The errors of [`ops::max_unpool2d`].

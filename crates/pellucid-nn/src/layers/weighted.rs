@@ -22,8 +22,8 @@ pub trait Weighted: Layer {
     /// The errors of [`Layer::compute`].
     fn compute_with(&self, weight: &Tensor, x: &Tensor) -> Result<Tensor>;
 
-    /// Returns an error if an option of the layer has no effect in [`compute_with`](Weighted::compute_with). The layers
-    /// that compute another weight reject to wrap it.
+    /// Returns an error if an option of the layer has no effect in [`compute_with`](Weighted::compute_with). A
+    /// [`Reparametrized`] layer cannot wrap the layer then.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] names the option.
@@ -57,7 +57,7 @@ weighted!([] Embedding: 0
         match self.options().max_norm {
             Some(_) => Err(Error::invalid(
                 op,
-                "the embedding has `max_norm`, which scales the vectors of its own table; create it without",
+                "the embedding has `max_norm`, which rescales its own table in place; create it without max_norm()",
             )),
             None => Ok(()),
         }
@@ -77,8 +77,8 @@ pub trait Reparametrized: Layer {
     /// The layer whose weight is computed.
     type Layer: Weighted;
 
-    /// Returns the parameter from which the weight is computed. It is the layer's own parameter, so optimizers that
-    /// have it stay attached.
+    /// Returns the parameter from which the weight is computed. It is the layer's own parameter, so an optimizer of
+    /// this parameter still trains it.
     fn original(&self) -> &Parameter;
 
     /// Returns the weight.

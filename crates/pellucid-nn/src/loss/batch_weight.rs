@@ -1,4 +1,4 @@
-//! [`BatchWeight`]: how the loss of a batch enters the mean over several batches.
+//! [`BatchWeight`]: the weight of the loss of a batch in the mean over several batches.
 
 use pellucid_tensor::ops::Reduction;
 use pellucid_tensor::{DType, Result, Tensor, no_grad, ops};

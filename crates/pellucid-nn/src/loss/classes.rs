@@ -6,7 +6,7 @@ use pellucid_tensor::{Result, Tensor, ops};
 
 losses! {
     /// The cross-entropy −Σ_c p_c·ln softmax(logits)_c of logits `[N, C]`, `[C]` or `[N, C, d..]` against class indices
-    /// (of integers, without the class axis) or probabilities p (of the logits' shape).
+    /// (integers, without the class axis) or probabilities p (of the logits' shape).
     ///
     /// Unlike in PyTorch, no class is ignored by default.
     CrossEntropyLoss, cross_entropy of Classes {

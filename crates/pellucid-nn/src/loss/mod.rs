@@ -19,7 +19,7 @@
 //!
 //! The value is a 0-d tensor that stays on the device (or one value per sample without reduction); [`Tensor::item`]
 //! reads it. A loss of two inputs is a [`Loss`], as is a pointer to one (`&L`, `Box<dyn Loss>`, `Arc<L>`); [`from_fn`]
-//! makes a loss of a function. Losses of more inputs have methods of the same names.
+//! makes a loss from a function. Losses of more inputs have methods of the same names.
 
 mod adaptive;
 mod batch_weight;
@@ -115,7 +115,7 @@ pub trait Loss: Visit {
     }
 
     /// Returns the weight of the loss of a batch with targets `y` in the mean over several batches. By default the loss
-    /// is a mean over samples. The losses of this module count sums, ignored classes and weights of classes.
+    /// is a mean over samples. The losses of this module take sums, ignored classes and class weights into account.
     ///
     /// # Errors
     /// The errors of the operations.

@@ -242,7 +242,7 @@ pub fn update_bn(model: &(impl Layer + ?Sized), batches: impl IntoIterator<Item 
     }
     let mut batches = batches.into_iter().peekable();
     if batches.peek().is_none() {
-        let reason = "there are no batches, of which the statistics could be computed; an iterator returns them once";
+        let reason = "there are no batches to compute the statistics from; an iterator returns each batch only once";
         return Err(Error::invalid("update_bn", reason));
     }
     let _off = no_grad();

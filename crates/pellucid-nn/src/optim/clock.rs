@@ -7,8 +7,8 @@ use crate::parameter::Buffer;
 use pellucid_tensor::{DType, Device, Result, Tensor, ops};
 use std::ops::Range;
 
-/// The clocks of parameters that were added together. For n parameters every counter is a vector `[n]`, so
-/// that one kernel advances all of them.
+/// The clocks of parameters that were added to the optimizer in one call. For n parameters every counter is a vector
+/// `[n]`, so that one kernel advances all of them.
 pub(super) struct Clocks {
     /// The range of the parameters in the optimizer.
     members: Range<usize>,

@@ -43,7 +43,7 @@ impl Hyperparameter {
         conversion: fn(f64) -> f64,
     ) -> Result<Hyperparameter> {
         if !matches!(dtype, DType::F32 | DType::F64) {
-            return Err(Error::dtypes(op, [dtype], "a hyperparameter is stored in f32 or f64"));
+            return Err(Error::dtypes(op, [dtype], "a hyperparameter must be stored in f32 or f64"));
         }
         check_range(op, value, conversion(value), dtype)?;
         let stored = free_buffer(ops::full((), conversion(value), dtype)?);
@@ -74,8 +74,8 @@ impl Hyperparameter {
         Ok(self.shortest_decimal(self.stored.try_item()?))
     }
 
-    /// Returns true if a number is stored as this value of the tensor. A number that underflows is not stored as 0: the
-    /// kernels read 0, and so does the host.
+    /// Returns true if `stored` is the rounding of `number`, which the host then reads. For a number that underflows to
+    /// 0 it returns false, so that the host reads 0, as the kernels do.
     fn rounds_to(&self, number: f64, stored: f64) -> bool {
         let exact = (self.conversion)(number);
         round(exact, self.stored.dtype()) == stored && (stored != 0.0 || exact == 0.0)

@@ -105,7 +105,10 @@ impl Lbfgs {
         options.check_ranges(op)?;
         let (names, parameters): (Vec<String>, Vec<Parameter>) = parameters.into().into_named(0).into_iter().unzip();
         let Some(dtype) = parameters.first().map(|p| p.dtype()) else {
-            return Err(Error::invalid(op, "the list of parameters must not be empty"));
+            return Err(Error::invalid(
+                op,
+                "the list of parameters must not be empty; use the parameters() of a model",
+            ));
         };
         let mut seen = HashMap::new();
         for (name, parameter) in names.iter().zip(&parameters) {
@@ -115,7 +118,11 @@ impl Lbfgs {
         }
         if !matches!(dtype, DType::F32 | DType::F64) || parameters.iter().any(|p| p.dtype() != dtype) {
             let dtypes = parameters.iter().map(|p| p.dtype());
-            return Err(Error::dtypes(op, dtypes, "the parameters must be all f32 or all f64"));
+            return Err(Error::dtypes(
+                op,
+                dtypes,
+                "the parameters must be all f32 or all f64; convert the model with to_dtype_()",
+            ));
         }
         let group = ParamGroup::try_new(options.lr, None, DType::F64)?;
         Ok(Lbfgs { parameters: parameters.into(), options, group, progress: Mutex::default() })
@@ -205,7 +212,7 @@ impl Lbfgs {
     }
 }
 
-/// Calls `f`, and then writes the values into the parameters, also after a panic.
+/// Calls `f`, and then writes the values into the parameters, even after a panic.
 fn with_restored<R>(parameters: &[Parameter], values: &[Tensor], f: impl FnOnce() -> Result<R>) -> Result<R> {
     let result = catch_unwind(AssertUnwindSafe(f));
     parameters.iter().zip(values).try_for_each(|(p, x)| ops::copy_(p, x))?;

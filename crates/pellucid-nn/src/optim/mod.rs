@@ -1,10 +1,10 @@
 //! Optimizers, learning rate schedules, gradient clipping, loss scaling and weight averaging.
 //!
-//! An update is one kernel over all parameters: a formula that reads the parameter, its gradient and its state, and
-//! writes parameter and state in place. Learning rate, momentum, step count and derived numbers are 0-d tensors that
-//! the formula reads, and all state is allocated at construction. A captured step can therefore be replayed, and uses a
-//! new learning rate. [`Optimizer::lr`] returns a rate as it was set: 0.01, not its rounding to `f32`
-//! ([`ParamGroup`] has the rule).
+//! An update is usually one kernel over all parameters: a formula that reads the parameter, its gradient and its state,
+//! and writes parameter and state in place. Learning rate, momentum, step count and derived numbers are 0-d tensors
+//! that the formula reads, and all state is allocated before the step. A captured step can therefore be replayed, and
+//! uses a new learning rate. [`Optimizer::lr`] returns a rate as it was set: 0.01, not its rounding to `f32`
+//! ([`ParamGroup`] documents the rule).
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -268,7 +268,7 @@ pub trait Optimizer: Send + Sync {
     /// cleared before each call of the closure. [`Lbfgs`] calls it several times, all others once. Returns the first
     /// loss.
     ///
-    /// Panics while its closure runs, [`Lbfgs`] has no history: the closure must not save, load or step the optimizer.
+    /// While its closure runs, [`Lbfgs`] has no history: the closure must not save, load or step the optimizer.
     ///
     /// # Errors
     /// The errors of [`Optimizer::try_step`], and of reading the loss: [`Error::ReadInCapture`], [`Error::NotAScalar`];

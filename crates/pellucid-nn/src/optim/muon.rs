@@ -96,7 +96,11 @@ impl Rule for MuonOptions {
     fn check(&self) -> Result<()> {
         self.check_ranges(self.name())?;
         if let Some(dtype) = self.ns_dtype.filter(|dtype| !dtype.is_float()) {
-            return Err(Error::dtype_argument(self.name(), dtype, "ns_dtype must be a float dtype"));
+            return Err(Error::dtype_argument(
+                self.name(),
+                dtype,
+                "ns_dtype must be a float dtype, such as DType::BF16",
+            ));
         }
         Ok(())
     }

@@ -41,7 +41,7 @@ struct OptimizerMembers {
     parameters: Arc<[Parameter]>,
     /// The data of each parameter, in the order of the parameters.
     data: Vec<ParameterData>,
-    /// The groups of clocks, one for each set of parameters that were added together.
+    /// The clocks with the index of their group; one entry for each set of parameters that were added together.
     clocks: Vec<(usize, Clocks)>,
     /// Whether [`DeferredParameters::add`] added the parameters.
     is_deferred: bool,
@@ -146,13 +146,13 @@ impl OptimizerCore {
         self.groups[group].lr_tensor().dtype()
     }
 
-    /// Returns the inputs of a tick of a group other than the clock: η, and the momentum's tensor.
+    /// Returns the inputs of a group's tick except the clock: η, and the momentum's tensor.
     fn tick_inputs(&self, group: usize) -> impl Iterator<Item = &Tensor> {
         let group = &self.groups[group];
         [group.lr_tensor()].into_iter().chain(group.momentum_tensor())
     }
 
-    /// Returns the inputs of the update of parameter `i` of these clocks of a group other than the gradient.
+    /// Returns the inputs of the update of parameter `i` of `clocks`, which belong to the group, except the gradient.
     fn rates(&self, group: usize, clocks: &Clocks, i: usize) -> Result<Vec<Tensor>> {
         let mut rates = clocks.rates_of(i)?;
         // The rates of the tick, or η without a tick; then the momentum's tensor.

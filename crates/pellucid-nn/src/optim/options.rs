@@ -2,8 +2,8 @@
 
 /// Defines a struct of options from a table with one row for each option: its documentation, type, default and range.
 ///
-/// The documentation of an option ends with its default. The range is the name of an
-/// [`OptionRange`](pellucid_tensor::OptionRange); of a tuple, the numbers of the checked parts follow. The macro
+/// The macro adds the default to the documentation of an option. The range is the name of an
+/// [`OptionRange`](pellucid_tensor::OptionRange); for a tuple, the indices of the checked elements follow. The macro
 /// implements `Default`, and the method `check_ranges(op)`, whose errors name the optimizer `op`, the option and its
 /// default.
 macro_rules! options {

@@ -110,7 +110,7 @@ impl ParamGroup {
     /// Returns the number of the momentum, or the error of [`ParamGroup::try_set_momentum`] with this value.
     pub(super) fn checked_momentum(&self, op: &'static str, momentum: f64) -> Result<&Hyperparameter> {
         check_momentum(op, momentum)?;
-        let missing = || Error::invalid(op, "the optimizer has no momentum, or was created with momentum 0");
+        let missing = || Error::invalid(op, "the group has no momentum; create the optimizer with a nonzero momentum");
         self.momentum.as_ref().ok_or_else(missing)
     }
 

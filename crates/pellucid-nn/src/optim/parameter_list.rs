@@ -7,8 +7,7 @@ pub(super) type NamedParameters = Vec<(String, Parameter)>;
 /// The parameters of an optimizer: [`Module::parameters`](crate::Module::parameters), or
 /// [`Module::named_parameters`](crate::Module::named_parameters), whose names the state dict uses.
 ///
-/// A parameter without a name has the name of its index in the optimizer. `ParameterList::default()` has no
-/// parameters.
+/// A parameter without a name is named by its index in the optimizer. `ParameterList::default()` has no parameters.
 #[derive(Clone, Debug)]
 pub struct ParameterList(ListedParameters);
 

@@ -286,7 +286,7 @@ impl GradScaler {
         if !calls.scaled {
             let reason = format!(
                 "{method}() divides the gradients by the scale, but no loss was scaled since the last update(); call \
-                 scale(&loss).backward() before"
+                 scale(&loss).backward() first"
             );
             return Err(Error::invalid(OP, reason));
         }

@@ -80,7 +80,7 @@ impl RnnCell {
 }
 
 impl<K: RecurrentKind> RecurrentCell<K> {
-    /// Creates a cell from `input` to `hidden` features; an [`RnnCell`] has tanh.
+    /// Creates a cell from `input` to `hidden` features; an [`RnnCell`] uses tanh.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

@@ -45,7 +45,7 @@ pub(super) mod sealed {
 
     /// The constant of a kind.
     pub trait KindConstants {
-        /// The cell, for an RNN with tanh.
+        /// The kind of cell; the nonlinearity of an RNN is tanh.
         const CELL: CellKind;
     }
 

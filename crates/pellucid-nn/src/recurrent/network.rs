@@ -112,7 +112,7 @@ impl Lstm {
 }
 
 impl<K: RecurrentKind> RecurrentNetwork<K> {
-    /// Creates one layer from `input` to `hidden` features in one direction, with biases; an [`Rnn`] has tanh.
+    /// Creates one layer from `input` to `hidden` features in one direction, with biases; an [`Rnn`] uses tanh.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -175,7 +175,7 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
         self.try_with_options(options)
     }
 
-    /// Sets all options. Weights of other shapes are drawn again, once; each method of an option draws them separately.
+    /// Sets all options. Weights whose shapes change are drawn again once, instead of once for each changed option.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;
@@ -200,8 +200,8 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
         self.stack.hidden()
     }
 
-    /// Returns the outputs and the last state of every layer and direction. Without an initial state, it starts from
-    /// zeros.
+    /// Returns the outputs and the last state of every layer and direction. Without an initial state, all states start
+    /// at zero.
     ///
     /// # Errors
     /// The errors of [`ops::rnn`](pellucid_tensor::ops::rnn), [`ops::gru`](pellucid_tensor::ops::gru) or
@@ -228,9 +228,9 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
         self.run_sequences(x, state, Some(lengths))
     }
 
-    /// Runs packed sequences (see [`pack_sequence`](crate::pack_sequence)) as
-    /// [`try_forward_padded`](RecurrentNetwork::try_forward_padded). [`batch_first`](RecurrentNetwork::batch_first) has
-    /// no effect.
+    /// Runs packed sequences (see [`pack_sequence`](crate::pack_sequence)), as
+    /// [`try_forward_padded`](RecurrentNetwork::try_forward_padded) runs padded ones.
+    /// [`batch_first`](RecurrentNetwork::batch_first) has no effect.
     ///
     /// # Errors
     /// The errors of [`try_forward_padded`](RecurrentNetwork::try_forward_padded).

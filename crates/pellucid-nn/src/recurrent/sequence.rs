@@ -87,8 +87,8 @@ pub fn unpad_sequence(padded: &Tensor, lengths: &Tensor, batch_first: bool) -> R
 /// Sequences of different lengths that a recurrent layer runs to their own ends
 /// ([`forward_packed`](crate::RecurrentNetwork::try_forward_packed)).
 ///
-/// Unlike PyTorch's type, it stores the padding: kernels run all sequences for T steps and ignore the padding. An
-/// elementwise function or a layer of the features applies to `padded`:
+/// Unlike PyTorch's type, it stores the padding: kernels run all sequences for T steps and ignore the padding. Apply
+/// elementwise functions and layers over the features to `padded`:
 /// `PackedSequence { padded: linear.forward(&y.padded), ..y }`.
 #[derive(Clone, Debug)]
 pub struct PackedSequence {

@@ -60,7 +60,7 @@ impl TransformerDecoderLayer {
         })
     }
 
-    /// Sets all options. Weights of other shapes are drawn again, once; each method of an option draws them separately.
+    /// Sets all options. Weights whose shapes change are drawn again once, instead of once for each changed option.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;

@@ -38,7 +38,8 @@ pub struct TransformerOptions {
     /// The number of features between the two linear layers.
     #[doc(alias = "dim_feedforward")]
     pub hidden: usize,
-    /// The dropout probability in training, for attention weights and for the output of each sublayer.
+    /// The dropout probability in training, for attention weights, after the activation and for the output of each
+    /// sublayer.
     pub dropout: f64,
     /// The function between the two linear layers: [`ops::relu`], [`ops::gelu`], ...
     pub activation: fn(&Tensor) -> Result<Tensor>,
@@ -70,7 +71,7 @@ impl Default for TransformerOptions {
 }
 
 impl TransformerOptions {
-    /// Sets the options of an attention.
+    /// Sets the options of an attention layer.
     #[track_caller]
     fn attention(&self, attention: MultiheadAttention, rotary: Option<Rotary>) -> Result<MultiheadAttention> {
         let &TransformerOptions { dropout, bias, kv_heads, .. } = self;
@@ -104,8 +105,8 @@ impl TransformerOptions {
     }
 }
 
-/// Implements the options of a transformer module as methods, by its methods `try_with_options`, which draws weights of
-/// other shapes, and `each_options`, which changes options that no weight depends on.
+/// Implements one method for each option of a transformer module. They call its methods `try_with_options`, which draws
+/// weights whose shapes change, and `each_options`, for options that no weight depends on.
 macro_rules! transformer_options {
     ($module:ident) => {
         impl $module {
@@ -120,8 +121,8 @@ macro_rules! transformer_options {
                 self.try_with_options(options)
             }
 
-            /// Sets the dropout probability in training, for attention weights and for the output of each sublayer; by
-            /// default 0.1.
+            /// Sets the dropout probability in training, for attention weights, after the activation and for the output
+            /// of each sublayer; by default 0.1.
             ///
             /// # Errors
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for a probability outside [0, 1].
@@ -233,7 +234,7 @@ impl Transformer {
         self.encoder.options()
     }
 
-    /// Sets all options. Weights of other shapes are drawn again, once; each method of an option draws them separately.
+    /// Sets all options. Weights whose shapes change are drawn again once, instead of once for each changed option.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;
@@ -250,7 +251,7 @@ impl Transformer {
         self.decoder.each_options(change);
     }
 
-    /// Initializes all matrices but those that are `drawn`.
+    /// Initializes all matrices except those in `drawn`, which keep their values.
     #[track_caller]
     fn initialized(self, drawn: &HashSet<TensorId>) -> Result<Transformer> {
         for matrix in self.parameters().iter().filter(|p| p.rank() == 2 && !drawn.contains(&p.id())) {

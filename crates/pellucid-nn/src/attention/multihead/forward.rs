@@ -41,7 +41,8 @@ impl InProj {
     }
 }
 
-/// Returns an error for numbers of heads that do not divide the width or each other, and for an invalid dropout.
+/// Returns an error unless the number of heads divides the width, the number of key-value heads divides the number of
+/// heads, and the dropout is valid.
 pub(super) fn check_heads(
     width: usize,
     heads: usize,
@@ -57,13 +58,17 @@ pub(super) fn check_heads(
     }
     if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
         return reject(format!(
-            "the number of key-value heads, {kv_heads}, must divide the number of query heads, {heads}"
+            "the number of key-value heads, {kv_heads}, must divide the number of query heads, {heads}; use 1, {heads} \
+             or another divisor"
         ));
     }
     if let Some(rotary) = rotary {
         rotary.check()?;
         if !(width / heads).is_multiple_of(2) {
-            return reject(format!("the head width must be even for rotary positions, got {}", width / heads));
+            return reject(format!(
+                "the head width must be even for rotary positions, got {}; use another number of heads",
+                width / heads
+            ));
         }
     }
     OptionRange::PROBABILITY.check(MULTIHEAD_ATTENTION, "dropout", dropout, 0.1)
@@ -77,13 +82,13 @@ pub(super) struct PreparedHeads {
 }
 
 impl MultiheadAttention {
-    /// Returns the joined heads, `[.., L, E]`, of queries, keys and values.
+    /// Returns the joined heads, `[.., L, E]`, for these queries, keys and values.
     pub(super) fn attend(&self, inputs: [&Tensor; 3], masks: AttentionMasks<'_>) -> Result<Tensor> {
         let heads = self.prepare_heads(inputs, masks).and_then(|prepared| self.attend_heads(&prepared));
         call::name_layer(MULTIHEAD_ATTENTION, heads)
     }
 
-    /// Returns the joined heads of queries, keys and values, and the weights of all heads or their mean.
+    /// Returns the joined heads, and the attention weights of all heads or their mean.
     pub(super) fn attend_with_weights(
         &self,
         inputs: [&Tensor; 3],

@@ -11,7 +11,7 @@
 //! | record | [`record_step_graph`] | runs no kernel, changes no value, draws no random number |
 //! | launch | [`TrainGraph::set_batch`], [`TrainGraph::launch`] | runs the step on the contents of its buffers |
 //!
-//! [`CudaGraphTrainer`] is a [`GraphTrainer`] with the method names of this framework. It runs on every device.
+//! [`CudaGraphTrainer`] is a [`GraphTrainer`] with the method names of that framework. It runs on every device.
 
 mod exec;
 mod plan;

@@ -133,8 +133,8 @@ pub struct CapturePlan {
     pub per_layer: Vec<PerLayerBufs>,
     /// The buffers of the loss.
     pub loss: LossBufs,
-    /// The maximum scratch of one matrix product in bytes, [`DEFAULT_MAX_SCRATCH`] unless it is set. It is for devices
-    /// that use some; the CPU and `wgpu` use none.
+    /// The maximum scratch memory of one matrix product in bytes; default [`DEFAULT_MAX_SCRATCH`]. The CPU and `wgpu`
+    /// need no scratch memory and ignore it.
     pub lt_bytes: usize,
     pub(super) device: Device,
 }
@@ -206,7 +206,7 @@ pub fn make_plan_for_sequential(
     loss: impl Into<Option<LossKind>>,
     lt_bytes: impl Into<Option<usize>>,
 ) -> Result<CapturePlan> {
-    // Lazy layers have no parameters before.
+    // Lazy layers have no parameters until they are built.
     model.build(input_shape)?;
     let module: &dyn DynModule = as_dyn(&model);
     let (device, mut values) = (module_device(module), Vec::new());
@@ -312,7 +312,7 @@ pub fn try_rebind_grads(
     Ok(rebound)
 }
 
-/// Returns the parameters whose gradient is the plan's buffer, with it.
+/// Returns each parameter whose gradient is a buffer of the plan, with this buffer.
 pub(super) fn bound_gradients(model: &(impl Module + ?Sized), plan: &CapturePlan) -> Result<Vec<(Parameter, Tensor)>> {
     let planned = named_gradients(model, plan)?.into_iter().map(|(_, parameter, buffer)| (parameter, buffer));
     let is_bound = |p: &Parameter, buf: &Tensor| p.grad().is_some_and(|gradient| identity(&gradient) == identity(buf));

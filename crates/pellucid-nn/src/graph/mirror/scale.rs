@@ -1,4 +1,4 @@
-//! A test whether a loss sums its samples or takes their mean.
+//! A test of whether a loss is the sum or the mean over its samples.
 
 use crate::layer::Layer;
 use crate::loss::Loss;
@@ -14,12 +14,12 @@ pub enum GradKind {
     Mean,
 }
 
-/// Returns the factor that makes a loss's gradients means over the batch, and their kind: (1/B, Sum) or (1, Mean),
-/// where B is the length of x's first axis.
+/// Returns the factor that converts a loss's gradients to means over the batch, and their kind: (1/B, Sum) or
+/// (1, Mean), where B is the length of x's first axis.
 ///
 /// The model computes the logits of x once, in evaluation mode. The loss's gradient of that batch is compared with its
-/// gradient of the batch concatenated with itself: the contribution of a sample doubles for a sum and stays for a mean.
-/// No magnitude is guessed. The result is logged as an `INFO` event of `tracing`.
+/// gradient of the batch concatenated with itself: the contribution of a sample doubles for a sum, and does not change
+/// for a mean. The result is logged as an `INFO` event of `tracing`.
 ///
 /// Gradients, parameters and statistics are unchanged afterwards. Only layers that learn their widths from their first
 /// input change, and those that write their state in evaluation mode too, such as an embedding with `max_norm`.
@@ -70,7 +70,12 @@ pub fn infer_grad_scale(
     let (scale, kind) = match growth {
         g if (g - 1.0).abs() < 0.1 => (1.0, GradKind::Mean),
         g if (g - 2.0).abs() < 0.1 => (1.0 / batch as f64, GradKind::Sum),
-        g if g.is_nan() => return Err(Error::invalid(op, "the gradient is zero or NaN, so its scale is undetermined")),
+        g if g.is_nan() => {
+            return Err(Error::invalid(
+                op,
+                "the gradient is zero or NaN, so its scale is undetermined; use another batch",
+            ));
+        }
         g => {
             let reason =
                 format!("doubling the batch multiplies its gradient by {g}: the loss is neither a sum nor a mean");

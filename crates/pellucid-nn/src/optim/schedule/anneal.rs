@@ -94,7 +94,8 @@ fn half_cosine(t: f64, period: f64) -> f64 {
     (1.0 + (PI * t / period).cos()) / 2.0
 }
 
-/// A linear warm-up over `warmup_steps` steps, then half a cosine down to `eta_min` in step `total_steps`, which stays.
+/// A linear warm-up over `warmup_steps` steps, then half a cosine down to `eta_min`, which is reached in step
+/// `total_steps` and kept.
 ///
 /// In step t = 0, 1, ..: η(t) = η₀·(t + 1)/w for t < w, then η_min + (η₀ − η_min)·½(1 + cos π·(t − w)/(T − w)), and
 /// η_min for t ≥ T, where η₀ is the initial rate of the optimizer.

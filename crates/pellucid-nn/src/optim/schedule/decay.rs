@@ -154,7 +154,7 @@ impl Factor for ConstantLr {
     }
 }
 
-/// Linear warm-up from 1/`warmup_steps` of the rate in epoch 0 to the full rate, which stays.
+/// Linear warm-up from 1/`warmup_steps` of the rate in epoch 0 to the full rate, which is then kept.
 #[doc(alias = "get_constant_schedule_with_warmup")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmupLr {

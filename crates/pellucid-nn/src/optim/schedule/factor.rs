@@ -1,4 +1,4 @@
-//! Schedules that are a factor of the epoch times the initial rate.
+//! Schedules that multiply the initial rate by a factor that depends on the epoch.
 
 use super::SchedulePoint;
 

@@ -66,7 +66,7 @@ pub struct SchedulePoint {
 
 /// A stateless learning rate schedule. Names, options and values are PyTorch's, where PyTorch has the schedule.
 ///
-/// [`LambdaLr`] is a schedule with a function of yours.
+/// [`LambdaLr`] computes the rate by a function of your own.
 pub trait Schedule: Send + Sync {
     /// Returns the name of the schedule in state dicts and errors, such as `StepLr`.
     fn name(&self) -> &'static str;

@@ -12,7 +12,7 @@ use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, unwrap};
 /// The name of the operation in errors.
 const OP: &str = "reduce_lr_on_plateau";
 
-/// The direction in which a value improves, such as a loss or a metric.
+/// The direction in which a value such as a loss or a metric improves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Goal {
     /// Larger values are better, for example for an accuracy.
@@ -54,7 +54,7 @@ options! {
     ReduceLrOnPlateauOptions {
         /// The direction of improvement.
         goal: Goal = Goal::Minimize;
-        /// The factor of rates, below 1.
+        /// The factor of a reduction, below 1.
         factor: f64 = 0.1 => FRACTION;
         /// The number of consecutive measurements without improvement before a reduction.
         patience: usize = 10;
@@ -71,8 +71,8 @@ options! {
 
 /// Reduces learning rates when a metric has stopped improving. It keeps handles of the optimizer's groups.
 ///
-/// A reduction starts from the rate that a state dict of the optimizer contains ([`ParamGroup`] has the rule), so
-/// training that is saved and loaded continues with equal rates.
+/// A reduction starts from the rate that a state dict of the optimizer contains (see [`ParamGroup`]), so training that
+/// is saved and loaded continues with the same rates.
 ///
 /// ```
 /// use pellucid::nn::Parameter;
@@ -95,7 +95,7 @@ pub struct ReduceLrOnPlateau {
     progress: Restorable<PlateauProgress>,
 }
 
-/// The best measurement, the number of consecutive ones without improvement, and the number that are still ignored.
+/// The best measurement, the number of consecutive measurements without improvement, and the number still to ignore.
 #[derive(Clone, Copy, Debug)]
 struct PlateauProgress {
     best: f64,

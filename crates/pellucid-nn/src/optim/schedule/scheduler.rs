@@ -122,8 +122,8 @@ impl<S: Schedule> Scheduler<S> {
         &self.schedule
     }
 
-    /// Returns a snapshot: `epoch`, and `base.0`, `lr.0`, .. for every group, in `f64`; and an entry without elements
-    /// whose name has the name of the schedule, such as `schedule.StepLr`.
+    /// Returns a snapshot: `epoch`, and `base.0`, `lr.0`, .. for every group, in `f64`; and an empty entry that names
+    /// the schedule, such as `schedule.StepLr`.
     pub fn state_dict(&self) -> StateDict {
         self.values().into_iter().collect()
     }
@@ -228,7 +228,7 @@ impl SchedulerProgress {
 }
 
 impl Restorable<SchedulerProgress> {
-    /// Checks a snapshot, which must have as many groups.
+    /// Checks a snapshot, which must have as many groups as the scheduler.
     fn prepare_load(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         let current = self.get();
         // The tensors of `values` are new: the copies into them have no effect, and only the names and shapes matter.
