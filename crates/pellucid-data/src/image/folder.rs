@@ -12,8 +12,8 @@ const OP: &str = "image_folder";
 /// `root/dog/2.jpg`. A sample is an RGB image and its class index in the sorted list of names.
 ///
 /// Subdirectories of a class are searched recursively. Hidden files and files without an image extension are ignored.
-/// Images of unsupported formats, such as `.webp` and `.gif`, return an error, because the data set would silently be
-/// smaller than the directory.
+/// Images of unsupported formats, such as `.webp` and `.gif`, return an error, because otherwise the data set would
+/// silently be smaller than the directory.
 ///
 /// ```no_run
 /// use pellucid::data::transforms::{ImageTransform, Normalize, RandomHorizontalFlip, RandomResizedCrop};
