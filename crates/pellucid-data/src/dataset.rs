@@ -52,8 +52,8 @@ pub trait Dataset: Send + Sync {
     /// [`Error::IndexOutOfBounds`] if the index is out of bounds; the errors of the source, such as [`Error::File`].
     fn get(&self, index: usize) -> Result<Self::Item>;
 
-    /// Returns several samples, in the order of the indices. Implement this method if one call can read several samples
-    /// faster. Compute each sample inside [`for_sample`].
+    /// Returns several samples, in the order of the indices. Implement this method if reading several samples in one
+    /// call is faster. Compute each sample inside [`for_sample`].
     ///
     /// # Errors
     /// The errors of [`get`](Dataset::get).

@@ -89,6 +89,6 @@ fn check_mark(description: &Description<'_>) -> std::result::Result<(), String> 
     match description.get(MARK).copied() {
         Some(VERSION) => Ok(()),
         Some(other) => Err(format!("the checkpoint has version {other}, but this library reads version {VERSION}")),
-        None => Err("this safetensors file was not written by save_checkpoint(); load() reads its tensors".into()),
+        None => Err("this safetensors file is not a checkpoint of save_checkpoint(); load() reads its tensors".into()),
     }
 }

@@ -75,7 +75,7 @@ impl ImageFolder {
     }
 
     /// Uses the class indices of this list, such as the [`classes`](ImageFolder::classes) of the training images.
-    /// Otherwise, the indices change if a class is missing in the directory.
+    /// Otherwise, the indices change if a class is missing from the directory.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a class of this directory is not in the list, or a name is repeated.

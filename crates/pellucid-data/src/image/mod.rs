@@ -130,7 +130,7 @@ impl Image {
         &self.pixels[start..start + self.channels]
     }
 
-    /// Returns a grayscale image, (19595 R + 38470 G + 7471 B + 2¹⁵) / 2¹⁶, as Pillow's `convert("L")`.
+    /// Returns a grayscale image, (19595 R + 38470 G + 7471 B + 2¹⁵) / 2¹⁶, like Pillow's `convert("L")`.
     pub fn to_grayscale(&self) -> Image {
         let gray = |pixel: &[u8]| {
             let [r, g, b] = [0, 1, 2].map(|channel| u32::from(pixel[channel]));

@@ -165,7 +165,7 @@ impl Column {
     }
 }
 
-/// Strings that become a column: of numbers if all strings are numbers, otherwise of categories.
+/// The strings of a column whose type is inferred: numbers if all strings are numbers, otherwise categories.
 #[cfg(any(feature = "csv", feature = "json"))]
 pub(super) struct TextColumn<'a> {
     /// The strings; `None` is a missing value.

@@ -141,8 +141,8 @@ pub(super) fn replace(op: &'static str, path: &Path, text: &str) -> Result<()> {
     replace_file(path, text.as_bytes()).map_err(|error| Error::unwritable_file(op, path, &error))
 }
 
-/// Opens a log of lines to continue it. `retain` returns the part of the contents to keep. An incomplete last line of a
-/// killed process is removed first. A missing file is created.
+/// Opens a log that consists of lines, in order to continue it. `retain` returns the part of the contents to keep. An
+/// incomplete last line, left by a killed process, is removed first. A missing file is created.
 ///
 /// # Errors
 /// [`Error::File`] if the file cannot be read or written; the errors of `retain`.

@@ -56,9 +56,9 @@ impl CsvLogger {
     }
 
     /// Continues a log after step `step`: rows of later steps are removed, and new rows are appended. An incomplete
-    /// last row of a killed process is removed. A missing file is created. If the log contains a row of step `step`
-    /// with the same names as a new row, the new row is dropped: the earlier process was killed before it saved its
-    /// state.
+    /// last row, left by a killed process, is removed. A missing file is created. If the log contains a row of step
+    /// `step` with the same names as a new row, the new row is dropped: the earlier process was killed before it saved
+    /// its state.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.

@@ -7,9 +7,9 @@ use std::path::Path;
 /// An event of a run. The variants are in the order in which they occur.
 ///
 /// A callback may change the run in `EpochBegan`, `StepEnded`, `Validated` or `EpochEnded`, such as a learning rate.
-/// The run saves its state after the event, so a resumed run is bit-identical. `FitBegan` and `FitEnded` occur once in
-/// each call of `fit`, and `Saved` after each written file. Changes that a callback makes in these three events are not
-/// in the saved files.
+/// The run saves its state after the event, so a resumed run is bit-identical. `FitBegan` and `FitEnded` belong to one
+/// call of `fit`, and `Saved` follows a file that does not contain the changes of this event. If a callback changes the
+/// run in these three events, a resumed run may differ.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum TrainingEvent<'a> {
@@ -55,7 +55,7 @@ pub enum TrainingEvent<'a> {
     },
     /// The run has ended.
     FitEnded {
-        /// The reason.
+        /// The reason why the run ended.
         reason: StopReason,
     },
 }

@@ -229,7 +229,7 @@ where
     }
 
     /// Sets whether model and loss may have parameters that require a gradient and that the optimizer does not update;
-    /// default false: the first step returns [`Error::UntrainedParameters`].
+    /// default false: the first step then returns [`Error::UntrainedParameters`] for such parameters.
     pub fn allow_untrained_parameters(self, allow: bool) -> Self {
         self.with_settings(|settings| settings.options.allow_untrained_parameters = allow)
     }
@@ -521,11 +521,11 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self.run.fit(&mut BoundRun::new(&mut self.task, train, validation))
     }
 
-    /// Returns the mean losses and the metrics of the batches, in evaluation mode: `loss`, and for example `accuracy`.
-    /// It uses the weights of the model. After a run with [`ema`](Trainer::ema), these are not the averages, which
+    /// Returns the mean losses and the metrics of the batches in evaluation mode, for example `loss` and `accuracy`. It
+    /// uses the weights of the model. After a run with [`ema`](Trainer::ema), these are not the averages, which
     /// [`use_averages`](Trainer::use_averages) copies into the model. The evaluation reads an entire epoch of the
-    /// loader, which then returns to its position. Random numbers that a model draws in evaluation, for example a VAE,
-    /// are drawn again by the next step, so that an evaluation between two calls of `fit` does not change the run.
+    /// loader, which then returns to its position. If the model draws random numbers in evaluation mode, as a VAE does,
+    /// the random state is restored, so an evaluation between two calls of `fit` does not change the run.
     ///
     /// # Errors
     /// [`Error::Evaluation`] for a failed batch or metric; [`Error::InvalidArgument`] for two metrics with the same

@@ -205,10 +205,10 @@ impl RunCore<'_> {
                 Ok(Some(self.report_stop(stopped.unwrap_or(StopReason::Interrupted), report)))
             }
             Err(error) => {
-                // The gradients of an update that failed are lost. A run that resumes from an earlier file can repeat
-                // these steps.
+                // If the last update failed, its gradients are lost, so the state is not saved: a run that resumes from
+                // an earlier file repeats the steps.
                 if random.is_some() {
-                    // The error of the validation is reported instead.
+                    // The error of the validation is returned, even if this save fails too.
                     let _ = self.save_last(parts);
                 }
                 Err(error)
@@ -280,7 +280,7 @@ impl RunCore<'_> {
         Ok(StepsEnd::Exhausted(ends))
     }
 
-    /// Validates and saves the state if that is due, unless gradients are being accumulated. `ends` is the reason if
+    /// Validates and saves the state if either is due, unless gradients are being accumulated. `ends` is the reason if
     /// the run ends after this step. Returns the reason if the state is saved and the run ends.
     fn end_step(
         &mut self,

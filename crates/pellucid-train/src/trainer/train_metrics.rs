@@ -55,7 +55,7 @@ impl<'f> TrainMetrics<'f> {
         self.metrics.iter_mut().for_each(|metric| metric.reset());
     }
 
-    /// Continues with the values of a loaded file.
+    /// Restores the metrics from a loaded file, if there is one.
     pub(super) fn apply_loaded(&mut self) -> Result<()> {
         let loaded = self.loaded.take();
         self.metrics.iter_mut().zip(&loaded).try_for_each(|(metric, numbers)| metric.load_state(numbers))

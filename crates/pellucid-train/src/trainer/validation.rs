@@ -164,7 +164,7 @@ impl RunCore<'_> {
             Ok(Some(validated)) => validated,
             Ok(None) => return Ok(Some(StopReason::Interrupted)),
             Err(error) => {
-                // The error of the validation is reported instead.
+                // The error of the validation is returned, even if this save fails too.
                 let _ = self.save_last(parts);
                 return Err(error);
             }
