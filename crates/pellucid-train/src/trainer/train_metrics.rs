@@ -111,7 +111,7 @@ pub(super) fn check_distinct<'l>(
 ) -> Result<()> {
     match { metrics }.find(|name| losses.clone().any(|loss| loss == name)) {
         Some(name) => {
-            let reason = format!("a metric and a loss have the name `{name}`; rename it with `metric.named(..)`");
+            let reason = format!("a metric and a loss have the name `{name}`; rename the metric with `named(..)`");
             Err(Error::invalid(op, reason))
         }
         None => Ok(()),
