@@ -181,7 +181,7 @@ fn samples_of_batch(position: BatchPosition, sizes: LoaderSizes, seed: Option<u6
     })
 }
 
-/// A clone continues at the same position. Afterwards the two advance independently.
+/// A clone continues at the same position. Afterwards, both advance independently.
 impl<const K: usize> Clone for Batches<K> {
     fn clone(&self) -> Self {
         Batches { tensors: self.tensors.clone(), progress: self.progress.fork(), ..*self }

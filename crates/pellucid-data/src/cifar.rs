@@ -1,4 +1,5 @@
-//! CIFAR-10 and CIFAR-100: small photographs (Krizhevsky 2009), in the "binary version" of their page.
+//! CIFAR-10 and CIFAR-100: small photographs (Krizhevsky 2009), in the format that their web page calls "binary
+//! version".
 
 use crate::random::vec_with_capacity;
 use pellucid_tensor::{DType, Error, Result, Tensor};
@@ -88,8 +89,8 @@ impl Cifar100 {
 }
 
 impl CifarImages {
-    /// Reads files of `images` records each. A record has one byte for each kind of label, the last of which is the
-    /// class, followed by the pixels. `classes` is the number of classes of each kind.
+    /// Reads files of `images` records each. A record consists of one byte for each kind of label, of which the last is
+    /// the class, and the pixels. `classes` is the number of classes of each kind.
     fn read(paths: &[PathBuf], images: usize, classes: &[u8]) -> Result<CifarImages> {
         let n = paths.len() * images;
         let record = classes.len() + IMAGE_BYTES;

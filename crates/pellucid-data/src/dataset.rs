@@ -52,8 +52,8 @@ pub trait Dataset: Send + Sync {
     /// [`Error::IndexOutOfBounds`] if the index is out of bounds; the errors of the source, such as [`Error::File`].
     fn get(&self, index: usize) -> Result<Self::Item>;
 
-    /// Returns several samples, in the order of the indices. Implement this method if one call can read several samples
-    /// faster. Compute each sample inside [`for_sample`].
+    /// Returns several samples, in the order of the indices. Implement this method if reading several samples in one
+    /// call is faster. Compute each sample inside [`for_sample`].
     ///
     /// # Errors
     /// The errors of [`get`](Dataset::get).
@@ -75,8 +75,8 @@ pub trait Dataset: Send + Sync {
         in_order(|| Self::Item::collate(samples))
     }
 
-    /// Returns where a sample comes from, for errors: `sample 17 of the underlying data set`, or the path of a file. A
-    /// data set that is derived from another one returns the location in that one. By default `None`.
+    /// Returns the origin of a sample for error messages: `sample 17 of the underlying data set`, or the path of a
+    /// file. A derived data set returns the location in the underlying data set. By default `None`.
     fn location(&self, index: usize) -> Option<String> {
         let _ = index;
         None
@@ -125,7 +125,7 @@ pub trait Dataset: Send + Sync {
     }
 }
 
-/// Returns [`Dataset::get_many`].
+/// Returns the result of [`Dataset::get_many`].
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if it does not return one sample for each index.
@@ -185,8 +185,8 @@ pub struct VecDataset<T> {
     samples: Vec<T>,
 }
 
-/// Returns a data set of clones of the elements of a list. (`Vec` is not a data set itself: the methods of the trait
-/// would hide its own.)
+/// Returns a data set of clones of the elements of a list. (`Vec` does not implement [`Dataset`]: methods such as `get`
+/// would hide those of slices.)
 ///
 /// ```
 /// use pellucid::data::{Dataset, from_vec};
@@ -264,7 +264,7 @@ pub(crate) fn shared_samples(op: &'static str, tensors: &[Tensor]) -> Result<usi
             "all tensors must have the same number of samples, the length of the first axis; shorten the longer ones \
              with narrow(0, 0, {min_length})"
         ),
-        None => "every tensor must have at least one axis, the samples; unsqueeze(0) adds it".to_string(),
+        None => "every tensor must have at least one axis, the sample axis; unsqueeze(0) adds it".to_string(),
     };
     Err(Error::shapes(op, tensors.iter().map(|tensor| tensor.shape()), help))
 }
@@ -434,7 +434,7 @@ fn location_in(dataset: &impl Dataset, index: usize, name: &str) -> String {
     format!("sample {index} of {name}{further}")
 }
 
-/// Two data sets in succession; see [`Dataset::concat`].
+/// The concatenation of two data sets; see [`Dataset::concat`].
 #[derive(Clone, Debug)]
 pub struct ConcatDataset<D, E> {
     first: D,

@@ -31,7 +31,7 @@
 //! | `sampler` | [`Sampler`] and [`BatchSampler`]: the order of the samples in an epoch |
 //! | `split` | [`random_split`], [`stratified_split`] and [`k_fold`]: disjoint parts of a data set |
 //! | `random` | the random numbers of an epoch and of a sample |
-//! | `sample_names` | the samples of a batch in errors |
+//! | `sample_names` | the names of the samples of a batch in error messages |
 //! | `cancel` | the cancellation of worker threads between two samples |
 //! | `loader` | [`DataLoader`]: batches from worker threads |
 //! | `stream` | [`IterableDataset`] and [`StreamLoader`]: records that are read in order |

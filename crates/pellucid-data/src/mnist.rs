@@ -16,8 +16,8 @@ pub struct Mnist {
 }
 
 impl Mnist {
-    /// Reads the four files of a directory: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, and the same with
-    /// `t10k`, each gzip-compressed (`.gz`) or not.
+    /// Reads the four files of a directory: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, and the two files
+    /// with the prefix `t10k` instead of `train`, each gzip-compressed (`.gz`) or not.
     ///
     /// # Errors
     /// [`Error::File`] if a file is missing, damaged, or of an unexpected kind.

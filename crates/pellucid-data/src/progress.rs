@@ -27,7 +27,8 @@ impl BatchPosition {
     }
 }
 
-/// The sizes of a loader, and the order of its samples. A loader can only load a snapshot with equal ones.
+/// The sizes of a loader, and the order of its samples. A loader can load only a snapshot with equal sizes and an equal
+/// order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoaderSizes {
     /// The number of samples of an epoch.
@@ -61,7 +62,7 @@ impl LoaderSizes {
 /// The name of [`LoaderSizes::settings`].
 const SETTINGS: &str = "sampler_settings";
 
-/// The prefix of the entry of a snapshot whose name contains [`LoaderSizes::order`].
+/// The prefix of the snapshot key that contains [`LoaderSizes::order`].
 const ORDER: &str = "order=";
 
 /// The progress of a loader, which it shares with the iterator of the current epoch.
@@ -165,8 +166,8 @@ impl LoaderProgress {
         let saved_order = state.keys().find_map(|name| name.strip_prefix(ORDER));
         if let Some(saved) = saved_order.filter(|saved| *saved != sizes.order) {
             return Err(invalid(format!(
-                "the saved samples are in the order of `{saved}`, but the samples of this loader are in the order of \
-                 `{}`; load the state into a loader that is shuffled, or not, as the saved one, with the same sampler",
+                "the saved loader has the order of `{saved}`, but this loader has the order of `{}`; load the state \
+                 into a loader with the same sampler and the same option `shuffle`",
                 sizes.order
             )));
         }
@@ -176,14 +177,14 @@ impl LoaderProgress {
         for (name, value) in sizes.named() {
             let saved = read_i64(name)?;
             if saved != value && name == SETTINGS {
-                let reason = "the saved loader has the same type of sampler with other settings, such as weights, labels \
-                              or rank; load the state into a loader with the same sampler";
+                let reason = "the saved loader has the same type of sampler with other settings, such as weights, \
+                              labels or rank; load the state into a loader with the same sampler";
                 return Err(invalid(reason.to_string()));
             }
             if saved != value {
                 return Err(invalid(format!(
-                    "the state was saved with `{name}` = {saved}, but this loader has `{name}` = {value}; load it into a \
-                     loader with the same data set, batch size, sampler and options"
+                    "the state was saved with `{name}` = {saved}, but this loader has `{name}` = {value}; load it into \
+                     a loader with the same data set, batch size, sampler and options"
                 )));
             }
         }
@@ -232,17 +233,17 @@ macro_rules! positioned_loader {
                 self.progress.position()
             }
 
-            /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, the `seed` if the loader has one, and the
-            /// `samples`, the batch `size`, the number of `batches`, `drop_last`, and the name and the settings of the
-            /// sampler that a loader of the snapshot must have.
+            /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, and the `seed` if the loader has one. It
+            /// also contains the properties that a loader must share to load it: the `samples`, the batch `size`, the
+            /// number of `batches`, `drop_last`, and the name and the settings of the sampler.
             ///
             /// A batch counts as consumed when the iterator has returned it. Save after the step that trains on it.
             pub fn state_dict(&self) -> pellucid_nn::StateDict {
                 self.progress.values(self.sizes()).into_iter().collect()
             }
 
-            /// Continues at a snapshot, including its seed. The next call of `epoch` returns the rest of the saved
-            /// epoch, with bitwise equal batches. An existing iterator continues unchanged, but no longer advances the
+            /// Restores the position and the seed of a snapshot. The next call of `epoch` returns the rest of the saved
+            /// epoch, with bit-identical batches. An existing iterator continues unchanged, but no longer advances the
             /// position.
             ///
             /// # Errors

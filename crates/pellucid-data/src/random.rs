@@ -132,16 +132,16 @@ struct BatchRandom {
     /// The index in the batch of the sample whose computation failed.
     failed: Option<usize>,
     names: SampleNames,
-    /// Whether a list of samples that is being collated has the order of the batch.
+    /// Whether the list of samples that is being collated is in batch order.
     is_in_order: bool,
 }
 
 /// Runs `f` with the generator of the sample at `index` of the list of [`get_many`](crate::Dataset::get_many). Several
-/// calls for one sample, for example of nested data sets, continue its stream. A nested call inside `f`, and a call
+/// calls for one sample, for example by nested data sets, continue its stream. A nested call inside `f`, and a call
 /// outside a loader, only run `f`.
 ///
-/// An implementation of `get_many` calls it for each sample whose computation may draw random numbers or fail. A worker
-/// thread whose batches are no longer needed ends here, with an error.
+/// An implementation of `get_many` calls it for each sample whose computation may draw random numbers or fail. On a
+/// worker thread whose batches are no longer needed, the call returns an error.
 ///
 /// ```
 /// use pellucid::data::{Dataset, for_sample};
@@ -270,7 +270,7 @@ impl Drop for SampleGuard {
 }
 
 /// Runs `f`, which computes the samples of an epoch that start at position `first`. Returns the result, the index of
-/// the failed sample in the batch, if it is known, and the names.
+/// the failed sample in the batch if it is known, and the sample names.
 pub(crate) fn with_batch<R>(
     seed: EpochSeed,
     first: usize,
@@ -309,8 +309,8 @@ pub(crate) fn in_order<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns the names of two samples of a list of `len` samples that is collated: those of the data set of the loader if
-/// the list is its batch, otherwise their indices in the list.
+/// Returns the names of two samples of a list of `len` samples that is being collated: their names in the data set of
+/// the loader if the list is its batch, otherwise their indices in the list.
 pub(crate) fn name_pair([i, k]: [usize; 2], len: usize) -> String {
     let names = BATCH.with_borrow(|batch| {
         let is_batch =

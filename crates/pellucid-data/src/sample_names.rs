@@ -1,4 +1,4 @@
-//! [`SampleNames`]: the samples of a batch in errors.
+//! [`SampleNames`]: the names of the samples of a batch in error messages.
 
 use pellucid_tensor::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ pub(crate) struct SampleNames {
 }
 
 impl SampleNames {
-    /// Returns the location of sample `i` of the batch. A panic of the data set is no location.
+    /// Returns the location of sample `i` of the batch. Returns `None` if the data set panics.
     fn location(&self, i: usize) -> Option<String> {
         catch_unwind(AssertUnwindSafe(|| (self.location)(self.indices[i]))).ok().flatten()
     }

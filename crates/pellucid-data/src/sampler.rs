@@ -309,7 +309,7 @@ impl StratifiedSampler {
             classes.entry(class).or_default().push(index);
         }
         let classes: Vec<Vec<usize>> = classes.into_values().collect();
-        // The number of samples of a class separates it from the next one.
+        // The class sizes mark the boundaries between the classes.
         let numbers = classes.iter().flat_map(|class| [class.len()].into_iter().chain(class.iter().copied()));
         let settings = hash(numbers.map(|number| number as u64));
         Ok(StratifiedSampler { classes, settings })

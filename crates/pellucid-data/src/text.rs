@@ -54,8 +54,8 @@ pub struct CharTokenizer {
 }
 
 impl CharTokenizer {
-    /// Creates a vocabulary of the characters of a text. A string of its [`characters`](Self::characters) creates the
-    /// same vocabulary.
+    /// Creates a vocabulary of the characters of a text. A string that consists of the [`characters`](Self::characters)
+    /// of a vocabulary creates the same vocabulary.
     pub fn from_text(text: &str) -> CharTokenizer {
         CharTokenizer { characters: text.chars().collect::<BTreeSet<char>>().into_iter().collect() }
     }

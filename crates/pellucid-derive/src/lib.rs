@@ -61,7 +61,7 @@ pub fn panicking_form(arguments: TokenStream, item: TokenStream) -> TokenStream 
 /// and `tree` shows it.
 ///
 /// Attributes of the type:
-/// - `#[module(display)]` implements `Display` by `tree`: a model is printed as the tree of its modules.
+/// - `#[module(display)]` implements `Display` with `tree`: a model is printed as the tree of its modules.
 /// - `#[module(crate = path)]` replaces the path `::pellucid::nn`, if the crate `pellucid` has another name.
 /// - `#[module(no_capture = "why")]` declares that steps with this module cannot be captured: `supports_capture` of
 ///   every model that contains it returns the reason.

@@ -8,8 +8,8 @@ use syn::{
     spanned::Spanned,
 };
 
-/// Expands `#[panicking_form]`: the function `try_name`, and before it the function `name`. The operations of a forward
-/// pass, `forward` or `forward_..`, have the line of its caller.
+/// Expands `#[panicking_form]`: the function `try_name`, and before it the function `name`. A generated `forward` or
+/// `forward_..` also records the line of its caller for the operations of the forward pass.
 pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<TokenStream> {
     if !arguments.is_empty() {
         return Err(Error::new(arguments.span(), "`#[panicking_form]` has no arguments"));

@@ -107,7 +107,7 @@ fn has_size_type(tokens: TokenStream) -> bool {
     })
 }
 
-/// Returns the function, changed so that its errors name it as the operation, and the line of its caller.
+/// Returns the function, changed so that its errors name it as the operation and contain the line of its caller.
 ///
 /// The body becomes an inner function and not a closure, because `#[track_caller]` has no effect through a closure.
 fn named(function: &ItemFn) -> Result<TokenStream> {
@@ -255,7 +255,8 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let docs = function.attrs.iter().filter(|a| a.path().is_ident("doc"));
     // `copy_` and others with this ending write in place.
     let is_in_place = name.to_string().ends_with('_') && name != "where_";
-    let must_use = (!is_in_place).then(|| quote!(#[must_use = "the method returns a new tensor and changes none"]));
+    let must_use = (!is_in_place)
+        .then(|| quote!(#[must_use = "the method returns a new tensor and does not modify its operands"]));
     let panics = format!("# Panics\nPanics if [`ops::{name}`](crate::ops::{name}) returns an error.");
     Ok(quote! {
         #operation

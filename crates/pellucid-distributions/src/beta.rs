@@ -174,7 +174,7 @@ impl Distribution for Dirichlet {
                 let large = (c / at).ln() - deviance(c, n * at) - log_factorial_excess(c);
                 let (c, at) = (is_large.select(1.0, a), is_large.select(1.0, x));
                 let small = xlogy(c - 1.0, at) - c.lgamma() + c * n.ln() - n * at;
-                // The terms contain −n·xₖ, which stands for −n. The sum of x is 1 up to rounding.
+                // The terms −n·xₖ sum to −n only up to rounding, because the sum of x is not exactly 1.
                 let slack = n * (x.row_sum() - 1.0);
                 is_large.select(large, small).row_sum() + slack + log_factorial_excess(n) - n.ln()
             };

@@ -27,7 +27,7 @@ fn unmasked(log: Expr, x: Expr) -> Expr {
 }
 
 impl ClassProbabilities {
-    /// Returns an error of `op` unless the last axis of the parameter has at least one class.
+    /// Returns an error that names `op` unless the last axis of the parameter has at least one class.
     fn check_classes(op: &'static str, name: &str, x: &Tensor) -> Result<()> {
         match x.shape().last() {
             Some(&classes) if classes > 0 => Ok(()),

@@ -126,7 +126,7 @@ impl Constraint {
         }
     }
 
-    /// Returns an error of `op` that names the parameter unless all its values are in the set. Values that cannot be
+    /// Returns an error that names `op` and the parameter unless all values of x are in the set. Values that cannot be
     /// read without waiting, as in captured steps and on deferred devices, pass.
     pub(crate) fn check(&self, op: &'static str, parameter: &str, x: &Tensor) -> Result<()> {
         if x.rank() < self.event_rank() {

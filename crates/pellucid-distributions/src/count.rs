@@ -66,7 +66,7 @@ impl Distribution for Binomial {
         let n = &ops::full(Shape::scalar(), self.total_count as f64, self.success.parameter().dtype())?;
         let given = elementwise!(binomial_counts(x = x, n = n) => (x.ge(0.0) & x.lt(n)).select(x.floor(), 0.0))?;
         let rest = ops::sub(n, &given)?;
-        // Without a trial, no count is between 0 and n.
+        // `rest` is 0 only for n = 0, where `value` is not used.
         let value = self.success.count_cdf(&ops::maximum(&rest, 1.0)?, &given)?;
         elementwise!(binomial_cdf(x = x, n = n, value = &value) => within(x, x.ge(0.0), x.ge(n).select(1.0, value), 0.0))
     }

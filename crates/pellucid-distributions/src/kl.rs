@@ -19,7 +19,8 @@ use pellucid_tensor::formula::remainders::{exp_m1_minus, log_ratio, log_ratio_mi
 use pellucid_tensor::{Error, Result, Tensor, formula, ops, unwrap};
 use std::f64::consts::PI;
 
-/// A family with a closed-form divergence to the family `Q`. A pair without an implementation is a compile error.
+/// A family with a closed-form divergence to the family `Q`. A divergence of a pair without an implementation does not
+/// compile.
 pub trait KlDivergence<Q> {
     /// Returns KL(self ‖ q). The result has the broadcast batch shape.
     ///
@@ -290,7 +291,8 @@ impl KlDivergence<Binomial> for Binomial {
         }
         if self.total_count() < q.total_count() {
             let reason = format!(
-                "the distributions must have the same number of trials, got {} and {}; estimate it from sample()",
+                "the distributions must have the same number of trials, got {} and {}; estimate the divergence from \
+                 sample()",
                 self.total_count(),
                 q.total_count()
             );

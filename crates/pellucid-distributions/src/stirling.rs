@@ -100,7 +100,7 @@ fn remainder_divergence(p: Expr, q: Expr, change: Expr) -> Expr {
     let (v, inverse) = (change / p, p.recip());
     let (mut term, mut power, mut sum) = (0.0 * p, 0.0 * p + 1.0, 0.0 * p);
     for (k, coefficient) in remainder_coefficients().into_iter().enumerate().map(|(j, c)| (2.0 * j as f64, c)) {
-        // g₂ⱼ₊₁ is used, and g₂ⱼ₊₂ is a step to the next.
+        // Only g₂ⱼ₊₁ enters the sum; g₂ⱼ₊₂ is an intermediate step.
         term = (term + (k + 1.0) * power) / q;
         sum = sum + coefficient * term;
         power = power * inverse;
@@ -110,8 +110,8 @@ fn remainder_divergence(p: Expr, q: Expr, change: Expr) -> Expr {
     sum * v * v
 }
 
-/// Returns the terms that [`deviance`] lacks of ln Γ(c) − ln Γ(a) − (c − a)·ψ(a), the divergence of gamma distributions
-/// of the shapes a and c: the difference to c·ln(c/a) − c + a. `change` is c − a without cancellation.
+/// Returns ln Γ(c) − ln Γ(a) − (c − a)·ψ(a), the divergence of gamma distributions of the shapes a and c, minus its
+/// leading term c·ln(c/a) − c + a, which [`deviance`] computes. `change` is c − a without cancellation.
 pub(crate) fn shape_divergence_rest(a: Expr, c: Expr, change: Expr) -> Expr {
     let is_large = a.ge(SERIES_BEGIN) & c.ge(SERIES_BEGIN);
     let is_small = a.max(c).lt(2.0 * SERIES_BEGIN);

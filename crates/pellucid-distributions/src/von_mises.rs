@@ -42,7 +42,7 @@ fn sample_cosine(concentration: &Tensor, shape: &Shape) -> Result<Tensor> {
         let rho = (tau - (2.0 * tau).sqrt()) / (2.0 * k);
         k.lt(1e-5).select(k.recip() + k, (1.0 + rho * rho) / (2.0 * rho))
     })?;
-    // The value 2 marks samples that were not yet accepted.
+    // The value 2 marks samples that have not been accepted yet.
     let round = formula! {
         static von_mises_round(accepted, u, v, k, r) = {
             let z = (u * PI).cos();

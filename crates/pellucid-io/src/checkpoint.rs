@@ -88,11 +88,7 @@ pub fn load_checkpoint_parts<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow
 fn check_mark(description: &Description<'_>) -> std::result::Result<(), String> {
     match description.get(MARK).copied() {
         Some(VERSION) => Ok(()),
-        Some(other) => {
-            Err(format!("a checkpoint of version {other}, but this version of the library reads version {VERSION}"))
-        }
-        None => {
-            Err("a safetensors file that is not a checkpoint of save_checkpoint(); load() reads its tensors".into())
-        }
+        Some(other) => Err(format!("the checkpoint has version {other}, but this library reads version {VERSION}")),
+        None => Err("this safetensors file is not a checkpoint of save_checkpoint(); load() reads its tensors".into()),
     }
 }

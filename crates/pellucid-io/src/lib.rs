@@ -115,7 +115,7 @@ fn serialize(
 
 /// Reads all tensors of a safetensors file.
 ///
-/// For a model in several files, load each one and [extend](Extend::extend) one dictionary by the others.
+/// For a model in several files, load each file and [extend](Extend::extend) one dictionary with the others.
 /// [`rename_keys`](pellucid_nn::rename_keys) and [`concatenate_entries`](pellucid_nn::concatenate_entries) adapt the
 /// names and tensors of files of other frameworks.
 ///
@@ -167,8 +167,8 @@ fn parse(
         [] => "the file is empty: copy or save it again".to_string(),
         _ => recognize::recognize(bytes).unwrap_or_else(|| match error {
             SafeTensorError::HeaderTooLarge | SafeTensorError::HeaderTooSmall => {
-                "not a safetensors file, and no other known format; save it with io::save() or with save_file() of \
-                 the Python package safetensors"
+                "not a safetensors file, and not of another known format; save the tensors with io::save() or with \
+                 save_file() of the Python package safetensors"
                     .to_string()
             }
             SafeTensorError::InvalidHeaderLength => {
@@ -228,16 +228,16 @@ fn format_dtype(dtype: DType) -> Dtype {
 fn remedy_for(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::U16 | Dtype::U32 | Dtype::U64 => {
-            "unsigned integers of more than 8 bits are not supported; convert it in Python by x.to(torch.int64) and \
-             save the file again"
+            "unsigned integers of more than 8 bits are not supported; convert the tensor in Python with \
+             x.to(torch.int64) and save the file again"
         }
         Dtype::C64 => {
-            "complex numbers are not supported; convert it in Python by torch.view_as_real(x).contiguous() and save \
-             the file again"
+            "complex numbers are not supported; convert the tensor in Python with torch.view_as_real(x).contiguous() \
+             and save the file again"
         }
         _ => {
-            "floats of 8 bits or fewer are not supported; convert it in Python by x.to(torch.bfloat16), multiply it by \
-             its scales if the file has some, and save the file again"
+            "floats of 8 bits or fewer are not supported; convert the tensor in Python with x.to(torch.bfloat16), \
+             multiply it by its scales if the file has some, and save the file again"
         }
     }
 }

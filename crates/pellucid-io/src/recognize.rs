@@ -23,8 +23,8 @@ const TORCH: &str = "this Python code converts its state dict to safetensors: im
                      m = torch.load(path, map_location='cpu', weights_only=False); \
                      d = m.state_dict() if hasattr(m, 'state_dict') else m; \
                      safetensors.torch.save_file({k: v.clone(memory_format=torch.contiguous_format) for k, v in \
-                     d.items()}, new_path) (weights_only=False runs code of the file: use True for a file from others, \
-                     which then must contain a state dict, not an entire model)";
+                     d.items()}, new_path) (weights_only=False runs code from the file: use True for an untrusted \
+                     file, which must then contain a state dict, not an entire model)";
 const NUMPY: &str = "in Python, safetensors.numpy.save_file({\"name\": numpy.load(path)}, new_path) converts it to \
                      safetensors";
 const NPZ: &str = "in Python, safetensors.numpy.save_file(dict(numpy.load(path)), new_path) converts its arrays to \

@@ -54,7 +54,7 @@ impl Progress {
         Progress { bar, start: Instant::now(), next_message: AtomicU64::new(0) }
     }
 
-    /// Returns this bar, advanced by `steps` steps, for an epoch that continues.
+    /// Returns this bar, advanced by `steps` steps, for a resumed epoch.
     pub fn at(self, steps: usize) -> Progress {
         self.bar.set_position(steps as u64);
         self.bar.reset_eta();
@@ -62,7 +62,7 @@ impl Progress {
     }
 
     /// Advances the bar by one step and sets its message. The message is formatted only if the bar is visible, and at
-    /// most ten times a second, so it may compute its values when it is formatted.
+    /// most ten times a second, so its `Display` implementation may be expensive.
     pub fn advance(&self, message: impl std::fmt::Display) {
         let now = || self.start.elapsed().as_millis() as u64;
         if !self.bar.is_hidden() && now() >= self.next_message.load(Ordering::Relaxed) {

@@ -161,7 +161,7 @@ fn files_of_other_formats_are_recognized() {
         assert!(!why.contains("header"), "{why}");
     }
     // The error for bytes of an unknown format differs from the error for a damaged file.
-    assert!(reason(io::load(scratch.file("case", &[0xff; 64]))).contains("and no other known format"));
+    assert!(reason(io::load(scratch.file("case", &[0xff; 64]))).contains("and not of another known format"));
     assert!(reason(io::load(scratch.file("case", &safetensors("{\"a\"", &[])))).contains("damaged"));
 }
 
@@ -357,7 +357,7 @@ fn batches_cover_the_data_set() {
     drop(first);
     assert_eq!((position(&broken), second.len()), ((4, 1), 2));
     let rejected = batches.load_state_dict(&shuffled.state_dict()).unwrap_err().to_string();
-    assert!(rejected.contains("in the order of `RandomSampler`"), "{rejected}");
+    assert!(rejected.contains("has the order of `RandomSampler`"), "{rejected}");
     // A loaded position applies to the next epoch, even if an older iterator exists.
     shuffled.load_state_dict(&broken.state_dict()).unwrap();
     broken.load_state_dict(&shuffled.state_dict()).unwrap();

@@ -207,7 +207,7 @@ fn decode_png(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
 }
 
 fn decode_jpeg(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
-    // Some messages of the decoder end with a line end.
+    // Some messages of the decoder end with a newline.
     let invalid =
         |error: zune_jpeg::errors::DecodeErrors| format!("the JPEG image is damaged: {}", error.to_string().trim_end());
     // Otherwise, the pixels after the end of a truncated file would be gray.

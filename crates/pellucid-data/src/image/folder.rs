@@ -12,8 +12,8 @@ const OP: &str = "image_folder";
 /// `root/dog/2.jpg`. A sample is an RGB image and its class index in the sorted list of names.
 ///
 /// Subdirectories of a class are searched recursively. Hidden files and files without an image extension are ignored.
-/// Images of unsupported formats, such as `.webp` and `.gif`, return an error, because the data set would silently be
-/// smaller than the directory.
+/// Images of unsupported formats, such as `.webp` and `.gif`, return an error, because otherwise the data set would
+/// silently be smaller than the directory.
 ///
 /// ```no_run
 /// use pellucid::data::transforms::{ImageTransform, Normalize, RandomHorizontalFlip, RandomResizedCrop};
@@ -75,7 +75,7 @@ impl ImageFolder {
     }
 
     /// Uses the class indices of this list, such as the [`classes`](ImageFolder::classes) of the training images.
-    /// Otherwise, the indices change if a class is missing in the directory.
+    /// Otherwise, the indices change if a class is missing from the directory.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a class of this directory is not in the list, or a name is repeated.

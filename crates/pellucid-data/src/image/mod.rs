@@ -130,7 +130,7 @@ impl Image {
         &self.pixels[start..start + self.channels]
     }
 
-    /// Returns a grayscale image, (19595 R + 38470 G + 7471 B + 2¹⁵) / 2¹⁶, as Pillow's `convert("L")`.
+    /// Returns a grayscale image, (19595 R + 38470 G + 7471 B + 2¹⁵) / 2¹⁶, like Pillow's `convert("L")`.
     pub fn to_grayscale(&self) -> Image {
         let gray = |pixel: &[u8]| {
             let [r, g, b] = [0, 1, 2].map(|channel| u32::from(pixel[channel]));
@@ -163,7 +163,7 @@ impl Image {
         self.map_to_tensor(&[byte_table(|byte| f32::from(byte) / 255.0); 4])
     }
 
-    /// Maps each byte by the table of its channel and returns an `f32` tensor.
+    /// Maps each byte through the table of its channel, and returns an `f32` tensor.
     pub(crate) fn map_to_tensor(&self, tables: &[[f32; 256]; 4]) -> Result<Tensor> {
         fn planes<const C: usize>(image: &Image, tables: &[[f32; 256]; 4], values: &mut Vec<f32>) {
             let (pixels, _) = image.pixels.as_chunks::<C>();

@@ -69,7 +69,7 @@ impl<J: Send + 'static, R: Send + 'static> OrderedWorkers<J, R> {
         self.threads.len() * self.depth
     }
 
-    /// Returns the number of pending jobs, whose results were not received.
+    /// Returns the number of pending jobs, whose results have not been received.
     pub(crate) fn pending(&self) -> usize {
         self.pending.len()
     }

@@ -70,7 +70,7 @@ impl Imputer {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] before [`fit`](Self::fit), if a fitted column is missing, or has strings instead of
-    /// numbers or the reverse.
+    /// numbers or vice versa.
     pub fn transform(&self, table: &Table) -> Result<Table> {
         self.fitted()?.iter().try_fold(table.clone(), |table, FilledColumn { name, value }| {
             let filled = filled_with(name, table.column(name)?, value)?;

@@ -44,7 +44,7 @@ impl LabelEncoder {
     }
 
     /// Stores the classes of a column: strings in sorted order, integers in numeric order. Earlier classes are
-    /// replaced. The parts of a split have the classes of the entire table.
+    /// replaced. The parts of a split share the classes of the entire table.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the column does not exist or contains floats.

@@ -85,7 +85,7 @@ impl OneHotEncoder {
         OneHotEncoder { unknown, ..self }
     }
 
-    /// Stores the categories of these columns. Earlier categories are replaced. The parts of a split have the
+    /// Stores the categories of these columns. Earlier categories are replaced. The parts of a split share the
     /// categories of the entire table.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl OneHotEncoder {
         self.transform(table)
     }
 
-    /// Returns the name of each element of a code, which consists of the column name and the category.
+    /// Returns the name of each output column: the input column and the category.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] before [`fit`](Self::fit).

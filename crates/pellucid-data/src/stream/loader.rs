@@ -191,7 +191,7 @@ impl<B> fmt::Debug for StreamLoader<B> {
     }
 }
 
-/// Reads the records of the batches before the first one of a resumed epoch. The last batch may be smaller.
+/// Reads and discards the records of the batches that a resumed epoch skips. The last batch may be smaller.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the iterator panics, or there are fewer batches.

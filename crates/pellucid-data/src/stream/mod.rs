@@ -51,8 +51,8 @@ pub trait IterableDataset: Send + Sync {
     /// An error for an invalid record.
     fn sample(&self, record: Self::Record) -> Result<Self::Item>;
 
-    /// Returns a data set whose samples are `f(sample)`, computed by the workers. The random numbers of `f` depend on
-    /// the seed, the epoch and the position of the record only.
+    /// Returns a data set whose samples are `f(sample)`, computed by the workers. The random numbers of `f` depend only
+    /// on the seed, the epoch and the position of the record.
     fn map<T: 'static, F: Fn(Self::Item) -> Result<T> + Send + Sync>(self, f: F) -> MapRecords<Self, F>
     where
         Self: Sized,
@@ -74,8 +74,8 @@ pub trait IterableDataset: Send + Sync {
         Ok(ShuffledRecords { records: self, n })
     }
 
-    /// Returns every `world`-th record, starting with record `rank`: the shard of process `rank` of `world` processes
-    /// that train together. Call it before [`shuffle_buffer`](IterableDataset::shuffle_buffer).
+    /// Returns a data set of every `world`-th record, starting with record `rank`: the shard of process `rank` of
+    /// `world` processes that train together. Call it before [`shuffle_buffer`](IterableDataset::shuffle_buffer).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if `rank` is not less than `world`.
@@ -88,7 +88,7 @@ pub trait IterableDataset: Send + Sync {
         Ok(RecordShard { records: self, rank, world })
     }
 
-    /// Returns the first `n` records of each epoch. Use it to bound an infinite source.
+    /// Returns a data set of the first `n` records of each epoch. Use it to bound an infinite source.
     fn take(self, n: usize) -> FirstRecords<Self>
     where
         Self: Sized,
@@ -208,7 +208,7 @@ reordered_records! {
     FirstRecords { n }, |dataset, records, _seed| Ok(Box::new(records.take(dataset.n)));
 }
 
-/// An iterator that returns a random record of a buffer, and replaces it by the next record of the source.
+/// An iterator that returns a random record of a buffer, and replaces it with the next record of the source.
 struct ShuffleBuffer<R> {
     records: RecordIter<R>,
     buffer: Vec<R>,

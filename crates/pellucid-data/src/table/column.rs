@@ -72,7 +72,7 @@ impl Categories {
         self.names.get(code).map(String::as_str)
     }
 
-    /// Returns the code of a string. A string that is not in the names is added to them.
+    /// Returns categories whose names contain a string, and its code. The string is added if it is missing.
     fn with_name(&self, text: &str) -> (Categories, i64) {
         if let Ok(code) = self.names.binary_search_by(|name| name.as_str().cmp(text)) {
             return (self.clone(), code as i64);
@@ -165,7 +165,7 @@ impl Column {
     }
 }
 
-/// Strings that become a column: of numbers if all strings are numbers, otherwise of categories.
+/// The strings of a column whose type is inferred: numbers if all strings are numbers, otherwise categories.
 #[cfg(any(feature = "csv", feature = "json"))]
 pub(super) struct TextColumn<'a> {
     /// The strings; `None` is a missing value.

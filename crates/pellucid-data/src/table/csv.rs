@@ -339,7 +339,7 @@ fn column(lines: &CsvLines<'_>, index: usize, options: CsvOptions<'_>) -> std::r
             format!("line {}, column {name:?}: {text:?} is not {needed}", lines.line(row))
         })?,
     };
-    // Other spellings of NaN are numbers.
+    // A NaN in a spelling that does not mark missing values was parsed as a number, but is missing as well.
     let nan = match &column {
         Column::Float(values) if !options.allow_missing => values.iter().position(|value| value.is_nan()),
         _ => None,

@@ -11,7 +11,7 @@ pub enum FillValue {
     Mean,
     /// The median of the existing values.
     Median,
-    /// The most frequent value, or the smallest of several.
+    /// The most frequent value; the smallest one if several are equally frequent.
     Mode,
     /// A number.
     Number(f64),
@@ -130,7 +130,7 @@ fn mismatch(name: &str, column: &Column, value: &FillValue) -> Error {
     invalid(format!("{value:?} cannot fill the column {name:?}, which contains {kind}"))
 }
 
-/// Returns the most frequent value of a sorted list, or the first of several.
+/// Returns the most frequent value of a sorted list; the first one if several are equally frequent.
 fn most_frequent<T: Copy + PartialEq>(sorted: &[T]) -> Option<T> {
     let groups = sorted.chunk_by(|a, b| a == b);
     // `max_by_key` returns the last maximum.

@@ -103,7 +103,7 @@ fn check_represented(name: &str, column: &Column, dtype: DType) -> Result<()> {
         Column::Category(_) => None,
     };
     let Some(value) = outside else { return Ok(()) };
-    Err(invalid(format!("the column {name:?} has the value {value}, which {dtype} does not represent")))
+    Err(invalid(format!("the column {name:?} has the value {value}, which {dtype} cannot represent")))
 }
 
 impl Table {

@@ -240,7 +240,7 @@ pub struct ColorJitter {
 
 impl ColorJitter {
     /// Creates a transform with the strengths of brightness, contrast, saturation and hue. A strength of 0 changes
-    /// nothing. The hue's must be at most 0.5.
+    /// nothing. The strength of hue must be at most 0.5.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for strengths that are negative or not finite, or a hue above 0.5.

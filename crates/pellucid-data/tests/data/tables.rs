@@ -62,7 +62,7 @@ fn values_outside_of_the_range_of_a_dtype_are_errors() {
     let table = Table::from_columns(columns).unwrap();
     let tensor =
         |name: &str, dtype: DType| table.tensor_with(&[name], TableTensorOptions { dtype, ..Default::default() });
-    assert!(text(tensor("far", DType::F32)).contains(r#""far" has the value 1e39, which f32 does not represent"#));
+    assert!(text(tensor("far", DType::F32)).contains(r#""far" has the value 1e39, which f32 cannot represent"#));
     assert_eq!(tensor("far", DType::F64).unwrap().to_vec::<f64>(), [1e39, f64::INFINITY]);
     assert!(text(tensor("count", DType::U8)).contains("300"));
     assert!(text(tensor("count", DType::I8)).contains("300"));

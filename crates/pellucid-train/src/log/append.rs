@@ -69,7 +69,7 @@ impl AppendFile {
         Ok(())
     }
 
-    /// Replaces the contents atomically by `change(contents)`.
+    /// Atomically replaces the contents with `change(contents)`.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a regular file.
@@ -85,12 +85,13 @@ impl AppendFile {
     }
 }
 
-/// The records of the step after which a log continues. If a run is killed after it logs the end of an epoch and before
-/// it saves its state, the resumed run logs the epoch again. The repeated records are dropped.
+/// The records that a resumed log already contains for the step it continues from. If a run is killed after it logs the
+/// end of an epoch and before it saves its state, the resumed run logs the epoch again. The repeated records are
+/// dropped.
 #[derive(Debug, Default)]
 pub(super) struct ResumedRecords {
     step: usize,
-    /// The sorted names of the values of each record.
+    /// The sorted value names of each record.
     names: Vec<Vec<String>>,
 }
 
@@ -99,7 +100,7 @@ impl ResumedRecords {
         ResumedRecords { step, names: Vec::new() }
     }
 
-    /// Adds a record of the log.
+    /// Adds a record read from the existing log; records of other steps are ignored.
     pub(super) fn note(&mut self, step: usize, names: impl Iterator<Item = String>) {
         if step == self.step {
             self.names.push(sorted(names));
@@ -140,8 +141,8 @@ pub(super) fn replace(op: &'static str, path: &Path, text: &str) -> Result<()> {
     replace_file(path, text.as_bytes()).map_err(|error| Error::unwritable_file(op, path, &error))
 }
 
-/// Opens a log of lines to continue it. `retain` returns the part of the contents to keep. An incomplete last line of a
-/// killed process is removed first. A missing file is created.
+/// Opens a log that consists of lines, in order to continue it. `retain` returns the part of the contents to keep. An
+/// incomplete last line, left by a killed process, is removed first. A missing file is created.
 ///
 /// # Errors
 /// [`Error::File`] if the file cannot be read or written; the errors of `retain`.

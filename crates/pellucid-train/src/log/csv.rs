@@ -21,7 +21,7 @@ pub(super) fn push_row(text: &mut String, cells: impl IntoIterator<Item = impl A
 /// Parses the rows of a CSV string. Lines may end with `\r\n`, and empty lines are skipped.
 ///
 /// # Errors
-/// The reason why the string is not a table.
+/// Returns the reason why the string is not a table.
 pub(super) fn parse(text: &str) -> Result<Vec<Vec<String>>, String> {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut rest = text;

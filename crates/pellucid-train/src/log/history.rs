@@ -52,7 +52,7 @@ struct HistoryColumns {
     /// The epoch of each row, from 1. Every column has the same length.
     epochs: Vec<usize>,
     columns: Vec<(String, Vec<f64>)>,
-    /// The number of columns before the last row.
+    /// The number of columns before the last row was added.
     earlier_columns: usize,
 }
 
@@ -92,7 +92,7 @@ impl History {
         History::default()
     }
 
-    /// Adds the values of the epoch after that of the last row.
+    /// Adds a row for the epoch that follows the last row's epoch.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for the reserved name `epoch`, and for a repeated name.

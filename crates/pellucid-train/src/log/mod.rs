@@ -18,7 +18,7 @@ pub use tensorboard::{HyperparameterValue, TensorBoard};
 use pellucid_tensor::{Result, lock};
 use std::sync::{Arc, Mutex};
 
-/// A destination of the values that a training run logs, such as a file.
+/// A destination for the values that a training run logs, such as a file.
 ///
 /// A list of loggers is a logger: `Vec<Box<dyn Logger>>` implements `Logger`.
 ///

@@ -9,7 +9,8 @@ use pellucid_tensor::{Error, Result};
 pub(super) fn check_names(op: &'static str, reserved: &str, values: &[(&str, f64)]) -> Result<()> {
     for (index, (name, _)) in values.iter().enumerate() {
         if *name == reserved {
-            return Err(Error::invalid(op, format!("the name `{reserved}` is reserved for the number of the row")));
+            let reason = format!("the name `{reserved}` is reserved for the row number; rename the value");
+            return Err(Error::invalid(op, reason));
         }
         if values[..index].iter().any(|(earlier, _)| earlier == name) {
             return Err(Error::invalid(op, format!("the name `{name}` occurs twice in one row; rename one value")));

@@ -18,7 +18,7 @@ struct CorrectCount {
 stored_struct!(CorrectCount { correct, samples, has_nan });
 
 impl CorrectCount {
-    /// Returns the fraction of correct samples: NaN without samples, or if a score is NaN.
+    /// Returns the fraction of correct samples, or NaN if there are no samples or a score is NaN.
     fn ratio(self) -> f64 {
         if self.has_nan {
             return f64::NAN;

@@ -28,8 +28,8 @@ macro_rules! averaged {
                 $metric { average, options: ClassificationOptions::default(), counts: ClassCounts::default() }
             }
 
-            /// Returns the value of each class; NaN for a class that occurs neither as a label nor as a prediction.
-            /// `Macro` is the mean of the other classes.
+            /// Returns the value of each class; NaN for a class that occurs neither as a label nor as a prediction. The
+            /// `Macro` average is the mean over all other classes.
             pub fn per_class(&self) -> Vec<f64> {
                 self.counts.per_class(Self::ratio)
             }

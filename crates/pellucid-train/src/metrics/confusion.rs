@@ -5,7 +5,7 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 use std::fmt;
 
-/// The maximum number of classes, whose matrix has 2 GiB.
+/// The maximum number of classes. Such a matrix occupies 2 GiB.
 const MAX_CLASSES: usize = 1 << 14;
 
 /// The number of samples for each pair of label (row) and predicted class (column).

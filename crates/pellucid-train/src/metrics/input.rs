@@ -40,7 +40,7 @@ macro_rules! metric_options {
         }
     };
     (@ignore_index) => {
-        /// Skips the samples of one label, such as PyTorch's −100, padding, or the 255 of unlabelled pixels.
+        /// Skips the samples with this label, such as PyTorch's −100, a padding token, or 255 for unlabelled pixels.
         #[must_use]
         pub fn ignore_index(mut self, label: i64) -> Self {
             self.options.ignore_index = Some(label);
@@ -63,7 +63,7 @@ pub enum ScoreKind {
 /// The form of the outputs of a classifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputForm {
-    /// One score for each sample, which is large for class 1.
+    /// One score for each sample; a larger score favours class 1.
     BinaryScores,
     /// The scores of the given number of classes, on axis 1.
     ClassScores(usize),
@@ -110,7 +110,7 @@ fn shape_help(output: &Tensor, target: &Tensor) -> String {
             .to_string();
     }
     if scores.rank() > 2 && scores[..scores.rank() - 1] == labels[..] {
-        return "scores of classes are on axis 1: move the axis with movedim(-1, 1) of the output".to_string();
+        return "the class axis of the scores must be axis 1: use movedim(-1, 1) of the output".to_string();
     }
     "scores [N, C] or [N, C, d..] must have labels [N] or [N, d..]; binary scores [N] or [N, 1], and classes, must \
      have labels of the same shape"

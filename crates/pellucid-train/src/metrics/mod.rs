@@ -31,8 +31,8 @@
 //! | [`TopKAccuracy`] | scores of classes | labels | maximize |
 //! | [`RocAuc`], [`AveragePrecision`] | scores | labels | maximize |
 //! | [`LogLoss`], [`Perplexity`] | logits or probabilities | labels | minimize |
-//! | [`MeanSquaredError`], [`RootMeanSquaredError`], [`MeanAbsoluteError`] | numbers | numbers | minimize |
-//! | [`R2Score`] | numbers | numbers | maximize |
+//! | [`MeanSquaredError`], [`RootMeanSquaredError`], [`MeanAbsoluteError`] | values | values | minimize |
+//! | [`R2Score`] | values | values | maximize |
 //! | [`MeanLoss`] | as for the loss | as for the loss | minimize |
 //!
 //! A [`ConfusionMatrix`] has one count for each pair of classes, and is updated like a metric.
@@ -126,7 +126,7 @@ pub trait Metric: Send {
     /// Returns the direction in which the value improves.
     fn goal(&self) -> Goal;
 
-    /// Adds the samples of a batch: the outputs of a model and their targets. The values are read by the host, so this
+    /// Adds the samples of a batch: the outputs of a model and their targets. The host reads the values, so the call
     /// waits for the kernels that compute them. Gradients are not tracked.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ pub trait Metric: Send {
         None
     }
 
-    /// Replaces the accumulated values by those of a [`state`](Metric::state).
+    /// Replaces the accumulated values with those of a [`state`](Metric::state).
     ///
     /// # Errors
     /// Returns an error if the numbers are not a state of this metric. The metric is then unchanged.
@@ -161,7 +161,8 @@ pub trait Metric: Send {
 
     /// Returns numbers from which [`roll_back`](Metric::roll_back) restores the current values, by default the
     /// [`state`](Metric::state). A [`Trainer`](crate::Trainer) with several training metrics calls it before each
-    /// update, so a metric that stores all samples returns their number. `None`: the metric cannot be rolled back.
+    /// update, so a metric that stores all samples should return only their number. `None` means that the metric cannot
+    /// be rolled back.
     fn savepoint(&self) -> Option<Vec<f64>> {
         self.state()
     }
@@ -205,7 +206,7 @@ pub struct NamedMetric<M> {
     name: String,
 }
 
-/// Implements the methods of a metric, except for its name, by those of `$target`.
+/// Implements all methods of a metric except `name` by delegating to `$target`.
 macro_rules! delegate_metric {
     ($self:ident => $target:expr) => {
         fn goal(&$self) -> Goal {

@@ -7,7 +7,7 @@ use super::state::metric_state;
 use super::{Goal, Metric};
 use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 
-/// The average over labels of [`MultiLabelF1Score`].
+/// How [`MultiLabelF1Score`] is averaged over labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LabelAverage {
     /// The value for the counts summed over all labels.

@@ -34,7 +34,8 @@ fn tied_samples(samples: impl Iterator<Item = (f64, bool)>) -> Option<Vec<TiedSa
 /// where a tie counts one half (Hanley & McNeil 1982). It is NaN if there are no positive or no negative samples.
 fn area_under_roc(samples: impl Iterator<Item = (f64, bool)>) -> f64 {
     let Some(groups) = tied_samples(samples) else { return f64::NAN };
-    // Twice the number of ordered pairs is an integer, which is exact. It exceeds 64 bits for billions of samples.
+    // A tie counts one half, so twice the number of ordered pairs is an integer and exact. It exceeds 64 bits for
+    // billions of samples.
     let (mut positives, mut negatives, mut twice_ordered) = (0u128, 0u128, 0u128);
     for group in groups {
         let (tied_positives, tied_negatives) = (u128::from(group.positives), u128::from(group.negatives));
@@ -156,7 +157,7 @@ impl Metric for RocAuc {
     }
 }
 
-/// Decodes a savepoint whose last number is a number of samples of at most `len`.
+/// Decodes a savepoint whose last element is a sample count of at most `len`.
 fn read_savepoint<const N: usize>(metric: &str, savepoint: &[f64], len: usize) -> Result<[usize; N]> {
     let mut numbers = savepoint.iter();
     let counts: Option<Vec<usize>> = (0..savepoint.len()).map(|_| usize::restore(&mut numbers)).collect();
@@ -165,7 +166,7 @@ fn read_savepoint<const N: usize>(metric: &str, savepoint: &[f64], len: usize) -
     counts.filter(is_valid).ok_or_else(|| wrong_state(metric, savepoint.len()))
 }
 
-/// Replaces logits by probabilities.
+/// Replaces logits with probabilities.
 fn softmax(row: &mut [f64]) {
     let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     row.iter_mut().for_each(|score| *score = (*score - largest).exp());

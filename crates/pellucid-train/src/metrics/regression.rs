@@ -13,7 +13,7 @@ use pellucid_tensor::{Error, Result, Tensor};
 fn read_numbers(op: &'static str, output: &Tensor, target: &Tensor) -> Result<Vec<(f64, f64)>> {
     let (outputs, targets) = (output.shape(), target.shape());
     if outputs != targets && !same_but_for_unit_axis(outputs, targets) {
-        let help = "the output and the target must have the same shape, except that [N, 1] fits [N]; use reshape()";
+        let help = "the output and the target must have the same shape, except that [N, 1] matches [N]; use reshape()";
         return Err(Error::shapes(op, [outputs, targets], help));
     }
     check_float(op, output)?;

@@ -85,7 +85,7 @@ macro_rules! stored_struct {
     };
 }
 
-/// Defines the methods of [`Metric`](super::Metric) that store the fields with accumulated values.
+/// Defines `state` and `load_state` of a [`Metric`](super::Metric) for the fields with its accumulated values.
 macro_rules! metric_state {
     ($($field:ident),+) => {
         fn state(&self) -> Option<Vec<f64>> {

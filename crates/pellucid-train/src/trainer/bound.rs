@@ -15,25 +15,25 @@ pub(super) trait RunParts {
     fn position(&self) -> BatchPosition;
     fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>>;
 
-    /// Returns the positions of the loaders of the training and of the validation.
+    /// Returns the positions of the training loader and of the validation loader.
     fn batches_state(&self) -> Result<[StateDict; 2]>;
 
     /// Restores the positions of the loaders.
     fn load_batches_state(&self, states: &[StateDict; 2]) -> Result<()>;
 
-    /// Returns to a position of the loader of the validation.
+    /// Restores the position of the validation loader.
     fn load_validation_state(&self, state: &StateDict) -> Result<()>;
 
-    /// Begins the next epoch, or the rest of an epoch.
+    /// Begins the next epoch of the training loader, or the rest of an unfinished one.
     fn begin_batches(&mut self) -> Result<()>;
 
     /// Reads the next batch, and returns its number of samples.
     fn next_batch(&mut self) -> Option<Result<usize>>;
 
-    /// Ends the epoch of the loader.
+    /// Ends the epoch of the training loader.
     fn end_batches(&mut self);
 
-    /// Pauses the epoch of the loader, so that the loader continues at this position.
+    /// Pauses the epoch of the training loader, which later continues at this position.
     fn pause_batches(&mut self) -> Result<()>;
 
     fn train_step(&mut self) -> Result<NamedScalars>;
@@ -55,7 +55,7 @@ pub(super) trait RunParts {
     fn next_validation(&mut self) -> Option<Result<usize>>;
     fn evaluate_step(&mut self) -> Result<BatchScores>;
 
-    /// Ends the batches of an evaluation, also before the last one.
+    /// Ends an evaluation, even if batches remain.
     fn end_validation(&mut self) -> Result<()>;
 
     /// Returns the parts of the task and of the loaders.

@@ -57,7 +57,7 @@ pub(super) struct RunCore<'f> {
     /// The name of the value that determines the best epoch, and its direction.
     pub(super) monitor: Option<(String, Goal)>,
     pub(super) files: RunFiles,
-    /// Whether the state was to be saved between two updates, which is done after the next update.
+    /// Whether the state must be saved after the next update, because a save was due while gradients were accumulated.
     pub(super) is_save_due: bool,
     pub(super) log_every: usize,
     pub(super) is_quiet: bool,
@@ -68,7 +68,7 @@ pub(super) struct RunCore<'f> {
     pub(super) stop_reason: Option<StopReason>,
     /// Whether a callback has ended the current run.
     pub(super) is_stop_requested: bool,
-    /// The random numbers of the thread that used the run first.
+    /// The random stream of the thread that first used the run.
     random: OnceLock<ThreadStream>,
 }
 
@@ -100,14 +100,14 @@ impl<'f> RunCore<'f> {
         })
     }
 
-    /// Makes the random numbers of the thread that used the run first those of the current thread, until the guard is
-    /// dropped. Steps, loaders and the saved generator then use the same numbers, also after a move to another thread.
+    /// Makes the random stream of the run that of the current thread until the guard is dropped. Steps, loaders and the
+    /// saved generator then use the same stream, even after the run is moved to another thread.
     pub(super) fn enter_random(&self) -> ThreadStreamGuard {
         self.random.get_or_init(ThreadStream::current).enter()
     }
 
-    /// Calls `f` with the random numbers of the run, and restores them: the next step draws the same numbers as without
-    /// the call. Returns an error of `op` before the state is loaded from which the run resumes.
+    /// Calls `f` with the random stream of the run, and then restores the stream: the next step draws the same numbers
+    /// as without the call. Returns an error that names `op` if the state to resume from is not loaded yet.
     pub(super) fn keep_random<R>(&self, op: &'static str, f: impl FnOnce() -> Result<R>) -> Result<R> {
         self.files.check_loaded(op)?;
         let _random = self.enter_random();
@@ -115,7 +115,7 @@ impl<'f> RunCore<'f> {
         CaughtResult::call(f).resume_after(random.restore())
     }
 
-    /// Returns an error for a part with the name of a part of a run, whether or not this run has it.
+    /// Returns an error if an additional part has a reserved name, even if this run does not use that name.
     pub(super) fn check_part_names(&self) -> Result<()> {
         let is_schedule = |name: &str| name.strip_prefix("schedule_").is_some_and(|n| n.parse::<usize>().is_ok());
         match self.parts.iter().find(|(name, _)| RESERVED.contains(&name.as_str()) || is_schedule(name)) {

@@ -7,9 +7,9 @@ use std::path::Path;
 /// An event of a run. The variants are in the order in which they occur.
 ///
 /// A callback may change the run in `EpochBegan`, `StepEnded`, `Validated` or `EpochEnded`, such as a learning rate.
-/// The run saves its state after the event, so a resumed run is bit-identical. `FitBegan`, `Saved` and `FitEnded`
-/// occur in each call of `fit`, or after a file was written. Files do not contain changes that are made in these
-/// events.
+/// The run saves its state after the event, so a resumed run is bit-identical. `FitBegan` and `FitEnded` belong to one
+/// call of `fit`, and `Saved` follows a file that does not contain the changes of this event. If a callback changes the
+/// run in these three events, a resumed run may differ.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum TrainingEvent<'a> {
@@ -30,18 +30,18 @@ pub enum TrainingEvent<'a> {
         /// The losses of the step by name. On a device other than the CPU, the list is empty except at logged steps.
         scalars: &'a [(&'static str, f64)],
     },
-    /// The model was validated within an epoch ([`validate_every`](super::Trainer::validate_every)). The weights of a
-    /// best validation are already saved; the state of the run is not. If [`steps`](super::Trainer::steps) ends the run
-    /// at this step, `EpochEnded` does not occur.
+    /// The model was validated within an epoch ([`validate_every`](super::Trainer::validate_every)). If the validation
+    /// is the best so far, its weights are already saved; the state of the run is not. If
+    /// [`steps`](super::Trainer::steps) ends the run at this step, `EpochEnded` does not occur.
     Validated {
         /// The epoch number, from 1.
         epoch: usize,
         /// The values of the epoch so far and of the validation.
         scores: &'a Scores,
     },
-    /// An epoch has ended, and the model was validated. The weights of a best epoch are already saved; the state of the
-    /// run is not. If [`steps`](super::Trainer::steps) ends the run within an epoch, the state is saved before this
-    /// event, because a run with more steps continues the epoch.
+    /// An epoch has ended, and the model was validated. If the epoch is the best so far, its weights are already saved;
+    /// the state of the run is not. If [`steps`](super::Trainer::steps) ends the run within an epoch, the state is
+    /// saved before this event, because a run with more steps continues the epoch.
     EpochEnded {
         /// The epoch number, counted from 1.
         epoch: usize,
@@ -55,7 +55,7 @@ pub enum TrainingEvent<'a> {
     },
     /// The run has ended.
     FitEnded {
-        /// The reason.
+        /// The reason why the run ended.
         reason: StopReason,
     },
 }

@@ -13,7 +13,7 @@ const BEST: &str = "best.safetensors";
 /// The name of the file that a run locks while it uses its directory.
 const LOCK: &str = "run.lock";
 
-/// The paths from which a run reads, and to which it writes, its state.
+/// The paths of the files that a run reads its state from and writes it to.
 #[derive(Default)]
 pub(super) struct RunFiles {
     pub(super) folder: Option<PathBuf>,
@@ -27,13 +27,14 @@ pub(super) struct RunFiles {
 
 /// The lock of a run directory. It is released when it is dropped or the process ends.
 ///
-/// The file remains: another process may have opened a file that is removed, and would lock it while a third process
-/// locks a new one.
+/// The file is never removed: a process that has already opened the removed file would lock it, while another process
+/// creates and locks a new file.
 pub(super) struct DirectoryLock {
     file: File,
 }
 
-/// A child process that another thread has just started may have a copy of the open file, which would keep the lock.
+/// Unlocks explicitly: a child process that another thread has just started may hold a copy of the open file, which
+/// would keep the lock.
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
         // Closing the file unlocks it as well.
@@ -81,7 +82,7 @@ impl RunFiles {
         (*must_exist || file.exists()).then_some(file)
     }
 
-    /// Returns an error of `op` if the state from which the run resumes is not loaded yet.
+    /// Returns an error that names `op` if the state to resume from is not loaded yet.
     pub(super) fn check_loaded(&self, op: &'static str) -> Result<()> {
         let Some(path) = self.resumed_file() else { return Ok(()) };
         let reason = format!(
@@ -92,8 +93,8 @@ impl RunFiles {
         Err(Error::invalid(op, reason))
     }
 
-    /// Copies the weights of the best epoch from the directory of the resumed `file`, if this run has another directory
-    /// without such weights.
+    /// Copies the weights of the best epoch from the directory of the resumed `file`, if this run uses another
+    /// directory without such weights.
     pub(super) fn copy_best(&self, file: &Path) -> Result<()> {
         let (Some(own), from) = (self.best(), file.with_file_name(BEST)) else { return Ok(()) };
         if own.exists() || !from.exists() {

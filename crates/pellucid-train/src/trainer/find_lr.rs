@@ -74,7 +74,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// rate applies to all groups of all optimizers.
     ///
     /// A model in evaluation mode is set to training mode, as by [`fit`](Trainer::fit). The search ends early when the
-    /// loss diverges. The state that a checkpoint contains is restored, also after an error or a panic: parameters,
+    /// loss diverges. The state that a checkpoint contains is restored, even after an error or a panic: parameters,
     /// persistent buffers, optimizers, random numbers and the position of the loader.
     ///
     /// ```
@@ -105,7 +105,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self.task.prepare_load()?;
         self.task.begin_fit()?;
         let saved = self.search_state(batches)?;
-        // The state contains rates that may be rounded to `f32`.
+        // The rates are saved separately, because the state may contain them rounded to `f32`.
         let groups = self.task.optimizers().into_iter().flat_map(|(_, optimizer)| optimizer.groups().to_vec());
         let rates = groups.map(|group| Ok((group.try_lr()?, group))).collect::<Result<Vec<_>>>()?;
         let curve = CaughtResult::call(|| self.search(batches, options));

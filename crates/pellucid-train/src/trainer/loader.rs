@@ -64,7 +64,7 @@ impl<B> EntireEpoch<B> {
         Ok(EntireEpoch { batches: begun.resume_after(restored)?, before })
     }
 
-    /// Ends the epoch, also before its last batch.
+    /// Ends the epoch, even if batches remain.
     pub(super) fn end(self, loader: &dyn EpochLoader<B>) -> Result<()> {
         drop(self.batches);
         load_state(loader, self.before.as_ref())
@@ -160,7 +160,7 @@ impl<const K: usize> IntoBatch<[Tensor; K]> for [Tensor; K] {
     }
 }
 
-/// Implements [`EpochLoader`] by the methods of a loader.
+/// Implements [`EpochLoader`] by delegating to the methods of a loader.
 macro_rules! epoch_loader {
     ([$($generics:tt)*] $loader:ty, $batch:ty, |$loader_ref:ident| $count:expr, |$item:ident| $converted:expr) => {
         impl<B, $($generics)*> EpochLoader<B> for $loader

@@ -11,7 +11,7 @@ use pellucid_tensor::{DType, Result, Tensor, no_grad, ops};
 pub(super) struct LossMeter {
     /// Whether batches whose first loss is not finite are skipped, because the scaler skips their updates.
     skips_non_finite: bool,
-    /// The values of the last step whose values were read.
+    /// The scalars of the last step at which they were read.
     values: Vec<(&'static str, f64)>,
     /// Sums on the device that were not yet added to the progress.
     pending: NamedScalars,
@@ -111,7 +111,7 @@ impl LossMeter {
         Ok(())
     }
 
-    /// Reads the sums of the device into the progress. Returns false if one is not finite.
+    /// Adds the pending sums on the device to the progress. Returns false if a sum is not finite.
     pub(super) fn read(&mut self, progress: &mut RunProgress) -> Result<bool> {
         if let Some(weight) = self.pending_weight.take() {
             progress.weight += weight.try_item::<f64>()?;

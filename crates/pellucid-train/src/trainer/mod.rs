@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `task` | [`TrainingTask`]: the steps and the state of a training |
+//! | `task` | [`TrainingTask`]: the steps and the state of a training procedure |
 //! | `supervised` | [`Supervised`]: the task of a model and a loss |
 //! | `predictions` | the outputs of the model of a trainer |
 //! | `loader` | [`EpochLoader`]: the loaders of batches |
@@ -17,7 +17,7 @@
 //! | `schedules` | learning rates by step or epoch |
 //! | `state` | the progress, which a checkpoint contains |
 //! | `meter` | means of losses over an epoch |
-//! | `train_metrics` | metrics of the batches of training |
+//! | `train_metrics` | metrics of the training batches |
 //! | `scores` | [`Scores`]: named values |
 //! | `snapshot` | state that a failed step or a validation does not change |
 //! | `finite` | detection of non-finite losses |
@@ -118,15 +118,16 @@ use std::sync::Arc;
 /// With [`checkpoints`](Trainer::checkpoints), `last.safetensors` contains the state of the run after each epoch, and
 /// after an interrupt. A program that is restarted with [`resume`](Trainer::resume) continues from this state,
 /// bit-identical to an uninterrupted run. It must create model, loss, optimizer, loaders and trainer in the same way.
-/// Another optimizer, schedule, number of [accumulated](Trainer::accumulate) steps, [monitored](Trainer::monitor)
-/// value, sampler, batch size or `drop_last` than in the saved run is an error that names both values. Options with
-/// which a run may continue are not compared, such as the number of epochs, weight decay and clipping.
+/// If the optimizer, a schedule, the number of [accumulated](Trainer::accumulate) steps, the
+/// [monitored](Trainer::monitor) value, the sampler, the batch size or `drop_last` differs from the saved run, resuming
+/// returns an error that names both values. Options with which a run may continue are not compared, such as the number
+/// of epochs, weight decay and clipping.
 ///
 /// # Errors of a step
 /// A failed step returns [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or
 /// infinite stops the run before the update; the error lists the samples of the batch and names the first non-finite
-/// tensor. On the CPU this is checked in every step, on other devices when the loss is logged. A step of a model and a
-/// loss that fails changes neither parameters nor running statistics nor random numbers.
+/// tensor. On the CPU this is checked in every step, on other devices when the loss is logged. If a step of a model and
+/// a loss fails, parameters, running statistics and random numbers are unchanged.
 #[doc(alias = "Learner")]
 #[doc(alias = "fit")]
 pub struct Trainer<'f, T> {
@@ -228,7 +229,7 @@ where
     }
 
     /// Sets whether model and loss may have parameters that require a gradient and that the optimizer does not update;
-    /// default false: the first step returns [`Error::UntrainedParameters`].
+    /// default false: the first step then returns [`Error::UntrainedParameters`] for such parameters.
     pub fn allow_untrained_parameters(self, allow: bool) -> Self {
         self.with_settings(|settings| settings.options.allow_untrained_parameters = allow)
     }
@@ -263,10 +264,10 @@ where
     }
 
     /// Copies the weights of the best epoch from `best.safetensors` into model and loss. A program without a trainer
-    /// loads the file into the model by [`load_state_dict`](pellucid_nn::Module::load_state_dict). If the loss has
-    /// parameters, it first removes them with [`rename_keys`](pellucid_nn::rename_keys):
-    /// `rename_keys(&best, |name| (!name.starts_with("loss.")).then(|| name.into()))`. If the model itself has a part
-    /// `loss`, the names of the weights of the loss begin with `loss_1.` instead.
+    /// loads the file into the model with [`load_state_dict`](pellucid_nn::Module::load_state_dict). If the loss has
+    /// parameters, it first removes them with [`rename_keys`](pellucid_nn::rename_keys): `rename_keys(&best, |name|
+    /// (!name.starts_with("loss.")).then(|| name.into()))`. If the model itself has a part `loss`, the names of the
+    /// weights of the loss begin with `loss_1.` instead.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] without [`checkpoints`](Trainer::checkpoints); [`Error::File`] for a file that does
@@ -309,10 +310,10 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Sets the maximum number of steps. The run may end within an epoch, with a validation. A run with more steps then
     /// continues the epoch, and equals an uninterrupted run.
     ///
-    /// The validation at the end of such a run does not determine the best epoch, unless it is a validation of
-    /// [`validate_every`](Trainer::validate_every) as well: `best.safetensors` is not written, and `last.safetensors`
-    /// contains the weights. With [`accumulate`](Trainer::accumulate), the run ends at the first update at or after
-    /// this number of steps.
+    /// The validation at the end of such a run does not determine the best epoch, unless
+    /// [`validate_every`](Trainer::validate_every) also requires a validation at this step: `best.safetensors` is not
+    /// written, and `last.safetensors` contains the weights. With [`accumulate`](Trainer::accumulate), the run ends at
+    /// the first update at or after this number of steps.
     pub fn steps(mut self, steps: usize) -> Self {
         self.run.max_steps = Some(steps);
         self
@@ -339,14 +340,14 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Adds a metric of the training, such as `train_accuracy`: it is computed over the batches of an epoch, from the
-    /// outputs of the training steps. The model is in training mode, and changes from step to step; the metric is
-    /// therefore often worse than a [`metric`](Trainer::metric) of the trained model.
+    /// Adds a training metric, such as `train_accuracy`, which is computed over the batches of an epoch from the
+    /// outputs of the training steps. The model is in training mode and changes from step to step, so the metric is
+    /// often worse than a [`metric`](Trainer::metric) of the trained model.
     ///
     /// A captured step remains captured, because it returns its outputs. Each step waits for the device and copies the
     /// outputs to the host; a run without training metrics does not. With [`checkpoints`](Trainer::checkpoints), the
     /// files contain the values of an incomplete epoch. A [custom metric](Metric) must then define
-    /// [`state`](Metric::state), and a [custom task](TrainingTask) always defines
+    /// [`state`](Metric::state), and a [custom task](TrainingTask) must always define
     /// [`train_predictions`](TrainingTask::train_predictions).
     ///
     /// ```
@@ -454,7 +455,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self
     }
 
-    /// Also writes `last.safetensors` each time this number of steps was completed.
+    /// Also writes `last.safetensors` every `steps` steps.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `steps` is 0.
@@ -520,22 +521,22 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self.run.fit(&mut BoundRun::new(&mut self.task, train, validation))
     }
 
-    /// Returns the mean losses and the metrics of the batches, in evaluation mode: `loss`, and for example `accuracy`.
-    /// It uses the weights of the model. After a run with [`ema`](Trainer::ema), these are not the averages, which
+    /// Returns the mean losses and the metrics of the batches in evaluation mode, for example `loss` and `accuracy`. It
+    /// uses the weights of the model. After a run with [`ema`](Trainer::ema), these are not the averages, which
     /// [`use_averages`](Trainer::use_averages) copies into the model. The evaluation reads an entire epoch of the
-    /// loader, which then returns to its position. Random numbers that a model draws in evaluation, for example a VAE,
-    /// are drawn again by the next step, so that an evaluation between two calls of `fit` does not change the run.
+    /// loader, which then returns to its position. If the model draws random numbers in evaluation mode, as a VAE does,
+    /// the random state is restored, so an evaluation between two calls of `fit` does not change the run.
     ///
     /// # Errors
-    /// [`Error::Evaluation`] for a failed batch or metric; [`Error::InvalidArgument`] for two metrics of one name, for
-    /// a metric with the name of a loss, and before the `fit` that [resumes](Trainer::resume) a run.
+    /// [`Error::Evaluation`] for a failed batch or metric; [`Error::InvalidArgument`] for two metrics with the same
+    /// name, for a metric with the name of a loss, and before the `fit` that [resumes](Trainer::resume) a run.
     pub fn evaluate(&mut self, batches: &mut dyn EpochLoader<T::Batch>) -> Result<Scores> {
         self.run.files.check_loaded("evaluate")?;
         let _random = self.run.enter_random();
         let random = RandomSnapshot::new()?;
         let mut parts = BoundRun::evaluation(&mut self.task, batches);
         let scores = CaughtResult::call(|| self.run.evaluate(&mut parts, None));
-        // Without signals, the evaluation is complete.
+        // The result is `None` only after a signal, and this evaluation does not watch for signals.
         Ok(scores.resume_after(random.restore())?.unwrap_or_default())
     }
 

@@ -13,9 +13,9 @@ where
     O: Optimizer + 'f,
     X: Batch + 'static,
 {
-    /// Returns the outputs of the model for the inputs `x`, in evaluation mode. Random numbers that a model draws in
-    /// evaluation, for example a VAE, are drawn again by the next call and the next step, so that predictions between
-    /// two calls of `fit` do not change the run.
+    /// Returns the outputs of the model for the inputs `x`, in evaluation mode. If the model draws random numbers in
+    /// evaluation mode, as a VAE does, the random state is restored, so predictions between two calls of `fit` do not
+    /// change the run.
     ///
     /// # Errors
     /// The errors of the model; [`Error::InvalidArgument`] before the `fit` that [resumes](Trainer::resume) a run.
@@ -66,8 +66,8 @@ where
         self.predict_all("predict_inputs", batches, |x| (x, 0))
     }
 
-    /// Predicts the batches of an epoch. `split` returns the inputs of a batch, and its number of samples for errors, 0
-    /// if it is unknown.
+    /// Predicts the batches of an epoch. `split` returns the inputs of a batch, and its number of samples for error
+    /// messages (0 if it is unknown).
     fn predict_all<B>(
         &self,
         op: &'static str,

@@ -38,7 +38,7 @@ enum StepFailure {
     Gradients(Error),
 }
 
-/// The number of consecutive non-finite losses, or skipped updates, after which a run with a scaler ends.
+/// The maximum number of consecutive non-finite losses, or skipped updates. One more ends a run with a scaler.
 const MAX_SKIPPED: usize = 100;
 
 /// The maximum number of samples that an error lists.
@@ -76,7 +76,7 @@ impl RunCore<'_> {
             if self.is_stop_requested {
                 break StopReason::Requested;
             }
-            // The resumed run may already have ended for this reason.
+            // The run that is resumed may already have stopped early.
             if self.is_stuck() {
                 break StopReason::NotImproving;
             }
@@ -158,7 +158,7 @@ impl RunCore<'_> {
         if end.value().is_none() {
             let _ = meter.read(&mut self.state.progress.borrow_mut());
         }
-        // Another call of `fit` continues after the last batch, also after a batch that failed.
+        // After a stop or an error, another call of `fit` continues after the last batch, even if that batch failed.
         let paused = match end.value() {
             Some(StepsEnd::Exhausted(_)) => Ok(()),
             _ => parts.pause_batches(),
@@ -171,7 +171,7 @@ impl RunCore<'_> {
             }
             StepsEnd::Exhausted(stopped) => stopped,
         };
-        // After its last batch, a loader of known length is still in the epoch.
+        // A loader of known length remains in the epoch after its last batch, so its state can be read now.
         let at_end = match at_end {
             Some(state) => state,
             None => parts.batches_state()?,
@@ -205,10 +205,10 @@ impl RunCore<'_> {
                 Ok(Some(self.report_stop(stopped.unwrap_or(StopReason::Interrupted), report)))
             }
             Err(error) => {
-                // The gradients of an update that failed are lost. A run that resumes from an earlier file can repeat
-                // these steps.
+                // If the last update failed, its gradients are lost, so the state is not saved: a run that resumes from
+                // an earlier file repeats the steps.
                 if random.is_some() {
-                    // The error of the validation is reported instead.
+                    // The error of the validation is returned, even if this save fails too.
                     let _ = self.save_last(parts);
                 }
                 Err(error)
@@ -240,7 +240,7 @@ impl RunCore<'_> {
         {
             return Ok(StepsEnd::Stopped(reason));
         }
-        // So may an earlier run that ended with this step.
+        // An earlier run may have reached the maximum number of steps with its last step.
         let is_over = |step: usize| self.max_steps.is_some_and(|steps| step >= steps);
         if position.batch > 0 && count != Some(position.batch) && is_over(self.step()) && parts.is_between_updates() {
             return Ok(StepsEnd::Limit);
@@ -280,7 +280,7 @@ impl RunCore<'_> {
         Ok(StepsEnd::Exhausted(ends))
     }
 
-    /// Validates and saves the state if that is due, unless gradients are being accumulated. `ends` is the reason if
+    /// Validates and saves the state if either is due, unless gradients are being accumulated. `ends` is the reason if
     /// the run ends after this step. Returns the reason if the state is saved and the run ends.
     fn end_step(
         &mut self,
@@ -307,7 +307,7 @@ impl RunCore<'_> {
         meter.read(&mut self.state.progress.borrow_mut())?;
         self.is_save_due = false;
         self.save_last(parts)?;
-        // The event of the file may have ended the run.
+        // A callback may have requested the end of the run in the `Saved` event.
         Ok(ends.or(self.is_stop_requested.then_some(StopReason::Requested)))
     }
 
@@ -363,7 +363,7 @@ impl RunCore<'_> {
         Ok(())
     }
 
-    /// Counts the loss of a step, and returns the reason if the run cannot continue.
+    /// Updates the number of consecutive non-finite losses, and returns the reason if the run cannot continue.
     fn failure(&mut self, loss: f64, parts: &dyn RunParts) -> Result<Option<StepFailure>> {
         let losses = {
             let progress = &mut *self.state.progress.borrow_mut();
@@ -557,7 +557,8 @@ impl RunCore<'_> {
     }
 }
 
-/// Adds the method of the trainer that creates a part to the error of a part that only one run has.
+/// Adds advice to the error for a part that only the saved run or only this run has: the trainer method that creates
+/// it.
 fn resume_error(error: Error) -> Error {
     let Error::Checkpoint { part, source } = error else { return error };
     let method = match part.as_str() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The unit in which a [schedule](Trainer::schedule) advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduleUnit {
-    /// After each step; the epochs of the schedule are steps of the run. A step is a batch: with
+    /// After each step; the schedule counts steps of the run instead of epochs. A step is a batch: with
     /// [`accumulate(k)`](Trainer::accumulate), an update consists of k steps.
     Step,
     /// After each epoch.

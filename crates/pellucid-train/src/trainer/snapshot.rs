@@ -28,8 +28,8 @@ impl RandomSnapshot {
     }
 }
 
-/// The state before a training step that the step changes even if it fails: buffers, such as the running statistics of
-/// a normalization, and random numbers.
+/// A copy of the state that a training step changes even if it fails: buffers, such as the running statistics of a
+/// normalization, and random numbers. It is made before the step.
 #[derive(Default)]
 pub(super) struct StepSnapshot {
     /// The buffers with copies of their values, whose memory is kept from step to step.
@@ -48,7 +48,7 @@ impl StepSnapshot {
         Ok(StepSnapshot { buffers: buffers.collect::<Result<_>>()?, random: Some(RandomSnapshot::new()?) })
     }
 
-    /// Replaces the snapshot by the current values.
+    /// Replaces the snapshot with the current values.
     pub(super) fn renew(&mut self) -> Result<()> {
         let _off = no_grad();
         for (buffer, values) in &mut self.buffers {
@@ -69,7 +69,8 @@ impl StepSnapshot {
         self.random.as_ref().map_or(Ok(()), RandomSnapshot::restore)
     }
 
-    /// Restores the buffers if the loss is not finite. On a device other than the CPU, the device decides this.
+    /// Restores the buffers if the loss is not finite. On a device other than the CPU, the device evaluates this
+    /// condition.
     pub(super) fn restore_buffers_unless_finite(&self, loss: &Tensor) -> Result<()> {
         let _off = no_grad();
         let is_finite = ops::isfinite(&loss.detach())?;

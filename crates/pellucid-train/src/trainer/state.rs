@@ -25,7 +25,8 @@ pub(super) struct RunProgress {
     pub(super) validations_without_improvement: usize,
     /// The number of consecutive steps that the scaler skipped because of a non-finite loss.
     pub(super) skipped: usize,
-    /// The number of completed steps at the last validation that a run with more steps also has.
+    /// The number of completed steps at the last regular validation. The additional validation of a run that ends
+    /// within an epoch is not counted.
     pub(super) validated_step: usize,
     /// True if the last row of the history is from the validation of a run that ended within an epoch. A run with more
     /// steps removes it.
@@ -85,13 +86,13 @@ pub(super) struct RunState {
 pub(super) struct RunSettings(pub(super) Vec<(String, String)>);
 
 impl RunSettings {
-    /// Returns an entry without elements for each setting. Its name has the name and the value of the setting.
+    /// Returns an empty tensor for each setting, under a key that contains the name and the value of the setting.
     fn entries(&self) -> impl Iterator<Item = (String, Tensor)> {
         self.0.iter().map(|(name, value)| (format!("{SETTING}{name}={value}"), Tensor::zeros(0, DType::Bool)))
     }
 
-    /// Returns an error if a saved setting has another value in this run. A setting that only one of both has is not
-    /// compared.
+    /// Returns an error if a saved setting has another value in this run. A setting that only the file or only this run
+    /// has is not compared.
     fn check(&self, saved: &StateDict) -> Result<()> {
         for (name, saved_value) in saved.keys().filter_map(|entry| entry.strip_prefix(SETTING)?.split_once('=')) {
             if let Some((_, value)) = self.0.iter().find(|(other, value)| other == name && value != saved_value) {

@@ -22,7 +22,7 @@ const LOSS: &str = "loss";
 /// The settings of a supervised step.
 #[derive(Clone, Default)]
 pub(super) struct StepSettings<'f> {
-    /// The options of the step; their function before the update is the user's.
+    /// The options of the step. Their function `before_update` is the user's; `step_options` adds clipping.
     pub(super) options: StepOptions<'f>,
     /// The half-precision dtype of the forward pass with mixed precision.
     pub(super) half: Option<DType>,
@@ -148,7 +148,8 @@ impl<'f> SupervisedState<'f> {
         let repeated = CaughtResult::call(|| step.run());
         match repeated.value() {
             Some(()) => self.eager_reason = Some(reason),
-            // The step fails for another reason, for example the shape of the batch. The next step is a first step.
+            // The step fails for another reason, for example the shape of the batch. The next step counts as the first
+            // one.
             None => self.set_eager(step, false),
         }
         repeated.resume_after(Ok(()))

@@ -1,4 +1,4 @@
-//! [`TrainingTask`]: the steps and the state of a training.
+//! [`TrainingTask`]: the steps and the state of a training procedure.
 
 use pellucid_nn::loss::BatchWeight;
 use pellucid_nn::optim::Optimizer;
@@ -8,9 +8,9 @@ use pellucid_tensor::{Result, Tensor};
 /// Named 0-d tensors that a step computes, such as losses.
 pub type NamedScalars = Vec<(&'static str, Tensor)>;
 
-/// The steps and the state of a training that a [`Trainer`](super::Trainer) runs. [`Supervised`](super::Supervised) is
-/// the task of a model and a loss. A custom task can train several models with several optimizers, for example the
-/// networks of a GAN:
+/// A training procedure that a [`Trainer`](super::Trainer) runs: its steps and its state.
+/// [`Supervised`](super::Supervised) is the task of a model and a loss. A custom task can train several models with
+/// several optimizers, for example the networks of a GAN:
 ///
 /// ```
 /// use pellucid::nn::graph::TrainingStep;
@@ -134,8 +134,9 @@ pub trait TrainingTask {
     /// Returns the models, optimizers and other parts that a resumed run needs. The trainer adds further parts.
     fn checkpoint(&self) -> Checkpoint<'_>;
 
-    /// Returns settings by name on which the state depends, such as the number of steps per update. A run with other
-    /// values cannot resume. By default there are none. The names of the optimizers and schedules are compared as well.
+    /// Returns the settings on which the state depends, by name, such as the number of steps per update. A run with
+    /// other values cannot resume. By default there are none. The names of the optimizers and schedules are compared as
+    /// well.
     fn settings(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
@@ -173,7 +174,7 @@ pub trait TrainingTask {
 
     /// Returns the number of consecutive updates that were skipped because of non-finite gradients; `None` if the task
     /// skips no updates. A run of a task that skips them continues after a loss that is not finite, until more than 100
-    /// updates in succession were skipped.
+    /// consecutive updates were skipped.
     ///
     /// # Errors
     /// The errors of reading the number from a device.
@@ -181,7 +182,7 @@ pub trait TrainingTask {
         Ok(None)
     }
 
-    /// Creates the state into which a load copies, if otherwise the first step creates it.
+    /// Creates the state that the first step would otherwise create, so that a load can copy into it.
     ///
     /// # Errors
     /// The errors of the optimizer.

@@ -1,4 +1,4 @@
-//! [`TrainMetrics`]: metrics of the batches of training, accumulated over an epoch.
+//! [`TrainMetrics`]: metrics of the training batches, accumulated over an epoch.
 
 use super::caught::CaughtResult;
 use super::scores::Scores;
@@ -8,12 +8,12 @@ use pellucid_nn::{StateDict, StateLoad, Stateful};
 use pellucid_tensor::{Error, Result, Tensor};
 use std::cell::RefCell;
 
-/// The metrics of an epoch of training, and their values as a part of a checkpoint.
+/// The training metrics of an epoch, and their values as a part of a checkpoint.
 #[derive(Default)]
 pub(super) struct TrainMetrics<'f> {
     metrics: Vec<Box<dyn Metric + 'f>>,
-    /// The states of a loaded file before [`apply_loaded`](TrainMetrics::apply_loaded). Metrics in a cell, which a load
-    /// could change, would make the lifetime of the run invariant.
+    /// The metric states of a loaded file, until [`apply_loaded`](TrainMetrics::apply_loaded). A load cannot write to
+    /// the metrics directly: metrics in a cell would make the lifetime of the run invariant.
     loaded: RefCell<Vec<Vec<f64>>>,
 }
 
@@ -26,8 +26,8 @@ impl<'f> TrainMetrics<'f> {
         self.metrics.is_empty()
     }
 
-    /// Adds the outputs and the targets of a step to all metrics. If one of them fails or panics, all metrics with a
-    /// savepoint are as before; those without one are updated last.
+    /// Adds the outputs and the targets of a step to all metrics. If a metric fails or panics, all metrics with a
+    /// savepoint are rolled back; those without a savepoint are updated last.
     pub(super) fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
         if let [metric] = &mut self.metrics[..] {
             return metric.update(output, target);
@@ -55,7 +55,7 @@ impl<'f> TrainMetrics<'f> {
         self.metrics.iter_mut().for_each(|metric| metric.reset());
     }
 
-    /// Continues with the values of a loaded file.
+    /// Restores the metrics from a loaded file, if there is one.
     pub(super) fn apply_loaded(&mut self) -> Result<()> {
         let loaded = self.loaded.take();
         self.metrics.iter_mut().zip(&loaded).try_for_each(|(metric, numbers)| metric.load_state(numbers))
@@ -96,7 +96,7 @@ pub(super) fn check_names(op: &'static str, metrics: &[Box<dyn Metric + '_>]) ->
     let names: Vec<String> = metrics.iter().map(|metric| metric.name()).collect();
     match names.iter().enumerate().find(|(k, name)| names[..*k].contains(name)) {
         Some((_, name)) => {
-            let reason = format!("two metrics have the name `{name}`; rename one by `metric.named(..)`");
+            let reason = format!("two metrics have the name `{name}`; rename one with `metric.named(..)`");
             Err(Error::invalid(op, reason))
         }
         None => Ok(()),
@@ -111,7 +111,7 @@ pub(super) fn check_distinct<'l>(
 ) -> Result<()> {
     match { metrics }.find(|name| losses.clone().any(|loss| loss == name)) {
         Some(name) => {
-            let reason = format!("a metric and a loss have the name `{name}`; rename the metric by `metric.named(..)`");
+            let reason = format!("a metric and a loss have the name `{name}`; rename the metric with `named(..)`");
             Err(Error::invalid(op, reason))
         }
         None => Ok(()),

@@ -139,7 +139,7 @@ impl RunCore<'_> {
         scores
     }
 
-    /// Returns true if the interval of validations has ended since the last validation.
+    /// Returns true if a multiple of `validate_every` steps was completed since the last validation.
     pub(super) fn is_validation_due(&self) -> bool {
         let progress = self.state.progress.borrow();
         self.validate_every.is_some_and(|steps| progress.step / steps > progress.validated_step / steps)
@@ -164,7 +164,7 @@ impl RunCore<'_> {
             Ok(Some(validated)) => validated,
             Ok(None) => return Ok(Some(StopReason::Interrupted)),
             Err(error) => {
-                // The error of the validation is reported instead.
+                // The error of the validation is returned, even if this save fails too.
                 let _ = self.save_last(parts);
                 return Err(error);
             }
@@ -196,7 +196,8 @@ impl RunCore<'_> {
         if self.state.progress.borrow().validated_step == self.step() {
             return Ok(StopReason::Completed);
         }
-        // The validation at the end of the epoch reads the same batches, and the next step draws the same numbers.
+        // Both are restored: the validation at the end of the epoch reads the same batches, and the next step draws the
+        // same numbers.
         let (loaders, random) = (parts.batches_state()?, RandomSnapshot::new()?);
         let validated = CaughtResult::call(|| self.validated_scores(parts, context));
         let restored = parts.load_batches_state(&loaders).and(random.restore());
@@ -255,11 +256,11 @@ impl RunCore<'_> {
         }
     }
 
-    /// Returns the monitored value of an epoch with its name. A custom task need not have a loss with the default name;
-    /// then it is its first loss of the validation, or of the training if the validation has none.
+    /// Returns the monitored value of an epoch with its name. If a custom task has no loss with the default name, the
+    /// value is its first validation loss, or its first training loss if the validation has none.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no value of the name that the program has set.
+    /// [`Error::InvalidArgument`] if no value has the name that the program has set.
     fn monitored_score<'s>(&self, scores: &'s Scores, is_validated: bool) -> Result<(&'s str, f64)> {
         let (name, _) = self.monitored(is_validated);
         if let Some(named) = scores.iter().find(|(score_name, _)| *score_name == name) {
@@ -310,16 +311,16 @@ impl RunCore<'_> {
 }
 
 impl<'f, T: TrainingTask> Trainer<'f, T> {
-    /// Also validates within an epoch, each time this number of steps of the run was completed. With
-    /// [`accumulate`](Trainer::accumulate), the validation follows the first update at or after this step. The last
-    /// step of an epoch is validated once; if the number of batches is unknown, as for a
-    /// [`StreamLoader`](pellucid_data::StreamLoader), its validation within the epoch may precede that of the epoch.
+    /// Also validates within an epoch, every `steps` steps of the run. With [`accumulate`](Trainer::accumulate), the
+    /// validation follows the first update at or after this step. The last step of an epoch is validated once; if the
+    /// number of batches is unknown, as for a [`StreamLoader`](pellucid_data::StreamLoader), its validation within the
+    /// epoch may precede that of the epoch.
     ///
     /// Each validation adds a row to the [history](crate::History::epochs) and to the logs, with the training values of
     /// the epoch so far. It may end the run by [early stopping](Trainer::early_stopping). With
     /// [`checkpoints`](Trainer::checkpoints), it writes `last.safetensors`, and `best.safetensors` if its value is the
-    /// best so far. [Schedules](Trainer::schedule) by epochs, also
-    /// [`reduce_lr_on_plateau`](Trainer::reduce_lr_on_plateau), advance at the end of an epoch only. Steps draw the
+    /// best so far. [Schedules](Trainer::schedule) by epochs, including
+    /// [`reduce_lr_on_plateau`](Trainer::reduce_lr_on_plateau), advance only at the end of an epoch. Steps draw the
     /// same random numbers as without these validations.
     ///
     /// ```

@@ -145,7 +145,7 @@ fn names_are_checked() {
     let mut log = CsvLogger::new(scratch.join("log.csv")).unwrap();
     log.scalars(1, &[("loss", 1.0)]).unwrap();
     let error = log.scalars(2, &[("step", 1.0)]).unwrap_err().to_string();
-    assert_eq!(error, "csv_logger: the name `step` is reserved for the number of the row");
+    assert_eq!(error, "csv_logger: the name `step` is reserved for the row number; rename the value");
     let mut json = JsonLinesLogger::new(scratch.join("log.jsonl")).unwrap();
     let error = json.scalars(2, &[("a", 1.0), ("b", 1.0), ("a", 1.0)]).unwrap_err().to_string();
     assert_eq!(error, "json_lines_logger: the name `a` occurs twice in one row; rename one value");

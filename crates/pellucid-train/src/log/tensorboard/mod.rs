@@ -21,8 +21,8 @@ const OP: &str = "tensorboard";
 /// Writes scalars, histograms, images, text and hyperparameters to an event file, which TensorBoard displays:
 /// `tensorboard --logdir runs`.
 ///
-/// A directory is a run. Each event is written immediately, without a buffer, so TensorBoard shows it while the program
-/// runs. Scalars are stored as `f32`, as in PyTorch's `SummaryWriter`.
+/// Each directory is one run. Each event is written immediately, without a buffer, so TensorBoard shows it while the
+/// program runs. Scalars are stored as `f32`, as in PyTorch's `SummaryWriter`.
 ///
 /// ```
 /// # let runs = std::env::temp_dir().join(format!("pellucid-doc-runs-{}", std::process::id()));

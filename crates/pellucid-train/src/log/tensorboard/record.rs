@@ -11,8 +11,8 @@ pub(super) fn encode_record(data: &[u8]) -> Vec<u8> {
     record
 }
 
-/// Returns the masked CRC-32C of bytes: rotated by 15 bits, plus a constant. The plain CRC of data that contain their
-/// CRC would be weak.
+/// Returns the masked CRC-32C of bytes: the CRC rotated by 15 bits, plus a constant. An unmasked CRC is weak for data
+/// that contain CRCs themselves.
 fn masked_crc(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }

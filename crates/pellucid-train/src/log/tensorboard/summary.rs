@@ -27,7 +27,7 @@ pub(super) fn histogram(tag: &str, tensor: &Tensor) -> Result<ProtoMessage> {
     values.retain(|value| value.is_finite());
     let min = values.iter().copied().reduce(f64::min).unwrap_or(0.0);
     let max = values.iter().copied().reduce(f64::max).unwrap_or(0.0);
-    // The difference of the bounds may overflow.
+    // `max - min` may overflow.
     let width = max / BUCKETS as f64 - min / BUCKETS as f64;
     let buckets = if width > 0.0 { BUCKETS } else { 1 };
     let mut counts = vec![0.0; buckets];
@@ -64,7 +64,7 @@ pub(super) fn image(tag: &str, tensor: &Tensor) -> Result<ProtoMessage> {
     let pixels: Vec<u8> = match tensor.dtype() {
         DType::U8 => pixels.try_to_vec()?,
         dtype if dtype.is_float() => {
-            // A NaN is black.
+            // The cast maps NaN to 0 (black).
             let byte = |value: f64| (value.clamp(0.0, 1.0) * 255.0).round() as u8;
             pixels.try_to_vec::<f64>()?.into_iter().map(byte).collect()
         }
@@ -171,8 +171,8 @@ impl HyperparameterValue {
 /// The status of a session that has ended without an error.
 const STATUS_SUCCESS: i64 = 1;
 
-/// Returns the summary values of the hyperparameter plugin: the names of the experiment, and the start and the end of
-/// the session.
+/// Returns the three summary values of the hyperparameter plugin: the experiment (names of hyperparameters and
+/// metrics), the start of the session, and its end.
 pub(super) fn hyperparameters(
     time: f64,
     parameters: &[(&str, HyperparameterValue)],
