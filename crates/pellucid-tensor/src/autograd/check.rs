@@ -72,7 +72,7 @@ pub fn gradgradcheck(
         let _on = enable_grad();
         f(&inputs.iter().map(|t| t.detach().requires_grad_(t.requires_grad())).collect::<Vec<_>>())?
     };
-    // The incoming gradients have no symmetry that could hide errors, and are equal in every run.
+    // The incoming gradients have no symmetry that could hide errors, and are the same in every run.
     let incoming: Vec<Tensor> = outputs
         .iter()
         .map(|y| {

@@ -2,7 +2,8 @@
 //!
 //! A recorded write replaces the history of the base value of its target ([`ViewBase`]). The node of the write has two
 //! inputs: the base value before the write, and the source. The node saves no elements. The gradient of the base value
-//! is the incoming one with 0 in the written region; the gradient of the source is the incoming one in that region.
+//! is the incoming gradient with zeros in the written region; the gradient of the source is the incoming gradient in
+//! that region.
 
 use super::anomaly::note_forward_location;
 use crate::array::Array;
@@ -106,7 +107,7 @@ impl InPlaceWrite {
     }
 }
 
-/// Returns true if the target's storage has other handles than the target, the written view and the operands of
+/// Returns true if the target's storage has handles other than the target, the written view and the operands of
 /// recorded kernels.
 fn is_shared(target: &Tensor, view: &Array) -> bool {
     let storage = target.array().storage();

@@ -369,7 +369,7 @@ pub(crate) fn record_outputs<D: Derivative>(
     build_results(outputs, |outputs, output| GraphNode::new(edges, metas_of(outputs), output, saved, derivative))
 }
 
-/// Creates the results and their node, which `node` creates from the outputs and a handle of the single result. A
+/// Creates the results and their node, which `node` creates from the outputs and a handle to the single result. A
 /// result owns the node, and the node has weak references to its results.
 #[inline]
 fn build_results(

@@ -17,7 +17,7 @@ pub(super) enum SlotOrigin {
     Own,
     /// A tensor from outside the step.
     Bound,
-    /// A tensor that the step creates from these bytes of the host.
+    /// A tensor that the step creates from these host bytes.
     Constant(Vec<u8>),
 }
 

@@ -76,7 +76,7 @@ pub(super) struct CompiledStep {
     /// The kernels that run once, before the first launch.
     setup: Option<Box<dyn CompiledPlan>>,
     prepared: Box<dyn CompiledPlan>,
-    /// One storage for each slot of the plan. Storages in the arena have no memory of themselves.
+    /// One storage for each slot of the plan. Storages in the arena have no memory of their own.
     storages: Vec<Arc<Storage>>,
     origins: Vec<SlotOrigin>,
     /// The outside storages that the step only reads.
@@ -94,8 +94,8 @@ pub(super) struct CompiledStep {
     outputs: Vec<Tensor>,
     /// The gradient slots that the step uses, with their gradients before the step.
     slots: EntryGradients,
-    /// The slots of outside storages with handles that belong to no recorded step. A slot that loses these handles was
-    /// replaced by the closure.
+    /// The slots of outside storages that had handles outside recorded steps when the step was recorded. A storage
+    /// without such handles was replaced by the closure.
     outside_slots: Vec<usize>,
     /// The host state that the closure reads.
     dependencies: HostDependencies,

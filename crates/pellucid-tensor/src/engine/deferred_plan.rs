@@ -132,7 +132,7 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
 struct NumberedKernels {
     /// The storage of every slot.
     storages: Vec<Arc<Storage>>,
-    /// The number of handles of every storage outside the kernels.
+    /// The number of handles to each storage outside the kernels.
     handles: Vec<usize>,
     /// For every storage, whether the kernels compute it as a result of their call.
     results: Vec<bool>,

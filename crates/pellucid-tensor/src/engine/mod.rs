@@ -329,7 +329,8 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
     let guard = BorrowGuard::acquire(&inputs, &outputs);
     // The device allocates memory at the first write to an output.
     CheckedKernel::new(kernel, &guard).and_then(|launch| fallback::run_on(device, launch)).map_err(|error| {
-        // The shape is added only if the output covers its entire storage, whose memory is missing.
+        // The shape is added to the error only if the output covers its entire storage, because memory is allocated for
+        // entire storages.
         let is_whole = |out: &&View<'_>| out.layout.shape().size() * out.dtype.size() == out.storage.buffer().bytes();
         match outputs.iter().filter(is_whole).max_by_key(|out| out.layout.shape().size()) {
             Some(largest) => error.with_shape(largest.layout.shape()),
@@ -422,8 +423,8 @@ pub fn recording_id() -> u32 {
     if is_capturing() { list::with_current(|r| r.id as u32) } else { 0 }
 }
 
-/// Returns true unless this thread captures the recording with this id, and no kernel of the recording has written the
-/// array since its storage had this version.
+/// Returns false if this thread captures the recording with this id, and no kernel of the recording has written the
+/// array since its storage had this version. Otherwise, the array may have been written.
 #[cold]
 pub(crate) fn may_be_written_since(recording: u32, array: &Array, version: u64) -> bool {
     recording == 0 || recording != recording_id() || list::with_current(|r| r.has_written_since(array, version))
@@ -435,7 +436,7 @@ fn is_written(array: &Array) -> bool {
     is_capturing() && list::with_current(writes)
 }
 
-/// Records that a captured step reads `copy`, the elements of `source` on its device. The copy is a constant; if the
+/// Records that a captured step reads `copy`, a copy of `source` on the step's device. The copy is a constant; if the
 /// source changes later, the step is recorded again.
 pub(crate) fn record_device_copy(source: &Array, copy: &Array) {
     if is_capturing() {

@@ -173,7 +173,7 @@ fn bits(value: &Scalar) -> (u8, u64) {
     }
 }
 
-/// Returns a hash of a plan: of its kernel names, slots and sizes.
+/// Returns a hash of a plan's kernel names, slots and sizes.
 fn structure_hash(plan: &Plan) -> u64 {
     let mut hash = plan.slots.len() as u64;
     let mut mix = |word: u64| hash = (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);

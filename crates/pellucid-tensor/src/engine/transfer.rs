@@ -53,7 +53,7 @@ impl Array {
         Ok(array)
     }
 
-    /// Writes all bytes of a contiguous array that no kernel uses and that may have lost its memory.
+    /// Writes all bytes of a contiguous array that no kernel uses and whose memory may have been released.
     ///
     /// # Errors
     /// The errors of the device; the array then has no values.
@@ -103,7 +103,7 @@ impl Array {
         error.with_shape(self.shape())
     }
 
-    /// Returns a contiguous array of the elements: a handle of this array if it is contiguous, otherwise a copy.
+    /// Returns a contiguous array of the elements: another handle to this array if it is contiguous, otherwise a copy.
     pub fn contiguous(&self) -> Result<Array> {
         if self.layout().is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }

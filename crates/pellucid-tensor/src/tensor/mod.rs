@@ -45,9 +45,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// An n-dimensional array of one dtype on one device, with the history of its computation.
 ///
-/// Tensors are `Send + Sync`. `clone()` returns a second handle of the same tensor, with the same elements, history and
+/// Tensors are `Send + Sync`. `clone()` returns a second handle to the same tensor, with the same elements, history and
 /// gradient; [`copy`](Tensor::copy) is PyTorch's `clone`. A write in place changes the history of the handle, of its
-/// views, and of its base. `x += y` is not a write in place: a handle of the sum replaces x.
+/// views, and of its base. `x += y` is not a write in place: a handle to the sum replaces x.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -66,7 +66,7 @@ impl AsRef<Tensor> for Tensor {
 }
 
 impl Clone for Tensor {
-    /// Returns another handle of the same tensor, at the cost of one reference count. [`Tensor::copy`] copies the
+    /// Returns another handle to the same tensor, at the cost of one reference count. [`Tensor::copy`] copies the
     /// elements, and [`Tensor::detach`] shares them without the history.
     ///
     /// ```
@@ -83,7 +83,7 @@ impl Clone for Tensor {
     }
 }
 
-/// The identity of a tensor, see [`Tensor::id`]. It is unique while a handle of the tensor exists.
+/// The identity of a tensor, see [`Tensor::id`]. It is unique while a handle to the tensor exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorId(usize);
 
@@ -158,7 +158,7 @@ impl From<Array> for Tensor {
 }
 
 impl Tensor {
-    /// Creates the single output of a new node together with the node. The node gets a weak handle of the output.
+    /// Creates the single output of a new node together with the node. The node gets a weak handle to the output.
     #[inline]
     pub(crate) fn only_output(array: Array, node: impl FnOnce(&Array, Weak<TensorInner>) -> Arc<GraphNode>) -> Tensor {
         Tensor(Arc::new_cyclic(|handle| {
@@ -227,7 +227,7 @@ impl Tensor {
         }
     }
 
-    /// Returns true if this is the only handle of the tensor and of its storage, and no elements are repeated.
+    /// Returns true if this is the only handle to the tensor and to its storage, and no elements are repeated.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && self.array().is_unique()

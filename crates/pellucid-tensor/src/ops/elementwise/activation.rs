@@ -54,7 +54,7 @@ unary! {
         is_far.select(x * x.gt(0.0).to_number(), u * v.sigmoid())
     };
     /// Computes the sigmoid linear unit x·sigmoid(x) (Elfwing et al. 2018), also called swish. For x below −87 (in
-    /// `f64` −708) the factor is subnormal, and the relative error grows as its spacing.
+    /// `f64` −708) the factor is subnormal, so the relative error grows.
     #[doc(alias = "swish")]
     silu(x) = x * x.sigmoid(),
         d x = {

@@ -1,8 +1,8 @@
 //! Tensors with some elements replaced: the transposes of indexing operations.
 //!
-//! A view is overwritten in a copy. An index of index tensors only selects the elements that a scatter combines with
-//! the values. Any other index is applied to the row-major positions of the elements, and the values are written or
-//! added at the selected positions.
+//! If the index returns a view, that view is overwritten in a copy of x. If the index consists of index tensors alone,
+//! a scatter combines the selected elements with the values. Any other index is applied to the row-major positions of
+//! the elements, and the values are written or added at the selected positions.
 
 use crate::autograd::{on_one_device, placed_like};
 use crate::ops::call::check;
@@ -107,9 +107,9 @@ pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate:
 /// broadcast.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] if the mask does not have dtype bool, or the source not x's; [`Error::ShapeMismatch`] if
-/// tensor and mask do not broadcast; [`Error::IndexOutOfBounds`] if the source has fewer elements than the mask has
-/// true ones.
+/// [`Error::DTypeMismatch`] if the mask does not have dtype bool, or the source does not have x's dtype;
+/// [`Error::ShapeMismatch`] if tensor and mask do not broadcast; [`Error::IndexOutOfBounds`] if the source has fewer
+/// elements than the mask has true elements.
 #[tensor_method]
 #[track_caller]
 pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tensor> {

@@ -164,7 +164,7 @@ fn evenly_spaced(
     f: Option<&dyn Fn(f64) -> f64>,
 ) -> Result<Tensor> {
     if !dtype.is_float() {
-        return Err(Error::dtypes(op, [dtype], "the result has a float dtype; arange() creates integers"));
+        return Err(Error::dtypes(op, [dtype], "the dtype must be a float; arange() creates integers"));
     }
     let intervals = count.saturating_sub(1).max(1) as f64;
     // If the distance overflows, the ends are divided first.

@@ -30,8 +30,8 @@ pub(in crate::ops) fn in_range_without_nan(
     within(op, subject, x, range, false)
 }
 
-/// Checks as [`in_range`], or with `nan_passes` false as [`in_range_without_nan`]. If the values cannot be read,
-/// returns a 0-d mask that is true if all values are in the range. The operation then applies [`nan_unless`].
+/// Like [`in_range`], or like [`in_range_without_nan`] if `nan_passes` is false. If the values cannot be read, returns
+/// a 0-d mask that is true if all values are in the range. The operation then applies [`nan_unless`].
 pub(in crate::ops) fn in_range_or_mask(
     op: &'static str,
     subject: &str,

@@ -148,7 +148,7 @@ fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &PoolOptions) ->
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
     let dims = images.dims();
     if !(0..3).all(|a| window.has_taps(a, dims[a], outputs[a])) {
-        return Err(Error::invalid(op, "a window has elements in the padding only; use less padding or dilation"));
+        return Err(Error::invalid(op, "a window contains only padding; use less padding or dilation"));
     }
     let y = apply(MaxPoolOp { windows: window.into(), outputs }, &[&images.x])?;
     Ok((images.restore_axes(&y[0])?, images.restore_axes(&y[1])?))
