@@ -21,7 +21,7 @@ pub struct Array {
     device: Device,
 }
 
-/// The identity of a storage. It is equal for all views of one storage, and unique while the storage exists.
+/// The identity of a storage. All views of a storage have the same identity, which is unique while the storage exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StorageId(usize);
 

@@ -238,7 +238,7 @@ impl Device {
         self.backend().counters()
     }
 
-    /// Returns true if kernels of the device are deferred even without [`lazy`](crate::lazy): they run as optimized
+    /// Returns true if kernels on the device are deferred even without [`lazy`](crate::lazy): they run as optimized
     /// plans when a value is read.
     #[inline]
     pub fn is_deferred(&self) -> bool {

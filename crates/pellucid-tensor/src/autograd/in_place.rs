@@ -63,8 +63,8 @@ impl InPlaceWrite {
         }
         if base.is_moved() {
             let reason = format!(
-                "the target of shape {} has views, or is one, and the tensor moved to another device after they were \
-                 made, so a write would not reach all of them; write into a copy() of it, or under no_grad()",
+                "the target of shape {} has views, or is a view, and the base moved to another device after they were \
+                 created, so a write would not reach all of them; write into a copy() of it, or under no_grad()",
                 target.shape()
             );
             return Err(Error::invalid(op, reason));
@@ -72,7 +72,7 @@ impl InPlaceWrite {
         if base.is_untracked_view() && is_shared(target, view) {
             let reason = format!(
                 "the target of shape {} is a view that was created under no_grad(), and the tensor whose memory it shares \
-                 would get no gradient; make the view outside of no_grad(), or detach() it to separate its history",
+                 would get no gradient; create the view outside of no_grad(), or detach() it to separate its history",
                 target.shape()
             );
             return Err(Error::invalid(op, reason));

@@ -106,8 +106,9 @@ impl<O: Operation> Derivative for O {
     }
 }
 
-/// Marks gradients that have no history although all incoming gradients have one. Differentiating a marked gradient is
-/// an error. Gradients are linear in the incoming ones, so such a gradient is zero, or its derivatives are lost.
+/// Marks nonzero gradients that have no history although all incoming gradients have one. Differentiating a marked
+/// gradient is an error: gradients are linear in the incoming ones, so the derivative of a nonzero gradient without
+/// history is lost.
 #[cold]
 fn mark_lost_derivatives(
     operation: &'static str,

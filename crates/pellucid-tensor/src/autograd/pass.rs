@@ -272,7 +272,8 @@ impl<'a> BackwardPass<'a> {
     }
 
     /// Takes the sum that an input has received, for an operation on `device` that adds its own contribution. Returns
-    /// `None` if the sum must be recorded, or is on another device because the input is a leaf that has moved.
+    /// `None` if there is no sum yet, if the sum has a history, if kernels are deferred, or if the sum is on another
+    /// device because the input is a leaf that has moved.
     fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<GradientSlot>>, device: Device) -> Option<Tensor> {
         let sum = match edge {
             Edge::Node(node, index) => {

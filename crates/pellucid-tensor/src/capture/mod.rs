@@ -59,8 +59,8 @@ impl CaptureOptions {
 pub struct CacheStats {
     /// The number of launches that found a valid recording.
     pub hits: u64,
-    /// The number of launches that recorded the step again: for inputs of new shapes, other values of [host
-    /// flags](crate::HostFlag), other hooks, or replaced state.
+    /// The number of launches that recorded the step: the first one of an unrecorded step, and launches with inputs of
+    /// new shapes, other values of [host flags](crate::HostFlag), other hooks, or replaced state.
     pub misses: u64,
     /// The number of cached recordings.
     pub len: usize,
@@ -68,9 +68,9 @@ pub struct CacheStats {
 
 /// A captured step, which [`launch`](Captured::launch) executes.
 ///
-/// It owns its closure, and a small cache of recordings. The key of a recording consists of the shapes and dtypes of
-/// the inputs, the grad mode, the values of the [host flags](crate::HostFlag) that the closure reads, and the hooks
-/// that it calls. There is no global state.
+/// It owns its closure, and a small cache of recordings. The key of a recording consists of the shapes, dtypes and
+/// devices of the inputs, the grad mode, the autocast dtype, the values of the [host flags](crate::HostFlag) that the
+/// closure reads, and the hooks that it calls. There is no global state.
 ///
 /// # Threads
 /// A step is `Send`: it may move to another thread between launches, and a service may hold it in a

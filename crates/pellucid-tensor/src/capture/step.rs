@@ -79,10 +79,9 @@ pub(super) struct CompiledStep {
     /// One storage for each slot of the plan. Storages in the arena have no memory of their own.
     storages: Vec<Arc<Storage>>,
     origins: Vec<SlotOrigin>,
-    /// The outside storages that the step only reads.
+    /// The outside storages and constants that the step only reads.
     read: Vec<Arc<Storage>>,
-    /// The storages that a launch writes and that tensors outside the step may share: outside storages, and storages
-    /// of outputs.
+    /// The outside storages and constants that a launch writes, and the storages of outputs.
     written: Vec<Arc<Storage>>,
     /// The inputs; `None` for an input that no kernel reads.
     inputs: Vec<Option<StepInput>>,
@@ -227,7 +226,7 @@ impl CompiledStep {
         })
     }
 
-    /// Returns true if the recording has the key of these inputs, and the host flags and the tensors of other devices
+    /// Returns true if the recording has the key of these inputs, and the host flags and the tensors on other devices
     /// have the values that the closure has read.
     pub(super) fn fits(&self, inputs: &[&Tensor]) -> bool {
         self.key.is_key_of(inputs) && self.dependencies.all_unchanged()

@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Runs kernels of one device that were recorded in the list `list`. `is_written_later` returns true if kernels that
+/// Runs kernels on one device that were recorded in the list `list`. `is_written_later` returns true if kernels that
 /// stay in the list write a storage.
 ///
 /// # Errors

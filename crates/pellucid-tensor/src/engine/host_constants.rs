@@ -61,8 +61,8 @@ impl Recording {
         Some(sources)
     }
 
-    /// Returns the only kernel that writes an array, if it writes the entire array with a value that is equal on every
-    /// device: a fill, or a copy of host values.
+    /// Returns the only kernel that writes an array, if it writes the entire array with a value that is the same on
+    /// every device: a fill, or a copy of host values.
     fn exact_source(&self, array: &Array, sources: &[usize]) -> Option<usize> {
         let &[k] = sources else { return None };
         let kernel = &self.kernels[k];

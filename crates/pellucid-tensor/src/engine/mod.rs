@@ -1,7 +1,7 @@
 //! The engine, through which every kernel is submitted.
 //!
 //! - **Eager**: the kernel runs immediately.
-//! - **Deferred**: the kernel is appended to a list. Its outputs have a shape and a dtype, and no memory yet. [`lazy`],
+//! - **Deferred**: the kernel is appended to a list. Its outputs have a shape and a dtype, but no memory yet. [`lazy`],
 //!   and devices that defer their kernels, run the list as a plan when a value is read, and skip kernels whose results
 //!   cannot be read. [`capture`](crate::capture()) rejects reads and compiles the list to a
 //!   [`Captured`](crate::Captured) step. [`trace`](crate::trace) rejects reads and only counts the work.
@@ -146,7 +146,7 @@ fn device_of(inputs: &[&Array], outputs: &[&Array]) -> Device {
     outputs.first().or(inputs.first()).expect("a kernel must have at least one operand").device()
 }
 
-/// Returns true if this thread's kernels of a device run when they are submitted.
+/// Returns true if this thread's kernels on a device run when they are submitted.
 #[inline]
 pub(crate) fn is_immediate(device: Device) -> bool {
     match MODE.get() {
@@ -175,7 +175,7 @@ fn run_eager(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<(
 /// Runs a map of `size` elements on dense inputs immediately, and returns the storage of the output. If `output` is
 /// `None` the storage is new; otherwise `output` has the storage and layout of an input.
 ///
-/// This fast path serves most kernels of the CPU: it passes no shapes or strides, and a new output needs no borrow.
+/// This fast path serves most kernels on the CPU: it passes no shapes or strides, and a new output needs no borrow.
 pub(crate) fn map_dense(
     device: Device,
     program: &Arc<Program>,
@@ -209,8 +209,7 @@ fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Re
     // The inputs are checked before the kernel, which may overwrite them.
     let has_nan_input = inputs.iter().any(|array| contains_nan(&array));
     run_eager(kernel, inputs, outputs)?;
-    // A kernel without inputs writes a constant, for example a reduction that ignores NaN. Such a constant is not the
-    // result of an operation.
+    // A kernel without inputs writes a constant. NaN is a valid constant, for example in a reduction that ignores NaN.
     match outputs.iter().find(contains_nan).filter(|_| !has_nan_input && !inputs.is_empty()) {
         Some(array) => {
             let (op, shape) = (kernel.name(), array.shape().clone());

@@ -91,7 +91,8 @@ impl CachedPlan {
         recorded: Plan,
         params: Vec<Scalar>,
     ) -> Result<(CachedPlan, Arc<dyn CompiledPlan>)> {
-        // Constants are folded for later launches of the same values; a deferred plan has new values in every run.
+        // Constants are not folded: folding helps later launches with the same values, but a deferred plan has new
+        // values in every run.
         let plan = recorded.clone().after(Passes::all().without("constants")?);
         let writes = SlotWrites::from_launches(&plan.slots, &plan.launches);
         let compiled = compile_with(device, &plan, &params)?;

@@ -499,8 +499,8 @@ impl Tensor {
         Error::NotTracked { op, what: role.into(), shape: self.shape().clone(), help }
     }
 
-    /// Returns the identity of this tensor. It is equal for clones, which share elements, history and gradient. It
-    /// differs for views and [detached](Tensor::detach) handles, which share only elements.
+    /// Returns the identity of this tensor. Clones, which share elements, history and gradient, have the same identity.
+    /// Views and [detached](Tensor::detach) handles, which share only elements, have a different one.
     pub fn id(&self) -> TensorId {
         TensorId(Arc::as_ptr(&self.0).addr())
     }

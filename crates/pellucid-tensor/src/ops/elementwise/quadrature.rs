@@ -39,7 +39,7 @@ pub(super) fn map_nodes(op: &'static str, formula: &Formula, inputs: &[&Tensor])
 ///
 /// `f` returns the value and the slope of a convex function whose logarithm is concave. Newton's method for the
 /// logarithm then approaches the end from below, and one step for the function itself is at or above the end. The
-/// result is rounded to a power of 2^⅛ and therefore has the derivative 0.
+/// result is rounded up to a power of 2^⅛ and therefore has the derivative 0.
 pub(super) fn end_of_integral(bound: Expr, f: impl Fn(Expr) -> (Expr, Expr)) -> Expr {
     let mut end = bound.min(MAX_END);
     for _ in 0..8 {

@@ -3,8 +3,8 @@
 //! The sum of squares of a row may overflow or underflow although its root is representable. A plain kernel computes
 //! the sum s, and the formulas of this file finish it. If s is neither infinite nor small, the plain definition
 //! computes the result, and the row is not read again. Any other row is scaled so that no square overflows or
-//! underflows, and summed again. The scale is a power of two, which is exact. In norms with p ≠ 2, it is the largest
-//! magnitude of the row, or the smallest if p < 0.
+//! underflows, and summed again. The scale is a power of two, which is exact. In norms with p ≠ 2, the row is divided
+//! by its largest magnitude instead, or by its smallest if p < 0.
 //!
 //! A norm y = (Σ |x|ᵖ)^(1/p) has the derivatives of the root of t = Σ |x|·|x/c|ᵖ⁻¹ with a constant c, since t is a
 //! multiple of Σ |x|ᵖ. For c = y they read neither s nor a scale:

@@ -211,8 +211,8 @@ pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let size = unknown.iter().product::<usize>();
     if size != b.size() || size.checked_mul(size) != Some(a.size()) {
         let help = format!(
-            "B has {} elements, so A must have the square of this number, and the lengths of A after the first {} must \
-             have the product {}",
+            "B has {} elements, so A must have the square of this number of elements, and the product of the lengths \
+             of A after the first {} must be {}",
             b.size(),
             b.rank(),
             b.size()

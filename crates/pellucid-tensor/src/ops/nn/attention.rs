@@ -121,8 +121,8 @@ impl Heads {
         if let Some(difference) = difference {
             return Err(mismatch(&format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {difference}")));
         }
-        let help = "the axes before the last two must broadcast, or the heads of K and V divide the heads of Q; use \
-                    reshape() or index the batch";
+        let help = "the axes before the last two must broadcast, or the number of heads of K and V must divide that of \
+                    Q; use reshape(), or index the batch";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;
         let queries = before(q);
         // Grouped-query attention: K and V have fewer heads than Q, and all other axes broadcast.
@@ -163,7 +163,7 @@ impl Heads {
         let broadcast = |mask: &Tensor| -> Result<Tensor> {
             let few = mask.rank().saturating_sub(3);
             if mask.shape()[..few].iter().all(|&len| len == 1) {
-                // The mask is equal for all sequences: it is broadcast without a copy.
+                // The mask is the same for all sequences, so it is broadcast without a copy.
                 let mask = reshape_to(mask, &Shape::from(&mask.shape()[few..]))?;
                 return broadcast::broadcast_to(&mask, merge_batch_axes(&self.batch, &scores));
             }

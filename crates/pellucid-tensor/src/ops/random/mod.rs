@@ -226,7 +226,7 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
         if min_total < samples as i64 {
             let reason = format!(
                 "{samples} samples cannot be drawn without replacement from weights of which {min_total} are positive; \
-                 draw with replacement, or fewer"
+                 draw with replacement, or draw fewer samples"
             );
             return Err(Error::invalid(op, reason));
         }

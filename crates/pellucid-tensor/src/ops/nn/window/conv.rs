@@ -180,7 +180,8 @@ impl ConvOperands {
     }
 
     /// Returns an error unless the input has the number of channels that the weight requires, and the number of groups
-    /// divides the channel count `divided`. The error message names its kind. `axes` are the axes of the weight.
+    /// divides the channel count `divided`. The error message calls these channels `kind`. `axes` are the axes of the
+    /// weight.
     fn check_channels(
         &self,
         op: &'static str,
