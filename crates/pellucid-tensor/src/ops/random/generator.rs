@@ -172,7 +172,7 @@ impl Generator {
     pub fn prepare_states(&self, states: &[(Device, Tensor)]) -> Result<Vec<(Tensor, Tensor)>> {
         let op = "set_state";
         if engine::is_capturing() {
-            let reason = "the state cannot be set inside a captured step, because every launch would set it again";
+            let reason = "every launch of a captured step would set the state again; set it outside the step";
             return Err(Error::invalid(op, reason));
         }
         for (_, state) in states {
@@ -186,7 +186,7 @@ impl Generator {
         }
         let new_state = |device: Device| states.iter().find(|(other, _)| *other == device).map(|(_, state)| state);
         let Some(cpu) = new_state(Device::cpu()) else {
-            let reason = "the states do not include the state of the CPU, which determines the key on other devices";
+            let reason = "the states must include the state on the CPU, which determines the key on other devices";
             return Err(Error::invalid(op, reason));
         };
         for (device, _) in states {
@@ -207,7 +207,7 @@ impl Generator {
     /// Restarts the stream with the key `seed` on all devices.
     ///
     /// # Errors
-    /// [`Error::ReadInCapture`](crate::Error::ReadInCapture) while a step is captured.
+    /// The errors of [`set_states`](Generator::set_states).
     #[panicking_form]
     pub fn try_reseed(&self, seed: u64) -> Result<()> {
         self.restart(seed)

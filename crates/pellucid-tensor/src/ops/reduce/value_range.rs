@@ -1,7 +1,7 @@
 //! Checks of tensor values. Each costs two reductions.
 //!
-//! Values can be read only in eager mode. In lazy and captured steps these checks pass. Each operation documents its
-//! result for invalid values.
+//! Values are read only in eager mode on the CPU (see `check::is_readable`). Otherwise these checks pass. Each
+//! operation documents its result for invalid values.
 
 use crate::ops::call::check::is_readable;
 use crate::ops::elementwise::compare;

@@ -16,7 +16,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{PoolWindows, adaptive_window};
 use pellucid_ir::{Error, Result};
 
-/// Returns the length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L divided by O. It is O −
+/// Returns the length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L divided by O. r is O −
 /// gcd(L, O), because all remainders are multiples of gcd(L, O).
 fn longest_window(len: usize, outputs: usize) -> usize {
     let (mut a, mut b) = (len, outputs);
