@@ -132,7 +132,7 @@ impl Device {
     }
 
     /// Returns true if a device with this name (`cpu`, `gpu`, `wgpu:1`) can be used. GPU drivers initialize only what
-    /// this check needs. No device is opened.
+    /// this check needs, and the index of a GPU is not checked. No device is opened.
     ///
     /// ```
     /// use pellucid::Device;

@@ -211,7 +211,7 @@ impl PrintedElements {
         // A tensor of many axes can have too many edge items to print.
         let printed_len = |&len: &usize| if is_summarized { len.min(edges) } else { len };
         if shape.iter().map(printed_len).fold(1, usize::saturating_mul) > MAX_SHOWN {
-            return Err(Error::invalid("print", "too many elements to print"));
+            return Err(Error::invalid("print", "too many elements to print; print a part of the tensor"));
         }
         let printed_indices: Vec<_> = shape.iter().map(list).collect();
         let elements = engine::preserving_errors(tensor.device(), || {

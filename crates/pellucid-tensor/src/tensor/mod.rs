@@ -307,7 +307,8 @@ impl Tensor {
     /// Sets whether this leaf requires a gradient, and returns the handle.
     ///
     /// # Panics
-    /// Panics for a result (use [`Tensor::detach`] first) and for a dtype that is not a float.
+    /// Panics if `required` is false and this is not a leaf (use [`Tensor::detach`]), or if `required` is true and the
+    /// dtype is not a float.
     #[track_caller]
     pub fn requires_grad_(self, required: bool) -> Tensor {
         panic::unwrap(self.set_requires_grad(required));
@@ -317,7 +318,8 @@ impl Tensor {
     /// Sets whether this leaf requires a gradient.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a result, [`Error::DTypeMismatch`] if the dtype is not a float.
+    /// [`Error::InvalidArgument`] if `required` is false and this is not a leaf, [`Error::DTypeMismatch`] if `required`
+    /// is true and the dtype is not a float.
     pub fn set_requires_grad(&self, required: bool) -> Result<()> {
         if !self.is_leaf() && !required {
             let help = "the tensor was computed from tensors that require a gradient; detach() it";

@@ -26,7 +26,7 @@ pub struct Cutoff {
     /// The bound relative to the largest singular value.
     pub rtol: Option<Tensor>,
     /// Whether the matrices are symmetric. Then eigenvalues replace singular values, only the lower triangle is read,
-    /// and gradients are symmetric, as those of [`eigh`](crate::ops::eigh).
+    /// and gradients are symmetric, like those of [`eigh`](crate::ops::eigh).
     pub hermitian: bool,
 }
 

@@ -51,8 +51,8 @@ pub struct AttentionOptions<'a> {
 /// scores must be representable: a score that overflows to ∞ gives NaN.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have one float dtype, and the mask has this
-/// dtype or is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1].
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have the same float dtype, and the mask has
+/// this dtype or is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1].
 #[doc(alias("sdpa", "flash_attention"))]
 #[tensor_method(autocast = Half)]
 pub fn scaled_dot_product_attention(
@@ -70,7 +70,7 @@ pub fn scaled_dot_product_attention(
         return scaled_dot_product_attention(&q, &k, &v, AttentionOptions { mask: mask.as_ref(), ..options });
     }
     if q.dtype() != k.dtype() || q.dtype() != v.dtype() || !q.dtype().is_float() {
-        let help = "Q, K and V must have one float dtype; use to_dtype()";
+        let help = "Q, K and V must have the same float dtype; use to_dtype()";
         return Err(Error::dtypes(op, [q.dtype(), k.dtype(), v.dtype()], help));
     }
     if let Some(mask) = mask.filter(|m| m.dtype() != DType::Bool && m.dtype() != q.dtype()) {

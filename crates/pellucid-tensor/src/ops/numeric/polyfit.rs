@@ -261,7 +261,7 @@ fn periodic_extension(x: &Tensor, points: &Tensor, values: &Tensor, period: f64)
     Ok((x, points, values))
 }
 
-/// Computes [`interp`] for operands of one float dtype, without options.
+/// Computes [`interp`] for operands with the same float dtype, without options.
 fn piecewise_linear(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tensor> {
     let last = points.size() as i64 - 1;
     let right = arithmetic::clamp(&search::searchsorted(points, x, true)?, last.min(1), last)?;

@@ -81,7 +81,7 @@ pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
     }
     let (start, end) = (x.shape().axis("flatten", start)?, x.shape().axis("flatten", end)?);
     if start > end {
-        return Err(Error::invalid("flatten", format!("start axis {start} comes after end axis {end}")));
+        return Err(Error::invalid("flatten", format!("start axis {start} comes after end axis {end}; exchange them")));
     }
     let dims = x.shape();
     let joined = dims[start..=end].iter().product();

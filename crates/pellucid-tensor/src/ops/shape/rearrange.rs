@@ -1,7 +1,7 @@
 //! Rearrangements: moving, repeating and splitting elements.
 //!
-//! Each operation is composed of views and concatenations, which define its gradient: gradients of repeated elements
-//! are summed.
+//! Most operations are composed of other operations, such as views and concatenations, which define their gradients:
+//! gradients of repeated elements are summed.
 
 use crate::array::host_values;
 use crate::autograd::{apply_one, interface::*, note_call_location};
