@@ -21,7 +21,7 @@ pub struct Array {
     device: Device,
 }
 
-/// The identity of a storage. It is equal for all views of one storage, and unique while the storage exists.
+/// The identity of a storage. All views of a storage have the same identity, which is unique while the storage exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StorageId(usize);
 
@@ -87,7 +87,7 @@ impl Clone for Array {
 }
 
 impl Array {
-    /// Creates an array whose elements the next kernel writes. Memory is allocated by that first write.
+    /// Creates an array without values. The first kernel that writes it allocates its memory.
     pub fn new(device: Device, dtype: DType, shape: Shape) -> Result<Array> {
         let storage = device.backend().storage(checked_size(&shape)? * dtype.size());
         let storage = storage.map_err(|error| error.with_shape(&shape))?;
@@ -187,22 +187,22 @@ impl Array {
         self.layout.overlap(self.dtype.size(), &other.layout, other.dtype.size())
     }
 
-    /// Returns true if this is the only handle of the storage and no elements are repeated, so the storage may be
+    /// Returns true if this is the only handle to the storage and no elements are repeated, so the storage may be
     /// overwritten.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.storage) == 1 && !self.layout.may_repeat()
     }
 
-    /// Returns true for an array of [`Array::new`] until a kernel writes it, a recording includes such a write, or a
-    /// second handle exists.
+    /// Returns true if the array is the only handle to its storage, no kernel has written it, and no recorded kernel
+    /// writes it.
     #[inline]
     pub(crate) fn is_new(&self) -> bool {
         let storage: &Storage = &self.storage;
         Arc::strong_count(&self.storage) == 1 && !storage.buffer().is_allocated() && storage.pending() == READY
     }
 
-    /// Returns an array of the same storage with another layout.
+    /// Returns an array that shares the storage and has another layout.
     pub fn view(&self, layout: Layout) -> Array {
         Array {
             storage: self.storage.clone(),

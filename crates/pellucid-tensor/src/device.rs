@@ -1,4 +1,4 @@
-//! `Device`: a handle of the hardware that stores arrays and runs kernels.
+//! `Device`: a handle to the hardware that stores arrays and runs kernels.
 //!
 //! A [`Driver`] opens devices by their index. The CPU is always open; a GPU is opened when it is first requested.
 
@@ -132,7 +132,7 @@ impl Device {
     }
 
     /// Returns true if a device with this name (`cpu`, `gpu`, `wgpu:1`) can be used. GPU drivers initialize only what
-    /// this check needs. No device is opened.
+    /// this check needs, and the index of a GPU is not checked. No device is opened.
     ///
     /// ```
     /// use pellucid::Device;
@@ -213,20 +213,20 @@ impl Device {
         self.backend().set_memory_cap(bytes);
     }
 
-    /// Returns the memory that the allocator caches for reuse to the system.
+    /// Releases the allocator's cached memory to the operating system.
     #[doc(alias = "empty_cache")]
     pub fn trim(&self) {
         release_idle_memory();
         self.backend().trim();
     }
 
-    /// Returns the name of the hardware or software that runs the kernels, for example of a graphics card.
+    /// Returns the name of the hardware or software that runs the kernels, such as a graphics card.
     pub fn adapter(&self) -> &str {
         self.backend().adapter()
     }
 
     /// Returns true if a software renderer on the host's CPU, such as Mesa's llvmpipe, executes the kernels of a GPU
-    /// device. Such an adapter serves tests: it is slower than [`Device::cpu`].
+    /// device. Such an adapter is meant for tests: it is slower than [`Device::cpu`].
     pub fn is_software(&self) -> bool {
         self.backend().is_software()
     }
@@ -238,7 +238,7 @@ impl Device {
         self.backend().counters()
     }
 
-    /// Returns true if kernels of the device are deferred even without [`lazy`](crate::lazy): they run as optimized
+    /// Returns true if kernels on the device are deferred even without [`lazy`](crate::lazy): they run as optimized
     /// plans when a value is read.
     #[inline]
     pub fn is_deferred(&self) -> bool {

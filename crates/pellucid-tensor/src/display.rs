@@ -125,7 +125,7 @@ fn print(tensor: &Tensor, options: PrintOptions, f: &mut fmt::Formatter<'_>) -> 
 }
 
 impl fmt::Display for Tensor {
-    /// Prints the elements, see [`PrintOptions`].
+    /// Prints the elements as described in [`PrintOptions`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         print(self, get_printoptions(), f)
     }
@@ -211,7 +211,7 @@ impl PrintedElements {
         // A tensor of many axes can have too many edge items to print.
         let printed_len = |&len: &usize| if is_summarized { len.min(edges) } else { len };
         if shape.iter().map(printed_len).fold(1, usize::saturating_mul) > MAX_SHOWN {
-            return Err(Error::invalid("print", "too many elements to print"));
+            return Err(Error::invalid("print", "too many elements to print; print a part of the tensor"));
         }
         let printed_indices: Vec<_> = shape.iter().map(list).collect();
         let elements = engine::preserving_errors(tensor.device(), || {
@@ -269,8 +269,8 @@ fn format_elements(tensor: &Tensor, style: &ElementFormat) -> Result<Vec<String>
     Ok(elements)
 }
 
-/// Formats floats with aligned decimal points. The element with the longest shortest-exact form determines the number
-/// of digits after the point, up to the precision, unless an exact number is requested. By default, scientific notation
+/// Formats floats with aligned decimal points. The number of digits after the point is the number that the elements
+/// need to be printed exactly, up to the precision, unless the format string sets it. By default, scientific notation
 /// is used if fixed notation would hide digits.
 fn format_floats(values: &[f64], dtype: DType, style: &ElementFormat) -> Vec<String> {
     let precision = style.options.precision;

@@ -24,7 +24,7 @@ pub(crate) fn mode() -> ExecutionMode {
     MODE.get()
 }
 
-/// Returns true if kernels of the CPU run when they are submitted.
+/// Returns true if kernels on the CPU run when they are submitted.
 #[inline]
 pub(crate) fn is_eager() -> bool {
     matches!(MODE.get(), ExecutionMode::Eager | ExecutionMode::Immediate | ExecutionMode::NanChecked)

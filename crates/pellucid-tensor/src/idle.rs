@@ -1,6 +1,6 @@
 //! The memory of tensors that have moved to another device.
 //!
-//! A tensor keeps its arrays on its previous devices, because references to them may exist. Such a handle of a storage
+//! A tensor keeps its arrays on its previous devices, because references to them may exist. Such a handle to a storage
 //! is *idle*. The memory of a storage is released when all its handles are idle. At a move, a graph, a view, a captured
 //! step or a deferred kernel may still use it. The storage then waits in a list, which later calls examine.
 
@@ -35,7 +35,7 @@ impl WaitingStorages {
     }
 }
 
-/// Marks a handle of the storage as idle.
+/// Marks a handle to the storage as idle.
 pub(crate) fn add_idle_handle(storage: &Arc<Storage>) {
     storage.add_idle();
     if release_if_idle(storage, 0) {
@@ -49,7 +49,7 @@ pub(crate) fn add_idle_handle(storage: &Arc<Storage>) {
     }
 }
 
-/// Returns true if all handles of the storage are idle. No kernel or reader can then use it.
+/// Returns true if all handles to the storage are idle. No kernel or reader can then use it.
 pub(crate) fn is_idle(storage: &Arc<Storage>) -> bool {
     Arc::strong_count(storage) == storage.idle() as usize
 }

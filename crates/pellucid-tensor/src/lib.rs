@@ -23,7 +23,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `idle` | the memory of tensors that have moved to another device |
-//! | `device` | [`Device`]: a handle of the hardware that stores arrays and runs kernels |
+//! | `device` | [`Device`]: a handle to the hardware that stores arrays and runs kernels |
 //! | `execution_mode` | whether this thread runs kernels immediately, collects them in a list, or captures them |
 //! | `array` | [`Array`]: elements on a device and their layout, without gradients or history |
 //! | `engine` | [`submit`]: runs a kernel immediately, or appends it to a list |

@@ -21,7 +21,7 @@ pub(crate) fn warn_of_result_without_gradient(shape: &pellucid_ir::Shape) {
     WARNED.call_once(|| {
         warn(format_args!(
             "grad() of a result of shape {shape} is None: a backward pass keeps the gradients of leaves only; call \
-             retain_grad() of the result before backward()"
+             retain_grad() on the result before backward()"
         ));
     });
 }

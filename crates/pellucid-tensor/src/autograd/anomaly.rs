@@ -26,12 +26,11 @@ thread_local! {
     static LINES: RefCell<HashMap<usize, String>> = RefCell::default();
 }
 
-/// Checks the result of every kernel on this thread for NaN until the guard is dropped. If a result has NaN and no
-/// input has, the operation fails with [`Error::Anomaly`](crate::Error::Anomaly), which names the kernel. In a backward
-/// pass the error also names the operation whose gradient is computed. If the mode was on in the forward pass, the
-/// error also contains the file and line of that operation's forward call. The checks are slow. On a
-/// device that defers its kernels, each kernel then runs immediately. Kernels inside [`lazy`](crate::lazy) are not
-/// checked.
+/// Checks the result of every kernel on this thread for NaN until the guard is dropped. If a result contains NaN and no
+/// input does, the operation fails with [`Error::Anomaly`](crate::Error::Anomaly), which names the kernel. In a
+/// backward pass the error also names the operation whose gradient is computed. If the mode was on in the forward pass,
+/// the error also contains the file and line of that operation's forward call. The checks are slow. On a device that
+/// defers its kernels, each kernel then runs immediately. Kernels inside [`lazy`](crate::lazy) are not checked.
 ///
 /// ```
 /// use pellucid::{detect_anomaly, BackwardOptions, Error, Tensor};
@@ -106,8 +105,8 @@ pub(crate) fn forward_location(node: &Arc<GraphNode>) -> Option<String> {
     LINES.with_borrow(|lines| lines.get(&address(node).addr()).cloned())
 }
 
-/// Returns the innermost stack frame outside the library, for calls of functions of `ops`. The program needs line
-/// tables.
+/// Returns the innermost stack frame outside the library, for calls to functions of `ops`. The program must be compiled
+/// with line tables.
 fn caller_frame() -> Option<String> {
     let trace = Backtrace::force_capture().to_string();
     let files = trace.lines().filter_map(|line| line.trim().strip_prefix("at "));
@@ -120,7 +119,7 @@ fn is_library_file(file: &str) -> bool {
     // Backtraces print paths below the working directory relative to it.
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.into());
     let relative = crates.and_then(|crates| absolute.strip_prefix(crates).ok());
-    // A frame of code without line tables has a C source file or no file.
+    // A frame of code without line tables names a C source file or no file.
     !file.contains(".rs:")
         || file.contains("/rustc/")
         || file.contains("/registry/src/")

@@ -72,7 +72,7 @@ pub fn gradgradcheck(
         let _on = enable_grad();
         f(&inputs.iter().map(|t| t.detach().requires_grad_(t.requires_grad())).collect::<Vec<_>>())?
     };
-    // The incoming gradients have no symmetry that could hide errors, and are equal in every run.
+    // The incoming gradients have no symmetry that could hide errors, and are the same in every run.
     let incoming: Vec<Tensor> = outputs
         .iter()
         .map(|y| {
@@ -120,9 +120,9 @@ fn check_jacobian(
                     let close = (got - expected).abs() <= check.atol + check.rtol * expected.abs();
                     if !close {
                         let detail = format!(
-                            "the derivative of element {row} by element {column} is {got} by backward() and {expected} by \
-                             central differences: correct the gradient of an operation of the function, do not detach \
-                             its tensors, or choose inputs away from kinks"
+                            "the derivative of element {row} with respect to element {column} is {got} by backward() \
+                             and {expected} by central differences: correct the gradient of an operation of the \
+                             function, do not detach its tensors, or choose inputs away from kinks"
                         );
                         return Err(Error::GradCheck { check: name, output, input, detail });
                     }

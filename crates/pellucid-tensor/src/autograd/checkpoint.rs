@@ -144,7 +144,10 @@ impl Recomputation {
         let incoming = &x[self.input_counts[below]..self.input_counts[level]];
         if outputs.len() != incoming.len() {
             let (now, before) = (outputs.len(), incoming.len());
-            let reason = format!("the function returned {before} results at first, and {now} when it ran again");
+            let reason = format!(
+                "the function returned {before} results at first, and {now} when it ran again; return \
+                 the same number in every run"
+            );
             return Err(Error::invalid("checkpoint", reason));
         }
         let targets: Vec<&Tensor> = self.tracked(below).map(|i| &x[i]).collect();

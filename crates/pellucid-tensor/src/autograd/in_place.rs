@@ -2,7 +2,8 @@
 //!
 //! A recorded write replaces the history of the base value of its target ([`ViewBase`]). The node of the write has two
 //! inputs: the base value before the write, and the source. The node saves no elements. The gradient of the base value
-//! is the incoming one with 0 in the written region; the gradient of the source is the incoming one in that region.
+//! is the incoming gradient with zeros in the written region; the gradient of the source is the incoming gradient in
+//! that region.
 
 use super::anomaly::note_forward_location;
 use crate::array::Array;
@@ -62,8 +63,8 @@ impl InPlaceWrite {
         }
         if base.is_moved() {
             let reason = format!(
-                "the target of shape {} has views, or is one, and the tensor moved to another device after they were \
-                 made, so a write would not reach all of them; write into a copy() of it, or under no_grad()",
+                "the target of shape {} has views, or is a view, and the base moved to another device after they were \
+                 created, so a write would not reach all of them; write into a copy() of it, or under no_grad()",
                 target.shape()
             );
             return Err(Error::invalid(op, reason));
@@ -71,7 +72,7 @@ impl InPlaceWrite {
         if base.is_untracked_view() && is_shared(target, view) {
             let reason = format!(
                 "the target of shape {} is a view that was created under no_grad(), and the tensor whose memory it shares \
-                 would get no gradient; make the view outside of no_grad(), or detach() it to separate its history",
+                 would get no gradient; create the view outside of no_grad(), or detach() it to separate its history",
                 target.shape()
             );
             return Err(Error::invalid(op, reason));
@@ -106,7 +107,7 @@ impl InPlaceWrite {
     }
 }
 
-/// Returns true if the target's storage has other handles than the target, the written view and the operands of
+/// Returns true if the target's storage has handles other than the target, the written view and the operands of
 /// recorded kernels.
 fn is_shared(target: &Tensor, view: &Array) -> bool {
     let storage = target.array().storage();

@@ -25,7 +25,8 @@ pub(super) struct NodeInputs {
 }
 
 impl NodeInputs {
-    /// Finds the inputs that need a gradient: `is_needed` is true for them, and they are not leaves without handles.
+    /// Finds the inputs that need a gradient: tracked inputs for which `is_needed` is true, except leaves that were
+    /// dropped.
     #[inline]
     pub(super) fn new(node: &GraphNode, is_needed: impl Fn(&Edge) -> bool) -> NodeInputs {
         let mut inputs = NodeInputs { slots: SmallVec::new(), needed: NeedsInputGrad::default(), is_any_needed: false };
@@ -48,7 +49,7 @@ impl NodeInputs {
 
 /// Runs the backward computation of a node, and frees its saved values unless `retain_graph` is set. `note_shared` is
 /// called with every gradient that shares its storage with a saved value. The graph, and perhaps user code, also hold
-/// such a gradient.
+/// the storage of such a gradient.
 #[inline]
 pub(super) fn node_gradients(
     inputs: &NodeInputs,

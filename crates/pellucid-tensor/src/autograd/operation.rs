@@ -106,8 +106,9 @@ impl<O: Operation> Derivative for O {
     }
 }
 
-/// Marks gradients that have no history although all incoming gradients have one. Differentiating a marked gradient is
-/// an error. Gradients are linear in the incoming ones, so such a gradient is zero, or its derivatives are lost.
+/// Marks nonzero gradients that have no history although all incoming gradients have one. Differentiating a marked
+/// gradient is an error: gradients are linear in the incoming ones, so the derivative of a nonzero gradient without
+/// history is lost.
 #[cold]
 fn mark_lost_derivatives(
     operation: &'static str,
@@ -369,7 +370,7 @@ pub(crate) fn record_outputs<D: Derivative>(
     build_results(outputs, |outputs, output| GraphNode::new(edges, metas_of(outputs), output, saved, derivative))
 }
 
-/// Creates the results and their node, which `node` creates from the outputs and a handle of the single result. A
+/// Creates the results and their node, which `node` creates from the outputs and a handle to the single result. A
 /// result owns the node, and the node has weak references to its results.
 #[inline]
 fn build_results(

@@ -39,8 +39,8 @@ use std::sync::atomic::Ordering;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct BackwardOptions {
-    /// The gradient with which the pass starts, of the output's shape. By default, a result starts from the gradient
-    /// that [`Tensor::set_grad`] has set on it, if any; otherwise the pass starts from ones.
+    /// The initial gradient, with the output's shape. By default, a result starts from the gradient that
+    /// [`Tensor::set_grad`] has set on it, if any; otherwise the pass starts from ones.
     pub gradient: Option<Tensor>,
     /// Whether to keep the gradients of all tensors in the graph, not only of leaves.
     pub retain_grad: bool,
@@ -59,7 +59,7 @@ fn backward(output: &Tensor, mut options: BackwardOptions) -> Result<()> {
     pass.preset = preset.as_ref().map(|_| output.edge());
     pass.seed("backward", output, gradient.or(preset))?;
     let result = pass.run();
-    // Leaves may have moved to another device; only the graph may still have held their elements.
+    // If a leaf has moved to another device, the graph may have been the last owner of its previous elements.
     release_idle_memory();
     result
 }
@@ -98,8 +98,8 @@ impl Tensor {
     /// [`Error::NotTracked`](crate::Error::NotTracked); [`Error::GraphFreed`](crate::Error::GraphFreed) if an earlier
     /// pass has freed the graph; [`Error::SavedValueModified`](crate::Error::SavedValueModified);
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for an initial gradient of another shape;
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory). After an error, all gradients are unchanged, unless the
-    /// memory of a sum that `create_graph` records runs out.
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory). After an error, all gradients are unchanged, unless memory
+    /// runs out for a sum that `create_graph` records.
     pub fn try_backward_with(&self, options: BackwardOptions) -> Result<()> {
         backward(self, options)
     }
@@ -272,7 +272,8 @@ impl<'a> BackwardPass<'a> {
     }
 
     /// Takes the sum that an input has received, for an operation on `device` that adds its own contribution. Returns
-    /// `None` if the sum must be recorded, or is on another device because the input is a leaf that has moved.
+    /// `None` if there is no sum yet, if the sum has a history, if kernels are deferred, or if the sum is on another
+    /// device because the input is a leaf that has moved.
     fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<GradientSlot>>, device: Device) -> Option<Tensor> {
         let sum = match edge {
             Edge::Node(node, index) => {
@@ -442,8 +443,8 @@ impl BackwardOptions {
         self.create_graph || sum.requires_grad() || gradient.requires_grad()
     }
 
-    /// Returns true if [`accumulate`](Self::accumulate) stores the sum in the memory of `gradient`, provided that this
-    /// is uniquely owned, because `sum` has another owner.
+    /// Returns true if [`accumulate`](Self::accumulate) stores the sum in the memory of `gradient` (if that is uniquely
+    /// owned), because `sum` has another owner.
     fn adds_to(&self, gradient: &Tensor, sum: &Tensor) -> bool {
         !self.records(sum, gradient) && !sum.is_unique() && engine::is_immediate(sum.device())
     }
@@ -469,8 +470,8 @@ impl BackwardOptions {
     }
 }
 
-/// Applies the hooks to a gradient of a tensor with this shape, dtype and device. They may keep a handle of it, so its
-/// storage counts as shared.
+/// Applies the hooks to a gradient of a tensor with this shape, dtype and device. A hook may keep a handle to it, so
+/// its storage counts as shared.
 fn run_hooks(
     hooks: &Hooks,
     gradient: Tensor,

@@ -41,7 +41,7 @@ impl SharedStorages {
 /// Gradient clipping writes into the gradient of each leaf once. However, the terms of a sum share one gradient, and
 /// the caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. Therefore, deferred
 /// and captured steps, and gradients with a history, look up aliased storages in `shared`. This lookup does not detect
-/// a user's operation that returns a tensor which it holds itself.
+/// a tensor that a user's operation returns and also keeps.
 #[inline]
 pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut SharedStorages) -> Result<Tensor> {
     let is_own = match engine::is_immediate(gradient.device()) {

@@ -120,8 +120,8 @@ pub(crate) fn collect_gradients(outputs: &[&Tensor], inputs: &[&Tensor], options
     gradients.into_iter().zip(inputs).map(|(gradient, input)| gradient.map_or_else(|| zeros_like(input), Ok)).collect()
 }
 
-/// Computes gradients as [`grad`] does without `create_graph`. The gradient of an input that no output reaches is
-/// `None`, as [`Tensor::grad`] is after [`backward`](Tensor::backward).
+/// Computes gradients as [`grad`] does, but does not record constant gradients. The gradient of an input that no output
+/// reaches is `None`, as [`Tensor::grad`] is after [`backward`](Tensor::backward).
 #[doc(hidden)]
 pub fn grad_if_reached(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
     let GradOptions { grad_outputs, create_graph, retain_graph, allow_unused } = options;
@@ -166,8 +166,8 @@ fn check_count(op: &'static str, role: &str, vectors: usize, count: usize) -> Re
         false => Err(Error::invalid(
             op,
             format!(
-                "the list must contain one vector for each {role}: {count}, got {vectors}; zeros_like() creates one \
-                 of zeros"
+                "the list must contain one vector for each {role}: {count}, got {vectors}; zeros_like() creates a \
+                 vector of zeros"
             ),
         )),
     }

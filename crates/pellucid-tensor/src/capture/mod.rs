@@ -59,8 +59,8 @@ impl CaptureOptions {
 pub struct CacheStats {
     /// The number of launches that found a valid recording.
     pub hits: u64,
-    /// The number of launches that recorded the step again: for inputs of new shapes, other values of [host
-    /// flags](crate::HostFlag), other hooks, or replaced state.
+    /// The number of launches that recorded the step: the first one of an unrecorded step, and launches with inputs of
+    /// new shapes, other values of [host flags](crate::HostFlag), other hooks, or replaced state.
     pub misses: u64,
     /// The number of cached recordings.
     pub len: usize,
@@ -68,9 +68,9 @@ pub struct CacheStats {
 
 /// A captured step, which [`launch`](Captured::launch) executes.
 ///
-/// It owns its closure, and a small cache of recordings. The key of a recording consists of the shapes and dtypes of
-/// the inputs, the grad mode, the values of the [host flags](crate::HostFlag) that the closure reads, and the hooks
-/// that it calls. There is no global state.
+/// It owns its closure, and a small cache of recordings. The key of a recording consists of the shapes, dtypes and
+/// devices of the inputs, the grad mode, the autocast dtype, the values of the [host flags](crate::HostFlag) that the
+/// closure reads, and the hooks that it calls. There is no global state.
 ///
 /// # Threads
 /// A step is `Send`: it may move to another thread between launches, and a service may hold it in a
@@ -280,7 +280,7 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// tensors that the closure uses; [`Error::InvalidArgument`] for an input that shares memory with a tensor that the
     /// step writes before its last read of the input; the error of a kernel that rejects a value, such as an index out
     /// of bounds: kernels before it have then written. The step is recorded again, with the errors of [`capture`], if
-    /// shapes, dtypes or devices differ, if gradients have other storage, or if the closure uses different tensors than
+    /// shapes, dtypes or devices differ, if a gradient has a new storage, or if the closure uses different tensors than
     /// before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches 2 and 3 run
     /// [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
@@ -308,7 +308,7 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         self.recordings.prepare(closure(&mut self.step), inputs)
     }
 
-    /// Returns the outputs of the latest launch. There are none before the first launch, and after the recording of the
+    /// Returns the outputs of the latest launch. There are none before the first launch, or after the recording of the
     /// latest launch was dropped.
     pub fn outputs(&self) -> Outputs<'_> {
         let Recordings { cached, launched, .. } = &self.recordings;
@@ -385,7 +385,7 @@ impl Recordings {
         if is_capturing() {
             return Err(Error::invalid("launch", "a captured step cannot be launched inside a captured step"));
         }
-        // Deferred kernels of this thread may read or write tensors of the step, and hold handles of replaced tensors.
+        // Deferred kernels of this thread may read or write tensors of the step, and hold handles to replaced tensors.
         engine::flush()?;
         self.stream.iter().for_each(ThreadStream::refresh);
         let index = self.find_or_record(step, inputs)?;

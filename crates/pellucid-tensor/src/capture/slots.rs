@@ -17,7 +17,7 @@ pub(super) enum SlotOrigin {
     Own,
     /// A tensor from outside the step.
     Bound,
-    /// A tensor that the step creates from these bytes of the host.
+    /// A tensor that the step creates from these host bytes.
     Constant(Vec<u8>),
 }
 
@@ -59,7 +59,7 @@ impl NumberedPlan {
     /// Numbers the storages in the order of their first use.
     ///
     /// # Errors
-    /// [`Error::DeviceMismatch`] if the step uses tensors of several devices.
+    /// [`Error::DeviceMismatch`] if the step uses tensors on several devices.
     pub(super) fn from_recording(recording: &Recording, inputs: &[Array], outputs: &[Array]) -> Result<NumberedPlan> {
         let (table, constants) = (StorageNumbers::default(), &recording.constants[..]);
         let mut numbering = SlotNumbering { table, origins: Vec::new(), inputs, constants, devices: Vec::new() };
@@ -187,8 +187,9 @@ fn input_written_error(input: usize, shape: &Shape) -> Error {
     Error::invalid("capture", reason)
 }
 
-/// Returns the device on which the kernels of a recording run: the device of the first kernel that has inputs and whose
-/// result is not a constant. For a step of constants alone, it is the device of its outputs.
+/// Returns the device on which the kernels of a recording run. Of the devices of kernels that have inputs and whose
+/// results are not constants, it is the first GPU, otherwise the first device. For a step of constants alone, it is the
+/// first GPU of its outputs.
 fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     let mut kernels = recording.kernels.iter().filter(|k| !k.inputs.is_empty() && !k.is_host_constant);
     let device = |k: &RecordedKernel| k.outputs[0].device();
@@ -196,7 +197,7 @@ fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     Some(if first.is_gpu() { first } else { kernels.map(device).find(Device::is_gpu).unwrap_or(first) })
 }
 
-/// Returns true if a kernel that is not on the step's device computes no output of the step and writes no outside
+/// Returns true if a kernel on a device other than the step's computes no output of the step and writes no outside
 /// tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a failed call, or
 /// computes a constant that was copied to the device of the step.
 fn is_unneeded(kernel: &RecordedKernel, outputs: &[Array]) -> bool {

@@ -76,13 +76,12 @@ pub(super) struct CompiledStep {
     /// The kernels that run once, before the first launch.
     setup: Option<Box<dyn CompiledPlan>>,
     prepared: Box<dyn CompiledPlan>,
-    /// One storage for each slot of the plan. Storages in the arena have no memory of themselves.
+    /// One storage for each slot of the plan. Storages in the arena have no memory of their own.
     storages: Vec<Arc<Storage>>,
     origins: Vec<SlotOrigin>,
-    /// The outside storages that the step only reads.
+    /// The outside storages and constants that the step only reads.
     read: Vec<Arc<Storage>>,
-    /// The storages that a launch writes and that tensors outside the step may share: outside storages, and storages
-    /// of outputs.
+    /// The outside storages and constants that a launch writes, and the storages of outputs.
     written: Vec<Arc<Storage>>,
     /// The inputs; `None` for an input that no kernel reads.
     inputs: Vec<Option<StepInput>>,
@@ -94,8 +93,8 @@ pub(super) struct CompiledStep {
     outputs: Vec<Tensor>,
     /// The gradient slots that the step uses, with their gradients before the step.
     slots: EntryGradients,
-    /// The slots of outside storages with handles that belong to no recorded step. A slot that loses these handles was
-    /// replaced by the closure.
+    /// The slots of outside storages that had handles outside recorded steps when the step was recorded. A storage
+    /// without such handles was replaced by the closure.
     outside_slots: Vec<usize>,
     /// The host state that the closure reads.
     dependencies: HostDependencies,
@@ -227,7 +226,7 @@ impl CompiledStep {
         })
     }
 
-    /// Returns true if the recording has the key of these inputs, and the host flags and the tensors of other devices
+    /// Returns true if the recording has the key of these inputs, and the host flags and the tensors on other devices
     /// have the values that the closure has read.
     pub(super) fn fits(&self, inputs: &[&Tensor]) -> bool {
         self.key.is_key_of(inputs) && self.dependencies.all_unchanged()

@@ -64,7 +64,7 @@ pub fn trace<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, KernelWork)> {
     Ok((value?, kernel_work(&recording)))
 }
 
-/// Returns a tensor on `device` without elements, as the input of a traced function.
+/// Returns a tensor on `device` without memory, as an input of a traced function.
 ///
 /// # Errors
 /// The errors of an allocation, for a shape that is too large.
@@ -77,7 +77,7 @@ pub fn traced() -> Option<KernelWork> {
     is_capturing().then(|| with_current(|recording| kernel_work(recording)))
 }
 
-/// Returns the recorded kernels without those whose results are constants on another device.
+/// Returns the recorded kernels except those whose results are constants on another device.
 fn device_kernels(recording: &Recording) -> impl Iterator<Item = &RecordedKernel> {
     recording.kernels.iter().filter(|k| !k.is_host_constant)
 }

@@ -2,7 +2,7 @@
 
 use std::hash::Hasher;
 
-/// A hasher for addresses. The low bits are alignment; a multiplication spreads the other bits.
+/// A hasher for addresses. The low bits are 0 because of alignment; a multiplication spreads the other bits.
 #[derive(Default)]
 pub(crate) struct AddressHasher(u64);
 

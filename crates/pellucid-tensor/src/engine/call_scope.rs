@@ -7,13 +7,13 @@ use std::cell::Cell;
 const ACTIVE: u64 = 1;
 
 thread_local! {
-    /// Twice the number of the current or latest call, and [`ACTIVE`].
+    /// Twice the number of the current or latest call, plus [`ACTIVE`] during a call.
     static CALL: Cell<u64> = const { Cell::new(0) };
     /// The operation that was called.
     static OUTERMOST: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// Guard of the call of an operation. Calls inside it are parts of this call.
+/// Guard for a call of an operation. Nested calls are parts of this call.
 pub(crate) struct CallScope {
     is_outermost: bool,
 }
@@ -49,14 +49,14 @@ pub(super) fn call_number() -> u64 {
     (call + 2) >> 1
 }
 
-/// Guard of the call of a named operation. `#[operation]` creates it.
+/// Guard for a call of a named operation. `#[operation]` creates it.
 pub(crate) struct OperationScope {
     is_outermost: bool,
     _call: CallScope,
 }
 
 impl OperationScope {
-    /// Enters the operation `op`, unless it is a part of another one.
+    /// Enters a call of the operation `op`. A nested call keeps the name of the outermost operation.
     #[inline(always)]
     pub(crate) fn enter(op: &'static str) -> OperationScope {
         let is_outermost = OUTERMOST.get().is_none();

@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Runs kernels of one device that were recorded in the list `list`. `is_written_later` returns true if kernels that
+/// Runs kernels on one device that were recorded in the list `list`. `is_written_later` returns true if kernels that
 /// stay in the list write a storage.
 ///
 /// # Errors
@@ -132,7 +132,7 @@ fn run_plan(device: Device, plan: Plan, storages: &[Arc<Storage>]) -> Result<(),
 struct NumberedKernels {
     /// The storage of every slot.
     storages: Vec<Arc<Storage>>,
-    /// The number of handles of every storage outside the kernels.
+    /// The number of handles to each storage outside the kernels.
     handles: Vec<usize>,
     /// For every storage, whether the kernels compute it as a result of their call.
     results: Vec<bool>,

@@ -1,4 +1,5 @@
-//! Kernels on a device: native, or on the CPU if the backend does not implement them; and plans of such backends.
+//! Runs kernels on a device, or on the CPU if the backend does not implement them, and prepares plans for such
+//! backends.
 
 use super::stats;
 use crate::device::Device;
@@ -52,8 +53,8 @@ fn warn_once(device: Device, op: &'static str) {
 /// Runs a kernel on the CPU: copies the operands to the CPU, and the outputs back. Only the bytes from the first to the
 /// last element of an operand are copied.
 ///
-/// Outputs of one storage whose elements alternate have one copy: the copy of one of them, with the old bytes between
-/// its elements, would replace the results of the others.
+/// Outputs whose elements alternate in one storage share one copy. If each output had a separate copy, copying it back
+/// would overwrite the results of the others with old bytes.
 fn run_on_cpu(device: Device, launch: CheckedKernel<'_>) -> Result<()> {
     let cpu = Device::cpu().backend();
     let mut outputs: SmallVec<[OperandCopy; 2]> = SmallVec::new();
@@ -140,7 +141,7 @@ impl OperandCopy {
         let (bytes, size) = (range.len(), view.dtype.size());
         let storage = Device::cpu().backend().storage(bytes)?;
         let is_written = from.buffer().is_allocated();
-        // The bytes between the elements of an output are copied back, so they are defined.
+        // The bytes between the elements of an output are copied back too, so they must be initialized.
         if is_written || is_output && bytes > view.layout.shape().size() * size {
             let mut contents = host_bytes(bytes)?;
             if is_written {
@@ -201,7 +202,7 @@ pub(crate) fn prepare(device: Device, plan: &Plan) -> Result<Box<dyn CompiledPla
     Ok(Box::new(PlanSections { device, access: slot_access(plan.slots.len(), &plan.launches), sections }))
 }
 
-/// A plan of which the backend compiles some sections only.
+/// A plan of which the backend compiles only some sections.
 struct PlanSections {
     device: Device,
     access: Vec<SlotAccess>,

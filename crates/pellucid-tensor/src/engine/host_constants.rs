@@ -1,9 +1,9 @@
 //! Tensors that a captured step computes on the CPU from fills and host values alone, for use on the step's device.
 //!
 //! Operations create tensors of host values (indices, fills), and compute with them before they are combined with an
-//! operand on a device. Eagerly these kernels run on the CPU, and the result is copied. A captured step has one device:
-//! the kernels run once, while the step is recorded, and their result is a constant of the step, bit-identical to eager
-//! execution.
+//! operand on a device. In eager mode these kernels run on the CPU, and the result is copied. A captured step has one
+//! device: the kernels run once, while the step is recorded, and their result is a constant of the step, bit-identical
+//! to eager execution.
 
 use super::recording::{HostConstant, Recording};
 use super::{OperandArrays, eager, list, record_constant, record_source, submit};
@@ -61,8 +61,8 @@ impl Recording {
         Some(sources)
     }
 
-    /// Returns the only kernel that writes an array, if it writes the entire array with a value that is equal on every
-    /// device: a fill, or a copy of host values.
+    /// Returns the only kernel that writes an array, if it writes the entire array with a value that is the same on
+    /// every device: a fill, or a copy of host values.
     fn exact_source(&self, array: &Array, sources: &[usize]) -> Option<usize> {
         let &[k] = sources else { return None };
         let kernel = &self.kernels[k];

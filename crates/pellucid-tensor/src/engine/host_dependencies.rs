@@ -1,4 +1,4 @@
-//! `HostDependencies`: the host flags and the tensors of other devices on which a recording depends.
+//! `HostDependencies`: the host flags and the tensors on other devices on which a recording depends.
 
 use crate::array::Array;
 use pellucid_ir::backend::Storage;

@@ -63,7 +63,7 @@ impl HostFlag {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Returns another handle of this flag. In contrast, a clone is an independent flag.
+    /// Returns another handle to this flag. In contrast, a clone is an independent flag.
     #[doc(hidden)]
     pub fn handle(&self) -> HostFlag {
         HostFlag(self.0.clone())

@@ -1,9 +1,10 @@
 //! Lists of deferred kernels. A thread has one for each scope of [`lazy`], for each captured step that it records, and
 //! for each device that defers its kernels.
 //!
-//! A list runs when one of its results is read, when it reaches [`MAX_KERNELS`], and on [`flush`]. Kernels
-//! are skipped if neither a handle outside the list nor a later kernel can read their results. A thread that uses a
-//! result of another thread's list, or writes a storage that the list reads, runs that list first.
+//! A list runs when one of its results is read, when it reaches [`MAX_KERNELS`], on [`flush`], and at the end of its
+//! scope of [`lazy`]. Kernels are skipped if neither a handle outside the list nor a later kernel can read their
+//! results. A thread that uses a result of another thread's list, or writes a storage that the list reads, runs that
+//! list first.
 
 use super::deferred_plan::{has_needed_results, run_kernels};
 use super::recording::{RecordedKernel, Recording};
@@ -68,7 +69,7 @@ impl Drop for DeviceLists {
     }
 }
 
-/// The number of lists whose thread has ended.
+/// The number of registered lists whose thread has ended.
 static ORPHANS: AtomicUsize = AtomicUsize::new(0);
 
 /// Removes the lists of ended threads whose results no longer have handles.
@@ -293,7 +294,7 @@ fn device_list(device: Device) -> SharedList {
     })
 }
 
-/// Returns the list to which this thread appends kernels of a device, if it defers them.
+/// Returns the list to which this thread appends kernels on a device, if it defers them.
 fn list_for(device: Device) -> Option<SharedList> {
     match MODE.get() {
         ExecutionMode::Capture => Some(current()),
@@ -304,7 +305,7 @@ fn list_for(device: Device) -> Option<SharedList> {
     }
 }
 
-/// Appends a kernel of a device to the list of the thread or of the device.
+/// Appends a kernel on a device to the thread's current list, or to its list for the device.
 pub(super) fn record(device: Device, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     list_for(device).expect("the caller must defer the kernels of the device").record(kernel, inputs, outputs)
 }
@@ -321,7 +322,7 @@ pub(super) fn count_upload(device: Device, bytes: usize) -> Result<()> {
     list.run_first(&mut recording, count)
 }
 
-/// Calls `f` with the recording to which this thread appends kernels of a device, if it defers them.
+/// Calls `f` with the recording to which this thread appends kernels on a device, if it defers them.
 pub(super) fn with_list_for<R>(device: Device, f: impl FnOnce(&Recording) -> R) -> Option<R> {
     list_for(device).map(|list| f(&lock(&list.recording)))
 }
@@ -356,7 +357,7 @@ pub fn flush() -> Result<()> {
 }
 
 impl Device {
-    /// Runs the deferred kernels of the device and waits for all its kernels.
+    /// Runs the deferred kernels on the device and waits for all its kernels.
     ///
     /// # Errors
     /// The error of a deferred kernel that failed; the loss of the device.
@@ -373,7 +374,7 @@ pub(crate) fn flush_unreported() {
     current.iter().chain(lists.iter().map(|(_, list)| list)).for_each(|list| list.flush_unreported());
 }
 
-/// Returns the unreported error of a deferred kernel of a device.
+/// Returns the unreported error of a deferred kernel on a device.
 pub(super) fn report(device: Device) -> Result<()> {
     take_unreported(device).map_or(Ok(()), Err)
 }
@@ -389,7 +390,7 @@ fn reporting_list(device: Device) -> Option<SharedList> {
     is_deferred.then(|| list_for(device)).flatten()
 }
 
-/// Takes the unreported error of a deferred kernel of any device.
+/// Takes the unreported error of a deferred kernel on any device.
 pub(super) fn take_first_unreported() -> Option<Error> {
     let current = CURRENT.with_borrow(|current| current.as_ref().and_then(|list| list.take_unreported()));
     current
@@ -397,7 +398,7 @@ pub(super) fn take_first_unreported() -> Option<Error> {
         .or_else(|| SCOPE_ERROR.take())
 }
 
-/// Runs `read`, which reads values of a device to print them. Errors of deferred kernels are preserved: the next call
+/// Runs `read`, which reads values on a device to print them. Errors of deferred kernels are preserved: the next call
 /// that reads or runs the kernels returns them.
 pub(crate) fn preserving_errors<R>(device: Device, read: impl FnOnce() -> Result<R>) -> Result<R> {
     let before = take_unreported(device);

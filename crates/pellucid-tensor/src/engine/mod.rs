@@ -1,7 +1,7 @@
 //! The engine, through which every kernel is submitted.
 //!
 //! - **Eager**: the kernel runs immediately.
-//! - **Deferred**: the kernel is appended to a list. Its outputs have a shape and a dtype, and no memory yet. [`lazy`],
+//! - **Deferred**: the kernel is appended to a list. Its outputs have a shape and a dtype, but no memory yet. [`lazy`],
 //!   and devices that defer their kernels, run the list as a plan when a value is read, and skip kernels whose results
 //!   cannot be read. [`capture`](crate::capture()) rejects reads and compiles the list to a
 //!   [`Captured`](crate::Captured) step. [`trace`](crate::trace) rejects reads and only counts the work.
@@ -146,7 +146,7 @@ fn device_of(inputs: &[&Array], outputs: &[&Array]) -> Device {
     outputs.first().or(inputs.first()).expect("a kernel must have at least one operand").device()
 }
 
-/// Returns true if this thread's kernels of a device run when they are submitted.
+/// Returns true if this thread's kernels on a device run when they are submitted.
 #[inline]
 pub(crate) fn is_immediate(device: Device) -> bool {
     match MODE.get() {
@@ -175,7 +175,7 @@ fn run_eager(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<(
 /// Runs a map of `size` elements on dense inputs immediately, and returns the storage of the output. If `output` is
 /// `None` the storage is new; otherwise `output` has the storage and layout of an input.
 ///
-/// This fast path serves most kernels of the CPU: it passes no shapes or strides, and a new output needs no borrow.
+/// This fast path serves most kernels on the CPU: it passes no shapes or strides, and a new output needs no borrow.
 pub(crate) fn map_dense(
     device: Device,
     program: &Arc<Program>,
@@ -209,8 +209,7 @@ fn run_nan_checked(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Re
     // The inputs are checked before the kernel, which may overwrite them.
     let has_nan_input = inputs.iter().any(|array| contains_nan(&array));
     run_eager(kernel, inputs, outputs)?;
-    // A kernel without inputs writes a constant, for example a reduction that ignores NaN. Such a constant is not the
-    // result of an operation.
+    // A kernel without inputs writes a constant. NaN is a valid constant, for example in a reduction that ignores NaN.
     match outputs.iter().find(contains_nan).filter(|_| !has_nan_input && !inputs.is_empty()) {
         Some(array) => {
             let (op, shape) = (kernel.name(), array.shape().clone());
@@ -329,7 +328,8 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
     let guard = BorrowGuard::acquire(&inputs, &outputs);
     // The device allocates memory at the first write to an output.
     CheckedKernel::new(kernel, &guard).and_then(|launch| fallback::run_on(device, launch)).map_err(|error| {
-        // The shape is added only if the output covers its entire storage, whose memory is missing.
+        // The shape is added to the error only if the output covers its entire storage, because memory is allocated for
+        // entire storages.
         let is_whole = |out: &&View<'_>| out.layout.shape().size() * out.dtype.size() == out.storage.buffer().bytes();
         match outputs.iter().filter(is_whole).max_by_key(|out| out.layout.shape().size()) {
             Some(largest) => error.with_shape(largest.layout.shape()),
@@ -422,8 +422,8 @@ pub fn recording_id() -> u32 {
     if is_capturing() { list::with_current(|r| r.id as u32) } else { 0 }
 }
 
-/// Returns true unless this thread captures the recording with this id, and no kernel of the recording has written the
-/// array since its storage had this version.
+/// Returns false if this thread captures the recording with this id, and no kernel of the recording has written the
+/// array since its storage had this version. Otherwise, the array may have been written.
 #[cold]
 pub(crate) fn may_be_written_since(recording: u32, array: &Array, version: u64) -> bool {
     recording == 0 || recording != recording_id() || list::with_current(|r| r.has_written_since(array, version))
@@ -435,7 +435,7 @@ fn is_written(array: &Array) -> bool {
     is_capturing() && list::with_current(writes)
 }
 
-/// Records that a captured step reads `copy`, the elements of `source` on its device. The copy is a constant; if the
+/// Records that a captured step reads `copy`, a copy of `source` on the step's device. The copy is a constant; if the
 /// source changes later, the step is recorded again.
 pub(crate) fn record_device_copy(source: &Array, copy: &Array) {
     if is_capturing() {

@@ -91,7 +91,8 @@ impl CachedPlan {
         recorded: Plan,
         params: Vec<Scalar>,
     ) -> Result<(CachedPlan, Arc<dyn CompiledPlan>)> {
-        // Constants are folded for later launches of the same values; a deferred plan has new values in every run.
+        // Constants are not folded: folding helps later launches with the same values, but a deferred plan has new
+        // values in every run.
         let plan = recorded.clone().after(Passes::all().without("constants")?);
         let writes = SlotWrites::from_launches(&plan.slots, &plan.launches);
         let compiled = compile_with(device, &plan, &params)?;
@@ -173,7 +174,7 @@ fn bits(value: &Scalar) -> (u8, u64) {
     }
 }
 
-/// Returns a hash of a plan: of its kernel names, slots and sizes.
+/// Returns a hash of a plan's kernel names, slots and sizes.
 fn structure_hash(plan: &Plan) -> u64 {
     let mut hash = plan.slots.len() as u64;
     let mut mix = |word: u64| hash = (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);

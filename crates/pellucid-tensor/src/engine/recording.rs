@@ -12,13 +12,13 @@ use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// A kernel that has not run yet. It owns handles of its operands, so they outlive the handles of the caller.
+/// A kernel that has not run yet. It owns handles to its operands, so they outlive the caller's handles.
 pub(crate) struct RecordedKernel {
     pub(crate) kernel: Kernel,
     pub(crate) inputs: Vec<Array>,
     pub(crate) outputs: Vec<Array>,
-    /// For each output, whether the call of the operation creates its storage: a result, which has values only after
-    /// the last kernel of the call that writes it.
+    /// For each output, whether the call of the operation creates its storage. Such a result has values only after the
+    /// last kernel of the call that writes it.
     pub(crate) results: SmallVec<[bool; 4]>,
     /// The operation that was called; `None` outside of operations.
     pub(crate) operation: Option<&'static str>,

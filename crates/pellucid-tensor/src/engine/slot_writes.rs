@@ -2,7 +2,7 @@
 
 use pellucid_ir::plan::Launch;
 
-/// For each slot of a plan, which launches write it.
+/// The launches that write each slot of a plan.
 pub(super) struct SlotWrites(Vec<Writes>);
 
 /// The launches that write a slot.

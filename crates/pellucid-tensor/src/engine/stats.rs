@@ -5,9 +5,9 @@ use std::cell::Cell;
 /// The deferred work that a thread has run so far. The difference of two values is the work between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeferredStats {
-    /// The number of lists that ran.
+    /// The number of runs of lists, counted per device.
     pub runs: u64,
-    /// The number of recorded kernels in these lists, including skipped kernels whose results cannot be read.
+    /// The number of recorded kernels in these runs, including skipped kernels whose results cannot be read.
     pub kernels: u64,
     /// The number of launches that ran.
     pub launches: u64,

@@ -42,7 +42,8 @@ impl Array {
     pub fn from_bytes(device: Device, dtype: DType, bytes: &[u8], shape: Shape) -> Result<Array> {
         let size = shape.checked_size().map(|n| n * dtype.size());
         if size != Some(bytes.len()) {
-            let reason = format!("{} bytes do not fill shape {shape} of {dtype}", bytes.len());
+            let count = bytes.len();
+            let reason = format!("{count} bytes do not fill shape {shape} of {dtype}; change the shape or the dtype");
             return Err(Error::invalid("tensor", reason));
         }
         release_idle_memory();
@@ -53,7 +54,7 @@ impl Array {
         Ok(array)
     }
 
-    /// Writes all bytes of a contiguous array that no kernel uses and that may have lost its memory.
+    /// Writes all bytes of a contiguous array that no kernel uses and whose memory may have been released.
     ///
     /// # Errors
     /// The errors of the device; the array then has no values.
@@ -103,7 +104,7 @@ impl Array {
         error.with_shape(self.shape())
     }
 
-    /// Returns a contiguous array of the elements: a handle of this array if it is contiguous, otherwise a copy.
+    /// Returns a contiguous array of the elements: another handle to this array if it is contiguous, otherwise a copy.
     pub fn contiguous(&self) -> Result<Array> {
         if self.layout().is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
@@ -173,7 +174,7 @@ impl Array {
         Ok(T::from_bytes(&bytes))
     }
 
-    /// Returns the elements in row-major order as values of the host.
+    /// Returns the elements in row-major order as host values.
     ///
     /// # Errors
     /// The errors of [`Array::to_vec`]; [`Error::InvalidArgument`] for an element that the type `T` cannot represent.
@@ -187,7 +188,7 @@ impl Array {
     }
 
     /// Returns the first element in row-major order for which `is_wanted` is true, converted to `T`. Contiguous arrays
-    /// of the CPU with this element type are read in chunks, without an allocation. Errors are as for
+    /// on the CPU with this element type are read in chunks, without an allocation. Errors are as for
     /// [`Array::to_vec`].
     #[track_caller]
     pub(crate) fn find<T: Element + Pod>(&self, op: &'static str, is_wanted: impl Fn(T) -> bool) -> Result<Option<T>> {

@@ -25,8 +25,8 @@ pub trait Nested {
     /// Appends the elements in row-major order.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if lists of one level differ in length. `lengths` contains the lengths of this level
-    /// and of the inner levels. `level` is the index of this level.
+    /// [`Error::InvalidArgument`] if lists at the same level differ in length. `lengths` contains the lengths of this
+    /// level and of the inner levels. `level` is the index of this level.
     fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<Self::Item>) -> Result<()>;
 
     /// Returns the elements if they are stored in one list.
@@ -75,7 +75,8 @@ impl<T: Nested> Nested for [T] {
     fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<T::Item>) -> Result<()> {
         if self.len() != lengths[0] {
             let reason = format!(
-                "lists of one level must have equal lengths, but lists at level {level} have lengths {} and {}; pad them",
+                "lists at the same level must have equal lengths, but lists at level {level} have lengths {} and {}; \
+                 pad them",
                 lengths[0],
                 self.len()
             );
@@ -220,7 +221,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if lists of one level differ in length; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if lists at the same level differ in length; [`Error::OutOfMemory`].
     pub fn try_from_nested(nested: impl Nested) -> Result<Tensor> {
         let mut lengths = Vec::new();
         Nested::lengths(Some(&nested), &mut lengths);

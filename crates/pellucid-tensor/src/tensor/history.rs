@@ -18,7 +18,7 @@ pub(super) struct TensorDetails {
     pub(super) slot: OnceLock<Arc<GradientSlot>>,
     /// The history after recorded writes: the number of included writes, and the creator.
     rewritten: Mutex<(u64, Option<Creator>)>,
-    /// The arrays after moves to other devices.
+    /// The arrays after moves to other devices and conversions to other dtypes.
     pub(super) moved: MovedArrays,
     /// Copies of a free tensor on other devices.
     device_copies: Mutex<Vec<DeviceCopy>>,

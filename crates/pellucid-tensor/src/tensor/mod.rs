@@ -45,9 +45,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// An n-dimensional array of one dtype on one device, with the history of its computation.
 ///
-/// Tensors are `Send + Sync`. `clone()` returns a second handle of the same tensor, with the same elements, history and
+/// Tensors are `Send + Sync`. `clone()` returns a second handle to the same tensor, with the same elements, history and
 /// gradient; [`copy`](Tensor::copy) is PyTorch's `clone`. A write in place changes the history of the handle, of its
-/// views, and of its base. `x += y` is not a write in place: a handle of the sum replaces x.
+/// views, and of its base. `x += y` is not a write in place: a handle to the sum replaces x.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -66,7 +66,7 @@ impl AsRef<Tensor> for Tensor {
 }
 
 impl Clone for Tensor {
-    /// Returns another handle of the same tensor, at the cost of one reference count. [`Tensor::copy`] copies the
+    /// Returns another handle to the same tensor, at the cost of one reference count. [`Tensor::copy`] copies the
     /// elements, and [`Tensor::detach`] shares them without the history.
     ///
     /// ```
@@ -83,7 +83,7 @@ impl Clone for Tensor {
     }
 }
 
-/// The identity of a tensor, see [`Tensor::id`]. It is unique while a handle of the tensor exists.
+/// The identity of a tensor, see [`Tensor::id`]. It is unique while a handle to the tensor exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorId(usize);
 
@@ -158,7 +158,7 @@ impl From<Array> for Tensor {
 }
 
 impl Tensor {
-    /// Creates the single output of a new node together with the node. The node gets a weak handle of the output.
+    /// Creates the single output of a new node together with the node. The node gets a weak handle to the output.
     #[inline]
     pub(crate) fn only_output(array: Array, node: impl FnOnce(&Array, Weak<TensorInner>) -> Arc<GraphNode>) -> Tensor {
         Tensor(Arc::new_cyclic(|handle| {
@@ -227,7 +227,7 @@ impl Tensor {
         }
     }
 
-    /// Returns true if this is the only handle of the tensor and of its storage, and no elements are repeated.
+    /// Returns true if this is the only handle to the tensor and to its storage, and no elements are repeated.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && self.array().is_unique()
@@ -307,7 +307,8 @@ impl Tensor {
     /// Sets whether this leaf requires a gradient, and returns the handle.
     ///
     /// # Panics
-    /// Panics for a result (use [`Tensor::detach`] first) and for a dtype that is not a float.
+    /// Panics if `required` is false and this is not a leaf (use [`Tensor::detach`]), or if `required` is true and the
+    /// dtype is not a float.
     #[track_caller]
     pub fn requires_grad_(self, required: bool) -> Tensor {
         panic::unwrap(self.set_requires_grad(required));
@@ -317,7 +318,8 @@ impl Tensor {
     /// Sets whether this leaf requires a gradient.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a result, [`Error::DTypeMismatch`] if the dtype is not a float.
+    /// [`Error::InvalidArgument`] if `required` is false and this is not a leaf, [`Error::DTypeMismatch`] if `required`
+    /// is true and the dtype is not a float.
     pub fn set_requires_grad(&self, required: bool) -> Result<()> {
         if !self.is_leaf() && !required {
             let help = "the tensor was computed from tensors that require a gradient; detach() it";
@@ -499,8 +501,8 @@ impl Tensor {
         Error::NotTracked { op, what: role.into(), shape: self.shape().clone(), help }
     }
 
-    /// Returns the identity of this tensor. It is equal for clones, which share elements, history and gradient. It
-    /// differs for views and [detached](Tensor::detach) handles, which share only elements.
+    /// Returns the identity of this tensor. Clones, which share elements, history and gradient, have the same identity.
+    /// Views and [detached](Tensor::detach) handles, which share only elements, have a different one.
     pub fn id(&self) -> TensorId {
         TensorId(Arc::as_ptr(&self.0).addr())
     }

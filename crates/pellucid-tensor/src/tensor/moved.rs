@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// The additional arrays of a moved tensor, one per previous device and dtype. References to an array remain valid
 /// after a move, but its elements may be released. When the tensor returns to a device and dtype, the array is used
-/// again. A second array for them exists only if the first one still has other handles.
+/// again. A second array for the same device and dtype exists only if the first one still has other handles.
 #[derive(Default)]
 pub(super) struct MovedArrays {
     arrays: ArrayList,
@@ -213,7 +213,7 @@ impl Tensor {
         let reason = if !self.is_leaf() {
             "the tensor was computed from other tensors; use to(device) or to_dtype(dtype)"
         } else if engine::is_capturing() {
-            "a captured step cannot move or convert a tensor in place"
+            "a captured step cannot move or convert a tensor in place; do it before the step"
         } else if let Some(base) = self.0.view_base.get() {
             let moved = Layout::contiguous(self.shape().clone());
             if !self.is_base() {

@@ -45,7 +45,7 @@ pub(crate) fn note_history(base: &Arc<ViewBase>, edge: &Edge) {
     });
 }
 
-/// Returns true if the captured step has written into this base. The recording then holds a handle of it.
+/// Returns true if the captured step has written into this base. The recording then holds a handle to it.
 pub(crate) fn is_rewritten(base: &Arc<ViewBase>) -> bool {
     with_current(|rewritten| rewritten.bases.iter().any(|(rewritten_base, _)| Arc::ptr_eq(rewritten_base, base)))
         == Some(true)

@@ -70,7 +70,7 @@ pub(in crate::ops) fn index_dtype(op: &'static str, index: &Tensor) -> Result<()
     }
 }
 
-/// Returns true if the values of `x` can be read now.
+/// Returns true if the values of `x` can be read immediately: in eager mode, on the CPU.
 pub(in crate::ops) fn is_readable(x: &Tensor) -> bool {
     engine::is_eager() && x.device() == Device::cpu()
 }

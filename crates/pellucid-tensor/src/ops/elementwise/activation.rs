@@ -33,7 +33,7 @@ unary! {
     /// Computes λ·elu(x) with the constants of self-normalizing networks (Klambauer et al. 2017).
     selu(x) = 1.0507009873554805 * x.gt(0.0).select(x, 1.6732632423543772 * x.min(0.0).exp_m1()),
         d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * negative_part(x).exp());
-    /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small, as
+    /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small, like
     /// [`ndtr`](crate::ops::ndtr()). At −∞ it is the limit −0.
     gelu(x) = {
         // Below −40, Φ is 0, even in `f64`.
@@ -54,7 +54,7 @@ unary! {
         is_far.select(x * x.gt(0.0).to_number(), u * v.sigmoid())
     };
     /// Computes the sigmoid linear unit x·sigmoid(x) (Elfwing et al. 2018), also called swish. For x below −87 (in
-    /// `f64` −708) the factor is subnormal, and the relative error grows as its spacing.
+    /// `f64` −708) the factor is subnormal, so the relative error grows.
     #[doc(alias = "swish")]
     silu(x) = x * x.sigmoid(),
         d x = {

@@ -22,14 +22,14 @@ binary! {
     /// Computes a / b; the result of integers is `f32`.
     #[doc(alias("divide", "true_divide"))]
     div(a, b) = a / b;
-    /// Computes ⌊a / b⌋, as Python's `//`; an integer divided by 0 gives 0, an infinite a gives NaN. The gradient is
+    /// Computes ⌊a / b⌋, like Python's `//`; an integer divided by 0 gives 0, an infinite a gives NaN. The gradient is
     /// zero.
     #[doc(alias = "floor_divide")]
     floor_div(a, b) = a.floor_div(b);
-    /// Computes a − b·⌊a / b⌋, with the sign of b, as Python's `%`; an integer modulo 0 is 0.
+    /// Computes a − b·⌊a / b⌋, with the sign of b, like Python's `%`; an integer modulo 0 is 0.
     #[doc(alias("remainder", "mod"))]
     rem(a, b) = a.rem(b);
-    /// Computes a − b·trunc(a / b), with the sign of a, as C's `fmod`; an integer modulo 0 is 0.
+    /// Computes a − b·trunc(a / b), with the sign of a, like C's `fmod`; an integer modulo 0 is 0.
     fmod(a, b) = {
         let (p, q) = (a.abs(), b.abs());
         let m = p.rem(q);

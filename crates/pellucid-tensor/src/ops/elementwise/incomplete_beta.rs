@@ -1,9 +1,10 @@
 //! The incomplete beta function.
 //!
-//! It is computed on the side of x where the tail is small. With the log odds of t below those of x by w, the lower
-//! tail is its weight xᵃyᵇ/B(a, b), y = 1 − x, times the integral of e^(−a·w)·(1 − x + x·e^(−w))^(−a−b) over w > 0.
-//! The integrand is log-concave, so that one quadrature has the accuracy of `f64` for all parameters. To keep it short
-//! for small a, a is first raised by the recurrence I(a, b) = I(a + 1, b) + xᵃyᵇ/(a·B(a, b)), whose terms are positive.
+//! It is computed on the side of x where the tail is small. Let w be the difference between the log odds of x and of t,
+//! and y = 1 − x. Then the lower tail is xᵃyᵇ/B(a, b) times the integral of e^(−a·w)·(1 − x + x·e^(−w))^(−a−b) over w >
+//! 0. The integrand is log-concave, so one quadrature rule reaches the accuracy of `f64` for all parameters. For small
+//! a, the integrand decays slowly; therefore a is first raised by the recurrence I(a, b) = I(a + 1, b) + xᵃyᵇ/(a·B(a,
+//! b)), whose terms are positive.
 
 use super::arithmetic;
 use super::quadrature::{DEPTH, bound_of_end, end_of_integral, map_nodes};
@@ -117,7 +118,7 @@ fn log_gamma_half_step(h: Expr) -> Expr {
     h * log_ratio_minus(u, 1.0 + u) + remainder_of_any(h + 0.5) - remainder_of_any(h)
 }
 
-/// Returns a mask of arguments with a quadrature, and the tail of the distribution of df/(df + z²).
+/// Returns the mask of arguments inside the domain, and the tail of the distribution of df/(df + z²).
 fn student_t_tail(df: Expr, z: Expr) -> (Expr, BetaTail) {
     // The tiny offset keeps the quotient of differentials at 0 finite.
     let ratio = z.lt(0.0).select(-z, z) / df.sqrt() + 1e-140;
@@ -142,8 +143,8 @@ fn parameter_slope([a, b, x, y]: [Expr; 4], node: Expr, weight: Expr, is_first: 
     is_inside.select(tail.is_lower.select(lower, -upper), is_end.select(0.0, f64::NAN))
 }
 
-/// Returns the density xᵃ⁻¹yᵇ⁻¹ / B(a, b). For small a and b and at the ends, the powers are powers, whose derivatives
-/// at the ends exist.
+/// Returns the density xᵃ⁻¹yᵇ⁻¹ / B(a, b). For small a and b and at the ends, it is computed by `pow` instead of
+/// logarithms, so that its derivatives at the ends exist.
 fn beta_density(a: Expr, b: Expr, x: Expr, y: Expr) -> Expr {
     let (is_inside, tail) = BetaTail::for_arguments(a, b, x, y);
     let is_large = is_inside & (a.ge(SERIES_BEGIN) | b.ge(SERIES_BEGIN));
@@ -154,7 +155,7 @@ fn beta_density(a: Expr, b: Expr, x: Expr, y: Expr) -> Expr {
     is_large.select(large, ((x.ge(0.0) & y.ge(0.0)) | x.is_nan()).select(powers, f64::NAN))
 }
 
-/// The lower tail of Beta(a, b) at x, with a and b, and x and y exchanged if the upper tail is smaller.
+/// The smaller tail of Beta(a, b) at x, as a lower tail. For an upper tail, a and b are exchanged, and so are x and y.
 struct BetaTail {
     is_lower: Expr,
     a: Expr,
@@ -177,7 +178,7 @@ struct BetaIntegrals {
 const STEPS: u32 = 8;
 
 impl BetaTail {
-    /// Returns a mask of arguments inside the domain, and the tail. Other arguments are replaced.
+    /// Returns the mask of arguments inside the domain, and the tail. Arguments outside are replaced by valid ones.
     fn for_arguments(a: Expr, b: Expr, x: Expr, y: Expr) -> (Expr, BetaTail) {
         let is_inside = is_positive(a) & is_positive(b) & x.gt(0.0) & y.gt(0.0);
         let (a, b) = (is_inside.select(a, 1.0), is_inside.select(b, 1.0));
@@ -248,7 +249,7 @@ impl BetaTail {
         let integral = density.row_sum();
         let (moment_a, moment_b) = ((density * (-y * w - curve)).row_sum(), (density * (x * w - curve)).row_sum());
 
-        // The terms xᵏ·(n)ₖ/(a + 1)ₖ of the recurrence with the logarithms' derivatives.
+        // The terms xᵏ·(n)ₖ/(a + 1)ₖ of the recurrence, with their logarithmic derivatives.
         let zero = 0.0 * x;
         let (mut term, mut log_a, mut log_b) = (zero + 1.0, zero, zero);
         let (mut total, mut by_a, mut by_b) = (zero, zero, zero);

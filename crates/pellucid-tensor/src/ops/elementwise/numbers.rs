@@ -75,7 +75,8 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     map(formula, &[a, b], &[u.into(), spacing.into(), max_finite.into(), low.into(), (low / u).into()])
 }
 
-/// Runs Euclid's algorithm (Elements VII) with two divisions in each round, which suffice until one argument is 0.
+/// Runs Euclid's algorithm (Elements VII) with two divisions in each round. After `rounds` rounds, one argument must be
+/// 0.
 fn gcd_by_euclid(a: Expr, b: Expr, rounds: usize) -> Expr {
     let (mut a, mut b) = (a.abs(), b.abs());
     for _ in 0..rounds {

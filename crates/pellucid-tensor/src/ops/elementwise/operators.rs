@@ -155,8 +155,8 @@ impl std::iter::Sum for Tensor {
 }
 
 impl<'a> std::iter::Sum<&'a Tensor> for Tensor {
-    /// Computes the sum of tensors, from left to right. The sum of no tensors is 0 (`f32`, 0-d), and the sum of one is
-    /// a handle of it.
+    /// Computes the sum of tensors, from left to right. The sum of no tensors is 0 (`f32`, 0-d), and the sum of one
+    /// tensor is another handle to it.
     fn sum<I: Iterator<Item = &'a Tensor>>(tensors: I) -> Tensor {
         tensors.cloned().sum()
     }

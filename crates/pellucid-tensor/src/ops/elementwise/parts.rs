@@ -87,7 +87,7 @@ fn around_integers(x: &Tensor, decimals: i32) -> Result<Tensor> {
     }
 }
 
-/// Returns the quotient ⌊a / b⌋ and the remainder a − b·⌊a / b⌋, as Python's `divmod` (see
+/// Returns the quotient ⌊a / b⌋ and the remainder a − b·⌊a / b⌋, like Python's `divmod` (see
 /// [`floor_div`](crate::ops::floor_div) and [`rem`](crate::ops::rem)). b is a tensor or a scalar.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Integrals of log-concave functions, by Gauss-Legendre quadrature.
 //!
 //! The incomplete gamma and beta functions and their derivatives with respect to parameters are integrals over w > 0 of
-//! e^(−f(w)) with a convex f and f(0) = 0. Beyond the end at which f is [`DEPTH`], the integrand is negligible.
+//! e^(−f(w)) with a convex f and f(0) = 0. Beyond the end, where f reaches [`DEPTH`], the integrand is negligible.
 
 use crate::array::host_values;
 use crate::ops::call::axes::check_reduction_rank;
@@ -35,11 +35,11 @@ pub(super) fn map_nodes(op: &'static str, formula: &Formula, inputs: &[&Tensor])
     view::squeeze(&apply_rows(formula, &columns, &[], std::iter::once(rank - 1).collect())?, -1)
 }
 
-/// Returns an end w at which `f` is [`DEPTH`], up to 10 %, from an upper bound of it.
+/// Returns the end w, where `f` reaches [`DEPTH`], to within about 10 %. `bound` is an upper bound of w.
 ///
 /// `f` returns the value and the slope of a convex function whose logarithm is concave. Newton's method for the
 /// logarithm then approaches the end from below, and one step for the function itself is at or above the end. The
-/// result is rounded to a power of 2^⅛ and therefore has the derivative 0.
+/// result is rounded up to a power of 2^⅛ and therefore has the derivative 0.
 pub(super) fn end_of_integral(bound: Expr, f: impl Fn(Expr) -> (Expr, Expr)) -> Expr {
     let mut end = bound.min(MAX_END);
     for _ in 0..8 {
@@ -51,7 +51,7 @@ pub(super) fn end_of_integral(bound: Expr, f: impl Fn(Expr) -> (Expr, Expr)) -> 
     ((8.0 * above.log2()).ceil() * 0.125).exp2()
 }
 
-/// Returns an upper bound of the end at which `slope`·w + `curvature`·w²/(2 + w) is [`DEPTH`].
+/// Returns an upper bound of the w at which `slope`·w + `curvature`·w²/(2 + w) is [`DEPTH`].
 pub(super) fn bound_of_end(slope: Expr, curvature: Expr) -> Expr {
     let (c, q) = (slope + curvature, DEPTH - 2.0 * slope);
     let root = (q * q + 8.0 * DEPTH * c).sqrt();

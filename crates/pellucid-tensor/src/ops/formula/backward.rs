@@ -1,8 +1,8 @@
 //! Gradients of a formula in the backward pass.
 //!
-//! Without recording, and for the first order, one fused formula computes the gradients of all inputs. A recorded
-//! gradient is differentiated by partial derivatives (`contraction`), and the gradient of a row formula by composite
-//! operations (`unroll`), so that the size of the formulas does not grow with the order.
+//! Without recording, and for the first order, one fused formula computes the gradients of all inputs of full shape. A
+//! recorded gradient is differentiated by partial derivatives (`contraction`), and the gradient of a row formula by
+//! composite operations (`unroll`), so that the size of the formulas does not grow with the order.
 
 use super::contraction::{EvaluationPoint, reduce_gradient_to};
 use super::derivative::{FormulaDerivative, GradientPart, for_each_part};
@@ -82,7 +82,7 @@ impl<'a> FormulaCall<'a> {
         Ok(())
     }
 
-    /// Returns the gradient of an output before the sum. It is equal for all summands.
+    /// Returns the gradient of an output before the sum. It is the same for all summands.
     fn unsummed(&self, g: Tensor) -> Result<Tensor> {
         if self.sum.is_some() { broadcast::broadcast_to(&g, self.shape) } else { Ok(g) }
     }

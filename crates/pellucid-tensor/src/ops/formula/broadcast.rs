@@ -33,7 +33,7 @@ impl Operation for Expand {
 /// Broadcasts x to `shape` by NumPy's rule: axes are aligned at the last, and a length of 1 repeats. No copy.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
+/// [`Error::ShapeMismatch`] if a length of x is neither 1 nor equal to the new length.
 #[doc(alias("expand_as", "broadcast"))]
 #[tensor_method]
 pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
@@ -58,7 +58,8 @@ pub fn broadcast_tensors<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Vec<Tensor>>
 /// Broadcasts x to `shape`, where −1 keeps a length (PyTorch's `expand`). No copy.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if a length is neither equal nor 1.
+/// [`Error::ShapeMismatch`] if a length of x is neither 1 nor equal to the new length; [`Error::InvalidArgument`] for a
+/// negative length, except −1 for an axis of x.
 #[tensor_method]
 pub fn expand(x: &Tensor, shape: impl Into<IntList>) -> Result<Tensor> {
     let dims = shape.into();

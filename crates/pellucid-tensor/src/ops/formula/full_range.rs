@@ -3,8 +3,8 @@
 //! The sum of squares of a row may overflow or underflow although its root is representable. A plain kernel computes
 //! the sum s, and the formulas of this file finish it. If s is neither infinite nor small, the plain definition
 //! computes the result, and the row is not read again. Any other row is scaled so that no square overflows or
-//! underflows, and summed again. The scale is a power of two, which is exact. In norms with p ≠ 2, it is the largest
-//! magnitude of the row, or the smallest if p < 0.
+//! underflows, and summed again. The scale is a power of two, which is exact. In norms with p ≠ 2, the row is divided
+//! by its largest magnitude instead, or by its smallest if p < 0.
 //!
 //! A norm y = (Σ |x|ᵖ)^(1/p) has the derivatives of the root of t = Σ |x|·|x/c|ᵖ⁻¹ with a constant c, since t is a
 //! multiple of Σ |x|ᵖ. For c = y they read neither s nor a scale:
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Derivatives of order k are then products of ratios divided by yᵏ⁻¹, and nothing else over- or underflows. For p = 2,
-//! c is 1 in rows of moderate sums, and without other rows the plain definition is differentiated, which needs no
-//! divisions.
+//! c is 1 in rows with moderate sums. If all rows have moderate sums, the plain definition is differentiated, which
+//! needs no divisions.
 //!
 //! Distances of all pairs of rows, (Σ |a − b|ᵖ)^(1/p), are finished likewise, without an array of the differences. The
 //! differences are multiplied by r = 1/c. A sum of 0 is kept if no element is so small that a power of a difference
@@ -143,7 +143,7 @@ fn finish_sums(
     Ok((limits.apply(formula, &[rows, &[s]].concat(), params, axes)?, false))
 }
 
-/// Records y, the square roots of the row sums s. Its derivatives come from `plain` if every sum is in range (see the
+/// Records y, the square roots of the row sums s. Its derivatives come from `plain` if `is_moderate` is set (see the
 /// module documentation), otherwise from `relative`. Both formulas read `inputs`; `relative` also reads c.
 ///
 /// `params` and `reduced` are the arguments of [`record_result`].
@@ -385,8 +385,8 @@ fn relative_variance() -> &'static Formula {
             (d * (d / c)).row_sum() / n
         };
         d x = {
-            // The sum of large elements must not overflow. For c > 1, elements that underflow are negligible. This is a
-            // selection, because a factor of the row would be moved out of its sum.
+            // The sum of large elements must not overflow. For c > 1, elements that underflow are negligible. A
+            // selection is used, because a factor that is constant in the row would be moved out of the sum.
             let reduced = |v: Expr| c.gt(1.0).select(v * 2f64.powi(-30), v);
             let slope = 2.0 * g / n * ((reduced(x) - reduced(x).row_mean()) / reduced(c));
             slope - slope.row_mean()
@@ -474,7 +474,7 @@ fn is_distance_in_range(s: Expr, low: Expr, small: Expr) -> Expr {
     is_in_range(s, low) | (s.eq(0.0) & small.eq(0.0))
 }
 
-/// Returns the formula of the variance Σ (x − mean)² / n from x and its plain value s.
+/// Returns the formula of the variance Σ (x − mean)² / n from x and the value s of the plain definition.
 fn scaled_variance() -> &'static Formula {
     formula! {
         static var(x, s: per_row; low, max_exponent, n) = {

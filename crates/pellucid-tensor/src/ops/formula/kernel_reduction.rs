@@ -36,8 +36,8 @@ pub(in crate::ops) fn by_kernel(name: &'static str, op: ReduceOp, x: &Tensor, ax
     reshape_to(&reduced, &axes.shape(x.shape()))
 }
 
-/// Reduces x to an extremum of the elements where the mask is true. The others must be the identity of the reduction,
-/// and receive no gradient if the extremum is the identity, too. The mask has x's shape.
+/// Reduces x to an extremum of the elements where the mask is true. The other elements must be the identity of the
+/// reduction. They receive no gradient, even if the extremum equals the identity. The mask has x's shape.
 pub(in crate::ops) fn extremum_where(
     name: &'static str,
     op: ReduceOp,

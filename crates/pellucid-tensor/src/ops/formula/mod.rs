@@ -213,8 +213,8 @@ pub(crate) fn check_application(formula: &Formula, inputs: &[&Tensor], params: &
     if all > Formula::MAX_DIFFERENTIABLE && is_recorded(inputs) {
         let max_inputs = Formula::MAX_DIFFERENTIABLE;
         let reason = format!(
-            "the formula has {all} inputs, outputs and their gradients; the maximum of a derivative is {max_inputs}: \
-             split the formula"
+            "the formula has {all} inputs, outputs and output gradients; the maximum for a derivative is \
+             {max_inputs}: split the formula"
         );
         return Err(Error::invalid(formula.name(), reason));
     }
@@ -413,8 +413,8 @@ impl<'a> FormulaCall<'a> {
         FormulaDerivative { formula: formula.clone(), params: params.clone(), shape, rows, sum, compute_dtype, tracked }
     }
 
-    /// Returns the program for the dtypes of the inputs. If the formula is not defined for integers or booleans, they
-    /// are converted to `i64`, or to `f32` if it is not defined for `i64`.
+    /// Returns the program for the dtypes of the inputs. If the formula is not defined for booleans, they are converted
+    /// to `i64`. If it is not defined for integers, they are converted to `f32`.
     fn program(&self, inputs: &[&Array]) -> Result<&'a Arc<Program>> {
         let formula = self.formula;
         // This is the fast path for the common case: floats of one dtype, no index and no mask.

@@ -56,8 +56,8 @@ pub(crate) fn is_recorded_write(target: &Tensor, source: &Tensor) -> bool {
 /// # Errors
 /// [`Error::InPlaceOnTracked`](pellucid_ir::Error::InPlaceOnTracked) if x is a leaf that requires a gradient, or a view
 /// of one, outside `no_grad`; [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch);
-/// [`Error::InvalidArgument`](pellucid_ir::Error::InvalidArgument) if elements of x share memory. Nothing is written
-/// then.
+/// [`Error::InvalidArgument`](pellucid_ir::Error::InvalidArgument) if elements of x share memory. After an error
+/// nothing is written.
 #[doc(alias("assign", "copyto"))]
 #[tensor_method]
 pub fn copy_(x: &Tensor, source: &Tensor) -> Result<()> {

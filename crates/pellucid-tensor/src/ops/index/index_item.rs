@@ -124,7 +124,7 @@ fn tensor_list<T: Nested>(list: &[T]) -> IndexItem {
     IndexItem::Tensor(Tensor::from(list))
 }
 
-/// Creates an index tensor from positions of an integer type that is no dtype.
+/// Creates an index tensor from positions of an integer type that is not a dtype.
 fn converted_list<T: Integer>(positions: &[T]) -> IndexItem {
     IndexItem::Tensor(Tensor::from(positions.iter().map(|position| position.to_isize() as i64).collect::<Vec<_>>()))
 }

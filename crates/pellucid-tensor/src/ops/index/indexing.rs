@@ -19,8 +19,8 @@ use pellucid_ir::{Result, Shape};
 
 impl Tensor {
     /// Returns the elements at an index: `x.i(0)`, `x.i((.., 1..3))`, `x.i((Ellipsis, NewAxis))`, `x.i(&mask)`,
-    /// `x.i((&rows, slice(None, None, -1)))`. Integers, ranges and new axes return views. Gradients flow through all of
-    /// them, and accumulate at repeated indices.
+    /// `x.i((&rows, slice(None, None, -1)))`. Integers, ranges and new axes return views. Gradients flow through every
+    /// item, and accumulate at repeated indices.
     ///
     /// ```
     /// use pellucid::Tensor;

@@ -1,8 +1,9 @@
 //! Tensors with some elements replaced: the transposes of indexing operations.
 //!
-//! A view is overwritten in a copy. An index of index tensors only selects the elements that a scatter combines with
-//! the values. Any other index is applied to the row-major positions of the elements, and the values are written or
-//! added at the selected positions.
+//! [`select_scatter`], [`slice_scatter`] and [`diagonal_scatter`] overwrite a view of a copy of x. If an index of
+//! [`index_put`] consists of index tensors and full ranges, a scatter combines the selected elements with the values.
+//! Any other index is applied to the row-major positions of the elements, and the values are written or added at the
+//! selected positions.
 
 use crate::autograd::{on_one_device, placed_like};
 use crate::ops::call::check;
@@ -55,9 +56,9 @@ fn replace_part(
     Ok(y)
 }
 
-/// Writes or (`accumulate`) adds each value of the source to a copy of x at its row-major position.
-/// This is the transpose of [`take`](crate::ops::take). Negative positions count from the end. If positions are equal,
-/// the last value is stored.
+/// Writes or (`accumulate`) adds each value of the source to a copy of x at its row-major position. This is the
+/// transpose of [`take`](crate::ops::take). Negative positions count from the end. At equal positions, the last value
+/// is stored, or all values are added.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless there are as many positions as values; [`Error::IndexOutOfBounds`];
@@ -107,9 +108,9 @@ pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate:
 /// broadcast.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] if the mask does not have dtype bool, or the source not x's; [`Error::ShapeMismatch`] if
-/// tensor and mask do not broadcast; [`Error::IndexOutOfBounds`] if the source has fewer elements than the mask has
-/// true ones.
+/// [`Error::DTypeMismatch`] if the mask does not have dtype bool, or the source does not have x's dtype;
+/// [`Error::ShapeMismatch`] if tensor and mask do not broadcast; [`Error::IndexOutOfBounds`] if the source has fewer
+/// elements than the mask has true elements.
 #[tensor_method]
 #[track_caller]
 pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tensor> {

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 /// An index, resolved against a shape: slices are applied first, then axes are removed or added, then index tensors.
 pub(super) struct ResolvedIndex {
     pub(super) slices: AxisSlices,
-    /// The shape after the slices, without indexed axes of single integers and with new axes.
+    /// The shape after the slices, without the axes that single integers index, and with new axes.
     pub(super) shape: Shape,
     /// Index tensors, each with the axis of `shape` that it indexes.
     pub(super) index_tensors: Vec<(usize, Tensor)>,

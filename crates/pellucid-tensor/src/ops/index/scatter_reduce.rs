@@ -37,7 +37,8 @@ pub enum ScatterReduceOp {
 struct ScatterReduce {
     selection: Selection,
     reduction: ScatterOp,
-    /// Whether the elements of x that have values are operands. Otherwise they are the identity of the reduction.
+    /// Whether elements of x to which values are scattered take part in the reduction. Otherwise, the identity of the
+    /// reduction replaces them.
     include_self: bool,
 }
 

@@ -75,7 +75,8 @@ fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> 
     let Some(axis) = axis else { return view::reshape(&x, [x.size(), 1]) };
     let count = x.shape()[x.shape().axis(op, axis)?];
     let width = x.shape().with_axis(x.shape().axis(op, axis)?, 1).size();
-    // Columns are compared one by one, so broadcast elements cost time. The copy makes them cost memory too.
+    // Columns are compared one by one, so even repeated elements of a broadcast view cost time. The copy makes them
+    // cost memory too, so a view that is far too large is an error.
     view::reshape(&copy::contiguous(&view::movedim(&x, [axis], [0])?)?, [count, width])
 }
 

@@ -172,7 +172,7 @@ fn solve_with_info(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Resu
 /// Computes the inverse of a tensor as a linear map from its last axes to its first `ind` axes.
 ///
 /// `tensordot(tensorinv(A), A, ind)` is the identity. The product of the first `ind` lengths must equal the product of
-/// the other lengths. The axes of these lengths come first in the result.
+/// the other lengths. The axes of the other lengths come first in the result.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] if `ind` is 0; [`Error::Singular`].
@@ -211,8 +211,8 @@ pub fn tensorsolve(a: &Tensor, b: &Tensor, axes: &[isize]) -> Result<Tensor> {
     let size = unknown.iter().product::<usize>();
     if size != b.size() || size.checked_mul(size) != Some(a.size()) {
         let help = format!(
-            "B has {} elements, so A must have the square of this number, and the lengths of A after the first {} must \
-             have the product {}",
+            "B has {} elements, so A must have the square of this number of elements, and the product of the lengths \
+             of A after the first {} must be {}",
             b.size(),
             b.rank(),
             b.size()

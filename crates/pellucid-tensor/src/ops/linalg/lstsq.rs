@@ -19,7 +19,7 @@ pub struct Lstsq {
     pub solution: Tensor,
     /// The sums of squares of the columns of A·X − B, `[.., k]`; empty unless A has more rows than columns.
     pub residuals: Tensor,
-    /// The rank of A, `i64` of A's batch shape.
+    /// The rank of A, in `i64`, with A's batch shape.
     pub rank: Tensor,
     /// The singular values of A, descending.
     pub singular_values: Tensor,

@@ -64,7 +64,7 @@ impl Operation for LuFactor {
     }
 }
 
-/// Returns the order with which row i of P·A is row orderᵢ of A. Errors name `op`.
+/// Returns the row order of P: row i of P·A is row orderᵢ of A. Errors name `op`.
 fn row_order(op: &'static str, pivots: &Tensor, rows: usize) -> Result<Tensor> {
     let op = outermost_operation(op);
     apply_one(WithoutGradient(op, Factorization::RowOrder { op, rows }), &[pivots])

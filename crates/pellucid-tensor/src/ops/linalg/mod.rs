@@ -5,10 +5,10 @@
 //! NaN or infinity is NaN. Operations are differentiable to every order. Where a gradient is undefined (equal singular
 //! values, rank-deficient matrices), it is NaN or infinite, and the documentation of the operation says so.
 //!
-//! Singular matrices are detected only by the kernel. In eager mode they return an [`Error::Singular`], which names the
-//! matrix. In lazy and captured steps the result is NaN. An iteration for eigenvalues or singular values that does not
-//! converge is an [`Error::NotConverged`]. General eigenvalues are not supported, because there are no complex
-//! dtypes.
+//! Singular matrices are detected only by the kernel. In eager mode on the CPU, they are an [`Error::Singular`], which
+//! names the matrix. Otherwise (in lazy and captured steps, and on other devices), the result is NaN. An iteration for
+//! eigenvalues or singular values that does not converge is an [`Error::NotConverged`]. General eigenvalues are not
+//! supported, because there are no complex dtypes.
 
 mod cholesky;
 mod det;

@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result};
 
-/// A matrix norm. Converts from an order (`1`, `-1`, `2`, `-2`, or infinite ones).
+/// A matrix norm. Converts from an order (±1, ±2 or ±∞).
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum MatrixNorm {
     /// √Σ aᵢⱼ².

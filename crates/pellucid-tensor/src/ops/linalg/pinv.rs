@@ -26,7 +26,7 @@ pub struct Cutoff {
     /// The bound relative to the largest singular value.
     pub rtol: Option<Tensor>,
     /// Whether the matrices are symmetric. Then eigenvalues replace singular values, only the lower triangle is read,
-    /// and gradients are symmetric, as those of [`eigh`](crate::ops::eigh).
+    /// and gradients are symmetric, like those of [`eigh`](crate::ops::eigh).
     pub hermitian: bool,
 }
 
@@ -135,14 +135,14 @@ pub(super) fn pinv_with_values(a: &Tensor, cutoff: &Cutoff) -> Result<(Tensor, T
         Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "atol and rtol must broadcast to the same shape")
     })?;
     let a = broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;
-    // The gradient multiplies by all of A, and its other triangle must not be read.
+    // The gradient multiplies by all of A, but the other triangle of A must not be read.
     let a = &if cutoff.hermitian { mirror_lower(&a)? } else { a };
     let outputs = apply(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])?;
     Ok((outputs[0].clone(), outputs[1].detach()))
 }
 
-/// Computes the rank: the number of singular values (or absolute eigenvalues) above the cutoff, `i64` of the batch's
-/// shape.
+/// Computes the rank: the number of singular values (or absolute eigenvalues) above the cutoff, in `i64`, with the
+/// batch shape.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NotConverged`].

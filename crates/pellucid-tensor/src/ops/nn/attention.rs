@@ -51,8 +51,8 @@ pub struct AttentionOptions<'a> {
 /// scores must be representable: a score that overflows to ∞ gives NaN.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have one float dtype, and the mask has this
-/// dtype or is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1].
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have the same float dtype, and the mask has
+/// this dtype or is boolean; [`Error::InvalidArgument`] for a dropout outside [0, 1].
 #[doc(alias("sdpa", "flash_attention"))]
 #[tensor_method(autocast = Half)]
 pub fn scaled_dot_product_attention(
@@ -70,7 +70,7 @@ pub fn scaled_dot_product_attention(
         return scaled_dot_product_attention(&q, &k, &v, AttentionOptions { mask: mask.as_ref(), ..options });
     }
     if q.dtype() != k.dtype() || q.dtype() != v.dtype() || !q.dtype().is_float() {
-        let help = "Q, K and V must have one float dtype; use to_dtype()";
+        let help = "Q, K and V must have the same float dtype; use to_dtype()";
         return Err(Error::dtypes(op, [q.dtype(), k.dtype(), v.dtype()], help));
     }
     if let Some(mask) = mask.filter(|m| m.dtype() != DType::Bool && m.dtype() != q.dtype()) {
@@ -121,8 +121,8 @@ impl Heads {
         if let Some(difference) = difference {
             return Err(mismatch(&format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {difference}")));
         }
-        let help = "the axes before the last two must broadcast, or the heads of K and V divide the heads of Q; use \
-                    reshape() or index the batch";
+        let help = "the axes before the last two must broadcast, or the number of heads of K and V must divide that of \
+                    Q; use reshape(), or index the batch";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;
         let queries = before(q);
         // Grouped-query attention: K and V have fewer heads than Q, and all other axes broadcast.
@@ -163,7 +163,7 @@ impl Heads {
         let broadcast = |mask: &Tensor| -> Result<Tensor> {
             let few = mask.rank().saturating_sub(3);
             if mask.shape()[..few].iter().all(|&len| len == 1) {
-                // The mask is equal for all sequences: it is broadcast without a copy.
+                // The mask is the same for all sequences, so it is broadcast without a copy.
                 let mask = reshape_to(mask, &Shape::from(&mask.shape()[few..]))?;
                 return broadcast::broadcast_to(&mask, merge_batch_axes(&self.batch, &scores));
             }

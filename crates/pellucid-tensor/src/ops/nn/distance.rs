@@ -233,7 +233,7 @@ pub fn renorm(x: &Tensor, p: f64, axis: isize, max_norm: f64) -> Result<Tensor> 
     let length = reductions::norm(x, p, over(other_axes).keepdims())?;
     let exceeds = compare::gt(&length, max_norm)?;
     if max_norm == 0.0 {
-        // The next quotient divides by this value.
+        // The quotient below divides by `max_norm`.
         return arithmetic::where_(&exceeds, 0.0, x);
     }
     // PyTorch also adds 1e-7; it avoids a division by a norm of 0.

@@ -9,11 +9,11 @@ use crate::tensor::Tensor;
 use pellucid_ir::kernel::{self, Kernel};
 use pellucid_ir::{Result, Shape, formula};
 
-/// The terms of weighted sums of rows, sorted by sum.
+/// The terms of weighted sums of rows, grouped by sum.
 pub(in crate::ops) struct RowTerms<'a> {
     /// `i64 [sums + 1]`: the index of the first term of each sum, and the number of terms.
     pub(in crate::ops) starts: &'a Tensor,
-    /// `i64 [terms]`: the index of the sum of each term.
+    /// `i64 [terms]`: the index of the sum to which each term belongs.
     pub(in crate::ops) sum_indices: &'a Tensor,
     /// `i64 [terms]`: the row of each term.
     pub(in crate::ops) rows: &'a Tensor,
@@ -24,7 +24,7 @@ pub(in crate::ops) struct RowTerms<'a> {
 }
 
 /// Computes `y[i] = Σ weights[k] · table[rows[k]]` over the terms k of each sum, for a table `[R, D]` of dtype `f32` or
-/// `f64`. Errors of indices name `op`.
+/// `f64`. Errors of an index name `op`.
 pub(in crate::ops) fn row_sums(op: &'static str, table: &Tensor, terms: &RowTerms<'_>) -> Result<Tensor> {
     let &RowTerms { starts, sum_indices, rows, weights, terms_per_sum } = terms;
     let has_all = |count: usize| count * (starts.size() - 1) == rows.size();

@@ -261,18 +261,18 @@ fn periodic_extension(x: &Tensor, points: &Tensor, values: &Tensor, period: f64)
     Ok((x, points, values))
 }
 
-/// Computes [`interp`] for operands of one float dtype, without options.
+/// Computes [`interp`] for operands with the same float dtype, without options.
 fn piecewise_linear(x: &Tensor, points: &Tensor, values: &Tensor) -> Result<Tensor> {
     let last = points.size() as i64 - 1;
     let right = arithmetic::clamp(&search::searchsorted(points, x, true)?, last.min(1), last)?;
     let left = arithmetic::maximum(&arithmetic::sub(&right, 1)?, 0)?;
     let segment = formula! {
         static interp(x, p0, p1, v0, v1) = {
-            // The halves of points and values have a finite distance.
+            // Halved points and halved values always have finite differences.
             let scale = (p1 - p0).is_finite().select(1.0, 0.5);
             let width = scale * p1 - scale * p0;
             let share = (scale * x - scale * p0) / width.gt(0.0).select(width, 1.0);
-            // A segment has no width only beyond a repeated end point.
+            // Only a segment beyond a repeated end point has width 0.
             let beyond = x.lt(p1).select(0.0, x.ge(p1).select(1.0, x));
             let t = width.gt(0.0).select(share.clamp(0.0, 1.0), beyond);
             let scale = (v1 - v0).is_finite().select(1.0, 0.5);

@@ -21,7 +21,7 @@ struct PolynomialFamily {
     step: [f64; 7],
 }
 
-/// The maximum order. The recurrence computes all lower orders too, which limits it.
+/// The maximum order. It is limited because the recurrence also computes all lower orders.
 const MAX_ORDER: i64 = 10_000;
 
 /// The derivative of order `derivative` of P_n(x) with respect to x, for x and `i64` orders n of the same shape.

@@ -170,7 +170,7 @@ from_integers!(SplitSizes, number: SplitSizes::Each, list: |list| SplitSizes::Li
 
 /// Splits x along an axis into views: into results of `sizes` indices each, or of these lengths.
 ///
-/// [`tensor_split`](crate::ops::tensor_split) splits into a number of results or before indices, as NumPy's `split`.
+/// [`tensor_split`](crate::ops::tensor_split) splits into a number of results or before indices, like NumPy's `split`.
 ///
 /// ```
 /// use pellucid::{DType, Tensor};
@@ -182,7 +182,7 @@ from_integers!(SplitSizes, number: SplitSizes::Each, list: |list| SplitSizes::Li
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for lengths that do not add up to the length of the axis, and
-/// for a length below 1 of every result; [`Error::OutOfMemory`] if memory cannot hold the results.
+/// for a uniform length below 1; [`Error::OutOfMemory`] if memory cannot hold the results.
 #[doc(alias = "split_with_sizes")]
 #[tensor_method]
 pub fn split(x: &Tensor, sizes: impl Into<SplitSizes>, axis: isize) -> Result<Vec<Tensor>> {
@@ -203,7 +203,7 @@ pub fn split(x: &Tensor, sizes: impl Into<SplitSizes>, axis: isize) -> Result<Ve
             let sum = lengths.iter().try_fold(0usize, |sum, &l| sum.checked_add(l));
             if lengths.len() != list.len() || sum != Some(len) {
                 let reason = format!(
-                    "lengths {list:?} do not add up to {len}, the length of axis {at}; change them, or narrow() it"
+                    "lengths {list:?} do not add up to {len}, the length of axis {at}; change them, or narrow() x"
                 );
                 return Err(Error::invalid("split", reason));
             }

@@ -34,8 +34,8 @@ impl Operation for CopyAs {
 
 /// Converts every element to `dtype`. Returns the same tensor if it already has this dtype.
 ///
-/// Floats are truncated towards zero and saturate as integers (NaN becomes 0). Wider integers wrap. As booleans,
-/// nonzero elements are true.
+/// A conversion to an integer dtype truncates floats towards zero and saturates (NaN becomes 0), and wraps wider
+/// integers. A conversion to bool makes nonzero elements true.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -87,7 +87,7 @@ impl Tensor {
     /// flows back to this tensor, on this tensor's device.
     ///
     /// A tensor that is already on the device is not copied: the result shares its storage. This tensor stays
-    /// [free](Tensor::is_free) if it is free. For a pinned tensor on this device, the result is another handle of the
+    /// [free](Tensor::is_free) if it is free. For a pinned tensor on this device, the result is another handle to the
     /// tensor.
     ///
     /// ```

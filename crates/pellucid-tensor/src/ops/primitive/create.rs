@@ -51,12 +51,12 @@ pub fn logspace(start: f64, end: f64, count: usize, base: f64, dtype: DType) -> 
 /// 1)).
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless both ends are finite, nonzero and of one sign;
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless both ends are finite, nonzero and of the same sign;
 /// the errors of [`linspace`].
 #[operation]
 pub fn geomspace(start: f64, end: f64, count: usize, dtype: DType) -> Result<Tensor> {
     if !(start.is_finite() && end.is_finite() && start != 0.0 && end != 0.0 && start.signum() == end.signum()) {
-        let reason = format!("both ends must be finite, nonzero and of one sign; got {start} and {end}");
+        let reason = format!("both ends must be finite, nonzero and of the same sign; got {start} and {end}");
         return Err(Error::invalid("geomspace", reason));
     }
     let (low, high) = (start.abs().ln(), end.abs().ln());
@@ -164,7 +164,7 @@ fn evenly_spaced(
     f: Option<&dyn Fn(f64) -> f64>,
 ) -> Result<Tensor> {
     if !dtype.is_float() {
-        return Err(Error::dtypes(op, [dtype], "the result has a float dtype; arange() creates integers"));
+        return Err(Error::dtypes(op, [dtype], "the dtype must be a float; arange() creates integers"));
     }
     let intervals = count.saturating_sub(1).max(1) as f64;
     // If the distance overflows, the ends are divided first.

@@ -81,7 +81,7 @@ pub fn flatten(x: &Tensor, start: isize, end: isize) -> Result<Tensor> {
     }
     let (start, end) = (x.shape().axis("flatten", start)?, x.shape().axis("flatten", end)?);
     if start > end {
-        return Err(Error::invalid("flatten", format!("start axis {start} comes after end axis {end}")));
+        return Err(Error::invalid("flatten", format!("start axis {start} comes after end axis {end}; exchange them")));
     }
     let dims = x.shape();
     let joined = dims[start..=end].iter().product();
@@ -218,7 +218,7 @@ pub fn swapaxes(x: &Tensor, axis0: isize, axis1: isize) -> Result<Tensor> {
 pub(crate) fn checked_axes(op: &'static str, shape: &Shape, axis0: isize, axis1: isize) -> Result<(usize, usize)> {
     let (a, b) = (shape.axis(op, axis0)?, shape.axis(op, axis1)?);
     if a == b {
-        return Err(Error::invalid(op, format!("axes {axis0} and {axis1} are the same")));
+        return Err(Error::invalid(op, format!("axes {axis0} and {axis1} are the same; name two different axes")));
     }
     Ok((a, b))
 }

@@ -43,9 +43,9 @@ const ALL_ORDERS: usize = 8;
 /// A letter labels an axis in every factor that contains it. If it is repeated in one factor, it selects the diagonal.
 /// `...` represents unlabelled axes, which broadcast. Without `->`, the result has the axes of `...`, then the letters
 /// that occur once, in alphabetical order. Up to 8 factors are contracted in the order with the fewest multiplications.
-/// With more factors, the cheapest pair is contracted first. Each contraction is one matrix product. The order
-/// minimizes multiplications, not memory: an intermediate result of more than two factors may be larger than all
-/// factors and the result.
+/// With more factors, the cheapest pair is contracted first. Each pair is contracted by one matrix product, or
+/// elementwise if no axis is summed. The order minimizes multiplications, not memory: an intermediate result of more
+/// than two factors may be larger than all factors and the result.
 ///
 /// ```
 /// use pellucid::{Tensor, ops};
@@ -57,7 +57,7 @@ const ALL_ORDERS: usize = 8;
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a malformed equation, or one that does not fit the number of factors and axes;
-/// [`Error::ShapeMismatch`] if axes with one label have different lengths other than 1.
+/// [`Error::ShapeMismatch`] if axes with the same label have different lengths other than 1.
 #[operation(autocast = Half)]
 pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let invalid = |reason: String| Error::invalid("einsum", format!("{reason} in \"{equation}\""));
@@ -300,7 +300,8 @@ impl LabelledFactor {
         view::permute(&self.tensor, order.iter().map(axis).collect::<Vec<_>>())
     }
 
-    /// Multiplies two factors and sums over the shared labels for which `keep` is false, as one batched matrix product.
+    /// Multiplies two factors and sums over the shared labels for which `keep` is false, as one batched matrix product,
+    /// or elementwise if no label is summed.
     fn contract_with(self, other: LabelledFactor, keep: impl Fn(Label) -> bool) -> Result<LabelledFactor> {
         let shared = |l: &Label| self.labels.contains(l) && other.labels.contains(l);
         let only = |a: &LabelledFactor| a.labels.iter().copied().filter(|l| !shared(l)).collect::<Vec<_>>();

@@ -1,7 +1,7 @@
 //! Random number generators. Their state, a key and a counter, is stored on the device that draws.
 //!
 //! The process has one seed. Every thread that draws without an explicit generator has a stream with a separate key. So
-//! no two threads draw equal numbers, and no draw waits for another thread. [`manual_seed`] changes the seed and
+//! no two threads draw the same numbers, and no draw waits for another thread. [`manual_seed`] changes the seed and
 //! increments its generation. A thread compares the generation before it draws, which costs one atomic load.
 
 use crate::device::Device;
@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 
-/// A stream of random numbers (Philox 4×32-10; Salmon et al. 2011). It is equal on every device and for every number of
-/// threads. Its state is an `i64 [2]` tensor, (key, counter). Every draw reads and advances it on the device, so a
+/// A stream of random numbers (Philox 4×32-10; Salmon et al. 2011). It is the same on every device and for every number
+/// of threads. Its state is an `i64 [2]` tensor, (key, counter). Every draw reads and advances it on the device, so a
 /// replayed step continues the stream. Clones share the stream.
 ///
 /// Every device has a separate counter, which starts at 0: draws on one device do not advance the stream on another.
@@ -69,7 +69,7 @@ impl Generator {
         Generator { state, others: Arc::new(Mutex::new(others)), records: Vec::new() }
     }
 
-    /// Returns a handle of this generator that adds the state of each device to `record` before the first draw on the
+    /// Returns a handle to this generator that adds the state of each device to `record` before the first draw on the
     /// device. So a step on one device does not copy the states of other devices.
     pub(crate) fn recorded(&self, record: &StateRecord) -> Generator {
         let records = self.records.iter().chain([record]).cloned().collect();
@@ -154,8 +154,8 @@ impl Generator {
         self.set_states(&[(Device::cpu(), state.clone())])
     }
 
-    /// Continues the stream at a state on every device, as [`states`](Generator::states) returns them. On a device that
-    /// is not listed the stream restarts with the key of the state on the CPU.
+    /// Continues the stream on each listed device at the given state, as returned by [`states`](Generator::states). On
+    /// any other device, the stream restarts with the key of the state on the CPU.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] or [`Error::DTypeMismatch`] for a state that is not `i64 [2]`;
@@ -172,7 +172,7 @@ impl Generator {
     pub fn prepare_states(&self, states: &[(Device, Tensor)]) -> Result<Vec<(Tensor, Tensor)>> {
         let op = "set_state";
         if engine::is_capturing() {
-            let reason = "the state cannot be set inside a captured step, because every launch would set it again";
+            let reason = "every launch of a captured step would set the state again; set it outside the step";
             return Err(Error::invalid(op, reason));
         }
         for (_, state) in states {
@@ -186,7 +186,7 @@ impl Generator {
         }
         let new_state = |device: Device| states.iter().find(|(other, _)| *other == device).map(|(_, state)| state);
         let Some(cpu) = new_state(Device::cpu()) else {
-            let reason = "the states do not include the state of the CPU, which determines the key on other devices";
+            let reason = "the states must include the state on the CPU, which determines the key on other devices";
             return Err(Error::invalid(op, reason));
         };
         for (device, _) in states {
@@ -207,7 +207,7 @@ impl Generator {
     /// Restarts the stream with the key `seed` on all devices.
     ///
     /// # Errors
-    /// [`Error::ReadInCapture`](crate::Error::ReadInCapture) while a step is captured.
+    /// The errors of [`set_states`](Generator::set_states).
     #[panicking_form]
     pub fn try_reseed(&self, seed: u64) -> Result<()> {
         self.restart(seed)

@@ -167,8 +167,8 @@ pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
 #[doc(alias("permutation", "shuffle"))]
 #[operation]
 pub fn randperm(n: usize) -> Result<Tensor> {
-    // Keys have 53 random bits. With ten million keys, one of two hundred permutations has two equal keys, which keep
-    // their order.
+    // Keys have 53 random bits. With ten million keys, about one permutation in two hundred has two equal keys, which
+    // keep their order.
     sort::argsort(&rand([n], DType::F64)?, 0, false)
 }
 
@@ -226,7 +226,7 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
         if min_total < samples as i64 {
             let reason = format!(
                 "{samples} samples cannot be drawn without replacement from weights of which {min_total} are positive; \
-                 draw with replacement, or fewer"
+                 draw with replacement, or draw fewer samples"
             );
             return Err(Error::invalid(op, reason));
         }
@@ -275,7 +275,7 @@ fn draw_classes(weights: &Tensor, samples: usize, classes: usize, replacement: b
     let u = uniform_on(weights.device(), weights.shape().clone(), weights.dtype())?;
     // Ascending −ln u / w has the order of descending ln w + G.
     let keys = arithmetic::div(&arithmetic::neg(&transcendental::log1p(&arithmetic::neg(&u)?)?)?, weights)?;
-    // A key that overflows is less than the key of a class without weight.
+    // A key that overflows must remain less than ∞, the key of a class without weight.
     let finite = arithmetic::minimum(&keys, weights.dtype().range().1)?;
     let keys = arithmetic::where_(&compare::gt(weights, 0)?, &finite, f64::INFINITY)?;
     Ok(sort::topk(&keys, samples, -1, false)?.1)

@@ -174,7 +174,7 @@ impl Product {
                     self.axes.keepdims(x.shape()),
                 );
             }
-            // As the first axis, both halves are contiguous.
+            // The axis is moved to the front, so that both halves are contiguous.
             y = copy::contiguous(&view::movedim(&y, [axis], [0])?)?;
             while y.shape()[0] > 1 {
                 let (len, half) = (y.shape()[0], y.shape()[0] / 2);

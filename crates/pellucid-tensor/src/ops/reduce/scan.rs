@@ -102,7 +102,7 @@ impl CumulativeReduction {
     fn definition(&self, x: &Tensor) -> Result<Tensor> {
         in_single!(self.name, [x] => self.definition(x));
         let len = x.shape()[self.axis];
-        // As the first axis, all parts are contiguous.
+        // The axis is moved to the front, so that all parts are contiguous.
         let mut y = copy::contiguous(&view::movedim(x, [self.axis], [0])?)?;
         let mut step = 1;
         while step < len {

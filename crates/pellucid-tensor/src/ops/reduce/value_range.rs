@@ -1,7 +1,7 @@
 //! Checks of tensor values. Each costs two reductions.
 //!
-//! Values can be read only in eager mode. In lazy and captured steps these checks pass. Each operation documents its
-//! result for invalid values.
+//! Values are read only in eager mode on the CPU (see `check::is_readable`). Otherwise these checks pass. Each
+//! operation documents its result for invalid values.
 
 use crate::ops::call::check::is_readable;
 use crate::ops::elementwise::compare;
@@ -30,8 +30,8 @@ pub(in crate::ops) fn in_range_without_nan(
     within(op, subject, x, range, false)
 }
 
-/// Checks as [`in_range`], or with `nan_passes` false as [`in_range_without_nan`]. If the values cannot be read,
-/// returns a 0-d mask that is true if all values are in the range. The operation then applies [`nan_unless`].
+/// Like [`in_range`], or like [`in_range_without_nan`] if `nan_passes` is false. If the values cannot be read, returns
+/// a 0-d mask that is true if all values are in the range. The operation then applies [`nan_unless`].
 pub(in crate::ops) fn in_range_or_mask(
     op: &'static str,
     subject: &str,

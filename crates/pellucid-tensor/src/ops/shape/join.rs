@@ -120,7 +120,7 @@ pub fn column_stack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
     concatenate(&columns.collect::<Result<SmallVec<[Tensor; 4]>>>()?, 1)
 }
 
-/// The block diagonal matrix of matrices of one dtype. The gradient of a matrix is its block.
+/// The block diagonal matrix of matrices with the same dtype. The gradient of a matrix is its block.
 struct BlockDiagonal {
     /// The shape of the result.
     shape: [usize; 2],

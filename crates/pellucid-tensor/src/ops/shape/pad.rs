@@ -204,8 +204,9 @@ impl PaddingMode {
 /// Pads x at the ends of its axes, with values that the mode determines. Negative widths crop.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] unless there is one pair, or one per axis; if more is cropped than there is; or if an
-/// axis is too short for the mode. `Reflect` needs more indices than it adds, `Circular` as many, `Replicate` one.
+/// [`Error::InvalidArgument`] unless there is one pair, or one per axis; if more elements are cropped than an axis has;
+/// or if an axis is too short for the mode. `Reflect` needs more elements than it adds, `Circular` at least as many,
+/// and `Replicate` one.
 #[doc(alias = "constant_pad")]
 #[tensor_method]
 pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PaddingMode) -> Result<Tensor> {

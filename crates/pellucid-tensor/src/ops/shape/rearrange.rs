@@ -1,7 +1,7 @@
 //! Rearrangements: moving, repeating and splitting elements.
 //!
-//! Each operation is composed of views and concatenations, which define its gradient: gradients of repeated elements
-//! are summed.
+//! Most operations are composed of other operations, such as views and concatenations, which define their gradients:
+//! gradients of repeated elements are summed.
 
 use crate::array::host_values;
 use crate::autograd::{apply_one, interface::*, note_call_location};
@@ -81,7 +81,7 @@ pub fn rot90(x: &Tensor, times: isize, axes: [isize; 2]) -> Result<Tensor> {
     let [a, b] = axes;
     let (first, second) = (x.shape().axis("rot90", a)?, x.shape().axis("rot90", b)?);
     if first == second {
-        return Err(Error::invalid("rot90", format!("axes {a} and {b} are the same")));
+        return Err(Error::invalid("rot90", format!("axes {a} and {b} are the same; name two different axes")));
     }
     let rotated = match times.rem_euclid(4) {
         0 => x.clone(),
@@ -345,7 +345,7 @@ pub fn tensor_split(x: &Tensor, sections: impl Into<Sections>, axis: isize) -> R
     bounds.into_iter().map(|(start, end)| slice_axes(x, smallvec![(axis, start, 1, end - start)])).collect()
 }
 
-/// Returns views of the slices at every index of an axis, which the slices do not have.
+/// Returns views of the slices at every index of an axis. The slices do not have this axis.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].

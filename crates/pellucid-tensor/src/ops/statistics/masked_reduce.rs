@@ -81,11 +81,13 @@ over_axes! {
     errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not \
               broadcast to x's shape; [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
 
-    /// Returns the largest element over axes where the mask is true; the smallest value without such elements.
+    /// Returns the largest element over axes where the mask is true; without such elements, the smallest value of the
+    /// dtype.
     ///
     /// The mask broadcasts to x's shape. The gradient of the elements that are not selected is zero.
     masked_max(x, mask: &Tensor; axes) = masked_extremum("masked_max", ReduceOp::Max, x, mask, axes.into());
-    /// Returns the smallest element over axes where the mask is true; the greatest value without such elements.
+    /// Returns the smallest element over axes where the mask is true; without such elements, the greatest value of the
+    /// dtype.
     ///
     /// The mask broadcasts to x's shape. The gradient of the elements that are not selected is zero.
     masked_min(x, mask: &Tensor; axes) = masked_extremum("masked_min", ReduceOp::Min, x, mask, axes.into());

@@ -36,7 +36,7 @@ over_axes! {
 }
 
 over_axes! {
-    errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); for cumulative ones \
+    errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); for cumulative operations, \
               [`Error::InvalidArgument`](crate::Error::InvalidArgument) for several axes.";
 
     /// Computes the product over `axes` of the elements that are not NaN; 1 if all are NaN.

@@ -171,12 +171,12 @@ impl GraphNode {
         self.details.get_or_init(Default::default)
     }
 
-    /// Stores weak handles of the outputs. Later calls change nothing.
+    /// Stores weak handles to the outputs. Later calls change nothing.
     pub(crate) fn set_outputs(&self, outputs: &[Tensor]) {
         let _ = self.details().outputs.set(outputs.iter().map(Tensor::downgrade).collect());
     }
 
-    /// Returns weak handles of the output tensors; empty before [`GraphNode::set_outputs`].
+    /// Returns weak handles to the output tensors; empty before [`GraphNode::set_outputs`].
     pub(crate) fn outputs(&self) -> &[Weak<TensorInner>] {
         if !self.output.ptr_eq(&Weak::new()) {
             return std::slice::from_ref(&self.output);
@@ -184,7 +184,7 @@ impl GraphNode {
         self.details.get().and_then(|details| details.outputs.get()).map_or(&[], |outputs| outputs)
     }
 
-    /// Stores a weak handle of the single output of a write in place, or of a view that is derived after it.
+    /// Stores a weak handle to the single output of a write in place, or of a view that is derived after it.
     pub(crate) fn set_output_of_write(&self, output: &Tensor) {
         self.set_outputs(std::slice::from_ref(output));
         if output.retains_grad() {

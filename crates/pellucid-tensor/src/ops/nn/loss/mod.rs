@@ -79,7 +79,7 @@ fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: Stri
     let (rank, shape, dims_without_class_axis) =
         (scores.rank(), targets.shape(), AxisSet::from_iter([axis]).remove(scores));
     if rank > axis && scores[axis] == 1 && shape == scores {
-        return "scores of one output have the class 0 alone: for labels of 0 and 1 use BceWithLogitsLoss with float \
+        return "scores with one output have only the class 0; for labels 0 and 1, use BceWithLogitsLoss with float \
                 targets"
             .to_string();
     }
@@ -97,7 +97,7 @@ fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: Stri
     if rank > 2 && shape[..] == scores[..rank - 1] {
         let order: Vec<String> = [0, rank - 1].into_iter().chain(1..rank - 1).map(|k| k.to_string()).collect();
         return format!(
-            "classes are on axis 1: permute(({})) of the logits moves them there, or flatten(0, {}) both",
+            "classes are on axis 1: permute(({})) the logits, or flatten(0, {}) both",
             order.join(", "),
             rank as isize - 2
         );

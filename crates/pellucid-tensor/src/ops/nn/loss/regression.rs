@@ -85,7 +85,7 @@ fn clamped_ratio(d: Expr, beta: Expr) -> Expr {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a negative β.
 #[tensor_method(autocast = Single)]
 pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
-    // In the dtype of the computation, a smaller β would be rounded to 0, and dividing by it would give NaN.
+    // In `f32`, a β that is too small would be rounded to 0, and dividing by it would give NaN.
     let is_single = x.dtype().promote(target.dtype()) != DType::F64;
     if beta == 0.0 || (is_single && beta > 0.0 && beta as f32 == 0.0) {
         return l1_loss(x, target, reduction);

@@ -64,7 +64,7 @@ fn check_channels(op: &'static str, x: &Tensor, min_rank: usize, others: &[Optio
         Some(other) => {
             let help = format!(
                 "the input has {} channels on axis 1, and weight, bias and statistics must have one value per channel, got \
-                 {}; if the channels are another axis, permute() the input",
+                 {}; if the channels are on another axis, permute() the input",
                 x.shape()[1],
                 other.shape()
             );

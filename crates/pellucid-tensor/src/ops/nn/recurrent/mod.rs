@@ -83,9 +83,8 @@ pub enum RnnNonlinearity {
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless all operands have one float dtype and lengths are
-/// integers;
-/// [`Error::InvalidArgument`] for a length outside 0..=T.
+/// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless all operands have the same float dtype and lengths are
+/// integers; [`Error::InvalidArgument`] for a length outside 0..=T.
 #[tensor_method(autocast = Half)]
 pub fn rnn(
     x: &Tensor,
@@ -278,7 +277,7 @@ impl LayerSizes {
                 return Err(Error::shapes(op, [x.shape(), tensor.shape()], format!("{name} must have shape {shape}")));
             }
             if tensor.dtype() != x.dtype() || !x.dtype().is_float() {
-                let help = format!("x and {name} must have one float dtype; use to_dtype()");
+                let help = format!("x and {name} must have the same float dtype; use to_dtype()");
                 return Err(Error::dtypes(op, [x.dtype(), tensor.dtype()], help));
             }
         }

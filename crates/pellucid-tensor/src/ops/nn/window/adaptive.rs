@@ -16,8 +16,8 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::{PoolWindows, adaptive_window};
 use pellucid_ir::{Error, Result};
 
-/// Returns the length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L divided by O, which is a
-/// multiple of their greatest common divisor.
+/// Returns the length of the longest window: ⌈(r + L)/O⌉ for the largest remainder r of o·L divided by O. r is O −
+/// gcd(L, O), because all remainders are multiples of gcd(L, O).
 fn longest_window(len: usize, outputs: usize) -> usize {
     let (mut a, mut b) = (len, outputs);
     while b > 0 {

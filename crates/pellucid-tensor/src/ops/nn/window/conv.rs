@@ -62,7 +62,7 @@ impl Operation for Convolution {
         use ConvPart::{Input, Output, Weight};
         // Both gradients read g. If g is a broadcast view, such as the gradient of a sum, both share one copy.
         let g = copy::contiguous(&copy::to_dtype(&grads.get(0)?, self.factors)?)?;
-        // The arrays x, w or y that the two inputs are, in this order.
+        // The roles (x, w or y) of the two inputs, in this order.
         let parts = match self.part {
             Output => [Input, Weight],
             Input => [Weight, Output],
@@ -180,7 +180,8 @@ impl ConvOperands {
     }
 
     /// Returns an error unless the input has the number of channels that the weight requires, and the number of groups
-    /// divides the channel count `divided`. The error message names its kind. `axes` are the axes of the weight.
+    /// divides the channel count `divided`. The error message calls these channels `kind`. `axes` are the axes of the
+    /// weight.
     fn check_channels(
         &self,
         op: &'static str,
@@ -334,7 +335,10 @@ fn conv_transpose(
         let len = full.and_then(|f| f.checked_sub(window.before[a].saturating_add(start.after[a])));
         match len.filter(|&len| len > 0) {
             Some(len) => shape[2 + a] = len,
-            None => return Err(Error::shapes(op, [x.shape(), w.shape()], "the padding removes the entire output")),
+            None => {
+                let help = "the padding removes the entire output; use less padding";
+                return Err(Error::shapes(op, [x.shape(), w.shape()], help));
+            }
         }
     }
     start.compute(op, ConvPart::Input, shape, groups, bias)
@@ -385,7 +389,8 @@ convolutions! {
     conv3d, conv_transpose3d: 3, "three axes", "D, H, W", "D', H', W'";
 }
 
-/// Computes Σ over each window, separately for all planes `[.., z, y, x]`. The operation `op` consists of these sums.
+/// Computes Σ over each window, separately for all planes `[.., z, y, x]`. Errors name `op`, the operation that
+/// computes these sums.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for booleans.

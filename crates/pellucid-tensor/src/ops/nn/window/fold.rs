@@ -81,7 +81,7 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: &FoldOptions) -> R
         .collect()
 }
 
-/// Returns the product. It saturates: no tensor has this number of elements.
+/// Returns the product of lengths. It saturates, because no tensor has that many elements.
 fn product(lengths: impl Iterator<Item = usize>) -> usize {
     lengths.fold(1, usize::saturating_mul)
 }
@@ -108,8 +108,8 @@ pub fn unfold(x: &Tensor, options: FoldOptions, spatial: usize) -> Result<Tensor
     let around = |a: usize| if a < first { 0 } else { axes[a - first].padding as isize };
     let width: Vec<(isize, isize)> = (0..x.rank()).map(|a| (around(a), around(a))).collect();
     let mut y = pad(x, &width[..], PaddingMode::Constant(0.into()))?;
-    // Every axis becomes two: taps and windows. The products along the last axis cost most per element, so this axis
-    // is the first that grows.
+    // Every axis becomes two: taps and windows. Products along the last axis cost most per element, so this axis is
+    // expanded first, while the tensor is small.
     for (k, axis) in axes.iter().enumerate().rev() {
         y = select_axis(op, &y, first + k, (&axis.positions, &[axis.taps, axis.outputs]))?;
     }

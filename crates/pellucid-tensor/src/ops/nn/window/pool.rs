@@ -148,7 +148,7 @@ fn max_pool(op: &'static str, spatial: usize, x: &Tensor, pool: &PoolOptions) ->
     let (window, outputs) = pool.window(op, spatial, images.dims())?;
     let dims = images.dims();
     if !(0..3).all(|a| window.has_taps(a, dims[a], outputs[a])) {
-        return Err(Error::invalid(op, "a window has elements in the padding only; use less padding or dilation"));
+        return Err(Error::invalid(op, "a window contains only padding; use less padding or dilation"));
     }
     let y = apply(MaxPoolOp { windows: window.into(), outputs }, &[&images.x])?;
     Ok((images.restore_axes(&y[0])?, images.restore_axes(&y[1])?))
@@ -363,7 +363,7 @@ macro_rules! pools {
         ///
         /// # Errors
         #[doc = concat!("The errors of [`", stringify!($max), "`];")]
-        /// [`Error::InvalidArgument`] for a dilation or a divisor of 0.
+        /// [`Error::InvalidArgument`] for dilation, or a divisor that is 0 or not finite.
         #[tensor_method]
         pub fn $avg(x: &Tensor, pool: PoolOptions, divisor: AvgPoolDivisor) -> Result<Tensor> {
             avg_pool(stringify!($avg), $spatial, x, &pool, divisor)
@@ -375,10 +375,10 @@ macro_rules! pools {
         /// p = 1.
         ///
         /// On the CPU, windows that neither overlap nor extend beyond x are scaled as in [`norm`](crate::ops::norm),
-        /// and the result is accurate over the full range. Other windows are summed by a convolution, which has no
-        /// scale for each window. Their sum Σ xᵖ must be representable, as in PyTorch. For p = 2 and windows of n
-        /// elements, this holds for magnitudes from 1e-19 to 1.8e19/√n in `f32` and from 1e-154 to 1.3e154/√n in `f64`.
-        /// Derivatives of order k compute powers of order 1 − p·k, which must also be representable.
+        /// and the result is accurate over the full range. Other windows are summed without scaling. Their sum Σ xᵖ
+        /// must be representable, as in PyTorch. For p = 2 and windows of n elements, this holds for magnitudes from
+        /// 1e-19 to 1.8e19/√n in `f32` and from 1e-154 to 1.3e154/√n in `f64`. Derivatives of order k compute powers of
+        /// order 1 − p·k, which must also be representable.
         ///
         #[doc = concat!("The result has the shape of [`", stringify!($max), "`].")]
         /// The result of integers and booleans is `f32`. The region of a window beyond the input (with
