@@ -131,8 +131,8 @@ impl Device {
         Device::cpu()
     }
 
-    /// Returns true if a device with this name (`cpu`, `gpu`, `wgpu:1`) can be used. GPU drivers initialize only what
-    /// this check needs, and the index of a GPU is not checked. No device is opened.
+    /// Returns true if a device with this name (`cpu`, `gpu`, `wgpu:1`) can be used. For the first GPU, the driver
+    /// initializes only what this check needs, and opens no device. A GPU with another index is opened.
     ///
     /// ```
     /// use pellucid::Device;
@@ -142,7 +142,8 @@ impl Device {
     pub fn is_available(name: &str) -> bool {
         match split_name(name) {
             Ok(("cpu", index)) => index == 0,
-            Ok((driver, _)) => registry().driver(driver).is_ok_and(|driver| driver.is_available()),
+            Ok((driver, 0)) => registry().driver(driver).is_ok_and(|driver| driver.is_available()),
+            Ok((driver, index)) => Device::named(driver, index).is_ok(),
             Err(_) => false,
         }
     }

@@ -77,19 +77,19 @@ impl<T: Float + Real, const K: u8> VectorWork<T> for PairWork<'_, K> {
     /// *Work*: *Operands* and *Result* of [`PairSums::compute`] hold.
     #[inline(always)]
     unsafe fn run<V: FloatVector<Scalar = T>>(&self) {
-        // SAFETY: *Work* and *Instruction set* of this method are the contracts of the called methods. The vectors and
-        // the last partial vector cover the columns.
+        let columns = self.0.columns;
+        // SAFETY: *Work* and *Instruction set* of this method are the contracts of the called methods. All vectors, and
+        // the lanes of the mask, are columns.
         unsafe {
-            if self.0.columns == 0 {
-                return self.sum_sequence::<V>();
-            }
-            let all = V::mask(V::LANES);
-            for column in (0..self.0.columns).step_by(V::LANES) {
-                let n = V::LANES.min(self.0.columns - column);
-                if n == V::LANES {
-                    self.sum_columns::<V, true>(column, all);
-                } else {
-                    self.sum_columns::<V, false>(column, V::mask(n));
+            if columns == 0 {
+                self.sum_sequence::<V>();
+            } else if columns < V::LANES {
+                self.sum_columns::<V, false>(0, V::mask(columns));
+            } else {
+                // The last vector may overlap the vector before it, whose sums it computes again.
+                let all = V::mask(V::LANES);
+                for column in (0..columns).step_by(V::LANES) {
+                    self.sum_columns::<V, true>(column.min(columns - V::LANES), all);
                 }
             }
         }
@@ -127,28 +127,28 @@ impl<const K: u8> PairWork<'_, K> {
         }
     }
 
-    /// Returns the sum of terms r, r + 16, .., of which there are `P`, for a vector of columns, which begins `offset`
-    /// bytes after the first column. Absent terms are left out, which equals terms of 0.
+    /// Returns the sum of the `count` terms r, r + 16, .. for a vector of columns, which begins `offset` bytes after the
+    /// first column. `P` is `count`, or 0 if it is not a constant. Absent terms count as 0.
     ///
     /// # Safety
-    /// *Work* and *Instruction set* of [`VectorWork::run`] hold, the lanes of the mask are columns, and
-    /// r + 16·(P − 1) < `terms`.
+    /// *Work* and *Instruction set* of [`VectorWork::run`] hold, the lanes of the mask are columns, `count` is between 1
+    /// and 8, and r + 16·(`count` − 1) < `terms`.
     #[inline(always)]
     unsafe fn lane_sum<V: FloatVector, const FULL: bool, const P: usize>(
         &self,
         r: usize,
-        offset: usize,
-        mask: V::Mask,
-        factor: V,
+        count: usize,
+        (offset, mask, factor): (usize, V::Mask, V),
     ) -> V {
         let sums = self.0;
+        let count = if P == 0 { count } else { P };
         // The addresses of term r. The last increments may leave the operands, but no value is read there.
         let first = |operand: &PairOperand| operand.base.wrapping_offset(r as isize * operand.stride);
         let (mut x, mut y, mut weight) = (first(&sums.x), first(&sums.y), first(&sums.weight));
         // SAFETY: every address is a value of the operands (*Operands*) for a column in the mask and one of the terms.
         unsafe {
             let mut t = [V::zero(); 8];
-            for term in t.iter_mut().take(P) {
+            for term in t.iter_mut().take(count) {
                 let w = if K == 2 { load::<V, FULL>(weight.wrapping_add(offset), mask) } else { V::zero() };
                 *term = Self::term(V::splat(x.cast()), load::<V, FULL>(y.wrapping_add(offset), mask), w, factor);
                 let next = |at: *const u8, operand: &PairOperand| at.wrapping_offset(LANES as isize * operand.stride);
@@ -157,13 +157,14 @@ impl<const K: u8> PairWork<'_, K> {
             match P {
                 1 => t[0],
                 2 => t[0].add(t[1]),
-                3 | 4 => t[0].add(t[1]).add(t[2].add(t[3])),
+                4 => t[0].add(t[1]).add(t[2].add(t[3])),
                 _ => eight_sum(t),
             }
         }
     }
 
-    /// Adds `P` terms to each of the given partial sums of a block, whose first term is `first`.
+    /// Adds `count` terms to each of the given partial sums of a block, whose first term is `first`. `P` is `count`, or 0
+    /// if it is not a constant.
     ///
     /// # Safety
     /// The contract of [`PairWork::lane_sum`] holds for r = `first` + l, for each of the partial sums l.
@@ -172,12 +173,12 @@ impl<const K: u8> PairWork<'_, K> {
         &self,
         lanes: &mut [V; LANES],
         range: Range<usize>,
-        first: usize,
-        (offset, mask, factor): (usize, V::Mask, V),
+        (first, count): (usize, usize),
+        columns: (usize, V::Mask, V),
     ) {
         for l in range {
             // SAFETY: the contract of `lane_sum` and the instruction set of `add` are part of this method's contract.
-            unsafe { lanes[l] = lanes[l].add(self.lane_sum::<V, FULL, P>(first + l, offset, mask, factor)) };
+            unsafe { lanes[l] = lanes[l].add(self.lane_sum::<V, FULL, P>(first + l, count, columns)) };
         }
     }
 
@@ -200,16 +201,14 @@ impl<const K: u8> PairWork<'_, K> {
                 let (full, longer) = (rows / LANES, rows % LANES);
                 let columns = (offset, mask, factor);
                 for (range, count) in [(0..longer, full + 1), (longer..LANES, full)] {
+                    let terms = (first, count);
                     match count {
                         0 => {}
-                        1 => self.add_terms::<V, FULL, 1>(&mut lanes, range, first, columns),
-                        2 => self.add_terms::<V, FULL, 2>(&mut lanes, range, first, columns),
-                        3 => self.add_terms::<V, FULL, 3>(&mut lanes, range, first, columns),
-                        4 => self.add_terms::<V, FULL, 4>(&mut lanes, range, first, columns),
-                        5 => self.add_terms::<V, FULL, 5>(&mut lanes, range, first, columns),
-                        6 => self.add_terms::<V, FULL, 6>(&mut lanes, range, first, columns),
-                        7 => self.add_terms::<V, FULL, 7>(&mut lanes, range, first, columns),
-                        _ => self.add_terms::<V, FULL, 8>(&mut lanes, range, first, columns),
+                        1 if FULL => self.add_terms::<V, FULL, 1>(&mut lanes, range, terms, columns),
+                        2 if FULL => self.add_terms::<V, FULL, 2>(&mut lanes, range, terms, columns),
+                        4 if FULL => self.add_terms::<V, FULL, 4>(&mut lanes, range, terms, columns),
+                        8 => self.add_terms::<V, FULL, 8>(&mut lanes, range, terms, columns),
+                        _ => self.add_terms::<V, FULL, 0>(&mut lanes, range, terms, columns),
                     }
                 }
                 first += rows;
