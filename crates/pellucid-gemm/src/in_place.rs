@@ -30,7 +30,7 @@ const SOME_PANELS: usize = 8;
 
 impl<T: Element> BlockedProduct<'_, T> {
     /// Returns true if strips of A are packed by rows: if packing by rows is faster, or if the kernel reads rows only.
-    /// The kernel of vectors reads rows as fast as columns.
+    /// Vector kernels read rows as fast as columns.
     pub(crate) fn is_a_packed_in_rows(&self, kernels: &Kernels<T>) -> bool {
         self.a.in_rows() || kernels.tile_registers.is_some()
     }
@@ -52,8 +52,9 @@ impl<T: Element> BlockedProduct<'_, T> {
         })
     }
 
-    /// Returns true if the kernel reads A in place while panels of B are outermost, so that all panels read A from L2:
-    /// as for strips, or if rows are not longer than packed rows, or distributed over the cache sets.
+    /// Returns true if the kernel reads A in place while panels of B are outermost, so that all panels read A from L2.
+    /// The condition is that of [`is_a_read_in_place`](Self::is_a_read_in_place), or contiguous rows that are not
+    /// longer than packed rows or are distributed over the cache sets.
     pub(crate) fn is_a_kept_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
         self.is_a_read_in_place(kernels, cols)
             || self.a.strided().is_some_and(|a| {
@@ -78,7 +79,8 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// Returns true if the kernel reads B in place: if its rows are contiguous, and few strips of A use them or they
     /// are close together in L1.
     ///
-    /// A short product stores C so often that rows of B at the same offset in a page would wait for the stores.
+    /// A product with a small k stores C so often that loads of B from the same offset in a page would wait for the
+    /// stores (4K aliasing).
     pub(crate) fn is_b_read_in_place(&self, kernels: &Kernels<T>, rows: usize) -> bool {
         self.b.strided().is_some_and(|b| {
             let is_small = self.k >= MIN_SMALL_B_DEPTH

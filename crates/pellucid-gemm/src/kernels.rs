@@ -215,7 +215,7 @@ impl<T: Element> Kernels<T> {
     pub(crate) unsafe fn configure(&self) -> ConfiguredTileRegisters {
         if let Some(registers) = &self.tile_registers {
             debug_assert_eq!(self.width(), BLOCK_SIDE, "panels of B must be as wide as the registers");
-            // SAFETY: *Isa* is the clause *processor*.
+            // SAFETY: *Isa* implies the clause *processor* of `TileUnit`.
             unsafe { (registers.configure)() }
         }
         ConfiguredTileRegisters(self.tile_registers)
@@ -236,7 +236,7 @@ impl Drop for ConfiguredTileRegisters {
     #[inline]
     fn drop(&mut self) {
         if let Some(registers) = &self.0 {
-            // SAFETY: the clause *processor*, which held for `configure`.
+            // SAFETY: `Kernels::configure` created this value, so the clause *processor* of `TileUnit` holds.
             unsafe { (registers.release)() }
         }
     }

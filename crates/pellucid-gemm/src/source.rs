@@ -43,8 +43,8 @@ impl PanelRange {
 /// - `pack` initializes the entire panel, and `pack_rows` all k indices of every lane.
 /// - The memory that `strided` and `panel` describe is valid for reads, in the layout that they document.
 pub unsafe trait PackSource<T>: Sync {
-    /// Returns the operand as a strided matrix if memory stores it as one. Kernels then read it without packing where
-    /// that is faster.
+    /// Returns the operand as a strided matrix if it is stored as one. Kernels then read it without packing where that
+    /// is faster.
     fn strided(&self) -> Option<Strided<T>> {
         None
     }
@@ -122,7 +122,7 @@ unsafe impl<T: Element> PackSource<T> for Strided<T> {
     #[allow(private_interfaces)]
     unsafe fn pack_rows(&self, kernels: &Kernels<T>, range: PanelRange, step: usize, to: *mut T) {
         let PanelRange { first, lanes, start, depth } = range;
-        debug_assert!(depth <= step, "{depth} elements in rows of stride {step}");
+        debug_assert!(depth <= step, "rows of {depth} elements exceed their stride {step}");
         // In a panel of the transpose, the k indices are the lanes.
         let transpose = Strided { data: self.element_ptr(first, start), lane: self.depth, depth: self.lane };
         let panel = PackPanels::to_transpose(transpose, (depth, depth), lanes, to, step);

@@ -182,8 +182,8 @@ impl<T: Element> RegisterPart<T> {
         }
     }
 
-    /// Calls `f` for the vectors of all rows, with their first element, its copy in the buffer, and the mask of the
-    /// columns of the part.
+    /// Calls `f` for each vector of each row, with the address of its first element, the matching address in the
+    /// buffer, and the mask of the columns of the part.
     ///
     /// # Safety
     /// The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
@@ -396,7 +396,7 @@ mod tests {
             }
             let found = (0..m * n).map(|i| c[c_index(i / n, i % n)]).collect();
             (0..m * n).for_each(|i| c[c_index(i / n, i % n)] = u32::MAX);
-            assert!(c.iter().all(|&gap| gap == u32::MAX), "the memory between the elements of C is unchanged");
+            assert!(c.iter().all(|&gap| gap == u32::MAX), "the memory between the elements of C must be unchanged");
             found
         }
 
@@ -460,7 +460,7 @@ mod tests {
         }
     }
 
-    /// The choice depends on the shape and the processor only, and on an instruction set that the caller limits.
+    /// The choice depends only on the shape, the processor and the caller's instruction set.
     #[test]
     fn large_products_of_pairs_use_tile_registers() {
         let widest = if Isa::has_amx() { Isa::Amx } else { Isa::best() };

@@ -44,7 +44,7 @@ pub(crate) fn bidiagonalize<T: MatrixElement>(a: MatRef<'_, T>) -> Bidiagonal<T>
     to
 }
 
-/// The reduction of a matrix in rows, which are padded with zeros to a multiple of 16 elements.
+/// The reduction of a matrix whose rows are padded with zeros to a multiple of 16 elements.
 struct Bidiagonalize<'a, T> {
     work: Matrix<T>,
     n: usize,

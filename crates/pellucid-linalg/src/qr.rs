@@ -23,7 +23,7 @@ const HEADROOM: f64 = (1u64 << 32) as f64;
 /// Panics unless `taus` has min(m, n) elements.
 pub fn qr<T: MatrixElement>(mut a: MatMut<'_, T>, taus: &mut [T]) {
     let (m, n) = (a.rows(), a.columns());
-    assert_eq!(taus.len(), m.min(n), "a {m} × {n} matrix has min(m, n) reflections");
+    assert_eq!(taus.len(), m.min(n), "`taus` must have one element for each of the min({m}, {n}) reflections");
     let headroom = T::from_f64(HEADROOM);
     if a.as_ref().all(|x| x.abs() <= T::one() / T::MIN_POSITIVE / headroom) {
         return factor(a, taus);

@@ -27,7 +27,7 @@ pub(crate) struct Gpu {
     pub(crate) graphics: GraphicsDevice,
     /// The properties of the adapter on which the source code of shaders depends.
     pub(crate) features: OnceLock<ShaderFeatures>,
-    /// Whether the adapter ends long loops.
+    /// Whether the adapter terminates long loops early.
     pub(crate) ends_long_loops: OnceLock<bool>,
     pub(crate) allocator: Mutex<BufferAllocator>,
     pub(crate) compiler: ShaderCompiler,

@@ -5,8 +5,8 @@
 //! index, if there is one. All later kernels then do nothing, until the host reads the status and resets it.
 //!
 //! The host reads the status after every submission with checks, before any other submission. So a failed check skips
-//! only kernels of the same `run` or the same launch of a plan, which returns the error. If the host cannot read the
-//! status, it resets it too.
+//! only kernels of the same `run` or the same launch of a plan, which returns the error. The host also resets the
+//! status if it cannot read it.
 
 use crate::device::GraphicsDevice;
 use pellucid_ir::{Error, Result, lock};

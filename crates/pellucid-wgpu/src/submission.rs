@@ -61,7 +61,7 @@ impl RecordedDispatches {
     /// Records the dispatches of a kernel. `memory` is the memory of the operands, then the scratch memory.
     ///
     /// # Errors
-    /// If the device has failed, or if earlier dispatches are submitted and the device fails.
+    /// Returns an error if the device has failed, or if it fails while earlier dispatches are submitted.
     pub(crate) fn record(
         &mut self,
         graphics: &GraphicsDevice,

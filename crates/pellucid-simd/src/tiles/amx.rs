@@ -1,4 +1,4 @@
-//! The instructions of AMX, and the permission of the operating system to use them.
+//! The AMX instructions, and the request for permission from the operating system to use them.
 //!
 //! A tile register keeps its value between two `asm!` blocks, because compiled code uses no tile registers: they are
 //! for values of a tile type, which Rust does not have.

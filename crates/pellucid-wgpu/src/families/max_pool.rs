@@ -77,8 +77,8 @@ const SLIDING_WINDOWS: &str = "
     for (var window@ = first@; window@ < end@; window@ = window@ + 1u) {
 ";
 
-/// The loop over the adaptive windows that may contain an element. Window o contains element i if and only if o is in
-/// adaptive window i over the windows.
+/// The loop over the adaptive windows that may contain an element. Window o contains element i if and only if window i
+/// contains element o after the lengths of x and y are exchanged.
 const ADAPTIVE_WINDOWS: &str = "
     let end@ = ((at@ + 1u) * $y_length@ + $x_length@ - 1u) / $x_length@;
     for (var window@ = at@ * $y_length@ / $x_length@; window@ < end@; window@ = window@ + 1u) {

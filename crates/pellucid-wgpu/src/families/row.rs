@@ -81,7 +81,7 @@ impl<'a> RowSteps<'a> {
         self.program.steps.iter().enumerate().filter_map(reduction).collect()
     }
 
-    /// Returns the word of the partial result of step `k` within the words of a part.
+    /// Returns the offset of the partial result of step `k` within the words of a part.
     fn partial_word(&self, k: usize) -> usize {
         let reductions = self.program.steps[..k].iter().filter(|step| matches!(step.op, Op::Reduce(_)));
         reductions.map(|step| words(step.compute)).sum()

@@ -7,8 +7,8 @@
 //! O(n log n + n·s) operations; a slice that m positions refer to costs m operations in sequence.
 //!
 //! A dispatch combines the values of at most [`MAX_POSITIONS`] sorted positions, so that no invocation has a longer
-//! loop. A group that extends over several dispatches is combined in order too. The exception: an element of half
-//! precision is then rounded once for each of them, but once on the CPU.
+//! loop. A group that extends over several dispatches is combined in order too. The exception: a half-precision element
+//! is then rounded once per dispatch, but only once in total on the CPU.
 
 use super::GpuFamily;
 use super::shared::indices::{IndexedAxes, check_indices, unindexed_strides};
@@ -76,8 +76,8 @@ fn slice_and_index_axes(kernel: &Scatter, values: &DeviceArray<'_>, y: &DeviceAr
     (slice, space)
 }
 
-/// Combines the values of a group of equal sorted positions. The last one replaces an element; the first one combines
-/// all values.
+/// Combines the values of a group of equal sorted positions. If values replace elements, the invocation at the last
+/// position of the group stores its value; otherwise the invocation at the first position combines all values.
 const COMBINE: &str = "
     let first = $begin + thread / $slice_size;
     let key = $key_of_first;

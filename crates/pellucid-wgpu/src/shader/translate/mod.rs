@@ -187,7 +187,7 @@ fn parse_sources() -> Sources {
 /// `f_lgamma` rounds its result.
 ///
 /// # Errors
-/// Names the first construct that is not in the subset, for example a call of `libm`.
+/// Returns the name of the first construct that is not in the subset, for example a call to `libm`.
 pub(crate) fn translated(name: &str) -> Result<String, Untranslatable> {
     type Cache = HashMap<String, Result<String, Untranslatable>>;
     static CACHE: LazyLock<std::sync::Mutex<Cache>> = LazyLock::new(Default::default);
@@ -391,7 +391,7 @@ impl<'a> WgslTranslator<'a> {
         if ty == wanted { Ok(expr) } else { Err(format!("{ty:?} in place of {wanted:?} in {place}")) }
     }
 
-    /// Inlines a call of `function`, which has no control flow (`is_straight`).
+    /// Inlines a call to `function`, which has no control flow (`is_straight`).
     fn inline(
         &mut self,
         function: &ItemFn,

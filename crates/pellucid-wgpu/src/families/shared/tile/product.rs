@@ -34,10 +34,10 @@ pub(crate) fn epilogue_iterations(epilogue: Option<&Program>) -> usize {
     SPLIT_ITERATIONS.saturating_add(epilogue.map_or(0, program_iterations).saturating_mul(64))
 }
 
-/// The number of workgroups that the splits of k should give: a product of t small tiles has ⌊this number / t⌋ splits.
+/// The target number of workgroups of a product with splits of k: t small tiles have ⌊this number / t⌋ splits.
 const SPLIT_K_TARGET_GROUPS: usize = 64;
 
-/// Large tiles are used for at least this number of workgroups.
+/// The minimum number of workgroups for which large tiles are used.
 const MIN_LARGE_TILES: usize = 16;
 
 /// The tiles of a product and the splits of k.

@@ -29,7 +29,7 @@ pub(crate) fn declare_shared(shader: &mut ShaderBuilder, name: &str, compute: Co
 }
 
 /// Returns true if a value has one word. The sums of a tile are then separate variables. Otherwise they are an array,
-/// and the long arithmetic in two words is in a loop.
+/// and the long arithmetic on two-word values is in a loop.
 pub(crate) fn is_narrow(compute: Compute) -> bool {
     matches!(compute, Compute::F32 | Compute::I32)
 }
