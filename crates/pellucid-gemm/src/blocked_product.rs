@@ -62,10 +62,10 @@ pub(crate) const SCRATCH_ELEMENTS: usize = 256 << 10;
 ///
 /// For a rectangle `rows × cols` of C:
 ///
-/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, each with `k` k indices. No thread writes
-///   their memory meanwhile.
+/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, each with `k` k indices. No thread writes their
+///   memory during the call.
 /// - *C*: the elements of C in the rectangle are valid for reads and writes, are distinct, and do not overlap the
-///   operands. No other thread accesses them meanwhile.
+///   operands. No other thread accesses them during the call.
 /// - *Isa*: the processor has the instruction set of the kernels.
 pub(crate) struct BlockedProduct<'a, T> {
     /// A, whose lanes are its rows.

@@ -20,7 +20,7 @@ pub struct ImplicitIm2col<'a, T> {
 }
 
 // SAFETY: an `ImplicitIm2col` has no safe method that reads memory. The unsafe functions that read through it require
-// that no thread writes the memory meanwhile (*Range* of the panel contract, *Operands* of `multiply`).
+// that no thread writes the memory during the call (*Range* of the panel contract, *Operands* of `multiply`).
 unsafe impl<T: Sync> Sync for ImplicitIm2col<'_, T> {}
 
 // SAFETY: `pack` writes full vectors with the lanes of the runs, and zeros in the others. `pack_rows` writes every run

@@ -53,8 +53,8 @@ impl<T: Element> BlockedProduct<'_, T> {
     }
 
     /// Returns true if the kernel reads A in place while panels of B are outermost, so that all panels read A from L2.
-    /// The condition is that of [`is_a_read_in_place`](Self::is_a_read_in_place), or contiguous rows that are not
-    /// longer than packed rows or are distributed over the cache sets.
+    /// It does so if [`is_a_read_in_place`](Self::is_a_read_in_place) is true, or if the rows are contiguous and either
+    /// not longer than packed rows or distributed over the cache sets.
     pub(crate) fn is_a_kept_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
         self.is_a_read_in_place(kernels, cols)
             || self.a.strided().is_some_and(|a| {
@@ -63,8 +63,8 @@ impl<T: Element> BlockedProduct<'_, T> {
             })
     }
 
-    /// Returns true if no multiple of half a page is close to the stride of the rows of A, so that 14 rows of a block
-    /// of the depth need at most half of the ways of an 8-way L1.
+    /// Returns true if the stride between rows of A is not close to a multiple of half a page. 14 rows of a depth block
+    /// then use at most half of the ways of an 8-way L1.
     fn are_rows_distributed(&self, a: &Strided<T>) -> bool {
         let remainder = a.lane.unsigned_abs() * size_of::<T>() % 2048;
         (256..=2048 - 256).contains(&remainder)

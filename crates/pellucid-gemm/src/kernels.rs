@@ -132,7 +132,7 @@ macro_rules! kernel_table {
     };
 }
 
-/// Replaces the micro-kernels of [`Kernels`] by those of a [`TileUnit`], for elements that are pairs.
+/// Replaces the micro-kernels of [`Kernels`] with those of a [`TileUnit`], for elements that are pairs.
 macro_rules! with_tile_registers {
     ($unit:ty, $isa:ident, $kernels:expr) => {
         Kernels {

@@ -62,7 +62,7 @@ pub unsafe trait PackSource<T>: Sync {
     /// The *panel contract*:
     ///
     /// - *Range*: the lanes and the k indices are within the operand, whose memory is valid for reads and not written
-    ///   meanwhile.
+    ///   during the call.
     /// - *Width*: `lanes ≤ width`, and `width` is a multiple of the lanes of a vector, because full vectors are stored.
     /// - *Target*: `to` is valid for writes of `depth · width` elements, which do not overlap the operand.
     /// - *Isa*: the processor has the instruction set of `kernels`.
@@ -81,7 +81,7 @@ pub unsafe trait PackSource<T>: Sync {
     /// The *row contract*:
     ///
     /// - *Range*: the lanes and the k indices are within the operand, whose memory is valid for reads and not written
-    ///   meanwhile.
+    ///   during the call.
     /// - *Stride*: `depth ≤ step`.
     /// - *Target*: `to` is valid for writes of `lanes · step` elements, which do not overlap the operand.
     /// - *Isa*: the processor has the instruction set of `kernels`.
@@ -154,7 +154,7 @@ pub(crate) fn check_panel<T>(kernels: &Kernels<T>, lanes: usize, width: usize) {
 }
 
 /// The smallest k at which panels are packed together. For a smaller k, cache lines that panels share stay in the cache
-/// between the panels anyway.
+/// from one panel to the next.
 const MIN_JOINT_DEPTH: usize = 128;
 
 /// Packs consecutive panels of `lanes_per_panel` lanes, each as [`PackSource::pack`] does: panel s to `to +

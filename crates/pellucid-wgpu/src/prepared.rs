@@ -5,7 +5,7 @@
 //! Bind groups are cached for the most recent storages, so a launch with these storages creates nothing.
 //!
 //! A launch of a plan with checks of indices is two submissions: the dispatches up to the last check, and the rest. The
-//! host waits for the first one, while the device computes the second one.
+//! host waits for the first submission, while the device runs the second.
 
 use crate::buffer::{DeviceMemory, UnwrittenBuffers, WgpuBuffer};
 use crate::compiler::{ParameterBindGroups, create_operand_group};

@@ -122,8 +122,8 @@ pub fn bessel_y(n: f64, x: f64) -> f64 {
     sign * y
 }
 
-/// The coefficients of R, S, U and V in ascending powers of 1/x², one of each per line (fdlibm, Sun Microsystems 1993).
-/// P is 1 + R/S. Q is (U/V − 1/8)/x for order 0, and (U/V + 3/8)/x for order 1.
+/// The coefficients of R, S, U and V in ascending powers of 1/x², one coefficient of each per line (fdlibm, Sun
+/// Microsystems 1993). P is 1 + R/S. Q is (U/V − 1/8)/x for order 0, and (U/V + 3/8)/x for order 1.
 #[rustfmt::skip]
 const QUOTIENTS: [[f64; 4]; 56] = [
     // Order 0, x ≥ 8.

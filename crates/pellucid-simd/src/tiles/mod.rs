@@ -78,8 +78,8 @@ pub trait TileUnit {
 
     /// Adds the product of the registers `A` and `B` to register `C`.
     ///
-    /// For every element of C, the products of the first factors of the 16 pairs are one chain of fused multiply-adds
-    /// that starts at zero, in ascending order, and those of the second factors another. Then `C ← C + (first +
+    /// For every element of C, the products of the first factors of the 16 pairs form one chain of fused multiply-adds,
+    /// in ascending order from zero. The products of the second factors form another chain. Then `C ← C + (first +
     /// second)`. Each operation rounds to nearest, and replaces subnormal operands and results by zero.
     ///
     /// # Safety

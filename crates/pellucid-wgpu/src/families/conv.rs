@@ -6,12 +6,12 @@
 //! | gradient of x | channels | images and positions of x | outputs and taps |
 //! | gradient of w | outputs | channels and taps | images and positions of y |
 //!
-//! Groups are a batch axis. An element of a window is at position `stride·o + dilation·t − before` of the image, which
-//! is the sum of a term of the output position o and a term of the tap t. In the gradient of x, the position of y is
-//! `(x + before − dilation·t)/stride`. It is an integer only for some taps, which depend on the remainder of x modulo
-//! the stride. There is one product for each remainder, with these taps only. Products of neighbouring remainders that
-//! differ only in offsets form one batch. Windows without overlap and padding, such as the patches of an image, need
-//! one dispatch.
+//! Groups are a batch axis. An element of a window is at position `stride·o + dilation·t − before` of the image. The
+//! first term depends on the output position o, the second on the tap t. In the gradient of x, `(x + before −
+//! dilation·t)/stride` is the position of y. It is an integer only for some taps, which depend on the remainder of x
+//! modulo the stride. There is one product for each remainder, with these taps only. Products of neighbouring
+//! remainders that differ only in offsets form one batch. Windows without overlap and padding, such as the patches of
+//! an image, need one dispatch.
 
 use super::GpuFamily;
 use super::shared::tile::{Coordinate, IndexDigit, TiledArray, TiledProduct};
@@ -287,8 +287,8 @@ mod tests {
     use pellucid_ir::kernel::{Kernel, Window};
     use pellucid_ir::{DType, Layout};
 
-    /// Returns the number of dispatches of the gradient of x for images of 48 positions along two axes, windows of
-    /// `size` and `stride` positions, and `before` positions of padding.
+    /// Returns the number of dispatches that compute the gradient of x, for images of 48 positions along two axes and
+    /// windows with this size, stride and padding `before`.
     fn dispatches([size, stride, before]: [usize; 3]) -> usize {
         let window = Window {
             size: [1, size, size],

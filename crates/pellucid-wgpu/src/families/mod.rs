@@ -47,8 +47,8 @@ pub(crate) trait GpuFamily {
         1
     }
 
-    /// Returns an estimate of the iterations of the loops of one invocation, for families that do not divide all long
-    /// loops. Zero means that no loop is long. The rule of the family accepts the operands.
+    /// Returns an estimate of the loop iterations of one invocation, for families that do not divide all long loops.
+    /// Zero means that no loop is long. The rule of the family accepts the operands.
     fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
         let _ = (inputs, outputs);
         0

@@ -64,8 +64,8 @@ fn sort_positions(
     })
 }
 
-/// Returns the axes of the slice of values that belongs to one position, with the strides of y and of the values, and
-/// the index axes of the values.
+/// Returns two spaces: the axes of the slice of values that belongs to one position, with the strides of y and of the
+/// values, and the index axes of the values.
 fn slice_and_index_axes(kernel: &Scatter, values: &DeviceArray<'_>, y: &DeviceArray<'_>) -> (MergedAxes, MergedAxes) {
     let (y_strides, value_strides) = (y.layout.strides(), values.layout.strides());
     let slice_axes: Vec<usize> = kernel.index.slice_axes(y.shape().rank()).collect();
@@ -162,7 +162,7 @@ fn combined_expr(op: ScatterOp, compute: Compute, element: &str, value: &str) ->
         ScatterOp::Set => value.into(),
         ScatterOp::Add => binary_expr(Binary::Add, compute, element, value),
         ScatterOp::Mul => binary_expr(Binary::Mul, compute, element, value),
-        // Of equal operands, maxima and minima return the second one: the element.
+        // If the operands are equal, maximum and minimum return the second one, which is the element.
         ScatterOp::Max => binary_expr(Binary::Max, compute, value, element),
         ScatterOp::Min => binary_expr(Binary::Min, compute, value, element),
     }

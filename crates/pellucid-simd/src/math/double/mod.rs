@@ -20,8 +20,8 @@ pub use pow::{floor_of_quotient, floor_quotient, floored};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, cos_pi, sin, sin_fast, sin_pi, tan, tan_fast};
 pub(in crate::math) use trig::{cos_reduced, sin_and_cos_fast, sin_reduced};
 
-/// The source text of the functions of this module, of the gamma family and of the Bessel functions. GPU backends
-/// translate the functions that do not call `libm` to their shader language. All function names are distinct.
+/// The source text of this module's functions, the gamma family and the Bessel functions. GPU backends translate the
+/// functions that do not call `libm` to their shader language. All function names are distinct.
 pub const SOURCES: [&str; 9] = [
     include_str!("erf.rs"),
     include_str!("exp.rs"),

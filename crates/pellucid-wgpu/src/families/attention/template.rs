@@ -32,7 +32,7 @@ pub(super) const KEY_HEAD: &str = "
     }
 ";
 
-/// The loop over blocks of columns. An invocation has 4 × 4 weights, which are the scores at first.
+/// The loop over blocks of columns. An invocation has 4 × 4 weights, which initially are the scores.
 pub(super) const COLUMNS: &str = "
     let end_column = $end_column;
     for (var first_column = $first_column; first_column < end_column; first_column = first_column + $block) {

@@ -307,7 +307,7 @@ impl<'a> WgslTranslator<'a> {
         Ok(format!("{header} {{\n{body}}}\n"))
     }
 
-    /// Returns the text of a function of `f32` that rounds the result of a function of `f64`.
+    /// Returns the text of an `f32` function that rounds the result of an `f64` function.
     fn rounded_function_source(self, name: &str) -> Result<String, Untranslatable> {
         let count = FunctionTypes::from_function(self.function(name)?, self.module)?.parameters.len();
         let prefix = self.module.prefix();

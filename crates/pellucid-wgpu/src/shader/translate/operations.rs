@@ -179,7 +179,7 @@ impl WgslTranslator<'_> {
         Ok(format!("c{k}"))
     }
 
-    /// Returns the row at a variable index of an array of rows with an even number of elements.
+    /// Returns the row at a variable index of an array whose rows have an even number of elements.
     ///
     /// The text is a `switch`. Some drivers translate every access to an array to one branch per element, which takes
     /// time quadratic in its length.
@@ -209,7 +209,7 @@ impl WgslTranslator<'_> {
         Ok(Symbol::List(row))
     }
 
-    /// Returns an element of an array of `f64`, or a row of an array of rows with an even number of elements.
+    /// Returns an element of an `f64` array, or a row of an array whose rows have an even number of elements.
     pub(super) fn element(&mut self, array: &Symbol, index: Symbol) -> Result<Symbol, Untranslatable> {
         let Symbol::List(values) = array else { return Err("an index of a value that is not an array".into()) };
         if let Symbol::Integer(index) = index {

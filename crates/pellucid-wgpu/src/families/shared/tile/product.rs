@@ -28,7 +28,7 @@ fn max_split_depth(compute: Compute) -> usize {
     1 << (SPLIT_ITERATIONS / iterations * depth).ilog2()
 }
 
-/// Returns an estimate of the iterations of the loops of an invocation of a product with this epilogue.
+/// Returns an estimate of the loop iterations of one invocation of a product with this epilogue.
 pub(crate) fn epilogue_iterations(epilogue: Option<&Program>) -> usize {
     // An invocation computes up to 64 elements.
     SPLIT_ITERATIONS.saturating_add(epilogue.map_or(0, program_iterations).saturating_mul(64))
