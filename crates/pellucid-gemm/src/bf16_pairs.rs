@@ -303,7 +303,7 @@ pub(crate) mod tests {
         (c.to_vec(), a_range.excludes_subnormals(b_range))
     }
 
-    /// Returns a factor with an exponent from a range, reproducible for each seed.
+    /// Returns factors with exponents from a range, and some zeros, reproducible for each seed.
     pub(crate) fn factors(count: usize, seed: u64, exponents: Range<usize>) -> Vec<BF16> {
         let choices = Choices::new(seed);
         let factor = |_| match choices.below(20) {

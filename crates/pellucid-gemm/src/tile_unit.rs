@@ -282,7 +282,8 @@ mod tests {
             batch: 0,
             is_transposed: false,
         };
-        // SAFETY: the caller guarantees the product contract for all elements of C.
+        // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`, which implies the product contract for
+        // all elements of C.
         unsafe { product.compute(kernels, 0..shape.m, 0..shape.n) }
     }
 

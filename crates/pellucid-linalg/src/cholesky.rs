@@ -178,7 +178,7 @@ mod tests {
             let x = numbers::<T>(n, n, 1);
             let square = product(&x, &Matrix::copy_of(x.view().transpose()));
             let [large, small] = extreme_scales::<T>();
-            // The second matrix is graded: its rows and columns are scaled by up to 1e-6.
+            // The second matrix is graded: its rows and columns are scaled by factors from 1 to 2e-7.
             for (base, size) in [(1.0, T::one()), (0.95f64, T::one()), (1.0, large), (1.0, small)] {
                 let scale = |i: usize, j: usize| T::from_f64(base.powi((i + j) as i32)) * size;
                 let a = Matrix::from_fn(n, n, |i, j| {

@@ -26,9 +26,9 @@ pub struct SingularBases<'a, T> {
 ///
 /// If an element is NaN or infinite, all results are NaN.
 ///
-/// The matrix is reduced to bidiagonal form by reflections, a tall one by its QR factorization first (Chan 1982). The
-/// implicit QR algorithm then computes all singular values of the bidiagonal matrix with high relative accuracy (Demmel
-/// & Kahan 1990).
+/// The matrix is reduced to bidiagonal form by reflections. For a tall matrix, the factor R of its QR factorization is
+/// reduced instead (Chan 1982). The implicit QR algorithm then computes all singular values of the bidiagonal matrix
+/// with high relative accuracy (Demmel & Kahan 1990).
 ///
 /// # Errors
 /// [`NotConverged`] after 60·k sweeps, k = min(m, n); all results are NaN. A typical matrix needs fewer than 3·k.

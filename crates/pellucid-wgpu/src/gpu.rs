@@ -34,7 +34,7 @@ pub(crate) struct Gpu {
     pub(crate) descriptions: Mutex<DescriptionCache>,
     /// The dispatches of the next submission.
     pub(crate) recorded: Mutex<RecordedDispatches>,
-    /// The status word that the checks of indices set, and its reader.
+    /// The status word that the checks of indices set, and the operations that have checks.
     pub(crate) status: StatusBuffer,
 }
 

@@ -11,7 +11,7 @@ use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The number of dispatches that are submitted together.
+/// The maximum number of dispatches that are submitted together.
 const MAX_RECORDED: usize = 64;
 
 /// The largest size in bytes of the parameters of a dispatch, and of all parameters that are submitted together.

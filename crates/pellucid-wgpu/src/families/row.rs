@@ -7,7 +7,8 @@
 //!
 //! A long row is divided into parts, whose number depends on its length alone. A workgroup then computes one part, and
 //! every pass is a dispatch of its own: one for each level of reductions, which stores a partial result of each part,
-//! and one for the outputs. Each workgroup begins with the combination of the partial results of earlier levels.
+//! and one each for the outputs per element and the outputs per row. Each workgroup begins with the combination of the
+//! partial results of earlier levels.
 
 use super::GpuFamily;
 use super::shared::axes::axes_space;

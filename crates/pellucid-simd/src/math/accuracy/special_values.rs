@@ -80,7 +80,7 @@ fn special_values() {
     assert_eq!(<f64 as Real>::round(-3.5), -4.0);
 }
 
-/// Compares powers with the results of `libm`, including all special cases.
+/// Compares `pow` and `atan2` with `libm`, including all special cases.
 #[test]
 fn powers() {
     let values = [
@@ -208,7 +208,7 @@ fn fast_exponentials_equal_the_full_exponentials() {
     }
 }
 
-/// Pairs of dividend and divisor: multiples of the divisor and their neighbours, and arbitrary bit patterns.
+/// Returns pairs of pseudorandom words, from which the tests derive dividends and divisors.
 fn divisions() -> impl Iterator<Item = (u64, u64)> {
     let mut state = 7u64;
     let mut next = move || {
