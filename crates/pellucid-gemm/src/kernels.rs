@@ -155,10 +155,10 @@ impl<T: Element> Kernels<T> {
     /// function call. Larger register tiles would not be faster.
     #[cfg(target_arch = "x86_64")]
     const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4], unmasked false, dots 1);
-    /// Of the 16 registers, a 6 × 2 tile uses 12 for sums, 2 for B and 1 for A.
+    /// A 6 × 2 tile uses 12 of the 16 registers for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
     const AVX2: Kernels<T> = kernel_table!(Avx2, rows [1 2 3 4 5 6], unmasked true, dots 4);
-    /// Of the 32 registers, a 14 × 2 tile uses 28 for sums, 2 for B and 1 for A.
+    /// A 14 × 2 tile uses 28 of the 32 registers for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
     const AVX512: Kernels<T> = kernel_table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], unmasked true, dots 8);
 

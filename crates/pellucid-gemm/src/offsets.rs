@@ -174,8 +174,8 @@ pub struct PackRuns<'a, T> {
     pub to: *mut T,
     /// The stride between rows of the target, in elements.
     pub step: usize,
-    /// Number of elements after each row that may be overwritten, up to the end of a vector. Storing full vectors is
-    /// faster than storing under a mask.
+    /// The number of elements after each row that may be overwritten, up to the end of a vector. Storing full vectors
+    /// is faster than storing under a mask.
     pub slack: usize,
 }
 

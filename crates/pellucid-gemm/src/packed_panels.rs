@@ -22,12 +22,12 @@ pub struct PackedPanels<T> {
 }
 
 impl<T: Element> PackedPanels<T> {
-    /// Returns the number of elements in the panels of a matrix with n = `lanes` lanes and k = `depth` k indices.
+    /// Returns the number of elements in the panels of a `lanes` × `depth` (n × k) matrix.
     pub fn packed_len(isa: Isa, (lanes, depth): (usize, usize)) -> usize {
         PackedPanels::len(Kernels::<T>::for_isa(isa), (lanes, depth))
     }
 
-    /// Packs a matrix with n = `lanes` lanes and k = `depth` k indices into `memory`.
+    /// Packs a `lanes` × `depth` (n × k) matrix into `memory`.
     ///
     /// # Safety
     ///
@@ -46,12 +46,12 @@ impl<T: Element> PackedPanels<T> {
         unsafe { PackedPanels::pack_range(Kernels::<T>::for_isa(isa), from, 0..lanes, depth, memory) }
     }
 
-    /// Returns the number of elements in the panels of a matrix with n = `lanes` lanes and k = `depth` k indices.
+    /// Returns the number of elements in the panels of a `lanes` × `depth` (n × k) matrix.
     pub(crate) fn len(kernels: &Kernels<T>, (lanes, depth): (usize, usize)) -> usize {
         lanes.next_multiple_of(kernels.width()).saturating_mul(depth)
     }
 
-    /// Packs a range of lanes of a matrix with k = `depth` k indices into `memory`.
+    /// Packs a range of lanes of a matrix with `depth` k indices into `memory`.
     ///
     /// # Safety
     ///

@@ -237,15 +237,15 @@ mod tests {
         kernels
     }
 
-    /// How a test computes a product.
+    /// The call with which a test computes a product.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum ProductCall {
         Gemm(Threads),
-        /// With panels of B that were packed before.
+        /// A product with panels of B that were packed before.
         PackedPanels,
-        /// With operands that are given by offset lists.
+        /// A product of operands that are given by offset lists.
         ImplicitIm2col,
-        /// Without C, for an epilogue.
+        /// A product without C, for an epilogue.
         Epilogue,
     }
 

@@ -430,7 +430,13 @@ impl<'a, T: Float> MatMut<'a, T> {
     /// Computes A·B, or adds it to this matrix.
     fn multiply_views(&mut self, a: MatRef<'_, T>, b: MatRef<'_, T>, accumulate: bool) {
         let (m, n, k) = (self.rows(), self.columns(), a.columns());
-        assert!(a.rows() == m && b.columns() == n && b.rows() == k, "the shapes must fit the product");
+        assert!(
+            a.rows() == m && b.columns() == n && b.rows() == k,
+            "the shapes do not fit the product [{m} × {n}] = [{} × {k}]·[{} × {}]",
+            a.rows(),
+            b.rows(),
+            b.columns()
+        );
         if m == 0 || n == 0 || (k == 0 && accumulate) {
             return;
         }

@@ -78,9 +78,9 @@ struct Tridiagonalize<'a, T> {
 impl<T: MatrixElement> AutoVectorized for Tridiagonalize<'_, T> {
     type Output = ();
 
-    /// Step k maps column k to a multiple of a unit vector by the reflection I − τ·u·uᵀ, which changes the remaining
-    /// matrix to A − u·wᵀ − w·uᵀ. The next step computes this update together with its own product of A and a vector,
-    /// so that it reads and writes the matrix once.
+    /// Reduces the matrix. Step k maps column k to a multiple of a unit vector by the reflection I − τ·u·uᵀ, which
+    /// changes the remaining matrix to A − u·wᵀ − w·uᵀ. The next step computes this update together with its own
+    /// product of A and a vector, so that it reads and writes the matrix once.
     #[inline(always)]
     fn run(self) {
         let Tridiagonalize { mut work, diagonal, off_diagonal, to } = self;

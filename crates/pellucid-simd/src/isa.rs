@@ -62,8 +62,8 @@ impl Isa {
         false
     }
 
-    /// Returns true if this process can use [`Isa::Amx`]. Detection runs once per process. It requests the permission
-    /// of the operating system, and compares a small product with its emulation.
+    /// Returns true if this process can use [`Isa::Amx`]. Detection runs once per process. It requests permission from
+    /// the operating system, and compares a small product with its emulation.
     #[inline]
     pub fn has_amx() -> bool {
         static HAS_AMX: OnceLock<bool> = OnceLock::new();

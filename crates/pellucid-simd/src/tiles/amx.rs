@@ -105,7 +105,7 @@ pub(super) fn is_permitted() -> bool {
         && request_permission()
 }
 
-/// Requests the permission of Linux to use the tile registers on all threads of this process (Linux 5.16). Threads
+/// Requests permission from Linux to use the tile registers on all threads of this process (Linux 5.16). Threads
 /// receive the memory to save the registers at their first use.
 #[cfg(target_os = "linux")]
 fn request_permission() -> bool {

@@ -14,7 +14,7 @@ use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Pool, PoolPart, PoolWindows};
 
 impl GpuFamily for Pool {
-    /// Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
+    /// Returns true if coordinates fit in 31 bits and the first output is contiguous, as the shaders require.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let [x, y] = axis_lengths(self.part, inputs, outputs);
         let fits = match &self.windows {

@@ -1,4 +1,5 @@
-//! The coefficients of the Bessel functions of orders 0, 1 and 2, lowest degree first.
+//! Polynomial coefficients of the Bessel functions of orders 0, 1 and 2, lowest degree first. Each table names its
+//! function, the range of x and the variable of the polynomial.
 //!
 //! They interpolate the functions at the zeros of a Chebyshev polynomial, with an error below 10⁻¹³.
 
