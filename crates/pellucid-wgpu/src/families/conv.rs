@@ -118,7 +118,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         ConvArrays { kernel, x, w, y, channels, outputs, w_output, w_channel, x_image, y_image, x_channel, y_output }
     }
 
-    /// Adds the product of the output, or of the gradient of w.
+    /// Adds the product that computes the output, or the gradient of w.
     fn describe_windows(&self, list: &mut DispatchList<'_>) {
         let ConvArrays { kernel, x, w, y, channels, outputs, .. } = self;
         let ConvArrays { w_output, w_channel, x_image, y_image, x_channel, y_output, .. } = *self;

@@ -89,7 +89,7 @@ fn axis_loops(source: &str) -> [String; 3] {
     ["0", "1", "2"].map(|axis| source.replace('@', axis))
 }
 
-/// The parameters of the windows along the spatial axes; only the lengths for adaptive windows.
+/// The parameters of sliding windows along the spatial axes; empty for adaptive windows.
 #[derive(Default)]
 struct WindowParameters {
     size: [String; 3],

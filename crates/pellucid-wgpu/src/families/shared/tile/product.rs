@@ -55,8 +55,8 @@ pub(crate) struct ProductPlan {
 impl ProductPlan {
     /// Chooses the tiles of `batch` products of `[m, k]` and `[k, n]`.
     ///
-    /// The order of accumulation depends on m, n and k alone: the splits follow from these, and every tile adds in
-    /// the order of k.
+    /// The order of accumulation depends only on m, n, k and the compute type: the splits follow from these, and every
+    /// tile adds in the order of k.
     pub(crate) fn new(compute: Compute, batch: usize, [m, n, k]: [usize; 3]) -> ProductPlan {
         let small_tiles = m.div_ceil(32) * n.div_ceil(32);
         let k_splits = (SPLIT_K_TARGET_GROUPS / small_tiles.max(1)).clamp(1, (k / MIN_SPLIT_DEPTH).max(1));
