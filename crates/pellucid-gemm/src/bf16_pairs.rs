@@ -221,8 +221,9 @@ impl FactorRange {
 
     /// Returns true if no partial sum of products with the factors of `other` is subnormal, and no factor is.
     ///
-    /// A `bf16` with the biased exponent e is a multiple of 2^(e − 134), so all products and sums are multiples of 2^(e
-    /// + e' − 268) for the smallest exponents e and e'. If this is at least 2⁻¹²⁶, a sum that is not zero is normal.
+    /// A `bf16` with the biased exponent e is a multiple of 2^(e − 134). All products and sums are therefore multiples
+    /// of 2^(e + e' − 268) for the smallest exponents e and e'. If this is at least 2⁻¹²⁶, a sum that is not zero is
+    /// normal.
     pub fn excludes_subnormals(self, other: FactorRange) -> bool {
         // Infinities and NaN have the exponent 255, and the pattern for no factor has a larger one.
         let [a, b] = [self, other].map(|range| (range.least.saturating_add(1) >> 7).min(256));

@@ -170,8 +170,8 @@ mod tests {
             eprintln!("not measured: no AMX");
             return;
         }
-        // A hypervisor that loses the registers of threads that do not run can corrupt some results, but not all of
-        // them. SAFETY: the clause *processor*: the process may use the registers.
+        // A hypervisor that loses the registers of threads that do not run can corrupt some results, but not all.
+        // SAFETY: the clause *processor*: the process may use the registers.
         let is_equal = |_| unsafe { multiply_sample::<NativeTiles>(Duration::ZERO) } == emulated;
         assert!((0..20).any(is_equal), "{:x?}", emulated[3]);
     }
