@@ -1,9 +1,9 @@
-//! The conversion of matrices to pairs of `bf16` factors, which the products of AVX512-BF16 multiply.
+//! Converts matrices to the pairs of `bf16` factors that the AVX512-BF16 kernels multiply.
 //!
-//! A product of [`BF16Pair`] is a product of half the depth with twice the multiply-adds in each element. It has the
-//! bits of the product of the factors as `f32`, because pairs are added in the order of k and blocks of k are even. The
-//! exception are subnormal numbers: the instruction replaces them by zero, so that [`FactorRange::excludes_subnormals`]
-//! decides whether pairs are multiplied.
+//! A product of [`BF16Pair`] matrices has half the depth and two multiply-adds per step. It is bit-identical to the
+//! product of the factors as `f32`, because pairs are added in the order of k and blocks of k are even. Subnormal
+//! numbers are the exception: the instruction flushes them to zero. Therefore pairs are used only if
+//! [`FactorRange::excludes_subnormals`] returns true.
 
 use super::strided::Strided;
 use pellucid_simd::math::half::BF16;
@@ -203,7 +203,7 @@ per_isa! {
     }
 }
 
-/// The smallest magnitude of the factors of an operand that are not zero.
+/// The smallest nonzero magnitude among the factors of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FactorRange {
     /// The bit pattern of the magnitude minus 1, or a larger number if all factors are zero.
@@ -221,8 +221,8 @@ impl FactorRange {
 
     /// Returns true if no partial sum of products with the factors of `other` is subnormal, and no factor is.
     ///
-    /// A `bf16` with the biased exponent e is a multiple of 2^(e − 134), so that all products and sums are multiples of
-    /// 2^(e + e' − 268) for the smallest exponents e and e'. If this is at least 2⁻¹²⁶, a sum that is not zero is
+    /// A `bf16` with the biased exponent e is a multiple of 2^(e − 134). All products and sums are therefore multiples
+    /// of 2^(e + e' − 268) for the smallest exponents e and e'. If this is at least 2⁻¹²⁶, a sum that is not zero is
     /// normal.
     pub fn excludes_subnormals(self, other: FactorRange) -> bool {
         // Infinities and NaN have the exponent 255, and the pattern for no factor has a larger one.
@@ -243,7 +243,7 @@ pub(crate) mod tests {
         Isa::available().iter().copied().filter(|&isa| isa != Isa::Avx512 || isa.has_bf16_products())
     }
 
-    /// Returns a matrix of lanes × depth in memory with the layout, and its strides (lane, depth).
+    /// Returns a matrix of lanes × depth, stored in one of three layouts, and its strides (lane, depth).
     pub(crate) fn stored(
         (lanes, depth): (usize, usize),
         layout: usize,
@@ -274,7 +274,8 @@ pub(crate) mod tests {
         (memory, work.pairs(), ranges[0].join(ranges[1]))
     }
 
-    /// Multiplies A[m × k] and B[k × n], given by lanes, with the kernels of an instruction set.
+    /// Multiplies A[m × k] and B[k × n] with the kernels of an instruction set. `a` and `b` return the factors lane by
+    /// lane.
     fn multiplied(
         isa: Isa,
         (m, n, k): (usize, usize, usize),
@@ -302,7 +303,7 @@ pub(crate) mod tests {
         (c.to_vec(), a_range.excludes_subnormals(b_range))
     }
 
-    /// Returns a factor with an exponent from a range, reproducible for each seed.
+    /// Returns factors with exponents from a range, and some zeros, reproducible for each seed.
     pub(crate) fn factors(count: usize, seed: u64, exponents: Range<usize>) -> Vec<BF16> {
         let choices = Choices::new(seed);
         let factor = |_| match choices.below(20) {
@@ -379,8 +380,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// The smallest exponents without subnormal sums, with signs that cancel. Large factors overflow to infinities, and
-    /// these to NaN.
+    /// Tests the smallest exponents that exclude subnormal sums, with cancelling signs, and large factors, whose
+    /// products overflow to infinity and sum to NaN.
     #[test]
     fn the_smallest_and_the_largest_factors_have_the_same_bits() {
         for (low, high) in [(71, 71), (40, 102), (1, 141), (141, 1)] {
@@ -399,7 +400,7 @@ pub(crate) mod tests {
         let exponent = |e: u16| range(&[0x4000, e << 7]);
         assert!(exponent(71).excludes_subnormals(exponent(71)) && !exponent(71).excludes_subnormals(exponent(70)));
         assert!(!range(&[0x0001]).excludes_subnormals(range(&[0x7f00])), "a subnormal factor");
-        assert!(!range(&[0x007f]).excludes_subnormals(zero), "a subnormal factor, which an infinity may multiply");
+        assert!(!range(&[0x007f]).excludes_subnormals(zero), "a subnormal factor may be multiplied by infinity");
         let small = |e: usize| move |_: usize| BF16((e << 7) as u16);
         for isa in instruction_sets().filter(|isa| isa.has_bf16_products()) {
             let (flushed, uses_pairs) = multiplied(isa, (2, 2, 1), [0, 0], [&small(64), &small(63)]);

@@ -35,8 +35,7 @@ use pellucid_simd::Element;
 use pellucid_simd::vector::prefetch_run;
 use std::ops::Range;
 
-/// The minimum number of elements of a block of A that is unlikely to be entirely in the cache, so that it is
-/// prefetched.
+/// The smallest block of A, in elements, that is prefetched. Smaller blocks are probably in the cache already.
 const A_PREFETCH_ELEMENTS: usize = 32 << 10;
 
 /// The number of strips of a transposed C that are computed at a time. Their sums stay in L2, close to L1.
@@ -51,8 +50,7 @@ const PANELS_PER_PACK: usize = 4;
 /// The number of panels of B between two prefetches of the epilogue's operands.
 const PANELS_PER_PREFETCH: usize = 4;
 
-/// The smallest number of elements of C for a call of the epilogue: fewer do not pay for the call, and these are still
-/// in L2.
+/// The smallest number of elements of C for which the epilogue is called. They amortize the call and are still in L2.
 const EPILOGUE_ELEMENTS: usize = 32 << 10;
 
 /// The number of elements of a block of C that is computed in scratch. They stay in L2, or close to it.
@@ -64,10 +62,10 @@ pub(crate) const SCRATCH_ELEMENTS: usize = 256 << 10;
 ///
 /// For a rectangle `rows × cols` of C:
 ///
-/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, each with `k` k indices. No thread writes
-///   their memory meanwhile.
+/// - *Operands*: `a` has the lanes `rows`, and `b` the lanes `cols`, each with `k` k indices. No thread writes their
+///   memory during the call.
 /// - *C*: the elements of C in the rectangle are valid for reads and writes, are distinct, and do not overlap the
-///   operands. No other thread accesses them meanwhile.
+///   operands. No other thread accesses them during the call.
 /// - *Isa*: the processor has the instruction set of the kernels.
 pub(crate) struct BlockedProduct<'a, T> {
     /// A, whose lanes are its rows.

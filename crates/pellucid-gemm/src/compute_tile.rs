@@ -121,7 +121,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         unsafe { if self.c_col_stride == 1 { kernel(&tile) } else { self.scatter_tile(kernel, &tile) } }
     }
 
-    /// Computes a register tile of a C whose columns are not adjacent: in a copy on the stack.
+    /// Computes a register tile in a buffer on the stack, for a C whose columns are not adjacent.
     ///
     /// # Safety
     ///

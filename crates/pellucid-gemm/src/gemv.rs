@@ -55,7 +55,7 @@ impl<T: Element> RowMatVec<T> {
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>, const R: usize>(&self) {
-        debug_assert!(self.rows <= 1 || self.y_stride != 0, "the elements of y overlap, their stride is 0");
+        debug_assert!(self.rows <= 1 || self.y_stride != 0, "the elements of y overlap: their stride is 0");
         let full_groups = self.rows - self.rows % R;
         // SAFETY: the copy reads the last `depth % 16` elements of x, which *Reads* of the row product contract covers,
         // and writes a buffer of 16 elements. `multiply_rows` requires `i + R ≤ rows`, which both loops ensure, and the
@@ -177,7 +177,7 @@ impl<T: Element> ColumnMatVec<T> {
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>>(&self) {
         debug_assert!(!self.partial.is_null(), "the scratch of a column product must not be null");
-        debug_assert!(self.rows <= 1 || self.y_stride != 0, "the elements of y overlap, their stride is 0");
+        debug_assert!(self.rows <= 1 || self.y_stride != 0, "the elements of y overlap: their stride is 0");
         for i in (0..self.rows).step_by(Self::BLOCK) {
             let rows = Self::BLOCK.min(self.rows - i);
             // SAFETY: *Range* of `accumulate_columns` and `reduce_lanes`: `i + rows ≤ self.rows` and `rows ≤ BLOCK`,

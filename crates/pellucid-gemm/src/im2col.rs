@@ -20,7 +20,7 @@ pub struct ImplicitIm2col<'a, T> {
 }
 
 // SAFETY: an `ImplicitIm2col` has no safe method that reads memory. The unsafe functions that read through it require
-// that no thread writes the memory meanwhile (*Range* of the panel contract, *Operands* of `multiply`).
+// that no thread writes the memory during the call (*Range* of the panel contract, *Operands* of `multiply`).
 unsafe impl<T: Sync> Sync for ImplicitIm2col<'_, T> {}
 
 // SAFETY: `pack` writes full vectors with the lanes of the runs, and zeros in the others. `pack_rows` writes every run
@@ -34,8 +34,7 @@ unsafe impl<T: Element> PackSource<T> for ImplicitIm2col<'_, T> {
             first + lanes <= self.lanes.len() && start + depth <= self.depths.len(),
             "the panel is not within the operand"
         );
-        // One vector of lanes of the panel after another: first its runs, then its elements for every step of the
-        // depth.
+        // Packs one vector of lanes at a time: finds its runs, and then copies its elements for every k index.
         for vector_start in (0..width).step_by(kernels.lanes) {
             let (begin, end) = (lanes.min(vector_start), lanes.min(vector_start + kernels.lanes));
             let runs: List<LaneRun, 4> = self
@@ -68,7 +67,7 @@ unsafe impl<T: Element> PackSource<T> for ImplicitIm2col<'_, T> {
     #[allow(private_interfaces)]
     unsafe fn pack_rows(&self, kernels: &Kernels<T>, range: PanelRange, step: usize, to: *mut T) {
         let PanelRange { first, lanes, start, depth } = range;
-        debug_assert!(depth <= step, "{depth} elements in rows of stride {step}");
+        debug_assert!(depth <= step, "rows of {depth} elements exceed their stride {step}");
         let offsets = &self.lanes.all()[first..first + lanes];
         for (p, offset, len) in self.depths.runs(start..start + depth) {
             let data = self.data.wrapping_offset(offset);

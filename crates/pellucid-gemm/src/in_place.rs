@@ -30,7 +30,7 @@ const SOME_PANELS: usize = 8;
 
 impl<T: Element> BlockedProduct<'_, T> {
     /// Returns true if strips of A are packed by rows: if packing by rows is faster, or if the kernel reads rows only.
-    /// The kernel of vectors reads rows as fast as columns.
+    /// Vector kernels read rows as fast as columns.
     pub(crate) fn is_a_packed_in_rows(&self, kernels: &Kernels<T>) -> bool {
         self.a.in_rows() || kernels.tile_registers.is_some()
     }
@@ -52,8 +52,9 @@ impl<T: Element> BlockedProduct<'_, T> {
         })
     }
 
-    /// Returns true if the kernel reads A in place while panels of B are outermost, so that all panels read A from L2:
-    /// as for strips, or if rows are not longer than packed rows, or distributed over the cache sets.
+    /// Returns true if the kernel reads A in place while panels of B are outermost, so that all panels read A from L2.
+    /// It does so if [`is_a_read_in_place`](Self::is_a_read_in_place) is true, or if the rows are contiguous and either
+    /// not longer than packed rows or distributed over the cache sets.
     pub(crate) fn is_a_kept_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
         self.is_a_read_in_place(kernels, cols)
             || self.a.strided().is_some_and(|a| {
@@ -62,8 +63,8 @@ impl<T: Element> BlockedProduct<'_, T> {
             })
     }
 
-    /// Returns true if no multiple of half a page is close to the stride of the rows of A, so that 14 rows of a block
-    /// of the depth need at most half of the ways of an 8-way L1.
+    /// Returns true if the stride between rows of A is not close to a multiple of half a page. 14 rows of a depth block
+    /// then use at most half of the ways of an 8-way L1.
     fn are_rows_distributed(&self, a: &Strided<T>) -> bool {
         let remainder = a.lane.unsigned_abs() * size_of::<T>() % 2048;
         (256..=2048 - 256).contains(&remainder)
@@ -78,7 +79,8 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// Returns true if the kernel reads B in place: if its rows are contiguous, and few strips of A use them or they
     /// are close together in L1.
     ///
-    /// A short product stores C so often that rows of B at the same offset in a page would wait for the stores.
+    /// A product with a small k stores C so often that loads of B from the same offset in a page would wait for the
+    /// stores (4K aliasing).
     pub(crate) fn is_b_read_in_place(&self, kernels: &Kernels<T>, rows: usize) -> bool {
         self.b.strided().is_some_and(|b| {
             let is_small = self.k >= MIN_SMALL_B_DEPTH

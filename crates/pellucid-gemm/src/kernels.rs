@@ -132,7 +132,7 @@ macro_rules! kernel_table {
     };
 }
 
-/// Replaces the micro-kernels of [`Kernels`] by those of a [`TileUnit`], for elements that are pairs.
+/// Replaces the micro-kernels of [`Kernels`] with those of a [`TileUnit`], for elements that are pairs.
 macro_rules! with_tile_registers {
     ($unit:ty, $isa:ident, $kernels:expr) => {
         Kernels {
@@ -155,10 +155,10 @@ impl<T: Element> Kernels<T> {
     /// function call. Larger register tiles would not be faster.
     #[cfg(target_arch = "x86_64")]
     const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4], unmasked false, dots 1);
-    /// Of the 16 registers, a 6 × 2 tile uses 12 for sums, 2 for B and 1 for A.
+    /// A 6 × 2 tile uses 12 of the 16 registers for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
     const AVX2: Kernels<T> = kernel_table!(Avx2, rows [1 2 3 4 5 6], unmasked true, dots 4);
-    /// Of the 32 registers, a 14 × 2 tile uses 28 for sums, 2 for B and 1 for A.
+    /// A 14 × 2 tile uses 28 of the 32 registers for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
     const AVX512: Kernels<T> = kernel_table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], unmasked true, dots 8);
 
@@ -215,7 +215,7 @@ impl<T: Element> Kernels<T> {
     pub(crate) unsafe fn configure(&self) -> ConfiguredTileRegisters {
         if let Some(registers) = &self.tile_registers {
             debug_assert_eq!(self.width(), BLOCK_SIDE, "panels of B must be as wide as the registers");
-            // SAFETY: *Isa* is the clause *processor*.
+            // SAFETY: *Isa* implies the clause *processor* of `TileUnit`.
             unsafe { (registers.configure)() }
         }
         ConfiguredTileRegisters(self.tile_registers)
@@ -236,7 +236,7 @@ impl Drop for ConfiguredTileRegisters {
     #[inline]
     fn drop(&mut self) {
         if let Some(registers) = &self.0 {
-            // SAFETY: the clause *processor*, which held for `configure`.
+            // SAFETY: `Kernels::configure` created this value, so the clause *processor* of `TileUnit` holds.
             unsafe { (registers.release)() }
         }
     }

@@ -18,7 +18,7 @@
 //! | `pack` | the packing of strided matrices |
 //! | `bf16_pairs` | the conversion of `bf16` matrices to pairs of factors: [`PackPairs`] |
 //! | `packed_panels` | operands that are packed once and used by many products: [`PackedPanels`], [`OwnedPanels`] |
-//! | `im2col` | operands given by offset lists, as the windows of a convolution are: [`ImplicitIm2col`] |
+//! | `im2col` | operands given by offset lists, such as the windows of a convolution: [`ImplicitIm2col`] |
 //! | `offsets` | lists of offsets, and the packing from them: [`OffsetList`], [`PackRuns`] |
 //! | `offset_dot` | products of a few rows with such operands, without packing: [`OffsetDotRow`], [`WeightGradDots`] |
 //! | `winograd` | the transforms of small tiles in a Winograd convolution: [`TransformTiles`] |
@@ -193,7 +193,7 @@ pub struct GemmOperands<'a, T> {
     pub epilogue: Option<&'a dyn Epilogue<T>>,
 }
 
-/// The threads that compute a product. The choice does not change a bit of the result.
+/// The threads that compute a product. The result is bit-identical for both choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
     /// The calling thread only.
@@ -402,7 +402,7 @@ pub unsafe fn transform_tiles<T: Element>(isa: Isa, work: &TransformTiles<'_, T>
 /// - *Source*: `from.depth` is 1, and `from` is valid for reads of `lanes` lanes of `depth` elements. No thread writes
 ///   them during the call.
 /// - *Target*: `width ≥ lanes`, and `to` is valid for writes of `depth · width` elements, which do not overlap the
-///   matrix. The width need not be a multiple of a vector.
+///   matrix. The width need not be a multiple of the vector length.
 /// - *Isa*: the processor has the instruction set.
 pub unsafe fn transpose<T: Element>(
     isa: Isa,

@@ -4,8 +4,8 @@ use pellucid_runtime::list::List;
 use pellucid_simd::Element;
 use pellucid_simd::vector::Vector;
 
-/// A list of offsets from a common origin, divided into runs. A run is a maximal sequence of consecutive offsets (o, o
-/// + 1, o + 2, ..), whose elements are therefore contiguous in memory.
+/// A list of offsets from a common origin, divided into runs. A run is a maximal sequence of consecutive offsets, so
+/// its elements are contiguous in memory.
 #[derive(Debug)]
 pub struct OffsetList {
     offsets: List<isize, 0>,
@@ -174,8 +174,8 @@ pub struct PackRuns<'a, T> {
     pub to: *mut T,
     /// The stride between rows of the target, in elements.
     pub step: usize,
-    /// Number of elements after each row that may be overwritten, up to the end of a vector. Storing full vectors is
-    /// faster than storing under a mask.
+    /// The number of elements after each row that may be overwritten, up to the end of a vector. Storing full vectors
+    /// is faster than storing under a mask.
     pub slack: usize,
 }
 

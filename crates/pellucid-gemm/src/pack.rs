@@ -7,7 +7,7 @@ use pellucid_simd::vector::{Vector, prefetch_run};
 /// A packing of a strided operand into panels.
 ///
 /// A panel is a row-major matrix of `depth` rows (one for each k index) of `width` elements. Column i of a panel is one
-/// row of A or one column of B. Columns after the last one are zeros. [`transpose`](Self::transpose) packs one panel,
+/// row of A or one column of B. Columns past the last lane are zeros. [`transpose`](Self::transpose) packs one panel,
 /// with zeros up to column `lanes_per_panel`. [`copy`](Self::copy) packs panels of `lanes_per_panel` columns each.
 ///
 /// # Packing contract
@@ -29,7 +29,7 @@ pub(crate) struct PackPanels<T> {
 /// Therefore more rows would evict each other.
 const STEPS_PER_GROUP: usize = 8;
 
-/// The number of lanes of the widest packed panel. Longer rows belong to other matrices.
+/// The number of lanes of the widest packed panel. Wider targets are matrices, not panels.
 const MAX_PANEL_WIDTH: usize = 32;
 
 /// The size of a cache line in bytes.
@@ -127,8 +127,8 @@ impl<T: Element> PackPanels<T> {
         // function cover them. *Row length* also implies `lanes ≤ width` and `lanes_per_panel ≤ width`, which `gather`
         // and `gather_depth` require.
         unsafe {
-            // Blocks that share a cache line of a long row are transposed in succession: rows of C often share a cache
-            // set, so that they evict each other.
+            // Blocks that share a cache line of a long row are transposed in succession, because rows of C often share
+            // a cache set and evict each other.
             let lanes_together = if width > MAX_PANEL_WIDTH { CACHE_LINE / size_of::<T>() } else { V::SIDE };
             for first in (0..full_lanes).step_by(lanes_together) {
                 for p in (0..full_depth).step_by(V::SIDE) {

@@ -22,12 +22,12 @@ pub struct PackedPanels<T> {
 }
 
 impl<T: Element> PackedPanels<T> {
-    /// Returns the number of elements that the panels of a matrix with `lanes` (n) lanes and `depth` = k indices fill.
+    /// Returns the number of elements in the panels of a `lanes` × `depth` (n × k) matrix.
     pub fn packed_len(isa: Isa, (lanes, depth): (usize, usize)) -> usize {
         PackedPanels::len(Kernels::<T>::for_isa(isa), (lanes, depth))
     }
 
-    /// Packs a matrix with `lanes` (n) lanes and `depth` = k indices into `memory`.
+    /// Packs a `lanes` × `depth` (n × k) matrix into `memory`.
     ///
     /// # Safety
     ///
@@ -46,12 +46,12 @@ impl<T: Element> PackedPanels<T> {
         unsafe { PackedPanels::pack_range(Kernels::<T>::for_isa(isa), from, 0..lanes, depth, memory) }
     }
 
-    /// Returns the number of elements that the panels of a matrix with `lanes` (n) lanes and `depth` = k indices fill.
+    /// Returns the number of elements in the panels of a `lanes` × `depth` (n × k) matrix.
     pub(crate) fn len(kernels: &Kernels<T>, (lanes, depth): (usize, usize)) -> usize {
         lanes.next_multiple_of(kernels.width()).saturating_mul(depth)
     }
 
-    /// Packs the lanes `lanes` of a matrix with `depth` = k indices into `memory`.
+    /// Packs a range of lanes of a matrix with `depth` k indices into `memory`.
     ///
     /// # Safety
     ///
@@ -85,7 +85,7 @@ impl<T: Element> PackedPanels<T> {
 
     /// Returns the panels without the first `start` k indices.
     pub fn skip(self, start: usize) -> PackedPanels<T> {
-        debug_assert!(start <= self.depth, "the first {start} steps of a depth of {}", self.depth);
+        debug_assert!(start <= self.depth, "cannot skip {start} of {} k indices", self.depth);
         PackedPanels { start: SharedPtr(self.start.offset((start * self.width) as isize)), ..self }
     }
 
@@ -140,7 +140,12 @@ unsafe impl<T: Element> PackSource<T> for PackedPanels<T> {
     unsafe fn pack(&self, kernels: &Kernels<T>, range: PanelRange, width: usize, to: *mut T) {
         let PanelRange { first, lanes, start, depth } = range;
         check_panel(kernels, lanes, width);
-        debug_assert!(start + depth <= self.depth, "steps {start}..{} of a depth of {}", start + depth, self.depth);
+        debug_assert!(
+            start + depth <= self.depth,
+            "k indices {start}..{} exceed the depth {}",
+            start + depth,
+            self.depth
+        );
         for p in 0..depth {
             for i in 0..width {
                 let lane = (first + i) % self.width;
@@ -159,7 +164,7 @@ unsafe impl<T: Element> PackSource<T> for PackedPanels<T> {
     #[allow(private_interfaces)]
     unsafe fn pack_rows(&self, _: &Kernels<T>, range: PanelRange, step: usize, to: *mut T) {
         let PanelRange { first, lanes, start, depth } = range;
-        debug_assert!(depth <= step, "{depth} elements in rows of stride {step}");
+        debug_assert!(depth <= step, "rows of {depth} elements exceed their stride {step}");
         for (i, p) in (0..lanes).flat_map(|i| (0..depth).map(move |p| (i, p))) {
             // SAFETY: the element is within the operand (*Range* of the row contract), so it is in a panel. The write
             // is within *Target*, because `p < step` (*Stride*).

@@ -31,6 +31,6 @@ pub(crate) fn a_panel_width<T>(kernels: &Kernels<T>) -> usize {
     kernels.rows.next_multiple_of(kernels.lanes)
 }
 
-/// Stride of a packed row of A, in elements: 18 cache lines of `f32`. It is not a power of two, so that the rows are
-/// distributed over the cache sets.
+/// The stride between packed rows of A, in elements: 18 cache lines of `f32`. It is not a power of two, so that the
+/// rows are distributed over the cache sets.
 pub(crate) const PACKED_ROW_STRIDE: usize = MAX_DEPTH_BLOCK + 16;

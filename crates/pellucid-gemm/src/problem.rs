@@ -12,14 +12,14 @@ use pellucid_simd::Element;
 use pellucid_simd::vector::prefetch_run;
 use std::ops::Range;
 
-/// The number of multiply-adds that are worth a separate task.
+/// The number of multiply-adds that justifies a separate task.
 const TASK_MULTIPLY_ADDS: usize = 1 << 19;
 
-/// The number of bytes of each operand of the next product of a batch that are prefetched: enough cache lines that the
-/// hardware prefetcher detects a stream and continues it.
+/// The number of bytes that are prefetched from each operand of the next product in a batch: enough cache lines for the
+/// hardware prefetcher to detect a stream and continue it.
 ///
 /// Measured with a batch of 3 MiB and 2 MiB of L2: products of 32 × 32 × 32 take 0.93 of the time. Prefetching entire
-/// operands takes longer than none, since demand loads wait for the prefetches.
+/// operands is slower than no prefetch, since demand loads wait for the prefetches.
 const PREFETCH_BYTES: usize = 256;
 
 /// The matrix C: element (0, 0), its strides in elements, and whether products are added to it.
@@ -36,7 +36,7 @@ unsafe impl<T: Send> Sync for OutputMatrix<T> {}
 
 /// A batch of products in the orientation in which they are computed.
 ///
-/// The lanes of A are the rows of C. If C has a single row or a single column, it is a single column (n = 1).
+/// The lanes of A are the rows of C. A C with a single row is transposed to a single column (n = 1).
 pub(crate) struct GemmProblem<'a, T: 'static> {
     pub(crate) kernels: &'static Kernels<T>,
     pub(crate) m: usize,
@@ -185,8 +185,9 @@ impl<T: Element> GemmProblem<'_, T> {
             batch,
             is_transposed: self.is_transposed,
         };
-        // SAFETY: the product contract and the contract of `multiply_vector`: *Bounds*, *Panels* and *Aliasing* are
-        // *Operands*, and with *Region* they are *C*. The caller guarantees *Isa*. *Packed* follows from *Panels*.
+        // SAFETY: the product contract and the contract of `multiply_vector`: *Bounds*, *Panels* and *Aliasing* imply
+        // *Operands*, and together with *Region* they imply *C*. The caller guarantees *Isa*. *Packed* follows from
+        // *Panels*.
         unsafe {
             if let Some(panels) = &self.packed_b {
                 BlockedProduct { b: panels, ..product }.compute_packed(self.kernels, rows, cols);
@@ -235,7 +236,8 @@ unsafe fn multiply_vector<T: Element>(
 ) {
     let OutputMatrix { data: y, row_stride: y_stride, accumulate, .. } = y;
     let x_len = if x.depth == 1 { 0 } else { k };
-    // A single column is also a matrix with contiguous rows of one element; only its columns fill vectors.
+    // For k = 1, a contiguous column also has contiguous rows of one element. Depth 0 selects the column kernel, which
+    // fills its vectors.
     let a = if k == 1 && a.lane == 1 { Strided { depth: 0, ..a } } else { a };
     let a_len = match a {
         Strided { depth: 1, .. } => 0,

@@ -127,8 +127,8 @@ impl<T> RegisterTile<T> {
     }
 }
 
-/// The number of k indices by which rows of B are prefetched before their use, which covers the latency of memory. Past
-/// the end of a packed panel, the prefetch reaches the next panel.
+/// The prefetch distance for rows of B, in k indices. It covers the memory latency. Past the end of a packed panel, the
+/// prefetch reaches the next panel.
 ///
 /// Measured on an AMD EPYC (Zen 5), with packed weights that exceed the caches: products of 16 rows take 0.78 of the
 /// time, of 128 rows 0.89.

@@ -43,8 +43,8 @@ impl PanelRange {
 /// - `pack` initializes the entire panel, and `pack_rows` all k indices of every lane.
 /// - The memory that `strided` and `panel` describe is valid for reads, in the layout that they document.
 pub unsafe trait PackSource<T>: Sync {
-    /// Returns the operand as a strided matrix if memory stores it as one. Kernels then read it without packing where
-    /// that is faster.
+    /// Returns the operand as a strided matrix if it is stored as one. Kernels then read it without packing where that
+    /// is faster.
     fn strided(&self) -> Option<Strided<T>> {
         None
     }
@@ -62,7 +62,7 @@ pub unsafe trait PackSource<T>: Sync {
     /// The *panel contract*:
     ///
     /// - *Range*: the lanes and the k indices are within the operand, whose memory is valid for reads and not written
-    ///   meanwhile.
+    ///   during the call.
     /// - *Width*: `lanes ≤ width`, and `width` is a multiple of the lanes of a vector, because full vectors are stored.
     /// - *Target*: `to` is valid for writes of `depth · width` elements, which do not overlap the operand.
     /// - *Isa*: the processor has the instruction set of `kernels`.
@@ -81,7 +81,7 @@ pub unsafe trait PackSource<T>: Sync {
     /// The *row contract*:
     ///
     /// - *Range*: the lanes and the k indices are within the operand, whose memory is valid for reads and not written
-    ///   meanwhile.
+    ///   during the call.
     /// - *Stride*: `depth ≤ step`.
     /// - *Target*: `to` is valid for writes of `lanes · step` elements, which do not overlap the operand.
     /// - *Isa*: the processor has the instruction set of `kernels`.
@@ -122,7 +122,7 @@ unsafe impl<T: Element> PackSource<T> for Strided<T> {
     #[allow(private_interfaces)]
     unsafe fn pack_rows(&self, kernels: &Kernels<T>, range: PanelRange, step: usize, to: *mut T) {
         let PanelRange { first, lanes, start, depth } = range;
-        debug_assert!(depth <= step, "{depth} elements in rows of stride {step}");
+        debug_assert!(depth <= step, "rows of {depth} elements exceed their stride {step}");
         // In a panel of the transpose, the k indices are the lanes.
         let transpose = Strided { data: self.element_ptr(first, start), lane: self.depth, depth: self.lane };
         let panel = PackPanels::to_transpose(transpose, (depth, depth), lanes, to, step);
@@ -154,7 +154,7 @@ pub(crate) fn check_panel<T>(kernels: &Kernels<T>, lanes: usize, width: usize) {
 }
 
 /// The smallest k at which panels are packed together. For a smaller k, cache lines that panels share stay in the cache
-/// between the panels anyway.
+/// from one panel to the next.
 const MIN_JOINT_DEPTH: usize = 128;
 
 /// Packs consecutive panels of `lanes_per_panel` lanes, each as [`PackSource::pack`] does: panel s to `to +

@@ -1,4 +1,5 @@
-//! Tests every kernel of the crate over all small shapes, and over shapes around vectors, register tiles and blocks.
+//! Tests the kernels for products and packing over all small shapes, and over shapes around vectors, register tiles and
+//! blocks.
 
 use super::kernels::Kernels;
 use super::source::{PanelRange, pack_panels};
@@ -117,7 +118,7 @@ type LayoutStrides = fn(usize, usize) -> (isize, isize);
 const STRIDED_LAYOUTS: [LayoutStrides; 4] =
     [|lanes, _| (1, lanes as isize), |_, depth| (depth as isize, 1), |_, depth| (2 * depth as isize, 2), |_, _| (1, 1)];
 
-/// Returns a matrix whose elements are all different, with its memory.
+/// Returns a matrix and its memory, which contains no value twice.
 fn strided_matrix<T: TestElement>(lanes: usize, depth: usize, layout: usize) -> (Guarded<T>, Strided<T>) {
     let (lane, step) = STRIDED_LAYOUTS[layout](lanes, depth);
     let len = (lanes as isize - 1) * lane + (depth as isize - 1) * step + 1;

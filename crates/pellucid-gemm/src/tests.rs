@@ -266,7 +266,7 @@ fn threads_do_not_change_a_bit() {
         let (a, b) = (random_values(m * k, 4), random_values(k * n, 5));
         let want = bits(&reference_product(shape, &a, &b));
         for threads in [1, 2, 8] {
-            // The last two products are computed as transposes, for which a part of B is packed entirely.
+            // In the last two layouts, products are computed as transposes, for which a part of B is packed entirely.
             use MatrixLayout::{ColumnMajor, RowMajor};
             for layouts in [
                 [RowMajor; 3],

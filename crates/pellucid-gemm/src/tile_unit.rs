@@ -182,8 +182,8 @@ impl<T: Element> RegisterPart<T> {
         }
     }
 
-    /// Calls `f` for the vectors of all rows, with their first element, its copy in the buffer, and the mask of the
-    /// columns of the part.
+    /// Calls `f` for each vector of each row, with the address of its first element, the matching address in the
+    /// buffer, and the mask of the columns of the part.
     ///
     /// # Safety
     /// The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
@@ -237,15 +237,15 @@ mod tests {
         kernels
     }
 
-    /// How a test computes a product.
+    /// The call with which a test computes a product.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum ProductCall {
         Gemm(Threads),
-        /// With panels of B that were packed before.
+        /// A product with panels of B that were packed before.
         PackedPanels,
-        /// With operands that are given by offset lists.
+        /// A product of operands that are given by offset lists.
         ImplicitIm2col,
-        /// Without C, for an epilogue.
+        /// A product without C, for an epilogue.
         Epilogue,
     }
 
@@ -282,7 +282,8 @@ mod tests {
             batch: 0,
             is_transposed: false,
         };
-        // SAFETY: the caller guarantees the product contract for all elements of C.
+        // SAFETY: the caller guarantees the contract of `gemm_batched_for_isa`, which implies the product contract for
+        // all elements of C.
         unsafe { product.compute(kernels, 0..shape.m, 0..shape.n) }
     }
 
@@ -396,7 +397,7 @@ mod tests {
             }
             let found = (0..m * n).map(|i| c[c_index(i / n, i % n)]).collect();
             (0..m * n).for_each(|i| c[c_index(i / n, i % n)] = u32::MAX);
-            assert!(c.iter().all(|&gap| gap == u32::MAX), "the memory between the elements of C is unchanged");
+            assert!(c.iter().all(|&gap| gap == u32::MAX), "the memory between the elements of C must be unchanged");
             found
         }
 
@@ -460,7 +461,7 @@ mod tests {
         }
     }
 
-    /// The choice depends on the shape and the processor only, and on an instruction set that the caller limits.
+    /// The choice depends only on the shape, the processor and the caller's instruction set.
     #[test]
     fn large_products_of_pairs_use_tile_registers() {
         let widest = if Isa::has_amx() { Isa::Amx } else { Isa::best() };

@@ -11,7 +11,7 @@ use std::ops::Range;
 /// The side of a [`Tile`].
 pub const TILE: usize = 16;
 
-/// A small square matrix in rows, as a local variable.
+/// A small square matrix, stored by rows, for use as a local variable.
 pub type Tile<T> = [[T; TILE]; TILE];
 
 /// Rows, columns and strides of a view. Element (i, j) is `i·strides.0 + j·strides.1` elements after element (0, 0).
@@ -45,7 +45,12 @@ impl Extent {
     /// Panics if the element is outside the matrix.
     #[inline(always)]
     fn checked_offset(&self, i: usize, j: usize) -> isize {
-        assert!(i < self.rows && j < self.columns, "element ({i}, {j}) of a {} × {} matrix", self.rows, self.columns);
+        assert!(
+            i < self.rows && j < self.columns,
+            "element ({i}, {j}) is outside a {} × {} matrix",
+            self.rows,
+            self.columns
+        );
         self.offset(i, j)
     }
 
@@ -65,7 +70,10 @@ impl Extent {
     #[inline]
     fn block(&self, rows: &Range<usize>, columns: &Range<usize>) -> (isize, Extent) {
         let fits = |range: &Range<usize>, len: usize| range.start <= range.end && range.end <= len;
-        assert!(fits(rows, self.rows) && fits(columns, self.columns), "block {rows:?} × {columns:?} of {self:?}");
+        assert!(
+            fits(rows, self.rows) && fits(columns, self.columns),
+            "block {rows:?} × {columns:?} is outside {self:?}"
+        );
         let extent = Extent { rows: rows.len(), columns: columns.len(), strides: self.strides };
         // The start of an empty block may be outside the memory.
         let is_empty = rows.is_empty() || columns.is_empty();
@@ -203,7 +211,7 @@ impl<'a, T: Float> MatRef<'a, T> {
     /// Returns true if the condition holds for all elements.
     pub fn all(self, condition: impl Fn(T) -> bool) -> bool {
         (0..self.rows()).all(|i| match self.extent.has_adjacent_columns() {
-            // The loop has no exit, so that the compiler vectorizes it.
+            // The loop has no early exit, so that the compiler vectorizes it.
             true => self.row(i).iter().fold(true, |all, &x| all & condition(x)),
             false => (0..self.columns()).all(|j| condition(self.at(i, j))),
         })
@@ -278,7 +286,7 @@ impl<'a, T: Float> MatMut<'a, T> {
         }
     }
 
-    /// Returns the rows before row `at`, and the rows from there.
+    /// Returns the rows before row `at`, and the rows from row `at` on.
     #[inline]
     pub fn split_rows(self, at: usize) -> (MatMut<'a, T>, MatMut<'a, T>) {
         let part = |rows: Range<usize>| {
@@ -288,7 +296,7 @@ impl<'a, T: Float> MatMut<'a, T> {
         (part(0..at), part(at..self.extent.rows))
     }
 
-    /// Returns the columns before column `at`, and the columns from there.
+    /// Returns the columns before column `at`, and the columns from column `at` on.
     #[inline]
     pub fn split_columns(self, at: usize) -> (MatMut<'a, T>, MatMut<'a, T>) {
         let (left, right) = self.transpose().split_rows(at);
@@ -422,7 +430,13 @@ impl<'a, T: Float> MatMut<'a, T> {
     /// Computes A·B, or adds it to this matrix.
     fn multiply_views(&mut self, a: MatRef<'_, T>, b: MatRef<'_, T>, accumulate: bool) {
         let (m, n, k) = (self.rows(), self.columns(), a.columns());
-        assert!(a.rows() == m && b.columns() == n && b.rows() == k, "the shapes must fit the product");
+        assert!(
+            a.rows() == m && b.columns() == n && b.rows() == k,
+            "the shapes do not fit the product [{m} × {n}] = [{} × {k}]·[{} × {}]",
+            a.rows(),
+            b.rows(),
+            b.columns()
+        );
         if m == 0 || n == 0 || (k == 0 && accumulate) {
             return;
         }

@@ -44,7 +44,7 @@ pub(crate) fn bidiagonalize<T: MatrixElement>(a: MatRef<'_, T>) -> Bidiagonal<T>
     to
 }
 
-/// The reduction of a matrix in rows, which are padded with zeros to a multiple of 16 elements.
+/// The reduction of a matrix whose rows are padded with zeros to a multiple of 16 elements.
 struct Bidiagonalize<'a, T> {
     work: Matrix<T>,
     n: usize,
@@ -54,9 +54,9 @@ struct Bidiagonalize<'a, T> {
 impl<T: MatrixElement> AutoVectorized for Bidiagonalize<'_, T> {
     type Output = ();
 
-    /// Step k maps column k by a reflection I − τ·u·uᵀ from the left, and then row k by I − τ·v·vᵀ from the right. This
-    /// changes the remaining matrix to A − u·zᵀ − y·vᵀ. The next step computes this update together with its own
-    /// product uᵀ·A, so that it writes the matrix once.
+    /// Reduces the matrix. Step k maps column k by a reflection I − τ·u·uᵀ from the left, and then row k by I − τ·v·vᵀ
+    /// from the right. This changes the remaining matrix to A − u·zᵀ − y·vᵀ. The next step computes this update
+    /// together with its own product uᵀ·A, so that it writes the matrix once.
     #[inline(always)]
     fn run(self) {
         let Bidiagonalize { mut work, n, to } = self;

@@ -66,7 +66,7 @@ fn factor<T: MatrixElement>(mut a: MatMut<'_, T>) -> usize {
     if minor > 0 {
         return minor;
     }
-    // L₂·L₁ᵀ = A₂ is L₁·L₂ᵀ = A₂ᵀ.
+    // L₂·L₁ᵀ = A₂ is solved in the form L₁·L₂ᵀ = A₂ᵀ.
     solve_lower(l1.as_ref(), l2.as_mut().transpose(), false);
     subtract_square(rest.as_mut(), l2.as_ref());
     match factor(rest) {
@@ -124,8 +124,8 @@ impl<T: MatrixElement> AutoVectorized for TileCholesky<'_, T> {
     }
 }
 
-/// The factorization of a group. The output is 0 for a finite matrix and NaN otherwise, and the order of the first bad
-/// minor or 0.
+/// The factorization of a group. The output has two values per matrix: 0 if the matrix is finite, otherwise NaN, and
+/// the order of the first leading minor that is not positive, or 0.
 struct GroupCholesky<'a, 'b, T> {
     group: &'a mut MatrixGroup<'b, T, GROUP>,
 }
@@ -178,7 +178,7 @@ mod tests {
             let x = numbers::<T>(n, n, 1);
             let square = product(&x, &Matrix::copy_of(x.view().transpose()));
             let [large, small] = extreme_scales::<T>();
-            // The second matrix is graded: its rows and columns are scaled by up to 1e-6.
+            // The second matrix is graded: its rows and columns are scaled by factors from 1 to 2e-7.
             for (base, size) in [(1.0, T::one()), (0.95f64, T::one()), (1.0, large), (1.0, small)] {
                 let scale = |i: usize, j: usize| T::from_f64(base.powi((i + j) as i32)) * size;
                 let a = Matrix::from_fn(n, n, |i, j| {

@@ -135,7 +135,7 @@ mod tests {
     use crate::matrix::Matrix;
     use crate::testing::{close, for_both_dtypes, numbers, product, transpose};
 
-    /// Returns the cofactor matrix, by the factors of a matrix.
+    /// Returns the cofactor matrix of A, computed from its LU factors.
     fn cofactors_of<T: MatrixElement>(a: &Matrix<T>) -> Matrix<T> {
         let (mut packed, mut pivots) = (a.clone(), Vec::new());
         lu(packed.view_mut(), &mut pivots);
@@ -144,7 +144,7 @@ mod tests {
         c
     }
 
-    /// Returns det A by the factors of a matrix.
+    /// Returns det A, computed from the LU factors of A.
     fn det<T: MatrixElement>(a: &Matrix<T>) -> T {
         let (mut packed, mut pivots) = (a.clone(), Vec::new());
         lu(packed.view_mut(), &mut pivots);
@@ -154,7 +154,7 @@ mod tests {
     /// Checks A·Cᵀ = det(A)·I.
     fn check<T: MatrixElement>() {
         for n in [1, 2, 3, 7, 8, 15, 16, 17, 33, 40, 65] {
-            // The elements of the product have sizes of about 1.
+            // The elements of the product have magnitudes of about 1.
             let random = numbers::<T>(n, n, 21);
             let a = Matrix::from_fn(n, n, |i, j| random.row(i)[j] * T::from_f64(1.7 / (n as f64).sqrt()));
             let c = cofactors_of(&a);

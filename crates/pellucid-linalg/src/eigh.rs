@@ -10,7 +10,7 @@ use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 use std::cmp::Ordering;
 
-/// The largest number of QR sweeps, for each row.
+/// The maximum number of QR sweeps per row.
 const MAX_SWEEPS: usize = 30;
 
 /// Writes the eigenvalues of a symmetric matrix, ascending, and the eigenvectors as columns of `vectors`, if any.
@@ -31,7 +31,7 @@ pub fn eigh<T: MatrixElement>(
     mut vectors: Option<MatMut<'_, T>>,
 ) -> Result<(), NotConverged> {
     let n = a.rows();
-    assert_eq!(values.len(), n, "an n × n matrix has n eigenvalues");
+    assert_eq!(values.len(), n, "`values` must have one element for each of the {n} eigenvalues");
     // The results stay NaN for a matrix that is not finite, or whose iteration does not converge.
     values.fill(T::NAN);
     vectors.iter_mut().for_each(|v| v.fill(T::NAN));
@@ -67,7 +67,7 @@ pub fn eigh<T: MatrixElement>(
 
 /// The reduction of a symmetric matrix to tridiagonal form by reflections.
 struct Tridiagonalize<'a, T> {
-    /// The matrix, in rows that are padded with zeros to a multiple of 16 elements.
+    /// The matrix, whose rows are padded with zeros to a multiple of 16 elements.
     work: Matrix<T>,
     diagonal: &'a mut [T],
     /// Receives the elements below the diagonal. The last element is not used.
@@ -78,9 +78,9 @@ struct Tridiagonalize<'a, T> {
 impl<T: MatrixElement> AutoVectorized for Tridiagonalize<'_, T> {
     type Output = ();
 
-    /// Step k maps column k to a multiple of a unit vector by the reflection I − τ·u·uᵀ, which changes the remaining
-    /// matrix to A − u·wᵀ − w·uᵀ. The next step computes this update together with its own product of A and a vector,
-    /// so that it reads and writes the matrix once.
+    /// Reduces the matrix. Step k maps column k to a multiple of a unit vector by the reflection I − τ·u·uᵀ, which
+    /// changes the remaining matrix to A − u·wᵀ − w·uᵀ. The next step computes this update together with its own
+    /// product of A and a vector, so that it reads and writes the matrix once.
     #[inline(always)]
     fn run(self) {
         let Tridiagonalize { mut work, diagonal, off_diagonal, to } = self;

@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn check<T: MatrixElement>() {
-        // The sizes use every degree.
+        // The scale factors exercise the approximants of all degrees.
         for (n, size) in
             [(0, 1.0), (1, 1.0), (4, 1e-3), (4, 0.05), (4, 0.2), (4, 0.5), (4, 1.0), (4, 5.0), (10, 3.0), (40, 0.5)]
         {

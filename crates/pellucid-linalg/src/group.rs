@@ -14,15 +14,15 @@ pub fn fits_group(rows: usize, columns: usize) -> bool {
 
 /// At most `W` matrices of equal shape in interleaved order: the elements (i, j) of all matrices are adjacent.
 ///
-/// A loop over adjacent elements performs one operation of an algorithm for all matrices. Each matrix has the same
-/// operations in the same order as alone, so its bits do not depend on the group.
+/// A loop over adjacent elements performs one operation of an algorithm for all matrices. Each matrix undergoes the
+/// same operations in the same order as if it were alone, so its bits do not depend on the group.
 ///
 /// All loops index the elements. Without bounds checks, LLVM would vectorize a loop over the elements by gathers
 /// instead of the loop over adjacent elements.
 pub(crate) struct MatrixGroup<'a, T, const W: usize> {
     pub(crate) rows: usize,
     pub(crate) columns: usize,
-    /// The elements in order of the rows.
+    /// The elements in row-major order.
     pub(crate) elements: &'a mut [[T; W]],
 }
 
@@ -107,7 +107,7 @@ mod tests {
         })
     }
 
-    /// Matrices of which every second one is stored in order of the columns.
+    /// Matrices, every second of which is stored in column-major order.
     struct Stored<T>(Vec<Matrix<T>>);
 
     impl<T: MatrixElement> Stored<T> {

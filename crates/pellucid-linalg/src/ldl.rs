@@ -305,7 +305,7 @@ mod tests {
             _ => T::zero(),
         });
         check_restored(&a);
-        // The inverse of a pivot overflows; half of the digits are below the smallest number.
+        // The inverse of a pivot overflows. The pivot is subnormal and has lost half of its digits.
         let subnormal = T::MIN_POSITIVE * T::EPSILON.sqrt();
         let mut packed = Matrix::from_fn(3, 3, |i, j| if i == j { T::zero() } else { subnormal });
         let mut x = Matrix::from_fn(3, 1, |_, _| subnormal + subnormal);

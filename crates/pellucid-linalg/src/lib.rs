@@ -1,5 +1,5 @@
-//! Factorizations in `f32` or `f64` of one matrix or of a group of small matrices, which the CPU backend runs for all
-//! matrices of a batch.
+//! Matrix factorizations in `f32` and `f64`, of one matrix or of a group of small matrices. The CPU backend applies
+//! them to all matrices of a batch.
 //!
 //! All arithmetic is in the dtype of the matrix. Blocked algorithms compute most of the work as matrix products of
 //! `pellucid-gemm`. The rest is safe code that the compiler vectorizes for each instruction set

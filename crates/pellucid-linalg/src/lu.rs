@@ -30,7 +30,7 @@ pub fn lu<T: MatrixElement>(mut a: MatMut<'_, T>, pivots: &mut Vec<usize>) {
     pivots.extend(0..a.rows().min(a.columns()));
 }
 
-/// Factors a block and appends its pivots, which count from the first row of the block.
+/// Factors a block and appends its pivots, which are relative to the first row of the block.
 fn factor<T: MatrixElement>(a: MatMut<'_, T>, pivots: &mut Vec<usize>) {
     let (n, k) = (a.columns(), a.rows().min(a.columns()));
     if k == 0 {
@@ -113,8 +113,8 @@ impl<T: MatrixElement> AutoVectorized for PanelLu<'_, T> {
     }
 }
 
-/// Returns the first position, from k < 16 to m − 1, of the element with the largest magnitude; k if no element is a
-/// number, after an overflow. The elements from m are zero.
+/// Returns the first position, from k < 16 to m − 1, of the element with the largest magnitude; k if all elements are
+/// NaN after an overflow. The elements from position m on are zero.
 #[inline(always)]
 fn largest_position<T: MatrixElement>(column: &[T], k: usize, m: usize) -> usize {
     let mut most = [T::zero(); TILE];
@@ -149,7 +149,8 @@ fn factor_group<T: MatrixElement, const W: usize>(
     }
 }
 
-/// The LU factorization of a group. The output is 0 for a finite matrix and NaN otherwise, and the pivots.
+/// The LU factorization of a group. The output is, for each matrix, 0 if it is finite and NaN otherwise, and the
+/// pivots.
 ///
 /// Rows are counted in the type of the elements, so that comparisons select lanes of the same width.
 struct GroupLu<'a, 'b, T, const W: usize> {
@@ -191,8 +192,8 @@ impl<T: MatrixElement, const W: usize> AutoVectorized for GroupLu<'_, '_, T, W> 
     }
 }
 
-/// Returns the first row, from k, of the element with the largest magnitude in column k of m × n matrices; k if no
-/// element is a number.
+/// Returns the first row, from k, of the element with the largest magnitude in column k of m × n matrices; k if all
+/// elements are NaN.
 #[inline(always)]
 fn largest_rows<T: MatrixElement, const W: usize>(a: &[[T; W]], (m, n): (usize, usize), k: usize) -> [T; W] {
     let (mut most, mut rows) = ([-T::one(); W], [T::from_f64(k as f64); W]);
@@ -207,8 +208,8 @@ fn largest_rows<T: MatrixElement, const W: usize>(a: &[[T; W]], (m, n): (usize, 
     rows
 }
 
-/// Exchanges row k of every m × n matrix with row `rows[lane]`, which is k or a later row: in a group of several
-/// matrices by selections of lanes.
+/// Exchanges row k of every m × n matrix with row `rows[lane]`, which is k or a later row. A group of several matrices
+/// uses lane selections.
 #[inline(always)]
 fn exchange_rows<T: MatrixElement, const W: usize>(a: &mut [[T; W]], (m, n): (usize, usize), k: usize, rows: &[T; W]) {
     if W == 1 {
@@ -376,7 +377,7 @@ mod tests {
         let mut a = Matrix::from_fn(3, 3, |i, j| if i > 0 && j == 0 { -f32::MAX } else { f32::MAX });
         let mut pivots = Vec::new();
         lu(a.view_mut(), &mut pivots);
-        assert!(a.row(2)[2].is_nan(), "the last pivot is not a number");
+        assert!(a.row(2)[2].is_nan(), "the last pivot must be NaN");
         assert_eq!(pivots, [0, 1, 2]);
     }
 

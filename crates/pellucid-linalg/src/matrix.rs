@@ -1,9 +1,9 @@
-//! [`Matrix`], an owned matrix in rows for intermediate results.
+//! [`Matrix`], an owned row-major matrix for intermediate results.
 
 use crate::MatrixElement;
 use pellucid_gemm::{MatMut, MatRef};
 
-/// A matrix whose rows are stored in order.
+/// A matrix in row-major order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Matrix<T> {
     rows: usize,
@@ -54,7 +54,7 @@ impl<T: MatrixElement> Matrix<T> {
         self.columns
     }
 
-    /// Returns the elements in order of the rows.
+    /// Returns the elements in row-major order.
     pub(crate) fn data(&self) -> &[T] {
         &self.data
     }

@@ -8,8 +8,8 @@ use crate::scalar::{dot, subtract_scaled};
 use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// The power of two by which a matrix is divided if its elements exceed the largest number divided by about this
-/// power. Intermediate products may exceed the elements of R by a factor of about 64·√m.
+/// The power of two by which a matrix is divided if its elements are within about this factor of the largest number.
+/// Intermediate products may exceed the elements of R by a factor of about 64·√m.
 const HEADROOM: f64 = (1u64 << 32) as f64;
 
 /// Replaces a matrix by R (on and above the diagonal) and the vectors vᵢ below it, and writes the factors τ: Q is the
@@ -23,7 +23,7 @@ const HEADROOM: f64 = (1u64 << 32) as f64;
 /// Panics unless `taus` has min(m, n) elements.
 pub fn qr<T: MatrixElement>(mut a: MatMut<'_, T>, taus: &mut [T]) {
     let (m, n) = (a.rows(), a.columns());
-    assert_eq!(taus.len(), m.min(n), "a {m} × {n} matrix has min(m, n) reflections");
+    assert_eq!(taus.len(), m.min(n), "`taus` must have one element for each of the min({m}, {n}) reflections");
     let headroom = T::from_f64(HEADROOM);
     if a.as_ref().all(|x| x.abs() <= T::one() / T::MIN_POSITIVE / headroom) {
         return factor(a, taus);
@@ -102,7 +102,7 @@ pub(crate) fn reflections<T: MatrixElement>(packed: MatRef<'_, T>, taus: Vec<T>)
 
 /// Writes the first columns of Q from the result of [`qr`].
 ///
-/// At most 16 columns are computed by one reflection after the other, and more by matrix products.
+/// Up to 16 columns are computed by applying one reflection at a time, and more columns by matrix products.
 pub fn householder_basis<T: MatrixElement>(packed: MatRef<'_, T>, taus: &[T], mut q: MatMut<'_, T>) {
     let (m, n) = (q.rows(), q.columns());
     if n > TILE || taus.len() > TILE {

@@ -5,7 +5,7 @@ use crate::matrix::Matrix;
 use pellucid_gemm::MatMut;
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// The number of elements of a row that are stored together.
+/// The number of elements of each vector in a strip.
 const STRIP: usize = 32;
 
 /// The number of sweeps over all rows that are collected before they are applied.

@@ -52,7 +52,7 @@ impl MatrixElement for f64 {
     }
 }
 
-/// Returns Σ xᵢ·yᵢ as 16 partial sums, which a tree adds.
+/// Returns Σ xᵢ·yᵢ, computed as 16 partial sums that a tree adds.
 #[inline(always)]
 pub(crate) fn dot<T: MatrixElement>(x: &[T], y: &[T]) -> T {
     let mut sums = [T::zero(); TILE];
@@ -93,7 +93,7 @@ pub(crate) fn subtract_scaled<T: MatrixElement>(y: &mut [T], by: T, x: &[T]) {
 /// step in the same pass over the matrix.
 #[inline(always)]
 pub(crate) fn update_row<T: MatrixElement>(row: &mut [T], [a, b, c]: [T; 3], [x, y]: [&[T]; 2], sum: &mut [T]) {
-    // A loop over single elements, because LLVM vectorizes a loop over chunks of this body by gathers.
+    // The loop is over single elements, because LLVM would vectorize a loop over chunks with gathers.
     for (((row, sum), &x), &y) in row.iter_mut().zip(sum).zip(x).zip(y) {
         *row = *row - (a * x + b * y);
         *sum = *sum + *row * c;
@@ -116,7 +116,7 @@ pub(crate) fn largest<T: MatrixElement>(x: &[T]) -> T {
 
 /// Returns the power of two that scales a magnitude to [1, 2), if the scale and its inverse are finite.
 pub(crate) fn scale_to_one<T: MatrixElement>(magnitude: T) -> T {
-    // The exponent of the format; a logarithm would depend on the C library.
+    // Reads the exponent field, because a logarithm would depend on the C library.
     let exponent = |x: T| (x.to_f64().to_bits() >> 52) as i32 - 1023;
     let limit = exponent(T::MIN_POSITIVE) + 2;
     T::from_f64(2f64.powi((-exponent(magnitude)).clamp(limit, -limit)))

@@ -9,7 +9,7 @@ use crate::{MatrixElement, NotConverged};
 use pellucid_gemm::{MatMut, MatRef};
 use std::cmp::Ordering;
 
-/// The largest number of QR sweeps, for each singular value.
+/// The maximum number of QR sweeps per singular value.
 const MAX_SWEEPS: usize = 60;
 
 /// The matrices U and Vᵀ that a decomposition writes.
@@ -26,9 +26,9 @@ pub struct SingularBases<'a, T> {
 ///
 /// If an element is NaN or infinite, all results are NaN.
 ///
-/// The matrix is reduced to bidiagonal form by reflections, a tall one by its QR factorization first (Chan 1982). The
-/// implicit QR algorithm then computes all singular values of the bidiagonal matrix with high relative accuracy (Demmel
-/// & Kahan 1990).
+/// The matrix is reduced to bidiagonal form by reflections. For a tall matrix, the factor R of its QR factorization is
+/// reduced instead (Chan 1982). The implicit QR algorithm then computes all singular values of the bidiagonal matrix
+/// with high relative accuracy (Demmel & Kahan 1990).
 ///
 /// # Errors
 /// [`NotConverged`] after 60·k sweeps, k = min(m, n); all results are NaN. A typical matrix needs fewer than 3·k.
@@ -44,9 +44,9 @@ pub fn svd<T: MatrixElement>(
         let transposed = vectors.map(|v| SingularBases { u: v.vt.transpose(), vt: v.u.transpose() });
         return svd(a.transpose(), values, transposed);
     }
-    assert_eq!(values.len(), a.columns(), "a matrix has min(m, n) singular values");
+    assert_eq!(values.len(), a.columns(), "`values` must have one element for each of the min(m, n) singular values");
     let mut vectors = vectors.map(|v| [v.u, v.vt.transpose()]);
-    // The results of a matrix that is not finite, or not decomposed.
+    // The results stay NaN for a matrix that is not finite, or whose iteration does not converge.
     values.fill(T::NAN);
     vectors.iter_mut().flatten().for_each(|matrix| matrix.fill(T::NAN));
     if a.is_finite() { decompose(a, values, vectors) } else { Ok(()) }
@@ -140,10 +140,10 @@ impl<T: MatrixElement> BidiagonalQr<'_, T> {
     fn diagonalize(mut self, mut sweeps: usize) -> Result<(), NotConverged> {
         let n = self.d.len();
         let half_epsilon = T::EPSILON.to_f64() * 0.5;
-        // ε^(−1/8) rounding units, as in LAPACK. Roots have equal bits on all processors.
+        // ε^(−1/8) rounding units, as in LAPACK. Square roots are bit-identical on all processors.
         let units = (1.0 / half_epsilon.sqrt().sqrt().sqrt()).clamp(10.0, 100.0);
         let tolerance = T::from_f64(units * half_epsilon);
-        // Elements below this bound, which LAPACK uses too, are zero relative to a largest element of about 1.
+        // Elements below this bound, which LAPACK uses too, are negligible relative to a largest element of about 1.
         let threshold = T::MIN_POSITIVE * T::from_f64((n * n * 6) as f64);
         let (mut high, mut last) = (n.max(1) - 1, None);
         while high > 0 {

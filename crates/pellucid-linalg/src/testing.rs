@@ -3,7 +3,7 @@
 use crate::MatrixElement;
 use crate::matrix::Matrix;
 
-/// Sides of matrices: around the sizes of tiles and blocks.
+/// Matrix sizes around the sizes of tiles and blocks.
 pub(crate) const SIZES: [usize; 17] = [0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300];
 
 /// Calls a generic function for `f32` and `f64`.
@@ -24,7 +24,7 @@ pub(crate) fn numbers<T: MatrixElement>(rows: usize, columns: usize, seed: u64) 
     })
 }
 
-/// Returns factors by which matrices are scaled, so that squares of elements overflow, or underflow.
+/// Returns scale factors for which squares of elements overflow or underflow.
 pub(crate) fn extreme_scales<T: MatrixElement>() -> [T; 2] {
     [T::one() / T::MIN_POSITIVE / T::from_f64(64.0), T::MIN_POSITIVE / T::EPSILON]
 }

@@ -33,7 +33,7 @@ const SMALL_CLASSES: usize = size_class(4096) + 1;
 /// The number of blocks per size class in a thread cache. A full cache moves half of its blocks to the shared free
 /// list.
 const CACHED_BLOCKS: usize = 64;
-/// The maximum number of unflushed bytes per thread: a thread then adds them to the global counter.
+/// The maximum number of unflushed bytes per thread. Beyond it, the thread adds them to the global counter.
 const SLACK: isize = 1 << 16;
 /// The number of bytes that the allocator may always keep cached; see [`may_cache`].
 const MIN_CACHED_BYTES: usize = 256 << 20;
@@ -498,7 +498,7 @@ pub fn check_cap(bytes: usize) -> Result<()> {
     if cap == usize::MAX || stats().in_use.saturating_add(bytes) <= cap { Ok(()) } else { Err(out_of_memory(bytes)) }
 }
 
-/// Returns the counters of the allocator. The peak may lack up to 64 KiB of small blocks per thread.
+/// Returns the counters of the allocator. The peak may be too low by up to 64 KiB of small blocks per thread.
 pub fn stats() -> MemoryStats {
     let all_stats = lock(&THREAD_STATS);
     let in_use = total_in_use(&all_stats);

@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 #[derive(Debug)]
 pub struct CpuBuffer {
     bytes: usize,
-    /// The start of the memory, or null while there is none. It changes from null once, and back to null if the memory
-    /// is discarded.
+    /// The start of the memory, or null while there is none. It is set at most once until `discard` resets it to null.
     start: AtomicPtr<u8>,
 }
 
@@ -86,7 +85,7 @@ impl CpuBuffer {
     }
 }
 
-/// Returns an aligned pointer to no memory.
+/// Returns an aligned dangling pointer.
 fn dangling() -> NonNull<u8> {
     #[repr(align(64))]
     struct Aligned;

@@ -16,8 +16,8 @@ const ALIGN: usize = 64;
 /// The smallest size of a thread's stack.
 const MIN_BYTES: usize = 64 << 10;
 
-/// The largest size of a slice of [`with_filled`] on the stack. Memory whose size depends on the operands, and that may
-/// be larger, is a [workspace](crate::workspace).
+/// The largest size of a slice of [`with_filled`] on the stack. Memory that may be larger, because its size depends on
+/// the operands, is a [workspace](crate::workspace).
 pub const MAX_STACK_BYTES: usize = 1 << 20;
 
 /// The maximum number of bytes that any thread has needed simultaneously.

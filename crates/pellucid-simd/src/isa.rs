@@ -62,8 +62,8 @@ impl Isa {
         false
     }
 
-    /// Returns true if this process can use [`Isa::Amx`]. Detection runs once per process. It requests the permission
-    /// of the operating system, and compares a small product with its emulation.
+    /// Returns true if this process can use [`Isa::Amx`]. Detection runs once per process. It requests permission from
+    /// the operating system, and compares a small product with its emulation.
     #[inline]
     pub fn has_amx() -> bool {
         static HAS_AMX: OnceLock<bool> = OnceLock::new();
@@ -119,9 +119,9 @@ impl InstructionSet for Avx512 {
 /// In a `const` block, the compiler generates code only for the variants that the block names.
 ///
 /// # Safety of the returned function pointer
-/// - *Instruction set*: the processor supports the `isa` that selected the pointer, and from [`Isa::Avx512`] on the
+/// - *Instruction set*: the processor supports the `isa` that selected the pointer and, from [`Isa::Avx512`] on, the
 ///   named feature, if any.
-/// - *Body*: the caller keeps the contract that the documentation of the function states for its body.
+/// - *Body*: the caller upholds the contract that the function's documentation states for its body.
 #[macro_export]
 macro_rules! per_isa {
     (
@@ -193,7 +193,7 @@ macro_rules! per_isa {
     };
 }
 
-/// Calls a function that [`per_isa!`] defines, for the instruction set `$isa` or, if it is narrower, the constant
+/// Calls a function that [`per_isa!`] defines, for the narrower of the instruction set `$isa` and the constant
 /// `$widest`.
 ///
 /// Variants for instruction sets above `$widest` are not compiled. This is for kernels that wider vectors do not make
@@ -221,7 +221,7 @@ pub trait VectorWork<T: Float> {
     /// Runs the computation with vectors of type `V`.
     ///
     /// # Safety
-    /// - *Work*: the contract holds that the implementation states for its computation.
+    /// - *Work*: the contract that the implementation states for its computation holds.
     /// - *Instruction set*: the calling function has the instruction set of `V` enabled and inlines this call.
     unsafe fn run<V: FloatVector<Scalar = T>>(&self);
 }
@@ -231,7 +231,7 @@ per_isa! {
     ///
     /// # Safety of the returned function pointer
     /// - *Instruction set*: the processor supports `isa`.
-    /// - *Work*: the contract holds that the implementation of [`VectorWork::run`] states.
+    /// - *Work*: the contract that the implementation of [`VectorWork::run`] states holds.
     pub fn vector_work [T: Float, W: VectorWork<T>] [T, W] <S> (work: &W) {
         // SAFETY: *work* is a clause of this function pointer; the function around this body enables the
         // *instruction set* of `S`.
@@ -268,7 +268,7 @@ per_isa! {
 mod tests {
     use super::*;
 
-    /// Sums of products, which a fused multiply-add or another order would change.
+    /// Sums of products whose bits a fused multiply-add or another order would change.
     struct SumsOfProducts<'a>(&'a [f32], &'a [f32]);
 
     impl AutoVectorized for SumsOfProducts<'_> {

@@ -31,13 +31,13 @@ impl Wgpu {
         Wgpu { gpu }
     }
 
-    /// Returns true if the adapter's `fma` rounds once. Otherwise shaders compute fused multiply-adds from sums and
-    /// products and their errors, with the same result.
+    /// Returns true if the adapter's `fma` rounds once. Otherwise shaders emulate it with sums, products and their
+    /// rounding errors, with bit-identical results.
     pub fn has_fused_multiply_add(&self) -> bool {
         self.gpu.shader_features().fused
     }
 
-    /// Returns true if reductions over a workgroup exchange values within subgroups, which changes no bit of a result.
+    /// Returns true if reductions over a workgroup exchange values within subgroups, with bit-identical results.
     pub fn has_subgroups(&self) -> bool {
         self.gpu.shader_features().subgroups
     }

@@ -24,7 +24,8 @@ impl DeviceMemory {
     /// allocates again.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] beyond the cap, the adapter's limit for one buffer, or its memory.
+    /// [`Error::OutOfMemory`] if the size exceeds the cap, the adapter's limit for one buffer, or the adapter's free
+    /// memory.
     pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: usize) -> Result<DeviceMemory> {
         let (class, cached) = lock(&gpu.allocator).reserve(bytes)?;
         if let Some(buffer) = cached {
@@ -135,7 +136,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Returns the calls of an allocation whose first `failures` attempts fail, and whether it succeeds.
+    /// Returns the numbers of calls to `allocate` and `free` if the first `failures` allocations fail, and whether the
+    /// last one succeeds.
     fn calls(error: &Error, failures: usize) -> (usize, usize, bool) {
         let (attempts, frees) = (Cell::new(0), Cell::new(0));
         let count = |calls: &Cell<usize>| calls.replace(calls.get() + 1);

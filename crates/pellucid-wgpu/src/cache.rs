@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// A map that keeps the entries used last, in two generations.
+/// A map that keeps the most recently used entries, in two generations.
 ///
 /// New and used entries belong to the young generation. When it has `capacity` entries, it becomes the old one, and the
 /// entries of the previous old generation are dropped. An entry is therefore kept while fewer than `capacity` others

@@ -96,7 +96,8 @@ impl ShaderCompiler {
     /// Returns the compiled form of a shader. Compiled shaders are cached by their source code.
     ///
     /// # Errors
-    /// If the graphics API rejects the shader, or with the feature `check-translations` another graphics API would.
+    /// Returns an error if the graphics API rejects the shader or, with the feature `check-translations`, if another
+    /// graphics API would.
     pub(crate) fn compile(
         &self,
         graphics: &GraphicsDevice,

@@ -76,7 +76,7 @@ impl CachedDescription {
     }
 }
 
-/// The descriptions of the kernels that ran last, by the digest of kernel and operands.
+/// The descriptions of the most recently run kernels, by the digest of kernel and operands.
 pub(crate) struct DescriptionCache(GenerationalCache<u64, CachedDescription>);
 
 impl DescriptionCache {

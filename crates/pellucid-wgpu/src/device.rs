@@ -106,12 +106,12 @@ impl GraphicsDevice {
         self.unavailable(lock(&self.failure).get_or_insert(reason))
     }
 
-    /// Returns the error of a failed device, if it failed.
+    /// Returns an error if the device has failed.
     pub(crate) fn check_failure(&self) -> Result<()> {
         lock(&self.failure).as_ref().map_or(Ok(()), |reason| Err(self.unavailable(reason)))
     }
 
-    /// Runs `action` and returns the errors that the graphics API reports for it.
+    /// Runs `action`, and returns its result or the error that the graphics API reports for it.
     pub(crate) fn scoped<T>(&self, op: &'static str, action: impl FnOnce() -> T) -> Result<T> {
         let scopes = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation]
             .map(|filter| self.device.push_error_scope(filter));

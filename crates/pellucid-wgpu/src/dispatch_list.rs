@@ -67,7 +67,7 @@ impl<'a> DispatchList<'a> {
     /// Compiles the shaders and returns the description. `operands` are the operands of the kernel.
     ///
     /// # Errors
-    /// If a shader does not compile, or a dispatch exceeds a limit of the adapter.
+    /// Returns an error if a shader does not compile, or if a dispatch exceeds a limit of the adapter.
     pub(crate) fn compile(self, gpu: &Gpu, operands: &DeviceOperands<'_>) -> Result<KernelDescription> {
         let bytes = |buffer: &BufferRef| match *buffer {
             BufferRef::Operand(_) => operands.touched_bytes(*buffer),

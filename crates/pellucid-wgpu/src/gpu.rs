@@ -27,14 +27,14 @@ pub(crate) struct Gpu {
     pub(crate) graphics: GraphicsDevice,
     /// The properties of the adapter on which the source code of shaders depends.
     pub(crate) features: OnceLock<ShaderFeatures>,
-    /// Whether the adapter ends long loops.
+    /// Whether the adapter terminates long loops early.
     pub(crate) ends_long_loops: OnceLock<bool>,
     pub(crate) allocator: Mutex<BufferAllocator>,
     pub(crate) compiler: ShaderCompiler,
     pub(crate) descriptions: Mutex<DescriptionCache>,
     /// The dispatches of the next submission.
     pub(crate) recorded: Mutex<RecordedDispatches>,
-    /// The status word that the checks of indices set, and its reader.
+    /// The status word that the checks of indices set, and the operations that have checks.
     pub(crate) status: StatusBuffer,
 }
 

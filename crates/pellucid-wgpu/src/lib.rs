@@ -13,7 +13,7 @@
 //! | `compiler` | compiled shaders by their text, and their bind groups |
 //! | `submission` | recorded dispatches, which are submitted together |
 //! | `prepared` | plans prepared for repeated launches |
-//! | `profile` | the time of the device for some work |
+//! | `profile` | the device time of a piece of work |
 //! | `status` | the status word, which a failed check of indices sets, and its evaluation by the host |
 //! | `allocator` | device memory: size classes, a bounded cache, the memory cap |
 //! | `buffer` | `WgpuBuffer`: the memory of one storage, allocated when it is first written |

@@ -78,7 +78,7 @@ impl<'a> DeviceOperands<'a> {
     /// Checks that the operands of a kernel are in their buffers. The first `inputs` operands are inputs.
     ///
     /// # Errors
-    /// If an operand exceeds its buffer.
+    /// Returns an error if an operand exceeds its buffer.
     pub(crate) fn new<I: PartialEq>(
         kernel: &Kernel,
         operands: &[UncheckedOperand<'a, I>],

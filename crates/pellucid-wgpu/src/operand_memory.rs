@@ -29,7 +29,7 @@ impl<'a> BoundOperands<'a> {
     /// Checks views and finds their buffers.
     ///
     /// # Errors
-    /// If a view belongs to another device; the errors of [`DeviceOperands::new`].
+    /// Returns an error if a view belongs to another device, and the errors of [`DeviceOperands::new`].
     pub(crate) fn new(gpu: &Arc<Gpu>, launch: CheckedKernel<'a>) -> Result<BoundOperands<'a>> {
         let (kernel, inputs, outputs) = (launch.kernel(), launch.inputs(), launch.outputs());
         let op = kernel.name();
@@ -46,7 +46,7 @@ impl<'a> BoundOperands<'a> {
     /// Returns the memory of every operand, in the order of the buffers. Allocates memory for outputs that have none.
     ///
     /// # Errors
-    /// If an operand that the kernel reads has never been written, or an allocation fails.
+    /// Returns an error if an operand that the kernel reads has never been written, or if an allocation fails.
     pub(crate) fn memory(&self, kernel: &Kernel) -> Result<Vec<wgpu::Buffer>> {
         let inputs = self.operands.inputs.len();
         let read = inputs + kernel.info().state_outputs;

@@ -2,10 +2,10 @@
 //!
 //! All operands are checked, all shaders compiled and all parameters written once. A launch uses the buffers of the
 //! slots and the scratch memory of the plan. A launch binds them, records all dispatches and submits them together.
-//! Bind groups are cached for the last storages, so a launch with these storages creates nothing.
+//! Bind groups are cached for the most recent storages, so a launch with these storages creates nothing.
 //!
 //! A launch of a plan with checks of indices is two submissions: the dispatches up to the last check, and the rest. The
-//! host waits for the first one, while the device computes the second one.
+//! host waits for the first submission, while the device runs the second.
 
 use crate::buffer::{DeviceMemory, UnwrittenBuffers, WgpuBuffer};
 use crate::compiler::{ParameterBindGroups, create_operand_group};
@@ -60,7 +60,7 @@ enum PlanBuffer {
     Scratch(usize),
 }
 
-/// The buffers of a bind group, and the bind groups for the last memory of these buffers.
+/// The buffers of a bind group, and the bind groups for the most recent memory of these buffers.
 struct PlanGroup {
     layout: wgpu::BindGroupLayout,
     buffers: Vec<PlanBuffer>,
@@ -141,7 +141,10 @@ impl PlanBuilder {
             self.groups.len() - 1
         });
         let too_many = |_| {
-            Error::invalid(kernel.name(), "the parameters of the plan exceed 4 GiB, because it has too many kernels")
+            Error::invalid(
+                kernel.name(),
+                "the parameters of the plan exceed 4 GiB; split the captured step into shorter ones",
+            )
         };
         let offset = u32::try_from(offset).map_err(too_many)?;
         self.work.dispatches.push(ReadyDispatch { shader: shader.clone(), offset, operand_group, groups: *groups });
@@ -168,7 +171,7 @@ impl WgpuPlan {
     /// Compiles the shaders of a plan and allocates its scratch memory.
     ///
     /// # Errors
-    /// If an operand exceeds its slot, a shader does not compile, or an allocation fails.
+    /// Returns an error if an operand exceeds its slot, if a shader does not compile, or if an allocation fails.
     pub(crate) fn new(gpu: &Arc<Gpu>, plan: CheckedPlan<'_>) -> Result<WgpuPlan> {
         let (slots, access) = (SlotUse::from_plan(&plan)?, slot_access(plan.slots.len(), &plan.launches));
         let work = PlanWork { slots, access, ..Default::default() };

@@ -13,8 +13,8 @@ use std::sync::Arc;
 const MEMORY: BufferRef = BufferRef::Operand(0);
 
 impl Gpu {
-    /// Finds whether the adapter ends long loops, as llvmpipe does without an error. It must be called before the first
-    /// kernel is described.
+    /// Finds whether the adapter terminates long loops early, as llvmpipe does without reporting an error. It must be
+    /// called before the first kernel is described.
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`] if the adapter cannot run a test shader.

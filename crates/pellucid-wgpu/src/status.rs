@@ -5,8 +5,8 @@
 //! index, if there is one. All later kernels then do nothing, until the host reads the status and resets it.
 //!
 //! The host reads the status after every submission with checks, before any other submission. So a failed check skips
-//! only kernels of the same `run` or the same launch of a plan, which returns the error. If the host cannot read the
-//! status, it resets it too.
+//! only kernels of the same `run` or the same launch of a plan, which returns the error. The host also resets the
+//! status if it cannot read it.
 
 use crate::device::GraphicsDevice;
 use pellucid_ir::{Error, Result, lock};
@@ -23,7 +23,7 @@ pub(crate) const OPERATION: usize = 0;
 /// The word with the flat position of the first index out of bounds in the array that is being checked, or
 /// `0xffffffff`.
 pub(crate) const POSITION: usize = 1;
-/// The two words of the index out of bounds.
+/// The first of the two words of the index out of bounds.
 pub(crate) const INDEX: usize = 2;
 /// The word with the axis to which the index applies.
 pub(crate) const AXIS: usize = 4;
@@ -92,8 +92,8 @@ impl StatusReader {
     /// `checks` the number of checks since the last call.
     ///
     /// # Errors
-    /// The error of the submission, or of the first check that failed. The status is then reset: all kernels that were
-    /// submitted before this call are skipped, and later ones run.
+    /// Returns the error of the submission, or of the first check that failed. The status is then reset: kernels after
+    /// the failed check that were submitted before this call are skipped, and later ones run.
     pub(crate) fn confirm(
         &mut self,
         graphics: &GraphicsDevice,

@@ -11,7 +11,7 @@ use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The number of dispatches that are submitted together.
+/// The maximum number of dispatches that are submitted together.
 const MAX_RECORDED: usize = 64;
 
 /// The largest size in bytes of the parameters of a dispatch, and of all parameters that are submitted together.
@@ -61,7 +61,7 @@ impl RecordedDispatches {
     /// Records the dispatches of a kernel. `memory` is the memory of the operands, then the scratch memory.
     ///
     /// # Errors
-    /// If the device has failed, or if earlier dispatches are submitted and the device fails.
+    /// Returns an error if the device has failed, or if it fails while earlier dispatches are submitted.
     pub(crate) fn record(
         &mut self,
         graphics: &GraphicsDevice,

@@ -1,5 +1,5 @@
-//! Copies between host and device, and waits. Device copies have offsets and sizes in full words; the rest is handled
-//! here.
+//! Copies between host and device, and waits. Device copies transfer full words; the functions of this module also
+//! transfer parts of words.
 
 use crate::buffer::{UnwrittenBuffers, WgpuBuffer};
 use crate::gpu::Gpu;

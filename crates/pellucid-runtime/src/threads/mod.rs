@@ -82,7 +82,7 @@ pub fn parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) + Sy
 /// Calls `work(worker, i)` as [`parallel_for`] does, for work that may fail.
 ///
 /// # Errors
-/// An error that one of the calls returned. The other calls may have been skipped.
+/// Returns one of the errors of the calls. Other calls may have been skipped.
 ///
 /// # Panics
 /// Panics if a call of `work` panics, with the payload of that panic.

@@ -83,7 +83,7 @@ impl<P: Primitives> PoolJob<P> {
     /// Claims chunks of indices and calls the closure for them until no index is left.
     ///
     /// # Safety
-    /// *Alive*: the caller of the pool is still in [`ThreadPool::run_job`], whose arguments own the closure and the
+    /// *Alive*: the caller of the pool is still in [`ThreadPool::run_job`], whose arguments borrow the closure and the
     /// counter.
     unsafe fn work_until_done(&self, worker: usize) {
         // SAFETY: the caller guarantees *alive*: the closure and the counter to which the pointers refer are still

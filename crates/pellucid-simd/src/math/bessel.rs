@@ -122,8 +122,8 @@ pub fn bessel_y(n: f64, x: f64) -> f64 {
     sign * y
 }
 
-/// The coefficients of R, S, U and V in ascending powers of 1/x², one of each per line (fdlibm, Sun Microsystems 1993).
-/// P is 1 + R/S. Q is (U/V − 1/8)/x for order 0, and (U/V + 3/8)/x for order 1.
+/// The coefficients of R, S, U and V in ascending powers of 1/x², one coefficient of each per line (fdlibm, Sun
+/// Microsystems 1993). P is 1 + R/S. Q is (U/V − 1/8)/x for order 0, and (U/V + 3/8)/x for order 1.
 #[rustfmt::skip]
 const QUOTIENTS: [[f64; 4]; 56] = [
     // Order 0, x ≥ 8.
@@ -192,7 +192,7 @@ const QUOTIENTS: [[f64; 4]; 56] = [
     [0.0, 0.0, 0.0, -4.959_498_988_226_282],
 ];
 
-/// Returns true if an integer ≥ 0 is odd. The most frequent orders need no call of `floor`.
+/// Returns true if an integer ≥ 0 is odd. The most frequent orders need no call to `floor`.
 #[inline(always)]
 fn is_odd(order: f64) -> bool {
     if order < 2.0 { order == 1.0 } else { order * 0.5 != (order * 0.5).floor() }
@@ -334,8 +334,8 @@ fn bessel_jy_01_from_2(order: f64, x: f64, kind: f64) -> f64 {
 
 /// Returns √2·sin(x − π/4) = sin x − cos x and √2·cos(x − π/4) = sin x + cos x for x ≥ 2.
 ///
-/// Their product is −cos 2x, which replaces the factor that cancels. Shaders use a separate function, which reduces x −
-/// π/4 exactly.
+/// Their product is −cos 2x, from which the factor that suffers cancellation is computed. Shaders use a separate
+/// function, which reduces x − π/4 exactly.
 fn sine_and_cosine(x: f64) -> (f64, f64) {
     let (s, c) = (libm::sin(x), libm::cos(x));
     let (difference, sum) = (s - c, s + c);

@@ -488,15 +488,15 @@ fn upper_gamma_of_small(a: f64, x: f64) -> f64 {
     -growth - sum * (1.0 + growth)
 }
 
-/// Returns 8 times the integral of e^(−xu)·(1 + u)^(a−1) over u > 0, or for x < a over u < 0. With xᵃ·e⁻ˣ it is
-/// Γ(a, x), or the lower function.
+/// Returns 8 times the integral of e^(−xu)·(1 + u)^(a−1) over u > 0, or for x < a over u < 0. The integral times xᵃ·e⁻ˣ
+/// is Γ(a, x), or γ(a, x) for x < a.
 ///
 /// The trapezoidal rule in t with |u| = c·e^(t − e^(−t)) converges fast (Takahasi & Mori 1974).
 fn tail_integral(a: f64, x: f64) -> f64 {
     let distance = x - a;
     let sign = if x < a { -1.0 } else { 1.0 };
     let c = 1.0 / (distance.abs() + a.sqrt());
-    // `libm::exp` needs no fused multiply-add, a library call here. e is e^t from t = −3.9 in steps of 1/8.
+    // `libm::exp` uses no fused multiply-add, which is a library call here. e is e^t from t = −3.9 in steps of 1/8.
     let (mut e, mut sum) = (0.020_241_911_445_804_39, 0.0);
     while e < 41.0 {
         let w = c * e * libm::exp(-1.0 / e);
@@ -509,7 +509,7 @@ fn tail_integral(a: f64, x: f64) -> f64 {
     sum
 }
 
-/// At most 4000 terms of the series and of the continued fraction are significant.
+/// The limit on the terms of the series and of the continued fraction, of which at most 4000 are significant.
 const MAX_TERMS: f64 = 8_000.0;
 
 /// Returns the series Σ xᵏ/(a·(a + 1)···(a + k)).

@@ -34,7 +34,7 @@ pub trait Int: Copy + Ord {
     fn pow(self, b: Self) -> Self;
     /// Returns a · 2ᵇ, wrapping; 0 unless 0 ≤ b < bit width.
     fn shl(self, b: Self) -> Self;
-    /// Returns ⌊a / 2ᵇ⌋. A b that is negative or not below the bit width counts as bit width − 1.
+    /// Returns ⌊a / 2ᵇ⌋. If b is negative or at least the bit width, it counts as bit width − 1.
     fn shr(self, b: Self) -> Self;
 }
 

@@ -56,8 +56,8 @@ pub trait Real:
     fn is_nan(self) -> bool;
     /// Returns true if x is neither infinite nor NaN.
     fn is_finite(self) -> bool;
-    /// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. A quotient by x then equals the
-    /// product with 1/x.
+    /// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. Dividing by x then equals multiplying
+    /// by 1/x.
     fn exact_reciprocal(self) -> Option<Self>;
     /// Returns the sign of x: −1 or 1. Returns ±0 and NaN unchanged.
     #[inline(always)]
@@ -83,7 +83,8 @@ pub trait Real:
     fn floor_div(self, b: Self) -> Self;
     /// Returns a − b·⌊a / b⌋ with the sign of b, a = self.
     fn rem(self, b: Self) -> Self;
-    /// Returns true if the fast divisions are wrong for a = self: a / b is large, b is 0 or infinite, or one is NaN.
+    /// Returns true if the fast divisions are wrong for a = self: a / b is large, b is 0 or infinite, or an operand is
+    /// NaN.
     fn is_rare_quotient(self, b: Self) -> bool;
     /// Returns [`floor_div`](Real::floor_div) without branches, unless the quotient is rare.
     fn floor_div_fast(self, b: Self) -> Self;

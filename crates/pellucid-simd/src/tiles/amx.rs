@@ -1,4 +1,4 @@
-//! The instructions of AMX, and the permission of the operating system to use them.
+//! The AMX instructions, and the request for permission from the operating system to use them.
 //!
 //! A tile register keeps its value between two `asm!` blocks, because compiled code uses no tile registers: they are
 //! for values of a tile type, which Rust does not have.
@@ -105,7 +105,7 @@ pub(super) fn is_permitted() -> bool {
         && request_permission()
 }
 
-/// Requests the permission of Linux to use the tile registers on all threads of this process (Linux 5.16). Threads
+/// Requests permission from Linux to use the tile registers on all threads of this process (Linux 5.16). Threads
 /// receive the memory to save the registers at their first use.
 #[cfg(target_os = "linux")]
 fn request_permission() -> bool {

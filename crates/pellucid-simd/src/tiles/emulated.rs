@@ -2,9 +2,9 @@
 
 use super::{TILE_SIDE, TileUnit};
 
-/// Tile registers in memory, whose products have the bits of AMX. They start with NaN.
+/// Tile registers in memory, whose products are bit-identical to those of AMX. Their initial elements are NaN.
 ///
-/// One difference remains: AMX also replaces a sum by zero that is less than 2⁻¹²⁶ and rounds to 2⁻¹²⁶.
+/// One difference remains: AMX also flushes a sum to zero if it is less than 2⁻¹²⁶ but rounds to 2⁻¹²⁶.
 #[derive(Debug)]
 pub struct EmulatedTiles([[[u32; TILE_SIDE]; TILE_SIDE]; 8]);
 

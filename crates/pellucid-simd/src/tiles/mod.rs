@@ -5,8 +5,8 @@
 //! [pairs](crate::vector::BF16Pair) of `bf16`, B one row of 16 columns for each of these pairs, and C 16 × 16 sums in
 //! `f32`.
 //!
-//! [`TileUnit`] has the instructions. [`NativeTiles`] executes them, and [`EmulatedTiles`] computes the same bits on
-//! every processor. With `--cfg pellucid_emulated_amx`, the emulation replaces the instructions in all products, so
+//! [`TileUnit`] declares the instructions. [`NativeTiles`] executes them, and [`EmulatedTiles`] computes the same bits
+//! on every processor. With `--cfg pellucid_emulated_amx`, the emulation replaces the instructions in all products, so
 //! that tests on any processor with AVX512-BF16 cover the code that selects and uses them.
 //!
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2,
@@ -38,8 +38,8 @@ pub const TILE_SIDE: usize = 16;
 /// # Safety of the methods
 ///
 /// - *Processor*: [`Isa::has_amx`](crate::Isa::has_amx) has returned true, or the implementation is [`EmulatedTiles`].
-/// - *Configured*: the thread has called [`configure`](Self::configure), and not [`release`](Self::release) since. This
-///   does not concern these two methods.
+/// - *Configured*: the thread has called [`configure`](Self::configure), and not [`release`](Self::release) since.
+///   These two methods do not require it.
 /// - *Tile validity*: the rows of a pointer are valid for reads or writes of 64 bytes each, `row_bytes` apart. They
 ///   need no alignment.
 pub trait TileUnit {
@@ -78,8 +78,8 @@ pub trait TileUnit {
 
     /// Adds the product of the registers `A` and `B` to register `C`.
     ///
-    /// For every element of C, the products of the first factors of the 16 pairs are one chain of fused multiply-adds
-    /// that starts at zero, in ascending order, and those of the second factors another. Then `C ← C + (first +
+    /// For every element of C, the products of the first factors of the 16 pairs form one chain of fused multiply-adds,
+    /// in ascending order from zero. The products of the second factors form another chain. Then `C ← C + (first +
     /// second)`. Each operation rounds to nearest, and replaces subnormal operands and results by zero.
     ///
     /// # Safety
@@ -87,8 +87,8 @@ pub trait TileUnit {
     unsafe fn multiply_add<const C: usize, const A: usize, const B: usize>(&mut self);
 }
 
-/// Returns true if this process can use [`NativeTiles`] and they have the bits of the emulation. The processor must
-/// have AVX-512.
+/// Returns true if this process can use [`NativeTiles`] and their results are bit-identical to those of the emulation.
+/// The processor must have AVX-512.
 pub(crate) fn are_usable() -> bool {
     // SAFETY: the clause *processor*: the process has the permission to use the tile registers.
     is_permitted()
@@ -170,7 +170,7 @@ mod tests {
             eprintln!("not measured: no AMX");
             return;
         }
-        // A hypervisor that loses the registers of threads that do not run can change a result, but not all.
+        // A hypervisor that loses the registers of threads that do not run can corrupt some results, but not all.
         // SAFETY: the clause *processor*: the process may use the registers.
         let is_equal = |_| unsafe { multiply_sample::<NativeTiles>(Duration::ZERO) } == emulated;
         assert!((0..20).any(is_equal), "{:x?}", emulated[3]);

@@ -13,7 +13,7 @@ use crate::math::half::BF16;
 pub struct BF16Pair(pub(super) u32);
 
 impl BF16Pair {
-    /// Returns the smallest magnitude of the factors that are not zero, as a bit pattern minus 1.
+    /// Returns the bit pattern of the smallest nonzero magnitude of the two factors, minus 1.
     ///
     /// If both factors are zero, it is at least the bit pattern of every `bf16`.
     #[inline(always)]

@@ -151,7 +151,7 @@ pub unsafe trait Vector: Copy {
 ///
 /// The clauses *instruction set*, *pointer validity* and *mask* are defined in [`Vector`].
 pub trait FloatVector: Vector<Scalar: Real> {
-    /// Whether the instruction set has a fused multiply-add. Without one, every multiply-add is a call of the C
+    /// Whether the instruction set has a fused multiply-add. Without one, every multiply-add is a call to the C
     /// library; kernels then call scalar functions for each lane instead of inlining them.
     const HAS_FMA: bool = true;
 
@@ -200,7 +200,7 @@ pub trait FloatVector: Vector<Scalar: Real> {
     /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn either(a: Self::LaneMask, b: Self::LaneMask) -> Self::LaneMask;
 
-    /// Returns the larger operand in every lane, as [`Real::max`].
+    /// Returns the larger operand in every lane, like [`Real::max`].
     ///
     /// # Safety
     /// The clause *instruction set* of [`Vector`] holds.
@@ -210,7 +210,7 @@ pub trait FloatVector: Vector<Scalar: Real> {
         unsafe { self.select(b, b.less(self)).select(self, self.equal(self)) }
     }
 
-    /// Returns the smaller operand in every lane, as [`Real::min`].
+    /// Returns the smaller operand in every lane, like [`Real::min`].
     ///
     /// # Safety
     /// The clause *instruction set* of [`Vector`] holds.

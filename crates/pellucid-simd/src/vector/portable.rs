@@ -5,7 +5,7 @@ use crate::math::Real;
 
 /// The number of lanes of the vectors of [`Portable`](crate::Portable).
 ///
-/// On x86-64, portable code runs only on processors without AVX2. On these, a multiply-add is a call of the C library
+/// On x86-64, portable code runs only on processors without AVX2. On these, a multiply-add is a call to the C library
 /// for each lane, so wider vectors would make the code longer and not faster.
 pub(crate) const PORTABLE_LANES: usize = if HAS_FMA { 8 } else { 4 };
 
@@ -155,7 +155,7 @@ fn mul_add_lanes<T: Element, const N: usize>(a: &[T; N], b: &[T; N], sum: &mut [
     }
 }
 
-/// Computes [`mul_add_lanes`]. Without a fused multiply-add, every lane is a call of the C library, so inlining would
+/// Computes [`mul_add_lanes`]. Without a fused multiply-add, every lane is a call to the C library, so inlining would
 /// gain nothing.
 #[inline(never)]
 fn mul_add_out_of_line<T: Element, const N: usize>(a: &[T; N], b: &[T; N], sum: &mut [T; N]) {

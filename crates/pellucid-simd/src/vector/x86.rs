@@ -199,7 +199,8 @@ macro_rules! impl_vector {
                 }
             }
 
-            // The instructions for extrema return their second operand if the operands are equal or one of them is NaN.
+            // The minimum and maximum instructions return their second operand if the operands are equal or one of them
+            // is NaN.
 
             #[inline(always)]
             unsafe fn max(self, b: Self) -> Self {
@@ -295,8 +296,8 @@ macro_rules! impl_single_vector {
 
             #[inline(always)]
             unsafe fn at_most(self, c: Self) -> Self {
-                // SAFETY: *instruction set* of `Vector` covers the intrinsic. (It returns the second operand if one is
-                // NaN.)
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic. (It returns the second operand if either
+                // is NaN.)
                 Self(unsafe { $min(c.0, self.0) })
             }
 

@@ -6,11 +6,12 @@
 //! | gradient of x | channels | images and positions of x | outputs and taps |
 //! | gradient of w | outputs | channels and taps | images and positions of y |
 //!
-//! Groups are a batch axis. An element of a window is at position `stride·o + dilation·t − before` of the image, a sum
-//! of a part of the position and a part of the tap. In the gradient of x, the position of y is `(x + before −
-//! dilation·t)/stride`. It is an integer only for some taps, which depend on the remainder of x modulo the stride.
-//! There is one product for each remainder, with these taps only. Products of neighbouring remainders that differ in
-//! offsets only are one batch: windows without overlap and padding, such as patches of an image, need one dispatch.
+//! Groups are a batch axis. An element of a window is at position `stride·o + dilation·t − before` of the image. The
+//! first term depends on the output position o, the second on the tap t. In the gradient of x, `(x + before −
+//! dilation·t)/stride` is the position of y. It is an integer only for some taps, which depend on the remainder of x
+//! modulo the stride. There is one product for each remainder, with these taps only. Products of neighbouring
+//! remainders that differ only in offsets form one batch. Windows without overlap and padding, such as the patches of
+//! an image, need one dispatch.
 
 use super::GpuFamily;
 use super::shared::tile::{Coordinate, IndexDigit, TiledArray, TiledProduct};
@@ -61,7 +62,7 @@ struct ResidueClass {
     start: isize,
 }
 
-/// Neighbouring residue classes whose products differ in the offsets of x and w only.
+/// Neighbouring residue classes whose products differ only in the offsets of x and w.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ResidueRun {
     first: ResidueClass,
@@ -71,7 +72,7 @@ struct ResidueRun {
     tap_stride: isize,
 }
 
-/// Combines neighbouring classes to runs.
+/// Combines neighbouring classes into runs.
 fn residue_runs(classes: Vec<ResidueClass>) -> Vec<ResidueRun> {
     let mut runs: Vec<ResidueRun> = Vec::new();
     for class in classes {
@@ -117,7 +118,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         ConvArrays { kernel, x, w, y, channels, outputs, w_output, w_channel, x_image, y_image, x_channel, y_output }
     }
 
-    /// Adds the product of the output, or of the gradient of w.
+    /// Adds the product that computes the output, or the gradient of w.
     fn describe_windows(&self, list: &mut DispatchList<'_>) {
         let ConvArrays { kernel, x, w, y, channels, outputs, .. } = self;
         let ConvArrays { w_output, w_channel, x_image, y_image, x_channel, y_output, .. } = *self;
@@ -152,7 +153,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         let window = &self.kernel.window;
         let (stride, dilation) = (window.stride[axis], window.dilation[axis]);
         let (size, len) = (window.size[axis], self.x.shape()[2 + axis]);
-        // Taps at this distance connect a position of y with positions of x of the same remainder.
+        // Taps at this distance connect a position of y with positions of x that have the same remainder.
         let tap_step = stride / greatest_common_divisor(stride, dilation);
         let class = |first: usize| {
             let shifted = |tap: usize| (first + window.before[axis]) as isize - (dilation * tap) as isize;
@@ -165,7 +166,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         (0..stride.min(len)).map(class).collect()
     }
 
-    /// Adds the products of the gradient of the elements of x in one run of residue classes along each axis.
+    /// Adds the products that compute the gradient of x for one run of residue classes along each axis.
     fn describe_input_gradient(&self, list: &mut DispatchList<'_>, runs: [&ResidueRun; 3]) {
         let ConvArrays { kernel, x, w, y, channels, outputs, .. } = self;
         let ConvArrays { w_output, w_channel, x_image, y_image, x_channel, y_output, .. } = *self;
@@ -286,8 +287,8 @@ mod tests {
     use pellucid_ir::kernel::{Kernel, Window};
     use pellucid_ir::{DType, Layout};
 
-    /// Returns the number of dispatches of the gradient of x for images of 48 positions along two axes, windows of
-    /// `size` and `stride` positions, and `before` positions of padding.
+    /// Returns the number of dispatches that compute the gradient of x, for images of 48 positions along two axes and
+    /// windows with this size, stride and padding `before`.
     fn dispatches([size, stride, before]: [usize; 3]) -> usize {
         let window = Window {
             size: [1, size, size],
@@ -317,6 +318,6 @@ mod tests {
         assert_eq!(dispatches([1, 2, 0]), 4, "remainders without taps and with one tap");
         assert_eq!(dispatches([3, 2, 1]), 4, "remainders with one tap and with two taps");
         assert_eq!(dispatches([8, 8, 3]), 4, "two positions of y for the first tap");
-        assert_eq!(dispatches([7, 7, 0]), 4, "two numbers of positions of x");
+        assert_eq!(dispatches([7, 7, 0]), 4, "different counts of positions of x");
     }
 }

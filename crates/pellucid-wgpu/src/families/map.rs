@@ -24,7 +24,7 @@ impl GpuFamily for Map {
         is_elementwise_supported(&self.program)
     }
 
-    /// A map has one stage.
+    /// Returns 0, because a map is one dispatch without scratch memory.
     fn scratch_bindings(&self) -> usize {
         0
     }
@@ -54,7 +54,7 @@ fn memory_order_space(operands: &DeviceOperands<'_>, first: &DeviceArray<'_>) ->
     MergedAxes::new(&dims, &operands.all().map(ordered_strides).collect::<Vec<_>>())
 }
 
-/// Returns for every output whether its elements are collected to full words.
+/// Returns for every output whether its elements are collected into full words.
 fn collected_outputs(space: &MergedAxes, inputs: usize, outputs: &[DeviceArray<'_>]) -> Vec<bool> {
     let is_dense = |k: usize| space.strides[inputs + k].last().is_none_or(|&s| s == 1) && space.dims.len() <= 1;
     let is_collected = |(k, o): (usize, &DeviceArray<'_>)| {

@@ -14,7 +14,7 @@ use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Pool, PoolPart, PoolWindows};
 
 impl GpuFamily for Pool {
-    /// Shaders compute coordinates in 31 bits, and write the gradient to a contiguous array.
+    /// Returns true if coordinates fit in 31 bits and the first output is contiguous, as the shaders require.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let [x, y] = axis_lengths(self.part, inputs, outputs);
         let fits = match &self.windows {
@@ -77,8 +77,8 @@ const SLIDING_WINDOWS: &str = "
     for (var window@ = first@; window@ < end@; window@ = window@ + 1u) {
 ";
 
-/// The loop over the adaptive windows that may contain an element. Window o contains element i if and only if o is in
-/// adaptive window i over the windows.
+/// The loop over the adaptive windows that may contain an element. Window o contains element i if and only if window i
+/// contains element o after the lengths of x and y are exchanged.
 const ADAPTIVE_WINDOWS: &str = "
     let end@ = ((at@ + 1u) * $y_length@ + $x_length@ - 1u) / $x_length@;
     for (var window@ = at@ * $y_length@ / $x_length@; window@ < end@; window@ = window@ + 1u) {
@@ -89,7 +89,7 @@ fn axis_loops(source: &str) -> [String; 3] {
     ["0", "1", "2"].map(|axis| source.replace('@', axis))
 }
 
-/// The parameters of the windows along the spatial axes; only the lengths for adaptive windows.
+/// The parameters of sliding windows along the spatial axes; empty for adaptive windows.
 #[derive(Default)]
 struct WindowParameters {
     size: [String; 3],

@@ -1,5 +1,5 @@
-//! The kernel families that this backend implements, one module each; `shared` has parts of several families. All other
-//! kernels are [`Support::Fallback`].
+//! The kernel families that this backend implements, one module each. `shared` contains code that several families use.
+//! All other kernels are [`Support::Fallback`].
 
 mod attention;
 mod conv;
@@ -41,14 +41,14 @@ pub(crate) trait GpuFamily {
         true
     }
 
-    /// Returns the maximum number of scratch buffers that a dispatch binds in addition to all operands. A family in
-    /// stages binds one.
+    /// Returns the maximum number of scratch buffers that a dispatch binds in addition to all operands. A family that
+    /// runs in several stages binds one.
     fn scratch_bindings(&self) -> usize {
         1
     }
 
-    /// Returns an estimate of the iterations of the loops of one invocation, for families that do not divide all long
-    /// loops. Zero means that no loop is long. The rule of the family accepts the operands.
+    /// Returns an estimate of the loop iterations of one invocation, for families that do not divide all long loops.
+    /// Zero means that no loop is long. The rule of the family accepts the operands.
     fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
         let _ = (inputs, outputs);
         0
@@ -105,7 +105,8 @@ impl DispatchLimits {
 /// Returns the dispatches of a kernel that is not cached.
 ///
 /// # Errors
-/// If the kernel is not [`Support::Native`], its operands do not fit, or a shader does not compile.
+/// Returns an error if the kernel is not [`Support::Native`], if its operands do not fit, or if a shader does not
+/// compile.
 fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -> Result<KernelDescription> {
     let metas = |arrays: &[DeviceArray<'a>]| -> Vec<OperandMeta<'a>> {
         arrays.iter().map(|array| OperandMeta { layout: array.layout, dtype: array.dtype }).collect()
@@ -122,7 +123,7 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
 /// Returns the dispatches of a kernel. Descriptions are cached.
 ///
 /// # Errors
-/// If the backend has no shaders for the kernel, or the operands do not fit.
+/// Returns an error if the backend has no shaders for the kernel, or if the operands do not fit.
 pub(crate) fn describe_kernel(
     gpu: &Gpu,
     kernel: &Kernel,
@@ -204,7 +205,7 @@ mod tests {
         Program::new("sum", vec![load; 2], vec![], vec![step], (vec![compute], vec![]), vec![store])
     }
 
-    /// Returns the sum over all elements of the sums of two matrices.
+    /// Returns the kernel that adds two matrices and sums all elements of the result.
     fn sum_of_sums() -> Kernel {
         Kernel::Reduce(Reduce {
             op: ReduceOp::Sum,
@@ -251,7 +252,7 @@ mod tests {
         assert!(!is_native(&sort, &[typed(&[(1 << 30) + 1], DType::U8)], &sorted));
         let copy = |len: usize| is_native(&Kernel::Copy, &[f32(&[len])], &[f32(&[len])]);
         assert_eq!([(1 << 31) - 1, 1 << 31].map(copy), [true, false]);
-        // The length of an empty array is in the error of an index.
+        // The error of an index contains the length of the axis, even if the array is empty.
         let index = Index::Axes([1].into_iter().collect());
         let gather = Kernel::Gather(Gather { op: "gather", from_end: true, index });
         let gathers = |len| is_native(&gather, &[f32(&[0, len]), typed(&[3], DType::I64)], &[f32(&[3, 0])]);

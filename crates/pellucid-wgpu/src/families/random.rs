@@ -27,7 +27,7 @@ fn f64_literal(x: f64) -> String {
     u64_literal(x.to_bits())
 }
 
-/// Returns the `f64` in [0, 1) whose bits are the upper bits of the words k and k + 1.
+/// Returns the upper bits of the words k and k + 1 as an `f64` in [0, 1).
 fn wide_unit(shader: &mut ShaderBuilder, k: usize) -> String {
     let (bits, high) = (Distribution::unit_bits(DType::F64), format!("words[{}]", k + 1));
     let (low_shift, high_shift) = (64 - bits, bits - 32);

@@ -1,12 +1,14 @@
 //! `Row`: programs with row reductions.
 //!
-//! One workgroup computes one row, or several rows of at most half its size. The invocations of a row, a power of two,
-//! read its elements in turn, once for each level of reductions and once for the outputs. A reduction then combines the
-//! results of the [invocations](crate::shader::workgroup). Values of elements are recomputed in every pass.
+//! One workgroup computes one row, or several rows if each has at most half as many elements as the workgroup has
+//! invocations. The invocations of a row, a power of two, read its elements in turn, once for each level of reductions
+//! and once for the outputs. A reduction then combines the results of the [invocations](crate::shader::workgroup).
+//! Values of elements are recomputed in every pass.
 //!
 //! A long row is divided into parts, whose number depends on its length alone. A workgroup then computes one part, and
 //! every pass is a dispatch of its own: one for each level of reductions, which stores a partial result of each part,
-//! and one for the outputs. Each workgroup begins with the combination of the partial results of earlier levels.
+//! and one each for the outputs per element and the outputs per row. Each workgroup begins with the combination of the
+//! partial results of earlier levels.
 
 use super::GpuFamily;
 use super::shared::axes::axes_space;
@@ -81,7 +83,7 @@ impl<'a> RowSteps<'a> {
         self.program.steps.iter().enumerate().filter_map(reduction).collect()
     }
 
-    /// Returns the word of the partial result of step `k` within the words of a part.
+    /// Returns the offset of the partial result of step `k` within the words of a part.
     fn partial_word(&self, k: usize) -> usize {
         let reductions = self.program.steps[..k].iter().filter(|step| matches!(step.op, Op::Reduce(_)));
         reductions.map(|step| words(step.compute)).sum()
@@ -334,7 +336,7 @@ impl RowShader<'_> {
         self.shader.template(FIRST_INVOCATION, values![is_first, store]);
     }
 
-    /// Defines the first word of the partial result of step `k` of a part of the row.
+    /// Defines the index of the first word of the partial result of step `k` for a part of the row.
     fn partial_offset(&mut self, k: usize, part: &str) -> String {
         let (parts, size, word) = (&self.parts, self.steps.partial_words(), self.steps.partial_word(k));
         self.shader.define(format!("(row * {parts} + {part}) * {size}u + {word}u"))

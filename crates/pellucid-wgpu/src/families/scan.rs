@@ -1,8 +1,8 @@
 //! `Scan`: cumulative reductions along one axis. Sums and products of `f32` accumulate in `f64`.
 //!
 //! One invocation computes a line of up to [`MAX_SERIAL`] elements in order, bit-identical to the CPU. A longer line of
-//! N elements is divided into about √N chunks. A first dispatch reduces every chunk. An invocation of the second one
-//! combines the results of the chunks before its own, and continues with its own elements.
+//! N elements is divided into about √N chunks. A first dispatch reduces every chunk. In the second dispatch, an
+//! invocation combines the results of the chunks before its own, and continues with its own elements.
 
 use super::GpuFamily;
 use super::shared::axes::axes_space;

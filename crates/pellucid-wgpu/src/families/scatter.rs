@@ -7,8 +7,8 @@
 //! O(n log n + n·s) operations; a slice that m positions refer to costs m operations in sequence.
 //!
 //! A dispatch combines the values of at most [`MAX_POSITIONS`] sorted positions, so that no invocation has a longer
-//! loop. A group that extends over several dispatches is combined in order too. The exception: an element of half
-//! precision is then rounded once for each of them, but once on the CPU.
+//! loop. A group that extends over several dispatches is combined in order too. The exception: a half-precision element
+//! is then rounded once per dispatch, but only once in total on the CPU.
 
 use super::GpuFamily;
 use super::shared::indices::{IndexedAxes, check_indices, unindexed_strides};
@@ -64,8 +64,8 @@ fn sort_positions(
     })
 }
 
-/// Returns the axes of the slice of values that belongs to one position, with the strides of y and of the values, and
-/// the index axes of the values.
+/// Returns two spaces: the axes of the slice of values that belongs to one position, with the strides of y and of the
+/// values, and the index axes of the values.
 fn slice_and_index_axes(kernel: &Scatter, values: &DeviceArray<'_>, y: &DeviceArray<'_>) -> (MergedAxes, MergedAxes) {
     let (y_strides, value_strides) = (y.layout.strides(), values.layout.strides());
     let slice_axes: Vec<usize> = kernel.index.slice_axes(y.shape().rank()).collect();
@@ -76,8 +76,8 @@ fn slice_and_index_axes(kernel: &Scatter, values: &DeviceArray<'_>, y: &DeviceAr
     (slice, space)
 }
 
-/// Combines the values of a group of equal sorted positions. The last one replaces an element; the first one combines
-/// all values.
+/// Combines the values of a group of equal sorted positions. If values replace elements, the invocation at the last
+/// position of the group stores its value; otherwise the invocation at the first position combines all values.
 const COMBINE: &str = "
     let first = $begin + thread / $slice_size;
     let key = $key_of_first;
@@ -162,7 +162,7 @@ fn combined_expr(op: ScatterOp, compute: Compute, element: &str, value: &str) ->
         ScatterOp::Set => value.into(),
         ScatterOp::Add => binary_expr(Binary::Add, compute, element, value),
         ScatterOp::Mul => binary_expr(Binary::Mul, compute, element, value),
-        // Of equal operands, maxima and minima return the second one: the element.
+        // If the operands are equal, maximum and minimum return the second one, which is the element.
         ScatterOp::Max => binary_expr(Binary::Max, compute, value, element),
         ScatterOp::Min => binary_expr(Binary::Min, compute, value, element),
     }

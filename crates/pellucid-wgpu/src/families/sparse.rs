@@ -112,7 +112,7 @@ struct GroupRange<'a> {
     end: &'a str,
 }
 
-/// Adds the lines that add the terms of a range in groups of `size` terms, which have groups of their own.
+/// Adds the lines that add the terms of a range in groups of `size` terms, which consist of smaller groups.
 fn add_groups(
     shader: &mut ShaderBuilder,
     float: WgslFloat,

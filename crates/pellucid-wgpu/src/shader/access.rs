@@ -180,8 +180,8 @@ pub(crate) fn compute_program(
     values.compute_steps(shader, program);
 }
 
-/// Adds the lines that store a value of type `compute`, or the outputs of a finishing program whose first input it is.
-/// `elements` are the other inputs of the program, then the outputs.
+/// Adds the lines that store a value of type `compute`, or the outputs of a finishing program whose first input is this
+/// value. `elements` are the other inputs of the program, then the outputs.
 pub(crate) fn store_finished(
     shader: &mut ShaderBuilder,
     program: Option<(&Program, ProgramValues)>,

@@ -13,7 +13,7 @@ use pellucid_ir::formula::Binary;
 /// The operation of an [`Accumulator`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum AccumulatorOp {
-    /// Combines all values. Sums of `f32` also accumulate their rounding errors (Neumaier 1974).
+    /// Combines all values. Sums of `f32` are compensated (Neumaier 1974).
     Fold(Binary),
     /// Finds the largest value and its index, or the smallest one if `largest` is false. NaN precedes all numbers.
     Arg { largest: bool, ties: TieRule },
@@ -156,7 +156,7 @@ impl Accumulator {
         self.accumulate(shader, &value, &index);
     }
 
-    /// Adds the lines that combine the results of the invocations of a workgroup, or of groups of `lanes` invocations,
+    /// Adds the lines that combine the results of all invocations in a workgroup, or in groups of `lanes` invocations,
     /// and returns the expression of the combined result. Every invocation has accumulated a value if the reduction is
     /// [`AccumulatorOp::Arg`]. See [`combine_values`].
     pub(crate) fn combine_in_workgroup(

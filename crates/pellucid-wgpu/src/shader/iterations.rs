@@ -1,8 +1,9 @@
 //! Estimates of the iterations of loops.
 //!
-//! An adapter may end the loops of an invocation after a number of iterations in total, without an error
-//! ([`DispatchLimits`](crate::gpu::DispatchLimits)). Families therefore divide long loops by the iterations of their
-//! bodies. Functions of the library contribute most of these: a division of 64-bit values is a loop over its bits.
+//! An adapter may terminate the loops of an invocation after a total number of iterations, without an error
+//! ([`DispatchLimits`](crate::gpu::DispatchLimits)). Families therefore split long loops, depending on the iterations
+//! of the loop bodies. Functions of the library contribute most of these: a division of 64-bit values is a loop over
+//! its bits.
 
 use super::special_functions::special_function;
 use super::{called_functions, function_source};
@@ -29,7 +30,7 @@ pub(crate) fn max_items(per_item: usize) -> usize {
 /// The length of a loop is the constant in its condition, or the number in the comment `at most N iterations`.
 pub(crate) fn iterations(source: &str) -> usize {
     let mut total = 0usize;
-    // How often the statements of every open block are executed.
+    // The number of executions of the statements in every open block.
     let mut open = vec![1usize];
     for line in source.lines() {
         let outside = open.last().copied().unwrap_or(1);

@@ -25,13 +25,13 @@ const TARGETS: [Target; 3] = [
 ];
 
 fn to_spirv(module: &naga::Module, info: &ModuleInfo) -> std::result::Result<(), String> {
-    // The oldest version with operations of subgroups.
+    // The oldest version with subgroup operations.
     let options = spv::Options { lang_version: (1, 3), ..Default::default() };
     spv::write_vec(module, info, &options, None).map(drop).map_err(|e| e.to_string())
 }
 
 fn to_msl(module: &naga::Module, info: &ModuleInfo) -> std::result::Result<(), String> {
-    // The oldest version with all operations of subgroups.
+    // The oldest version with all subgroup operations.
     let options = msl::Options { lang_version: (2, 1), ..Default::default() };
     let (_, translation) = msl::write_string(module, info, &options, &Default::default()).map_err(|e| e.to_string())?;
     translation.entry_point_names.into_iter().try_for_each(|name| name.map(drop)).map_err(|e| e.to_string())
@@ -49,7 +49,8 @@ fn to_hlsl(module: &naga::Module, info: &ModuleInfo) -> std::result::Result<(), 
 /// Checks that a shader translates to the languages of all graphics APIs. A process translates every shader once.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the shader is invalid, or with the language that cannot express it.
+/// [`Error::InvalidArgument`] if the shader is invalid, or if a language cannot express it. The error names the
+/// language.
 pub(crate) fn check_translations(op: &'static str, source: &str) -> Result<()> {
     // The digests of the shaders that have been translated.
     static TRANSLATED: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(Default::default);

@@ -17,7 +17,7 @@
 //! | `workgroup` | reductions over the invocations of a workgroup |
 //! | `languages` | translation to the shader languages of all graphics APIs, for tests |
 //!
-//! A loop or branch is in a template, so that shaders are read as WGSL. `ShaderBuilder::define` is for one expression
+//! Loops and branches are in templates, so that shaders read as WGSL. `ShaderBuilder::define` is for one expression
 //! that depends on data, such as the offset of an element of an array with any number of axes.
 
 pub(crate) mod access;

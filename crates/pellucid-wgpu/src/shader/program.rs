@@ -8,7 +8,7 @@ use pellucid_ir::formula::{Binary, InstructionOperand, Op, Program, RowOp, Step,
 use pellucid_ir::{Compute, DType};
 use std::collections::HashMap;
 
-/// The slot of this backend in the forms that a program caches ([`Program::prepared`]).
+/// The slot in which a program caches its form for this backend ([`Program::prepared`]).
 const PROGRAM_CACHE_SLOT: usize = 1;
 
 /// The expression of an instruction that shaders do not have. Its shader does not compile, and the error names it.

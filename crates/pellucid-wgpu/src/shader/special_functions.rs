@@ -14,8 +14,8 @@ pub(crate) enum SeriesArithmetic {
 pub(crate) struct SpecialFunction {
     /// The name, without the prefix of its type.
     pub(crate) name: &'static str,
-    /// The iterations of all loops for the largest arguments, with the divisions in them. The loops end at a condition
-    /// in several places, so that estimates would be multiplied.
+    /// The iterations of all loops for the largest arguments, including the loops of divisions. They are listed because
+    /// the loops end at a condition: estimates from the source code would multiply the assumed lengths of nested loops.
     pub(crate) iterations: usize,
     pub(crate) arithmetic: SeriesArithmetic,
 }

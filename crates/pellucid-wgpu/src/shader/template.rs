@@ -2,14 +2,14 @@
 
 use super::{ITEM_COUNT, ShaderBuilder};
 
-/// Returns the values of a template: the names of variables, with the variables' contents.
+/// Returns the values of a template: pairs of a variable's name and contents.
 macro_rules! values {
     ($($name:ident),+ $(,)?) => {
         &[$((stringify!($name), &*$name)),+]
     };
 }
 
-/// Returns the values of a template for each of three axes: the names of variables, with the variables' contents.
+/// Returns the values of a template for each of three axes: pairs of a variable's name and contents.
 macro_rules! axis_values {
     ($($name:ident),+ $(,)?) => {
         &[$((stringify!($name), &$name)),+]

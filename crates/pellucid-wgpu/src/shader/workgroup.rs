@@ -12,7 +12,7 @@ pub(crate) struct CombinedLanes<'a> {
     pub(crate) subgroups: bool,
 }
 
-/// A value of which every invocation of a workgroup has its own.
+/// An expression whose value differs between the invocations of a workgroup.
 pub(crate) struct InvocationValue {
     pub(crate) type_name: &'static str,
     pub(crate) expr: String,

@@ -105,7 +105,7 @@ fn misfitting_operands_of_attention_are_rejected() {
     run_both(gpu, &kernel(true), &[&q, &k, &v, &mask], &[&o, &log]).unwrap_err();
 }
 
-/// An adapter that ends long loops declares no native support for a kernel with such loops.
+/// An adapter that terminates long loops early declares no native support for a kernel with such loops.
 #[test]
 fn attention_over_many_keys_is_complete_or_not_native() {
     let Some(gpu) = device() else { return };

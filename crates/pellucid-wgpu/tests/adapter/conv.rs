@@ -58,7 +58,7 @@ fn check_conv(rng: &mut Rng, case: &ConvShapes, part: ConvPart, dtype: DType, pl
         ConvPart::Input => case.outputs * case.window.taps(),
         ConvPart::Weight => case.images * shapes[2][2..].iter().product::<usize>(),
     };
-    // The elements are below 4. The Winograd convolution of the CPU has errors of its largest elements.
+    // The elements are below 4. The errors of the CPU's Winograd convolution are relative to the largest elements.
     let rounding = if dtype == DType::F32 || dtype == DType::F64 { 1e-5 } else { 2f64.powi(-6) };
     let tolerance = match dtype.is_float() {
         true => Tolerance::Relative(rounding, terms as f64 * 16.0 * 2f64.powi(-22)),
@@ -80,7 +80,7 @@ fn convolutions_match_the_cpu() {
         case([1, 6, 6, 6], [1, 5, 5], [[1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 1, 1]]),
         case([2, 4, 40, 1], [1, 4, 4], [[1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 0, 0]]),
         case([1, 34, 3, 1], [1, 6, 6], [[1, 3, 3], [1, 3, 2], [1, 1, 1], [0, 2, 0]]),
-        // Strides of the size of the window and beyond it, without and with padding.
+        // Strides equal to the window size and larger, without and with padding.
         case([1, 2, 3, 1], [1, 8, 9], [[1, 4, 3], [1, 4, 3], [1, 1, 1], [0, 0, 0]]),
         case([2, 4, 2, 2], [1, 7, 11], [[1, 2, 4], [1, 3, 4], [1, 1, 1], [0, 1, 2]]),
         // Three dimensions.

@@ -1,4 +1,4 @@
-//! Optional features of the adapter, which change no bit of a result.
+//! Optional features of the adapter, which do not change the bits of any result.
 
 use crate::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, device, run_both};
 use crate::row::{layer_norm, softmax};

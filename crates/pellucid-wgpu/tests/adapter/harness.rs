@@ -215,7 +215,7 @@ impl PairedArray {
     }
 }
 
-/// The allowed difference between a result of the device and of the CPU. NaN equals NaN.
+/// The allowed difference between the results of the device and the CPU. NaN equals NaN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tolerance {
     /// Bitwise equal. A subnormal `f32` may be flushed to zero.

@@ -6,7 +6,7 @@ use pellucid_ir::kernel::{Kernel, MatMul};
 use pellucid_ir::{Compute, DType};
 use std::sync::Arc;
 
-/// tanh(product + bias), and a mask of its sign.
+/// tanh(product + bias), stored in `dtype` and in `f32`.
 fn epilogue(dtype: DType) -> Arc<Program> {
     let mut p = ProgramBuilder::default();
     let (c, bias) = (p.x(dtype), p.x(DType::F32));
@@ -57,7 +57,7 @@ fn products_of_all_tiles_match_the_cpu() {
         // Few rows, few columns.
         (&[8, 33], &[33, 130]),
         (&[131, 20], &[20, 3]),
-        // k in parts: 600 is two parts, the last one shorter.
+        // Splits of k: 600 has two splits, and the last is shorter.
         (&[2, 600], &[600, 5]),
         (&[2, 3, 520], &[520, 36]),
     ];
@@ -141,7 +141,7 @@ fn products_match_the_cpu() {
     }
 }
 
-/// The sum of all products is exact, so a loop that ends early is found.
+/// The sum of all products is exact, so the test detects a loop that ends early.
 #[test]
 fn long_sums_of_products_are_complete() {
     let Some(gpu) = device() else { return };

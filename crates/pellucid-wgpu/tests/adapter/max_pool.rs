@@ -16,7 +16,7 @@ const CASES: [(&[usize], [usize; 3], Window); 6] = [
     (&[2, 4, 5, 6], [2, 3, 4], window([2, 2, 2], [2, 2, 1], [1, 2, 2], [0, 1, 0])),
     (&[3, 1, 9, 9], [1, 9, 9], window([1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 1, 1])),
     (&[0, 1, 4, 4], [1, 2, 2], window([1, 2, 2], [1, 2, 2], [1, 1, 1], [0, 0, 0])),
-    // A window entirely in the padding is rejected on both.
+    // Both backends reject a window that is entirely in the padding.
     (&[1, 1, 3], [1, 1, 5], window([1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 0, 2])),
 ];
 
@@ -51,7 +51,8 @@ fn adaptive_windows_match_the_cpu() {
     }
 }
 
-/// Compares the maxima of random elements, their positions and the gradients. Kernels that both reject are equal.
+/// Compares the maxima of random elements, their positions and the gradients. A kernel that both backends reject
+/// passes.
 fn compare(gpu: &Wgpu, rng: &mut Rng, shape: &[usize], outputs: [usize; 3], windows: PoolWindows, dtype: DType) {
     let kernel = |part| Kernel::Pool(Pool { windows, part });
     let x = PairedArray::new(gpu, shape, dtype, TestLayout::ALL[rng.below(5)], || rng.value());

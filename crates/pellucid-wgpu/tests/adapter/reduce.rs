@@ -136,7 +136,7 @@ fn reductions_of_long_sequences_match_the_cpu() {
     }
 }
 
-/// Of equal elements, the first one is found, in all parts and invocations.
+/// Among equal elements, the first one is selected, across all parts and invocations.
 #[test]
 fn positions_in_long_sequences_are_the_first_ones() {
     let Some(gpu) = device() else { return };
@@ -151,7 +151,8 @@ fn positions_in_long_sequences_are_the_first_ones() {
     }
 }
 
-/// An adapter that ends long loops counts those inside an element too: the bits of a division of 64-bit values.
+/// An adapter that terminates long loops early also counts the loops within an element, such as the loop over the bits
+/// of a 64-bit division.
 #[test]
 fn elements_with_loops_are_reduced_completely() {
     let rng = &mut Rng(27);

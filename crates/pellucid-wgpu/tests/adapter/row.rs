@@ -40,7 +40,7 @@ pub(crate) fn layer_norm(dtype: DType) -> Arc<Program> {
     p.build(&[(y, F32, dtype, false), (mean, F32, DType::F32, true), (deviation, F32, dtype, true)])
 }
 
-/// The sum of the elements before the index that a per-row input selects, and that index's element.
+/// The element at the index in a per-row input, computed as a masked sum, and the minimum of the row.
 fn selected() -> Arc<Program> {
     let mut p = ProgramBuilder::default();
     let x = p.x(DType::I32);

@@ -50,7 +50,7 @@ fn scans_of_long_lines_match_the_cpu() {
             }
             let reverse = rng.below(2) == 1;
             let layout = |rng: &mut Rng| TestLayout::ALL[rng.below(5)];
-            // Extrema keep NaN and infinities, which all chunks have.
+            // Extrema keep NaN and infinities, which all chunks contain.
             let is_extremum = matches!(op, Max | Min);
             let value = |rng: &mut Rng| if is_extremum { rng.value() } else { rng.finite() };
             let x = PairedArray::new(gpu, shape, dtype, layout(rng), || value(rng));

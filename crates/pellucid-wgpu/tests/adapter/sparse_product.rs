@@ -52,7 +52,7 @@ fn sparse_products_match_the_cpu() {
     }
 }
 
-/// Rows around the terms of one dispatch, 32,768.
+/// Rows whose term counts are close to 32,768, the maximum of one dispatch.
 #[test]
 fn long_rows_match_the_cpu() {
     let Some(gpu) = device() else { return };

@@ -1,5 +1,5 @@
-//! Times of the host for each kernel, measured by hand: `cargo test --release -p pellucid-wgpu --test adapter timings
-//! -- --ignored --nocapture`.
+//! Measurements of the host time per kernel, which run only on request: `cargo test --release -p pellucid-wgpu --test
+//! adapter timings -- --ignored --nocapture`.
 
 use crate::harness::{PairedArray, ProgramBuilder, TestLayout, Tolerance, device, run_both};
 use pellucid_ir::backend::{Backend, View};
@@ -57,7 +57,8 @@ fn the_time_of_the_device_is_within_the_time_of_the_host() {
     assert!(error.is_err(), "the error of the work must be returned");
 }
 
-/// Returns the shortest of 50 times of `run`, for each of `count` calls. The device is idle before each.
+/// Returns the shortest of 50 measurements of `count` calls to `run`, divided by `count`. The device is idle before
+/// each measurement.
 fn shortest(gpu: &Wgpu, count: u32, run: impl Fn()) -> Duration {
     let time = |_| {
         gpu.synchronize().unwrap();

@@ -1,4 +1,4 @@
-//! Accuracy tests: every primitive against the `libm` crate, over the entire range of bit patterns.
+//! Accuracy tests: every primitive against the `libm` crate, or against known values if `libm` lacks the function.
 //!
 //! The `f32` functions are compared with `libm` in `f64`, so the reported values are true errors. The `f64`
 //! functions are compared with `libm` in `f64`, whose own error (below 1 ULP) is part of the reported value.

@@ -80,7 +80,7 @@ fn special_values() {
     assert_eq!(<f64 as Real>::round(-3.5), -4.0);
 }
 
-/// Compares powers with the results of `libm`, including all special cases.
+/// Compares `pow` and `atan2` with `libm`, including all special cases.
 #[test]
 fn powers() {
     let values = [
@@ -136,7 +136,7 @@ fn powers() {
     }
 }
 
-/// Compares scaled numbers with the results of `libm`, even where the power leaves the range.
+/// Compares scaled numbers with the results of `libm`, even where the power of two overflows or underflows.
 #[test]
 fn products_with_powers_of_two() {
     let numbers = [0.0, 1.0, -1.5, 1.1754944e-38, 3.4028235e38, 1e-45, 7e-40, 0.3, -1e30, f32::INFINITY];
@@ -160,7 +160,7 @@ fn products_with_powers_of_two() {
     assert_eq!((single::ldexp(-0.0, f32::INFINITY), double::ldexp(1.0, f64::NEG_INFINITY)), (0.0, 0.0));
 }
 
-/// Checks floor division and remainder against the definitions of Python.
+/// Checks floor division and remainder against Python's definitions.
 #[test]
 fn floor_division() {
     // The double 0.1 is slightly more than a tenth, so ⌊1 / 0.1⌋ is 9.
@@ -208,7 +208,7 @@ fn fast_exponentials_equal_the_full_exponentials() {
     }
 }
 
-/// Pairs of dividend and divisor: multiples of the divisor and their neighbours, and arbitrary bit patterns.
+/// Returns pairs of pseudorandom words, from which the tests derive dividends and divisors.
 fn divisions() -> impl Iterator<Item = (u64, u64)> {
     let mut state = 7u64;
     let mut next = move || {

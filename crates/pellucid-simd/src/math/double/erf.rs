@@ -30,7 +30,7 @@ fn erf_near(x: f64) -> f64 {
 
 /// Returns e^(a²/2)·Φ(−a) for 0 ≤ a ≤ 39.7, a rational minimax function with a relative error of 2⁻⁵⁹.
 ///
-/// The quotient of a polynomial p by (k·a + m)·p + s(a). In this form, most of the rounding error of p cancels.
+/// It is the quotient of a polynomial p and (k·a + m)·p + s(a). In this form, most of the rounding error of p cancels.
 #[inline(always)]
 fn scaled_tail(a: f64) -> f64 {
     let p = polynomial(

@@ -6,7 +6,7 @@
 use super::{nearest, polynomial, power_of_two};
 use std::f64::consts::LOG2_E;
 
-/// The upper part of ln 2 (fdlibm), which has few enough bits that n times it is exact.
+/// The upper part of ln 2 (fdlibm), with few enough bits that its product with n is exact.
 pub(super) const LN_2_HIGH: f64 = 6.931_471_803_691_238_164_90e-1;
 /// ln 2 − [`LN_2_HIGH`].
 pub(super) const LN_2_LOW: f64 = 1.908_214_929_270_587_700_02e-10;
@@ -58,7 +58,7 @@ pub fn exp_fast(x: f64) -> f64 {
     f64::from_bits((1.0 + expm1_reduced(r)).to_bits().wrapping_add((n as u64) << 52))
 }
 
-/// Returns eˣ for |x| ≤ [`EXP_LIMIT`], with a relative error of 2⁻³⁴. Functions of `f32` round results of it.
+/// Returns eˣ for |x| ≤ [`EXP_LIMIT`], with a relative error of 2⁻³⁴. The `f32` functions round its results.
 #[inline(always)]
 pub fn exp_short(x: f64) -> f64 {
     let (n, r) = reduce(x);
@@ -153,7 +153,7 @@ pub fn sigmoid(x: f64) -> f64 {
     sigmoid_from_exp(x, exp(-x.abs()))
 }
 
-/// Returns the logistic function for |x| ≤ [`EXP_LIMIT`], with the bits of [`sigmoid`].
+/// Returns the logistic function for |x| ≤ [`EXP_LIMIT`], bit-identical to [`sigmoid`].
 #[inline(always)]
 pub fn sigmoid_fast(x: f64) -> f64 {
     sigmoid_from_exp(x, exp_fast(-x.abs()))

@@ -3,7 +3,7 @@
 use super::polynomial;
 use std::f64::consts::{FRAC_PI_2, FRAC_PI_4, PI};
 
-/// The difference of π and its nearest `f64`.
+/// π minus the nearest `f64`.
 const PI_LOW: f64 = 1.224_646_799_147_353_177_2e-16;
 
 /// Returns arctan x.
@@ -58,14 +58,15 @@ pub fn atan2(y: f64, x: f64) -> f64 {
     if x.is_nan() || y.is_nan() { f64::NAN } else { angle.copysign(y) }
 }
 
-/// Returns [`atan2`] for y and x of `f32`, with a relative error of 2⁻³⁹. Functions of `f32` round its results.
+/// Returns [`atan2`] for y and x of `f32`, with a relative error of 2⁻³⁹. The `f32` functions round its results.
 ///
 /// The quotient is reduced to |t| ≤ tan π/8 by arctan q = π/4 + arctan((q − 1)/(q + 1)) and arctan q = π/2 −
 /// arctan(1/q), with one division.
 #[inline(always)]
 pub fn atan2_short(y: f64, x: f64) -> f64 {
     const TAN_PI_8: f64 = 0.414_213_562_373_095_05;
-    // The quotient of infinities is 1, and that of a number of `f32` and an infinity is 0 or infinite after rounding.
+    // After clamping, the quotient of two infinities is 1, and that of a finite `f32` and an infinity rounds to 0 or
+    // infinity.
     let num = if y.abs() > 1e300 { 1e300 } else { y.abs() };
     let den = if x.abs() > 1e300 { 1e300 } else { x.abs() };
     let is_steep = num * TAN_PI_8 > den;

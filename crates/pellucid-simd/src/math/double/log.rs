@@ -71,7 +71,7 @@ pub fn ln_1p(x: f64) -> f64 {
     if x.abs() < 1e-17 { x } else { y }
 }
 
-/// Returns ln x for positive normal x, with a relative error of 2⁻³⁷. Functions of `f32` round results of it.
+/// Returns ln x for positive normal x, with a relative error of 2⁻³⁷. The `f32` functions round its results.
 #[inline(always)]
 pub fn ln_short(x: f64) -> f64 {
     const SQRT_HALF: i64 = std::f64::consts::FRAC_1_SQRT_2.to_bits() as i64;
@@ -92,7 +92,7 @@ pub fn ln_short(x: f64) -> f64 {
     from_integer(e).mul_add(std::f64::consts::LN_2, s * p)
 }
 
-/// Returns artanh a for 0 ≤ a < 1, with a relative error of 2⁻⁴⁰. Functions of `f32` round its results.
+/// Returns artanh a for 0 ≤ a < 1, with a relative error of 2⁻⁴⁰. The `f32` functions round its results.
 ///
 /// With 1 − a = 2ᵉ·m and ¾ ≤ m < 3/2, the result is artanh s − ½·e·ln 2 with s = (1 + a − m)/(1 + a + m). For e = 0, s
 /// is a.

@@ -20,8 +20,8 @@ pub use pow::{floor_of_quotient, floor_quotient, floored};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, cos_pi, sin, sin_fast, sin_pi, tan, tan_fast};
 pub(in crate::math) use trig::{cos_reduced, sin_and_cos_fast, sin_reduced};
 
-/// The source text of the functions of this module, of the gamma family and of the Bessel functions. GPU backends
-/// translate the functions that do not call `libm` to their shader language. All function names are distinct.
+/// The source text of this module's functions, the gamma family and the Bessel functions. GPU backends translate the
+/// functions that do not call `libm` to their shader language. All function names are distinct.
 pub const SOURCES: [&str; 9] = [
     include_str!("erf.rs"),
     include_str!("exp.rs"),
@@ -40,7 +40,7 @@ pub fn acosh(x: f64) -> f64 {
     if x >= 1.0 { libm::acosh(x) } else { f64::NAN }
 }
 
-/// 1.5 · 2⁵². The low bits of the sum of this and a float contain the nearest integer of the float.
+/// 1.5 · 2⁵². In the sum of this constant and a float, the low bits are the integer nearest to the float.
 const MAGIC: f64 = 6_755_399_441_055_744.0;
 
 /// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule with fused multiply-adds.
@@ -61,8 +61,8 @@ pub(in crate::math) fn power_of_two(n: i64) -> f64 {
     f64::from_bits((n.wrapping_add(1023) << 52) as u64)
 }
 
-/// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. A quotient by x then equals the product
-/// with 1/x.
+/// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. Dividing by x then equals multiplying by
+/// 1/x.
 #[inline(always)]
 pub fn exact_reciprocal(x: f64) -> Option<f64> {
     let (sign, magnitude) = (x.to_bits() & 1 << 63, x.to_bits() & !(1 << 63));

@@ -164,7 +164,7 @@ pub fn is_rare_quotient(a: f64, b: f64) -> bool {
     !(a.abs() < b.abs() * QUOTIENT_LIMIT && b.abs() < f64::INFINITY)
 }
 
-/// The quotient below which its rounding error is less than 1.
+/// The limit below which the rounding error of a quotient is less than 1.
 const QUOTIENT_LIMIT: f64 = 4_503_599_627_370_496.0;
 
 /// Returns the remainder of truncated division, unless the quotient [is rare](is_rare_quotient).

@@ -122,7 +122,7 @@ pub fn cos_pi(x: f64) -> f64 {
     sin_of_quadrant(n.wrapping_add(1), r, low)
 }
 
-/// Returns tan x for |x| ≤ [`TRIG_LIMIT`], with one call of `libm` per lane (the polynomial of fdlibm).
+/// Returns tan x for |x| ≤ [`TRIG_LIMIT`], with one call to `libm` per lane (the polynomial of fdlibm).
 #[inline(always)]
 pub fn tan_fast(x: f64) -> f64 {
     libm::tan(x)

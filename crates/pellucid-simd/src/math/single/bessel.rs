@@ -15,7 +15,7 @@ use std::f64::consts::{FRAC_1_PI, FRAC_2_PI};
 /// 1/√π.
 const FRAC_1_SQRT_PI: f64 = 0.564_189_583_547_756_3;
 
-/// From here on, J, Y and I are computed from their asymptotic forms.
+/// The smallest x at which J, Y and I are computed from their asymptotic forms.
 const FAR: f64 = 8.0;
 
 /// The largest x at which sine and cosine are computed without branches.

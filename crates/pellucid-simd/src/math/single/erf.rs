@@ -28,7 +28,7 @@ pub fn erf(x: f32) -> f32 {
 
 /// Returns e^(a²/2)·Φ(−a) for 0 ≤ a ≤ 14.3, a rational minimax function with a relative error of 2⁻²⁶.
 ///
-/// The quotient of a polynomial p by (k·a + m)·p + s(a). In this form, most of the rounding error of p cancels.
+/// It is the quotient of a polynomial p and (k·a + m)·p + s(a). In this form, most of the rounding error of p cancels.
 #[inline(always)]
 fn scaled_tail(a: f32) -> f32 {
     let p = polynomial(a, [9.791_666_87e-1, 8.575_215_34e-1, 3.582_379_52e-1, 7.937_184_72e-2, 8.031_152_19e-3]);

@@ -7,7 +7,7 @@ use super::{nearest, polynomial, power_of_two};
 use crate::math::F32Lanes;
 use std::f32::consts::LOG2_E;
 
-/// The upper part of ln 2, which has few enough bits that n times it is exact.
+/// The upper part of ln 2, with few enough bits that its product with n is exact.
 pub(super) const LN_2_HIGH: f32 = 0.693_359_375;
 /// ln 2 − [`LN_2_HIGH`].
 pub(super) const LN_2_LOW: f32 = -2.121_944_4e-4;
@@ -180,7 +180,7 @@ pub fn sigmoid(x: f32) -> f32 {
     sigmoid_from_exp(x, exp(-x.abs()))
 }
 
-/// Returns the logistic function for |x| ≤ [`EXP_LIMIT`], with the bits of [`sigmoid`].
+/// Returns the logistic function for |x| ≤ [`EXP_LIMIT`], bit-identical to [`sigmoid`].
 #[inline(always)]
 pub fn sigmoid_fast(x: f32) -> f32 {
     sigmoid_from_exp(x, exp_fast(-x.abs()))

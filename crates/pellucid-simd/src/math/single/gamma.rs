@@ -299,8 +299,8 @@ fn lower_gamma(a: f64, x: f64) -> f64 {
     sum * exp_fast(a * ln(x) - x - log_gamma)
 }
 
-/// Adds eight terms to a sum of which `power` is the last term: multiplies the sum by a + k for k = 1, .., 8, and adds
-/// the next power of x.
+/// Adds eight terms to a sum whose last term is `power`: multiplies the sum by a + k for k = 1, .., 8, and adds the
+/// next power of x.
 #[inline(always)]
 fn next_eight_terms(sum: f64, power: f64, a: f64, x: f64) -> (f64, f64) {
     let (mut sum, mut power, mut k) = (sum, power, 0.0);

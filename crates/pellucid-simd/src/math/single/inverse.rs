@@ -4,7 +4,7 @@ use super::polynomial;
 use crate::math::double;
 use std::f32::consts::{FRAC_PI_2, FRAC_PI_4, PI};
 
-/// The difference of π/2 and its nearest `f32`.
+/// π/2 minus the nearest `f32`.
 const FRAC_PI_2_LOW: f32 = -4.371_139e-8;
 
 /// Returns the angle in [0, π/2] whose tangent is num/den ≥ 0 (not both zero or infinite).

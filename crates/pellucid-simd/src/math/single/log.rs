@@ -100,7 +100,7 @@ pub fn log2(x: f32) -> f32 {
 pub fn log10(x: f32) -> f32 {
     const K: f32 = std::f32::consts::LOG10_E;
     const K_LOW: f32 = (std::f64::consts::LOG10_E - K as f64) as f32;
-    // log₁₀ 2 in two parts; the first has few enough bits that e times it is exact.
+    // log₁₀ 2 in two parts; the first has few enough bits that its product with e is exact.
     const LOG10_2_HIGH: f32 = 0.301_025_390_625;
     const LOG10_2_LOW: f32 = (std::f64::consts::LOG10_2 - LOG10_2_HIGH as f64) as f32;
     let (e, m) = split_exponent(x);

@@ -63,8 +63,8 @@ pub fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) << 23) as u32)
 }
 
-/// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. A quotient by x then equals the product
-/// with 1/x.
+/// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. Dividing by x then equals multiplying by
+/// 1/x.
 #[inline(always)]
 pub fn exact_reciprocal(x: f32) -> Option<f32> {
     let (sign, magnitude) = (x.to_bits() & 1 << 31, x.to_bits() & !(1 << 31));

@@ -2,7 +2,7 @@
 
 /// A function of an integer order n and of x, with branch-free code for some orders and for the usual range of x.
 ///
-/// An array of x has one order as a rule, so the coefficients of the order are chosen once.
+/// Usually all elements of an array of x have the same order, so its coefficients are chosen once.
 pub trait FunctionOfOrder: Sized + Copy {
     /// Returns the function of order n, or `None` if only [`exact`](Self::exact) computes this order.
     fn of_order(n: f32) -> Option<Self>;

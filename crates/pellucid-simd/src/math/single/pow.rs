@@ -13,7 +13,7 @@ pub fn pow(a: f32, b: f32) -> f32 {
     let t = if t > 200.0 { 200.0 } else { t };
     let t = if t < -200.0 { -200.0 } else { t };
     let y = double::exp_short(t) as f32;
-    // The powers of 0 and ∞ are 0 and ∞.
+    // The powers of 0 and ∞ are 0 or ∞.
     let is_extreme = magnitude == 0.0 || magnitude == f32::INFINITY;
     let extreme = if (magnitude > 1.0) == (b > 0.0) { f32::INFINITY } else { 0.0 };
     let y = if is_extreme { extreme } else { y };
@@ -35,7 +35,7 @@ pub fn is_rare_quotient(a: f32, b: f32) -> bool {
     !(a.abs() < b.abs() * QUOTIENT_LIMIT && b.abs() < f32::INFINITY)
 }
 
-/// The quotient below which its rounding error is less than 1.
+/// The limit below which the rounding error of a quotient is less than 1.
 const QUOTIENT_LIMIT: f32 = 8_388_608.0;
 
 /// Returns the remainder of truncated division, unless the quotient [is rare](is_rare_quotient).

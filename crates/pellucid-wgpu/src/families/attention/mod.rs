@@ -13,7 +13,7 @@
 //!
 //! The softmax of the output is computed online (Milakov & Gimelshein 2018; Dao et al. 2022): if a block has a larger
 //! maximum, the sums so far are scaled down. The gradients compute P = exp(scores − λ)/Σ exp(scores − λ) again, because
-//! λ is rounded. The pass of the queries stores the reciprocals of these sums and Σ Ω·O for the other two.
+//! λ is rounded. The query pass stores the reciprocals of these sums and Σ Ω·O for the other two passes.
 
 mod pass;
 mod template;
@@ -36,8 +36,8 @@ impl GpuFamily for Attention {
         let group_size = heads.div_ceil(kv_heads.max(1));
         let blocks = keys.max(queries.saturating_mul(group_size)).div_ceil(BLOCK);
         let elements = qk_width + v_width;
-        // 44 iterations for a block of short vectors, and less than one for each further element of a vector. Products
-        // of `f64` have more for each element and each column of a block.
+        // A block of short vectors has about 44 iterations, and each further element of a vector adds less than one. In
+        // `f64`, every element and every column of a block adds more.
         let compute = inputs[0].dtype.compute();
         let products = match is_narrow(compute) {
             true => 44 + elements,
@@ -58,7 +58,7 @@ impl GpuFamily for Attention {
         let (kinds, statistics) = match self.part {
             AttentionPart::Result => (&[PassKind::Output][..], None),
             AttentionPart::Gradient => {
-                // The statistics are two numbers for each query.
+                // Each query has two statistics.
                 let rows = sizes.batch * sizes.heads * sizes.queries;
                 let statistics = list.scratch(2 * rows.max(1) * inputs[0].dtype.size());
                 let kinds = &[PassKind::QueryGradient, PassKind::KeyGradient, PassKind::ValueGradient];

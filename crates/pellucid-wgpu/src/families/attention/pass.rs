@@ -34,7 +34,7 @@ pub(super) struct AttentionPass<'a, 'o> {
     pub(super) outputs: &'o [DeviceArray<'a>],
 }
 
-/// The number of weights of a row that are multiplied with the values at a time.
+/// The number of weights of a row that are multiplied by the values at a time.
 const VALUE_STEP: usize = 16;
 
 impl PassKind {
@@ -57,7 +57,7 @@ impl PassKind {
         }
     }
 
-    /// Returns the input whose rows are multiplied with the weights.
+    /// Returns the input whose rows are multiplied by the weights.
     fn values(self) -> usize {
         match self {
             PassKind::Output => Attention::V,
@@ -132,7 +132,7 @@ impl<'a> AttentionPass<'a, '_> {
         let quads =
             if compute == Compute::F64 { 1 } else { [4, 2, 1][usize::from(width <= 64) + usize::from(width <= 32)] };
         let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, quads] };
-        // The pass of the queries writes its statistics even if it has no output.
+        // The query pass writes its statistics even if it has no output.
         let width_tiles = width.div_ceil(tile.width()).max(1);
         let row_tiles = rows.div_ceil(BLOCK);
         let items = batch * row_heads * row_tiles * width_tiles;
@@ -282,7 +282,7 @@ impl<'a> PassShader<'_, 'a, '_> {
         self.shader.line(format!("var {array} = {};", tile.as_array(sums)));
     }
 
-    /// Adds the lines that multiply the weights of a block, which are in shared memory, with the values.
+    /// Adds the lines that multiply the weights of a block, which are in shared memory, by the values.
     fn multiply_values(&mut self, (weights, tile): (&SharedTile, &SharedTile), values: &ArrayExprs, width: &str) {
         let (columns, limit) = (self.limits[1].clone(), ("first_output_column", width));
         let loader = FactorLoader::new(&mut self.shader, FactorSide::Right, values, tile, limit);
@@ -325,7 +325,7 @@ impl<'a> PassShader<'_, 'a, '_> {
         self.template(template::MASK_SCORES, values![and_is_visible, load_mask, apply_mask]);
     }
 
-    /// Returns the lines that combine the values `row_values[i]` of the invocations of each row to `combined[i]`.
+    /// Returns the lines that combine the values `row_values[i]` of the invocations of each row into `combined[i]`.
     fn combine_rows(&mut self, memory: &str, combine: &str, row_values: &str, combined: &str) -> String {
         self.collect_lines(|this| this.template(template::COMBINE_ROWS, values![memory, combine, row_values, combined]))
     }

@@ -32,7 +32,7 @@ pub(super) const KEY_HEAD: &str = "
     }
 ";
 
-/// The loop over blocks of columns. An invocation has 4 × 4 weights, which are the scores at first.
+/// The loop over blocks of columns. An invocation has 4 × 4 weights, which initially are the scores.
 pub(super) const COLUMNS: &str = "
     let end_column = $end_column;
     for (var first_column = $first_column; first_column < end_column; first_column = first_column + $block) {
@@ -76,7 +76,7 @@ pub(super) const MASK_SCORES: &str = "
     }
 ";
 
-/// Combines the values `$row_values[i]` of the eight invocations of each row, in their order, to `$combined[i]`.
+/// Combines the values `$row_values[i]` of the eight invocations of each row, in their order, into `$combined[i]`.
 pub(super) const COMBINE_ROWS: &str = "
     for (var i = 0u; i < 4u; i = i + 1u) {
         $memory[(own_row * 4u + i) * 8u + own_column] = $row_values[i];
@@ -140,8 +140,8 @@ pub(super) const SOFTMAX_WEIGHTS: &str = "
     $scale_total
 ";
 
-/// Replaces the scores by the weights P, or by the gradients X of the scores. The weights of the pass of the queries
-/// are not divided by their sums yet.
+/// Replaces the scores by the weights P, or by the gradients X of the scores. In the query pass, the weights are not
+/// divided by their sums yet.
 pub(super) const GRADIENT_WEIGHTS: &str = "
     for (var j = 0u; j < 4u; j = j + 1u) {
         $load_query

@@ -127,7 +127,7 @@ impl CellArrays {
                 self.store(shader, &[&result]);
             }
             RnnMode::Relu => {
-                // The gradient passes where y is NaN, as the derivative of `relu`.
+                // The gradient passes where y is NaN, as in the derivative of `relu`.
                 let is_zero = float.call("le", &[&y, float.zero()]);
                 let result = shader.define(format!("select({g}, {}, {is_zero})", float.zero()));
                 self.store(shader, &[&result]);

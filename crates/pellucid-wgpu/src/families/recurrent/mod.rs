@@ -3,12 +3,12 @@
 //! A time step is one dispatch: a [tiled product](super::shared::tile) whose epilogue is the cell. A projected step has
 //! a second product.
 //!
-//! - Forward, the product of the previous states and W has neighbouring columns for the gates of one unit, so one
-//!   invocation has all gates of a unit.
-//! - Backward, the factors are W and the gradients of the gates of the previous step in this order. The product is the
-//!   gradient of the state through that step. The gradients of the initial states are one more product.
+//! - In the forward pass, the product of the previous states and W has neighbouring columns for the gates of one unit,
+//!   so one invocation computes all gates of a unit.
+//! - In the backward pass, the factors are W and the gradients of the gates of the step that was computed before. The
+//!   product is the gradient of the state through that step. The gradients of the initial states are one more product.
 //!
-//! All dispatches of a pass have one shader; the time indices are parameters.
+//! All steps of a pass use the same shaders; the time indices are parameters.
 //!
 //! - `step`: the shader of a step;
 //! - `cell`: the equations;
@@ -36,7 +36,7 @@ impl GpuFamily for Recurrent {
     fn iterations(&self, inputs: &[OperandMeta<'_>], _: &[OperandMeta<'_>]) -> usize {
         let Some(sizes) = self.sizes(&metas(inputs)) else { return 0 };
         let compute = inputs[0].dtype.compute();
-        // The products of a step are over units, or over the gradients of all gates.
+        // The products of a step sum over units, or over the gates of all units.
         let product_iterations: usize = if is_narrow(compute) { 1 } else { WIDE_PRODUCT_ITERATIONS };
         // An invocation computes 16 gates, or their gradients.
         let cell_iterations = 16 * iterations(&WgslFloat(compute).call("tanh", &["x"]));

@@ -264,7 +264,7 @@ impl KeySort {
         shader
     }
 
-    /// Returns the dispatch that merges pairs of runs of `run` elements to another buffer.
+    /// Returns the dispatch that merges pairs of runs of `run` elements into another buffer.
     fn merge_runs(self, run: usize, sorted: &SortedKeys, to: BufferRef) -> ShaderBuilder {
         let blocks = self.length.div_ceil(OUTPUTS_PER_INVOCATION);
         let mut shader = ShaderBuilder::for_threads(self.lines * blocks);

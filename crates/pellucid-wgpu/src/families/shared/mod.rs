@@ -1,4 +1,4 @@
-//! Parts of several kernel families.
+//! Code that several kernel families share.
 //!
 //! | file | contents |
 //! | --- | --- |

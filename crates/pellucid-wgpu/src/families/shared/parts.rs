@@ -18,8 +18,9 @@ pub(in crate::families) struct PartSizes {
 }
 
 impl PartSizes {
-    /// Returns the number of parts of a sequence of `length` elements: parts of `small` elements, then `few_parts`
-    /// parts, then parts of `large` elements, then [`MAX_PARTS`]. There are more if a part would exceed `limit`.
+    /// Returns the number of parts of a sequence of `length` elements: with growing length, first parts of `small`
+    /// elements, then `few_parts` parts, then parts of `large` elements, and finally [`MAX_PARTS`] parts. There are
+    /// more parts if a part would exceed `limit`.
     pub(in crate::families) fn part_count(self, length: usize) -> usize {
         let PartSizes { undivided, small, few_parts, large, limit } = self;
         let parts = match length <= undivided {

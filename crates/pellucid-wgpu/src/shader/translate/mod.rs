@@ -187,7 +187,7 @@ fn parse_sources() -> Sources {
 /// `f_lgamma` rounds its result.
 ///
 /// # Errors
-/// Names the first construct that is not in the subset, for example a call of `libm`.
+/// Returns the name of the first construct that is not in the subset, for example a call to `libm`.
 pub(crate) fn translated(name: &str) -> Result<String, Untranslatable> {
     type Cache = HashMap<String, Result<String, Untranslatable>>;
     static CACHE: LazyLock<std::sync::Mutex<Cache>> = LazyLock::new(Default::default);
@@ -307,7 +307,7 @@ impl<'a> WgslTranslator<'a> {
         Ok(format!("{header} {{\n{body}}}\n"))
     }
 
-    /// Returns the text of a function of `f32` that rounds the result of a function of `f64`.
+    /// Returns the text of an `f32` function that rounds the result of an `f64` function.
     fn rounded_function_source(self, name: &str) -> Result<String, Untranslatable> {
         let count = FunctionTypes::from_function(self.function(name)?, self.module)?.parameters.len();
         let prefix = self.module.prefix();
@@ -391,7 +391,7 @@ impl<'a> WgslTranslator<'a> {
         if ty == wanted { Ok(expr) } else { Err(format!("{ty:?} in place of {wanted:?} in {place}")) }
     }
 
-    /// Inlines a call of `function`, which has no control flow (`is_straight`).
+    /// Inlines a call to `function`, which has no control flow (`is_straight`).
     fn inline(
         &mut self,
         function: &ItemFn,

@@ -39,7 +39,7 @@ impl WgslTranslator<'_> {
             "FRAC_1_SQRT_2" => wide::FRAC_1_SQRT_2,
             "SQRT_2" => wide::SQRT_2,
             "PI" => wide::PI,
-            // The bound of the relative error of an operation, with a safety margin.
+            // The bound on the relative error of an operation, with a safety margin.
             "EPSILON" if self.module == SourceModule::TwoFloats => 2f64.powi(-44),
             "EPSILON" if is_double => f64::EPSILON,
             "MAX" if !is_double => f64::from(f32::MAX),
@@ -107,7 +107,7 @@ impl WgslTranslator<'_> {
     }
 
     /// Returns true if the library has a function for sums of two `f32` that replaces the translated function of `f64`,
-    /// because that uses the bits of a number.
+    /// because the latter uses the bit pattern of a number.
     fn has_own_function(&self, name: &str) -> bool {
         self.module == SourceModule::TwoFloats && LIBRARY.contains_key(&*format!("t_{name}"))
     }
@@ -150,7 +150,8 @@ impl WgslTranslator<'_> {
                 false => format!("{p}_add({p}_mul(v{k}, {x}), {c}[i{k} - 1u])"),
             };
             self.lines.push(format!("var v{k} = {c}[{}];", n - 1));
-            // Drivers unroll a loop of known length. With sums of two `f32`, the length is not known to the compiler.
+            // Drivers unroll loops of known length. With sums of two `f32`, the length is therefore hidden from the
+            // compiler.
             let end = if wide == ValueType::TwoFloats { "zero" } else { "0u" };
             self.lines.push(format!("for (var i{k} = {n}u - 1u; i{k} > {end}; i{k} = i{k} - 1u) {{"));
             self.lines.push(format!("    v{k} = {step};"));
@@ -178,10 +179,10 @@ impl WgslTranslator<'_> {
         Ok(format!("c{k}"))
     }
 
-    /// Returns the row at a variable index of an array of rows with an even number of elements.
+    /// Returns the row at a variable index of an array whose rows have an even number of elements.
     ///
-    /// The text is a `switch`. Some drivers translate an array to a branch for every element of every access, in a time
-    /// that is quadratic in its length.
+    /// The text is a `switch`. Some drivers translate every access to an array to one branch per element, which takes
+    /// time quadratic in its length.
     fn row(&mut self, rows: &[Symbol], index: &str) -> Result<Symbol, Untranslatable> {
         let wide = self.module.wide();
         let vector = if wide == ValueType::TwoFloats { "vec4<f32>" } else { "vec4<u32>" };
@@ -208,7 +209,7 @@ impl WgslTranslator<'_> {
         Ok(Symbol::List(row))
     }
 
-    /// Returns an element of an array of `f64`, or a row of an array of rows with an even number of elements.
+    /// Returns an element of an `f64` array, or a row of an array whose rows have an even number of elements.
     pub(super) fn element(&mut self, array: &Symbol, index: Symbol) -> Result<Symbol, Untranslatable> {
         let Symbol::List(values) = array else { return Err("an index of a value that is not an array".into()) };
         if let Symbol::Integer(index) = index {
@@ -413,7 +414,7 @@ impl WgslTranslator<'_> {
             let expr = match (ty, op) {
                 (ValueType::I64 | ValueType::U64, "<<") => format!("l_shift_left({x}, {n})"),
                 (ValueType::I64, _) => format!("l_shr({x}, {})", i64_from_word(&n)),
-                (ValueType::U64, _) => return Err("a shift of u64 to the right".into()),
+                (ValueType::U64, _) => return Err("a right shift of u64".into()),
                 _ => format!("{x} {op} {n}"),
             };
             return Ok(self.emit(ty, expr));

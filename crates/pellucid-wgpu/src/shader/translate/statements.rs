@@ -5,7 +5,7 @@ use super::{
 };
 use syn::{BinOp, Block, Expr, ExprIf, Item, Pat, Stmt};
 
-/// Returns true if a block has no assignments, no loops and no `return`, so that a call of it can be inlined.
+/// Returns true if a block has no assignments, no loops and no `return`, so that a call to the function can be inlined.
 pub(super) fn is_straight(block: &Block) -> bool {
     let is_branch_straight = |expression: &Expr| match expression {
         Expr::If(branch) => is_if_straight(branch),

@@ -1,4 +1,5 @@
-//! The coefficients of the Bessel functions of orders 0, 1 and 2, lowest degree first.
+//! Polynomial coefficients of the Bessel functions of orders 0, 1 and 2, lowest degree first. Each table names its
+//! function, the range of x and the variable of the polynomial.
 //!
 //! They interpolate the functions at the zeros of a Chebyshev polynomial, with an error below 10⁻¹³.
 
@@ -131,7 +132,7 @@ pub(super) const Q: [[f64; 9]; 3] = [
     ],
 ];
 
-/// The rest of Y_n(x) without its logarithm and its poles, divided by xⁿ, for 0 < x ≤ 8, in x²/32 − 1.
+/// Y_n(x) without its logarithmic term and its poles, divided by xⁿ, for 0 < x ≤ 8, in x²/32 − 1.
 pub(super) const Y_NEAR: [[f64; 15]; 3] = [
     [
         -3.822_506_544_594_249_7e-1,
@@ -299,7 +300,7 @@ pub(super) const I_FAR: [[f64; 16]; 3] = [
     ],
 ];
 
-/// The rest of K_n(x) without its logarithm and its poles, divided by xⁿ, for 0 < x ≤ 2, in x²/2 − 1.
+/// K_n(x) without its logarithmic term and its poles, divided by xⁿ, for 0 < x ≤ 2, in x²/2 − 1.
 pub(super) const K_NEAR: [[f64; 9]; 3] = [
     [
         -3.036_207_729_157_554_5e-1,

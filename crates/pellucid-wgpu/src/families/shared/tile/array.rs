@@ -307,9 +307,9 @@ fn valid_offset(shader: &mut ShaderBuilder, condition: &str, offset: &str) -> (S
 /// The side of a product on which a factor is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum FactorSide {
-    /// Rows are rows of the product, columns are k.
+    /// The rows are rows of the product, and the columns are k indices.
     Left,
-    /// Rows are k, columns are columns of the product.
+    /// The rows are k indices, and the columns are columns of the product.
     Right,
 }
 

@@ -28,16 +28,16 @@ fn max_split_depth(compute: Compute) -> usize {
     1 << (SPLIT_ITERATIONS / iterations * depth).ilog2()
 }
 
-/// Returns an estimate of the iterations of the loops of an invocation of a product with this epilogue.
+/// Returns an estimate of the loop iterations of one invocation of a product with this epilogue.
 pub(crate) fn epilogue_iterations(epilogue: Option<&Program>) -> usize {
     // An invocation computes up to 64 elements.
     SPLIT_ITERATIONS.saturating_add(epilogue.map_or(0, program_iterations).saturating_mul(64))
 }
 
-/// The number of workgroups that the splits of k should give: a product of t small tiles has ⌊this number / t⌋ splits.
+/// The target number of workgroups of a product with splits of k: t small tiles have ⌊this number / t⌋ splits.
 const SPLIT_K_TARGET_GROUPS: usize = 64;
 
-/// Large tiles are used for at least this number of workgroups.
+/// The minimum number of workgroups for which large tiles are used.
 const MIN_LARGE_TILES: usize = 16;
 
 /// The tiles of a product and the splits of k.
@@ -55,8 +55,8 @@ pub(crate) struct ProductPlan {
 impl ProductPlan {
     /// Chooses the tiles of `batch` products of `[m, k]` and `[k, n]`.
     ///
-    /// The order of accumulation depends on m, n and k alone: the splits follow from these, and every tile adds in
-    /// the order of k.
+    /// The order of accumulation depends only on m, n, k and the compute type: the splits follow from these, and every
+    /// tile adds in the order of k.
     pub(crate) fn new(compute: Compute, batch: usize, [m, n, k]: [usize; 3]) -> ProductPlan {
         let small_tiles = m.div_ceil(32) * n.div_ceil(32);
         let k_splits = (SPLIT_K_TARGET_GROUPS / small_tiles.max(1)).clamp(1, (k / MIN_SPLIT_DEPTH).max(1));

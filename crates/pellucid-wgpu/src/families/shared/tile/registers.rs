@@ -29,7 +29,7 @@ pub(crate) fn declare_shared(shader: &mut ShaderBuilder, name: &str, compute: Co
 }
 
 /// Returns true if a value has one word. The sums of a tile are then separate variables. Otherwise they are an array,
-/// and the long arithmetic in two words is in a loop.
+/// and the long arithmetic on two-word values is in a loop.
 pub(crate) fn is_narrow(compute: Compute) -> bool {
     matches!(compute, Compute::F32 | Compute::I32)
 }
@@ -180,7 +180,7 @@ const MULTIPLY_UNROLLED: &str = "
 /// The number of k indices of an iteration of [`MULTIPLY_UNROLLED`].
 pub(in crate::families) const UNROLLED_STEP: usize = 4;
 
-/// Adds products of values of two words. Values are indexed at run time through variables.
+/// Adds products of values of two words. The quads are copied to variables, which can be indexed at run time.
 const MULTIPLY_WIDE: &str = "
     for (var k = 0u; k < $tile_k; k = k + 1u) {
         $load_quads
