@@ -41,7 +41,7 @@ pub(crate) struct LoaderSizes {
     pub(crate) drop_last: bool,
     /// The name of the sampler.
     pub(crate) order: &'static str,
-    /// The number that identifies the settings of the sampler.
+    /// The number that identifies the settings of the sampler, or of the stream.
     pub(crate) settings: u64,
 }
 
@@ -177,8 +177,8 @@ impl LoaderProgress {
         for (name, value) in sizes.named() {
             let saved = read_i64(name)?;
             if saved != value && name == SETTINGS {
-                let reason = "the saved loader has the same type of sampler with other settings, such as weights, \
-                              labels or rank; load the state into a loader with the same sampler";
+                let reason = "the saved loader has the same type of sampler or stream with other settings, such as \
+                              weights, labels, rank or shuffle buffer; load the state into a loader with the same ones";
                 return Err(invalid(reason.to_string()));
             }
             if saved != value {
@@ -249,9 +249,9 @@ macro_rules! positioned_loader {
             /// # Errors
             /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if the state dict is not from a loader;
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if only one of the two loaders
-            /// shuffles, if their samplers have different names or settings, if the size of the data set, the size or
-            /// the number of the batches or `drop_last` differ, or if the position does not exist. On error nothing is
-            /// changed.
+            /// shuffles, if their samplers or streams have different names or settings, if the size of the data set, the
+            /// size or the number of the batches or `drop_last` differ, or if the position does not exist. On error
+            /// nothing is changed.
             pub fn load_state_dict(&self, state: &pellucid_nn::StateDict) -> pellucid_tensor::Result<()> {
                 pellucid_nn::Stateful::prepare_load(self, state)?.commit()
             }

@@ -72,7 +72,7 @@ pub(crate) fn short_type_name<T: ?Sized>() -> &'static str {
 }
 
 /// Returns a hash of numbers, which is the same on all platforms and in all versions: FNV-1a over words of 64 bits.
-fn hash(numbers: impl IntoIterator<Item = u64>) -> u64 {
+pub(crate) fn hash(numbers: impl IntoIterator<Item = u64>) -> u64 {
     let step = |hash: u64, number: u64| (hash ^ number).wrapping_mul(0x0100_0000_01b3);
     numbers.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
@@ -102,6 +102,13 @@ pub struct SequentialSampler {
     pub samples: usize,
 }
 
+impl SequentialSampler {
+    /// Creates a sampler of the indices 0 to `samples` − 1.
+    pub fn new(samples: usize) -> SequentialSampler {
+        SequentialSampler { samples }
+    }
+}
+
 impl Sampler for SequentialSampler {
     fn len(&self) -> usize {
         self.samples
@@ -119,6 +126,13 @@ impl Sampler for SequentialSampler {
 pub struct RandomSampler {
     /// The number of samples.
     pub samples: usize,
+}
+
+impl RandomSampler {
+    /// Creates a sampler of the indices 0 to `samples` − 1.
+    pub fn new(samples: usize) -> RandomSampler {
+        RandomSampler { samples }
+    }
 }
 
 impl Sampler for RandomSampler {
@@ -234,7 +248,7 @@ impl Sampler for WeightedRandomSampler {
 ///
 /// ```
 /// use pellucid::data::{DistributedSampler, EpochSeed, Sampler, SequentialSampler};
-/// let of_rank = |rank| DistributedSampler::new(SequentialSampler { samples: 5 }, rank, 2);
+/// let of_rank = |rank| DistributedSampler::new(SequentialSampler::new(5), rank, 2);
 /// let seed = EpochSeed { seed: 0, epoch: 0 };
 /// assert_eq!(of_rank(0).indices(seed)?, [0, 2, 4]);
 /// assert_eq!(of_rank(1).indices(seed)?, [1, 3, 0]);

@@ -2,7 +2,7 @@
 
 use crate::{Description, read, write};
 use pellucid_nn::Checkpoint;
-use pellucid_tensor::Result;
+use pellucid_tensor::{Error, Result};
 use std::borrow::Borrow;
 use std::path::Path;
 
@@ -71,7 +71,9 @@ pub fn save_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
 /// rejects; the errors of [`Checkpoint::load_state_dict`] for parts, names, shapes and dtypes that do not match. On
 /// error nothing is changed.
 pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<usize> {
-    checkpoint.borrow().load_state_dict(&read("load_checkpoint", path.as_ref(), check_mark)?)
+    let path = path.as_ref();
+    let state = read("load_checkpoint", path, check_mark)?;
+    checkpoint.borrow().load_state_dict(&state).map_err(|error| with_path(error, path))
 }
 
 /// Restores some parts of a checkpoint from a file written by [`save_checkpoint`] in place, as
@@ -82,7 +84,19 @@ pub fn load_checkpoint<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Check
 /// [`Error::File`](pellucid_tensor::Error::File) as for [`load_checkpoint`]; the errors of [`Checkpoint::load_parts`].
 /// On error nothing is changed.
 pub fn load_checkpoint_parts<'a>(path: impl AsRef<Path>, checkpoint: impl Borrow<Checkpoint<'a>>) -> Result<()> {
-    checkpoint.borrow().load_parts(&read("load_checkpoint_parts", path.as_ref(), check_mark)?)
+    let path = path.as_ref();
+    let state = read("load_checkpoint_parts", path, check_mark)?;
+    checkpoint.borrow().load_parts(&state).map_err(|error| with_path(error, path))
+}
+
+/// Adds the path to the error for a part that does not match.
+fn with_path(error: Error, path: &Path) -> Error {
+    match error {
+        Error::Checkpoint { part, source, .. } => {
+            Error::Checkpoint { path: Some(path.display().to_string()), part, source }
+        }
+        other => other,
+    }
 }
 
 fn check_mark(description: &Description<'_>) -> std::result::Result<(), String> {

@@ -353,8 +353,10 @@ pub enum Error {
         wrong_shapes: Vec<WrongShape>,
     },
     /// A part of a training checkpoint cannot be saved or does not fit the checkpoint that is loaded.
-    #[error("checkpoint: part `{part}`: {source}")]
+    #[error("checkpoint{}: part `{part}`: {source}", help::after_space(path.as_deref()))]
     Checkpoint {
+        /// The file, if the state was read from a file.
+        path: Option<String>,
         /// The name of the part, such as `model`.
         part: String,
         /// The error of the part.

@@ -248,7 +248,7 @@ fn load_all<'a>(parts: &[(&'a str, &'a (dyn Stateful + 'a))], given: &mut BTreeM
 }
 
 fn part_error(part: &str, source: Error) -> Error {
-    Error::Checkpoint { part: part.to_string(), source: Box::new(source) }
+    Error::Checkpoint { path: None, part: part.to_string(), source: Box::new(source) }
 }
 
 /// Formats names in backquotes, separated by commas.

@@ -166,8 +166,8 @@ impl<B: Send + 'static> DataLoader<B> {
         options.check()?;
         let samples = dataset.len();
         let sampler: Box<dyn Sampler> = match options.shuffle {
-            true => Box::new(RandomSampler { samples }),
-            false => Box::new(SequentialSampler { samples }),
+            true => Box::new(RandomSampler::new(samples)),
+            false => Box::new(SequentialSampler::new(samples)),
         };
         let order = Arc::new(BatchOrder::samples(sampler, &options));
         let dataset = Arc::new(dataset);

@@ -58,6 +58,8 @@ pub struct StreamLoader<B> {
     options: LoaderOptions,
     begin: BeginFn<B>,
     progress: LoaderProgress,
+    /// [`IterableDataset::settings`] of the data set.
+    settings: u64,
 }
 
 impl<B: Send + 'static> StreamLoader<B> {
@@ -90,6 +92,7 @@ impl<B: Send + 'static> StreamLoader<B> {
             let reason = "the records of a stream have no indices to shuffle; call shuffle_buffer(n) of the data set";
             return Err(Error::invalid(OP, reason));
         }
+        let settings = dataset.settings();
         let computation = Arc::new((dataset, collate));
         let begin = move |seed: EpochSeed, batch: usize| -> Result<TaskIter<B>> {
             let LoaderOptions { batch_size, drop_last, .. } = options;
@@ -119,7 +122,8 @@ impl<B: Send + 'static> StreamLoader<B> {
                 Some(Ok(task))
             })))
         };
-        Ok(StreamLoader { options, begin: Arc::new(begin), progress: LoaderProgress::new(Some(options.seed()?)) })
+        let progress = LoaderProgress::new(Some(options.seed()?));
+        Ok(StreamLoader { options, begin: Arc::new(begin), progress, settings })
     }
 
     /// Copies every batch to a device. Workers copy ahead of the training loop, while the device computes.
@@ -128,12 +132,12 @@ impl<B: Send + 'static> StreamLoader<B> {
     where
         B: BatchToDevice,
     {
-        let StreamLoader { options, begin: on_host, progress } = self;
+        let StreamLoader { options, begin: on_host, progress, settings } = self;
         let begin = move |seed: EpochSeed, batch: usize| -> Result<TaskIter<B>> {
             let copied = move |task: BatchTask<B>| -> BatchTask<B> { Box::new(move || task()?.to_device(device)) };
             Ok(Box::new(on_host(seed, batch)?.map(move |task| task.map(copied))))
         };
-        StreamLoader { options, begin: Arc::new(begin), progress }
+        StreamLoader { options, begin: Arc::new(begin), progress, settings }
     }
 
     /// Returns an iterator over the batches of the next epoch. After
@@ -175,7 +179,7 @@ impl<B> StreamLoader<B> {
             batches: i64::MAX as usize,
             drop_last,
             order: "stream",
-            settings: 0,
+            settings: self.settings,
         }
     }
 }

@@ -7,7 +7,7 @@ pub use lines::TextLines;
 pub use loader::{StreamIter, StreamLoader};
 
 use crate::random::{EpochSeed, SplitMix64};
-use crate::sampler::check_rank;
+use crate::sampler::{check_rank, hash};
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{OptionRange, Result, unwrap};
 
@@ -50,6 +50,12 @@ pub trait IterableDataset: Send + Sync {
     /// # Errors
     /// An error for an invalid record.
     fn sample(&self, record: Self::Record) -> Result<Self::Item>;
+
+    /// Returns a number that identifies the order of the records, such as the size of a shuffle buffer; by default 0. A
+    /// loader loads only the state of a loader with an equal number.
+    fn settings(&self) -> u64 {
+        0
+    }
 
     /// Returns a data set whose samples are `f(sample)`, computed by the workers. The random numbers of `f` depend only
     /// on the seed, the epoch and the position of the record.
@@ -167,6 +173,10 @@ impl<D: IterableDataset, T: 'static, F: Fn(D::Item) -> Result<T> + Send + Sync> 
     fn sample(&self, record: D::Record) -> Result<T> {
         (self.f)(self.records.sample(record)?)
     }
+
+    fn settings(&self) -> u64 {
+        self.records.settings()
+    }
 }
 
 /// Defines a data set that selects or reorders records; the samples are computed as before.
@@ -190,6 +200,11 @@ macro_rules! reordered_records {
 
             fn sample(&self, record: D::Record) -> Result<D::Item> {
                 self.records.sample(record)
+            }
+
+            fn settings(&self) -> u64 {
+                let name = stringify!($name).bytes().map(u64::from);
+                hash(name.chain([self.records.settings(), $(self.$field as u64),+]))
             }
         }
     )+};

@@ -302,16 +302,18 @@ pub(super) fn column_integers<'a>(op: &'static str, name: &str, column: &'a Colu
     }
 }
 
-/// Returns the error for strings in a column of numbers. It names the first string that is not a number.
+/// Returns the error for strings in a column of numbers. It names the first string that is not a finite number, or else
+/// the first string.
 pub(super) fn text_error(op: &'static str, name: &str, categories: &Categories) -> Error {
-    let is_text = |row: &usize| categories.text(*row).is_some_and(|text| text.parse::<f64>().is_err());
-    let example = match (0..categories.codes.len()).find(is_text) {
-        Some(row) => format!(", such as {:?} in row {row}", categories.text(row).unwrap_or_default()),
+    let texts = || (0..categories.codes.len()).filter_map(|row| Some((row, categories.text(row)?)));
+    let is_number = |text: &str| text.parse::<f64>().is_ok_and(f64::is_finite);
+    let example = match texts().find(|(_, text)| !is_number(text)).or_else(|| texts().next()) {
+        Some((row, text)) => format!(", such as {text:?} in row {row} (the first row is 0)"),
         None => String::new(),
     };
     let reason = format!(
         "the column {name:?} must have numbers, but has text{example}; labels(..) returns the codes of its categories, \
-         and OneHotEncoder encodes them"
+         and OneHotEncoder encodes them. For the line of a file, set the type of the column in CsvOptions"
     );
     Error::invalid(op, reason)
 }

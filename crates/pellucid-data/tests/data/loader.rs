@@ -197,7 +197,7 @@ fn a_loader_does_not_continue_with_other_settings_of_its_sampler() {
     };
     let weighted = |first: f64| [&[first], &[1.0; 11][..]].concat();
     let labels = |first: i64| Tensor::arange(0i64, 12, 1).gt(first).to_dtype(DType::I64);
-    let ranked = |rank| Box::new(DistributedSampler::new(RandomSampler { samples: 24 }, rank, 2));
+    let ranked = |rank| Box::new(DistributedSampler::new(RandomSampler::new(24), rank, 2));
     let samplers: [Box<dyn Fn() -> Box<dyn Sampler>>; 7] = [
         Box::new(|| Box::new(WeightedRandomSampler::with_replacement(&weighted(2.0), 12))),
         Box::new(|| Box::new(WeightedRandomSampler::with_replacement(&weighted(3.0), 12))),
@@ -214,7 +214,7 @@ fn a_loader_does_not_continue_with_other_settings_of_its_sampler() {
         }
     }
     let error = loader(ranked(1)).load_state_dict(&loader(ranked(0)).state_dict()).unwrap_err();
-    assert!(error.to_string().contains("the same type of sampler with other settings"), "{error}");
+    assert!(error.to_string().contains("the same type of sampler or stream with other settings"), "{error}");
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn batches_have_the_requested_sizes_and_devices() {
     let mut loader = DataLoader::new(data.clone(), LoaderOptions::default()).batch_sampler(batches);
     assert_eq!(loader.epoch().map(|batch| batch.unwrap()[0].size()).sum::<usize>(), 10);
     let unshuffled = LoaderOptions { shuffle: false, ..options(2) };
-    let mut loader = DataLoader::new(data, unshuffled).sampler(RandomSampler { samples: 7 });
+    let mut loader = DataLoader::new(data, unshuffled).sampler(RandomSampler::new(7));
     assert_eq!(loader.epoch().map(|batch| batch.unwrap()[0].size()).collect::<Vec<_>>(), [4, 3]);
 }
 
@@ -355,7 +355,7 @@ fn invalid_options_and_orders_are_errors() {
     }
     // A sampler determines the order, so `shuffle` would be ignored.
     let shuffled = DataLoader::new(data(), LoaderOptions { shuffle: true, ..Default::default() });
-    let error = shuffled.try_sampler(RandomSampler { samples: 4 }).unwrap_err().to_string();
+    let error = shuffled.try_sampler(RandomSampler::new(4)).unwrap_err().to_string();
     assert!(error.contains("`shuffle` cannot be combined with a sampler"), "{error}");
     for options in [
         LoaderOptions { shuffle: true, ..Default::default() },
@@ -366,7 +366,7 @@ fn invalid_options_and_orders_are_errors() {
         let error = DataLoader::new(data(), options).try_batch_sampler(batches).unwrap_err().to_string();
         assert!(error.contains("a batch sampler"), "{error}");
     }
-    let mut beyond = DataLoader::new(data(), LoaderOptions::default()).sampler(RandomSampler { samples: 5 });
+    let mut beyond = DataLoader::new(data(), LoaderOptions::default()).sampler(RandomSampler::new(5));
     let error = beyond.try_epoch().map(drop).unwrap_err().to_string();
     assert!(error.contains("index 4 for a data set of 4 samples"), "{error}");
     let mut empty = DataLoader::new(data(), LoaderOptions { batch_size: 5, drop_last: true, ..Default::default() });

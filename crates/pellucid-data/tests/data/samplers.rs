@@ -55,7 +55,7 @@ fn invalid_weights_are_errors() {
 fn processes_read_disjoint_parts_of_equal_length() {
     for (samples, world) in [(12, 4), (13, 4), (3, 5), (0, 2), (1, 1)] {
         let rank_indices = |rank| {
-            let sampler = DistributedSampler::new(RandomSampler { samples }, rank, world);
+            let sampler = DistributedSampler::new(RandomSampler::new(samples), rank, world);
             let indices = sampler.indices(epoch(1)).unwrap();
             assert_eq!(indices.len(), sampler.len());
             indices
@@ -66,8 +66,8 @@ fn processes_read_disjoint_parts_of_equal_length() {
         distinct.dedup();
         assert!(distinct.into_iter().eq(0..samples));
     }
-    assert!(DistributedSampler::try_new(SequentialSampler { samples: 3 }, 2, 2).is_err());
-    assert!(DistributedSampler::try_new(SequentialSampler { samples: 3 }, 0, 0).is_err());
+    assert!(DistributedSampler::try_new(SequentialSampler::new(3), 2, 2).is_err());
+    assert!(DistributedSampler::try_new(SequentialSampler::new(3), 0, 0).is_err());
 }
 
 #[test]

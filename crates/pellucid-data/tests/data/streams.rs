@@ -163,6 +163,26 @@ fn epochs_without_batches_and_invalid_options_are_errors() {
     assert!(matches!(count(3).try_shard(2, 2), Err(Error::InvalidArgument { .. })));
 }
 
+/// The order of the records depends on the size of the buffer, the shard and the length, also of a nested data set.
+#[test]
+fn a_loader_does_not_continue_with_other_settings_of_its_stream() {
+    let count = || from_records(|_seed| Ok((0..12i64).map(Ok)));
+    let loaders: [Box<dyn Fn() -> StreamLoader<Tensor>>; 6] = [
+        Box::new(move || StreamLoader::new(count(), options(0))),
+        Box::new(move || StreamLoader::new(count().shuffle_buffer(3), options(0))),
+        Box::new(move || StreamLoader::new(count().shuffle_buffer(4).map(|n| Ok(n + 1)), options(2))),
+        Box::new(move || StreamLoader::new(count().shard(0, 2).shuffle_buffer(4), options(0))),
+        Box::new(move || StreamLoader::new(count().shard(1, 2).shuffle_buffer(4), options(0))),
+        Box::new(move || StreamLoader::new(count().take(4), options(0))),
+    ];
+    for (i, saved) in loaders.iter().enumerate() {
+        for (j, other) in loaders.iter().enumerate() {
+            let loaded = other().load_state_dict(&saved().state_dict());
+            assert_eq!(loaded.is_ok(), i == j, "streams {i} and {j}: {loaded:?}");
+        }
+    }
+}
+
 #[test]
 fn records_are_selected_and_reordered() {
     let count = || from_records(|_seed| Ok((0..).map(Ok::<i64, Error>)));

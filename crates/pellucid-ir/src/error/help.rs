@@ -25,6 +25,11 @@ pub(super) fn in_parentheses(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!(" ({text})"))
 }
 
+/// Returns a text after a space, if there is one.
+pub(super) fn after_space(text: Option<&str>) -> String {
+    text.map_or_else(String::new, |text| format!(" {text}"))
+}
+
 /// Returns the axes that the operation accepts for a tensor of rank `rank`.
 pub(super) fn axis_help(op: &str, rank: usize) -> String {
     match rank {

@@ -122,7 +122,7 @@ impl<'f> RunCore<'f> {
             None => Ok(()),
             Some((name, _)) => {
                 let source = Box::new(Error::invalid("part", "this name is reserved; choose another name of the part"));
-                Err(Error::Checkpoint { part: name.clone(), source })
+                Err(Error::Checkpoint { path: None, part: name.clone(), source })
             }
         }
     }

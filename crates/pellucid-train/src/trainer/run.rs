@@ -560,14 +560,14 @@ impl RunCore<'_> {
 /// Adds advice to the error for a part that only the saved run or only this run has: the trainer method that creates
 /// it.
 fn resume_error(error: Error) -> Error {
-    let Error::Checkpoint { part, source } = error else { return error };
+    let Error::Checkpoint { path, part, source } = error else { return error };
     let method = match part.as_str() {
         "train_metrics" => "train_metric()",
         "averages" => "ema()",
         "validation_batches" => "the validation batches of fit()",
         "scaler" => "mixed_precision()",
         name if name.starts_with("schedule_") => "schedule()",
-        _ => return Error::Checkpoint { part, source },
+        _ => return Error::Checkpoint { path, part, source },
     };
     let source = match *source {
         Error::InvalidArgument { op, reason } => {
@@ -576,5 +576,5 @@ fn resume_error(error: Error) -> Error {
         }
         other => Box::new(other),
     };
-    Error::Checkpoint { part, source }
+    Error::Checkpoint { path, part, source }
 }

@@ -154,14 +154,14 @@ fn scalars_have_tags_and_steps() {
     let values = event.at(&[5]).all(1);
     assert_eq!((values[0].text(1), values[0].float(2)), ("train/loss", 0.1f32));
     assert!(values[1].text(1) == "größe" && values[1].float(2).is_nan());
-    let value = written(|log| log.scalar("lr", 3, 1e-9).unwrap()).at(&[5, 1]);
+    let value = written(|log| log.scalar("lr", 1e-9, 3).unwrap()).at(&[5, 1]);
     assert_eq!((value.text(1), value.float(2)), ("lr", 1e-9f32));
 }
 
 #[test]
 fn histograms_count_finite_elements() {
     let tensor = Tensor::from([[0.0f32, 64.0, 63.5], [1.0, f32::NAN, f32::INFINITY], [0.5, 32.0, 32.5]]);
-    let value = written(|log| log.histogram("w", 2, &tensor).unwrap()).at(&[5, 1]);
+    let value = written(|log| log.histogram("w", &tensor, 2).unwrap()).at(&[5, 1]);
     let histogram = value.at(&[5]);
     assert_eq!([1, 2, 3, 4].map(|field| histogram.double(field)), [0.0, 64.0, 7.0, 193.5]);
     assert_eq!(histogram.double(5), 64.0 * 64.0 + 63.5 * 63.5 + 1.0 + 0.25 + 32.0 * 32.0 + 32.5 * 32.5);
@@ -174,7 +174,7 @@ fn histograms_count_finite_elements() {
 
 #[test]
 fn histograms_of_special_tensors() {
-    let histogram = |tensor: &Tensor| written(|log| log.histogram("w", 2, tensor).unwrap()).at(&[5, 1, 5]);
+    let histogram = |tensor: &Tensor| written(|log| log.histogram("w", tensor, 2).unwrap()).at(&[5, 1, 5]);
     let constant = histogram(&Tensor::from([2i64, 2, 2]));
     assert_eq!((constant.doubles(6), constant.doubles(7)), (vec![2.0], vec![3.0]));
     for tensor in [Tensor::from([f64::NAN]), Tensor::zeros([0], DType::F32)] {
@@ -191,7 +191,7 @@ fn images_are_png() {
     let bytes = [0u8, 255, 51, 255, 0, 51, 128, 64, 51, 255, 0, 51];
     let as_bytes = Tensor::new(bytes.to_vec(), [2, 2, 3]).permute([2, 0, 1]);
     for tensor in [tensor.clone(), tensor.permute([0, 2, 1]).copy().permute([0, 2, 1]), as_bytes] {
-        let image = written(|log| log.image("digit", 1, &tensor).unwrap()).at(&[5, 1, 4]);
+        let image = written(|log| log.image("digit", &tensor, 1).unwrap()).at(&[5, 1, 4]);
         assert_eq!([1, 2, 3].map(|field| image.int(field)), [2, 2, 3]);
         let mut reader = png::Decoder::new(std::io::Cursor::new(image.bytes(4))).read_info().unwrap();
         let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
@@ -199,7 +199,7 @@ fn images_are_png() {
         assert_eq!(pixels, bytes);
     }
     for channels in [1, 2, 4] {
-        let image = written(|log| log.image("x", 1, &Tensor::zeros([channels, 3, 5], DType::F16)).unwrap());
+        let image = written(|log| log.image("x", &Tensor::zeros([channels, 3, 5], DType::F16), 1).unwrap());
         assert_eq!([1, 2, 3].map(|field| image.at(&[5, 1, 4]).int(field)), [3, 5, channels as i64]);
     }
 }
@@ -209,19 +209,19 @@ fn images_of_other_forms_are_rejected() {
     let scratch = Scratch::new();
     let mut log = TensorBoard::new(scratch.path()).unwrap();
     for shape in [vec![5, 2, 2], vec![2, 2], vec![1, 1, 2, 2]] {
-        let error = log.image("x", 1, &Tensor::zeros(shape, DType::F32)).unwrap_err();
+        let error = log.image("x", &Tensor::zeros(shape, DType::F32), 1).unwrap_err();
         assert!(matches!(error, Error::ShapeMismatch { op: "tensorboard", .. }), "{error}");
     }
-    let error = log.image("x", 1, &Tensor::zeros([1, 2, 2], DType::I64)).unwrap_err();
+    let error = log.image("x", &Tensor::zeros([1, 2, 2], DType::I64), 1).unwrap_err();
     assert!(matches!(error, Error::DTypeMismatch { op: "tensorboard", .. }), "{error}");
-    let error = log.image("x", 1, &Tensor::zeros([1, 0, 2], DType::F32)).unwrap_err();
+    let error = log.image("x", &Tensor::zeros([1, 0, 2], DType::F32), 1).unwrap_err();
     assert!(error.to_string().contains("an image of 0 by 2 pixels cannot be encoded"), "{error}");
     assert!(events(scratch.path()).is_empty());
 }
 
 #[test]
 fn texts_are_string_tensors() {
-    let value = written(|log| log.text("note", 1, "# Größe").unwrap()).at(&[5, 1]);
+    let value = written(|log| log.text("note", "# Größe", 1).unwrap()).at(&[5, 1]);
     assert_eq!((value.text(1), value.at(&[8]).text(8), value.at(&[8]).int(1)), ("note", "# Größe", 7));
     assert_eq!(value.at(&[9, 1]).text(1), "text");
 }
@@ -248,9 +248,9 @@ fn hyperparameters_describe_the_session() {
 fn runs_are_resumed_in_a_new_file() {
     let scratch = Scratch::new();
     let directory = scratch.join("runs/first");
-    TensorBoard::new(&directory).unwrap().scalar("loss", 5, 1.0).unwrap();
+    TensorBoard::new(&directory).unwrap().scalar("loss", 1.0, 5).unwrap();
     let mut log = TensorBoard::resume(&directory, 3).unwrap();
-    log.scalar("loss", 4, 0.5).unwrap();
+    log.scalar("loss", 0.5, 4).unwrap();
     log.flush().unwrap();
     let files = event_files(&directory);
     assert_eq!(files.len(), 2);
@@ -281,10 +281,10 @@ fn a_run_for_read_back() {
         log.scalars(step, &[("loss", -1.0)]).unwrap();
     }
     let values: Vec<f32> = (0..1000).map(|index| (index as f32 / 100.0).sin()).collect();
-    log.histogram("weight", 7, &Tensor::new(values, [10, 100])).unwrap();
+    log.histogram("weight", &Tensor::new(values, [10, 100]), 7).unwrap();
     let image: Vec<f32> = (0..3 * 4 * 5).map(|index| index as f32 / 60.0).collect();
-    log.image("image", 7, &Tensor::new(image, [3, 4, 5])).unwrap();
-    log.text("note", 7, "The **first** run.").unwrap();
+    log.image("image", &Tensor::new(image, [3, 4, 5]), 7).unwrap();
+    log.text("note", "The **first** run.", 7).unwrap();
     let parameters = [("lr", 0.1.into()), ("optimizer", "adam".into()), ("nesterov", true.into())];
     log.hyperparameters(&parameters, &[("final/accuracy", 0.75)]).unwrap();
 }

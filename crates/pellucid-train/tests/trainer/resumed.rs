@@ -143,7 +143,9 @@ fn a_state_that_is_missing_or_does_not_fit_is_an_error() {
     let (mut train, _) = points();
     let mut other = before.ema(0.9).resume(&scratch.0);
     let error = other.fit(&mut train, None).unwrap_err();
-    assert!(matches!(&error, Error::Checkpoint { .. }), "{error}");
+    let file = scratch.0.join("last.safetensors").display().to_string();
+    assert!(matches!(&error, Error::Checkpoint { path: Some(path), .. } if *path == file), "{error}");
+    assert!(error.to_string().starts_with(&format!("checkpoint {file}: part `")), "{error}");
     assert_eq!((bits(other.model()), other.step()), (expected, 0));
 }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// Returns the part that an error of a checkpoint names, and the error message.
 fn part<T: std::fmt::Debug>(result: Result<T>) -> (String, String) {
     match result {
-        Err(Error::Checkpoint { part, source }) => (part.clone(), Error::Checkpoint { part, source }.to_string()),
+        Err(ref error @ Error::Checkpoint { ref part, .. }) => (part.clone(), error.to_string()),
         other => panic!("expected Error::Checkpoint, got {other:?}"),
     }
 }

@@ -21,6 +21,8 @@ const OP: &str = "tensorboard";
 /// Writes scalars, histograms, images, text and hyperparameters to an event file, which TensorBoard displays:
 /// `tensorboard --logdir runs`.
 ///
+/// The methods have the order of arguments of PyTorch's `SummaryWriter`: the tag, the value, the step.
+///
 /// Each directory is one run. Each event is written immediately, without a buffer, so TensorBoard shows it while the
 /// program runs. Scalars are stored as `f32`, as in PyTorch's `SummaryWriter`.
 ///
@@ -30,12 +32,12 @@ const OP: &str = "tensorboard";
 /// use pellucid::{DType, Tensor};
 /// let mut log = TensorBoard::new(runs.join("first"))?;
 /// for step in 0..10 {
-///     log.scalar("loss", step, 1.0 / (step + 1) as f64)?;
+///     log.scalar("loss", 1.0 / (step + 1) as f64, step)?;
 /// }
 /// log.scalars(10, &[("train/loss", 0.1), ("train/accuracy", 0.75)])?;
-/// log.histogram("weight", 10, &Tensor::randn([100], DType::F32))?;
-/// log.image("sample", 10, &Tensor::rand([3, 8, 8], DType::F32))?;
-/// log.text("note", 10, "The **first** run.")?;
+/// log.histogram("weight", &Tensor::randn([100], DType::F32), 10)?;
+/// log.image("sample", &Tensor::rand([3, 8, 8], DType::F32), 10)?;
+/// log.text("note", "The **first** run.", 10)?;
 /// log.hyperparameters(&[("lr", 0.1.into()), ("optimizer", "adam".into())], &[("accuracy", 0.75)])?;
 /// # std::fs::remove_dir_all(&runs).unwrap();
 /// # Ok::<(), pellucid::Error>(())
@@ -88,7 +90,7 @@ impl TensorBoard {
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
-    pub fn scalar(&mut self, tag: &str, step: usize, value: f64) -> Result<()> {
+    pub fn scalar(&mut self, tag: &str, value: f64, step: usize) -> Result<()> {
         self.scalars(step, &[(tag, value)])
     }
 
@@ -97,7 +99,7 @@ impl TensorBoard {
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written; the errors of reading the tensor.
-    pub fn histogram(&mut self, tag: &str, step: usize, tensor: &Tensor) -> Result<()> {
+    pub fn histogram(&mut self, tag: &str, tensor: &Tensor, step: usize) -> Result<()> {
         self.summary(step, [summary::histogram(tag, tensor)?])
     }
 
@@ -107,7 +109,7 @@ impl TensorBoard {
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for an image without pixels;
     /// [`Error::File`] if the file cannot be written.
-    pub fn image(&mut self, tag: &str, step: usize, image: &Tensor) -> Result<()> {
+    pub fn image(&mut self, tag: &str, image: &Tensor, step: usize) -> Result<()> {
         self.summary(step, [summary::image(tag, image)?])
     }
 
@@ -115,7 +117,7 @@ impl TensorBoard {
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
-    pub fn text(&mut self, tag: &str, step: usize, text: &str) -> Result<()> {
+    pub fn text(&mut self, tag: &str, text: &str, step: usize) -> Result<()> {
         self.summary(step, [summary::text(tag, text)])
     }
 
