@@ -249,9 +249,9 @@ macro_rules! positioned_loader {
             /// # Errors
             /// [`Error::StateDict`](pellucid_tensor::Error::StateDict) if the state dict is not from a loader;
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if only one of the two loaders
-            /// shuffles, if their samplers or streams have different names or settings, if the size of the data set, the
-            /// size or the number of the batches or `drop_last` differ, or if the position does not exist. On error
-            /// nothing is changed.
+            /// shuffles, if their samplers or streams have different names or settings, if the size of the data set,
+            /// the size or the number of the batches or `drop_last` differ, or if the position does not exist. On
+            /// error nothing is changed.
             pub fn load_state_dict(&self, state: &pellucid_nn::StateDict) -> pellucid_tensor::Result<()> {
                 pellucid_nn::Stateful::prepare_load(self, state)?.commit()
             }

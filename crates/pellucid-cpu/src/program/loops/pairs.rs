@@ -127,12 +127,12 @@ impl<const K: u8> PairWork<'_, K> {
         }
     }
 
-    /// Returns the sum of the `count` terms r, r + 16, .. for a vector of columns, which begins `offset` bytes after the
-    /// first column. `P` is `count`, or 0 if it is not a constant. Absent terms count as 0.
+    /// Returns the sum of the `count` terms r, r + 16, .. for a vector of columns, which begins `offset` bytes after
+    /// the first column. `P` is `count`, or 0 if it is not a constant. Absent terms count as 0.
     ///
     /// # Safety
-    /// *Work* and *Instruction set* of [`VectorWork::run`] hold, the lanes of the mask are columns, `count` is between 1
-    /// and 8, and r + 16·(`count` − 1) < `terms`.
+    /// *Work* and *Instruction set* of [`VectorWork::run`] hold, the lanes of the mask are columns, `count` is in
+    /// 1..=8, and r + 16·(`count` − 1) < `terms`.
     #[inline(always)]
     unsafe fn lane_sum<V: FloatVector, const FULL: bool, const P: usize>(
         &self,
@@ -163,8 +163,8 @@ impl<const K: u8> PairWork<'_, K> {
         }
     }
 
-    /// Adds `count` terms to each of the given partial sums of a block, whose first term is `first`. `P` is `count`, or 0
-    /// if it is not a constant.
+    /// Adds `count` terms to each of the given partial sums of a block, whose first term is `first`. `P` is `count`, or
+    /// 0 if it is not a constant.
     ///
     /// # Safety
     /// The contract of [`PairWork::lane_sum`] holds for r = `first` + l, for each of the partial sums l.

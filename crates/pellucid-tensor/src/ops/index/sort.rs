@@ -86,7 +86,7 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
 /// Returns the indices of a partition along an axis. The element at `kth` is the one at this position of the sorted
 /// axis; no element before it is larger, and no element after it is smaller. NaN is the largest value.
 ///
-/// The indices are those of [`argsort`]. A negative `kth` counts from the end.
+/// The indices equal the result of [`argsort`]. A negative `kth` counts from the end.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `kth` is outside the axis.
