@@ -285,6 +285,20 @@ unsafe fn compare_block<V: FloatVector, const R: usize, const STEP: usize, const
     at: BlockPosition<V, STEP, FULL>,
 ) -> [V::LaneMask; R] {
     let [a, b] = link.operands.map(|p| p.cast::<V::Scalar>());
+    // Computes a mask for each vector of the block; `u = a` broadcasts the uniform operand a.
+    macro_rules! compare_vectors {
+        ($comparison:expr, $update:expr, |$i:ident $(, $u:ident = $p:ident)*| $x:expr, $y:expr) => {{
+            $(let $u = V::splat($p);)*
+            match $comparison {
+                Comparison::Lt => combine_masks!($update, |$i| $x.less($y)),
+                Comparison::Le => combine_masks!($update, |$i| $x.less_equal($y)),
+                Comparison::Gt => combine_masks!($update, |$i| $y.less($x)),
+                Comparison::Ge => combine_masks!($update, |$i| $y.less_equal($x)),
+                Comparison::Eq => combine_masks!($update, |$i| $x.equal($y)),
+                Comparison::Ne => combine_masks!($update, |$i| $x.not_equal($y)),
+            }
+        }};
+    }
     // Few masks fit in the registers for masks, so a combination does not keep the masks of both comparisons.
     macro_rules! combine_masks {
         ($update:expr, |$i:ident| $e:expr) => {{
@@ -312,23 +326,15 @@ unsafe fn compare_block<V: FloatVector, const R: usize, const STEP: usize, const
     // SAFETY: *Contract* and *Block* (this function's contract) cover the loads, and a uniform operand is valid for a
     // read of one element.
     unsafe {
-        let tile = |p| std::array::from_fn(|i| at.load(p, i));
-        let (comparison, update, x, y): (_, _, [V; R], [V; R]) = match link.instr {
-            FusedInstr::CompareTile(comparison, update) => (comparison, update, *v, tile(a)),
-            FusedInstr::CompareOne(comparison, update) => (comparison, update, *v, [V::splat(a); R]),
-            FusedInstr::CompareTiles(comparison, update) => (comparison, update, tile(a), tile(b)),
-            FusedInstr::CompareTileOne(comparison, update) => (comparison, update, tile(a), [V::splat(b); R]),
-            FusedInstr::IsNan(update) => (Comparison::Ne, update, *v, *v),
-            FusedInstr::IsFinite(update) => return combine_masks!(update, |i| is_finite(v[i])),
-            FusedInstr::TileIsFinite(update) => return combine_masks!(update, |i| is_finite(at.load(a, i))),
-            _ => return mask,
-        };
-        let (x, y) = if matches!(comparison, Comparison::Gt | Comparison::Ge) { (y, x) } else { (x, y) };
-        match comparison {
-            Comparison::Lt | Comparison::Gt => combine_masks!(update, |i| x[i].less(y[i])),
-            Comparison::Le | Comparison::Ge => combine_masks!(update, |i| x[i].less_equal(y[i])),
-            Comparison::Eq => combine_masks!(update, |i| x[i].equal(y[i])),
-            Comparison::Ne => combine_masks!(update, |i| x[i].not_equal(y[i])),
+        match link.instr {
+            FusedInstr::CompareTile(c, update) => compare_vectors!(c, update, |i| v[i], at.load(a, i)),
+            FusedInstr::CompareOne(c, update) => compare_vectors!(c, update, |i, u = a| v[i], u),
+            FusedInstr::CompareTiles(c, update) => compare_vectors!(c, update, |i| at.load(a, i), at.load(b, i)),
+            FusedInstr::CompareTileOne(c, update) => compare_vectors!(c, update, |i, u = b| at.load(a, i), u),
+            FusedInstr::IsNan(update) => combine_masks!(update, |i| v[i].not_equal(v[i])),
+            FusedInstr::IsFinite(update) => combine_masks!(update, |i| is_finite(v[i])),
+            FusedInstr::TileIsFinite(update) => combine_masks!(update, |i| is_finite(at.load(a, i))),
+            _ => mask,
         }
     }
 }
