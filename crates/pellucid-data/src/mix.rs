@@ -53,9 +53,13 @@ fn one_hot_labels(op: &'static str, classes: usize, inputs: &Tensor, labels: &Te
             ops::to_dtype(&ops::one_hot(labels, classes)?, inputs.dtype())
         }
         &[_, width] if labels.dtype().is_float() && width == classes => Ok(labels.clone()),
-        _ => {
-            let help = format!("the labels must be class indices i64 [N], or probabilities [N, {classes}]");
-            Err(Error::shapes(op, [labels.shape()], help))
+        dims => {
+            let help = format!("the labels must be class indices i64 [N], or float probabilities [N, {classes}]");
+            match dims {
+                [_] => Err(Error::dtypes(op, [labels.dtype()], help)),
+                &[_, width] if width == classes => Err(Error::dtypes(op, [labels.dtype()], help)),
+                _ => Err(Error::shapes(op, [labels.shape()], help)),
+            }
         }
     }
 }

@@ -19,7 +19,8 @@ pub(crate) fn float_tensors<const N: usize>(
     let dtypes = parameters.iter().filter_map(|(_, parameter)| tensor(parameter)).map(|tensor| tensor.dtype());
     let dtype = dtypes.reduce(DType::promote).unwrap_or(DType::F32);
     if !dtype.is_float() {
-        let name = parameters[0].0;
+        // Numbers have no dtype, so a parameter is a tensor.
+        let name = parameters.iter().find(|(_, parameter)| tensor(parameter).is_some()).map_or("", |(name, _)| name);
         return Err(Error::dtypes(
             op,
             [dtype],

@@ -5,7 +5,7 @@ use pellucid::data::transforms::functional::*;
 use pellucid::data::transforms::*;
 use pellucid::data::{CutMix, DataLoader, Dataset, Image, LoaderOptions, MixUp, from_fn};
 use pellucid::ops::{InterpolationMode, PaddingMode};
-use pellucid::{DType, Generator, Result, Tensor, manual_seed};
+use pellucid::{DType, Error, Generator, Result, Tensor, manual_seed};
 use std::collections::BTreeSet;
 
 /// Returns the result of the computation `name` of the reference, and the maximum allowed difference of a byte.
@@ -279,5 +279,9 @@ fn batches_are_mixed_with_the_sample_before() {
     assert!(CutMix::try_new(1.0, 0).unwrap_err().to_string().contains("classes"));
     assert!(text(MixUp::new(1.0, 4).apply(&images, &Tensor::from([0i64]))).contains("same number of samples"));
     assert!(text(MixUp::new(1.0, 3).apply(&images, &labels)).contains('3'));
+    for labels in [labels.to_dtype(DType::I32), Tensor::zeros([images.shape()[0], 4], DType::I64)] {
+        let error = MixUp::new(1.0, 4).apply(&images, &labels).unwrap_err();
+        assert!(matches!(error, Error::DTypeMismatch { .. }), "{error}");
+    }
     assert!(text(CutMix::new(1.0, 4).apply(&Tensor::from([1.0f32]), &Tensor::from([0i64]))).contains("[N, C, H, W]"));
 }

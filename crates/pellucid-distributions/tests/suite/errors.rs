@@ -26,6 +26,7 @@ fn parameters_outside_of_their_range_are_named() {
         text(RelaxedBernoulli::try_new(0.0, 0.5)),
         text(MultivariateNormal::try_new(one(), Tensor::from([[2.0, 1.0], [0.5, 2.0]]))),
         text(Normal::try_new(Tensor::from([1, 2]), 1.0)),
+        text(Normal::try_new(1.0, Tensor::from([1, 2]))),
     ];
     let expected = [
         "normal: `scale` must be finite and above 0, got -1.0",
@@ -47,6 +48,7 @@ fn parameters_outside_of_their_range_are_named() {
         assert!(text.starts_with(expected), "{text}");
     }
     assert!(texts[14].contains("`loc` must have a float dtype"), "{}", texts[14]);
+    assert!(texts[15].contains("`scale` must have a float dtype"), "{}", texts[15]);
 }
 
 /// A class with logit −∞ is masked: values and gradients equal the results without the class.

@@ -1,6 +1,7 @@
 //! Early scheduling: a launch that writes at most 64 bytes to slots other than state runs as early as possible, so that
 //! its inputs are freed.
 
+use super::order::Footprint;
 use super::{Plan, SlotRole, SlotView};
 
 /// The maximum number of bytes that a hoisted launch writes to slots other than state: single values, such as a step
@@ -17,7 +18,9 @@ pub(super) fn hoist(mut plan: Plan) -> Plan {
         if written > MAX_HOISTED_BYTES {
             continue;
         }
-        let earliest = (0..j).rev().find(|&k| plan.have_conflict(&plan.launches[k], launch)).map_or(0, |k| k + 1);
+        let mut footprint = Footprint::new(&plan);
+        footprint.add(launch);
+        let earliest = (0..j).rev().find(|&k| footprint.has_conflict(&plan.launches[k])).map_or(0, |k| k + 1);
         plan.launches[earliest..=j].rotate_right(1);
     }
     plan

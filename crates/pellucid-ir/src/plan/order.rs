@@ -5,15 +5,6 @@ use crate::dtype::DType;
 use crate::kernel::{Index, IndexedOperand, Kernel};
 
 impl Plan {
-    /// Returns true if `a` and `b` must keep their order: one launch writes a slot that the other launch reads or
-    /// writes, or one launch may fail because of its values and the other writes memory that is visible outside the
-    /// plan. A run that fails then leaves the same memory as in the recorded order.
-    pub(super) fn have_conflict(&self, a: &Launch, b: &Launch) -> bool {
-        let is_dependent =
-            || a.outputs.iter().any(|o| b.touches(o.slot)) || b.outputs.iter().any(|o| a.touches(o.slot));
-        a.can_fail && self.writes_visible(b) || b.can_fail && self.writes_visible(a) || is_dependent()
-    }
-
     fn writes_visible(&self, launch: &Launch) -> bool {
         launch.outputs.iter().any(|o| matches!(self.role(o.slot), SlotRole::State | SlotRole::ExternalWrite))
     }
@@ -74,7 +65,7 @@ impl IndexCheck {
 }
 
 /// The slots that several launches read and write, for conflicts between all of them and another launch.
-struct Footprint<'a> {
+pub(super) struct Footprint<'a> {
     plan: &'a Plan,
     slots: Vec<SlotAccess>,
     can_fail: bool,
@@ -82,11 +73,11 @@ struct Footprint<'a> {
 }
 
 impl Footprint<'_> {
-    fn new(plan: &Plan) -> Footprint<'_> {
+    pub(super) fn new(plan: &Plan) -> Footprint<'_> {
         Footprint { plan, slots: vec![SlotAccess::Unused; plan.slots.len()], can_fail: false, writes_visible: false }
     }
 
-    fn add(&mut self, launch: &Launch) {
+    pub(super) fn add(&mut self, launch: &Launch) {
         for o in &launch.inputs {
             self.slots[o.slot] = self.slots[o.slot].max(SlotAccess::Read);
         }
@@ -95,8 +86,10 @@ impl Footprint<'_> {
         self.writes_visible |= self.plan.writes_visible(launch);
     }
 
-    /// Returns true if `launch` has a conflict with one of the launches (see [`Plan::have_conflict`]).
-    fn has_conflict(&self, launch: &Launch) -> bool {
+    /// Returns true if `launch` and one of the launches must keep their order: one writes a slot that the other reads or
+    /// writes, or one may fail because of its values and the other writes memory that is visible outside the plan. A
+    /// run that fails then leaves the same memory as in the recorded order.
+    pub(super) fn has_conflict(&self, launch: &Launch) -> bool {
         launch.outputs.iter().any(|o| self.slots[o.slot] != SlotAccess::Unused)
             || launch.inputs.iter().any(|o| self.slots[o.slot] == SlotAccess::Write)
             || self.can_fail && self.plan.writes_visible(launch)

@@ -555,6 +555,19 @@ fn early_runs_updates_directly_after_their_gradients() {
 }
 
 #[test]
+fn early_does_not_move_an_update_before_a_reader_of_its_state() {
+    let mut w = PlanBuilder::default();
+    let (x, p) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [4]));
+    let gradient = w.map(exp(), &[&x]);
+    let output = w.map(exp(), &[&p]);
+    let last = w.map(exp(), &[&gradient]);
+    w.launch(map(add()), &[&p, &gradient], &[&p]);
+    let plan = w.after(&["early"]);
+    let written: Vec<Slot> = plan.launches.iter().map(|l| l.outputs[0].slot).collect();
+    assert_eq!(written, [gradient.slot, output.slot, p.slot, last.slot]);
+}
+
+#[test]
 fn display_and_svg_show_the_plan() {
     let mut w = PlanBuilder::default();
     let (x, weight, bias) =

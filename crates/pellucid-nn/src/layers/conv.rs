@@ -423,16 +423,17 @@ impl<const N: usize> ConvTranspose<N> {
             let steps = x.shape()[x.rank() - N + a].saturating_sub(1).saturating_mul(stride[a]);
             let reach = dilation[a].saturating_mul(kernel[a].saturating_sub(1));
             let min_len = steps.saturating_add(reach).saturating_add(1);
-            let excess = dims[a].saturating_add(self.padding[a]).saturating_add(self.padding[a]).checked_sub(min_len);
+            let padding = self.padding[a].saturating_mul(2);
+            let excess = dims[a].saturating_add(padding).checked_sub(min_len);
             more[a] = excess.filter(|&more| more < stride[a].max(dilation[a])).ok_or_else(|| {
-                Error::invalid(
-                    "conv_transpose",
-                    format!(
-                        "an input of shape {} cannot have an output of lengths {dims:?}; a length may exceed the \
-                         smallest possible one by less than the stride or the dilation",
-                        x.shape()
-                    ),
-                )
+                let min = min_len.saturating_sub(padding);
+                let max = min_len.saturating_add(stride[a].max(dilation[a]) - 1).saturating_sub(padding);
+                let reason = format!(
+                    "an input of shape {} cannot have an output of lengths {dims:?}: length {a} must be in \
+                     {min}..={max}",
+                    x.shape()
+                );
+                Error::invalid("conv_transpose", reason)
             })?;
         }
         Ok(more)

@@ -189,15 +189,13 @@ impl<L: LoraTarget> Lora<L> {
     /// Sets the probability of dropout on the input of the update in training; the input of W is not changed.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `p` is not in [0, 1], or if the inputs of the layer are integers.
+    /// [`Error::InvalidArgument`] if `p` is not in [0, 1], or is positive and the inputs of the layer are integers.
     #[panicking_form]
     pub fn try_dropout(self, p: f64) -> Result<Lora<L>> {
         OptionRange::PROBABILITY.check("lora", "dropout", p, 0.05)?;
-        if !self.layer.input_dtype().is_float() {
-            return Err(Error::invalid(
-                "lora",
-                "dropout requires float inputs, but the inputs of this layer are integers; do not set it",
-            ));
+        if p > 0.0 && !self.layer.input_dtype().is_float() {
+            let reason = format!("dropout {p} requires float inputs, but the inputs of this layer are integers; use 0");
+            return Err(Error::invalid("lora", reason));
         }
         Ok(Lora { dropout: p, ..self })
     }

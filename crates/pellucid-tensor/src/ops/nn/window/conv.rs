@@ -332,13 +332,12 @@ fn conv_transpose(
         }
         let full = dims[a].saturating_sub(1).checked_mul(window.stride[a]);
         let full = full.and_then(|f| f.checked_add(window.extent(a))?.checked_add(more[a]));
-        let len = full.and_then(|f| f.checked_sub(window.before[a].saturating_add(start.after[a])));
-        match len.filter(|&len| len > 0) {
-            Some(len) => shape[2 + a] = len,
-            None => {
-                let help = "the padding removes the entire output; use less padding";
-                return Err(Error::shapes(op, [x.shape(), w.shape()], help));
-            }
+        let padding = window.before[a].saturating_add(start.after[a]);
+        let Some(full) = full else { return Err(Error::size_overflow()) };
+        shape[2 + a] = full.saturating_sub(padding);
+        if full <= padding {
+            let help = format!("the padding {padding} of axis {a} removes the entire output, which has length {full}");
+            return Err(Error::shapes(op, [x.shape(), w.shape()], format!("{help}; use less padding")));
         }
     }
     start.compute(op, ConvPart::Input, shape, groups, bias)
