@@ -557,7 +557,8 @@ fn early_runs_updates_directly_after_their_gradients() {
 #[test]
 fn early_does_not_move_an_update_before_a_reader_of_its_state() {
     let mut w = PlanBuilder::default();
-    let (x, p) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [4]));
+    // The maps write more bytes than a launch that is moved.
+    let (x, p) = (w.slot(SlotRole::Input, [32]), w.slot(SlotRole::State, [32]));
     let gradient = w.map(exp(), &[&x]);
     let output = w.map(exp(), &[&p]);
     let last = w.map(exp(), &[&gradient]);
