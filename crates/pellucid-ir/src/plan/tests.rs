@@ -487,6 +487,18 @@ fn fuse_and_early_keep_the_order_of_writes() {
 }
 
 #[test]
+fn fuse_reads_an_operand_before_a_launch_in_between_overwrites_it() {
+    let mut w = PlanBuilder::default();
+    let (x, state) = (w.slot(SlotRole::Input, [3, 4]), w.slot(SlotRole::State, [1, 4]));
+    let y = w.map(exp(), &[&state]);
+    w.launch(sum(0), &[&x], &[&state]);
+    let z = w.map(exp(), &[&y]);
+    w.plan.outputs.push(z);
+    let plan = w.after(&["fuse"]);
+    assert_eq!(families(&plan), ["map", "reduce"], "the fused map must read the state before its update\n{plan}");
+}
+
+#[test]
 fn fuse_recomputes_a_fill_for_each_reader() {
     let mut w = PlanBuilder::default();
     let x = w.slot(SlotRole::Input, [4]);
