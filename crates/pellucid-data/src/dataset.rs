@@ -301,7 +301,7 @@ impl<const K: usize> Dataset for TensorDataset<K> {
         let batch = try_each(&self.tensors, |tensor| select_samples(tensor, indices))?;
         // The compiler cannot derive from the bound of this method that both types are equal.
         let batch: Box<dyn Any> = Box::new(batch);
-        Ok(*batch.downcast().unwrap_or_else(|_| unreachable!("a batch of arrays of K tensors is such an array")))
+        Ok(*batch.downcast().unwrap_or_else(|_| unreachable!("a batch of K tensors is an array of K tensors")))
     }
 }
 

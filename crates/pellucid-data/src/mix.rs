@@ -111,7 +111,8 @@ impl MixUp {
 }
 
 /// Replaces a rectangle of each image of a batch by the same rectangle of the previous image, and mixes the labels in
-/// proportion to the areas (Yun et al. 2019). The fraction of the unchanged area has the distribution Beta(α, α).
+/// proportion to the areas (Yun et al. 2019). The fraction of the unchanged area has the distribution Beta(α, α) before
+/// the rectangle is clipped at the edges of the image.
 #[derive(Clone, Copy, Debug)]
 pub struct CutMix {
     alpha: f64,

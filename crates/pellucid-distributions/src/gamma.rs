@@ -57,7 +57,7 @@ fn log_gamma_density(a: Expr, y: Expr) -> Expr {
 pub(crate) fn standard_gamma_entropy(a: Expr) -> Expr {
     let is_large = a.ge(SERIES_BEGIN);
     let (large, small) = (is_large.select(a, SERIES_BEGIN), is_large.select(1.0, a));
-    // ψ(a) is ln a − 1/(2a) plus the slope of the remainder.
+    // ψ(a) is ln a − 1/(2a) plus the derivative of the remainder of Stirling's formula.
     let series = 0.5 * large.ln() + (HALF_LN_2PI + 0.5) - 0.5 * large.recip()
         + remainder(large)
         + (1.0 - large) * remainder_slope(large);
@@ -233,7 +233,7 @@ impl Distribution for StudentT {
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(student_t_entropy(df = &self.df, scale = &self.scale) => {
-            // ψ(h + ½) − ψ(h) is 1/(2h) plus the slope.
+            // ψ(h + ½) − ψ(h) is 1/(2h) plus the slope, the derivative that `half_step` returns.
             let half = 0.5 * df;
             let (log_ratio, slope) = half_step(half);
             scale.ln() + (half + 0.5) * slope + 0.25 * half.recip() - log_ratio + (HALF_LN_2PI + 0.5)

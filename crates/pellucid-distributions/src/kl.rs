@@ -19,8 +19,8 @@ use pellucid_tensor::formula::remainders::{exp_m1_minus, log_ratio, log_ratio_mi
 use pellucid_tensor::{Error, Result, Tensor, formula, ops, unwrap};
 use std::f64::consts::PI;
 
-/// A family with a closed-form divergence to the family `Q`. A divergence of a pair without an implementation does not
-/// compile.
+/// A family with a closed-form divergence to the family `Q`. For a pair of families without an implementation,
+/// `kl_divergence` does not compile.
 pub trait KlDivergence<Q> {
     /// Returns KL(self ‖ q). The result has the broadcast batch shape.
     ///
@@ -406,7 +406,7 @@ impl<Q: Distribution, P: Distribution + KlDivergence<Q>, T: Transform> KlDiverge
     /// Returns an error unless the transforms are equal; see [`Transform::try_is_equal`].
     fn try_kl_divergence(&self, q: &TransformedDistribution<Q, T>) -> Result<Tensor> {
         if !self.transform().try_is_equal(q.transform())? {
-            let reason = "the transforms must have a signature and be equal; estimate the divergence from sample()";
+            let reason = "the transforms must be equal and define signature(); estimate the divergence from sample()";
             return Err(Error::invalid("kl_divergence", reason));
         }
         self.base().try_kl_divergence(q.base())

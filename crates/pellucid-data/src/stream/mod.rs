@@ -179,7 +179,7 @@ impl<D: IterableDataset, T: 'static, F: Fn(D::Item) -> Result<T> + Send + Sync> 
     }
 }
 
-/// Defines a data set that selects or reorders records; the samples are computed as before.
+/// Defines a data set that selects or reorders the records of a data set, which still computes the samples.
 macro_rules! reordered_records {
     ($(#[$doc:meta] $name:ident { $($field:ident),+ }, |$dataset:ident, $records:ident, $seed:ident| $body:expr;)+) => {$(
         #[$doc]

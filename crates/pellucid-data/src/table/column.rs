@@ -208,7 +208,7 @@ impl<'a> TextColumn<'a> {
             }
             ColumnType::Integer => {
                 let exact = |text: &str| text.trim().parse::<i64>().ok().filter(|&value| is_exact(value));
-                let needed = "an integer of at most 2^53, which a float represents; the column has missing values";
+                let needed = "an integer of at most 2^53; with missing values, the column is stored as floats";
                 self.floats(|text| exact(text).map(|value| value as f64), needed).map(Column::Float)
             }
         }
@@ -313,7 +313,7 @@ pub(super) fn text_error(op: &'static str, name: &str, categories: &Categories) 
     };
     let reason = format!(
         "the column {name:?} must have numbers, but has text{example}; labels(..) returns the codes of its categories, \
-         and OneHotEncoder encodes them. For the line of a file, set the type of the column in CsvOptions"
+         and OneHotEncoder encodes them. If CsvOptions sets the type, the error of read_csv() contains the line"
     );
     Error::invalid(op, reason)
 }

@@ -281,7 +281,7 @@ fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result
                 };
                 line += bytes[at..at + end].iter().filter(|byte| **byte == b'\n').count();
                 at += end + 1;
-                // Two quotes represent one.
+                // Inside a quoted field, two quotes represent one quote.
                 if bytes.get(at) != Some(&b'"') {
                     break;
                 }

@@ -90,7 +90,8 @@ fn list_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     format!("{}{rest}", shown.join(", "))
 }
 
-/// Returns an error if a dtype rounds a number to an integer, or cannot represent it because of its size.
+/// Returns an error if a number exceeds the range of a dtype, or is not an integer although the dtype is an integer
+/// dtype.
 fn check_represented(name: &str, column: &Column, dtype: DType) -> Result<()> {
     let (_, largest) = dtype.range();
     let is_represented = |value: Scalar| match value {

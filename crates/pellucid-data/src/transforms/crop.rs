@@ -134,7 +134,7 @@ impl CenterCrop {
     /// Creates a crop to this height and width.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if one of them is 0.
+    /// [`Error::InvalidArgument`] if the height or the width is 0.
     #[panicking_form]
     pub fn try_new(size: [usize; 2]) -> Result<CenterCrop> {
         check_size("center_crop", size)?;
@@ -200,7 +200,7 @@ impl RandomCrop {
     /// Creates a crop to this height and width.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if one of them is 0.
+    /// [`Error::InvalidArgument`] if the height or the width is 0.
     #[panicking_form]
     pub fn try_new(size: [usize; 2]) -> Result<RandomCrop> {
         check_size("random_crop", size)?;

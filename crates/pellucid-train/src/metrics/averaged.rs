@@ -29,7 +29,7 @@ macro_rules! averaged {
             }
 
             /// Returns the value of each class; NaN for a class that occurs neither as a label nor as a prediction. The
-            /// `Macro` average is the mean over all other classes.
+            /// `Macro` average excludes such classes.
             pub fn per_class(&self) -> Vec<f64> {
                 self.counts.per_class(Self::ratio)
             }

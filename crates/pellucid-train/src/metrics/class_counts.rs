@@ -8,7 +8,7 @@ use pellucid_tensor::{Error, Result, Tensor};
 /// How a per-class metric is averaged over classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClassAverage {
-    /// The value of class 1, if there are two classes.
+    /// The value of class 1. More than two classes are an error.
     Binary,
     /// The value for the counts summed over all classes.
     Micro,

@@ -97,7 +97,7 @@ fn probability_losses(
 /// Outputs are logits or probabilities, of several classes or binary: see the
 /// [forms](super#outputs-and-targets-of-classification). The losses of logits are computed in their dtype and summed in
 /// `f64`. Probabilities p are clipped to [ε, 1 − ε], as in scikit-learn, where ε is the distance from 1 to the next
-/// number of the dtype.
+/// larger number of the dtype.
 ///
 /// ```
 /// use pellucid::Tensor;

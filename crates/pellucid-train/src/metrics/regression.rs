@@ -126,7 +126,7 @@ struct ColumnSums {
 stored_struct!(ColumnSums { origin, offsets, squared_deviations, squared_errors });
 
 impl ColumnSums {
-    /// Adds a sample, the last one of `samples`.
+    /// Adds a sample. `samples` is the number of samples including this one.
     fn add(&mut self, output: f64, target: f64, samples: u64) {
         let (error, offset) = (output - target, target - self.origin);
         self.squared_errors.add(error * error);

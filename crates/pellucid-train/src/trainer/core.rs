@@ -16,8 +16,7 @@ use std::sync::OnceLock;
 /// The name of the step count in the values of an epoch. Loggers receive it as an argument.
 pub(super) const STEP: &str = "step";
 
-/// The names of parts that a run may have in a checkpoint, in addition to those of its task and to `schedule_0` and so
-/// on.
+/// The names that the checkpoint of a run reserves, besides the parts of its task and `schedule_0`, `schedule_1`, ..
 const RESERVED: [&str; 5] = ["batches", "validation_batches", "run", "history", "train_metrics"];
 
 /// A function that opens a logger for a run that begins after the given number of steps.
@@ -29,7 +28,7 @@ type OpenLogger<'f> = Box<dyn FnOnce(usize) -> Result<Box<dyn Logger + 'f>> + Se
 pub struct EarlyStopping {
     /// The number of epochs or validations without improvement after which the run ends, at least 1. Default: 3.
     pub patience: usize,
-    /// The smallest change that counts as an improvement, at least 0. Default: 0.
+    /// Only a change by more than this value counts as an improvement; at least 0. Default: 0.
     pub min_delta: f64,
 }
 

@@ -52,7 +52,7 @@ impl DirectoryLock {
                 let reason = "another run uses this directory; wait for its end, or choose another directory";
                 Err(Error::file("fit", directory, reason))
             }
-            // Some file systems have no locks.
+            // Some file systems do not support locks. The directory is then used without a lock.
             Ok(()) | Err(TryLockError::Error(_)) => Ok(DirectoryLock { file }),
         }
     }

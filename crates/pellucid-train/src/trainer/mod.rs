@@ -228,8 +228,8 @@ where
         Ok(self.with_settings(|settings| (settings.half, settings.options.scaler) = (Some(half), scaler.clone())))
     }
 
-    /// Sets whether model and loss may have parameters that require a gradient and that the optimizer does not update;
-    /// default false: the first step then returns [`Error::UntrainedParameters`] for such parameters.
+    /// Sets whether model and loss may have parameters that require a gradient but that the optimizer does not update.
+    /// The default is false: the first step returns [`Error::UntrainedParameters`] for such parameters.
     pub fn allow_untrained_parameters(self, allow: bool) -> Self {
         self.with_settings(|settings| settings.options.allow_untrained_parameters = allow)
     }
@@ -511,8 +511,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// written, and for a directory that another run uses; [`Error::Checkpoint`] for a resumed state that does not
     /// match, and for a [part](Trainer::part) with a reserved name; [`Error::InvalidArgument`] for options out of
     /// range, for [`validate_every`](Trainer::validate_every) without validation batches, for a metric with the name of
-    /// a loss, and with the names of all values if the monitored value does not exist. Names are checked before the
-    /// first step if the task knows its [losses](TrainingTask::loss_names). The errors of callbacks and loggers.
+    /// a loss, and for a monitored value that does not exist (the error lists the names of all values). Names are
+    /// checked before the first step if the task knows its [losses](TrainingTask::loss_names). The errors of callbacks
+    /// and loggers.
     pub fn fit(
         &mut self,
         train: &mut dyn EpochLoader<T::Batch>,
@@ -545,7 +546,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         &self.task
     }
 
-    /// Returns the values of all completed epochs.
+    /// Returns the values of the epochs and validations so far.
     pub fn history(&self) -> &History {
         &self.run.history
     }

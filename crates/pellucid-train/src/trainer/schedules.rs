@@ -200,7 +200,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     fn with_plateau(self, optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> Result<Self> {
-        // Only checks the options. The schedule is created when the direction of the value is known.
+        // This call only checks the options. The schedule is created when the direction of the value is known.
         options.check()?;
         Ok(self.with_schedule(RunSchedule::from_plateau(optimizer, options)))
     }

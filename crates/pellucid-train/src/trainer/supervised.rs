@@ -83,7 +83,7 @@ trait SupervisedStep<'f> {
     fn evaluate_captured(&mut self) -> Result<(Tensor, Tensor)>;
     fn supports_capture(&self) -> bool;
 
-    /// Returns the buffers of model and loss; none before lazy layers are built.
+    /// Returns the buffers of model and loss. The list is empty before lazy layers are built.
     fn buffers(&self) -> Vec<Buffer>;
 
     /// Sets the options of later steps.
@@ -165,8 +165,8 @@ impl<'f> SupervisedState<'f> {
         if step.update_early()? { self.update_averages() } else { Ok(()) }
     }
 
-    /// Adds the weights after an update of the parameters to their averages. A scaler usually skips the first updates:
-    /// the averages would begin with the untrained weights.
+    /// Adds the weights to their averages, unless the scaler has skipped the last update. A scaler usually skips the
+    /// first updates, and the averages would otherwise begin with untrained weights.
     fn update_averages(&self) -> Result<()> {
         match &self.averages {
             Some(averages) if self.skipped_updates()?.unwrap_or(0) == 0 => averages.update(),

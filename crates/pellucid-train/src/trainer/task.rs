@@ -116,7 +116,7 @@ pub trait TrainingTask {
     }
 
     /// Returns the number of samples of a batch, which is the default of [`batch_weight`](TrainingTask::batch_weight).
-    /// By default all batches have equal weights.
+    /// By default 1, so that all batches have equal weights.
     fn batch_size(&self, batch: &Self::Batch) -> usize {
         let _ = batch;
         1

@@ -52,7 +52,7 @@ const OPERATIONS: [AugmentOp; 14] = [
     Equalize,
 ];
 
-/// The largest magnitudes.
+/// The largest magnitude of each kind of operation.
 #[derive(Clone, Copy)]
 struct MagnitudeLimits {
     shear: f64,

@@ -149,7 +149,7 @@ from_values! {
 }
 
 impl HyperparameterValue {
-    /// Returns the type in `HParamInfo`.
+    /// Returns the `DataType` of the value, which `HParamInfo` stores.
     fn data_type(&self) -> i64 {
         match self {
             HyperparameterValue::Text(_) => 1,
