@@ -60,7 +60,7 @@ fn one_hot_labels(op: &'static str, classes: usize, inputs: &Tensor, labels: &Te
     }
 }
 
-/// Returns λ x + (1 − λ) y, where y is x rolled by one sample.
+/// Returns λ x + (1 − λ) y, where λ is `fraction` and y is x rolled by one sample.
 fn mix_samples(x: &Tensor, fraction: f64) -> Result<Tensor> {
     let next = ops::roll(x, 1, 0)?;
     ops::add(&ops::mul(x, fraction)?, &ops::mul(&next, 1.0 - fraction)?)

@@ -178,8 +178,9 @@ impl LoaderProgress {
         for (name, value) in sizes.named() {
             let saved = read_i64(name)?;
             if saved != value && name == SETTINGS {
-                let reason = "the saved loader has the same type of sampler or stream with other settings, such as \
-                              weights, labels, rank or shuffle buffer; load the state into a loader with the same ones";
+                let reason = "the sampler or stream of the saved loader has the same type but different settings, such \
+                              as weights, labels, rank or shuffle buffer; load the state into a loader with the same \
+                              settings";
                 return Err(invalid(reason.to_string()));
             }
             if saved != value {

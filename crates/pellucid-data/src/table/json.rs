@@ -86,8 +86,8 @@ impl Table {
             let Value::Object(fields) = value else {
                 return Err(line_error(
                     *line,
-                    ": a row of a table must be a JSON object; read_json_lines(path) reads all \
-                                          values"
+                    ": a row of a table must be a JSON object; read_json_lines(path) reads \
+                                          other values"
                         .to_string(),
                 ));
             };

@@ -22,7 +22,7 @@ const COLUMNS: &str = "columns.";
 /// The named values of each epoch of a training run, such as losses, metrics and learning rates.
 ///
 /// Each row is an epoch, or a validation [within an epoch](crate::Trainer::validate_every), and the columns are in the
-/// order of their first use. A missing value is NaN. `Display` prints a table. If a
+/// order in which their names first occur. A missing value is NaN. `Display` prints a table. If a
 /// [`Checkpoint`](pellucid_nn::Checkpoint) contains the history, a resumed run continues it.
 ///
 /// ```
@@ -295,7 +295,7 @@ fn read_state(state: &StateDict) -> Result<HistoryColumns> {
             check_shape(name, epochs)?;
             epochs.try_to_vec()?.into_iter().map(|epoch| count(EPOCHS, epoch, 1)).collect::<Result<_>>()?
         }
-        // A state of an earlier version has a row for each epoch.
+        // A state of an earlier version has no `epochs`, and one row for each epoch.
         None => (1..=rows).collect(),
     };
     let is_column = |key: &str| key != ROWS && key != EPOCHS;

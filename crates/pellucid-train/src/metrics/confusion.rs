@@ -10,8 +10,8 @@ const MAX_CLASSES: usize = 1 << 14;
 
 /// The number of samples for each pair of label (row) and predicted class (column).
 ///
-/// It is updated like a [`Metric`](super::Metric), but has no single value. It accepts all
-/// [forms of outputs](super#outputs-and-targets-of-classification). `Display` prints a table.
+/// It is updated like a [`Metric`](super::Metric), but has no single value. The matrix accepts all [forms of
+/// outputs](super#outputs-and-targets-of-classification). `Display` prints a table.
 ///
 /// ```
 /// use pellucid::Tensor;

@@ -112,8 +112,8 @@ fn shape_help(output: &Tensor, target: &Tensor) -> String {
     if scores.rank() > 2 && scores[..scores.rank() - 1] == labels[..] {
         return "the class axis of the scores must be axis 1: use movedim(-1, 1) of the output".to_string();
     }
-    "scores [N, C] or [N, C, d..] must have labels [N] or [N, d..]; binary scores [N] or [N, 1], and classes, must \
-     have labels of the same shape"
+    "the labels must be [N] for scores [N, C], and [N, d..] for scores [N, C, d..]; for binary scores and for \
+     predicted classes, they must have the shape of the output"
         .to_string()
 }
 
@@ -166,8 +166,8 @@ impl ClassBatch {
             }
             if !(0..MAX_CLASSES).contains(&class) {
                 let reason = format!(
-                    "element {sample} of the output is {class}, but classes are 0..{MAX_CLASSES}; pass classes or \
-                     float scores"
+                    "the predicted class of sample {sample} is {class}, but it must be in 0..{MAX_CLASSES}; \
+                     pass classes or float scores"
                 );
                 return Err(Error::invalid(op, reason));
             }

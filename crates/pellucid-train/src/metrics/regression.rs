@@ -43,7 +43,8 @@ impl ErrorMean {
     }
 }
 
-/// Defines metrics: the name in logs and errors, the function of an error, and the function of the mean.
+/// Defines metrics from their names in logs and errors, a function of the error of an element, and a function of the
+/// mean.
 macro_rules! error_means {
     ($($(#[$doc:meta])* $metric:ident($op:literal) = |$error:ident| $size:expr, |$mean:ident| $value:expr;)*) => {$(
         $(#[$doc])*

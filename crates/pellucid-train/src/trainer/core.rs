@@ -13,10 +13,11 @@ use pellucid_nn::Stateful;
 use pellucid_tensor::{Error, Result, ThreadStream, ThreadStreamGuard};
 use std::sync::OnceLock;
 
-/// The name of the step count in the values of an epoch. Loggers receive it as an argument.
+/// The name of the step count among the values of an epoch. Loggers receive the step count as an argument instead.
 pub(super) const STEP: &str = "step";
 
-/// The names that the checkpoint of a run reserves, besides the parts of its task and `schedule_0`, `schedule_1`, ..
+/// The names that a run reserves for parts of its checkpoint, in addition to the parts of its task and `schedule_0`,
+/// `schedule_1`, ..
 const RESERVED: [&str; 5] = ["batches", "validation_batches", "run", "history", "train_metrics"];
 
 /// A function that opens a logger for a run that begins after the given number of steps.

@@ -32,7 +32,7 @@ impl RandomSnapshot {
 /// normalization, and random numbers. It is made before the step.
 #[derive(Default)]
 pub(super) struct StepSnapshot {
-    /// The buffers with copies of their values, whose memory is kept from step to step.
+    /// The buffers, with copies of their values in memory that all steps reuse.
     buffers: Vec<(Buffer, Tensor)>,
     random: Option<RandomSnapshot>,
 }

@@ -392,7 +392,7 @@ where
         Supervised { trainer, ..self }
     }
 
-    /// Averages the weights.
+    /// Enables the averaging of the weights.
     pub(super) fn set_average(&mut self, average: Average) -> Result<()> {
         self.state.averages = Some(AveragedModel::try_new(&self.modules(), average)?);
         Ok(())

@@ -182,7 +182,7 @@ pub(super) fn hyperparameters(
     let mut session = ProtoMessage::new();
     for (name, value) in parameters {
         experiment = experiment.message(4, &ProtoMessage::new().bytes(1, name).int(4, value.data_type()));
-        // A map is a repeated field of pairs.
+        // The encoding of a map is a repeated field of (key, value) messages.
         session = session.message(1, &ProtoMessage::new().bytes(1, name).message(2, &value.message()));
     }
     for (tag, _) in metrics {
