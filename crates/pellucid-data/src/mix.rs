@@ -24,7 +24,7 @@ fn draw_gamma(rng: &mut SplitMix64, alpha: f64) -> f64 {
 /// Draws from the distribution Beta(α, α).
 fn draw_beta(rng: &mut SplitMix64, alpha: f64) -> f64 {
     let (a, b) = (draw_gamma(rng, alpha), draw_gamma(rng, alpha));
-    // For small α both may round to 0. The distribution then is concentrated at 0 and 1.
+    // For small α, both gamma samples may round to 0. The beta distribution is then concentrated at 0 and 1.
     if a + b > 0.0 { a / (a + b) } else { f64::from(u8::from(rng.uniform() < 0.5)) }
 }
 
@@ -87,7 +87,8 @@ pub struct MixUp {
 }
 
 impl MixUp {
-    /// Creates a transform from the parameter α of the distribution of λ and the number of classes.
+    /// Creates a transform. `alpha` is the parameter α of the distribution of λ, and `classes` is the number of
+    /// classes.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if α is not positive and finite, or there are no classes.
@@ -120,7 +121,8 @@ pub struct CutMix {
 }
 
 impl CutMix {
-    /// Creates a transform from the parameter α of the distribution of the area and the number of classes.
+    /// Creates a transform. `alpha` is the parameter α of the distribution of the area, and `classes` is the number of
+    /// classes.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if α is not positive and finite, or there are no classes.

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The position of a batch: the epoch, and the index in the epoch.
 ///
-/// An epoch ends when its iterator has returned `None` or is dropped, for example after a `break`. Inside the loop over
-/// an epoch, `batch` is therefore the number of batches after the last batch; after the loop, the position is the
-/// beginning of the next epoch.
+/// An epoch ends when its iterator has returned `None` or is dropped, for example after a `break`. In the loop body of
+/// the last batch, `batch` is therefore the number of batches; after the loop, the position is the beginning of the
+/// next epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchPosition {
     /// The epoch number, from 0.
@@ -207,7 +207,7 @@ impl LoaderProgress {
 }
 
 impl EpochProgress {
-    /// Changes the progress of the loader, unless a later iterator or a load has replaced it.
+    /// Changes the progress of the loader, unless a later iterator or a load has replaced this iterator.
     fn update(&self, change: impl FnOnce(&mut ProgressState)) {
         let mut state = self.progress.lock();
         if state.current == Some(self.id) {
@@ -239,7 +239,8 @@ macro_rules! positioned_loader {
             /// also contains the properties that must be equal in a loader that loads it: the `samples`, the batch
             /// `size`, the number of `batches`, `drop_last`, and the name and the settings of the sampler.
             ///
-            /// A batch counts as consumed when the iterator has returned it. Save after the step that trains on it.
+            /// A batch counts as consumed when the iterator has returned it. Save the state after the step that trains
+            /// on the batch.
             pub fn state_dict(&self) -> pellucid_nn::StateDict {
                 self.progress.values(self.sizes()).into_iter().collect()
             }

@@ -138,7 +138,7 @@ impl<D: Distribution> MixtureSameFamily<D> {
         let last = |shape: &Shape| shape.last().copied();
         let fits = batch.broadcast(weights).is_some_and(|common| common == batch) && last(weights) == last(&batch);
         if !fits {
-            let help = "the batch of the components must be [batch.., K] for weights of K components";
+            let help = "the batch shape [batch.., K] of the components must equal the shape of the weights";
             return Err(Error::shapes("mixture_same_family", [weights, &batch], help));
         }
         Ok(MixtureSameFamily { mixture, components })

@@ -18,8 +18,8 @@ use pellucid_tensor::{DType, Result, Shape, Tensor, ops, unwrap};
 family! {
     /// The gamma distribution with density bᵃx^(a−1)e^(−bx) / Γ(a) for x > 0.
     ///
-    /// Samples are quantiles of uniform numbers. Their gradients are exact (implicit reparametrization; Figurnov et al.
-    /// 2018) with a relative error of about 1e-12.
+    /// Samples are quantiles of uniform numbers. Their gradients are computed by implicit reparametrization (Figurnov
+    /// et al. 2018), with a relative error of about 1e-12.
     ///
     /// ```
     /// use pellucid::Tensor;

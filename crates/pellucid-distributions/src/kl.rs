@@ -392,7 +392,7 @@ impl<Q: Distribution, P: Distribution + KlDivergence<Q>> KlDivergence<Independen
     fn try_kl_divergence(&self, q: &Independent<Q>) -> Result<Tensor> {
         if self.axes() != q.axes() {
             let reason =
-                format!("the distributions must have the same number of axes, got {} and {}", self.axes(), q.axes());
+                format!("the distributions must have the same value of `axes`, got {} and {}", self.axes(), q.axes());
             return Err(Error::invalid("independent", reason));
         }
         self.summed(&self.base().try_kl_divergence(q.base())?)

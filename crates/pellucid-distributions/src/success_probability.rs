@@ -163,7 +163,7 @@ fn log_ratio_of_failures(p: Expr, q: Expr) -> Expr {
 pub(crate) const LOGITS: Constraint = Constraint::Real;
 
 /// Defines a family of trials: the struct, constructors from probabilities and from log odds, and parameter methods.
-/// `extra` is a parameter before the probability.
+/// `extra` is a parameter that precedes the probability, such as the number of trials.
 macro_rules! trials {
     (
         $(#[$doc:meta])*

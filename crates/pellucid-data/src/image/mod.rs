@@ -204,7 +204,7 @@ impl Image {
                 }
                 values.iter().map(|value| (value * 255.0).round() as u8).collect()
             }
-            dtype => return Err(Error::dtypes(op, [dtype], "the tensor must have floats in [0, 1], or u8")),
+            dtype => return Err(Error::dtypes(op, [dtype], "the tensor must have dtype u8, or floats in [0, 1]")),
         };
         Image::try_new(pixels, [height, width, channels])
     }

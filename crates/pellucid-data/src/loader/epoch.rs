@@ -65,7 +65,7 @@ pub(super) struct BatchQueue<B> {
     /// The index of the next batch to submit, in the epoch of `plan`.
     back: usize,
     plan: Arc<EpochPlan>,
-    /// Whether the plan of the epoch after `plan` has failed. The call that begins this epoch computes the plan again
+    /// Whether the plan of the epoch after `plan` has failed. The call that begins that epoch computes the plan again
     /// and returns the error.
     has_failed: bool,
     /// The number of batches of an epoch.

@@ -52,7 +52,7 @@ pub trait IterableDataset: Send + Sync {
     fn sample(&self, record: Self::Record) -> Result<Self::Item>;
 
     /// Returns a number that identifies the order of the records, such as the size of a shuffle buffer; by default 0. A
-    /// loader loads only the state of a loader with an equal number.
+    /// loader loads only the state of a loader whose data set has the same number.
     fn settings(&self) -> u64 {
         0
     }

@@ -72,7 +72,7 @@ impl Categories {
         self.names.get(code).map(String::as_str)
     }
 
-    /// Returns categories whose names contain a string, and its code. The string is added if it is missing.
+    /// Returns these categories with `text` among their names, and the code of `text`.
     fn with_name(&self, text: &str) -> (Categories, i64) {
         if let Ok(code) = self.names.binary_search_by(|name| name.as_str().cmp(text)) {
             return (self.clone(), code as i64);
@@ -197,8 +197,8 @@ impl<'a> TextColumn<'a> {
         }
     }
 
-    /// Returns a column of a type, or the earliest value of a different type. A column of integers with missing values
-    /// is stored as floats, which must represent all values exactly.
+    /// Returns the strings as a column of this type, or the first string that is not a value of this type. A column of
+    /// integers with missing values is stored as floats, which must represent all values exactly.
     pub(super) fn typed(&self, column_type: ColumnType) -> std::result::Result<Column, WrongValue<'a>> {
         match column_type {
             ColumnType::Category => Ok(Column::Category(Categories::new(&self.strings))),
@@ -293,7 +293,7 @@ pub(super) fn column_floats<'a>(op: &'static str, name: &str, column: &'a Column
     }
 }
 
-/// Returns the values of a numeric column as `i64`. Floats must be integers in its range.
+/// Returns the values of a numeric column as `i64`. Floats must be integers in the range of `i64`.
 pub(super) fn column_integers<'a>(op: &'static str, name: &str, column: &'a Column) -> Result<Cow<'a, [i64]>> {
     match column {
         Column::Float(values) => Ok(values.iter().map(|&value| value as i64).collect()),

@@ -44,8 +44,8 @@ const OP: &str = "table";
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// With the feature `csv`, `Table::read_csv` reads a CSV file. Column names usually come from a file, so all methods
-/// return errors, which list the existing names.
+/// With the feature `csv`, `Table::read_csv` reads a CSV file. Column names usually come from a file, so the methods
+/// that read a column return an error if it does not exist. The error lists the existing names.
 #[doc(alias = "DataFrame")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {

@@ -14,7 +14,7 @@ pub enum ClassAverage {
     Micro,
     /// The mean over the classes that occur as a label or as a prediction.
     Macro,
-    /// The mean over the classes, weighted by the number of samples with their label.
+    /// The mean over the classes, each weighted by the number of samples with its label.
     Weighted,
 }
 

@@ -24,7 +24,7 @@ pub(super) trait RunParts {
     /// Restores the position of the validation loader.
     fn load_validation_state(&self, state: &StateDict) -> Result<()>;
 
-    /// Begins the next epoch of the training loader, or the rest of an unfinished one.
+    /// Begins the next epoch of the training loader, or the rest of an unfinished epoch.
     fn begin_batches(&mut self) -> Result<()>;
 
     /// Reads the next batch, and returns its number of samples.

@@ -24,7 +24,8 @@ const RESERVED: [&str; 5] = ["batches", "validation_batches", "run", "history", 
 type OpenLogger<'f> = Box<dyn FnOnce(usize) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
 
 /// Options of early stopping: a run ends after `patience` epochs in which the monitored value has not improved by more
-/// than `min_delta`; with [`validate_every`](super::Trainer::validate_every) after `patience` validations.
+/// than `min_delta`; with [`validate_every`](super::Trainer::validate_every), validations are counted instead of
+/// epochs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EarlyStopping {
     /// The number of epochs or validations without improvement after which the run ends, at least 1. Default: 3.
@@ -100,8 +101,8 @@ impl<'f> RunCore<'f> {
         })
     }
 
-    /// Makes the random stream of the run that of the current thread until the guard is dropped. Steps, loaders and the
-    /// saved generator then use the same stream, even after the run is moved to another thread.
+    /// Makes the random stream of the run the stream of the current thread until the guard is dropped. Steps, loaders
+    /// and the saved generator then use the same stream, even after the run is moved to another thread.
     pub(super) fn enter_random(&self) -> ThreadStreamGuard {
         self.random.get_or_init(ThreadStream::current).enter()
     }

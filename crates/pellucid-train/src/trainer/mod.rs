@@ -466,8 +466,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         Ok(self)
     }
 
-    /// Resumes a run from its file `last.safetensors`, or from the directory of the files. [`fit`](Trainer::fit) loads
-    /// the file, and returns an error if it is missing or does not match.
+    /// Resumes a run from its file `last.safetensors`, or from the directory that contains this file.
+    /// [`fit`](Trainer::fit) loads the file, and returns an error if it is missing or does not match.
     pub fn resume(mut self, path: impl AsRef<Path>) -> Self {
         self.run.files.resume = Some((path.as_ref().to_path_buf(), true));
         self
@@ -523,9 +523,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Returns the mean losses and the metrics of the batches in evaluation mode, for example `loss` and `accuracy`. It
-    /// uses the weights of the model. After a run with [`ema`](Trainer::ema), these are not the averages, which
-    /// [`use_averages`](Trainer::use_averages) copies into the model. The evaluation reads an entire epoch of the
-    /// loader, which then returns to its position. If the model draws random numbers in evaluation mode, as a VAE does,
+    /// uses the weights of the model. After a run with [`ema`](Trainer::ema), the model contains the averages only if
+    /// [`use_averages`](Trainer::use_averages) has copied them. The evaluation reads an entire epoch of the loader,
+    /// which then returns to its earlier position. If the model draws random numbers in evaluation mode, as a VAE does,
     /// the random state is restored, so an evaluation between two calls of `fit` does not change the run.
     ///
     /// # Errors

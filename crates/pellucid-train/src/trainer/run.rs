@@ -38,7 +38,8 @@ enum StepFailure {
     Gradients(Error),
 }
 
-/// The maximum number of consecutive non-finite losses, or skipped updates. One more ends a run with a scaler.
+/// The maximum number of consecutive non-finite losses or skipped updates in a run with a gradient scaler. One more
+/// ends the run.
 const MAX_SKIPPED: usize = 100;
 
 /// The maximum number of samples that an error lists.
@@ -377,7 +378,8 @@ impl RunCore<'_> {
             Some(updates) => {
                 let reason = format!(
                     "the last {updates} updates were skipped, because gradients are not finite although the loss is \
-                     finite; check functions without a finite derivative, such as the square root at 0, or train in f32 or bf16"
+                     finite; check functions without a finite derivative, such as the square root at 0, or train in f32 \
+                     or bf16"
                 );
                 Some(StepFailure::Gradients(Error::invalid("fit", reason)))
             }

@@ -23,7 +23,7 @@ pub(super) struct RunProgress {
     pub(super) reference: f64,
     /// The epoch of the best value, counted from 1.
     pub(super) best_epoch: usize,
-    /// The number of validations, or of epochs without validation, since the monitored value improved.
+    /// The number of validations (of epochs if the run has no validation) since the monitored value improved.
     pub(super) validations_without_improvement: usize,
     /// The number of consecutive steps that the scaler skipped because of a non-finite loss.
     pub(super) skipped: usize,

@@ -148,8 +148,8 @@ impl<'f> SupervisedState<'f> {
         let repeated = CaughtResult::call(|| step.run());
         match repeated.value() {
             Some(()) => self.eager_reason = Some(reason),
-            // The step fails for another reason, for example the shape of the batch. The next step counts as the first
-            // one.
+            // The eager step fails too, for example because of the shape of the batch. The next step counts as the
+            // first step.
             None => self.set_eager(step, false),
         }
         repeated.resume_after(Ok(()))
@@ -308,7 +308,7 @@ where
 
 /// Returns the error of a step without a batch.
 fn no_batch() -> Error {
-    Error::invalid("step", "there is no batch")
+    Error::invalid("step", "no batch was read before the step")
 }
 
 impl<'f, M, O, X> SupervisedStep<'f> for StepParts<'_, 'f, M, O, X>
@@ -477,7 +477,7 @@ where
     }
 
     fn begin_fit(&mut self) -> Result<()> {
-        // Modules in evaluation mode, such as frozen normalizations, remain in evaluation mode.
+        // If only some modules are in evaluation mode, such as frozen normalizations, they remain in it.
         if self.model().is_eval() {
             self.model().train();
         }
