@@ -132,8 +132,11 @@ pub trait Dataset: Send + Sync {
 pub(crate) fn samples_of<D: Dataset + ?Sized>(dataset: &D, indices: &[usize]) -> Result<Vec<D::Item>> {
     let samples = dataset.get_many(indices)?;
     if samples.len() != indices.len() {
-        let reason =
-            format!("get_many() must return a sample for each of {} indices, got {} samples", indices.len(), samples.len());
+        let reason = format!(
+            "get_many() must return a sample for each of {} indices, got {} samples",
+            indices.len(),
+            samples.len()
+        );
         return Err(Error::invalid("dataset", reason));
     }
     Ok(samples)

@@ -378,8 +378,8 @@ impl RunCore<'_> {
             Some(updates) => {
                 let reason = format!(
                     "the last {updates} updates were skipped, because gradients are not finite although the loss is \
-                     finite; check functions without a finite derivative, such as the square root at 0, or train in f32 \
-                     or bf16"
+                     finite; check functions without a finite derivative, such as the square root at 0, or train in \
+                     f32 or bf16"
                 );
                 Some(StepFailure::Gradients(Error::invalid("fit", reason)))
             }

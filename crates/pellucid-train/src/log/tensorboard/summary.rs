@@ -90,7 +90,9 @@ fn encode_png(
     width: usize,
     pixels: &[u8],
 ) -> Result<(), String> {
-    let length = |length: usize| u32::try_from(length).map_err(|_| format!("the image is too large: an axis has length {length}"));
+    let length = |length: usize| {
+        u32::try_from(length).map_err(|_| format!("the image is too large: an axis has length {length}"))
+    };
     let mut encoder = png::Encoder::new(png, length(width)?, length(height)?);
     encoder.set_color(color);
     encoder.set_depth(png::BitDepth::Eight);
