@@ -193,8 +193,8 @@ impl Distribution for ContinuousBernoulli {
             let safe_l = is_small.select(1.0, l);
             let is_falling = safe_l.lt(0.0);
             // The quantile is ln(1 + p·(eˡ − 1))/l. Where eˡ would overflow, or the argument of the logarithm is near
-            // 0, it is y = −ln(q + (1 − q)·e⁻ᵐ)/m for m = |l|: y with q = 1 − p for l < 0, and 1 − y with q = p for l >
-            // 0.
+            // 0, it is y = −ln(q + (1 − q)·e⁻ᵐ)/m for m = |l|: y with q = 1 − p for negative l, and 1 − y with q = p
+            // for positive l.
             let change = p * safe_l.exp_m1();
             let is_direct = change.gt(-0.5) & change.lt(f64::INFINITY);
             let direct_l = is_direct.select(safe_l, 1.0);

@@ -59,7 +59,7 @@ impl DecodeOptions {
         let pixels = width.checked_mul(height).filter(|pixels| (1..=self.max_pixels).contains(pixels));
         pixels.ok_or_else(|| {
             DecodeFailure::Invalid(format!(
-                "the image has {width} × {height} pixels; the limit `max_pixels` is {}",
+                "the image has {width} × {height} pixels; it must have from 1 to `max_pixels` = {}",
                 self.max_pixels
             ))
         })

@@ -117,7 +117,7 @@ impl<B: Send + 'static> BatchQueue<B> {
 
 /// The source of the batches of an epoch.
 enum BatchSource<B> {
-    /// The thread of the caller computes them.
+    /// The calling thread computes the batches.
     Caller(EpochPlan),
     Workers(BatchQueue<B>),
 }

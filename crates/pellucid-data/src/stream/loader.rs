@@ -278,7 +278,7 @@ impl<B: Send + 'static> StreamQueue<B> {
 
 /// The source of the batches of an epoch.
 enum StreamSource<B> {
-    /// The thread of the caller reads and computes them.
+    /// The calling thread reads the records and computes the batches.
     Caller(TaskIter<B>),
     Workers(StreamQueue<B>),
 }

@@ -182,8 +182,8 @@ pub(super) struct WrongValue<'a> {
 
 #[cfg(any(feature = "csv", feature = "json"))]
 impl<'a> TextColumn<'a> {
-    /// Returns a column of the narrowest type that represents all values exactly. If floats would round an integer
-    /// (beyond 64 bits, or beyond 2⁵³ in a column of floats), the column has categories.
+    /// Returns a column of the narrowest type that represents all values exactly. If an integer exceeds `i64`, or a
+    /// column of floats would round it, the column has categories.
     pub(super) fn infer(&self) -> Column {
         let numbers = [ColumnType::Integer, ColumnType::Float];
         let column = numbers.into_iter().find_map(|column_type| self.typed(column_type).ok());
@@ -208,7 +208,7 @@ impl<'a> TextColumn<'a> {
             }
             ColumnType::Integer => {
                 let exact = |text: &str| text.trim().parse::<i64>().ok().filter(|&value| is_exact(value));
-                let needed = "an integer of at most 2^53; with missing values, the column is stored as floats";
+                let needed = "an integer that f64 represents exactly; integers with missing values are stored as floats";
                 self.floats(|text| exact(text).map(|value| value as f64), needed).map(Column::Float)
             }
         }

@@ -43,7 +43,7 @@ pub(super) struct ClassCount {
 
 stored_struct!(ClassCount { true_positives, predicted, actual });
 
-/// Returns a ratio of the counts of a class as (numerator, denominator).
+/// A function that returns a ratio of the counts of a class as (numerator, denominator).
 pub(super) type ClassRatio = fn(ClassCount) -> (u64, u64);
 
 /// The counts of all classes.

@@ -287,7 +287,7 @@ impl RunCore<'_> {
             Goal::Maximize => progress.reference + min_delta,
             Goal::Minimize => progress.reference - min_delta,
         };
-        // The first epoch is always the best so far.
+        // The first compared value is always the best so far.
         let is_best = progress.best_epoch == 0 || goal.is_better(value, progress.best);
         Ok(Improvement { value, is_best, exceeds_min_delta: goal.is_better(value, least) })
     }
