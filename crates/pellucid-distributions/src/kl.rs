@@ -284,15 +284,15 @@ impl KlDivergence<Poisson> for Bernoulli {
 }
 
 impl KlDivergence<Binomial> for Binomial {
-    /// Returns ∞ if p has more trials than q.
+    /// Returns ∞ if p has more trials than q, and an error if p has fewer trials.
     fn try_kl_divergence(&self, q: &Binomial) -> Result<Tensor> {
         if self.total_count() > q.total_count() {
             return infinite_divergence(self, q);
         }
         if self.total_count() < q.total_count() {
             let reason = format!(
-                "the distributions must have the same number of trials, got {} and {}; estimate the divergence from \
-                 sample()",
+                "the divergence of {} trials from {} trials has no closed form; use the same number of trials, or \
+                 estimate the divergence from sample()",
                 self.total_count(),
                 q.total_count()
             );

@@ -208,7 +208,8 @@ impl<'a> TextColumn<'a> {
             }
             ColumnType::Integer => {
                 let exact = |text: &str| text.trim().parse::<i64>().ok().filter(|&value| is_exact(value));
-                let needed = "an integer that f64 represents exactly; integers with missing values are stored as floats";
+                let needed =
+                    "an integer that f64 represents exactly; integers with missing values are stored as floats";
                 self.floats(|text| exact(text).map(|value| value as f64), needed).map(Column::Float)
             }
         }
