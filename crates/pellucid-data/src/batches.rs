@@ -97,8 +97,8 @@ impl<const K: usize> Batches<K> {
         self
     }
 
-    /// Sets whether the last batch is dropped if it is not full; default false. Then all batches have the same shape,
-    /// and a captured step needs one recording.
+    /// Sets whether the last batch is dropped if it is not full; default false. If it is dropped, all batches have the
+    /// same shape, and a captured step needs only one recording.
     #[must_use]
     pub fn drop_last(self, drop_last: bool) -> Self {
         Batches { drop_last, ..self }

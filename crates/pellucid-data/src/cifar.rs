@@ -89,8 +89,8 @@ impl Cifar100 {
 }
 
 impl CifarImages {
-    /// Reads files of `images` records each. A record consists of one byte for each kind of label, of which the last is
-    /// the class, and the pixels. `classes` is the number of classes of each kind.
+    /// Reads files of `images` records each. A record consists of one byte for each kind of label (the last kind is the
+    /// class), and the pixels. `classes` is the number of classes of each kind.
     fn read(paths: &[PathBuf], images: usize, classes: &[u8]) -> Result<CifarImages> {
         let n = paths.len() * images;
         let record = classes.len() + IMAGE_BYTES;

@@ -4,7 +4,8 @@ use crate::random::{name_pair, vec_with_capacity};
 use pellucid_nn::pad_sequence;
 use pellucid_tensor::{DType, Device, Element, Error, Result, Shape, Tensor, bf16, f16, no_grad, ops};
 
-/// A type of samples that can be collated into a batch. An error names the first sample and one that differs from it.
+/// A type of samples that can be collated into a batch. An error names the first sample and a sample that differs from
+/// it.
 ///
 /// | sample | batch |
 /// | --- | --- |

@@ -110,7 +110,7 @@ pub trait Dataset: Send + Sync {
     }
 
     /// Returns a data set that computes each sample once and caches it in memory. Apply random transforms after the
-    /// cache.
+    /// cache, because a cached sample does not change.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the list of the samples does not fit into memory.
@@ -132,8 +132,11 @@ pub trait Dataset: Send + Sync {
 pub(crate) fn samples_of<D: Dataset + ?Sized>(dataset: &D, indices: &[usize]) -> Result<Vec<D::Item>> {
     let samples = dataset.get_many(indices)?;
     if samples.len() != indices.len() {
-        let reason =
-            format!("get_many() must return a sample for each of {} indices, got {}", indices.len(), samples.len());
+        let reason = format!(
+            "get_many() must return a sample for each of {} indices, got {} samples",
+            indices.len(),
+            samples.len()
+        );
         return Err(Error::invalid("dataset", reason));
     }
     Ok(samples)
@@ -299,9 +302,9 @@ impl<const K: usize> Dataset for TensorDataset<K> {
     {
         indices.iter().try_for_each(|&index| check_index(index, self.samples))?;
         let batch = try_each(&self.tensors, |tensor| select_samples(tensor, indices))?;
-        // The compiler cannot derive from the bound of this method that both types are equal.
+        // The compiler cannot conclude from the bound of this method that the batch type is `[Tensor; K]`.
         let batch: Box<dyn Any> = Box::new(batch);
-        Ok(*batch.downcast().unwrap_or_else(|_| unreachable!("a batch of arrays of K tensors is such an array")))
+        Ok(*batch.downcast().unwrap_or_else(|_| unreachable!("a batch of K tensors is an array of K tensors")))
     }
 }
 
@@ -500,7 +503,7 @@ impl<D: Dataset<Item: Clone + Sync>> Dataset for CachedDataset<D> {
 /// integer dtype.
 pub(crate) fn read_labels(op: &'static str, labels: &Tensor) -> Result<Vec<i64>> {
     if labels.shape().rank() != 1 {
-        return Err(Error::shapes(op, [labels.shape()], "the labels must have one axis, the samples"));
+        return Err(Error::shapes(op, [labels.shape()], "the labels must have exactly one axis, the sample axis"));
     }
     if labels.dtype().is_float() {
         return Err(Error::dtypes(

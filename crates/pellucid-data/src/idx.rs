@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-/// The maximum size of the elements in bytes: four times the largest file of the MNIST family.
+/// The maximum size in bytes of all elements of a file: four times the largest file of the MNIST family.
 const LIMIT: usize = 256 << 20;
 
 /// An array of unsigned bytes.

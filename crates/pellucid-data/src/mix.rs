@@ -24,7 +24,7 @@ fn draw_gamma(rng: &mut SplitMix64, alpha: f64) -> f64 {
 /// Draws from the distribution Beta(α, α).
 fn draw_beta(rng: &mut SplitMix64, alpha: f64) -> f64 {
     let (a, b) = (draw_gamma(rng, alpha), draw_gamma(rng, alpha));
-    // For small α both may round to 0. The distribution then is concentrated at 0 and 1.
+    // For small α, both gamma samples may round to 0. The beta distribution is then concentrated at 0 and 1.
     if a + b > 0.0 { a / (a + b) } else { f64::from(u8::from(rng.uniform() < 0.5)) }
 }
 
@@ -64,7 +64,7 @@ fn one_hot_labels(op: &'static str, classes: usize, inputs: &Tensor, labels: &Te
     }
 }
 
-/// Returns λ x + (1 − λ) y, where y is x rolled by one sample.
+/// Returns λ x + (1 − λ) y, where λ is `fraction` and y is x rolled by one sample.
 fn mix_samples(x: &Tensor, fraction: f64) -> Result<Tensor> {
     let next = ops::roll(x, 1, 0)?;
     ops::add(&ops::mul(x, fraction)?, &ops::mul(&next, 1.0 - fraction)?)
@@ -91,7 +91,8 @@ pub struct MixUp {
 }
 
 impl MixUp {
-    /// Creates a transform from the parameter α of the distribution of λ and the number of classes.
+    /// Creates a transform. `alpha` is the parameter α of the distribution of λ, and `classes` is the number of
+    /// classes.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if α is not positive and finite, or there are no classes.
@@ -115,7 +116,8 @@ impl MixUp {
 }
 
 /// Replaces a rectangle of each image of a batch by the same rectangle of the previous image, and mixes the labels in
-/// proportion to the areas (Yun et al. 2019). The fraction of the unchanged area has the distribution Beta(α, α).
+/// proportion to the areas (Yun et al. 2019). The fraction of the unchanged area has the distribution Beta(α, α) before
+/// the rectangle is clipped at the edges of the image.
 #[derive(Clone, Copy, Debug)]
 pub struct CutMix {
     alpha: f64,
@@ -123,7 +125,8 @@ pub struct CutMix {
 }
 
 impl CutMix {
-    /// Creates a transform from the parameter α of the distribution of the area and the number of classes.
+    /// Creates a transform. `alpha` is the parameter α of the distribution of the area, and `classes` is the number of
+    /// classes.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if α is not positive and finite, or there are no classes.

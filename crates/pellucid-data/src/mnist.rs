@@ -48,7 +48,7 @@ impl Digits {
             );
         }
         if let Some(label) = labels.bytes.iter().find(|&&l| l > 9) {
-            return file_error(&labels_path, format!("a label must be a digit, 0 to 9, but one is {label}"));
+            return file_error(&labels_path, format!("the labels must be digits from 0 to 9, got {label}"));
         }
         let bytes = Tensor::try_from_bytes(&images.bytes, DType::U8, images.dims)?;
         let labels = Tensor::try_from_bytes(&labels.bytes, DType::U8, labels.dims)?;

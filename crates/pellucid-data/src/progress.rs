@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The position of a batch: the epoch, and the index in the epoch.
 ///
-/// An epoch ends when its iterator has returned `None` or is dropped, for example after a `break`. Only the loop over
-/// an epoch therefore observes the position after its last batch.
+/// An epoch ends when its iterator has returned `None` or is dropped, for example after a `break`. In the loop body of
+/// the last batch, `batch` is therefore the number of batches; after the loop, the position is the beginning of the
+/// next epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchPosition {
     /// The epoch number, from 0.
@@ -27,7 +28,7 @@ impl BatchPosition {
     }
 }
 
-/// The sizes of a loader, and the order of its samples. A loader can load only a snapshot with equal sizes and an equal
+/// The sizes of a loader, and the order of its samples. A loader loads only a snapshot with the same sizes and the same
 /// order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoaderSizes {
@@ -177,8 +178,9 @@ impl LoaderProgress {
         for (name, value) in sizes.named() {
             let saved = read_i64(name)?;
             if saved != value && name == SETTINGS {
-                let reason = "the saved loader has the same type of sampler or stream with other settings, such as \
-                              weights, labels, rank or shuffle buffer; load the state into a loader with the same ones";
+                let reason = "the sampler or stream of the saved loader has the same type but different settings, such \
+                              as weights, labels, rank or shuffle buffer; load the state into a loader with the same \
+                              settings";
                 return Err(invalid(reason.to_string()));
             }
             if saved != value {
@@ -205,7 +207,7 @@ impl LoaderProgress {
 }
 
 impl EpochProgress {
-    /// Changes the progress of the loader, unless a later iterator or a load has replaced it.
+    /// Changes the progress of the loader, unless a later iterator or a load has replaced this iterator.
     fn update(&self, change: impl FnOnce(&mut ProgressState)) {
         let mut state = self.progress.lock();
         if state.current == Some(self.id) {
@@ -234,10 +236,11 @@ macro_rules! positioned_loader {
             }
 
             /// Returns a snapshot of the position in `i64`: `epoch`, `batch`, and the `seed` if the loader has one. It
-            /// also contains the properties that a loader must share to load it: the `samples`, the batch `size`, the
-            /// number of `batches`, `drop_last`, and the name and the settings of the sampler.
+            /// also contains the properties that must be equal in a loader that loads it: the `samples`, the batch
+            /// `size`, the number of `batches`, `drop_last`, and the name and the settings of the sampler.
             ///
-            /// A batch counts as consumed when the iterator has returned it. Save after the step that trains on it.
+            /// A batch counts as consumed when the iterator has returned it. Save the state after the step that trains
+            /// on the batch.
             pub fn state_dict(&self) -> pellucid_nn::StateDict {
                 self.progress.values(self.sizes()).into_iter().collect()
             }

@@ -136,12 +136,12 @@ struct BatchRandom {
     is_in_order: bool,
 }
 
-/// Runs `f` with the generator of the sample at `index` of the list of [`get_many`](crate::Dataset::get_many). Several
-/// calls for one sample, for example by nested data sets, continue its stream. A nested call inside `f`, and a call
-/// outside a loader, only run `f`.
+/// Runs `f` with the generator of the sample at `index` of the list that [`get_many`](crate::Dataset::get_many)
+/// receives. Several calls for one sample, for example by nested data sets, continue the random stream of the sample. A
+/// nested call inside `f`, and a call outside a loader, only run `f`.
 ///
-/// An implementation of `get_many` calls it for each sample whose computation may draw random numbers or fail. On a
-/// worker thread whose batches are no longer needed, the call returns an error.
+/// An implementation of `get_many` calls this function for each sample whose computation may draw random numbers or
+/// fail. On a worker thread whose batches are no longer needed, the call returns an error.
 ///
 /// ```
 /// use pellucid::data::{Dataset, for_sample};

@@ -17,7 +17,7 @@ pub trait Sampler: Send + Sync {
         self.len() == 0
     }
 
-    /// Returns the name of the sampler, by default that of its type without path and type arguments. A loader only
+    /// Returns the name of the sampler, by default the name of its type without path and type arguments. A loader only
     /// loads the state of a loader whose sampler has the same name.
     fn name(&self) -> &'static str {
         short_type_name::<Self>()
@@ -46,7 +46,7 @@ pub trait BatchSampler: Send + Sync {
         self.len() == 0
     }
 
-    /// Returns the name of the sampler, by default that of its type without path and type arguments. A loader only
+    /// Returns the name of the sampler, by default the name of its type without path and type arguments. A loader only
     /// loads the state of a loader whose sampler has the same name.
     fn name(&self) -> &'static str {
         short_type_name::<Self>()
@@ -323,7 +323,7 @@ impl StratifiedSampler {
             classes.entry(class).or_default().push(index);
         }
         let classes: Vec<Vec<usize>> = classes.into_values().collect();
-        // The class sizes mark the boundaries between the classes.
+        // The hash includes the class sizes, which mark the boundaries between the classes.
         let numbers = classes.iter().flat_map(|class| [class.len()].into_iter().chain(class.iter().copied()));
         let settings = hash(numbers.map(|number| number as u64));
         Ok(StratifiedSampler { classes, settings })

@@ -26,9 +26,9 @@ impl SplitLength for usize {
     }
 }
 
-/// Each part has ⌊fraction · N⌋ samples. The remaining samples are distributed to the first parts, one each. If the sum
-/// of the fractions differs from 1 by at most 10⁻⁶, the fractions are divided by the sum, so that every sample is in
-/// one part.
+/// Each part has at least ⌊fraction · N⌋ samples. The remaining samples are distributed one by one to the parts with a
+/// fraction above 0, from the first part on. If the sum of the fractions differs from 1 by at most 10⁻⁶, the fractions
+/// are divided by the sum, so that every sample is in one part.
 impl SplitLength for f64 {
     fn counts(parts: &[f64], samples: usize) -> Result<Vec<usize>> {
         let sum: f64 = parts.iter().sum();

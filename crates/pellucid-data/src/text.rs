@@ -83,8 +83,7 @@ impl CharTokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<i64>> {
         let token = |(position, character): (usize, char)| {
             self.characters.binary_search(&character).map(|token| token as i64).map_err(|_| {
-                let reason =
-                    format!("the vocabulary does not have {character:?}, the character {position} of the text");
+                let reason = format!("the vocabulary does not contain {character:?}, character {position} of the text");
                 Error::invalid("encode", reason)
             })
         };

@@ -92,7 +92,7 @@ impl ContinuousBernoulli {
 /// Below this |l|, functions of the log odds are computed by their series at 0.
 const SMALL_LOGIT: f64 = 1.0;
 
-/// The number of terms of a series of l² that have the precision of `f64`.
+/// The number of terms of a power series in l² that reaches the precision of `f64` for |l| below [`SMALL_LOGIT`].
 const TERMS: usize = 17;
 
 /// Returns f(l) for a function with a removable singularity at 0. Near 0, the polynomial Σ c(k)·l²ᵏ replaces `f`.
@@ -192,8 +192,9 @@ impl Distribution for ContinuousBernoulli {
             let is_small = l.abs().lt(1e-4);
             let safe_l = is_small.select(1.0, l);
             let is_falling = safe_l.lt(0.0);
-            // The quantile is ln(1 + p·(eˡ − 1))/l. Where eˡ would overflow, or the argument is near 0, it is
-            // y = −ln(q + (1 − q)·e⁻ᵐ)/m for m = |l|: y with q = 1 − p for l < 0, and 1 − y with q = p for l > 0.
+            // The quantile is ln(1 + p·(eˡ − 1))/l. Where eˡ would overflow, or the argument of the logarithm is near
+            // 0, it is y = −ln(q + (1 − q)·e⁻ᵐ)/m for m = |l|: y with q = 1 − p for negative l, and 1 − y with q = p
+            // for positive l.
             let change = p * safe_l.exp_m1();
             let is_direct = change.gt(-0.5) & change.lt(f64::INFINITY);
             let direct_l = is_direct.select(safe_l, 1.0);

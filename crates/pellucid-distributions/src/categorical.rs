@@ -96,8 +96,8 @@ impl ClassProbabilities {
         self.event_shape()[0]
     }
 
-    /// Returns −Σ p·ln p. Its derivative with respect to a weight of 0 is infinite. It is 0 with respect to a logarithm
-    /// of −∞.
+    /// Returns −Σ p·ln p. The derivative with respect to a weight of 0 is infinite. The derivative with respect to a
+    /// logit of −∞ is 0.
     pub(crate) fn entropy(&self) -> Result<Tensor> {
         if let Some(weights) = self.weights() {
             let entropy = formula! {
@@ -182,7 +182,7 @@ impl ClassProbabilities {
         ops::squeeze(&sum, -1)
     }
 
-    /// Draws `count` classes (`i64`) for each element of `shape`, along a last axis.
+    /// Draws `count` classes (`i64`) for each element of `shape`, along a new last axis.
     fn draw(&self, shape: &Shape, count: usize) -> Result<Tensor> {
         let probs = ops::broadcast_to(&self.probs()?.detach(), joined(shape, &[self.classes()]))?;
         ops::multinomial(&probs, count, true)

@@ -128,17 +128,17 @@ pub struct MixtureSameFamily<D> {
 }
 
 impl<D: Distribution> MixtureSameFamily<D> {
-    /// Creates a mixture of K components `[batch.., K]` with weights `[batch.., K]`.
+    /// Creates a mixture of K components `[batch.., K]` with weights that broadcast to this shape, such as `[K]`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] unless the shapes of weights and components are equal.
+    /// [`Error::ShapeMismatch`] unless the weights broadcast to the batch shape of the components, with the same K.
     #[panicking_form]
     pub fn try_new(mixture: Categorical, components: D) -> Result<MixtureSameFamily<D>> {
         let (weights, batch) = (mixture.class_probabilities().parameter().shape(), components.batch_shape());
         let last = |shape: &Shape| shape.last().copied();
         let fits = batch.broadcast(weights).is_some_and(|common| common == batch) && last(weights) == last(&batch);
         if !fits {
-            let help = "the batch of the components must be [batch.., K] for weights of K components";
+            let help = "the weights must broadcast to the batch shape [batch.., K] of the components, with the same K";
             return Err(Error::shapes("mixture_same_family", [weights, &batch], help));
         }
         Ok(MixtureSameFamily { mixture, components })

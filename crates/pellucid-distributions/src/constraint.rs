@@ -9,9 +9,9 @@ use std::fmt;
 pub enum Constraint {
     /// All finite numbers.
     Real,
-    /// Positive numbers.
+    /// Positive finite numbers.
     Positive,
-    /// Nonnegative numbers.
+    /// Nonnegative finite numbers.
     NonNegative,
     /// The interval [0, 1].
     UnitInterval,
@@ -31,19 +31,21 @@ pub enum Constraint {
     Interval(Tensor, Tensor),
     /// The interval (low, high).
     OpenInterval(Tensor, Tensor),
-    /// Numbers that are at least the bound.
+    /// Finite numbers that are at least the bound.
     AtLeast(Tensor),
-    /// Vectors along the last axis of nonnegative elements that sum to 1, within 1e-5 or 16 rounding errors.
+    /// Vectors along the last axis, with nonnegative elements that sum to 1. The tolerance of the sum is 1e-5, or 16
+    /// rounding errors if that is larger.
     Simplex,
     /// One-hot vectors along the last axis.
     OneHot,
-    /// Vectors along the last axis of nonnegative integers that sum to the bound.
+    /// Vectors along the last axis, with nonnegative integers that have this sum.
     Counts(usize),
     /// Vectors of finite elements along the last axis.
     RealVector,
     /// Lower triangular matrices with a positive diagonal.
     LowerCholesky,
-    /// Symmetric matrices, within 1e-5 or 16 rounding errors of the largest element.
+    /// Symmetric matrices. The tolerance relative to the largest element is 1e-5, or 16 rounding errors if that is
+    /// larger.
     Symmetric,
 }
 

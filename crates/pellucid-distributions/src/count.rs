@@ -269,13 +269,13 @@ family! {
     }
 }
 
-/// The number of candidates for a Poisson quantile. For rates below 2, the first candidate is 0, and the upper tail of
-/// the last one is below 1e-17. For larger rates, the first candidate is 8 below the approximation of Cornish & Fisher,
-/// whose error is at most 8.
+/// The number of candidates for a Poisson quantile. For rates below 2, the first candidate is 0, and the probability
+/// above the last candidate is below 1e-17. For larger rates, the first candidate is 8 below the approximation of
+/// Cornish & Fisher, whose error is at most 8.
 const CANDIDATES: i64 = 24;
 
 /// Draws Poisson samples in `f64`, by inversion of the distribution function Q(k + 1, λ). The quantile is the first
-/// candidate plus the number of candidates at which the function is below u.
+/// candidate plus the number of candidates at which the distribution function is below u.
 fn draw_poisson(rate: &Tensor, shape: &Shape) -> Result<Tensor> {
     let rate = ops::to_dtype(&rate.detach(), DType::F64)?;
     let u = open_uniform_f64(&rate, shape)?;

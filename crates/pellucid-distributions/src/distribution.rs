@@ -33,9 +33,9 @@ pub trait Distribution {
     /// Returns true if samples are differentiable with respect to the parameters.
     fn has_rsample(&self) -> bool;
 
-    /// Draws samples of the shape `[shape.., event..]`; `shape` ends with the batch shape or a shape to which it
-    /// broadcasts. If [`has_rsample`](Self::has_rsample) is true, the samples are differentiable.
-    /// [`sample`](Self::sample) and [`rsample`](Self::rsample) call it.
+    /// Draws samples of the shape `[shape.., event..]`; `shape` ends with the batch shape, or with a shape to which the
+    /// batch shape broadcasts. If [`has_rsample`](Self::has_rsample) is true, the samples are differentiable.
+    /// [`sample`](Self::sample) and [`rsample`](Self::rsample) call this method.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], and the errors of operations.

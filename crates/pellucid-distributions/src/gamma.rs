@@ -18,8 +18,8 @@ use pellucid_tensor::{DType, Result, Shape, Tensor, ops, unwrap};
 family! {
     /// The gamma distribution with density bᵃx^(a−1)e^(−bx) / Γ(a) for x > 0.
     ///
-    /// Samples are quantiles of uniform numbers. Their gradients are exact (implicit reparametrization; Figurnov et al.
-    /// 2018) with a relative error of about 1e-12.
+    /// Samples are quantiles of uniform numbers. Their gradients are computed by implicit reparametrization (Figurnov
+    /// et al. 2018), with a relative error of about 1e-12.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -57,7 +57,7 @@ fn log_gamma_density(a: Expr, y: Expr) -> Expr {
 pub(crate) fn standard_gamma_entropy(a: Expr) -> Expr {
     let is_large = a.ge(SERIES_BEGIN);
     let (large, small) = (is_large.select(a, SERIES_BEGIN), is_large.select(1.0, a));
-    // ψ(a) is ln a − 1/(2a) plus the slope of the remainder.
+    // ψ(a) is ln a − 1/(2a) plus the derivative of the remainder of Stirling's formula.
     let series = 0.5 * large.ln() + (HALF_LN_2PI + 0.5) - 0.5 * large.recip()
         + remainder(large)
         + (1.0 - large) * remainder_slope(large);
@@ -233,7 +233,7 @@ impl Distribution for StudentT {
     }
     fn try_entropy(&self) -> Result<Tensor> {
         elementwise!(student_t_entropy(df = &self.df, scale = &self.scale) => {
-            // ψ(h + ½) − ψ(h) is 1/(2h) plus the slope.
+            // ψ(h + ½) − ψ(h) is 1/(2h) plus the slope, the derivative that `half_step` returns.
             let half = 0.5 * df;
             let (log_ratio, slope) = half_step(half);
             scale.ln() + (half + 0.5) * slope + 0.25 * half.recip() - log_ratio + (HALF_LN_2PI + 0.5)

@@ -82,7 +82,8 @@ fn first_guess(a: &Tensor, p: &Tensor) -> Result<Tensor> {
 /// Improves y by Halley's method for ln P(a, eʸ) = ln p, or for ln Q(a, eʸ) = ln(1 − p) if p > ½.
 fn halley_step(y: &Tensor, a: &Tensor, p: &Tensor) -> Result<Tensor> {
     elementwise!(gamma_quantile_step(y = y, a = a, p = p) => {
-        // In these ranges, the leading term of the series or the approximation of Wilson & Hilferty is exact.
+        // In these ranges, the leading term of the series or the approximation of Wilson & Hilferty has the accuracy of
+        // `f64`.
         let is_exact = y.lt(-40.0) | a.gt(MAX_ITERATED);
         let x = y.exp();
         let (lower, upper) = x.igamma(a);

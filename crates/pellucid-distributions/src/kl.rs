@@ -19,8 +19,8 @@ use pellucid_tensor::formula::remainders::{exp_m1_minus, log_ratio, log_ratio_mi
 use pellucid_tensor::{Error, Result, Tensor, formula, ops, unwrap};
 use std::f64::consts::PI;
 
-/// A family with a closed-form divergence to the family `Q`. A divergence of a pair without an implementation does not
-/// compile.
+/// A family with a closed-form divergence to the family `Q`. For a pair of families without an implementation,
+/// `kl_divergence` does not compile.
 pub trait KlDivergence<Q> {
     /// Returns KL(self ‖ q). The result has the broadcast batch shape.
     ///
@@ -284,15 +284,15 @@ impl KlDivergence<Poisson> for Bernoulli {
 }
 
 impl KlDivergence<Binomial> for Binomial {
-    /// Returns ∞ if p has more trials than q.
+    /// Returns ∞ if p has more trials than q, and an error if p has fewer trials.
     fn try_kl_divergence(&self, q: &Binomial) -> Result<Tensor> {
         if self.total_count() > q.total_count() {
             return infinite_divergence(self, q);
         }
         if self.total_count() < q.total_count() {
             let reason = format!(
-                "the distributions must have the same number of trials, got {} and {}; estimate the divergence from \
-                 sample()",
+                "the divergence of {} trials from {} trials has no closed form; use the same number of trials, or \
+                 estimate the divergence from sample()",
                 self.total_count(),
                 q.total_count()
             );
@@ -392,7 +392,7 @@ impl<Q: Distribution, P: Distribution + KlDivergence<Q>> KlDivergence<Independen
     fn try_kl_divergence(&self, q: &Independent<Q>) -> Result<Tensor> {
         if self.axes() != q.axes() {
             let reason =
-                format!("the distributions must have the same number of axes, got {} and {}", self.axes(), q.axes());
+                format!("the distributions must have the same value of `axes`, got {} and {}", self.axes(), q.axes());
             return Err(Error::invalid("independent", reason));
         }
         self.summed(&self.base().try_kl_divergence(q.base())?)
@@ -406,7 +406,7 @@ impl<Q: Distribution, P: Distribution + KlDivergence<Q>, T: Transform> KlDiverge
     /// Returns an error unless the transforms are equal; see [`Transform::try_is_equal`].
     fn try_kl_divergence(&self, q: &TransformedDistribution<Q, T>) -> Result<Tensor> {
         if !self.transform().try_is_equal(q.transform())? {
-            let reason = "the transforms must have a signature and be equal; estimate the divergence from sample()";
+            let reason = "the transforms must be equal and define signature(); estimate the divergence from sample()";
             return Err(Error::invalid("kl_divergence", reason));
         }
         self.base().try_kl_divergence(q.base())

@@ -145,8 +145,9 @@ impl Distribution for RelaxedBernoulli {
     }
 }
 
-/// The concrete distribution of softmax((l + G)/τ) for log weights l and Gumbel variables G (Maddison et al. 2017; Jang
-/// et al. 2017). Samples are differentiable and approach one-hot vectors for small temperatures τ.
+/// The relaxed one-hot (concrete) distribution of softmax((l + G)/τ) for log weights l and independent Gumbel variables
+/// G (Maddison et al. 2017; Jang et al. 2017). Samples are differentiable and approach one-hot vectors for small
+/// temperatures τ.
 ///
 /// The density is (K − 1)!·τ^(K−1)·Π pₖxₖ^(−τ−1) / (Σ pₖxₖ^(−τ))ᴷ for positive elements xₖ that sum to 1.
 ///

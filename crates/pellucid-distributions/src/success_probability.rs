@@ -159,11 +159,11 @@ fn log_ratio_of_failures(p: Expr, q: Expr) -> Expr {
     (-skips.select(0.0, p)).ln_1p() - (-skips.select(0.0, q)).ln_1p()
 }
 
-/// The constraint of log odds: infinite odds have no finite derivative.
+/// The constraint of log odds, which must be finite, because infinite log odds have no finite derivative.
 pub(crate) const LOGITS: Constraint = Constraint::Real;
 
 /// Defines a family of trials: the struct, constructors from probabilities and from log odds, and parameter methods.
-/// `extra` is a parameter before the probability.
+/// `extra` is a parameter that precedes the probability, such as the number of trials.
 macro_rules! trials {
     (
         $(#[$doc:meta])*

@@ -80,7 +80,8 @@ pub trait Transform: fmt::Debug + Send + Sync {
         clamp_inside(&self.try_forward(x)?, &self.codomain())
     }
 
-    /// Returns f⁻¹(y). Outside the codomain, returns −∞ or ∞, whichever limit of f is closer to y.
+    /// Returns f⁻¹(y). For y outside the codomain, returns −∞ or ∞: the limit of x at which f(x) approaches the bound
+    /// that is closer to y.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) if y does not broadcast with the parameters.
@@ -95,7 +96,8 @@ pub trait Transform: fmt::Debug + Send + Sync {
         ops::where_(&is_outside, &end, &x)
     }
 
-    /// Returns a and b if f(x) = a + b·x, so that the mean and the variance can be transformed.
+    /// Returns a and b if f(x) = a + b·x, so that the mean and the variance can be transformed; `None` for other
+    /// transforms.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).

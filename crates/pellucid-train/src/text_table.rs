@@ -1,4 +1,4 @@
-//! Aligned tables of text, and the numbers in them.
+//! Aligned tables of text, and the format of numbers in them.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub(crate) fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Vec<String>]) -> f
     Ok(())
 }
 
-/// Formats a number with four decimals, or in scientific notation if four decimals lose precision.
+/// Formats a number with four decimals, or in scientific notation if its magnitude is below 0.001 or at least 10⁶.
 pub(crate) fn decimal_text(value: f64) -> String {
     match value.abs() {
         0.0 | 1e-3..1e6 => format!("{value:.4}"),

@@ -49,7 +49,7 @@
 //! | `image` | no | `data::Image`, `data::ImageFolder`, `data::transforms` |
 //! | `bundled` | no | `data::iris`, `data::wine`, `data::digits` |
 //! | `train` | yes | the module `train` |
-//! | `signals` | yes | Ctrl-C ends a training run after its step |
+//! | `signals` | yes | Ctrl-C ends a training run after the current step |
 //! | `distributions` | no | the module `distributions` |
 //! | `tensorboard` | no | `train::TensorBoard` |
 //! | `serve` | no | the server of the example `serve` |

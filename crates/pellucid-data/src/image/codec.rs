@@ -59,7 +59,7 @@ impl DecodeOptions {
         let pixels = width.checked_mul(height).filter(|pixels| (1..=self.max_pixels).contains(pixels));
         pixels.ok_or_else(|| {
             DecodeFailure::Invalid(format!(
-                "the image has {width} × {height} pixels; the limit `max_pixels` is {}",
+                "the image has {width} × {height} pixels; it must have from 1 to `max_pixels` = {}",
                 self.max_pixels
             ))
         })
@@ -212,7 +212,7 @@ fn decode_jpeg(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
         |error: zune_jpeg::errors::DecodeErrors| format!("the JPEG image is damaged: {}", error.to_string().trim_end());
     // Otherwise, the pixels after the end of a truncated file would be gray.
     let settings = DecoderOptions::default().set_strict_mode(true);
-    // The limit is the number of pixels; the decoder would reject sides of more than 2¹⁴.
+    // The only limit is the number of pixels. By default, the decoder would reject sides of more than 2¹⁴ pixels.
     let settings = settings.set_max_width(usize::from(u16::MAX)).set_max_height(usize::from(u16::MAX));
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), settings);
     decoder.decode_headers().map_err(invalid)?;

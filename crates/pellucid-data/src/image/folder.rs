@@ -74,8 +74,9 @@ impl ImageFolder {
         Ok(ImageFolder { classes, samples, is_grayscale: false })
     }
 
-    /// Uses the class indices of this list, such as the [`classes`](ImageFolder::classes) of the training images.
-    /// Otherwise, the indices change if a class is missing from the directory.
+    /// Sets the index of each class to the position of its name in this list, such as the
+    /// [`classes`](ImageFolder::classes) of the training images. Otherwise, the indices change if a class is missing
+    /// from the directory.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a class of this directory is not in the list, or a name is repeated.

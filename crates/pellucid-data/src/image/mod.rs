@@ -26,7 +26,7 @@ const OP: &str = "image";
 /// assert_eq!(tensor.to_vec::<f32>(), [1.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
 /// assert_eq!(Image::from_tensor(&tensor)?, image);
 ///
-/// // Files of PNG and JPEG are read by `Image::read(path)`.
+/// // `Image::read(path)` reads PNG and JPEG files.
 /// let png = image.encode_png()?;
 /// assert_eq!(Image::decode(&png)?, image);
 /// # Ok::<(), pellucid::Error>(())
@@ -204,7 +204,7 @@ impl Image {
                 }
                 values.iter().map(|value| (value * 255.0).round() as u8).collect()
             }
-            dtype => return Err(Error::dtypes(op, [dtype], "the tensor must have floats in [0, 1], or u8")),
+            dtype => return Err(Error::dtypes(op, [dtype], "the tensor must have dtype u8, or floats in [0, 1]")),
         };
         Image::try_new(pixels, [height, width, channels])
     }

@@ -7,8 +7,8 @@ use pellucid_tensor::{Error, Result, autocast_off, no_grad};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Computes the batch of the samples that start at position `first` of an epoch, independent of the modes and the
-/// random numbers of the thread. A panic becomes an error.
+/// Computes the batch of the samples that start at position `first` of an epoch, independent of the modes of the
+/// thread, such as `no_grad`, and of its random numbers. A panic becomes an error.
 pub(crate) fn compute_batch<B>(
     seed: EpochSeed,
     first: usize,

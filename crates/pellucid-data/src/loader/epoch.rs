@@ -65,7 +65,7 @@ pub(super) struct BatchQueue<B> {
     /// The index of the next batch to submit, in the epoch of `plan`.
     back: usize,
     plan: Arc<EpochPlan>,
-    /// Whether the plan of the epoch after `plan` has failed. The call that begins this epoch computes the plan again
+    /// Whether the plan of the epoch after `plan` has failed. The call that begins that epoch computes the plan again
     /// and returns the error.
     has_failed: bool,
     /// The number of batches of an epoch.
@@ -117,7 +117,7 @@ impl<B: Send + 'static> BatchQueue<B> {
 
 /// The source of the batches of an epoch.
 enum BatchSource<B> {
-    /// The thread of the caller computes them.
+    /// The calling thread computes the batches.
     Caller(EpochPlan),
     Workers(BatchQueue<B>),
 }

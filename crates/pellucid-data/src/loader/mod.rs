@@ -28,9 +28,9 @@ pub struct LoaderOptions {
     pub batch_size: usize,
     /// Whether the samples are in a new random order in each epoch. Default: false.
     pub shuffle: bool,
-    /// The seed of the order and of the random numbers that samples draw. With `None`, the loader draws it from the
-    /// thread's generator when it is created, so [`manual_seed`](pellucid_tensor::manual_seed) determines it. A state
-    /// dict contains the seed. Default: `None`.
+    /// The seed of the order and of the random numbers that samples draw. With `None`, a new loader draws a seed from
+    /// the thread's generator, so [`manual_seed`](pellucid_tensor::manual_seed) determines the seed. A state dict
+    /// contains the seed. Default: `None`.
     pub seed: Option<u64>,
     /// The number of worker threads. With 0, the calling thread computes the batches. Default: 0.
     pub workers: usize,

@@ -103,8 +103,8 @@ impl<J, R> Drop for OrderedWorkers<J, R> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.iter_mut().for_each(|thread| thread.jobs = None);
         for handle in self.threads.iter_mut().filter_map(|thread| thread.handle.take()) {
-            // The data set of a job may own this loader. Its last clone is then dropped on a worker thread, which
-            // cannot join itself.
+            // If the data set of a job owns this loader, the loader may be dropped on a worker thread, which cannot
+            // join itself.
             if handle.thread().id() != std::thread::current().id() {
                 // `process` catches panics, and a panic here would abort.
                 let _ = handle.join();

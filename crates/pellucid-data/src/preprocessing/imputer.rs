@@ -54,7 +54,7 @@ impl Imputer {
     /// Computes the statistics of these columns. Earlier statistics are replaced.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a column does not exist, a statistic of a column without values is needed, or the
+    /// [`Error::InvalidArgument`] if a column does not exist, if a column without values has no statistic, or if the
     /// value cannot fill the column, as in [`Table::fill_missing`].
     pub fn fit(&self, table: &Table, names: &[impl AsRef<str>]) -> Result<()> {
         let fitted = |name: &str| {
@@ -141,7 +141,7 @@ impl Stateful for Imputer {
         let load = StateLoad::new(&templates.into_iter().collect::<Result<Vec<_>>>()?, &rest)?;
         let (numbers, is_text): (Vec<f64>, Vec<i64>) = (rest[NUMBERS].try_to_vec()?, rest[IS_TEXT].try_to_vec()?);
         if texts.len() != names.len() {
-            return Err(Error::invalid(OP, "the number of texts must equal the number of columns"));
+            return Err(Error::invalid(OP, "the state must have one string for each column, but their numbers differ"));
         }
         let values = numbers.into_iter().zip(texts).zip(is_text);
         let values = values.map(|((number, text), is_text)| match is_text {

@@ -66,7 +66,7 @@ fn column_categories(name: &str, column: &Column) -> Result<Categories> {
         Some(row) => Err(Error::invalid(
             OP,
             format!(
-                "the value of the column {name:?} in row {row} is missing; drop_missing() or fill_missing(..) first"
+                "the value of the column {name:?} in row {row} is missing; call drop_missing() or fill_missing(..)"
             ),
         )),
     }
@@ -156,7 +156,7 @@ impl OneHotEncoder {
     }
 
     fn fitted(&self) -> Result<Vec<EncodedColumn>> {
-        let reason = "the encoder has no categories yet; fit(&table, &[..]) stores them";
+        let reason = "the encoder has no categories yet; fit(&table, &[..]) or a load of a checkpoint stores them";
         lock(&self.columns).clone().ok_or_else(|| Error::invalid(OP, reason))
     }
 }

@@ -97,7 +97,7 @@ impl<const K: usize> FittedStatistics<K> {
 /// Returns the row and feature counts of a matrix of floats.
 fn matrix_shape(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
     let &[rows, features] = x.shape().dims() else {
-        return Err(Error::shapes(op, [x.shape()], "the features must be a matrix [samples, features]; reshape it"));
+        return Err(Error::shapes(op, [x.shape()], "the features must be a matrix [samples, features]; use reshape()"));
     };
     if !x.dtype().is_float() {
         let help = "the features must have a float dtype; to_dtype(DType::F32) converts them";

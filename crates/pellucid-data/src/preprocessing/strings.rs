@@ -21,7 +21,7 @@ pub(super) fn strings_from_state(op: &'static str, state: &StateDict, name: &str
         let missing = vec![key.clone()];
         state.get(&key).ok_or(Error::StateDict { op, missing, unexpected: vec![], wrong_shapes: vec![] })
     };
-    let damaged = || Error::invalid(op, format!("the strings of {name} are damaged"));
+    let damaged = || Error::invalid(op, format!("the strings `{name}` of the state are damaged"));
     let (bytes, lengths): (Vec<u8>, Vec<i64>) = (entry("bytes")?.try_to_vec()?, entry("lengths")?.try_to_vec()?);
     let mut rest = bytes.as_slice();
     let text = |length: i64| {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 const OP: &str = "text_lines";
 
-/// The maximum number of bytes of a line. A longer line is rejected before memory is allocated for it.
+/// The maximum number of bytes of a line. A longer line is an error, and the rest of it is not read into memory.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// The lines of UTF-8 files in order, without line endings (`\n` or `\r\n`). A line is in memory only while it is used,
@@ -91,7 +91,7 @@ impl FileLines {
         let line_number = before + 1;
         let line_error = |reason: &str| Error::file(OP, &self.path, format!("line {line_number}: {reason}"));
         let mut line = Vec::new();
-        // The limit includes the line ending.
+        // The line ending `\r\n` adds two bytes to the limit.
         let read = (&mut file).take(MAX_LINE_BYTES + 2).read_until(b'\n', &mut line);
         if read.map_err(|error| line_error(&format!("the file cannot be read ({error})")))? == 0 {
             return Ok(None);

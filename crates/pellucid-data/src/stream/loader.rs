@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 const OP: &str = "stream_loader";
 
-/// The iterator of the records in error messages.
+/// The name of the record iterator in error messages.
 const RECORDS: &str = "the iterator of the records";
 
 /// The computation of a batch from its records.
@@ -46,7 +46,7 @@ type BeginFn<B> = Arc<dyn Fn(EpochSeed, usize) -> Result<TaskIter<B>> + Send + S
 /// As in a [`DataLoader`](crate::DataLoader), every sample draws its random numbers from a separate generator, which
 /// depends on the seed, the epoch and the position of its record. The batches are therefore bit-identical for any
 /// number of workers. To [resume](StreamLoader::load_state_dict) inside an epoch, the loader reads the records of the
-/// earlier batches again without computing samples of them.
+/// earlier batches again without computing samples from them.
 ///
 /// The number of batches of an epoch is unknown before its end. An epoch without batches yields one item, an error. If
 /// a sample fails or panics, the item of its batch is [`Error::Sample`], with the position of the record; the epoch
@@ -89,7 +89,7 @@ impl<B: Send + 'static> StreamLoader<B> {
     {
         options.check()?;
         if options.shuffle {
-            let reason = "the records of a stream have no indices to shuffle; call shuffle_buffer(n) of the data set";
+            let reason = "the records of a stream have no indices to shuffle; call shuffle_buffer(n) on the data set";
             return Err(Error::invalid(OP, reason));
         }
         let settings = dataset.settings();
@@ -162,7 +162,7 @@ impl<B> StreamLoader<B> {
     /// Returns the positions of the samples of a batch in the epoch. The last batch may have fewer samples.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a position is beyond `usize`.
+    /// [`Error::InvalidArgument`] if a position exceeds the range of `usize`.
     pub fn sample_indices(&self, position: BatchPosition) -> Result<Vec<usize>> {
         let size = self.options.batch_size;
         let end = position.batch.checked_add(1).and_then(|batches| batches.checked_mul(size));
@@ -278,7 +278,7 @@ impl<B: Send + 'static> StreamQueue<B> {
 
 /// The source of the batches of an epoch.
 enum StreamSource<B> {
-    /// The thread of the caller reads and computes them.
+    /// The calling thread reads the records and computes the batches.
     Caller(TaskIter<B>),
     Workers(StreamQueue<B>),
 }
@@ -321,7 +321,7 @@ impl<B: Send + 'static> Iterator for StreamIter<B> {
         self.progress.end();
         // A loop over an empty epoch would train nothing.
         (self.next == 0).then(|| {
-            let reason = "the epoch has no batches: the source has no records, or with drop_last fewer than one batch";
+            let reason = "the epoch has no batches: the source has no records, or too few for one batch with drop_last";
             Err(Error::invalid(OP, reason))
         })
     }

@@ -52,7 +52,7 @@ pub trait IterableDataset: Send + Sync {
     fn sample(&self, record: Self::Record) -> Result<Self::Item>;
 
     /// Returns a number that identifies the order of the records, such as the size of a shuffle buffer; by default 0. A
-    /// loader loads only the state of a loader with an equal number.
+    /// loader loads only the state of a loader whose data set has the same number.
     fn settings(&self) -> u64 {
         0
     }
@@ -179,7 +179,7 @@ impl<D: IterableDataset, T: 'static, F: Fn(D::Item) -> Result<T> + Send + Sync> 
     }
 }
 
-/// Defines a data set that selects or reorders records; the samples are computed as before.
+/// Defines a data set that selects or reorders the records of a data set, which still computes the samples.
 macro_rules! reordered_records {
     ($(#[$doc:meta] $name:ident { $($field:ident),+ }, |$dataset:ident, $records:ident, $seed:ident| $body:expr;)+) => {$(
         #[$doc]

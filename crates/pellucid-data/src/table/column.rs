@@ -72,7 +72,7 @@ impl Categories {
         self.names.get(code).map(String::as_str)
     }
 
-    /// Returns categories whose names contain a string, and its code. The string is added if it is missing.
+    /// Returns these categories with `text` among their names, and the code of `text`.
     fn with_name(&self, text: &str) -> (Categories, i64) {
         if let Ok(code) = self.names.binary_search_by(|name| name.as_str().cmp(text)) {
             return (self.clone(), code as i64);
@@ -182,8 +182,8 @@ pub(super) struct WrongValue<'a> {
 
 #[cfg(any(feature = "csv", feature = "json"))]
 impl<'a> TextColumn<'a> {
-    /// Returns a column of the narrowest type that represents all values exactly. If floats would round an integer
-    /// (beyond 64 bits, or beyond 2⁵³ in a column of floats), the column has categories.
+    /// Returns a column of the narrowest type that represents all values exactly. If an integer exceeds `i64`, or a
+    /// column of floats would round it, the column has categories.
     pub(super) fn infer(&self) -> Column {
         let numbers = [ColumnType::Integer, ColumnType::Float];
         let column = numbers.into_iter().find_map(|column_type| self.typed(column_type).ok());
@@ -197,8 +197,8 @@ impl<'a> TextColumn<'a> {
         }
     }
 
-    /// Returns a column of a type, or the earliest value of a different type. A column of integers with missing values
-    /// is stored as floats, which must represent all values exactly.
+    /// Returns the strings as a column of this type, or the first string that is not a value of this type. A column of
+    /// integers with missing values is stored as floats, which must represent all values exactly.
     pub(super) fn typed(&self, column_type: ColumnType) -> std::result::Result<Column, WrongValue<'a>> {
         match column_type {
             ColumnType::Category => Ok(Column::Category(Categories::new(&self.strings))),
@@ -208,7 +208,8 @@ impl<'a> TextColumn<'a> {
             }
             ColumnType::Integer => {
                 let exact = |text: &str| text.trim().parse::<i64>().ok().filter(|&value| is_exact(value));
-                let needed = "an integer of at most 2^53, which a float represents; the column has missing values";
+                let needed =
+                    "an integer that f64 represents exactly; integers with missing values are stored as floats";
                 self.floats(|text| exact(text).map(|value| value as f64), needed).map(Column::Float)
             }
         }
@@ -293,7 +294,7 @@ pub(super) fn column_floats<'a>(op: &'static str, name: &str, column: &'a Column
     }
 }
 
-/// Returns the values of a numeric column as `i64`. Floats must be integers in its range.
+/// Returns the values of a numeric column as `i64`. Floats must be integers in the range of `i64`.
 pub(super) fn column_integers<'a>(op: &'static str, name: &str, column: &'a Column) -> Result<Cow<'a, [i64]>> {
     match column {
         Column::Float(values) => Ok(values.iter().map(|&value| value as i64).collect()),
@@ -313,7 +314,7 @@ pub(super) fn text_error(op: &'static str, name: &str, categories: &Categories) 
     };
     let reason = format!(
         "the column {name:?} must have numbers, but has text{example}; labels(..) returns the codes of its categories, \
-         and OneHotEncoder encodes them. For the line of a file, set the type of the column in CsvOptions"
+         and OneHotEncoder encodes them. If CsvOptions sets the type, the error of read_csv() contains the line"
     );
     Error::invalid(op, reason)
 }

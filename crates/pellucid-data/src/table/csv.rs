@@ -281,7 +281,7 @@ fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result
                 };
                 line += bytes[at..at + end].iter().filter(|byte| **byte == b'\n').count();
                 at += end + 1;
-                // Two quotes represent one.
+                // Inside a quoted field, two quotes represent one quote.
                 if bytes.get(at) != Some(&b'"') {
                     break;
                 }
@@ -294,8 +294,8 @@ fn check_quotes(bytes: &[u8], delimiter: u8, comment: Option<u8>) -> std::result
             let rest = bytes[at..].iter().find(|byte| !matches!(byte, b' ' | b'\t'));
             if rest.is_some_and(|byte| *byte != delimiter && !matches!(byte, b'\r' | b'\n')) {
                 return Err(format!(
-                    "line {line}: text follows the closing quote of a field that begins in line {opened}; write a quote \
-                     inside a quoted field twice"
+                    "line {line}: text follows the closing quote of a field that begins in line {opened}; double each \
+                     quote inside a quoted field"
                 ));
             }
             (is_line_start, is_field_start) = (false, false);

@@ -63,7 +63,7 @@ fn numbered_values(path: &Path) -> Result<Vec<(usize, Value)>> {
     Ok(values)
 }
 
-/// Returns the message of an error without its position, which is relative to the line.
+/// Returns the message of an error without its position, which is relative to the line and not to the file.
 fn error_message(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or_default().to_string()
@@ -86,8 +86,8 @@ impl Table {
             let Value::Object(fields) = value else {
                 return Err(line_error(
                     *line,
-                    ": a row of a table must be a JSON object; read_json_lines(path) reads all \
-                                          values"
+                    ": a row of a table must be a JSON object; read_json_lines(path) reads \
+                                          other values"
                         .to_string(),
                 ));
             };

@@ -53,7 +53,7 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a column does not exist, a statistic of a column without values is needed, or the
+    /// [`Error::InvalidArgument`] if a column does not exist, if a column without values has no statistic, or if the
     /// value cannot fill the column: strings cannot fill a column of numbers, and numbers and the mean cannot fill a
     /// column of strings.
     #[doc(alias = "fillna")]

@@ -44,8 +44,8 @@ const OP: &str = "table";
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// With the feature `csv`, `Table::read_csv` reads a CSV file. Column names usually come from a file, so all methods
-/// return errors, which list the existing names.
+/// With the feature `csv`, `Table::read_csv` reads a CSV file. Column names usually come from a file, so the methods
+/// that read a column return an error if it does not exist. The error lists the existing names.
 #[doc(alias = "DataFrame")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
@@ -90,7 +90,8 @@ fn list_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     format!("{}{rest}", shown.join(", "))
 }
 
-/// Returns an error if a dtype rounds a number to an integer, or cannot represent it because of its size.
+/// Returns an error if a number exceeds the range of a dtype, or is not an integer although the dtype is an integer
+/// dtype.
 fn check_represented(name: &str, column: &Column, dtype: DType) -> Result<()> {
     let (_, largest) = dtype.range();
     let is_represented = |value: Scalar| match value {

@@ -7,7 +7,7 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Scalar, ops::PaddingMode, unwrap};
 use std::ops::Range;
 
-/// Returns the source index in 0..len of a position, or `None` if the position has the padding constant.
+/// Returns the source index in 0..len of a position, or `None` if the padding constant fills the position.
 fn source_index(position: isize, len: usize, mode: PaddingMode) -> Option<usize> {
     let last = len as isize - 1;
     if (0..=last).contains(&position) {
@@ -42,7 +42,7 @@ pub fn crop(image: &Image, [top, left]: [isize; 2], size: [usize; 2], mode: Padd
         PaddingMode::Constant(value) => {
             let byte = Some(value.to_f64()).filter(|value| (0.0..=255.0).contains(value) && value.fract() == 0.0);
             byte.ok_or_else(|| {
-                Error::invalid(op, format!("the constant must be an integer from 0 to 255, got {value:?}"))
+                Error::invalid(op, format!("the padding constant must be an integer from 0 to 255, got {value:?}"))
             })? as u8
         }
         _ => 0,
@@ -134,7 +134,7 @@ impl CenterCrop {
     /// Creates a crop to this height and width.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if one of them is 0.
+    /// [`Error::InvalidArgument`] if the height or the width is 0.
     #[panicking_form]
     pub fn try_new(size: [usize; 2]) -> Result<CenterCrop> {
         check_size("center_crop", size)?;
@@ -200,7 +200,7 @@ impl RandomCrop {
     /// Creates a crop to this height and width.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if one of them is 0.
+    /// [`Error::InvalidArgument`] if the height or the width is 0.
     #[panicking_form]
     pub fn try_new(size: [usize; 2]) -> Result<RandomCrop> {
         check_size("random_crop", size)?;

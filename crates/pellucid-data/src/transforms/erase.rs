@@ -40,7 +40,7 @@ impl RandomErasing {
     /// Creates a transform with this probability.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it is not in [0, 1].
+    /// [`Error::InvalidArgument`] if the probability is not in [0, 1].
     #[panicking_form]
     pub fn try_new(probability: f64) -> Result<RandomErasing> {
         OptionRange::PROBABILITY.check("random_erasing", "the probability", probability, 0.5)?;

@@ -36,7 +36,7 @@ macro_rules! random_flip {
             /// Creates a flip with this probability.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if it is not in [0, 1].
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the probability is not in [0, 1].
             #[panicking_form]
             pub fn try_new(probability: f64) -> Result<$flip> {
                 OptionRange::PROBABILITY.check($op, "the probability", probability, 0.5)?;

@@ -173,7 +173,7 @@ impl<T: ImageTransform> RandomApply<T> {
     /// Creates a transform that is applied with this probability.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if it is not in [0, 1].
+    /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the probability is not in [0, 1].
     #[panicking_form]
     pub fn try_new(probability: f64, transform: T) -> Result<RandomApply<T>> {
         OptionRange::PROBABILITY.check("random_apply", "the probability", probability, 0.5)?;

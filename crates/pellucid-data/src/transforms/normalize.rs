@@ -28,8 +28,9 @@ pub struct Normalize {
 const OP: &str = "normalize";
 
 impl Normalize {
-    /// Creates a transform with the means and standard deviations of the channels. One of each is used for all
-    /// channels. [`to_tensor`](Normalize::to_tensor) rejects an image with other channels.
+    /// Creates a transform with the means and standard deviations of the channels. A single mean and a single standard
+    /// deviation apply to all channels. [`to_tensor`](Normalize::to_tensor) rejects an image with a different number of
+    /// channels.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an empty list, means that are not finite, and standard deviations that are not

@@ -182,7 +182,7 @@ impl ResizeImage {
     /// Resizes to a height and a width.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if one of them is 0.
+    /// [`Error::InvalidArgument`] if the height or the width is 0.
     #[panicking_form]
     pub fn try_new(size: [usize; 2]) -> Result<ResizeImage> {
         check_size("resize", size)?;
@@ -233,7 +233,7 @@ impl RandomResizedCrop {
     /// Creates a transform with this output height and width.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if one of them is 0.
+    /// [`Error::InvalidArgument`] if the height or the width is 0.
     #[panicking_form]
     pub fn try_new(size: [usize; 2]) -> Result<RandomResizedCrop> {
         check_size("random_resized_crop", size)?;

@@ -45,7 +45,7 @@ pub fn solarize(image: Image, threshold: f64) -> Image {
     map_color_tables(image, |_, _| byte_table(solarized))
 }
 
-/// Stretches each channel linearly so that its minimum becomes 0 and its maximum 255.
+/// Stretches each channel linearly so that its minimum becomes 0 and its maximum 255. A constant channel is unchanged.
 pub fn autocontrast(image: Image) -> Image {
     map_color_tables(image, |image, channel| {
         let counts = histogram(image, channel);

@@ -214,7 +214,7 @@ fn a_loader_does_not_continue_with_other_settings_of_its_sampler() {
         }
     }
     let error = loader(ranked(1)).load_state_dict(&loader(ranked(0)).state_dict()).unwrap_err();
-    assert!(error.to_string().contains("the same type of sampler or stream with other settings"), "{error}");
+    assert!(error.to_string().contains("has the same type but different settings"), "{error}");
 }
 
 #[test]

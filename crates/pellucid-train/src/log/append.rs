@@ -6,7 +6,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// A file to which records are appended. Each record is one write, so a killed process loses no completed record.
+/// A file to which records are appended. Each record is written immediately, so a killed process loses no appended
+/// record.
 #[derive(Debug)]
 pub(super) struct AppendFile {
     op: &'static str,
@@ -53,7 +54,8 @@ impl AppendFile {
         }
     }
 
-    /// Appends one record. On error the file does not contain a partial record.
+    /// Appends one record. On error, the file is truncated to its earlier length, so that it contains no partial
+    /// record.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written, for example because the disk is full.
@@ -107,7 +109,7 @@ impl ResumedRecords {
         }
     }
 
-    /// Returns true if the log already contains the record.
+    /// Returns true if the log already contains a record of this step with these names.
     pub(super) fn contains(&self, step: usize, names: impl Iterator<Item = String>) -> bool {
         step == self.step && !self.names.is_empty() && self.names.contains(&sorted(names))
     }

@@ -11,10 +11,10 @@ const STEP: &str = "step";
 
 /// Writes the values of each step as a row of a CSV file.
 ///
-/// The first column is `step`. The other columns are the names of the values, in the order of their first use. A cell
-/// is empty if the row has no value for the column. For a new name, a column is added at the end, and the file is
-/// replaced atomically. Numbers are written such that parsing returns the same `f64`. Non-finite values are written as
-/// `NaN`, `inf` and `-inf`, which pandas and NumPy can parse.
+/// The first column is `step`. Each other column contains the values of one name. The columns are in the order in which
+/// the names first occur. A cell is empty if the row has no value for the column. For a new name, a column is added at
+/// the end, and the file is replaced atomically. Numbers are written such that parsing returns the same `f64`.
+/// Non-finite values are written as `NaN`, `inf` and `-inf`, which pandas and NumPy can parse.
 ///
 /// Each row is written immediately, without a buffer.
 ///
@@ -56,9 +56,9 @@ impl CsvLogger {
     }
 
     /// Continues a log after step `step`: rows of later steps are removed, and new rows are appended. An incomplete
-    /// last row, left by a killed process, is removed. A missing file is created. If the log contains a row of step
-    /// `step` with the same names as a new row, the new row is dropped: the earlier process was killed before it saved
-    /// its state.
+    /// last row, left by a killed process, is removed. A missing file is created. A new row of step `step` is dropped
+    /// if the log already contains a row of this step with the same names, because the earlier process was killed
+    /// before it saved its state.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.

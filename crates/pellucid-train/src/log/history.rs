@@ -22,8 +22,8 @@ const COLUMNS: &str = "columns.";
 /// The named values of each epoch of a training run, such as losses, metrics and learning rates.
 ///
 /// Each row is an epoch, or a validation [within an epoch](crate::Trainer::validate_every), and the columns are in the
-/// order of their first use. A missing value is NaN. `Display` prints a table. As a part of a
-/// [`Checkpoint`](pellucid_nn::Checkpoint), the history continues in a resumed run.
+/// order in which their names first occur. A missing value is NaN. `Display` prints a table. If a
+/// [`Checkpoint`](pellucid_nn::Checkpoint) contains the history, a resumed run continues it.
 ///
 /// ```
 /// use pellucid::train::History;
@@ -52,7 +52,7 @@ struct HistoryColumns {
     /// The epoch of each row, from 1. Every column has the same length.
     epochs: Vec<usize>,
     columns: Vec<(String, Vec<f64>)>,
-    /// The number of columns before the last row was added.
+    /// The number of columns before the last row was added, which [`remove_last`](History::remove_last) restores.
     earlier_columns: usize,
 }
 
@@ -75,7 +75,7 @@ impl HistoryColumns {
         self.columns.iter().find(|(column_name, _)| column_name == name).map(|(_, values)| values)
     }
 
-    /// Returns the cells of a table with a header and the epoch numbers.
+    /// Returns the cells of a table, with a header and a column of epoch numbers.
     fn cells(&self, format: fn(&[f64], f64) -> String) -> Vec<Vec<String>> {
         let header = std::iter::once(EPOCH.to_string()).chain(self.columns.iter().map(|(name, _)| name.clone()));
         let row = |row: usize| {
@@ -122,7 +122,8 @@ impl History {
         lock(&self.0).epochs.len()
     }
 
-    /// Returns the epoch of each row, from 1. A validation within an epoch has a row before that of the entire epoch.
+    /// Returns the epoch of each row, from 1. The rows of validations within an epoch precede the row of the entire
+    /// epoch.
     pub fn epochs(&self) -> Vec<usize> {
         lock(&self.0).epochs.clone()
     }
@@ -160,8 +161,8 @@ impl History {
         (!best.1.is_nan()).then_some(best)
     }
 
-    /// Writes a CSV file with the column `epoch`, from 1, and the columns of the history. An existing file is replaced
-    /// atomically. NaN is written as `NaN`.
+    /// Writes a CSV file with the column `epoch`, which counts from 1, and the columns of the history. An existing file
+    /// is replaced atomically. NaN is written as `NaN`.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be written.
@@ -189,12 +190,17 @@ impl History {
             let (last, next) = (epoch, epoch + 1);
             epoch = match row[0].parse() {
                 Ok(found) if found == next || found == last && last > 0 => found,
-                _ => return Err(file_error(format!("row {} is epoch `{}`, not {next}", index + 2, row[0]))),
+                _ => {
+                    let allowed = if last > 0 { format!("{last} or {next}") } else { next.to_string() };
+                    let reason = format!("row {} has epoch `{}`, but it must be {allowed}", index + 2, row[0]);
+                    return Err(file_error(reason));
+                }
             };
             let parse_value = |(name, cell)| -> Result<(&str, f64)> {
                 let (name, cell): (&String, &String) = (name, cell);
                 let value = if cell.is_empty() { Ok(f64::NAN) } else { cell.parse() };
-                let value = value.map_err(|_| file_error(format!("`{name}` of epoch {epoch} is `{cell}`")))?;
+                let value =
+                    value.map_err(|_| file_error(format!("`{name}` of epoch {epoch} is not a number: `{cell}`")))?;
                 Ok((name, value))
             };
             let values = header.iter().zip(row).skip(1).map(parse_value).collect::<Result<Vec<_>>>()?;
@@ -289,7 +295,7 @@ fn read_state(state: &StateDict) -> Result<HistoryColumns> {
             check_shape(name, epochs)?;
             epochs.try_to_vec()?.into_iter().map(|epoch| count(EPOCHS, epoch, 1)).collect::<Result<_>>()?
         }
-        // A state of an earlier version has a row for each epoch.
+        // A state of an earlier version has no `epochs`, and one row for each epoch.
         None => (1..=rows).collect(),
     };
     let is_column = |key: &str| key != ROWS && key != EPOCHS;

@@ -48,9 +48,9 @@ impl JsonLinesLogger {
     }
 
     /// Continues a log after step `step`: lines of later steps are removed, and new lines are appended. An incomplete
-    /// last line, left by a killed process, is removed. A missing file is created. If the log contains a line of step
-    /// `step` with the same names as a new line, the new line is dropped: the earlier process was killed before it
-    /// saved its state.
+    /// last line, left by a killed process, is removed. A missing file is created. A new line of step `step` is dropped
+    /// if the log already contains a line of this step with the same names, because the earlier process was killed
+    /// before it saved its state.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read or written, or is not a log of this type.

@@ -2,7 +2,7 @@
 
 use pellucid_tensor::{Error, Result};
 
-/// Checks the names of the values of one row. `reserved` is the name of the row number.
+/// Checks the names of the values of one row. `reserved` is the name under which the row number is logged.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for the reserved name and for a repeated name.

@@ -11,7 +11,8 @@ pub(super) fn f1_ratio(count: ClassCount) -> (u64, u64) {
     (2 * count.true_positives, count.predicted + count.actual)
 }
 
-/// Defines metrics: the name in logs and errors, and the ratio of the counts of a class as (numerator, denominator).
+/// Defines metrics from their names in logs and errors, and from the ratio of the counts of a class as (numerator,
+/// denominator).
 macro_rules! averaged {
     ($($(#[$doc:meta])* $metric:ident($op:literal) = |$count:ident| $ratio:expr;)*) => {$(
         $(#[$doc])*
@@ -29,7 +30,7 @@ macro_rules! averaged {
             }
 
             /// Returns the value of each class; NaN for a class that occurs neither as a label nor as a prediction. The
-            /// `Macro` average is the mean over all other classes.
+            /// `Macro` average excludes such classes.
             pub fn per_class(&self) -> Vec<f64> {
                 self.counts.per_class(Self::ratio)
             }
@@ -69,8 +70,8 @@ macro_rules! averaged {
 }
 
 averaged! {
-    /// The fraction of the predictions of a class that are correct: TP/(TP + FP). It is 0 for a class that is never
-    /// predicted. It accepts all [forms of outputs](super#outputs-and-targets-of-classification).
+    /// The fraction of the predictions of a class that are correct: TP/(TP + FP). It is 0 for a class that has samples
+    /// but is never predicted. The metric accepts all [forms of outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -83,8 +84,9 @@ averaged! {
     #[doc(alias = "precision_score")]
     Precision("precision") = |count| (count.true_positives, count.predicted);
 
-    /// The fraction of the samples of a class that are predicted as this class: TP/(TP + FN). It is 0 for a class
-    /// without samples. It accepts all [forms of outputs](super#outputs-and-targets-of-classification).
+    /// The fraction of the samples of a class that are predicted as this class: TP/(TP + FN). It is 0 for a class that
+    /// is predicted but has no samples. The metric accepts all [forms of
+    /// outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -99,7 +101,7 @@ averaged! {
     Recall("recall") = |count| (count.true_positives, count.actual);
 
     /// The harmonic mean of precision and recall: 2·TP/(2·TP + FP + FN). It is 0 for a class without true positives.
-    /// It accepts all [forms of outputs](super#outputs-and-targets-of-classification).
+    /// The metric accepts all [forms of outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -112,9 +114,9 @@ averaged! {
     #[doc(alias = "f1_score")]
     F1Score("f1") = |count| f1_ratio(count);
 
-    /// The Jaccard index of the samples with a label and the samples with this prediction: TP/(TP + FP + FN). In
-    /// semantic segmentation, samples are pixels. It accepts all
-    /// [forms of outputs](super#outputs-and-targets-of-classification).
+    /// The Jaccard index of two sets, the samples that are labelled as a class and the samples that are predicted as
+    /// this class: TP/(TP + FP + FN). In semantic segmentation, samples are pixels. The metric accepts all [forms of
+    /// outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
     /// use pellucid::Tensor;

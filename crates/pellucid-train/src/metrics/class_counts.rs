@@ -8,13 +8,13 @@ use pellucid_tensor::{Error, Result, Tensor};
 /// How a per-class metric is averaged over classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClassAverage {
-    /// The value of class 1, if there are two classes.
+    /// The value of class 1. More than two classes are an error.
     Binary,
     /// The value for the counts summed over all classes.
     Micro,
     /// The mean over the classes that occur as a label or as a prediction.
     Macro,
-    /// The mean over the classes, weighted by the number of samples with their label.
+    /// The mean over the classes, each weighted by the number of samples with its label.
     Weighted,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct ClassCount {
 
 stored_struct!(ClassCount { true_positives, predicted, actual });
 
-/// A ratio of the counts of a class: its numerator and denominator.
+/// A function that returns a ratio of the counts of a class as (numerator, denominator).
 pub(super) type ClassRatio = fn(ClassCount) -> (u64, u64);
 
 /// The counts of all classes.

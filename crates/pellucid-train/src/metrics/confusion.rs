@@ -5,13 +5,13 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::{Error, Result, Tensor, unwrap};
 use std::fmt;
 
-/// The maximum number of classes. Such a matrix occupies 2 GiB.
+/// The maximum number of classes. A matrix of this size occupies 2 GiB.
 const MAX_CLASSES: usize = 1 << 14;
 
 /// The number of samples for each pair of label (row) and predicted class (column).
 ///
-/// It is updated like a [`Metric`](super::Metric), but has no single value. It accepts all
-/// [forms of outputs](super#outputs-and-targets-of-classification). `Display` prints a table.
+/// It is updated like a [`Metric`](super::Metric), but has no single value. The matrix accepts all [forms of
+/// outputs](super#outputs-and-targets-of-classification). `Display` prints a table.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -59,7 +59,8 @@ impl ConfusionMatrix {
     pub fn try_class_names(self, names: impl IntoIterator<Item = impl Into<String>>) -> Result<ConfusionMatrix> {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         if names.len() != self.counts.len() {
-            let reason = format!("{} names for {} classes; pass one name for each", names.len(), self.counts.len());
+            let reason =
+                format!("got {} names for {} classes; pass one name for each class", names.len(), self.counts.len());
             return Err(Error::invalid("confusion_matrix", reason));
         }
         Ok(ConfusionMatrix { names, ..self })

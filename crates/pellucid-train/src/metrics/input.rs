@@ -2,7 +2,7 @@
 
 use pellucid_tensor::{DType, Error, ReadElement, Result, Shape, Tensor, no_grad, ops};
 
-/// Options that several metrics have.
+/// Options that several metrics share.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClassificationOptions {
     pub(super) threshold: f64,
@@ -19,10 +19,10 @@ macro_rules! metric_options {
     };
     (@threshold) => {
         /// Sets the threshold of binary scores and of independent labels: a larger score predicts class 1. The default
-        /// 0 is for logits; use 0.5 for probabilities. It is rounded to the dtype of the scores.
+        /// 0 is for logits; use 0.5 for probabilities. The threshold is rounded to the dtype of the scores.
         ///
         /// # Errors
-        /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if it is not finite.
+        /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the threshold is not finite.
         #[pellucid_derive::panicking_form]
         #[must_use]
         pub fn try_threshold(mut self, threshold: f64) -> Result<Self> {
@@ -112,15 +112,15 @@ fn shape_help(output: &Tensor, target: &Tensor) -> String {
     if scores.rank() > 2 && scores[..scores.rank() - 1] == labels[..] {
         return "the class axis of the scores must be axis 1: use movedim(-1, 1) of the output".to_string();
     }
-    "scores [N, C] or [N, C, d..] must have labels [N] or [N, d..]; binary scores [N] or [N, 1], and classes, must \
-     have labels of the same shape"
+    "the labels must be [N] for scores [N, C], and [N, d..] for scores [N, C, d..]; for binary scores and for \
+     predicted classes, they must have the shape of the output"
         .to_string()
 }
 
 /// The predicted class and the label of each sample of a batch, without ignored samples.
 pub(super) struct ClassBatch {
-    /// The number of classes of the scores. If the outputs are classes, the number that the largest class or label
-    /// requires.
+    /// The number of classes of the scores. If the outputs are predicted classes, the largest class or label of the
+    /// batch plus 1.
     pub(super) classes: usize,
     /// (predicted class, label), both below `classes`.
     pub(super) pairs: Vec<(usize, usize)>,
@@ -128,7 +128,8 @@ pub(super) struct ClassBatch {
     pub(super) nan_sample: Option<usize>,
 }
 
-/// The maximum number of classes if the outputs are classes: metrics allocate memory for each class.
+/// The maximum number of classes if the outputs are predicted classes. It bounds the memory of the metrics, which store
+/// counts for each class.
 const MAX_CLASSES: i64 = 1 << 20;
 
 impl ClassBatch {
@@ -165,8 +166,8 @@ impl ClassBatch {
             }
             if !(0..MAX_CLASSES).contains(&class) {
                 let reason = format!(
-                    "element {sample} of the output is {class}, but classes are 0..{MAX_CLASSES}; pass classes or \
-                     float scores"
+                    "the predicted class of sample {sample} is {class}, but it must be in 0..{MAX_CLASSES}; \
+                     pass classes or float scores"
                 );
                 return Err(Error::invalid(op, reason));
             }
@@ -237,13 +238,14 @@ pub(super) fn read_labels(
                 .collect()
         }
         (dtype, _) if dtype.is_float() => {
-            Err(Error::dtypes(op, [dtype], "labels are integers; convert class indices with to_dtype(DType::I64)"))
+            let help = "the labels must be integers; convert class indices with to_dtype(DType::I64)";
+            Err(Error::dtypes(op, [dtype], help))
         }
         _ => read::<i64>(op, Ok(target.clone()))?.into_iter().enumerate().map(as_class).collect(),
     }
 }
 
-/// Returns the scores of a float output in row-major order, with contiguous classes.
+/// Returns the scores of a float output in row-major order, with the class axis moved to the end.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the output does not have a float dtype.
@@ -268,19 +270,21 @@ pub(super) fn check_float(op: &'static str, output: &Tensor) -> Result<()> {
 /// 1. NaN is accepted.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] names the row.
+/// [`Error::InvalidArgument`] for other scores; it names the row.
 pub(super) fn check_probabilities(op: &'static str, scores: &[f64], width: usize, dtype: DType) -> Result<()> {
     let help = "pass probabilities, or set ScoreKind::Logits";
-    // This is the tolerance of scikit-learn. Sums of rounded probabilities are closer to 1, except for very large
-    // numbers of classes.
+    // The tolerance √ε is scikit-learn's. Sums of rounded probabilities are closer to 1, except for very large numbers
+    // of classes.
     let tolerance = dtype.epsilon().map_or(0.0, f64::sqrt);
     for (row, scores) in scores.chunks_exact(width).enumerate() {
         if let Some(score) = scores.iter().find(|&&score| !score.is_nan() && !(0.0..=1.0).contains(&score)) {
-            return Err(Error::invalid(op, format!("sample {row} has the probability {score}; {help}")));
+            let reason = format!("sample {row} has the probability {score}, which is not in [0, 1]; {help}");
+            return Err(Error::invalid(op, reason));
         }
         let sum: f64 = scores.iter().sum();
         if width > 1 && (sum - 1.0).abs() > tolerance {
-            return Err(Error::invalid(op, format!("the probabilities of sample {row} sum to {sum}; {help}")));
+            let reason = format!("the probabilities of sample {row} sum to {sum}, not to 1; {help}");
+            return Err(Error::invalid(op, reason));
         }
     }
     Ok(())

@@ -95,8 +95,9 @@ fn probability_losses(
 /// The mean of −log p(label), the cross-entropy.
 ///
 /// Outputs are logits or probabilities, of several classes or binary: see the
-/// [forms](super#outputs-and-targets-of-classification). The losses of logits are computed in their dtype and summed in
-/// `f64`. Probabilities p are clipped to [ε, 1 − ε], as in scikit-learn, where ε is the distance from 1 to the next
+/// [forms](super#outputs-and-targets-of-classification). The loss of a sample is computed in `f64` for binary logits,
+/// and in the dtype of the logits for several classes (half precision in `f32`). The losses are summed in `f64`.
+/// Probabilities p are clipped to [ε, 1 − ε], as in scikit-learn, where ε is the distance from 1 to the next larger
 /// number of the dtype.
 ///
 /// ```

@@ -175,7 +175,7 @@ pub trait Metric: Send {
         self.load_state(savepoint)
     }
 
-    /// Returns this metric with another name, so that a run can have several metrics of a kind:
+    /// Returns this metric with another name, so that a run can have several metrics of the same type:
     ///
     /// ```
     /// use pellucid::prelude::*;

@@ -185,7 +185,7 @@ impl Metric for MultiLabelF1Score {
         }
         if !self.counts.is_empty() && self.counts.len() != batch.labels_per_sample {
             let reason = format!(
-                "the output has {} labels, but those of earlier batches have {}",
+                "the output has {} labels per sample, but earlier outputs had {}",
                 batch.labels_per_sample,
                 self.counts.len()
             );

@@ -46,7 +46,7 @@ fn area_under_roc(samples: impl Iterator<Item = (f64, bool)>) -> f64 {
     twice_ordered as f64 / (2 * positives * negatives) as f64
 }
 
-/// The area under the receiver operating characteristic curve, exact with ties.
+/// The area under the receiver operating characteristic curve, exact even for tied scores.
 ///
 /// - Binary: scores `[N]` or `[N, 1]`. Only their order matters.
 /// - Several classes: logits or probabilities `[N, C]`. The value is the mean over the classes of the one-vs-rest area

@@ -43,7 +43,8 @@ impl ErrorMean {
     }
 }
 
-/// Defines metrics: the name in logs and errors, the function of an error, and the function of the mean.
+/// Defines metrics from their names in logs and errors, a function of the error of an element, and a function of the
+/// mean.
 macro_rules! error_means {
     ($($(#[$doc:meta])* $metric:ident($op:literal) = |$error:ident| $size:expr, |$mean:ident| $value:expr;)*) => {$(
         $(#[$doc])*
@@ -126,7 +127,7 @@ struct ColumnSums {
 stored_struct!(ColumnSums { origin, offsets, squared_deviations, squared_errors });
 
 impl ColumnSums {
-    /// Adds a sample, the last one of `samples`.
+    /// Adds a sample. `samples` is the number of samples including this one.
     fn add(&mut self, output: f64, target: f64, samples: u64) {
         let (error, offset) = (output - target, target - self.origin);
         self.squared_errors.add(error * error);

@@ -6,7 +6,7 @@ use std::slice::Iter;
 pub(super) trait StoredValue: Sized {
     fn store(&self, numbers: &mut Vec<f64>);
 
-    /// Reads the value, or returns `None` if the next numbers do not encode one.
+    /// Reads the value, or returns `None` if the next numbers do not encode a value of this type.
     fn restore(numbers: &mut Iter<'_, f64>) -> Option<Self>;
 }
 
@@ -85,7 +85,7 @@ macro_rules! stored_struct {
     };
 }
 
-/// Defines `state` and `load_state` of a [`Metric`](super::Metric) for the fields with its accumulated values.
+/// Defines `state` and `load_state` of a [`Metric`](super::Metric) from the fields that contain its accumulated values.
 macro_rules! metric_state {
     ($($field:ident),+) => {
         fn state(&self) -> Option<Vec<f64>> {

@@ -24,7 +24,7 @@ pub(super) trait RunParts {
     /// Restores the position of the validation loader.
     fn load_validation_state(&self, state: &StateDict) -> Result<()>;
 
-    /// Begins the next epoch of the training loader, or the rest of an unfinished one.
+    /// Begins the next epoch of the training loader, or the rest of an unfinished epoch.
     fn begin_batches(&mut self) -> Result<()>;
 
     /// Reads the next batch, and returns its number of samples.
@@ -109,7 +109,7 @@ impl<'t, 'v, 'm, T: TrainingTask> BoundRun<'t, 'v, 'm, T> {
 
 /// Returns the error for a call before the first batch was read.
 fn no_batch() -> Error {
-    Error::invalid("fit", "there is no batch")
+    Error::invalid("fit", "no batch was read before the step")
 }
 
 /// Calls `change`, and then restores the earlier state of a loader.
@@ -119,7 +119,7 @@ fn keep_state(loader: &dyn Stateful, change: &mut dyn FnMut()) -> Result<()> {
     loader.prepare_load(&state)?.commit()
 }
 
-/// Defines methods that call the method of the task: first those that read the task, then those that change it.
+/// Defines methods that delegate to the task: first the methods with `&self`, then the methods with `&mut self`.
 macro_rules! of_task {
     ($($read:ident -> $value:ty),*; $($change:ident -> $result:ty),*) => {
         $(fn $read(&self) -> $value {

@@ -19,7 +19,8 @@ impl<R> CaughtResult<R> {
         self.0.as_ref().ok()?.as_ref().ok()
     }
 
-    /// Resumes the panic, or returns the result. An error of the call precedes an error of the restoration.
+    /// Resumes the panic, or returns the result. If the call and the restoration both failed, returns the error of the
+    /// call.
     pub(super) fn resume_after(self, restored: Result<()>) -> Result<R> {
         let value = self.0.unwrap_or_else(|panic| resume_unwind(panic))?;
         restored.map(|()| value)

@@ -13,23 +13,24 @@ use pellucid_nn::Stateful;
 use pellucid_tensor::{Error, Result, ThreadStream, ThreadStreamGuard};
 use std::sync::OnceLock;
 
-/// The name of the step count in the values of an epoch. Loggers receive it as an argument.
+/// The name of the step count among the values of an epoch. Loggers receive the step count as an argument instead.
 pub(super) const STEP: &str = "step";
 
-/// The names of parts that a run may have in a checkpoint, in addition to those of its task and to `schedule_0` and so
-/// on.
+/// The names that a run reserves for parts of its checkpoint, in addition to the parts of its task and `schedule_0`,
+/// `schedule_1`, ..
 const RESERVED: [&str; 5] = ["batches", "validation_batches", "run", "history", "train_metrics"];
 
 /// A function that opens a logger for a run that begins after the given number of steps.
 type OpenLogger<'f> = Box<dyn FnOnce(usize) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
 
 /// Options of early stopping: a run ends after `patience` epochs in which the monitored value has not improved by more
-/// than `min_delta`; with [`validate_every`](super::Trainer::validate_every) after `patience` validations.
+/// than `min_delta`; with [`validate_every`](super::Trainer::validate_every), validations are counted instead of
+/// epochs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EarlyStopping {
     /// The number of epochs or validations without improvement after which the run ends, at least 1. Default: 3.
     pub patience: usize,
-    /// The smallest change that counts as an improvement, at least 0. Default: 0.
+    /// Only a change by more than this value counts as an improvement; at least 0. Default: 0.
     pub min_delta: f64,
 }
 
@@ -100,8 +101,8 @@ impl<'f> RunCore<'f> {
         })
     }
 
-    /// Makes the random stream of the run that of the current thread until the guard is dropped. Steps, loaders and the
-    /// saved generator then use the same stream, even after the run is moved to another thread.
+    /// Makes the random stream of the run the stream of the current thread until the guard is dropped. Steps, loaders
+    /// and the saved generator then use the same stream, even after the run is moved to another thread.
     pub(super) fn enter_random(&self) -> ThreadStreamGuard {
         self.random.get_or_init(ThreadStream::current).enter()
     }

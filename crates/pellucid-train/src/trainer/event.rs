@@ -6,10 +6,10 @@ use std::path::Path;
 
 /// An event of a run. The variants are in the order in which they occur.
 ///
-/// A callback may change the run in `EpochBegan`, `StepEnded`, `Validated` or `EpochEnded`, such as a learning rate.
-/// The run saves its state after the event, so a resumed run is bit-identical. `FitBegan` and `FitEnded` belong to one
-/// call of `fit`, and `Saved` follows a file that does not contain the changes of this event. If a callback changes the
-/// run in these three events, a resumed run may differ.
+/// In `EpochBegan`, `StepEnded`, `Validated` and `EpochEnded`, a callback may change the run, for example a learning
+/// rate. The run saves its state after the event, so a resumed run is bit-identical. If a callback changes the run in
+/// another event, a resumed run may differ: `FitBegan` and `FitEnded` occur in every call of `fit`, and the file of
+/// `Saved` is written before the change.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum TrainingEvent<'a> {

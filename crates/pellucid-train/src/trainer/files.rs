@@ -13,7 +13,7 @@ const BEST: &str = "best.safetensors";
 /// The name of the file that a run locks while it uses its directory.
 const LOCK: &str = "run.lock";
 
-/// The paths of the files that a run reads its state from and writes it to.
+/// The files from which a run reads its state, and to which it writes its state.
 #[derive(Default)]
 pub(super) struct RunFiles {
     pub(super) folder: Option<PathBuf>,
@@ -52,7 +52,7 @@ impl DirectoryLock {
                 let reason = "another run uses this directory; wait for its end, or choose another directory";
                 Err(Error::file("fit", directory, reason))
             }
-            // Some file systems have no locks.
+            // Some file systems do not support locks. The directory is then used without a lock.
             Ok(()) | Err(TryLockError::Error(_)) => Ok(DirectoryLock { file }),
         }
     }
@@ -93,8 +93,8 @@ impl RunFiles {
         Err(Error::invalid(op, reason))
     }
 
-    /// Copies the weights of the best epoch from the directory of the resumed `file`, if this run uses another
-    /// directory without such weights.
+    /// Copies the weights of the best epoch from the directory of the resumed `file`, if this run writes to a different
+    /// directory that does not contain such weights.
     pub(super) fn copy_best(&self, file: &Path) -> Result<()> {
         let (Some(own), from) = (self.best(), file.with_file_name(BEST)) else { return Ok(()) };
         if own.exists() || !from.exists() {

@@ -20,8 +20,8 @@ pub struct FindLrOptions {
     /// The number of steps from the first to the last rate. Default: 100.
     pub steps: usize,
     /// The search ends at a loss above this multiple of the smallest loss. If the smallest loss is negative, the search
-    /// ends at a loss that exceeds it by `divergence` − 1 times its magnitude or its distance from the first loss,
-    /// whichever is larger. Default: 4.
+    /// ends at a loss that exceeds it by `divergence` − 1 times the larger of two numbers: the magnitude of the
+    /// smallest loss, and the difference between the first and the smallest loss. Default: 4.
     pub divergence: f64,
 }
 

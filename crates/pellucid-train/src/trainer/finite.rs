@@ -19,7 +19,7 @@ pub(super) struct FiniteCheckedLoss<'f> {
     is_checked: Arc<AtomicBool>,
 }
 
-/// The index that marks a non-finite loss. No other selection uses this index.
+/// The index that marks a non-finite loss. It is too large for a plausible index of another selection.
 const NOT_FINITE: i64 = 0x6e61_6e21;
 
 impl<'f> FiniteCheckedLoss<'f> {
@@ -101,7 +101,8 @@ pub(super) struct NonFiniteSearch<'a> {
 
 impl NonFiniteSearch<'_> {
     /// Returns the name of the first non-finite tensor: an input, the targets, a parameter, the output of a module in
-    /// the order of the computation, or the loss. It repeats the computation, which changes buffers and random numbers.
+    /// the order of the computation, or the loss. The search repeats the computation, which changes buffers and random
+    /// numbers.
     pub(super) fn first(self) -> Option<String> {
         let _off = no_grad();
         let inputs = self.inputs.iter().map(|(name, x)| (format!("the input `{name}`"), x));

@@ -46,8 +46,8 @@ pub(super) struct EntireEpoch<B> {
 }
 
 impl<B> EntireEpoch<B> {
-    /// Begins an epoch with its first batch. After the epoch, the loader returns to its position if `returns` is true
-    /// or the loader is in the middle of an epoch.
+    /// Begins an epoch with its first batch. After the epoch, the loader returns to its earlier position if `returns`
+    /// is true or the loader is in the middle of an epoch.
     pub(super) fn begin(loader: &mut dyn EpochLoader<B>, returns: bool) -> Result<EntireEpoch<B>> {
         let is_interrupted = loader.position().batch > 0;
         let before = (returns || is_interrupted).then(|| state_of(loader.as_stateful())).transpose()?;

@@ -9,7 +9,7 @@ use pellucid_tensor::{DType, Result, Tensor, no_grad, ops};
 /// remain on the device until they are read.
 #[derive(Default)]
 pub(super) struct LossMeter {
-    /// Whether batches whose first loss is not finite are skipped, because the scaler skips their updates.
+    /// Whether batches whose first loss is not finite are skipped, because the gradient scaler skips their updates.
     skips_non_finite: bool,
     /// The scalars of the last step at which they were read.
     values: Vec<(&'static str, f64)>,

@@ -228,8 +228,8 @@ where
         Ok(self.with_settings(|settings| (settings.half, settings.options.scaler) = (Some(half), scaler.clone())))
     }
 
-    /// Sets whether model and loss may have parameters that require a gradient and that the optimizer does not update;
-    /// default false: the first step then returns [`Error::UntrainedParameters`] for such parameters.
+    /// Sets whether model and loss may have parameters that require a gradient but that the optimizer does not update.
+    /// The default is false: the first step returns [`Error::UntrainedParameters`] for such parameters.
     pub fn allow_untrained_parameters(self, allow: bool) -> Self {
         self.with_settings(|settings| settings.options.allow_untrained_parameters = allow)
     }
@@ -466,8 +466,8 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         Ok(self)
     }
 
-    /// Resumes a run from its file `last.safetensors`, or from the directory of the files. [`fit`](Trainer::fit) loads
-    /// the file, and returns an error if it is missing or does not match.
+    /// Resumes a run from its file `last.safetensors`, or from the directory that contains this file.
+    /// [`fit`](Trainer::fit) loads the file, and returns an error if it is missing or does not match.
     pub fn resume(mut self, path: impl AsRef<Path>) -> Self {
         self.run.files.resume = Some((path.as_ref().to_path_buf(), true));
         self
@@ -511,8 +511,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// written, and for a directory that another run uses; [`Error::Checkpoint`] for a resumed state that does not
     /// match, and for a [part](Trainer::part) with a reserved name; [`Error::InvalidArgument`] for options out of
     /// range, for [`validate_every`](Trainer::validate_every) without validation batches, for a metric with the name of
-    /// a loss, and with the names of all values if the monitored value does not exist. Names are checked before the
-    /// first step if the task knows its [losses](TrainingTask::loss_names). The errors of callbacks and loggers.
+    /// a loss, and for a monitored value that does not exist (the error lists the names of all values). Names are
+    /// checked before the first step if the task knows its [losses](TrainingTask::loss_names). The errors of callbacks
+    /// and loggers.
     pub fn fit(
         &mut self,
         train: &mut dyn EpochLoader<T::Batch>,
@@ -522,9 +523,9 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     /// Returns the mean losses and the metrics of the batches in evaluation mode, for example `loss` and `accuracy`. It
-    /// uses the weights of the model. After a run with [`ema`](Trainer::ema), these are not the averages, which
-    /// [`use_averages`](Trainer::use_averages) copies into the model. The evaluation reads an entire epoch of the
-    /// loader, which then returns to its position. If the model draws random numbers in evaluation mode, as a VAE does,
+    /// uses the weights of the model. After a run with [`ema`](Trainer::ema), the model contains the averages only if
+    /// [`use_averages`](Trainer::use_averages) has copied them. The evaluation reads an entire epoch of the loader,
+    /// which then returns to its earlier position. If the model draws random numbers in evaluation mode, as a VAE does,
     /// the random state is restored, so an evaluation between two calls of `fit` does not change the run.
     ///
     /// # Errors
@@ -545,7 +546,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         &self.task
     }
 
-    /// Returns the values of all completed epochs.
+    /// Returns the values of the epochs and validations so far.
     pub fn history(&self) -> &History {
         &self.run.history
     }

@@ -24,7 +24,7 @@ where
     }
 
     /// Returns the outputs of the model for all samples of an epoch, concatenated along the first axis in the order of
-    /// the loader, in evaluation mode. The targets are not used. The loader then returns to its position.
+    /// the loader, in evaluation mode. The targets are not used. The loader then returns to its earlier position.
     ///
     /// ```
     /// use pellucid::prelude::*;

@@ -38,7 +38,8 @@ enum StepFailure {
     Gradients(Error),
 }
 
-/// The maximum number of consecutive non-finite losses, or skipped updates. One more ends a run with a scaler.
+/// The maximum number of consecutive non-finite losses or skipped updates in a run with a gradient scaler. One more
+/// ends the run.
 const MAX_SKIPPED: usize = 100;
 
 /// The maximum number of samples that an error lists.
@@ -280,8 +281,8 @@ impl RunCore<'_> {
         Ok(StepsEnd::Exhausted(ends))
     }
 
-    /// Validates and saves the state if either is due, unless gradients are being accumulated. `ends` is the reason if
-    /// the run ends after this step. Returns the reason if the state is saved and the run ends.
+    /// Validates if a validation is due, and saves the state if a save is due, unless gradients are being accumulated.
+    /// `ends` is the reason if the run ends after this step. Returns the reason if the state is saved and the run ends.
     fn end_step(
         &mut self,
         parts: &mut dyn RunParts,
@@ -376,8 +377,9 @@ impl RunCore<'_> {
             Some(_) if losses > 0 => Some(StepFailure::Loss),
             Some(updates) => {
                 let reason = format!(
-                    "the last {updates} updates were skipped, because gradients are not finite although the loss is; \
-                     check functions without a finite derivative, such as the square root at 0, or train in f32 or bf16"
+                    "the last {updates} updates were skipped, because gradients are not finite although the loss is \
+                     finite; check functions without a finite derivative, such as the square root at 0, or train in \
+                     f32 or bf16"
                 );
                 Some(StepFailure::Gradients(Error::invalid("fit", reason)))
             }
@@ -399,7 +401,7 @@ impl RunCore<'_> {
         self.loggers.scalars(step, &values)
     }
 
-    /// Reads the sums from the device, and returns an error if one is not finite.
+    /// Reads the sums from the device, and returns an error if a sum is not finite.
     fn check_sums(&mut self, meter: &mut LossMeter, position: BatchPosition, parts: &dyn RunParts) -> Result<()> {
         let all_finite = meter.read(&mut self.state.progress.borrow_mut())?;
         if all_finite || parts.skipped_updates()?.is_some() {
@@ -516,7 +518,7 @@ impl RunCore<'_> {
         self.emit(TrainingEvent::Saved { path: &path })
     }
 
-    /// Calls all callbacks, and stores whether one ends the run.
+    /// Calls all callbacks, and stores whether a callback ends the run.
     pub(super) fn emit(&mut self, event: TrainingEvent<'_>) -> Result<()> {
         let mut control = FitControl { stops: self.is_stop_requested };
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_event(&event, &mut control))?;
@@ -571,7 +573,7 @@ fn resume_error(error: Error) -> Error {
     };
     let source = match *source {
         Error::InvalidArgument { op, reason } => {
-            let reason = format!("{reason}; use {method} if, and only if, the saved run did");
+            let reason = format!("{reason}; use {method} if and only if the saved run used it");
             Box::new(Error::InvalidArgument { op, reason })
         }
         other => Box::new(other),

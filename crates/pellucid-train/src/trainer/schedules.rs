@@ -79,7 +79,8 @@ impl<'f> RunSchedule<'f> {
         }
     }
 
-    /// Returns the name of the schedule, its unit, and its optimizer unless that is the first one.
+    /// Returns the name of the schedule, its unit, and the name of its optimizer, which is omitted for the first
+    /// optimizer.
     pub(super) fn description(&self) -> String {
         let (name, unit) = match &self.rule {
             RateRule::New(unit, schedule) => (schedule.name(), *unit),
@@ -104,7 +105,8 @@ impl<'f> RunSchedule<'f> {
     }
 }
 
-/// Returns an error if schedules would overwrite each other's rates, or an optimizer is ambiguous.
+/// Returns an error if schedules would overwrite each other's rates, or if a schedule does not name its optimizer
+/// although the task has several.
 pub(super) fn check_schedules(
     schedules: &[RunSchedule<'_>],
     optimizers: &[(&'static str, &dyn Optimizer)],
@@ -200,7 +202,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 
     fn with_plateau(self, optimizer: Option<&str>, options: ReduceLrOnPlateauOptions) -> Result<Self> {
-        // Only checks the options. The schedule is created when the direction of the value is known.
+        // This call only checks the options. The schedule is created when the direction of the value is known.
         options.check()?;
         Ok(self.with_schedule(RunSchedule::from_plateau(optimizer, options)))
     }

@@ -29,10 +29,10 @@ impl RandomSnapshot {
 }
 
 /// A copy of the state that a training step changes even if it fails: buffers, such as the running statistics of a
-/// normalization, and random numbers. It is made before the step.
+/// normalization, and random numbers. The copy is made before the step.
 #[derive(Default)]
 pub(super) struct StepSnapshot {
-    /// The buffers with copies of their values, whose memory is kept from step to step.
+    /// The buffers, with copies of their values in memory that all steps reuse.
     buffers: Vec<(Buffer, Tensor)>,
     random: Option<RandomSnapshot>,
 }

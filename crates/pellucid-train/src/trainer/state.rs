@@ -11,17 +11,19 @@ pub(super) struct RunProgress {
     pub(super) epoch: usize,
     /// The number of completed steps.
     pub(super) step: usize,
-    /// The sums of the losses of the current epoch, weighted by the samples of the batches.
+    /// The sums over the batches of the current epoch of each loss. A mean loss is multiplied by the weight of its
+    /// batch.
     pub(super) sums: Vec<(String, f64)>,
     /// The sum of the weights of the batches: the number of samples, unless the loss weights them.
     pub(super) weight: f64,
     /// The best monitored value; NaN before the first validation.
     pub(super) best: f64,
-    /// The reference value for `min_delta`; NaN before the first validation.
+    /// The monitored value at the last improvement by more than `min_delta`, with which later values are compared; NaN
+    /// before the first validation.
     pub(super) reference: f64,
     /// The epoch of the best value, counted from 1.
     pub(super) best_epoch: usize,
-    /// The number of validations, or of epochs without validation, since the monitored value improved.
+    /// The number of validations (of epochs if the run has no validation) since the monitored value improved.
     pub(super) validations_without_improvement: usize,
     /// The number of consecutive steps that the scaler skipped because of a non-finite loss.
     pub(super) skipped: usize,
@@ -80,7 +82,7 @@ pub(super) struct RunState {
     pub(super) settings: RunSettings,
 }
 
-/// The settings that the saved and the resumed run have in common, by name: the optimizers, the schedules, the
+/// The settings that must be equal in the saved and the resumed run, by name: the optimizers, the schedules, the
 /// monitored value, and the [settings of the task](super::TrainingTask::settings).
 #[derive(Debug, Default)]
 pub(super) struct RunSettings(pub(super) Vec<(String, String)>);

@@ -83,7 +83,7 @@ trait SupervisedStep<'f> {
     fn evaluate_captured(&mut self) -> Result<(Tensor, Tensor)>;
     fn supports_capture(&self) -> bool;
 
-    /// Returns the buffers of model and loss; none before lazy layers are built.
+    /// Returns the buffers of model and loss. The list is empty before lazy layers are built.
     fn buffers(&self) -> Vec<Buffer>;
 
     /// Sets the options of later steps.
@@ -148,8 +148,8 @@ impl<'f> SupervisedState<'f> {
         let repeated = CaughtResult::call(|| step.run());
         match repeated.value() {
             Some(()) => self.eager_reason = Some(reason),
-            // The step fails for another reason, for example the shape of the batch. The next step counts as the first
-            // one.
+            // The eager step fails too, for example because of the shape of the batch. The next step counts as the
+            // first step.
             None => self.set_eager(step, false),
         }
         repeated.resume_after(Ok(()))
@@ -165,8 +165,8 @@ impl<'f> SupervisedState<'f> {
         if step.update_early()? { self.update_averages() } else { Ok(()) }
     }
 
-    /// Adds the weights after an update of the parameters to their averages. A scaler usually skips the first updates:
-    /// the averages would begin with the untrained weights.
+    /// Adds the weights to their averages, unless the scaler has skipped the last update. A scaler usually skips the
+    /// first updates, and the averages would otherwise begin with untrained weights.
     fn update_averages(&self) -> Result<()> {
         match &self.averages {
             Some(averages) if self.skipped_updates()?.unwrap_or(0) == 0 => averages.update(),
@@ -308,7 +308,7 @@ where
 
 /// Returns the error of a step without a batch.
 fn no_batch() -> Error {
-    Error::invalid("step", "there is no batch")
+    Error::invalid("step", "no batch was read before the step")
 }
 
 impl<'f, M, O, X> SupervisedStep<'f> for StepParts<'_, 'f, M, O, X>
@@ -392,7 +392,7 @@ where
         Supervised { trainer, ..self }
     }
 
-    /// Averages the weights.
+    /// Enables the averaging of the weights.
     pub(super) fn set_average(&mut self, average: Average) -> Result<()> {
         self.state.averages = Some(AveragedModel::try_new(&self.modules(), average)?);
         Ok(())
@@ -477,7 +477,7 @@ where
     }
 
     fn begin_fit(&mut self) -> Result<()> {
-        // Modules in evaluation mode, such as frozen normalizations, remain in evaluation mode.
+        // If only some modules are in evaluation mode, such as frozen normalizations, they remain in it.
         if self.model().is_eval() {
             self.model().train();
         }

@@ -116,7 +116,7 @@ pub trait TrainingTask {
     }
 
     /// Returns the number of samples of a batch, which is the default of [`batch_weight`](TrainingTask::batch_weight).
-    /// By default all batches have equal weights.
+    /// By default 1, so that all batches have equal weights.
     fn batch_size(&self, batch: &Self::Batch) -> usize {
         let _ = batch;
         1
@@ -135,8 +135,8 @@ pub trait TrainingTask {
     fn checkpoint(&self) -> Checkpoint<'_>;
 
     /// Returns the settings on which the state depends, by name, such as the number of steps per update. A run with
-    /// other values cannot resume. By default there are none. The names of the optimizers and schedules are compared as
-    /// well.
+    /// different settings cannot resume a saved run. By default there are none. The names of the optimizers and
+    /// schedules are compared as well.
     fn settings(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
@@ -147,7 +147,7 @@ pub trait TrainingTask {
     /// The errors of [`Module::try_state_dict`](pellucid_nn::Module::try_state_dict).
     fn weights(&self) -> Result<StateDict>;
 
-    /// Returns the optimizers with their names, whose learning rates the trainer schedules and logs.
+    /// Returns the optimizers with their names. The trainer schedules and logs their learning rates.
     fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)>;
 
     /// Prepares a run before its first step or after an interruption. A [`Supervised`](super::Supervised) task sets its

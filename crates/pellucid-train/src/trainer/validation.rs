@@ -123,8 +123,8 @@ impl RunCore<'_> {
         self.monitored_score(&scores, parts.is_validated()).map(drop)
     }
 
-    /// Returns the values of an epoch in their order: those of the training and of the validation, the learning rates
-    /// and the time.
+    /// Returns the values of an epoch in the order of the history: the training values, the validation values, the
+    /// learning rates and the time.
     fn epoch_scores(&self, parts: &dyn RunParts, train: &Scores, validation: Option<&Scores>, seconds: f64) -> Scores {
         let mut scores = Scores::default();
         scores.push(STEP, self.step() as f64);
@@ -196,8 +196,8 @@ impl RunCore<'_> {
         if self.state.progress.borrow().validated_step == self.step() {
             return Ok(StopReason::Completed);
         }
-        // Both are restored: the validation at the end of the epoch reads the same batches, and the next step draws the
-        // same numbers.
+        // The loaders and the random numbers are restored: the validation at the end of the epoch reads the same
+        // batches, and the next step draws the same numbers.
         let (loaders, random) = (parts.batches_state()?, RandomSnapshot::new()?);
         let validated = CaughtResult::call(|| self.validated_scores(parts, context));
         let restored = parts.load_batches_state(&loaders).and(random.restore());
@@ -226,7 +226,7 @@ impl RunCore<'_> {
         Ok(validated)
     }
 
-    /// Returns the values of an epoch after a validation, and how they compare with earlier ones; `None` after a
+    /// Returns the values of an epoch after a validation, and their comparison with earlier validations; `None` after a
     /// signal.
     pub(super) fn validated_scores(
         &mut self,
@@ -287,7 +287,7 @@ impl RunCore<'_> {
             Goal::Maximize => progress.reference + min_delta,
             Goal::Minimize => progress.reference - min_delta,
         };
-        // The first epoch is always the best so far.
+        // The first compared value is always the best so far.
         let is_best = progress.best_epoch == 0 || goal.is_better(value, progress.best);
         Ok(Improvement { value, is_best, exceeds_min_delta: goal.is_better(value, least) })
     }
@@ -312,9 +312,9 @@ impl RunCore<'_> {
 
 impl<'f, T: TrainingTask> Trainer<'f, T> {
     /// Also validates within an epoch, every `steps` steps of the run. With [`accumulate`](Trainer::accumulate), the
-    /// validation follows the first update at or after this step. The last step of an epoch is validated once; if the
-    /// number of batches is unknown, as for a [`StreamLoader`](pellucid_data::StreamLoader), its validation within the
-    /// epoch may precede that of the epoch.
+    /// validation follows the first update at or after this step. After the last step of an epoch, only the validation
+    /// of the epoch runs. If the number of batches is unknown, as for a [`StreamLoader`](pellucid_data::StreamLoader),
+    /// a validation within the epoch may run as well.
     ///
     /// Each validation adds a row to the [history](crate::History::epochs) and to the logs, with the training values of
     /// the epoch so far. It may end the run by [early stopping](Trainer::early_stopping). With
@@ -349,7 +349,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
     }
 }
 
-/// Returns the means of the losses. They are NaN if the loss ignores all targets.
+/// Returns the means of the losses. They are NaN if the loss ignores all targets of the epoch.
 fn means(progress: &RunProgress) -> Scores {
     Scores(progress.sums.iter().map(|(name, sum)| (name.clone(), sum / progress.weight)).collect())
 }

@@ -108,10 +108,10 @@ fn other_files_are_rejected() {
     };
     assert!(reason("").ends_with("the first column must be `epoch`"));
     assert!(reason("step,loss\n1,2\n").ends_with("the first column must be `epoch`"));
-    assert!(reason("epoch,loss\n2,0.5\n").ends_with("row 2 is epoch `2`, not 1"));
-    assert!(reason("epoch,loss\n0,0.5\n").ends_with("row 2 is epoch `0`, not 1"));
-    assert!(reason("epoch,loss\n1,0.5\n2,1\n1,1\n").ends_with("row 4 is epoch `1`, not 3"));
-    assert!(reason("epoch,loss\n1,x\n").ends_with("`loss` of epoch 1 is `x`"));
+    assert!(reason("epoch,loss\n2,0.5\n").ends_with("row 2 has epoch `2`, but it must be 1"));
+    assert!(reason("epoch,loss\n0,0.5\n").ends_with("row 2 has epoch `0`, but it must be 1"));
+    assert!(reason("epoch,loss\n1,0.5\n2,1\n1,1\n").ends_with("row 4 has epoch `1`, but it must be 2 or 3"));
+    assert!(reason("epoch,loss\n1,x\n").ends_with("`loss` of epoch 1 is not a number: `x`"));
     assert!(reason("epoch,loss\n1\n").ends_with("row 2 has 1 cells, but the header has 2"));
     assert!(reason("epoch,a,a\n1,1,1\n").contains("`a` occurs twice"));
     let missing = History::load_csv(scratch.join("missing.csv")).unwrap_err().to_string();

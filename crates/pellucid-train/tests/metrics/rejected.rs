@@ -86,7 +86,7 @@ fn labels_must_be_classes() {
 #[test]
 fn labels_of_classes_must_be_integers() {
     let error = accuracy_error(&scores(), &Tensor::from([0.0f32, 1.0]));
-    let text = "accuracy: dtypes f32 are not supported: labels are integers; convert class indices with \
+    let text = "accuracy: dtypes f32 are not supported: the labels must be integers; convert class indices with \
                 to_dtype(DType::I64)";
     assert_eq!(error, text);
     let auc = assert_rejected(
@@ -148,7 +148,9 @@ fn probabilities_must_be_valid() {
     let valid = Tensor::from([[0.5, 0.25, 0.25], [0.0, 0.0, 1.0]]);
     let metric = LogLoss::new().scores(ScoreKind::Probabilities);
     let error = assert_rejected(metric, (&valid, &labels), &scores(), &labels).to_string();
-    assert_eq!(error, "log_loss: sample 0 has the probability 2; pass probabilities, or set ScoreKind::Logits");
+    let text = "log_loss: sample 0 has the probability 2, which is not in [0, 1]; pass probabilities, or set \
+                ScoreKind::Logits";
+    assert_eq!(error, text);
     let sums = Tensor::from([[0.5, 0.25, 0.25], [0.0, 0.5, 1.0]]);
     let metric = RocAuc::new().scores(ScoreKind::Probabilities);
     let error = assert_rejected(metric, (&valid, &labels), &sums, &labels).to_string();
@@ -162,7 +164,7 @@ fn arguments_of_constructors_are_checked() {
     assert_eq!(TopKAccuracy::try_new(0).unwrap_err().to_string(), "top_k_accuracy: k must be at least 1, got 0");
     assert!(ConfusionMatrix::try_new(0).is_err() && ConfusionMatrix::try_new(usize::MAX).is_err());
     let error = ConfusionMatrix::new(3).try_class_names(["a", "b"]).unwrap_err().to_string();
-    assert_eq!(error, "confusion_matrix: 2 names for 3 classes; pass one name for each");
+    assert_eq!(error, "confusion_matrix: got 2 names for 3 classes; pass one name for each class");
     let mut matrix = ConfusionMatrix::new(2);
     let error = matrix.update(&scores(), &Tensor::from([0i64, 1])).unwrap_err().to_string();
     assert!(error.contains("the matrix has 2 classes"), "{error}");

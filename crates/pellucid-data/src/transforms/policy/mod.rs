@@ -52,7 +52,7 @@ const OPERATIONS: [AugmentOp; 14] = [
     Equalize,
 ];
 
-/// The largest magnitudes.
+/// The largest magnitude of each kind of operation.
 #[derive(Clone, Copy)]
 struct MagnitudeLimits {
     shear: f64,
@@ -79,7 +79,7 @@ impl AugmentOp {
         !matches!(self, Identity | Posterize | Solarize | AutoContrast | Equalize | Invert)
     }
 
-    /// Applies the operation with a magnitude in [−1, 1]. The sign is the direction.
+    /// Applies the operation with a magnitude in [−1, 1], which is a fraction of the limit. The sign is the direction.
     fn apply(self, image: Image, magnitude: f64, limits: MagnitudeLimits) -> Result<Image> {
         let [half_height, half_width] = [image.height(), image.width()].map(|len| len as f64 / 2.0);
         let mapped = |degrees: f64, translate: [f64; 2], shear: [f64; 2], center: [f64; 2]| {

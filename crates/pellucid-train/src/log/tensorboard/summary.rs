@@ -90,7 +90,9 @@ fn encode_png(
     width: usize,
     pixels: &[u8],
 ) -> Result<(), String> {
-    let length = |length: usize| u32::try_from(length).map_err(|_| format!("an axis of length {length} is too long"));
+    let length = |length: usize| {
+        u32::try_from(length).map_err(|_| format!("the image is too large: an axis has length {length}"))
+    };
     let mut encoder = png::Encoder::new(png, length(width)?, length(height)?);
     encoder.set_color(color);
     encoder.set_depth(png::BitDepth::Eight);
@@ -149,7 +151,7 @@ from_values! {
 }
 
 impl HyperparameterValue {
-    /// Returns the type in `HParamInfo`.
+    /// Returns the `DataType` of the value, which `HParamInfo` stores.
     fn data_type(&self) -> i64 {
         match self {
             HyperparameterValue::Text(_) => 1,
@@ -182,7 +184,7 @@ pub(super) fn hyperparameters(
     let mut session = ProtoMessage::new();
     for (name, value) in parameters {
         experiment = experiment.message(4, &ProtoMessage::new().bytes(1, name).int(4, value.data_type()));
-        // A map is a repeated field of pairs.
+        // The encoding of a map is a repeated field of (key, value) messages.
         session = session.message(1, &ProtoMessage::new().bytes(1, name).message(2, &value.message()));
     }
     for (tag, _) in metrics {
