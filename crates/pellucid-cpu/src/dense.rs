@@ -1,4 +1,4 @@
-//! Row-major arrays with a single dtype, for kernels that traverse neither strides nor other dtypes.
+//! Row-major arrays with a single dtype, for kernels that support neither strides nor mixed dtypes.
 
 use crate::operand::Operand;
 use crate::program;
@@ -44,7 +44,8 @@ impl<'a> DenseArray<'a> {
         DenseArray::new(operand, dtype)
     }
 
-    /// Converts a copy to the operand.
+    /// Writes the elements of a copy to the operand, converted to the dtype of the operand. Does nothing if the array
+    /// is the operand itself.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.

@@ -62,7 +62,7 @@ macro_rules! cast_elements {
         }
     )*};
 }
-// Kernels of integers run rarely, so they are not compiled for wider instruction sets.
+// Kernels on integers run rarely, so they are not compiled for wider instruction sets.
 cast_elements! {
     u8: i32, Avx2;
     i8: i32, Avx2;

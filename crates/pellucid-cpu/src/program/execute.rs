@@ -28,8 +28,9 @@ pub(crate) struct TileExtent<'a> {
     pub(crate) first: usize,
     /// The scratch memory for `rows · len` values of any type, if there are several rows.
     pub(crate) scratch: *mut u8,
-    /// Results for which [`KernelSchedule::is_streamed`](crate::program::kernel_schedule::KernelSchedule::is_streamed)
-    /// is true are written with non-temporal stores, except by a chain that also accumulates a reduction.
+    /// Whether results for which
+    /// [`KernelSchedule::is_streamed`](crate::program::kernel_schedule::KernelSchedule::is_streamed) is true are
+    /// written with non-temporal stores. A chain that also accumulates a reduction uses no such stores.
     pub(crate) stream: bool,
     /// All reductions of the schedule if fused chains compute the reductions that are marked for them, otherwise empty.
     /// Chains can do so only if the tile consists of entire rows that are no longer than a chunk.
@@ -309,7 +310,7 @@ unsafe fn run_chain_by_rows(
     // sixteen values.
     unsafe {
         let chain_loop = chain.get_unchecked(0).fused.unwrap_unchecked().chain_loop;
-        // The first instruction can be a comparison, whose result is a mask.
+        // The last instruction determines the size, because the first can be a comparison, whose result is a mask.
         let size = chain[chain.len() - 1].size();
         for row in 0..tile.rows {
             if row > 0 {

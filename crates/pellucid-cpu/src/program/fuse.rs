@@ -256,8 +256,8 @@ impl Fusion<'_> {
 /// operands in memory. `last` is the slot of the values in registers, and `tiles` says which operands are tiles. A
 /// comparison of two operands in memory loads the first as a tile if `loads_first`, otherwise the second.
 ///
-/// A comparison leaves the values in registers as they are, and a selection can read values that no register contains.
-/// Therefore only a comparison without such values begins a chain.
+/// A comparison does not change the values in registers. Of these instructions, only a comparison begins a chain
+/// (`last` is `None`): it loads the first values of the chain.
 fn masked_instr(
     (opcode, update): (Opcode, MaskUpdate),
     args: &[ValueSlot],

@@ -1,4 +1,5 @@
-//! The attention kernel against naive loops and difference quotients, and its bits across threads and instruction sets.
+//! Compares the attention kernel with naive loops and difference quotients, and its bits across threads and instruction
+//! sets.
 
 use super::*;
 use crate::operand;
@@ -7,7 +8,7 @@ use crate::with_threads;
 use pellucid_ir::Error;
 use pellucid_ir::kernel::{AttentionSizes, Kernel};
 
-/// N, H, G, L, S, E, D.
+/// Test cases: the sizes N, H, G, L, S, E and D.
 const SIZES: [[usize; 7]; 8] = [
     [1, 1, 1, 3, 4, 2, 5],
     [2, 4, 2, 9, 9, 8, 8],
@@ -37,8 +38,8 @@ pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
     numbers(count, 1000, seed).into_iter().map(|v| v / 512.0).collect()
 }
 
-/// Returns the values of Q, K, V and of the mask, converted to an additive mask. A boolean mask hides all keys from the
-/// first query.
+/// Returns the values of Q, K, V and the mask. A boolean mask is converted to an additive mask. It hides all keys from
+/// the first query.
 pub(super) fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
     let all = s.batch * s.heads * s.queries * s.keys;
     let (q, k, v) = (

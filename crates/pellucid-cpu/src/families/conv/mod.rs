@@ -10,7 +10,7 @@
 //!   product; products of one or two rows are computed without packing;
 //! - `weight`: weight gradients, `windows × outputs`;
 //! - `winograd`: outputs and both gradients for 3 × 3 windows over many channels, with fewer multiplications;
-//! - `pairs`: convolutions of `bf16` with pairs of factors;
+//! - `pairs`: convolutions of `bf16` with instructions that multiply pairs of factors;
 //! - `tasks`: the distribution to threads;
 //! - this file: dtypes and dispatch.
 //!
@@ -100,7 +100,7 @@ impl CpuFamily for Conv {
 }
 
 /// Computes one [`ConvPart`] of the images `images` for elements of type `T`, which is the dtype of the arrays. The
-/// algorithm depends on the entire problem. For a weight gradient, these are all images.
+/// choice of the algorithm depends on the entire problem. For a weight gradient, `images` are all images.
 ///
 /// # Errors
 /// Returns an error if scratch memory cannot be allocated.

@@ -118,7 +118,7 @@ pub(super) unsafe fn compute_output<T: Element>(
     let [oz, oy, ox] = problem.y.dims;
     let low = [0, 1, 2].map(|a| -(window.before[a] as isize));
     let len = [0, 1, 2].map(|a| window.covered_length(a, problem.y.dims[a]));
-    // If there is a single window along the last axis, splitting its rows into phases has no benefit.
+    // If there is a single window along the last axis, splitting the rows of an image into phases has no benefit.
     let phases = if ox == 1 { 1 } else { window.stride[2] };
     let region = ReadRegion { low, len, phases };
     let plane = problem.y.plane_len();

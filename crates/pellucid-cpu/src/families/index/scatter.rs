@@ -90,8 +90,8 @@ impl<'a> ScatterTask<'a> {
                 }
             });
         };
-        // SAFETY: the index space is the shape of y, which the scratch array has too. Both pointers are elements of
-        // these arrays, and no other thread uses them.
+        // SAFETY: the index space has the shape of y and of the scratch array. Both pointers refer to elements of these
+        // arrays, which no other thread uses.
         for_each_pair(&|narrow, wide| unsafe { *wide = (*narrow).widen() });
         self.combine::<T, f32>(reduction, ScatterArray { layout: &layout, first });
         // SAFETY: both pointers are elements of y and of the scratch array, which no other thread uses.
@@ -250,7 +250,8 @@ unsafe fn for_each_element<S, V: Copy>(
     }
     let mut following = block.array.iter().skip(1);
     block.for_each_slice(|y_offset, value_offset| {
-        // The processor cannot predict the next slice, and a slice often spans a page: its beginning is prefetched.
+        // The hardware prefetcher cannot predict the address of the next slice, so the start of that slice is
+        // prefetched here.
         let next = following.next();
         if let Some(&next) = next.filter(|_| y_step == 1 && slice.len() * size_of::<S>() >= PREFETCH_BYTES) {
             for line in (0..PREFETCH_BYTES).step_by(64) {

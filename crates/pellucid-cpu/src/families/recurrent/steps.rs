@@ -16,10 +16,11 @@ use std::ops::Range;
 /// The smallest number of multiply-adds of a task. Smaller tasks would cost more than they save.
 const MIN_TASK_WORK: usize = 1 << 19;
 
-/// Columns of a product are distributed over threads in multiples of this number, which is an integer number of panels.
+/// Columns of a product are distributed over threads in multiples of this number, which is a multiple of the width of a
+/// panel.
 const COLUMN_GRANULE: usize = 64;
 
-/// The sizes and the shared operands of a recurrent layer.
+/// The sizes of a recurrent layer, and the operands that both passes read.
 ///
 /// # The array contract
 /// The unsafe methods require the following of the arrays in this struct and of the arrays that are their arguments:
@@ -39,11 +40,11 @@ pub(super) struct RecurrentProblem<'a, T> {
     pub(super) weights: SharedPtr<T>,
     /// The projection V, `[P, H]`, if the states are projected.
     pub(super) projection: SharedPtr<T>,
-    /// The lengths of the sequences, if they have individual ones.
+    /// The length of each sequence, if the sequences have individual lengths.
     pub(super) lengths: Option<&'a [i64]>,
 }
 
-/// The other arrays of the forward pass.
+/// The additional arrays of the forward pass.
 pub(super) struct RecurrentStateArrays<T> {
     /// The bias β, `[B·H]`.
     pub(super) bias: SharedPtr<T>,
@@ -57,7 +58,7 @@ pub(super) struct RecurrentStateArrays<T> {
     pub(super) cells: SharedPtr<T>,
 }
 
-/// The other arrays of the backward pass.
+/// The additional arrays of the backward pass.
 pub(super) struct RecurrentGradientArrays<T> {
     /// The gate activations.
     pub(super) gates: SharedPtr<T>,
@@ -112,9 +113,9 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let bytes = if self.kernel.projected { batch * hidden * size_of::<T>() } else { 0 };
         let buffer = CpuBuffer::scratch(bytes)?;
         let unprojected = buffer.ensure()?;
-        // A product reads the rows of all sequences up to the last active one. No step writes the row of a sequence
-        // before it is active.
-        // SAFETY: the buffer has `bytes` bytes, and no other thread uses it yet.
+        // The rows are zeroed, because a product reads the rows of all sequences up to the last active one, and no step
+        // has written the rows of sequences that were never active. SAFETY: the buffer has `bytes` bytes, and no other
+        // thread uses it yet.
         unsafe { unprojected.write_bytes(0, bytes) };
         let unprojected = SharedPtr(unprojected.as_ptr().cast::<T>());
         self.for_each_part(|part| {
@@ -282,9 +283,9 @@ impl<T: Float> RecurrentProblem<'_, T> {
         }
     }
 
-    /// Adds the incoming gradients of the states of a step to the gradients that are carried back from the next step,
-    /// and clears the carried gradients. For sequences that are not active, the totals and `gate_grads` are set to
-    /// zero.
+    /// For active sequences, writes the sum of the incoming gradients of the states of a step and the gradients carried
+    /// back from the next step to `total`, and clears the carried gradients. For the other sequences, sets `total` and
+    /// `gate_grads` to zero, and leaves the carried gradients unchanged.
     ///
     /// # Safety
     /// `total`, `carry` and `incoming` are valid for reading and writing the rows `rows` of `[N, state]`, and

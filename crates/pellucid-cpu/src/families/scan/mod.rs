@@ -4,7 +4,7 @@
 //! or instruction sets. Sums and products of `f32` and half precision accumulate in `f64`.
 //!
 //! The *lines* along the axis are independent. Lines whose elements are adjacent in memory are processed together as
-//! vectors. Otherwise blocks of a few lines are transposed, so that they are adjacent.
+//! vectors. Otherwise blocks of a few lines are transposed, so that the elements of the lines are adjacent.
 
 use crate::element::{ComputeScalar, StorageElement};
 use crate::family::CpuFamily;
@@ -22,7 +22,7 @@ use pellucid_simd::{Isa, per_isa, up_to};
 const MAX_ADJACENT: usize = 256;
 /// The number of lines that are processed as one vector.
 const LANES: usize = 16;
-/// The maximum number of lines and the number of elements of a block that is transposed. A block of `f32` with its
+/// The maximum numbers of lines, and of elements of each line, in a transposed block. A block of `f32` with its
 /// positions has 24 KiB and fits the first-level cache.
 const BLOCK: (usize, usize) = (32, 64);
 /// The minimum number of lines that are transposed. Fewer lines are processed one by one.
@@ -252,7 +252,8 @@ impl ScanTask<'_> {
     fn run<T: StorageElement, R: RunningReduction<T::Compute>>(&self) {
         const { assert!(size_of::<R::First>() <= 8 && size_of::<R::Second>() <= 8) };
         let isa = Isa::best();
-        // The other reductions are bound by the latency of a step.
+        // The other reductions are bound by the latency of a step, so wider instruction sets would not make them
+        // faster.
         let line = if const { R::LONG_STEP } {
             up_to!(T::WIDEST_ISA, isa, scan_line::<T, R>)
         } else {
@@ -268,7 +269,7 @@ impl ScanTask<'_> {
         if shape.size() == 0 {
             return;
         }
-        // The third layout belongs to the positions. It is not used if the reduction returns none.
+        // The third layout belongs to the positions. It is not used if the reduction returns no positions.
         let positions = self.positions.unwrap_or(self.y);
         let layouts = [self.x.layout, self.y.layout, positions.layout];
         let mut along = layouts.map(|l| l.strides()[axis]);

@@ -1,9 +1,9 @@
 //! Stable sorting along one axis, with positions, and top-k. NaN is larger than every number.
 //!
-//! Every element is mapped to an unsigned *key* with the required order: a descending key is the complement of the
-//! ascending one, NaN has the largest key, and −0 and 0 have the same key. The key and the position are packed into one
-//! integer. These integers are distinct, so every sorting algorithm yields the stable order. Long lines are sorted by
-//! radix. For top-k with a small k, elements that cannot be among the first k are excluded before the sort.
+//! Every element is mapped to an unsigned *key* with the required order: NaN has the largest ascending key, −0 and 0
+//! have the same key, and a descending key is the complement of the ascending key. The key and the position are packed
+//! into one integer. These integers are distinct, so every sorting algorithm yields the stable order. Long lines are
+//! sorted by radix. For top-k with a small k, elements that cannot be among the first k are excluded before the sort.
 
 #[cfg(test)]
 mod tests;
@@ -23,8 +23,8 @@ use pellucid_simd::per_isa;
 /// The minimum length for radix sort. Shorter lines are sorted faster by comparisons.
 const RADIX_MIN_LEN: usize = 192;
 
-/// The minimum size of a strided line, in bytes, for which the lines are first copied to contiguous memory. The cache
-/// lines of longer strided lines would be evicted between the sorts of adjacent lines.
+/// The minimum size of a strided line, in bytes, for which the lines are first copied to contiguous memory. At this
+/// size, the cache lines of a strided line would be evicted between the sorts of adjacent lines.
 const COPY_MIN_BYTES: usize = 256;
 
 impl CpuFamily for Sort {

@@ -1,8 +1,8 @@
 //! `SparseProduct`: products of a sparse matrix and the lines of an array along an axis.
 //!
 //! The arrays are `[outer, axis, inner]`. The elements of an output row with the same outer index are computed
-//! together, as a sum of weighted rows of the input. If `inner` is small, the arrays of several outer indices are
-//! transposed to scratch memory, block by block, so that they are adjacent.
+//! together, as a sum of weighted rows of the input. If `inner` is small, the arrays `[axis, inner]` of several outer
+//! indices are transposed to scratch memory, block by block, so that elements with the same axis index are adjacent.
 
 mod rows;
 #[cfg(test)]
@@ -101,7 +101,10 @@ struct CsrRows<'a, T> {
 }
 
 impl<'a, T> CsrRows<'a, T> {
-    /// Checks the values of a matrix.
+    /// Creates the rows of a matrix from its operands. `width` is the number of columns.
+    ///
+    /// # Errors
+    /// Returns an error if a column or a start is out of range, or if the starts do not ascend.
     fn new(
         kernel: &SparseProduct,
         starts: &'a [i64],
@@ -186,7 +189,7 @@ struct AxisProduct<'a, T> {
 }
 
 impl<T: Float> AxisProduct<'_, T> {
-    /// Computes all output rows in place.
+    /// Computes all output rows directly in `y`.
     fn compute_rows(&self) {
         let (rows, len, inner) = (self.matrix.rows(), self.len, self.inner);
         let bytes = inner * (self.matrix.columns.len() / rows + 1) * size_of::<T>();

@@ -146,10 +146,10 @@ unsafe fn total<V: FloatVector, const R: usize>(
 ///   thread accesses.
 pub(super) struct TransposedBlock<T> {
     pub(super) from: *const T,
-    /// The distance of the rows of `from`, in elements.
+    /// The distance between the rows of `from`, in elements.
     pub(super) from_row: usize,
     pub(super) to: *mut T,
-    /// The distance of the rows of `to`, in elements.
+    /// The distance between the rows of `to`, in elements.
     pub(super) to_row: usize,
     pub(super) rows: usize,
     pub(super) columns: usize,

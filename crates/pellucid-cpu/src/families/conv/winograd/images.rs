@@ -171,8 +171,8 @@ impl<T: Element> Images<T> {
     /// Copies channels-last images to the images of a range.
     ///
     /// # Safety
-    /// The images of the range are valid for writes, and no other thread accesses them; `channels_last` has that many
-    /// images; the processor supports `self.isa`.
+    /// The images of the range are valid for writes, and no other thread accesses them; `channels_last` has as many
+    /// images as the range; the processor supports `self.isa`.
     pub(super) unsafe fn store_channels_last(&self, range: Range<usize>, channels_last: &ChannelsLastImages<T>) {
         let (plane, lanes) = (self.plane_len(), self.lanes());
         self.for_each_group(range, channels_last, |to, from| {
