@@ -1,7 +1,7 @@
 //! Schedules: the instructions of a program in execution order, and their cache.
 //!
-//! The schedules of a program are kept in a list that only grows: a lookup takes no lock, and only the first run of
-//! each kind allocates.
+//! The schedules of a program are kept in a list that only grows: a lookup takes no lock, and only the first run for
+//! each [`ScheduleKey`] allocates.
 
 use crate::program::fold::{FoldKernel, FoldValues};
 use crate::program::loops::{BinaryLoop, ChainLoop, FillLoop, FusedInstr, TernaryLoop, UnaryLoop};
@@ -22,8 +22,8 @@ pub(crate) enum RowLayout {
     Short,
     /// Row after row. Each row has its own loop calls.
     Long,
-    /// Adjacent elements belong to different rows. Values per row are therefore vectors, like the elements with one
-    /// index.
+    /// Adjacent elements belong to different rows. Values per row are therefore vectors, like the elements of all rows
+    /// at one index.
     Transposed,
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct Phase {
     pub(crate) folds: Range<usize>,
     /// The per-element inputs that the tiles and the reductions read.
     pub(crate) reads: Vec<ValueSlot>,
-    /// A mask with one value per row. No row for which it is true needs the results of the phase.
+    /// A mask with one value per row: the results of the phase are not needed for rows whose value is true.
     pub(crate) guard: Option<ValueSlot>,
 }
 

@@ -236,7 +236,7 @@ impl<'a> ProgramLowering<'a> {
     }
 }
 
-/// Returns the only step of a program if no operand is converted and the program has one output.
+/// Returns the step of a program of one unary or binary step and one output, if no operand is converted.
 fn single_instr(
     inputs: &[PreparedInput],
     steps: &[PreparedStep],

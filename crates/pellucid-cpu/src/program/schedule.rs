@@ -64,8 +64,8 @@ struct SlotTable {
 /// Returns the guard of every slot: a mask with one value per row, if no row for which the mask is true needs the
 /// value.
 ///
-/// A mask guards the values that only the second operand of its selections needs. Guards without a reduction are left
-/// out, because the instructions of a phase cost little without one.
+/// A mask guards the values that only the second operand of its selections needs. Guards of values without a reduction
+/// are left out, because a phase without a reduction costs little.
 fn guards(program: &PreparedProgram, granularity: &[Granularity]) -> Vec<Option<ValueSlot>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Usage {
@@ -321,8 +321,8 @@ impl KernelSchedule {
         (tiles && reads == 1 && !stored).then_some(factors)
     }
 
-    /// Returns the value that step `s` compares with the index within the row, if one loop does so for entire rows: the
-    /// value is the same for all elements of a row.
+    /// Returns the value that step `s` compares with the index within the row, if that value is the same for all
+    /// elements of a row. One loop then compares an entire row.
     fn row_index_test(&self, program: &PreparedProgram, s: usize) -> Option<ValueSlot> {
         let is_constant = |&other: &ValueSlot| self.granularity[other as usize] != Granularity::PerElement;
         program.steps[s].equals_row_index.filter(is_constant).filter(|_| self.rows != RowLayout::Transposed)

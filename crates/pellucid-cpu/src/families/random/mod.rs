@@ -1,8 +1,8 @@
 //! Random numbers by Philox 4×32-10, a counter-based generator: a function from a counter and a key to 128 bits.
 //!
-//! Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011). Draw c of key k is `philox([c, c
-//! >> 32, 0, 0], k)`, independently of the thread that computes it. Element i uses word i mod 4 of draw i / 4. A 64-bit
-//! element uses two words, so a draw yields two elements.
+//! Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011). Draw c of key k is
+//! `philox([c, c >> 32, 0, 0], k)`, independently of the thread that computes it. Element i uses word i mod 4 of draw i
+//! / 4. A 64-bit element uses two words, so a draw yields two elements.
 
 #[cfg(test)]
 mod tests;

@@ -343,7 +343,7 @@ per_isa! {
             "the rows of a reduction overlap: the row stride of {row_stride} bytes is less than one element"
         );
         let absent = [Unaligned(M::IDENTITY); STRIP];
-        // A full block needs no rows of identities as padding. Therefore it is not divided into strips of columns.
+        // Only a partial block is divided into strips of columns, because it reads `absent` instead of missing rows.
         let strip = if rows == ROWS { cols } else { STRIP };
         for l in 0..LANES.min(rows) {
             let mut start = 0;
@@ -368,7 +368,7 @@ per_isa! {
                 start += count;
             }
         }
-        // Lanes without rows combine with the identity, because this can change −0 to 0.
+        // Lanes without rows are combined with the identity, as a padded block is.
         for l in rows.min(LANES)..LANES {
             // SAFETY: by the contract of `RowsLoop`, lane l < 16 has `cols` elements (*Lanes*), and no other reference
             // to them is in use.

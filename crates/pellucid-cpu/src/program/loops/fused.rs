@@ -32,8 +32,8 @@ pub(crate) struct FusedOperands {
 }
 
 /// `fused_loop(links, sum, n)` applies the instructions `links` to `n` elements. The first instruction begins a chain.
-/// `sum`, if not null, points to the 16 lanes of a sum. The loop adds all full blocks of 128 of the last results to
-/// them.
+/// `sum`, if not null, points to the 16 lanes of a sum, to which the loop adds all full blocks of 128 results of the
+/// last instruction.
 ///
 /// # Safety
 /// * Sources: every tile operand is valid for reads of `n` elements, every uniform operand for reads of one element.
@@ -299,7 +299,7 @@ unsafe fn compare_block<V: FloatVector, const R: usize, const STEP: usize, const
             }
         }};
     }
-    // Few masks fit in the registers for masks, so a combination does not keep the masks of both comparisons.
+    // There are few mask registers, so a combination does not keep the masks of both comparisons.
     macro_rules! combine_masks {
         ($update:expr, |$i:ident| $e:expr) => {{
             let mut combined = mask;

@@ -74,7 +74,8 @@ pub(super) fn narrow_loop<T: LoopElement, F: Function<T, Out: LoopElement>>(isa:
 }
 
 per_isa! {
-    /// Returns the loop of F for an instruction set. It recomputes rare operands in blocks of [`RARE_CHECK_LEN`].
+    /// Returns the loop of F for an instruction set. It recomputes the results of rare operands, in blocks of
+    /// [`RARE_CHECK_LEN`] elements.
     fn function_loop[T: LoopElement, F: Function<T, Out: LoopElement>][T, F](dst: *mut u8, a: *const u8, n: usize) {
         debug_assert!(
             are_apart((dst, n * size_of::<F::Out>()), (a, n * size_of::<T>())),

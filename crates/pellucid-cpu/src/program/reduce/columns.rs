@@ -15,8 +15,8 @@ use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use pellucid_runtime::workspace::{parallel_ranges_with_workspace, with_workspace};
 use std::ops::Range;
 
-/// The maximum number of columns of a strip. The hardware prefetcher needs long row segments. This matters more than
-/// narrower strips, whose lanes would fit L1 (64 bytes per column for `f32`).
+/// The maximum number of columns of a strip. Long row segments, which the hardware prefetcher needs, matter more than
+/// lanes that fit L1 (64 bytes per column for `f32`).
 const STRIP_COLUMNS: usize = 4096;
 
 /// With at most this many columns, one tile contains several rows.
@@ -91,8 +91,8 @@ impl SequenceReduction<'_> {
     }
 
     /// Reduces one strip. `dispatch(work)` must call `work` on ranges that cover all chunks of the strip, in this
-    /// thread or in several. `partial` is memory for the partial results of a full strip and for `store_results`, which
-    /// only this call uses.
+    /// thread or in several. `partial` is memory that only this call uses: for the partial results of a full strip, and
+    /// for `store_results`.
     fn reduce_strip(
         &self,
         plan: &ColumnPlan<'_>,
