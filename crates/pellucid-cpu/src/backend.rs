@@ -159,17 +159,22 @@ fn check_copy(op: &'static str, buffer: &CpuBuffer, offset: usize, len: usize) -
     }
 }
 
-/// Returns the error for a program that is not a map of the operands.
+/// Returns the error for a program that is not elementwise, or does not have one output and one input per operand.
 #[cold]
 fn unfit_map(program: &Program) -> Error {
-    Error::invalid(program.name, "the program is not a map with this number of inputs and one output")
+    let (inputs, outputs) = (program.inputs.len(), program.outputs.len());
+    let reason = format!(
+        "the program must be elementwise (without row reductions), with one output and one input per operand; it has \
+         {inputs} inputs and {outputs} outputs"
+    );
+    Error::invalid(program.name, reason)
 }
 
 /// Runs a map with one output whose operands are all contiguous or single values.
 ///
 /// # Errors
-/// Returns an error if the program is not a map with this number of inputs and one output, or if an input exceeds its
-/// buffer or has no memory.
+/// Returns an error if the program is not elementwise, with one output and one input per operand, or if an input
+/// exceeds its buffer or has no memory.
 ///
 /// # Safety
 /// 1. `to` is valid for writes of `size` elements of the program's output, and no other thread uses them.
@@ -274,7 +279,7 @@ mod tests {
 
     #[test]
     fn dense_maps_equal_maps_and_check_bounds() {
-        // The default methods of the trait compute dense maps here.
+        // `ForwardingCpu` computes dense maps by the default methods of the trait.
         let forwarding = ForwardingCpu { name: "forwarding".into(), ..ForwardingCpu::default() };
         let Kernel::Map(map) = add() else { unreachable!() };
         let storage = Cpu.storage(16).unwrap();

@@ -6,7 +6,8 @@ use pellucid_ir::{DType, Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::threads::SharedPtr;
 
-/// An operand as a row-major array of a dtype: its own memory if it has this layout and dtype, otherwise a copy.
+/// An operand as a row-major array of a dtype: the memory of the operand if it is row-major and has this dtype,
+/// otherwise a copy.
 pub(crate) struct DenseArray<'a> {
     operand: Operand<'a>,
     dtype: DType,
@@ -35,7 +36,7 @@ impl<'a> DenseArray<'a> {
         Ok(array)
     }
 
-    /// Creates the array of an output, whose values are unspecified. The caller writes all values and then calls
+    /// Creates the array of an output, whose values are unspecified. The caller must write all values and then call
     /// [`store`](DenseArray::store).
     ///
     /// # Errors

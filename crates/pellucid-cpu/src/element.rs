@@ -145,7 +145,8 @@ macro_rules! with_storage_element {
     };
 }
 
-/// Evaluates `body` with `T` bound to the unsigned integer of a size in bytes, for copies without arithmetic.
+/// Evaluates `body` with `T` bound to the unsigned integer type of the given size in bytes, for copies without
+/// arithmetic.
 macro_rules! with_width {
     ($bytes:expr, $T:ident => $body:expr) => {
         with_type! { $bytes, $T => $body;

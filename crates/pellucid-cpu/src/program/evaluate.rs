@@ -161,7 +161,7 @@ impl<'a> Evaluator<'a> {
         frame
     }
 
-    /// Begins a segment: loads the uniform inputs and executes the instructions that run once.
+    /// Begins a segment: loads the uniform inputs and executes the instructions that run once per segment.
     ///
     /// # Safety
     /// - *Frame*: `frame` was created by [`Evaluator::frame`] of this evaluator, and its scratch is still valid.

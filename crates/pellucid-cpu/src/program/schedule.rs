@@ -228,8 +228,8 @@ impl KernelSchedule {
         (schedule, phases.into_iter().map(|(_, guard)| guard).collect())
     }
 
-    /// Appends the instructions on uniform or per-row values for which `is_chosen` returns true, from the slot of the
-    /// result and its granularity.
+    /// Appends the instructions on uniform or per-row values for which `is_chosen` returns true. Its arguments are the
+    /// slot and the granularity of the result.
     fn add_row_instrs(
         &mut self,
         program: &PreparedProgram,
@@ -337,7 +337,7 @@ impl KernelSchedule {
             && !program.outputs.iter().any(|output| output.slot == slot)
     }
 
-    /// Returns the instruction of step `s` without broadcasts, or `None` if its loop lacks the form.
+    /// Returns the instruction of step `s` without broadcasts, or `None` if its loop lacks the form for the operands.
     fn resolve(&self, program: &PreparedProgram, s: usize, sizes: &[u8]) -> Option<ScheduledInstr> {
         self.resolve_with(program, s, sizes, &vec![None; sizes.len()]).ok()
     }

@@ -498,13 +498,12 @@ impl<T: Float> AttentionProblem<'_, T> {
 }
 
 impl<T> ScoreRows<T> {
-    /// Returns the scores as the operand A of a product, whose rows are the queries.
+    /// Returns the scores as an operand A whose rows are the queries.
     fn query_lanes(&self) -> Strided<T> {
         Strided { data: self.element_ptr(0, 0).cast_const(), lane: self.row_stride as isize, depth: 1 }
     }
 
-    /// Returns the transposed scores, starting at a query and a key, as the operand A of a product, whose rows are the
-    /// keys.
+    /// Returns the transposed scores, starting at a query and a key, as an operand A whose rows are the keys.
     fn key_lanes(&self, query: usize, key: usize) -> Strided<T> {
         Strided { data: self.element_ptr(query, key).cast_const(), lane: 1, depth: self.row_stride as isize }
     }

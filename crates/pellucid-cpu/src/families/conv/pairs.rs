@@ -48,7 +48,7 @@ pub(super) unsafe fn compute(
     let ((cin, cout), taps) = (problem.group_channels(), problem.window.taps());
     let [x_positions, y_positions] = [x, y].map(|sizes| images * sizes.plane_len());
     let halved = |sizes: ImageSizes, channels: usize| ImageSizes { channels: groups * channels.div_ceil(2), ..sizes };
-    // The shape (m, n, k) of the entire product decides, so that all of its blocks use the same instructions.
+    // The shape (m, n, k) of the entire product determines the instruction set, which is then the same for all blocks.
     let (is_packed, product, axes, pair_problem): (bool, _, [PairedAxis; 2], _) = match part {
         ConvPart::Output => (
             cout > MAX_UNPACKED_ROWS,

@@ -19,7 +19,7 @@ use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 
-/// The number of columns (windows) of one block of the matrix product.
+/// The maximum number of columns (windows) of one block of the matrix product.
 const BLOCK_LANES: usize = 512;
 
 /// The number of tasks below which the groups of a block are divided into several tasks.

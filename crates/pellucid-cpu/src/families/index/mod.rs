@@ -43,7 +43,7 @@ fn first_out_of_bounds(index: &Operand<'_>, negative: usize, len: usize) -> Opti
     if is_empty(index.shape()) {
         return None;
     }
-    // Along an axis without a stride, all indices are equal.
+    // Along an axis of stride 0, all indices are equal.
     let distinct =
         axes(index.shape(), [index.layout]).map(|(n, strides)| (if strides == [0] { 1 } else { n }, strides));
     let space = IndexSpace::new(distinct);
@@ -132,8 +132,8 @@ impl IndexPairs {
         let first = indices[0].1;
         let (shape, rank) = (first.shape(), first.shape().rank());
         let length = |axis: usize, full: usize| cut.filter(|c| c.0 == axis).map_or(full, |c| c.1);
-        // With `Index::Along`, the index array has the axes of the array. Along an axis without a stride, all indices
-        // are equal.
+        // With `Index::Along`, the index array has the axes of the array. Along an axis of stride 0, all indices are
+        // equal.
         let along = matches!(index, Index::Along(_));
         let is_free = |a: usize| along && !index.axes().contains(&a) && first.strides()[a] == 0;
         let position_axes = || {

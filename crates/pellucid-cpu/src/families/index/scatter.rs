@@ -75,8 +75,8 @@ impl<'a, T> ScatterArray<'a, T> {
 type ScatterKernel<S, V> = unsafe fn(*mut S, *const V, &PositionBlock<'_>, &IndexSpace<2>);
 
 impl<'a> ScatterTask<'a> {
-    /// Combines the values with a copy of y in `f32`. The sum of values with equal indices is then rounded once,
-    /// instead of after each addition.
+    /// Combines the values with a copy of y in `f32`. The result for values with equal indices is then rounded once,
+    /// instead of after each operation.
     fn accumulate_in_f32<T: StorageElement<Compute = f32>>(&self, reduction: ScatterOp, y: &Operand<'_>) -> Result<()> {
         let wide = CpuBuffer::scratch(y.shape().size() * size_of::<f32>())?;
         let first = SharedPtr(wide.ensure()?.as_ptr().cast::<f32>());

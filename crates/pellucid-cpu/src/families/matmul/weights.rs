@@ -186,7 +186,7 @@ mod tests {
         assert!(!serves(&[4, 16, 32], &[4, 32, 48], &[4, 16, 48], DType::F32), "several matrices");
         assert!(!serves(&[1, 32], &[32, 48], &[1, 48], DType::F32), "one row");
         assert!(!serves(&[16, 32], &[32, 1], &[16, 1], DType::F32), "one column");
-        assert!(!serves(&[2048, 32], &[32, 48], &[2048, 48], DType::F32), "more rows than are worth packing");
+        assert!(!serves(&[2048, 32], &[32, 48], &[2048, 48], DType::F32), "more than MAX_ROWS rows");
         assert!(!serves(&[16, 32], &[32, 48], &[16, 48], DType::I64), "integers");
     }
 }

@@ -133,7 +133,7 @@ struct RunningExtremum<const MAX: bool>;
 impl<W: ComputeScalar, const MAX: bool> RunningReduction<W> for RunningExtremum<MAX> {
     type First = W;
     type Second = i64;
-    /// The value is undefined while the index is negative.
+    /// The value is not used while the index is negative.
     const START: (W, i64) = (W::ONE, -1);
     const POSITIONS: bool = true;
     #[inline(always)]
@@ -176,7 +176,8 @@ macro_rules! log_sum_exp {
     )*};
 }
 log_sum_exp!(
-    // ln s = ln w + r/w, where r is the rounding error of w. r matters only for w near 1.
+    // The sum s is in `f64`. With w = s rounded to `f32` and r = s − w, ln s ≈ ln w + r/w. The second term matters only
+    // for w near 1, where it is about r.
     f32 | sum,
     rounded | if rounded < 2.0 { (sum - f64::from(rounded)) as f32 } else { 0.0 },
     f64 | _sum,
@@ -334,8 +335,8 @@ impl ScanTask<'_> {
 }
 
 impl ScanKernels {
-    /// Scans `count` lines with any strides, at most [`BLOCK`]`.0`: transposes them block by block, scans the block and
-    /// transposes the results, unless the lines of y are adjacent.
+    /// Scans `count` lines with any strides, at most [`BLOCK`]`.0`: transposes them block by block, scans each block
+    /// and transposes the results. Without positions, the results of adjacent lines of y are written in place instead.
     ///
     /// # Safety
     /// *Lines*, *Exclusive* and *Instruction set* of [`scan_adjacent`] hold, with any strides. *Scratch*: `scratch` is

@@ -23,8 +23,8 @@ use pellucid_simd::per_isa;
 /// The minimum length for radix sort. Shorter lines are sorted faster by comparisons.
 const RADIX_MIN_LEN: usize = 192;
 
-/// The minimum size of a strided line, in bytes, for which the lines are first copied to contiguous memory. At this
-/// size, the cache lines of a strided line would be evicted between the sorts of adjacent lines.
+/// The minimum size of a strided line, in bytes, for which the lines are first copied to contiguous memory. The cache
+/// lines of strided lines of this size would be evicted between the sorts of adjacent lines.
 const COPY_MIN_BYTES: usize = 256;
 
 impl CpuFamily for Sort {

@@ -126,8 +126,9 @@ unsafe fn total<V: FloatVector, const R: usize>(
     size: usize,
     sum: impl Fn(Terms<'_, V::Scalar>) -> [V; R],
 ) -> [V; R] {
-    // `sum` is called in only one place, because it contains the loops of all smaller groups. −0 + s is s.
-    // SAFETY: the constant is a valid scalar, and the caller guarantees the instruction set.
+    // `sum` is called in only one place, because it contains the loops of all smaller groups. The total therefore
+    // starts at −0, for which −0 + s is s. SAFETY: the constant is a valid scalar, and the caller guarantees the
+    // instruction set.
     let mut total = [unsafe { V::splat(&V::Scalar::NEGATIVE_ZERO) }; R];
     for group in columns.chunks(size).zip(weights.chunks(size)) {
         let sum = sum(group);

@@ -434,8 +434,8 @@ mod mask {
 /// Returns the loop of `op` for operands of type `ty`, or `None` if the primitive is not defined for it.
 ///
 /// Comparisons write masks. All other primitives write the type of the operands. Floats lack the bitwise primitives and
-/// shifts. Integers lack Div, Atan2, Copysign and the special functions. Masks have And, Or, Xor, Max, Min and the
-/// comparisons, with false < true.
+/// shifts. Integers lack Div, Atan2, Copysign, Ldexp and the special functions. Masks have And, Or, Xor, Max, Min and
+/// the comparisons, with false < true.
 pub(crate) fn binary(op: Binary, ty: Compute, form: OperandForm, isa: Isa) -> Option<BinaryLoop> {
     match ty {
         Compute::Mask => mask::primitive_loop::<MaskByte>(op, form, isa),

@@ -289,8 +289,9 @@ mod mask {
 
 /// Returns the loop of `op` for operands of type `ty`, or `None` if the primitive is not defined for it.
 ///
-/// [`Unary::IsNan`] and [`Unary::IsFinite`] write masks. All other primitives write the type of the operand. Integers
-/// have Neg, Abs, Sign, Not, the roundings (which are the identity) and the two predicates. Masks have Not.
+/// [`Unary::IsNan`] and [`Unary::IsFinite`] write masks. All other primitives write the type of the operand. Floats
+/// have all primitives except Not. Integers have Neg, Abs, Sign, Not, the roundings (which are the identity) and the
+/// two predicates. Masks have Not.
 pub(crate) fn unary(op: Unary, ty: Compute, isa: Isa) -> Option<UnaryLoop> {
     match ty {
         Compute::Mask => MaskByte::unary_loop(op, isa),

@@ -27,8 +27,9 @@ pub(crate) fn run_dense_maps(
     let is_map = !program.is_row() && outputs > 0 && outputs <= inputs && stores_inputs;
     if !is_map || targets != outputs || sets.sets().len() != sizes.len() || !sets.sets().all(fits) {
         let reason = format!(
-            "every map must be elementwise, with {inputs} inputs, of which the first {outputs} are overwritten and are \
-             not single values"
+            "a batch of maps needs an elementwise program whose first {outputs} inputs have the dtypes of its \
+             {outputs} outputs, one size per set, and {inputs} operands per set, of which the first {outputs} are \
+             overwritten and must not be single values"
         );
         return Err(Error::invalid(program.name, reason));
     }

@@ -85,7 +85,7 @@ impl SequenceReduction<'_> {
         })
     }
 
-    /// Returns the bytes of the partial results of `cols` columns: one for each chunk.
+    /// Returns the bytes of the partial results of `cols` columns: one result per column for each chunk.
     fn partial_bytes(&self, cols: usize) -> usize {
         padded(self.length.div_ceil(CHUNK) * cols * self.result_size())
     }

@@ -26,9 +26,9 @@
 //!     ⎣0  1⎦         ⎣0  1  1 −1⎦
 //! ```
 //!
-//! **Layout.** Images are transposed to channels-last order (`images`), so every transform ([`WinogradTransform`]) adds
-//! and subtracts vectors of channels. A pixel outside an image is a vector of zeros. Vector efficiency therefore does
-//! not depend on the width of the images or on the padding.
+//! **Layout.** Images are transposed to channels-last order (`images`), so every transform ([`WinogradTransform`])
+//! adds, subtracts and halves vectors of channels. A pixel outside an image is a vector of zeros. Vector efficiency
+//! therefore does not depend on the width of the images or on the padding.
 //!
 //! **Order.** Sums over channels have the order of a matrix product. Sums over tiles are accumulated block after block;
 //! the block size is a function of the shapes. The bits of a result do not depend on threads, layout or instruction
