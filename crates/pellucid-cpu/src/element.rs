@@ -116,7 +116,8 @@ compute_scalars! {
     f64: -0.0, 1.0, |a, b| a + b, a * b;
 }
 
-/// Evaluates `body` with `T` bound to the type of the pattern that matches a value.
+/// Matches a value against patterns, each with a type, and evaluates `body` with `T` bound to the type of the matching
+/// pattern.
 macro_rules! with_type {
     ($value:expr, $T:ident => $body:expr; $($pattern:pat => $type:ty;)*) => {
         match $value {

@@ -13,8 +13,8 @@ use std::mem::MaybeUninit;
 pub(crate) struct TileExtent<'a> {
     /// The number of lines. A line is a row.
     ///
-    /// In a transposed tile, a line consists of the elements of all rows with one index, or with a few adjacent
-    /// indices. The last line may be shorter.
+    /// In a transposed tile, a line consists of the elements of all rows at one index, or at a few adjacent indices.
+    /// The last line may be shorter.
     pub(crate) rows: usize,
     /// The number of elements of a line.
     pub(crate) len: usize,
@@ -32,8 +32,8 @@ pub(crate) struct TileExtent<'a> {
     /// [`KernelSchedule::is_streamed`](crate::program::kernel_schedule::KernelSchedule::is_streamed) is true are
     /// written with non-temporal stores. A chain that also accumulates a reduction uses no such stores.
     pub(crate) stream: bool,
-    /// All reductions of the schedule if fused chains compute the reductions that are marked for them, otherwise empty.
-    /// Chains can do so only if the tile consists of entire rows that are no longer than a chunk.
+    /// All reductions of the schedule if fused chains compute the reductions that are marked as `chained`, otherwise
+    /// empty. Chains can do so only if the tile consists of entire rows that are no longer than a chunk.
     pub(crate) folds: &'a [RowReduction],
 }
 
@@ -56,7 +56,7 @@ impl TileExtent<'_> {
         if self.transposed { self.len } else { self.rows }
     }
 
-    /// Returns the bytes from the operand of one line of the tile to the operand of the next, for values of `size`
+    /// Returns the distance in bytes between the operands of two adjacent lines of the tile, for values of `size`
     /// bytes.
     #[inline]
     fn line_stride(&self, size: usize, granularity: Granularity) -> usize {

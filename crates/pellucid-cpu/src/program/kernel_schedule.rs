@@ -58,7 +58,7 @@ pub(crate) struct ScheduledInstr {
     pub(crate) kernel: LoopKind,
     /// The granularity of the result.
     pub(crate) granularity: Granularity,
-    /// Whether the instruction reads per-row and per-element values. In a tile of several rows it runs row by row.
+    /// Whether the instruction reads per-row and per-element values. It then runs row by row in a tile of several rows.
     pub(crate) mixed: bool,
     /// The slot of the result.
     pub(crate) result: ValueSlot,
@@ -241,7 +241,7 @@ struct ScheduleNode {
 }
 
 impl KernelScheduleCache {
-    /// Returns the schedule for `key`, which `build` returns on first use.
+    /// Returns the schedule for `key`, which `build` creates on first use.
     pub(crate) fn get_or_init(&self, key: ScheduleKey, build: impl Fn() -> KernelSchedule) -> &KernelSchedule {
         let mut list = self;
         loop {

@@ -1,4 +1,5 @@
-//! Lowering: every instruction of a program is resolved to the loop that runs it, in static single assignment form.
+//! Lowering: converts a program to static single assignment form, and resolves every instruction to the loop that runs
+//! it.
 //!
 //! A register of a [`Program`] may be written several times. After lowering, every value has its own slot, which is
 //! written once. A value can therefore be stored anywhere (in a tile buffer, in the memory of an output, in one cell),

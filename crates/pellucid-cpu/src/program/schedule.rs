@@ -112,7 +112,8 @@ fn levels(program: &PreparedProgram, guards: &[Option<ValueSlot>], granularity: 
         slot.checked_sub(first_step).is_some_and(|s| matches!(program.steps[s].kernel, KernelFn::Reduce(..)))
     };
     let mut levels = vec![0; guards.len()];
-    // A mask can follow a value that it guards in the program. The level of the value then changes in the next round.
+    // In the program, a mask can come after a value that it guards. The level of the value then changes in the next
+    // round.
     loop {
         let mut changed = false;
         for (s, step) in program.steps.iter().enumerate() {

@@ -24,7 +24,7 @@ const KEPT_SCORES: usize = 128 << 10;
 /// The largest number of queries for which reading keys and values in place is faster than packing them.
 const MAX_UNPACKED_QUERIES: usize = 8;
 
-/// The smallest number of multiply-adds of a task. Smaller tasks would cost more than they save.
+/// The smallest number of multiply-adds of a task. Distributing smaller tasks would take longer than it saves.
 const MIN_TASK_WORK: u64 = 1 << 19;
 
 /// The sizes of an attention kernel, and the operands that the output and the gradient both read.

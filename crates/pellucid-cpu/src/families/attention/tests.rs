@@ -273,8 +273,8 @@ fn nan_propagates_and_large_scores_do_not_overflow() {
     assert_eq!(nans, [6, 7]);
 }
 
-/// A constant that is added to all scores of a row does not change the softmax. λ cannot represent the difference
-/// between scores of large magnitude.
+/// A constant that is added to all scores of a row does not change the softmax, although λ cannot represent small
+/// differences between scores of large magnitude.
 #[test]
 fn constant_added_to_all_scores_of_a_row_changes_no_gradient() {
     let k = Attention { causal: false, masked: true, scale: 0.5, part: AttentionPart::Result };
@@ -291,7 +291,7 @@ fn constant_added_to_all_scores_of_a_row_changes_no_gradient() {
             .map(|a| a.reals())
             .collect()
     };
-    // The values are so large that only the common part of the scores remains.
+    // Q is 0 and the mask is constant, so all scores of a row are equal.
     (x[0], x[3]) = (vec![0.0; x[0].len()], vec![0.0; x[3].len()]);
     let plain = gradients(&x);
     for added in [-1e4, -1e9, f64::from(f32::MIN), 1e9] {

@@ -6,8 +6,8 @@
 //! - `problem`: the shapes of a convolution, and the contract of its arrays;
 //! - `stage`: *staged images*, which are copies with padding in a layout in which the offset of a window element is the
 //!   sum of the offset of the window and the offset of the tap;
-//! - `product`: outputs and input gradients, `weights × windows`. The windows are packed straight into the matrix
-//!   product; products of one or two rows are computed without packing;
+//! - `product`: outputs and input gradients, `weights × windows`. The windows are packed directly into the panels of
+//!   the matrix product; products of one or two rows are computed without packing;
 //! - `weight`: weight gradients, `windows × outputs`;
 //! - `winograd`: outputs and both gradients for 3 × 3 windows over many channels, with fewer multiplications;
 //! - `pairs`: convolutions of `bf16` with instructions that multiply pairs of factors;
@@ -41,7 +41,7 @@ use pellucid_simd::Isa;
 use problem::{ConvProblem, ImageSizes};
 use std::ops::Range;
 
-/// Computes the [`ConvPart`] that `kernel` names: the output y, or the gradient of x or w. `a` and `b` are the two
+/// Computes the [`ConvPart`] that `kernel` selects: the output y, or the gradient of x or w. `a` and `b` are the two
 /// arrays among x, w and y that are read, in this order.
 ///
 /// The operands satisfy the rule of the family.

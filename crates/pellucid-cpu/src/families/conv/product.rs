@@ -4,8 +4,8 @@
 //!
 //! An input gradient is a product of weights with windows of y. Let ρ be the remainder of `q + before` modulo the
 //! stride, for input coordinate q. Coordinates with equal ρ use the same taps t, for which `dilation·t ≡ ρ`, and tap t
-//! reads output `(q + before − dilation·t) / stride`. There is one product for each remainder, so one product for
-//! stride 1.
+//! reads output `(q + before − dilation·t) / stride`. There is one product for each remainder; for stride 1, there is
+//! only one.
 
 use super::problem::{ConvProblem, ImageSizes};
 use super::stage::{ReadRegion, StagedImages, depth_offsets, tap_offsets};
@@ -79,8 +79,8 @@ impl<T: Element> GroupWeights<T> {
     }
 }
 
-/// A product of weights and windows for every group and image. A column of the product, here called lane, is one
-/// window; its offsets in the staged images and in the result are stored.
+/// A product of weights and windows for every group and image. A column of the product (a *lane*) is one window, which
+/// is stored as its offsets in the staged images and in the result.
 struct WindowProduct<'a, T> {
     problem: &'a ConvProblem,
     weights: GroupWeights<T>,

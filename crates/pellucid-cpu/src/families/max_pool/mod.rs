@@ -161,7 +161,8 @@ impl WindowAxes {
         (0..z.outputs).flat_map(|oz| (0..y.outputs).map(move |oy| row(oz, oy))).collect()
     }
 
-    /// Pools the plane at the start of `x`, which extends to the end of the input.
+    /// Pools the plane at the start of `x`. The slice `x` extends to the end of the input, because a block may read
+    /// beyond the plane.
     fn pool_plane<T: StorageElement>(
         &self,
         kernel: MaxPoolKernel<T>,

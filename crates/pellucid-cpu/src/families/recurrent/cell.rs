@@ -1,4 +1,4 @@
-//! The equations of one step of a [`RnnMode`], forward and backward, vectorized.
+//! The equations of one step of a recurrent cell ([`RnnMode`]), forward and backward, vectorized.
 
 use pellucid_ir::kernel::RnnMode;
 use pellucid_runtime::threads::SharedPtr;

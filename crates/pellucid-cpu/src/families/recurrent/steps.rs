@@ -13,7 +13,7 @@ use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use std::ops::Range;
 
-/// The smallest number of multiply-adds of a task. Smaller tasks would cost more than they save.
+/// The smallest number of multiply-adds of a task. Distributing smaller tasks would take longer than it saves.
 const MIN_TASK_WORK: usize = 1 << 19;
 
 /// Columns of a product are distributed over threads in multiples of this number, which is a multiple of the width of a
@@ -318,7 +318,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
     }
 
     /// Packs the weight blocks. `view(ptr, rows)` returns the block of `rows` rows at `ptr` as the operand B of a
-    /// product, with its number of columns and its k.
+    /// product, with its number of columns and its size k.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
@@ -340,7 +340,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
     }
 
     /// Packs the projection, if there is one. `view(ptr)` returns it as the operand B of a product, with its number of
-    /// columns and its k.
+    /// columns and its size k.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.

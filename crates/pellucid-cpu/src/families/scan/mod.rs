@@ -192,7 +192,7 @@ struct ScanTask<'a> {
     positions: Option<&'a Operand<'a>>,
 }
 
-/// Several lines of the operands of a scan, or the same elements of these lines.
+/// Several lines of the operands of a scan, or the same range of elements of several lines.
 #[derive(Clone, Copy)]
 struct ScanLines {
     /// The element of the first line that is processed first.
@@ -211,7 +211,7 @@ struct ScanLines {
     index: (i64, i64),
     /// The accumulators of the lines: an [`Accumulators`] of the reduction.
     accumulators: *mut u8,
-    /// Whether the elements are the first ones of their lines, before which the accumulators are not initialized.
+    /// Whether the elements are the first elements of their lines. The accumulators are then not initialized yet.
     is_first: bool,
 }
 
@@ -456,8 +456,8 @@ per_isa! {
                 let x = lines.x.cast::<T>().offset(i * lines.along[0]);
                 let y = lines.y.cast::<T>().offset(i * lines.along[1]);
                 let mut done = 0;
-                // Long steps, steps with a conversion, and steps over few lines are fastest over a fixed number of
-                // lines.
+                // Long steps, steps with a conversion, and steps over few lines are fastest in a loop over a fixed
+                // number of lines.
                 let is_long = const { R::LONG_STEP || size_of::<T>() < size_of::<T::Compute>() };
                 if !R::POSITIONS && (is_long || count <= BLOCK.0) {
                     let first = first.as_chunks_mut::<LANES>().0.iter_mut();

@@ -126,8 +126,8 @@ macro_rules! sortable {
     )*};
 }
 
-/// Computes the key of a float: an integer with the same order. All bits of a negative number are inverted, and the
-/// sign bit of other numbers. Adding 0 converts −0 to 0.
+/// Computes the key of a float: an integer with the same order. For negative numbers, all bits are inverted; for other
+/// numbers, only the sign bit. Adding 0 converts −0 to 0.
 macro_rules! float_key {
     ($x:expr, $signed:ty, $unsigned:ty) => {{
         let x = $x + 0.0;
@@ -178,7 +178,8 @@ fn sort_lines_as<T: Sortable>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, p
     }
 }
 
-/// The functions of a sort that depend on the element type. The others are compiled once for each [`PackedKey`].
+/// The functions of a sort that depend on the element type. The other functions are compiled once for each
+/// [`PackedKey`].
 struct SortKernels<P> {
     /// The size of an element in bytes.
     size: usize,

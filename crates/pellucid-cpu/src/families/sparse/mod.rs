@@ -20,7 +20,7 @@ use pellucid_simd::{Float, Isa, vector_work};
 use rows::{SparseRows, TransposedBlock};
 use std::ops::Range;
 
-/// The number of outer indices whose arrays are transposed together.
+/// The number of outer indices whose arrays `[axis, inner]` are transposed together.
 const GROUP: usize = 16;
 /// The minimum inner length for which arrays are not transposed.
 const MIN_INNER: usize = 8;
@@ -151,8 +151,8 @@ impl<'a, T> CsrRows<'a, T> {
         first..columns().max().map_or(first, |last| last + 1)
     }
 
-    /// Divides the rows into blocks that, with the inputs of their columns, have at most `budget` lines. A block has at
-    /// least one row.
+    /// Divides the rows into blocks, and returns the rows and the range of columns of each block. A block has at most
+    /// `budget` rows and columns together, but at least one row.
     fn blocks(&self, budget: usize) -> List<(Range<usize>, Range<usize>), 16> {
         let mut blocks = List::new();
         let mut start = 0;

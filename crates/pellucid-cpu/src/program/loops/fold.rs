@@ -103,8 +103,8 @@ pub(crate) type FinishLoop = unsafe fn(dst: *mut u8, lanes: *const u8);
 /// The loops of one reduction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoldLoops {
-    /// The identity of the operation: the initial value of the lanes of rows, and the result of an empty reduction.
-    /// The value is in the first bytes; the bytes after the element size are not used.
+    /// The identity of the operation: the initial value of the lanes that `accumulate_rows` reads, and the result of an
+    /// empty reduction. The value is in the first bytes; the bytes after the element size are not used.
     pub identity: [u8; 8],
     /// Accumulates contiguous values.
     pub accumulate: AccumulateLoop,

@@ -18,7 +18,8 @@ use std::mem::MaybeUninit;
 /// An instruction of a fused loop with its operands.
 #[derive(Clone, Copy)]
 pub(crate) struct FusedOperands {
-    /// The tile that v is loaded from, if a chain begins here; null if v is the result of the previous instruction.
+    /// The tile from which the values are loaded, if a chain begins here; null if the values are the result of the
+    /// previous instruction.
     pub(crate) chain_start: *const u8,
     /// The instruction.
     pub(crate) instr: FusedInstr,
@@ -47,7 +48,7 @@ pub(crate) type ChainLoop = unsafe fn(links: &[FusedOperands], sum: *mut u8, n: 
 
 /// Returns the fused loop for floats of type `ty`, or `None` for other types.
 pub(crate) fn chain(ty: Compute, isa: Isa) -> Option<ChainLoop> {
-    // A block has eight vectors. Portable vectors are wider than registers, so fewer of them fit.
+    // A block has eight vectors. Portable vectors are wider than registers, so portable blocks have fewer vectors.
     match (ty, isa) {
         (Compute::F32, Isa::Avx512) => Some(const { fused_loop::<f32, 8>(Isa::Avx512) }),
         (Compute::F32, Isa::Avx2) => Some(const { fused_loop::<f32, 8>(Isa::Avx2) }),

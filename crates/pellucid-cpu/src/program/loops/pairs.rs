@@ -1,4 +1,5 @@
-//! Sums of terms of pairs of values, in registers: the distances of all pairs of points, and their gradients.
+//! Sums of terms of pairs of values, in registers, such as the distances between all pairs of points, and the gradients
+//! of these distances.
 //!
 //! A term is computed from two values x and y, and an optional weight. Many sums have the same x or the same sequence
 //! of y, so the operands stay in the first-level cache. No term is stored. Every operation of a term is rounded as by

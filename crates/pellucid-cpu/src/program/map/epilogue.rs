@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 
 /// A map over matrices whose first input is passed block by block.
 ///
-/// The operands are that input, whose address is passed with each block, the other inputs, and the outputs.
+/// The operands are the first input, whose address is passed with each block, then the other inputs, then the outputs.
 pub(crate) struct MapEpilogue<'a> {
     program: &'a PreparedProgram,
     params: &'a Params,

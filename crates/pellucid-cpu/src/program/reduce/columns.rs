@@ -19,7 +19,7 @@ use std::ops::Range;
 /// lanes that fit L1 (64 bytes per column for `f32`).
 const STRIP_COLUMNS: usize = 4096;
 
-/// With at most this many columns, one tile contains several rows.
+/// The maximum number of columns for which one tile contains several rows.
 const NARROW_COLUMNS: usize = 128;
 
 /// The division of the columns into strips, and the evaluation of their values.
@@ -50,7 +50,7 @@ impl SequenceReduction<'_> {
         let mut inner: StridedAxes = if narrow { self.reduced.clone() } else { StridedAxes::new() };
         inner.push(column.clone());
         strided::merge(&mut inner);
-        // The evaluator writes values that are not widened directly to the block of rows.
+        // If values are not widened, the evaluator writes them directly to the block of rows.
         let eval = Evaluator::new(self.program, self.params, &inner, |_| false, |_| self.widen.is_none());
         let slot = self.value_slot();
         let identity = slot < self.program.inputs.len() && eval.schedule.granularity[slot] == Granularity::PerElement;

@@ -53,8 +53,8 @@ impl<T> ChannelsLastImages<T> {
 
 /// The number of pixels that are transposed together: one cache line of the source.
 const TRANSPOSED_POSITIONS: usize = 16;
-/// The number of channels that are transposed back together. Their destination rows can be a power of two apart and
-/// then share cache sets, so the number is small.
+/// The number of channels that are transposed together when images are copied back. Their destination rows can be a
+/// power of two apart and then share cache sets, so the number is small.
 const TRANSPOSED_CHANNELS: usize = 8;
 
 impl<T: Element> Images<T> {

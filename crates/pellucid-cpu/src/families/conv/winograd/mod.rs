@@ -71,11 +71,11 @@ const PATCH_LEN: usize = 16;
 /// The number of elements of a tile.
 const TILE_LEN: usize = 4;
 
-/// The approximate number of bytes of channels-last images at a time, per thread.
+/// The approximate number of bytes of channels-last images that are processed at a time, per thread.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The number of elements of the transformed tiles and products of one block. Together with one matrix of weights, they
-/// fit a cache of 1 MiB.
+/// The number of elements of the transformed tiles and products of one block. As `f32`, they fit a cache of 1 MiB
+/// together with one matrix of weights.
 const BLOCK_ELEMENTS: usize = 192 << 10;
 
 /// The number of tiles of a block is a multiple of this constant, which is itself a multiple of the height of the

@@ -268,7 +268,7 @@ fn non_finite_values_affect_only_their_windows() {
 fn intermediate_overflow_falls_back_to_direct_products() {
     let case = case(2, 1, [16, 16], [8, 8], [[1, 1], [1, 1]]);
     let [mut x, mut w, y] = to_f32(&values(&case, 1, 1.0));
-    // The difference of neighbours of opposite signs overflows, although no result needs it.
+    // The transform subtracts neighbours of opposite signs, which overflows, although direct products do not.
     for (i, x) in x.iter_mut().enumerate() {
         *x = if i / 8 % 4 < 2 { 3e38 } else { -3e38 };
     }
