@@ -87,7 +87,7 @@ fn checked_buffer<'a>(op: &'static str, view: &View<'a>) -> Result<&'a CpuBuffer
 /// `element` is the size of an element in bytes.
 ///
 /// # Errors
-/// Returns the errors of [`input`].
+/// Returns an error in the same cases as [`input`].
 #[inline]
 pub(crate) fn dense_input(op: &'static str, dense: &DenseView<'_>, size: usize, element: usize) -> Result<NonNull<u8>> {
     let count = if dense.once { 1 } else { size };

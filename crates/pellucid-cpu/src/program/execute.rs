@@ -293,7 +293,7 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
 /// Runs a fused loop row by row; `links` are the operands of the first row.
 ///
 /// # Safety
-/// The contract of [`run_chain`]. `links` are the operands of `chain` for the first row, and `tile.folds` has the
+/// The contract of [`run_chain`] holds, `links` are the operands of `chain` for the first row, and `tile.folds` has the
 /// reduction if there is one.
 #[inline(never)]
 unsafe fn run_chain_by_rows(

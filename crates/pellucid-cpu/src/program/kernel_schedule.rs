@@ -180,7 +180,7 @@ pub(crate) struct KernelSchedule {
     pub(crate) phases: Vec<Phase>,
     /// The granularity of every slot. The slots of broadcast values follow the slots of the program.
     pub(crate) granularity: Vec<Granularity>,
-    /// The phase that computes every slot.
+    /// For every slot: the index of the phase that computes it.
     pub(crate) phase: Vec<usize>,
     /// The start of the buffer of every per-element slot, in bytes per element of the tile.
     pub(crate) buffer_offset: Vec<usize>,

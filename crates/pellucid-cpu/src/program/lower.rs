@@ -115,7 +115,7 @@ impl<'a> ProgramLowering<'a> {
         }
     }
 
-    /// Lowers the next step and gives its result a slot.
+    /// Lowers the next step and assigns a slot to its result.
     fn lower_step(&mut self, step: &formula::Step) -> Result<()> {
         let kernel = self.kernel_fn(step)?;
         let args: List<ValueSlot, 3> = step.args.iter().map(|&a| self.slot_of(a)).collect();

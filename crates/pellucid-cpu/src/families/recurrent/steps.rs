@@ -34,7 +34,7 @@ pub(super) struct RecurrentProblem<'a, T> {
     pub(super) isa: Isa,
     /// The kernel.
     pub(super) kernel: &'a Recurrent,
-    /// The sizes T, N, H and P.
+    /// The sizes T, N, H and P, as in [`Recurrent`], which also defines B and G.
     pub(super) sizes: RecurrentSizes,
     /// The weights W, `[G·H, P]`.
     pub(super) weights: SharedPtr<T>,

@@ -195,9 +195,9 @@ struct ScanTask<'a> {
 /// Several lines of the operands of a scan, or the same range of elements of several lines.
 #[derive(Clone, Copy)]
 struct ScanLines {
-    /// The element of the first line that is processed first.
+    /// The address of the element of the first line that is processed first.
     x: *const u8,
-    /// The output of this element.
+    /// The address of the output for this element.
     y: *mut u8,
     /// The output for the index of this element. Reductions that return no indices do not use it.
     positions: *mut i64,

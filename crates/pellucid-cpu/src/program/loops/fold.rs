@@ -283,7 +283,7 @@ unsafe fn accumulate_blocks<T: LoopElement, M: Monoid<T>>(
 /// Combines `n` values into the lanes.
 ///
 /// # Safety
-/// The clauses of [`AccumulateLoop`], where *Source* means that `x` has `n` values.
+/// The clauses of [`AccumulateLoop`] hold; *Source* means that `x` has `n` values.
 #[inline(always)]
 unsafe fn accumulate_values<T: LoopElement, M: Monoid<T>>(
     lanes: *mut u8,

@@ -98,7 +98,7 @@ impl<T: Float + Real, const K: u8> VectorWork<T> for PairWork<'_, K> {
 }
 
 impl<const K: u8> PairWork<'_, K> {
-    /// Returns the terms of vectors.
+    /// Returns the terms for vectors of x and y, weights, and factors.
     ///
     /// # Safety
     /// *Instruction set* of [`VectorWork::run`] holds.
@@ -115,7 +115,7 @@ impl<const K: u8> PairWork<'_, K> {
         }
     }
 
-    /// Returns the factor of the weights.
+    /// Returns the factor of the weights, c or −c, in all lanes, or zeros if the terms have no factor.
     ///
     /// # Safety
     /// *Work* and *Instruction set* of [`VectorWork::run`] hold.

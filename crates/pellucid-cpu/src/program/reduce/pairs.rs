@@ -216,7 +216,7 @@ impl SequenceReduction<'_> {
             Some(uniform) => self.program.uniform_value(&self.program.uniforms[uniform], self.params, 0),
             None => scalar_bits(Scalar::from(1.0), if size == 4 { Compute::F32 } else { Compute::F64 }),
         };
-        // The opposite sign of the difference or of the term is exact.
+        // Negation is exact, so one flag combines the order of the operands of the difference and the sign of the term.
         let is_negated = (x == b) != program.is_negated;
         Some(PairLayout { term: program.term, inputs: [x, y, weight], factor, is_negated, is_columns })
     }
