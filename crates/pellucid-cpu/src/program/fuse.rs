@@ -352,8 +352,8 @@ fn mark_chain(schedule: &mut KernelSchedule, phase: usize, start: usize, ops: &[
     }
 }
 
-/// Returns the sum at the end of `phase` that can accumulate the values of `last`, the last result of the loop that
-/// begins at instruction `start`.
+/// Returns the sum at the end of `phase` that can accumulate the values of `last`, or their products with other values,
+/// if there is one. `last` is the last result of the loop that begins at instruction `start`.
 fn fused_reduction(schedule: &KernelSchedule, phase: usize, start: usize, last: ValueSlot) -> Option<FusedReduction> {
     let folds = schedule.phases[phase].folds.clone();
     let computed_before = |slot: ValueSlot| schedule.instrs[start..].iter().all(|i| i.result != slot);

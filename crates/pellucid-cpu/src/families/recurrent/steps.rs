@@ -363,7 +363,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let step_work = (self.kernel.cell.gates() * hidden).saturating_mul(state);
         let layer_work = step_work.saturating_mul(batch).saturating_mul(steps);
         let threads = if layer_work >= 2 * MIN_TASK_WORK { threads::count() } else { 1 };
-        // If there are fewer sequences than threads, the columns of every step are distributed.
+        // If there are fewer sequences than threads, the columns of the products of a step are distributed, if they are
+        // large.
         let column_parts =
             if batch < threads { threads.min(step_work.saturating_mul(batch) / MIN_TASK_WORK).max(1) } else { 1 };
         let parts = if column_parts > 1 { 1 } else { threads.min(layer_work / MIN_TASK_WORK).clamp(1, batch.max(1)) };
