@@ -173,8 +173,8 @@ fn unfit_map(program: &Program) -> Error {
 /// Runs a map with one output whose operands are all contiguous or single values.
 ///
 /// # Errors
-/// Returns an error if the program is not elementwise, with one output and one input per operand, or if an input
-/// exceeds its buffer or has no memory.
+/// Returns an error if the program is not elementwise or does not have one output and one input per operand, or if an
+/// input exceeds its buffer or has no memory.
 ///
 /// # Safety
 /// 1. `to` is valid for writes of `size` elements of the program's output, and no other thread uses them.

@@ -234,8 +234,8 @@ impl<T: Float> VectorWork<T> for SoftmaxGradientRows<'_, T> {
                     *x = *x - log;
                 }
                 exp_row::<V>(p, visible, block.keys);
-                // λ is rounded. For scores of large magnitude it is hardly more exact than their maximum, so the sum of
-                // exp(x − λ) differs from 1. The weights are therefore divided by their sum.
+                // For scores of large magnitude, λ is rounded to little more than their maximum, so the sum of exp(x −
+                // λ) differs from 1. The weights are therefore divided by their sum.
                 let sum = row_sum(&p[..visible.next_multiple_of(VIRTUAL_LANES)]);
                 let inverse_sum = if sum == <T as Real>::ZERO { sum } else { <T as Real>::ONE / sum };
                 for p in &mut p[..visible] {

@@ -254,8 +254,8 @@ fn largest_by_chunks<T: StorageElement, const N: usize>(
     })
 }
 
-/// Returns the first largest element, and its index, of the earlier taps (whose maximum and index are `earlier`) and
-/// the elements at the indices `taps`.
+/// Returns the largest element, with its index, among the earlier taps, whose maximum is `earlier`, and the elements at
+/// the indices `taps`. Among equal elements, the first is returned.
 #[inline(always)]
 fn first_largest<T: StorageElement>(x: &[T], earlier: (T, usize), taps: impl Iterator<Item = usize>) -> (T, usize) {
     taps.fold(earlier, |best, tap| if is_larger(x[tap].widen(), best.0.widen()) { (x[tap], tap) } else { best })

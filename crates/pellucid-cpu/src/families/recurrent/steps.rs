@@ -114,8 +114,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let buffer = CpuBuffer::scratch(bytes)?;
         let unprojected = buffer.ensure()?;
         // The rows are zeroed, because a product reads the rows of all sequences up to the last active one, and no step
-        // has written the rows of sequences that were never active. SAFETY: the buffer has `bytes` bytes, and no other
-        // thread uses it yet.
+        // has written the rows of sequences that were never active.
+        // SAFETY: the buffer has `bytes` bytes, and no other thread uses it yet.
         unsafe { unprojected.write_bytes(0, bytes) };
         let unprojected = SharedPtr(unprojected.as_ptr().cast::<T>());
         self.for_each_part(|part| {

@@ -127,8 +127,8 @@ unsafe fn total<V: FloatVector, const R: usize>(
     sum: impl Fn(Terms<'_, V::Scalar>) -> [V; R],
 ) -> [V; R] {
     // `sum` is called in only one place, because it contains the loops of all smaller groups. The total therefore
-    // starts at −0, for which −0 + s is s. SAFETY: the constant is a valid scalar, and the caller guarantees the
-    // instruction set.
+    // starts at −0, for which −0 + s is s.
+    // SAFETY: the constant is a valid scalar, and the caller guarantees the instruction set.
     let mut total = [unsafe { V::splat(&V::Scalar::NEGATIVE_ZERO) }; R];
     for group in columns.chunks(size).zip(weights.chunks(size)) {
         let sum = sum(group);

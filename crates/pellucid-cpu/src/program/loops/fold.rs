@@ -343,7 +343,8 @@ per_isa! {
             "the rows of a reduction overlap: the row stride of {row_stride} bytes is less than one element"
         );
         let absent = [Unaligned(M::IDENTITY); STRIP];
-        // Only a partial block is divided into strips of columns, because it reads `absent` instead of missing rows.
+        // Only a partial block is divided into strips of columns, because it reads `absent`, which has `STRIP` columns,
+        // instead of missing rows.
         let strip = if rows == ROWS { cols } else { STRIP };
         for l in 0..LANES.min(rows) {
             let mut start = 0;
@@ -368,7 +369,7 @@ per_isa! {
                 start += count;
             }
         }
-        // Lanes without rows are combined with the identity, as a padded block is.
+        // Lanes without rows are combined with the identity, like the padding of a contiguous block.
         for l in rows.min(LANES)..LANES {
             // SAFETY: by the contract of `RowsLoop`, lane l < 16 has `cols` elements (*Lanes*), and no other reference
             // to them is in use.
