@@ -1,5 +1,5 @@
-//! [`Cpu`], the CPU backend. It checks views against their buffers, converts them to addresses, and runs the family of
-//! each kernel.
+//! [`Cpu`], the CPU backend. It checks that each view is within its buffer, converts views to addresses, and runs each
+//! kernel by its family.
 
 use crate::families;
 use crate::operand::{self, Operand, Operands};
@@ -92,8 +92,8 @@ impl Backend for Cpu {
     ) -> Result<Arc<Storage>> {
         // The storage is created first, while its few arguments are still in registers.
         let storage = Arc::new(Storage::new(CpuBuffer::scratch(program.output_bytes(size)?)?));
-        // SAFETY: the new buffer has the bytes of `size` outputs, and no other thread or input refers to it (clauses 1
-        // and 2 of `run_dense`). The guard holds the borrow words of the inputs (clause 3).
+        // SAFETY: the new buffer has space for `size` output elements, and no other thread or input refers to it
+        // (clauses 1 and 2 of `run_dense`). The guard holds the borrow words of the inputs (clause 3).
         unsafe { run_dense(program, params, size, inputs.inputs(), storage.buffer().ensure()?) }?;
         Ok(storage)
     }
@@ -103,7 +103,8 @@ impl Backend for Cpu {
         check_copy("upload", buffer, offset, bytes.len())?;
         let start = buffer.ensure()?;
         // SAFETY: the bytes are within the buffer, as checked above. No other thread uses them, because `Writable`
-        // proves that this thread is the only user of the storage. A slice cannot overlap memory of the allocator.
+        // proves that this thread is the only user of the storage. The slice does not overlap the buffer, whose memory
+        // belongs to the buffer alone.
         unsafe { start.add(offset).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(())
     }
@@ -116,7 +117,8 @@ impl Backend for Cpu {
         }
         let start = buffer.start().ok_or_else(|| operand::no_value("download"))?;
         // SAFETY: the bytes are within the buffer, as checked above. No other thread writes them, because `Readable`
-        // proves that the storage has no writer. A slice cannot overlap memory of the allocator.
+        // proves that the storage has no writer. The slice does not overlap the buffer, whose memory belongs to the
+        // buffer alone.
         unsafe { start.add(offset).copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
         Ok(())
     }
@@ -157,17 +159,22 @@ fn check_copy(op: &'static str, buffer: &CpuBuffer, offset: usize, len: usize) -
     }
 }
 
-/// Returns the error for a program that is not a map of the operands.
+/// Returns the error for a program that is not elementwise, or does not have one output and one input per operand.
 #[cold]
 fn unfit_map(program: &Program) -> Error {
-    Error::invalid(program.name, "the program is not a map with this number of inputs and one output")
+    let (inputs, outputs) = (program.inputs.len(), program.outputs.len());
+    let reason = format!(
+        "the program must be elementwise (without row reductions), with one output and one input per operand; it has \
+         {inputs} inputs and {outputs} outputs"
+    );
+    Error::invalid(program.name, reason)
 }
 
 /// Runs a map with one output whose operands are all contiguous or single values.
 ///
 /// # Errors
-/// Returns an error if the program is not a map with this number of inputs and one output, or if an input exceeds its
-/// buffer or has no memory.
+/// Returns an error if the program is not elementwise or does not have one output and one input per operand, or if an
+/// input exceeds its buffer or has no memory.
 ///
 /// # Safety
 /// 1. `to` is valid for writes of `size` elements of the program's output, and no other thread uses them.
@@ -189,9 +196,10 @@ unsafe fn run_dense(
         let address = operand::dense_input(program.name, input, size, load.storage.size())?.as_ptr();
         operands.push(program::DensePtr { address, once: input.once });
     }
-    // SAFETY: `dense_input` returns addresses that are valid for `size` elements, or one, of the dtypes that the
-    // program loads. The output is valid and no other thread uses it (clause 1 of this function), it overlaps an
-    // input only if both have the same elements (clause 2), and no other thread writes the inputs (clause 3).
+    // SAFETY: `dense_input` returns addresses of elements of the dtypes that the program loads: `size` elements, or one
+    // if the operand is a single value. The output is valid and no other thread uses it (clause 1 of this function), it
+    // overlaps an input only if both have the same elements (clause 2), and no other thread writes the inputs (clause
+    // 3).
     unsafe { program::dense(program, params, size, &operands, &[program::DensePtr::full(to.as_ptr())]) }
 }
 
@@ -202,8 +210,8 @@ fn input<'a>(op: &'static str, view: &View<'a>) -> Result<Operand<'a>> {
     Ok(Operand { base, layout: view.layout, dtype: view.dtype })
 }
 
-/// Converts the view of output `k` to an operand; see [`operand::output`] for the errors, and [`operand::input`] for an
-/// output that the kernel reads before it writes it.
+/// Converts the view of output `k` to an operand. See [`operand::input`] for the errors if the kernel reads the output
+/// before it writes it, otherwise [`operand::output`].
 #[inline]
 fn output<'a>(kernel: &Kernel, k: usize, view: &View<'a>) -> Result<Operand<'a>> {
     let is_read = k < kernel.info().state_outputs;
@@ -271,7 +279,7 @@ mod tests {
 
     #[test]
     fn dense_maps_equal_maps_and_check_bounds() {
-        // The default methods of the trait compute dense maps here.
+        // `ForwardingCpu` computes dense maps by the default methods of the trait.
         let forwarding = ForwardingCpu { name: "forwarding".into(), ..ForwardingCpu::default() };
         let Kernel::Map(map) = add() else { unreachable!() };
         let storage = Cpu.storage(16).unwrap();

@@ -1,4 +1,4 @@
-//! Row-major arrays with a single dtype, for kernels that traverse neither strides nor other dtypes.
+//! Row-major arrays with a single dtype, for kernels that support neither strides nor mixed dtypes.
 
 use crate::operand::Operand;
 use crate::program;
@@ -6,7 +6,8 @@ use pellucid_ir::{DType, Layout, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::threads::SharedPtr;
 
-/// An operand as a row-major array of a dtype: its own memory if it has this layout and dtype, otherwise a copy.
+/// An operand as a row-major array of a dtype: the memory of the operand if it is row-major and has this dtype,
+/// otherwise a copy.
 pub(crate) struct DenseArray<'a> {
     operand: Operand<'a>,
     dtype: DType,
@@ -35,7 +36,7 @@ impl<'a> DenseArray<'a> {
         Ok(array)
     }
 
-    /// Creates the array of an output, whose values are unspecified. The caller writes all values and then calls
+    /// Creates the array of an output, whose values are unspecified. The caller must write all values and then call
     /// [`store`](DenseArray::store).
     ///
     /// # Errors
@@ -44,7 +45,8 @@ impl<'a> DenseArray<'a> {
         DenseArray::new(operand, dtype)
     }
 
-    /// Converts a copy to the operand.
+    /// Writes the elements of a copy to the operand, converted to the dtype of the operand. Does nothing if the array
+    /// is the operand itself.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.

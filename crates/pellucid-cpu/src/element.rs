@@ -62,7 +62,7 @@ macro_rules! cast_elements {
         }
     )*};
 }
-// Kernels of integers run rarely, so they are not compiled for wider instruction sets.
+// Kernels on integers run rarely, so they are not compiled for wider instruction sets.
 cast_elements! {
     u8: i32, Avx2;
     i8: i32, Avx2;
@@ -116,7 +116,8 @@ compute_scalars! {
     f64: -0.0, 1.0, |a, b| a + b, a * b;
 }
 
-/// Evaluates `body` with `T` bound to the type of the pattern that matches a value.
+/// Matches a value against patterns, each with a type, and evaluates `body` with `T` bound to the type of the matching
+/// pattern.
 macro_rules! with_type {
     ($value:expr, $T:ident => $body:expr; $($pattern:pat => $type:ty;)*) => {
         match $value {
@@ -145,7 +146,8 @@ macro_rules! with_storage_element {
     };
 }
 
-/// Evaluates `body` with `T` bound to the unsigned integer of a size in bytes, for copies without arithmetic.
+/// Evaluates `body` with `T` bound to the unsigned integer type of the given size in bytes, for copies without
+/// arithmetic.
 macro_rules! with_width {
     ($bytes:expr, $T:ident => $body:expr) => {
         with_type! { $bytes, $T => $body;

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct ForwardingCpu {
     pub name: String,
     pub is_deferred: bool,
-    /// Whether the engine must run all kernels by itself.
+    /// Whether the backend reports all kernels as unsupported, so that the engine runs them on a fallback.
     pub lacks_kernels: bool,
-    /// The bytes that were copied from or to the host.
+    /// The number of bytes that were copied from or to the host.
     pub copied: AtomicU64,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! * [`Cpu`] is the backend. [`CpuBuffer`] is its memory, from a caching allocator.
 //! * Kernels select their instruction set at run time, and the caller sets the number of threads ([`with_threads`]).
-//!   Neither choice changes a bit of any result.
+//!   Neither choice changes a bit of any result, except that `bf16` convolutions (with AVX512-BF16 or AMX) and `bf16`
+//!   matrix products (with AMX) may differ.
 //! * The API is safe: no kernel accesses memory outside the buffers of its views.
 //!
 //! | module | contents |

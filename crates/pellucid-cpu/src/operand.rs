@@ -87,7 +87,7 @@ fn checked_buffer<'a>(op: &'static str, view: &View<'a>) -> Result<&'a CpuBuffer
 /// `element` is the size of an element in bytes.
 ///
 /// # Errors
-/// Returns the errors of [`input`].
+/// Returns an error in the same cases as [`input`].
 #[inline]
 pub(crate) fn dense_input(op: &'static str, dense: &DenseView<'_>, size: usize, element: usize) -> Result<NonNull<u8>> {
     let count = if dense.once { 1 } else { size };
@@ -124,8 +124,8 @@ pub(crate) fn dense_output(
     }
 }
 
-/// Returns an error if an output of `size` elements overlaps an input, unless both have the same elements. The operands
-/// are passed with the sizes of their elements in bytes, and the output is in its buffer.
+/// Returns an error if an output of `size` elements overlaps an input, unless both have the same elements. Each operand
+/// is a pair with its element size in bytes. The caller has checked that the output is within its buffer.
 #[inline]
 pub(crate) fn check_dense_overlap(
     op: &'static str,
@@ -165,7 +165,7 @@ fn dense_out_of_bounds(op: &'static str, dense: &DenseView<'_>, count: usize, el
         None => wrong_device(op),
         Some(buffer) => {
             let (bytes, offset) = (buffer.bytes(), dense.offset);
-            let elements = format!("{count} elements of {element} bytes at offset {offset}");
+            let elements = format!("{count} elements of {element} bytes at element offset {offset}");
             Error::invalid(op, format!("{elements} exceed a buffer of {bytes} bytes"))
         }
     }

@@ -186,7 +186,7 @@ impl PreparedLaunch {
     }
 }
 
-/// Returns true if a slot holds a tensor from outside that the plan only reads, and the plan packs weights.
+/// Returns true if the plan packs weights and a slot holds an external tensor that the plan only reads.
 fn is_weight(plan: &Plan, slot: usize) -> bool {
     let is_written = || plan.launches.iter().flat_map(|launch| &launch.outputs).any(|o| o.slot == slot);
     plan.packs_weights && matches!(plan.role(slot), SlotRole::State | SlotRole::Constant) && !is_written()

@@ -3,7 +3,7 @@
 //! An index space has the fewest axes that the strides of all operands allow: axes of length 1 are dropped, a broadcast
 //! axis has stride 0, and two neighbouring axes are merged if, in every operand, one stride describes both.
 //!
-//! [`Cursor`] is the only traversal. The kernel families have a fixed number of operands and offsets in elements
+//! [`Cursor`] implements all traversals. The kernel families have a fixed number of operands and offsets in elements
 //! ([`IndexSpace`]); programs have any number of operands, addresses, and strides in bytes.
 
 use crate::operand::Operand;
@@ -72,7 +72,7 @@ pub(crate) fn merge<S: AsRef<[isize]> + Clone>(axes: &mut StridedAxes<S>) {
     axes.truncate(last + 1);
 }
 
-/// Orders the axes by decreasing stride of operand `leader` and reverses those on which its stride is negative.
+/// Orders the axes by decreasing stride of operand `leader`, and reverses the axes along which this stride is negative.
 ///
 /// The traversal then moves forwards through the memory of `leader`. Use this function only if the order of the
 /// elements does not affect the result. `bases` are moved to the new first element of each operand.
@@ -237,12 +237,12 @@ impl<const N: usize> IndexSpace<N> {
     }
 }
 
-/// The runs of a range of an index space. It does not depend on the closure of [`IndexSpace::runs`], so it is compiled
-/// once for each number of operands.
+/// An iteration over the runs of a range of an index space. The type does not depend on the closure of
+/// [`IndexSpace::runs`], so it is compiled once for each number of operands.
 struct Runs<'a, const N: usize> {
     /// The length of the innermost axis, and its stride in every operand.
     inner: (usize, [isize; N]),
-    /// The first point of the current run if it is a full run.
+    /// The point at index 0 of the innermost axis, for the current run.
     outer: Cursor<'a, [isize; N], [isize; N]>,
     /// The index along the innermost axis.
     within: usize,

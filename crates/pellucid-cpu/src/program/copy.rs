@@ -146,7 +146,7 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
 /// The contract of [`copy_bytes`] holds.
 #[inline(always)]
 unsafe fn copy_both_ends<const N: usize>(from: *const u8, to: *mut u8, n: usize) {
-    debug_assert!(N <= n && n <= 2 * N, "{n} bytes are not two copies of {N}");
+    debug_assert!(N <= n && n <= 2 * N, "two copies of {N} bytes must cover {n} bytes and be within them");
     // SAFETY: both parts are within the `n` bytes (*Source*, *Target* of `copy_bytes`); arrays of bytes need no
     // alignment.
     unsafe {

@@ -35,7 +35,7 @@ pub(crate) struct Evaluator<'a> {
     uniforms: List<u64, 8>,
     /// The maximum number of elements in a tile; `usize::MAX` if no value needs a buffer.
     pub(crate) tile_len: usize,
-    /// Results are written with non-temporal stores where the schedule allows it.
+    /// Whether results are written with non-temporal stores, where the schedule allows it.
     pub(crate) stream: bool,
 }
 
@@ -161,7 +161,7 @@ impl<'a> Evaluator<'a> {
         frame
     }
 
-    /// Begins a segment: loads the uniform inputs and executes the instructions that run once.
+    /// Begins a segment: loads the uniform inputs and executes the instructions that run once per segment.
     ///
     /// # Safety
     /// - *Frame*: `frame` was created by [`Evaluator::frame`] of this evaluator, and its scratch is still valid.

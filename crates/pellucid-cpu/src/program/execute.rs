@@ -13,8 +13,8 @@ use std::mem::MaybeUninit;
 pub(crate) struct TileExtent<'a> {
     /// The number of lines. A line is a row.
     ///
-    /// In a transposed tile, a line consists of the elements of all rows with one index, or with a few adjacent
-    /// indices. The last line may be shorter.
+    /// In a transposed tile, a line consists of the elements of all rows at one index, or at a few adjacent indices.
+    /// The last line may be shorter.
     pub(crate) rows: usize,
     /// The number of elements of a line.
     pub(crate) len: usize,
@@ -28,11 +28,12 @@ pub(crate) struct TileExtent<'a> {
     pub(crate) first: usize,
     /// The scratch memory for `rows · len` values of any type, if there are several rows.
     pub(crate) scratch: *mut u8,
-    /// Results for which [`KernelSchedule::is_streamed`](crate::program::kernel_schedule::KernelSchedule::is_streamed)
-    /// is true are written with non-temporal stores, except by a chain that also accumulates a reduction.
+    /// Whether results for which
+    /// [`KernelSchedule::is_streamed`](crate::program::kernel_schedule::KernelSchedule::is_streamed) is true are
+    /// written with non-temporal stores. A chain that also accumulates a reduction uses no such stores.
     pub(crate) stream: bool,
-    /// All reductions of the schedule if fused chains compute the reductions that are marked for them, otherwise empty.
-    /// Chains can do so only if the tile consists of entire rows that are no longer than a chunk.
+    /// All reductions of the schedule if fused chains compute the reductions that are marked as `chained`, otherwise
+    /// empty. Chains can do so only if the tile consists of entire rows that are no longer than a chunk.
     pub(crate) folds: &'a [RowReduction],
 }
 
@@ -55,7 +56,7 @@ impl TileExtent<'_> {
         if self.transposed { self.len } else { self.rows }
     }
 
-    /// Returns the bytes from the operand of one line of the tile to the operand of the next, for values of `size`
+    /// Returns the distance in bytes between the operands of two adjacent lines of the tile, for values of `size`
     /// bytes.
     #[inline]
     fn line_stride(&self, size: usize, granularity: Granularity) -> usize {
@@ -292,7 +293,7 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
 /// Runs a fused loop row by row; `links` are the operands of the first row.
 ///
 /// # Safety
-/// The contract of [`run_chain`]. `links` are the operands of `chain` for the first row, and `tile.folds` has the
+/// The contract of [`run_chain`] holds, `links` are the operands of `chain` for the first row, and `tile.folds` has the
 /// reduction if there is one.
 #[inline(never)]
 unsafe fn run_chain_by_rows(
@@ -309,7 +310,7 @@ unsafe fn run_chain_by_rows(
     // sixteen values.
     unsafe {
         let chain_loop = chain.get_unchecked(0).fused.unwrap_unchecked().chain_loop;
-        // The first instruction can be a comparison, whose result is a mask.
+        // The last instruction determines the size, because the first can be a comparison, whose result is a mask.
         let size = chain[chain.len() - 1].size();
         for row in 0..tile.rows {
             if row > 0 {

@@ -249,8 +249,8 @@ impl FoldKernel {
         }
     }
 
-    /// Returns true if the loop for columns is faster than lanes in memory: the matrix is one block of rows. It must
-    /// fit L1, because the loop reads it sixteen columns at a time.
+    /// Returns true if the loop for columns is faster than lanes in memory: the matrix is one block of rows and fits
+    /// L1. The loop reads the matrix sixteen columns at a time, so larger matrices would be slower.
     pub(crate) fn reduces_columns_at_once(&self, rows: usize, cols: usize) -> bool {
         const L1_BYTES: usize = 32 << 10;
         (1..=ROWS).contains(&rows) && rows * cols * self.size <= L1_BYTES

@@ -71,12 +71,13 @@ fn move_comparisons_of_phase(
             (Some((Opcode::Select | Opcode::ToNumber, chain_loop)), _) => chain_loop,
             _ => continue,
         };
-        // The index of the instruction that computes a mask for one reader, and its opcode.
+        // The index and the opcode of the instruction that computes a mask, if the mask has only one reader.
         let producer = |slot: ValueSlot| {
             let index = tiles.start + instrs[tiles.start..reader].iter().position(|i| i.result == slot)?;
             let (opcode, own) = opcode(&instrs[index])?;
             let is_only_reader = reads[slot as usize] == 1 && std::ptr::fn_addr_eq(own, chain_loop);
-            // An output in the memory of an input overwrites the operands of a later comparison.
+            // A comparison cannot move past an instruction that writes an output, which may overwrite the operands of
+            // the comparison.
             let can_move = instrs[index..reader].iter().all(|i| !is_output(i.result));
             (is_only_reader && can_move && opcode.gives_mask()).then_some((index, opcode))
         };
@@ -103,7 +104,8 @@ fn move_comparisons_of_phase(
     }
 }
 
-/// Returns the opcode of an instruction and the loop that runs it in a chain, if it can be part of one.
+/// Returns the opcode of an instruction and the loop that runs it in a chain, or `None` if it cannot be part of a
+/// chain.
 fn opcode_of(program: &PreparedProgram, instr: &ScheduledInstr) -> Option<(Opcode, ChainLoop)> {
     program.steps.get((instr.result as usize).checked_sub(program.first_step())?)?.fusable
 }
@@ -256,8 +258,8 @@ impl Fusion<'_> {
 /// operands in memory. `last` is the slot of the values in registers, and `tiles` says which operands are tiles. A
 /// comparison of two operands in memory loads the first as a tile if `loads_first`, otherwise the second.
 ///
-/// A comparison leaves the values in registers as they are, and a selection can read values that no register contains.
-/// Therefore only a comparison without such values begins a chain.
+/// A comparison does not change the values in registers. Of these instructions, only a comparison begins a chain
+/// (`last` is `None`): it loads the initial values of the chain.
 fn masked_instr(
     (opcode, update): (Opcode, MaskUpdate),
     args: &[ValueSlot],
@@ -317,7 +319,8 @@ fn masked_instr(
     last.map(|_| (instr.0, None, instr.1))
 }
 
-/// Returns the instruction for a comparison and a following selection with the same operand, if there is one.
+/// Returns the single instruction that replaces a comparison and the selection after it, if there is such an
+/// instruction for their operands.
 fn limit_instr(comparison: FusedInstr, selection: FusedInstr) -> Option<FusedInstr> {
     match (comparison, selection) {
         (FusedInstr::CompareOne(Comparison::Lt, MaskUpdate::Replace), FusedInstr::SelectOne) => {
@@ -349,8 +352,8 @@ fn mark_chain(schedule: &mut KernelSchedule, phase: usize, start: usize, ops: &[
     }
 }
 
-/// Returns the sum at the end of `phase` that can accumulate the values of `last`, the last result of the loop that
-/// begins at instruction `start`.
+/// Returns the sum at the end of `phase` that can accumulate the values of `last`, or their products with other values,
+/// if there is one. `last` is the last result of the loop that begins at instruction `start`.
 fn fused_reduction(schedule: &KernelSchedule, phase: usize, start: usize, last: ValueSlot) -> Option<FusedReduction> {
     let folds = schedule.phases[phase].folds.clone();
     let computed_before = |slot: ValueSlot| schedule.instrs[start..].iter().all(|i| i.result != slot);

@@ -1,7 +1,7 @@
 //! Schedules: the instructions of a program in execution order, and their cache.
 //!
-//! The schedules of a program are kept in a list that only grows: a lookup takes no lock, and only the first run of
-//! each kind allocates.
+//! The schedules of a program are kept in a list that only grows: a lookup takes no lock, and only the first run for
+//! each [`ScheduleKey`] allocates.
 
 use crate::program::fold::{FoldKernel, FoldValues};
 use crate::program::loops::{BinaryLoop, ChainLoop, FillLoop, FusedInstr, TernaryLoop, UnaryLoop};
@@ -22,8 +22,8 @@ pub(crate) enum RowLayout {
     Short,
     /// Row after row. Each row has its own loop calls.
     Long,
-    /// Adjacent elements belong to different rows. Values per row are therefore vectors, like the elements with one
-    /// index.
+    /// Adjacent elements belong to different rows. Values per row are therefore vectors, like the elements of all rows
+    /// at one index.
     Transposed,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct ScheduledInstr {
     pub(crate) kernel: LoopKind,
     /// The granularity of the result.
     pub(crate) granularity: Granularity,
-    /// Whether the instruction reads per-row and per-element values. In a tile of several rows it runs row by row.
+    /// Whether the instruction reads per-row and per-element values. It then runs row by row in a tile of several rows.
     pub(crate) mixed: bool,
     /// The slot of the result.
     pub(crate) result: ValueSlot,
@@ -162,7 +162,7 @@ pub(crate) struct Phase {
     pub(crate) folds: Range<usize>,
     /// The per-element inputs that the tiles and the reductions read.
     pub(crate) reads: Vec<ValueSlot>,
-    /// A mask with one value per row. No row for which it is true needs the results of the phase.
+    /// A mask with one value per row: the results of the phase are not needed for rows whose value is true.
     pub(crate) guard: Option<ValueSlot>,
 }
 
@@ -180,7 +180,7 @@ pub(crate) struct KernelSchedule {
     pub(crate) phases: Vec<Phase>,
     /// The granularity of every slot. The slots of broadcast values follow the slots of the program.
     pub(crate) granularity: Vec<Granularity>,
-    /// The phase that computes every slot.
+    /// For every slot: the index of the phase that computes it.
     pub(crate) phase: Vec<usize>,
     /// The start of the buffer of every per-element slot, in bytes per element of the tile.
     pub(crate) buffer_offset: Vec<usize>,
@@ -241,7 +241,7 @@ struct ScheduleNode {
 }
 
 impl KernelScheduleCache {
-    /// Returns the schedule for `key`, which `build` returns on first use.
+    /// Returns the schedule for `key`, which `build` creates on first use.
     pub(crate) fn get_or_init(&self, key: ScheduleKey, build: impl Fn() -> KernelSchedule) -> &KernelSchedule {
         let mut list = self;
         loop {

@@ -1,4 +1,5 @@
-//! Lowering: every instruction of a program is resolved to the loop that runs it, in static single assignment form.
+//! Lowering: converts a program to static single assignment form, and resolves every instruction to the loop that runs
+//! it.
 //!
 //! A register of a [`Program`] may be written several times. After lowering, every value has its own slot, which is
 //! written once. A value can therefore be stored anywhere (in a tile buffer, in the memory of an output, in one cell),
@@ -114,7 +115,7 @@ impl<'a> ProgramLowering<'a> {
         }
     }
 
-    /// Lowers the next step and gives its result a slot.
+    /// Lowers the next step and assigns a slot to its result.
     fn lower_step(&mut self, step: &formula::Step) -> Result<()> {
         let kernel = self.kernel_fn(step)?;
         let args: List<ValueSlot, 3> = step.args.iter().map(|&a| self.slot_of(a)).collect();
@@ -236,7 +237,7 @@ impl<'a> ProgramLowering<'a> {
     }
 }
 
-/// Returns the only step of a program if no operand is converted and the program has one output.
+/// Returns the step of a program of one unary or binary step and one output, if no operand is converted.
 fn single_instr(
     inputs: &[PreparedInput],
     steps: &[PreparedStep],

@@ -64,7 +64,8 @@ pub(crate) struct PreparedStep {
     pub(crate) fusable: Option<(Opcode, ChainLoop)>,
     /// The slots of the operands.
     pub(crate) args: List<ValueSlot, 3>,
-    /// True if the instruction is a selection: a mask, the value where it is true, and the value where it is false.
+    /// True if the instruction is a selection, whose operands are a mask, the value where it is true, and the value
+    /// where it is false.
     pub(crate) selects: bool,
     /// The other operand, if the instruction tests whether it equals the index within the row.
     pub(crate) equals_row_index: Option<ValueSlot>,

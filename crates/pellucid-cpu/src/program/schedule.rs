@@ -64,8 +64,8 @@ struct SlotTable {
 /// Returns the guard of every slot: a mask with one value per row, if no row for which the mask is true needs the
 /// value.
 ///
-/// A mask guards the values that only the second operand of its selections needs. Guards without a reduction are left
-/// out, because the instructions of a phase cost little without one.
+/// A mask guards the values that only the second operand of its selections needs. Guards of values without a reduction
+/// are left out, because a phase without a reduction costs little.
 fn guards(program: &PreparedProgram, granularity: &[Granularity]) -> Vec<Option<ValueSlot>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Usage {
@@ -112,7 +112,8 @@ fn levels(program: &PreparedProgram, guards: &[Option<ValueSlot>], granularity: 
         slot.checked_sub(first_step).is_some_and(|s| matches!(program.steps[s].kernel, KernelFn::Reduce(..)))
     };
     let mut levels = vec![0; guards.len()];
-    // A mask can follow a value that it guards in the program. The level of the value then changes in the next round.
+    // In the program, a mask can come after a value that it guards. The level of the value then changes in the next
+    // round.
     loop {
         let mut changed = false;
         for (s, step) in program.steps.iter().enumerate() {
@@ -228,8 +229,8 @@ impl KernelSchedule {
         (schedule, phases.into_iter().map(|(_, guard)| guard).collect())
     }
 
-    /// Appends the instructions on uniform or per-row values for which `is_chosen` returns true, from the slot of the
-    /// result and its granularity.
+    /// Appends the instructions on uniform or per-row values for which `is_chosen` returns true. Its arguments are the
+    /// slot and the granularity of the result.
     fn add_row_instrs(
         &mut self,
         program: &PreparedProgram,
@@ -321,8 +322,8 @@ impl KernelSchedule {
         (tiles && reads == 1 && !stored).then_some(factors)
     }
 
-    /// Returns the value that step `s` compares with the index within the row, if one loop does so for entire rows: the
-    /// value is the same for all elements of a row.
+    /// Returns the value that step `s` compares with the index within the row, if that value is the same for all
+    /// elements of a row. One loop then compares an entire row.
     fn row_index_test(&self, program: &PreparedProgram, s: usize) -> Option<ValueSlot> {
         let is_constant = |&other: &ValueSlot| self.granularity[other as usize] != Granularity::PerElement;
         program.steps[s].equals_row_index.filter(is_constant).filter(|_| self.rows != RowLayout::Transposed)
@@ -337,7 +338,7 @@ impl KernelSchedule {
             && !program.outputs.iter().any(|output| output.slot == slot)
     }
 
-    /// Returns the instruction of step `s` without broadcasts, or `None` if its loop lacks the form.
+    /// Returns the instruction of step `s` without broadcasts, or `None` if its loop lacks the form for the operands.
     fn resolve(&self, program: &PreparedProgram, s: usize, sizes: &[u8]) -> Option<ScheduledInstr> {
         self.resolve_with(program, s, sizes, &vec![None; sizes.len()]).ok()
     }

@@ -16,17 +16,18 @@ use pellucid_simd::vector::prefetch_run;
 use pellucid_simd::{Float, vector_work};
 use std::ops::Range;
 
-/// The number of scores that the backward pass keeps, unless one block of queries has more. The scores and their
-/// gradients together fill an L2 cache of 1 MiB, and the sums over queries are long enough to be efficient.
+/// The largest number of scores that the backward pass keeps, unless one block of queries has more scores. As `f32`,
+/// these scores and their gradients fill an L2 cache of 1 MiB; the sums over queries are then long enough to be
+/// efficient.
 const KEPT_SCORES: usize = 128 << 10;
 
 /// The largest number of queries for which reading keys and values in place is faster than packing them.
 const MAX_UNPACKED_QUERIES: usize = 8;
 
-/// The smallest number of multiply-adds of a task. Smaller tasks would cost more than they save.
+/// The smallest number of multiply-adds of a task. Distributing smaller tasks would take longer than it saves.
 const MIN_TASK_WORK: u64 = 1 << 19;
 
-/// The sizes and the shared operands of an attention kernel.
+/// The sizes of an attention kernel, and the operands that the output and the gradient both read.
 ///
 /// # The array contract
 /// The unsafe methods require the following of the arrays in this struct and of the arrays that are their arguments:
@@ -42,23 +43,23 @@ pub(super) struct AttentionProblem<'a, T> {
     pub(super) kernel: &'a Attention,
     /// The sizes N, H, G, L, S, E and D.
     pub(super) sizes: AttentionSizes,
-    /// The queries.
+    /// The queries Q.
     pub(super) q: MatrixStack<T>,
-    /// The keys.
+    /// The keys K.
     pub(super) k: MatrixStack<T>,
-    /// V.
+    /// The values V.
     pub(super) v: MatrixStack<T>,
     /// The mask.
     pub(super) mask: Option<AttentionMask<T>>,
 }
 
-/// The other operands and the outputs of the gradient.
+/// The additional operands and the outputs of the gradient.
 pub(super) struct AttentionGradientArrays<T> {
     /// Ω, the gradient of the output.
     pub(super) g: MatrixStack<T>,
     /// The output O.
     pub(super) o: MatrixStack<T>,
-    /// λ = ln Σ exp of the scores of every query.
+    /// λ = ln Σ exp(score) of every query, summed over the keys.
     pub(super) log_sums: MatrixStack<T>,
     /// The gradient of the queries: an output.
     pub(super) dq: MatrixStack<T>,
@@ -121,7 +122,7 @@ fn round_to_cache_lines<T>(count: usize) -> usize {
 }
 
 impl<T: Float> AttentionProblem<'_, T> {
-    /// Computes the output and λ = ln Σ exp of the scores of every query.
+    /// Computes the output, and λ = ln Σ exp(score) of every query.
     ///
     /// # Errors
     /// Returns an error if scratch memory cannot be allocated.
@@ -230,7 +231,7 @@ impl<T: Float> AttentionProblem<'_, T> {
     /// The [array contract](AttentionProblem#the-array-contract) holds; `dq`, `dk` and `dv` are outputs.
     pub(super) unsafe fn compute_gradient(&self, arrays: &AttentionGradientArrays<T>) -> Result<()> {
         let AttentionSizes { heads, kv_heads, queries, keys, qk_width, v_width, .. } = self.sizes;
-        // The number of queries that are processed together is chosen so that their scores stay in the cache.
+        // The number of queries of a chunk is chosen so that their scores stay in the cache.
         let chunk_queries = (KEPT_SCORES / padded_row_len(keys) / BLOCK_ROWS * BLOCK_ROWS)
             .clamp(BLOCK_ROWS, queries.next_multiple_of(BLOCK_ROWS).max(BLOCK_ROWS));
         let panels =
@@ -274,7 +275,7 @@ impl<T: Float> AttentionProblem<'_, T> {
                             let end = self.visible_keys(chunk.end);
                             threads.for_each(end.div_ceil(BLOCK_ROWS), |_, i| {
                                 let key_block = i * BLOCK_ROWS..end.min((i + 1) * BLOCK_ROWS);
-                                // Queries before a key do not attend to it.
+                                // In causal attention, a query does not attend to the keys after it.
                                 let skip = if self.kernel.causal { key_block.start.saturating_sub(first) } else { 0 };
                                 let add = key_block.start < written;
                                 for (weights, factor, to, width) in
@@ -291,7 +292,7 @@ impl<T: Float> AttentionProblem<'_, T> {
                             written = written.max(end);
                         }
                     }
-                    // No query attends to the last keys, so their gradients are 0.
+                    // No query attends to the keys from `written` on, so their gradients are 0.
                     for (to, width) in [(dk, qk_width), (dv, v_width)] {
                         for key in written..keys {
                             std::slice::from_raw_parts_mut(to.element_ptr(key, 0), width).fill(<T as Real>::ZERO);
@@ -440,8 +441,8 @@ impl<T: Float> AttentionProblem<'_, T> {
     }
 
     /// Prefetches the operands of the next head: the same rows of its queries and of the arrays in `others` (pairs of
-    /// an array and its width), and a proportional part of the keys and values of that head. The heads are interleaved
-    /// in memory, so their rows are too short for the hardware prefetcher.
+    /// an array and its width), and, if its keys and values differ from those of this head, a proportional part of
+    /// them. The heads are interleaved in memory, so their rows are too short for the hardware prefetcher.
     fn prefetch_next_head(
         &self,
         sequence: usize,
@@ -497,13 +498,12 @@ impl<T: Float> AttentionProblem<'_, T> {
 }
 
 impl<T> ScoreRows<T> {
-    /// Returns the scores as the operand A of a product, whose rows are the queries.
+    /// Returns the scores as an operand A whose rows are the queries.
     fn query_lanes(&self) -> Strided<T> {
         Strided { data: self.element_ptr(0, 0).cast_const(), lane: self.row_stride as isize, depth: 1 }
     }
 
-    /// Returns the transposed scores, starting at a query and a key, as the operand A of a product, whose rows are the
-    /// keys.
+    /// Returns the transposed scores, starting at a query and a key, as an operand A whose rows are the keys.
     fn key_lanes(&self, query: usize, key: usize) -> Strided<T> {
         Strided { data: self.element_ptr(query, key).cast_const(), lane: 1, depth: self.row_stride as isize }
     }

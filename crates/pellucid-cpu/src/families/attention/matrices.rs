@@ -3,7 +3,7 @@
 use pellucid_gemm::Strided;
 use pellucid_runtime::threads::SharedPtr;
 
-/// The matrices of an operand, indexed by sequence and head. Strides are in elements and have any sign.
+/// The matrices of an operand, indexed by sequence and head. Strides are in elements and may be negative.
 #[derive(Clone, Copy)]
 pub(super) struct MatrixStack<T> {
     /// The first element.

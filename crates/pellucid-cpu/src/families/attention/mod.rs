@@ -1,4 +1,4 @@
-//! `Attention`: scaled dot-product attention and its gradient, one head after the other.
+//! `Attention`: scaled dot-product attention and its gradient, computed separately for each head.
 //!
 //! ```text
 //! for each head of keys and values              (packed once, for all queries)

@@ -13,8 +13,8 @@ use pellucid_simd::{Float, VectorWork};
 use std::ops::Range;
 
 /// The number of queries of a block, and of keys of a block in the backward pass. It is small, because all queries of a
-/// block are multiplied by every key that is visible to the last query. The order of accumulation depends on this
-/// number, so it is the same on all machines.
+/// block are multiplied by every key that is visible to the last query, even if earlier queries do not attend to the
+/// key. The order of accumulation depends on this number, so it is the same on all machines.
 pub(super) const BLOCK_ROWS: usize = 32;
 
 /// The mask of all heads.
@@ -62,11 +62,11 @@ pub(super) struct ScoreBlock<T> {
     pub(super) queries: Range<usize>,
     /// The number of keys of a row.
     pub(super) keys: usize,
-    /// Query i attends only to the keys 0..=i.
+    /// Whether query i attends only to the keys 0..=i.
     pub(super) causal: bool,
     /// The mask.
     pub(super) mask: HeadMask<T>,
-    /// The factor of the scores.
+    /// The factor by which the scores are multiplied.
     pub(super) scale: T,
 }
 
@@ -187,8 +187,8 @@ impl<T: Float> VectorWork<T> for SoftmaxRows<'_, T> {
     }
 }
 
-/// Overwrites scores x with the weights P = exp(x − λ), and the products Ω·Vᵀ with the gradients of the scores,
-/// scale·P·(Ω·Vᵀ − Σ Ω·O).
+/// Overwrites scores x with the weights P, which are exp(x − λ) divided by their sum, and the products Ω·Vᵀ with the
+/// gradients of the scores, scale·P·(Ω·Vᵀ − Σ Ω·O).
 ///
 /// # Contract of the work
 /// - *scores*: the rows of the block are valid for reading and writing [`padded_row_len`] elements, the rows of
@@ -234,8 +234,8 @@ impl<T: Float> VectorWork<T> for SoftmaxGradientRows<'_, T> {
                     *x = *x - log;
                 }
                 exp_row::<V>(p, visible, block.keys);
-                // λ is rounded. For scores of large magnitude it keeps little more than their maximum, so the sum of
-                // the weights differs from 1. They are therefore divided by their sum.
+                // For scores of large magnitude, λ is rounded to little more than their maximum, so the sum of exp(x −
+                // λ) differs from 1. The weights are therefore divided by their sum.
                 let sum = row_sum(&p[..visible.next_multiple_of(VIRTUAL_LANES)]);
                 let inverse_sum = if sum == <T as Real>::ZERO { sum } else { <T as Real>::ONE / sum };
                 for p in &mut p[..visible] {

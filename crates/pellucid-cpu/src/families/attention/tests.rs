@@ -1,4 +1,5 @@
-//! The attention kernel against naive loops and difference quotients, and its bits across threads and instruction sets.
+//! Compares the attention kernel with naive loops and difference quotients, and its bits across threads and instruction
+//! sets.
 
 use super::*;
 use crate::operand;
@@ -7,7 +8,7 @@ use crate::with_threads;
 use pellucid_ir::Error;
 use pellucid_ir::kernel::{AttentionSizes, Kernel};
 
-/// N, H, G, L, S, E, D.
+/// Test cases: the sizes N, H, G, L, S, E and D.
 const SIZES: [[usize; 7]; 8] = [
     [1, 1, 1, 3, 4, 2, 5],
     [2, 4, 2, 9, 9, 8, 8],
@@ -37,8 +38,8 @@ pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
     numbers(count, 1000, seed).into_iter().map(|v| v / 512.0).collect()
 }
 
-/// Returns the values of Q, K, V and of the mask, converted to an additive mask. A boolean mask hides all keys from the
-/// first query.
+/// Returns the values of Q, K, V and the mask. A boolean mask hides all keys from the first query, and is converted to
+/// an additive mask.
 pub(super) fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
     let all = s.batch * s.heads * s.queries * s.keys;
     let (q, k, v) = (
@@ -272,8 +273,8 @@ fn nan_propagates_and_large_scores_do_not_overflow() {
     assert_eq!(nans, [6, 7]);
 }
 
-/// A constant that is added to all scores of a row does not change the softmax. λ cannot represent the difference
-/// between scores of large magnitude.
+/// A constant that is added to all scores of a row does not change the softmax, although λ cannot represent small
+/// differences between scores of large magnitude.
 #[test]
 fn constant_added_to_all_scores_of_a_row_changes_no_gradient() {
     let k = Attention { causal: false, masked: true, scale: 0.5, part: AttentionPart::Result };
@@ -290,7 +291,7 @@ fn constant_added_to_all_scores_of_a_row_changes_no_gradient() {
             .map(|a| a.reals())
             .collect()
     };
-    // The values are so large that only the common part of the scores remains.
+    // Q is 0 and the mask is constant, so all scores of a row are equal.
     (x[0], x[3]) = (vec![0.0; x[0].len()], vec![0.0; x[3].len()]);
     let plain = gradients(&x);
     for added in [-1e4, -1e9, f64::from(f32::MIN), 1e9] {

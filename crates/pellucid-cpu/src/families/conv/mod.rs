@@ -6,11 +6,11 @@
 //! - `problem`: the shapes of a convolution, and the contract of its arrays;
 //! - `stage`: *staged images*, which are copies with padding in a layout in which the offset of a window element is the
 //!   sum of the offset of the window and the offset of the tap;
-//! - `product`: outputs and input gradients, `weights × windows`. The windows are packed straight into the matrix
-//!   product; products of one or two rows are computed without packing;
+//! - `product`: outputs and input gradients, `weights × windows`. The windows are packed directly into the panels of
+//!   the matrix product; products of one or two rows are computed without packing;
 //! - `weight`: weight gradients, `windows × outputs`;
 //! - `winograd`: outputs and both gradients for 3 × 3 windows over many channels, with fewer multiplications;
-//! - `pairs`: convolutions of `bf16` with pairs of factors;
+//! - `pairs`: convolutions of `bf16` with instructions that multiply pairs of factors;
 //! - `tasks`: the distribution to threads;
 //! - this file: dtypes and dispatch.
 //!
@@ -41,7 +41,7 @@ use pellucid_simd::Isa;
 use problem::{ConvProblem, ImageSizes};
 use std::ops::Range;
 
-/// Computes the [`ConvPart`] that `kernel` names: the output y, or the gradient of x or w. `a` and `b` are the two
+/// Computes the [`ConvPart`] that `kernel` selects: the output y, or the gradient of x or w. `a` and `b` are the two
 /// arrays among x, w and y that are read, in this order.
 ///
 /// The operands satisfy the rule of the family.
@@ -100,7 +100,7 @@ impl CpuFamily for Conv {
 }
 
 /// Computes one [`ConvPart`] of the images `images` for elements of type `T`, which is the dtype of the arrays. The
-/// algorithm depends on the entire problem. For a weight gradient, these are all images.
+/// choice of the algorithm depends on the entire problem. For a weight gradient, `images` are all images.
 ///
 /// # Errors
 /// Returns an error if scratch memory cannot be allocated.

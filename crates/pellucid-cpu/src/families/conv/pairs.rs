@@ -27,9 +27,10 @@ pub(super) type ImageRuns = List<Range<usize>, 4>;
 /// Computes one [`ConvPart`] in `f32` from pairs. `a` and `b` are the two arrays that are read.
 ///
 /// Returns the images whose results are not computed: those with factors whose products may be subnormal, which the
-/// instruction does not support. A weight gradient, to which all images contribute, has all images or none. No image is
-/// computed if the processor has no products of pairs, if a product is not packed into panels, or if there is nothing
-/// to pair. Whether an image is computed depends on its own values, on the weights and on the shapes.
+/// instruction does not support. For a weight gradient, to which all images contribute, it returns all images or none.
+/// No image is computed if the processor has no products of pairs, if the factors are not packed into panels, or if the
+/// paired axis is shorter than 2. Whether an image is computed depends on its own values, on the weights and on the
+/// shapes.
 ///
 /// # Errors
 /// Returns an error if scratch memory cannot be allocated.
@@ -47,7 +48,7 @@ pub(super) unsafe fn compute(
     let ((cin, cout), taps) = (problem.group_channels(), problem.window.taps());
     let [x_positions, y_positions] = [x, y].map(|sizes| images * sizes.plane_len());
     let halved = |sizes: ImageSizes, channels: usize| ImageSizes { channels: groups * channels.div_ceil(2), ..sizes };
-    // The shape (m, n, k) of the entire product decides, so that all of its blocks use the same instructions.
+    // The shape (m, n, k) of the entire product determines the instruction set, which is then the same for all blocks.
     let (is_packed, product, axes, pair_problem): (bool, _, [PairedAxis; 2], _) = match part {
         ConvPart::Output => (
             cout > MAX_UNPACKED_ROWS,

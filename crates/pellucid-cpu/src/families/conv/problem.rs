@@ -25,7 +25,7 @@ impl ImageSizes {
     }
 }
 
-/// The shapes of a convolution, whichever of the arrays x, w and y is computed.
+/// The shapes of a convolution. They do not depend on which of the arrays x, w and y is computed.
 ///
 /// x is `[image, channel, z, y, x]`, w is `[output channel, channel of the group, window]` and y is `[image, output
 /// channel, z, y, x]`.

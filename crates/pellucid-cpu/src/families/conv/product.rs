@@ -4,8 +4,8 @@
 //!
 //! An input gradient is a product of weights with windows of y. Let ρ be the remainder of `q + before` modulo the
 //! stride, for input coordinate q. Coordinates with equal ρ use the same taps t, for which `dilation·t ≡ ρ`, and tap t
-//! reads output `(q + before − dilation·t) / stride`. There is one product for each remainder, so one product for
-//! stride 1.
+//! reads output `(q + before − dilation·t) / stride`. There is one product for each remainder; for stride 1, there is
+//! only one.
 
 use super::problem::{ConvProblem, ImageSizes};
 use super::stage::{ReadRegion, StagedImages, depth_offsets, tap_offsets};
@@ -19,7 +19,7 @@ use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::Element;
 use pellucid_simd::Isa;
 
-/// The number of columns (windows) of one block of the matrix product.
+/// The maximum number of columns (windows) of one block of the matrix product.
 const BLOCK_LANES: usize = 512;
 
 /// The number of tasks below which the groups of a block are divided into several tasks.
@@ -79,8 +79,8 @@ impl<T: Element> GroupWeights<T> {
     }
 }
 
-/// A product of weights and windows for every group and image. A column of the product, here called lane, is one
-/// window; its offsets in the staged images and in the result are stored.
+/// A product of weights and windows for every group and image. A column of the product (a *lane*) is one window, which
+/// is stored as its offsets in the staged images and in the result.
 struct WindowProduct<'a, T> {
     problem: &'a ConvProblem,
     weights: GroupWeights<T>,
@@ -118,7 +118,7 @@ pub(super) unsafe fn compute_output<T: Element>(
     let [oz, oy, ox] = problem.y.dims;
     let low = [0, 1, 2].map(|a| -(window.before[a] as isize));
     let len = [0, 1, 2].map(|a| window.covered_length(a, problem.y.dims[a]));
-    // If there is a single window along the last axis, splitting its rows into phases has no benefit.
+    // If there is a single window along the last axis, splitting the rows of an image into phases has no benefit.
     let phases = if ox == 1 { 1 } else { window.stride[2] };
     let region = ReadRegion { low, len, phases };
     let plane = problem.y.plane_len();

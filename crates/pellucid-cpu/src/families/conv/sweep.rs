@@ -1,4 +1,5 @@
-//! Sweeps of convolutions and their gradients over small channel, output and position counts, against naive loops.
+//! Sweeps of convolutions and their gradients over small channel, output and position counts, compared with naive
+//! loops.
 
 use super::tests::{ALL_PARTS, ConvCase, window};
 use crate::testing::{Choices, TestArray, TestLayout, numbers};

@@ -3,7 +3,7 @@
 use pellucid_ir::Result;
 use pellucid_runtime::threads;
 
-/// The smallest number of multiply-adds of a task. Smaller tasks would cost more than they save.
+/// The smallest number of multiply-adds of a task. Distributing smaller tasks would take longer than it saves.
 pub(super) const MIN_TASK_WORK: usize = 1 << 19;
 
 /// Calls `work(worker, i)` for every i below `count`, on several threads if the total work is large enough.

@@ -32,7 +32,7 @@ impl ConvCase {
     }
 
     /// Returns the values of one [`ConvPart`] (y, or the gradient of x or w), computed from the values of x, w and y by
-    /// loops over the trilinear form.
+    /// naive loops over all products.
     pub(super) fn naive(&self, part: ConvPart, [x, w, y]: [&[f64]; 3]) -> Vec<f64> {
         let [xs, ws, ys] = self.shapes();
         let size = match part {

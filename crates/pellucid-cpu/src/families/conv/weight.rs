@@ -2,7 +2,7 @@
 //!
 //! The transposed gradient, `[channels·taps, outputs]`, is the product of the matrix `[channels·taps, positions]` of
 //! all windows with the matrix `[positions, outputs]` of y. Images are processed in chunks of about 1,024 positions, so
-//! k of a product is about 1,024. The chunk size is a function of the shapes.
+//! a product sums over about 1,024 positions. The chunk size depends only on the shapes.
 
 use super::problem::ConvProblem;
 use super::stage::{ReadRegion, StagedImages, tap_offsets};
@@ -16,7 +16,8 @@ use pellucid_runtime::threads::{self, SharedPtr};
 use pellucid_simd::Element;
 use std::ops::Range;
 
-/// The approximate number of output positions of a chunk, which is k of one product. Fewer would be less efficient.
+/// The approximate number of output positions of a chunk, over which one product sums. A smaller number would be less
+/// efficient.
 const CHUNK_POSITIONS: usize = 1024;
 
 /// The number of rows of one task, if there are several threads.
@@ -95,13 +96,13 @@ fn read_region(problem: &ConvProblem) -> ReadRegion {
 struct WeightGradient<'a, T> {
     /// The convolution.
     problem: &'a ConvProblem,
-    /// The channels of x in a group.
+    /// The number of channels of x in a group.
     cin: usize,
-    /// The channels of y in a group.
+    /// The number of channels of y in a group.
     cout: usize,
-    /// The weights of one output: channels times taps.
+    /// The number of weights of one output channel: channels times taps.
     rows: usize,
-    /// The output positions of one image.
+    /// The number of output positions of one image.
     plane: usize,
     /// The sums of all groups: `[group, row, output]` or, for few outputs, `[group, output, row, VIRTUAL_LANES]`, where
     /// each gradient has [`VIRTUAL_LANES`] partial sums.

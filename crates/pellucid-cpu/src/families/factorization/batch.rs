@@ -85,8 +85,8 @@ pub(super) fn factor_batch<'a>(kernel: &Factorization, x: &[Operand<'a>], y: &[O
     }
 }
 
-/// Returns an error if the memory for one factorization cannot be allocated: a few copies of the operands and vectors
-/// of length `side`. Small matrices are not checked.
+/// Returns an error if the memory for one factorization (a few copies of the operands, and vectors of length `side`)
+/// cannot be allocated. Small matrices are not checked.
 ///
 /// `elements` are the numbers of elements of one matrix of every operand, and `size` is the size of an element.
 fn check_memory(elements: impl Iterator<Item = usize>, side: usize, size: usize) -> Result<()> {
@@ -100,7 +100,7 @@ fn check_memory(elements: impl Iterator<Item = usize>, side: usize, size: usize)
     }
 }
 
-/// Returns an error if a pivot, counted from 1, exceeds the number of rows.
+/// Returns an error if a pivot is not in 1..=rows. Pivots are counted from 1.
 fn check_pivots(op: &'static str, pivots: &BatchMatrix, rows: usize) -> Result<()> {
     match pivots.integers().find(|p| !(1..=rows as i64).contains(p)) {
         Some(pivot) => Err(Error::invalid(op, format!("pivots must be row numbers from 1 to {rows}, got {pivot}"))),
@@ -203,7 +203,8 @@ fn factor_matrix<T: MatrixElement>(
     Ok(())
 }
 
-/// Copies an input to an output, and calls `f` with a view of the output whose rows are contiguous.
+/// Copies an input to an output, and calls `f` with the output as a matrix with contiguous rows. An output without
+/// contiguous rows is computed in scratch memory.
 fn with_copy<T: MatrixElement, R>(x: &BatchMatrix, y: &BatchMatrix, f: impl FnOnce(MatMut<'_, T>) -> R) -> R {
     let [rows, columns] = y.shape;
     if y.strides[1] == 1 {
@@ -218,7 +219,7 @@ fn with_copy<T: MatrixElement, R>(x: &BatchMatrix, y: &BatchMatrix, f: impl FnOn
     })
 }
 
-/// Calls `f` with a slice of zeros, and copies it to an output that is a vector.
+/// Calls `f` with a slice of zeros, and copies the slice to `y`, which is a vector.
 fn with_vector<T: MatrixElement, R>(y: &BatchMatrix, f: impl FnOnce(&mut [T]) -> R) -> R {
     scratch::with_filled(y.shape[0], T::zero(), |elements| {
         let result = f(elements);

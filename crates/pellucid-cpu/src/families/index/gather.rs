@@ -9,8 +9,8 @@ use pellucid_ir::kernel::Gather;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
-/// The minimum number of outer points, or of index positions, that are divided into tasks. With fewer of both, the
-/// slices are divided.
+/// The minimum number of outer points, or of index positions, that are divided into tasks. If both are fewer, the
+/// elements of the slices are divided.
 const MIN_TASKS: usize = 64;
 
 impl CpuFamily for Gather {

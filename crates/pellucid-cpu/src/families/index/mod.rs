@@ -1,6 +1,6 @@
 //! Indexing by integer arrays, for [`gather`] and [`scatter`].
 //!
-//! Both kernels map every *index position* (an index of the index arrays) to a slice of the array and a slice of the
+//! Both kernels map every *index position* (a position in the index arrays) to a slice of the array and a slice of the
 //! values. The slices range over the axes that are not indexed. All indices are checked before the first write.
 
 mod gather;
@@ -43,7 +43,7 @@ fn first_out_of_bounds(index: &Operand<'_>, negative: usize, len: usize) -> Opti
     if is_empty(index.shape()) {
         return None;
     }
-    // Along an axis without a stride, all indices are equal.
+    // Along an axis of stride 0, all indices are equal.
     let distinct =
         axes(index.shape(), [index.layout]).map(|(n, strides)| (if strides == [0] { 1 } else { n }, strides));
     let space = IndexSpace::new(distinct);
@@ -132,8 +132,8 @@ impl IndexPairs {
         let first = indices[0].1;
         let (shape, rank) = (first.shape(), first.shape().rank());
         let length = |axis: usize, full: usize| cut.filter(|c| c.0 == axis).map_or(full, |c| c.1);
-        // With `Index::Along`, the index array has the axes of the array. Along an axis without a stride, all indices
-        // are equal.
+        // With `Index::Along`, the index array has the axes of the array. Along an axis of stride 0, all indices are
+        // equal.
         let along = matches!(index, Index::Along(_));
         let is_free = |a: usize| along && !index.axes().contains(&a) && first.strides()[a] == 0;
         let position_axes = || {
@@ -182,7 +182,7 @@ impl IndexPairs {
             });
         };
         if positions.len() <= BLOCK {
-            // The offsets of one block serve all points.
+            // The offsets of a block are computed once for all points.
             self.for_each_position_block(positions, &mut |block| for_each_point(&mut |point| f(point, block)));
         } else {
             for_each_point(&mut |point| self.for_each_position_block(positions.clone(), &mut |block| f(point, block)));
@@ -195,7 +195,7 @@ impl IndexPairs {
         let [array_step, value_step, index_step] = self.positions.step();
         let index_offsets = index_offsets(Isa::best());
         let (first, rest) = self.indexed.split_first().expect("there is at least one index array");
-        // A block of short runs contains several of them. A block of a long run does not extend beyond it.
+        // A block contains several short runs, or at most one long run.
         let is_long = self.positions.run_len() >= MIN_RUN;
         let (mut start, mut filled) = (range.start, 0);
         let mut finish_block = |array: &mut [isize], values: ValueOffsets<'_>| {
@@ -234,7 +234,7 @@ impl IndexPairs {
     }
 }
 
-/// The minimum length of the runs of index positions whose offsets are not collected in blocks of several runs.
+/// The minimum length of a run of index positions that does not share its blocks with other runs.
 const MIN_RUN: usize = 32;
 
 /// The minimum number of elements that are processed for one point of the outer space.
@@ -261,11 +261,11 @@ struct PositionBlock<'a> {
 
 /// The offsets of slices of the values.
 enum ValueOffsets<'a> {
-    /// The offsets at equal distances.
+    /// Equally spaced offsets.
     Linear {
         /// The first offset.
         first: isize,
-        /// The distance.
+        /// The distance between adjacent offsets.
         step: isize,
     },
     /// All offsets.
@@ -277,7 +277,7 @@ impl PositionBlock<'_> {
     #[inline(always)]
     fn for_each_slice(&self, mut f: impl FnMut(isize, isize)) {
         match self.values {
-            // Adjacent values are frequent. A separate loop needs no multiplication.
+            // Adjacent values are frequent. A separate loop for them needs no multiplication.
             ValueOffsets::Linear { first, step: 1 } => {
                 self.array.iter().enumerate().for_each(|(i, &a)| f(a, first + i as isize))
             }

@@ -75,8 +75,8 @@ impl<'a, T> ScatterArray<'a, T> {
 type ScatterKernel<S, V> = unsafe fn(*mut S, *const V, &PositionBlock<'_>, &IndexSpace<2>);
 
 impl<'a> ScatterTask<'a> {
-    /// Combines the values with a copy of y in `f32`. The sum of values with equal indices is then rounded once,
-    /// instead of after each addition.
+    /// Combines the values with a copy of y in `f32`. The result for values with equal indices is then rounded once,
+    /// instead of after each operation.
     fn accumulate_in_f32<T: StorageElement<Compute = f32>>(&self, reduction: ScatterOp, y: &Operand<'_>) -> Result<()> {
         let wide = CpuBuffer::scratch(y.shape().size() * size_of::<f32>())?;
         let first = SharedPtr(wide.ensure()?.as_ptr().cast::<f32>());
@@ -90,8 +90,8 @@ impl<'a> ScatterTask<'a> {
                 }
             });
         };
-        // SAFETY: the index space is the shape of y, which the scratch array has too. Both pointers are elements of
-        // these arrays, and no other thread uses them.
+        // SAFETY: the index space has the shape of y and of the scratch array. Both pointers refer to elements of these
+        // arrays, which no other thread uses.
         for_each_pair(&|narrow, wide| unsafe { *wide = (*narrow).widen() });
         self.combine::<T, f32>(reduction, ScatterArray { layout: &layout, first });
         // SAFETY: both pointers are elements of y and of the scratch array, which no other thread uses.
@@ -250,7 +250,8 @@ unsafe fn for_each_element<S, V: Copy>(
     }
     let mut following = block.array.iter().skip(1);
     block.for_each_slice(|y_offset, value_offset| {
-        // The processor cannot predict the next slice, and a slice often spans a page: its beginning is prefetched.
+        // The hardware prefetcher cannot predict the address of the next slice, so the start of that slice is
+        // prefetched here.
         let next = following.next();
         if let Some(&next) = next.filter(|_| y_step == 1 && slice.len() * size_of::<S>() >= PREFETCH_BYTES) {
             for line in (0..PREFETCH_BYTES).step_by(64) {

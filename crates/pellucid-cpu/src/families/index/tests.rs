@@ -318,7 +318,7 @@ fn indices_out_of_bounds_are_errors_before_any_write() {
         assert_eq!(run_kernel(Kernel::Scatter(scatter), &[&y, &index], &[&x]), Err(error));
         assert_eq!(x.values::<f32>(), [1.0; 6]);
     }
-    // Negative indices that do not count from the end.
+    // Without `from_end`, negative indices are errors.
     let kernel = Gather { op: "embedding", from_end: false, index: axes(&[0]) };
     for bad in [-1i64, -3, 3, i64::MIN, i64::MAX] {
         let index = TestArray::of([3], TestLayout::Plain, &[0, 2, bad]);

@@ -41,7 +41,7 @@ impl<'a> PreparedFactors<'a> {
             DType::U8 | DType::I8 | DType::I16 => DType::I32,
             dtype => dtype,
         };
-        // A product with one row or column has another order of summation.
+        // Pairs are not used for a product with one row or column, whose order of summation is different.
         let is_vector = a.shape()[a.shape().rank() - 2] == 1 || b.shape().last() == Some(&1);
         if a.dtype == DType::BF16 && !is_vector && Isa::best().has_bf16_products() {
             let pairs = [PairFactor::new(a, LaneAxis::Rows)?, PairFactor::new(b, LaneAxis::Columns)?];
@@ -57,7 +57,7 @@ impl<'a> PreparedFactors<'a> {
         Ok(PreparedFactors::Single([factor(a, LaneAxis::Rows)?, factor(b, LaneAxis::Columns)?]))
     }
 
-    /// Returns the factors with the dtype of the sums.
+    /// Returns both factors as arrays. Pairs are arrays with elements of the size of an `f32`.
     pub(super) fn arrays(&self) -> [ProductArray<'_>; 2] {
         match self {
             PreparedFactors::Single([a, b]) => [a.array(), b.array()],
@@ -119,7 +119,8 @@ impl<'a> ProductArray<'a> {
         (self.shape[rank - 2], self.shape[rank - 1], (self.strides[rank - 2], self.strides[rank - 1]))
     }
 
-    /// Returns the stride along an axis of a shape of `rank` axes to which the array broadcasts, 0 if it is repeated.
+    /// Returns the stride along an axis of a shape of `rank` axes to which the array broadcasts, or 0 if the array is
+    /// broadcast along it.
     pub(super) fn broadcast_stride(&self, axis: usize, rank: usize) -> isize {
         match (axis + self.shape.rank()).checked_sub(rank) {
             Some(own) if self.shape[own] != 1 => self.strides[own],
@@ -244,7 +245,7 @@ impl PairFactor {
         let count = (0..batch_rank).map(stored).product();
         let matrix = |mut index: usize| {
             let mut offset = 0;
-            // An empty batch has no matrix, but it has strides.
+            // An empty batch has no matrix, but the strides of `matrix(0)` are needed.
             for axis in (0..batch_rank).rev().filter(|_| count > 0) {
                 offset += (index % stored(axis)) as isize * strides[axis];
                 index /= stored(axis);

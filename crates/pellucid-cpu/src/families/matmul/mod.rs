@@ -34,8 +34,8 @@ impl CpuFamily for MatMul {
     }
 }
 
-/// Runs a matrix product and its epilogue. `inputs` are A, B and the other inputs of the epilogue. `weight` has the
-/// packed panels of B, if it was packed before.
+/// Runs a matrix product and its epilogue. `inputs` are A, B and the other inputs of the epilogue. `weight` holds the
+/// packed panels of B, if B was packed before.
 pub(crate) fn run_matmul(
     kernel: &MatMul,
     inputs: &[Operand<'_>],
@@ -57,8 +57,8 @@ pub(crate) fn run_matmul(
         let ranges = arrays.each_ref().map(ProductArray::addresses);
         ranges.iter().all(|factor| factor.start >= output.end || output.start >= factor.end)
     };
-    // The product is complete and rounded to its dtype before the epilogue reads it. It is stored in an output of the
-    // same dtype that shares no memory with an input of the epilogue, if there is one.
+    // The product is complete and rounded to its dtype before the epilogue reads it. If an output has the same dtype
+    // and is not also an input of the epilogue, the product is stored in that output.
     let dtype = kernel.product_dtype(a.dtype);
     let have_same_start = |i: &Operand<'_>, o: &Operand<'_>| addresses(i).start == addresses(o).start;
     let stored = outputs.iter().find(|o| o.dtype == dtype && !others.iter().any(|i| have_same_start(i, o)));

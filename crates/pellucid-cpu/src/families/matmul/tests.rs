@@ -120,8 +120,8 @@ fn run_fused_and_separate(
 
 #[test]
 fn an_epilogue_with_several_outputs_equals_a_separate_map() {
-    // The shapes have several blocks of columns, of k and of rows; a batch whose axis is merged into the rows and one
-    // whose axis is not; and vectors.
+    // The shapes cover several blocks of columns, of k and of rows; a batch axis that is merged into the rows and one
+    // that is not; and vectors.
     for (x, y, z) in [
         (Shape::from([40, 300]), Shape::from([300, 1100]), Shape::from([40, 1100])),
         ([700, 20].into(), [20, 530].into(), [700, 530].into()),
@@ -247,7 +247,7 @@ fn bf16_products_are_the_rounded_products_of_f32_factors() {
     }
 }
 
-/// Returns true if products of `bf16` matrices of these shapes use AMX, if they use pairs.
+/// Returns true if products of `bf16` matrices of these shapes use AMX, provided that they use pairs.
 fn uses_amx(x: &Shape, y: &Shape) -> bool {
     let (m, k, n) = (x[x.rank() - 2], x[x.rank() - 1], y[y.rank() - 1]);
     pair_isa(Isa::best(), (m, n, k)) == Isa::Amx

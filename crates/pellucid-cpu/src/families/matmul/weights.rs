@@ -1,8 +1,9 @@
-//! Packed weights: right factors of products of compiled plans that keep their values from launch to launch.
+//! Packed weights: right factors, in the products of compiled plans, whose values usually do not change between
+//! launches.
 //!
 //! The panels of such a factor are packed at the first launch. All plans that multiply by the same matrix share them,
-//! and they are freed with the last plan. They belong to one version of the storage: after a write, the next launch
-//! packs them again.
+//! and they are freed with the last plan. Panels are valid for one version of the storage: after a write to it, the
+//! next launch packs the factor again.
 
 use crate::operand::Operand;
 use pellucid_gemm::{Gemm, OwnedPanels, PackedPanels, Strided, uses_packed_panels};
@@ -39,8 +40,8 @@ static PACKED_WEIGHTS: Mutex<Vec<Weak<PackedWeight>>> = Mutex::new(Vec::new());
 pub(crate) struct WeightOfProduct(Mutex<Option<Arc<PackedWeight>>>);
 
 impl WeightOfProduct {
-    /// Returns the weight for the product of a plan, if the product is faster with packed panels of `b`. The addresses
-    /// of the operands are not used.
+    /// Returns an unpacked `WeightOfProduct` for a product of a plan, or `None` if packed panels of `b` would not make
+    /// the product faster. The addresses of the operands are not used.
     pub(crate) fn for_product(a: &Operand<'_>, b: &Operand<'_>, outputs: &[Operand<'_>]) -> Option<WeightOfProduct> {
         let (rank, out) = (a.shape().rank(), outputs.first()?);
         let single = b.shape().iter().rev().skip(2).all(|&len| len == 1);
@@ -185,7 +186,7 @@ mod tests {
         assert!(!serves(&[4, 16, 32], &[4, 32, 48], &[4, 16, 48], DType::F32), "several matrices");
         assert!(!serves(&[1, 32], &[32, 48], &[1, 48], DType::F32), "one row");
         assert!(!serves(&[16, 32], &[32, 1], &[16, 1], DType::F32), "one column");
-        assert!(!serves(&[2048, 32], &[32, 48], &[2048, 48], DType::F32), "more rows than are worth packing");
+        assert!(!serves(&[2048, 32], &[32, 48], &[2048, 48], DType::F32), "more than MAX_ROWS rows");
         assert!(!serves(&[16, 32], &[32, 48], &[16, 48], DType::I64), "integers");
     }
 }

@@ -60,7 +60,7 @@ struct WindowAxis {
     before: usize,
     /// The number of taps of a window, or of the first adaptive window.
     size: usize,
-    /// Whether windows are adaptive. They then have no stride, dilation and padding.
+    /// Whether windows are adaptive. Adaptive windows have no stride, dilation or padding.
     is_adaptive: bool,
 }
 
@@ -94,7 +94,7 @@ impl WindowAxis {
     }
 
     /// Returns the outputs whose taps are all inside the input, a range within `0..outputs`. It is empty if the window
-    /// is longer than the input, and for adaptive windows, whose taps differ.
+    /// is longer than the input, and for adaptive windows, which have different numbers of taps.
     fn interior(&self) -> Range<usize> {
         if self.is_adaptive {
             return 0..0;
@@ -161,7 +161,8 @@ impl WindowAxes {
         (0..z.outputs).flat_map(|oz| (0..y.outputs).map(move |oy| row(oz, oy))).collect()
     }
 
-    /// Pools the plane at the start of `x`, which extends to the end of the input.
+    /// Pools the plane at the start of `x`. The slice `x` extends to the end of the input, because a block may read
+    /// beyond the plane.
     fn pool_plane<T: StorageElement>(
         &self,
         kernel: MaxPoolKernel<T>,
@@ -213,7 +214,7 @@ impl WindowTaps {
         WindowTaps { counts, steps, span }
     }
 
-    /// Iterates over the lines of taps along the last axis: the offset of each from the first tap.
+    /// Iterates over the lines of taps along the last axis, and returns the offset of each line from the first tap.
     fn line_offsets(&self) -> impl Iterator<Item = usize> {
         let &WindowTaps { counts: [z, y, _], steps, .. } = self;
         (0..z).flat_map(move |z| (0..y).map(move |y| z * steps[0] + y * steps[1]))
@@ -253,7 +254,8 @@ fn largest_by_chunks<T: StorageElement, const N: usize>(
     })
 }
 
-/// Returns the maximum of the earlier taps, with its index, and of the elements at the indices `taps`.
+/// Returns the largest element, with its index, among the earlier taps, whose maximum is `earlier`, and the elements at
+/// the indices `taps`. Among equal elements, the first is returned.
 #[inline(always)]
 fn first_largest<T: StorageElement>(x: &[T], earlier: (T, usize), taps: impl Iterator<Item = usize>) -> (T, usize) {
     taps.fold(earlier, |best, tap| if is_larger(x[tap].widen(), best.0.widen()) { (x[tap], tap) } else { best })

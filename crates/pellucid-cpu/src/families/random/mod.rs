@@ -1,8 +1,8 @@
 //! Random numbers by Philox 4×32-10, a counter-based generator: a function from a counter and a key to 128 bits.
 //!
 //! Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011). Draw c of key k is
-//! `philox([c, c >> 32, 0, 0], k)`, independently of the thread that computes it. Element i uses word i mod 4 of draw
-//! i / 4. A 64-bit element uses two words, so a draw yields two of them.
+//! `philox([c, c >> 32, 0, 0], k)`, independently of the thread that computes it. Element i uses word i mod 4 of draw i
+//! / 4. A 64-bit element uses two words, so a draw yields two elements.
 
 #[cfg(test)]
 mod tests;
@@ -227,7 +227,7 @@ fn box_muller<S: InstructionSet, R: Float>(u: R, v: R) -> (R, R) {
         let angle = R::from_f64(std::f64::consts::TAU) * v;
         (radius * angle.cos_fast(), radius * angle.sin_fast())
     }
-    /// Without a fused multiply-add, inlining the polynomials for every pair would gain nothing.
+    /// Computes the pair in a separate function: without a fused multiply-add, inlining the polynomials gains nothing.
     #[inline(never)]
     fn out_of_line<R: Float>(u: R, v: R) -> (R, R) {
         inlined(u, v)

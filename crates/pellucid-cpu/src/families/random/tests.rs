@@ -36,7 +36,7 @@ fn draw<T: Element>(distribution: Distribution, n: usize, state: [i64; 2]) -> Ve
 
 #[test]
 fn philox_equals_the_published_test_vectors() {
-    // Random123, tests/kat_vectors.
+    // Known answers from Random123 (`tests/kat_vectors`).
     assert_eq!(philox([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
     assert_eq!(philox([!0; 4], [!0; 2]), [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
     let (counter, key) = ([0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344], [0xa4093822, 0x299f31d0]);

@@ -1,4 +1,4 @@
-//! The equations of one step of a [`RnnMode`], forward and backward, vectorized.
+//! The equations of one step of a recurrent cell ([`RnnMode`]), forward and backward, vectorized.
 
 use pellucid_ir::kernel::RnnMode;
 use pellucid_runtime::threads::SharedPtr;
@@ -34,13 +34,13 @@ pub(super) struct CellStep<'a, T> {
     pub(super) rows: Range<usize>,
     /// The sequences that are computed.
     pub(super) active: ActiveSequences<'a>,
-    /// The gates, `[N, B·H]`. In the forward pass, they initially are the sums of the contributions of inputs and
-    /// states, which the step overwrites with the gate activations. In the backward pass, they are the gate
-    /// activations.
+    /// The gates, `[N, B·H]` with B [`blocks`](RnnMode::blocks). In the forward pass, they initially are the sums of
+    /// the contributions of inputs and states, which the step overwrites with the gate activations. In the backward
+    /// pass, they are the gate activations.
     pub(super) gates: SharedPtr<T>,
     /// The previous states, `[N, H]`: for [`RnnMode::Gru`].
     pub(super) previous_state: SharedPtr<T>,
-    /// c before and after the step, `[N, H]`: for [`RnnMode::Lstm`].
+    /// The cell states c before and after the step, `[N, H]`: for [`RnnMode::Lstm`].
     pub(super) cells: [SharedPtr<T>; 2],
 }
 
@@ -226,7 +226,7 @@ impl<T: Float, const CELL: usize> VectorWork<T> for CellWork<'_, BackwardStep<'_
 /// that `mask` selects.
 #[derive(Clone, Copy)]
 struct LaneBlock<V: FloatVector, const R: usize, const FULL: bool> {
-    /// The first element.
+    /// The index of the first element.
     j: usize,
     /// The lanes of the block, unless it is full.
     mask: V::Mask,

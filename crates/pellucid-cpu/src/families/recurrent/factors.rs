@@ -139,7 +139,9 @@ impl<T: Float> StepWeights<T> {
                     let weights = &rounded.expect("weights without panels must be rounded").weights;
                     pellucid_gemm::multiply(isa, a, weights, (rows, cols, depth), c, stride, add);
                 }
-                (StepRows::Pairs(_), None, _) => unreachable!("rows are pairs only if the weights are"),
+                (StepRows::Pairs(_), None, _) => {
+                    unreachable!("the rows of a step must be pairs only if its weights are packed as pairs")
+                }
             }
         }
     }

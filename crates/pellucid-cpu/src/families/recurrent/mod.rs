@@ -5,8 +5,8 @@
 //! - `steps`: the loop over time, with weights that are packed once;
 //! - this file: operand checks, dtypes and dispatch.
 //!
-//! Sequences are distributed over threads; if there are fewer sequences than threads, the columns of the products of a
-//! step are distributed instead. Neither choice changes a bit of the results.
+//! Sequences are distributed over threads. If there are fewer sequences than threads and the products of a step are
+//! large, the columns of these products are distributed instead. Neither choice changes a bit of the results.
 
 mod cell;
 mod factors;

@@ -13,13 +13,14 @@ use pellucid_simd::Isa;
 use pellucid_simd::math::Real;
 use std::ops::Range;
 
-/// The smallest number of multiply-adds of a task. Smaller tasks would cost more than they save.
+/// The smallest number of multiply-adds of a task. Distributing smaller tasks would take longer than it saves.
 const MIN_TASK_WORK: usize = 1 << 19;
 
-/// Columns of a product are distributed over threads in multiples of this number, which is an integer number of panels.
+/// Columns of a product are distributed over threads in multiples of this number, which is a multiple of the width of a
+/// panel.
 const COLUMN_GRANULE: usize = 64;
 
-/// The sizes and the shared operands of a recurrent layer.
+/// The sizes of a recurrent layer, and the operands that both passes read.
 ///
 /// # The array contract
 /// The unsafe methods require the following of the arrays in this struct and of the arrays that are their arguments:
@@ -33,17 +34,17 @@ pub(super) struct RecurrentProblem<'a, T> {
     pub(super) isa: Isa,
     /// The kernel.
     pub(super) kernel: &'a Recurrent,
-    /// The sizes T, N, H and P.
+    /// The sizes T, N, H and P, as in [`Recurrent`], which also defines B and G.
     pub(super) sizes: RecurrentSizes,
     /// The weights W, `[G·H, P]`.
     pub(super) weights: SharedPtr<T>,
     /// The projection V, `[P, H]`, if the states are projected.
     pub(super) projection: SharedPtr<T>,
-    /// The lengths of the sequences, if they have individual ones.
+    /// The length of each sequence, if the sequences have individual lengths.
     pub(super) lengths: Option<&'a [i64]>,
 }
 
-/// The other arrays of the forward pass.
+/// The additional arrays of the forward pass.
 pub(super) struct RecurrentStateArrays<T> {
     /// The bias β, `[B·H]`.
     pub(super) bias: SharedPtr<T>,
@@ -57,7 +58,7 @@ pub(super) struct RecurrentStateArrays<T> {
     pub(super) cells: SharedPtr<T>,
 }
 
-/// The other arrays of the backward pass.
+/// The additional arrays of the backward pass.
 pub(super) struct RecurrentGradientArrays<T> {
     /// The gate activations.
     pub(super) gates: SharedPtr<T>,
@@ -112,8 +113,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let bytes = if self.kernel.projected { batch * hidden * size_of::<T>() } else { 0 };
         let buffer = CpuBuffer::scratch(bytes)?;
         let unprojected = buffer.ensure()?;
-        // A product reads the rows of all sequences up to the last active one. No step writes the row of a sequence
-        // before it is active.
+        // The rows are zeroed, because a product reads the rows of all sequences up to the last active one, and no step
+        // has written the rows of sequences that were never active.
         // SAFETY: the buffer has `bytes` bytes, and no other thread uses it yet.
         unsafe { unprojected.write_bytes(0, bytes) };
         let unprojected = SharedPtr(unprojected.as_ptr().cast::<T>());
@@ -282,9 +283,9 @@ impl<T: Float> RecurrentProblem<'_, T> {
         }
     }
 
-    /// Adds the incoming gradients of the states of a step to the gradients that are carried back from the next step,
-    /// and clears the carried gradients. For sequences that are not active, the totals and `gate_grads` are set to
-    /// zero.
+    /// For active sequences, writes the sum of the incoming gradients of the states of a step and the gradients carried
+    /// back from the next step to `total`, and clears the carried gradients. For the other sequences, sets `total` and
+    /// `gate_grads` to zero, and leaves the carried gradients unchanged.
     ///
     /// # Safety
     /// `total`, `carry` and `incoming` are valid for reading and writing the rows `rows` of `[N, state]`, and
@@ -317,7 +318,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
     }
 
     /// Packs the weight blocks. `view(ptr, rows)` returns the block of `rows` rows at `ptr` as the operand B of a
-    /// product, with its number of columns and its k.
+    /// product, with its number of columns and its size k.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
@@ -339,7 +340,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
     }
 
     /// Packs the projection, if there is one. `view(ptr)` returns it as the operand B of a product, with its number of
-    /// columns and its k.
+    /// columns and its size k.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
@@ -362,7 +363,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let step_work = (self.kernel.cell.gates() * hidden).saturating_mul(state);
         let layer_work = step_work.saturating_mul(batch).saturating_mul(steps);
         let threads = if layer_work >= 2 * MIN_TASK_WORK { threads::count() } else { 1 };
-        // If there are fewer sequences than threads, the columns of every step are distributed.
+        // If there are fewer sequences than threads, the columns of the products of a step are distributed, if they are
+        // large.
         let column_parts =
             if batch < threads { threads.min(step_work.saturating_mul(batch) / MIN_TASK_WORK).max(1) } else { 1 };
         let parts = if column_parts > 1 { 1 } else { threads.min(layer_work / MIN_TASK_WORK).clamp(1, batch.max(1)) };

@@ -38,7 +38,7 @@ fn check_sizes(choices: &Choices, sizes: LayerShape) {
         let input_indices: &[usize] = if k.cell == RnnMode::Lstm { &[0, 3, 4] } else { &[0, 3] };
         let mut along: Vec<Vec<f64>> = input_indices.iter().map(|&i| reals(values[i].len(), 40 + i as u64)).collect();
         if k.cell == RnnMode::Gru {
-            // The last block of the gates is not an input.
+            // The last block of the gates has no input contribution.
             along[0].iter_mut().enumerate().filter(|(i, _)| i / h % 4 == 3).for_each(|(_, a)| *a = 0.0);
         }
         let products = found.iter().zip(&along).flat_map(|(f, a)| f.reals().into_iter().zip(a)).map(|(f, a)| f * a);

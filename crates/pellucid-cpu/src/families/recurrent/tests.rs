@@ -1,4 +1,5 @@
-//! The recurrent kernel against naive loops and difference quotients, and its bits across threads and instruction sets.
+//! Compares the recurrent kernel with naive loops and difference quotients, and its bits across threads and instruction
+//! sets.
 
 use super::*;
 use crate::operand;
@@ -329,7 +330,7 @@ fn bf16_factors_round_the_factors_only() {
         let unrounded =
             run_kernel(Isa::best(), &Recurrent { bf16_factors: false, ..layer }, &x.iter().collect::<Vec<_>>(), false);
         assert!(unrounded.unwrap()[1].reals() != y[1].reals(), "{k:?}: the factors must be rounded");
-        // States are stored as they were computed.
+        // Only the factors of products are rounded to `bf16`, not the stored states.
         let is_bf16 = |v: &f64| pellucid_ir::bf16::from_f64(*v).to_f64() == *v;
         assert!(!y[1].reals().iter().all(is_bf16), "{k:?}");
         let grads = gradients(sizes, DType::F32);

@@ -4,7 +4,7 @@
 //! or instruction sets. Sums and products of `f32` and half precision accumulate in `f64`.
 //!
 //! The *lines* along the axis are independent. Lines whose elements are adjacent in memory are processed together as
-//! vectors. Otherwise blocks of a few lines are transposed, so that they are adjacent.
+//! vectors. Otherwise blocks of a few lines are transposed, so that the elements of the lines are adjacent.
 
 use crate::element::{ComputeScalar, StorageElement};
 use crate::family::CpuFamily;
@@ -22,7 +22,7 @@ use pellucid_simd::{Isa, per_isa, up_to};
 const MAX_ADJACENT: usize = 256;
 /// The number of lines that are processed as one vector.
 const LANES: usize = 16;
-/// The maximum number of lines and the number of elements of a block that is transposed. A block of `f32` with its
+/// The maximum numbers of lines, and of elements of each line, in a transposed block. A block of `f32` with its
 /// positions has 24 KiB and fits the first-level cache.
 const BLOCK: (usize, usize) = (32, 64);
 /// The minimum number of lines that are transposed. Fewer lines are processed one by one.
@@ -133,7 +133,7 @@ struct RunningExtremum<const MAX: bool>;
 impl<W: ComputeScalar, const MAX: bool> RunningReduction<W> for RunningExtremum<MAX> {
     type First = W;
     type Second = i64;
-    /// The value is undefined while the index is negative.
+    /// The value is not used while the index is negative.
     const START: (W, i64) = (W::ONE, -1);
     const POSITIONS: bool = true;
     #[inline(always)]
@@ -176,7 +176,8 @@ macro_rules! log_sum_exp {
     )*};
 }
 log_sum_exp!(
-    // ln s = ln w + r/w, where r is the rounding error of w. r matters only for w near 1.
+    // The sum s is in `f64`. With w = s rounded to `f32` and r = s − w, ln s ≈ ln w + r/w. The second term matters only
+    // for w near 1, where it is about r.
     f32 | sum,
     rounded | if rounded < 2.0 { (sum - f64::from(rounded)) as f32 } else { 0.0 },
     f64 | _sum,
@@ -191,12 +192,12 @@ struct ScanTask<'a> {
     positions: Option<&'a Operand<'a>>,
 }
 
-/// Several lines of the operands of a scan, or the same elements of these lines.
+/// Several lines of the operands of a scan, or the same range of elements of several lines.
 #[derive(Clone, Copy)]
 struct ScanLines {
-    /// The element of the first line that is processed first.
+    /// The address of the element of the first line that is processed first.
     x: *const u8,
-    /// The output of this element.
+    /// The address of the output for this element.
     y: *mut u8,
     /// The output for the index of this element. Reductions that return no indices do not use it.
     positions: *mut i64,
@@ -210,7 +211,7 @@ struct ScanLines {
     index: (i64, i64),
     /// The accumulators of the lines: an [`Accumulators`] of the reduction.
     accumulators: *mut u8,
-    /// Whether the elements are the first ones of their lines, before which the accumulators are not initialized.
+    /// Whether the elements are the first elements of their lines. The accumulators are then not initialized yet.
     is_first: bool,
 }
 
@@ -252,7 +253,8 @@ impl ScanTask<'_> {
     fn run<T: StorageElement, R: RunningReduction<T::Compute>>(&self) {
         const { assert!(size_of::<R::First>() <= 8 && size_of::<R::Second>() <= 8) };
         let isa = Isa::best();
-        // The other reductions are bound by the latency of a step.
+        // The other reductions are bound by the latency of a step, so wider instruction sets would not make them
+        // faster.
         let line = if const { R::LONG_STEP } {
             up_to!(T::WIDEST_ISA, isa, scan_line::<T, R>)
         } else {
@@ -268,7 +270,7 @@ impl ScanTask<'_> {
         if shape.size() == 0 {
             return;
         }
-        // The third layout belongs to the positions. It is not used if the reduction returns none.
+        // The third layout belongs to the positions. It is not used if the reduction returns no positions.
         let positions = self.positions.unwrap_or(self.y);
         let layouts = [self.x.layout, self.y.layout, positions.layout];
         let mut along = layouts.map(|l| l.strides()[axis]);
@@ -333,8 +335,8 @@ impl ScanTask<'_> {
 }
 
 impl ScanKernels {
-    /// Scans `count` lines with any strides, at most [`BLOCK`]`.0`: transposes them block by block, scans the block and
-    /// transposes the results, unless the lines of y are adjacent.
+    /// Scans `count` lines with any strides, at most [`BLOCK`]`.0`: transposes them block by block, scans each block
+    /// and transposes the results. Without positions, the results of adjacent lines of y are written in place instead.
     ///
     /// # Safety
     /// *Lines*, *Exclusive* and *Instruction set* of [`scan_adjacent`] hold, with any strides. *Scratch*: `scratch` is
@@ -454,8 +456,8 @@ per_isa! {
                 let x = lines.x.cast::<T>().offset(i * lines.along[0]);
                 let y = lines.y.cast::<T>().offset(i * lines.along[1]);
                 let mut done = 0;
-                // Long steps, steps with a conversion, and steps over few lines are fastest over a fixed number of
-                // lines.
+                // Long steps, steps with a conversion, and steps over few lines are fastest in a loop over a fixed
+                // number of lines.
                 let is_long = const { R::LONG_STEP || size_of::<T>() < size_of::<T::Compute>() };
                 if !R::POSITIONS && (is_long || count <= BLOCK.0) {
                     let first = first.as_chunks_mut::<LANES>().0.iter_mut();

@@ -1,9 +1,9 @@
 //! Stable sorting along one axis, with positions, and top-k. NaN is larger than every number.
 //!
-//! Every element is mapped to an unsigned *key* with the required order: a descending key is the complement of the
-//! ascending one, NaN has the largest key, and −0 and 0 have the same key. The key and the position are packed into one
-//! integer. These integers are distinct, so every sorting algorithm yields the stable order. Long lines are sorted by
-//! radix. For top-k with a small k, elements that cannot be among the first k are excluded before the sort.
+//! Every element is mapped to an unsigned *key* with the required order: NaN has the largest ascending key, −0 and 0
+//! have the same key, and a descending key is the complement of the ascending key. The key and the position are packed
+//! into one integer. These integers are distinct, so every sorting algorithm yields the stable order. Long lines are
+//! sorted by radix. For top-k with a small k, elements that cannot be among the first k are excluded before the sort.
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ use pellucid_simd::per_isa;
 const RADIX_MIN_LEN: usize = 192;
 
 /// The minimum size of a strided line, in bytes, for which the lines are first copied to contiguous memory. The cache
-/// lines of longer strided lines would be evicted between the sorts of adjacent lines.
+/// lines of strided lines of this size would be evicted between the sorts of adjacent lines.
 const COPY_MIN_BYTES: usize = 256;
 
 impl CpuFamily for Sort {
@@ -126,8 +126,8 @@ macro_rules! sortable {
     )*};
 }
 
-/// Computes the key of a float: an integer with the same order. All bits of a negative number are inverted, and the
-/// sign bit of other numbers. Adding 0 converts −0 to 0.
+/// Computes the key of a float: an integer with the same order. For negative numbers, all bits are inverted; for other
+/// numbers, only the sign bit. Adding 0 converts −0 to 0.
 macro_rules! float_key {
     ($x:expr, $signed:ty, $unsigned:ty) => {{
         let x = $x + 0.0;
@@ -178,7 +178,8 @@ fn sort_lines_as<T: Sortable>(kernel: &Sort, x: &Operand<'_>, y: &Operand<'_>, p
     }
 }
 
-/// The functions of a sort that depend on the element type. The others are compiled once for each [`PackedKey`].
+/// The functions of a sort that depend on the element type. The other functions are compiled once for each
+/// [`PackedKey`].
 struct SortKernels<P> {
     /// The size of an element in bytes.
     size: usize,

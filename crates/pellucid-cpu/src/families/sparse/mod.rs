@@ -1,8 +1,8 @@
 //! `SparseProduct`: products of a sparse matrix and the lines of an array along an axis.
 //!
 //! The arrays are `[outer, axis, inner]`. The elements of an output row with the same outer index are computed
-//! together, as a sum of weighted rows of the input. If `inner` is small, the arrays of several outer indices are
-//! transposed to scratch memory, block by block, so that they are adjacent.
+//! together, as a sum of weighted rows of the input. If `inner` is small, the arrays `[axis, inner]` of several outer
+//! indices are transposed to scratch memory, block by block, so that elements with the same axis index are adjacent.
 
 mod rows;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use pellucid_simd::{Float, Isa, vector_work};
 use rows::{SparseRows, TransposedBlock};
 use std::ops::Range;
 
-/// The number of outer indices whose arrays are transposed together.
+/// The number of outer indices whose arrays `[axis, inner]` are transposed together.
 const GROUP: usize = 16;
 /// The minimum inner length for which arrays are not transposed.
 const MIN_INNER: usize = 8;
@@ -101,7 +101,10 @@ struct CsrRows<'a, T> {
 }
 
 impl<'a, T> CsrRows<'a, T> {
-    /// Checks the values of a matrix.
+    /// Creates the rows of a matrix from its operands. `width` is the number of columns.
+    ///
+    /// # Errors
+    /// Returns an error if a column or a start is out of range, or if the starts do not ascend.
     fn new(
         kernel: &SparseProduct,
         starts: &'a [i64],
@@ -148,8 +151,8 @@ impl<'a, T> CsrRows<'a, T> {
         first..columns().max().map_or(first, |last| last + 1)
     }
 
-    /// Divides the rows into blocks that, with the inputs of their columns, have at most `budget` lines. A block has at
-    /// least one row.
+    /// Divides the rows into blocks, and returns the rows and the range of columns of each block. A block has at most
+    /// `budget` rows and columns together, but at least one row.
     fn blocks(&self, budget: usize) -> List<(Range<usize>, Range<usize>), 16> {
         let mut blocks = List::new();
         let mut start = 0;
@@ -186,7 +189,7 @@ struct AxisProduct<'a, T> {
 }
 
 impl<T: Float> AxisProduct<'_, T> {
-    /// Computes all output rows in place.
+    /// Computes all output rows directly in `y`.
     fn compute_rows(&self) {
         let (rows, len, inner) = (self.matrix.rows(), self.len, self.inner);
         let bytes = inner * (self.matrix.columns.len() / rows + 1) * size_of::<T>();

@@ -126,7 +126,8 @@ unsafe fn total<V: FloatVector, const R: usize>(
     size: usize,
     sum: impl Fn(Terms<'_, V::Scalar>) -> [V; R],
 ) -> [V; R] {
-    // `sum` is called in only one place, because it contains the loops of all smaller groups. −0 + s is s.
+    // `sum` is called in only one place, because it contains the loops of all smaller groups. The total therefore
+    // starts at −0, for which −0 + s is s.
     // SAFETY: the constant is a valid scalar, and the caller guarantees the instruction set.
     let mut total = [unsafe { V::splat(&V::Scalar::NEGATIVE_ZERO) }; R];
     for group in columns.chunks(size).zip(weights.chunks(size)) {
@@ -146,10 +147,10 @@ unsafe fn total<V: FloatVector, const R: usize>(
 ///   thread accesses.
 pub(super) struct TransposedBlock<T> {
     pub(super) from: *const T,
-    /// The distance of the rows of `from`, in elements.
+    /// The distance between the rows of `from`, in elements.
     pub(super) from_row: usize,
     pub(super) to: *mut T,
-    /// The distance of the rows of `to`, in elements.
+    /// The distance between the rows of `to`, in elements.
     pub(super) to_row: usize,
     pub(super) rows: usize,
     pub(super) columns: usize,

@@ -1,7 +1,7 @@
 //! The index of the extremum of a row.
 //!
-//! Vector code computes the extremum of each block. Only the block with the extremum of the row is searched for its
-//! index. Therefore the row is read from memory once, at memory bandwidth.
+//! Vector code computes the extremum of each block. Only the block that contains the extremum of the row is searched
+//! for the index of the extremum. Therefore the row is read from memory once, at memory bandwidth.
 
 use super::loop_element::{LoopElement, Unaligned, source_slice};
 use pellucid_ir::Compute;

@@ -177,7 +177,7 @@ per_isa! {
 }
 
 impl BinaryLoop {
-    /// Returns the loop of F for operands of type T that `vector_loop` computes.
+    /// Returns the loop of F for operands of type T, with the given `vector_loop`.
     fn new<T: LoopElement, F: BinaryFunction<T>>(
         vector_loop: VectorBinaryLoop,
         form: OperandForm,
@@ -239,8 +239,8 @@ fn scalar_loop<T: LoopElement, F: BinaryFunction<T>>(form: OperandForm) -> Binar
 }
 
 per_isa! {
-    /// Returns the [`VectorBinaryLoop`] of a function of an order for an instruction set. The operands are x and the
-    /// uniform order.
+    /// Returns the [`VectorBinaryLoop`], for an instruction set, of a function with an order, such as a Bessel
+    /// function. The operands are x and the uniform order.
     fn compute_of_order[F: FunctionOfOrder][F](dst: *mut u8, x: *const u8, order: *const u8, n: usize) {
         // SAFETY: the caller guarantees *Sources* and *Destination* (the contract of `VectorBinaryLoop`). *Unchanged*
         // and *Exclusive* of the slices follow from *Disjoint*.
@@ -281,12 +281,12 @@ fn loop_of_order(op: Binary, form: OperandForm, isa: Isa) -> Option<BinaryLoop> 
     Some(BinaryLoop { vector_loop, is_uniform: true, is_swapped: true, grain: VECTOR_LEN as u8, sizes: (4, 4) })
 }
 
-/// Defines primitives, one per line: the kind of its loop, its name and its result.
+/// Defines primitives, one per line, each by the kind of its loop, its name and its result.
 ///
 /// `rare` is the condition for operands that need another computation, and that computation. `vector` loops are
 /// vectorized, and so are `commutative` loops, in which the order of the operands does not change the result. `scalar`
-/// loops are not vectorized, and `single` loops are vectorized for `f32` alone. A primitive that equals another one, or
-/// another one with its operands in reverse order, has no separate loop.
+/// loops are not vectorized, and `single` loops are vectorized for `f32` alone. A primitive that equals another
+/// primitive, possibly with the operands in reverse order, has no separate loop.
 macro_rules! primitives {
     (
         $T:ident: $bound:ident, reverse [$($Reverse:ident of $Of:ident)*], same [$($Same:ident as $As:ident)*] =>
@@ -434,8 +434,8 @@ mod mask {
 /// Returns the loop of `op` for operands of type `ty`, or `None` if the primitive is not defined for it.
 ///
 /// Comparisons write masks. All other primitives write the type of the operands. Floats lack the bitwise primitives and
-/// shifts. Integers lack Div, Atan2, Copysign and the special functions. Masks have And, Or, Xor, Max, Min and the
-/// comparisons, with false < true.
+/// shifts. Integers lack Div, Atan2, Copysign, Ldexp and the special functions. Masks have And, Or, Xor, Max, Min and
+/// the comparisons, with false < true.
 pub(crate) fn binary(op: Binary, ty: Compute, form: OperandForm, isa: Isa) -> Option<BinaryLoop> {
     match ty {
         Compute::Mask => mask::primitive_loop::<MaskByte>(op, form, isa),

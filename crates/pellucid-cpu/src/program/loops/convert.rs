@@ -180,8 +180,8 @@ fn cast_loop<S: LoopElement + Cast<T>, T: LoopElement>(isa: Isa) -> UnaryLoop {
     }
 }
 
-/// Returns the loop that rounds values of `ty` through `dtype` and back, with the result of a store and a load. Returns
-/// `None` unless the compute type of `dtype` is `ty`.
+/// Returns the loop that rounds values of `ty` through `dtype` and back, with the same result as a store and a load.
+/// Returns `None` unless the compute type of `dtype` is `ty`.
 pub(crate) fn round(ty: Compute, dtype: DType, isa: Isa) -> Option<UnaryLoop> {
     if dtype.compute() != ty {
         return None;

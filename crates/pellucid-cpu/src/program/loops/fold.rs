@@ -103,8 +103,8 @@ pub(crate) type FinishLoop = unsafe fn(dst: *mut u8, lanes: *const u8);
 /// The loops of one reduction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoldLoops {
-    /// The identity of the operation: the initial value of the lanes of rows, and the result of an empty reduction.
-    /// The value is in the first bytes; the bytes after the element size are not used.
+    /// The identity of the operation: the initial value of the lanes that `accumulate_rows` reads, and the result of an
+    /// empty reduction. The value is in the first bytes; the bytes after the element size are not used.
     pub identity: [u8; 8],
     /// Accumulates contiguous values.
     pub accumulate: AccumulateLoop,
@@ -283,7 +283,7 @@ unsafe fn accumulate_blocks<T: LoopElement, M: Monoid<T>>(
 /// Combines `n` values into the lanes.
 ///
 /// # Safety
-/// The clauses of [`AccumulateLoop`], where *Source* means that `x` has `n` values.
+/// The clauses of [`AccumulateLoop`] hold; *Source* means that `x` has `n` values.
 #[inline(always)]
 unsafe fn accumulate_values<T: LoopElement, M: Monoid<T>>(
     lanes: *mut u8,
@@ -343,7 +343,8 @@ per_isa! {
             "the rows of a reduction overlap: the row stride of {row_stride} bytes is less than one element"
         );
         let absent = [Unaligned(M::IDENTITY); STRIP];
-        // A full block needs no rows of identities as padding. Therefore it is not divided into strips of columns.
+        // Only a partial block is divided into strips of columns, because it reads `absent`, which has `STRIP` columns,
+        // instead of missing rows.
         let strip = if rows == ROWS { cols } else { STRIP };
         for l in 0..LANES.min(rows) {
             let mut start = 0;
@@ -368,7 +369,7 @@ per_isa! {
                 start += count;
             }
         }
-        // Lanes without rows combine with the identity, because this can change −0 to 0.
+        // Lanes without rows are combined with the identity, like the padding of a contiguous block.
         for l in rows.min(LANES)..LANES {
             // SAFETY: by the contract of `RowsLoop`, lane l < 16 has `cols` elements (*Lanes*), and no other reference
             // to them is in use.

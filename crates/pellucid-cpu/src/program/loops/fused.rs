@@ -18,7 +18,8 @@ use std::mem::MaybeUninit;
 /// An instruction of a fused loop with its operands.
 #[derive(Clone, Copy)]
 pub(crate) struct FusedOperands {
-    /// The tile that v is loaded from, if a chain begins here; null if v is the result of the previous instruction.
+    /// The tile from which the values are loaded, if a chain begins here; null if the values are the result of the
+    /// previous instruction.
     pub(crate) chain_start: *const u8,
     /// The instruction.
     pub(crate) instr: FusedInstr,
@@ -32,8 +33,8 @@ pub(crate) struct FusedOperands {
 }
 
 /// `fused_loop(links, sum, n)` applies the instructions `links` to `n` elements. The first instruction begins a chain.
-/// `sum`, if not null, points to the 16 lanes of a sum. The loop adds all full blocks of 128 of the last results to
-/// them.
+/// `sum`, if not null, points to the 16 lanes of a sum, to which the loop adds all full blocks of 128 results of the
+/// last instruction.
 ///
 /// # Safety
 /// * Sources: every tile operand is valid for reads of `n` elements, every uniform operand for reads of one element.
@@ -47,7 +48,7 @@ pub(crate) type ChainLoop = unsafe fn(links: &[FusedOperands], sum: *mut u8, n: 
 
 /// Returns the fused loop for floats of type `ty`, or `None` for other types.
 pub(crate) fn chain(ty: Compute, isa: Isa) -> Option<ChainLoop> {
-    // A block has eight vectors. Portable vectors are wider than registers, so fewer of them fit.
+    // A block has eight vectors. Portable vectors are wider than registers, so portable blocks have fewer vectors.
     match (ty, isa) {
         (Compute::F32, Isa::Avx512) => Some(const { fused_loop::<f32, 8>(Isa::Avx512) }),
         (Compute::F32, Isa::Avx2) => Some(const { fused_loop::<f32, 8>(Isa::Avx2) }),
@@ -299,7 +300,7 @@ unsafe fn compare_block<V: FloatVector, const R: usize, const STEP: usize, const
             }
         }};
     }
-    // Few masks fit in the registers for masks, so a combination does not keep the masks of both comparisons.
+    // There are few mask registers, so a combination does not keep the masks of both comparisons.
     macro_rules! combine_masks {
         ($update:expr, |$i:ident| $e:expr) => {{
             let mut combined = mask;

@@ -129,8 +129,8 @@ impl Opcode {
         })
     }
 
-    /// Returns true for an instruction that neither reads nor computes a mask, and that never goes through memory as
-    /// functions and roundings may.
+    /// Returns true for an instruction that neither reads nor computes a mask, and never goes through memory, as a
+    /// function or a rounding may.
     pub(crate) fn is_arithmetic(self) -> bool {
         !matches!(self, Opcode::Function(..) | Opcode::Round(_) | Opcode::Select | Opcode::ToNumber)
             && !self.gives_mask()

@@ -69,8 +69,8 @@ pub(crate) fn are_apart((a, m): (*const u8, usize), (b, n): (*const u8, usize)) 
 
 /// Returns true if a loop over `n` elements may write to `dst` and read `source`, each an address and an element size.
 ///
-/// The two ranges must not overlap, or must be equal, element sizes included. Size 0 stands for a uniform operand: one
-/// value, which the loop reads before it writes any result.
+/// The two ranges must be disjoint, or have equal addresses and equal element sizes. Size 0 stands for a uniform
+/// operand: one value, which the loop reads before it writes any result.
 #[inline(always)]
 pub(crate) fn can_overwrite(dst: (*mut u8, usize), source: (*const u8, usize), n: usize) -> bool {
     let same = dst.0.cast_const() == source.0 && dst.1 == source.1;

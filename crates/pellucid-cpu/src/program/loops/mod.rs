@@ -1,11 +1,11 @@
-//! The vector loops: every primitive over `n` contiguous values. Each loop is compiled once per instruction set and
-//! selected at run time.
+//! The vector loops: every primitive over `n` contiguous values. Vectorized loops are compiled for several instruction
+//! sets, of which one is selected at run time.
 //!
 //! A loop takes raw pointers and a count, because its caller, the tile interpreter, holds registers of untyped bytes.
 //! All loops follow the same rules:
 //!
-//! * Any count is allowed, 0 included. Pointers need no alignment (64 bytes is fastest). A loop reads and writes no
-//!   padding.
+//! * Any count is allowed, 0 included. Pointers need no alignment (64 bytes is fastest). A loop accesses no memory
+//!   outside the `n` elements.
 //! * `dst` may equal a source pointer exactly if both element types have the same size. The loop then copies the
 //!   operand to a buffer in pieces, which is expensive for an addition and negligible for an `exp`. Any other overlap
 //!   is undefined behaviour.

@@ -1,4 +1,5 @@
-//! Sums of terms of pairs of values, in registers: the distances of all pairs of points, and their gradients.
+//! Sums of terms of pairs of values, in registers, such as the distances between all pairs of points, and the gradients
+//! of these distances.
 //!
 //! A term is computed from two values x and y, and an optional weight. Many sums have the same x or the same sequence
 //! of y, so the operands stay in the first-level cache. No term is stored. Every operation of a term is rounded as by
@@ -97,7 +98,7 @@ impl<T: Float + Real, const K: u8> VectorWork<T> for PairWork<'_, K> {
 }
 
 impl<const K: u8> PairWork<'_, K> {
-    /// Returns the terms of vectors.
+    /// Returns the terms for vectors of x and y, weights, and factors.
     ///
     /// # Safety
     /// *Instruction set* of [`VectorWork::run`] holds.
@@ -114,7 +115,7 @@ impl<const K: u8> PairWork<'_, K> {
         }
     }
 
-    /// Returns the factor of the weights.
+    /// Returns the factor of the weights, c or −c, in all lanes, or zeros if the terms have no factor.
     ///
     /// # Safety
     /// *Work* and *Instruction set* of [`VectorWork::run`] hold.

@@ -74,7 +74,8 @@ pub(super) fn narrow_loop<T: LoopElement, F: Function<T, Out: LoopElement>>(isa:
 }
 
 per_isa! {
-    /// Returns the loop of F for an instruction set. It recomputes rare operands in blocks of [`RARE_CHECK_LEN`].
+    /// Returns the loop of F for an instruction set. It recomputes the results of rare operands, in blocks of
+    /// [`RARE_CHECK_LEN`] elements.
     fn function_loop[T: LoopElement, F: Function<T, Out: LoopElement>][T, F](dst: *mut u8, a: *const u8, n: usize) {
         debug_assert!(
             are_apart((dst, n * size_of::<F::Out>()), (a, n * size_of::<T>())),
@@ -288,8 +289,9 @@ mod mask {
 
 /// Returns the loop of `op` for operands of type `ty`, or `None` if the primitive is not defined for it.
 ///
-/// [`Unary::IsNan`] and [`Unary::IsFinite`] write masks. All other primitives write the type of the operand. Integers
-/// have Neg, Abs, Sign, Not, the roundings (which are the identity) and the two predicates. Masks have Not.
+/// [`Unary::IsNan`] and [`Unary::IsFinite`] write masks. All other primitives write the type of the operand. Floats
+/// have all primitives except Not. Integers have Neg, Abs, Sign, Not, the roundings (which are the identity) and the
+/// two predicates. Masks have Not.
 pub(crate) fn unary(op: Unary, ty: Compute, isa: Isa) -> Option<UnaryLoop> {
     match ty {
         Compute::Mask => MaskByte::unary_loop(op, isa),

@@ -7,7 +7,8 @@ use pellucid_ir::formula::Program;
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{Error, Result};
 
-/// Runs the program on every set of operands, which have `sizes` elements. The outputs overwrite the targets of a set.
+/// Runs the program on every set of operands. Operands of set i have `sizes[i]` elements or are single values. The
+/// outputs overwrite the targets, which are the first operands of a set.
 ///
 /// All operands are checked before the first output is written.
 ///
@@ -26,8 +27,9 @@ pub(crate) fn run_dense_maps(
     let is_map = !program.is_row() && outputs > 0 && outputs <= inputs && stores_inputs;
     if !is_map || targets != outputs || sets.sets().len() != sizes.len() || !sets.sets().all(fits) {
         let reason = format!(
-            "every map must be elementwise, with {inputs} inputs, of which the first {outputs} are overwritten and are \
-             not single values"
+            "a batch of maps needs an elementwise program whose first {outputs} inputs have the dtypes of its \
+             {outputs} outputs, one size per set, and {inputs} operands per set, of which the first {outputs} are \
+             overwritten and must not be single values"
         );
         return Err(Error::invalid(program.name, reason));
     }
@@ -74,7 +76,7 @@ mod tests {
     #[test]
     fn every_set_is_mapped_for_all_thread_counts() {
         let program = formula!(|p, sum, g, k| (p - k * g, sum + p + g)).uniform_program(DType::F32).unwrap().clone();
-        // Empty, small, and large enough for one set to be split among threads.
+        // The sizes are empty, small, or so large that one set is split among threads.
         let sizes = [3, 0, 1, 70_000, 17];
         let multiples = |n: usize, by: f32| (0..n).map(|i| i as f32 * by).collect::<Vec<f32>>();
         for threads in [1, 3] {
@@ -108,7 +110,7 @@ mod tests {
             Cpu.maps_dense(&program, &Default::default(), sizes, &guard)
         };
         let sets = [p_view, g_view, q_view, g_view];
-        assert!(run(&sets, 2, 1, &[2, 2]).is_err(), "the second target has one element");
+        assert!(run(&sets, 2, 1, &[2, 2]).is_err(), "a target with too few elements must be an error");
         assert!(run(&sets[..1], 1, 1, &[2]).is_err(), "a set without its second input must be an error");
         assert!(run(&sets[..2], 2, 1, &[]).is_err(), "a set without a size must be an error");
         assert!(run(&sets[..2], 2, 0, &[2]).is_err(), "an output without a target must be an error");

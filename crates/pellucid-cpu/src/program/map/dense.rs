@@ -18,7 +18,8 @@ use pellucid_runtime::scratch;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
-/// The number of results of a single instruction that are computed in scratch and then written by non-temporal stores.
+/// The number of results of a single instruction that are computed in scratch at a time, and then written by
+/// non-temporal stores.
 const STREAM_TILE: usize = 1024;
 
 /// Runs a program on `n` elements; `n` may be 0.

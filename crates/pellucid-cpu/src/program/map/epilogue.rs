@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 
 /// A map over matrices whose first input is passed block by block.
 ///
-/// The operands are that input, whose address is passed with each block, the other inputs, and the outputs.
+/// The operands are the first input, whose address is passed with each block, then the other inputs, then the outputs.
 pub(crate) struct MapEpilogue<'a> {
     program: &'a PreparedProgram,
     params: &'a Params,
@@ -73,7 +73,8 @@ impl<'a> MapEpilogue<'a> {
     }
 
     /// Merges the innermost batch axis into the rows of the matrices. Returns false, without a change, if the strides
-    /// of an operand other than the first input do not allow this. Returns true if there is no batch axis.
+    /// of an operand other than the first input do not allow this. Does nothing and returns true if there is no batch
+    /// axis.
     pub(crate) fn fold(&mut self) -> bool {
         let Some(last) = self.batch.last() else { return true };
         let mut strides = last.strides.iter().zip(&self.rows.strides).skip(1);

@@ -166,7 +166,7 @@ fn map_segments(
     let written = |o: usize| program.outputs[o].direct.unwrap_or(program.steps.len() + 1);
     let staged = |k: usize| (0..out.len()).any(|o| out[o] == inputs[k] && program.inputs[k].last_read > written(o));
     let pattern = |o: usize| match strided::access_pattern(inner, inputs.len() + o, program.outputs[o].size) {
-        // A segment of one element fits every access pattern.
+        // An output is uniform only in a segment of one element, which is dense too.
         AccessPattern::Uniform => AccessPattern::Dense,
         other => other,
     };
@@ -183,7 +183,7 @@ fn map_segments(
     let own = |schedule: &KernelSchedule| direct && (stream.is_none() || aligned && is_streamed(schedule));
     let mut eval = Evaluator::new(program, params, inner, staged, own);
     eval.stream = stream.is_some() && aligned;
-    // `own` holds for an evaluator without buffers, so all outputs are written in place.
+    // `own` is true for the schedule of an evaluator without buffers, so all outputs are written in place.
     let in_place = eval.reads_in_place()
         && (program.outputs.iter()).all(|o| eval.schedule.granularity[o.slot as usize] == Granularity::PerElement);
     let map = SegmentedMap { eval, outer, patterns, bases, length, stream, in_place };
@@ -215,7 +215,7 @@ struct SegmentedMap<'a> {
     length: usize,
     /// The copy with non-temporal stores, if the outputs are too large for the caches.
     stream: Option<StreamLoop>,
-    /// All operands are used where they are, so only the first segment needs preparation.
+    /// Whether all operands are used in place. Only the first segment then needs preparation.
     in_place: bool,
 }
 

@@ -95,7 +95,7 @@ impl ArgReduction {
 
     /// Updates the best values and positions of all columns with some rows.
     ///
-    /// Index 0 must be in the first call: it initializes `best` and `positions`.
+    /// The first call must pass row 0, which initializes `best` and `positions`.
     ///
     /// # Safety
     /// * Columns: `best` is valid for reads and writes of `cols` values, and `positions` of `cols` positions, both

@@ -15,11 +15,11 @@ use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use pellucid_runtime::workspace::{parallel_ranges_with_workspace, with_workspace};
 use std::ops::Range;
 
-/// The maximum number of columns of a strip. The hardware prefetcher needs long row segments. This matters more than
-/// narrower strips, whose lanes would fit L1 (64 bytes per column for `f32`).
+/// The maximum number of columns of a strip. Long row segments, which the hardware prefetcher needs, matter more than
+/// lanes that fit L1 (64 bytes per column for `f32`).
 const STRIP_COLUMNS: usize = 4096;
 
-/// With at most this many columns, one tile contains several rows.
+/// The maximum number of columns for which one tile contains several rows.
 const NARROW_COLUMNS: usize = 128;
 
 /// The division of the columns into strips, and the evaluation of their values.
@@ -50,7 +50,7 @@ impl SequenceReduction<'_> {
         let mut inner: StridedAxes = if narrow { self.reduced.clone() } else { StridedAxes::new() };
         inner.push(column.clone());
         strided::merge(&mut inner);
-        // The evaluator writes values that are not widened directly to the block of rows.
+        // If values are not widened, the evaluator writes them directly to the block of rows.
         let eval = Evaluator::new(self.program, self.params, &inner, |_| false, |_| self.widen.is_none());
         let slot = self.value_slot();
         let identity = slot < self.program.inputs.len() && eval.schedule.granularity[slot] == Granularity::PerElement;
@@ -85,14 +85,14 @@ impl SequenceReduction<'_> {
         })
     }
 
-    /// Returns the bytes of the partial results of `cols` columns: one for each chunk.
+    /// Returns the bytes of the partial results of `cols` columns: one result per column for each chunk.
     fn partial_bytes(&self, cols: usize) -> usize {
         padded(self.length.div_ceil(CHUNK) * cols * self.result_size())
     }
 
     /// Reduces one strip. `dispatch(work)` must call `work` on ranges that cover all chunks of the strip, in this
-    /// thread or in several. `partial` is memory for the partial results of a full strip and for `store_results`, which
-    /// only this call uses.
+    /// thread or in several. `partial` is memory that only this call uses: for the partial results of a full strip, and
+    /// for `store_results`.
     fn reduce_strip(
         &self,
         plan: &ColumnPlan<'_>,

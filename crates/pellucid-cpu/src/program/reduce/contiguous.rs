@@ -18,7 +18,7 @@ use pellucid_runtime::threads;
 /// faster for larger inputs.
 const MAX_SHARED_BYTES: usize = 128 << 10;
 
-/// The size of the largest input that this path accepts.
+/// The size of the largest input that this path accepts if there is one thread, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 
 /// Runs `kernel` on input `x` and output `y` if it is a small reduction of a contiguous array. Otherwise returns false

@@ -34,7 +34,7 @@ use pellucid_runtime::workspace::with_workspace;
 use pellucid_simd::Isa;
 use std::sync::Arc;
 
-/// Results that are finished and stored together.
+/// The number of results that are finished and stored together.
 const RESULTS: usize = 512;
 
 /// The operation that reduces a sequence.
@@ -206,7 +206,7 @@ fn reduce_repeated(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>
     })
 }
 
-/// Returns an error if `finish` was compiled for another result.
+/// Returns an error unless the first input of `finish` has the dtype of `result`.
 fn check_finish(finish: &Program, result: Compute) -> Result<()> {
     if finish.inputs[0].storage == result.storage() {
         return Ok(());

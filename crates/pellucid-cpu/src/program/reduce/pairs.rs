@@ -1,8 +1,8 @@
 //! Sums over pairs of values: reductions of (a − b)², |a − b| or c·w·(a − b), where a or b is constant along the
 //! reduced axis or along the axis of adjacent results.
 //!
-//! The general path stores the terms of many sums, because its loops compute a tile. These sums are computed in
-//! registers, with the same bits.
+//! The general path stores the terms of many sums, because its loops compute tiles. This path computes the terms and
+//! the sums in registers, with the same bits.
 
 use super::{PreparedReduction, SequenceReduction};
 use crate::program::fold::CHUNK;
@@ -17,10 +17,10 @@ use pellucid_runtime::threads::{GRAIN, parallel_ranges};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// The bytes of the values of y, and of the weights, of adjacent sums that are computed together.
+/// The approximate number of bytes of values of y, and of weights, for the adjacent sums that are computed together.
 const PANEL_BYTES: usize = 16 << 10;
 
-/// The bytes of a [`PackedPanel`]. A panel that is rounded up to full cache lines has no more, for up to 512 terms of
+/// The bytes of a [`PackedPanel`]. A panel whose rows are rounded up to full cache lines fits, for up to 512 terms of
 /// `f32`.
 const PACKED_BYTES: usize = 2 * PANEL_BYTES;
 
@@ -30,7 +30,7 @@ const PACKED_BYTES: usize = 2 * PANEL_BYTES;
 struct PackedPanel(MaybeUninit<[u8; PACKED_BYTES]>);
 
 impl PackedPanel {
-    /// The minimum number of sums for each column of a panel that is copied.
+    /// The minimum number of sums for each column of a panel for which copying the panel is faster.
     const MIN_USES: usize = 8;
 
     /// Copies `terms` rows of `row` bytes each, and returns the copy.
@@ -55,9 +55,9 @@ struct PairProgram {
     term: PairTerm,
     /// The inputs a and b of a − b.
     difference: [usize; 2],
-    /// The weight and the index of the uniform factor, which is 1 if the program has none.
+    /// The input of the weight and, unless the factor is 1, the index of its uniform.
     weight: Option<(usize, Option<usize>)>,
-    /// Whether the terms have the opposite sign.
+    /// Whether the terms are negated.
     is_negated: bool,
 }
 
@@ -127,7 +127,7 @@ struct PairLayout {
     inputs: [usize; 3],
     /// The bytes of the factor.
     factor: u64,
-    /// Whether the factor has the opposite sign.
+    /// Whether the factor is negated.
     is_negated: bool,
     /// True if the lanes are adjacent results, false if they are the terms of one result.
     is_columns: bool,
@@ -216,7 +216,7 @@ impl SequenceReduction<'_> {
             Some(uniform) => self.program.uniform_value(&self.program.uniforms[uniform], self.params, 0),
             None => scalar_bits(Scalar::from(1.0), if size == 4 { Compute::F32 } else { Compute::F64 }),
         };
-        // The opposite sign of the difference or of the term is exact.
+        // Negation is exact, so one flag combines the order of the operands of the difference and the sign of the term.
         let is_negated = (x == b) != program.is_negated;
         Some(PairLayout { term: program.term, inputs: [x, y, weight], factor, is_negated, is_columns })
     }

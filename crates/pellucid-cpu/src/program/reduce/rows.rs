@@ -11,16 +11,16 @@ use pellucid_runtime::scratch::{self, padded};
 use pellucid_runtime::threads::{self, GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
-/// Sequences with fewer values are evaluated several at a time, if their values are combined.
+/// The length below which several sequences are evaluated at a time, if their values are combined.
 const SHORT_LEN: usize = 1024;
 
-/// Sequences with fewer values are evaluated several at a time, if their extremum is found.
+/// The length below which several sequences are evaluated at a time, if the index of their extremum is found.
 const SHORT_ARG_LEN: usize = 128;
 
 /// The maximum number of sequences in a tile.
 const MAX_SEQUENCES: usize = 64;
 
-/// The maximal number of partial results of sequences whose parts are divided among the threads.
+/// The maximum number of partial results, if the parts of sequences are divided among the threads.
 const MAX_PARTIALS: usize = if cfg!(test) { 128 } else { 32 << 10 };
 
 /// Returns the number of values of a part of a sequence, for `count` sequences of `length` values: a chunk times a

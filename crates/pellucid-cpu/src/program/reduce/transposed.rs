@@ -1,4 +1,4 @@
-//! Reductions of transposed inputs: contiguous along a reduced axis that is not the last one.
+//! Reductions of transposed inputs, which are contiguous along a reduced axis before the last one.
 //!
 //! The elements of a sequence are reduced in row-major order, in which such an input is read with a large stride.
 //! Therefore its panels are transposed first, as for maps.
@@ -48,7 +48,8 @@ fn panel_rows(columns: usize, row_bytes: usize) -> usize {
 }
 
 impl SequenceReduction<'_> {
-    /// Returns the panels of the reduction if an input is transposed.
+    /// Returns the panels of the reduction if it combines values, an input is transposed, both axes are long, and every
+    /// part but the last can have a multiple of 128 elements.
     fn transposed_panels(&self) -> Option<TransposedPanels<'_>> {
         let [outer @ .., row, column] = &self.reduced[..] else { return None };
         let is_transposed =
@@ -65,7 +66,8 @@ impl SequenceReduction<'_> {
         applies.then_some(TransposedPanels { row, column, outer, rows, is_transposed })
     }
 
-    /// Reduces all sequences if an input is transposed; returns false, without a result, otherwise.
+    /// Reduces all sequences by transposed panels and returns true. Returns false without a result if
+    /// [`transposed_panels`](Self::transposed_panels) returns `None`.
     ///
     /// # Errors
     /// Returns an error if memory for the panels of long rows cannot be allocated.

@@ -1,8 +1,8 @@
-//! Transposed tiles: blocks of rows whose elements with one index are contiguous in memory.
+//! Transposed tiles: blocks of adjacent rows in which the elements with the same index are contiguous in memory.
 //!
-//! Softmax over the first axis is an example: the elements of a row are far apart, and the same elements of adjacent
-//! rows are neighbours. A tile that stores them in this order is loaded and stored without transposition, and a value
-//! per row is a vector.
+//! Softmax over the first axis is an example: the elements of a row are far apart in memory, but elements of adjacent
+//! rows with the same index are neighbours. A tile that stores them in this order is loaded and stored without
+//! transposition, and a value per row is a vector.
 
 use super::RowExecution;
 use crate::program::fold::CHUNK;
@@ -11,8 +11,8 @@ use crate::program::prepared::PreparedProgram;
 use crate::program::slot::Granularity;
 use crate::strided::{StridedAxes, StridedAxis};
 
-/// The size of the buffers of a tile, in bytes. The second-level cache holds them. Narrower tiles that fit the
-/// first-level cache have too short runs in memory.
+/// The size of the buffers of a tile, in bytes. They fit the second-level cache. Tiles that fit the first-level cache
+/// would be so narrow that their runs in memory are too short.
 const TILE_BYTES: usize = 96 << 10;
 
 /// The number of rows of a tile: at least a vector, and at most enough to amortize a loop call.
@@ -24,7 +24,8 @@ pub(super) struct TransposedBlocks<'a> {
     pub(super) schedule: &'a KernelSchedule,
     /// The number of rows of a tile.
     pub(super) width: usize,
-    /// The number of adjacent elements of a row that a loop processes together; it reads copies of the values per row.
+    /// The number of adjacent elements of a row that a loop processes together. The values per row are repeated as
+    /// often.
     pub(super) repeats: usize,
     /// The axes of the elements in the order of a tile: the axes of a row, then the last axis that numbers the rows.
     pub(super) axes: StridedAxes,
@@ -59,7 +60,8 @@ impl<'a> TransposedBlocks<'a> {
         if fits < WIDTHS.0 || !outputs_are_elements || !schedule.supports_transposed() {
             return None;
         }
-        // A tile of the entire axis is often contiguous in memory, so its elements are not copied. It may be larger.
+        // A tile of the entire axis is often contiguous in memory and then not copied, so such a tile may be up to
+        // twice as large.
         let fits = if column.len <= 2 * fits { fits.max(column.len) } else { fits };
         // All tiles of the axis have about the same width.
         let tiles = column.len.div_ceil(fits.min(WIDTHS.1));

@@ -55,7 +55,7 @@ impl RowExecution<'_> {
         (addresses, raw)
     }
 
-    /// Returns true if the buffer of a slot holds the entire row instead of a tile, if rows have several tiles.
+    /// Returns true if the buffer of a slot holds an entire row even if rows are divided into tiles.
     pub(super) fn keeps_row(&self, slot: usize) -> bool {
         self.schedule.is_live_across_phases[slot] && slot >= self.program.inputs.len()
             || self.staged.get(slot).copied().unwrap_or(false)

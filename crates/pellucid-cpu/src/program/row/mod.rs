@@ -196,7 +196,7 @@ struct RowExecution<'a> {
     tile: usize,
     /// Whether a row has several tiles.
     phased: bool,
-    /// Inputs that are copied to buffers before any output is written.
+    /// For each input: true if it is copied to a buffer before any output is written.
     staged: List<bool, 8>,
     /// The non-temporal copy, if outputs exceed the caches.
     stream: Option<StreamLoop>,
@@ -226,7 +226,7 @@ struct RowBlock<'a> {
 }
 
 impl RowExecution<'_> {
-    /// Runs the program on all rows: in tasks of at least `grain` units of `unit` rows.
+    /// Runs the program on all rows, in tasks of at least `grain` units of `unit` rows.
     ///
     /// # Errors
     /// Returns an error if memory for long rows cannot be allocated.
@@ -441,8 +441,8 @@ impl RowExecution<'_> {
         let Some(axis) = self.outer.last() else { return };
         for (k, input) in self.program.inputs.iter().enumerate() {
             if self.access[k] != RowAccess::Strided && !input.per_row && axis.strides[k] != 0 {
-                // After the last index of this axis, this is not the address of the next block. This is correct,
-                // because a prefetch of any address has no other effect.
+                // At the end of this axis, `next` is not the address of the next block. A prefetch of a wrong address
+                // does not affect the results.
                 let next = block.starts[k].wrapping_offset(block.rows as isize * axis.strides[k]);
                 prefetch_run(next.cast_const(), PREFETCHED_BYTES.min(block.rows * self.length * input.size));
             }

@@ -1,7 +1,8 @@
 //! The operands of row programs: how their rows are stored, and how values are loaded and stored.
 //!
-//! Contiguous elements are read and written in the memory of the operand where the program allows it. All others go
-//! through buffers: gathered or converted before the program runs on them, converted or scattered afterwards.
+//! Contiguous elements are read and written in the memory of the operand where the program allows it. Other elements go
+//! through buffers: inputs are gathered or converted before the program runs, and outputs are converted or scattered
+//! afterwards.
 
 use super::columns::TransposedBlocks;
 use super::{RowBlock, RowExecution};

@@ -3,9 +3,10 @@
 //! A phase is guarded by a mask with one value per row, which an earlier phase has computed. A row for which the mask
 //! is true does not need the results of the phase. A phase runs on a block of rows if any of them needs it.
 //!
-//! If all other phases compute values per row only, the rows are screened first, up to [`MAX_SCREENED_ROWS`] at a time:
-//! these phases run on the values per row alone. If no row of the group needs a guarded phase, the group is finished.
-//! Otherwise it is computed block by block, and only blocks with a row that needs a guarded phase read elements.
+//! If all outputs and all other phases have values per row only, the rows are screened first, up to
+//! [`MAX_SCREENED_ROWS`] at a time: these phases run on the values per row alone. If no row of the group needs a
+//! guarded phase, the group is finished. Otherwise it is computed block by block, and only blocks with a row that needs
+//! a guarded phase read elements.
 
 use super::{RowBlock, RowExecution};
 use crate::program::execute::{TileExtent, execute};
@@ -17,7 +18,8 @@ use std::ops::Range;
 /// The maximum number of rows that are screened at a time.
 pub(super) const MAX_SCREENED_ROWS: usize = 256;
 
-/// Returns true if rows can be screened: some phase has a guard, and all others compute values per row only.
+/// Returns true if rows can be screened: all outputs have one value per row, some phase has a guard, and all phases
+/// without a guard compute values per row only.
 pub(super) fn can_screen(program: &PreparedProgram, schedule: &KernelSchedule) -> bool {
     let is_per_row = |p: &Phase| {
         let head = &schedule.instrs[p.head.clone()];
@@ -59,7 +61,7 @@ impl RowExecution<'_> {
         true
     }
 
-    /// Returns true if none of the `rows` rows needs the phase.
+    /// Returns true if the phase has a guard and none of the `rows` rows needs the phase.
     ///
     /// # Safety
     /// `addresses` has the addresses of all values per row, and the phases before `phase` have been executed for these
@@ -71,7 +73,8 @@ impl RowExecution<'_> {
         phase.guard.is_some_and(|slot| !mask(slot).contains(&0))
     }
 
-    /// Returns true if only guarded phases read input `k`. It is then loaded when such a phase runs.
+    /// Returns true if input `k` is loaded only when a guarded phase runs: rows are screened, only guarded phases read
+    /// the input, and it is not staged.
     pub(super) fn is_guarded_input(&self, k: usize) -> bool {
         let reads = |p: &&Phase| p.reads.contains(&(k as ValueSlot));
         self.is_screened() && !self.staged[k] && self.schedule.phases.iter().filter(reads).all(|p| p.guard.is_some())

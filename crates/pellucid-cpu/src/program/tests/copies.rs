@@ -18,7 +18,7 @@ fn copies_between_random_layouts_match() {
     }
 }
 
-/// Reversed and transposed arrays, and runs around the lengths of short copies and of vectors.
+/// Tests copies of reversed and transposed arrays, and runs around the lengths of short copies and of vectors.
 #[test]
 fn copies_of_reversed_and_transposed_arrays_match() {
     let rng = &mut Rng(7);
@@ -41,7 +41,7 @@ fn copies_of_reversed_and_transposed_arrays_match() {
                 let mut to = TestArray::contiguous(rng, shape, dtype);
                 copy(&from.shared(), &to.operand()).unwrap();
                 assert_same(&to.bits(), &expected, dtype, &format!("{:?} of {stored:?}", from.layout));
-                // The same elements, written through the layout that was read.
+                // The elements are written back through the layout through which they were read.
                 let mut back =
                     TestArray { layout: from.layout.clone(), ..TestArray::contiguous(rng, &[rows, cols], dtype) };
                 copy(&to.shared(), &back.operand()).unwrap();
@@ -51,7 +51,7 @@ fn copies_of_reversed_and_transposed_arrays_match() {
     }
 }
 
-/// Rows of every short length, in a larger array.
+/// Tests copies of rows of every short length in a larger array.
 #[test]
 fn copies_of_short_rows_match() {
     let rng = &mut Rng(8);

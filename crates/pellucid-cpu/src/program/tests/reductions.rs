@@ -164,7 +164,7 @@ fn sums_of_all_layouts_have_the_canonical_bits() {
     }
 }
 
-/// Sequences whose parts have several chunks, and transposed inputs whose panels have few rows or are large.
+/// Tests sequences whose parts have several chunks, and transposed inputs whose panels have few rows or are large.
 #[test]
 fn long_sequences_have_the_canonical_bits() {
     let rng = &mut Rng(13);
@@ -272,7 +272,7 @@ fn arg_max_returns_the_first_nan_and_the_first_of_ties() {
 fn a_finishing_program_has_further_operands() {
     let rng = &mut Rng(29);
     let c = Compute::F32;
-    // s + k·r and r.
+    // The finishing program computes s + k·r and r.
     let mut p = ProgramBuilder::new();
     let (r, s) = (p.x(DType::F32), p.x(DType::F32));
     let k = p.uniform(UniformSource::Param(0), c);

@@ -46,7 +46,8 @@ pub(crate) fn layer_norm(dtype: DType) -> Program {
 }
 
 /// Returns a program that selects from each row the element at a given index, and counts the elements at another index,
-/// which is the same for all rows. It also stores the row of the selected element and zeros, plus their sum.
+/// which is the same for all rows. The first output is the row in which all other elements are replaced by 0, plus the
+/// selected element.
 pub(crate) fn selected_element() -> Program {
     let (c, i) = (Compute::F32, Compute::I64);
     let mut p = ProgramBuilder::new();
@@ -187,8 +188,8 @@ fn row_programs_of_all_lengths_and_layouts_match_the_reference() {
     }
 }
 
-/// Sums that a loop accumulates have the canonical order if the loop also writes a large output, whose rows begin at
-/// any address.
+/// Sums that a loop accumulates have the canonical order even if the loop writes a large output whose rows begin at any
+/// address.
 #[test]
 fn chained_sums_beside_large_outputs_match_the_reference() {
     let rng = &mut Rng(10);

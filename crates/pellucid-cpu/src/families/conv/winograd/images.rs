@@ -53,8 +53,8 @@ impl<T> ChannelsLastImages<T> {
 
 /// The number of pixels that are transposed together: one cache line of the source.
 const TRANSPOSED_POSITIONS: usize = 16;
-/// The number of channels that are transposed back together. Their destination rows can be a power of two apart and
-/// then share cache sets, so the number is small.
+/// The number of channels that are transposed together when images are copied back. Their destination rows can be a
+/// power of two apart and then share cache sets, so the number is small.
 const TRANSPOSED_CHANNELS: usize = 8;
 
 impl<T: Element> Images<T> {
@@ -171,8 +171,8 @@ impl<T: Element> Images<T> {
     /// Copies channels-last images to the images of a range.
     ///
     /// # Safety
-    /// The images of the range are valid for writes, and no other thread accesses them; `channels_last` has that many
-    /// images; the processor supports `self.isa`.
+    /// The images of the range are valid for writes, and no other thread accesses them; `channels_last` has as many
+    /// images as the range; the processor supports `self.isa`.
     pub(super) unsafe fn store_channels_last(&self, range: Range<usize>, channels_last: &ChannelsLastImages<T>) {
         let (plane, lanes) = (self.plane_len(), self.lanes());
         self.for_each_group(range, channels_last, |to, from| {

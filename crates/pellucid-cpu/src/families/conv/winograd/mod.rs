@@ -26,19 +26,19 @@
 //!     ⎣0  1⎦         ⎣0  1  1 −1⎦
 //! ```
 //!
-//! **Layout.** Images are transposed to channels-last order (`images`), so every transform ([`WinogradTransform`]) adds
-//! and subtracts vectors of channels. A pixel outside an image is a vector of zeros. Vector efficiency therefore does
-//! not depend on the width of the images or on the padding.
+//! **Layout.** Images are transposed to channels-last order (`images`), so every transform ([`WinogradTransform`])
+//! adds, subtracts and halves vectors of channels. A pixel outside an image is a vector of zeros. Vector efficiency
+//! therefore does not depend on the width of the images or on the padding.
 //!
 //! **Order.** Sums over channels have the order of a matrix product. Sums over tiles are accumulated block after block;
-//! the block size is a function of the shapes. Nothing depends on threads, layout or instruction set, and the bits of a
-//! result depend only on its own image.
+//! the block size is a function of the shapes. The bits of a result do not depend on threads, layout or instruction
+//! set, and those of an output or an input gradient do not depend on the other images of the batch.
 //!
-//! **Accuracy.** All constants are powers of two, so small integers stay exact. Otherwise rounding errors are relative
-//! to the largest elements of the 4 × 4 patch, or of the sum over tiles, that a result is computed from, and not only
-//! of its own window. For elements of equal magnitude, the sum of magnitudes |Aᵀ|·((|G|·|g|) ⊙ (|Bᵀ|·|d|)) is up to
-//! (8/3)² ≈ 7 times the sum of the window, and up to 3² times in the sum over tiles; the error bound grows by these
-//! factors. The mean error is less than twice the error of direct products.
+//! **Accuracy.** All constants are powers of two, so small integers stay exact. Otherwise the rounding error of a
+//! result is relative to the largest elements of the 4 × 4 patches from which it is computed, not only to the elements
+//! of its own windows. For elements of equal magnitude, the sum of magnitudes |Aᵀ|·((|G|·|g|) ⊙ (|Bᵀ|·|d|)) is up to
+//! (8/3)² ≈ 7 times the sum of the magnitudes of the direct products, or 3² = 9 times in a weight gradient; the error
+//! bound grows by these factors. The mean error is less than twice the error of direct products.
 //!
 //! **Non-finite values** would affect all results of a tile. If a result of an image is not finite, all results of the
 //! image (for a weight gradient, all results) are therefore recomputed by direct products. Every element and product
@@ -71,21 +71,21 @@ const PATCH_LEN: usize = 16;
 /// The number of elements of a tile.
 const TILE_LEN: usize = 4;
 
-/// The approximate number of bytes of channels-last images at a time, per thread.
+/// The approximate number of bytes of channels-last images that are processed at a time, per thread.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The number of elements of the transformed tiles and products of one block. Together with one matrix of weights, they
-/// fit a cache of 1 MiB.
+/// The number of elements of the transformed tiles and products of one block. As `f32`, they fit a cache of 1 MiB
+/// together with one matrix of weights.
 const BLOCK_ELEMENTS: usize = 192 << 10;
 
-/// The number of tiles of a block is a multiple of this number. It is itself a multiple of the height of the register
-/// tile of every instruction set, and large enough to amortize reading all weights.
+/// The number of tiles of a block is a multiple of this constant, which is itself a multiple of the height of the
+/// register tile of every instruction set, and large enough to amortize reading all weights.
 const STRIP_TILES: usize = 84;
 
 /// The number of multiply-adds that take as long as moving one element.
 const MOVE_COST: usize = MIN_TASK_WORK / (GRAIN / 4);
 
-/// The number of tiles over which a sum over tiles is accumulated together.
+/// The number of tiles over which one matrix product of a weight gradient sums.
 const DEPTH_TILES: usize = 128;
 
 /// The smallest number of channels and of outputs for which Winograd is faster than direct products.
@@ -331,8 +331,8 @@ unsafe fn correlate<T: Element>(
     Ok(unsafe { not_finite_images(&lock(&suspects), to) })
 }
 
-/// Returns the images with an element that is not finite, among the images of blocks of tiles. A block is the first
-/// image of its chunk and its tiles in the chunk.
+/// Returns the images with an element that is not finite, among the images of blocks of tiles. Each block consists of
+/// the first image of its chunk and the range of its tiles in the chunk.
 ///
 /// # Safety
 /// The images of `to` are initialized, and no other thread writes them.
@@ -490,7 +490,7 @@ impl<T: Element> TileSums<'_, T> {
     unsafe fn store_taps(&self, w: SharedPtr<T>) -> Result<bool> {
         let TileSums { x, y, sums, .. } = self;
         let (isa, groups, rows, lanes) = (x.isa, x.groups, x.channels, y.lanes());
-        // The number of rows that are processed together is chosen so that both copies fit a cache.
+        // The number of rows of a task is chosen so that both copies of their taps fit a cache.
         let step = (BLOCK_ELEMENTS / (9 * (lanes + y.channels))).clamp(1, rows);
         let parts = rows.div_ceil(step);
         let from = transformed_offsets::<0>(0..rows, rows, lanes);

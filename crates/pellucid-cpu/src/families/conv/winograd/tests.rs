@@ -1,4 +1,4 @@
-//! Winograd convolutions against naive loops and direct products, and their bits against each other.
+//! Compares Winograd convolutions with naive loops and with direct products, and their bits across instruction sets.
 
 use crate::families::conv::tests::{ALL_PARTS, ConvCase, window};
 use crate::families::conv::{ConvProblem, ImageSizes, winograd};
@@ -105,8 +105,9 @@ fn all_instruction_sets_give_the_same_bits() {
     }
 }
 
-/// The error bound of the module documentation: a result of n products is a sum of 8 · 8 magnitudes per channel, or 6 ·
-/// 6 · n / 4 per tile in a sum over tiles. It is rounded in at most 12 transform steps and once per step of the sum.
+/// The error bound of the module documentation: for values of magnitude up to 1, a result is a sum of 8 · 8 magnitudes
+/// per channel, or of 6 · 6 per tile in a weight gradient. It is rounded in at most 12 transform steps and once per
+/// step of the sum.
 #[test]
 fn rounding_errors_are_within_the_documented_bound() {
     for case in cases() {
@@ -267,7 +268,7 @@ fn non_finite_values_affect_only_their_windows() {
 fn intermediate_overflow_falls_back_to_direct_products() {
     let case = case(2, 1, [16, 16], [8, 8], [[1, 1], [1, 1]]);
     let [mut x, mut w, y] = to_f32(&values(&case, 1, 1.0));
-    // The difference of neighbours of opposite signs overflows, although no result needs it.
+    // The transform subtracts neighbours of opposite signs, which overflows, although direct products do not.
     for (i, x) in x.iter_mut().enumerate() {
         *x = if i / 8 % 4 < 2 { 3e38 } else { -3e38 };
     }

@@ -7,7 +7,7 @@ use pellucid_linalg::{GROUP, MatrixElement, TriangleKind, fits_group};
 use pellucid_runtime::list::List;
 use std::ops::Range;
 
-/// Returns true if the matrices of the inputs are small, and the factorization exists for groups.
+/// Returns true if the matrices of the inputs are small, and the factorization is implemented for groups.
 pub(super) fn has_groups(kernel: Factorization, x: &[MatrixBatch<'_>]) -> bool {
     let exists = matches!(
         kernel,

@@ -114,7 +114,7 @@ impl BatchMatrix {
     }
 }
 
-/// Returns the position, counted from 1, of the first zero on the diagonal, or 0.
+/// Returns the position, counted from 1, of the first zero on the diagonal, or 0 if there is none.
 pub(super) fn first_zero<T: MatrixElement>(a: MatRef<'_, T>) -> i64 {
     (0..a.rows().min(a.columns())).find(|&i| a.at(i, i) == T::zero()).map_or(0, |i| i as i64 + 1)
 }

@@ -117,7 +117,7 @@ per_isa! {
     pub(super) fn reduce_columns[T: LoopElement, M: Monoid<T>][T, M]
     (dst: *mut u8, src: *const u8, row_stride: isize, cols: usize, rows: usize) {
         let size = size_of::<T>();
-        debug_assert!((1..=ROWS).contains(&rows), "{rows} rows are not a block of at most {ROWS}");
+        debug_assert!((1..=ROWS).contains(&rows), "the number of rows must be from 1 to {ROWS}, got {rows}");
         let mut done = 0;
         while done < cols {
             // The last columns are reduced together with columns before them, so that they fill a vector.

@@ -128,8 +128,8 @@ pub(super) trait Ring: Copy {
     /// Returns the product.
     fn times(self, b: Self) -> Self;
 }
-/// Implements [`Ordered`] and [`Ring`] for number types. `$extremum` is the result for values and the result of their
-/// comparisons.
+/// Implements [`Ordered`] and [`Ring`] for number types. `$extremum(x, best)` returns the extremum of the values x,
+/// where `best` is the result of comparisons that ignore NaN.
 macro_rules! numeric_types {
     ($(
         $t:ident: $kind:ident, $least:expr, $greatest:expr, $plus:expr, $times:expr, $larger:expr, $smaller:expr,

@@ -200,7 +200,7 @@ fn chains_match_their_separate_instructions() {
             let [from, mut tile, more] =
                 [1, 2, 3].map(|seed| operand(values(ty.storage(), n + 1, seed + 3 * k as u64)));
             if k % 3 == 1 {
-                // Divisions by powers of two are computed as multiplications.
+                // The uniform divisor is a power of two, so a division is computed as a multiplication.
                 let one = T::ONE;
                 let power = (0..k % 5).fold(one, |power, _| power / (one + one));
                 // SAFETY: the first element is valid for writes; the vector is borrowed exclusively.
