@@ -279,7 +279,8 @@ impl<S: Sampler> Sampler for DistributedSampler<S> {
     }
 
     fn settings(&self) -> u64 {
-        hash([self.sampler.settings(), self.rank as u64, self.world as u64])
+        let name = self.sampler.name().bytes().map(u64::from);
+        hash(name.chain([self.sampler.settings(), self.rank as u64, self.world as u64]))
     }
 
     fn indices(&self, seed: EpochSeed) -> Result<Vec<usize>> {

@@ -198,7 +198,7 @@ fn a_loader_does_not_continue_with_other_settings_of_its_sampler() {
     let weighted = |first: f64| [&[first], &[1.0; 11][..]].concat();
     let labels = |first: i64| Tensor::arange(0i64, 12, 1).gt(first).to_dtype(DType::I64);
     let ranked = |rank| Box::new(DistributedSampler::new(RandomSampler::new(24), rank, 2));
-    let samplers: [Box<dyn Fn() -> Box<dyn Sampler>>; 7] = [
+    let samplers: [Box<dyn Fn() -> Box<dyn Sampler>>; 8] = [
         Box::new(|| Box::new(WeightedRandomSampler::with_replacement(&weighted(2.0), 12))),
         Box::new(|| Box::new(WeightedRandomSampler::with_replacement(&weighted(3.0), 12))),
         Box::new(|| Box::new(WeightedRandomSampler::without_replacement(&weighted(2.0), 12))),
@@ -206,6 +206,7 @@ fn a_loader_does_not_continue_with_other_settings_of_its_sampler() {
         Box::new(|| Box::new(StratifiedSampler::new(&labels(4)))),
         Box::new(|| ranked(0)),
         Box::new(|| ranked(1)),
+        Box::new(|| Box::new(DistributedSampler::new(SequentialSampler::new(24), 0, 2))),
     ];
     for (i, saved) in samplers.iter().enumerate() {
         for (j, other) in samplers.iter().enumerate() {
