@@ -249,7 +249,8 @@ impl<T: Element> ColumnMatVec<T> {
         }
     }
 
-    /// Reduces the 16 partial sums of each row with the fixed tree, which first adds sum l + 8 to sum l, and stores y.
+    /// Reduces the 16 partial sums of each row with the fixed tree, whose first step adds sum l + 8 to sum l, and
+    /// stores the results to y, or adds them to it.
     ///
     /// # Safety
     ///
@@ -268,7 +269,7 @@ impl<T: Element> ColumnMatVec<T> {
                     *lane = V::load(self.partial.add(l * Self::BLOCK + j));
                 }
                 if used == 1 {
-                    // The tree adds zeros only. One addition has the same result: it maps -0 to 0.
+                    // The tree would only add zeros. A single addition of zero has the same result: it maps -0 to 0.
                     lanes[0] = lanes[0].add(V::zero());
                 } else {
                     for half in [8, 4, 2, 1] {

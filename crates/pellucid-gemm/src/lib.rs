@@ -116,11 +116,11 @@ pub struct Offsets {
     pub c: isize,
 }
 
-/// A batch of products, whose matrices are at the points of an index space.
+/// A batch of products: one for each point of an index space.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProductBatch<'a> {
-    /// The axes of the index space, outermost first: the length, and the offsets from one index to the next. Without
-    /// axes, the batch is one product at offset 0.
+    /// The axes of the index space, outermost first: each has a length, and the offsets from one index to the next.
+    /// Without axes, the batch is one product at offset 0.
     pub axes: &'a [(usize, Offsets)],
 }
 
@@ -130,7 +130,7 @@ impl ProductBatch<'_> {
         self.axes.iter().map(|(len, _)| len).product()
     }
 
-    /// Returns the offsets of a product, whose index is less than the number of products.
+    /// Returns the offsets of the product with this index, which must be less than [`count`](Self::count).
     #[inline]
     fn offsets(&self, mut index: usize) -> Offsets {
         let mut at = Offsets::default();
@@ -275,9 +275,9 @@ unsafe fn gemm_batched_by<T: Element>(
     let c = c.map(|data| OutputMatrix { data, row_stride, col_stride, accumulate: shape.accumulate });
     let packed_b = packed_b.filter(|_| is_faster_with_panels(kernels.lanes, shape));
     let problem = GemmProblem { kernels, m: shape.m, n: shape.n, k: shape.k, packed_b, epilogue, is_transposed: false };
-    // Vectors are along the rows of C, or, by (A·B)ᵀ = Bᵀ·Aᵀ, along its columns. The products and their order are the
-    // same. A single row is computed as the single column of the transpose.
-    // A C in scratch is stored by rows, like nearly all other operands of an epilogue.
+    // Vectors are along the rows of C, or, by (A·B)ᵀ = Bᵀ·Aᵀ, along its columns. Both orientations add the same
+    // products in the same order. A single row is computed as the single column of the transpose. A C in scratch is
+    // stored by rows, like nearly all other operands of an epilogue.
     let (c_row_stride, c_col_stride) = c.map_or((shape.n as isize, 1), |c| (c.row_stride, c.col_stride));
     let swap_operands = shape.m == 1
         || shape.n > 1
@@ -302,13 +302,13 @@ unsafe fn gemm_batched_by<T: Element>(
 }
 
 /// Returns true if a product of this shape is computed from [packed panels](GemmOperands::packed_b) of B where they
-/// exist: if C has more than one row and column, the elements of its rows are adjacent, and its transpose would not be
-/// computed with fewer vectors.
+/// exist: if C has more than one row and more than one column, the elements of its rows are adjacent, and its transpose
+/// would not be computed with fewer vectors.
 pub fn uses_packed_panels<T: Element>(isa: Isa, shape: &Gemm) -> bool {
     is_faster_with_panels(Kernels::<T>::for_isa(isa).lanes, shape)
 }
 
-/// Returns [`uses_packed_panels`] for vectors of this length.
+/// Returns [`uses_packed_panels`] for vectors of `lanes` elements.
 fn is_faster_with_panels(lanes: usize, shape: &Gemm) -> bool {
     let (vectors, transposed) = (shape.m * shape.n.div_ceil(lanes), shape.n * shape.m.div_ceil(lanes));
     shape.m > 1 && shape.n > 1 && shape.c_strides.1 == 1 && vectors <= transposed
@@ -372,8 +372,8 @@ pub unsafe fn pack_runs<T: Element>(isa: Isa, work: &PackRuns<'_, T>) {
     unsafe { (Kernels::<T>::for_isa(isa).pack_runs)(work) }
 }
 
-/// Adds sums of products along the lanes to the 16 virtual lanes (partial sums) of each k index. See
-/// [`WeightGradDots`].
+/// Computes the dot products of a vector with the lanes of each k index, and adds them to the 16 partial sums of this k
+/// index. See [`WeightGradDots`].
 ///
 /// # Safety
 ///

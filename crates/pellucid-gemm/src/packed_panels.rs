@@ -11,7 +11,7 @@ use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use std::ops::{Deref, Range};
 
-/// The packed panels of B[k × n] in memory that they do not own.
+/// A view of the packed panels of B[k × n] in the caller's memory.
 ///
 /// Each panel is as wide as the register tile and holds all k indices.
 #[derive(Clone, Copy)]

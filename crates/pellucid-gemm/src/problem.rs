@@ -48,7 +48,8 @@ pub(crate) struct GemmProblem<'a, T: 'static> {
 }
 
 impl<T: Element> GemmProblem<'_, T> {
-    /// Computes the batch. Splits it into tasks, and C into a grid if the batch is small.
+    /// Computes the batch on several threads if there is enough work. If there are few products, each C is divided into
+    /// a grid of tasks.
     ///
     /// # Safety
     ///
@@ -107,7 +108,7 @@ impl<T: Element> GemmProblem<'_, T> {
         });
     }
 
-    /// Prefetches the start of the operands of a product.
+    /// Prefetches the first elements of the operands A and B of a product.
     #[inline]
     fn prefetch_operands(&self, offsets: Offsets, a: &Strided<T>, b: &Strided<T>) {
         let len = PREFETCH_BYTES / size_of::<T>();
@@ -201,7 +202,7 @@ impl<T: Element> GemmProblem<'_, T> {
     }
 }
 
-/// The task counts along the rows and the columns of C.
+/// The numbers of tasks along the rows and along the columns of C.
 struct TaskGrid {
     rows: usize,
     cols: usize,

@@ -127,14 +127,15 @@ impl<T> RegisterTile<T> {
     }
 }
 
-/// The prefetch distance for rows of B, in k indices. It covers the memory latency. Past the end of a packed panel, the
-/// prefetch reaches the next panel.
+/// The prefetch distance for rows of B, in k indices. It covers the memory latency. Near the end of a packed panel, the
+/// prefetch reads the next panel.
 ///
 /// Measured on an AMD EPYC (Zen 5), with packed weights that exceed the caches: products of 16 rows take 0.78 of the
 /// time, of 128 rows 0.89.
 const PREFETCH_DISTANCE: isize = 32;
 
-/// The smallest number of rows of a tile that prefetches B: in smaller tiles, loads take as long as the multiply-adds.
+/// The smallest number of rows of a tile that prefetches B: in smaller tiles, the loads already take as long as the
+/// multiply-adds.
 const MIN_PREFETCHING_ROWS: usize = 6;
 
 /// The size of a cache line in bytes. Only tiles whose vectors fill a line prefetch B: with 256 bits, there are too few

@@ -1,7 +1,7 @@
 //! Half-precision storage: conversions between `f16` or `bf16` and `f32`.
 //!
-//! The conversions use integer arithmetic on the bit patterns (F. Giesen, 2012). It vectorizes on every processor and
-//! never operates on a subnormal `f32`.
+//! The conversions use integer arithmetic on the bit patterns, and one addition for subnormal `f16` (F. Giesen, 2012).
+//! They vectorize on every processor. The results do not change if the processor flushes subnormal `f32` to zero.
 
 /// The 16 bits of an IEEE half-precision float.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -1,6 +1,6 @@
 //! Integer primitives: wrapping arithmetic, defined for all operands, with division that rounds down.
 
-/// An integer type in which formulas compute.
+/// An integer type for which formulas are compiled.
 pub trait Int: Copy + Ord {
     /// The value 0.
     const ZERO: Self;
@@ -146,7 +146,7 @@ mod tests {
         for a in -9i64..=9 {
             for b in -4i64..=4 {
                 let expected = if b == 0 { 0 } else { (a as f64 / b as f64).floor() as i64 };
-                assert_eq!(a.floor_div(b), expected, "the floor division {a} / {b} is wrong");
+                assert_eq!(a.floor_div(b), expected, "the floor division {a} // {b} is wrong");
                 assert_eq!(
                     Int::rem(a, b),
                     if b == 0 { 0 } else { a - b * expected },

@@ -1,7 +1,8 @@
-//! Accuracy tests: every primitive against the `libm` crate, or against known values if `libm` lacks the function.
+//! Accuracy tests: every primitive is compared with the `libm` crate, with the same function of `f64`, or with known
+//! values.
 //!
-//! The `f32` functions are compared with `libm` in `f64`, so the reported values are true errors. The `f64`
-//! functions are compared with `libm` in `f64`, whose own error (below 1 ULP) is part of the reported value.
+//! The references are computed in `f64`. So the errors that are reported for `f32` functions are true errors, but the
+//! errors of `f64` functions include the error of `libm` (usually below 1 ULP).
 
 // The tests print the measured errors, which `--nocapture` shows.
 #![allow(clippy::print_stdout, clippy::type_complexity, clippy::approx_constant)]

@@ -114,7 +114,7 @@ pub fn erfcx(x: f64) -> f64 {
     let s = x * x;
     let d = x.mul_add(x, -s);
     let e = 2.0 * exp(s);
-    // The product of an infinite e and a negative d would be NaN.
+    // An infinite e must not be multiplied by a negative d, because the sum would be NaN.
     let left = if e < f64::INFINITY { e.mul_add(d, e) - y } else { f64::INFINITY };
     let y = if x < 0.0 { left } else { y };
     if x.is_nan() { x } else { y }

@@ -1,12 +1,12 @@
-//! The gamma family on the usual range of `f32`, in `f64` without branches: on vectors it is several times as fast as
-//! the functions of [`gamma`], which the rest of the range uses. The results are rounded once; the error before this
-//! rounding is below 10⁻⁹, relative to the result.
+//! The gamma family in `f32`. On the usual range it is computed in `f64` without branches, which on vectors is several
+//! times as fast as the functions of [`gamma`]. These compute the rest of the range. The results are rounded once; the
+//! error before this rounding is below 10⁻⁹, relative to the result.
 
 use super::FunctionOfOrder;
 use crate::math::double::{exp_fast, exp_short, ln, ln_short, polynomial};
 use crate::math::gamma;
 
-/// Returns true for an operand for which [`lgamma_fast`] and [`digamma_fast`] are not defined: 0, negative or NaN.
+/// Returns true for an operand that [`lgamma_fast`] and [`digamma_fast`] do not support: 0, negative or NaN.
 #[inline(always)]
 pub fn is_rare_gamma(x: f32) -> bool {
     x <= 0.0 || x.is_nan()
