@@ -61,7 +61,7 @@ impl PairElement for BF16 {
     }
 }
 
-/// A matrix of elements of type `E` and the memory of its pairs.
+/// A matrix of elements of type `E`, and the memory to which its pairs are packed.
 ///
 /// The pairs form rows without gaps. If neighbouring lanes are adjacent in memory, a row contains one pair of k indices
 /// of all lanes; otherwise, it contains all pairs of one lane. An odd depth is padded with zero.
@@ -276,8 +276,8 @@ pub(crate) mod tests {
         (memory, work.pairs(), ranges[0].join(ranges[1]))
     }
 
-    /// Multiplies A[m × k] and B[k × n] with the kernels of an instruction set. `a` and `b` return the factors lane by
-    /// lane.
+    /// Multiplies A[m × k] and B[k × n] with the kernels of an instruction set. `a(i)` and `b(i)` return factor i in
+    /// the order of the lanes.
     fn multiplied(
         isa: Isa,
         (m, n, k): (usize, usize, usize),

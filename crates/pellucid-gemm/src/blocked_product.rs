@@ -14,8 +14,8 @@
 //!
 //! This is the loop order of Goto and van de Geijn with A and B exchanged, because the rows of C are contiguous here.
 //!
-//! Rows of A that are close together, or that few tiles read, are not packed. Others are packed right before their use,
-//! while the next strip is being prefetched. If the columns of A are contiguous, a few strips are packed together,
+//! Rows of A that are close together, or that few tiles read, are not packed. Other rows are packed right before their
+//! use, while the next strip is being prefetched. If the columns of A are contiguous, a few strips are packed together,
 //! since they share cache lines.
 //!
 //! If B is packed entirely for one product, or is not a strided matrix, the panels of B are outermost, and the strips
@@ -87,7 +87,7 @@ pub(crate) struct BlockedProduct<'a, T> {
     pub(crate) epilogue: Option<&'a dyn Epilogue<T>>,
     /// The index of the product in its batch, for the epilogue.
     pub(crate) batch: usize,
-    /// Whether C is the transpose of the caller's C, for the epilogue.
+    /// True if C is the transpose of the caller's C. The arguments of the epilogue are then transposed back.
     pub(crate) is_transposed: bool,
 }
 

@@ -1,10 +1,10 @@
 //! Matrix-vector products y = A·x, which are bound by memory bandwidth.
 //!
 //! A is read once, so it is not packed. One chain over k per element would be bound by the latency of an addition.
-//! Therefore y has its own reduction order. Each element of y has [`VIRTUAL_LANES`] = 16 partial sums, which are called
-//! *virtual lanes* because no register needs to have 16 lanes. Partial sum l adds the products whose k index is
-//! ≡ l (mod 16), in ascending order. A fixed tree then reduces the partial sums: sum l adds sum l + 8, then l + 4,
-//! l + 2, l + 1.
+//! Therefore the order of summation differs from other products. Each element of y has [`VIRTUAL_LANES`] = 16 partial
+//! sums, which are called *virtual lanes* because no register needs to have 16 lanes. Partial sum l adds the products
+//! whose k index is ≡ l (mod 16), in ascending order. A fixed tree then reduces the partial sums: sum l adds sum l + 8,
+//! then l + 4, l + 2, l + 1.
 //!
 //! The order is the same for both layouts of A. If the rows of A are contiguous, the partial sums of a few rows stay in
 //! registers. If the columns of A are contiguous, the partial sums of many rows stay in cache.
@@ -47,7 +47,7 @@ pub(crate) struct RowMatVec<T> {
 }
 
 impl<T: Element> RowMatVec<T> {
-    /// Computes the product, `R` rows at a time: that many independent chains hide the latency of an addition.
+    /// Computes the product, `R` rows at a time. The independent chains of these rows hide the latency of an addition.
     ///
     /// # Safety
     ///

@@ -23,8 +23,8 @@ const FEW_PANELS: usize = 2;
 /// The maximum number of panels of B for which rows of A are read in place if the rows are distributed over the cache
 /// sets.
 ///
-/// The loads of the first panel overlap with multiply-adds, but a copy waits for them. Measured for `f32` with A in L3:
-/// 128 and 256 columns take 0.91 to 0.97 of the time.
+/// In place, the loads of A for the first panel overlap with multiply-adds; a copy would wait for its loads. Measured
+/// for `f32` with A in L3: products with 128 and 256 columns take 0.91 to 0.97 of the time.
 const SOME_PANELS: usize = 8;
 
 impl<T: Element> BlockedProduct<'_, T> {
@@ -53,7 +53,7 @@ impl<T: Element> BlockedProduct<'_, T> {
 
     /// Returns true if the kernel reads A in place while panels of B are outermost, so that all panels read A from L2.
     /// It does so if [`is_a_read_in_place`](Self::is_a_read_in_place) is true, or if the rows are contiguous and either
-    /// not longer than packed rows or distributed over the cache sets.
+    /// short and without set conflicts, or distributed over the cache sets.
     pub(crate) fn is_a_kept_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
         self.is_a_read_in_place(kernels, cols)
             || self.a.strided().is_some_and(|a| {

@@ -28,14 +28,14 @@
 //!
 //! The vectors and the instruction sets are in the crate `pellucid-simd`.
 //!
-//! **Order.** The bits of C depend on (m, n, k) and the values only. They do not depend on the threads, the strides,
-//! the batch or, with the exception of [`Isa::Amx`], the instruction set.
+//! **Order.** The bits of C depend only on (m, n, k) and the values of A, B and the initial C. They do not depend on
+//! the threads, the strides, the batch or, with the exception of [`Isa::Amx`], the instruction set.
 //!
-//! - With m, n > 1, each element is one chain of fused multiply-adds over each block of k, and the blocks are added in
-//!   order. The blocks are a function of k.
+//! - With m, n > 1, each element is the sum of one chain of fused multiply-adds for each block of k, added in the order
+//!   of the blocks. The blocks depend only on k.
 //! - With [`Isa::Amx`], products of pairs of `bf16` with m, n > 1 divide each block of k into steps of 32 k indices.
 //!   Two chains of fused multiply-adds over the even and the odd k indices of a step start at zero. Their sum is added
-//!   to C, step by step in order ([`pair_isa`] chooses by (m, n, k)).
+//!   to C, step after step. [`pair_isa`] selects [`Isa::Amx`] by (m, n, k).
 //! - With m = 1 or n = 1, each element is 16 interleaved chains, which a fixed tree reduces (`gemv`).
 //!
 //! k is never split across threads. No product is skipped, so NaN and infinity propagate.
@@ -105,7 +105,7 @@ pub struct Gemm {
     pub accumulate: bool,
 }
 
-/// The offsets of the matrices of one product of a batch from the common pointers, in elements.
+/// The offsets of the matrices of one product of a batch, in elements, from the pointers that all products share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
     /// The offset of A.
@@ -169,7 +169,7 @@ pub trait Epilogue<T>: Sync {
     fn finish(&self, part: OutputBlock<T>);
 
     /// Prefetches the operands that [`finish`](Self::finish) accesses in addition to C, for some rows and columns of a
-    /// product of the batch. They arrive from memory while the sums are computed.
+    /// product of the batch. So they are loaded from memory while the sums are computed.
     fn prefetch_epilogue(&self, _batch: usize, _rows: Range<usize>, _cols: Range<usize>) {}
 }
 

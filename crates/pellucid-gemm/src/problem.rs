@@ -36,7 +36,8 @@ unsafe impl<T: Send> Sync for OutputMatrix<T> {}
 
 /// A batch of products in the orientation in which they are computed.
 ///
-/// The lanes of A are the rows of C. A C with a single row is transposed to a single column (n = 1).
+/// The lanes of A are the rows of C. If the caller's C has a single row, this is its transpose, with a single column (n
+/// = 1).
 pub(crate) struct GemmProblem<'a, T: 'static> {
     pub(crate) kernels: &'static Kernels<T>,
     pub(crate) m: usize,
@@ -218,7 +219,8 @@ impl TaskGrid {
     }
 }
 
-/// Computes y[rows] = A[rows × k]·x, or y + A·x. x is the first lane of `x`, and y the first column of `y`.
+/// Computes y[rows] = A[rows × k]·x, or y + A·x. Here x is the first lane of the argument `x`, and y is the first
+/// column of the argument `y`.
 ///
 /// # Safety
 ///

@@ -177,7 +177,7 @@ pub(crate) unsafe fn pack_panels<T: Element>(
     check_panel(kernels, lanes_per_panel.min(lanes), width);
     debug_assert!(
         lanes_per_panel > 0 && (lanes <= lanes_per_panel || panel_stride >= depth * width),
-        "packed panels overlap"
+        "packed panels overlap: their stride {panel_stride} is less than {depth} · {width}"
     );
     if let Some(from @ Strided { lane: 1, .. }) = source.strided()
         && depth >= MIN_JOINT_DEPTH

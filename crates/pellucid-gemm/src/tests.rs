@@ -63,8 +63,8 @@ impl<T: Element + bytemuck::Pod> TestMatrix<T> {
     }
 }
 
-/// Computes C, which initially is `start`, and returns it in row-major order. Checks that packed panels of B give the
-/// same bits.
+/// Computes C, which initially is `start`, and returns it in row-major order. Checks that the product with packed
+/// panels of B has the same bits.
 pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
     isa: Isa,
     (m, n, k): (usize, usize, usize),

@@ -7,7 +7,7 @@ use crate::scalar::{dot, largest, scale_to_one, subtract_scaled, update_row};
 use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// `scale`·A = U·B·Vᵀ with upper bidiagonal B, for A with at least as many rows as columns.
+/// The factorization `scale`·A = U·B·Vᵀ with upper bidiagonal B. A has at least as many rows as columns.
 pub(crate) struct Bidiagonal<T> {
     pub(crate) scale: T,
     pub(crate) diagonal: Vec<T>,

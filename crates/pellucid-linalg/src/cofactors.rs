@@ -11,8 +11,8 @@ use pellucid_simd::{AutoVectorized, run_vectorized};
 /// The kind of Lᵀ.
 const TRANSPOSED_L: TriangleKind = TriangleKind { is_upper: true, has_unit_diagonal: true };
 
-/// Writes the cofactor matrix C of a square matrix A, which is the derivative of det A, from the result of
-/// [`lu`](crate::lu()).
+/// Writes the cofactor matrix C of a square matrix A, which is the derivative of det A with respect to A, from the
+/// result of [`lu`](crate::lu()).
 ///
 /// C = det(P)·Pᵀ·L⁻ᵀ·adj(U)ᵀ. The adjugate of U is computed without division, so C is accurate for singular matrices
 /// too (Stewart 1998). If an element of U is NaN or infinite, C is NaN.

@@ -22,7 +22,7 @@ const MAX_SWEEPS: usize = 30;
 /// Van Loan, Matrix Computations, 8.3).
 ///
 /// # Errors
-/// [`NotConverged`] after 30·n sweeps; all results are NaN. A typical matrix needs fewer than 2·n.
+/// [`NotConverged`] after 30·n sweeps; all results are NaN. A typical matrix needs fewer than 2·n sweeps.
 ///
 /// # Panics
 /// Panics unless `values` has n elements, and `vectors`, if any, has n rows and columns.
@@ -191,7 +191,7 @@ mod tests {
             let a = Matrix::from_fn(n, n, |i, j| x.row(i)[j] + x.row(j)[i]);
             check_factors(&a, 4.0);
             let number = |x: usize| T::from_f64(x as f64);
-            // Multiple eigenvalues, a diagonal matrix, and rank 1.
+            // Multiple eigenvalues, a diagonal matrix, and a matrix of rank 1.
             check_factors(&Matrix::from_fn(n, n, |i, j| if i == j { number(2 + i / 9) } else { T::one() }), 4.0);
             check_factors(&Matrix::from_fn(n, n, |i, j| if i == j { number(i * 7 % 5) } else { T::zero() }), 4.0);
             check_factors(&Matrix::from_fn(n, n, |i, j| x.row(0)[i] * x.row(0)[j]), 4.0);

@@ -232,7 +232,7 @@ fn exchange_rows<T: MatrixElement, const W: usize>(a: &mut [[T; W]], (m, n): (us
     }
 }
 
-/// Replaces B by X with A·X = B (`is_transposed`: Aᵀ·X = B), from the result of [`lu`] for a square matrix A.
+/// Replaces B by X with A·X = B or, if `is_transposed`, Aᵀ·X = B, from the result of [`lu`] for a square matrix A.
 ///
 /// If U has a zero on its diagonal, all elements of X are NaN.
 pub fn solve_lu<T: MatrixElement>(packed: MatRef<'_, T>, pivots: &[usize], mut b: MatMut<'_, T>, is_transposed: bool) {
@@ -278,7 +278,8 @@ pub fn solve_lu_group<T: MatrixElement>(
     }
 }
 
-/// Returns the triangles of the factors of A, or of Aᵀ, in the order in which they are solved.
+/// Returns the kinds of the triangular factors of A or, if `is_transposed`, of Aᵀ, in the order in which they are
+/// solved.
 fn triangles(is_transposed: bool) -> [TriangleKind; 2] {
     [false, true].map(|is_upper| TriangleKind { is_upper, has_unit_diagonal: is_upper == is_transposed })
 }

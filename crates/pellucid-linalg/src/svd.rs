@@ -31,7 +31,8 @@ pub struct SingularBases<'a, T> {
 /// with high relative accuracy (Demmel & Kahan 1990).
 ///
 /// # Errors
-/// [`NotConverged`] after 60·k sweeps, k = min(m, n); all results are NaN. A typical matrix needs fewer than 3·k.
+/// [`NotConverged`] after 60·k sweeps, k = min(m, n); all results are NaN. A typical matrix needs fewer than 3·k
+/// sweeps.
 ///
 /// # Panics
 /// Panics unless `values` has min(m, n) elements, and `vectors`, if any, has one of the shapes of [`SingularBases`].
@@ -62,7 +63,7 @@ fn decompose<T: MatrixElement>(
     let mut scale = T::one();
     let tall = (m * 5 > n * 8).then(|| {
         let (mut packed, mut taus) = (Matrix::copy_of(a), vec![T::zero(); n]);
-        // An element of R may overflow although most singular values are finite.
+        // Without this scale, an element of R might overflow although most singular values are finite.
         scale = scale_to_one(largest(packed.data()));
         packed.update(|x| x * scale);
         qr(packed.view_mut(), &mut taus);
@@ -141,7 +142,8 @@ impl<T: MatrixElement> BidiagonalQr<'_, T> {
     fn diagonalize(mut self, mut sweeps: usize) -> Result<(), NotConverged> {
         let n = self.d.len();
         let half_epsilon = T::EPSILON.to_f64() * 0.5;
-        // ε^(−1/8) rounding units, as in LAPACK. Square roots are bit-identical on all processors.
+        // The tolerance is ε^(−1/8) rounding units, limited to 10 to 100, as in LAPACK. Square roots compute it,
+        // because they are bit-identical on all processors.
         let units = (1.0 / half_epsilon.sqrt().sqrt().sqrt()).clamp(10.0, 100.0);
         let tolerance = T::from_f64(units * half_epsilon);
         // Elements below this bound, which LAPACK uses too, are negligible relative to a largest element of about 1.
@@ -208,8 +210,8 @@ impl<T: MatrixElement> BidiagonalQr<'_, T> {
         Some(least)
     }
 
-    /// Returns the smallest singular value of the last 2×2 block, or zero if a shift would change small singular values
-    /// by more than the tolerance.
+    /// Returns the smaller singular value of the last 2×2 block as the shift, or zero if a shift would change small
+    /// singular values by more than the tolerance.
     fn shift(&self, sweep: Sweep, tolerance: T, least: T) -> T {
         let last = sweep.high - sweep.low;
         let (d, e) = (largest(&self.d[sweep.low..=sweep.high]), largest(&self.e[sweep.low..sweep.high]));

@@ -32,8 +32,8 @@ const MAX_BYTES: usize = 1 << (usize::BITS - 2);
 const CLASSES: usize = size_class(MAX_BYTES) + 1;
 /// The number of size classes up to 4 KiB, which the thread caches hold.
 const SMALL_CLASSES: usize = size_class(4096) + 1;
-/// The number of blocks per size class in a thread cache. A full cache moves half of its blocks to the shared free
-/// list.
+/// The number of blocks per size class in a thread cache. If a block is released and the cache is full, half of the
+/// cached blocks are moved to the shared free list.
 const CACHED_BLOCKS: usize = 64;
 /// The maximum number of bytes in the counter of a thread. If the number is exceeded, the thread adds it to the global
 /// counter.
@@ -232,7 +232,7 @@ impl Drop for ThreadAllocator {
 
 /// Allocates an uninitialized block of at least `bytes` (1 or more) bytes, aligned to [`ALIGN`].
 ///
-/// The caller returns the block with [`release`] and the same `bytes`.
+/// The caller must return the block with [`release`] and the same `bytes`.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`] if the bytes in use would exceed the cap, or if the system has no more memory.
@@ -298,8 +298,8 @@ pub fn allocate_regardless(bytes: usize) -> NonNull<u8> {
     result.unwrap_or_else(|_| alloc::handle_alloc_error(layout))
 }
 
-/// Obtains a block from the caches or the system. The caller has counted the block as in use; an error reverts the
-/// count.
+/// Obtains a block from the caches or the system. The caller must already have counted the block as in use. If there is
+/// no memory, this function undoes the count.
 fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
     let pop_small = |class| THREAD_ALLOCATOR.try_with(|local| local.pop(class)).ok().flatten();
     let cached = if class < SMALL_CLASSES { pop_small(class) } else { lock(&FREE_LISTS[class]).pop() };

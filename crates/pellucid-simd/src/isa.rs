@@ -248,7 +248,7 @@ pub trait AutoVectorized {
     /// The result of the computation.
     type Output;
 
-    /// Runs the computation. Implementations are `#[inline(always)]`, and so are all functions that they call.
+    /// Runs the computation. Implementations must be `#[inline(always)]`, and so must all functions that they call.
     fn run(self) -> Self::Output;
 }
 

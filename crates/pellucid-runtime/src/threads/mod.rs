@@ -52,7 +52,7 @@ fn pool() -> &'static ThreadPool {
     SELECTED.get().unwrap_or_else(|| DEFAULT.get_or_init(|| pool_with(setting().unwrap_or(0))))
 }
 
-/// Returns the number of threads that run a kernel of this thread.
+/// Returns the number of threads of the pool that runs the kernels of this thread.
 #[inline]
 pub fn count() -> usize {
     pool().threads()
@@ -101,7 +101,7 @@ pub fn try_parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) 
 
 /// Runs `work` over `0..total`, split into ranges of at least `grain` indices. Only the last range may be shorter.
 ///
-/// If there is only one range, it runs on the calling thread. The result must not depend on how the indices are split.
+/// A single range runs on the calling thread. The results of `work` must not depend on how the indices are split.
 #[inline]
 pub fn parallel_ranges(total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
     let tasks = total / grain.max(1);

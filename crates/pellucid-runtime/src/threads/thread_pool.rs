@@ -40,7 +40,7 @@ pub(super) struct ThreadPool<P: Primitives = StdPrimitives> {
     helpers_left: P::Condvar,
 }
 
-/// The state of a pool that its lock protects.
+/// The part of a pool's state that a lock protects.
 struct PoolState<P: Primitives> {
     job: Option<PoolJob<P>>,
     /// The number of helpers that have joined the job since its start.
@@ -238,7 +238,7 @@ impl<P: Primitives> ThreadPool<P> {
         (0..sleepers).for_each(|_| P::notify_one(&self.job_published));
         let caller_result = catch_unwind(AssertUnwindSafe(|| caller_work(&job)));
         self.lock().job = None;
-        // No helper can join after this point. The helpers that joined must leave.
+        // No helper can join after this point, but helpers that joined may still be working.
         for _ in 0..P::SPINS {
             if self.active_helpers.load(Ordering::Acquire) == 0 {
                 break;

@@ -428,7 +428,7 @@ pub fn bessel_ke(n: f64, x: f64) -> f64 {
     y * exp(scale)
 }
 
-/// Returns (y, e) with K_n(x) = y·eᵉ, where e is 0 or −x.
+/// Returns (y, a) with K_n(x) = y·eᵃ. For finite x > 0, a is 0 or −x. Otherwise, y itself is 0, ∞ or NaN.
 ///
 /// For x ≤ 2, K₀ and K₁ are power series (Abramowitz & Stegun 9.6.13; Temme 1975). For larger x they follow from a
 /// continued fraction and a series, which Steed's method evaluates together (Temme 1975; Thompson & Barnett 1987). The

@@ -29,14 +29,15 @@ impl F16 {
         let exponent = magnitude & 0x0f80_0000;
         let normal = magnitude + ((127 - 15) << 23);
         let special = magnitude + ((255 - 31) << 23);
-        // A subnormal operand is the fraction with the exponent of 2⁻¹⁴, minus 2⁻¹⁴.
+        // The value of a subnormal operand is its fraction with the exponent of 2⁻¹⁴, minus 2⁻¹⁴.
         let small = (f32::from_bits(normal + (1 << 23)) - MIN_NORMAL).to_bits();
         let bits = if exponent == 0x0f80_0000 { special } else { normal };
         let bits = if exponent == 0 { small } else { bits };
         f32::from_bits(bits | (self.0 as u32 & 0x8000) << 16)
     }
 
-    /// Returns the nearest `f16`, ties to even. Values of at least 65520, which would round above 65504, become ∞.
+    /// Returns the nearest `f16`, ties to even. Magnitudes of at least 65520, which would round to a number above the
+    /// largest `f16`, 65504, become infinite.
     #[inline(always)]
     pub fn from_f32(x: f32) -> F16 {
         let sign = (x.to_bits() >> 16) as u16 & 0x8000;

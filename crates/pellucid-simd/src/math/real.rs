@@ -138,13 +138,13 @@ pub trait Real:
     fn sigmoid(self) -> Self;
     /// Returns erf x, the error function.
     fn erf(self) -> Self;
-    /// Returns 1 − erf x, accurate for large x.
+    /// Returns erfc x = 1 − erf x, which is accurate even for large x.
     fn erfc(self) -> Self;
     /// Returns erf⁻¹ x, the inverse error function.
     fn erfinv(self) -> Self;
     /// Returns e^(x²)·erfc x, the scaled complementary error function.
     fn erfcx(self) -> Self;
-    /// Returns Φ(x), the standard normal distribution function, accurate for large −x.
+    /// Returns Φ(x), the standard normal distribution function, which is accurate even for large negative x.
     fn ndtr(self) -> Self;
     /// Returns Φ⁻¹ x, the inverse of the standard normal distribution function.
     fn ndtri(self) -> Self;

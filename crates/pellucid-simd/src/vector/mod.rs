@@ -1,4 +1,4 @@
-//! Vector types: the register operations with which the kernels of matmul and of fused programs are written.
+//! Vector types, and the register operations that the kernels of matmul and of fused programs use.
 //!
 //! A kernel is written once, generic over [`Vector`], and compiled once per instruction set. All instruction sets
 //! compute bit-identical results. Every operation rounds once on every processor, and an element's result does not
@@ -137,7 +137,7 @@ pub unsafe trait Vector: Copy {
 
     /// Transposes a square block: `to[j·to_row + i] = from[i·from_row + j]` for `i, j < SIDE`.
     ///
-    /// The row strides count elements. The two blocks must not overlap; otherwise the result is unspecified.
+    /// The row strides are in elements. If the two blocks overlap, the result is unspecified.
     ///
     /// # Safety
     /// The clauses *instruction set* and *pointer validity* of [`Vector`] hold: `from` is valid for reads, and `to` for
@@ -151,7 +151,7 @@ pub unsafe trait Vector: Copy {
 ///
 /// The clauses *instruction set*, *pointer validity* and *mask* are defined in [`Vector`].
 pub trait FloatVector: Vector<Scalar: Real> {
-    /// Whether the instruction set has a fused multiply-add. Without one, every multiply-add is a call to the C
+    /// True if the instruction set has a fused multiply-add. Without one, every multiply-add is a call to the C
     /// library; kernels then call scalar functions for each lane instead of inlining them.
     const HAS_FMA: bool = true;
 
@@ -306,7 +306,7 @@ pub trait Function<T> {
     /// Returns the result without branches. It is correct for every operand for which `is_rare` is false.
     fn at(x: T) -> Self::Out;
 
-    /// Returns true for an operand for which the result of [`at`](Self::at) is not correct.
+    /// Returns true for an operand that [`at`](Self::at) does not support.
     #[inline(always)]
     fn is_rare(_: T) -> bool {
         false

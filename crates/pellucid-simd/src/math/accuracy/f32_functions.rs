@@ -140,7 +140,7 @@ fn f32_bessel_functions_round_the_functions_of_f64() {
                     return ulps(actual, expected);
                 }
                 let amplitude = (x.abs() as f64 * 1.6).sqrt().recip();
-                // Half an ULP of the amplitude is 2⁻²⁵ to 2⁻²⁴ of it.
+                // An ULP of the amplitude is 2⁻²⁴ to 2⁻²³ of it. The unit of the error is 2⁻²³ of the amplitude.
                 (actual as f64 - expected).abs() / amplitude * 8_388_608.0
             };
             let (error, at) = largest_error(arguments, error);

@@ -45,8 +45,8 @@ fn f64_functions_agree_with_libm() {
     }
 }
 
-/// Compares the Bessel functions of the first and second kind with `libm`, for all orders up to 12 and x up to 10²⁰.
-/// Errors are relative to the amplitude √(2/πx) where the function oscillates.
+/// Compares the Bessel functions of the first and second kind with `libm`, for all orders from −12 to 12 and x up to
+/// 10²⁰. Errors are relative to the amplitude √(2/πx) where the function oscillates.
 #[test]
 fn bessel_functions_agree_with_libm() {
     for (name, f, reference) in [

@@ -30,7 +30,7 @@ fn ulps(actual: f32, expected: f64) -> f64 {
     (value - expected).abs() / 2f64.powi(exponent - 23)
 }
 
-/// Returns the distance between two `f64` in representable values.
+/// Returns the distance between two `f64`, counted in representable values.
 fn ulps64(actual: f64, expected: f64) -> f64 {
     if actual.to_bits() == expected.to_bits() || (actual.is_nan() && expected.is_nan()) {
         return 0.0;
@@ -41,7 +41,7 @@ fn ulps64(actual: f64, expected: f64) -> f64 {
     (actual.to_bits() as i64).abs_diff(expected.to_bits() as i64) as f64
 }
 
-/// Returns the largest error and its argument.
+/// Returns the largest error and the argument at which it occurs.
 fn largest_error<X: Copy + Debug>(xs: impl Iterator<Item = X>, error: impl Fn(X) -> f64) -> (f64, Option<X>) {
     let mut worst = (0.0, None);
     for x in xs {

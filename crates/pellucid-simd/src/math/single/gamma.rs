@@ -215,7 +215,7 @@ impl FunctionOfOrder for Polygamma {
     }
 }
 
-/// Returns true for operands for which [`zeta_fast`] is not defined.
+/// Returns true for operands that [`zeta_fast`] does not support.
 #[inline(always)]
 pub fn is_rare_zeta(s: f32, q: f32) -> bool {
     !(s > 1.0 && s <= 8.0 && (f32::MIN_POSITIVE..1e30).contains(&q))
@@ -249,7 +249,7 @@ pub fn zeta_fast(s: f32, q: f32) -> f32 {
     (first + second + last * tail) as f32
 }
 
-/// Returns true for operands for which [`igamma_fast`] and [`igammac_fast`] are not defined.
+/// Returns true for operands that [`igamma_fast`] and [`igammac_fast`] do not support.
 #[inline(always)]
 pub fn is_rare_incomplete_gamma(a: f32, x: f32) -> bool {
     !((0.01..=16.0).contains(&a) && (1e-6..=16.0).contains(&x) && x <= a + 4.0)
@@ -273,7 +273,7 @@ pub fn igamma_fast(a: f32, x: f32) -> f32 {
     lower_gamma(a as f64, x as f64) as f32
 }
 
-/// Returns 1 − P(a, x), in the range of [`igamma_fast`], where it is at least 4·10⁻⁵.
+/// Returns 1 − P(a, x) in the range of [`igamma_fast`]. The result is at least 4·10⁻⁵ there.
 #[inline(always)]
 pub fn igammac_fast(a: f32, x: f32) -> f32 {
     (1.0 - lower_gamma(a as f64, x as f64)) as f32
